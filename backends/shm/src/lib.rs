@@ -1,0 +1,1 @@
+//! A software RNIC over shared memory between processes of one host.

@@ -1,0 +1,1 @@
+//! netacc, netacc_run, netacc_ss.

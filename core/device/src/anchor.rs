@@ -1,0 +1,33 @@
+//! The anchor: the kernel TCP connection beside a link, or its model.
+
+use std::io;
+
+/// Why an anchor operation did nothing.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AnchorError {
+    /// Try again when the anchor is ready.
+    #[error("anchor not ready")]
+    WouldBlock,
+    /// The connection's own error, with the kernel's errno.
+    #[error("anchor failed: {0}")]
+    Os(#[from] io::Error),
+}
+
+/// A reliable byte stream that is always there. All calls are non-blocking.
+pub trait Anchor {
+    /// Writes some of `bytes`; returns how many.
+    fn try_write(&mut self, bytes: &[u8]) -> Result<usize, AnchorError>;
+
+    /// Reads up to `buf.len()` bytes; `Ok(0)` is end of stream.
+    fn try_read(&mut self, buf: &mut [u8]) -> Result<usize, AnchorError>;
+
+    /// Like [`try_read`](Anchor::try_read), leaving the bytes where they are.
+    fn try_peek(&mut self, buf: &mut [u8]) -> Result<usize, AnchorError>;
+
+    /// Ends the outgoing direction (FIN).
+    fn shutdown_write(&mut self) -> Result<(), AnchorError>;
+
+    /// Makes the coming close of the anchor a reset (RST).
+    fn abort(&mut self);
+}

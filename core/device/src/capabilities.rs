@@ -1,0 +1,52 @@
+//! What a device can do. Code branches on these and never on a backend's name.
+
+/// Properties of one opened device. A profile may narrow them, never widen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// RDMA WRITE WITH IMMEDIATE is supported. Without it messages go as SEND.
+    pub write_with_imm: bool,
+    /// Largest payload in bytes that a work request may carry inline (0: none).
+    pub max_inline: u32,
+    /// Scatter/gather entries of a send request (at least 1).
+    pub max_send_sge: u32,
+    /// Scatter/gather entries of a receive (0: only zero-length receives).
+    pub max_recv_sge: u32,
+    /// Depth of a send queue, in requests.
+    pub max_send_wr: u32,
+    /// Depth of a receive queue, in receives.
+    pub max_recv_wr: u32,
+    /// Largest message in bytes.
+    pub max_message: u32,
+    /// Completion queues that may exist at once (at least 1).
+    pub max_cq: u32,
+    /// The peer's registered region can be mapped here ([`Device::window`](crate::Device::window)): a sender
+    /// fills it directly and posts [`Payload::InPlace`](crate::Payload::InPlace), saving a copy.
+    pub peer_memory: bool,
+    /// What a completed post has placed stays readable by the peer even if the poster dies at once.
+    pub placement_is_delivery: bool,
+    /// A small RDMA WRITE without immediate costs no more than a store: credit may be returned on every read.
+    pub cheap_writes: bool,
+    /// Threads can sleep on one queue pair ([`Device::wait_qp`](crate::Device::wait_qp)).
+    pub qp_wait: bool,
+    /// A queue pair can be moved to another completion queue while connected.
+    pub rebind: bool,
+}
+
+impl Capabilities {
+    /// The portable subset that every real device offers (eRDMA, SoftRoCE, siw, mlx5): see SPEC.md §2.
+    pub const PORTABLE: Capabilities = Capabilities {
+        write_with_imm: false,
+        max_inline: 0,
+        max_send_sge: 1,
+        max_recv_sge: 1,
+        max_send_wr: 64,
+        max_recv_wr: 64,
+        max_message: 1 << 20,
+        max_cq: 1,
+        peer_memory: false,
+        placement_is_delivery: false,
+        cheap_writes: false,
+        qp_wait: false,
+        rebind: false,
+    };
+}

@@ -1,0 +1,130 @@
+//! Connecting queue pairs, and finding whom to connect to.
+
+use std::net::SocketAddr;
+
+use crate::{CompletionQueueId, ConnectionId, QueuePairId};
+
+/// Private data that every connection manager carries, in bytes (RoCE's bound; iWARP carries more).
+pub const MAX_PRIVATE_DATA: usize = 56;
+
+/// A TCP connection as one of its ends sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FourTuple {
+    /// Our address and port.
+    pub local: SocketAddr,
+    /// The peer's address and port.
+    pub remote: SocketAddr,
+}
+
+impl FourTuple {
+    /// The same connection as the other end sees it.
+    pub fn reversed(self) -> FourTuple {
+        FourTuple { local: self.remote, remote: self.local }
+    }
+}
+
+/// Where a process accepts links, in the backend's own terms. Opaque to everybody else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PeerAddress(pub [u64; 4]);
+
+/// Failures of connecting.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CmError {
+    /// Nobody accepts links at that address (any more).
+    #[error("peer does not accept links")]
+    Unreachable,
+    /// The peer is another user, or lacks the shared key.
+    #[error("peer is not admitted")]
+    NotAdmitted,
+    /// The device has no room for another connection.
+    #[error("no resources for a connection: {0}")]
+    Exhausted(&'static str),
+    /// A system call failed.
+    #[error("{operation} failed: {source}")]
+    Os {
+        /// Which one.
+        operation: &'static str,
+        /// Its error.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// What a connection manager reports.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum CmEvent {
+    /// A peer wants to connect. Answer with `accept` or `reject`.
+    Request {
+        /// Names the attempt.
+        id: ConnectionId,
+        /// Who asks.
+        peer: PeerAddress,
+        /// What it sent along (at most [`MAX_PRIVATE_DATA`] bytes; hostile until shown otherwise).
+        private_data: Vec<u8>,
+    },
+    /// The attempt `id` succeeded: `qp` is connected.
+    Established {
+        /// Names the attempt.
+        id: ConnectionId,
+        /// Our end.
+        qp: QueuePairId,
+        /// The peer.
+        peer: PeerAddress,
+    },
+    /// The attempt `id` failed.
+    Failed {
+        /// Names the attempt.
+        id: ConnectionId,
+        /// Why.
+        error: CmError,
+    },
+}
+
+/// Connects queue pairs. Control path: called by one thread, may make system calls, never blocks for a peer.
+pub trait ConnectionManager: Send + Sync {
+    /// The address at which this process accepts links.
+    fn address(&self) -> PeerAddress;
+
+    /// Begins connecting to `peer`; the outcome is a [`CmEvent`]. The connecting side must send first on the
+    /// established link (an iWARP rule). Completions go to `cq`.
+    fn connect(&self, peer: PeerAddress, cq: CompletionQueueId, private_data: &[u8]) -> Result<ConnectionId, CmError>;
+
+    /// Accepts a request; `Established` follows.
+    fn accept(&self, id: ConnectionId, cq: CompletionQueueId) -> Result<(), CmError>;
+
+    /// Refuses a request.
+    fn reject(&self, id: ConnectionId);
+
+    /// Makes progress and takes the next event. Call until `None` when [`event_fds`](ConnectionManager::event_fds)
+    /// are readable, and after every `connect`.
+    fn poll_event(&self) -> Option<CmEvent>;
+
+    /// Descriptors that are readable when `poll_event` has something to do. Empty in simulation.
+    fn event_fds(&self) -> Vec<std::os::fd::RawFd>;
+}
+
+/// Failures of publishing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DirectoryError {
+    /// The table is full; the connection stays on TCP.
+    #[error("directory full")]
+    Full,
+    /// The backend cannot reach that address (another host, say).
+    #[error("address not served by this backend")]
+    NotServed,
+}
+
+/// Tells a connector which process holds the accepted end of its TCP connection. Data-path cheap: no system calls.
+pub trait Directory: Send + Sync {
+    /// Announces that this process holds `tuple` (as seen from here), as its stream number `stream`.
+    fn publish(&self, tuple: &FourTuple, stream: u32) -> Result<(), DirectoryError>;
+
+    /// Withdraws what `publish` announced.
+    fn withdraw(&self, tuple: &FourTuple, stream: u32);
+
+    /// Who holds the other end of `tuple` (as seen from here), and its stream number there.
+    fn lookup(&self, tuple: &FourTuple) -> Option<(PeerAddress, u32)>;
+}

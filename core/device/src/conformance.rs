@@ -1,0 +1,1 @@
+//! One conformance suite that any backend runs.

@@ -1,0 +1,168 @@
+//! The device: queue pairs, completion queues, memory.
+
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+use crate::{
+    Capabilities, CompletionQueueId, QueuePairId, Region, RemoteRegion, WorkCompletion, WorkRequest,
+};
+
+/// Failures of the control path of a device.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// The backend cannot work on this machine.
+    #[error("backend unavailable: {what}")]
+    Unavailable {
+        /// What is missing.
+        what: &'static str,
+        /// The system's word on it, if any.
+        #[source]
+        source: Option<std::io::Error>,
+    },
+    /// Pinned memory is exhausted: RLIMIT_MEMLOCK or the device's own bound.
+    #[error("cannot register {wanted} bytes (locked-memory limit or device limit)")]
+    MemoryLimit {
+        /// Bytes asked for.
+        wanted: usize,
+    },
+    /// A table of the device is full (queue pairs, completion queues, regions).
+    #[error("device has no free {what}")]
+    Exhausted {
+        /// Which table.
+        what: &'static str,
+    },
+    /// No such queue pair or completion queue, or it is not connected.
+    #[error("unknown or unconnected {what}")]
+    Unknown {
+        /// What was named.
+        what: &'static str,
+    },
+    /// A system call failed.
+    #[error("{operation} failed: {source}")]
+    Os {
+        /// Which one.
+        operation: &'static str,
+        /// Its error.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// Why a work request was not accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PostError {
+    /// The queue is full: back-pressure. Poll completions, or wait for the peer, and post again.
+    #[error("queue full")]
+    QueueFull,
+    /// The queue pair is in error: the link is dead.
+    #[error("queue pair in error state")]
+    Dead,
+    /// The request exceeds a capability or a region. A bug of the caller, or a lie of the peer.
+    #[error("request outside capabilities or region")]
+    Invalid,
+}
+
+/// Result of arming a completion queue before sleeping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Armed {
+    /// Nothing is pending; the channel becomes readable at the next completion.
+    Sleep,
+    /// Completions are already there: poll again, do not sleep.
+    Pending,
+}
+
+/// How a [`Device::wait_qp`] ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Something may have happened: look again.
+    Woken,
+    /// The time is over.
+    TimedOut,
+    /// A signal handler ran, and did not ask for the call to be restarted (EINTR).
+    Interrupted,
+}
+
+/// An RDMA device, real or software. Shared by all threads of a process; only `wait_qp` blocks.
+///
+/// Locking is the caller's: `post_send` and `post_recv` calls for one queue pair are serialised, `poll_qp` calls for
+/// one queue pair are serialised, and the two groups may run at the same time. Everything else may be called
+/// from any thread at any time. The hot path takes no lock of its own.
+pub trait Device: Send + Sync {
+    /// The backend's name, for people. Never branch on it.
+    fn name(&self) -> &str;
+
+    /// What the device can do. Constant for its lifetime.
+    fn capabilities(&self) -> &Capabilities;
+
+    /// Creates a completion queue with its channel. At most `capabilities().max_cq`.
+    fn create_cq(&self) -> Result<CompletionQueueId, DeviceError>;
+
+    /// Takes up to `out.len()` queue pairs of `cq` that have completions, each at most once; returns how many.
+    /// A queue pair taken here is not reported again before its next completion, so the caller must drain it
+    /// with [`poll_qp`](Device::poll_qp). Any thread may call; never blocks.
+    fn pending(&self, cq: CompletionQueueId, out: &mut [QueuePairId]) -> usize;
+
+    /// Takes up to `out.len()` completions of one queue pair, oldest first. Call again until it returns less than
+    /// `out.len()`. Also works for a queue pair that [`pending`](Device::pending) did not report.
+    /// Calls for one queue pair are serialised by the caller (the link's lock); never blocks.
+    fn poll_qp(&self, qp: QueuePairId, out: &mut [WorkCompletion]) -> usize;
+
+    /// A number that changes whenever a completion is added to `qp` (capability `qp_wait`, else 0).
+    /// Read it before the last look at the queue pair, then pass it to [`wait_qp`](Device::wait_qp).
+    fn qp_sequence(&self, qp: QueuePairId) -> u32;
+
+    /// Sleeps until the sequence of `qp` differs from `seen`, [`wake_qp`](Device::wake_qp), a signal, or `timeout`
+    /// (capability `qp_wait`). For a thread blocked on one stream. May wake for no reason.
+    fn wait_qp(&self, qp: QueuePairId, seen: u32, timeout: Option<Duration>) -> Wait;
+
+    /// Wakes local threads in [`wait_qp`](Device::wait_qp) on `qp`, for causes that are not completions.
+    fn wake_qp(&self, qp: QueuePairId);
+
+    /// Asks for a wake-up on the channel of `cq`. Call before sleeping, and sleep only on [`Armed::Sleep`].
+    /// Stays armed until [`disarm`](Device::disarm).
+    fn arm(&self, cq: CompletionQueueId) -> Armed;
+
+    /// Ends what [`arm`](Device::arm) began and consumes pending wake-ups of the channel.
+    fn disarm(&self, cq: CompletionQueueId);
+
+    /// The file descriptor that is readable while an armed `cq` has completions. `None` in simulation.
+    fn channel_fd(&self, cq: CompletionQueueId) -> Option<RawFd>;
+
+    /// Moves `qp` to `cq` (capability `rebind`). After the call the caller must drain `qp` once with `poll_qp`: for a
+    /// completion that raced with the move, neither queue need report it nor wake anybody.
+    fn rebind(&self, qp: QueuePairId, cq: CompletionQueueId) -> Result<(), DeviceError>;
+
+    /// Allocates and registers `len` zeroed bytes that the peer of `qp` may write, and nobody else.
+    ///
+    /// # Errors
+    /// [`DeviceError::MemoryLimit`] when it cannot be pinned.
+    fn alloc_region(&self, qp: QueuePairId, len: usize) -> Result<Region, DeviceError>;
+
+    /// Gives a region back. The peer's writes into it fail from now on, or go nowhere.
+    fn free_region(&self, qp: QueuePairId, region: Region);
+
+    /// Maps the peer's region (capability `peer_memory`). The returned region's bytes *are* the peer's.
+    /// The descriptor comes from the peer and is checked.
+    fn window(&self, qp: QueuePairId, remote: RemoteRegion) -> Result<Region, DeviceError>;
+
+    /// Posts `count` zero-length receives.
+    fn post_recv(&self, qp: QueuePairId, count: u32) -> Result<(), PostError>;
+
+    /// Posts requests in order with one doorbell. `Ok(n)`: the first `n` were accepted; `n < wrs.len()` only
+    /// when the queue is full. `Err` when not even the first was.
+    fn post_send(&self, qp: QueuePairId, wrs: &[WorkRequest<'_>]) -> Result<usize, PostError>;
+
+    /// Puts the queue pair into the error state; both sides will see [`Completion::Disconnected`](crate::Completion).
+    fn fail_qp(&self, qp: QueuePairId);
+
+    /// Destroys the queue pair and frees its regions. The peer sees `Disconnected`, after what was already placed.
+    fn destroy_qp(&self, qp: QueuePairId);
+}
+
+/// Somebody who can be told that a completion queue has work. Implemented by the driver's waiters.
+pub trait Reactor: Send + Sync {
+    /// `cq` has, or soon will have, completions. Must not block and must not call back into the device.
+    fn wake(&self, cq: CompletionQueueId);
+}

@@ -1,0 +1,21 @@
+//! Handles as newtypes: a bare integer never identifies anything.
+
+/// One end of a reliable connection, as the device numbers it. Unique among live queue pairs of one device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct QueuePairId(pub u32);
+
+/// A completion queue of one device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CompletionQueueId(pub u32);
+
+/// A connection attempt of a [`ConnectionManager`](crate::ConnectionManager), until it is established or has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnectionId(pub u64);
+
+/// The key that lets a peer write into a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RemoteKey(pub u32);
+
+/// The caller's mark on a work request, returned in its completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct WorkRequestId(pub u64);

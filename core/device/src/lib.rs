@@ -1,0 +1,52 @@
+//! The boundary between the protocol core and whatever moves the bytes.
+//!
+//! A backend implements [`Device`] (queue pairs, completion queues, memory), [`ConnectionManager`]
+//! (connecting queue pairs) and [`Directory`] (finding the process at the other end of a TCP
+//! connection). The kernel TCP connection beside every link is an [`Anchor`]; whoever wants to hear
+//! of completions on a sleeping queue implements [`Reactor`].
+//!
+//! Invariants every backend keeps, checked by [`conformance`]:
+//! * work requests of one queue pair complete in order, and their data is placed in order;
+//! * a message with an immediate consumes exactly one posted receive of the peer;
+//! * a full queue is [`PostError::QueueFull`], never an allocation and never a lost request;
+//! * nothing a peer does panics here: it costs that peer's queue pairs only.
+//!
+//! Nothing is inferred from a backend's name: ask [`Capabilities`].
+//!
+//! With `default-features = false` only the plain types remain, and the crate needs no `std`.
+
+#![cfg_attr(not(feature = "std"), no_std)]
+
+mod capabilities;
+mod ids;
+mod instant;
+
+pub use capabilities::Capabilities;
+pub use ids::{CompletionQueueId, ConnectionId, QueuePairId, RemoteKey, WorkRequestId};
+pub use instant::Instant;
+
+#[cfg(feature = "std")]
+mod anchor;
+#[cfg(feature = "std")]
+mod cm;
+#[cfg(feature = "std")]
+pub mod conformance;
+#[cfg(feature = "std")]
+mod device;
+#[cfg(feature = "std")]
+mod memory;
+#[cfg(feature = "std")]
+pub mod middleware;
+#[cfg(feature = "std")]
+mod work;
+
+#[cfg(feature = "std")]
+pub use anchor::{Anchor, AnchorError};
+#[cfg(feature = "std")]
+pub use cm::{CmError, CmEvent, ConnectionManager, Directory, DirectoryError, FourTuple, PeerAddress, MAX_PRIVATE_DATA};
+#[cfg(feature = "std")]
+pub use device::{Armed, Device, DeviceError, PostError, Reactor, Wait};
+#[cfg(feature = "std")]
+pub use memory::{Memory, Region, RemoteRegion};
+#[cfg(feature = "std")]
+pub use work::{Completion, CompletionStatus, Operation, Payload, WorkCompletion, WorkRequest};

@@ -1,0 +1,185 @@
+//! Registered memory that a peer may write at any time.
+//!
+//! There is never a `&[u8]` over it: bytes are copied in and out, words are atomics. A region keeps its backing
+//! alive, so a copy after the device let go of it reads stale bytes and never faults.
+
+#![expect(unsafe_code, reason = "raw access to memory shared with peers is this module's whole purpose")]
+
+use std::any::Any;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::Arc;
+
+use crate::RemoteKey;
+
+/// A bounded range of memory, shared with peers or with hardware.
+#[derive(Clone)]
+pub struct Memory {
+    ptr: NonNull<u8>,
+    len: usize,
+    _backing: Arc<dyn Any + Send + Sync>,
+}
+
+// SAFETY: all access is by volatile-equivalent copies and atomics; the backing is kept alive by the Arc.
+unsafe impl Send for Memory {}
+// SAFETY: as above; concurrent copies may tear, which the protocol rules out by credit.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// # Safety
+    /// `ptr..ptr + len` stays mapped, readable and writable until the last clone of `backing` is dropped, and no
+    /// Rust reference to it exists meanwhile. `ptr` is aligned to 64 bytes.
+    pub unsafe fn from_raw(ptr: NonNull<u8>, len: usize, backing: Arc<dyn Any + Send + Sync>) -> Memory {
+        debug_assert_eq!(ptr.as_ptr() as usize % 64, 0, "regions are cache-line aligned");
+        Memory { ptr, len, _backing: backing }
+    }
+
+    /// Zeroed memory of this process, for in-memory devices and tests.
+    pub fn heap(len: usize) -> Memory {
+        #[repr(align(64))]
+        struct Line(#[allow(dead_code)] std::cell::UnsafeCell<[u8; 64]>);
+        // SAFETY: the bytes are only reached through raw pointers.
+        unsafe impl Sync for Line {}
+        let lines: Arc<[Line]> = (0..len.div_ceil(64).max(1)).map(|_| Line([0; 64].into())).collect();
+        let ptr = NonNull::from(&lines[..]).cast::<u8>();
+        // SAFETY: the Arc keeps the lines alive, UnsafeCell permits writing through the pointer, Line is aligned.
+        unsafe { Memory::from_raw(ptr, len, Arc::new(lines)) }
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the range is empty.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// A part of it, or `None` if it does not fit.
+    pub fn slice(&self, offset: usize, len: usize) -> Option<Memory> {
+        self.check(offset, len)?;
+        // SAFETY: in bounds by the check.
+        let ptr = unsafe { self.ptr.add(offset) };
+        Some(Memory { ptr, len, _backing: self._backing.clone() })
+    }
+
+    /// Copies `src` in at `offset`. `false`, and nothing copied, if it does not fit.
+    #[inline]
+    #[must_use]
+    pub fn write(&self, offset: usize, src: &[u8]) -> bool {
+        // SAFETY: `src` is a valid slice; bounds of the destination are checked inside.
+        unsafe { self.write_from(offset, src.as_ptr(), src.len()) }
+    }
+
+    /// Copies bytes at `offset` out into `dst`. `false`, and nothing copied, if they are out of bounds.
+    #[inline]
+    #[must_use]
+    pub fn read(&self, offset: usize, dst: &mut [u8]) -> bool {
+        // SAFETY: `dst` is a valid slice; bounds of the source are checked inside.
+        unsafe { self.read_into(offset, dst.as_mut_ptr(), dst.len()) }
+    }
+
+    /// As [`write`](Memory::write), from a caller's buffer.
+    ///
+    /// # Safety
+    /// `src..src + len` is readable.
+    #[inline]
+    #[must_use]
+    pub unsafe fn write_from(&self, offset: usize, src: *const u8, len: usize) -> bool {
+        if self.check(offset, len).is_none() {
+            return false;
+        }
+        // SAFETY: both ranges are valid and distinct memory (a caller's buffer is never a region).
+        unsafe { std::ptr::copy_nonoverlapping(src, self.ptr.as_ptr().add(offset), len) };
+        true
+    }
+
+    /// As [`read`](Memory::read), into a caller's buffer.
+    ///
+    /// # Safety
+    /// `dst..dst + len` is writable.
+    #[inline]
+    #[must_use]
+    pub unsafe fn read_into(&self, offset: usize, dst: *mut u8, len: usize) -> bool {
+        if self.check(offset, len).is_none() {
+            return false;
+        }
+        // SAFETY: both ranges are valid and distinct memory.
+        unsafe { std::ptr::copy_nonoverlapping(self.ptr.as_ptr().add(offset), dst, len) };
+        true
+    }
+
+    /// Copies between two regions. `false` if either is out of bounds.
+    #[must_use]
+    pub fn copy_to(&self, offset: usize, to: &Memory, to_offset: usize, len: usize) -> bool {
+        if self.check(offset, len).is_none() || to.check(to_offset, len).is_none() {
+            return false;
+        }
+        // SAFETY: both in bounds; `copy` permits overlap.
+        unsafe { std::ptr::copy(self.ptr.as_ptr().add(offset), to.ptr.as_ptr().add(to_offset), len) };
+        true
+    }
+
+    /// The 64-bit word at `offset` (a multiple of 8), or `None` out of bounds.
+    #[inline]
+    pub fn word(&self, offset: usize) -> Option<&AtomicU64> {
+        self.check(offset, 8)?;
+        if offset % 8 != 0 {
+            return None;
+        }
+        // SAFETY: in bounds, aligned (base is 64-byte aligned), and only ever accessed atomically as a word.
+        Some(unsafe { AtomicU64::from_ptr(self.ptr.as_ptr().add(offset).cast()) })
+    }
+
+    /// The 32-bit word at `offset` (a multiple of 4), or `None` out of bounds.
+    #[inline]
+    pub fn word32(&self, offset: usize) -> Option<&AtomicU32> {
+        self.check(offset, 4)?;
+        if offset % 4 != 0 {
+            return None;
+        }
+        // SAFETY: as for `word`.
+        Some(unsafe { AtomicU32::from_ptr(self.ptr.as_ptr().add(offset).cast()) })
+    }
+
+    /// Address of a byte, for prefetching and for system calls that fill or drain a region.
+    pub fn as_ptr(&self, offset: usize) -> Option<*mut u8> {
+        self.check(offset, 0)?;
+        // SAFETY: in bounds or one past the end.
+        Some(unsafe { self.ptr.as_ptr().add(offset) })
+    }
+
+    #[inline]
+    fn check(&self, offset: usize, len: usize) -> Option<()> {
+        (offset <= self.len && len <= self.len - offset).then_some(())
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Memory({} bytes)", self.len)
+    }
+}
+
+/// What a peer needs to write into a region. Travels in protocol messages: check it before use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteRegion {
+    /// The key.
+    pub rkey: RemoteKey,
+    /// Address or offset that stands for the region's first byte, in the device's own terms.
+    pub base: u64,
+    /// Length in bytes.
+    pub len: u32,
+}
+
+/// A registered region of this process, or a window onto a peer's.
+#[derive(Clone, Debug)]
+pub struct Region {
+    /// Its bytes.
+    pub memory: Memory,
+    /// How the peer addresses it. Offsets of [`Operation::Write`](crate::Operation) count from `remote.base`:
+    /// the operation's `offset` is `remote.base + position within the region`.
+    pub remote: RemoteRegion,
+}

@@ -1,0 +1,1 @@
+//! Middleware: devices that wrap a device. See each module.

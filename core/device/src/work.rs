@@ -1,0 +1,116 @@
+//! Work requests and their completions.
+
+use crate::{QueuePairId, Region, RemoteKey, WorkRequestId};
+
+/// Where the bytes of a work request come from.
+#[derive(Clone, Copy, Debug)]
+pub enum Payload<'a> {
+    /// Copied by the device at post time; at most `max_inline` bytes.
+    Inline(&'a [u8]),
+    /// Read from a local registered region until the request completes.
+    Region {
+        /// The registered region.
+        region: &'a Region,
+        /// First byte within the region.
+        offset: usize,
+        /// Length in bytes.
+        len: u32,
+    },
+    /// Already written through [`Device::window`](crate::Device::window) at the remote address of the operation.
+    InPlace {
+        /// Length in bytes.
+        len: u32,
+    },
+}
+
+impl Payload<'_> {
+    /// Length in bytes.
+    pub fn len(&self) -> u32 {
+        match self {
+            Payload::Inline(b) => b.len() as u32,
+            Payload::Region { len, .. } | Payload::InPlace { len } => *len,
+        }
+    }
+
+    /// Whether there are no bytes at all.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// What a work request does.
+#[derive(Clone, Copy, Debug)]
+pub enum Operation {
+    /// RDMA WRITE into the peer's region; with `imm` it also consumes a receive and completes at the peer.
+    Write {
+        /// Key of the peer's region.
+        rkey: RemoteKey,
+        /// First byte within the peer's region.
+        offset: u64,
+        /// The immediate, if the peer shall learn of it.
+        imm: Option<u32>,
+    },
+    /// SEND into the receive the peer posted first. Devices without write-with-immediate.
+    Send {
+        /// The immediate, where the device carries one.
+        imm: Option<u32>,
+    },
+}
+
+/// One entry of a send queue.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkRequest<'a> {
+    /// Returned in the completion.
+    pub id: WorkRequestId,
+    /// What to do.
+    pub operation: Operation,
+    /// With which bytes.
+    pub payload: Payload<'a>,
+    /// Whether a successful completion is reported. Failures always are, where the device can.
+    pub signaled: bool,
+}
+
+/// Outcome of a work request, as in `ibv_wc_status`, reduced to what the core distinguishes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CompletionStatus {
+    /// Done.
+    Success,
+    /// Flushed because the queue pair is in error.
+    Flushed,
+    /// The transport gave up (retry count, remote gone).
+    RetryExceeded,
+    /// The peer refused access or length.
+    RemoteError,
+    /// Any other device code, kept as it came.
+    Other(u32),
+}
+
+/// What completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Completion {
+    /// One of our signaled (or failed) sends.
+    Send {
+        /// Its id.
+        id: WorkRequestId,
+    },
+    /// A message of the peer consumed one of our receives.
+    Receive {
+        /// Its immediate (0 where there is none).
+        imm: u32,
+        /// Bytes placed. From the peer: check before use.
+        len: u32,
+    },
+    /// The queue pair entered the error state; no further receive will complete.
+    Disconnected,
+}
+
+/// One entry of a completion queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkCompletion {
+    /// The queue pair it belongs to.
+    pub qp: QueuePairId,
+    /// Whether it worked.
+    pub status: CompletionStatus,
+    /// What it is.
+    pub completion: Completion,
+}

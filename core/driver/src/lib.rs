@@ -1,0 +1,1 @@
+//! The only loop that connects netacc-proto to a device: readiness, copying, promotion.

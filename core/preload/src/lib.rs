@@ -1,0 +1,1 @@
+//! libnetacc-preload.so: socket calls of unmodified programs over a link.

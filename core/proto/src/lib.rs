@@ -1,0 +1,1 @@
+//! Sans-IO state machines of streams and links: promotion, demotion, resumption, credit.
