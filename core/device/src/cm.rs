@@ -2,10 +2,11 @@
 
 use std::net::SocketAddr;
 
-use crate::{CompletionQueueId, ConnectionId, QueuePairId};
+use crate::{CompletionQueueId, ConnectionId, QueuePairId, Region, RemoteRegion};
 
-/// Private data that every connection manager carries, in bytes (RoCE's bound; iWARP carries more).
-pub const MAX_PRIVATE_DATA: usize = 56;
+/// Private data that every connection manager carries for its user, in bytes: RoCE's bound of 56 less what a backend
+/// needs to describe the connection's first region.
+pub const MAX_PRIVATE_DATA: usize = 32;
 
 /// A TCP connection as one of its ends sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -72,6 +73,11 @@ pub enum CmEvent {
         qp: QueuePairId,
         /// The peer.
         peer: PeerAddress,
+        /// The first region of the connection: ours, writable by the peer, `region_len` zeroed bytes. Every
+        /// connection has one at each end, so that the first message needs no exchange of keys. Freed with the QP.
+        local: Region,
+        /// The peer's counterpart.
+        remote: RemoteRegion,
     },
     /// The attempt `id` failed.
     Failed {
@@ -88,11 +94,17 @@ pub trait ConnectionManager: Send + Sync {
     fn address(&self) -> PeerAddress;
 
     /// Begins connecting to `peer`; the outcome is a [`CmEvent`]. The connecting side must send first on the
-    /// established link (an iWARP rule). Completions go to `cq`.
-    fn connect(&self, peer: PeerAddress, cq: CompletionQueueId, private_data: &[u8]) -> Result<ConnectionId, CmError>;
+    /// established link (an iWARP rule). Completions go to `cq`. The connection's first region has `region_len` bytes.
+    fn connect(
+        &self,
+        peer: PeerAddress,
+        cq: CompletionQueueId,
+        region_len: usize,
+        private_data: &[u8],
+    ) -> Result<ConnectionId, CmError>;
 
-    /// Accepts a request; `Established` follows.
-    fn accept(&self, id: ConnectionId, cq: CompletionQueueId) -> Result<(), CmError>;
+    /// Accepts a request; `Established` follows. Our first region has `region_len` bytes.
+    fn accept(&self, id: ConnectionId, cq: CompletionQueueId, region_len: usize) -> Result<(), CmError>;
 
     /// Refuses a request.
     fn reject(&self, id: ConnectionId);
