@@ -1,1 +1,24 @@
-//! The only loop that connects netacc-proto to a device: readiness, copying, promotion.
+//! The only loop that connects the protocol core to a device.
+//!
+//! * [`Endpoint`]: everything of one process on one device. Finding peers, connecting and caching links, answering OPEN.
+//! * [`StreamCell`]: one accelerated socket, shared by threads; [`StreamGuard`] is it while locked.
+//! * [`Readiness`]: what `poll` would say of a stream, readable without a lock.
+//!
+//! It has no thread and no clock of its own, and never blocks: the shim calls it from the application's threads and
+//! from a helper, the simulator from its scheduler.
+//!
+//! Lock order: `Link::rx` before `StreamCell` before `Link::tx`. Nothing is held while calling the [`ReadySink`]
+//! except a stream.
+
+mod counters;
+mod endpoint;
+mod link;
+mod open;
+mod readiness;
+mod stream;
+
+pub use counters::{Counters, StreamCounters};
+pub use endpoint::{Endpoint, EndpointConfig, HelperNeeded};
+pub use link::{LinkCell, LinkStatus};
+pub use readiness::{ReadySink, Readiness};
+pub use stream::{AnchorProgress, LinkIo, StreamCell, StreamGuard};

@@ -1,1 +1,39 @@
-//! Sans-IO state machines of streams and links: promotion, demotion, resumption, credit.
+//! The protocol of netacc links, as sans-IO state machines. `SPEC.md` beside this crate is the wire protocol in
+//! numbered clauses; comments of the form `//= spec §…` say where each is obeyed.
+//!
+//! * [`Stream`]: one accelerated socket. Which path (anchor or link) its bytes take, in each direction, and how that
+//!   changes without losing, doubling or reordering any.
+//! * [`Link`]: one connected queue pair. Message credit, and which streams ride it.
+//! * [`LinkCache`]: which empty links are kept, and for how long.
+//!
+//! Four kinds of method: getters take `&self`; `handle_*` feeds in what happened; verbs (`open`, `claim`, `demote`,
+//! `shutdown`) are commands of the application; `poll_*` takes effects out. After any mutation the driver drains every
+//! `poll_*` before the next one.
+//!
+//! The crate sees positions, never payload. It has no clock, thread, socket, entropy or environment; time and nonces
+//! are arguments. It needs no operating system (`no_std`). Everything is bounded. Input from a peer never panics: a
+//! violation costs that peer's stream.
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod cache;
+mod link;
+mod reason;
+mod ring;
+mod stream;
+mod wire;
+
+pub use cache::{CacheConfig, LinkCache};
+pub use link::{Link, LinkConfig, LinkError, SlotId};
+pub use reason::Reason;
+pub use ring::{RxRing, Span, TxRing, Violation};
+pub use stream::{
+    AnchorWrite, Control, Credit, Demotion, Failure, Phase, RecordVerdict, Role, RxSource, Stream, StreamConfig, TxSink,
+};
+pub use wire::{
+    Accept, ControlMessage, Hello, Immediate, MessageKind, Nonce, Open, Record, RecordKind, Refuse, RingDescriptor,
+    WireError, WireTuple, CONTROL_SLOTS, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN, INITIAL_MESSAGE_CREDIT, LINK_REGION_LEN, RECORD_LEN, VERSION,
+};

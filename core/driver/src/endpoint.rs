@@ -1,0 +1,488 @@
+//! Everything of one process on one device: its streams, its links, and the control path between them.
+//!
+//! The control path (finding a peer, connecting, opening, caching, expiry) runs in whoever calls
+//! [`Endpoint::progress`]: the shim's helper thread, or the simulator. Data moves in whoever calls
+//! [`Endpoint::poll`] or [`Endpoint::poll_link`]: usually the application's own thread.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+
+use netacc_device::{
+    Anchor, CmEvent, CompletionQueueId, ConnectionId, ConnectionManager, Device, DeviceError, Directory, FourTuple,
+    Instant, PeerAddress, QueuePairId,
+};
+use netacc_proto::{
+    CacheConfig, Demotion, LinkCache, LinkConfig, Nonce, Reason, Role, Stream, StreamConfig, LINK_REGION_LEN,
+};
+use parking_lot::{Mutex, RwLock};
+
+use crate::link::{LinkCell, LinkStatus};
+use crate::{Counters, ReadySink, StreamCell};
+
+/// Completions taken at a time.
+pub(crate) const BATCH: usize = 32;
+
+/// Settings of an endpoint.
+#[derive(Clone, Debug)]
+pub struct EndpointConfig {
+    /// Bytes of each stream's incoming ring: a power of two (`NACC_RING_SIZE`).
+    pub ring_len: u32,
+    /// Largest DATA message (`NACC_SOR_MSG_SIZE`).
+    pub message_len: u32,
+    /// Streams per link (`NACC_SOR_CONN_PER_QP`).
+    pub streams_per_link: u16,
+    /// Receives kept posted per link; narrowed to what the device has.
+    pub receive_depth: u32,
+    /// The cache of empty links.
+    pub cache: CacheConfig,
+    /// See [`StreamConfig::trust_hints`].
+    pub trust_hints: bool,
+}
+
+/// Called when [`Endpoint::progress`] should run soon. Must not block.
+pub type HelperNeeded = Box<dyn Fn() + Send + Sync>;
+
+/// One process on one device. See the module documentation.
+pub struct Endpoint {
+    device: Arc<dyn Device>,
+    cm: Arc<dyn ConnectionManager>,
+    directory: Arc<dyn Directory>,
+    pub(crate) config: EndpointConfig,
+    sink: Arc<dyn ReadySink>,
+    helper_needed: HelperNeeded,
+    nonces: Box<dyn Fn() -> Nonce + Send + Sync>,
+    /// The queue of links in transition, polled by `progress`.
+    control_cq: CompletionQueueId,
+    /// The queue of links whose streams nobody has claimed for a queue of their own.
+    default_cq: CompletionQueueId,
+    pub(crate) links: RwLock<HashMap<QueuePairId, Arc<LinkCell>>>,
+    pub(crate) streams: RwLock<Streams>,
+    pub(crate) cache: Mutex<LinkCache<QueuePairId, PeerAddress>>,
+    pub(crate) attempts: Mutex<HashMap<ConnectionId, Attempt>>,
+    pub(crate) waiting: Mutex<Vec<Waiting>>,
+    todo: Mutex<Todo>,
+    counters: Counters,
+    pub(crate) closing: AtomicBool,
+}
+
+#[derive(Default)]
+pub(crate) struct Streams {
+    pub(crate) cells: Vec<Option<Arc<StreamCell>>>,
+    free: Vec<u32>,
+}
+
+/// A connection being made.
+pub(crate) struct Attempt {
+    pub(crate) peer: PeerAddress,
+    pub(crate) connector: bool,
+}
+
+/// A stream that waits for a link to `peer`.
+pub(crate) struct Waiting {
+    pub(crate) stream: Arc<StreamCell>,
+    pub(crate) peer: PeerAddress,
+    pub(crate) hint: u32,
+    /// The link being set up for it, once connected.
+    pub(crate) link: Option<QueuePairId>,
+    pub(crate) attempt: Option<ConnectionId>,
+}
+
+/// Work noted under a lock that could not be done there.
+#[derive(Default)]
+struct Todo {
+    starved: Vec<Arc<StreamCell>>,
+    lingering: Vec<Arc<StreamCell>>,
+    release: Vec<Arc<StreamCell>>,
+    dead: Vec<QueuePairId>,
+    claims: Vec<Arc<StreamCell>>,
+}
+
+impl Endpoint {
+    /// An endpoint with two completion queues of its own: for control, and for streams nobody has claimed.
+    pub fn new(
+        device: Arc<dyn Device>,
+        cm: Arc<dyn ConnectionManager>,
+        directory: Arc<dyn Directory>,
+        config: EndpointConfig,
+        sink: Arc<dyn ReadySink>,
+        helper_needed: HelperNeeded,
+        nonces: Box<dyn Fn() -> Nonce + Send + Sync>,
+    ) -> Result<Endpoint, DeviceError> {
+        let control_cq = device.create_cq()?;
+        let default_cq = if device.capabilities().max_cq > 1 { device.create_cq()? } else { control_cq };
+        let cache = Mutex::new(LinkCache::new(config.cache));
+        Ok(Endpoint {
+            device,
+            cm,
+            directory,
+            config,
+            sink,
+            helper_needed,
+            nonces,
+            control_cq,
+            default_cq,
+            links: RwLock::default(),
+            streams: RwLock::default(),
+            cache,
+            attempts: Mutex::default(),
+            waiting: Mutex::default(),
+            todo: Mutex::default(),
+            counters: Counters::default(),
+            closing: AtomicBool::new(false),
+        })
+    }
+
+    /// The device.
+    #[inline]
+    pub fn device(&self) -> &dyn Device {
+        &*self.device
+    }
+
+    /// The connection manager.
+    pub fn cm(&self) -> &dyn ConnectionManager {
+        &*self.cm
+    }
+
+    /// The directory of connections.
+    pub fn directory(&self) -> &dyn Directory {
+        &*self.directory
+    }
+
+    /// Counters of the process.
+    #[inline]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Settings.
+    pub fn config(&self) -> &EndpointConfig {
+        &self.config
+    }
+
+    #[inline]
+    pub(crate) fn sink(&self) -> &dyn ReadySink {
+        &*self.sink
+    }
+
+    /// The queue that `progress` polls; sleep on it where `progress` is called.
+    pub fn control_cq(&self) -> CompletionQueueId {
+        self.control_cq
+    }
+
+    /// The queue of streams that have no queue of their own.
+    pub fn default_cq(&self) -> CompletionQueueId {
+        self.default_cq
+    }
+
+    pub(crate) fn nonce(&self) -> Nonce {
+        (self.nonces)()
+    }
+
+    /// A TCP connection of this process, from now on counted and eligible for promotion. An acceptor's is published.
+    pub fn adopt(&self, role: Role, tuple: FourTuple, anchor: Box<dyn Anchor + Send>) -> Arc<StreamCell> {
+        let proto = Stream::new(role, StreamConfig { trust_hints: self.config.trust_hints });
+        let mut streams = self.streams.write();
+        let number = streams.free.pop().unwrap_or_else(|| {
+            streams.cells.push(None);
+            (streams.cells.len() - 1) as u32
+        });
+        let cell = Arc::new(StreamCell::new(number, tuple, proto, anchor, self.config.message_len));
+        streams.cells[number as usize] = Some(cell.clone());
+        drop(streams);
+        if role == Role::Acceptor {
+            match self.directory.publish(&tuple, number) {
+                Ok(()) => cell.lock(self).inner.published = true,
+                Err(netacc_device::DirectoryError::Full) => self.counters.reason(Reason::DirectoryFull),
+                Err(_) => self.counters.reason(Reason::OtherHost),
+            }
+        }
+        cell
+    }
+
+    /// Forgets a stream that never left plain TCP, or is closed and released.
+    pub fn forget(&self, cell: &Arc<StreamCell>) {
+        let mut guard = cell.lock(self);
+        if std::mem::take(&mut guard.inner.published) {
+            self.directory.withdraw(&cell.tuple, cell.number);
+        }
+        let counters = guard.inner.counters;
+        drop(guard);
+        let mut streams = self.streams.write();
+        let slot = &mut streams.cells[cell.number as usize];
+        if slot.as_ref().is_some_and(|c| Arc::ptr_eq(c, cell)) {
+            *slot = None;
+            streams.free.push(cell.number);
+            drop(streams);
+            self.counters.absorb(&counters);
+        }
+    }
+
+    /// All streams, for display and for demoting everything.
+    pub fn streams(&self) -> Vec<Arc<StreamCell>> {
+        self.streams.read().cells.iter().flatten().cloned().collect()
+    }
+
+    /// All links, for display.
+    pub fn links(&self) -> Vec<LinkStatus> {
+        self.links.read().values().map(|l| l.status()).collect()
+    }
+
+    /// Polls `cq` and handles everything on it. Any thread.
+    #[inline]
+    pub fn poll(&self, cq: CompletionQueueId) -> usize {
+        let mut qps = [QueuePairId(0); BATCH];
+        let mut total = 0;
+        // Bounded: a flood of messages must not keep the caller here for ever.
+        for _ in 0..8 {
+            let n = self.device.pending(cq, &mut qps);
+            for &qp in &qps[..n] {
+                let link = self.links.read().get(&qp).cloned();
+                if let Some(link) = link {
+                    self.poll_link(&link);
+                }
+            }
+            total += n;
+            if n < qps.len() {
+                break;
+            }
+        }
+        total
+    }
+
+    /// Moves a link, and with it all its streams, to another completion queue.
+    pub fn rebind(&self, link: &Arc<LinkCell>, cq: CompletionQueueId) {
+        if link.cq.load(Ordering::Relaxed) == cq.0 || !self.device.capabilities().rebind {
+            return;
+        }
+        if self.device.rebind(link.qp, cq).is_ok() {
+            link.cq.store(cq.0, Ordering::Relaxed);
+            self.poll_link(link);
+        }
+    }
+
+    /// The control path: connection events, streams waiting for a link, retries, releases, expiry. Returns when it
+    /// wants to be called again even if nothing happens.
+    pub fn progress(&self, now: Instant) -> Option<Instant> {
+        while let Some(event) = self.cm.poll_event() {
+            self.handle_cm_event(event);
+        }
+        self.poll(self.control_cq);
+        self.place_waiting();
+        let Todo { starved, lingering, release, dead, claims } = std::mem::take(&mut *self.todo.lock());
+        for qp in dead {
+            let link = self.links.read().get(&qp).cloned();
+            if let Some(link) = link {
+                self.link_died(&link);
+            }
+        }
+        let mut again = false;
+        for cell in starved {
+            let mut guard = cell.lock(self);
+            guard.arrived = true;
+            again |= guard.proto().has_control();
+        }
+        for cell in lingering {
+            let mut guard = cell.lock(self);
+            guard.progress_anchor(false);
+            if guard.proto().must_linger() {
+                drop(guard);
+                self.todo.lock().lingering.push(cell);
+                again = true;
+            } else {
+                drop(guard);
+                self.note_release(&cell);
+            }
+        }
+        for cell in release.into_iter().chain(std::mem::take(&mut self.todo.lock().release)) {
+            self.release(&cell, now);
+        }
+        for cell in claims {
+            // The owner's sink decides on which queue the stream's link belongs.
+            let guard = cell.lock(self);
+            let linked = guard.proto().is_linked();
+            drop(guard);
+            if linked {
+                self.sink.ready(&cell, cell.readiness(), true);
+            }
+        }
+        loop {
+            let expired = self.cache.lock().poll_expired(now);
+            let Some(qp) = expired else { break };
+            self.destroy_link(qp);
+        }
+        let expiry = self.cache.lock().next_expiry();
+        if again {
+            return Some(now + RETRY_INTERVAL);
+        }
+        expiry
+    }
+
+    fn handle_cm_event(&self, event: CmEvent) {
+        match event {
+            CmEvent::Request { id, peer, .. } => {
+                if self.closing.load(Ordering::Relaxed) {
+                    return self.cm.reject(id);
+                }
+                self.attempts.lock().insert(id, Attempt { peer, connector: false });
+                if self.cm.accept(id, self.control_cq, LINK_REGION_LEN).is_err() {
+                    self.attempts.lock().remove(&id);
+                    self.cm.reject(id);
+                }
+            }
+            CmEvent::Established { id, qp, peer, local, remote } => {
+                let attempt = self.attempts.lock().remove(&id);
+                let connector = attempt.is_some_and(|a| a.connector && a.peer == peer);
+                let depth = self.config.receive_depth.min(self.device.capabilities().max_recv_wr);
+                let credit_interval = if self.device.capabilities().cheap_writes { 1 } else { depth / 4 };
+                let proto = netacc_proto::Link::new(LinkConfig {
+                    max_streams: self.config.streams_per_link,
+                    receive_depth: depth,
+                    credit_interval: credit_interval.max(1),
+                });
+                let link =
+                    Arc::new(LinkCell::new(self.device(), proto, qp, peer, connector, self.control_cq, (local, remote)));
+                let _ = self.device.post_recv(qp, depth);
+                self.links.write().insert(qp, link.clone());
+                Counters::bump(&self.counters.links_established);
+                for w in self.waiting.lock().iter_mut().filter(|w| w.attempt == Some(id)) {
+                    w.link = Some(qp);
+                }
+                //= spec §2.3.1
+                //# The connecting side sends HELLO first; the accepting side answers with its own.
+                if connector {
+                    let hello = link.tx.lock().proto.hello();
+                    if link.tx.lock().control(self.device(), &link, &hello).is_err() {
+                        self.note_dead(&link);
+                    }
+                }
+                self.poll_link(&link);
+            }
+            CmEvent::Failed { id, .. } => {
+                self.attempts.lock().remove(&id);
+                self.waiting.lock().retain(|w| {
+                    let failed = w.attempt == Some(id);
+                    if failed {
+                        self.counters.reason(Reason::PeerNotFound);
+                    }
+                    !failed
+                });
+            }
+            _ => {}
+        }
+    }
+
+    /// A link is dead: all its streams leave it.
+    pub(crate) fn link_died(&self, link: &Arc<LinkCell>) {
+        if link.dead.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        Counters::bump(&self.counters.links_failed);
+        self.cache.lock().remove(link.qp);
+        self.waiting.lock().retain(|w| w.link != Some(link.qp));
+        let cells: Vec<_> = std::mem::take(&mut link.rx.lock().slots).into_iter().flatten().collect();
+        for cell in &cells {
+            let mut guard = cell.lock(self);
+            guard.inner.proto.demote(Demotion::LinkFailed);
+            guard.progress_anchor(false);
+            guard.arrived = true;
+            let closed = guard.inner.closed;
+            drop(guard);
+            if closed {
+                self.note_release(cell);
+            }
+        }
+        self.links.write().remove(&link.qp);
+        // Rings live on in the streams' regions until their bytes are read or replayed.
+        self.device.destroy_qp(link.qp);
+    }
+
+    pub(crate) fn destroy_link(&self, qp: QueuePairId) {
+        if let Some(link) = self.links.write().remove(&qp) {
+            link.dead.store(true, Ordering::Release);
+            self.device.destroy_qp(qp);
+        }
+    }
+
+    /// Frees what a stream held on its link, if neither side uses it any more.
+    fn release(&self, cell: &Arc<StreamCell>, now: Instant) {
+        let mut guard = cell.lock(self);
+        let inner = &mut *guard.inner;
+        if inner.proto.holds_slot() || inner.proto.needs_memory() {
+            inner.released = false;
+            return;
+        }
+        inner.released = false;
+        let closed = inner.closed;
+        inner.outgoing = None;
+        let (link, region) = (inner.link.take(), inner.region.take());
+        let slot = inner.proto.slot();
+        drop(guard);
+        if let Some(link) = link {
+            if !link.is_dead() {
+                if let Some(region) = region {
+                    self.device.free_region(link.qp, region);
+                }
+                self.free_slot(&link, slot, cell, now);
+            }
+        }
+        if closed {
+            self.forget(cell);
+        }
+    }
+
+    fn free_slot(&self, link: &Arc<LinkCell>, slot: u16, cell: &Arc<StreamCell>, now: Instant) {
+        let mut rx = link.rx.lock();
+        let Some(entry) = rx.slots.get_mut(usize::from(slot)) else { return };
+        if !entry.as_ref().is_some_and(|c| Arc::ptr_eq(c, cell)) {
+            return;
+        }
+        *entry = None;
+        let mut tx = link.tx.lock();
+        tx.proto.free_slot(netacc_proto::SlotId(slot));
+        let empty = tx.proto.streams() == 0;
+        drop(tx);
+        drop(rx);
+        if !empty {
+            return;
+        }
+        self.rebind(link, self.control_cq);
+        //= spec §2.4.1
+        //# A side keeps an empty link for its next stream, within the bounds of NACC_EMPTY_QP_*, or closes it.
+        if link.connector {
+            let evicted = self.cache.lock().insert(link.qp, link.peer, now);
+            if let Some(evicted) = evicted {
+                self.destroy_link(evicted);
+            }
+        }
+    }
+
+    /// The stream has control messages that its link could not take.
+    pub(crate) fn note_starved(&self, cell: &Arc<StreamCell>) {
+        self.todo.lock().starved.push(cell.clone());
+        (self.helper_needed)();
+    }
+
+    pub(crate) fn note_lingering(&self, cell: &Arc<StreamCell>) {
+        self.todo.lock().lingering.push(cell.clone());
+        (self.helper_needed)();
+    }
+
+    pub(crate) fn note_release(&self, cell: &Arc<StreamCell>) {
+        self.todo.lock().release.push(cell.clone());
+        (self.helper_needed)();
+    }
+
+    pub(crate) fn note_dead(&self, link: &Arc<LinkCell>) {
+        self.todo.lock().dead.push(link.qp);
+        (self.helper_needed)();
+    }
+
+    /// Wakes whoever calls `progress`.
+    pub fn need_helper(&self) {
+        (self.helper_needed)();
+    }
+}
+
+/// How soon starved streams and lingering anchors are looked at again. An arbitrary small number.
+const RETRY_INTERVAL: std::time::Duration = std::time::Duration::from_millis(1);

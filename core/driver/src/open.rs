@@ -1,0 +1,358 @@
+//! Messages in, and the opening of streams on links.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+use netacc_device::{Completion, CompletionStatus, FourTuple, Region, RemoteRegion, WorkCompletion, WorkRequestId};
+use netacc_proto::{
+    Accept, ControlMessage, Immediate, MessageKind, Open, Reason, Refuse, RingDescriptor, Role, SlotId, WireTuple,
+    CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN, LINK_REGION_LEN,
+};
+
+use crate::endpoint::{Attempt, Endpoint, Waiting, BATCH};
+use crate::link::{LinkCell, LinkRx};
+use crate::stream::Outgoing;
+use crate::{Counters, StreamCell};
+
+impl Endpoint {
+    /// Begins promoting an opener's stream, if its peer is accelerated. Control path: may allocate and make system calls.
+    /// Errors say why not now.
+    pub fn promote(&self, cell: &Arc<StreamCell>) -> Result<(), Reason> {
+        {
+            let guard = cell.lock(self);
+            if guard.proto().role() != Role::Opener || !guard.proto().may_promote() || guard.link().is_some() {
+                return Err(Reason::PeerBusy);
+            }
+        }
+        let (peer, hint) = self.directory().lookup(&cell.tuple).ok_or(Reason::PeerNotFound)?;
+        let mut waiting = self.waiting.lock();
+        if waiting.iter().any(|w| Arc::ptr_eq(&w.stream, cell)) {
+            return Ok(());
+        }
+        waiting.push(Waiting { stream: cell.clone(), peer, hint, link: None, attempt: None });
+        drop(waiting);
+        self.place_waiting();
+        Ok(())
+    }
+
+    /// Gives waiting streams a link: one with room, a cached one, or a new one.
+    pub(crate) fn place_waiting(&self) {
+        let mut ready = Vec::new();
+        let mut waiting = self.waiting.lock();
+        waiting.retain_mut(|w| {
+            if let Some(link) = self.usable_link(w) {
+                ready.push((link, w.stream.clone(), w.hint));
+                return false;
+            }
+            if w.attempt.is_none() && w.link.is_none() {
+                match self.cm().connect(w.peer, self.control_cq(), LINK_REGION_LEN, &[]) {
+                    Ok(id) => {
+                        self.attempts.lock().insert(id, Attempt { peer: w.peer, connector: true });
+                        w.attempt = Some(id);
+                    }
+                    Err(_) => {
+                        self.counters().reason(Reason::PeerNotFound);
+                        return false;
+                    }
+                }
+            }
+            true
+        });
+        drop(waiting);
+        for (link, stream, hint) in ready {
+            if let Err(reason) = self.open_on(&link, &stream, hint) {
+                self.counters().reason(reason);
+            }
+        }
+    }
+
+    fn usable_link(&self, w: &Waiting) -> Option<Arc<LinkCell>> {
+        let usable = |l: &Arc<LinkCell>| {
+            let tx = l.tx.lock();
+            !l.is_dead() && tx.proto.is_ready() && tx.proto.has_room()
+        };
+        let links = self.links.read();
+        if let Some(qp) = w.link {
+            return links.get(&qp).filter(|l| usable(l)).cloned();
+        }
+        if w.attempt.is_some() {
+            return None;
+        }
+        if let Some(qp) = self.cache.lock().take(w.peer) {
+            if let Some(link) = links.get(&qp).filter(|l| usable(l)) {
+                Counters::bump(&self.counters().links_reused);
+                return Some(link.clone());
+            }
+        }
+        if self.config.streams_per_link <= 1 {
+            return None;
+        }
+        links.values().find(|l| l.connector && l.peer == w.peer && usable(l)).cloned()
+    }
+
+    fn open_on(&self, link: &Arc<LinkCell>, cell: &Arc<StreamCell>, hint: u32) -> Result<(), Reason> {
+        let mut rx = link.rx.lock();
+        let slot = link.tx.lock().proto.alloc_slot().map_err(|_| Reason::Exhausted)?;
+        let opened = self.prepare(link).and_then(|(region, ring)| {
+            let mut guard = cell.lock(self);
+            if !guard.proto().may_promote() || guard.link().is_some() {
+                drop(guard);
+                self.device().free_region(link.qp(), region);
+                return Err(Reason::PeerBusy);
+            }
+            let inner = &mut *guard.inner;
+            inner.region = Some(region);
+            inner.link = Some(link.clone());
+            inner.outgoing = None;
+            inner.released = false;
+            put_slot(&mut rx, slot, cell);
+            inner.proto.open(slot.0, wire_tuple(&cell.tuple), hint, self.nonce(), ring);
+            Counters::bump(&self.counters().opens_sent);
+            Ok(())
+        });
+        if opened.is_err() {
+            link.tx.lock().proto.free_slot(slot);
+        }
+        opened
+    }
+
+    fn prepare(&self, link: &LinkCell) -> Result<(Region, RingDescriptor), Reason> {
+        let len = CREDIT_BLOCK_LEN + self.config.ring_len as usize;
+        let region = self.device().alloc_region(link.qp(), len).map_err(|_| Reason::MemoryLimit)?;
+        let ring =
+            RingDescriptor { rkey: region.remote.rkey, base: region.remote.base, ring_len: self.config.ring_len };
+        Ok((region, ring))
+    }
+
+    /// Handles what has arrived on one link. Any thread; a second thread waits for the first.
+    pub fn poll_link(&self, link: &Arc<LinkCell>) {
+        let mut rx = link.rx.lock();
+        let mut wcs = [EMPTY; BATCH];
+        let mut alive = true;
+        loop {
+            let n = self.device().poll_qp(link.qp(), &mut wcs);
+            let mut messages = 0;
+            for wc in &wcs[..n] {
+                match wc.completion {
+                    Completion::Receive { imm, len } if wc.status == CompletionStatus::Success => {
+                        messages += 1;
+                        alive &= self.handle_message(link, &mut rx, imm, len);
+                    }
+                    Completion::Send { .. } if wc.status == CompletionStatus::Success => {}
+                    _ => alive = false,
+                }
+            }
+            if messages > 0 && alive {
+                self.return_messages(link, messages);
+            }
+            if n < wcs.len() || !alive {
+                break;
+            }
+        }
+        drop(rx);
+        if !alive {
+            self.link_died(link);
+        }
+    }
+
+    /// Posts receives again and tells the peer.
+    #[inline]
+    fn return_messages(&self, link: &Arc<LinkCell>, messages: u32) {
+        let device = self.device();
+        let mut tx = link.tx.lock();
+        let _ = device.post_recv(link.qp(), messages);
+        let mut count = None;
+        for _ in 0..messages {
+            count = tx.proto.handle_message().or(count);
+        }
+        if let Some(count) = count {
+            tx.message_credit(device, link, count);
+        }
+        if tx.proto.poll_give() {
+            let _ = tx.signal(device, link, MessageKind::LinkGive, 0);
+        }
+    }
+
+    /// Returns false if the link must end.
+    #[inline]
+    fn handle_message(&self, link: &Arc<LinkCell>, rx: &mut LinkRx, imm: u32, len: u32) -> bool {
+        let Ok(imm) = Immediate::decode(imm) else {
+            Counters::bump(&self.counters().violations);
+            return false;
+        };
+        match imm.kind {
+            MessageKind::Data => {
+                // A slot that is free here: the message crossed our CLOSE.
+                if let Some(Some(cell)) = rx.slots.get(usize::from(imm.slot)) {
+                    let mut guard = cell.lock(self);
+                    guard.inner.proto.handle_data(len, imm.rewind);
+                    guard.inner.counters.rx_msgs_link += 1;
+                    guard.arrived = true;
+                }
+                true
+            }
+            MessageKind::Control => self.handle_control(link, rx),
+            MessageKind::LinkWant => {
+                link.tx.lock().proto.handle_want();
+                true
+            }
+            MessageKind::LinkGive => {
+                let ok = link.tx.lock().refresh_credit(&link.local);
+                for cell in rx.slots.iter().flatten() {
+                    cell.lock(self).arrived = true;
+                }
+                ok
+            }
+            kind => {
+                if let Some(Some(cell)) = rx.slots.get(usize::from(imm.slot)) {
+                    let mut guard = cell.lock(self);
+                    guard.inner.proto.handle_signal(kind);
+                    guard.arrived = true;
+                    if kind == MessageKind::CreditGive {
+                        guard.refresh_consumed();
+                    }
+                    guard.progress_anchor(false);
+                }
+                true
+            }
+        }
+    }
+
+    fn handle_control(&self, link: &Arc<LinkCell>, rx: &mut LinkRx) -> bool {
+        let at = CREDIT_BLOCK_LEN + netacc_proto::Link::control_slot_of(rx.controls) * CONTROL_SLOT_LEN;
+        rx.controls += 1;
+        let mut bytes = [0; CONTROL_SLOT_LEN];
+        let message = link.local.memory.read(at, &mut bytes).then(|| ControlMessage::decode(&bytes));
+        let Some(Ok(message)) = message else {
+            Counters::bump(&self.counters().violations);
+            return false;
+        };
+        match message {
+            ControlMessage::Hello(hello) => {
+                let mut tx = link.tx.lock();
+                if tx.proto.handle_hello(&hello).is_err() {
+                    Counters::bump(&self.counters().violations);
+                    return false;
+                }
+                if !link.connector {
+                    let ours = tx.proto.hello();
+                    return tx.control(self.device(), link, &ours).is_ok();
+                }
+                drop(tx);
+                self.need_helper();
+                true
+            }
+            ControlMessage::Open(open) => {
+                let refused = self.handle_open(link, rx, &open);
+                if let Err(reason) = refused {
+                    Counters::bump(&self.counters().opens_refused);
+                    self.counters().reason(reason);
+                    let refuse = ControlMessage::Refuse(Refuse { peer_slot: open.slot, reason: reason as u16 });
+                    return link.tx.lock().control(self.device(), link, &refuse).is_ok();
+                }
+                Counters::bump(&self.counters().opens_accepted);
+                true
+            }
+            ControlMessage::Accept(accept) => {
+                self.handle_accept(link, rx, &accept);
+                true
+            }
+            ControlMessage::Refuse(refuse) => {
+                if let Some(Some(cell)) = rx.slots.get(usize::from(refuse.peer_slot)) {
+                    let mut guard = cell.lock(self);
+                    guard.inner.proto.handle_refuse(Reason::from_code(refuse.reason));
+                    self.counters().reason(Reason::from_code(refuse.reason));
+                    guard.arrived = true;
+                }
+                true
+            }
+        }
+    }
+
+    fn handle_open(&self, link: &Arc<LinkCell>, rx: &mut LinkRx, open: &Open) -> Result<(), Reason> {
+        //= spec §4.1.2
+        //# OPEN names the anchor by its addresses; the acceptor refuses one that it does not hold.
+        let cell = self.streams.read().cells.get(open.hint as usize).cloned().flatten();
+        let cell = cell.filter(|c| wire_tuple(&c.tuple.reversed()) == open.tuple).ok_or(Reason::UnknownStream)?;
+        if self.closing.load(Ordering::Relaxed) {
+            return Err(Reason::Requested);
+        }
+        let slot = link.tx.lock().proto.alloc_slot().map_err(|_| Reason::Exhausted)?;
+        let accepted = self.outgoing(link, &open.ring).and_then(|outgoing| {
+            let (region, ring) = self.prepare(link)?;
+            let mut guard = cell.lock(self);
+            let inner = &mut *guard.inner;
+            let result = match inner.link {
+                Some(_) => Err(Reason::PeerBusy),
+                None => inner.proto.accept(open, slot.0, self.nonce(), ring),
+            };
+            if let Err(reason) = result {
+                drop(guard);
+                self.device().free_region(link.qp(), region);
+                return Err(reason);
+            }
+            inner.region = Some(region);
+            inner.outgoing = Some(outgoing);
+            inner.link = Some(link.clone());
+            inner.released = false;
+            put_slot(rx, slot, &cell);
+            guard.arrived = true;
+            Ok(())
+        });
+        if accepted.is_err() {
+            link.tx.lock().proto.free_slot(slot);
+        }
+        accepted
+    }
+
+    fn handle_accept(&self, link: &Arc<LinkCell>, rx: &mut LinkRx, accept: &Accept) {
+        let Some(Some(cell)) = rx.slots.get(usize::from(accept.peer_slot)) else { return };
+        let outgoing = self.outgoing(link, &accept.ring);
+        let mut guard = cell.lock(self);
+        match outgoing {
+            Ok(outgoing) => guard.inner.outgoing = Some(outgoing),
+            Err(_) => guard.inner.proto.void_pledge(),
+        }
+        guard.inner.proto.handle_accept(accept);
+        guard.arrived = true;
+        guard.progress_anchor(false);
+    }
+
+    /// Where bytes to the peer's ring are written.
+    fn outgoing(&self, link: &LinkCell, ring: &RingDescriptor) -> Result<Outgoing, Reason> {
+        let len = CREDIT_BLOCK_LEN as u32 + ring.ring_len;
+        if self.device().capabilities().peer_memory {
+            let remote = RemoteRegion { rkey: ring.rkey, base: ring.base, len };
+            let window = self.device().window(link.qp(), remote).map_err(|_| Reason::Violation)?;
+            return Ok(Outgoing { ring: *ring, memory: window.memory, staging: None });
+        }
+        let staging = self.device().alloc_region(link.qp(), len as usize).map_err(|_| Reason::MemoryLimit)?;
+        Ok(Outgoing { ring: *ring, memory: staging.memory.clone(), staging: Some(staging) })
+    }
+}
+
+fn put_slot(rx: &mut LinkRx, slot: SlotId, cell: &Arc<StreamCell>) {
+    let i = usize::from(slot.0);
+    if rx.slots.len() <= i {
+        rx.slots.resize(i + 1, None);
+    }
+    rx.slots[i] = Some(cell.clone());
+}
+
+fn wire_tuple(tuple: &FourTuple) -> WireTuple {
+    fn wire(addr: SocketAddr) -> ([u8; 16], u16) {
+        let ip = match addr.ip() {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+            IpAddr::V6(v6) => v6,
+        };
+        (ip.octets(), addr.port())
+    }
+    WireTuple { local: wire(tuple.local), remote: wire(tuple.remote) }
+}
+
+const EMPTY: WorkCompletion = WorkCompletion {
+    qp: netacc_device::QueuePairId(0),
+    status: CompletionStatus::Success,
+    completion: Completion::Send { id: WorkRequestId(0) },
+};

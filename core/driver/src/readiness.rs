@@ -1,0 +1,32 @@
+//! What `poll` would say of a stream, kept in one atomic word so that nobody needs the stream's lock to look.
+
+use std::sync::Arc;
+
+use crate::StreamCell;
+
+bitflags::bitflags! {
+    /// Readiness of a stream. `KERNEL_*` say that the kernel's own answer for the anchor decides that direction.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct Readiness: u32 {
+        /// Data, end of stream or an error can be read without waiting.
+        const READABLE = 1;
+        /// A write would make progress, or fail at once.
+        const WRITABLE = 2;
+        /// The peer has ended its direction.
+        const RDHUP = 4;
+        /// Both directions have ended.
+        const HUP = 8;
+        /// The stream has failed.
+        const ERR = 16;
+        /// Reads come from the anchor: ask the kernel.
+        const KERNEL_RX = 32;
+        /// Writes go to the anchor: ask the kernel.
+        const KERNEL_TX = 64;
+    }
+}
+
+/// Told when a stream's readiness may have gained something. Called with the stream locked: must not lock it.
+pub trait ReadySink: Send + Sync {
+    /// `now` is the new readiness. `arrived`: new data or a new end of stream came even if no bit changed (an edge).
+    fn ready(&self, stream: &Arc<StreamCell>, now: Readiness, arrived: bool);
+}

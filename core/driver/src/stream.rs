@@ -1,0 +1,597 @@
+//! One accelerated socket, shared by threads.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+
+use netacc_device::{Anchor, AnchorError, FourTuple, Memory, PostError, Region};
+use netacc_proto::{
+    AnchorWrite, Control, Demotion, Immediate, MessageKind, Phase, Reason, RecordVerdict, RingDescriptor, RxSource,
+    Stream, TxSink, CREDIT_BLOCK_LEN, RECORD_LEN,
+};
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::{Counters, Endpoint, LinkCell, Readiness, StreamCounters};
+
+/// A stream of this process.
+pub struct StreamCell {
+    /// Its number in the directory.
+    pub(crate) number: u32,
+    pub(crate) tuple: FourTuple,
+    ready: AtomicU32,
+    /// Threads asleep until this stream changes; see [`StreamCell::sleepers`].
+    sleepers: AtomicU32,
+    /// For the owner: which object of the shim this is.
+    tag: AtomicU32,
+    inner: Mutex<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) proto: Stream,
+    pub(crate) anchor: Box<dyn Anchor + Send>,
+    pub(crate) link: Option<Arc<LinkCell>>,
+    /// Our region: the peer's consumed position, then our incoming ring.
+    pub(crate) region: Option<Region>,
+    /// Where outgoing bytes are written: the peer's region itself, or a local copy of the same shape.
+    pub(crate) outgoing: Option<Outgoing>,
+    pub(crate) counters: StreamCounters,
+    pub(crate) published: bool,
+    pub(crate) reported_promotions: u32,
+    pub(crate) was_linked: bool,
+    pub(crate) released: bool,
+    pub(crate) closed: bool,
+    /// Consumed position last told to the peer.
+    told: u64,
+    message_len: u32,
+}
+
+pub(crate) struct Outgoing {
+    pub(crate) ring: RingDescriptor,
+    pub(crate) memory: Memory,
+    /// The local region, where the peer's memory is not mapped.
+    pub(crate) staging: Option<Region>,
+}
+
+/// How far an operation on the link came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkIo {
+    /// So many bytes.
+    Done(usize),
+    /// Nothing now: wait for readiness.
+    WouldBlock,
+    /// The path has changed: look at `tx_sink` / `rx_source` again.
+    Moved,
+}
+
+/// What [`StreamGuard::progress_anchor`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnchorProgress {
+    /// Nothing (more) to do on the anchor now.
+    Idle,
+    /// Records or replay wait for the anchor to become writable.
+    WantWrite,
+    /// The beginning of a record is there, perhaps: look again soon, with `complete`.
+    Partial,
+}
+
+impl StreamCell {
+    pub(crate) fn new(number: u32, tuple: FourTuple, proto: Stream, anchor: Box<dyn Anchor + Send>, message_len: u32) -> StreamCell {
+        StreamCell {
+            number,
+            tuple,
+            ready: AtomicU32::new((Readiness::KERNEL_RX | Readiness::KERNEL_TX).bits()),
+            sleepers: AtomicU32::new(0),
+            tag: AtomicU32::new(0),
+            inner: Mutex::new(Inner {
+                proto,
+                anchor,
+                link: None,
+                region: None,
+                outgoing: None,
+                counters: StreamCounters::default(),
+                published: false,
+                reported_promotions: 0,
+                was_linked: false,
+                released: false,
+                closed: false,
+                told: 0,
+                message_len,
+            }),
+        }
+    }
+
+    /// The TCP connection, as this side sees it.
+    pub fn tuple(&self) -> FourTuple {
+        self.tuple
+    }
+
+    /// Readiness, without a lock.
+    #[inline]
+    pub fn readiness(&self) -> Readiness {
+        Readiness::from_bits_truncate(self.ready.load(Ordering::Acquire))
+    }
+
+    /// Incremented by a thread before its last look and its sleep, decremented afterwards. While not zero, every
+    /// change is announced through [`ReadySink`](crate::ReadySink) even if no bit was gained.
+    pub fn sleepers(&self) -> &AtomicU32 {
+        &self.sleepers
+    }
+
+    /// The owner's mark.
+    pub fn tag(&self) -> &AtomicU32 {
+        &self.tag
+    }
+
+    /// Locks the stream. Drop the guard before waiting for anything.
+    #[inline]
+    pub fn lock<'a>(self: &'a Arc<Self>, endpoint: &'a Endpoint) -> StreamGuard<'a> {
+        StreamGuard { cell: self, endpoint, inner: self.inner.lock(), arrived: false }
+    }
+
+    /// As `lock`, or `None` if another thread holds it.
+    pub fn try_lock<'a>(self: &'a Arc<Self>, endpoint: &'a Endpoint) -> Option<StreamGuard<'a>> {
+        Some(StreamGuard { cell: self, endpoint, inner: self.inner.try_lock()?, arrived: false })
+    }
+}
+
+/// A locked stream. Dropping it sends what the protocol wants sent and publishes the new readiness.
+pub struct StreamGuard<'a> {
+    cell: &'a Arc<StreamCell>,
+    endpoint: &'a Endpoint,
+    pub(crate) inner: MutexGuard<'a, Inner>,
+    pub(crate) arrived: bool,
+}
+
+impl Drop for StreamGuard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.settle();
+    }
+}
+
+impl StreamGuard<'_> {
+    /// Where writes go now.
+    #[inline]
+    pub fn tx_sink(&self) -> TxSink {
+        self.inner.proto.tx_sink()
+    }
+
+    /// Where reads come from now.
+    #[inline]
+    pub fn rx_source(&self) -> RxSource {
+        self.inner.proto.rx_source()
+    }
+
+    /// The state machine, for getters.
+    pub fn proto(&self) -> &Stream {
+        &self.inner.proto
+    }
+
+    /// The link it is on, or being moved to.
+    pub fn link(&self) -> Option<&Arc<LinkCell>> {
+        self.inner.link.as_ref()
+    }
+
+    /// Bytes and messages so far.
+    pub fn counters(&self) -> StreamCounters {
+        self.inner.counters
+    }
+
+    /// `n` application bytes went to the anchor.
+    #[inline]
+    pub fn anchor_sent(&mut self, n: usize) {
+        self.inner.proto.anchor_sent(n as u64);
+        self.inner.counters.tx_bytes_tcp += n as u64;
+    }
+
+    /// `n` application bytes were read from the anchor.
+    #[inline]
+    pub fn anchor_received(&mut self, n: usize) {
+        self.inner.proto.anchor_received(n as u64);
+        self.inner.counters.rx_bytes_tcp += n as u64;
+    }
+
+    /// Voids an open pledge, because the application will not wait.
+    pub fn void_pledge(&mut self) {
+        Counters::bump(&self.endpoint.counters().pledges_voided);
+        self.inner.proto.void_pledge();
+    }
+
+    /// Sends from `src` on the link, as much as credit allows.
+    ///
+    /// # Safety
+    /// `src..src + len` is readable.
+    #[expect(unsafe_code, reason = "application buffers arrive as raw pointers")]
+    #[inline]
+    pub unsafe fn send_link(&mut self, src: *const u8, len: usize) -> LinkIo {
+        let inner = &mut *self.inner;
+        let (Some(region), Some(out), Some(link)) = (&inner.region, &inner.outgoing, &inner.link) else {
+            return LinkIo::Moved;
+        };
+        let Some(word) = region.memory.word(0) else { return LinkIo::Moved };
+        let Some(slot) = inner.proto.peer_slot() else { return LinkIo::Moved };
+        let device = self.endpoint.device();
+        let mut done = 0;
+        while done < len {
+            inner.proto.handle_consumed(word.load(Ordering::Acquire));
+            let span = inner.proto.claim((len - done).min(inner.message_len as usize) as u32);
+            if span.len == 0 {
+                break;
+            }
+            // SAFETY: `done + span.len <= len`, so the source is within the caller's buffer.
+            if !unsafe { out.memory.write_from(CREDIT_BLOCK_LEN + span.offset as usize, src.add(done), span.len as usize) } {
+                break;
+            }
+            let mut tx = link.tx.lock();
+            let rewind = inner.proto.commit(span.len);
+            let imm = Immediate { kind: MessageKind::Data, rewind, slot };
+            match tx.data(device, link, &out.ring, out.staging.as_ref(), span.offset, span.len, imm) {
+                Ok(()) => {
+                    inner.counters.tx_bytes_link += u64::from(span.len);
+                    inner.counters.tx_msgs_link += 1;
+                    done += span.len as usize;
+                }
+                Err(e) => {
+                    inner.proto.uncommit(span.len, rewind);
+                    if e == PostError::QueueFull {
+                        Counters::bump(&self.endpoint.counters().message_credit_stalls);
+                        if tx.proto.stalled() {
+                            let _ = tx.signal(device, link, MessageKind::LinkWant, 0);
+                        }
+                        drop(tx);
+                        self.endpoint.note_starved(self.cell);
+                    } else {
+                        drop(tx);
+                        self.endpoint.note_dead(link);
+                        inner.proto.demote(Demotion::LinkFailed);
+                        return if done > 0 { LinkIo::Done(done) } else { LinkIo::Moved };
+                    }
+                    return if done > 0 { LinkIo::Done(done) } else { LinkIo::WouldBlock };
+                }
+            }
+        }
+        if !inner.proto.link_writable() {
+            // Ask before the application runs dry, so that `poll` for writing has something to wait for.
+            inner.proto.handle_consumed(word.load(Ordering::Acquire));
+            if !inner.proto.link_writable() {
+                Counters::bump(&self.endpoint.counters().byte_credit_stalls);
+                inner.proto.stalled();
+            }
+        }
+        match (done, inner.proto.tx_sink()) {
+            (0, TxSink::Link) => LinkIo::WouldBlock,
+            (0, _) => LinkIo::Moved,
+            (n, _) => LinkIo::Done(n),
+        }
+    }
+
+    /// Copies up to `len` bytes from the ring to `dst`, starting `skip` bytes after the consumed position, without
+    /// consuming. Returns how many.
+    ///
+    /// # Safety
+    /// `dst..dst + len` is writable.
+    #[expect(unsafe_code, reason = "application buffers arrive as raw pointers")]
+    #[inline]
+    pub unsafe fn peek_link(&mut self, dst: *mut u8, len: usize, skip: usize) -> usize {
+        let Some(region) = &self.inner.region else { return 0 };
+        let mut done = 0;
+        // At most two spans: the ring wraps once.
+        while done < len {
+            let span = self.inner.proto.readable((skip + done) as u32);
+            let n = (span.len as usize).min(len - done);
+            // SAFETY: `done + n <= len`, so the destination is within the caller's buffer.
+            if n == 0 || !unsafe { region.memory.read_into(CREDIT_BLOCK_LEN + span.offset as usize, dst.add(done), n) } {
+                break;
+            }
+            done += n;
+        }
+        done
+    }
+
+    /// The application has taken `n` bytes that it peeked: returns them to the sender as credit.
+    #[inline]
+    pub fn consume_link(&mut self, n: usize) {
+        if n == 0 {
+            return;
+        }
+        let inner = &mut *self.inner;
+        let credit = inner.proto.consume(n as u32);
+        inner.counters.rx_bytes_link += n as u64;
+        let (Some(out), Some(link)) = (&inner.outgoing, &inner.link) else { return };
+        let device = self.endpoint.device();
+        if out.staging.is_none() {
+            if let Some(word) = out.memory.word(0) {
+                word.store(credit.consumed, Ordering::Release);
+            }
+        } else {
+            //= spec §5.2.5
+            //# Where a write is not cheap, a receiver MAY tell of consumption only after a quarter of its ring.
+            let due = credit.consumed - inner.told >= u64::from(inner.proto.rx_ring_len() / 4);
+            if due || credit.give {
+                inner.told = credit.consumed;
+                let _ = link.tx.lock().credit_word(device, link, &out.ring, credit.consumed);
+            }
+        }
+        if credit.give {
+            inner.proto.give_credit();
+        }
+    }
+
+    /// Receives up to `len` bytes from the ring.
+    ///
+    /// # Safety
+    /// `dst..dst + len` is writable.
+    #[expect(unsafe_code, reason = "application buffers arrive as raw pointers")]
+    #[inline]
+    pub unsafe fn recv_link(&mut self, dst: *mut u8, len: usize) -> LinkIo {
+        // SAFETY: passed on to the caller.
+        let n = unsafe { self.peek_link(dst, len, 0) };
+        if n == 0 {
+            return if matches!(self.rx_source(), RxSource::Link) { LinkIo::WouldBlock } else { LinkIo::Moved };
+        }
+        self.consume_link(n);
+        LinkIo::Done(n)
+    }
+
+    /// Reads and writes records and replayed bytes on the anchor, as far as they go. Call when the anchor may have
+    /// become readable or writable and `rx_source` is not [`RxSource::Anchor`]. `complete`: treat a mere beginning of a
+    /// record as application bytes.
+    pub fn progress_anchor(&mut self, complete: bool) -> AnchorProgress {
+        loop {
+            let write = self.write_anchor();
+            let inner = &mut *self.inner;
+            match inner.proto.rx_source() {
+                RxSource::Anchor(_) | RxSource::Eof | RxSource::Failed(_) if inner.proto.phase() != Phase::Linked => {
+                    return write
+                }
+                RxSource::Anchor(_) => return write,
+                _ => {}
+            }
+            let mut head = [0; RECORD_LEN];
+            match inner.anchor.try_peek(&mut head) {
+                Ok(0) => {
+                    inner.proto.handle_anchor_end(false);
+                    self.arrived = true;
+                    return write;
+                }
+                Ok(n) => match inner.proto.handle_record(&head[..n], complete) {
+                    RecordVerdict::Consume => {
+                        self.arrived = true;
+                        if self.inner.anchor.try_read(&mut head).ok() != Some(RECORD_LEN) {
+                            self.inner.proto.abort();
+                            return AnchorProgress::Idle;
+                        }
+                    }
+                    RecordVerdict::NeedMore => return AnchorProgress::Partial,
+                    RecordVerdict::Plain => {
+                        self.arrived = true;
+                        return self.write_anchor();
+                    }
+                },
+                Err(AnchorError::WouldBlock) => return write,
+                Err(_) => {
+                    inner.proto.handle_anchor_end(true);
+                    self.arrived = true;
+                    return write;
+                }
+            }
+        }
+    }
+
+    /// Writes pending records and replayed bytes.
+    fn write_anchor(&mut self) -> AnchorProgress {
+        let inner = &mut *self.inner;
+        let mut chunk = [0; 4096];
+        while let Some(write) = inner.proto.poll_anchor_write() {
+            let bytes: &[u8] = match &write {
+                AnchorWrite::Record(record, from) => &record[*from..],
+                AnchorWrite::Replay(span) => {
+                    let n = (span.len as usize).min(chunk.len());
+                    let Some(out) = &inner.outgoing else { break };
+                    if !out.memory.read(CREDIT_BLOCK_LEN + span.offset as usize, &mut chunk[..n]) {
+                        break;
+                    }
+                    &chunk[..n]
+                }
+                AnchorWrite::Shutdown => {
+                    let _ = inner.anchor.shutdown_write();
+                    inner.proto.anchor_written(0);
+                    continue;
+                }
+            };
+            match inner.anchor.try_write(bytes) {
+                Ok(n) => {
+                    if matches!(write, AnchorWrite::Replay(_)) {
+                        inner.counters.tx_bytes_tcp += n as u64;
+                        inner.counters.tx_bytes_link -= n as u64;
+                    }
+                    inner.proto.anchor_written(n);
+                }
+                Err(AnchorError::WouldBlock) => return AnchorProgress::WantWrite,
+                Err(_) => {
+                    // The connection itself is broken; reading the anchor will say how.
+                    inner.proto.handle_anchor_end(true);
+                    break;
+                }
+            }
+        }
+        AnchorProgress::Idle
+    }
+
+    /// Takes in the peer's consumed position.
+    pub(crate) fn refresh_consumed(&mut self) {
+        let inner = &mut *self.inner;
+        if let Some(word) = inner.region.as_ref().and_then(|r| r.memory.word(0)) {
+            inner.proto.handle_consumed(word.load(Ordering::Acquire));
+        }
+    }
+
+    /// Leaves the link. Progress comes with [`progress_anchor`](StreamGuard::progress_anchor) until `proto().is_plain()`.
+    pub fn demote(&mut self, reason: Reason) {
+        self.inner.proto.demote(Demotion::Requested(reason));
+    }
+
+    /// `shutdown(SHUT_WR)`.
+    pub fn shutdown_write(&mut self) {
+        self.inner.proto.shutdown_write();
+    }
+
+    /// `shutdown(SHUT_RD)`.
+    pub fn shutdown_read(&mut self) {
+        self.inner.proto.shutdown_read();
+    }
+
+    /// The application has closed its last descriptor. If the result is true the anchor must live on (as `keep`, a
+    /// duplicate) until records and replay are through; the endpoint then finishes by itself.
+    pub fn close(&mut self, abort: bool, keep: impl FnOnce() -> Option<Box<dyn Anchor + Send>>) -> bool {
+        let inner = &mut *self.inner;
+        inner.closed = true;
+        if abort {
+            inner.proto.abort();
+        } else {
+            inner.proto.close();
+        }
+        if inner.proto.failure().is_some() {
+            inner.anchor.abort();
+        }
+        if inner.published {
+            inner.published = false;
+            self.endpoint.directory().withdraw(&self.cell.tuple, self.cell.number);
+        }
+        let linger = inner.proto.must_linger();
+        match linger.then(keep).flatten() {
+            Some(anchor) => inner.anchor = anchor,
+            None => inner.anchor = Box::new(GoneAnchor),
+        }
+        if linger {
+            self.endpoint.note_lingering(self.cell);
+        } else if !inner.proto.holds_slot() {
+            self.endpoint.note_release(self.cell);
+        }
+        linger
+    }
+
+    /// Sends what the protocol wants sent, and publishes readiness.
+    #[inline]
+    pub(crate) fn settle(&mut self) {
+        let proto = &self.inner.proto;
+        if !proto.is_steady() || proto.promotions() != self.inner.reported_promotions {
+            self.flush();
+        }
+        self.publish();
+    }
+
+    fn flush(&mut self) {
+        // An anchor write can produce a signal (SWITCHED), hence this order.
+        self.write_anchor();
+        let inner = &mut *self.inner;
+        let device = self.endpoint.device();
+        while let Some(control) = inner.proto.poll_control() {
+            let Some(link) = &inner.link else { continue };
+            let mut tx = link.tx.lock();
+            let sent = match &control {
+                Control::Message(message) => tx.control(device, link, message),
+                Control::Signal(kind) => match inner.proto.peer_slot() {
+                    Some(slot) => tx.signal(device, link, *kind, slot),
+                    None => Ok(()),
+                },
+            };
+            drop(tx);
+            match sent {
+                Ok(()) => {}
+                Err(PostError::QueueFull) => {
+                    inner.proto.return_control(control);
+                    self.endpoint.note_starved(self.cell);
+                    break;
+                }
+                Err(_) => {
+                    self.endpoint.note_dead(link);
+                    inner.proto.demote(Demotion::LinkFailed);
+                }
+            }
+        }
+        self.after_change();
+    }
+
+    /// Bookkeeping of promotions, demotions and releases.
+    fn after_change(&mut self) {
+        let inner = &mut *self.inner;
+        let counters = self.endpoint.counters();
+        if inner.proto.promotions() != inner.reported_promotions {
+            inner.reported_promotions = inner.proto.promotions();
+            Counters::bump(&counters.streams_promoted);
+            inner.was_linked = true;
+        }
+        if inner.was_linked && inner.proto.is_plain() {
+            inner.was_linked = false;
+            if !inner.closed {
+                Counters::bump(&counters.streams_demoted);
+                counters.reason(inner.proto.reason());
+            }
+        }
+        if inner.link.is_some() && !inner.released && !inner.proto.holds_slot() && !inner.proto.needs_memory() {
+            inner.released = true;
+            self.endpoint.note_release(self.cell);
+        }
+    }
+
+    #[inline]
+    fn publish(&mut self) {
+        let now = readiness_of(&self.inner.proto);
+        let before = self.cell.readiness();
+        if now != before {
+            self.cell.ready.store(now.bits(), Ordering::Release);
+        }
+        if self.arrived || now != before {
+            self.endpoint.sink().ready(self.cell, now, self.arrived);
+            self.arrived = false;
+        }
+    }
+}
+
+#[inline]
+fn readiness_of(proto: &Stream) -> Readiness {
+    let mut r = match proto.rx_source() {
+        RxSource::Link if proto.available() > 0 => Readiness::READABLE,
+        RxSource::Link => Readiness::empty(),
+        RxSource::Anchor(_) => Readiness::KERNEL_RX,
+        // The kernel's readiness announces the record; whoever asks makes progress first.
+        RxSource::Record => Readiness::empty(),
+        RxSource::Eof => Readiness::READABLE | Readiness::RDHUP,
+        RxSource::Failed(_) => Readiness::READABLE | Readiness::RDHUP | Readiness::HUP | Readiness::ERR,
+    };
+    r |= match proto.tx_sink() {
+        TxSink::Link if proto.link_writable() => Readiness::WRITABLE,
+        TxSink::Link | TxSink::Wait => Readiness::empty(),
+        TxSink::Anchor | TxSink::Pledged => Readiness::KERNEL_TX,
+        TxSink::Closed => Readiness::WRITABLE,
+    };
+    if proto.fin_received() {
+        r |= Readiness::RDHUP;
+        if proto.fin_wanted() {
+            r |= Readiness::HUP;
+        }
+    }
+    if proto.failure().is_some() {
+        r |= Readiness::ERR | Readiness::HUP;
+    }
+    r
+}
+
+/// Stands in for the anchor of a closed stream whose link still has CLOSE to exchange.
+struct GoneAnchor;
+
+impl Anchor for GoneAnchor {
+    fn try_write(&mut self, _: &[u8]) -> Result<usize, AnchorError> {
+        Err(AnchorError::WouldBlock)
+    }
+    fn try_read(&mut self, _: &mut [u8]) -> Result<usize, AnchorError> {
+        Err(AnchorError::WouldBlock)
+    }
+    fn try_peek(&mut self, _: &mut [u8]) -> Result<usize, AnchorError> {
+        Err(AnchorError::WouldBlock)
+    }
+    fn shutdown_write(&mut self) -> Result<(), AnchorError> {
+        Ok(())
+    }
+    fn abort(&mut self) {}
+}

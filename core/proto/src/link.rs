@@ -1,0 +1,314 @@
+//! One connected queue pair: message credit, control slots, and which streams ride it.
+//!
+//! A message is anything that consumes a receive of the peer. On some devices a message without a posted receive kills
+//! the connection, so the sender counts: it may have at most as many unconsumed messages outstanding as the peer keeps
+//! receives posted. A few are kept for control, so that data never starves CLOSE or CREDIT_GIVE.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use crate::ring::Violation;
+use crate::wire::{ControlMessage, Hello, CONTROL_SLOTS, INITIAL_MESSAGE_CREDIT, VERSION};
+
+/// Of a link's message credit, this many are for control messages only.
+const CONTROL_RESERVE: u64 = 4;
+
+/// A stream's slot on a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SlotId(pub u16);
+
+/// Settings of a link.
+#[derive(Clone, Copy, Debug)]
+pub struct LinkConfig {
+    /// Streams this side admits (`NACC_SOR_CONN_PER_QP`).
+    pub max_streams: u16,
+    /// Receives this side keeps posted.
+    pub receive_depth: u32,
+    /// Tell the peer of consumed messages after this many (1: every time, where writes are cheap).
+    pub credit_interval: u32,
+}
+
+/// Why a link cannot do something now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LinkError {
+    /// All stream slots are taken.
+    Full,
+    /// The peer speaks another version.
+    Version(u16),
+    /// The peer broke the protocol.
+    Violation(&'static str),
+}
+
+/// State of one link. See the module documentation.
+///
+/// Invariant: `peer_consumed <= sent <= peer_consumed + credit`.
+#[derive(Clone, Debug)]
+pub struct Link {
+    config: LinkConfig,
+    peer: Option<Hello>,
+    sent: u64,
+    peer_consumed: u64,
+    received: u64,
+    announced: u64,
+    controls: u64,
+    /// Message numbers of control messages whose slot the peer may not have read.
+    outstanding_controls: VecDeque<u64>,
+    slots: Vec<bool>,
+    used: u16,
+    peer_wants: bool,
+    we_want: bool,
+}
+
+impl Link {
+    /// A link that has just been connected.
+    pub fn new(config: LinkConfig) -> Link {
+        Link {
+            config,
+            peer: None,
+            sent: 0,
+            peer_consumed: 0,
+            received: 0,
+            announced: 0,
+            controls: 0,
+            outstanding_controls: VecDeque::with_capacity(CONTROL_SLOTS),
+            slots: Vec::new(),
+            used: 0,
+            peer_wants: false,
+            we_want: false,
+        }
+    }
+
+    /// The first message each side sends.
+    pub fn hello(&self) -> ControlMessage {
+        ControlMessage::Hello(Hello {
+            version: VERSION,
+            receive_depth: self.config.receive_depth,
+            max_streams: self.config.max_streams,
+        })
+    }
+
+    /// The peer's first message.
+    pub fn handle_hello(&mut self, hello: &Hello) -> Result<(), LinkError> {
+        //= spec §2.3.2
+        //# A second HELLO, another version, or a receive depth below the initial credit ends the link.
+        if self.peer.is_some() {
+            return Err(LinkError::Violation("second HELLO"));
+        }
+        if hello.version != VERSION {
+            return Err(LinkError::Version(hello.version));
+        }
+        if hello.receive_depth < INITIAL_MESSAGE_CREDIT || hello.max_streams == 0 {
+            return Err(LinkError::Violation("HELLO out of range"));
+        }
+        self.peer = Some(*hello);
+        Ok(())
+    }
+
+    /// Whether the peer's HELLO has come.
+    pub fn is_ready(&self) -> bool {
+        self.peer.is_some()
+    }
+
+    /// Whether another stream fits, by both sides' bounds.
+    pub fn has_room(&self) -> bool {
+        self.used < self.max_streams()
+    }
+
+    fn max_streams(&self) -> u16 {
+        self.config.max_streams.min(self.peer.map_or(1, |p| p.max_streams))
+    }
+
+    /// Streams on the link, closing ones included.
+    pub fn streams(&self) -> u16 {
+        self.used
+    }
+
+    /// Takes a slot for a stream. `accepting`: for the peer's OPEN, which has counted against its own bound.
+    pub fn alloc_slot(&mut self) -> Result<SlotId, LinkError> {
+        if !self.has_room() {
+            return Err(LinkError::Full);
+        }
+        let i = match self.slots.iter().position(|used| !used) {
+            Some(i) => i,
+            None => {
+                self.slots.push(false);
+                self.slots.len() - 1
+            }
+        };
+        self.slots[i] = true;
+        self.used += 1;
+        Ok(SlotId(i as u16))
+    }
+
+    /// Gives a slot back: both sides have sent CLOSE, or the OPEN was refused.
+    pub fn free_slot(&mut self, slot: SlotId) {
+        if let Some(used @ true) = self.slots.get_mut(usize::from(slot.0)) {
+            *used = false;
+            self.used -= 1;
+        }
+    }
+
+    /// Messages that may be sent now; control messages may use the reserve.
+    #[inline]
+    fn credit(&self, control: bool) -> u64 {
+        let depth = u64::from(self.peer.map_or(INITIAL_MESSAGE_CREDIT, |p| p.receive_depth));
+        let reserve = if control { 0 } else { CONTROL_RESERVE };
+        (self.peer_consumed + depth - reserve).saturating_sub(self.sent)
+    }
+
+    /// Takes credit for one message. `false`: none; take in the peer's credit word, or [`stalled`](Link::stalled).
+    #[inline]
+    pub fn take_credit(&mut self, control: bool) -> bool {
+        //= spec §5.4.1
+        //# A sender has at most as many unconsumed messages outstanding as its peer keeps receives posted.
+        let ok = self.credit(control) > 0;
+        self.sent += u64::from(ok);
+        ok
+    }
+
+    /// The message could not be posted after all.
+    #[inline]
+    pub fn return_credit(&mut self) {
+        self.sent -= 1;
+    }
+
+    /// Whether `take_credit` would succeed.
+    #[inline]
+    pub fn has_credit(&self, control: bool) -> bool {
+        self.credit(control) > 0
+    }
+
+    /// The control slot for the next control message, if the peer has read what it held. After `take_credit(true)`.
+    pub fn control_slot(&mut self) -> Option<usize> {
+        //= spec §3.2.2
+        //# The n-th control message lies in slot n mod 16; a slot is not reused before its message is consumed.
+        while self.outstanding_controls.front().is_some_and(|&m| m < self.peer_consumed) {
+            self.outstanding_controls.pop_front();
+        }
+        if self.outstanding_controls.len() >= CONTROL_SLOTS {
+            return None;
+        }
+        let slot = (self.controls % CONTROL_SLOTS as u64) as usize;
+        self.controls += 1;
+        self.outstanding_controls.push_back(self.sent - 1);
+        Some(slot)
+    }
+
+    /// The last control message could not be posted.
+    pub fn return_control_slot(&mut self) {
+        self.controls -= 1;
+        self.outstanding_controls.pop_back();
+    }
+
+    /// Takes in the peer's count of consumed messages.
+    #[inline]
+    pub fn handle_peer_consumed(&mut self, consumed: u64) -> Result<bool, Violation> {
+        if consumed == self.peer_consumed {
+            return Ok(false);
+        }
+        if consumed < self.peer_consumed || consumed > self.sent {
+            return Err(Violation("message count out of range"));
+        }
+        self.peer_consumed = consumed;
+        self.we_want = false;
+        Ok(true)
+    }
+
+    /// A message arrived and its receive was posted again. Returns the count to write into the peer's credit word,
+    /// when it is time to.
+    #[inline]
+    pub fn handle_message(&mut self) -> Option<u64> {
+        self.received += 1;
+        if self.received - self.announced >= u64::from(self.config.credit_interval) || self.peer_wants {
+            self.announced = self.received;
+            return Some(self.received);
+        }
+        None
+    }
+
+    /// Control messages received so far tell which slot the next lies in: `n mod CONTROL_SLOTS`.
+    pub fn control_slot_of(n: u64) -> usize {
+        (n % CONTROL_SLOTS as u64) as usize
+    }
+
+    /// Data waits for message credit. Returns whether LINK_WANT should be sent now (once per stall).
+    pub fn stalled(&mut self) -> bool {
+        //= spec §5.4.2
+        //# A sender out of message credit sends LINK_WANT once, from the control reserve, and waits for LINK_GIVE.
+        !core::mem::replace(&mut self.we_want, true)
+    }
+
+    /// The peer is out of message credit.
+    pub fn handle_want(&mut self) {
+        self.peer_wants = true;
+    }
+
+    /// After the completion queue has been drained: whether LINK_GIVE should be sent.
+    #[inline]
+    pub fn poll_give(&mut self) -> bool {
+        core::mem::take(&mut self.peer_wants)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link() -> Link {
+        let mut l = Link::new(LinkConfig { max_streams: 2, receive_depth: 16, credit_interval: 4 });
+        l.handle_hello(&Hello { version: VERSION, receive_depth: 16, max_streams: 4 }).unwrap();
+        l
+    }
+
+    #[test]
+    fn data_leaves_the_reserve_to_control() {
+        let mut l = link();
+        let data = (0..).take_while(|_| l.take_credit(false)).count();
+        assert_eq!(data, 12);
+        let control = (0..).take_while(|_| l.take_credit(true)).count();
+        assert_eq!(control, 4);
+        assert!(l.stalled() && !l.stalled());
+        assert_eq!(l.handle_peer_consumed(16), Ok(true));
+        assert!(l.take_credit(false) && l.stalled());
+        assert!(l.handle_peer_consumed(18).is_err());
+        assert!(l.handle_peer_consumed(15).is_err());
+    }
+
+    #[test]
+    fn slots_are_bounded_by_both_sides() {
+        let mut l = link();
+        assert_eq!(l.alloc_slot(), Ok(SlotId(0)));
+        assert_eq!(l.alloc_slot(), Ok(SlotId(1)));
+        assert_eq!(l.alloc_slot(), Err(LinkError::Full));
+        l.free_slot(SlotId(0));
+        l.free_slot(SlotId(0));
+        assert_eq!(l.streams(), 1);
+        assert_eq!(l.alloc_slot(), Ok(SlotId(0)));
+    }
+
+    #[test]
+    fn control_slots_wait_for_their_reader() {
+        let mut l = Link::new(LinkConfig { max_streams: 1, receive_depth: 64, credit_interval: 1 });
+        l.handle_hello(&Hello { version: VERSION, receive_depth: 64, max_streams: 1 }).unwrap();
+        for i in 0..CONTROL_SLOTS {
+            assert!(l.take_credit(true));
+            assert_eq!(l.control_slot(), Some(i));
+        }
+        assert!(l.take_credit(true));
+        assert_eq!(l.control_slot(), None);
+        l.return_credit();
+        l.handle_peer_consumed(1).unwrap();
+        assert!(l.take_credit(true));
+        assert_eq!(l.control_slot(), Some(0));
+    }
+
+    #[test]
+    fn credit_is_announced_at_intervals_or_on_want() {
+        let mut l = link();
+        assert_eq!([(); 4].map(|()| l.handle_message()), [None, None, None, Some(4)]);
+        l.handle_want();
+        assert_eq!(l.handle_message(), Some(5));
+        assert!(l.poll_give() && !l.poll_give());
+    }
+}

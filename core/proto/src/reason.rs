@@ -1,0 +1,89 @@
+//! Why a connection is not on a link. Every connection that is not has exactly one.
+
+use core::fmt;
+
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $name:ident = $code:literal, $text:literal;)*) => {
+        /// Reason codes, stable: they travel in REFUSE messages and appear in `netacc_ss`.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u16)]
+        #[non_exhaustive]
+        pub enum Reason { $($(#[$doc])* $name = $code,)* }
+
+        impl Reason {
+            /// All of them.
+            pub const ALL: &'static [Reason] = &[$(Reason::$name),*];
+
+            /// From a code off the wire; unknown codes become [`Reason::Unknown`].
+            pub fn from_code(code: u16) -> Reason {
+                match code { $($code => Reason::$name,)* _ => Reason::Unknown }
+            }
+
+            /// Short stable text, as `netacc_ss` shows it.
+            pub fn as_str(self) -> &'static str {
+                match self { $(Reason::$name => $text,)* }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// It is on a link.
+    None = 0, "none";
+    /// Too young: promotion begins after a few operations.
+    NotYet = 1, "not-yet";
+    /// Promotion is under way.
+    Opening = 2, "opening";
+    /// The configuration says TCP.
+    Disabled = 3, "disabled";
+    /// No backend works on this machine.
+    NoBackend = 4, "no-backend";
+    /// The peer is on another host, which this backend does not reach.
+    OtherHost = 5, "other-host";
+    /// The peer does not run the library, or is another user.
+    PeerNotFound = 6, "peer-not-accelerated";
+    /// The peer knows the connection but cannot promote it now.
+    PeerBusy = 7, "peer-busy";
+    /// The peer refused: it does not know this connection.
+    UnknownStream = 8, "unknown-stream";
+    /// The peer does not admit this process.
+    NotAdmitted = 9, "not-admitted";
+    /// The application wrote before the peer had answered.
+    PledgeVoided = 10, "pledge-voided";
+    /// No memory could be registered.
+    MemoryLimit = 11, "memory-limit";
+    /// The device or the link has no room.
+    Exhausted = 12, "exhausted";
+    /// The link died.
+    LinkFailed = 13, "link-failed";
+    /// The fd is shared with another process (fork, exec, SCM_RIGHTS).
+    Shared = 14, "shared";
+    /// An operation was asked for that only the kernel can do.
+    KernelOnly = 15, "kernel-only-operation";
+    /// An operator asked for it.
+    Requested = 16, "requested";
+    /// The peer asked for it.
+    PeerRequest = 17, "peer-request";
+    /// The directory of connections is full.
+    DirectoryFull = 18, "directory-full";
+    /// A draw against NACC_CONNECT_RDMA_PERCENT kept it on TCP.
+    Percent = 19, "percent";
+    /// The connection existed before the library saw it (inherited or received fd).
+    Inherited = 20, "inherited";
+    /// Not a TCP stream.
+    NotTcp = 21, "not-tcp";
+    /// The peer broke the protocol.
+    Violation = 22, "protocol-violation";
+    /// The connection is closing.
+    Closing = 23, "closing";
+    /// Bytes passed on the kernel socket that the library did not see.
+    UnseenIo = 24, "unseen-io";
+    /// A code this version does not know.
+    Unknown = 65535, "unknown";
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}

@@ -1,0 +1,638 @@
+//! One accelerated socket: which path its bytes take, in each direction, and how that changes.
+//!
+//! The idea (SPEC §4): both ends first *pledge* over the link a position at which they may switch; only then does
+//! anybody write a *marker* there. So every uncertain step is settled by reading the anchor at a known position,
+//! whatever becomes of the link:
+//!
+//! ```text
+//!   opener                                  acceptor
+//!   tx Pledged(p)   --OPEN(p)-->            rx Expect(p)
+//!   rx Expect(q)    <--ACCEPT(q)--          tx Pledged(q)
+//!   tx Paused(p)    ==marker at p==>        (reads it) tx Link, rx Link
+//!   tx Link,rx Link <==marker at q==
+//! ```
+//! (`--` link, `==` anchor.) A pledge is voided by simply sending application bytes at its position; the reader sees
+//! that they are no marker. Leaving the link, orderly or because it died, is one mechanism: each end freezes what it
+//! has consumed and writes a RESUME record with that position on its now idle anchor direction; each replays from the
+//! position it reads.
+//!
+//! Invariants:
+//! * a marker is written only by a side that knows its peer to expect one at that position;
+//! * application bytes travel on the anchor only in `Anchor`, and after a RESUME exchange;
+//! * the acceptor's `tx` leaves `Pledged` for `Link` only if it was not voided, and the opener's leaves `Paused` for
+//!   `Link` only on the acceptor's marker (or, with `trust_hints`, its word on the link);
+//! * bytes are retained until the peer's application has consumed them.
+
+mod anchor;
+mod driver;
+mod switch;
+
+use alloc::collections::VecDeque;
+
+use crate::ring::{RxRing, Span, TxRing, Violation};
+use crate::wire::{ControlMessage, MessageKind, Nonce, Record, RECORD_LEN};
+use crate::Reason;
+
+pub use anchor::{AnchorWrite, RecordVerdict};
+
+/// Which end of the TCP connection this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// The side that called `connect`. It opens.
+    Opener,
+    /// The side that called `accept`.
+    Acceptor,
+}
+
+/// Settings of a stream.
+#[derive(Clone, Copy, Debug)]
+pub struct StreamConfig {
+    /// Act on the peer's SWITCHED message without having read its marker. Sound where the directory vouches for
+    /// the peer (same user, same host); elsewhere the marker on the anchor is the proof.
+    pub trust_hints: bool,
+}
+
+/// Where a stream stands as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// On the anchor, no link involved.
+    Plain,
+    /// Between the first pledge and the last marker.
+    Promoting,
+    /// Both directions have switched (a reader may still have older anchor bytes to read).
+    Linked,
+    /// Coming back to the anchor.
+    Resuming,
+}
+
+/// Path of the outgoing direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum TxState {
+    /// Application bytes go to the anchor.
+    Anchor,
+    /// A pledge is out; nothing has been sent beyond it.
+    Pledged,
+    /// Opener: our marker is on the anchor, the acceptor's answer is not known.
+    Paused,
+    /// Application bytes go to the link.
+    Link,
+    /// RESUME written; the peer's consumed position is not known.
+    Frozen,
+    /// Replaying retained bytes on the anchor from this position on.
+    Replay(u64),
+}
+
+/// Path of the incoming direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum RxState {
+    /// The anchor carries application bytes.
+    Anchor,
+    /// The anchor carries application bytes up to this position; there a marker stands, or the pledge is void.
+    Expect(u64),
+    /// The ring carries application bytes; the anchor may carry a RESUME record.
+    Link,
+    /// As `Expect`, but RESUME has been written: after the marker comes the peer's RESUME.
+    ExpectThenResume(u64),
+    /// Waiting for the peer's RESUME record.
+    AwaitResume,
+    /// The peer is gone for good: what the ring holds is all there will be.
+    Drain,
+}
+
+/// Why a stream ended otherwise than by FIN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Failure {
+    /// The peer aborted or died: ECONNRESET.
+    PeerReset,
+    /// The peer broke the protocol: ECONNRESET, and it is told so.
+    Violation(&'static str),
+}
+
+/// Why a stream leaves the link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Demotion {
+    /// The link is dead.
+    LinkFailed,
+    /// The application, an operator, or a rule of sharing wants a plain socket.
+    Requested(Reason),
+}
+
+/// Where application writes go now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TxSink {
+    /// To the anchor.
+    Anchor,
+    /// To the ring: `claim`, fill, `commit`.
+    Link,
+    /// A pledge is out: wait a moment for the answer, or `void_pledge` and write to the anchor.
+    Pledged,
+    /// Not now; the peer or the anchor must act first.
+    Wait,
+    /// Never again: the direction is shut down, or the stream failed.
+    Closed,
+}
+
+/// Where application reads come from now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RxSource {
+    /// From the anchor, at most this many bytes.
+    Anchor(u64),
+    /// The next bytes of the anchor are a record, or settle that there is none: peek, `handle_record`.
+    Record,
+    /// From the ring. The anchor, if readable, has a record.
+    Link,
+    /// Nothing more will come: end of stream.
+    Eof,
+    /// Nothing more will come: the stream failed.
+    Failed(Failure),
+}
+
+/// What the receiver owes the sender after consuming.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Credit {
+    /// Write this consumed position into the peer's credit word.
+    pub consumed: u64,
+    /// And wake it: it asked for credit.
+    pub give: bool,
+}
+
+/// A message to send on the link for this stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// With a payload, in a control slot.
+    Message(ControlMessage),
+    /// All in the immediate, addressed to the peer's slot.
+    Signal(MessageKind),
+}
+
+/// The state machine of one stream. See the module documentation.
+#[derive(Clone, Debug)]
+pub struct Stream {
+    role: Role,
+    config: StreamConfig,
+    tx: TxState,
+    rx: RxState,
+    /// Application bytes accepted so far, on whichever path. While on the link: `tx_ring.sent()`.
+    tx_position: u64,
+    /// Application bytes handed out so far. While on the link: `rx_ring.consumed()`.
+    rx_position: u64,
+    tx_ring: Option<TxRing>,
+    rx_ring: Option<RxRing>,
+    /// Length of the ring that this side registered for the current attempt.
+    rx_ring_len: u32,
+    /// Our slot and the peer's on the current link.
+    slot: u16,
+    peer_slot: Option<u16>,
+    our_nonce: Nonce,
+    peer_nonce: Nonce,
+    /// False once the link is dead or released.
+    link_alive: bool,
+    /// Set while an OPEN is out whose pledge was voided: the answer is to be cancelled.
+    voided: bool,
+    demote_pending: Option<Demotion>,
+    /// Peer asked for credit that it did not have.
+    peer_wants: bool,
+    /// We asked, and have not seen credit since.
+    we_want: bool,
+    fin_wanted: bool,
+    fin_done: bool,
+    fin_received: bool,
+    rx_shutdown: bool,
+    close_sent: bool,
+    close_received: bool,
+    closed: bool,
+    failure: Option<Failure>,
+    records: VecDeque<[u8; RECORD_LEN]>,
+    record_sent: usize,
+    controls: VecDeque<Control>,
+    promotions: u32,
+    last_reason: Reason,
+}
+
+impl Stream {
+    /// A stream that is plain TCP so far.
+    pub fn new(role: Role, config: StreamConfig) -> Stream {
+        Stream {
+            role,
+            config,
+            tx: TxState::Anchor,
+            rx: RxState::Anchor,
+            tx_position: 0,
+            rx_position: 0,
+            tx_ring: None,
+            rx_ring: None,
+            rx_ring_len: 0,
+            slot: 0,
+            peer_slot: None,
+            our_nonce: [0; 16],
+            peer_nonce: [0; 16],
+            link_alive: false,
+            voided: false,
+            demote_pending: None,
+            peer_wants: false,
+            we_want: false,
+            fin_wanted: false,
+            fin_done: false,
+            fin_received: false,
+            rx_shutdown: false,
+            close_sent: false,
+            close_received: false,
+            closed: false,
+            failure: None,
+            records: VecDeque::new(),
+            record_sent: 0,
+            controls: VecDeque::new(),
+            promotions: 0,
+            last_reason: Reason::NotYet,
+        }
+    }
+
+    /// Which end this is.
+    pub fn role(&self) -> Role {
+        self.role
+    }
+
+    /// Where the stream stands.
+    pub fn phase(&self) -> Phase {
+        use {RxState as R, TxState as T};
+        match (self.tx, self.rx) {
+            (T::Anchor, R::Anchor | R::Drain) => Phase::Plain,
+            (T::Pledged | T::Paused, _) | (T::Anchor, R::Expect(_)) => Phase::Promoting,
+            (T::Link, R::Link | R::Expect(_) | R::Drain) | (T::Anchor, R::Link) => Phase::Linked,
+            _ => Phase::Resuming,
+        }
+    }
+
+    /// Both directions use the link only: nothing but a record can be on the anchor.
+    #[inline]
+    pub fn is_linked(&self) -> bool {
+        self.tx == TxState::Link && self.rx == RxState::Link
+    }
+
+    /// The fd is an ordinary kernel socket: nothing pending on any link, no record under way.
+    pub fn is_plain(&self) -> bool {
+        self.tx == TxState::Anchor && self.rx == RxState::Anchor && self.records.is_empty() && !self.voided
+    }
+
+    /// Whether the slot on the link is still in use by either side.
+    pub fn holds_slot(&self) -> bool {
+        self.link_alive && !(self.close_sent && self.close_received)
+    }
+
+    /// Why the stream is not on the link ([`Reason::None`] when it is).
+    pub fn reason(&self) -> Reason {
+        match self.phase() {
+            Phase::Linked => Reason::None,
+            Phase::Promoting => Reason::Opening,
+            _ => self.last_reason,
+        }
+    }
+
+    /// Our slot on the link.
+    pub fn slot(&self) -> u16 {
+        self.slot
+    }
+
+    /// The peer's slot on the link, once known.
+    #[inline]
+    pub fn peer_slot(&self) -> Option<u16> {
+        self.peer_slot
+    }
+
+    /// How often it was promoted.
+    pub fn promotions(&self) -> u32 {
+        self.promotions
+    }
+
+    /// Bytes accepted from the application, and bytes handed to it.
+    pub fn positions(&self) -> (u64, u64) {
+        (self.tx_position, self.rx_position)
+    }
+
+    /// Whether the peer's end of stream has come by the link.
+    pub fn fin_received(&self) -> bool {
+        self.fin_received
+    }
+
+    /// Whether the application has ended its direction.
+    pub fn fin_wanted(&self) -> bool {
+        self.fin_wanted
+    }
+
+    /// Where application writes go now.
+    #[inline]
+    pub fn tx_sink(&self) -> TxSink {
+        if self.tx == TxState::Link && !self.fin_wanted && self.failure.is_none() {
+            return TxSink::Link;
+        }
+        if self.fin_wanted || self.failure.is_some() {
+            return TxSink::Closed;
+        }
+        match self.tx {
+            TxState::Anchor if self.records.is_empty() => TxSink::Anchor,
+            TxState::Pledged => TxSink::Pledged,
+            TxState::Link => TxSink::Link,
+            _ => TxSink::Wait,
+        }
+    }
+
+    /// Where application reads come from now.
+    #[inline]
+    pub fn rx_source(&self) -> RxSource {
+        match self.rx {
+            RxState::Link | RxState::Drain => match &self.rx_ring {
+                Some(ring) if !ring.is_empty() => RxSource::Link,
+                _ => self.rx_end(),
+            },
+            RxState::Anchor => match self.failure {
+                Some(f) => RxSource::Failed(f),
+                None => RxSource::Anchor(u64::MAX),
+            },
+            RxState::Expect(at) | RxState::ExpectThenResume(at) if self.rx_position < at => {
+                RxSource::Anchor(at - self.rx_position)
+            }
+            RxState::Expect(_) | RxState::ExpectThenResume(_) | RxState::AwaitResume => match self.failure {
+                Some(f) => RxSource::Failed(f),
+                None => RxSource::Record,
+            },
+        }
+    }
+
+    fn rx_end(&self) -> RxSource {
+        if self.fin_received || self.rx_shutdown {
+            RxSource::Eof
+        } else if let Some(f) = self.failure {
+            RxSource::Failed(f)
+        } else if self.rx == RxState::Drain {
+            RxSource::Failed(Failure::PeerReset)
+        } else {
+            RxSource::Link
+        }
+    }
+
+    /// Bytes readable from the ring.
+    #[inline]
+    pub fn available(&self) -> u32 {
+        match (&self.rx_ring, self.rx) {
+            (Some(ring), RxState::Link | RxState::Drain) => ring.available(),
+            _ => 0,
+        }
+    }
+
+    /// Bytes that a write could place now on the link.
+    #[inline]
+    pub fn free(&self) -> u32 {
+        self.tx_ring.as_ref().map_or(0, TxRing::free)
+    }
+
+    /// Length of the outgoing ring; 0 if there is none.
+    pub fn tx_ring_len(&self) -> u32 {
+        self.tx_ring.as_ref().map_or(0, TxRing::len)
+    }
+
+    /// Bytes sent on the link that the peer's application has not consumed, as far as known.
+    pub fn unconsumed(&self) -> u64 {
+        self.tx_ring.as_ref().map_or(0, |r| r.sent() - r.consumed())
+    }
+
+    /// Whether `poll` should call the link writable: a quarter of the ring is free.
+    #[inline]
+    pub fn link_writable(&self) -> bool {
+        self.tx_ring.as_ref().is_some_and(|r| r.free() >= r.len() / 4)
+    }
+
+    /// `n` application bytes went to the anchor.
+    #[inline]
+    pub fn anchor_sent(&mut self, n: u64) {
+        debug_assert!(self.tx == TxState::Anchor, "application bytes on a switched anchor");
+        self.tx_position += n;
+    }
+
+    /// `n` application bytes were read from the anchor.
+    #[inline]
+    pub fn anchor_received(&mut self, n: u64) {
+        self.rx_position += n;
+    }
+
+    /// The next span to fill, at most `want` long. Empty: no byte credit; call [`stalled`](Stream::stalled).
+    #[inline]
+    pub fn claim(&mut self, want: u32) -> Span {
+        match &mut self.tx_ring {
+            Some(ring) if self.tx == TxState::Link => ring.claim(want),
+            _ => Span { offset: 0, len: 0 },
+        }
+    }
+
+    /// `len` bytes of the claimed span go out as one DATA message; returns whether it carries REWIND.
+    #[inline]
+    pub fn commit(&mut self, len: u32) -> bool {
+        let Some(ring) = &mut self.tx_ring else { return false };
+        self.tx_position += u64::from(len);
+        ring.commit(len)
+    }
+
+    /// The message of the last commit could not be posted (queue full).
+    pub fn uncommit(&mut self, len: u32, rewind: bool) {
+        if let Some(ring) = &mut self.tx_ring {
+            ring.uncommit(len, rewind);
+            self.tx_position -= u64::from(len);
+        }
+    }
+
+    /// The application wants to write and there is no byte credit: ask for it, once.
+    pub fn stalled(&mut self) {
+        //= spec §5.2.3
+        //# A sender that runs out of byte credit sends CREDIT_WANT once, and waits for CREDIT_GIVE.
+        if !self.we_want && self.tx == TxState::Link {
+            self.we_want = true;
+            self.push_control(Control::Signal(MessageKind::CreditWant));
+        }
+    }
+
+    /// Takes in the credit word. Returns whether there is new credit.
+    #[inline]
+    pub fn handle_consumed(&mut self, consumed: u64) -> bool {
+        let Some(ring) = &mut self.tx_ring else { return false };
+        if self.tx != TxState::Link {
+            return false;
+        }
+        match ring.handle_consumed(consumed) {
+            Ok(new) => new,
+            Err(Violation(what)) => {
+                self.violate(what);
+                false
+            }
+        }
+    }
+
+    /// A DATA message arrived.
+    #[inline]
+    pub fn handle_data(&mut self, len: u32, rewind: bool) {
+        if self.closed {
+            return self.reset_peer();
+        }
+        match (self.rx, &mut self.rx_ring) {
+            (RxState::Link | RxState::Expect(_), Some(ring)) if !self.fin_received => {
+                if let Err(Violation(what)) = ring.handle_data(len, rewind) {
+                    self.violate(what);
+                }
+            }
+            // Frozen: what is under way will be replayed on the anchor.
+            (RxState::AwaitResume | RxState::ExpectThenResume(_) | RxState::Anchor, _) => {}
+            _ => self.violate("data without a ring or after its end"),
+        }
+    }
+
+    /// The readable span that begins `skip` bytes after the consumed position.
+    #[inline]
+    pub fn readable(&self, skip: u32) -> Span {
+        match (&self.rx_ring, self.rx) {
+            (Some(ring), RxState::Link | RxState::Drain) => ring.readable(skip),
+            _ => Span { offset: 0, len: 0 },
+        }
+    }
+
+    /// The application has taken `len` bytes from the ring.
+    #[inline]
+    pub fn consume(&mut self, len: u32) -> Credit {
+        let Some(ring) = &mut self.rx_ring else { return Credit { consumed: 0, give: false } };
+        ring.consume(len);
+        self.rx_position += u64::from(len);
+        //= spec §5.2.4
+        //# A receiver that was asked sends CREDIT_GIVE when at least half of the ring is free.
+        let give = self.peer_wants && ring.available() <= ring.len() / 2;
+        self.peer_wants &= !give;
+        Credit { consumed: ring.consumed(), give }
+    }
+
+    /// Ends the outgoing direction (`shutdown(SHUT_WR)`), after what was written.
+    pub fn shutdown_write(&mut self) {
+        if self.fin_wanted || self.failure.is_some() {
+            return;
+        }
+        self.fin_wanted = true;
+        if self.tx == TxState::Pledged {
+            self.void_pledge();
+        }
+        self.try_fin();
+    }
+
+    /// `shutdown(SHUT_RD)`: reads end once what is here has been read.
+    pub fn shutdown_read(&mut self) {
+        self.rx_shutdown = true;
+    }
+
+    /// Whether `shutdown(SHUT_RD)` was called.
+    pub fn is_read_shut(&self) -> bool {
+        self.rx_shutdown
+    }
+
+    /// The last holder closes the socket. Unread bytes in the ring make it a reset, as the kernel does.
+    /// Keep feeding the stream until [`holds_slot`](Stream::holds_slot) and [`must_linger`](Stream::must_linger) are false.
+    pub fn close(&mut self) {
+        if self.closed {
+            return;
+        }
+        self.closed = true;
+        if self.available() > 0 && self.link_alive {
+            self.push_control(Control::Signal(MessageKind::Reset));
+            self.failure.get_or_insert(Failure::PeerReset);
+        } else {
+            self.shutdown_write();
+        }
+        self.try_close();
+    }
+
+    /// Closed by the application, but the anchor must stay open: bytes or records are still to go there.
+    pub fn must_linger(&self) -> bool {
+        self.failure.is_none()
+            && (!self.records.is_empty()
+                || matches!(self.tx, TxState::Frozen | TxState::Replay(_) | TxState::Paused))
+    }
+
+    /// Aborts: SO_LINGER 0, or a local error.
+    pub fn abort(&mut self) {
+        if self.link_alive && self.phase() != Phase::Plain {
+            self.push_control(Control::Signal(MessageKind::Reset));
+        }
+        self.failure.get_or_insert(Failure::PeerReset);
+        self.closed = true;
+        self.try_close();
+    }
+
+    /// The failure, if any.
+    pub fn failure(&self) -> Option<Failure> {
+        self.failure
+    }
+
+    /// Takes the next message to send on the link.
+    #[inline]
+    pub fn poll_control(&mut self) -> Option<Control> {
+        self.controls.pop_front()
+    }
+
+    /// Puts a message back that the link could not take; it stays first.
+    pub fn return_control(&mut self, control: Control) {
+        self.controls.push_front(control);
+    }
+
+    /// Whether `poll_control` has something.
+    #[inline]
+    pub fn has_control(&self) -> bool {
+        !self.controls.is_empty()
+    }
+
+    fn try_fin(&mut self) {
+        if self.fin_wanted && !self.fin_done && self.tx == TxState::Link {
+            self.fin_done = true;
+            self.push_control(Control::Signal(MessageKind::Fin));
+        }
+    }
+
+    /// Sends CLOSE when this side needs the slot no more.
+    fn try_close(&mut self) {
+        let done = match self.phase() {
+            Phase::Plain => !self.voided,
+            Phase::Linked => self.closed,
+            Phase::Promoting => self.closed && self.failure.is_some(),
+            Phase::Resuming => self.failure.is_some(),
+        };
+        //= spec §4.6.1
+        //# CLOSE is the last message of its sender for a stream slot.
+        if done && self.peer_slot.is_some() && self.link_alive && !self.close_sent {
+            self.close_sent = true;
+            self.push_control(Control::Signal(MessageKind::Close));
+        }
+    }
+
+    fn reset_peer(&mut self) {
+        if self.failure.is_none() {
+            self.failure = Some(Failure::PeerReset);
+            if !self.close_sent {
+                self.push_control(Control::Signal(MessageKind::Reset));
+            }
+        }
+    }
+
+    fn violate(&mut self, what: &'static str) {
+        //= spec §1.4
+        //# A violation costs the stream: the detecting side aborts it and counts the event.
+        if self.failure.is_none() {
+            self.failure = Some(Failure::Violation(what));
+            self.last_reason = Reason::Violation;
+            if self.link_alive && self.peer_slot.is_some() {
+                self.push_control(Control::Signal(MessageKind::Reset));
+            }
+            self.try_close();
+        }
+    }
+
+    fn push_control(&mut self, control: Control) {
+        // Bounded: each signal is sent at most once per promotion, and CREDIT_* once per stall.
+        self.controls.push_back(control);
+    }
+
+    fn push_record(&mut self, record: Record) {
+        self.records.push_back(record.encode());
+    }
+}

@@ -1,0 +1,348 @@
+//! Promotion and demotion: what happens to a stream when messages about it arrive on the link, and when the link dies.
+
+use crate::ring::{RxRing, TxRing};
+use crate::stream::{Control, Demotion, Failure, Phase, Role, RxState, Stream, TxState};
+use crate::wire::{Accept, ControlMessage, MessageKind, Nonce, Open, Record, RecordKind, RingDescriptor, WireTuple};
+use crate::Reason;
+
+impl Stream {
+    /// Whether promotion may begin: on the anchor in both directions, and nothing has ended.
+    pub fn may_promote(&self) -> bool {
+        self.tx == TxState::Anchor
+            && self.rx == RxState::Anchor
+            && self.records.is_empty()
+            && !self.voided
+            && !self.fin_wanted
+            && !self.closed
+            && self.failure.is_none()
+            && !(self.link_alive && self.holds_slot())
+    }
+
+    /// Opener: pledges the current position and asks the peer for promotion. `slot` is ours on the link; `ring` our
+    /// registered ring. Requires [`may_promote`](Stream::may_promote).
+    pub fn open(&mut self, slot: u16, tuple: WireTuple, hint: u32, nonce: Nonce, ring: RingDescriptor) {
+        debug_assert!(self.may_promote() && self.role == Role::Opener, "open of a stream that may not");
+        //= spec §4.2.1
+        //# The opener pledges its current position in OPEN, and sends no application byte beyond it on the
+        //# anchor before the answer, unless it voids the pledge.
+        self.begin(slot, nonce, ring.ring_len);
+        self.tx = TxState::Pledged;
+        self.push_control(Control::Message(ControlMessage::Open(Open {
+            slot,
+            tuple,
+            hint,
+            pledge: self.tx_position,
+            nonce,
+            ring,
+        })));
+    }
+
+    /// Acceptor: answers OPEN. Errors say why it must be refused; the driver then sends REFUSE.
+    pub fn accept(&mut self, open: &Open, slot: u16, nonce: Nonce, ring: RingDescriptor) -> Result<(), Reason> {
+        if self.role != Role::Acceptor {
+            return Err(Reason::UnknownStream);
+        }
+        if !self.may_promote() {
+            return Err(Reason::PeerBusy);
+        }
+        //= spec §4.2.3
+        //# An OPEN whose pledge lies before what was already read from the anchor has been voided; it is refused.
+        if open.pledge < self.rx_position {
+            return Err(Reason::PledgeVoided);
+        }
+        //= spec §4.2.2
+        //# The acceptor pledges its own current position in ACCEPT, under the same rule.
+        self.begin(slot, nonce, ring.ring_len);
+        self.peer_slot = Some(open.slot);
+        self.peer_nonce = open.nonce;
+        self.tx = TxState::Pledged;
+        self.rx = RxState::Expect(open.pledge);
+        self.rx_ring = Some(RxRing::new(ring.ring_len, open.pledge));
+        self.tx_ring = Some(TxRing::new(open.ring.ring_len, self.tx_position));
+        self.push_control(Control::Message(ControlMessage::Accept(Accept {
+            peer_slot: open.slot,
+            slot,
+            pledge: self.tx_position,
+            nonce,
+            ring,
+        })));
+        Ok(())
+    }
+
+    /// Opener: the peer granted promotion.
+    pub fn handle_accept(&mut self, accept: &Accept) {
+        if self.role != Role::Opener || self.peer_slot.is_some() || !(self.voided || self.tx == TxState::Pledged) {
+            return self.violate("ACCEPT without OPEN");
+        }
+        self.peer_slot = Some(accept.slot);
+        self.peer_nonce = accept.nonce;
+        //= spec §4.2.4
+        //# An opener that has voided its pledge, or has read beyond the acceptor's, answers ACCEPT with CLOSE.
+        if self.voided || accept.pledge < self.rx_position {
+            self.voided = false;
+            self.tx = TxState::Anchor;
+            self.last_reason = Reason::PledgeVoided;
+            return self.try_close();
+        }
+        //= spec §4.3.1
+        //# On ACCEPT the opener writes its marker at its pledge, and nothing more until the acceptor has switched.
+        self.rx = RxState::Expect(accept.pledge);
+        let own_ring_len = self.rx_ring_len;
+        self.rx_ring = Some(RxRing::new(own_ring_len, accept.pledge));
+        self.tx_ring = Some(TxRing::new(accept.ring.ring_len, self.tx_position));
+        self.tx = TxState::Paused;
+        self.push_record(Record { kind: RecordKind::Marker, position: self.tx_position, token: self.peer_nonce });
+    }
+
+    /// Opener: the peer declined.
+    pub fn handle_refuse(&mut self, reason: Reason) {
+        if self.role != Role::Opener || self.peer_slot.is_some() || !(self.voided || self.tx == TxState::Pledged) {
+            return self.violate("REFUSE without OPEN");
+        }
+        self.voided = false;
+        self.tx = TxState::Anchor;
+        self.last_reason = reason;
+        // Nothing of the stream exists at the peer: the slot is free on both sides.
+        self.close_sent = true;
+        self.close_received = true;
+    }
+
+    /// The application writes on although a pledge is out: the anchor keeps the direction.
+    pub fn void_pledge(&mut self) {
+        if self.tx != TxState::Pledged {
+            return;
+        }
+        //= spec §4.2.5
+        //# A pledge is voided by application bytes (or the end of stream) at its position; nothing announces it.
+        self.tx = TxState::Anchor;
+        self.last_reason = Reason::PledgeVoided;
+        if self.role == Role::Opener {
+            if self.link_alive {
+                self.voided = true;
+            } else {
+                self.rx = RxState::Anchor;
+            }
+        }
+    }
+
+    /// The peer's SWITCHED arrived: its marker is on the anchor.
+    pub fn handle_switched(&mut self) {
+        if !self.config.trust_hints {
+            return;
+        }
+        match (self.role, self.tx) {
+            (Role::Acceptor, TxState::Pledged) => self.acceptor_switches(),
+            (Role::Opener, TxState::Paused) => self.tx_to_link(),
+            _ => {}
+        }
+    }
+
+    /// A signal of the peer for this stream arrived.
+    pub fn handle_signal(&mut self, kind: MessageKind) {
+        match kind {
+            MessageKind::Fin => {
+                if self.fin_received || !matches!(self.rx, RxState::Link | RxState::Expect(_)) {
+                    // Frozen: the end of stream will come again, on the anchor.
+                    if self.fin_received {
+                        self.violate("second FIN");
+                    }
+                    return;
+                }
+                self.fin_received = true;
+            }
+            MessageKind::Reset => {
+                self.failure.get_or_insert(Failure::PeerReset);
+                self.try_close();
+            }
+            MessageKind::CreditWant => {
+                //= spec §5.2.4
+                //# A receiver that was asked sends CREDIT_GIVE when at least half of the ring is free.
+                let enough = self.rx_ring.as_ref().is_some_and(|r| r.available() <= r.len() / 2);
+                if enough {
+                    self.push_control(Control::Signal(MessageKind::CreditGive));
+                } else {
+                    self.peer_wants = true;
+                }
+            }
+            MessageKind::CreditGive => self.we_want = false,
+            MessageKind::Switched => self.handle_switched(),
+            MessageKind::Demote => self.demote(Demotion::Requested(Reason::PeerRequest)),
+            MessageKind::Close => self.handle_close(),
+            MessageKind::Data | MessageKind::Control | MessageKind::LinkWant | MessageKind::LinkGive => {
+                self.violate("not a stream signal")
+            }
+        }
+    }
+
+    /// The link is dead, or is to be left. Idempotent.
+    pub fn demote(&mut self, why: Demotion) {
+        if matches!(why, Demotion::LinkFailed) {
+            if !self.link_alive {
+                return;
+            }
+            self.link_alive = false;
+            self.controls.clear();
+        }
+        self.demote_pending.get_or_insert(why);
+        self.try_demote();
+    }
+
+    /// Whether a demotion has been asked for and is not finished.
+    pub fn is_demoting(&self) -> bool {
+        self.demote_pending.is_some() || self.phase() == Phase::Resuming
+    }
+
+    pub(super) fn try_demote(&mut self) {
+        let Some(why) = self.demote_pending else { return };
+        if self.failure.is_some() && self.phase() != Phase::Plain {
+            return;
+        }
+        let reason = match why {
+            Demotion::LinkFailed => Reason::LinkFailed,
+            Demotion::Requested(reason) => reason,
+        };
+        match (self.role, self.tx, self.rx) {
+            (Role::Opener, TxState::Pledged, _) => {
+                //= spec §4.5.2
+                //# An opener without an answer voids its pledge.
+                self.void_pledge();
+                self.voided &= self.link_alive;
+                self.last_reason = reason;
+                self.demote_pending = None;
+            }
+            (Role::Opener, TxState::Anchor, RxState::Anchor) => {
+                self.voided &= self.link_alive;
+                self.demote_pending = None;
+            }
+            // Settled by what stands on the anchor at the known position.
+            (Role::Opener, TxState::Paused, _) | (Role::Acceptor, TxState::Pledged, _) => {}
+            (_, TxState::Anchor, RxState::Expect(_)) => self.demote_pending = None,
+            (_, TxState::Link, RxState::Link | RxState::Expect(_)) => {
+                self.last_reason = reason;
+                if self.fin_received && self.close_received && self.rx == RxState::Link {
+                    // The peer has closed for good, and everything it sent is here.
+                    self.rx = RxState::Drain;
+                    self.tx = TxState::Anchor;
+                    self.demote_pending = None;
+                } else {
+                    self.begin_resume();
+                }
+            }
+            _ => self.demote_pending = None,
+        }
+        self.try_close();
+    }
+
+    fn begin_resume(&mut self) {
+        //= spec §4.5.1
+        //# To leave the link a side stops sending and consuming on it, and writes RESUME with its consumed
+        //# position on the anchor; it then waits for the peer's.
+        self.demote_pending = None;
+        self.tx = TxState::Frozen;
+        self.rx = match self.rx {
+            RxState::Expect(at) => RxState::ExpectThenResume(at),
+            _ => RxState::AwaitResume,
+        };
+        let consumed = self.rx_ring.as_ref().map_or(self.rx_position, RxRing::consumed);
+        self.push_record(Record { kind: RecordKind::Resume, position: consumed, token: self.peer_nonce });
+        if self.link_alive {
+            self.push_control(Control::Signal(MessageKind::Demote));
+        }
+    }
+
+    /// The peer's RESUME was read.
+    pub(super) fn handle_resume(&mut self, consumed: u64) {
+        if self.tx == TxState::Link {
+            self.last_reason = Reason::PeerRequest;
+            self.begin_resume();
+        }
+        if self.tx != TxState::Frozen {
+            return self.violate("RESUME out of turn");
+        }
+        let Some(ring) = &mut self.tx_ring else { return self.violate("RESUME without a ring") };
+        //= spec §4.5.3
+        //# A RESUME position before the last known consumed position, or beyond what was sent, is a violation.
+        if ring.handle_consumed(consumed).is_err() {
+            return self.violate("RESUME position out of range");
+        }
+        //= spec §4.5.4
+        //# Having read the peer's RESUME, a side replays every byte from that position on the anchor, then goes on there.
+        self.tx = TxState::Replay(consumed);
+        self.rx = RxState::Anchor;
+        self.fin_received = false;
+        self.rx_ring = None;
+        self.finish_replay();
+    }
+
+    pub(super) fn finish_replay(&mut self) {
+        if let TxState::Replay(next) = self.tx {
+            if next == self.tx_position && self.records.is_empty() {
+                self.tx = TxState::Anchor;
+                self.fin_done = false;
+                self.tx_ring = None;
+                self.try_close();
+            }
+        }
+    }
+
+    /// The acceptor knows that the opener's marker is on the anchor.
+    pub(super) fn acceptor_switches(&mut self) {
+        //= spec §4.3.2
+        //# An acceptor that has not voided its pledge answers the opener's marker with its own.
+        self.push_record(Record { kind: RecordKind::Marker, position: self.tx_position, token: self.peer_nonce });
+        self.tx_to_link();
+    }
+
+    pub(super) fn tx_to_link(&mut self) {
+        self.tx = TxState::Link;
+        self.promotions += 1;
+        self.try_fin();
+        if !self.link_alive {
+            self.demote_pending.get_or_insert(Demotion::LinkFailed);
+        }
+        self.try_demote();
+    }
+
+    fn handle_close(&mut self) {
+        if self.close_received {
+            return self.violate("second CLOSE");
+        }
+        self.close_received = true;
+        match (self.tx, self.rx) {
+            // The opener cancelled: no marker will come.
+            (TxState::Pledged, RxState::Expect(_)) if self.role == Role::Acceptor => {
+                self.tx = TxState::Anchor;
+                self.rx = RxState::Anchor;
+                self.last_reason = Reason::PledgeVoided;
+            }
+            (TxState::Anchor, RxState::Expect(_)) => self.rx = RxState::Anchor,
+            (TxState::Link, RxState::Link | RxState::Expect(_)) if self.failure.is_none() => {
+                if !self.fin_received {
+                    return self.violate("CLOSE of an open stream");
+                }
+                // The peer has closed its socket: what we write from now on meets the kernel's RST.
+                if self.rx == RxState::Link {
+                    self.tx = TxState::Anchor;
+                }
+            }
+            _ => {}
+        }
+        self.try_close();
+    }
+
+    fn begin(&mut self, slot: u16, nonce: Nonce, ring_len: u32) {
+        self.slot = slot;
+        self.peer_slot = None;
+        self.our_nonce = nonce;
+        self.rx_ring_len = ring_len;
+        self.link_alive = true;
+        self.close_sent = false;
+        self.close_received = false;
+        self.peer_wants = false;
+        self.we_want = false;
+        self.voided = false;
+        self.demote_pending = None;
+        self.fin_done = false;
+        self.controls.clear();
+    }
+}

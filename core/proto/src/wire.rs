@@ -1,0 +1,377 @@
+//! Encoding: immediates, control messages in the link region, records on the anchor. SPEC §3.
+//!
+//! Decoders take hostile bytes and return [`WireError`]; they never panic. All integers are little-endian.
+
+use device::RemoteKey;
+use netacc_device as device;
+
+/// Protocol version, in HELLO. Links between different versions are refused.
+pub const VERSION: u16 = 1;
+/// Bytes of one control slot.
+pub const CONTROL_SLOT_LEN: usize = 128;
+/// Control slots at each end of a link.
+pub const CONTROL_SLOTS: usize = 16;
+/// Bytes at the start of a link region and of a stream region that hold credit words.
+pub const CREDIT_BLOCK_LEN: usize = 64;
+/// Bytes of a link's first region: credit block, then the control slots.
+pub const LINK_REGION_LEN: usize = CREDIT_BLOCK_LEN + CONTROL_SLOTS * CONTROL_SLOT_LEN;
+/// Messages that may be sent before the peer's HELLO.
+pub const INITIAL_MESSAGE_CREDIT: u32 = 8;
+/// Bytes of a record on the anchor.
+pub const RECORD_LEN: usize = 40;
+
+const MAGIC: [u8; 8] = [0xA7, 0x9D, b'n', b'a', b'c', b'c', 0xE1, 0x1A];
+
+/// Malformed input from a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WireError {
+    /// Shorter than its type needs.
+    Short,
+    /// Unknown type, or a field out of range.
+    Malformed(&'static str),
+}
+
+/// Sixteen unpredictable bytes.
+pub type Nonce = [u8; 16];
+
+/// What a message on a link is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum MessageKind {
+    /// Stream bytes, already placed in the ring.
+    Data = 0,
+    /// A control message, in the next control slot.
+    Control = 1,
+    /// The sender's direction of the stream ends here.
+    Fin = 2,
+    /// The stream is aborted.
+    Reset = 3,
+    /// The sender is out of byte credit and asks to be told when there is some.
+    CreditWant = 4,
+    /// The receiver has consumed: look at the credit word.
+    CreditGive = 5,
+    /// The sender's marker is on the anchor: its direction has switched.
+    Switched = 6,
+    /// A RESUME record is on the anchor, or soon will be.
+    Demote = 7,
+    /// The sender uses this stream slot no more.
+    Close = 8,
+    /// The sender is out of message credit on the link.
+    LinkWant = 9,
+    /// Look at the link's credit word.
+    LinkGive = 10,
+}
+
+impl MessageKind {
+    fn from_bits(bits: u32) -> Option<MessageKind> {
+        use MessageKind::*;
+        [Data, Control, Fin, Reset, CreditWant, CreditGive, Switched, Demote, Close, LinkWant, LinkGive]
+            .get(bits as usize)
+            .copied()
+    }
+}
+
+/// The 32-bit immediate of every message: kind in bits 31..28, REWIND in bit 27, the receiver's stream slot in bits 15..0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Immediate {
+    /// What the message is.
+    pub kind: MessageKind,
+    /// DATA only: the bytes begin at offset 0 of the ring.
+    pub rewind: bool,
+    /// The receiver's slot for the stream; 0 where the message is about the link.
+    pub slot: u16,
+}
+
+impl Immediate {
+    /// A message of `kind` for the receiver's `slot`.
+    pub fn new(kind: MessageKind, slot: u16) -> Immediate {
+        Immediate { kind, rewind: false, slot }
+    }
+
+    /// To the wire.
+    #[inline]
+    pub fn encode(self) -> u32 {
+        (self.kind as u32) << 28 | u32::from(self.rewind) << 27 | u32::from(self.slot)
+    }
+
+    /// From the wire.
+    #[inline]
+    pub fn decode(bits: u32) -> Result<Immediate, WireError> {
+        //= spec §3.1.2
+        //# Reserved bits set, or an unknown kind, is a violation.
+        if bits & 0x07FF_0000 != 0 {
+            return Err(WireError::Malformed("reserved bits in immediate"));
+        }
+        let kind = MessageKind::from_bits(bits >> 28).ok_or(WireError::Malformed("message kind"))?;
+        Ok(Immediate { kind, rewind: bits & (1 << 27) != 0, slot: bits as u16 })
+    }
+}
+
+/// Where a stream's ring lies at the end that receives into it: its region, credit block first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingDescriptor {
+    /// Key of the region.
+    pub rkey: RemoteKey,
+    /// Its base, in the device's terms.
+    pub base: u64,
+    /// Bytes of the ring alone: a power of two. The region has `CREDIT_BLOCK_LEN` more.
+    pub ring_len: u32,
+}
+
+/// A TCP connection as the sender of the message sees it, in wire form (IPv4 as mapped IPv6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WireTuple {
+    /// Local address and port.
+    pub local: ([u8; 16], u16),
+    /// Remote address and port.
+    pub remote: ([u8; 16], u16),
+}
+
+/// Asks for a stream to be promoted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Open {
+    /// The opener's slot for the stream.
+    pub slot: u16,
+    /// The anchor, as the opener sees it.
+    pub tuple: WireTuple,
+    /// The acceptor's stream number, from the directory: a hint.
+    pub hint: u32,
+    /// The opener's pledge: the next bytes on the anchor after this position are a marker, or the pledge is void.
+    pub pledge: u64,
+    /// Proof material: the acceptor's marker must carry it.
+    pub nonce: Nonce,
+    /// The opener's ring.
+    pub ring: RingDescriptor,
+}
+
+/// Answers OPEN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Accept {
+    /// The opener's slot, from OPEN.
+    pub peer_slot: u16,
+    /// The acceptor's slot.
+    pub slot: u16,
+    /// The acceptor's pledge.
+    pub pledge: u64,
+    /// Proof material: the opener's marker must carry it.
+    pub nonce: Nonce,
+    /// The acceptor's ring.
+    pub ring: RingDescriptor,
+}
+
+/// Declines OPEN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refuse {
+    /// The opener's slot, from OPEN.
+    pub peer_slot: u16,
+    /// Why: a [`Reason`](crate::Reason) code.
+    pub reason: u16,
+}
+
+/// First message of each side of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// Protocol version.
+    pub version: u16,
+    /// Receives the sender keeps posted: the message credit of its peer.
+    pub receive_depth: u32,
+    /// Streams the sender admits on the link.
+    pub max_streams: u16,
+}
+
+/// The payload of a CONTROL message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ControlMessage {
+    /// First message of each side.
+    Hello(Hello),
+    /// Asks for promotion.
+    Open(Open),
+    /// Grants it.
+    Accept(Accept),
+    /// Declines it.
+    Refuse(Refuse),
+}
+
+impl ControlMessage {
+    /// To the wire: a whole slot.
+    pub fn encode(&self) -> [u8; CONTROL_SLOT_LEN] {
+        let mut out = [0; CONTROL_SLOT_LEN];
+        let mut w = Writer { out: &mut out, at: 0 };
+        match self {
+            ControlMessage::Hello(h) => {
+                w.put(&[1, 0]);
+                w.put(&h.version.to_le_bytes());
+                w.put(&h.receive_depth.to_le_bytes());
+                w.put(&h.max_streams.to_le_bytes());
+            }
+            ControlMessage::Open(o) => {
+                w.put(&[2, 0]);
+                w.put(&o.slot.to_le_bytes());
+                w.put(&o.hint.to_le_bytes());
+                for (addr, port) in [o.tuple.local, o.tuple.remote] {
+                    w.put(&addr);
+                    w.put(&port.to_le_bytes());
+                }
+                w.put(&o.pledge.to_le_bytes());
+                w.put(&o.nonce);
+                w.ring(&o.ring);
+            }
+            ControlMessage::Accept(a) => {
+                w.put(&[3, 0]);
+                w.put(&a.slot.to_le_bytes());
+                w.put(&a.peer_slot.to_le_bytes());
+                w.put(&a.pledge.to_le_bytes());
+                w.put(&a.nonce);
+                w.ring(&a.ring);
+            }
+            ControlMessage::Refuse(r) => {
+                w.put(&[4, 0]);
+                w.put(&r.peer_slot.to_le_bytes());
+                w.put(&r.reason.to_le_bytes());
+            }
+        }
+        out
+    }
+
+    /// From the wire.
+    pub fn decode(bytes: &[u8]) -> Result<ControlMessage, WireError> {
+        let mut r = Reader { bytes };
+        let [kind, reserved] = r.take()?;
+        if reserved != 0 {
+            return Err(WireError::Malformed("reserved byte"));
+        }
+        Ok(match kind {
+            1 => ControlMessage::Hello(Hello { version: r.u16()?, receive_depth: r.u32()?, max_streams: r.u16()? }),
+            2 => ControlMessage::Open(Open {
+                slot: r.u16()?,
+                hint: r.u32()?,
+                tuple: WireTuple { local: (r.take()?, r.u16()?), remote: (r.take()?, r.u16()?) },
+                pledge: r.u64()?,
+                nonce: r.take()?,
+                ring: r.ring()?,
+            }),
+            3 => ControlMessage::Accept(Accept {
+                slot: r.u16()?,
+                peer_slot: r.u16()?,
+                pledge: r.u64()?,
+                nonce: r.take()?,
+                ring: r.ring()?,
+            }),
+            4 => ControlMessage::Refuse(Refuse { peer_slot: r.u16()?, reason: r.u16()? }),
+            _ => return Err(WireError::Malformed("control type")),
+        })
+    }
+}
+
+/// What a record on the anchor says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordKind {
+    /// The direction switches to the link here. `position` is the pledge.
+    Marker,
+    /// The direction comes back to the anchor. `position` is what the writer of the record has consumed of the
+    /// *other* direction.
+    Resume,
+}
+
+/// A record on the anchor: SPEC §3.3.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Which.
+    pub kind: RecordKind,
+    /// See [`RecordKind`].
+    pub position: u64,
+    /// The nonce of the side that reads it: proof that the writer took part in the OPEN/ACCEPT exchange.
+    pub token: Nonce,
+}
+
+impl Record {
+    /// To the wire.
+    pub fn encode(&self) -> [u8; RECORD_LEN] {
+        let mut out = [0; RECORD_LEN];
+        let mut w = Writer { out: &mut out, at: 0 };
+        w.put(&MAGIC);
+        w.put(&self.token);
+        w.put(&[match self.kind {
+            RecordKind::Marker => 1,
+            RecordKind::Resume => 2,
+        }]);
+        w.put(&[0; 7]);
+        w.put(&self.position.to_le_bytes());
+        out
+    }
+
+    /// From the wire.
+    pub fn decode(bytes: &[u8; RECORD_LEN]) -> Result<Record, WireError> {
+        let mut r = Reader { bytes };
+        if r.take::<8>()? != MAGIC {
+            return Err(WireError::Malformed("record magic"));
+        }
+        let token = r.take()?;
+        let kind = match r.take::<8>()? {
+            [1, 0, 0, 0, 0, 0, 0, 0] => RecordKind::Marker,
+            [2, 0, 0, 0, 0, 0, 0, 0] => RecordKind::Resume,
+            _ => return Err(WireError::Malformed("record kind")),
+        };
+        Ok(Record { kind, token, position: r.u64()? })
+    }
+
+    /// Whether `bytes` could be the beginning of a record that carries `token`.
+    pub fn could_begin(bytes: &[u8], token: &Nonce) -> bool {
+        let head = MAGIC.iter().chain(token.iter());
+        bytes.iter().zip(head).all(|(a, b)| a == b)
+    }
+}
+
+struct Writer<'a> {
+    out: &'a mut [u8],
+    at: usize,
+}
+
+impl Writer<'_> {
+    fn put(&mut self, bytes: &[u8]) {
+        // The largest message is checked against CONTROL_SLOT_LEN by a test.
+        self.out[self.at..self.at + bytes.len()].copy_from_slice(bytes);
+        self.at += bytes.len();
+    }
+
+    fn ring(&mut self, ring: &RingDescriptor) {
+        self.put(&ring.rkey.0.to_le_bytes());
+        self.put(&ring.base.to_le_bytes());
+        self.put(&ring.ring_len.to_le_bytes());
+    }
+}
+
+struct Reader<'a> {
+    bytes: &'a [u8],
+}
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], WireError> {
+        let (head, rest) = self.bytes.split_first_chunk::<N>().ok_or(WireError::Short)?;
+        self.bytes = rest;
+        Ok(*head)
+    }
+
+    fn u16(&mut self) -> Result<u16, WireError> {
+        self.take().map(u16::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> Result<u32, WireError> {
+        self.take().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, WireError> {
+        self.take().map(u64::from_le_bytes)
+    }
+
+    fn ring(&mut self) -> Result<RingDescriptor, WireError> {
+        let ring = RingDescriptor { rkey: RemoteKey(self.u32()?), base: self.u64()?, ring_len: self.u32()? };
+        //= spec §3.2.4
+        //# A ring length that is not a power of two between 4 KiB and 64 MiB is malformed.
+        if !ring.ring_len.is_power_of_two() || !(4096..=64 << 20).contains(&ring.ring_len) {
+            return Err(WireError::Malformed("ring length"));
+        }
+        Ok(ring)
+    }
+}
