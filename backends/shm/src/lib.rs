@@ -1,1 +1,36 @@
 //! A software RNIC over shared memory between processes of one host.
+//!
+//! [`ShmDevice`] implements [`Device`](netacc_device::Device), [`ConnectionManager`](netacc_device::ConnectionManager)
+//! and [`Directory`](netacc_device::Directory). Two processes that connect share one sealed memory segment (`layout`),
+//! in which each owns the half it receives in; a socket between them carries set-up and tells of death (`cm`). They
+//! find each other through a table in `/dev/shm` that only the same user, or an explicit group, can open
+//! (`rendezvous`, `table`). Posting a message is a copy, two stores, a fence and a bit; system calls are made only to
+//! wake somebody who sleeps (`qp`, where the orderings are written down).
+//!
+//! What it deliberately does not do: move data between users, trust what it reads from a peer, or keep a thread.
+//! Connection manager calls make progress only when somebody calls [`poll_event`]; so a peer's death is
+//! noticed there too.
+//!
+//! A process of the same user that is hostile can destroy its own connections, spin a poller of its own pair or
+//! ring our channels; it cannot make us touch memory outside the segment, fault or panic.
+//!
+//! [`poll_event`]: netacc_device::ConnectionManager::poll_event
+
+mod alloc;
+mod cm;
+mod config;
+mod device;
+mod doorbell;
+mod layout;
+mod map;
+mod pair;
+mod qp;
+mod region;
+mod rendezvous;
+mod sys;
+mod table;
+mod tuple;
+mod wire;
+
+pub use config::{ShmConfig, MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES};
+pub use device::ShmDevice;

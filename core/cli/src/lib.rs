@@ -1,1 +1,6 @@
 //! netacc, netacc_run, netacc_ss.
+
+pub mod bench;
+pub mod doctor;
+pub mod run;
+pub mod ss;

@@ -2,6 +2,7 @@
 
 /// Properties of one opened device. A profile may narrow them, never widen.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "std", derive(serde::Serialize, serde::Deserialize))]
 pub struct Capabilities {
     /// RDMA WRITE WITH IMMEDIATE is supported. Without it messages go as SEND.
     pub write_with_imm: bool,

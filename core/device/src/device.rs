@@ -50,7 +50,7 @@ pub enum DeviceError {
 }
 
 /// Why a work request was not accepted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub enum PostError {
     /// The queue is full: back-pressure. Poll completions, or wait for the peer, and post again.
@@ -65,7 +65,7 @@ pub enum PostError {
 }
 
 /// Result of arming a completion queue before sleeping.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Armed {
     /// Nothing is pending; the channel becomes readable at the next completion.
     Sleep,
@@ -74,7 +74,7 @@ pub enum Armed {
 }
 
 /// How a [`Device::wait_qp`] ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Wait {
     /// Something may have happened: look again.
     Woken,

@@ -2,10 +2,12 @@
 
 /// One end of a reliable connection, as the device numbers it. Unique among live queue pairs of one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "std", derive(serde::Serialize, serde::Deserialize))]
 pub struct QueuePairId(pub u32);
 
 /// A completion queue of one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "std", derive(serde::Serialize, serde::Deserialize))]
 pub struct CompletionQueueId(pub u32);
 
 /// A connection attempt of a [`ConnectionManager`](crate::ConnectionManager), until it is established or has failed.
@@ -14,8 +16,10 @@ pub struct ConnectionId(pub u64);
 
 /// The key that lets a peer write into a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "std", derive(serde::Serialize, serde::Deserialize))]
 pub struct RemoteKey(pub u32);
 
 /// The caller's mark on a work request, returned in its completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "std", derive(serde::Serialize, serde::Deserialize))]
 pub struct WorkRequestId(pub u64);

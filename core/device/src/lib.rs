@@ -34,6 +34,8 @@ pub mod conformance;
 #[cfg(feature = "std")]
 mod device;
 #[cfg(feature = "std")]
+pub mod loopback;
+#[cfg(feature = "std")]
 mod memory;
 #[cfg(feature = "std")]
 pub mod middleware;

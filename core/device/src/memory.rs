@@ -164,7 +164,7 @@ impl fmt::Debug for Memory {
 }
 
 /// What a peer needs to write into a region. Travels in protocol messages: check it before use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct RemoteRegion {
     /// The key.
     pub rkey: RemoteKey,

@@ -71,7 +71,7 @@ pub struct WorkRequest<'a> {
 }
 
 /// Outcome of a work request, as in `ibv_wc_status`, reduced to what the core distinguishes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum CompletionStatus {
     /// Done.
     Success,
@@ -86,7 +86,7 @@ pub enum CompletionStatus {
 }
 
 /// What completed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Completion {
     /// One of our signaled (or failed) sends.
     Send {
@@ -105,7 +105,7 @@ pub enum Completion {
 }
 
 /// One entry of a completion queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct WorkCompletion {
     /// The queue pair it belongs to.
     pub qp: QueuePairId,

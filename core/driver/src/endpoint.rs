@@ -4,7 +4,7 @@
 //! [`Endpoint::progress`]: the shim's helper thread, or the simulator. Data moves in whoever calls
 //! [`Endpoint::poll`] or [`Endpoint::poll_link`]: usually the application's own thread.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
@@ -56,7 +56,8 @@ pub struct Endpoint {
     control_cq: CompletionQueueId,
     /// The queue of links whose streams nobody has claimed for a queue of their own.
     default_cq: CompletionQueueId,
-    pub(crate) links: RwLock<HashMap<QueuePairId, Arc<LinkCell>>>,
+    /// Ordered, so that whoever picks one of several links picks the same one in every replay.
+    pub(crate) links: RwLock<BTreeMap<QueuePairId, Arc<LinkCell>>>,
     pub(crate) streams: RwLock<Streams>,
     pub(crate) cache: Mutex<LinkCache<QueuePairId, PeerAddress>>,
     pub(crate) attempts: Mutex<HashMap<ConnectionId, Attempt>>,
@@ -92,10 +93,19 @@ pub(crate) struct Waiting {
 #[derive(Default)]
 struct Todo {
     starved: Vec<Arc<StreamCell>>,
-    lingering: Vec<Arc<StreamCell>>,
+    /// With the time since which they linger.
+    lingering: Vec<(Arc<StreamCell>, Option<Instant>)>,
+    /// Streams whose anchor has ended, to be taken in after a look at the link.
+    ended: Vec<Arc<StreamCell>>,
+    /// Streams with records or replay that found the anchor full.
+    blocked: Vec<Arc<StreamCell>>,
     release: Vec<Arc<StreamCell>>,
     dead: Vec<QueuePairId>,
     claims: Vec<Arc<StreamCell>>,
+    /// Links with receives or messages that the device would not take yet.
+    owing: Vec<QueuePairId>,
+    /// Links that may carry no stream, and nobody waits for.
+    idle: Vec<Arc<LinkCell>>,
 }
 
 impl Endpoint {
@@ -202,7 +212,13 @@ impl Endpoint {
 
     /// Forgets a stream that never left plain TCP, or is closed and released.
     pub fn forget(&self, cell: &Arc<StreamCell>) {
+        // Whoever still holds the stream must neither open it nor touch a descriptor that may be another's by now.
+        self.waiting.lock().retain(|w| !Arc::ptr_eq(&w.stream, cell));
         let mut guard = cell.lock(self);
+        if guard.inner.refused {
+            guard.inner.anchor.abort();
+        }
+        guard.abandon();
         if std::mem::take(&mut guard.inner.published) {
             self.directory.withdraw(&cell.tuple, cell.number);
         }
@@ -269,42 +285,73 @@ impl Endpoint {
         }
         self.poll(self.control_cq);
         self.place_waiting();
-        let Todo { starved, lingering, release, dead, claims } = std::mem::take(&mut *self.todo.lock());
+        let Todo { starved, lingering, release, dead, claims, owing, idle, ended, blocked } =
+            std::mem::take(&mut *self.todo.lock());
         for qp in dead {
             let link = self.links.read().get(&qp).cloned();
             if let Some(link) = link {
                 self.link_died(&link);
             }
         }
+        for link in idle {
+            self.park(&link, now);
+        }
+        for qp in owing {
+            let link = self.links.read().get(&qp).cloned();
+            if let Some(link) = link {
+                self.return_messages(&link, 0);
+                let sent = link.tx.lock().resume(self.device(), &link);
+                if !self.keep_sending(&link, sent) {
+                    self.note_dead(&link);
+                }
+            }
+        }
         let mut again = false;
         for cell in starved {
             let mut guard = cell.lock(self);
-            guard.arrived = true;
+            guard.unstall();
             again |= guard.proto().has_control();
         }
-        for cell in lingering {
+        for cell in ended {
+            let link = cell.lock(self).link().cloned();
+            if let Some(link) = link {
+                self.poll_link(&link);
+            }
+            let mut guard = cell.lock(self);
+            guard.inner.end_noted = false;
+            guard.polled = true;
+            guard.progress_anchor(true);
+        }
+        for cell in blocked {
+            let mut guard = cell.lock(self);
+            guard.inner.blocked = false;
+            guard.progress_anchor(false);
+        }
+        for (cell, since) in lingering {
+            let since = since.unwrap_or(now);
             let mut guard = cell.lock(self);
             guard.progress_anchor(false);
-            if guard.proto().must_linger() {
+            guard.refuse_unread();
+            if guard.inner.lingers() && now.saturating_since(since) > LINGER_LIMIT {
+                guard.inner.proto.abort();
+                guard.inner.refused = true;
+            }
+            if guard.inner.lingers() {
                 drop(guard);
-                self.todo.lock().lingering.push(cell);
+                self.todo.lock().lingering.push((cell, Some(since)));
                 again = true;
             } else {
                 drop(guard);
                 self.note_release(&cell);
             }
         }
-        for cell in release.into_iter().chain(std::mem::take(&mut self.todo.lock().release)) {
+        // Not in the loop's head: a lock taken there would be held throughout the loop.
+        let more = std::mem::take(&mut self.todo.lock().release);
+        for cell in release.into_iter().chain(more) {
             self.release(&cell, now);
         }
         for cell in claims {
-            // The owner's sink decides on which queue the stream's link belongs.
-            let guard = cell.lock(self);
-            let linked = guard.proto().is_linked();
-            drop(guard);
-            if linked {
-                self.sink.ready(&cell, cell.readiness(), true);
-            }
+            self.sink.promoted(&cell);
         }
         loop {
             let expired = self.cache.lock().poll_expired(now);
@@ -312,10 +359,22 @@ impl Endpoint {
             self.destroy_link(qp);
         }
         let expiry = self.cache.lock().next_expiry();
+        let todo = self.todo.lock();
+        // Noted by this very call, whose caller was awake: no wake-up will come for it.
+        let quiet = todo.starved.is_empty() && todo.lingering.is_empty() && todo.owing.is_empty();
+        again |= !(quiet && todo.blocked.is_empty());
+        drop(todo);
         if again {
-            return Some(now + RETRY_INTERVAL);
+            let retry = now + RETRY_INTERVAL;
+            return Some(expiry.map_or(retry, |at| at.min(retry)));
         }
         expiry
+    }
+
+    /// Whether `progress` has something to do at once.
+    pub fn has_work(&self) -> bool {
+        let todo = self.todo.lock();
+        !(todo.dead.is_empty() && todo.release.is_empty() && todo.claims.is_empty() && todo.idle.is_empty() && todo.ended.is_empty())
     }
 
     fn handle_cm_event(&self, event: CmEvent) {
@@ -351,8 +410,12 @@ impl Endpoint {
                 //= spec §2.3.1
                 //# The connecting side sends HELLO first; the accepting side answers with its own.
                 if connector {
-                    let hello = link.tx.lock().proto.hello();
-                    if link.tx.lock().control(self.device(), &link, &hello).is_err() {
+                    let mut tx = link.tx.lock();
+                    let hello = tx.proto.hello();
+                    // The peer may not have posted receives yet: the message then waits.
+                    let sent = tx.send(self.device(), &link, hello);
+                    drop(tx);
+                    if !self.keep_sending(&link, sent) {
                         self.note_dead(&link);
                     }
                 }
@@ -377,10 +440,13 @@ impl Endpoint {
         if link.dead.swap(true, Ordering::AcqRel) {
             return;
         }
-        Counters::bump(&self.counters.links_failed);
         self.cache.lock().remove(link.qp);
         self.waiting.lock().retain(|w| w.link != Some(link.qp));
         let cells: Vec<_> = std::mem::take(&mut link.rx.lock().slots).into_iter().flatten().collect();
+        // A link without streams may have been closed by the peer in good order.
+        if !cells.is_empty() || !link.tx.lock().proto.is_ready() {
+            Counters::bump(&self.counters.links_failed);
+        }
         for cell in &cells {
             let mut guard = cell.lock(self);
             guard.inner.proto.demote(Demotion::LinkFailed);
@@ -408,18 +474,21 @@ impl Endpoint {
     fn release(&self, cell: &Arc<StreamCell>, now: Instant) {
         let mut guard = cell.lock(self);
         let inner = &mut *guard.inner;
-        if inner.proto.holds_slot() || inner.proto.needs_memory() {
+        if inner.proto.holds_slot() || inner.proto.needs_memory() || inner.lingers() {
             inner.released = false;
             return;
         }
         inner.released = false;
         let closed = inner.closed;
-        inner.outgoing = None;
+        let outgoing = inner.outgoing.take();
         let (link, region) = (inner.link.take(), inner.region.take());
         let slot = inner.proto.slot();
         drop(guard);
         if let Some(link) = link {
             if !link.is_dead() {
+                if let Some(outgoing) = outgoing {
+                    self.free_outgoing(&link, outgoing);
+                }
                 if let Some(region) = region {
                     self.device.free_region(link.qp, region);
                 }
@@ -443,14 +512,25 @@ impl Endpoint {
         let empty = tx.proto.streams() == 0;
         drop(tx);
         drop(rx);
-        if !empty {
+        if empty {
+            self.park(link, now);
+        }
+    }
+
+    /// Keeps an empty link for the next stream, or closes it.
+    fn park(&self, link: &Arc<LinkCell>, now: Instant) {
+        let awaited = self.waiting.lock().iter().any(|w| w.link == Some(link.qp));
+        if link.is_dead() || awaited || link.tx.lock().proto.streams() > 0 {
             return;
         }
         self.rebind(link, self.control_cq);
         //= spec §2.4.1
         //# A side keeps an empty link for its next stream, within the bounds of NACC_EMPTY_QP_*, or closes it.
         if link.connector {
-            let evicted = self.cache.lock().insert(link.qp, link.peer, now);
+            let mut cache = self.cache.lock();
+            cache.remove(link.qp);
+            let evicted = cache.insert(link.qp, link.peer, now);
+            drop(cache);
             if let Some(evicted) = evicted {
                 self.destroy_link(evicted);
             }
@@ -463,13 +543,38 @@ impl Endpoint {
         (self.helper_needed)();
     }
 
+    pub(crate) fn note_promoted(&self, cell: &Arc<StreamCell>) {
+        self.todo.lock().claims.push(cell.clone());
+        (self.helper_needed)();
+    }
+
     pub(crate) fn note_lingering(&self, cell: &Arc<StreamCell>) {
-        self.todo.lock().lingering.push(cell.clone());
+        self.todo.lock().lingering.push((cell.clone(), None));
+        (self.helper_needed)();
+    }
+
+    pub(crate) fn note_ended(&self, cell: &Arc<StreamCell>) {
+        self.todo.lock().ended.push(cell.clone());
+        (self.helper_needed)();
+    }
+
+    pub(crate) fn note_blocked(&self, cell: &Arc<StreamCell>) {
+        self.todo.lock().blocked.push(cell.clone());
         (self.helper_needed)();
     }
 
     pub(crate) fn note_release(&self, cell: &Arc<StreamCell>) {
         self.todo.lock().release.push(cell.clone());
+        (self.helper_needed)();
+    }
+
+    pub(crate) fn note_idle(&self, link: &Arc<LinkCell>) {
+        self.todo.lock().idle.push(link.clone());
+        (self.helper_needed)();
+    }
+
+    pub(crate) fn note_owing(&self, link: &Arc<LinkCell>) {
+        self.todo.lock().owing.push(link.qp);
         (self.helper_needed)();
     }
 
@@ -483,6 +588,18 @@ impl Endpoint {
         (self.helper_needed)();
     }
 }
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        // A link and its streams hold each other.
+        for link in self.links.get_mut().values() {
+            link.rx.lock().slots.clear();
+        }
+    }
+}
+
+/// How long a closed stream may linger before its connection is reset. As the kernel's `tcp_fin_timeout`.
+const LINGER_LIMIT: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// How soon starved streams and lingering anchors are looked at again. An arbitrary small number.
 const RETRY_INTERVAL: std::time::Duration = std::time::Duration::from_millis(1);

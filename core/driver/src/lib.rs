@@ -10,6 +10,7 @@
 //! Lock order: `Link::rx` before `StreamCell` before `Link::tx`. Nothing is held while calling the [`ReadySink`]
 //! except a stream.
 
+mod anchor;
 mod counters;
 mod endpoint;
 mod link;
@@ -17,8 +18,9 @@ mod open;
 mod readiness;
 mod stream;
 
+pub use anchor::AnchorProgress;
 pub use counters::{Counters, StreamCounters};
 pub use endpoint::{Endpoint, EndpointConfig, HelperNeeded};
 pub use link::{LinkCell, LinkStatus};
 pub use readiness::{ReadySink, Readiness};
-pub use stream::{AnchorProgress, LinkIo, StreamCell, StreamGuard};
+pub use stream::{LinkIo, StreamCell, StreamGuard};

@@ -1,5 +1,6 @@
 //! A link: the queue pair, its two halves under two locks, and posting on it.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use netacc_device::{
     WorkRequest, WorkRequestId,
 };
 use netacc_proto::{
-    ControlMessage, Immediate, Link, MessageKind, RingDescriptor, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN,
+    ControlMessage, Immediate, Link, MessageKind, RingDescriptor, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN, LINK_REGION_LEN,
 };
 use parking_lot::Mutex;
 
@@ -16,6 +17,9 @@ use crate::StreamCell;
 
 /// One in this many posted requests asks for a completion, so that a send queue's entries are reclaimed.
 const SIGNAL_INTERVAL: u32 = 16;
+
+/// Messages of the link itself that may wait for room. Arbitrary: far above what an honest peer causes.
+const MAX_DELAYED: usize = 256;
 
 /// A link as `netacc_ss -s qp` shows it.
 #[derive(Clone, Debug)]
@@ -57,7 +61,18 @@ pub(crate) struct LinkTx {
     pub(crate) proto: Link,
     remote: RemoteRegion,
     window: Option<Memory>,
-    posted: u32,
+    /// Local copy of the peer's first region, where what goes there can neither be mapped nor go inline.
+    staging: Option<Region>,
+    /// Requests posted since the last signaled one.
+    unsignaled: u32,
+    /// Receives that the device would not take back yet.
+    owed_receives: u32,
+    /// Count of consumed messages that the queue had no room for.
+    owed_credit: Option<u64>,
+    /// LINK_GIVE that it had no room for.
+    owed_give: bool,
+    /// The link's own messages (HELLO, REFUSE) that found the queue full. At most [`MAX_DELAYED`].
+    delayed: VecDeque<ControlMessage>,
 }
 
 impl LinkCell {
@@ -71,7 +86,12 @@ impl LinkCell {
         regions: (Region, RemoteRegion),
     ) -> LinkCell {
         let (local, remote) = regions;
-        let window = device.capabilities().peer_memory.then(|| device.window(qp, remote).ok()).flatten();
+        let caps = device.capabilities();
+        let window = caps.peer_memory.then(|| device.window(qp, remote).ok()).flatten();
+        // If it cannot be had the first control message fails, and the link with it: streams stay on their anchors.
+        let staging = (window.is_none() && (caps.max_inline as usize) < CONTROL_SLOT_LEN)
+            .then(|| device.alloc_region(qp, LINK_REGION_LEN).ok())
+            .flatten();
         LinkCell {
             qp,
             peer,
@@ -80,7 +100,17 @@ impl LinkCell {
             dead: AtomicBool::new(false),
             local,
             rx: Mutex::new(LinkRx { slots: Vec::new(), controls: 0 }),
-            tx: Mutex::new(LinkTx { proto, remote, window: window.map(|w| w.memory), posted: 0 }),
+            tx: Mutex::new(LinkTx {
+                proto,
+                remote,
+                window: window.map(|w| w.memory),
+                staging,
+                unsignaled: 0,
+                owed_receives: 0,
+                owed_credit: None,
+                owed_give: false,
+                delayed: VecDeque::new(),
+            }),
         }
     }
 
@@ -134,14 +164,36 @@ impl LinkTx {
 
     #[inline]
     fn post(&mut self, device: &dyn Device, qp: QueuePairId, operation: Operation, payload: Payload<'_>) -> Result<(), PostError> {
-        self.posted = self.posted.wrapping_add(1);
-        let signaled = !device.capabilities().cheap_writes && self.posted % SIGNAL_INTERVAL == 0;
+        let signaled = !device.capabilities().cheap_writes && self.unsignaled + 1 >= SIGNAL_INTERVAL;
         let wr = WorkRequest { id: WorkRequestId(0), operation, payload, signaled };
         match device.post_send(qp, &[wr]) {
-            Ok(1) => Ok(()),
+            // Only what was taken counts: a signaled request that met a full queue is still due.
+            Ok(1) => {
+                self.unsignaled = if signaled { 0 } else { self.unsignaled + 1 };
+                Ok(())
+            }
             Ok(_) => Err(PostError::QueueFull),
             Err(e) => Err(e),
         }
+    }
+
+    /// Posts `messages` consumed receives again, and earlier ones that the device would not take. Returns how many it
+    /// took: only those may be told to the peer as credit.
+    pub(crate) fn repost_receives(&mut self, device: &dyn Device, qp: QueuePairId, messages: u32) -> u32 {
+        let want = self.owed_receives + messages;
+        if device.post_recv(qp, want).is_ok() {
+            self.owed_receives = 0;
+            return want;
+        }
+        // All or nothing is the device's rule: a queue that is too short for all may have room for some.
+        let taken = (0..want).take_while(|_| device.post_recv(qp, 1).is_ok()).count() as u32;
+        self.owed_receives = want - taken;
+        taken
+    }
+
+    /// Whether something waits for room in a queue, and nothing but [`resume`](LinkTx::resume) will bring it there.
+    pub(crate) fn owes(&self) -> bool {
+        self.owed_receives > 0 || self.owed_credit.is_some() || self.owed_give || !self.delayed.is_empty()
     }
 
     /// Posts a message that is all in its immediate.
@@ -161,8 +213,11 @@ impl LinkTx {
         };
         let at = CREDIT_BLOCK_LEN + slot * CONTROL_SLOT_LEN;
         let bytes = message.encode();
-        let payload = match &self.window {
-            Some(window) if window.write(at, &bytes) => Payload::InPlace { len: CONTROL_SLOT_LEN as u32 },
+        // The slot's copy stays as it is until the peer has consumed the message: so long the slot is not used again.
+        let staging = self.staging.clone().filter(|s| s.memory.write(at, &bytes));
+        let payload = match (&self.window, &staging) {
+            (Some(window), _) if window.write(at, &bytes) => Payload::InPlace { len: CONTROL_SLOT_LEN as u32 },
+            (_, Some(region)) => Payload::Region { region, offset: at, len: CONTROL_SLOT_LEN as u32 },
             _ => Payload::Inline(&bytes),
         };
         let imm = Some(Immediate::new(MessageKind::Control, 0).encode());
@@ -172,6 +227,40 @@ impl LinkTx {
             self.proto.return_control_slot();
             self.proto.return_credit();
         })
+    }
+
+    /// Posts a message of the link itself, now or when there is room. `Ok(false)`: call
+    /// [`resume`](LinkTx::resume) soon.
+    pub(crate) fn send(&mut self, device: &dyn Device, link: &LinkCell, message: ControlMessage) -> Result<bool, PostError> {
+        if self.delayed.len() >= MAX_DELAYED {
+            // An honest peer has not that many OPENs under way.
+            return Err(PostError::Invalid);
+        }
+        self.delayed.push_back(message);
+        self.resume(device, link)
+    }
+
+    /// Posts delayed messages; whether none is left, and no receive is owed.
+    pub(crate) fn resume(&mut self, device: &dyn Device, link: &LinkCell) -> Result<bool, PostError> {
+        while let Some(message) = self.delayed.front().copied() {
+            match self.control(device, link, &message) {
+                Ok(()) => drop(self.delayed.pop_front()),
+                Err(PostError::QueueFull) => return Ok(false),
+                Err(e) => return Err(e),
+            }
+        }
+        if let Some(count) = self.owed_credit {
+            self.message_credit(device, link, count);
+        }
+        if self.owed_give {
+            self.give(device, link);
+        }
+        Ok(!self.owes())
+    }
+
+    /// Tells the peer to look at its message credit. After [`message_credit`](LinkTx::message_credit).
+    pub(crate) fn give(&mut self, device: &dyn Device, link: &LinkCell) {
+        self.owed_give = self.owed_credit.is_some() || self.signal(device, link, MessageKind::LinkGive, 0).is_err();
     }
 
     /// Posts a DATA message whose bytes lie in the window, or in `staging` at the same offset.
@@ -209,7 +298,7 @@ impl LinkTx {
             return;
         }
         let operation = Operation::Write { rkey: self.remote.rkey, offset: self.remote.base, imm: None };
-        // If the queue is full the count goes out with the next one.
-        let _ = self.post(device, link.qp, operation, Payload::Inline(&count.to_le_bytes()));
+        let posted = self.post(device, link.qp, operation, Payload::Inline(&count.to_le_bytes()));
+        self.owed_credit = posted.is_err().then_some(count);
     }
 }

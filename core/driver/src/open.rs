@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use netacc_device::{Completion, CompletionStatus, FourTuple, Region, RemoteRegion, WorkCompletion, WorkRequestId};
+use netacc_device::{Completion, CompletionStatus, FourTuple, PostError, Region, RemoteRegion, WorkCompletion, WorkRequestId};
 use netacc_proto::{
     Accept, ControlMessage, Immediate, MessageKind, Open, Reason, Refuse, RingDescriptor, Role, SlotId, WireTuple,
     CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN, LINK_REGION_LEN,
@@ -63,18 +63,27 @@ impl Endpoint {
         for (link, stream, hint) in ready {
             if let Err(reason) = self.open_on(&link, &stream, hint) {
                 self.counters().reason(reason);
+                self.note_idle(&link);
             }
         }
     }
 
-    fn usable_link(&self, w: &Waiting) -> Option<Arc<LinkCell>> {
+    fn usable_link(&self, w: &mut Waiting) -> Option<Arc<LinkCell>> {
         let usable = |l: &Arc<LinkCell>| {
             let tx = l.tx.lock();
             !l.is_dead() && tx.proto.is_ready() && tx.proto.has_room()
         };
         let links = self.links.read();
         if let Some(qp) = w.link {
-            return links.get(&qp).filter(|l| usable(l)).cloned();
+            let link = links.get(&qp)?;
+            if usable(link) {
+                return Some(link.clone());
+            }
+            if !link.tx.lock().proto.is_ready() {
+                return None;
+            }
+            // Other streams were quicker: look for another link.
+            (w.link, w.attempt) = (None, None);
         }
         if w.attempt.is_some() {
             return None;
@@ -88,7 +97,11 @@ impl Endpoint {
         if self.config.streams_per_link <= 1 {
             return None;
         }
-        links.values().find(|l| l.connector && l.peer == w.peer && usable(l)).cloned()
+        let shared = links.values().find(|l| l.connector && l.peer == w.peer && usable(l)).cloned();
+        if let Some(link) = &shared {
+            self.cache.lock().remove(link.qp);
+        }
+        shared
     }
 
     fn open_on(&self, link: &Arc<LinkCell>, cell: &Arc<StreamCell>, hint: u32) -> Result<(), Reason> {
@@ -96,12 +109,13 @@ impl Endpoint {
         let slot = link.tx.lock().proto.alloc_slot().map_err(|_| Reason::Exhausted)?;
         let opened = self.prepare(link).and_then(|(region, ring)| {
             let mut guard = cell.lock(self);
-            if !guard.proto().may_promote() || guard.link().is_some() {
+            if !guard.proto().may_promote() || guard.link().is_some() || guard.inner.closed {
                 drop(guard);
                 self.device().free_region(link.qp(), region);
                 return Err(Reason::PeerBusy);
             }
             let inner = &mut *guard.inner;
+            start_credit(&region, inner.proto.positions().0);
             inner.region = Some(region);
             inner.link = Some(link.clone());
             inner.outgoing = None;
@@ -158,19 +172,24 @@ impl Endpoint {
 
     /// Posts receives again and tells the peer.
     #[inline]
-    fn return_messages(&self, link: &Arc<LinkCell>, messages: u32) {
+    pub(crate) fn return_messages(&self, link: &Arc<LinkCell>, messages: u32) {
         let device = self.device();
         let mut tx = link.tx.lock();
-        let _ = device.post_recv(link.qp(), messages);
+        let posted = tx.repost_receives(device, link.qp(), messages);
         let mut count = None;
-        for _ in 0..messages {
+        for _ in 0..posted {
             count = tx.proto.handle_message().or(count);
         }
         if let Some(count) = count {
             tx.message_credit(device, link, count);
         }
         if tx.proto.poll_give() {
-            let _ = tx.signal(device, link, MessageKind::LinkGive, 0);
+            tx.give(device, link);
+        }
+        let owes = tx.owes();
+        drop(tx);
+        if messages > 0 && owes {
+            self.note_owing(link);
         }
     }
 
@@ -200,7 +219,7 @@ impl Endpoint {
             MessageKind::LinkGive => {
                 let ok = link.tx.lock().refresh_credit(&link.local);
                 for cell in rx.slots.iter().flatten() {
-                    cell.lock(self).arrived = true;
+                    cell.lock(self).unstall();
                 }
                 ok
             }
@@ -237,10 +256,13 @@ impl Endpoint {
                 }
                 if !link.connector {
                     let ours = tx.proto.hello();
-                    return tx.control(self.device(), link, &ours).is_ok();
+                    let sent = tx.send(self.device(), link, ours);
+                    drop(tx);
+                    return self.keep_sending(link, sent);
                 }
                 drop(tx);
-                self.need_helper();
+                // Places the stream that waits for the link; if it has gone meanwhile, the link is kept for others.
+                self.note_idle(link);
                 true
             }
             ControlMessage::Open(open) => {
@@ -249,7 +271,8 @@ impl Endpoint {
                     Counters::bump(&self.counters().opens_refused);
                     self.counters().reason(reason);
                     let refuse = ControlMessage::Refuse(Refuse { peer_slot: open.slot, reason: reason as u16 });
-                    return link.tx.lock().control(self.device(), link, &refuse).is_ok();
+                    let sent = link.tx.lock().send(self.device(), link, refuse);
+                    return self.keep_sending(link, sent);
                 }
                 Counters::bump(&self.counters().opens_accepted);
                 true
@@ -270,6 +293,14 @@ impl Endpoint {
         }
     }
 
+    /// A message of the link itself was sent, or waits for room. False if the link must end.
+    pub(crate) fn keep_sending(&self, link: &Arc<LinkCell>, sent: Result<bool, PostError>) -> bool {
+        if sent == Ok(false) {
+            self.note_owing(link);
+        }
+        sent.is_ok()
+    }
+
     fn handle_open(&self, link: &Arc<LinkCell>, rx: &mut LinkRx, open: &Open) -> Result<(), Reason> {
         //= spec §4.1.2
         //# OPEN names the anchor by its addresses; the acceptor refuses one that it does not hold.
@@ -280,18 +311,27 @@ impl Endpoint {
         }
         let slot = link.tx.lock().proto.alloc_slot().map_err(|_| Reason::Exhausted)?;
         let accepted = self.outgoing(link, &open.ring).and_then(|outgoing| {
-            let (region, ring) = self.prepare(link)?;
+            let (region, ring) = match self.prepare(link) {
+                Ok(prepared) => prepared,
+                Err(reason) => {
+                    self.free_outgoing(link, outgoing);
+                    return Err(reason);
+                }
+            };
             let mut guard = cell.lock(self);
             let inner = &mut *guard.inner;
             let result = match inner.link {
                 Some(_) => Err(Reason::PeerBusy),
+                None if inner.closed => Err(Reason::UnknownStream),
                 None => inner.proto.accept(open, slot.0, self.nonce(), ring),
             };
             if let Err(reason) = result {
                 drop(guard);
                 self.device().free_region(link.qp(), region);
+                self.free_outgoing(link, outgoing);
                 return Err(reason);
             }
+            start_credit(&region, inner.proto.positions().0);
             inner.region = Some(region);
             inner.outgoing = Some(outgoing);
             inner.link = Some(link.clone());
@@ -319,6 +359,13 @@ impl Endpoint {
         guard.progress_anchor(false);
     }
 
+    /// Gives back what [`outgoing`](Endpoint::outgoing) took from the device of a link that lives.
+    pub(crate) fn free_outgoing(&self, link: &LinkCell, outgoing: Outgoing) {
+        if let Some(staging) = outgoing.staging {
+            self.device().free_region(link.qp(), staging);
+        }
+    }
+
     /// Where bytes to the peer's ring are written.
     fn outgoing(&self, link: &LinkCell, ring: &RingDescriptor) -> Result<Outgoing, Reason> {
         let len = CREDIT_BLOCK_LEN as u32 + ring.ring_len;
@@ -329,6 +376,13 @@ impl Endpoint {
         }
         let staging = self.device().alloc_region(link.qp(), len as usize).map_err(|_| Reason::MemoryLimit)?;
         Ok(Outgoing { ring: *ring, memory: staging.memory.clone(), staging: Some(staging) })
+    }
+}
+
+/// The peer has consumed nothing of ours yet: its credit word begins at our pledge.
+fn start_credit(region: &Region, position: u64) {
+    if let Some(word) = region.memory.word(0) {
+        word.store(position, Ordering::Release);
     }
 }
 

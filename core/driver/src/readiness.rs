@@ -29,4 +29,8 @@ bitflags::bitflags! {
 pub trait ReadySink: Send + Sync {
     /// `now` is the new readiness. `arrived`: new data or a new end of stream came even if no bit changed (an edge).
     fn ready(&self, stream: &Arc<StreamCell>, now: Readiness, arrived: bool);
+
+    /// The stream has gone onto a link: the owner may watch its anchor, and move the link to a completion queue of
+    /// its own. Called from [`Endpoint::progress`](crate::Endpoint::progress) with nothing locked.
+    fn promoted(&self, stream: &Arc<StreamCell>);
 }

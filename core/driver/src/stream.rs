@@ -1,16 +1,16 @@
 //! One accelerated socket, shared by threads.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
 
-use netacc_device::{Anchor, AnchorError, FourTuple, Memory, PostError, Region};
+use netacc_device::{Anchor, AnchorError, FourTuple, Memory, PostError, QueuePairId, Region};
 use netacc_proto::{
-    AnchorWrite, Control, Demotion, Immediate, MessageKind, Phase, Reason, RecordVerdict, RingDescriptor, RxSource,
-    Stream, TxSink, CREDIT_BLOCK_LEN, RECORD_LEN,
+    AnchorWrite, Control, Demotion, Immediate, MessageKind, Phase, Reason, RingDescriptor, RxSource, Stream, TxSink,
+    CREDIT_BLOCK_LEN,
 };
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::{Counters, Endpoint, LinkCell, Readiness, StreamCounters};
+use crate::{AnchorProgress, Counters, Endpoint, LinkCell, Readiness, StreamCounters};
 
 /// A stream of this process.
 pub struct StreamCell {
@@ -22,6 +22,10 @@ pub struct StreamCell {
     sleepers: AtomicU32,
     /// For the owner: which object of the shim this is.
     tag: AtomicU32,
+    /// The queue pair that sleepers sleep on, plus one; 0 for none yet.
+    sleep_qp: AtomicU32,
+    /// Another process may hold the same descriptor.
+    shared: AtomicBool,
     inner: Mutex<Inner>,
 }
 
@@ -39,9 +43,26 @@ pub(crate) struct Inner {
     pub(crate) was_linked: bool,
     pub(crate) released: bool,
     pub(crate) closed: bool,
+    /// The end of the anchor was seen and is to be taken in once the link has been polled.
+    pub(crate) end_noted: bool,
+    /// It was taken in.
+    pub(crate) end_handled: bool,
+    /// Records or replay wait for room on the anchor, and the endpoint knows.
+    pub(crate) blocked: bool,
+    /// Bytes for a closed socket were thrown away: it ends with a reset, as from the kernel.
+    pub(crate) refused: bool,
     /// Consumed position last told to the peer.
     told: u64,
     message_len: u32,
+}
+
+impl Inner {
+    /// Closed by the application, but records may still have to be read from the anchor or written to it: closing it
+    /// with a marker unread would be a reset that costs the peer what it has not read.
+    pub(crate) fn lingers(&self) -> bool {
+        let marker_may_come = self.closed && self.proto.failure().is_none() && self.proto.phase() == Phase::Promoting;
+        self.proto.must_linger() || marker_may_come
+    }
 }
 
 pub(crate) struct Outgoing {
@@ -62,17 +83,6 @@ pub enum LinkIo {
     Moved,
 }
 
-/// What [`StreamGuard::progress_anchor`] found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AnchorProgress {
-    /// Nothing (more) to do on the anchor now.
-    Idle,
-    /// Records or replay wait for the anchor to become writable.
-    WantWrite,
-    /// The beginning of a record is there, perhaps: look again soon, with `complete`.
-    Partial,
-}
-
 impl StreamCell {
     pub(crate) fn new(number: u32, tuple: FourTuple, proto: Stream, anchor: Box<dyn Anchor + Send>, message_len: u32) -> StreamCell {
         StreamCell {
@@ -80,7 +90,9 @@ impl StreamCell {
             tuple,
             ready: AtomicU32::new((Readiness::KERNEL_RX | Readiness::KERNEL_TX).bits()),
             sleepers: AtomicU32::new(0),
-            tag: AtomicU32::new(0),
+            tag: AtomicU32::new(u32::MAX),
+            sleep_qp: AtomicU32::new(0),
+            shared: AtomicBool::new(false),
             inner: Mutex::new(Inner {
                 proto,
                 anchor,
@@ -93,6 +105,10 @@ impl StreamCell {
                 was_linked: false,
                 released: false,
                 closed: false,
+                end_noted: false,
+                end_handled: false,
+                blocked: false,
+                refused: false,
                 told: 0,
                 message_len,
             }),
@@ -116,6 +132,31 @@ impl StreamCell {
         &self.sleepers
     }
 
+    /// Its number in the directory.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// The queue pair that sleepers sleep on.
+    pub fn sleep_qp(&self) -> Option<QueuePairId> {
+        self.sleep_qp.load(Ordering::Acquire).checked_sub(1).map(QueuePairId)
+    }
+
+    /// Set before sleeping.
+    pub fn set_sleep_qp(&self, qp: QueuePairId) {
+        self.sleep_qp.store(qp.0.wrapping_add(1), Ordering::Release);
+    }
+
+    /// From now on another process may hold the descriptor: closing it here must leave the others a plain socket.
+    pub fn mark_shared(&self) {
+        self.shared.store(true, Ordering::Release);
+    }
+
+    /// Whether another process may hold the descriptor.
+    pub fn is_shared(&self) -> bool {
+        self.shared.load(Ordering::Acquire)
+    }
+
     /// The owner's mark.
     pub fn tag(&self) -> &AtomicU32 {
         &self.tag
@@ -124,21 +165,23 @@ impl StreamCell {
     /// Locks the stream. Drop the guard before waiting for anything.
     #[inline]
     pub fn lock<'a>(self: &'a Arc<Self>, endpoint: &'a Endpoint) -> StreamGuard<'a> {
-        StreamGuard { cell: self, endpoint, inner: self.inner.lock(), arrived: false }
+        StreamGuard { cell: self, endpoint, inner: self.inner.lock(), arrived: false, polled: false }
     }
 
     /// As `lock`, or `None` if another thread holds it.
     pub fn try_lock<'a>(self: &'a Arc<Self>, endpoint: &'a Endpoint) -> Option<StreamGuard<'a>> {
-        Some(StreamGuard { cell: self, endpoint, inner: self.inner.try_lock()?, arrived: false })
+        Some(StreamGuard { cell: self, endpoint, inner: self.inner.try_lock()?, arrived: false, polled: false })
     }
 }
 
 /// A locked stream. Dropping it sends what the protocol wants sent and publishes the new readiness.
 pub struct StreamGuard<'a> {
-    cell: &'a Arc<StreamCell>,
-    endpoint: &'a Endpoint,
+    pub(crate) cell: &'a Arc<StreamCell>,
+    pub(crate) endpoint: &'a Endpoint,
     pub(crate) inner: MutexGuard<'a, Inner>,
     pub(crate) arrived: bool,
+    /// The link was polled after the anchor's end was seen.
+    pub(crate) polled: bool,
 }
 
 impl Drop for StreamGuard<'_> {
@@ -306,9 +349,9 @@ impl StreamGuard<'_> {
             //= spec §5.2.5
             //# Where a write is not cheap, a receiver MAY tell of consumption only after a quarter of its ring.
             let due = credit.consumed - inner.told >= u64::from(inner.proto.rx_ring_len() / 4);
-            if due || credit.give {
+            // What the queue has no room for is told with the next read, or when the peer asks.
+            if due && !credit.give && link.tx.lock().credit_word(device, link, &out.ring, credit.consumed).is_ok() {
                 inner.told = credit.consumed;
-                let _ = link.tx.lock().credit_word(device, link, &out.ring, credit.consumed);
             }
         }
         if credit.give {
@@ -332,89 +375,55 @@ impl StreamGuard<'_> {
         LinkIo::Done(n)
     }
 
-    /// Reads and writes records and replayed bytes on the anchor, as far as they go. Call when the anchor may have
-    /// become readable or writable and `rx_source` is not [`RxSource::Anchor`]. `complete`: treat a mere beginning of a
-    /// record as application bytes.
-    pub fn progress_anchor(&mut self, complete: bool) -> AnchorProgress {
-        loop {
-            let write = self.write_anchor();
-            let inner = &mut *self.inner;
-            match inner.proto.rx_source() {
-                RxSource::Anchor(_) | RxSource::Eof | RxSource::Failed(_) if inner.proto.phase() != Phase::Linked => {
-                    return write
-                }
-                RxSource::Anchor(_) => return write,
-                _ => {}
-            }
-            let mut head = [0; RECORD_LEN];
-            match inner.anchor.try_peek(&mut head) {
-                Ok(0) => {
-                    inner.proto.handle_anchor_end(false);
-                    self.arrived = true;
-                    return write;
-                }
-                Ok(n) => match inner.proto.handle_record(&head[..n], complete) {
-                    RecordVerdict::Consume => {
-                        self.arrived = true;
-                        if self.inner.anchor.try_read(&mut head).ok() != Some(RECORD_LEN) {
-                            self.inner.proto.abort();
-                            return AnchorProgress::Idle;
-                        }
-                    }
-                    RecordVerdict::NeedMore => return AnchorProgress::Partial,
-                    RecordVerdict::Plain => {
-                        self.arrived = true;
-                        return self.write_anchor();
-                    }
-                },
-                Err(AnchorError::WouldBlock) => return write,
-                Err(_) => {
-                    inner.proto.handle_anchor_end(true);
-                    self.arrived = true;
-                    return write;
-                }
-            }
+    /// [`send_link`](StreamGuard::send_link) from a slice.
+    #[expect(unsafe_code, reason = "calls the raw form")]
+    #[inline]
+    pub fn send_slice(&mut self, src: &[u8]) -> LinkIo {
+        // SAFETY: the slice is readable.
+        unsafe { self.send_link(src.as_ptr(), src.len()) }
+    }
+
+    /// [`peek_link`](StreamGuard::peek_link) into a slice.
+    #[expect(unsafe_code, reason = "calls the raw form")]
+    #[inline]
+    pub fn peek_slice(&mut self, dst: &mut [u8], skip: usize) -> usize {
+        // SAFETY: the slice is writable.
+        unsafe { self.peek_link(dst.as_mut_ptr(), dst.len(), skip) }
+    }
+
+    /// The kernel has been told SHUT_WR directly: the stream is past promotion.
+    pub fn note_kernel_shutdown(&mut self) {
+        self.inner.proto.shutdown_write();
+        while let Some(AnchorWrite::Shutdown) = self.inner.proto.poll_anchor_write() {
+            self.inner.proto.anchor_written(0);
         }
     }
 
-    /// Writes pending records and replayed bytes.
-    fn write_anchor(&mut self) -> AnchorProgress {
-        let inner = &mut *self.inner;
-        let mut chunk = [0; 4096];
-        while let Some(write) = inner.proto.poll_anchor_write() {
-            let bytes: &[u8] = match &write {
-                AnchorWrite::Record(record, from) => &record[*from..],
-                AnchorWrite::Replay(span) => {
-                    let n = (span.len as usize).min(chunk.len());
-                    let Some(out) = &inner.outgoing else { break };
-                    if !out.memory.read(CREDIT_BLOCK_LEN + span.offset as usize, &mut chunk[..n]) {
-                        break;
-                    }
-                    &chunk[..n]
-                }
-                AnchorWrite::Shutdown => {
-                    let _ = inner.anchor.shutdown_write();
-                    inner.proto.anchor_written(0);
-                    continue;
-                }
-            };
-            match inner.anchor.try_write(bytes) {
-                Ok(n) => {
-                    if matches!(write, AnchorWrite::Replay(_)) {
-                        inner.counters.tx_bytes_tcp += n as u64;
-                        inner.counters.tx_bytes_link -= n as u64;
-                    }
-                    inner.proto.anchor_written(n);
-                }
-                Err(AnchorError::WouldBlock) => return AnchorProgress::WantWrite,
-                Err(_) => {
-                    // The connection itself is broken; reading the anchor will say how.
-                    inner.proto.handle_anchor_end(true);
-                    break;
-                }
-            }
+    /// The application has closed the descriptor of a stream that is plain TCP: it must not be used again.
+    pub(crate) fn abandon(&mut self) {
+        self.inner.closed = true;
+        self.inner.anchor = Box::new(GoneAnchor);
+    }
+
+    /// Announces the stream's readiness anew.
+    pub fn note_arrival(&mut self) {
+        self.arrived = true;
+    }
+
+    /// The application's descriptor has another number now.
+    pub fn replace_anchor(&mut self, anchor: Box<dyn Anchor + Send>) {
+        self.inner.anchor = anchor;
+    }
+
+    /// Something may have come back to a stream that could not send: looks at its byte credit, asks for more, and tells
+    /// the owner.
+    pub(crate) fn unstall(&mut self) {
+        self.refresh_consumed();
+        let proto = &mut self.inner.proto;
+        if proto.tx_sink() == TxSink::Link && !proto.link_writable() {
+            proto.stalled();
         }
-        AnchorProgress::Idle
+        self.arrived = true;
     }
 
     /// Takes in the peer's consumed position.
@@ -457,7 +466,7 @@ impl StreamGuard<'_> {
             inner.published = false;
             self.endpoint.directory().withdraw(&self.cell.tuple, self.cell.number);
         }
-        let linger = inner.proto.must_linger();
+        let linger = inner.lingers();
         match linger.then(keep).flatten() {
             Some(anchor) => inner.anchor = anchor,
             None => inner.anchor = Box::new(GoneAnchor),
@@ -482,13 +491,28 @@ impl StreamGuard<'_> {
 
     fn flush(&mut self) {
         // An anchor write can produce a signal (SWITCHED), hence this order.
-        self.write_anchor();
+        if self.write_anchor() == AnchorProgress::WantWrite && !std::mem::replace(&mut self.inner.blocked, true) {
+            self.endpoint.note_blocked(self.cell);
+        }
         let inner = &mut *self.inner;
         let device = self.endpoint.device();
         while let Some(control) = inner.proto.poll_control() {
             let Some(link) = &inner.link else { continue };
             let mut tx = link.tx.lock();
+            let told = match (&control, &inner.outgoing) {
+                // "Look at the credit word" is worth nothing before the word is there.
+                (Control::Signal(MessageKind::CreditGive), Some(out)) if out.staging.is_some() => {
+                    let consumed = inner.proto.positions().1;
+                    if consumed > inner.told && matches!(inner.proto.rx_source(), RxSource::Link) {
+                        tx.credit_word(device, link, &out.ring, consumed).map(|()| inner.told = consumed)
+                    } else {
+                        Ok(())
+                    }
+                }
+                _ => Ok(()),
+            };
             let sent = match &control {
+                _ if told.is_err() => told,
                 Control::Message(message) => tx.control(device, link, message),
                 Control::Signal(kind) => match inner.proto.peer_slot() {
                     Some(slot) => tx.signal(device, link, *kind, slot),
@@ -520,6 +544,7 @@ impl StreamGuard<'_> {
             inner.reported_promotions = inner.proto.promotions();
             Counters::bump(&counters.streams_promoted);
             inner.was_linked = true;
+            self.endpoint.note_promoted(self.cell);
         }
         if inner.was_linked && inner.proto.is_plain() {
             inner.was_linked = false;
@@ -578,7 +603,7 @@ fn readiness_of(proto: &Stream) -> Readiness {
 }
 
 /// Stands in for the anchor of a closed stream whose link still has CLOSE to exchange.
-struct GoneAnchor;
+pub(crate) struct GoneAnchor;
 
 impl Anchor for GoneAnchor {
     fn try_write(&mut self, _: &[u8]) -> Result<usize, AnchorError> {

@@ -1,1 +1,22 @@
-//! libnetacc-preload.so: socket calls of unmodified programs over a link.
+//! `libnetacc-preload.so`: the socket calls of an unmodified program, over a link where there is one.
+//!
+//! * [`hooks`]: the interposed C symbols. Thin and unsafe: convert, call [`ops`], set errno. No logic.
+//! * [`ops`]: what each call does for a descriptor of ours. Descriptors that are not ours go straight to [`real`].
+//! * [`table`]: which descriptors are ours. One atomic load for those that are not.
+//! * [`runtime`]: the process's endpoint, created at the first socket that could use it; the helper thread.
+//! * [`epoll`], [`wait`]: readiness and blocking.
+//!
+//! Every accelerated descriptor *is* a kernel TCP socket (the anchor), so a call that is not interposed still acts on
+//! the right connection. What the library cannot do for a descriptor it leaves to the kernel, with a reason.
+
+#![expect(unsafe_code, reason = "this crate is the C edge: every interposed symbol takes raw pointers")]
+
+pub mod epoll;
+pub mod hooks;
+pub mod ops;
+pub mod real;
+pub mod runtime;
+pub mod socket;
+pub mod stats;
+pub mod table;
+pub mod wait;

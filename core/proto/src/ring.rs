@@ -20,7 +20,7 @@ pub struct Span {
 /// The sender's view of a ring in the peer's memory.
 ///
 /// Invariant: `consumed <= sent`, `sent - consumed <= len`, `base <= sent`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TxRing {
     len: u32,
     base: u64,
@@ -120,7 +120,7 @@ impl TxRing {
 /// The receiver's view of its own ring.
 ///
 /// Invariant: `consumed <= received`, `received - consumed <= len`, `base <= consumed`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RxRing {
     len: u32,
     base: u64,

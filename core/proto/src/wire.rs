@@ -18,7 +18,7 @@ pub const LINK_REGION_LEN: usize = CREDIT_BLOCK_LEN + CONTROL_SLOTS * CONTROL_SL
 /// Messages that may be sent before the peer's HELLO.
 pub const INITIAL_MESSAGE_CREDIT: u32 = 8;
 /// Bytes of a record on the anchor.
-pub const RECORD_LEN: usize = 40;
+pub const RECORD_LEN: usize = 48;
 
 const MAGIC: [u8; 8] = [0xA7, 0x9D, b'n', b'a', b'c', b'c', 0xE1, 0x1A];
 
@@ -36,7 +36,7 @@ pub enum WireError {
 pub type Nonce = [u8; 16];
 
 /// What a message on a link is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum MessageKind {
     /// Stream bytes, already placed in the ring.
@@ -109,7 +109,7 @@ impl Immediate {
 }
 
 /// Where a stream's ring lies at the end that receives into it: its region, credit block first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RingDescriptor {
     /// Key of the region.
     pub rkey: RemoteKey,
@@ -120,7 +120,7 @@ pub struct RingDescriptor {
 }
 
 /// A TCP connection as the sender of the message sees it, in wire form (IPv4 as mapped IPv6).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct WireTuple {
     /// Local address and port.
     pub local: ([u8; 16], u16),
@@ -129,7 +129,7 @@ pub struct WireTuple {
 }
 
 /// Asks for a stream to be promoted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Open {
     /// The opener's slot for the stream.
     pub slot: u16,
@@ -146,7 +146,7 @@ pub struct Open {
 }
 
 /// Answers OPEN.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Accept {
     /// The opener's slot, from OPEN.
     pub peer_slot: u16,
@@ -161,7 +161,7 @@ pub struct Accept {
 }
 
 /// Declines OPEN.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Refuse {
     /// The opener's slot, from OPEN.
     pub peer_slot: u16,
@@ -170,7 +170,7 @@ pub struct Refuse {
 }
 
 /// First message of each side of a link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Hello {
     /// Protocol version.
     pub version: u16,
@@ -181,7 +181,7 @@ pub struct Hello {
 }
 
 /// The payload of a CONTROL message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ControlMessage {
     /// First message of each side.
     Hello(Hello),
@@ -265,7 +265,7 @@ impl ControlMessage {
 }
 
 /// What a record on the anchor says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RecordKind {
     /// The direction switches to the link here. `position` is the pledge.
     Marker,
@@ -275,12 +275,14 @@ pub enum RecordKind {
 }
 
 /// A record on the anchor: SPEC §3.3.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Record {
     /// Which.
     pub kind: RecordKind,
     /// See [`RecordKind`].
     pub position: u64,
+    /// RESUME: the writer's own position, up to which its direction will be replayed. MARKER: 0.
+    pub end: u64,
     /// The nonce of the side that reads it: proof that the writer took part in the OPEN/ACCEPT exchange.
     pub token: Nonce,
 }
@@ -298,6 +300,7 @@ impl Record {
         }]);
         w.put(&[0; 7]);
         w.put(&self.position.to_le_bytes());
+        w.put(&self.end.to_le_bytes());
         out
     }
 
@@ -313,7 +316,7 @@ impl Record {
             [2, 0, 0, 0, 0, 0, 0, 0] => RecordKind::Resume,
             _ => return Err(WireError::Malformed("record kind")),
         };
-        Ok(Record { kind, token, position: r.u64()? })
+        Ok(Record { kind, token, position: r.u64()?, end: r.u64()? })
     }
 
     /// Whether `bytes` could be the beginning of a record that carries `token`.

@@ -1,7 +1,7 @@
 //! What the stream does on the anchor: records out, replay, records in.
 
 use crate::ring::Span;
-use crate::stream::{Control, Failure, Role, RxState, Stream, TxState};
+use crate::stream::{Control, Failure, Lag, Role, RxState, Stream, TxState};
 use crate::wire::{MessageKind, Record, RecordKind, RECORD_LEN};
 
 /// Something to write on the anchor. Take it, write what the anchor takes, report with `anchor_written`.
@@ -26,6 +26,13 @@ pub enum RecordVerdict {
     Plain,
 }
 
+/// What stands where a record may stand.
+enum Found {
+    Record(Record),
+    Partial,
+    Other,
+}
+
 impl Stream {
     /// What to write on the anchor next, before any application byte.
     #[inline]
@@ -34,7 +41,7 @@ impl Stream {
             return None;
         }
         if let Some(record) = self.records.front() {
-            return Some(AnchorWrite::Record(*record, self.record_sent));
+            return Some(AnchorWrite::Record(record.encode(), self.record_sent));
         }
         match self.tx {
             TxState::Replay(next) => match self.tx_ring.as_ref().and_then(|r| r.retained(next)) {
@@ -56,23 +63,25 @@ impl Stream {
 
     /// `n` bytes of the last [`AnchorWrite`] were written (for `Shutdown`: 0, done).
     pub fn anchor_written(&mut self, n: usize) {
-        if !self.records.is_empty() {
+        if let Some(record) = self.records.front() {
             self.record_sent += n;
             if self.record_sent >= RECORD_LEN {
                 self.record_sent = 0;
-                self.records.pop_front();
                 //= spec §4.3.3
-                //# A side that has written its marker MAY say so with SWITCHED on the link.
-                if matches!(self.tx, TxState::Paused | TxState::Link) && self.link_alive {
+                //# A side that has written the whole of its marker says so with SWITCHED on the link, if that lives.
+                if record.kind == RecordKind::Marker && self.link_alive {
                     self.push_control(Control::Signal(MessageKind::Switched));
                 }
+                self.records.pop_front();
                 self.finish_replay();
+                self.try_close();
             }
         } else if let TxState::Replay(next) = &mut self.tx {
             *next += n as u64;
             self.finish_replay();
         } else if self.poll_shutdown().is_some() {
             self.fin_done = true;
+            self.anchor_shut = true;
         }
     }
 
@@ -80,100 +89,156 @@ impl Stream {
     /// became readable while reading from the link). `complete`: no more will come soon, or ever; a mere beginning
     /// of a record then counts as application bytes.
     pub fn handle_record(&mut self, peeked: &[u8], complete: bool) -> RecordVerdict {
-        let could = Record::could_begin(peeked, &self.our_nonce);
-        match self.rx {
-            RxState::Expect(at) | RxState::ExpectThenResume(at) => {
-                //= spec §4.4.1
-                //# At a pledged position the reader peeks: a marker with its own nonce and that position is consumed
-                //# and switches the direction; anything else is application data and voids the pledge.
-                match peeked.first_chunk::<RECORD_LEN>().map(Record::decode) {
-                    Some(Ok(r)) if r.token == self.our_nonce && r.kind == RecordKind::Marker && r.position == at => {
-                        self.marker_read();
-                        RecordVerdict::Consume
+        let found = self.find(peeked, complete);
+        if let Some(lag) = &mut self.lag {
+            // Recognised before, in `handle_lookahead`.
+            return match found {
+                _ if self.rx_position < lag.at => RecordVerdict::Plain,
+                Found::Record(_) => {
+                    lag.records -= 1;
+                    if lag.records == 0 {
+                        self.lag = None;
+                        self.finish_reading();
                     }
-                    None if could && !complete => RecordVerdict::NeedMore,
-                    _ => {
-                        self.no_marker();
-                        RecordVerdict::Plain
-                    }
-                }
-            }
-            RxState::Link | RxState::AwaitResume => match peeked.first_chunk::<RECORD_LEN>().map(Record::decode) {
-                Some(Ok(r)) if r.token == self.our_nonce && r.kind == RecordKind::Resume => {
-                    self.handle_resume(r.position);
                     RecordVerdict::Consume
                 }
-                None if could && !complete => RecordVerdict::NeedMore,
-                _ => {
-                    //= spec §4.4.2
-                    //# Anything but a RESUME record on a switched direction of the anchor is a violation.
-                    self.violate("application bytes on a switched anchor");
+                Found::Partial => RecordVerdict::NeedMore,
+                Found::Other => {
+                    self.violate("a record has vanished");
                     RecordVerdict::Plain
                 }
-            },
-            RxState::Anchor | RxState::Drain => RecordVerdict::Plain,
+            };
+        }
+        self.take_record(found)
+    }
+
+    /// How many unread bytes of the anchor stand before the place where a record may be that this side waits for, if
+    /// there are any. Where the anchor can be peeked so far, peek and call
+    /// [`handle_lookahead`](Stream::handle_lookahead): an application that writes need not read first.
+    pub fn lookahead(&self) -> Option<u64> {
+        if !matches!(self.tx, TxState::Pledged | TxState::Paused | TxState::Frozen) || self.failure.is_some() {
+            return None;
+        }
+        match (self.rx, self.lag) {
+            (RxState::Expect(at) | RxState::ExpectThenResume(at), None) if self.rx_position < at => {
+                Some(at - self.rx_position)
+            }
+            (RxState::Link | RxState::AwaitResume, Some(Lag { at, records })) => {
+                Some(at.saturating_sub(self.rx_position) + u64::from(records) * RECORD_LEN as u64)
+            }
+            _ => None,
         }
     }
 
-    /// The anchor's incoming direction has ended: by FIN (`reset` false) or by an error, and everything before that
-    /// has been read.
-    pub fn handle_anchor_end(&mut self, reset: bool) {
-        match self.rx {
-            RxState::Expect(at) | RxState::ExpectThenResume(at) if self.rx_position <= at => self.no_marker(),
-            RxState::Link | RxState::AwaitResume => {
-                //= spec §4.7.1
-                //# If the anchor ends while the direction is on the link and no FIN came by the link, the peer has
-                //# died: its reader gets what is in the ring, then a reset, never a clean end.
-                self.rx = RxState::Drain;
-                if !self.fin_received || reset {
-                    self.failure.get_or_insert(Failure::PeerReset);
-                    self.try_close();
-                } else if self.tx == TxState::Frozen {
-                    // The peer ended its direction and is gone before it could say what it consumed.
-                    self.failure.get_or_insert(Failure::PeerReset);
-                }
+    /// Bytes peeked from the anchor beyond [`lookahead`](Stream::lookahead) others. Nothing is to be consumed.
+    /// `complete`: the anchor has ended after them, and the link has been polled since. Returns whether a record was there; then there may be another.
+    pub fn handle_lookahead(&mut self, peeked: &[u8], complete: bool) -> bool {
+        let Some(_) = self.lookahead() else { return false };
+        //= spec §4.4.4
+        //# A reader MAY look for a record beyond unread application bytes, and act on it before it is consumed.
+        let lag = match (self.lag, self.rx) {
+            (Some(_), _) if complete && peeked.is_empty() => {
+                self.handle_anchor_end(false);
+                return false;
             }
-            _ => {}
+            (Some(lag), _) => lag,
+            (None, RxState::Expect(at) | RxState::ExpectThenResume(at)) => Lag { at, records: 0 },
+            _ => return false,
+        };
+        let found = self.find(peeked, complete);
+        // Set first: what follows from the record depends on it.
+        self.lag = Some(Lag { records: lag.records + 1, ..lag });
+        let taken = self.take_record(found) == RecordVerdict::Consume;
+        if !taken {
+            self.lag = (lag.records > 0).then_some(lag);
+        }
+        taken
+    }
+
+    fn find(&self, peeked: &[u8], complete: bool) -> Found {
+        match peeked.first_chunk().map(Record::decode) {
+            Some(Ok(record)) if record.token == self.our_nonce => Found::Record(record),
+            None if !complete && Record::could_begin(peeked, &self.our_nonce) => Found::Partial,
+            _ => Found::Other,
+        }
+    }
+
+    fn take_record(&mut self, found: Found) -> RecordVerdict {
+        match (self.rx, found) {
+            (RxState::Anchor | RxState::Replay(_), _) => RecordVerdict::Plain,
+            (RxState::Drain, Found::Record(r)) if r.kind == RecordKind::Resume => {
+                self.answer_lingering();
+                RecordVerdict::Consume
+            }
+            (RxState::Drain, _) => RecordVerdict::Plain,
+            (_, Found::Partial) => RecordVerdict::NeedMore,
+            //= spec §4.4.1
+            //# At a pledged position the reader peeks: a marker with its own nonce and that position is consumed and
+            //# switches the direction; anything else is application data and voids the pledge.
+            (RxState::Expect(at) | RxState::ExpectThenResume(at), Found::Record(r))
+                if r.kind == RecordKind::Marker && r.position == at =>
+            {
+                self.marker_read();
+                RecordVerdict::Consume
+            }
+            (RxState::Expect(_) | RxState::ExpectThenResume(_), _) => {
+                self.no_marker();
+                RecordVerdict::Plain
+            }
+            (RxState::Link | RxState::AwaitResume, Found::Record(r)) if r.kind == RecordKind::Resume => {
+                self.handle_resume(&r);
+                RecordVerdict::Consume
+            }
+            (RxState::Link | RxState::AwaitResume, _) => {
+                if self.closed {
+                    // Data for a closed socket.
+                    self.fail(Failure::PeerReset);
+                } else {
+                    //= spec §4.4.2
+                    //# Anything but a RESUME record on a switched direction of the anchor is a violation.
+                    self.violate("application bytes on a switched anchor");
+                }
+                RecordVerdict::Plain
+            }
         }
     }
 
     fn marker_read(&mut self) {
-        match self.rx {
-            RxState::ExpectThenResume(_) => self.rx = RxState::AwaitResume,
-            _ => match (self.role, self.tx) {
-                (Role::Acceptor, TxState::Anchor) => {
-                    //= spec §4.3.4
-                    //# An acceptor that has voided its pledge reads on from the anchor after the opener's marker.
-                    self.rx = RxState::Anchor;
-                    self.rx_ring = None;
-                    self.try_close();
-                }
-                (Role::Acceptor, TxState::Pledged) => {
-                    self.rx = RxState::Link;
-                    self.acceptor_switches();
-                }
-                (Role::Opener, TxState::Paused) => {
-                    self.rx = RxState::Link;
-                    self.tx_to_link();
-                }
-                _ => {
-                    self.rx = RxState::Link;
-                    self.after_marker();
-                }
-            },
+        match (self.rx, self.role, self.tx) {
+            (RxState::ExpectThenResume(_), ..) => self.rx = RxState::AwaitResume,
+            (_, _, TxState::Anchor) if self.peer_is_done() => {
+                self.rx = RxState::Drain;
+                self.try_close();
+            }
+            (_, _, TxState::Anchor) => {
+                //= spec §4.3.4
+                //# An acceptor that has voided its pledge reads on from the anchor after the opener's marker.
+                self.rx = RxState::Anchor;
+                self.rx_ring = None;
+                self.tx_ring = None;
+                self.try_close();
+            }
+            (_, Role::Acceptor, TxState::Pledged) => {
+                self.rx = RxState::Link;
+                self.acceptor_switches();
+            }
+            (_, Role::Opener, TxState::Paused) => {
+                self.rx = RxState::Link;
+                self.tx_to_link();
+            }
+            // Our direction had switched on the peer's word already.
+            _ => {
+                self.rx = RxState::Link;
+                self.try_demote();
+            }
         }
+        // FIN and CLOSE may have come before the marker was read.
+        self.finish_reading();
     }
 
-    /// `tx` had switched on the peer's word already.
-    fn after_marker(&mut self) {
-        if self.fin_received && self.close_received && self.tx == TxState::Link {
-            self.tx = TxState::Anchor;
-        }
-        self.try_demote();
-    }
-
-    fn no_marker(&mut self) {
-        if matches!(self.rx, RxState::ExpectThenResume(_)) || self.tx == TxState::Link {
+    pub(super) fn no_marker(&mut self) {
+        let vouched = matches!(self.rx, RxState::ExpectThenResume(_)) || self.tx == TxState::Link || self.peer_is_done();
+        if vouched {
             // We switched on its word that the marker is there.
             return self.violate("no marker at the pledged position");
         }
@@ -184,7 +249,11 @@ impl Stream {
         self.tx_ring = None;
         self.tx = TxState::Anchor;
         self.demote_pending = None;
-        self.last_reason = crate::Reason::PledgeVoided;
+        self.history.last_reason = crate::Reason::PledgeVoided;
+        if self.record_sent == 0 {
+            // Our own marker, of which nothing is on the anchor yet.
+            self.records.clear();
+        }
         self.try_close();
     }
 }

@@ -24,13 +24,15 @@
 //! * bytes are retained until the peer's application has consumed them.
 
 mod anchor;
+mod data;
 mod driver;
+mod end;
 mod switch;
 
 use alloc::collections::VecDeque;
 
-use crate::ring::{RxRing, Span, TxRing, Violation};
-use crate::wire::{ControlMessage, MessageKind, Nonce, Record, RECORD_LEN};
+use crate::ring::{RxRing, TxRing};
+use crate::wire::{ControlMessage, MessageKind, Nonce, Record};
 use crate::Reason;
 
 pub use anchor::{AnchorWrite, RecordVerdict};
@@ -45,7 +47,7 @@ pub enum Role {
 }
 
 /// Settings of a stream.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StreamConfig {
     /// Act on the peer's SWITCHED message without having read its marker. Sound where the directory vouches for
     /// the peer (same user, same host); elsewhere the marker on the anchor is the proof.
@@ -95,6 +97,9 @@ pub(crate) enum RxState {
     ExpectThenResume(u64),
     /// Waiting for the peer's RESUME record.
     AwaitResume,
+    /// The anchor carries application bytes again; those up to this position were sent on the link before, so the
+    /// anchor may not end without them.
+    Replay(u64),
     /// The peer is gone for good: what the ring holds is all there will be.
     Drain,
 }
@@ -150,14 +155,16 @@ pub enum RxSource {
 /// What the receiver owes the sender after consuming.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credit {
-    /// Write this consumed position into the peer's credit word.
+    /// Write this consumed position into the peer's credit word, if `tell`.
     pub consumed: u64,
+    /// The peer's region may still be written to. Once false, it may already belong to somebody else.
+    pub tell: bool,
     /// And wake it: it asked for credit.
     pub give: bool,
 }
 
 /// A message to send on the link for this stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Control {
     /// With a payload, in a control slot.
     Message(ControlMessage),
@@ -165,8 +172,37 @@ pub enum Control {
     Signal(MessageKind),
 }
 
+/// Records that were recognised beyond unread application bytes and are still on the anchor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Lag {
+    /// Where they stand.
+    at: u64,
+    /// How many.
+    records: u8,
+}
+
+/// What is only for display. Streams that differ in nothing else are equal, so that a model checker takes them for
+/// one state.
+#[derive(Clone, Copy, Debug)]
+struct History {
+    promotions: u32,
+    last_reason: Reason,
+}
+
+impl PartialEq for History {
+    fn eq(&self, _: &History) -> bool {
+        true
+    }
+}
+
+impl Eq for History {}
+
+impl core::hash::Hash for History {
+    fn hash<H: core::hash::Hasher>(&self, _: &mut H) {}
+}
+
 /// The state machine of one stream. See the module documentation.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Stream {
     role: Role,
     config: StreamConfig,
@@ -190,23 +226,27 @@ pub struct Stream {
     /// Set while an OPEN is out whose pledge was voided: the answer is to be cancelled.
     voided: bool,
     demote_pending: Option<Demotion>,
+    /// The opener's SWITCHED has come: its marker is on the anchor, so a CLOSE does not mean that none will come.
+    announced: bool,
+    lag: Option<Lag>,
     /// Peer asked for credit that it did not have.
     peer_wants: bool,
     /// We asked, and have not seen credit since.
     we_want: bool,
     fin_wanted: bool,
     fin_done: bool,
+    /// The anchor's outgoing direction has been shut down.
+    anchor_shut: bool,
     fin_received: bool,
     rx_shutdown: bool,
     close_sent: bool,
     close_received: bool,
     closed: bool,
     failure: Option<Failure>,
-    records: VecDeque<[u8; RECORD_LEN]>,
+    records: VecDeque<Record>,
     record_sent: usize,
     controls: VecDeque<Control>,
-    promotions: u32,
-    last_reason: Reason,
+    history: History,
 }
 
 impl Stream {
@@ -229,10 +269,13 @@ impl Stream {
             link_alive: false,
             voided: false,
             demote_pending: None,
+            announced: false,
+            lag: None,
             peer_wants: false,
             we_want: false,
             fin_wanted: false,
             fin_done: false,
+            anchor_shut: false,
             fin_received: false,
             rx_shutdown: false,
             close_sent: false,
@@ -242,8 +285,7 @@ impl Stream {
             records: VecDeque::new(),
             record_sent: 0,
             controls: VecDeque::new(),
-            promotions: 0,
-            last_reason: Reason::NotYet,
+            history: History { promotions: 0, last_reason: Reason::NotYet },
         }
     }
 
@@ -256,9 +298,12 @@ impl Stream {
     pub fn phase(&self) -> Phase {
         use {RxState as R, TxState as T};
         match (self.tx, self.rx) {
-            (T::Anchor, R::Anchor | R::Drain) => Phase::Plain,
+            (T::Anchor, R::Anchor | R::Replay(_)) => Phase::Plain,
+            // The peer is gone and what it sent is in the ring, perhaps after older bytes on the anchor.
+            (T::Anchor, R::Drain) => Phase::Linked,
+            (T::Anchor, R::Expect(_)) if self.peer_is_done() => Phase::Linked,
             (T::Pledged | T::Paused, _) | (T::Anchor, R::Expect(_)) => Phase::Promoting,
-            (T::Link, R::Link | R::Expect(_) | R::Drain) | (T::Anchor, R::Link) => Phase::Linked,
+            (T::Link, R::Link | R::Expect(_) | R::Drain) => Phase::Linked,
             _ => Phase::Resuming,
         }
     }
@@ -266,12 +311,16 @@ impl Stream {
     /// Both directions use the link only: nothing but a record can be on the anchor.
     #[inline]
     pub fn is_linked(&self) -> bool {
-        self.tx == TxState::Link && self.rx == RxState::Link
+        self.tx == TxState::Link && self.rx == RxState::Link && self.lag.is_none()
     }
 
     /// The fd is an ordinary kernel socket: nothing pending on any link, no record under way.
     pub fn is_plain(&self) -> bool {
-        self.tx == TxState::Anchor && self.rx == RxState::Anchor && self.records.is_empty() && !self.voided
+        self.tx == TxState::Anchor
+            && matches!(self.rx, RxState::Anchor | RxState::Replay(_))
+            && self.records.is_empty()
+            && self.lag.is_none()
+            && !self.voided
     }
 
     /// Whether the slot on the link is still in use by either side.
@@ -284,7 +333,7 @@ impl Stream {
         match self.phase() {
             Phase::Linked => Reason::None,
             Phase::Promoting => Reason::Opening,
-            _ => self.last_reason,
+            _ => self.history.last_reason,
         }
     }
 
@@ -301,7 +350,7 @@ impl Stream {
 
     /// How often it was promoted.
     pub fn promotions(&self) -> u32 {
-        self.promotions
+        self.history.promotions
     }
 
     /// Bytes accepted from the application, and bytes handed to it.
@@ -339,22 +388,25 @@ impl Stream {
     /// Where application reads come from now.
     #[inline]
     pub fn rx_source(&self) -> RxSource {
-        match self.rx {
-            RxState::Link | RxState::Drain => match &self.rx_ring {
+        if let (RxState::Link | RxState::Drain, None) = (self.rx, self.lag) {
+            return match &self.rx_ring {
                 Some(ring) if !ring.is_empty() => RxSource::Link,
                 _ => self.rx_end(),
-            },
-            RxState::Anchor => match self.failure {
-                Some(f) => RxSource::Failed(f),
-                None => RxSource::Anchor(u64::MAX),
-            },
-            RxState::Expect(at) | RxState::ExpectThenResume(at) if self.rx_position < at => {
-                RxSource::Anchor(at - self.rx_position)
+            };
+        }
+        if let (Some(f), true) = (self.failure, self.rx != RxState::Drain) {
+            return RxSource::Failed(f);
+        }
+        match (self.rx, self.lag) {
+            (RxState::Expect(at) | RxState::ExpectThenResume(at), _) | (_, Some(Lag { at, .. })) => {
+                match at.saturating_sub(self.rx_position) {
+                    0 => RxSource::Record,
+                    n => RxSource::Anchor(n),
+                }
             }
-            RxState::Expect(_) | RxState::ExpectThenResume(_) | RxState::AwaitResume => match self.failure {
-                Some(f) => RxSource::Failed(f),
-                None => RxSource::Record,
-            },
+            (RxState::Replay(until), None) => RxSource::Anchor(until - self.rx_position),
+            (RxState::AwaitResume, None) => RxSource::Record,
+            _ => RxSource::Anchor(u64::MAX),
         }
     }
 
@@ -374,7 +426,7 @@ impl Stream {
     #[inline]
     pub fn available(&self) -> u32 {
         match (&self.rx_ring, self.rx) {
-            (Some(ring), RxState::Link | RxState::Drain) => ring.available(),
+            (Some(ring), RxState::Link | RxState::Drain) if self.lag.is_none() => ring.available(),
             _ => 0,
         }
     }
@@ -401,165 +453,6 @@ impl Stream {
         self.tx_ring.as_ref().is_some_and(|r| r.free() >= r.len() / 4)
     }
 
-    /// `n` application bytes went to the anchor.
-    #[inline]
-    pub fn anchor_sent(&mut self, n: u64) {
-        debug_assert!(self.tx == TxState::Anchor, "application bytes on a switched anchor");
-        self.tx_position += n;
-    }
-
-    /// `n` application bytes were read from the anchor.
-    #[inline]
-    pub fn anchor_received(&mut self, n: u64) {
-        self.rx_position += n;
-    }
-
-    /// The next span to fill, at most `want` long. Empty: no byte credit; call [`stalled`](Stream::stalled).
-    #[inline]
-    pub fn claim(&mut self, want: u32) -> Span {
-        match &mut self.tx_ring {
-            Some(ring) if self.tx == TxState::Link => ring.claim(want),
-            _ => Span { offset: 0, len: 0 },
-        }
-    }
-
-    /// `len` bytes of the claimed span go out as one DATA message; returns whether it carries REWIND.
-    #[inline]
-    pub fn commit(&mut self, len: u32) -> bool {
-        let Some(ring) = &mut self.tx_ring else { return false };
-        self.tx_position += u64::from(len);
-        ring.commit(len)
-    }
-
-    /// The message of the last commit could not be posted (queue full).
-    pub fn uncommit(&mut self, len: u32, rewind: bool) {
-        if let Some(ring) = &mut self.tx_ring {
-            ring.uncommit(len, rewind);
-            self.tx_position -= u64::from(len);
-        }
-    }
-
-    /// The application wants to write and there is no byte credit: ask for it, once.
-    pub fn stalled(&mut self) {
-        //= spec §5.2.3
-        //# A sender that runs out of byte credit sends CREDIT_WANT once, and waits for CREDIT_GIVE.
-        if !self.we_want && self.tx == TxState::Link {
-            self.we_want = true;
-            self.push_control(Control::Signal(MessageKind::CreditWant));
-        }
-    }
-
-    /// Takes in the credit word. Returns whether there is new credit.
-    #[inline]
-    pub fn handle_consumed(&mut self, consumed: u64) -> bool {
-        let Some(ring) = &mut self.tx_ring else { return false };
-        if self.tx != TxState::Link {
-            return false;
-        }
-        match ring.handle_consumed(consumed) {
-            Ok(new) => new,
-            Err(Violation(what)) => {
-                self.violate(what);
-                false
-            }
-        }
-    }
-
-    /// A DATA message arrived.
-    #[inline]
-    pub fn handle_data(&mut self, len: u32, rewind: bool) {
-        if self.closed {
-            return self.reset_peer();
-        }
-        match (self.rx, &mut self.rx_ring) {
-            (RxState::Link | RxState::Expect(_), Some(ring)) if !self.fin_received => {
-                if let Err(Violation(what)) = ring.handle_data(len, rewind) {
-                    self.violate(what);
-                }
-            }
-            // Frozen: what is under way will be replayed on the anchor.
-            (RxState::AwaitResume | RxState::ExpectThenResume(_) | RxState::Anchor, _) => {}
-            _ => self.violate("data without a ring or after its end"),
-        }
-    }
-
-    /// The readable span that begins `skip` bytes after the consumed position.
-    #[inline]
-    pub fn readable(&self, skip: u32) -> Span {
-        match (&self.rx_ring, self.rx) {
-            (Some(ring), RxState::Link | RxState::Drain) => ring.readable(skip),
-            _ => Span { offset: 0, len: 0 },
-        }
-    }
-
-    /// The application has taken `len` bytes from the ring.
-    #[inline]
-    pub fn consume(&mut self, len: u32) -> Credit {
-        let Some(ring) = &mut self.rx_ring else { return Credit { consumed: 0, give: false } };
-        ring.consume(len);
-        self.rx_position += u64::from(len);
-        //= spec §5.2.4
-        //# A receiver that was asked sends CREDIT_GIVE when at least half of the ring is free.
-        let give = self.peer_wants && ring.available() <= ring.len() / 2;
-        self.peer_wants &= !give;
-        Credit { consumed: ring.consumed(), give }
-    }
-
-    /// Ends the outgoing direction (`shutdown(SHUT_WR)`), after what was written.
-    pub fn shutdown_write(&mut self) {
-        if self.fin_wanted || self.failure.is_some() {
-            return;
-        }
-        self.fin_wanted = true;
-        if self.tx == TxState::Pledged {
-            self.void_pledge();
-        }
-        self.try_fin();
-    }
-
-    /// `shutdown(SHUT_RD)`: reads end once what is here has been read.
-    pub fn shutdown_read(&mut self) {
-        self.rx_shutdown = true;
-    }
-
-    /// Whether `shutdown(SHUT_RD)` was called.
-    pub fn is_read_shut(&self) -> bool {
-        self.rx_shutdown
-    }
-
-    /// The last holder closes the socket. Unread bytes in the ring make it a reset, as the kernel does.
-    /// Keep feeding the stream until [`holds_slot`](Stream::holds_slot) and [`must_linger`](Stream::must_linger) are false.
-    pub fn close(&mut self) {
-        if self.closed {
-            return;
-        }
-        self.closed = true;
-        if self.available() > 0 && self.link_alive {
-            self.push_control(Control::Signal(MessageKind::Reset));
-            self.failure.get_or_insert(Failure::PeerReset);
-        } else {
-            self.shutdown_write();
-        }
-        self.try_close();
-    }
-
-    /// Closed by the application, but the anchor must stay open: bytes or records are still to go there.
-    pub fn must_linger(&self) -> bool {
-        self.failure.is_none()
-            && (!self.records.is_empty()
-                || matches!(self.tx, TxState::Frozen | TxState::Replay(_) | TxState::Paused))
-    }
-
-    /// Aborts: SO_LINGER 0, or a local error.
-    pub fn abort(&mut self) {
-        if self.link_alive && self.phase() != Phase::Plain {
-            self.push_control(Control::Signal(MessageKind::Reset));
-        }
-        self.failure.get_or_insert(Failure::PeerReset);
-        self.closed = true;
-        self.try_close();
-    }
-
     /// The failure, if any.
     pub fn failure(&self) -> Option<Failure> {
         self.failure
@@ -582,44 +475,12 @@ impl Stream {
         !self.controls.is_empty()
     }
 
-    fn try_fin(&mut self) {
-        if self.fin_wanted && !self.fin_done && self.tx == TxState::Link {
-            self.fin_done = true;
-            self.push_control(Control::Signal(MessageKind::Fin));
-        }
-    }
-
-    /// Sends CLOSE when this side needs the slot no more.
-    fn try_close(&mut self) {
-        let done = match self.phase() {
-            Phase::Plain => !self.voided,
-            Phase::Linked => self.closed,
-            Phase::Promoting => self.closed && self.failure.is_some(),
-            Phase::Resuming => self.failure.is_some(),
-        };
-        //= spec §4.6.1
-        //# CLOSE is the last message of its sender for a stream slot.
-        if done && self.peer_slot.is_some() && self.link_alive && !self.close_sent {
-            self.close_sent = true;
-            self.push_control(Control::Signal(MessageKind::Close));
-        }
-    }
-
-    fn reset_peer(&mut self) {
-        if self.failure.is_none() {
-            self.failure = Some(Failure::PeerReset);
-            if !self.close_sent {
-                self.push_control(Control::Signal(MessageKind::Reset));
-            }
-        }
-    }
-
     fn violate(&mut self, what: &'static str) {
         //= spec §1.4
         //# A violation costs the stream: the detecting side aborts it and counts the event.
         if self.failure.is_none() {
             self.failure = Some(Failure::Violation(what));
-            self.last_reason = Reason::Violation;
+            self.history.last_reason = Reason::Violation;
             if self.link_alive && self.peer_slot.is_some() {
                 self.push_control(Control::Signal(MessageKind::Reset));
             }
@@ -629,10 +490,12 @@ impl Stream {
 
     fn push_control(&mut self, control: Control) {
         // Bounded: each signal is sent at most once per promotion, and CREDIT_* once per stall.
-        self.controls.push_back(control);
+        if !self.close_sent {
+            self.controls.push_back(control);
+        }
     }
 
     fn push_record(&mut self, record: Record) {
-        self.records.push_back(record.encode());
+        self.records.push_back(record);
     }
 }

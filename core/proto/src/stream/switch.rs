@@ -11,6 +11,7 @@ impl Stream {
         self.tx == TxState::Anchor
             && self.rx == RxState::Anchor
             && self.records.is_empty()
+            && self.lag.is_none()
             && !self.voided
             && !self.fin_wanted
             && !self.closed
@@ -81,7 +82,7 @@ impl Stream {
         if self.voided || accept.pledge < self.rx_position {
             self.voided = false;
             self.tx = TxState::Anchor;
-            self.last_reason = Reason::PledgeVoided;
+            self.history.last_reason = Reason::PledgeVoided;
             return self.try_close();
         }
         //= spec §4.3.1
@@ -91,7 +92,7 @@ impl Stream {
         self.rx_ring = Some(RxRing::new(own_ring_len, accept.pledge));
         self.tx_ring = Some(TxRing::new(accept.ring.ring_len, self.tx_position));
         self.tx = TxState::Paused;
-        self.push_record(Record { kind: RecordKind::Marker, position: self.tx_position, token: self.peer_nonce });
+        self.push_record(Record { kind: RecordKind::Marker, position: self.tx_position, end: 0, token: self.peer_nonce });
     }
 
     /// Opener: the peer declined.
@@ -101,7 +102,7 @@ impl Stream {
         }
         self.voided = false;
         self.tx = TxState::Anchor;
-        self.last_reason = reason;
+        self.history.last_reason = reason;
         // Nothing of the stream exists at the peer: the slot is free on both sides.
         self.close_sent = true;
         self.close_received = true;
@@ -115,7 +116,7 @@ impl Stream {
         //= spec §4.2.5
         //# A pledge is voided by application bytes (or the end of stream) at its position; nothing announces it.
         self.tx = TxState::Anchor;
-        self.last_reason = Reason::PledgeVoided;
+        self.history.last_reason = Reason::PledgeVoided;
         if self.role == Role::Opener {
             if self.link_alive {
                 self.voided = true;
@@ -127,9 +128,12 @@ impl Stream {
 
     /// The peer's SWITCHED arrived: its marker is on the anchor.
     pub fn handle_switched(&mut self) {
+        self.announced = true;
         if !self.config.trust_hints {
             return;
         }
+        //= spec §4.3.6
+        //# A side that trusts hints MAY act on SWITCHED as on the marker, and reads the marker when it comes to it.
         match (self.role, self.tx) {
             (Role::Acceptor, TxState::Pledged) => self.acceptor_switches(),
             (Role::Opener, TxState::Paused) => self.tx_to_link(),
@@ -150,15 +154,11 @@ impl Stream {
                 }
                 self.fin_received = true;
             }
-            MessageKind::Reset => {
-                self.failure.get_or_insert(Failure::PeerReset);
-                self.try_close();
-            }
+            MessageKind::Reset => self.fail(Failure::PeerReset),
             MessageKind::CreditWant => {
                 //= spec §5.2.4
                 //# A receiver that was asked sends CREDIT_GIVE when at least half of the ring is free.
-                let enough = self.rx_ring.as_ref().is_some_and(|r| r.available() <= r.len() / 2);
-                if enough {
+                if self.rx_ring.as_ref().is_some_and(|r| r.available() <= r.len() / 2) {
                     self.push_control(Control::Signal(MessageKind::CreditGive));
                 } else {
                     self.peer_wants = true;
@@ -207,28 +207,24 @@ impl Stream {
                 //# An opener without an answer voids its pledge.
                 self.void_pledge();
                 self.voided &= self.link_alive;
-                self.last_reason = reason;
-                self.demote_pending = None;
-            }
-            (Role::Opener, TxState::Anchor, RxState::Anchor) => {
-                self.voided &= self.link_alive;
+                self.history.last_reason = reason;
                 self.demote_pending = None;
             }
             // Settled by what stands on the anchor at the known position.
-            (Role::Opener, TxState::Paused, _) | (Role::Acceptor, TxState::Pledged, _) => {}
-            (_, TxState::Anchor, RxState::Expect(_)) => self.demote_pending = None,
+            (_, TxState::Paused, _) | (Role::Acceptor, TxState::Pledged, _) => {}
             (_, TxState::Link, RxState::Link | RxState::Expect(_)) => {
-                self.last_reason = reason;
-                if self.fin_received && self.close_received && self.rx == RxState::Link {
-                    // The peer has closed for good, and everything it sent is here.
-                    self.rx = RxState::Drain;
-                    self.tx = TxState::Anchor;
-                    self.demote_pending = None;
+                self.history.last_reason = reason;
+                if self.peer_is_done() && !self.link_alive {
+                    // Everything it sent is here, and most likely it is gone.
+                    self.leave_to_drain();
                 } else {
                     self.begin_resume();
                 }
             }
-            _ => self.demote_pending = None,
+            _ => {
+                self.voided &= self.link_alive;
+                self.demote_pending = None;
+            }
         }
         self.try_close();
     }
@@ -243,32 +239,40 @@ impl Stream {
             RxState::Expect(at) => RxState::ExpectThenResume(at),
             _ => RxState::AwaitResume,
         };
-        let consumed = self.rx_ring.as_ref().map_or(self.rx_position, RxRing::consumed);
-        self.push_record(Record { kind: RecordKind::Resume, position: consumed, token: self.peer_nonce });
+        let position = self.rx_ring.as_ref().map_or(self.rx_position, RxRing::consumed);
+        let (end, token) = (self.tx_position, self.peer_nonce);
+        self.push_record(Record { kind: RecordKind::Resume, position, end, token });
         if self.link_alive {
             self.push_control(Control::Signal(MessageKind::Demote));
         }
     }
 
     /// The peer's RESUME was read.
-    pub(super) fn handle_resume(&mut self, consumed: u64) {
+    pub(super) fn handle_resume(&mut self, record: &Record) {
         if self.tx == TxState::Link {
-            self.last_reason = Reason::PeerRequest;
+            self.history.last_reason = Reason::PeerRequest;
             self.begin_resume();
         }
         if self.tx != TxState::Frozen {
             return self.violate("RESUME out of turn");
         }
-        let Some(ring) = &mut self.tx_ring else { return self.violate("RESUME without a ring") };
+        let (Some(tx), Some(rx)) = (&mut self.tx_ring, &self.rx_ring) else {
+            return self.violate("RESUME without a ring");
+        };
         //= spec §4.5.3
-        //# A RESUME position before the last known consumed position, or beyond what was sent, is a violation.
-        if ring.handle_consumed(consumed).is_err() {
+        //# A RESUME position before the last known consumed position, or beyond what was sent, is a violation; and so
+        //# is an end before what was received, or further from what was consumed than the ring is long.
+        let ends = rx.received()..=rx.consumed() + u64::from(rx.len());
+        if !ends.contains(&record.end) || tx.handle_consumed(record.position).is_err() {
             return self.violate("RESUME position out of range");
         }
         //= spec §4.5.4
         //# Having read the peer's RESUME, a side replays every byte from that position on the anchor, then goes on there.
-        self.tx = TxState::Replay(consumed);
-        self.rx = RxState::Anchor;
+        self.tx = TxState::Replay(record.position);
+        self.rx = match record.end > rx.consumed() {
+            true => RxState::Replay(record.end),
+            false => RxState::Anchor,
+        };
         self.fin_received = false;
         self.rx_ring = None;
         self.finish_replay();
@@ -289,45 +293,19 @@ impl Stream {
     pub(super) fn acceptor_switches(&mut self) {
         //= spec §4.3.2
         //# An acceptor that has not voided its pledge answers the opener's marker with its own.
-        self.push_record(Record { kind: RecordKind::Marker, position: self.tx_position, token: self.peer_nonce });
+        self.push_record(Record { kind: RecordKind::Marker, position: self.tx_position, end: 0, token: self.peer_nonce });
         self.tx_to_link();
     }
 
     pub(super) fn tx_to_link(&mut self) {
         self.tx = TxState::Link;
-        self.promotions += 1;
+        self.history.promotions += 1;
         self.try_fin();
+        self.try_close();
         if !self.link_alive {
             self.demote_pending.get_or_insert(Demotion::LinkFailed);
         }
         self.try_demote();
-    }
-
-    fn handle_close(&mut self) {
-        if self.close_received {
-            return self.violate("second CLOSE");
-        }
-        self.close_received = true;
-        match (self.tx, self.rx) {
-            // The opener cancelled: no marker will come.
-            (TxState::Pledged, RxState::Expect(_)) if self.role == Role::Acceptor => {
-                self.tx = TxState::Anchor;
-                self.rx = RxState::Anchor;
-                self.last_reason = Reason::PledgeVoided;
-            }
-            (TxState::Anchor, RxState::Expect(_)) => self.rx = RxState::Anchor,
-            (TxState::Link, RxState::Link | RxState::Expect(_)) if self.failure.is_none() => {
-                if !self.fin_received {
-                    return self.violate("CLOSE of an open stream");
-                }
-                // The peer has closed its socket: what we write from now on meets the kernel's RST.
-                if self.rx == RxState::Link {
-                    self.tx = TxState::Anchor;
-                }
-            }
-            _ => {}
-        }
-        self.try_close();
     }
 
     fn begin(&mut self, slot: u16, nonce: Nonce, ring_len: u32) {
@@ -341,6 +319,7 @@ impl Stream {
         self.peer_wants = false;
         self.we_want = false;
         self.voided = false;
+        self.announced = false;
         self.demote_pending = None;
         self.fin_done = false;
         self.controls.clear();

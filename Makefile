@@ -1,0 +1,67 @@
+# netacc-lab: the commands that people type. What the jobs do is in ci/run.sh.
+
+PREFIX     ?= /usr/local
+DESTDIR    ?=
+# The library reads /etc/netacc.conf; under a prefix of one's own the sample goes below that prefix.
+SYSCONFDIR ?= $(if $(filter /usr /usr/local,$(PREFIX)),/etc,$(PREFIX)/etc)
+DOCDIR     ?= $(PREFIX)/share/doc/netacc-lab
+
+BUILT    := target/release
+PROGRAMS := netacc netacc_run netacc_ss
+LIBRARY  := libnetacc-preload.so
+SAMPLE   := core/config/netacc.conf
+DOCS     := $(wildcard README.md ARCHITECTURE.md CONTRIBUTING.md LICENSE-MIT LICENSE-APACHE core/proto/SPEC.md)
+
+.DEFAULT_GOAL := help
+.PHONY: help build test demo bench lint install uninstall clean
+
+help: ## Show these targets
+	@echo 'netacc-lab: unmodified TCP programs over RDMA or shared memory'
+	@echo
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@echo
+	@echo '  One job alone: ci/run.sh <job>; "ci/run.sh help" lists them.'
+
+build: ## Build netacc, netacc_run, netacc_ss and libnetacc-preload.so into target/release
+	@ci/run.sh build
+
+test: ## Install what is missing, then run every test; ends with the time of each step
+	@ci/run.sh all
+
+demo: ## Real Redis on kernel TCP and under netacc_run, side by side (about a minute once built)
+	@ci/run.sh demo
+
+bench: ## The whole benchmark: redis, echo, stream and connect; JSON and plots in results/local
+	@ci/run.sh bench
+
+lint: ## Format, clippy, ruff, mypy and shellcheck, all without changing a file
+	@ci/run.sh lint
+
+install: ## Install what `make build` left (PREFIX=/usr/local DESTDIR= SYSCONFDIR=)
+	@for file in $(PROGRAMS) $(LIBRARY); do \
+	    test -e $(BUILT)/$$file || { echo "$(BUILT)/$$file is missing: run 'make build' first" >&2; exit 1; }; \
+	done
+	install -d '$(DESTDIR)$(PREFIX)/bin' '$(DESTDIR)$(PREFIX)/lib' '$(DESTDIR)$(SYSCONFDIR)' '$(DESTDIR)$(DOCDIR)'
+	install -m 755 $(PROGRAMS:%=$(BUILT)/%) '$(DESTDIR)$(PREFIX)/bin/'
+	install -m 644 $(BUILT)/$(LIBRARY) '$(DESTDIR)$(PREFIX)/lib/'
+	@if test -e '$(DESTDIR)$(SYSCONFDIR)/netacc.conf'; then \
+	    echo 'kept $(DESTDIR)$(SYSCONFDIR)/netacc.conf as it is; the sample is in $(DESTDIR)$(DOCDIR)'; \
+	else \
+	    install -v -m 644 $(SAMPLE) '$(DESTDIR)$(SYSCONFDIR)/netacc.conf'; \
+	fi
+	install -m 644 $(SAMPLE) '$(DESTDIR)$(DOCDIR)/netacc.conf.sample'
+	install -m 644 $(DOCS) '$(DESTDIR)$(DOCDIR)/'
+	@if test -z '$(DESTDIR)' && test "$$(id -u)" = 0; then ldconfig; fi
+
+uninstall: ## Remove what `make install` put there; a configuration that was edited stays
+	rm -f $(PROGRAMS:%='$(DESTDIR)$(PREFIX)/bin/%') '$(DESTDIR)$(PREFIX)/lib/$(LIBRARY)'
+	@conf='$(DESTDIR)$(SYSCONFDIR)/netacc.conf'; sample='$(DESTDIR)$(DOCDIR)/netacc.conf.sample'; \
+	if test -e "$$conf" && test -e "$$sample"; then \
+	    if cmp -s "$$conf" "$$sample"; then rm -v "$$conf"; else echo "kept $$conf: it was edited"; fi; \
+	fi
+	rm -rf '$(DESTDIR)$(DOCDIR)'
+	@if test -z '$(DESTDIR)' && test "$$(id -u)" = 0; then ldconfig; fi
+
+clean: ## Remove what was built, the Python environment and local results
+	rm -rf target .venv .pytest_cache .mypy_cache .ruff_cache results/local
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,610 @@
+//! Connecting: processes into pairs, and queue pairs within a pair. Control path.
+//!
+//! A pair begins with a socket: the connecting side sends `Hello` with its doorbell page and wake descriptors, the
+//! accepting side answers `Welcome` with the segment and its own. From then on the socket carries `Request`,
+//! `Accept`, `Reject`, `Close` and `WakeFd`; its end is the death of the peer.
+//!
+//! Invariants:
+//! * lock order: [`Cm`], then a pair's `Control`; never the other way, and no `announce_peer` under `Cm`;
+//! * nothing here blocks: sockets are non-blocking, what does not fit waits in `outgoing` until there is room;
+//! * whatever a peer sends that is not exactly right ends its pair, and nothing else;
+//! * both sides compare the peer's credentials with their own before they send or believe anything, and the
+//!   process at the other end must be the one the table names.
+//!
+//! Two processes that connect to each other at the same moment get two pairs; either serves.
+
+use std::collections::{HashMap, VecDeque};
+use std::io::ErrorKind;
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::atomic::Ordering::*;
+
+use netacc_device::{
+    CmError, CmEvent, CompletionQueueId, ConnectionId, ConnectionManager, PeerAddress, RemoteRegion, MAX_PRIVATE_DATA,
+};
+
+use crate::alloc::Buddy;
+use crate::config::MIN_SEGMENT_BYTES;
+use crate::device::ShmDevice;
+use crate::layout::{CQS, DOORBELL_BYTES, SLAB_OFFSET};
+use crate::map::Range;
+use crate::pair::{Control, PairSlot, Phase, QpControl, Waiting, DEAD, FREE, HANDSHAKE, LIVE};
+use crate::qp::{self, QpLocal, DOWN};
+use crate::rendezvous;
+use crate::sys;
+use crate::wire::Message;
+
+/// Epoll tags that are not pair indices.
+pub(crate) const LISTENER: u64 = u64::MAX;
+pub(crate) const KICK: u64 = u64::MAX - 1;
+
+/// Accepted sockets that have not introduced themselves; the oldest goes when another comes. Arbitrary.
+const MAX_STRANGERS: usize = 64;
+/// Packets taken from one socket before the others get their turn.
+const BATCH: usize = 64;
+/// Packets that wait for a peer that does not read. More than one per queue pair and kind cannot be needed.
+const MAX_OUTGOING: usize = 4 * crate::layout::QPS;
+
+/// State of the connection manager.
+#[derive(Default)]
+pub(crate) struct Cm {
+    events: VecDeque<CmEvent>,
+    last_id: u64,
+    /// The pair to use for a peer.
+    pairs: HashMap<PeerAddress, u32>,
+    /// Requests not answered yet.
+    incoming: HashMap<ConnectionId, (u32, u16)>,
+    /// Accepted, no `Hello` yet.
+    strangers: VecDeque<u32>,
+}
+
+/// The peer broke the protocol, or a resource for it is missing: its pair ends.
+struct Violation;
+
+impl Cm {
+    fn next_id(&mut self) -> ConnectionId {
+        self.last_id += 1;
+        ConnectionId(self.last_id)
+    }
+
+    fn failed(&mut self, id: ConnectionId, error: CmError) {
+        self.events.push_back(CmEvent::Failed { id, error });
+    }
+}
+
+impl ConnectionManager for ShmDevice {
+    fn address(&self) -> PeerAddress {
+        self.rendezvous.address()
+    }
+
+    fn connect(
+        &self,
+        peer: PeerAddress,
+        cq: CompletionQueueId,
+        region_len: usize,
+        private_data: &[u8],
+    ) -> Result<ConnectionId, CmError> {
+        if private_data.len() > MAX_PRIVATE_DATA {
+            return Err(CmError::Exhausted("private data"));
+        }
+        if self.channel(cq.0 as usize).is_none() {
+            return Err(CmError::Exhausted("completion queue of that number"));
+        }
+        let cm = &mut *self.cm.lock();
+        let slot = match cm.pairs.get(&peer).and_then(|&p| self.pair(p as usize)) {
+            Some(slot) => slot,
+            None => self.begin_pair(cm, peer)?,
+        };
+        let id = cm.next_id();
+        let control = &mut *slot.control.lock();
+        let waiting = Waiting { id, cq: cq.0, region_len, private_data: private_data.to_vec() };
+        match slot.state.load(Acquire) {
+            LIVE => self.request(slot, control, waiting)?,
+            _ => control.waiting.push(waiting),
+        }
+        Ok(id)
+    }
+
+    fn accept(&self, id: ConnectionId, cq: CompletionQueueId, region_len: usize) -> Result<(), CmError> {
+        if self.channel(cq.0 as usize).is_none() {
+            return Err(CmError::Exhausted("completion queue of that number"));
+        }
+        let mut cm = self.cm.lock();
+        let (pair, index) = cm.incoming.remove(&id).ok_or(CmError::Unreachable)?;
+        let slot = self.pair(pair as usize).ok_or(CmError::Unreachable)?;
+        let control = &mut *slot.control.lock();
+        let peer = control.peer.ok_or(CmError::Unreachable)?;
+        let Ok(local) = slot.alloc_region(control, index, region_len) else {
+            control.release_index(index);
+            self.send(slot, control, Message::Reject { qp: index }, &[]);
+            return Err(CmError::Exhausted("region memory"));
+        };
+        let qp = control.qps.get_mut(&index).filter(|q| q.phase == Phase::Incoming(id)).ok_or(CmError::Unreachable)?;
+        let remote = qp.theirs.take().ok_or(CmError::Unreachable)?;
+        qp.phase = Phase::Open;
+        qp::reset(&slot.rx().qps[usize::from(index)], cq.0);
+        let generation = slot.qp_or_new(index).open(&slot.wiring(index, cq.0));
+        self.send(slot, control, Message::Accept { qp: index, region: local.remote }, &[]);
+        let qp = Self::qp_id(slot.index, index.into(), generation);
+        cm.events.push_back(CmEvent::Established { id, qp, peer, local, remote });
+        sys::ring(self.kick());
+        Ok(())
+    }
+
+    fn reject(&self, id: ConnectionId) {
+        let mut cm = self.cm.lock();
+        let Some((pair, index)) = cm.incoming.remove(&id) else { return };
+        let Some(slot) = self.pair(pair as usize) else { return };
+        let control = &mut *slot.control.lock();
+        if control.qps.get(&index).is_some_and(|q| q.phase == Phase::Incoming(id)) {
+            control.release_index(index);
+            self.send(slot, control, Message::Reject { qp: index }, &[]);
+        }
+    }
+
+    fn poll_event(&self) -> Option<CmEvent> {
+        let cm = &mut *self.cm.lock();
+        if cm.events.is_empty() {
+            self.progress(cm);
+        }
+        cm.events.pop_front()
+    }
+
+    fn event_fds(&self) -> Vec<RawFd> {
+        vec![self.epoll()]
+    }
+}
+
+impl ShmDevice {
+    /// Takes what the sockets hold, from a thread that is not after events; whoever is hears of them.
+    pub(crate) fn progress_unasked(&self) {
+        if let Some(mut cm) = self.cm.try_lock() {
+            self.progress(&mut cm);
+            if !cm.events.is_empty() {
+                sys::ring(self.kick());
+            }
+        }
+    }
+
+    /// Announces a new completion queue's channel to every peer.
+    pub(crate) fn share_channel(&self, _cm: &mut Cm, cq: u8) {
+        let Some(fd) = self.channel(cq.into()) else { return };
+        for slot in self.pair_slots() {
+            let control = &mut *slot.control.lock();
+            // An accepting side in its handshake has said nothing yet: its Welcome will.
+            let introduced = match slot.state.load(Acquire) {
+                LIVE => true,
+                HANDSHAKE => control.connecting,
+                _ => false,
+            };
+            if introduced {
+                self.send(slot, control, Message::WakeFd { cq }, &[fd]);
+            }
+        }
+    }
+
+    /// Destroys our end of an open queue pair.
+    pub(crate) fn destroy(&self, slot: &PairSlot, index: u16, local: &QpLocal) {
+        {
+            let control = &mut *slot.control.lock();
+            let Some(qp) = control.qps.get_mut(&index) else { return };
+            if std::mem::replace(&mut qp.closed_here, true) {
+                return;
+            }
+            qp.regions.keys().for_each(|&key| slot.revoke(key));
+            local.down.store(DOWN, Release);
+            local.tx().close.closed.store(1, SeqCst);
+            local.close();
+        }
+        // No lock held: this may have to look for the peer's wake descriptor.
+        self.announce_peer(slot, index.into(), local);
+        let control = &mut *slot.control.lock();
+        let Some(qp) = control.qps.get_mut(&index) else { return };
+        if qp.closed_there {
+            control.release_index(index);
+            slot.trim(control, self.config.idle_bytes);
+        }
+        if slot.state.load(Acquire) == LIVE {
+            self.send(slot, control, Message::Close { qp: index }, &[]);
+        } else {
+            retire(slot, control);
+        }
+    }
+
+    fn progress(&self, cm: &mut Cm) {
+        let mut tags = [0u64; 32];
+        let ready = sys::epoll_ready(self.epoll(), &mut tags);
+        for &tag in &tags[..ready] {
+            match tag {
+                LISTENER => self.accept_sockets(cm),
+                KICK => sys::drain(self.kick()),
+                pair => {
+                    if let Some(slot) = self.pair(pair as usize) {
+                        self.pump(cm, slot);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether a process may talk to us.
+    fn admits(&self, fd: RawFd) -> Option<sys::Peer> {
+        let peer = sys::peer(fd, self.config.group.is_some()).ok()?;
+        let member = |gid| peer.gid == gid || peer.groups.contains(&gid);
+        (peer.uid == sys::euid() || self.config.group.is_some_and(member)).then_some(peer)
+    }
+
+    fn accept_sockets(&self, cm: &mut Cm) {
+        for _ in 0..BATCH {
+            let Ok(fd) = sys::accept(self.listener()) else { return };
+            if self.admits(fd.as_raw_fd()).is_none() {
+                continue;
+            }
+            let Ok(slot) = self.free_slot() else { continue };
+            if self.occupy(slot, fd, None).is_err() {
+                continue;
+            }
+            cm.strangers.push_back(slot.index);
+            if cm.strangers.len() > MAX_STRANGERS {
+                if let Some(oldest) = cm.strangers.pop_front().and_then(|p| self.pair(p as usize)) {
+                    self.kill(cm, oldest);
+                }
+            }
+        }
+    }
+
+    /// Begins a pair with a process that we want something from.
+    fn begin_pair<'a>(&'a self, cm: &mut Cm, peer: PeerAddress) -> Result<&'a PairSlot, CmError> {
+        let process = rendezvous::process(peer).ok_or(CmError::Unreachable)?;
+        let fd = match sys::connect(&rendezvous::socket_name(process.pid, process.token)) {
+            Ok(fd) => fd,
+            Err(e) if e.kind() == ErrorKind::WouldBlock => return Err(CmError::Exhausted("peer's backlog")),
+            Err(_) => return Err(CmError::Unreachable),
+        };
+        match self.admits(fd.as_raw_fd()) {
+            Some(p) if p.pid == process.pid => {}
+            _ => return Err(CmError::NotAdmitted),
+        }
+        let slot = self.free_slot().map_err(|_| CmError::Exhausted("pair of processes"))?;
+        self.occupy(slot, fd, Some(peer)).map_err(|source| CmError::Os { operation: "epoll_ctl", source })?;
+        cm.pairs.insert(peer, slot.index);
+        let hello = Message::Hello {
+            slot: self.rendezvous.slot,
+            token: self.rendezvous.token,
+            segment_bytes: slot.range.segment_bytes(),
+            cqs: self.cq_mask(),
+        };
+        let fds: Vec<RawFd> = std::iter::once(self.doorbell_fd()).chain(self.channels()).collect();
+        self.send(slot, &mut slot.control.lock(), hello, &fds);
+        Ok(slot)
+    }
+
+    /// A slot without a pair.
+    fn free_slot(&self) -> std::io::Result<&PairSlot> {
+        let free = |p: &&PairSlot| p.state.load(Acquire) == FREE && !p.range.is_busy();
+        if let Some(slot) = self.pair_slots().find(free) {
+            return Ok(slot);
+        }
+        let segment_bytes = self.config.segment();
+        self.push_pair(|index| Ok(PairSlot::new(index, Range::reserve(segment_bytes, MIN_SEGMENT_BYTES)?)))
+    }
+
+    /// Puts a fresh socket into a free slot; `connecting` names the peer when we connect.
+    fn occupy(&self, slot: &PairSlot, fd: OwnedFd, connecting: Option<PeerAddress>) -> std::io::Result<()> {
+        sys::epoll_set(self.epoll(), true, fd.as_raw_fd(), slot.index.into(), false)?;
+        let control = &mut *slot.control.lock();
+        *control = Control::default();
+        control.peer = connecting;
+        control.connecting = connecting.is_some();
+        slot.sock.store(fd.into_raw_fd(), Release);
+        slot.state.store(HANDSHAKE, Release);
+        Ok(())
+    }
+
+    fn channels(&self) -> impl Iterator<Item = RawFd> + '_ {
+        (0..self.cq_count.load(Acquire) as usize).filter_map(|cq| self.channel(cq))
+    }
+
+    fn cq_mask(&self) -> u8 {
+        ((1u32 << self.cq_count.load(Acquire)) - 1) as u8
+    }
+
+    /// Takes the packets of a pair's socket.
+    fn pump(&self, cm: &mut Cm, slot: &PairSlot) {
+        self.flush(slot, &mut slot.control.lock());
+        for _ in 0..BATCH {
+            let sock = slot.sock.load(Acquire);
+            if sock < 0 {
+                return;
+            }
+            let packet = match sys::receive(sock) {
+                Ok(packet) if packet.whole && !packet.bytes.is_empty() => packet,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
+                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+                // The end, or a packet that no honest peer sends.
+                _ => return self.kill(cm, slot),
+            };
+            let outcome = match Message::decode(&packet.bytes) {
+                Some(message) => self.handle(cm, slot, message, packet.fds),
+                None => Err(Violation),
+            };
+            if outcome.is_err() {
+                return self.kill(cm, slot);
+            }
+        }
+    }
+
+    fn handle(&self, cm: &mut Cm, slot: &PairSlot, message: Message, fds: Vec<OwnedFd>) -> Result<(), Violation> {
+        let live = slot.state.load(Acquire) == LIVE;
+        let connecting = slot.control.lock().connecting;
+        match message {
+            Message::Hello { slot: process, token, segment_bytes, cqs } if !live && !connecting => {
+                cm.strangers.retain(|&p| p != slot.index);
+                self.hello(cm, slot, process, token, segment_bytes, cqs, fds)
+            }
+            Message::Welcome { segment_bytes, cqs } if !live && connecting => {
+                self.welcome(cm, slot, segment_bytes, cqs, fds)
+            }
+            Message::WakeFd { cq } if live => self.take_channels(slot, 1u8.checked_shl(cq.into()).unwrap_or(0), fds),
+            Message::Request { qp, region, private_data } if live => {
+                self.requested(cm, slot, qp, region, private_data)
+            }
+            Message::Accept { qp, region } if live => self.accepted(cm, slot, qp, region),
+            Message::Reject { qp } if live => {
+                let control = &mut *slot.control.lock();
+                let phase = control.qps.get(&qp).map(|q| q.phase);
+                let Some(Phase::Requested(id, _)) = phase else { return Err(Violation) };
+                control.release_index(qp);
+                cm.failed(id, CmError::NotAdmitted);
+                Ok(())
+            }
+            Message::Close { qp } if live => self.closed(slot, qp),
+            _ => Err(Violation),
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)] // The fields of one message.
+    fn hello(
+        &self,
+        cm: &mut Cm,
+        slot: &PairSlot,
+        process: u32,
+        token: [u64; 2],
+        segment_bytes: u64,
+        cqs: u8,
+        mut fds: Vec<OwnedFd>,
+    ) -> Result<(), Violation> {
+        let process = self.rendezvous.table.process(process).filter(|p| p.token == token).ok_or(Violation)?;
+        let pid = sys::peer(slot.sock.load(Acquire), false).map_err(|_| Violation)?.pid;
+        if pid != process.pid || fds.is_empty() || !segment_fits(segment_bytes) {
+            return Err(Violation);
+        }
+        let bytes = segment_bytes.min(slot.range.segment_bytes());
+        let doorbell = fds.remove(0);
+        self.take_channels(slot, cqs, fds)?;
+        let segment = sys::memfd(c"netacc-pair", bytes).map_err(|_| Violation)?;
+        sys::seal(segment.as_raw_fd(), false).map_err(|_| Violation)?;
+        self.attach(slot, &segment, bytes, &doorbell, false)?;
+        let peer = rendezvous::address(&process);
+        let control = &mut *slot.control.lock();
+        control.peer = Some(peer);
+        let welcome = Message::Welcome { segment_bytes: bytes, cqs: self.cq_mask() };
+        let fds: Vec<RawFd> = [segment.as_raw_fd(), self.doorbell_fd()].into_iter().chain(self.channels()).collect();
+        // Not queued: the segment's descriptor does not outlive this call.
+        let sent = sys::send(slot.sock.load(Acquire), &welcome.encode(), &fds);
+        sent.map_err(|_| Violation)?;
+        slot.state.store(LIVE, Release);
+        cm.pairs.entry(peer).or_insert(slot.index);
+        Ok(())
+    }
+
+    fn welcome(
+        &self,
+        cm: &mut Cm,
+        slot: &PairSlot,
+        bytes: u64,
+        cqs: u8,
+        mut fds: Vec<OwnedFd>,
+    ) -> Result<(), Violation> {
+        if fds.len() < 2 || !segment_fits(bytes) {
+            return Err(Violation);
+        }
+        let channels = fds.split_off(2);
+        self.take_channels(slot, cqs, channels)?;
+        if sys::sealed_size(fds[0].as_raw_fd()).map_err(|_| Violation)? != bytes {
+            return Err(Violation);
+        }
+        self.attach(slot, &fds[0], bytes, &fds[1], true)?;
+        let control = &mut *slot.control.lock();
+        slot.state.store(LIVE, Release);
+        for waiting in std::mem::take(&mut control.waiting) {
+            let id = waiting.id;
+            if let Err(error) = self.request(slot, control, waiting) {
+                cm.failed(id, error);
+            }
+        }
+        Ok(())
+    }
+
+    fn attach(
+        &self,
+        slot: &PairSlot,
+        segment: &OwnedFd,
+        bytes: u64,
+        doorbell: &OwnedFd,
+        connecting: bool,
+    ) -> Result<(), Violation> {
+        if sys::sealed_size(doorbell.as_raw_fd()).map_err(|_| Violation)? < DOORBELL_BYTES as u64 {
+            return Err(Violation);
+        }
+        let mapping = slot.range.attach(segment.as_raw_fd(), bytes, doorbell.as_raw_fd()).map_err(|_| Violation)?;
+        slot.wire(bytes, connecting);
+        let control = &mut *slot.control.lock();
+        control.mapping = Some(mapping);
+        let config = &self.config;
+        control.buddy =
+            Some(Buddy::new(bytes / 2 - SLAB_OFFSET, config.mr_min_inc_bytes, config.mr_max_inc_bytes));
+        Ok(())
+    }
+
+    /// Keeps the peer's wake descriptors, one for each bit of `cqs`.
+    fn take_channels(&self, slot: &PairSlot, cqs: u8, fds: Vec<OwnedFd>) -> Result<(), Violation> {
+        if cqs == 0 && !fds.is_empty() || cqs.count_ones() as usize != fds.len() {
+            return Err(Violation);
+        }
+        let _guard = slot.wake_fds.lock();
+        for (cq, fd) in (0..CQS).filter(|cq| cqs >> cq & 1 != 0).zip(fds) {
+            if !sys::is_eventfd(fd.as_raw_fd()) || slot.wake[cq].load(Acquire) >= 0 {
+                return Err(Violation);
+            }
+            slot.wake[cq].store(sys::high(fd).into_raw_fd(), Release);
+        }
+        Ok(())
+    }
+
+    /// Sends a request for a queue pair over a live pair.
+    fn request(&self, slot: &PairSlot, control: &mut Control, w: Waiting) -> Result<(), CmError> {
+        let index = control.take_index().ok_or(CmError::Exhausted("queue pair"))?;
+        qp::reset(&slot.rx().qps[usize::from(index)], w.cq);
+        control.qps.insert(index, QpControl::new(Phase::Requested(w.id, w.cq)));
+        let Ok(first) = slot.alloc_region(control, index, w.region_len) else {
+            control.release_index(index);
+            return Err(CmError::Exhausted("region memory"));
+        };
+        let region = first.remote;
+        if let Some(qp) = control.qps.get_mut(&index) {
+            qp.first = Some(first);
+        }
+        self.send(slot, control, Message::Request { qp: index, region, private_data: w.private_data }, &[]);
+        Ok(())
+    }
+
+    fn requested(
+        &self,
+        cm: &mut Cm,
+        slot: &PairSlot,
+        index: u16,
+        region: RemoteRegion,
+        private_data: Vec<u8>,
+    ) -> Result<(), Violation> {
+        let control = &mut *slot.control.lock();
+        if !control.may_request(index) {
+            return Err(Violation);
+        }
+        let peer = control.peer.ok_or(Violation)?;
+        let id = cm.next_id();
+        let theirs = Some(region);
+        control.qps.insert(index, QpControl { theirs, ..QpControl::new(Phase::Incoming(id)) });
+        cm.incoming.insert(id, (slot.index, index));
+        cm.events.push_back(CmEvent::Request { id, peer, private_data });
+        Ok(())
+    }
+
+    fn accepted(&self, cm: &mut Cm, slot: &PairSlot, index: u16, remote: RemoteRegion) -> Result<(), Violation> {
+        let control = &mut *slot.control.lock();
+        let peer = control.peer.ok_or(Violation)?;
+        let qp = control.qps.get_mut(&index).ok_or(Violation)?;
+        let Phase::Requested(id, cq) = qp.phase else { return Err(Violation) };
+        let local = qp.first.take().ok_or(Violation)?;
+        qp.phase = Phase::Open;
+        let generation = slot.qp_or_new(index).open(&slot.wiring(index, cq));
+        // Whatever the peer announced before now was dropped for want of a queue pair.
+        self.announce_self(slot, index.into(), cq);
+        let qp = Self::qp_id(slot.index, index.into(), generation);
+        cm.events.push_back(CmEvent::Established { id, qp, peer, local, remote });
+        Ok(())
+    }
+
+    fn closed(&self, slot: &PairSlot, index: u16) -> Result<(), Violation> {
+        let control = &mut *slot.control.lock();
+        let qp = control.qps.get_mut(&index).ok_or(Violation)?;
+        if qp.phase != Phase::Open || std::mem::replace(&mut qp.closed_there, true) {
+            return Err(Violation);
+        }
+        if qp.closed_here {
+            control.release_index(index);
+            slot.trim(control, self.config.idle_bytes);
+        }
+        Ok(())
+    }
+
+    /// Sends now, or as soon as there is room. A peer that never reads is cut off.
+    fn send(&self, slot: &PairSlot, control: &mut Control, message: Message, fds: &[RawFd]) {
+        control.outgoing.push_back((message, fds.to_vec()));
+        self.flush(slot, control);
+        if control.outgoing.len() > MAX_OUTGOING {
+            // Its end is then seen by `pump`, which may take the locks it needs.
+            sys::shutdown(slot.sock.load(Acquire));
+        }
+    }
+
+    fn flush(&self, slot: &PairSlot, control: &mut Control) {
+        let sock = slot.sock.load(Acquire);
+        if sock < 0 {
+            return control.outgoing.clear();
+        }
+        while let Some((message, fds)) = control.outgoing.front() {
+            match sys::send(sock, &message.encode(), fds) {
+                Ok(()) => drop(control.outgoing.pop_front()),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => break,
+                // The peer is gone; the socket's end will tell.
+                Err(_) => control.outgoing.clear(),
+            }
+        }
+        let watch = !control.outgoing.is_empty();
+        if watch != control.watching_output {
+            control.watching_output = watch;
+            // Fails only if the socket just closed.
+            let _ = sys::epoll_set(self.epoll(), false, sock, slot.index.into(), watch);
+        }
+    }
+
+    /// Ends a pair: the peer died, left, or misbehaved. What it had placed stays readable.
+    fn kill(&self, cm: &mut Cm, slot: &PairSlot) {
+        let control = &mut *slot.control.lock();
+        let was_live = slot.state.load(Acquire) == LIVE;
+        slot.close_fds(self.epoll());
+        slot.state.store(if was_live { DEAD } else { FREE }, Release);
+        cm.strangers.retain(|&p| p != slot.index);
+        cm.pairs.retain(|_, p| *p != slot.index);
+        cm.incoming.retain(|_, (p, _)| *p != slot.index);
+        for waiting in control.waiting.drain(..) {
+            cm.events.push_back(CmEvent::Failed { id: waiting.id, error: CmError::Unreachable });
+        }
+        control.outgoing.clear();
+        let indices: Vec<u16> = control.qps.keys().copied().collect();
+        for index in indices {
+            let Some(qp) = control.qps.get_mut(&index) else { continue };
+            match qp.phase {
+                Phase::Requested(id, _) => {
+                    cm.failed(id, CmError::Unreachable);
+                    control.release_index(index);
+                }
+                Phase::Incoming(_) => control.release_index(index),
+                Phase::Open if qp.closed_here => control.release_index(index),
+                Phase::Open => {
+                    qp.closed_there = true;
+                    if let Some(local) = slot.qp(index.into()) {
+                        self.bring_down(slot, index.into(), local);
+                    }
+                }
+            }
+        }
+        retire(slot, control);
+    }
+}
+
+/// Frees the slot of a dead pair once no queue pair of ours is left.
+fn retire(slot: &PairSlot, control: &mut Control) {
+    let state = slot.state.load(Acquire);
+    if matches!(state, DEAD | FREE) && control.qps.is_empty() {
+        slot.state.store(FREE, Release);
+        // Regions may still hold the mapping; the range is busy until they let go.
+        control.mapping = None;
+        control.buddy = None;
+    }
+}
+
+fn segment_fits(bytes: u64) -> bool {
+    bytes.is_power_of_two() && (MIN_SEGMENT_BYTES..=crate::config::MAX_SEGMENT_BYTES).contains(&bytes)
+}

@@ -1,0 +1,560 @@
+//! [`ShmDevice`]: the data path and the queues. Connecting is in `cm`, regions are in `region`.
+//!
+//! No lock on the way of `post_send`, `poll_qp`, `pending`: pair slots and queue pairs are permanent, identifiers
+//! carry a generation.
+
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{fence, AtomicI32, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use netacc_device::{
+    Armed, Capabilities, CompletionQueueId, Device, DeviceError, Directory, DirectoryError, FourTuple, PeerAddress,
+    PostError, QueuePairId, Region, RemoteRegion, Wait, WorkCompletion, WorkRequest,
+};
+use parking_lot::Mutex;
+
+use crate::cm::{Cm, KICK, LISTENER};
+use crate::config::ShmConfig;
+use crate::doorbell::OwnDoorbell;
+use crate::layout::{CQS, QPS, RING};
+use crate::pair::{full_barrier_after_rmw, PairSlot, PAIRS};
+use crate::qp::{QpLocal, DOWN, MAX_INLINE, MAX_MESSAGE, SEND_RING};
+use crate::rendezvous::{self, Rendezvous};
+use crate::sys;
+use crate::tuple;
+
+const INDEX_BITS: u32 = QPS.trailing_zeros();
+const PAIR_BITS: u32 = PAIRS.trailing_zeros();
+const GENERATION_MASK: u32 = (1 << (32 - INDEX_BITS - PAIR_BITS)) - 1;
+
+/// With more pairs than this, `pending` looks at the warm ones first and at all of them every [`FULL_SCAN`] calls.
+const SCAN_ALL: usize = 8;
+const FULL_SCAN: u32 = 32;
+
+/// A completion queue: its channel, and where `pending` goes on.
+struct CompletionQueue {
+    /// The channel, or -1.
+    fd: AtomicI32,
+    /// Pair at which the next scan begins, and queue pair index within it.
+    next_pair: AtomicU32,
+    next_qp: AtomicU32,
+    calls: AtomicU32,
+    /// Pairs that had something lately.
+    warm: [AtomicU64; PAIRS / 64],
+}
+
+/// A software RNIC between the processes of one host. One object is [`Device`], [`Directory`] and
+/// [`ConnectionManager`](netacc_device::ConnectionManager).
+pub struct ShmDevice {
+    capabilities: Capabilities,
+    pub(crate) config: ShmConfig,
+    /// Who opened it. A forked child must not release what is its parent's.
+    pid: u32,
+    pub(crate) rendezvous: Rendezvous,
+    pairs: Box<[OnceLock<Box<PairSlot>>]>,
+    /// Slots made so far; they are filled from 0.
+    pair_count: AtomicU32,
+    cqs: [CompletionQueue; CQS],
+    pub(crate) cq_count: AtomicU32,
+    doorbell: OwnDoorbell,
+    /// Listener, epoll, kick and doorbell page. Atomics for a forked child, which must not lock.
+    own_fds: [AtomicI32; 4],
+    pub(crate) cm: Mutex<Cm>,
+}
+
+const FD_LISTENER: usize = 0;
+const FD_EPOLL: usize = 1;
+const FD_KICK: usize = 2;
+const FD_DOORBELL: usize = 3;
+
+impl ShmDevice {
+    /// Opens the device: joins the rendezvous of this user (or group) and listens.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unavailable`] if the rendezvous cannot be trusted or reached, [`DeviceError::Os`] otherwise.
+    pub fn open(config: ShmConfig) -> Result<Arc<ShmDevice>, DeviceError> {
+        let os = |operation| move |source| DeviceError::Os { operation, source };
+        let (doorbell, doorbell_fd) = OwnDoorbell::new().map_err(os("memfd_create"))?;
+        let epoll = sys::epoll().map_err(os("epoll_create1"))?;
+        let kick = sys::eventfd().map_err(os("eventfd"))?;
+        let (rendezvous, listener) = Rendezvous::join(&config)?;
+        sys::epoll_set(epoll.as_raw_fd(), true, listener.as_raw_fd(), LISTENER, false).map_err(os("epoll_ctl"))?;
+        sys::epoll_set(epoll.as_raw_fd(), true, kick.as_raw_fd(), KICK, false).map_err(os("epoll_ctl"))?;
+        let keep = |fd: OwnedFd| AtomicI32::new(fd.into_raw_fd());
+        Ok(Arc::new(ShmDevice {
+            capabilities: CAPABILITIES,
+            config,
+            pid: sys::pid(),
+            rendezvous,
+            pairs: (0..PAIRS).map(|_| OnceLock::new()).collect(),
+            pair_count: AtomicU32::new(0),
+            cqs: std::array::from_fn(|_| CompletionQueue {
+                fd: AtomicI32::new(-1),
+                next_pair: AtomicU32::new(0),
+                next_qp: AtomicU32::new(0),
+                calls: AtomicU32::new(0),
+                warm: [const { AtomicU64::new(0) }; PAIRS / 64],
+            }),
+            cq_count: AtomicU32::new(0),
+            doorbell,
+            own_fds: [keep(listener), keep(epoll), keep(kick), keep(doorbell_fd)],
+            cm: Mutex::new(Cm::default()),
+        }))
+    }
+
+    /// Removes what crashed processes left in the rendezvous that `config` means, and the rendezvous itself if
+    /// nobody uses it. Returns how many entries were freed.
+    pub fn sweep(config: &ShmConfig) -> usize {
+        rendezvous::directory(config).map_or(0, |path| rendezvous::sweep(&path, config.group))
+    }
+
+    /// Every descriptor the device holds. For a forked child that closes them itself.
+    pub fn fds(&self) -> Vec<RawFd> {
+        self.all_fds().map(|fd| fd.load(Acquire)).filter(|&fd| fd >= 0).collect()
+    }
+
+    /// In a forked child: closes the descriptors and lets go of the memory, without a word to peers or parent. Takes
+    /// no lock. The device must not be used afterwards; stray accesses find zeros. The child opens one of its own.
+    pub fn forget_after_fork(&self) {
+        for fd in self.all_fds() {
+            let fd = fd.swap(-1, AcqRel);
+            if fd >= 0 {
+                sys::close(fd);
+            }
+        }
+        self.pair_slots().for_each(|p| p.range.forget());
+    }
+
+    fn all_fds(&self) -> impl Iterator<Item = &AtomicI32> {
+        let pairs = self.pair_slots().flat_map(|p| p.wake.iter().chain([&p.sock]));
+        self.own_fds.iter().chain(self.cqs.iter().map(|c| &c.fd)).chain(pairs)
+    }
+
+    pub(crate) fn listener(&self) -> RawFd {
+        self.own_fds[FD_LISTENER].load(Relaxed)
+    }
+
+    pub(crate) fn epoll(&self) -> RawFd {
+        self.own_fds[FD_EPOLL].load(Relaxed)
+    }
+
+    pub(crate) fn kick(&self) -> RawFd {
+        self.own_fds[FD_KICK].load(Relaxed)
+    }
+
+    pub(crate) fn doorbell_fd(&self) -> RawFd {
+        self.own_fds[FD_DOORBELL].load(Relaxed)
+    }
+
+    /// The slots made so far.
+    pub(crate) fn pair_slots(&self) -> impl Iterator<Item = &PairSlot> {
+        let count = self.pair_count.load(Acquire) as usize;
+        self.pairs[..count].iter().filter_map(|p| p.get().map(|p| &**p))
+    }
+
+    #[inline]
+    pub(crate) fn pair(&self, index: usize) -> Option<&PairSlot> {
+        self.pairs.get(index)?.get().map(|p| &**p)
+    }
+
+    /// Adds a slot. Under the connection manager's lock.
+    pub(crate) fn push_pair(&self, make: impl FnOnce(u32) -> std::io::Result<PairSlot>) -> std::io::Result<&PairSlot> {
+        let index = self.pair_count.load(Acquire);
+        let Some(place) = self.pairs.get(index as usize) else { return Err(std::io::ErrorKind::QuotaExceeded.into()) };
+        let slot = Box::new(make(index)?);
+        let slot = place.get_or_init(|| slot);
+        self.pair_count.store(index + 1, Release);
+        Ok(slot)
+    }
+
+    #[inline]
+    pub(crate) fn qp_id(pair: u32, index: usize, generation: u32) -> QueuePairId {
+        QueuePairId((generation & GENERATION_MASK) << (INDEX_BITS + PAIR_BITS) | pair << INDEX_BITS | index as u32)
+    }
+
+    /// The pair, the index within it, and the queue pair, if `qp` is one that lives.
+    #[inline]
+    pub(crate) fn qp(&self, qp: QueuePairId) -> Option<(&PairSlot, usize, &QpLocal)> {
+        let index = qp.0 as usize % QPS;
+        let pair = self.pair((qp.0 >> INDEX_BITS) as usize % PAIRS)?;
+        let local = pair.qp(index)?;
+        let generation = local.generation()?;
+        (generation & GENERATION_MASK == qp.0 >> (INDEX_BITS + PAIR_BITS)).then_some((pair, index, local))
+    }
+
+    /// The channel of a completion queue that exists.
+    pub(crate) fn channel(&self, cq: usize) -> Option<RawFd> {
+        let fd = self.cqs.get(cq)?.fd.load(Acquire);
+        (fd >= 0).then_some(fd)
+    }
+
+    /// Tells the peer that `index` has something.
+    #[inline]
+    pub(crate) fn announce_peer(&self, pair: &PairSlot, index: usize, local: &QpLocal) {
+        if let Some(cq) = pair.announce_peer(index, local.tx()) {
+            self.ring_peer(pair, cq);
+        }
+    }
+
+    #[cold]
+    fn ring_peer(&self, pair: &PairSlot, cq: usize) {
+        // The descriptor of a young completion queue is in our socket already: its owner sent it before it could
+        // arm. Another thread may just be taking it out. Bounded: a lying peer costs itself its wake-ups.
+        for _ in 0..1000 {
+            if pair.ring(cq) || !pair.is_active() {
+                return;
+            }
+            self.progress_unasked();
+            std::thread::yield_now();
+        }
+    }
+
+    /// Tells our own pollers that `index` has something.
+    pub(crate) fn announce_self(&self, pair: &PairSlot, index: usize, cq: u32) {
+        let cq = cq as usize;
+        if pair.announce_self(index, cq) && self.doorbell.armed(cq).load(SeqCst) != 0 {
+            if let Some(fd) = self.channel(cq) {
+                sys::ring(fd);
+            }
+        }
+    }
+
+    /// Puts a queue pair into the error state on this side. Idempotent.
+    pub(crate) fn bring_down(&self, pair: &PairSlot, index: usize, local: &QpLocal) {
+        if local.down.swap(DOWN, AcqRel) == 0 {
+            local.kick();
+            self.announce_self(pair, index, local.cq.load(Relaxed));
+        }
+    }
+
+    /// Takes queue pairs of one pair into `out[n..]`; returns the new `n`.
+    #[inline]
+    fn scan(&self, pair: &PairSlot, cq: usize, out: &mut [QueuePairId], mut n: usize) -> usize {
+        let bitmap = &pair.rx().bitmaps[cq];
+        if bitmap.summary.load(Relaxed) == 0 {
+            return n;
+        }
+        let queue = &self.cqs[cq];
+        let turn = queue.next_qp.load(Relaxed);
+        let first_word = turn / 64 % 64;
+        let mut summary = bitmap.summary.swap(0, SeqCst).rotate_right(first_word);
+        while summary != 0 && n < out.len() {
+            let position = summary.trailing_zeros();
+            let w = (position + first_word) % 64;
+            let word = &bitmap.words[w as usize];
+            let all = word.load(SeqCst);
+            let mut take = all;
+            if all.count_ones() as usize > out.len() - n {
+                take = some_bits(all, if w == first_word { turn % 64 } else { 0 }, out.len() - n);
+            }
+            let before = word.fetch_and(!take, SeqCst);
+            if before & !take == 0 {
+                summary &= summary - 1;
+            }
+            let mut taken = before & take;
+            while taken != 0 {
+                let bit = taken.trailing_zeros();
+                taken &= taken - 1;
+                let index = (w * 64 + bit) as usize;
+                if self.reportable(pair, index, cq, out, n) {
+                    n += 1;
+                }
+            }
+            queue.next_qp.store(w * 64 + (64 - take.leading_zeros()), Relaxed);
+            if before & !take != 0 && n < out.len() {
+                // A bit was set after `all` was loaded: it keeps its summary bit for the next call.
+                break;
+            }
+        }
+        if summary != 0 {
+            bitmap.summary.fetch_or(summary.rotate_left(first_word), SeqCst);
+        }
+        full_barrier_after_rmw();
+        let (warm, bit) = (&queue.warm[pair.index as usize / 64], 1 << (pair.index % 64));
+        if warm.load(Relaxed) & bit == 0 {
+            warm.fetch_or(bit, Relaxed);
+        }
+        n
+    }
+
+    #[inline]
+    fn reportable(&self, pair: &PairSlot, index: usize, cq: usize, out: &mut [QueuePairId], n: usize) -> bool {
+        // Bits of queue pairs that are gone are dropped.
+        let Some(local) = pair.qp(index) else { return false };
+        let Some(generation) = local.generation() else { return false };
+        let bound = local.cq.load(Relaxed);
+        if bound as usize != cq {
+            // Moved meanwhile.
+            self.announce_self(pair, index, bound);
+            return false;
+        }
+        out[n] = Self::qp_id(pair.index, index, generation);
+        true
+    }
+
+    /// `pending` when there are many pairs.
+    fn pending_many(&self, cq: usize, count: usize, out: &mut [QueuePairId]) -> usize {
+        let queue = &self.cqs[cq];
+        let calls = queue.calls.load(Relaxed);
+        queue.calls.store(calls.wrapping_add(1), Relaxed);
+        let full = calls.is_multiple_of(FULL_SCAN);
+        let first = queue.next_pair.load(Relaxed) as usize % count;
+        let mut n = 0;
+        for i in 0..count {
+            let index = (first + i) % count;
+            let warm = &queue.warm[index / 64];
+            if !full && warm.load(Relaxed) >> (index % 64) & 1 == 0 {
+                continue;
+            }
+            let Some(pair) = self.pair(index).filter(|p| p.is_active()) else { continue };
+            let before = n;
+            n = self.scan(pair, cq, out, n);
+            if full && n == before {
+                warm.fetch_and(!(1 << (index % 64)), Relaxed);
+            }
+            if n == out.len() {
+                queue.next_pair.store(index as u32, Relaxed);
+                return n;
+            }
+        }
+        n
+    }
+}
+
+/// `room` of the set bits of `all`, from `first` upwards and then from 0.
+fn some_bits(all: u64, first: u32, room: usize) -> u64 {
+    let (high, mut take) = (all >> first << first, 0u64);
+    for mut bits in [high, all & !high] {
+        while bits != 0 && (take.count_ones() as usize) < room {
+            take |= bits & bits.wrapping_neg();
+            bits &= bits - 1;
+        }
+    }
+    take
+}
+
+/// What shared memory can do.
+const CAPABILITIES: Capabilities = Capabilities {
+    write_with_imm: true,
+    max_inline: MAX_INLINE,
+    max_send_sge: 1,
+    max_recv_sge: 0,
+    max_send_wr: SEND_RING,
+    max_recv_wr: RING,
+    max_message: MAX_MESSAGE,
+    max_cq: CQS as u32,
+    peer_memory: true,
+    placement_is_delivery: true,
+    cheap_writes: true,
+    qp_wait: true,
+    rebind: true,
+};
+
+impl Device for ShmDevice {
+    fn name(&self) -> &str {
+        "shm"
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn create_cq(&self) -> Result<CompletionQueueId, DeviceError> {
+        let mut cm = self.cm.lock();
+        let cq = self.cq_count.load(Acquire);
+        let queue = self.cqs.get(cq as usize).ok_or(DeviceError::Exhausted { what: "completion queue" })?;
+        let fd = sys::eventfd().map_err(|source| DeviceError::Os { operation: "eventfd", source })?;
+        queue.fd.store(fd.into_raw_fd(), Release);
+        self.cq_count.store(cq + 1, Release);
+        self.share_channel(&mut cm, cq as u8);
+        Ok(CompletionQueueId(cq))
+    }
+
+    #[inline]
+    fn pending(&self, cq: CompletionQueueId, out: &mut [QueuePairId]) -> usize {
+        let cq = cq.0 as usize;
+        if cq >= CQS || out.is_empty() {
+            return 0;
+        }
+        let count = self.pair_count.load(Acquire) as usize;
+        if count > SCAN_ALL {
+            return self.pending_many(cq, count, out);
+        }
+        let queue = &self.cqs[cq];
+        let first = queue.next_pair.load(Relaxed) as usize;
+        let mut n = 0;
+        for i in 0..count {
+            let index = if first + i < count { first + i } else { (first + i) % count };
+            let Some(pair) = self.pair(index).filter(|p| p.is_active()) else { continue };
+            n = self.scan(pair, cq, out, n);
+            if n == out.len() {
+                queue.next_pair.store(index as u32, Relaxed);
+                break;
+            }
+        }
+        n
+    }
+
+    #[inline]
+    fn poll_qp(&self, qp: QueuePairId, out: &mut [WorkCompletion]) -> usize {
+        self.qp(qp).map_or(0, |(_, _, local)| local.poll(qp, out))
+    }
+
+    fn qp_sequence(&self, qp: QueuePairId) -> u32 {
+        self.qp(qp).map_or(0, |(_, _, local)| local.sequence())
+    }
+
+    fn wait_qp(&self, qp: QueuePairId, seen: u32, timeout: Option<Duration>) -> Wait {
+        let Some((_, _, local)) = self.qp(qp) else { return Wait::Woken };
+        let Some(value) = local.prepare_sleep(seen) else { return Wait::Woken };
+        match sys::futex_wait(local.futex(), value, timeout) {
+            Err(libc::ETIMEDOUT) => Wait::TimedOut,
+            // The kernel restarts the call itself after handlers with SA_RESTART.
+            Err(libc::EINTR) => Wait::Interrupted,
+            _ => Wait::Woken,
+        }
+    }
+
+    fn wake_qp(&self, qp: QueuePairId) {
+        if let Some((_, _, local)) = self.qp(qp) {
+            local.kick();
+        }
+    }
+
+    fn arm(&self, cq: CompletionQueueId) -> Armed {
+        let index = cq.0 as usize;
+        if index >= CQS {
+            return Armed::Pending;
+        }
+        self.doorbell.armed(index).store(1, SeqCst);
+        fence(SeqCst);
+        let pending =
+            self.pair_slots().any(|p| p.is_active() && p.rx().bitmaps[index].summary.load(SeqCst) != 0);
+        if pending {
+            // The next call of `pending` looks everywhere.
+            self.cqs[index].calls.store(0, Relaxed);
+            return Armed::Pending;
+        }
+        Armed::Sleep
+    }
+
+    fn disarm(&self, cq: CompletionQueueId) {
+        let index = cq.0 as usize;
+        if let Some(fd) = self.channel(index) {
+            self.doorbell.armed(index).store(0, SeqCst);
+            sys::drain(fd);
+        }
+    }
+
+    fn channel_fd(&self, cq: CompletionQueueId) -> Option<RawFd> {
+        self.channel(cq.0 as usize)
+    }
+
+    fn rebind(&self, qp: QueuePairId, cq: CompletionQueueId) -> Result<(), DeviceError> {
+        self.channel(cq.0 as usize).ok_or(DeviceError::Unknown { what: "completion queue" })?;
+        let (_, _, local) = self.qp(qp).ok_or(DeviceError::Unknown { what: "queue pair" })?;
+        local.rebind(cq.0);
+        Ok(())
+    }
+
+    fn alloc_region(&self, qp: QueuePairId, len: usize) -> Result<Region, DeviceError> {
+        let (pair, index, _) = self.qp(qp).ok_or(DeviceError::Unknown { what: "queue pair" })?;
+        pair.alloc_region(&mut pair.control.lock(), index as u16, len)
+    }
+
+    fn free_region(&self, qp: QueuePairId, region: Region) {
+        if let Some((pair, index, local)) = self.qp(qp) {
+            pair.free_region(index as u16, local, region, self.config.idle_bytes);
+        }
+    }
+
+    fn window(&self, qp: QueuePairId, remote: RemoteRegion) -> Result<Region, DeviceError> {
+        let (pair, index, local) = self.qp(qp).ok_or(DeviceError::Unknown { what: "queue pair" })?;
+        pair.window(index, local, remote)
+    }
+
+    fn post_recv(&self, qp: QueuePairId, count: u32) -> Result<(), PostError> {
+        self.qp(qp).ok_or(PostError::Dead)?.2.post_recv(count)
+    }
+
+    #[inline]
+    fn post_send(&self, qp: QueuePairId, wrs: &[WorkRequest<'_>]) -> Result<usize, PostError> {
+        let (pair, index, local) = self.qp(qp).ok_or(PostError::Dead)?;
+        match local.post_send(index, wrs) {
+            Ok(posted) => {
+                if posted.announce_peer {
+                    self.announce_peer(pair, index, local);
+                }
+                if posted.announce_self {
+                    local.wake_local();
+                    self.announce_self(pair, index, local.cq.load(Relaxed));
+                }
+                Ok(posted.accepted)
+            }
+            Err(PostError::Dead) => {
+                // Closed by the peer, or it wrote nonsense where we read.
+                self.bring_down(pair, index, local);
+                Err(PostError::Dead)
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    fn fail_qp(&self, qp: QueuePairId) {
+        if let Some((pair, index, local)) = self.qp(qp) {
+            self.bring_down(pair, index, local);
+            local.tx().close.closed.store(1, SeqCst);
+            self.announce_peer(pair, index, local);
+        }
+    }
+
+    fn destroy_qp(&self, qp: QueuePairId) {
+        if let Some((pair, index, local)) = self.qp(qp) {
+            self.destroy(pair, index as u16, local);
+        }
+    }
+}
+
+impl Directory for ShmDevice {
+    fn publish(&self, t: &FourTuple, stream: u32) -> Result<(), DirectoryError> {
+        if !tuple::same_host(t) {
+            return Err(DirectoryError::NotServed);
+        }
+        let r = &self.rendezvous;
+        if r.table.publish(tuple::key(t), r.slot, r.generation, stream) {
+            Ok(())
+        } else {
+            Err(DirectoryError::Full)
+        }
+    }
+
+    fn withdraw(&self, t: &FourTuple, stream: u32) {
+        let r = &self.rendezvous;
+        r.table.withdraw(tuple::key(t), r.slot, r.generation, stream);
+    }
+
+    fn lookup(&self, t: &FourTuple) -> Option<(PeerAddress, u32)> {
+        let (process, stream) = self.rendezvous.table.lookup(tuple::key(&t.reversed()))?;
+        Some((rendezvous::address(&process), stream))
+    }
+}
+
+impl Drop for ShmDevice {
+    fn drop(&mut self) {
+        if sys::pid() != self.pid {
+            self.forget_after_fork();
+            return;
+        }
+        self.rendezvous.leave();
+        for pair in self.pair_slots() {
+            pair.close_fds(self.epoll());
+        }
+        for fd in self.all_fds() {
+            let fd = fd.swap(-1, AcqRel);
+            if fd >= 0 {
+                sys::close(fd);
+            }
+        }
+    }
+}

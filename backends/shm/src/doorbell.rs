@@ -1,0 +1,32 @@
+//! Our own doorbell page: one flag for each completion queue, which peers read before they write a descriptor.
+
+#![expect(unsafe_code, reason = "a view of the shared page as atomics")]
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::AtomicU32;
+
+use crate::layout::{Doorbell, DOORBELL_BYTES};
+use crate::map::FileMap;
+use crate::sys;
+
+/// The writable side of the page.
+pub(crate) struct OwnDoorbell(FileMap);
+
+impl OwnDoorbell {
+    /// A fresh page, and the descriptor from which peers can map it for reading only.
+    pub(crate) fn new() -> io::Result<(OwnDoorbell, OwnedFd)> {
+        let fd = sys::high(sys::memfd(c"netacc-doorbell", DOORBELL_BYTES as u64)?);
+        let map = FileMap::new(fd.as_raw_fd(), DOORBELL_BYTES)?;
+        sys::seal(fd.as_raw_fd(), true)?;
+        Ok((OwnDoorbell(map), fd))
+    }
+
+    /// Non-zero while somebody sleeps on the channel of `cq`.
+    #[inline]
+    pub(crate) fn armed(&self, cq: usize) -> &AtomicU32 {
+        // SAFETY: `Doorbell` is atomics only and exactly one page.
+        let page: &Doorbell = unsafe { self.0.view() };
+        &page.armed[cq].0
+    }
+}

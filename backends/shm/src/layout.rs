@@ -1,0 +1,115 @@
+//! The shape of a pair's segment. Only atomics: both processes write here at any time, and one of them may lie.
+//!
+//! A segment has two halves of equal size. Half 0 is where the connecting side *receives*, half 1 where the accepting
+//! side does. A half holds control structures ([`Half`]) and then memory for regions, which its receiver allocates.
+//!
+//! Who writes what (R: the half's receiver, S: its sender):
+//!
+//! | word | writer | meaning |
+//! | --- | --- | --- |
+//! | `Cqe` | S | one message; valid for consumer index `c` while `tag == c + 1` |
+//! | `RxLine::posted` | R | receives ever posted; S may produce while `produced != posted` |
+//! | `RxLine::wake` | R, S clears `SLEEPER` | completion queue to report to, and whether a thread sleeps in a futex |
+//! | `RxLine::futex` | both, only increments | what sleepers sleep on |
+//! | `CloseLine::closed` | S, once | no more messages after those in the ring |
+//! | `CqBitmap` | S sets, R clears (R may set too) | queue pairs with something to poll |
+//! | `KeyEntry` | R | regions that S may write |
+//!
+//! Invariant: `posted - consumed <= RING`, kept by R, so a sender that respects `posted` never overruns the ring
+//! and needs no consumer index. A sender checks `posted - produced <= RING` before believing it.
+//!
+//! The hot words of different writers are on different cache lines. In a ping-pong the line of the CQE, the payload
+//! and the bitmap move between the cores; the line of `posted` moves once for every `post_recv`.
+
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+/// Queue pairs of one pair of processes. Indices are even for those that side 0 asked for, odd for side 1's.
+pub(crate) const QPS: usize = 4096;
+/// Entries of a completion ring, and so the receives that may be posted. A power of two.
+pub(crate) const RING: u32 = 128;
+/// Completion queues of a device.
+pub(crate) const CQS: usize = 8;
+/// Regions per half.
+pub(crate) const KEYS: usize = 16384;
+/// Where region memory begins in a half.
+pub(crate) const SLAB_OFFSET: u64 = 16 << 20;
+
+/// One message in a completion ring.
+#[repr(C)]
+pub(crate) struct Cqe {
+    /// Immediate in the low half, length in the high half.
+    pub data: AtomicU64,
+    /// Consumer index + 1 in the low half. Stored last, with release.
+    pub tag: AtomicU64,
+}
+
+/// What the receiver tells the sender, on one line.
+#[repr(C, align(64))]
+pub(crate) struct RxLine {
+    pub posted: AtomicU32,
+    pub wake: AtomicU32,
+    pub futex: AtomicU32,
+}
+
+/// In `RxLine::wake`: a thread of the receiver sleeps on `futex`. The low byte is the completion queue.
+pub(crate) const SLEEPER: u32 = 1 << 8;
+/// In `RxLine::wake`: the completion queue.
+pub(crate) const CQ_MASK: u32 = 0xff;
+
+/// Written once, so it can be looked at on every empty poll without moving between cores.
+#[repr(C, align(64))]
+pub(crate) struct CloseLine {
+    pub closed: AtomicU32,
+}
+
+/// The shared part of one direction of a queue pair.
+#[repr(C, align(64))]
+pub(crate) struct QpShared {
+    pub rx: RxLine,
+    pub close: CloseLine,
+    pub ring: [Cqe; RING as usize],
+}
+
+/// Which queue pairs have something for one completion queue. `summary` has one bit for every word that may be
+/// non-zero. It shares its line with the words of the first 448 queue pairs.
+#[repr(C, align(64))]
+pub(crate) struct CqBitmap {
+    pub summary: AtomicU64,
+    pub words: [AtomicU64; QPS / 64],
+}
+
+/// A region that the sender may write.
+#[repr(C)]
+pub(crate) struct KeyEntry {
+    /// The whole key in the high half, the length in the low half; 0 when free.
+    pub key_len: AtomicU64,
+    /// Queue pair index in the top 16 bits, offset within the half below.
+    pub qp_base: AtomicU64,
+}
+
+/// The control structures of a half.
+#[repr(C, align(4096))]
+pub(crate) struct Half {
+    pub bitmaps: [CqBitmap; CQS],
+    pub keys: [KeyEntry; KEYS],
+    pub qps: [QpShared; QPS],
+}
+
+const _: () = assert!(std::mem::size_of::<Half>() as u64 <= SLAB_OFFSET);
+const _: () = assert!(std::mem::size_of::<QpShared>() == 128 + 16 * RING as usize);
+const _: () = assert!(QPS / 64 <= 64, "one summary word covers all bitmap words");
+
+/// One flag on a line of its own.
+#[repr(C, align(64))]
+pub(crate) struct Flag(pub AtomicU32);
+
+/// A process's doorbell page: `armed[cq]` is non-zero while somebody sleeps on that queue's channel. The owner
+/// writes it; peers map it read-only.
+#[repr(C, align(4096))]
+pub(crate) struct Doorbell {
+    pub armed: [Flag; CQS],
+}
+
+/// Bytes of the doorbell page.
+pub(crate) const DOORBELL_BYTES: usize = 4096;
+const _: () = assert!(std::mem::size_of::<Doorbell>() == DOORBELL_BYTES);

@@ -1,0 +1,436 @@
+//! System calls, each behind a safe function. No policy.
+//!
+//! Every descriptor this crate keeps is close-on-exec and numbered high ([`high`]), because programs expect
+//! `open()` and `socket()` to return the lowest free number.
+
+#![expect(unsafe_code, reason = "this is the crate's system-call module")]
+
+use std::io;
+use std::mem::{size_of, zeroed};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::path::Path;
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+use crate::wire::MAX_PACKET;
+
+/// Descriptors in one packet: segment, doorbell, and a wake descriptor for each completion queue.
+pub(crate) const MAX_PACKET_FDS: usize = 2 + crate::layout::CQS;
+
+fn check(rc: libc::c_int) -> io::Result<libc::c_int> {
+    if rc < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(rc)
+    }
+}
+
+fn owned(rc: libc::c_int) -> io::Result<OwnedFd> {
+    let fd = check(rc)?;
+    // SAFETY: the kernel just returned this descriptor to us; nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Moves a descriptor to a high number. Where there is no room up there it stays where it is.
+pub(crate) fn high(fd: OwnedFd) -> OwnedFd {
+    // SAFETY: plain output structure.
+    let mut limit: libc::rlimit = unsafe { zeroed() };
+    // SAFETY: valid pointer.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } != 0 {
+        return fd;
+    }
+    // The kernel's table grows to the highest number in use and fork copies it: 16384 bounds both, and few programs
+    // hold as many. Arbitrary.
+    let soft = limit.rlim_cur.min(16384) as libc::c_int;
+    for base in [(soft - 512).max(soft / 2), soft / 2, soft / 4] {
+        // SAFETY: a valid descriptor.
+        if let Ok(moved) = owned(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, base) }) {
+            return moved;
+        }
+    }
+    fd
+}
+
+/// This process, as the rendezvous knows it.
+pub(crate) fn pid() -> u32 {
+    std::process::id()
+}
+
+/// Effective user.
+pub(crate) fn euid() -> u32 {
+    // SAFETY: cannot fail, touches no memory.
+    unsafe { libc::geteuid() }
+}
+
+/// Whether two descriptors' worth of seals hold: the file cannot shrink, so touching its mapping cannot fault.
+pub(crate) fn sealed_size(fd: RawFd) -> io::Result<u64> {
+    // SAFETY: plain query of a descriptor.
+    let seals = check(unsafe { libc::fcntl(fd, libc::F_GET_SEALS) })?;
+    if seals & libc::F_SEAL_SHRINK == 0 {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    Ok(fstat(fd)?.st_size as u64)
+}
+
+pub(crate) fn fstat(fd: RawFd) -> io::Result<libc::stat> {
+    // SAFETY: plain output structure.
+    let mut st: libc::stat = unsafe { zeroed() };
+    // SAFETY: valid pointer.
+    check(unsafe { libc::fstat(fd, &mut st) })?;
+    Ok(st)
+}
+
+/// An anonymous file of `bytes`, sparse, that can be sealed.
+pub(crate) fn memfd(name: &std::ffi::CStr, bytes: u64) -> io::Result<OwnedFd> {
+    // SAFETY: valid C string.
+    let fd = owned(unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) })?;
+    // SAFETY: valid descriptor.
+    check(unsafe { libc::ftruncate(fd.as_raw_fd(), bytes as libc::off_t) })?;
+    Ok(fd)
+}
+
+/// Fixes the size for good; with `read_only`, also refuses writable mappings from now on.
+pub(crate) fn seal(fd: RawFd, read_only: bool) -> io::Result<()> {
+    let mut seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+    if read_only {
+        seals |= libc::F_SEAL_FUTURE_WRITE;
+    }
+    // SAFETY: valid descriptor.
+    check(unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, seals) }).map(drop)
+}
+
+pub(crate) fn eventfd() -> io::Result<OwnedFd> {
+    // SAFETY: no memory involved.
+    owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }).map(high)
+}
+
+/// Whether a received descriptor is an eventfd: writing to anything else could block or do harm.
+pub(crate) fn is_eventfd(fd: RawFd) -> bool {
+    std::fs::read_link(format!("/proc/self/fd/{fd}")).is_ok_and(|p| p.as_os_str() == "anon_inode:[eventfd]")
+}
+
+/// Adds one to an eventfd.
+pub(crate) fn ring(fd: RawFd) {
+    let one = 1u64.to_ne_bytes();
+    // SAFETY: eight readable bytes. A failure means that the counter is full: the reader is awake anyway.
+    unsafe { libc::write(fd, one.as_ptr().cast(), 8) };
+}
+
+/// Sets an eventfd back to zero.
+pub(crate) fn drain(fd: RawFd) {
+    let mut word = [0u8; 8];
+    // SAFETY: eight writable bytes.
+    unsafe { libc::read(fd, word.as_mut_ptr().cast(), 8) };
+}
+
+/// Sleeps while `*word == seen`. `Err` carries the errno.
+pub(crate) fn futex_wait(word: &AtomicU32, seen: u32, timeout: Option<Duration>) -> Result<(), i32> {
+    let ts = timeout.map(|t| libc::timespec {
+        tv_sec: t.as_secs().min(i64::MAX as u64) as libc::time_t,
+        tv_nsec: t.subsec_nanos() as libc::c_long,
+    });
+    let ts = ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: the word outlives the call; the kernel only compares it. Not private: the waker is another process.
+    let rc = unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, seen, ts) };
+    if rc < 0 {
+        Err(io::Error::last_os_error().raw_os_error().unwrap_or(0))
+    } else {
+        Ok(())
+    }
+}
+
+/// Wakes everybody who sleeps on `word`.
+pub(crate) fn futex_wake(word: &AtomicU32) {
+    // SAFETY: the address is only used as a key.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
+}
+
+/// An epoll instance.
+pub(crate) fn epoll() -> io::Result<OwnedFd> {
+    // SAFETY: no memory involved.
+    owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }).map(high)
+}
+
+/// Adds (`add`) or changes what `fd` is watched for. It is always watched for input.
+pub(crate) fn epoll_set(ep: RawFd, add: bool, fd: RawFd, tag: u64, output: bool) -> io::Result<()> {
+    let events = libc::EPOLLIN | if output { libc::EPOLLOUT } else { 0 };
+    let mut ev = libc::epoll_event { events: events as u32, u64: tag };
+    let op = if add { libc::EPOLL_CTL_ADD } else { libc::EPOLL_CTL_MOD };
+    // SAFETY: valid pointer.
+    check(unsafe { libc::epoll_ctl(ep, op, fd, &mut ev) }).map(drop)
+}
+
+/// Stops watching `fd`. Needed before closing it: a forked child may hold a copy of the same description.
+pub(crate) fn epoll_remove(ep: RawFd, fd: RawFd) {
+    // SAFETY: no memory involved.
+    unsafe { libc::epoll_ctl(ep, libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()) };
+}
+
+/// The tags that are ready now, at most `out.len()` of them.
+pub(crate) fn epoll_ready(ep: RawFd, out: &mut [u64; 32]) -> usize {
+    // SAFETY: plain output array.
+    let mut events: [libc::epoll_event; 32] = unsafe { zeroed() };
+    // SAFETY: 32 valid entries.
+    let n = unsafe { libc::epoll_wait(ep, events.as_mut_ptr(), 32, 0) }.max(0) as usize;
+    for (tag, ev) in out.iter_mut().zip(&events[..n]) {
+        *tag = ev.u64;
+    }
+    n
+}
+
+/// An abstract address.
+fn abstract_address(name: &str) -> (libc::sockaddr_un, libc::socklen_t) {
+    // SAFETY: plain structure.
+    let mut addr: libc::sockaddr_un = unsafe { zeroed() };
+    addr.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    for (to, from) in addr.sun_path[1..].iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    let len = size_of::<libc::sa_family_t>() + 1 + name.len().min(107);
+    (addr, len as libc::socklen_t)
+}
+
+fn socket() -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: no memory involved.
+    owned(unsafe { libc::socket(libc::AF_UNIX, kind, 0) }).map(high)
+}
+
+/// Listens on an abstract name of this network namespace.
+pub(crate) fn listen(name: &str) -> io::Result<OwnedFd> {
+    let fd = socket()?;
+    let (addr, len) = abstract_address(name);
+    // SAFETY: `addr` is valid for `len` bytes.
+    check(unsafe { libc::bind(fd.as_raw_fd(), std::ptr::from_ref(&addr).cast(), len) })?;
+    // SAFETY: no memory involved.
+    check(unsafe { libc::listen(fd.as_raw_fd(), 4096) })?;
+    Ok(fd)
+}
+
+/// Connects to an abstract name; does not block.
+pub(crate) fn connect(name: &str) -> io::Result<OwnedFd> {
+    let fd = socket()?;
+    let (addr, len) = abstract_address(name);
+    // SAFETY: `addr` is valid for `len` bytes.
+    check(unsafe { libc::connect(fd.as_raw_fd(), std::ptr::from_ref(&addr).cast(), len) })?;
+    Ok(fd)
+}
+
+pub(crate) fn accept(fd: RawFd) -> io::Result<OwnedFd> {
+    let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: null address is allowed.
+    owned(unsafe { libc::accept4(fd, std::ptr::null_mut(), std::ptr::null_mut(), flags) }).map(high)
+}
+
+/// Ends both directions, for every process that shares the socket.
+pub(crate) fn shutdown(fd: RawFd) {
+    // SAFETY: no memory involved.
+    unsafe { libc::shutdown(fd, libc::SHUT_RDWR) };
+}
+
+/// Closes a descriptor that is kept as a number.
+pub(crate) fn close(fd: RawFd) {
+    // SAFETY: callers own `fd` and forget it.
+    unsafe { libc::close(fd) };
+}
+
+/// Who is at the other end: process, effective user, groups.
+pub(crate) struct Peer {
+    pub pid: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub groups: Vec<u32>,
+}
+
+/// Reads the peer's credentials; `with_groups` also its supplementary groups.
+pub(crate) fn peer(fd: RawFd, with_groups: bool) -> io::Result<Peer> {
+    // SAFETY: plain output structure.
+    let mut cred: libc::ucred = unsafe { zeroed() };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    let out = std::ptr::from_mut(&mut cred).cast();
+    // SAFETY: valid output of the given length.
+    check(unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, out, &mut len) })?;
+    let mut groups = Vec::new();
+    if with_groups {
+        // Linux allows 65536 groups at most.
+        groups.resize(65536, 0u32);
+        let mut len = (groups.len() * 4) as libc::socklen_t;
+        let out = groups.as_mut_ptr().cast();
+        // SAFETY: valid output of the given length.
+        let rc = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERGROUPS, out, &mut len) };
+        groups.truncate(if rc == 0 { len as usize / 4 } else { 0 });
+    }
+    Ok(Peer { pid: cred.pid as u32, uid: cred.uid, gid: cred.gid, groups })
+}
+
+/// Sends one packet with descriptors; does not block and raises no signal.
+pub(crate) fn send(fd: RawFd, packet: &[u8], fds: &[RawFd]) -> io::Result<()> {
+    let mut iov = libc::iovec { iov_base: packet.as_ptr().cast_mut().cast(), iov_len: packet.len() };
+    let mut control = [0u64; CONTROL_WORDS];
+    // SAFETY: plain structure.
+    let mut msg: libc::msghdr = unsafe { zeroed() };
+    msg.msg_iov = &mut iov;
+    msg.msg_iovlen = 1;
+    if !fds.is_empty() {
+        assert!(fds.len() <= MAX_PACKET_FDS, "callers send a bounded number of descriptors");
+        let bytes = size_of_val(fds) as u32;
+        msg.msg_control = control.as_mut_ptr().cast();
+        // SAFETY: pure arithmetic; the first header lies in `control`, which is large enough (CONTROL_WORDS) and
+        // aligned; the data area holds `fds`.
+        unsafe {
+            msg.msg_controllen = libc::CMSG_SPACE(bytes) as _;
+            let header = libc::CMSG_FIRSTHDR(&msg);
+            (*header).cmsg_level = libc::SOL_SOCKET;
+            (*header).cmsg_type = libc::SCM_RIGHTS;
+            (*header).cmsg_len = libc::CMSG_LEN(bytes) as _;
+            std::ptr::copy_nonoverlapping(fds.as_ptr().cast::<u8>(), libc::CMSG_DATA(header), bytes as usize);
+        }
+    }
+    // SAFETY: `msg` and all it points to are valid for the call.
+    let rc = unsafe { libc::sendmsg(fd, &msg, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) };
+    if rc < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+/// Room for the header and `MAX_PACKET_FDS` descriptors, in 8-byte words.
+const CONTROL_WORDS: usize = 16;
+const _: () = assert!(CONTROL_WORDS * 8 >= 16 + 4 * MAX_PACKET_FDS + 8);
+
+/// One received packet. Empty at end of stream; `whole` is false if something did not fit.
+pub(crate) struct Packet {
+    pub bytes: Vec<u8>,
+    pub fds: Vec<OwnedFd>,
+    pub whole: bool,
+}
+
+/// Takes the next packet; does not block. Descriptors are close-on-exec; their numbers are still low.
+pub(crate) fn receive(fd: RawFd) -> io::Result<Packet> {
+    let mut bytes = vec![0u8; MAX_PACKET];
+    let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    let mut control = [0u64; CONTROL_WORDS];
+    // SAFETY: plain structure.
+    let mut msg: libc::msghdr = unsafe { zeroed() };
+    msg.msg_iov = &mut iov;
+    msg.msg_iovlen = 1;
+    msg.msg_control = control.as_mut_ptr().cast();
+    msg.msg_controllen = size_of_val(&control) as _;
+    // SAFETY: `msg` and all it points to are valid for the call.
+    let n = unsafe { libc::recvmsg(fd, &mut msg, libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT) };
+    if n < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    bytes.truncate(n as usize);
+    let mut fds = Vec::new();
+    // SAFETY: the kernel wrote well-formed control messages into `control`; every descriptor in them is ours now.
+    unsafe {
+        let mut header = libc::CMSG_FIRSTHDR(&msg);
+        while !header.is_null() {
+            if (*header).cmsg_level == libc::SOL_SOCKET && (*header).cmsg_type == libc::SCM_RIGHTS {
+                let data = libc::CMSG_DATA(header).cast::<RawFd>();
+                let count = ((*header).cmsg_len as usize - libc::CMSG_LEN(0) as usize) / size_of::<RawFd>();
+                fds.extend((0..count).map(|i| OwnedFd::from_raw_fd(data.add(i).read_unaligned())));
+            }
+            header = libc::CMSG_NXTHDR(&msg, header);
+        }
+    }
+    let whole = msg.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) == 0;
+    Ok(Packet { bytes, fds, whole })
+}
+
+/// Opens a directory without following a symbolic link.
+pub(crate) fn open_directory(path: &Path) -> io::Result<OwnedFd> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let file = std::fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_DIRECTORY | libc::O_CLOEXEC)
+        .open(path)?;
+    Ok(file.into())
+}
+
+/// Opens or creates a file in an open directory, without following a symbolic link.
+pub(crate) fn open_in(dir: RawFd, name: &std::ffi::CStr, mode: u32) -> io::Result<OwnedFd> {
+    let flags = libc::O_RDWR | libc::O_CREAT | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    // SAFETY: valid C string.
+    owned(unsafe { libc::openat(dir, name.as_ptr(), flags, mode) })
+}
+
+/// Removes a file of an open directory.
+pub(crate) fn unlink_in(dir: RawFd, name: &std::ffi::CStr) -> io::Result<()> {
+    // SAFETY: valid C string.
+    check(unsafe { libc::unlinkat(dir, name.as_ptr(), 0) }).map(drop)
+}
+
+/// Sets mode and group of a file we own, whatever the umask was.
+pub(crate) fn restrict(fd: RawFd, mode: u32, group: Option<u32>) -> io::Result<()> {
+    if let Some(gid) = group {
+        // SAFETY: no memory involved; `u32::MAX` keeps the owner.
+        check(unsafe { libc::fchown(fd, u32::MAX, gid) })?;
+    }
+    // SAFETY: no memory involved.
+    check(unsafe { libc::fchmod(fd, mode) }).map(drop)
+}
+
+/// Sets a file's length.
+pub(crate) fn truncate(fd: RawFd, bytes: u64) -> io::Result<()> {
+    // SAFETY: no memory involved.
+    check(unsafe { libc::ftruncate(fd, bytes as libc::off_t) }).map(drop)
+}
+
+/// A lock on a file against other openers.
+#[derive(Debug)]
+pub(crate) struct FileLock(OwnedFd);
+
+impl FileLock {
+    /// Locks, or gives the file back if somebody else has it locked.
+    pub(crate) fn attempt(fd: OwnedFd) -> Result<FileLock, OwnedFd> {
+        // SAFETY: no memory involved.
+        if unsafe { libc::flock(fd.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
+            Ok(FileLock(fd))
+        } else {
+            Err(fd)
+        }
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+impl Drop for FileLock {
+    fn drop(&mut self) {
+        // Closing is not enough: a mapping made from the descriptor keeps the open file, and with it the lock.
+        // SAFETY: no memory involved.
+        unsafe { libc::flock(self.0.as_raw_fd(), libc::LOCK_UN) };
+    }
+}
+
+/// Random bits for tokens.
+pub(crate) fn random() -> io::Result<[u64; 2]> {
+    let mut words = [0u64; 2];
+    // SAFETY: 16 writable bytes.
+    if unsafe { libc::getrandom(words.as_mut_ptr().cast(), 16, 0) } != 16 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(words)
+}
+
+/// When a process started, in clock ticks since boot; `None` if it does not run (a zombie does not).
+pub(crate) fn start_time(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The command name may hold anything, so count from the last parenthesis: state is field 3, start time field 22.
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    let state = fields.next()?;
+    if matches!(state, "Z" | "X") {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
+}
+
+/// The inode that names a namespace of this process (`net`, `pid`).
+pub(crate) fn namespace(kind: &str) -> io::Result<u64> {
+    use std::os::unix::fs::MetadataExt;
+    Ok(std::fs::metadata(format!("/proc/self/ns/{kind}"))?.ino())
+}

@@ -1,0 +1,336 @@
+//! The rendezvous table: which process holds which end of which TCP connection. Lives in a file that every process
+//! of the user maps; everything in it may be garbage.
+//!
+//! Invariants:
+//! * processes register and leave under the file's lock; publishing and looking up take no lock and no system call;
+//! * a tuple entry belongs to `(slot, generation)` in its `value`; it is stale, and free for the taking, once that
+//!   slot's generation moved on. So crashed processes leave nothing that grows;
+//! * an entry is taken by a compare-and-swap on `value` and becomes visible when `key` is stored after it; a reader
+//!   loads `key`, `value`, `key` again;
+//! * all probing is bounded by [`WINDOW`], every index is checked, and a wrong answer is only ever a hint.
+
+#![expect(unsafe_code, reason = "a view of shared memory as atomics")]
+
+use std::sync::atomic::{AtomicU64, Ordering::*};
+
+use crate::map::FileMap;
+
+/// Processes that may be registered at once.
+pub(crate) const SLOTS: usize = 4096;
+const ENTRIES: usize = 1 << 17;
+/// Entries looked at for one key: a few cache lines.
+const WINDOW: usize = 16;
+
+const MAGIC: u64 = 0x6e65_7461_6363_0001;
+
+/// A registered process.
+#[repr(C, align(64))]
+struct Slot {
+    /// Generation in the high half (only ever counts up), 1 in the low half while registered.
+    state: AtomicU64,
+    pid: AtomicU64,
+    start_time: AtomicU64,
+    pid_namespace: AtomicU64,
+    token: [AtomicU64; 2],
+}
+
+#[repr(C)]
+struct Entry {
+    key: AtomicU64,
+    /// Stream in the high half, then 16 bits of slot, then 16 bits of the slot's generation; 0 when free.
+    value: AtomicU64,
+}
+
+#[repr(C, align(4096))]
+struct Layout {
+    magic: AtomicU64,
+    _pad: [AtomicU64; 511],
+    slots: [Slot; SLOTS],
+    entries: [Entry; ENTRIES],
+}
+
+/// Bytes of the table's file. Sparse.
+pub(crate) const TABLE_BYTES: usize = std::mem::size_of::<Layout>();
+
+/// A process as the table shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Process {
+    pub slot: u32,
+    pub pid: u32,
+    pub token: [u64; 2],
+}
+
+/// Who a registered process is, for telling the dead from the living.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Identity {
+    pub pid: u32,
+    pub start_time: u64,
+    pub pid_namespace: u64,
+    pub token: [u64; 2],
+}
+
+/// The mapped table.
+#[derive(Debug)]
+pub(crate) struct Table(FileMap);
+
+impl Table {
+    /// `map` has at least [`TABLE_BYTES`].
+    pub(crate) fn new(map: FileMap) -> Table {
+        Table(map)
+    }
+
+    fn layout(&self) -> &Layout {
+        // SAFETY: `Layout` is made of atomics only; the size is checked by `view`.
+        unsafe { self.0.view() }
+    }
+
+    /// Marks a fresh file as a table; `false` if it is something else. Under the lock.
+    pub(crate) fn check(&self) -> bool {
+        let magic = &self.layout().magic;
+        magic.compare_exchange(0, MAGIC, AcqRel, Acquire).map_or_else(|m| m == MAGIC, |_| true)
+    }
+
+    /// Takes a free slot, or one whose process `is_dead`; returns it with its generation. Under the lock.
+    pub(crate) fn register(
+        &self,
+        me: Identity,
+        is_dead: impl Fn(Identity) -> bool,
+    ) -> Option<(u32, u16)> {
+        // A dead process's slot before a free one, so that crashes leave no more than they need. Slots that were
+        // never used come last and are not worth looking behind.
+        let slots = &self.layout().slots;
+        let used = slots.iter().position(|s| s.state.load(Acquire) == 0).unwrap_or(SLOTS);
+        let taken = |s: &Slot| s.state.load(Acquire) as u32 != 0;
+        let index = slots[..used]
+            .iter()
+            .position(|s| taken(s) && is_dead(s.identity()))
+            .or_else(|| slots.iter().position(|s| !taken(s)))?;
+        let slot = &slots[index];
+        let generation = next_generation(slot.state.load(Acquire));
+        slot.state.store(u64::from(generation) << 32, Release);
+        slot.pid.store(u64::from(me.pid), Relaxed);
+        slot.start_time.store(me.start_time, Relaxed);
+        slot.pid_namespace.store(me.pid_namespace, Relaxed);
+        slot.token[0].store(me.token[0], Relaxed);
+        slot.token[1].store(me.token[1], Relaxed);
+        slot.state.store(u64::from(generation) << 32 | 1, Release);
+        Some((index as u32, generation))
+    }
+
+    /// Frees a slot that still is of `generation`. What it published is stale from now on.
+    pub(crate) fn unregister(&self, slot: u32, generation: u16) {
+        if let Some(s) = self.layout().slots.get(slot as usize) {
+            let live = u64::from(generation) << 32 | 1;
+            let _ = s.state.compare_exchange(live, u64::from(generation) << 32, AcqRel, Acquire);
+        }
+    }
+
+    /// Frees the slots of dead processes and every stale entry; returns how many processes remain and how many
+    /// slots and entries were freed. Under the lock.
+    pub(crate) fn sweep(&self, is_dead: impl Fn(Identity) -> bool) -> (usize, usize) {
+        let (mut live, mut freed) = (0, 0);
+        for s in &self.layout().slots {
+            let state = s.state.load(Acquire);
+            if state as u32 == 0 {
+                continue;
+            }
+            if is_dead(s.identity()) {
+                s.state.store(state >> 32 << 32, Release);
+                freed += 1;
+            } else {
+                live += 1;
+            }
+        }
+        for e in &self.layout().entries {
+            let value = e.value.load(Acquire);
+            let stale = value != 0 && self.holder(value).is_none();
+            if stale && e.value.compare_exchange(value, 0, AcqRel, Acquire).is_ok() {
+                freed += 1;
+            }
+        }
+        (live, freed)
+    }
+
+    /// The process in a slot, if there is one.
+    pub(crate) fn process(&self, slot: u32) -> Option<Process> {
+        let s = self.layout().slots.get(slot as usize)?;
+        if s.state.load(Acquire) as u32 == 0 {
+            return None;
+        }
+        Some(Process {
+            slot,
+            pid: u32::try_from(s.pid.load(Relaxed)).ok()?,
+            token: [s.token[0].load(Relaxed), s.token[1].load(Relaxed)],
+        })
+    }
+
+    /// Announces `key`; replaces whoever announced it before. `false` if its window is full of live entries.
+    pub(crate) fn publish(&self, key: u64, slot: u32, generation: u16, stream: u32) -> bool {
+        let new = pack(slot, generation, stream);
+        // The same connection again: its former holder is stale or handed it over.
+        for e in self.window(key).filter(|e| e.key.load(Acquire) == key) {
+            let old = e.value.load(Acquire);
+            if old != 0 && e.value.compare_exchange(old, new, AcqRel, Acquire).is_ok() {
+                e.key.store(key, Release);
+                return true;
+            }
+        }
+        for e in self.window(key) {
+            let old = e.value.load(Acquire);
+            if (old == 0 || self.holder(old).is_none()) && e.value.compare_exchange(old, new, AcqRel, Acquire).is_ok() {
+                e.key.store(key, Release);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Takes back exactly what `publish` announced with these arguments.
+    pub(crate) fn withdraw(&self, key: u64, slot: u32, generation: u16, stream: u32) {
+        let mine = pack(slot, generation, stream);
+        for e in self.window(key) {
+            if e.value.load(Acquire) == mine && e.key.compare_exchange(key, 0, AcqRel, Acquire).is_ok() {
+                let _ = e.value.compare_exchange(mine, 0, AcqRel, Acquire);
+                return;
+            }
+        }
+    }
+
+    /// Who announced `key`, and its stream.
+    pub(crate) fn lookup(&self, key: u64) -> Option<(Process, u32)> {
+        self.window(key).find_map(|e| {
+            if e.key.load(Acquire) != key {
+                return None;
+            }
+            let value = e.value.load(Acquire);
+            if e.key.load(Acquire) != key {
+                return None;
+            }
+            Some((self.holder(value)?, (value >> 32) as u32))
+        })
+    }
+
+    /// The registered process that a value belongs to; `None` if it is stale or nonsense.
+    fn holder(&self, value: u64) -> Option<Process> {
+        let slot = (value >> 16) as u16;
+        let s = self.layout().slots.get(usize::from(slot))?;
+        let generation = value as u16;
+        let live = u64::from(generation) << 32 | 1;
+        (generation != 0 && s.state.load(Acquire) == live).then_some(())?;
+        self.process(u32::from(slot))
+    }
+
+    fn window(&self, key: u64) -> impl Iterator<Item = &Entry> {
+        let entries = &self.layout().entries;
+        let start = (key >> 47) as usize % ENTRIES;
+        (0..WINDOW).map(move |i| &entries[(start + i) % ENTRIES])
+    }
+}
+
+impl Slot {
+    fn identity(&self) -> Identity {
+        Identity {
+            pid: u32::try_from(self.pid.load(Acquire)).unwrap_or(0),
+            start_time: self.start_time.load(Acquire),
+            pid_namespace: self.pid_namespace.load(Acquire),
+            token: [self.token[0].load(Acquire), self.token[1].load(Acquire)],
+        }
+    }
+}
+
+/// 16 bits, never 0, so that a packed value is never 0 either.
+fn next_generation(state: u64) -> u16 {
+    ((state >> 32) as u16).wrapping_add(1).max(1)
+}
+
+fn pack(slot: u32, generation: u16, stream: u32) -> u64 {
+    u64::from(stream) << 32 | u64::from(slot as u16) << 16 | u64::from(generation)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn table() -> Table {
+        let t = Table::new(FileMap::anonymous(TABLE_BYTES));
+        assert!(t.check());
+        t
+    }
+
+    fn identity(pid: u32) -> Identity {
+        Identity { pid, start_time: 1, pid_namespace: 1, token: [1, 2] }
+    }
+
+    #[test]
+    fn publish_lookup_withdraw() {
+        let t = table();
+        let (slot, g) = t.register(identity(7), |_| false).unwrap();
+        assert!(t.publish(99, slot, g, 5));
+        assert_eq!(t.lookup(99), Some((Process { slot, pid: 7, token: [1, 2] }, 5)));
+        t.withdraw(99, slot, g, 6);
+        assert!(t.lookup(99).is_some(), "another stream's withdrawal is ignored");
+        t.withdraw(99, slot, g, 5);
+        assert_eq!(t.lookup(99), None);
+    }
+
+    /// A full window refuses; a dead process's entries make room without anybody sweeping.
+    #[test]
+    fn stale_entries_are_reused() {
+        let t = table();
+        let (a, ga) = t.register(identity(1), |_| false).unwrap();
+        // Keys whose top 17 bits are equal share a window.
+        for k in 1..=WINDOW as u64 {
+            assert!(t.publish(k, a, ga, 0));
+        }
+        assert!(!t.publish(1000, a, ga, 0));
+        let (b, gb) = t.register(identity(2), |_| false).unwrap();
+        assert!(!t.publish(1000, b, gb, 0));
+        assert_eq!(t.sweep(|id| id.pid == 1).0, 1);
+        assert!(t.publish(1000, b, gb, 3));
+        assert_eq!(t.lookup(1000).map(|(p, s)| (p.pid, s)), Some((2, 3)));
+        assert_eq!(t.lookup(1), None);
+    }
+
+    /// A slot is taken over only from the dead, and its former holder's entries do not become the new one's.
+    #[test]
+    fn slots_are_reclaimed() {
+        let t = table();
+        for pid in 0..SLOTS as u32 {
+            assert!(t.register(identity(pid), |_| false).is_some());
+        }
+        assert!(t.register(identity(9999), |_| false).is_none());
+        assert!(t.publish(5, 17, 1, 1));
+        let (slot, g) = t.register(identity(9999), |id| id.pid == 17).unwrap();
+        assert_eq!((slot, g), (17, 2));
+        assert_eq!(t.lookup(5), None);
+        t.unregister(17, 1);
+        assert!(t.process(17).is_some(), "a late leaver does not evict its successor");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        /// Nothing in the table can make any operation panic or loop.
+        #[test]
+        fn hostile_contents(seed in any::<u64>(), key in 1u64.., slot in any::<u32>()) {
+            let t = table();
+            let mut x = seed | 1;
+            let mut next = || { x ^= x << 13; x ^= x >> 7; x ^= x << 17; x };
+            for e in t.window(key) {
+                e.key.store(if next() % 2 == 0 { key } else { next() }, Relaxed);
+                e.value.store(if next() % 4 == 0 { 0 } else { next() }, Relaxed);
+            }
+            for s in t.layout().slots.iter().take(64) {
+                s.state.store(next(), Relaxed);
+                s.pid.store(next(), Relaxed);
+            }
+            t.lookup(key);
+            t.process(slot);
+            t.publish(key, slot, 1, 2);
+            t.withdraw(key, slot, 1, 2);
+            t.unregister(slot, 1);
+            t.sweep(|id| id.pid % 2 == 0);
+            t.register(identity(3), |_| false);
+        }
+    }
+}

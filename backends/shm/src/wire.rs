@@ -1,0 +1,148 @@
+//! Messages on a pair's socket: control path only. One message per packet, fixed little-endian layout.
+//!
+//! Packets keep their order and their boundaries (SOCK_SEQPACKET), so a message is whole or refused.
+
+use netacc_device::{RemoteKey, RemoteRegion, MAX_PRIVATE_DATA};
+
+/// Largest packet.
+pub(crate) const MAX_PACKET: usize = 128;
+
+const MAGIC: u32 = 0x6e61_6363;
+const VERSION: u32 = 1;
+
+/// A message. `cqs` is a bit set of the sender's completion queues whose wake descriptors follow, lowest first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Message {
+    /// First packet of the connecting side. Descriptors: doorbell page, then the wake descriptors.
+    Hello { slot: u32, token: [u64; 2], segment_bytes: u64, cqs: u8 },
+    /// The answer. Descriptors: segment, doorbell page, then the wake descriptors.
+    Welcome { segment_bytes: u64, cqs: u8 },
+    /// Asks for a queue pair at index `qp`; the sender's half of it is ready, with `region` as its first.
+    Request { qp: u16, region: RemoteRegion, private_data: Vec<u8> },
+    /// The queue pair exists on both sides; `region` is the sender's first.
+    Accept { qp: u16, region: RemoteRegion },
+    /// It does not.
+    Reject { qp: u16 },
+    /// The sender has destroyed its end and will not touch the index again.
+    Close { qp: u16 },
+    /// A completion queue created after the handshake. Descriptor: its wake descriptor.
+    WakeFd { cq: u8 },
+}
+
+impl Message {
+    /// The packet.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut p = Vec::with_capacity(MAX_PACKET);
+        match self {
+            Message::Hello { slot, token, segment_bytes, cqs } => {
+                p.extend([1, *cqs, 0, 0]);
+                p.extend(MAGIC.to_le_bytes());
+                p.extend(VERSION.to_le_bytes());
+                p.extend(slot.to_le_bytes());
+                p.extend(token[0].to_le_bytes());
+                p.extend(token[1].to_le_bytes());
+                p.extend(segment_bytes.to_le_bytes());
+            }
+            Message::Welcome { segment_bytes, cqs } => {
+                p.extend([2, *cqs, 0, 0]);
+                p.extend(segment_bytes.to_le_bytes());
+            }
+            Message::Request { qp, region, private_data } => {
+                debug_assert!(private_data.len() <= MAX_PRIVATE_DATA);
+                put_head(&mut p, 3, private_data.len() as u8, *qp);
+                put_region(&mut p, region);
+                p.extend(private_data);
+            }
+            Message::Accept { qp, region } => {
+                put_head(&mut p, 4, 0, *qp);
+                put_region(&mut p, region);
+            }
+            Message::Reject { qp } => put_head(&mut p, 5, 0, *qp),
+            Message::Close { qp } => put_head(&mut p, 6, 0, *qp),
+            Message::WakeFd { cq } => p.extend([7, *cq, 0, 0]),
+        }
+        p
+    }
+
+    /// The message in a packet, or `None` for anything else: the peer is then cut off.
+    pub(crate) fn decode(p: &[u8]) -> Option<Message> {
+        let u16_at = |at: usize| Some(u16::from_le_bytes(p.get(at..at + 2)?.try_into().ok()?));
+        let u32_at = |at: usize| Some(u32::from_le_bytes(p.get(at..at + 4)?.try_into().ok()?));
+        let u64_at = |at: usize| Some(u64::from_le_bytes(p.get(at..at + 8)?.try_into().ok()?));
+        let region =
+            || Some(RemoteRegion { rkey: RemoteKey(u32_at(4)?), len: u32_at(8)?, base: u64_at(12)? });
+        let byte = *p.get(1)?;
+        let exact = |len: usize| (p.len() == len).then_some(());
+        match p[0] {
+            1 => {
+                exact(40)?;
+                (u32_at(4)? == MAGIC && u32_at(8)? == VERSION).then_some(())?;
+                Some(Message::Hello {
+                    slot: u32_at(12)?,
+                    token: [u64_at(16)?, u64_at(24)?],
+                    segment_bytes: u64_at(32)?,
+                    cqs: byte,
+                })
+            }
+            2 => {
+                exact(12)?;
+                Some(Message::Welcome { segment_bytes: u64_at(4)?, cqs: byte })
+            }
+            3 => {
+                (usize::from(byte) <= MAX_PRIVATE_DATA).then_some(())?;
+                exact(20 + usize::from(byte))?;
+                Some(Message::Request { qp: u16_at(2)?, region: region()?, private_data: p[20..].to_vec() })
+            }
+            4 => exact(20).and(Some(Message::Accept { qp: u16_at(2)?, region: region()? })),
+            5 => exact(4).and(Some(Message::Reject { qp: u16_at(2)? })),
+            6 => exact(4).and(Some(Message::Close { qp: u16_at(2)? })),
+            7 => exact(4).and(Some(Message::WakeFd { cq: byte })),
+            _ => None,
+        }
+    }
+}
+
+fn put_head(p: &mut Vec<u8>, kind: u8, byte: u8, qp: u16) {
+    p.extend([kind, byte]);
+    p.extend(qp.to_le_bytes());
+}
+
+fn put_region(p: &mut Vec<u8>, region: &RemoteRegion) {
+    p.extend(region.rkey.0.to_le_bytes());
+    p.extend(region.len.to_le_bytes());
+    p.extend(region.base.to_le_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn round_trip() {
+        let region = RemoteRegion { rkey: RemoteKey(77), len: 4096, base: 1 << 40 };
+        for m in [
+            Message::Hello { slot: 7, token: [1, u64::MAX], segment_bytes: 1 << 30, cqs: 3 },
+            Message::Welcome { segment_bytes: 1 << 26, cqs: 255 },
+            Message::Request { qp: 4095, region, private_data: vec![9; MAX_PRIVATE_DATA] },
+            Message::Accept { qp: 0x1234, region },
+            Message::Reject { qp: 2 },
+            Message::Close { qp: 3 },
+            Message::WakeFd { cq: 7 },
+        ] {
+            let p = m.encode();
+            assert!(p.len() <= MAX_PACKET);
+            assert_eq!(Message::decode(&p), Some(m));
+        }
+    }
+
+    proptest! {
+        /// Any bytes decode to nothing or to a message that encodes to the same bytes, up to ignored padding.
+        #[test]
+        fn garbage(p in prop::collection::vec(any::<u8>(), 0..MAX_PACKET)) {
+            if let Some(m) = Message::decode(&p) {
+                prop_assert_eq!(m.encode().len(), p.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,239 @@
+#!/usr/bin/env bash
+# The jobs of continuous integration and of `make`. Usage: ci/run.sh <job>; "help" lists them.
+#
+# Every job first installs what it needs and does nothing when all is there, so that any of them is the
+# first command that works on a fresh Debian 12 machine. Nothing that runs already is stopped or changed:
+# tests start their own servers on free ports.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+readonly RUSTUP_VERSION=1.28.2
+readonly RUSTUP_SHA256=20a06e644b0d9bd2fbdbfd52d42540bdde820ea7df86e92e533c073da0cdd43c
+readonly NO_STD_TARGET=x86_64-unknown-none
+readonly RESULTS=results/local
+
+# What each job needs, as "command=Debian package". A command that exists, from wherever, is enough.
+readonly NEEDS_RUST=(gcc=gcc /usr/include/stdio.h=libc6-dev curl=curl)
+readonly NEEDS_PYTHON=(python3=python3)
+readonly NEEDS_LINT=(shellcheck=shellcheck)
+readonly NEEDS_REDIS=(redis-server=redis-server redis-benchmark=redis-tools)
+readonly NEEDS_APPS=(
+    "${NEEDS_REDIS[@]}"
+    memcached=memcached memcslap=libmemcached-tools
+    nginx=nginx wrk=wrk curl=curl
+    '/usr/lib/postgresql/*/bin/initdb=postgresql' '/usr/lib/postgresql/*/bin/pgbench=postgresql'
+    iperf3=iperf3 node=nodejs
+    ip=iproute2 setpriv=util-linux prlimit=util-linux
+)
+
+export PATH="$PATH:/usr/sbin:/sbin:$HOME/.cargo/bin"
+
+say() { printf '==> %s\n' "$*"; }
+die() { printf 'error: %s\n' "$*" >&2; exit 1; }
+
+# ---- installing -------------------------------------------------------------------------------------------
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then "$@"
+    elif command -v sudo >/dev/null; then sudo "$@"
+    else die "these Debian packages are missing and neither root nor sudo is there to install them: ${*: -1}"
+    fi
+}
+
+apt_install() {
+    command -v apt-get >/dev/null || die "missing, and there is no apt-get to install them: $*"
+    # A fresh image has no package lists; a stale one may name versions that are gone.
+    if ! compgen -G '/var/lib/apt/lists/*_Packages*' >/dev/null; then
+        say "apt-get update (no package lists yet)"
+        as_root env DEBIAN_FRONTEND=noninteractive apt-get update -qq
+    fi
+    say "installing Debian packages: $*"
+    local install=(env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq -o Dpkg::Use-Pty=0 --no-install-recommends)
+    as_root "${install[@]}" "$@" || {
+        say "again with fresh package lists"
+        as_root env DEBIAN_FRONTEND=noninteractive apt-get update -qq
+        as_root "${install[@]}" "$@"
+    }
+}
+
+need() {
+    local pair missing=()
+    for pair in "$@"; do
+        # A path may be a pattern, which compgen tries; a name is looked up in PATH.
+        case "${pair%=*}" in
+            /*) compgen -G "${pair%=*}" >/dev/null || missing+=("${pair##*=}") ;;
+            *) command -v "${pair%=*}" >/dev/null || missing+=("${pair##*=}") ;;
+        esac
+    done
+    [ ${#missing[@]} = 0 ] || apt_install "${missing[@]}"
+}
+
+need_rust() {
+    need "${NEEDS_RUST[@]}"
+    if ! command -v rustup >/dev/null; then
+        local triple installer
+        triple="$(uname -m)-unknown-linux-gnu"
+        [ "$triple" = x86_64-unknown-linux-gnu ] || die "install rustup by hand on $triple"
+        need /etc/ssl/certs/ca-certificates.crt=ca-certificates
+        say "installing rustup $RUSTUP_VERSION into ~/.cargo (PATH of your shell stays as it is)"
+        installer="$(mktemp)"
+        curl -fsSL -o "$installer" \
+            "https://static.rust-lang.org/rustup/archive/$RUSTUP_VERSION/$triple/rustup-init"
+        echo "$RUSTUP_SHA256  $installer" | sha256sum --check --quiet || die "rustup-init does not match its checksum"
+        chmod +x "$installer"
+        "$installer" -y -q --no-modify-path --profile minimal --default-toolchain none
+        rm -f "$installer"
+    fi
+    # rust-toolchain.toml pins the version, its components and its targets.
+    local wanted
+    wanted="$(sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml)"
+    if ! rustup toolchain list | grep -q "^$wanted-" || ! rustup target list --installed | grep -qx "$NO_STD_TARGET"; then
+        say "installing Rust $wanted as rust-toolchain.toml says"
+        rustup toolchain install "$wanted" --profile minimal --component rustfmt --component clippy \
+            --target "$NO_STD_TARGET" --no-self-update
+    fi
+}
+
+need_python() {
+    need "${NEEDS_PYTHON[@]}"
+    local stamp=.venv/requirements.sha256 wanted
+    wanted="$(sha256sum tests/requirements.txt)"
+    [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ] || return 0
+    # `python3 -m venv` without ensurepip fails halfway, so ask first.
+    python3 -c 'import ensurepip, venv' 2>/dev/null || apt_install python3-venv
+    say "Python environment .venv from tests/requirements.txt"
+    [ -x .venv/bin/python ] || python3 -m venv .venv
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check -r tests/requirements.txt
+    echo "$wanted" >"$stamp"
+}
+
+# ---- jobs -------------------------------------------------------------------------------------------------
+
+job_setup() { # install what every other job needs
+    need_rust
+    need_python
+    need "${NEEDS_LINT[@]}" "${NEEDS_APPS[@]}"
+    say "everything that the jobs need is installed"
+}
+
+job_build() { # the release binaries and the library
+    need_rust
+    cargo build --release --locked
+    local file
+    for file in netacc netacc_run netacc_ss libnetacc-preload.so; do
+        [ -e "target/release/$file" ] || die "the build left no target/release/$file"
+    done
+}
+
+job_lint() { # formats and lints of Rust, Python and shell
+    need_rust
+    need_python
+    need "${NEEDS_LINT[@]}"
+    cargo fmt --all --check
+    cargo clippy --workspace --all-targets --locked -- -D warnings
+    .venv/bin/ruff check .
+    .venv/bin/ruff format --check .
+    .venv/bin/mypy
+    shellcheck ci/*.sh .ci/run
+}
+
+job_unit() { # Rust tests of all crates; the harness and the model have jobs of their own
+    need_rust
+    cargo test --workspace --locked --exclude netacc-harness
+}
+
+job_no-std() { # core/proto builds for a target without an operating system
+    need_rust
+    cargo build --locked -p netacc-proto --no-default-features --target "$NO_STD_TARGET"
+}
+
+job_model() { # exhaustive model check of the switching protocol
+    need_rust
+    cargo test --locked --release -p netacc-proto --test model
+}
+
+job_sim() { # whole conversations under the seeded scheduler, with faults
+    need_rust
+    cargo test --locked --release -p netacc-harness
+}
+
+job_spec() { # every clause of SPEC.md has code and a test
+    need_python
+    .venv/bin/python ci/spec.py
+}
+
+job_apps() { # pytest: real programs, natively and accelerated (arguments replace "tests")
+    need_python
+    need "${NEEDS_APPS[@]}"
+    [ -n "${NETACC_BIN_DIR:-}" ] || job_build
+    .venv/bin/python -m pytest "${@:-tests}"
+}
+
+job_demo() { # real Redis over kernel TCP and over the link, side by side
+    need "${NEEDS_REDIS[@]}"
+    job_build
+    mkdir -p "$RESULTS"
+    say "netacc bench redis: redis-server and redis-benchmark, unmodified, 100 clients, SET of 512 bytes"
+    target/release/netacc bench redis --clients 100 --size 512 --threads 1 \
+        --json "$RESULTS/demo.json" --plot "$RESULTS/demo.svg"
+}
+
+job_bench() { # all four benchmarks
+    need "${NEEDS_REDIS[@]}"
+    job_build
+    mkdir -p "$RESULTS"
+    local load
+    for load in redis echo stream connect; do
+        say "netacc bench $load"
+        target/release/netacc bench "$load" --json "$RESULTS/bench-$load.json" --plot "$RESULTS/bench-$load.svg"
+    done
+}
+
+# ---- everything, with timings -----------------------------------------------------------------------------
+
+# Cheap and telling first. The applications come last, so their closing lines end the output.
+readonly ALL_STEPS=(setup build lint spec unit no-std model sim apps)
+
+# What a test runner says when it ends: `cargo test` once a crate, pytest once.
+closing_lines() {
+    awk '/^test result: / { crates++; passed += $4; failed += $6; ignored += $8 }
+         END { if (crates) printf "test result: %s. %d passed; %d failed; %d ignored; %d runs\n",
+                                  failed ? "FAILED" : "ok", passed, failed, ignored, crates }' "$1"
+    grep -E '^=+ .*(passed|failed|error|no tests ran).* in [0-9.]+s.* =+$' "$1" | tail -n 1 || true
+}
+
+job_all() { # what `make test` runs: every step but demo and bench, then a table (arguments: only these steps)
+    local step began status failed=() table="" logs="$RESULTS/logs"
+    [ $# != 0 ] || set -- "${ALL_STEPS[@]}"
+    mkdir -p "$logs"
+    rm -f "$logs"/*.log
+    for step in "$@"; do
+        say "step $step"
+        began=$SECONDS
+        status=ok
+        # In a shell of its own, so that `set -e` holds inside; one failing step does not hide the next ones.
+        "$BASH" ci/run.sh "$step" 2>&1 | tee "$logs/$step.log" || { status=FAILED; failed+=("$step"); }
+        table+="$(printf '%-8s %-7s %5d s  %s' "$step" "$status" $((SECONDS - began)) \
+            "$(closing_lines "$logs/$step.log" | tr -d '=' | sed 's/^ *//; s/ *$//')")"$'\n'
+        if [ "$status" = FAILED ] && [[ "$step" = setup || "$step" = build ]]; then
+            say "nothing else can run after $step"
+            break
+        fi
+    done
+    printf '\n%-8s %-7s %7s  %s\n%s%-8s %-7s %5d s\n\n' step result time tests "$table" total \
+        "$([ ${#failed[@]} = 0 ] && echo ok || echo FAILED)" "$SECONDS"
+    for step in "$@"; do
+        if [ -e "$logs/$step.log" ]; then closing_lines "$logs/$step.log"; fi
+    done
+    [ ${#failed[@]} = 0 ] || die "failed: ${failed[*]} (logs in $logs)"
+}
+
+job_help() { # this list
+    echo "usage: ci/run.sh <job>"
+    sed -n 's/^job_\([a-z-]*\)() { # /\1\t/p' ci/run.sh | awk -F '\t' '{ printf "  %-8s %s\n", $1, $2 }'
+}
+
+job="${1:-help}"
+declare -F "job_$job" >/dev/null || { job_help >&2; die "no job named '$job'"; }
+shift || true
+"job_$job" "$@"

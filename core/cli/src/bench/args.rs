@@ -1,0 +1,240 @@
+//! The command line of `netacc bench`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+/// Load on kernel TCP, a Unix socket and each available backend, interleaved in one run.
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// Which load.
+    #[command(subcommand)]
+    pub command: BenchCommand,
+}
+
+/// The loads.
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// An unmodified redis-server under redis-benchmark
+    Redis(RedisArgs),
+    /// Ping-pong between two processes: round-trip latency
+    Echo(EchoArgs),
+    /// One-way bulk transfer: bytes per second
+    Stream(StreamArgs),
+    /// Connections opened and closed per second
+    Connect(ConnectArgs),
+    /// Render the table, and a plot, from result files again
+    Report(ReportArgs),
+}
+
+/// What all loads share.
+#[derive(Debug, Clone, Args)]
+pub struct CommonArgs {
+    /// Paths to compare: tcp, unix, and backends by name (shm, ...) [default: tcp, unix and all
+    /// backends that work here]
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    pub paths: Vec<String>,
+    /// Interleaved rounds: each path is measured once per round
+    #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub pairs: u32,
+    /// Requests per measurement, the same for every path
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "seconds")]
+    pub requests: Option<u64>,
+    /// Length of one measurement in seconds [default: 2]
+    #[arg(long, value_name = "S", value_parser = positive_seconds)]
+    pub seconds: Option<f64>,
+    /// Write the result as one JSON object ("-" is standard output; the table then goes to standard
+    /// error)
+    #[arg(long, value_name = "FILE|-")]
+    pub json: Option<PathBuf>,
+    /// Draw the result as an SVG picture
+    #[arg(long, value_name = "FILE.svg")]
+    pub plot: Option<PathBuf>,
+    /// Keep the directory with the logs of all processes, and say where it is
+    #[arg(long)]
+    pub keep_logs: bool,
+    /// Switch the library's spinning off on backend paths (netacc_run -P 0)
+    #[arg(long)]
+    pub no_spin: bool,
+    /// A further argument for netacc_run on backend paths; may be repeated
+    #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
+    pub run_arg: Vec<String>,
+    /// Give up on a measurement after this many seconds
+    #[arg(long, default_value_t = 300.0, value_name = "S", value_parser = positive_seconds)]
+    pub timeout: f64,
+    /// No progress bar
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+/// Arguments of `netacc bench redis`.
+#[derive(Debug, Clone, Args)]
+pub struct RedisArgs {
+    /// What all loads share.
+    #[command(flatten)]
+    pub common: CommonArgs,
+    /// Parallel connections
+    #[arg(long, short, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=60_000))]
+    pub clients: u32,
+    /// Bytes in a value (512, 4KiB, ...)
+    #[arg(long, short = 'd', default_value = "512", value_parser = parse_size)]
+    pub size: u64,
+    /// Threads of redis-benchmark; 1 is its plain single-threaded mode
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=500))]
+    pub threads: u32,
+    /// Tests by their redis-benchmark names; each is measured by itself
+    #[arg(
+        long,
+        short,
+        value_delimiter = ',',
+        default_value = "set",
+        value_name = "LIST"
+    )]
+    pub tests: Vec<String>,
+    /// Requests in flight per connection
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub pipeline: u32,
+    /// Random keys out of this many, instead of one key (redis-benchmark -r)
+    #[arg(long, value_name = "N")]
+    pub keyspace: Option<u64>,
+    /// The redis-server to use
+    #[arg(long, default_value = "redis-server", value_name = "PROGRAM")]
+    pub redis_server: PathBuf,
+    /// The redis-benchmark to use
+    #[arg(long, default_value = "redis-benchmark", value_name = "PROGRAM")]
+    pub redis_benchmark: PathBuf,
+}
+
+/// How the two ends of `echo` wait for each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Mode {
+    /// Non-blocking sockets, one thread waiting in epoll_wait
+    Epoll,
+    /// Non-blocking sockets, one thread waiting in poll
+    Poll,
+    /// Blocking recv; one thread for each connection
+    Blocking,
+    /// Non-blocking recv in a loop: both ends stay awake
+    Spin,
+}
+
+impl Mode {
+    /// The name used on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Epoll => "epoll",
+            Mode::Poll => "poll",
+            Mode::Blocking => "blocking",
+            Mode::Spin => "spin",
+        }
+    }
+}
+
+/// Arguments of `netacc bench echo`.
+#[derive(Debug, Clone, Args)]
+pub struct EchoArgs {
+    /// What all loads share.
+    #[command(flatten)]
+    pub common: CommonArgs,
+    /// Bytes in a message (64, 4KiB, ...)
+    #[arg(long, short = 'd', default_value = "64", value_parser = parse_size)]
+    pub size: u64,
+    /// How both ends wait
+    #[arg(long, short, value_enum, default_value_t = Mode::Epoll)]
+    pub mode: Mode,
+    /// Connections, each with one message in flight
+    #[arg(long, short, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub clients: u32,
+}
+
+/// Arguments of `netacc bench stream`.
+#[derive(Debug, Clone, Args)]
+pub struct StreamArgs {
+    /// What all loads share.
+    #[command(flatten)]
+    pub common: CommonArgs,
+    /// Bytes in a write (1MiB, 64KiB, ...)
+    #[arg(long, short = 'd', default_value = "1MiB", value_parser = parse_size)]
+    pub size: u64,
+    /// Connections, each with its own thread at both ends
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub streams: u32,
+}
+
+/// Arguments of `netacc bench connect`. `--requests` is the number of connections [default: 10000].
+#[derive(Debug, Clone, Args)]
+pub struct ConnectArgs {
+    /// What all loads share.
+    #[command(flatten)]
+    pub common: CommonArgs,
+    /// Exchange one request and one response of this many bytes on each connection
+    #[arg(long, default_value = "0", value_parser = parse_size, value_name = "BYTES")]
+    pub exchange: u64,
+}
+
+/// Arguments of `netacc bench report`.
+#[derive(Debug, Clone, Args)]
+pub struct ReportArgs {
+    /// Result files of earlier runs ("-" is standard input)
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// Draw the result as an SVG picture; one file only
+    #[arg(long, value_name = "FILE.svg")]
+    pub plot: Option<PathBuf>,
+}
+
+/// The largest message or write: keeps a typing error from eating the machine's memory.
+const MAX_SIZE: u64 = 1 << 30;
+
+/// Reads "512", "4k", "64KiB", "1MiB", "1GiB": powers of 1024, and at most 1 GiB.
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let number: u64 = text[..digits]
+        .parse()
+        .map_err(|_| format!("'{text}' is not a size"))?;
+    let shift = match text[digits..].trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        unit => return Err(format!("unknown unit '{unit}'; allowed: KiB, MiB, GiB")),
+    };
+    match number.checked_mul(1 << shift) {
+        Some(bytes) if bytes <= MAX_SIZE => Ok(bytes),
+        _ => Err("more than 1 GiB".into()),
+    }
+}
+
+fn positive_seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if seconds > 0.0 && seconds <= 86_400.0 => Ok(seconds),
+        _ => Err("not a number of seconds between 0 and 86400".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!(parse_size("512"), Ok(512));
+        assert_eq!(parse_size("4k"), Ok(4096));
+        assert_eq!(parse_size("1MiB"), Ok(1 << 20));
+        assert_eq!(parse_size("1 GiB"), Ok(1 << 30));
+        assert!(parse_size("2GiB").is_err());
+        assert!(parse_size("18446744073709551615g").is_err());
+        assert!(parse_size("x").is_err());
+        assert!(parse_size("1parsec").is_err());
+    }
+
+    #[test]
+    fn seconds_are_positive_and_finite() {
+        assert_eq!(positive_seconds("0.5"), Ok(0.5));
+        for bad in ["0", "-1", "nan", "inf", "x"] {
+            assert!(positive_seconds(bad).is_err(), "{bad}");
+        }
+    }
+}

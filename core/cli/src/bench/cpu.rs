@@ -1,0 +1,75 @@
+//! Processor time of servers and clients.
+//!
+//! A server lives through many measurements, so its time is read from `/proc` before and after
+//! each; a client is one process per measurement and is accounted for when it has been waited for
+//! (redis-benchmark), or by itself around the measured loop (our own).
+
+use std::fs;
+
+use nix::sys::resource::{getrusage, Usage, UsageWho};
+
+/// CPU seconds used so far by all threads of a process, threads that have ended included; 0 if it
+/// is gone.
+///
+/// The scheduler's nanoseconds are taken where the kernel keeps them. They lack the threads that
+/// have ended, which `stat` has, in ticks of 10 ms: whichever is larger is nearer the truth.
+pub(crate) fn of_process(pid: u32) -> f64 {
+    of_live_threads(pid)
+        .unwrap_or(0.0)
+        .max(of_stat(pid).unwrap_or(0.0))
+}
+
+/// CPU seconds of all children that have ended and have been waited for.
+pub(crate) fn of_children() -> f64 {
+    getrusage(UsageWho::RUSAGE_CHILDREN).map_or(0.0, |usage| seconds(&usage))
+}
+
+/// CPU seconds of this process.
+pub(crate) fn of_self() -> f64 {
+    getrusage(UsageWho::RUSAGE_SELF).map_or(0.0, |usage| seconds(&usage))
+}
+
+fn seconds(usage: &Usage) -> f64 {
+    let one = |time: nix::sys::time::TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;
+    one(usage.user_time()) + one(usage.system_time())
+}
+
+fn of_live_threads(pid: u32) -> Option<f64> {
+    let mut nanoseconds = 0;
+    for task in fs::read_dir(format!("/proc/{pid}/task")).ok()? {
+        // A thread may end between the listing and the reading.
+        let Ok(text) = fs::read_to_string(task.ok()?.path().join("schedstat")) else {
+            continue;
+        };
+        nanoseconds += text.split_whitespace().next()?.parse::<u64>().ok()?;
+    }
+    Some(nanoseconds as f64 / 1e9)
+}
+
+fn of_stat(pid: u32) -> Option<f64> {
+    /// USER_HZ: 100 on every Linux architecture that we know of.
+    const TICKS_PER_SECOND: f64 = 100.0;
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The command's name may hold spaces and parentheses; the fields proper begin after the last
+    // one.
+    let fields: Vec<&str> = stat[stat.rfind(')')? + 1..].split_whitespace().collect();
+    let ticks: u64 = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
+    Some(ticks as f64 / TICKS_PER_SECOND)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_time_grows_when_working() {
+        let pid = std::process::id();
+        let before = of_process(pid);
+        let start = std::time::Instant::now();
+        while start.elapsed().as_millis() < 60 {
+            std::hint::black_box(of_self());
+        }
+        assert!(of_process(pid) > before);
+        assert_eq!(of_process(u32::MAX - 1), 0.0);
+    }
+}

@@ -1,0 +1,104 @@
+//! What can go wrong in a benchmark, and the exit code that goes with it.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A benchmark that could not be run, or not to its end.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BenchError {
+    /// The arguments contradict each other or name something that does not exist.
+    #[error("{0}")]
+    Usage(String),
+    /// A program that the benchmark starts is not installed.
+    #[error("{program} not found: {hint}")]
+    MissingProgram {
+        /// What was looked for.
+        program: String,
+        /// How to get it.
+        hint: String,
+    },
+    /// A path was asked for that cannot be measured here.
+    #[error("path {path} cannot be measured: {reason}")]
+    PathUnavailable {
+        /// The path's name.
+        path: String,
+        /// Why not.
+        reason: String,
+    },
+    /// A child process ended early or said something unexpected.
+    #[error("{name}: {what}{}", tail(.log))]
+    Child {
+        /// Which child, on which path.
+        name: String,
+        /// What it did.
+        what: String,
+        /// The end of what it wrote to stderr.
+        log: String,
+    },
+    /// A child process did not answer in time.
+    #[error("{name}: no answer within {} s{}", .after.as_secs_f64(), tail(.log))]
+    Timeout {
+        /// Which child, on which path.
+        name: String,
+        /// How long was waited.
+        after: Duration,
+        /// The end of what it wrote to stderr.
+        log: String,
+    },
+    /// Output of redis-benchmark that does not look as it should.
+    #[error("cannot read the output of redis-benchmark: {0}")]
+    RedisOutput(String),
+    /// A result file that is not one of ours.
+    #[error("{}: not a result of netacc bench: {source}", .file.display())]
+    ResultFile {
+        /// The file.
+        file: PathBuf,
+        /// What the parser said.
+        source: serde_json::Error,
+    },
+    /// The plot could not be drawn.
+    #[error("cannot draw {}: {what}", .file.display())]
+    Plot {
+        /// Where it should have gone.
+        file: PathBuf,
+        /// What the plotting library said.
+        what: String,
+    },
+    /// An operating system call failed.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was being done.
+        what: String,
+        /// The error, with its errno.
+        source: io::Error,
+    },
+}
+
+impl BenchError {
+    /// 2 for wrong usage, as `clap` has it; 1 for everything else.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            BenchError::Usage(_) => 2,
+            _ => 1,
+        }
+    }
+
+    /// For `map_err`: keeps the error and says what was being done.
+    pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> BenchError {
+        let what = what.into();
+        move |source| BenchError::Io { what, source }
+    }
+}
+
+fn tail(log: &str) -> String {
+    if log.trim().is_empty() {
+        String::new()
+    } else {
+        format!(
+            "\n  its last words:\n    {}",
+            log.trim_end().replace('\n', "\n    ")
+        )
+    }
+}

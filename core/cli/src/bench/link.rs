@@ -1,0 +1,156 @@
+//! Proof that bytes went over the link: what a process under the library says of itself.
+//!
+//! This is `netacc_ss`'s own protocol: the abstract Unix socket `netacc-ss/<pid>`, one line of
+//! request, one JSON object until end of file. Nothing here fails a benchmark: no answer is
+//! reported as no proof.
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::time::Duration;
+
+use netacc_config::stats::Snapshot;
+
+/// Below this share of bytes on the link, a backend path's figures are not the backend's.
+pub(crate) const ENOUGH: f64 = 0.9;
+
+/// An answer larger than this is not one.
+const MAX_ANSWER_BYTES: u64 = 256 << 20;
+
+/// Payload bytes by the way they took, both directions together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct LinkBytes {
+    /// Over the link.
+    pub(crate) link: u64,
+    /// Over the kernel's TCP connection.
+    pub(crate) tcp: u64,
+}
+
+impl LinkBytes {
+    /// The share that went over the link, of the bytes counted, or of those that the load is known
+    /// to have moved if that is more: bytes that the library did not see did not go over the link.
+    /// `None` without any bytes.
+    pub(crate) fn share(self, expected: u64) -> Option<f64> {
+        let all = (self.link + self.tcp).max(expected);
+        (all > 0).then(|| self.link as f64 / all as f64)
+    }
+}
+
+/// What one process said at one moment.
+#[derive(Debug, Clone)]
+pub(crate) struct Sample(Snapshot);
+
+impl Sample {
+    /// Asks a process. `None` if it does not answer: it is not under the library, or it is gone.
+    pub(crate) fn of(pid: u32) -> Option<Self> {
+        Some(Sample(ask(pid)?))
+    }
+
+    /// The bytes since the process began: of the sockets that are open, and of those that have been
+    /// closed, which the process's own counters have taken over.
+    pub(crate) fn bytes(&self) -> LinkBytes {
+        let closed = |name: &str| {
+            self.0
+                .cnt
+                .as_ref()
+                .and_then(|cnt| cnt.get(name))
+                .copied()
+                .unwrap_or(0)
+        };
+        let mut bytes = LinkBytes {
+            link: closed("rx_bytes_link") + closed("tx_bytes_link"),
+            tcp: closed("rx_bytes_tcp") + closed("tx_bytes_tcp"),
+        };
+        for socket in self.0.sock.iter().flatten() {
+            bytes.link += socket.rx_bytes_link + socket.tx_bytes_link;
+            bytes.tcp += socket.rx_bytes_tcp + socket.tx_bytes_tcp;
+        }
+        bytes
+    }
+
+    /// The bytes since an earlier sample of the same process.
+    pub(crate) fn bytes_since(&self, earlier: &Self) -> LinkBytes {
+        let (now, then) = (self.bytes(), earlier.bytes());
+        LinkBytes {
+            link: now.link.saturating_sub(then.link),
+            tcp: now.tcp.saturating_sub(then.tcp),
+        }
+    }
+
+    /// Why connections were not on the link: "3 peer-not-accelerated", or why there is no link at
+    /// all.
+    pub(crate) fn describe_reasons(&self) -> Vec<String> {
+        let refused = Some(&self.0.refused)
+            .filter(|refused| !refused.is_empty())
+            .cloned();
+        let counted = self
+            .0
+            .reasons
+            .iter()
+            .flatten()
+            .filter(|(_, count)| **count > 0);
+        refused
+            .into_iter()
+            .chain(counted.map(|(reason, count)| format!("{count} {reason}")))
+            .collect()
+    }
+}
+
+fn ask(pid: u32) -> Option<Snapshot> {
+    let address = SocketAddr::from_abstract_name(format!("netacc-ss/{pid}")).ok()?;
+    let mut stream = UnixStream::connect_addr(&address).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
+    stream.write_all(b"GET all\n").ok()?;
+    let _ = stream.shutdown(Shutdown::Write);
+    let mut answer = Vec::new();
+    stream
+        .take(MAX_ANSWER_BYTES)
+        .read_to_end(&mut answer)
+        .ok()?;
+    serde_json::from_slice(&answer).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn sample(json: serde_json::Value) -> Sample {
+        Sample(serde_json::from_value(json).expect("a snapshot"))
+    }
+
+    /// Would break if closed connections were forgotten: redis-benchmark's are closed when we ask.
+    #[test]
+    fn open_and_closed_sockets_count() {
+        let before = sample(json!({
+            "version": 1, "pid": 7,
+            "cnt": {"rx_bytes_link": 10, "tx_bytes_link": 10, "rx_bytes_tcp": 5},
+            "sock": [{"path": "link", "rx_bytes_link": 100, "tx_bytes_link": 1}],
+        }));
+        let after = sample(json!({
+            "version": 1, "pid": 7,
+            "cnt": {"rx_bytes_link": 200, "tx_bytes_link": 20, "rx_bytes_tcp": 5, "tx_bytes_tcp": 3},
+            "sock": [{"path": "tcp", "tx_bytes_tcp": 4}],
+        }));
+        assert_eq!(after.bytes_since(&before), LinkBytes { link: 99, tcp: 7 });
+    }
+
+    #[test]
+    fn bytes_that_were_not_counted_were_not_on_the_link() {
+        let bytes = LinkBytes { link: 90, tcp: 10 };
+        assert_eq!(bytes.share(0), Some(0.9));
+        assert_eq!(bytes.share(180), Some(0.5));
+        assert_eq!(LinkBytes::default().share(0), None);
+    }
+
+    #[test]
+    fn reasons_are_counted_and_nobody_is_nobody() {
+        let sample = sample(
+            json!({"version": 1, "pid": 7, "refused": "off", "reasons": {"peer-silent": 3, "x": 0}}),
+        );
+        assert_eq!(sample.describe_reasons(), ["off", "3 peer-silent"]);
+        assert_eq!(sample.bytes(), LinkBytes::default());
+        assert!(Sample::of(u32::MAX).is_none());
+    }
+}

@@ -1,0 +1,54 @@
+//! `netacc bench`: the same load over kernel TCP, a Unix socket and each available backend.
+//!
+//! What makes the comparison fair, and is therefore kept in one place ([`rounds`]):
+//!
+//! * every path runs the *same* server and load generator with the same settings; a backend path
+//!   only starts both of them through `netacc_run`;
+//! * measurements are interleaved (tcp, unix, shm, tcp, unix, shm, ...), and ratios are taken
+//!   within a round, so that a slow minute of the machine hits all paths alike;
+//! * what is reported is the median over the rounds, with the spread of the ratios beside it, and
+//!   every raw run is kept in the JSON;
+//! * a backend's figures count only if the bytes went over its link: `link_share` says how many
+//!   did.
+//!
+//! The load generators of `echo`, `stream` and `connect` are this same binary, started again as
+//! `netacc bench-peer` ([`peer`]): ordinary programs on libc sockets that know nothing of NetACC.
+
+pub mod args;
+mod cpu;
+mod error;
+mod link;
+mod machine;
+mod own;
+mod paths;
+pub mod peer;
+mod plot;
+mod process;
+mod redis;
+mod redis_output;
+mod report;
+mod result;
+mod rounds;
+mod stats;
+mod table;
+
+pub use error::BenchError;
+pub use paths::{available_backends, Backend, Tools};
+pub use result::{Latency, PathResult, Paths, Report, Run};
+
+use args::{BenchArgs, BenchCommand};
+
+/// Runs one `netacc bench` command to its end.
+///
+/// # Errors
+/// Whatever kept the comparison from being complete; [`BenchError::exit_code`] tells usage errors
+/// apart.
+pub fn run(args: BenchArgs) -> Result<(), BenchError> {
+    match args.command {
+        BenchCommand::Redis(args) => redis::run(&args),
+        BenchCommand::Echo(args) => own::run_echo(&args),
+        BenchCommand::Stream(args) => own::run_stream(&args),
+        BenchCommand::Connect(args) => own::run_connect(&args),
+        BenchCommand::Report(args) => report::run(&args),
+    }
+}

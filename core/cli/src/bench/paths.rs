@@ -1,0 +1,300 @@
+//! The paths that are compared, and how programs are started on each.
+
+use std::env;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path as FilePath, PathBuf};
+use std::process::Command;
+
+use indexmap::IndexMap;
+
+use super::args::CommonArgs;
+use super::error::BenchError;
+
+/// The reference path: what ratios are taken to.
+pub(crate) const REFERENCE: &str = "tcp";
+
+/// One way for the bytes between the two programs.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Path {
+    /// Kernel TCP over loopback.
+    Tcp,
+    /// A Unix stream socket.
+    Unix,
+    /// TCP in the program, a backend's link in fact: both programs run under `netacc_run`.
+    Backend(String),
+}
+
+impl Path {
+    /// The name used on the command line and in results.
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Path::Tcp => REFERENCE,
+            Path::Unix => "unix",
+            Path::Backend(name) => name,
+        }
+    }
+
+    /// Do bytes have to be shown to have gone over a link?
+    pub(crate) fn is_backend(&self) -> bool {
+        matches!(self, Path::Backend(_))
+    }
+}
+
+/// A backend and whether it can be used on this machine.
+#[derive(Debug, Clone)]
+pub struct Backend {
+    /// Its name, as `NACC_BACKEND` takes it.
+    pub name: &'static str,
+    /// Why it cannot be used here; empty when it can.
+    pub problems: Vec<String>,
+}
+
+/// The backends that this build knows, with what keeps each from working here.
+// TODO: ask netacc-registry, once it can open a device by name and say why not.
+pub fn available_backends() -> Vec<Backend> {
+    let mut problems = Vec::new();
+    // memfd needs no /dev/shm, but both live on the kernel's tmpfs: a sandbox without it has
+    // neither.
+    let name = c"netacc-probe";
+    if let Err(errno) = nix::sys::memfd::memfd_create(name, nix::sys::memfd::MFdFlags::MFD_CLOEXEC)
+    {
+        problems.push(format!("memfd_create: {}", errno.desc()));
+    }
+    if let Err(errno) = nix::sys::eventfd::EventFd::new() {
+        problems.push(format!("eventfd: {}", errno.desc()));
+    }
+    vec![Backend {
+        name: "shm",
+        problems,
+    }]
+}
+
+/// Our own programs and library, as found beside this one.
+#[derive(Debug, Clone)]
+pub struct Tools {
+    /// `netacc_run`.
+    pub netacc_run: Option<PathBuf>,
+    /// `netacc_ss`.
+    pub netacc_ss: Option<PathBuf>,
+    /// `libnetacc-preload.so`.
+    pub preload: Option<PathBuf>,
+}
+
+impl Tools {
+    /// Looks beside this executable, as in a build directory; then where `make install` puts
+    /// things.
+    pub fn find() -> Self {
+        let exe = env::current_exe().unwrap_or_default();
+        let here = exe.parent().map(FilePath::to_owned).unwrap_or_default();
+        // Test executables live in target/*/deps, one level below the programs.
+        let dirs = ["", "..", "../lib", "../lib64", "../lib/netacc"].map(|dir| here.join(dir));
+        let beside = |name: &str| {
+            dirs.iter()
+                .map(|dir| dir.join(name))
+                .find(|file| file.is_file())
+        };
+        // As netacc_run does.
+        let named = env::var_os("NETACC_PRELOAD").map(PathBuf::from);
+        Tools {
+            netacc_run: beside("netacc_run").or_else(|| in_path("netacc_run")),
+            netacc_ss: beside("netacc_ss").or_else(|| in_path("netacc_ss")),
+            preload: named
+                .filter(|file| file.is_file())
+                .or_else(|| beside("libnetacc-preload.so")),
+        }
+    }
+
+    /// What a backend path lacks, if anything.
+    fn missing(&self) -> Option<&'static str> {
+        match self {
+            Tools {
+                netacc_run: None, ..
+            } => Some("netacc_run is neither beside netacc nor in PATH (make build)"),
+            Tools { preload: None, .. } => {
+                Some("libnetacc-preload.so is not beside netacc (make build)")
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The file that a shell would start for this name.
+pub(crate) fn in_path(program: impl AsRef<FilePath>) -> Option<PathBuf> {
+    let program = program.as_ref();
+    let executable = |file: &FilePath| {
+        use std::os::unix::fs::PermissionsExt;
+        fs::metadata(file)
+            .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+    };
+    if program.components().count() > 1 {
+        return executable(program).then(|| program.to_owned());
+    }
+    env::split_paths(&env::var_os("PATH")?)
+        .map(|dir| dir.join(program))
+        .find(|file| executable(file))
+}
+
+/// Starts programs on paths. Knows which paths were chosen, and why others were left out.
+#[derive(Debug)]
+pub(crate) struct Launcher {
+    /// The chosen paths, in the order in which they are measured.
+    pub(crate) paths: Vec<Path>,
+    /// Backends left out because they do not work here, with the reason.
+    pub(crate) skipped: IndexMap<String, String>,
+    tools: Tools,
+    run_args: Vec<String>,
+}
+
+impl Launcher {
+    /// Chooses the paths.
+    ///
+    /// # Errors
+    /// A path that was asked for by name must exist and work. Paths that nobody asked for are only
+    /// skipped.
+    pub(crate) fn new(args: &CommonArgs) -> Result<Self, BenchError> {
+        let tools = Tools::find();
+        let backends = available_backends();
+        let problem = |backend: &Backend| {
+            tools
+                .missing()
+                .map(str::to_owned)
+                .or_else(|| backend.problems.first().cloned())
+        };
+        let mut paths = Vec::new();
+        let mut skipped = IndexMap::new();
+        if args.paths.is_empty() {
+            paths.extend([Path::Tcp, Path::Unix]);
+            for backend in &backends {
+                match problem(backend) {
+                    None => paths.push(Path::Backend(backend.name.into())),
+                    Some(reason) => drop(skipped.insert(backend.name.to_owned(), reason)),
+                }
+            }
+        }
+        for name in &args.paths {
+            let path = match name.trim() {
+                REFERENCE => Path::Tcp,
+                "unix" => Path::Unix,
+                name => {
+                    let Some(backend) = backends.iter().find(|backend| backend.name == name) else {
+                        let known: Vec<_> = backends.iter().map(|backend| backend.name).collect();
+                        let known = known.join(", ");
+                        return Err(BenchError::Usage(format!(
+                            "unknown path '{name}'; known: tcp, unix, {known}"
+                        )));
+                    };
+                    if let Some(reason) = problem(backend) {
+                        return Err(BenchError::PathUnavailable {
+                            path: name.into(),
+                            reason,
+                        });
+                    }
+                    Path::Backend(name.to_owned())
+                }
+            };
+            if !paths.contains(&path) {
+                paths.push(path);
+            }
+        }
+        let mut run_args = args.run_arg.clone();
+        if args.no_spin {
+            run_args.extend(["-P".into(), "0".into()]);
+        }
+        Ok(Launcher {
+            paths,
+            skipped,
+            tools,
+            run_args,
+        })
+    }
+
+    /// A command that runs `program` on a path: the same program everywhere, with `netacc_run` in
+    /// front of it on a backend path.
+    pub(crate) fn command(&self, path: &Path, program: impl AsRef<OsStr>) -> Command {
+        let mut command = guarded();
+        // An accelerated shell must not make the reference fast.
+        if let Some(preload) = env::var_os("LD_PRELOAD") {
+            if preload.to_string_lossy().contains("libnetacc-preload") {
+                command.env_remove("LD_PRELOAD");
+            }
+        }
+        if let Path::Backend(name) = path {
+            let netacc_run = self
+                .tools
+                .netacc_run
+                .as_ref()
+                .expect("new() lets no backend path through without it");
+            command
+                .env("NACC_BACKEND", name)
+                .arg(netacc_run)
+                .args(&self.run_args);
+        }
+        command.arg(program);
+        command
+    }
+}
+
+/// This executable as the wrapper that ends with its parent: see `peer::guard`.
+fn guarded() -> Command {
+    let mut command = Command::new(this_program());
+    command.args(["bench-peer", "guard"]);
+    command
+}
+
+/// The running `netacc`, even if its file has been replaced since.
+pub(crate) fn this_program() -> PathBuf {
+    env::current_exe().unwrap_or_else(|_| "netacc".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::args::{BenchArgs, BenchCommand};
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        bench: BenchArgs,
+    }
+
+    fn launcher(args: &[&str]) -> Result<Launcher, BenchError> {
+        let line = ["bench", "echo"].iter().chain(args);
+        match Cli::try_parse_from(line)
+            .expect("the test's own arguments")
+            .bench
+            .command
+        {
+            BenchCommand::Echo(args) => Launcher::new(&args.common),
+            _ => unreachable!("echo was asked for"),
+        }
+    }
+
+    #[test]
+    fn named_paths_keep_their_order_and_lose_doubles() {
+        let launcher = launcher(&["--paths", "unix,tcp,unix"]).expect("both always work");
+        assert_eq!(launcher.paths, [Path::Unix, Path::Tcp]);
+        assert!(launcher.skipped.is_empty());
+    }
+
+    #[test]
+    fn unknown_path_is_a_usage_error() {
+        let error = launcher(&["--paths", "tcp,warp"]).expect_err("there is no such path");
+        assert_eq!(error.exit_code(), 2);
+        assert!(
+            error.to_string().contains("shm"),
+            "names what is known: {error}"
+        );
+    }
+
+    #[test]
+    fn by_default_everything_is_measured_or_skipped_with_a_reason() {
+        let launcher = launcher(&[]).expect("nothing was asked for by name");
+        assert_eq!(launcher.paths[..2], [Path::Tcp, Path::Unix]);
+        assert_eq!(
+            launcher.paths.len() - 2 + launcher.skipped.len(),
+            available_backends().len()
+        );
+    }
+}

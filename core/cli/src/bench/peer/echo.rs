@@ -1,0 +1,326 @@
+//! Ping-pong: messages of one size go there and back, one in flight on each connection.
+
+use std::io::{self, Read, Write};
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use socket2::Socket;
+
+use super::super::args::Mode;
+use super::conversation::{Conversation, Phase, Progress};
+use super::socket::{no_delay, Address};
+use super::wait::Waiter;
+use super::{ready, report, LengthArgs, LoadArgs, Meter, Stop, Tally};
+
+/// How long to warm up, unless [`WARM_UP_MESSAGES`] come first: by then a connection is on its
+/// final path.
+const WARM_UP: Duration = Duration::from_millis(150);
+
+/// Messages of the warm-up at most, on each connection.
+const WARM_UP_MESSAGES: u64 = 20_000;
+
+/// Serves one client process after the other: takes as many connections as a client opens, then
+/// answers until they are closed.
+pub(super) fn serve(listener: &Socket, load: LoadArgs) -> io::Result<()> {
+    loop {
+        let sockets = accept_all(listener, load)?;
+        if load.mode == Mode::Blocking {
+            serve_blocking(sockets, load.size)?;
+        } else {
+            serve_ready(&sockets, load)?;
+        }
+    }
+}
+
+/// Measures.
+pub(super) fn drive(address: &Address, load: LoadArgs, length: LengthArgs) -> io::Result<()> {
+    let mut sockets = Vec::with_capacity(load.clients);
+    for _ in 0..load.clients {
+        let socket = address.connect()?;
+        no_delay(&socket)?;
+        socket.set_nonblocking(load.mode != Mode::Blocking)?;
+        sockets.push(socket);
+    }
+    match (load.mode, &sockets[..]) {
+        (Mode::Blocking, [socket]) => drive_one_blocking(socket, load.size, length),
+        (Mode::Blocking, _) => drive_many_blocking(&sockets, load.size, length),
+        _ => drive_ready(&sockets, load, length),
+    }
+}
+
+fn accept_all(listener: &Socket, load: LoadArgs) -> io::Result<Vec<Socket>> {
+    let mut sockets = Vec::with_capacity(load.clients);
+    for _ in 0..load.clients {
+        let (socket, _) = listener.accept()?;
+        no_delay(&socket)?;
+        socket.set_nonblocking(load.mode != Mode::Blocking)?;
+        sockets.push(socket);
+    }
+    Ok(sockets)
+}
+
+fn serve_ready(sockets: &[Socket], load: LoadArgs) -> io::Result<()> {
+    let mut waiter = Waiter::new(load.mode, sockets)?;
+    let mut conversations: Vec<_> = sockets
+        .iter()
+        .map(|_| Conversation::new(load.size, Phase::Receiving))
+        .collect();
+    let mut blocked = vec![false; sockets.len()];
+    let mut open = sockets.len();
+    let mut ready = Vec::with_capacity(sockets.len());
+    while open > 0 {
+        waiter.wait(&mut ready)?;
+        for &index in &ready {
+            let conversation = &mut conversations[index];
+            let progress = match advance(conversation, &sockets[index])? {
+                // A request has come in whole: answer it at once.
+                Advance::Turned => advance(conversation, &sockets[index])?,
+                other => other,
+            };
+            match progress {
+                Advance::Closed => {
+                    waiter.forget(index)?;
+                    open -= 1;
+                    continue;
+                }
+                Advance::Turned | Advance::Returned | Advance::Blocked => {}
+            }
+            let writing = conversation.phase() == Phase::Sending;
+            if blocked[index] != writing {
+                blocked[index] = writing;
+                waiter.watch(index, writing)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What one step did, in a ping-pong's own terms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Advance {
+    /// A whole message has been received.
+    Turned,
+    /// A whole message has been sent.
+    Returned,
+    Blocked,
+    Closed,
+}
+
+fn advance(conversation: &mut Conversation, socket: &Socket) -> io::Result<Advance> {
+    let phase = conversation.phase();
+    Ok(match (conversation.step(socket)?, phase) {
+        (Progress::Complete, Phase::Receiving) => Advance::Turned,
+        (Progress::Complete, Phase::Sending) => Advance::Returned,
+        (Progress::Blocked, _) => Advance::Blocked,
+        (Progress::Closed, _) => Advance::Closed,
+    })
+}
+
+fn drive_ready(sockets: &[Socket], load: LoadArgs, length: LengthArgs) -> io::Result<()> {
+    let mut pump = Pump {
+        sockets,
+        waiter: Waiter::new(load.mode, sockets)?,
+        conversations: sockets
+            .iter()
+            .map(|_| Conversation::new(load.size, Phase::Sending))
+            .collect(),
+        blocked: vec![false; sockets.len()],
+        sent_at: vec![Instant::now(); sockets.len()],
+        ready: Vec::with_capacity(sockets.len()),
+    };
+    let most = WARM_UP_MESSAGES * sockets.len() as u64;
+    let end = Instant::now() + WARM_UP;
+    let mut tally = Tally::new();
+    // In pieces, so that whichever limit comes first is seen.
+    while Instant::now() < end && tally.count() < most {
+        pump.run(Stop::After(sockets.len() as u64 * 100), &mut tally)?;
+    }
+    ready()?;
+    let mut tally = Tally::new();
+    let meter = Meter::start();
+    pump.run(Stop::new(length, meter.start, 0, 1), &mut tally)?;
+    let (seconds, cpu_s) = meter.stop();
+    report(&tally, seconds, cpu_s)
+}
+
+/// All connections of a client that waits for readiness.
+struct Pump<'a> {
+    sockets: &'a [Socket],
+    waiter: Waiter<'a>,
+    /// Between runs all are in [`Phase::Sending`], with nothing sent.
+    conversations: Vec<Conversation>,
+    blocked: Vec<bool>,
+    sent_at: Vec<Instant>,
+    ready: Vec<usize>,
+}
+
+impl Pump<'_> {
+    /// Sends until it is time to stop, and returns when every answer is in.
+    fn run(&mut self, stop: Stop, tally: &mut Tally) -> io::Result<()> {
+        let mut sent = 0;
+        let mut open = 0;
+        let mut now = Instant::now();
+        for index in 0..self.sockets.len() {
+            if stop.goes_on(sent, now) {
+                now = Instant::now();
+                self.send(index, now)?;
+                sent += 1;
+                open += 1;
+            }
+        }
+        while open > 0 {
+            let mut ready = std::mem::take(&mut self.ready);
+            self.waiter.wait(&mut ready)?;
+            for &index in &ready {
+                if self.conversations[index].phase() == Phase::Sending {
+                    // Ready to go on writing; or, when spinning past the last request, nothing at
+                    // all.
+                    if self.blocked[index] {
+                        self.go_on_sending(index)?;
+                    }
+                    continue;
+                }
+                match advance(&mut self.conversations[index], &self.sockets[index])? {
+                    Advance::Turned => {
+                        // One look at the clock ends a round trip and begins the next.
+                        let now = Instant::now();
+                        tally.record(now - self.sent_at[index]);
+                        if stop.goes_on(sent, now) {
+                            self.send(index, now)?;
+                            sent += 1;
+                        } else {
+                            open -= 1;
+                        }
+                    }
+                    Advance::Closed => return Err(io::ErrorKind::UnexpectedEof.into()),
+                    Advance::Returned | Advance::Blocked => {}
+                }
+            }
+            self.ready = ready;
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, index: usize, now: Instant) -> io::Result<()> {
+        self.sent_at[index] = now;
+        self.go_on_sending(index)
+    }
+
+    fn go_on_sending(&mut self, index: usize) -> io::Result<()> {
+        let blocked =
+            advance(&mut self.conversations[index], &self.sockets[index])? == Advance::Blocked;
+        if blocked != self.blocked[index] {
+            self.blocked[index] = blocked;
+            self.waiter.watch(index, blocked)?;
+        }
+        Ok(())
+    }
+}
+
+fn serve_blocking(mut sockets: Vec<Socket>, size: usize) -> io::Result<()> {
+    // A program with one connection has no need of threads, and libraries may care how many there
+    // are.
+    if sockets.len() == 1 {
+        return answer(&sockets.remove(0), size);
+    }
+    let threads: Vec<_> = sockets
+        .into_iter()
+        .map(|socket| thread::spawn(move || answer(&socket, size)))
+        .collect();
+    threads.into_iter().try_for_each(join)
+}
+
+fn join<T>(thread: thread::JoinHandle<io::Result<T>>) -> io::Result<T> {
+    thread
+        .join()
+        .unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))
+}
+
+fn answer(mut socket: &Socket, size: usize) -> io::Result<()> {
+    let mut message = vec![0; size];
+    loop {
+        match socket.read_exact(&mut message) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            other => other?,
+        }
+        socket.write_all(&message)?;
+    }
+}
+
+fn drive_one_blocking(socket: &Socket, size: usize, length: LengthArgs) -> io::Result<()> {
+    warm_up_blocking(socket, size)?;
+    ready()?;
+    let meter = Meter::start();
+    let tally = ask(socket, size, Stop::new(length, meter.start, 0, 1))?;
+    let (seconds, cpu_s) = meter.stop();
+    report(&tally, seconds, cpu_s)
+}
+
+fn drive_many_blocking(sockets: &[Socket], size: usize, length: LengthArgs) -> io::Result<()> {
+    let clients = sockets.len() as u64;
+    let (warm, go) = (
+        Barrier::new(sockets.len() + 1),
+        Barrier::new(sockets.len() + 1),
+    );
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..)
+            .zip(sockets)
+            .map(|(index, socket)| {
+                let (warm, go) = (&warm, &go);
+                scope.spawn(move || {
+                    let warmed = warm_up_blocking(socket, size);
+                    warm.wait();
+                    go.wait();
+                    warmed?;
+                    ask(
+                        socket,
+                        size,
+                        Stop::new(length, Instant::now(), index, clients),
+                    )
+                })
+            })
+            .collect();
+        warm.wait();
+        let told = ready();
+        let meter = Meter::start();
+        go.wait();
+        let mut tally = Tally::new();
+        let mut outcome = told;
+        for thread in threads {
+            match thread
+                .join()
+                .unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))
+            {
+                Ok(part) => tally.add(&part),
+                Err(error) => outcome = outcome.and(Err(error)),
+            }
+        }
+        let (seconds, cpu_s) = meter.stop();
+        outcome?;
+        report(&tally, seconds, cpu_s)
+    })
+}
+
+fn warm_up_blocking(socket: &Socket, size: usize) -> io::Result<()> {
+    let end = Instant::now() + WARM_UP;
+    let mut sent = 0;
+    while sent < WARM_UP_MESSAGES && Instant::now() < end {
+        sent += ask(socket, size, Stop::After(50))?.count();
+    }
+    Ok(())
+}
+
+fn ask(mut socket: &Socket, size: usize, stop: Stop) -> io::Result<Tally> {
+    let mut message = vec![b'x'; size];
+    let mut tally = Tally::new();
+    let mut now = Instant::now();
+    while stop.goes_on(tally.count(), now) {
+        socket.write_all(&message)?;
+        socket.read_exact(&mut message)?;
+        let end = Instant::now();
+        tally.record(end - now);
+        now = end;
+    }
+    Ok(tally)
+}

@@ -1,0 +1,311 @@
+//! `netacc bench-peer`: the two ends of our own loads, as programs of their own.
+//!
+//! These are ordinary, unmodified programs: they use libc's sockets (through `std`, `socket2` and
+//! `nix`) and nothing of NetACC. That is a rule: a crate that makes raw system calls, such as
+//! `rustix`, would go past the preload library, and anything NetACC-specific here would be
+//! measuring something that no real program has.
+//!
+//! Talk with the parent, one line each: the server says `READY <pid> <address>` and then serves
+//! until it is stopped; the client connects, warms up, says `READY <pid>`, begins at `GO`, says
+//! `RESULT <json>`, and keeps its connections open until the next line or the end of its input.
+
+mod connect;
+mod conversation;
+mod echo;
+mod socket;
+mod stream;
+mod wait;
+
+use std::io::{self, BufRead, Write};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use clap::{Args, Subcommand, ValueEnum};
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+use super::args::Mode;
+use super::cpu;
+use super::result::Latency;
+use socket::Address;
+
+/// One end of a load; started by `netacc bench`.
+#[derive(Debug, Args)]
+pub struct PeerArgs {
+    /// Which end.
+    #[command(subcommand)]
+    role: Role,
+}
+
+#[derive(Debug, Subcommand)]
+enum Role {
+    /// Becomes another program, which the kernel ends when the one who started it dies
+    Guard {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+        command: Vec<std::ffi::OsString>,
+    },
+    /// Listens and serves
+    Server {
+        #[command(flatten)]
+        load: LoadArgs,
+        #[arg(long)]
+        listen: Address,
+    },
+    /// Connects and measures
+    Client {
+        #[command(flatten)]
+        load: LoadArgs,
+        #[arg(long)]
+        connect: Address,
+        #[command(flatten)]
+        length: LengthArgs,
+    },
+}
+
+/// The loads that have peers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LoadName {
+    Echo,
+    Stream,
+    Connect,
+}
+
+impl LoadName {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            LoadName::Echo => "echo",
+            LoadName::Stream => "stream",
+            LoadName::Connect => "connect",
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, Args)]
+struct LoadArgs {
+    #[arg(long, value_enum)]
+    load: LoadName,
+    #[arg(long)]
+    size: usize,
+    #[arg(long, value_enum)]
+    mode: Mode,
+    #[arg(long)]
+    clients: usize,
+}
+
+#[derive(Debug, Clone, Copy, Args)]
+#[group(required = true, multiple = false)]
+struct LengthArgs {
+    #[arg(long)]
+    requests: Option<u64>,
+    #[arg(long)]
+    seconds: Option<f64>,
+}
+
+/// What a client measured.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Outcome {
+    pub(crate) requests: u64,
+    pub(crate) seconds: f64,
+    pub(crate) latency_us: Latency,
+    pub(crate) cpu_s: f64,
+}
+
+/// Runs one end.
+///
+/// # Errors
+/// What the sockets said. The parent shows it together with the rest of stderr.
+pub fn run(args: PeerArgs) -> io::Result<()> {
+    match args.role {
+        Role::Guard { command } => guard(&command),
+        Role::Server { load, listen } => {
+            let listener = listen.listen()?;
+            say(&format!(
+                "READY {} {}",
+                std::process::id(),
+                Address::of(&listener)?
+            ))?;
+            match load.load {
+                LoadName::Echo => echo::serve(&listener, load),
+                LoadName::Stream => stream::serve(&listener, load),
+                LoadName::Connect => connect::serve(&listener, load),
+            }
+        }
+        Role::Client {
+            load,
+            connect,
+            length,
+        } => match load.load {
+            LoadName::Echo => echo::drive(&connect, load, length),
+            LoadName::Stream => stream::drive(&connect, load, length),
+            LoadName::Connect => connect::drive(&connect, load, length),
+        },
+    }
+}
+
+/// Asks the kernel to end this process when its parent dies, then becomes the program. No server is
+/// left behind even when `netacc bench` is killed outright.
+fn guard(command: &[std::ffi::OsString]) -> io::Result<()> {
+    nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?;
+    if nix::unistd::getppid().as_raw() == 1 {
+        return Err(io::Error::other("whoever started this is gone already"));
+    }
+    let (program, args) = command.split_first().expect("clap demands at least one");
+    let error = Command::new(program).args(args).exec();
+    Err(io::Error::new(
+        error.kind(),
+        format!("{}: {error}", program.to_string_lossy()),
+    ))
+}
+
+fn say(line: &str) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    writeln!(stdout, "{line}")?;
+    stdout.flush()
+}
+
+/// The next line of the parent's, or the end of its patience.
+fn listen_to_parent() -> io::Result<String> {
+    let mut line = String::new();
+    io::stdin().lock().read_line(&mut line)?;
+    Ok(line.trim_end().to_owned())
+}
+
+/// Tells the parent that all is connected and warm; returns when measuring shall begin.
+fn ready() -> io::Result<()> {
+    say(&format!("READY {}", std::process::id()))?;
+    match listen_to_parent()?.as_str() {
+        "GO" => Ok(()),
+        other => Err(io::Error::other(format!("'{other}' where GO was expected"))),
+    }
+}
+
+/// Gives the parent the result, and keeps everything as it is until the parent has looked.
+fn report(tally: &Tally, seconds: f64, cpu_s: f64) -> io::Result<()> {
+    let outcome = Outcome {
+        requests: tally.count(),
+        seconds,
+        latency_us: tally.latency(),
+        cpu_s,
+    };
+    say(&format!("RESULT {}", serde_json::to_string(&outcome)?))?;
+    listen_to_parent().map(drop)
+}
+
+/// When to stop sending.
+#[derive(Debug, Clone, Copy)]
+enum Stop {
+    After(u64),
+    At(Instant),
+}
+
+impl Stop {
+    /// For one of several clients that share the work.
+    fn new(length: LengthArgs, start: Instant, index: u64, clients: u64) -> Self {
+        match (length.requests, length.seconds) {
+            (Some(all), _) => Stop::After(all / clients + u64::from(index < all % clients)),
+            (None, seconds) => Stop::At(start + Duration::from_secs_f64(seconds.unwrap_or(1.0))),
+        }
+    }
+
+    /// Shall another request be sent, after so many, now?
+    fn goes_on(self, sent: u64, now: Instant) -> bool {
+        match self {
+            Stop::After(count) => sent < count,
+            Stop::At(end) => now < end,
+        }
+    }
+}
+
+/// Latencies, at three significant digits from 1 ns to a minute.
+#[derive(Debug, Clone)]
+struct Tally(Histogram<u64>);
+
+impl Tally {
+    fn new() -> Self {
+        /// Longer than any timeout within a load; what is longer still counts as this.
+        const LONGEST_NS: u64 = 60_000_000_000;
+        Tally(Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("the bounds are constants"))
+    }
+
+    fn record(&mut self, latency: Duration) {
+        self.0
+            .saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX).max(1));
+    }
+
+    fn add(&mut self, other: &Tally) {
+        self.0 += &other.0;
+    }
+
+    fn count(&self) -> u64 {
+        self.0.len()
+    }
+
+    fn latency(&self) -> Latency {
+        let us = |ns: u64| ns as f64 / 1e3;
+        Latency {
+            p50: us(self.0.value_at_quantile(0.5)),
+            p99: us(self.0.value_at_quantile(0.99)),
+            p999: us(self.0.value_at_quantile(0.999)),
+            max: us(self.0.max()),
+            avg: (self.0.mean().round()) / 1e3,
+        }
+    }
+}
+
+/// Wall clock and CPU time of the measured part.
+#[derive(Debug)]
+struct Meter {
+    start: Instant,
+    cpu: f64,
+}
+
+impl Meter {
+    fn start() -> Self {
+        Meter {
+            cpu: cpu::of_self(),
+            start: Instant::now(),
+        }
+    }
+
+    /// Seconds on the wall and on the processors.
+    fn stop(&self) -> (f64, f64) {
+        let seconds = self.start.elapsed().as_secs_f64();
+        (seconds, cpu::of_self() - self.cpu)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_share_all_requests() {
+        let length = LengthArgs {
+            requests: Some(10),
+            seconds: None,
+        };
+        let start = Instant::now();
+        let sum: u64 = (0..3)
+            .map(|index| match Stop::new(length, start, index, 3) {
+                Stop::After(count) => count,
+                Stop::At(_) => panic!("a number was given"),
+            })
+            .sum();
+        assert_eq!(sum, 10);
+    }
+
+    #[test]
+    fn tally_keeps_microseconds_and_bounds() {
+        let mut tally = Tally::new();
+        for us in 1..=1000 {
+            tally.record(Duration::from_micros(us));
+        }
+        tally.record(Duration::from_secs(3600));
+        tally.record(Duration::ZERO);
+        let latency = tally.latency();
+        assert_eq!(tally.count(), 1002);
+        assert!((latency.p50 / 500.0 - 1.0).abs() < 0.01, "{latency:?}");
+        assert!(latency.max >= 60e6 && latency.max < 61e6, "{latency:?}");
+    }
+}

@@ -1,0 +1,116 @@
+//! Addresses and sockets, the same for TCP and Unix.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use socket2::{Domain, SockAddr, Socket, Type};
+
+/// Connections that may wait to be accepted: as many as the kernel's usual limit.
+const BACKLOG: i32 = 4096;
+
+/// `tcp:127.0.0.1:7000` or `unix:/path`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Address {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+}
+
+impl Address {
+    /// Where a listening socket can be reached.
+    pub(super) fn of(listener: &Socket) -> io::Result<Self> {
+        let address = listener.local_addr()?;
+        if let Some(tcp) = address.as_socket() {
+            return Ok(Address::Tcp(tcp));
+        }
+        match address.as_pathname() {
+            Some(path) => Ok(Address::Unix(path.to_owned())),
+            None => Err(io::Error::other("a listener without an address")),
+        }
+    }
+
+    pub(super) fn listen(&self) -> io::Result<Socket> {
+        let socket = self.socket()?;
+        if let Address::Tcp(_) = self {
+            socket.set_reuse_address(true)?;
+        }
+        socket.bind(&self.sock_addr()?)?;
+        socket.listen(BACKLOG)?;
+        Ok(socket)
+    }
+
+    pub(super) fn connect(&self) -> io::Result<Socket> {
+        let socket = self.socket()?;
+        socket.connect(&self.sock_addr()?)?;
+        Ok(socket)
+    }
+
+    fn socket(&self) -> io::Result<Socket> {
+        match self {
+            Address::Tcp(address) => Socket::new(Domain::for_address(*address), Type::STREAM, None),
+            Address::Unix(_) => Socket::new(Domain::UNIX, Type::STREAM, None),
+        }
+    }
+
+    fn sock_addr(&self) -> io::Result<SockAddr> {
+        match self {
+            Address::Tcp(address) => Ok(SockAddr::from(*address)),
+            Address::Unix(path) => SockAddr::unix(path),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp(address) => write!(f, "tcp:{address}"),
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            Some(("tcp", address)) => address
+                .parse()
+                .map(Address::Tcp)
+                .map_err(|error| format!("{address}: {error}")),
+            Some(("unix", path)) if !path.is_empty() => Ok(Address::Unix(path.into())),
+            _ => Err(format!(
+                "'{text}' is neither tcp:ADDRESS:PORT nor unix:PATH"
+            )),
+        }
+    }
+}
+
+/// Small messages leave at once, as in every program that answers requests. Unix sockets do so
+/// anyway.
+pub(super) fn no_delay(socket: &Socket) -> io::Result<()> {
+    match socket.local_addr()?.as_socket() {
+        Some(_) => socket.set_tcp_nodelay(true),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_survive_being_written_down() {
+        for text in ["tcp:127.0.0.1:7000", "tcp:[::1]:7", "unix:/tmp/a:b"] {
+            assert_eq!(
+                text.parse::<Address>().expect("it is one").to_string(),
+                text
+            );
+        }
+        for bad in ["", "tcp:", "tcp:localhost", "unix:", "udp:1.2.3.4:5"] {
+            assert!(bad.parse::<Address>().is_err(), "{bad}");
+        }
+    }
+}

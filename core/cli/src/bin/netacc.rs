@@ -1,0 +1,56 @@
+//! `netacc`: measure and examine what NetACC does on this machine.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use netacc_cli::{bench, doctor};
+
+/// An open NetACC: unmodified TCP programs over RDMA or shared memory.
+///
+/// This is the tool around it. To run a program accelerated: netacc_run PROGRAM. To see what a
+/// running one does: netacc_ss -p PID -s all.
+#[derive(Debug, Parser)]
+#[command(name = "netacc", version, arg_required_else_help = true, after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  netacc doctor                                      what works on this machine, and why not the rest
+  netacc bench redis --clients 100 --size 512        Redis on kernel TCP, a Unix socket and each backend
+  netacc bench echo --size 64 --mode spin            round-trip latency with both ends awake
+  netacc bench redis --json result.json --plot result.svg
+  netacc bench report result.json                    the table again";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Compare kernel TCP, a Unix socket and each backend under the same load
+    Bench(bench::args::BenchArgs),
+    /// Say which backends work here, and why not the others
+    Doctor(doctor::DoctorArgs),
+    /// One end of a load, as started by `netacc bench`
+    #[command(hide = true)]
+    BenchPeer(bench::peer::PeerArgs),
+}
+
+fn main() -> ExitCode {
+    match Cli::parse().command {
+        Command::Bench(args) => match bench::run(args) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("netacc bench: {error}");
+                ExitCode::from(error.exit_code())
+            }
+        },
+        Command::Doctor(args) => doctor::run(&args),
+        Command::BenchPeer(args) => match bench::peer::run(args) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("netacc bench-peer: {error}");
+                ExitCode::FAILURE
+            }
+        },
+    }
+}

@@ -1,0 +1,115 @@
+//! Where the library is, and how its name gets into `LD_PRELOAD`.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use super::{shown, LIBRARY_VARIABLE};
+
+const LIBRARY: &str = "libnetacc-preload.so";
+
+/// Relative to netacc_run: where it is built, and where it is installed below any prefix.
+const BESIDE: [&str; 3] = [".", "../lib", "../lib64"];
+
+/// Where the system's own packages put it.
+const SYSTEM: [&str; 2] = ["/usr/lib", "/lib64"];
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum LibraryError {
+    #[error("{LIBRARY} is neither beside netacc_run nor in ../lib, ../lib64, /usr/lib, /lib64, and {LIBRARY_VARIABLE} does not name it: the program stays on TCP")]
+    NotFound,
+    #[error("{LIBRARY_VARIABLE}={}: no such file: the program stays on TCP", shown(.0))]
+    NamedNotFound(PathBuf),
+    #[error("{}: LD_PRELOAD takes no path with a space or a colon: the program stays on TCP", shown(.0))]
+    Unspeakable(PathBuf),
+}
+
+/// Finds the library: `named` if somebody named it, or in the usual places. The path is absolute.
+///
+/// # Errors
+/// It is nowhere, or at a path that `LD_PRELOAD` cannot hold.
+pub(super) fn find(named: Option<&Path>, own_path: Option<&Path>) -> Result<PathBuf, LibraryError> {
+    let path = match named {
+        Some(path) => path
+            .canonicalize()
+            .map_err(|_| LibraryError::NamedNotFound(path.to_owned()))?,
+        None => {
+            let own_directory = own_path.and_then(Path::parent);
+            let beside = own_directory
+                .into_iter()
+                .flat_map(|own| BESIDE.map(|place| own.join(place)));
+            beside
+                .chain(SYSTEM.map(PathBuf::from))
+                .find_map(|place| place.join(LIBRARY).canonicalize().ok())
+                .ok_or(LibraryError::NotFound)?
+        }
+    };
+    if path
+        .as_os_str()
+        .as_bytes()
+        .iter()
+        .any(|byte| separates(*byte))
+    {
+        return Err(LibraryError::Unspeakable(path));
+    }
+    Ok(path)
+}
+
+/// `LD_PRELOAD` with the library first and all else as it was. The library is not put in twice.
+pub(super) fn prepend(library: &Path, list: Option<&OsStr>) -> OsString {
+    let mut result = library.as_os_str().to_owned();
+    let Some(list) = list.filter(|list| !list.is_empty()) else {
+        return result;
+    };
+    let mut entries = list.as_bytes().split(|byte| separates(*byte));
+    if entries.any(|entry| entry == library.as_os_str().as_bytes()) {
+        return list.to_owned();
+    }
+    result.push(":");
+    result.push(list);
+    result
+}
+
+/// What the dynamic linker splits `LD_PRELOAD` at.
+fn separates(byte: u8) -> bool {
+    byte == b':' || byte == b' '
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_library_goes_first_and_only_once() {
+        let list = |old: Option<&str>| prepend(Path::new("/l/n.so"), old.map(OsStr::new));
+        assert_eq!(list(None), "/l/n.so");
+        assert_eq!(list(Some("")), "/l/n.so");
+        assert_eq!(list(Some("/a.so b.so")), "/l/n.so:/a.so b.so");
+        assert_eq!(list(Some("/a.so /l/n.so")), "/a.so /l/n.so");
+    }
+
+    #[test]
+    fn it_is_looked_for_beside_and_in_lib_and_where_the_variable_says() {
+        let dir = tempfile::TempDir::new().expect("a temporary directory");
+        let root = dir.path().canonicalize().expect("it exists");
+        let own = root.join("bin/netacc_run");
+        std::fs::create_dir_all(root.join("bin")).expect("writable");
+        std::fs::create_dir_all(root.join("lib64")).expect("writable");
+        std::fs::create_dir_all(root.join("a b")).expect("writable");
+        let in_lib64 = root.join("lib64").join(LIBRARY);
+        std::fs::write(&in_lib64, "").expect("writable");
+        assert_eq!(find(None, Some(&own)).ok(), Some(in_lib64.clone()));
+        let beside = root.join("bin").join(LIBRARY);
+        std::fs::write(&beside, "").expect("writable");
+        assert_eq!(find(None, Some(&own)).ok(), Some(beside));
+        assert_eq!(find(Some(&in_lib64), Some(&own)).ok(), Some(in_lib64));
+        let missing = find(Some(&root.join("none.so")), Some(&own));
+        assert!(matches!(missing, Err(LibraryError::NamedNotFound(_))));
+        let spaced = root.join("a b/n.so");
+        std::fs::write(&spaced, "").expect("writable");
+        assert!(matches!(
+            find(Some(&spaced), None),
+            Err(LibraryError::Unspeakable(_))
+        ));
+    }
+}

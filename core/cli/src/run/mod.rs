@@ -1,0 +1,151 @@
+//! `netacc_run`: starts a program with the library preloaded and the flags in its environment.
+//!
+//! It replaces itself with the program, so process id, exit status, signals and descriptors are the
+//! program's own. It checks its flags strictly (status 2), and nothing else: problems of the
+//! configuration file or of the environment, a library that cannot be found, or a program into which
+//! nothing can be preloaded are told in one line each, and the program starts, on TCP if it must.
+
+mod args;
+mod library;
+mod program;
+
+use std::ffi::{CString, OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use netacc_config::{Loader, CONFIG_PATH_VARIABLE, KEYS, TOLD_VARIABLE};
+use nix::errno::Errno;
+
+use args::{Invocation, Request, HELP};
+
+/// Where the library is, when it is not where netacc_run looks by itself.
+pub const LIBRARY_VARIABLE: &str = "NETACC_PRELOAD";
+
+const USAGE_STATUS: u8 = 2;
+const NOT_EXECUTABLE_STATUS: u8 = 126;
+const NOT_FOUND_STATUS: u8 = 127;
+
+/// Runs netacc_run with these arguments, the program's own name first. Returns an exit status only if
+/// there is no program to become.
+pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
+    match args::parse(arguments) {
+        Ok(Invocation::Help) => {
+            print!("{HELP}");
+            0
+        }
+        Ok(Invocation::Version) => {
+            println!("netacc_run {}", env!("CARGO_PKG_VERSION"));
+            0
+        }
+        Ok(Invocation::Run(request)) => launch(&request),
+        Err(args::ArgsError::NoCommand) => {
+            eprint!("{HELP}");
+            USAGE_STATUS
+        }
+        Err(error) => {
+            warn(&error);
+            USAGE_STATUS
+        }
+    }
+}
+
+fn launch(request: &Request) -> u8 {
+    if let Err(status) = prepare_environment(request) {
+        return status;
+    }
+    let search_path = std::env::var_os("PATH");
+    let found = program::find(&request.command, search_path.as_deref());
+    let obstacle = found.as_deref().and_then(program::obstacle);
+    if let Some(obstacle) = &obstacle {
+        warn(obstacle);
+    }
+    // Into a program that could not even start with it, nothing is preloaded.
+    if !obstacle.is_some_and(|obstacle| obstacle.is_fatal()) {
+        preload();
+    }
+    let errno = become_program(request);
+    let command = request.command.to_string_lossy();
+    if found.is_none() && errno == Errno::ENOENT {
+        warn(&format_args!("{command:?}: command not found"));
+        NOT_FOUND_STATUS
+    } else {
+        warn(&format_args!(
+            "{command:?}: cannot be executed: {}",
+            errno.desc()
+        ));
+        NOT_EXECUTABLE_STATUS
+    }
+}
+
+/// Turns the flags into the variables that the library reads, and tells what is wrong with the rest of
+/// the configuration, which the library would have no terminal for.
+fn prepare_environment(request: &Request) -> Result<(), u8> {
+    let mut loader = Loader::new()
+        .default_file()
+        .environment(std::env::vars_os());
+    if let Some(path) = &request.config_path {
+        // The program, or a child of it, may load the library in another directory.
+        let path = std::path::absolute(path).map_err(|error| {
+            warn(&format_args!("-f {path:?}: {error}"));
+            USAGE_STATUS
+        })?;
+        std::env::set_var(CONFIG_PATH_VARIABLE, &path);
+        loader = loader.file(path);
+    }
+    for (flag, value) in &request.settings {
+        if let Some(key) = KEYS.iter().find(|key| key.flag == Some(*flag)) {
+            std::env::set_var(key.name, value);
+            loader = loader.flag(*flag, value);
+        }
+    }
+    let (_, problems) = loader.load();
+    for problem in &problems {
+        warn(problem);
+    }
+    std::env::set_var(TOLD_VARIABLE, "1");
+    Ok(())
+}
+
+fn preload() {
+    let named = std::env::var_os(LIBRARY_VARIABLE).filter(|path| !path.is_empty());
+    let own_path = std::env::current_exe().ok();
+    match library::find(named.as_deref().map(Path::new), own_path.as_deref()) {
+        Ok(path) => {
+            let list = library::prepend(&path, std::env::var_os("LD_PRELOAD").as_deref());
+            std::env::set_var("LD_PRELOAD", list);
+        }
+        Err(error) => warn(&error),
+    }
+}
+
+/// Returns only if it fails.
+fn become_program(request: &Request) -> Errno {
+    let arguments = std::iter::once(&request.command).chain(&request.arguments);
+    let arguments: Result<Vec<CString>, _> = arguments
+        .map(|argument| CString::new(argument.as_bytes()))
+        .collect();
+    // Arguments came from a C string each, so they hold no zero byte.
+    let Ok(arguments) = arguments else {
+        return Errno::EINVAL;
+    };
+    match arguments.first() {
+        None => Errno::ENOENT,
+        // An empty name would be searched for as the directories of PATH themselves.
+        Some(command) if command.is_empty() => Errno::ENOENT,
+        Some(command) => match nix::unistd::execvp(command, &arguments) {
+            Ok(never) => match never {},
+            Err(errno) => errno,
+        },
+    }
+}
+
+fn warn(message: &dyn std::fmt::Display) {
+    use std::io::Write;
+    // Nobody may be there to read it; that must not keep the program from starting.
+    let _ = writeln!(std::io::stderr(), "netacc_run: {message}");
+}
+
+/// A path as a message shows it.
+fn shown(path: impl AsRef<OsStr>) -> String {
+    path.as_ref().to_string_lossy().escape_debug().to_string()
+}

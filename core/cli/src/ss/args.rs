@@ -1,0 +1,258 @@
+//! Arguments of `netacc_ss`, and the sections that can be asked for.
+
+use std::ffi::OsString;
+
+use lexopt::{Arg, Parser, ValueExt};
+use netacc_config::stats::Snapshot;
+
+/// The original's text, with our `--json` and the list in it.
+pub(super) const HELP: &str = "\
+Usage:
+ netacc_ss: [-p] <pid> [options]...
+ Show monitoring information of specified netacc process
+
+Options:
+ -c   clear unused sock file
+ -h   display this help
+ -s   display specified monitoring metric[s]. [all|cfg|cnt|mem|qp|sock]
+      all: all monitoring information
+      cfg: configuration information
+      cnt: counter information[default]
+      mem: memory information
+      qp : queue pair information
+      sock: socket information
+ -v   display netacc version
+ --json  display as JSON
+
+Without <pid>, lists the accelerated processes that you may ask.
+
+Examples:
+ netacc_ss -p 12345 -s mem,cnt
+";
+
+/// What was asked for.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Invocation {
+    Help,
+    Version,
+    Clear,
+    List {
+        json: bool,
+    },
+    Show {
+        pid: u32,
+        sections: Sections,
+        json: bool,
+    },
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ArgsError {
+    #[error("{0}; netacc_ss -h tells more")]
+    Syntax(#[from] lexopt::Error),
+    #[error("{0:?} is not a process id")]
+    BadPid(String),
+    #[error("more than one process id; netacc_ss -h tells more")]
+    TwoPids,
+    #[error("-s {0:?}: not allowed; allowed: all, or a list of cfg,cnt,mem,qp,sock")]
+    BadSection(String),
+    #[error("-s needs a process id: netacc_ss -p PID -s ...")]
+    SectionWithoutPid,
+    #[error("-c stands alone")]
+    ClearWithOthers,
+}
+
+/// Parts of a snapshot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sections {
+    cfg: bool,
+    cnt: bool,
+    mem: bool,
+    qp: bool,
+    sock: bool,
+}
+
+impl Sections {
+    const ALL: Self = Self {
+        cfg: true,
+        cnt: true,
+        mem: true,
+        qp: true,
+        sock: true,
+    };
+
+    /// What is shown when nothing is asked for.
+    const COUNTERS: Self = Self {
+        cnt: true,
+        cfg: false,
+        mem: false,
+        qp: false,
+        sock: false,
+    };
+
+    fn parse(list: &str) -> Result<Self, ArgsError> {
+        let mut sections = Self::default();
+        for name in list.split(',') {
+            match name.trim() {
+                "all" => sections = Self::ALL,
+                "cfg" => sections.cfg = true,
+                "cnt" => sections.cnt = true,
+                "mem" => sections.mem = true,
+                "qp" => sections.qp = true,
+                "sock" => sections.sock = true,
+                _ => return Err(ArgsError::BadSection(list.to_owned())),
+            }
+        }
+        Ok(sections)
+    }
+
+    /// As the library wants it: `all`, or a comma list.
+    pub(super) fn request(self) -> String {
+        if self == Self::ALL {
+            return "all".to_owned();
+        }
+        let Self {
+            cfg,
+            cnt,
+            mem,
+            qp,
+            sock,
+        } = self;
+        let parts = [
+            (cfg, "cfg"),
+            (cnt, "cnt"),
+            (mem, "mem"),
+            (qp, "qp"),
+            (sock, "sock"),
+        ];
+        let names: Vec<_> = parts
+            .iter()
+            .filter(|(on, _)| *on)
+            .map(|(_, name)| *name)
+            .collect();
+        names.join(",")
+    }
+
+    /// Takes out what was not asked for and came all the same.
+    pub(super) fn keep_only(self, snapshot: &mut Snapshot) {
+        if !self.cfg {
+            snapshot.cfg = None;
+            snapshot.problems.clear();
+        }
+        if !self.cnt {
+            snapshot.cnt = None;
+            snapshot.reasons = None;
+        }
+        if !self.mem {
+            snapshot.mem = None;
+        }
+        if !self.qp {
+            snapshot.qp = None;
+        }
+        if !self.sock {
+            snapshot.sock = None;
+        }
+    }
+}
+
+/// Takes arguments apart, the program's own name first.
+pub(super) fn parse(
+    arguments: impl IntoIterator<Item = OsString>,
+) -> Result<Invocation, ArgsError> {
+    // Collected because lexopt keeps what it has not parsed yet.
+    let mut parser = Parser::from_iter(arguments.into_iter().collect::<Vec<_>>());
+    let (mut pid, mut sections, mut json, mut clear) = (None, None, false, false);
+    let mut set_pid = |text: String| match pid.replace(process_id(&text)?) {
+        None => Ok(()),
+        Some(_) => Err(ArgsError::TwoPids),
+    };
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Arg::Short('h') | Arg::Long("help") => return Ok(Invocation::Help),
+            Arg::Short('v') | Arg::Long("version") => return Ok(Invocation::Version),
+            Arg::Short('c') => clear = true,
+            Arg::Short('p') => set_pid(parser.value()?.string()?)?,
+            Arg::Value(text) => set_pid(text.string()?)?,
+            Arg::Short('s') => sections = Some(Sections::parse(&parser.value()?.string()?)?),
+            Arg::Long("json") => json = true,
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    match (clear, pid, sections) {
+        (true, None, None) if !json => Ok(Invocation::Clear),
+        (true, ..) => Err(ArgsError::ClearWithOthers),
+        (false, None, None) => Ok(Invocation::List { json }),
+        (false, None, Some(_)) => Err(ArgsError::SectionWithoutPid),
+        (false, Some(pid), sections) => Ok(Invocation::Show {
+            pid,
+            sections: sections.unwrap_or(Sections::COUNTERS),
+            json,
+        }),
+    }
+}
+
+fn process_id(text: &str) -> Result<u32, ArgsError> {
+    match text.parse::<i32>() {
+        Ok(pid @ 1..) if !text.starts_with('+') => Ok(pid.unsigned_abs()),
+        _ => Err(ArgsError::BadPid(text.to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Invocation, String> {
+        let arguments = std::iter::once("netacc_ss").chain(line.split_ascii_whitespace());
+        parse(arguments.map(OsString::from)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn options_are_the_original_s() {
+        let show = |sections, json| {
+            Ok(Invocation::Show {
+                pid: 12,
+                sections,
+                json,
+            })
+        };
+        assert_eq!(parsed("-p 12"), show(Sections::COUNTERS, false));
+        assert_eq!(
+            parsed("12"),
+            show(Sections::COUNTERS, false),
+            "-p may be left out"
+        );
+        assert_eq!(parsed("-s all -p12 --json"), show(Sections::ALL, true));
+        let some = Sections::parse("mem,cnt").expect("the example of the help");
+        assert_eq!(parsed("-p 12 -s mem,cnt"), show(some, false));
+        assert_eq!(
+            (some.request().as_str(), Sections::ALL.request().as_str()),
+            ("cnt,mem", "all")
+        );
+        assert_eq!(parsed(""), Ok(Invocation::List { json: false }));
+        assert_eq!(parsed("-c"), Ok(Invocation::Clear));
+        assert_eq!(parsed("-h"), Ok(Invocation::Help));
+        assert_eq!(parsed("-v"), Ok(Invocation::Version));
+    }
+
+    #[test]
+    fn what_is_not_understood_is_said() {
+        for (line, said) in [
+            ("-p 0", "\"0\" is not a process id"),
+            ("-p redis", "\"redis\" is not a process id"),
+            (
+                "-p 1 2",
+                "more than one process id; netacc_ss -h tells more",
+            ),
+            (
+                "-p 1 -s cpu",
+                "-s \"cpu\": not allowed; allowed: all, or a list of cfg,cnt,mem,qp,sock",
+            ),
+            ("-s sock", "-s needs a process id: netacc_ss -p PID -s ..."),
+            ("-c -p 1", "-c stands alone"),
+        ] {
+            assert_eq!(parsed(line), Err(said.to_owned()));
+        }
+        assert!(parsed("-x").is_err());
+    }
+}

@@ -1,0 +1,211 @@
+//! The asking half of the protocol. The listener is taken for hostile until SO_PEERCRED has shown who it
+//! is, and its answer for hostile all the same.
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use netacc_config::stats::{Snapshot, VERSION};
+use nix::errno::Errno;
+use nix::sys::socket::{
+    connect, getsockopt, setsockopt, socket, sockopt, AddressFamily, SockFlag, SockType, UnixAddr,
+};
+use nix::sys::time::TimeVal;
+use nix::unistd::geteuid;
+
+/// An answer must be complete by then.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// No process has so many sockets.
+pub(super) const ANSWER_LIMIT: usize = 64 << 20;
+
+/// Why there is no snapshot. Prints as one line.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FetchError {
+    /// Nothing runs under this number.
+    #[error("process {0} does not exist")]
+    NoSuchProcess(u32),
+    /// It runs without the library, or has only begun.
+    #[error("process {0} is not accelerated: the NetACC library is not in it")]
+    NotAccelerated(u32),
+    /// It belongs to somebody else.
+    #[error("process {pid} belongs to user {owner}: only that user and root may ask")]
+    NotPermitted {
+        /// The process.
+        pid: u32,
+        /// Its user.
+        owner: u32,
+    },
+    /// Another process has taken its name.
+    #[error("process {pid} is not asked: process {holder} of user {owner} answers in its name")]
+    Impostor {
+        /// The process meant.
+        pid: u32,
+        /// Who listens.
+        holder: i32,
+        /// Whose that is.
+        owner: u32,
+    },
+    /// It listens, and is too busy or stopped.
+    #[error("process {0} does not answer within {limit} s", limit = TIMEOUT.as_secs())]
+    NoAnswer(u32),
+    /// The answer has no end.
+    #[error("process {0} answers with more than {limit} MiB", limit = ANSWER_LIMIT >> 20)]
+    TooLong(u32),
+    /// The answer is not a snapshot.
+    #[error("process {pid} does not answer as it should: {source}")]
+    BadAnswer {
+        /// The process.
+        pid: u32,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+    /// The library in the process is of another time.
+    #[error("process {pid} answers in version {version}, netacc_ss knows version {VERSION}: use the one that belongs to its library")]
+    OtherVersion {
+        /// The process.
+        pid: u32,
+        /// Of its answer.
+        version: u64,
+    },
+    /// The system refused something.
+    #[error("process {pid} cannot be asked: {source}")]
+    Io {
+        /// The process.
+        pid: u32,
+        /// What it said.
+        source: io::Error,
+    },
+    /// The table of Unix sockets cannot be read.
+    #[error("/proc/net/unix cannot be read: {0}")]
+    NoTable(#[source] io::Error),
+}
+
+impl FetchError {
+    /// The exit status that tells this from other failures.
+    pub fn status(&self) -> u8 {
+        match self {
+            Self::NoSuchProcess(_) => 1,
+            Self::NotAccelerated(_) => 3,
+            Self::NotPermitted { .. } | Self::Impostor { .. } => 4,
+            _ => super::OTHER_STATUS,
+        }
+    }
+}
+
+/// Asks process `pid` for `sections`: `all`, or a comma list.
+///
+/// # Errors
+/// See [`FetchError`]; none of them leaves anything behind in the process.
+pub fn fetch(pid: u32, sections: &str) -> Result<Snapshot, FetchError> {
+    let deadline = Instant::now() + TIMEOUT;
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => FetchError::NoAnswer(pid),
+        _ => FetchError::Io { pid, source: error },
+    };
+    let mut stream = UnixStream::from(reach(pid).map_err(|errno| match errno {
+        Errno::ECONNREFUSED if process_directory(pid).exists() => FetchError::NotAccelerated(pid),
+        Errno::ECONNREFUSED => FetchError::NoSuchProcess(pid),
+        _ => failed(errno.into()),
+    })?);
+    check_listener(pid, &stream)?;
+    stream
+        .write_all(format!("GET {sections}\n").as_bytes())
+        .map_err(failed)?;
+    let answer = read_all(pid, &mut stream, deadline)?;
+    decode(pid, &answer)
+}
+
+/// Connects, waiting a bounded time for room in the listener's queue.
+fn reach(pid: u32) -> Result<OwnedFd, Errno> {
+    let socket = socket(
+        AddressFamily::Unix,
+        SockType::Stream,
+        SockFlag::SOCK_CLOEXEC,
+        None,
+    )?;
+    let seconds = TIMEOUT.as_secs().try_into().unwrap_or(1);
+    setsockopt(&socket, sockopt::SendTimeout, &TimeVal::new(seconds, 0))?;
+    let address = UnixAddr::new_abstract(format!("netacc-ss/{pid}").as_bytes())?;
+    connect(socket.as_raw_fd(), &address)?;
+    Ok(socket)
+}
+
+/// Whether it is the process itself that listens, and of a user whose processes we may look into.
+fn check_listener(pid: u32, stream: &UnixStream) -> Result<(), FetchError> {
+    let listener =
+        getsockopt(stream, sockopt::PeerCredentials).map_err(|errno| FetchError::Io {
+            pid,
+            source: errno.into(),
+        })?;
+    let own = geteuid();
+    if u32::try_from(listener.pid()) != Ok(pid) {
+        return Err(FetchError::Impostor {
+            pid,
+            holder: listener.pid(),
+            owner: listener.uid(),
+        });
+    }
+    if !own.is_root() && listener.uid() != own.as_raw() {
+        return Err(FetchError::NotPermitted {
+            pid,
+            owner: listener.uid(),
+        });
+    }
+    Ok(())
+}
+
+fn read_all(pid: u32, stream: &mut UnixStream, deadline: Instant) -> Result<Vec<u8>, FetchError> {
+    let mut answer = Vec::new();
+    let mut chunk = vec![0; 64 << 10];
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(FetchError::NoAnswer(pid));
+        }
+        // Each time anew, or a listener that sends a byte now and then would be read for ever.
+        let read = stream
+            .set_read_timeout(Some(left))
+            .and_then(|()| stream.read(&mut chunk));
+        match read {
+            Ok(0) => return Ok(answer),
+            Ok(len) if answer.len() + len > ANSWER_LIMIT => return Err(FetchError::TooLong(pid)),
+            Ok(len) => answer.extend_from_slice(&chunk[..len]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Err(FetchError::NoAnswer(pid));
+            }
+            Err(source) => return Err(FetchError::Io { pid, source }),
+        }
+    }
+}
+
+fn decode(pid: u32, answer: &[u8]) -> Result<Snapshot, FetchError> {
+    #[derive(serde::Deserialize)]
+    struct Versioned {
+        version: u64,
+    }
+    let bad = |source| FetchError::BadAnswer { pid, source };
+    // First alone: what follows may be spelt otherwise in another version.
+    let Versioned { version } = serde_json::from_slice(answer).map_err(bad)?;
+    if version != u64::from(VERSION) {
+        return Err(FetchError::OtherVersion { pid, version });
+    }
+    let snapshot: Snapshot = serde_json::from_slice(answer).map_err(bad)?;
+    // The number by which it was asked for.
+    Ok(Snapshot { pid, ..snapshot })
+}
+
+/// Whose process it is, if it exists and may be seen.
+pub(super) fn owner(pid: u32) -> Option<u32> {
+    let metadata = std::fs::metadata(process_directory(pid)).ok()?;
+    Some(metadata.uid())
+}
+
+fn process_directory(pid: u32) -> PathBuf {
+    format!("/proc/{pid}").into()
+}

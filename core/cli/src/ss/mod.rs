@@ -1,0 +1,82 @@
+//! `netacc_ss`: asks an accelerated process what it is doing, and shows it.
+//!
+//! # Protocol
+//! The preload library of process PID listens on the abstract Unix socket `netacc-ss/PID` (type
+//! SOCK_STREAM; PID in decimal, as the process itself knows it). A client connects, sends one line, `GET `
+//! and a comma list of sections or `all`, and reads one JSON document, a
+//! [`netacc_config::stats::Snapshot`], until end of file. Then the connection is over.
+//!
+//! What the library has to see to:
+//! - the socket is close-on-exec and belongs to the process that listens: the child of a fork closes the
+//!   parent's and opens its own, because SO_PEERCRED at the client names whoever called `listen`;
+//! - a child that is between fork and exec holds the socket too, so a process that has just replaced its
+//!   program (same PID, same name) may find the name taken for a moment: it tries again, later;
+//! - it answers nobody but root and its own effective user (SO_PEERCRED of the connection);
+//! - it reads at most one short line, waits for it and for a slow reader only a bounded time, and never
+//!   in a thread of the program that has something else to do;
+//! - an answer is complete or not there at all: half a document is an error here.
+//!
+//! What the client sees to: the listener is process PID and of the user's own (anyone may take an abstract
+//! name), the answer ends within 2 seconds and 64 MiB, and nothing in it
+//! reaches the terminal as a control character.
+//!
+//! # Exit status
+//! 0 shown; 1 no such process; 2 wrong usage; 3 the process is not accelerated; 4 not permitted; 5 it did
+//! not answer, or not as it should.
+
+mod args;
+mod clear;
+mod client;
+mod list;
+mod show;
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use args::{Invocation, HELP};
+pub use client::{fetch, FetchError};
+
+const USAGE_STATUS: u8 = 2;
+const OTHER_STATUS: u8 = 5;
+
+/// Runs netacc_ss with these arguments, the program's own name first, and returns its exit status.
+pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
+    let result = match args::parse(arguments) {
+        Ok(Invocation::Help) => Ok(HELP.to_owned()),
+        Ok(Invocation::Version) => Ok(format!("netacc_ss {}\n", env!("CARGO_PKG_VERSION"))),
+        Ok(Invocation::Clear) => Ok(clear::clear()),
+        Ok(Invocation::List { json }) => list::list().map(|list| show::list(&list, json)),
+        Ok(Invocation::Show {
+            pid,
+            sections,
+            json,
+        }) => fetch(pid, &sections.request()).map(|mut snapshot| {
+            sections.keep_only(&mut snapshot);
+            show::snapshot(&snapshot, json)
+        }),
+        Err(error) => {
+            eprintln!("netacc_ss: {error}");
+            return USAGE_STATUS;
+        }
+    };
+    match result {
+        Ok(text) => print(&text),
+        Err(error) => {
+            eprintln!("netacc_ss: {error}");
+            error.status()
+        }
+    }
+}
+
+fn print(text: &str) -> u8 {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => 0,
+        // `netacc_ss | head` has seen enough.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => 0,
+        Err(error) => {
+            eprintln!("netacc_ss: cannot write: {error}");
+            OTHER_STATUS
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! The typed configuration: plain structs by layer, with the defaults and their reasons.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::ser::{Serialize, SerializeMap, Serializer};
+
+use crate::key::{render_lines, KEYS};
+use crate::value::{
+    Backend, ConfigValue, CpuList, Expiry, Group, LogLevel, PollBudget, UnseenIoPolicy,
+};
+
+/// Everything that can be set. Obtain one from [`Config::load`] or a [`crate::Loader`]; a default one
+/// is what an empty file gives.
+///
+/// Serialises as a map from key to value, in the order of the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// False when a problem of the configuration may hide the wish not to be accelerated. Not a key;
+    /// ask [`Config::acceleration_allowed`], which has the switches in it as well.
+    pub accelerate: bool,
+    /// Which device carries the links.
+    pub backend: Backend,
+    /// What to do about I/O that the library did not see.
+    pub unseen_io: UnseenIoPolicy,
+    /// Buffers and memory regions.
+    pub memory: MemoryConfig,
+    /// Links, and the cache of empty ones.
+    pub links: LinkConfig,
+    /// Which connections are promoted, and when.
+    pub promotion: PromotionConfig,
+    /// Threads, polling and completion queues.
+    pub io: IoConfig,
+    /// The log.
+    pub log: LogConfig,
+    /// The shared-memory backend.
+    pub shm: ShmConfig,
+}
+
+/// Buffers and memory regions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryConfig {
+    /// `NACC_SOR_MSG_SIZE`, `-s`: the size of a buffer, so of the longest message.
+    pub msg_bytes: usize,
+    /// `NACC_RDMA_MR_MIN_INC_SIZE`: the first region registered.
+    /// Invariant: `msg_bytes` times a power of two.
+    pub mr_min_bytes: usize,
+    /// `NACC_RDMA_MR_MAX_INC_SIZE`: the largest region registered, 1 MiB to 512 MiB.
+    /// Invariant: `mr_min_bytes` times a power of two.
+    pub mr_max_bytes: usize,
+    /// `NACC_RING_SIZE`: a stream's ring in each direction. Invariant: a power of two.
+    pub ring_bytes: usize,
+}
+
+/// Links, and the cache of empty ones.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkConfig {
+    /// `NACC_SOR_CONN_PER_QP`, `-p`: streams that may share a link; 1 is no sharing.
+    pub streams_per_link: u32,
+    /// `NACC_EMPTY_QP_EXPIRE_MS`: how long an empty link is kept.
+    pub empty_expiry: Expiry,
+    /// `NACC_EMPTY_QP_MAX_ALL`: empty links kept in all.
+    pub empty_max: usize,
+    /// `NACC_EMPTY_QP_MAX_PER`: empty links kept for one destination address.
+    pub empty_max_per_peer: usize,
+}
+
+/// Which connections are promoted, and when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PromotionConfig {
+    /// `NACC_ENABLE_RDMA_DEFAULT`: whether connections are accelerated at all.
+    pub enabled: bool,
+    /// `NACC_CONNECT_RDMA_PERCENT`: how many of a hundred connections are.
+    pub percent: u32,
+    /// `NACC_CONN_TCP_FIRST`, `-T`: prefer TCP while connecting.
+    pub tcp_first: bool,
+    /// `NACC_FAST_CONNECT`, `-F`: promote at once; see [`PromotionConfig::threshold`].
+    pub fast_connect: bool,
+    /// `NACC_PROMOTE_AFTER`: operations on a connection before it is promoted.
+    pub after_operations: u32,
+}
+
+/// Threads, polling and completion queues.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IoConfig {
+    /// `NACC_SOR_IO_THREADS`, `-t`: NetACC's own threads; 0 leaves all work to the program's.
+    pub threads: u32,
+    /// `NACC_SOR_AFFINITY`, `-A`: the CPUs of those threads.
+    pub affinity: CpuList,
+    /// `NACC_POLL_MS`, `-P`: how long to spin before sleeping.
+    pub poll: PollBudget,
+    /// `NACC_COMP_VECTOR`, `-i`: the completion vector of every completion queue.
+    pub comp_vector: u32,
+}
+
+/// The log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogConfig {
+    /// `NACC_LOG_LEVEL`; ask [`LogConfig::effective_level`], which has `debug` in it.
+    pub level: LogLevel,
+    /// `NACC_LOG_PATH`; `None` (empty in the file) is standard error.
+    pub path: Option<PathBuf>,
+    /// `NACC_DEBUG`, `-d`: debug mode.
+    pub debug: bool,
+}
+
+/// The shared-memory backend.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ShmConfig {
+    /// `NACC_SHM_GROUP`: who may share a link besides the same user; `None` is nobody.
+    pub group: Option<Group>,
+}
+
+impl Config {
+    /// Whether any connection of this process may be promoted: no problem stands against it, it is
+    /// switched on, and there is a device to ask for.
+    pub fn acceleration_allowed(&self) -> bool {
+        self.accelerate
+            && self.promotion.enabled
+            && self.promotion.percent > 0
+            && self.backend != Backend::None
+    }
+
+    /// Every key with its value, in the order of the file.
+    pub fn values(&self) -> impl Iterator<Item = (&'static str, ConfigValue)> + '_ {
+        KEYS.iter().map(|key| (key.name, key.value(self)))
+    }
+
+    /// The configuration in the file's own format, one line each, without comments. Reading the lines
+    /// back gives an equal configuration, but for [`Config::accelerate`].
+    pub fn to_lines(&self) -> Vec<String> {
+        render_lines(self.values())
+    }
+}
+
+impl PromotionConfig {
+    /// Operations that a connection must have seen before it is promoted.
+    pub fn threshold(&self) -> u32 {
+        if self.fast_connect {
+            0
+        } else {
+            self.after_operations
+        }
+    }
+}
+
+impl LogConfig {
+    /// The least severe level that is logged: in debug mode at least [`LogLevel::Debug`].
+    pub fn effective_level(&self) -> LogLevel {
+        if self.debug {
+            self.level.min(LogLevel::Debug)
+        } else {
+            self.level
+        }
+    }
+}
+
+impl Serialize for Config {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(KEYS.len()))?;
+        for (name, value) in self.values() {
+            map.serialize_entry(name, &value)?;
+        }
+        map.end()
+    }
+}
+
+// The defaults of NetACC's own keys are those of its sample file; only ours carry a reason here.
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            accelerate: true,
+            backend: Backend::default(),
+            unseen_io: UnseenIoPolicy::default(),
+            memory: MemoryConfig::default(),
+            links: LinkConfig::default(),
+            promotion: PromotionConfig::default(),
+            io: IoConfig::default(),
+            log: LogConfig::default(),
+            shm: ShmConfig::default(),
+        }
+    }
+}
+
+impl Default for MemoryConfig {
+    fn default() -> Self {
+        Self {
+            msg_bytes: 16_384,
+            mr_min_bytes: 16_384,
+            mr_max_bytes: 8_388_608,
+            // Four of the largest messages in flight; 128 KiB for a connection's two directions, as
+            // rsockets and SMC-R take. Arbitrary; change it with a measurement.
+            ring_bytes: 65_536,
+        }
+    }
+}
+
+impl Default for LinkConfig {
+    fn default() -> Self {
+        Self {
+            streams_per_link: 1,
+            empty_expiry: Expiry::After(Duration::from_secs(60)),
+            empty_max: 100,
+            empty_max_per_peer: 10,
+        }
+    }
+}
+
+impl Default for PromotionConfig {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            percent: 100,
+            tcp_first: false,
+            fast_connect: false,
+            // A connection that asks once and closes never pays for a link.
+            after_operations: 2,
+        }
+    }
+}
+
+impl Default for IoConfig {
+    fn default() -> Self {
+        Self {
+            threads: 1,
+            affinity: CpuList::default(),
+            poll: PollBudget::Adaptive,
+            comp_vector: 0,
+        }
+    }
+}
+
+impl Default for LogConfig {
+    fn default() -> Self {
+        Self {
+            level: LogLevel::Warn,
+            path: Some(PathBuf::from("/tmp/netacc.log")),
+            debug: false,
+        }
+    }
+}

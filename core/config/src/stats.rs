@@ -1,0 +1,126 @@
+//! What a running process tells `netacc_ss`: the document that the preload library writes and the
+//! tool reads, shared so that the two cannot drift apart.
+//!
+//! Sections that were not asked for are absent. A reader passes over fields that it does not know, and
+//! takes fields that are missing as empty; [`VERSION`] changes only when that would mislead.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::value::ConfigValue;
+
+/// The version that this crate writes and reads.
+pub const VERSION: u32 = 1;
+
+/// Named counters; the names are the library's own.
+pub type Counters = BTreeMap<String, u64>;
+
+/// One process at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// [`VERSION`].
+    pub version: u32,
+    /// The process.
+    pub pid: u32,
+    /// Its name.
+    #[serde(default)]
+    pub program: String,
+    /// The device in use, as `NACC_BACKEND` would name it; `none` when there is none.
+    #[serde(default)]
+    pub backend: String,
+    /// Why the process accelerates nothing at all; empty when it may.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub refused: String,
+    /// Problems of the configuration, a line each; with `cfg`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<String>,
+    /// The configuration in force: [`crate::Config`] as it serialises.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cfg: Option<BTreeMap<String, ConfigValue>>,
+    /// Counters of the process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cnt: Option<Counters>,
+    /// How many connections were not accelerated, by reason code; with `cnt`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reasons: Option<Counters>,
+    /// Memory: bytes and regions registered, limits, rings.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mem: Option<Counters>,
+    /// Links.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub qp: Option<Vec<QueuePairStats>>,
+    /// TCP sockets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sock: Option<Vec<SocketStats>>,
+}
+
+/// One link: a connected queue pair and its rings.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct QueuePairStats {
+    /// Its number in this process, which [`SocketStats::qp`] refers to.
+    pub qp: u64,
+    /// The device.
+    pub backend: String,
+    /// Its state, in the library's words.
+    pub state: String,
+    /// The other end: an address, or a process of this host.
+    pub peer: String,
+    /// Streams on it now; 0 is an empty link in the cache.
+    pub streams: u32,
+    /// Messages received.
+    pub rx_msgs: u64,
+    /// Bytes received.
+    pub rx_bytes: u64,
+    /// Messages sent.
+    pub tx_msgs: u64,
+    /// Bytes sent.
+    pub tx_bytes: u64,
+}
+
+/// One TCP socket of the program.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SocketStats {
+    /// The descriptor.
+    pub fd: i32,
+    /// Its address.
+    pub local: String,
+    /// The peer's address; empty when there is none.
+    pub remote: String,
+    /// Whether it listens: such a socket has no bytes and needs no reason.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub listening: bool,
+    /// Where its bytes travel now.
+    pub path: Path,
+    /// Why it is not on a link: a reason code; empty on a link.
+    pub reason: String,
+    /// Its state, in the library's words.
+    pub state: String,
+    /// Bytes received over links.
+    pub rx_bytes_link: u64,
+    /// Bytes sent over links.
+    pub tx_bytes_link: u64,
+    /// Messages received over links.
+    pub rx_msgs_link: u64,
+    /// Messages sent over links.
+    pub tx_msgs_link: u64,
+    /// Bytes received over the kernel's connection.
+    pub rx_bytes_tcp: u64,
+    /// Bytes sent over the kernel's connection.
+    pub tx_bytes_tcp: u64,
+    /// The link that it is on.
+    pub qp: Option<u64>,
+}
+
+/// Where the bytes of a socket travel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Path {
+    /// On a link.
+    Link,
+    /// On the kernel's connection, the anchor.
+    #[default]
+    Tcp,
+}

@@ -1,1 +1,0 @@
-//! One conformance suite that any backend runs.

@@ -1,0 +1,399 @@
+//! An anchor in memory: what a kernel TCP connection does, without a kernel.
+//!
+//! Bytes wait in the sender's buffer, travel, wait in the receiver's buffer, are read. With
+//! [`DeliveryMode::Immediate`] they travel at once, as far as the receiver has room; with
+//! [`DeliveryMode::Explicit`] the [`AnchorWire`] moves them, in pieces of any size.
+//!
+//! As in Linux:
+//! * FIN arrives after every byte written before it; then reads give `Ok(0)`, and the other direction goes on;
+//! * RST overtakes what has not arrived; what has arrived can still be read, then one call fails with `ECONNRESET`
+//!   (`EPIPE` if the peer's FIN was there first), later reads give `Ok(0)` and later writes `EPIPE`;
+//! * dropping the last handle closes: a FIN, or an RST if [`Anchor::abort`] was called or unread bytes are
+//!   thrown away; bytes that reach a closed end are answered with RST.
+//!
+//! Clones are the handles of one socket, as descriptors after `fork` are.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::DeliveryMode;
+use crate::{Anchor, AnchorError};
+
+/// Names the ends of an anchor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum AnchorEnd {
+    /// The first of the pair.
+    First,
+    /// The second of the pair.
+    Second,
+}
+
+impl AnchorEnd {
+    /// The other one.
+    pub fn peer(self) -> AnchorEnd {
+        match self {
+            AnchorEnd::First => AnchorEnd::Second,
+            AnchorEnd::Second => AnchorEnd::First,
+        }
+    }
+}
+
+/// One thing that can happen next on the wire, and to whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum AnchorDelivery {
+    /// Up to `len` bytes arrive. [`AnchorWire::deliverable`] names the most that can; any fewer will do.
+    Bytes {
+        /// Who receives them.
+        to: AnchorEnd,
+        /// How many, at most.
+        len: usize,
+    },
+    /// The end of the stream arrives.
+    Fin {
+        /// Who receives it.
+        to: AnchorEnd,
+    },
+    /// The reset arrives, and what it overtakes is lost.
+    Reset {
+        /// Who receives it.
+        to: AnchorEnd,
+    },
+}
+
+/// Buffer sizes and the way of delivering.
+#[derive(Clone, Copy, Debug)]
+pub struct AnchorConfig {
+    /// Bytes that may wait to be delivered, in each direction.
+    pub send_capacity: usize,
+    /// Bytes that may wait to be read, in each direction.
+    pub receive_capacity: usize,
+    /// When bytes travel.
+    pub mode: DeliveryMode,
+}
+
+impl Default for AnchorConfig {
+    /// 64 KiB each way (arbitrary; of the order of the kernel's initial buffers), delivered at once.
+    fn default() -> AnchorConfig {
+        AnchorConfig { send_capacity: 1 << 16, receive_capacity: 1 << 16, mode: DeliveryMode::Immediate }
+    }
+}
+
+/// What a readiness poll of an anchor would say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AnchorState {
+    /// A read would not be told to wait (bytes, end of stream, or an error).
+    pub readable: bool,
+    /// A write would not be told to wait (room, or an error).
+    pub writable: bool,
+    /// The peer's FIN arrived (as RDHUP; bytes may still be unread).
+    pub peer_closed: bool,
+    /// The peer's RST arrived.
+    pub reset: bool,
+    /// Bytes that arrived and were not read (FIONREAD).
+    pub unread: usize,
+    /// Bytes written that have not arrived (SIOCOUTQ).
+    pub unsent: usize,
+}
+
+/// Linux errno values that a connection reports.
+const EPIPE: i32 = 32;
+const ECONNRESET: i32 = 104;
+const ENOTCONN: i32 = 107;
+
+/// One end. Invariants: `unsent.len() <= send_capacity`; `unread.len() <= receive_capacity`.
+#[derive(Default)]
+struct EndState {
+    unsent: VecDeque<u8>,
+    unread: VecDeque<u8>,
+    /// Our FIN was sent or waits behind `unsent`.
+    write_ended: bool,
+    fin_sent: bool,
+    fin_received: bool,
+    reset_pending: bool,
+    reset_received: bool,
+    /// The connection's own error, reported once.
+    error: Option<i32>,
+    linger_reset: bool,
+    closed: bool,
+}
+
+struct Pipe {
+    config: AnchorConfig,
+    ends: [EndState; 2],
+}
+
+/// A handle of one end. The end closes when its last handle is dropped.
+#[derive(Clone)]
+pub struct InMemoryAnchor {
+    holder: Arc<Holder>,
+}
+
+struct Holder {
+    pipe: Arc<Mutex<Pipe>>,
+    end: AnchorEnd,
+}
+
+/// The wire between the two ends: what the owner of a simulation holds.
+#[derive(Clone)]
+pub struct AnchorWire {
+    pipe: Arc<Mutex<Pipe>>,
+}
+
+/// A connected pair, and its wire.
+pub fn anchor_pair(config: AnchorConfig) -> (InMemoryAnchor, InMemoryAnchor, AnchorWire) {
+    let pipe = Arc::new(Mutex::new(Pipe { config, ends: Default::default() }));
+    let end = |end| InMemoryAnchor { holder: Arc::new(Holder { pipe: pipe.clone(), end }) };
+    (end(AnchorEnd::First), end(AnchorEnd::Second), AnchorWire { pipe: pipe.clone() })
+}
+
+impl InMemoryAnchor {
+    /// What a readiness poll would say now.
+    pub fn state(&self) -> AnchorState {
+        self.holder.pipe.lock().state(self.holder.end)
+    }
+
+    fn with<R>(&self, f: impl FnOnce(&mut Pipe, AnchorEnd) -> R) -> R {
+        let mut pipe = self.holder.pipe.lock();
+        let result = f(&mut pipe, self.holder.end);
+        pipe.settle_if_immediate();
+        result
+    }
+}
+
+impl Anchor for InMemoryAnchor {
+    fn try_write(&mut self, bytes: &[u8]) -> Result<usize, AnchorError> {
+        self.with(|pipe, end| {
+            let capacity = pipe.config.send_capacity;
+            let near = pipe.end(end);
+            if near.error.is_some() || near.write_ended || near.reset_received {
+                return Err(os_error(near.error.take().unwrap_or(EPIPE)));
+            }
+            let room = capacity - near.unsent.len();
+            if room == 0 && !bytes.is_empty() {
+                return Err(AnchorError::WouldBlock);
+            }
+            let count = room.min(bytes.len());
+            near.unsent.extend(&bytes[..count]);
+            Ok(count)
+        })
+    }
+
+    fn try_read(&mut self, buf: &mut [u8]) -> Result<usize, AnchorError> {
+        self.with(|pipe, end| {
+            let count = pipe.end(end).copy_unread(buf)?;
+            pipe.end(end).unread.drain(..count);
+            Ok(count)
+        })
+    }
+
+    fn try_peek(&mut self, buf: &mut [u8]) -> Result<usize, AnchorError> {
+        self.with(|pipe, end| pipe.end(end).copy_unread(buf))
+    }
+
+    fn shutdown_write(&mut self) -> Result<(), AnchorError> {
+        self.with(|pipe, end| {
+            let near = pipe.end(end);
+            if near.reset_received {
+                return Err(os_error(ENOTCONN));
+            }
+            near.write_ended = true;
+            Ok(())
+        })
+    }
+
+    fn abort(&mut self) {
+        self.with(|pipe, end| pipe.end(end).linger_reset = true);
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let mut pipe = self.pipe.lock();
+        let near = pipe.end(self.end);
+        near.closed = true;
+        let reset = near.linger_reset || !near.unread.is_empty();
+        near.unread.clear();
+        if near.reset_received {
+            near.unsent.clear();
+        } else if reset {
+            pipe.end(self.end.peer()).reset_pending = true;
+        } else {
+            near.write_ended = true;
+        }
+        pipe.settle_if_immediate();
+    }
+}
+
+impl AnchorWire {
+    /// Everything that can happen next, in a fixed order. Empty when the wire is quiet.
+    pub fn deliverable(&self) -> Vec<AnchorDelivery> {
+        self.pipe.lock().deliverable()
+    }
+
+    /// Makes one thing happen; `false` if it cannot happen now.
+    pub fn deliver(&self, delivery: AnchorDelivery) -> bool {
+        self.pipe.lock().deliver(delivery)
+    }
+
+    /// Makes one thing happen, picked by `choice`; bytes are split at a point picked by `choice` as well, from 1 byte
+    /// to all that can arrive. Returns what happened, or `None` when the wire is quiet.
+    pub fn step(&self, choice: u64) -> Option<AnchorDelivery> {
+        let mut pipe = self.pipe.lock();
+        let all = pipe.deliverable();
+        let count = all.len().max(1) as u64;
+        let picked = match *all.get((choice % count) as usize)? {
+            AnchorDelivery::Bytes { to, len } => {
+                AnchorDelivery::Bytes { to, len: 1 + ((choice / count) % len as u64) as usize }
+            }
+            other => other,
+        };
+        pipe.deliver(picked).then_some(picked)
+    }
+
+    /// Delivers all that can arrive until the wire is quiet.
+    pub fn settle(&self) {
+        self.pipe.lock().settle();
+    }
+
+    /// The connection breaks in the middle: both ends are to be reset.
+    pub fn break_off(&self) {
+        let mut pipe = self.pipe.lock();
+        for end in &mut pipe.ends {
+            end.reset_pending |= !end.reset_received;
+        }
+        pipe.settle_if_immediate();
+    }
+
+    /// What a readiness poll of an end would say now.
+    pub fn state(&self, end: AnchorEnd) -> AnchorState {
+        self.pipe.lock().state(end)
+    }
+}
+
+impl Pipe {
+    fn end(&mut self, end: AnchorEnd) -> &mut EndState {
+        &mut self.ends[end as usize]
+    }
+
+    fn state(&self, end: AnchorEnd) -> AnchorState {
+        let near = &self.ends[end as usize];
+        let failed = near.error.is_some() || near.reset_received;
+        AnchorState {
+            readable: !near.unread.is_empty() || near.fin_received || failed,
+            writable: near.unsent.len() < self.config.send_capacity || near.write_ended || failed,
+            peer_closed: near.fin_received || near.reset_received,
+            reset: near.reset_received,
+            unread: near.unread.len(),
+            unsent: near.unsent.len(),
+        }
+    }
+
+    fn deliverable(&self) -> Vec<AnchorDelivery> {
+        let mut all = Vec::new();
+        for to in [AnchorEnd::First, AnchorEnd::Second] {
+            let (near, from) = (&self.ends[to as usize], &self.ends[to.peer() as usize]);
+            if near.reset_received {
+                continue;
+            }
+            // A closed end takes any number of bytes: it throws them away and answers with a reset.
+            let room = if near.closed { usize::MAX } else { self.config.receive_capacity - near.unread.len() };
+            let len = from.unsent.len().min(room);
+            if len > 0 {
+                all.push(AnchorDelivery::Bytes { to, len });
+            }
+            if from.write_ended && from.unsent.is_empty() && !from.fin_sent {
+                all.push(AnchorDelivery::Fin { to });
+            }
+            if near.reset_pending {
+                all.push(AnchorDelivery::Reset { to });
+            }
+        }
+        all
+    }
+
+    fn deliver(&mut self, delivery: AnchorDelivery) -> bool {
+        let possible = self.deliverable().into_iter().find(|d| match (d, &delivery) {
+            (AnchorDelivery::Bytes { to, .. }, AnchorDelivery::Bytes { to: asked, len }) => to == asked && *len > 0,
+            _ => *d == delivery,
+        });
+        match (possible, delivery) {
+            (Some(AnchorDelivery::Bytes { to, len: most }), AnchorDelivery::Bytes { len, .. }) => {
+                self.deliver_bytes(to, len.min(most));
+            }
+            (Some(AnchorDelivery::Fin { to }), _) => {
+                self.end(to.peer()).fin_sent = true;
+                self.end(to).fin_received = true;
+            }
+            (Some(AnchorDelivery::Reset { to }), _) => self.deliver_reset(to),
+            _ => return false,
+        }
+        true
+    }
+
+    fn deliver_bytes(&mut self, to: AnchorEnd, len: usize) {
+        let bytes: Vec<u8> = self.end(to.peer()).unsent.drain(..len).collect();
+        if self.end(to).closed {
+            self.end(to.peer()).reset_pending = true;
+        } else {
+            self.end(to).unread.extend(bytes);
+        }
+    }
+
+    fn deliver_reset(&mut self, to: AnchorEnd) {
+        // Neither direction goes on: a reset connection sends nothing, and its peer has forgotten it.
+        self.end(to.peer()).unsent.clear();
+        self.end(to.peer()).write_ended = true;
+        self.end(to.peer()).fin_sent = true;
+        let near = self.end(to);
+        near.unsent.clear();
+        near.fin_sent = true;
+        near.write_ended = true;
+        near.reset_pending = false;
+        near.reset_received = true;
+        near.error = Some(if near.fin_received { EPIPE } else { ECONNRESET });
+    }
+
+    fn settle(&mut self) {
+        // Bytes and FIN of an end go before its reset, which is last in the list for each end.
+        while let Some(next) = self.deliverable().first().copied() {
+            self.deliver(next);
+        }
+    }
+
+    fn settle_if_immediate(&mut self) {
+        if self.config.mode == DeliveryMode::Immediate {
+            self.settle();
+        }
+    }
+}
+
+impl EndState {
+    /// Copies unread bytes, or says why there are none, in the order in which Linux looks.
+    fn copy_unread(&mut self, buf: &mut [u8]) -> Result<usize, AnchorError> {
+        if !self.unread.is_empty() || buf.is_empty() {
+            let count = buf.len().min(self.unread.len());
+            for (slot, byte) in buf.iter_mut().zip(&self.unread) {
+                *slot = *byte;
+            }
+            return Ok(count);
+        }
+        if self.fin_received {
+            return Ok(0);
+        }
+        match self.error.take() {
+            Some(errno) => Err(os_error(errno)),
+            None if self.reset_received => Ok(0),
+            None => Err(AnchorError::WouldBlock),
+        }
+    }
+}
+
+fn os_error(errno: i32) -> AnchorError {
+    AnchorError::Os(io::Error::from_raw_os_error(errno))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,148 @@
+//! What a simulated device can do, and how it behaves where real devices differ.
+
+use crate::Capabilities;
+
+/// When posted work arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeliveryMode {
+    /// Before the posting call returns.
+    Immediate,
+    /// When the owner of the fabric delivers it.
+    Explicit,
+}
+
+/// What becomes of a message that finds no posted receive. Real devices do all three.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoReceive {
+    /// It waits for a receive (InfiniBand and RoCE with unlimited RNR retries).
+    Wait,
+    /// The queue pair dies at both ends (iWARP, eRDMA).
+    Fatal,
+    /// It is not accepted in the first place: the post fails with `QueueFull` (shared memory).
+    QueueFull,
+}
+
+/// When the slot of an unsignaled request can be used again. That of a signaled one: when its completion is polled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlotRelease {
+    /// As soon as the request is done.
+    OnDelivery,
+    /// When the completion of a later signaled request is polled, as on every verbs device. Whoever never signals
+    /// runs out of slots for good.
+    OnPolledCompletion,
+}
+
+/// Configuration of one [`LoopbackDevice`](super::LoopbackDevice).
+#[derive(Clone, Debug)]
+pub struct LoopbackConfig {
+    /// Its name, for people.
+    pub name: String,
+    /// What it reports, and obeys.
+    pub capabilities: Capabilities,
+    /// What a message does that finds no receive at the peer. The sender's setting counts.
+    pub no_receive: NoReceive,
+    /// When the slot of an unsignaled request is free again.
+    pub slot_release: SlotRelease,
+    /// SEND carries an immediate. Without it the peer always sees 0.
+    pub send_carries_imm: bool,
+    /// Requests that a dead queue pair never did complete as `Flushed`. Some devices stay silent.
+    pub report_flushes: bool,
+    /// The accepting side must have received something before it posts, or the queue pair dies (iWARP).
+    pub initiator_sends_first: bool,
+    /// Private data arrives padded with zeros to its greatest length (RoCE).
+    pub pad_private_data: bool,
+    /// Queue pairs that may exist at once, connecting ones included.
+    pub max_qp: u32,
+    /// Bytes that may be registered at once.
+    pub memory_limit_bytes: usize,
+}
+
+/// Registered bytes allowed by the presets. Arbitrary: far above what a simulation uses.
+const MEMORY_LIMIT_BYTES: usize = 1 << 30;
+
+/// Queue pairs allowed by the presets. Arbitrary, as above.
+const MAX_QP: u32 = 1 << 16;
+
+impl LoopbackConfig {
+    /// A software RNIC over shared memory.
+    pub fn shm() -> LoopbackConfig {
+        LoopbackConfig {
+            name: "loopback-shm".into(),
+            capabilities: Capabilities {
+                write_with_imm: true,
+                max_inline: 256,
+                max_send_sge: 1,
+                max_recv_sge: 0,
+                max_send_wr: 64,
+                max_recv_wr: 64,
+                max_message: 1 << 20,
+                max_cq: 64,
+                peer_memory: true,
+                placement_is_delivery: true,
+                cheap_writes: true,
+                qp_wait: false,
+                rebind: true,
+            },
+            no_receive: NoReceive::QueueFull,
+            slot_release: SlotRelease::OnDelivery,
+            send_carries_imm: true,
+            report_flushes: true,
+            initiator_sends_first: false,
+            pad_private_data: false,
+            max_qp: MAX_QP,
+            memory_limit_bytes: MEMORY_LIMIT_BYTES,
+        }
+    }
+
+    /// An eRDMA adapter in its standard (iWARP) mode, as strict as facts/erdma.md makes it.
+    pub fn erdma() -> LoopbackConfig {
+        LoopbackConfig {
+            name: "loopback-erdma".into(),
+            capabilities: Capabilities {
+                write_with_imm: true,
+                max_inline: 96,
+                max_send_sge: 6,
+                max_recv_sge: 1,
+                max_send_wr: 64,
+                max_recv_wr: 64,
+                max_message: 1 << 20,
+                max_cq: 64,
+                peer_memory: false,
+                placement_is_delivery: false,
+                cheap_writes: false,
+                qp_wait: false,
+                rebind: false,
+            },
+            no_receive: NoReceive::Fatal,
+            slot_release: SlotRelease::OnPolledCompletion,
+            send_carries_imm: true,
+            report_flushes: false,
+            initiator_sends_first: true,
+            pad_private_data: false,
+            max_qp: MAX_QP,
+            memory_limit_bytes: MEMORY_LIMIT_BYTES,
+        }
+    }
+
+    /// SoftRoCE: messages wait for receives, flushes are reported, private data is padded.
+    pub fn soft_roce() -> LoopbackConfig {
+        let mut config = LoopbackConfig::erdma();
+        config.name = "loopback-rxe".into();
+        config.capabilities.max_inline = 512;
+        config.capabilities.max_recv_sge = 0;
+        config.no_receive = NoReceive::Wait;
+        config.report_flushes = true;
+        config.initiator_sends_first = false;
+        config.pad_private_data = true;
+        config
+    }
+
+    /// A device without write-with-immediate, and whose SEND carries none either (soft-iWARP): the portable subset.
+    pub fn send_only() -> LoopbackConfig {
+        let mut config = LoopbackConfig::erdma();
+        config.name = "loopback-send-only".into();
+        config.capabilities = Capabilities::PORTABLE;
+        config.send_carries_imm = false;
+        config
+    }
+}

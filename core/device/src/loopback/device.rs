@@ -1,0 +1,375 @@
+//! The [`Device`] that a simulated process holds.
+
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::link::{consumes_receive, sides, Life, Request, Source};
+use super::state::{Place, State};
+use super::{DeliveryMode, DeviceId, Fabric, LoopbackConfig, NoReceive, QueuePairEnd, SlotRelease};
+use crate::{
+    Armed, Capabilities, Completion, CompletionQueueId, Device, DeviceError, Operation, Payload, PostError,
+    QueuePairId, Reactor, Region, RemoteRegion, Wait, WorkCompletion, WorkRequest,
+};
+
+/// One simulated process's device. Opened by [`Fabric::open`]; all of its state lives in the fabric.
+pub struct LoopbackDevice {
+    pub(super) fabric: Fabric,
+    pub(super) id: DeviceId,
+    config: LoopbackConfig,
+}
+
+impl LoopbackDevice {
+    pub(super) fn new(fabric: Fabric, id: DeviceId, config: LoopbackConfig) -> LoopbackDevice {
+        LoopbackDevice { fabric, id, config }
+    }
+
+    /// Its number on the fabric.
+    pub fn id(&self) -> DeviceId {
+        self.id
+    }
+
+    /// Names one of its queue pairs to the fabric.
+    pub fn end(&self, qp: QueuePairId) -> QueuePairEnd {
+        QueuePairEnd { device: self.id, qp }
+    }
+
+    /// Has `reactor` told when an armed completion queue gets its first completion.
+    pub fn attach_reactor(&self, reactor: Arc<dyn Reactor>) {
+        self.fabric.with(|s| s.device_mut(self.id).reactor = Some(reactor));
+    }
+
+    /// Whether the channel of `cq` would be readable: it was armed, and completions came. Stands in for
+    /// [`Device::channel_fd`].
+    pub fn channel_ready(&self, cq: CompletionQueueId) -> bool {
+        self.fabric.with(|s| {
+            let cq = s.live(self.id).and_then(|d| d.cqs.get(cq.0 as usize));
+            cq.is_some_and(|c| c.armed && c.fired)
+        })
+    }
+
+    /// Whether a request is one this device can do at all, peer or no peer.
+    fn permits(&self, state: &State, at: Place, wr: &WorkRequest<'_>) -> bool {
+        let caps = &self.config.capabilities;
+        let payload_fits = match wr.payload {
+            Payload::Inline(bytes) => bytes.len() <= caps.max_inline as usize,
+            Payload::Region { region, offset, len } => {
+                let inside = offset.checked_add(len as usize).is_some_and(|end| end <= region.memory.len());
+                inside && state.devices[self.id.0 as usize].regions.contains_key(&region.remote.rkey.0)
+            }
+            Payload::InPlace { .. } => caps.peer_memory && matches!(wr.operation, Operation::Write { .. }),
+        };
+        if !payload_fits || wr.payload.len() > caps.max_message {
+            return false;
+        }
+        match wr.operation {
+            Operation::Write { imm: Some(_), .. } if !caps.write_with_imm => false,
+            Operation::Write { rkey, offset, .. } if caps.peer_memory || caps.placement_is_delivery => {
+                // A device that reaches the peer's memory sees at once that the peer lied, unless the peer is gone.
+                let alive = state.links[&at.link].ends[1 - at.side].life != Life::Destroyed;
+                !alive || state.remote_target(at.peer(), rkey, offset, wr.payload.len()).is_some()
+            }
+            _ => true,
+        }
+    }
+
+    /// Takes over one permitted request.
+    fn enqueue(&self, state: &mut State, at: Place, wr: &WorkRequest<'_>) {
+        let target = match wr.operation {
+            Operation::Write { rkey, offset, .. } if self.config.capabilities.placement_is_delivery => {
+                state.remote_target(at.peer(), rkey, offset, wr.payload.len())
+            }
+            _ => None,
+        };
+        let source = match target {
+            Some((memory, position)) => {
+                let placed = match wr.payload {
+                    Payload::Inline(bytes) => memory.write(position, bytes),
+                    Payload::Region { region, offset, len } => {
+                        region.memory.copy_to(offset, &memory, position, len as usize)
+                    }
+                    Payload::InPlace { .. } => true,
+                };
+                debug_assert!(placed, "bounds were checked by `permits`");
+                Source::Placed { len: wr.payload.len() }
+            }
+            None => match wr.payload {
+                Payload::Inline(bytes) => Source::Inline(bytes.to_vec()),
+                Payload::InPlace { len } => Source::InPlace { len },
+                Payload::Region { region, offset, len } => {
+                    Source::Region { rkey: region.remote.rkey, memory: region.memory.clone(), offset, len }
+                }
+            },
+        };
+        let Some(link) = state.links.get_mut(&at.link) else { return };
+        let dead = link.dead;
+        let [near, far] = sides(link, at.side);
+        let releases = match (self.config.slot_release, wr.signaled) {
+            (SlotRelease::OnDelivery, _) => 1,
+            (SlotRelease::OnPolledCompletion, true) => std::mem::take(&mut near.unsignaled) + 1,
+            (SlotRelease::OnPolledCompletion, false) => {
+                near.unsignaled += 1;
+                0
+            }
+        };
+        near.send_slots += 1;
+        if consumes_receive(&wr.operation) && self.config.no_receive == NoReceive::QueueFull {
+            far.promised += 1;
+        }
+        let WorkRequest { id, operation, signaled, .. } = *wr;
+        let request = Request { id, operation, source, signaled, releases, resolved: false };
+        if dead {
+            near.flushed.push_back(request)
+        } else {
+            near.outbound.push_back(request)
+        }
+    }
+
+    /// How many of `wrs` fit now.
+    fn room(&self, state: &State, at: Place, wrs: &[WorkRequest<'_>]) -> usize {
+        let link = &state.links[&at.link];
+        let (near, far) = (&link.ends[at.side], &link.ends[1 - at.side]);
+        let depth = state.devices[self.id.0 as usize].send_depth;
+        let slots = depth.saturating_sub(near.send_slots) as usize;
+        if self.config.no_receive != NoReceive::QueueFull || link.dead {
+            return slots.min(wrs.len());
+        }
+        let mut receives = far.receives.saturating_sub(far.promised);
+        let mut fits = |wr: &WorkRequest<'_>| {
+            if !consumes_receive(&wr.operation) {
+                return true;
+            }
+            let fits = receives > 0;
+            receives = receives.saturating_sub(1);
+            fits
+        };
+        wrs.iter().take(slots).take_while(|wr| fits(wr)).count()
+    }
+}
+
+impl Device for LoopbackDevice {
+    fn name(&self) -> &str {
+        &self.config.name
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.config.capabilities
+    }
+
+    fn create_cq(&self) -> Result<CompletionQueueId, DeviceError> {
+        self.fabric.with(|s| {
+            let device = s.device_mut(self.id);
+            if device.crashed || device.cqs.len() >= self.config.capabilities.max_cq as usize {
+                return Err(DeviceError::Exhausted { what: "completion queue" });
+            }
+            device.cqs.push(Default::default());
+            Ok(CompletionQueueId(device.cqs.len() as u32 - 1))
+        })
+    }
+
+    fn pending(&self, cq: CompletionQueueId, out: &mut [QueuePairId]) -> usize {
+        self.fabric.with(|s| {
+            let mut count = 0;
+            while count < out.len() {
+                let cqs = &mut s.device_mut(self.id).cqs;
+                let Some(qp) = cqs.get_mut(cq.0 as usize).and_then(|c| c.ready.pop_front()) else { break };
+                // Drained meanwhile, by somebody who did not ask for it here.
+                if s.unqueue(self.id, qp) {
+                    out[count] = qp;
+                    count += 1;
+                }
+            }
+            count
+        })
+    }
+
+    fn poll_qp(&self, qp: QueuePairId, out: &mut [WorkCompletion]) -> usize {
+        self.fabric.with(|s| {
+            let Some(at) = s.place(self.id, qp) else { return 0 };
+            let Some(link) = s.links.get_mut(&at.link) else { return 0 };
+            let end = &mut link.ends[at.side];
+            let count = out.len().min(end.completions.len());
+            for (slot, entry) in out.iter_mut().zip(end.completions.drain(..count)) {
+                *slot = entry.wc;
+                end.send_slots = end.send_slots.saturating_sub(entry.releases);
+                if matches!(entry.wc.completion, Completion::Receive { .. }) {
+                    end.receive_slots = end.receive_slots.saturating_sub(1);
+                }
+            }
+            count
+        })
+    }
+
+    fn qp_sequence(&self, _qp: QueuePairId) -> u32 {
+        0
+    }
+
+    fn wait_qp(&self, _qp: QueuePairId, _seen: u32, _timeout: Option<Duration>) -> Wait {
+        // Nothing may block in simulation.
+        Wait::Woken
+    }
+
+    fn wake_qp(&self, _qp: QueuePairId) {}
+
+    fn arm(&self, cq: CompletionQueueId) -> Armed {
+        self.fabric.with(|s| {
+            let ready = match s.device_mut(self.id).cqs.get_mut(cq.0 as usize) {
+                Some(cq) => std::mem::take(&mut cq.ready),
+                None => return Armed::Sleep,
+            };
+            let ready =
+                ready.into_iter().filter(|qp| s.keep_queued(self.id, *qp)).collect::<std::collections::VecDeque<_>>();
+            let cq = &mut s.device_mut(self.id).cqs[cq.0 as usize];
+            let outcome = if ready.is_empty() { Armed::Sleep } else { Armed::Pending };
+            cq.ready = ready;
+            cq.fired = (cq.armed && cq.fired) || outcome == Armed::Pending;
+            cq.armed = true;
+            outcome
+        })
+    }
+
+    fn disarm(&self, cq: CompletionQueueId) {
+        self.fabric.with(|s| {
+            if let Some(cq) = s.device_mut(self.id).cqs.get_mut(cq.0 as usize) {
+                cq.armed = false;
+                cq.fired = false;
+            }
+        });
+    }
+
+    fn channel_fd(&self, _cq: CompletionQueueId) -> Option<RawFd> {
+        None
+    }
+
+    fn rebind(&self, qp: QueuePairId, cq: CompletionQueueId) -> Result<(), DeviceError> {
+        self.fabric.with(|s| {
+            let known = self.config.capabilities.rebind && (cq.0 as usize) < s.devices[self.id.0 as usize].cqs.len();
+            let at =
+                s.place(self.id, qp).filter(|_| known).ok_or(DeviceError::Unknown { what: "queue pair or queue" })?;
+            let Some(link) = s.links.get_mut(&at.link) else { return Ok(()) };
+            let end = &mut link.ends[at.side];
+            // What is there already is reported by neither queue: the caller has promised to look.
+            end.queued = false;
+            let old = std::mem::replace(&mut end.cq, cq);
+            s.device_mut(self.id).cqs[old.0 as usize].ready.retain(|q| *q != qp);
+            Ok(())
+        })
+    }
+
+    fn alloc_region(&self, qp: QueuePairId, len: usize) -> Result<Region, DeviceError> {
+        self.fabric.with(|s| {
+            s.place(self.id, qp).ok_or(DeviceError::Unknown { what: "queue pair" })?;
+            let device = s.device_mut(self.id);
+            let free = self.config.memory_limit_bytes.saturating_sub(device.registered_bytes);
+            match u32::try_from(len) {
+                Ok(bytes) if len <= free => Ok(device.register(qp, bytes)),
+                _ => Err(DeviceError::MemoryLimit { wanted: len }),
+            }
+        })
+    }
+
+    fn free_region(&self, qp: QueuePairId, region: Region) {
+        self.fabric.with(|s| s.device_mut(self.id).unregister(qp, region.remote.rkey.0));
+    }
+
+    fn window(&self, qp: QueuePairId, remote: RemoteRegion) -> Result<Region, DeviceError> {
+        self.fabric.with(|s| {
+            let at = s.place(self.id, qp).filter(|_| self.config.capabilities.peer_memory);
+            let at = at.ok_or(DeviceError::Unknown { what: "queue pair with peer memory" })?;
+            let target = s.remote_target(at.peer(), remote.rkey, remote.base, remote.len);
+            let memory = target.and_then(|(memory, position)| memory.slice(position, remote.len as usize));
+            memory.map(|memory| Region { memory, remote }).ok_or(DeviceError::Unknown { what: "remote region" })
+        })
+    }
+
+    fn post_recv(&self, qp: QueuePairId, count: u32) -> Result<(), PostError> {
+        self.fabric.with(|s| {
+            let at = s.place(self.id, qp).ok_or(PostError::Dead)?;
+            let depth = s.devices[self.id.0 as usize].recv_depth;
+            let Some(link) = s.links.get_mut(&at.link) else { return Err(PostError::Dead) };
+            let end = &mut link.ends[at.side];
+            if end.life != Life::Alive {
+                return Err(PostError::Dead);
+            }
+            if count > depth.saturating_sub(end.receive_slots) {
+                return Err(PostError::QueueFull);
+            }
+            end.receive_slots += count;
+            end.receives += count;
+            s.settle_if_immediate(at);
+            Ok(())
+        })
+    }
+
+    fn post_send(&self, qp: QueuePairId, wrs: &[WorkRequest<'_>]) -> Result<usize, PostError> {
+        self.fabric.with(|s| {
+            let at = s.place(self.id, qp).ok_or(PostError::Dead)?;
+            let end = &s.links[&at.link].ends[at.side];
+            if end.life != Life::Alive {
+                return Err(PostError::Dead);
+            }
+            let spoke_too_soon = self.config.initiator_sends_first && at.side == 1 && !end.heard;
+            if !wrs.iter().all(|wr| self.permits(s, at, wr)) {
+                return Err(PostError::Invalid);
+            }
+            let count = self.room(s, at, wrs);
+            if count == 0 && !wrs.is_empty() {
+                return Err(PostError::QueueFull);
+            }
+            for wr in &wrs[..count] {
+                self.enqueue(s, at, wr);
+            }
+            if spoke_too_soon && count > 0 {
+                s.kill(at.link, [false; 2]);
+            }
+            s.settle_if_immediate(at);
+            Ok(count)
+        })
+    }
+
+    fn fail_qp(&self, qp: QueuePairId) {
+        self.fabric.with(|s| {
+            if let Some(at) = s.place(self.id, qp) {
+                s.fail_end(at);
+                s.settle_if_immediate(at);
+            }
+        });
+    }
+
+    fn destroy_qp(&self, qp: QueuePairId) {
+        self.fabric.with(|s| {
+            if let Some(at) = s.place(self.id, qp) {
+                s.destroy_end(at);
+                s.settle_if_immediate(at);
+            }
+        });
+    }
+}
+
+impl State {
+    pub(super) fn settle_if_immediate(&mut self, at: Place) {
+        if self.mode == DeliveryMode::Immediate {
+            self.settle_link(at.link);
+        }
+    }
+
+    /// Marks a queue pair as no longer in its queue's ready list; whether it has completions.
+    fn unqueue(&mut self, device: DeviceId, qp: QueuePairId) -> bool {
+        let Some(at) = self.place(device, qp) else { return false };
+        let Some(link) = self.links.get_mut(&at.link) else { return false };
+        let end = &mut link.ends[at.side];
+        end.queued = false;
+        !end.completions.is_empty()
+    }
+
+    /// As [`unqueue`](State::unqueue), but a queue pair that has completions stays queued.
+    fn keep_queued(&mut self, device: DeviceId, qp: QueuePairId) -> bool {
+        let has_completions = self.unqueue(device, qp);
+        if let Some(at) = self.place(device, qp) {
+            if let Some(link) = self.links.get_mut(&at.link) {
+                link.ends[at.side].queued = has_completions;
+            }
+        }
+        has_completions
+    }
+}

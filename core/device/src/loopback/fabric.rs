@@ -1,0 +1,293 @@
+//! The fabric: what the owner of a simulation, rather than a simulated process, may do.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::link::{Life, Source};
+use super::state::{Place, State};
+use super::{DeliveryMode, DeviceId, LoopbackConfig, LoopbackDevice, QueuePairEnd};
+use crate::{CmError, ConnectionId, Operation};
+
+/// One thing that can happen next. Within a variant and a queue pair, always the oldest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Delivery {
+    /// The next message of a queue pair reaches its peer.
+    Message {
+        /// Who posted it.
+        from: QueuePairEnd,
+    },
+    /// A queue pair learns that its oldest placed request is done.
+    Acknowledgement {
+        /// Who posted it.
+        to: QueuePairEnd,
+    },
+    /// A queue pair learns that its link is dead.
+    Disconnect {
+        /// Who learns it. Until then it goes on posting.
+        to: QueuePairEnd,
+    },
+    /// A connection manager learns of an attempt's request, success or failure.
+    Connection {
+        /// Who learns it.
+        to: DeviceId,
+        /// The attempt, as `to` numbers it.
+        id: ConnectionId,
+    },
+}
+
+/// Why a device refuses to be connected to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// [`CmError::Unreachable`].
+    Unreachable,
+    /// [`CmError::NotAdmitted`].
+    NotAdmitted,
+    /// [`CmError::Exhausted`].
+    Exhausted,
+}
+
+impl From<Refusal> for CmError {
+    fn from(refusal: Refusal) -> CmError {
+        match refusal {
+            Refusal::Unreachable => CmError::Unreachable,
+            Refusal::NotAdmitted => CmError::NotAdmitted,
+            Refusal::Exhausted => CmError::Exhausted("queue pairs"),
+        }
+    }
+}
+
+/// Who learns at once of a killed link when delivery is immediate. The others learn when their
+/// [`Delivery::Disconnect`] is delivered; with explicit delivery that is everybody.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Notice {
+    /// Both ends.
+    #[default]
+    Both,
+    /// The named end only.
+    Near,
+    /// The other end only.
+    Far,
+    /// Nobody yet.
+    Neither,
+}
+
+/// How a link dies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kill {
+    /// Who learns of it at once.
+    pub notice: Notice,
+    /// Bytes of the named end's next undelivered WRITE that were placed before the link died: a torn write.
+    pub torn_bytes: u32,
+}
+
+/// A network of in-memory devices. Clones are handles to the same fabric.
+#[derive(Clone)]
+pub struct Fabric {
+    state: Arc<Mutex<State>>,
+}
+
+/// Streams that the directory of a fabric holds, unless told otherwise. Arbitrary.
+const DIRECTORY_CAPACITY: usize = 1 << 16;
+
+impl Fabric {
+    /// An empty fabric.
+    pub fn new(mode: DeliveryMode) -> Fabric {
+        Fabric { state: Arc::new(Mutex::new(State::new(mode, DIRECTORY_CAPACITY))) }
+    }
+
+    /// Adds a device.
+    pub fn open(&self, config: LoopbackConfig) -> Arc<LoopbackDevice> {
+        let id = self.with(|s| s.open(config.clone()));
+        Arc::new(LoopbackDevice::new(self.clone(), id, config))
+    }
+
+    /// Everything that can happen next, in a fixed order: attempts to connect first, then links by age. Empty when
+    /// the fabric is quiet.
+    pub fn deliverable(&self) -> Vec<Delivery> {
+        self.with(|s| s.deliverable())
+    }
+
+    /// Makes one thing happen. `false`, and nothing done, if it cannot happen now.
+    pub fn deliver(&self, delivery: Delivery) -> bool {
+        self.with(|s| s.deliver(delivery))
+    }
+
+    /// Makes one thing happen, picked by `choice` modulo their number; returns it, or `None` when the fabric is quiet.
+    pub fn step(&self, choice: u64) -> Option<Delivery> {
+        self.with(|s| {
+            let all = s.deliverable();
+            let picked = *all.get((choice % all.len().max(1) as u64) as usize)?;
+            let happened = s.deliver(picked);
+            debug_assert!(happened, "what is deliverable can be delivered");
+            Some(picked)
+        })
+    }
+
+    /// Delivers everything, oldest link first, until the fabric is quiet; returns how much that was.
+    pub fn settle(&self) -> usize {
+        let mut count = 0;
+        while self.step(0).is_some() {
+            count += 1;
+        }
+        count
+    }
+
+    /// Switches the way of delivering. What is under way stays so until its link is next used, or delivered.
+    pub fn set_mode(&self, mode: DeliveryMode) {
+        self.with(|s| s.mode = mode);
+    }
+
+    /// Kills the link of `end`: undelivered work is flushed, except what a sender whose placement is delivery has
+    /// posted. `false` if there is no such end, or it is dead already.
+    pub fn kill(&self, end: QueuePairEnd, kill: Kill) -> bool {
+        self.with(|s| {
+            let Some(at) = s.place(end.device, end.qp).filter(|at| !s.links[&at.link].dead) else { return false };
+            s.tear(at, kill.torn_bytes);
+            let (near, far) = match kill.notice {
+                Notice::Both => (false, false),
+                Notice::Near => (false, true),
+                Notice::Far => (true, false),
+                Notice::Neither => (true, true),
+            };
+            s.kill(at.link, if at.side == 0 { [near, far] } else { [far, near] });
+            s.settle_if_immediate(at);
+            true
+        })
+    }
+
+    /// The process of a device dies: its queue pairs, its attempts and its directory entries go, undelivered work
+    /// with them (except what it had placed). Every call on the device fails from now on.
+    pub fn crash(&self, id: DeviceId) {
+        self.with(|s| {
+            let Some(device) = s.live(id) else { return };
+            let places: Vec<Place> = device.qps.values().copied().collect();
+            for at in places {
+                if s.links.get(&at.link).is_some_and(|l| l.ends[at.side].life != Life::Destroyed) {
+                    s.destroy_end(at);
+                    s.settle_if_immediate(at);
+                }
+            }
+            s.forget_connector(id);
+            let device = s.device_mut(id);
+            device.crashed = true;
+            device.events.clear();
+            device.cqs.clear();
+            device.reactor = None;
+        });
+    }
+
+    /// Has a device refuse to be connected to, or accept again (`None`).
+    pub fn refuse_connects(&self, id: DeviceId, refusal: Option<Refusal>) {
+        self.with(|s| {
+            if s.live(id).is_some() {
+                s.device_mut(id).refusal = refusal;
+            }
+        });
+    }
+
+    /// Shrinks the queues of a device below its capabilities, or restores them (they never grow beyond).
+    /// What is already posted stays.
+    pub fn limit_queues(&self, id: DeviceId, send_depth: u32, recv_depth: u32) {
+        self.with(|s| {
+            if s.live(id).is_some() {
+                let device = s.device_mut(id);
+                device.send_depth = send_depth.min(device.config.capabilities.max_send_wr);
+                device.recv_depth = recv_depth.min(device.config.capabilities.max_recv_wr);
+            }
+        });
+    }
+
+    /// Bounds the number of streams in the directory.
+    pub fn limit_directory(&self, capacity: usize) {
+        self.with(|s| s.directory_capacity = capacity);
+    }
+
+    /// Requests of a queue pair that were posted and have not been placed.
+    pub fn in_flight(&self, end: QueuePairEnd) -> usize {
+        self.with(|s| s.place(end.device, end.qp).map_or(0, |at| s.links[&at.link].ends[at.side].outbound.len()))
+    }
+
+    /// The other end of a link, while it exists.
+    pub fn peer(&self, end: QueuePairEnd) -> Option<QueuePairEnd> {
+        self.with(|s| {
+            let at = s.place(end.device, end.qp)?.peer();
+            let peer = &s.links[&at.link].ends[at.side];
+            (peer.life != Life::Destroyed).then_some(QueuePairEnd { device: peer.device, qp: peer.qp })
+        })
+    }
+
+    /// Runs `f` under the lock, then calls the reactors it woke without it.
+    pub(super) fn with<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
+        let mut state = self.state.lock();
+        let result = f(&mut state);
+        let wakes = std::mem::take(&mut state.wakes);
+        drop(state);
+        for (reactor, cq) in wakes {
+            reactor.wake(cq);
+        }
+        result
+    }
+}
+
+impl State {
+    fn deliverable(&self) -> Vec<Delivery> {
+        let mut all = Vec::new();
+        self.deliverable_notices(&mut all);
+        for (id, link) in &self.links {
+            for (side, end) in link.ends.iter().enumerate() {
+                let at = Place { link: *id, side };
+                let end = QueuePairEnd { device: end.device, qp: end.qp };
+                if self.message_ready(at) {
+                    all.push(Delivery::Message { from: end });
+                }
+                if self.acknowledgement_ready(at) {
+                    all.push(Delivery::Acknowledgement { to: end });
+                }
+                if self.disconnect_ready(at) {
+                    all.push(Delivery::Disconnect { to: end });
+                }
+            }
+        }
+        all
+    }
+
+    fn deliver(&mut self, delivery: Delivery) -> bool {
+        // Not `place`: the messages of a destroyed end may still be under way.
+        let find = |s: &State, end: QueuePairEnd| {
+            s.devices.get(end.device.0 as usize).and_then(|d| d.qps.get(&end.qp)).copied()
+        };
+        match delivery {
+            Delivery::Connection { to, id } => self.deliver_notice(to, id),
+            Delivery::Message { from } => {
+                let at = find(self, from).filter(|at| self.message_ready(*at));
+                at.map(|at| self.deliver_message(at)).is_some()
+            }
+            Delivery::Acknowledgement { to } => {
+                let at = find(self, to).filter(|at| self.acknowledgement_ready(*at));
+                at.map(|at| self.deliver_acknowledgement(at)).is_some()
+            }
+            Delivery::Disconnect { to } => {
+                let at = find(self, to).filter(|at| self.disconnect_ready(*at));
+                at.map(|at| self.deliver_disconnect(at)).is_some()
+            }
+        }
+    }
+
+    /// Places the first bytes of the next WRITE of `from`, and nothing else of it.
+    fn tear(&self, from: Place, bytes: u32) {
+        let Some(request) = self.links[&from.link].ends[from.side].outbound.front() else { return };
+        let Operation::Write { rkey, offset, .. } = request.operation else { return };
+        let len = |whole: u32| bytes.min(whole);
+        let placed = match &request.source {
+            Source::Inline(source) => self
+                .remote_target(from.peer(), rkey, offset, source.len() as u32)
+                .map(|(to, at)| to.write(at, &source[..len(source.len() as u32) as usize])),
+            Source::Region { memory, offset: start, len: whole, .. } => self
+                .remote_target(from.peer(), rkey, offset, *whole)
+                .map(|(to, at)| memory.copy_to(*start, &to, at, len(*whole) as usize)),
+            Source::InPlace { .. } | Source::Placed { .. } => None,
+        };
+        debug_assert_ne!(placed, Some(false), "bounds were checked by `remote_target`");
+    }
+}

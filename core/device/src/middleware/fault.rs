@@ -1,0 +1,338 @@
+//! A device with faults: full queues, dying queue pairs, late completions.
+//!
+//! Everything it does is something a real device may do, so a driver must survive it: no completion is lost, doubled
+//! or reordered within a queue pair, and the contracts of `pending` and `arm` still hold. All choices come from the
+//! seed and from the order of the calls. With nothing switched on it only forwards.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::SplitMix64;
+use crate::{
+    Armed, Capabilities, Completion, CompletionQueueId, CompletionStatus, Device, DeviceError, PostError, QueuePairId,
+    Region, RemoteRegion, Wait, WorkCompletion, WorkRequest,
+};
+
+/// What goes wrong, on every queue pair. Single ones are chosen with [`Fault::kill_after`] and [`Fault::delay`].
+#[derive(Clone, Debug, Default)]
+pub struct FaultConfig {
+    /// Where the choices come from.
+    pub seed: u64,
+    /// Of 1000 `post_send` calls, how many find the queue full or take only some of the requests.
+    pub queue_full_per_mille: u16,
+    /// Of 1000 `post_recv` calls, how many find the queue full.
+    pub recv_queue_full_per_mille: u16,
+    /// A queue pair dies once it has accepted this many requests.
+    pub kill_after_posts: Option<u64>,
+    /// A completion becomes visible only at the n-th poll (of anything) after the device had it.
+    pub delay_polls: u64,
+    /// `pending` reports queue pairs in a random order, and of 1000 it withholds so many until a later call
+    /// (with 1000, for ever).
+    pub reorder_per_mille: u16,
+}
+
+/// Wraps a device and disturbs it in ways a real device may: nothing is lost, doubled or reordered within a queue
+/// pair, and a seed replays. Killed queue pairs die through [`Device::fail_qp`].
+pub struct Fault<D: ?Sized> {
+    config: FaultConfig,
+    state: Mutex<FaultState>,
+    inner: Arc<D>,
+}
+
+/// Completions taken from the device and not yet shown.
+#[derive(Default)]
+struct Held {
+    /// With the poll count at which each becomes visible, never decreasing.
+    completions: VecDeque<(u64, WorkCompletion)>,
+    /// Of those, how many `pending` has reported already.
+    announced: usize,
+}
+
+struct FaultState {
+    rng: SplitMix64,
+    polls: u64,
+    posts: BTreeMap<QueuePairId, u64>,
+    kills: BTreeMap<QueuePairId, u64>,
+    delays: BTreeMap<QueuePairId, u64>,
+    /// Which queue reported a queue pair last. Unknown for one that was only ever polled directly.
+    queues: BTreeMap<QueuePairId, CompletionQueueId>,
+    held: BTreeMap<QueuePairId, Held>,
+}
+
+/// Entries taken from the device at a time. Arbitrary.
+const BATCH: usize = 32;
+
+impl<D: Device + ?Sized> Fault<D> {
+    /// Disturbs `inner` as `config` says.
+    pub fn new(inner: Arc<D>, config: FaultConfig) -> Fault<D> {
+        let state = FaultState {
+            rng: SplitMix64::new(config.seed),
+            polls: 0,
+            posts: BTreeMap::new(),
+            kills: BTreeMap::new(),
+            delays: BTreeMap::new(),
+            queues: BTreeMap::new(),
+            held: BTreeMap::new(),
+        };
+        Fault { config, state: Mutex::new(state), inner }
+    }
+
+    /// The device inside.
+    pub fn inner(&self) -> &Arc<D> {
+        &self.inner
+    }
+
+    /// Has `qp` die once it has accepted `posts` requests since it was created.
+    pub fn kill_after(&self, qp: QueuePairId, posts: u64) {
+        self.state.lock().kills.insert(qp, posts);
+    }
+
+    /// Delays the completions of `qp` by `polls` from now on.
+    pub fn delay(&self, qp: QueuePairId, polls: u64) {
+        self.state.lock().delays.insert(qp, polls);
+    }
+
+    /// Completions taken from the device and not yet shown.
+    pub fn held(&self) -> usize {
+        self.state.lock().held.values().map(|h| h.completions.len()).sum()
+    }
+
+    fn holds(&self, state: &FaultState) -> bool {
+        self.config.delay_polls > 0
+            || self.config.reorder_per_mille > 0
+            || !state.delays.is_empty()
+            || !state.held.is_empty()
+    }
+
+    /// Moves what the device has for `qp` to the held ones.
+    fn fetch(&self, state: &mut FaultState, qp: QueuePairId) {
+        let delay = state.delays.get(&qp).copied().unwrap_or(self.config.delay_polls);
+        let due = state.polls + delay;
+        let mut batch = [NOTHING; BATCH];
+        loop {
+            let count = self.inner.poll_qp(qp, &mut batch);
+            if count > 0 {
+                let held = &mut state.held.entry(qp).or_default().completions;
+                // A delay that was shortened meanwhile must not let later ones overtake.
+                let due = due.max(held.back().map_or(0, |(at, _)| *at));
+                held.extend(batch[..count].iter().map(|wc| (due, *wc)));
+            }
+            if count < BATCH {
+                return;
+            }
+        }
+    }
+
+    /// Queue pairs of `cq` with something due that was not reported yet, in reporting order.
+    fn ripe(&self, state: &mut FaultState, cq: CompletionQueueId) -> Vec<QueuePairId> {
+        let (polls, queues) = (state.polls, &state.queues);
+        let mut ripe: Vec<QueuePairId> = state
+            .held
+            .iter()
+            // Better reported by the wrong queue than by none.
+            .filter(|(qp, _)| queues.get(qp).is_none_or(|of| *of == cq))
+            .filter(|(_, held)| held.completions.get(held.announced).is_some_and(|(due, _)| *due <= polls))
+            .map(|(qp, _)| *qp)
+            .collect();
+        if self.config.reorder_per_mille > 0 {
+            for last in (1..ripe.len()).rev() {
+                ripe.swap(last, state.rng.below(last + 1));
+            }
+            ripe.retain(|_| !state.rng.chance(self.config.reorder_per_mille));
+        }
+        ripe
+    }
+
+    /// How many of `wanted` requests are let through.
+    fn admit(&self, state: &mut FaultState, qp: QueuePairId, wanted: usize) -> usize {
+        let full = state.rng.chance(self.config.queue_full_per_mille);
+        let admitted = if full { state.rng.below(wanted) } else { wanted };
+        let left = self.limit(state, qp).map_or(u64::MAX, |limit| limit.saturating_sub(state.posts_of(qp)));
+        admitted.min(usize::try_from(left).unwrap_or(usize::MAX))
+    }
+
+    fn limit(&self, state: &FaultState, qp: QueuePairId) -> Option<u64> {
+        state.kills.get(&qp).copied().or(self.config.kill_after_posts)
+    }
+}
+
+impl FaultState {
+    fn posts_of(&self, qp: QueuePairId) -> u64 {
+        self.posts.get(&qp).copied().unwrap_or(0)
+    }
+}
+
+impl<D: Device + ?Sized> Device for Fault<D> {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn create_cq(&self) -> Result<CompletionQueueId, DeviceError> {
+        self.inner.create_cq()
+    }
+
+    fn pending(&self, cq: CompletionQueueId, out: &mut [QueuePairId]) -> usize {
+        let state = &mut *self.state.lock();
+        state.polls += 1;
+        if !self.holds(state) {
+            return self.inner.pending(cq, out);
+        }
+        let mut batch = [QueuePairId(0); BATCH];
+        loop {
+            let count = self.inner.pending(cq, &mut batch);
+            for qp in &batch[..count] {
+                state.queues.insert(*qp, cq);
+                self.fetch(state, *qp);
+            }
+            if count < BATCH {
+                break;
+            }
+        }
+        let polls = state.polls;
+        let ripe = self.ripe(state, cq);
+        let count = ripe.len().min(out.len());
+        for (slot, qp) in out.iter_mut().zip(&ripe) {
+            *slot = *qp;
+            if let Some(held) = state.held.get_mut(qp) {
+                held.announced = held.completions.iter().take_while(|(due, _)| *due <= polls).count();
+            }
+        }
+        count
+    }
+
+    fn poll_qp(&self, qp: QueuePairId, out: &mut [WorkCompletion]) -> usize {
+        let state = &mut *self.state.lock();
+        state.polls += 1;
+        if !self.holds(state) {
+            return self.inner.poll_qp(qp, out);
+        }
+        self.fetch(state, qp);
+        let polls = state.polls;
+        let Some(held) = state.held.get_mut(&qp) else { return 0 };
+        let due = held.completions.iter().take_while(|(due, _)| *due <= polls).count();
+        let count = due.min(out.len());
+        for (slot, (_, wc)) in out.iter_mut().zip(held.completions.drain(..count)) {
+            *slot = wc;
+        }
+        held.announced = held.announced.saturating_sub(count);
+        if held.completions.is_empty() {
+            state.held.remove(&qp);
+        }
+        count
+    }
+
+    fn qp_sequence(&self, qp: QueuePairId) -> u32 {
+        self.inner.qp_sequence(qp)
+    }
+
+    fn wait_qp(&self, qp: QueuePairId, seen: u32, timeout: Option<Duration>) -> Wait {
+        // The device may have nothing left to wake us with.
+        if self.state.lock().held.contains_key(&qp) {
+            return Wait::Woken;
+        }
+        self.inner.wait_qp(qp, seen, timeout)
+    }
+
+    fn wake_qp(&self, qp: QueuePairId) {
+        self.inner.wake_qp(qp);
+    }
+
+    fn arm(&self, cq: CompletionQueueId) -> Armed {
+        let outcome = self.inner.arm(cq);
+        let state = self.state.lock();
+        let mut held = state.held.iter().filter(|(qp, _)| state.queues.get(qp).is_none_or(|of| *of == cq));
+        // Held ones will be due after some more polls, and no wake-up will come for them.
+        if held.any(|(_, h)| h.announced < h.completions.len()) {
+            Armed::Pending
+        } else {
+            outcome
+        }
+    }
+
+    fn disarm(&self, cq: CompletionQueueId) {
+        self.inner.disarm(cq);
+    }
+
+    fn channel_fd(&self, cq: CompletionQueueId) -> Option<RawFd> {
+        self.inner.channel_fd(cq)
+    }
+
+    fn rebind(&self, qp: QueuePairId, cq: CompletionQueueId) -> Result<(), DeviceError> {
+        self.inner.rebind(qp, cq)?;
+        self.state.lock().queues.insert(qp, cq);
+        Ok(())
+    }
+
+    fn alloc_region(&self, qp: QueuePairId, len: usize) -> Result<Region, DeviceError> {
+        self.inner.alloc_region(qp, len)
+    }
+
+    fn free_region(&self, qp: QueuePairId, region: Region) {
+        self.inner.free_region(qp, region);
+    }
+
+    fn window(&self, qp: QueuePairId, remote: RemoteRegion) -> Result<Region, DeviceError> {
+        self.inner.window(qp, remote)
+    }
+
+    fn post_recv(&self, qp: QueuePairId, count: u32) -> Result<(), PostError> {
+        if self.state.lock().rng.chance(self.config.recv_queue_full_per_mille) {
+            return Err(PostError::QueueFull);
+        }
+        self.inner.post_recv(qp, count)
+    }
+
+    fn post_send(&self, qp: QueuePairId, wrs: &[WorkRequest<'_>]) -> Result<usize, PostError> {
+        let admitted = self.admit(&mut self.state.lock(), qp, wrs.len());
+        if admitted == 0 && !wrs.is_empty() {
+            let state = self.state.lock();
+            let spent = self.limit(&state, qp).is_some_and(|limit| state.posts_of(qp) >= limit);
+            drop(state);
+            if spent {
+                self.inner.fail_qp(qp);
+                return Err(PostError::Dead);
+            }
+            // A dead queue pair says so, full or not.
+            return self.inner.post_send(qp, &[]).and(Err(PostError::QueueFull));
+        }
+        let accepted = self.inner.post_send(qp, &wrs[..admitted])?;
+        let mut state = self.state.lock();
+        let posts = state.posts_of(qp) + accepted as u64;
+        state.posts.insert(qp, posts);
+        let dies = self.limit(&state, qp).is_some_and(|limit| posts >= limit);
+        drop(state);
+        if dies {
+            self.inner.fail_qp(qp);
+        }
+        Ok(accepted)
+    }
+
+    fn fail_qp(&self, qp: QueuePairId) {
+        self.inner.fail_qp(qp);
+    }
+
+    fn destroy_qp(&self, qp: QueuePairId) {
+        self.inner.destroy_qp(qp);
+        let state = &mut *self.state.lock();
+        state.posts.remove(&qp);
+        state.kills.remove(&qp);
+        state.delays.remove(&qp);
+        state.queues.remove(&qp);
+        state.held.remove(&qp);
+    }
+}
+
+/// Fills batches before the device does.
+const NOTHING: WorkCompletion =
+    WorkCompletion { qp: QueuePairId(0), status: CompletionStatus::Success, completion: Completion::Disconnected };
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,179 @@
+//! What the driver does on a stream's anchor: records in and out, replay, and the anchor's end.
+
+use netacc_device::AnchorError;
+use netacc_proto::{AnchorWrite, Phase, RecordVerdict, RxSource, CREDIT_BLOCK_LEN, RECORD_LEN};
+
+use crate::StreamGuard;
+
+/// What [`StreamGuard::progress_anchor`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnchorProgress {
+    /// Nothing (more) to do on the anchor now.
+    Idle,
+    /// Records or replay wait for the anchor to become writable.
+    WantWrite,
+    /// The beginning of a record is there, perhaps: look again soon, with `complete`.
+    Partial,
+}
+
+/// A record beyond more unread bytes than this is not looked for before they are read. Arbitrary: more than most
+/// socket buffers hold.
+const MAX_LOOKAHEAD: u64 = 256 << 10;
+
+impl StreamGuard<'_> {
+    /// Reads and writes records and replayed bytes on the anchor, as far as they go. Call when the anchor may have
+    /// become readable or writable and the stream is not plain. `complete`: the peer has ended its direction, so that a
+    /// mere beginning of a record is application bytes.
+    pub fn progress_anchor(&mut self, complete: bool) -> AnchorProgress {
+        loop {
+            let write = self.write_anchor();
+            if self.look_ahead(complete) {
+                continue;
+            }
+            let inner = &mut *self.inner;
+            match inner.proto.rx_source() {
+                RxSource::Anchor(_) | RxSource::Eof | RxSource::Failed(_) if inner.proto.phase() != Phase::Linked => {
+                    return write
+                }
+                RxSource::Anchor(_) => return write,
+                _ => {}
+            }
+            let mut head = [0; RECORD_LEN];
+            match inner.anchor.try_peek(&mut head) {
+                Ok(0) => {
+                    self.end_of_anchor();
+                    return write;
+                }
+                Ok(n) => match inner.proto.handle_record(&head[..n], complete) {
+                    RecordVerdict::Consume => {
+                        self.arrived = true;
+                        if self.inner.anchor.try_read(&mut head).ok() != Some(RECORD_LEN) {
+                            self.inner.proto.abort();
+                            return AnchorProgress::Idle;
+                        }
+                    }
+                    RecordVerdict::NeedMore => return AnchorProgress::Partial,
+                    RecordVerdict::Plain => {
+                        self.arrived = true;
+                        return self.write_anchor();
+                    }
+                },
+                Err(AnchorError::WouldBlock) => return write,
+                Err(_) => {
+                    inner.proto.handle_anchor_end(true);
+                    self.arrived = true;
+                    return write;
+                }
+            }
+        }
+    }
+
+    /// Looks for a record beyond unread application bytes; whether there was one.
+    fn look_ahead(&mut self, complete: bool) -> bool {
+        let inner = &mut *self.inner;
+        let Some(skip) = inner.proto.lookahead().filter(|n| *n <= MAX_LOOKAHEAD) else { return false };
+        let skip = skip as usize;
+        let mut bytes = vec![0; skip + RECORD_LEN];
+        match inner.anchor.try_peek(&mut bytes) {
+            Ok(n) if n > skip || n == skip && complete && self.polled => {
+                let found = inner.proto.handle_lookahead(&bytes[skip..n], complete && self.polled);
+                self.arrived |= found;
+                found
+            }
+            _ => false,
+        }
+    }
+
+    /// The anchor's FIN is next. It counts once the link has been polled after it was seen: the peer may have sent its
+    /// end of stream there. That cannot be done here, with the stream locked.
+    fn end_of_anchor(&mut self) {
+        let inner = &mut *self.inner;
+        let live = inner.link.as_ref().is_some_and(|l| !l.is_dead());
+        if live && !self.polled && !inner.end_handled {
+            if !std::mem::replace(&mut inner.end_noted, true) {
+                self.endpoint.note_ended(self.cell);
+            }
+            return;
+        }
+        let before = inner.proto.rx_source();
+        inner.proto.handle_anchor_end(false);
+        self.arrived |= !std::mem::replace(&mut inner.end_handled, true) || before != inner.proto.rx_source();
+    }
+
+    /// Writes pending records and replayed bytes.
+    pub(crate) fn write_anchor(&mut self) -> AnchorProgress {
+        let inner = &mut *self.inner;
+        let mut chunk = [0; 4096];
+        while let Some(write) = inner.proto.poll_anchor_write() {
+            let bytes: &[u8] = match &write {
+                AnchorWrite::Record(record, from) => &record[*from..],
+                AnchorWrite::Replay(span) => {
+                    let n = (span.len as usize).min(chunk.len());
+                    let Some(out) = &inner.outgoing else { break };
+                    if !out.memory.read(CREDIT_BLOCK_LEN + span.offset as usize, &mut chunk[..n]) {
+                        break;
+                    }
+                    &chunk[..n]
+                }
+                AnchorWrite::Shutdown => {
+                    let _ = inner.anchor.shutdown_write();
+                    inner.proto.anchor_written(0);
+                    continue;
+                }
+            };
+            match inner.anchor.try_write(bytes) {
+                Ok(n) => {
+                    if matches!(write, AnchorWrite::Replay(_)) {
+                        inner.counters.tx_bytes_tcp += n as u64;
+                        inner.counters.tx_bytes_link -= n as u64;
+                    }
+                    inner.proto.anchor_written(n);
+                }
+                Err(AnchorError::WouldBlock) => return AnchorProgress::WantWrite,
+                Err(_) => {
+                    // The connection itself is broken; reading the anchor will say how.
+                    inner.proto.handle_anchor_end(true);
+                    break;
+                }
+            }
+        }
+        AnchorProgress::Idle
+    }
+
+    /// A read of application bytes below the limit of [`RxSource::Anchor`] found the end of the anchor, or an error: it
+    /// did not bring what the peer had sent, so the peer, or the connection, is gone.
+    pub fn anchor_ended(&mut self) {
+        self.inner.proto.handle_anchor_end(true);
+        self.arrived = true;
+    }
+
+    /// The kernel reports an error on the anchor (EPOLLERR). What has arrived can still be read, but no record that is
+    /// not all there will be completed.
+    pub fn anchor_failed(&mut self) {
+        if self.progress_anchor(false) == AnchorProgress::Partial {
+            self.anchor_ended();
+        }
+    }
+
+    /// A closed stream lingers: throws away what arrives for the application, since records may stand behind it.
+    pub(crate) fn refuse_unread(&mut self) {
+        let mut bytes = [0; 4096];
+        // Bounded: the peer may send for ever, and the caller comes again.
+        for _ in 0..64 {
+            let inner = &mut *self.inner;
+            let RxSource::Anchor(limit) = inner.proto.rx_source() else { return };
+            let most = bytes.len().min(usize::try_from(limit).unwrap_or(usize::MAX));
+            match inner.anchor.try_read(&mut bytes[..most]) {
+                Ok(0) if limit == u64::MAX => return,
+                Ok(0) => return inner.proto.handle_anchor_end(true),
+                Ok(n) => {
+                    inner.proto.anchor_received(n as u64);
+                    inner.refused = true;
+                }
+                Err(AnchorError::WouldBlock) => return,
+                Err(_) => return inner.proto.handle_anchor_end(true),
+            }
+            self.progress_anchor(false);
+        }
+    }
+}

@@ -1,0 +1,904 @@
+//! epoll: the real instance, plus a ready list for streams that are on a link.
+//!
+//! Every descriptor is registered with the real instance too, with its number as the event data, so that the
+//! application's data can be given back whatever path an event comes by. While a stream is on the kernel path its
+//! registration there is exactly the application's, and the kernel does everything. While it is on a link the kernel
+//! only watches the anchor (for records, and for its end), and this module keeps level, edge and one-shot semantics:
+//!
+//! * a stream enters the ready list when it may have become ready; it leaves when a look finds it not ready (level),
+//!   or once reported (edge, one-shot). So a wait costs O(ready).
+//! * `pending` collects edges since the last report; an edge-triggered interest is reported only for those.
+//!
+//! Lock order: a stream's lock may be held when an instance's is taken, never the other way round; readiness is
+//! read from the stream's atomic word.
+
+use std::collections::VecDeque;
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use libc::epoll_event;
+use netacc_device::{Armed, CompletionQueueId, Instant};
+use netacc_driver::{Endpoint, Readiness, StreamCell};
+use parking_lot::Mutex;
+
+use crate::ops::{errno, set_errno};
+use crate::runtime::{self, now, Runtime};
+use crate::socket::Socket;
+use crate::table::{self, Entry};
+use crate::wait::{self, Waiter};
+use crate::real;
+
+/// Somebody who watches a socket.
+pub enum Registration {
+    /// An epoll instance, and the descriptor under which it knows the socket.
+    Epoll(Weak<Shared>, c_int),
+    /// A thread in `poll`.
+    Waiter(Arc<Waiter>),
+}
+
+impl Registration {
+    /// The stream's readiness may have gained something.
+    #[inline]
+    pub fn ready(&self, now: Readiness, arrived: bool) {
+        match self {
+            Registration::Epoll(shared, fd) => {
+                if let Some(shared) = shared.upgrade() {
+                    shared.changed(*fd, now, arrived);
+                }
+            }
+            Registration::Waiter(waiter) => waiter.wake(),
+        }
+    }
+
+    /// The completion queue that the watcher sleeps on.
+    pub fn queue(&self, endpoint: &Endpoint) -> CompletionQueueId {
+        match self {
+            Registration::Epoll(shared, _) => shared.upgrade().map_or(endpoint.default_cq(), |s| s.queue(endpoint)),
+            Registration::Waiter(_) => endpoint.default_cq(),
+        }
+    }
+}
+
+/// An epoll instance.
+pub struct Epoll {
+    shared: Arc<Shared>,
+}
+
+/// What watchers reach it by.
+pub struct Shared {
+    epfd: c_int,
+    /// Wakes a sleeper of this instance; registered with the real one when first needed.
+    kick: AtomicU32,
+    /// The instance's own completion queue, plus one.
+    cq: AtomicU32,
+    /// A thread sleeps in the real wait, or is about to.
+    asleep: AtomicU32,
+    state: Mutex<State>,
+    /// Interests that are streams, whatever path they are on.
+    streams: AtomicU32,
+    ready_len: AtomicU32,
+    outer: Mutex<Vec<Arc<Waiter>>>,
+    /// This instance is watched by another one, which only the kernel's view of it can wake.
+    nested: AtomicBool,
+    waits: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    interests: Interests,
+    ready: VecDeque<c_int>,
+}
+
+/// Interests by descriptor.
+#[derive(Default)]
+struct Interests(Vec<Option<Interest>>);
+
+impl Interests {
+    #[inline]
+    fn get(&self, fd: &c_int) -> Option<&Interest> {
+        self.0.get(*fd as usize)?.as_ref()
+    }
+
+    #[inline]
+    fn get_mut(&mut self, fd: &c_int) -> Option<&mut Interest> {
+        self.0.get_mut(*fd as usize)?.as_mut()
+    }
+
+    fn insert(&mut self, fd: c_int, interest: Interest) -> Option<Interest> {
+        let i = fd as usize;
+        if self.0.len() <= i {
+            self.0.resize_with(i + 1, || None);
+        }
+        self.0[i].replace(interest)
+    }
+
+    fn remove(&mut self, fd: &c_int) -> Option<Interest> {
+        self.0.get_mut(*fd as usize)?.take()
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (c_int, &Interest)> {
+        self.0.iter().enumerate().filter_map(|(fd, i)| Some((fd as c_int, i.as_ref()?)))
+    }
+}
+
+struct Interest {
+    events: u32,
+    data: u64,
+    /// The stream, and a mark that tells a reused descriptor from this one.
+    stream: Option<Arc<StreamCell>>,
+    /// The kernel holds the application's own registration, not just the watch on the anchor.
+    kernel: bool,
+    queued: bool,
+    pending: u32,
+    /// One-shot and reported.
+    disabled: bool,
+    /// Deleted by the application, but the kernel's watch on the anchor is kept: programs that delete and add an
+    /// interest for every message then cost no system call.
+    parked: bool,
+}
+
+const FLAGS: u32 = (libc::EPOLLET | libc::EPOLLONESHOT | libc::EPOLLEXCLUSIVE | libc::EPOLLWAKEUP) as u32;
+/// What the kernel watches on the anchor of a linked stream.
+const ANCHOR_WATCH: u32 = (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
+/// Event data of the kick eventfd and of the completion channel: no descriptor is negative.
+const INTERNAL: u64 = u64::MAX;
+/// While streams keep the instance busy, the kernel is asked only in every so many waits.
+const KERNEL_INTERVAL: u64 = 8;
+/// Kernel events taken at a time.
+const KERNEL_BATCH: usize = 256;
+
+const BOTH_KERNEL: Readiness = Readiness::KERNEL_RX.union(Readiness::KERNEL_TX);
+
+/// `epoll_create1`.
+pub fn create1(flags: c_int) -> c_int {
+    // SAFETY: no pointers.
+    let fd = unsafe { real::epoll_create1(flags) };
+    if fd >= 0 && !runtime::is_inside() {
+        table::insert(fd, Arc::new(Entry::Epoll(Epoll::new(fd))));
+    }
+    fd
+}
+
+fn events_of(r: Readiness) -> u32 {
+    let mut e = 0;
+    if r.contains(Readiness::READABLE) {
+        e |= libc::EPOLLIN | libc::EPOLLRDNORM;
+    }
+    if r.contains(Readiness::WRITABLE) {
+        e |= libc::EPOLLOUT | libc::EPOLLWRNORM;
+    }
+    if r.contains(Readiness::RDHUP) {
+        e |= libc::EPOLLRDHUP;
+    }
+    if r.contains(Readiness::HUP) {
+        e |= libc::EPOLLHUP;
+    }
+    if r.contains(Readiness::ERR) {
+        e |= libc::EPOLLERR;
+    }
+    e as u32
+}
+
+impl Interest {
+    /// Events to report now; also says whether to stay on the ready list.
+    fn report(&mut self, fd: c_int) -> (u32, bool) {
+        let Some(stream) = &self.stream else { return (0, false) };
+        let r = stream.readiness();
+        if r.contains(BOTH_KERNEL) || self.disabled || self.parked {
+            return (0, false);
+        }
+        let mut events = events_of(r);
+        if r.intersects(BOTH_KERNEL) {
+            events |= kernel_half(fd, r);
+        }
+        let asked = self.events & !FLAGS | (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+        events &= asked;
+        if self.events & libc::EPOLLET as u32 != 0 {
+            if events & self.pending == 0 {
+                self.pending = 0;
+                return (0, false);
+            }
+            self.pending = 0;
+            return (events, false);
+        }
+        (events, events != 0)
+    }
+
+    fn add_edges(&mut self, now: Readiness, arrived: bool) {
+        let events = events_of(now);
+        self.pending |= events & !(libc::EPOLLIN | libc::EPOLLRDNORM | libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
+        if arrived {
+            self.pending |= events;
+        }
+        self.pending |= events & (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
+    }
+}
+
+/// The kernel's answer for the direction of a stream that is still, or again, on the anchor.
+fn kernel_half(fd: c_int, r: Readiness) -> u32 {
+    let mut p = libc::pollfd { fd, events: 0, revents: 0 };
+    if r.contains(Readiness::KERNEL_RX) {
+        p.events |= libc::POLLIN | libc::POLLRDHUP;
+    }
+    if r.contains(Readiness::KERNEL_TX) {
+        p.events |= libc::POLLOUT;
+    }
+    // SAFETY: one valid pollfd.
+    unsafe { real::poll(&mut p, 1, 0) };
+    (p.revents & p.events) as u16 as u32
+}
+
+impl Shared {
+    /// A stream of this instance changed. Called with the stream locked.
+    #[inline]
+    fn changed(&self, fd: c_int, now: Readiness, arrived: bool) {
+        let mut state = self.state.lock();
+        let State { interests, ready } = &mut *state;
+        let Some(i) = interests.get_mut(&fd) else { return };
+        if now.contains(BOTH_KERNEL) {
+            if i.parked {
+                kernel_ctl(self.epfd, libc::EPOLL_CTL_DEL, fd, 0);
+                interests.remove(&fd);
+                self.streams.fetch_sub(1, Ordering::Relaxed);
+                return;
+            }
+            if !i.kernel {
+                i.kernel = true;
+                let events = if i.disabled { 0 } else { i.events };
+                kernel_ctl(self.epfd, libc::EPOLL_CTL_MOD, fd, events & !(libc::EPOLLEXCLUSIVE as u32));
+            }
+            return;
+        }
+        i.add_edges(now, arrived);
+        let wanted = events_of(now) & (i.events | (libc::EPOLLERR | libc::EPOLLHUP) as u32) != 0 || now.intersects(BOTH_KERNEL);
+        if i.queued || i.disabled || i.parked || !wanted {
+            return;
+        }
+        i.queued = true;
+        ready.push_back(fd);
+        self.ready_len.store(ready.len() as u32, Ordering::SeqCst);
+        drop(state);
+        self.announce();
+    }
+
+    /// Wakes whoever sleeps on the instance.
+    #[inline]
+    fn announce(&self) {
+        if self.asleep.load(Ordering::SeqCst) > 0 || self.nested.load(Ordering::Relaxed) {
+            self.kick();
+        }
+        if self.nested.load(Ordering::Relaxed) || !self.outer.is_locked() && self.has_outer() {
+            for waiter in self.outer.lock().iter() {
+                waiter.wake();
+            }
+        }
+    }
+
+    fn has_outer(&self) -> bool {
+        !self.outer.lock().is_empty()
+    }
+
+    #[cold]
+    fn kick(&self) {
+        let fd = self.kick.load(Ordering::Acquire);
+        if fd != 0 {
+            runtime::kick(fd as c_int);
+        }
+    }
+
+    /// The instance's completion queue; made, with its kick, at first use.
+    pub fn queue(&self, endpoint: &Endpoint) -> CompletionQueueId {
+        if let Some(cq) = self.assigned() {
+            return cq;
+        }
+        let _one = self.state.lock();
+        if let Some(cq) = self.assigned() {
+            return cq;
+        }
+        let cq = runtime::get().and_then(Runtime::queue).unwrap_or(endpoint.default_cq());
+        if let Some(channel) = endpoint.device().channel_fd(cq) {
+            internal_ctl(self.epfd, channel);
+        }
+        self.cq.store(cq.0 + 1, Ordering::Release);
+        drop(_one);
+        if self.asleep.load(Ordering::SeqCst) > 0 {
+            self.kick();
+        }
+        cq
+    }
+
+    #[inline]
+    fn assigned(&self) -> Option<CompletionQueueId> {
+        self.cq.load(Ordering::Acquire).checked_sub(1).map(CompletionQueueId)
+    }
+
+    fn ensure_kick(&self) {
+        if self.kick.load(Ordering::Acquire) != 0 {
+            return;
+        }
+        if let Some(fd) = runtime::new_eventfd() {
+            if self.kick.compare_exchange(0, fd as u32, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                internal_ctl(self.epfd, fd);
+            }
+        }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let kick = *self.kick.get_mut();
+        if kick != 0 {
+            runtime::discard_fd(kick as c_int);
+        }
+        // Completion queues are few: give it back to the pool of the runtime.
+        if let (Some(cq), Some(rt)) = (self.assigned(), runtime::get()) {
+            rt.recycle_queue(cq);
+        }
+    }
+}
+
+fn kernel_ctl(epfd: c_int, op: c_int, fd: c_int, events: u32) -> c_int {
+    let mut event = epoll_event { events, u64: fd as u32 as u64 };
+    // SAFETY: the event is readable.
+    unsafe { real::epoll_ctl(epfd, op, fd, &mut event) }
+}
+
+fn internal_ctl(epfd: c_int, fd: c_int) {
+    let mut event = epoll_event { events: libc::EPOLLIN as u32, u64: INTERNAL };
+    // SAFETY: the event is readable.
+    unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, &mut event) };
+}
+
+impl Epoll {
+    fn new(epfd: c_int) -> Epoll {
+        Epoll {
+            shared: Arc::new(Shared {
+                epfd,
+                kick: AtomicU32::new(0),
+                cq: AtomicU32::new(0),
+                asleep: AtomicU32::new(0),
+                state: Mutex::default(),
+                streams: AtomicU32::new(0),
+                ready_len: AtomicU32::new(0),
+                outer: Mutex::default(),
+                nested: AtomicBool::new(false),
+                waits: AtomicU64::new(0),
+            }),
+        }
+    }
+
+    /// The same instance in a forked child: the kernel's part is shared with the parent, the data must be kept to
+    /// translate events; streams are kernel sockets here.
+    pub fn after_fork(&self) -> Epoll {
+        let fresh = Epoll::new(self.shared.epfd);
+        if let Some(state) = self.shared.state.try_lock() {
+            let mut copy = fresh.shared.state.lock();
+            for (fd, i) in state.interests.iter().filter(|(_, i)| !i.parked) {
+                let interest = Interest {
+                    events: i.events,
+                    data: i.data,
+                    stream: None,
+                    kernel: true,
+                    queued: false,
+                    pending: 0,
+                    disabled: i.disabled,
+                    parked: false,
+                };
+                copy.interests.insert(fd, interest);
+            }
+        }
+        fresh
+    }
+
+    /// Whether any interest is a stream.
+    pub fn has_streams(&self) -> bool {
+        self.shared.streams.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether a wait would find something on the ready list.
+    pub fn has_ready(&self) -> bool {
+        if self.shared.ready_len.load(Ordering::SeqCst) == 0 {
+            return false;
+        }
+        let mut state = self.shared.state.lock();
+        let State { interests, ready } = &mut *state;
+        ready.iter().any(|fd| {
+            interests.get(fd).is_some_and(|i| {
+                i.stream.as_ref().is_some_and(|s| {
+                    let asked = i.events & !FLAGS | (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+                    events_of(s.readiness()) & asked != 0
+                })
+            })
+        })
+    }
+
+    /// Handles completions of the instance's queue.
+    pub fn poll(&self, endpoint: &Endpoint) {
+        if let Some(cq) = self.shared.assigned() {
+            endpoint.poll(cq);
+        }
+    }
+
+    /// The instance's completion queue, if it has one.
+    pub fn assigned_queue(&self) -> Option<CompletionQueueId> {
+        self.shared.assigned()
+    }
+
+    /// A thread in `poll` watches the instance itself.
+    pub fn add_outer(&self, waiter: &Arc<Waiter>) {
+        self.shared.outer.lock().push(waiter.clone());
+    }
+
+    /// Undoes `add_outer`.
+    pub fn remove_outer(&self, waiter: &Arc<Waiter>) {
+        self.shared.outer.lock().retain(|w| !Arc::ptr_eq(w, waiter));
+    }
+
+    /// `fd` has become a connection with a stream: interests made before follow it.
+    pub fn attach(&self, fd: c_int, sock: &Socket) {
+        attach(&self.shared, fd, sock);
+    }
+
+    /// `fd` is being closed: the kernel drops its own registration with the last descriptor.
+    pub fn detach(&self, fd: c_int) {
+        self.shared.state.lock().interests.remove(&fd);
+    }
+}
+
+/// Carries registrations over from a socket that was not connected to the connection it has become.
+pub fn carry_over(watchers: Vec<Registration>, fd: c_int, sock: &Socket) {
+    for watcher in watchers {
+        if let Registration::Epoll(shared, _) = &watcher {
+            if let Some(shared) = shared.upgrade() {
+                attach(&shared, fd, sock);
+            }
+        }
+    }
+}
+
+fn attach(shared: &Arc<Shared>, fd: c_int, sock: &Socket) {
+    let mut state = shared.state.lock();
+    let Some(i) = state.interests.get_mut(&fd) else { return };
+    i.stream = sock.stream.clone();
+    drop(state);
+    if sock.stream.is_some() {
+        shared.streams.fetch_add(1, Ordering::Relaxed);
+        shared.ensure_kick();
+    }
+    let mut watchers = sock.watchers.lock();
+    watchers.push(Registration::Epoll(Arc::downgrade(shared), fd));
+}
+
+/// Takes an instance's registration off a socket that is closed or deregistered.
+pub fn unwatch(watchers: &Mutex<Vec<Registration>>, shared: &Arc<Shared>, fd: c_int) {
+    let same = |r: &Registration| matches!(r, Registration::Epoll(s, f) if *f == fd && std::ptr::eq(s.as_ptr(), Arc::as_ptr(shared)));
+    watchers.lock().retain(|r| !same(r));
+}
+
+/// All instances forget `fd`, which is being closed.
+pub fn forget_fd(watchers: &Mutex<Vec<Registration>>, fd: c_int) {
+    let mine: Vec<Registration> = {
+        let mut all = watchers.lock();
+        let (mine, rest) = std::mem::take(&mut *all).into_iter().partition(|r| matches!(r, Registration::Epoll(_, f) if *f == fd));
+        *all = rest;
+        mine
+    };
+    for registration in mine {
+        if let Registration::Epoll(shared, _) = registration {
+            if let Some(shared) = shared.upgrade() {
+                if shared.state.lock().interests.remove(&fd).is_some_and(|i| i.stream.is_some()) {
+                    shared.streams.fetch_sub(1, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+}
+
+/// `epoll_ctl`. `event` is null or valid, as the system call wants it.
+///
+/// # Safety
+/// As the C function.
+pub unsafe fn ctl(entry: &Arc<Entry>, epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+    let Entry::Epoll(epoll) = &**entry else {
+        set_errno(libc::EINVAL);
+        return -1;
+    };
+    let shared = &epoll.shared;
+    if runtime::is_helper_fd(fd) {
+        set_errno(libc::EBADF);
+        return -1;
+    }
+    if op != libc::EPOLL_CTL_DEL && event.is_null() {
+        set_errno(libc::EFAULT);
+        return -1;
+    }
+    // SAFETY: not null, and valid by the caller's promise; the kernel's struct is packed.
+    let wanted = (!event.is_null()).then(|| unsafe { event.read_unaligned() });
+    match (op, wanted) {
+        (libc::EPOLL_CTL_ADD, Some(e)) => add(shared, epfd, fd, e),
+        (libc::EPOLL_CTL_MOD, Some(e)) => modify(shared, epfd, fd, e),
+        (libc::EPOLL_CTL_DEL, _) => delete(shared, epfd, fd),
+        // SAFETY: as passed.
+        _ => unsafe { real::epoll_ctl(epfd, op, fd, event) },
+    }
+}
+
+/// Takes up again an interest that was deleted while its stream stayed on the link.
+fn unpark(shared: &Arc<Shared>, fd: c_int, e: epoll_event) -> bool {
+    let guard = table::get(fd);
+    let Some(Entry::Stream(sock)) = guard.as_ref().and_then(|g| g.as_deref()) else { return false };
+    let Some(stream) = &sock.stream else { return false };
+    let mut state = shared.state.lock();
+    let Some(i) = state.interests.get_mut(&fd).filter(|i| i.parked) else { return false };
+    let r = stream.readiness();
+    if r.contains(BOTH_KERNEL) || !i.stream.as_ref().is_some_and(|s| Arc::ptr_eq(s, stream)) {
+        kernel_ctl(shared.epfd, libc::EPOLL_CTL_DEL, fd, 0);
+        state.interests.remove(&fd);
+        shared.streams.fetch_sub(1, Ordering::Relaxed);
+        return false;
+    }
+    i.parked = false;
+    i.events = e.events;
+    i.data = e.u64;
+    i.disabled = false;
+    i.pending = 0;
+    drop(state);
+    shared.changed(fd, r, true);
+    true
+}
+
+fn add(shared: &Arc<Shared>, epfd: c_int, fd: c_int, e: epoll_event) -> c_int {
+    if unpark(shared, fd, e) {
+        return 0;
+    }
+    let entry = table::get_full(fd);
+    let stream = match entry.as_deref() {
+        Some(Entry::Stream(sock)) => sock.reclaimed_stream(),
+        _ => None,
+    };
+    let on_kernel = stream.as_ref().is_none_or(|s| s.readiness().contains(BOTH_KERNEL));
+    let kernel_events = if on_kernel { e.events } else { ANCHOR_WATCH };
+    {
+        // Before the kernel can report an event for it.
+        let mut state = shared.state.lock();
+        let rc = kernel_ctl(epfd, libc::EPOLL_CTL_ADD, fd, kernel_events);
+        if rc != 0 {
+            return rc;
+        }
+        let interest = Interest {
+            events: e.events,
+            data: e.u64,
+            stream: stream.clone(),
+            kernel: on_kernel,
+            queued: false,
+            pending: 0,
+            disabled: false,
+            parked: false,
+        };
+        if state.interests.insert(fd, interest).is_some_and(|i| i.stream.is_some()) {
+            shared.streams.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+    match entry.as_deref() {
+        Some(Entry::Stream(sock)) => {
+            {
+                let mut watchers = sock.watchers.lock();
+                watchers.retain(|r| !matches!(r, Registration::Epoll(s, f) if *f == fd && std::ptr::eq(s.as_ptr(), Arc::as_ptr(shared))));
+                watchers.push(Registration::Epoll(Arc::downgrade(shared), fd));
+            }
+            if let Some(stream) = stream {
+                shared.streams.fetch_add(1, Ordering::Relaxed);
+                shared.ensure_kick();
+                runtime::settle_queue(sock);
+                shared.changed(fd, stream.readiness(), true);
+            }
+        }
+        Some(Entry::Idle(listener)) => {
+            listener.watchers.lock().push(Registration::Epoll(Arc::downgrade(shared), fd));
+        }
+        Some(Entry::Epoll(inner)) => {
+            inner.shared.nested.store(true, Ordering::SeqCst);
+            inner.shared.ensure_kick();
+        }
+        None => {}
+    }
+    0
+}
+
+fn modify(shared: &Arc<Shared>, epfd: c_int, fd: c_int, e: epoll_event) -> c_int {
+    let mut state = shared.state.lock();
+    let Some(i) = state.interests.get_mut(&fd) else {
+        drop(state);
+        // The kernel knows best which error this is.
+        return kernel_ctl(epfd, libc::EPOLL_CTL_MOD, fd, e.events);
+    };
+    if i.parked {
+        set_errno(libc::ENOENT);
+        return -1;
+    }
+    if (i.events | e.events) & libc::EPOLLEXCLUSIVE as u32 != 0 {
+        set_errno(libc::EINVAL);
+        return -1;
+    }
+    if i.kernel {
+        let rc = kernel_ctl(epfd, libc::EPOLL_CTL_MOD, fd, e.events);
+        if rc != 0 {
+            return rc;
+        }
+    }
+    i.events = e.events;
+    i.data = e.u64;
+    i.disabled = false;
+    i.pending = 0;
+    let Some(stream) = i.stream.clone() else { return 0 };
+    drop(state);
+    // A modified interest is armed anew: if it is ready now, that is an edge.
+    let r = stream.readiness();
+    if !r.contains(BOTH_KERNEL) {
+        shared.changed(fd, r, true);
+    }
+    0
+}
+
+fn delete(shared: &Arc<Shared>, epfd: c_int, fd: c_int) -> c_int {
+    if let Some(i) = shared.state.lock().interests.get_mut(&fd) {
+        if i.parked {
+            set_errno(libc::ENOENT);
+            return -1;
+        }
+        if !i.kernel && i.stream.as_ref().is_some_and(|s| !s.readiness().contains(BOTH_KERNEL)) {
+            i.parked = true;
+            i.events = 0;
+            return 0;
+        }
+    }
+    let rc = kernel_ctl(epfd, libc::EPOLL_CTL_DEL, fd, 0);
+    let saved = errno();
+    if shared.state.lock().interests.remove(&fd).is_some_and(|i| i.stream.is_some()) {
+        shared.streams.fetch_sub(1, Ordering::Relaxed);
+    }
+    match table::get_full(fd).as_deref() {
+        Some(Entry::Stream(sock)) => unwatch(&sock.watchers, shared, fd),
+        Some(Entry::Idle(listener)) => unwatch(&listener.watchers, shared, fd),
+        _ => {}
+    }
+    set_errno(saved);
+    rc
+}
+
+/// `epoll_wait` and its relatives.
+///
+/// # Safety
+/// `events` has room for `max` events; `mask` is null or valid.
+pub unsafe fn wait(entry: &Arc<Entry>, epfd: c_int, events: *mut epoll_event, max: c_int, timeout: Option<Duration>, mask: *const libc::sigset_t) -> c_int {
+    let Entry::Epoll(epoll) = &**entry else {
+        set_errno(libc::EINVAL);
+        return -1;
+    };
+    if max <= 0 || events.is_null() {
+        // SAFETY: the kernel reports what is wrong with the arguments.
+        return unsafe { real::epoll_wait(epfd, events, max, 0) };
+    }
+    let mut out = Out { events, max: max as usize, len: 0 };
+    let shared = &epoll.shared;
+    let runtime = runtime::get();
+    let Some((rt, endpoint)) = runtime.and_then(|rt| rt.endpoint().map(|e| (rt, e))).filter(|_| epoll.has_streams()) else {
+        return plain_wait(shared, &mut out, timeout, mask);
+    };
+    let turn = shared.waits.fetch_add(1, Ordering::Relaxed);
+    epoll.poll(endpoint);
+    collect(shared, &mut out);
+    if out.len == 0 || turn % KERNEL_INTERVAL == 0 {
+        if kernel_events(shared, &mut out, Some(Duration::ZERO), std::ptr::null()) < 0 {
+            return -1;
+        }
+        if out.len == 0 {
+            collect(shared, &mut out);
+        }
+    }
+    if out.len > 0 || timeout == Some(Duration::ZERO) {
+        return out.len as c_int;
+    }
+    let begun = now();
+    let deadline = timeout.map(|t| begun + t);
+    let rc = loop {
+        let spun = rt.spin.spin(begun, deadline, || {
+            epoll.poll(endpoint);
+            shared.ready_len.load(Ordering::Relaxed) > 0
+        });
+        if !spun {
+            match sleep(shared, endpoint, &mut out, deadline, mask) {
+                Slept::Failed => break -1,
+                Slept::Expired => {
+                    epoll.poll(endpoint);
+                    collect(shared, &mut out);
+                    break out.len as c_int;
+                }
+                Slept::Woken => {}
+            }
+        }
+        epoll.poll(endpoint);
+        collect(shared, &mut out);
+        if out.len > 0 {
+            break out.len as c_int;
+        }
+        if deadline.is_some_and(|d| now() >= d) {
+            break 0;
+        }
+    };
+    rt.spin.record(now().saturating_since(begun).as_nanos() as u64);
+    rc
+}
+
+struct Out {
+    events: *mut epoll_event,
+    max: usize,
+    len: usize,
+}
+
+impl Out {
+    fn push(&mut self, events: u32, data: u64) {
+        debug_assert!(self.len < self.max, "callers check for room");
+        // SAFETY: `len < max`, and the caller of `wait` promised room for `max`.
+        unsafe { self.events.add(self.len).write_unaligned(epoll_event { events, u64: data }) };
+        self.len += 1;
+    }
+
+    fn is_full(&self) -> bool {
+        self.len >= self.max
+    }
+}
+
+/// Takes what the ready list has.
+fn collect(shared: &Shared, out: &mut Out) {
+    if shared.ready_len.load(Ordering::SeqCst) == 0 {
+        return;
+    }
+    let mut state = shared.state.lock();
+    let State { interests, ready } = &mut *state;
+    for _ in 0..ready.len() {
+        if out.is_full() {
+            break;
+        }
+        let Some(fd) = ready.pop_front() else { break };
+        let Some(i) = interests.get_mut(&fd) else { continue };
+        let (events, keep) = i.report(fd);
+        if events != 0 {
+            out.push(events, i.data);
+            if i.events & libc::EPOLLONESHOT as u32 != 0 {
+                i.disabled = true;
+                i.queued = false;
+                continue;
+            }
+        }
+        i.queued = keep;
+        if keep {
+            ready.push_back(fd);
+        }
+    }
+    shared.ready_len.store(ready.len() as u32, Ordering::SeqCst);
+}
+
+/// Waits in the kernel and translates what it reports. Returns the kernel's count, or -1.
+fn kernel_events(shared: &Arc<Shared>, out: &mut Out, timeout: Option<Duration>, mask: *const libc::sigset_t) -> c_int {
+    let mut buf: [epoll_event; KERNEL_BATCH] = [epoll_event { events: 0, u64: 0 }; KERNEL_BATCH];
+    let room = (out.max - out.len).clamp(1, KERNEL_BATCH);
+    let n = raw_wait(shared.epfd, &mut buf[..room], timeout, mask);
+    for e in buf.iter().take(n.max(0) as usize) {
+        let (events, data) = (e.events, e.u64);
+        if data == INTERNAL {
+            let kick = shared.kick.load(Ordering::Acquire);
+            if kick != 0 && !shared.nested.load(Ordering::Relaxed) {
+                runtime::drain(kick as c_int);
+            }
+            continue;
+        }
+        kernel_event(shared, out, data as u32 as c_int, events);
+    }
+    n
+}
+
+fn raw_wait(epfd: c_int, buf: &mut [epoll_event], timeout: Option<Duration>, mask: *const libc::sigset_t) -> c_int {
+    let ms = match timeout {
+        None => -1,
+        Some(t) if t.is_zero() => 0,
+        Some(t) if t.subsec_nanos() % 1_000_000 == 0 && t.as_millis() < c_int::MAX as u128 => t.as_millis() as c_int,
+        Some(t) => {
+            let ts = wait::timespec(t);
+            // SAFETY: a valid array; the mask is the caller's.
+            return unsafe { real::epoll_pwait2(epfd, buf.as_mut_ptr(), buf.len() as c_int, &ts, mask) };
+        }
+    };
+    // SAFETY: a valid array; the mask is the caller's.
+    unsafe {
+        if mask.is_null() {
+            real::epoll_wait(epfd, buf.as_mut_ptr(), buf.len() as c_int, ms)
+        } else {
+            real::epoll_pwait(epfd, buf.as_mut_ptr(), buf.len() as c_int, ms, mask)
+        }
+    }
+}
+
+fn kernel_event(shared: &Arc<Shared>, out: &mut Out, fd: c_int, events: u32) {
+    let mut state = shared.state.lock();
+    let Some(i) = state.interests.get_mut(&fd) else { return };
+    if i.parked && i.kernel {
+        return;
+    }
+    let linked = i.stream.as_ref().filter(|s| !s.readiness().contains(BOTH_KERNEL)).cloned();
+    let Some(stream) = linked else {
+        if i.kernel {
+            out.push(events, i.data);
+            if i.events & libc::EPOLLONESHOT as u32 != 0 {
+                i.disabled = true;
+            }
+        }
+        return;
+    };
+    if i.kernel {
+        // It has gone onto a link since: from now on the kernel only watches the anchor.
+        i.kernel = false;
+        if i.events & libc::EPOLLEXCLUSIVE as u32 != 0 {
+            // An exclusive registration cannot be modified.
+            kernel_ctl(shared.epfd, libc::EPOLL_CTL_DEL, fd, 0);
+            kernel_ctl(shared.epfd, libc::EPOLL_CTL_ADD, fd, ANCHOR_WATCH);
+        } else {
+            kernel_ctl(shared.epfd, libc::EPOLL_CTL_MOD, fd, ANCHOR_WATCH);
+        }
+    }
+    drop(state);
+    let Some(endpoint) = runtime::get().and_then(Runtime::endpoint) else { return };
+    let link = stream.lock(endpoint).link().cloned();
+    if let Some(link) = link {
+        endpoint.poll_link(&link);
+    }
+    stream.lock(endpoint).progress_anchor(false);
+    shared.changed(fd, stream.readiness(), true);
+}
+
+/// Nothing here is on a link: the kernel does everything, and only the data is translated.
+fn plain_wait(shared: &Arc<Shared>, out: &mut Out, timeout: Option<Duration>, mask: *const libc::sigset_t) -> c_int {
+    let deadline = timeout.map(|t| now() + t);
+    let mut left = timeout;
+    loop {
+        let n = kernel_events(shared, out, left, mask);
+        if n < 0 {
+            return -1;
+        }
+        collect(shared, out);
+        if out.len > 0 || n == 0 {
+            return out.len as c_int;
+        }
+        // Only internal events: wait for the rest of the time.
+        left = deadline.map(|d| d.saturating_since(now()));
+    }
+}
+
+enum Slept {
+    Woken,
+    Expired,
+    Failed,
+}
+
+fn sleep(shared: &Arc<Shared>, endpoint: &Endpoint, out: &mut Out, deadline: Option<Instant>, mask: *const libc::sigset_t) -> Slept {
+    shared.ensure_kick();
+    shared.asleep.fetch_add(1, Ordering::SeqCst);
+    let cq = shared.assigned();
+    let pending = cq.is_some_and(|cq| wait::arm(endpoint, cq) == Armed::Pending);
+    let left = deadline.map(|d| d.saturating_since(now()));
+    let awake = pending || shared.ready_len.load(Ordering::SeqCst) > 0;
+    let n = kernel_events(shared, out, if awake { Some(Duration::ZERO) } else { left }, mask);
+    let saved = errno();
+    shared.asleep.fetch_sub(1, Ordering::SeqCst);
+    if let Some(cq) = cq {
+        wait::disarm(endpoint, cq);
+    }
+    set_errno(saved);
+    match n {
+        n if n < 0 => Slept::Failed,
+        0 if !awake => Slept::Expired,
+        _ => Slept::Woken,
+    }
+}

@@ -1,0 +1,130 @@
+//! The interposed C symbols. Each converts its arguments and calls [`ops`](crate::ops), or the next library's function
+//! at once if the descriptor is not ours; there is no logic here. Every exported name stands in `tests/symbols`.
+//!
+//! Rules:
+//! * For a descriptor that is not ours: the look into the table, then the real call. Nothing else, so that what was
+//!   safe in a signal handler or between fork and exec stays so.
+//! * Calls that this library makes itself are not hooked: see `hooks!` below.
+//! * No panic crosses into C: [`Edge`] aborts. The ABI is `C-unwind` all the same, because the C library cancels a
+//!   thread by unwinding its stack, hooks included; `extern "C"` would turn that into an abort.
+//! * errno is the callee's. Work that is not the call itself keeps it.
+//!
+//! Left alone on purpose, because an accelerated descriptor is a kernel socket and the kernel's answer is right:
+//! `bind`, `getsockname`, `getpeername`, `fstat`, `isfdtype`, `sockatmark`, `preadv`/`pwritev` and `pread`/`pwrite`
+//! (ESPIPE), `copy_file_range` (EINVAL). Because they make or take no connection: `socketpair`, `pipe`, `open`, `tee`,
+//! `vmsplice` (pipes only), `pidfd_getfd`, `setrlimit`, `chroot`, `setuid`. Because `pthread_atfork` handlers see them:
+//! `fork`, `__fork`, `forkpty`. Because nothing has to be drained: `exit`, `_exit`, `quick_exit`. Waits are
+//! interrupted by signals as the kernel's are, so `signal` and `sigaction` are not needed either. A raw `clone`, and
+//! system calls made without the C library (io_uring, Go), are not seen.
+
+pub mod bytes;
+pub mod caller;
+pub mod descriptors;
+pub mod process;
+pub mod readiness;
+pub mod sockets;
+pub mod syscall;
+pub mod variadic;
+
+/// Aborts if a Rust panic leaves the hook. Other unwinding (cancellation of a thread) passes.
+struct Edge;
+
+impl Drop for Edge {
+    #[inline]
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
+/// Defines interposed functions, each in three parts: `of_program` with the body, for calls of the program; `of_library`,
+/// the real function, for calls that this library makes itself (its own code, the standard library and the backends in
+/// it); and the exported name, which decides between the two by where it will return to. So library code may use the C
+/// library as any code does. The bodies are unsafe. They call each other as `of_program`, never the exported names.
+macro_rules! hooks {
+    ($(fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty $body:block)*) => {
+        /// What a call of the program does.
+        pub mod of_program {
+            #[allow(unused_imports, reason = "whatever the bodies need")]
+            use super::*;
+
+            $(
+                #[doc = concat!("`", stringify!($name), "` for the program.\n\n# Safety\nAs the C function.")]
+                #[allow(non_snake_case, reason = "C's names")]
+                pub unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> $ret {
+                    let _edge = $crate::hooks::Edge;
+                    #[allow(unused_unsafe, reason = "some bodies call safe functions only")]
+                    // SAFETY: the arguments are the caller's, who keeps the C function's contract.
+                    unsafe { $body }
+                }
+            )*
+        }
+
+        /// What a call of this library does.
+        mod of_library {
+            #[allow(unused_imports, reason = "whatever the signatures need")]
+            use super::*;
+
+            $(
+                #[allow(non_snake_case, reason = "C's names")]
+                pub(super) unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> $ret {
+                    // SAFETY: passed on.
+                    unsafe { $crate::real::$name($($arg),*) }
+                }
+            )*
+        }
+
+        $(
+            #[doc = concat!("Interposes `", stringify!($name), "`.\n\n# Safety\nAs the C function.")]
+            // A test binary must not interpose its own C library.
+            #[cfg_attr(not(test), no_mangle)]
+            #[allow(non_snake_case, reason = "C's name")]
+            #[unsafe(naked)]
+            pub unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> $ret {
+                $crate::hooks::caller::dispatch!(of_program::$name, of_library::$name)
+            }
+        )*
+    };
+}
+
+/// The connection behind a descriptor, as `ops::message::Target`; or else the real call.
+macro_rules! stream_or {
+    ($fd:expr, $kernel:expr, |$target:ident| $ours:expr) => {{
+        let guard = $crate::table::get($fd);
+        match guard.as_deref().and_then(Option::as_ref).map(|entry| (entry, &**entry)) {
+            Some((entry, $crate::table::Entry::Stream(sock))) => {
+                let $target = $crate::ops::message::Target { entry, sock, fd: $fd };
+                $ours
+            }
+            _ => $kernel,
+        }
+    }};
+}
+
+/// Whatever is ours behind a descriptor; or else the real call.
+macro_rules! entry_or {
+    ($fd:expr, $kernel:expr, |$entry:ident| $ours:expr) => {{
+        let guard = $crate::table::get($fd);
+        match guard.as_deref().and_then(Option::as_ref) {
+            Some($entry) => $ours,
+            None => $kernel,
+        }
+    }};
+}
+
+pub(crate) use {entry_or, hooks, stream_or};
+
+/// When the library is loaded, before the program's own constructors.
+#[cfg(not(test))]
+mod load {
+    #[used]
+    #[link_section = ".init_array"]
+    static LOAD: extern "C" fn() = load;
+
+    extern "C" fn load() {
+        super::caller::find_library();
+        crate::ops::process::register();
+    }
+}
+

@@ -1,0 +1,66 @@
+//! `syscall`: system calls by number go the way of the functions of the same name. libuv closes descriptors this way.
+//!
+//! Variadic in C; see [`descriptors`](super::descriptors) for why fixed parameters receive the arguments. The seventh
+//! is on the stack on x86-64: if the caller passed fewer, what is read is the caller's own frame, as in glibc.
+
+use std::ffi::{c_int, c_long, c_uint};
+
+use super::bytes::of_program as bytes;
+use super::descriptors::of_program as descriptors;
+use super::hooks;
+use super::process::of_program as process;
+use super::readiness::of_program as readiness;
+use super::sockets::of_program as sockets;
+use crate::real;
+
+hooks! {
+    fn syscall(number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long {
+        let fd = a as c_int;
+        match number {
+            libc::SYS_read => bytes::read(fd, b as _, c as _) as c_long,
+            libc::SYS_write => bytes::write(fd, b as _, c as _) as c_long,
+            libc::SYS_readv => bytes::readv(fd, b as _, c as _) as c_long,
+            libc::SYS_writev => bytes::writev(fd, b as _, c as _) as c_long,
+            libc::SYS_recvfrom => bytes::recvfrom(fd, b as _, c as _, d as _, e as _, f as _) as c_long,
+            libc::SYS_sendto => bytes::sendto(fd, b as _, c as _, d as _, e as _, f as _) as c_long,
+            libc::SYS_recvmsg => bytes::recvmsg(fd, b as _, c as _) as c_long,
+            libc::SYS_sendmsg => bytes::sendmsg(fd, b as _, c as _) as c_long,
+            libc::SYS_recvmmsg => bytes::recvmmsg(fd, b as _, c as _, d as _, e as _).into(),
+            libc::SYS_sendmmsg => bytes::sendmmsg(fd, b as _, c as _, d as _).into(),
+            libc::SYS_sendfile => bytes::sendfile(fd, b as _, c as _, d as _) as c_long,
+            libc::SYS_splice => bytes::splice(fd, b as _, c as _, d as _, e as _, f as _) as c_long,
+            libc::SYS_close => descriptors::close(fd).into(),
+            libc::SYS_close_range => descriptors::close_range(a as c_uint, b as _, c as _).into(),
+            libc::SYS_dup => descriptors::dup(fd).into(),
+            libc::SYS_dup3 => descriptors::dup3(fd, b as _, c as _).into(),
+            libc::SYS_fcntl => descriptors::fcntl(fd, b as _, c).into(),
+            libc::SYS_ioctl => descriptors::ioctl(fd, b as _, c as _).into(),
+            libc::SYS_socket => sockets::socket(fd, b as _, c as _).into(),
+            libc::SYS_listen => sockets::listen(fd, b as _).into(),
+            libc::SYS_accept => sockets::accept(fd, b as _, c as _).into(),
+            libc::SYS_accept4 => sockets::accept4(fd, b as _, c as _, d as _).into(),
+            libc::SYS_connect => sockets::connect(fd, b as _, c as _).into(),
+            libc::SYS_shutdown => sockets::shutdown(fd, b as _).into(),
+            libc::SYS_getsockopt => sockets::getsockopt(fd, b as _, c as _, d as _, e as _).into(),
+            libc::SYS_setsockopt => sockets::setsockopt(fd, b as _, c as _, d as _, e as _).into(),
+            libc::SYS_epoll_create1 => readiness::epoll_create1(fd).into(),
+            libc::SYS_epoll_ctl => readiness::epoll_ctl(fd, b as _, c as _, d as _).into(),
+            libc::SYS_epoll_pwait => readiness::epoll_pwait(fd, b as _, c as _, d as _, e as _).into(),
+            libc::SYS_epoll_pwait2 => readiness::epoll_pwait2(fd, b as _, c as _, d as _, e as _).into(),
+            libc::SYS_ppoll => readiness::ppoll(a as _, b as _, c as _, d as _).into(),
+            libc::SYS_execve => process::execve(a as _, b as _, c as _).into(),
+            libc::SYS_execveat => process::execveat(fd, b as _, c as _, d as _, e as _).into(),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_dup2 => descriptors::dup2(fd, b as _).into(),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_poll => readiness::poll(a as _, b as _, c as _).into(),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_select => readiness::select(fd, b as _, c as _, d as _, e as _).into(),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_epoll_create => readiness::epoll_create(fd).into(),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_epoll_wait => readiness::epoll_wait(fd, b as _, c as _, d as _).into(),
+            _ => real::syscall(number, a, b, c, d, e, f),
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! Making, ending and closing connections.
+//!
+//! A connection begins as plain TCP. Both ends only take note of it here: the acceptor publishes it, the connector
+//! looks it up when it has been used a few times. Nothing is sent, nobody waits.
+
+use std::ffi::c_int;
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+use libc::{sockaddr, socklen_t};
+use netacc_device::{Anchor, FourTuple};
+use netacc_driver::Readiness;
+use netacc_proto::{Reason, Role};
+
+use crate::epoll;
+use crate::ops::{errno, set_errno};
+use crate::runtime::{self, Runtime, NO_FD};
+use crate::socket::{FdAnchor, Listener, Socket};
+use crate::table::{self, Entry};
+use crate::{real, wait};
+
+/// After `socket`: takes note of TCP sockets. `fd` is what the call returned.
+pub fn socket(domain: c_int, kind: c_int, protocol: c_int, fd: c_int) {
+    if runtime::is_inside() {
+        return;
+    }
+    let stream = kind & 0xF == libc::SOCK_STREAM;
+    let tcp = matches!(protocol, 0 | libc::IPPROTO_TCP) && matches!(domain, libc::AF_INET | libc::AF_INET6);
+    if fd >= 0 && stream && tcp {
+        table::insert(fd, Arc::new(Entry::Idle(Listener::new(domain, kind & libc::SOCK_NONBLOCK != 0))));
+    } else if fd >= 0 {
+        // The number may have been ours before, and closed behind our back.
+        table::remove(fd);
+    }
+}
+
+/// `listen`.
+pub fn listen(entry: &Arc<Entry>, fd: c_int, backlog: c_int) -> c_int {
+    // SAFETY: no pointers.
+    let rc = unsafe { real::listen(fd, backlog) };
+    if let (0, Entry::Idle(l)) = (rc, &**entry) {
+        l.listening.store(true, Ordering::Relaxed);
+        // Now, and not at the first accept: peers may look us up at once.
+        runtime::start();
+    }
+    rc
+}
+
+/// `accept4`.
+///
+/// # Safety
+/// As the C function.
+pub unsafe fn accept4(entry: &Arc<Entry>, fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
+    let Entry::Idle(_) = &**entry else {
+        // SAFETY: passed on.
+        return unsafe { real::accept4(fd, addr, len, flags) };
+    };
+    let mut storage = MaybeUninit::<libc::sockaddr_storage>::zeroed();
+    let mut storage_len = size_of::<libc::sockaddr_storage>() as socklen_t;
+    // SAFETY: the storage is large enough for any address.
+    let new = unsafe { real::accept4(fd, storage.as_mut_ptr().cast(), &mut storage_len, flags) };
+    if new < 0 {
+        return new;
+    }
+    if !addr.is_null() && !len.is_null() {
+        // SAFETY: the caller's buffer has `*len` bytes.
+        unsafe {
+            let n = (*len).min(storage_len) as usize;
+            std::ptr::copy_nonoverlapping(storage.as_ptr().cast::<u8>(), addr.cast::<u8>(), n);
+            *len = storage_len;
+        }
+    }
+    let saved = errno();
+    let nonblocking = flags & libc::SOCK_NONBLOCK != 0;
+    // SAFETY: filled in by accept4.
+    let peer = unsafe { address(storage.as_ptr()) };
+    established(new, Role::Acceptor, peer, nonblocking);
+    set_errno(saved);
+    new
+}
+
+/// `connect`.
+///
+/// # Safety
+/// As the C function.
+pub unsafe fn connect(entry: &Arc<Entry>, fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
+    // SAFETY: passed on.
+    let rc = unsafe { real::connect(fd, addr, len) };
+    let Entry::Idle(listener) = &**entry else { return rc };
+    let saved = errno();
+    if rc == 0 || saved == libc::EINPROGRESS || saved == libc::EISCONN || saved == libc::EALREADY || saved == libc::EINTR {
+        // SAFETY: the kernel has just accepted the address.
+        let peer = unsafe { address_of(addr, len) };
+        if peer.is_some() && !(saved == libc::EALREADY && rc != 0) {
+            become_connection(entry, listener, fd, peer);
+        }
+    }
+    set_errno(saved);
+    rc
+}
+
+/// A socket whose `connect` has succeeded, or is on its way: from now on a stream. Before it is established its data
+/// calls fail in the kernel as they should, because a stream begins on the kernel path.
+fn become_connection(entry: &Arc<Entry>, listener: &Listener, fd: c_int, peer: Option<SocketAddr>) {
+    let sock = make(fd, Role::Opener, peer, listener.nonblocking.load(Ordering::Relaxed));
+    sock.recv_timeout_us.store(listener.recv_timeout_us.load(Ordering::Relaxed), Ordering::Relaxed);
+    sock.send_timeout_us.store(listener.send_timeout_us.load(Ordering::Relaxed), Ordering::Relaxed);
+    sock.abort_on_close.store(listener.abort_on_close.load(Ordering::Relaxed), Ordering::Relaxed);
+    sock.descriptors.store(listener.descriptors.load(Ordering::Relaxed), Ordering::Relaxed);
+    let new = Arc::new(Entry::Stream(sock));
+    if let Entry::Stream(sock) = &*new {
+        let watchers = std::mem::take(&mut *listener.watchers.lock());
+        epoll::carry_over(watchers, fd, sock);
+    }
+    if listener.descriptors.load(Ordering::Relaxed) > 1 {
+        for (other, e) in table::entries(open_limit()) {
+            if other != fd && Arc::ptr_eq(&e, entry) {
+                table::insert(other, new.clone());
+            }
+        }
+    }
+    table::insert(fd, new);
+}
+
+/// A connection has been accepted.
+fn established(fd: c_int, role: Role, peer: Option<SocketAddr>, nonblocking: bool) {
+    let sock = make(fd, role, peer, nonblocking);
+    table::insert(fd, Arc::new(Entry::Stream(sock)));
+}
+
+fn make(fd: c_int, role: Role, peer: Option<SocketAddr>, nonblocking: bool) -> Socket {
+    let rt = runtime::start();
+    let stay = |reason| {
+        rt.count_reason(reason);
+        Socket::new(fd, None, reason, nonblocking, u32::MAX)
+    };
+    let Some(endpoint) = rt.endpoint() else {
+        return Socket::new(fd, None, if rt.config.acceleration_allowed() { Reason::NoBackend } else { Reason::Disabled }, nonblocking, u32::MAX);
+    };
+    let Some(remote) = peer else { return stay(Reason::NotTcp) };
+    let Some(local) = local_address(fd) else { return stay(Reason::NotTcp) };
+    let tuple = FourTuple { local: canonical(local), remote: canonical(remote) };
+    if !(tuple.remote.ip().is_loopback() || tuple.remote.ip() == tuple.local.ip()) {
+        return stay(Reason::OtherHost);
+    }
+    if !draw(rt.config.promotion.percent, &tuple) {
+        return stay(Reason::Percent);
+    }
+    let cell = endpoint.adopt(role, tuple, Box::new(FdAnchor::borrowed(fd)));
+    cell.tag().store(fd as u32, Ordering::Relaxed);
+    let promote_at = if role == Role::Opener { rt.config.promotion.threshold().max(1) } else { u32::MAX };
+    Socket::new(fd, Some(cell), Reason::NotYet, nonblocking, promote_at)
+}
+
+/// Whether this connection is among the `percent` that may be promoted. Both ends draw alike.
+fn draw(percent: u32, tuple: &FourTuple) -> bool {
+    let ports = [tuple.local.port(), tuple.remote.port()];
+    let key = u32::from(ports[0].max(ports[1])) << 16 | u32::from(ports[0].min(ports[1]));
+    // Fibonacci hashing: spreads consecutive ports evenly.
+    let spread = key.wrapping_mul(2_654_435_769) >> 16;
+    spread * 100 / 65_536 < percent
+}
+
+/// `shutdown`.
+pub fn shutdown(entry: &Arc<Entry>, fd: c_int, how: c_int) -> c_int {
+    let endpoint = runtime::get().and_then(Runtime::endpoint);
+    let Entry::Stream(sock) = &**entry else {
+        // SAFETY: no pointers.
+        return unsafe { real::shutdown(fd, how) };
+    };
+    let (Some(cell), Some(endpoint)) = (&sock.stream, endpoint) else {
+        sock.reclaim();
+        // SAFETY: no pointers.
+        return unsafe { real::shutdown(fd, how) };
+    };
+    let mut guard = cell.lock(endpoint);
+    if guard.proto().is_plain() {
+        // SAFETY: no pointers.
+        let rc = unsafe { real::shutdown(fd, how) };
+        if rc == 0 && how != libc::SHUT_RD {
+            guard.note_kernel_shutdown();
+        }
+        return rc;
+    }
+    if !matches!(how, libc::SHUT_RD | libc::SHUT_WR | libc::SHUT_RDWR) {
+        drop(guard);
+        set_errno(libc::EINVAL);
+        return -1;
+    }
+    if how != libc::SHUT_WR {
+        guard.shutdown_read();
+    }
+    if how != libc::SHUT_RD {
+        guard.shutdown_write();
+    }
+    guard.note_arrival();
+    0
+}
+
+/// `close`, of any descriptor.
+pub fn close(fd: c_int) -> c_int {
+    if runtime::is_helper_fd(fd) {
+        set_errno(libc::EBADF);
+        return -1;
+    }
+    forget(fd);
+    // SAFETY: no pointers.
+    unsafe { real::close(fd) }
+}
+
+/// Ends what the library knows of `fd`; the caller closes or replaces the kernel's descriptor.
+pub fn forget(fd: c_int) {
+    let Some(entry) = table::remove(fd) else { return };
+    match &*entry {
+        Entry::Stream(sock) => {
+            epoll::forget_fd(&sock.watchers, fd);
+            if sock.descriptors.fetch_sub(1, Ordering::AcqRel) > 1 {
+                keep_other(&entry, sock, fd);
+                return;
+            }
+            close_stream(sock, fd);
+        }
+        Entry::Idle(listener) => {
+            listener.descriptors.fetch_sub(1, Ordering::AcqRel);
+            epoll::forget_fd(&listener.watchers, fd);
+        }
+        Entry::Epoll(_) => {}
+    }
+}
+
+/// One of several descriptors of a connection goes: the others, and the stream's anchor, live on.
+fn keep_other(entry: &Arc<Entry>, sock: &Socket, fd: c_int) {
+    if sock.fd.load(Ordering::Relaxed) != fd {
+        return;
+    }
+    let other = table::entries(open_limit()).find(|(n, e)| *n != fd && Arc::ptr_eq(e, entry));
+    let Some((other, _)) = other else { return };
+    sock.fd.store(other, Ordering::Relaxed);
+    if let (Some(cell), Some(endpoint)) = (&sock.stream, runtime::get().and_then(Runtime::endpoint)) {
+        cell.lock(endpoint).replace_anchor(Box::new(FdAnchor::borrowed(other)));
+        cell.tag().store(other as u32, Ordering::Relaxed);
+    }
+}
+
+fn close_stream(sock: &Socket, fd: c_int) {
+    let (Some(cell), Some(endpoint)) = (&sock.stream, runtime::get().and_then(Runtime::endpoint)) else { return };
+    if cell.readiness().contains(Readiness::KERNEL_RX | Readiness::KERNEL_TX) {
+        let plain = {
+            let guard = cell.lock(endpoint);
+            guard.proto().is_plain() && guard.link().is_none()
+        };
+        if plain {
+            cell.tag().store(NO_FD, Ordering::Relaxed);
+            endpoint.forget(cell);
+            return;
+        }
+    }
+    if cell.is_shared() {
+        // Another process may hold the socket: it must find a plain one.
+        wait::demote(endpoint, cell, Reason::Shared, std::time::Duration::from_secs(2));
+    }
+    cell.tag().store(NO_FD, Ordering::Relaxed);
+    let abort = sock.abort_on_close.load(Ordering::Relaxed);
+    // What has arrived but was not looked at decides between FIN and RST.
+    let link = cell.lock(endpoint).link().cloned();
+    if let Some(link) = link {
+        endpoint.poll_link(&link);
+    }
+    cell.lock(endpoint).close(abort, || FdAnchor::duplicate(fd).map(|a| Box::new(a) as Box<dyn Anchor + Send>));
+}
+
+/// Upper bound of descriptor numbers in use.
+pub fn open_limit() -> c_int {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the struct is writable.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    limit.rlim_cur.min(table::MAX_FDS as u64) as c_int
+}
+
+/// IPv4-mapped addresses as IPv4: both ends must name a connection alike.
+fn canonical(addr: SocketAddr) -> SocketAddr {
+    SocketAddr::new(addr.ip().to_canonical(), addr.port())
+}
+
+fn local_address(fd: c_int) -> Option<SocketAddr> {
+    let mut storage = MaybeUninit::<libc::sockaddr_storage>::zeroed();
+    let mut len = size_of::<libc::sockaddr_storage>() as socklen_t;
+    // SAFETY: the storage is large enough for any address.
+    let rc = unsafe { real::getsockname(fd, storage.as_mut_ptr().cast(), &mut len) };
+    // SAFETY: filled in by getsockname.
+    (rc == 0).then(|| unsafe { address(storage.as_ptr()) }).flatten()
+}
+
+/// # Safety
+/// `addr` points to `len` bytes.
+unsafe fn address_of(addr: *const sockaddr, len: socklen_t) -> Option<SocketAddr> {
+    if addr.is_null() || (len as usize) < size_of::<libc::sockaddr_in>() {
+        return None;
+    }
+    let mut storage = MaybeUninit::<libc::sockaddr_storage>::zeroed();
+    let n = (len as usize).min(size_of::<libc::sockaddr_storage>());
+    // SAFETY: both are valid for `n` bytes.
+    unsafe {
+        std::ptr::copy_nonoverlapping(addr.cast::<u8>(), storage.as_mut_ptr().cast::<u8>(), n);
+        address(storage.as_ptr())
+    }
+}
+
+/// # Safety
+/// `storage` is initialised.
+unsafe fn address(storage: *const libc::sockaddr_storage) -> Option<SocketAddr> {
+    // SAFETY: the storage is large and aligned enough for either kind.
+    unsafe {
+        match c_int::from((*storage).ss_family) {
+            libc::AF_INET => {
+                let a = &*storage.cast::<libc::sockaddr_in>();
+                let ip = Ipv4Addr::from(u32::from_be(a.sin_addr.s_addr));
+                Some(SocketAddr::new(IpAddr::V4(ip), u16::from_be(a.sin_port)))
+            }
+            libc::AF_INET6 => {
+                let a = &*storage.cast::<libc::sockaddr_in6>();
+                let ip = Ipv6Addr::from(a.sin6_addr.s6_addr);
+                Some(SocketAddr::new(IpAddr::V6(ip), u16::from_be(a.sin6_port)))
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ends_draw_alike_and_near_the_percentage() {
+        let tuple = |a: u16, b: u16| FourTuple {
+            local: SocketAddr::from(([127, 0, 0, 1], a)),
+            remote: SocketAddr::from(([127, 0, 0, 1], b)),
+        };
+        let mut drawn = 0;
+        for port in 30000..40000 {
+            let t = tuple(port, 6379);
+            assert_eq!(draw(30, &t), draw(30, &t.reversed()));
+            assert!(draw(100, &t) && !draw(0, &t));
+            drawn += i32::from(draw(30, &t));
+        }
+        assert!((2500..3500).contains(&drawn), "{drawn}");
+    }
+}

@@ -1,0 +1,603 @@
+//! Moving data: every read and write of a connection ends here.
+//!
+//! While a stream is on the kernel path the real call is made, without blocking and with the stream locked, so that
+//! what was moved can be counted exactly; blocking then waits outside. While it is on a link no system call is made.
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::time::Duration;
+
+use libc::{iovec, msghdr};
+use netacc_device::Instant;
+use netacc_driver::{Endpoint, LinkIo, Readiness, StreamCell, StreamGuard};
+use netacc_proto::{Failure, Reason, RxSource, TxSink};
+
+use crate::ops::{errno, fail, set_errno};
+use crate::runtime::{self, now, Runtime};
+use crate::socket::Socket;
+use crate::table::Entry;
+use crate::wait::{self, Waited};
+use crate::real;
+
+/// How long a write waits for the answer to an OPEN before it voids the pledge. Arbitrary: several wake-ups of a busy
+/// machine; it is paid at most a few times in the life of a connection.
+const PLEDGE_PATIENCE: Duration = Duration::from_micros(2000);
+/// After this many operations promotion that did not succeed is tried again, doubling each time up to a bound.
+const RETRY_AFTER: u32 = 32;
+const MAX_RETRY_AFTER: u32 = 1 << 20;
+
+/// What one attempt came to.
+enum Step {
+    /// Return this to the application.
+    Done(isize),
+    /// Nothing now: block, or EAGAIN.
+    Blocked,
+    /// The path changed: try again at once.
+    Again,
+}
+
+/// Total length of a vector, or `None` beyond SSIZE_MAX.
+fn total(iov: &[iovec]) -> Option<usize> {
+    iov.iter().try_fold(0usize, |n, v| n.checked_add(v.iov_len)).filter(|n| *n <= isize::MAX as usize)
+}
+
+/// Receives. See `recv(2)`.
+///
+/// # Safety
+/// `iov` describes writable memory.
+#[inline]
+pub unsafe fn recv(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], flags: c_int) -> isize {
+    let Some(cell) = &sock.stream else {
+        sock.reclaim();
+        // SAFETY: passed on.
+        return unsafe { kernel_recv(fd, iov, flags) };
+    };
+    let Some(rt) = runtime::get() else {
+        // SAFETY: passed on.
+        return unsafe { kernel_recv(fd, iov, flags) };
+    };
+    let Some(endpoint) = rt.endpoint() else {
+        // SAFETY: passed on.
+        return unsafe { kernel_recv(fd, iov, flags) };
+    };
+    let _ = entry;
+    let Some(want) = total(iov) else { return fail(libc::EINVAL) };
+    let nonblocking = flags & libc::MSG_DONTWAIT != 0 || sock.nonblocking.load(Ordering::Relaxed);
+    let all = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;
+    let mut done = 0usize;
+    let mut deadline = None;
+    let mut polled = false;
+    loop {
+        // SAFETY: the caller's promise.
+        let step = unsafe { recv_step(sock, cell, endpoint, fd, iov, done, flags) };
+        match step {
+            Step::Done(n) if n > 0 => {
+                done += n as usize;
+                if !all || done >= want {
+                    note_operation(rt, sock, cell, fd);
+                    return done as isize;
+                }
+            }
+            Step::Done(n) => return if done > 0 { done as isize } else { n },
+            Step::Again => continue,
+            Step::Blocked => {
+                if !polled {
+                    polled = true;
+                    if poll_link(endpoint, cell) {
+                        continue;
+                    }
+                }
+                if nonblocking {
+                    return if done > 0 { done as isize } else { fail(libc::EAGAIN) };
+                }
+                let deadline = *deadline.get_or_insert_with(|| sock.recv_timeout().map(|t| now() + t));
+                match block(rt, sock, cell, fd, Readiness::READABLE, deadline) {
+                    Waited::Again => {}
+                    Waited::TimedOut => return if done > 0 { done as isize } else { fail(libc::EAGAIN) },
+                    Waited::Interrupted => return if done > 0 { done as isize } else { fail(libc::EINTR) },
+                }
+            }
+        }
+    }
+}
+
+/// # Safety
+/// `iov` describes writable memory.
+#[inline]
+unsafe fn recv_step(sock: &Socket, cell: &Arc<StreamCell>, endpoint: &Endpoint, fd: c_int, iov: &[iovec], skip: usize, flags: c_int) -> Step {
+    let mut guard = cell.lock(endpoint);
+    match guard.rx_source() {
+        RxSource::Link => {
+            // SAFETY: the caller's promise.
+            let n = unsafe { copy_out(&mut guard, iov, skip, flags & libc::MSG_PEEK != 0) };
+            if n > 0 || total(iov) == Some(0) {
+                return Step::Done(n as isize);
+            }
+            Step::Blocked
+        }
+        RxSource::Anchor(limit) => {
+            // SAFETY: the caller's promise.
+            let n = unsafe { kernel_recv_limited(fd, iov, skip, limit, flags | libc::MSG_DONTWAIT) };
+            if n >= 0 {
+                if flags & libc::MSG_PEEK == 0 {
+                    guard.anchor_received(n as usize);
+                }
+                if n == 0 && limit != u64::MAX && total(iov) != Some(0) {
+                    guard.anchor_ended();
+                }
+                return Step::Done(n);
+            }
+            match errno() {
+                libc::EAGAIN => Step::Blocked,
+                _ => Step::Done(-1),
+            }
+        }
+        RxSource::Record => {
+            let before = guard.rx_source();
+            guard.progress_anchor(false);
+            if guard.rx_source() == before {
+                Step::Blocked
+            } else {
+                Step::Again
+            }
+        }
+        RxSource::Eof => Step::Done(0),
+        RxSource::Failed(failure) => {
+            drop(guard);
+            Step::Done(report_failure(sock, failure, false))
+        }
+    }
+}
+
+/// An error is reported once; afterwards reads see the end of the stream, and writes EPIPE.
+fn report_failure(sock: &Socket, _failure: Failure, writing: bool) -> isize {
+    if !sock.error_reported.swap(true, Ordering::AcqRel) {
+        return fail(libc::ECONNRESET);
+    }
+    if writing {
+        fail(libc::EPIPE)
+    } else {
+        0
+    }
+}
+
+/// Copies from the ring into the vector, from its `skip`-th byte on.
+///
+/// # Safety
+/// `iov` describes writable memory.
+#[inline]
+unsafe fn copy_out(guard: &mut StreamGuard<'_>, iov: &[iovec], skip: usize, peek: bool) -> usize {
+    let (mut skip, mut done) = (skip, 0);
+    for v in iov {
+        if skip >= v.iov_len {
+            skip -= v.iov_len;
+            continue;
+        }
+        let room = v.iov_len - skip;
+        // SAFETY: within the caller's buffer.
+        let n = unsafe { guard.peek_link(v.iov_base.cast::<u8>().add(skip), room, done) };
+        done += n;
+        if n < room {
+            break;
+        }
+        skip = 0;
+    }
+    if !peek {
+        guard.consume_link(done);
+    }
+    done
+}
+
+/// Sends. See `send(2)`.
+///
+/// # Safety
+/// `iov` describes readable memory.
+#[inline]
+pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], flags: c_int) -> isize {
+    let _ = entry;
+    let Some((cell, rt)) = sock.stream.as_ref().zip(runtime::get()) else {
+        sock.reclaim();
+        // SAFETY: passed on.
+        return unsafe { kernel_send(fd, iov, flags) };
+    };
+    let Some(endpoint) = rt.endpoint() else {
+        // SAFETY: passed on.
+        return unsafe { kernel_send(fd, iov, flags) };
+    };
+    let Some(want) = total(iov) else { return fail(libc::EINVAL) };
+    let nonblocking = flags & libc::MSG_DONTWAIT != 0 || sock.nonblocking.load(Ordering::Relaxed);
+    let mut done = 0usize;
+    let mut deadline = None;
+    let mut polled = false;
+    loop {
+        // SAFETY: the caller's promise.
+        match unsafe { send_step(sock, cell, endpoint, fd, iov, done, flags) } {
+            Step::Done(n) if n >= 0 => {
+                done += n as usize;
+                if done >= want || nonblocking && n > 0 && want == 0 {
+                    note_operation(rt, sock, cell, fd);
+                    return done as isize;
+                }
+                if nonblocking {
+                    // Whatever credit has come back meanwhile is found by the next step, which then says Blocked.
+                    polled = false;
+                }
+            }
+            Step::Done(n) => {
+                if done > 0 {
+                    return done as isize;
+                }
+                if errno() == libc::EPIPE && flags & libc::MSG_NOSIGNAL == 0 {
+                    raise_sigpipe();
+                }
+                return n;
+            }
+            Step::Again => continue,
+            Step::Blocked => {
+                if !polled {
+                    polled = true;
+                    if poll_link(endpoint, cell) {
+                        continue;
+                    }
+                }
+                if nonblocking {
+                    if done > 0 {
+                        note_operation(rt, sock, cell, fd);
+                        return done as isize;
+                    }
+                    return fail(libc::EAGAIN);
+                }
+                let deadline = *deadline.get_or_insert_with(|| sock.send_timeout().map(|t| now() + t));
+                match block(rt, sock, cell, fd, Readiness::WRITABLE, deadline) {
+                    Waited::Again => polled = false,
+                    Waited::TimedOut => return if done > 0 { done as isize } else { fail(libc::EAGAIN) },
+                    Waited::Interrupted => return if done > 0 { done as isize } else { fail(libc::EINTR) },
+                }
+            }
+        }
+    }
+}
+
+/// # Safety
+/// `iov` describes readable memory.
+#[inline]
+unsafe fn send_step(sock: &Socket, cell: &Arc<StreamCell>, endpoint: &Endpoint, fd: c_int, iov: &[iovec], skip: usize, flags: c_int) -> Step {
+    let mut guard = cell.lock(endpoint);
+    match guard.tx_sink() {
+        TxSink::Link => {
+            if total(iov) == Some(0) {
+                return Step::Done(0);
+            }
+            // SAFETY: the caller's promise.
+            match unsafe { copy_in(&mut guard, iov, skip) } {
+                LinkIo::Done(n) => Step::Done(n as isize),
+                LinkIo::WouldBlock => Step::Blocked,
+                LinkIo::Moved => Step::Again,
+            }
+        }
+        TxSink::Anchor => {
+            // SAFETY: the caller's promise.
+            let n = unsafe { kernel_send_skipping(fd, iov, skip, flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+            if n >= 0 {
+                guard.anchor_sent(n as usize);
+                return Step::Done(n);
+            }
+            match errno() {
+                libc::EAGAIN => Step::Blocked,
+                _ => Step::Done(-1),
+            }
+        }
+        TxSink::Pledged => {
+            drop(guard);
+            await_pledge(endpoint, cell);
+            Step::Again
+        }
+        TxSink::Wait => {
+            guard.progress_anchor(false);
+            if guard.tx_sink() == TxSink::Wait {
+                Step::Blocked
+            } else {
+                Step::Again
+            }
+        }
+        TxSink::Closed => {
+            let failure = guard.proto().failure();
+            drop(guard);
+            match failure {
+                Some(failure) => Step::Done(report_failure(sock, failure, true)),
+                None => Step::Done(fail(libc::EPIPE)),
+            }
+        }
+    }
+}
+
+/// # Safety
+/// `iov` describes readable memory.
+#[inline]
+unsafe fn copy_in(guard: &mut StreamGuard<'_>, iov: &[iovec], skip: usize) -> LinkIo {
+    let (mut skip, mut done) = (skip, 0);
+    for v in iov {
+        if skip >= v.iov_len {
+            skip -= v.iov_len;
+            continue;
+        }
+        let len = v.iov_len - skip;
+        // SAFETY: within the caller's buffer.
+        match unsafe { guard.send_link(v.iov_base.cast::<u8>().add(skip), len) } {
+            LinkIo::Done(n) => {
+                done += n;
+                if n < len {
+                    return LinkIo::Done(done);
+                }
+            }
+            other => return if done > 0 { LinkIo::Done(done) } else { other },
+        }
+        skip = 0;
+    }
+    LinkIo::Done(done)
+}
+
+/// The answer to OPEN is usually microseconds away. If it does not come, the connection stays on TCP for now.
+#[cold]
+fn await_pledge(endpoint: &Endpoint, cell: &Arc<StreamCell>) {
+    let begun = now();
+    loop {
+        let mut guard = cell.lock(endpoint);
+        guard.progress_anchor(false);
+        if guard.tx_sink() != TxSink::Pledged {
+            return;
+        }
+        if now().saturating_since(begun) > PLEDGE_PATIENCE {
+            guard.void_pledge();
+            return;
+        }
+        drop(guard);
+        endpoint.poll(endpoint.control_cq());
+        // The helpers of both sides need a processor for this.
+        std::thread::sleep(Duration::from_micros(20));
+    }
+}
+
+/// Looks at the link once; whether the stream has changed.
+fn poll_link(endpoint: &Endpoint, cell: &Arc<StreamCell>) -> bool {
+    let link = cell.lock(endpoint).link().cloned();
+    let Some(link) = link else { return false };
+    let before = cell.readiness();
+    endpoint.poll_link(&link);
+    let after = cell.readiness();
+    after != before || after.contains(Readiness::READABLE)
+}
+
+/// Blocks until the stream may be ready: on the link, or in the kernel.
+fn block(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, fd: c_int, want: Readiness, deadline: Option<Instant>) -> Waited {
+    let r = cell.readiness();
+    let reading = want.contains(Readiness::READABLE);
+    if reading && r.contains(Readiness::KERNEL_RX) {
+        return block_in_recv(sock, fd, deadline);
+    }
+    if !reading && r.contains(Readiness::KERNEL_TX) {
+        return block_in_poll(fd, libc::POLLOUT, deadline);
+    }
+    wait::for_stream(rt, cell, fd, want, deadline)
+}
+
+/// Blocks in the kernel's own receive, with its rules for signals and timeouts, without taking anything: a marker that
+/// arrives wakes it too.
+fn block_in_recv(sock: &Socket, fd: c_int, deadline: Option<Instant>) -> Waited {
+    if sock.recv_timeout().is_some() || sock.nonblocking.load(Ordering::Relaxed) {
+        return block_in_poll(fd, libc::POLLIN, deadline);
+    }
+    let mut byte = 0u8;
+    // SAFETY: one writable byte.
+    let n = unsafe { real::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
+    if n < 0 && errno() == libc::EINTR {
+        return Waited::Interrupted;
+    }
+    Waited::Again
+}
+
+fn block_in_poll(fd: c_int, events: i16, deadline: Option<Instant>) -> Waited {
+    let left = deadline.map(|d| d.saturating_since(now()));
+    let ts = left.map(wait::timespec);
+    let mut p = libc::pollfd { fd, events, revents: 0 };
+    // SAFETY: one valid pollfd.
+    let n = unsafe { real::ppoll(&mut p, 1, ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref), std::ptr::null()) };
+    match n {
+        0 => Waited::TimedOut,
+        n if n < 0 && errno() == libc::EINTR => Waited::Interrupted,
+        _ => Waited::Again,
+    }
+}
+
+/// Counts an operation, and asks for promotion when it is time.
+#[inline]
+fn note_operation(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, fd: c_int) {
+    if !cell.readiness().contains(Readiness::KERNEL_TX) {
+        return;
+    }
+    let n = sock.operations.fetch_add(1, Ordering::Relaxed) + 1;
+    if n >= sock.promote_at.load(Ordering::Relaxed) {
+        try_promotion(rt, sock, cell, fd, n);
+    }
+}
+
+#[cold]
+fn try_promotion(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, fd: c_int, n: u32) {
+    let step = (n.max(RETRY_AFTER) * 2).min(MAX_RETRY_AFTER);
+    sock.promote_at.store(n.saturating_add(step), Ordering::Relaxed);
+    if cell.is_shared() {
+        return;
+    }
+    cell.tag().store(fd as u32, Ordering::Relaxed);
+    rt.request_promotion(cell);
+}
+
+/// The connection is entirely on the kernel path (for now).
+pub fn on_kernel(sock: &Socket) -> bool {
+    match &sock.stream {
+        None => {
+            sock.reclaim();
+            true
+        }
+        Some(cell) => {
+            let Some(endpoint) = runtime::get().and_then(Runtime::endpoint) else { return true };
+            cell.lock(endpoint).proto().is_plain()
+        }
+    }
+}
+
+/// Leaves the link for an operation that only the kernel can do, and stays off it.
+pub fn demote_for(entry: &Arc<Entry>, sock: &Socket, fd: c_int, reason: Reason) -> bool {
+    let _ = (entry, fd);
+    sock.promote_at.store(u32::MAX, Ordering::Relaxed);
+    match (&sock.stream, runtime::get().and_then(Runtime::endpoint)) {
+        (Some(cell), Some(endpoint)) => {
+            cell.mark_shared();
+            wait::demote(endpoint, cell, reason, DEMOTE_PATIENCE)
+        }
+        _ => {
+            sock.reclaim();
+            true
+        }
+    }
+}
+
+/// How long a demotion may take. Arbitrary: a live peer answers in well under a millisecond.
+const DEMOTE_PATIENCE: Duration = Duration::from_secs(2);
+
+/// A call that went to the kernel moved so many bytes.
+pub fn account_kernel(sock: &Socket, sent: usize, received: usize) {
+    if let (Some(cell), Some(endpoint)) = (&sock.stream, runtime::get().and_then(Runtime::endpoint)) {
+        let mut guard = cell.lock(endpoint);
+        guard.anchor_sent(sent);
+        guard.anchor_received(received);
+    }
+}
+
+/// Bytes that a read would find on the link; `None`: ask the kernel.
+pub fn readable_bytes(sock: &Socket, _fd: c_int) -> Option<usize> {
+    let (cell, endpoint) = sock.stream.as_ref().zip(runtime::get().and_then(Runtime::endpoint))?;
+    poll_link(endpoint, cell);
+    let guard = cell.lock(endpoint);
+    match guard.rx_source() {
+        RxSource::Anchor(u64::MAX) => None,
+        RxSource::Anchor(limit) => {
+            let mut n: c_int = 0;
+            // SAFETY: FIONREAD writes an int.
+            unsafe { real::ioctl(_fd, libc::FIONREAD, (&raw mut n).cast()) };
+            Some((n.max(0) as u64).min(limit) as usize)
+        }
+        _ => Some(guard.proto().available() as usize),
+    }
+}
+
+/// Bytes that the peer's application has not consumed; `None`: ask the kernel.
+pub fn unsent_bytes(sock: &Socket, _fd: c_int) -> Option<usize> {
+    let (cell, endpoint) = sock.stream.as_ref().zip(runtime::get().and_then(Runtime::endpoint))?;
+    let guard = cell.lock(endpoint);
+    (!guard.proto().is_plain()).then(|| guard.proto().unconsumed() as usize)
+}
+
+#[cold]
+fn raise_sigpipe() {
+    // SAFETY: sends the thread a signal, as the kernel does for a write to a closed connection.
+    unsafe {
+        libc::syscall(libc::SYS_tgkill, libc::getpid(), libc::gettid(), libc::SIGPIPE);
+    }
+    set_errno(libc::EPIPE);
+}
+
+fn header(iov: &[iovec]) -> msghdr {
+    // SAFETY: all-zero is a valid msghdr.
+    let mut msg: msghdr = unsafe { std::mem::zeroed() };
+    msg.msg_iov = iov.as_ptr().cast_mut();
+    msg.msg_iovlen = iov.len();
+    msg
+}
+
+/// # Safety
+/// `iov` describes writable memory.
+unsafe fn kernel_recv(fd: c_int, iov: &[iovec], flags: c_int) -> isize {
+    if let [one] = iov {
+        // SAFETY: the caller's promise.
+        return unsafe { real::recv(fd, one.iov_base, one.iov_len, flags) };
+    }
+    let mut msg = header(iov);
+    // SAFETY: the caller's promise; the header is valid.
+    unsafe { real::recvmsg(fd, &mut msg, flags) }
+}
+
+/// # Safety
+/// `iov` describes readable memory.
+unsafe fn kernel_send(fd: c_int, iov: &[iovec], flags: c_int) -> isize {
+    if let [one] = iov {
+        // SAFETY: the caller's promise.
+        return unsafe { real::send(fd, one.iov_base, one.iov_len, flags) };
+    }
+    let msg = header(iov);
+    // SAFETY: the caller's promise; the header is valid.
+    unsafe { real::sendmsg(fd, &msg, flags) }
+}
+
+/// Receives at most `limit` bytes into the vector from its `skip`-th byte on.
+///
+/// # Safety
+/// `iov` describes writable memory.
+unsafe fn kernel_recv_limited(fd: c_int, iov: &[iovec], skip: usize, limit: u64, flags: c_int) -> isize {
+    let flags = flags & !libc::MSG_WAITALL;
+    if skip == 0 && limit == u64::MAX {
+        // SAFETY: the caller's promise.
+        return unsafe { kernel_recv(fd, iov, flags) };
+    }
+    let part = slice(iov, skip, limit);
+    // SAFETY: parts of the caller's memory.
+    unsafe { kernel_recv(fd, &part, flags) }
+}
+
+/// # Safety
+/// `iov` describes readable memory.
+unsafe fn kernel_send_skipping(fd: c_int, iov: &[iovec], skip: usize, flags: c_int) -> isize {
+    if skip == 0 {
+        // SAFETY: the caller's promise.
+        return unsafe { kernel_send(fd, iov, flags) };
+    }
+    let part = slice(iov, skip, u64::MAX);
+    // SAFETY: parts of the caller's memory.
+    unsafe { kernel_send(fd, &part, flags) }
+}
+
+/// The vector from its `skip`-th byte on, at most `limit` bytes long.
+fn slice(iov: &[iovec], mut skip: usize, mut limit: u64) -> Vec<iovec> {
+    let mut part = Vec::with_capacity(iov.len());
+    for v in iov {
+        if limit == 0 {
+            break;
+        }
+        if skip >= v.iov_len {
+            skip -= v.iov_len;
+            continue;
+        }
+        let len = ((v.iov_len - skip) as u64).min(limit) as usize;
+        part.push(iovec { iov_base: v.iov_base.cast::<u8>().wrapping_add(skip).cast(), iov_len: len });
+        limit -= len as u64;
+        skip = 0;
+    }
+    part
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_skip_and_limit() {
+        let mut bytes = [0u8; 30];
+        let base = bytes.as_mut_ptr();
+        let v = |at: usize, len| iovec { iov_base: base.wrapping_add(at).cast(), iov_len: len };
+        let part = slice(&[v(0, 10), v(10, 0), v(10, 10), v(20, 10)], 12, 10);
+        let lens: Vec<_> = part.iter().map(|p| (p.iov_base as usize - base as usize, p.iov_len)).collect();
+        assert_eq!(lens, [(12, 8), (20, 2)]);
+        assert!(slice(&[v(0, 10)], 10, 5).is_empty());
+    }
+}

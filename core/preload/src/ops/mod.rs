@@ -1,0 +1,37 @@
+//! What each call does for a descriptor of ours.
+
+pub mod connection;
+pub mod descriptors;
+pub mod files;
+pub mod io;
+pub mod message;
+pub mod options;
+pub mod process;
+pub mod readiness;
+pub mod rights;
+pub mod select;
+pub mod stdio;
+
+pub use crate::ops::errno::{errno, fail, set_errno};
+
+mod errno {
+    use std::ffi::c_int;
+
+    /// The thread's errno.
+    pub fn errno() -> c_int {
+        // SAFETY: always a valid thread-local.
+        unsafe { *libc::__errno_location() }
+    }
+
+    /// Sets the thread's errno.
+    pub fn set_errno(e: c_int) {
+        // SAFETY: always a valid thread-local.
+        unsafe { *libc::__errno_location() = e }
+    }
+
+    /// Sets errno and returns -1, as C calls fail.
+    pub fn fail(e: c_int) -> isize {
+        set_errno(e);
+        -1
+    }
+}

@@ -1,0 +1,290 @@
+//! Options of sockets: everything goes to the kernel's socket, and what the library must know is kept in step.
+//!
+//! Options that only the kernel can honour take the connection off its link for good, before they are set.
+
+use std::ffi::{c_int, c_long, c_ulong, c_void};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::Arc;
+
+use libc::socklen_t;
+use netacc_proto::Reason;
+
+use crate::ops::message::Target;
+use crate::ops::{descriptors, io};
+use crate::runtime::{self, Runtime};
+use crate::table::Entry;
+use crate::real;
+
+// Values that the `libc` crate lacks, or has for some targets only; the same on all that the library supports.
+const SO_TIMESTAMP_NEW: c_int = 63;
+const SO_TIMESTAMPNS_NEW: c_int = 64;
+const SO_TIMESTAMPING_NEW: c_int = 65;
+const SO_RCVTIMEO_NEW: c_int = 66;
+const SO_SNDTIMEO_NEW: c_int = 67;
+const TCP_TX_DELAY: c_int = 37;
+const SIOCATMARK: c_ulong = 0x8905;
+const SIOCOUTQNSD: c_ulong = 0x894B;
+
+/// Whether only the kernel can honour the option once it is not zero.
+fn kernel_only(level: c_int, name: c_int) -> bool {
+    match level {
+        libc::SOL_SOCKET => matches!(
+            name,
+            libc::SO_ZEROCOPY
+                | libc::SO_ATTACH_FILTER
+                | libc::SO_ATTACH_BPF
+                | libc::SO_TIMESTAMP
+                | libc::SO_TIMESTAMPNS
+                | libc::SO_TIMESTAMPING
+                | SO_TIMESTAMP_NEW
+                | SO_TIMESTAMPNS_NEW
+                | SO_TIMESTAMPING_NEW
+                | libc::SO_TXTIME
+                | libc::SO_MAX_PACING_RATE
+                | libc::SO_PEEK_OFF
+        ),
+        libc::IPPROTO_TCP => matches!(
+            name,
+            libc::TCP_ULP | libc::TCP_REPAIR | libc::TCP_INQ | libc::TCP_MD5SIG | libc::TCP_ZEROCOPY_RECEIVE | TCP_TX_DELAY
+        ),
+        _ => false,
+    }
+}
+
+/// Whether setting `value` switches the option off, which needs nothing.
+fn switches_off(level: c_int, name: c_int, value: &[u8]) -> bool {
+    if level == libc::SOL_SOCKET && name == libc::SO_MAX_PACING_RATE {
+        return value.iter().all(|b| *b == 0xFF);
+    }
+    if level == libc::SOL_SOCKET && name == libc::SO_PEEK_OFF {
+        return value.iter().all(|b| *b == 0xFF);
+    }
+    value.len() >= size_of::<c_int>() && value[..size_of::<c_int>()].iter().all(|b| *b == 0)
+}
+
+/// `setsockopt`.
+///
+/// # Safety
+/// As the C function.
+pub unsafe fn setsockopt(entry: &Arc<Entry>, fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int {
+    let bytes: &[u8] = if value.is_null() || len as c_int <= 0 {
+        &[]
+    } else {
+        // SAFETY: not null, and `len` bytes as the C function has it.
+        unsafe { std::slice::from_raw_parts(value.cast::<u8>(), len as usize) }
+    };
+    if kernel_only(level, name) && !switches_off(level, name, bytes) {
+        leave_link(entry, fd);
+    }
+    // SAFETY: as the C function.
+    let rc = unsafe { real::setsockopt(fd, level, name, value, len) };
+    if rc == 0 && level == libc::SOL_SOCKET {
+        note_option(entry, name, bytes);
+    }
+    rc
+}
+
+/// The connection must be a plain socket from now on.
+fn leave_link(entry: &Arc<Entry>, fd: c_int) {
+    if let Entry::Stream(sock) = &**entry {
+        // If the peer does not answer, the kernel's answer to the call stands all the same.
+        (Target { entry, sock, fd }).to_kernel(Reason::KernelOnly);
+    }
+}
+
+fn note_option(entry: &Arc<Entry>, name: c_int, bytes: &[u8]) {
+    let (receive, send, abort): (&AtomicI64, &AtomicI64, &AtomicBool) = match &**entry {
+        Entry::Stream(s) => (&s.recv_timeout_us, &s.send_timeout_us, &s.abort_on_close),
+        Entry::Idle(l) => (&l.recv_timeout_us, &l.send_timeout_us, &l.abort_on_close),
+        Entry::Epoll(_) => return,
+    };
+    match name {
+        libc::SO_RCVTIMEO | SO_RCVTIMEO_NEW => store_timeout(receive, bytes),
+        libc::SO_SNDTIMEO | SO_SNDTIMEO_NEW => store_timeout(send, bytes),
+        libc::SO_LINGER => {
+            if let (Some(on), Some(time)) = (int(bytes, 0), int(bytes, size_of::<c_int>())) {
+                abort.store(on != 0 && time == 0, Ordering::Relaxed);
+            }
+        }
+        libc::SO_RCVLOWAT => {
+            if let (Some(n), Entry::Stream(sock)) = (int(bytes, 0), &**entry) {
+                sock.low_water.store(n.max(1), Ordering::Relaxed);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The integer at `at`.
+fn int(bytes: &[u8], at: usize) -> Option<c_int> {
+    let bytes = bytes.get(at..at + size_of::<c_int>())?;
+    Some(c_int::from_ne_bytes(bytes.try_into().ok()?))
+}
+
+/// A timeval as microseconds; 0 is none. A negative time means not to wait at all: the shortest there is.
+fn timeout_us(bytes: &[u8]) -> Option<i64> {
+    let part = |at: usize| Some(i64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+    let (seconds, micros) = (part(0)?, part(8)?);
+    if seconds < 0 {
+        return Some(1);
+    }
+    Some(seconds.saturating_mul(1_000_000).saturating_add(micros))
+}
+
+fn store_timeout(to: &AtomicI64, bytes: &[u8]) {
+    if let Some(us) = timeout_us(bytes) {
+        to.store(us, Ordering::Relaxed);
+    }
+}
+
+/// `getsockopt`.
+///
+/// # Safety
+/// As the C function.
+pub unsafe fn getsockopt(entry: &Arc<Entry>, fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int {
+    if level == libc::IPPROTO_TCP && name == libc::TCP_ZEROCOPY_RECEIVE {
+        leave_link(entry, fd);
+    }
+    // SAFETY: as the C function.
+    let rc = unsafe { real::getsockopt(fd, level, name, value, len) };
+    let Entry::Stream(sock) = &**entry else { return rc };
+    if rc != 0 || level != libc::SOL_SOCKET || name != libc::SO_ERROR {
+        return rc;
+    }
+    // SAFETY: the kernel has just written through both pointers, and as many bytes as it says.
+    unsafe {
+        if *len as usize >= size_of::<c_int>() && value.cast::<c_int>().read_unaligned() == 0 {
+            if let Some(error) = pending_error(sock) {
+                value.cast::<c_int>().write_unaligned(error);
+            }
+        }
+    }
+    rc
+}
+
+/// The error of a stream that has failed on its link, reported once.
+fn pending_error(sock: &crate::socket::Socket) -> Option<c_int> {
+    let (cell, endpoint) = sock.stream.as_ref().zip(runtime::get().and_then(Runtime::endpoint))?;
+    cell.lock(endpoint).proto().failure()?;
+    (!sock.error_reported.swap(true, Ordering::AcqRel)).then_some(libc::ECONNRESET)
+}
+
+/// `fcntl`.
+///
+/// # Safety
+/// As the C function.
+pub unsafe fn fcntl(entry: &Arc<Entry>, fd: c_int, command: c_int, argument: c_long) -> c_int {
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => return descriptors::dup_from(fd, command, argument),
+        libc::F_SETFL if argument as c_int & libc::O_ASYNC != 0 => leave_link(entry, fd),
+        _ => {}
+    }
+    // SAFETY: as the C function.
+    let rc = unsafe { real::fcntl(fd, command, argument) };
+    if rc == 0 && command == libc::F_SETFL {
+        set_nonblocking(entry, argument as c_int & libc::O_NONBLOCK != 0);
+    }
+    rc
+}
+
+fn set_nonblocking(entry: &Arc<Entry>, on: bool) {
+    match &**entry {
+        Entry::Stream(sock) => sock.nonblocking.store(on, Ordering::Relaxed),
+        Entry::Idle(listener) => listener.nonblocking.store(on, Ordering::Relaxed),
+        Entry::Epoll(_) => {}
+    }
+}
+
+/// `ioctl`.
+///
+/// # Safety
+/// As the C function.
+pub unsafe fn ioctl(entry: &Arc<Entry>, fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    let number = argument.cast::<c_int>();
+    if let (Entry::Stream(sock), false) = (&**entry, number.is_null()) {
+        let answer = match request {
+            libc::FIONREAD => io::readable_bytes(sock, fd),
+            libc::TIOCOUTQ => io::unsent_bytes(sock, fd),
+            // Of what is on a link nothing is unsent: the peer has it. And no urgent data is ever there.
+            SIOCOUTQNSD | SIOCATMARK => io::unsent_bytes(sock, fd).map(|_| 0),
+            _ => None,
+        };
+        if let Some(n) = answer {
+            // SAFETY: not null, and writable as the C function has it.
+            unsafe { number.write_unaligned(n.min(c_int::MAX as usize) as c_int) };
+            return 0;
+        }
+    }
+    // SAFETY: these requests take a pointer to an int.
+    let on = || !number.is_null() && unsafe { number.read_unaligned() } != 0;
+    if request == libc::FIOASYNC && on() {
+        leave_link(entry, fd);
+    }
+    // SAFETY: as the C function.
+    let rc = unsafe { real::ioctl(fd, request, argument) };
+    if rc == 0 && request == libc::FIONBIO {
+        set_nonblocking(entry, on());
+    }
+    rc
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::socket::Listener;
+
+    fn timeval(seconds: i64, micros: i64) -> Vec<u8> {
+        [seconds.to_ne_bytes(), micros.to_ne_bytes()].concat()
+    }
+
+    #[test]
+    fn timeouts_are_read_as_the_kernel_reads_them() {
+        assert_eq!(timeout_us(&timeval(0, 0)), Some(0));
+        assert_eq!(timeout_us(&timeval(2, 5)), Some(2_000_005));
+        assert_eq!(timeout_us(&timeval(-1, 0)), Some(1));
+        assert_eq!(timeout_us(&timeval(i64::MAX, 5)), Some(i64::MAX));
+        assert_eq!(timeout_us(&[0; 8]), None);
+    }
+
+    #[test]
+    fn only_switching_on_needs_the_kernel() {
+        assert!(kernel_only(libc::SOL_SOCKET, libc::SO_ZEROCOPY));
+        assert!(!kernel_only(libc::IPPROTO_IP, libc::SO_ZEROCOPY));
+        assert!(!kernel_only(libc::IPPROTO_TCP, libc::TCP_NODELAY));
+        assert!(switches_off(libc::SOL_SOCKET, libc::SO_ZEROCOPY, &0i32.to_ne_bytes()));
+        assert!(!switches_off(libc::SOL_SOCKET, libc::SO_ZEROCOPY, &1i32.to_ne_bytes()));
+        assert!(!switches_off(libc::IPPROTO_TCP, libc::TCP_ULP, b"tls"));
+        assert!(switches_off(libc::SOL_SOCKET, libc::SO_PEEK_OFF, &(-1i32).to_ne_bytes()));
+        assert!(switches_off(libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, &u32::MAX.to_ne_bytes()));
+    }
+
+    #[test]
+    fn what_the_kernel_accepts_is_kept_in_step() {
+        // SAFETY: no pointers.
+        let fd = unsafe { real::socket(libc::AF_INET, libc::SOCK_STREAM, 0) };
+        assert!(fd >= 0);
+        let entry = Arc::new(Entry::Idle(Listener::new(libc::AF_INET, false)));
+        let Entry::Idle(listener) = &*entry else { unreachable!("just made") };
+        let set = |name, bytes: &[u8]| {
+            // SAFETY: the value has that many bytes.
+            unsafe { setsockopt(&entry, fd, libc::SOL_SOCKET, name, bytes.as_ptr().cast(), bytes.len() as socklen_t) }
+        };
+        assert_eq!(set(libc::SO_RCVTIMEO, &timeval(1, 500)), 0);
+        assert_eq!(listener.recv_timeout_us.load(Ordering::Relaxed), 1_000_500);
+        assert_eq!(set(libc::SO_RCVTIMEO, &timeval(9, 1_000_000)), -1);
+        assert_eq!(listener.recv_timeout_us.load(Ordering::Relaxed), 1_000_500);
+        assert_eq!(set(libc::SO_LINGER, &[1i32.to_ne_bytes(), 0i32.to_ne_bytes()].concat()), 0);
+        assert!(listener.abort_on_close.load(Ordering::Relaxed));
+        assert_eq!(set(libc::SO_LINGER, &[1i32.to_ne_bytes(), 3i32.to_ne_bytes()].concat()), 0);
+        assert!(!listener.abort_on_close.load(Ordering::Relaxed));
+        let mut on: c_int = 1;
+        // SAFETY: an int where one is expected.
+        unsafe {
+            assert_eq!(ioctl(&entry, fd, libc::FIONBIO, (&raw mut on).cast()), 0);
+            assert!(listener.nonblocking.load(Ordering::Relaxed));
+            assert_eq!(fcntl(&entry, fd, libc::F_SETFL, 0), 0);
+            assert!(!listener.nonblocking.load(Ordering::Relaxed));
+            real::close(fd);
+        }
+    }
+}

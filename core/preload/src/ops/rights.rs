@@ -1,0 +1,94 @@
+//! Descriptors that travel to other processes in control messages (SCM_RIGHTS).
+
+use std::ffi::c_int;
+
+use libc::msghdr;
+use netacc_proto::Reason;
+
+use crate::ops::{errno, io, set_errno};
+use crate::table::{self, Entry};
+
+/// Before `sendmsg` on a socket that is not ours: connections whose descriptors it carries must be plain sockets,
+/// because the receiver may be any process.
+///
+/// # Safety
+/// `msg` is null or valid.
+#[cold]
+pub unsafe fn release(msg: *const msghdr) {
+    // SAFETY: the caller's promise.
+    let Some(msg) = (unsafe { msg.as_ref() }) else { return };
+    if msg.msg_control.is_null() {
+        return;
+    }
+    // SAFETY: the kernel would read the same bytes.
+    let control = unsafe { std::slice::from_raw_parts(msg.msg_control.cast::<u8>(), msg.msg_controllen as usize) };
+    let saved = errno();
+    for fd in rights(control) {
+        let Some(entry) = table::get_full(fd) else { continue };
+        if let Entry::Stream(sock) = &*entry {
+            // If the peer does not answer there is nothing more that could be done here.
+            io::demote_for(&entry, sock, fd, Reason::Shared);
+        }
+    }
+    set_errno(saved);
+}
+
+/// Descriptors in the SCM_RIGHTS messages of a control buffer. Ends where the buffer is malformed, as the kernel does.
+fn rights(control: &[u8]) -> Vec<c_int> {
+    const HEADER: usize = size_of::<libc::cmsghdr>();
+    let align = |n: usize| n.saturating_add(size_of::<usize>() - 1) & !(size_of::<usize>() - 1);
+    let mut fds = Vec::new();
+    let mut at = 0usize;
+    while let Some(rest) = control.get(at..).filter(|rest| rest.len() >= HEADER) {
+        // SAFETY: `rest` has at least the header's bytes; any bytes are a valid header.
+        let header: libc::cmsghdr = unsafe { rest.as_ptr().cast::<libc::cmsghdr>().read_unaligned() };
+        let len = header.cmsg_len as usize;
+        let Some(data) = rest.get(align(HEADER)..len) else { break };
+        if header.cmsg_level == libc::SOL_SOCKET && header.cmsg_type == libc::SCM_RIGHTS {
+            fds.extend(data.chunks_exact(size_of::<c_int>()).map(|b| c_int::from_ne_bytes([b[0], b[1], b[2], b[3]])));
+        }
+        at = at.saturating_add(align(len));
+    }
+    fds
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cmsg(level: c_int, kind: c_int, data: &[u8], len: Option<usize>) -> Vec<u8> {
+        let len = len.unwrap_or(size_of::<libc::cmsghdr>() + data.len());
+        let mut bytes = len.to_ne_bytes().to_vec();
+        bytes.extend(level.to_ne_bytes());
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend(data);
+        bytes.resize(bytes.len().next_multiple_of(size_of::<usize>()), 0);
+        bytes
+    }
+
+    fn fds(fds: &[c_int]) -> Vec<u8> {
+        fds.iter().flat_map(|fd| fd.to_ne_bytes()).collect()
+    }
+
+    #[test]
+    fn rights_are_found_among_other_control_messages() {
+        let mut control = cmsg(libc::SOL_SOCKET, libc::SCM_RIGHTS, &fds(&[4, 5, 6]), None);
+        control.extend(cmsg(libc::SOL_SOCKET, libc::SCM_CREDENTIALS, &[1; 12], None));
+        control.extend(cmsg(libc::SOL_SOCKET, libc::SCM_RIGHTS, &fds(&[9]), None));
+        assert_eq!(rights(&control), [4, 5, 6, 9]);
+    }
+
+    #[test]
+    fn a_malformed_control_buffer_ends_the_walk() {
+        assert!(rights(&[]).is_empty());
+        assert!(rights(&[0; 7]).is_empty());
+        assert!(rights(&[0; 64]).is_empty());
+        let mut control = cmsg(libc::SOL_SOCKET, libc::SCM_RIGHTS, &fds(&[4]), None);
+        control.extend(cmsg(libc::SOL_SOCKET, libc::SCM_RIGHTS, &fds(&[5]), Some(usize::MAX)));
+        control.extend(cmsg(libc::SOL_SOCKET, libc::SCM_RIGHTS, &fds(&[6]), None));
+        assert_eq!(rights(&control), [4]);
+        let mut short = cmsg(libc::SOL_SOCKET, libc::SCM_RIGHTS, &fds(&[4]), None);
+        short.truncate(18);
+        assert!(rights(&short).is_empty());
+    }
+}

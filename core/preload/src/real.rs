@@ -1,0 +1,186 @@
+//! The next definition of each interposed function: the C library's, or another preloaded library's.
+//!
+//! Resolved with `dlsym(RTLD_NEXT)` at first use and kept in an atomic. A name that does not exist (an older C library)
+//! gives ENOSYS. Inside the library every socket call goes through here, never through `libc::` names, which would
+//! come back to our own hooks.
+
+use std::ffi::{c_char, c_int, c_long, c_uint, c_void, CStr};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use libc::{FILE, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off64_t, off_t, pid_t, pollfd, size_t, sigset_t, sockaddr, socklen_t, ssize_t, timespec, timeval};
+
+/// One symbol, resolved lazily.
+pub struct Symbol {
+    name: &'static CStr,
+    address: AtomicPtr<c_void>,
+}
+
+impl Symbol {
+    /// A symbol by name.
+    pub const fn new(name: &'static CStr) -> Symbol {
+        Symbol { name, address: AtomicPtr::new(std::ptr::null_mut()) }
+    }
+
+    /// Its address; null if nobody defines it.
+    #[inline]
+    pub fn address(&self) -> *mut c_void {
+        let p = self.address.load(Ordering::Relaxed);
+        if p.is_null() {
+            self.resolve()
+        } else {
+            p
+        }
+    }
+
+    #[cold]
+    fn resolve(&self) -> *mut c_void {
+        // SAFETY: the name is a C string; RTLD_NEXT is valid in a shared object.
+        let p = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        self.address.store(p, Ordering::Relaxed);
+        p
+    }
+}
+
+/// What a function that does not exist returns, beside ENOSYS.
+trait Absent {
+    const ABSENT: Self;
+}
+
+impl Absent for () {
+    const ABSENT: () = ();
+}
+
+impl Absent for c_int {
+    const ABSENT: c_int = -1;
+}
+
+impl Absent for c_long {
+    const ABSENT: c_long = -1;
+}
+
+impl Absent for ssize_t {
+    const ABSENT: ssize_t = -1;
+}
+
+impl<T> Absent for *mut T {
+    const ABSENT: *mut T = std::ptr::null_mut();
+}
+
+macro_rules! real {
+    ($(fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty;)*) => {
+        $(
+            /// The real function of this name.
+            ///
+            /// # Safety
+            /// As the C function.
+            #[inline]
+            #[allow(non_snake_case, reason = "C's names")]
+            pub unsafe fn $name($($arg: $ty),*) -> $ret {
+                static SYMBOL: Symbol = {
+                    const NAME: &str = concat!(stringify!($name), "\0");
+                    match CStr::from_bytes_with_nul(NAME.as_bytes()) {
+                        Ok(name) => Symbol::new(name),
+                        Err(_) => panic!("name with a nul byte"),
+                    }
+                };
+                let p = SYMBOL.address();
+                if p.is_null() {
+                    crate::ops::set_errno(libc::ENOSYS);
+                    return <$ret as Absent>::ABSENT;
+                }
+                // SAFETY: the C library defines this name with this signature.
+                // C-unwind: a thread cancelled inside unwinds through here.
+                let f: unsafe extern "C-unwind" fn($($ty),*) -> $ret = unsafe { std::mem::transmute(p) };
+                // SAFETY: passed on to the caller.
+                unsafe { f($($arg),*) }
+            }
+        )*
+    };
+}
+
+real! {
+    fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
+    fn socketpair(domain: c_int, kind: c_int, protocol: c_int, fds: *mut c_int) -> c_int;
+    fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int;
+    fn listen(fd: c_int, backlog: c_int) -> c_int;
+    fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int;
+    fn accept4(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int;
+    fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int;
+    fn shutdown(fd: c_int, how: c_int) -> c_int;
+    fn close(fd: c_int) -> c_int;
+    fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int;
+    fn dup(fd: c_int) -> c_int;
+    fn dup2(from: c_int, to: c_int) -> c_int;
+    fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int;
+    fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t;
+    fn __read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t;
+    fn __read_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t) -> ssize_t;
+    fn __recv_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t, flags: c_int) -> ssize_t;
+    fn __recvfrom_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t, flags: c_int, addr: *mut sockaddr, addr_len: *mut socklen_t) -> ssize_t;
+    fn __write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t;
+    fn __send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t;
+    fn __connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int;
+    fn __close(fd: c_int) -> c_int;
+    fn __dup2(from: c_int, to: c_int) -> c_int;
+    fn __fcntl(fd: c_int, cmd: c_int, arg: c_long) -> c_int;
+    fn __poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int;
+    fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout: c_int, room: size_t) -> c_int;
+    fn __ppoll_chk(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t, room: size_t) -> c_int;
+    fn __select(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: *mut timeval) -> c_int;
+    fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t;
+    fn preadv2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t;
+    fn preadv64v2(fd: c_int, iov: *const iovec, count: c_int, offset: off64_t, flags: c_int) -> ssize_t;
+    fn pwritev64v2(fd: c_int, iov: *const iovec, count: c_int, offset: off64_t, flags: c_int) -> ssize_t;
+    fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t;
+    fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t;
+    fn pwritev2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t;
+    fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t;
+    fn recvfrom(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int, addr: *mut sockaddr, addr_len: *mut socklen_t) -> ssize_t;
+    fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t;
+    fn recvmmsg(fd: c_int, msgs: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int;
+    fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t;
+    fn sendto(fd: c_int, buf: *const c_void, len: size_t, flags: c_int, addr: *const sockaddr, addr_len: socklen_t) -> ssize_t;
+    fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t;
+    fn sendmmsg(fd: c_int, msgs: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int;
+    fn sendfile(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t;
+    fn sendfile64(out: c_int, from: c_int, offset: *mut off64_t, count: size_t) -> ssize_t;
+    fn splice(from: c_int, from_offset: *mut off64_t, to: c_int, to_offset: *mut off64_t, len: size_t, flags: c_uint) -> ssize_t;
+    fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int;
+    fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int;
+    fn getsockname(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int;
+    fn getpeername(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int;
+    fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int;
+    fn ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int;
+    fn select(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: *mut timeval) -> c_int;
+    fn pselect(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int;
+    fn epoll_create1(flags: c_int) -> c_int;
+    fn epoll_create(size: c_int) -> c_int;
+    fn epoll_ctl(ep: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int;
+    fn epoll_wait(ep: c_int, events: *mut epoll_event, max: c_int, timeout: c_int) -> c_int;
+    fn epoll_pwait(ep: c_int, events: *mut epoll_event, max: c_int, timeout: c_int, mask: *const sigset_t) -> c_int;
+    fn epoll_pwait2(ep: c_int, events: *mut epoll_event, max: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int;
+    fn fcntl(fd: c_int, cmd: c_int, arg: c_long) -> c_int;
+    fn fcntl64(fd: c_int, cmd: c_int, arg: c_long) -> c_int;
+    fn ioctl(fd: c_int, request: libc::c_ulong, arg: *mut c_void) -> c_int;
+    fn fork() -> pid_t;
+    fn _Fork() -> pid_t;
+    fn daemon(no_chdir: c_int, no_close: c_int) -> c_int;
+    fn closefrom(first: c_int) -> ();
+    fn syscall(number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long;
+    fn execv(path: *const c_char, argv: *const *const c_char) -> c_int;
+    fn execvp(file: *const c_char, argv: *const *const c_char) -> c_int;
+    fn execvpe(file: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
+    fn fexecve(fd: c_int, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
+    fn execveat(dir: c_int, path: *const c_char, argv: *const *const c_char, envp: *const *const c_char, flags: c_int) -> c_int;
+    fn posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
+    fn posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
+    fn posix_spawn_file_actions_adddup2(actions: *mut c_void, from: c_int, to: c_int) -> c_int;
+    fn system(command: *const c_char) -> c_int;
+    fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE;
+    fn fclose(stream: *mut FILE) -> c_int;
+    fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE;
+    fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;
+    fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;
+    fn __chk_fail() -> c_int;
+    fn execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
+}

@@ -1,0 +1,416 @@
+//! The process's endpoint, made at the first socket that could use it, and the helper thread behind it.
+//!
+//! The helper runs the control path: connecting links, answering OPEN, watching the anchors of linked streams for
+//! records and for their end, serving `netacc_ss`. It sleeps in one `epoll_wait` without a timeout; an idle process
+//! uses no CPU. It blocks all signals, so the program's handlers run in the program's threads.
+//!
+//! Descriptors that the library keeps are moved to high numbers, because programs expect the lowest free one.
+
+use std::cell::Cell;
+use std::ffi::c_int;
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+
+use netacc_config::{Config, Expiry, Problem};
+use netacc_device::{Armed, CompletionQueueId, Instant};
+use netacc_driver::{Endpoint, EndpointConfig, Readiness, ReadySink, StreamCell};
+use netacc_proto::{CacheConfig, Reason};
+use parking_lot::Mutex;
+
+use crate::socket::Socket;
+use crate::table::{self, Entry};
+use crate::{real, stats, wait};
+
+mod fork;
+mod helper;
+
+pub use fork::{after_fork_child, after_fork_parent, before_exec, before_fork, Inherited, FORK_GENERATION};
+
+/// Everything of this process. Lives until exit once made.
+pub struct Runtime {
+    /// Streams and links; `None` when nothing can be accelerated.
+    endpoint: Option<Endpoint>,
+    /// The configuration in force.
+    pub config: Config,
+    /// What was wrong with it.
+    pub problems: Vec<Problem>,
+    /// The device's name; `none` without one.
+    pub backend: String,
+    backend_fds: Option<BackendFds>,
+    /// Why nothing is accelerated; empty if something may be.
+    pub refused: String,
+    /// Waiting policy.
+    pub spin: wait::SpinPolicy,
+    /// Streams whose promotion is to be tried.
+    promotions: Mutex<Vec<Arc<StreamCell>>>,
+    helper: helper::Helper,
+    /// Descriptors of the library.
+    own_fds: Mutex<Vec<c_int>>,
+    /// Why each connection that never had a stream stays on TCP.
+    reasons: netacc_driver::Counters,
+    free_queues: Mutex<Vec<CompletionQueueId>>,
+    fork: fork::Shared,
+}
+
+/// Lists the descriptors that the backend keeps open.
+type BackendFds = Arc<dyn Fn() -> Vec<c_int> + Send + Sync>;
+
+static RUNTIME: AtomicPtr<Runtime> = AtomicPtr::new(std::ptr::null_mut());
+static STARTING: Mutex<()> = Mutex::new(());
+
+/// The runtime, if it has been made.
+#[inline]
+pub fn get() -> Option<&'static Runtime> {
+    // SAFETY: set once per process to a leaked box; after fork the child forgets it without freeing.
+    unsafe { RUNTIME.load(Ordering::Acquire).as_ref() }
+}
+
+/// The runtime, made now if need be.
+pub fn start() -> &'static Runtime {
+    if let Some(rt) = get() {
+        return rt;
+    }
+    let _one = STARTING.lock();
+    if let Some(rt) = get() {
+        return rt;
+    }
+    let errno = crate::ops::errno();
+    let was_inside = INSIDE.replace(true);
+    let rt: &'static Runtime = Box::leak(Box::new(Runtime::new()));
+    RUNTIME.store(std::ptr::from_ref(rt).cast_mut(), Ordering::Release);
+    if rt.endpoint.is_some() {
+        helper::spawn(rt);
+    }
+    INSIDE.set(was_inside);
+    crate::ops::set_errno(errno);
+    rt
+}
+
+thread_local! {
+    /// The thread is inside the library's own control path: what it calls is the library's business, not the
+    /// program's. Needs no initialisation and no destructor, so looking at it is safe anywhere.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether a call that has come to a hook was made by the library itself (through the standard library, or a backend).
+#[inline]
+pub fn is_inside() -> bool {
+    INSIDE.get()
+}
+
+/// No descriptor of the library lies below this.
+static OWN_FLOOR: AtomicI32 = AtomicI32::new(c_int::MAX);
+
+/// Whether `fd` is one that the library keeps for itself.
+#[inline]
+pub fn is_helper_fd(fd: c_int) -> bool {
+    fd >= OWN_FLOOR.load(Ordering::Relaxed) && !is_inside() && is_own(fd)
+}
+
+#[cold]
+fn is_own(fd: c_int) -> bool {
+    get().is_some_and(|rt| rt.own_fds.lock().contains(&fd) || rt.device_fds().contains(&fd))
+}
+
+/// All descriptors that the library keeps for itself.
+pub fn protected_fds() -> Vec<c_int> {
+    let Some(rt) = get() else { return Vec::new() };
+    let mut fds = rt.own_fds.lock().clone();
+    fds.extend(rt.device_fds());
+    fds
+}
+
+/// Duplicates `fd` to a high number, close-on-exec.
+pub fn duplicate_high(fd: c_int) -> Option<c_int> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the struct is writable.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    let soft = limit.rlim_cur.min(table::MAX_FDS as u64) as c_int;
+    for base in [soft - 512, soft - 128, soft / 2, 3] {
+        if base < 3 {
+            continue;
+        }
+        // SAFETY: no pointers.
+        let new = unsafe { real::fcntl(fd, libc::F_DUPFD_CLOEXEC, base.into()) };
+        if new >= 0 {
+            OWN_FLOOR.fetch_min(new, Ordering::Relaxed);
+            return Some(new);
+        }
+    }
+    None
+}
+
+/// A new eventfd at a high number.
+pub fn new_eventfd() -> Option<c_int> {
+    // SAFETY: no pointers.
+    let low = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
+    if low < 0 {
+        return None;
+    }
+    let high = duplicate_high(low);
+    // SAFETY: just created, not known to anybody.
+    unsafe { real::close(low) };
+    if let (Some(high), Some(rt)) = (high, get()) {
+        rt.own_fds.lock().push(high);
+    }
+    high
+}
+
+/// Closes a descriptor of the library.
+pub fn discard_fd(fd: c_int) {
+    if let Some(rt) = get() {
+        rt.own_fds.lock().retain(|f| *f != fd);
+    }
+    // SAFETY: the descriptor is ours.
+    unsafe { real::close(fd) };
+}
+
+/// Makes an eventfd readable.
+pub fn kick(fd: c_int) {
+    let one = 1u64;
+    // SAFETY: eight readable bytes.
+    unsafe { real::write(fd, (&raw const one).cast(), 8) };
+}
+
+/// Consumes what made an eventfd readable.
+pub fn drain(fd: c_int) {
+    let mut count = 0u64;
+    // SAFETY: eight writable bytes.
+    unsafe { real::read(fd, (&raw mut count).cast(), 8) };
+}
+
+/// Now, on the monotonic clock.
+#[inline]
+pub fn now() -> Instant {
+    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the struct is writable.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut ts) };
+    Instant::from_nanos(ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64)
+}
+
+impl Runtime {
+    fn new() -> Runtime {
+        let (config, problems) = Config::load();
+        report(&config, &problems);
+        let helper = helper::Helper::new();
+        let mut own_fds = helper.fds();
+        own_fds.sort_unstable();
+        let mut rt = Runtime {
+            endpoint: None,
+            spin: wait::SpinPolicy::new(config.io.poll),
+            config,
+            problems,
+            backend: "none".into(),
+            backend_fds: None,
+            refused: String::new(),
+            promotions: Mutex::default(),
+            helper,
+            own_fds: Mutex::new(own_fds),
+            reasons: netacc_driver::Counters::default(),
+            free_queues: Mutex::default(),
+            fork: fork::Shared::new(),
+        };
+        match rt.open_endpoint() {
+            Ok((endpoint, name, fds)) => {
+                rt.endpoint = Some(endpoint);
+                rt.backend = name;
+                // The backend keeps to high numbers too, from the first ones on.
+                OWN_FLOOR.fetch_min(fds().into_iter().min().unwrap_or(c_int::MAX), Ordering::Relaxed);
+                rt.backend_fds = Some(fds);
+            }
+            Err((reason, text)) => {
+                rt.reasons.reason(reason);
+                log(&rt.config, &format!("staying on TCP: {text}"));
+                rt.refused = text;
+            }
+        }
+        rt
+    }
+
+    fn open_endpoint(&self) -> Result<(Endpoint, String, BackendFds), (Reason, String)> {
+        let c = &self.config;
+        if !c.acceleration_allowed() {
+            return Err((Reason::Disabled, "the configuration asks for it".into()));
+        }
+        let opened = netacc_registry::open(c).map_err(|e| (Reason::NoBackend, e.to_string()))?;
+        let cache = CacheConfig {
+            expire: match c.links.empty_expiry {
+                Expiry::Never => None,
+                Expiry::After(d) => Some(d),
+            },
+            max_all: c.links.empty_max,
+            max_per: c.links.empty_max_per_peer,
+        };
+        let settings = EndpointConfig {
+            ring_len: c.memory.ring_bytes as u32,
+            message_len: c.memory.msg_bytes.min(c.memory.ring_bytes / 2) as u32,
+            streams_per_link: c.links.streams_per_link.min(u32::from(u16::MAX)) as u16,
+            receive_depth: opened.device.capabilities().max_recv_wr,
+            cache,
+            trust_hints: opened.trusted_peers,
+        };
+        let kick_fd = self.helper.kick_fd();
+        let wake = Box::new(move || {
+            if HELPER_ASLEEP.swap(false, Ordering::SeqCst) {
+                kick(kick_fd);
+            }
+        });
+        let endpoint =
+            Endpoint::new(opened.device, opened.cm, opened.directory, settings, Arc::new(Sink), wake, Box::new(nonce))
+                .map_err(|e| (Reason::NoBackend, e.to_string()))?;
+        Ok((endpoint, opened.name, opened.fds))
+    }
+
+    /// Streams and links.
+    #[inline]
+    pub fn endpoint(&self) -> Option<&Endpoint> {
+        self.endpoint.as_ref()
+    }
+
+    fn device_fds(&self) -> Vec<c_int> {
+        self.backend_fds.as_ref().map_or_else(Vec::new, |fds| fds())
+    }
+
+    /// Counts why a connection without a stream stays on TCP.
+    pub fn count_reason(&self, reason: Reason) {
+        match &self.endpoint {
+            Some(endpoint) => endpoint.counters().reason(reason),
+            None => self.reasons.reason(reason),
+        }
+    }
+
+    /// Reasons counted so far.
+    pub fn reasons(&self) -> std::collections::BTreeMap<String, u64> {
+        self.endpoint.as_ref().map_or(&self.reasons, Endpoint::counters).reasons()
+    }
+
+    /// Asks the helper to promote a stream.
+    pub fn request_promotion(&self, cell: &Arc<StreamCell>) {
+        self.promotions.lock().push(cell.clone());
+        if let Some(endpoint) = &self.endpoint {
+            endpoint.need_helper();
+        }
+    }
+
+    /// A completion queue of a gone epoll instance; the next instance takes it.
+    pub fn recycle_queue(&self, cq: CompletionQueueId) {
+        if self.endpoint.as_ref().is_some_and(|e| e.default_cq() != cq) {
+            self.free_queues.lock().push(cq);
+        }
+    }
+
+    /// A completion queue for an epoll instance: a free one, a new one, or the common one.
+    pub fn queue(&self) -> Option<CompletionQueueId> {
+        if let Some(cq) = self.free_queues.lock().pop() {
+            return Some(cq);
+        }
+        self.endpoint.as_ref()?.device().create_cq().ok()
+    }
+
+    /// Lets the helper watch the anchor of a linked stream.
+    fn watch_anchor(&self, fd: c_int, cell: &Arc<StreamCell>) {
+        self.helper.watch(fd, cell);
+    }
+}
+
+/// True while the helper sleeps, or is about to: whoever swaps it to false must kick it.
+static HELPER_ASLEEP: AtomicBool = AtomicBool::new(false);
+
+/// The library's answer to changes of streams.
+struct Sink;
+
+impl ReadySink for Sink {
+    #[inline]
+    fn ready(&self, stream: &Arc<StreamCell>, now: Readiness, arrived: bool) {
+        if stream.sleepers().load(Ordering::SeqCst) > 0 {
+            wait::wake_sleepers(stream);
+        }
+        let fd = stream.tag().load(Ordering::Relaxed);
+        if fd == NO_FD {
+            return;
+        }
+        let Some(guard) = table::get(fd as c_int) else { return };
+        if let Some(Entry::Stream(sock)) = guard.as_deref() {
+            if sock.stream.as_ref().is_some_and(|s| Arc::ptr_eq(s, stream)) {
+                for watcher in sock.watchers.lock().iter() {
+                    watcher.ready(now, arrived);
+                }
+            }
+        }
+    }
+
+    fn promoted(&self, stream: &Arc<StreamCell>) {
+        let (Some(rt), fd) = (get(), stream.tag().load(Ordering::Relaxed)) else { return };
+        let Some(endpoint) = rt.endpoint() else { return };
+        if fd == NO_FD {
+            return;
+        }
+        rt.watch_anchor(fd as c_int, stream);
+        let cq = table::get_full(fd as c_int)
+            .and_then(|entry| match &*entry {
+                Entry::Stream(sock) => home_queue(endpoint, sock),
+                _ => None,
+            })
+            .unwrap_or(endpoint.default_cq());
+        let link = stream.lock(endpoint).link().cloned();
+        if let Some(link) = link {
+            if endpoint.config().streams_per_link <= 1 || link.cq() == endpoint.control_cq() {
+                endpoint.rebind(&link, cq);
+            }
+        }
+    }
+}
+
+/// Moves a linked stream's link to the queue of the epoll instance that watches it.
+pub fn settle_queue(sock: &Socket) {
+    let (Some(endpoint), Some(cell)) = (get().and_then(Runtime::endpoint), &sock.stream) else { return };
+    let link = {
+        let guard = cell.lock(endpoint);
+        if !guard.proto().is_linked() {
+            return;
+        }
+        guard.link().cloned()
+    };
+    if let (Some(link), Some(cq)) = (link, home_queue(endpoint, sock)) {
+        endpoint.rebind(&link, cq);
+    }
+}
+
+fn home_queue(endpoint: &Endpoint, sock: &Socket) -> Option<netacc_device::CompletionQueueId> {
+    let watchers = sock.watchers.lock();
+    watchers.first().map(|w| w.queue(endpoint))
+}
+
+/// Mark of a stream that has no descriptor.
+pub const NO_FD: u32 = u32::MAX;
+
+fn nonce() -> [u8; 16] {
+    let mut bytes = [0; 16];
+    // SAFETY: sixteen writable bytes. Without entropy (cannot happen after boot) the peer would refuse nothing, so
+    // the fallback is the clock: the nonce then still tells attempts apart.
+    if unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), 16, 0) } != 16 {
+        bytes[..8].copy_from_slice(&now().as_nanos().to_le_bytes());
+    }
+    bytes
+}
+
+/// One line for each problem, on standard error and in the log.
+fn report(config: &Config, problems: &[Problem]) {
+    for problem in problems {
+        let line = format!("netacc: {problem}\n");
+        // SAFETY: the bytes are readable.
+        unsafe { real::write(2, line.as_ptr().cast(), line.len()) };
+        log(config, line.trim_end());
+    }
+}
+
+/// Appends a line to the log, opened anew each time: the program may close any descriptor, and lines are rare.
+pub fn log(config: &Config, line: &str) {
+    let Some(path) = &config.log.path else { return };
+    let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+    if let Ok(mut file) = file {
+        let _ = writeln!(file, "[{}] {line}", std::process::id());
+    }
+}

@@ -1,0 +1,417 @@
+//! What `netacc_ss` is told: a server on the abstract Unix socket `netacc-ss/<pid>`.
+//!
+//! One line of request, `GET` and the names of sections (`all`, `cfg`, `cnt`, `mem`, `qp`, `sock`; separated by commas or
+//! spaces, `cnt` if there are none), is answered by one JSON document (`netacc_config::stats::Snapshot`) until end of
+//! file. Only the same user and root are answered. Each question is answered by a short-lived thread, so that a client
+//! that reads slowly stalls nobody; there are never more than a few of them.
+
+use std::collections::BTreeMap;
+use std::ffi::c_int;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+
+use netacc_config::stats::{Counters, Path, QueuePairStats, Snapshot, SocketStats, VERSION};
+use netacc_device::Instant;
+use netacc_driver::{Endpoint, StreamCounters};
+use netacc_proto::Phase;
+
+use crate::ops::{connection, errno};
+use crate::runtime::{duplicate_high, now, Runtime};
+use crate::socket::Socket;
+use crate::table::{self, Entry};
+use crate::real;
+
+mod peer;
+
+/// Time for a client to ask, and then to take the answer. Arbitrary: clients are local.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Questions answered at a time; more are turned away.
+const MAX_SERVING: usize = 4;
+/// A longer request is none.
+const MAX_REQUEST: usize = 256;
+
+static SERVING: AtomicUsize = AtomicUsize::new(0);
+
+/// Opens the socket on which [`serve`] answers: non-blocking, close-on-exec, at a high number. `None` if that cannot be
+/// had (another process of this number in another PID namespace, say): the process then tells nobody.
+pub fn listen() -> Option<RawFd> {
+    // SAFETY: no pointers.
+    let low = unsafe { real::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) };
+    if low < 0 {
+        return None;
+    }
+    let high = duplicate_high(low);
+    // SAFETY: just created; the duplicate stays.
+    unsafe { real::close(low) };
+    let fd = high?;
+    let (address, len) = address(std::process::id());
+    // SAFETY: the address has `len` bytes.
+    let bound = unsafe { real::bind(fd, (&raw const address).cast(), len) == 0 && real::listen(fd, 8) == 0 };
+    if !bound {
+        // SAFETY: just created.
+        unsafe { real::close(fd) };
+        return None;
+    }
+    Some(fd)
+}
+
+fn address(pid: u32) -> (libc::sockaddr_un, libc::socklen_t) {
+    let name = format!("\0netacc-ss/{pid}");
+    // SAFETY: all-zero is a valid address.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    for (to, from) in address.sun_path.iter_mut().zip(name.bytes()) {
+        *to = from as std::ffi::c_char;
+    }
+    (address, (std::mem::offset_of!(libc::sockaddr_un, sun_path) + name.len()) as libc::socklen_t)
+}
+
+/// Takes one client. Called by the helper thread when the listener is readable; never blocks.
+pub fn serve(listener: RawFd, runtime: &'static Runtime) {
+    // SAFETY: no addresses are asked for.
+    let low = unsafe {
+        real::accept4(listener, std::ptr::null_mut(), std::ptr::null_mut(), libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK)
+    };
+    if low < 0 {
+        return;
+    }
+    let high = duplicate_high(low);
+    // SAFETY: just accepted; the duplicate stays.
+    unsafe { real::close(low) };
+    let Some(fd) = high else { return };
+    // SAFETY: a new descriptor that nobody else knows.
+    let client = Client(unsafe { OwnedFd::from_raw_fd(fd) });
+    let turn = Turn::take();
+    if !peer::is_trusted(fd) || turn.is_none() {
+        return;
+    }
+    let answer = move || {
+        client.answer(runtime);
+        drop(turn);
+    };
+    // Inherits the helper's signal mask: everything blocked. If there is no thread, there is no answer.
+    let _ = std::thread::Builder::new().name("netacc-ss".into()).stack_size(256 << 10).spawn(answer);
+}
+
+/// One of the questions being answered.
+struct Turn;
+
+impl Turn {
+    fn take() -> Option<Turn> {
+        let take = |n| (n < MAX_SERVING).then_some(n + 1);
+        SERVING.fetch_update(Ordering::AcqRel, Ordering::Relaxed, take).ok().map(|_| Turn)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        SERVING.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+struct Client(OwnedFd);
+
+impl Client {
+    fn answer(&self, runtime: &Runtime) {
+        let deadline = now() + PATIENCE;
+        let Some(sections) = self.request(deadline) else { return };
+        let snapshot = snapshot(runtime, sections);
+        if let Ok(mut bytes) = serde_json::to_vec(&snapshot) {
+            bytes.push(b'\n');
+            self.send(&bytes, now() + PATIENCE);
+        }
+    }
+
+    fn request(&self, deadline: Instant) -> Option<Sections> {
+        let mut line = [0u8; MAX_REQUEST];
+        let mut len = 0;
+        while len < line.len() {
+            // SAFETY: the rest of the buffer is writable.
+            let n = unsafe { real::recv(self.0.as_raw_fd(), line[len..].as_mut_ptr().cast(), line.len() - len, 0) };
+            match n {
+                0 => return Sections::parse(&line[..len]),
+                n if n > 0 => len += n as usize,
+                _ if !self.wait(libc::POLLIN, deadline) => return None,
+                _ => {}
+            }
+            if let Some(end) = line[..len].iter().position(|b| *b == b'\n') {
+                return Sections::parse(&line[..end]);
+            }
+        }
+        None
+    }
+
+    fn send(&self, mut bytes: &[u8], deadline: Instant) {
+        while !bytes.is_empty() {
+            // SAFETY: the bytes are readable.
+            let n = unsafe { real::send(self.0.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL) };
+            if n >= 0 {
+                bytes = &bytes[n as usize..];
+            } else if !self.wait(libc::POLLOUT, deadline) {
+                return;
+            }
+        }
+    }
+
+    /// After a call that failed: whether to try again.
+    fn wait(&self, events: i16, deadline: Instant) -> bool {
+        let again = matches!(errno(), libc::EAGAIN | libc::EINTR);
+        let left = deadline.saturating_since(now());
+        if !again || left.is_zero() {
+            return false;
+        }
+        let mut p = libc::pollfd { fd: self.0.as_raw_fd(), events, revents: 0 };
+        // SAFETY: one valid pollfd.
+        unsafe { real::poll(&mut p, 1, left.as_millis() as c_int + 1) != 0 }
+    }
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Sections {
+    cfg: bool,
+    cnt: bool,
+    mem: bool,
+    qp: bool,
+    sock: bool,
+}
+
+impl Sections {
+    /// `None`: not a request.
+    fn parse(line: &[u8]) -> Option<Sections> {
+        let line = std::str::from_utf8(line).ok()?.trim();
+        let rest = line.strip_prefix("GET").filter(|rest| rest.is_empty() || rest.starts_with(' '))?;
+        let mut s = Sections::default();
+        for word in rest.split([' ', ',']).filter(|word| !word.is_empty()) {
+            match word {
+                "all" => s = Sections { cfg: true, cnt: true, mem: true, qp: true, sock: true },
+                "cfg" => s.cfg = true,
+                "cnt" => s.cnt = true,
+                "mem" => s.mem = true,
+                "qp" => s.qp = true,
+                "sock" => s.sock = true,
+                _ => return None,
+            }
+        }
+        if s == Sections::default() {
+            s.cnt = true;
+        }
+        Some(s)
+    }
+}
+
+fn snapshot(rt: &Runtime, asked: Sections) -> Snapshot {
+    let endpoint = rt.endpoint();
+    let mut snapshot = Snapshot {
+        version: VERSION,
+        pid: std::process::id(),
+        program: std::fs::read_to_string("/proc/self/comm").unwrap_or_default().trim_end().to_owned(),
+        backend: rt.backend.clone(),
+        refused: rt.refused.clone(),
+        ..Snapshot::default()
+    };
+    if asked.cfg {
+        snapshot.problems = rt.problems.iter().map(ToString::to_string).collect();
+        snapshot.cfg = Some(rt.config.values().map(|(name, value)| (name.to_owned(), value)).collect());
+    }
+    if asked.cnt {
+        snapshot.cnt = Some(endpoint.map(totals).unwrap_or_default());
+        snapshot.reasons = Some(rt.reasons());
+    }
+    if asked.mem {
+        snapshot.mem = Some(memory(endpoint));
+    }
+    if asked.qp {
+        snapshot.qp = Some(endpoint.map(|e| links(rt, e)).unwrap_or_default());
+    }
+    if asked.sock {
+        snapshot.sock = Some(sockets(endpoint));
+    }
+    snapshot
+}
+
+/// The process's counters; those of bytes and messages are of closed streams, so the live ones are added.
+fn totals(endpoint: &Endpoint) -> Counters {
+    let mut all = endpoint.counters().snapshot();
+    for cell in endpoint.streams() {
+        let c = cell.lock(endpoint).counters();
+        for (name, n) in named(&c) {
+            *all.entry(name.to_owned()).or_default() += n;
+        }
+    }
+    all
+}
+
+fn named(c: &StreamCounters) -> [(&'static str, u64); 6] {
+    [
+        ("tx_bytes_link", c.tx_bytes_link),
+        ("rx_bytes_link", c.rx_bytes_link),
+        ("tx_msgs_link", c.tx_msgs_link),
+        ("rx_msgs_link", c.rx_msgs_link),
+        ("tx_bytes_tcp", c.tx_bytes_tcp),
+        ("rx_bytes_tcp", c.rx_bytes_tcp),
+    ]
+}
+
+fn memory(endpoint: Option<&Endpoint>) -> Counters {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the struct is writable.
+    unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
+    let mut mem = Counters::from([("locked_limit_bytes".to_owned(), limit.rlim_cur)]);
+    if let Some(endpoint) = endpoint {
+        let rings = endpoint.streams().iter().filter(|cell| cell.lock(endpoint).link().is_some()).count() as u64;
+        let ring_bytes = u64::from(endpoint.config().ring_len);
+        mem.insert("rings".into(), rings);
+        mem.insert("ring_bytes".into(), ring_bytes);
+        mem.insert("rings_bytes".into(), rings * ring_bytes);
+    }
+    mem
+}
+
+fn links(rt: &Runtime, endpoint: &Endpoint) -> Vec<QueuePairStats> {
+    // What a link has carried is known by stream: these are the sums over those on it now.
+    let mut carried: BTreeMap<u32, (StreamCounters, SocketAddr)> = BTreeMap::new();
+    for cell in endpoint.streams() {
+        let guard = cell.lock(endpoint);
+        let Some(qp) = guard.link().map(|link| link.qp().0) else { continue };
+        let c = guard.counters();
+        drop(guard);
+        let (sum, _) = carried.entry(qp).or_insert((StreamCounters::default(), cell.tuple().remote));
+        sum.rx_msgs_link += c.rx_msgs_link;
+        sum.rx_bytes_link += c.rx_bytes_link;
+        sum.tx_msgs_link += c.tx_msgs_link;
+        sum.tx_bytes_link += c.tx_bytes_link;
+    }
+    let mut links: Vec<QueuePairStats> = endpoint
+        .links()
+        .into_iter()
+        .map(|link| {
+            let (c, peer) = match carried.get(&link.qp) {
+                Some((c, peer)) => (*c, peer.to_string()),
+                None => (StreamCounters::default(), String::new()),
+            };
+            let state = match (link.dead, link.streams) {
+                (true, _) => "dead",
+                (false, 0) => "empty",
+                (false, _) => "connected",
+            };
+            QueuePairStats {
+                qp: link.qp.into(),
+                backend: rt.backend.clone(),
+                state: state.into(),
+                peer,
+                streams: link.streams.into(),
+                rx_msgs: c.rx_msgs_link,
+                rx_bytes: c.rx_bytes_link,
+                tx_msgs: c.tx_msgs_link,
+                tx_bytes: c.tx_bytes_link,
+            }
+        })
+        .collect();
+    links.sort_by_key(|link| link.qp);
+    links
+}
+
+/// One for each socket: of several descriptors that share one, the lowest.
+fn sockets(endpoint: Option<&Endpoint>) -> Vec<SocketStats> {
+    let mut seen: Vec<Arc<Entry>> = Vec::new();
+    let mut sockets = Vec::new();
+    for (fd, entry) in table::entries(connection::open_limit()) {
+        let (shared, stats) = match &*entry {
+            Entry::Stream(sock) => (sock.descriptors.load(Ordering::Relaxed) > 1, connected(fd, sock, endpoint)),
+            Entry::Idle(listener) => {
+                let listening = listener.listening.load(Ordering::Relaxed);
+                let state = if listening { "listening" } else { "unconnected" };
+                let local = peer::name(fd, real::getsockname);
+                let stats = SocketStats { fd, local, listening, state: state.into(), ..SocketStats::default() };
+                (listener.descriptors.load(Ordering::Relaxed) > 1, stats)
+            }
+            Entry::Epoll(_) => continue,
+        };
+        if shared {
+            if seen.iter().any(|other| Arc::ptr_eq(other, &entry)) {
+                continue;
+            }
+            seen.push(entry);
+        }
+        sockets.push(stats);
+    }
+    sockets
+}
+
+fn connected(fd: RawFd, sock: &Socket, endpoint: Option<&Endpoint>) -> SocketStats {
+    let Some((cell, endpoint)) = sock.stream.as_ref().zip(endpoint) else {
+        // Nobody but the kernel has counted.
+        let (rx_bytes_tcp, tx_bytes_tcp) = peer::kernel_bytes(fd);
+        return SocketStats {
+            fd,
+            local: peer::name(fd, real::getsockname),
+            remote: peer::name(fd, real::getpeername),
+            reason: sock.reason.as_str().into(),
+            state: "plain".into(),
+            rx_bytes_tcp,
+            tx_bytes_tcp,
+            ..SocketStats::default()
+        };
+    };
+    let guard = cell.lock(endpoint);
+    let (c, phase, reason) = (guard.counters(), guard.proto().phase(), guard.proto().reason());
+    let failed = guard.proto().failure().is_some();
+    let qp = guard.link().map(|link| link.qp().0.into());
+    drop(guard);
+    let linked = phase == Phase::Linked;
+    let state = match phase {
+        _ if failed => "failed",
+        Phase::Plain => "plain",
+        Phase::Promoting => "promoting",
+        Phase::Linked => "linked",
+        Phase::Resuming => "demoting",
+    };
+    SocketStats {
+        fd,
+        local: cell.tuple().local.to_string(),
+        remote: cell.tuple().remote.to_string(),
+        path: if linked { Path::Link } else { Path::Tcp },
+        reason: if linked { String::new() } else { reason.as_str().into() },
+        state: state.into(),
+        rx_bytes_link: c.rx_bytes_link,
+        tx_bytes_link: c.tx_bytes_link,
+        rx_msgs_link: c.rx_msgs_link,
+        tx_msgs_link: c.tx_msgs_link,
+        rx_bytes_tcp: c.rx_bytes_tcp,
+        tx_bytes_tcp: c.tx_bytes_tcp,
+        qp,
+        listening: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_name_sections() {
+        let cnt = Sections { cnt: true, ..Sections::default() };
+        assert_eq!(Sections::parse(b"GET"), Some(cnt));
+        assert_eq!(Sections::parse(b"GET cnt\r"), Some(cnt));
+        assert_eq!(Sections::parse(b"GET mem,cnt"), Some(Sections { mem: true, ..cnt }));
+        assert_eq!(Sections::parse(b"GET sock cnt"), Some(Sections { sock: true, ..cnt }));
+        let all = Sections { cfg: true, cnt: true, mem: true, qp: true, sock: true };
+        assert_eq!(Sections::parse(b"GET all"), Some(all));
+        for bad in [&b""[..], b"GETALL", b"POST cnt", b"GET nonsense", b"GET \xFF"] {
+            assert_eq!(Sections::parse(bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn the_address_is_abstract_and_not_padded() {
+        let (address, len) = address(42);
+        assert_eq!(address.sun_path[0], 0);
+        let name: Vec<u8> = address.sun_path[1..].iter().take(12).map(|c| *c as u8).collect();
+        assert_eq!(name, b"netacc-ss/42");
+        assert_eq!(len as usize, 2 + 13);
+    }
+}

@@ -1,0 +1,76 @@
+//! Which descriptors are ours: one slot per descriptor number, empty for everything the library does not handle.
+
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+
+use arc_swap::{ArcSwapOption, Guard};
+
+use crate::epoll::Epoll;
+use crate::socket::{Listener, Socket};
+
+/// Descriptors at or above this are never ours. An arbitrary bound; each slot costs 8 bytes of untouched memory.
+pub const MAX_FDS: usize = 1 << 20;
+
+/// A descriptor of ours.
+pub enum Entry {
+    /// A TCP connection.
+    Stream(Socket),
+    /// A TCP socket that is not (yet) connected: just created, bound or listening.
+    Idle(Listener),
+    /// An epoll instance.
+    Epoll(Epoll),
+}
+
+static TABLE: [ArcSwapOption<Entry>; MAX_FDS] = [const { ArcSwapOption::const_empty() }; MAX_FDS];
+
+/// One bit per descriptor that has an entry. Looked at first: a descriptor that is not ours must cost no thread-local
+/// storage, whose first use allocates, because allocators themselves read files while they start.
+static OURS: [AtomicU64; MAX_FDS / 64] = [const { AtomicU64::new(0) }; MAX_FDS / 64];
+
+#[inline]
+fn is_ours(fd: c_int) -> bool {
+    OURS.get(fd as usize / 64).is_some_and(|w| w.load(Ordering::Acquire) >> (fd % 64) & 1 != 0)
+}
+
+/// The entry of `fd`, if it is ours. The guard keeps it alive; clone the Arc before blocking.
+#[inline]
+pub fn get(fd: c_int) -> Option<Guard<Option<Arc<Entry>>>> {
+    if !is_ours(fd) {
+        return None;
+    }
+    let guard = TABLE.get(fd as usize)?.load();
+    guard.is_some().then_some(guard)
+}
+
+/// The entry of `fd` as an owned reference.
+pub fn get_full(fd: c_int) -> Option<Arc<Entry>> {
+    if !is_ours(fd) {
+        return None;
+    }
+    TABLE.get(fd as usize)?.load_full()
+}
+
+/// Puts an entry in; returns what was there.
+pub fn insert(fd: c_int, entry: Arc<Entry>) -> Option<Arc<Entry>> {
+    let old = TABLE.get(fd as usize)?.swap(Some(entry));
+    OURS[fd as usize / 64].fetch_or(1 << (fd % 64), Ordering::AcqRel);
+    old
+}
+
+/// Takes the entry out.
+pub fn remove(fd: c_int) -> Option<Arc<Entry>> {
+    if !is_ours(fd) {
+        return None;
+    }
+    OURS[fd as usize / 64].fetch_and(!(1 << (fd % 64)), Ordering::AcqRel);
+    TABLE.get(fd as usize)?.swap(None)
+}
+
+/// All descriptors of ours below `limit`, in order.
+pub fn entries(limit: c_int) -> impl Iterator<Item = (c_int, Arc<Entry>)> {
+    let limit = (limit.max(0) as usize).min(MAX_FDS);
+    let words = OURS.iter().take(limit.div_ceil(64)).enumerate();
+    let numbers = words.filter(|(_, w)| w.load(Ordering::Acquire) != 0).flat_map(|(i, _)| i * 64..i * 64 + 64);
+    numbers.filter_map(|fd| Some((fd as c_int, get_full(fd as c_int)?)))
+}

@@ -1,0 +1,124 @@
+//! The data path: claiming and committing outgoing bytes, taking in and consuming incoming ones. No allocation here.
+
+use crate::ring::{Span, Violation};
+use crate::stream::{Control, Credit, RxState, Stream, TxState};
+use crate::wire::MessageKind;
+
+impl Stream {
+    /// `n` application bytes went to the anchor.
+    #[inline]
+    pub fn anchor_sent(&mut self, n: u64) {
+        debug_assert!(self.tx == TxState::Anchor, "application bytes on a switched anchor");
+        self.tx_position += n;
+    }
+
+    /// `n` application bytes were read from the anchor.
+    #[inline]
+    pub fn anchor_received(&mut self, n: u64) {
+        self.rx_position += n;
+        match self.rx {
+            RxState::Replay(until) if self.rx_position >= until => self.rx = RxState::Anchor,
+            _ => {}
+        }
+    }
+
+    /// The next span to fill, at most `want` long. Empty: no byte credit; call [`stalled`](Stream::stalled).
+    #[inline]
+    pub fn claim(&mut self, want: u32) -> Span {
+        match &mut self.tx_ring {
+            Some(ring) if self.tx == TxState::Link => ring.claim(want),
+            _ => Span { offset: 0, len: 0 },
+        }
+    }
+
+    /// `len` bytes of the claimed span go out as one DATA message; returns whether it carries REWIND.
+    #[inline]
+    pub fn commit(&mut self, len: u32) -> bool {
+        let Some(ring) = &mut self.tx_ring else { return false };
+        self.tx_position += u64::from(len);
+        ring.commit(len)
+    }
+
+    /// The message of the last commit could not be posted (queue full).
+    pub fn uncommit(&mut self, len: u32, rewind: bool) {
+        if let Some(ring) = &mut self.tx_ring {
+            ring.uncommit(len, rewind);
+            self.tx_position -= u64::from(len);
+        }
+    }
+
+    /// The application wants to write and there is no byte credit: ask for it, once.
+    pub fn stalled(&mut self) {
+        //= spec §5.2.3
+        //# A sender that runs out of byte credit sends CREDIT_WANT once, and waits for CREDIT_GIVE.
+        if !self.we_want && self.tx == TxState::Link {
+            self.we_want = true;
+            self.push_control(Control::Signal(MessageKind::CreditWant));
+        }
+    }
+
+    /// Takes in the credit word. Returns whether there is new credit.
+    #[inline]
+    pub fn handle_consumed(&mut self, consumed: u64) -> bool {
+        let Some(ring) = &mut self.tx_ring else { return false };
+        //= spec §5.2.1
+        //# The credit word is zero until the receiver first writes it; zero tells nothing.
+        if self.tx != TxState::Link || consumed == 0 {
+            return false;
+        }
+        match ring.handle_consumed(consumed) {
+            Ok(new) => new,
+            Err(Violation(what)) => {
+                self.violate(what);
+                false
+            }
+        }
+    }
+
+    /// A DATA message arrived.
+    #[inline]
+    pub fn handle_data(&mut self, len: u32, rewind: bool) {
+        if self.closed {
+            return self.reset_peer();
+        }
+        match (self.rx, &mut self.rx_ring) {
+            (RxState::Link | RxState::Expect(_), Some(ring)) if !self.fin_received => {
+                if let Err(Violation(what)) = ring.handle_data(len, rewind) {
+                    self.violate(what);
+                }
+            }
+            // Frozen: what is under way will be replayed on the anchor.
+            (RxState::AwaitResume | RxState::ExpectThenResume(_) | RxState::Anchor | RxState::Replay(_), _) => {}
+            _ => self.violate("data without a ring or after its end"),
+        }
+    }
+
+    /// The readable span that begins `skip` bytes after the consumed position.
+    #[inline]
+    pub fn readable(&self, skip: u32) -> Span {
+        match (&self.rx_ring, self.rx) {
+            (Some(ring), RxState::Link | RxState::Drain) if self.lag.is_none() => ring.readable(skip),
+            _ => Span { offset: 0, len: 0 },
+        }
+    }
+
+    /// The application has taken `len` bytes from the ring.
+    #[inline]
+    pub fn consume(&mut self, len: u32) -> Credit {
+        let Some(ring) = &mut self.rx_ring else { return Credit { consumed: 0, tell: false, give: false } };
+        ring.consume(len);
+        self.rx_position += u64::from(len);
+        let (consumed, available, half) = (ring.consumed(), ring.available(), ring.len() / 2);
+        if self.close_received {
+            self.finish_reading();
+        }
+        //= spec §4.6.3
+        //# After its CLOSE, and after the death of the link, a side writes no more to the peer's memory.
+        let tell = self.link_alive && !self.close_sent;
+        //= spec §5.2.4
+        //# A receiver that was asked sends CREDIT_GIVE when at least half of the ring is free.
+        let give = self.peer_wants && tell && available <= half;
+        self.peer_wants &= !give;
+        Credit { consumed, tell, give }
+    }
+}

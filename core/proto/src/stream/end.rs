@@ -1,0 +1,224 @@
+//! How a stream ends: FIN, close, abort, CLOSE of its slot, and the death of the peer.
+
+use crate::ring::RxRing;
+use crate::stream::{Control, Failure, Phase, RxState, Stream, TxState};
+use crate::wire::{MessageKind, Record, RecordKind};
+use crate::Reason;
+
+impl Stream {
+    /// Ends the outgoing direction (`shutdown(SHUT_WR)`), after what was written.
+    pub fn shutdown_write(&mut self) {
+        if self.fin_wanted || self.failure.is_some() {
+            return;
+        }
+        self.fin_wanted = true;
+        if self.tx == TxState::Pledged {
+            self.void_pledge();
+        }
+        self.try_fin();
+    }
+
+    /// `shutdown(SHUT_RD)`: reads end once what is here has been read.
+    pub fn shutdown_read(&mut self) {
+        self.rx_shutdown = true;
+    }
+
+    /// Whether `shutdown(SHUT_RD)` was called.
+    pub fn is_read_shut(&self) -> bool {
+        self.rx_shutdown
+    }
+
+    /// The last holder closes the socket. Unread bytes in the ring make it a reset, as the kernel does.
+    /// Keep feeding the stream until [`holds_slot`](Stream::holds_slot) and [`must_linger`](Stream::must_linger) are
+    /// false, and meanwhile throw away what comes as [`RxSource::Anchor`](crate::RxSource).
+    pub fn close(&mut self) {
+        if self.closed {
+            return;
+        }
+        self.closed = true;
+        let unread = matches!(self.rx, RxState::Link | RxState::Expect(_))
+            && self.rx_ring.as_ref().is_some_and(|r| !r.is_empty());
+        if unread && self.link_alive {
+            self.push_control(Control::Signal(MessageKind::Reset));
+            self.failure.get_or_insert(Failure::PeerReset);
+        } else {
+            self.shutdown_write();
+        }
+        self.try_close();
+    }
+
+    /// Closed by the application, but the anchor must stay open: bytes or records are still to go there, or may have
+    /// to. Bounded by the driver, as the kernel bounds orphans.
+    pub fn must_linger(&self) -> bool {
+        //= spec §4.6.4
+        //# A side that has closed while on the link keeps its anchor open until the peer's CLOSE has come, so that it
+        //# can replay if the link dies first.
+        let on_link = self.closed && self.tx == TxState::Link && !self.close_received;
+        self.failure.is_none()
+            && (!self.records.is_empty()
+                || on_link
+                || matches!(self.tx, TxState::Frozen | TxState::Replay(_) | TxState::Paused))
+    }
+
+    /// Aborts: SO_LINGER 0, or a local error.
+    pub fn abort(&mut self) {
+        if self.tx == TxState::Pledged {
+            // So that a late ACCEPT is answered.
+            self.void_pledge();
+        }
+        if self.link_alive && self.peer_slot.is_some() && self.phase() != Phase::Plain {
+            self.push_control(Control::Signal(MessageKind::Reset));
+        }
+        self.failure.get_or_insert(Failure::PeerReset);
+        self.closed = true;
+        self.try_close();
+    }
+
+    /// The anchor's incoming direction has ended: by FIN (`reset` false) or by an error, and everything before that
+    /// has been read or is recognised. With FIN: call only after the link has been polled since, so that every message
+    /// that the peer sent before it ended is in.
+    pub fn handle_anchor_end(&mut self, reset: bool) {
+        if reset {
+            if self.rx != RxState::Drain {
+                self.fail(Failure::PeerReset);
+            }
+            return;
+        }
+        match self.rx {
+            RxState::Anchor | RxState::Drain => {}
+            //= spec §4.7.2
+            //# If the anchor ends before it has brought every byte that RESUME announced, the peer has died, and its
+            //# reader gets a reset.
+            RxState::Replay(_) => self.fail(Failure::PeerReset),
+            RxState::Expect(at) | RxState::ExpectThenResume(at) if self.rx_position < at => {
+                self.violate("anchor ended before the pledged position");
+            }
+            RxState::Expect(_) | RxState::ExpectThenResume(_) => self.no_marker(),
+            RxState::Link | RxState::AwaitResume => {
+                //= spec §4.7.1
+                //# If the anchor ends while the direction is on the link and no FIN came by the link, the peer has
+                //# died: its reader gets what is in the ring, then a reset, never a clean end.
+                self.rx = RxState::Drain;
+                if !self.fin_received {
+                    self.failure.get_or_insert(Failure::PeerReset);
+                } else if self.tx == TxState::Link {
+                    // Nobody reads any more; the kernel knows how to say so to a writer.
+                    self.tx = TxState::Anchor;
+                } else if self.unconsumed() > 0 {
+                    // Gone before it could say what it consumed.
+                    self.failure.get_or_insert(Failure::PeerReset);
+                } else {
+                    self.tx = TxState::Anchor;
+                }
+                self.demote_pending = None;
+                self.try_close();
+            }
+        }
+    }
+
+    /// CLOSE of the peer.
+    pub(super) fn handle_close(&mut self) {
+        if self.close_received {
+            return self.violate("second CLOSE");
+        }
+        self.close_received = true;
+        match (self.tx, self.rx) {
+            //= spec §4.3.5
+            //# A CLOSE without a SWITCHED before it says that the opener has written no marker and will write none:
+            //# the acceptor expects none any more. After SWITCHED it still reads the marker.
+            (TxState::Pledged | TxState::Anchor, RxState::Expect(_)) if !self.peer_is_done() => {
+                self.tx = TxState::Anchor;
+                if !self.announced {
+                    self.rx = RxState::Anchor;
+                    self.rx_ring = None;
+                }
+                self.history.last_reason = Reason::PledgeVoided;
+                self.try_demote();
+            }
+            (TxState::Link, RxState::Link | RxState::Expect(_))
+                if self.failure.is_none() && !self.fin_received && !self.close_sent =>
+            {
+                //= spec §4.6.2
+                //# CLOSE on a switched stream comes after FIN or RESET, or answers CLOSE.
+                return self.violate("CLOSE of an open stream");
+            }
+            _ => self.finish_reading(),
+        }
+        self.try_close();
+    }
+
+    /// Whether the peer has sent all it ever will, and everything is here.
+    pub(super) fn peer_is_done(&self) -> bool {
+        self.fin_received && self.close_received
+    }
+
+    /// The peer has closed its socket. Once the application has read everything, nothing is left to do on the link;
+    /// until then the peer lingers, and can replay.
+    #[cold]
+    pub(super) fn finish_reading(&mut self) {
+        let read = self.rx_ring.as_ref().is_none_or(RxRing::is_empty);
+        if self.peer_is_done() && self.tx == TxState::Link && self.rx == RxState::Link && self.lag.is_none() && read {
+            self.leave_to_drain();
+            self.try_close();
+        }
+    }
+
+    /// What is written from now on meets the kernel's answer to writing to a closed peer.
+    pub(super) fn leave_to_drain(&mut self) {
+        self.tx = TxState::Anchor;
+        self.demote_pending = None;
+        if self.rx == RxState::Link {
+            self.rx = RxState::Drain;
+        }
+    }
+
+    /// The peer, closed and lingering, has lost the link before our CLOSE came, and asks what is still wanted.
+    pub(super) fn answer_lingering(&mut self) {
+        let (Some(tx), Some(rx)) = (self.tx_ring.take(), &self.rx_ring) else { return };
+        //= spec §4.6.5
+        //# A side that has all of a closed peer's bytes answers its RESUME with one of its own that asks for none,
+        //# unless it has used the anchor since.
+        if self.tx == TxState::Anchor && tx.sent() == self.tx_position && !self.anchor_shut {
+            let (position, end) = (rx.received(), self.tx_position);
+            self.push_record(Record { kind: RecordKind::Resume, position, end, token: self.peer_nonce });
+        }
+    }
+
+    pub(super) fn try_fin(&mut self) {
+        if self.fin_wanted && !self.fin_done && self.tx == TxState::Link {
+            self.fin_done = true;
+            self.push_control(Control::Signal(MessageKind::Fin));
+        }
+    }
+
+    /// Sends CLOSE when this side needs the slot no more.
+    pub(super) fn try_close(&mut self) {
+        let done = match self.phase() {
+            // A marker that is half written is announced before CLOSE.
+            Phase::Plain => !self.voided && self.records.is_empty(),
+            Phase::Linked => self.closed || self.rx == RxState::Drain,
+            // The anchor is gone, so what stands on it does not matter any more.
+            Phase::Promoting => self.closed && (self.failure.is_some() || self.tx == TxState::Anchor),
+            Phase::Resuming => self.failure.is_some(),
+        };
+        if done && self.peer_slot.is_some() && self.link_alive && !self.close_sent {
+            //= spec §4.6.1
+            //# CLOSE is the last message of its sender for a stream slot.
+            self.push_control(Control::Signal(MessageKind::Close));
+            self.close_sent = true;
+        }
+    }
+
+    /// Data for a closed socket.
+    pub(super) fn reset_peer(&mut self) {
+        if self.failure.is_none() {
+            self.push_control(Control::Signal(MessageKind::Reset));
+            self.fail(Failure::PeerReset);
+        }
+    }
+
+    pub(super) fn fail(&mut self, failure: Failure) {
+        self.failure.get_or_insert(failure);
+        self.try_close();
+    }
+}

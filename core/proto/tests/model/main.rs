@@ -1,0 +1,105 @@
+//! Exhaustive check of the switching protocol on small bounds: two streams, links that may die at any step, a reliable
+//! anchor, and applications that do everything they may. `NETACC_MODEL=large` takes larger bounds.
+
+mod check;
+mod mutants;
+mod world;
+
+use check::{check, finds_fault};
+use mutants::Mutant;
+use world::Bounds;
+
+const HINTS: [bool; 2] = [false, true];
+
+/// Promotion, voided pledges, half-close, loss of the link at every step.
+#[test]
+fn promotion() {
+    for trust_hints in HINTS {
+        check("promotion", Bounds { trust_hints, ..Bounds::default() });
+    }
+}
+
+/// A second attempt: on the same link, or on another after the first has died.
+#[test]
+fn second_attempt() {
+    for trust_hints in HINTS {
+        check("second attempt", Bounds { trust_hints, opens: 2, writes: [1, 1], shutdowns: [false; 2], ..Bounds::default() });
+    }
+}
+
+/// Demotion on request, by either side or both at once.
+#[test]
+fn demotion() {
+    for trust_hints in HINTS {
+        check("demotion", Bounds { trust_hints, demotes: [1, 1], deaths: 0, ..Bounds::default() });
+        check("demotion", Bounds { trust_hints, demotes: [1, 1], writes: [1, 1], shutdowns: [true, false], ..Bounds::default() });
+    }
+}
+
+/// One application closes: what it has written arrives, whatever becomes of the link.
+#[test]
+fn close_after_writing() {
+    for trust_hints in HINTS {
+        for s in 0..2 {
+            let (mut closes, mut writes, mut shutdowns) = ([false; 2], [0; 2], [true; 2]);
+            (closes[s], writes[s], shutdowns[s]) = (true, 3, false);
+            check("close after writing", Bounds { trust_hints, closes, writes, shutdowns, ..Bounds::default() });
+            let mut demotes = [0; 2];
+            demotes[1 - s] = 1;
+            check("close after writing", Bounds { trust_hints, closes, writes, shutdowns, demotes, ..Bounds::default() });
+        }
+    }
+}
+
+/// Applications close, or abort, with bytes unread or under way.
+#[test]
+fn close() {
+    for trust_hints in HINTS {
+        let bounds = Bounds { trust_hints, gentle: false, ..Bounds::default() };
+        let check = |bounds| check("close", bounds);
+        check(Bounds { closes: [true, false], writes: [2, 1], shutdowns: [false, true], ..bounds.clone() });
+        check(Bounds { closes: [false, true], writes: [1, 2], shutdowns: [true, false], ..bounds.clone() });
+        check(Bounds { closes: [true, true], writes: [1, 1], shutdowns: [false, false], ..bounds.clone() });
+        for s in 0..2 {
+            check(Bounds { abort: Some(s), writes: [2, 1], ..bounds.clone() });
+        }
+    }
+}
+
+/// One process is killed.
+#[test]
+fn crash() {
+    for trust_hints in HINTS {
+        for s in 0..2 {
+            check("crash", Bounds { trust_hints, crash: Some(s), gentle: false, ..Bounds::default() });
+        }
+    }
+}
+
+/// Messages wait for credit and records for room; records arrive in halves.
+#[test]
+fn slow_writers() {
+    for trust_hints in HINTS {
+        check(
+            "slow",
+            Bounds { trust_hints, lazy_control: true, lazy_anchor: true, split: true, writes: [1, 1], shutdowns: [true, false], ..Bounds::default() },
+        );
+    }
+}
+
+/// Credit: more bytes than the ring holds.
+#[test]
+fn credit() {
+    for trust_hints in HINTS {
+        check("credit", Bounds { trust_hints, writes: [6, 0], shutdowns: [true, false], ..Bounds::default() });
+    }
+}
+
+#[test]
+fn mutants_are_found() {
+    for mutant in Mutant::ALL {
+        let found = HINTS.into_iter().any(|trust_hints| finds_fault(Bounds { trust_hints, ..mutant.bounds() }));
+        println!("{mutant:?}: {found}");
+        assert!(found, "{mutant:?} was not found");
+    }
+}

@@ -1,0 +1,208 @@
+//! What a run is asked to do, and what comes out of it.
+
+use std::fmt;
+use std::path::PathBuf;
+
+/// A capability preset of the simulated devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Preset {
+    /// Shared memory: peers' memory is mapped, a placed message is delivered.
+    Shm,
+    /// eRDMA as strict as it comes: a message without a receive is fatal, flushes are silent.
+    Erdma,
+    /// SoftRoCE: messages wait for receives, flushes are reported.
+    Rxe,
+}
+
+impl Preset {
+    /// All of them.
+    pub const ALL: [Preset; 3] = [Preset::Shm, Preset::Erdma, Preset::Rxe];
+
+    /// As on the command line.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Preset::Shm => "shm",
+            Preset::Erdma => "erdma",
+            Preset::Rxe => "rxe",
+        }
+    }
+
+    /// From the command line.
+    pub fn parse(text: &str) -> Option<Preset> {
+        Preset::ALL.into_iter().find(|p| p.as_str() == text)
+    }
+}
+
+/// A deliberate fault that no device, anchor or sink may have: the harness must notice each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mutant {
+    /// The device accepts a DATA message and forgets it.
+    DropData,
+    /// The device sends a DATA message twice.
+    DuplicateData,
+    /// A DATA message overtakes the one before it on the same queue pair.
+    ReorderData,
+    /// One byte of a DATA message changes on the way.
+    CorruptData,
+    /// A credit word is written with a wrong value.
+    CorruptCredit,
+    /// A message that gives credit is lost.
+    DropGive,
+    /// A queue pair dies and its owner is never told.
+    DropDisconnect,
+    /// A RESUME record is written to the anchor and vanishes.
+    DropResume,
+    /// The anchor takes application bytes twice.
+    DuplicateAnchor,
+    /// The sink swallows one change of readiness.
+    DropEdge,
+    /// A region that was given back stays registered.
+    LeakRegion,
+}
+
+impl Mutant {
+    /// All of them.
+    pub const ALL: [Mutant; 11] = [
+        Mutant::DropData,
+        Mutant::DuplicateData,
+        Mutant::ReorderData,
+        Mutant::CorruptData,
+        Mutant::CorruptCredit,
+        Mutant::DropGive,
+        Mutant::DropDisconnect,
+        Mutant::DropResume,
+        Mutant::DuplicateAnchor,
+        Mutant::DropEdge,
+        Mutant::LeakRegion,
+    ];
+}
+
+/// Settings of a run. Everything else is drawn from the seed.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Scheduler steps before the faults stop; drawn if `None`.
+    pub steps: Option<u32>,
+    /// Device preset; drawn if `None`.
+    pub preset: Option<Preset>,
+    /// Inject this.
+    pub mutant: Option<Mutant>,
+    /// Print every event as it happens, on standard error.
+    pub trace: bool,
+    /// Write what each device was asked to `FILE.<process>.jsonl`.
+    pub record: Option<PathBuf>,
+}
+
+/// What a run that went well did.
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    /// Scheduler steps, those of the final drain included.
+    pub steps: u64,
+    /// Connections made.
+    pub connections: u64,
+    /// Application bytes read.
+    pub bytes: u64,
+    /// Of those, on links.
+    pub link_bytes: u64,
+    /// Promotions of streams (both ends count).
+    pub promotions: u64,
+    /// Demotions of streams that went on as plain TCP.
+    pub demotions: u64,
+    /// Links that died.
+    pub links_failed: u64,
+    /// Processes that crashed.
+    pub crashes: u64,
+    /// Reasons counted why streams were not on a link: what the run has been through.
+    pub reasons: std::collections::BTreeMap<String, u64>,
+}
+
+impl std::ops::AddAssign for Summary {
+    fn add_assign(&mut self, o: Summary) {
+        self.steps += o.steps;
+        self.connections += o.connections;
+        self.bytes += o.bytes;
+        self.link_bytes += o.link_bytes;
+        self.promotions += o.promotions;
+        self.demotions += o.demotions;
+        self.links_failed += o.links_failed;
+        self.crashes += o.crashes;
+        o.reasons.into_iter().for_each(|(reason, n)| *self.reasons.entry(reason).or_default() += n);
+    }
+}
+
+/// Which promise was broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// The code under test panicked.
+    Panic,
+    /// A byte was read that is not the one written at its position.
+    WrongByte,
+    /// An end of stream that nobody asked for, or before the last byte.
+    FalseEnd,
+    /// A reset or broken pipe that nobody caused.
+    FalseError,
+    /// A process was accused of breaking the protocol.
+    Violation,
+    /// Readiness said "would block" and the call did not.
+    Readiness,
+    /// Readiness was there and the application was not told.
+    LostEdge,
+    /// Everything is quiet, and something is still to be done.
+    Stuck,
+    /// It does not become quiet.
+    Restless,
+    /// A slot, region, link or stream was not given back.
+    Leak,
+    /// Counters do not add up.
+    Counters,
+    /// A descriptor was used after the application closed it.
+    Misuse,
+}
+
+/// A broken promise, as it is found.
+#[derive(Clone, Debug)]
+pub struct Broken {
+    /// Which.
+    pub what: What,
+    /// Where and how.
+    pub detail: String,
+}
+
+impl Broken {
+    /// Broken promise `what`.
+    pub fn new(what: What, detail: impl Into<String>) -> Broken {
+        Broken { what, detail: detail.into() }
+    }
+}
+
+/// Result of a check or of a step.
+pub type Check<T = ()> = Result<T, Broken>;
+
+/// A run that went wrong: all that is needed to replay and understand it.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// The seed.
+    pub seed: u64,
+    /// The step at which it was noticed.
+    pub step: u64,
+    /// What was noticed.
+    pub broken: Broken,
+    /// The last events before it.
+    pub trace: Vec<String>,
+    /// The streams as they stood.
+    pub state: String,
+    /// Draws of the run, for orientation.
+    pub plan: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "seed {} step {}: {:?}: {}", self.seed, self.step, self.broken.what, self.broken.detail)?;
+        writeln!(f, "plan: {}", self.plan)?;
+        for line in &self.trace {
+            writeln!(f, "  {line}")?;
+        }
+        write!(f, "{}", self.state)
+    }
+}
+
+impl std::error::Error for Failure {}

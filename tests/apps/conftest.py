@@ -1,0 +1,95 @@
+"""Fixtures of the tests of real programs, and the table of what they moved."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.apps.lib.lab import Lab
+from tests.apps.lib.modes import Mode
+from tests.apps.lib.paths import RESULTS, binaries, missing_binaries
+from tests.apps.lib.results import Results
+
+RESULTS_KEY = pytest.StashKey[Results]()
+LAB_KEY = pytest.StashKey[Lab]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[RESULTS_KEY] = Results()
+
+
+def backend_environment(config: pytest.Config) -> dict[str, str]:
+    """Shared memory is what the library chooses by itself on one host, and it is left to do so."""
+    backend = config.getoption("backend")
+    return {} if backend == "shm" else {"NACC_BACKEND": backend}
+
+
+@pytest.fixture
+def results(request: pytest.FixtureRequest) -> Results:
+    """The table that is printed when all is done."""
+    return request.config.stash[RESULTS_KEY]
+
+
+@pytest.fixture(scope="session")
+def public_tmp() -> Iterator[Path]:
+    """A temporary folder that other users may enter (pytest's own is private)."""
+    with tempfile.TemporaryDirectory(prefix="netacc-apps-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder
+
+
+@pytest.fixture
+def lab(request: pytest.FixtureRequest, public_tmp: Path) -> Iterator[Lab]:
+    """Starts programs, and stops them when the test is over, however it ended."""
+    with tempfile.TemporaryDirectory(dir=public_tmp, prefix="test-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        bench = Lab(folder, env=backend_environment(request.config))
+        request.node.stash[LAB_KEY] = bench
+        try:
+            yield bench
+        finally:
+            bench.close()
+
+
+@pytest.fixture
+def library() -> None:
+    """The test needs the built library."""
+    if missing := missing_binaries():
+        pytest.fail(f"{binaries()} lacks {', '.join(missing)}: run `make build`", pytrace=False)
+
+
+@pytest.fixture(params=list(Mode), ids=[mode.value for mode in Mode])
+def mode(request: pytest.FixtureRequest) -> Mode:
+    """Runs the test in every mode."""
+    chosen: Mode = request.param
+    if chosen is not Mode.TCP:
+        request.getfixturevalue("library")
+    return chosen
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    bench = item.stash.get(LAB_KEY, None)
+    if bench and report.failed and report.when != "teardown":
+        report.sections += bench.report()
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    results = config.stash[RESULTS_KEY]
+    if not results.rows:
+        return
+    terminalreporter.section("what went over the link")
+    for line in results.table():
+        terminalreporter.write_line(line)
+    path = RESULTS / "apps.json"
+    results.write(path)
+    terminalreporter.write_line(f"written to {path.relative_to(config.rootpath)}")

@@ -1,0 +1,1 @@
+"""Small clients and servers for programs that bring none of their own."""

@@ -1,0 +1,117 @@
+"""A process that is killed takes its side of every link with it. The other side must not mistake that for a
+clean end, and must go on serving others."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import dataclass
+
+import pytest
+
+from tests.apps.lib import counters
+from tests.apps.lib.counters import Counters
+from tests.apps.lib.lab import Lab
+from tests.apps.lib.modes import Mode
+from tests.apps.lib.net import free_port, wait_listening
+from tests.apps.lib.process import Process
+
+STREAM = [sys.executable, "-m", "tests.apps.programs.stream"]
+BEFORE_PAUSE = 8 << 20
+
+
+@dataclass(frozen=True)
+class End:
+    """How a stream ended, as tests.apps.programs.stream reports it."""
+
+    bytes: int
+    how: str
+    intact: bool
+
+
+def read_end(line: str) -> End:
+    return End(**json.loads(line.removeprefix("end ")))
+
+
+def settled(process: Process) -> Counters:
+    """The sender's counters once it can send no more, as the receiver has stopped reading."""
+    deadline = time.monotonic() + 10
+    before = counters.totals(process)
+    while True:
+        time.sleep(0.1)  # long for a sender that is not blocked
+        now = counters.totals(process)
+        if now.tx_bytes_link == before.tx_bytes_link and now.tx_bytes_tcp == before.tx_bytes_tcp:
+            return now
+        assert time.monotonic() < deadline, f"{process.name} goes on sending: {now.describe()}"
+        before = now
+
+
+@pytest.mark.parametrize("mode", [Mode.TCP, Mode.SHM], ids=lambda mode: mode.value, indirect=True)
+def test_server_killed(mode: Mode, lab: Lab) -> None:
+    """The client reads what the server had sent, and then gets ECONNRESET, never an end of file."""
+    port = free_port()
+    server = lab.start("sender", [*STREAM, "listen", "send", str(port)], accelerated=mode.server)
+    wait_listening(port, server)
+    client = lab.start(
+        "receiver",
+        [*STREAM, "connect", "receive", str(port), "--pause-after", str(BEFORE_PAUSE)],
+        accelerated=mode.client,
+        interactive=True,
+    )
+    client.wait_line("paused")
+    sent = settled(server) if mode is Mode.SHM else Counters()
+    lab.note(f"server before its end: {sent.describe()}")
+    server.kill()
+    client.say("go on")
+    end = read_end(client.wait_line("end"))
+    assert end.intact
+    assert end.bytes >= BEFORE_PAUSE
+    if mode is Mode.SHM:
+        # The kernel alone may end such a stream with a clean FIN: so the rule holds for links only.
+        assert sent.tx_bytes_link > 0
+        assert end.how == "reset", f"the client took the server's death for {end.how}"
+        assert end.bytes >= sent.tx_bytes_link + sent.tx_bytes_tcp, "sent bytes died with their sender"
+    lab.dismiss(client)
+
+
+@pytest.mark.parametrize("mode", [Mode.TCP, Mode.SHM], ids=lambda mode: mode.value, indirect=True)
+def test_client_killed(mode: Mode, lab: Lab) -> None:
+    """The server is told, loses nothing that was sent, and serves the next one."""
+    port = free_port()
+    server = lab.start(
+        "receiver",
+        [*STREAM, "listen", "receive", str(port), "--pause-after", str(BEFORE_PAUSE)],
+        accelerated=mode.server,
+        interactive=True,
+    )
+    wait_listening(port, server)
+    client = lab.start("sender", [*STREAM, "connect", "send", str(port)], accelerated=mode.client)
+    server.wait_line("paused")
+    sent = settled(client) if mode is Mode.SHM else Counters()
+    lab.note(f"client before its end: {sent.describe()}")
+    client.kill()
+    server.say("go on")
+    end = read_end(server.wait_line("end"))
+    assert end.intact
+    assert end.bytes >= BEFORE_PAUSE
+    if mode is Mode.SHM:
+        assert end.how == "reset", f"the server took the client's death for {end.how}"
+        assert end.bytes >= sent.tx_bytes_link + sent.tx_bytes_tcp, "sent bytes died with their sender"
+
+    size = BEFORE_PAUSE // 2  # below the pause, so the server reads it through
+    following = lab.start(
+        "next-sender",
+        [*STREAM, "connect", "send", str(port), "--bytes", str(size)],
+        accelerated=mode.client,
+        interactive=True,
+    )
+    assert read_end(following.wait_line("end")) == End(size, "complete", True)
+    lab.dismiss(following)
+    wanted = f'end {{"bytes": {size}, "how": "eof", "intact": true}}'
+    server.wait_line(wanted)
+    if mode is Mode.SHM:
+        seen = counters.totals(server)
+        lab.expect_link(seen, who="server", payload_bytes=end.bytes + size, share=0.5)
+        left = [socket for socket in seen.sockets if socket.path == "link"]
+        assert not left, f"links of connections that are gone: {left}"

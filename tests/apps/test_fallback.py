@@ -1,0 +1,234 @@
+"""Where there can be no link, programs work as on plain TCP, and a reason is counted. Never a hang."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.apps.lib import counters
+from tests.apps.lib.lab import Lab
+from tests.apps.lib.net import free_port, wait_listening
+from tests.apps.lib.paths import PROGRAMS, binaries
+from tests.apps.lib.process import Process
+
+pytestmark = pytest.mark.usefixtures("library")
+
+MODULES = "tests.apps.programs"
+NOBODY = "nobody"
+
+
+def start_echo(
+    lab: Lab,
+    *,
+    accelerated: bool = True,
+    env: Mapping[str, str] | None = None,
+    before: Sequence[str] = (),
+    host: str = "127.0.0.1",
+) -> tuple[Process, int]:
+    port = free_port()
+    argv = [sys.executable, "-m", f"{MODULES}.echo_server", str(port), host]
+    server = lab.start("echo-server", argv, accelerated=accelerated, env=env, before=before)
+    wait_listening(port, server)
+    return server, port
+
+
+def echo_client(port: int, host: str = "127.0.0.1") -> list[str]:
+    return [sys.executable, "-m", f"{MODULES}.echo_client", str(port), "--host", host, "--connections", "4"]
+
+
+def test_backend_missing(lab: Lab) -> None:
+    env = {"NACC_BACKEND": "none"}
+    server, port = start_echo(lab, env=env)
+    client, report = lab.client("echo-client", echo_client(port), accelerated=True, env=env)
+    for who, side in (("client", client), ("server", server)):
+        lab.expect_tcp(counters.totals(side), who=who, payload_bytes=report.payload_bytes)
+    lab.dismiss(client)
+
+
+def test_backend_missing_on_one_side(lab: Lab) -> None:
+    server, port = start_echo(lab)
+    env = {"NACC_BACKEND": "none"}
+    client, report = lab.client("echo-client", echo_client(port), accelerated=True, env=env)
+    for who, side in (("client", client), ("server", server)):
+        lab.expect_tcp(counters.totals(side), who=who, payload_bytes=report.payload_bytes)
+    lab.dismiss(client)
+
+
+def test_no_locked_memory(lab: Lab) -> None:
+    """Shared memory may not need locked memory; whoever does must fall back and say so."""
+    before = ["prlimit", "--memlock=0:0"]
+    server, port = start_echo(lab, before=before)
+    client, report = lab.client("echo-client", echo_client(port), accelerated=True, before=before)
+    for who, side in (("client", client), ("server", server)):
+        seen = counters.totals(side)
+        lab.note(f"{who}: {seen.describe()}")
+        assert seen.all_bytes >= report.payload_bytes
+        assert seen.link_bytes or seen.reasons, f"{who}: neither accelerated nor a reason why not"
+    lab.dismiss(client)
+
+
+@pytest.mark.parametrize(
+    ("line", "key"),
+    [
+        ("NACC_SOR_MSG_SIZE=lots", "NACC_SOR_MSG_SIZE"),
+        ("NACC_SOR_MSG_SIZE=-1", "NACC_SOR_MSG_SIZE"),
+        ("NACC_CONNECT_RDMA_PERCENT=101", "NACC_CONNECT_RDMA_PERCENT"),
+        ("NACC_RDMA_MR_MAX_INC_SIZE=1000", "NACC_RDMA_MR_MAX_INC_SIZE"),
+        ("NACC_RDMA_MR_MIN_INC_SIZE=49152", "NACC_RDMA_MR_MIN_INC_SIZE"),
+        ("NACC_LOG_LEVEL=9", "NACC_LOG_LEVEL"),
+        ("NACC_NO_SUCH_KEY=1", "NACC_NO_SUCH_KEY"),
+    ],
+)
+def test_bad_configuration(lab: Lab, line: str, key: str) -> None:
+    """One clear line says where and what; the program starts and works all the same."""
+    conf = lab.folder / "bad.conf"
+    conf.write_text(f"[netacc]\n# a comment\n{line}\n")
+    _, port = start_echo(lab, accelerated=False)
+    argv = [str(binaries() / "netacc_run"), "-f", str(conf), *echo_client(port)]
+    client, _ = lab.client("echo-client", argv)
+    lab.dismiss(client)
+    complaints = [text for text in client.stderr().splitlines() if str(conf) in text]
+    assert len(complaints) == 1, client.stderr()
+    assert f"{conf}:3" in complaints[0] or "line 3" in complaints[0], complaints[0]
+    assert key in complaints[0]
+
+
+def test_configuration_missing(lab: Lab) -> None:
+    """A file that was asked for by name and is not there is worth a line, and no more than that."""
+    _, port = start_echo(lab, accelerated=False)
+    conf = lab.folder / "absent.conf"
+    argv = [str(binaries() / "netacc_run"), "-f", str(conf), *echo_client(port)]
+    client, _ = lab.client("echo-client", argv)
+    lab.dismiss(client)
+    assert sum(str(conf) in text for text in client.stderr().splitlines()) == 1, client.stderr()
+
+
+def compile_client(lab: Lab, *flags: str) -> Path:
+    program = lab.folder / "plain_client"
+    subprocess.run(
+        ["gcc", "-O1", "-Wall", "-Werror", *flags, "-o", program, PROGRAMS / "plain_client.c"], check=True
+    )
+    return program
+
+
+def test_static_program(lab: Lab) -> None:
+    program = compile_client(lab, "-static")
+    server, port = start_echo(lab)
+    assert "done" in lab.run("static-client", [program, str(port)], accelerated=True)
+    lab.expect_tcp(counters.totals(server), who="server", payload_bytes=2 << 20)
+
+
+def test_setuid_program(lab: Lab, need_condition: Callable[[str, bool], None]) -> None:
+    """The loader drops LD_PRELOAD where a program gains rights; it must run as if nothing was asked."""
+    need_condition("root", os.geteuid() == 0)
+    need_condition("setuid", not os.statvfs(lab.folder).f_flag & os.ST_NOSUID)
+    program = compile_client(lab)
+    shutil.chown(program, NOBODY)
+    program.chmod(0o4755)
+    server, port = start_echo(lab)
+    assert "done" in lab.run("setuid-client", [program, str(port)], accelerated=True)
+    lab.expect_tcp(counters.totals(server), who="server", payload_bytes=2 << 20)
+
+
+@pytest.mark.parametrize("stranger", ["client", "server"])
+def test_another_user(lab: Lab, stranger: str, need_condition: Callable[[str, bool], None]) -> None:
+    """Only the same user is admitted to a link. Everybody may talk TCP."""
+    need_condition("root", os.geteuid() == 0)
+    port = free_port()
+    user = {stranger: NOBODY}
+    folder = lab.shared_folder(NOBODY, NOBODY)
+    server = lab.start(
+        "redis-server",
+        ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)],
+        accelerated=True,
+        user=user.get("server"),
+        folder=folder,
+    )
+    wait_listening(port, server)
+    client = lab.start(
+        "redis-cli",
+        ["redis-cli", "-p", str(port)],
+        accelerated=True,
+        user=user.get("client"),
+        folder=folder,
+        interactive=True,
+    )
+    for number in range(50):
+        client.say(f"ECHO {number}-{'x' * 1000}")
+    client.wait_line("49-")
+    assert client.stdout().splitlines() == [f"{number}-{'x' * 1000}" for number in range(50)]
+    for who, side in (("client", client), ("server", server)):
+        lab.expect_tcp(counters.totals(side), who=who, payload_bytes=2 * 50_000)
+
+
+@pytest.fixture
+def namespace(need_condition: Callable[[str, bool], None]) -> Iterator[str]:
+    """A network namespace of this test's own, with its loopback up."""
+    name = f"netacc-test-{os.getpid()}"
+    added = subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False)
+    need_condition("netns", added.returncode == 0)
+    try:
+        subprocess.run(["ip", "-n", name, "link", "set", "lo", "up"], check=True)
+        yield name
+    finally:
+        subprocess.run(["ip", "netns", "delete", name], check=True)
+
+
+def inside(namespace: str) -> list[str]:
+    return ["ip", "netns", "exec", namespace]
+
+
+def test_peer_in_another_namespace(lab: Lab, namespace: str) -> None:
+    """The nearest thing to another host: a link or not, the bytes are right and the reason is told."""
+    here, there = "198.18.77.1", "198.18.77.2"  # a range set aside for tests of networks
+    near = f"nt{os.getpid()}a"
+    commands = [
+        f"ip link add {near} type veth peer name eth0 netns {namespace}",
+        f"ip address add {here}/30 dev {near}",
+        f"ip link set {near} up",
+        f"ip -n {namespace} address add {there}/30 dev eth0",
+        f"ip -n {namespace} link set eth0 up",
+    ]
+    for command in commands:
+        subprocess.run(command.split(), check=True)
+    server, port = start_echo(lab, host=here)
+    client, report = lab.client(
+        "echo-client", echo_client(port, here), accelerated=True, before=inside(namespace)
+    )
+    seen = counters.totals(server)
+    lab.note(f"server: {seen.describe()}")
+    assert seen.all_bytes >= report.payload_bytes
+    assert seen.link_bytes or seen.reasons, "neither accelerated nor a reason why not"
+    lab.dismiss(client)
+
+
+def test_same_addresses_in_two_namespaces(lab: Lab, namespace: str) -> None:
+    """Two connections with all four numbers equal, one in each namespace: whoever is found by address alone
+    is the wrong peer for one of them."""
+    port, source_port = free_port(), free_port()
+    size = 32 << 20
+    worlds = {"outside": (1, []), "inside": (2, inside(namespace))}
+    clients = {}
+    for where, (seed, before) in worlds.items():
+        stream = [sys.executable, "-m", f"{MODULES}.stream"]
+        sending = [*stream, "listen", "send", str(port), "--seed", str(seed), "--bytes", str(size)]
+        server = lab.start(f"sender-{where}", sending, accelerated=True, before=before)
+        wait_listening(port, server)
+        receiving = [*stream, "connect", "receive", str(port), "--seed", str(seed)]
+        receiving += ["--source-port", str(source_port), "--pause-after", str(size // 8)]
+        clients[where] = lab.start(
+            f"receiver-{where}", receiving, accelerated=True, before=before, interactive=True
+        )
+    for client in clients.values():
+        client.wait_line("paused")
+    for where, client in clients.items():
+        client.say("go on")
+        end = client.wait_line("end")
+        assert end == f'end {{"bytes": {size}, "how": "eof", "intact": true}}', f"{where}: {end}"
+        lab.dismiss(client)
