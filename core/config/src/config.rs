@@ -191,7 +191,7 @@ impl Default for MemoryConfig {
             mr_max_bytes: 8_388_608,
             // Four of the largest messages in flight; 128 KiB for a connection's two directions, as
             // rsockets and SMC-R take. Arbitrary; change it with a measurement.
-            ring_bytes: 65_536,
+            ring_bytes: 262_144,
         }
     }
 }

@@ -27,6 +27,10 @@ impl StreamGuard<'_> {
     pub fn progress_anchor(&mut self, complete: bool) -> AnchorProgress {
         loop {
             let write = self.write_anchor();
+            // A thread blocked in the kernel takes the record itself: see `StreamCell::block_in_kernel`.
+            if self.is_read_by_kernel() {
+                return write;
+            }
             if self.look_ahead(complete) {
                 continue;
             }

@@ -92,7 +92,9 @@ pub(crate) struct Waiting {
 /// Work noted under a lock that could not be done there.
 #[derive(Default)]
 struct Todo {
-    starved: Vec<Arc<StreamCell>>,
+    /// Streams that their link had no room for, and since when `progress` has known. What they wait for usually tells
+    /// them itself; this is for whatever does not, so it need not be soon.
+    starved: Vec<(Arc<StreamCell>, Option<Instant>)>,
     /// With the time since which they linger.
     lingering: Vec<(Arc<StreamCell>, Option<Instant>)>,
     /// Streams whose anchor has ended, to be taken in after a look at the link.
@@ -307,8 +309,15 @@ impl Endpoint {
             }
         }
         let mut again = false;
-        for cell in starved {
+        let mut lingerers: Option<Instant> = None;
+        for (cell, since) in starved {
+            let since = since.unwrap_or(now);
+            if now.saturating_since(since) < RETRY_INTERVAL {
+                self.todo.lock().starved.push((cell, Some(since)));
+                continue;
+            }
             let mut guard = cell.lock(self);
+            guard.inner.starved = false;
             guard.unstall();
             again |= guard.proto().has_control();
         }
@@ -339,7 +348,9 @@ impl Endpoint {
             if guard.inner.lingers() {
                 drop(guard);
                 self.todo.lock().lingering.push((cell, Some(since)));
-                again = true;
+                // Most are through at the first look; those that wait for their peer's application need patience.
+                let patience = (now.saturating_since(since) / 4).clamp(RETRY_INTERVAL, LINGER_INTERVAL);
+                lingerers = Some(lingerers.map_or(now + patience, |at| at.min(now + patience)));
             } else {
                 drop(guard);
                 self.note_release(&cell);
@@ -361,14 +372,27 @@ impl Endpoint {
         let expiry = self.cache.lock().next_expiry();
         let todo = self.todo.lock();
         // Noted by this very call, whose caller was awake: no wake-up will come for it.
-        let quiet = todo.starved.is_empty() && todo.lingering.is_empty() && todo.owing.is_empty();
-        again |= !(quiet && todo.blocked.is_empty());
+        again |= !(todo.starved.is_empty() && todo.owing.is_empty() && todo.blocked.is_empty());
+        again |= todo.lingering.iter().any(|(_, since)| since.is_none());
         drop(todo);
-        if again {
-            let retry = now + RETRY_INTERVAL;
-            return Some(expiry.map_or(retry, |at| at.min(retry)));
-        }
-        expiry
+        let retry = again.then(|| now + RETRY_INTERVAL);
+        [retry, lingerers, expiry].into_iter().flatten().min()
+    }
+
+    /// How much work `progress` has of each kind, for people.
+    pub fn backlog(&self) -> [(&'static str, usize); 9] {
+        let todo = self.todo.lock();
+        [
+            ("starved", todo.starved.len()),
+            ("lingering", todo.lingering.len()),
+            ("release", todo.release.len()),
+            ("dead", todo.dead.len()),
+            ("claims", todo.claims.len()),
+            ("owing", todo.owing.len()),
+            ("idle", todo.idle.len()),
+            ("ended", todo.ended.len()),
+            ("blocked", todo.blocked.len()),
+        ]
     }
 
     /// Whether `progress` has something to do at once.
@@ -401,7 +425,7 @@ impl Endpoint {
                 });
                 let link =
                     Arc::new(LinkCell::new(self.device(), proto, qp, peer, connector, self.control_cq, (local, remote)));
-                let _ = self.device.post_recv(qp, depth);
+                link.tx.lock().post_receives(self.device(), qp, depth);
                 self.links.write().insert(qp, link.clone());
                 Counters::bump(&self.counters.links_established);
                 for w in self.waiting.lock().iter_mut().filter(|w| w.attempt == Some(id)) {
@@ -418,6 +442,9 @@ impl Endpoint {
                     if !self.keep_sending(&link, sent) {
                         self.note_dead(&link);
                     }
+                }
+                if link.tx.lock().owes() {
+                    self.note_owing(&link);
                 }
                 self.poll_link(&link);
             }
@@ -474,7 +501,7 @@ impl Endpoint {
     fn release(&self, cell: &Arc<StreamCell>, now: Instant) {
         let mut guard = cell.lock(self);
         let inner = &mut *guard.inner;
-        if inner.proto.holds_slot() || inner.proto.needs_memory() || inner.lingers() {
+        if !inner.is_idle() {
             inner.released = false;
             return;
         }
@@ -539,7 +566,7 @@ impl Endpoint {
 
     /// The stream has control messages that its link could not take.
     pub(crate) fn note_starved(&self, cell: &Arc<StreamCell>) {
-        self.todo.lock().starved.push(cell.clone());
+        self.todo.lock().starved.push((cell.clone(), None));
         (self.helper_needed)();
     }
 
@@ -600,6 +627,9 @@ impl Drop for Endpoint {
 
 /// How long a closed stream may linger before its connection is reset. As the kernel's `tcp_fin_timeout`.
 const LINGER_LIMIT: std::time::Duration = std::time::Duration::from_secs(60);
+
+/// How long a lingering stream is left alone at most.
+const LINGER_INTERVAL: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// How soon starved streams and lingering anchors are looked at again. An arbitrary small number.
 const RETRY_INTERVAL: std::time::Duration = std::time::Duration::from_millis(1);

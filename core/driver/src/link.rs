@@ -65,8 +65,12 @@ pub(crate) struct LinkTx {
     staging: Option<Region>,
     /// Requests posted since the last signaled one.
     unsignaled: u32,
+    /// The send queue had no room: streams wait for a completion.
+    full: bool,
     /// Receives that the device would not take back yet.
     owed_receives: u32,
+    /// Of those, the first ones, which the peer has had as credit from the beginning.
+    owed_initial: u32,
     /// Count of consumed messages that the queue had no room for.
     owed_credit: Option<u64>,
     /// LINK_GIVE that it had no room for.
@@ -106,7 +110,9 @@ impl LinkCell {
                 window: window.map(|w| w.memory),
                 staging,
                 unsignaled: 0,
+                full: false,
                 owed_receives: 0,
+                owed_initial: 0,
                 owed_credit: None,
                 owed_give: false,
                 delayed: VecDeque::new(),
@@ -172,18 +178,41 @@ impl LinkTx {
                 self.unsignaled = if signaled { 0 } else { self.unsignaled + 1 };
                 Ok(())
             }
-            Ok(_) => Err(PostError::QueueFull),
+            Ok(_) | Err(PostError::QueueFull) => {
+                self.full = true;
+                Err(PostError::QueueFull)
+            }
             Err(e) => Err(e),
         }
+    }
+
+    /// Whether the send queue was full since the last call.
+    pub(crate) fn take_full(&mut self) -> bool {
+        std::mem::take(&mut self.full)
+    }
+
+    /// Posts the first receives.
+    pub(crate) fn post_receives(&mut self, device: &dyn Device, qp: QueuePairId, depth: u32) {
+        self.owed_initial = depth;
+        self.repost_receives(device, qp, depth);
     }
 
     /// Posts `messages` consumed receives again, and earlier ones that the device would not take. Returns how many it
     /// took: only those may be told to the peer as credit.
     pub(crate) fn repost_receives(&mut self, device: &dyn Device, qp: QueuePairId, messages: u32) -> u32 {
-        let want = self.owed_receives + messages;
-        if device.post_recv(qp, want).is_ok() {
-            self.owed_receives = 0;
-            return want;
+        let taken = self.try_receives(device, qp, self.owed_receives + messages);
+        let initial = taken.min(self.owed_initial);
+        self.owed_initial -= initial;
+        taken - initial
+    }
+
+    fn try_receives(&mut self, device: &dyn Device, qp: QueuePairId, want: u32) -> u32 {
+        match device.post_recv(qp, want) {
+            Err(PostError::QueueFull) => {}
+            posted => {
+                self.owed_receives = 0;
+                return if posted.is_ok() { want } else { 0 };
+            }
         }
         // All or nothing is the device's rule: a queue that is too short for all may have room for some.
         let taken = (0..want).take_while(|_| device.post_recv(qp, 1).is_ok()).count() as u32;
@@ -260,7 +289,8 @@ impl LinkTx {
 
     /// Tells the peer to look at its message credit. After [`message_credit`](LinkTx::message_credit).
     pub(crate) fn give(&mut self, device: &dyn Device, link: &LinkCell) {
-        self.owed_give = self.owed_credit.is_some() || self.signal(device, link, MessageKind::LinkGive, 0).is_err();
+        let full = |posted| posted == Err(PostError::QueueFull);
+        self.owed_give = self.owed_credit.is_some() || full(self.signal(device, link, MessageKind::LinkGive, 0));
     }
 
     /// Posts a DATA message whose bytes lie in the window, or in `staging` at the same offset.
@@ -299,6 +329,6 @@ impl LinkTx {
         }
         let operation = Operation::Write { rkey: self.remote.rkey, offset: self.remote.base, imm: None };
         let posted = self.post(device, link.qp, operation, Payload::Inline(&count.to_le_bytes()));
-        self.owed_credit = posted.is_err().then_some(count);
+        self.owed_credit = (posted == Err(PostError::QueueFull)).then_some(count);
     }
 }

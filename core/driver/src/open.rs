@@ -143,7 +143,7 @@ impl Endpoint {
     pub fn poll_link(&self, link: &Arc<LinkCell>) {
         let mut rx = link.rx.lock();
         let mut wcs = [EMPTY; BATCH];
-        let mut alive = true;
+        let (mut alive, mut sent) = (true, false);
         loop {
             let n = self.device().poll_qp(link.qp(), &mut wcs);
             let mut messages = 0;
@@ -153,7 +153,7 @@ impl Endpoint {
                         messages += 1;
                         alive &= self.handle_message(link, &mut rx, imm, len);
                     }
-                    Completion::Send { .. } if wc.status == CompletionStatus::Success => {}
+                    Completion::Send { .. } if wc.status == CompletionStatus::Success => sent = true,
                     _ => alive = false,
                 }
             }
@@ -163,6 +163,9 @@ impl Endpoint {
             if n < wcs.len() || !alive {
                 break;
             }
+        }
+        if sent && alive && link.tx.lock().take_full() {
+            rx.slots.iter().flatten().for_each(|cell| cell.lock(self).unstall());
         }
         drop(rx);
         if !alive {
@@ -229,7 +232,8 @@ impl Endpoint {
                     guard.inner.proto.handle_signal(kind);
                     guard.arrived = true;
                     if kind == MessageKind::CreditGive {
-                        guard.refresh_consumed();
+                        // The credit it announces may have been found, and used up, before: then ask again.
+                        guard.unstall();
                     }
                     guard.progress_anchor(false);
                 }

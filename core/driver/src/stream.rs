@@ -22,6 +22,8 @@ pub struct StreamCell {
     sleepers: AtomicU32,
     /// For the owner: which object of the shim this is.
     tag: AtomicU32,
+    /// Threads blocked in the kernel on the anchor's incoming bytes; see [`StreamCell::block_in_kernel`].
+    kernel_readers: AtomicU32,
     /// The queue pair that sleepers sleep on, plus one; 0 for none yet.
     sleep_qp: AtomicU32,
     /// Another process may hold the same descriptor.
@@ -49,6 +51,8 @@ pub(crate) struct Inner {
     pub(crate) end_handled: bool,
     /// Records or replay wait for room on the anchor, and the endpoint knows.
     pub(crate) blocked: bool,
+    /// Its link had no room, and the endpoint knows.
+    pub(crate) starved: bool,
     /// Bytes for a closed socket were thrown away: it ends with a reset, as from the kernel.
     pub(crate) refused: bool,
     /// Consumed position last told to the peer.
@@ -57,6 +61,12 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
+    /// Neither side uses what the stream holds on its link any more. A CLOSE that found the queue full is still to go.
+    pub(crate) fn is_idle(&self) -> bool {
+        let proto = &self.proto;
+        !(proto.holds_slot() || proto.needs_memory() || proto.has_control() || self.lingers())
+    }
+
     /// Closed by the application, but records may still have to be read from the anchor or written to it: closing it
     /// with a marker unread would be a reset that costs the peer what it has not read.
     pub(crate) fn lingers(&self) -> bool {
@@ -91,6 +101,7 @@ impl StreamCell {
             ready: AtomicU32::new((Readiness::KERNEL_RX | Readiness::KERNEL_TX).bits()),
             sleepers: AtomicU32::new(0),
             tag: AtomicU32::new(u32::MAX),
+            kernel_readers: AtomicU32::new(0),
             sleep_qp: AtomicU32::new(0),
             shared: AtomicBool::new(false),
             inner: Mutex::new(Inner {
@@ -108,6 +119,7 @@ impl StreamCell {
                 end_noted: false,
                 end_handled: false,
                 blocked: false,
+                starved: false,
                 refused: false,
                 told: 0,
                 message_len,
@@ -135,6 +147,22 @@ impl StreamCell {
     /// Its number in the directory.
     pub fn number(&self) -> u32 {
         self.number
+    }
+
+    /// Runs `wait`, which blocks in the kernel until the anchor is readable, if reads come from the anchor at all.
+    /// Meanwhile no other thread takes records off the anchor: the blocked one would be woken by the record's arrival,
+    /// find nothing, and sleep on although the stream has moved to the link.
+    pub fn block_in_kernel<R>(self: &Arc<Self>, endpoint: &Endpoint, wait: impl FnOnce() -> R) -> Option<R> {
+        {
+            let _guard = self.lock(endpoint);
+            if !self.readiness().contains(Readiness::KERNEL_RX) {
+                return None;
+            }
+            self.kernel_readers.fetch_add(1, Ordering::SeqCst);
+        }
+        let result = wait();
+        self.kernel_readers.fetch_sub(1, Ordering::SeqCst);
+        Some(result)
     }
 
     /// The queue pair that sleepers sleep on.
@@ -192,6 +220,11 @@ impl Drop for StreamGuard<'_> {
 }
 
 impl StreamGuard<'_> {
+    /// Whether a thread is blocked in the kernel on the anchor's incoming bytes.
+    pub(crate) fn is_read_by_kernel(&self) -> bool {
+        self.cell.kernel_readers.load(Ordering::SeqCst) > 0
+    }
+
     /// Where writes go now.
     #[inline]
     pub fn tx_sink(&self) -> TxSink {
@@ -281,7 +314,9 @@ impl StreamGuard<'_> {
                             let _ = tx.signal(device, link, MessageKind::LinkWant, 0);
                         }
                         drop(tx);
-                        self.endpoint.note_starved(self.cell);
+                        if !std::mem::replace(&mut inner.starved, true) {
+                            self.endpoint.note_starved(self.cell);
+                        }
                     } else {
                         drop(tx);
                         self.endpoint.note_dead(link);
@@ -426,8 +461,9 @@ impl StreamGuard<'_> {
         self.arrived = true;
     }
 
-    /// Takes in the peer's consumed position.
-    pub(crate) fn refresh_consumed(&mut self) {
+    /// Takes in the peer's consumed position. A writer that spins need not wait for the announcement.
+    #[inline]
+    pub fn refresh_consumed(&mut self) {
         let inner = &mut *self.inner;
         if let Some(word) = inner.region.as_ref().and_then(|r| r.memory.word(0)) {
             inner.proto.handle_consumed(word.load(Ordering::Acquire));
@@ -473,7 +509,7 @@ impl StreamGuard<'_> {
         }
         if linger {
             self.endpoint.note_lingering(self.cell);
-        } else if !inner.proto.holds_slot() {
+        } else if inner.is_idle() {
             self.endpoint.note_release(self.cell);
         }
         linger
@@ -491,7 +527,9 @@ impl StreamGuard<'_> {
 
     fn flush(&mut self) {
         // An anchor write can produce a signal (SWITCHED), hence this order.
-        if self.write_anchor() == AnchorProgress::WantWrite && !std::mem::replace(&mut self.inner.blocked, true) {
+        // A closed stream that has something to write lingers, and is looked at anyway.
+        let full = self.write_anchor() == AnchorProgress::WantWrite && !self.inner.closed;
+        if full && !std::mem::replace(&mut self.inner.blocked, true) {
             self.endpoint.note_blocked(self.cell);
         }
         let inner = &mut *self.inner;
@@ -524,7 +562,9 @@ impl StreamGuard<'_> {
                 Ok(()) => {}
                 Err(PostError::QueueFull) => {
                     inner.proto.return_control(control);
-                    self.endpoint.note_starved(self.cell);
+                    if !std::mem::replace(&mut inner.starved, true) {
+                        self.endpoint.note_starved(self.cell);
+                    }
                     break;
                 }
                 Err(_) => {
@@ -553,7 +593,7 @@ impl StreamGuard<'_> {
                 counters.reason(inner.proto.reason());
             }
         }
-        if inner.link.is_some() && !inner.released && !inner.proto.holds_slot() && !inner.proto.needs_memory() {
+        if inner.link.is_some() && !inner.released && inner.is_idle() {
             inner.released = true;
             self.endpoint.note_release(self.cell);
         }

@@ -209,6 +209,9 @@ pub fn for_stream(rt: &Runtime, cell: &Arc<StreamCell>, fd: c_int, want: Readine
             seen = sequence;
             endpoint.poll_link(&link);
         }
+        if want.contains(Readiness::WRITABLE) {
+            cell.lock(endpoint).refresh_consumed();
+        }
         ready()
     });
     if !spun {

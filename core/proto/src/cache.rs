@@ -93,6 +93,8 @@ mod tests {
 
     #[test]
     fn bounds_evict_the_oldest() {
+        //= spec §2.4.1
+        //= type=test
         let config = CacheConfig { expire: Some(Duration::from_secs(60)), max_all: 3, max_per: 2 };
         let mut c = LinkCache::new(config);
         assert_eq!(c.insert(1, 'a', at(0)), None);

@@ -32,6 +32,7 @@ pub use reason::Reason;
 pub use ring::{RxRing, Span, TxRing, Violation};
 pub use stream::{
     AnchorWrite, Control, Credit, Demotion, Failure, Phase, RecordVerdict, Role, RxSource, Stream, StreamConfig, TxSink,
+    LINGER_LIMIT, RECORD_GRACE,
 };
 pub use wire::{
     Accept, ControlMessage, Hello, Immediate, MessageKind, Nonce, Open, Record, RecordKind, Refuse, RingDescriptor,

@@ -112,6 +112,9 @@ impl Link {
 
     /// Whether another stream fits, by both sides' bounds.
     pub fn has_room(&self) -> bool {
+        //= spec §2.3.3
+        //# The number of streams on a link is bounded by the smaller of the two sides' bounds; an OPEN beyond it is
+        //# refused.
         self.used < self.max_streams()
     }
 
@@ -219,6 +222,9 @@ impl Link {
     /// when it is time to.
     #[inline]
     pub fn handle_message(&mut self) -> Option<u64> {
+        //= spec §5.4.3
+        //# A receiver writes how many messages it has consumed, and posted receives for again, into the credit word of
+        //# the sender's link region.
         self.received += 1;
         if self.received - self.announced >= u64::from(self.config.credit_interval) || self.peer_wants {
             self.announced = self.received;
@@ -263,6 +269,10 @@ mod tests {
 
     #[test]
     fn data_leaves_the_reserve_to_control() {
+        //= spec §5.4.1
+        //= type=test
+        //= spec §5.4.2
+        //= type=test
         let mut l = link();
         let data = (0..).take_while(|_| l.take_credit(false)).count();
         assert_eq!(data, 12);
@@ -277,6 +287,8 @@ mod tests {
 
     #[test]
     fn slots_are_bounded_by_both_sides() {
+        //= spec §2.3.3
+        //= type=test
         let mut l = link();
         assert_eq!(l.alloc_slot(), Ok(SlotId(0)));
         assert_eq!(l.alloc_slot(), Ok(SlotId(1)));
@@ -289,6 +301,8 @@ mod tests {
 
     #[test]
     fn control_slots_wait_for_their_reader() {
+        //= spec §3.2.2
+        //= type=test
         let mut l = Link::new(LinkConfig { max_streams: 1, receive_depth: 64, credit_interval: 1 });
         l.handle_hello(&Hello { version: VERSION, receive_depth: 64, max_streams: 1 }).unwrap();
         for i in 0..CONTROL_SLOTS {
@@ -305,10 +319,28 @@ mod tests {
 
     #[test]
     fn credit_is_announced_at_intervals_or_on_want() {
+        //= spec §5.4.3
+        //= type=test
         let mut l = link();
         assert_eq!([(); 4].map(|()| l.handle_message()), [None, None, None, Some(4)]);
         l.handle_want();
         assert_eq!(l.handle_message(), Some(5));
         assert!(l.poll_give() && !l.poll_give());
+    }
+
+    #[test]
+    fn hello_is_checked() {
+        //= spec §2.3.2
+        //= type=test
+        let fresh = || Link::new(LinkConfig { max_streams: 2, receive_depth: 16, credit_interval: 4 });
+        let hello = Hello { version: VERSION, receive_depth: 16, max_streams: 1 };
+        assert!(fresh().handle_hello(&Hello { version: 2, ..hello }).is_err());
+        assert!(fresh().handle_hello(&Hello { receive_depth: INITIAL_MESSAGE_CREDIT - 1, ..hello }).is_err());
+        assert!(fresh().handle_hello(&Hello { max_streams: 0, ..hello }).is_err());
+        let mut link = fresh();
+        assert!(!link.is_ready());
+        link.handle_hello(&hello).unwrap();
+        assert!(link.is_ready());
+        assert!(link.handle_hello(&hello).is_err());
     }
 }

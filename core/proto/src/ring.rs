@@ -86,7 +86,11 @@ impl TxRing {
             self.base = self.sent;
             self.rewound = true;
         }
+        //= spec §5.1.1
+        //# The byte at position x of a direction lies at offset (x − base) mod length of the receiver's ring.
         let offset = ((self.sent - self.base) & u64::from(self.len - 1)) as u32;
+        //= spec §5.1.2
+        //# A DATA message covers one contiguous span. It is not empty, and not beyond the peer's credit.
         let len = want.min(self.free()).min(self.len - offset);
         Span { offset, len }
     }
@@ -105,6 +109,8 @@ impl TxRing {
         self.rewound = rewind;
     }
 
+    //= spec §5.1.4
+    //# The sender keeps every byte until the peer's application has consumed it.
     /// Where the retained bytes from `position` on lie; `None` if they are no longer, or not yet, in the ring.
     pub fn retained(&self, position: u64) -> Option<Span> {
         if position < self.consumed || position >= self.sent {
@@ -205,6 +211,8 @@ mod tests {
 
     #[test]
     fn rewind_reuses_the_first_bytes() {
+        //= spec §5.3.1
+        //= type=test
         let mut tx = TxRing::new(16, 100);
         let mut rx = RxRing::new(16, 100);
         for _ in 0..10 {
@@ -220,6 +228,8 @@ mod tests {
 
     #[test]
     fn wraps_in_two_spans() {
+        //= spec §5.1.1, §5.1.2, §5.1.4
+        //= type=test
         let mut tx = TxRing::new(16, 0);
         let mut rx = RxRing::new(16, 0);
         tx.claim(12);
@@ -239,6 +249,8 @@ mod tests {
 
     #[test]
     fn lies_are_violations() {
+        //= spec §5.1.3, §5.2.2, §5.3.2
+        //= type=test
         let mut tx = TxRing::new(16, 10);
         tx.claim(4);
         tx.commit(4);

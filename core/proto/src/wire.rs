@@ -1,6 +1,8 @@
 //! Encoding: immediates, control messages in the link region, records on the anchor. SPEC §3.
 //!
-//! Decoders take hostile bytes and return [`WireError`]; they never panic. All integers are little-endian.
+//! Decoders take hostile bytes and return [`WireError`]; they never panic.
+//= spec §1.3
+//# All integers are little-endian. Reserved bits and bytes are zero.
 
 use device::RemoteKey;
 use netacc_device as device;
@@ -11,8 +13,12 @@ pub const VERSION: u16 = 1;
 pub const CONTROL_SLOT_LEN: usize = 128;
 /// Control slots at each end of a link.
 pub const CONTROL_SLOTS: usize = 16;
+//= spec §2.2
+//# a credit block of 64 bytes, whose word 0 is the credit word (§5.2), then the ring.
 /// Bytes at the start of a link region and of a stream region that hold credit words.
 pub const CREDIT_BLOCK_LEN: usize = 64;
+//= spec §2.1
+//# Each end's connection manager gives the other a first region, the *link region*, of LINK_REGION_LEN = 2112 bytes:
 /// Bytes of a link's first region: credit block, then the control slots.
 pub const LINK_REGION_LEN: usize = CREDIT_BLOCK_LEN + CONTROL_SLOTS * CONTROL_SLOT_LEN;
 /// Messages that may be sent before the peer's HELLO.
@@ -72,6 +78,8 @@ impl MessageKind {
     }
 }
 
+//= spec §3.1.1
+//# A *message* consumes one receive of the peer and carries a 32-bit immediate.
 /// The 32-bit immediate of every message: kind in bits 31..28, REWIND in bit 27, the receiver's stream slot in bits 15..0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Immediate {
@@ -196,6 +204,8 @@ pub enum ControlMessage {
 impl ControlMessage {
     /// To the wire: a whole slot.
     pub fn encode(&self) -> [u8; CONTROL_SLOT_LEN] {
+        //= spec §3.2.1
+        //# Control messages are 128 bytes; unused ones are zero. The first byte is the type.
         let mut out = [0; CONTROL_SLOT_LEN];
         let mut w = Writer { out: &mut out, at: 0 };
         match self {
@@ -236,6 +246,9 @@ impl ControlMessage {
 
     /// From the wire.
     pub fn decode(bytes: &[u8]) -> Result<ControlMessage, WireError> {
+        //= spec §3.2.3
+        //# An unknown type, a message shorter than its type, or a reserved byte that is not zero is malformed and ends the
+        //# link.
         let mut r = Reader { bytes };
         let [kind, reserved] = r.take()?;
         if reserved != 0 {
@@ -290,6 +303,8 @@ pub struct Record {
 impl Record {
     /// To the wire.
     pub fn encode(&self) -> [u8; RECORD_LEN] {
+        //= spec §3.3.1
+        //# A *record* on the anchor has 48 bytes:
         let mut out = [0; RECORD_LEN];
         let mut w = Writer { out: &mut out, at: 0 };
         w.put(&MAGIC);

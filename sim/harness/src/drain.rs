@@ -28,6 +28,11 @@ impl World {
         self.trace.note(Event::Drain("last bytes"));
         for c in 0..self.connections.len() {
             for s in 0..2 {
+                if self.connections[c].sides[s].read_shut {
+                    // Nobody reads there any more: its peer could wait for room for ever, as with kernel TCP.
+                    self.connections[c].broken = true;
+                    self.close(c, s, false);
+                }
                 let most = u64::from(self.plan.endpoint.ring_len) * 2;
                 let left = if self.rng.below(2) == 0 { self.rng.below(most as usize) as u64 } else { 0 };
                 let ended = self.connections[c].directions[s].ended;
@@ -65,6 +70,8 @@ impl World {
     /// Runs everybody who would run by himself, until nobody would.
     fn settle(&mut self) -> Check {
         for _ in 0..MAX_ROUNDS {
+            // Nothing takes no time: timers fire even while everybody is busy.
+            self.now = self.now + Duration::from_micros(10);
             let moved = self.round()?;
             self.check()?;
             if moved {
@@ -75,7 +82,13 @@ impl World {
                 None => return self.check_streams(),
             }
         }
-        Err(Broken::new(What::Restless, "the drain does not end"))
+        let mut detail = String::from("the drain does not end");
+        for (p, process) in self.processes.iter().enumerate() {
+            if let Some(process) = process {
+                detail += &format!("; process {p}: {}", process.restlessness(self.now));
+            }
+        }
+        Err(Broken::new(What::Restless, detail))
     }
 
     /// Gives everybody a turn who would take one, in an order that changes. Whether anybody did.
@@ -155,13 +168,17 @@ impl World {
         self.trace.note(Event::Write { c, s, want, io });
         let side = &mut self.connections[c].sides[s];
         match io {
-            Io::Done(n) if probing => side.probes += n as u32,
+            Io::Done(n) if probing => {
+                side.probes += n as u32;
+                // A closed peer that lingers looks at its anchor only from time to time.
+                self.now = self.now + Duration::from_millis(20);
+            }
             Io::Done(n) => side.left -= n as u64,
             Io::Error(_) => side.left = 0,
             // Waiting for the answer to an OPEN, as before: that is no move.
             Io::Blocked => return Ok(side.pledge_since.is_some() != waiting.is_some()),
         }
-        if side.probes > MAX_PROBES {
+        if self.connections[c].sides[s].probes > MAX_PROBES {
             let detail = format!("connection {c} side {s} writes and writes to a closed peer");
             return Err(Broken::new(What::Stuck, detail));
         }

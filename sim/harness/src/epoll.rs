@@ -26,6 +26,9 @@ struct Interest {
     descriptor: Arc<Descriptor>,
     /// The kernel holds the application's own registration, not just the watch on the anchor.
     kernel: bool,
+    /// It was between the paths since the kernel's registration was armed: the application may have seen EAGAIN for a
+    /// reason that the kernel does not know, so coming back is an edge.
+    away: bool,
     queued: bool,
     pending: u32,
 }
@@ -89,7 +92,7 @@ impl Epoll {
 
     pub(crate) fn add(&self, tag: u32, stream: Arc<StreamCell>, descriptor: Arc<Descriptor>) {
         descriptor.rearm(Watcher::Application);
-        let interest = Interest { stream, descriptor, kernel: true, queued: false, pending: 0 };
+        let interest = Interest { stream, descriptor, kernel: true, away: false, queued: false, pending: 0 };
         self.state.lock().interests.insert(tag, interest);
     }
 
@@ -167,12 +170,14 @@ impl Epoll {
         let State { interests, ready, .. } = &mut *state;
         let Some(i) = interests.get_mut(&tag) else { return };
         if now.contains(BOTH_KERNEL) {
-            if !i.kernel {
+            if !i.kernel || i.away {
                 i.kernel = true;
+                i.away = false;
                 i.descriptor.rearm(Watcher::Application);
             }
             return;
         }
+        i.away = true;
         let events = events_of(now) | if now.intersects(BOTH_KERNEL) { kernel_half(&i.descriptor, now) } else { 0 };
         i.pending |= events & !IN;
         if arrived {

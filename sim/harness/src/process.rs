@@ -142,6 +142,23 @@ impl Process {
             || self.epoll.helper_edges()
     }
 
+    /// Why the helper and the application would run, for people.
+    pub(crate) fn restlessness(&self, now: Instant) -> String {
+        format!(
+            "helper again={} kicked={} asked={} timer={:?} channel={} anchors={}; epoll again={} events={} channel={} {:?}",
+            self.helper_again,
+            self.flags.kicked.load(Ordering::Relaxed),
+            self.promotions.len(),
+            self.timer.map(|t| t.saturating_since(now)),
+            self.device.channel_ready(self.endpoint.control_cq()),
+            self.epoll.helper_edges(),
+            self.epoll_again,
+            self.epoll.has_events(),
+            self.device.channel_ready(self.cq),
+            self.endpoint.backlog()
+        )
+    }
+
     /// One turn of the helper's loop.
     pub(crate) fn helper(&mut self, now: Instant) {
         let cq = self.endpoint.control_cq();

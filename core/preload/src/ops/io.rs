@@ -374,7 +374,8 @@ fn block(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, fd: c_int, want: R
     let r = cell.readiness();
     let reading = want.contains(Readiness::READABLE);
     if reading && r.contains(Readiness::KERNEL_RX) {
-        return block_in_recv(sock, fd, deadline);
+        let Some(endpoint) = rt.endpoint() else { return Waited::Again };
+        return cell.block_in_kernel(endpoint, || block_in_recv(sock, fd, deadline)).unwrap_or(Waited::Again);
     }
     if !reading && r.contains(Readiness::KERNEL_TX) {
         return block_in_poll(fd, libc::POLLOUT, deadline);

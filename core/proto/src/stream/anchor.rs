@@ -1,8 +1,16 @@
 //! What the stream does on the anchor: records out, replay, records in.
 
+use core::time::Duration;
+
 use crate::ring::Span;
 use crate::stream::{Control, Failure, Lag, Role, RxState, Stream, TxState};
 use crate::wire::{MessageKind, Record, RecordKind, RECORD_LEN};
+
+/// How long the mere beginning of a record is waited for before `complete` may be said of it.
+//= spec §3.3.2
+//# it takes them for application bytes only when the anchor has ended, or when RECORD_GRACE (3 s) has passed without
+//# another byte.
+pub const RECORD_GRACE: Duration = Duration::from_secs(3);
 
 /// Something to write on the anchor. Take it, write what the anchor takes, report with `anchor_written`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,8 +94,8 @@ impl Stream {
     }
 
     /// Bytes peeked from the anchor where a record may stand ([`RxSource::Record`](crate::RxSource), or the anchor
-    /// became readable while reading from the link). `complete`: no more will come soon, or ever; a mere beginning
-    /// of a record then counts as application bytes.
+    /// became readable while reading from the link). `complete`: no more will come ever, or has come for
+    /// [`RECORD_GRACE`]; a mere beginning of a record then counts as application bytes.
     pub fn handle_record(&mut self, peeked: &[u8], complete: bool) -> RecordVerdict {
         let found = self.find(peeked, complete);
         if let Some(lag) = &mut self.lag {

@@ -11,12 +11,23 @@ impl Stream {
         self.is_linked() && self.controls.is_empty() && !self.closed && !self.close_received
     }
 
-    /// Whether rings are still needed although the slot on the link may be free: unread or unreplayed bytes.
+    /// Whether rings are still needed although the slot on the link may be free: unread or unreplayed bytes, our own or
+    /// those that the peer replays from our memory.
     pub fn needs_memory(&self) -> bool {
-        let unread = matches!(self.rx, RxState::Drain) && self.rx_ring.as_ref().is_some_and(|r| !r.is_empty());
-        let unreplayed = matches!(self.tx, TxState::Frozen | TxState::Replay(_) | TxState::Paused | TxState::Link)
-            || matches!(self.rx, RxState::Link | RxState::Expect(_) | RxState::ExpectThenResume(_) | RxState::AwaitResume);
-        (unread || unreplayed) && !self.closed || self.must_linger()
+        let ours = match self.tx {
+            TxState::Frozen | TxState::Replay(_) | TxState::Paused | TxState::Link => true,
+            TxState::Anchor | TxState::Pledged => false,
+        };
+        let theirs = match self.rx {
+            RxState::Link | RxState::Expect(_) | RxState::ExpectThenResume(_) | RxState::AwaitResume => true,
+            RxState::Drain => self.rx_ring.as_ref().is_some_and(|r| !r.is_empty()),
+            //= spec §4.6.7
+            //# Memory that the peer may be replaying from is not freed on the peer's CLOSE alone, but when the
+            //# replayed bytes have come.
+            RxState::Replay(_) => self.link_alive && self.close_received,
+            RxState::Anchor => false,
+        };
+        (ours || theirs) && !self.closed || self.must_linger()
     }
 
     /// Length of the incoming ring; 0 if there is none.

@@ -1,9 +1,14 @@
 //! How a stream ends: FIN, close, abort, CLOSE of its slot, and the death of the peer.
 
+use core::time::Duration;
+
 use crate::ring::RxRing;
 use crate::stream::{Control, Failure, Phase, RxState, Stream, TxState};
 use crate::wire::{MessageKind, Record, RecordKind};
 use crate::Reason;
+
+/// How long a closed stream may linger. As long as the kernel keeps orphans (tcp_fin_timeout).
+pub const LINGER_LIMIT: Duration = Duration::from_secs(60);
 
 impl Stream {
     /// Ends the outgoing direction (`shutdown(SHUT_WR)`), after what was written.
@@ -54,9 +59,16 @@ impl Stream {
         //# A side that has closed while on the link keeps its anchor open until the peer's CLOSE has come, so that it
         //# can replay if the link dies first.
         let on_link = self.closed && self.tx == TxState::Link && !self.close_received;
+        //= spec §4.6.8
+        //# A side that has closed in the middle of promotion keeps its anchor open until it has consumed the peer's
+        //# marker or knows that there is none: unread bytes would make the kernel's close a reset.
+        let marker_may_come = self.closed && matches!(self.rx, RxState::Expect(_)) && !self.peer_is_done();
+        let records_unread = self.closed && self.lag.is_some();
         self.failure.is_none()
             && (!self.records.is_empty()
                 || on_link
+                || marker_may_come
+                || records_unread
                 || matches!(self.tx, TxState::Frozen | TxState::Replay(_) | TxState::Paused))
     }
 
@@ -131,6 +143,7 @@ impl Stream {
                 if !self.announced {
                     self.rx = RxState::Anchor;
                     self.rx_ring = None;
+                    self.tx_ring = None;
                 }
                 self.history.last_reason = Reason::PledgeVoided;
                 self.try_demote();
@@ -156,6 +169,9 @@ impl Stream {
     /// until then the peer lingers, and can replay.
     #[cold]
     pub(super) fn finish_reading(&mut self) {
+        //= spec §4.6.6
+        //# A side whose peer has sent FIN and CLOSE sends CLOSE when its application has read everything, not before:
+        //# until then a demotion can still have the peer replay.
         let read = self.rx_ring.as_ref().is_none_or(RxRing::is_empty);
         if self.peer_is_done() && self.tx == TxState::Link && self.rx == RxState::Link && self.lag.is_none() && read {
             self.leave_to_drain();

@@ -35,7 +35,8 @@ use crate::ring::{RxRing, TxRing};
 use crate::wire::{ControlMessage, MessageKind, Nonce, Record};
 use crate::Reason;
 
-pub use anchor::{AnchorWrite, RecordVerdict};
+pub use anchor::{AnchorWrite, RecordVerdict, RECORD_GRACE};
+pub use end::LINGER_LIMIT;
 
 /// Which end of the TCP connection this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -8,6 +8,9 @@ use crate::Reason;
 impl Stream {
     /// Whether promotion may begin: on the anchor in both directions, and nothing has ended.
     pub fn may_promote(&self) -> bool {
+        //= spec §4.1.1
+        //# A stream is promoted only while both its directions are on the anchor, neither has ended, no record is
+        //# under way, and its slot on a living link is free.
         self.tx == TxState::Anchor
             && self.rx == RxState::Anchor
             && self.records.is_empty()
@@ -40,6 +43,8 @@ impl Stream {
 
     /// Acceptor: answers OPEN. Errors say why it must be refused; the driver then sends REFUSE.
     pub fn accept(&mut self, open: &Open, slot: u16, nonce: Nonce, ring: RingDescriptor) -> Result<(), Reason> {
+        //= spec §1.5
+        //# Only the opener sends OPEN.
         if self.role != Role::Acceptor {
             return Err(Reason::UnknownStream);
         }

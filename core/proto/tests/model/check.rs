@@ -50,6 +50,9 @@ impl Model for Switching {
                 !still(&m.0, w) || (0..2).all(|s| w.side[s].closed || w.side[s].crashed || !waits(w, s))
             }));
         }
+        if self.0.opens > 1 {
+            all.push(Property::<Self>::sometimes("promoted twice", |_, w| w.side.iter().all(|s| s.stream.promotions() > 1)));
+        }
         if self.0.opens > 0 && self.0.crash.is_none() {
             all.push(Property::<Self>::sometimes("both on the link", |_, w| w.side.iter().all(|s| s.stream.is_linked())));
             if self.0.deaths > 0 || self.0.demotes != [0, 0] {
@@ -74,15 +77,15 @@ fn still(bounds: &Bounds, w: &World) -> bool {
 }
 
 /// Nothing happens by itself, and reading brings nothing more.
-fn quiescent(bounds: &Bounds, w: &World) -> bool {
+pub(crate) fn quiescent(bounds: &Bounds, w: &World) -> bool {
     let mut steps = Vec::new();
     w.reading_steps(&mut steps);
     still(bounds, w) && steps.into_iter().all(|step| w.after(bounds, step).is_none())
 }
 
 /// Everything delivered, and nothing half done.
-fn settled(w: &World) -> bool {
-    (0..2).all(|s| delivered(w, s) && at_rest(w, s))
+pub(crate) fn settled(w: &World) -> bool {
+    (0..2).all(|s| delivered(w, s) && at_rest(w, s) && !w.side[s].asleep)
 }
 
 fn delivered(w: &World, s: usize) -> bool {

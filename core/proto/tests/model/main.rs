@@ -3,6 +3,8 @@
 
 mod check;
 mod mutants;
+mod regressions;
+mod schedules;
 mod world;
 
 use check::{check, finds_fault};
@@ -23,7 +25,11 @@ fn promotion() {
 #[test]
 fn second_attempt() {
     for trust_hints in HINTS {
-        check("second attempt", Bounds { trust_hints, opens: 2, writes: [1, 1], shutdowns: [false; 2], ..Bounds::default() });
+        let bounds = Bounds { trust_hints, opens: 2, ..Bounds::default() };
+        check("second attempt", Bounds { writes: [2, 1], shutdowns: [false; 2], deaths: 1, ..bounds.clone() });
+        check("second attempt", Bounds { writes: [1, 1], shutdowns: [true; 2], deaths: 2, ..bounds.clone() });
+        check("second attempt", Bounds { writes: [1, 1], shutdowns: [false; 2], deaths: 1, demotes: [1, 1], ..bounds.clone() });
+        check("second attempt", Bounds { writes: [1, 1], shutdowns: [false; 2], deaths: 1, lazy_control: true, lazy_anchor: true, split: true, ..bounds });
     }
 }
 
@@ -47,6 +53,9 @@ fn close_after_writing() {
             let mut demotes = [0; 2];
             demotes[1 - s] = 1;
             check("close after writing", Bounds { trust_hints, closes, writes, shutdowns, demotes, ..Bounds::default() });
+            writes[s] = 1;
+            let slow = Bounds { lazy_control: true, lazy_anchor: true, ..Bounds::default() };
+            check("close after writing", Bounds { trust_hints, closes, writes, shutdowns, ..slow });
         }
     }
 }
@@ -92,6 +101,22 @@ fn slow_writers() {
 fn credit() {
     for trust_hints in HINTS {
         check("credit", Bounds { trust_hints, writes: [6, 0], shutdowns: [true, false], ..Bounds::default() });
+    }
+}
+
+/// Everything at once, on bounds that take minutes and gigabytes: `ci/run.sh model large`.
+#[test]
+#[ignore = "takes many minutes"]
+fn large() {
+    for trust_hints in HINTS {
+        let bounds = Bounds { trust_hints, opens: 2, deaths: 2, ..Bounds::default() };
+        check("large: attempts", Bounds { writes: [2, 1], demotes: [1, 1], shutdowns: [true, false], ..bounds.clone() });
+        let slow = Bounds { lazy_control: true, lazy_anchor: true, split: true, ..bounds.clone() };
+        check("large: slow", Bounds { writes: [1, 1], demotes: [1, 0], ..slow.clone() });
+        check("large: slow close", Bounds { writes: [2, 1], closes: [true; 2], shutdowns: [false; 2], gentle: false, ..slow });
+        for s in 0..2 {
+            check("large: crash", Bounds { crash: Some(s), writes: [2, 2], demotes: [1, 1], gentle: false, ..bounds.clone() });
+        }
     }
 }
 

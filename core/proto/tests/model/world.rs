@@ -139,6 +139,8 @@ pub(crate) struct Side {
     pub(crate) read: u8,
     pub(crate) eof: bool,
     pub(crate) reset: bool,
+    /// The application waits for credit.
+    pub(crate) asleep: bool,
     pub(crate) demotes: u8,
     pub(crate) shut: bool,
     pub(crate) closed: bool,
@@ -168,6 +170,7 @@ impl World {
             read: 0,
             eof: false,
             reset: false,
+            asleep: false,
             demotes: 0,
             shut: false,
             closed: false,
@@ -199,7 +202,7 @@ impl World {
             if bounds.lazy_control && self.side[s].stream.has_control() {
                 steps.push(Step::SendControl(s));
             }
-            if bounds.lazy_anchor && self.side[s].stream.clone().poll_anchor_write().is_some() {
+            if bounds.lazy_anchor && !self.side[s].anchor_closed && self.side[s].stream.clone().poll_anchor_write().is_some() {
                 steps.push(Step::WriteAnchor(s));
                 if bounds.split {
                     steps.push(Step::WriteHalf(s));
@@ -232,7 +235,7 @@ impl World {
         }
         for (s, side) in self.side.iter().enumerate().filter(|(_, side)| !side.crashed) {
             if !side.shut && !side.closed {
-                if side.wrote < bounds.writes[s] {
+                if side.wrote < bounds.writes[s] && !side.asleep {
                     steps.push(Step::Write(s));
                 }
                 if bounds.shutdowns[s] {
@@ -376,6 +379,7 @@ impl World {
                 if kind == MessageKind::CreditGive {
                     let word = self.side[s].region.word;
                     self.side[s].stream.handle_consumed(u64::from(word));
+                    self.side[s].asleep = false;
                 }
             }
         }
@@ -444,7 +448,7 @@ impl World {
                 let peer = &self.side[1 - s];
                 // A dead link's memory is not used for anything else (SPEC §5.1.4).
                 let alive = self.side[s].link.is_some_and(|k| !self.links[k].dead);
-                if self.side[s].outgoing == 0 || alive && peer.region.attempt != self.side[s].outgoing {
+                if self.side[s].outgoing == 0 || alive && !peer.closed && peer.region.attempt != self.side[s].outgoing {
                     self.error = Some("replay from freed memory");
                 }
                 let byte = self.side[s].copy[span.offset as usize];
@@ -590,6 +594,7 @@ impl World {
                 let span = self.side[s].stream.claim(1);
                 if span.len == 0 {
                     self.side[s].stream.stalled();
+                    self.side[s].asleep = true;
                     return Some(());
                 }
                 let rewind = self.side[s].stream.commit(1);
@@ -658,6 +663,7 @@ impl World {
             self.end_anchor(s, abort);
         }
         let side = &mut self.side[s];
+        side.asleep &= side.stream.tx_sink() == TxSink::Link;
         let queued = side.stream.has_control();
         if side.link.is_some() && !queued && !side.stream.holds_slot() && !side.stream.needs_memory() {
             side.link = None;

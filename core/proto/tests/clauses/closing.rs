@@ -1,0 +1,164 @@
+use netacc_proto::{Demotion, Failure, MessageKind, Reason, RecordKind, RxSource, LINGER_LIMIT};
+
+use crate::pair::{Pair, A, O};
+
+#[test]
+fn close_is_the_last_message() {
+    //= spec §4.6.1
+    //= type=test
+    let mut p = Pair::promoted();
+    p.side[O].close();
+    p.side[O].give_credit();
+    p.flush();
+    assert_eq!(p.signals_to(A), [MessageKind::Fin, MessageKind::Close]);
+    assert!(p.side[O].holds_slot());
+    p.settle();
+    assert!(!p.side[O].holds_slot() && !p.side[A].holds_slot());
+}
+
+#[test]
+fn close_without_end_is_a_violation() {
+    //= spec §4.6.2
+    //= type=test
+    let mut p = Pair::promoted();
+    p.side[A].handle_signal(MessageKind::Close);
+    assert!(matches!(p.side[A].failure(), Some(Failure::Violation(_))));
+    let mut p = Pair::promoted();
+    p.side[O].close();
+    p.settle();
+    assert_eq!(p.side[O].failure(), None);
+}
+
+#[test]
+fn nothing_is_written_after_close_or_death() {
+    //= spec §4.6.3
+    //= type=test
+    let mut p = Pair::promoted();
+    p.write_linked(O, b"ab");
+    assert!(p.side[A].consume(1).tell);
+    p.side[O].close();
+    p.settle();
+    // The last byte: CLOSE goes out with its consumption.
+    assert!(!p.side[A].consume(1).tell);
+    p.flush();
+    assert_eq!(p.signals_to(O), [MessageKind::Close]);
+    let mut p = Pair::promoted();
+    p.write_linked(O, b"ab");
+    p.side[A].demote(Demotion::LinkFailed);
+    p.side[A].handle_anchor_end(false);
+    assert!(!p.side[A].consume(1).tell);
+}
+
+#[test]
+fn a_closed_side_lingers_and_replays() {
+    //= spec §4.6.4
+    //= type=test
+    let mut p = Pair::promoted();
+    p.write_linked(O, b"response");
+    p.side[O].close();
+    p.flush();
+    assert!(p.side[O].must_linger());
+    p.link[A].clear();
+    for s in 0..2 {
+        p.side[s].demote(Demotion::LinkFailed);
+    }
+    p.settle();
+    assert!(!p.side[O].must_linger() && p.anchor_ended[A]);
+    assert_eq!(p.read_plain(A), b"response");
+    assert_eq!(LINGER_LIMIT.as_secs(), 60);
+}
+
+#[test]
+fn a_lingering_side_is_told_that_nothing_is_wanted() {
+    //= spec §4.6.5
+    //= type=test
+    let mut p = Pair::promoted();
+    p.write_linked(O, b"response");
+    p.side[O].close();
+    p.settle();
+    // The acceptor reads everything, and its CLOSE is lost with the link.
+    p.side[A].consume(8);
+    while p.side[A].poll_control().is_some() {}
+    for s in 0..2 {
+        p.side[s].demote(Demotion::LinkFailed);
+    }
+    p.flush();
+    assert!(p.side[O].must_linger() && p.anchor[O].is_empty());
+    p.peek(A);
+    assert_eq!(p.record_to(O), Some(RecordKind::Resume));
+    p.peek(O);
+    assert!(!p.side[O].must_linger());
+    assert_eq!(p.side[A].rx_source(), RxSource::Eof);
+}
+
+#[test]
+fn close_waits_for_the_reader() {
+    //= spec §4.6.6
+    //= type=test
+    let mut p = Pair::promoted();
+    p.write_linked(O, b"response");
+    p.side[O].close();
+    p.settle();
+    assert!(p.side[O].must_linger() && p.side[A].holds_slot());
+    // Another process is about to use the descriptor.
+    p.side[A].demote(Demotion::Requested(Reason::Shared));
+    p.settle();
+    assert!(p.side[A].is_plain());
+    assert_eq!(p.read_plain(A), b"response");
+}
+
+#[test]
+fn memory_outlives_the_replay_from_it() {
+    //= spec §4.6.7
+    //= type=test
+    let mut p = Pair::promoted();
+    p.write_linked(O, b"response");
+    p.side[O].close();
+    p.settle();
+    p.side[A].demote(Demotion::Requested(Reason::Shared));
+    p.settle();
+    assert!(!p.side[A].holds_slot() && p.side[A].needs_memory());
+    p.read_plain(A);
+    assert!(!p.side[A].needs_memory());
+}
+
+#[test]
+fn a_marker_is_consumed_before_the_anchor_is_closed() {
+    //= spec §4.6.8
+    //= type=test
+    let mut p = Pair::new(false);
+    p.open();
+    p.deliver(A);
+    p.deliver(O);
+    p.write_plain(A, b"response");
+    p.side[A].close();
+    p.flush();
+    assert!(p.side[A].must_linger() && p.anchor_ended[O]);
+    p.peek(A);
+    assert!(!p.side[A].must_linger() && p.anchor[A].is_empty());
+    p.settle();
+    assert_eq!((p.read_plain(O), p.side[O].failure()), (b"response".to_vec(), None));
+}
+
+#[test]
+fn unread_bytes_make_close_a_reset() {
+    let mut p = Pair::promoted();
+    p.write_linked(O, b"unread");
+    p.side[A].close();
+    p.flush();
+    assert_eq!(p.signals_to(O), [MessageKind::Reset, MessageKind::Close]);
+    p.deliver(O);
+    assert_eq!(p.side[O].failure(), Some(Failure::PeerReset));
+}
+
+#[test]
+fn an_aborted_opener_answers_accept_with_close() {
+    let mut p = Pair::new(false);
+    p.open();
+    p.side[O].abort();
+    p.deliver(A);
+    p.deliver(O);
+    assert_eq!(p.signals_to(A), [MessageKind::Close]);
+    p.settle();
+    assert!(!p.side[O].holds_slot() && !p.side[A].holds_slot());
+}

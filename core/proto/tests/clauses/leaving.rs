@@ -1,0 +1,127 @@
+use netacc_proto::{
+    Demotion, Failure, MessageKind, Phase, Reason, Record, RecordKind, RecordVerdict, RxSource, TxSink,
+};
+
+use crate::pair::{Pair, A, NONCE, O};
+
+const REQUEST: Demotion = Demotion::Requested(Reason::Requested);
+
+#[test]
+fn both_replay_what_the_other_has_not_consumed() {
+    //= spec §4.5.1, §4.5.4
+    //= type=test
+    let mut p = Pair::promoted();
+    p.write_linked(O, b"to the acceptor");
+    p.write_linked(A, b"to the opener");
+    p.side[A].consume(3);
+    p.side[O].demote(REQUEST);
+    assert_eq!((p.side[O].tx_sink(), p.side[O].rx_source()), (TxSink::Wait, RxSource::Record));
+    p.flush();
+    assert_eq!((p.record_to(A), p.signals_to(A)), (Some(RecordKind::Resume), vec![MessageKind::Demote]));
+    p.settle();
+    assert!(p.side[O].is_plain() && p.side[A].is_plain());
+    assert_eq!(p.read_plain(A), b"the acceptor");
+    assert_eq!(p.read_plain(O), b"to the opener");
+    assert!(p.side[O].may_promote() && p.side[A].may_promote());
+    p.open();
+    p.settle();
+    assert!(p.side[O].is_linked() && p.side[A].is_linked());
+}
+
+#[test]
+fn a_fin_comes_again_on_the_anchor() {
+    //= spec §4.5.4
+    //= type=test
+    let mut p = Pair::promoted();
+    p.write_linked(O, b"last");
+    p.side[O].shutdown_write();
+    p.settle();
+    assert!(p.side[A].fin_received());
+    for s in 0..2 {
+        p.side[s].demote(Demotion::LinkFailed);
+    }
+    p.settle();
+    assert!(!p.side[A].fin_received() && p.anchor_ended[A]);
+    assert_eq!(p.read_plain(A), b"last");
+}
+
+#[test]
+fn without_an_answer_the_pledge_is_void() {
+    //= spec §4.5.2
+    //= type=test
+    let mut p = Pair::new(false);
+    p.open();
+    p.side[O].demote(Demotion::LinkFailed);
+    assert!(p.side[O].is_plain());
+    let mut p = Pair::new(false);
+    p.open();
+    p.deliver(A);
+    p.deliver(O);
+    p.side[O].demote(REQUEST);
+    assert_eq!(p.side[O].phase(), Phase::Promoting);
+    p.settle();
+    assert!(p.side[O].is_plain() && p.side[A].is_plain());
+}
+
+#[test]
+fn resume_must_make_sense() {
+    //= spec §4.5.3
+    //= type=test
+    let verdict = |position, end| {
+        let mut p = Pair::promoted();
+        p.write_linked(O, b"12345");
+        p.write_linked(A, b"123");
+        p.side[O].handle_consumed(2);
+        let record = Record { kind: RecordKind::Resume, position, end, token: NONCE[O] };
+        p.side[O].handle_record(&record.encode(), false);
+        p.side[O].failure().is_none()
+    };
+    assert!(verdict(2, 3) && verdict(5, 4096));
+    assert!(!verdict(1, 3) && !verdict(6, 3) && !verdict(2, 2) && !verdict(2, 4097));
+}
+
+#[test]
+fn only_resume_on_a_switched_anchor() {
+    //= spec §4.4.2
+    //= type=test
+    let mut p = Pair::promoted();
+    assert_eq!(p.side[A].handle_record(b"GET / HTTP/1.1", false), RecordVerdict::Plain);
+    assert!(matches!(p.side[A].failure(), Some(Failure::Violation(_))));
+}
+
+#[test]
+fn a_dead_peer_is_a_reset_after_what_it_sent() {
+    //= spec §4.7.1
+    //= type=test
+    for link_first in [false, true] {
+        let mut p = Pair::promoted();
+        p.write_linked(O, b"some");
+        if link_first {
+            p.side[A].demote(Demotion::LinkFailed);
+        }
+        p.side[A].handle_anchor_end(false);
+        assert_eq!(p.side[A].rx_source(), RxSource::Link);
+        p.side[A].consume(4);
+        assert_eq!(p.side[A].rx_source(), RxSource::Failed(Failure::PeerReset));
+    }
+    let mut p = Pair::promoted();
+    p.side[O].shutdown_write();
+    p.settle();
+    p.side[A].handle_anchor_end(false);
+    assert_eq!((p.side[A].rx_source(), p.side[A].tx_sink()), (RxSource::Eof, TxSink::Anchor));
+}
+
+#[test]
+fn a_peer_that_dies_while_replaying_is_a_reset() {
+    //= spec §4.7.2
+    //= type=test
+    let mut p = Pair::promoted();
+    p.write_linked(O, b"12345");
+    p.side[A].demote(REQUEST);
+    p.settle();
+    p.anchor[A].truncate(3);
+    assert_eq!(p.side[A].rx_source(), RxSource::Anchor(5));
+    assert_eq!(p.read_plain(A), b"123");
+    p.side[A].handle_anchor_end(false);
+    assert_eq!(p.side[A].rx_source(), RxSource::Failed(Failure::PeerReset));
+}

@@ -1,0 +1,7 @@
+//! The clauses of SPEC.md, one by one, on two streams that are fed by hand.
+
+mod closing;
+mod data;
+mod leaving;
+mod pair;
+mod promotion;

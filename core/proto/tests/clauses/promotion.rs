@@ -1,0 +1,210 @@
+use netacc_proto::{
+    Control, ControlMessage, Failure, MessageKind, Phase, Reason, RecordKind, RecordVerdict, Role, RxSource, Stream,
+    StreamConfig, TxSink, RECORD_GRACE, RECORD_LEN,
+};
+
+use crate::pair::{ring, Pair, A, NONCE, O};
+
+#[test]
+fn marker_and_answer() {
+    //= spec §4.2.1, §4.2.2, §4.3.1, §4.3.2, §4.3.3
+    //= type=test
+    let mut p = Pair::new(false);
+    p.open();
+    assert_eq!(p.side[O].tx_sink(), TxSink::Pledged);
+    p.deliver(A);
+    assert_eq!((p.side[A].tx_sink(), p.side[A].phase()), (TxSink::Pledged, Phase::Promoting));
+    p.deliver(O);
+    assert_eq!((p.record_to(A), p.side[O].tx_sink()), (Some(RecordKind::Marker), TxSink::Wait));
+    assert_eq!(p.signals_to(A), [MessageKind::Switched]);
+    // Without trust, SWITCHED changes nothing.
+    p.deliver(A);
+    assert_eq!(p.side[A].tx_sink(), TxSink::Pledged);
+    assert_eq!(p.peek(A), Some(RecordVerdict::Consume));
+    assert!(p.side[A].is_linked());
+    assert_eq!((p.record_to(O), p.signals_to(O)), (Some(RecordKind::Marker), vec![MessageKind::Switched]));
+    assert_eq!(p.peek(O), Some(RecordVerdict::Consume));
+    assert!(p.side[O].is_linked() && p.anchor.iter().all(|a| a.is_empty()));
+}
+
+#[test]
+fn hints_are_believed_where_they_may_be() {
+    //= spec §4.3.6
+    //= type=test
+    let mut p = Pair::new(true);
+    p.open();
+    p.deliver(A);
+    p.deliver(O);
+    p.deliver(A);
+    assert_eq!((p.side[A].tx_sink(), p.side[A].rx_source()), (TxSink::Link, RxSource::Record));
+    p.deliver(O);
+    assert_eq!(p.side[O].tx_sink(), TxSink::Link);
+    p.settle();
+    assert!(p.side[O].is_linked() && p.side[A].is_linked());
+}
+
+#[test]
+fn only_an_acceptor_accepts() {
+    //= spec §1.5
+    //= type=test
+    let mut p = Pair::new(false);
+    p.open();
+    let Some(Control::Message(ControlMessage::Open(open))) = p.link[A].pop_front() else { panic!() };
+    let mut other = Stream::new(Role::Opener, StreamConfig { trust_hints: false });
+    assert_eq!(other.accept(&open, 0, NONCE[A], ring()), Err(Reason::UnknownStream));
+}
+
+#[test]
+fn not_while_anything_is_under_way() {
+    //= spec §4.1.1
+    //= type=test
+    let p = Pair::new(false);
+    assert!(p.side[O].may_promote());
+    let mut p = Pair::new(false);
+    p.side[O].shutdown_write();
+    assert!(!p.side[O].may_promote());
+    let p = Pair::promoted();
+    assert!(!p.side[O].may_promote() && !p.side[A].may_promote());
+}
+
+#[test]
+fn an_old_pledge_is_refused() {
+    //= spec §4.2.3
+    //= type=test
+    let mut p = Pair::new(false);
+    p.open();
+    p.write_plain(O, b"x");
+    assert_eq!(p.read_plain(A), b"x");
+    p.deliver(A);
+    assert_eq!(p.side[O].reason(), Reason::PledgeVoided);
+    assert!(p.side[A].is_plain() && p.side[O].is_plain() && p.side[O].may_promote());
+}
+
+#[test]
+fn a_voided_pledge_is_answered_with_close() {
+    //= spec §4.2.4, §4.2.5
+    //= type=test
+    let mut p = Pair::new(false);
+    p.open();
+    p.deliver(A);
+    p.write_plain(O, b"x");
+    assert_eq!(p.side[O].tx_sink(), TxSink::Anchor);
+    p.deliver(O);
+    assert_eq!(p.signals_to(A), [MessageKind::Close]);
+    assert!(p.anchor[A] == b"x");
+}
+
+#[test]
+fn reading_beyond_the_answer_is_answered_with_close() {
+    //= spec §4.2.4
+    //= type=test
+    let mut p = Pair::new(false);
+    p.open();
+    p.deliver(A);
+    p.write_plain(A, b"y");
+    assert_eq!(p.read_plain(O), b"y");
+    p.deliver(O);
+    assert_eq!(p.signals_to(A), [MessageKind::Close]);
+    p.settle();
+    assert!(p.side[O].is_plain() && p.side[A].is_plain());
+}
+
+#[test]
+fn application_bytes_at_the_pledge_end_the_attempt() {
+    //= spec §4.4.1, §4.4.3
+    //= type=test
+    let mut p = Pair::new(false);
+    p.open();
+    p.deliver(A);
+    p.write_plain(O, b"data that is no marker, but longer than a record would be");
+    assert_eq!(p.peek(A), Some(RecordVerdict::Plain));
+    assert!(p.side[A].is_plain());
+    assert_eq!(p.read_plain(A).len(), 57);
+    p.settle();
+    assert!(p.side[O].is_plain() && !p.side[O].holds_slot() && !p.side[A].holds_slot());
+}
+
+#[test]
+fn an_acceptor_that_wrote_stays_on_the_anchor() {
+    //= spec §4.3.4
+    //= type=test
+    let mut p = Pair::new(false);
+    p.open();
+    p.deliver(A);
+    p.deliver(O);
+    p.write_plain(A, b"y");
+    assert_eq!(p.peek(A), Some(RecordVerdict::Consume));
+    assert!(p.side[A].is_plain() && p.anchor[A].is_empty());
+    p.peek(O);
+    assert_eq!((p.side[O].is_plain(), p.read_plain(O)), (true, b"y".to_vec()));
+}
+
+#[test]
+fn close_after_switched_does_not_unexpect_the_marker() {
+    //= spec §4.3.5
+    //= type=test
+    let mut p = Pair::new(false);
+    p.open();
+    p.deliver(A);
+    p.deliver(O);
+    p.write_plain(A, b"y");
+    p.peek(O);
+    assert_eq!(p.signals_to(A), [MessageKind::Switched, MessageKind::Close]);
+    p.deliver(A);
+    assert_eq!(p.side[A].rx_source(), RxSource::Record);
+    assert_eq!(p.peek(A), Some(RecordVerdict::Consume));
+    assert!(p.side[A].is_plain());
+}
+
+#[test]
+fn a_beginning_is_waited_for() {
+    //= spec §3.3.2
+    //= type=test
+    let mut p = Pair::new(false);
+    p.open();
+    p.deliver(A);
+    p.deliver(O);
+    let marker: Vec<u8> = p.anchor[A].iter().copied().collect();
+    for n in 0..RECORD_LEN {
+        assert_eq!(p.side[A].handle_record(&marker[..n], false), RecordVerdict::NeedMore);
+    }
+    assert_eq!(p.side[A].clone().handle_record(&marker[..47], true), RecordVerdict::Plain);
+    assert_eq!(p.side[A].handle_record(&marker, false), RecordVerdict::Consume);
+    assert_eq!(RECORD_GRACE.as_secs(), 3);
+}
+
+#[test]
+fn a_writer_does_not_wait_for_its_own_reading() {
+    //= spec §4.4.4
+    //= type=test
+    let mut p = Pair::new(false);
+    p.write_plain(A, b"unread");
+    p.open();
+    p.deliver(A);
+    p.deliver(O);
+    p.peek(A);
+    assert_eq!((p.side[O].tx_sink(), p.side[O].lookahead()), (TxSink::Wait, Some(6)));
+    let ahead: Vec<u8> = p.anchor[O].iter().copied().skip(6).collect();
+    assert!(p.side[O].handle_lookahead(&ahead, false));
+    assert_eq!((p.side[O].tx_sink(), p.side[O].rx_source()), (TxSink::Link, RxSource::Anchor(6)));
+    p.write_linked(A, b"linked");
+    assert_eq!(p.side[O].available(), 0);
+    assert_eq!(p.read_plain(O), b"unread");
+    assert_eq!(p.peek(O), Some(RecordVerdict::Consume));
+    assert!(p.side[O].is_linked());
+    assert_eq!(p.side[O].available(), 6);
+}
+
+#[test]
+fn a_violation_costs_the_stream() {
+    //= spec §1.4
+    //= type=test
+    let mut p = Pair::promoted();
+    p.side[O].handle_data(crate::pair::RING + 1, false);
+    assert!(matches!(p.side[O].failure(), Some(Failure::Violation(_))));
+    assert_eq!(p.side[O].tx_sink(), TxSink::Closed);
+    p.flush();
+    assert_eq!(p.signals_to(A), [MessageKind::Reset]);
+    p.deliver(A);
+    assert_eq!(p.side[A].failure(), Some(Failure::PeerReset));
+}
