@@ -84,7 +84,13 @@ impl StreamGuard<'_> {
                 self.arrived |= found;
                 found
             }
-            _ => false,
+            Ok(_) | Err(AnchorError::WouldBlock) => false,
+            Err(_) => {
+                // The kernel tells of an error once, and only behind everything that can be read.
+                inner.proto.handle_anchor_end(true);
+                self.arrived = true;
+                false
+            }
         }
     }
 
@@ -133,7 +139,13 @@ impl StreamGuard<'_> {
                     }
                     inner.proto.anchor_written(n);
                 }
-                Err(AnchorError::WouldBlock) => return AnchorProgress::WantWrite,
+                Err(AnchorError::WouldBlock) => {
+                    // Nobody else watches for room. A closed stream lingers, and is looked at anyway.
+                    if !inner.closed && !std::mem::replace(&mut inner.blocked, true) {
+                        self.endpoint.note_blocked(self.cell);
+                    }
+                    return AnchorProgress::WantWrite;
+                }
                 Err(_) => {
                     // The connection itself is broken; reading the anchor will say how.
                     inner.proto.handle_anchor_end(true);
@@ -159,8 +171,15 @@ impl StreamGuard<'_> {
         }
     }
 
-    /// A closed stream lingers: throws away what arrives for the application, since records may stand behind it.
-    pub(crate) fn refuse_unread(&mut self) {
+    /// A closed stream lingers: throws away what arrives for the application, since records may stand behind it. Whether
+    /// there was anything.
+    pub(crate) fn refuse_unread(&mut self) -> bool {
+        let before = self.inner.proto.positions().1;
+        self.discard();
+        self.inner.proto.positions().1 != before
+    }
+
+    fn discard(&mut self) {
         let mut bytes = [0; 4096];
         // Bounded: the peer may send for ever, and the caller comes again.
         for _ in 0..64 {

@@ -217,9 +217,6 @@ impl Endpoint {
         // Whoever still holds the stream must neither open it nor touch a descriptor that may be another's by now.
         self.waiting.lock().retain(|w| !Arc::ptr_eq(&w.stream, cell));
         let mut guard = cell.lock(self);
-        if guard.inner.refused {
-            guard.inner.anchor.abort();
-        }
         guard.abandon();
         if std::mem::take(&mut guard.inner.published) {
             self.directory.withdraw(&cell.tuple, cell.number);
@@ -340,7 +337,7 @@ impl Endpoint {
             let since = since.unwrap_or(now);
             let mut guard = cell.lock(self);
             guard.progress_anchor(false);
-            guard.refuse_unread();
+            let busy = guard.refuse_unread();
             if guard.inner.lingers() && now.saturating_since(since) > LINGER_LIMIT {
                 guard.inner.proto.abort();
                 guard.inner.refused = true;
@@ -349,9 +346,12 @@ impl Endpoint {
                 drop(guard);
                 self.todo.lock().lingering.push((cell, Some(since)));
                 // Most are through at the first look; those that wait for their peer's application need patience.
-                let patience = (now.saturating_since(since) / 4).clamp(RETRY_INTERVAL, LINGER_INTERVAL);
+                let patience = if busy { RETRY_INTERVAL } else { now.saturating_since(since) / 4 };
+                let patience = patience.clamp(RETRY_INTERVAL, LINGER_INTERVAL);
                 lingerers = Some(lingerers.map_or(now + patience, |at| at.min(now + patience)));
             } else {
+                // The slot on the link may be needed for longer; the connection ends here.
+                guard.end_linger();
                 drop(guard);
                 self.note_release(&cell);
             }

@@ -10,7 +10,7 @@ use netacc_proto::{
 };
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::{AnchorProgress, Counters, Endpoint, LinkCell, Readiness, StreamCounters};
+use crate::{Counters, Endpoint, LinkCell, Readiness, StreamCounters};
 
 /// A stream of this process.
 pub struct StreamCell {
@@ -434,6 +434,15 @@ impl StreamGuard<'_> {
         }
     }
 
+    /// Lets go of the duplicate that outlived the application's descriptor.
+    pub(crate) fn end_linger(&mut self) {
+        let inner = &mut *self.inner;
+        if inner.refused || inner.proto.failure().is_some() {
+            inner.anchor.abort();
+        }
+        self.abandon();
+    }
+
     /// The application has closed the descriptor of a stream that is plain TCP: it must not be used again.
     pub(crate) fn abandon(&mut self) {
         self.inner.closed = true;
@@ -527,11 +536,7 @@ impl StreamGuard<'_> {
 
     fn flush(&mut self) {
         // An anchor write can produce a signal (SWITCHED), hence this order.
-        // A closed stream that has something to write lingers, and is looked at anyway.
-        let full = self.write_anchor() == AnchorProgress::WantWrite && !self.inner.closed;
-        if full && !std::mem::replace(&mut self.inner.blocked, true) {
-            self.endpoint.note_blocked(self.cell);
-        }
+        self.write_anchor();
         let inner = &mut *self.inner;
         let device = self.endpoint.device();
         while let Some(control) = inner.proto.poll_control() {

@@ -83,6 +83,8 @@ pub struct Shared {
     /// This instance is watched by another one, which only the kernel's view of it can wake.
     nested: AtomicBool,
     waits: AtomicU64,
+    /// So many more waits ask the kernel first, because it had events lately.
+    kernel_hot: AtomicU32,
 }
 
 #[derive(Default)]
@@ -146,6 +148,8 @@ const ANCHOR_WATCH: u32 = (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET) as 
 const INTERNAL: u64 = u64::MAX;
 /// While streams keep the instance busy, the kernel is asked only in every so many waits.
 const KERNEL_INTERVAL: u64 = 8;
+/// After an event of the kernel, this many waits look there first. Arbitrary: a few turns of an event loop.
+const KERNEL_HOT: u32 = 16;
 /// Kernel events taken at a time.
 const KERNEL_BATCH: usize = 256;
 
@@ -365,6 +369,7 @@ impl Epoll {
                 outer: Mutex::default(),
                 nested: AtomicBool::new(false),
                 waits: AtomicU64::new(0),
+                kernel_hot: AtomicU32::new(0),
             }),
         }
     }
@@ -690,7 +695,14 @@ pub unsafe fn wait(entry: &Arc<Entry>, epfd: c_int, events: *mut epoll_event, ma
     let turn = shared.waits.fetch_add(1, Ordering::Relaxed);
     epoll.poll(endpoint);
     collect(shared, &mut out);
-    if out.len == 0 || turn % KERNEL_INTERVAL == 0 {
+    // A wait that is going to spin leaves the kernel alone at first: whatever has it in store is found within a spin.
+    // Unless it had something lately: then programs on both paths would wait for nothing.
+    let hot = shared.kernel_hot.load(Ordering::Relaxed);
+    if hot > 0 {
+        shared.kernel_hot.store(hot - 1, Ordering::Relaxed);
+    }
+    let idle = out.len == 0 && (hot > 0 || timeout == Some(Duration::ZERO));
+    if idle || turn.is_multiple_of(KERNEL_INTERVAL) {
         if kernel_events(shared, &mut out, Some(Duration::ZERO), std::ptr::null()) < 0 {
             return -1;
         }
@@ -830,6 +842,7 @@ fn kernel_event(shared: &Arc<Shared>, out: &mut Out, fd: c_int, events: u32) {
     let linked = i.stream.as_ref().filter(|s| !s.readiness().contains(BOTH_KERNEL)).cloned();
     let Some(stream) = linked else {
         if i.kernel {
+            shared.kernel_hot.store(KERNEL_HOT, Ordering::Relaxed);
             out.push(events, i.data);
             if i.events & libc::EPOLLONESHOT as u32 != 0 {
                 i.disabled = true;

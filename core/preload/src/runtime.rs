@@ -80,9 +80,7 @@ pub fn start() -> &'static Runtime {
     let was_inside = INSIDE.replace(true);
     let rt: &'static Runtime = Box::leak(Box::new(Runtime::new()));
     RUNTIME.store(std::ptr::from_ref(rt).cast_mut(), Ordering::Release);
-    if rt.endpoint.is_some() {
-        helper::spawn(rt);
-    }
+    helper::spawn(rt);
     INSIDE.set(was_inside);
     crate::ops::set_errno(errno);
     rt
@@ -396,12 +394,15 @@ fn nonce() -> [u8; 16] {
     bytes
 }
 
-/// One line for each problem, on standard error and in the log.
+/// One line for each problem: in the log, and on standard error unless `netacc_run` has printed them already.
 fn report(config: &Config, problems: &[Problem]) {
+    let told = std::env::var_os("NETACC_TOLD").is_some();
     for problem in problems {
         let line = format!("netacc: {problem}\n");
-        // SAFETY: the bytes are readable.
-        unsafe { real::write(2, line.as_ptr().cast(), line.len()) };
+        if !told {
+            // SAFETY: the bytes are readable.
+            unsafe { real::write(2, line.as_ptr().cast(), line.len()) };
+        }
         log(config, line.trim_end());
     }
 }

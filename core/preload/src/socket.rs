@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -21,6 +21,10 @@ pub struct Socket {
     pub stream: Option<Arc<StreamCell>>,
     /// Why it stays on TCP, if it does.
     pub reason: Reason,
+    /// This end accepted the connection; the other one asks for promotion.
+    pub accepted: bool,
+    /// Why its stream is not on a link, once that was found out and counted; `Reason::None` before.
+    noted: AtomicU16,
     /// A descriptor of it that is open.
     pub fd: AtomicI32,
     /// Descriptors of this process that refer to it.
@@ -76,6 +80,8 @@ impl Socket {
         Socket {
             stream,
             reason,
+            accepted: false,
+            noted: AtomicU16::new(0),
             fd: AtomicI32::new(fd),
             descriptors: AtomicU32::new(1),
             nonblocking: AtomicBool::new(nonblocking),
@@ -90,6 +96,21 @@ impl Socket {
             inherited: OnceLock::new(),
             serial: SERIAL.fetch_add(1, Ordering::Relaxed),
         }
+    }
+
+    /// Takes note of why the stream is not on a link, and counts it the first time.
+    pub fn note_reason(&self, reason: Reason) {
+        if self.noted.swap(reason as u16, Ordering::Relaxed) == 0 {
+            if let Some(rt) = crate::runtime::get() {
+                rt.count_reason(reason);
+            }
+        }
+    }
+
+    /// What was noted last.
+    pub fn noted_reason(&self) -> Option<Reason> {
+        let code = self.noted.load(Ordering::Relaxed);
+        (code != 0).then(|| Reason::from_code(code))
     }
 
     /// Child of a fork: the stream was on a link of the parent, who must be asked for it.

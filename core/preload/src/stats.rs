@@ -16,7 +16,7 @@ use std::time::Duration;
 use netacc_config::stats::{Counters, Path, QueuePairStats, Snapshot, SocketStats, VERSION};
 use netacc_device::Instant;
 use netacc_driver::{Endpoint, StreamCounters};
-use netacc_proto::Phase;
+use netacc_proto::{Phase, Reason};
 
 use crate::ops::{connection, errno};
 use crate::runtime::{duplicate_high, now, Runtime};
@@ -375,7 +375,7 @@ fn connected(fd: RawFd, sock: &Socket, endpoint: Option<&Endpoint>) -> SocketSta
         local: cell.tuple().local.to_string(),
         remote: cell.tuple().remote.to_string(),
         path: if linked { Path::Link } else { Path::Tcp },
-        reason: if linked { String::new() } else { reason.as_str().into() },
+        reason: if linked { String::new() } else { told(sock, reason).as_str().into() },
         state: state.into(),
         rx_bytes_link: c.rx_bytes_link,
         tx_bytes_link: c.tx_bytes_link,
@@ -385,6 +385,14 @@ fn connected(fd: RawFd, sock: &Socket, endpoint: Option<&Endpoint>) -> SocketSta
         tx_bytes_tcp: c.tx_bytes_tcp,
         qp,
         listening: false,
+    }
+}
+
+/// A stream that was never promoted knows less about the reason than its socket.
+fn told(sock: &Socket, reason: Reason) -> Reason {
+    match reason {
+        Reason::NotYet => sock.noted_reason().unwrap_or(reason),
+        known => known,
     }
 }
 

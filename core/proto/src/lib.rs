@@ -31,10 +31,11 @@ pub use link::{Link, LinkConfig, LinkError, SlotId};
 pub use reason::Reason;
 pub use ring::{RxRing, Span, TxRing, Violation};
 pub use stream::{
-    AnchorWrite, Control, Credit, Demotion, Failure, Phase, RecordVerdict, Role, RxSource, Stream, StreamConfig, TxSink,
-    LINGER_LIMIT, RECORD_GRACE,
+    AnchorWrite, Control, Credit, Demotion, Failure, Phase, RecordVerdict, Role, RxSource, Stream, StreamConfig,
+    TxSink, LINGER_LIMIT, RECORD_GRACE,
 };
 pub use wire::{
     Accept, ControlMessage, Hello, Immediate, MessageKind, Nonce, Open, Record, RecordKind, Refuse, RingDescriptor,
-    WireError, WireTuple, CONTROL_SLOTS, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN, INITIAL_MESSAGE_CREDIT, LINK_REGION_LEN, RECORD_LEN, VERSION,
+    WireError, WireTuple, CONTROL_SLOTS, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN, INITIAL_MESSAGE_CREDIT, LINK_REGION_LEN,
+    RECORD_LEN, VERSION,
 };

@@ -182,7 +182,9 @@ impl RxRing {
         //= spec §5.1.3
         //# A message beyond the granted credit, or across the end of the ring, is a violation.
         let offset = (self.received - self.base) & u64::from(self.len - 1);
-        if u64::from(len) > u64::from(self.len) - u64::from(self.available()) || offset + u64::from(len) > u64::from(self.len) {
+        if u64::from(len) > u64::from(self.len) - u64::from(self.available())
+            || offset + u64::from(len) > u64::from(self.len)
+        {
             return Err(Violation("data beyond credit"));
         }
         self.received += u64::from(len);

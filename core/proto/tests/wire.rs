@@ -22,26 +22,49 @@ const KINDS: [MessageKind; 11] = [
 ];
 
 fn immediates() -> impl Strategy<Value = Immediate> {
-    (0..KINDS.len(), any::<bool>(), any::<u16>()).prop_map(|(kind, rewind, slot)| Immediate { kind: KINDS[kind], rewind, slot })
+    (0..KINDS.len(), any::<bool>(), any::<u16>()).prop_map(|(kind, rewind, slot)| Immediate {
+        kind: KINDS[kind],
+        rewind,
+        slot,
+    })
 }
 
 fn rings() -> impl Strategy<Value = RingDescriptor> {
-    (any::<u32>(), any::<u64>(), 12u32..=26)
-        .prop_map(|(rkey, base, log)| RingDescriptor { rkey: RemoteKey(rkey), base, ring_len: 1 << log })
+    (any::<u32>(), any::<u64>(), 12u32..=26).prop_map(|(rkey, base, log)| RingDescriptor {
+        rkey: RemoteKey(rkey),
+        base,
+        ring_len: 1 << log,
+    })
 }
 
 fn controls() -> impl Strategy<Value = ControlMessage> {
-    let tuple = (any::<([u8; 16], u16)>(), any::<([u8; 16], u16)>()).prop_map(|(local, remote)| WireTuple { local, remote });
+    let tuple =
+        (any::<([u8; 16], u16)>(), any::<([u8; 16], u16)>()).prop_map(|(local, remote)| WireTuple { local, remote });
     prop_oneof![
-        (any::<u16>(), any::<u32>(), any::<u16>())
-            .prop_map(|(version, receive_depth, max_streams)| ControlMessage::Hello(Hello { version, receive_depth, max_streams })),
+        (any::<u16>(), any::<u32>(), any::<u16>()).prop_map(|(version, receive_depth, max_streams)| {
+            ControlMessage::Hello(Hello { version, receive_depth, max_streams })
+        }),
         (any::<u16>(), tuple, any::<u32>(), any::<u64>(), any::<[u8; 16]>(), rings()).prop_map(
-            |(slot, tuple, hint, pledge, nonce, ring)| ControlMessage::Open(Open { slot, tuple, hint, pledge, nonce, ring })
+            |(slot, tuple, hint, pledge, nonce, ring)| ControlMessage::Open(Open {
+                slot,
+                tuple,
+                hint,
+                pledge,
+                nonce,
+                ring
+            })
         ),
         (any::<u16>(), any::<u16>(), any::<u64>(), any::<[u8; 16]>(), rings()).prop_map(
-            |(peer_slot, slot, pledge, nonce, ring)| ControlMessage::Accept(Accept { peer_slot, slot, pledge, nonce, ring })
+            |(peer_slot, slot, pledge, nonce, ring)| ControlMessage::Accept(Accept {
+                peer_slot,
+                slot,
+                pledge,
+                nonce,
+                ring
+            })
         ),
-        (any::<u16>(), any::<u16>()).prop_map(|(peer_slot, reason)| ControlMessage::Refuse(Refuse { peer_slot, reason })),
+        (any::<u16>(), any::<u16>())
+            .prop_map(|(peer_slot, reason)| ControlMessage::Refuse(Refuse { peer_slot, reason })),
     ]
 }
 

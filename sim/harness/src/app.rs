@@ -86,6 +86,9 @@ impl World {
         let mut polled = false;
         let mut rounds = 0;
         let io = loop {
+            if let Some(errno) = self.connections[c].sides[s].pending_error.take() {
+                break Io::Error(errno);
+            }
             rounds += 1;
             if rounds > ROUNDS {
                 return Err(Broken::new(What::Restless, format!("recv on connection {c} side {s} goes round and round")));
@@ -205,6 +208,9 @@ impl World {
         bytes::fill(key(c, s), self.connections[c].directions[s].written, &mut buf);
         let (mut done, mut polled, mut rounds) = (0, false, 0);
         let io = loop {
+            if let Some(errno) = self.connections[c].sides[s].pending_error.take() {
+                break Io::Error(errno);
+            }
             rounds += 1;
             if rounds > ROUNDS + buf.len() as u32 {
                 return Err(Broken::new(What::Restless, format!("send on connection {c} side {s} goes round and round")));
@@ -219,7 +225,11 @@ impl World {
                     }
                 }
                 Step::Again => {}
-                Step::Failed(errno) => break if done > 0 { Io::Done(done) } else { Io::Error(errno) },
+                Step::Failed(errno) if done > 0 => {
+                    self.connections[c].sides[s].pending_error = Some(errno);
+                    break Io::Done(done);
+                }
+                Step::Failed(errno) => break Io::Error(errno),
                 Step::Blocked if !polled => {
                     polled = true;
                     if !poll_link(&endpoint, &cell) {
@@ -236,7 +246,7 @@ impl World {
             Io::Done(n) => {
                 connection.directions[s].written += n as u64;
                 // A short write is as good as EAGAIN.
-                connection.sides[s].may_write &= n == whole;
+                connection.sides[s].may_write &= n == whole || connection.sides[s].pledge_since.is_some();
             }
             Io::Blocked => connection.sides[s].may_write = connection.sides[s].pledge_since.is_some(),
             Io::Error(errno) => connection.check_error(c, s, errno, true)?,

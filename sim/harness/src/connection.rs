@@ -30,6 +30,8 @@ pub(crate) struct Side {
     pub(crate) failed: bool,
     /// The stream's error has been reported.
     pub(crate) error_reported: bool,
+    /// An error that came after some bytes of a call had gone: the next call reports it, as in the kernel.
+    pub(crate) pending_error: Option<i32>,
     pub(crate) read_shut: bool,
     /// Bytes still to write before the end, in the drain.
     pub(crate) left: u64,

@@ -3,7 +3,7 @@
 //! Invariants:
 //! * after `close` nobody may use it: in a real process the number may already name another connection. Uses are
 //!   counted, and the world fails the run;
-//! * an OUT edge comes only after a write found no room, as from the kernel (SOCK_NOSPACE).
+//! * an OUT edge comes only after a write or a poll found no room, as from the kernel (SOCK_NOSPACE).
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -75,6 +75,10 @@ impl Descriptor {
 
     pub(crate) fn events(&self) -> u32 {
         let s = self.state();
+        if !s.writable {
+            // As `tcp_poll`: whoever is told that there is no room is told when there is.
+            self.no_space.store(true, Ordering::Relaxed);
+        }
         let mut events = 0;
         for (set, bits) in [(s.readable, IN), (s.writable, OUT), (s.peer_closed, RDHUP), (s.reset, ERR | HUP)] {
             if set {

@@ -17,9 +17,9 @@ use crate::{Broken, Check, What};
 
 /// Rounds after which something that is not quiet never will be. Arbitrary, far above what an honest run needs.
 const MAX_ROUNDS: u32 = 60_000;
-/// Writes into a connection that is closed at the other end, until an error must have come. Arbitrary: a few fill the
-/// buffers, one meets the reset.
-const MAX_PROBES: u32 = 400;
+/// Writes into a connection that is closed at the other end, until an error must have come. Arbitrary: the closed end may
+/// have to read tens of kilobytes through the smallest buffer before it finds a record.
+const MAX_PROBES: u32 = 4000;
 
 impl World {
     /// See the module documentation.

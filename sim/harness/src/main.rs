@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
-use netacc_harness::{run, Failure, Options, Preset, Summary};
+use netacc_harness::{run, Failure, Mutant, Options, Preset, Summary};
 use parking_lot::Mutex;
 
 /// Runs simulated conversations from seeds.
@@ -27,6 +27,9 @@ struct Args {
     /// Device preset: shm, erdma or rxe (default: drawn from the seed).
     #[arg(long, value_parser = |s: &str| Preset::parse(s).ok_or("one of shm, erdma, rxe"))]
     preset: Option<Preset>,
+    /// Inject a deliberate fault that must be noticed, as DropData.
+    #[arg(long, value_parser = parse_mutant)]
+    mutant: Option<Mutant>,
     /// Print every event.
     #[arg(long)]
     trace: bool,
@@ -47,6 +50,11 @@ fn parse_range(text: &str) -> Result<Range<u64>, String> {
     Ok(number(from)?..number(to)?)
 }
 
+fn parse_mutant(text: &str) -> Result<Mutant, String> {
+    let found = Mutant::ALL.into_iter().find(|m| format!("{m:?}") == text);
+    found.ok_or_else(|| format!("one of {:?}", Mutant::ALL))
+}
+
 /// The command that replays a failure.
 fn replay(failure: &Failure, options: &Options) -> String {
     let mut command = format!("netacc-harness --seed {} --trace", failure.seed);
@@ -55,6 +63,9 @@ fn replay(failure: &Failure, options: &Options) -> String {
     }
     if let Some(preset) = options.preset {
         command += &format!(" --preset {}", preset.as_str());
+    }
+    if let Some(mutant) = options.mutant {
+        command += &format!(" --mutant {mutant:?}");
     }
     command
 }
@@ -65,7 +76,7 @@ fn main() -> ExitCode {
     let options = Options {
         steps: args.steps,
         preset: args.preset,
-        mutant: None,
+        mutant: args.mutant,
         trace: args.trace && args.seed.is_some(),
         record: args.record,
     };

@@ -151,6 +151,10 @@ impl World {
         if self.connections[c].sides[s].pledge_since.is_some() && !matches!(action, Action::Write | Action::Read) {
             return Ok(());
         }
+        if self.connections[c].sides[s].failed && matches!(action, Action::Read | Action::Peek) {
+            // It has seen an error: it will do nothing more but close.
+            return Ok(());
+        }
         match action {
             Action::Write => self.write_step(c, s)?,
             Action::Read => {

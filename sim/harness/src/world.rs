@@ -44,7 +44,16 @@ impl World {
         let plan = Plan::draw(seed, options);
         let mut rng = SplitMix64::new(seed);
         let fabric = Fabric::new(DeliveryMode::Explicit);
-        let mutant = options.mutant.map(|m| (m, Countdown::new(rng.below(if m == Mutant::DropResume { 2 } else { 40 }) as u32)));
+        let mutant = options.mutant.map(|m| {
+            let opportunities = match m {
+                // Rare.
+                Mutant::DropResume => 2,
+                // Only the last ones matter: before the drain somebody looks sooner or later.
+                Mutant::DropEdge => 400,
+                _ => 40,
+            };
+            (m, Countdown::new(rng.below(opportunities) as u32))
+        });
         let mut processes = Vec::new();
         for number in 0..plan.processes {
             let setup = Setup {
@@ -112,6 +121,7 @@ impl World {
                 ended: false,
                 failed: false,
                 error_reported: false,
+                pending_error: None,
                 read_shut: false,
                 left: 0,
                 probes: 0,

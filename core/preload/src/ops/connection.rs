@@ -150,9 +150,16 @@ fn make(fd: c_int, role: Role, peer: Option<SocketAddr>, nonblocking: bool) -> S
     }
     let cell = endpoint.adopt(role, tuple, Box::new(FdAnchor::borrowed(fd)));
     cell.tag().store(fd as u32, Ordering::Relaxed);
-    let promote_at = if role == Role::Opener { rt.config.promotion.threshold().max(1) } else { u32::MAX };
-    Socket::new(fd, Some(cell), Reason::NotYet, nonblocking, promote_at)
+    let accepted = role == Role::Acceptor;
+    let promote_at = if accepted { PATIENCE } else { rt.config.promotion.threshold().max(1) };
+    let mut sock = Socket::new(fd, Some(cell), Reason::NotYet, nonblocking, promote_at);
+    sock.accepted = accepted;
+    sock
 }
+
+/// After so many operations an accepted connection whose peer has not asked for promotion is counted as one whose
+/// peer is not accelerated. Arbitrary: several times the default of `NACC_PROMOTE_AFTER`.
+const PATIENCE: u32 = 16;
 
 /// Whether this connection is among the `percent` that may be promoted. Both ends draw alike.
 fn draw(percent: u32, tuple: &FourTuple) -> bool {
@@ -252,6 +259,9 @@ fn close_stream(sock: &Socket, fd: c_int) {
             guard.proto().is_plain() && guard.link().is_none()
         };
         if plain {
+            if sock.noted_reason().is_none() && cell.lock(endpoint).proto().promotions() == 0 {
+                sock.note_reason(Reason::NotYet);
+            }
             cell.tag().store(NO_FD, Ordering::Relaxed);
             endpoint.forget(cell);
             return;

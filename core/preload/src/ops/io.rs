@@ -428,7 +428,11 @@ fn try_promotion(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, fd: c_int,
     let step = (n.max(RETRY_AFTER) * 2).min(MAX_RETRY_AFTER);
     sock.promote_at.store(n.saturating_add(step), Ordering::Relaxed);
     if cell.is_shared() {
-        return;
+        return sock.note_reason(Reason::Shared);
+    }
+    if sock.accepted {
+        // The connecting side asks; it has had its chance.
+        return sock.note_reason(Reason::PeerNotFound);
     }
     cell.tag().store(fd as u32, Ordering::Relaxed);
     rt.request_promotion(cell);

@@ -51,9 +51,19 @@ pub fn bare_fork() -> libc::pid_t {
     pid
 }
 
-/// Before a program is replaced or started: what it inherits must be plain sockets.
+/// Before a program is replaced or started: what it inherits must be plain sockets, and stay so, for this process cannot
+/// see what another does with them. In a forked child that is about to exec, they are asked for from the parent.
 pub fn before_exec() {
-    keeping_errno(runtime::before_exec);
+    keeping_errno(|| {
+        for (fd, entry) in table::entries(connection::open_limit()) {
+            let Entry::Stream(sock) = &*entry else { continue };
+            // SAFETY: no pointers.
+            let flags = unsafe { real::fcntl(fd, libc::F_GETFD, 0) };
+            if flags >= 0 && flags & libc::FD_CLOEXEC == 0 {
+                io::demote_for(&entry, sock, fd, Reason::Shared);
+            }
+        }
+    });
 }
 
 /// `fd` is about to be used by somebody who does not call this library, or by another process: for good.

@@ -74,16 +74,17 @@ impl Helper {
 
 /// Starts the thread, with every signal blocked.
 pub(super) fn spawn(rt: &'static Runtime) {
-    let Some(endpoint) = rt.endpoint() else { return };
     rt.helper.add(rt.helper.kick, libc::EPOLLIN, KICK);
     if let Some(fd) = rt.helper.stats {
         rt.helper.add(fd, libc::EPOLLIN, STATS);
     }
-    for fd in endpoint.cm().event_fds() {
-        rt.helper.add(fd, libc::EPOLLIN, DEVICE);
-    }
-    if let Some(fd) = endpoint.device().channel_fd(endpoint.control_cq()) {
-        rt.helper.add(fd, libc::EPOLLIN, DEVICE);
+    if let Some(endpoint) = rt.endpoint() {
+        for fd in endpoint.cm().event_fds() {
+            rt.helper.add(fd, libc::EPOLLIN, DEVICE);
+        }
+        if let Some(fd) = endpoint.device().channel_fd(endpoint.control_cq()) {
+            rt.helper.add(fd, libc::EPOLLIN, DEVICE);
+        }
     }
     // SAFETY: both sets are initialised by the calls; the mask is restored.
     unsafe {
@@ -100,7 +101,8 @@ pub(super) fn spawn(rt: &'static Runtime) {
 
 fn run(rt: &'static Runtime) {
     INSIDE.set(true);
-    let Some(endpoint) = rt.endpoint() else { return };
+    favour_wake_ups();
+    let Some(endpoint) = rt.endpoint() else { return serve_only(rt) };
     let device = endpoint.device();
     let cq = endpoint.control_cq();
     let mut events: [libc::epoll_event; BATCH] = [libc::epoll_event { events: 0, u64: 0 }; BATCH];
@@ -109,7 +111,7 @@ fn run(rt: &'static Runtime) {
         let promotions = std::mem::take(&mut *rt.promotions.lock());
         for cell in promotions {
             if let Err(reason) = endpoint.promote(&cell) {
-                endpoint.counters().reason(reason);
+                note_reason(&cell, reason);
             }
         }
         let next = endpoint.progress(now());
@@ -140,6 +142,59 @@ fn run(rt: &'static Runtime) {
                 DEVICE => {}
                 key => anchor_event(rt, endpoint, key),
             }
+        }
+    }
+}
+
+/// Nothing can be accelerated, but `netacc_ss` may ask why.
+fn serve_only(rt: &'static Runtime) {
+    let mut event = libc::epoll_event { events: 0, u64: 0 };
+    loop {
+        // SAFETY: one writable event.
+        let n = unsafe { real::epoll_wait(rt.helper.epoll, &mut event, 1, -1) };
+        match (n, rt.helper.stats) {
+            (1, Some(fd)) if event.u64 == STATS => stats::serve(fd, rt),
+            (1, _) => drain(rt.helper.kick),
+            _ if crate::ops::errno() == libc::EINTR => {}
+            _ => return,
+        }
+    }
+}
+
+/// Asks the scheduler for short slices: this thread runs for microseconds, but on a busy machine whole promotions wait
+/// for it. Needs no privilege; an older kernel refuses, and nothing is lost.
+fn favour_wake_ups() {
+    #[repr(C)]
+    struct SchedAttr {
+        size: u32,
+        policy: u32,
+        flags: u64,
+        nice: i32,
+        priority: u32,
+        runtime: u64,
+        deadline: u64,
+        period: u64,
+    }
+    let attr = SchedAttr {
+        size: size_of::<SchedAttr>() as u32,
+        policy: libc::SCHED_OTHER as u32,
+        flags: 0,
+        nice: 0,
+        priority: 0,
+        // 100 us, the shortest slice that the fair scheduler takes.
+        runtime: 100_000,
+        deadline: 0,
+        period: 0,
+    };
+    // SAFETY: the attributes are valid for the call.
+    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) };
+}
+
+fn note_reason(cell: &Arc<StreamCell>, reason: Reason) {
+    let entry = table::get_full(cell.tag().load(Ordering::Relaxed) as c_int);
+    if let Some(Entry::Stream(sock)) = entry.as_deref() {
+        if sock.stream.as_ref().is_some_and(|s| Arc::ptr_eq(s, cell)) {
+            sock.note_reason(reason);
         }
     }
 }

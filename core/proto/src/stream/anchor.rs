@@ -45,7 +45,9 @@ impl Stream {
     /// What to write on the anchor next, before any application byte.
     #[inline]
     pub fn poll_anchor_write(&mut self) -> Option<AnchorWrite> {
-        if self.records.is_empty() && matches!(self.tx, TxState::Link | TxState::Pledged | TxState::Paused | TxState::Frozen) {
+        if self.records.is_empty()
+            && matches!(self.tx, TxState::Link | TxState::Pledged | TxState::Paused | TxState::Frozen)
+        {
             return None;
         }
         if let Some(record) = self.records.front() {
@@ -245,7 +247,8 @@ impl Stream {
     }
 
     pub(super) fn no_marker(&mut self) {
-        let vouched = matches!(self.rx, RxState::ExpectThenResume(_)) || self.tx == TxState::Link || self.peer_is_done();
+        let vouched =
+            matches!(self.rx, RxState::ExpectThenResume(_)) || self.tx == TxState::Link || self.peer_is_done();
         if vouched {
             // We switched on its word that the marker is there.
             return self.violate("no marker at the pledged position");

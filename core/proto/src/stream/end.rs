@@ -92,6 +92,11 @@ impl Stream {
     pub fn handle_anchor_end(&mut self, reset: bool) {
         if reset {
             if self.rx != RxState::Drain {
+                // The peer may not have heard yet, and would take our CLOSE for one of an open stream.
+                if self.failure.is_none() && self.link_alive && self.peer_slot.is_some() && self.phase() != Phase::Plain
+                {
+                    self.push_control(Control::Signal(MessageKind::Reset));
+                }
                 self.fail(Failure::PeerReset);
             }
             return;

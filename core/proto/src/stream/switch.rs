@@ -97,7 +97,12 @@ impl Stream {
         self.rx_ring = Some(RxRing::new(own_ring_len, accept.pledge));
         self.tx_ring = Some(TxRing::new(accept.ring.ring_len, self.tx_position));
         self.tx = TxState::Paused;
-        self.push_record(Record { kind: RecordKind::Marker, position: self.tx_position, end: 0, token: self.peer_nonce });
+        self.push_record(Record {
+            kind: RecordKind::Marker,
+            position: self.tx_position,
+            end: 0,
+            token: self.peer_nonce,
+        });
     }
 
     /// Opener: the peer declined.
@@ -298,7 +303,12 @@ impl Stream {
     pub(super) fn acceptor_switches(&mut self) {
         //= spec §4.3.2
         //# An acceptor that has not voided its pledge answers the opener's marker with its own.
-        self.push_record(Record { kind: RecordKind::Marker, position: self.tx_position, end: 0, token: self.peer_nonce });
+        self.push_record(Record {
+            kind: RecordKind::Marker,
+            position: self.tx_position,
+            end: 0,
+            token: self.peer_nonce,
+        });
         self.tx_to_link();
     }
 

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use netacc_device::RemoteKey;
 use netacc_proto::{
-    AnchorWrite, Control, ControlMessage, MessageKind, Record, RecordKind, RecordVerdict, RingDescriptor, Role, RxSource,
-    Stream, StreamConfig, WireTuple, RECORD_LEN,
+    AnchorWrite, Control, ControlMessage, MessageKind, Record, RecordKind, RecordVerdict, RingDescriptor, Role,
+    RxSource, Stream, StreamConfig, WireTuple, RECORD_LEN,
 };
 
 pub(crate) const O: usize = 0;

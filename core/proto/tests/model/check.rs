@@ -51,10 +51,14 @@ impl Model for Switching {
             }));
         }
         if self.0.opens > 1 {
-            all.push(Property::<Self>::sometimes("promoted twice", |_, w| w.side.iter().all(|s| s.stream.promotions() > 1)));
+            all.push(Property::<Self>::sometimes("a later attempt succeeds", |_, w| {
+                w.attempts > 1 && w.side.iter().all(|s| s.stream.is_linked())
+            }));
         }
         if self.0.opens > 0 && self.0.crash.is_none() {
-            all.push(Property::<Self>::sometimes("both on the link", |_, w| w.side.iter().all(|s| s.stream.is_linked())));
+            all.push(Property::<Self>::sometimes("both on the link", |_, w| {
+                w.side.iter().all(|s| s.stream.is_linked())
+            }));
             if self.0.deaths > 0 || self.0.demotes != [0, 0] {
                 all.push(Property::<Self>::sometimes("back after promotion", |_, w| {
                     w.side.iter().all(|s| s.stream.promotions() > 0 && s.stream.is_plain())
@@ -99,7 +103,7 @@ fn at_rest(w: &World, s: usize) -> bool {
         return true;
     }
     if us.closed {
-        return us.anchor_closed && !us.stream.holds_slot();
+        return (us.anchor_closed || silent(w, s)) && !us.stream.holds_slot();
     }
     if peer.closed || peer.crashed {
         return matches!(us.stream.phase(), Phase::Plain | Phase::Linked | Phase::Promoting);
@@ -107,10 +111,19 @@ fn at_rest(w: &World, s: usize) -> bool {
     match us.stream.phase() {
         Phase::Plain => us.stream.is_plain() && !us.stream.holds_slot(),
         Phase::Linked => us.stream.is_linked() && peer.stream.is_linked(),
-        // The answer was lost with the link; the opener has given up but not written since, and cannot tell.
-        Phase::Promoting => s == ACCEPTOR && !us.stream.holds_slot() && w.side[OPENER].stream.is_plain() && !w.side[OPENER].shut,
+        Phase::Promoting => silent(w, s),
         Phase::Resuming => false,
     }
+}
+
+/// The answer was lost with the link: the opener has given up but not written since, and cannot tell (SPEC §6.2).
+fn silent(w: &World, s: usize) -> bool {
+    let (us, opener) = (&w.side[s], &w.side[OPENER]);
+    s == ACCEPTOR
+        && us.stream.phase() == Phase::Promoting
+        && !us.stream.holds_slot()
+        && opener.stream.is_plain()
+        && !opener.shut
 }
 
 /// Checks all states within `bounds`; returns how many there are.

@@ -34,7 +34,18 @@ fn replay(bounds: Bounds, steps: &[Step]) -> World {
 /// The opener's CLOSE after a marker was taken for that of a cancelled attempt, and the marker read as data.
 #[test]
 fn close_after_a_marker_that_is_not_read_yet() {
-    let steps = [Write(0), Open, Deliver(1, 0), Deliver(0, 0), Write(1), Peek(0), Deliver(1, 0), Deliver(1, 0), Read(1), Peek(1)];
+    let steps = [
+        Write(0),
+        Open,
+        Deliver(1, 0),
+        Deliver(0, 0),
+        Write(1),
+        Peek(0),
+        Deliver(1, 0),
+        Deliver(1, 0),
+        Read(1),
+        Peek(1),
+    ];
     replay(Bounds::default(), &steps);
 }
 
@@ -42,7 +53,8 @@ fn close_after_a_marker_that_is_not_read_yet() {
 #[test]
 fn attempt_ends_while_the_marker_is_half_written() {
     let bounds = Bounds { lazy_anchor: true, split: true, ..Bounds::default() };
-    let steps = [Open, Deliver(1, 0), Deliver(0, 0), WriteHalf(0), Write(1), Peek(0), Deliver(1, 0), Peek(1), WriteAnchor(0)];
+    let steps =
+        [Open, Deliver(1, 0), Deliver(0, 0), WriteHalf(0), Write(1), Peek(0), Deliver(1, 0), Peek(1), WriteAnchor(0)];
     let world = replay(bounds, &steps);
     assert!(world.side.iter().all(|s| s.stream.is_plain()));
 }
@@ -59,8 +71,21 @@ fn a_writer_waits_for_no_reader() {
 #[test]
 fn a_new_attempt_waits_for_recognised_records() {
     let steps = [
-        Write(1), Open, Deliver(1, 0), Die(0), Deliver(0, 0), Notify(0, 0), Peek(1), LookAhead(0), Peek(1), LookAhead(0),
-        Read(0), Open, Peek(0), Peek(0), Open,
+        Write(1),
+        Open,
+        Deliver(1, 0),
+        Die(0),
+        Deliver(0, 0),
+        Notify(0, 0),
+        Peek(1),
+        LookAhead(0),
+        Peek(1),
+        LookAhead(0),
+        Read(0),
+        Open,
+        Peek(0),
+        Peek(0),
+        Open,
     ];
     replay(Bounds { opens: 2, ..Bounds::default() }, &steps);
 }
@@ -69,8 +94,21 @@ fn a_new_attempt_waits_for_recognised_records() {
 #[test]
 fn memory_is_kept_for_the_replay_of_a_closed_peer() {
     let steps = [
-        Open, Deliver(1, 0), Deliver(0, 0), Deliver(1, 0), Demote(1), Peek(1), Peek(0), Write(0), Deliver(1, 0), Close(0),
-        Deliver(0, 0), Deliver(1, 0), Deliver(1, 0), Peek(1), Peek(0),
+        Open,
+        Deliver(1, 0),
+        Deliver(0, 0),
+        Deliver(1, 0),
+        Demote(1),
+        Peek(1),
+        Peek(0),
+        Write(0),
+        Deliver(1, 0),
+        Close(0),
+        Deliver(0, 0),
+        Deliver(1, 0),
+        Deliver(1, 0),
+        Peek(1),
+        Peek(0),
     ];
     replay(Bounds { demotes: [0, 1], closes: [true, false], ..Bounds::default() }, &steps);
 }
@@ -78,7 +116,19 @@ fn memory_is_kept_for_the_replay_of_a_closed_peer() {
 /// FIN and CLOSE that came before the marker was read left the reader on the link for ever, and its peer lingering.
 #[test]
 fn fin_and_close_before_the_marker_is_read() {
-    let steps = [Open, Deliver(1, 0), Deliver(0, 0), Deliver(1, 0), Peek(1), Deliver(0, 0), Close(1), Deliver(0, 0), Deliver(0, 0), Peek(0), Read(0)];
+    let steps = [
+        Open,
+        Deliver(1, 0),
+        Deliver(0, 0),
+        Deliver(1, 0),
+        Peek(1),
+        Deliver(0, 0),
+        Close(1),
+        Deliver(0, 0),
+        Deliver(0, 0),
+        Peek(0),
+        Read(0),
+    ];
     let world = replay(Bounds { closes: [false, true], ..Bounds::default() }, &steps);
     assert!(world.side[0].eof && world.side[1].anchor_closed);
 }
@@ -87,8 +137,17 @@ fn fin_and_close_before_the_marker_is_read() {
 #[test]
 fn close_may_answer_close_without_fin() {
     let steps = [
-        Open, Deliver(1, 0), Deliver(0, 0), Deliver(1, 0), Peek(1), Deliver(0, 0), Peek(0), Close(0), Deliver(1, 0),
-        Deliver(1, 0), Deliver(0, 0),
+        Open,
+        Deliver(1, 0),
+        Deliver(0, 0),
+        Deliver(1, 0),
+        Peek(1),
+        Deliver(0, 0),
+        Peek(0),
+        Close(0),
+        Deliver(1, 0),
+        Deliver(1, 0),
+        Deliver(0, 0),
     ];
     replay(Bounds { closes: [true, false], ..Bounds::default() }, &steps);
 }
@@ -97,7 +156,17 @@ fn close_may_answer_close_without_fin() {
 #[test]
 fn closed_with_unread_bytes_when_the_link_dies() {
     let steps = [
-        Open, Deliver(1, 0), Deliver(0, 0), Deliver(1, 0), Peek(1), Peek(0), Write(0), Close(0), Die(0), Notify(0, 0), Notify(1, 0),
+        Open,
+        Deliver(1, 0),
+        Deliver(0, 0),
+        Deliver(1, 0),
+        Peek(1),
+        Peek(0),
+        Write(0),
+        Close(0),
+        Die(0),
+        Notify(0, 0),
+        Notify(1, 0),
     ];
     let world = replay(Bounds { closes: [true, false], ..Bounds::default() }, &steps);
     assert!(world.side[1].eof && world.side[1].read == 1);
@@ -118,9 +187,32 @@ fn closed_with_the_marker_unread() {
 fn killed_while_replaying() {
     let bounds = Bounds { crash: Some(0), lazy_anchor: true, gentle: false, demotes: [1, 0], ..Bounds::default() };
     let steps = [
-        Open, Deliver(1, 0), Deliver(0, 0), WriteAnchor(0), Peek(1), WriteAnchor(1), Peek(0), Write(0), Deliver(1, 0), Demote(0),
-        WriteAnchor(0), Peek(1), WriteAnchor(1), Peek(0), Crash(0),
+        Open,
+        Deliver(1, 0),
+        Deliver(0, 0),
+        WriteAnchor(0),
+        Peek(1),
+        WriteAnchor(1),
+        Peek(0),
+        Write(0),
+        Deliver(1, 0),
+        Demote(0),
+        WriteAnchor(0),
+        Peek(1),
+        WriteAnchor(1),
+        Peek(0),
+        Crash(0),
     ];
     let world = replay(bounds, &steps);
     assert!(world.side[1].reset && !world.side[1].eof);
+}
+
+/// After the death of a link the stream is promoted again on another.
+#[test]
+fn promoted_again_on_another_link() {
+    let promote = |k| [Open, Deliver(1, k), Deliver(0, k), Peek(1), Peek(0)];
+    let resume = [Die(0), Notify(0, 0), Notify(1, 0), Peek(0), Peek(1)];
+    let steps = [&promote(0)[..], &resume, &promote(1)].concat();
+    let world = replay(Bounds { opens: 2, ..Bounds::default() }, &steps);
+    assert!(world.side.iter().all(|s| s.stream.promotions() == 2 && s.stream.is_linked()), "{world:?}");
 }

@@ -202,7 +202,10 @@ impl World {
             if bounds.lazy_control && self.side[s].stream.has_control() {
                 steps.push(Step::SendControl(s));
             }
-            if bounds.lazy_anchor && !self.side[s].anchor_closed && self.side[s].stream.clone().poll_anchor_write().is_some() {
+            if bounds.lazy_anchor
+                && !self.side[s].anchor_closed
+                && self.side[s].stream.clone().poll_anchor_write().is_some()
+            {
                 steps.push(Step::WriteAnchor(s));
                 if bounds.split {
                     steps.push(Step::WriteHalf(s));
@@ -379,7 +382,9 @@ impl World {
                 if kind == MessageKind::CreditGive {
                     let word = self.side[s].region.word;
                     self.side[s].stream.handle_consumed(u64::from(word));
-                    self.side[s].asleep = false;
+                    if std::mem::take(&mut self.side[s].asleep) && self.side[s].stream.free() == 0 {
+                        self.error = Some("credit given, but none is there");
+                    }
                 }
             }
         }
@@ -410,7 +415,7 @@ impl World {
         self.post(bounds, s, k, message);
     }
 
-    fn to_anchor(&mut self, s: usize, symbol: Symbol) {
+    fn put_on_anchor(&mut self, s: usize, symbol: Symbol) {
         let (us, peer) = (&self.side[s], &self.side[1 - s]);
         if us.anchor_closed || us.crashed {
             self.error = Some("write on a closed anchor");
@@ -436,12 +441,12 @@ impl World {
                 }
                 let record = bounds.mutant.map_or(record, |m| m.forge(record));
                 if from + n < RECORD_LEN {
-                    self.to_anchor(s, Symbol::Half(record));
+                    self.put_on_anchor(s, Symbol::Half(record));
                 } else {
                     if from > 0 {
                         self.anchor[1 - s].pop_back();
                     }
-                    self.to_anchor(s, Symbol::Record(record));
+                    self.put_on_anchor(s, Symbol::Record(record));
                 }
             }
             AnchorWrite::Replay(span) => {
@@ -452,12 +457,12 @@ impl World {
                     self.error = Some("replay from freed memory");
                 }
                 let byte = self.side[s].copy[span.offset as usize];
-                self.to_anchor(s, Symbol::App(byte));
+                self.put_on_anchor(s, Symbol::App(byte));
                 self.side[s].stream.anchor_written(1);
             }
             AnchorWrite::Shutdown => {
                 self.side[s].stream.anchor_written(0);
-                self.to_anchor(s, Symbol::Fin);
+                self.put_on_anchor(s, Symbol::Fin);
             }
         }
     }
@@ -585,7 +590,7 @@ impl World {
         let byte = self.side[s].wrote;
         match self.side[s].stream.tx_sink() {
             TxSink::Anchor | TxSink::Pledged => {
-                self.to_anchor(s, Symbol::App(byte));
+                self.put_on_anchor(s, Symbol::App(byte));
                 self.side[s].stream.anchor_sent(1);
             }
             TxSink::Link => {

@@ -1,0 +1,53 @@
+//! A few hundred fixed seeds, and the same run twice.
+
+use netacc_harness::{run, Options, Preset};
+
+fn seeds(from: u64, to: u64, options: &Options) {
+    for seed in from..to {
+        if let Err(failure) = run(seed, options) {
+            panic!("{failure}\nreplay: cargo run -p netacc-harness -- --seed {seed} --trace");
+        }
+    }
+}
+
+// Breaks if shared memory with mapped rings loses, doubles or reorders anything, or leaves anything behind.
+#[test]
+fn shm() {
+    seeds(10_000, 10_200, &Options { preset: Some(Preset::Shm), ..Options::default() });
+}
+
+// Breaks if the protocol needs anything that eRDMA does not give: receives, signals, inline room.
+#[test]
+fn erdma() {
+    seeds(20_000, 20_200, &Options { preset: Some(Preset::Erdma), ..Options::default() });
+}
+
+// Breaks if messages that wait for receives, or reported flushes, confuse the driver.
+#[test]
+fn rxe() {
+    seeds(30_000, 30_200, &Options { preset: Some(Preset::Rxe), ..Options::default() });
+}
+
+// Breaks if anything in core, driver or harness depends on hash order, on addresses or on time.
+#[test]
+fn a_seed_replays_exactly() {
+    for seed in 0..40 {
+        let [first, second] = [0, 1].map(|_| format!("{:?}", run(seed, &Options::default())));
+        assert_eq!(first, second, "seed {seed}");
+    }
+}
+
+// Breaks if the runs no longer reach what they are for.
+#[test]
+fn runs_cover_the_ways_a_stream_can_go() {
+    let mut total = netacc_harness::Summary::default();
+    for seed in 0..150 {
+        total += run(seed, &Options::default()).unwrap_or_else(|f| panic!("{f}"));
+    }
+    assert!(total.promotions > 200 && total.demotions > 80, "{total:?}");
+    assert!(total.links_failed > 30 && total.crashes > 20, "{total:?}");
+    assert!(total.link_bytes * 20 > total.bytes, "{total:?}");
+    for reason in ["link-failed", "peer-request", "requested", "pledge-voided", "links_reused", "opens_refused"] {
+        assert!(total.reasons.get(reason).is_some_and(|n| *n > 0), "no {reason}: {total:?}");
+    }
+}
