@@ -48,8 +48,8 @@ pub struct Runtime {
     helper: helper::Helper,
     /// Descriptors of the library.
     own_fds: Mutex<Vec<c_int>>,
-    /// Why each connection that never had a stream stays on TCP.
-    reasons: netacc_driver::Counters,
+    /// Used as long as there is no endpoint, which has its own.
+    counters: netacc_driver::Counters,
     free_queues: Mutex<Vec<CompletionQueueId>>,
     fork: fork::Shared,
 }
@@ -206,7 +206,7 @@ impl Runtime {
             promotions: Mutex::default(),
             helper,
             own_fds: Mutex::new(own_fds),
-            reasons: netacc_driver::Counters::default(),
+            counters: netacc_driver::Counters::default(),
             free_queues: Mutex::default(),
             fork: fork::Shared::new(),
         };
@@ -219,7 +219,7 @@ impl Runtime {
                 rt.backend_fds = Some(fds);
             }
             Err((reason, text)) => {
-                rt.reasons.reason(reason);
+                rt.counters.reason(reason);
                 log(&rt.config, &format!("staying on TCP: {text}"));
                 rt.refused = text;
             }
@@ -273,15 +273,12 @@ impl Runtime {
 
     /// Counts why a connection without a stream stays on TCP.
     pub fn count_reason(&self, reason: Reason) {
-        match &self.endpoint {
-            Some(endpoint) => endpoint.counters().reason(reason),
-            None => self.reasons.reason(reason),
-        }
+        self.counters().reason(reason);
     }
 
-    /// Reasons counted so far.
-    pub fn reasons(&self) -> std::collections::BTreeMap<String, u64> {
-        self.endpoint.as_ref().map_or(&self.reasons, Endpoint::counters).reasons()
+    /// Counters of the process: the endpoint's, or those kept without one.
+    pub fn counters(&self) -> &netacc_driver::Counters {
+        self.endpoint.as_ref().map_or(&self.counters, Endpoint::counters)
     }
 
     /// Asks the helper to promote a stream.

@@ -218,8 +218,8 @@ fn snapshot(rt: &Runtime, asked: Sections) -> Snapshot {
         snapshot.cfg = Some(rt.config.values().map(|(name, value)| (name.to_owned(), value)).collect());
     }
     if asked.cnt {
-        snapshot.cnt = Some(endpoint.map(totals).unwrap_or_default());
-        snapshot.reasons = Some(rt.reasons());
+        snapshot.cnt = Some(totals(rt));
+        snapshot.reasons = Some(rt.counters().reasons());
     }
     if asked.mem {
         snapshot.mem = Some(memory(endpoint));
@@ -233,16 +233,33 @@ fn snapshot(rt: &Runtime, asked: Sections) -> Snapshot {
     snapshot
 }
 
-/// The process's counters; those of bytes and messages are of closed streams, so the live ones are added.
-fn totals(endpoint: &Endpoint) -> Counters {
-    let mut all = endpoint.counters().snapshot();
-    for cell in endpoint.streams() {
-        let c = cell.lock(endpoint).counters();
-        for (name, n) in named(&c) {
+/// The process's counters; those of bytes and messages are of closed connections, so the live ones are added.
+fn totals(rt: &Runtime) -> Counters {
+    let mut all = rt.counters().snapshot();
+    let mut add = |c: &StreamCounters| {
+        for (name, n) in named(c) {
             *all.entry(name.to_owned()).or_default() += n;
+        }
+    };
+    if let Some(endpoint) = rt.endpoint() {
+        for cell in endpoint.streams() {
+            add(&cell.lock(endpoint).counters());
+        }
+    }
+    for (fd, entry) in table::entries(connection::open_limit()) {
+        if let Entry::Stream(sock) = &*entry {
+            if sock.stream.is_none() && sock.fd.load(Ordering::Relaxed) == fd {
+                add(&counted_by_kernel(fd));
+            }
         }
     }
     all
+}
+
+/// Bytes of a connection that has no stream.
+pub fn counted_by_kernel(fd: RawFd) -> StreamCounters {
+    let (rx_bytes_tcp, tx_bytes_tcp) = peer::kernel_bytes(fd);
+    StreamCounters { rx_bytes_tcp, tx_bytes_tcp, ..StreamCounters::default() }
 }
 
 fn named(c: &StreamCounters) -> [(&'static str, u64); 6] {

@@ -259,6 +259,11 @@ impl World {
         let side = &mut self.connections[c].sides[s];
         let mut guard = cell.lock(endpoint);
         let pledged = side.pledge_since.take();
+        // A kernel that would not shut down a broken connection leaves the stream unaware of it.
+        if self.connections[c].directions[s].ended && guard.tx_sink() == TxSink::Pledged {
+            return Ok(Step::Failed(EPIPE));
+        }
+        let side = &mut self.connections[c].sides[s];
         Ok(match guard.tx_sink() {
             TxSink::Link => match guard.send_slice(bytes) {
                 LinkIo::Done(n) => Step::Done(n),

@@ -19,7 +19,7 @@ use crate::ops::{errno, set_errno};
 use crate::runtime::{self, Runtime, NO_FD};
 use crate::socket::{FdAnchor, Listener, Socket};
 use crate::table::{self, Entry};
-use crate::{real, wait};
+use crate::{real, stats, wait};
 
 /// After `socket`: takes note of TCP sockets. `fd` is what the call returned.
 pub fn socket(domain: c_int, kind: c_int, protocol: c_int, fd: c_int) {
@@ -252,6 +252,9 @@ fn keep_other(entry: &Arc<Entry>, sock: &Socket, fd: c_int) {
 }
 
 fn close_stream(sock: &Socket, fd: c_int) {
+    if let (None, Some(rt)) = (&sock.stream, runtime::get()) {
+        return rt.counters().absorb(&stats::counted_by_kernel(fd));
+    }
     let (Some(cell), Some(endpoint)) = (&sock.stream, runtime::get().and_then(Runtime::endpoint)) else { return };
     if cell.readiness().contains(Readiness::KERNEL_RX | Readiness::KERNEL_TX) {
         let plain = {

@@ -216,7 +216,8 @@ impl Stream {
     pub(super) fn try_close(&mut self) {
         let done = match self.phase() {
             // A marker that is half written is announced before CLOSE.
-            Phase::Plain => !self.voided && self.records.is_empty(),
+            // After a failure nobody reads it.
+            Phase::Plain => !self.voided && (self.records.is_empty() || self.failure.is_some()),
             Phase::Linked => self.closed || self.rx == RxState::Drain,
             // The anchor is gone, so what stands on it does not matter any more.
             Phase::Promoting => self.closed && (self.failure.is_some() || self.tx == TxState::Anchor),

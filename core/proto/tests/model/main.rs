@@ -3,6 +3,7 @@
 //! `cargo test --release -p netacc-proto --test model -- --ignored --nocapture large` takes larger bounds.
 
 mod check;
+mod moves;
 mod mutants;
 mod regressions;
 mod schedules;

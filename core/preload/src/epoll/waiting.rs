@@ -1,0 +1,246 @@
+//! Waiting on an instance: the ready list, a spin, the kernel, sleep.
+
+use super::*;
+
+/// `epoll_wait` and its relatives.
+///
+/// # Safety
+/// `events` has room for `max` events; `mask` is null or valid.
+pub unsafe fn wait(entry: &Arc<Entry>, epfd: c_int, events: *mut epoll_event, max: c_int, timeout: Option<Duration>, mask: *const libc::sigset_t) -> c_int {
+    let Entry::Epoll(epoll) = &**entry else {
+        set_errno(libc::EINVAL);
+        return -1;
+    };
+    if max <= 0 || events.is_null() {
+        // SAFETY: the kernel reports what is wrong with the arguments.
+        return unsafe { real::epoll_wait(epfd, events, max, 0) };
+    }
+    let mut out = Out { events, max: max as usize, len: 0 };
+    let shared = &epoll.shared;
+    let runtime = runtime::get();
+    let Some((rt, endpoint)) = runtime.and_then(|rt| rt.endpoint().map(|e| (rt, e))).filter(|_| epoll.has_streams()) else {
+        return plain_wait(shared, &mut out, timeout, mask);
+    };
+    let turn = shared.waits.fetch_add(1, Ordering::Relaxed);
+    epoll.poll(endpoint);
+    collect(shared, &mut out);
+    // A wait that is going to spin leaves the kernel alone at first: whatever has it in store is found within a spin.
+    // Unless it had something lately: then programs on both paths would wait for nothing.
+    let hot = shared.kernel_hot.load(Ordering::Relaxed);
+    if hot > 0 {
+        shared.kernel_hot.store(hot - 1, Ordering::Relaxed);
+    }
+    let idle = out.len == 0 && (hot > 0 || timeout == Some(Duration::ZERO));
+    if idle || turn.is_multiple_of(KERNEL_INTERVAL) {
+        if kernel_events(shared, &mut out, Some(Duration::ZERO), std::ptr::null()) < 0 {
+            return -1;
+        }
+        if out.len == 0 {
+            collect(shared, &mut out);
+        }
+    }
+    if out.len > 0 || timeout == Some(Duration::ZERO) {
+        return out.len as c_int;
+    }
+    let begun = now();
+    let deadline = timeout.map(|t| begun + t);
+    let rc = loop {
+        let spun = rt.spin.spin(begun, deadline, || {
+            epoll.poll(endpoint);
+            shared.ready_len.load(Ordering::Relaxed) > 0
+        });
+        if !spun {
+            match sleep(shared, endpoint, &mut out, deadline, mask) {
+                Slept::Failed => break -1,
+                Slept::Expired => {
+                    epoll.poll(endpoint);
+                    collect(shared, &mut out);
+                    break out.len as c_int;
+                }
+                Slept::Woken => {}
+            }
+        }
+        epoll.poll(endpoint);
+        collect(shared, &mut out);
+        if out.len > 0 {
+            break out.len as c_int;
+        }
+        if deadline.is_some_and(|d| now() >= d) {
+            break 0;
+        }
+    };
+    rt.spin.record(now().saturating_since(begun).as_nanos() as u64);
+    rc
+}
+
+struct Out {
+    events: *mut epoll_event,
+    max: usize,
+    len: usize,
+}
+
+impl Out {
+    fn push(&mut self, events: u32, data: u64) {
+        debug_assert!(self.len < self.max, "callers check for room");
+        // SAFETY: `len < max`, and the caller of `wait` promised room for `max`.
+        unsafe { self.events.add(self.len).write_unaligned(epoll_event { events, u64: data }) };
+        self.len += 1;
+    }
+
+    fn is_full(&self) -> bool {
+        self.len >= self.max
+    }
+}
+
+/// Takes what the ready list has.
+fn collect(shared: &Shared, out: &mut Out) {
+    if shared.ready_len.load(Ordering::SeqCst) == 0 {
+        return;
+    }
+    let mut state = shared.state.lock();
+    let State { interests, ready } = &mut *state;
+    for _ in 0..ready.len() {
+        if out.is_full() {
+            break;
+        }
+        let Some(fd) = ready.pop_front() else { break };
+        let Some(i) = interests.get_mut(&fd) else { continue };
+        let (events, keep) = i.report(fd);
+        if events != 0 {
+            out.push(events, i.data);
+            if i.events & libc::EPOLLONESHOT as u32 != 0 {
+                i.disabled = true;
+                i.queued = false;
+                continue;
+            }
+        }
+        i.queued = keep;
+        if keep {
+            ready.push_back(fd);
+        }
+    }
+    shared.ready_len.store(ready.len() as u32, Ordering::SeqCst);
+}
+
+/// Waits in the kernel and translates what it reports. Returns the kernel's count, or -1.
+fn kernel_events(shared: &Arc<Shared>, out: &mut Out, timeout: Option<Duration>, mask: *const libc::sigset_t) -> c_int {
+    let mut buf: [epoll_event; KERNEL_BATCH] = [epoll_event { events: 0, u64: 0 }; KERNEL_BATCH];
+    let room = (out.max - out.len).clamp(1, KERNEL_BATCH);
+    let n = raw_wait(shared.epfd, &mut buf[..room], timeout, mask);
+    for e in buf.iter().take(n.max(0) as usize) {
+        let (events, data) = (e.events, e.u64);
+        if data == INTERNAL {
+            let kick = shared.kick.load(Ordering::Acquire);
+            if kick != 0 && !shared.nested.load(Ordering::Relaxed) {
+                runtime::drain(kick as c_int);
+            }
+            continue;
+        }
+        kernel_event(shared, out, data as u32 as c_int, events);
+    }
+    n
+}
+
+fn raw_wait(epfd: c_int, buf: &mut [epoll_event], timeout: Option<Duration>, mask: *const libc::sigset_t) -> c_int {
+    let ms = match timeout {
+        None => -1,
+        Some(t) if t.is_zero() => 0,
+        Some(t) if t.subsec_nanos() % 1_000_000 == 0 && t.as_millis() < c_int::MAX as u128 => t.as_millis() as c_int,
+        Some(t) => {
+            let ts = wait::timespec(t);
+            // SAFETY: a valid array; the mask is the caller's.
+            return unsafe { real::epoll_pwait2(epfd, buf.as_mut_ptr(), buf.len() as c_int, &ts, mask) };
+        }
+    };
+    // SAFETY: a valid array; the mask is the caller's.
+    unsafe {
+        if mask.is_null() {
+            real::epoll_wait(epfd, buf.as_mut_ptr(), buf.len() as c_int, ms)
+        } else {
+            real::epoll_pwait(epfd, buf.as_mut_ptr(), buf.len() as c_int, ms, mask)
+        }
+    }
+}
+
+fn kernel_event(shared: &Arc<Shared>, out: &mut Out, fd: c_int, events: u32) {
+    let mut state = shared.state.lock();
+    let Some(i) = state.interests.get_mut(&fd) else { return };
+    if i.parked && i.kernel {
+        return;
+    }
+    let linked = i.stream.as_ref().filter(|s| !s.readiness().contains(BOTH_KERNEL)).cloned();
+    let Some(stream) = linked else {
+        if i.kernel {
+            shared.kernel_hot.store(KERNEL_HOT, Ordering::Relaxed);
+            out.push(events, i.data);
+            if i.events & libc::EPOLLONESHOT as u32 != 0 {
+                i.disabled = true;
+            }
+        }
+        return;
+    };
+    if i.kernel {
+        // It has gone onto a link since: from now on the kernel only watches the anchor.
+        i.kernel = false;
+        if i.events & libc::EPOLLEXCLUSIVE as u32 != 0 {
+            // An exclusive registration cannot be modified.
+            kernel_ctl(shared.epfd, libc::EPOLL_CTL_DEL, fd, 0);
+            kernel_ctl(shared.epfd, libc::EPOLL_CTL_ADD, fd, ANCHOR_WATCH);
+        } else {
+            kernel_ctl(shared.epfd, libc::EPOLL_CTL_MOD, fd, ANCHOR_WATCH);
+        }
+    }
+    drop(state);
+    let Some(endpoint) = runtime::get().and_then(Runtime::endpoint) else { return };
+    let link = stream.lock(endpoint).link().cloned();
+    if let Some(link) = link {
+        endpoint.poll_link(&link);
+    }
+    stream.lock(endpoint).progress_anchor(false);
+    shared.changed(fd, stream.readiness(), true);
+}
+
+/// Nothing here is on a link: the kernel does everything, and only the data is translated.
+fn plain_wait(shared: &Arc<Shared>, out: &mut Out, timeout: Option<Duration>, mask: *const libc::sigset_t) -> c_int {
+    let deadline = timeout.map(|t| now() + t);
+    let mut left = timeout;
+    loop {
+        let n = kernel_events(shared, out, left, mask);
+        if n < 0 {
+            return -1;
+        }
+        collect(shared, out);
+        if out.len > 0 || n == 0 {
+            return out.len as c_int;
+        }
+        // Only internal events: wait for the rest of the time.
+        left = deadline.map(|d| d.saturating_since(now()));
+    }
+}
+
+enum Slept {
+    Woken,
+    Expired,
+    Failed,
+}
+
+fn sleep(shared: &Arc<Shared>, endpoint: &Endpoint, out: &mut Out, deadline: Option<Instant>, mask: *const libc::sigset_t) -> Slept {
+    shared.ensure_kick();
+    shared.asleep.fetch_add(1, Ordering::SeqCst);
+    let cq = shared.assigned();
+    let pending = cq.is_some_and(|cq| wait::arm(endpoint, cq) == Armed::Pending);
+    let left = deadline.map(|d| d.saturating_since(now()));
+    let awake = pending || shared.ready_len.load(Ordering::SeqCst) > 0;
+    let n = kernel_events(shared, out, if awake { Some(Duration::ZERO) } else { left }, mask);
+    let saved = errno();
+    shared.asleep.fetch_sub(1, Ordering::SeqCst);
+    if let Some(cq) = cq {
+        wait::disarm(endpoint, cq);
+    }
+    set_errno(saved);
+    match n {
+        n if n < 0 => Slept::Failed,
+        0 if !awake => Slept::Expired,
+        _ => Slept::Woken,
+    }
+}
