@@ -26,7 +26,8 @@ pub const INITIAL_MESSAGE_CREDIT: u32 = 8;
 /// Bytes of a record on the anchor.
 pub const RECORD_LEN: usize = 48;
 
-const MAGIC: [u8; 8] = [0xA7, 0x9D, b'n', b'a', b'c', b'c', 0xE1, 0x1A];
+pub(crate) const MAGIC_LEN: usize = 8;
+const MAGIC: [u8; MAGIC_LEN] = [0xA7, 0x9D, b'n', b'a', b'c', b'c', 0xE1, 0x1A];
 
 /// Malformed input from a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

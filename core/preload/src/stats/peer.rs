@@ -52,16 +52,20 @@ pub(super) fn name(fd: RawFd, call: NameCall) -> String {
 /// Payload bytes received and sent so far, as the kernel counts them.
 pub(super) fn kernel_bytes(fd: RawFd) -> (u64, u64) {
     // Offsets in struct tcp_info, which only grows; the `libc` crate's has not got them.
-    const BYTES_ACKED: usize = 120;
     const BYTES_RECEIVED: usize = 128;
+    const NOTSENT_BYTES: usize = 144;
+    const BYTES_SENT: usize = 200;
+    const BYTES_RETRANS: usize = 208;
     let mut info = [0u64; 32];
     let mut len = size_of_val(&info) as socklen_t;
     // SAFETY: the array is writable and `len` its size.
     let rc = unsafe { real::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, (&raw mut info).cast::<c_void>(), &mut len) };
-    if rc != 0 || (len as usize) < BYTES_RECEIVED + 8 {
+    if rc != 0 || (len as usize) < BYTES_RETRANS + 8 {
         return (0, 0);
     }
-    (info[BYTES_RECEIVED / 8], info[BYTES_ACKED / 8])
+    // What has been handed over counts, whether or not it has been acknowledged. The low half, little-endian.
+    let unsent = info[NOTSENT_BYTES / 8] & u64::from(u32::MAX);
+    (info[BYTES_RECEIVED / 8], info[BYTES_SENT / 8].saturating_sub(info[BYTES_RETRANS / 8]) + unsent)
 }
 
 #[cfg(test)]
@@ -82,7 +86,6 @@ mod tests {
         client.write_all(b"hello").expect("connected");
         server.read_exact(&mut [0; 5]).expect("five bytes");
         assert_eq!(kernel_bytes(server.as_raw_fd()).0, 5);
-        // The SYN is counted too.
         assert!((5..=6).contains(&kernel_bytes(client.as_raw_fd()).1));
         assert_eq!(name(client.as_raw_fd(), real::getpeername), address.to_string());
         assert_eq!(name(listener.as_raw_fd(), real::getpeername), "");

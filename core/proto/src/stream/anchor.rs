@@ -4,12 +4,12 @@ use core::time::Duration;
 
 use crate::ring::Span;
 use crate::stream::{Control, Failure, Lag, Role, RxState, Stream, TxState};
-use crate::wire::{MessageKind, Record, RecordKind, RECORD_LEN};
+use crate::wire::{MessageKind, Record, RecordKind, MAGIC_LEN, RECORD_LEN};
 
 /// How long the mere beginning of a record is waited for before `complete` may be said of it.
 //= spec §3.3.2
-//# it takes them for application bytes only when the anchor has ended, or when RECORD_GRACE (3 s) has passed without
-//# another byte.
+//# Fewer than eight at a pledged position count as application bytes when the anchor has ended, or RECORD_GRACE (3 s) has
+//# passed without another byte.
 pub const RECORD_GRACE: Duration = Duration::from_secs(3);
 
 /// Something to write on the anchor. Take it, write what the anchor takes, report with `anchor_written`.
@@ -97,7 +97,8 @@ impl Stream {
 
     /// Bytes peeked from the anchor where a record may stand ([`RxSource::Record`](crate::RxSource), or the anchor
     /// became readable while reading from the link). `complete`: no more will come ever, or has come for
-    /// [`RECORD_GRACE`]; a mere beginning of a record then counts as application bytes.
+    /// [`RECORD_GRACE`]; the first few bytes of a record then count as application bytes. More of one never do: see
+    /// [`handle_record_cut`](Stream::handle_record_cut).
     pub fn handle_record(&mut self, peeked: &[u8], complete: bool) -> RecordVerdict {
         let found = self.find(peeked, complete);
         if let Some(lag) = &mut self.lag {
@@ -165,10 +166,23 @@ impl Stream {
         taken
     }
 
+    /// The anchor has ended, by FIN or an error, after what [`handle_record`](Stream::handle_record) calls the beginning
+    /// of a record even if `complete`; and the link has been polled since.
+    pub fn handle_record_cut(&mut self) {
+        //= spec §3.3.2
+        //# Any others never do: if the anchor ends after them, the peer has died, and its reader gets a reset.
+        match self.rx {
+            RxState::Expect(_) | RxState::ExpectThenResume(_) => self.fail(Failure::PeerReset),
+            _ => self.handle_anchor_end(false),
+        }
+    }
+
     fn find(&self, peeked: &[u8], complete: bool) -> Found {
+        let pledged = matches!(self.rx, RxState::Expect(_) | RxState::ExpectThenResume(_));
+        let ambiguous = peeked.is_empty() || pledged && peeked.len() < MAGIC_LEN;
         match peeked.first_chunk().map(Record::decode) {
             Some(Ok(record)) if record.token == self.our_nonce => Found::Record(record),
-            None if !complete && Record::could_begin(peeked, &self.our_nonce) => Found::Partial,
+            None if !(complete && ambiguous) && Record::could_begin(peeked, &self.our_nonce) => Found::Partial,
             _ => Found::Other,
         }
     }

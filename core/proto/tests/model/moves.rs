@@ -164,6 +164,12 @@ impl World {
             _ => {}
         }
         match *self.anchor[s].front()? {
+            Symbol::Half(_) if self.anchor[s].len() > 1 => {
+                if !self.link_polled(s) {
+                    return None;
+                }
+                self.side[s].stream.handle_record_cut();
+            }
             Symbol::Rst => stream.handle_anchor_end(true),
             Symbol::Fin => {
                 if !self.link_polled(s) {
@@ -196,6 +202,13 @@ impl World {
             };
         }
         match *rest.next()? {
+            Symbol::Half(_) if rest.next().is_some() => {
+                if !self.link_polled(s) {
+                    return None;
+                }
+                self.side[s].stream.handle_record_cut();
+                false
+            }
             Symbol::Rst => {
                 self.side[s].stream.handle_anchor_end(true);
                 false

@@ -182,6 +182,28 @@ fn closed_with_the_marker_unread() {
     assert!(world.side[0].eof && !world.side[0].reset);
 }
 
+/// A process that ended in the middle of a record kept its peer waiting for the other half.
+#[test]
+fn ended_in_the_middle_of_a_record() {
+    let bounds = Bounds { lazy_anchor: true, split: true, crash: Some(0), gentle: false, ..Bounds::default() };
+    for resumes in [false, true] {
+        let steps = [
+            Open,
+            Deliver(1, 0),
+            Deliver(0, 0),
+            WriteAnchor(0),
+            Peek(1),
+            WriteAnchor(1),
+            Peek(0),
+            Die(0),
+            Notify(0, 0),
+        ];
+        let steps = if resumes { &steps[..] } else { &steps[..3] };
+        let world = replay(bounds.clone(), &[steps, &[WriteHalf(0), Crash(0)]].concat());
+        assert!(world.side[1].reset && !world.side[1].eof);
+    }
+}
+
 /// A process killed between its RESUME and the end of its replay looked like a clean end of stream.
 #[test]
 fn killed_while_replaying() {
