@@ -126,7 +126,7 @@ impl Memory {
     #[inline]
     pub fn word(&self, offset: usize) -> Option<&AtomicU64> {
         self.check(offset, 8)?;
-        if offset % 8 != 0 {
+        if !offset.is_multiple_of(8) {
             return None;
         }
         // SAFETY: in bounds, aligned (base is 64-byte aligned), and only ever accessed atomically as a word.
@@ -137,7 +137,7 @@ impl Memory {
     #[inline]
     pub fn word32(&self, offset: usize) -> Option<&AtomicU32> {
         self.check(offset, 4)?;
-        if offset % 4 != 0 {
+        if !offset.is_multiple_of(4) {
             return None;
         }
         // SAFETY: as for `word`.

@@ -9,7 +9,7 @@ use netacc_device::{
     WorkRequest, WorkRequestId,
 };
 use netacc_proto::{
-    ControlMessage, Immediate, Link, MessageKind, RingDescriptor, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN, LINK_REGION_LEN,
+    ControlMessage, Immediate, Link, MessageKind, RingDescriptor, Span, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN, LINK_REGION_LEN,
 };
 use parking_lot::Mutex;
 
@@ -301,10 +301,10 @@ impl LinkTx {
         link: &LinkCell,
         ring: &RingDescriptor,
         staging: Option<&Region>,
-        offset: u32,
-        len: u32,
+        span: Span,
         imm: Immediate,
     ) -> Result<(), PostError> {
+        let Span { offset, len } = span;
         self.take_credit(&link.local, false)?;
         let at = CREDIT_BLOCK_LEN + offset as usize;
         let payload = match staging {

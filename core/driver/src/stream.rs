@@ -300,7 +300,7 @@ impl StreamGuard<'_> {
             let mut tx = link.tx.lock();
             let rewind = inner.proto.commit(span.len);
             let imm = Immediate { kind: MessageKind::Data, rewind, slot };
-            match tx.data(device, link, &out.ring, out.staging.as_ref(), span.offset, span.len, imm) {
+            match tx.data(device, link, &out.ring, out.staging.as_ref(), span, imm) {
                 Ok(()) => {
                     inner.counters.tx_bytes_link += u64::from(span.len);
                     inner.counters.tx_msgs_link += 1;

@@ -320,7 +320,7 @@ pub unsafe fn recvmsg(t: Target<'_>, msg: *mut msghdr, flags: c_int) -> isize {
 /// # Safety
 /// As `recvmsg`. Null buffers pass: with MSG_TRUNC they are allowed.
 unsafe fn headers_vector<'a>(msg: &msghdr) -> Result<&'a [iovec], c_int> {
-    let count = msg.msg_iovlen as usize;
+    let count = msg.msg_iovlen;
     if count > MAX_VECTOR {
         return Err(libc::EMSGSIZE);
     }
@@ -449,7 +449,7 @@ pub unsafe fn sendmsg(t: Target<'_>, msg: *const msghdr, flags: c_int) -> isize 
         });
     }
     // SAFETY: as the C function.
-    match unsafe { vector(header.msg_iov, header.msg_iovlen as usize, libc::EMSGSIZE) } {
+    match unsafe { vector(header.msg_iov, header.msg_iovlen, libc::EMSGSIZE) } {
         // SAFETY: as the C function.
         Ok(iov) => unsafe { transmit(t, iov, flags) },
         Err(e) => fail(e),

@@ -21,7 +21,7 @@ pub unsafe fn release(msg: *const msghdr) {
         return;
     }
     // SAFETY: the kernel would read the same bytes.
-    let control = unsafe { std::slice::from_raw_parts(msg.msg_control.cast::<u8>(), msg.msg_controllen as usize) };
+    let control = unsafe { std::slice::from_raw_parts(msg.msg_control.cast::<u8>(), msg.msg_controllen) };
     let saved = errno();
     for fd in rights(control) {
         let Some(entry) = table::get_full(fd) else { continue };
@@ -42,7 +42,7 @@ fn rights(control: &[u8]) -> Vec<c_int> {
     while let Some(rest) = control.get(at..).filter(|rest| rest.len() >= HEADER) {
         // SAFETY: `rest` has at least the header's bytes; any bytes are a valid header.
         let header: libc::cmsghdr = unsafe { rest.as_ptr().cast::<libc::cmsghdr>().read_unaligned() };
-        let len = header.cmsg_len as usize;
+        let len = header.cmsg_len;
         let Some(data) = rest.get(align(HEADER)..len) else { break };
         if header.cmsg_level == libc::SOL_SOCKET && header.cmsg_type == libc::SCM_RIGHTS {
             fds.extend(data.chunks_exact(size_of::<c_int>()).map(|b| c_int::from_ne_bytes([b[0], b[1], b[2], b[3]])));

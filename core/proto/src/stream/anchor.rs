@@ -84,6 +84,7 @@ impl Stream {
                 }
                 self.records.pop_front();
                 self.finish_replay();
+                self.try_fin();
                 self.try_close();
             }
         } else if let TxState::Replay(next) = &mut self.tx {

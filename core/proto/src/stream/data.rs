@@ -26,7 +26,9 @@ impl Stream {
     #[inline]
     pub fn claim(&mut self, want: u32) -> Span {
         match &mut self.tx_ring {
-            Some(ring) if self.tx == TxState::Link => ring.claim(want),
+            //= spec §4.3.2
+            //# Once that is wholly on the anchor, its application's bytes go to the link.
+            Some(ring) if self.tx == TxState::Link && self.records.is_empty() => ring.claim(want),
             _ => Span { offset: 0, len: 0 },
         }
     }

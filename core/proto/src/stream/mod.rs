@@ -372,7 +372,7 @@ impl Stream {
     /// Where application writes go now.
     #[inline]
     pub fn tx_sink(&self) -> TxSink {
-        if self.tx == TxState::Link && !self.fin_wanted && self.failure.is_none() {
+        if self.tx == TxState::Link && self.records.is_empty() && !self.fin_wanted && self.failure.is_none() {
             return TxSink::Link;
         }
         if self.fin_wanted || self.failure.is_some() {
@@ -381,7 +381,6 @@ impl Stream {
         match self.tx {
             TxState::Anchor if self.records.is_empty() => TxSink::Anchor,
             TxState::Pledged => TxSink::Pledged,
-            TxState::Link => TxSink::Link,
             _ => TxSink::Wait,
         }
     }

@@ -128,18 +128,22 @@ fn crash() {
 #[cfg_attr(debug_assertions, ignore = "ci/run.sh model runs it, optimised")]
 fn slow_writers() {
     for trust_hints in HINTS {
-        check(
-            "slow",
-            Bounds {
-                trust_hints,
-                lazy_control: true,
-                lazy_anchor: true,
-                split: true,
-                writes: [1, 1],
-                shutdowns: [true, false],
-                ..Bounds::default()
-            },
-        );
+        let slow = Bounds {
+            trust_hints,
+            lazy_control: true,
+            lazy_anchor: true,
+            split: true,
+            writes: [1, 1],
+            ..Bounds::default()
+        };
+        check("slow", Bounds { shutdowns: [true, false], ..slow.clone() });
+        let rough = Bounds { gentle: false, shutdowns: [false; 2], ..slow };
+        for s in 0..2 {
+            let (mut closes, mut writes) = ([false; 2], [0; 2]);
+            (closes[s], writes[1 - s]) = (true, 1);
+            check("slow close", Bounds { closes, writes, ..rough.clone() });
+            check("slow crash", Bounds { crash: Some(s), ..rough.clone() });
+        }
     }
 }
 
