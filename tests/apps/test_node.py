@@ -24,7 +24,7 @@ def test_http(mode: Mode, lab: Lab, results: Results) -> None:
         accelerated=mode.client,
     )
     assert report.requests == REQUESTS
-    # Node hands a whole body of megabytes to the kernel in one call, so each connection's first upload stays on TCP.
+    # Node hands a whole body of megabytes to the kernel at once: each connection's first upload stays on TCP.
     seen = lab.judge(mode, server=server, client=client, payload_bytes=report.payload_bytes, share=0.5)
     results.add(
         "node http",

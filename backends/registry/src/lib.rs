@@ -57,7 +57,9 @@ pub fn open(config: &Config) -> Result<Opened, OpenError> {
 /// What the shared-memory backend is told.
 pub fn shm_config(config: &Config) -> Result<ShmConfig, OpenError> {
     let group = match &config.shm.group {
-        Some(group) => group.resolve().map_err(OpenError::GroupLookup)?.map_or(Err(OpenError::Group), |gid| Ok(Some(gid)))?,
+        Some(group) => {
+            group.resolve().map_err(OpenError::GroupLookup)?.map_or(Err(OpenError::Group), |gid| Ok(Some(gid)))?
+        }
         None => None,
     };
     Ok(ShmConfig {

@@ -177,7 +177,11 @@ fn main() {
     let at = |p: f64| times[((rounds - 1) as f64 * p) as usize];
     println!(
         "64 B ping-pong between two processes, one way: p50 {} ns, p90 {} ns, p99 {} ns, p99.9 {} ns, max {} ns",
-        at(0.5), at(0.9), at(0.99), at(0.999), at(1.0)
+        at(0.5),
+        at(0.9),
+        at(0.99),
+        at(0.999),
+        at(1.0)
     );
     end.dev.destroy_qp(end.qp);
     let _ = peer.wait();

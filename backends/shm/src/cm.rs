@@ -345,9 +345,7 @@ impl ShmDevice {
                 self.welcome(cm, slot, segment_bytes, cqs, fds)
             }
             Message::WakeFd { cq } if live => self.take_channels(slot, 1u8.checked_shl(cq.into()).unwrap_or(0), fds),
-            Message::Request { qp, region, private_data } if live => {
-                self.requested(cm, slot, qp, region, private_data)
-            }
+            Message::Request { qp, region, private_data } if live => self.requested(cm, slot, qp, region, private_data),
             Message::Accept { qp, region } if live => self.accepted(cm, slot, qp, region),
             Message::Reject { qp } if live => {
                 let control = &mut *slot.control.lock();
@@ -441,8 +439,7 @@ impl ShmDevice {
         let control = &mut *slot.control.lock();
         control.mapping = Some(mapping);
         let config = &self.config;
-        control.buddy =
-            Some(Buddy::new(bytes / 2 - SLAB_OFFSET, config.mr_min_inc_bytes, config.mr_max_inc_bytes));
+        control.buddy = Some(Buddy::new(bytes / 2 - SLAB_OFFSET, config.mr_min_inc_bytes, config.mr_max_inc_bytes));
         Ok(())
     }
 

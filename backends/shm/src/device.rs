@@ -429,8 +429,7 @@ impl Device for ShmDevice {
         }
         self.doorbell.armed(index).store(1, SeqCst);
         fence(SeqCst);
-        let pending =
-            self.pair_slots().any(|p| p.is_active() && p.rx().bitmaps[index].summary.load(SeqCst) != 0);
+        let pending = self.pair_slots().any(|p| p.is_active() && p.rx().bitmaps[index].summary.load(SeqCst) != 0);
         if pending {
             // The next call of `pending` looks everywhere.
             self.cqs[index].calls.store(0, Relaxed);

@@ -47,8 +47,7 @@ impl Rendezvous {
         };
         let (table, _lock) = open_locked(&path, config.group)?;
         let is_dead = |id: Identity| is_dead(id, me.pid_namespace);
-        let (slot, generation) =
-            table.register(me, is_dead).ok_or(DeviceError::Exhausted { what: "process slot" })?;
+        let (slot, generation) = table.register(me, is_dead).ok_or(DeviceError::Exhausted { what: "process slot" })?;
         Ok((Rendezvous { table, slot, generation, token, path, group: config.group }, listener))
     }
 

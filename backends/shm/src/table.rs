@@ -91,11 +91,7 @@ impl Table {
     }
 
     /// Takes a free slot, or one whose process `is_dead`; returns it with its generation. Under the lock.
-    pub(crate) fn register(
-        &self,
-        me: Identity,
-        is_dead: impl Fn(Identity) -> bool,
-    ) -> Option<(u32, u16)> {
+    pub(crate) fn register(&self, me: Identity, is_dead: impl Fn(Identity) -> bool) -> Option<(u32, u16)> {
         // A dead process's slot before a free one, so that crashes leave no more than they need. Slots that were
         // never used come last and are not worth looking behind.
         let slots = &self.layout().slots;

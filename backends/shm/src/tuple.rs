@@ -70,10 +70,7 @@ mod tests {
     #[test]
     fn keys_spread() {
         let keys: std::collections::HashSet<u64> = (1..=20_000u16)
-            .map(|p| key(&FourTuple {
-                local: ([127, 0, 0, 1], 6379).into(),
-                remote: ([127, 0, 0, 1], p).into(),
-            }) >> 47)
+            .map(|p| key(&FourTuple { local: ([127, 0, 0, 1], 6379).into(), remote: ([127, 0, 0, 1], p).into() }) >> 47)
             .collect();
         assert!(keys.len() > 15_000, "{} of 20000 distinct in 17 bits", keys.len());
     }

@@ -69,8 +69,7 @@ impl Message {
         let u16_at = |at: usize| Some(u16::from_le_bytes(p.get(at..at + 2)?.try_into().ok()?));
         let u32_at = |at: usize| Some(u32::from_le_bytes(p.get(at..at + 4)?.try_into().ok()?));
         let u64_at = |at: usize| Some(u64::from_le_bytes(p.get(at..at + 8)?.try_into().ok()?));
-        let region =
-            || Some(RemoteRegion { rkey: RemoteKey(u32_at(4)?), len: u32_at(8)?, base: u64_at(12)? });
+        let region = || Some(RemoteRegion { rkey: RemoteKey(u32_at(4)?), len: u32_at(8)?, base: u64_at(12)? });
         let byte = *p.get(1)?;
         let exact = |len: usize| (p.len() == len).then_some(());
         match p[0] {

@@ -82,11 +82,7 @@ fn diagnose() -> Diagnosis {
         })
         .collect();
     let complete = tools.netacc_run.is_some() && tools.preload.is_some();
-    Diagnosis {
-        ok: complete && backends.iter().any(|backend| backend.works),
-        backends,
-        checks,
-    }
+    Diagnosis { ok: complete && backends.iter().any(|backend| backend.works), backends, checks }
 }
 
 fn shared_memory_dir() -> Check {
@@ -108,23 +104,11 @@ fn locked_memory() -> Check {
     match getrlimit(Resource::RLIMIT_MEMLOCK) {
         Ok((soft, hard)) => {
             let ok = soft == RLIM_INFINITY;
-            let advice = if ok {
-                ""
-            } else {
-                "; for RDMA devices: ulimit -l unlimited (shared memory needs none)"
-            };
+            let advice = if ok { "" } else { "; for RDMA devices: ulimit -l unlimited (shared memory needs none)" };
             let detail = format!("{} (hard limit {}){advice}", describe(soft), describe(hard));
-            Check {
-                name: "locked memory",
-                ok,
-                detail,
-            }
+            Check { name: "locked memory", ok, detail }
         }
-        Err(errno) => Check {
-            name: "locked memory",
-            ok: false,
-            detail: errno.desc().into(),
-        },
+        Err(errno) => Check { name: "locked memory", ok: false, detail: errno.desc().into() },
     }
 }
 
@@ -132,12 +116,7 @@ fn print(diagnosis: &Diagnosis) {
     println!("Backends:");
     for backend in &diagnosis.backends {
         let problems = backend.problems.join("; ");
-        println!(
-            "  {} {:<22} {}",
-            mark(backend.works),
-            backend.name,
-            if backend.works { "works" } else { &problems }
-        );
+        println!("  {} {:<22} {}", mark(backend.works), backend.name, if backend.works { "works" } else { &problems });
     }
     println!("Parts:");
     for check in &diagnosis.checks {
@@ -145,11 +124,7 @@ fn print(diagnosis: &Diagnosis) {
     }
     println!(
         "{}",
-        if diagnosis.ok {
-            "Programs can be accelerated here."
-        } else {
-            "Programs stay on kernel TCP here."
-        }
+        if diagnosis.ok { "Programs can be accelerated here." } else { "Programs stay on kernel TCP here." }
     );
 }
 

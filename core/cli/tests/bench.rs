@@ -14,34 +14,23 @@ use serde_json::Value;
 const NETACC: &str = env!("CARGO_BIN_EXE_netacc");
 
 fn netacc(args: &[&str]) -> Output {
-    Command::new(NETACC)
-        .args(args)
-        .output()
-        .expect("netacc has been built")
+    Command::new(NETACC).args(args).output().expect("netacc has been built")
 }
 
 fn json_of(args: &[&str]) -> Value {
     let output = netacc(args);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{args:?}: {stderr}");
-    serde_json::from_slice(&output.stdout)
-        .unwrap_or_else(|error| panic!("{args:?}: one JSON object: {error}"))
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{args:?}: one JSON object: {error}"))
 }
 
 fn positive(value: &Value, what: &str) {
-    assert!(
-        value.as_f64().is_some_and(|number| number > 0.0),
-        "{what}: {value}"
-    );
+    assert!(value.as_f64().is_some_and(|number| number > 0.0), "{what}: {value}");
 }
 
 /// What README, notebooks and CI rely on.
 fn check_paths(paths: &Value, names: &[&str], rounds: usize) {
-    let found: Vec<_> = paths
-        .as_object()
-        .expect("an object by path")
-        .keys()
-        .collect();
+    let found: Vec<_> = paths.as_object().expect("an object by path").keys().collect();
     assert_eq!(found.len(), names.len(), "{found:?}");
     for name in names {
         let path = &paths[name];
@@ -49,10 +38,7 @@ fn check_paths(paths: &Value, names: &[&str], rounds: usize) {
         for percentile in ["p50", "p99", "p999", "max"] {
             positive(&path["latency_us"][percentile], percentile);
         }
-        assert!(
-            path["server_cpu_s_per_million"].is_number()
-                && path["client_cpu_s_per_million"].is_number()
-        );
+        assert!(path["server_cpu_s_per_million"].is_number() && path["client_cpu_s_per_million"].is_number());
         for ratio in ["ratio_to_tcp", "ratio_p99_to_tcp"] {
             for part in ["median", "min", "max"] {
                 positive(&path[ratio][part], ratio);
@@ -70,20 +56,7 @@ fn echo_in_every_mode() {
         for clients in ["1", "3"] {
             let more = ["--mode", mode, "--clients", clients, "--json", "-"];
             let result = json_of(
-                &[
-                    &[
-                        "bench",
-                        "echo",
-                        "--paths",
-                        "tcp,unix",
-                        "--pairs",
-                        "2",
-                        "--requests",
-                        "600",
-                    ],
-                    &more[..],
-                ]
-                .concat(),
+                &[&["bench", "echo", "--paths", "tcp,unix", "--pairs", "2", "--requests", "600"], &more[..]].concat(),
             );
             assert_eq!(result["bench"], "echo");
             assert_eq!(result["params"]["mode"], mode);
@@ -99,18 +72,7 @@ fn echo_in_every_mode() {
 /// ends.
 #[test]
 fn echo_spinning() {
-    let args = [
-        "bench",
-        "echo",
-        "--paths",
-        "tcp,unix",
-        "--pairs",
-        "1",
-        "--requests",
-        "50",
-        "--mode",
-        "spin",
-    ];
+    let args = ["bench", "echo", "--paths", "tcp,unix", "--pairs", "1", "--requests", "50", "--mode", "spin"];
     let result = json_of(&[&args[..], &["--json", "-"]].concat());
     check_paths(&result["paths"], &["tcp", "unix"], 1);
 }
@@ -120,18 +82,7 @@ fn echo_spinning() {
 #[test]
 fn echo_of_large_messages() {
     for mode in ["epoll", "poll", "blocking"] {
-        let args = [
-            "bench",
-            "echo",
-            "--paths",
-            "tcp,unix",
-            "--pairs",
-            "1",
-            "--requests",
-            "5",
-            "--size",
-            "8MiB",
-        ];
+        let args = ["bench", "echo", "--paths", "tcp,unix", "--pairs", "1", "--requests", "5", "--size", "8MiB"];
         let result = json_of(&[&args[..], &["--mode", mode, "--json", "-"]].concat());
         check_paths(&result["paths"], &["tcp", "unix"], 1);
     }
@@ -140,18 +91,7 @@ fn echo_of_large_messages() {
 #[test]
 fn stream_has_bytes_per_second() {
     for streams in ["1", "2"] {
-        let args = [
-            "bench",
-            "stream",
-            "--paths",
-            "tcp,unix",
-            "--pairs",
-            "1",
-            "--seconds",
-            "0.1",
-            "--size",
-            "64KiB",
-        ];
+        let args = ["bench", "stream", "--paths", "tcp,unix", "--pairs", "1", "--seconds", "0.1", "--size", "64KiB"];
         let result = json_of(&[&args[..], &["--streams", streams, "--json", "-"]].concat());
         check_paths(&result["paths"], &["tcp", "unix"], 1);
         positive(&result["paths"]["unix"]["bytes_per_s"], "bytes_per_s");
@@ -161,16 +101,7 @@ fn stream_has_bytes_per_second() {
 #[test]
 fn connect_counts_connections() {
     for exchange in ["0", "64"] {
-        let args = [
-            "bench",
-            "connect",
-            "--paths",
-            "tcp,unix",
-            "--pairs",
-            "1",
-            "--requests",
-            "200",
-        ];
+        let args = ["bench", "connect", "--paths", "tcp,unix", "--pairs", "1", "--requests", "200"];
         let result = json_of(&[&args[..], &["--exchange", exchange, "--json", "-"]].concat());
         check_paths(&result["paths"], &["tcp", "unix"], 1);
         assert_eq!(result["paths"]["tcp"]["runs"][0]["requests"], 200);
@@ -179,11 +110,7 @@ fn connect_counts_connections() {
 
 #[test]
 fn redis_with_two_tests_and_its_report_and_plot() {
-    if Command::new("redis-server")
-        .arg("--version")
-        .output()
-        .is_err()
-    {
+    if Command::new("redis-server").arg("--version").output().is_err() {
         // The message is what is to be tested then.
         let output = netacc(&["bench", "redis", "--paths", "tcp"]);
         assert_eq!(output.status.code(), Some(1));
@@ -191,54 +118,23 @@ fn redis_with_two_tests_and_its_report_and_plot() {
         return;
     }
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let [json, svg] =
-        ["result.json", "result.svg"].map(|name| dir.path().join(name).display().to_string());
-    let args = [
-        "bench",
-        "redis",
-        "--paths",
-        "tcp,unix",
-        "--pairs",
-        "1",
-        "--requests",
-        "2000",
-        "--clients",
-        "5",
-    ];
-    let output = netacc(
-        &[
-            &args[..],
-            &["--tests", "set,get", "--json", &json, "--plot", &svg],
-        ]
-        .concat(),
-    );
+    let [json, svg] = ["result.json", "result.svg"].map(|name| dir.path().join(name).display().to_string());
+    let args = ["bench", "redis", "--paths", "tcp,unix", "--pairs", "1", "--requests", "2000", "--clients", "5"];
+    let output = netacc(&[&args[..], &["--tests", "set,get", "--json", &json, "--plot", &svg]].concat());
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stderr}");
     let table = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(
-        table.contains("redis set") && table.contains("redis get"),
-        "{table}"
-    );
+    assert!(table.contains("redis set") && table.contains("redis get"), "{table}");
 
-    let result: Value =
-        serde_json::from_slice(&fs::read(&json).expect("it was written")).expect("it is JSON");
+    let result: Value = serde_json::from_slice(&fs::read(&json).expect("it was written")).expect("it is JSON");
     check_paths(&result["paths"], &["tcp", "unix"], 1);
     check_paths(&result["tests"]["get"], &["tcp", "unix"], 1);
-    assert_eq!(
-        result["paths"], result["tests"]["set"],
-        "the first test stands at the top"
-    );
-    assert!(fs::read_to_string(&svg)
-        .expect("it was drawn")
-        .contains("requests per second"));
+    assert_eq!(result["paths"], result["tests"]["set"], "the first test stands at the top");
+    assert!(fs::read_to_string(&svg).expect("it was drawn").contains("requests per second"));
 
     let report = netacc(&["bench", "report", &json]);
     assert!(report.status.success());
-    assert_eq!(
-        String::from_utf8_lossy(&report.stdout).trim(),
-        table.trim(),
-        "the same table again"
-    );
+    assert_eq!(String::from_utf8_lossy(&report.stdout).trim(), table.trim(), "the same table again");
 }
 
 #[test]
@@ -254,20 +150,10 @@ fn wrong_usage_is_2_and_failure_is_1() {
     ] {
         assert_eq!(netacc(args).status.code(), Some(2), "{args:?}");
     }
-    let missing = netacc(&[
-        "bench",
-        "redis",
-        "--redis-server",
-        "no-such-redis",
-        "--paths",
-        "tcp",
-    ]);
+    let missing = netacc(&["bench", "redis", "--redis-server", "no-such-redis", "--paths", "tcp"]);
     assert_eq!(missing.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&missing.stderr).contains("apt-get install redis-server"));
-    assert_eq!(
-        netacc(&["bench", "report", "/dev/null"]).status.code(),
-        Some(1)
-    );
+    assert_eq!(netacc(&["bench", "report", "/dev/null"]).status.code(), Some(1));
 }
 
 /// Would break if a server survived Ctrl-C, or its directory did.
@@ -275,18 +161,7 @@ fn wrong_usage_is_2_and_failure_is_1() {
 fn interrupting_stops_everything() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let mut child = Command::new(NETACC)
-        .args([
-            "bench",
-            "echo",
-            "--paths",
-            "unix",
-            "--pairs",
-            "1",
-            "--seconds",
-            "60",
-            "--size",
-            "77",
-        ])
+        .args(["bench", "echo", "--paths", "unix", "--pairs", "1", "--seconds", "60", "--size", "77"])
         .env("TMPDIR", dir.path())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -298,16 +173,9 @@ fn interrupting_stops_everything() {
     let status = child.wait().expect("it ends");
     assert_eq!(status.code(), Some(130));
     let stderr = BufReader::new(child.stderr.take().expect("it is piped"));
-    assert!(stderr
-        .lines()
-        .map_while(Result::ok)
-        .any(|line| line.contains("interrupted")));
+    assert!(stderr.lines().map_while(Result::ok).any(|line| line.contains("interrupted")));
     wait_for("the end of the peers", || processes_with(&own).is_empty());
-    assert_eq!(
-        fs::read_dir(dir.path()).expect("it is ours").count(),
-        0,
-        "the directory is removed"
-    );
+    assert_eq!(fs::read_dir(dir.path()).expect("it is ours").count(), 0, "the directory is removed");
 }
 
 /// Would break without the guard: nobody is left to stop the server when netacc itself is killed.
@@ -315,16 +183,7 @@ fn interrupting_stops_everything() {
 fn killing_leaves_no_server_behind() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let mut child = Command::new(NETACC)
-        .args([
-            "bench",
-            "echo",
-            "--paths",
-            "unix",
-            "--pairs",
-            "1",
-            "--seconds",
-            "60",
-        ])
+        .args(["bench", "echo", "--paths", "unix", "--pairs", "1", "--seconds", "60"])
         .env("TMPDIR", dir.path())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -341,9 +200,7 @@ fn killing_leaves_no_server_behind() {
 fn processes_with(text: &str) -> Vec<String> {
     let entries = fs::read_dir("/proc").expect("there is a /proc");
     let dirs = entries.filter_map(Result::ok).map(|entry| entry.path());
-    dirs.filter_map(|dir| command_line(&dir))
-        .filter(|line| line.contains(text))
-        .collect()
+    dirs.filter_map(|dir| command_line(&dir)).filter(|line| line.contains(text)).collect()
 }
 
 fn command_line(dir: &Path) -> Option<String> {
@@ -365,9 +222,5 @@ fn doctor_speaks_json() {
     let result: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
     assert_eq!(result["ok"].as_bool(), Some(output.status.success()));
     assert_eq!(result["backends"][0]["name"], "shm");
-    assert!(result["checks"]
-        .as_array()
-        .expect("checks")
-        .iter()
-        .all(|check| check["detail"].is_string()));
+    assert!(result["checks"].as_array().expect("checks").iter().all(|check| check["detail"].is_string()));
 }

@@ -22,18 +22,12 @@ fn netacc_run() -> Command {
     }
     command.env_remove("LD_PRELOAD").env_remove("NETACC_TOLD");
     // Not the machine's own file, whatever is in it.
-    command
-        .env("NETACC_CONF", "/dev/null")
-        .env("NETACC_PRELOAD", some_library());
+    command.env("NETACC_CONF", "/dev/null").env("NETACC_PRELOAD", some_library());
     command
 }
 
 fn output(command: &mut Command) -> (Option<i32>, String, String) {
-    let Output {
-        status,
-        stdout,
-        stderr,
-    } = command.output().expect("netacc_run was built");
+    let Output { status, stdout, stderr } = command.output().expect("netacc_run was built");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
     (status.code(), text(stdout), text(stderr))
 }
@@ -57,13 +51,7 @@ fn help_and_version_are_the_original_s() {
     assert!(help.contains("   -t <num>    set netacc io threads, default 4\n"));
     assert!(help.ends_with("   -v          display version info\n"));
     let (status, version, _) = run(&["-v"]);
-    assert_eq!(
-        (status, version),
-        (
-            Some(0),
-            format!("netacc_run {}\n", env!("CARGO_PKG_VERSION"))
-        )
-    );
+    assert_eq!((status, version), (Some(0), format!("netacc_run {}\n", env!("CARGO_PKG_VERSION"))));
     let (status, stdout, usage) = run(&[]);
     assert_eq!((status, stdout.as_str(), usage), (Some(2), "", help));
 }
@@ -71,16 +59,11 @@ fn help_and_version_are_the_original_s() {
 #[test]
 fn flags_reach_the_program_as_variables_and_win_over_those_that_were_there() {
     let mut command = netacc_run();
-    command
-        .env("NACC_SOR_IO_THREADS", "2")
-        .env("NACC_LOG_LEVEL", "4");
+    command.env("NACC_SOR_IO_THREADS", "2").env("NACC_LOG_LEVEL", "4");
     command.args("-t3 -p 8 -s 4096 -F 1 -d -T -P 0 -A 1,3 -i 2 -f /dev/null".split(' '));
     let environment = environment_of(&mut command);
-    let mut settings: Vec<_> = environment
-        .iter()
-        .filter(|line| line.starts_with("NACC_"))
-        .map(String::as_str)
-        .collect();
+    let mut settings: Vec<_> =
+        environment.iter().filter(|line| line.starts_with("NACC_")).map(String::as_str).collect();
     settings.sort_unstable();
     assert_eq!(
         settings,
@@ -114,44 +97,25 @@ fn the_library_is_preloaded_before_what_was() {
     let expected = format!("LD_PRELOAD={}", library.display());
     assert!(environment_of(&mut netacc_run()).contains(&expected));
     let environment = environment_of(netacc_run().env("LD_PRELOAD", "libm.so.6"));
-    assert!(
-        environment.contains(&format!("{expected}:libm.so.6")),
-        "{environment:?}"
-    );
+    assert!(environment.contains(&format!("{expected}:libm.so.6")), "{environment:?}");
 }
 
 #[test]
 fn without_the_library_the_program_runs_and_one_line_says_so() {
-    let (status, stdout, stderr) = output(
-        netacc_run()
-            .env("NETACC_PRELOAD", "/none.so")
-            .args(["echo", "-h"]),
-    );
+    let (status, stdout, stderr) = output(netacc_run().env("NETACC_PRELOAD", "/none.so").args(["echo", "-h"]));
     assert_eq!((status, stdout.as_str()), (Some(0), "-h\n"));
-    assert_eq!(
-        stderr,
-        "netacc_run: NETACC_PRELOAD=/none.so: no such file: the program stays on TCP\n"
-    );
+    assert_eq!(stderr, "netacc_run: NETACC_PRELOAD=/none.so: no such file: the program stays on TCP\n");
 }
 
 #[test]
 fn the_process_becomes_the_program() {
-    let child = netacc_run()
-        .args(["sh", "-c", "echo $$; exit 7"])
-        .stdout(Stdio::piped())
-        .spawn();
+    let child = netacc_run().args(["sh", "-c", "echo $$; exit 7"]).stdout(Stdio::piped()).spawn();
     let child = child.expect("netacc_run was built");
     let id = child.id();
     let output = child.wait_with_output().expect("it ends");
     assert_eq!(output.status.code(), Some(7));
-    assert_eq!(
-        String::from_utf8_lossy(&output.stdout).trim(),
-        id.to_string()
-    );
-    let killed = netacc_run()
-        .args(["sh", "-c", "kill -9 $$"])
-        .status()
-        .expect("it ends");
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), id.to_string());
+    let killed = netacc_run().args(["sh", "-c", "kill -9 $$"]).status().expect("it ends");
     assert_eq!(killed.signal(), Some(9));
 }
 
@@ -161,15 +125,9 @@ fn ignored_and_default_signals_are_handed_on_as_they_were() {
         let script = format!("{before} exec \"$0\" grep SigIgn /proc/self/status");
         let mut command = Command::new("sh");
         command.args(["-c", &script, env!("CARGO_BIN_EXE_netacc_run")]);
-        command
-            .env("NETACC_CONF", "/dev/null")
-            .env("NETACC_PRELOAD", some_library());
+        command.env("NETACC_CONF", "/dev/null").env("NETACC_PRELOAD", some_library());
         let (_, stdout, _) = output(&mut command);
-        let mask = stdout
-            .trim()
-            .rsplit('\t')
-            .next()
-            .map(|mask| u64::from_str_radix(mask, 16));
+        let mask = stdout.trim().rsplit('\t').next().map(|mask| u64::from_str_radix(mask, 16));
         mask.expect("a line").expect("a mask") & (1 << (13 - 1)) != 0
     };
     assert!(!sigpipe_ignored(""), "a shell's default");
@@ -192,18 +150,12 @@ fn bad_flags_are_one_line_and_status_2() {
 fn commands_that_cannot_be_run_have_the_shell_s_status() {
     let (status, _, stderr) = run(&["no-such-command-anywhere"]);
     assert_eq!(status, Some(127));
-    assert_eq!(
-        stderr,
-        "netacc_run: \"no-such-command-anywhere\": command not found\n"
-    );
+    assert_eq!(stderr, "netacc_run: \"no-such-command-anywhere\": command not found\n");
     assert_eq!(run(&["/no/such/file"]).0, Some(127));
     assert_eq!(run(&[""]).0, Some(127));
     let (status, _, stderr) = run(&["/etc/passwd"]);
     assert_eq!(status, Some(126));
-    assert_eq!(
-        stderr,
-        "netacc_run: \"/etc/passwd\": cannot be executed: Permission denied\n"
-    );
+    assert_eq!(stderr, "netacc_run: \"/etc/passwd\": cannot be executed: Permission denied\n");
     assert_eq!(run(&["/etc"]).0, Some(126));
 }
 
@@ -214,16 +166,10 @@ fn a_bad_file_is_told_and_the_program_still_runs() {
     std::fs::write(&conf, "[netacc]\nNACC_LOG_LEVEL=9\nNACC_SOR_MSGSIZE=1\n").expect("writable");
     let told = |name: &str| {
         let mut command = netacc_run();
-        command
-            .current_dir(dir.path())
-            .args(["-f", name, "sh", "-c", "echo $NETACC_CONF"]);
+        command.current_dir(dir.path()).args(["-f", name, "sh", "-c", "echo $NETACC_CONF"]);
         let (status, stdout, stderr) = output(&mut command);
         assert_eq!(status, Some(0));
-        assert_eq!(
-            Path::new(stdout.trim_end()),
-            dir.path().join(name),
-            "absolute for children"
-        );
+        assert_eq!(Path::new(stdout.trim_end()), dir.path().join(name), "absolute for children");
         stderr.lines().map(str::to_owned).collect::<Vec<_>>()
     };
     let conf = conf.display();

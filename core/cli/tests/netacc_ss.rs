@@ -44,12 +44,7 @@ impl Library {
                 answer(&mut stream);
             }
         });
-        Self {
-            requests,
-            stopped,
-            thread: Some(thread),
-            _name: name,
-        }
+        Self { requests, stopped, thread: Some(thread), _name: name }
     }
 
     fn saying(text: impl Into<Vec<u8>>) -> Self {
@@ -60,9 +55,7 @@ impl Library {
     }
 
     fn request(&self) -> String {
-        self.requests
-            .recv_timeout(Duration::from_secs(5))
-            .expect("a request")
+        self.requests.recv_timeout(Duration::from_secs(5)).expect("a request")
     }
 }
 
@@ -100,11 +93,7 @@ fn netacc_ss() -> Command {
 fn output(command: &mut Command) -> (Option<i32>, String, String) {
     let output = command.output().expect("netacc_ss was built");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
-    (
-        output.status.code(),
-        text(output.stdout),
-        text(output.stderr),
-    )
+    (output.status.code(), text(output.stdout), text(output.stderr))
 }
 
 fn ss(arguments: &str) -> (Option<i32>, String, String) {
@@ -116,32 +105,18 @@ fn ask_this_process(arguments: &str) -> (Option<i32>, String, String) {
 }
 
 fn snapshot() -> Snapshot {
-    let counters =
-        |pairs: &[(&str, u64)]| pairs.iter().map(|(k, v)| ((*k).to_owned(), *v)).collect();
+    let counters = |pairs: &[(&str, u64)]| pairs.iter().map(|(k, v)| ((*k).to_owned(), *v)).collect();
     Snapshot {
         version: 1,
         pid: std::process::id(),
         program: "redis-server".into(),
         backend: "shm".into(),
         problems: vec!["/etc/netacc.conf:3: PORT=\"1\": unknown key".into()],
-        cfg: Some(
-            Config::default()
-                .values()
-                .map(|(k, v)| (k.to_owned(), v))
-                .collect(),
-        ),
-        cnt: Some(counters(&[
-            ("streams_promoted", 3),
-            ("rx_bytes_link", 4096),
-        ])),
+        cfg: Some(Config::default().values().map(|(k, v)| (k.to_owned(), v)).collect()),
+        cnt: Some(counters(&[("streams_promoted", 3), ("rx_bytes_link", 4096)])),
         reasons: Some(counters(&[("no-peer", 2)])),
         mem: Some(counters(&[("registered_bytes", 65_536)])),
-        qp: Some(vec![QueuePairStats {
-            qp: 1,
-            backend: "shm".into(),
-            streams: 1,
-            ..QueuePairStats::default()
-        }]),
+        qp: Some(vec![QueuePairStats { qp: 1, backend: "shm".into(), streams: 1, ..QueuePairStats::default() }]),
         sock: Some(vec![SocketStats {
             fd: 8,
             local: "127.0.0.1:6379".into(),
@@ -165,15 +140,9 @@ fn help_and_version() {
     assert_eq!(status, Some(0));
     assert!(help.starts_with("Usage:\n netacc_ss: [-p] <pid> [options]...\n"));
     assert!(help.contains("      cnt: counter information[default]\n"));
-    assert_eq!(
-        ss("-v").1,
-        format!("netacc_ss {}\n", env!("CARGO_PKG_VERSION"))
-    );
+    assert_eq!(ss("-v").1, format!("netacc_ss {}\n", env!("CARGO_PKG_VERSION")));
     let (status, _, stderr) = ss("-p x");
-    assert_eq!(
-        (status, stderr.as_str()),
-        (Some(2), "netacc_ss: \"x\" is not a process id\n")
-    );
+    assert_eq!((status, stderr.as_str()), (Some(2), "netacc_ss: \"x\" is not a process id\n"));
 }
 
 #[test]
@@ -219,10 +188,7 @@ fn everything_is_shown_when_all_is_asked() {
 fn json_has_the_sections_asked_for_and_no_others() {
     let library = Library::saying(json());
     let (status, stdout, _) = ask_this_process("-s sock,mem --json");
-    assert_eq!(
-        (status, library.request().as_str()),
-        (Some(0), "GET mem,sock\n")
-    );
+    assert_eq!((status, library.request().as_str()), (Some(0), "GET mem,sock\n"));
     let value: serde_json::Value = serde_json::from_str(&stdout).expect("JSON");
     assert_eq!(value["version"], 1);
     assert_eq!(value["backend"], "shm");
@@ -241,20 +207,14 @@ fn no_process_and_no_library_are_told_apart() {
     gone.wait().expect("it ends");
     let (status, stdout, stderr) = ss(&format!("-p {}", gone.id()));
     assert_eq!((status, stdout.as_str()), (Some(1), ""));
-    assert_eq!(
-        stderr,
-        format!("netacc_ss: process {} does not exist\n", gone.id())
-    );
+    assert_eq!(stderr, format!("netacc_ss: process {} does not exist\n", gone.id()));
 
     let plain = sleeper();
     let (status, _, stderr) = ss(&format!("-p {}", plain.0.id()));
     assert_eq!(status, Some(3));
     assert_eq!(
         stderr,
-        format!(
-            "netacc_ss: process {} is not accelerated: the NetACC library is not in it\n",
-            plain.0.id()
-        )
+        format!("netacc_ss: process {} is not accelerated: the NetACC library is not in it\n", plain.0.id())
     );
 }
 
@@ -265,10 +225,7 @@ fn another_process_s_answer_is_not_believed() {
     let _listener = listen(victim.0.id());
     let (status, stdout, stderr) = ss(&format!("{}", victim.0.id()));
     assert_eq!((status, stdout.as_str()), (Some(4), ""));
-    assert!(
-        stderr.contains(&format!("process {} of user", std::process::id())),
-        "{stderr}"
-    );
+    assert!(stderr.contains(&format!("process {} of user", std::process::id())), "{stderr}");
 }
 
 #[test]
@@ -287,17 +244,9 @@ fn another_user_s_process_is_not_asked() {
     let _library = Library::saying(json());
     let pid = std::process::id();
     let mut command = Command::new(&program);
-    let (status, _, stderr) = output(
-        command
-            .args(["-p", &pid.to_string()])
-            .uid(65_534)
-            .gid(65_534),
-    );
+    let (status, _, stderr) = output(command.args(["-p", &pid.to_string()]).uid(65_534).gid(65_534));
     assert_eq!(status, Some(4));
-    assert_eq!(
-        stderr,
-        format!("netacc_ss: process {pid} belongs to user 0: only that user and root may ask\n")
-    );
+    assert_eq!(stderr, format!("netacc_ss: process {pid} belongs to user 0: only that user and root may ask\n"));
 }
 
 #[test]
@@ -305,29 +254,14 @@ fn a_listener_that_misbehaves_gets_one_line_and_no_patience() {
     let id = std::process::id();
     for (answer, said) in [
         (&b""[..], "does not answer as it should: EOF while parsing"),
-        (
-            b"{\"version\":1,\"pid\":1",
-            "does not answer as it should: EOF while parsing",
-        ),
-        (
-            b"{\"version\":1,\"pid\":1,\"sock\":7}",
-            "does not answer as it should: invalid type",
-        ),
-        (
-            b"{\"version\":2,\"pids\":[]}",
-            "answers in version 2, netacc_ss knows version 1",
-        ),
+        (b"{\"version\":1,\"pid\":1", "does not answer as it should: EOF while parsing"),
+        (b"{\"version\":1,\"pid\":1,\"sock\":7}", "does not answer as it should: invalid type"),
+        (b"{\"version\":2,\"pids\":[]}", "answers in version 2, netacc_ss knows version 1"),
     ] {
         let _library = Library::saying(answer);
         let (status, stdout, stderr) = ask_this_process("");
-        assert_eq!(
-            (status, stdout.as_str(), stderr.lines().count()),
-            (Some(5), "", 1)
-        );
-        assert!(
-            stderr.contains(&format!("netacc_ss: process {id} {said}")),
-            "{stderr}"
-        );
+        assert_eq!((status, stdout.as_str(), stderr.lines().count()), (Some(5), "", 1));
+        assert!(stderr.contains(&format!("netacc_ss: process {id} {said}")), "{stderr}");
     }
     let nested = Library::saying(b"[".repeat(1 << 20));
     assert_eq!(ask_this_process("").0, Some(5));
@@ -337,10 +271,7 @@ fn a_listener_that_misbehaves_gets_one_line_and_no_patience() {
     let (status, _, stderr) = ask_this_process("");
     assert_eq!(status, Some(5));
     // Whichever comes first on this machine.
-    assert!(
-        stderr.contains("more than 64 MiB") || stderr.contains("within 2 s"),
-        "{stderr}"
-    );
+    assert!(stderr.contains("more than 64 MiB") || stderr.contains("within 2 s"), "{stderr}");
     drop(endless);
 
     let started = Instant::now();
@@ -351,10 +282,7 @@ fn a_listener_that_misbehaves_gets_one_line_and_no_patience() {
     });
     let (status, _, stderr) = ask_this_process("");
     assert_eq!(status, Some(5));
-    assert_eq!(
-        stderr,
-        format!("netacc_ss: process {id} does not answer within 2 s\n")
-    );
+    assert_eq!(stderr, format!("netacc_ss: process {id} does not answer within 2 s\n"));
     assert!(started.elapsed() < Duration::from_secs(10));
 }
 
@@ -368,10 +296,7 @@ fn control_characters_do_not_reach_the_terminal() {
     let _library = Library::saying(serde_json::to_vec(&hostile).expect("plain data"));
     let (_, stdout, _) = ask_this_process("");
     let text = stdout.replace('\n', "");
-    assert!(
-        !text.chars().any(|c| c.is_control() || c == '\u{202e}'),
-        "{stdout:?}"
-    );
+    assert!(!text.chars().any(|c| c.is_control() || c == '\u{202e}'), "{stdout:?}");
     assert!(stdout.contains("\na?b"), "{stdout}");
 }
 
@@ -379,47 +304,27 @@ fn control_characters_do_not_reach_the_terminal() {
 fn without_a_process_id_those_that_may_be_asked_are_listed() {
     let library = Library::saying(json());
     let (status, stdout, _) = ss("--json");
-    assert_eq!(
-        (status, library.request().as_str()),
-        (Some(0), "GET sock\n")
-    );
+    assert_eq!((status, library.request().as_str()), (Some(0), "GET sock\n"));
     let list: serde_json::Value = serde_json::from_str(&stdout).expect("JSON");
     let list = list.as_array().expect("a list");
-    let own = list
-        .iter()
-        .find(|process| process["pid"] == std::process::id())
-        .expect("this one");
+    let own = list.iter().find(|process| process["pid"] == std::process::id()).expect("this one");
     assert_eq!(own["program"], "redis-server");
-    assert_eq!(
-        (&own["sockets_link"], &own["sockets_tcp"]),
-        (&1.into(), &0.into())
-    );
+    assert_eq!((&own["sockets_link"], &own["sockets_tcp"]), (&1.into(), &0.into()));
 }
 
 #[test]
 fn clearing_says_what_it_found() {
     let (status, stdout, stderr) = ss("-c");
-    assert_eq!(
-        (status, stderr.as_str(), stdout.lines().count()),
-        (Some(0), "", 1)
-    );
+    assert_eq!((status, stderr.as_str(), stdout.lines().count()), (Some(0), "", 1));
     // What is there depends on what has crashed on this machine.
-    assert!(
-        stdout.starts_with("nothing left behind ") || stdout.starts_with("cleared "),
-        "{stdout}"
-    );
+    assert!(stdout.starts_with("nothing left behind ") || stdout.starts_with("cleared "), "{stdout}");
 }
 
 /// A process without the library, which ends with the test.
 struct Sleeper(Child);
 
 fn sleeper() -> Sleeper {
-    Sleeper(
-        Command::new("sleep")
-            .arg("60")
-            .spawn()
-            .expect("sleep is everywhere"),
-    )
+    Sleeper(Command::new("sleep").arg("60").spawn().expect("sleep is everywhere"))
 }
 
 impl Drop for Sleeper {

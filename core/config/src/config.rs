@@ -6,9 +6,7 @@ use std::time::Duration;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use crate::key::{render_lines, KEYS};
-use crate::value::{
-    Backend, ConfigValue, CpuList, Expiry, Group, LogLevel, PollBudget, UnseenIoPolicy,
-};
+use crate::value::{Backend, ConfigValue, CpuList, Expiry, Group, LogLevel, PollBudget, UnseenIoPolicy};
 
 /// Everything that can be set. Obtain one from [`Config::load`] or a [`crate::Loader`]; a default one
 /// is what an empty file gives.
@@ -115,10 +113,7 @@ impl Config {
     /// Whether any connection of this process may be promoted: no problem stands against it, it is
     /// switched on, and there is a device to ask for.
     pub fn acceleration_allowed(&self) -> bool {
-        self.accelerate
-            && self.promotion.enabled
-            && self.promotion.percent > 0
-            && self.backend != Backend::None
+        self.accelerate && self.promotion.enabled && self.promotion.percent > 0 && self.backend != Backend::None
     }
 
     /// Every key with its value, in the order of the file.
@@ -222,21 +217,12 @@ impl Default for PromotionConfig {
 
 impl Default for IoConfig {
     fn default() -> Self {
-        Self {
-            threads: 1,
-            affinity: CpuList::default(),
-            poll: PollBudget::Adaptive,
-            comp_vector: 0,
-        }
+        Self { threads: 1, affinity: CpuList::default(), poll: PollBudget::Adaptive, comp_vector: 0 }
     }
 }
 
 impl Default for LogConfig {
     fn default() -> Self {
-        Self {
-            level: LogLevel::Warn,
-            path: Some(PathBuf::from("/tmp/netacc.log")),
-            debug: false,
-        }
+        Self { level: LogLevel::Warn, path: Some(PathBuf::from("/tmp/netacc.log")), debug: false }
     }
 }

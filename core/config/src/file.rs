@@ -56,10 +56,7 @@ pub(crate) fn parse(path: &Path, bytes: &[u8]) -> (Vec<Setting>, Vec<Problem>) {
         let line = index + 1;
         let mut report = |key: Option<&str>, value: &str, kind| {
             problems.push(Problem {
-                origin: Origin::File {
-                    path: path.to_owned(),
-                    line,
-                },
+                origin: Origin::File { path: path.to_owned(), line },
                 key: key.map(str::to_owned),
                 value: Some(value.to_owned()),
                 kind,
@@ -80,11 +77,9 @@ pub(crate) fn parse(path: &Path, bytes: &[u8]) -> (Vec<Setting>, Vec<Problem>) {
             (Line::Setting { key, value }, Section::None) => {
                 report(Some(key), value, ProblemKind::OutsideSection);
             }
-            (Line::Setting { key, value }, Section::Ours) => settings.push(Setting {
-                line,
-                key: key.to_owned(),
-                value: value.to_owned(),
-            }),
+            (Line::Setting { key, value }, Section::Ours) => {
+                settings.push(Setting { line, key: key.to_owned(), value: value.to_owned() })
+            }
         }
     }
     (settings, problems)
@@ -100,15 +95,8 @@ enum Section {
 enum Line<'a> {
     Nothing,
     Section(&'a str),
-    Setting {
-        key: &'a str,
-        value: &'a str,
-    },
-    Bad {
-        key: Option<&'a str>,
-        text: String,
-        kind: ProblemKind,
-    },
+    Setting { key: &'a str, value: &'a str },
+    Bad { key: Option<&'a str>, text: String, kind: ProblemKind },
 }
 
 fn classify(raw: &[u8]) -> Line<'_> {
@@ -119,9 +107,7 @@ fn classify(raw: &[u8]) -> Line<'_> {
     let Ok(text) = std::str::from_utf8(raw) else {
         let kind = ProblemKind::NotUtf8;
         let mut parts = raw.splitn(2, |&byte| byte == b'=');
-        let key = parts
-            .next()
-            .map(|key| std::str::from_utf8(key.trim_ascii()));
+        let key = parts.next().map(|key| std::str::from_utf8(key.trim_ascii()));
         let (key, text) = match (key, parts.next()) {
             (Some(Ok(key)), Some(value)) => (Some(key), value.trim_ascii()),
             _ => (None, raw),
@@ -137,14 +123,8 @@ fn classify(raw: &[u8]) -> Line<'_> {
         }
     }
     match text.split_once('=') {
-        Some((key, value)) if !key.trim().is_empty() && !text.starts_with('[') => {
-            setting(key.trim(), value.trim())
-        }
-        _ => Line::Bad {
-            key: None,
-            text: text.to_owned(),
-            kind: ProblemKind::NotASetting,
-        },
+        Some((key, value)) if !key.trim().is_empty() && !text.starts_with('[') => setting(key.trim(), value.trim()),
+        _ => Line::Bad { key: None, text: text.to_owned(), kind: ProblemKind::NotASetting },
     }
 }
 
@@ -154,16 +134,10 @@ fn setting<'a>(key: &'a str, value: &'a str) -> Line<'a> {
             continue;
         };
         return match rest.split_once(quote) {
-            Some((inner, after))
-                if after.trim().is_empty() || is_comment(after.trim().as_bytes()) =>
-            {
+            Some((inner, after)) if after.trim().is_empty() || is_comment(after.trim().as_bytes()) => {
                 Line::Setting { key, value: inner }
             }
-            _ => Line::Bad {
-                key: Some(key),
-                text: value.to_owned(),
-                kind: ProblemKind::BadQuotes,
-            },
+            _ => Line::Bad { key: Some(key), text: value.to_owned(), kind: ProblemKind::BadQuotes },
         };
     }
     // Without quotes a comment begins at a # or ; that starts a word, so that a path may have one.
@@ -174,10 +148,7 @@ fn setting<'a>(key: &'a str, value: &'a str) -> Line<'a> {
         starts
     });
     let end = comment.map_or(value.len(), |(at, _)| at);
-    Line::Setting {
-        key,
-        value: value[..end].trim_end(),
-    }
+    Line::Setting { key, value: value[..end].trim_end() }
 }
 
 fn is_comment(text: &[u8]) -> bool {
@@ -191,36 +162,20 @@ mod tests {
     fn settings(text: &str) -> Vec<(usize, String, String)> {
         let (settings, problems) = parse(Path::new("f"), text.as_bytes());
         assert!(problems.is_empty(), "{problems:?}");
-        settings
-            .into_iter()
-            .map(|s| (s.line, s.key, s.value))
-            .collect()
+        settings.into_iter().map(|s| (s.line, s.key, s.value)).collect()
     }
 
     fn problems(bytes: &[u8]) -> Vec<String> {
-        parse(Path::new("f"), bytes)
-            .1
-            .iter()
-            .map(ToString::to_string)
-            .collect()
+        parse(Path::new("f"), bytes).1.iter().map(ToString::to_string).collect()
     }
 
     #[test]
     fn settings_are_read_however_they_are_spaced_quoted_and_commented() {
         let text = "\u{feff}; intro\r\n  [ netacc ] # ours\r\n\r\nA = 1 # one\r\nB=\"a # b\" ; two\r\nC='x\"y'\nD=/a#b;c\nE=\nF==\n";
         let found = settings(text);
-        let expected = [
-            (4, "A", "1"),
-            (5, "B", "a # b"),
-            (6, "C", "x\"y"),
-            (7, "D", "/a#b;c"),
-            (8, "E", ""),
-            (9, "F", "="),
-        ];
-        let expected: Vec<_> = expected
-            .iter()
-            .map(|(l, k, v)| (*l, (*k).to_owned(), (*v).to_owned()))
-            .collect();
+        let expected =
+            [(4, "A", "1"), (5, "B", "a # b"), (6, "C", "x\"y"), (7, "D", "/a#b;c"), (8, "E", ""), (9, "F", "=")];
+        let expected: Vec<_> = expected.iter().map(|(l, k, v)| (*l, (*k).to_owned(), (*v).to_owned())).collect();
         assert_eq!(found, expected);
     }
 
@@ -231,9 +186,7 @@ mod tests {
 
     #[test]
     fn every_bad_line_is_told_once_with_its_number() {
-        let told = problems(
-            b"A=1\n[other]\nB=2\nC\n[netacc]\nhello\n=3\nD=\"x\nE=\"x\" y\nF=\xff\n[netacc\n",
-        );
+        let told = problems(b"A=1\n[other]\nB=2\nC\n[netacc]\nhello\n=3\nD=\"x\nE=\"x\" y\nF=\xff\n[netacc\n");
         assert_eq!(
             told,
             [

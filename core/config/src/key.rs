@@ -2,9 +2,7 @@
 //! The file, the environment, netacc_run and netacc_ss all go by it.
 
 use crate::config::Config;
-use crate::value::{
-    digits, millis_from_number, number_from_millis, ConfigValue, Expiry, LogLevel, PollBudget,
-};
+use crate::value::{digits, millis_from_number, number_from_millis, ConfigValue, Expiry, LogLevel, PollBudget};
 
 /// A key of the file, and the environment variable of the same name.
 #[derive(Debug)]
@@ -25,33 +23,18 @@ pub struct Key {
 enum Kind {
     /// A decimal integer from `min` to `max`. `set` may refuse some of them; `note` says which, or
     /// what the numbers mean.
-    Int {
-        min: i64,
-        max: i64,
-        note: &'static str,
-        get: fn(&Config) -> i64,
-        set: fn(&mut Config, i64) -> bool,
-    },
+    Int { min: i64, max: i64, note: &'static str, get: fn(&Config) -> i64, set: fn(&mut Config, i64) -> bool },
     /// 0 or 1.
-    Switch {
-        get: fn(&Config) -> bool,
-        set: fn(&mut Config, bool),
-    },
+    Switch { get: fn(&Config) -> bool, set: fn(&mut Config, bool) },
     /// Anything else.
-    Text {
-        allowed: &'static str,
-        get: fn(&Config) -> String,
-        set: fn(&mut Config, &str) -> bool,
-    },
+    Text { allowed: &'static str, get: fn(&Config) -> String, set: fn(&mut Config, &str) -> bool },
 }
 
 impl Key {
     /// What the key takes, in words.
     pub fn allowed(&self) -> String {
         match &self.kind {
-            Kind::Int {
-                min, max, note: "", ..
-            } => format!("an integer from {min} to {max}"),
+            Kind::Int { min, max, note: "", .. } => format!("an integer from {min} to {max}"),
             Kind::Int { min, max, note, .. } => {
                 format!("an integer from {min} to {max}, {note}")
             }
@@ -242,33 +225,19 @@ pub static KEYS: &[Key] = &[
         },
     )
     .guards(),
-    switch(
-        "NACC_ENABLE_RDMA_DEFAULT",
-        |c| c.promotion.enabled,
-        |c, on| c.promotion.enabled = on,
-    )
-    .guards(),
+    switch("NACC_ENABLE_RDMA_DEFAULT", |c| c.promotion.enabled, |c, on| c.promotion.enabled = on).guards(),
     int(
         "NACC_LOG_LEVEL",
         0,
         5,
         |c| c.log.level as i64,
-        |c, n| {
-            LogLevel::from_number(n)
-                .map(|level| c.log.level = level)
-                .is_some()
-        },
+        |c, n| LogLevel::from_number(n).map(|level| c.log.level = level).is_some(),
     )
     .note("0 TRACE, 1 DEBUG, 2 INFO, 3 WARN, 4 ERROR, 5 FATAL"),
     text(
         "NACC_LOG_PATH",
         "a path without control characters or double quotes, or empty for standard error",
-        |c| {
-            c.log
-                .path
-                .as_ref()
-                .map_or(String::new(), |path| path.to_string_lossy().into_owned())
-        },
+        |c| c.log.path.as_ref().map_or(String::new(), |path| path.to_string_lossy().into_owned()),
         |c, text| {
             c.log.path = (!text.is_empty()).then(|| text.into());
             true
@@ -281,12 +250,7 @@ pub static KEYS: &[Key] = &[
         |c, text| text.parse().map(|list| c.io.affinity = list).is_ok(),
     )
     .flag('A'),
-    switch(
-        "NACC_CONN_TCP_FIRST",
-        |c| c.promotion.tcp_first,
-        |c, on| c.promotion.tcp_first = on,
-    )
-    .flag('T'),
+    switch("NACC_CONN_TCP_FIRST", |c| c.promotion.tcp_first, |c, on| c.promotion.tcp_first = on).flag('T'),
     // Ours from here on.
     text(
         "NACC_BACKEND",
@@ -333,13 +297,7 @@ pub static KEYS: &[Key] = &[
     .note("0 for at once")
     .ours(),
     // The original's flag is a number and does not say which; we know a slow and a fast mode.
-    switch(
-        "NACC_FAST_CONNECT",
-        |c| c.promotion.fast_connect,
-        |c, on| c.promotion.fast_connect = on,
-    )
-    .flag('F')
-    .ours(),
+    switch("NACC_FAST_CONNECT", |c| c.promotion.fast_connect, |c, on| c.promotion.fast_connect = on).flag('F').ours(),
     // Whole milliseconds, as -P takes them: finer budgets are what -1 finds by itself.
     int(
         "NACC_POLL_MS",
@@ -370,18 +328,11 @@ pub static KEYS: &[Key] = &[
     )
     .flag('i')
     .ours(),
-    switch("NACC_DEBUG", |c| c.log.debug, |c, on| c.log.debug = on)
-        .flag('d')
-        .ours(),
+    switch("NACC_DEBUG", |c| c.log.debug, |c, on| c.log.debug = on).flag('d').ours(),
     text(
         "NACC_SHM_GROUP",
         "the name or number of a group, or empty for the same user only",
-        |c| {
-            c.shm
-                .group
-                .as_ref()
-                .map_or(String::new(), ToString::to_string)
-        },
+        |c| c.shm.group.as_ref().map_or(String::new(), ToString::to_string),
         |c, text| {
             if text.is_empty() {
                 c.shm.group = None;
@@ -396,13 +347,7 @@ pub static KEYS: &[Key] = &[
 const MIB: i64 = 1 << 20;
 
 const fn key(name: &'static str, kind: Kind) -> Key {
-    Key {
-        name,
-        flag: None,
-        original: true,
-        guards: false,
-        kind,
-    }
+    Key { name, flag: None, original: true, guards: false, kind }
 }
 
 const fn int(
@@ -412,16 +357,7 @@ const fn int(
     get: fn(&Config) -> i64,
     set: fn(&mut Config, i64) -> bool,
 ) -> Key {
-    key(
-        name,
-        Kind::Int {
-            min,
-            max,
-            note: "",
-            get,
-            set,
-        },
-    )
+    key(name, Kind::Int { min, max, note: "", get, set })
 }
 
 const fn switch(name: &'static str, get: fn(&Config) -> bool, set: fn(&mut Config, bool)) -> Key {
@@ -475,9 +411,7 @@ mod tests {
         flags.sort_unstable();
         assert_eq!(flags.iter().collect::<String>(), "AFPTdipst");
         assert_eq!(KEYS.iter().filter(|key| key.original).count(), 14);
-        assert!(KEYS
-            .iter()
-            .all(|key| key.name.starts_with(crate::KEY_PREFIX)));
+        assert!(KEYS.iter().all(|key| key.name.starts_with(crate::KEY_PREFIX)));
     }
 
     #[test]
@@ -492,9 +426,6 @@ mod tests {
     fn the_longest_poll_fits() {
         let mut config = Config::default();
         assert!(find_key("NACC_POLL_MS").is_some_and(|key| key.set(&mut config, "60000")));
-        assert_eq!(
-            config.io.poll,
-            PollBudget::Fixed(std::time::Duration::from_secs(60))
-        );
+        assert_eq!(config.io.poll, PollBudget::Fixed(std::time::Duration::from_secs(60)));
     }
 }

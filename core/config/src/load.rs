@@ -31,10 +31,7 @@ impl Config {
     ///
     /// Reads the environment, so no other thread may be changing it; call it once, at the start.
     pub fn load() -> (Self, Vec<Problem>) {
-        Loader::new()
-            .default_file()
-            .environment(std::env::vars_os())
-            .load()
+        Loader::new().default_file().environment(std::env::vars_os()).load()
     }
 }
 
@@ -60,10 +57,7 @@ impl Loader {
 
     /// Takes the variables that begin with [`KEY_PREFIX`] as settings. A non-empty
     /// [`CONFIG_PATH_VARIABLE`] among them names the file, unless [`Loader::file`] is called after.
-    pub fn environment(
-        mut self,
-        variables: impl IntoIterator<Item = (OsString, OsString)>,
-    ) -> Self {
+    pub fn environment(mut self, variables: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
         for (name, value) in variables {
             if name == CONFIG_PATH_VARIABLE && !value.is_empty() {
                 self = self.file(value);
@@ -113,19 +107,11 @@ struct Merge {
 
 impl Merge {
     fn file(&mut self, path: &Path, must_exist: bool) {
-        let origin = |line| Origin::File {
-            path: path.to_owned(),
-            line,
-        };
+        let origin = |line| Origin::File { path: path.to_owned(), line };
         let bytes = match file::read(path, must_exist) {
             Ok(bytes) => bytes,
             Err(kind) => {
-                self.problems.push(Problem {
-                    origin: origin(0),
-                    key: None,
-                    value: None,
-                    kind,
-                });
+                self.problems.push(Problem { origin: origin(0), key: None, value: None, kind });
                 return;
             }
         };
@@ -156,23 +142,14 @@ impl Merge {
 
     fn set(&mut self, origin: Origin, name: &str, value: &str) {
         let kind = match KEYS.iter().position(|key| key.name == name) {
-            None => ProblemKind::UnknownKey {
-                suggestion: resembling(name),
-            },
+            None => ProblemKind::UnknownKey { suggestion: resembling(name) },
             Some(index) if KEYS[index].set(&mut self.config, value) => {
                 self.origins[index] = Some(origin);
                 return;
             }
-            Some(index) => ProblemKind::BadValue {
-                allowed: KEYS[index].allowed(),
-            },
+            Some(index) => ProblemKind::BadValue { allowed: KEYS[index].allowed() },
         };
-        self.problems.push(Problem {
-            origin,
-            key: Some(name.to_owned()),
-            value: Some(value.to_owned()),
-            kind,
-        });
+        self.problems.push(Problem { origin, key: Some(name.to_owned()), value: Some(value.to_owned()), kind });
     }
 
     fn finish(mut self) -> (Config, Vec<Problem>) {
@@ -184,12 +161,7 @@ impl Merge {
             let more = self.problems.len() - LIMIT;
             let origin = self.problems[LIMIT].origin.clone();
             self.problems.truncate(LIMIT);
-            self.problems.push(Problem {
-                origin,
-                key: None,
-                value: None,
-                kind: ProblemKind::TooMany { more },
-            });
+            self.problems.push(Problem { origin, key: None, value: None, kind: ProblemKind::TooMany { more } });
         }
         (self.config, self.problems)
     }
@@ -206,13 +178,7 @@ impl Merge {
         if !is_power_multiple(memory.mr_min_bytes, memory.msg_bytes) {
             let used = MemoryConfig::mr_min_for(memory.msg_bytes);
             self.config.memory.mr_min_bytes = used;
-            self.broken_rule(
-                MIN,
-                strongest,
-                memory.mr_min_bytes,
-                used,
-                (MSG, memory.msg_bytes),
-            );
+            self.broken_rule(MIN, strongest, memory.mr_min_bytes, used, (MSG, memory.msg_bytes));
         } else {
             strongest = strongest.max(self.rank(MIN));
         }
@@ -224,14 +190,7 @@ impl Merge {
         }
     }
 
-    fn broken_rule(
-        &mut self,
-        name: &str,
-        base_rank: u8,
-        value: usize,
-        used: usize,
-        (base, base_value): (&str, usize),
-    ) {
+    fn broken_rule(&mut self, name: &str, base_rank: u8, value: usize, used: usize, (base, base_value): (&str, usize)) {
         if self.rank(name) < base_rank {
             return;
         }
@@ -242,10 +201,7 @@ impl Merge {
             origin,
             key: Some(name.to_owned()),
             value: Some(value.to_string()),
-            kind: ProblemKind::BrokenRule {
-                rule: format!("{base} ({base_value}) x 2^N, N from 0"),
-                used,
-            },
+            kind: ProblemKind::BrokenRule { rule: format!("{base} ({base_value}) x 2^N, N from 0"), used },
         });
     }
 

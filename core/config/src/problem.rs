@@ -134,9 +134,7 @@ impl Problem {
     /// acceleration could be against its owner's will.
     pub fn keeps_on_tcp(&self) -> bool {
         match &self.kind {
-            ProblemKind::Unreadable(_) | ProblemKind::NotAFile | ProblemKind::TooLong { .. } => {
-                true
-            }
+            ProblemKind::Unreadable(_) | ProblemKind::NotAFile | ProblemKind::TooLong { .. } => true,
             ProblemKind::Repeated { .. } | ProblemKind::BrokenRule { .. } => false,
             // An unknown key that resembles a switch is as good as that switch with a bad value.
             ProblemKind::UnknownKey { suggestion } => is_guard(*suggestion),
@@ -178,10 +176,7 @@ fn is_guard(name: Option<&str>) -> bool {
 }
 
 fn all_keys() -> String {
-    KEYS.iter()
-        .map(|key| key.name)
-        .collect::<Vec<_>>()
-        .join(", ")
+    KEYS.iter().map(|key| key.name).collect::<Vec<_>>().join(", ")
 }
 
 /// Text from outside as it may be shown: control characters escaped, and cut at a length that keeps

@@ -193,9 +193,7 @@ impl FromStr for CpuList {
             }
         }
         let cpus = (0..).zip(chosen).filter(|(_, chosen)| *chosen);
-        Ok(Self {
-            cpus: cpus.map(|(cpu, _)| cpu).collect(),
-        })
+        Ok(Self { cpus: cpus.map(|(cpu, _)| cpu).collect() })
     }
 }
 
@@ -265,11 +263,8 @@ impl FromStr for Group {
             };
         }
         let starts_well = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
-        let goes_on_well = text
-            .strip_suffix('$')
-            .unwrap_or(text)
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || "_.-".contains(c));
+        let goes_on_well =
+            text.strip_suffix('$').unwrap_or(text).chars().all(|c| c.is_ascii_alphanumeric() || "_.-".contains(c));
         if starts_well && goes_on_well && text.len() <= 32 {
             Ok(Self::Name(text.to_owned()))
         } else {
@@ -307,9 +302,7 @@ mod tests {
         assert_eq!(printed("1,3,4"), Ok("1,3-4".into()));
         assert_eq!(printed(" 7 , 0-2,2"), Ok("0-2,7".into()));
         assert_eq!(printed(""), Ok("".into()));
-        for bad in [
-            "3-1", "1,", "-1", "1-", "a", "1024", "0-1024", "1 2", "+1", "1--2",
-        ] {
+        for bad in ["3-1", "1,", "-1", "1-", "a", "1024", "0-1024", "1 2", "+1", "1--2"] {
             assert_eq!(printed(bad), Err(InvalidValue), "{bad:?}");
         }
     }

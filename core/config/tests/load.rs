@@ -4,9 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use netacc_config::{
-    Backend, Config, ConfigValue, Expiry, Group, Loader, LogLevel, PollBudget, UnseenIoPolicy, KEYS,
-};
+use netacc_config::{Backend, Config, ConfigValue, Expiry, Group, Loader, LogLevel, PollBudget, UnseenIoPolicy, KEYS};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
@@ -16,9 +14,7 @@ struct Lab {
 
 impl Lab {
     fn new(text: impl AsRef<[u8]>) -> Self {
-        let lab = Self {
-            dir: TempDir::new().expect("a temporary directory"),
-        };
+        let lab = Self { dir: TempDir::new().expect("a temporary directory") };
         std::fs::write(lab.path(), text).expect("it can be written to");
         lab
     }
@@ -37,13 +33,7 @@ fn load(lines: &str) -> (Config, Vec<String>) {
     let lab = Lab::new(format!("[netacc]\n{lines}"));
     let (config, problems) = lab.loader().load();
     let prefix = format!("{}/", lab.dir.path().display());
-    (
-        config,
-        problems
-            .iter()
-            .map(|p| p.to_string().replace(&prefix, ""))
-            .collect(),
-    )
+    (config, problems.iter().map(|p| p.to_string().replace(&prefix, "")).collect())
 }
 
 fn variables(pairs: &[(&str, &str)]) -> Vec<(OsString, OsString)> {
@@ -57,10 +47,7 @@ fn the_sample_file_is_exactly_the_defaults_and_names_every_key() {
     assert!(problems.is_empty(), "{problems:?}");
     assert_eq!(config, Config::default());
     let text = std::fs::read_to_string(sample).expect("the sample");
-    let settings: Vec<_> = text
-        .lines()
-        .filter(|line| !line.is_empty() && !line.starts_with('#'))
-        .collect();
+    let settings: Vec<_> = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
     assert_eq!(settings, Config::default().to_lines());
 }
 
@@ -83,11 +70,7 @@ fn the_defaults_are_the_documented_ones() {
         ("NACC_CONN_TCP_FIRST", "0"),
     ];
     let config = Config::default();
-    let found: Vec<_> = config
-        .values()
-        .take(14)
-        .map(|(k, v)| (k, v.to_string()))
-        .collect();
+    let found: Vec<_> = config.values().take(14).map(|(k, v)| (k, v.to_string())).collect();
     assert_eq!(found, expected.map(|(k, v)| (k, v.to_owned())));
 }
 
@@ -104,59 +87,27 @@ fn every_key_reaches_its_field() {
     );
     assert_eq!(problems, [""; 0]);
     assert_eq!(
-        (
-            config.memory.msg_bytes,
-            config.memory.mr_min_bytes,
-            config.memory.mr_max_bytes
-        ),
+        (config.memory.msg_bytes, config.memory.mr_min_bytes, config.memory.mr_max_bytes),
         (4096, 8192, 1 << 20)
     );
     assert_eq!(config.memory.ring_bytes, 4096);
-    assert_eq!(
-        (config.links.streams_per_link, config.links.empty_expiry),
-        (32, Expiry::Never)
-    );
-    assert_eq!(
-        (config.links.empty_max, config.links.empty_max_per_peer),
-        (7, 3)
-    );
-    assert_eq!(
-        (config.promotion.percent, config.promotion.enabled),
-        (50, false)
-    );
+    assert_eq!((config.links.streams_per_link, config.links.empty_expiry), (32, Expiry::Never));
+    assert_eq!((config.links.empty_max, config.links.empty_max_per_peer), (7, 3));
+    assert_eq!((config.promotion.percent, config.promotion.enabled), (50, false));
     assert!(config.promotion.tcp_first && config.promotion.fast_connect);
-    assert_eq!(
-        (
-            config.promotion.after_operations,
-            config.promotion.threshold()
-        ),
-        (0, 0)
-    );
-    assert_eq!(
-        (config.io.threads, config.io.affinity.as_slice()),
-        (0, &[1, 2, 3][..])
-    );
-    assert_eq!(
-        (config.io.poll, config.io.comp_vector),
-        (PollBudget::Fixed(Duration::ZERO), 3)
-    );
-    assert_eq!(
-        (config.log.level, config.log.path.as_deref()),
-        (LogLevel::Trace, None)
-    );
+    assert_eq!((config.promotion.after_operations, config.promotion.threshold()), (0, 0));
+    assert_eq!((config.io.threads, config.io.affinity.as_slice()), (0, &[1, 2, 3][..]));
+    assert_eq!((config.io.poll, config.io.comp_vector), (PollBudget::Fixed(Duration::ZERO), 3));
+    assert_eq!((config.log.level, config.log.path.as_deref()), (LogLevel::Trace, None));
     assert_eq!(config.log.effective_level(), LogLevel::Trace);
-    assert_eq!(
-        (config.backend, config.unseen_io),
-        (Backend::Shm, UnseenIoPolicy::Abort)
-    );
+    assert_eq!((config.backend, config.unseen_io), (Backend::Shm, UnseenIoPolicy::Abort));
     assert_eq!(config.shm.group, Some(Group::Name("redis".into())));
     assert!(config.accelerate && !config.acceleration_allowed());
 }
 
 #[test]
 fn flags_win_over_the_environment_and_the_environment_over_the_file() {
-    let lab =
-        Lab::new("[netacc]\nNACC_SOR_IO_THREADS=2\nNACC_SOR_CONN_PER_QP=2\nNACC_LOG_LEVEL=2\n");
+    let lab = Lab::new("[netacc]\nNACC_SOR_IO_THREADS=2\nNACC_SOR_CONN_PER_QP=2\nNACC_LOG_LEVEL=2\n");
     let environment = variables(&[
         ("NACC_SOR_IO_THREADS", "3"),
         ("NACC_SOR_CONN_PER_QP", "3"),
@@ -164,11 +115,7 @@ fn flags_win_over_the_environment_and_the_environment_over_the_file() {
         ("NETACC_PRELOAD", "x"),
         ("NETACC_CONF", lab.path().to_str().expect("a plain path")),
     ]);
-    let (config, problems) = Loader::new()
-        .default_file()
-        .environment(environment)
-        .flag('t', "4")
-        .load();
+    let (config, problems) = Loader::new().default_file().environment(environment).flag('t', "4").load();
     assert!(problems.is_empty(), "{problems:?}");
     assert_eq!(config.io.threads, 4);
     assert_eq!(config.links.streams_per_link, 3);
@@ -181,11 +128,7 @@ fn a_bad_value_is_one_line_with_file_line_key_value_and_what_is_allowed() {
         "NACC_LOG_LEVEL=9\nNACC_LOG_LEVLE=2\nPORT=1\nNACC_SOR_AFFINITY=3-1\nNACC_RING_SIZE=5000\n\
          NACC_SHM_GROUP=a b\nNACC_EMPTY_QP_MAX_ALL=1\nNACC_EMPTY_QP_MAX_ALL=2\nNACC_POLL_MS=+1\n",
     );
-    let keys = KEYS
-        .iter()
-        .map(|key| key.name)
-        .collect::<Vec<_>>()
-        .join(", ");
+    let keys = KEYS.iter().map(|key| key.name).collect::<Vec<_>>().join(", ");
     assert_eq!(
         problems,
         [
@@ -201,10 +144,7 @@ fn a_bad_value_is_one_line_with_file_line_key_value_and_what_is_allowed() {
     );
     let mut expected = Config::default();
     expected.links.empty_max = 2;
-    assert_eq!(
-        config, expected,
-        "what is bad leaves the default and does not slow the program"
-    );
+    assert_eq!(config, expected, "what is bad leaves the default and does not slow the program");
 }
 
 #[test]
@@ -220,11 +160,7 @@ fn a_switch_that_cannot_be_understood_keeps_the_program_on_tcp() {
         let (config, problems) = load(line);
         assert!(!config.acceleration_allowed(), "{line}");
         assert_eq!(problems.len(), 1);
-        assert!(
-            problems[0].ends_with(" (the program stays on TCP)"),
-            "{}",
-            problems[0]
-        );
+        assert!(problems[0].ends_with(" (the program stays on TCP)"), "{}", problems[0]);
     }
 }
 
@@ -261,7 +197,8 @@ fn region_sizes_must_be_powers_of_two_times_what_they_grow_from() {
         let memory = &config.memory;
         (memory.msg_bytes, memory.mr_min_bytes, memory.mr_max_bytes)
     };
-    let (config, problems) = load("NACC_SOR_MSG_SIZE=10000\nNACC_RDMA_MR_MIN_INC_SIZE=30000\nNACC_RDMA_MR_MAX_INC_SIZE=8388608\n");
+    let (config, problems) =
+        load("NACC_SOR_MSG_SIZE=10000\nNACC_RDMA_MR_MIN_INC_SIZE=30000\nNACC_RDMA_MR_MAX_INC_SIZE=8388608\n");
     assert_eq!(
         problems,
         [
@@ -288,9 +225,7 @@ fn region_sizes_must_be_powers_of_two_times_what_they_grow_from() {
     let lab = Lab::new("[netacc]\nNACC_SOR_MSG_SIZE=4096\n");
     let bad = variables(&[("NACC_RDMA_MR_MIN_INC_SIZE", "1000")]);
     let (config, problems) = lab.loader().environment(bad).load();
-    assert!(problems[0]
-        .to_string()
-        .starts_with("environment: NACC_RDMA_MR_MIN_INC_SIZE=\"1000\""));
+    assert!(problems[0].to_string().starts_with("environment: NACC_RDMA_MR_MIN_INC_SIZE=\"1000\""));
     assert_eq!(sizes(&config), (4096, 16_384, 8 << 20));
 }
 
@@ -298,10 +233,7 @@ fn region_sizes_must_be_powers_of_two_times_what_they_grow_from() {
 fn a_flood_of_problems_is_cut_and_control_characters_are_not_shown() {
     let (_, problems) = load(&"x\n".repeat(10_000));
     assert_eq!(problems.len(), 201);
-    assert_eq!(
-        problems[200],
-        "n.conf:202: 9800 more problems are not shown"
-    );
+    assert_eq!(problems[200], "n.conf:202: 9800 more problems are not shown");
     let (_, problems) = load("NACC_LOG_LEVEL=\x1b[2J\u{7}\n");
     assert!(problems[0].contains("\\u{1b}[2J\\u{7}"), "{}", problems[0]);
 }
@@ -312,8 +244,7 @@ fn the_configuration_serialises_as_the_map_that_netacc_ss_shows() {
     assert_eq!(json["NACC_SOR_MSG_SIZE"], 16_384);
     assert_eq!(json["NACC_LOG_PATH"], "/tmp/netacc.log");
     assert_eq!(json["NACC_BACKEND"], "auto");
-    let back: std::collections::BTreeMap<String, ConfigValue> =
-        serde_json::from_value(json).expect("what was written");
+    let back: std::collections::BTreeMap<String, ConfigValue> = serde_json::from_value(json).expect("what was written");
     assert_eq!(back.len(), KEYS.len());
 }
 
@@ -352,27 +283,19 @@ fn settings() -> impl Strategy<Value = Vec<(&'static str, String)>> {
         int("NACC_POLL_MS", -1, 60_000).boxed(),
         int("NACC_COMP_VECTOR", 0, 65_535).boxed(),
         int("NACC_DEBUG", 0, 1).boxed(),
-        (12u32..=22)
-            .prop_map(|n| ("NACC_RING_SIZE", (1u64 << n).to_string()))
-            .boxed(),
-        "[^\\p{C}\"]{0,40}"
-            .prop_map(|text| ("NACC_LOG_PATH", text))
-            .boxed(),
+        (12u32..=22).prop_map(|n| ("NACC_RING_SIZE", (1u64 << n).to_string())).boxed(),
+        "[^\\p{C}\"]{0,40}".prop_map(|text| ("NACC_LOG_PATH", text)).boxed(),
         prop::collection::vec(0u32..1024, 0..6)
             .prop_map(|cpus| {
                 let cpus: Vec<_> = cpus.iter().map(u32::to_string).collect();
                 ("NACC_SOR_AFFINITY", cpus.join(","))
             })
             .boxed(),
-        prop::sample::select(vec!["auto", "shm", "none"])
-            .prop_map(|word| ("NACC_BACKEND", word.to_owned()))
-            .boxed(),
+        prop::sample::select(vec!["auto", "shm", "none"]).prop_map(|word| ("NACC_BACKEND", word.to_owned())).boxed(),
         prop::sample::select(vec!["log", "demote", "error", "abort"])
             .prop_map(|word| ("NACC_POLICY", word.to_owned()))
             .boxed(),
-        "|[0-9]{1,9}|[a-z_][A-Za-z0-9_.-]{0,30}"
-            .prop_map(|t| ("NACC_SHM_GROUP", t))
-            .boxed(),
+        "|[0-9]{1,9}|[a-z_][A-Za-z0-9_.-]{0,30}".prop_map(|t| ("NACC_SHM_GROUP", t)).boxed(),
     ];
     (sizes, ints).prop_map(|(sizes, rest)| sizes.into_iter().chain(rest).collect())
 }

@@ -3,9 +3,7 @@
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-use crate::{
-    Capabilities, CompletionQueueId, QueuePairId, Region, RemoteRegion, WorkCompletion, WorkRequest,
-};
+use crate::{Capabilities, CompletionQueueId, QueuePairId, Region, RemoteRegion, WorkCompletion, WorkRequest};
 
 /// Failures of the control path of a device.
 #[derive(Debug, thiserror::Error)]

@@ -45,7 +45,9 @@ mod work;
 #[cfg(feature = "std")]
 pub use anchor::{Anchor, AnchorError};
 #[cfg(feature = "std")]
-pub use cm::{CmError, CmEvent, ConnectionManager, Directory, DirectoryError, FourTuple, PeerAddress, MAX_PRIVATE_DATA};
+pub use cm::{
+    CmError, CmEvent, ConnectionManager, Directory, DirectoryError, FourTuple, PeerAddress, MAX_PRIVATE_DATA,
+};
 #[cfg(feature = "std")]
 pub use device::{Armed, Device, DeviceError, PostError, Reactor, Wait};
 #[cfg(feature = "std")]

@@ -398,7 +398,11 @@ impl Endpoint {
     /// Whether `progress` has something to do at once.
     pub fn has_work(&self) -> bool {
         let todo = self.todo.lock();
-        !(todo.dead.is_empty() && todo.release.is_empty() && todo.claims.is_empty() && todo.idle.is_empty() && todo.ended.is_empty())
+        !(todo.dead.is_empty()
+            && todo.release.is_empty()
+            && todo.claims.is_empty()
+            && todo.idle.is_empty()
+            && todo.ended.is_empty())
     }
 
     fn handle_cm_event(&self, event: CmEvent) {
@@ -423,8 +427,15 @@ impl Endpoint {
                     receive_depth: depth,
                     credit_interval: credit_interval.max(1),
                 });
-                let link =
-                    Arc::new(LinkCell::new(self.device(), proto, qp, peer, connector, self.control_cq, (local, remote)));
+                let link = Arc::new(LinkCell::new(
+                    self.device(),
+                    proto,
+                    qp,
+                    peer,
+                    connector,
+                    self.control_cq,
+                    (local, remote),
+                ));
                 link.tx.lock().post_receives(self.device(), qp, depth);
                 self.links.write().insert(qp, link.clone());
                 Counters::bump(&self.counters.links_established);

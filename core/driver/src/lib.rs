@@ -22,5 +22,5 @@ pub use anchor::AnchorProgress;
 pub use counters::{Counters, StreamCounters};
 pub use endpoint::{Endpoint, EndpointConfig, HelperNeeded};
 pub use link::{LinkCell, LinkStatus};
-pub use readiness::{ReadySink, Readiness};
+pub use readiness::{Readiness, ReadySink};
 pub use stream::{LinkIo, StreamCell, StreamGuard};

@@ -9,7 +9,8 @@ use netacc_device::{
     WorkRequest, WorkRequestId,
 };
 use netacc_proto::{
-    ControlMessage, Immediate, Link, MessageKind, RingDescriptor, Span, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN, LINK_REGION_LEN,
+    ControlMessage, Immediate, Link, MessageKind, RingDescriptor, Span, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN,
+    LINK_REGION_LEN,
 };
 use parking_lot::Mutex;
 
@@ -169,7 +170,13 @@ impl LinkTx {
     }
 
     #[inline]
-    fn post(&mut self, device: &dyn Device, qp: QueuePairId, operation: Operation, payload: Payload<'_>) -> Result<(), PostError> {
+    fn post(
+        &mut self,
+        device: &dyn Device,
+        qp: QueuePairId,
+        operation: Operation,
+        payload: Payload<'_>,
+    ) -> Result<(), PostError> {
         let signaled = !device.capabilities().cheap_writes && self.unsignaled + 1 >= SIGNAL_INTERVAL;
         let wr = WorkRequest { id: WorkRequestId(0), operation, payload, signaled };
         match device.post_send(qp, &[wr]) {
@@ -226,7 +233,13 @@ impl LinkTx {
     }
 
     /// Posts a message that is all in its immediate.
-    pub(crate) fn signal(&mut self, device: &dyn Device, link: &LinkCell, kind: MessageKind, slot: u16) -> Result<(), PostError> {
+    pub(crate) fn signal(
+        &mut self,
+        device: &dyn Device,
+        link: &LinkCell,
+        kind: MessageKind,
+        slot: u16,
+    ) -> Result<(), PostError> {
         self.take_credit(&link.local, true)?;
         let imm = Some(Immediate::new(kind, slot).encode());
         let operation = Operation::Write { rkey: self.remote.rkey, offset: self.remote.base, imm };
@@ -234,7 +247,12 @@ impl LinkTx {
     }
 
     /// Posts a control message with its payload.
-    pub(crate) fn control(&mut self, device: &dyn Device, link: &LinkCell, message: &ControlMessage) -> Result<(), PostError> {
+    pub(crate) fn control(
+        &mut self,
+        device: &dyn Device,
+        link: &LinkCell,
+        message: &ControlMessage,
+    ) -> Result<(), PostError> {
         self.take_credit(&link.local, true)?;
         let Some(slot) = self.proto.control_slot() else {
             self.proto.return_credit();
@@ -260,7 +278,12 @@ impl LinkTx {
 
     /// Posts a message of the link itself, now or when there is room. `Ok(false)`: call
     /// [`resume`](LinkTx::resume) soon.
-    pub(crate) fn send(&mut self, device: &dyn Device, link: &LinkCell, message: ControlMessage) -> Result<bool, PostError> {
+    pub(crate) fn send(
+        &mut self,
+        device: &dyn Device,
+        link: &LinkCell,
+        message: ControlMessage,
+    ) -> Result<bool, PostError> {
         if self.delayed.len() >= MAX_DELAYED {
             // An honest peer has not that many OPENs under way.
             return Err(PostError::Invalid);
@@ -316,7 +339,13 @@ impl LinkTx {
     }
 
     /// Writes a credit word of a stream of the peer, without consuming a receive.
-    pub(crate) fn credit_word(&mut self, device: &dyn Device, link: &LinkCell, ring: &RingDescriptor, value: u64) -> Result<(), PostError> {
+    pub(crate) fn credit_word(
+        &mut self,
+        device: &dyn Device,
+        link: &LinkCell,
+        ring: &RingDescriptor,
+        value: u64,
+    ) -> Result<(), PostError> {
         let operation = Operation::Write { rkey: ring.rkey, offset: ring.base, imm: None };
         self.post(device, link.qp, operation, Payload::Inline(&value.to_le_bytes()))
     }

@@ -4,7 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use netacc_device::{Completion, CompletionStatus, FourTuple, PostError, Region, RemoteRegion, WorkCompletion, WorkRequestId};
+use netacc_device::{
+    Completion, CompletionStatus, FourTuple, PostError, Region, RemoteRegion, WorkCompletion, WorkRequestId,
+};
 use netacc_proto::{
     Accept, ControlMessage, Immediate, MessageKind, Open, Reason, Refuse, RingDescriptor, Role, SlotId, WireTuple,
     CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN, LINK_REGION_LEN,

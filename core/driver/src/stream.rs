@@ -94,7 +94,13 @@ pub enum LinkIo {
 }
 
 impl StreamCell {
-    pub(crate) fn new(number: u32, tuple: FourTuple, proto: Stream, anchor: Box<dyn Anchor + Send>, message_len: u32) -> StreamCell {
+    pub(crate) fn new(
+        number: u32,
+        tuple: FourTuple,
+        proto: Stream,
+        anchor: Box<dyn Anchor + Send>,
+        message_len: u32,
+    ) -> StreamCell {
         StreamCell {
             number,
             tuple,
@@ -294,7 +300,9 @@ impl StreamGuard<'_> {
                 break;
             }
             // SAFETY: `done + span.len <= len`, so the source is within the caller's buffer.
-            if !unsafe { out.memory.write_from(CREDIT_BLOCK_LEN + span.offset as usize, src.add(done), span.len as usize) } {
+            if !unsafe {
+                out.memory.write_from(CREDIT_BLOCK_LEN + span.offset as usize, src.add(done), span.len as usize)
+            } {
                 break;
             }
             let mut tx = link.tx.lock();
@@ -357,7 +365,8 @@ impl StreamGuard<'_> {
             let span = self.inner.proto.readable((skip + done) as u32);
             let n = (span.len as usize).min(len - done);
             // SAFETY: `done + n <= len`, so the destination is within the caller's buffer.
-            if n == 0 || !unsafe { region.memory.read_into(CREDIT_BLOCK_LEN + span.offset as usize, dst.add(done), n) } {
+            if n == 0 || !unsafe { region.memory.read_into(CREDIT_BLOCK_LEN + span.offset as usize, dst.add(done), n) }
+            {
                 break;
             }
             done += n;

@@ -24,11 +24,11 @@ use netacc_driver::{Endpoint, Readiness, StreamCell};
 use parking_lot::Mutex;
 
 use crate::ops::{errno, set_errno};
+use crate::real;
 use crate::runtime::{self, now, Runtime};
 use crate::socket::Socket;
 use crate::table::{self, Entry};
 use crate::wait::{self, Waiter};
-use crate::real;
 
 mod waiting;
 
@@ -260,7 +260,8 @@ impl Shared {
             return;
         }
         i.add_edges(now, arrived);
-        let wanted = events_of(now) & (i.events | (libc::EPOLLERR | libc::EPOLLHUP) as u32) != 0 || now.intersects(BOTH_KERNEL);
+        let wanted =
+            events_of(now) & (i.events | (libc::EPOLLERR | libc::EPOLLHUP) as u32) != 0 || now.intersects(BOTH_KERNEL);
         if i.queued || i.disabled || i.parked || !wanted {
             return;
         }
@@ -490,7 +491,8 @@ pub fn unwatch(watchers: &Mutex<Vec<Registration>>, shared: &Arc<Shared>, fd: c_
 pub fn forget_fd(watchers: &Mutex<Vec<Registration>>, fd: c_int) {
     let mine: Vec<Registration> = {
         let mut all = watchers.lock();
-        let (mine, rest) = std::mem::take(&mut *all).into_iter().partition(|r| matches!(r, Registration::Epoll(_, f) if *f == fd));
+        let (mine, rest) =
+            std::mem::take(&mut *all).into_iter().partition(|r| matches!(r, Registration::Epoll(_, f) if *f == fd));
         *all = rest;
         mine
     };

@@ -7,7 +7,10 @@
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void, CStr};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use libc::{FILE, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off64_t, off_t, pid_t, pollfd, size_t, sigset_t, sockaddr, socklen_t, ssize_t, timespec, timeval};
+use libc::{
+    epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off64_t, off_t, pid_t, pollfd, sigset_t, size_t, sockaddr,
+    socklen_t, ssize_t, timespec, timeval, FILE,
+};
 
 /// One symbol, resolved lazily.
 pub struct Symbol {

@@ -76,7 +76,13 @@ static SERIAL: AtomicU64 = AtomicU64::new(1);
 
 impl Socket {
     /// A connection on descriptor `fd`.
-    pub fn new(fd: c_int, stream: Option<Arc<StreamCell>>, reason: Reason, nonblocking: bool, promote_at: u32) -> Socket {
+    pub fn new(
+        fd: c_int,
+        stream: Option<Arc<StreamCell>>,
+        reason: Reason,
+        nonblocking: bool,
+        promote_at: u32,
+    ) -> Socket {
         Socket {
             stream,
             reason,

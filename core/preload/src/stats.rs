@@ -19,10 +19,10 @@ use netacc_driver::{Endpoint, StreamCounters};
 use netacc_proto::{Phase, Reason};
 
 use crate::ops::{connection, errno};
+use crate::real;
 use crate::runtime::{duplicate_high, now, Runtime};
 use crate::socket::Socket;
 use crate::table::{self, Entry};
-use crate::real;
 
 mod peer;
 

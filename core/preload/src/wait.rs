@@ -18,10 +18,10 @@ use netacc_proto::{Phase, Reason};
 
 use crate::epoll::Registration;
 use crate::ops::{errno, set_errno};
+use crate::real;
 use crate::runtime::{self, now, Runtime};
 use crate::socket::Socket;
 use crate::table::{self, Entry};
-use crate::real;
 
 /// How long to spin before sleeping.
 ///
@@ -189,7 +189,13 @@ pub enum Waited {
 }
 
 /// Waits until `cell` may be ready for one of `want`. The caller has just looked and found it not ready.
-pub fn for_stream(rt: &Runtime, cell: &Arc<StreamCell>, fd: c_int, want: Readiness, deadline: Option<Instant>) -> Waited {
+pub fn for_stream(
+    rt: &Runtime,
+    cell: &Arc<StreamCell>,
+    fd: c_int,
+    want: Readiness,
+    deadline: Option<Instant>,
+) -> Waited {
     let Some(endpoint) = rt.endpoint() else { return Waited::Again };
     let want = want | Readiness::ERR | Readiness::HUP;
     let begun = now();
@@ -200,7 +206,9 @@ pub fn for_stream(rt: &Runtime, cell: &Arc<StreamCell>, fd: c_int, want: Readine
     let (Some(link), true) = (link, settled) else {
         return in_transition(endpoint, cell, fd, want, deadline);
     };
-    let ready = || cell.readiness().intersects(want) || cell.readiness().intersects(Readiness::KERNEL_RX | Readiness::KERNEL_TX);
+    let ready = || {
+        cell.readiness().intersects(want) || cell.readiness().intersects(Readiness::KERNEL_RX | Readiness::KERNEL_TX)
+    };
     let mut seen = endpoint.device().qp_sequence(link.qp());
     endpoint.poll_link(&link);
     let spun = rt.spin.spin(begun, deadline, || {
@@ -223,7 +231,8 @@ pub fn for_stream(rt: &Runtime, cell: &Arc<StreamCell>, fd: c_int, want: Readine
         cell.set_sleep_qp(link.qp());
         let seen = endpoint.device().qp_sequence(link.qp());
         endpoint.poll_link(&link);
-        let outcome = if ready() || link.is_dead() { Wait::Woken } else { endpoint.device().wait_qp(link.qp(), seen, timeout) };
+        let outcome =
+            if ready() || link.is_dead() { Wait::Woken } else { endpoint.device().wait_qp(link.qp(), seen, timeout) };
         cell.sleepers().fetch_sub(1, Ordering::SeqCst);
         endpoint.poll_link(&link);
         match outcome {
@@ -237,7 +246,13 @@ pub fn for_stream(rt: &Runtime, cell: &Arc<StreamCell>, fd: c_int, want: Readine
 }
 
 /// Between the paths: the anchor moves things on, or the peer's answer on the link.
-fn in_transition(endpoint: &Endpoint, cell: &Arc<StreamCell>, fd: c_int, want: Readiness, deadline: Option<Instant>) -> Waited {
+fn in_transition(
+    endpoint: &Endpoint,
+    cell: &Arc<StreamCell>,
+    fd: c_int,
+    want: Readiness,
+    deadline: Option<Instant>,
+) -> Waited {
     let events = libc::POLLIN | if want.contains(Readiness::WRITABLE) { libc::POLLOUT } else { 0 };
     let progress = cell.lock(endpoint).progress_anchor(false);
     if cell.readiness().intersects(want) || progress != netacc_driver::AnchorProgress::Idle {
@@ -332,7 +347,9 @@ pub fn poll(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const libc::si
         return kernel_poll(fds, timeout, mask);
     };
     let begun = now();
-    let deadline = timeout.and_then(|t| begun.as_nanos().checked_add(t.as_nanos().min(u128::from(u64::MAX)) as u64).map(Instant::from_nanos));
+    let deadline = timeout.and_then(|t| {
+        begun.as_nanos().checked_add(t.as_nanos().min(u128::from(u64::MAX)) as u64).map(Instant::from_nanos)
+    });
     let entries: Vec<Option<Arc<Entry>>> = fds.iter().map(|p| table::get_full(p.fd)).collect();
     let mut spun = false;
     loop {
@@ -340,7 +357,9 @@ pub fn poll(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const libc::si
         // One call for everything that the kernel decides: it also gives invalid descriptors their POLLNVAL.
         let mut view = kernel_view(fds, &entries);
         // SAFETY: a valid array.
-        let n = unsafe { real::ppoll(view.as_mut_ptr(), view.len() as libc::nfds_t, &timespec(Duration::ZERO), std::ptr::null()) };
+        let n = unsafe {
+            real::ppoll(view.as_mut_ptr(), view.len() as libc::nfds_t, &timespec(Duration::ZERO), std::ptr::null())
+        };
         if n < 0 {
             return -1;
         }
@@ -441,7 +460,9 @@ fn merge(endpoint: &Endpoint, fds: &mut [pollfd], view: &[pollfd], entries: &[Op
                     }
                     revents &= libc::POLLOUT | libc::POLLWRNORM | libc::POLLNVAL;
                 }
-                revents & p.events | revents & (libc::POLLERR | libc::POLLHUP | libc::POLLNVAL) | link_events(p.events, entry)
+                revents & p.events
+                    | revents & (libc::POLLERR | libc::POLLHUP | libc::POLLNVAL)
+                    | link_events(p.events, entry)
             }
         };
         ready += c_int::from(p.revents != 0);
@@ -477,7 +498,13 @@ fn link_events(wanted: i16, entry: &Option<Arc<Entry>>) -> i16 {
 }
 
 /// Announces, looks once more, sleeps.
-fn sleep(endpoint: &Endpoint, fds: &[pollfd], entries: &[Option<Arc<Entry>>], deadline: Option<Instant>, mask: *const libc::sigset_t) -> c_int {
+fn sleep(
+    endpoint: &Endpoint,
+    fds: &[pollfd],
+    entries: &[Option<Arc<Entry>>],
+    deadline: Option<Instant>,
+    mask: *const libc::sigset_t,
+) -> c_int {
     let Some(eventfd) = poll_eventfd() else {
         set_errno(libc::ENOMEM);
         return -1;
@@ -504,7 +531,11 @@ fn sleep(endpoint: &Endpoint, fds: &[pollfd], entries: &[Option<Arc<Entry>>], de
     }
     let mut view = kernel_view(fds, entries);
     view.push(pollfd { fd: eventfd, events: libc::POLLIN, revents: 0 });
-    view.extend(queues.iter().filter_map(|&cq| endpoint.device().channel_fd(cq)).map(|fd| pollfd { fd, events: libc::POLLIN, revents: 0 }));
+    view.extend(queues.iter().filter_map(|&cq| endpoint.device().channel_fd(cq)).map(|fd| pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    }));
     pending |= fds.iter().zip(entries).any(|(p, e)| link_events(p.events, e) != 0);
     let mut n = 0;
     if !pending {

@@ -91,7 +91,10 @@ impl World {
             }
             rounds += 1;
             if rounds > ROUNDS {
-                return Err(Broken::new(What::Restless, format!("recv on connection {c} side {s} goes round and round")));
+                return Err(Broken::new(
+                    What::Restless,
+                    format!("recv on connection {c} side {s} goes round and round"),
+                ));
             }
             match self.recv_step(&endpoint, &cell, (c, s), &mut buf, peek)? {
                 Step::Done(n) => {
@@ -213,7 +216,10 @@ impl World {
             }
             rounds += 1;
             if rounds > ROUNDS + buf.len() as u32 {
-                return Err(Broken::new(What::Restless, format!("send on connection {c} side {s} goes round and round")));
+                return Err(Broken::new(
+                    What::Restless,
+                    format!("send on connection {c} side {s} goes round and round"),
+                ));
             }
             match self.send_step(&endpoint, &cell, (c, s), &buf[done..])? {
                 Step::Done(n) => {
@@ -254,7 +260,13 @@ impl World {
         Ok(io)
     }
 
-    fn send_step(&mut self, endpoint: &Endpoint, cell: &Arc<StreamCell>, (c, s): (usize, usize), bytes: &[u8]) -> Check<Step> {
+    fn send_step(
+        &mut self,
+        endpoint: &Endpoint,
+        cell: &Arc<StreamCell>,
+        (c, s): (usize, usize),
+        bytes: &[u8],
+    ) -> Check<Step> {
         let now = self.now;
         let side = &mut self.connections[c].sides[s];
         let mut guard = cell.lock(endpoint);
@@ -392,7 +404,12 @@ impl World {
 }
 
 /// As `close_stream` of the shim.
-fn close_stream(endpoint: &Endpoint, cell: &Arc<StreamCell>, abort: bool, keep: impl FnOnce() -> Option<Box<dyn Anchor + Send>>) {
+fn close_stream(
+    endpoint: &Endpoint,
+    cell: &Arc<StreamCell>,
+    abort: bool,
+    keep: impl FnOnce() -> Option<Box<dyn Anchor + Send>>,
+) {
     if cell.readiness().contains(Readiness::KERNEL_RX | Readiness::KERNEL_TX) {
         let plain = {
             let guard = cell.lock(endpoint);

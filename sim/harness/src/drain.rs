@@ -240,7 +240,8 @@ impl World {
     fn check_counters(&self) -> Check {
         for (c, k) in self.connections.iter().enumerate() {
             for s in 0..2 {
-                let (Some((we, writer)), Some((they, reader))) = (self.open_side(c, s), self.open_side(c, 1 - s)) else {
+                let (Some((we, writer)), Some((they, reader))) = (self.open_side(c, s), self.open_side(c, 1 - s))
+                else {
                     continue;
                 };
                 let d = k.directions[s];
@@ -251,7 +252,8 @@ impl World {
                 let sent = tx.tx_bytes_link + tx.tx_bytes_tcp;
                 let received = rx.rx_bytes_link + rx.rx_bytes_tcp;
                 if d.read != d.written || sent != d.written || received != d.read {
-                    let detail = format!("connection {c} from side {s}: {d:?}, counted {sent} sent, {received} received");
+                    let detail =
+                        format!("connection {c} from side {s}: {d:?}, counted {sent} sent, {received} received");
                     return Err(Broken::new(What::Counters, detail));
                 }
             }

@@ -73,7 +73,12 @@ impl DeviceMutant {
         kept
     }
 
-    pub(crate) fn post_send(&self, device: &dyn Device, qp: QueuePairId, wrs: &[WorkRequest<'_>]) -> Result<usize, PostError> {
+    pub(crate) fn post_send(
+        &self,
+        device: &dyn Device,
+        qp: QueuePairId,
+        wrs: &[WorkRequest<'_>],
+    ) -> Result<usize, PostError> {
         let [wr] = wrs else { return device.post_send(qp, wrs) };
         let kind = kind_of(&wr.operation);
         let data = kind == Some(MessageKind::Data);
@@ -97,7 +102,9 @@ impl DeviceMutant {
             }
             Mutant::ReorderData if data && self.countdown.strikes() => {
                 let bytes = match wr.payload {
-                    Payload::Region { region, offset, len } if len as usize <= device.capabilities().max_inline as usize => {
+                    Payload::Region { region, offset, len }
+                        if len as usize <= device.capabilities().max_inline as usize =>
+                    {
                         let mut bytes = vec![0; len as usize];
                         let _ = region.memory.read(offset, &mut bytes);
                         Some(bytes)

@@ -372,7 +372,9 @@ impl World {
         for (reason, n) in process.endpoint.counters().reasons() {
             *self.summary.reasons.entry(reason).or_default() += n;
         }
-        for name in ["opens_sent", "opens_accepted", "opens_refused", "pledges_voided", "links_established", "links_reused"] {
+        for name in
+            ["opens_sent", "opens_accepted", "opens_refused", "pledges_voided", "links_established", "links_reused"]
+        {
             *self.summary.reasons.entry(name.to_string()).or_default() += get(name);
         }
     }
@@ -436,4 +438,3 @@ impl World {
         self.trace.tail()
     }
 }
-

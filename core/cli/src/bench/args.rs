@@ -83,13 +83,7 @@ pub struct RedisArgs {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=500))]
     pub threads: u32,
     /// Tests by their redis-benchmark names; each is measured by itself
-    #[arg(
-        long,
-        short,
-        value_delimiter = ',',
-        default_value = "set",
-        value_name = "LIST"
-    )]
+    #[arg(long, short, value_delimiter = ',', default_value = "set", value_name = "LIST")]
     pub tests: Vec<String>,
     /// Requests in flight per connection
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -188,12 +182,8 @@ const MAX_SIZE: u64 = 1 << 30;
 
 /// Reads "512", "4k", "64KiB", "1MiB", "1GiB": powers of 1024, and at most 1 GiB.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
-    let digits = text
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(text.len());
-    let number: u64 = text[..digits]
-        .parse()
-        .map_err(|_| format!("'{text}' is not a size"))?;
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let number: u64 = text[..digits].parse().map_err(|_| format!("'{text}' is not a size"))?;
     let shift = match text[digits..].trim().to_ascii_lowercase().as_str() {
         "" | "b" => 0,
         "k" | "kb" | "kib" => 10,

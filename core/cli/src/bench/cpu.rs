@@ -14,9 +14,7 @@ use nix::sys::resource::{getrusage, Usage, UsageWho};
 /// The scheduler's nanoseconds are taken where the kernel keeps them. They lack the threads that
 /// have ended, which `stat` has, in ticks of 10 ms: whichever is larger is nearer the truth.
 pub(crate) fn of_process(pid: u32) -> f64 {
-    of_live_threads(pid)
-        .unwrap_or(0.0)
-        .max(of_stat(pid).unwrap_or(0.0))
+    of_live_threads(pid).unwrap_or(0.0).max(of_stat(pid).unwrap_or(0.0))
 }
 
 /// CPU seconds of all children that have ended and have been waited for.

@@ -96,9 +96,6 @@ fn tail(log: &str) -> String {
     if log.trim().is_empty() {
         String::new()
     } else {
-        format!(
-            "\n  its last words:\n    {}",
-            log.trim_end().replace('\n', "\n    ")
-        )
+        format!("\n  its last words:\n    {}", log.trim_end().replace('\n', "\n    "))
     }
 }

@@ -49,14 +49,7 @@ impl Sample {
 
     /// The bytes since the process began, of open connections and closed ones: its counters have both.
     pub(crate) fn bytes(&self) -> LinkBytes {
-        let count = |name: &str| {
-            self.0
-                .cnt
-                .as_ref()
-                .and_then(|cnt| cnt.get(name))
-                .copied()
-                .unwrap_or(0)
-        };
+        let count = |name: &str| self.0.cnt.as_ref().and_then(|cnt| cnt.get(name)).copied().unwrap_or(0);
         LinkBytes {
             link: count("rx_bytes_link") + count("tx_bytes_link"),
             tcp: count("rx_bytes_tcp") + count("tx_bytes_tcp"),
@@ -66,28 +59,15 @@ impl Sample {
     /// The bytes since an earlier sample of the same process.
     pub(crate) fn bytes_since(&self, earlier: &Self) -> LinkBytes {
         let (now, then) = (self.bytes(), earlier.bytes());
-        LinkBytes {
-            link: now.link.saturating_sub(then.link),
-            tcp: now.tcp.saturating_sub(then.tcp),
-        }
+        LinkBytes { link: now.link.saturating_sub(then.link), tcp: now.tcp.saturating_sub(then.tcp) }
     }
 
     /// Why connections were not on the link: "3 peer-not-accelerated", or why there is no link at
     /// all.
     pub(crate) fn describe_reasons(&self) -> Vec<String> {
-        let refused = Some(&self.0.refused)
-            .filter(|refused| !refused.is_empty())
-            .cloned();
-        let counted = self
-            .0
-            .reasons
-            .iter()
-            .flatten()
-            .filter(|(_, count)| **count > 0);
-        refused
-            .into_iter()
-            .chain(counted.map(|(reason, count)| format!("{count} {reason}")))
-            .collect()
+        let refused = Some(&self.0.refused).filter(|refused| !refused.is_empty()).cloned();
+        let counted = self.0.reasons.iter().flatten().filter(|(_, count)| **count > 0);
+        refused.into_iter().chain(counted.map(|(reason, count)| format!("{count} {reason}"))).collect()
     }
 }
 
@@ -98,10 +78,7 @@ fn ask(pid: u32) -> Option<Snapshot> {
     stream.write_all(b"GET all\n").ok()?;
     let _ = stream.shutdown(Shutdown::Write);
     let mut answer = Vec::new();
-    stream
-        .take(MAX_ANSWER_BYTES)
-        .read_to_end(&mut answer)
-        .ok()?;
+    stream.take(MAX_ANSWER_BYTES).read_to_end(&mut answer).ok()?;
     serde_json::from_slice(&answer).ok()
 }
 
@@ -140,9 +117,7 @@ mod tests {
 
     #[test]
     fn reasons_are_counted_and_nobody_is_nobody() {
-        let sample = sample(
-            json!({"version": 1, "pid": 7, "refused": "off", "reasons": {"peer-silent": 3, "x": 0}}),
-        );
+        let sample = sample(json!({"version": 1, "pid": 7, "refused": "off", "reasons": {"peer-silent": 3, "x": 0}}));
         assert_eq!(sample.describe_reasons(), ["off", "3 peer-silent"]);
         assert_eq!(sample.bytes(), LinkBytes::default());
         assert!(Sample::of(u32::MAX).is_none());

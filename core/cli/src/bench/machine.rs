@@ -25,19 +25,12 @@ impl Machine {
     pub fn here() -> Self {
         let read = |file| fs::read_to_string(file).unwrap_or_default();
         let cpuinfo = read("/proc/cpuinfo");
-        let cpu = cpuinfo
-            .lines()
-            .find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+        let cpu = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
         let mut loads = read("/proc/loadavg");
         loads.truncate(loads.find('/').unwrap_or(0));
-        let mut loads = loads
-            .split_whitespace()
-            .map(|load| load.parse().unwrap_or(0.0));
+        let mut loads = loads.split_whitespace().map(|load| load.parse().unwrap_or(0.0));
         Machine {
-            cpu: cpu.map_or_else(
-                || std::env::consts::ARCH.into(),
-                |(_, model)| model.to_owned(),
-            ),
+            cpu: cpu.map_or_else(|| std::env::consts::ARCH.into(), |(_, model)| model.to_owned()),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
             date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),

@@ -29,12 +29,7 @@ const DEFAULT_CONNECTIONS: u64 = 10_000;
 /// Runs `netacc bench echo`.
 pub(crate) fn run_echo(args: &EchoArgs) -> Result<(), BenchError> {
     at_least_one_byte(args.size)?;
-    let load = LoadArgs {
-        load: LoadName::Echo,
-        size: args.size,
-        mode: args.mode,
-        clients: args.clients,
-    };
+    let load = LoadArgs { load: LoadName::Echo, size: args.size, mode: args.mode, clients: args.clients };
     let params = json!({"size": args.size, "mode": args.mode.name(), "clients": args.clients});
     run(&args.common, load, Kind::PingPong, params)
 }
@@ -42,38 +37,18 @@ pub(crate) fn run_echo(args: &EchoArgs) -> Result<(), BenchError> {
 /// Runs `netacc bench stream`.
 pub(crate) fn run_stream(args: &StreamArgs) -> Result<(), BenchError> {
     at_least_one_byte(args.size)?;
-    let load = LoadArgs {
-        load: LoadName::Stream,
-        size: args.size,
-        mode: Mode::Blocking,
-        clients: args.streams,
-    };
-    run(
-        &args.common,
-        load,
-        Kind::Bulk,
-        json!({"size": args.size, "streams": args.streams}),
-    )
+    let load = LoadArgs { load: LoadName::Stream, size: args.size, mode: Mode::Blocking, clients: args.streams };
+    run(&args.common, load, Kind::Bulk, json!({"size": args.size, "streams": args.streams}))
 }
 
 /// Runs `netacc bench connect`.
 pub(crate) fn run_connect(args: &ConnectArgs) -> Result<(), BenchError> {
-    let load = LoadArgs {
-        load: LoadName::Connect,
-        size: args.exchange,
-        mode: Mode::Blocking,
-        clients: 1,
-    };
+    let load = LoadArgs { load: LoadName::Connect, size: args.exchange, mode: Mode::Blocking, clients: 1 };
     let mut common = args.common.clone();
     if common.seconds.is_none() {
         common.requests.get_or_insert(DEFAULT_CONNECTIONS);
     }
-    run(
-        &common,
-        load,
-        Kind::Requests,
-        json!({"exchange": args.exchange}),
-    )
+    run(&common, load, Kind::Requests, json!({"exchange": args.exchange}))
 }
 
 fn at_least_one_byte(size: u64) -> Result<(), BenchError> {
@@ -83,24 +58,14 @@ fn at_least_one_byte(size: u64) -> Result<(), BenchError> {
     }
 }
 
-fn run(
-    common: &CommonArgs,
-    load: LoadArgs,
-    kind: Kind,
-    mut params: Value,
-) -> Result<(), BenchError> {
+fn run(common: &CommonArgs, load: LoadArgs, kind: Kind, mut params: Value) -> Result<(), BenchError> {
     let stage = Stage::new(common)?;
     params["pairs"] = json!(common.pairs);
     params["length"] = stage.length.describe();
     params["spin"] = json!(!common.no_spin);
     params["run_args"] = json!(common.run_arg);
     params["paths"] = stage.launcher.paths.iter().map(Path::name).collect();
-    let mut load = OwnLoad {
-        load,
-        kind,
-        stage: &stage,
-        servers: HashMap::new(),
-    };
+    let mut load = OwnLoad { load, kind, stage: &stage, servers: HashMap::new() };
     rounds::run(&mut load, &stage.launcher, common, params)
 }
 
@@ -156,18 +121,9 @@ impl Load for OwnLoad<'_> {
         let Some((pid, address)) = ready.split_once(' ') else {
             return Err(proc.error(format!("is ready in a strange way: '{ready}'")));
         };
-        let pid = pid
-            .parse()
-            .map_err(|_| proc.error(format!("has a strange process id: '{pid}'")))?;
+        let pid = pid.parse().map_err(|_| proc.error(format!("has a strange process id: '{pid}'")))?;
         let address = address.to_owned();
-        self.servers.insert(
-            path.clone(),
-            Server {
-                _proc: proc,
-                pid,
-                address,
-            },
-        );
+        self.servers.insert(path.clone(), Server { _proc: proc, pid, address });
         Ok(())
     }
 
@@ -194,29 +150,10 @@ impl OwnLoad<'_> {
     }
 
     fn spawn(&self, role: &str, path: &Path, more: &[String]) -> Result<Proc, BenchError> {
-        let LoadArgs {
-            load,
-            size,
-            mode,
-            clients,
-        } = self.load;
+        let LoadArgs { load, size, mode, clients } = self.load;
         let mut command = self.stage.launcher.command(path, this_program());
-        command.args([
-            "bench-peer",
-            role,
-            "--load",
-            load.name(),
-            "--mode",
-            mode.name(),
-        ]);
-        command
-            .args([
-                "--size",
-                &size.to_string(),
-                "--clients",
-                &clients.to_string(),
-            ])
-            .args(more);
+        command.args(["bench-peer", role, "--load", load.name(), "--mode", mode.name()]);
+        command.args(["--size", &size.to_string(), "--clients", &clients.to_string()]).args(more);
         let name = format!("{} {role} {}", load.name(), path.name());
         Proc::spawn(command, &name, self.stage.workdir.path())
     }
@@ -231,9 +168,7 @@ impl OwnLoad<'_> {
         let mut client = self.spawn("client", path, &more)?;
         // Connected and warm: what follows until RESULT is all measured, at both ends.
         let ready = client.expect("READY", self.stage.timeout)?;
-        let pid = ready
-            .parse()
-            .map_err(|_| client.error(format!("has a strange process id: '{ready}'")))?;
+        let pid = ready.parse().map_err(|_| client.error(format!("has a strange process id: '{ready}'")))?;
         let server_before = cpu::of_process(server.pid);
         client.say("GO")?;
         let result = client.expect("RESULT", self.stage.timeout)?;
@@ -242,10 +177,7 @@ impl OwnLoad<'_> {
             .map_err(|error| client.error(format!("has a strange result: {error}: '{result}'")))?;
         // The client keeps its connections open until it is told to go, so nothing is forgotten
         // yet.
-        let sample = path
-            .is_backend()
-            .then(|| Sample::of(pid).or_else(|| Sample::of(server.pid)))
-            .flatten();
+        let sample = path.is_backend().then(|| Sample::of(pid).or_else(|| Sample::of(server.pid))).flatten();
         client.say("BYE")?;
         client.finish(self.stage.timeout)?;
         let requests_per_s = outcome.requests as f64 / outcome.seconds;
@@ -254,19 +186,14 @@ impl OwnLoad<'_> {
             requests: outcome.requests,
             seconds: outcome.seconds,
             requests_per_s: tidy(requests_per_s),
-            bytes_per_s: (self.kind == Kind::Bulk)
-                .then_some(requests_per_s * self.load.size as f64),
+            bytes_per_s: (self.kind == Kind::Bulk).then_some(requests_per_s * self.load.size as f64),
             latency_us: outcome.latency_us,
             server_cpu_s: tidy(server_cpu_s),
             client_cpu_s: tidy(outcome.cpu_s),
             bytes_link: sample.as_ref().map(|sample| sample.bytes().link),
             bytes_tcp: sample.as_ref().map(|sample| sample.bytes().tcp),
-            bytes_expected: path
-                .is_backend()
-                .then(|| self.least_bytes(outcome.requests)),
-            reasons: sample
-                .map(|sample| sample.describe_reasons())
-                .unwrap_or_default(),
+            bytes_expected: path.is_backend().then(|| self.least_bytes(outcome.requests)),
+            reasons: sample.map(|sample| sample.describe_reasons()).unwrap_or_default(),
         })
     }
 }

@@ -57,17 +57,13 @@ pub fn available_backends() -> Vec<Backend> {
     // memfd needs no /dev/shm, but both live on the kernel's tmpfs: a sandbox without it has
     // neither.
     let name = c"netacc-probe";
-    if let Err(errno) = nix::sys::memfd::memfd_create(name, nix::sys::memfd::MFdFlags::MFD_CLOEXEC)
-    {
+    if let Err(errno) = nix::sys::memfd::memfd_create(name, nix::sys::memfd::MFdFlags::MFD_CLOEXEC) {
         problems.push(format!("memfd_create: {}", errno.desc()));
     }
     if let Err(errno) = nix::sys::eventfd::EventFd::new() {
         problems.push(format!("eventfd: {}", errno.desc()));
     }
-    vec![Backend {
-        name: "shm",
-        problems,
-    }]
+    vec![Backend { name: "shm", problems }]
 }
 
 /// Our own programs and library, as found beside this one.
@@ -89,31 +85,21 @@ impl Tools {
         let here = exe.parent().map(FilePath::to_owned).unwrap_or_default();
         // Test executables live in target/*/deps, one level below the programs.
         let dirs = ["", "..", "../lib", "../lib64", "../lib/netacc"].map(|dir| here.join(dir));
-        let beside = |name: &str| {
-            dirs.iter()
-                .map(|dir| dir.join(name))
-                .find(|file| file.is_file())
-        };
+        let beside = |name: &str| dirs.iter().map(|dir| dir.join(name)).find(|file| file.is_file());
         // As netacc_run does.
         let named = env::var_os("NETACC_PRELOAD").map(PathBuf::from);
         Tools {
             netacc_run: beside("netacc_run").or_else(|| in_path("netacc_run")),
             netacc_ss: beside("netacc_ss").or_else(|| in_path("netacc_ss")),
-            preload: named
-                .filter(|file| file.is_file())
-                .or_else(|| beside("libnetacc-preload.so")),
+            preload: named.filter(|file| file.is_file()).or_else(|| beside("libnetacc-preload.so")),
         }
     }
 
     /// What a backend path lacks, if anything.
     fn missing(&self) -> Option<&'static str> {
         match self {
-            Tools {
-                netacc_run: None, ..
-            } => Some("netacc_run is neither beside netacc nor in PATH (make build)"),
-            Tools { preload: None, .. } => {
-                Some("libnetacc-preload.so is not beside netacc (make build)")
-            }
+            Tools { netacc_run: None, .. } => Some("netacc_run is neither beside netacc nor in PATH (make build)"),
+            Tools { preload: None, .. } => Some("libnetacc-preload.so is not beside netacc (make build)"),
             _ => None,
         }
     }
@@ -124,15 +110,12 @@ pub(crate) fn in_path(program: impl AsRef<FilePath>) -> Option<PathBuf> {
     let program = program.as_ref();
     let executable = |file: &FilePath| {
         use std::os::unix::fs::PermissionsExt;
-        fs::metadata(file)
-            .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+        fs::metadata(file).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
     };
     if program.components().count() > 1 {
         return executable(program).then(|| program.to_owned());
     }
-    env::split_paths(&env::var_os("PATH")?)
-        .map(|dir| dir.join(program))
-        .find(|file| executable(file))
+    env::split_paths(&env::var_os("PATH")?).map(|dir| dir.join(program)).find(|file| executable(file))
 }
 
 /// Starts programs on paths. Knows which paths were chosen, and why others were left out.
@@ -155,12 +138,8 @@ impl Launcher {
     pub(crate) fn new(args: &CommonArgs) -> Result<Self, BenchError> {
         let tools = Tools::find();
         let backends = available_backends();
-        let problem = |backend: &Backend| {
-            tools
-                .missing()
-                .map(str::to_owned)
-                .or_else(|| backend.problems.first().cloned())
-        };
+        let problem =
+            |backend: &Backend| tools.missing().map(str::to_owned).or_else(|| backend.problems.first().cloned());
         let mut paths = Vec::new();
         let mut skipped = IndexMap::new();
         if args.paths.is_empty() {
@@ -180,15 +159,10 @@ impl Launcher {
                     let Some(backend) = backends.iter().find(|backend| backend.name == name) else {
                         let known: Vec<_> = backends.iter().map(|backend| backend.name).collect();
                         let known = known.join(", ");
-                        return Err(BenchError::Usage(format!(
-                            "unknown path '{name}'; known: tcp, unix, {known}"
-                        )));
+                        return Err(BenchError::Usage(format!("unknown path '{name}'; known: tcp, unix, {known}")));
                     };
                     if let Some(reason) = problem(backend) {
-                        return Err(BenchError::PathUnavailable {
-                            path: name.into(),
-                            reason,
-                        });
+                        return Err(BenchError::PathUnavailable { path: name.into(), reason });
                     }
                     Path::Backend(name.to_owned())
                 }
@@ -201,12 +175,7 @@ impl Launcher {
         if args.no_spin {
             run_args.extend(["-P".into(), "0".into()]);
         }
-        Ok(Launcher {
-            paths,
-            skipped,
-            tools,
-            run_args,
-        })
+        Ok(Launcher { paths, skipped, tools, run_args })
     }
 
     /// A command that runs `program` on a path: the same program everywhere, with `netacc_run` in
@@ -220,15 +189,8 @@ impl Launcher {
             }
         }
         if let Path::Backend(name) = path {
-            let netacc_run = self
-                .tools
-                .netacc_run
-                .as_ref()
-                .expect("new() lets no backend path through without it");
-            command
-                .env("NACC_BACKEND", name)
-                .arg(netacc_run)
-                .args(&self.run_args);
+            let netacc_run = self.tools.netacc_run.as_ref().expect("new() lets no backend path through without it");
+            command.env("NACC_BACKEND", name).arg(netacc_run).args(&self.run_args);
         }
         command.arg(program);
         command
@@ -261,11 +223,7 @@ mod tests {
 
     fn launcher(args: &[&str]) -> Result<Launcher, BenchError> {
         let line = ["bench", "echo"].iter().chain(args);
-        match Cli::try_parse_from(line)
-            .expect("the test's own arguments")
-            .bench
-            .command
-        {
+        match Cli::try_parse_from(line).expect("the test's own arguments").bench.command {
             BenchCommand::Echo(args) => Launcher::new(&args.common),
             _ => unreachable!("echo was asked for"),
         }
@@ -282,19 +240,13 @@ mod tests {
     fn unknown_path_is_a_usage_error() {
         let error = launcher(&["--paths", "tcp,warp"]).expect_err("there is no such path");
         assert_eq!(error.exit_code(), 2);
-        assert!(
-            error.to_string().contains("shm"),
-            "names what is known: {error}"
-        );
+        assert!(error.to_string().contains("shm"), "names what is known: {error}");
     }
 
     #[test]
     fn by_default_everything_is_measured_or_skipped_with_a_reason() {
         let launcher = launcher(&[]).expect("nothing was asked for by name");
         assert_eq!(launcher.paths[..2], [Path::Tcp, Path::Unix]);
-        assert_eq!(
-            launcher.paths.len() - 2 + launcher.skipped.len(),
-            available_backends().len()
-        );
+        assert_eq!(launcher.paths.len() - 2 + launcher.skipped.len(), available_backends().len());
     }
 }

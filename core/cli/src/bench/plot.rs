@@ -33,10 +33,7 @@ const COLOURS: [RGBColor; 6] = [
 pub(crate) fn check(file: &Path) -> Result<(), BenchError> {
     match file.extension() {
         Some(extension) if extension.eq_ignore_ascii_case("svg") => Ok(()),
-        _ => Err(BenchError::Usage(format!(
-            "--plot {}: the picture is SVG, so name it .svg",
-            file.display()
-        ))),
+        _ => Err(BenchError::Usage(format!("--plot {}: the picture is SVG, so name it .svg", file.display()))),
     }
 }
 
@@ -44,10 +41,7 @@ pub(crate) fn check(file: &Path) -> Result<(), BenchError> {
 pub(crate) fn draw(report: &Report, file: &Path) -> Result<(), BenchError> {
     // Drawn in memory first: an error leaves no half a picture.
     let mut svg = String::new();
-    draw_into(report, &mut svg).map_err(|error| BenchError::Plot {
-        file: file.to_owned(),
-        what: error.to_string(),
-    })?;
+    draw_into(report, &mut svg).map_err(|error| BenchError::Plot { file: file.to_owned(), what: error.to_string() })?;
     std::fs::write(file, svg).map_err(BenchError::io(format!("writing {}", file.display())))
 }
 
@@ -71,45 +65,20 @@ fn draw_into(report: &Report, svg: &mut String) -> Drawn {
     root.fill(&WHITE)?;
     let (title, rest) = root.split_vertically(TITLE_HEIGHT);
     let (rows, footer) = rest.split_vertically(height - TITLE_HEIGHT - FOOTER_HEIGHT);
-    write(
-        &title,
-        (ROW.0 as i32 / 2, 26),
-        20,
-        &BLACK,
-        &headline(report),
-    )?;
+    write(&title, (ROW.0 as i32 / 2, 26), 20, &BLACK, &headline(report))?;
     let machine = &report.machine;
-    let rounds = report
-        .paths
-        .values()
-        .map(|path| path.runs.len())
-        .max()
-        .unwrap_or(0);
+    let rounds = report.paths.values().map(|path| path.runs.len()).max().unwrap_or(0);
     let place = format!(
         "medians of {rounds} interleaved rounds; x: ratio to tcp within a round; {} cores of {}, Linux {}, {}",
         machine.cores, machine.cpu, machine.kernel, machine.date
     );
-    write(
-        &footer,
-        (ROW.0 as i32 / 2, 10),
-        12,
-        &RGBColor(0x66, 0x66, 0x66),
-        &place,
-    )?;
+    write(&footer, (ROW.0 as i32 / 2, 10), 12, &RGBColor(0x66, 0x66, 0x66), &place)?;
     for (row, (test, paths)) in rows.split_evenly((tests.len(), 1)).iter().zip(tests) {
         let panels = row.split_evenly((1, 3));
-        let prefix = if test == report.bench {
-            String::new()
-        } else {
-            format!("{}: ", test.to_uppercase())
-        };
+        let prefix = if test == report.bench { String::new() } else { format!("{}: ", test.to_uppercase()) };
         let (unit, bars) = throughput(paths);
         panel(&panels[0], &format!("{prefix}{unit}"), &bars)?;
-        panel(
-            &panels[1],
-            &format!("{prefix}latency in µs: p50, and p99 (pale)"),
-            &latency(paths),
-        )?;
+        panel(&panels[1], &format!("{prefix}latency in µs: p50, and p99 (pale)"), &latency(paths))?;
         let (unit, bars) = server_cpu(paths);
         panel(&panels[2], &format!("{prefix}{unit}"), &bars)?;
     }
@@ -118,28 +87,13 @@ fn draw_into(report: &Report, svg: &mut String) -> Drawn {
 }
 
 fn headline(report: &Report) -> String {
-    let shown = [
-        "clients", "size", "threads", "mode", "streams", "pipeline", "exchange",
-    ];
+    let shown = ["clients", "size", "threads", "mode", "streams", "pipeline", "exchange"];
     let settings: Vec<_> = shown
         .iter()
-        .filter_map(|name| {
-            Some(format!(
-                "{name} {}",
-                report.params.get(name)?.to_string().trim_matches('"')
-            ))
-        })
+        .filter_map(|name| Some(format!("{name} {}", report.params.get(name)?.to_string().trim_matches('"'))))
         .collect();
-    let doubt = if report.warnings.is_empty() {
-        ""
-    } else {
-        "  (with warnings!)"
-    };
-    format!(
-        "netacc bench {}: {}{doubt}",
-        report.bench,
-        settings.join(", ")
-    )
+    let doubt = if report.warnings.is_empty() { "" } else { "  (with warnings!)" };
+    format!("netacc bench {}: {}{doubt}", report.bench, settings.join(", "))
 }
 
 fn throughput(paths: &Paths) -> (&'static str, Vec<Bar>) {
@@ -155,60 +109,22 @@ fn throughput(paths: &Paths) -> (&'static str, Vec<Bar>) {
             thousands(value)
         }
     };
-    let unit = if bulk {
-        "GiB per second"
-    } else {
-        "requests per second"
-    };
+    let unit = if bulk { "GiB per second" } else { "requests per second" };
     (unit, bars(paths, value, write, |path| path.ratio_to_tcp))
 }
 
 fn server_cpu(paths: &Paths) -> (&'static str, Vec<Bar>) {
-    let value = |path: &PathResult| {
-        path.server_cpu_s_per_gib
-            .unwrap_or(path.server_cpu_s_per_million)
-    };
-    let bulk = paths
-        .values()
-        .any(|path| path.server_cpu_s_per_gib.is_some());
-    let unit = if bulk {
-        "server CPU s per GiB"
-    } else {
-        "server CPU s per million requests"
-    };
-    (
-        unit,
-        bars(
-            paths,
-            value,
-            |value| format!("{value:.2}"),
-            |path| path.ratio_server_cpu_to_tcp,
-        ),
-    )
+    let value = |path: &PathResult| path.server_cpu_s_per_gib.unwrap_or(path.server_cpu_s_per_million);
+    let bulk = paths.values().any(|path| path.server_cpu_s_per_gib.is_some());
+    let unit = if bulk { "server CPU s per GiB" } else { "server CPU s per million requests" };
+    (unit, bars(paths, value, |value| format!("{value:.2}"), |path| path.ratio_server_cpu_to_tcp))
 }
 
 fn latency(paths: &Paths) -> Vec<Bar> {
-    let p50 = bars(
-        paths,
-        |path| path.latency_us.p50,
-        figure,
-        |path| path.ratio_p50_to_tcp,
-    );
-    let p99 = bars(
-        paths,
-        |path| path.latency_us.p99,
-        figure,
-        |path| path.ratio_p99_to_tcp,
-    );
-    let p99 = p99.into_iter().map(|bar| Bar {
-        pale: true,
-        label: String::new(),
-        ..bar
-    });
-    p50.into_iter()
-        .zip(p99)
-        .flat_map(|(one, other)| [one, other])
-        .collect()
+    let p50 = bars(paths, |path| path.latency_us.p50, figure, |path| path.ratio_p50_to_tcp);
+    let p99 = bars(paths, |path| path.latency_us.p99, figure, |path| path.ratio_p99_to_tcp);
+    let p99 = p99.into_iter().map(|bar| Bar { pale: true, label: String::new(), ..bar });
+    p50.into_iter().zip(p99).flat_map(|(one, other)| [one, other]).collect()
 }
 
 fn bars(
@@ -220,18 +136,8 @@ fn bars(
     let bar = |((name, path), colour): ((&String, &PathResult), &RGBColor)| {
         let value = value(path);
         let ratio = ratio(path).filter(|_| name != super::paths::REFERENCE);
-        let notes = ratio
-            .map(|ratio| format!("{:.2}x", ratio.median))
-            .into_iter()
-            .chain([write(value)])
-            .collect();
-        Bar {
-            label: name.clone(),
-            value,
-            notes,
-            colour: *colour,
-            pale: false,
-        }
+        let notes = ratio.map(|ratio| format!("{:.2}x", ratio.median)).into_iter().chain([write(value)]).collect();
+        Bar { label: name.clone(), value, notes, colour: *colour, pale: false }
     };
     paths.iter().zip(COLOURS.iter().cycle()).map(bar).collect()
 }
@@ -246,50 +152,26 @@ fn panel(area: &Area<'_>, title: &str, bars: &[Bar]) -> Drawn {
     let highest = bars.iter().map(|bar| bar.value).fold(0.0, f64::max);
     let grey = RGBColor(0x55, 0x55, 0x55);
     write(area, (width / 2, 20), 15, &grey, title)?;
-    area.draw(&PathElement::new(
-        vec![(left, bottom), (right, bottom)],
-        grey,
-    ))?;
+    area.draw(&PathElement::new(vec![(left, bottom), (right, bottom)], grey))?;
     // A labelled bar begins a group; between groups there is a gap as wide as half a bar.
-    let groups = bars
-        .iter()
-        .filter(|bar| !bar.label.is_empty())
-        .count()
-        .max(1);
+    let groups = bars.iter().filter(|bar| !bar.label.is_empty()).count().max(1);
     let unit = f64::from(right - left) / (bars.len() as f64 + 0.5 * (groups + 1) as f64);
     let mut x = f64::from(left);
     for (index, bar) in bars.iter().enumerate() {
         if !bar.label.is_empty() {
             x += unit / 2.0;
-            let members = 1 + bars[index + 1..]
-                .iter()
-                .take_while(|bar| bar.label.is_empty())
-                .count();
+            let members = 1 + bars[index + 1..].iter().take_while(|bar| bar.label.is_empty()).count();
             let middle = x + unit * members as f64 / 2.0;
             write(area, (middle as i32, bottom + 16), 15, &BLACK, &bar.label)?;
         }
-        let share = if highest > 0.0 {
-            bar.value / highest
-        } else {
-            0.0
-        };
+        let share = if highest > 0.0 { bar.value / highest } else { 0.0 };
         let y = bottom - (f64::from(bottom - top) * share) as i32;
         let corners = [((x + 2.0) as i32, y), ((x + unit - 2.0) as i32, bottom)];
         let colour = bar.colour.mix(if bar.pale { 0.5 } else { 1.0 });
         area.draw(&Rectangle::new(corners, colour.filled()))?;
         for (line, note) in (0..).zip(bar.notes.iter().rev()) {
-            let (size, colour) = if line == 0 {
-                (12, &BLACK)
-            } else {
-                (13, &bar.colour)
-            };
-            write(
-                area,
-                ((x + unit / 2.0) as i32, y - 10 - LINE * line),
-                size,
-                colour,
-                note,
-            )?;
+            let (size, colour) = if line == 0 { (12, &BLACK) } else { (13, &bar.colour) };
+            write(area, ((x + unit / 2.0) as i32, y - 10 - LINE * line), size, colour, note)?;
         }
         x += unit;
     }
@@ -297,10 +179,7 @@ fn panel(area: &Area<'_>, title: &str, bars: &[Bar]) -> Drawn {
 }
 
 fn write(area: &Area<'_>, at: (i32, i32), size: i32, colour: &RGBColor, text: &str) -> Drawn {
-    let style = (FONT, size)
-        .into_font()
-        .color(colour)
-        .pos(Pos::new(HPos::Center, VPos::Center));
+    let style = (FONT, size).into_font().color(colour).pos(Pos::new(HPos::Center, VPos::Center));
     area.draw(&Text::new(text.to_owned(), at, style))?;
     Ok(())
 }
@@ -315,10 +194,7 @@ mod tests {
 
     #[test]
     fn the_picture_has_every_path_and_its_ratio() {
-        let runs = IndexMap::from([
-            ("tcp".to_owned(), vec![run(1, 1000.0)]),
-            ("shm".to_owned(), vec![run(1, 3140.0)]),
-        ]);
+        let runs = IndexMap::from([("tcp".to_owned(), vec![run(1, 1000.0)]), ("shm".to_owned(), vec![run(1, 3140.0)])]);
         let report = Report {
             bench: "redis".into(),
             test: "set".into(),
@@ -331,14 +207,7 @@ mod tests {
         };
         let mut svg = String::new();
         draw_into(&report, &mut svg).expect("drawing into memory");
-        for text in [
-            "tcp",
-            "shm",
-            "3.14x",
-            "3,140",
-            "clients 100",
-            "SET: requests per second",
-        ] {
+        for text in ["tcp", "shm", "3.14x", "3,140", "clients 100", "SET: requests per second"] {
             assert!(svg.contains(text), "no '{text}' in {svg}");
         }
     }
@@ -346,9 +215,6 @@ mod tests {
     #[test]
     fn only_svg() {
         assert!(check(Path::new("a/b.SVG")).is_ok());
-        assert_eq!(
-            check(Path::new("b.png")).expect_err("not SVG").exit_code(),
-            2
-        );
+        assert_eq!(check(Path::new("b.png")).expect_err("not SVG").exit_code(), 2);
     }
 }

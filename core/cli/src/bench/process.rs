@@ -32,10 +32,7 @@ struct Living {
     dirs: Vec<PathBuf>,
 }
 
-static LIVING: Mutex<Living> = Mutex::new(Living {
-    groups: Vec::new(),
-    dirs: Vec::new(),
-});
+static LIVING: Mutex<Living> = Mutex::new(Living { groups: Vec::new(), dirs: Vec::new() });
 
 fn living() -> MutexGuard<'static, Living> {
     // The lists stay whole wherever a panic may have struck.
@@ -69,15 +66,11 @@ pub(crate) struct Workdir {
 
 impl Workdir {
     pub(crate) fn new(keep: bool) -> Result<Self, BenchError> {
-        let dir = TempDir::with_prefix("netacc-bench-")
-            .map_err(BenchError::io("making a temporary directory"))?;
+        let dir = TempDir::with_prefix("netacc-bench-").map_err(BenchError::io("making a temporary directory"))?;
         if !keep {
             living().dirs.push(dir.path().to_owned());
         }
-        Ok(Workdir {
-            dir: Some(dir),
-            keep,
-        })
+        Ok(Workdir { dir: Some(dir), keep })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -111,16 +104,8 @@ impl Proc {
     pub(crate) fn spawn(mut command: Command, name: &str, dir: &Path) -> Result<Self, BenchError> {
         let log = dir.join(format!("{}.log", name.replace([' ', '/'], "-")));
         let failed = |what: &str| BenchError::io(format!("{what} {name}"));
-        let stderr = File::options()
-            .append(true)
-            .create(true)
-            .open(&log)
-            .map_err(failed("opening the log of"))?;
-        command
-            .process_group(0)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(stderr);
+        let stderr = File::options().append(true).create(true).open(&log).map_err(failed("opening the log of"))?;
+        command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(stderr);
         let mut child = {
             let mut living = living();
             let child = command.spawn().map_err(failed("starting"))?;
@@ -139,13 +124,7 @@ impl Proc {
                 }
             }
         });
-        Ok(Proc {
-            name: name.to_owned(),
-            child,
-            stdin,
-            lines,
-            log,
-        })
+        Ok(Proc { name: name.to_owned(), child, stdin, lines, log })
     }
 
     /// Has it ended?
@@ -187,10 +166,7 @@ impl Proc {
         let deadline = Instant::now() + timeout;
         let mut lines = Vec::new();
         loop {
-            match self
-                .lines
-                .recv_timeout(deadline.saturating_duration_since(Instant::now()))
-            {
+            match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(line) => lines.push(line),
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => return Err(self.timed_out(timeout)),
@@ -211,19 +187,11 @@ impl Proc {
 
     /// An error about this child, with the end of its log.
     pub(crate) fn error(&self, what: impl Into<String>) -> BenchError {
-        BenchError::Child {
-            name: self.name.clone(),
-            what: what.into(),
-            log: self.log_tail(),
-        }
+        BenchError::Child { name: self.name.clone(), what: what.into(), log: self.log_tail() }
     }
 
     fn timed_out(&self, after: Duration) -> BenchError {
-        BenchError::Timeout {
-            name: self.name.clone(),
-            after,
-            log: self.log_tail(),
-        }
+        BenchError::Timeout { name: self.name.clone(), after, log: self.log_tail() }
     }
 
     fn ended_early(&mut self) -> BenchError {
@@ -288,14 +256,9 @@ mod tests {
     #[test]
     fn failure_carries_the_log() {
         let dir = Workdir::new(false).expect("there is a temporary directory");
-        let error = shell("echo no such thing >&2; exit 3", dir.path())
-            .finish(GRACE)
-            .expect_err("it fails");
+        let error = shell("echo no such thing >&2; exit 3", dir.path()).finish(GRACE).expect_err("it fails");
         let text = error.to_string();
-        assert!(
-            text.contains("exit status: 3") && text.contains("no such thing"),
-            "{text}"
-        );
+        assert!(text.contains("exit status: 3") && text.contains("no such thing"), "{text}");
     }
 
     /// Would break if only the child itself were stopped: the grandchild would go on for a minute.
@@ -307,8 +270,7 @@ mod tests {
         let grandchild = proc.line(GRACE).expect("it names it");
         drop(proc);
         // Gone, or a zombie that its new parent has yet to reap.
-        let stat = fs::read_to_string(format!("/proc/{grandchild}/stat"))
-            .unwrap_or_else(|_| "0 (sleep) Z".into());
+        let stat = fs::read_to_string(format!("/proc/{grandchild}/stat")).unwrap_or_else(|_| "0 (sleep) Z".into());
         assert!(stat.contains(") Z"), "{stat}");
         drop(dir);
         assert!(!path.exists());
@@ -317,9 +279,7 @@ mod tests {
     #[test]
     fn silence_is_an_error_in_time() {
         let dir = Workdir::new(false).expect("there is a temporary directory");
-        let error = shell("sleep 60", dir.path())
-            .line(Duration::from_millis(20))
-            .expect_err("it says nothing");
+        let error = shell("sleep 60", dir.path()).line(Duration::from_millis(20)).expect_err("it says nothing");
         assert!(matches!(error, BenchError::Timeout { .. }));
     }
 }

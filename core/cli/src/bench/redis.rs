@@ -37,16 +37,11 @@ const PORT_ATTEMPTS: u32 = 3;
 
 /// Runs `netacc bench redis`.
 pub(crate) fn run(args: &RedisArgs) -> Result<(), BenchError> {
-    let programs = [
-        (&args.redis_server, "apt-get install redis-server"),
-        (&args.redis_benchmark, "apt-get install redis-tools"),
-    ];
+    let programs =
+        [(&args.redis_server, "apt-get install redis-server"), (&args.redis_benchmark, "apt-get install redis-tools")];
     for (program, hint) in programs {
         if in_path(program).is_none() {
-            return Err(BenchError::MissingProgram {
-                program: program.display().to_string(),
-                hint: hint.into(),
-            });
+            return Err(BenchError::MissingProgram { program: program.display().to_string(), hint: hint.into() });
         }
     }
     if args.tests.iter().any(|test| test.trim().is_empty()) {
@@ -68,12 +63,7 @@ pub(crate) fn run(args: &RedisArgs) -> Result<(), BenchError> {
         "persistence": "off on all paths",
         "redis_server": version(&args.redis_server),
     });
-    let mut load = RedisLoad {
-        args,
-        stage: &stage,
-        servers: HashMap::new(),
-        rates: HashMap::new(),
-    };
+    let mut load = RedisLoad { args, stage: &stage, servers: HashMap::new(), rates: HashMap::new() };
     rounds::run(&mut load, &stage.launcher, &args.common, params)
 }
 
@@ -99,11 +89,7 @@ impl Load for RedisLoad<'_> {
     }
 
     fn tests(&self) -> Vec<String> {
-        self.args
-            .tests
-            .iter()
-            .map(|test| test.trim().to_ascii_lowercase())
-            .collect()
+        self.args.tests.iter().map(|test| test.trim().to_ascii_lowercase()).collect()
     }
 
     fn kind(&self) -> Kind {
@@ -122,9 +108,7 @@ impl Load for RedisLoad<'_> {
                     self.servers.insert(path.clone(), server);
                     return Ok(());
                 }
-                Err(error) if error.to_string().contains("Address already in use") => {
-                    last = Some(error)
-                }
+                Err(error) if error.to_string().contains("Address already in use") => last = Some(error),
                 Err(error) => return Err(error),
             }
         }
@@ -139,16 +123,10 @@ impl Load for RedisLoad<'_> {
         if test != "set" {
             // Reading keys that are not there would measure answers of five bytes. Of random keys,
             // three requests a key leave out one in twenty.
-            self.benchmark(
-                "set",
-                path,
-                requests.max(self.args.keyspace.unwrap_or(0).saturating_mul(3)),
-            )?
-            .finish()?;
+            self.benchmark("set", path, requests.max(self.args.keyspace.unwrap_or(0).saturating_mul(3)))?.finish()?;
         }
         let result = self.benchmark(test, path, requests)?.finish()?;
-        self.rates
-            .insert((test.to_owned(), path.clone()), result.requests_per_s);
+        self.rates.insert((test.to_owned(), path.clone()), result.requests_per_s);
         Ok(())
     }
 
@@ -156,9 +134,7 @@ impl Load for RedisLoad<'_> {
         let rate = self.rates[&(test.to_owned(), path.clone())];
         let requests = match self.stage.length {
             Length::Requests(requests) => requests,
-            Length::Seconds(seconds) => {
-                ((rate * seconds) as u64).max(u64::from(self.args.clients) * 10)
-            }
+            Length::Seconds(seconds) => ((rate * seconds) as u64).max(u64::from(self.args.clients) * 10),
         };
         let pid = self.servers[path].pid;
         let before = path.is_backend().then(|| Sample::of(pid)).flatten();
@@ -168,9 +144,7 @@ impl Load for RedisLoad<'_> {
         let server_cpu_s = cpu::of_process(pid) - server_before;
         let client_cpu_s = cpu::of_children() - clients_before;
         let after = before.as_ref().and_then(|_| Sample::of(pid));
-        let bytes = before
-            .zip(after.as_ref())
-            .map(|(before, after)| after.bytes_since(&before));
+        let bytes = before.zip(after.as_ref()).map(|(before, after)| after.bytes_since(&before));
         Ok(Run {
             round: 0,
             requests: result.requests,
@@ -183,9 +157,7 @@ impl Load for RedisLoad<'_> {
             bytes_link: bytes.map(|bytes| bytes.link),
             bytes_tcp: bytes.map(|bytes| bytes.tcp),
             bytes_expected: path.is_backend().then(|| self.least_bytes(test, requests)),
-            reasons: after
-                .map(|sample| sample.describe_reasons())
-                .unwrap_or_default(),
+            reasons: after.map(|sample| sample.describe_reasons()).unwrap_or_default(),
         })
     }
 }
@@ -209,21 +181,12 @@ impl RedisLoad<'_> {
         let mut command = self.stage.launcher.command(path, &self.args.redis_server);
         command.args(["--bind", "127.0.0.1", "--port", &port.to_string()]);
         command.args(["--save", "", "--appendonly", "no", "--daemonize", "no"]);
-        command
-            .arg("--dir")
-            .arg(dir)
-            .arg("--logfile")
-            .arg(dir.join(format!("redis-server-{}.log", path.name())));
+        command.arg("--dir").arg(dir).arg("--logfile").arg(dir.join(format!("redis-server-{}.log", path.name())));
         let target = if *path == Path::Unix {
             command.arg("--unixsocket").arg(&socket);
             vec!["-s".into(), socket.display().to_string()]
         } else {
-            vec![
-                "-h".into(),
-                "127.0.0.1".into(),
-                "-p".into(),
-                port.to_string(),
-            ]
+            vec!["-h".into(), "127.0.0.1".into(), "-p".into(), port.to_string()]
         };
         let mut proc = Proc::spawn(command, &name, dir)?;
         let deadline = Instant::now() + START_TIMEOUT;
@@ -240,13 +203,7 @@ impl RedisLoad<'_> {
                 })
             };
             match answer {
-                Ok(pid) => {
-                    return Ok(Server {
-                        _proc: proc,
-                        pid,
-                        target,
-                    })
-                }
+                Ok(pid) => return Ok(Server { _proc: proc, pid, target }),
                 Err(_) if proc.has_ended() => return Err(proc.error("ended at once")),
                 Err(error) if Instant::now() > deadline => {
                     return Err(proc.error(format!("does not answer: {error}")));
@@ -262,12 +219,7 @@ impl RedisLoad<'_> {
         command.args(&self.servers[path].target);
         command.args(["-t", test, "--precision", "3"]);
         command.args(["-c", &args.clients.to_string(), "-n", &requests.to_string()]);
-        command.args([
-            "-d",
-            &args.size.to_string(),
-            "-P",
-            &args.pipeline.to_string(),
-        ]);
+        command.args(["-d", &args.size.to_string(), "-P", &args.pipeline.to_string()]);
         if args.threads > 1 {
             command.args(["--threads", &args.threads.to_string()]);
         }
@@ -278,12 +230,7 @@ impl RedisLoad<'_> {
         let name = format!("redis-benchmark {}", path.name());
         let record = dir.join(format!("redis-benchmark-{}.out", path.name()));
         let proc = Proc::spawn(command, &name, dir)?;
-        Ok(Benchmark {
-            proc,
-            test: test.to_owned(),
-            timeout: self.stage.timeout,
-            record,
-        })
+        Ok(Benchmark { proc, test: test.to_owned(), timeout: self.stage.timeout, record })
     }
 }
 
@@ -299,25 +246,17 @@ struct Benchmark {
 impl Benchmark {
     fn finish(self) -> Result<RedisTest, BenchError> {
         let lines = self.proc.finish(self.timeout)?;
-        let record = OpenOptions::new()
-            .append(true)
-            .create(true)
-            .open(&self.record);
+        let record = OpenOptions::new().append(true).create(true).open(&self.record);
         let written = record.and_then(|mut file: File| writeln!(file, "{}", lines.join("\n")));
         written.map_err(BenchError::io(format!("writing {}", self.record.display())))?;
         let mut tests = redis_output::parse(lines.iter().map(String::as_str))?;
         match tests.len() {
             1 => Ok(tests.remove(0)),
-            0 => Err(BenchError::Usage(format!(
-                "redis-benchmark knows no test '{}'",
-                self.test
-            ))),
+            0 => Err(BenchError::Usage(format!("redis-benchmark knows no test '{}'", self.test))),
             _ => {
                 let names: Vec<_> = tests.iter().map(|test| test.name.as_str()).collect();
                 let (test, names) = (&self.test, names.join(", "));
-                Err(BenchError::Usage(format!(
-                    "'{test}' is several tests of redis-benchmark ({names}): name one"
-                )))
+                Err(BenchError::Usage(format!("'{test}' is several tests of redis-benchmark ({names}): name one")))
             }
         }
     }
@@ -350,9 +289,7 @@ fn process_id(mut stream: impl Read + Write) -> std::io::Result<u32> {
         let count = stream.read(&mut buffer)?;
         answer.extend_from_slice(&buffer[..count]);
         let text = String::from_utf8_lossy(&answer);
-        let pid = text
-            .split("\r\n")
-            .find_map(|line| line.strip_prefix("process_id:")?.parse().ok());
+        let pid = text.split("\r\n").find_map(|line| line.strip_prefix("process_id:")?.parse().ok());
         // The line is complete once another has begun.
         match pid {
             Some(pid) if text.contains("tcp_port:") => return Ok(pid),
@@ -363,10 +300,6 @@ fn process_id(mut stream: impl Read + Write) -> std::io::Result<u32> {
 }
 
 fn version(redis_server: &std::path::Path) -> String {
-    let output = std::process::Command::new(redis_server)
-        .arg("--version")
-        .output();
-    output
-        .map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
-        .unwrap_or_default()
+    let output = std::process::Command::new(redis_server).arg("--version").output();
+    output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
 }

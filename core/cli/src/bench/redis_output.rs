@@ -22,23 +22,13 @@ pub(crate) struct RedisTest {
 ///
 /// # Errors
 /// A test of which a figure is missing.
-pub(crate) fn parse<'a>(
-    lines: impl IntoIterator<Item = &'a str>,
-) -> Result<Vec<RedisTest>, BenchError> {
+pub(crate) fn parse<'a>(lines: impl IntoIterator<Item = &'a str>) -> Result<Vec<RedisTest>, BenchError> {
     let mut sections: Vec<Section> = Vec::new();
     for line in lines {
         // Progress is painted over itself with carriage returns; what counts is what stays.
-        let line = line
-            .trim_end_matches('\r')
-            .rsplit('\r')
-            .next()
-            .unwrap_or_default()
-            .trim();
+        let line = line.trim_end_matches('\r').rsplit('\r').next().unwrap_or_default().trim();
         if let Some(name) = heading(line) {
-            sections.push(Section {
-                name: name.to_owned(),
-                ..Section::default()
-            });
+            sections.push(Section { name: name.to_owned(), ..Section::default() });
         } else if let Some(section) = sections.last_mut() {
             section.read(line);
         }
@@ -74,17 +64,11 @@ impl Section {
     fn finish(self) -> Result<RedisTest, BenchError> {
         let missing = |what: &str| BenchError::RedisOutput(format!("{}: no {what}", self.name));
         let requests = self.requests.ok_or_else(|| missing("number of requests"))?;
-        let [avg, _min, p50, _p95, p99, max] =
-            self.summary.ok_or_else(|| missing("latency summary"))?;
-        let p999 =
-            percentile(&self.cumulative, 0.999).ok_or_else(|| missing("latency distribution"))?;
-        let requests_per_s = self
-            .requests_per_s
-            .ok_or_else(|| missing("throughput summary"))?;
+        let [avg, _min, p50, _p95, p99, max] = self.summary.ok_or_else(|| missing("latency summary"))?;
+        let p999 = percentile(&self.cumulative, 0.999).ok_or_else(|| missing("latency distribution"))?;
+        let requests_per_s = self.requests_per_s.ok_or_else(|| missing("throughput summary"))?;
         if !requests_per_s.is_finite() || requests_per_s <= 0.0 {
-            return Err(missing(
-                "meaningful rate: too few requests to take any time",
-            ));
+            return Err(missing("meaningful rate: too few requests to take any time"));
         }
         let us = |ms: f64| (ms * 1e6).round() / 1e3;
         // Interpolation must not contradict the summary, which comes from the histogram itself.
@@ -92,13 +76,7 @@ impl Section {
         Ok(RedisTest {
             requests,
             requests_per_s,
-            latency_us: Latency {
-                p50: us(p50),
-                p99: us(p99),
-                p999: us(p999),
-                max: us(max),
-                avg: us(avg),
-            },
+            latency_us: Latency { p50: us(p50), p99: us(p99), p999: us(p999), max: us(max), avg: us(avg) },
             name: self.name,
         })
     }
@@ -120,11 +98,7 @@ fn cumulative_point(line: &str) -> Option<(u64, f64)> {
 }
 
 fn six_numbers(line: &str) -> Option<[f64; 6]> {
-    let numbers: Vec<f64> = line
-        .split_whitespace()
-        .map(str::parse)
-        .collect::<Result<_, _>>()
-        .ok()?;
+    let numbers: Vec<f64> = line.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
     numbers.try_into().ok()
 }
 
@@ -154,40 +128,24 @@ mod tests {
     #[test]
     fn real_output() {
         let tests = parse(OUTPUT.lines()).expect("redis-benchmark 7.0.15 printed this");
-        let [set, get] = &tests[..] else {
-            panic!("two tests: {tests:?}")
-        };
+        let [set, get] = &tests[..] else { panic!("two tests: {tests:?}") };
         assert_eq!((set.name.as_str(), get.name.as_str()), ("SET", "GET"));
         assert_eq!(set.requests, 20_000);
         assert_eq!(set.requests_per_s, 206_185.56);
         let latency = set.latency_us;
-        assert_eq!(
-            (latency.avg, latency.p50, latency.p99, latency.max),
-            (274.0, 255.0, 775.0, 1311.0)
-        );
+        assert_eq!((latency.avg, latency.p50, latency.p99, latency.max), (274.0, 255.0, 775.0, 1311.0));
         // 19980 of 20000 lies between (19970, 1.103 ms) and (19982, 1.167 ms).
         assert!((latency.p999 - 1156.3).abs() < 0.1, "{}", latency.p999);
         assert_eq!(get.requests_per_s, 192_307.69);
-        assert!(
-            get.latency_us.p999 >= get.latency_us.p99 && get.latency_us.p999 <= get.latency_us.max
-        );
+        assert!(get.latency_us.p999 >= get.latency_us.p99 && get.latency_us.p999 <= get.latency_us.max);
     }
 
     #[test]
     fn cut_off_output_is_an_error_and_none_is_no_test() {
-        let cut = OUTPUT
-            .split("throughput summary")
-            .next()
-            .expect("split gives at least one piece");
+        let cut = OUTPUT.split("throughput summary").next().expect("split gives at least one piece");
         let error = parse(cut.lines()).expect_err("figures are missing");
-        assert!(
-            error.to_string().contains("SET: no latency summary"),
-            "{error}"
-        );
-        assert_eq!(
-            parse("".lines()).expect("nothing is wrong with nothing"),
-            []
-        );
+        assert!(error.to_string().contains("SET: no latency summary"), "{error}");
+        assert_eq!(parse("".lines()).expect("nothing is wrong with nothing"), []);
     }
 
     #[test]

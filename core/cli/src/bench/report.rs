@@ -15,9 +15,7 @@ const STANDARD: &str = "-";
 /// Runs `netacc bench report`.
 pub(crate) fn run(args: &ReportArgs) -> Result<(), BenchError> {
     if args.plot.is_some() && args.files.len() > 1 {
-        return Err(BenchError::Usage(
-            "--plot draws one result: name one file".into(),
-        ));
+        return Err(BenchError::Usage("--plot draws one result: name one file".into()));
     }
     args.plot.as_deref().map_or(Ok(()), plot::check)?;
     for file in &args.files {
@@ -41,10 +39,7 @@ fn read(file: &Path) -> Result<Report, BenchError> {
         fs::read_to_string(file).map(|content| text = content)
     };
     read.map_err(BenchError::io(format!("reading {}", file.display())))?;
-    serde_json::from_str(&text).map_err(|source| BenchError::ResultFile {
-        file: file.to_owned(),
-        source,
-    })
+    serde_json::from_str(&text).map_err(|source| BenchError::ResultFile { file: file.to_owned(), source })
 }
 
 /// Finds out before the measurements, and not after them, that a result cannot be written.
@@ -56,11 +51,7 @@ pub(crate) fn check_outputs(args: &CommonArgs) -> Result<(), BenchError> {
             _ => Path::new("."),
         };
         if !dir.is_dir() {
-            return Err(BenchError::Usage(format!(
-                "{}: there is no directory {}",
-                file.display(),
-                dir.display()
-            )));
+            return Err(BenchError::Usage(format!("{}: there is no directory {}", file.display(), dir.display())));
         }
     }
     Ok(())
@@ -70,32 +61,19 @@ pub(crate) fn check_outputs(args: &CommonArgs) -> Result<(), BenchError> {
 /// output.
 pub(crate) fn give_out(report: &Report, args: &CommonArgs) -> Result<(), BenchError> {
     let table = table::render(report);
-    let json_to_stdout = args
-        .json
-        .as_deref()
-        .is_some_and(|file| file.as_os_str() == STANDARD);
+    let json_to_stdout = args.json.as_deref().is_some_and(|file| file.as_os_str() == STANDARD);
     if json_to_stdout {
         eprint!("{table}");
     } else {
         print!("{table}");
         // Warnings are in the table; whoever has sent that away must still see them.
-        report
-            .warnings
-            .iter()
-            .for_each(|warning| eprintln!("netacc bench: WARNING: {warning}"));
+        report.warnings.iter().for_each(|warning| eprintln!("netacc bench: WARNING: {warning}"));
     }
     if let Some(file) = &args.json {
-        let json = serde_json::to_string_pretty(report)
-            .expect("a report has nothing that JSON cannot hold")
-            + "\n";
-        let written = if json_to_stdout {
-            io::stdout().lock().write_all(json.as_bytes())
-        } else {
-            fs::write(file, json)
-        };
+        let json = serde_json::to_string_pretty(report).expect("a report has nothing that JSON cannot hold") + "\n";
+        let written =
+            if json_to_stdout { io::stdout().lock().write_all(json.as_bytes()) } else { fs::write(file, json) };
         written.map_err(BenchError::io(format!("writing {}", file.display())))?;
     }
-    args.plot
-        .as_deref()
-        .map_or(Ok(()), |file| plot::draw(report, file))
+    args.plot.as_deref().map_or(Ok(()), |file| plot::draw(report, file))
 }

@@ -42,10 +42,7 @@ impl Report {
         if self.tests.is_empty() {
             vec![(&self.test, &self.paths)]
         } else {
-            self.tests
-                .iter()
-                .map(|(test, paths)| (test.as_str(), paths))
-                .collect()
+            self.tests.iter().map(|(test, paths)| (test.as_str(), paths)).collect()
         }
     }
 }
@@ -104,10 +101,7 @@ pub struct Run {
 
 impl Run {
     fn link_bytes(&self) -> Option<LinkBytes> {
-        Some(LinkBytes {
-            link: self.bytes_link?,
-            tcp: self.bytes_tcp?,
-        })
+        Some(LinkBytes { link: self.bytes_link?, tcp: self.bytes_tcp? })
     }
 }
 
@@ -165,14 +159,11 @@ pub(crate) enum Kind {
 /// Summarises the runs of one test: `runs[path]` holds one run for each round.
 pub(crate) fn summarise(runs: IndexMap<String, Vec<Run>>, kind: Kind) -> Paths {
     let reference = runs.get(REFERENCE).cloned();
-    runs.into_iter()
-        .map(|(path, runs)| (path, summarise_path(runs, reference.as_deref(), kind)))
-        .collect()
+    runs.into_iter().map(|(path, runs)| (path, summarise_path(runs, reference.as_deref(), kind))).collect()
 }
 
 fn summarise_path(runs: Vec<Run>, reference: Option<&[Run]>, kind: Kind) -> PathResult {
-    let middle =
-        |figure: &dyn Fn(&Run) -> f64| tidy(median(runs.iter().map(figure)).unwrap_or(0.0));
+    let middle = |figure: &dyn Fn(&Run) -> f64| tidy(median(runs.iter().map(figure)).unwrap_or(0.0));
     let to_tcp = |figure: &dyn Fn(&Run) -> f64| {
         let of = |runs: &[Run]| runs.iter().map(figure).collect::<Vec<_>>();
         ratio(&of(&runs), &of(reference?))
@@ -191,13 +182,8 @@ fn summarise_path(runs: Vec<Run>, reference: Option<&[Run]>, kind: Kind) -> Path
         avg: middle(&|run| run.latency_us.avg),
     };
     let expected: u64 = runs.iter().filter_map(|run| run.bytes_expected).sum();
-    let link_bytes = runs
-        .iter()
-        .filter_map(Run::link_bytes)
-        .reduce(|a, b| LinkBytes {
-            link: a.link + b.link,
-            tcp: a.tcp + b.tcp,
-        });
+    let link_bytes =
+        runs.iter().filter_map(Run::link_bytes).reduce(|a, b| LinkBytes { link: a.link + b.link, tcp: a.tcp + b.tcp });
     PathResult {
         requests_per_s: middle(&|run| run.requests_per_s),
         bytes_per_s: bulk.then(|| middle(&|run| run.bytes_per_s.unwrap_or(0.0))),
@@ -230,13 +216,7 @@ pub(crate) mod tests {
             seconds: 1000.0 / requests_per_s,
             requests_per_s,
             bytes_per_s: None,
-            latency_us: Latency {
-                p50,
-                p99: 2.0 * p50,
-                p999: 3.0 * p50,
-                max: 9.0 * p50,
-                avg: p50,
-            },
+            latency_us: Latency { p50, p99: 2.0 * p50, p999: 3.0 * p50, max: 9.0 * p50, avg: p50 },
             server_cpu_s: 0.5,
             client_cpu_s: 0.25,
             bytes_link: None,
@@ -252,48 +232,21 @@ pub(crate) mod tests {
         let mut shm = vec![run(1, 40.0), run(2, 40.0), run(3, 80.0)];
         shm[0].bytes_link = Some(90);
         shm[0].bytes_tcp = Some(10);
-        let paths = summarise(
-            IndexMap::from([("tcp".into(), tcp), ("shm".into(), shm)]),
-            Kind::PingPong,
-        );
+        let paths = summarise(IndexMap::from([("tcp".into(), tcp), ("shm".into(), shm)]), Kind::PingPong);
         let shm = &paths["shm"];
-        assert_eq!(
-            shm.ratio_to_tcp,
-            Some(Ratio {
-                median: 2.0,
-                min: 2.0,
-                max: 4.0
-            })
-        );
-        assert_eq!(
-            shm.ratio_p99_to_tcp,
-            Some(Ratio {
-                median: 0.5,
-                min: 0.25,
-                max: 0.5
-            })
-        );
+        assert_eq!(shm.ratio_to_tcp, Some(Ratio { median: 2.0, min: 2.0, max: 4.0 }));
+        assert_eq!(shm.ratio_p99_to_tcp, Some(Ratio { median: 0.5, min: 0.25, max: 0.5 }));
         assert_eq!(shm.requests_per_s, 40.0);
         assert_eq!(shm.server_cpu_s_per_million, 500.0);
         assert_eq!(shm.one_way_us, Some(12_500.0));
         assert_eq!(shm.link_share, Some(0.9));
-        assert_eq!(
-            paths["tcp"].ratio_to_tcp,
-            Some(Ratio {
-                median: 1.0,
-                min: 1.0,
-                max: 1.0
-            })
-        );
+        assert_eq!(paths["tcp"].ratio_to_tcp, Some(Ratio { median: 1.0, min: 1.0, max: 1.0 }));
         assert_eq!(paths["tcp"].link_share, None);
     }
 
     #[test]
     fn without_tcp_there_is_no_ratio() {
-        let paths = summarise(
-            IndexMap::from([("unix".into(), vec![run(1, 1.0)])]),
-            Kind::Requests,
-        );
+        let paths = summarise(IndexMap::from([("unix".into(), vec![run(1, 1.0)])]), Kind::Requests);
         assert_eq!(paths["unix"].ratio_to_tcp, None);
         assert_eq!(paths["unix"].one_way_us, None);
     }

@@ -59,12 +59,7 @@ impl Stage {
             None => Length::Seconds(args.seconds.unwrap_or(DEFAULT_SECONDS)),
         };
         let timeout = Duration::from_secs_f64(args.timeout);
-        Ok(Stage {
-            launcher,
-            workdir: Workdir::new(args.keep_logs)?,
-            timeout,
-            length,
-        })
+        Ok(Stage { launcher, workdir: Workdir::new(args.keep_logs)?, timeout, length })
     }
 }
 
@@ -87,12 +82,7 @@ pub(crate) trait Load {
 }
 
 /// Measures a load on all paths, and gives out the result as the arguments say.
-pub(crate) fn run(
-    load: &mut dyn Load,
-    paths: &Launcher,
-    args: &CommonArgs,
-    params: Value,
-) -> Result<(), BenchError> {
+pub(crate) fn run(load: &mut dyn Load, paths: &Launcher, args: &CommonArgs, params: Value) -> Result<(), BenchError> {
     let machine = Machine::here();
     for (path, reason) in &paths.skipped {
         eprintln!("netacc bench: skipping {path}: {reason}");
@@ -116,21 +106,14 @@ pub(crate) fn run(
         results.insert(test.clone(), summary);
     }
     progress.finish_and_clear();
-    let (test, first) = results
-        .first()
-        .map(|(test, paths)| (test.clone(), paths.clone()))
-        .unwrap_or_default();
+    let (test, first) = results.first().map(|(test, paths)| (test.clone(), paths.clone())).unwrap_or_default();
     let report = Report {
         bench: load.name().to_owned(),
         test,
         params,
         machine,
         paths: first,
-        tests: if results.len() > 1 {
-            results
-        } else {
-            IndexMap::new()
-        },
+        tests: if results.len() > 1 { results } else { IndexMap::new() },
         skipped: paths.skipped.clone(),
         warnings,
     };
@@ -152,14 +135,9 @@ fn measure_test(
     }
     for round in 1..=rounds {
         for path in &paths.paths {
-            progress.set_message(format!(
-                "{test}: round {round} of {rounds}, {}",
-                path.name()
-            ));
+            progress.set_message(format!("{test}: round {round} of {rounds}, {}", path.name()));
             let run = load.measure(test, path)?;
-            runs.entry(path.name().to_owned())
-                .or_default()
-                .push(Run { round, ..run });
+            runs.entry(path.name().to_owned()).or_default().push(Run { round, ..run });
             progress.inc(1);
         }
     }
@@ -172,19 +150,10 @@ fn doubts(test: &str, results: &Paths, paths: &[Path]) -> Vec<String> {
     for path in paths.iter().filter(|path| path.is_backend()) {
         let name = path.name();
         let result = &results[name];
-        let mut reasons: Vec<&str> = result
-            .runs
-            .iter()
-            .flat_map(|run| &run.reasons)
-            .map(String::as_str)
-            .collect();
+        let mut reasons: Vec<&str> = result.runs.iter().flat_map(|run| &run.reasons).map(String::as_str).collect();
         reasons.sort_unstable();
         reasons.dedup();
-        let reasons = if reasons.is_empty() {
-            String::new()
-        } else {
-            format!(" ({})", reasons.join("; "))
-        };
+        let reasons = if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join("; ")) };
         match result.link_share {
             None => doubts.push(format!(
                 "{test} on {name}: NO PROOF that bytes went over the link: the processes did not \
@@ -210,11 +179,7 @@ fn raise_open_files() {
 }
 
 fn progress_bar(steps: usize, quiet: bool) -> ProgressBar {
-    let target = if quiet {
-        ProgressDrawTarget::hidden()
-    } else {
-        ProgressDrawTarget::stderr_with_hz(4)
-    };
+    let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr_with_hz(4) };
     let bar = ProgressBar::with_draw_target(Some(steps as u64), target);
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len}  {msg}  (about {eta} left)");
     bar.with_style(style.expect("the template is a constant"))
@@ -238,10 +203,7 @@ mod tests {
         let paths = [Path::Tcp, Path::Backend("shm".into())];
         assert!(doubts("set", &result_with(Some((95, 5))), &paths).is_empty());
         let low = doubts("set", &result_with(Some((50, 50))), &paths);
-        assert!(
-            low[0].contains("50.0 %") && low[0].contains("peer-silent"),
-            "{low:?}"
-        );
+        assert!(low[0].contains("50.0 %") && low[0].contains("peer-silent"), "{low:?}");
         assert!(doubts("set", &result_with(None), &paths)[0].contains("NO PROOF"));
     }
 }

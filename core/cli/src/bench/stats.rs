@@ -16,10 +16,7 @@ pub struct Ratio {
 /// The median of the finite values; of an even number, the mean of the middle two. `None` when
 /// there is none.
 pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
-    let mut sorted: Vec<f64> = values
-        .into_iter()
-        .filter(|value| value.is_finite())
-        .collect();
+    let mut sorted: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
     sorted.sort_by(f64::total_cmp);
     let middle = sorted.len() / 2;
     match sorted.len() {
@@ -70,26 +67,12 @@ mod tests {
     fn ratios_are_taken_within_a_round() {
         let tcp = [10.0, 20.0, 100.0];
         let shm = [30.0, 40.0, 300.0];
-        assert_eq!(
-            ratio(&shm, &tcp),
-            Some(Ratio {
-                median: 3.0,
-                min: 2.0,
-                max: 3.0
-            })
-        );
+        assert_eq!(ratio(&shm, &tcp), Some(Ratio { median: 3.0, min: 2.0, max: 3.0 }));
     }
 
     #[test]
     fn rounds_without_reference_do_not_count() {
-        assert_eq!(
-            ratio(&[1.0, 4.0], &[0.0, 2.0]),
-            Some(Ratio {
-                median: 2.0,
-                min: 2.0,
-                max: 2.0
-            })
-        );
+        assert_eq!(ratio(&[1.0, 4.0], &[0.0, 2.0]), Some(Ratio { median: 2.0, min: 2.0, max: 2.0 }));
         assert_eq!(ratio(&[1.0], &[0.0]), None);
         assert_eq!(ratio(&[], &[]), None);
     }

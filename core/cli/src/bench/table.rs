@@ -12,20 +12,9 @@ pub(crate) fn render(report: &Report) -> String {
     let machine = &report.machine;
     let mut text = String::new();
     for (test, paths) in report.by_test() {
-        let title = if test == report.bench {
-            test.to_owned()
-        } else {
-            format!("{} {test}", report.bench)
-        };
-        let rounds = paths
-            .values()
-            .map(|path| path.runs.len())
-            .max()
-            .unwrap_or(0);
-        text += &format!(
-            "netacc bench {title}: {}; median of {rounds} interleaved rounds\n",
-            settings(report)
-        );
+        let title = if test == report.bench { test.to_owned() } else { format!("{} {test}", report.bench) };
+        let rounds = paths.values().map(|path| path.runs.len()).max().unwrap_or(0);
+        text += &format!("netacc bench {title}: {}; median of {rounds} interleaved rounds\n", settings(report));
         text += &table(paths).to_string();
         text.push('\n');
     }
@@ -44,48 +33,26 @@ pub(crate) fn render(report: &Report) -> String {
 }
 
 fn settings(report: &Report) -> String {
-    let hidden = [
-        "pairs",
-        "paths",
-        "run_args",
-        "tests",
-        "redis_server",
-        "persistence",
-        "length",
-    ];
+    let hidden = ["pairs", "paths", "run_args", "tests", "redis_server", "persistence", "length"];
     let Some(params) = report.params.as_object() else {
         return String::new();
     };
-    let shown = params
-        .iter()
-        .filter(|(name, value)| !hidden.contains(&name.as_str()) && !value.is_null());
-    let shown: Vec<_> = shown
-        .map(|(name, value)| format!("{name} {}", value.to_string().trim_matches('"')))
-        .collect();
+    let shown = params.iter().filter(|(name, value)| !hidden.contains(&name.as_str()) && !value.is_null());
+    let shown: Vec<_> = shown.map(|(name, value)| format!("{name} {}", value.to_string().trim_matches('"'))).collect();
     shown.join(", ")
 }
 
 fn table(paths: &Paths) -> Table {
     let bulk = paths.values().any(|path| path.bytes_per_s.is_some());
     let linked = paths.values().any(|path| path.link_share.is_some());
-    let mut header = vec![
-        "path",
-        if bulk { "GiB/s" } else { "requests/s" },
-        "to TCP (spread)",
-    ];
+    let mut header = vec!["path", if bulk { "GiB/s" } else { "requests/s" }, "to TCP (spread)"];
     header.extend(["p50 µs", "p99 µs", "p99.9 µs", "max µs"]);
-    header.extend(if bulk {
-        ["server CPU s/GiB", "client CPU s/GiB"]
-    } else {
-        ["server CPU s/M", "client CPU s/M"]
-    });
+    header.extend(if bulk { ["server CPU s/GiB", "client CPU s/GiB"] } else { ["server CPU s/M", "client CPU s/M"] });
     if linked {
         header.push("on link");
     }
     let mut table = Table::new();
-    table
-        .load_style(presets::UTF8_FULL_CONDENSED)
-        .set_header(header);
+    table.load_style(presets::UTF8_FULL_CONDENSED).set_header(header);
     for (name, path) in paths {
         table.add_row(row(name, path, bulk, linked));
     }
@@ -97,57 +64,35 @@ fn row(name: &str, path: &PathResult, bulk: bool, linked: bool) -> Vec<Cell> {
     let other = name != REFERENCE;
     let gib_per_s = path.bytes_per_s.unwrap_or(0.0) / f64::from(1 << 30);
     let cpu = if bulk {
-        [
-            path.server_cpu_s_per_gib.unwrap_or(0.0),
-            path.client_cpu_s_per_gib.unwrap_or(0.0),
-        ]
+        [path.server_cpu_s_per_gib.unwrap_or(0.0), path.client_cpu_s_per_gib.unwrap_or(0.0)]
     } else {
         [path.server_cpu_s_per_million, path.client_cpu_s_per_million]
     };
     let mut cells = vec![
-        if bulk {
-            format!("{gib_per_s:.2}")
-        } else {
-            thousands(path.requests_per_s)
-        },
+        if bulk { format!("{gib_per_s:.2}") } else { thousands(path.requests_per_s) },
         spread(path.ratio_to_tcp.filter(|_| other)),
         beside(figure(latency.p50), path.ratio_p50_to_tcp.filter(|_| other)),
         beside(figure(latency.p99), path.ratio_p99_to_tcp.filter(|_| other)),
         figure(latency.p999),
         figure(latency.max),
-        beside(
-            format!("{:.3}", cpu[0]),
-            path.ratio_server_cpu_to_tcp.filter(|_| other),
-        ),
-        beside(
-            format!("{:.3}", cpu[1]),
-            path.ratio_client_cpu_to_tcp.filter(|_| other),
-        ),
+        beside(format!("{:.3}", cpu[0]), path.ratio_server_cpu_to_tcp.filter(|_| other)),
+        beside(format!("{:.3}", cpu[1]), path.ratio_client_cpu_to_tcp.filter(|_| other)),
     ];
     if linked {
-        cells.push(
-            path.link_share
-                .map_or_else(String::new, |share| format!("{:.1} %", share * 100.0)),
-        );
+        cells.push(path.link_share.map_or_else(String::new, |share| format!("{:.1} %", share * 100.0)));
     }
-    let cells = cells
-        .into_iter()
-        .map(|text| Cell::new(text).set_alignment(CellAlignment::Right));
+    let cells = cells.into_iter().map(|text| Cell::new(text).set_alignment(CellAlignment::Right));
     std::iter::once(Cell::new(name)).chain(cells).collect()
 }
 
 /// "2.31x (2.20..2.40)"
 fn spread(ratio: Option<Ratio>) -> String {
-    ratio.map_or_else(String::new, |ratio| {
-        format!("{:.2}x ({:.2}..{:.2})", ratio.median, ratio.min, ratio.max)
-    })
+    ratio.map_or_else(String::new, |ratio| format!("{:.2}x ({:.2}..{:.2})", ratio.median, ratio.min, ratio.max))
 }
 
 /// "12.3 (0.45x)"
 fn beside(figure: String, ratio: Option<Ratio>) -> String {
-    ratio.map_or(figure.clone(), |ratio| {
-        format!("{figure} ({:.2}x)", ratio.median)
-    })
+    ratio.map_or(figure.clone(), |ratio| format!("{figure} ({:.2}x)", ratio.median))
 }
 
 /// Four digits or so, whatever the size.
@@ -182,15 +127,8 @@ mod tests {
         assert_eq!(thousands(1_234_567.8), "1,234,568");
         assert_eq!(thousands(999.4), "999");
         assert_eq!(thousands(0.0), "0");
-        assert_eq!(
-            [0.456, 12.34, 123.4, 12_345.0].map(figure),
-            ["0.46", "12.3", "123", "12,345"]
-        );
-        let ratio = Ratio {
-            median: 2.0,
-            min: 1.5,
-            max: 2.25,
-        };
+        assert_eq!([0.456, 12.34, 123.4, 12_345.0].map(figure), ["0.46", "12.3", "123", "12,345"]);
+        let ratio = Ratio { median: 2.0, min: 1.5, max: 2.25 };
         assert_eq!(spread(Some(ratio)), "2.00x (1.50..2.25)");
         assert_eq!(spread(None), "");
         assert_eq!(beside("9".into(), Some(ratio)), "9 (2.00x)");

@@ -5,10 +5,7 @@
 //! services with SIGPIPE ignored, and a shell does not).
 
 #![no_main]
-#![expect(
-    unsafe_code,
-    reason = "exporting `main`; there is no unsafe operation here"
-)]
+#![expect(unsafe_code, reason = "exporting `main`; there is no unsafe operation here")]
 
 use std::ffi::{c_char, c_int};
 

@@ -54,19 +54,13 @@ pub(super) enum ArgsError {
     #[error("{0}; netacc_run -h tells more")]
     Syntax(#[from] lexopt::Error),
     #[error("-{flag} {value:?}: not allowed; allowed: {allowed}")]
-    BadValue {
-        flag: char,
-        value: String,
-        allowed: String,
-    },
+    BadValue { flag: char, value: String, allowed: String },
     #[error("-f needs the path of a file")]
     EmptyPath,
 }
 
 /// Takes arguments apart, the program's own name first.
-pub(super) fn parse(
-    arguments: impl IntoIterator<Item = OsString>,
-) -> Result<Invocation, ArgsError> {
+pub(super) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Invocation, ArgsError> {
     // Collected because lexopt keeps what it has not parsed yet.
     let mut parser = Parser::from_iter(arguments.into_iter().collect::<Vec<_>>());
     let mut request = Request::default();
@@ -100,11 +94,9 @@ pub(super) fn parse(
 
 fn check(flag: char, value: &str) -> Result<(), ArgsError> {
     match KEYS.iter().find(|key| key.flag == Some(flag)) {
-        Some(key) if !key.accepts(value) => Err(ArgsError::BadValue {
-            flag,
-            value: value.to_owned(),
-            allowed: key.allowed(),
-        }),
+        Some(key) if !key.accepts(value) => {
+            Err(ArgsError::BadValue { flag, value: value.to_owned(), allowed: key.allowed() })
+        }
         _ => Ok(()),
     }
 }
@@ -133,11 +125,7 @@ mod tests {
         assert_eq!(parsed(&arguments), Ok(Invocation::Run(expected)));
 
         let after_dashes = parsed(&["--", "-prog", "a"]);
-        let expected = Request {
-            command: "-prog".into(),
-            arguments: vec!["a".into()],
-            ..Request::default()
-        };
+        let expected = Request { command: "-prog".into(), arguments: vec!["a".into()], ..Request::default() };
         assert_eq!(after_dashes, Ok(Invocation::Run(expected)));
     }
 
@@ -145,19 +133,13 @@ mod tests {
     fn every_flag_that_has_a_key_is_taken_and_checked() {
         for key in KEYS {
             let Some(flag) = key.flag else { continue };
-            assert!(
-                HELP.contains(&format!("\n   -{flag} ")),
-                "-{flag} has no help"
-            );
+            assert!(HELP.contains(&format!("\n   -{flag} ")), "-{flag} has no help");
             let flag = format!("-{flag}");
             if flag == "-d" || flag == "-T" {
                 assert!(parsed(&[&flag, "true"]).is_ok());
             } else {
                 let error = parsed(&[&flag, "bad", "true"]).expect_err("not a value");
-                assert_eq!(
-                    error,
-                    format!("{flag} \"bad\": not allowed; allowed: {}", key.allowed())
-                );
+                assert_eq!(error, format!("{flag} \"bad\": not allowed; allowed: {}", key.allowed()));
                 assert!(parsed(&[&flag]).is_err(), "{flag} without a value");
             }
         }
@@ -165,10 +147,7 @@ mod tests {
 
     #[test]
     fn what_is_not_understood_is_said() {
-        assert!(matches!(
-            parse(["netacc_run".into()]),
-            Err(ArgsError::NoCommand)
-        ));
+        assert!(matches!(parse(["netacc_run".into()]), Err(ArgsError::NoCommand)));
         assert_eq!(parsed(&["-h", "x"]), Ok(Invocation::Help));
         assert_eq!(parsed(&["-v"]), Ok(Invocation::Version));
         assert!(parsed(&["-x", "true"]).is_err_and(|error| error.contains("'-x'")));

@@ -30,26 +30,17 @@ pub(super) enum LibraryError {
 /// It is nowhere, or at a path that `LD_PRELOAD` cannot hold.
 pub(super) fn find(named: Option<&Path>, own_path: Option<&Path>) -> Result<PathBuf, LibraryError> {
     let path = match named {
-        Some(path) => path
-            .canonicalize()
-            .map_err(|_| LibraryError::NamedNotFound(path.to_owned()))?,
+        Some(path) => path.canonicalize().map_err(|_| LibraryError::NamedNotFound(path.to_owned()))?,
         None => {
             let own_directory = own_path.and_then(Path::parent);
-            let beside = own_directory
-                .into_iter()
-                .flat_map(|own| BESIDE.map(|place| own.join(place)));
+            let beside = own_directory.into_iter().flat_map(|own| BESIDE.map(|place| own.join(place)));
             beside
                 .chain(SYSTEM.map(PathBuf::from))
                 .find_map(|place| place.join(LIBRARY).canonicalize().ok())
                 .ok_or(LibraryError::NotFound)?
         }
     };
-    if path
-        .as_os_str()
-        .as_bytes()
-        .iter()
-        .any(|byte| separates(*byte))
-    {
+    if path.as_os_str().as_bytes().iter().any(|byte| separates(*byte)) {
         return Err(LibraryError::Unspeakable(path));
     }
     Ok(path)
@@ -107,9 +98,6 @@ mod tests {
         assert!(matches!(missing, Err(LibraryError::NamedNotFound(_))));
         let spaced = root.join("a b/n.so");
         std::fs::write(&spaced, "").expect("writable");
-        assert!(matches!(
-            find(Some(&spaced), None),
-            Err(LibraryError::Unspeakable(_))
-        ));
+        assert!(matches!(find(Some(&spaced), None), Err(LibraryError::Unspeakable(_))));
     }
 }

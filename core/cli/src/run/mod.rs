@@ -69,10 +69,7 @@ fn launch(request: &Request) -> u8 {
         warn(&format_args!("{command:?}: command not found"));
         NOT_FOUND_STATUS
     } else {
-        warn(&format_args!(
-            "{command:?}: cannot be executed: {}",
-            errno.desc()
-        ));
+        warn(&format_args!("{command:?}: cannot be executed: {}", errno.desc()));
         NOT_EXECUTABLE_STATUS
     }
 }
@@ -80,9 +77,7 @@ fn launch(request: &Request) -> u8 {
 /// Turns the flags into the variables that the library reads, and tells what is wrong with the rest of
 /// the configuration, which the library would have no terminal for.
 fn prepare_environment(request: &Request) -> Result<(), u8> {
-    let mut loader = Loader::new()
-        .default_file()
-        .environment(std::env::vars_os());
+    let mut loader = Loader::new().default_file().environment(std::env::vars_os());
     if let Some(path) = &request.config_path {
         // The program, or a child of it, may load the library in another directory.
         let path = std::path::absolute(path).map_err(|error| {
@@ -121,9 +116,7 @@ fn preload() {
 /// Returns only if it fails.
 fn become_program(request: &Request) -> Errno {
     let arguments = std::iter::once(&request.command).chain(&request.arguments);
-    let arguments: Result<Vec<CString>, _> = arguments
-        .map(|argument| CString::new(argument.as_bytes()))
-        .collect();
+    let arguments: Result<Vec<CString>, _> = arguments.map(|argument| CString::new(argument.as_bytes())).collect();
     // Arguments came from a C string each, so they hold no zero byte.
     let Ok(arguments) = arguments else {
         return Errno::EINVAL;

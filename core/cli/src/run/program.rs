@@ -67,9 +67,7 @@ pub(super) fn find(command: &OsStr, search_path: Option<&OsStr>) -> Option<PathB
     let search_path = search_path.unwrap_or(OsStr::new("/bin:/usr/bin"));
     let candidates = std::env::split_paths(search_path).map(|place| place.join(command));
     let files: Vec<_> = candidates.filter(|path| path.is_file()).collect();
-    let executable = files
-        .iter()
-        .find(|path| access(*path, AccessFlags::X_OK).is_ok());
+    let executable = files.iter().find(|path| access(*path, AccessFlags::X_OK).is_ok());
     executable.or(files.first()).cloned()
 }
 
@@ -88,11 +86,7 @@ pub(super) fn obstacle(path: &Path) -> Option<Obstacle> {
             Format::Elf(_) if gains_privileges(&file, &runner) => Kind::Privileged,
             Format::Elf(kind) => kind?,
         };
-        return Some(Obstacle {
-            program: path.to_owned(),
-            interpreter: (depth > 0).then_some(runner),
-            kind,
-        });
+        return Some(Obstacle { program: path.to_owned(), interpreter: (depth > 0).then_some(runner), kind });
     }
     None
 }
@@ -107,11 +101,10 @@ fn gains_privileges(file: &File, path: &Path) -> bool {
     };
     let mode = metadata.mode();
     let other_user = mode & SETUID != 0 && metadata.uid() != getuid().as_raw();
-    let other_group = mode & SETGID_AND_GROUP_EXECUTE == SETGID_AND_GROUP_EXECUTE
-        && metadata.gid() != getgid().as_raw();
+    let other_group =
+        mode & SETGID_AND_GROUP_EXECUTE == SETGID_AND_GROUP_EXECUTE && metadata.gid() != getgid().as_raw();
     // Capabilities of the file add nothing to what root has.
-    let capabilities = !getuid().is_root()
-        && rustix::fs::getxattr(path, "security.capability", &mut [0u8; 64]).is_ok();
+    let capabilities = !getuid().is_root() && rustix::fs::getxattr(path, "security.capability", &mut [0u8; 64]).is_ok();
     other_user || other_group || capabilities
 }
 
@@ -164,10 +157,7 @@ fn elf_obstacle(file: &File, head: &[u8]) -> Option<Option<Kind>> {
         }
         let mut name = [0u8; 256];
         let len = read_some(file, &mut name, read_u64(&entry, 8)?)?;
-        let name = name[..len]
-            .split(|byte| *byte == 0)
-            .next()
-            .unwrap_or_default();
+        let name = name[..len].split(|byte| *byte == 0).next().unwrap_or_default();
         let musl = name.windows(7).any(|part| part == b"ld-musl");
         return Some(musl.then_some(Kind::Musl));
     }
@@ -268,11 +258,7 @@ mod tests {
             )
         );
         let own_name = tempfile::NamedTempFile::new().expect("a temporary file");
-        std::fs::write(
-            own_name.path(),
-            format!("#!{}\n", own_name.path().display()),
-        )
-        .expect("writable");
+        std::fs::write(own_name.path(), format!("#!{}\n", own_name.path().display())).expect("writable");
         assert_eq!(obstacle(own_name.path()), None);
         assert_eq!(kind(b"#!\n"), None);
     }

@@ -36,14 +36,8 @@ pub(super) enum Invocation {
     Help,
     Version,
     Clear,
-    List {
-        json: bool,
-    },
-    Show {
-        pid: u32,
-        sections: Sections,
-        json: bool,
-    },
+    List { json: bool },
+    Show { pid: u32, sections: Sections, json: bool },
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -73,22 +67,10 @@ pub(super) struct Sections {
 }
 
 impl Sections {
-    const ALL: Self = Self {
-        cfg: true,
-        cnt: true,
-        mem: true,
-        qp: true,
-        sock: true,
-    };
+    const ALL: Self = Self { cfg: true, cnt: true, mem: true, qp: true, sock: true };
 
     /// What is shown when nothing is asked for.
-    const COUNTERS: Self = Self {
-        cnt: true,
-        cfg: false,
-        mem: false,
-        qp: false,
-        sock: false,
-    };
+    const COUNTERS: Self = Self { cnt: true, cfg: false, mem: false, qp: false, sock: false };
 
     fn parse(list: &str) -> Result<Self, ArgsError> {
         let mut sections = Self::default();
@@ -111,25 +93,9 @@ impl Sections {
         if self == Self::ALL {
             return "all".to_owned();
         }
-        let Self {
-            cfg,
-            cnt,
-            mem,
-            qp,
-            sock,
-        } = self;
-        let parts = [
-            (cfg, "cfg"),
-            (cnt, "cnt"),
-            (mem, "mem"),
-            (qp, "qp"),
-            (sock, "sock"),
-        ];
-        let names: Vec<_> = parts
-            .iter()
-            .filter(|(on, _)| *on)
-            .map(|(_, name)| *name)
-            .collect();
+        let Self { cfg, cnt, mem, qp, sock } = self;
+        let parts = [(cfg, "cfg"), (cnt, "cnt"), (mem, "mem"), (qp, "qp"), (sock, "sock")];
+        let names: Vec<_> = parts.iter().filter(|(on, _)| *on).map(|(_, name)| *name).collect();
         names.join(",")
     }
 
@@ -156,9 +122,7 @@ impl Sections {
 }
 
 /// Takes arguments apart, the program's own name first.
-pub(super) fn parse(
-    arguments: impl IntoIterator<Item = OsString>,
-) -> Result<Invocation, ArgsError> {
+pub(super) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Invocation, ArgsError> {
     // Collected because lexopt keeps what it has not parsed yet.
     let mut parser = Parser::from_iter(arguments.into_iter().collect::<Vec<_>>());
     let (mut pid, mut sections, mut json, mut clear) = (None, None, false, false);
@@ -183,11 +147,9 @@ pub(super) fn parse(
         (true, ..) => Err(ArgsError::ClearWithOthers),
         (false, None, None) => Ok(Invocation::List { json }),
         (false, None, Some(_)) => Err(ArgsError::SectionWithoutPid),
-        (false, Some(pid), sections) => Ok(Invocation::Show {
-            pid,
-            sections: sections.unwrap_or(Sections::COUNTERS),
-            json,
-        }),
+        (false, Some(pid), sections) => {
+            Ok(Invocation::Show { pid, sections: sections.unwrap_or(Sections::COUNTERS), json })
+        }
     }
 }
 
@@ -209,26 +171,13 @@ mod tests {
 
     #[test]
     fn options_are_the_original_s() {
-        let show = |sections, json| {
-            Ok(Invocation::Show {
-                pid: 12,
-                sections,
-                json,
-            })
-        };
+        let show = |sections, json| Ok(Invocation::Show { pid: 12, sections, json });
         assert_eq!(parsed("-p 12"), show(Sections::COUNTERS, false));
-        assert_eq!(
-            parsed("12"),
-            show(Sections::COUNTERS, false),
-            "-p may be left out"
-        );
+        assert_eq!(parsed("12"), show(Sections::COUNTERS, false), "-p may be left out");
         assert_eq!(parsed("-s all -p12 --json"), show(Sections::ALL, true));
         let some = Sections::parse("mem,cnt").expect("the example of the help");
         assert_eq!(parsed("-p 12 -s mem,cnt"), show(some, false));
-        assert_eq!(
-            (some.request().as_str(), Sections::ALL.request().as_str()),
-            ("cnt,mem", "all")
-        );
+        assert_eq!((some.request().as_str(), Sections::ALL.request().as_str()), ("cnt,mem", "all"));
         assert_eq!(parsed(""), Ok(Invocation::List { json: false }));
         assert_eq!(parsed("-c"), Ok(Invocation::Clear));
         assert_eq!(parsed("-h"), Ok(Invocation::Help));
@@ -240,14 +189,8 @@ mod tests {
         for (line, said) in [
             ("-p 0", "\"0\" is not a process id"),
             ("-p redis", "\"redis\" is not a process id"),
-            (
-                "-p 1 2",
-                "more than one process id; netacc_ss -h tells more",
-            ),
-            (
-                "-p 1 -s cpu",
-                "-s \"cpu\": not allowed; allowed: all, or a list of cfg,cnt,mem,qp,sock",
-            ),
+            ("-p 1 2", "more than one process id; netacc_ss -h tells more"),
+            ("-p 1 -s cpu", "-s \"cpu\": not allowed; allowed: all, or a list of cfg,cnt,mem,qp,sock"),
             ("-s sock", "-s needs a process id: netacc_ss -p PID -s ..."),
             ("-c -p 1", "-c stands alone"),
         ] {

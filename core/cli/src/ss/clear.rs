@@ -12,19 +12,10 @@ pub(super) fn clear() -> String {
     // Its problems are not what was asked about, and netacc_run tells them.
     let (config, _) = Config::load();
     // A group that cannot be looked up cannot have been used either.
-    let group = config
-        .shm
-        .group
-        .and_then(|group| group.resolve().ok().flatten());
+    let group = config.shm.group.and_then(|group| group.resolve().ok().flatten());
     let own = ShmConfig::default();
-    let shared = group.map(|gid| ShmConfig {
-        group: Some(gid),
-        ..ShmConfig::default()
-    });
-    let freed: usize = std::iter::once(own)
-        .chain(shared)
-        .map(|c| ShmDevice::sweep(&c))
-        .sum();
+    let shared = group.map(|gid| ShmConfig { group: Some(gid), ..ShmConfig::default() });
+    let freed: usize = std::iter::once(own).chain(shared).map(|c| ShmDevice::sweep(&c)).sum();
     match freed {
         0 => "nothing left behind by processes that are gone\n".to_owned(),
         1 => "cleared 1 entry of a process that is gone\n".to_owned(),

@@ -10,9 +10,7 @@ use std::time::{Duration, Instant};
 
 use netacc_config::stats::{Snapshot, VERSION};
 use nix::errno::Errno;
-use nix::sys::socket::{
-    connect, getsockopt, setsockopt, socket, sockopt, AddressFamily, SockFlag, SockType, UnixAddr,
-};
+use nix::sys::socket::{connect, getsockopt, setsockopt, socket, sockopt, AddressFamily, SockFlag, SockType, UnixAddr};
 use nix::sys::time::TimeVal;
 use nix::unistd::geteuid;
 
@@ -113,21 +111,14 @@ pub fn fetch(pid: u32, sections: &str) -> Result<Snapshot, FetchError> {
         _ => failed(errno.into()),
     })?);
     check_listener(pid, &stream)?;
-    stream
-        .write_all(format!("GET {sections}\n").as_bytes())
-        .map_err(failed)?;
+    stream.write_all(format!("GET {sections}\n").as_bytes()).map_err(failed)?;
     let answer = read_all(pid, &mut stream, deadline)?;
     decode(pid, &answer)
 }
 
 /// Connects, waiting a bounded time for room in the listener's queue.
 fn reach(pid: u32) -> Result<OwnedFd, Errno> {
-    let socket = socket(
-        AddressFamily::Unix,
-        SockType::Stream,
-        SockFlag::SOCK_CLOEXEC,
-        None,
-    )?;
+    let socket = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     let seconds = TIMEOUT.as_secs().try_into().unwrap_or(1);
     setsockopt(&socket, sockopt::SendTimeout, &TimeVal::new(seconds, 0))?;
     let address = UnixAddr::new_abstract(format!("netacc-ss/{pid}").as_bytes())?;
@@ -138,23 +129,13 @@ fn reach(pid: u32) -> Result<OwnedFd, Errno> {
 /// Whether it is the process itself that listens, and of a user whose processes we may look into.
 fn check_listener(pid: u32, stream: &UnixStream) -> Result<(), FetchError> {
     let listener =
-        getsockopt(stream, sockopt::PeerCredentials).map_err(|errno| FetchError::Io {
-            pid,
-            source: errno.into(),
-        })?;
+        getsockopt(stream, sockopt::PeerCredentials).map_err(|errno| FetchError::Io { pid, source: errno.into() })?;
     let own = geteuid();
     if u32::try_from(listener.pid()) != Ok(pid) {
-        return Err(FetchError::Impostor {
-            pid,
-            holder: listener.pid(),
-            owner: listener.uid(),
-        });
+        return Err(FetchError::Impostor { pid, holder: listener.pid(), owner: listener.uid() });
     }
     if !own.is_root() && listener.uid() != own.as_raw() {
-        return Err(FetchError::NotPermitted {
-            pid,
-            owner: listener.uid(),
-        });
+        return Err(FetchError::NotPermitted { pid, owner: listener.uid() });
     }
     Ok(())
 }
@@ -168,9 +149,7 @@ fn read_all(pid: u32, stream: &mut UnixStream, deadline: Instant) -> Result<Vec<
             return Err(FetchError::NoAnswer(pid));
         }
         // Each time anew, or a listener that sends a byte now and then would be read for ever.
-        let read = stream
-            .set_read_timeout(Some(left))
-            .and_then(|()| stream.read(&mut chunk));
+        let read = stream.set_read_timeout(Some(left)).and_then(|()| stream.read(&mut chunk));
         match read {
             Ok(0) => return Ok(answer),
             Ok(len) if answer.len() + len > ANSWER_LIMIT => return Err(FetchError::TooLong(pid)),

@@ -42,9 +42,7 @@ pub(super) fn list() -> Result<Vec<Process>, FetchError> {
 
 /// Process numbers in the names of abstract sockets `netacc-ss/PID`.
 fn listeners(table: &str) -> BTreeSet<u32> {
-    let names = table
-        .lines()
-        .filter_map(|line| line.split_once("@netacc-ss/"));
+    let names = table.lines().filter_map(|line| line.split_once("@netacc-ss/"));
     names.filter_map(|(_, pid)| pid.parse().ok()).collect()
 }
 
@@ -60,21 +58,14 @@ fn describe(pid: u32) -> Option<Process> {
             | FetchError::NotPermitted { .. }
             | FetchError::Impostor { .. },
         ) => return None,
-        Err(error) => State::Silent {
-            error: error.to_string(),
-        },
+        Err(error) => State::Silent { error: error.to_string() },
     };
     Some(Process { pid, state })
 }
 
 fn answered(snapshot: Snapshot) -> State {
     let sockets = snapshot.sock.unwrap_or_default();
-    let count = |path| {
-        sockets
-            .iter()
-            .filter(|s| s.path == path && !s.listening)
-            .count()
-    };
+    let count = |path| sockets.iter().filter(|s| s.path == path && !s.listening).count();
     State::Answered {
         sockets_link: count(Path::Link),
         sockets_tcp: count(Path::Tcp),

@@ -46,11 +46,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Ok(Invocation::Version) => Ok(format!("netacc_ss {}\n", env!("CARGO_PKG_VERSION"))),
         Ok(Invocation::Clear) => Ok(clear::clear()),
         Ok(Invocation::List { json }) => list::list().map(|list| show::list(&list, json)),
-        Ok(Invocation::Show {
-            pid,
-            sections,
-            json,
-        }) => fetch(pid, &sections.request()).map(|mut snapshot| {
+        Ok(Invocation::Show { pid, sections, json }) => fetch(pid, &sections.request()).map(|mut snapshot| {
             sections.keep_only(&mut snapshot);
             show::snapshot(&snapshot, json)
         }),

@@ -27,10 +27,7 @@ pub(super) fn snapshot(snapshot: &Snapshot, json: bool) -> String {
         section("counters", counters_table(counters));
     }
     if let Some(reasons) = &snapshot.reasons {
-        section(
-            "connections not accelerated, by reason",
-            counters_table(reasons),
-        );
+        section("connections not accelerated, by reason", counters_table(reasons));
     }
     if let Some(memory) = &snapshot.mem {
         section("memory", counters_table(memory));
@@ -52,32 +49,14 @@ pub(super) fn list(processes: &[Process], json: bool) -> String {
     if processes.is_empty() {
         return "no accelerated process that you may ask\n".to_owned();
     }
-    let mut table = Lines::new(
-        ["PID", "PROGRAM", "BACKEND", "ON LINK", "ON TCP"],
-        &[0, 3, 4],
-    );
+    let mut table = Lines::new(["PID", "PROGRAM", "BACKEND", "ON LINK", "ON TCP"], &[0, 3, 4]);
     for process in processes {
         let pid = process.pid.to_string();
         table.add(match &process.state {
-            State::Answered {
-                program,
-                backend,
-                sockets_link,
-                sockets_tcp,
-            } => [
-                pid,
-                plain(program),
-                plain(backend),
-                sockets_link.to_string(),
-                sockets_tcp.to_string(),
-            ],
-            State::Silent { error } => [
-                pid,
-                plain(error),
-                String::new(),
-                String::new(),
-                String::new(),
-            ],
+            State::Answered { program, backend, sockets_link, sockets_tcp } => {
+                [pid, plain(program), plain(backend), sockets_link.to_string(), sockets_tcp.to_string()]
+            }
+            State::Silent { error } => [pid, plain(error), String::new(), String::new(), String::new()],
         });
     }
     table.render()
@@ -92,20 +71,10 @@ fn to_json(value: &impl serde::Serialize) -> String {
 /// In the file's own format and order; keys that this netacc_ss does not know come last.
 fn configuration(snapshot: &Snapshot) -> String {
     let mut values = snapshot.cfg.clone().unwrap_or_default();
-    let known: Vec<_> = KEYS
-        .iter()
-        .filter_map(|key| values.remove_entry(key.name))
-        .collect();
+    let known: Vec<_> = KEYS.iter().filter_map(|key| values.remove_entry(key.name)).collect();
     let values: Vec<_> = known.into_iter().chain(values).collect();
-    let lines = render_lines(
-        values
-            .iter()
-            .map(|(name, value)| (name.as_str(), value.clone())),
-    );
-    let problems = snapshot
-        .problems
-        .iter()
-        .map(|problem| format!("# {problem}"));
+    let lines = render_lines(values.iter().map(|(name, value)| (name.as_str(), value.clone())));
+    let problems = snapshot.problems.iter().map(|problem| format!("# {problem}"));
     let lines = lines.into_iter().chain(problems);
     lines.map(|line| plain(&line) + "\n").collect()
 }
@@ -119,9 +88,7 @@ fn counters_table(counters: &Counters) -> String {
 }
 
 fn links_table(links: &[QueuePairStats]) -> String {
-    let heads = [
-        "QP", "BACKEND", "STATE", "PEER", "STREAMS", "RX-MSGS", "RX-BYTES", "TX-MSGS", "TX-BYTES",
-    ];
+    let heads = ["QP", "BACKEND", "STATE", "PEER", "STREAMS", "RX-MSGS", "RX-BYTES", "TX-MSGS", "TX-BYTES"];
     let mut table = Lines::new(heads, &[0, 4, 5, 6, 7, 8]);
     for link in links {
         table.add([
@@ -143,8 +110,8 @@ fn links_table(links: &[QueuePairStats]) -> String {
 /// TCP, which has no messages, stands before them.
 fn sockets_table(sockets: &[SocketStats]) -> String {
     let heads = [
-        "FD", "LOCAL", "REMOTE", "STATE", "PATH", "QP", "REASON", "RX-TCP", "TX-TCP", "RX-MSGS",
-        "RX-BYTES", "TX-MSGS", "TX-BYTES",
+        "FD", "LOCAL", "REMOTE", "STATE", "PATH", "QP", "REASON", "RX-TCP", "TX-TCP", "RX-MSGS", "RX-BYTES", "TX-MSGS",
+        "TX-BYTES",
     ];
     let mut table = Lines::new(heads, &[0, 5, 7, 8, 9, 10, 11, 12]);
     for socket in sockets {
@@ -178,10 +145,7 @@ impl<const N: usize> Lines<N> {
     /// `right` are the columns of numbers.
     fn new(heads: [&str; N], right: &[usize]) -> Self {
         let mut table = Table::new();
-        table
-            .load_style(presets::NOTHING)
-            .set_content_arrangement(ContentArrangement::Disabled)
-            .set_header(heads);
+        table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled).set_header(heads);
         for (index, column) in table.column_iter_mut().enumerate() {
             column.set_padding((0, 2));
             if right.contains(&index) {
@@ -192,20 +156,11 @@ impl<const N: usize> Lines<N> {
     }
 
     fn add(&mut self, cells: [String; N]) {
-        self.0.add_row(cells.map(|cell| {
-            if cell.is_empty() {
-                "-".to_owned()
-            } else {
-                cell
-            }
-        }));
+        self.0.add_row(cells.map(|cell| if cell.is_empty() { "-".to_owned() } else { cell }));
     }
 
     fn render(&self) -> String {
-        self.0
-            .lines()
-            .map(|line| line.trim_end().to_owned() + "\n")
-            .collect()
+        self.0.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
     }
 }
 
@@ -215,9 +170,7 @@ fn plain(text: &str) -> String {
         // Control characters, and those that turn the direction of writing around.
         c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     };
-    text.chars()
-        .map(|c| if unsafe_here(c) { '?' } else { c })
-        .collect()
+    text.chars().map(|c| if unsafe_here(c) { '?' } else { c }).collect()
 }
 
 #[cfg(test)]
@@ -261,21 +214,12 @@ mod tests {
     #[test]
     fn the_configuration_is_the_file_in_its_own_order() {
         let cfg = netacc_config::Config::default();
-        let mut values: std::collections::BTreeMap<_, _> = cfg
-            .values()
-            .map(|(name, value)| (name.to_owned(), value))
-            .collect();
+        let mut values: std::collections::BTreeMap<_, _> =
+            cfg.values().map(|(name, value)| (name.to_owned(), value)).collect();
         values.insert("NACC_AFTER_US".into(), ConfigValue::Int(1));
-        let snapshot = Snapshot {
-            cfg: Some(values),
-            problems: vec!["f:1: bad".into()],
-            ..Snapshot::default()
-        };
+        let snapshot = Snapshot { cfg: Some(values), problems: vec!["f:1: bad".into()], ..Snapshot::default() };
         let mut expected = cfg.to_lines();
         expected.extend(["NACC_AFTER_US=1".into(), "# f:1: bad".into()]);
-        assert_eq!(
-            configuration(&snapshot).lines().collect::<Vec<_>>(),
-            expected
-        );
+        assert_eq!(configuration(&snapshot).lines().collect::<Vec<_>>(), expected);
     }
 }

@@ -6,7 +6,14 @@ use super::*;
 ///
 /// # Safety
 /// `events` has room for `max` events; `mask` is null or valid.
-pub unsafe fn wait(entry: &Arc<Entry>, epfd: c_int, events: *mut epoll_event, max: c_int, timeout: Option<Duration>, mask: *const libc::sigset_t) -> c_int {
+pub unsafe fn wait(
+    entry: &Arc<Entry>,
+    epfd: c_int,
+    events: *mut epoll_event,
+    max: c_int,
+    timeout: Option<Duration>,
+    mask: *const libc::sigset_t,
+) -> c_int {
     let Entry::Epoll(epoll) = &**entry else {
         set_errno(libc::EINVAL);
         return -1;
@@ -18,7 +25,8 @@ pub unsafe fn wait(entry: &Arc<Entry>, epfd: c_int, events: *mut epoll_event, ma
     let mut out = Out { events, max: max as usize, len: 0 };
     let shared = &epoll.shared;
     let runtime = runtime::get();
-    let Some((rt, endpoint)) = runtime.and_then(|rt| rt.endpoint().map(|e| (rt, e))).filter(|_| epoll.has_streams()) else {
+    let Some((rt, endpoint)) = runtime.and_then(|rt| rt.endpoint().map(|e| (rt, e))).filter(|_| epoll.has_streams())
+    else {
         return plain_wait(shared, &mut out, timeout, mask);
     };
     let turn = shared.waits.fetch_add(1, Ordering::Relaxed);
@@ -224,7 +232,13 @@ enum Slept {
     Failed,
 }
 
-fn sleep(shared: &Arc<Shared>, endpoint: &Endpoint, out: &mut Out, deadline: Option<Instant>, mask: *const libc::sigset_t) -> Slept {
+fn sleep(
+    shared: &Arc<Shared>,
+    endpoint: &Endpoint,
+    out: &mut Out,
+    deadline: Option<Instant>,
+    mask: *const libc::sigset_t,
+) -> Slept {
     shared.ensure_kick();
     shared.asleep.fetch_add(1, Ordering::SeqCst);
     let cq = shared.assigned();

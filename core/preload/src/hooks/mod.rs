@@ -127,4 +127,3 @@ mod load {
         crate::ops::process::register();
     }
 }
-

@@ -90,7 +90,12 @@ pub unsafe fn connect(entry: &Arc<Entry>, fd: c_int, addr: *const sockaddr, len:
     let rc = unsafe { real::connect(fd, addr, len) };
     let Entry::Idle(listener) = &**entry else { return rc };
     let saved = errno();
-    if rc == 0 || saved == libc::EINPROGRESS || saved == libc::EISCONN || saved == libc::EALREADY || saved == libc::EINTR {
+    if rc == 0
+        || saved == libc::EINPROGRESS
+        || saved == libc::EISCONN
+        || saved == libc::EALREADY
+        || saved == libc::EINTR
+    {
         // SAFETY: the kernel has just accepted the address.
         let peer = unsafe { address_of(addr, len) };
         if peer.is_some() && !(saved == libc::EALREADY && rc != 0) {
@@ -137,7 +142,13 @@ fn make(fd: c_int, role: Role, peer: Option<SocketAddr>, nonblocking: bool) -> S
         Socket::new(fd, None, reason, nonblocking, u32::MAX)
     };
     let Some(endpoint) = rt.endpoint() else {
-        return Socket::new(fd, None, if rt.config.acceleration_allowed() { Reason::NoBackend } else { Reason::Disabled }, nonblocking, u32::MAX);
+        return Socket::new(
+            fd,
+            None,
+            if rt.config.acceleration_allowed() { Reason::NoBackend } else { Reason::Disabled },
+            nonblocking,
+            u32::MAX,
+        );
     };
     let Some(remote) = peer else { return stay(Reason::NotTcp) };
     let Some(local) = local_address(fd) else { return stay(Reason::NotTcp) };

@@ -159,7 +159,8 @@ fn forget_range(first: c_uint, last: c_uint) {
 
 /// The parts of `range` that hold none of `holes`.
 fn around(range: RangeInclusive<c_uint>, holes: &[c_int]) -> Vec<RangeInclusive<c_uint>> {
-    let mut holes: Vec<c_uint> = holes.iter().filter_map(|h| c_uint::try_from(*h).ok()).filter(|h| range.contains(h)).collect();
+    let mut holes: Vec<c_uint> =
+        holes.iter().filter_map(|h| c_uint::try_from(*h).ok()).filter(|h| range.contains(h)).collect();
     holes.sort_unstable();
     holes.dedup();
     let mut parts = Vec::with_capacity(holes.len() + 1);

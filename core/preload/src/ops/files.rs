@@ -17,9 +17,9 @@ use netacc_proto::{Reason, TxSink};
 
 use crate::ops::message::{single, Target, MAX_BYTES};
 use crate::ops::{fail, io};
+use crate::real;
 use crate::runtime::{self, Runtime};
 use crate::table::{self, Entry};
-use crate::real;
 
 /// Bytes read from a file at a time. Arbitrary: a ring's length by default.
 const PIECE: usize = 64 << 10;

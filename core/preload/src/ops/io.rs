@@ -14,11 +14,11 @@ use netacc_driver::{Endpoint, LinkIo, Readiness, StreamCell, StreamGuard};
 use netacc_proto::{Failure, Reason, RxSource, TxSink};
 
 use crate::ops::{errno, fail, set_errno};
+use crate::real;
 use crate::runtime::{self, now, Runtime};
 use crate::socket::Socket;
 use crate::table::Entry;
 use crate::wait::{self, Waited};
-use crate::real;
 
 /// How long a write waits for the answer to an OPEN before it voids the pledge. Arbitrary: several wake-ups of a busy
 /// machine; it is paid at most a few times in the life of a connection.
@@ -105,7 +105,15 @@ pub unsafe fn recv(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
 /// # Safety
 /// `iov` describes writable memory.
 #[inline]
-unsafe fn recv_step(sock: &Socket, cell: &Arc<StreamCell>, endpoint: &Endpoint, fd: c_int, iov: &[iovec], skip: usize, flags: c_int) -> Step {
+unsafe fn recv_step(
+    sock: &Socket,
+    cell: &Arc<StreamCell>,
+    endpoint: &Endpoint,
+    fd: c_int,
+    iov: &[iovec],
+    skip: usize,
+    flags: c_int,
+) -> Step {
     let mut guard = cell.lock(endpoint);
     match guard.rx_source() {
         RxSource::Link => {
@@ -262,7 +270,15 @@ pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
 /// # Safety
 /// `iov` describes readable memory.
 #[inline]
-unsafe fn send_step(sock: &Socket, cell: &Arc<StreamCell>, endpoint: &Endpoint, fd: c_int, iov: &[iovec], skip: usize, flags: c_int) -> Step {
+unsafe fn send_step(
+    sock: &Socket,
+    cell: &Arc<StreamCell>,
+    endpoint: &Endpoint,
+    fd: c_int,
+    iov: &[iovec],
+    skip: usize,
+    flags: c_int,
+) -> Step {
     let mut guard = cell.lock(endpoint);
     match guard.tx_sink() {
         TxSink::Link => {
@@ -370,7 +386,14 @@ fn poll_link(endpoint: &Endpoint, cell: &Arc<StreamCell>) -> bool {
 }
 
 /// Blocks until the stream may be ready: on the link, or in the kernel.
-fn block(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, fd: c_int, want: Readiness, deadline: Option<Instant>) -> Waited {
+fn block(
+    rt: &Runtime,
+    sock: &Socket,
+    cell: &Arc<StreamCell>,
+    fd: c_int,
+    want: Readiness,
+    deadline: Option<Instant>,
+) -> Waited {
     let r = cell.readiness();
     let reading = want.contains(Readiness::READABLE);
     if reading && r.contains(Readiness::KERNEL_RX) {
@@ -403,7 +426,8 @@ fn block_in_poll(fd: c_int, events: i16, deadline: Option<Instant>) -> Waited {
     let ts = left.map(wait::timespec);
     let mut p = libc::pollfd { fd, events, revents: 0 };
     // SAFETY: one valid pollfd.
-    let n = unsafe { real::ppoll(&mut p, 1, ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref), std::ptr::null()) };
+    let n =
+        unsafe { real::ppoll(&mut p, 1, ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref), std::ptr::null()) };
     match n {
         0 => Waited::TimedOut,
         n if n < 0 && errno() == libc::EINTR => Waited::Interrupted,

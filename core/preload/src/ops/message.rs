@@ -192,7 +192,14 @@ pub fn rw_flags(flags: c_int) -> Option<c_int> {
 /// # Safety
 /// As the C function.
 #[inline]
-pub unsafe fn recvfrom(t: Target<'_>, buf: *mut c_void, len: usize, flags: c_int, addr: *mut sockaddr, addr_len: *mut socklen_t) -> isize {
+pub unsafe fn recvfrom(
+    t: Target<'_>,
+    buf: *mut c_void,
+    len: usize,
+    flags: c_int,
+    addr: *mut sockaddr,
+    addr_len: *mut socklen_t,
+) -> isize {
     if !addr.is_null() && addr_len.is_null() {
         return fail(libc::EFAULT);
     }
@@ -342,7 +349,13 @@ unsafe fn headers_vector<'a>(msg: &msghdr) -> Result<&'a [iovec], c_int> {
 ///
 /// # Safety
 /// As the C function.
-pub unsafe fn recvmmsg(t: Target<'_>, msgs: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int {
+pub unsafe fn recvmmsg(
+    t: Target<'_>,
+    msgs: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+    timeout: *mut timespec,
+) -> c_int {
     // SAFETY: null, or valid as the C function has it.
     let mut timeout = unsafe { timeout.as_mut() };
     let limit = match timeout.as_deref() {
@@ -393,7 +406,14 @@ pub unsafe fn recvmmsg(t: Target<'_>, msgs: *mut mmsghdr, count: c_uint, flags: 
 /// # Safety
 /// As the C function.
 #[inline]
-pub unsafe fn sendto(t: Target<'_>, buf: *const c_void, len: usize, flags: c_int, addr: *const sockaddr, addr_len: socklen_t) -> isize {
+pub unsafe fn sendto(
+    t: Target<'_>,
+    buf: *const c_void,
+    len: usize,
+    flags: c_int,
+    addr: *const sockaddr,
+    addr_len: socklen_t,
+) -> isize {
     if !addr.is_null() && addr_len as usize > size_of::<libc::sockaddr_storage>() {
         return fail(libc::EINVAL);
     }

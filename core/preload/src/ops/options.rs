@@ -11,9 +11,9 @@ use netacc_proto::Reason;
 
 use crate::ops::message::Target;
 use crate::ops::{descriptors, io};
+use crate::real;
 use crate::runtime::{self, Runtime};
 use crate::table::Entry;
-use crate::real;
 
 // Values that the `libc` crate lacks, or has for some targets only; the same on all that the library supports.
 const SO_TIMESTAMP_NEW: c_int = 63;
@@ -45,7 +45,12 @@ fn kernel_only(level: c_int, name: c_int) -> bool {
         ),
         libc::IPPROTO_TCP => matches!(
             name,
-            libc::TCP_ULP | libc::TCP_REPAIR | libc::TCP_INQ | libc::TCP_MD5SIG | libc::TCP_ZEROCOPY_RECEIVE | TCP_TX_DELAY
+            libc::TCP_ULP
+                | libc::TCP_REPAIR
+                | libc::TCP_INQ
+                | libc::TCP_MD5SIG
+                | libc::TCP_ZEROCOPY_RECEIVE
+                | TCP_TX_DELAY
         ),
         _ => false,
     }
@@ -66,7 +71,14 @@ fn switches_off(level: c_int, name: c_int, value: &[u8]) -> bool {
 ///
 /// # Safety
 /// As the C function.
-pub unsafe fn setsockopt(entry: &Arc<Entry>, fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int {
+pub unsafe fn setsockopt(
+    entry: &Arc<Entry>,
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> c_int {
     let bytes: &[u8] = if value.is_null() || len as c_int <= 0 {
         &[]
     } else {
@@ -141,7 +153,14 @@ fn store_timeout(to: &AtomicI64, bytes: &[u8]) {
 ///
 /// # Safety
 /// As the C function.
-pub unsafe fn getsockopt(entry: &Arc<Entry>, fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int {
+pub unsafe fn getsockopt(
+    entry: &Arc<Entry>,
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> c_int {
     if level == libc::IPPROTO_TCP && name == libc::TCP_ZEROCOPY_RECEIVE {
         leave_link(entry, fd);
     }

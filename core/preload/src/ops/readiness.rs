@@ -76,7 +76,12 @@ pub type Events = (*mut epoll_event, c_int);
 /// # Safety
 /// As the C function.
 #[inline]
-pub unsafe fn epoll_wait(epfd: c_int, events: Events, timeout: Option<Duration>, mask: *const sigset_t) -> Option<c_int> {
+pub unsafe fn epoll_wait(
+    epfd: c_int,
+    events: Events,
+    timeout: Option<Duration>,
+    mask: *const sigset_t,
+) -> Option<c_int> {
     let guard = table::get(epfd);
     let entry = guard.as_deref().and_then(Option::as_ref)?;
     if !matches!(**entry, Entry::Epoll(_)) {
@@ -91,7 +96,12 @@ pub unsafe fn epoll_wait(epfd: c_int, events: Events, timeout: Option<Duration>,
 /// # Safety
 /// As the C function.
 #[inline]
-pub unsafe fn epoll_pwait2(epfd: c_int, events: Events, timeout: *const timespec, mask: *const sigset_t) -> Option<c_int> {
+pub unsafe fn epoll_pwait2(
+    epfd: c_int,
+    events: Events,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> Option<c_int> {
     // SAFETY: as the C function.
     let limit = unsafe { limit(timeout) }?;
     // SAFETY: as the C function.

@@ -48,7 +48,11 @@ impl Sets {
             (0..bits).filter_map(move |bit| {
                 let mask = 1 << bit;
                 let mut events = 0;
-                for (set, wanted) in [(r, libc::POLLIN | libc::POLLRDNORM | libc::POLLRDBAND), (w, libc::POLLOUT | libc::POLLWRNORM | libc::POLLWRBAND), (e, EX_SET)] {
+                for (set, wanted) in [
+                    (r, libc::POLLIN | libc::POLLRDNORM | libc::POLLRDBAND),
+                    (w, libc::POLLOUT | libc::POLLWRNORM | libc::POLLWRBAND),
+                    (e, EX_SET),
+                ] {
                     if set & mask != 0 {
                         events |= wanted;
                     }

@@ -82,7 +82,10 @@ pub fn after_fork_child() {
         table::remove(fd);
         let replacement = match &*entry {
             Entry::Stream(sock) => {
-                let linked = sock.stream.as_ref().is_some_and(|s| !s.readiness().contains(Readiness::KERNEL_RX | Readiness::KERNEL_TX));
+                let linked = sock
+                    .stream
+                    .as_ref()
+                    .is_some_and(|s| !s.readiness().contains(Readiness::KERNEL_RX | Readiness::KERNEL_TX));
                 let fresh = Socket::new(fd, None, Reason::Shared, sock.nonblocking.load(Ordering::Relaxed), u32::MAX);
                 if linked {
                     if let Some(cell) = &sock.stream {

@@ -59,7 +59,8 @@ pub(super) fn kernel_bytes(fd: RawFd) -> (u64, u64) {
     let mut info = [0u64; 32];
     let mut len = size_of_val(&info) as socklen_t;
     // SAFETY: the array is writable and `len` its size.
-    let rc = unsafe { real::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, (&raw mut info).cast::<c_void>(), &mut len) };
+    let rc =
+        unsafe { real::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, (&raw mut info).cast::<c_void>(), &mut len) };
     if rc != 0 || (len as usize) < BYTES_RETRANS + 8 {
         return (0, 0);
     }

@@ -8,7 +8,7 @@ impl Stream {
     /// Nothing is to be sent and nothing is changing: the hot path need not look further.
     #[inline]
     pub fn is_steady(&self) -> bool {
-        self.is_linked() && self.controls.is_empty() && !self.closed && !self.close_received
+        self.is_linked() && self.controls.is_empty() && self.records.is_empty() && !self.closed && !self.close_received
     }
 
     /// Whether rings are still needed although the slot on the link may be free: unread or unreplayed bytes, our own or

@@ -206,7 +206,7 @@ impl Stream {
     }
 
     pub(super) fn try_fin(&mut self) {
-        if self.fin_wanted && !self.fin_done && self.tx == TxState::Link {
+        if self.fin_wanted && !self.fin_done && self.tx == TxState::Link && self.records.is_empty() {
             self.fin_done = true;
             self.push_control(Control::Signal(MessageKind::Fin));
         }
@@ -215,14 +215,14 @@ impl Stream {
     /// Sends CLOSE when this side needs the slot no more.
     pub(super) fn try_close(&mut self) {
         let done = match self.phase() {
-            // A marker that is half written is announced before CLOSE.
-            // After a failure nobody reads it.
-            Phase::Plain => !self.voided && (self.records.is_empty() || self.failure.is_some()),
+            Phase::Plain => !self.voided,
             Phase::Linked => self.closed || self.rx == RxState::Drain,
             // The anchor is gone, so what stands on it does not matter any more.
             Phase::Promoting => self.closed && (self.failure.is_some() || self.tx == TxState::Anchor),
             Phase::Resuming => self.failure.is_some(),
         };
+        // A marker that is not wholly written is announced before CLOSE; after a failure nobody reads it.
+        let done = done && (self.records.is_empty() || self.failure.is_some());
         if done && self.peer_slot.is_some() && self.link_alive && !self.close_sent {
             //= spec §4.6.1
             //# CLOSE is the last message of its sender for a stream slot.

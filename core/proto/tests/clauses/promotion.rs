@@ -28,6 +28,22 @@ fn marker_and_answer() {
 }
 
 #[test]
+fn no_data_before_the_marker_is_written() {
+    //= spec §4.3.2, §4.3.3
+    //= type=test
+    let mut p = Pair::new(true);
+    p.open();
+    p.deliver(A);
+    p.deliver(O);
+    p.side[A].handle_signal(MessageKind::Switched);
+    assert_eq!((p.side[A].tx_sink(), p.side[A].claim(1).len), (TxSink::Wait, 0));
+    p.side[A].shutdown_write();
+    assert!(!p.side[A].has_control());
+    p.flush();
+    assert_eq!(p.signals_to(O), [MessageKind::Switched, MessageKind::Fin]);
+}
+
+#[test]
 fn hints_are_believed_where_they_may_be() {
     //= spec §4.3.6
     //= type=test

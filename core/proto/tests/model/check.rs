@@ -89,7 +89,7 @@ pub(crate) fn quiescent(bounds: &Bounds, w: &World) -> bool {
 
 /// Everything delivered, and nothing half done.
 pub(crate) fn settled(w: &World) -> bool {
-    (0..2).all(|s| delivered(w, s) && at_rest(w, s) && !w.side[s].asleep)
+    (0..2).all(|s| delivered(w, s) && at_rest(w, s) && (w.side[s].crashed || !w.side[s].asleep))
 }
 
 fn delivered(w: &World, s: usize) -> bool {

@@ -204,6 +204,13 @@ fn ended_in_the_middle_of_a_record() {
     }
 }
 
+/// Bytes went to the link before the marker was on the anchor; then the process was killed, and the anchor ended cleanly.
+#[test]
+fn killed_before_the_marker_is_written() {
+    let steps = [Open, Deliver(1, 0), Deliver(0, 0), WriteAnchor(0), Peek(1), Write(1), Crash(1)];
+    replay(Bounds { lazy_anchor: true, crash: Some(1), gentle: false, ..Bounds::default() }, &steps);
+}
+
 /// A process killed between its RESUME and the end of its replay looked like a clean end of stream.
 #[test]
 fn killed_while_replaying() {

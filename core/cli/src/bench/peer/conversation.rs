@@ -35,11 +35,7 @@ impl Conversation {
     /// `size` must not be 0.
     pub(super) fn new(size: usize, phase: Phase) -> Self {
         assert!(size > 0, "a message has at least one byte");
-        Conversation {
-            message: vec![b'x'; size],
-            done: 0,
-            phase,
-        }
+        Conversation { message: vec![b'x'; size], done: 0, phase }
     }
 
     pub(super) fn phase(&self) -> Phase {
@@ -56,14 +52,10 @@ impl Conversation {
                 Phase::Sending => socket.write(rest),
             };
             match moved {
-                Ok(0) if self.phase == Phase::Receiving && self.done == 0 => {
-                    return Ok(Progress::Closed)
-                }
+                Ok(0) if self.phase == Phase::Receiving && self.done == 0 => return Ok(Progress::Closed),
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
                 Ok(count) => self.done += count,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    return Ok(Progress::Blocked)
-                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(Progress::Blocked),
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error),
             }
@@ -88,30 +80,18 @@ mod tests {
     #[test]
     fn messages_go_whole_and_the_end_is_seen() {
         let (one, two) = UnixStream::pair().expect("a pair of sockets");
-        let (one, two) = (
-            Socket::from(OwnedFd::from(one)),
-            Socket::from(OwnedFd::from(two)),
-        );
+        let (one, two) = (Socket::from(OwnedFd::from(one)), Socket::from(OwnedFd::from(two)));
         one.set_nonblocking(true).expect("it can be set");
         two.set_nonblocking(true).expect("it can be set");
         let mut sender = Conversation::new(100, Phase::Sending);
         let mut receiver = Conversation::new(100, Phase::Receiving);
-        assert_eq!(
-            receiver.step(&two).expect("nothing there"),
-            Progress::Blocked
-        );
+        assert_eq!(receiver.step(&two).expect("nothing there"), Progress::Blocked);
         assert_eq!(sender.step(&one).expect("room enough"), Progress::Complete);
         assert_eq!(sender.phase(), Phase::Receiving);
         assert_eq!(receiver.step(&two).expect("all there"), Progress::Complete);
-        assert_eq!(
-            receiver.step(&two).expect("room enough"),
-            Progress::Complete
-        );
+        assert_eq!(receiver.step(&two).expect("room enough"), Progress::Complete);
         assert_eq!(sender.step(&one).expect("all there"), Progress::Complete);
         drop(one);
-        assert_eq!(
-            receiver.step(&two).expect("an orderly end"),
-            Progress::Closed
-        );
+        assert_eq!(receiver.step(&two).expect("an orderly end"), Progress::Closed);
     }
 }

@@ -62,10 +62,7 @@ fn accept_all(listener: &Socket, load: LoadArgs) -> io::Result<Vec<Socket>> {
 
 fn serve_ready(sockets: &[Socket], load: LoadArgs) -> io::Result<()> {
     let mut waiter = Waiter::new(load.mode, sockets)?;
-    let mut conversations: Vec<_> = sockets
-        .iter()
-        .map(|_| Conversation::new(load.size, Phase::Receiving))
-        .collect();
+    let mut conversations: Vec<_> = sockets.iter().map(|_| Conversation::new(load.size, Phase::Receiving)).collect();
     let mut blocked = vec![false; sockets.len()];
     let mut open = sockets.len();
     let mut ready = Vec::with_capacity(sockets.len());
@@ -121,10 +118,7 @@ fn drive_ready(sockets: &[Socket], load: LoadArgs, length: LengthArgs) -> io::Re
     let mut pump = Pump {
         sockets,
         waiter: Waiter::new(load.mode, sockets)?,
-        conversations: sockets
-            .iter()
-            .map(|_| Conversation::new(load.size, Phase::Sending))
-            .collect(),
+        conversations: sockets.iter().map(|_| Conversation::new(load.size, Phase::Sending)).collect(),
         blocked: vec![false; sockets.len()],
         sent_at: vec![Instant::now(); sockets.len()],
         ready: Vec::with_capacity(sockets.len()),
@@ -208,8 +202,7 @@ impl Pump<'_> {
     }
 
     fn go_on_sending(&mut self, index: usize) -> io::Result<()> {
-        let blocked =
-            advance(&mut self.conversations[index], &self.sockets[index])? == Advance::Blocked;
+        let blocked = advance(&mut self.conversations[index], &self.sockets[index])? == Advance::Blocked;
         if blocked != self.blocked[index] {
             self.blocked[index] = blocked;
             self.waiter.watch(index, blocked)?;
@@ -224,17 +217,12 @@ fn serve_blocking(mut sockets: Vec<Socket>, size: usize) -> io::Result<()> {
     if sockets.len() == 1 {
         return answer(&sockets.remove(0), size);
     }
-    let threads: Vec<_> = sockets
-        .into_iter()
-        .map(|socket| thread::spawn(move || answer(&socket, size)))
-        .collect();
+    let threads: Vec<_> = sockets.into_iter().map(|socket| thread::spawn(move || answer(&socket, size))).collect();
     threads.into_iter().try_for_each(join)
 }
 
 fn join<T>(thread: thread::JoinHandle<io::Result<T>>) -> io::Result<T> {
-    thread
-        .join()
-        .unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))
+    thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))
 }
 
 fn answer(mut socket: &Socket, size: usize) -> io::Result<()> {
@@ -259,10 +247,7 @@ fn drive_one_blocking(socket: &Socket, size: usize, length: LengthArgs) -> io::R
 
 fn drive_many_blocking(sockets: &[Socket], size: usize, length: LengthArgs) -> io::Result<()> {
     let clients = sockets.len() as u64;
-    let (warm, go) = (
-        Barrier::new(sockets.len() + 1),
-        Barrier::new(sockets.len() + 1),
-    );
+    let (warm, go) = (Barrier::new(sockets.len() + 1), Barrier::new(sockets.len() + 1));
     thread::scope(|scope| {
         let threads: Vec<_> = (0..)
             .zip(sockets)
@@ -273,11 +258,7 @@ fn drive_many_blocking(sockets: &[Socket], size: usize, length: LengthArgs) -> i
                     warm.wait();
                     go.wait();
                     warmed?;
-                    ask(
-                        socket,
-                        size,
-                        Stop::new(length, Instant::now(), index, clients),
-                    )
+                    ask(socket, size, Stop::new(length, Instant::now(), index, clients))
                 })
             })
             .collect();
@@ -288,10 +269,7 @@ fn drive_many_blocking(sockets: &[Socket], size: usize, length: LengthArgs) -> i
         let mut tally = Tally::new();
         let mut outcome = told;
         for thread in threads {
-            match thread
-                .join()
-                .unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))
-            {
+            match thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked"))) {
                 Ok(part) => tally.add(&part),
                 Err(error) => outcome = outcome.and(Err(error)),
             }

@@ -120,22 +120,14 @@ pub fn run(args: PeerArgs) -> io::Result<()> {
         Role::Guard { command } => guard(&command),
         Role::Server { load, listen } => {
             let listener = listen.listen()?;
-            say(&format!(
-                "READY {} {}",
-                std::process::id(),
-                Address::of(&listener)?
-            ))?;
+            say(&format!("READY {} {}", std::process::id(), Address::of(&listener)?))?;
             match load.load {
                 LoadName::Echo => echo::serve(&listener, load),
                 LoadName::Stream => stream::serve(&listener, load),
                 LoadName::Connect => connect::serve(&listener, load),
             }
         }
-        Role::Client {
-            load,
-            connect,
-            length,
-        } => match load.load {
+        Role::Client { load, connect, length } => match load.load {
             LoadName::Echo => echo::drive(&connect, load, length),
             LoadName::Stream => stream::drive(&connect, load, length),
             LoadName::Connect => connect::drive(&connect, load, length),
@@ -152,10 +144,7 @@ fn guard(command: &[std::ffi::OsString]) -> io::Result<()> {
     }
     let (program, args) = command.split_first().expect("clap demands at least one");
     let error = Command::new(program).args(args).exec();
-    Err(io::Error::new(
-        error.kind(),
-        format!("{}: {error}", program.to_string_lossy()),
-    ))
+    Err(io::Error::new(error.kind(), format!("{}: {error}", program.to_string_lossy())))
 }
 
 fn say(line: &str) -> io::Result<()> {
@@ -182,12 +171,7 @@ fn ready() -> io::Result<()> {
 
 /// Gives the parent the result, and keeps everything as it is until the parent has looked.
 fn report(tally: &Tally, seconds: f64, cpu_s: f64) -> io::Result<()> {
-    let outcome = Outcome {
-        requests: tally.count(),
-        seconds,
-        latency_us: tally.latency(),
-        cpu_s,
-    };
+    let outcome = Outcome { requests: tally.count(), seconds, latency_us: tally.latency(), cpu_s };
     say(&format!("RESULT {}", serde_json::to_string(&outcome)?))?;
     listen_to_parent().map(drop)
 }
@@ -229,8 +213,7 @@ impl Tally {
     }
 
     fn record(&mut self, latency: Duration) {
-        self.0
-            .saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX).max(1));
+        self.0.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX).max(1));
     }
 
     fn add(&mut self, other: &Tally) {
@@ -262,10 +245,7 @@ struct Meter {
 
 impl Meter {
     fn start() -> Self {
-        Meter {
-            cpu: cpu::of_self(),
-            start: Instant::now(),
-        }
+        Meter { cpu: cpu::of_self(), start: Instant::now() }
     }
 
     /// Seconds on the wall and on the processors.
@@ -281,10 +261,7 @@ mod tests {
 
     #[test]
     fn clients_share_all_requests() {
-        let length = LengthArgs {
-            requests: Some(10),
-            seconds: None,
-        };
+        let length = LengthArgs { requests: Some(10), seconds: None };
         let start = Instant::now();
         let sum: u64 = (0..3)
             .map(|index| match Stop::new(length, start, index, 3) {

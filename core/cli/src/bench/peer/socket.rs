@@ -76,14 +76,9 @@ impl FromStr for Address {
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once(':') {
-            Some(("tcp", address)) => address
-                .parse()
-                .map(Address::Tcp)
-                .map_err(|error| format!("{address}: {error}")),
+            Some(("tcp", address)) => address.parse().map(Address::Tcp).map_err(|error| format!("{address}: {error}")),
             Some(("unix", path)) if !path.is_empty() => Ok(Address::Unix(path.into())),
-            _ => Err(format!(
-                "'{text}' is neither tcp:ADDRESS:PORT nor unix:PATH"
-            )),
+            _ => Err(format!("'{text}' is neither tcp:ADDRESS:PORT nor unix:PATH")),
         }
     }
 }
@@ -104,10 +99,7 @@ mod tests {
     #[test]
     fn addresses_survive_being_written_down() {
         for text in ["tcp:127.0.0.1:7000", "tcp:[::1]:7", "unix:/tmp/a:b"] {
-            assert_eq!(
-                text.parse::<Address>().expect("it is one").to_string(),
-                text
-            );
+            assert_eq!(text.parse::<Address>().expect("it is one").to_string(), text);
         }
         for bad in ["", "tcp:", "tcp:localhost", "unix:", "udp:1.2.3.4:5"] {
             assert!(bad.parse::<Address>().is_err(), "{bad}");

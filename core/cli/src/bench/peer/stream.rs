@@ -41,9 +41,7 @@ pub(super) fn serve(listener: &Socket, load: LoadArgs) -> io::Result<()> {
 
 /// Measures.
 pub(super) fn drive(address: &Address, load: LoadArgs, length: LengthArgs) -> io::Result<()> {
-    let sockets = (0..load.clients)
-        .map(|_| address.connect())
-        .collect::<io::Result<Vec<_>>>()?;
+    let sockets = (0..load.clients).map(|_| address.connect()).collect::<io::Result<Vec<_>>>()?;
     let streams = sockets.len() as u64;
     let message = vec![b'x'; load.size];
     let (tally, seconds, cpu_s) = if let [socket] = &sockets[..] {
@@ -54,10 +52,7 @@ pub(super) fn drive(address: &Address, load: LoadArgs, length: LengthArgs) -> io
         let (seconds, cpu_s) = meter.stop();
         (tally, seconds, cpu_s)
     } else {
-        let (warmed, go) = (
-            Barrier::new(sockets.len() + 1),
-            Barrier::new(sockets.len() + 1),
-        );
+        let (warmed, go) = (Barrier::new(sockets.len() + 1), Barrier::new(sockets.len() + 1));
         thread::scope(|scope| {
             let threads: Vec<_> = (0..)
                 .zip(&sockets)
@@ -67,12 +62,7 @@ pub(super) fn drive(address: &Address, load: LoadArgs, length: LengthArgs) -> io
                         let warm = warm_up(socket, message);
                         warmed.wait();
                         go.wait();
-                        pour(
-                            socket,
-                            message,
-                            warm?,
-                            Stop::new(length, Instant::now(), index, streams),
-                        )
+                        pour(socket, message, warm?, Stop::new(length, Instant::now(), index, streams))
                     })
                 })
                 .collect();
@@ -96,9 +86,7 @@ pub(super) fn drive(address: &Address, load: LoadArgs, length: LengthArgs) -> io
 }
 
 fn join<T>(thread: thread::ScopedJoinHandle<'_, io::Result<T>>) -> io::Result<T> {
-    thread
-        .join()
-        .unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))
+    thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))
 }
 
 /// Reads to the end, then says how much it was.
@@ -139,15 +127,10 @@ fn pour(mut socket: &Socket, message: &[u8], warm: u64, stop: Stop) -> io::Resul
     socket.shutdown(Shutdown::Write)?;
     let mut confirmed = [0; 8];
     socket.read_exact(&mut confirmed)?;
-    let (confirmed, written) = (
-        u64::from_le_bytes(confirmed),
-        (warm + tally.count()) * message.len() as u64,
-    );
+    let (confirmed, written) = (u64::from_le_bytes(confirmed), (warm + tally.count()) * message.len() as u64);
     if confirmed == written {
         Ok(tally)
     } else {
-        Err(io::Error::other(format!(
-            "{written} bytes written, but {confirmed} arrived"
-        )))
+        Err(io::Error::other(format!("{written} bytes written, but {confirmed} arrived")))
     }
 }

@@ -25,7 +25,9 @@ pub(super) enum Waiter<'a> {
         indices: Vec<usize>,
     },
     /// Does not wait: the reader finds out.
-    Spin { indices: Vec<usize> },
+    Spin {
+        indices: Vec<usize>,
+    },
 }
 
 impl<'a> Waiter<'a> {
@@ -38,19 +40,13 @@ impl<'a> Waiter<'a> {
                 for (index, fd) in fds.clone().enumerate() {
                     epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, index as u64))?;
                 }
-                Waiter::Epoll {
-                    epoll,
-                    sockets: fds.collect(),
-                    events: vec![EpollEvent::empty(); EVENTS],
-                }
+                Waiter::Epoll { epoll, sockets: fds.collect(), events: vec![EpollEvent::empty(); EVENTS] }
             }
             Mode::Poll => Waiter::Poll {
                 fds: fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect(),
                 indices: (0..sockets.len()).collect(),
             },
-            Mode::Spin | Mode::Blocking => Waiter::Spin {
-                indices: (0..sockets.len()).collect(),
-            },
+            Mode::Spin | Mode::Blocking => Waiter::Spin { indices: (0..sockets.len()).collect() },
         })
     }
 
@@ -60,19 +56,14 @@ impl<'a> Waiter<'a> {
         ready.clear();
         match self {
             Waiter::Epoll { epoll, events, .. } => match epoll.wait(events, EpollTimeout::NONE) {
-                Ok(count) => {
-                    ready.extend(events[..count].iter().map(|event| event.data() as usize))
-                }
+                Ok(count) => ready.extend(events[..count].iter().map(|event| event.data() as usize)),
                 Err(Errno::EINTR) => {}
                 Err(errno) => return Err(errno.into()),
             },
             Waiter::Poll { fds, indices } => match poll(fds, PollTimeout::NONE) {
                 Ok(_) => {
                     let both = fds.iter().zip(indices);
-                    ready.extend(
-                        both.filter(|(fd, _)| fd.any().unwrap_or(true))
-                            .map(|(_, index)| *index),
-                    );
+                    ready.extend(both.filter(|(fd, _)| fd.any().unwrap_or(true)).map(|(_, index)| *index));
                 }
                 Err(Errno::EINTR) => {}
                 Err(errno) => return Err(errno.into()),
@@ -89,24 +80,12 @@ impl<'a> Waiter<'a> {
     pub(super) fn watch(&mut self, index: usize, writing: bool) -> io::Result<()> {
         match self {
             Waiter::Epoll { epoll, sockets, .. } => {
-                let flags = if writing {
-                    EpollFlags::EPOLLOUT
-                } else {
-                    EpollFlags::EPOLLIN
-                };
+                let flags = if writing { EpollFlags::EPOLLOUT } else { EpollFlags::EPOLLIN };
                 epoll.modify(sockets[index], &mut EpollEvent::new(flags, index as u64))?;
             }
             Waiter::Poll { fds, indices } => {
-                let flags = if writing {
-                    PollFlags::POLLOUT
-                } else {
-                    PollFlags::POLLIN
-                };
-                for (fd, _) in fds
-                    .iter_mut()
-                    .zip(indices)
-                    .filter(|(_, other)| **other == index)
-                {
+                let flags = if writing { PollFlags::POLLOUT } else { PollFlags::POLLIN };
+                for (fd, _) in fds.iter_mut().zip(indices).filter(|(_, other)| **other == index) {
                     fd.set_events(flags);
                 }
             }

@@ -1,0 +1,121 @@
+//! Two endpoints on loopback devices: bringing links up, opening streams, refusing strangers.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+
+use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig, InMemoryAnchor};
+use netacc_device::loopback::{DeliveryMode, Fabric, LoopbackConfig};
+use netacc_device::{FourTuple, Instant};
+use netacc_driver::{Endpoint, EndpointConfig, LinkIo, Readiness, ReadySink, StreamCell};
+use netacc_proto::{CacheConfig, Role};
+
+struct Deaf;
+
+impl ReadySink for Deaf {
+    fn ready(&self, _: &Arc<StreamCell>, _: Readiness, _: bool) {}
+    fn promoted(&self, _: &Arc<StreamCell>) {}
+}
+
+fn endpoint(fabric: &Fabric) -> Endpoint {
+    let device = fabric.open(LoopbackConfig::shm());
+    let config = EndpointConfig {
+        ring_len: 4096,
+        message_len: 1024,
+        streams_per_link: 1,
+        receive_depth: 64,
+        cache: CacheConfig { expire: Some(Duration::from_secs(1)), max_all: 4, max_per: 4 },
+        trust_hints: true,
+    };
+    static NONCE: AtomicU64 = AtomicU64::new(1);
+    let nonce = || {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&NONCE.fetch_add(1, Ordering::Relaxed).to_le_bytes());
+        bytes
+    };
+    let made =
+        Endpoint::new(device.clone(), device.clone(), device, config, Arc::new(Deaf), Box::new(|| {}), Box::new(nonce));
+    made.expect("a loopback device has queues")
+}
+
+fn tuple(port: u16) -> FourTuple {
+    FourTuple { local: SocketAddr::from(([127, 0, 0, 1], port)), remote: SocketAddr::from(([127, 0, 0, 1], 6379)) }
+}
+
+/// A connection between the endpoints; the acceptor's publishes itself.
+fn connect(opener: &Endpoint, acceptor: &Endpoint, port: u16) -> (Arc<StreamCell>, Arc<StreamCell>) {
+    let (a, b, _wire) = anchor_pair(AnchorConfig::default());
+    let adopt = |e: &Endpoint, role, t, anchor: InMemoryAnchor| e.adopt(role, t, Box::new(anchor));
+    let far = adopt(acceptor, Role::Acceptor, tuple(port).reversed(), b);
+    (adopt(opener, Role::Opener, tuple(port), a), far)
+}
+
+fn run(endpoints: [&Endpoint; 2]) {
+    for round in 0..20 {
+        for endpoint in endpoints {
+            endpoint.progress(Instant::from_nanos(round));
+            endpoint.poll(endpoint.default_cq());
+        }
+    }
+}
+
+fn write(endpoint: &Endpoint, cell: &Arc<StreamCell>, bytes: &[u8]) -> LinkIo {
+    let mut guard = cell.lock(endpoint);
+    // SAFETY: the slice is readable.
+    #[expect(unsafe_code, reason = "the driver takes application buffers as raw pointers")]
+    unsafe {
+        guard.send_link(bytes.as_ptr(), bytes.len())
+    }
+}
+
+fn read(endpoint: &Endpoint, cell: &Arc<StreamCell>, len: usize) -> Vec<u8> {
+    let mut buf = vec![0; len];
+    // SAFETY: the vector has `len` writable bytes.
+    #[expect(unsafe_code, reason = "the driver takes application buffers as raw pointers")]
+    let got = unsafe { cell.lock(endpoint).recv_link(buf.as_mut_ptr(), len) };
+    match got {
+        LinkIo::Done(n) => buf.truncate(n),
+        _ => buf.clear(),
+    }
+    buf
+}
+
+/// Breaks if either side speaks out of turn: the other would answer the first message with the end of the link.
+#[test]
+fn the_connecting_side_speaks_first_and_streams_follow() {
+    //= spec §2.3.1
+    //= type=test
+    //# The connecting side sends HELLO first; the accepting side answers with its own.
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, server) = (endpoint(&fabric), endpoint(&fabric));
+    let (near, far) = connect(&client, &server, 40_000);
+    client.promote(&near).expect("the acceptor is published");
+    run([&client, &server]);
+    assert!(near.lock(&client).proto().is_linked() && far.lock(&server).proto().is_linked());
+    assert_eq!(write(&client, &near, b"over the link"), LinkIo::Done(13));
+    run([&client, &server]);
+    assert_eq!(read(&server, &far, 64), b"over the link");
+    assert_eq!(client.counters().snapshot()["violations"], 0);
+    assert_eq!(server.counters().snapshot()["violations"], 0);
+}
+
+/// Breaks if the acceptor believed the directory's hint without looking at the addresses.
+#[test]
+fn an_open_for_a_connection_that_is_not_held_is_refused() {
+    //= spec §4.1.2
+    //= type=test
+    //# OPEN names the anchor by its addresses; the acceptor refuses one that it does not hold.
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, server) = (endpoint(&fabric), endpoint(&fabric));
+    let (near, far) = connect(&client, &server, 40_001);
+    // The acceptor's number now stands for another connection, while the directory still names it for the first.
+    client.promote(&near).expect("the acceptor is published");
+    server.forget(&far);
+    let (_, other) = connect(&client, &server, 40_002);
+    assert_eq!(other.number(), far.number());
+    run([&client, &server]);
+    assert!(!near.lock(&client).proto().is_linked() && !other.lock(&server).proto().is_linked());
+    assert_eq!(server.counters().snapshot()["opens_refused"], 1);
+    assert_eq!(client.counters().snapshot()["violations"], 0);
+}
