@@ -139,7 +139,7 @@ job_lint() { # formats and lints of Rust, Python and shell
 
 job_unit() { # Rust tests of all crates; the harness and the model have jobs of their own
     need_rust
-    cargo test --workspace --locked --exclude netacc-harness
+    cargo test --workspace --locked --no-fail-fast --exclude netacc-harness
 }
 
 job_no-std() { # core/proto builds for a target without an operating system

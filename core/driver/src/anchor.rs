@@ -42,6 +42,7 @@ impl StreamGuard<'_> {
                 RxSource::Anchor(_) => return write,
                 _ => {}
             }
+            let before = inner.proto.rx_source();
             let mut head = [0; RECORD_LEN];
             match inner.anchor.try_peek(&mut head) {
                 Ok(0) => {
@@ -56,9 +57,15 @@ impl StreamGuard<'_> {
                             return AnchorProgress::Idle;
                         }
                     }
+                    RecordVerdict::NeedMore if complete => {
+                        // Too much of a record to be anything else, and the rest will never come: its writer is dead.
+                        self.anchor_ended();
+                        return write;
+                    }
                     RecordVerdict::NeedMore => return AnchorProgress::Partial,
                     RecordVerdict::Plain => {
-                        self.arrived = true;
+                        // Telling the owner of nothing new would have it come back here at once.
+                        self.arrived |= before != inner.proto.rx_source();
                         return self.write_anchor();
                     }
                 },

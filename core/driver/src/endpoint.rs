@@ -13,7 +13,8 @@ use netacc_device::{
     Instant, PeerAddress, QueuePairId,
 };
 use netacc_proto::{
-    CacheConfig, Demotion, LinkCache, LinkConfig, Nonce, Reason, Role, Stream, StreamConfig, LINK_REGION_LEN,
+    CacheConfig, Demotion, LinkCache, LinkConfig, Nonce, Reason, Role, Stream, StreamConfig, LINGER_LIMIT,
+    LINK_REGION_LEN,
 };
 use parking_lot::{Mutex, RwLock};
 
@@ -334,10 +335,14 @@ impl Endpoint {
             guard.progress_anchor(false);
         }
         for (cell, since) in lingering {
-            let since = since.unwrap_or(now);
             let mut guard = cell.lock(self);
+            let replayed = guard.inner.counters.tx_bytes_tcp;
             guard.progress_anchor(false);
-            let busy = guard.refuse_unread();
+            let busy = guard.refuse_unread() || guard.inner.counters.tx_bytes_tcp != replayed;
+            guard.refresh_consumed();
+            // As in the kernel, patience ends only when nothing of ours is left to be taken.
+            let moving = busy || guard.proto().unconsumed() > 0 && guard.proto().failure().is_none();
+            let since = since.filter(|_| !moving).unwrap_or(now);
             if guard.inner.lingers() && now.saturating_since(since) > LINGER_LIMIT {
                 guard.inner.proto.abort();
                 guard.inner.refused = true;
@@ -635,9 +640,6 @@ impl Drop for Endpoint {
         }
     }
 }
-
-/// How long a closed stream may linger before its connection is reset. As the kernel's `tcp_fin_timeout`.
-const LINGER_LIMIT: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// How long a lingering stream is left alone at most.
 const LINGER_INTERVAL: std::time::Duration = std::time::Duration::from_secs(1);

@@ -43,6 +43,8 @@ pub struct LinkCell {
     pub(crate) connector: bool,
     pub(crate) cq: AtomicU32,
     pub(crate) dead: AtomicBool,
+    /// The queue pair's sequence when it was last drained.
+    seen: AtomicU32,
     /// Our first region: credit word, control slots.
     pub(crate) local: Region,
     pub(crate) rx: Mutex<LinkRx>,
@@ -103,6 +105,7 @@ impl LinkCell {
             connector,
             cq: AtomicU32::new(cq.0),
             dead: AtomicBool::new(false),
+            seen: AtomicU32::new(0),
             local,
             rx: Mutex::new(LinkRx { slots: Vec::new(), controls: 0 }),
             tx: Mutex::new(LinkTx {
@@ -119,6 +122,17 @@ impl LinkCell {
                 delayed: VecDeque::new(),
             }),
         }
+    }
+
+    /// Whether completions may have been added since the link was last drained.
+    #[inline]
+    pub(crate) fn has_news(&self, device: &dyn Device) -> bool {
+        device.qp_sequence(self.qp) != self.seen.load(Ordering::Relaxed)
+    }
+
+    /// Before draining: what comes from now on is news.
+    pub(crate) fn mark_seen(&self, device: &dyn Device) {
+        self.seen.store(device.qp_sequence(self.qp), Ordering::Relaxed);
     }
 
     /// The queue pair.
@@ -254,7 +268,12 @@ impl LinkTx {
         message: &ControlMessage,
     ) -> Result<(), PostError> {
         self.take_credit(&link.local, true)?;
-        let Some(slot) = self.proto.control_slot() else {
+        let mut slot = self.proto.control_slot();
+        // There may be message credit enough never to have looked how far the peer has come.
+        if slot.is_none() && self.refresh_credit(&link.local) {
+            slot = self.proto.control_slot();
+        }
+        let Some(slot) = slot else {
             self.proto.return_credit();
             return Err(PostError::QueueFull);
         };

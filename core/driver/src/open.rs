@@ -144,6 +144,7 @@ impl Endpoint {
     /// Handles what has arrived on one link. Any thread; a second thread waits for the first.
     pub fn poll_link(&self, link: &Arc<LinkCell>) {
         let mut rx = link.rx.lock();
+        link.mark_seen(self.device());
         let mut wcs = [EMPTY; BATCH];
         let (mut alive, mut sent) = (true, false);
         loop {
@@ -314,6 +315,9 @@ impl Endpoint {
         let cell = cell.filter(|c| wire_tuple(&c.tuple.reversed()) == open.tuple).ok_or(Reason::UnknownStream)?;
         if self.closing.load(Ordering::Relaxed) {
             return Err(Reason::Requested);
+        }
+        if cell.is_shared() {
+            return Err(Reason::Shared);
         }
         let slot = link.tx.lock().proto.alloc_slot().map_err(|_| Reason::Exhausted)?;
         let accepted = self.outgoing(link, &open.ring).and_then(|outgoing| {

@@ -155,6 +155,16 @@ impl StreamCell {
         self.number
     }
 
+    /// Whether something has arrived on the stream's link since it was last looked at. Cheap; no lock but the stream's.
+    #[inline]
+    pub fn has_news(self: &Arc<Self>, endpoint: &Endpoint) -> bool {
+        if self.readiness().contains(Readiness::KERNEL_RX | Readiness::KERNEL_TX) {
+            return false;
+        }
+        let inner = self.inner.lock();
+        inner.link.as_ref().is_some_and(|link| link.has_news(endpoint.device()))
+    }
+
     /// Runs `wait`, which blocks in the kernel until the anchor is readable, if reads come from the anchor at all.
     /// Meanwhile no other thread takes records off the anchor: the blocked one would be woken by the record's arrival,
     /// find nothing, and sleep on although the stream has moved to the link.
@@ -383,6 +393,10 @@ impl StreamGuard<'_> {
         let inner = &mut *self.inner;
         let credit = inner.proto.consume(n as u32);
         inner.counters.rx_bytes_link += n as u64;
+        if !credit.tell {
+            // The peer has let go of the memory that the word lies in.
+            return;
+        }
         let (Some(out), Some(link)) = (&inner.outgoing, &inner.link) else { return };
         let device = self.endpoint.device();
         if out.staging.is_none() {

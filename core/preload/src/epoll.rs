@@ -14,7 +14,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -56,6 +56,13 @@ impl Registration {
         }
     }
 
+    /// Whoever sleeps in `poll` looks anew at what it should sleep on. (An epoll instance keeps its queue for good.)
+    pub fn wake(&self) {
+        if let Registration::Waiter(waiter) = self {
+            waiter.wake();
+        }
+    }
+
     /// The completion queue that the watcher sleeps on.
     pub fn queue(&self, endpoint: &Endpoint) -> CompletionQueueId {
         match self {
@@ -72,7 +79,8 @@ pub struct Epoll {
 
 /// What watchers reach it by.
 pub struct Shared {
-    epfd: c_int,
+    /// A descriptor of the instance: the one that was used last, since any of several may be closed.
+    epfd: AtomicI32,
     /// Wakes a sleeper of this instance; registered with the real one when first needed.
     kick: AtomicU32,
     /// The instance's own completion queue, plus one.
@@ -239,6 +247,10 @@ fn kernel_half(fd: c_int, r: Readiness) -> u32 {
 }
 
 impl Shared {
+    fn epfd(&self) -> c_int {
+        self.epfd.load(Ordering::Relaxed)
+    }
+
     /// A stream of this instance changed. Called with the stream locked.
     #[inline]
     fn changed(&self, fd: c_int, now: Readiness, arrived: bool) {
@@ -247,7 +259,7 @@ impl Shared {
         let Some(i) = interests.get_mut(&fd) else { return };
         if now.contains(BOTH_KERNEL) {
             if i.parked {
-                kernel_ctl(self.epfd, libc::EPOLL_CTL_DEL, fd, 0);
+                kernel_ctl(self.epfd(), libc::EPOLL_CTL_DEL, fd, 0);
                 interests.remove(&fd);
                 self.streams.fetch_sub(1, Ordering::Relaxed);
                 return;
@@ -255,7 +267,7 @@ impl Shared {
             if !i.kernel {
                 i.kernel = true;
                 let events = if i.disabled { 0 } else { i.events };
-                kernel_ctl(self.epfd, libc::EPOLL_CTL_MOD, fd, events & !(libc::EPOLLEXCLUSIVE as u32));
+                kernel_ctl(self.epfd(), libc::EPOLL_CTL_MOD, fd, events & !(libc::EPOLLEXCLUSIVE as u32));
             }
             return;
         }
@@ -308,7 +320,7 @@ impl Shared {
         }
         let cq = runtime::get().and_then(Runtime::queue).unwrap_or(endpoint.default_cq());
         if let Some(channel) = endpoint.device().channel_fd(cq) {
-            internal_ctl(self.epfd, channel);
+            internal_ctl(self.epfd(), channel);
         }
         self.cq.store(cq.0 + 1, Ordering::Release);
         drop(_one);
@@ -329,7 +341,7 @@ impl Shared {
         }
         if let Some(fd) = runtime::new_eventfd() {
             if self.kick.compare_exchange(0, fd as u32, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                internal_ctl(self.epfd, fd);
+                internal_ctl(self.epfd(), fd);
             }
         }
     }
@@ -364,7 +376,7 @@ impl Epoll {
     fn new(epfd: c_int) -> Epoll {
         Epoll {
             shared: Arc::new(Shared {
-                epfd,
+                epfd: AtomicI32::new(epfd),
                 kick: AtomicU32::new(0),
                 cq: AtomicU32::new(0),
                 asleep: AtomicU32::new(0),
@@ -382,7 +394,7 @@ impl Epoll {
     /// The same instance in a forked child: the kernel's part is shared with the parent, the data must be kept to
     /// translate events; streams are kernel sockets here.
     pub fn after_fork(&self) -> Epoll {
-        let fresh = Epoll::new(self.shared.epfd);
+        let fresh = Epoll::new(self.shared.epfd());
         if let Some(state) = self.shared.state.try_lock() {
             let mut copy = fresh.shared.state.lock();
             for (fd, i) in state.interests.iter().filter(|(_, i)| !i.parked) {
@@ -517,6 +529,7 @@ pub unsafe fn ctl(entry: &Arc<Entry>, epfd: c_int, op: c_int, fd: c_int, event: 
         return -1;
     };
     let shared = &epoll.shared;
+    shared.epfd.store(epfd, Ordering::Relaxed);
     if runtime::is_helper_fd(fd) {
         set_errno(libc::EBADF);
         return -1;
@@ -545,7 +558,7 @@ fn unpark(shared: &Arc<Shared>, fd: c_int, e: epoll_event) -> bool {
     let Some(i) = state.interests.get_mut(&fd).filter(|i| i.parked) else { return false };
     let r = stream.readiness();
     if r.contains(BOTH_KERNEL) || !i.stream.as_ref().is_some_and(|s| Arc::ptr_eq(s, stream)) {
-        kernel_ctl(shared.epfd, libc::EPOLL_CTL_DEL, fd, 0);
+        kernel_ctl(shared.epfd(), libc::EPOLL_CTL_DEL, fd, 0);
         state.interests.remove(&fd);
         shared.streams.fetch_sub(1, Ordering::Relaxed);
         return false;

@@ -19,6 +19,7 @@ use netacc_driver::{Endpoint, EndpointConfig, Readiness, ReadySink, StreamCell};
 use netacc_proto::{CacheConfig, Reason};
 use parking_lot::Mutex;
 
+use crate::epoll::Registration;
 use crate::socket::Socket;
 use crate::table::{self, Entry};
 use crate::{real, stats, wait};
@@ -354,6 +355,10 @@ impl ReadySink for Sink {
             if endpoint.config().streams_per_link <= 1 || link.cq() == endpoint.control_cq() {
                 endpoint.rebind(&link, cq);
             }
+        }
+        // A thread asleep in `poll` sleeps on the queues that its streams had then.
+        if let Some(Entry::Stream(sock)) = table::get_full(fd as c_int).as_deref() {
+            sock.watchers.lock().iter().for_each(Registration::wake);
         }
     }
 }

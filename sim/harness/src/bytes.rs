@@ -6,6 +6,11 @@
 /// First bytes of every record on an anchor (SPEC §3.3).
 const MAGIC: [u8; 8] = [0xA7, 0x9D, b'n', b'a', b'c', b'c', 0xE1, 0x1A];
 
+/// How many of the last of `bytes` may be the first bytes of a record whose writer died: too few to be told from data.
+pub(crate) fn torn_record(bytes: &[u8]) -> usize {
+    (1..MAGIC.len().min(bytes.len() + 1)).rev().find(|n| bytes.ends_with(&MAGIC[..*n])).unwrap_or(0)
+}
+
 fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -78,6 +78,15 @@ impl Connection {
     pub(crate) fn check_bytes(&mut self, number: usize, side: usize, bytes: &[u8], peek: bool) -> Check {
         let direction = &mut self.directions[1 - side];
         let at = direction.read;
+        let wrong = |b: &[u8]| {
+            bytes::mismatch(key(number, 1 - side), at, b).is_some() || at + b.len() as u64 > direction.written
+        };
+        // A peer that dies within the first seven bytes of a marker leaves its reader with those: no protocol on a byte
+        // stream can tell. The stream fails right after.
+        let bytes = match bytes::torn_record(bytes) {
+            torn if self.broken && torn > 0 && wrong(bytes) => &bytes[..bytes.len() - torn],
+            _ => bytes,
+        };
         if let Some((position, found, expected)) = bytes::mismatch(key(number, 1 - side), at, bytes) {
             let detail = format!(
                 "connection {number} side {side} read {found:#04x} for {expected:#04x} at position {position} ({} bytes from {at})",

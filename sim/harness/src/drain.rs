@@ -13,7 +13,7 @@ use netacc_proto::Phase;
 use crate::app::{Io, PLEDGE_PATIENCE};
 use crate::trace::Event;
 use crate::world::World;
-use crate::{Broken, Check, What};
+use crate::{Broken, Check, Mutant, What};
 
 /// Rounds after which something that is not quiet never will be. Arbitrary, far above what an honest run needs.
 const MAX_ROUNDS: u32 = 60_000;
@@ -25,6 +25,10 @@ impl World {
     /// See the module documentation.
     pub(crate) fn drain(&mut self) -> Check {
         self.relieve();
+        if let Some((Mutant::DropEdge, countdown)) = &self.mutant {
+            // Before the drain somebody looks sooner or later, told or not.
+            countdown.reset(self.rng.below(20) as u32);
+        }
         self.trace.note(Event::Drain("last bytes"));
         for c in 0..self.connections.len() {
             for s in 0..2 {
@@ -71,7 +75,7 @@ impl World {
     fn settle(&mut self) -> Check {
         for _ in 0..MAX_ROUNDS {
             // Nothing takes no time: timers fire even while everybody is busy.
-            self.now = self.now + Duration::from_micros(10);
+            self.now = self.now + Duration::from_micros(200);
             let moved = self.round()?;
             self.check()?;
             if moved {

@@ -22,6 +22,11 @@ impl Countdown {
         Countdown(Arc::new(AtomicU32::new(n + 1)))
     }
 
+    /// Begins again.
+    pub(crate) fn reset(&self, n: u32) {
+        self.0.store(n + 1, Ordering::Relaxed);
+    }
+
     pub(crate) fn strikes(&self) -> bool {
         let left = self.0.load(Ordering::Relaxed);
         self.0.store(left.saturating_sub(1), Ordering::Relaxed);

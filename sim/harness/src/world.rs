@@ -32,7 +32,7 @@ pub(crate) struct World {
     pub(crate) summary: Summary,
     pub(crate) trace: Trace,
     pub(crate) buffer: Vec<u8>,
-    mutant: Option<(Mutant, Countdown)>,
+    pub(crate) mutant: Option<(Mutant, Countdown)>,
     /// Queue pairs whose owner knows of them.
     connected: BTreeSet<QueuePairEnd>,
     /// Processes whose queues are limited, or that refuse connects.
@@ -48,8 +48,6 @@ impl World {
             let opportunities = match m {
                 // Rare.
                 Mutant::DropResume => 2,
-                // Only the last ones matter: before the drain somebody looks sooner or later.
-                Mutant::DropEdge => 400,
                 _ => 40,
             };
             (m, Countdown::new(rng.below(opportunities) as u32))

@@ -37,6 +37,20 @@ fn a_seed_replays_exactly() {
     }
 }
 
+// Breaks if a preset's streams all stay on TCP, which is otherwise no failure: a control message that cannot go inline, a
+// HELLO that meets a peer without receives.
+#[test]
+fn every_preset_promotes() {
+    for preset in Preset::ALL {
+        let mut total = netacc_harness::Summary::default();
+        for seed in 0..60 {
+            total +=
+                run(seed, &Options { preset: Some(preset), ..Options::default() }).unwrap_or_else(|f| panic!("{f}"));
+        }
+        assert!(total.promotions > 60 && total.link_bytes * 20 > total.bytes, "{preset:?}: {total:?}");
+    }
+}
+
 // Breaks if the runs no longer reach what they are for.
 #[test]
 fn runs_cover_the_ways_a_stream_can_go() {

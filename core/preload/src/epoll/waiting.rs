@@ -24,6 +24,7 @@ pub unsafe fn wait(
     }
     let mut out = Out { events, max: max as usize, len: 0 };
     let shared = &epoll.shared;
+    shared.epfd.store(epfd, Ordering::Relaxed);
     let runtime = runtime::get();
     let Some((rt, endpoint)) = runtime.and_then(|rt| rt.endpoint().map(|e| (rt, e))).filter(|_| epoll.has_streams())
     else {
@@ -134,7 +135,7 @@ fn collect(shared: &Shared, out: &mut Out) {
 fn kernel_events(shared: &Arc<Shared>, out: &mut Out, timeout: Option<Duration>, mask: *const libc::sigset_t) -> c_int {
     let mut buf: [epoll_event; KERNEL_BATCH] = [epoll_event { events: 0, u64: 0 }; KERNEL_BATCH];
     let room = (out.max - out.len).clamp(1, KERNEL_BATCH);
-    let n = raw_wait(shared.epfd, &mut buf[..room], timeout, mask);
+    let n = raw_wait(shared.epfd(), &mut buf[..room], timeout, mask);
     for e in buf.iter().take(n.max(0) as usize) {
         let (events, data) = (e.events, e.u64);
         if data == INTERNAL {
@@ -192,10 +193,10 @@ fn kernel_event(shared: &Arc<Shared>, out: &mut Out, fd: c_int, events: u32) {
         i.kernel = false;
         if i.events & libc::EPOLLEXCLUSIVE as u32 != 0 {
             // An exclusive registration cannot be modified.
-            kernel_ctl(shared.epfd, libc::EPOLL_CTL_DEL, fd, 0);
-            kernel_ctl(shared.epfd, libc::EPOLL_CTL_ADD, fd, ANCHOR_WATCH);
+            kernel_ctl(shared.epfd(), libc::EPOLL_CTL_DEL, fd, 0);
+            kernel_ctl(shared.epfd(), libc::EPOLL_CTL_ADD, fd, ANCHOR_WATCH);
         } else {
-            kernel_ctl(shared.epfd, libc::EPOLL_CTL_MOD, fd, ANCHOR_WATCH);
+            kernel_ctl(shared.epfd(), libc::EPOLL_CTL_MOD, fd, ANCHOR_WATCH);
         }
     }
     drop(state);

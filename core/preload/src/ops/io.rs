@@ -216,6 +216,10 @@ pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
     let Some(want) = total(iov) else { return fail(libc::EINVAL) };
     let nonblocking = flags & libc::MSG_DONTWAIT != 0 || sock.nonblocking.load(Ordering::Relaxed);
     let mut done = 0usize;
+    // The end of the peer, above all, must be seen by a program that only writes.
+    if cell.has_news(endpoint) {
+        poll_link(endpoint, cell);
+    }
     let mut deadline = None;
     let mut polled = false;
     loop {

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Makes the result files behind the README's figures. On an otherwise idle machine, after `make build`: results/make.sh
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+bench() { # NAME ARGUMENTS...
+    local name=$1
+    shift
+    echo "==> netacc bench $*" >&2
+    target/release/netacc bench "$@" --pairs 5 --json "results/$name.json" --plot "results/$name.svg"
+}
+bench redis-c100 redis --clients 100 --size 512 --threads 1 --tests set --seconds 2
+bench redis-threads4 redis --clients 100 --size 512 --threads 4 --tests set --seconds 2
+bench redis-c1000 redis --clients 1000 --size 3 --threads 1 --tests set,get --seconds 2
+bench echo-spin echo --size 64 --mode spin --seconds 1
+bench echo-epoll echo --size 64 --mode epoll --seconds 1
+bench echo-epoll-nospin echo --size 64 --mode epoll --no-spin --seconds 1
+bench stream stream --size 1MiB --seconds 2
+bench connect connect --requests 10000

@@ -1,0 +1,58 @@
+//! Seeds that found a bug, by the name of the bug. Each fails with its fix taken out (checked when it was added). A
+//! change of what the plan or the scheduler draws moves the bugs to other seeds: then take the fix out and search again.
+
+use netacc_harness::{run, Options};
+
+macro_rules! regressions {
+    ($($(#[$doc:meta])* $name:ident: $($seed:literal),+;)*) => {
+        $($(#[$doc])* #[test] fn $name() {
+            for seed in [$($seed),+] {
+                if let Err(failure) = run(seed, &Options::default()) {
+                    panic!("{failure}\nreplay: cargo run -p netacc-harness -- --seed {seed} --trace");
+                }
+            }
+        })*
+    };
+}
+
+regressions! {
+    /// The application closed a plain stream that waited for a link: it was opened afterwards, on a descriptor that may
+    /// have been another connection's by then.
+    closed_while_waiting_for_a_link: 18, 23, 25;
+    /// Where peer memory is not mapped, the local copy of a ring was registered anew with each promotion and never freed.
+    staging_is_given_back: 34, 35, 43;
+    /// A link made for a stream that had gone meanwhile was neither used nor closed.
+    a_link_nobody_needs_any_more: 5, 8, 9;
+    /// A receive that could not be posted again was forgotten, and told to the peer as credit all the same.
+    receives_the_queue_had_no_room_for: 586, 1601, 1809;
+    /// Message credit, and LINK_GIVE, that found the send queue full were never sent again.
+    credit_the_queue_had_no_room_for: 387, 414, 595, 750;
+    /// CREDIT_GIVE went out before the credit word it speaks of, where that is written only now and then.
+    give_before_the_credit_word: 33, 88, 478;
+    /// Replay that filled the anchor waited for room that nobody watched for.
+    replay_meets_a_full_anchor: 21, 126, 139;
+    /// CLOSE that found the queue full counted as sent: the slot was freed, and CLOSE dropped.
+    close_meets_a_full_queue: 195, 484, 715;
+    /// A closed stream that had failed kept its duplicate of the descriptor until the peer's CLOSE, which waited for the
+    /// connection to end.
+    linger_ends_before_the_slot: 23, 321, 445;
+    /// Out of message credit and nearly out of byte credit: only the former was asked for.
+    starved_while_byte_credit_runs_out: 381, 497, 775;
+    /// Work that `progress` itself left for later woke nobody.
+    starved_noted_by_progress_itself: 45, 60, 153;
+    /// A stream failed with half a marker written: CLOSE waited for the other half.
+    failed_with_half_a_marker: 12, 28, 16144;
+    /// Sixteen control messages went out on a link with credit left: nobody looked how far the peer had come, and no
+    /// control slot was ever free again.
+    sixteen_control_messages_with_credit_left: 167625;
+    /// A replay through small socket buffers took longer than a closed stream may linger idly.
+    patience_with_a_lingering_replay: 152694, 154229;
+    /// A peer died with a marker half written: its reader waited for the rest.
+    a_torn_marker_at_the_end: 173697;
+    /// An error of the anchor was taken by the look for a record beyond unread bytes, and told to nobody.
+    an_error_seen_by_looking_ahead: 11963;
+    /// The anchor was reset while the link lived: CLOSE without RESET looked like a violation of the peer.
+    a_broken_anchor_on_a_living_link: 2014, 3287, 3301;
+    /// A look that found nothing new announced an edge, for which the application looked again.
+    edges_that_bring_about_themselves: 165824, 171442;
+}
