@@ -401,6 +401,7 @@ impl World {
         }
         for (p, process) in self.processes.iter().enumerate() {
             let Some(process) = process else { continue };
+            let _ = writeln!(out, "process {p}: {}", process.restlessness(self.now));
             for link in process.endpoint.links() {
                 let _ = writeln!(out, "process {p}: {link:?}");
             }
