@@ -336,14 +336,14 @@ impl Endpoint {
         }
         for (cell, since) in lingering {
             let mut guard = cell.lock(self);
-            let replayed = guard.inner.counters.tx_bytes_tcp;
+            let before = (guard.inner.counters.tx_bytes_tcp, guard.proto().unconsumed());
             guard.progress_anchor(false);
-            let busy = guard.refuse_unread() || guard.inner.counters.tx_bytes_tcp != replayed;
             guard.refresh_consumed();
-            // As in the kernel, patience ends only when nothing of ours is left to be taken.
-            let moving = busy || guard.proto().unconsumed() > 0 && guard.proto().failure().is_none();
-            let since = since.filter(|_| !moving).unwrap_or(now);
-            if guard.inner.lingers() && now.saturating_since(since) > LINGER_LIMIT {
+            let left = guard.proto().unconsumed();
+            let busy = guard.refuse_unread() || before != (guard.inner.counters.tx_bytes_tcp, left);
+            let since = since.filter(|_| !busy).unwrap_or(now);
+            let limit = if left > 0 { UNREAD_LIMIT } else { LINGER_LIMIT };
+            if guard.inner.lingers() && now.saturating_since(since) > limit {
                 guard.inner.proto.abort();
                 guard.inner.refused = true;
             }
@@ -631,6 +631,9 @@ impl Endpoint {
         (self.helper_needed)();
     }
 }
+
+/// As [`LINGER_LIMIT`] while the peer has bytes to read: as the kernel gives up an orphan whose peer opens no window.
+const UNREAD_LIMIT: std::time::Duration = std::time::Duration::from_secs(240);
 
 impl Drop for Endpoint {
     fn drop(&mut self) {

@@ -81,7 +81,7 @@ impl Connection {
         let wrong = |b: &[u8]| {
             bytes::mismatch(key(number, 1 - side), at, b).is_some() || at + b.len() as u64 > direction.written
         };
-        // A peer that dies within the first eight bytes of a marker leaves its reader with those: no protocol on a byte
+        // A peer that dies within the first seven bytes of a marker leaves its reader with those: no protocol on a byte
         // stream can tell. The stream fails right after.
         let bytes = match bytes::torn_record(bytes) {
             torn if self.broken && torn > 0 && wrong(bytes) => &bytes[..bytes.len() - torn],

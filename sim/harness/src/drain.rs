@@ -180,7 +180,7 @@ impl World {
             Io::Done(n) => side.left -= n as u64,
             Io::Error(_) => side.left = 0,
             // Waiting for the answer to an OPEN, as before: that is no move.
-            Io::Blocked => return Ok(side.pledge_since.is_some() != waiting.is_some()),
+            Io::Blocked => return Ok(waiting.is_none() || side.pledge_since.is_none()),
         }
         if self.connections[c].sides[s].probes > MAX_PROBES {
             let detail = format!("connection {c} side {s} writes and writes to a closed peer");

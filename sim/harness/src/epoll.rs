@@ -39,6 +39,8 @@ struct State {
     ready: VecDeque<u32>,
     /// Anchors that the helper watches, by tag.
     watched: BTreeMap<u32, (Weak<StreamCell>, Arc<Descriptor>)>,
+    /// A link came to the instance's queue while it slept.
+    kicked: bool,
 }
 
 /// The instance, and the anchors that the helper watches.
@@ -111,12 +113,14 @@ impl Epoll {
     pub(crate) fn has_events(&self) -> bool {
         let state = self.state.lock();
         !state.ready.is_empty()
+            || state.kicked
             || state.interests.values().any(|i| i.descriptor.has_edges(Watcher::Application, mask(i)))
     }
 
     /// Takes what the ready list has, as `(tag, events)`.
     pub(crate) fn collect(&self, out: &mut Vec<(u32, u32)>) {
         let mut state = self.state.lock();
+        state.kicked = false;
         while let Some(tag) = state.ready.pop_front() {
             let Some(i) = state.interests.get_mut(&tag) else { continue };
             i.queued = false;
@@ -251,6 +255,7 @@ impl ReadySink for Epoll {
         if let (Some(link), Some(cq)) = (link, self.cq.get()) {
             if endpoint.config().streams_per_link <= 1 || link.cq() == endpoint.control_cq() {
                 endpoint.rebind(&link, *cq);
+                self.state.lock().kicked = true;
             }
         }
     }

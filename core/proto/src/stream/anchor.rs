@@ -180,7 +180,7 @@ impl Stream {
 
     fn find(&self, peeked: &[u8], complete: bool) -> Found {
         let pledged = matches!(self.rx, RxState::Expect(_) | RxState::ExpectThenResume(_));
-        let ambiguous = peeked.is_empty() || pledged && peeked.len() <= MAGIC_LEN;
+        let ambiguous = peeked.is_empty() || pledged && peeked.len() < MAGIC_LEN;
         match peeked.first_chunk().map(Record::decode) {
             Some(Ok(record)) if record.token == self.our_nonce => Found::Record(record),
             None if !(complete && ambiguous) && Record::could_begin(peeked, &self.our_nonce) => Found::Partial,
