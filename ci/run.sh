@@ -119,6 +119,9 @@ job_setup() { # install what every other job needs
 job_build() { # the release binaries and the library
     need_rust
     cargo build --release --locked
+    # Cargo cannot put a dash into a library's name. Renamed into place: running programs keep what they mapped.
+    cp target/release/libnetacc_preload.so target/release/.libnetacc-preload.so.new
+    mv target/release/.libnetacc-preload.so.new target/release/libnetacc-preload.so
     local file
     for file in netacc netacc_run netacc_ss libnetacc-preload.so; do
         [ -e "target/release/$file" ] || die "the build left no target/release/$file"
