@@ -1,9 +1,11 @@
 //! What the driver does on a stream's anchor: records in and out, replay, and the anchor's end.
 
-use netacc_device::AnchorError;
-use netacc_proto::{AnchorWrite, Phase, RecordVerdict, RxSource, CREDIT_BLOCK_LEN, RECORD_LEN};
+use std::sync::Arc;
 
-use crate::StreamGuard;
+use netacc_device::{AnchorError, Instant};
+use netacc_proto::{AnchorWrite, Phase, RecordVerdict, RxSource, CREDIT_BLOCK_LEN, MAGIC_LEN, RECORD_GRACE, RECORD_LEN};
+
+use crate::{Endpoint, StreamCell, StreamGuard};
 
 /// What [`StreamGuard::progress_anchor`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +18,38 @@ pub enum AnchorProgress {
     Partial,
 }
 
+/// What the kernel reports of an anchor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnchorEvent {
+    /// It may have become readable or writable.
+    Readable,
+    /// The peer has ended its direction.
+    Ended,
+    /// The connection is broken.
+    Failed,
+}
+
+impl StreamCell {
+    /// Takes in what the kernel has reported of the anchor of a stream that is not plain.
+    pub fn anchor_event(self: &Arc<Self>, endpoint: &Endpoint, event: AnchorEvent) {
+        // What came by the link before the anchor moved must be seen first: a FIN, above all.
+        let link = self.lock(endpoint).link().cloned();
+        if let Some(link) = link {
+            endpoint.poll_link(&link);
+        }
+        let mut guard = self.lock(endpoint);
+        if guard.proto().is_plain() {
+            return;
+        }
+        guard.polled = event != AnchorEvent::Readable;
+        guard.inner.peer_ended |= guard.polled;
+        match event {
+            AnchorEvent::Failed => guard.anchor_failed(),
+            AnchorEvent::Readable | AnchorEvent::Ended => drop(guard.progress_anchor(false)),
+        }
+    }
+}
+
 /// A record beyond more unread bytes than this is not looked for before they are read. Arbitrary: more than most
 /// socket buffers hold.
 const MAX_LOOKAHEAD: u64 = 256 << 10;
@@ -23,8 +57,9 @@ const MAX_LOOKAHEAD: u64 = 256 << 10;
 impl StreamGuard<'_> {
     /// Reads and writes records and replayed bytes on the anchor, as far as they go. Call when the anchor may have
     /// become readable or writable and the stream is not plain. `complete`: the peer has ended its direction, so that a
-    /// mere beginning of a record is application bytes.
+    /// mere beginning of a record is application bytes; once an [`AnchorEvent`] has said so it need not be repeated.
     pub fn progress_anchor(&mut self, complete: bool) -> AnchorProgress {
+        let complete = complete || self.inner.peer_ended;
         loop {
             let write = self.write_anchor();
             // A thread blocked in the kernel takes the record itself: see `StreamCell::block_in_kernel`.
@@ -49,7 +84,7 @@ impl StreamGuard<'_> {
                     self.end_of_anchor();
                     return write;
                 }
-                Ok(n) => match inner.proto.handle_record(&head[..n], complete) {
+                Ok(n) => match inner.proto.handle_record(&head[..n], complete || inner.grace_over && n < MAGIC_LEN) {
                     RecordVerdict::Consume => {
                         self.arrived = true;
                         if self.inner.anchor.try_read(&mut head).ok() != Some(RECORD_LEN) {
@@ -62,7 +97,12 @@ impl StreamGuard<'_> {
                         self.anchor_ended();
                         return write;
                     }
-                    RecordVerdict::NeedMore => return AnchorProgress::Partial,
+                    RecordVerdict::NeedMore => {
+                        if n < MAGIC_LEN && std::mem::replace(&mut inner.partial, n) == 0 {
+                            self.endpoint.note_partial(self.cell);
+                        }
+                        return AnchorProgress::Partial;
+                    }
                     RecordVerdict::Plain => {
                         // Telling the owner of nothing new would have it come back here at once.
                         self.arrived |= before != inner.proto.rx_source();
@@ -77,6 +117,17 @@ impl StreamGuard<'_> {
                 }
             }
         }
+    }
+
+    /// What may be the beginning of a record, or application bytes that look like it, has been there since `since`:
+    /// decides after RECORD_GRACE. Returns since when to count from now on, if it is still undecided.
+    pub(crate) fn wait_for_record(&mut self, now: Instant, since: Instant) -> Option<Instant> {
+        let before = std::mem::take(&mut self.inner.partial);
+        self.inner.grace_over = now.saturating_since(since) >= RECORD_GRACE;
+        // Noted again by the look below, if there is reason to.
+        let waiting = self.progress_anchor(false) == AnchorProgress::Partial && self.inner.partial > 0;
+        self.inner.grace_over = false;
+        waiting.then_some(if self.inner.partial == before { since } else { now })
     }
 
     /// Looks for a record beyond unread application bytes; whether there was one.

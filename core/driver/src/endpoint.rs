@@ -14,7 +14,7 @@ use netacc_device::{
 };
 use netacc_proto::{
     CacheConfig, Demotion, LinkCache, LinkConfig, Nonce, Reason, Role, Stream, StreamConfig, LINGER_LIMIT,
-    LINK_REGION_LEN,
+    LINK_REGION_LEN, RECORD_GRACE,
 };
 use parking_lot::{Mutex, RwLock};
 
@@ -100,6 +100,8 @@ struct Todo {
     lingering: Vec<(Arc<StreamCell>, Option<Instant>)>,
     /// Streams whose anchor has ended, to be taken in after a look at the link.
     ended: Vec<Arc<StreamCell>>,
+    /// Streams with the mere beginning of a record on the anchor, and since when.
+    partial: Vec<(Arc<StreamCell>, Option<Instant>)>,
     /// Streams with records or replay that found the anchor full.
     blocked: Vec<Arc<StreamCell>>,
     release: Vec<Arc<StreamCell>>,
@@ -268,13 +270,20 @@ impl Endpoint {
 
     /// Moves a link, and with it all its streams, to another completion queue.
     pub fn rebind(&self, link: &Arc<LinkCell>, cq: CompletionQueueId) {
-        if link.cq.load(Ordering::Relaxed) == cq.0 || !self.device.capabilities().rebind {
-            return;
-        }
-        if self.device.rebind(link.qp, cq).is_ok() {
+        {
+            // Of two threads that move a link the later one wins, in the device as in our own note of it.
+            let _one = link.rx.lock();
+            if link.cq() == cq || !self.device.capabilities().rebind || self.device.rebind(link.qp, cq).is_err() {
+                return;
+            }
             link.cq.store(cq.0, Ordering::Relaxed);
-            self.poll_link(link);
         }
+        self.poll_link(link);
+    }
+
+    /// The streams on a link.
+    pub fn streams_on(&self, link: &LinkCell) -> Vec<Arc<StreamCell>> {
+        link.rx.lock().slots.iter().flatten().cloned().collect()
     }
 
     /// The control path: connection events, streams waiting for a link, retries, releases, expiry. Returns when it
@@ -285,7 +294,7 @@ impl Endpoint {
         }
         self.poll(self.control_cq);
         self.place_waiting();
-        let Todo { starved, lingering, release, dead, claims, owing, idle, ended, blocked } =
+        let Todo { starved, lingering, release, dead, claims, owing, idle, ended, blocked, partial } =
             std::mem::take(&mut *self.todo.lock());
         for qp in dead {
             let link = self.links.read().get(&qp).cloned();
@@ -334,6 +343,16 @@ impl Endpoint {
             guard.inner.blocked = false;
             guard.progress_anchor(false);
         }
+        let mut decided: Option<Instant> = None;
+        for (cell, since) in partial {
+            // Its look notes it again, from now on: that note is replaced by the one that knows since when.
+            let Some(since) = cell.lock(self).wait_for_record(now, since.unwrap_or(now)) else { continue };
+            let mut todo = self.todo.lock();
+            todo.partial.retain(|(c, _)| !Arc::ptr_eq(c, &cell));
+            todo.partial.push((cell, Some(since)));
+            let at = (since + RECORD_GRACE).max(now + RETRY_INTERVAL);
+            decided = Some(decided.map_or(at, |d| d.min(at)));
+        }
         for (cell, since) in lingering {
             let mut guard = cell.lock(self);
             let before = (guard.inner.counters.tx_bytes_tcp, guard.proto().unconsumed());
@@ -379,13 +398,14 @@ impl Endpoint {
         // Noted by this very call, whose caller was awake: no wake-up will come for it.
         again |= !(todo.starved.is_empty() && todo.owing.is_empty() && todo.blocked.is_empty());
         again |= todo.lingering.iter().any(|(_, since)| since.is_none());
+        again |= todo.partial.iter().any(|(_, since)| since.is_none());
         drop(todo);
         let retry = again.then(|| now + RETRY_INTERVAL);
-        [retry, lingerers, expiry].into_iter().flatten().min()
+        [retry, lingerers, decided, expiry].into_iter().flatten().min()
     }
 
     /// How much work `progress` has of each kind, for people.
-    pub fn backlog(&self) -> [(&'static str, usize); 9] {
+    pub fn backlog(&self) -> [(&'static str, usize); 10] {
         let todo = self.todo.lock();
         [
             ("starved", todo.starved.len()),
@@ -397,6 +417,7 @@ impl Endpoint {
             ("idle", todo.idle.len()),
             ("ended", todo.ended.len()),
             ("blocked", todo.blocked.len()),
+            ("partial", todo.partial.len()),
         ]
     }
 
@@ -598,6 +619,11 @@ impl Endpoint {
 
     pub(crate) fn note_ended(&self, cell: &Arc<StreamCell>) {
         self.todo.lock().ended.push(cell.clone());
+        (self.helper_needed)();
+    }
+
+    pub(crate) fn note_partial(&self, cell: &Arc<StreamCell>) {
+        self.todo.lock().partial.push((cell.clone(), None));
         (self.helper_needed)();
     }
 

@@ -18,7 +18,7 @@ mod open;
 mod readiness;
 mod stream;
 
-pub use anchor::AnchorProgress;
+pub use anchor::{AnchorEvent, AnchorProgress};
 pub use counters::{Counters, StreamCounters};
 pub use endpoint::{Endpoint, EndpointConfig, HelperNeeded};
 pub use link::{LinkCell, LinkStatus};

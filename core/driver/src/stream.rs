@@ -45,6 +45,12 @@ pub(crate) struct Inner {
     pub(crate) was_linked: bool,
     pub(crate) released: bool,
     pub(crate) closed: bool,
+    /// So many bytes that may be the beginning of a record are next on the anchor, and the endpoint knows.
+    pub(crate) partial: usize,
+    /// They have been for RECORD_GRACE. Only while [`StreamGuard::wait_for_record`] looks.
+    pub(crate) grace_over: bool,
+    /// The kernel has said that the peer has ended its direction of the anchor.
+    pub(crate) peer_ended: bool,
     /// The end of the anchor was seen and is to be taken in once the link has been polled.
     pub(crate) end_noted: bool,
     /// It was taken in.
@@ -122,6 +128,9 @@ impl StreamCell {
                 was_linked: false,
                 released: false,
                 closed: false,
+                partial: 0,
+                grace_over: false,
+                peer_ended: false,
                 end_noted: false,
                 end_handled: false,
                 blocked: false,
@@ -275,11 +284,15 @@ impl StreamGuard<'_> {
         self.inner.counters.tx_bytes_tcp += n as u64;
     }
 
-    /// `n` application bytes were read from the anchor.
+    /// `n` application bytes were read from the anchor. If those were the last ones before a record, and it is there,
+    /// it is taken in now: it may have announced itself while they were still in front of it, and will not do so again.
     #[inline]
     pub fn anchor_received(&mut self, n: usize) {
         self.inner.proto.anchor_received(n as u64);
         self.inner.counters.rx_bytes_tcp += n as u64;
+        if self.rx_source() == RxSource::Record {
+            self.progress_anchor(false);
+        }
     }
 
     /// Voids an open pledge, because the application will not wait.

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig, InMemoryAnchor};
 use netacc_device::loopback::{DeliveryMode, Fabric, LoopbackConfig};
-use netacc_device::{FourTuple, Instant};
+use netacc_device::{Anchor, FourTuple, Instant};
 use netacc_driver::{Endpoint, EndpointConfig, LinkIo, Readiness, ReadySink, StreamCell};
-use netacc_proto::{CacheConfig, Role};
+use netacc_proto::{CacheConfig, Role, TxSink, RECORD_GRACE};
 
 struct Deaf;
 
@@ -46,6 +46,15 @@ fn tuple(port: u16) -> FourTuple {
 /// A connection between the endpoints; the acceptor's publishes itself.
 fn connect(opener: &Endpoint, acceptor: &Endpoint, port: u16) -> (Arc<StreamCell>, Arc<StreamCell>) {
     let (a, b, _wire) = anchor_pair(AnchorConfig::default());
+    connect_over(opener, acceptor, port, (a, b))
+}
+
+fn connect_over(
+    opener: &Endpoint,
+    acceptor: &Endpoint,
+    port: u16,
+    (a, b): (InMemoryAnchor, InMemoryAnchor),
+) -> (Arc<StreamCell>, Arc<StreamCell>) {
     let adopt = |e: &Endpoint, role, t, anchor: InMemoryAnchor| e.adopt(role, t, Box::new(anchor));
     let far = adopt(acceptor, Role::Acceptor, tuple(port).reversed(), b);
     (adopt(opener, Role::Opener, tuple(port), a), far)
@@ -118,4 +127,61 @@ fn an_open_for_a_connection_that_is_not_held_is_refused() {
     assert!(!near.lock(&client).proto().is_linked() && !other.lock(&server).proto().is_linked());
     assert_eq!(server.counters().snapshot()["opens_refused"], 1);
     assert_eq!(client.counters().snapshot()["violations"], 0);
+}
+
+/// Breaks if a read of the last bytes before a marker left the marker where it is: an application that waits for
+/// readiness after each read would wait for ever, because the marker's arrival is long past.
+#[test]
+fn reading_up_to_a_marker_takes_it_in() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, server) = (endpoint(&fabric), endpoint(&fabric));
+    let (a, b, wire) = anchor_pair(AnchorConfig::default());
+    let (mut to, mut from) = (a.clone(), b.clone());
+    let (near, far) = connect_over(&client, &server, 40_003, (a, b));
+    assert_eq!(to.try_write(b"by the anchor").expect("there is room"), 13);
+    near.lock(&client).anchor_sent(13);
+    client.promote(&near).expect("the acceptor is published");
+    for _ in 0..4 {
+        run([&client, &server]);
+        wire.settle();
+        near.lock(&client).progress_anchor(false);
+        far.lock(&server).progress_anchor(false);
+    }
+    assert_eq!(write(&client, &near, b"by the link"), LinkIo::Done(11));
+    run([&client, &server]);
+    assert!(far.readiness().contains(Readiness::KERNEL_RX), "{:?}", far.readiness());
+    let mut buf = [0; 64];
+    assert_eq!(from.try_read(&mut buf[..13]).expect("bytes are there"), 13);
+    far.lock(&server).anchor_received(13);
+    assert!(far.readiness().contains(Readiness::READABLE), "{:?}", far.readiness());
+    assert_eq!(read(&server, &far, 64), b"by the link");
+}
+
+/// Breaks if a reader waited for the rest of a record for ever: here there is none, the application's bytes look like it.
+#[test]
+fn bytes_that_look_like_a_record_are_delivered_after_a_while() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, server) = (endpoint(&fabric), endpoint(&fabric));
+    let (a, b, wire) = anchor_pair(AnchorConfig::default());
+    let mut to = a.clone();
+    let (near, far) = connect_over(&client, &server, 40_004, (a, b));
+    client.promote(&near).expect("the acceptor is published");
+    while near.lock(&client).tx_sink() != TxSink::Pledged {
+        server.progress(Instant::from_nanos(0));
+        client.progress(Instant::from_nanos(0));
+    }
+    near.lock(&client).void_pledge();
+    assert_eq!(to.try_write(&[0xA7, 0x9D]).expect("there is room"), 2);
+    near.lock(&client).anchor_sent(2);
+    wire.settle();
+    server.progress(Instant::from_nanos(0));
+    far.lock(&server).progress_anchor(false);
+    assert!(!far.readiness().contains(Readiness::KERNEL_RX), "{:?}", far.readiness());
+    let early = Instant::from_nanos(RECORD_GRACE.as_nanos() as u64 / 2);
+    let next = server.progress(Instant::from_nanos(1)).expect("it wants to look again");
+    assert!(next > early, "{next:?}");
+    server.progress(early);
+    assert!(!far.readiness().contains(Readiness::KERNEL_RX), "{:?}", far.readiness());
+    server.progress(next);
+    assert!(far.readiness().contains(Readiness::KERNEL_RX), "{:?}", far.readiness());
 }

@@ -20,19 +20,22 @@ use std::time::Duration;
 
 use libc::epoll_event;
 use netacc_device::{Armed, CompletionQueueId, Instant};
-use netacc_driver::{Endpoint, Readiness, StreamCell};
+use netacc_driver::{AnchorEvent, Endpoint, Readiness, StreamCell};
 use parking_lot::Mutex;
 
 use crate::ops::{errno, set_errno};
-use crate::real;
 use crate::runtime::{self, now, Runtime};
+use crate::{queues, real};
 use crate::socket::Socket;
 use crate::table::{self, Entry};
 use crate::wait::{self, Waiter};
 
 mod waiting;
 
-pub use waiting::wait;
+pub use waiting::{anchor_event, wait};
+
+/// What the kernel watches on the anchor of a linked stream.
+const ANCHOR_WATCH: u32 = (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
 
 /// Somebody who watches a socket.
 pub enum Registration {
@@ -63,11 +66,11 @@ impl Registration {
         }
     }
 
-    /// The completion queue that the watcher sleeps on.
-    pub fn queue(&self, endpoint: &Endpoint) -> CompletionQueueId {
+    /// The instance, if the watcher is one that still exists.
+    pub fn instance(&self) -> Option<Arc<Shared>> {
         match self {
-            Registration::Epoll(shared, _) => shared.upgrade().map_or(endpoint.default_cq(), |s| s.queue(endpoint)),
-            Registration::Waiter(_) => endpoint.default_cq(),
+            Registration::Epoll(shared, _) => shared.upgrade(),
+            Registration::Waiter(_) => None,
         }
     }
 }
@@ -92,7 +95,8 @@ pub struct Shared {
     streams: AtomicU32,
     ready_len: AtomicU32,
     outer: Mutex<Vec<Arc<Waiter>>>,
-    /// This instance is watched by another one, which only the kernel's view of it can wake.
+    /// This instance is watched by another one, which only the kernel's view of it can wake: the kick stays readable
+    /// while anything is ready.
     nested: AtomicBool,
     waits: AtomicU64,
     /// So many more waits ask the kernel first, because it had events lately.
@@ -142,8 +146,10 @@ struct Interest {
     data: u64,
     /// The stream, and a mark that tells a reused descriptor from this one.
     stream: Option<Arc<StreamCell>>,
-    /// The kernel holds the application's own registration, not just the watch on the anchor.
-    kernel: bool,
+    watch: Watch,
+    /// It was on a link since the kernel's registration was made: the application may have seen EAGAIN for a reason that
+    /// the kernel does not know, so coming back is an edge.
+    away: bool,
     queued: bool,
     pending: u32,
     /// One-shot and reported.
@@ -153,9 +159,20 @@ struct Interest {
     parked: bool,
 }
 
+/// What the kernel's instance reports a descriptor for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Watch {
+    /// As the application asked.
+    Application,
+    /// For these events of the anchor.
+    Anchor(u32),
+}
+
 const FLAGS: u32 = (libc::EPOLLET | libc::EPOLLONESHOT | libc::EPOLLEXCLUSIVE | libc::EPOLLWAKEUP) as u32;
-/// What the kernel watches on the anchor of a linked stream.
-const ANCHOR_WATCH: u32 = (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
+const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
+/// Events of incoming and of outgoing bytes.
+const INCOMING: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM | libc::EPOLLRDHUP) as u32;
+const OUTGOING: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 /// Event data of the kick eventfd and of the completion channel: no descriptor is negative.
 const INTERNAL: u64 = u64::MAX;
 /// While streams keep the instance busy, the kernel is asked only in every so many waits.
@@ -222,6 +239,33 @@ impl Interest {
         (events, events != 0)
     }
 
+    /// Registers the descriptor with the kernel for what matters while its stream's readiness is `now`. With `rearm`
+    /// even if it is registered so: what is ready then is reported anew.
+    fn register(&mut self, epfd: c_int, fd: c_int, now: Readiness, rearm: bool) {
+        let watch = if now.contains(BOTH_KERNEL) {
+            Watch::Application
+        } else {
+            Watch::Anchor(ANCHOR_WATCH | if now.contains(Readiness::KERNEL_TX) { OUTGOING } else { 0 })
+        };
+        if watch == self.watch && !rearm {
+            return;
+        }
+        let events = match watch {
+            Watch::Anchor(events) => events,
+            // Only the end is reported of what has no events; once.
+            Watch::Application if self.disabled => libc::EPOLLET as u32,
+            Watch::Application => self.events,
+        };
+        if self.events & EXCLUSIVE != 0 && (watch == Watch::Application || self.watch == Watch::Application) {
+            // The kernel does not modify exclusive registrations.
+            kernel_ctl(epfd, libc::EPOLL_CTL_DEL, fd, 0);
+            kernel_ctl(epfd, libc::EPOLL_CTL_ADD, fd, events);
+        } else {
+            kernel_ctl(epfd, libc::EPOLL_CTL_MOD, fd, events);
+        }
+        self.watch = watch;
+    }
+
     fn add_edges(&mut self, now: Readiness, arrived: bool) {
         let events = events_of(now);
         self.pending |= events & !(libc::EPOLLIN | libc::EPOLLRDNORM | libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
@@ -264,12 +308,13 @@ impl Shared {
                 self.streams.fetch_sub(1, Ordering::Relaxed);
                 return;
             }
-            if !i.kernel {
-                i.kernel = true;
-                let events = if i.disabled { 0 } else { i.events };
-                kernel_ctl(self.epfd(), libc::EPOLL_CTL_MOD, fd, events & !(libc::EPOLLEXCLUSIVE as u32));
-            }
+            let away = std::mem::take(&mut i.away);
+            i.register(self.epfd(), fd, now, away);
             return;
+        }
+        i.away = true;
+        if i.watch != Watch::Application {
+            i.register(self.epfd(), fd, now, false);
         }
         i.add_edges(now, arrived);
         let wanted =
@@ -309,8 +354,18 @@ impl Shared {
         }
     }
 
-    /// The instance's completion queue; made, with its kick, at first use.
+    fn drain_kick(&self) {
+        let fd = self.kick.load(Ordering::Acquire);
+        if fd != 0 {
+            runtime::drain(fd as c_int);
+        }
+    }
+
+    /// The completion queue of the instance's links; made, with its kick, at first use.
     pub fn queue(&self, endpoint: &Endpoint) -> CompletionQueueId {
+        if self.nested.load(Ordering::SeqCst) {
+            return endpoint.control_cq();
+        }
         if let Some(cq) = self.assigned() {
             return cq;
         }
@@ -318,7 +373,7 @@ impl Shared {
         if let Some(cq) = self.assigned() {
             return cq;
         }
-        let cq = runtime::get().and_then(Runtime::queue).unwrap_or(endpoint.default_cq());
+        let cq = runtime::get().map_or(endpoint.default_cq(), |rt| queues::take(rt, endpoint));
         if let Some(channel) = endpoint.device().channel_fd(cq) {
             internal_ctl(self.epfd(), channel);
         }
@@ -355,7 +410,7 @@ impl Drop for Shared {
         }
         // Completion queues are few: give it back to the pool of the runtime.
         if let (Some(cq), Some(rt)) = (self.assigned(), runtime::get()) {
-            rt.recycle_queue(cq);
+            queues::give_back(rt, cq);
         }
     }
 }
@@ -402,7 +457,8 @@ impl Epoll {
                     events: i.events,
                     data: i.data,
                     stream: None,
-                    kernel: true,
+                    watch: Watch::Application,
+                    away: false,
                     queued: false,
                     pending: 0,
                     disabled: i.disabled,
@@ -446,6 +502,28 @@ impl Epoll {
     /// The instance's completion queue, if it has one.
     pub fn assigned_queue(&self) -> Option<CompletionQueueId> {
         self.shared.assigned()
+    }
+
+    /// The instance is watched by another one. Nobody can be relied on to wait on it, so the helper looks for it.
+    fn nest(&self) {
+        self.shared.nested.store(true, Ordering::SeqCst);
+        self.shared.ensure_kick();
+        let streams: Vec<_> = self.shared.state.lock().interests.iter().filter_map(|(_, i)| i.stream.clone()).collect();
+        streams.iter().for_each(queues::settle_stream);
+        if self.has_ready() {
+            self.shared.announce();
+        }
+    }
+
+    /// The kernel says that the instance has something. It may be a kick for what has been taken since.
+    pub fn confirm(&self, epfd: c_int) -> bool {
+        if self.has_ready() {
+            return true;
+        }
+        self.shared.drain_kick();
+        let mut p = libc::pollfd { fd: epfd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one valid pollfd.
+        unsafe { real::poll(&mut p, 1, 0) > 0 || self.has_ready() }
     }
 
     /// A thread in `poll` watches the instance itself.
@@ -568,6 +646,9 @@ fn unpark(shared: &Arc<Shared>, fd: c_int, e: epoll_event) -> bool {
     i.data = e.u64;
     i.disabled = false;
     i.pending = 0;
+    if r.intersects(BOTH_KERNEL) {
+        i.register(shared.epfd(), fd, r, true);
+    }
     drop(state);
     shared.changed(fd, r, true);
     true
@@ -595,7 +676,8 @@ fn add(shared: &Arc<Shared>, epfd: c_int, fd: c_int, e: epoll_event) -> c_int {
             events: e.events,
             data: e.u64,
             stream: stream.clone(),
-            kernel: on_kernel,
+            watch: if on_kernel { Watch::Application } else { Watch::Anchor(ANCHOR_WATCH) },
+            away: !on_kernel,
             queued: false,
             pending: 0,
             disabled: false,
@@ -615,17 +697,14 @@ fn add(shared: &Arc<Shared>, epfd: c_int, fd: c_int, e: epoll_event) -> c_int {
             if let Some(stream) = stream {
                 shared.streams.fetch_add(1, Ordering::Relaxed);
                 shared.ensure_kick();
-                runtime::settle_queue(sock);
+                queues::settle_stream(&stream);
                 shared.changed(fd, stream.readiness(), true);
             }
         }
         Some(Entry::Idle(listener)) => {
             listener.watchers.lock().push(Registration::Epoll(Arc::downgrade(shared), fd));
         }
-        Some(Entry::Epoll(inner)) => {
-            inner.shared.nested.store(true, Ordering::SeqCst);
-            inner.shared.ensure_kick();
-        }
+        Some(Entry::Epoll(inner)) => inner.nest(),
         None => {}
     }
     0
@@ -646,7 +725,7 @@ fn modify(shared: &Arc<Shared>, epfd: c_int, fd: c_int, e: epoll_event) -> c_int
         set_errno(libc::EINVAL);
         return -1;
     }
-    if i.kernel {
+    if i.watch == Watch::Application {
         let rc = kernel_ctl(epfd, libc::EPOLL_CTL_MOD, fd, e.events);
         if rc != 0 {
             return rc;
@@ -657,9 +736,12 @@ fn modify(shared: &Arc<Shared>, epfd: c_int, fd: c_int, e: epoll_event) -> c_int
     i.disabled = false;
     i.pending = 0;
     let Some(stream) = i.stream.clone() else { return 0 };
-    drop(state);
     // A modified interest is armed anew: if it is ready now, that is an edge.
     let r = stream.readiness();
+    if i.watch != Watch::Application && r.intersects(BOTH_KERNEL) {
+        i.register(epfd, fd, r, true);
+    }
+    drop(state);
     if !r.contains(BOTH_KERNEL) {
         shared.changed(fd, r, true);
     }
@@ -672,7 +754,7 @@ fn delete(shared: &Arc<Shared>, epfd: c_int, fd: c_int) -> c_int {
             set_errno(libc::ENOENT);
             return -1;
         }
-        if !i.kernel && i.stream.as_ref().is_some_and(|s| !s.readiness().contains(BOTH_KERNEL)) {
+        if i.watch != Watch::Application && i.stream.as_ref().is_some_and(|s| !s.readiness().contains(BOTH_KERNEL)) {
             i.parked = true;
             i.events = 0;
             return 0;

@@ -4,7 +4,7 @@
 //! * [`ops`]: what each call does for a descriptor of ours. Descriptors that are not ours go straight to [`real`].
 //! * [`table`]: which descriptors are ours. One atomic load for those that are not.
 //! * [`runtime`]: the process's endpoint, created at the first socket that could use it; the helper thread.
-//! * [`epoll`], [`wait`]: readiness and blocking.
+//! * [`epoll`], [`wait`]: readiness and blocking; [`queues`]: which completion queue a link reports to.
 //!
 //! Every accelerated descriptor *is* a kernel TCP socket (the anchor), so a call that is not interposed still acts on
 //! the right connection. What the library cannot do for a descriptor it leaves to the kernel, with a reason.
@@ -14,6 +14,7 @@
 pub mod epoll;
 pub mod hooks;
 pub mod ops;
+pub mod queues;
 pub mod real;
 pub mod runtime;
 pub mod socket;

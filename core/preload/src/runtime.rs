@@ -19,10 +19,8 @@ use netacc_driver::{Endpoint, EndpointConfig, Readiness, ReadySink, StreamCell};
 use netacc_proto::{CacheConfig, Reason};
 use parking_lot::Mutex;
 
-use crate::epoll::Registration;
-use crate::socket::Socket;
 use crate::table::{self, Entry};
-use crate::{real, stats, wait};
+use crate::{queues, real, stats, wait};
 
 mod fork;
 mod helper;
@@ -51,7 +49,8 @@ pub struct Runtime {
     own_fds: Mutex<Vec<c_int>>,
     /// Used as long as there is no endpoint, which has its own.
     counters: netacc_driver::Counters,
-    free_queues: Mutex<Vec<CompletionQueueId>>,
+    /// See [`queues`].
+    pub(crate) free_queues: Mutex<Vec<CompletionQueueId>>,
     fork: fork::Shared,
 }
 
@@ -290,21 +289,6 @@ impl Runtime {
         }
     }
 
-    /// A completion queue of a gone epoll instance; the next instance takes it.
-    pub fn recycle_queue(&self, cq: CompletionQueueId) {
-        if self.endpoint.as_ref().is_some_and(|e| e.default_cq() != cq) {
-            self.free_queues.lock().push(cq);
-        }
-    }
-
-    /// A completion queue for an epoll instance: a free one, a new one, or the common one.
-    pub fn queue(&self) -> Option<CompletionQueueId> {
-        if let Some(cq) = self.free_queues.lock().pop() {
-            return Some(cq);
-        }
-        self.endpoint.as_ref()?.device().create_cq().ok()
-    }
-
     /// Lets the helper watch the anchor of a linked stream.
     fn watch_anchor(&self, fd: c_int, cell: &Arc<StreamCell>) {
         self.helper.watch(fd, cell);
@@ -344,43 +328,11 @@ impl ReadySink for Sink {
             return;
         }
         rt.watch_anchor(fd as c_int, stream);
-        let cq = table::get_full(fd as c_int)
-            .and_then(|entry| match &*entry {
-                Entry::Stream(sock) => home_queue(endpoint, sock),
-                _ => None,
-            })
-            .unwrap_or(endpoint.default_cq());
         let link = stream.lock(endpoint).link().cloned();
         if let Some(link) = link {
-            if endpoint.config().streams_per_link <= 1 || link.cq() == endpoint.control_cq() {
-                endpoint.rebind(&link, cq);
-            }
-        }
-        // A thread asleep in `poll` sleeps on the queues that its streams had then.
-        if let Some(Entry::Stream(sock)) = table::get_full(fd as c_int).as_deref() {
-            sock.watchers.lock().iter().for_each(Registration::wake);
+            queues::settle(endpoint, &link);
         }
     }
-}
-
-/// Moves a linked stream's link to the queue of the epoll instance that watches it.
-pub fn settle_queue(sock: &Socket) {
-    let (Some(endpoint), Some(cell)) = (get().and_then(Runtime::endpoint), &sock.stream) else { return };
-    let link = {
-        let guard = cell.lock(endpoint);
-        if !guard.proto().is_linked() {
-            return;
-        }
-        guard.link().cloned()
-    };
-    if let (Some(link), Some(cq)) = (link, home_queue(endpoint, sock)) {
-        endpoint.rebind(&link, cq);
-    }
-}
-
-fn home_queue(endpoint: &Endpoint, sock: &Socket) -> Option<netacc_device::CompletionQueueId> {
-    let watchers = sock.watchers.lock();
-    watchers.first().map(|w| w.queue(endpoint))
 }
 
 /// Mark of a stream that has no descriptor.

@@ -45,6 +45,8 @@ pub struct Socket {
     pub promote_at: AtomicU32,
     /// The error of the stream has been reported: from now on end of stream and EPIPE.
     pub error_reported: AtomicBool,
+    /// What ended a call that returned a number of bytes: for the next call. 0 for nothing.
+    pub deferred_error: AtomicI32,
     /// Epoll instances that watch it.
     pub watchers: Mutex<Vec<Registration>>,
     inherited: OnceLock<Inherited>,
@@ -98,6 +100,7 @@ impl Socket {
             operations: AtomicU32::new(0),
             promote_at: AtomicU32::new(promote_at),
             error_reported: AtomicBool::new(false),
+            deferred_error: AtomicI32::new(0),
             watchers: Mutex::new(Vec::new()),
             inherited: OnceLock::new(),
             serial: SERIAL.fetch_add(1, Ordering::Relaxed),
@@ -136,6 +139,12 @@ impl Socket {
     pub fn reclaimed_stream(&self) -> Option<Arc<StreamCell>> {
         self.reclaim();
         self.stream.clone()
+    }
+
+    /// Takes the error that a call has left for the next one.
+    pub fn take_deferred_error(&self) -> Option<c_int> {
+        let error = self.deferred_error.swap(0, Ordering::Relaxed);
+        (error != 0).then_some(error)
     }
 
     /// SO_RCVTIMEO.

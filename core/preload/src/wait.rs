@@ -13,10 +13,10 @@ use std::time::Duration;
 use libc::pollfd;
 use netacc_config::PollBudget;
 use netacc_device::{Armed, CompletionQueueId, Instant, Wait};
-use netacc_driver::{Endpoint, Readiness, StreamCell};
+use netacc_driver::{AnchorProgress, Endpoint, Readiness, StreamCell};
 use netacc_proto::{Phase, Reason};
 
-use crate::epoll::Registration;
+use crate::epoll::{anchor_event, Registration};
 use crate::ops::{errno, set_errno};
 use crate::real;
 use crate::runtime::{self, now, Runtime};
@@ -253,10 +253,16 @@ fn in_transition(
     want: Readiness,
     deadline: Option<Instant>,
 ) -> Waited {
-    let events = libc::POLLIN | if want.contains(Readiness::WRITABLE) { libc::POLLOUT } else { 0 };
     let progress = cell.lock(endpoint).progress_anchor(false);
-    if cell.readiness().intersects(want) || progress != netacc_driver::AnchorProgress::Idle {
+    if cell.readiness().intersects(want) {
         return Waited::Again;
+    }
+    let mut events = libc::POLLRDHUP;
+    if progress != AnchorProgress::Partial {
+        events |= libc::POLLIN;
+    }
+    if want.contains(Readiness::WRITABLE) || progress == AnchorProgress::WantWrite {
+        events |= libc::POLLOUT;
     }
     let step = Duration::from_millis(1);
     let left = deadline.map_or(step, |d| d.saturating_since(now()).min(step));
@@ -267,12 +273,9 @@ fn in_transition(
     if n < 0 && errno() == libc::EINTR {
         return Waited::Interrupted;
     }
-    let link = cell.lock(endpoint).link().cloned();
-    if let Some(link) = link {
-        endpoint.poll_link(&link);
-    }
-    if n == 1 && pfd.revents & libc::POLLIN != 0 {
-        // Readable but not for the application (a record half here): give the rest time to come.
+    cell.anchor_event(endpoint, anchor_event(pfd.revents as u16 as u32));
+    if n == 1 {
+        // Something is there, but not for the application: give the rest time to come.
         std::thread::yield_now();
     }
     match deadline {
@@ -433,7 +436,7 @@ fn kernel_view(fds: &[pollfd], entries: &[Option<Arc<Entry>>]) -> Vec<pollfd> {
                 events &= !(libc::POLLOUT | libc::POLLWRNORM | libc::POLLWRBAND);
             }
             if !r.contains(Readiness::KERNEL_RX) {
-                events = events & (libc::POLLOUT | libc::POLLWRNORM) | libc::POLLIN;
+                events = events & (libc::POLLOUT | libc::POLLWRNORM) | libc::POLLIN | libc::POLLRDHUP;
             }
             pollfd { fd: p.fd, events, revents: 0 }
         })
@@ -446,17 +449,14 @@ fn merge(endpoint: &Endpoint, fds: &mut [pollfd], view: &[pollfd], entries: &[Op
         p.revents = match stream_of(entry) {
             None => match entry.as_deref() {
                 Some(Entry::Epoll(epoll)) if epoll.has_ready() => k.revents | (p.events & libc::POLLIN),
+                Some(Entry::Epoll(epoll)) if k.revents & libc::POLLIN != 0 && !epoll.confirm(p.fd) => 0,
                 _ => k.revents,
             },
             Some((_, cell)) => {
                 let mut revents = k.revents;
                 if !cell.readiness().contains(Readiness::KERNEL_RX) {
-                    if k.revents & (libc::POLLIN | libc::POLLHUP | libc::POLLERR) != 0 {
-                        let link = cell.lock(endpoint).link().cloned();
-                        if let Some(link) = link {
-                            endpoint.poll_link(&link);
-                        }
-                        cell.lock(endpoint).progress_anchor(false);
+                    if k.revents & (libc::POLLIN | libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0 {
+                        cell.anchor_event(endpoint, anchor_event(k.revents as u16 as u32));
                     }
                     revents &= libc::POLLOUT | libc::POLLWRNORM | libc::POLLNVAL;
                 }

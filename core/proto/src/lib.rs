@@ -37,5 +37,5 @@ pub use stream::{
 pub use wire::{
     Accept, ControlMessage, Hello, Immediate, MessageKind, Nonce, Open, Record, RecordKind, Refuse, RingDescriptor,
     WireError, WireTuple, CONTROL_SLOTS, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN, INITIAL_MESSAGE_CREDIT, LINK_REGION_LEN,
-    RECORD_LEN, VERSION,
+    MAGIC_LEN, RECORD_LEN, VERSION,
 };

@@ -25,8 +25,8 @@ pub const LINK_REGION_LEN: usize = CREDIT_BLOCK_LEN + CONTROL_SLOTS * CONTROL_SL
 pub const INITIAL_MESSAGE_CREDIT: u32 = 8;
 /// Bytes of a record on the anchor.
 pub const RECORD_LEN: usize = 48;
-
-pub(crate) const MAGIC_LEN: usize = 8;
+/// Bytes at its beginning that are the same in all records: with fewer, application bytes are told from one by time.
+pub const MAGIC_LEN: usize = 8;
 const MAGIC: [u8; MAGIC_LEN] = [0xA7, 0x9D, b'n', b'a', b'c', b'c', 0xE1, 0x1A];
 
 /// Malformed input from a peer.

@@ -129,6 +129,9 @@ fn collect(shared: &Shared, out: &mut Out) {
         }
     }
     shared.ready_len.store(ready.len() as u32, Ordering::SeqCst);
+    if !ready.is_empty() && shared.nested.load(Ordering::Relaxed) {
+        shared.kick();
+    }
 }
 
 /// Waits in the kernel and translates what it reports. Returns the kernel's count, or -1.
@@ -139,10 +142,7 @@ fn kernel_events(shared: &Arc<Shared>, out: &mut Out, timeout: Option<Duration>,
     for e in buf.iter().take(n.max(0) as usize) {
         let (events, data) = (e.events, e.u64);
         if data == INTERNAL {
-            let kick = shared.kick.load(Ordering::Acquire);
-            if kick != 0 && !shared.nested.load(Ordering::Relaxed) {
-                runtime::drain(kick as c_int);
-            }
+            shared.drain_kick();
             continue;
         }
         kernel_event(shared, out, data as u32 as c_int, events);
@@ -174,39 +174,49 @@ fn raw_wait(epfd: c_int, buf: &mut [epoll_event], timeout: Option<Duration>, mas
 fn kernel_event(shared: &Arc<Shared>, out: &mut Out, fd: c_int, events: u32) {
     let mut state = shared.state.lock();
     let Some(i) = state.interests.get_mut(&fd) else { return };
-    if i.parked && i.kernel {
+    if i.parked && i.watch == Watch::Application {
         return;
     }
-    let linked = i.stream.as_ref().filter(|s| !s.readiness().contains(BOTH_KERNEL)).cloned();
-    let Some(stream) = linked else {
-        if i.kernel {
-            shared.kernel_hot.store(KERNEL_HOT, Ordering::Relaxed);
-            out.push(events, i.data);
-            if i.events & libc::EPOLLONESHOT as u32 != 0 {
-                i.disabled = true;
+    let Some(stream) = i.stream.as_ref().filter(|s| !s.readiness().contains(BOTH_KERNEL)).cloned() else {
+        if i.watch != Watch::Application || i.disabled {
+            return;
+        }
+        if i.stream.is_none() {
+            if let Some(Entry::Epoll(inner)) = table::get_full(fd).as_deref() {
+                if !inner.confirm(fd) {
+                    return;
+                }
             }
         }
+        shared.kernel_hot.store(KERNEL_HOT, Ordering::Relaxed);
+        out.push(events, i.data);
+        i.disabled = i.events & libc::EPOLLONESHOT as u32 != 0;
         return;
     };
-    if i.kernel {
-        // It has gone onto a link since: from now on the kernel only watches the anchor.
-        i.kernel = false;
-        if i.events & libc::EPOLLEXCLUSIVE as u32 != 0 {
-            // An exclusive registration cannot be modified.
-            kernel_ctl(shared.epfd(), libc::EPOLL_CTL_DEL, fd, 0);
-            kernel_ctl(shared.epfd(), libc::EPOLL_CTL_ADD, fd, ANCHOR_WATCH);
-        } else {
-            kernel_ctl(shared.epfd(), libc::EPOLL_CTL_MOD, fd, ANCHOR_WATCH);
-        }
+    // From now on the kernel only watches the anchor. What it says of a direction that is still there is an edge.
+    let r = stream.readiness();
+    if r.contains(Readiness::KERNEL_RX) {
+        i.pending |= events & INCOMING;
     }
+    if r.contains(Readiness::KERNEL_TX) {
+        i.pending |= events & OUTGOING;
+    }
+    i.register(shared.epfd(), fd, r, false);
     drop(state);
     let Some(endpoint) = runtime::get().and_then(Runtime::endpoint) else { return };
-    let link = stream.lock(endpoint).link().cloned();
-    if let Some(link) = link {
-        endpoint.poll_link(&link);
-    }
-    stream.lock(endpoint).progress_anchor(false);
+    stream.anchor_event(endpoint, anchor_event(events));
     shared.changed(fd, stream.readiness(), true);
+}
+
+/// What the kernel's events of an anchor mean.
+pub fn anchor_event(events: u32) -> AnchorEvent {
+    if events & libc::EPOLLERR as u32 != 0 {
+        AnchorEvent::Failed
+    } else if events & libc::EPOLLRDHUP as u32 != 0 {
+        AnchorEvent::Ended
+    } else {
+        AnchorEvent::Readable
+    }
 }
 
 /// Nothing here is on a link: the kernel does everything, and only the data is translated.

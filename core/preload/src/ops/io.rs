@@ -79,7 +79,11 @@ pub unsafe fn recv(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
                     return done as isize;
                 }
             }
-            Step::Done(n) => return if done > 0 { done as isize } else { n },
+            Step::Done(n) if done == 0 => return if n == 0 { deferred_or(sock, 0) } else { n },
+            Step::Done(n) => {
+                defer(sock, n);
+                return done as isize;
+            }
             Step::Again => continue,
             Step::Blocked => {
                 if !polled {
@@ -87,6 +91,9 @@ pub unsafe fn recv(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
                     if poll_link(endpoint, cell) {
                         continue;
                     }
+                }
+                if done == 0 && sock.deferred_error.load(Ordering::Relaxed) != 0 {
+                    return deferred_or(sock, 0);
                 }
                 if nonblocking {
                     return if done > 0 { done as isize } else { fail(libc::EAGAIN) };
@@ -119,7 +126,8 @@ unsafe fn recv_step(
         RxSource::Link => {
             // SAFETY: the caller's promise.
             let n = unsafe { copy_out(&mut guard, iov, skip, flags & libc::MSG_PEEK != 0) };
-            if n > 0 || total(iov) == Some(0) {
+            // Receiving nothing waits for something to be there, as in the kernel.
+            if n > 0 || total(iov) == Some(0) && guard.proto().available() > 0 {
                 return Step::Done(n as isize);
             }
             Step::Blocked
@@ -133,11 +141,19 @@ unsafe fn recv_step(
                 }
                 if n == 0 && limit != u64::MAX && total(iov) != Some(0) {
                     guard.anchor_ended();
+                    return Step::Again;
                 }
                 return Step::Done(n);
             }
             match errno() {
                 libc::EAGAIN => Step::Blocked,
+                error if limit != u64::MAX && is_end(error) => {
+                    // The kernel tells of it once; what follows is the end of the stream.
+                    sock.error_reported.store(true, Ordering::Release);
+                    guard.anchor_ended();
+                    drop(guard);
+                    Step::Done(fail(error))
+                }
                 _ => Step::Done(-1),
             }
         }
@@ -155,6 +171,37 @@ unsafe fn recv_step(
             drop(guard);
             Step::Done(report_failure(sock, failure, false))
         }
+    }
+}
+
+/// Whether an error of the kernel's means that the connection is no more. Others are about the call.
+fn is_end(error: c_int) -> bool {
+    matches!(
+        error,
+        libc::ECONNRESET
+            | libc::ECONNABORTED
+            | libc::EPIPE
+            | libc::ETIMEDOUT
+            | libc::EHOSTUNREACH
+            | libc::EHOSTDOWN
+            | libc::ENETUNREACH
+            | libc::ENETDOWN
+    )
+}
+
+/// A call has moved some bytes, so it returns their number; what ended it, `outcome` and errno, is for the next call.
+fn defer(sock: &Socket, outcome: isize) {
+    let error = errno();
+    if outcome < 0 && is_end(error) && error != libc::EPIPE {
+        sock.deferred_error.store(error, Ordering::Relaxed);
+    }
+}
+
+/// The error of a call that returned a number of bytes instead, or else `result`.
+fn deferred_or(sock: &Socket, result: isize) -> isize {
+    match sock.take_deferred_error() {
+        Some(error) => fail(error),
+        None => result,
     }
 }
 
@@ -215,6 +262,9 @@ pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
     };
     let Some(want) = total(iov) else { return fail(libc::EINVAL) };
     let nonblocking = flags & libc::MSG_DONTWAIT != 0 || sock.nonblocking.load(Ordering::Relaxed);
+    if sock.deferred_error.load(Ordering::Relaxed) != 0 {
+        return deferred_or(sock, 0);
+    }
     let mut done = 0usize;
     // The end of the peer, above all, must be seen by a program that only writes.
     if cell.has_news(endpoint) {
@@ -238,6 +288,7 @@ pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
             }
             Step::Done(n) => {
                 if done > 0 {
+                    defer(sock, n);
                     return done as isize;
                 }
                 if errno() == libc::EPIPE && flags & libc::MSG_NOSIGNAL == 0 {

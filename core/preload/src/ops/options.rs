@@ -183,6 +183,9 @@ pub unsafe fn getsockopt(
 
 /// The error of a stream that has failed on its link, reported once.
 fn pending_error(sock: &crate::socket::Socket) -> Option<c_int> {
+    if let Some(error) = sock.take_deferred_error() {
+        return Some(error);
+    }
     let (cell, endpoint) = sock.stream.as_ref().zip(runtime::get().and_then(Runtime::endpoint))?;
     cell.lock(endpoint).proto().failure()?;
     (!sock.error_reported.swap(true, Ordering::AcqRel)).then_some(libc::ECONNRESET)

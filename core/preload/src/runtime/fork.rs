@@ -4,6 +4,7 @@
 use std::ptr::NonNull;
 
 use super::*;
+use crate::socket::Socket;
 
 /// Counts forks in this line of processes; entries made before the last one are inherited.
 pub static FORK_GENERATION: AtomicU32 = AtomicU32::new(0);

@@ -5,6 +5,7 @@ use std::ffi::c_int;
 use std::sync::Weak;
 
 use super::*;
+use crate::epoll;
 
 /// Kick eventfd of the helper, its epoll, the `netacc_ss` listener.
 pub(super) struct Helper {
@@ -140,7 +141,7 @@ fn run(rt: &'static Runtime) {
                     }
                 }
                 DEVICE => {}
-                key => anchor_event(rt, endpoint, key),
+                key => anchor_event(rt, endpoint, key, event.events),
             }
         }
     }
@@ -199,20 +200,10 @@ fn note_reason(cell: &Arc<StreamCell>, reason: Reason) {
     }
 }
 
-fn anchor_event(rt: &Runtime, endpoint: &Endpoint, key: u64) {
+fn anchor_event(rt: &Runtime, endpoint: &Endpoint, key: u64, events: u32) {
     let cell = rt.helper.anchors.lock().get(&key).cloned();
-    let Some(cell) = cell.and_then(|c| c.upgrade()) else {
-        rt.helper.anchors.lock().remove(&key);
-        return;
-    };
-    // What came by the link before the anchor moved must be seen first: a FIN, above all.
-    let link = cell.lock(endpoint).link().cloned();
-    if let Some(link) = link {
-        endpoint.poll_link(&link);
-    }
-    let mut guard = cell.lock(endpoint);
-    let plain = guard.proto().is_plain();
-    if !plain {
-        guard.progress_anchor(false);
+    match cell.and_then(|c| c.upgrade()) {
+        Some(cell) => cell.anchor_event(endpoint, epoll::anchor_event(events)),
+        None => drop(rt.helper.anchors.lock().remove(&key)),
     }
 }
