@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use netacc_device::{AnchorError, Instant};
-use netacc_proto::{AnchorWrite, Phase, RecordVerdict, RxSource, CREDIT_BLOCK_LEN, MAGIC_LEN, RECORD_GRACE, RECORD_LEN};
+use netacc_proto::{
+    AnchorWrite, Phase, RecordVerdict, RxSource, CREDIT_BLOCK_LEN, MAGIC_LEN, RECORD_GRACE, RECORD_LEN,
+};
 
 use crate::{Endpoint, StreamCell, StreamGuard};
 
@@ -170,6 +172,9 @@ impl StreamGuard<'_> {
 
     /// Writes pending records and replayed bytes.
     pub(crate) fn write_anchor(&mut self) -> AnchorProgress {
+        if self.inner.proto.has_record() {
+            self.publish();
+        }
         let inner = &mut *self.inner;
         let mut chunk = [0; 4096];
         while let Some(write) = inner.proto.poll_anchor_write() {

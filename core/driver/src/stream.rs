@@ -571,6 +571,8 @@ impl StreamGuard<'_> {
     }
 
     fn flush(&mut self) {
+        // Before the peer can answer: see `publish`.
+        self.publish();
         // An anchor write can produce a signal (SWITCHED), hence this order.
         self.write_anchor();
         let inner = &mut *self.inner;
@@ -640,8 +642,12 @@ impl StreamGuard<'_> {
         }
     }
 
+    /// Makes the readiness visible to those who do not lock the stream, and tells the owner.
+    ///
+    /// They look at it after the kernel has reported the anchor readable, to tell application bytes from a record. So it
+    /// must be right before anything is sent that the peer answers with a record.
     #[inline]
-    fn publish(&mut self) {
+    pub(crate) fn publish(&mut self) {
         let now = readiness_of(&self.inner.proto);
         let before = self.cell.readiness();
         if now != before {

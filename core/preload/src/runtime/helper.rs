@@ -84,7 +84,8 @@ pub(super) fn spawn(rt: &'static Runtime) {
             rt.helper.add(fd, libc::EPOLLIN, DEVICE);
         }
         if let Some(fd) = endpoint.device().channel_fd(endpoint.control_cq()) {
-            rt.helper.add(fd, libc::EPOLLIN, DEVICE);
+            // Edge-triggered, so that it need not be drained.
+            rt.helper.add(fd, libc::EPOLLIN | libc::EPOLLET, DEVICE);
         }
     }
     // SAFETY: both sets are initialised by the calls; the mask is restored.

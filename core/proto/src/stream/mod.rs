@@ -469,6 +469,12 @@ impl Stream {
         self.controls.push_front(control);
     }
 
+    /// Whether a record is to be written on the anchor.
+    #[inline]
+    pub fn has_record(&self) -> bool {
+        !self.records.is_empty()
+    }
+
     /// Whether `poll_control` has something.
     #[inline]
     pub fn has_control(&self) -> bool {
