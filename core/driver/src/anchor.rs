@@ -93,6 +93,7 @@ impl StreamGuard<'_> {
                             self.inner.proto.abort();
                             return AnchorProgress::Idle;
                         }
+                        self.inner.carried.read += RECORD_LEN as u64;
                     }
                     RecordVerdict::NeedMore if complete => {
                         // Too much of a record to be anything else, and the rest will never come: its writer is dead.
@@ -200,6 +201,7 @@ impl StreamGuard<'_> {
                         inner.counters.tx_bytes_tcp += n as u64;
                         inner.counters.tx_bytes_link -= n as u64;
                     }
+                    inner.carried.written += n as u64;
                     inner.proto.anchor_written(n);
                 }
                 Err(AnchorError::WouldBlock) => {
@@ -254,6 +256,7 @@ impl StreamGuard<'_> {
                 Ok(0) => return inner.proto.handle_anchor_end(true),
                 Ok(n) => {
                     inner.proto.anchor_received(n as u64);
+                    inner.carried.read += n as u64;
                     inner.refused = true;
                 }
                 Err(AnchorError::WouldBlock) => return,

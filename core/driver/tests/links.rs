@@ -8,7 +8,7 @@ use std::time::Duration;
 use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig, InMemoryAnchor};
 use netacc_device::loopback::{DeliveryMode, Fabric, LoopbackConfig};
 use netacc_device::middleware::{Event, Observer, Trace};
-use netacc_device::{Anchor, AnchorError, FourTuple, Instant};
+use netacc_device::{Anchor, AnchorError, AnchorPosition, FourTuple, Instant};
 use netacc_driver::{Endpoint, EndpointConfig, LinkIo, Readiness, ReadySink, StreamCell};
 use netacc_proto::{CacheConfig, Role, TxSink, RECORD_GRACE};
 
@@ -16,6 +16,9 @@ struct Deaf;
 
 impl ReadySink for Deaf {
     fn ready(&self, _: &Arc<StreamCell>, _: Readiness, _: bool) {}
+    fn holds_alone(&self, _: &Arc<StreamCell>) -> bool {
+        false
+    }
     fn promoted(&self, _: &Arc<StreamCell>) {}
 }
 
@@ -219,6 +222,9 @@ impl Anchor for Looking {
     }
     fn try_peek(&mut self, buf: &mut [u8]) -> Result<usize, AnchorError> {
         self.0.try_peek(buf)
+    }
+    fn position(&self) -> Option<AnchorPosition> {
+        self.0.position()
     }
     fn shutdown_write(&mut self) -> Result<(), AnchorError> {
         self.0.shutdown_write()

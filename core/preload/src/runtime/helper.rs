@@ -108,6 +108,8 @@ fn run(rt: &'static Runtime) {
     let device = endpoint.device();
     let cq = endpoint.control_cq();
     let mut events: [libc::epoll_event; BATCH] = [libc::epoll_event { events: 0, u64: 0 }; BATCH];
+    // Something has called the helper, perhaps a child, who is not served yet.
+    let mut kicked = false;
     loop {
         // Not in the loop's head: the lock would be held throughout the loop.
         let promotions = std::mem::take(&mut *rt.promotions.lock());
@@ -134,7 +136,7 @@ fn run(rt: &'static Runtime) {
             match event.u64 {
                 KICK => {
                     drain(rt.helper.kick);
-                    rt.serve_children();
+                    kicked = true;
                 }
                 STATS => {
                     if let Some(fd) = rt.helper.stats {
@@ -145,6 +147,8 @@ fn run(rt: &'static Runtime) {
                 key => anchor_event(rt, endpoint, key, event.events),
             }
         }
+        // After the anchors: what a child has asked for comes back with the peer's record.
+        kicked = kicked && rt.serve_children();
     }
 }
 
