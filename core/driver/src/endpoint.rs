@@ -194,7 +194,8 @@ impl Endpoint {
         (self.nonces)()
     }
 
-    /// A TCP connection of this process, from now on counted and eligible for promotion. An acceptor's is published.
+    /// A TCP connection of this process, from now on counted and eligible for promotion. For an acceptor's to be found it
+    /// must be [`published`](Endpoint::publish).
     pub fn adopt(&self, role: Role, tuple: FourTuple, anchor: Box<dyn Anchor + Send>) -> Arc<StreamCell> {
         let proto = Stream::new(role, StreamConfig { trust_hints: self.config.trust_hints });
         let mut streams = self.streams.write();
@@ -205,14 +206,20 @@ impl Endpoint {
         let cell = Arc::new(StreamCell::new(number, tuple, proto, anchor, self.config.message_len));
         streams.cells[number as usize] = Some(cell.clone());
         drop(streams);
-        if role == Role::Acceptor {
-            match self.directory.publish(&tuple, number) {
-                Ok(()) => cell.lock(self).inner.published = true,
-                Err(netacc_device::DirectoryError::Full) => self.counters.reason(Reason::DirectoryFull),
-                Err(_) => self.counters.reason(Reason::OtherHost),
-            }
-        }
         cell
+    }
+
+    /// Lets the opener of a connection find it here. Of several processes that hold the acceptor's end only one may.
+    pub fn publish(&self, cell: &Arc<StreamCell>) {
+        let mut guard = cell.lock(self);
+        if guard.inner.published || guard.inner.closed {
+            return;
+        }
+        match self.directory.publish(&cell.tuple, cell.number) {
+            Ok(()) => guard.inner.published = true,
+            Err(netacc_device::DirectoryError::Full) => self.counters.reason(Reason::DirectoryFull),
+            Err(_) => self.counters.reason(Reason::OtherHost),
+        }
     }
 
     /// Forgets a stream that never left plain TCP, or is closed and released.

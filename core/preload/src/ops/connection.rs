@@ -142,7 +142,7 @@ pub fn adopt(entry: &Arc<Entry>, sock: &Socket, fd: c_int) -> Option<Arc<Entry>>
         cell.tag().store(fd as u32, Ordering::Relaxed);
         // Until the family says otherwise; and the anchor must be asked what it has carried.
         cell.set_shared(true);
-        let promote_at = if sock.accepted { PATIENCE } else { rt.config.promotion.threshold().max(1) };
+        let promote_at = if sock.accepted { 1 } else { rt.config.promotion.threshold().max(1) };
         let new = Arc::new(Entry::Stream(with_stream(cell, promote_at)));
         for (other, e) in table::entries(open_limit()) {
             if Arc::ptr_eq(&e, entry) {
@@ -203,6 +203,9 @@ fn make(fd: c_int, role: Role, peer: Option<SocketAddr>, nonblocking: bool) -> S
     let cell = endpoint.adopt(role, tuple, Box::new(FdAnchor::borrowed(fd)));
     cell.tag().store(fd as u32, Ordering::Relaxed);
     let accepted = role == Role::Acceptor;
+    if accepted {
+        endpoint.publish(&cell);
+    }
     let promote_at = if accepted { PATIENCE } else { rt.config.promotion.threshold().max(1) };
     let mut sock = Socket::new(fd, Some(cell), Reason::NotYet, nonblocking, promote_at);
     sock.accepted = accepted;
@@ -211,7 +214,7 @@ fn make(fd: c_int, role: Role, peer: Option<SocketAddr>, nonblocking: bool) -> S
 
 /// After so many operations an accepted connection whose peer has not asked for promotion is counted as one whose
 /// peer is not accelerated. Arbitrary: several times the default of `NACC_PROMOTE_AFTER`.
-const PATIENCE: u32 = 16;
+pub const PATIENCE: u32 = 16;
 
 /// Whether this connection is among the `percent` that may be promoted. Both ends draw alike.
 fn draw(percent: u32, tuple: &FourTuple) -> bool {

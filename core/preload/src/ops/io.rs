@@ -510,13 +510,22 @@ fn note_operation(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, fd: c_int
 
 #[cold]
 fn try_promotion(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, fd: c_int, n: u32) {
-    let step = (n.max(RETRY_AFTER) * 2).min(MAX_RETRY_AFTER);
+    let shared = cell.is_shared();
+    // That the others have closed a shared connection is seen by looking: soon at first, and rarely later.
+    let step = (n.max(if shared { 1 } else { RETRY_AFTER }) * 2).min(MAX_RETRY_AFTER);
     sock.promote_at.store(n.saturating_add(step), Ordering::Relaxed);
     if cell.is_pinned() {
         return sock.note_reason(Reason::KernelOnly);
     }
     if !sock.holds_alone() {
         return sock.note_reason(Reason::Shared);
+    }
+    if sock.accepted && shared {
+        sock.promote_at.store(n.saturating_add(connection::PATIENCE), Ordering::Relaxed);
+        if let Some(endpoint) = rt.endpoint() {
+            endpoint.publish(cell);
+        }
+        return;
     }
     if sock.accepted {
         // The connecting side asks; it has had its chance.
