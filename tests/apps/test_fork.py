@@ -1,4 +1,4 @@
-"""Connections that a fork has shared: every holder has a working socket, and one that is held alone is on a link."""
+"""Connections that a fork has shared: every holder has a working socket; held by one alone it is on a link."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.apps.lib.net import free_port, wait_listening
 from tests.apps.programs.forking_server import MESSAGE, SCENARIOS
 
 MESSAGES = 5000
-# What goes over TCP: before the first promotion, while two processes use the connection, and until it is tried
-# again, which takes the longer the more often it was in vain.
+# What goes over TCP: before the first promotion, while two processes use the connection, and until it is
+# tried again, which takes the longer the more often it was in vain.
 SHARES = {
     "handed_over": 0.9,
     "handed_over_late": 0.7,

@@ -1,4 +1,4 @@
-"""Talks to a forking_server: so many messages, each compared with its echo; then a half-close, and the farewell.
+"""Talks to a forking_server: so many messages, each compared with its echo; then a half-close, a farewell.
 
 python -m tests.apps.programs.forking_client PORT MESSAGES
 """
