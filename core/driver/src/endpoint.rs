@@ -361,6 +361,11 @@ impl Endpoint {
             decided = Some(decided.map_or(at, |d| d.min(at)));
         }
         for (cell, since) in lingering {
+            // No thread of the program looks at its link any more.
+            let link = cell.lock(self).link().cloned();
+            if let Some(link) = link {
+                self.poll_link(&link);
+            }
             let mut guard = cell.lock(self);
             let before = (guard.inner.counters.tx_bytes_tcp, guard.proto().unconsumed());
             guard.progress_anchor(false);

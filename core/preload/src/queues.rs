@@ -3,7 +3,8 @@
 //! A link belongs to the one epoll instance that watches its streams, so that the thread which waits there finds what
 //! has arrived without anybody's help. A link that nobody watches belongs to the common queue: who waits for it in
 //! `poll` or a blocking call looks there, or at the link itself. A link with several watchers belongs to the helper's
-//! queue, because no single one of them can be relied on to look for the others.
+//! queue, because no single one of them can be relied on to look for the others; so does a link whose streams the
+//! program has closed: what its peers still send must be answered, with a reset above all.
 //!
 //! The rule is applied when a stream gets onto a link and when an instance begins to watch it, by different threads.
 //! Each looks again after moving the link: whoever changes a watcher does so before looking for a link, so the last
@@ -66,7 +67,9 @@ pub fn settle_stream(cell: &Arc<StreamCell>) {
 
 fn home_of(endpoint: &Endpoint, link: &LinkCell) -> CompletionQueueId {
     let mut home = None;
+    let mut open = false;
     for cell in endpoint.streams_on(link) {
+        open |= cell.tag().load(Ordering::Relaxed) != NO_FD;
         let mut instances = Vec::new();
         with_socket(&cell, |sock| {
             instances.extend(sock.watchers.lock().iter().filter_map(Registration::instance));
@@ -78,7 +81,7 @@ fn home_of(endpoint: &Endpoint, link: &LinkCell) -> CompletionQueueId {
             }
         }
     }
-    home.unwrap_or(endpoint.default_cq())
+    home.unwrap_or(if open { endpoint.default_cq() } else { endpoint.control_cq() })
 }
 
 /// Runs `f` on the socket of a stream, if the stream has a descriptor.

@@ -19,7 +19,7 @@ use crate::ops::{errno, set_errno};
 use crate::runtime::{self, Runtime, NO_FD};
 use crate::socket::{FdAnchor, Listener, Socket};
 use crate::table::{self, Entry};
-use crate::{family, real, stats, wait};
+use crate::{family, queues, real, stats, wait};
 
 /// After `socket`: takes note of TCP sockets. `fd` is what the call returned.
 pub fn socket(domain: c_int, kind: c_int, protocol: c_int, fd: c_int) {
@@ -337,10 +337,13 @@ fn close_stream(sock: &Socket, fd: c_int) {
     let abort = sock.abort_on_close.load(Ordering::Relaxed);
     // What has arrived but was not looked at decides between FIN and RST.
     let link = cell.lock(endpoint).link().cloned();
-    if let Some(link) = link {
-        endpoint.poll_link(&link);
+    if let Some(link) = &link {
+        endpoint.poll_link(link);
     }
     cell.lock(endpoint).close(abort, || FdAnchor::duplicate(fd).map(|a| Box::new(a) as Box<dyn Anchor + Send>));
+    if let Some(link) = &link {
+        queues::settle(endpoint, link);
+    }
 }
 
 /// Upper bound of descriptor numbers in use.
