@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use netacc_device::CompletionQueueId;
 use netacc_driver::{Endpoint, LinkCell, StreamCell};
+use netacc_proto::Phase;
 
 use crate::epoll::Registration;
 use crate::runtime::{self, Runtime, NO_FD};
@@ -58,7 +59,8 @@ pub fn settle_stream(cell: &Arc<StreamCell>) {
     let Some(endpoint) = runtime::get().and_then(Runtime::endpoint) else { return };
     let link = {
         let guard = cell.lock(endpoint);
-        guard.link().filter(|_| guard.proto().is_linked()).cloned()
+        // Also while bytes from before its promotion are unread: nothing more is going to say that it is on its link.
+        guard.link().filter(|_| guard.proto().phase() == Phase::Linked).cloned()
     };
     if let Some(link) = link {
         settle(endpoint, &link);
