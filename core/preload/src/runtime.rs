@@ -98,6 +98,22 @@ pub fn is_inside() -> bool {
     INSIDE.get()
 }
 
+/// While it lives the thread is inside.
+pub struct Inside(bool);
+
+impl Inside {
+    /// Until the result is dropped.
+    pub fn enter() -> Inside {
+        Inside(INSIDE.replace(true))
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        INSIDE.set(self.0);
+    }
+}
+
 /// No descriptor of the library lies below this.
 static OWN_FLOOR: AtomicI32 = AtomicI32::new(c_int::MAX);
 

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
+use std::io::Write;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,7 +21,7 @@ use netacc_proto::{Phase, Reason};
 
 use crate::ops::{connection, errno};
 use crate::real;
-use crate::runtime::{duplicate_high, now, Runtime};
+use crate::runtime::{self, duplicate_high, now, Runtime};
 use crate::socket::Socket;
 use crate::table::{self, Entry};
 
@@ -167,6 +168,17 @@ impl Client {
         // SAFETY: one valid pollfd.
         unsafe { real::poll(&mut p, 1, left.as_millis() as c_int + 1) != 0 }
     }
+}
+
+/// At exit: tells what was counted, if somebody wants to know. Not for processes that leave by `_exit` or a signal.
+pub fn tell_at_exit() {
+    let (Some(path), Some(rt)) = (std::env::var_os(netacc_config::EXIT_STATS_VARIABLE), runtime::get()) else { return };
+    let _library = runtime::Inside::enter();
+    let Ok(mut line) = serde_json::to_vec(&snapshot(rt, Sections { cnt: true, ..Sections::default() })) else { return };
+    line.push(b'\n');
+    let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+    // In one write, so that lines of several processes do not mix. There is nobody to tell if it fails.
+    let _ = file.and_then(|mut file| file.write_all(&line));
 }
 
 /// What is asked for.
