@@ -1,4 +1,4 @@
-"""Connections that a fork has shared: every holder has a working socket; held by one alone it is on a link."""
+"""Connections that a fork has shared: each holder has a working socket; held by one alone it is on a link."""
 
 from __future__ import annotations
 

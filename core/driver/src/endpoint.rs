@@ -65,7 +65,8 @@ pub struct Endpoint {
     pub(crate) waiting: Mutex<Vec<Waiting>>,
     todo: Mutex<Todo>,
     counters: Counters,
-    pub(crate) closing: AtomicBool,
+    /// See [`Endpoint::hold_back`].
+    held_back: AtomicBool,
 }
 
 #[derive(Default)]
@@ -144,8 +145,19 @@ impl Endpoint {
             waiting: Mutex::default(),
             todo: Mutex::default(),
             counters: Counters::default(),
-            closing: AtomicBool::new(false),
+            held_back: AtomicBool::new(false),
         })
+    }
+
+    /// From now on no stream is promoted, whichever side asks (`true`), or they are again (`false`). Streams that are on
+    /// links stay there.
+    pub fn hold_back(&self, on: bool) {
+        self.held_back.store(on, Ordering::Release);
+    }
+
+    /// Whether streams are kept off links.
+    pub fn is_held_back(&self) -> bool {
+        self.held_back.load(Ordering::Acquire)
     }
 
     /// The device.
@@ -446,7 +458,7 @@ impl Endpoint {
     fn handle_cm_event(&self, event: CmEvent) {
         match event {
             CmEvent::Request { id, peer, .. } => {
-                if self.closing.load(Ordering::Relaxed) {
+                if self.is_held_back() {
                     return self.cm.reject(id);
                 }
                 self.attempts.lock().insert(id, Attempt { peer, connector: false });

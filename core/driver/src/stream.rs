@@ -303,6 +303,11 @@ impl StreamGuard<'_> {
         &self.inner.proto
     }
 
+    /// Whether the application has closed it.
+    pub fn is_closed(&self) -> bool {
+        self.inner.closed
+    }
+
     /// The link it is on, or being moved to.
     pub fn link(&self) -> Option<&Arc<LinkCell>> {
         self.inner.link.as_ref()

@@ -20,7 +20,7 @@ use netacc_proto::{CacheConfig, Reason};
 use parking_lot::Mutex;
 
 use crate::table::{self, Entry};
-use crate::{queues, real, stats, wait};
+use crate::{ops, queues, real, stats, wait};
 
 mod fork;
 mod helper;
@@ -336,6 +336,9 @@ impl ReadySink for Sink {
         let Some(guard) = table::get(fd as c_int) else { return };
         if let Some(Entry::Stream(sock)) = guard.as_deref() {
             if sock.stream.as_ref().is_some_and(|s| Arc::ptr_eq(s, stream)) {
+                if now.contains(Readiness::KERNEL_RX | Readiness::KERNEL_TX) {
+                    ops::io::note_return(sock, stream);
+                }
                 for watcher in sock.watchers.lock().iter() {
                     watcher.ready(now, arrived);
                 }
