@@ -1,4 +1,4 @@
-"""`netacc demote` and `netacc promote`: a process under load leaves its links and comes back; nobody notices."""
+"""`netacc demote` and `netacc promote`: a process under load leaves its links and comes back, unnoticed."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import time
 
 import pytest
 
+from tests.apps import test_nginx
 from tests.apps.lib import counters
 from tests.apps.lib.counters import Counters
+from tests.apps.lib.data import blob
 from tests.apps.lib.lab import Lab
 from tests.apps.lib.modes import Mode
 from tests.apps.lib.net import free_port, wait_listening
@@ -46,7 +48,9 @@ def wait_linked(process: Process, load: Process, at_least: int) -> None:
 def test_redis_under_load(mode: Mode, side: str, lab: Lab) -> None:
     port = free_port()
     server = lab.start(
-        "redis-server", ["redis-server", "--port", str(port), "--save", "", "--bind", "127.0.0.1"], accelerated=True
+        "redis-server",
+        ["redis-server", "--port", str(port), "--save", "", "--bind", "127.0.0.1"],
+        accelerated=True,
     )
     wait_listening(port, server)
     load = lab.start(
@@ -74,6 +78,25 @@ def test_redis_under_load(mode: Mode, side: str, lab: Lab) -> None:
     load.stop()
     errors = lab.run("redis-cli", ["redis-cli", "-p", str(port), "info", "stats"])
     assert "total_error_replies:0" in errors
+
+
+@pytest.mark.parametrize("mode", [Mode.SHM], ids=lambda mode: mode.value, indirect=True)
+def test_nginx_under_load(mode: Mode, lab: Lab) -> None:
+    _, port = test_nginx.start_server(lab, mode)
+    (lab.folder / "served/page").write_bytes(blob(test_nginx.PAGE_BYTES))
+    url = f"http://127.0.0.1:{port}/page"
+    load = lab.start("wrk", ["wrk", "-t", "2", "-c", str(CLIENTS), "-d", "8s", url], accelerated=True)
+    for _ in range(3):
+        wait_linked(load, load, CLIENTS)
+        (said,) = switch("demote", load)
+        assert said["on_link"] == 0
+        before = counters.totals(load).rx_bytes_tcp
+        while counters.totals(load).rx_bytes_tcp < before + 1000 * test_nginx.PAGE_BYTES:
+            assert load.poll() is None, "the load has ended"
+        switch("promote", load)
+    wait_linked(load, load, CLIENTS)
+    printed = load.finish()
+    assert "Socket errors" not in printed and "Non-2xx" not in printed, printed
 
 
 def executed(lab: Lab, port: int) -> int:

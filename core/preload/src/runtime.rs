@@ -125,14 +125,17 @@ pub fn is_helper_fd(fd: c_int) -> bool {
 
 #[cold]
 fn is_own(fd: c_int) -> bool {
-    get().is_some_and(|rt| rt.own_fds.lock().contains(&fd) || rt.device_fds().contains(&fd))
+    fork::ways_to_parents().any(|kept| kept == fd)
+        || get().is_some_and(|rt| rt.own_fds.lock().contains(&fd) || rt.device_fds().contains(&fd))
 }
 
 /// All descriptors that the library keeps for itself.
 pub fn protected_fds() -> Vec<c_int> {
-    let Some(rt) = get() else { return Vec::new() };
-    let mut fds = rt.own_fds.lock().clone();
-    fds.extend(rt.device_fds());
+    let mut fds: Vec<c_int> = fork::ways_to_parents().collect();
+    if let Some(rt) = get() {
+        fds.extend_from_slice(&rt.own_fds.lock());
+        fds.extend(rt.device_fds());
+    }
     fds
 }
 

@@ -1,4 +1,4 @@
-"""An echo server that shares its one connection with processes that it forks.
+"""An echo server that shares its one connection with processes that it forks or starts, or hands it over.
 
     python -m tests.apps.programs.forking_server PORT SCENARIO
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import sys
 from collections.abc import Callable
 
@@ -131,16 +132,73 @@ def last_one_ends(connection: socket.socket) -> None:
     os._exit(0)
 
 
+def wait_unread(connection: socket.socket) -> None:
+    """Return once a whole message is there; it stays unread."""
+    connection.recv(MESSAGE, socket.MSG_WAITALL | socket.MSG_PEEK)
+
+
+def continued(*words: str) -> list[str]:
+    """How to start this program anew, to go on with a connection."""
+    return [sys.executable, "-m", "tests.apps.programs.forking_server", *words]
+
+
+def replaced(connection: socket.socket) -> None:
+    """The process is replaced by a new program, with a message unread."""
+    serve(connection, BEFORE)
+    wait_unread(connection)
+    connection.set_inheritable(True)
+    words = continued("continue", str(connection.fileno()))
+    os.execv(words[0], words)
+
+
+def started(connection: socket.socket) -> None:
+    """Another program is started (by posix_spawn or vfork) and gets the connection, with a message unread."""
+    serve(connection, BEFORE)
+    wait_unread(connection)
+    with connection:
+        words = continued("continue", str(connection.fileno()))
+        program = subprocess.Popen(words, pass_fds=[connection.fileno()])
+    assert program.wait() == 0
+
+
+def passed(connection: socket.socket) -> None:
+    """The connection is sent to another process, with a message unread, and closed here."""
+    serve(connection, BEFORE)
+    here, there = socket.socketpair()
+    program = subprocess.Popen(continued("receive", str(there.fileno())), pass_fds=[there.fileno()])
+    wait_unread(connection)
+    with connection, here:
+        socket.send_fds(here, [b"."], [connection.fileno()])
+    assert program.wait() == 0
+
+
+def go_on(words: list[str]) -> None:
+    """What this program does when another has started it."""
+    number = int(words[1])
+    if words[0] == "continue":
+        connection = socket.socket(fileno=number)
+    else:
+        with socket.socket(fileno=number) as channel:
+            _, (received,), _, _ = socket.recv_fds(channel, 1, 1)
+        connection = socket.socket(fileno=received)
+    finish(connection)
+
+
 SCENARIOS = {
     function.__name__: function
-    for function in (handed_over, handed_over_late, handed_over_twice, in_turns, held_unused, last_one_ends)
+    for function in (
+        *(handed_over, handed_over_late, handed_over_twice, in_turns, held_unused, last_one_ends),
+        *(replaced, started, passed),
+    )
 }
 
 
 def main() -> None:
+    if sys.argv[1] in ("continue", "receive"):
+        return go_on(sys.argv[1:])
     listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
     connection, _ = listener.accept()
-    SCENARIOS[sys.argv[2]](connection)
+    return SCENARIOS[sys.argv[2]](connection)
 
 
 if __name__ == "__main__":
