@@ -33,7 +33,9 @@ def switch(word: str, *processes: Process) -> list[dict[str, object]]:
 
 
 def linked(process: Process) -> int:
-    return sum(socket.path == "link" for socket in counters.totals(process).sockets)
+    """Connections on links; none as long as the process has no library yet that could tell."""
+    seen = counters.sum_of(member.pid for member in process.family())
+    return sum(socket.path == "link" for socket in seen.sockets)
 
 
 def wait_linked(process: Process, load: Process, at_least: int) -> None:

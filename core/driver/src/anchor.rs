@@ -52,10 +52,6 @@ impl StreamCell {
     }
 }
 
-/// A record beyond more unread bytes than this is not looked for before they are read. Arbitrary: more than most
-/// socket buffers hold.
-const MAX_LOOKAHEAD: u64 = 256 << 10;
-
 impl StreamGuard<'_> {
     /// Reads and writes records and replayed bytes on the anchor, as far as they go. Call when the anchor may have
     /// become readable or writable and the stream is not plain. `complete`: the peer has ended its direction, so that a
@@ -67,9 +63,6 @@ impl StreamGuard<'_> {
             // A thread blocked in the kernel takes the record itself: see `StreamCell::block_in_kernel`.
             if self.is_read_by_kernel() {
                 return write;
-            }
-            if self.look_ahead(complete) {
-                continue;
             }
             let inner = &mut *self.inner;
             match inner.proto.rx_source() {
@@ -131,28 +124,6 @@ impl StreamGuard<'_> {
         let waiting = self.progress_anchor(false) == AnchorProgress::Partial && self.inner.partial > 0;
         self.inner.grace_over = false;
         waiting.then_some(if self.inner.partial == before { since } else { now })
-    }
-
-    /// Looks for a record beyond unread application bytes; whether there was one.
-    fn look_ahead(&mut self, complete: bool) -> bool {
-        let inner = &mut *self.inner;
-        let Some(skip) = inner.proto.lookahead().filter(|n| *n <= MAX_LOOKAHEAD) else { return false };
-        let skip = skip as usize;
-        let mut bytes = vec![0; skip + RECORD_LEN];
-        match inner.anchor.try_peek(&mut bytes) {
-            Ok(n) if n > skip || n == skip && complete && self.polled => {
-                let found = inner.proto.handle_lookahead(&bytes[skip..n], complete && self.polled);
-                self.arrived |= found;
-                found
-            }
-            Ok(_) | Err(AnchorError::WouldBlock) => false,
-            Err(_) => {
-                // The kernel tells of an error once, and only behind everything that can be read.
-                inner.proto.handle_anchor_end(true);
-                self.arrived = true;
-                false
-            }
-        }
     }
 
     /// The anchor's FIN is next. It counts once the link has been polled after it was seen: the peer may have sent its

@@ -1,7 +1,6 @@
 //! Messages in, and the opening of streams on links.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use netacc_device::{
@@ -125,7 +124,6 @@ impl Endpoint {
                 self.device().free_region(link.qp(), region);
                 return Err(reason);
             }
-            start_credit(&region, inner.proto.positions().0);
             inner.region = Some(region);
             inner.link = Some(link.clone());
             inner.outgoing = None;
@@ -353,7 +351,6 @@ impl Endpoint {
                 self.free_outgoing(link, outgoing);
                 return Err(reason);
             }
-            start_credit(&region, inner.proto.positions().0);
             inner.region = Some(region);
             inner.outgoing = Some(outgoing);
             inner.link = Some(link.clone());
@@ -398,13 +395,6 @@ impl Endpoint {
         }
         let staging = self.device().alloc_region(link.qp(), len as usize).map_err(|_| Reason::MemoryLimit)?;
         Ok(Outgoing { ring: *ring, memory: staging.memory.clone(), staging: Some(staging) })
-    }
-}
-
-/// The peer has consumed nothing of ours yet: its credit word begins at our pledge.
-fn start_credit(region: &Region, position: u64) {
-    if let Some(word) = region.memory.word(0) {
-        word.store(position, Ordering::Release);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
+use std::time::Duration;
 
 use netacc_device::{Anchor, AnchorError, AnchorPosition, FourTuple, Memory, PostError, QueuePairId, Region};
 use netacc_proto::{
@@ -11,6 +12,10 @@ use netacc_proto::{
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::{Counters, Endpoint, LinkCell, Readiness, StreamCounters};
+
+/// How long a write waits for the answer to an OPEN before the pledge is voided. Arbitrary: several wake-ups of a busy
+/// machine; it is paid at most a few times in the life of a connection.
+pub const PLEDGE_PATIENCE: Duration = Duration::from_millis(2);
 
 /// A stream of this process.
 pub struct StreamCell {
@@ -51,6 +56,8 @@ pub(crate) struct Inner {
     pub(crate) was_linked: bool,
     pub(crate) released: bool,
     pub(crate) closed: bool,
+    /// The application waits to write until the pledge is answered, and the endpoint knows.
+    pub(crate) pledge_awaited: bool,
     /// So many bytes that may be the beginning of a record are next on the anchor, and the endpoint knows.
     pub(crate) partial: usize,
     /// They have been for RECORD_GRACE. Only while [`StreamGuard::wait_for_record`] looks.
@@ -149,6 +156,7 @@ impl StreamCell {
                 was_linked: false,
                 released: false,
                 closed: false,
+                pledge_awaited: false,
                 partial: 0,
                 grace_over: false,
                 peer_ended: false,
@@ -326,8 +334,8 @@ impl StreamGuard<'_> {
         self.inner.counters.tx_bytes_tcp += n as u64;
     }
 
-    /// `n` application bytes were read from the anchor. If those were the last ones before a record, and it is there,
-    /// it is taken in now: it may have announced itself while they were still in front of it, and will not do so again.
+    /// `n` application bytes were read from the anchor. If a record may come next, and bytes are there, they are looked at
+    /// now: they may have announced themselves while others were still in front of them, and will not do so again.
     #[inline]
     pub fn anchor_received(&mut self, n: usize) {
         self.inner.proto.anchor_received(n as u64);
@@ -335,6 +343,14 @@ impl StreamGuard<'_> {
         self.inner.counters.rx_bytes_tcp += n as u64;
         if self.rx_source() == RxSource::Record {
             self.progress_anchor(false);
+        }
+    }
+
+    /// The application wants to write while a pledge is out, and does something else meanwhile. It is told when it can
+    /// write: after [`PLEDGE_PATIENCE`] at the latest.
+    pub fn wait_for_pledge(&mut self) {
+        if !std::mem::replace(&mut self.inner.pledge_awaited, true) {
+            self.endpoint.note_pledged(self.cell);
         }
     }
 
@@ -722,8 +738,8 @@ fn readiness_of(proto: &Stream, crowded: bool) -> Readiness {
     };
     r |= match proto.tx_sink() {
         TxSink::Link if proto.link_writable() && !crowded => Readiness::WRITABLE,
-        TxSink::Link | TxSink::Wait => Readiness::empty(),
-        TxSink::Anchor | TxSink::Pledged => Readiness::KERNEL_TX,
+        TxSink::Link | TxSink::Wait | TxSink::Pledged => Readiness::empty(),
+        TxSink::Anchor => Readiness::KERNEL_TX,
         TxSink::Closed => Readiness::WRITABLE,
     };
     if proto.fin_received() {

@@ -150,6 +150,8 @@ struct Interest {
     /// It was on a link since the kernel's registration was made: the application may have seen EAGAIN for a reason that
     /// the kernel does not know, so coming back is an edge.
     away: bool,
+    /// It has ever been. What the kernel reports may then be about a record that has been taken since.
+    travelled: bool,
     queued: bool,
     pending: u32,
     /// One-shot and reported.
@@ -224,6 +226,10 @@ impl Interest {
         let mut events = events_of(r);
         if r.intersects(BOTH_KERNEL) {
             events |= kernel_half(fd, r);
+            if stream.readiness() != r {
+                // What the kernel said may be about a record: look again.
+                return (0, true);
+            }
         }
         let asked = self.events & !FLAGS | (libc::EPOLLERR | libc::EPOLLHUP) as u32;
         events &= asked;
@@ -312,6 +318,7 @@ impl Shared {
             return;
         }
         i.away = true;
+        i.travelled = true;
         if i.watch != Watch::Application {
             i.register(self.epfd(), fd, now, false);
         }
@@ -459,6 +466,7 @@ impl Epoll {
                     stream: None,
                     watch: Watch::Application,
                     away: false,
+                    travelled: false,
                     queued: false,
                     pending: 0,
                     disabled: i.disabled,
@@ -678,6 +686,7 @@ fn add(shared: &Arc<Shared>, epfd: c_int, fd: c_int, e: epoll_event) -> c_int {
             stream: stream.clone(),
             watch: if on_kernel { Watch::Application } else { Watch::Anchor(ANCHOR_WATCH) },
             away: !on_kernel,
+            travelled: !on_kernel,
             queued: false,
             pending: 0,
             disabled: false,

@@ -358,7 +358,7 @@ pub fn poll(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const libc::si
     loop {
         poll_links(endpoint, &entries);
         // One call for everything that the kernel decides: it also gives invalid descriptors their POLLNVAL.
-        let mut view = kernel_view(fds, &entries);
+        let (mut view, before) = kernel_view(fds, &entries);
         // SAFETY: a valid array.
         let n = unsafe {
             real::ppoll(view.as_mut_ptr(), view.len() as libc::nfds_t, &timespec(Duration::ZERO), std::ptr::null())
@@ -366,7 +366,7 @@ pub fn poll(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const libc::si
         if n < 0 {
             return -1;
         }
-        let ready = merge(endpoint, fds, &view, &entries);
+        let ready = merge(endpoint, fds, &view, &before, &entries);
         if ready > 0 {
             rt.spin.record(now().saturating_since(begun).as_nanos() as u64);
             return ready;
@@ -424,12 +424,12 @@ fn poll_links(endpoint: &Endpoint, entries: &[Option<Arc<Entry>>]) {
 }
 
 /// What the kernel is asked: everything for foreign descriptors; for ours what the anchor decides, and always the anchor's
-/// readability, which announces a record or its end.
-fn kernel_view(fds: &[pollfd], entries: &[Option<Arc<Entry>>]) -> Vec<pollfd> {
+/// readability, which announces a record or its end. Also the readiness that this was decided by.
+fn kernel_view(fds: &[pollfd], entries: &[Option<Arc<Entry>>]) -> (Vec<pollfd>, Vec<Readiness>) {
     fds.iter()
         .zip(entries)
         .map(|(p, e)| {
-            let Some((_, cell)) = stream_of(e) else { return pollfd { revents: 0, ..*p } };
+            let Some((_, cell)) = stream_of(e) else { return (pollfd { revents: 0, ..*p }, Readiness::empty()) };
             let r = cell.readiness();
             let mut events = p.events;
             if !r.contains(Readiness::KERNEL_TX) {
@@ -438,14 +438,20 @@ fn kernel_view(fds: &[pollfd], entries: &[Option<Arc<Entry>>]) -> Vec<pollfd> {
             if !r.contains(Readiness::KERNEL_RX) {
                 events = events & (libc::POLLOUT | libc::POLLWRNORM) | libc::POLLIN | libc::POLLRDHUP;
             }
-            pollfd { fd: p.fd, events, revents: 0 }
+            (pollfd { fd: p.fd, events, revents: 0 }, r)
         })
-        .collect()
+        .unzip()
 }
 
-fn merge(endpoint: &Endpoint, fds: &mut [pollfd], view: &[pollfd], entries: &[Option<Arc<Entry>>]) -> c_int {
+fn merge(
+    endpoint: &Endpoint,
+    fds: &mut [pollfd],
+    view: &[pollfd],
+    before: &[Readiness],
+    entries: &[Option<Arc<Entry>>],
+) -> c_int {
     let mut ready = 0;
-    for ((p, k), entry) in fds.iter_mut().zip(view).zip(entries) {
+    for (((p, k), before), entry) in fds.iter_mut().zip(view).zip(before).zip(entries) {
         p.revents = match stream_of(entry) {
             None => match entry.as_deref() {
                 Some(Entry::Epoll(epoll)) if epoll.has_ready() => k.revents | (p.events & libc::POLLIN),
@@ -454,7 +460,9 @@ fn merge(endpoint: &Endpoint, fds: &mut [pollfd], view: &[pollfd], entries: &[Op
             },
             Some((_, cell)) => {
                 let mut revents = k.revents;
-                if !cell.readiness().contains(Readiness::KERNEL_RX) {
+                // Of a stream that was on its link when it was asked the kernel may mean a record, which has perhaps been
+                // taken since.
+                if !before.contains(Readiness::KERNEL_RX) || !cell.readiness().contains(Readiness::KERNEL_RX) {
                     if k.revents & (libc::POLLIN | libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0 {
                         cell.anchor_event(endpoint, anchor_event(k.revents as u16 as u32));
                     }
@@ -529,7 +537,7 @@ fn sleep(
     for &cq in &queues {
         pending |= arm(endpoint, cq) == Armed::Pending;
     }
-    let mut view = kernel_view(fds, entries);
+    let (mut view, _) = kernel_view(fds, entries);
     view.push(pollfd { fd: eventfd, events: libc::POLLIN, revents: 0 });
     view.extend(queues.iter().filter_map(|&cq| endpoint.device().channel_fd(cq)).map(|fd| pollfd {
         fd,

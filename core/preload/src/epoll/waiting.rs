@@ -190,8 +190,10 @@ fn kernel_event(shared: &Arc<Shared>, out: &mut Out, fd: c_int, events: u32) {
     if i.parked && i.watch == Watch::Application {
         return;
     }
+    // The readiness is looked at after the kernel was asked: what it then says cannot be about a record.
+    let events = if i.travelled && i.watch == Watch::Application { events & still(fd, i.events) } else { events };
     let Some(stream) = i.stream.as_ref().filter(|s| !s.readiness().contains(BOTH_KERNEL)).cloned() else {
-        if i.watch != Watch::Application || i.disabled {
+        if i.watch != Watch::Application || i.disabled || events == 0 {
             return;
         }
         if i.stream.is_none() {
@@ -219,6 +221,14 @@ fn kernel_event(shared: &Arc<Shared>, out: &mut Out, fd: c_int, events: u32) {
     let Some(endpoint) = runtime::get().and_then(Runtime::endpoint) else { return };
     stream.anchor_event(endpoint, anchor_event(events));
     shared.changed(fd, stream.readiness(), true);
+}
+
+/// What the kernel says of a descriptor now.
+fn still(fd: c_int, events: u32) -> u32 {
+    let mut p = libc::pollfd { fd, events: (events & !FLAGS) as i16, revents: 0 };
+    // SAFETY: one valid pollfd.
+    unsafe { real::poll(&mut p, 1, 0) };
+    p.revents as u16 as u32
 }
 
 /// What the kernel's events of an anchor mean.

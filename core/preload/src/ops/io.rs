@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use libc::{iovec, msghdr};
 use netacc_device::Instant;
-use netacc_driver::{Endpoint, LinkIo, Readiness, StreamCell, StreamGuard};
+use netacc_driver::{Endpoint, LinkIo, Readiness, StreamCell, StreamGuard, PLEDGE_PATIENCE};
 use netacc_proto::{Failure, Reason, RxSource, TxSink};
 
 use crate::ops::{connection, errno, fail, set_errno};
@@ -20,11 +20,8 @@ use crate::socket::Socket;
 use crate::table::Entry;
 use crate::wait::{self, Waited};
 
-/// How long a write waits for the answer to an OPEN before it voids the pledge. Arbitrary: several wake-ups of a busy
-/// machine; it is paid at most a few times in the life of a connection.
-const PLEDGE_PATIENCE: Duration = Duration::from_micros(2000);
 /// After this many operations promotion that did not succeed is tried again, doubling each time up to a bound.
-const RETRY_AFTER: u32 = 32;
+const RETRY_AFTER: u32 = 4;
 const MAX_RETRY_AFTER: u32 = 1 << 20;
 /// The bound where promotion was declined because somebody has asked for that.
 const RETRY_ASKED: u32 = 1 << 10;
@@ -282,7 +279,7 @@ pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
     let mut polled = false;
     loop {
         // SAFETY: the caller's promise.
-        match unsafe { send_step(sock, cell, endpoint, fd, iov, done, flags) } {
+        match unsafe { send_step(sock, cell, endpoint, (fd, nonblocking), iov, done, flags) } {
             Step::Done(n) if n >= 0 => {
                 done += n as usize;
                 if done >= want || nonblocking && n > 0 && want == 0 {
@@ -337,7 +334,7 @@ unsafe fn send_step(
     sock: &Socket,
     cell: &Arc<StreamCell>,
     endpoint: &Endpoint,
-    fd: c_int,
+    (fd, nonblocking): (c_int, bool),
     iov: &[iovec],
     skip: usize,
     flags: c_int,
@@ -366,6 +363,10 @@ unsafe fn send_step(
                 libc::EAGAIN => Step::Blocked,
                 _ => Step::Done(-1),
             }
+        }
+        TxSink::Pledged if nonblocking => {
+            guard.wait_for_pledge();
+            Step::Blocked
         }
         TxSink::Pledged => {
             drop(guard);

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use crate::ring::Span;
-use crate::stream::{Control, Failure, Lag, Role, RxState, Stream, TxState};
+use crate::stream::{Control, Failure, Role, RxState, Stream, TxState};
 use crate::wire::{MessageKind, Record, RecordKind, MAGIC_LEN, RECORD_LEN};
 
 /// How long the mere beginning of a record is waited for before `complete` may be said of it.
@@ -102,69 +102,7 @@ impl Stream {
     /// [`handle_record_cut`](Stream::handle_record_cut).
     pub fn handle_record(&mut self, peeked: &[u8], complete: bool) -> RecordVerdict {
         let found = self.find(peeked, complete);
-        if let Some(lag) = &mut self.lag {
-            // Recognised before, in `handle_lookahead`.
-            return match found {
-                _ if self.rx_position < lag.at => RecordVerdict::Plain,
-                Found::Record(_) => {
-                    lag.records -= 1;
-                    if lag.records == 0 {
-                        self.lag = None;
-                        self.finish_reading();
-                    }
-                    RecordVerdict::Consume
-                }
-                Found::Partial => RecordVerdict::NeedMore,
-                Found::Other => {
-                    self.violate("a record has vanished");
-                    RecordVerdict::Plain
-                }
-            };
-        }
         self.take_record(found)
-    }
-
-    /// How many unread bytes of the anchor stand before the place where a record may be that this side waits for, if
-    /// there are any. Where the anchor can be peeked so far, peek and call
-    /// [`handle_lookahead`](Stream::handle_lookahead): an application that writes need not read first.
-    pub fn lookahead(&self) -> Option<u64> {
-        if !matches!(self.tx, TxState::Pledged | TxState::Paused | TxState::Frozen) || self.failure.is_some() {
-            return None;
-        }
-        match (self.rx, self.lag) {
-            (RxState::Expect(at) | RxState::ExpectThenResume(at), None) if self.rx_position < at => {
-                Some(at - self.rx_position)
-            }
-            (RxState::Link | RxState::AwaitResume, Some(Lag { at, records })) => {
-                Some(at.saturating_sub(self.rx_position) + u64::from(records) * RECORD_LEN as u64)
-            }
-            _ => None,
-        }
-    }
-
-    /// Bytes peeked from the anchor beyond [`lookahead`](Stream::lookahead) others. Nothing is to be consumed.
-    /// `complete`: the anchor has ended after them, and the link has been polled since. Returns whether a record was there; then there may be another.
-    pub fn handle_lookahead(&mut self, peeked: &[u8], complete: bool) -> bool {
-        let Some(_) = self.lookahead() else { return false };
-        //= spec §4.4.4
-        //# A reader MAY look for a record beyond unread application bytes, and act on it before it is consumed.
-        let lag = match (self.lag, self.rx) {
-            (Some(_), _) if complete && peeked.is_empty() => {
-                self.handle_anchor_end(false);
-                return false;
-            }
-            (Some(lag), _) => lag,
-            (None, RxState::Expect(at) | RxState::ExpectThenResume(at)) => Lag { at, records: 0 },
-            _ => return false,
-        };
-        let found = self.find(peeked, complete);
-        // Set first: what follows from the record depends on it.
-        self.lag = Some(Lag { records: lag.records + 1, ..lag });
-        let taken = self.take_record(found) == RecordVerdict::Consume;
-        if !taken {
-            self.lag = (lag.records > 0).then_some(lag);
-        }
-        taken
     }
 
     /// The anchor has ended, by FIN or an error, after what [`handle_record`](Stream::handle_record) calls the beginning

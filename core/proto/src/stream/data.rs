@@ -20,6 +20,9 @@ impl Stream {
             RxState::Replay(until) if self.rx_position >= until => self.rx = RxState::Anchor,
             _ => {}
         }
+        if self.held.is_some() {
+            self.take_up();
+        }
     }
 
     /// The next span to fill, at most `want` long. Empty: no byte credit; call [`stalled`](Stream::stalled).
@@ -99,7 +102,7 @@ impl Stream {
     #[inline]
     pub fn readable(&self, skip: u32) -> Span {
         match (&self.rx_ring, self.rx) {
-            (Some(ring), RxState::Link | RxState::Drain) if self.lag.is_none() => ring.readable(skip),
+            (Some(ring), RxState::Link | RxState::Drain) => ring.readable(skip),
             _ => Span { offset: 0, len: 0 },
         }
     }

@@ -17,6 +17,7 @@ impl Stream {
             return;
         }
         self.fin_wanted = true;
+        self.give_up(Reason::PledgeVoided);
         if self.tx == TxState::Pledged {
             self.void_pledge();
         }
@@ -63,17 +64,16 @@ impl Stream {
         //# A side that has closed in the middle of promotion keeps its anchor open until it has consumed the peer's
         //# marker or knows that there is none: unread bytes would make the kernel's close a reset.
         let marker_may_come = self.closed && matches!(self.rx, RxState::Expect(_)) && !self.peer_is_done();
-        let records_unread = self.closed && self.lag.is_some();
         self.failure.is_none()
             && (!self.records.is_empty()
                 || on_link
                 || marker_may_come
-                || records_unread
                 || matches!(self.tx, TxState::Frozen | TxState::Replay(_) | TxState::Paused))
     }
 
     /// Aborts: SO_LINGER 0, or a local error.
     pub fn abort(&mut self) {
+        self.give_up(Reason::PledgeVoided);
         if self.tx == TxState::Pledged {
             // So that a late ACCEPT is answered.
             self.void_pledge();
@@ -107,9 +107,6 @@ impl Stream {
             //# If the anchor ends before it has brought every byte that RESUME announced, the peer has died, and its
             //# reader gets a reset.
             RxState::Replay(_) => self.fail(Failure::PeerReset),
-            RxState::Expect(at) | RxState::ExpectThenResume(at) if self.rx_position < at => {
-                self.violate("anchor ended before the pledged position");
-            }
             RxState::Expect(_) | RxState::ExpectThenResume(_) => self.no_marker(),
             RxState::Link | RxState::AwaitResume => {
                 //= spec §4.7.1
@@ -139,6 +136,7 @@ impl Stream {
             return self.violate("second CLOSE");
         }
         self.close_received = true;
+        self.give_up(Reason::PledgeVoided);
         match (self.tx, self.rx) {
             //= spec §4.3.5
             //# A CLOSE without a SWITCHED before it says that the opener has written no marker and will write none:
@@ -178,7 +176,7 @@ impl Stream {
         //# A side whose peer has sent FIN and CLOSE sends CLOSE when its application has read everything, not before:
         //# until then a demotion can still have the peer replay.
         let read = self.rx_ring.as_ref().is_none_or(RxRing::is_empty);
-        if self.peer_is_done() && self.tx == TxState::Link && self.rx == RxState::Link && self.lag.is_none() && read {
+        if self.peer_is_done() && self.tx == TxState::Link && self.rx == RxState::Link && read {
             self.leave_to_drain();
             self.try_close();
         }
@@ -240,6 +238,7 @@ impl Stream {
     }
 
     pub(super) fn fail(&mut self, failure: Failure) {
+        self.give_up(Reason::PledgeVoided);
         self.failure.get_or_insert(failure);
         self.try_close();
     }

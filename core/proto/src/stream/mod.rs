@@ -17,7 +17,8 @@
 //! position it reads.
 //!
 //! Invariants:
-//! * a marker is written only by a side that knows its peer to expect one at that position;
+//! * a marker is written only by a side that knows its peer to expect one at that position, and to have read everything
+//!   before it;
 //! * application bytes travel on the anchor only in `Anchor`, and after a RESUME exchange;
 //! * the acceptor's `tx` leaves `Pledged` for `Link` only if it was not voided, and the opener's leaves `Paused` for
 //!   `Link` only on the acceptor's marker (or, with `trust_hints`, its word on the link);
@@ -32,7 +33,7 @@ mod switch;
 use alloc::collections::VecDeque;
 
 use crate::ring::{RxRing, TxRing};
-use crate::wire::{ControlMessage, MessageKind, Nonce, Record};
+use crate::wire::{Accept, ControlMessage, MessageKind, Nonce, Open, Record, RingDescriptor};
 use crate::Reason;
 
 pub use anchor::{AnchorWrite, RecordVerdict, RECORD_GRACE};
@@ -62,7 +63,7 @@ pub enum Phase {
     Plain,
     /// Between the first pledge and the last marker.
     Promoting,
-    /// Both directions have switched (a reader may still have older anchor bytes to read).
+    /// Both directions have switched.
     Linked,
     /// Coming back to the anchor.
     Resuming,
@@ -90,7 +91,7 @@ pub(crate) enum TxState {
 pub(crate) enum RxState {
     /// The anchor carries application bytes.
     Anchor,
-    /// The anchor carries application bytes up to this position; there a marker stands, or the pledge is void.
+    /// At this position, where the application has read to, a marker stands on the anchor, or the pledge is void.
     Expect(u64),
     /// The ring carries application bytes; the anchor may carry a RESUME record.
     Link,
@@ -173,13 +174,13 @@ pub enum Control {
     Signal(MessageKind),
 }
 
-/// Records that were recognised beyond unread application bytes and are still on the anchor.
+/// An attempt at promotion that waits for the application to read what stands on the anchor before the peer's pledge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Lag {
-    /// Where they stand.
-    at: u64,
-    /// How many.
-    records: u8,
+pub(crate) enum Held {
+    /// Acceptor: not answered yet. With our slot's nonce and ring.
+    Open(Open, Nonce, RingDescriptor),
+    /// Opener: the marker is not written yet.
+    Accept(Accept),
 }
 
 /// What is only for display. Streams that differ in nothing else are equal, so that a model checker takes them for
@@ -229,7 +230,7 @@ pub struct Stream {
     demote_pending: Option<Demotion>,
     /// The opener's SWITCHED has come: its marker is on the anchor, so a CLOSE does not mean that none will come.
     announced: bool,
-    lag: Option<Lag>,
+    held: Option<Held>,
     /// Peer asked for credit that it did not have.
     peer_wants: bool,
     /// We asked, and have not seen credit since.
@@ -271,7 +272,7 @@ impl Stream {
             voided: false,
             demote_pending: None,
             announced: false,
-            lag: None,
+            held: None,
             peer_wants: false,
             we_want: false,
             fin_wanted: false,
@@ -312,7 +313,7 @@ impl Stream {
     /// Both directions use the link only: nothing but a record can be on the anchor.
     #[inline]
     pub fn is_linked(&self) -> bool {
-        self.tx == TxState::Link && self.rx == RxState::Link && self.lag.is_none()
+        self.tx == TxState::Link && self.rx == RxState::Link
     }
 
     /// The fd is an ordinary kernel socket: nothing pending on any link, no record under way.
@@ -320,7 +321,7 @@ impl Stream {
         self.tx == TxState::Anchor
             && matches!(self.rx, RxState::Anchor | RxState::Replay(_))
             && self.records.is_empty()
-            && self.lag.is_none()
+            && self.held.is_none()
             && !self.voided
     }
 
@@ -398,7 +399,7 @@ impl Stream {
     /// Where application reads come from now.
     #[inline]
     pub fn rx_source(&self) -> RxSource {
-        if let (RxState::Link | RxState::Drain, None) = (self.rx, self.lag) {
+        if let RxState::Link | RxState::Drain = self.rx {
             return match &self.rx_ring {
                 Some(ring) if !ring.is_empty() => RxSource::Link,
                 _ => self.rx_end(),
@@ -407,15 +408,9 @@ impl Stream {
         if let (Some(f), true) = (self.failure, self.rx != RxState::Drain) {
             return RxSource::Failed(f);
         }
-        match (self.rx, self.lag) {
-            (RxState::Expect(at) | RxState::ExpectThenResume(at), _) | (_, Some(Lag { at, .. })) => {
-                match at.saturating_sub(self.rx_position) {
-                    0 => RxSource::Record,
-                    n => RxSource::Anchor(n),
-                }
-            }
-            (RxState::Replay(until), None) => RxSource::Anchor(until - self.rx_position),
-            (RxState::AwaitResume, None) => RxSource::Record,
+        match self.rx {
+            RxState::Expect(_) | RxState::ExpectThenResume(_) | RxState::AwaitResume => RxSource::Record,
+            RxState::Replay(until) => RxSource::Anchor(until - self.rx_position),
             _ => RxSource::Anchor(u64::MAX),
         }
     }
@@ -436,7 +431,7 @@ impl Stream {
     #[inline]
     pub fn available(&self) -> u32 {
         match (&self.rx_ring, self.rx) {
-            (Some(ring), RxState::Link | RxState::Drain) if self.lag.is_none() => ring.available(),
+            (Some(ring), RxState::Link | RxState::Drain) => ring.available(),
             _ => 0,
         }
     }

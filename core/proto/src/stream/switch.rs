@@ -1,8 +1,10 @@
 //! Promotion and demotion: what happens to a stream when messages about it arrive on the link, and when the link dies.
 
 use crate::ring::{RxRing, TxRing};
-use crate::stream::{Control, Demotion, Failure, Phase, Role, RxState, Stream, TxState};
-use crate::wire::{Accept, ControlMessage, MessageKind, Nonce, Open, Record, RecordKind, RingDescriptor, WireTuple};
+use crate::stream::{Control, Demotion, Failure, Held, Phase, Role, RxState, Stream, TxState};
+use crate::wire::{
+    Accept, ControlMessage, MessageKind, Nonce, Open, Record, RecordKind, Refuse, RingDescriptor, WireTuple,
+};
 use crate::Reason;
 
 impl Stream {
@@ -14,7 +16,7 @@ impl Stream {
         self.tx == TxState::Anchor
             && self.rx == RxState::Anchor
             && self.records.is_empty()
-            && self.lag.is_none()
+            && self.held.is_none()
             && !self.voided
             && !self.fin_wanted
             && !self.closed
@@ -56,9 +58,20 @@ impl Stream {
         if open.pledge < self.rx_position {
             return Err(Reason::PledgeVoided);
         }
+        self.begin(slot, nonce, ring.ring_len);
+        //= spec §4.2.7
+        //# The acceptor answers OPEN when its application has read everything before the opener's pledge.
+        if open.pledge > self.rx_position {
+            self.held = Some(Held::Open(*open, nonce, ring));
+        } else {
+            self.grant(open, nonce, ring);
+        }
+        Ok(())
+    }
+
+    fn grant(&mut self, open: &Open, nonce: Nonce, ring: RingDescriptor) {
         //= spec §4.2.2
         //# The acceptor pledges its own current position in ACCEPT, under the same rule.
-        self.begin(slot, nonce, ring.ring_len);
         self.peer_slot = Some(open.slot);
         self.peer_nonce = open.nonce;
         self.tx = TxState::Pledged;
@@ -67,12 +80,11 @@ impl Stream {
         self.tx_ring = Some(TxRing::new(open.ring.ring_len, self.tx_position));
         self.push_control(Control::Message(ControlMessage::Accept(Accept {
             peer_slot: open.slot,
-            slot,
+            slot: self.slot,
             pledge: self.tx_position,
             nonce,
             ring,
         })));
-        Ok(())
     }
 
     /// Opener: the peer granted promotion.
@@ -82,6 +94,56 @@ impl Stream {
         }
         self.peer_slot = Some(accept.slot);
         self.peer_nonce = accept.nonce;
+        //= spec §4.2.8
+        //# The opener writes its marker when its application has read everything before the acceptor's pledge. Until then
+        //# it may still void its own, and answers with CLOSE.
+        if !self.voided && accept.pledge > self.rx_position {
+            self.held = Some(Held::Accept(*accept));
+        } else {
+            self.switch_on(accept);
+        }
+    }
+
+    /// Takes up an attempt that has waited for the application, now that it has read on.
+    #[cold]
+    pub(super) fn take_up(&mut self) {
+        match self.held {
+            Some(Held::Open(open, nonce, ring)) if open.pledge == self.rx_position => {
+                self.held = None;
+                self.grant(&open, nonce, ring);
+            }
+            Some(Held::Open(open, ..)) if open.pledge < self.rx_position => self.give_up(Reason::PledgeVoided),
+            Some(Held::Accept(accept)) if accept.pledge <= self.rx_position => {
+                self.held = None;
+                self.switch_on(&accept);
+            }
+            _ => {}
+        }
+    }
+
+    /// Ends an attempt that has waited for the application, if there is one.
+    pub(super) fn give_up(&mut self, reason: Reason) {
+        match self.held.take() {
+            Some(Held::Open(open, ..)) => {
+                self.history.last_reason = reason;
+                if self.link_alive {
+                    let refuse = Refuse { peer_slot: open.slot, reason: reason as u16 };
+                    self.push_control(Control::Message(ControlMessage::Refuse(refuse)));
+                }
+                // Nothing of the stream exists at the peer: the slot is free on both sides.
+                self.close_sent = true;
+                self.close_received = true;
+            }
+            Some(Held::Accept(_)) => {
+                self.history.last_reason = reason;
+                self.tx = TxState::Anchor;
+                self.try_close();
+            }
+            None => {}
+        }
+    }
+
+    fn switch_on(&mut self, accept: &Accept) {
         //= spec §4.2.4
         //# An opener that has voided its pledge, or has read beyond the acceptor's, answers ACCEPT with CLOSE.
         if self.voided || accept.pledge < self.rx_position {
@@ -122,6 +184,9 @@ impl Stream {
     pub fn void_pledge(&mut self) {
         if self.tx != TxState::Pledged {
             return;
+        }
+        if self.held.is_some() {
+            return self.give_up(Reason::PledgeVoided);
         }
         //= spec §4.2.5
         //# A pledge is voided by application bytes (or the end of stream) at its position; nothing announces it.
@@ -194,6 +259,10 @@ impl Stream {
             self.controls.clear();
         }
         self.demote_pending.get_or_insert(why);
+        self.give_up(match why {
+            Demotion::LinkFailed => Reason::LinkFailed,
+            Demotion::Requested(reason) => reason,
+        });
         self.try_demote();
     }
 
@@ -335,6 +404,7 @@ impl Stream {
         self.we_want = false;
         self.voided = false;
         self.announced = false;
+        self.held = None;
         self.demote_pending = None;
         self.fin_done = false;
         self.controls.clear();

@@ -195,25 +195,49 @@ fn a_beginning_is_waited_for() {
 }
 
 #[test]
-fn a_writer_does_not_wait_for_its_own_reading() {
-    //= spec §4.4.4
+fn a_marker_has_nothing_unread_before_it() {
+    //= spec §4.2.7, §4.2.8
     //= type=test
     let mut p = Pair::new(false);
-    p.write_plain(A, b"unread");
+    p.write_plain(O, b"question");
+    p.write_plain(A, b"answer");
     p.open();
     p.deliver(A);
+    assert!(!p.side[A].has_control() && p.side[A].tx_sink() == TxSink::Anchor, "no answer yet");
+    assert_eq!(p.read_plain(A), b"question");
+    p.flush();
     p.deliver(O);
-    p.peek(A);
-    assert_eq!((p.side[O].tx_sink(), p.side[O].lookahead()), (TxSink::Wait, Some(6)));
-    let ahead: Vec<u8> = p.anchor[O].iter().copied().skip(6).collect();
-    assert!(p.side[O].handle_lookahead(&ahead, false));
-    assert_eq!((p.side[O].tx_sink(), p.side[O].rx_source()), (TxSink::Link, RxSource::Anchor(6)));
-    p.write_linked(A, b"linked");
-    assert_eq!(p.side[O].available(), 0);
-    assert_eq!(p.read_plain(O), b"unread");
-    assert_eq!(p.peek(O), Some(RecordVerdict::Consume));
-    assert!(p.side[O].is_linked());
-    assert_eq!(p.side[O].available(), 6);
+    assert_eq!((p.side[O].tx_sink(), p.record_to(A)), (TxSink::Pledged, None), "no marker yet");
+    let mut impatient = p.side[O].clone();
+    impatient.void_pledge();
+    assert_eq!(
+        (impatient.tx_sink(), impatient.poll_control()),
+        (TxSink::Anchor, Some(Control::Signal(MessageKind::Close)))
+    );
+    assert_eq!(p.read_plain(O), b"answer");
+    p.settle();
+    assert!(p.side[O].is_linked() && p.side[A].is_linked());
+}
+
+#[test]
+fn an_attempt_that_waits_for_the_application_can_be_given_up() {
+    //= spec §4.2.7
+    //= type=test
+    for give_up in [
+        Stream::shutdown_write,
+        Stream::close,
+        Stream::abort,
+        |s: &mut Stream| s.demote(netacc_proto::Demotion::Requested(Reason::Requested)),
+        |s: &mut Stream| s.anchor_received(9),
+    ] {
+        let mut p = Pair::new(false);
+        p.write_plain(O, b"question");
+        p.open();
+        p.deliver(A);
+        give_up(&mut p.side[A]);
+        assert!(p.side[A].is_plain() && !p.side[A].holds_slot());
+        assert!(matches!(p.side[A].poll_control(), Some(Control::Message(ControlMessage::Refuse(_)))));
+    }
 }
 
 #[test]

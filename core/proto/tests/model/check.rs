@@ -3,7 +3,7 @@
 use netacc_proto::Phase;
 use stateright::{Checker, DiscoveryClassification, HasDiscoveries, Model, Property};
 
-use crate::world::{Bounds, Step, World, ACCEPTOR, OPENER};
+use crate::world::{Bounds, Step, Symbol, World, ACCEPTOR, OPENER};
 
 pub(crate) struct Switching(pub Bounds);
 
@@ -45,11 +45,16 @@ impl Model for Switching {
                 w.side.iter().all(|s| s.closed || s.stream.failure().is_none() && !s.reset)
             }));
         }
-        if self.0.lookahead {
-            all.push(Property::<Self>::always("a writer waits for no reader", |m, w| {
-                !still(&m.0, w) || (0..2).all(|s| w.side[s].closed || w.side[s].crashed || !waits(w, s))
-            }));
-        }
+        all.push(Property::<Self>::always("a writer waits for no reader", |m, w| {
+            !still(&m.0, w) || (0..2).all(|s| w.side[s].closed || w.side[s].crashed || !waits(w, s))
+        }));
+        all.push(Property::<Self>::always("no record behind application bytes", |_, w| {
+            w.anchor.iter().all(|symbols| {
+                let unread = symbols.iter().position(|s| matches!(s, Symbol::App(_)));
+                let record = symbols.iter().rposition(|s| matches!(s, Symbol::Record(_) | Symbol::Half(_)));
+                unread.zip(record).is_none_or(|(unread, record)| record < unread)
+            })
+        }));
         if self.0.opens > 1 {
             all.push(Property::<Self>::sometimes("a later attempt succeeds", |_, w| {
                 w.attempts > 1 && w.side.iter().all(|s| s.stream.is_linked())

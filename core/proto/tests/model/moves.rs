@@ -191,34 +191,6 @@ impl World {
         self.side[s].link.is_none_or(|k| self.links[k].to[s].is_empty() || self.links[k].notified[s])
     }
 
-    pub(crate) fn look_ahead(&mut self, s: usize) -> Option<()> {
-        let mut skip = self.side[s].stream.lookahead()?;
-        let mut rest = self.anchor[s].iter();
-        while skip > 0 {
-            skip -= match rest.next()? {
-                Symbol::App(_) => 1,
-                Symbol::Record(_) => RECORD_LEN as u64,
-                _ => return None,
-            };
-        }
-        match *rest.next()? {
-            Symbol::Half(_) if rest.next().is_some() => {
-                if !self.link_polled(s) {
-                    return None;
-                }
-                self.side[s].stream.handle_record_cut();
-                false
-            }
-            Symbol::Rst => {
-                self.side[s].stream.handle_anchor_end(true);
-                false
-            }
-            Symbol::Fin if !self.link_polled(s) => return None,
-            symbol => self.side[s].stream.handle_lookahead(&bytes_of(symbol), symbol == Symbol::Fin),
-        };
-        Some(())
-    }
-
     /// The application reads one byte, or learns of the end. A closed side's driver throws bytes away.
     pub(crate) fn read(&mut self, bounds: &Bounds, s: usize) -> Option<()> {
         match self.side[s].stream.rx_source() {

@@ -39,8 +39,6 @@ pub(crate) struct Bounds {
     pub(crate) lazy_anchor: bool,
     /// Records may arrive in two parts.
     pub(crate) split: bool,
-    /// Look for records beyond unread bytes.
-    pub(crate) lookahead: bool,
     pub(crate) mutant: Option<Mutant>,
 }
 
@@ -60,7 +58,6 @@ impl Default for Bounds {
             lazy_control: false,
             lazy_anchor: false,
             split: false,
-            lookahead: true,
             mutant: None,
         }
     }
@@ -75,7 +72,6 @@ pub(crate) enum Step {
     WriteAnchor(usize),
     WriteHalf(usize),
     Peek(usize),
-    LookAhead(usize),
     Read(usize),
     Write(usize),
     Shutdown(usize),
@@ -211,9 +207,6 @@ impl World {
             }
             if !self.side[s].anchor_closed && !self.anchor[s].is_empty() {
                 steps.push(Step::Peek(s));
-                if bounds.lookahead && self.side[s].stream.lookahead().is_some() {
-                    steps.push(Step::LookAhead(s));
-                }
             }
         }
     }
@@ -293,7 +286,6 @@ impl World {
                 _ => return None,
             },
             Step::Peek(s) => self.peek(s)?,
-            Step::LookAhead(s) => self.look_ahead(s)?,
             Step::Read(s) => self.read(bounds, s)?,
             Step::Write(s) => self.write(bounds, s)?,
             Step::Shutdown(s) => {
