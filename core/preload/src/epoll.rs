@@ -153,6 +153,8 @@ struct Interest {
     /// It has ever been. What the kernel reports may then be about a record that has been taken since.
     travelled: bool,
     queued: bool,
+    /// In which wait it was reported last, and where in that wait's array.
+    told: (u64, usize),
     pending: u32,
     /// One-shot and reported.
     disabled: bool,
@@ -468,6 +470,7 @@ impl Epoll {
                     away: false,
                     travelled: false,
                     queued: false,
+                    told: (u64::MAX, 0),
                     pending: 0,
                     disabled: i.disabled,
                     parked: false,
@@ -688,6 +691,7 @@ fn add(shared: &Arc<Shared>, epfd: c_int, fd: c_int, e: epoll_event) -> c_int {
             away: !on_kernel,
             travelled: !on_kernel,
             queued: false,
+            told: (u64::MAX, 0),
             pending: 0,
             disabled: false,
             parked: false,

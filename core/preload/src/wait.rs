@@ -246,7 +246,7 @@ pub fn for_stream(
 }
 
 /// Between the paths: the anchor moves things on, or the peer's answer on the link.
-fn in_transition(
+pub fn in_transition(
     endpoint: &Endpoint,
     cell: &Arc<StreamCell>,
     fd: c_int,

@@ -22,15 +22,15 @@ pub unsafe fn wait(
         // SAFETY: the kernel reports what is wrong with the arguments.
         return unsafe { real::epoll_wait(epfd, events, max, 0) };
     }
-    let mut out = Out { events, max: max as usize, len: 0 };
     let shared = &epoll.shared;
+    let turn = shared.waits.fetch_add(1, Ordering::Relaxed);
+    let mut out = Out { events, max: max as usize, len: 0, turn };
     shared.epfd.store(epfd, Ordering::Relaxed);
     let runtime = runtime::get();
     let Some((rt, endpoint)) = runtime.and_then(|rt| rt.endpoint().map(|e| (rt, e))).filter(|_| epoll.has_streams())
     else {
         return plain_wait(shared, &mut out, timeout, mask);
     };
-    let turn = shared.waits.fetch_add(1, Ordering::Relaxed);
     epoll.poll(endpoint);
     collect(shared, &mut out);
     // A wait that is going to spin leaves the kernel alone at first: whatever has it in store is found within a spin.
@@ -86,13 +86,28 @@ struct Out {
     events: *mut epoll_event,
     max: usize,
     len: usize,
+    /// Of which wait it is.
+    turn: u64,
 }
 
 impl Out {
-    fn push(&mut self, events: u32, data: u64) {
+    /// Reports events of an interest. What is on both paths may come twice, and is reported once, as the kernel does: a
+    /// program that reads once for each report would otherwise read in vain.
+    fn push(&mut self, events: u32, i: &mut Interest) {
+        let (turn, at) = i.told;
+        if turn == self.turn && at < self.len {
+            // SAFETY: below `len`, so within the caller's array, and written by this call.
+            unsafe {
+                let place = self.events.add(at);
+                let told = place.read_unaligned();
+                place.write_unaligned(epoll_event { events: told.events | events, u64: i.data });
+            }
+            return;
+        }
         debug_assert!(self.len < self.max, "callers check for room");
         // SAFETY: `len < max`, and the caller of `wait` promised room for `max`.
-        unsafe { self.events.add(self.len).write_unaligned(epoll_event { events, u64: data }) };
+        unsafe { self.events.add(self.len).write_unaligned(epoll_event { events, u64: i.data }) };
+        i.told = (self.turn, self.len);
         self.len += 1;
     }
 
@@ -116,7 +131,7 @@ fn collect(shared: &Shared, out: &mut Out) {
         let Some(i) = interests.get_mut(&fd) else { continue };
         let (events, keep) = i.report(fd);
         if events != 0 {
-            out.push(events, i.data);
+            out.push(events, i);
             if i.events & libc::EPOLLONESHOT as u32 != 0 {
                 i.disabled = true;
                 i.queued = false;
@@ -204,7 +219,7 @@ fn kernel_event(shared: &Arc<Shared>, out: &mut Out, fd: c_int, events: u32) {
             }
         }
         shared.kernel_hot.store(KERNEL_HOT, Ordering::Relaxed);
-        out.push(events, i.data);
+        out.push(events, i);
         i.disabled = i.events & libc::EPOLLONESHOT as u32 != 0;
         return;
     };

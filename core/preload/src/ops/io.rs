@@ -11,7 +11,7 @@ use std::time::Duration;
 use libc::{iovec, msghdr};
 use netacc_device::Instant;
 use netacc_driver::{Endpoint, LinkIo, Readiness, StreamCell, StreamGuard, PLEDGE_PATIENCE};
-use netacc_proto::{Failure, Reason, RxSource, TxSink};
+use netacc_proto::{Failure, Phase, Reason, RxSource, TxSink};
 
 use crate::ops::{connection, errno, fail, set_errno};
 use crate::real;
@@ -20,6 +20,9 @@ use crate::socket::Socket;
 use crate::table::Entry;
 use crate::wait::{self, Waited};
 
+/// How long a read that need not wait does so all the same: see [`await_replay`]. Arbitrary: several wake-ups of a busy
+/// machine.
+const REPLAY_PATIENCE: Duration = Duration::from_millis(20);
 /// After this many operations promotion that did not succeed is tried again, doubling each time up to a bound.
 const RETRY_AFTER: u32 = 4;
 const MAX_RETRY_AFTER: u32 = 1 << 20;
@@ -98,6 +101,9 @@ pub unsafe fn recv(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
                     return deferred_or(sock, 0);
                 }
                 if nonblocking {
+                    if done == 0 && await_replay(endpoint, cell, fd) {
+                        continue;
+                    }
                     return if done > 0 { done as isize } else { fail(libc::EAGAIN) };
                 }
                 let deadline = *deadline.get_or_insert_with(|| sock.recv_timeout().map(|t| now() + t));
@@ -174,6 +180,22 @@ unsafe fn recv_step(
             Step::Done(report_failure(sock, failure, false))
         }
     }
+}
+
+/// Bytes that were there on the link come again on the anchor when the link is left. A program that was told of them
+/// must not be told that there are none: it waits, for a bounded time, until the stream is back. Whether to look again.
+#[cold]
+fn await_replay(endpoint: &Endpoint, cell: &Arc<StreamCell>, fd: c_int) -> bool {
+    let deadline = now() + REPLAY_PATIENCE;
+    let mut waited = false;
+    while cell.lock(endpoint).proto().phase() == Phase::Resuming {
+        let outcome = wait::in_transition(endpoint, cell, fd, Readiness::READABLE, Some(deadline));
+        if now() >= deadline || matches!(outcome, Waited::Interrupted) {
+            return false;
+        }
+        waited = true;
+    }
+    waited
 }
 
 /// Whether an error of the kernel's means that the connection is no more. Others are about the call.
