@@ -34,6 +34,8 @@ pub(crate) struct Ledger {
     pub(crate) at: [AtomicU32; MAX_PROCESSES],
     /// Goes up whenever anybody gets anywhere.
     pub(crate) progress: AtomicU64,
+    /// A step of this program has waited in vain.
+    pub(crate) in_vain: AtomicU32,
 }
 
 impl Ledger {
@@ -47,6 +49,7 @@ impl Ledger {
     }
 
     pub(crate) fn clear(&self) {
+        self.in_vain.store(0, Ordering::SeqCst);
         for d in self.directions.iter().flatten() {
             d.sent.store(0, Ordering::SeqCst);
             d.received.store(0, Ordering::SeqCst);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::io;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use netacc_program::{pattern, EpollAction, How, Interest, Op, Option_, Outcome, RecvCall, RecvFlags, SendCall, SendFlags};
@@ -14,6 +14,8 @@ use crate::worker::{Instance, Slot, Worker};
 
 /// How long a step waits for what the oracle saw at once. Arbitrary, far above any delay of a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(1500);
+/// The same after a step has waited in vain: what follows a difference need not be waited for.
+const IMPATIENCE: Duration = Duration::from_millis(10);
 /// Between two looks where nothing can be waited for.
 const LOOK_AGAIN: Duration = Duration::from_micros(50);
 /// Pieces in which `fill` sends, and an end of it on a kernel that grows its buffers.
@@ -21,6 +23,22 @@ const FILL_PIECE: usize = 4000;
 const FILL_MOST: usize = 64 << 20;
 /// Largest piece of `send_all`, `recv_all` and `drain`.
 const PIECE: usize = 256 * 1024;
+
+/// Of the program that runs, read from the ledger with each step.
+static IN_VAIN: AtomicBool = AtomicBool::new(false);
+
+/// Whether some step of the program has waited in vain.
+pub(crate) fn set_in_vain(in_vain: bool) {
+    IN_VAIN.store(in_vain, Ordering::Relaxed);
+}
+
+fn patience() -> Duration {
+    if IN_VAIN.load(Ordering::Relaxed) {
+        IMPATIENCE
+    } else {
+        PATIENCE
+    }
+}
 
 const BITS: [(c_int, &str); 6] = [
     (libc::EPOLLIN, "in"),
@@ -98,7 +116,12 @@ fn would_block(error: &io::Error) -> bool {
 /// Does one operation. `expect` is what the oracle saw.
 pub(crate) fn run(worker: &Worker, op: &Op, expect: Option<&Outcome>) -> Outcome {
     let pipes = sys::pipes();
+    set_in_vain(worker.ledger.in_vain.load(Ordering::SeqCst) != 0);
+    let begun = Instant::now();
     let mut outcome = dispatch(worker, op, expect);
+    if begun.elapsed() >= PATIENCE {
+        worker.ledger.in_vain.store(1, Ordering::SeqCst);
+    }
     outcome.sigpipe = sys::pipes() != pipes;
     worker.ledger.progress.fetch_add(1, Ordering::SeqCst);
     outcome
@@ -115,7 +138,9 @@ fn dispatch(worker: &Worker, op: &Op, expect: Option<&Outcome>) -> Outcome {
         Op::Accept { from, s, c, nonblock } => {
             slot(from).map_or_else(none, |slot| accept(worker, &slot, (*s, *c), *nonblock, expect))
         }
-        Op::Send { s, n, call, flags } => slot(s).map_or_else(none, |slot| send(worker, &slot, *n, *call, *flags)),
+        Op::Send { s, n, call, flags } => {
+            slot(s).map_or_else(none, |slot| send(worker, &slot, (*n, *call, *flags), expect))
+        }
         Op::SendAll { s, n } => slot(s).map_or_else(none, |slot| send_all(worker, &slot, *n)),
         Op::Recv { s, n, call, flags } => {
             slot(s).map_or_else(none, |slot| receive(worker, &slot, (*n, *call, *flags), expect))
@@ -229,7 +254,7 @@ fn accept(worker: &Worker, slot: &Slot, (s, c): (u32, u32), nonblock: bool, expe
             }
             Err(error) => {
                 let should = expect.is_some_and(|e| e.ret == 0);
-                if !(would_block(&error) && should && begun.elapsed() < PATIENCE) {
+                if !(would_block(&error) && should && begun.elapsed() < patience()) {
                     return failure(&error);
                 }
                 let _ = wait_for(slot.fd, libc::POLLIN, begun);
@@ -280,7 +305,7 @@ fn directions<'a>(worker: &'a Worker, slot: &Slot) -> Option<([&'a Direction; 2]
 
 /// Waits with `poll`, until [`PATIENCE`] after `begun` at most.
 fn wait_for(fd: Fd, events: i16, begun: Instant) -> bool {
-    let left = PATIENCE.saturating_sub(begun.elapsed());
+    let left = patience().saturating_sub(begun.elapsed());
     let mut one = [libc::pollfd { fd, events, revents: 0 }];
     let ready = sys::poll(&mut one, left.as_millis() as c_int).is_ok_and(|n| n > 0);
     if ready && one[0].revents & events == 0 {
@@ -306,17 +331,41 @@ fn send_once(fd: Fd, bytes: &[u8], call: SendCall, flags: SendFlags) -> io::Resu
     }
 }
 
-fn send(worker: &Worker, slot: &Slot, n: u32, call: SendCall, flags: SendFlags) -> Outcome {
+fn send(
+    worker: &Worker,
+    slot: &Slot,
+    (n, call, flags): (u32, SendCall, SendFlags),
+    expect: Option<&Outcome>,
+) -> Outcome {
     let mut bytes = vec![0; n as usize];
     let ledger = directions(worker, slot);
     if let Some(([out, _], [key, _])) = &ledger {
         pattern::fill(*key, out.sent.load(Ordering::SeqCst), &mut bytes);
     }
-    let result = send_once(slot.fd, &bytes, call, flags);
-    if let (Some(([out, _], _)), Ok(sent)) = (&ledger, &result) {
-        out.sent.fetch_add(*sent as u64, Ordering::SeqCst);
+    let want = expect.map_or(0, |e| e.ret.max(0) as usize);
+    let (mut done, mut calls, begun) = (0, 0, Instant::now());
+    loop {
+        calls += 1;
+        let result = send_once(slot.fd, &bytes[done..], call, flags);
+        if let (Some(([out, _], _)), Ok(sent)) = (&ledger, &result) {
+            out.sent.fetch_add(*sent as u64, Ordering::SeqCst);
+        }
+        let patient = done < want && begun.elapsed() < patience();
+        match result {
+            Ok(sent) => {
+                done += sent;
+                if done >= want || !patient {
+                    return Outcome { calls, ..Outcome::value(done as i64) };
+                }
+            }
+            // Freedom "room": there may be none for a moment, as long as waiting for it helps.
+            Err(error) if would_block(&error) && patient => {
+                wait_for(slot.fd, libc::POLLOUT, begun);
+            }
+            Err(error) if done == 0 => return Outcome { calls, ..failure(&error) },
+            Err(_) => return Outcome { calls, ..Outcome::value(done as i64) },
+        }
     }
-    outcome(result.map(|sent| sent as i64))
 }
 
 fn send_all(worker: &Worker, slot: &Slot, n: u32) -> Outcome {
@@ -335,7 +384,7 @@ fn send_all(worker: &Worker, slot: &Slot, n: u32) -> Outcome {
                 done += sent as u64;
                 begun = Instant::now();
             }
-            Err(error) if would_block(&error) && begun.elapsed() < PATIENCE => {
+            Err(error) if would_block(&error) && begun.elapsed() < patience() => {
                 wait_for(slot.fd, libc::POLLOUT, begun);
             }
             Err(error) => return Outcome { ret: done as i64, calls, errno: Some(errno_name(&error)), ..Outcome::default() },
@@ -405,7 +454,7 @@ fn receive(
             0 => receive_once(slot.fd, &mut buffer, call, bits),
             _ => sys::recv(slot.fd, &mut buffer[..n as usize - got], more),
         };
-        let late = begun.elapsed() >= PATIENCE;
+        let late = begun.elapsed() >= patience();
         match result {
             Ok(0) if n > 0 => {
                 out.end = got == 0 || want > got;
@@ -479,7 +528,7 @@ fn take_all(worker: &Worker, slot: &Slot, most: Option<u64>, end_expected: bool)
                 out.ret += k as i64;
                 begun = Instant::now();
             }
-            Err(error) if would_block(&error) && (left > 0 || end_expected) && begun.elapsed() < PATIENCE => {
+            Err(error) if would_block(&error) && (left > 0 || end_expected) && begun.elapsed() < patience() => {
                 wait_for(slot.fd, libc::POLLIN, begun);
             }
             Err(error) if would_block(&error) => {
@@ -506,7 +555,7 @@ fn fionread(slot: &Slot, expect: Option<&Outcome>) -> Outcome {
     let begun = Instant::now();
     loop {
         match sys::unread(slot.fd) {
-            Ok(n) if expect.is_some_and(|e| e.ret > n as i64) && begun.elapsed() < PATIENCE => {
+            Ok(n) if expect.is_some_and(|e| e.ret > n as i64) && begun.elapsed() < patience() => {
                 std::thread::sleep(LOOK_AGAIN);
             }
             result => return outcome(result.map(|n| n as i64)),
@@ -565,7 +614,7 @@ fn get(slot: &Slot, option: Option_, expect: Option<&Outcome>) -> Outcome {
             loop {
                 let value = sys::get_option::<c_int>(slot.fd, libc::SOL_SOCKET, libc::SO_ERROR);
                 let awaited = expect.is_some_and(|e| e.ret != 0);
-                if matches!(value, Ok(0)) && awaited && begun.elapsed() < PATIENCE {
+                if matches!(value, Ok(0)) && awaited && begun.elapsed() < patience() {
                     std::thread::sleep(LOOK_AGAIN);
                     continue;
                 }
@@ -626,19 +675,19 @@ fn poll(
     let begun = Instant::now();
     let wanted = wanted(expect);
     let all: Vec<_> = slots.iter().map(|s| (*s, mask(interest))).collect();
-    let mut timeout = if wait { PATIENCE.as_millis() as c_int } else { 0 };
+    let mut timeout = if wait { patience().as_millis() as c_int } else { 0 };
     loop {
         let seen = match poll_slots(worker, &all, timeout, select) {
             Ok(seen) => seen,
             Err(error) => return failure(&error),
         };
         let missing = missing(&wanted, &seen);
-        if missing.is_empty() || begun.elapsed() >= PATIENCE {
+        if missing.is_empty() || begun.elapsed() >= patience() {
             let ready = seen.values().filter(|b| **b != 0).count();
             return Outcome { events: named(&seen), ..Outcome::value(ready as i64) };
         }
         // Sleep for just what is missing, so that a wake-up that is lost is noticed.
-        let left = PATIENCE.saturating_sub(begun.elapsed()).as_millis() as c_int;
+        let left = patience().saturating_sub(begun.elapsed()).as_millis() as c_int;
         let before = begun.elapsed();
         let _ = poll_slots(worker, &missing, left, select);
         if begun.elapsed() - before < LOOK_AGAIN {
@@ -675,7 +724,7 @@ fn epoll_wait(worker: &Worker, e: u32, max: usize, wait: bool, expect: Option<&O
     let wanted = wanted(expect);
     let mut seen = Events::new();
     loop {
-        let left = PATIENCE.saturating_sub(begun.elapsed()).as_millis() as c_int;
+        let left = patience().saturating_sub(begun.elapsed()).as_millis() as c_int;
         let timeout = if wait && seen.is_empty() || !missing(&wanted, &seen).is_empty() { left } else { 0 };
         let before = begun.elapsed();
         match sys::epoll_wait(instance.fd, max, timeout) {
@@ -686,7 +735,7 @@ fn epoll_wait(worker: &Worker, e: u32, max: usize, wait: bool, expect: Option<&O
             }
             Err(error) => return failure(&error),
         }
-        if missing(&wanted, &seen).is_empty() || begun.elapsed() >= PATIENCE {
+        if missing(&wanted, &seen).is_empty() || begun.elapsed() >= patience() {
             break;
         }
         if begun.elapsed() - before < LOOK_AGAIN {

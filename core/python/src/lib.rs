@@ -1,0 +1,39 @@
+//! The Rust half of the Python package `netacc_lab`: what must be exact or fast. Programs and traces cross as JSON.
+
+use netacc_program::{compare as compare_traces, generate as generate_program, Program, Shape, Trace};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+fn wrong(error: impl std::fmt::Display) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}
+
+/// The program that a shape and a list of decisions give.
+#[pyfunction]
+fn generate(shape: &str, decisions: Vec<u64>) -> PyResult<String> {
+    let shape: Shape = serde_json::from_str(shape).map_err(wrong)?;
+    serde_json::to_string(&generate_program(&shape, &decisions)).map_err(wrong)
+}
+
+/// Checks a program and returns it with all defaults spelled as the format spells them.
+#[pyfunction]
+fn normalise(program: &str) -> PyResult<String> {
+    serde_json::to_string(&Program::parse(program).map_err(wrong)?).map_err(wrong)
+}
+
+/// The differences between the oracle's trace and another, as a JSON list.
+#[pyfunction]
+fn compare(program: &str, oracle: &str, other: &str) -> PyResult<String> {
+    let program = Program::parse(program).map_err(wrong)?;
+    let oracle: Trace = serde_json::from_str(oracle).map_err(wrong)?;
+    let other: Trace = serde_json::from_str(other).map_err(wrong)?;
+    serde_json::to_string(&compare_traces(&program, &oracle, &other)).map_err(wrong)
+}
+
+/// Of the package.
+#[pymodule]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(generate, module)?)?;
+    module.add_function(wrap_pyfunction!(normalise, module)?)?;
+    module.add_function(wrap_pyfunction!(compare, module)?)
+}
