@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from netacc_lab.differential import Differential, Tally, Verdict, shrink, shrink_steps
@@ -57,14 +58,15 @@ def run(arguments: argparse.Namespace) -> int:
     new: list[tuple[int, Verdict]] = []
     began = time.monotonic()
 
-    def programs() -> list[Program] | object:
+    def programs() -> Iterator[Program]:
         for seed in range(start, end):
             if time.monotonic() - began > arguments.seconds:
                 return
             yield from_seed(seed, arguments.profile, mixes).program
 
     with Differential(arguments.binaries, log=arguments.log, accelerated=not arguments.native) as lab:
-        for seed, verdict in zip(range(start, end), lab.check_all(programs()), strict=False):
+        for index, verdict in lab.check_all(programs()):
+            seed = start + index
             tally.add(seed, verdict)
             if verdict.failed and verdict.signature not in known:
                 new.append((seed, verdict))

@@ -127,47 +127,46 @@ class Differential:
                 return Verdict(program, oracle, found, differences, stable=False)
         return Verdict(program, oracle, found, differences)
 
-    def check_all(self, programs: Iterable[Program]) -> Iterator[Verdict]:
-        """Many programs, in order, both sides busy at once."""
-        source = iter(programs)
-        asked: deque[Program] = deque()
-        tried: deque[tuple[Program, Trace, ProcessExecutor]] = deque()
-        suspects: list[tuple[Program, Trace, Trace]] = []
+    def check_all(self, programs: Iterable[Program]) -> Iterator[tuple[int, Verdict]]:
+        """Many programs, both sides busy at once. Verdicts come with the program's index, not always in order."""
+        source = enumerate(programs)
+        asked: deque[tuple[int, Program]] = deque()
+        tried: deque[tuple[int, Program, Trace, ProcessExecutor]] = deque()
+        suspects: list[tuple[int, Program, Trace, Trace]] = []
         exhausted = False
         while True:
             while not exhausted and not suspects and len(asked) + len(tried) < WINDOW:
-                program = next(source, None)
-                if program is None:
+                numbered = next(source, None)
+                if numbered is None:
                     exhausted = True
                     break
-                self._oracle.send(program)
-                asked.append(program)
+                self._oracle.send(numbered[1])
+                asked.append(numbered)
             if asked:
-                program = asked.popleft()
+                index, program = asked.popleft()
                 oracle = self._oracle.receive()
                 other = self.other(program.config)
                 other.send(program, oracle)
-                tried.append((program, oracle, other))
+                tried.append((index, program, oracle, other))
                 if len(tried) < WINDOW // 2 and not exhausted:
                     continue
             if tried:
-                program, oracle, other = tried.popleft()
+                index, program, oracle, other = tried.popleft()
                 try:
                     found = other.receive()
                 except ExecutorError:
                     other.close()
                     found = Trace('{"outcomes":[],"app_bytes":0,"kernel_bytes":0}')
-                    lost = [t for t in tried if t[2] is other]
-                    for again, expect, _ in lost:
+                    for _, again, expect, _ in (t for t in tried if t[3] is other):
                         other.send(again, expect)
                 if '"stuck"' in found.text or compare(program, oracle, found):
                     # Judged when nothing else is under way: the oracle is asked in between.
-                    suspects.append((program, oracle, found))
+                    suspects.append((index, program, oracle, found))
                 else:
-                    yield Verdict(program, oracle, found, [])
+                    yield index, Verdict(program, oracle, found, [])
             if suspects and not asked and not tried:
-                for suspect in suspects:
-                    yield self._judge(*suspect)
+                for index, program, oracle, found in suspects:
+                    yield index, self._judge(program, oracle, found)
                 suspects.clear()
             if exhausted and not asked and not tried and not suspects:
                 return
