@@ -4,6 +4,8 @@ use netacc_program::{compare as compare_traces, generate as generate_program, Pr
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
+use netacc_harness::{run_program, Mutant, Options};
+
 fn wrong(error: impl std::fmt::Display) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
@@ -30,10 +32,34 @@ fn compare(program: &str, oracle: &str, other: &str) -> PyResult<String> {
     serde_json::to_string(&compare_traces(&program, &oracle, &other)).map_err(wrong)
 }
 
+/// Runs a program on the core alone. `expect` is the oracle's trace, or empty; `mutant` a deliberate fault, or empty.
+/// Returns the trace, and the promise that was broken or an empty string.
+#[pyfunction]
+fn simulate(py: Python<'_>, program: &str, seed: u64, expect: &str, mutant: &str) -> PyResult<(String, String)> {
+    let program = Program::parse(program).map_err(wrong)?;
+    let expect: Option<Trace> =
+        if expect.is_empty() { None } else { Some(serde_json::from_str(expect).map_err(wrong)?) };
+    let mutant = match mutant {
+        "" => None,
+        name => Some(Mutant::ALL.into_iter().find(|m| format!("{m:?}") == name).ok_or_else(|| wrong("no such mutant"))?),
+    };
+    let options = Options { mutant, ..Options::default() };
+    let run = py.detach(|| run_program(&program, seed, &options, expect.as_ref()));
+    Ok((serde_json::to_string(&run.trace).map_err(wrong)?, run.broken.unwrap_or_default()))
+}
+
+/// The names of the deliberate faults that `simulate` knows.
+#[pyfunction]
+fn mutants() -> Vec<String> {
+    Mutant::ALL.iter().map(|m| format!("{m:?}")).collect()
+}
+
 /// Of the package.
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(generate, module)?)?;
     module.add_function(wrap_pyfunction!(normalise, module)?)?;
-    module.add_function(wrap_pyfunction!(compare, module)?)
+    module.add_function(wrap_pyfunction!(compare, module)?)?;
+    module.add_function(wrap_pyfunction!(simulate, module)?)?;
+    module.add_function(wrap_pyfunction!(mutants, module)?)
 }

@@ -11,14 +11,16 @@ must agree with kernel TCP's up to the freedoms that TCP itself has.
 Strategies for Hypothesis are in `netacc_lab.strategies`, the differential runner in `netacc_lab.differential`.
 """
 
-from netacc_lab.executors import Executor, ExecutorError, ProcessExecutor
+from netacc_lab.executors import BrokenPromise, Executor, ExecutorError, HarnessExecutor, ProcessExecutor
 from netacc_lab.program import Config, Difference, Mix, Outcome, Program, Shape, Trace, compare, generate
 
 __all__ = [
+    "BrokenPromise",
     "Config",
     "Difference",
     "Executor",
     "ExecutorError",
+    "HarnessExecutor",
     "Mix",
     "Outcome",
     "ProcessExecutor",

@@ -9,11 +9,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
+from netacc_lab import _native
 from netacc_lab.program import Program, Trace
 
 
 class ExecutorError(Exception):
     """The executor itself failed; nothing is known of the program."""
+
+
+class BrokenPromise(Exception):  # noqa: N818: it is a finding, not an error of the caller's
+    """The simulated core broke one of its own promises."""
 
 
 class Executor(Protocol):
@@ -103,3 +108,30 @@ class ProcessExecutor:
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+class HarnessExecutor:
+    """The core alone, under the seeded scheduler of `sim/harness`, in this process; deterministic.
+
+    What it has no model of is `unsupported` in its traces, and counted.
+    """
+
+    def __init__(self, *, seed: int = 0, mutant: str = "") -> None:
+        self.name = "harness"
+        self.seed = seed
+        self.mutant = mutant
+        self.steps = 0
+        self.unsupported = 0
+
+    def run(self, program: Program, expect: Trace | None = None) -> Trace:
+        """Raises BrokenPromise where the core itself was caught."""
+        text, broken = _native.simulate(program.text, self.seed, expect.text if expect else "", self.mutant)
+        if broken:
+            raise BrokenPromise(broken)
+        trace = Trace(text)
+        self.steps += len(trace.outcomes)
+        self.unsupported += sum(outcome.get("skipped") == "unsupported" for outcome in trace.outcomes)
+        return trace
+
+    def close(self) -> None:
+        """Nothing is open."""
