@@ -269,6 +269,12 @@ impl ShmDevice {
         }
         if summary != 0 {
             bitmap.summary.fetch_or(summary.rotate_left(first_word), SeqCst);
+            // Another thread may have gone to sleep while it was 0, and who finds it set rings no more.
+            if self.doorbell.armed(cq).load(SeqCst) != 0 {
+                if let Some(fd) = self.channel(cq) {
+                    sys::ring(fd);
+                }
+            }
         }
         full_barrier_after_rmw();
         let (warm, bit) = (&queue.warm[pair.index as usize / 64], 1 << (pair.index % 64));
@@ -440,8 +446,13 @@ impl Device for ShmDevice {
 
     fn disarm(&self, cq: CompletionQueueId) {
         let index = cq.0 as usize;
-        if let Some(fd) = self.channel(index) {
+        if index < CQS {
             self.doorbell.armed(index).store(0, SeqCst);
+        }
+    }
+
+    fn drain(&self, cq: CompletionQueueId) {
+        if let Some(fd) = self.channel(cq.0 as usize) {
             sys::drain(fd);
         }
     }

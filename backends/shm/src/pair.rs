@@ -209,10 +209,15 @@ impl PairSlot {
     /// queue whose descriptor must be written.
     #[inline]
     pub(crate) fn announce_peer(&self, index: usize, side: &QpShared) -> Option<usize> {
-        let cq = (side.rx.wake.load(Relaxed) & CQ_MASK) as usize;
         // The completion queue is the peer's word.
-        let first = set_bit(self.tx(), cq, index)?;
-        wake_sleepers(side);
+        let mut cq = (side.rx.wake.load(Relaxed) & CQ_MASK) as usize;
+        let mut first = set_bit(self.tx(), cq, index)?;
+        let now = (wake_sleepers(side) & CQ_MASK) as usize;
+        if now != cq {
+            // Moved meanwhile: see `qp`.
+            cq = now;
+            first = set_bit(self.tx(), cq, index)?;
+        }
         (first && self.doorbell().armed[cq].0.load(SeqCst) != 0).then_some(cq)
     }
 

@@ -17,6 +17,11 @@
 //! after the sleeper loaded it (then the wait fails or is woken) or before (then the sleeper's look at the ring sees
 //! the CQE).
 //!
+//! *Moving.* The mover stores the new completion queue in `wake` (RMW), then looks at the ring. A sender that has set the
+//! bit for the queue it read before looks at `wake` again (it does so for sleepers): if that has changed it sets the
+//! bit for the new queue as well, since nobody need be left who looks at the old one. If it changes after that look,
+//! the CQE was there before, so the mover sees it.
+//!
 //! # The ring
 //! CQE number `c` sits at `c % RING` and is valid while its tag is `c + 1`: the consumer reads one line and no index
 //! of the producer. The sequence of a queue pair is the count of valid CQEs so far plus local counters; it is
@@ -409,13 +414,15 @@ pub(crate) fn reset(rx: &QpShared, cq: u32) {
     rx.rx.wake.store(cq, Release);
 }
 
-/// The sender's half of the thread-level hand-shake. The fence must come before.
+/// The sender's half of the thread-level hand-shake. The fence must come before. Returns `wake`.
 #[inline]
-pub(crate) fn wake_sleepers(side: &QpShared) {
-    if side.rx.wake.load(SeqCst) & SLEEPER != 0 && side.rx.wake.fetch_and(!SLEEPER, SeqCst) & SLEEPER != 0 {
+pub(crate) fn wake_sleepers(side: &QpShared) -> u32 {
+    let wake = side.rx.wake.load(SeqCst);
+    if wake & SLEEPER != 0 && side.rx.wake.fetch_and(!SLEEPER, SeqCst) & SLEEPER != 0 {
         side.rx.futex.fetch_add(1, SeqCst);
         sys::futex_wake(&side.rx.futex);
     }
+    wake
 }
 
 /// Puts the payload at `to`, which has room for it.

@@ -14,6 +14,15 @@ pub enum AnchorError {
     Os(#[from] io::Error),
 }
 
+/// How many bytes an anchor has carried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AnchorPosition {
+    /// Written to it, sent or not.
+    pub written: u64,
+    /// Read from it. What has arrived and is unread does not count.
+    pub read: u64,
+}
+
 /// A reliable byte stream that is always there. All calls are non-blocking.
 pub trait Anchor {
     /// Writes some of `bytes`; returns how many.
@@ -24,6 +33,10 @@ pub trait Anchor {
 
     /// Like [`try_read`](Anchor::try_read), leaving the bytes where they are.
     fn try_peek(&mut self, buf: &mut [u8]) -> Result<usize, AnchorError>;
+
+    /// Bytes that it has carried since it was connected, whoever wrote and read them. `None` if that cannot be told
+    /// exactly.
+    fn position(&self) -> Option<AnchorPosition>;
 
     /// Ends the outgoing direction (FIN).
     fn shutdown_write(&mut self) -> Result<(), AnchorError>;

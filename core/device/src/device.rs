@@ -122,14 +122,18 @@ pub trait Device: Send + Sync {
     /// Stays armed until [`disarm`](Device::disarm).
     fn arm(&self, cq: CompletionQueueId) -> Armed;
 
-    /// Ends what [`arm`](Device::arm) began and consumes pending wake-ups of the channel.
+    /// Ends what [`arm`](Device::arm) began. The channel may stay readable until [`drain`](Device::drain).
     fn disarm(&self, cq: CompletionQueueId);
+
+    /// Consumes pending wake-ups of the channel, so that it is not readable any more. Who watches the channel
+    /// edge-triggered can do without: each wake-up is an edge, and draining is a system call.
+    fn drain(&self, cq: CompletionQueueId);
 
     /// The file descriptor that is readable while an armed `cq` has completions. `None` in simulation.
     fn channel_fd(&self, cq: CompletionQueueId) -> Option<RawFd>;
 
-    /// Moves `qp` to `cq` (capability `rebind`). After the call the caller must drain `qp` once with `poll_qp`: for a
-    /// completion that raced with the move, neither queue need report it nor wake anybody.
+    /// Moves `qp` to `cq` (capability `rebind`). After the call the caller must drain `qp` once with `poll_qp`: what
+    /// came before the move need not be reported by either queue, nor wake anybody. What comes after it is, by `cq`.
     fn rebind(&self, qp: QueuePairId, cq: CompletionQueueId) -> Result<(), DeviceError>;
 
     /// Allocates and registers `len` zeroed bytes that the peer of `qp` may write, and nobody else.

@@ -43,7 +43,7 @@ pub mod middleware;
 mod work;
 
 #[cfg(feature = "std")]
-pub use anchor::{Anchor, AnchorError};
+pub use anchor::{Anchor, AnchorError, AnchorPosition};
 #[cfg(feature = "std")]
 pub use cm::{
     CmError, CmEvent, ConnectionManager, Directory, DirectoryError, FourTuple, PeerAddress, MAX_PRIVATE_DATA,

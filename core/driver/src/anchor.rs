@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use netacc_device::{AnchorError, Instant};
-use netacc_proto::{AnchorWrite, Phase, RecordVerdict, RxSource, CREDIT_BLOCK_LEN, MAGIC_LEN, RECORD_GRACE, RECORD_LEN};
+use netacc_proto::{
+    AnchorWrite, Phase, RecordVerdict, RxSource, CREDIT_BLOCK_LEN, MAGIC_LEN, RECORD_GRACE, RECORD_LEN,
+};
 
 use crate::{Endpoint, StreamCell, StreamGuard};
 
@@ -91,6 +93,7 @@ impl StreamGuard<'_> {
                             self.inner.proto.abort();
                             return AnchorProgress::Idle;
                         }
+                        self.inner.carried.read += RECORD_LEN as u64;
                     }
                     RecordVerdict::NeedMore if complete => {
                         // Too much of a record to be anything else, and the rest will never come: its writer is dead.
@@ -170,6 +173,9 @@ impl StreamGuard<'_> {
 
     /// Writes pending records and replayed bytes.
     pub(crate) fn write_anchor(&mut self) -> AnchorProgress {
+        if self.inner.proto.has_record() {
+            self.publish();
+        }
         let inner = &mut *self.inner;
         let mut chunk = [0; 4096];
         while let Some(write) = inner.proto.poll_anchor_write() {
@@ -195,6 +201,7 @@ impl StreamGuard<'_> {
                         inner.counters.tx_bytes_tcp += n as u64;
                         inner.counters.tx_bytes_link -= n as u64;
                     }
+                    inner.carried.written += n as u64;
                     inner.proto.anchor_written(n);
                 }
                 Err(AnchorError::WouldBlock) => {
@@ -249,6 +256,7 @@ impl StreamGuard<'_> {
                 Ok(0) => return inner.proto.handle_anchor_end(true),
                 Ok(n) => {
                     inner.proto.anchor_received(n as u64);
+                    inner.carried.read += n as u64;
                     inner.refused = true;
                 }
                 Err(AnchorError::WouldBlock) => return,

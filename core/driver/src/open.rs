@@ -117,6 +117,11 @@ impl Endpoint {
                 return Err(Reason::PeerBusy);
             }
             let inner = &mut *guard.inner;
+            if let Err(reason) = inner.count_positions() {
+                drop(guard);
+                self.device().free_region(link.qp(), region);
+                return Err(reason);
+            }
             start_credit(&region, inner.proto.positions().0);
             inner.region = Some(region);
             inner.link = Some(link.clone());
@@ -316,7 +321,10 @@ impl Endpoint {
         if self.closing.load(Ordering::Relaxed) {
             return Err(Reason::Requested);
         }
-        if cell.is_shared() {
+        if cell.is_pinned() {
+            return Err(Reason::KernelOnly);
+        }
+        if cell.is_shared() && !self.sink().holds_alone(&cell) {
             return Err(Reason::Shared);
         }
         let slot = link.tx.lock().proto.alloc_slot().map_err(|_| Reason::Exhausted)?;
@@ -333,7 +341,8 @@ impl Endpoint {
             let result = match inner.link {
                 Some(_) => Err(Reason::PeerBusy),
                 None if inner.closed => Err(Reason::UnknownStream),
-                None => inner.proto.accept(open, slot.0, self.nonce(), ring),
+                None if !inner.proto.may_promote() => Err(Reason::PeerBusy),
+                None => inner.count_positions().and_then(|()| inner.proto.accept(open, slot.0, self.nonce(), ring)),
             };
             if let Err(reason) = result {
                 drop(guard);

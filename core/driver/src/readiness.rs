@@ -30,6 +30,10 @@ pub trait ReadySink: Send + Sync {
     /// `now` is the new readiness. `arrived`: new data or a new end of stream came even if no bit changed (an edge).
     fn ready(&self, stream: &Arc<StreamCell>, now: Readiness, arrived: bool);
 
+    /// Whether this process alone holds the descriptor of a stream that [`is shared`](StreamCell::is_shared). If so the
+    /// owner says so with [`set_shared`](StreamCell::set_shared).
+    fn holds_alone(&self, stream: &Arc<StreamCell>) -> bool;
+
     /// The stream has gone onto a link: the owner may watch its anchor, and move the link to a completion queue of
     /// its own. Called from [`Endpoint::progress`](crate::Endpoint::progress) with nothing locked.
     fn promoted(&self, stream: &Arc<StreamCell>);

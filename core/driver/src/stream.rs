@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
 
-use netacc_device::{Anchor, AnchorError, FourTuple, Memory, PostError, QueuePairId, Region};
+use netacc_device::{Anchor, AnchorError, AnchorPosition, FourTuple, Memory, PostError, QueuePairId, Region};
 use netacc_proto::{
     AnchorWrite, Control, Demotion, Immediate, MessageKind, Phase, Reason, RingDescriptor, RxSource, Stream, TxSink,
     CREDIT_BLOCK_LEN,
@@ -26,8 +26,10 @@ pub struct StreamCell {
     kernel_readers: AtomicU32,
     /// The queue pair that sleepers sleep on, plus one; 0 for none yet.
     sleep_qp: AtomicU32,
-    /// Another process may hold the same descriptor.
+    /// See [`StreamCell::set_shared`].
     shared: AtomicBool,
+    /// See [`StreamCell::pin`].
+    pinned: AtomicBool,
     inner: Mutex<Inner>,
 }
 
@@ -39,6 +41,10 @@ pub(crate) struct Inner {
     pub(crate) region: Option<Region>,
     /// Where outgoing bytes are written: the peer's region itself, or a local copy of the same shape.
     pub(crate) outgoing: Option<Outgoing>,
+    /// Bytes that this process has written to and read from the anchor, records included.
+    pub(crate) carried: AnchorPosition,
+    /// Others may have used the anchor too: ask it.
+    pub(crate) recount: bool,
     pub(crate) counters: StreamCounters,
     pub(crate) published: bool,
     pub(crate) reported_promotions: u32,
@@ -67,6 +73,16 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
+    /// Counts the positions of a stream that is to be promoted from what its anchor has carried.
+    pub(crate) fn count_positions(&mut self) -> Result<(), Reason> {
+        if self.recount {
+            self.carried = self.anchor.position().ok_or(Reason::Shared)?;
+            self.recount = false;
+        }
+        self.proto.set_positions(self.carried.written, self.carried.read);
+        Ok(())
+    }
+
     /// Neither side uses what the stream holds on its link any more. A CLOSE that found the queue full is still to go.
     pub(crate) fn is_idle(&self) -> bool {
         let proto = &self.proto;
@@ -116,12 +132,15 @@ impl StreamCell {
             kernel_readers: AtomicU32::new(0),
             sleep_qp: AtomicU32::new(0),
             shared: AtomicBool::new(false),
+            pinned: AtomicBool::new(false),
             inner: Mutex::new(Inner {
                 proto,
                 anchor,
                 link: None,
                 region: None,
                 outgoing: None,
+                carried: AnchorPosition { written: 0, read: 0 },
+                recount: false,
                 counters: StreamCounters::default(),
                 published: false,
                 reported_promotions: 0,
@@ -200,14 +219,28 @@ impl StreamCell {
         self.sleep_qp.store(qp.0.wrapping_add(1), Ordering::Release);
     }
 
-    /// From now on another process may hold the descriptor: closing it here must leave the others a plain socket.
-    pub fn mark_shared(&self) {
-        self.shared.store(true, Ordering::Release);
+    /// Another process may hold the descriptor, and use it: closing it here must leave the others a plain socket, and
+    /// what this process has counted is not all that the anchor has carried. `false`: this process alone holds it (again).
+    pub fn set_shared(&self, shared: bool) {
+        if shared {
+            self.inner.lock().recount = true;
+        }
+        self.shared.store(shared, Ordering::Release);
     }
 
     /// Whether another process may hold the descriptor.
     pub fn is_shared(&self) -> bool {
         self.shared.load(Ordering::Acquire)
+    }
+
+    /// Keeps the stream off links for good.
+    pub fn pin(&self) {
+        self.pinned.store(true, Ordering::Release);
+    }
+
+    /// Whether it is kept off links for good.
+    pub fn is_pinned(&self) -> bool {
+        self.pinned.load(Ordering::Acquire)
     }
 
     /// The owner's mark.
@@ -281,6 +314,7 @@ impl StreamGuard<'_> {
     #[inline]
     pub fn anchor_sent(&mut self, n: usize) {
         self.inner.proto.anchor_sent(n as u64);
+        self.inner.carried.written += n as u64;
         self.inner.counters.tx_bytes_tcp += n as u64;
     }
 
@@ -289,6 +323,7 @@ impl StreamGuard<'_> {
     #[inline]
     pub fn anchor_received(&mut self, n: usize) {
         self.inner.proto.anchor_received(n as u64);
+        self.inner.carried.read += n as u64;
         self.inner.counters.rx_bytes_tcp += n as u64;
         if self.rx_source() == RxSource::Record {
             self.progress_anchor(false);
@@ -571,6 +606,8 @@ impl StreamGuard<'_> {
     }
 
     fn flush(&mut self) {
+        // Before the peer can answer: see `publish`.
+        self.publish();
         // An anchor write can produce a signal (SWITCHED), hence this order.
         self.write_anchor();
         let inner = &mut *self.inner;
@@ -640,8 +677,12 @@ impl StreamGuard<'_> {
         }
     }
 
+    /// Makes the readiness visible to those who do not lock the stream, and tells the owner.
+    ///
+    /// They look at it after the kernel has reported the anchor readable, to tell application bytes from a record. So it
+    /// must be right before anything is sent that the peer answers with a record.
     #[inline]
-    fn publish(&mut self) {
+    pub(crate) fn publish(&mut self) {
         let now = readiness_of(&self.inner.proto);
         let before = self.cell.readiness();
         if now != before {
@@ -695,6 +736,9 @@ impl Anchor for GoneAnchor {
     }
     fn try_peek(&mut self, _: &mut [u8]) -> Result<usize, AnchorError> {
         Err(AnchorError::WouldBlock)
+    }
+    fn position(&self) -> Option<AnchorPosition> {
+        None
     }
     fn shutdown_write(&mut self) -> Result<(), AnchorError> {
         Ok(())

@@ -2,12 +2,13 @@
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig, InMemoryAnchor};
 use netacc_device::loopback::{DeliveryMode, Fabric, LoopbackConfig};
-use netacc_device::{Anchor, FourTuple, Instant};
+use netacc_device::middleware::{Event, Observer, Trace};
+use netacc_device::{Anchor, AnchorError, AnchorPosition, FourTuple, Instant};
 use netacc_driver::{Endpoint, EndpointConfig, LinkIo, Readiness, ReadySink, StreamCell};
 use netacc_proto::{CacheConfig, Role, TxSink, RECORD_GRACE};
 
@@ -15,11 +16,20 @@ struct Deaf;
 
 impl ReadySink for Deaf {
     fn ready(&self, _: &Arc<StreamCell>, _: Readiness, _: bool) {}
+    fn holds_alone(&self, _: &Arc<StreamCell>) -> bool {
+        false
+    }
     fn promoted(&self, _: &Arc<StreamCell>) {}
 }
 
 fn endpoint(fabric: &Fabric) -> Endpoint {
+    observed(fabric, |_: &Event| {})
+}
+
+/// An endpoint whose calls to the device are observed.
+fn observed(fabric: &Fabric, observer: impl Observer + 'static) -> Endpoint {
     let device = fabric.open(LoopbackConfig::shm());
+    let traced = Arc::new(Trace::new(device.clone(), observer));
     let config = EndpointConfig {
         ring_len: 4096,
         message_len: 1024,
@@ -34,8 +44,7 @@ fn endpoint(fabric: &Fabric) -> Endpoint {
         bytes[..8].copy_from_slice(&NONCE.fetch_add(1, Ordering::Relaxed).to_le_bytes());
         bytes
     };
-    let made =
-        Endpoint::new(device.clone(), device.clone(), device, config, Arc::new(Deaf), Box::new(|| {}), Box::new(nonce));
+    let made = Endpoint::new(traced, device.clone(), device, config, Arc::new(Deaf), Box::new(|| {}), Box::new(nonce));
     made.expect("a loopback device has queues")
 }
 
@@ -53,11 +62,10 @@ fn connect_over(
     opener: &Endpoint,
     acceptor: &Endpoint,
     port: u16,
-    (a, b): (InMemoryAnchor, InMemoryAnchor),
+    (a, b): (impl Anchor + Send + 'static, InMemoryAnchor),
 ) -> (Arc<StreamCell>, Arc<StreamCell>) {
-    let adopt = |e: &Endpoint, role, t, anchor: InMemoryAnchor| e.adopt(role, t, Box::new(anchor));
-    let far = adopt(acceptor, Role::Acceptor, tuple(port).reversed(), b);
-    (adopt(opener, Role::Opener, tuple(port), a), far)
+    let far = acceptor.adopt(Role::Acceptor, tuple(port).reversed(), Box::new(b));
+    (opener.adopt(Role::Opener, tuple(port), Box::new(a)), far)
 }
 
 fn run(endpoints: [&Endpoint; 2]) {
@@ -184,4 +192,77 @@ fn bytes_that_look_like_a_record_are_delivered_after_a_while() {
     assert!(!far.readiness().contains(Readiness::KERNEL_RX), "{:?}", far.readiness());
     server.progress(next);
     assert!(far.readiness().contains(Readiness::KERNEL_RX), "{:?}", far.readiness());
+}
+
+/// Readiness of one stream, as others see it at certain moments.
+#[derive(Clone, Default)]
+struct Watch {
+    cell: Arc<OnceLock<Arc<StreamCell>>>,
+    seen: Arc<Mutex<Vec<Readiness>>>,
+}
+
+impl Watch {
+    fn look(&self) {
+        if let Some(cell) = self.cell.get() {
+            self.seen.lock().expect("no test panics with it").push(cell.readiness());
+        }
+    }
+}
+
+/// An anchor that looks whenever something is written to it.
+struct Looking(InMemoryAnchor, Watch);
+
+impl Anchor for Looking {
+    fn try_write(&mut self, bytes: &[u8]) -> Result<usize, AnchorError> {
+        self.1.look();
+        self.0.try_write(bytes)
+    }
+    fn try_read(&mut self, buf: &mut [u8]) -> Result<usize, AnchorError> {
+        self.0.try_read(buf)
+    }
+    fn try_peek(&mut self, buf: &mut [u8]) -> Result<usize, AnchorError> {
+        self.0.try_peek(buf)
+    }
+    fn position(&self) -> Option<AnchorPosition> {
+        self.0.position()
+    }
+    fn shutdown_write(&mut self) -> Result<(), AnchorError> {
+        self.0.shutdown_write()
+    }
+    fn abort(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Breaks if a side asked for the peer's marker while it still told that readable bytes of the anchor are the
+/// application's: a program that blocks after being told that there is something to read would block for ever.
+#[test]
+fn a_marker_is_never_taken_for_application_bytes() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (at_client, at_server) = (Watch::default(), Watch::default());
+    let posts = at_server.clone();
+    let server = observed(&fabric, move |event: &Event| {
+        if matches!(event, Event::PostSend { .. }) {
+            posts.look();
+        }
+    });
+    let client = endpoint(&fabric);
+    let (a, b, wire) = anchor_pair(AnchorConfig::default());
+    let (near, far) = connect_over(&client, &server, 40_005, (Looking(a, at_client.clone()), b));
+    client.promote(&near).expect("the acceptor is published");
+    while near.lock(&client).tx_sink() != TxSink::Pledged {
+        server.progress(Instant::from_nanos(0));
+        client.progress(Instant::from_nanos(0));
+    }
+    assert!(at_client.cell.set(near.clone()).is_ok() && at_server.cell.set(far).is_ok());
+    for _ in 0..4 {
+        run([&client, &server]);
+        wire.settle();
+        near.lock(&client).progress_anchor(false);
+    }
+    assert!(near.lock(&client).proto().is_linked());
+    for (watch, first) in [(at_client, "the marker"), (at_server, "ACCEPT")] {
+        let seen = watch.seen.lock().expect("no test panics with it").clone();
+        assert!(!seen[0].contains(Readiness::KERNEL_RX), "at {first}: {seen:?}");
+    }
 }

@@ -25,10 +25,10 @@ use parking_lot::Mutex;
 
 use crate::ops::{errno, set_errno};
 use crate::runtime::{self, now, Runtime};
-use crate::{queues, real};
 use crate::socket::Socket;
 use crate::table::{self, Entry};
 use crate::wait::{self, Waiter};
+use crate::{queues, real};
 
 mod waiting;
 
@@ -174,7 +174,8 @@ const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 const INCOMING: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM | libc::EPOLLRDHUP) as u32;
 const OUTGOING: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 /// Event data of the kick eventfd and of the completion channel: no descriptor is negative.
-const INTERNAL: u64 = u64::MAX;
+const KICK: u64 = u64::MAX;
+const CHANNEL: u64 = u64::MAX - 1;
 /// While streams keep the instance busy, the kernel is asked only in every so many waits.
 const KERNEL_INTERVAL: u64 = 8;
 /// After an event of the kernel, this many waits look there first. Arbitrary: a few turns of an event loop.
@@ -375,7 +376,8 @@ impl Shared {
         }
         let cq = runtime::get().map_or(endpoint.default_cq(), |rt| queues::take(rt, endpoint));
         if let Some(channel) = endpoint.device().channel_fd(cq) {
-            internal_ctl(self.epfd(), channel);
+            // Edge-triggered, so that it need not be drained.
+            internal_ctl(self.epfd(), channel, libc::EPOLLIN | libc::EPOLLET, CHANNEL);
         }
         self.cq.store(cq.0 + 1, Ordering::Release);
         drop(_one);
@@ -396,7 +398,7 @@ impl Shared {
         }
         if let Some(fd) = runtime::new_eventfd() {
             if self.kick.compare_exchange(0, fd as u32, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                internal_ctl(self.epfd(), fd);
+                internal_ctl(self.epfd(), fd, libc::EPOLLIN, KICK);
             }
         }
     }
@@ -421,8 +423,8 @@ fn kernel_ctl(epfd: c_int, op: c_int, fd: c_int, events: u32) -> c_int {
     unsafe { real::epoll_ctl(epfd, op, fd, &mut event) }
 }
 
-fn internal_ctl(epfd: c_int, fd: c_int) {
-    let mut event = epoll_event { events: libc::EPOLLIN as u32, u64: INTERNAL };
+fn internal_ctl(epfd: c_int, fd: c_int, events: c_int, data: u64) {
+    let mut event = epoll_event { events: events as u32, u64: data };
     // SAFETY: the event is readable.
     unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, &mut event) };
 }

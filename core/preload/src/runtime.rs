@@ -25,7 +25,7 @@ use crate::{queues, real, stats, wait};
 mod fork;
 mod helper;
 
-pub use fork::{after_fork_child, after_fork_parent, before_exec, before_fork, Inherited, FORK_GENERATION};
+pub use fork::{after_fork_child, before_fork, Inherited, FORK_GENERATION};
 
 /// Everything of this process. Lives until exit once made.
 pub struct Runtime {
@@ -304,6 +304,12 @@ struct Sink;
 impl ReadySink for Sink {
     #[inline]
     fn ready(&self, stream: &Arc<StreamCell>, now: Readiness, arrived: bool) {
+        if stream.is_shared() && now.contains(Readiness::KERNEL_RX | Readiness::KERNEL_TX) {
+            // A child may be waiting for it.
+            if let Some(endpoint) = get().and_then(Runtime::endpoint) {
+                endpoint.need_helper();
+            }
+        }
         if stream.sleepers().load(Ordering::SeqCst) > 0 {
             wait::wake_sleepers(stream);
         }
@@ -318,6 +324,19 @@ impl ReadySink for Sink {
                     watcher.ready(now, arrived);
                 }
             }
+        }
+    }
+
+    fn holds_alone(&self, stream: &Arc<StreamCell>) -> bool {
+        let fd = stream.tag().load(Ordering::Relaxed);
+        if fd == NO_FD {
+            return false;
+        }
+        match table::get_full(fd as c_int).as_deref() {
+            Some(Entry::Stream(sock)) if sock.stream.as_ref().is_some_and(|s| Arc::ptr_eq(s, stream)) => {
+                sock.holds_alone()
+            }
+            _ => false,
         }
     }
 

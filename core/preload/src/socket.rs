@@ -6,14 +6,15 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU16, AtomicU32, 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use netacc_device::{Anchor, AnchorError};
+use netacc_device::{Anchor, AnchorError, AnchorPosition};
 use netacc_driver::StreamCell;
 use netacc_proto::Reason;
 use parking_lot::Mutex;
 
 use crate::epoll::Registration;
-use crate::real;
-use crate::runtime::{Inherited, Runtime};
+use crate::runtime::Inherited;
+use crate::table::Entry;
+use crate::{family, real};
 
 /// A TCP connection of the program. Shared by all descriptors that were duplicated from one another.
 pub struct Socket {
@@ -49,7 +50,13 @@ pub struct Socket {
     pub deferred_error: AtomicI32,
     /// Epoll instances that watch it.
     pub watchers: Mutex<Vec<Registration>>,
+    /// Its place in the family, see [`family`]; 0 if no other process ever held it.
+    pub family: AtomicU32,
     inherited: OnceLock<Inherited>,
+    /// Child of a fork: it may have a stream of its own here once it is used.
+    adoptable: AtomicBool,
+    /// What has taken its place in the table, with a stream.
+    adopted: OnceLock<Arc<Entry>>,
     /// For display: when it was made, in the order of the process.
     pub serial: u64,
 }
@@ -102,7 +109,10 @@ impl Socket {
             error_reported: AtomicBool::new(false),
             deferred_error: AtomicI32::new(0),
             watchers: Mutex::new(Vec::new()),
+            family: AtomicU32::new(0),
             inherited: OnceLock::new(),
+            adoptable: AtomicBool::new(false),
+            adopted: OnceLock::new(),
             serial: SERIAL.fetch_add(1, Ordering::Relaxed),
         }
     }
@@ -122,9 +132,80 @@ impl Socket {
         (code != 0).then(|| Reason::from_code(code))
     }
 
+    /// The same connection with another stream: everything that the program has set is carried over.
+    fn carried_over(&self, fd: c_int, stream: Option<Arc<StreamCell>>, reason: Reason, promote_at: u32) -> Socket {
+        let mut new = Socket::new(fd, stream, reason, self.nonblocking.load(Ordering::Relaxed), promote_at);
+        new.accepted = self.accepted;
+        for (to, from) in [(&new.recv_timeout_us, &self.recv_timeout_us), (&new.send_timeout_us, &self.send_timeout_us)]
+        {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        new.abort_on_close.store(self.abort_on_close.load(Ordering::Relaxed), Ordering::Relaxed);
+        new.low_water.store(self.low_water.load(Ordering::Relaxed), Ordering::Relaxed);
+        new.descriptors.store(self.descriptors.load(Ordering::Relaxed), Ordering::Relaxed);
+        new.deferred_error.store(self.deferred_error.load(Ordering::Relaxed), Ordering::Relaxed);
+        new.error_reported.store(self.error_reported.load(Ordering::Relaxed), Ordering::Relaxed);
+        new.family.store(self.family.load(Ordering::Relaxed), Ordering::Relaxed);
+        new
+    }
+
+    /// Child of a fork: what it has of the parent's socket. A plain one until it is used. Takes no lock.
+    pub fn inherited_from(parent: &Socket, fd: c_int) -> Socket {
+        let new = parent.carried_over(fd, None, Reason::Shared, u32::MAX);
+        let adoptable = match &parent.stream {
+            Some(cell) => !cell.is_pinned(),
+            None => parent.adoptable.load(Ordering::Relaxed),
+        };
+        new.adoptable.store(adoptable, Ordering::Relaxed);
+        new
+    }
+
     /// Child of a fork: the stream was on a link of the parent, who must be asked for it.
-    pub fn inherit(&self, number: u32, parent: &'static Runtime) {
-        let _ = self.inherited.set(Inherited::new(number, parent));
+    pub fn inherit(&self, inherited: Inherited) {
+        let _ = self.inherited.set(inherited);
+    }
+
+    /// Child of a fork, at its first use: what stands for the connection from now on, with the stream that `make`
+    /// makes. `None`: it stays as it is.
+    pub fn adopt(
+        &self,
+        make: impl FnOnce(&dyn Fn(Arc<StreamCell>, u32) -> Socket) -> Option<Arc<Entry>>,
+    ) -> Option<Arc<Entry>> {
+        if !self.adoptable.load(Ordering::Acquire) {
+            return None;
+        }
+        if let Some(entry) = self.adopted.get() {
+            return Some(entry.clone());
+        }
+        // Not `OnceLock::get_or_init`: there may be nothing to adopt it with.
+        let _one = self.watchers.lock();
+        if self.adopted.get().is_none() {
+            let fd = self.fd.load(Ordering::Relaxed);
+            let with = |cell, promote_at| self.carried_over(fd, Some(cell), Reason::NotYet, promote_at);
+            match make(&with) {
+                Some(entry) => drop(self.adopted.set(entry)),
+                None => self.adoptable.store(false, Ordering::Release),
+            }
+        }
+        self.adopted.get().cloned()
+    }
+
+    /// Keeps the connection off links for good.
+    pub fn keep_on_kernel(&self) {
+        self.adoptable.store(false, Ordering::Release);
+        self.promote_at.store(u32::MAX, Ordering::Relaxed);
+        if let Some(cell) = &self.stream {
+            cell.pin();
+        }
+    }
+
+    /// Whether this process alone holds it. If so its stream is not shared any more.
+    pub fn holds_alone(&self) -> bool {
+        let Some(cell) = &self.stream else { return false };
+        if cell.is_shared() && family::holds_alone(self.family.load(Ordering::Relaxed)) {
+            cell.set_shared(false);
+        }
+        !cell.is_shared()
     }
 
     /// Makes an inherited descriptor a plain socket before its first use here.
@@ -223,6 +304,57 @@ impl Drop for FdAnchor {
     }
 }
 
+/// How often the kernel's counts are read in the hope of a quiet moment. Arbitrary.
+const POSITION_TRIES: u32 = 8;
+
+/// What the kernel has counted for a connection. See `struct tcp_info` in linux/tcp.h.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct TcpInfo {
+    bytes_acked: u64,
+    bytes_received: u64,
+    notsent_bytes: u32,
+    bytes_sent: u64,
+    bytes_retrans: u64,
+}
+
+impl TcpInfo {
+    fn of(fd: c_int) -> Option<TcpInfo> {
+        let mut bytes = [0u8; 256];
+        let mut len = bytes.len() as libc::socklen_t;
+        // SAFETY: the buffer has `len` writable bytes.
+        let rc =
+            unsafe { real::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, bytes.as_mut_ptr().cast(), &mut len) };
+        let wide = |at: usize| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+        // Linux 4.19 and later; what an older kernel does not have is beyond `len`.
+        if rc != 0 || len < 216 {
+            return None;
+        }
+        Some(TcpInfo {
+            bytes_acked: wide(120)?,
+            bytes_received: wide(128)?,
+            notsent_bytes: wide(144)? as u32,
+            bytes_sent: wide(200)?,
+            bytes_retrans: wide(208)?,
+        })
+    }
+
+    /// What was written is counted in two ways, of which one counts the SYN of the side that connected; if they do not
+    /// agree (a packet that was lost on the way to the device, say) the position is not known.
+    fn position(self, unread: u64, unacknowledged: u64) -> Option<AnchorPosition> {
+        let written = (self.bytes_sent + u64::from(self.notsent_bytes)).checked_sub(self.bytes_retrans)?;
+        let syn = (self.bytes_acked + unacknowledged).checked_sub(written)?;
+        let read = self.bytes_received.checked_sub(unread)?;
+        (syn <= 1).then_some(AnchorPosition { written, read })
+    }
+}
+
+fn queued(fd: c_int, request: libc::c_ulong) -> Option<u64> {
+    let mut n: c_int = 0;
+    // SAFETY: both requests write an int.
+    let rc = unsafe { real::ioctl(fd, request, (&raw mut n).cast()) };
+    (rc == 0).then_some(u64::try_from(n).ok()?)
+}
+
 fn result(n: isize) -> Result<usize, AnchorError> {
     if n >= 0 {
         return Ok(n as usize);
@@ -252,6 +384,15 @@ impl Anchor for FdAnchor {
         result(unsafe { real::recv(self.fd, buf.as_mut_ptr().cast(), buf.len(), flags) })
     }
 
+    fn position(&self) -> Option<AnchorPosition> {
+        // The counts are not taken at one moment: try until nothing has moved between them.
+        (0..POSITION_TRIES).find_map(|_| {
+            let before = TcpInfo::of(self.fd)?;
+            let (unread, unacknowledged) = (queued(self.fd, libc::FIONREAD)?, queued(self.fd, libc::TIOCOUTQ)?);
+            (TcpInfo::of(self.fd)? == before).then(|| before.position(unread, unacknowledged)).flatten()
+        })
+    }
+
     fn shutdown_write(&mut self) -> Result<(), AnchorError> {
         // SAFETY: no pointers.
         result(unsafe { real::shutdown(self.fd, libc::SHUT_WR) } as isize).map(|_| ())
@@ -269,5 +410,48 @@ impl Anchor for FdAnchor {
                 size_of::<libc::linger>() as libc::socklen_t,
             )
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn the_kernel_tells_how_far_a_connection_has_come() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+        let mut near = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
+        let (mut far, _) = listener.accept().expect("connected");
+        let position = |s: &TcpStream| FdAnchor::borrowed(s.as_raw_fd()).position().map(|p| (p.written, p.read));
+        assert_eq!((position(&near), position(&far)), (Some((0, 0)), Some((0, 0))));
+        near.write_all(&[7; 5000]).expect("room");
+        far.read_exact(&mut [0; 3000]).expect("it is there");
+        assert_eq!((position(&near), position(&far)), (Some((5000, 0)), Some((0, 3000))));
+        far.set_nonblocking(true).expect("possible");
+        let mut written = 0;
+        while let Ok(n) = far.write(&[9; 100_000]) {
+            written += n as u64;
+        }
+        near.read_exact(&mut [0; 12_345]).expect("it is there");
+        assert_eq!((position(&near), position(&far)), (Some((5000, 12_345)), Some((written, 3000))));
+    }
+
+    #[test]
+    fn counts_that_do_not_agree_are_no_position() {
+        let info = |bytes_acked, bytes_sent| TcpInfo {
+            bytes_acked,
+            bytes_received: 10,
+            notsent_bytes: 5,
+            bytes_sent,
+            bytes_retrans: 20,
+        };
+        assert_eq!(info(101, 120).position(3, 5), Some(AnchorPosition { written: 105, read: 7 }));
+        assert_eq!(info(100, 120).position(3, 5), Some(AnchorPosition { written: 105, read: 7 }));
+        assert_eq!(info(99, 120).position(3, 5), None);
+        assert_eq!(info(110, 120).position(3, 5), None);
+        assert_eq!(info(100, 120).position(11, 5), None);
     }
 }

@@ -546,6 +546,7 @@ fn sleep(
     }
     let saved = errno();
     for &cq in &queues {
+        endpoint.device().drain(cq);
         disarm(endpoint, cq);
     }
     let same = |r: &Registration| matches!(r, Registration::Waiter(w) if Arc::ptr_eq(w, &waiter));
@@ -575,7 +576,7 @@ pub fn arm(endpoint: &Endpoint, cq: CompletionQueueId) -> Armed {
     endpoint.device().arm(cq)
 }
 
-/// One sleeper of `cq` is up. Consumes the wake-up, and arms again if others still sleep.
+/// One sleeper of `cq` is up. Handles what has arrived, and arms again if others still sleep.
 pub fn disarm(endpoint: &Endpoint, cq: CompletionQueueId) {
     endpoint.device().disarm(cq);
     endpoint.poll(cq);

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
 use netacc_device::loopback::anchor::{AnchorState, InMemoryAnchor};
-use netacc_device::{Anchor, AnchorError};
+use netacc_device::{Anchor, AnchorError, AnchorPosition};
 use parking_lot::Mutex;
 
 use crate::mutants::AnchorMutant;
@@ -195,6 +195,10 @@ impl Anchor for Handle {
 
     fn try_peek(&mut self, buf: &mut [u8]) -> Result<usize, AnchorError> {
         self.descriptor.peek(buf)
+    }
+
+    fn position(&self) -> Option<AnchorPosition> {
+        self.descriptor.anchor.lock().as_ref()?.position()
     }
 
     fn shutdown_write(&mut self) -> Result<(), AnchorError> {

@@ -243,6 +243,10 @@ impl ReadySink for Epoll {
         self.changed(stream.tag().load(std::sync::atomic::Ordering::Relaxed), now, arrived);
     }
 
+    fn holds_alone(&self, _: &Arc<StreamCell>) -> bool {
+        false
+    }
+
     fn promoted(&self, stream: &Arc<StreamCell>) {
         let tag = stream.tag().load(std::sync::atomic::Ordering::Relaxed);
         let Some(endpoint) = self.endpoint.get().and_then(Weak::upgrade) else { return };

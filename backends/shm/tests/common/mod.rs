@@ -166,6 +166,7 @@ impl Node {
                 assert!(poll_fd(fd, PATIENCE), "lost wake-up on the channel");
             }
             self.dev.disarm(self.cq);
+            self.dev.drain(self.cq);
             self.dev.pending(self.cq, &mut ready);
         }
     }

@@ -199,9 +199,10 @@ pub(super) fn channel_fd_readiness(bench: &mut Bench<'_>) -> Result<(), Stop> {
         bench.send_message(&pair, Side::A, number)?;
         bench.until_unpolled("the channel becoming readable", |b| b.fixture.channel_readable(fd) == Some(true))?;
         bench.device(Side::B).disarm(cq);
+        bench.device(Side::B).drain(cq);
         ensure!(next_report(bench, cq)? == [pair.qp(Side::B)], "the completion that woke us is not reported");
         drain_until(bench, &mut pair, number as usize)?;
-        ensure!(bench.fixture.channel_readable(fd) == Some(false), "the channel is still readable after disarm");
+        ensure!(bench.fixture.channel_readable(fd) == Some(false), "the channel is still readable after drain");
     }
     Ok(())
 }

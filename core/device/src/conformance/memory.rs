@@ -191,6 +191,7 @@ pub(super) fn unknown_handles_are_refused(bench: &mut Bench<'_>) -> Result<(), S
     ensure!(device.channel_fd(cq).is_none(), "a channel of an unknown queue");
     device.arm(cq);
     device.disarm(cq);
+    device.drain(cq);
     device.wake_qp(qp);
     device.qp_sequence(qp);
     device.fail_qp(qp);

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::DeliveryMode;
-use crate::{Anchor, AnchorError};
+use crate::{Anchor, AnchorError, AnchorPosition};
 
 /// Names the ends of an anchor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -118,6 +118,8 @@ struct EndState {
     error: Option<i32>,
     linger_reset: bool,
     closed: bool,
+    written: u64,
+    read: u64,
 }
 
 struct Pipe {
@@ -177,6 +179,7 @@ impl Anchor for InMemoryAnchor {
             }
             let count = room.min(bytes.len());
             near.unsent.extend(&bytes[..count]);
+            near.written += count as u64;
             Ok(count)
         })
     }
@@ -185,12 +188,19 @@ impl Anchor for InMemoryAnchor {
         self.with(|pipe, end| {
             let count = pipe.end(end).copy_unread(buf)?;
             pipe.end(end).unread.drain(..count);
+            pipe.end(end).read += count as u64;
             Ok(count)
         })
     }
 
     fn try_peek(&mut self, buf: &mut [u8]) -> Result<usize, AnchorError> {
         self.with(|pipe, end| pipe.end(end).copy_unread(buf))
+    }
+
+    fn position(&self) -> Option<AnchorPosition> {
+        let pipe = self.holder.pipe.lock();
+        let near = &pipe.ends[self.holder.end as usize];
+        Some(AnchorPosition { written: near.written, read: near.read })
     }
 
     fn shutdown_write(&mut self) -> Result<(), AnchorError> {

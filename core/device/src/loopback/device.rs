@@ -237,6 +237,8 @@ impl Device for LoopbackDevice {
         });
     }
 
+    fn drain(&self, _: CompletionQueueId) {}
+
     fn channel_fd(&self, _cq: CompletionQueueId) -> Option<RawFd> {
         None
     }

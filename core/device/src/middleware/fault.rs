@@ -261,6 +261,10 @@ impl<D: Device + ?Sized> Device for Fault<D> {
         self.inner.disarm(cq);
     }
 
+    fn drain(&self, cq: CompletionQueueId) {
+        self.inner.drain(cq);
+    }
+
     fn channel_fd(&self, cq: CompletionQueueId) -> Option<RawFd> {
         self.inner.channel_fd(cq)
     }

@@ -111,6 +111,10 @@ impl<D: Device + ?Sized, O: Observer> Device for Trace<D, O> {
         self.observer.observe(&Event::Disarm { cq });
     }
 
+    fn drain(&self, cq: CompletionQueueId) {
+        self.inner.drain(cq);
+    }
+
     fn channel_fd(&self, cq: CompletionQueueId) -> Option<RawFd> {
         let fd = self.inner.channel_fd(cq);
         self.observer.observe(&Event::ChannelFd { cq, fd });

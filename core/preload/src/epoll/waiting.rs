@@ -141,11 +141,11 @@ fn kernel_events(shared: &Arc<Shared>, out: &mut Out, timeout: Option<Duration>,
     let n = raw_wait(shared.epfd(), &mut buf[..room], timeout, mask);
     for e in buf.iter().take(n.max(0) as usize) {
         let (events, data) = (e.events, e.u64);
-        if data == INTERNAL {
-            shared.drain_kick();
-            continue;
+        match data {
+            KICK => shared.drain_kick(),
+            CHANNEL => {}
+            fd => kernel_event(shared, out, fd as u32 as c_int, events),
         }
-        kernel_event(shared, out, data as u32 as c_int, events);
     }
     n
 }

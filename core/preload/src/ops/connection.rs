@@ -19,7 +19,7 @@ use crate::ops::{errno, set_errno};
 use crate::runtime::{self, Runtime, NO_FD};
 use crate::socket::{FdAnchor, Listener, Socket};
 use crate::table::{self, Entry};
-use crate::{real, stats, wait};
+use crate::{family, real, stats, wait};
 
 /// After `socket`: takes note of TCP sockets. `fd` is what the call returned.
 pub fn socket(domain: c_int, kind: c_int, protocol: c_int, fd: c_int) {
@@ -127,6 +127,47 @@ fn become_connection(entry: &Arc<Entry>, listener: &Listener, fd: c_int, peer: O
         }
     }
     table::insert(fd, new);
+}
+
+/// Child of a fork: makes a stream of an inherited connection at its first use, so that it may be promoted once no other
+/// process holds it. Returns what stands for it now, or `None` if it stays a plain socket.
+pub fn adopt(entry: &Arc<Entry>, sock: &Socket, fd: c_int) -> Option<Arc<Entry>> {
+    let saved = errno();
+    let adopted = sock.adopt(|with_stream| {
+        let rt = runtime::start();
+        let endpoint = rt.endpoint()?;
+        let tuple = FourTuple { local: canonical(local_address(fd)?), remote: canonical(peer_address(fd)?) };
+        let role = if sock.accepted { Role::Acceptor } else { Role::Opener };
+        let cell = endpoint.adopt(role, tuple, Box::new(FdAnchor::borrowed(fd)));
+        cell.tag().store(fd as u32, Ordering::Relaxed);
+        // Until the family says otherwise; and the anchor must be asked what it has carried.
+        cell.set_shared(true);
+        let promote_at = if sock.accepted { PATIENCE } else { rt.config.promotion.threshold().max(1) };
+        let new = Arc::new(Entry::Stream(with_stream(cell, promote_at)));
+        for (other, e) in table::entries(open_limit()) {
+            if Arc::ptr_eq(&e, entry) {
+                table::insert(other, new.clone());
+            }
+        }
+        Some(new)
+    });
+    if let Some(new) = &adopted {
+        follow(new);
+    }
+    set_errno(saved);
+    adopted
+}
+
+/// Interests in a connection that were made before it had a stream go with it.
+fn follow(new: &Arc<Entry>) {
+    let Entry::Stream(sock) = &**new else { return };
+    for (fd, _) in table::entries(open_limit()).filter(|(_, e)| Arc::ptr_eq(e, new)) {
+        for (_, e) in table::entries(open_limit()) {
+            if let Entry::Epoll(epoll) = &*e {
+                epoll.attach(fd, sock);
+            }
+        }
+    }
 }
 
 /// A connection has been accepted.
@@ -239,6 +280,7 @@ pub fn forget(fd: c_int) {
                 return;
             }
             close_stream(sock, fd);
+            family::leave(sock.family.load(Ordering::Relaxed));
         }
         Entry::Idle(listener) => {
             listener.descriptors.fetch_sub(1, Ordering::AcqRel);
@@ -266,7 +308,8 @@ fn close_stream(sock: &Socket, fd: c_int) {
     if let (None, Some(rt)) = (&sock.stream, runtime::get()) {
         return rt.counters().absorb(&stats::counted_by_kernel(fd));
     }
-    let (Some(cell), Some(endpoint)) = (&sock.stream, runtime::get().and_then(Runtime::endpoint)) else { return };
+    let (Some(cell), Some(rt)) = (&sock.stream, runtime::get()) else { return };
+    let Some(endpoint) = rt.endpoint() else { return };
     if cell.readiness().contains(Readiness::KERNEL_RX | Readiness::KERNEL_TX) {
         let plain = {
             let guard = cell.lock(endpoint);
@@ -277,13 +320,15 @@ fn close_stream(sock: &Socket, fd: c_int) {
                 sock.note_reason(Reason::NotYet);
             }
             cell.tag().store(NO_FD, Ordering::Relaxed);
+            rt.given_up(cell);
             endpoint.forget(cell);
             return;
         }
     }
-    if cell.is_shared() {
-        // Another process may hold the socket: it must find a plain one.
+    if !sock.holds_alone() {
+        // Another process holds the socket: it must find a plain one.
         wait::demote(endpoint, cell, Reason::Shared, std::time::Duration::from_secs(2));
+        rt.given_up(cell);
     }
     cell.tag().store(NO_FD, Ordering::Relaxed);
     let abort = sock.abort_on_close.load(Ordering::Relaxed);
@@ -314,6 +359,15 @@ fn local_address(fd: c_int) -> Option<SocketAddr> {
     // SAFETY: the storage is large enough for any address.
     let rc = unsafe { real::getsockname(fd, storage.as_mut_ptr().cast(), &mut len) };
     // SAFETY: filled in by getsockname.
+    (rc == 0).then(|| unsafe { address(storage.as_ptr()) }).flatten()
+}
+
+fn peer_address(fd: c_int) -> Option<SocketAddr> {
+    let mut storage = MaybeUninit::<libc::sockaddr_storage>::zeroed();
+    let mut len = size_of::<libc::sockaddr_storage>() as socklen_t;
+    // SAFETY: the storage is large enough for any address.
+    let rc = unsafe { real::getpeername(fd, storage.as_mut_ptr().cast(), &mut len) };
+    // SAFETY: filled in by getpeername.
     (rc == 0).then(|| unsafe { address(storage.as_ptr()) }).flatten()
 }
 

@@ -13,7 +13,7 @@ use netacc_device::Instant;
 use netacc_driver::{Endpoint, LinkIo, Readiness, StreamCell, StreamGuard};
 use netacc_proto::{Failure, Reason, RxSource, TxSink};
 
-use crate::ops::{errno, fail, set_errno};
+use crate::ops::{connection, errno, fail, set_errno};
 use crate::real;
 use crate::runtime::{self, now, Runtime};
 use crate::socket::Socket;
@@ -50,6 +50,10 @@ fn total(iov: &[iovec]) -> Option<usize> {
 pub unsafe fn recv(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], flags: c_int) -> isize {
     let Some(cell) = &sock.stream else {
         sock.reclaim();
+        if let Some(Entry::Stream(adopted)) = connection::adopt(entry, sock, fd).as_deref() {
+            // SAFETY: passed on.
+            return unsafe { recv(entry, adopted, fd, iov, flags) };
+        }
         // SAFETY: passed on.
         return unsafe { kernel_recv(fd, iov, flags) };
     };
@@ -61,7 +65,6 @@ pub unsafe fn recv(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
         // SAFETY: passed on.
         return unsafe { kernel_recv(fd, iov, flags) };
     };
-    let _ = entry;
     let Some(want) = total(iov) else { return fail(libc::EINVAL) };
     let nonblocking = flags & libc::MSG_DONTWAIT != 0 || sock.nonblocking.load(Ordering::Relaxed);
     let all = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;
@@ -250,9 +253,12 @@ unsafe fn copy_out(guard: &mut StreamGuard<'_>, iov: &[iovec], skip: usize, peek
 /// `iov` describes readable memory.
 #[inline]
 pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], flags: c_int) -> isize {
-    let _ = entry;
     let Some((cell, rt)) = sock.stream.as_ref().zip(runtime::get()) else {
         sock.reclaim();
+        if let Some(Entry::Stream(adopted)) = connection::adopt(entry, sock, fd).as_deref() {
+            // SAFETY: passed on.
+            return unsafe { send(entry, adopted, fd, iov, flags) };
+        }
         // SAFETY: passed on.
         return unsafe { kernel_send(fd, iov, flags) };
     };
@@ -506,7 +512,10 @@ fn note_operation(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, fd: c_int
 fn try_promotion(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, fd: c_int, n: u32) {
     let step = (n.max(RETRY_AFTER) * 2).min(MAX_RETRY_AFTER);
     sock.promote_at.store(n.saturating_add(step), Ordering::Relaxed);
-    if cell.is_shared() {
+    if cell.is_pinned() {
+        return sock.note_reason(Reason::KernelOnly);
+    }
+    if !sock.holds_alone() {
         return sock.note_reason(Reason::Shared);
     }
     if sock.accepted {
@@ -534,12 +543,9 @@ pub fn on_kernel(sock: &Socket) -> bool {
 /// Leaves the link for an operation that only the kernel can do, and stays off it.
 pub fn demote_for(entry: &Arc<Entry>, sock: &Socket, fd: c_int, reason: Reason) -> bool {
     let _ = (entry, fd);
-    sock.promote_at.store(u32::MAX, Ordering::Relaxed);
+    sock.keep_on_kernel();
     match (&sock.stream, runtime::get().and_then(Runtime::endpoint)) {
-        (Some(cell), Some(endpoint)) => {
-            cell.mark_shared();
-            wait::demote(endpoint, cell, reason, DEMOTE_PATIENCE)
-        }
+        (Some(cell), Some(endpoint)) => wait::demote(endpoint, cell, reason, DEMOTE_PATIENCE),
         _ => {
             sock.reclaim();
             true

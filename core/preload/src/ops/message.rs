@@ -62,7 +62,7 @@ impl Target<'_> {
 
     /// On the kernel path now, and never to leave it again: what is passed through cannot meet a promotion.
     pub fn stays_on_kernel(self) -> bool {
-        self.sock.stream.as_ref().is_none_or(|cell| cell.is_shared()) && io::on_kernel(self.sock)
+        self.sock.stream.as_ref().is_none_or(|cell| cell.is_pinned()) && io::on_kernel(self.sock)
     }
 }
 

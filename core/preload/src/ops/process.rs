@@ -21,15 +21,11 @@ use crate::{real, runtime};
 /// last before a fork and first after it.
 pub fn register() {
     // SAFETY: the handlers take and return nothing, and the library is never unloaded.
-    unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+    unsafe { libc::pthread_atfork(Some(prepare), None, Some(child)) };
 }
 
 unsafe extern "C" fn prepare() {
     keeping_errno(runtime::before_fork);
-}
-
-unsafe extern "C" fn parent() {
-    keeping_errno(runtime::after_fork_parent);
 }
 
 unsafe extern "C" fn child() {
@@ -47,7 +43,9 @@ pub fn bare_fork() -> libc::pid_t {
     keeping_errno(runtime::before_fork);
     // SAFETY: no pointers.
     let pid = unsafe { real::_Fork() };
-    keeping_errno(if pid == 0 { runtime::after_fork_child } else { runtime::after_fork_parent });
+    if pid == 0 {
+        keeping_errno(runtime::after_fork_child);
+    }
     pid
 }
 

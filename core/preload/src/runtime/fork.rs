@@ -1,9 +1,12 @@
-//! Fork and exec. A link belongs to one process: the parent keeps it, and a child that uses an inherited descriptor
-//! asks the parent to bring the stream back to the anchor, which both processes hold.
+//! Fork. A link belongs to one process: the parent keeps it, and a child that uses an inherited descriptor asks the
+//! parent to bring the stream back to the anchor, which both processes hold. The child then makes a stream of its own
+//! of it, which may be promoted once no other process holds the descriptor (see [`family`]): a server that accepts,
+//! forks, and closes in the parent, ends up accelerated in the child. A child that uses nothing costs nothing.
 
 use std::ptr::NonNull;
 
 use super::*;
+use crate::family;
 use crate::socket::Socket;
 
 /// Counts forks in this line of processes; entries made before the last one are inherited.
@@ -12,7 +15,7 @@ pub static FORK_GENERATION: AtomicU32 = AtomicU32::new(0);
 /// Streams with a number below this can be asked for by children.
 const SLOTS: usize = 1 << 16;
 
-/// A page set shared with all children: per stream, whether it is on a link, and whether a child wants it back.
+/// A page set shared with all children: per stream number, whether a child wants it back.
 pub(super) struct Shared {
     words: Option<NonNull<[AtomicU32; SLOTS]>>,
 }
@@ -44,31 +47,40 @@ impl Shared {
     }
 }
 
-/// What a child wrote into a stream's word: bring it back.
+/// In a word: a child wants the stream back; it is a plain socket now, or gone. Above them the use of the number: a
+/// number is used for one stream after another.
 const WANTED: u32 = 1;
-/// What the parent answers: it is a plain socket now.
 const PLAIN: u32 = 2;
+const USE: u32 = 4;
 
-/// Before fork: nothing may be half done, and what is linked now may be shared from now on.
+/// Before fork: nothing may be half done, and the child enters the family as one more holder of each socket.
 pub fn before_fork() {
-    let Some(endpoint) = get().and_then(Runtime::endpoint) else { return };
-    for cell in endpoint.streams() {
-        cell.mark_shared();
-        let guard = cell.lock(endpoint);
-        let promoting = matches!(guard.proto().phase(), netacc_proto::Phase::Promoting);
-        drop(guard);
+    let known = family::before_fork();
+    let rt = get().and_then(|rt| Some((rt, rt.endpoint()?)));
+    for (_, entry) in table::entries(crate::ops::connection::open_limit()) {
+        let Entry::Stream(sock) = &*entry else { continue };
+        match family::share(sock.family.load(Ordering::Relaxed)).filter(|_| known) {
+            Some(id) => sock.family.store(id, Ordering::Relaxed),
+            None => sock.keep_on_kernel(),
+        }
+        let (Some(cell), Some((rt, endpoint))) = (&sock.stream, rt) else { continue };
+        if !cell.is_shared() {
+            if let Some(word) = rt.fork.word(cell.number()) {
+                word.store((word.load(Ordering::Relaxed) & !(USE - 1)).wrapping_add(USE), Ordering::SeqCst);
+            }
+        }
+        cell.set_shared(true);
+        let promoting = matches!(cell.lock(endpoint).proto().phase(), netacc_proto::Phase::Promoting);
         if promoting {
-            wait::until_settled(endpoint, &cell);
+            wait::until_settled(endpoint, cell);
         }
     }
 }
 
-/// After fork, in the parent.
-pub fn after_fork_parent() {}
-
 /// After fork, in the child: the device, the links and the helper stay with the parent.
 pub fn after_fork_child() {
     FORK_GENERATION.fetch_add(1, Ordering::Relaxed);
+    family::after_fork_child();
     let Some(rt) = get() else { return };
     RUNTIME.store(std::ptr::null_mut(), Ordering::Release);
     HELPER_ASLEEP.store(false, Ordering::SeqCst);
@@ -76,31 +88,16 @@ pub fn after_fork_child() {
         // SAFETY: held by another thread of the parent, which does not exist here.
         unsafe { STARTING.force_unlock() };
     }
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the struct is writable.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
-    for (fd, entry) in table::entries(limit.rlim_cur.min(table::MAX_FDS as u64) as c_int) {
+    let mut done: Vec<(*const Entry, Arc<Entry>)> = Vec::new();
+    for (fd, entry) in table::entries(crate::ops::connection::open_limit()) {
         table::remove(fd);
-        let replacement = match &*entry {
-            Entry::Stream(sock) => {
-                let linked = sock
-                    .stream
-                    .as_ref()
-                    .is_some_and(|s| !s.readiness().contains(Readiness::KERNEL_RX | Readiness::KERNEL_TX));
-                let fresh = Socket::new(fd, None, Reason::Shared, sock.nonblocking.load(Ordering::Relaxed), u32::MAX);
-                if linked {
-                    if let Some(cell) = &sock.stream {
-                        fresh.inherit(cell.number(), rt);
-                    }
-                }
-                Entry::Stream(fresh)
-            }
-            Entry::Idle(l) => Entry::Idle(l.duplicate()),
-            Entry::Epoll(e) => Entry::Epoll(e.after_fork()),
-        };
+        // Several descriptors may name one socket.
+        let known = done.iter().find(|(old, _)| *old == Arc::as_ptr(&entry)).map(|(_, new)| new.clone());
+        let new = known.unwrap_or_else(|| Arc::new(inherit(rt, fd, &entry)));
+        done.push((Arc::as_ptr(&entry), new.clone()));
         // The parent's objects stay in memory: locks inside them may be held for ever.
         std::mem::forget(entry);
-        table::insert(fd, Arc::new(replacement));
+        table::insert(fd, new);
     }
     for fd in rt.device_fds() {
         // SAFETY: a descriptor of the library, inherited and of no use here.
@@ -114,16 +111,35 @@ pub fn after_fork_child() {
     }
 }
 
+/// What the child has in place of the parent's entry. Takes no lock that another thread of the parent may hold.
+fn inherit(rt: &'static Runtime, fd: c_int, entry: &Entry) -> Entry {
+    match entry {
+        Entry::Stream(sock) => {
+            let fresh = Socket::inherited_from(sock, fd);
+            let kernel = Readiness::KERNEL_RX | Readiness::KERNEL_TX;
+            if let Some(cell) = sock.stream.as_ref().filter(|s| !s.readiness().contains(kernel)) {
+                let word = rt.fork.word(cell.number()).map_or(0, |w| w.load(Ordering::SeqCst));
+                fresh.inherit(Inherited::new(cell.number(), word & !(USE - 1), rt));
+            }
+            Entry::Stream(fresh)
+        }
+        Entry::Idle(l) => Entry::Idle(l.duplicate()),
+        Entry::Epoll(e) => Entry::Epoll(e.after_fork()),
+    }
+}
+
 /// A way to ask the parent for an inherited stream.
 pub struct Inherited {
     number: u32,
+    /// The word when nobody wants it.
+    idle: u32,
     parent: &'static Runtime,
     done: AtomicBool,
 }
 
 impl Inherited {
-    pub(crate) fn new(number: u32, parent: &'static Runtime) -> Inherited {
-        Inherited { number, parent, done: AtomicBool::new(false) }
+    fn new(number: u32, idle: u32, parent: &'static Runtime) -> Inherited {
+        Inherited { number, idle, parent, done: AtomicBool::new(false) }
     }
 
     /// Waits until the descriptor is a plain socket. Bounded: a dead parent cannot answer, and its stream is lost.
@@ -132,11 +148,11 @@ impl Inherited {
             return;
         }
         if let Some(word) = self.parent.fork.word(self.number) {
-            word.store(WANTED, Ordering::SeqCst);
+            let _ = word.compare_exchange(self.idle, self.idle | WANTED, Ordering::SeqCst, Ordering::SeqCst);
             kick(self.parent.helper.kick_fd());
             // 5 s: arbitrary; the parent's helper answers in well under a millisecond if it lives.
             for _ in 0..50_000 {
-                if word.load(Ordering::SeqCst) == PLAIN {
+                if word.load(Ordering::SeqCst) != self.idle | WANTED {
                     break;
                 }
                 std::thread::sleep(Duration::from_micros(100));
@@ -147,38 +163,33 @@ impl Inherited {
 }
 
 impl Runtime {
-    /// Parent: brings back what children want. Called by the helper.
-    pub(super) fn serve_children(&self) {
-        let Some(endpoint) = self.endpoint() else { return };
+    /// Parent: brings back what children want; whether some have to wait. Called by the helper.
+    pub(super) fn serve_children(&self) -> bool {
+        let Some(endpoint) = self.endpoint() else { return false };
+        let mut waiting = false;
         for cell in endpoint.streams().into_iter().filter(|c| c.is_shared()) {
             let Some(word) = self.fork.word(cell.number()) else { continue };
-            if word.load(Ordering::SeqCst) == WANTED {
-                let mut guard = cell.lock(endpoint);
-                guard.demote(Reason::Shared);
-                guard.progress_anchor(false);
-                if guard.proto().is_plain() {
-                    word.store(PLAIN, Ordering::SeqCst);
-                }
+            if word.load(Ordering::SeqCst) & WANTED == 0 {
+                continue;
             }
+            let mut guard = cell.lock(endpoint);
+            guard.demote(Reason::Shared);
+            guard.progress_anchor(false);
+            let plain = guard.proto().is_plain();
+            drop(guard);
+            if plain {
+                self.given_up(&cell);
+            }
+            waiting |= !plain;
+        }
+        waiting
+    }
+
+    /// Parent: the stream is a plain socket now, or closed here: children need not wait.
+    pub fn given_up(&self, cell: &StreamCell) {
+        if let Some(word) = self.fork.word(cell.number()).filter(|_| cell.is_shared()) {
+            let value = word.load(Ordering::SeqCst);
+            word.store(value & !WANTED | PLAIN, Ordering::SeqCst);
         }
     }
 }
-
-/// Before exec: what survives it must be a plain socket.
-pub fn before_exec() {
-    let Some(endpoint) = get().and_then(Runtime::endpoint) else { return };
-    for cell in endpoint.streams() {
-        let fd = cell.tag().load(Ordering::Relaxed);
-        if fd == NO_FD {
-            continue;
-        }
-        // SAFETY: no pointers.
-        let flags = unsafe { real::fcntl(fd as c_int, libc::F_GETFD, 0) };
-        if flags >= 0 && flags & libc::FD_CLOEXEC == 0 {
-            wait::demote(endpoint, &cell, Reason::Shared, DEMOTE_DEADLINE);
-        }
-    }
-}
-
-/// How long exec waits for a peer to answer. Arbitrary: a live peer's helper answers in well under a millisecond.
-const DEMOTE_DEADLINE: Duration = Duration::from_secs(2);

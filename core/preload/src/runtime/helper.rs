@@ -84,7 +84,8 @@ pub(super) fn spawn(rt: &'static Runtime) {
             rt.helper.add(fd, libc::EPOLLIN, DEVICE);
         }
         if let Some(fd) = endpoint.device().channel_fd(endpoint.control_cq()) {
-            rt.helper.add(fd, libc::EPOLLIN, DEVICE);
+            // Edge-triggered, so that it need not be drained.
+            rt.helper.add(fd, libc::EPOLLIN | libc::EPOLLET, DEVICE);
         }
     }
     // SAFETY: both sets are initialised by the calls; the mask is restored.
@@ -107,6 +108,8 @@ fn run(rt: &'static Runtime) {
     let device = endpoint.device();
     let cq = endpoint.control_cq();
     let mut events: [libc::epoll_event; BATCH] = [libc::epoll_event { events: 0, u64: 0 }; BATCH];
+    // Something has called the helper, perhaps a child, who is not served yet.
+    let mut kicked = false;
     loop {
         // Not in the loop's head: the lock would be held throughout the loop.
         let promotions = std::mem::take(&mut *rt.promotions.lock());
@@ -133,7 +136,7 @@ fn run(rt: &'static Runtime) {
             match event.u64 {
                 KICK => {
                     drain(rt.helper.kick);
-                    rt.serve_children();
+                    kicked = true;
                 }
                 STATS => {
                     if let Some(fd) = rt.helper.stats {
@@ -144,6 +147,8 @@ fn run(rt: &'static Runtime) {
                 key => anchor_event(rt, endpoint, key, event.events),
             }
         }
+        // After the anchors: what a child has asked for comes back with the peer's record.
+        kicked = kicked && rt.serve_children();
     }
 }
 

@@ -354,7 +354,17 @@ impl Stream {
         self.history.promotions
     }
 
-    /// Bytes accepted from the application, and bytes handed to it.
+    /// Numbers both directions anew, before a promotion: bytes sent and received on the anchor so far, records and
+    /// replayed bytes included. Requires [`may_promote`](Stream::may_promote).
+    pub fn set_positions(&mut self, tx: u64, rx: u64) {
+        debug_assert!(self.may_promote(), "renumbering of a stream that is not plain");
+        //= spec §4.2.6
+        //# At a promotion positions are counted anew: they begin at the number of bytes that stand on the anchor before the
+        //# pledge, records and replayed bytes included.
+        (self.tx_position, self.rx_position) = (tx, rx);
+    }
+
+    /// The positions up to which the application has written and read.
     pub fn positions(&self) -> (u64, u64) {
         (self.tx_position, self.rx_position)
     }
@@ -467,6 +477,12 @@ impl Stream {
     /// Puts a message back that the link could not take; it stays first.
     pub fn return_control(&mut self, control: Control) {
         self.controls.push_front(control);
+    }
+
+    /// Whether a record is to be written on the anchor.
+    #[inline]
+    pub fn has_record(&self) -> bool {
+        !self.records.is_empty()
     }
 
     /// Whether `poll_control` has something.

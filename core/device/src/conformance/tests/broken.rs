@@ -239,6 +239,10 @@ impl Device for Broken {
         self.inner.disarm(cq);
     }
 
+    fn drain(&self, cq: CompletionQueueId) {
+        self.inner.drain(cq);
+    }
+
     fn channel_fd(&self, cq: CompletionQueueId) -> Option<RawFd> {
         self.inner.channel_fd(cq)
     }
