@@ -85,6 +85,8 @@ struct Run<'a> {
     aborts: BTreeMap<(usize, usize), bool>,
     pending: BTreeMap<u32, Pending>,
     faults: u32,
+    /// Read on links by streams that have been closed.
+    link_bytes: u64,
 }
 
 impl<'a> Run<'a> {
@@ -114,14 +116,20 @@ impl<'a> Run<'a> {
             aborts: BTreeMap::new(),
             pending: BTreeMap::new(),
             faults: program.config.fault_per_mille,
+            link_bytes: 0,
         })
     }
 
+    /// Bytes read by the program, and of those on links.
     fn totals(&mut self) -> (u64, u64) {
-        let processes: Vec<_> = self.world.processes.iter_mut().filter_map(Option::take).collect();
-        processes.iter().for_each(|p| self.world.account(p));
-        self.world.processes = processes.into_iter().map(Some).collect();
-        (self.world.summary.bytes, self.world.summary.link_bytes)
+        for c in 0..self.world.connections.len() {
+            for s in 0..2 {
+                if let Some((endpoint, cell)) = self.world.open_side(c, s) {
+                    self.link_bytes += cell.lock(&endpoint).counters().rx_bytes_link;
+                }
+            }
+        }
+        (self.world.summary.bytes, self.link_bytes)
     }
 
     fn steps(&mut self) -> Check {
@@ -175,6 +183,13 @@ impl<'a> Run<'a> {
         self.try_pending()
     }
 
+    /// Nothing has come for a while: timers may have to fire first.
+    fn pass_time(&mut self, waited: u32) {
+        if waited > PATIENCE / 4 {
+            self.world.now = self.world.now + Duration::from_millis(5);
+        }
+    }
+
     fn try_pending(&mut self) -> Check {
         for number in self.pending.keys().copied().collect::<Vec<_>>() {
             let Some(mut pending) = self.pending.remove(&number) else { continue };
@@ -192,24 +207,26 @@ impl<'a> Run<'a> {
 
     fn take(&mut self, index: usize, step: &Step) -> Check<Outcome> {
         if let Op::Join { of } = &step.op {
-            for _ in 0..PATIENCE {
-                if !self.pending.contains_key(of) {
-                    break;
-                }
+            let (mut done, mut waited) = (-1, 0);
+            while let Some(pending) = self.pending.get(of).filter(|_| waited < PATIENCE) {
+                (done, waited) = if pending.done > done { (pending.done, 0) } else { (done, waited + 1) };
                 self.pump()?;
+                self.pass_time(waited);
             }
             if let Some(pending) = self.pending.remove(of) {
                 self.outcomes[pending.index] = Some(Outcome::stuck());
             }
             return Ok(Outcome::default());
         }
-        let mut done = 0;
-        for _ in 0..PATIENCE {
+        let (mut done, mut waited) = (0, 0);
+        while waited < PATIENCE {
             match self.attempt(index, step, done)? {
                 Attempt::Over(outcome) => return Ok(outcome),
-                Attempt::More(n) => done = n,
+                Attempt::More(n) if n > done => (done, waited) = (n, 0),
+                Attempt::More(n) => (done, waited) = (n, waited + 1),
             }
             self.pump()?;
+            self.pass_time(waited);
         }
         Ok(match &step.op {
             // It did not come: what the program saw, it saw.
@@ -270,6 +287,9 @@ impl<'a> Run<'a> {
                 Some(end) => {
                     if !self.slots.values().any(|o| o.c == end.c && o.s == end.s) {
                         let abort = self.aborts.get(&(end.c, end.s)).copied().unwrap_or(false);
+                        if let Some((endpoint, cell)) = self.world.open_side(end.c, end.s) {
+                            self.link_bytes += cell.lock(&endpoint).counters().rx_bytes_link;
+                        }
                         self.world.close(end.c, end.s, abort);
                     }
                     over(Outcome::default())

@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_millis(4000);
 /// Steps that go to a worker in one message.
 const BATCH: usize = 100;
 /// Between two rounds of `warm`, for a library that moves the connection in a thread of its own.
-const WARM_PAUSE: Duration = Duration::from_micros(150);
+const WARM_PAUSE: Duration = Duration::from_micros(400);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

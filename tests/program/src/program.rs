@@ -215,6 +215,7 @@ pub enum EpollAction {
 /// affair. A forked process has its parent's slots. `c` is a connection, of the program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
+#[allow(missing_docs, reason = "the fields are the call's; the variants say the rest")]
 pub enum Op {
     /// `socket`
     Socket {

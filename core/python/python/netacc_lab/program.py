@@ -50,7 +50,7 @@ class Shape:
     hosts: int = 1
     connections: int = 1
     mix: Mix = Mix.ALL
-    warm: int = 6
+    warm: int = 12
     most_bytes: int = 2000
     threads: bool = True
     config: Config = field(default_factory=Config)
