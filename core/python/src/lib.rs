@@ -33,9 +33,10 @@ fn compare(program: &str, oracle: &str, other: &str) -> PyResult<String> {
 }
 
 /// Runs a program on the core alone. `expect` is the oracle's trace, or empty; `mutant` a deliberate fault, or empty.
-/// Returns the trace, and the promise that was broken or an empty string.
+/// Returns the trace, the promise that was broken or an empty string, and the streams as they stood where a step was
+/// given up.
 #[pyfunction]
-fn simulate(py: Python<'_>, program: &str, seed: u64, expect: &str, mutant: &str) -> PyResult<(String, String)> {
+fn simulate(py: Python<'_>, program: &str, seed: u64, expect: &str, mutant: &str) -> PyResult<(String, String, String)> {
     let program = Program::parse(program).map_err(wrong)?;
     let expect: Option<Trace> =
         if expect.is_empty() { None } else { Some(serde_json::from_str(expect).map_err(wrong)?) };
@@ -45,7 +46,7 @@ fn simulate(py: Python<'_>, program: &str, seed: u64, expect: &str, mutant: &str
     };
     let options = Options { mutant, ..Options::default() };
     let run = py.detach(|| run_program(&program, seed, &options, expect.as_ref()));
-    Ok((serde_json::to_string(&run.trace).map_err(wrong)?, run.broken.unwrap_or_default()))
+    Ok((serde_json::to_string(&run.trace).map_err(wrong)?, run.broken.unwrap_or_default(), run.state))
 }
 
 /// The names of the deliberate faults that `simulate` knows.

@@ -27,6 +27,8 @@ pub struct ProgramRun {
     pub trace: Trace,
     /// A promise of the core that was broken, whatever the program says.
     pub broken: Option<String>,
+    /// The streams as they stood when a step was first given up, for people.
+    pub state: String,
 }
 
 /// Runs a program. `expect` is the oracle's trace.
@@ -47,6 +49,7 @@ pub fn run_program(program: &Program, seed: u64, options: &Options, expect: Opti
     let panicked = broken.as_deref().is_some_and(|b| b.starts_with("panic"));
     let (app, link) = if panicked { (0, 0) } else { run.totals() };
     let outcomes = std::mem::take(&mut run.outcomes);
+    let state = std::mem::take(&mut run.state);
     if panicked {
         // Locks may be held for ever.
         std::mem::forget(run);
@@ -54,7 +57,7 @@ pub fn run_program(program: &Program, seed: u64, options: &Options, expect: Opti
     let absent = || Outcome::skipped("something was broken before");
     let outcomes = outcomes.into_iter().map(|o| o.unwrap_or_else(absent)).collect();
     let trace = Trace { outcomes, app_bytes: app, kernel_bytes: app.saturating_sub(link), trouble: None };
-    ProgramRun { trace, broken }
+    ProgramRun { trace, broken, state }
 }
 
 /// A slot's end of a connection, and whether it does not block.
@@ -87,6 +90,8 @@ struct Run<'a> {
     faults: u32,
     /// Read on links by streams that have been closed.
     link_bytes: u64,
+    /// The streams as they stood when a step was first given up.
+    state: String,
 }
 
 impl<'a> Run<'a> {
@@ -117,6 +122,7 @@ impl<'a> Run<'a> {
             pending: BTreeMap::new(),
             faults: program.config.fault_per_mille,
             link_bytes: 0,
+            state: String::new(),
         })
     }
 
@@ -232,7 +238,12 @@ impl<'a> Run<'a> {
             // It did not come: what the program saw, it saw.
             Op::Recv { .. } if done == 0 => Outcome::error("EAGAIN"),
             Op::Recv { .. } => Outcome::value(done),
-            _ => Outcome::stuck(),
+            _ => {
+                if self.state.is_empty() {
+                    self.state = self.world.dump();
+                }
+                Outcome::stuck()
+            }
         })
     }
 

@@ -120,12 +120,13 @@ class HarnessExecutor:
         self.name = "harness"
         self.seed = seed
         self.mutant = mutant
+        self.state = ""  # the streams as they stood where a step was given up
         self.steps = 0
         self.unsupported = 0
 
     def run(self, program: Program, expect: Trace | None = None) -> Trace:
         """Raises BrokenPromise where the core itself was caught."""
-        text, broken = _native.simulate(program.text, self.seed, expect.text if expect else "", self.mutant)
+        text, broken, self.state = _native.simulate(program.text, self.seed, expect.text if expect else "", self.mutant)
         if broken:
             raise BrokenPromise(broken)
         trace = Trace(text)
