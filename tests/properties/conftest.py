@@ -22,7 +22,11 @@ settings.register_profile(
     max_examples=int(os.environ.get("NETACC_EXAMPLES", EXAMPLES[PROFILE])),
     deadline=None,
     # A program takes milliseconds and a stuck one seconds; the executors are the session's on purpose.
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large],
+    suppress_health_check=[
+        HealthCheck.too_slow,
+        HealthCheck.function_scoped_fixture,
+        HealthCheck.data_too_large,
+    ],
     print_blob=True,
 )
 settings.load_profile("netacc")
@@ -31,7 +35,11 @@ settings.load_profile("netacc")
 @pytest.fixture(scope="session")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Differential]:
     """Real processes, natively and accelerated."""
-    missing = [name for name in ("netacc-exec", "netacc_run", "libnetacc-preload.so") if not (binaries() / name).exists()]
+    missing = [
+        name
+        for name in ("netacc-exec", "netacc_run", "libnetacc-preload.so")
+        if not (binaries() / name).exists()
+    ]
     if missing:
         pytest.fail(f"{binaries()} lacks {', '.join(missing)}: run ci/run.sh build")
     log: Path = tmp_path_factory.mktemp("props") / "netacc.log"

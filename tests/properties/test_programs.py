@@ -6,6 +6,7 @@ import dataclasses
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -28,9 +29,8 @@ TRIES = 12  # of an open regression that depends on timing
 
 
 def explain(program: Program, signature: str, detail: str) -> str:
-    return (
-        f"{signature}\n{detail}\nSave as program.json; replay: python -m netacc_lab replay program.json\n{program.pretty()}"
-    )
+    replay = "Save as program.json; replay: python -m netacc_lab replay program.json"
+    return f"{signature}\n{detail}\n{replay}\n{program.pretty()}"
 
 
 @given(program=programs(PROFILE))
@@ -41,15 +41,24 @@ def test_accelerated(lab: Differential, program: Program) -> None:
         pytest.fail(explain(program, verdict.signature, verdict.differences[0].describe()))
 
 
-@given(shape=shapes(PROFILE, SIMULATED), made=decisions(PROFILE), seed=st.integers(0, 2**32), faults=st.sampled_from((0, 5, 30)))
+@given(
+    shape=shapes(PROFILE, SIMULATED),
+    made=decisions(PROFILE),
+    seed=st.integers(0, 2**32),
+    faults=st.sampled_from((0, 5, 30)),
+)
 def test_core(oracle: Differential, shape: Shape, made: list[int], seed: int, faults: int) -> None:
     """Breaks wherever the core's streams differ from the kernel's, whatever dies beneath them."""
-    program = generate(dataclasses.replace(shape, config=dataclasses.replace(shape.config, fault_per_mille=faults)), made)
+    program = generate(
+        dataclasses.replace(shape, config=dataclasses.replace(shape.config, fault_per_mille=faults)), made
+    )
     expected = oracle.check(program).oracle
     found = HarnessExecutor(seed=seed).run(program, expected)
     differences = compare(program, expected, found)
     if differences:
-        pytest.fail(explain(program, f"harness, seed {seed}: {differences[0].signature}", differences[0].describe()))
+        pytest.fail(
+            explain(program, f"harness, seed {seed}: {differences[0].signature}", differences[0].describe())
+        )
 
 
 @given(program=programs(PROFILE))
@@ -64,20 +73,24 @@ def test_most_programs_leave_the_kernel(lab: Differential) -> None:
     tally = Tally()
     shape = Shape(mix=Mix.DATA, warm=12)
     rng = random.Random(1)
-    for index, verdict in lab.check_all(generate(shape, [rng.getrandbits(56) for _ in range(30)]) for _ in range(60)):
+    for index, verdict in lab.check_all(
+        generate(shape, [rng.getrandbits(56) for _ in range(30)]) for _ in range(60)
+    ):
         tally.add(index, verdict)
     assert tally.moved >= 0.8 * tally.programs, tally.describe()
 
 
 @pytest.mark.parametrize("path", REGRESSIONS, ids=lambda path: path.stem)
 def test_regression(lab: Differential, path: Path) -> None:
-    """A program that once failed. One whose finding is open must still fail, so that nobody forgets to close it."""
+    """A program that once failed. While its finding is open it must still fail, so that nobody forgets it."""
     program = Program.load(path)
     still_open = program.data.get("note", "").startswith("open")
     verdicts = [lab.check(program) for _ in range(TRIES)]
     failed = [verdict for verdict in verdicts if verdict.failed]
     if still_open:
-        assert failed, f"{path.name} agrees {TRIES} times: if its finding is fixed, let its note begin with 'fixed'"
+        assert failed, (
+            f"{path.name} agrees {TRIES} times: if its finding is fixed, let its note begin with 'fixed'"
+        )
     elif failed:
         pytest.fail(explain(program, failed[0].signature, failed[0].differences[0].describe()))
 
@@ -101,6 +114,14 @@ def test_seeds_replay() -> None:
 
 def test_unsound_programs_are_refused() -> None:
     sound = generate(Shape(), [1, 2, 3]).data
-    for change in ({"format": 2}, {"hosts": []}, {"steps": [{"p": 9, "op": "exec"}]}, {"steps": [{"p": 0, "op": "sing"}]}):
-        with pytest.raises(ValueError, match="."):
+    wrong_process = [{"p": 9, "op": "exec"}]
+    unknown_operation = [{"p": 0, "op": "sing"}]
+    changes: list[dict[str, Any]] = [
+        {"format": 2},
+        {"hosts": []},
+        {"steps": wrong_process},
+        {"steps": unknown_operation},
+    ]
+    for change in changes:
+        with pytest.raises(ValueError, match=r"."):
             Program.parse(json.dumps(sound | change))

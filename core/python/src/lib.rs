@@ -36,13 +36,21 @@ fn compare(program: &str, oracle: &str, other: &str) -> PyResult<String> {
 /// Returns the trace, the promise that was broken or an empty string, and the streams as they stood where a step was
 /// given up.
 #[pyfunction]
-fn simulate(py: Python<'_>, program: &str, seed: u64, expect: &str, mutant: &str) -> PyResult<(String, String, String)> {
+fn simulate(
+    py: Python<'_>,
+    program: &str,
+    seed: u64,
+    expect: &str,
+    mutant: &str,
+) -> PyResult<(String, String, String)> {
     let program = Program::parse(program).map_err(wrong)?;
     let expect: Option<Trace> =
         if expect.is_empty() { None } else { Some(serde_json::from_str(expect).map_err(wrong)?) };
     let mutant = match mutant {
         "" => None,
-        name => Some(Mutant::ALL.into_iter().find(|m| format!("{m:?}") == name).ok_or_else(|| wrong("no such mutant"))?),
+        name => {
+            Some(Mutant::ALL.into_iter().find(|m| format!("{m:?}") == name).ok_or_else(|| wrong("no such mutant"))?)
+        }
     };
     let options = Options { mutant, ..Options::default() };
     let run = py.detach(|| run_program(&program, seed, &options, expect.as_ref()));

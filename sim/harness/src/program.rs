@@ -338,10 +338,12 @@ impl<'a> Run<'a> {
     fn beyond(&self, end: End) -> bool {
         let connection = &self.world.connections[end.c];
         let closed = connection.sides.iter().any(|s| s.cell.is_none());
-        connection.may_fail() || connection.sides.iter().any(|s| s.read_shut || s.failed) || closed && {
-            // Reading what a closed peer left is plain; writing to it is not.
-            connection.sides[end.s].cell.is_none()
-        }
+        connection.may_fail()
+            || connection.sides.iter().any(|s| s.read_shut || s.failed)
+            || closed && {
+                // Reading what a closed peer left is plain; writing to it is not.
+                connection.sides[end.s].cell.is_none()
+            }
     }
 
     fn warm(&mut self, p: u8, s: u32, done: i64) -> Check<Attempt> {
@@ -350,9 +352,9 @@ impl<'a> Run<'a> {
             self.world.ask_promotion(end.c);
         }
         let linked = (0..2).all(|side| {
-            self.world.open_side(end.c, side).is_none_or(|(_, cell)| {
-                !cell.readiness().intersects(Readiness::KERNEL_RX | Readiness::KERNEL_TX)
-            })
+            self.world
+                .open_side(end.c, side)
+                .is_none_or(|(_, cell)| !cell.readiness().intersects(Readiness::KERNEL_RX | Readiness::KERNEL_TX))
         });
         // Promotion may be refused, or its link die: patience ends.
         if linked || done > 400 {
@@ -376,7 +378,9 @@ impl<'a> Run<'a> {
                 over(Outcome::default())
             }
             Op::Send { n, .. } | Op::SendAll { n, .. } => {
-                if self.world.connections[c].directions[s].ended || self.world.connections[c].sides[1 - s].cell.is_none() {
+                if self.world.connections[c].directions[s].ended
+                    || self.world.connections[c].sides[1 - s].cell.is_none()
+                {
                     return over(Outcome::skipped(UNSUPPORTED));
                 }
                 let left = i64::from(*n) - done;

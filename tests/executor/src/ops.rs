@@ -6,7 +6,9 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use netacc_program::{pattern, EpollAction, How, Interest, Op, Option_, Outcome, RecvCall, RecvFlags, SendCall, SendFlags};
+use netacc_program::{
+    pattern, EpollAction, How, Interest, Op, Option_, Outcome, RecvCall, RecvFlags, SendCall, SendFlags,
+};
 
 use crate::ledger::{Direction, Ledger};
 use crate::sys::{self, Fd};
@@ -317,7 +319,9 @@ fn wait_for(fd: Fd, events: i16, begun: Instant) -> bool {
 
 fn send_once(fd: Fd, bytes: &[u8], call: SendCall, flags: SendFlags) -> io::Result<usize> {
     let mut bits = 0;
-    for (on, bit) in [(flags.dontwait, libc::MSG_DONTWAIT), (flags.more, libc::MSG_MORE), (flags.nosignal, libc::MSG_NOSIGNAL)] {
+    for (on, bit) in
+        [(flags.dontwait, libc::MSG_DONTWAIT), (flags.more, libc::MSG_MORE), (flags.nosignal, libc::MSG_NOSIGNAL)]
+    {
         if on {
             bits |= bit;
         }
@@ -387,7 +391,9 @@ fn send_all(worker: &Worker, slot: &Slot, n: u32) -> Outcome {
             Err(error) if would_block(&error) && begun.elapsed() < patience() => {
                 wait_for(slot.fd, libc::POLLOUT, begun);
             }
-            Err(error) => return Outcome { ret: done as i64, calls, errno: Some(errno_name(&error)), ..Outcome::default() },
+            Err(error) => {
+                return Outcome { ret: done as i64, calls, errno: Some(errno_name(&error)), ..Outcome::default() }
+            }
         }
     }
     Outcome { calls, ..Outcome::value(done as i64) }
@@ -471,7 +477,9 @@ fn receive(
                     }
                 }
                 got = if peek { k } else { got + k };
-                if got >= want || late {
+                // A call that waits for all of it is not free to return less.
+                let whole = flags.waitall && !plain && !flags.dontwait && !sys::is_nonblocking(slot.fd).unwrap_or(true);
+                if got >= want || late || whole {
                     break;
                 }
                 if peek {
@@ -481,7 +489,10 @@ fn receive(
             }
             Err(error) => {
                 let arrives = match expect {
-                    Some(e) => e.errno.as_deref() != Some(&errno_name(&error)) && (e.ret > got as i64 || e.end || e.errno.is_some()),
+                    Some(e) => {
+                        e.errno.as_deref() != Some(&errno_name(&error))
+                            && (e.ret > got as i64 || e.end || e.errno.is_some())
+                    }
                     None => false,
                 };
                 if would_block(&error) && arrives && !late {
@@ -604,8 +615,13 @@ fn set(slot: &Slot, option: Option_, value: i32) -> Outcome {
 fn get(slot: &Slot, option: Option_, expect: Option<&Outcome>) -> Outcome {
     let ms = |t: libc::timeval| t.tv_sec * 1000 + t.tv_usec / 1000;
     let result = match option {
-        Option_::Linger => sys::get_option::<libc::linger>(slot.fd, libc::SOL_SOCKET, libc::SO_LINGER)
-            .map(|l| if l.l_onoff != 0 { i64::from(l.l_linger) } else { -1 }),
+        Option_::Linger => sys::get_option::<libc::linger>(slot.fd, libc::SOL_SOCKET, libc::SO_LINGER).map(|l| {
+            if l.l_onoff != 0 {
+                i64::from(l.l_linger)
+            } else {
+                -1
+            }
+        }),
         Option_::Rcvtimeo => sys::get_option(slot.fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO).map(ms),
         Option_::Sndtimeo => sys::get_option(slot.fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO).map(ms),
         Option_::Nonblock | Option_::Fionbio => sys::is_nonblocking(slot.fd).map(i64::from),

@@ -248,13 +248,8 @@ impl Worker {
     fn exec(&self) -> std::io::Error {
         let mut slots = self.slots().clone();
         slots.sockets.retain(|_, slot| !slot.cloexec);
-        let state = State {
-            channel: self.channel.fd,
-            ledger: self.ledger_fd,
-            process: self.process,
-            host: self.host,
-            slots,
-        };
+        let state =
+            State { channel: self.channel.fd, ledger: self.ledger_fd, process: self.process, host: self.host, slots };
         match serde_json::to_string(&state) {
             Ok(state) => sys::execute(&["netacc-exec".into(), "--worker".into(), state]),
             Err(e) => e.into(),

@@ -220,29 +220,95 @@ fn weights(mix: Mix) -> &'static [(Kind, usize)] {
     use Kind as K;
     match mix {
         Mix::Data => &[
-            (K::Send, 30), (K::Receive, 25), (K::Drain, 4), (K::Peek, 8), (K::Fionread, 5), (K::BlockedReceive, 4),
-            (K::Transfer, 3), (K::FillDrain, 1), (K::Poll, 4), (K::Set, 5), (K::Get, 2), (K::Pause, 1),
+            (K::Send, 30),
+            (K::Receive, 25),
+            (K::Drain, 4),
+            (K::Peek, 8),
+            (K::Fionread, 5),
+            (K::BlockedReceive, 4),
+            (K::Transfer, 3),
+            (K::FillDrain, 1),
+            (K::Poll, 4),
+            (K::Set, 5),
+            (K::Get, 2),
+            (K::Pause, 1),
         ],
         Mix::Readiness => &[
-            (K::Send, 24), (K::Receive, 18), (K::Drain, 4), (K::Peek, 3), (K::Fionread, 3), (K::BlockedReceive, 1),
-            (K::FillDrain, 1), (K::Poll, 12), (K::EpollCtl, 12), (K::EpollWait, 16), (K::BlockedWait, 6),
-            (K::Shutdown, 2), (K::Close, 1), (K::Pause, 1),
+            (K::Send, 24),
+            (K::Receive, 18),
+            (K::Drain, 4),
+            (K::Peek, 3),
+            (K::Fionread, 3),
+            (K::BlockedReceive, 1),
+            (K::FillDrain, 1),
+            (K::Poll, 12),
+            (K::EpollCtl, 12),
+            (K::EpollWait, 16),
+            (K::BlockedWait, 6),
+            (K::Shutdown, 2),
+            (K::Close, 1),
+            (K::Pause, 1),
         ],
         Mix::Endings => &[
-            (K::Send, 20), (K::Receive, 18), (K::Drain, 5), (K::Peek, 3), (K::Fionread, 3), (K::BlockedReceive, 2),
-            (K::Poll, 8), (K::EpollCtl, 3), (K::EpollWait, 4), (K::Set, 3), (K::Get, 3), (K::Shutdown, 8), (K::Close, 6),
-            (K::Abort, 2), (K::Connect, 4),
+            (K::Send, 20),
+            (K::Receive, 18),
+            (K::Drain, 5),
+            (K::Peek, 3),
+            (K::Fionread, 3),
+            (K::BlockedReceive, 2),
+            (K::Poll, 8),
+            (K::EpollCtl, 3),
+            (K::EpollWait, 4),
+            (K::Set, 3),
+            (K::Get, 3),
+            (K::Shutdown, 8),
+            (K::Close, 6),
+            (K::Abort, 2),
+            (K::Connect, 4),
         ],
         Mix::Sharing => &[
-            (K::Send, 24), (K::Receive, 20), (K::Drain, 4), (K::Peek, 3), (K::Fionread, 2), (K::BlockedReceive, 2),
-            (K::Transfer, 1), (K::Poll, 4), (K::Set, 2), (K::Shutdown, 1), (K::Close, 6), (K::Dup, 6), (K::Connect, 2),
-            (K::Fork, 3), (K::Pass, 4), (K::Exec, 2), (K::Leave, 1),
+            (K::Send, 24),
+            (K::Receive, 20),
+            (K::Drain, 4),
+            (K::Peek, 3),
+            (K::Fionread, 2),
+            (K::BlockedReceive, 2),
+            (K::Transfer, 1),
+            (K::Poll, 4),
+            (K::Set, 2),
+            (K::Shutdown, 1),
+            (K::Close, 6),
+            (K::Dup, 6),
+            (K::Connect, 2),
+            (K::Fork, 3),
+            (K::Pass, 4),
+            (K::Exec, 2),
+            (K::Leave, 1),
         ],
         Mix::All => &[
-            (K::Send, 26), (K::Receive, 22), (K::Drain, 4), (K::Peek, 5), (K::Fionread, 4), (K::BlockedReceive, 3),
-            (K::Transfer, 2), (K::FillDrain, 1), (K::Poll, 6), (K::EpollCtl, 5), (K::EpollWait, 7), (K::BlockedWait, 3),
-            (K::Set, 3), (K::Get, 2), (K::Shutdown, 3), (K::Close, 3), (K::Abort, 1), (K::Dup, 3), (K::Connect, 2),
-            (K::Fork, 1), (K::Pass, 1), (K::Exec, 1), (K::Pause, 1),
+            (K::Send, 26),
+            (K::Receive, 22),
+            (K::Drain, 4),
+            (K::Peek, 5),
+            (K::Fionread, 4),
+            (K::BlockedReceive, 3),
+            (K::Transfer, 2),
+            (K::FillDrain, 1),
+            (K::Poll, 6),
+            (K::EpollCtl, 5),
+            (K::EpollWait, 7),
+            (K::BlockedWait, 3),
+            (K::Set, 3),
+            (K::Get, 2),
+            (K::Shutdown, 3),
+            (K::Close, 3),
+            (K::Abort, 1),
+            (K::Dup, 3),
+            (K::Connect, 2),
+            (K::Fork, 1),
+            (K::Pass, 1),
+            (K::Exec, 1),
+            (K::Pause, 1),
         ],
     }
 }
@@ -430,8 +496,9 @@ impl Model {
 
     fn send(&mut self, h: Holder, draw: &mut Draw) {
         let n = self.amount(draw);
-        let call = [SendCall::Send, SendCall::Send, SendCall::Write, SendCall::Writev, SendCall::Sendmsg, SendCall::Sendto]
-            [draw.below(6)];
+        let call =
+            [SendCall::Send, SendCall::Send, SendCall::Write, SendCall::Writev, SendCall::Sendmsg, SendCall::Sendto]
+                [draw.below(6)];
         let flags = SendFlags { dontwait: draw.chance(3), more: false, nosignal: draw.chance(3) };
         self.send_some(h, n, call, flags);
     }
@@ -456,8 +523,9 @@ impl Model {
 
     fn receive(&mut self, h: Holder, draw: &mut Draw, peek: bool) {
         let n = self.amount(draw);
-        let call = [RecvCall::Recv, RecvCall::Recv, RecvCall::Read, RecvCall::Readv, RecvCall::Recvmsg, RecvCall::Recvfrom]
-            [draw.below(6)];
+        let call =
+            [RecvCall::Recv, RecvCall::Recv, RecvCall::Read, RecvCall::Readv, RecvCall::Recvmsg, RecvCall::Recvfrom]
+                [draw.below(6)];
         let call = if peek && matches!(call, RecvCall::Read | RecvCall::Readv) { RecvCall::Recv } else { call };
         let plain = matches!(call, RecvCall::Read | RecvCall::Readv);
         let mut flags = RecvFlags {
@@ -561,8 +629,9 @@ impl Model {
         if !s.contains(&h.s) {
             s.push(h.s);
         }
-        let interest = [(true, true, false), (true, false, false), (true, true, true), (false, true, false), (true, false, true)]
-            [draw.below(5)];
+        let interest =
+            [(true, true, false), (true, false, false), (true, true, true), (false, true, false), (true, false, true)]
+                [draw.below(5)];
         let interest = Interest { input: interest.0, output: interest.1, rdhup: interest.2, ..Interest::default() };
         let select = draw.chance(4);
         self.step(h.p, Op::Poll { s, interest, wait: false, select });
@@ -653,8 +722,16 @@ impl Model {
 
     fn get(&mut self, h: Holder, draw: &mut Draw) {
         let option = [
-            Option_::Error, Option_::Error, Option_::Nodelay, Option_::Nonblock, Option_::Rcvlowat, Option_::Rcvtimeo,
-            Option_::Sndtimeo, Option_::Linger, Option_::Type, Option_::Keepalive,
+            Option_::Error,
+            Option_::Error,
+            Option_::Nodelay,
+            Option_::Nonblock,
+            Option_::Rcvlowat,
+            Option_::Rcvtimeo,
+            Option_::Sndtimeo,
+            Option_::Linger,
+            Option_::Type,
+            Option_::Keepalive,
         ][draw.below(10)];
         self.step(h.p, Op::Get { s: h.s, option });
     }
@@ -690,7 +767,8 @@ impl Model {
         self.step(p, Op::Fork { child });
         self.alive.push(true);
         self.hosts.push(self.hosts[usize::from(p)]);
-        let inherited: Vec<Holder> = self.holders.iter().filter(|h| h.p == p).map(|h| Holder { p: child, ..*h }).collect();
+        let inherited: Vec<Holder> =
+            self.holders.iter().filter(|h| h.p == p).map(|h| Holder { p: child, ..*h }).collect();
         self.holders.extend(inherited);
     }
 

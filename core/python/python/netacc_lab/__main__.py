@@ -16,7 +16,9 @@ from netacc_lab.strategies import Draw, Profile, from_seed
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m netacc_lab", description=__doc__)
-    parser.add_argument("--binaries", type=Path, default=Path("target/release"), help="folder of netacc-exec, netacc_run")
+    parser.add_argument(
+        "--binaries", type=Path, default=Path("target/release"), help="folder of netacc-exec, netacc_run"
+    )
     parser.add_argument("--log", type=Path, help="where the library writes its log")
     commands = parser.add_subparsers(dest="command", required=True)
     many = commands.add_parser("run", help="run the programs of seeds")
@@ -26,7 +28,9 @@ def main() -> int:
     many.add_argument("--seconds", type=float, default=float("inf"), help="end after so long")
     many.add_argument("--known", type=Path, help="signatures of open findings: counted, but no failure")
     many.add_argument("--json", type=Path, help="write the counts there")
-    many.add_argument("--save", type=Path, help="write the shrunk program of each new signature into this folder")
+    many.add_argument(
+        "--save", type=Path, help="write the shrunk program of each new signature into this folder"
+    )
     many.add_argument("--native", action="store_true", help="the oracle against itself: tests the tests")
     replay = commands.add_parser("replay", help="run one program, from a file or a seed")
     replay.add_argument("program", help="a JSON file, or a seed")
@@ -39,7 +43,9 @@ def main() -> int:
 
 
 def known_signatures(path: Path | None) -> dict[str, str]:
-    return {} if path is None else {item["signature"]: item["finding"] for item in json.loads(path.read_text())}
+    return (
+        {} if path is None else {item["signature"]: item["finding"] for item in json.loads(path.read_text())}
+    )
 
 
 def shrink_failure(lab: Differential, draw: Draw, verdict: Verdict, seconds: float = 30.0) -> Program:
@@ -73,7 +79,9 @@ def run(arguments: argparse.Namespace) -> int:
         tally.seconds = time.monotonic() - began
         print(tally.describe())
         for signature, count in tally.signatures.most_common():
-            print(f"  {count:6} {signature}  {known.get(signature, 'NEW')}, first seed {tally.first[signature]}")
+            print(
+                f"  {count:6} {signature}  {known.get(signature, 'NEW')}, first seed {tally.first[signature]}"
+            )
         if arguments.json:
             document = {"seeds": [start, start + tally.programs], "profile": arguments.profile.value}
             document |= {name: getattr(tally, name) for name in vars(tally) if name != "first"}

@@ -1,4 +1,4 @@
-"""The differential runner: a program on the oracle and on another executor, and what to make of a difference."""
+"""The differential runner: a program on the oracle and on another executor, and what a difference means."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ class Tally:
         off = 1 - self.kernel_bytes / self.app_bytes if self.app_bytes else 0.0
         return (
             f"{self.programs} programs, {self.steps} steps in {self.seconds:.1f} s ({rate:.0f} programs/s); "
-            f"{self.failed} differ, {self.unstable} unstable; {self.moved} programs moved bytes off the kernel's TCP, "
-            f"{off:.0%} of {self.app_bytes / 1e6:.0f} MB"
+            f"{self.failed} differ, {self.unstable} unstable; {self.moved} programs moved bytes off the "
+            f"kernel's TCP, {off:.0%} of {self.app_bytes / 1e6:.0f} MB"
         )
 
 
@@ -128,7 +128,7 @@ class Differential:
         return Verdict(program, oracle, found, differences)
 
     def check_all(self, programs: Iterable[Program]) -> Iterator[tuple[int, Verdict]]:
-        """Many programs, both sides busy at once. Verdicts come with the program's index, not always in order."""
+        """Many programs, both sides busy at once. Verdicts come with the index, not always in order."""
         source = enumerate(programs)
         asked: deque[tuple[int, Program]] = deque()
         tried: deque[tuple[int, Program, Trace, ProcessExecutor]] = deque()
@@ -187,7 +187,12 @@ class Differential:
 
 
 def shrink(
-    program: Program, shape: Shape, decisions: Sequence[int], fails: Callable[[Program], bool], *, budget_s: float = 30.0
+    program: Program,
+    shape: Shape,
+    decisions: Sequence[int],
+    fails: Callable[[Program], bool],
+    *,
+    budget_s: float = 30.0,
 ) -> Program:
     """A smaller program that still fails: fewer decisions and a plainer shape first, then fewer steps."""
     deadline = time.monotonic() + budget_s
@@ -196,8 +201,15 @@ def shrink(
         return time.monotonic() < deadline and fails(candidate)
 
     best = list(decisions)
-    for plainer in ({"processes": 1}, {"processes": 2}, {"hosts": 1}, {"connections": 1}, {"connections": 2}, {"config": Config()}):
-        candidate = replace(shape, **plainer)  # type: ignore[arg-type]
+    for plainer in (
+        {"processes": 1},
+        {"processes": 2},
+        {"hosts": 1},
+        {"connections": 1},
+        {"connections": 2},
+        {"config": Config()},
+    ):
+        candidate = replace(shape, **plainer)
         if candidate != shape and works(generate(candidate, best)):
             shape = candidate
     size = max(1, len(best) // 2)

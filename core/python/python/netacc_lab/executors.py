@@ -17,12 +17,12 @@ class ExecutorError(Exception):
     """The executor itself failed; nothing is known of the program."""
 
 
-class BrokenPromise(Exception):  # noqa: N818: it is a finding, not an error of the caller's
+class BrokenPromise(Exception):  # noqa: N818
     """The simulated core broke one of its own promises."""
 
 
 class Executor(Protocol):
-    """Runs programs one after another. Real processes, the simulated core, another machine: it looks the same."""
+    """Runs programs one after another: real processes, the simulated core, another machine."""
 
     name: str
 
@@ -48,7 +48,11 @@ class ProcessExecutor:
         self.name = name
         options = ["--fresh"] * fresh + ["--kernel-only"] * (not launcher)
         self._command = [str(word) for word in (*launcher, executable, *options)]
-        clean = {key: value for key, value in os.environ.items() if not key.startswith(("NACC_", "NETACC_", "LD_PRELOAD"))}
+        clean = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("NACC_", "NETACC_", "LD_PRELOAD"))
+        }
         self._env = clean | dict(env or {})
         self._process: subprocess.Popen[str] | None = None
 
@@ -126,7 +130,9 @@ class HarnessExecutor:
 
     def run(self, program: Program, expect: Trace | None = None) -> Trace:
         """Raises BrokenPromise where the core itself was caught."""
-        text, broken, self.state = _native.simulate(program.text, self.seed, expect.text if expect else "", self.mutant)
+        text, broken, self.state = _native.simulate(
+            program.text, self.seed, expect.text if expect else "", self.mutant
+        )
         if broken:
             raise BrokenPromise(broken)
         trace = Trace(text)

@@ -154,7 +154,8 @@ class Difference:
         return f"{name}: {kind(self.expected, self.found)} -> {kind(self.found, self.expected)}"
 
     def describe(self) -> str:
-        return f"step {self.step} {json.dumps(self.op)}\n  oracle {json.dumps(self.expected)}\n  found  {json.dumps(self.found)}"
+        lines = (f"step {self.step} {json.dumps(self.op)}", f"  oracle {json.dumps(self.expected)}")
+        return "\n".join((*lines, f"  found  {json.dumps(self.found)}"))
 
 
 def generate(shape: Shape, decisions: Sequence[int]) -> Program:

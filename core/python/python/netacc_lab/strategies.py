@@ -1,7 +1,7 @@
 """Strategies for Hypothesis.
 
-A program is drawn as its shape and a list of numbers, one decision each, so that Hypothesis can leave decisions out and
-make them plainer while it shrinks; every draw is a sound program.
+A program is drawn as its shape and a list of numbers, one decision each, so that Hypothesis can leave
+decisions out and make them plainer while it shrinks; every draw is a sound program.
 """
 
 from __future__ import annotations
@@ -71,7 +71,9 @@ def decisions(profile: Profile = Profile.FAST) -> st.SearchStrategy[list[int]]:
     return st.lists(st.integers(0, 2**DECISION_BITS - 1), max_size=profile.decisions)
 
 
-def programs(profile: Profile = Profile.FAST, mixes: tuple[Mix, ...] = tuple(Mix)) -> st.SearchStrategy[Program]:
+def programs(
+    profile: Profile = Profile.FAST, mixes: tuple[Mix, ...] = tuple(Mix)
+) -> st.SearchStrategy[Program]:
     """Sound programs."""
     return st.builds(generate, shapes(profile, mixes), decisions(profile))
 
@@ -90,7 +92,7 @@ class Draw:
 
 
 def from_seed(seed: int, profile: Profile = Profile.FAST, mixes: tuple[Mix, ...] = tuple(Mix)) -> Draw:
-    """The same distribution from a seed, without Hypothesis: for long runs, where its bookkeeping is most of the time."""
+    """Much the same from a seed, without Hypothesis, whose bookkeeping is most of the time of a long run."""
     rng = random.Random(f"{profile.value}/{seed}")
     shape = Shape(
         processes=rng.choice((1, 1, 2, 2, 2, 3, 4)),

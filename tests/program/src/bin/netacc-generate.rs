@@ -18,7 +18,16 @@ fn main() {
             x ^ (x >> 31)
         };
         let decisions: Vec<u64> = (0..len).map(|_| next()).collect();
-        let program = generate(&Shape { processes: 1 + (next() % 3) as u8, mix, config, connections: 1 + (next() % 2) as u8, ..Shape::default() }, &decisions);
+        let program = generate(
+            &Shape {
+                processes: 1 + (next() % 3) as u8,
+                mix,
+                config,
+                connections: 1 + (next() % 2) as u8,
+                ..Shape::default()
+            },
+            &decisions,
+        );
         println!("{{\"program\":{}}}", serde_json::to_string(&program).unwrap_or_default());
     }
 }

@@ -1,0 +1,174 @@
+"""Shows that the programs notice faults: breaks the library on purpose, one way at a time.
+
+`python -m tests.properties.mutants` builds each mutant of mutants.toml in a copy of the sources below
+target/mutants and runs programs until one differs in a way that the unbroken library does not; then the
+faults that the simulated device can have, on the core alone. It fails if a fault lives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from netacc_lab import BrokenPromise, HarnessExecutor, Mix, compare
+from netacc_lab._native import mutants as device_mutants
+from netacc_lab.differential import Differential
+from netacc_lab.strategies import from_seed
+
+from tests.apps.lib.paths import REPO, binaries
+
+HERE = Path(__file__).parent
+WORK = REPO / "target/mutants"
+FIRST_SEED = 1_000_000
+# Programs that the unbroken library has to survive, and that a mutant is given at most.
+BASELINE, MOST = 150, 400
+PATIENCE_S = 60.0
+
+
+def copy_sources() -> Path:
+    """The tracked files, so that a mutant never touches what people work on."""
+    sources = WORK / "sources"
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=REPO, capture_output=True, check=True).stdout
+    for name in filter(None, listed.decode().split("\0")):
+        source, copy = REPO / name, sources / name
+        if source.is_file() and not (copy.exists() and copy.read_bytes() == source.read_bytes()):
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, copy)
+    return sources
+
+
+def build(sources: Path, name: str) -> Path:
+    """A folder with the library as the sources are, and the unbroken programs."""
+    env = os.environ | {"CARGO_TARGET_DIR": str(WORK / "build")}
+    subprocess.run(
+        ["cargo", "build", "--quiet", "--locked", "-p", "netacc-preload"], cwd=sources, env=env, check=True
+    )
+    folder = WORK / "bin" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in ("netacc-exec", "netacc_run"):
+        shutil.copy(binaries() / file, folder)
+    shutil.copy(WORK / "build/debug/libnetacc_preload.so", folder / "libnetacc-preload.so")
+    return folder
+
+
+def signatures(
+    folder: Path, mixes: tuple[Mix, ...], programs: int, known: Iterable[str]
+) -> tuple[set[str], int, float]:
+    """Signatures that are not known; with `known`, only until the first."""
+    wanted, found, ran, began = set(known), set[str](), 0, time.monotonic()
+    with Differential(folder, log=WORK / "netacc.log") as lab:
+        for ran in range(1, programs + 1):
+            verdict = lab.check(from_seed(FIRST_SEED + ran, mixes=mixes).program)
+            if verdict.failed:
+                found.add(verdict.signature)
+                if wanted and verdict.signature not in wanted:
+                    break
+            if time.monotonic() - began > PATIENCE_S:
+                break
+    return found - wanted, ran, time.monotonic() - began
+
+
+def break_once(sources: Path, mutant: dict[str, Any]) -> tuple[Path, str]:
+    path = sources / mutant["file"]
+    whole = path.read_text()
+    count = whole.count(mutant["find"])
+    if count != mutant.get("count", 1):
+        raise SystemExit(f"{mutant['name']}: {mutant['file']} has what it looks for {count} times")
+    path.write_text(whole.replace(mutant["find"], mutant["replace"]))
+    return path, whole
+
+
+def break_library(only: list[str]) -> list[dict[str, Any]]:
+    sources = copy_sources()
+    known = {item["signature"] for item in json.loads((HERE / "open.json").read_text())}
+    unbroken = build(sources, "unbroken")
+    for mix in (Mix.DATA, Mix.READINESS, Mix.ENDINGS):
+        known |= signatures(unbroken, (mix,), BASELINE, ())[0]
+    known |= {"nothing"}
+    rows = []
+    for mutant in tomllib.loads((HERE / "mutants.toml").read_text())["mutant"]:
+        if only and mutant["name"] not in only:
+            continue
+        path, whole = break_once(sources, mutant)
+        try:
+            folder = build(sources, mutant["name"])
+        finally:
+            path.write_text(whole)
+        mixes = tuple(Mix(name) for name in mutant["mixes"])
+        found, ran, seconds = signatures(folder, mixes, MOST, known)
+        rows.append(row("library", mutant["name"], ", ".join(sorted(found)), ran, seconds))
+    return rows
+
+
+def break_device(only: list[str]) -> list[dict[str, Any]]:
+    rows = []
+    with Differential(binaries(), accelerated=False) as oracle:
+        for mutant in device_mutants():
+            if only and mutant not in only:
+                continue
+            found, ran, began = "", 0, time.monotonic()
+            for ran in range(1, 20 * MOST):
+                program = from_seed(FIRST_SEED + ran, mixes=(Mix.DATA,)).program
+                expected = oracle.check(program).oracle
+                outcomes = []
+                for name in (mutant, ""):
+                    try:
+                        differences = compare(
+                            program, expected, HarnessExecutor(seed=ran, mutant=name).run(program, expected)
+                        )
+                        outcomes.append(differences[0].signature if differences else "")
+                    except BrokenPromise as broken:
+                        outcomes.append(str(broken)[:60])
+                if outcomes[0] and not outcomes[1]:
+                    found = outcomes[0]
+                    break
+                if time.monotonic() - began > PATIENCE_S:
+                    break
+            rows.append(row("device", mutant, found, ran, time.monotonic() - began))
+    return rows
+
+
+def row(where: str, name: str, found: str, ran: int, seconds: float) -> dict[str, Any]:
+    told = (
+        f"found after {ran} programs, {seconds:.1f} s: {found}"
+        if found
+        else f"LIVES after {ran} programs, {seconds:.1f} s"
+    )
+    print(f"{where:8} {name:24} {told}", flush=True)
+    return {"where": where, "mutant": name, "found": found, "programs": ran, "seconds": round(seconds, 2)}
+
+
+# What no program of these executors can see, and who sees it instead.
+SIMULATION = "ci/run.sh sim sees it"
+BEYOND = {
+    "LeakRegion": f"nothing that a program does shows a leak; {SIMULATION}",
+    "DropEdge": f"the programs do not wait with the simulation's epoll; {SIMULATION}",
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("only", nargs="*", help="names of mutants")
+    parser.add_argument("--json", type=Path, default=REPO / "results/local/mutants.json")
+    arguments = parser.parse_args()
+    rows = break_library(arguments.only) + break_device(arguments.only)
+    arguments.json.parent.mkdir(parents=True, exist_ok=True)
+    arguments.json.write_text(json.dumps({"format": 1, "mutants": rows}, indent=1) + "\n")
+    alive = [item["mutant"] for item in rows if not item["found"] and item["mutant"] not in BEYOND]
+    print(
+        f"{len(rows) - sum(not item['found'] for item in rows)} of {len(rows)} found; alive: {', '.join(alive) or 'none'}"
+    )
+    return 1 if alive else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
