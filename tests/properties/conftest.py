@@ -15,7 +15,7 @@ from tests.apps.lib.paths import binaries
 
 PROFILE = Profile(os.environ.get("NETACC_PROFILE", "fast"))
 # Programs for each property. NETACC_EXAMPLES names another number.
-EXAMPLES = {Profile.FAST: 400, Profile.BALANCED: 4000, Profile.EXPENSIVE: 20000}
+EXAMPLES = {Profile.FAST: 250, Profile.BALANCED: 4000, Profile.EXPENSIVE: 20000}
 
 settings.register_profile(
     "netacc",

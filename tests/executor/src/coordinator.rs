@@ -14,7 +14,7 @@ use crate::sys::{self, Fd};
 use crate::worker::Worker;
 
 /// A worker that gets nowhere for so long is stuck. Above what any step may wait for by itself.
-const PATIENCE: Duration = Duration::from_millis(4000);
+const PATIENCE: Duration = Duration::from_millis(2500);
 /// Steps that go to a worker in one message.
 const BATCH: usize = 100;
 /// Between two rounds of `warm`, for a library that moves the connection in a thread of its own.

@@ -15,7 +15,7 @@ use crate::sys::{self, Fd};
 use crate::worker::{Instance, Slot, Worker};
 
 /// How long a step waits for what the oracle saw at once. Arbitrary, far above any delay of a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_millis(1500);
+pub(crate) const PATIENCE: Duration = Duration::from_millis(1000);
 /// The same after a step has waited in vain: what follows a difference need not be waited for.
 const IMPATIENCE: Duration = Duration::from_millis(10);
 /// Between two looks where nothing can be waited for.

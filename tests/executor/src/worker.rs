@@ -59,7 +59,7 @@ pub(crate) struct Worker {
 }
 
 /// How long a joined step may take. Far above what an honest one needs, below the coordinator's patience.
-const JOIN_PATIENCE: Duration = Duration::from_millis(2500);
+const JOIN_PATIENCE: Duration = Duration::from_millis(1800);
 /// What a background step gets to begin to wait. Arbitrary; the result must be the same without.
 const HEAD_START: Duration = Duration::from_micros(200);
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from netacc_lab.differential import Differential, Tally, Verdict, shrink, shrink_steps
+from netacc_lab.differential import Differential, OpenFindings, Tally, Verdict, shrink, shrink_steps
 from netacc_lab.program import Mix, Program
 from netacc_lab.strategies import Draw, Profile, from_seed
 
@@ -42,12 +42,6 @@ def main() -> int:
     return run(arguments) if arguments.command == "run" else run_one(arguments)
 
 
-def known_signatures(path: Path | None) -> dict[str, str]:
-    return (
-        {} if path is None else {item["signature"]: item["finding"] for item in json.loads(path.read_text())}
-    )
-
-
 def shrink_failure(lab: Differential, draw: Draw, verdict: Verdict, seconds: float = 30.0) -> Program:
     def fails(candidate: Program) -> bool:
         again = lab.check(candidate)
@@ -59,7 +53,7 @@ def shrink_failure(lab: Differential, draw: Draw, verdict: Verdict, seconds: flo
 def run(arguments: argparse.Namespace) -> int:
     start, end = (int(number) for number in arguments.seeds.split(".."))
     mixes = tuple(arguments.mix or Mix)
-    known = known_signatures(arguments.known)
+    known = OpenFindings.load(arguments.known) if arguments.known else OpenFindings()
     tally = Tally()
     new: list[tuple[int, Verdict]] = []
     began = time.monotonic()
@@ -74,14 +68,18 @@ def run(arguments: argparse.Namespace) -> int:
         for index, verdict in lab.check_all(programs()):
             seed = start + index
             tally.add(seed, verdict)
-            if verdict.failed and verdict.signature not in known:
+            if not verdict.failed:
+                continue
+            finding = known.explain(verdict)
+            tally.findings[finding or "NEW"] += 1
+            if finding is None:
                 new.append((seed, verdict))
         tally.seconds = time.monotonic() - began
         print(tally.describe())
         for signature, count in tally.signatures.most_common():
-            print(
-                f"  {count:6} {signature}  {known.get(signature, 'NEW')}, first seed {tally.first[signature]}"
-            )
+            print(f"  {count:6} {signature}, first seed {tally.first[signature]}")
+        for finding, count in tally.findings.most_common():
+            print(f"  {count:6} {finding}")
         if arguments.json:
             document = {"seeds": [start, start + tally.programs], "profile": arguments.profile.value}
             document |= {name: getattr(tally, name) for name in vars(tally) if name != "first"}

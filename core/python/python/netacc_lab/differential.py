@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,6 +37,29 @@ class Verdict:
         return self.differences[0].signature if self.differences else ""
 
 
+@dataclass(frozen=True)
+class OpenFindings:
+    """Differences that are known and not fixed: by signature, in programs with certain operations."""
+
+    entries: tuple[tuple[str, str, frozenset[str]], ...] = ()
+
+    @staticmethod
+    def load(path: Path) -> OpenFindings:
+        entries = json.loads(path.read_text())
+        return OpenFindings(
+            tuple((item["signature"], item["finding"], frozenset(item.get("with", ()))) for item in entries)
+        )
+
+    def explain(self, verdict: Verdict) -> str | None:
+        """The finding that a failure belongs to."""
+        until = verdict.differences[0].step
+        operations = {str(step["op"]) for step in verdict.program.steps[: until + 1]}
+        for signature, finding, needed in self.entries:
+            if signature == verdict.signature and (not needed or needed & operations):
+                return finding
+        return None
+
+
 @dataclass
 class Tally:
     """Counts of a run."""
@@ -49,6 +73,7 @@ class Tally:
     moved: int = 0  # programs with bytes that the kernel did not carry
     seconds: float = 0.0
     signatures: Counter[str] = field(default_factory=Counter)
+    findings: Counter[str] = field(default_factory=Counter)
     first: dict[str, int] = field(default_factory=dict)  # the first index of each signature
 
     def add(self, index: int, verdict: Verdict) -> None:
