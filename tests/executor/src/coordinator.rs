@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use netacc_program::{Op, Outcome, Program, Step, Trace};
+use netacc_program::{Op, Outcome, Program, Step, Trace, LOST};
 use serde::Deserialize;
 
 use crate::channel::{Channel, Reply, Request};
@@ -171,8 +171,14 @@ impl Run<'_> {
             let len = steps[index..].iter().take_while(|s| s.p == step.p && !is_ours(&s.op)).take(BATCH).count();
             let expected = |i: usize| self.job.expect.as_ref().and_then(|t| t.outcomes.get(i).cloned());
             let batch = (index..index + len).map(|i| (i, steps[i].clone(), expected(i))).collect();
-            if let Some(reply) = self.ask(step.p, &Request::Run(batch), None)? {
-                self.record(reply.0);
+            match self.ask(step.p, &Request::Run(batch), None) {
+                Ok(Some(reply)) => self.record(reply.0),
+                Ok(None) => {}
+                Err(stuck) => {
+                    let at = self.outcomes.iter().position(|o| o.as_ref().is_some_and(|o| o.stuck)).unwrap_or(index);
+                    self.outcomes[index..at.max(index)].fill(Some(Outcome::skipped(LOST)));
+                    return Err(stuck);
+                }
             }
             index += len;
         }

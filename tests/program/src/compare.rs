@@ -10,6 +10,9 @@ use crate::{Op, Outcome, Program, Step, Trace};
 /// What an outcome's `skipped` says of an operation that the executor has no model of.
 pub const UNSUPPORTED: &str = "unsupported";
 
+/// What an outcome's `skipped` says of a step that was taken by a worker which was stuck before it could tell.
+pub const LOST: &str = "lost";
+
 /// One step on which the two executors disagree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
@@ -26,13 +29,16 @@ pub struct Difference {
 /// What follows the first may be its consequence.
 pub fn compare(program: &Program, oracle: &Trace, other: &Trace) -> Vec<Difference> {
     let absent = Outcome::skipped("no outcome");
+    let stuck = other.outcomes.iter().any(|o| o.stuck);
     let mut out = Vec::new();
     for (index, step) in program.steps.iter().enumerate() {
         let expected = oracle.outcomes.get(index).unwrap_or(&absent);
         let found = other.outcomes.get(index).unwrap_or(&absent);
         // What an executor cannot do it says; whoever runs it counts that.
         let unsupported = found.skipped.as_deref() == Some(UNSUPPORTED);
-        if !unsupported && !agree(step, expected, found) {
+        // The step that was stuck is the difference, not what its worker had done before and could not tell.
+        let lost = stuck && found.skipped.as_deref() == Some(LOST);
+        if !unsupported && !lost && !agree(step, expected, found) {
             out.push(Difference { step: index, expected: expected.clone(), found: found.clone() });
         }
     }
@@ -80,4 +86,59 @@ fn spurious(expected: &Outcome, found: &Outcome) -> bool {
     let all_there = expected.events.iter().all(|(slot, text)| bits(text).all(|b| has(&found.events, slot, b)));
     let all_true = found.events.iter().all(|(slot, text)| bits(text).all(|b| has(&expected.level, slot, b)));
     all_there && all_true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{generate, Shape};
+
+    fn traces(change: impl FnOnce(&mut Outcome)) -> (Program, Trace, Trace) {
+        let program = generate(&Shape::default(), &[0, 0, 1, 2]);
+        let outcomes = vec![Outcome::value(1); program.steps.len()];
+        let oracle = Trace { outcomes, ..Trace::default() };
+        let mut other = oracle.clone();
+        if let Some(last) = other.outcomes.last_mut() {
+            change(last);
+        }
+        (program, oracle, other)
+    }
+
+    // Breaks if a difference of any kind passes.
+    #[test]
+    fn differences_are_seen() {
+        let changes: [fn(&mut Outcome); 4] = [
+            |o| o.end = true,
+            |o| o.errno = Some("EPIPE".into()),
+            |o| o.sigpipe = true,
+            |o| o.skipped = Some(LOST.into()),
+        ];
+        for change in changes {
+            let (program, oracle, other) = traces(change);
+            assert_eq!(compare(&program, &oracle, &other).len(), 1);
+        }
+    }
+
+    // Breaks if TCP's own freedoms count as differences.
+    #[test]
+    fn freedoms_are_free() {
+        let (program, oracle, other) = traces(|o| o.calls = 7);
+        assert_eq!(compare(&program, &oracle, &other), []);
+        let (program, oracle, other) = traces(|o| o.skipped = Some(UNSUPPORTED.into()));
+        assert_eq!(compare(&program, &oracle, &other), []);
+    }
+
+    // Breaks if a report of an edge that is not true, or a missing one, passes as spurious.
+    #[test]
+    fn only_true_edges_are_spurious() {
+        let step = Step { p: 0, background: None, op: Op::EpollWait { e: 1, max: 1, wait: false } };
+        let seen = |events: &str, level: &str| Outcome {
+            events: [(1, events.to_owned())].into_iter().filter(|(_, e)| !e.is_empty()).collect(),
+            level: [(1, level.to_owned())].into(),
+            ..Outcome::default()
+        };
+        assert!(agree(&step, &seen("in", "in|out"), &seen("in|out", "in|out")));
+        assert!(!agree(&step, &seen("in", "in"), &seen("in|out", "in")));
+        assert!(!agree(&step, &seen("in", "in"), &seen("", "in")));
+    }
 }

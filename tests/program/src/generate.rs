@@ -823,3 +823,55 @@ impl Model {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(seed: u64, len: usize) -> Vec<u64> {
+        let mut x = seed | 1;
+        (0..len)
+            .map(|_| {
+                x ^= x << 13;
+                x ^= x >> 7;
+                x ^= x << 17;
+                x
+            })
+            .collect()
+    }
+
+    // Breaks if some list of decisions, or a part of one, gives a program that executors refuse.
+    #[test]
+    fn every_list_is_a_sound_program() {
+        for seed in 1..500 {
+            for mix in [Mix::Data, Mix::Readiness, Mix::Endings, Mix::Sharing, Mix::All] {
+                let decisions = numbers(seed, 60);
+                let shape = Shape { mix, processes: 1 + (seed % 4) as u8, ..Shape::default() };
+                for decisions in [&decisions[..], &decisions[30..], &[]] {
+                    assert_eq!(generate(&shape, decisions).check(), Ok(()));
+                }
+            }
+        }
+    }
+
+    // Breaks if an operation is never drawn.
+    #[test]
+    fn every_operation_is_drawn() {
+        let mut seen = std::collections::BTreeSet::new();
+        for seed in 1..3000 {
+            for mix in [Mix::Sharing, Mix::All] {
+                for step in generate(&Shape { mix, ..Shape::default() }, &numbers(seed, 40)).steps {
+                    let text = serde_json::to_value(&step.op).unwrap_or_default();
+                    seen.insert(text["op"].as_str().unwrap_or_default().to_owned());
+                }
+            }
+        }
+        for op in
+            "accept bind close connect drain dup epoll_create epoll_ctl epoll_wait exec exit fill fionread fork get \
+                   join kill listen pass pause poll recv recv_all send send_all set shutdown socket warm"
+                .split_whitespace()
+        {
+            assert!(seen.contains(op), "{op} is never drawn");
+        }
+    }
+}

@@ -16,7 +16,7 @@ pub mod pattern;
 mod program;
 mod trace;
 
-pub use compare::{compare, Difference, UNSUPPORTED};
+pub use compare::{compare, Difference, LOST, UNSUPPORTED};
 pub use generate::{generate, Mix, Shape};
 pub use program::{
     Config, EpollAction, How, Interest, Op, Option_, Program, ProgramError, RecvCall, RecvFlags, SendCall, SendFlags,

@@ -50,6 +50,10 @@ class OpenFindings:
             tuple((item["signature"], item["finding"], frozenset(item.get("with", ()))) for item in entries)
         )
 
+    @property
+    def signatures(self) -> frozenset[str]:
+        return frozenset(signature for signature, _, _ in self.entries)
+
     def explain(self, verdict: Verdict) -> str | None:
         """The finding that a failure belongs to."""
         until = verdict.differences[0].step
