@@ -4,3 +4,4 @@ pub mod bench;
 pub mod doctor;
 pub mod run;
 pub mod ss;
+pub mod switch;

@@ -51,5 +51,9 @@ pub const CONFIG_PATH_VARIABLE: &str = "NETACC_CONF";
 /// them to the log alone, so that each is told once and not by every child.
 pub const TOLD_VARIABLE: &str = "NETACC_TOLD";
 
+/// Names a file to which each process with the library appends what it counted, as one line of JSON, when it exits in
+/// good order. For test runs whose processes live too short to be asked.
+pub const EXIT_STATS_VARIABLE: &str = "NETACC_EXIT_STATS";
+
 /// Every key, and so every environment variable that is a setting, starts with this.
 pub const KEY_PREFIX: &str = "NACC_";

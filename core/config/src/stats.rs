@@ -55,6 +55,21 @@ pub struct Snapshot {
     pub sock: Option<Vec<SocketStats>>,
 }
 
+/// What came of taking a process's connections off their links, or letting them back.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Switched {
+    /// [`VERSION`].
+    pub version: u32,
+    /// The process.
+    pub pid: u32,
+    /// Whether its connections may be on links.
+    pub allowed: bool,
+    /// Its TCP connections.
+    pub connections: u64,
+    /// Those of them that use a link in at least one direction.
+    pub on_link: u64,
+}
+
 /// One link: a connected queue pair and its rings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

@@ -65,7 +65,8 @@ pub struct Endpoint {
     pub(crate) waiting: Mutex<Vec<Waiting>>,
     todo: Mutex<Todo>,
     counters: Counters,
-    pub(crate) closing: AtomicBool,
+    /// See [`Endpoint::hold_back`].
+    held_back: AtomicBool,
 }
 
 #[derive(Default)]
@@ -144,8 +145,19 @@ impl Endpoint {
             waiting: Mutex::default(),
             todo: Mutex::default(),
             counters: Counters::default(),
-            closing: AtomicBool::new(false),
+            held_back: AtomicBool::new(false),
         })
+    }
+
+    /// From now on no stream is promoted, whichever side asks (`true`), or they are again (`false`). Streams that are on
+    /// links stay there.
+    pub fn hold_back(&self, on: bool) {
+        self.held_back.store(on, Ordering::Release);
+    }
+
+    /// Whether streams are kept off links.
+    pub fn is_held_back(&self) -> bool {
+        self.held_back.load(Ordering::Acquire)
     }
 
     /// The device.
@@ -194,7 +206,8 @@ impl Endpoint {
         (self.nonces)()
     }
 
-    /// A TCP connection of this process, from now on counted and eligible for promotion. An acceptor's is published.
+    /// A TCP connection of this process, from now on counted and eligible for promotion. For an acceptor's to be found it
+    /// must be [`published`](Endpoint::publish).
     pub fn adopt(&self, role: Role, tuple: FourTuple, anchor: Box<dyn Anchor + Send>) -> Arc<StreamCell> {
         let proto = Stream::new(role, StreamConfig { trust_hints: self.config.trust_hints });
         let mut streams = self.streams.write();
@@ -205,14 +218,20 @@ impl Endpoint {
         let cell = Arc::new(StreamCell::new(number, tuple, proto, anchor, self.config.message_len));
         streams.cells[number as usize] = Some(cell.clone());
         drop(streams);
-        if role == Role::Acceptor {
-            match self.directory.publish(&tuple, number) {
-                Ok(()) => cell.lock(self).inner.published = true,
-                Err(netacc_device::DirectoryError::Full) => self.counters.reason(Reason::DirectoryFull),
-                Err(_) => self.counters.reason(Reason::OtherHost),
-            }
-        }
         cell
+    }
+
+    /// Lets the opener of a connection find it here. Of several processes that hold the acceptor's end only one may.
+    pub fn publish(&self, cell: &Arc<StreamCell>) {
+        let mut guard = cell.lock(self);
+        if guard.inner.published || guard.inner.closed {
+            return;
+        }
+        match self.directory.publish(&cell.tuple, cell.number) {
+            Ok(()) => guard.inner.published = true,
+            Err(netacc_device::DirectoryError::Full) => self.counters.reason(Reason::DirectoryFull),
+            Err(_) => self.counters.reason(Reason::OtherHost),
+        }
     }
 
     /// Forgets a stream that never left plain TCP, or is closed and released.
@@ -354,6 +373,11 @@ impl Endpoint {
             decided = Some(decided.map_or(at, |d| d.min(at)));
         }
         for (cell, since) in lingering {
+            // No thread of the program looks at its link any more.
+            let link = cell.lock(self).link().cloned();
+            if let Some(link) = link {
+                self.poll_link(&link);
+            }
             let mut guard = cell.lock(self);
             let before = (guard.inner.counters.tx_bytes_tcp, guard.proto().unconsumed());
             guard.progress_anchor(false);
@@ -434,7 +458,7 @@ impl Endpoint {
     fn handle_cm_event(&self, event: CmEvent) {
         match event {
             CmEvent::Request { id, peer, .. } => {
-                if self.closing.load(Ordering::Relaxed) {
+                if self.is_held_back() {
                     return self.cm.reject(id);
                 }
                 self.attempts.lock().insert(id, Attempt { peer, connector: false });

@@ -169,6 +169,11 @@ impl LinkTx {
         self.proto.handle_peer_consumed(word.load(Ordering::Acquire)).is_ok()
     }
 
+    /// Whether the peer would take another DATA message.
+    pub(crate) fn has_room(&mut self, local: &Region) -> bool {
+        self.refresh_credit(local) && self.proto.has_credit(false)
+    }
+
     #[inline]
     fn take_credit(&mut self, local: &Region, control: bool) -> Result<(), PostError> {
         if self.proto.take_credit(control) {

@@ -27,6 +27,9 @@ impl Endpoint {
                 return Err(Reason::PeerBusy);
             }
         }
+        if self.is_held_back() {
+            return Err(Reason::Requested);
+        }
         let (peer, hint) = self.directory().lookup(&cell.tuple).ok_or(Reason::PeerNotFound)?;
         let mut waiting = self.waiting.lock();
         if waiting.iter().any(|w| Arc::ptr_eq(&w.stream, cell)) {
@@ -111,7 +114,7 @@ impl Endpoint {
         let slot = link.tx.lock().proto.alloc_slot().map_err(|_| Reason::Exhausted)?;
         let opened = self.prepare(link).and_then(|(region, ring)| {
             let mut guard = cell.lock(self);
-            if !guard.proto().may_promote() || guard.link().is_some() || guard.inner.closed {
+            if !guard.proto().may_promote() || guard.link().is_some() || guard.inner.closed || self.is_held_back() {
                 drop(guard);
                 self.device().free_region(link.qp(), region);
                 return Err(Reason::PeerBusy);
@@ -318,7 +321,7 @@ impl Endpoint {
         //# OPEN names the anchor by its addresses; the acceptor refuses one that it does not hold.
         let cell = self.streams.read().cells.get(open.hint as usize).cloned().flatten();
         let cell = cell.filter(|c| wire_tuple(&c.tuple.reversed()) == open.tuple).ok_or(Reason::UnknownStream)?;
-        if self.closing.load(Ordering::Relaxed) {
+        if self.is_held_back() {
             return Err(Reason::Requested);
         }
         if cell.is_pinned() {

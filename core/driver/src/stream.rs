@@ -65,6 +65,8 @@ pub(crate) struct Inner {
     pub(crate) blocked: bool,
     /// Its link had no room, and the endpoint knows.
     pub(crate) starved: bool,
+    /// A write found byte credit but no room for a message: not writable until something has come back.
+    crowded: bool,
     /// Bytes for a closed socket were thrown away: it ends with a reset, as from the kernel.
     pub(crate) refused: bool,
     /// Consumed position last told to the peer.
@@ -154,6 +156,7 @@ impl StreamCell {
                 end_handled: false,
                 blocked: false,
                 starved: false,
+                crowded: false,
                 refused: false,
                 told: 0,
                 message_len,
@@ -300,6 +303,11 @@ impl StreamGuard<'_> {
         &self.inner.proto
     }
 
+    /// Whether the application has closed it.
+    pub fn is_closed(&self) -> bool {
+        self.inner.closed
+    }
+
     /// The link it is on, or being moved to.
     pub fn link(&self) -> Option<&Arc<LinkCell>> {
         self.inner.link.as_ref()
@@ -380,6 +388,7 @@ impl StreamGuard<'_> {
                             let _ = tx.signal(device, link, MessageKind::LinkWant, 0);
                         }
                         drop(tx);
+                        inner.crowded = true;
                         if !std::mem::replace(&mut inner.starved, true) {
                             self.endpoint.note_starved(self.cell);
                         }
@@ -533,6 +542,7 @@ impl StreamGuard<'_> {
     /// Something may have come back to a stream that could not send: looks at its byte credit, asks for more, and tells
     /// the owner.
     pub(crate) fn unstall(&mut self) {
+        self.inner.crowded = false;
         self.refresh_consumed();
         let proto = &mut self.inner.proto;
         if proto.tx_sink() == TxSink::Link && !proto.link_writable() {
@@ -541,10 +551,14 @@ impl StreamGuard<'_> {
         self.arrived = true;
     }
 
-    /// Takes in the peer's consumed position. A writer that spins need not wait for the announcement.
+    /// Takes in the peer's consumed position, and its count of messages if that is what a write waits for. A writer
+    /// that spins need not wait for the announcement.
     #[inline]
     pub fn refresh_consumed(&mut self) {
         let inner = &mut *self.inner;
+        if inner.crowded {
+            inner.crowded = inner.link.as_ref().is_some_and(|link| !link.tx.lock().has_room(&link.local));
+        }
         if let Some(word) = inner.region.as_ref().and_then(|r| r.memory.word(0)) {
             inner.proto.handle_consumed(word.load(Ordering::Acquire));
         }
@@ -683,7 +697,7 @@ impl StreamGuard<'_> {
     /// must be right before anything is sent that the peer answers with a record.
     #[inline]
     pub(crate) fn publish(&mut self) {
-        let now = readiness_of(&self.inner.proto);
+        let now = readiness_of(&self.inner.proto, self.inner.crowded);
         let before = self.cell.readiness();
         if now != before {
             self.cell.ready.store(now.bits(), Ordering::Release);
@@ -696,7 +710,7 @@ impl StreamGuard<'_> {
 }
 
 #[inline]
-fn readiness_of(proto: &Stream) -> Readiness {
+fn readiness_of(proto: &Stream, crowded: bool) -> Readiness {
     let mut r = match proto.rx_source() {
         RxSource::Link if proto.available() > 0 => Readiness::READABLE,
         RxSource::Link => Readiness::empty(),
@@ -707,7 +721,7 @@ fn readiness_of(proto: &Stream) -> Readiness {
         RxSource::Failed(_) => Readiness::READABLE | Readiness::RDHUP | Readiness::HUP | Readiness::ERR,
     };
     r |= match proto.tx_sink() {
-        TxSink::Link if proto.link_writable() => Readiness::WRITABLE,
+        TxSink::Link if proto.link_writable() && !crowded => Readiness::WRITABLE,
         TxSink::Link | TxSink::Wait => Readiness::empty(),
         TxSink::Anchor | TxSink::Pledged => Readiness::KERNEL_TX,
         TxSink::Closed => Readiness::WRITABLE,

@@ -10,7 +10,7 @@ use netacc_device::loopback::{DeliveryMode, Fabric, LoopbackConfig};
 use netacc_device::middleware::{Event, Observer, Trace};
 use netacc_device::{Anchor, AnchorError, AnchorPosition, FourTuple, Instant};
 use netacc_driver::{Endpoint, EndpointConfig, LinkIo, Readiness, ReadySink, StreamCell};
-use netacc_proto::{CacheConfig, Role, TxSink, RECORD_GRACE};
+use netacc_proto::{CacheConfig, Reason, Role, TxSink, RECORD_GRACE};
 
 struct Deaf;
 
@@ -65,6 +65,7 @@ fn connect_over(
     (a, b): (impl Anchor + Send + 'static, InMemoryAnchor),
 ) -> (Arc<StreamCell>, Arc<StreamCell>) {
     let far = acceptor.adopt(Role::Acceptor, tuple(port).reversed(), Box::new(b));
+    acceptor.publish(&far);
     (opener.adopt(Role::Opener, tuple(port), Box::new(a)), far)
 }
 
@@ -265,4 +266,50 @@ fn a_marker_is_never_taken_for_application_bytes() {
         let seen = watch.seen.lock().expect("no test panics with it").clone();
         assert!(!seen[0].contains(Readiness::KERNEL_RX), "at {first}: {seen:?}");
     }
+}
+
+/// Breaks if positions counted bytes that went by a link, or left out the records: the two ends would disagree as soon as
+/// one of them asks its kernel, because another process has used the socket too.
+#[test]
+fn a_socket_that_others_have_used_is_promoted_again() {
+    //= spec §4.2.6
+    //= type=test
+    //# At a promotion positions are counted anew: they begin at the number of bytes that stand on the anchor before the
+    //# pledge, records and replayed bytes included.
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, server) = (endpoint(&fabric), endpoint(&fabric));
+    let (a, b, wire) = anchor_pair(AnchorConfig::default());
+    let (mut to, mut from) = (a.clone(), b.clone());
+    let (near, far) = connect_over(&client, &server, 40_006, (a, b));
+    let settle = || {
+        for _ in 0..4 {
+            run([&client, &server]);
+            wire.settle();
+            near.lock(&client).progress_anchor(false);
+            far.lock(&server).progress_anchor(false);
+        }
+    };
+    client.promote(&near).expect("the acceptor is published");
+    settle();
+    assert_eq!(write(&client, &near, b"by the link"), LinkIo::Done(11));
+    settle();
+    assert_eq!(read(&server, &far, 64), b"by the link");
+    near.lock(&client).demote(Reason::Requested);
+    settle();
+    assert!(near.lock(&client).proto().is_plain() && far.lock(&server).proto().is_plain());
+    // Another process of the client's writes, which this one does not see. The server has only counted itself.
+    near.set_shared(true);
+    assert_eq!(to.try_write(b"by others").expect("there is room"), 9);
+    wire.settle();
+    assert_eq!(from.try_read(&mut [0; 64]).expect("it is there"), 9);
+    far.lock(&server).anchor_received(9);
+    near.set_shared(false);
+    let carried = to.position().expect("the model knows");
+    client.promote(&near).expect("the acceptor is published");
+    settle();
+    assert!(near.lock(&client).proto().is_linked() && far.lock(&server).proto().is_linked());
+    assert_eq!(near.lock(&client).proto().positions(), (carried.written, carried.read));
+    assert_eq!(write(&client, &near, b"by the link again"), LinkIo::Done(17));
+    settle();
+    assert_eq!(read(&server, &far, 64), b"by the link again");
 }

@@ -180,8 +180,6 @@ const CHANNEL: u64 = u64::MAX - 1;
 const KERNEL_INTERVAL: u64 = 8;
 /// After an event of the kernel, this many waits look there first. Arbitrary: a few turns of an event loop.
 const KERNEL_HOT: u32 = 16;
-/// Kernel events taken at a time.
-const KERNEL_BATCH: usize = 256;
 
 const BOTH_KERNEL: Readiness = Readiness::KERNEL_RX.union(Readiness::KERNEL_TX);
 

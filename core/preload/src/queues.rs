@@ -3,7 +3,8 @@
 //! A link belongs to the one epoll instance that watches its streams, so that the thread which waits there finds what
 //! has arrived without anybody's help. A link that nobody watches belongs to the common queue: who waits for it in
 //! `poll` or a blocking call looks there, or at the link itself. A link with several watchers belongs to the helper's
-//! queue, because no single one of them can be relied on to look for the others.
+//! queue, because no single one of them can be relied on to look for the others; so does a link whose streams the
+//! program has closed: what its peers still send must be answered, with a reset above all.
 //!
 //! The rule is applied when a stream gets onto a link and when an instance begins to watch it, by different threads.
 //! Each looks again after moving the link: whoever changes a watcher does so before looking for a link, so the last
@@ -15,6 +16,7 @@ use std::sync::Arc;
 
 use netacc_device::CompletionQueueId;
 use netacc_driver::{Endpoint, LinkCell, StreamCell};
+use netacc_proto::Phase;
 
 use crate::epoll::Registration;
 use crate::runtime::{self, Runtime, NO_FD};
@@ -57,7 +59,8 @@ pub fn settle_stream(cell: &Arc<StreamCell>) {
     let Some(endpoint) = runtime::get().and_then(Runtime::endpoint) else { return };
     let link = {
         let guard = cell.lock(endpoint);
-        guard.link().filter(|_| guard.proto().is_linked()).cloned()
+        // Also while bytes from before its promotion are unread: nothing more is going to say that it is on its link.
+        guard.link().filter(|_| guard.proto().phase() == Phase::Linked).cloned()
     };
     if let Some(link) = link {
         settle(endpoint, &link);
@@ -66,7 +69,9 @@ pub fn settle_stream(cell: &Arc<StreamCell>) {
 
 fn home_of(endpoint: &Endpoint, link: &LinkCell) -> CompletionQueueId {
     let mut home = None;
+    let mut open = false;
     for cell in endpoint.streams_on(link) {
+        open |= cell.tag().load(Ordering::Relaxed) != NO_FD;
         let mut instances = Vec::new();
         with_socket(&cell, |sock| {
             instances.extend(sock.watchers.lock().iter().filter_map(Registration::instance));
@@ -78,7 +83,7 @@ fn home_of(endpoint: &Endpoint, link: &LinkCell) -> CompletionQueueId {
             }
         }
     }
-    home.unwrap_or(endpoint.default_cq())
+    home.unwrap_or(if open { endpoint.default_cq() } else { endpoint.control_cq() })
 }
 
 /// Runs `f` on the socket of a stream, if the stream has a descriptor.

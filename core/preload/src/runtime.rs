@@ -20,7 +20,7 @@ use netacc_proto::{CacheConfig, Reason};
 use parking_lot::Mutex;
 
 use crate::table::{self, Entry};
-use crate::{queues, real, stats, wait};
+use crate::{ops, queues, real, stats, wait};
 
 mod fork;
 mod helper;
@@ -98,6 +98,22 @@ pub fn is_inside() -> bool {
     INSIDE.get()
 }
 
+/// While it lives the thread is inside.
+pub struct Inside(bool);
+
+impl Inside {
+    /// Until the result is dropped.
+    pub fn enter() -> Inside {
+        Inside(INSIDE.replace(true))
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        INSIDE.set(self.0);
+    }
+}
+
 /// No descriptor of the library lies below this.
 static OWN_FLOOR: AtomicI32 = AtomicI32::new(c_int::MAX);
 
@@ -109,14 +125,17 @@ pub fn is_helper_fd(fd: c_int) -> bool {
 
 #[cold]
 fn is_own(fd: c_int) -> bool {
-    get().is_some_and(|rt| rt.own_fds.lock().contains(&fd) || rt.device_fds().contains(&fd))
+    fork::ways_to_parents().any(|kept| kept == fd)
+        || get().is_some_and(|rt| rt.own_fds.lock().contains(&fd) || rt.device_fds().contains(&fd))
 }
 
 /// All descriptors that the library keeps for itself.
 pub fn protected_fds() -> Vec<c_int> {
-    let Some(rt) = get() else { return Vec::new() };
-    let mut fds = rt.own_fds.lock().clone();
-    fds.extend(rt.device_fds());
+    let mut fds: Vec<c_int> = fork::ways_to_parents().collect();
+    if let Some(rt) = get() {
+        fds.extend_from_slice(&rt.own_fds.lock());
+        fds.extend(rt.device_fds());
+    }
     fds
 }
 
@@ -320,6 +339,9 @@ impl ReadySink for Sink {
         let Some(guard) = table::get(fd as c_int) else { return };
         if let Some(Entry::Stream(sock)) = guard.as_deref() {
             if sock.stream.as_ref().is_some_and(|s| Arc::ptr_eq(s, stream)) {
+                if now.contains(Readiness::KERNEL_RX | Readiness::KERNEL_TX) {
+                    ops::io::note_return(sock, stream);
+                }
                 for watcher in sock.watchers.lock().iter() {
                     watcher.ready(now, arrived);
                 }

@@ -1,12 +1,14 @@
-//! What `netacc_ss` is told: a server on the abstract Unix socket `netacc-ss/<pid>`.
+//! What `netacc_ss` is told, and `netacc demote` asks for: a server on the abstract Unix socket `netacc-ss/<pid>`.
 //!
-//! One line of request, `GET` and the names of sections (`all`, `cfg`, `cnt`, `mem`, `qp`, `sock`; separated by commas or
+//! One line of request. `DEMOTE` takes all connections off their links and `PROMOTE` lets them back; the answer is a
+//! `netacc_config::stats::Switched`. `GET` and the names of sections (`all`, `cfg`, `cnt`, `mem`, `qp`, `sock`; separated by commas or
 //! spaces, `cnt` if there are none), is answered by one JSON document (`netacc_config::stats::Snapshot`) until end of
 //! file. Only the same user and root are answered. Each question is answered by a short-lived thread, so that a client
 //! that reads slowly stalls nobody; there are never more than a few of them.
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
+use std::io::Write;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,11 +22,12 @@ use netacc_proto::{Phase, Reason};
 
 use crate::ops::{connection, errno};
 use crate::real;
-use crate::runtime::{duplicate_high, now, Runtime};
+use crate::runtime::{self, duplicate_high, now, Runtime};
 use crate::socket::Socket;
 use crate::table::{self, Entry};
 
 mod peer;
+mod switch;
 
 /// Time for a client to ask, and then to take the answer. Arbitrary: clients are local.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -116,29 +119,32 @@ struct Client(OwnedFd);
 
 impl Client {
     fn answer(&self, runtime: &Runtime) {
-        let deadline = now() + PATIENCE;
-        let Some(sections) = self.request(deadline) else { return };
-        let snapshot = snapshot(runtime, sections);
-        if let Ok(mut bytes) = serde_json::to_vec(&snapshot) {
+        let answer = match self.request(now() + PATIENCE) {
+            None => return,
+            Some(Request::Tell(sections)) => serde_json::to_vec(&snapshot(runtime, sections)),
+            Some(Request::Demote) => serde_json::to_vec(&switch::demote(runtime)),
+            Some(Request::Promote) => serde_json::to_vec(&switch::promote(runtime)),
+        };
+        if let Ok(mut bytes) = answer {
             bytes.push(b'\n');
             self.send(&bytes, now() + PATIENCE);
         }
     }
 
-    fn request(&self, deadline: Instant) -> Option<Sections> {
+    fn request(&self, deadline: Instant) -> Option<Request> {
         let mut line = [0u8; MAX_REQUEST];
         let mut len = 0;
         while len < line.len() {
             // SAFETY: the rest of the buffer is writable.
             let n = unsafe { real::recv(self.0.as_raw_fd(), line[len..].as_mut_ptr().cast(), line.len() - len, 0) };
             match n {
-                0 => return Sections::parse(&line[..len]),
+                0 => return Request::parse(&line[..len]),
                 n if n > 0 => len += n as usize,
                 _ if !self.wait(libc::POLLIN, deadline) => return None,
                 _ => {}
             }
             if let Some(end) = line[..len].iter().position(|b| *b == b'\n') {
-                return Sections::parse(&line[..end]);
+                return Request::parse(&line[..end]);
             }
         }
         None
@@ -166,6 +172,36 @@ impl Client {
         let mut p = libc::pollfd { fd: self.0.as_raw_fd(), events, revents: 0 };
         // SAFETY: one valid pollfd.
         unsafe { real::poll(&mut p, 1, left.as_millis() as c_int + 1) != 0 }
+    }
+}
+
+/// At exit: tells what was counted, if somebody wants to know. Not for processes that leave by `_exit` or a signal.
+pub fn tell_at_exit() {
+    let (Some(path), Some(rt)) = (std::env::var_os(netacc_config::EXIT_STATS_VARIABLE), runtime::get()) else { return };
+    let _library = runtime::Inside::enter();
+    let Ok(mut line) = serde_json::to_vec(&snapshot(rt, Sections { cnt: true, ..Sections::default() })) else { return };
+    line.push(b'\n');
+    let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+    // In one write, so that lines of several processes do not mix. There is nobody to tell if it fails.
+    let _ = file.and_then(|mut file| file.write_all(&line));
+}
+
+/// One line of a client's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Request {
+    Tell(Sections),
+    Demote,
+    Promote,
+}
+
+impl Request {
+    /// `None`: not a request.
+    fn parse(line: &[u8]) -> Option<Request> {
+        match line.trim_ascii() {
+            b"DEMOTE" => Some(Request::Demote),
+            b"PROMOTE" => Some(Request::Promote),
+            _ => Sections::parse(line).map(Request::Tell),
+        }
     }
 }
 
@@ -429,6 +465,14 @@ mod tests {
         for bad in [&b""[..], b"GETALL", b"POST cnt", b"GET nonsense", b"GET \xFF"] {
             assert_eq!(Sections::parse(bad), None, "{bad:?}");
         }
+    }
+
+    #[test]
+    fn requests_switch_or_ask() {
+        assert_eq!(Request::parse(b"DEMOTE\r"), Some(Request::Demote));
+        assert_eq!(Request::parse(b"PROMOTE"), Some(Request::Promote));
+        assert_eq!(Request::parse(b"GET mem"), Sections::parse(b"GET mem").map(Request::Tell));
+        assert_eq!(Request::parse(b"DEMOTE all"), None);
     }
 
     #[test]

@@ -113,6 +113,9 @@ impl World {
             let handle = Box::new(Handle::borrowed(descriptor.clone()));
             let cell = self.processes[process].as_ref().map(|p| {
                 let cell = p.endpoint.adopt(role, tuple, handle);
+                if role == Role::Acceptor {
+                    p.endpoint.publish(&cell);
+                }
                 cell.tag().store(World::tag(c, s), std::sync::atomic::Ordering::Relaxed);
                 p.epoll.add(World::tag(c, s), cell.clone(), descriptor.clone());
                 cell

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use netacc_cli::{bench, doctor};
+use netacc_cli::{bench, doctor, switch};
 
 /// An open NetACC: unmodified TCP programs over RDMA or shared memory.
 ///
@@ -22,12 +22,17 @@ Examples:
   netacc bench redis --clients 100 --size 512        Redis on kernel TCP, a Unix socket and each backend
   netacc bench echo --size 64 --mode spin            round-trip latency with both ends awake
   netacc bench redis --json result.json --plot result.svg
+  netacc demote -p PID; netacc promote -p PID        off the links and back, under load
   netacc bench report result.json                    the table again";
 
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Compare kernel TCP, a Unix socket and each backend under the same load
     Bench(bench::args::BenchArgs),
+    /// Take all connections of running processes off their links: they go on over plain TCP
+    Demote(switch::SwitchArgs),
+    /// Let connections of demoted processes back onto links
+    Promote(switch::SwitchArgs),
     /// Say which backends work here, and why not the others
     Doctor(doctor::DoctorArgs),
     /// One end of a load, as started by `netacc bench`
@@ -44,6 +49,8 @@ fn main() -> ExitCode {
                 ExitCode::from(error.exit_code())
             }
         },
+        Command::Demote(args) => switch::demote(&args),
+        Command::Promote(args) => switch::promote(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::BenchPeer(args) => match bench::peer::run(args) {
             Ok(()) => ExitCode::SUCCESS,

@@ -100,6 +100,16 @@ impl FetchError {
 /// # Errors
 /// See [`FetchError`]; none of them leaves anything behind in the process.
 pub fn fetch(pid: u32, sections: &str) -> Result<Snapshot, FetchError> {
+    let snapshot: Snapshot = ask(pid, &format!("GET {sections}"))?;
+    // The number by which it was asked for.
+    Ok(Snapshot { pid, ..snapshot })
+}
+
+/// Sends process `pid` one line and takes its answer.
+///
+/// # Errors
+/// See [`FetchError`].
+pub fn ask<T: serde::de::DeserializeOwned>(pid: u32, request: &str) -> Result<T, FetchError> {
     let deadline = Instant::now() + TIMEOUT;
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => FetchError::NoAnswer(pid),
@@ -111,7 +121,7 @@ pub fn fetch(pid: u32, sections: &str) -> Result<Snapshot, FetchError> {
         _ => failed(errno.into()),
     })?);
     check_listener(pid, &stream)?;
-    stream.write_all(format!("GET {sections}\n").as_bytes()).map_err(failed)?;
+    stream.write_all(format!("{request}\n").as_bytes()).map_err(failed)?;
     let answer = read_all(pid, &mut stream, deadline)?;
     decode(pid, &answer)
 }
@@ -163,7 +173,7 @@ fn read_all(pid: u32, stream: &mut UnixStream, deadline: Instant) -> Result<Vec<
     }
 }
 
-fn decode(pid: u32, answer: &[u8]) -> Result<Snapshot, FetchError> {
+fn decode<T: serde::de::DeserializeOwned>(pid: u32, answer: &[u8]) -> Result<T, FetchError> {
     #[derive(serde::Deserialize)]
     struct Versioned {
         version: u64,
@@ -174,9 +184,7 @@ fn decode(pid: u32, answer: &[u8]) -> Result<Snapshot, FetchError> {
     if version != u64::from(VERSION) {
         return Err(FetchError::OtherVersion { pid, version });
     }
-    let snapshot: Snapshot = serde_json::from_slice(answer).map_err(bad)?;
-    // The number by which it was asked for.
-    Ok(Snapshot { pid, ..snapshot })
+    serde_json::from_slice(answer).map_err(bad)
 }
 
 /// Whose process it is, if it exists and may be seen.

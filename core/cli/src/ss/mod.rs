@@ -34,7 +34,7 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use args::{Invocation, HELP};
-pub use client::{fetch, FetchError};
+pub use client::{ask, fetch, FetchError};
 
 const USAGE_STATUS: u8 = 2;
 const OTHER_STATUS: u8 = 5;

@@ -134,13 +134,21 @@ fn collect(shared: &Shared, out: &mut Out) {
     }
 }
 
-/// Waits in the kernel and translates what it reports. Returns the kernel's count, or -1.
+/// Waits in the kernel and translates what it reports, in the program's own array: as much as that has room for in one
+/// call, because a second one would report the same again. Returns the kernel's count, or -1.
 fn kernel_events(shared: &Arc<Shared>, out: &mut Out, timeout: Option<Duration>, mask: *const libc::sigset_t) -> c_int {
-    let mut buf: [epoll_event; KERNEL_BATCH] = [epoll_event { events: 0, u64: 0 }; KERNEL_BATCH];
-    let room = (out.max - out.len).clamp(1, KERNEL_BATCH);
-    let n = raw_wait(shared.epfd(), &mut buf[..room], timeout, mask);
-    for e in buf.iter().take(n.max(0) as usize) {
-        let (events, data) = (e.events, e.u64);
+    let begin = out.len;
+    let n = match (out.max - begin) as c_int {
+        0 => return 0,
+        // SAFETY: `begin < max`, and the caller of `wait` promised room for `max`.
+        room => raw_wait(shared.epfd(), (unsafe { out.events.add(begin) }, room), timeout, mask),
+    };
+    for i in 0..n.max(0) as usize {
+        // SAFETY: the kernel has written `n` events. Not yet overwritten: each one read makes at most one pushed.
+        let (events, data) = unsafe {
+            let e = out.events.add(begin + i).read_unaligned();
+            (e.events, e.u64)
+        };
         match data {
             KICK => shared.drain_kick(),
             CHANNEL => {}
@@ -150,23 +158,28 @@ fn kernel_events(shared: &Arc<Shared>, out: &mut Out, timeout: Option<Duration>,
     n
 }
 
-fn raw_wait(epfd: c_int, buf: &mut [epoll_event], timeout: Option<Duration>, mask: *const libc::sigset_t) -> c_int {
+fn raw_wait(
+    epfd: c_int,
+    (events, room): (*mut epoll_event, c_int),
+    timeout: Option<Duration>,
+    mask: *const libc::sigset_t,
+) -> c_int {
     let ms = match timeout {
         None => -1,
         Some(t) if t.is_zero() => 0,
         Some(t) if t.subsec_nanos() % 1_000_000 == 0 && t.as_millis() < c_int::MAX as u128 => t.as_millis() as c_int,
         Some(t) => {
             let ts = wait::timespec(t);
-            // SAFETY: a valid array; the mask is the caller's.
-            return unsafe { real::epoll_pwait2(epfd, buf.as_mut_ptr(), buf.len() as c_int, &ts, mask) };
+            // SAFETY: the array has that much room; the mask is the caller's.
+            return unsafe { real::epoll_pwait2(epfd, events, room, &ts, mask) };
         }
     };
-    // SAFETY: a valid array; the mask is the caller's.
+    // SAFETY: the array has that much room; the mask is the caller's.
     unsafe {
         if mask.is_null() {
-            real::epoll_wait(epfd, buf.as_mut_ptr(), buf.len() as c_int, ms)
+            real::epoll_wait(epfd, events, room, ms)
         } else {
-            real::epoll_pwait(epfd, buf.as_mut_ptr(), buf.len() as c_int, ms, mask)
+            real::epoll_pwait(epfd, events, room, ms, mask)
         }
     }
 }

@@ -115,7 +115,7 @@ macro_rules! entry_or {
 
 pub(crate) use {entry_or, hooks, stream_or};
 
-/// When the library is loaded, before the program's own constructors.
+/// When the library is loaded, before the program's own constructors; and at exit, after its destructors.
 #[cfg(not(test))]
 mod load {
     #[used]
@@ -125,5 +125,13 @@ mod load {
     extern "C" fn load() {
         super::caller::find_library();
         crate::ops::process::register();
+    }
+
+    #[used]
+    #[link_section = ".fini_array"]
+    static EXIT: extern "C" fn() = exit;
+
+    extern "C" fn exit() {
+        crate::stats::tell_at_exit();
     }
 }

@@ -19,7 +19,7 @@ use crate::ops::{errno, set_errno};
 use crate::runtime::{self, Runtime, NO_FD};
 use crate::socket::{FdAnchor, Listener, Socket};
 use crate::table::{self, Entry};
-use crate::{family, real, stats, wait};
+use crate::{family, queues, real, stats, wait};
 
 /// After `socket`: takes note of TCP sockets. `fd` is what the call returned.
 pub fn socket(domain: c_int, kind: c_int, protocol: c_int, fd: c_int) {
@@ -142,7 +142,7 @@ pub fn adopt(entry: &Arc<Entry>, sock: &Socket, fd: c_int) -> Option<Arc<Entry>>
         cell.tag().store(fd as u32, Ordering::Relaxed);
         // Until the family says otherwise; and the anchor must be asked what it has carried.
         cell.set_shared(true);
-        let promote_at = if sock.accepted { PATIENCE } else { rt.config.promotion.threshold().max(1) };
+        let promote_at = if sock.accepted { 1 } else { rt.config.promotion.threshold().max(1) };
         let new = Arc::new(Entry::Stream(with_stream(cell, promote_at)));
         for (other, e) in table::entries(open_limit()) {
             if Arc::ptr_eq(&e, entry) {
@@ -203,6 +203,9 @@ fn make(fd: c_int, role: Role, peer: Option<SocketAddr>, nonblocking: bool) -> S
     let cell = endpoint.adopt(role, tuple, Box::new(FdAnchor::borrowed(fd)));
     cell.tag().store(fd as u32, Ordering::Relaxed);
     let accepted = role == Role::Acceptor;
+    if accepted {
+        endpoint.publish(&cell);
+    }
     let promote_at = if accepted { PATIENCE } else { rt.config.promotion.threshold().max(1) };
     let mut sock = Socket::new(fd, Some(cell), Reason::NotYet, nonblocking, promote_at);
     sock.accepted = accepted;
@@ -211,7 +214,7 @@ fn make(fd: c_int, role: Role, peer: Option<SocketAddr>, nonblocking: bool) -> S
 
 /// After so many operations an accepted connection whose peer has not asked for promotion is counted as one whose
 /// peer is not accelerated. Arbitrary: several times the default of `NACC_PROMOTE_AFTER`.
-const PATIENCE: u32 = 16;
+pub const PATIENCE: u32 = 16;
 
 /// Whether this connection is among the `percent` that may be promoted. Both ends draw alike.
 fn draw(percent: u32, tuple: &FourTuple) -> bool {
@@ -334,10 +337,13 @@ fn close_stream(sock: &Socket, fd: c_int) {
     let abort = sock.abort_on_close.load(Ordering::Relaxed);
     // What has arrived but was not looked at decides between FIN and RST.
     let link = cell.lock(endpoint).link().cloned();
-    if let Some(link) = link {
-        endpoint.poll_link(&link);
+    if let Some(link) = &link {
+        endpoint.poll_link(link);
     }
     cell.lock(endpoint).close(abort, || FdAnchor::duplicate(fd).map(|a| Box::new(a) as Box<dyn Anchor + Send>));
+    if let Some(link) = &link {
+        queues::settle(endpoint, link);
+    }
 }
 
 /// Upper bound of descriptor numbers in use.

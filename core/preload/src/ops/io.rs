@@ -26,6 +26,8 @@ const PLEDGE_PATIENCE: Duration = Duration::from_micros(2000);
 /// After this many operations promotion that did not succeed is tried again, doubling each time up to a bound.
 const RETRY_AFTER: u32 = 32;
 const MAX_RETRY_AFTER: u32 = 1 << 20;
+/// The bound where promotion was declined because somebody has asked for that.
+const RETRY_ASKED: u32 = 1 << 10;
 
 /// What one attempt came to.
 enum Step {
@@ -508,15 +510,35 @@ fn note_operation(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, fd: c_int
     }
 }
 
+/// The stream has come back from its link: after some use it may go onto one again.
+pub fn note_return(sock: &Socket, cell: &StreamCell) {
+    if !cell.is_pinned() && !sock.accepted {
+        let again = sock.operations.load(Ordering::Relaxed).saturating_add(2 * RETRY_AFTER);
+        sock.promote_at.fetch_min(again, Ordering::Relaxed);
+    }
+}
+
 #[cold]
 fn try_promotion(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, fd: c_int, n: u32) {
-    let step = (n.max(RETRY_AFTER) * 2).min(MAX_RETRY_AFTER);
+    let shared = cell.is_shared();
+    // That the others have closed a shared connection is seen by looking: soon at first, and rarely later.
+    // So is the end of a demotion that somebody has asked for, but that lasts.
+    let asked = rt.endpoint().is_some_and(|e| cell.lock(e).proto().reason() == Reason::Requested);
+    let most = if asked { RETRY_ASKED } else { MAX_RETRY_AFTER };
+    let step = (n.max(if shared { 1 } else { RETRY_AFTER }) * 2).min(most);
     sock.promote_at.store(n.saturating_add(step), Ordering::Relaxed);
     if cell.is_pinned() {
         return sock.note_reason(Reason::KernelOnly);
     }
     if !sock.holds_alone() {
         return sock.note_reason(Reason::Shared);
+    }
+    if sock.accepted && shared {
+        sock.promote_at.store(n.saturating_add(connection::PATIENCE), Ordering::Relaxed);
+        if let Some(endpoint) = rt.endpoint() {
+            endpoint.publish(cell);
+        }
+        return;
     }
     if sock.accepted {
         // The connecting side asks; it has had its chance.

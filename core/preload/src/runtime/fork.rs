@@ -53,6 +53,16 @@ const WANTED: u32 = 1;
 const PLAIN: u32 = 2;
 const USE: u32 = 4;
 
+/// Descriptors by which a child asks its parents, the next one and those before: a child that closes everything, before
+/// it starts a program, keeps them. 0: none. Arbitrary: longer lines of processes that all have used sockets before
+/// they forked are not known.
+static WAYS: [AtomicI32; 8] = [const { AtomicI32::new(0) }; 8];
+
+/// See [`WAYS`].
+pub(super) fn ways_to_parents() -> impl Iterator<Item = c_int> {
+    WAYS.iter().map(|way| way.load(Ordering::Relaxed)).filter(|fd| *fd > 0)
+}
+
 /// Before fork: nothing may be half done, and the child enters the family as one more holder of each socket.
 pub fn before_fork() {
     let known = family::before_fork();
@@ -102,6 +112,9 @@ pub fn after_fork_child() {
     for fd in rt.device_fds() {
         // SAFETY: a descriptor of the library, inherited and of no use here.
         unsafe { real::close(fd) };
+    }
+    if let Some(free) = WAYS.iter().find(|way| way.load(Ordering::Relaxed) == 0) {
+        free.store(rt.helper.kick_fd(), Ordering::Relaxed);
     }
     for fd in rt.helper.fds() {
         if fd != rt.helper.kick_fd() {

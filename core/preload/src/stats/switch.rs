@@ -1,0 +1,84 @@
+//! `netacc demote` and `netacc promote`: every connection of the running process off its link, or back.
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use netacc_config::stats::{Switched, VERSION};
+use netacc_driver::{Endpoint, Readiness};
+use netacc_proto::{Reason, Role};
+
+use crate::ops::connection;
+use crate::runtime::{now, Runtime};
+use crate::table::{self, Entry};
+
+/// How long one request tries; whoever asked may ask again. Shorter than a client waits for its answer.
+const EFFORT: Duration = Duration::from_millis(1000);
+/// Between two looks at connections that wait for their peers.
+const PAUSE: Duration = Duration::from_micros(200);
+
+/// Takes every connection off its link and keeps all off links.
+pub(super) fn demote(rt: &Runtime) -> Switched {
+    let Some(endpoint) = rt.endpoint() else { return count(None) };
+    endpoint.hold_back(true);
+    let begun = now();
+    loop {
+        let mut left = 0;
+        for cell in endpoint.streams() {
+            let mut guard = cell.lock(endpoint);
+            if guard.proto().is_plain() || guard.is_closed() {
+                continue;
+            }
+            guard.demote(Reason::Requested);
+            guard.progress_anchor(false);
+            let link = guard.link().cloned();
+            drop(guard);
+            if let Some(link) = link {
+                endpoint.poll_link(&link);
+            }
+            left += usize::from(!cell.lock(endpoint).proto().is_plain());
+        }
+        if left == 0 || now().saturating_since(begun) > EFFORT {
+            return count(Some(endpoint));
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Lets connections onto links again. Those that this process has opened are tried at once; of the others the peers
+/// decide, after some more use.
+pub(super) fn promote(rt: &Runtime) -> Switched {
+    let Some(endpoint) = rt.endpoint() else { return count(None) };
+    endpoint.hold_back(false);
+    for (fd, entry) in table::entries(connection::open_limit()) {
+        let Entry::Stream(sock) = &*entry else { continue };
+        let Some(cell) = sock.stream.as_ref().filter(|c| !c.is_pinned() && sock.holds_alone()) else { continue };
+        let wanted = {
+            let guard = cell.lock(endpoint);
+            guard.proto().role() == Role::Opener && guard.proto().may_promote()
+        };
+        if wanted && sock.fd.load(Ordering::Relaxed) == fd {
+            cell.tag().store(fd as u32, Ordering::Relaxed);
+            rt.request_promotion(cell);
+        }
+    }
+    count(Some(endpoint))
+}
+
+fn count(endpoint: Option<&Endpoint>) -> Switched {
+    let mut switched = Switched {
+        version: VERSION,
+        pid: std::process::id(),
+        allowed: endpoint.is_some_and(|e| !e.is_held_back()),
+        ..Switched::default()
+    };
+    let kernel = Readiness::KERNEL_RX | Readiness::KERNEL_TX;
+    for (fd, entry) in table::entries(connection::open_limit()) {
+        let Entry::Stream(sock) = &*entry else { continue };
+        if sock.fd.load(Ordering::Relaxed) == fd as c_int {
+            switched.connections += 1;
+            switched.on_link += u64::from(sock.stream.as_ref().is_some_and(|s| !s.readiness().contains(kernel)));
+        }
+    }
+    switched
+}

@@ -1,0 +1,57 @@
+"""Connections that a fork has shared: each holder has a working socket; held by one alone it is on a link."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tests.apps.lib import counters
+from tests.apps.lib.lab import Lab
+from tests.apps.lib.modes import Mode
+from tests.apps.lib.net import free_port, wait_listening
+from tests.apps.programs.forking_server import MESSAGE, SCENARIOS
+
+MESSAGES = 5000
+# What goes over TCP: before the first promotion, while two processes use the connection, and until it is
+# tried again, which takes the longer the more often it was in vain.
+SHARES = {
+    "handed_over": 0.9,
+    "handed_over_late": 0.7,
+    "handed_over_twice": 0.7,
+    "in_turns": 0.5,
+    "held_unused": 0.95,
+    "last_one_ends": 0.7,
+    # Another program may use it unseen: it stays on TCP.
+    "replaced": 0.01,
+    "started": 0.01,
+    "passed": 0.01,
+}
+
+
+@pytest.mark.parametrize("scenario", sorted(SCENARIOS))
+def test_shared(mode: Mode, scenario: str, lab: Lab) -> None:
+    port = free_port()
+    server = lab.start(
+        "server",
+        [sys.executable, "-m", "tests.apps.programs.forking_server", str(port), scenario],
+        accelerated=mode.server,
+    )
+    wait_listening(port, server)
+    client, report = lab.client(
+        "client",
+        [sys.executable, "-m", "tests.apps.programs.forking_client", str(port), str(MESSAGES)],
+        accelerated=mode.client,
+    )
+    payload = 2 * MESSAGES * MESSAGE
+    assert report.payload_bytes == payload
+    assert server.wait() == 0
+    if mode is Mode.SHM:
+        seen = counters.totals(client)
+        lab.expect_link(seen, who="client", payload_bytes=payload, share=SHARES[scenario])
+        if scenario == "held_unused":
+            # It had no reason to leave its link before the end.
+            assert seen.streams_promoted == 1, seen.describe()
+    elif mode.client:
+        lab.expect_tcp(counters.totals(client), who="client", payload_bytes=payload)
+    lab.dismiss(client)

@@ -1,0 +1,106 @@
+"""`netacc demote` and `netacc promote`: a process under load leaves its links and comes back, unnoticed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+
+import pytest
+
+from tests.apps import test_nginx
+from tests.apps.lib import counters
+from tests.apps.lib.counters import Counters
+from tests.apps.lib.data import blob
+from tests.apps.lib.lab import Lab
+from tests.apps.lib.modes import Mode
+from tests.apps.lib.net import free_port, wait_listening
+from tests.apps.lib.paths import binaries
+from tests.apps.lib.process import Process
+
+CLIENTS = 20
+ROUNDS = 5
+
+
+def switch(word: str, *processes: Process) -> list[dict[str, object]]:
+    """Run `netacc demote` or `netacc promote`; what it says of each process."""
+    pids = [argument for process in processes for argument in ("-p", str(process.pid))]
+    done = subprocess.run(
+        [str(binaries() / "netacc"), word, "--json", *pids], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, f"netacc {word}: status {done.returncode}: {done.stderr}"
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def linked(process: Process) -> int:
+    return sum(socket.path == "link" for socket in counters.totals(process).sockets)
+
+
+def wait_linked(process: Process, load: Process, at_least: int) -> None:
+    deadline = time.monotonic() + 30
+    while linked(process) < at_least:
+        assert load.poll() is None, "the load has ended"
+        assert time.monotonic() < deadline, f"{linked(process)} of {at_least} connections are on links"
+
+
+@pytest.mark.parametrize("side", ["server", "client"])
+@pytest.mark.parametrize("mode", [Mode.SHM], ids=lambda mode: mode.value, indirect=True)
+def test_redis_under_load(mode: Mode, side: str, lab: Lab) -> None:
+    port = free_port()
+    server = lab.start(
+        "redis-server",
+        ["redis-server", "--port", str(port), "--save", "", "--bind", "127.0.0.1"],
+        accelerated=True,
+    )
+    wait_listening(port, server)
+    load = lab.start(
+        "redis-benchmark",
+        ["redis-benchmark", "-p", str(port), "-t", "set", "-c", str(CLIENTS), "-n", "100000000", "-q"],
+        accelerated=True,
+    )
+    target = server if side == "server" else load
+    for _ in range(ROUNDS):
+        wait_linked(server, load, CLIENTS)
+        (said,) = switch("demote", target)
+        assert said["on_link"] == 0 and not said["allowed"]
+        assert linked(server) == 0
+        before = executed(lab, port)
+        while executed(lab, port) < before + 20_000:
+            assert load.poll() is None, "the load has failed"
+        assert linked(server) == 0, "a connection went onto a link while the process was demoted"
+        (said,) = switch("promote", target)
+        assert said["allowed"]
+    wait_linked(server, load, CLIENTS)
+    assert load.poll() is None, "the load has failed"
+    seen: Counters = counters.totals(server)
+    assert seen.streams_promoted >= CLIENTS * (ROUNDS + 1)
+    assert seen.streams_demoted >= CLIENTS * ROUNDS
+    load.stop()
+    errors = lab.run("redis-cli", ["redis-cli", "-p", str(port), "info", "stats"])
+    assert "total_error_replies:0" in errors
+
+
+@pytest.mark.parametrize("mode", [Mode.SHM], ids=lambda mode: mode.value, indirect=True)
+def test_nginx_under_load(mode: Mode, lab: Lab) -> None:
+    _, port = test_nginx.start_server(lab, mode)
+    (lab.folder / "served/page").write_bytes(blob(test_nginx.PAGE_BYTES))
+    url = f"http://127.0.0.1:{port}/page"
+    load = lab.start("wrk", ["wrk", "-t", "2", "-c", str(CLIENTS), "-d", "8s", url], accelerated=True)
+    for _ in range(3):
+        wait_linked(load, load, CLIENTS)
+        (said,) = switch("demote", load)
+        assert said["on_link"] == 0
+        before = counters.totals(load).rx_bytes_tcp
+        while counters.totals(load).rx_bytes_tcp < before + 1000 * test_nginx.PAGE_BYTES:
+            assert load.poll() is None, "the load has ended"
+        switch("promote", load)
+    wait_linked(load, load, CLIENTS)
+    printed = load.finish()
+    assert "Socket errors" not in printed and "Non-2xx" not in printed, printed
+
+
+def executed(lab: Lab, port: int) -> int:
+    """SET commands that the server has executed."""
+    printed = lab.run("redis-cli", ["redis-cli", "-p", str(port), "info", "commandstats"])
+    line = next(line for line in printed.splitlines() if line.startswith("cmdstat_set:"))
+    return int(line.split("calls=")[1].split(",")[0])
