@@ -163,8 +163,9 @@ impl Run<'_> {
         let mut index = 0;
         while let Some(step) = steps.get(index) {
             if is_ours(&step.op) {
-                let outcome = self.special(step)?;
-                self.outcomes[index] = Some(outcome);
+                let outcome = self.special(step);
+                self.outcomes[index] = Some(outcome.as_ref().map_or_else(|_| Outcome::stuck(), Clone::clone));
+                outcome?;
                 index += 1;
                 continue;
             }
