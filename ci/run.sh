@@ -107,6 +107,16 @@ need_python() {
     echo "$wanted" >"$stamp"
 }
 
+# The Python package netacc_lab, into .venv. Cargo knows what has changed, so this is quick when nothing has.
+need_lab() {
+    need_rust
+    need_python
+    VIRTUAL_ENV="$PWD/.venv" .venv/bin/maturin develop --quiet --release --locked --manifest-path core/python/Cargo.toml
+}
+
+# The programs under test: what `build` left, or the folder in $NETACC_BIN_DIR.
+need_binaries() { [ -n "${NETACC_BIN_DIR:-}" ] || job_build; }
+
 # ---- jobs -------------------------------------------------------------------------------------------------
 
 job_setup() { # install what every other job needs
@@ -123,7 +133,7 @@ job_build() { # the release binaries and the library
     cp target/release/libnetacc_preload.so target/release/.libnetacc-preload.so.new
     mv target/release/.libnetacc-preload.so.new target/release/libnetacc-preload.so
     local file
-    for file in netacc netacc_run netacc_ss libnetacc-preload.so; do
+    for file in netacc netacc_run netacc_ss netacc-exec libnetacc-preload.so; do
         [ -e "target/release/$file" ] || die "the build left no target/release/$file"
     done
 }
@@ -134,6 +144,7 @@ job_lint() { # formats and lints of Rust, Python and shell
     need "${NEEDS_LINT[@]}"
     cargo fmt --all --check
     cargo clippy --workspace --all-targets --locked -- -D warnings
+    need_lab
     .venv/bin/ruff check .
     .venv/bin/ruff format --check .
     .venv/bin/mypy
@@ -165,11 +176,33 @@ job_spec() { # every clause of SPEC.md has code and a test
     .venv/bin/python ci/spec.py
 }
 
-job_apps() { # pytest: real programs, natively and accelerated (arguments replace "tests")
+job_props() { # generated programs on kernel TCP, shared memory and the core alone (arguments: for pytest)
+    need_lab
+    need_binaries
+    .venv/bin/python -m pytest tests/properties "$@"
+}
+
+job_props-long() { # many more of them (SEEDS=0..100000 PROFILE=balanced SECONDS_MOST=3600)
+    need_lab
+    need_binaries
+    mkdir -p "$RESULTS"
+    .venv/bin/python -m netacc_lab --binaries "${NETACC_BIN_DIR:-target/release}" --log "$RESULTS/props.log" run \
+        --seeds "${SEEDS:-0..100000}" --profile "${PROFILE:-balanced}" --seconds "${SECONDS_MOST:-3600}" \
+        --known tests/properties/open.json --json "$RESULTS/props.json" --save "$RESULTS/shrunk" "$@"
+}
+
+job_mutants() { # deliberate faults of library and device, which the programs must notice (arguments: only these)
+    need_lab
+    need_binaries
+    .venv/bin/python -m tests.properties.mutants "$@"
+}
+
+job_apps() { # pytest: real programs, natively and accelerated (arguments replace the folders)
     need_python
     need "${NEEDS_APPS[@]}"
-    [ -n "${NETACC_BIN_DIR:-}" ] || job_build
-    .venv/bin/python -m pytest "${@:-tests}"
+    need_binaries
+    [ $# != 0 ] || set -- tests/apps tests/ci
+    .venv/bin/python -m pytest "$@"
 }
 
 job_demo() { # real Redis over kernel TCP and over the link, side by side
@@ -195,7 +228,7 @@ job_bench() { # all four benchmarks
 # ---- everything, with timings -----------------------------------------------------------------------------
 
 # Cheap and telling first. The applications come last, so their closing lines end the output.
-readonly ALL_STEPS=(setup build lint spec unit no-std model sim apps)
+readonly ALL_STEPS=(setup build lint spec unit no-std model sim props apps)
 
 # What a test runner says when it ends: `cargo test` once a crate, pytest once.
 closing_lines() {

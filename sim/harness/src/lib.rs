@@ -25,6 +25,7 @@ mod mutants;
 mod options;
 mod plan;
 mod process;
+mod program;
 mod scheduler;
 mod trace;
 mod world;
@@ -32,6 +33,8 @@ mod world;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
 pub use options::{Broken, Check, Failure, Mutant, Options, Preset, Summary, What};
+
+pub use program::{run_program, ProgramRun};
 
 use world::World;
 

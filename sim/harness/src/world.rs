@@ -41,7 +41,11 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(seed: u64, options: &Options) -> Check<World> {
-        let plan = Plan::draw(seed, options);
+        World::with_plan(seed, options, Plan::draw(seed, options))
+    }
+
+    /// A world whose plan somebody has changed.
+    pub(crate) fn with_plan(seed: u64, options: &Options, plan: Plan) -> Check<World> {
         let mut rng = SplitMix64::new(seed);
         let fabric = Fabric::new(DeliveryMode::Explicit);
         let mutant = options.mutant.map(|m| {
@@ -93,6 +97,11 @@ impl World {
         }
         let opener = alive[self.rng.below(alive.len())];
         let acceptor = alive[self.rng.below(alive.len())];
+        self.connect_between(opener, acceptor);
+    }
+
+    /// A new TCP connection from one process to another, or to itself.
+    pub(crate) fn connect_between(&mut self, opener: usize, acceptor: usize) {
         let c = self.connections.len();
         let (near, far, wire) = anchor_pair(self.plan.anchor);
         let port = |base: usize| SocketAddr::from(([127, 0, 0, 1], (base + c) as u16));

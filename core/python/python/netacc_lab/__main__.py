@@ -1,0 +1,134 @@
+"""`python -m netacc_lab`: runs programs from seeds, replays and shrinks failures."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from netacc_lab.differential import Differential, OpenFindings, Tally, Verdict, shrink, shrink_steps
+from netacc_lab.program import Mix, Program
+from netacc_lab.strategies import Draw, Profile, from_seed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m netacc_lab", description=__doc__)
+    parser.add_argument(
+        "--binaries", type=Path, default=Path("target/release"), help="folder of netacc-exec, netacc_run"
+    )
+    parser.add_argument("--log", type=Path, help="where the library writes its log")
+    commands = parser.add_subparsers(dest="command", required=True)
+    many = commands.add_parser("run", help="run the programs of seeds")
+    many.add_argument("--seeds", default="0..1000", help="FROM..TO")
+    many.add_argument("--profile", type=Profile, default=Profile.FAST)
+    many.add_argument("--mix", type=Mix, action="append", help="only these operations")
+    many.add_argument("--seconds", type=float, default=float("inf"), help="end after so long")
+    many.add_argument("--known", type=Path, help="signatures of open findings: counted, but no failure")
+    many.add_argument("--json", type=Path, help="write the counts there")
+    many.add_argument(
+        "--save", type=Path, help="write the shrunk program of each new signature into this folder"
+    )
+    many.add_argument("--native", action="store_true", help="the oracle against itself: tests the tests")
+    replay = commands.add_parser("replay", help="run one program, from a file or a seed")
+    replay.add_argument("program", help="a JSON file, or a seed")
+    replay.add_argument("--profile", type=Profile, default=Profile.FAST)
+    replay.add_argument("--mix", type=Mix, action="append")
+    replay.add_argument("--times", type=int, default=1)
+    replay.add_argument("--shrink", action="store_true")
+    arguments = parser.parse_args()
+    return run(arguments) if arguments.command == "run" else run_one(arguments)
+
+
+def shrink_failure(lab: Differential, draw: Draw, verdict: Verdict, seconds: float = 30.0) -> Program:
+    def fails(candidate: Program) -> bool:
+        again = lab.check(candidate)
+        return again.failed and again.signature == verdict.signature
+
+    return shrink(verdict.program, draw.shape, draw.decisions, fails, budget_s=seconds)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    start, end = (int(number) for number in arguments.seeds.split(".."))
+    mixes = tuple(arguments.mix or Mix)
+    known = OpenFindings.load(arguments.known) if arguments.known else OpenFindings()
+    tally = Tally()
+    new: list[tuple[int, Verdict]] = []
+    began = time.monotonic()
+
+    def programs() -> Iterator[Program]:
+        for seed in range(start, end):
+            if time.monotonic() - began > arguments.seconds:
+                return
+            yield from_seed(seed, arguments.profile, mixes).program
+
+    with Differential(arguments.binaries, log=arguments.log, accelerated=not arguments.native) as lab:
+        for index, verdict in lab.check_all(programs()):
+            seed = start + index
+            tally.add(seed, verdict)
+            if not verdict.failed:
+                continue
+            finding = known.explain(verdict)
+            tally.findings[finding or "NEW"] += 1
+            if finding is None:
+                new.append((seed, verdict))
+        tally.seconds = time.monotonic() - began
+        print(tally.describe())
+        for signature, count in tally.signatures.most_common():
+            print(f"  {count:6} {signature}, first seed {tally.first[signature]}")
+        for finding, count in tally.findings.most_common():
+            print(f"  {count:6} {finding}")
+        if arguments.json:
+            document = {"seeds": [start, start + tally.programs], "profile": arguments.profile.value}
+            document |= {name: getattr(tally, name) for name in vars(tally) if name != "first"}
+            arguments.json.write_text(json.dumps(document, indent=1) + "\n")
+        told: set[str] = set()
+        for seed, verdict in new:
+            if verdict.signature in told:
+                continue
+            told.add(verdict.signature)
+            mix = "".join(f" --mix {mix.value}" for mix in arguments.mix or ())
+            print(f"\n{verdict.signature}\n{verdict.differences[0].describe()}")
+            print(f"replay: python -m netacc_lab replay {seed} --profile {arguments.profile.value}{mix}")
+            if arguments.save:
+                small = shrink_failure(lab, from_seed(seed, arguments.profile, mixes), verdict)
+                arguments.save.mkdir(parents=True, exist_ok=True)
+                name = "".join(c if c.isalnum() else "-" for c in verdict.signature)
+                (arguments.save / f"{name}.json").write_text(small.pretty())
+                print(small.pretty())
+    return 1 if new else 0
+
+
+def run_one(arguments: argparse.Namespace) -> int:
+    status = 0
+    with Differential(arguments.binaries, log=arguments.log) as lab:
+        draw = None
+        if arguments.program.isdigit():
+            draw = from_seed(int(arguments.program), arguments.profile, tuple(arguments.mix or Mix))
+            program = draw.program
+        else:
+            program = Program.load(Path(arguments.program))
+        for _ in range(arguments.times):
+            verdict = lab.check(program)
+            state = "agrees" if not verdict.differences else "differs" if verdict.stable else "unstable"
+            print(state, verdict.signature)
+            if verdict.failed:
+                status = 1
+                for difference in verdict.differences[:5]:
+                    print(difference.describe())
+                if arguments.shrink:
+
+                    def fails(candidate: Program, wanted: str = verdict.signature) -> bool:
+                        again = lab.check(candidate)
+                        return again.failed and again.signature == wanted
+
+                    small = shrink_failure(lab, draw, verdict) if draw else shrink_steps(program, fails)
+                    print(small.pretty())
+                    break
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+//! The Rust half of the Python package `netacc_lab`: what must be exact or fast. Programs and traces cross as JSON.
+
+use netacc_program::{compare as compare_traces, generate as generate_program, Program, Shape, Trace};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use netacc_harness::{run_program, Mutant, Options};
+
+fn wrong(error: impl std::fmt::Display) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}
+
+/// The program that a shape and a list of decisions give.
+#[pyfunction]
+fn generate(shape: &str, decisions: Vec<u64>) -> PyResult<String> {
+    let shape: Shape = serde_json::from_str(shape).map_err(wrong)?;
+    serde_json::to_string(&generate_program(&shape, &decisions)).map_err(wrong)
+}
+
+/// Checks a program and returns it with all defaults spelled as the format spells them.
+#[pyfunction]
+fn normalise(program: &str) -> PyResult<String> {
+    serde_json::to_string(&Program::parse(program).map_err(wrong)?).map_err(wrong)
+}
+
+/// The differences between the oracle's trace and another, as a JSON list.
+#[pyfunction]
+fn compare(program: &str, oracle: &str, other: &str) -> PyResult<String> {
+    let program = Program::parse(program).map_err(wrong)?;
+    let oracle: Trace = serde_json::from_str(oracle).map_err(wrong)?;
+    let other: Trace = serde_json::from_str(other).map_err(wrong)?;
+    serde_json::to_string(&compare_traces(&program, &oracle, &other)).map_err(wrong)
+}
+
+/// Runs a program on the core alone. `expect` is the oracle's trace, or empty; `mutant` a deliberate fault, or empty.
+/// Returns the trace, the promise that was broken or an empty string, and the streams as they stood where a step was
+/// given up.
+#[pyfunction]
+fn simulate(
+    py: Python<'_>,
+    program: &str,
+    seed: u64,
+    expect: &str,
+    mutant: &str,
+) -> PyResult<(String, String, String)> {
+    let program = Program::parse(program).map_err(wrong)?;
+    let expect: Option<Trace> =
+        if expect.is_empty() { None } else { Some(serde_json::from_str(expect).map_err(wrong)?) };
+    let mutant = match mutant {
+        "" => None,
+        name => {
+            Some(Mutant::ALL.into_iter().find(|m| format!("{m:?}") == name).ok_or_else(|| wrong("no such mutant"))?)
+        }
+    };
+    let options = Options { mutant, ..Options::default() };
+    let run = py.detach(|| run_program(&program, seed, &options, expect.as_ref()));
+    Ok((serde_json::to_string(&run.trace).map_err(wrong)?, run.broken.unwrap_or_default(), run.state))
+}
+
+/// The names of the deliberate faults that `simulate` knows.
+#[pyfunction]
+fn mutants() -> Vec<String> {
+    Mutant::ALL.iter().map(|m| format!("{m:?}")).collect()
+}
+
+/// Of the package.
+#[pymodule]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(generate, module)?)?;
+    module.add_function(wrap_pyfunction!(normalise, module)?)?;
+    module.add_function(wrap_pyfunction!(compare, module)?)?;
+    module.add_function(wrap_pyfunction!(simulate, module)?)?;
+    module.add_function(wrap_pyfunction!(mutants, module)?)
+}

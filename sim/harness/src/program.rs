@@ -1,0 +1,436 @@
+//! The executor `harness`: runs a program on the core alone, under the seeded scheduler, with faults.
+//!
+//! Between the steps of the program the scheduler does what it likes: deliveries, helper turns, demotions, and links
+//! that die, as `fault_per_mille` says. None of that may show in the trace. What the simulation has no model of (other
+//! processes' descriptors, epoll as the program uses it, the kernel's manners after a reset) is `unsupported` in the
+//! trace, never silently passed.
+
+use std::collections::BTreeMap;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::time::Duration;
+
+use netacc_driver::Readiness;
+use netacc_program::{How, Op, Option_, Outcome, Program, Step, Trace, UNSUPPORTED};
+
+use crate::app::Io;
+use crate::plan::{FaultRates, Plan};
+use crate::world::World;
+use crate::{Check, Options};
+
+/// Rounds of the scheduler for which a step waits for what the oracle saw. Arbitrary, far above what it takes.
+const PATIENCE: u32 = 3000;
+
+/// What a run came to.
+#[derive(Clone, Debug, Default)]
+pub struct ProgramRun {
+    /// The trace; `kernel_bytes` are the bytes read from anchors.
+    pub trace: Trace,
+    /// A promise of the core that was broken, whatever the program says.
+    pub broken: Option<String>,
+    /// The streams as they stood when a step was first given up, for people.
+    pub state: String,
+}
+
+/// Runs a program. `expect` is the oracle's trace.
+pub fn run_program(program: &Program, seed: u64, options: &Options, expect: Option<&Trace>) -> ProgramRun {
+    let mut run = match Run::new(program, seed, options, expect) {
+        Ok(run) => run,
+        Err(broken) => return ProgramRun { broken: Some(broken.detail), ..ProgramRun::default() },
+    };
+    let result = catch_unwind(AssertUnwindSafe(|| run.steps()));
+    let broken = match result {
+        Ok(Ok(())) => None,
+        Ok(Err(broken)) => Some(format!("{:?}: {}", broken.what, broken.detail)),
+        Err(payload) => {
+            let text = payload.downcast_ref::<String>().cloned();
+            Some(format!("panic: {}", text.unwrap_or_default()))
+        }
+    };
+    let panicked = broken.as_deref().is_some_and(|b| b.starts_with("panic"));
+    let (app, link) = if panicked { (0, 0) } else { run.totals() };
+    let outcomes = std::mem::take(&mut run.outcomes);
+    let state = std::mem::take(&mut run.state);
+    if panicked {
+        // Locks may be held for ever.
+        std::mem::forget(run);
+    }
+    let absent = || Outcome::skipped("something was broken before");
+    let outcomes = outcomes.into_iter().map(|o| o.unwrap_or_else(absent)).collect();
+    let trace = Trace { outcomes, app_bytes: app, kernel_bytes: app.saturating_sub(link), trouble: None };
+    ProgramRun { trace, broken, state }
+}
+
+/// A slot's end of a connection, and whether it does not block.
+#[derive(Clone, Copy, Debug)]
+struct End {
+    c: usize,
+    s: usize,
+}
+
+struct Pending {
+    index: usize,
+    step: Step,
+    done: i64,
+}
+
+struct Run<'a> {
+    program: &'a Program,
+    expect: Option<&'a Trace>,
+    world: World,
+    outcomes: Vec<Option<Outcome>>,
+    /// Slots by process.
+    slots: BTreeMap<(u8, u32), End>,
+    listeners: BTreeMap<u32, u8>,
+    /// Where the accepting process of each connection is.
+    acceptors: BTreeMap<u32, u8>,
+    openers: BTreeMap<u32, (u8, u32)>,
+    connections: BTreeMap<u32, usize>,
+    aborts: BTreeMap<(usize, usize), bool>,
+    pending: BTreeMap<u32, Pending>,
+    faults: u32,
+    /// Read on links by streams that have been closed.
+    link_bytes: u64,
+    /// The streams as they stood when a step was first given up.
+    state: String,
+}
+
+impl<'a> Run<'a> {
+    fn new(program: &'a Program, seed: u64, options: &Options, expect: Option<&'a Trace>) -> Check<Run<'a>> {
+        let mut plan = Plan::draw(seed, options);
+        plan.processes = program.hosts.len();
+        plan.connections = usize::MAX;
+        plan.endpoint.streams_per_link = program.config.conn_per_qp.clamp(1, 64) as _;
+        plan.endpoint.ring_len = program.config.ring_bytes.next_power_of_two().clamp(4096, 1 << 20);
+        plan.endpoint.message_len = plan.endpoint.message_len.min(plan.endpoint.ring_len / 2);
+        plan.eager = program.config.promote_after == 0;
+        // The oracle's kernel has room for what a sound program leaves unread.
+        plan.anchor.send_capacity = plan.anchor.send_capacity.max(16384);
+        plan.anchor.receive_capacity = plan.anchor.receive_capacity.max(16384);
+        plan.faults = FaultRates::default();
+        plan.volume = u64::MAX;
+        Ok(Run {
+            program,
+            expect,
+            world: World::with_plan(seed, options, plan)?,
+            outcomes: vec![None; program.steps.len()],
+            slots: BTreeMap::new(),
+            listeners: BTreeMap::new(),
+            acceptors: BTreeMap::new(),
+            openers: BTreeMap::new(),
+            connections: BTreeMap::new(),
+            aborts: BTreeMap::new(),
+            pending: BTreeMap::new(),
+            faults: program.config.fault_per_mille,
+            link_bytes: 0,
+            state: String::new(),
+        })
+    }
+
+    /// Bytes read by the program, and of those on links.
+    fn totals(&mut self) -> (u64, u64) {
+        for c in 0..self.world.connections.len() {
+            for s in 0..2 {
+                if let Some((endpoint, cell)) = self.world.open_side(c, s) {
+                    self.link_bytes += cell.lock(&endpoint).counters().rx_bytes_link;
+                }
+            }
+        }
+        (self.world.summary.bytes, self.link_bytes)
+    }
+
+    fn steps(&mut self) -> Check {
+        for (index, step) in self.program.steps.iter().enumerate() {
+            for _ in 0..self.world.rng.below(12) {
+                self.pump()?;
+            }
+            if let Some(number) = step.background {
+                self.pending.insert(number, Pending { index, step: step.clone(), done: 0 });
+                self.try_pending()?;
+                continue;
+            }
+            let outcome = self.take(index, step)?;
+            self.outcomes[index] = Some(outcome);
+            self.world.check()?;
+        }
+        self.world.check_streams()
+    }
+
+    /// One turn of the world: what happens at any time, and may not show.
+    fn pump(&mut self) -> Check {
+        self.world.tick();
+        if self.faults > 0 && self.world.rng.below(1000) < self.faults as usize {
+            self.world.kill();
+        }
+        let p = self.world.rng.below(self.world.processes.len());
+        match self.world.rng.below(12) {
+            0..=3 => drop(self.world.fabric_step()),
+            4..=6 if !self.world.connections.is_empty() => {
+                let c = self.world.rng.below(self.world.connections.len());
+                self.world.wire_step(c);
+            }
+            7 | 8 => self.world.helper_step(p),
+            9 => self.world.epoll_step(p),
+            10 => self.world.now = self.world.now + Duration::from_micros(100),
+            _ if self.faults > 0 && !self.world.connections.is_empty() && self.world.rng.below(20) == 0 => {
+                let c = self.world.rng.below(self.world.connections.len());
+                let s = self.world.rng.below(2);
+                self.world.demote_step(c, s);
+            }
+            _ => {}
+        }
+        // A demotion that has begun goes on by itself: somebody waits in a call for it.
+        for c in 0..self.world.connections.len() {
+            for s in 0..2 {
+                if self.world.connections[c].sides[s].demoting_since.is_some() {
+                    self.world.demote_step(c, s);
+                }
+            }
+        }
+        self.try_pending()
+    }
+
+    /// Nothing has come for a while: timers may have to fire first.
+    fn pass_time(&mut self, waited: u32) {
+        if waited > PATIENCE / 4 {
+            self.world.now = self.world.now + Duration::from_millis(5);
+        }
+    }
+
+    fn try_pending(&mut self) -> Check {
+        for number in self.pending.keys().copied().collect::<Vec<_>>() {
+            let Some(mut pending) = self.pending.remove(&number) else { continue };
+            let step = pending.step.clone();
+            match self.attempt(pending.index, &step, pending.done)? {
+                Attempt::Over(outcome) => self.outcomes[pending.index] = Some(outcome),
+                Attempt::More(done) => {
+                    pending.done = done;
+                    self.pending.insert(number, pending);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, index: usize, step: &Step) -> Check<Outcome> {
+        if let Op::Join { of } = &step.op {
+            let (mut done, mut waited) = (-1, 0);
+            while let Some(pending) = self.pending.get(of).filter(|_| waited < PATIENCE) {
+                (done, waited) = if pending.done > done { (pending.done, 0) } else { (done, waited + 1) };
+                self.pump()?;
+                self.pass_time(waited);
+            }
+            if let Some(pending) = self.pending.remove(of) {
+                self.outcomes[pending.index] = Some(Outcome::stuck());
+            }
+            return Ok(Outcome::default());
+        }
+        let (mut done, mut waited) = (0, 0);
+        while waited < PATIENCE {
+            match self.attempt(index, step, done)? {
+                Attempt::Over(outcome) => return Ok(outcome),
+                Attempt::More(n) if n > done => (done, waited) = (n, 0),
+                Attempt::More(n) => (done, waited) = (n, waited + 1),
+            }
+            self.pump()?;
+            self.pass_time(waited);
+        }
+        Ok(match &step.op {
+            // It did not come: what the program saw, it saw.
+            Op::Recv { .. } if done == 0 => Outcome::error("EAGAIN"),
+            Op::Recv { .. } => Outcome::value(done),
+            _ => {
+                if self.state.is_empty() {
+                    self.state = self.world.dump();
+                }
+                Outcome::stuck()
+            }
+        })
+    }
+
+    fn end(&self, p: u8, s: u32) -> Option<End> {
+        self.slots.get(&(p, s)).copied()
+    }
+
+    /// One try of a step; it is over, or has come so far and waits.
+    fn attempt(&mut self, index: usize, step: &Step, done: i64) -> Check<Attempt> {
+        let p = step.p;
+        let expect = self.expect.and_then(|t| t.outcomes.get(index)).cloned();
+        let over = |outcome: Outcome| Ok(Attempt::Over(outcome));
+        let unsupported = || Ok(Attempt::Over(Outcome::skipped(UNSUPPORTED)));
+        match &step.op {
+            Op::Socket { .. } | Op::Bind { .. } | Op::Pause { .. } => over(Outcome::default()),
+            Op::Listen { l, .. } => {
+                self.listeners.insert(*l, p);
+                over(Outcome::default())
+            }
+            Op::Connect { s, l, c } => {
+                let Some(&q) = self.listeners.get(l) else { return unsupported() };
+                if usize::from(q) >= self.world.processes.len() || usize::from(p) >= self.world.processes.len() {
+                    return unsupported();
+                }
+                let number = self.world.connections.len();
+                self.world.connect_between(usize::from(p), usize::from(q));
+                self.connections.insert(*c, number);
+                self.acceptors.insert(*c, q);
+                self.openers.insert(*c, (p, *s));
+                self.slots.insert((p, *s), End { c: number, s: 0 });
+                match expect {
+                    // A connect that does not wait is the kernel's affair.
+                    Some(expected) if expected.errno.as_deref() == Some("EINPROGRESS") => over(expected),
+                    _ => over(Outcome::default()),
+                }
+            }
+            Op::Accept { s, c, .. } => {
+                let Some(&number) = self.connections.get(c) else { return unsupported() };
+                self.slots.insert((p, *s), End { c: number, s: 1 });
+                over(Outcome::default())
+            }
+            Op::Warm { s, .. } => self.warm(p, *s, done),
+            Op::Dup { s, to } => match (self.end(p, *s), self.end(p, *to)) {
+                (Some(end), None) => {
+                    self.slots.insert((p, *to), end);
+                    over(Outcome::default())
+                }
+                _ => unsupported(),
+            },
+            Op::Close { s } => match self.slots.remove(&(p, *s)) {
+                None => over(Outcome::skipped("no such slot")),
+                Some(end) => {
+                    if !self.slots.values().any(|o| o.c == end.c && o.s == end.s) {
+                        let abort = self.aborts.get(&(end.c, end.s)).copied().unwrap_or(false);
+                        if let Some((endpoint, cell)) = self.world.open_side(end.c, end.s) {
+                            self.link_bytes += cell.lock(&endpoint).counters().rx_bytes_link;
+                        }
+                        self.world.close(end.c, end.s, abort);
+                    }
+                    over(Outcome::default())
+                }
+            },
+            Op::Set { s, option, value } => match (self.end(p, *s), option) {
+                (Some(end), Option_::Linger) => {
+                    self.aborts.insert((end.c, end.s), *value == 0);
+                    over(Outcome::default())
+                }
+                (Some(_), _) => over(Outcome::default()),
+                _ => unsupported(),
+            },
+            op => {
+                let (Op::Send { s, .. }
+                | Op::SendAll { s, .. }
+                | Op::Recv { s, .. }
+                | Op::RecvAll { s, .. }
+                | Op::Drain { s }
+                | Op::Shutdown { s, .. }) = op
+                else {
+                    return unsupported();
+                };
+                let Some(end) = self.end(p, *s) else { return unsupported() };
+                if self.beyond(end) {
+                    return unsupported();
+                }
+                self.move_bytes(end, op, expect.as_ref(), done)
+            }
+        }
+    }
+
+    /// The connection has been reset or closed somewhere, or nobody may read: the kernel has manners there that the
+    /// simulated anchor has not.
+    fn beyond(&self, end: End) -> bool {
+        let connection = &self.world.connections[end.c];
+        let closed = connection.sides.iter().any(|s| s.cell.is_none());
+        connection.may_fail()
+            || connection.sides.iter().any(|s| s.read_shut || s.failed)
+            || closed && {
+                // Reading what a closed peer left is plain; writing to it is not.
+                connection.sides[end.s].cell.is_none()
+            }
+    }
+
+    fn warm(&mut self, p: u8, s: u32, done: i64) -> Check<Attempt> {
+        let Some(end) = self.end(p, s) else { return Ok(Attempt::Over(Outcome::skipped(UNSUPPORTED))) };
+        if done == 0 {
+            self.world.ask_promotion(end.c);
+        }
+        let linked = (0..2).all(|side| {
+            self.world
+                .open_side(end.c, side)
+                .is_none_or(|(_, cell)| !cell.readiness().intersects(Readiness::KERNEL_RX | Readiness::KERNEL_TX))
+        });
+        // Promotion may be refused, or its link die: patience ends.
+        if linked || done > 400 {
+            return Ok(Attempt::Over(Outcome::default()));
+        }
+        Ok(Attempt::More(done + 1))
+    }
+
+    fn move_bytes(&mut self, end: End, op: &Op, expect: Option<&Outcome>, done: i64) -> Check<Attempt> {
+        let (c, s) = (end.c, end.s);
+        if matches!(op, Op::Send { n: 0, .. } | Op::Recv { n: 0, .. }) {
+            return Ok(Attempt::Over(Outcome::skipped(UNSUPPORTED)));
+        }
+        if self.world.connections[c].sides[s].demoting_since.is_some() {
+            return Ok(Attempt::More(done));
+        }
+        let over = |outcome| Ok(Attempt::Over(outcome));
+        match op {
+            Op::Shutdown { how: How::Write, .. } => {
+                self.world.shutdown_write(c, s);
+                over(Outcome::default())
+            }
+            Op::Send { n, .. } | Op::SendAll { n, .. } => {
+                if self.world.connections[c].directions[s].ended
+                    || self.world.connections[c].sides[1 - s].cell.is_none()
+                {
+                    return over(Outcome::skipped(UNSUPPORTED));
+                }
+                let left = i64::from(*n) - done;
+                if left == 0 {
+                    return over(Outcome::value(done));
+                }
+                match self.world.send(c, s, left as usize)? {
+                    Io::Done(k) if done + k as i64 == i64::from(*n) => over(Outcome::value(i64::from(*n))),
+                    Io::Done(k) => Ok(Attempt::More(done + k as i64)),
+                    Io::Blocked => Ok(Attempt::More(done)),
+                    Io::Error(errno) => over(Outcome::error(format!("errno {errno}"))),
+                }
+            }
+            Op::Recv { n, flags, .. } => {
+                let want = expect.map_or(1, |e| e.ret);
+                let blocks = expect.is_some_and(|e| e.errno.as_deref() == Some("EAGAIN"));
+                match self.world.recv(c, s, (i64::from(*n) - done) as usize, flags.peek)? {
+                    Io::Done(0) => over(Outcome { end: true, ..Outcome::value(done) }),
+                    Io::Done(k) if flags.peek && (k as i64) < want => Ok(Attempt::More(0)),
+                    Io::Done(k) if !flags.peek && done + (k as i64) < want => Ok(Attempt::More(done + k as i64)),
+                    Io::Done(k) => over(Outcome::value(if flags.peek { k as i64 } else { done + k as i64 })),
+                    Io::Blocked if blocks => over(Outcome::error("EAGAIN")),
+                    Io::Blocked => Ok(Attempt::More(done)),
+                    Io::Error(errno) => over(Outcome::error(format!("errno {errno}"))),
+                }
+            }
+            Op::RecvAll { n, .. } => match self.world.recv(c, s, (i64::from(*n) - done).max(1) as usize, false)? {
+                Io::Done(0) => over(Outcome { end: true, ..Outcome::value(done) }),
+                Io::Done(k) if done + k as i64 == i64::from(*n) => over(Outcome::value(i64::from(*n))),
+                Io::Done(k) => Ok(Attempt::More(done + k as i64)),
+                Io::Blocked => Ok(Attempt::More(done)),
+                Io::Error(errno) => over(Outcome::error(format!("errno {errno}"))),
+            },
+            Op::Drain { .. } => {
+                let d = self.world.connections[c].directions[1 - s];
+                let ends = expect.is_some_and(|e| e.end);
+                match self.world.recv(c, s, 65536, false)? {
+                    Io::Done(0) => over(Outcome { end: true, ..Outcome::value(done) }),
+                    Io::Done(k) => Ok(Attempt::More(done + k as i64)),
+                    Io::Blocked if d.read == d.written && !ends => over(Outcome::value(done)),
+                    Io::Blocked => Ok(Attempt::More(done)),
+                    Io::Error(errno) => over(Outcome::error(format!("errno {errno}"))),
+                }
+            }
+            _ => over(Outcome::skipped(UNSUPPORTED)),
+        }
+    }
+}
+
+enum Attempt {
+    Over(Outcome),
+    More(i64),
+}

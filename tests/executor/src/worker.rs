@@ -1,0 +1,278 @@
+//! A worker: one process of a program. It has slots, and does what it is told.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::sync::mpsc::{channel, Receiver};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use netacc_program::{Op, Outcome, Step};
+use serde::{Deserialize, Serialize};
+
+use crate::channel::{Channel, Reply, Request};
+use crate::ledger::Ledger;
+use crate::ops;
+use crate::sys::{self, Fd};
+
+/// What a slot is.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Slot {
+    pub(crate) fd: Fd,
+    /// Connection and side, once it has one.
+    pub(crate) end: Option<(u32, u8)>,
+    pub(crate) cloexec: bool,
+}
+
+/// An epoll instance and the slots in it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Instance {
+    pub(crate) fd: Fd,
+    pub(crate) slots: Vec<u32>,
+}
+
+/// A worker's descriptors.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Slots {
+    pub(crate) sockets: BTreeMap<u32, Slot>,
+    pub(crate) epolls: BTreeMap<u32, Instance>,
+}
+
+/// What survives `exec`, as JSON in an argument.
+#[derive(Serialize, Deserialize)]
+struct State {
+    channel: Fd,
+    ledger: Fd,
+    process: u8,
+    host: u8,
+    slots: Slots,
+}
+
+/// One process.
+pub(crate) struct Worker {
+    channel: Channel,
+    ledger_fd: Fd,
+    pub(crate) ledger: &'static Ledger,
+    pub(crate) process: u8,
+    pub(crate) host: u8,
+    pub(crate) slots: Mutex<Slots>,
+    background: Mutex<BTreeMap<u32, (usize, Receiver<Outcome>)>>,
+}
+
+/// How long a joined step may take. Far above what an honest one needs, below the coordinator's patience.
+const JOIN_PATIENCE: Duration = Duration::from_millis(1800);
+/// What a background step gets to begin to wait. Arbitrary; the result must be the same without.
+const HEAD_START: Duration = Duration::from_micros(200);
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Begins again after `exec`.
+pub(crate) fn resume(state: &str) -> ExitCode {
+    let Ok(state) = serde_json::from_str::<State>(state) else { return ExitCode::FAILURE };
+    let Ok(ledger) = Ledger::open(state.ledger) else { return ExitCode::FAILURE };
+    let worker = Worker {
+        channel: Channel { fd: state.channel },
+        ledger_fd: state.ledger,
+        ledger,
+        process: state.process,
+        host: state.host,
+        slots: Mutex::new(state.slots),
+        background: Mutex::default(),
+    };
+    if worker.channel.send(&Reply::default(), None).is_err() {
+        return ExitCode::FAILURE;
+    }
+    Arc::new(worker).run()
+}
+
+impl Worker {
+    pub(crate) fn new(channel: Channel, ledger: (Fd, &'static Ledger), process: u8, host: u8) -> Worker {
+        Worker {
+            channel,
+            ledger_fd: ledger.0,
+            ledger: ledger.1,
+            process,
+            host,
+            slots: Mutex::default(),
+            background: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn slots(&self) -> MutexGuard<'_, Slots> {
+        locked(&self.slots)
+    }
+
+    pub(crate) fn slot(&self, s: u32) -> Option<Slot> {
+        self.slots().sockets.get(&s).cloned()
+    }
+
+    /// Serves until the channel ends. Never returns to the coordinator's code.
+    pub(crate) fn run(self: Arc<Self>) -> ! {
+        sys::die_with_parent();
+        sys::handle_signals();
+        while let Ok(Some((request, beside))) = self.channel.receive::<Request>() {
+            let reply = self.answer(request, beside);
+            let (reply, attached) = match reply {
+                Some(reply) => reply,
+                None => break,
+            };
+            let sent = self.channel.send(&reply, attached);
+            if let Some(fd) = attached {
+                let _ = sys::close(fd);
+            }
+            if sent.is_err() {
+                break;
+            }
+        }
+        sys::quit()
+    }
+
+    fn answer(self: &Arc<Self>, request: Request, beside: Option<Fd>) -> Option<(Reply, Option<Fd>)> {
+        let mut reply = Reply::default();
+        match request {
+            Request::Run(steps) => {
+                for (index, step, expect) in steps {
+                    self.take(index, step, expect, &mut reply.outcomes);
+                }
+            }
+            Request::Warm { s, receive, send } => {
+                let ok = (!receive || ops::run(self, &Op::RecvAll { s, n: 1 }, None).ret == 1)
+                    && (!send || ops::run(self, &Op::SendAll { s, n: 1 }, None).ret == 1);
+                let kernel = self.slot(s).and_then(|slot| sys::kernel_received(slot.fd));
+                reply.kernel_bytes = if ok { kernel.unwrap_or(0) } else { u64::MAX };
+            }
+            Request::Fork => return Some(self.fork()),
+            Request::Exec => {
+                let error = self.exec();
+                reply.outcomes.push((0, ops::failure(&error)));
+            }
+            Request::Give { s } => {
+                let outcome = match (self.slot(s), beside) {
+                    (Some(slot), Some(over)) => {
+                        reply.end = slot.end;
+                        ops::outcome(sys::send_packet(over, b"x", Some(slot.fd)).map(|()| 0))
+                    }
+                    _ => Outcome::skipped("no such slot"),
+                };
+                reply.outcomes.push((0, outcome));
+            }
+            Request::Take { to, c, side } => {
+                let outcome = match beside.map(|over| sys::receive_packet(over, &mut [0; 8])) {
+                    Some(Ok((_, Some(fd)))) => {
+                        let slot = Slot { fd, end: Some((c, side)), cloexec: false };
+                        self.slots().sockets.insert(to, slot);
+                        Outcome::value(0)
+                    }
+                    Some(Err(e)) => ops::failure(&e),
+                    _ => Outcome::error("no descriptor came"),
+                };
+                reply.outcomes.push((0, outcome));
+            }
+            Request::Exit => return None,
+            Request::Reset => self.reset(&mut reply),
+        }
+        if let Some(fd) = beside {
+            let _ = sys::close(fd);
+        }
+        Some((reply, None))
+    }
+
+    /// Takes one step, now or in a thread.
+    fn take(self: &Arc<Self>, index: usize, step: Step, expect: Option<Outcome>, out: &mut Vec<(usize, Outcome)>) {
+        use std::sync::atomic::Ordering;
+        self.ledger.at[usize::from(self.process)].store(index as u32 + 1, Ordering::SeqCst);
+        self.ledger.progress.fetch_add(1, Ordering::SeqCst);
+        if let Some(number) = step.background {
+            let (tell, hear) = channel();
+            let worker = self.clone();
+            let thread = std::thread::Builder::new().stack_size(256 * 1024).spawn(move || {
+                let _ = tell.send(ops::run(&worker, &step.op, expect.as_ref()));
+            });
+            if thread.is_ok() {
+                locked(&self.background).insert(number, (index, hear));
+                std::thread::sleep(HEAD_START);
+            }
+            return;
+        }
+        match &step.op {
+            Op::Join { of } => {
+                let joined = locked(&self.background).remove(of);
+                out.push((index, Outcome::default()));
+                if let Some((of, hear)) = joined {
+                    out.push((of, hear.recv_timeout(JOIN_PATIENCE).unwrap_or_else(|_| Outcome::stuck())));
+                }
+            }
+            op => out.push((index, ops::run(self, op, expect.as_ref()))),
+        }
+    }
+
+    fn fork(self: &Arc<Self>) -> (Reply, Option<Fd>) {
+        let mut reply = Reply::default();
+        let (ours, childs) = match Channel::pair() {
+            Ok(pair) => pair,
+            Err(e) => {
+                reply.outcomes.push((0, ops::failure(&e)));
+                return (reply, None);
+            }
+        };
+        match sys::fork() {
+            Ok(0) => {
+                let _ = sys::close(self.channel.fd);
+                ours.close();
+                let child = Worker {
+                    channel: childs,
+                    ledger_fd: self.ledger_fd,
+                    ledger: self.ledger,
+                    // The coordinator tells it by what it is asked to run.
+                    process: self.process,
+                    host: self.host,
+                    slots: Mutex::new(self.slots().clone()),
+                    background: Mutex::default(),
+                };
+                Arc::new(child).run()
+            }
+            Ok(pid) => {
+                childs.close();
+                reply.pid = pid;
+                reply.outcomes.push((0, Outcome::value(0)));
+                (reply, Some(ours.fd))
+            }
+            Err(e) => {
+                reply.outcomes.push((0, ops::failure(&e)));
+                (reply, None)
+            }
+        }
+    }
+
+    fn exec(&self) -> std::io::Error {
+        let mut slots = self.slots().clone();
+        slots.sockets.retain(|_, slot| !slot.cloexec);
+        let state =
+            State { channel: self.channel.fd, ledger: self.ledger_fd, process: self.process, host: self.host, slots };
+        match serde_json::to_string(&state) {
+            Ok(state) => sys::execute(&["netacc-exec".into(), "--worker".into(), state]),
+            Err(e) => e.into(),
+        }
+    }
+
+    /// Ends the program: background steps that nobody joined, then everything that is open.
+    fn reset(&self, reply: &mut Reply) {
+        let left = std::mem::take(&mut *locked(&self.background));
+        let slots = std::mem::take(&mut *self.slots());
+        for slot in slots.sockets.values() {
+            ops::note_kernel(self.ledger, slot);
+            if !left.is_empty() {
+                // Whoever still waits there is to return.
+                let _ = sys::shutdown(slot.fd, libc::SHUT_RDWR);
+            }
+        }
+        for (index, hear) in left.into_values() {
+            let outcome = hear.recv_timeout(JOIN_PATIENCE).unwrap_or_else(|_| Outcome::stuck());
+            reply.outcomes.push((index, outcome));
+        }
+        for fd in slots.sockets.values().map(|s| s.fd).chain(slots.epolls.values().map(|e| e.fd)) {
+            let _ = sys::close(fd);
+        }
+    }
+}

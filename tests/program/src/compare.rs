@@ -1,0 +1,166 @@
+//! Whether a trace agrees with the oracle's. The only place where a difference is forgiven; each freedom has a name,
+//! which `freedoms.md` explains.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Op, Outcome, Program, Step, Trace};
+
+/// What an outcome's `skipped` says of an operation that the executor has no model of.
+pub const UNSUPPORTED: &str = "unsupported";
+
+/// What an outcome's `skipped` says of a step that was taken by a worker which was stuck before it could tell.
+pub const LOST: &str = "lost";
+
+/// One step on which the two executors disagree.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Difference {
+    /// Its index.
+    pub step: usize,
+    /// What the oracle says.
+    pub expected: Outcome,
+    /// What the other one says.
+    pub found: Outcome,
+}
+
+/// The differences between the oracle's trace and another, the first first.
+///
+/// What follows the first may be its consequence.
+pub fn compare(program: &Program, oracle: &Trace, other: &Trace) -> Vec<Difference> {
+    let absent = Outcome::skipped("no outcome");
+    let stuck = other.outcomes.iter().any(|o| o.stuck);
+    let mut out = Vec::new();
+    for (index, step) in program.steps.iter().enumerate() {
+        let expected = oracle.outcomes.get(index).unwrap_or(&absent);
+        let found = other.outcomes.get(index).unwrap_or(&absent);
+        // What an executor cannot do it says; whoever runs it counts that.
+        let unsupported = found.skipped.as_deref() == Some(UNSUPPORTED);
+        // The step that was stuck is the difference, not what its worker had done before and could not tell.
+        let lost = stuck && found.skipped.as_deref() == Some(LOST);
+        if !unsupported && !lost && !agree(step, &edges(program, index), expected, found) {
+            out.push(Difference { step: index, expected: expected.clone(), found: found.clone() });
+        }
+    }
+    out
+}
+
+fn agree(step: &Step, edges: &BTreeSet<u32>, expected: &Outcome, found: &Outcome) -> bool {
+    let mut expected = expected.clone();
+    let mut found = found.clone();
+    for outcome in [&mut expected, &mut found] {
+        // Freedom "splits": into how many pieces a stream is cut is TCP's affair; executors add pieces up.
+        outcome.calls = 0;
+    }
+    match &step.op {
+        // Freedom "room": how much fits into a connection that nobody reads.
+        Op::Fill { .. } if expected.errno == found.errno && found.ret > 0 && expected.ret > 0 => {
+            found.ret = expected.ret;
+        }
+        // Freedom "room": a drain after a fill has as much to read as went in, which the executor has checked.
+        Op::Drain { .. } if expected.wrong.is_none() && found.wrong.is_none() => found.ret = expected.ret,
+        Op::Poll { .. } => {
+            expected.ret = found.ret;
+        }
+        Op::EpollWait { .. } => {
+            if spurious(edges, &expected, &found) {
+                found.events = expected.events.clone();
+            }
+            expected.ret = found.ret;
+        }
+        _ => {}
+    }
+    expected == found
+}
+
+/// The slots that the instance of an `epoll_wait` has edge-triggered, and not for one shot.
+fn edges(program: &Program, index: usize) -> BTreeSet<u32> {
+    let mut edges = BTreeSet::new();
+    let Some(Step { p, op: Op::EpollWait { e, .. }, .. }) = program.steps.get(index) else { return edges };
+    for step in program.steps[..index].iter().filter(|step| step.p == *p) {
+        match &step.op {
+            Op::EpollCtl { e: at, s, interest, .. } if at == e && interest.edge && !interest.oneshot => {
+                edges.insert(*s);
+            }
+            Op::EpollCtl { e: at, s, .. } if at == e => {
+                edges.remove(s);
+            }
+            _ => {}
+        }
+    }
+    edges
+}
+
+fn bits(text: &str) -> impl Iterator<Item = &str> {
+    text.split('|').filter(|b| !b.is_empty())
+}
+
+/// Freedom "spurious-edges": an edge may be reported again as long as what it says is true. What the oracle reports must
+/// be there.
+fn spurious(edges: &BTreeSet<u32>, expected: &Outcome, found: &Outcome) -> bool {
+    let has = |map: &BTreeMap<u32, String>, slot: &u32, bit: &str| {
+        map.get(slot).is_some_and(|text| bits(text).any(|b| b == bit))
+    };
+    let all_there = expected.events.iter().all(|(slot, text)| bits(text).all(|b| has(&found.events, slot, b)));
+    let all_true = found.events.iter().all(|(slot, text)| bits(text).all(|b| has(&expected.level, slot, b)));
+    let exact = |slot: &u32| expected.events.get(slot) == found.events.get(slot);
+    all_there && all_true && found.events.keys().all(|slot| edges.contains(slot) || exact(slot))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{generate, Shape};
+
+    fn traces(change: impl FnOnce(&mut Outcome)) -> (Program, Trace, Trace) {
+        let program = generate(&Shape::default(), &[0, 0, 1, 2]);
+        let outcomes = vec![Outcome::value(1); program.steps.len()];
+        let oracle = Trace { outcomes, ..Trace::default() };
+        let mut other = oracle.clone();
+        if let Some(last) = other.outcomes.last_mut() {
+            change(last);
+        }
+        (program, oracle, other)
+    }
+
+    // Breaks if a difference of any kind passes.
+    #[test]
+    fn differences_are_seen() {
+        let changes: [fn(&mut Outcome); 4] = [
+            |o| o.end = true,
+            |o| o.errno = Some("EPIPE".into()),
+            |o| o.sigpipe = true,
+            |o| o.skipped = Some(LOST.into()),
+        ];
+        for change in changes {
+            let (program, oracle, other) = traces(change);
+            assert_eq!(compare(&program, &oracle, &other).len(), 1);
+        }
+    }
+
+    // Breaks if TCP's own freedoms count as differences.
+    #[test]
+    fn freedoms_are_free() {
+        let (program, oracle, other) = traces(|o| o.calls = 7);
+        assert_eq!(compare(&program, &oracle, &other), []);
+        let (program, oracle, other) = traces(|o| o.skipped = Some(UNSUPPORTED.into()));
+        assert_eq!(compare(&program, &oracle, &other), []);
+    }
+
+    // Breaks if a report of an edge that is not true, or a missing one, passes as spurious.
+    #[test]
+    fn only_true_edges_are_spurious() {
+        let step = Step { p: 0, background: None, op: Op::EpollWait { e: 1, max: 1, wait: false } };
+        let seen = |events: &str, level: &str| Outcome {
+            events: [(1, events.to_owned())].into_iter().filter(|(_, e)| !e.is_empty()).collect(),
+            level: [(1, level.to_owned())].into(),
+            ..Outcome::default()
+        };
+        let edge = BTreeSet::from([1]);
+        assert!(agree(&step, &edge, &seen("in", "in|out"), &seen("in|out", "in|out")));
+        assert!(!agree(&step, &edge, &seen("in", "in"), &seen("in|out", "in")));
+        assert!(!agree(&step, &edge, &seen("in", "in"), &seen("", "in")));
+        // What is level-triggered or for one shot is never spurious.
+        assert!(!agree(&step, &BTreeSet::new(), &seen("", "in"), &seen("in", "in")));
+    }
+}

@@ -1,0 +1,93 @@
+//! What comes out of a program.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// A byte that is not the one sent at its position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wrong {
+    /// Of the direction.
+    pub position: u64,
+    /// What should be there.
+    pub expected: u8,
+    /// What is.
+    pub found: u8,
+}
+
+/// What a step came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Outcome {
+    /// What the call returned: bytes, a value, 0; -1 with `errno`. For a step of several calls their sum.
+    pub ret: i64,
+    /// The errno's name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub errno: Option<String>,
+    /// The stream ended after those bytes.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub end: bool,
+    /// Bytes were lost, doubled, reordered or changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wrong: Option<Wrong>,
+    /// Readiness by slot: of `poll` and `epoll_wait`, as the names of the bits joined by `|`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub events: BTreeMap<u32, String>,
+    /// For an epoll instance: what `poll` says of all its slots at that time.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub level: BTreeMap<u32, String>,
+    /// SIGPIPE was raised.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub sigpipe: bool,
+    /// It did not return in time.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub stuck: bool,
+    /// The slot is not open, the process has gone, or the executor cannot do this.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub skipped: Option<String>,
+    /// How many calls it took: nobody's business but a reader's.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub calls: u32,
+}
+
+fn is_zero(n: &u32) -> bool {
+    *n == 0
+}
+
+impl Outcome {
+    /// A call that returned a value.
+    pub fn value(ret: i64) -> Outcome {
+        Outcome { ret, ..Outcome::default() }
+    }
+
+    /// A call that failed.
+    pub fn error(name: impl Into<String>) -> Outcome {
+        Outcome { ret: -1, errno: Some(name.into()), ..Outcome::default() }
+    }
+
+    /// A step that was not taken.
+    pub fn skipped(why: impl Into<String>) -> Outcome {
+        Outcome { skipped: Some(why.into()), ..Outcome::default() }
+    }
+
+    /// A step that did not return.
+    pub fn stuck() -> Outcome {
+        Outcome { stuck: true, ..Outcome::default() }
+    }
+}
+
+/// What came out of a program.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Trace {
+    /// One for each step.
+    pub outcomes: Vec<Outcome>,
+    /// Bytes that the steps received.
+    pub app_bytes: u64,
+    /// Bytes that the kernel's TCP delivered for them, asked from the kernel itself. Fewer than `app_bytes` went over
+    /// something else.
+    pub kernel_bytes: u64,
+    /// The executor's own trouble: the trace says nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
+}

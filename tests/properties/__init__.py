@@ -1,0 +1,1 @@
+"""Programs of socket operations, on every executor that there is."""
