@@ -52,13 +52,13 @@ def test_redis_under_load(mode: Mode, side: str, lab: Lab) -> None:
     server = lab.start(
         "redis-server",
         ["redis-server", "--port", str(port), "--save", "", "--bind", "127.0.0.1"],
-        accelerated=True,
+        accelerated=mode.server,
     )
     wait_listening(port, server)
     load = lab.start(
         "redis-benchmark",
         ["redis-benchmark", "-p", str(port), "-t", "set", "-c", str(CLIENTS), "-n", "100000000", "-q"],
-        accelerated=True,
+        accelerated=mode.client,
     )
     target = server if side == "server" else load
     for _ in range(ROUNDS):

@@ -56,6 +56,8 @@ pub(crate) struct Inner {
     pub(crate) was_linked: bool,
     pub(crate) released: bool,
     pub(crate) closed: bool,
+    /// The application has been told of the stream's failure.
+    error_taken: bool,
     /// The application waits to write until the pledge is answered, and the endpoint knows.
     pub(crate) pledge_awaited: bool,
     /// So many bytes that may be the beginning of a record are next on the anchor, and the endpoint knows.
@@ -156,6 +158,7 @@ impl StreamCell {
                 was_linked: false,
                 released: false,
                 closed: false,
+                error_taken: false,
                 pledge_awaited: false,
                 partial: 0,
                 grace_over: false,
@@ -352,6 +355,11 @@ impl StreamGuard<'_> {
         if !std::mem::replace(&mut self.inner.pledge_awaited, true) {
             self.endpoint.note_pledged(self.cell);
         }
+    }
+
+    /// The application has been told of the stream's failure, as `SO_ERROR` or by a call: from now on it is only ended.
+    pub fn take_error(&mut self) {
+        self.inner.error_taken = true;
     }
 
     /// Voids an open pledge, because the application will not wait.
@@ -713,7 +721,7 @@ impl StreamGuard<'_> {
     /// must be right before anything is sent that the peer answers with a record.
     #[inline]
     pub(crate) fn publish(&mut self) {
-        let now = readiness_of(&self.inner.proto, self.inner.crowded);
+        let now = readiness_of(&self.inner);
         let before = self.cell.readiness();
         if now != before {
             self.cell.ready.store(now.bits(), Ordering::Release);
@@ -726,30 +734,35 @@ impl StreamGuard<'_> {
 }
 
 #[inline]
-fn readiness_of(proto: &Stream, crowded: bool) -> Readiness {
+fn readiness_of(inner: &Inner) -> Readiness {
+    let proto = &inner.proto;
     let mut r = match proto.rx_source() {
         RxSource::Link if proto.available() > 0 => Readiness::READABLE,
         RxSource::Link => Readiness::empty(),
         RxSource::Anchor(_) => Readiness::KERNEL_RX,
         // The kernel's readiness announces the record; whoever asks makes progress first.
         RxSource::Record => Readiness::empty(),
-        RxSource::Eof => Readiness::READABLE | Readiness::RDHUP,
-        RxSource::Failed(_) => Readiness::READABLE | Readiness::RDHUP | Readiness::HUP | Readiness::ERR,
+        RxSource::Eof | RxSource::Failed(_) => Readiness::READABLE,
     };
     r |= match proto.tx_sink() {
-        TxSink::Link if proto.link_writable() && !crowded => Readiness::WRITABLE,
-        TxSink::Link | TxSink::Wait | TxSink::Pledged => Readiness::empty(),
-        TxSink::Anchor => Readiness::KERNEL_TX,
+        TxSink::Link if proto.link_writable() && !inner.crowded => Readiness::WRITABLE,
+        TxSink::Link | TxSink::Wait => Readiness::empty(),
+        // Writable, as far as anybody knows, until a write has been told to wait.
+        TxSink::Pledged if inner.pledge_awaited => Readiness::empty(),
+        TxSink::Anchor | TxSink::Pledged => Readiness::KERNEL_TX,
         TxSink::Closed => Readiness::WRITABLE,
     };
-    if proto.fin_received() {
-        r |= Readiness::RDHUP;
-        if proto.fin_wanted() {
-            r |= Readiness::HUP;
-        }
+    let failed = proto.failure().is_some();
+    if failed && !inner.error_taken {
+        r |= Readiness::ERR;
     }
-    if proto.failure().is_some() {
-        r |= Readiness::ERR | Readiness::HUP;
+    // As the kernel has it: either end may have ended a direction, and a broken connection has ended both.
+    let (no_more_in, no_more_out) = (proto.fin_received() || proto.is_read_shut(), proto.fin_wanted());
+    if no_more_in || failed {
+        r |= Readiness::RDHUP;
+    }
+    if no_more_in && no_more_out || failed {
+        r |= Readiness::HUP;
     }
     r
 }

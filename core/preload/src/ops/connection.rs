@@ -251,6 +251,11 @@ pub fn shutdown(entry: &Arc<Entry>, fd: c_int, how: c_int) -> c_int {
         set_errno(libc::EINVAL);
         return -1;
     }
+    if guard.proto().failure().is_some() {
+        drop(guard);
+        set_errno(libc::ENOTCONN);
+        return -1;
+    }
     if how != libc::SHUT_WR {
         guard.shutdown_read();
     }

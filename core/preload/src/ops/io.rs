@@ -11,7 +11,7 @@ use std::time::Duration;
 use libc::{iovec, msghdr};
 use netacc_device::Instant;
 use netacc_driver::{Endpoint, LinkIo, Readiness, StreamCell, StreamGuard, PLEDGE_PATIENCE};
-use netacc_proto::{Failure, Phase, Reason, RxSource, TxSink};
+use netacc_proto::{Phase, Reason, RxSource, TxSink};
 
 use crate::ops::{connection, errno, fail, set_errno};
 use crate::real;
@@ -82,6 +82,13 @@ pub unsafe fn recv(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
                 if !all || done >= want {
                     note_operation(rt, sock, cell, fd);
                     return done as isize;
+                }
+            }
+            // After SHUT_RD what arrives is still there to be read.
+            Step::Done(0) if done == 0 && !polled && want > 0 => {
+                polled = true;
+                if !poll_link(endpoint, cell) {
+                    return deferred_or(sock, 0);
                 }
             }
             Step::Done(n) if done == 0 => return if n == 0 { deferred_or(sock, 0) } else { n },
@@ -158,6 +165,7 @@ unsafe fn recv_step(
                 error if limit != u64::MAX && is_end(error) => {
                     // The kernel tells of it once; what follows is the end of the stream.
                     sock.error_reported.store(true, Ordering::Release);
+                    guard.take_error();
                     guard.anchor_ended();
                     drop(guard);
                     Step::Done(fail(error))
@@ -175,10 +183,7 @@ unsafe fn recv_step(
             }
         }
         RxSource::Eof => Step::Done(0),
-        RxSource::Failed(failure) => {
-            drop(guard);
-            Step::Done(report_failure(sock, failure, false))
-        }
+        RxSource::Failed(_) => Step::Done(report_failure(sock, guard, false)),
     }
 }
 
@@ -230,10 +235,13 @@ fn deferred_or(sock: &Socket, result: isize) -> isize {
 }
 
 /// An error is reported once; afterwards reads see the end of the stream, and writes EPIPE.
-fn report_failure(sock: &Socket, _failure: Failure, writing: bool) -> isize {
+fn report_failure(sock: &Socket, mut guard: StreamGuard<'_>, writing: bool) -> isize {
     if !sock.error_reported.swap(true, Ordering::AcqRel) {
+        guard.take_error();
+        drop(guard);
         return fail(libc::ECONNRESET);
     }
+    drop(guard);
     if writing {
         fail(libc::EPIPE)
     } else {
@@ -404,12 +412,11 @@ unsafe fn send_step(
             }
         }
         TxSink::Closed => {
-            let failure = guard.proto().failure();
-            drop(guard);
-            match failure {
-                Some(failure) => Step::Done(report_failure(sock, failure, true)),
-                None => Step::Done(fail(libc::EPIPE)),
+            if guard.proto().failure().is_some() {
+                return Step::Done(report_failure(sock, guard, true));
             }
+            drop(guard);
+            Step::Done(fail(libc::EPIPE))
         }
     }
 }

@@ -187,7 +187,9 @@ fn pending_error(sock: &crate::socket::Socket) -> Option<c_int> {
         return Some(error);
     }
     let (cell, endpoint) = sock.stream.as_ref().zip(runtime::get().and_then(Runtime::endpoint))?;
-    cell.lock(endpoint).proto().failure()?;
+    let mut guard = cell.lock(endpoint);
+    guard.proto().failure()?;
+    guard.take_error();
     (!sock.error_reported.swap(true, Ordering::AcqRel)).then_some(libc::ECONNRESET)
 }
 
