@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
-use std::time::Duration;
 
 use netacc_device::{Anchor, AnchorError, AnchorPosition, FourTuple, Memory, PostError, QueuePairId, Region};
 use netacc_proto::{
@@ -12,10 +11,6 @@ use netacc_proto::{
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::{Counters, Endpoint, LinkCell, Readiness, StreamCounters};
-
-/// How long a write waits for the answer to an OPEN before the pledge is voided. Arbitrary: several wake-ups of a busy
-/// machine; it is paid at most a few times in the life of a connection.
-pub const PLEDGE_PATIENCE: Duration = Duration::from_millis(2);
 
 /// A stream of this process.
 pub struct StreamCell {
@@ -58,8 +53,6 @@ pub(crate) struct Inner {
     pub(crate) closed: bool,
     /// The application has been told of the stream's failure.
     error_taken: bool,
-    /// The application waits to write until the pledge is answered, and the endpoint knows.
-    pub(crate) pledge_awaited: bool,
     /// So many bytes that may be the beginning of a record are next on the anchor, and the endpoint knows.
     pub(crate) partial: usize,
     /// They have been for RECORD_GRACE. Only while [`StreamGuard::wait_for_record`] looks.
@@ -159,7 +152,6 @@ impl StreamCell {
                 released: false,
                 closed: false,
                 error_taken: false,
-                pledge_awaited: false,
                 partial: 0,
                 grace_over: false,
                 peer_ended: false,
@@ -346,14 +338,6 @@ impl StreamGuard<'_> {
         self.inner.counters.rx_bytes_tcp += n as u64;
         if self.rx_source() == RxSource::Record {
             self.progress_anchor(false);
-        }
-    }
-
-    /// The application wants to write while a pledge is out, and does something else meanwhile. It is told when it can
-    /// write: after [`PLEDGE_PATIENCE`] at the latest.
-    pub fn wait_for_pledge(&mut self) {
-        if !std::mem::replace(&mut self.inner.pledge_awaited, true) {
-            self.endpoint.note_pledged(self.cell);
         }
     }
 
@@ -747,8 +731,6 @@ fn readiness_of(inner: &Inner) -> Readiness {
     r |= match proto.tx_sink() {
         TxSink::Link if proto.link_writable() && !inner.crowded => Readiness::WRITABLE,
         TxSink::Link | TxSink::Wait => Readiness::empty(),
-        // Writable, as far as anybody knows, until a write has been told to wait.
-        TxSink::Pledged if inner.pledge_awaited => Readiness::empty(),
         TxSink::Anchor | TxSink::Pledged => Readiness::KERNEL_TX,
         TxSink::Closed => Readiness::WRITABLE,
     };

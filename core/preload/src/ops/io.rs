@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use libc::{iovec, msghdr};
 use netacc_device::Instant;
-use netacc_driver::{Endpoint, LinkIo, Readiness, StreamCell, StreamGuard, PLEDGE_PATIENCE};
+use netacc_driver::{Endpoint, LinkIo, Readiness, StreamCell, StreamGuard};
 use netacc_proto::{Phase, Reason, RxSource, TxSink};
 
 use crate::ops::{connection, errno, fail, set_errno};
@@ -20,6 +20,9 @@ use crate::socket::Socket;
 use crate::table::Entry;
 use crate::wait::{self, Waited};
 
+/// How long a write waits for the answer to an OPEN before the pledge is voided. Arbitrary: several wake-ups of a busy
+/// machine; it is paid at most a few times in the life of a connection.
+const PLEDGE_PATIENCE: Duration = Duration::from_millis(2);
 /// How long a read that need not wait does so all the same: see [`await_replay`]. Arbitrary: several wake-ups of a busy
 /// machine.
 const REPLAY_PATIENCE: Duration = Duration::from_millis(20);
@@ -309,7 +312,7 @@ pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
     let mut polled = false;
     loop {
         // SAFETY: the caller's promise.
-        match unsafe { send_step(sock, cell, endpoint, (fd, nonblocking), iov, done, flags) } {
+        match unsafe { send_step(sock, cell, endpoint, fd, iov, done, flags) } {
             Step::Done(n) if n >= 0 => {
                 done += n as usize;
                 if done >= want || nonblocking && n > 0 && want == 0 {
@@ -364,7 +367,7 @@ unsafe fn send_step(
     sock: &Socket,
     cell: &Arc<StreamCell>,
     endpoint: &Endpoint,
-    (fd, nonblocking): (c_int, bool),
+    fd: c_int,
     iov: &[iovec],
     skip: usize,
     flags: c_int,
@@ -393,10 +396,6 @@ unsafe fn send_step(
                 libc::EAGAIN => Step::Blocked,
                 _ => Step::Done(-1),
             }
-        }
-        TxSink::Pledged if nonblocking => {
-            guard.wait_for_pledge();
-            Step::Blocked
         }
         TxSink::Pledged => {
             drop(guard);
@@ -457,7 +456,8 @@ fn await_pledge(endpoint: &Endpoint, cell: &Arc<StreamCell>) {
         if guard.tx_sink() != TxSink::Pledged {
             return;
         }
-        if now().saturating_since(begun) > PLEDGE_PATIENCE {
+        // An answer that waits for this program to read does so in vain while it writes.
+        if guard.proto().is_held() || now().saturating_since(begun) > PLEDGE_PATIENCE {
             guard.void_pledge();
             return;
         }

@@ -474,6 +474,11 @@ impl Stream {
         self.controls.push_front(control);
     }
 
+    /// Whether an attempt at promotion waits for this side's application to read.
+    pub fn is_held(&self) -> bool {
+        self.held.is_some()
+    }
+
     /// Whether a record is to be written on the anchor.
     #[inline]
     pub fn has_record(&self) -> bool {
