@@ -558,7 +558,6 @@ impl StreamGuard<'_> {
     /// Something may have come back to a stream that could not send: looks at its byte credit, asks for more, and tells
     /// the owner.
     pub(crate) fn unstall(&mut self) {
-        self.inner.crowded = false;
         self.refresh_consumed();
         let proto = &mut self.inner.proto;
         if proto.tx_sink() == TxSink::Link && !proto.link_writable() {
