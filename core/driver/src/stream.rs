@@ -584,6 +584,13 @@ impl StreamGuard<'_> {
         self.inner.proto.demote(Demotion::Requested(reason));
     }
 
+    /// Whether the peer would miss nothing if the process ended: the kernel has it all, or the link of a closed stream.
+    pub(crate) fn can_be_left(&self) -> bool {
+        let proto = &self.inner.proto;
+        let said = self.inner.closed && proto.phase() == Phase::Linked && !proto.has_control();
+        proto.is_plain() || proto.failure().is_some() || said
+    }
+
     /// `shutdown(SHUT_WR)`.
     pub fn shutdown_write(&mut self) {
         self.inner.proto.shutdown_write();

@@ -7,7 +7,7 @@ use netacc_proto::Reason;
 
 use super::{hooks, stream_or};
 use crate::ops::{process, stdio};
-use crate::{real, table};
+use crate::{real, runtime, table};
 
 type Strings = *const *const c_char;
 
@@ -36,6 +36,29 @@ pub unsafe extern "C-unwind" fn __vfork() -> pid_t {
     unsafe { real::fork() }
 }
 
+/// Interposes `_exit`.
+///
+/// # Safety
+/// As the C function.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn _exit(status: c_int) -> ! {
+    runtime::leave();
+    loop {
+        // SAFETY: ends the process, as the C function does.
+        unsafe { real::syscall(libc::SYS_exit_group, status.into(), 0, 0, 0, 0, 0) };
+    }
+}
+
+/// Interposes `_Exit`, which is `_exit`.
+///
+/// # Safety
+/// As the C function.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn _Exit(status: c_int) -> ! {
+    // SAFETY: passed on.
+    unsafe { _exit(status) }
+}
+
 hooks! {
     fn _Fork() -> pid_t {
         process::bare_fork()
@@ -50,31 +73,37 @@ hooks! {
     }
 
     fn execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
+        runtime::leave();
         process::before_exec();
         real::execve(path, argv, envp)
     }
 
     fn execv(path: *const c_char, argv: Strings) -> c_int {
+        runtime::leave();
         process::before_exec();
         real::execv(path, argv)
     }
 
     fn execvp(file: *const c_char, argv: Strings) -> c_int {
+        runtime::leave();
         process::before_exec();
         real::execvp(file, argv)
     }
 
     fn execvpe(file: *const c_char, argv: Strings, envp: Strings) -> c_int {
+        runtime::leave();
         process::before_exec();
         real::execvpe(file, argv, envp)
     }
 
     fn fexecve(fd: c_int, argv: Strings, envp: Strings) -> c_int {
+        runtime::leave();
         process::before_exec();
         real::fexecve(fd, argv, envp)
     }
 
     fn execveat(dir: c_int, path: *const c_char, argv: Strings, envp: Strings, flags: c_int) -> c_int {
+        runtime::leave();
         process::before_exec();
         real::execveat(dir, path, argv, envp, flags)
     }
