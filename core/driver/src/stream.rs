@@ -400,11 +400,10 @@ impl StreamGuard<'_> {
                     inner.proto.uncommit(span.len, rewind);
                     if e == PostError::QueueFull {
                         Counters::bump(&self.endpoint.counters().message_credit_stalls);
-                        if tx.proto.stalled() {
-                            let _ = tx.signal(device, link, MessageKind::LinkWant, 0);
-                        }
+                        // Otherwise it is the device's queue that is full, which is soon over.
+                        inner.crowded = !tx.has_room(&link.local);
+                        tx.want(device, link);
                         drop(tx);
-                        inner.crowded = true;
                         if !std::mem::replace(&mut inner.starved, true) {
                             self.endpoint.note_starved(self.cell);
                         }
@@ -559,6 +558,13 @@ impl StreamGuard<'_> {
     /// the owner.
     pub(crate) fn unstall(&mut self) {
         self.refresh_consumed();
+        let inner = &mut *self.inner;
+        if let Some(link) = inner.link.as_ref().filter(|_| inner.crowded) {
+            let asked = link.tx.lock().want(self.endpoint.device(), link);
+            if !asked && !std::mem::replace(&mut inner.starved, true) {
+                self.endpoint.note_starved(self.cell);
+            }
+        }
         let proto = &mut self.inner.proto;
         if proto.tx_sink() == TxSink::Link && !proto.link_writable() {
             proto.stalled();
