@@ -7,7 +7,7 @@ use netacc_proto::Reason;
 
 use super::{hooks, stream_or};
 use crate::ops::{process, stdio};
-use crate::{real, runtime, table};
+use crate::{real, runtime, stats, table};
 
 type Strings = *const *const c_char;
 
@@ -43,6 +43,7 @@ pub unsafe extern "C-unwind" fn __vfork() -> pid_t {
 #[cfg_attr(not(test), no_mangle)]
 pub unsafe extern "C-unwind" fn _exit(status: c_int) -> ! {
     runtime::leave();
+    stats::tell_at_exit();
     loop {
         // SAFETY: ends the process, as the C function does.
         unsafe { real::syscall(libc::SYS_exit_group, status.into(), 0, 0, 0, 0, 0) };
