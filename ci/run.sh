@@ -230,7 +230,7 @@ libuv_tests() {
         say "building libuv's tests from Debian's sources" >&2
         rm -rf "$folder"
         mkdir -p "$folder/lists/partial" "$folder/tree"
-        codename="$(. /etc/os-release && echo "$VERSION_CODENAME")"
+        codename="$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)"
         echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]" \
             "http://deb.debian.org/debian $codename main" >"$folder/sources.list"
         apt=(apt-get -qq -o "Dir::Etc::sourcelist=$folder/sources.list" -o Dir::Etc::sourceparts=/dev/null

@@ -1,4 +1,4 @@
-"""Runs test suites of other projects natively and under netacc_run, and compares: `python -m tests.suites -h`."""
+"""Runs suites of other projects natively and under netacc_run, and compares: `python -m tests.suites -h`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,16 @@ from pathlib import Path
 from tests.apps.lib.paths import binaries
 from tests.suites.cpython import CPython
 from tests.suites.libuv import Libuv
-from tests.suites.outcomes import Difference, Listed, Result, differing, kind_of, kinds, read_listed, reason_for
+from tests.suites.outcomes import (
+    Difference,
+    Listed,
+    Result,
+    differing,
+    kind_of,
+    kinds,
+    read_listed,
+    reason_for,
+)
 from tests.suites.runs import Mode
 
 HERE = Path(__file__).parent
@@ -22,15 +31,17 @@ RESULTS = Path("results/local")
 CPYTHON = ["test_socket", "test_asyncio", "test_ssl", "test_selectors", "test_socketserver"]
 #: Modules of CPython that are run too, because they use connections in other ways.
 MORE = [
-    "test_epoll", "test_poll", "test_select", "test_httplib", "test_httpservers", "test_ftplib", "test_smtplib",
-    "test_smtpd", "test_poplib", "test_imaplib", "test_nntplib", "test_telnetlib", "test_asyncore", "test_asynchat",
-    "test_xmlrpc", "test_urllib2_localnet", "test_wsgiref", "test_logging", "test_signal", "test_subprocess",
-    "test_fork1", "test_os", "test_posix", "test_threading", "test_docxmlrpc", "test_robotparser",
-    "test_multiprocessing_fork", "test_multiprocessing_spawn", "test_multiprocessing_forkserver",
-    "test_concurrent_futures",
+    "test_epoll", "test_poll", "test_select", "test_httplib", "test_httpservers", "test_ftplib",
+    "test_smtplib", "test_smtpd", "test_poplib", "test_imaplib", "test_nntplib", "test_telnetlib",
+    "test_asyncore", "test_asynchat", "test_xmlrpc", "test_urllib2_localnet", "test_wsgiref",
+    "test_logging", "test_signal", "test_subprocess", "test_fork1", "test_os", "test_posix",
+    "test_threading", "test_docxmlrpc", "test_robotparser", "test_multiprocessing_fork",
+    "test_multiprocessing_spawn", "test_multiprocessing_forkserver", "test_concurrent_futures",
 ]  # fmt: skip
 #: Tests of libuv that are about TCP, by name.
-LIBUV_TCP = "tcp|callback_stack|connection_fail|delayed_accept|multiple_listen|ipc_listen|ping_pong|shutdown|poll_"
+LIBUV_TCP = (
+    "tcp|callback_stack|connection_fail|delayed_accept|multiple_listen|ipc_listen|ping_pong|shutdown|poll_"
+)
 
 Suite = CPython | Libuv
 
@@ -48,7 +59,9 @@ def suites(options: argparse.Namespace) -> dict[str, Suite]:
         if name not in known and name.startswith("test_"):
             known[name] = CPython(name, options.python, options.limit)
         if name not in known:
-            raise SystemExit(f"no suite named {name}: {', '.join(known)}, or a module test_* of the interpreter")
+            raise SystemExit(
+                f"no suite named {name}: {', '.join(known)}, or a module test_* of the interpreter"
+            )
     return {name: known[name] for name in names}
 
 
@@ -72,7 +85,10 @@ def compare(suite: Suite, options: argparse.Namespace, listed: list[Listed]) -> 
         began = time.monotonic()
         outcomes.update(suite.run(mode, folder.absolute() / mode.name))
         result.seconds[mode.name] = time.monotonic() - began
-        print(f"{suite.name:32} {mode.name:12} {result.seconds[mode.name]:6.0f} s  {kinds(outcomes)}", flush=True)
+        print(
+            f"{suite.name:32} {mode.name:12} {result.seconds[mode.name]:6.0f} s  {kinds(outcomes)}",
+            flush=True,
+        )
     result.counters = accelerated.counters()
     again = differing(result.native, result.accelerated)
     found = {
@@ -97,22 +113,35 @@ def compare(suite: Suite, options: argparse.Namespace, listed: list[Listed]) -> 
 
 
 def table(results: list[Result]) -> str:
-    head = f"{'suite':32} {'passed':>13} {'failed':>13} {'skipped':>13} {'other':>9}  {'on links':>20}  result"
+    head = (
+        f"{'suite':32} {'passed':>13} {'failed':>13} {'skipped':>13} {'other':>9}  {'on links':>20}  result"
+    )
     lines = [head]
     for r in results:
         native, accelerated = kinds(r.native), kinds(r.accelerated)
-        other = [sum(n for kind, n in k.items() if kind in ("hung", "crashed")) for k in (native, accelerated)]
+        other = [
+            sum(n for kind, n in k.items() if kind in ("hung", "crashed")) for k in (native, accelerated)
+        ]
         columns = [
-            f"{native.get(kind, 0):>6}/{accelerated.get(kind, 0):<6}" for kind in ("passed", "failed", "skipped")
+            f"{native.get(kind, 0):>6}/{accelerated.get(kind, 0):<6}"
+            for kind in ("passed", "failed", "skipped")
         ]
         link = r.counters["tx_bytes_link"] + r.counters["rx_bytes_link"]
         bad = [d for d in r.differences if not d.is_accepted]
-        verdict = "alike" if not r.differences else f"{len(r.differences)} differ, {len(bad)} without a reason"
+        verdict = (
+            "alike" if not r.differences else f"{len(r.differences)} differ, {len(bad)} without a reason"
+        )
         lines.append(
             f"{r.suite:32} {' '.join(columns)} {other[0]:>4}/{other[1]:<4}  "
             f"{link:>12} B {r.link_share:>4.0%}  {verdict}"
         )
-    return "\n".join([*lines, "", "Numbers are native/accelerated. On links: bytes sent and received there, and their share."])
+    return "\n".join(
+        [
+            *lines,
+            "",
+            "Numbers are native/accelerated. On links: bytes sent and received there, and their share.",
+        ]
+    )
 
 
 def main() -> int:
@@ -121,7 +150,9 @@ def main() -> int:
     parser.add_argument("--python", default="python3", help="an interpreter that has its test suite")
     parser.add_argument("--libuv", type=Path, help="libuv's built test/run-tests")
     parser.add_argument("--more", action="store_true", help="every suite that is known")
-    parser.add_argument("--rounds", type=int, default=3, help="how often what differs is repeated in each mode")
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="how often what differs is repeated in each mode"
+    )
     parser.add_argument("--limit", type=float, default=60.0, help="seconds for one test")
     parser.add_argument("--default-promotion", action="store_true", help="promote as configured, not at once")
     options = parser.parse_args()

@@ -11,7 +11,7 @@ from tests.suites.outcomes import CRASHED, FAILED, HUNG, Outcome, Outcomes
 from tests.suites.runs import Mode
 
 _RUNNER = Path(__file__).with_name("unittest_lines.py")
-#: Processes for one module: each that dies or hangs costs one test, so many such tests make a module hopeless.
+#: Processes for one module: each that dies or hangs costs one test. With so many the module is hopeless.
 _MOST_STARTS = 25
 
 
@@ -33,7 +33,14 @@ class CPython:
         outcomes: Outcomes = {}
         for _ in range(_MOST_STARTS):
             lines, log = folder / f"{self.name}.jsonl", folder / f"{self.name}.log"
-            command = [self.interpreter, str(_RUNNER), f"test.{self.name}", str(lines), "--limit", str(self.limit)]
+            command = [
+                self.interpreter,
+                str(_RUNNER),
+                f"test.{self.name}",
+                str(lines),
+                "--limit",
+                str(self.limit),
+            ]
             for option, names in (("--done", outcomes.keys()), ("--only", wanted)):
                 if names is not None:
                     file = folder / f"{self.name}{option}"
@@ -52,8 +59,8 @@ class CPython:
         return outcomes
 
     def _read(self, lines: Path, outcomes: Outcomes) -> str | None:
-        """Adds what the file says. Returns the test that was running when the process ended, `None` if it got to the
-        end of the module."""
+        """Adds what the file says. Returns the test that was running when the process ended, `None` if it got
+        to the end of the module."""
         running = "(before the first test)"
         finished = False
         for text in lines.read_text(encoding="utf-8").splitlines() if lines.exists() else []:

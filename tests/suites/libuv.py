@@ -1,4 +1,4 @@
-"""libuv's own tests, built from the sources of Debian's package. One process a test, as libuv's runner has it."""
+"""libuv's own tests, built from the sources of Debian's package. One process a test, as its runner has it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ class Libuv:
         command = ["env", "-C", str(self.runner.parent.parent), str(self.runner), test]
         status = mode.run(command, log, self.limit, UV_RUN_AS_ROOT="1")
         said = log.read_text(encoding="utf-8", errors="replace")
-        if status == 0:
+        # The runner's status for a test that skips itself is not 0.
+        if status == 0 or "# SKIP" in said:
             log.unlink()
             return Outcome(SKIPPED if "# SKIP" in said else PASSED, said[:200])
         if status is None or "# timeout" in said:

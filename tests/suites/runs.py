@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -26,8 +27,8 @@ class Mode:
     counts: Path | None = None
 
     def run(self, command: Sequence[str], log: Path, limit: float, **environment: str) -> int | None:
-        """Runs a command to its end; `None` if it was still there after `limit` seconds. Its output goes to `log`.
-        Everything that it started and left behind in its session ends with it."""
+        """Runs a command to its end; `None` if it was still there after `limit` seconds. Its output goes to
+        `log`. Everything that it started and left behind in its session ends with it."""
         full = {**os.environ, **self.environment, **environment}
         if self.counts is not None:
             full["NETACC_EXIT_STATS"] = str(self.counts)
@@ -45,10 +46,8 @@ class Mode:
                 status = process.wait(limit)
             except subprocess.TimeoutExpired:
                 _signal(process, signal.SIGTERM)
-                try:
+                with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(_GRACE)
-                except subprocess.TimeoutExpired:
-                    pass
             finally:
                 _signal(process, signal.SIGKILL)
                 process.wait()
@@ -64,7 +63,5 @@ class Mode:
 
 
 def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, number)
-    except ProcessLookupError:
-        pass

@@ -1,11 +1,11 @@
-"""Runs one module of unittest tests and writes one JSON line a test. Executed as a script by the interpreter that is
-under test, natively or accelerated, so it needs nothing but the standard library.
+"""Runs one module of unittest tests and writes one JSON line a test. Executed as a script by the interpreter
+that is under test, natively or accelerated, so it needs nothing but the standard library.
 
     python3 unittest_lines.py MODULE OUTPUT [--only FILE] [--done FILE] [--limit SECONDS]
 
-A line `{"started": NAME}` goes out before a test, `{"test": NAME, "outcome": ...}` after it: whoever reads the file
-knows which test was running when the process died or hung. Tests named in the file of `--done` are left out, those
-not named in the file of `--only` too.
+A line `{"started": NAME}` goes out before a test, `{"test": NAME, "outcome": ...}` after it: whoever reads the
+file knows which test was running when the process died or hung. Tests named in the file of `--done` are left out,
+those not named in the file of `--only` too.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import gc
+import importlib
 import json
 import os
 import sys
@@ -20,10 +21,15 @@ import tempfile
 import traceback
 import unittest
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 #: What tests of the standard library may use. Without "network" test_socketserver does not even load.
 RESOURCES = ["cpu", "network", "walltime"]
+
+
+#: What `sys.exc_info` gives.
+ExcInfo = tuple[type[BaseException], BaseException, TracebackType] | tuple[None, None, None]
 
 
 class Lines(unittest.TestResult):
@@ -40,14 +46,14 @@ class Lines(unittest.TestResult):
         self.output.write(json.dumps(line) + "\n")
         self.output.flush()
 
-    def startTest(self, test: unittest.TestCase) -> None:  # noqa: N802
+    def startTest(self, test: unittest.TestCase) -> None:
         super().startTest(test)
         self.outcome = ("", "")
         self.failed_subtest = ""
         self.write(started=test.id())
         faulthandler.dump_traceback_later(self.limit, exit=True)
 
-    def stopTest(self, test: unittest.TestCase) -> None:  # noqa: N802
+    def stopTest(self, test: unittest.TestCase) -> None:
         faulthandler.cancel_dump_traceback_later()
         outcome, detail = self.outcome
         if self.failed_subtest:
@@ -56,16 +62,16 @@ class Lines(unittest.TestResult):
             self.write(test=test.id(), outcome=outcome, detail=detail)
         super().stopTest(test)
 
-    def addSuccess(self, test: unittest.TestCase) -> None:  # noqa: N802
+    def addSuccess(self, test: unittest.TestCase) -> None:
         self.outcome = ("passed", "")
 
-    def addError(self, test: Any, err: Any) -> None:  # noqa: N802
+    def addError(self, test: unittest.TestCase, err: ExcInfo) -> None:
         self.bad(test, err)
 
-    def addFailure(self, test: Any, err: Any) -> None:  # noqa: N802
+    def addFailure(self, test: unittest.TestCase, err: ExcInfo) -> None:
         self.bad(test, err)
 
-    def bad(self, test: Any, err: Any) -> None:
+    def bad(self, test: unittest.TestCase, err: ExcInfo) -> None:
         detail = "".join(traceback.format_exception(*err))
         if isinstance(test, unittest.TestCase):
             self.outcome = ("failed", detail)
@@ -73,27 +79,24 @@ class Lines(unittest.TestResult):
             # A class or module that could not be set up: its tests do not run at all.
             self.write(test=str(test), outcome="failed", detail=detail)
 
-    def addSkip(self, test: Any, reason: str) -> None:  # noqa: N802
+    def addSkip(self, test: unittest.TestCase, reason: str) -> None:
         if isinstance(test, unittest.TestCase):
-            # A test that skips only a part of itself goes on.
             self.outcome = ("skipped", reason)
-            if not self.testsRun or not hasattr(test, "_testMethodName"):
-                return
         else:
             self.write(test=str(test), outcome="skipped", detail=reason)
 
-    def addExpectedFailure(self, test: unittest.TestCase, err: Any) -> None:  # noqa: N802, ARG002
+    def addExpectedFailure(self, test: unittest.TestCase, err: ExcInfo) -> None:
         self.outcome = ("passed", "expected failure")
 
-    def addUnexpectedSuccess(self, test: unittest.TestCase) -> None:  # noqa: N802, ARG002
+    def addUnexpectedSuccess(self, test: unittest.TestCase) -> None:
         self.outcome = ("failed", "unexpected success")
 
-    def addSubTest(self, test: Any, subtest: Any, err: Any) -> None:  # noqa: N802, ARG002
+    def addSubTest(self, test: unittest.TestCase, subtest: unittest.TestCase, err: ExcInfo | None) -> None:
         if err is not None:
             self.failed_subtest += "".join(traceback.format_exception(*err))
 
 
-def flatten(suite: Any) -> list[Any]:
+def flatten(suite: unittest.TestSuite | unittest.TestCase) -> list[unittest.TestCase]:
     if isinstance(suite, unittest.TestSuite):
         return [test for part in suite for test in flatten(part)]
     return [suite]
@@ -115,7 +118,7 @@ def main() -> int:
     only, done = names(options.only), names(options.done) or set()
 
     faulthandler.enable()
-    from test import support
+    support: Any = importlib.import_module("test.support")
 
     support.use_resources = RESOURCES
     support.verbose = 0
@@ -126,7 +129,7 @@ def main() -> int:
         loaded = unittest.defaultTestLoader.loadTestsFromName(options.module)
         tests = [t for t in flatten(loaded) if t.id() not in done and (only is None or t.id() in only)]
         for test in tests:
-            if isinstance(test, unittest.loader._FailedTest):  # type: ignore[attr-defined]
+            if type(test).__name__ == "_FailedTest":
                 result.write(test=test.id(), outcome="failed", detail="cannot be imported")
         suite = unittest.TestSuite(tests)
         suite.run(result)

@@ -1,5 +1,5 @@
-"""Small situations in which the kernel's behaviour is definite: `python -m tests.apps.programs.cases NAME` prints what
-came of one, the same natively and accelerated. Each was once different."""
+"""Small situations in which the kernel's behaviour is definite: `python -m tests.apps.programs.cases NAME`
+prints what came of one, the same natively and accelerated. Each was once different."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def echo_in_child(listener: socket.socket) -> int:
 
 
 def leave(how: Callable[[], None]) -> None:
-    """A process ends without closing its connection: its peer reads everything, and then the end of the stream."""
+    """A process ends without closing its connection: its peer reads everything, and then the end."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         if os.fork() == 0:
             client = socket.create_connection(listener.getsockname())
@@ -91,8 +91,8 @@ def write_to_closed() -> None:
 
 
 def end_after_late_read() -> None:
-    """An event loop begins to watch a connection whose bytes have waited for long, reads them, ends its direction, and
-    waits for the other to end."""
+    """An event loop begins to watch a connection whose bytes have waited for long, reads them, ends its
+    direction, and waits for the other to end."""
     listener = socket.create_server(("127.0.0.1", 0))
     child = echo_in_child(listener)
     client = socket.create_connection(listener.getsockname())
@@ -126,8 +126,11 @@ def many_events() -> None:
     for _ in range(3):
         seen.update(fd for fd, _ in epoll.poll(PATIENCE, 500))
     print(len(seen))
-    # While a stream on a link keeps the instance busy, the kernel is not asked at each wait: one may tell of less.
-    print(max(len(epoll.poll(PATIENCE, 300)) for _ in range(32)), max(len(epoll.poll(PATIENCE, 1)) for _ in range(32)))
+    # While a stream on a link keeps the instance busy, not each wait asks the kernel: one may tell less.
+    print(
+        max(len(epoll.poll(PATIENCE, 300)) for _ in range(32)),
+        max(len(epoll.poll(PATIENCE, 1)) for _ in range(32)),
+    )
 
 
 CASES = {
