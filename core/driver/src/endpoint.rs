@@ -444,10 +444,10 @@ impl Endpoint {
         [retry, lingerers, decided, expiry].into_iter().flatten().min()
     }
 
-    /// The process is about to end: no stream is promoted any more, and those on a link leave it. Whether nothing would
-    /// be lost if the process ended now; call again when peers may have answered.
+    /// The process is about to end: streams are held back, and those on a link leave it. Whether nothing would be lost
+    /// if the process ended now; call again when peers may have answered.
     pub fn leave(&self) -> bool {
-        self.closing.store(true, Ordering::Relaxed);
+        self.hold_back(true);
         let mut done = true;
         for cell in self.streams() {
             let link = cell.lock(self).link().cloned();

@@ -26,7 +26,7 @@ mod exit;
 mod fork;
 mod helper;
 
-pub use exit::leave;
+pub use exit::{leave, stay};
 pub use fork::{after_fork_child, before_fork, Inherited, FORK_GENERATION};
 
 /// Everything of this process. Lives until exit once made.

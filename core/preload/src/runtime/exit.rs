@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use netacc_driver::Endpoint;
 
-use super::{get, kick};
+use super::{get, kick, now, Runtime};
 
 const ASKED: u32 = 1;
 const DONE: u32 = 2;
@@ -34,12 +34,19 @@ pub fn leave() {
     }
     LEAVING.store(ASKED, Ordering::SeqCst);
     kick(rt.helper.kick_fd());
-    let mut waited = Duration::ZERO;
-    while LEAVING.load(Ordering::SeqCst) != DONE && waited < PATIENCE {
+    let begun = now();
+    while LEAVING.load(Ordering::SeqCst) != DONE && now().saturating_since(begun) < PATIENCE {
         let ts = crate::wait::timespec(LOOK);
         // SAFETY: a valid time.
         unsafe { libc::nanosleep(&ts, std::ptr::null_mut()) };
-        waited += LOOK;
+    }
+}
+
+/// The program was not replaced after all.
+pub fn stay() {
+    let Some(endpoint) = get().and_then(Runtime::endpoint) else { return };
+    if LEAVING.swap(0, Ordering::SeqCst) != 0 {
+        endpoint.hold_back(false);
     }
 }
 
