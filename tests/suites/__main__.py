@@ -128,9 +128,9 @@ def table(results: list[Result]) -> str:
         ]
         link = r.counters["tx_bytes_link"] + r.counters["rx_bytes_link"]
         bad = [d for d in r.differences if not d.is_accepted]
-        verdict = (
-            "alike" if not r.differences else f"{len(r.differences)} differ, {len(bad)} without a reason"
-        )
+        verdict = f"{len(r.differences)} differ, {len(bad)} without a reason" if r.differences else "alike"
+        if not native.get("passed"):
+            verdict = "not there"
         lines.append(
             f"{r.suite:32} {' '.join(columns)} {other[0]:>4}/{other[1]:<4}  "
             f"{link:>12} B {r.link_share:>4.0%}  {verdict}"

@@ -16,6 +16,8 @@ SKIPPED = "skipped"
 HUNG = "hung"
 #: The process died.
 CRASHED = "crashed"
+#: The run does not know the test.
+ABSENT = "absent"
 
 #: By test.
 Outcomes = dict[str, "Outcome"]
@@ -56,7 +58,8 @@ class Difference:
     @property
     def is_flaky_natively(self) -> bool:
         """Natively the test itself is not sure of its outcome, and the accelerated ones are among those."""
-        return len(set(self.native)) > 1 and set(self.accelerated) <= set(self.native)
+        kinds = set(self.native) - {ABSENT}
+        return len(kinds) > 1 and set(self.accelerated) <= kinds
 
     @property
     def is_accepted(self) -> bool:
@@ -76,7 +79,9 @@ class Result:
 
     @property
     def is_good(self) -> bool:
-        return bool(self.native) and all(d.is_accepted for d in self.differences)
+        # A module that cannot be imported proves nothing, however alike it fails.
+        ran = any(o.kind == PASSED for o in self.native.values())
+        return ran and all(d.is_accepted for d in self.differences)
 
     @property
     def link_share(self) -> float:
@@ -122,7 +127,7 @@ def differing(native: Outcomes, accelerated: Outcomes) -> list[str]:
 
 def kind_of(outcomes: Outcomes, test: str) -> str:
     outcome = outcomes.get(test)
-    return outcome.kind if outcome else "absent"
+    return outcome.kind if outcome else ABSENT
 
 
 def read_listed(path: Path) -> list[Listed]:

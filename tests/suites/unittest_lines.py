@@ -3,9 +3,9 @@ that is under test, natively or accelerated, so it needs nothing but the standar
 
     python3 unittest_lines.py MODULE OUTPUT [--only FILE] [--done FILE] [--limit SECONDS]
 
-A line `{"started": NAME}` goes out before a test, `{"test": NAME, "outcome": ...}` after it: whoever reads the
-file knows which test was running when the process died or hung. Tests named in the file of `--done` are left out,
-those not named in the file of `--only` too.
+A line `{"started": NAME}` goes out before a test, `{"test": NAME, "outcome": ...}` after it: whoever reads
+the file knows which test was running when the process died or hung. Tests named in the file of `--done` are
+left out, those not named in the file of `--only` too.
 """
 
 from __future__ import annotations

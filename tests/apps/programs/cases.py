@@ -100,6 +100,8 @@ def end_after_late_read() -> None:
     epoll = select.epoll()
     epoll.register(client, select.EPOLLOUT)
     epoll.poll(PATIENCE)
+    # Time for the other side to accept: it is looked for once.
+    time.sleep(0.2)
     client.send(b"early")
     epoll.unregister(client)
     time.sleep(0.5)
