@@ -54,9 +54,11 @@ def leave(how: Callable[[], None]) -> None:
             client.sendall(b"y" * 100_000)
             how()
         server, _ = listener.accept()
-    # The other process is gone before the first byte is read.
-    os.wait()
     received = 0
+    while received < 1000:
+        received += len(server.recv(100))
+    # The other process is gone before the rest is read.
+    os.wait()
     try:
         while data := server.recv(65536):
             received += len(data)
