@@ -25,6 +25,8 @@ readonly NEEDS_APPS=(
     iperf3=iperf3 node=nodejs
     ip=iproute2 setpriv=util-linux prlimit=util-linux
 )
+# The command of libtool's package is libtoolize; libuv's build runs it.
+readonly NEEDS_LIBUV=(gcc=gcc make=make automake=automake libtoolize=libtool)
 
 export PATH="$PATH:/usr/sbin:/sbin:$HOME/.cargo/bin"
 
@@ -203,6 +205,57 @@ job_apps() { # pytest: real programs, natively and accelerated (arguments replac
     need_binaries
     [ $# != 0 ] || set -- tests/apps tests/ci
     .venv/bin/python -m pytest "$@"
+}
+
+# An interpreter with its own test suite: python3, or else Debian's with the package that has it.
+python_with_tests() {
+    local python version
+    for python in python3 /usr/bin/python3; do
+        if "$python" -c 'import test.test_socket, test.test_ssl' 2>/dev/null; then
+            echo "$python"
+            return
+        fi
+    done
+    version="$(/usr/bin/python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
+    apt_install "libpython$version-testsuite" >&2
+    echo /usr/bin/python3
+}
+
+# libuv's tests are in no binary package: built from the sources of Debian's. Its list of sources is our own and is
+# kept beside the build, so that the machine's configuration stays as it is.
+libuv_tests() {
+    local folder="$PWD/target/suites/libuv" codename apt
+    if [ ! -x "$folder/tree/test/run-tests" ]; then
+        need "${NEEDS_LIBUV[@]}" >&2
+        say "building libuv's tests from Debian's sources" >&2
+        rm -rf "$folder"
+        mkdir -p "$folder/lists/partial" "$folder/tree"
+        codename="$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)"
+        echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]" \
+            "http://deb.debian.org/debian $codename main" >"$folder/sources.list"
+        apt=(apt-get -qq -o "Dir::Etc::sourcelist=$folder/sources.list" -o Dir::Etc::sourceparts=/dev/null
+            -o "Dir::State::lists=$folder/lists")
+        (
+            cd "$folder"
+            as_root "${apt[@]}" update
+            as_root "${apt[@]}" source --download-only libuv1
+            tar -xf libuv1_*.orig.tar.* -C tree --strip-components=1
+            cd tree
+            sh autogen.sh
+            ./configure --disable-shared
+            make -j"$(nproc)" check TESTS=
+        ) >"$folder/build.log" 2>&1 || die "libuv's tests cannot be built: $folder/build.log"
+    fi
+    echo "$folder/tree/test/run-tests"
+}
+
+job_suites() { # test suites of CPython and libuv, natively and under netacc_run (arguments: see tests/suites)
+    need_python
+    [ -n "${NETACC_BIN_DIR:-}" ] || job_build
+    local python libuv
+    python="$(python_with_tests)"
+    libuv="$(libuv_tests)"
+    .venv/bin/python -m tests.suites --python "$python" --libuv "$libuv" "$@"
 }
 
 job_demo() { # real Redis over kernel TCP and over the link, side by side

@@ -428,6 +428,27 @@ impl Endpoint {
         [retry, lingerers, decided, expiry].into_iter().flatten().min()
     }
 
+    /// The process is about to end: streams are held back, and those on a link leave it. Whether nothing would be lost
+    /// if the process ended now; call again when peers may have answered.
+    pub fn leave(&self) -> bool {
+        self.hold_back(true);
+        let mut done = true;
+        for cell in self.streams() {
+            let link = cell.lock(self).link().cloned();
+            if let Some(link) = link {
+                self.poll_link(&link);
+            }
+            let mut guard = cell.lock(self);
+            if !guard.inner.closed {
+                guard.demote(Reason::Requested);
+            }
+            guard.progress_anchor(false);
+            drop(guard);
+            done &= cell.lock(self).can_be_left();
+        }
+        done
+    }
+
     /// How much work `progress` has of each kind, for people.
     pub fn backlog(&self) -> [(&'static str, usize); 10] {
         let todo = self.todo.lock();

@@ -174,6 +174,15 @@ impl LinkTx {
         self.refresh_credit(local) && self.proto.has_credit(false)
     }
 
+    /// Asks for message credit, once. False: that has to wait too, and nothing will tell of the credit.
+    pub(crate) fn want(&mut self, device: &dyn Device, link: &LinkCell) -> bool {
+        let asked = !self.proto.stalled() || self.signal(device, link, MessageKind::LinkWant, 0).is_ok();
+        if !asked {
+            self.proto.return_want();
+        }
+        asked
+    }
+
     #[inline]
     fn take_credit(&mut self, local: &Region, control: bool) -> Result<(), PostError> {
         if self.proto.take_credit(control) {

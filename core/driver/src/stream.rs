@@ -392,11 +392,10 @@ impl StreamGuard<'_> {
                     inner.proto.uncommit(span.len, rewind);
                     if e == PostError::QueueFull {
                         Counters::bump(&self.endpoint.counters().message_credit_stalls);
-                        if tx.proto.stalled() {
-                            let _ = tx.signal(device, link, MessageKind::LinkWant, 0);
-                        }
+                        // Otherwise it is the device's queue that is full, which is soon over.
+                        inner.crowded = !tx.has_room(&link.local);
+                        tx.want(device, link);
                         drop(tx);
-                        inner.crowded = true;
                         if !std::mem::replace(&mut inner.starved, true) {
                             self.endpoint.note_starved(self.cell);
                         }
@@ -550,8 +549,14 @@ impl StreamGuard<'_> {
     /// Something may have come back to a stream that could not send: looks at its byte credit, asks for more, and tells
     /// the owner.
     pub(crate) fn unstall(&mut self) {
-        self.inner.crowded = false;
         self.refresh_consumed();
+        let inner = &mut *self.inner;
+        if let Some(link) = inner.link.as_ref().filter(|_| inner.crowded) {
+            let asked = link.tx.lock().want(self.endpoint.device(), link);
+            if !asked && !std::mem::replace(&mut inner.starved, true) {
+                self.endpoint.note_starved(self.cell);
+            }
+        }
         let proto = &mut self.inner.proto;
         if proto.tx_sink() == TxSink::Link && !proto.link_writable() {
             proto.stalled();
@@ -575,6 +580,13 @@ impl StreamGuard<'_> {
     /// Leaves the link. Progress comes with [`progress_anchor`](StreamGuard::progress_anchor) until `proto().is_plain()`.
     pub fn demote(&mut self, reason: Reason) {
         self.inner.proto.demote(Demotion::Requested(reason));
+    }
+
+    /// Whether the peer would miss nothing if the process ended: the kernel has it all, or the link of a closed stream.
+    pub(crate) fn can_be_left(&self) -> bool {
+        let proto = &self.inner.proto;
+        let said = self.inner.closed && proto.phase() == Phase::Linked && !proto.has_control();
+        proto.is_plain() || proto.failure().is_some() || said
     }
 
     /// `shutdown(SHUT_WR)`.

@@ -22,9 +22,11 @@ use parking_lot::Mutex;
 use crate::table::{self, Entry};
 use crate::{ops, queues, real, stats, wait};
 
+mod exit;
 mod fork;
 mod helper;
 
+pub use exit::{leave, stay};
 pub use fork::{after_fork_child, before_fork, Inherited, FORK_GENERATION};
 
 /// Everything of this process. Lives until exit once made.
@@ -52,6 +54,8 @@ pub struct Runtime {
     /// See [`queues`].
     pub(crate) free_queues: Mutex<Vec<CompletionQueueId>>,
     fork: fork::Shared,
+    /// The process that it belongs to.
+    pid: u32,
 }
 
 /// Lists the descriptors that the backend keeps open.
@@ -228,6 +232,7 @@ impl Runtime {
             counters: netacc_driver::Counters::default(),
             free_queues: Mutex::default(),
             fork: fork::Shared::new(),
+            pid: std::process::id(),
         };
         match rt.open_endpoint() {
             Ok((endpoint, name, fds)) => {

@@ -175,7 +175,8 @@ impl Client {
     }
 }
 
-/// At exit: tells what was counted, if somebody wants to know. Not for processes that leave by `_exit` or a signal.
+/// At exit: tells what was counted, if somebody wants to know. Not safe in a signal handler that calls `_exit`, but then
+/// only for who has asked for it; and not for processes that a signal ends.
 pub fn tell_at_exit() {
     let (Some(path), Some(rt)) = (std::env::var_os(netacc_config::EXIT_STATS_VARIABLE), runtime::get()) else { return };
     let _library = runtime::Inside::enter();

@@ -245,6 +245,11 @@ impl Link {
         !core::mem::replace(&mut self.we_want, true)
     }
 
+    /// LINK_WANT could not be posted after all: [`stalled`](Link::stalled) asks for it again.
+    pub fn return_want(&mut self) {
+        self.we_want = false;
+    }
+
     /// The peer is out of message credit.
     pub fn handle_want(&mut self) {
         self.peer_wants = true;

@@ -13,7 +13,7 @@
 //! `bind`, `getsockname`, `getpeername`, `fstat`, `isfdtype`, `sockatmark`, `preadv`/`pwritev` and `pread`/`pwrite`
 //! (ESPIPE), `copy_file_range` (EINVAL). Because they make or take no connection: `socketpair`, `pipe`, `open`, `tee`,
 //! `vmsplice` (pipes only), `pidfd_getfd`, `setrlimit`, `chroot`, `setuid`. Because `pthread_atfork` handlers see them:
-//! `fork`, `__fork`, `forkpty`. Because nothing has to be drained: `exit`, `_exit`, `quick_exit`. Waits are
+//! `fork`, `__fork`, `forkpty`. Because the library's own destructor sees it: `exit`. Waits are
 //! interrupted by signals as the kernel's are, so `signal` and `sigaction` are not needed either. A raw `clone`, and
 //! system calls made without the C library (io_uring, Go), are not seen.
 
@@ -132,6 +132,7 @@ mod load {
     static EXIT: extern "C" fn() = exit;
 
     extern "C" fn exit() {
+        crate::runtime::leave();
         crate::stats::tell_at_exit();
     }
 }

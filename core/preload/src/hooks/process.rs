@@ -7,7 +7,7 @@ use netacc_proto::Reason;
 
 use super::{hooks, stream_or};
 use crate::ops::{process, stdio};
-use crate::{real, table};
+use crate::{real, runtime, stats, table};
 
 type Strings = *const *const c_char;
 
@@ -36,6 +36,31 @@ pub unsafe extern "C-unwind" fn __vfork() -> pid_t {
     unsafe { real::fork() }
 }
 
+/// Interposes `_exit`.
+///
+/// # Safety
+/// As the C function.
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn _exit(status: c_int) -> ! {
+    runtime::leave();
+    stats::tell_at_exit();
+    loop {
+        // SAFETY: ends the process, as the C function does.
+        unsafe { real::syscall(libc::SYS_exit_group, status.into(), 0, 0, 0, 0, 0) };
+    }
+}
+
+/// Interposes `_Exit`, which is `_exit`.
+///
+/// # Safety
+/// As the C function.
+#[allow(non_snake_case, reason = "C's name")]
+#[cfg_attr(not(test), no_mangle)]
+pub unsafe extern "C-unwind" fn _Exit(status: c_int) -> ! {
+    // SAFETY: passed on.
+    unsafe { _exit(status) }
+}
+
 hooks! {
     fn _Fork() -> pid_t {
         process::bare_fork()
@@ -50,33 +75,51 @@ hooks! {
     }
 
     fn execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
+        runtime::leave();
         process::before_exec();
-        real::execve(path, argv, envp)
+        let rc = real::execve(path, argv, envp);
+        runtime::stay();
+        rc
     }
 
     fn execv(path: *const c_char, argv: Strings) -> c_int {
+        runtime::leave();
         process::before_exec();
-        real::execv(path, argv)
+        let rc = real::execv(path, argv);
+        runtime::stay();
+        rc
     }
 
     fn execvp(file: *const c_char, argv: Strings) -> c_int {
+        runtime::leave();
         process::before_exec();
-        real::execvp(file, argv)
+        let rc = real::execvp(file, argv);
+        runtime::stay();
+        rc
     }
 
     fn execvpe(file: *const c_char, argv: Strings, envp: Strings) -> c_int {
+        runtime::leave();
         process::before_exec();
-        real::execvpe(file, argv, envp)
+        let rc = real::execvpe(file, argv, envp);
+        runtime::stay();
+        rc
     }
 
     fn fexecve(fd: c_int, argv: Strings, envp: Strings) -> c_int {
+        runtime::leave();
         process::before_exec();
-        real::fexecve(fd, argv, envp)
+        let rc = real::fexecve(fd, argv, envp);
+        runtime::stay();
+        rc
     }
 
     fn execveat(dir: c_int, path: *const c_char, argv: Strings, envp: Strings, flags: c_int) -> c_int {
+        runtime::leave();
         process::before_exec();
-        real::execveat(dir, path, argv, envp, flags)
+        let rc = real::execveat(dir, path, argv, envp, flags);
+        runtime::stay();
+        rc
     }
 
     fn posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, argv: Strings, envp: Strings) -> c_int {

@@ -48,6 +48,7 @@ hooks! {
             libc::SYS_epoll_pwait => readiness::epoll_pwait(fd, b as _, c as _, d as _, e as _).into(),
             libc::SYS_epoll_pwait2 => readiness::epoll_pwait2(fd, b as _, c as _, d as _, e as _).into(),
             libc::SYS_ppoll => readiness::ppoll(a as _, b as _, c as _, d as _).into(),
+            libc::SYS_exit_group => crate::hooks::process::_exit(fd),
             libc::SYS_execve => process::execve(a as _, b as _, c as _).into(),
             libc::SYS_execveat => process::execveat(fd, b as _, c as _, d as _, e as _).into(),
             #[cfg(target_arch = "x86_64")]

@@ -94,6 +94,7 @@ pub fn after_fork_child() {
     let Some(rt) = get() else { return };
     RUNTIME.store(std::ptr::null_mut(), Ordering::Release);
     HELPER_ASLEEP.store(false, Ordering::SeqCst);
+    exit::after_fork_child();
     if STARTING.is_locked() {
         // SAFETY: held by another thread of the parent, which does not exist here.
         unsafe { STARTING.force_unlock() };

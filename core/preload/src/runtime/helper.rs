@@ -125,6 +125,10 @@ fn run(rt: &'static Runtime) {
             Some(at) => at.saturating_since(now()).as_millis().min(60_000) as c_int + 1,
             None => -1,
         };
+        if exit::advance(endpoint) {
+            // What it waits for is the peers' answers, on the anchors: but what they also wait for may be on a link.
+            timeout = 1;
+        }
         if armed == Armed::Pending || !rt.promotions.lock().is_empty() || endpoint.has_work() {
             timeout = 0;
         }

@@ -1,0 +1,68 @@
+//! The end of the process in good order: `exit`, `_exit`, and the replacement of the program. The kernel then closes its
+//! sockets, whose peers read everything and the end of the stream. A link dies with its process, and its peers would be
+//! told of a reset; so what is on one goes back to its anchor first, and the kernel does the rest.
+//!
+//! The helper does the work, because `_exit` may be called in a signal handler that has interrupted anything: the caller
+//! only sets a word, makes an eventfd readable and sleeps. That is also why it waits for a bounded time.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use netacc_driver::Endpoint;
+
+use super::{get, kick, now, Runtime};
+
+const ASKED: u32 = 1;
+const DONE: u32 = 2;
+
+/// What the helper was asked for, and has done.
+static LEAVING: AtomicU32 = AtomicU32::new(0);
+
+/// How long an exit may be held up: by a peer that does not answer, or one that reads too little for what is under way
+/// to fit into the kernel's buffers. Arbitrary.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How often it is looked whether the helper is done. Most are within one or two looks.
+const LOOK: Duration = Duration::from_micros(50);
+
+/// Brings everything back to the kernel. Safe in a signal handler.
+pub fn leave() {
+    let Some(rt) = get() else { return };
+    let linked = rt.endpoint().is_some_and(|e| e.counters().links_established.load(Ordering::Relaxed) > 0);
+    // A child by a bare `clone`, which ran no handler, has neither a helper nor a say.
+    if !linked || std::process::id() != rt.pid || LEAVING.load(Ordering::SeqCst) == DONE {
+        return;
+    }
+    LEAVING.store(ASKED, Ordering::SeqCst);
+    kick(rt.helper.kick_fd());
+    let begun = now();
+    while LEAVING.load(Ordering::SeqCst) != DONE && now().saturating_since(begun) < PATIENCE {
+        let ts = crate::wait::timespec(LOOK);
+        // SAFETY: a valid time.
+        unsafe { libc::nanosleep(&ts, std::ptr::null_mut()) };
+    }
+}
+
+/// The program was not replaced after all.
+pub fn stay() {
+    let Some(endpoint) = get().and_then(Runtime::endpoint) else { return };
+    if LEAVING.swap(0, Ordering::SeqCst) != 0 {
+        endpoint.hold_back(false);
+    }
+}
+
+/// The helper: does what is asked for, as far as it gets. Whether it is to come again soon.
+pub(super) fn advance(endpoint: &Endpoint) -> bool {
+    if LEAVING.load(Ordering::SeqCst) != ASKED {
+        return false;
+    }
+    let done = endpoint.leave();
+    if done {
+        LEAVING.store(DONE, Ordering::SeqCst);
+    }
+    !done
+}
+
+/// The child of a fork has asked nobody.
+pub(super) fn after_fork_child() {
+    LEAVING.store(0, Ordering::SeqCst);
+}
