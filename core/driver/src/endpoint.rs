@@ -13,13 +13,13 @@ use netacc_device::{
     Instant, PeerAddress, QueuePairId,
 };
 use netacc_proto::{
-    CacheConfig, Demotion, LinkCache, LinkConfig, Nonce, Reason, Role, Stream, StreamConfig, LINGER_LIMIT,
+    CacheConfig, Demotion, LinkCache, LinkConfig, Nonce, Reason, Role, Stream, StreamConfig, TxSink, LINGER_LIMIT,
     LINK_REGION_LEN, RECORD_GRACE,
 };
 use parking_lot::{Mutex, RwLock};
 
 use crate::link::{LinkCell, LinkStatus};
-use crate::{Counters, ReadySink, StreamCell};
+use crate::{Counters, ReadySink, StreamCell, PLEDGE_PATIENCE};
 
 /// Completions taken at a time.
 pub(crate) const BATCH: usize = 32;
@@ -101,6 +101,8 @@ struct Todo {
     lingering: Vec<(Arc<StreamCell>, Option<Instant>)>,
     /// Streams whose anchor has ended, to be taken in after a look at the link.
     ended: Vec<Arc<StreamCell>>,
+    /// Streams whose application waits to write until the pledge is answered, and since when.
+    pledged: Vec<(Arc<StreamCell>, Option<Instant>)>,
     /// Streams with the mere beginning of a record on the anchor, and since when.
     partial: Vec<(Arc<StreamCell>, Option<Instant>)>,
     /// Streams with records or replay that found the anchor full.
@@ -313,7 +315,7 @@ impl Endpoint {
         }
         self.poll(self.control_cq);
         self.place_waiting();
-        let Todo { starved, lingering, release, dead, claims, owing, idle, ended, blocked, partial } =
+        let Todo { starved, lingering, release, dead, claims, owing, idle, ended, blocked, partial, pledged } =
             std::mem::take(&mut *self.todo.lock());
         for qp in dead {
             let link = self.links.read().get(&qp).cloned();
@@ -363,6 +365,20 @@ impl Endpoint {
             guard.progress_anchor(false);
         }
         let mut decided: Option<Instant> = None;
+        for (cell, since) in pledged {
+            let since = since.unwrap_or(now);
+            let mut guard = cell.lock(self);
+            if guard.tx_sink() == TxSink::Pledged && now.saturating_since(since) < PLEDGE_PATIENCE {
+                drop(guard);
+                self.todo.lock().pledged.push((cell, Some(since)));
+                decided = Some(decided.map_or(since + PLEDGE_PATIENCE, |d| d.min(since + PLEDGE_PATIENCE)));
+                continue;
+            }
+            guard.inner.pledge_awaited = false;
+            if guard.tx_sink() == TxSink::Pledged {
+                guard.void_pledge();
+            }
+        }
         for (cell, since) in partial {
             // Its look notes it again, from now on: that note is replaced by the one that knows since when.
             let Some(since) = cell.lock(self).wait_for_record(now, since.unwrap_or(now)) else { continue };
@@ -422,7 +438,7 @@ impl Endpoint {
         // Noted by this very call, whose caller was awake: no wake-up will come for it.
         again |= !(todo.starved.is_empty() && todo.owing.is_empty() && todo.blocked.is_empty());
         again |= todo.lingering.iter().any(|(_, since)| since.is_none());
-        again |= todo.partial.iter().any(|(_, since)| since.is_none());
+        again |= todo.partial.iter().chain(&todo.pledged).any(|(_, since)| since.is_none());
         drop(todo);
         let retry = again.then(|| now + RETRY_INTERVAL);
         [retry, lingerers, decided, expiry].into_iter().flatten().min()
@@ -450,7 +466,7 @@ impl Endpoint {
     }
 
     /// How much work `progress` has of each kind, for people.
-    pub fn backlog(&self) -> [(&'static str, usize); 10] {
+    pub fn backlog(&self) -> [(&'static str, usize); 11] {
         let todo = self.todo.lock();
         [
             ("starved", todo.starved.len()),
@@ -463,6 +479,7 @@ impl Endpoint {
             ("ended", todo.ended.len()),
             ("blocked", todo.blocked.len()),
             ("partial", todo.partial.len()),
+            ("pledged", todo.pledged.len()),
         ]
     }
 
@@ -664,6 +681,11 @@ impl Endpoint {
 
     pub(crate) fn note_ended(&self, cell: &Arc<StreamCell>) {
         self.todo.lock().ended.push(cell.clone());
+        (self.helper_needed)();
+    }
+
+    pub(crate) fn note_pledged(&self, cell: &Arc<StreamCell>) {
+        self.todo.lock().pledged.push((cell.clone(), None));
         (self.helper_needed)();
     }
 

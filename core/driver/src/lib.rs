@@ -23,4 +23,4 @@ pub use counters::{Counters, StreamCounters};
 pub use endpoint::{Endpoint, EndpointConfig, HelperNeeded};
 pub use link::{LinkCell, LinkStatus};
 pub use readiness::{Readiness, ReadySink};
-pub use stream::{LinkIo, StreamCell, StreamGuard};
+pub use stream::{LinkIo, StreamCell, StreamGuard, PLEDGE_PATIENCE};

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
+use std::time::Duration;
 
 use netacc_device::{Anchor, AnchorError, AnchorPosition, FourTuple, Memory, PostError, QueuePairId, Region};
 use netacc_proto::{
@@ -11,6 +12,10 @@ use netacc_proto::{
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::{Counters, Endpoint, LinkCell, Readiness, StreamCounters};
+
+/// How long a write that finds the anchor full waits for the answer to an OPEN before the pledge is voided: it would
+/// have waited anyway, and the peer's application has much to read. Arbitrary.
+pub const PLEDGE_PATIENCE: Duration = Duration::from_millis(50);
 
 /// A stream of this process.
 pub struct StreamCell {
@@ -53,6 +58,8 @@ pub(crate) struct Inner {
     pub(crate) closed: bool,
     /// The application has been told of the stream's failure.
     error_taken: bool,
+    /// The application waits to write until the pledge is answered, and the endpoint knows.
+    pub(crate) pledge_awaited: bool,
     /// So many bytes that may be the beginning of a record are next on the anchor, and the endpoint knows.
     pub(crate) partial: usize,
     /// They have been for RECORD_GRACE. Only while [`StreamGuard::wait_for_record`] looks.
@@ -152,6 +159,7 @@ impl StreamCell {
                 released: false,
                 closed: false,
                 error_taken: false,
+                pledge_awaited: false,
                 partial: 0,
                 grace_over: false,
                 peer_ended: false,
@@ -338,6 +346,14 @@ impl StreamGuard<'_> {
         self.inner.counters.rx_bytes_tcp += n as u64;
         if self.rx_source() == RxSource::Record {
             self.progress_anchor(false);
+        }
+    }
+
+    /// The application wants to write while a pledge is out, and does something else meanwhile. It is told when it can
+    /// write: after [`PLEDGE_PATIENCE`] at the latest.
+    pub fn wait_for_pledge(&mut self) {
+        if !std::mem::replace(&mut self.inner.pledge_awaited, true) {
+            self.endpoint.note_pledged(self.cell);
         }
     }
 
@@ -743,6 +759,8 @@ fn readiness_of(inner: &Inner) -> Readiness {
     r |= match proto.tx_sink() {
         TxSink::Link if proto.link_writable() && !inner.crowded => Readiness::WRITABLE,
         TxSink::Link | TxSink::Wait => Readiness::empty(),
+        // Writable, as far as anybody knows, until a write has been told to wait.
+        TxSink::Pledged if inner.pledge_awaited => Readiness::empty(),
         TxSink::Anchor | TxSink::Pledged => Readiness::KERNEL_TX,
         TxSink::Closed => Readiness::WRITABLE,
     };

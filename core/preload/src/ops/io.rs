@@ -312,7 +312,7 @@ pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
     let mut polled = false;
     loop {
         // SAFETY: the caller's promise.
-        match unsafe { send_step(sock, cell, endpoint, fd, iov, done, flags) } {
+        match unsafe { send_step(sock, cell, endpoint, (fd, nonblocking), iov, done, flags) } {
             Step::Done(n) if n >= 0 => {
                 done += n as usize;
                 if done >= want || nonblocking && n > 0 && want == 0 {
@@ -367,7 +367,7 @@ unsafe fn send_step(
     sock: &Socket,
     cell: &Arc<StreamCell>,
     endpoint: &Endpoint,
-    fd: c_int,
+    (fd, nonblocking): (c_int, bool),
     iov: &[iovec],
     skip: usize,
     flags: c_int,
@@ -397,9 +397,19 @@ unsafe fn send_step(
                 _ => Step::Done(-1),
             }
         }
+        // The kernel's buffer is full, or nearly: that a write has to wait surprises nobody.
+        TxSink::Pledged if !guard.proto().is_held() && is_full(fd) => {
+            if nonblocking {
+                guard.wait_for_pledge();
+                return Step::Blocked;
+            }
+            drop(guard);
+            await_pledge(endpoint, cell, netacc_driver::PLEDGE_PATIENCE);
+            Step::Again
+        }
         TxSink::Pledged => {
             drop(guard);
-            await_pledge(endpoint, cell);
+            await_pledge(endpoint, cell, PLEDGE_PATIENCE);
             Step::Again
         }
         TxSink::Wait => {
@@ -446,9 +456,16 @@ unsafe fn copy_in(guard: &mut StreamGuard<'_>, iov: &[iovec], skip: usize) -> Li
     LinkIo::Done(done)
 }
 
+/// Whether bytes are on their way that the peer's kernel has no room for.
+fn is_full(fd: c_int) -> bool {
+    let mut n: c_int = 0;
+    // SAFETY: TIOCOUTQ writes an int.
+    unsafe { real::ioctl(fd, libc::TIOCOUTQ, (&raw mut n).cast()) == 0 && n > 0 }
+}
+
 /// The answer to OPEN is usually microseconds away. If it does not come, the connection stays on TCP for now.
 #[cold]
-fn await_pledge(endpoint: &Endpoint, cell: &Arc<StreamCell>) {
+fn await_pledge(endpoint: &Endpoint, cell: &Arc<StreamCell>, patience: Duration) {
     let begun = now();
     loop {
         let mut guard = cell.lock(endpoint);
@@ -457,7 +474,7 @@ fn await_pledge(endpoint: &Endpoint, cell: &Arc<StreamCell>) {
             return;
         }
         // An answer that waits for this program to read does so in vain while it writes.
-        if guard.proto().is_held() || now().saturating_since(begun) > PLEDGE_PATIENCE {
+        if guard.proto().is_held() || now().saturating_since(begun) > patience {
             guard.void_pledge();
             return;
         }
