@@ -18,7 +18,7 @@ from tests.apps.lib.net import free_port, wait_listening
 from tests.apps.lib.process import Process
 
 STREAM = [sys.executable, "-m", "tests.apps.programs.stream"]
-BEFORE_PAUSE = 8 << 20
+BEFORE_PAUSE = 64 << 20  # enough for a stream that is always busy to find its way onto a link
 
 
 @dataclass(frozen=True)

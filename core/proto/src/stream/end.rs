@@ -97,6 +97,11 @@ impl Stream {
                 {
                     self.push_control(Control::Signal(MessageKind::Reset));
                 }
+                //= spec §4.7.3
+                //# What the ring holds when the anchor is reset can still be read, as what the kernel holds can.
+                if matches!(self.rx, RxState::Link | RxState::AwaitResume) {
+                    self.rx = RxState::Drain;
+                }
                 self.fail(Failure::PeerReset);
             }
             return;

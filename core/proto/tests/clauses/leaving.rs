@@ -125,3 +125,20 @@ fn a_peer_that_dies_while_replaying_is_a_reset() {
     p.side[A].handle_anchor_end(false);
     assert_eq!(p.side[A].rx_source(), RxSource::Failed(Failure::PeerReset));
 }
+
+#[test]
+fn what_had_arrived_before_a_reset_can_be_read() {
+    //= spec §4.7.3
+    //= type=test
+    for demoted in [false, true] {
+        let mut p = Pair::promoted();
+        p.write_linked(A, b"last words");
+        if demoted {
+            p.side[O].demote(netacc_proto::Demotion::LinkFailed);
+        }
+        p.side[O].handle_anchor_end(true);
+        assert_eq!((p.side[O].rx_source(), p.side[O].available()), (RxSource::Link, 10));
+        p.side[O].consume(10);
+        assert_eq!(p.side[O].rx_source(), RxSource::Failed(Failure::PeerReset));
+    }
+}
