@@ -320,6 +320,8 @@ impl Endpoint {
         for qp in dead {
             let link = self.links.read().get(&qp).cloned();
             if let Some(link) = link {
+                // What the peer sent before it died, or before the link did, has arrived and must not be lost.
+                self.poll_link(&link);
                 self.link_died(&link);
             }
         }

@@ -417,9 +417,10 @@ impl StreamGuard<'_> {
                         }
                     } else {
                         drop(tx);
+                        // What the peer had sent before is taken in first: see `progress`.
                         self.endpoint.note_dead(link);
-                        inner.proto.demote(Demotion::LinkFailed);
-                        return if done > 0 { LinkIo::Done(done) } else { LinkIo::Moved };
+                        inner.crowded = true;
+                        return if done > 0 { LinkIo::Done(done) } else { LinkIo::WouldBlock };
                     }
                     return if done > 0 { LinkIo::Done(done) } else { LinkIo::WouldBlock };
                 }
@@ -697,7 +698,7 @@ impl StreamGuard<'_> {
                 }
                 Err(_) => {
                     self.endpoint.note_dead(link);
-                    inner.proto.demote(Demotion::LinkFailed);
+                    break;
                 }
             }
         }
