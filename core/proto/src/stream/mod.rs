@@ -316,13 +316,13 @@ impl Stream {
         self.tx == TxState::Link && self.rx == RxState::Link
     }
 
-    /// The fd is an ordinary kernel socket: nothing pending on any link, no record under way.
+    /// The fd is an ordinary kernel socket: no record is under way, and none will come. The answer to an OPEN whose pledge
+    /// was voided may still come by the link.
     pub fn is_plain(&self) -> bool {
         self.tx == TxState::Anchor
             && matches!(self.rx, RxState::Anchor | RxState::Replay(_))
             && self.records.is_empty()
             && self.held.is_none()
-            && !self.voided
     }
 
     /// Whether the slot on the link is still in use by either side.
