@@ -21,7 +21,7 @@ settings.register_profile(
     "netacc",
     max_examples=int(os.environ.get("NETACC_EXAMPLES", EXAMPLES[PROFILE])),
     deadline=None,
-    # The fast profile stands in every run of the tests, whose outcome must not depend on luck; the others explore.
+    # The fast profile is part of every run of the tests, which must not depend on luck; the others explore.
     derandomize=PROFILE is Profile.FAST,
     # A program takes milliseconds and a stuck one seconds; the executors are the session's on purpose.
     suppress_health_check=[

@@ -152,6 +152,7 @@ pub(super) fn queues_do_not_mix(bench: &mut Bench<'_>) -> Result<(), Stop> {
 fn arm_to_sleep(bench: &mut Bench<'_>, cq: CompletionQueueId, when: &str) -> Result<(), Stop> {
     for _ in 0..bench.fixture.patience() {
         forget_reports(bench, cq)?;
+        bench.device(Side::B).drain(cq);
         if bench.device(Side::B).arm(cq) == Armed::Sleep {
             return Ok(());
         }
