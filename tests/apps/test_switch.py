@@ -101,8 +101,8 @@ def test_nginx_under_load(mode: Mode, lab: Lab) -> None:
     wait_linked(load, load, CLIENTS)
     printed = load.finish()
     assert "Non-2xx" not in printed, printed
-    # Open: once in a million requests or so a connection between the paths is reported readable when it is not,
-    # and wrk takes EAGAIN for an error. Nothing else may fail.
+    # Open: once in a million requests or so a connection between the paths is reported readable when it
+    # is not, and wrk takes EAGAIN for an error. Nothing else may fail.
     errors = re.search(r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)", printed)
     if errors:
         connect, read, write, timeout = map(int, errors.groups())
