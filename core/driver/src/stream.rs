@@ -91,6 +91,8 @@ impl Inner {
             self.recount = false;
         }
         self.proto.set_positions(self.carried.written, self.carried.read);
+        // Of the last link, which may have died with its queue full.
+        self.crowded = false;
         Ok(())
     }
 
