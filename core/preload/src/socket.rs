@@ -309,16 +309,16 @@ const POSITION_TRIES: u32 = 8;
 
 /// What the kernel has counted for a connection. See `struct tcp_info` in linux/tcp.h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct TcpInfo {
+pub(crate) struct TcpInfo {
     bytes_acked: u64,
-    bytes_received: u64,
+    pub(crate) bytes_received: u64,
     notsent_bytes: u32,
     bytes_sent: u64,
     bytes_retrans: u64,
 }
 
 impl TcpInfo {
-    fn of(fd: c_int) -> Option<TcpInfo> {
+    pub(crate) fn of(fd: c_int) -> Option<TcpInfo> {
         let mut bytes = [0u8; 256];
         let mut len = bytes.len() as libc::socklen_t;
         // SAFETY: the buffer has `len` writable bytes.
@@ -338,10 +338,15 @@ impl TcpInfo {
         })
     }
 
+    /// Bytes handed to the connection, sent or not.
+    pub(crate) fn written(self) -> Option<u64> {
+        (self.bytes_sent + u64::from(self.notsent_bytes)).checked_sub(self.bytes_retrans)
+    }
+
     /// What was written is counted in two ways, of which one counts the SYN of the side that connected; if they do not
     /// agree (a packet that was lost on the way to the device, say) the position is not known.
     fn position(self, unread: u64, unacknowledged: u64) -> Option<AnchorPosition> {
-        let written = (self.bytes_sent + u64::from(self.notsent_bytes)).checked_sub(self.bytes_retrans)?;
+        let written = self.written()?;
         let syn = (self.bytes_acked + unacknowledged).checked_sub(written)?;
         let read = self.bytes_received.checked_sub(unread)?;
         (syn <= 1).then_some(AnchorPosition { written, read })

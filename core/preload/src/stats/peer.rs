@@ -1,6 +1,6 @@
 //! What the kernel says of a socket.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::RawFd;
@@ -8,6 +8,7 @@ use std::os::fd::RawFd;
 use libc::{sockaddr, socklen_t};
 
 use crate::real;
+use crate::socket::TcpInfo;
 
 /// Whether the client is the same user, or root.
 pub(super) fn is_trusted(client: RawFd) -> bool {
@@ -49,24 +50,10 @@ pub(super) fn name(fd: RawFd, call: NameCall) -> String {
     address.to_string()
 }
 
-/// Payload bytes received and sent so far, as the kernel counts them.
+/// Payload bytes received and sent so far, as the kernel counts them. What has been handed over counts, whether or not it
+/// has been acknowledged.
 pub(super) fn kernel_bytes(fd: RawFd) -> (u64, u64) {
-    // Offsets in struct tcp_info, which only grows; the `libc` crate's has not got them.
-    const BYTES_RECEIVED: usize = 128;
-    const NOTSENT_BYTES: usize = 144;
-    const BYTES_SENT: usize = 200;
-    const BYTES_RETRANS: usize = 208;
-    let mut info = [0u64; 32];
-    let mut len = size_of_val(&info) as socklen_t;
-    // SAFETY: the array is writable and `len` its size.
-    let rc =
-        unsafe { real::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, (&raw mut info).cast::<c_void>(), &mut len) };
-    if rc != 0 || (len as usize) < BYTES_RETRANS + 8 {
-        return (0, 0);
-    }
-    // What has been handed over counts, whether or not it has been acknowledged. The low half, little-endian.
-    let unsent = info[NOTSENT_BYTES / 8] & u64::from(u32::MAX);
-    (info[BYTES_RECEIVED / 8], info[BYTES_SENT / 8].saturating_sub(info[BYTES_RETRANS / 8]) + unsent)
+    TcpInfo::of(fd).map_or((0, 0), |info| (info.bytes_received, info.written().unwrap_or(0)))
 }
 
 #[cfg(test)]
