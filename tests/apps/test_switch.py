@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import time
 
@@ -21,7 +20,6 @@ from tests.apps.lib.process import Process
 
 CLIENTS = 20
 ROUNDS = 5
-EAGAINS_ALLOWED = 20
 
 
 def switch(word: str, *processes: Process) -> list[dict[str, object]]:
@@ -101,12 +99,8 @@ def test_nginx_under_load(mode: Mode, lab: Lab) -> None:
     wait_linked(load, load, CLIENTS)
     printed = load.finish()
     assert "Non-2xx" not in printed, printed
-    # Open: once in a million requests or so a connection between the paths is reported readable when it
-    # is not, and wrk takes EAGAIN for an error. Nothing else may fail.
-    errors = re.search(r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)", printed)
-    if errors:
-        connect, read, write, timeout = map(int, errors.groups())
-        assert connect == write == timeout == 0 and read <= EAGAINS_ALLOWED, printed
+    # wrk takes EAGAIN of a connection that was reported readable for an error.
+    assert "Socket errors" not in printed, printed
 
 
 def executed(lab: Lab, port: int) -> int:

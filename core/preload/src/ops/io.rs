@@ -11,7 +11,7 @@ use std::time::Duration;
 use libc::{iovec, msghdr};
 use netacc_device::Instant;
 use netacc_driver::{Endpoint, LinkIo, Readiness, StreamCell, StreamGuard};
-use netacc_proto::{Phase, Reason, RxSource, TxSink};
+use netacc_proto::{Reason, RxSource, TxSink};
 
 use crate::ops::{connection, errno, fail, set_errno};
 use crate::real;
@@ -23,9 +23,10 @@ use crate::wait::{self, Waited};
 /// How long a write waits for the answer to an OPEN before the pledge is voided. Arbitrary: several wake-ups of a busy
 /// machine; it is paid at most a few times in the life of a connection.
 const PLEDGE_PATIENCE: Duration = Duration::from_millis(2);
-/// How long a read that need not wait does so all the same: see [`await_replay`]. Arbitrary: several wake-ups of a busy
-/// machine.
-const REPLAY_PATIENCE: Duration = Duration::from_millis(20);
+/// How long a read that need not wait does so all the same: see [`await_replay`]. Arbitrary: as long as a peer that runs
+/// may take to be scheduled on a machine with far more threads than processors. Paid at most once for a demotion, when
+/// the peer has stopped in the middle of it.
+const REPLAY_PATIENCE: Duration = Duration::from_millis(200);
 /// After this many operations promotion that did not succeed is tried again, doubling each time up to a bound.
 const RETRY_AFTER: u32 = 4;
 const MAX_RETRY_AFTER: u32 = 1 << 20;
@@ -76,6 +77,7 @@ pub unsafe fn recv(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
     let mut done = 0usize;
     let mut deadline = None;
     let mut polled = false;
+    let mut replay_until = None;
     loop {
         // SAFETY: the caller's promise.
         let step = unsafe { recv_step(sock, cell, endpoint, fd, iov, done, flags) };
@@ -111,7 +113,8 @@ pub unsafe fn recv(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
                     return deferred_or(sock, 0);
                 }
                 if nonblocking {
-                    if done == 0 && await_replay(endpoint, cell, fd) {
+                    let until = *replay_until.get_or_insert_with(|| now() + REPLAY_PATIENCE);
+                    if done == 0 && await_replay(endpoint, cell, fd, until) {
                         continue;
                     }
                     return if done > 0 { done as isize } else { fail(libc::EAGAIN) };
@@ -191,19 +194,14 @@ unsafe fn recv_step(
 }
 
 /// Bytes that were there on the link come again on the anchor when the link is left. A program that was told of them
-/// must not be told that there are none: it waits, for a bounded time, until the stream is back. Whether to look again.
+/// must not be told that there are none: it waits for them until `deadline`. Whether to look again.
 #[cold]
-fn await_replay(endpoint: &Endpoint, cell: &Arc<StreamCell>, fd: c_int) -> bool {
-    let deadline = now() + REPLAY_PATIENCE;
-    let mut waited = false;
-    while cell.lock(endpoint).proto().phase() == Phase::Resuming {
-        let outcome = wait::in_transition(endpoint, cell, fd, Readiness::READABLE, Some(deadline));
-        if now() >= deadline || matches!(outcome, Waited::Interrupted) {
-            return false;
-        }
-        waited = true;
+fn await_replay(endpoint: &Endpoint, cell: &Arc<StreamCell>, fd: c_int, deadline: Instant) -> bool {
+    if !cell.lock(endpoint).proto().awaits_replay() || now() >= deadline {
+        return false;
     }
-    waited
+    wait::in_transition(endpoint, cell, fd, Readiness::READABLE, Some(deadline));
+    true
 }
 
 /// Whether an error of the kernel's means that the connection is no more. Others are about the call.

@@ -266,9 +266,13 @@ impl Stream {
         self.try_demote();
     }
 
-    /// Whether a demotion has been asked for and is not finished.
-    pub fn is_demoting(&self) -> bool {
-        self.demote_pending.is_some() || self.phase() == Phase::Resuming
+    /// Whether bytes that the application could read on the link are still to come again on the anchor.
+    pub fn awaits_replay(&self) -> bool {
+        match self.rx {
+            RxState::AwaitResume => self.rx_ring.as_ref().is_some_and(|ring| !ring.is_empty()),
+            RxState::Replay(until) => self.rx_position < until,
+            _ => false,
+        }
     }
 
     pub(super) fn try_demote(&mut self) {

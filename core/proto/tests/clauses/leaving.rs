@@ -29,6 +29,22 @@ fn both_replay_what_the_other_has_not_consumed() {
 }
 
 #[test]
+fn bytes_that_could_be_read_are_awaited_until_they_have_come_again() {
+    let mut p = Pair::promoted();
+    p.write_linked(O, b"seen");
+    assert!(!p.side[A].awaits_replay());
+    for s in 0..2 {
+        p.side[s].demote(REQUEST);
+    }
+    // The one that had nothing to read is owed nothing.
+    assert!(p.side[A].awaits_replay() && !p.side[O].awaits_replay());
+    p.settle();
+    assert!(p.side[A].is_plain() && p.side[A].awaits_replay());
+    assert_eq!(p.read_plain(A), b"seen");
+    assert!(!p.side[A].awaits_replay());
+}
+
+#[test]
 fn a_fin_comes_again_on_the_anchor() {
     //= spec §4.5.4
     //= type=test
