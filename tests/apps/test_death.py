@@ -19,6 +19,9 @@ from tests.apps.lib.process import Process
 
 STREAM = [sys.executable, "-m", "tests.apps.programs.stream"]
 BEFORE_PAUSE = 64 << 20  # enough for a stream that is always busy to find its way onto a link
+# What is sent in all: the rest is less than a link takes, so that the stream stays there while nobody reads.
+SENT = BEFORE_PAUSE + (96 << 10)
+ENDLESS = ["--bytes", str(SENT), "--stay"]
 
 
 @dataclass(frozen=True)
@@ -35,23 +38,18 @@ def read_end(line: str) -> End:
 
 
 def settled(process: Process) -> Counters:
-    """The sender's counters once it can send no more, as the receiver has stopped reading."""
+    """The sender's counters once it has sent everything."""
     deadline = time.monotonic() + 10
-    before = counters.totals(process)
-    while True:
-        time.sleep(0.1)  # long for a sender that is not blocked
-        now = counters.totals(process)
-        if now.tx_bytes_link == before.tx_bytes_link and now.tx_bytes_tcp == before.tx_bytes_tcp:
-            return now
-        assert time.monotonic() < deadline, f"{process.name} goes on sending: {now.describe()}"
-        before = now
+    while (now := counters.totals(process)).all_bytes < SENT:
+        assert time.monotonic() < deadline, f"{process.name} has not sent everything: {now.describe()}"
+    return now
 
 
 @pytest.mark.parametrize("mode", [Mode.TCP, Mode.SHM], ids=lambda mode: mode.value, indirect=True)
 def test_server_killed(mode: Mode, lab: Lab) -> None:
     """The client reads what the server had sent, and then gets ECONNRESET, never an end of file."""
     port = free_port()
-    server = lab.start("sender", [*STREAM, "listen", "send", str(port)], accelerated=mode.server)
+    server = lab.start("sender", [*STREAM, "listen", "send", str(port), *ENDLESS], accelerated=mode.server)
     wait_listening(port, server)
     client = lab.start(
         "receiver",
@@ -69,7 +67,7 @@ def test_server_killed(mode: Mode, lab: Lab) -> None:
     assert end.bytes >= BEFORE_PAUSE
     if mode is Mode.SHM:
         # The kernel alone may end such a stream with a clean FIN: so the rule holds for links only.
-        assert sent.tx_bytes_link > 0
+        assert [socket.path for socket in sent.sockets if not socket.listening] == ["link"]
         assert end.how == "reset", f"the client took the server's death for {end.how}"
         assert end.bytes >= sent.tx_bytes_link + sent.tx_bytes_tcp, "sent bytes died with their sender"
     lab.dismiss(client)
@@ -86,7 +84,7 @@ def test_client_killed(mode: Mode, lab: Lab) -> None:
         interactive=True,
     )
     wait_listening(port, server)
-    client = lab.start("sender", [*STREAM, "connect", "send", str(port)], accelerated=mode.client)
+    client = lab.start("sender", [*STREAM, "connect", "send", str(port), *ENDLESS], accelerated=mode.client)
     server.wait_line("paused")
     sent = settled(client) if mode is Mode.SHM else Counters()
     lab.note(f"client before its end: {sent.describe()}")
@@ -96,6 +94,7 @@ def test_client_killed(mode: Mode, lab: Lab) -> None:
     assert end.intact
     assert end.bytes >= BEFORE_PAUSE
     if mode is Mode.SHM:
+        assert [socket.path for socket in sent.sockets] == ["link"]
         assert end.how == "reset", f"the server took the client's death for {end.how}"
         assert end.bytes >= sent.tx_bytes_link + sent.tx_bytes_tcp, "sent bytes died with their sender"
 

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::time::Duration;
 
 use netacc_device::{
     Anchor, CmEvent, CompletionQueueId, ConnectionId, ConnectionManager, Device, DeviceError, Directory, FourTuple,
@@ -39,6 +40,8 @@ pub struct EndpointConfig {
     pub cache: CacheConfig,
     /// See [`StreamConfig::trust_hints`].
     pub trust_hints: bool,
+    /// How long a stream without room stays on a link whose peer takes nothing from it; `None`: for ever. See `stall`.
+    pub stall_patience: Option<Duration>,
 }
 
 /// Called when [`Endpoint::progress`] should run soon. Must not block.
@@ -103,6 +106,8 @@ struct Todo {
     ended: Vec<Arc<StreamCell>>,
     /// Streams whose application waits to write until the pledge is answered, and since when.
     pledged: Vec<(Arc<StreamCell>, Option<Instant>)>,
+    /// Streams whose link has no room, and since when their peer has taken nothing.
+    stalled: Vec<(Arc<StreamCell>, Option<Instant>)>,
     /// Streams with the mere beginning of a record on the anchor, and since when.
     partial: Vec<(Arc<StreamCell>, Option<Instant>)>,
     /// Streams with records or replay that found the anchor full.
@@ -315,8 +320,9 @@ impl Endpoint {
         }
         self.poll(self.control_cq);
         self.place_waiting();
-        let Todo { starved, lingering, release, dead, claims, owing, idle, ended, blocked, partial, pledged } =
-            std::mem::take(&mut *self.todo.lock());
+        let todo = std::mem::take(&mut *self.todo.lock());
+        let Todo { starved, lingering, release, dead, claims, owing, idle, ended, blocked, partial, pledged, stalled } =
+            todo;
         for qp in dead {
             let link = self.links.read().get(&qp).cloned();
             if let Some(link) = link {
@@ -390,6 +396,7 @@ impl Endpoint {
             let at = (since + RECORD_GRACE).max(now + RETRY_INTERVAL);
             decided = Some(decided.map_or(at, |d| d.min(at)));
         }
+        let unstalled = self.look_at_stalls(now, stalled);
         for (cell, since) in lingering {
             // No thread of the program looks at its link any more.
             let link = cell.lock(self).link().cloned();
@@ -440,10 +447,10 @@ impl Endpoint {
         // Noted by this very call, whose caller was awake: no wake-up will come for it.
         again |= !(todo.starved.is_empty() && todo.owing.is_empty() && todo.blocked.is_empty());
         again |= todo.lingering.iter().any(|(_, since)| since.is_none());
-        again |= todo.partial.iter().chain(&todo.pledged).any(|(_, since)| since.is_none());
+        again |= todo.partial.iter().chain(&todo.pledged).chain(&todo.stalled).any(|(_, since)| since.is_none());
         drop(todo);
         let retry = again.then(|| now + RETRY_INTERVAL);
-        [retry, lingerers, decided, expiry].into_iter().flatten().min()
+        [retry, lingerers, decided, unstalled, expiry].into_iter().flatten().min()
     }
 
     /// The process is about to end: streams are held back, and those on a link leave it. Whether nothing would be lost
@@ -468,7 +475,7 @@ impl Endpoint {
     }
 
     /// How much work `progress` has of each kind, for people.
-    pub fn backlog(&self) -> [(&'static str, usize); 11] {
+    pub fn backlog(&self) -> [(&'static str, usize); 12] {
         let todo = self.todo.lock();
         [
             ("starved", todo.starved.len()),
@@ -482,6 +489,7 @@ impl Endpoint {
             ("blocked", todo.blocked.len()),
             ("partial", todo.partial.len()),
             ("pledged", todo.pledged.len()),
+            ("stalled", todo.stalled.len()),
         ]
     }
 
@@ -689,6 +697,16 @@ impl Endpoint {
     pub(crate) fn note_pledged(&self, cell: &Arc<StreamCell>) {
         self.todo.lock().pledged.push((cell.clone(), None));
         (self.helper_needed)();
+    }
+
+    pub(crate) fn note_stalled(&self, cell: &Arc<StreamCell>) {
+        self.todo.lock().stalled.push((cell.clone(), None));
+        (self.helper_needed)();
+    }
+
+    /// It is stalled still. By `progress`, which says itself when it is to look again.
+    pub(crate) fn renote_stalled(&self, cell: Arc<StreamCell>, since: Instant) {
+        self.todo.lock().stalled.push((cell, Some(since)));
     }
 
     pub(crate) fn note_partial(&self, cell: &Arc<StreamCell>) {

@@ -16,6 +16,7 @@ mod endpoint;
 mod link;
 mod open;
 mod readiness;
+mod stall;
 mod stream;
 
 pub use anchor::{AnchorEvent, AnchorProgress};
@@ -23,4 +24,5 @@ pub use counters::{Counters, StreamCounters};
 pub use endpoint::{Endpoint, EndpointConfig, HelperNeeded};
 pub use link::{LinkCell, LinkStatus};
 pub use readiness::{Readiness, ReadySink};
+pub use stall::STALL_PATIENCE;
 pub use stream::{LinkIo, StreamCell, StreamGuard, PLEDGE_PATIENCE};

@@ -11,11 +11,12 @@ use netacc_proto::{
 };
 use parking_lot::{Mutex, MutexGuard};
 
+use crate::stall::Taken;
 use crate::{Counters, Endpoint, LinkCell, Readiness, StreamCounters};
 
 /// How long a write that finds the anchor full waits for the answer to an OPEN before the pledge is voided: it would
-/// have waited anyway, and the peer's application has much to read. Arbitrary.
-pub const PLEDGE_PATIENCE: Duration = Duration::from_millis(50);
+/// have waited anyway, and the peer's application has up to some megabytes to read first. Arbitrary.
+pub const PLEDGE_PATIENCE: Duration = Duration::from_millis(200);
 
 /// A stream of this process.
 pub struct StreamCell {
@@ -74,8 +75,11 @@ pub(crate) struct Inner {
     pub(crate) blocked: bool,
     /// Its link had no room, and the endpoint knows.
     pub(crate) starved: bool,
+    /// The endpoint knows that its link has no room; and what the peer had taken when that was last looked at.
+    pub(crate) stall_noted: bool,
+    pub(crate) taken: Taken,
     /// A write found byte credit but no room for a message: not writable until something has come back.
-    crowded: bool,
+    pub(crate) crowded: bool,
     /// Bytes for a closed socket were thrown away: it ends with a reset, as from the kernel.
     pub(crate) refused: bool,
     /// Consumed position last told to the peer.
@@ -169,6 +173,8 @@ impl StreamCell {
                 end_handled: false,
                 blocked: false,
                 starved: false,
+                stall_noted: false,
+                taken: Taken::default(),
                 crowded: false,
                 refused: false,
                 told: 0,
@@ -417,6 +423,7 @@ impl StreamGuard<'_> {
                         if !std::mem::replace(&mut inner.starved, true) {
                             self.endpoint.note_starved(self.cell);
                         }
+                        self.note_stall();
                     } else {
                         drop(tx);
                         // What the peer had sent before is taken in first: see `progress`.
@@ -434,9 +441,10 @@ impl StreamGuard<'_> {
             if !inner.proto.link_writable() {
                 Counters::bump(&self.endpoint.counters().byte_credit_stalls);
                 inner.proto.stalled();
+                self.note_stall();
             }
         }
-        match (done, inner.proto.tx_sink()) {
+        match (done, self.tx_sink()) {
             (0, TxSink::Link) => LinkIo::WouldBlock,
             (0, _) => LinkIo::Moved,
             (n, _) => LinkIo::Done(n),

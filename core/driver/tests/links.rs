@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig, InMemoryAnchor};
+use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig, AnchorWire, InMemoryAnchor};
 use netacc_device::loopback::{DeliveryMode, Fabric, LoopbackConfig};
 use netacc_device::middleware::{Event, Observer, Trace};
 use netacc_device::{Anchor, AnchorError, AnchorPosition, FourTuple, Instant};
-use netacc_driver::{Endpoint, EndpointConfig, LinkIo, Readiness, ReadySink, StreamCell};
+use netacc_driver::{Endpoint, EndpointConfig, LinkIo, Readiness, ReadySink, StreamCell, STALL_PATIENCE};
 use netacc_proto::{CacheConfig, Reason, Role, TxSink, RECORD_GRACE};
 
 struct Deaf;
@@ -37,6 +37,7 @@ fn observed(fabric: &Fabric, observer: impl Observer + 'static) -> Endpoint {
         receive_depth: 64,
         cache: CacheConfig { expire: Some(Duration::from_secs(1)), max_all: 4, max_per: 4 },
         trust_hints: true,
+        stall_patience: Some(STALL_PATIENCE),
     };
     static NONCE: AtomicU64 = AtomicU64::new(1);
     let nonce = || {
@@ -326,4 +327,104 @@ fn a_socket_that_others_have_used_is_promoted_again() {
     assert_eq!(write(&client, &near, b"by the link again"), LinkIo::Done(17));
     settle();
     assert_eq!(read(&server, &far, 64), b"by the link again");
+}
+
+/// A connection on its link.
+struct Linked<'a> {
+    ends: [(&'a Endpoint, Arc<StreamCell>); 2],
+    wire: AnchorWire,
+}
+
+impl<'a> Linked<'a> {
+    fn new(client: &'a Endpoint, server: &'a Endpoint, port: u16) -> Linked<'a> {
+        let (a, b, wire) = anchor_pair(AnchorConfig::default());
+        let (near, far) = connect_over(client, server, port, (a, b));
+        client.promote(&near).expect("the acceptor is published");
+        let pair = Linked { ends: [(client, near), (server, far)], wire };
+        pair.settle(Instant::from_nanos(0));
+        assert!(pair.ends.iter().all(|(endpoint, cell)| cell.lock(endpoint).proto().is_linked()));
+        pair
+    }
+
+    /// Both processes do what there is to do.
+    fn settle(&self, at: Instant) {
+        for _ in 0..4 {
+            self.ends[1].0.progress(at);
+            self.settle_unpolled(at);
+        }
+    }
+
+    /// Nobody polls for the server; its anchor is watched all the same.
+    fn settle_unpolled(&self, at: Instant) {
+        for _ in 0..4 {
+            self.ends[0].0.progress(at);
+            self.wire.settle();
+            self.ends.iter().for_each(|(endpoint, cell)| {
+                cell.lock(endpoint).progress_anchor(false);
+            });
+        }
+    }
+
+    fn are_plain(&self) -> bool {
+        self.ends.iter().all(|(endpoint, cell)| cell.lock(endpoint).proto().is_plain())
+    }
+}
+
+/// Writes until there is no room; how many bytes that were.
+fn fill(endpoint: &Endpoint, cell: &Arc<StreamCell>, message: &[u8]) -> usize {
+    let mut written = 0;
+    while let LinkIo::Done(n) = write(endpoint, cell, message) {
+        written += n;
+    }
+    written
+}
+
+/// Breaks if a writer whose peer does not read waited for ever on a full ring, which is smaller than the kernel's
+/// buffers; and if a reader that is merely slow lost the link.
+#[test]
+fn a_stream_whose_peer_takes_nothing_leaves_its_link() {
+    let at = |patiences: f64| Instant::from_nanos((STALL_PATIENCE.as_nanos() as f64 * patiences) as u64);
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, server) = (endpoint(&fabric), endpoint(&fabric));
+    let pair = Linked::new(&client, &server, 40_007);
+    let [(_, near), (_, far)] = &pair.ends;
+    assert_eq!(fill(&client, near, &[7; 1000]), 4096);
+    pair.settle(at(1.0));
+    pair.settle(at(1.9));
+    assert!(near.lock(&client).proto().is_linked());
+    // The peer reads a little: not enough to write again, but it is there.
+    assert_eq!(read(&server, far, 10).len(), 10);
+    pair.settle(at(2.1));
+    pair.settle(at(3.0));
+    assert!(near.lock(&client).proto().is_linked());
+    pair.settle(at(3.2));
+    assert!(pair.are_plain());
+    assert_eq!(near.lock(&client).proto().reason(), Reason::PeerIdle);
+    assert!(far.lock(&server).proto().awaits_replay());
+}
+
+/// Breaks if only byte credit counted: small messages run out of receives long before the ring is full.
+#[test]
+fn a_stream_whose_peer_does_not_poll_leaves_its_link() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, server) = (endpoint(&fabric), endpoint(&fabric));
+    let pair = Linked::new(&client, &server, 40_008);
+    let near = &pair.ends[0].1;
+    let (mut messages, mut time) = (0, 0);
+    // A peer that polls, however slowly, keeps the link.
+    for _ in 0..4 {
+        messages += fill(&client, near, b"m");
+        time += STALL_PATIENCE.as_nanos() as u64 * 3 / 4;
+        pair.settle(Instant::from_nanos(time));
+    }
+    assert!(near.lock(&client).proto().is_linked());
+    assert!(messages > 64, "{messages} with 64 receives");
+    fill(&client, near, b"m");
+    for _ in 0..2 {
+        assert!(near.lock(&client).proto().is_linked());
+        pair.settle_unpolled(Instant::from_nanos(time));
+        time += STALL_PATIENCE.as_nanos() as u64;
+    }
+    pair.settle_unpolled(Instant::from_nanos(time));
+    assert!(pair.are_plain());
 }

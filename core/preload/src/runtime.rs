@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use netacc_config::{Config, Expiry, Problem};
 use netacc_device::{Armed, CompletionQueueId, Instant};
-use netacc_driver::{Endpoint, EndpointConfig, Readiness, ReadySink, StreamCell};
+use netacc_driver::{Endpoint, EndpointConfig, Readiness, ReadySink, StreamCell, STALL_PATIENCE};
 use netacc_proto::{CacheConfig, Reason};
 use parking_lot::Mutex;
 
@@ -272,6 +272,7 @@ impl Runtime {
             receive_depth: opened.device.capabilities().max_recv_wr,
             cache,
             trust_hints: opened.trusted_peers,
+            stall_patience: Some(STALL_PATIENCE),
         };
         let kick_fd = self.helper.kick_fd();
         let wake = Box::new(move || {

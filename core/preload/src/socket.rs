@@ -44,6 +44,8 @@ pub struct Socket {
     pub operations: AtomicU32,
     /// At which count of `operations` promotion is tried next; `u32::MAX` for never.
     pub promote_at: AtomicU32,
+    /// After how many more it is tried again if it does not succeed then.
+    pub retry_after: AtomicU32,
     /// The error of the stream has been reported: from now on end of stream and EPIPE.
     pub error_reported: AtomicBool,
     /// What ended a call that returned a number of bytes: for the next call. 0 for nothing.
@@ -106,6 +108,7 @@ impl Socket {
             low_water: AtomicI32::new(1),
             operations: AtomicU32::new(0),
             promote_at: AtomicU32::new(promote_at),
+            retry_after: AtomicU32::new(1),
             error_reported: AtomicBool::new(false),
             deferred_error: AtomicI32::new(0),
             watchers: Mutex::new(Vec::new()),

@@ -218,6 +218,11 @@ impl Link {
         Ok(true)
     }
 
+    /// How many messages the peer is known to have consumed.
+    pub fn peer_consumed(&self) -> u64 {
+        self.peer_consumed
+    }
+
     /// A message arrived and its receive was posted again. Returns the count to write into the peer's credit word,
     /// when it is time to.
     #[inline]

@@ -78,6 +78,8 @@ reasons! {
     Closing = 23, "closing";
     /// Bytes passed on the kernel socket that the library did not see.
     UnseenIo = 24, "unseen-io";
+    /// The link had no room and the peer took nothing from it: the kernel's buffers are larger.
+    PeerIdle = 25, "peer-idle";
     /// A code this version does not know.
     Unknown = 65535, "unknown";
 }

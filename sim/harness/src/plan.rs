@@ -80,6 +80,7 @@ impl Plan {
             receive_depth: [8, 12, 16, 64][rng.below(4)],
             cache: CacheConfig { expire, max_all: 1 + rng.below(4), max_per: 1 + rng.below(3) },
             trust_hints: rng.below(2) == 0 && preset == Preset::Shm,
+            stall_patience: (rng.below(2) == 0).then(|| Duration::from_millis(1 + rng.below(100) as u64)),
         };
         let anchor = AnchorConfig {
             send_capacity: 64 << rng.below(11),

@@ -39,6 +39,8 @@ def send(peer: socket.socket, options: argparse.Namespace) -> dict[str, object]:
             position += peer.send(pattern.at(position, min(CHUNK, options.bytes - position)))
     except (ConnectionResetError, BrokenPipeError):
         how = "reset"
+    if options.stay:
+        threading.Event().wait()
     return {"bytes": position, "how": how, "intact": True}
 
 
@@ -87,6 +89,7 @@ if __name__ == "__main__":
     parser.add_argument("--source-port", type=int, default=0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--bytes", type=int, default=1 << 60, help="how many to send (default: endless)")
+    parser.add_argument("--stay", action="store_true", help="do not close after the last byte")
     parser.add_argument("--pause-after", type=int, default=0)
     parsed = parser.parse_args()
     (listen if parsed.side == "listen" else connect)(parsed)

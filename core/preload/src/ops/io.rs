@@ -22,13 +22,16 @@ use crate::wait::{self, Waited};
 
 /// How long a write waits for the answer to an OPEN before the pledge is voided. Arbitrary: several wake-ups of a busy
 /// machine; it is paid at most a few times in the life of a connection.
-const PLEDGE_PATIENCE: Duration = Duration::from_millis(2);
+const PLEDGE_PATIENCE: Duration = Duration::from_millis(10);
+/// After so many bytes written to the anchor a write may have to wait for no reason that the program knows: the kernel's
+/// buffers take about as many.
+const BULK: u64 = 256 << 10;
 /// How long a read that need not wait does so all the same: see [`await_replay`]. Arbitrary: as long as a peer that runs
 /// may take to be scheduled on a machine with far more threads than processors. Paid at most once for a demotion, when
 /// the peer has stopped in the middle of it.
 const REPLAY_PATIENCE: Duration = Duration::from_millis(200);
-/// After this many operations promotion that did not succeed is tried again, doubling each time up to a bound.
-const RETRY_AFTER: u32 = 4;
+/// After this many operations promotion that did not succeed is tried again, half as many more each time, up to a bound.
+const RETRY_AFTER: u32 = 8;
 const MAX_RETRY_AFTER: u32 = 1 << 20;
 /// The bound where promotion was declined because somebody has asked for that.
 const RETRY_ASKED: u32 = 1 << 10;
@@ -395,6 +398,12 @@ unsafe fn send_step(
                 _ => Step::Done(-1),
             }
         }
+        // A program that does something else when a write has to wait: it will read what the answer waits for. That it has
+        // to wait surprises nobody after that many bytes.
+        TxSink::Pledged if nonblocking && guard.counters().tx_bytes_tcp >= BULK => {
+            guard.wait_for_pledge();
+            Step::Blocked
+        }
         // The kernel's buffer is full, or nearly: that a write has to wait surprises nobody.
         TxSink::Pledged if !guard.proto().is_held() && is_full(fd) => {
             if nonblocking {
@@ -558,8 +567,9 @@ fn note_operation(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, fd: c_int
 /// The stream has come back from its link: after some use it may go onto one again.
 pub fn note_return(sock: &Socket, cell: &StreamCell) {
     if !cell.is_pinned() && !sock.accepted {
-        let again = sock.operations.load(Ordering::Relaxed).saturating_add(2 * RETRY_AFTER);
+        let again = sock.operations.load(Ordering::Relaxed).saturating_add(RETRY_AFTER);
         sock.promote_at.fetch_min(again, Ordering::Relaxed);
+        sock.retry_after.store(RETRY_AFTER, Ordering::Relaxed);
     }
 }
 
@@ -570,7 +580,9 @@ fn try_promotion(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, fd: c_int,
     // So is the end of a demotion that somebody has asked for, but that lasts.
     let asked = rt.endpoint().is_some_and(|e| cell.lock(e).proto().reason() == Reason::Requested);
     let most = if asked { RETRY_ASKED } else { MAX_RETRY_AFTER };
-    let step = (n.max(if shared { 1 } else { RETRY_AFTER }) * 2).min(most);
+    let least = if shared { 1 } else { RETRY_AFTER };
+    let step = sock.retry_after.load(Ordering::Relaxed).clamp(least, most);
+    sock.retry_after.store(step + step / 2 + 1, Ordering::Relaxed);
     sock.promote_at.store(n.saturating_add(step), Ordering::Relaxed);
     if cell.is_pinned() {
         return sock.note_reason(Reason::KernelOnly);

@@ -1,0 +1,85 @@
+//! Streams whose peer takes nothing. A ring is much smaller than what the kernel's buffers take, and its messages need
+//! somebody who polls; a program may rely on writing more than that before its peer reads any of it. So a stream that
+//! has had no room for `stall_patience`, while its peer took nothing at all, goes on in the kernel: where waiting is all
+//! there is to do, the link has no advantage. The peer's end is brought there by whoever watches its anchor.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use netacc_device::Instant;
+use netacc_proto::{Reason, TxSink};
+
+use crate::{Endpoint, StreamCell, StreamGuard};
+
+/// How long a peer may take nothing from a link that has no room, usually. Arbitrary: longer than a busy event loop takes
+/// to come round, on a machine whose processors are wanted by many; and short for a program that would not have had to
+/// wait.
+pub const STALL_PATIENCE: Duration = Duration::from_millis(250);
+
+/// What a peer has taken: bytes of the stream, messages of the link. It has moved if either has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Taken {
+    bytes: u64,
+    messages: u64,
+}
+
+impl StreamGuard<'_> {
+    /// The link has no room for the stream's next message, or soon will not.
+    #[cold]
+    pub(crate) fn note_stall(&mut self) {
+        let bounded = self.endpoint.config().stall_patience.is_some();
+        if bounded && !std::mem::replace(&mut self.inner.stall_noted, true) {
+            self.inner.taken = self.taken();
+            self.endpoint.note_stalled(self.cell);
+        }
+    }
+
+    fn taken(&self) -> Taken {
+        let proto = &self.inner.proto;
+        let messages = self.inner.link.as_ref().map_or(0, |link| link.tx.lock().proto.peer_consumed());
+        Taken { bytes: proto.positions().0 - proto.unconsumed(), messages }
+    }
+
+    /// Since when the peer has taken nothing, which was `since` at the last look; `None` if there is room, or the stream
+    /// leaves its link.
+    fn look_at_stall(&mut self, now: Instant, since: Instant, patience: Duration) -> Option<Instant> {
+        if let Some(link) = &self.inner.link {
+            link.tx.lock().refresh_credit(&link.local);
+        }
+        self.refresh_consumed();
+        let stalled = self.tx_sink() == TxSink::Link && (!self.proto().link_writable() || self.inner.crowded);
+        if stalled && !self.inner.closed {
+            let taken = self.taken();
+            if std::mem::replace(&mut self.inner.taken, taken) != taken {
+                return Some(now);
+            }
+            if now.saturating_since(since) < patience {
+                return Some(since);
+            }
+            self.demote(Reason::PeerIdle);
+            self.progress_anchor(false);
+        }
+        self.inner.stall_noted = false;
+        None
+    }
+}
+
+impl Endpoint {
+    /// Looks at streams that had no room, each with the time since which its peer has taken nothing. Returns when to look
+    /// again.
+    pub(crate) fn look_at_stalls(
+        &self,
+        now: Instant,
+        stalled: Vec<(Arc<StreamCell>, Option<Instant>)>,
+    ) -> Option<Instant> {
+        let patience = self.config().stall_patience?;
+        let mut next: Option<Instant> = None;
+        for (cell, since) in stalled {
+            let Some(since) = cell.lock(self).look_at_stall(now, since.unwrap_or(now), patience) else { continue };
+            self.renote_stalled(cell, since);
+            let at = since + patience;
+            next = Some(next.map_or(at, |n| n.min(at)));
+        }
+        next
+    }
+}
