@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use netacc_cli::{bench, doctor, switch};
+use netacc_microvm::{cli as lab, guest};
 
 /// An open NetACC: unmodified TCP programs over RDMA or shared memory.
 ///
@@ -23,7 +24,8 @@ Examples:
   netacc bench echo --size 64 --mode spin            round-trip latency with both ends awake
   netacc bench redis --json result.json --plot result.svg
   netacc demote -p PID; netacc promote -p PID        off the links and back, under load
-  netacc bench report result.json                    the table again";
+  netacc bench report result.json                    the table again
+  netacc lab run --hosts 2 -- rdma link              two machines with SoftRoCE between them";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -35,6 +37,11 @@ enum Command {
     Promote(switch::SwitchArgs),
     /// Say which backends work here, and why not the others
     Doctor(doctor::DoctorArgs),
+    /// Real RDMA devices in small virtual machines: SoftRoCE and soft-iWARP, one host or two
+    Lab(lab::LabArgs),
+    /// The first processes of a lab's guest
+    #[command(hide = true)]
+    LabGuest(guest::GuestArgs),
     /// One end of a load, as started by `netacc bench`
     #[command(hide = true)]
     BenchPeer(bench::peer::PeerArgs),
@@ -52,6 +59,8 @@ fn main() -> ExitCode {
         Command::Demote(args) => switch::demote(&args),
         Command::Promote(args) => switch::promote(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Lab(args) => lab::run(args),
+        Command::LabGuest(args) => guest::run(&args),
         Command::BenchPeer(args) => match bench::peer::run(args) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {

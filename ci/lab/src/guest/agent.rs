@@ -1,0 +1,158 @@
+//! The agent: sets the guest up and serves the ports.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::resource::{setrlimit, Resource, RLIM_INFINITY};
+use nix::unistd::sethostname;
+
+use super::init::AGENT_CONFIG;
+use super::{port_name, session, GuestConfig};
+use crate::error::LabError;
+use crate::setup;
+use crate::wire::Frames;
+
+/// What the sessions need to know.
+#[derive(Debug)]
+pub(super) struct Guest {
+    pub(super) config: GuestConfig,
+    /// Why the guest is not what it was meant to be.
+    pub(super) problem: Option<String>,
+}
+
+const OPEN_FILES: u64 = 1 << 20;
+
+pub(super) fn run() -> ExitCode {
+    match serve() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            println!("netacc-lab: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve() -> Result<(), LabError> {
+    let bytes = fs::read(AGENT_CONFIG).map_err(LabError::file(Path::new(AGENT_CONFIG)))?;
+    let config: GuestConfig = serde_json::from_slice(&bytes)
+        .map_err(|error| LabError::Io { operation: AGENT_CONFIG.into(), source: error.into() })?;
+    // Commands of the setup are looked up where Debian has them.
+    std::env::set_var("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+    // Without ports nobody can be told what went wrong, so these come first.
+    setup::modprobe("virtio_console")?;
+    let problem = set_up(&config).err().map(|error| error.to_string());
+    let guest = Arc::new(Guest { config, problem });
+    let ports: Vec<_> = (0..guest.config.ports)
+        .map(|port| {
+            let guest = Arc::clone(&guest);
+            thread::spawn(move || serve_port(&guest, &port_name(port)))
+        })
+        .collect();
+    for port in ports {
+        match port.join() {
+            Ok(result) => result?,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+    Ok(())
+}
+
+fn set_up(config: &GuestConfig) -> Result<(), LabError> {
+    let limit = |resource, value| setrlimit(resource, value, value);
+    // RDMA pins memory; the tests open many connections.
+    limit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY)
+        .and_then(|()| limit(Resource::RLIMIT_NOFILE, OPEN_FILES))
+        .and_then(|()| sethostname(host_name(config.host)))
+        .map_err(|errno| LabError::io("raising limits and naming the host")(errno.into()))?;
+    name_hosts(config.hosts)?;
+    setup::run("ip", &["link", "set", "lo", "up"])?;
+    if config.hosts == 1 {
+        setup::veth()?;
+    } else {
+        setup::modprobe("virtio_net")?;
+        setup::run("ip", &["link", "set", "dev", &the_interface()?, "name", setup::INTERFACE])?;
+    }
+    setup::interface(config.host, &config.impairment)?;
+    setup::rdma(config.rdma, config.siw.as_deref())
+}
+
+fn host_name(host: u8) -> String {
+    format!("lab{host}")
+}
+
+fn name_hosts(hosts: u8) -> Result<(), LabError> {
+    let file = Path::new("/etc/hosts");
+    let mut text = fs::read_to_string(file).unwrap_or_default();
+    for host in 1..=hosts {
+        // A name of its own for IPv6: programs that try that first would not meet those that listen on IPv4 alone.
+        let [v4, v6] = setup::addresses(host);
+        text.push_str(&format!("\n{v4} {0}\n{v6} {0}-v6", host_name(host)));
+    }
+    fs::write(file, text + "\n").map_err(LabError::file(file))
+}
+
+/// The virtual Ethernet card, whatever the kernel calls it.
+fn the_interface() -> Result<String, LabError> {
+    let folder = Path::new("/sys/class/net");
+    let entries = fs::read_dir(folder).map_err(LabError::file(folder))?;
+    entries
+        .flatten()
+        .find(|entry| entry.path().join("device").exists())
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .ok_or_else(|| LabError::io("looking for the virtual Ethernet card")(io::ErrorKind::NotFound.into()))
+}
+
+fn serve_port(guest: &Guest, name: &str) -> Result<(), LabError> {
+    let path = find_port(name)?;
+    let file = OpenOptions::new().read(true).write(true).open(&path).map_err(LabError::file(&path))?;
+    let attach = || -> io::Result<(File, Port)> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        let events = EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT | EpollFlags::EPOLLET;
+        epoll.add(file.as_fd(), EpollEvent::new(events, 0))?;
+        Ok((file.try_clone()?, Port { file: file.try_clone()?, epoll }))
+    };
+    let (writer, port) = attach().map_err(LabError::file(&path))?;
+    session::serve(guest, &Arc::new(Mutex::new(writer)), Frames::new(port)).map_err(LabError::file(&path))
+}
+
+fn find_port(name: &str) -> Result<PathBuf, LabError> {
+    let folder = Path::new("/sys/class/virtio-ports");
+    for entry in fs::read_dir(folder).map_err(LabError::file(folder))?.flatten() {
+        if fs::read_to_string(entry.path().join("name")).is_ok_and(|found| found.trim() == name) {
+            return Ok(Path::new("/dev").join(entry.file_name()));
+        }
+    }
+    Err(LabError::io(format!("port {name}"))(io::ErrorKind::NotFound.into()))
+}
+
+/// A port that, while nobody is at its other end, tells so once and then sleeps until somebody comes.
+///
+/// The kernel says "end of file" and "hang-up" all that time, so only the edge, when the other side opens, helps.
+#[derive(Debug)]
+pub(super) struct Port {
+    file: File,
+    epoll: Epoll,
+}
+
+impl Read for Port {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.file.read(buffer)
+    }
+}
+
+impl Port {
+    /// After the end of the file: sleeps until the other side may be back.
+    pub(super) fn wait_for_peer(&self) -> io::Result<()> {
+        let mut events = [EpollEvent::empty()];
+        match self.epoll.wait(&mut events, EpollTimeout::NONE) {
+            Ok(_) | Err(nix::Error::EINTR) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! `netacc lab`: small virtual machines with real RDMA devices in software, on any machine.
+//!
+//! A host of the lab is the distribution's own kernel under QEMU, with this machine's file system inside: the programs,
+//! libraries and builds that are here run there. SoftRoCE (`rdma_rxe`) or soft-iWARP (`siw`) is loaded in it, so no
+//! module is ever loaded into this machine unless `--where host` asks for it.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | [`cli`] | the commands |
+//! | `provision`, `siw` | QEMU, kernel and modules: found or fetched |
+//! | `machine`, `initramfs`, `accel` | one QEMU |
+//! | `state`, `lab` | the machines of a lab, and where they are written down |
+//! | `wire`, `client`, [`guest`] | running commands inside, over virtio serial ports |
+//! | `setup`, `local` | links and RDMA devices, in a guest or on this machine |
+//!
+//! Invariants: the file systems of this machine are read-only inside but for the folders given with `--rw`; everything
+//! of a lab (sockets, consoles) is in a folder that only its user can enter; nothing listens on a network.
+
+mod accel;
+pub mod cli;
+mod client;
+mod error;
+pub mod guest;
+mod initramfs;
+mod lab;
+mod local;
+mod machine;
+mod provision;
+mod setup;
+mod siw;
+mod state;
+mod terminal;
+mod wire;
+
+pub use error::LabError;

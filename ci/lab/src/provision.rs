@@ -1,0 +1,273 @@
+//! QEMU, the tools and the kernel: found here, or brought here.
+//!
+//! Programs are installed as Debian packages, which needs root. The kernel is only unpacked into a cache of the user's:
+//! nothing of this machine's own boot is touched.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use nix::fcntl::{Flock, FlockArg};
+use nix::unistd::geteuid;
+
+use crate::error::{find_program, output, LabError};
+use crate::setup::Rdma;
+
+/// A kernel that a guest can boot.
+#[derive(Clone, Debug)]
+pub(crate) struct Kernel {
+    pub(crate) version: String,
+    pub(crate) image: PathBuf,
+    /// `.../lib/modules/VERSION`.
+    pub(crate) tree: PathBuf,
+}
+
+pub(crate) const QEMU: &str = "qemu-system-x86_64";
+
+/// The driver without which a kernel is of no use here.
+const RXE: &str = "kernel/drivers/infiniband/sw/rxe";
+
+/// Programs, and files, with the Debian packages that have them.
+const PROGRAMS: [(&str, &str); 7] = [
+    (QEMU, "qemu-system-x86"),
+    ("modprobe", "kmod"),
+    ("ip", "iproute2"),
+    ("tc", "iproute2"),
+    ("rdma", "iproute2"),
+    ("ldd", "libc-bin"),
+    ("xz", "xz-utils"),
+];
+const LIBRARIES: [(&str, &str); 3] =
+    [("libibverbs.so.1", "libibverbs1"), ("librdmacm.so.1", "librdmacm1"), ("libibverbs", "ibverbs-providers")];
+const LIBRARY_FOLDER: &str = "/usr/lib/x86_64-linux-gnu";
+
+/// Finds or makes what a lab needs. One process at a time provisions.
+#[derive(Debug)]
+pub(crate) struct Provision {
+    pub(crate) cache: PathBuf,
+    install: bool,
+    quiet: bool,
+    _lock: Flock<fs::File>,
+}
+
+impl Provision {
+    /// Opens the cache. Nothing is installed or downloaded unless `install`.
+    pub(crate) fn open(install: bool, quiet: bool) -> Result<Provision, LabError> {
+        let cache = cache_folder()?;
+        fs::create_dir_all(&cache).map_err(LabError::file(&cache))?;
+        let path = cache.join("lock");
+        let file = fs::File::create(&path).map_err(LabError::file(&path))?;
+        let lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => lock,
+            Err((file, _)) => {
+                eprintln!("netacc lab: waiting for another one that is being prepared");
+                Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| LabError::file(&path)(errno.into()))?
+            }
+        };
+        Ok(Provision { cache, install, quiet, _lock: lock })
+    }
+
+    pub(crate) fn say(&self, what: &str) {
+        if !self.quiet {
+            eprintln!("netacc lab: {what}");
+        }
+    }
+
+    /// Programs and libraries. Installs what is missing.
+    pub(crate) fn programs(&self, rdma: Rdma) -> Result<(), LabError> {
+        if std::env::consts::ARCH != "x86_64" {
+            return Err(LabError::Missing {
+                what: format!("no lab for {} yet", std::env::consts::ARCH),
+                fix: "use an x86-64 machine".into(),
+            });
+        }
+        let mut missing: Vec<&str> =
+            PROGRAMS.iter().filter(|(name, _)| find_program(name).is_none()).map(|(_, package)| *package).collect();
+        if rdma != Rdma::None {
+            let absent = |name: &str| !Path::new(LIBRARY_FOLDER).join(name).exists();
+            missing.extend(LIBRARIES.iter().filter(|(name, _)| absent(name)).map(|(_, package)| *package));
+        }
+        missing.dedup();
+        self.install(&missing)
+    }
+
+    /// Installs Debian packages.
+    pub(crate) fn install(&self, packages: &[&str]) -> Result<(), LabError> {
+        if packages.is_empty() {
+            return Ok(());
+        }
+        let list = packages.join(" ");
+        let by_hand = || LabError::Missing {
+            what: format!("these Debian packages are missing: {list}"),
+            fix: format!("apt-get install {list}, as root"),
+        };
+        let mut apt = as_root("apt-get").filter(|_| self.install).ok_or_else(by_hand)?;
+        self.package_lists()?;
+        self.say(&format!("installing Debian packages: {list}"));
+        apt.args(["install", "-y", "-qq", "-o", "Dpkg::Use-Pty=0", "--no-install-recommends"]).args(packages);
+        output(apt.env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null())).map(drop)
+    }
+
+    fn package_lists(&self) -> Result<(), LabError> {
+        let listed = fs::read_dir("/var/lib/apt/lists").is_ok_and(|entries| {
+            entries.flatten().any(|entry| entry.file_name().to_string_lossy().contains("_Packages"))
+        });
+        match as_root("apt-get") {
+            Some(mut apt) if !listed => {
+                self.say("fetching the lists of Debian packages");
+                output(apt.args(["update", "-qq"]).stdin(Stdio::null())).map(drop)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Downloads a package as a file, and returns the file. It is not installed.
+    pub(crate) fn download(&self, package: &str, into: &Path) -> Result<PathBuf, LabError> {
+        if !self.install || find_program("apt-get").is_none() {
+            return Err(LabError::Missing {
+                what: format!("the Debian package {package} is not in {}", self.cache.display()),
+                fix: "run 'netacc lab setup' on a Debian machine with its package lists".into(),
+            });
+        }
+        self.package_lists()?;
+        self.say(&format!("downloading {package}"));
+        fs::create_dir_all(into).map_err(LabError::file(into))?;
+        output(Command::new("apt-get").args(["download", "-qq", package]).current_dir(into))?;
+        let files = fs::read_dir(into).map_err(LabError::file(into))?;
+        let deb =
+            files.flatten().map(|entry| entry.path()).find(|path| path.extension().is_some_and(|end| end == "deb"));
+        deb.ok_or_else(|| LabError::file(into)(std::io::ErrorKind::NotFound.into()))
+    }
+
+    /// A kernel with SoftRoCE: of `wanted` version, or this machine's own, or the cached one, or the distribution's.
+    pub(crate) fn kernel(&self, wanted: Option<&str>) -> Result<Kernel, LabError> {
+        let usable = |kernel: &Kernel| wanted.is_none_or(|wanted| kernel.version == wanted);
+        let mut found: Vec<Kernel> = kernels_below(Path::new("/")).into_iter().filter(usable).collect();
+        if found.is_empty() {
+            found = kernels_below(&self.cache.join("kernel")).into_iter().filter(usable).collect();
+        }
+        found.sort_by(|a, b| a.version.cmp(&b.version));
+        match found.pop() {
+            Some(kernel) => Ok(kernel),
+            None => self.fetch_kernel(wanted),
+        }
+    }
+
+    fn fetch_kernel(&self, wanted: Option<&str>) -> Result<Kernel, LabError> {
+        let version = match wanted {
+            Some(version) => version.to_owned(),
+            None => {
+                self.package_lists()?;
+                newest_kernel()?
+            }
+        };
+        let parts = self.cache.join("download");
+        let _ = fs::remove_dir_all(&parts);
+        let deb = self.download(&format!("linux-image-{version}"), &parts)?;
+        self.say(&format!("unpacking Linux {version}"));
+        let unpacked = parts.join("kernel");
+        output(Command::new("dpkg-deb").arg("-x").arg(&deb).arg(&unpacked))?;
+        output(Command::new(find_program("depmod").unwrap_or("depmod".into())).arg("-b").arg(&unpacked).arg(&version))?;
+        // Into place at once: a process that is killed before leaves nothing that looks whole.
+        let place = self.cache.join("kernel");
+        let _ = fs::remove_dir_all(&place);
+        fs::rename(&unpacked, &place).map_err(LabError::file(&place))?;
+        let _ = fs::remove_dir_all(&parts);
+        kernels_below(&place).pop().ok_or_else(|| LabError::Missing {
+            what: format!("linux-image-{version} has no SoftRoCE"),
+            fix: "name another kernel with --kernel".into(),
+        })
+    }
+}
+
+/// Kernels that this user can read and that have SoftRoCE.
+fn kernels_below(root: &Path) -> Vec<Kernel> {
+    let Ok(entries) = fs::read_dir(root.join("boot")) else {
+        return Vec::new();
+    };
+    let kernel = |image: PathBuf| {
+        let version = image.file_name()?.to_str()?.strip_prefix("vmlinuz-")?.to_owned();
+        let tree = root.join("lib/modules").join(&version);
+        let usable = fs::File::open(&image).is_ok() && tree.join(RXE).is_dir() && tree.join("modules.dep").exists();
+        usable.then_some(Kernel { version, image, tree })
+    };
+    entries.flatten().filter_map(|entry| kernel(entry.path())).collect()
+}
+
+/// What the distribution's own kernel package depends on today.
+fn newest_kernel() -> Result<String, LabError> {
+    let meta = "linux-image-amd64";
+    let listing = output(Command::new("apt-cache").args(["show", "--no-all-versions", meta]))?;
+    let listing = String::from_utf8_lossy(&listing);
+    let depends = listing.lines().find_map(|line| line.strip_prefix("Depends: linux-image-"));
+    depends.and_then(|rest| rest.split([' ', ',']).next()).map(str::to_owned).ok_or_else(|| LabError::Missing {
+        what: format!("the package lists have no {meta}"),
+        fix: "run apt-get update, or name an installed kernel with --kernel".into(),
+    })
+}
+
+/// A command that will run as root: ours, if we are, or sudo's if it asks for no password.
+fn as_root(program: &str) -> Option<Command> {
+    find_program(program)?;
+    if geteuid().is_root() {
+        return Some(Command::new(program));
+    }
+    find_program("sudo")?;
+    let asks = !Command::new("sudo").args(["-n", "true"]).stderr(Stdio::null()).status().is_ok_and(|s| s.success());
+    let mut command = Command::new("sudo");
+    command.args(["-n", program]);
+    (!asks).then_some(command)
+}
+
+fn cache_folder() -> Result<PathBuf, LabError> {
+    let named = |variable: &str| std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
+    if let Some(folder) = named("NETACC_LAB_CACHE") {
+        return Ok(folder);
+    }
+    let cache = named("XDG_CACHE_HOME").or_else(|| named("HOME").map(|home| home.join(".cache")));
+    cache.map(|folder| folder.join("netacc-lab")).ok_or_else(|| LabError::Missing {
+        what: "no folder to keep the kernel in".into(),
+        fix: "set HOME, XDG_CACHE_HOME or NETACC_LAB_CACHE".into(),
+    })
+}
+
+/// The modules, in the order of loading, that `wanted` need: as `modules.dep` has them.
+pub(crate) fn module_order(kernel: &Kernel, wanted: &[&str]) -> Result<Vec<PathBuf>, LabError> {
+    let path = kernel.tree.join("modules.dep");
+    let listing = fs::read_to_string(&path).map_err(LabError::file(&path))?;
+    Ok(order(&listing, wanted).into_iter().map(|module| kernel.tree.join(module)).collect())
+}
+
+/// A module that is not listed is built in.
+fn order<'a>(listing: &'a str, wanted: &[&str]) -> Vec<&'a str> {
+    let mut result: Vec<&str> = Vec::new();
+    for name in wanted {
+        let of = |line: &&str| {
+            let file = line.split(':').next().unwrap_or_default().rsplit('/').next().unwrap_or_default();
+            file.split('.').next() == Some(name)
+        };
+        let Some((module, needs)) = listing.lines().find(of).and_then(|line| line.split_once(':')) else {
+            continue;
+        };
+        // Each line has all that a module needs, directly or not, the last to be loaded first.
+        for module in needs.split_whitespace().rev().chain([module]) {
+            if !result.contains(&module) {
+                result.push(module);
+            }
+        }
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_come_after_what_they_need_and_once() {
+        let listing =
+            "k/9p.ko: k/9pnet.ko k/fscache.ko k/netfs.ko\nk/9pnet_virtio.ko.xz: k/9pnet.ko k/ring.ko\nk/netfs.ko:\n";
+        let expected = ["k/netfs.ko", "k/fscache.ko", "k/9pnet.ko", "k/9p.ko", "k/ring.ko", "k/9pnet_virtio.ko.xz"];
+        assert_eq!(order(listing, &["9p", "builtin", "9pnet_virtio"]), expected);
+    }
+}

@@ -1,0 +1,171 @@
+//! The network link and the RDMA device on it: in a guest, or on this machine.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{find_program, output, LabError};
+
+/// The RDMA device of each host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Rdma {
+    /// SoftRoCE, the kernel's rdma_rxe
+    Rxe,
+    /// Soft-iWARP, built for the kernel where the distribution leaves it out
+    Siw,
+    /// No RDMA device
+    None,
+}
+
+impl Rdma {
+    /// The device's name, and its type as `rdma link add` has it.
+    pub(crate) fn names(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Rdma::Rxe => Some(("rxe0", "rxe")),
+            Rdma::Siw => Some(("siw0", "siw")),
+            Rdma::None => None,
+        }
+    }
+}
+
+/// What `tc netem` does to what each host sends on the link.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::Args)]
+pub(crate) struct Impairment {
+    /// Lose this share of the packets, each way (as 1% or 0.1%)
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    pub(crate) loss: Option<String>,
+
+    /// Delay each packet, each way (as 100us, 2ms)
+    #[arg(long, value_name = "TIME", value_parser = |text: &str| unit(text, &["us", "ms", "s"]))]
+    pub(crate) delay: Option<String>,
+
+    /// Bound the bandwidth, each way (as 500mbit, 1gbit)
+    #[arg(long, value_name = "RATE", value_parser = |text: &str| unit(text, &["kbit", "mbit", "gbit"]))]
+    pub(crate) rate: Option<String>,
+}
+
+impl Impairment {
+    fn netem(&self) -> Vec<&str> {
+        let parts = [("loss", &self.loss), ("delay", &self.delay), ("rate", &self.rate)];
+        parts.iter().filter_map(|(word, value)| value.as_deref().map(|value| [*word, value])).flatten().collect()
+    }
+
+    /// Does it change nothing?
+    pub(crate) fn is_none(&self) -> bool {
+        self.netem().is_empty()
+    }
+}
+
+fn percent(text: &str) -> Result<String, String> {
+    let number = text.strip_suffix('%').unwrap_or(text);
+    match number.parse::<f64>() {
+        Ok(value) if (0.0..=100.0).contains(&value) => Ok(format!("{number}%")),
+        _ => Err("a percentage from 0 to 100, as 1%".into()),
+    }
+}
+
+fn unit(text: &str, units: &[&str]) -> Result<String, String> {
+    let number = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let known = units.contains(&&text[number.len()..]);
+    match number.parse::<f64>() {
+        Ok(value) if known && value >= 0.0 && value.is_finite() => Ok(text.to_owned()),
+        _ => Err(format!("a number with a unit: {}", units.join(", "))),
+    }
+}
+
+/// The network interface that the RDMA device is on.
+pub(crate) const INTERFACE: &str = "lab0";
+
+/// The addresses of a host.
+pub(crate) fn addresses(host: u8) -> [String; 2] {
+    [format!("10.99.0.{host}"), format!("fd99::{host}")]
+}
+
+/// The link of a lab with one host: a pair of virtual interfaces, of which the second only keeps the first up.
+pub(crate) fn veth() -> Result<(), LabError> {
+    modprobe("veth")?;
+    run("ip", &["link", "add", INTERFACE, "type", "veth", "peer", "name", VETH_PEER])?;
+    run("ip", &["link", "set", VETH_PEER, "up"])
+}
+
+const VETH_PEER: &str = "lab0p";
+
+/// Brings the interface up with the addresses of `host`.
+pub(crate) fn interface(host: u8, impairment: &Impairment) -> Result<(), LabError> {
+    let [v4, v6] = addresses(host);
+    run("ip", &["link", "set", INTERFACE, "up"])?;
+    run("ip", &["addr", "add", &format!("{v4}/24"), "dev", INTERFACE])?;
+    // Without duplicate detection the address can be used at once.
+    run("ip", &["addr", "add", &format!("{v6}/64"), "dev", INTERFACE, "nodad"])?;
+    if !impairment.is_none() {
+        modprobe("sch_netem")?;
+        let mut arguments = vec!["qdisc", "add", "dev", INTERFACE, "root", "netem"];
+        arguments.extend(impairment.netem());
+        run("tc", &arguments)?;
+    }
+    Ok(())
+}
+
+/// Loads the driver and puts a device on the interface. `siw` is the module to load where the kernel has none.
+pub(crate) fn rdma(rdma: Rdma, siw: Option<&Path>) -> Result<(), LabError> {
+    let Some((device, kind)) = rdma.names() else {
+        return Ok(());
+    };
+    modprobe("rdma_ucm")?;
+    match (rdma, siw) {
+        (Rdma::Siw, Some(file)) => {
+            // What siw.ko needs; insmod does not look.
+            for module in ["libcrc32c", "ib_uverbs", "iw_cm"] {
+                modprobe(module)?;
+            }
+            run("insmod", &[&file.to_string_lossy()])?;
+        }
+        (Rdma::Siw, None) => modprobe("siw")?,
+        (Rdma::Rxe | Rdma::None, _) => modprobe("rdma_rxe")?,
+    }
+    run("rdma", &["link", "add", device, "type", kind, "netdev", INTERFACE])
+}
+
+/// Takes away what [`veth`] and [`rdma`] made. Best effort: it is called when something has failed, too.
+pub(crate) fn remove(rdma: Rdma) {
+    if let Some((device, _)) = rdma.names() {
+        let _ = run("rdma", &["link", "delete", device]);
+    }
+    let _ = run("ip", &["link", "delete", INTERFACE]);
+}
+
+pub(crate) fn modprobe(module: &str) -> Result<(), LabError> {
+    run("modprobe", &[module])
+}
+
+pub(crate) fn run(program: &str, arguments: &[&str]) -> Result<(), LabError> {
+    let path = find_program(program).unwrap_or_else(|| PathBuf::from(program));
+    output(Command::new(path).args(arguments)).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_impairment_is_given_to_netem_in_its_words() {
+        let both = Impairment { loss: percent("1").ok(), delay: unit("2ms", &["ms"]).ok(), rate: None };
+        assert_eq!(both.netem(), ["loss", "1%", "delay", "2ms"]);
+        assert!(Impairment::default().is_none() && !both.is_none());
+    }
+
+    #[test]
+    fn what_is_no_impairment_is_refused() {
+        assert_eq!(percent("0.1%"), Ok("0.1%".into()));
+        for wrong in ["101", "-1", "x%", "NaN", ""] {
+            assert!(percent(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(unit("500mbit", &["mbit"]), Ok("500mbit".into()));
+        for wrong in ["500", "mbit", "-1mbit", "5mb", "infmbit", "5mbit; rm"] {
+            assert!(unit(wrong, &["mbit"]).is_err(), "{wrong}");
+        }
+    }
+}
