@@ -25,6 +25,10 @@ readonly NEEDS_APPS=(
     iperf3=iperf3 node=nodejs
     ip=iproute2 setpriv=util-linux prlimit=util-linux
 )
+# The lab installs for itself what booting needs (netacc lab setup); these are the programs that its tests run inside.
+readonly NEEDS_LAB_TESTS=(
+    "${NEEDS_REDIS[@]}" ibv_devinfo=ibverbs-utils rping=rdmacm-utils ib_send_lat=perftest ss=iproute2 pgrep=procps
+)
 # The command of libtool's package is libtoolize; libuv's build runs it.
 readonly NEEDS_LIBUV=(gcc=gcc make=make automake=automake libtoolize=libtool)
 
@@ -207,6 +211,15 @@ job_apps() { # pytest: real programs, natively and accelerated (arguments replac
     .venv/bin/python -m pytest "$@"
 }
 
+job_lab() { # real RDMA devices in micro-VMs: SoftRoCE and soft-iWARP, one host and two (arguments: for pytest)
+    need_python
+    need "${NEEDS_LAB_TESTS[@]}"
+    need_binaries
+    say "netacc lab setup"
+    "${NETACC_BIN_DIR:-target/release}/netacc" lab setup --rdma siw
+    .venv/bin/python -m pytest tests/lab "$@"
+}
+
 # An interpreter with its own test suite: python3, or else Debian's with the package that has it.
 python_with_tests() {
     local python version
@@ -281,7 +294,7 @@ job_bench() { # all four benchmarks
 # ---- everything, with timings -----------------------------------------------------------------------------
 
 # Cheap and telling first. The applications come last, so their closing lines end the output.
-readonly ALL_STEPS=(setup build lint spec unit no-std model sim props apps)
+readonly ALL_STEPS=(setup build lint spec unit no-std model sim props lab apps)
 
 # What a test runner says when it ends: `cargo test` once a crate, pytest once.
 closing_lines() {

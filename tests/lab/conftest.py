@@ -1,0 +1,66 @@
+"""Labs that several tests share: booting takes longer than what most of them do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.apps.lib.paths import binaries
+from tests.lab.lib import UpLab, down, up
+
+
+@pytest.fixture(scope="session", autouse=True)
+def netacc() -> Path:
+    """The program under test."""
+    program = binaries() / "netacc"
+    assert program.exists(), f"{program} is missing: run 'ci/run.sh build' first"
+    return program
+
+
+@pytest.fixture(scope="session")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which the writes of the lab `rxe` last."""
+    return tmp_path_factory.mktemp("kept")
+
+
+@pytest.fixture(scope="session")
+def shared_rxe(netacc: Path, kept: Path) -> Iterator[UpLab]:
+    """Two hosts with SoftRoCE, joined by a link that loses and delays a little."""
+    del netacc
+    name = f"rxe-{os.getpid()}"
+    yield up(name, "--hosts", "2", "--loss", "1%", "--delay", "1ms", "--rw", str(kept))
+    down(name)
+
+
+@pytest.fixture(scope="session")
+def shared_siw(netacc: Path) -> Iterator[UpLab]:
+    """Two hosts with soft-iWARP."""
+    del netacc
+    name = f"siw-{os.getpid()}"
+    yield up(name, "--hosts", "2", "--rdma", "siw")
+    down(name)
+
+
+@pytest.fixture
+def rxe(shared_rxe: UpLab) -> Iterator[UpLab]:
+    """`shared_rxe`, and the end of what a test started there."""
+    yield shared_rxe
+    shared_rxe.end_commands()
+
+
+@pytest.fixture
+def siw(shared_siw: UpLab) -> Iterator[UpLab]:
+    """`shared_siw`, and the end of what a test started there."""
+    yield shared_siw
+    shared_siw.end_commands()
+
+
+@pytest.fixture(params=["rxe", "siw"])
+def pair(request: pytest.FixtureRequest) -> UpLab:
+    """Two hosts, with each of the devices."""
+    lab = request.getfixturevalue(request.param)
+    assert isinstance(lab, UpLab)
+    return lab

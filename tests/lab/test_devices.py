@@ -1,0 +1,61 @@
+"""The RDMA devices of the lab work: real verbs between two real kernels."""
+
+from __future__ import annotations
+
+from tests.lab.lib import UpLab
+
+LISTENS = "rdma resource show cm_id | grep -q LISTEN"
+
+
+def test_each_host_lists_its_device(pair: UpLab) -> None:
+    device = f"{pair.record['rdma']}0"
+    for host in (1, 2):
+        assert f"link {device}/1 state ACTIVE physical_state LINK_UP netdev lab0" in pair.out(
+            host, "rdma", "link"
+        )
+        info = pair.out(host, "ibv_devinfo", "-d", device)
+        assert "PORT_ACTIVE" in info
+        assert ("iWARP" if device == "siw0" else "InfiniBand") in info
+
+
+def test_rping_between_the_hosts(pair: UpLab) -> None:
+    server = pair.start(1, "rping", "-s", "-C", "5", "-v")
+    pair.wait_for(1, LISTENS)
+    client = pair.out(2, "rping", "-c", "-a", "lab1", "-C", "5", "-v")
+    assert client.count("ping data: rdma-ping-") == 5
+    printed, _ = server.communicate(timeout=60)
+    assert printed.count("server ping data: rdma-ping-") == 5
+
+
+def test_rc_pingpong_between_the_hosts(rxe: UpLab) -> None:
+    """Queue pairs connected by hand, as iWARP cannot have them."""
+    server = rxe.start(1, "ibv_rc_pingpong", "-g", "1", "-n", "100")
+    rxe.wait_for(1, "ss -ltn | grep -q :18515")
+    assert "100 iters in" in rxe.out(2, "ibv_rc_pingpong", "-g", "1", "-n", "100", "lab1")
+    printed, _ = server.communicate(timeout=60)
+    assert "100 iters in" in printed
+
+
+def test_latency_over_the_connection_manager(pair: UpLab) -> None:
+    server = pair.start(1, "ib_send_lat", "-R", "-F", "-n", "100", "-s", "64")
+    pair.wait_for(1, LISTENS)
+    table = pair.out(2, "ib_send_lat", "-R", "-F", "-n", "100", "-s", "64", "lab1")
+    assert any(line.split()[:2] == ["64", "100"] for line in table.splitlines())
+    server.communicate(timeout=60)
+
+
+def test_the_link_is_as_bad_as_it_was_asked_to_be(rxe: UpLab, siw: UpLab) -> None:
+    for host in (1, 2):
+        discipline = rxe.out(host, "tc", "qdisc", "show", "dev", "lab0")
+        assert "netem" in discipline
+        assert "delay 1ms" in discipline
+        assert "loss 1%" in discipline
+        assert "netem" not in siw.out(host, "tc", "qdisc", "show", "dev", "lab0")
+
+
+def test_what_verbs_need_is_allowed(rxe: UpLab) -> None:
+    limits = rxe.out(1, "sh", "-c", "ulimit -l; ulimit -n; ls /dev/infiniband")
+    assert limits.split()[0] == "unlimited"
+    assert int(limits.split()[1]) >= 65536
+    assert "rdma_cm" in limits
+    assert "uverbs0" in limits
