@@ -569,6 +569,28 @@ pub fn carry_over(watchers: Vec<Registration>, fd: c_int, sock: &Socket) {
     }
 }
 
+/// A connection is dissolved, and its descriptors stay open: interests in it are the kernel's alone again. Returns the
+/// registrations for what becomes of it.
+pub fn release(watchers: Vec<Registration>) -> Vec<Registration> {
+    for watcher in &watchers {
+        let Registration::Epoll(shared, fd) = watcher else { continue };
+        let Some(shared) = shared.upgrade() else { continue };
+        let mut state = shared.state.lock();
+        let Some(i) = state.interests.get_mut(fd) else { continue };
+        if i.stream.take().is_some() {
+            shared.streams.fetch_sub(1, Ordering::Relaxed);
+        }
+        if i.parked {
+            kernel_ctl(shared.epfd(), libc::EPOLL_CTL_DEL, *fd, 0);
+            state.interests.remove(fd);
+            continue;
+        }
+        let away = std::mem::take(&mut i.away);
+        i.register(shared.epfd(), *fd, BOTH_KERNEL, away);
+    }
+    watchers
+}
+
 fn attach(shared: &Arc<Shared>, fd: c_int, sock: &Socket) {
     let mut state = shared.state.lock();
     let Some(i) = state.interests.get_mut(&fd) else { return };

@@ -71,14 +71,20 @@ pub struct Listener {
     pub listening: AtomicBool,
     /// AF_INET or AF_INET6.
     pub domain: c_int,
-    /// SO_RCVTIMEO and SO_SNDTIMEO, which an accepted socket does not inherit, but a connected one keeps.
+    /// SO_RCVTIMEO in microseconds; 0 for none. It goes over to what is accepted here, as do the options below.
     pub recv_timeout_us: AtomicI64,
-    /// See `recv_timeout_us`.
+    /// SO_SNDTIMEO.
     pub send_timeout_us: AtomicI64,
-    /// Descriptors of this process that refer to it.
-    pub descriptors: AtomicU32,
     /// SO_LINGER with a zero time.
     pub abort_on_close: AtomicBool,
+    /// SO_RCVLOWAT.
+    pub low_water: AtomicI32,
+    /// An option was set that only the kernel can honour.
+    pub kernel_only: AtomicBool,
+    /// O_ASYNC, which only the kernel can honour, and which is not inherited.
+    pub signals_io: AtomicBool,
+    /// Descriptors of this process that refer to it.
+    pub descriptors: AtomicU32,
     /// Epoll instances that watch it, to be carried over when it becomes a connection.
     pub watchers: Mutex<Vec<Registration>>,
 }
@@ -251,14 +257,15 @@ impl Listener {
             domain,
             recv_timeout_us: AtomicI64::new(0),
             send_timeout_us: AtomicI64::new(0),
-            descriptors: AtomicU32::new(1),
             abort_on_close: AtomicBool::new(false),
+            low_water: AtomicI32::new(1),
+            kernel_only: AtomicBool::new(false),
+            signals_io: AtomicBool::new(false),
+            descriptors: AtomicU32::new(1),
             watchers: Mutex::new(Vec::new()),
         }
     }
-}
 
-impl Listener {
     /// The same socket in a forked child, which shares no locks with the parent.
     pub fn duplicate(&self) -> Listener {
         let copy = Listener::new(self.domain, self.nonblocking.load(Ordering::Relaxed));
@@ -266,8 +273,36 @@ impl Listener {
         copy.recv_timeout_us.store(self.recv_timeout_us.load(Ordering::Relaxed), Ordering::Relaxed);
         copy.send_timeout_us.store(self.send_timeout_us.load(Ordering::Relaxed), Ordering::Relaxed);
         copy.abort_on_close.store(self.abort_on_close.load(Ordering::Relaxed), Ordering::Relaxed);
+        copy.low_water.store(self.low_water.load(Ordering::Relaxed), Ordering::Relaxed);
+        copy.kernel_only.store(self.kernel_only.load(Ordering::Relaxed), Ordering::Relaxed);
+        copy.signals_io.store(self.signals_io.load(Ordering::Relaxed), Ordering::Relaxed);
         copy.descriptors.store(self.descriptors.load(Ordering::Relaxed), Ordering::Relaxed);
         copy
+    }
+
+    /// What is left of a connection that was dissolved, or never came to be.
+    pub fn once_connected(sock: &Socket, domain: c_int) -> Listener {
+        let new = Listener::new(domain, sock.nonblocking.load(Ordering::Relaxed));
+        new.recv_timeout_us.store(sock.recv_timeout_us.load(Ordering::Relaxed), Ordering::Relaxed);
+        new.send_timeout_us.store(sock.send_timeout_us.load(Ordering::Relaxed), Ordering::Relaxed);
+        new.abort_on_close.store(sock.abort_on_close.load(Ordering::Relaxed), Ordering::Relaxed);
+        new.low_water.store(sock.low_water.load(Ordering::Relaxed), Ordering::Relaxed);
+        let pinned = sock.stream.as_ref().is_some_and(|cell| cell.is_pinned());
+        new.kernel_only.store(pinned, Ordering::Relaxed);
+        new.descriptors.store(sock.descriptors.load(Ordering::Relaxed), Ordering::Relaxed);
+        new
+    }
+
+    /// Gives a connection what the kernel gives it of this socket's options.
+    pub fn pass_on(&self, sock: &Socket) {
+        sock.recv_timeout_us.store(self.recv_timeout_us.load(Ordering::Relaxed), Ordering::Relaxed);
+        sock.send_timeout_us.store(self.send_timeout_us.load(Ordering::Relaxed), Ordering::Relaxed);
+        sock.abort_on_close.store(self.abort_on_close.load(Ordering::Relaxed), Ordering::Relaxed);
+        sock.low_water.store(self.low_water.load(Ordering::Relaxed), Ordering::Relaxed);
+        if self.kernel_only.load(Ordering::Relaxed) {
+            sock.keep_on_kernel();
+            sock.note_reason(Reason::KernelOnly);
+        }
     }
 }
 

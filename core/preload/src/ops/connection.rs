@@ -53,7 +53,7 @@ pub fn listen(entry: &Arc<Entry>, fd: c_int, backlog: c_int) -> c_int {
 /// # Safety
 /// As the C function.
 pub unsafe fn accept4(entry: &Arc<Entry>, fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
-    let Entry::Idle(_) = &**entry else {
+    let Entry::Idle(listener) = &**entry else {
         // SAFETY: passed on.
         return unsafe { real::accept4(fd, addr, len, flags) };
     };
@@ -76,7 +76,9 @@ pub unsafe fn accept4(entry: &Arc<Entry>, fd: c_int, addr: *mut sockaddr, len: *
     let nonblocking = flags & libc::SOCK_NONBLOCK != 0;
     // SAFETY: filled in by accept4.
     let peer = unsafe { address(storage.as_ptr()) };
-    established(new, Role::Acceptor, peer, nonblocking);
+    let sock = make(new, Role::Acceptor, peer, nonblocking);
+    listener.pass_on(&sock);
+    table::insert(new, Arc::new(Entry::Stream(sock)));
     set_errno(saved);
     new
 }
@@ -86,33 +88,98 @@ pub unsafe fn accept4(entry: &Arc<Entry>, fd: c_int, addr: *mut sockaddr, len: *
 /// # Safety
 /// As the C function.
 pub unsafe fn connect(entry: &Arc<Entry>, fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
+    // SAFETY: the address has `len` bytes, as the C function has it.
+    if unsafe { dissolves(addr, len) } {
+        // Before the kernel does so: it resets the connection, and a stream on a link must end first.
+        retire(entry, fd);
+        // SAFETY: passed on.
+        return unsafe { real::connect(fd, addr, len) };
+    }
     // SAFETY: passed on.
     let rc = unsafe { real::connect(fd, addr, len) };
-    let Entry::Idle(listener) = &**entry else { return rc };
     let saved = errno();
-    if rc == 0
-        || saved == libc::EINPROGRESS
-        || saved == libc::EISCONN
-        || saved == libc::EALREADY
-        || saved == libc::EINTR
-    {
+    if rc == 0 || matches!(saved, libc::EINPROGRESS | libc::EISCONN | libc::EINTR) {
         // SAFETY: the kernel has just accepted the address.
         let peer = unsafe { address_of(addr, len) };
-        if peer.is_some() && !(saved == libc::EALREADY && rc != 0) {
-            become_connection(entry, listener, fd, peer);
+        match &**entry {
+            Entry::Idle(listener) if peer.is_some() => become_connection(entry, listener, fd, peer),
+            Entry::Stream(sock) if rc == 0 || saved != libc::EISCONN => connect_again(entry, sock, fd, peer),
+            _ => {}
         }
     }
     set_errno(saved);
     rc
 }
 
+/// Whether a `connect` to this address dissolves a connection.
+///
+/// # Safety
+/// `addr` is null or has `len` bytes.
+unsafe fn dissolves(addr: *const sockaddr, len: socklen_t) -> bool {
+    // SAFETY: not null, and the family is within `len` bytes.
+    !addr.is_null()
+        && len as usize >= size_of::<libc::sa_family_t>()
+        && c_int::from(unsafe { addr.cast::<libc::sa_family_t>().read_unaligned() }) == libc::AF_UNSPEC
+}
+
+/// A `connect` of what is a connection already: the end of one that was under way, or a new attempt after one that has
+/// failed. Then it is another connection, of other addresses.
+fn connect_again(entry: &Arc<Entry>, sock: &Socket, fd: c_int, peer: Option<SocketAddr>) {
+    let (Some(remote), Some(local)) = (peer, local_address(fd)) else { return };
+    let now = FourTuple { local: canonical(local), remote: canonical(remote) };
+    if sock.stream.as_ref().is_some_and(|cell| cell.tuple() == now) {
+        return;
+    }
+    if let Some(idle) = retire(entry, fd) {
+        if let Entry::Idle(listener) = &*idle {
+            become_connection(&idle, listener, fd, peer);
+        }
+    }
+}
+
+/// A connection that is no more, though its descriptor stays open: its stream ends, and it is a socket that is not
+/// connected again. Returns what stands for it now.
+fn retire(entry: &Arc<Entry>, fd: c_int) -> Option<Arc<Entry>> {
+    let Entry::Stream(sock) = &**entry else { return None };
+    let domain = match local_address(fd)? {
+        SocketAddr::V4(_) => libc::AF_INET,
+        SocketAddr::V6(_) => libc::AF_INET6,
+    };
+    let idle = Arc::new(Entry::Idle(Listener::once_connected(sock, domain)));
+    if let Entry::Idle(listener) = &*idle {
+        *listener.watchers.lock() = epoll::release(std::mem::take(&mut *sock.watchers.lock()));
+    }
+    // What the kernel does to the peer is a reset, so the stream ends with one; the option itself is not touched.
+    let mut linger = libc::linger { l_onoff: 0, l_linger: 0 };
+    let mut len = size_of_val(&linger) as socklen_t;
+    // SAFETY: the value has that many writable bytes.
+    unsafe { real::getsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, (&raw mut linger).cast(), &mut len) };
+    sock.abort_on_close.store(true, Ordering::Relaxed);
+    close_stream(sock, fd);
+    // SAFETY: the value has that many bytes.
+    unsafe { real::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, (&raw const linger).cast(), len) };
+    family::leave(sock.family.load(Ordering::Relaxed));
+    replace_everywhere(entry, &idle);
+    Some(idle)
+}
+
+/// All descriptors of `old` name `new` from now on.
+fn replace_everywhere(old: &Arc<Entry>, new: &Arc<Entry>) {
+    for (fd, entry) in table::entries(open_limit()) {
+        if Arc::ptr_eq(&entry, old) {
+            table::insert(fd, new.clone());
+        }
+    }
+}
+
 /// A socket whose `connect` has succeeded, or is on its way: from now on a stream. Before it is established its data
 /// calls fail in the kernel as they should, because a stream begins on the kernel path.
 fn become_connection(entry: &Arc<Entry>, listener: &Listener, fd: c_int, peer: Option<SocketAddr>) {
     let sock = make(fd, Role::Opener, peer, listener.nonblocking.load(Ordering::Relaxed));
-    sock.recv_timeout_us.store(listener.recv_timeout_us.load(Ordering::Relaxed), Ordering::Relaxed);
-    sock.send_timeout_us.store(listener.send_timeout_us.load(Ordering::Relaxed), Ordering::Relaxed);
-    sock.abort_on_close.store(listener.abort_on_close.load(Ordering::Relaxed), Ordering::Relaxed);
+    if listener.signals_io.load(Ordering::Relaxed) {
+        listener.kernel_only.store(true, Ordering::Relaxed);
+    }
+    listener.pass_on(&sock);
     sock.descriptors.store(listener.descriptors.load(Ordering::Relaxed), Ordering::Relaxed);
     let new = Arc::new(Entry::Stream(sock));
     if let Entry::Stream(sock) = &*new {
@@ -120,11 +187,7 @@ fn become_connection(entry: &Arc<Entry>, listener: &Listener, fd: c_int, peer: O
         epoll::carry_over(watchers, fd, sock);
     }
     if listener.descriptors.load(Ordering::Relaxed) > 1 {
-        for (other, e) in table::entries(open_limit()) {
-            if other != fd && Arc::ptr_eq(&e, entry) {
-                table::insert(other, new.clone());
-            }
-        }
+        replace_everywhere(entry, &new);
     }
     table::insert(fd, new);
 }
@@ -144,11 +207,7 @@ pub fn adopt(entry: &Arc<Entry>, sock: &Socket, fd: c_int) -> Option<Arc<Entry>>
         cell.set_shared(true);
         let promote_at = if sock.accepted { 1 } else { rt.config.promotion.threshold().max(1) };
         let new = Arc::new(Entry::Stream(with_stream(cell, promote_at)));
-        for (other, e) in table::entries(open_limit()) {
-            if Arc::ptr_eq(&e, entry) {
-                table::insert(other, new.clone());
-            }
-        }
+        replace_everywhere(entry, &new);
         Some(new)
     });
     if let Some(new) = &adopted {
@@ -168,12 +227,6 @@ fn follow(new: &Arc<Entry>) {
             }
         }
     }
-}
-
-/// A connection has been accepted.
-fn established(fd: c_int, role: Role, peer: Option<SocketAddr>, nonblocking: bool) {
-    let sock = make(fd, role, peer, nonblocking);
-    table::insert(fd, Arc::new(Entry::Stream(sock)));
 }
 
 fn make(fd: c_int, role: Role, peer: Option<SocketAddr>, nonblocking: bool) -> Socket {

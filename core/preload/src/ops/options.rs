@@ -3,7 +3,7 @@
 //! Options that only the kernel can honour take the connection off its link for good, before they are set.
 
 use std::ffi::{c_int, c_long, c_ulong, c_void};
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::Arc;
 
 use libc::socklen_t;
@@ -96,18 +96,28 @@ pub unsafe fn setsockopt(
     rc
 }
 
-/// The connection must be a plain socket from now on.
+/// The connection must be a plain socket from now on. Of one that is yet to be made this is remembered.
 fn leave_link(entry: &Arc<Entry>, fd: c_int) {
-    if let Entry::Stream(sock) = &**entry {
+    match &**entry {
         // If the peer does not answer, the kernel's answer to the call stands all the same.
-        (Target { entry, sock, fd }).to_kernel(Reason::KernelOnly);
+        Entry::Stream(sock) => drop((Target { entry, sock, fd }).to_kernel(Reason::KernelOnly)),
+        Entry::Idle(listener) => listener.kernel_only.store(true, Ordering::Relaxed),
+        Entry::Epoll(_) => {}
+    }
+}
+
+/// O_ASYNC is switched on: signals come from the kernel's socket only.
+fn signal_io(entry: &Arc<Entry>, fd: c_int) {
+    match &**entry {
+        Entry::Idle(listener) => listener.signals_io.store(true, Ordering::Relaxed),
+        _ => leave_link(entry, fd),
     }
 }
 
 fn note_option(entry: &Arc<Entry>, name: c_int, bytes: &[u8]) {
-    let (receive, send, abort): (&AtomicI64, &AtomicI64, &AtomicBool) = match &**entry {
-        Entry::Stream(s) => (&s.recv_timeout_us, &s.send_timeout_us, &s.abort_on_close),
-        Entry::Idle(l) => (&l.recv_timeout_us, &l.send_timeout_us, &l.abort_on_close),
+    let (receive, send, abort, low_water) = match &**entry {
+        Entry::Stream(s) => (&s.recv_timeout_us, &s.send_timeout_us, &s.abort_on_close, &s.low_water),
+        Entry::Idle(l) => (&l.recv_timeout_us, &l.send_timeout_us, &l.abort_on_close, &l.low_water),
         Entry::Epoll(_) => return,
     };
     match name {
@@ -119,8 +129,8 @@ fn note_option(entry: &Arc<Entry>, name: c_int, bytes: &[u8]) {
             }
         }
         libc::SO_RCVLOWAT => {
-            if let (Some(n), Entry::Stream(sock)) = (int(bytes, 0), &**entry) {
-                sock.low_water.store(n.max(1), Ordering::Relaxed);
+            if let Some(n) = int(bytes, 0) {
+                low_water.store(n.max(1), Ordering::Relaxed);
             }
         }
         _ => {}
@@ -200,7 +210,7 @@ fn pending_error(sock: &crate::socket::Socket) -> Option<c_int> {
 pub unsafe fn fcntl(entry: &Arc<Entry>, fd: c_int, command: c_int, argument: c_long) -> c_int {
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => return descriptors::dup_from(fd, command, argument),
-        libc::F_SETFL if argument as c_int & libc::O_ASYNC != 0 => leave_link(entry, fd),
+        libc::F_SETFL if argument as c_int & libc::O_ASYNC != 0 => signal_io(entry, fd),
         _ => {}
     }
     // SAFETY: as the C function.
@@ -242,7 +252,7 @@ pub unsafe fn ioctl(entry: &Arc<Entry>, fd: c_int, request: c_ulong, argument: *
     // SAFETY: these requests take a pointer to an int.
     let on = || !number.is_null() && unsafe { number.read_unaligned() } != 0;
     if request == libc::FIOASYNC && on() {
-        leave_link(entry, fd);
+        signal_io(entry, fd);
     }
     // SAFETY: as the C function.
     let rc = unsafe { real::ioctl(fd, request, argument) };

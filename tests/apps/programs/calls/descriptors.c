@@ -1,0 +1,236 @@
+/* Descriptors: copies, closing many, numbers used again, other processes. */
+
+#include "calls.h"
+
+#include <linux/close_range.h>
+#include <sys/pidfd.h>
+
+static void copies(void)
+{
+    struct connection c = linked();
+    int copy[4];
+    copy[0] = must(dup(c.client));
+    copy[1] = must(fcntl(c.client, F_DUPFD, 100));
+    copy[2] = must(fcntl(c.client, F_DUPFD_CLOEXEC, 100));
+    copy[3] = must(dup3(c.client, 150, O_CLOEXEC));
+    show("number", copy[1]);
+    show("number", copy[2]);
+    show("cloexec", fcntl(copy[2], F_GETFD));
+    show("cloexec", fcntl(copy[3], F_GETFD));
+    must(close(c.client));
+    for (int i = 0; i < 4; i++) {
+        exchange((struct connection){copy[i], c.server});
+        must(close(copy[i]));
+    }
+    char byte;
+    show("end", recv(c.server, &byte, 1, 0));
+    struct connection d = linked(), e = linked();
+    show("dup2", dup2(d.client, e.client) == e.client);
+    show("replaced", recv(e.server, &byte, 1, 0));
+    exchange((struct connection){e.client, d.server});
+    exchange(d);
+    show("dup2 itself", dup2(d.client, d.client) == d.client);
+    show("dup3 itself", dup3(d.client, d.client, 0));
+    show("dup2 of nothing", dup2(999, d.client));
+    show("dup to nowhere", dup2(d.client, -1));
+    exchange(d);
+}
+
+static void ranges(void)
+{
+    struct connection c = linked(), d = linked();
+    int low = must(fcntl(c.client, F_DUPFD, 200)), high = must(fcntl(d.client, F_DUPFD, 210));
+    close(c.client);
+    close(d.client);
+    show("cloexec", close_range(200, 215, CLOSE_RANGE_CLOEXEC));
+    show("flag", fcntl(low, F_GETFD));
+    exchange((struct connection){low, c.server});
+    show("close_range", close_range(200, 205, 0));
+    char byte;
+    show("end", recv(c.server, &byte, 1, 0));
+    show("closed", write(low, "x", 1));
+    exchange((struct connection){high, d.server});
+    closefrom(200);
+    show("end", recv(d.server, &byte, 1, 0));
+    show("backwards", close_range(9, 3, 0));
+}
+
+static void numbers_again(void)
+{
+    int epoll = must(epoll_create1(0));
+    int listener = listener_on("127.0.0.1");
+    for (int i = 0; i < 6; i++) {
+        struct connection c = connection_by(listener, "127.0.0.1");
+        struct epoll_event event = {.events = EPOLLIN | (i % 2 ? EPOLLET : 0), .data.u32 = 40 + i};
+        must(epoll_ctl(epoll, EPOLL_CTL_ADD, c.server, &event));
+        if (i != 3)
+            warm(c);
+        send_text(c.client, "left over");
+        show("epoll_wait", epoll_wait(epoll, &event, 1, PATIENCE_MS));
+        printf("%d: data %u\n", i, event.data.u32);
+        /* With bytes unread, and with events not taken. */
+        if (i % 3)
+            show_text(c.server, 9);
+        close(c.server);
+        close(c.client);
+        int ends[2];
+        must(pipe(ends));
+        printf("same numbers: %d\n", ends[0] == c.client && ends[1] == c.server);
+        must(write(ends[1], "pipe", 4));
+        char text[16] = {0};
+        show("read", read(ends[0], text, sizeof text));
+        puts(text);
+        show("nothing", epoll_wait(epoll, &event, 1, 0));
+        close(ends[0]);
+        close(ends[1]);
+    }
+}
+
+/* A child that has a connection of its own to this process, used until it is on a link, and then leaves. */
+static void leave_by(void (*leave)(int))
+{
+    int listener = listener_on("127.0.0.1");
+    pid_t child = must(fork());
+    if (child == 0) {
+        int fd = connect_to(listener, "127.0.0.1");
+        char byte;
+        for (int i = 0; i < 200; i++) {
+            send_text(fd, "x");
+            receive_exactly(fd, &byte, 1);
+        }
+        static char bytes[50000];
+        send_all(fd, bytes, sizeof bytes);
+        leave(7);
+    }
+    int fd = accept_from(listener);
+    char byte;
+    for (int i = 0; i < 200; i++) {
+        receive_exactly(fd, &byte, 1);
+        send_text(fd, "y");
+    }
+    int status;
+    must(waitpid(child, &status, 0));
+    printf("status %d\n", WEXITSTATUS(status));
+    char bytes[65536];
+    ssize_t n, done = 0;
+    while ((n = recv(fd, bytes, sizeof bytes, 0)) > 0)
+        done += n;
+    show("bytes", done);
+    show("end", n);
+}
+
+static void *end_of_thread(void *argument)
+{
+    return argument;
+}
+
+static void by_pthread_exit(int status)
+{
+    (void)status;
+    pthread_t thread;
+    pthread_create(&thread, NULL, end_of_thread, NULL);
+    pthread_exit(NULL);
+}
+
+static void leave_quickly(void)
+{
+    leave_by(quick_exit);
+}
+
+static void leave_by_last_thread(void)
+{
+    leave_by(by_pthread_exit);
+}
+
+/* Takes a descriptor out of another process. */
+static void taken(void)
+{
+    int listener = listener_on("127.0.0.1"), pipes[2];
+    must(pipe(pipes));
+    pid_t child = must(fork());
+    if (child == 0) {
+        struct connection c;
+        c.client = connect_to(listener, "127.0.0.1");
+        char byte;
+        for (int i = 0; i < 200; i++) {
+            send_text(c.client, "x");
+            receive_exactly(c.client, &byte, 1);
+        }
+        must(write(pipes[1], &c.client, sizeof c.client));
+        pause();
+        _exit(0);
+    }
+    int server = accept_from(listener);
+    char byte;
+    for (int i = 0; i < 200; i++) {
+        receive_exactly(server, &byte, 1);
+        send_text(server, "y");
+    }
+    int theirs;
+    receive_exactly(server, NULL, 0);
+    must(read(pipes[0], &theirs, sizeof theirs));
+    send_text(server, "unread");
+    int pidfd = must(pidfd_open(child, 0));
+    int fd = must(pidfd_getfd(pidfd, theirs, 0));
+    show_text(fd, 6);
+    exchange((struct connection){fd, server});
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    exchange((struct connection){fd, server});
+    close(fd);
+    show("end", recv(server, &byte, 1, 0));
+    show("of nothing", pidfd_getfd(pidfd, 0, 0));
+}
+
+/* The other program of `inherited_listener`: serves at descriptor 3. */
+static void serve(void)
+{
+    int fd = accept_from(3);
+    char bytes[65536];
+    ssize_t n;
+    while ((n = recv(fd, bytes, sizeof bytes, 0)) > 0)
+        send_all(fd, bytes, n);
+    close(fd);
+}
+
+static void inherited_listener(void)
+{
+    int listener = listener_on("127.0.0.1");
+    pid_t child = must(fork());
+    if (child == 0) {
+        if (listener != 3)
+            must(dup2(listener, 3));
+        execl("/proc/self/exe", "calls", "serve", "0", (char *)NULL);
+        die("exec");
+    }
+    int fd = connect_to(listener, "127.0.0.1");
+    close(listener);
+    char sent[1000], received[sizeof sent];
+    int wrong = 0;
+    for (int i = 0; i < 300; i++) {
+        memset(sent, i, sizeof sent);
+        send_all(fd, sent, sizeof sent);
+        receive_exactly(fd, received, sizeof received);
+        wrong += memcmp(sent, received, sizeof sent) != 0;
+        if (i < 20)
+            usleep(2000);
+    }
+    show("wrong", wrong);
+    must(shutdown(fd, SHUT_WR));
+    show("end", recv(fd, received, 1, 0));
+    int status;
+    must(waitpid(child, &status, 0));
+    show("status", status);
+}
+
+const struct test_case descriptor_cases[] = {
+    {"copies", copies},
+    {"ranges", ranges},
+    {"numbers_again", numbers_again},
+    {"leave_quickly", leave_quickly},
+    {"leave_by_last_thread", leave_by_last_thread},
+    {"taken", taken},
+    {"inherited_listener", inherited_listener},
+    {"serve", serve},
+    {NULL, NULL},
+};
