@@ -123,7 +123,12 @@ pub(crate) fn drain(fd: RawFd) {
     unsafe { libc::read(fd, word.as_mut_ptr().cast(), 8) };
 }
 
-/// Sleeps while `*word == seen`. `Err` carries the errno.
+extern "C-unwind" {
+    /// `sleep.c`. Unwinds if the thread is cancelled.
+    fn netacc_shm_sleep(word: *const u32, seen: u32, timeout: *const libc::timespec) -> std::ffi::c_long;
+}
+
+/// Sleeps while `*word == seen`. `Err` carries the errno. A cancellation point: the stack may be unwound from here.
 pub(crate) fn futex_wait(word: &AtomicU32, seen: u32, timeout: Option<Duration>) -> Result<(), i32> {
     let ts = timeout.map(|t| libc::timespec {
         tv_sec: t.as_secs().min(i64::MAX as u64) as libc::time_t,
@@ -131,7 +136,7 @@ pub(crate) fn futex_wait(word: &AtomicU32, seen: u32, timeout: Option<Duration>)
     });
     let ts = ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: the word outlives the call; the kernel only compares it. Not private: the waker is another process.
-    let rc = unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, seen, ts) };
+    let rc = unsafe { netacc_shm_sleep(word.as_ptr(), seen, ts) };
     if rc < 0 {
         Err(io::Error::last_os_error().raw_os_error().unwrap_or(0))
     } else {

@@ -194,10 +194,10 @@ impl StreamCell {
         Readiness::from_bits_truncate(self.ready.load(Ordering::Acquire))
     }
 
-    /// Incremented by a thread before its last look and its sleep, decremented afterwards. While not zero, every
-    /// change is announced through [`ReadySink`](crate::ReadySink) even if no bit was gained.
-    pub fn sleepers(&self) -> &AtomicU32 {
-        &self.sleepers
+    /// How many threads have announced, with [`sleeps`](StreamCell::sleeps), that they look for the last time and then
+    /// sleep. While not zero, every change is announced through [`ReadySink`](crate::ReadySink) even if no bit was gained.
+    pub fn sleepers(&self) -> u32 {
+        self.sleepers.load(Ordering::SeqCst)
     }
 
     /// Its number in the directory.
@@ -226,9 +226,14 @@ impl StreamCell {
             }
             self.kernel_readers.fetch_add(1, Ordering::SeqCst);
         }
-        let result = wait();
-        self.kernel_readers.fetch_sub(1, Ordering::SeqCst);
-        Some(result)
+        let _one = Counted(&self.kernel_readers);
+        Some(wait())
+    }
+
+    /// Counts the calling thread among the [`sleepers`](StreamCell::sleepers) until the result is dropped.
+    pub fn sleeps(&self) -> Counted<'_> {
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        Counted(&self.sleepers)
     }
 
     /// The queue pair that sleepers sleep on.
@@ -279,6 +284,15 @@ impl StreamCell {
     /// As `lock`, or `None` if another thread holds it.
     pub fn try_lock<'a>(self: &'a Arc<Self>, endpoint: &'a Endpoint) -> Option<StreamGuard<'a>> {
         Some(StreamGuard { cell: self, endpoint, inner: self.inner.try_lock()?, arrived: false, polled: false })
+    }
+}
+
+/// One of those that a count counts; not any more once dropped, also if the thread is cancelled while it waits.
+pub struct Counted<'a>(&'a AtomicU32);
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

@@ -166,7 +166,11 @@ pub fn duplicate_high(fd: c_int) -> Option<c_int> {
 /// A new eventfd at a high number.
 pub fn new_eventfd() -> Option<c_int> {
     // SAFETY: no pointers.
-    let low = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
+    keep(unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) })
+}
+
+/// Moves a descriptor that the library has just made, `low`, to where it keeps its own. `None` if there is none.
+pub fn keep(low: c_int) -> Option<c_int> {
     if low < 0 {
         return None;
     }
@@ -186,6 +190,21 @@ pub fn discard_fd(fd: c_int) {
     }
     // SAFETY: the descriptor is ours.
     unsafe { real::close(fd) };
+}
+
+/// A descriptor that each thread has for itself: kept in `local` with the process generation that it belongs to.
+pub fn of_thread(
+    local: &'static std::thread::LocalKey<Cell<(c_int, u32)>>,
+    make: impl FnOnce() -> Option<c_int>,
+) -> Option<c_int> {
+    let generation = FORK_GENERATION.load(Ordering::Relaxed);
+    let (fd, of) = local.get();
+    if fd >= 0 && of == generation {
+        return Some(fd);
+    }
+    let fd = make()?;
+    local.set((fd, generation));
+    Some(fd)
 }
 
 /// Makes an eventfd readable.
@@ -335,7 +354,7 @@ impl ReadySink for Sink {
                 endpoint.need_helper();
             }
         }
-        if stream.sleepers().load(Ordering::SeqCst) > 0 {
+        if stream.sleepers() > 0 {
             wait::wake_sleepers(stream);
         }
         let fd = stream.tag().load(Ordering::Relaxed);

@@ -23,6 +23,8 @@ use crate::runtime::{self, now, Runtime};
 use crate::socket::Socket;
 use crate::table::{self, Entry};
 
+pub mod signals;
+
 /// How long to spin before sleeping.
 ///
 /// Adaptive: an average of how long recent waits took, spinning and sleeping alike. Short waits are worth a spin
@@ -157,14 +159,7 @@ thread_local! {
 }
 
 fn poll_eventfd() -> Option<c_int> {
-    let generation = runtime::FORK_GENERATION.load(Ordering::Relaxed);
-    let (fd, of) = POLL_EVENTFD.get();
-    if fd >= 0 && of == generation {
-        return Some(fd);
-    }
-    let fd = runtime::new_eventfd()?;
-    POLL_EVENTFD.set((fd, generation));
-    Some(fd)
+    runtime::of_thread(&POLL_EVENTFD, runtime::new_eventfd)
 }
 
 /// A stream changed while threads sleep on its queue pair.
@@ -188,14 +183,34 @@ pub enum Waited {
     Interrupted,
 }
 
+/// How long a call may wait, and what signals do to it.
+#[derive(Clone, Copy)]
+pub struct Limit {
+    /// When it ends with EAGAIN.
+    pub deadline: Option<Instant>,
+    /// It has moved nothing yet. Without a deadline it is then restarted after handlers with SA_RESTART; otherwise every
+    /// handler ends it.
+    pub idle: bool,
+}
+
+impl Limit {
+    /// Whether the call goes on after handlers with SA_RESTART.
+    pub fn restarts(self) -> bool {
+        self.idle && self.deadline.is_none()
+    }
+
+    /// The rest of the time, or as good as none at all: a wait of the kernel that has an end is not restarted.
+    fn left(self) -> Option<Duration> {
+        const LONG: Duration = Duration::from_secs(1 << 30);
+        match self.deadline {
+            Some(deadline) => Some(deadline.saturating_since(now())),
+            None => (!self.idle).then_some(LONG),
+        }
+    }
+}
+
 /// Waits until `cell` may be ready for one of `want`. The caller has just looked and found it not ready.
-pub fn for_stream(
-    rt: &Runtime,
-    cell: &Arc<StreamCell>,
-    fd: c_int,
-    want: Readiness,
-    deadline: Option<Instant>,
-) -> Waited {
+pub fn for_stream(rt: &Runtime, cell: &Arc<StreamCell>, fd: c_int, want: Readiness, limit: Limit) -> Waited {
     let Some(endpoint) = rt.endpoint() else { return Waited::Again };
     let want = want | Readiness::ERR | Readiness::HUP;
     let begun = now();
@@ -204,14 +219,14 @@ pub fn for_stream(
         (guard.link().cloned(), guard.proto().is_linked())
     };
     let (Some(link), true) = (link, settled) else {
-        return in_transition(endpoint, cell, fd, want, deadline);
+        return in_transition(endpoint, cell, fd, want, limit);
     };
     let ready = || {
         cell.readiness().intersects(want) || cell.readiness().intersects(Readiness::KERNEL_RX | Readiness::KERNEL_TX)
     };
     let mut seen = endpoint.device().qp_sequence(link.qp());
     endpoint.poll_link(&link);
-    let spun = rt.spin.spin(begun, deadline, || {
+    let spun = rt.spin.spin(begun, limit.deadline, || {
         let sequence = endpoint.device().qp_sequence(link.qp());
         if sequence != seen {
             seen = sequence;
@@ -223,17 +238,17 @@ pub fn for_stream(
         ready()
     });
     if !spun {
-        let timeout = match deadline.map(|d| d.saturating_since(now())) {
+        let timeout = match limit.left() {
             Some(Duration::ZERO) => return Waited::TimedOut,
             t => t,
         };
-        cell.sleepers().fetch_add(1, Ordering::SeqCst);
+        let asleep = cell.sleeps();
         cell.set_sleep_qp(link.qp());
         let seen = endpoint.device().qp_sequence(link.qp());
         endpoint.poll_link(&link);
         let outcome =
             if ready() || link.is_dead() { Wait::Woken } else { endpoint.device().wait_qp(link.qp(), seen, timeout) };
-        cell.sleepers().fetch_sub(1, Ordering::SeqCst);
+        drop(asleep);
         endpoint.poll_link(&link);
         match outcome {
             Wait::Interrupted => return Waited::Interrupted,
@@ -246,13 +261,7 @@ pub fn for_stream(
 }
 
 /// Between the paths: the anchor moves things on, or the peer's answer on the link.
-pub fn in_transition(
-    endpoint: &Endpoint,
-    cell: &Arc<StreamCell>,
-    fd: c_int,
-    want: Readiness,
-    deadline: Option<Instant>,
-) -> Waited {
+pub fn in_transition(endpoint: &Endpoint, cell: &Arc<StreamCell>, fd: c_int, want: Readiness, limit: Limit) -> Waited {
     let progress = cell.lock(endpoint).progress_anchor(false);
     if cell.readiness().intersects(want) {
         return Waited::Again;
@@ -265,20 +274,23 @@ pub fn in_transition(
         events |= libc::POLLOUT;
     }
     let step = Duration::from_millis(1);
-    let left = deadline.map_or(step, |d| d.saturating_since(now()).min(step));
+    let left = limit.deadline.map_or(step, |d| d.saturating_since(now()).min(step));
     let ts = timespec(left);
     let mut pfd = pollfd { fd, events, revents: 0 };
-    // SAFETY: one valid pollfd.
-    let n = unsafe { real::ppoll(&mut pfd, 1, &ts, std::ptr::null()) };
-    if n < 0 && errno() == libc::EINTR {
+    let held = signals::Held::new();
+    let mask = if limit.restarts() { std::ptr::null() } else { std::ptr::from_ref(held.before()) };
+    // SAFETY: one valid pollfd, and a valid mask or none.
+    let n = unsafe { real::ppoll(&mut pfd, 1, &ts, mask) };
+    if n < 0 && errno() == libc::EINTR || limit.restarts() && held.interrupts() {
         return Waited::Interrupted;
     }
+    drop(held);
     cell.anchor_event(endpoint, anchor_event(pfd.revents as u16 as u32));
     if n == 1 {
         // Something is there, but not for the application: give the rest time to come.
         std::thread::yield_now();
     }
-    match deadline {
+    match limit.deadline {
         Some(d) if now() >= d => Waited::TimedOut,
         _ => Waited::Again,
     }
@@ -505,6 +517,62 @@ fn link_events(wanted: i16, entry: &Option<Arc<Entry>>) -> i16 {
     events
 }
 
+/// A thread in `poll` that is announced everywhere. Not any more once dropped, also if the thread is cancelled in its sleep.
+struct Announced<'a> {
+    endpoint: &'a Endpoint,
+    entries: &'a [Option<Arc<Entry>>],
+    waiter: Arc<Waiter>,
+    queues: Vec<CompletionQueueId>,
+    /// Some queue has something already.
+    pending: bool,
+}
+
+impl<'a> Announced<'a> {
+    fn new(endpoint: &'a Endpoint, entries: &'a [Option<Arc<Entry>>], eventfd: c_int) -> Announced<'a> {
+        let waiter = Arc::new(Waiter { eventfd, asleep: AtomicBool::new(true) });
+        let mut queues: Vec<CompletionQueueId> = Vec::new();
+        for entry in entries {
+            if let Some((sock, cell)) = stream_of(entry) {
+                sock.watchers.lock().push(Registration::Waiter(waiter.clone()));
+                let cq = cell.lock(endpoint).link().map(|l| l.cq());
+                queues.extend(cq.filter(|q| *q != endpoint.control_cq()));
+            } else if let Some(Entry::Epoll(epoll)) = entry.as_deref() {
+                epoll.add_outer(&waiter);
+                queues.extend(epoll.assigned_queue());
+            }
+        }
+        queues.sort_unstable();
+        queues.dedup();
+        let mut pending = false;
+        for &cq in &queues {
+            pending |= arm(endpoint, cq) == Armed::Pending;
+        }
+        Announced { endpoint, entries, waiter, queues, pending }
+    }
+}
+
+impl Drop for Announced<'_> {
+    fn drop(&mut self) {
+        let saved = errno();
+        for &cq in &self.queues {
+            self.endpoint.device().drain(cq);
+            disarm(self.endpoint, cq);
+        }
+        let same = |r: &Registration| matches!(r, Registration::Waiter(w) if Arc::ptr_eq(w, &self.waiter));
+        for entry in self.entries {
+            if let Some((sock, _)) = stream_of(entry) {
+                sock.watchers.lock().retain(|r| !same(r));
+            } else if let Some(Entry::Epoll(epoll)) = entry.as_deref() {
+                epoll.remove_outer(&self.waiter);
+            }
+        }
+        if !self.waiter.asleep.swap(false, Ordering::SeqCst) {
+            runtime::drain(self.waiter.eventfd);
+        }
+        set_errno(saved);
+    }
+}
+
 /// Announces, looks once more, sleeps.
 fn sleep(
     endpoint: &Endpoint,
@@ -517,60 +585,18 @@ fn sleep(
         set_errno(libc::ENOMEM);
         return -1;
     };
-    let waiter = Arc::new(Waiter { eventfd, asleep: AtomicBool::new(true) });
-    let mut queues: Vec<CompletionQueueId> = Vec::new();
-    let mut epolls = Vec::new();
-    for entry in entries {
-        if let Some((sock, cell)) = stream_of(entry) {
-            sock.watchers.lock().push(Registration::Waiter(waiter.clone()));
-            let cq = cell.lock(endpoint).link().map(|l| l.cq());
-            queues.extend(cq.filter(|q| *q != endpoint.control_cq()));
-        } else if let Some(Entry::Epoll(epoll)) = entry.as_deref() {
-            epoll.add_outer(&waiter);
-            epolls.push(entry.clone());
-            queues.extend(epoll.assigned_queue());
-        }
-    }
-    queues.sort_unstable();
-    queues.dedup();
-    let mut pending = false;
-    for &cq in &queues {
-        pending |= arm(endpoint, cq) == Armed::Pending;
-    }
+    let announced = Announced::new(endpoint, entries, eventfd);
     let (mut view, _) = kernel_view(fds, entries);
     view.push(pollfd { fd: eventfd, events: libc::POLLIN, revents: 0 });
-    view.extend(queues.iter().filter_map(|&cq| endpoint.device().channel_fd(cq)).map(|fd| pollfd {
-        fd,
-        events: libc::POLLIN,
-        revents: 0,
-    }));
-    pending |= fds.iter().zip(entries).any(|(p, e)| link_events(p.events, e) != 0);
-    let mut n = 0;
-    if !pending {
-        let ts = deadline.map(|d| timespec(d.saturating_since(now())));
-        let ts = ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-        // SAFETY: a valid array; the mask is the caller's.
-        n = unsafe { real::ppoll(view.as_mut_ptr(), view.len() as libc::nfds_t, ts, mask) };
+    let channels = announced.queues.iter().filter_map(|&cq| endpoint.device().channel_fd(cq));
+    view.extend(channels.map(|fd| pollfd { fd, events: libc::POLLIN, revents: 0 }));
+    if announced.pending || fds.iter().zip(entries).any(|(p, e)| link_events(p.events, e) != 0) {
+        return 0;
     }
-    let saved = errno();
-    for &cq in &queues {
-        endpoint.device().drain(cq);
-        disarm(endpoint, cq);
-    }
-    let same = |r: &Registration| matches!(r, Registration::Waiter(w) if Arc::ptr_eq(w, &waiter));
-    for (sock, _) in entries.iter().filter_map(stream_of) {
-        sock.watchers.lock().retain(|r| !same(r));
-    }
-    for entry in &epolls {
-        if let Some(Entry::Epoll(epoll)) = entry.as_deref() {
-            epoll.remove_outer(&waiter);
-        }
-    }
-    if !waiter.asleep.swap(false, Ordering::SeqCst) {
-        runtime::drain(eventfd);
-    }
-    set_errno(saved);
-    n.min(0)
+    let ts = deadline.map(|d| timespec(d.saturating_since(now())));
+    let ts = ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: a valid array; the mask is the caller's.
+    unsafe { real::ppoll(view.as_mut_ptr(), view.len() as libc::nfds_t, ts, mask) }.min(0)
 }
 
 /// Sleepers per completion queue: the device is disarmed when the last one leaves.

@@ -275,6 +275,35 @@ fn plain_wait(shared: &Arc<Shared>, out: &mut Out, timeout: Option<Duration>, ma
     }
 }
 
+/// A thread that sleeps on the instance. Not any more once dropped, also if it is cancelled in its sleep.
+struct Announced<'a> {
+    shared: &'a Shared,
+    endpoint: &'a Endpoint,
+    cq: Option<CompletionQueueId>,
+    /// The queue has something already.
+    pending: bool,
+}
+
+impl<'a> Announced<'a> {
+    fn new(shared: &'a Shared, endpoint: &'a Endpoint) -> Announced<'a> {
+        shared.asleep.fetch_add(1, Ordering::SeqCst);
+        let cq = shared.assigned();
+        let pending = cq.is_some_and(|cq| wait::arm(endpoint, cq) == Armed::Pending);
+        Announced { shared, endpoint, cq, pending }
+    }
+}
+
+impl Drop for Announced<'_> {
+    fn drop(&mut self) {
+        let saved = errno();
+        self.shared.asleep.fetch_sub(1, Ordering::SeqCst);
+        if let Some(cq) = self.cq {
+            wait::disarm(self.endpoint, cq);
+        }
+        set_errno(saved);
+    }
+}
+
 enum Slept {
     Woken,
     Expired,
@@ -289,18 +318,11 @@ fn sleep(
     mask: *const libc::sigset_t,
 ) -> Slept {
     shared.ensure_kick();
-    shared.asleep.fetch_add(1, Ordering::SeqCst);
-    let cq = shared.assigned();
-    let pending = cq.is_some_and(|cq| wait::arm(endpoint, cq) == Armed::Pending);
+    let announced = Announced::new(shared, endpoint);
     let left = deadline.map(|d| d.saturating_since(now()));
-    let awake = pending || shared.ready_len.load(Ordering::SeqCst) > 0;
+    let awake = announced.pending || shared.ready_len.load(Ordering::SeqCst) > 0;
     let n = kernel_events(shared, out, if awake { Some(Duration::ZERO) } else { left }, mask);
-    let saved = errno();
-    shared.asleep.fetch_sub(1, Ordering::SeqCst);
-    if let Some(cq) = cq {
-        wait::disarm(endpoint, cq);
-    }
-    set_errno(saved);
+    drop(announced);
     match n {
         n if n < 0 => Slept::Failed,
         0 if !awake => Slept::Expired,

@@ -88,12 +88,24 @@ macro_rules! hooks {
     };
 }
 
+/// What blocking calls of the C library begin with: a thread whose cancellation is pending ends here, though the call may
+/// go on to make none of them.
+#[inline]
+fn cancellation_point() {
+    extern "C-unwind" {
+        fn pthread_testcancel();
+    }
+    // SAFETY: no arguments; it returns or unwinds.
+    unsafe { pthread_testcancel() };
+}
+
 /// The connection behind a descriptor, as `ops::message::Target`; or else the real call.
 macro_rules! stream_or {
     ($fd:expr, $kernel:expr, |$target:ident| $ours:expr) => {{
         let guard = $crate::table::get($fd);
         match guard.as_deref().and_then(Option::as_ref).map(|entry| (entry, &**entry)) {
             Some((entry, $crate::table::Entry::Stream(sock))) => {
+                $crate::hooks::cancellation_point();
                 let $target = $crate::ops::message::Target { entry, sock, fd: $fd };
                 $ours
             }

@@ -18,7 +18,7 @@ use crate::real;
 use crate::runtime::{self, now, Runtime};
 use crate::socket::Socket;
 use crate::table::Entry;
-use crate::wait::{self, Waited};
+use crate::wait::{self, Limit, Waited};
 
 /// How long a write waits for the answer to an OPEN before the pledge is voided. Arbitrary: several wake-ups of a busy
 /// machine; it is paid at most a few times in the life of a connection.
@@ -123,7 +123,8 @@ pub unsafe fn recv(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
                     return if done > 0 { done as isize } else { fail(libc::EAGAIN) };
                 }
                 let deadline = *deadline.get_or_insert_with(|| sock.recv_timeout().map(|t| now() + t));
-                match block(rt, sock, cell, fd, Readiness::READABLE, deadline) {
+                let limit = Limit { deadline, idle: done == 0 };
+                match block(rt, sock, cell, fd, Readiness::READABLE, limit) {
                     Waited::Again => {}
                     Waited::TimedOut => return if done > 0 { done as isize } else { fail(libc::EAGAIN) },
                     Waited::Interrupted => return if done > 0 { done as isize } else { fail(libc::EINTR) },
@@ -203,7 +204,8 @@ fn await_replay(endpoint: &Endpoint, cell: &Arc<StreamCell>, fd: c_int, deadline
     if !cell.lock(endpoint).proto().awaits_replay() || now() >= deadline {
         return false;
     }
-    wait::in_transition(endpoint, cell, fd, Readiness::READABLE, Some(deadline));
+    let limit = Limit { deadline: Some(deadline), idle: true };
+    wait::in_transition(endpoint, cell, fd, Readiness::READABLE, limit);
     true
 }
 
@@ -351,7 +353,8 @@ pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
                     return fail(libc::EAGAIN);
                 }
                 let deadline = *deadline.get_or_insert_with(|| sock.send_timeout().map(|t| now() + t));
-                match block(rt, sock, cell, fd, Readiness::WRITABLE, deadline) {
+                let limit = Limit { deadline, idle: done == 0 };
+                match block(rt, sock, cell, fd, Readiness::WRITABLE, limit) {
                     Waited::Again => polled = false,
                     Waited::TimedOut => return if done > 0 { done as isize } else { fail(libc::EAGAIN) },
                     Waited::Interrupted => return if done > 0 { done as isize } else { fail(libc::EINTR) },
@@ -411,7 +414,12 @@ unsafe fn send_step(
                 return Step::Blocked;
             }
             drop(guard);
+            let held = wait::signals::Held::new();
             await_pledge(endpoint, cell, netacc_driver::PLEDGE_PATIENCE);
+            if held.interrupts() {
+                drop(held);
+                return Step::Done(fail(libc::EINTR));
+            }
             Step::Again
         }
         TxSink::Pledged => {
@@ -503,31 +511,24 @@ fn poll_link(endpoint: &Endpoint, cell: &Arc<StreamCell>) -> bool {
 }
 
 /// Blocks until the stream may be ready: on the link, or in the kernel.
-fn block(
-    rt: &Runtime,
-    sock: &Socket,
-    cell: &Arc<StreamCell>,
-    fd: c_int,
-    want: Readiness,
-    deadline: Option<Instant>,
-) -> Waited {
+fn block(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, fd: c_int, want: Readiness, limit: Limit) -> Waited {
     let r = cell.readiness();
     let reading = want.contains(Readiness::READABLE);
     if reading && r.contains(Readiness::KERNEL_RX) {
         let Some(endpoint) = rt.endpoint() else { return Waited::Again };
-        return cell.block_in_kernel(endpoint, || block_in_recv(sock, fd, deadline)).unwrap_or(Waited::Again);
+        return cell.block_in_kernel(endpoint, || block_in_recv(sock, fd, limit)).unwrap_or(Waited::Again);
     }
     if !reading && r.contains(Readiness::KERNEL_TX) {
-        return block_in_poll(fd, libc::POLLOUT, deadline);
+        return block_in_poll(fd, libc::POLLOUT, limit);
     }
-    wait::for_stream(rt, cell, fd, want, deadline)
+    wait::for_stream(rt, cell, fd, want, limit)
 }
 
 /// Blocks in the kernel's own receive, with its rules for signals and timeouts, without taking anything: a marker that
 /// arrives wakes it too.
-fn block_in_recv(sock: &Socket, fd: c_int, deadline: Option<Instant>) -> Waited {
-    if sock.recv_timeout().is_some() || sock.nonblocking.load(Ordering::Relaxed) {
-        return block_in_poll(fd, libc::POLLIN, deadline);
+fn block_in_recv(sock: &Socket, fd: c_int, limit: Limit) -> Waited {
+    if !limit.restarts() || sock.nonblocking.load(Ordering::Relaxed) {
+        return block_in_poll(fd, libc::POLLIN, limit);
     }
     let mut byte = 0u8;
     // SAFETY: one writable byte.
@@ -538,8 +539,11 @@ fn block_in_recv(sock: &Socket, fd: c_int, deadline: Option<Instant>) -> Waited 
     Waited::Again
 }
 
-fn block_in_poll(fd: c_int, events: i16, deadline: Option<Instant>) -> Waited {
-    let left = deadline.map(|d| d.saturating_since(now()));
+fn block_in_poll(fd: c_int, events: i16, limit: Limit) -> Waited {
+    if limit.restarts() {
+        return wait::signals::poll(fd, events);
+    }
+    let left = limit.deadline.map(|d| d.saturating_since(now()));
     let ts = left.map(wait::timespec);
     let mut p = libc::pollfd { fd, events, revents: 0 };
     // SAFETY: one valid pollfd.

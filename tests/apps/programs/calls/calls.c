@@ -201,7 +201,8 @@ size_t fill(int fd)
 {
     static char bytes[65536];
     size_t done = 0;
-    for (int quiet = 0; quiet < 20; quiet++) {
+    /* For longer than it takes a connection to change its path, which may make room. */
+    for (int quiet = 0; quiet < 100; quiet++) {
         ssize_t n;
         while ((n = send(fd, bytes, sizeof bytes, MSG_DONTWAIT)) > 0) {
             done += n;

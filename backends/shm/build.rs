@@ -1,0 +1,6 @@
+//! Compiles the sleep that a thread can be cancelled in: see `src/sleep.c`.
+
+fn main() {
+    println!("cargo:rerun-if-changed=src/sleep.c");
+    cc::Build::new().file("src/sleep.c").flag("-fexceptions").warnings(true).compile("netacc_shm_sleep");
+}
