@@ -8,8 +8,8 @@ use std::ffi::{c_char, c_int, c_long, c_uint, c_void, CStr};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
-    epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off64_t, off_t, pid_t, pollfd, sigset_t, size_t, sockaddr,
-    socklen_t, ssize_t, timespec, timeval, FILE,
+    aiocb, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off64_t, off_t, pid_t, pollfd, sigevent, sigset_t,
+    size_t, sockaddr, socklen_t, ssize_t, timespec, timeval, FILE,
 };
 
 /// One symbol, resolved lazily.
@@ -184,6 +184,20 @@ real! {
     fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE;
     fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;
     fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;
+    fn aio_read(operation: *mut aiocb) -> c_int;
+    fn aio_read64(operation: *mut aiocb) -> c_int;
+    fn aio_write(operation: *mut aiocb) -> c_int;
+    fn aio_write64(operation: *mut aiocb) -> c_int;
+    fn lio_listio(mode: c_int, list: *const *mut aiocb, count: c_int, event: *mut sigevent) -> c_int;
+    fn lio_listio64(mode: c_int, list: *const *mut aiocb, count: c_int, event: *mut sigevent) -> c_int;
+    fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE;
+    fn freopen64(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE;
+    fn pidfd_getfd(pidfd: c_int, target: c_int, flags: c_uint) -> c_int;
+    fn io_uring_setup(entries: c_uint, parameters: *mut c_void) -> c_int;
+    fn io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int;
+    fn io_uring_queue_init_params(entries: c_uint, ring: *mut c_void, parameters: *mut c_void) -> c_int;
+    fn io_uring_queue_init_mem(entries: c_uint, ring: *mut c_void, parameters: *mut c_void, buffer: *mut c_void, len: size_t) -> c_int;
+    fn pthread_exit(value: *mut c_void) -> ();
     fn __chk_fail() -> c_int;
     fn execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
 }

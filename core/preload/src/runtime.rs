@@ -26,7 +26,7 @@ mod exit;
 mod fork;
 mod helper;
 
-pub use exit::{leave, stay};
+pub use exit::{leave, stay, thread_exits};
 pub use fork::{after_fork_child, before_fork, Inherited, FORK_GENERATION};
 
 /// Everything of this process. Lives until exit once made.
@@ -88,6 +88,19 @@ pub fn start() -> &'static Runtime {
     INSIDE.set(was_inside);
     crate::ops::set_errno(errno);
     rt
+}
+
+/// New connections stay in the kernel: see [`keep_on_kernel`].
+static KEPT_ON_KERNEL: AtomicBool = AtomicBool::new(false);
+
+/// Every connection that is made from now on stays on TCP for good: the program has ways to use it that are not seen.
+pub fn keep_on_kernel() {
+    KEPT_ON_KERNEL.store(true, Ordering::Relaxed);
+}
+
+/// Whether [`keep_on_kernel`] was called.
+pub fn is_kept_on_kernel() -> bool {
+    KEPT_ON_KERNEL.load(Ordering::Relaxed)
 }
 
 thread_local! {

@@ -40,6 +40,8 @@ pub struct Socket {
     pub abort_on_close: AtomicBool,
     /// SO_RCVLOWAT.
     pub low_water: AtomicI32,
+    /// TCP_INQ: messages say how much more there is.
+    pub tells_queue: AtomicBool,
     /// Send and receive calls so far: promotion begins after `NACC_PROMOTE_AFTER`.
     pub operations: AtomicU32,
     /// At which count of `operations` promotion is tried next; `u32::MAX` for never.
@@ -79,6 +81,8 @@ pub struct Listener {
     pub abort_on_close: AtomicBool,
     /// SO_RCVLOWAT.
     pub low_water: AtomicI32,
+    /// TCP_INQ.
+    pub tells_queue: AtomicBool,
     /// An option was set that only the kernel can honour.
     pub kernel_only: AtomicBool,
     /// O_ASYNC, which only the kernel can honour, and which is not inherited.
@@ -112,6 +116,7 @@ impl Socket {
             send_timeout_us: AtomicI64::new(0),
             abort_on_close: AtomicBool::new(false),
             low_water: AtomicI32::new(1),
+            tells_queue: AtomicBool::new(false),
             operations: AtomicU32::new(0),
             promote_at: AtomicU32::new(promote_at),
             retry_after: AtomicU32::new(1),
@@ -151,6 +156,7 @@ impl Socket {
         }
         new.abort_on_close.store(self.abort_on_close.load(Ordering::Relaxed), Ordering::Relaxed);
         new.low_water.store(self.low_water.load(Ordering::Relaxed), Ordering::Relaxed);
+        new.tells_queue.store(self.tells_queue.load(Ordering::Relaxed), Ordering::Relaxed);
         new.descriptors.store(self.descriptors.load(Ordering::Relaxed), Ordering::Relaxed);
         new.deferred_error.store(self.deferred_error.load(Ordering::Relaxed), Ordering::Relaxed);
         new.error_reported.store(self.error_reported.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -259,6 +265,7 @@ impl Listener {
             send_timeout_us: AtomicI64::new(0),
             abort_on_close: AtomicBool::new(false),
             low_water: AtomicI32::new(1),
+            tells_queue: AtomicBool::new(false),
             kernel_only: AtomicBool::new(false),
             signals_io: AtomicBool::new(false),
             descriptors: AtomicU32::new(1),
@@ -274,6 +281,7 @@ impl Listener {
         copy.send_timeout_us.store(self.send_timeout_us.load(Ordering::Relaxed), Ordering::Relaxed);
         copy.abort_on_close.store(self.abort_on_close.load(Ordering::Relaxed), Ordering::Relaxed);
         copy.low_water.store(self.low_water.load(Ordering::Relaxed), Ordering::Relaxed);
+        copy.tells_queue.store(self.tells_queue.load(Ordering::Relaxed), Ordering::Relaxed);
         copy.kernel_only.store(self.kernel_only.load(Ordering::Relaxed), Ordering::Relaxed);
         copy.signals_io.store(self.signals_io.load(Ordering::Relaxed), Ordering::Relaxed);
         copy.descriptors.store(self.descriptors.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -287,6 +295,7 @@ impl Listener {
         new.send_timeout_us.store(sock.send_timeout_us.load(Ordering::Relaxed), Ordering::Relaxed);
         new.abort_on_close.store(sock.abort_on_close.load(Ordering::Relaxed), Ordering::Relaxed);
         new.low_water.store(sock.low_water.load(Ordering::Relaxed), Ordering::Relaxed);
+        new.tells_queue.store(sock.tells_queue.load(Ordering::Relaxed), Ordering::Relaxed);
         let pinned = sock.stream.as_ref().is_some_and(|cell| cell.is_pinned());
         new.kernel_only.store(pinned, Ordering::Relaxed);
         new.descriptors.store(sock.descriptors.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -299,6 +308,7 @@ impl Listener {
         sock.send_timeout_us.store(self.send_timeout_us.load(Ordering::Relaxed), Ordering::Relaxed);
         sock.abort_on_close.store(self.abort_on_close.load(Ordering::Relaxed), Ordering::Relaxed);
         sock.low_water.store(self.low_water.load(Ordering::Relaxed), Ordering::Relaxed);
+        sock.tells_queue.store(self.tells_queue.load(Ordering::Relaxed), Ordering::Relaxed);
         if self.kernel_only.load(Ordering::Relaxed) {
             sock.keep_on_kernel();
             sock.note_reason(Reason::KernelOnly);

@@ -1,7 +1,8 @@
 //! What `netacc_ss` is told, and `netacc demote` asks for: a server on the abstract Unix socket `netacc-ss/<pid>`.
 //!
-//! One line of request. `DEMOTE` takes all connections off their links and `PROMOTE` lets them back; the answer is a
-//! `netacc_config::stats::Switched`. `GET` and the names of sections (`all`, `cfg`, `cnt`, `mem`, `qp`, `sock`; separated by commas or
+//! One line of request. `DEMOTE` takes all connections off their links and `PROMOTE` lets them back; `SURRENDER` and the
+//! number of a descriptor takes that connection off for good, because another process takes the descriptor; the answer
+//! is a `netacc_config::stats::Switched`. `GET` and the names of sections (`all`, `cfg`, `cnt`, `mem`, `qp`, `sock`; separated by commas or
 //! spaces, `cnt` if there are none), is answered by one JSON document (`netacc_config::stats::Snapshot`) until end of
 //! file. Only the same user and root are answered. Each question is answered by a short-lived thread, so that a client
 //! that reads slowly stalls nobody; there are never more than a few of them.
@@ -20,7 +21,7 @@ use netacc_device::Instant;
 use netacc_driver::{Endpoint, StreamCounters};
 use netacc_proto::{Phase, Reason};
 
-use crate::ops::{connection, errno};
+use crate::ops::{connection, errno, process};
 use crate::real;
 use crate::runtime::{self, duplicate_high, now, Runtime};
 use crate::socket::Socket;
@@ -124,6 +125,10 @@ impl Client {
             Some(Request::Tell(sections)) => serde_json::to_vec(&snapshot(runtime, sections)),
             Some(Request::Demote) => serde_json::to_vec(&switch::demote(runtime)),
             Some(Request::Promote) => serde_json::to_vec(&switch::promote(runtime)),
+            Some(Request::Surrender(fd)) => {
+                process::surrender(fd, Reason::Shared);
+                serde_json::to_vec(&switch::count(runtime.endpoint()))
+            }
         };
         if let Ok(mut bytes) = answer {
             bytes.push(b'\n');
@@ -175,6 +180,34 @@ impl Client {
     }
 }
 
+/// Asks another process to surrender a descriptor, and waits until it has, for a bounded time. A process that does not
+/// answer has nothing on a link.
+pub fn surrender_elsewhere(pid: u32, fd: RawFd) {
+    let (address, len) = address(pid);
+    // SAFETY: no pointers.
+    let low = unsafe { real::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) };
+    if low < 0 {
+        return;
+    }
+    // SAFETY: a new descriptor that nobody else knows.
+    let client = Client(unsafe { OwnedFd::from_raw_fd(low) });
+    // SAFETY: the address has `len` bytes.
+    if unsafe { real::connect(low, (&raw const address).cast(), len) } != 0 {
+        return;
+    }
+    client.send(format!("SURRENDER {fd}\n").as_bytes(), now() + PATIENCE);
+    let deadline = now() + PATIENCE;
+    let mut answer = [0u8; MAX_REQUEST];
+    loop {
+        // SAFETY: the buffer is writable.
+        match unsafe { real::recv(low, answer.as_mut_ptr().cast(), answer.len(), 0) } {
+            0 => return,
+            n if n < 0 && !client.wait(libc::POLLIN, deadline) => return,
+            _ => {}
+        }
+    }
+}
+
 /// At exit: tells what was counted, if somebody wants to know. Not safe in a signal handler that calls `_exit`, but then
 /// only for who has asked for it; and not for processes that a signal ends.
 pub fn tell_at_exit() {
@@ -193,6 +226,7 @@ enum Request {
     Tell(Sections),
     Demote,
     Promote,
+    Surrender(RawFd),
 }
 
 impl Request {
@@ -201,6 +235,10 @@ impl Request {
         match line.trim_ascii() {
             b"DEMOTE" => Some(Request::Demote),
             b"PROMOTE" => Some(Request::Promote),
+            line if line.starts_with(b"SURRENDER ") => {
+                let fd = std::str::from_utf8(&line["SURRENDER ".len()..]).ok()?.trim();
+                fd.parse().ok().map(Request::Surrender)
+            }
             _ => Sections::parse(line).map(Request::Tell),
         }
     }
@@ -474,6 +512,10 @@ mod tests {
         assert_eq!(Request::parse(b"PROMOTE"), Some(Request::Promote));
         assert_eq!(Request::parse(b"GET mem"), Sections::parse(b"GET mem").map(Request::Tell));
         assert_eq!(Request::parse(b"DEMOTE all"), None);
+        assert_eq!(Request::parse(b"SURRENDER 7\r"), Some(Request::Surrender(7)));
+        for bad in [&b"SURRENDER"[..], b"SURRENDER ", b"SURRENDER 7 8", b"SURRENDER 99999999999"] {
+            assert_eq!(Request::parse(bad), None, "{bad:?}");
+        }
     }
 
     #[test]

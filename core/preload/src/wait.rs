@@ -277,7 +277,7 @@ pub fn in_transition(endpoint: &Endpoint, cell: &Arc<StreamCell>, fd: c_int, wan
     let left = limit.deadline.map_or(step, |d| d.saturating_since(now()).min(step));
     let ts = timespec(left);
     let mut pfd = pollfd { fd, events, revents: 0 };
-    let held = signals::Held::new();
+    let held = signals::Held::all();
     let mask = if limit.restarts() { std::ptr::null() } else { std::ptr::from_ref(held.before()) };
     // SAFETY: one valid pollfd, and a valid mask or none.
     let n = unsafe { real::ppoll(&mut pfd, 1, &ts, mask) };

@@ -82,11 +82,34 @@ hooks! {
     }
 
     fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
-        stream_or!(fd, real::recvmsg(fd, msg, flags), |t| message::recvmsg(t, msg, flags))
+        stream_or!(
+            fd,
+            {
+                let n = real::recvmsg(fd, msg, flags);
+                if n >= 0 && carries_control(msg) {
+                    rights::receive(msg);
+                }
+                n
+            },
+            |t| message::recvmsg(t, msg, flags)
+        )
     }
 
     fn recvmmsg(fd: c_int, msgs: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int {
-        stream_or!(fd, real::recvmmsg(fd, msgs, count, flags, timeout), |t| message::recvmmsg(t, msgs, count, flags, timeout))
+        stream_or!(
+            fd,
+            {
+                let n = real::recvmmsg(fd, msgs, count, flags, timeout);
+                for i in 0..usize::try_from(n).unwrap_or(0) {
+                    let msg = &raw const (*msgs.add(i)).msg_hdr;
+                    if carries_control(msg) {
+                        rights::receive(msg);
+                    }
+                }
+                n
+            },
+            |t| message::recvmmsg(t, msgs, count, flags, timeout)
+        )
     }
 
     fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t {

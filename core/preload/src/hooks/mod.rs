@@ -12,11 +12,12 @@
 //! Left alone on purpose, because an accelerated descriptor is a kernel socket and the kernel's answer is right:
 //! `bind`, `getsockname`, `getpeername`, `fstat`, `isfdtype`, `sockatmark`, `preadv`/`pwritev` and `pread`/`pwrite`
 //! (ESPIPE), `copy_file_range` (EINVAL). Because they make or take no connection: `socketpair`, `pipe`, `open`, `tee`,
-//! `vmsplice` (pipes only), `pidfd_getfd`, `setrlimit`, `chroot`, `setuid`. Because `pthread_atfork` handlers see them:
+//! `vmsplice` (pipes only), `setrlimit`, `chroot`, `setuid`. Because `pthread_atfork` handlers see them:
 //! `fork`, `__fork`, `forkpty`. Because the library's own destructor sees it: `exit`. Waits are
 //! interrupted by signals as the kernel's are, so `signal` and `sigaction` are not needed either. A raw `clone`, and
-//! system calls made without the C library (io_uring, Go), are not seen.
+//! system calls made without the C library (Go), are not seen.
 
+pub mod aside;
 pub mod bytes;
 pub mod caller;
 pub mod descriptors;
@@ -130,6 +131,8 @@ pub(crate) use {entry_or, hooks, stream_or};
 /// When the library is loaded, before the program's own constructors; and at exit, after its destructors.
 #[cfg(not(test))]
 mod load {
+    use std::ffi::{c_int, c_void};
+
     #[used]
     #[link_section = ".init_array"]
     static LOAD: extern "C" fn() = load;
@@ -137,6 +140,9 @@ mod load {
     extern "C" fn load() {
         super::caller::find_library();
         crate::ops::process::register();
+        // Handlers run in the opposite order of their registration: after the program's own.
+        // SAFETY: the handler takes an argument that it does not use; the library is never unloaded.
+        unsafe { __cxa_at_quick_exit(exit_quickly, std::ptr::null_mut()) };
     }
 
     #[used]
@@ -146,5 +152,14 @@ mod load {
     extern "C" fn exit() {
         crate::runtime::leave();
         crate::stats::tell_at_exit();
+    }
+
+    extern "C" {
+        /// What `at_quick_exit` is in a program; that itself is in no shared library.
+        fn __cxa_at_quick_exit(handler: extern "C" fn(*mut c_void), library: *mut c_void) -> c_int;
+    }
+
+    extern "C" fn exit_quickly(_: *mut c_void) {
+        exit();
     }
 }

@@ -26,7 +26,7 @@ hooks! {
     }
 
     fn accept4(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
-        entry_or!(fd, real::accept4(fd, addr, len, flags), |entry| connection::accept4(entry, fd, addr, len, flags))
+        entry_or!(fd, connection::accept_unknown(fd, addr, len, flags), |entry| connection::accept4(entry, fd, addr, len, flags))
     }
 
     fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {

@@ -5,6 +5,7 @@
 
 use std::ffi::{c_int, c_long, c_uint};
 
+use super::aside::of_program as aside;
 use super::bytes::of_program as bytes;
 use super::descriptors::of_program as descriptors;
 use super::hooks;
@@ -48,6 +49,8 @@ hooks! {
             libc::SYS_epoll_pwait => readiness::epoll_pwait(fd, b as _, c as _, d as _, e as _).into(),
             libc::SYS_epoll_pwait2 => readiness::epoll_pwait2(fd, b as _, c as _, d as _, e as _).into(),
             libc::SYS_ppoll => readiness::ppoll(a as _, b as _, c as _, d as _).into(),
+            libc::SYS_pidfd_getfd => aside::pidfd_getfd(fd, b as _, c as _).into(),
+            libc::SYS_io_uring_setup if !crate::ops::aside::before_ring() => -1,
             libc::SYS_exit_group => crate::hooks::process::_exit(fd),
             libc::SYS_execve => process::execve(a as _, b as _, c as _).into(),
             libc::SYS_execveat => process::execveat(fd, b as _, c as _, d as _, e as _).into(),

@@ -15,7 +15,7 @@ use netacc_driver::Readiness;
 use netacc_proto::{Reason, Role};
 
 use crate::epoll;
-use crate::ops::{errno, set_errno};
+use crate::ops::{errno, options, set_errno};
 use crate::runtime::{self, Runtime, NO_FD};
 use crate::socket::{FdAnchor, Listener, Socket};
 use crate::table::{self, Entry};
@@ -81,6 +81,55 @@ pub unsafe fn accept4(entry: &Arc<Entry>, fd: c_int, addr: *mut sockaddr, len: *
     table::insert(new, Arc::new(Entry::Stream(sock)));
     set_errno(saved);
     new
+}
+
+/// `accept4` of a descriptor that is not known: a listener that this program was started with, or was sent.
+///
+/// # Safety
+/// As the C function.
+pub unsafe fn accept_unknown(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
+    if !runtime::is_inside() && received(fd) {
+        if let Some(entry) = table::get_full(fd) {
+            // SAFETY: passed on.
+            return unsafe { accept4(&entry, fd, addr, len, flags) };
+        }
+    }
+    // SAFETY: passed on.
+    unsafe { real::accept4(fd, addr, len, flags) }
+}
+
+/// A descriptor that came from another process, or from another program in this one. Takes note of it if it is a TCP
+/// socket: of a listener to accept from it, of a connection to say why it stays on TCP. Whether it is one. Keeps errno.
+pub fn received(fd: c_int) -> bool {
+    let saved = errno();
+    let option = |level, name| {
+        let mut value: c_int = 0;
+        let mut len = size_of::<c_int>() as socklen_t;
+        // SAFETY: an int and its length, both writable.
+        let rc = unsafe { real::getsockopt(fd, level, name, (&raw mut value).cast(), &mut len) };
+        (rc == 0).then_some(value)
+    };
+    let tcp = option(libc::SOL_SOCKET, libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP);
+    if tcp {
+        // SAFETY: no pointers.
+        let nonblocking = unsafe { real::fcntl(fd, libc::F_GETFL, 0) } & libc::O_NONBLOCK != 0;
+        // What the number may have named before was closed unseen.
+        forget(fd);
+        let entry = if peer_address(fd).is_some() {
+            runtime::start().count_reason(Reason::Inherited);
+            Entry::Stream(Socket::new(fd, None, Reason::Inherited, nonblocking, u32::MAX))
+        } else {
+            let domain = option(libc::SOL_SOCKET, libc::SO_DOMAIN).unwrap_or(libc::AF_INET);
+            let listener = Listener::new(domain, nonblocking);
+            let listening = option(libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Some(1);
+            listener.listening.store(listening, Ordering::Relaxed);
+            options::read_from_kernel(&listener, fd);
+            Entry::Idle(listener)
+        };
+        table::insert(fd, Arc::new(entry));
+    }
+    set_errno(saved);
+    tcp
 }
 
 /// `connect`.
@@ -244,6 +293,9 @@ fn make(fd: c_int, role: Role, peer: Option<SocketAddr>, nonblocking: bool) -> S
             u32::MAX,
         );
     };
+    if runtime::is_kept_on_kernel() {
+        return stay(Reason::UnseenIo);
+    }
     let Some(remote) = peer else { return stay(Reason::NotTcp) };
     let Some(local) = local_address(fd) else { return stay(Reason::NotTcp) };
     let tuple = FourTuple { local: canonical(local), remote: canonical(remote) };

@@ -11,7 +11,7 @@ use std::time::Duration;
 use libc::{iovec, msghdr};
 use netacc_device::Instant;
 use netacc_driver::{Endpoint, LinkIo, Readiness, StreamCell, StreamGuard};
-use netacc_proto::{Reason, RxSource, TxSink};
+use netacc_proto::{Phase, Reason, RxSource, TxSink};
 
 use crate::ops::{connection, errno, fail, set_errno};
 use crate::real;
@@ -414,7 +414,7 @@ unsafe fn send_step(
                 return Step::Blocked;
             }
             drop(guard);
-            let held = wait::signals::Held::new();
+            let held = wait::signals::Held::all();
             await_pledge(endpoint, cell, netacc_driver::PLEDGE_PATIENCE);
             if held.interrupts() {
                 drop(held);
@@ -665,11 +665,36 @@ pub fn readable_bytes(sock: &Socket, _fd: c_int) -> Option<usize> {
     }
 }
 
-/// Bytes that the peer's application has not consumed; `None`: ask the kernel.
-pub fn unsent_bytes(sock: &Socket, _fd: c_int) -> Option<usize> {
+/// What TCP_INQ tells: bytes that a read would find; at the end of the stream one, so that the program reads on and sees it.
+pub fn queued_bytes(sock: &Socket, fd: c_int) -> c_int {
+    let queued = readable_bytes(sock, fd).map_or_else(
+        || {
+            let mut n: c_int = 0;
+            // SAFETY: FIONREAD writes an int.
+            unsafe { real::ioctl(fd, libc::FIONREAD, (&raw mut n).cast()) };
+            n
+        },
+        |n| n.min(c_int::MAX as usize) as c_int,
+    );
+    let ended = || {
+        let r = sock.stream.as_ref().map_or(Readiness::KERNEL_RX, |cell| cell.readiness());
+        let mut p = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
+        // SAFETY: one valid pollfd.
+        r.contains(Readiness::RDHUP) || r.contains(Readiness::KERNEL_RX) && unsafe { real::poll(&mut p, 1, 0) } > 0
+    };
+    if queued == 0 && ended() {
+        1
+    } else {
+        queued
+    }
+}
+
+/// Bytes that have left a link and are still to be written to the anchor; `None`: ask the kernel. What is on a link is not
+/// unsent: the peer has it, as its kernel would.
+pub fn unsent_bytes(sock: &Socket) -> Option<usize> {
     let (cell, endpoint) = sock.stream.as_ref().zip(runtime::get().and_then(Runtime::endpoint))?;
     let guard = cell.lock(endpoint);
-    (!guard.proto().is_plain()).then(|| guard.proto().unconsumed() as usize)
+    (guard.proto().phase() == Phase::Resuming).then(|| guard.proto().unconsumed() as usize)
 }
 
 #[cold]

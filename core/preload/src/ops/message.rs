@@ -224,7 +224,10 @@ unsafe fn receive(t: Target<'_>, iov: &[iovec], flags: c_int) -> isize {
         return unsafe { receive_special(t, iov, flags) };
     }
     if iov.iter().any(faults) {
-        return fail(libc::EFAULT);
+        // As the kernel does, once there is something to be copied.
+        // SAFETY: nothing is written.
+        let n = unsafe { t.recv(&[], flags | libc::MSG_PEEK) };
+        return if n == 0 && readable(t) { fail(libc::EFAULT) } else { n };
     }
     // SAFETY: the caller's promise.
     unsafe { t.recv(iov, flags) }
@@ -284,7 +287,7 @@ fn discard(t: Target<'_>, wanted: usize, flags: c_int) -> isize {
 }
 
 fn readable(t: Target<'_>) -> bool {
-    io::readable_bytes(t.sock, t.fd).is_some_and(|n| n > 0)
+    io::queued_bytes(t.sock, t.fd) > 0
 }
 
 /// `recvmsg`.
@@ -318,10 +321,42 @@ pub unsafe fn recvmsg(t: Target<'_>, msg: *mut msghdr, flags: c_int) -> isize {
         if !msg.msg_name.is_null() {
             msg.msg_namelen = 0;
         }
-        msg.msg_controllen = 0;
+        let room = std::mem::take(&mut msg.msg_controllen);
         msg.msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
+        if t.sock.tells_queue.load(Ordering::Relaxed) {
+            let queued = io::queued_bytes(t.sock, t.fd);
+            // SAFETY: as the C function.
+            unsafe { put_control(msg, room, (libc::IPPROTO_TCP, libc::TCP_INQ), &queued.to_ne_bytes()) };
+        }
     }
     n
+}
+
+/// Writes the only control message of a header as the kernel does: what there is no room for is cut off, and said to be.
+///
+/// # Safety
+/// `msg.msg_control` is null or has `room` writable bytes.
+unsafe fn put_control(msg: &mut msghdr, room: usize, (level, kind): (c_int, c_int), data: &[u8]) {
+    const HEADER: usize = size_of::<libc::cmsghdr>();
+    if msg.msg_control.is_null() || room < HEADER {
+        msg.msg_flags |= libc::MSG_CTRUNC;
+        return;
+    }
+    let len = HEADER + data.len();
+    if room < len {
+        msg.msg_flags |= libc::MSG_CTRUNC;
+    }
+    let kept = len.min(room);
+    // SAFETY: all-zero is a valid header, which may have padding.
+    let mut header: libc::cmsghdr = unsafe { std::mem::zeroed() };
+    (header.cmsg_len, header.cmsg_level, header.cmsg_type) = (kept as _, level, kind);
+    // SAFETY: `HEADER <= kept <= room`.
+    unsafe {
+        msg.msg_control.cast::<libc::cmsghdr>().write_unaligned(header);
+        let to = msg.msg_control.cast::<u8>().add(HEADER);
+        std::ptr::copy_nonoverlapping(data.as_ptr(), to, kept - HEADER);
+    }
+    msg.msg_controllen = len.next_multiple_of(size_of::<usize>()).min(room) as _;
 }
 
 /// # Safety

@@ -1,5 +1,6 @@
 //! What each call does for a descriptor of ours.
 
+pub mod aside;
 pub mod connection;
 pub mod descriptors;
 pub mod files;

@@ -3,7 +3,7 @@
 //! Options that only the kernel can honour take the connection off its link for good, before they are set.
 
 use std::ffi::{c_int, c_long, c_ulong, c_void};
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, Ordering};
 use std::sync::Arc;
 
 use libc::socklen_t;
@@ -13,6 +13,7 @@ use crate::ops::message::Target;
 use crate::ops::{descriptors, io};
 use crate::real;
 use crate::runtime::{self, Runtime};
+use crate::socket::{Listener, Socket};
 use crate::table::Entry;
 
 // Values that the `libc` crate lacks, or has for some targets only; the same on all that the library supports.
@@ -22,7 +23,6 @@ const SO_TIMESTAMPING_NEW: c_int = 65;
 const SO_RCVTIMEO_NEW: c_int = 66;
 const SO_SNDTIMEO_NEW: c_int = 67;
 const TCP_TX_DELAY: c_int = 37;
-const SIOCATMARK: c_ulong = 0x8905;
 const SIOCOUTQNSD: c_ulong = 0x894B;
 
 /// Whether only the kernel can honour the option once it is not zero.
@@ -45,12 +45,7 @@ fn kernel_only(level: c_int, name: c_int) -> bool {
         ),
         libc::IPPROTO_TCP => matches!(
             name,
-            libc::TCP_ULP
-                | libc::TCP_REPAIR
-                | libc::TCP_INQ
-                | libc::TCP_MD5SIG
-                | libc::TCP_ZEROCOPY_RECEIVE
-                | TCP_TX_DELAY
+            libc::TCP_ULP | libc::TCP_REPAIR | libc::TCP_MD5SIG | libc::TCP_ZEROCOPY_RECEIVE | TCP_TX_DELAY
         ),
         _ => false,
     }
@@ -90,8 +85,17 @@ pub unsafe fn setsockopt(
     }
     // SAFETY: as the C function.
     let rc = unsafe { real::setsockopt(fd, level, name, value, len) };
-    if rc == 0 && level == libc::SOL_SOCKET {
-        note_option(entry, name, bytes);
+    match (rc, level) {
+        (0, libc::SOL_SOCKET) => note_option(entry, name, bytes),
+        (0, libc::IPPROTO_TCP) if name == libc::TCP_INQ => {
+            let on = int(bytes, 0) == Some(1);
+            match &**entry {
+                Entry::Stream(sock) => sock.tells_queue.store(on, Ordering::Relaxed),
+                Entry::Idle(listener) => listener.tells_queue.store(on, Ordering::Relaxed),
+                Entry::Epoll(_) => {}
+            }
+        }
+        _ => {}
     }
     rc
 }
@@ -120,6 +124,15 @@ fn note_option(entry: &Arc<Entry>, name: c_int, bytes: &[u8]) {
         Entry::Idle(l) => (&l.recv_timeout_us, &l.send_timeout_us, &l.abort_on_close, &l.low_water),
         Entry::Epoll(_) => return,
     };
+    keep((receive, send, abort), low_water, name, bytes);
+}
+
+fn keep(
+    (receive, send, abort): (&AtomicI64, &AtomicI64, &AtomicBool),
+    low_water: &AtomicI32,
+    name: c_int,
+    bytes: &[u8],
+) {
     match name {
         libc::SO_RCVTIMEO | SO_RCVTIMEO_NEW => store_timeout(receive, bytes),
         libc::SO_SNDTIMEO | SO_SNDTIMEO_NEW => store_timeout(send, bytes),
@@ -134,6 +147,19 @@ fn note_option(entry: &Arc<Entry>, name: c_int, bytes: &[u8]) {
             }
         }
         _ => {}
+    }
+}
+
+/// Options of a socket that another program has set.
+pub fn read_from_kernel(listener: &Listener, fd: c_int) {
+    let mut bytes = [0u8; 16];
+    for name in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO, libc::SO_LINGER, libc::SO_RCVLOWAT] {
+        let mut len = bytes.len() as socklen_t;
+        // SAFETY: the buffer has `len` writable bytes.
+        if unsafe { real::getsockopt(fd, libc::SOL_SOCKET, name, bytes.as_mut_ptr().cast(), &mut len) } == 0 {
+            let kept = (&listener.recv_timeout_us, &listener.send_timeout_us, &listener.abort_on_close);
+            keep(kept, &listener.low_water, name, &bytes[..(len as usize).min(bytes.len())]);
+        }
     }
 }
 
@@ -177,6 +203,10 @@ pub unsafe fn getsockopt(
     // SAFETY: as the C function.
     let rc = unsafe { real::getsockopt(fd, level, name, value, len) };
     let Entry::Stream(sock) = &**entry else { return rc };
+    if rc == 0 && level == libc::IPPROTO_TCP && name == libc::TCP_INFO {
+        // SAFETY: the kernel has just written through both pointers, and as many bytes as it says.
+        add_link(sock, unsafe { std::slice::from_raw_parts_mut(value.cast::<u8>(), *len as usize) });
+    }
     if rc != 0 || level != libc::SOL_SOCKET || name != libc::SO_ERROR {
         return rc;
     }
@@ -191,8 +221,30 @@ pub unsafe fn getsockopt(
     rc
 }
 
+/// Adds to the kernel's TCP_INFO what a link has carried of the connection's bytes.
+fn add_link(sock: &Socket, info: &mut [u8]) {
+    // In `struct tcp_info`; a caller with an older one has given less room.
+    const BYTES_ACKED: usize = 120;
+    const BYTES_RECEIVED: usize = 128;
+    const BYTES_SENT: usize = 200;
+    let Some((cell, endpoint)) = sock.stream.as_ref().zip(runtime::get().and_then(Runtime::endpoint)) else { return };
+    let guard = cell.lock(endpoint);
+    let counters = guard.counters();
+    let unread = if guard.link().is_some() { guard.proto().available() } else { 0 };
+    drop(guard);
+    let received = counters.rx_bytes_link + u64::from(unread);
+    for (at, n) in
+        [(BYTES_ACKED, counters.tx_bytes_link), (BYTES_RECEIVED, received), (BYTES_SENT, counters.tx_bytes_link)]
+    {
+        let Some(field) = info.get_mut(at..at + size_of::<u64>()) else { continue };
+        let mut bytes = [0; size_of::<u64>()];
+        bytes.copy_from_slice(field);
+        field.copy_from_slice(&(u64::from_ne_bytes(bytes).wrapping_add(n)).to_ne_bytes());
+    }
+}
+
 /// The error of a stream that has failed on its link, reported once.
-fn pending_error(sock: &crate::socket::Socket) -> Option<c_int> {
+fn pending_error(sock: &Socket) -> Option<c_int> {
     if let Some(error) = sock.take_deferred_error() {
         return Some(error);
     }
@@ -238,9 +290,7 @@ pub unsafe fn ioctl(entry: &Arc<Entry>, fd: c_int, request: c_ulong, argument: *
     if let (Entry::Stream(sock), false) = (&**entry, number.is_null()) {
         let answer = match request {
             libc::FIONREAD => io::readable_bytes(sock, fd),
-            libc::TIOCOUTQ => io::unsent_bytes(sock, fd),
-            // Of what is on a link nothing is unsent: the peer has it. And no urgent data is ever there.
-            SIOCOUTQNSD | SIOCATMARK => io::unsent_bytes(sock, fd).map(|_| 0),
+            libc::TIOCOUTQ | SIOCOUTQNSD => io::unsent_bytes(sock),
             _ => None,
         };
         if let Some(n) = answer {
@@ -265,7 +315,6 @@ pub unsafe fn ioctl(entry: &Arc<Entry>, fd: c_int, request: c_ulong, argument: *
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::socket::Listener;
 
     fn timeval(seconds: i64, micros: i64) -> Vec<u8> {
         [seconds.to_ne_bytes(), micros.to_ne_bytes()].concat()

@@ -5,7 +5,8 @@ use std::ffi::c_int;
 use libc::msghdr;
 use netacc_proto::Reason;
 
-use crate::ops::{errno, io, set_errno};
+use crate::ops::{connection, errno, io, set_errno};
+use crate::runtime;
 use crate::table::{self, Entry};
 
 /// Before `sendmsg` on a socket that is not ours: connections whose descriptors it carries must be plain sockets,
@@ -15,15 +16,9 @@ use crate::table::{self, Entry};
 /// `msg` is null or valid.
 #[cold]
 pub unsafe fn release(msg: *const msghdr) {
-    // SAFETY: the caller's promise.
-    let Some(msg) = (unsafe { msg.as_ref() }) else { return };
-    if msg.msg_control.is_null() {
-        return;
-    }
-    // SAFETY: the kernel would read the same bytes.
-    let control = unsafe { std::slice::from_raw_parts(msg.msg_control.cast::<u8>(), msg.msg_controllen) };
     let saved = errno();
-    for fd in rights(control) {
+    // SAFETY: the caller's promise.
+    for fd in unsafe { rights_of(msg) } {
         let Some(entry) = table::get_full(fd) else { continue };
         if let Entry::Stream(sock) = &*entry {
             // If the peer does not answer there is nothing more that could be done here.
@@ -31,6 +26,34 @@ pub unsafe fn release(msg: *const msghdr) {
         }
     }
     set_errno(saved);
+}
+
+/// After `recvmsg` on a socket that is not ours: descriptors that it has brought.
+///
+/// # Safety
+/// `msg` is null or valid, as the kernel has left it.
+#[cold]
+pub unsafe fn receive(msg: *const msghdr) {
+    if runtime::is_inside() {
+        return;
+    }
+    // SAFETY: the caller's promise.
+    for fd in unsafe { rights_of(msg) } {
+        connection::received(fd);
+    }
+}
+
+/// # Safety
+/// `msg` is null or valid.
+unsafe fn rights_of(msg: *const msghdr) -> Vec<c_int> {
+    // SAFETY: the caller's promise.
+    match unsafe { msg.as_ref() } {
+        Some(msg) if !msg.msg_control.is_null() => {
+            // SAFETY: the kernel reads, or has written, the same bytes.
+            rights(unsafe { std::slice::from_raw_parts(msg.msg_control.cast::<u8>(), msg.msg_controllen) })
+        }
+        _ => Vec::new(),
+    }
 }
 
 /// Descriptors in the SCM_RIGHTS messages of a control buffer. Ends where the buffer is malformed, as the kernel does.

@@ -5,7 +5,7 @@
 //! The helper does the work, because `_exit` may be called in a signal handler that has interrupted anything: the caller
 //! only sets a word, makes an eventfd readable and sleeps. That is also why it waits for a bounded time.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use netacc_driver::Endpoint;
@@ -62,7 +62,52 @@ pub(super) fn advance(endpoint: &Endpoint) -> bool {
     !done
 }
 
-/// The child of a fork has asked nobody.
+/// The child of a fork has asked nobody, and its only thread is its first.
 pub(super) fn after_fork_child() {
     LEAVING.store(0, Ordering::SeqCst);
+    FIRST_THREAD_GONE.store(false, Ordering::SeqCst);
+}
+
+/// The first thread of the process has called `pthread_exit`, and the process goes on in others.
+static FIRST_THREAD_GONE: AtomicBool = AtomicBool::new(false);
+
+/// How often it is looked whether any thread of the program is left, once the first has gone. Arbitrary.
+const LAST_THREAD_LOOK: Duration = Duration::from_millis(20);
+
+/// A thread is about to end. A process ends with its last thread, but the helper is one too: once the first thread has
+/// gone, which programs seldom let it, the helper looks whether it is the last.
+pub fn thread_exits() {
+    // SAFETY: no arguments.
+    if unsafe { libc::gettid() == libc::getpid() } {
+        FIRST_THREAD_GONE.store(true, Ordering::SeqCst);
+        if let Some(rt) = get() {
+            kick(rt.helper.kick_fd());
+        }
+    }
+}
+
+/// The helper: ends the process if no thread of the program is left. When to look again.
+pub(super) fn after_last_thread(endpoint: Option<&Endpoint>) -> Option<Duration> {
+    if !FIRST_THREAD_GONE.load(Ordering::SeqCst) {
+        return None;
+    }
+    if is_alone() {
+        let begun = now();
+        while endpoint.is_some_and(|e| !e.leave()) && now().saturating_since(begun) < PATIENCE {
+            std::thread::sleep(LOOK);
+        }
+        LEAVING.store(DONE, Ordering::SeqCst);
+        // As the C library does in the last thread.
+        std::process::exit(0);
+    }
+    Some(LAST_THREAD_LOOK)
+}
+
+/// Whether the calling thread is the only one besides the first, which is no more.
+fn is_alone() -> bool {
+    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return false };
+    let first = std::process::id();
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{first}/stat")).unwrap_or_default();
+    let gone = stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('Z'));
+    gone && tasks.count() == 2
 }

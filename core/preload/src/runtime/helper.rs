@@ -125,6 +125,9 @@ fn run(rt: &'static Runtime) {
             Some(at) => at.saturating_since(now()).as_millis().min(60_000) as c_int + 1,
             None => -1,
         };
+        if let Some(soon) = exit::after_last_thread(Some(endpoint)) {
+            timeout = soon.as_millis() as c_int;
+        }
         if exit::advance(endpoint) {
             // What it waits for is the peers' answers, on the anchors: but what they also wait for may be on a link.
             timeout = 1;
@@ -160,9 +163,11 @@ fn run(rt: &'static Runtime) {
 fn serve_only(rt: &'static Runtime) {
     let mut event = libc::epoll_event { events: 0, u64: 0 };
     loop {
+        let timeout = exit::after_last_thread(None).map_or(-1, |soon| soon.as_millis() as c_int);
         // SAFETY: one writable event.
-        let n = unsafe { real::epoll_wait(rt.helper.epoll, &mut event, 1, -1) };
+        let n = unsafe { real::epoll_wait(rt.helper.epoll, &mut event, 1, timeout) };
         match (n, rt.helper.stats) {
+            (0, _) => {}
             (1, Some(fd)) if event.u64 == STATS => stats::serve(fd, rt),
             (1, _) => drain(rt.helper.kick),
             _ if crate::ops::errno() == libc::EINTR => {}

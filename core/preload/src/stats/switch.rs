@@ -65,7 +65,7 @@ pub(super) fn promote(rt: &Runtime) -> Switched {
     count(Some(endpoint))
 }
 
-fn count(endpoint: Option<&Endpoint>) -> Switched {
+pub(super) fn count(endpoint: Option<&Endpoint>) -> Switched {
     let mut switched = Switched {
         version: VERSION,
         pid: std::process::id(),

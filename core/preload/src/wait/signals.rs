@@ -18,7 +18,7 @@ pub struct Held {
 
 impl Held {
     /// Blocks all signals; those that the C library uses itself, for cancellation, are never among them.
-    pub fn new() -> Held {
+    pub fn all() -> Held {
         let mut all = MaybeUninit::<sigset_t>::zeroed();
         let mut before = MaybeUninit::<sigset_t>::zeroed();
         // SAFETY: both sets are writable, and all-zero is the empty set.
@@ -72,7 +72,7 @@ thread_local! {
 
 /// Blocks until `fd` has one of `events`, as a blocking call without a time limit does.
 pub fn poll(fd: c_int, events: i16) -> Waited {
-    let held = Held::new();
+    let held = Held::all();
     // SAFETY: every signal that the program lets through, none of those that it has blocked.
     let wanted = unsafe {
         let mut set = MaybeUninit::<sigset_t>::zeroed();
@@ -135,7 +135,7 @@ mod tests {
             let mut blocked = MaybeUninit::<sigset_t>::zeroed();
             libc::sigaddset(blocked.as_mut_ptr(), three);
             libc::pthread_sigmask(libc::SIG_BLOCK, blocked.as_ptr(), std::ptr::null_mut());
-            let held = Held::new();
+            let held = Held::all();
             assert!(!held.interrupts());
             libc::pthread_kill(libc::pthread_self(), three);
             assert!(!held.interrupts(), "the program has blocked it");
@@ -144,7 +144,7 @@ mod tests {
             libc::pthread_kill(libc::pthread_self(), one);
             assert!(held.interrupts());
             drop(held);
-            assert!(!Held::new().interrupts(), "handled");
+            assert!(!Held::all().interrupts(), "handled");
         }
     }
 }

@@ -86,6 +86,30 @@ static void numbers_again(void)
     }
 }
 
+/* What two processes do with a connection until it is on a link where there can be one: the side that connects, and the
+ * side that answers. At first not too fast: the other side must have accepted. */
+#define ROUND_TRIPS 200
+
+static void ask(int fd)
+{
+    char byte;
+    for (int i = 0; i < ROUND_TRIPS; i++) {
+        send_text(fd, "x");
+        receive_exactly(fd, &byte, 1);
+        if (i < 20)
+            usleep(1000);
+    }
+}
+
+static void answer(int fd)
+{
+    char byte;
+    for (int i = 0; i < ROUND_TRIPS; i++) {
+        receive_exactly(fd, &byte, 1);
+        send_text(fd, "y");
+    }
+}
+
 /* A child that has a connection of its own to this process, used until it is on a link, and then leaves. */
 static void leave_by(void (*leave)(int))
 {
@@ -93,21 +117,13 @@ static void leave_by(void (*leave)(int))
     pid_t child = must(fork());
     if (child == 0) {
         int fd = connect_to(listener, "127.0.0.1");
-        char byte;
-        for (int i = 0; i < 200; i++) {
-            send_text(fd, "x");
-            receive_exactly(fd, &byte, 1);
-        }
+        ask(fd);
         static char bytes[50000];
         send_all(fd, bytes, sizeof bytes);
         leave(7);
     }
     int fd = accept_from(listener);
-    char byte;
-    for (int i = 0; i < 200; i++) {
-        receive_exactly(fd, &byte, 1);
-        send_text(fd, "y");
-    }
+    answer(fd);
     int status;
     must(waitpid(child, &status, 0));
     printf("status %d\n", WEXITSTATUS(status));
@@ -149,25 +165,16 @@ static void taken(void)
     must(pipe(pipes));
     pid_t child = must(fork());
     if (child == 0) {
-        struct connection c;
-        c.client = connect_to(listener, "127.0.0.1");
-        char byte;
-        for (int i = 0; i < 200; i++) {
-            send_text(c.client, "x");
-            receive_exactly(c.client, &byte, 1);
-        }
-        must(write(pipes[1], &c.client, sizeof c.client));
+        int fd = connect_to(listener, "127.0.0.1");
+        ask(fd);
+        must(write(pipes[1], &fd, sizeof fd));
         pause();
         _exit(0);
     }
     int server = accept_from(listener);
-    char byte;
-    for (int i = 0; i < 200; i++) {
-        receive_exactly(server, &byte, 1);
-        send_text(server, "y");
-    }
+    answer(server);
     int theirs;
-    receive_exactly(server, NULL, 0);
+    char byte;
     must(read(pipes[0], &theirs, sizeof theirs));
     send_text(server, "unread");
     int pidfd = must(pidfd_open(child, 0));

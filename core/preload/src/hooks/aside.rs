@@ -1,0 +1,91 @@
+//! What reads, writes, takes or ends connections beside the socket calls. See [`ops::aside`](crate::ops::aside).
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+use libc::{aiocb, sigevent, size_t, FILE};
+
+use super::hooks;
+use crate::ops::{aside, connection, stdio};
+use crate::{real, runtime};
+
+hooks! {
+    fn aio_read(operation: *mut aiocb) -> c_int {
+        aside::before_aio(operation);
+        real::aio_read(operation)
+    }
+
+    fn aio_read64(operation: *mut aiocb) -> c_int {
+        aside::before_aio(operation);
+        real::aio_read64(operation)
+    }
+
+    fn aio_write(operation: *mut aiocb) -> c_int {
+        aside::before_aio(operation);
+        real::aio_write(operation)
+    }
+
+    fn aio_write64(operation: *mut aiocb) -> c_int {
+        aside::before_aio(operation);
+        real::aio_write64(operation)
+    }
+
+    fn lio_listio(mode: c_int, list: *const *mut aiocb, count: c_int, event: *mut sigevent) -> c_int {
+        aside::before_list(list, count);
+        real::lio_listio(mode, list, count, event)
+    }
+
+    fn lio_listio64(mode: c_int, list: *const *mut aiocb, count: c_int, event: *mut sigevent) -> c_int {
+        aside::before_list(list, count);
+        real::lio_listio64(mode, list, count, event)
+    }
+
+    fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
+        stdio::before_close(stream);
+        real::freopen(path, mode, stream)
+    }
+
+    fn freopen64(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
+        stdio::before_close(stream);
+        real::freopen64(path, mode, stream)
+    }
+
+    fn pidfd_getfd(pidfd: c_int, target: c_int, flags: c_uint) -> c_int {
+        aside::before_taking(pidfd, target);
+        let fd = real::pidfd_getfd(pidfd, target, flags);
+        connection::received(fd);
+        fd
+    }
+
+    fn io_uring_setup(entries: c_uint, parameters: *mut c_void) -> c_int {
+        if !aside::before_ring() {
+            return -libc::ENOSYS;
+        }
+        real::io_uring_setup(entries, parameters)
+    }
+
+    fn io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int {
+        if !aside::before_ring() {
+            return -libc::ENOSYS;
+        }
+        real::io_uring_queue_init(entries, ring, flags)
+    }
+
+    fn io_uring_queue_init_params(entries: c_uint, ring: *mut c_void, parameters: *mut c_void) -> c_int {
+        if !aside::before_ring() {
+            return -libc::ENOSYS;
+        }
+        real::io_uring_queue_init_params(entries, ring, parameters)
+    }
+
+    fn io_uring_queue_init_mem(entries: c_uint, ring: *mut c_void, parameters: *mut c_void, buffer: *mut c_void, len: size_t) -> c_int {
+        if !aside::before_ring() {
+            return -libc::ENOSYS;
+        }
+        real::io_uring_queue_init_mem(entries, ring, parameters, buffer, len)
+    }
+
+    fn pthread_exit(value: *mut c_void) -> () {
+        runtime::thread_exits();
+        real::pthread_exit(value)
+    }
+}
