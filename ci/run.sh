@@ -172,6 +172,12 @@ job_model() { # exhaustive model check of the switching protocol
     cargo test --locked --release -p netacc-proto --test model
 }
 
+job_loom() { # models of the lock-free parts: every interleaving, and every value a load may return
+    need_rust
+    # A folder of its own: everything is built differently.
+    RUSTFLAGS="--cfg loom" cargo test --locked --target-dir target/loom -p netacc-shm -p netacc-preload --lib -- models
+}
+
 job_sim() { # whole conversations under the seeded scheduler, with faults
     need_rust
     cargo test --locked --release -p netacc-harness

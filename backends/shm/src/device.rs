@@ -4,7 +4,7 @@
 //! carry a generation.
 
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{fence, AtomicI32, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -14,13 +14,15 @@ use netacc_device::{
 };
 use parking_lot::Mutex;
 
+use crate::bitmap;
 use crate::cm::{Cm, KICK, LISTENER};
 use crate::config::ShmConfig;
 use crate::doorbell::OwnDoorbell;
 use crate::layout::{CQS, QPS, RING};
-use crate::pair::{full_barrier_after_rmw, PairSlot, PAIRS};
+use crate::pair::{PairSlot, PAIRS};
 use crate::qp::{QpLocal, DOWN, MAX_INLINE, MAX_MESSAGE, SEND_RING};
 use crate::rendezvous::{self, Rendezvous};
+use crate::sync;
 use crate::sys;
 use crate::tuple;
 
@@ -192,8 +194,10 @@ impl ShmDevice {
     /// Tells the peer that `index` has something.
     #[inline]
     pub(crate) fn announce_peer(&self, pair: &PairSlot, index: usize, local: &QpLocal) {
-        if let Some(cq) = pair.announce_peer(index, local.tx()) {
-            self.ring_peer(pair, cq);
+        let mut ring = pair.announce_peer(index, local.tx());
+        while ring != 0 {
+            self.ring_peer(pair, ring.trailing_zeros() as usize);
+            ring &= ring - 1;
         }
     }
 
@@ -213,7 +217,14 @@ impl ShmDevice {
     /// Tells our own pollers that `index` has something.
     pub(crate) fn announce_self(&self, pair: &PairSlot, index: usize, cq: u32) {
         let cq = cq as usize;
-        if pair.announce_self(index, cq) && self.doorbell.armed(cq).load(SeqCst) != 0 {
+        if pair.announce_self(index, cq) {
+            self.ring_self(cq);
+        }
+    }
+
+    /// Wakes whoever sleeps on `cq`.
+    fn ring_self(&self, cq: usize) {
+        if self.doorbell.armed(cq).load(SeqCst) != 0 {
             if let Some(fd) = self.channel(cq) {
                 sys::ring(fd);
             }
@@ -232,51 +243,19 @@ impl ShmDevice {
     #[inline]
     fn scan(&self, pair: &PairSlot, cq: usize, out: &mut [QueuePairId], mut n: usize) -> usize {
         let bitmap = &pair.rx().bitmaps[cq];
-        if bitmap.summary.load(Relaxed) == 0 {
+        if bitmap.looks_empty() {
             return n;
         }
         let queue = &self.cqs[cq];
-        let turn = queue.next_qp.load(Relaxed);
-        let first_word = turn / 64 % 64;
-        let mut summary = bitmap.summary.swap(0, SeqCst).rotate_right(first_word);
-        while summary != 0 && n < out.len() {
-            let position = summary.trailing_zeros();
-            let w = (position + first_word) % 64;
-            let word = &bitmap.words[w as usize];
-            let all = word.load(SeqCst);
-            let mut take = all;
-            if all.count_ones() as usize > out.len() - n {
-                take = some_bits(all, if w == first_word { turn % 64 } else { 0 }, out.len() - n);
-            }
-            let before = word.fetch_and(!take, SeqCst);
-            if before & !take == 0 {
-                summary &= summary - 1;
-            }
-            let mut taken = before & take;
-            while taken != 0 {
-                let bit = taken.trailing_zeros();
-                taken &= taken - 1;
-                let index = (w * 64 + bit) as usize;
-                if self.reportable(pair, index, cq, out, n) {
-                    n += 1;
-                }
-            }
-            queue.next_qp.store(w * 64 + (64 - take.leading_zeros()), Relaxed);
-            if before & !take != 0 && n < out.len() {
-                // A bit was set after `all` was loaded: it keeps its summary bit for the next call.
-                break;
-            }
+        let taken = bitmap.take(queue.next_qp.load(Relaxed), out.len() - n, |index| {
+            let reported = self.reportable(pair, index, cq, out, n);
+            n += usize::from(reported);
+            reported
+        });
+        queue.next_qp.store(taken.next, Relaxed);
+        if taken.left {
+            self.ring_self(cq);
         }
-        if summary != 0 {
-            bitmap.summary.fetch_or(summary.rotate_left(first_word), SeqCst);
-            // Another thread may have gone to sleep while it was 0, and who finds it set rings no more.
-            if self.doorbell.armed(cq).load(SeqCst) != 0 {
-                if let Some(fd) = self.channel(cq) {
-                    sys::ring(fd);
-                }
-            }
-        }
-        full_barrier_after_rmw();
         let (warm, bit) = (&queue.warm[pair.index as usize / 64], 1 << (pair.index % 64));
         if warm.load(Relaxed) & bit == 0 {
             warm.fetch_or(bit, Relaxed);
@@ -326,18 +305,6 @@ impl ShmDevice {
         }
         n
     }
-}
-
-/// `room` of the set bits of `all`, from `first` upwards and then from 0.
-fn some_bits(all: u64, first: u32, room: usize) -> u64 {
-    let (high, mut take) = (all >> first << first, 0u64);
-    for mut bits in [high, all & !high] {
-        while bits != 0 && (take.count_ones() as usize) < room {
-            take |= bits & bits.wrapping_neg();
-            bits &= bits - 1;
-        }
-    }
-    take
 }
 
 /// What shared memory can do.
@@ -414,7 +381,7 @@ impl Device for ShmDevice {
     fn wait_qp(&self, qp: QueuePairId, seen: u32, timeout: Option<Duration>) -> Wait {
         let Some((_, _, local)) = self.qp(qp) else { return Wait::Woken };
         let Some(value) = local.prepare_sleep(seen) else { return Wait::Woken };
-        match sys::futex_wait(local.futex(), value, timeout) {
+        match sync::futex_wait(local.futex(), value, timeout) {
             Err(libc::ETIMEDOUT) => Wait::TimedOut,
             // The kernel restarts the call itself after handlers with SA_RESTART.
             Err(libc::EINTR) => Wait::Interrupted,
@@ -433,9 +400,8 @@ impl Device for ShmDevice {
         if index >= CQS {
             return Armed::Pending;
         }
-        self.doorbell.armed(index).store(1, SeqCst);
-        fence(SeqCst);
-        let pending = self.pair_slots().any(|p| p.is_active() && p.rx().bitmaps[index].summary.load(SeqCst) != 0);
+        let bitmaps = self.pair_slots().filter(|p| p.is_active()).map(|p| &p.rx().bitmaps[index]);
+        let pending = bitmap::arm(self.doorbell.armed(index), bitmaps);
         if pending {
             // The next call of `pending` looks everywhere.
             self.cqs[index].calls.store(0, Relaxed);

@@ -4,10 +4,10 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::atomic::AtomicU32;
 
 use crate::layout::{Doorbell, DOORBELL_BYTES};
 use crate::map::FileMap;
+use crate::sync::AtomicU32;
 use crate::sys;
 
 /// The writable side of the page.

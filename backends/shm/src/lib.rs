@@ -5,7 +5,7 @@
 //! in which each owns the half it receives in; a socket between them carries set-up and tells of death (`cm`). They
 //! find each other through a table in `/dev/shm` that only the same user, or an explicit group, can open
 //! (`rendezvous`, `table`). Posting a message is a copy, two stores, a fence and a bit; system calls are made only to
-//! wake somebody who sleeps (`qp`, where the orderings are written down).
+//! wake somebody who sleeps (`qp` and `bitmap`, where the orderings are written down).
 //!
 //! What it deliberately does not do: move data between users, trust what it reads from a peer, or keep a thread.
 //! Connection manager calls make progress only when somebody calls [`poll_event`]; so a peer's death is
@@ -17,16 +17,20 @@
 //! [`poll_event`]: netacc_device::ConnectionManager::poll_event
 
 mod alloc;
+mod bitmap;
 mod cm;
 mod config;
 mod device;
 mod doorbell;
 mod layout;
 mod map;
+#[cfg(all(test, loom))]
+mod models;
 mod pair;
 mod qp;
 mod region;
 mod rendezvous;
+mod sync;
 mod sys;
 mod table;
 mod tuple;

@@ -13,16 +13,17 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::RawFd;
-use std::sync::atomic::{fence, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use std::sync::{Arc, OnceLock};
 
 use netacc_device::{ConnectionId, PeerAddress, Region, RemoteRegion};
 use parking_lot::Mutex;
 
 use crate::alloc::{Block, Buddy};
-use crate::layout::{Doorbell, Half, QpShared, CQS, CQ_MASK, QPS};
+use crate::bitmap;
+use crate::layout::{Doorbell, Half, QpShared, CQS, QPS};
 use crate::map::{Mapping, Range};
-use crate::qp::{wake_sleepers, QpLocal, Wiring};
+use crate::qp::{QpLocal, Wiring};
 use crate::sys;
 use crate::wire::Message;
 
@@ -205,25 +206,15 @@ impl PairSlot {
         }
     }
 
-    /// Tells the peer that the queue pair has something; the data must be stored already. Returns the completion
-    /// queue whose descriptor must be written.
+    /// See [`bitmap::announce`], towards the peer.
     #[inline]
-    pub(crate) fn announce_peer(&self, index: usize, side: &QpShared) -> Option<usize> {
-        // The completion queue is the peer's word.
-        let mut cq = (side.rx.wake.load(Relaxed) & CQ_MASK) as usize;
-        let mut first = set_bit(self.tx(), cq, index)?;
-        let now = (wake_sleepers(side) & CQ_MASK) as usize;
-        if now != cq {
-            // Moved meanwhile: see `qp`.
-            cq = now;
-            first = set_bit(self.tx(), cq, index)?;
-        }
-        (first && self.doorbell().armed[cq].0.load(SeqCst) != 0).then_some(cq)
+    pub(crate) fn announce_peer(&self, index: usize, side: &QpShared) -> u32 {
+        bitmap::announce(&self.tx().bitmaps, &self.doorbell().armed, index, side)
     }
 
-    /// The same towards ourselves. `true`: our own channel must be rung if it is armed.
+    /// Sets the bit of `index` towards ourselves. `true`: our own channel must be rung if it is armed.
     pub(crate) fn announce_self(&self, index: usize, cq: usize) -> bool {
-        set_bit(self.rx(), cq, index).is_some()
+        self.rx().bitmaps.get(cq).is_some_and(|b| b.set(index))
     }
 
     /// Writes the peer's wake descriptor; `false` if we do not have it (yet).
@@ -252,33 +243,6 @@ impl PairSlot {
             sys::shutdown(sock);
             sys::close(sock);
         }
-    }
-}
-
-/// Sets the bit of `index`; `Some(true)` if nothing at all was pending before, `None` if `cq` is nonsense.
-#[inline]
-fn set_bit(half: &Half, cq: usize, index: usize) -> Option<bool> {
-    let bitmap = half.bitmaps.get(cq)?;
-    let (word, bit) = (&bitmap.words[index / 64], 1u64 << (index % 64));
-    // Unconditional: it is the full barrier that both hand-shakes need (`qp`), and cheaper than a fence and a look.
-    let before = word.fetch_or(bit, SeqCst);
-    full_barrier_after_rmw();
-    if before & bit != 0 {
-        return Some(false);
-    }
-    let summary_bit = 1u64 << (index / 64);
-    if bitmap.summary.load(SeqCst) & summary_bit != 0 {
-        return Some(false);
-    }
-    Some(bitmap.summary.fetch_or(summary_bit, SeqCst) == 0)
-}
-
-/// A SeqCst read-modify-write is a full barrier on x86-64, for what comes before and after it. Elsewhere it need not
-/// be.
-#[inline]
-pub(crate) fn full_barrier_after_rmw() {
-    if !cfg!(target_arch = "x86_64") {
-        fence(SeqCst);
     }
 }
 

@@ -1,26 +1,12 @@
 //! The local half of a queue pair, and the data path.
 //!
-//! # Wake-ups: two Dekker hand-shakes
-//! Each is "store mine; SeqCst fence; load theirs" on both sides, so at least one side sees the other.
-//!
-//! *Queue level.* Sender: store the CQE; set the bitmap bit (SeqCst RMW, which is the fence, see
-//! `full_barrier_after_rmw`); if the bit was clear, set that of `summary`; if `summary` was 0 before, load `armed`,
-//! and if set write the eventfd. Receiver: store `armed`; fence; scan every `summary`; sleep only if all are 0.
-//! Whoever finds a bit already set has nothing to do: the receiver has not taken it yet, so it will look after the CQE
-//! was stored; and whoever made `summary` non-zero loads `armed` after that. Receiver when awake: take `summary`, then
-//! the word (both SeqCst RMW), then read the ring.
-//!
-//! *Thread level.* Sleeper: set `SLEEPER` in `wake` (RMW); load `futex`; fence; compute the sequence from the ring;
-//! if it differs from what was seen, do not sleep; else `FUTEX_WAIT(futex, loaded)`. Sender: store the CQE; set
-//! the bitmap bit (the fence again); load `wake`; with `SLEEPER` set, clear it, increment `futex`, `FUTEX_WAKE`. A
-//! sender that misses the flag stored its CQE before the sleeper looked; one that sees it increments `futex` either
-//! after the sleeper loaded it (then the wait fails or is woken) or before (then the sleeper's look at the ring sees
-//! the CQE).
-//!
-//! *Moving.* The mover stores the new completion queue in `wake` (RMW), then looks at the ring. A sender that has set the
-//! bit for the queue it read before looks at `wake` again (it does so for sleepers): if that has changed it sets the
-//! bit for the new queue as well, since nobody need be left who looks at the old one. If it changes after that look,
-//! the CQE was there before, so the mover sees it.
+//! # Waking a thread that sleeps on one queue pair
+//! A Dekker hand-shake, as that of completion queues (`bitmap`). Sleeper: set `SLEEPER` in `wake` (RMW); load `futex`;
+//! fence; compute the sequence from the ring; if it differs from what was seen, do not sleep; else
+//! `FUTEX_WAIT(futex, loaded)`. Sender: store the CQE; set the bitmap bit (a full barrier); load `wake`; with `SLEEPER` set,
+//! clear it, increment `futex`, `FUTEX_WAKE`. A sender that misses the flag stored its CQE before the sleeper looked; one
+//! that sees it increments `futex` either after the sleeper loaded it (then the wait fails or is woken) or before (then the
+//! sleeper's look at the ring sees the CQE).
 //!
 //! # The ring
 //! CQE number `c` sits at `c % RING` and is valid while its tag is `c + 1`: the consumer reads one line and no index
@@ -32,7 +18,7 @@
 
 #![expect(unsafe_code, reason = "the shared-memory ring")]
 
-use std::sync::atomic::{fence, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{self, AtomicPtr, Ordering::*};
 use std::sync::OnceLock;
 
 use netacc_device::{
@@ -41,14 +27,14 @@ use netacc_device::{
 };
 
 use crate::layout::{Half, QpShared, CQ_MASK, KEYS, RING, SLAB_OFFSET, SLEEPER};
-use crate::sys;
+use crate::sync::{fence, full_barrier_after_rmw, futex_wake, AtomicU32, AtomicU64};
 
 /// Largest message, in bytes: an eighth of the smallest segment, so that a region for it can always be had.
 pub(crate) const MAX_MESSAGE: u32 = 8 << 20;
 /// Largest inline payload: any message, since every payload is copied at post time anyway.
 pub(crate) const MAX_INLINE: u32 = MAX_MESSAGE;
 /// Signaled sends whose completions were not polled yet.
-pub(crate) const SEND_RING: u32 = 128;
+pub(crate) const SEND_RING: u32 = if cfg!(loom) { 2 } else { 128 };
 
 /// In `QpLocal::down`: this side failed the queue pair, or its pair of processes is dead.
 pub(crate) const DOWN: u32 = 1;
@@ -250,7 +236,7 @@ impl QpLocal {
             result.announce_peer = true;
         }
         if wr.signaled {
-            let ids = self.send_ids.get_or_init(|| Box::new([const { AtomicU64::new(0) }; SEND_RING as usize]));
+            let ids = self.send_ids.get_or_init(|| Box::new(std::array::from_fn(|_| AtomicU64::new(0))));
             ids[(sends % SEND_RING) as usize].store(wr.id.0, Relaxed);
             self.post.sends.store(sends.wrapping_add(1), Release);
             result.announce_self = true;
@@ -388,6 +374,7 @@ impl QpLocal {
     /// Wakes local sleepers for a local cause. Idempotent causes must be stored before.
     pub(crate) fn kick(&self) {
         self.kicks.fetch_add(1, SeqCst);
+        full_barrier_after_rmw();
         if !self.rx.load(Relaxed).is_null() {
             wake_sleepers(self.rx());
         }
@@ -420,7 +407,7 @@ pub(crate) fn wake_sleepers(side: &QpShared) -> u32 {
     let wake = side.rx.wake.load(SeqCst);
     if wake & SLEEPER != 0 && side.rx.wake.fetch_and(!SLEEPER, SeqCst) & SLEEPER != 0 {
         side.rx.futex.fetch_add(1, SeqCst);
-        sys::futex_wake(&side.rx.futex);
+        futex_wake(&side.rx.futex);
     }
     wake
 }
@@ -433,7 +420,7 @@ fn place(to: *mut u8, payload: &Payload<'_>) -> Result<(), PostError> {
             // A word is stored as one: the protocol's credit words are read while they change.
             if let (Ok(word), true) = (<[u8; 8]>::try_from(*bytes), (to as usize).is_multiple_of(8)) {
                 // SAFETY: `to` has room for 8 bytes and is aligned.
-                unsafe { AtomicU64::from_ptr(to.cast()) }.store(u64::from_ne_bytes(word), Release);
+                unsafe { atomic::AtomicU64::from_ptr(to.cast()) }.store(u64::from_ne_bytes(word), Release);
             } else {
                 // SAFETY: `to` has room for `bytes.len()`; a caller's slice is never shared memory.
                 unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
@@ -443,7 +430,7 @@ fn place(to: *mut u8, payload: &Payload<'_>) -> Result<(), PostError> {
         Payload::Region { region, offset, len } => {
             if let (8, true, Some(word)) = (*len, (to as usize).is_multiple_of(8), region.memory.word(*offset)) {
                 // SAFETY: as above.
-                unsafe { AtomicU64::from_ptr(to.cast()) }.store(word.load(Relaxed), Release);
+                unsafe { atomic::AtomicU64::from_ptr(to.cast()) }.store(word.load(Relaxed), Release);
                 return Ok(());
             }
             // SAFETY: `to` has room for `len`; the peer's half is no local region, so they do not overlap.

@@ -1,0 +1,137 @@
+//! The shared part of a completion queue: which queue pairs have something, and whom that wakes.
+//!
+//! # A Dekker hand-shake
+//! It is "store mine; full barrier; load theirs" on both sides, so at least one side sees the other.
+//!
+//! Sender: store the CQE; set the bit of the queue pair; if it was clear, set that of its word in `summary`; if `summary`
+//! was 0 before, load `armed`, and if set write the eventfd. Receiver: store `armed`; fence; look at every `summary`; sleep
+//! only if all are 0. Whoever finds a bit already set has nothing to do: the receiver has not taken it yet, so it will look
+//! after the CQE was stored; and whoever made `summary` non-zero loads `armed` after that. Receiver when awake: take
+//! `summary`, then the word, then read the ring.
+//!
+//! Each of these read-modify-writes is also a full barrier, see [`full_barrier_after_rmw`].
+//!
+//! # Moving
+//! The mover stores the new completion queue in `wake` (RMW), then looks at the ring. A sender that has set the bit for the
+//! queue it read before looks at `wake` again (it does so for sleepers): if that has changed it sets the bit for the new
+//! queue as well, since nobody need be left who looks at the old one. If it changes after that look, the CQE was there
+//! before, so the mover sees it. Whoever sleeps on the old queue is woken all the same if its `summary` was 0: nobody rings
+//! for a queue that already has something.
+
+use std::sync::atomic::Ordering::*;
+
+use crate::layout::{CqBitmap, Flag, QpShared, CQS, CQ_MASK};
+use crate::qp::wake_sleepers;
+use crate::sync::{fence, full_barrier_after_rmw, AtomicU32};
+
+/// What [`CqBitmap::take`] came to.
+pub(crate) struct Taken {
+    /// Where the next call begins, so that every queue pair gets its turn.
+    pub next: u32,
+    /// There is more, and who saw `summary` as 0 meanwhile may have gone to sleep: ring if the queue is armed.
+    pub left: bool,
+}
+
+impl CqBitmap {
+    /// Sets the bit of `index`, after what it tells of was stored. `true` if nothing at all was pending before: ring if
+    /// the queue is armed. A full barrier.
+    #[inline]
+    pub(crate) fn set(&self, index: usize) -> bool {
+        let (word, bit) = (&self.words[index / 64], 1u64 << (index % 64));
+        // Unconditional: it is the full barrier that both hand-shakes need, and cheaper than a fence and a look.
+        let before = word.fetch_or(bit, SeqCst);
+        full_barrier_after_rmw();
+        if before & bit != 0 {
+            return false;
+        }
+        let summary_bit = 1u64 << (index / 64);
+        if self.summary.load(SeqCst) & summary_bit != 0 {
+            return false;
+        }
+        let first = self.summary.fetch_or(summary_bit, SeqCst) == 0;
+        full_barrier_after_rmw();
+        first
+    }
+
+    /// Whether nothing is pending, as far as anybody knows.
+    #[inline]
+    pub(crate) fn looks_empty(&self) -> bool {
+        self.summary.load(Relaxed) == 0
+    }
+
+    /// Takes bits, from `start` on, until `report` has said `true` of `room` of them.
+    #[inline]
+    pub(crate) fn take(&self, start: u32, room: usize, mut report: impl FnMut(usize) -> bool) -> Taken {
+        let first_word = start / 64 % 64;
+        let mut next = start;
+        let mut n = 0;
+        let mut summary = self.summary.swap(0, SeqCst).rotate_right(first_word);
+        while summary != 0 && n < room {
+            let w = (summary.trailing_zeros() + first_word) % 64;
+            let word = &self.words[w as usize];
+            let all = word.load(SeqCst);
+            let mut take = all;
+            if all.count_ones() as usize > room - n {
+                take = some_bits(all, if w == first_word { start % 64 } else { 0 }, room - n);
+            }
+            let before = word.fetch_and(!take, SeqCst);
+            if before & !take == 0 {
+                summary &= summary - 1;
+            }
+            let mut taken = before & take;
+            while taken != 0 {
+                let bit = taken.trailing_zeros();
+                taken &= taken - 1;
+                n += usize::from(report((w * 64 + bit) as usize));
+            }
+            next = w * 64 + (64 - take.leading_zeros());
+            if before & !take != 0 && n < room {
+                // A bit was set after `all` was loaded: it keeps its summary bit for the next call.
+                break;
+            }
+        }
+        if summary != 0 {
+            self.summary.fetch_or(summary.rotate_left(first_word), SeqCst);
+        }
+        full_barrier_after_rmw();
+        Taken { next, left: summary != 0 }
+    }
+}
+
+/// Announces a sleeper on a queue that has these bitmaps. `true`: something is pending, so it must not sleep.
+#[inline]
+pub(crate) fn arm<'a>(armed: &AtomicU32, mut bitmaps: impl Iterator<Item = &'a CqBitmap>) -> bool {
+    armed.store(1, SeqCst);
+    fence(SeqCst);
+    bitmaps.any(|b| b.summary.load(SeqCst) != 0)
+}
+
+/// Tells the receiver that the queue pair with the shared side `side` has something; the data must be stored already.
+/// Returns the completion queues whose descriptors must be written, as a bit set.
+#[inline]
+pub(crate) fn announce(bitmaps: &[CqBitmap; CQS], armed: &[Flag; CQS], index: usize, side: &QpShared) -> u32 {
+    // The completion queue is the receiver's word: nonsense, perhaps.
+    let tell = |cq: usize| match (bitmaps.get(cq), armed.get(cq)) {
+        (Some(bitmap), Some(flag)) => u32::from(bitmap.set(index) && flag.0.load(SeqCst) != 0) << cq,
+        _ => 0,
+    };
+    let cq = (side.rx.wake.load(Relaxed) & CQ_MASK) as usize;
+    let mut ring = tell(cq);
+    let now = (wake_sleepers(side) & CQ_MASK) as usize;
+    if now != cq {
+        ring |= tell(now);
+    }
+    ring
+}
+
+/// `room` of the set bits of `all`, from `first` upwards and then from 0.
+fn some_bits(all: u64, first: u32, room: usize) -> u64 {
+    let (high, mut take) = (all >> first << first, 0u64);
+    for mut bits in [high, all & !high] {
+        while bits != 0 && (take.count_ones() as usize) < room {
+            take |= bits & bits.wrapping_neg();
+            bits &= bits - 1;
+        }
+    }
+    take
+}

@@ -1,0 +1,199 @@
+//! Models of the lock-free parts, run by loom in every interleaving and with every value that the memory model lets a
+//! load return (`ci/run.sh loom`). They call the code itself; what they replace is the kernel: futexes (`sync`) and the
+//! channel of a completion queue ([`Channel`]). Who sleeps for good is reported as a deadlock, so each of them proves that
+//! no wake-up is lost, besides what it asserts.
+//!
+//! Loom takes a SeqCst access for acquire and release only; so the models also prove that the orderings do not rest on
+//! more than the barriers that are written down.
+
+#![allow(unsafe_code, reason = "the queue pairs point at what the models own")]
+
+use std::sync::atomic::Ordering::*;
+
+use loom::sync::{Arc, Condvar, Mutex};
+use netacc_device::{
+    Completion, Operation, Payload, PostError, QueuePairId, RemoteKey, WorkCompletion, WorkRequest, WorkRequestId,
+};
+
+use crate::bitmap;
+use crate::layout::{CloseLine, CqBitmap, Cqe, Flag, QpShared, RxLine, CQS};
+use crate::qp::{reset, QpLocal, Wiring};
+use crate::sync::{AtomicU32, AtomicU64};
+
+mod queues;
+mod ring;
+
+/// Explores a model. `preemptions` bounds how often a thread is interrupted where it would not have waited: 3 finds
+/// whatever was ever found with more, in a hundredth of the time.
+fn check(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(model);
+}
+
+/// The channel of a completion queue: an eventfd.
+#[derive(Default)]
+struct Channel {
+    rung: Mutex<bool>,
+    change: Condvar,
+}
+
+impl Channel {
+    fn ring(&self) {
+        *self.rung.lock().unwrap() = true;
+        self.change.notify_all();
+    }
+
+    fn wait(&self) {
+        let mut rung = self.rung.lock().unwrap();
+        while !*rung {
+            rung = self.change.wait(rung).unwrap();
+        }
+        *rung = false;
+    }
+}
+
+fn shared() -> Box<QpShared> {
+    let word = || AtomicU32::new(0);
+    let side = Box::new(QpShared {
+        rx: RxLine { posted: word(), wake: word(), futex: word() },
+        close: CloseLine { closed: word() },
+        ring: std::array::from_fn(|_| Cqe { data: AtomicU64::new(0), tag: AtomicU64::new(0) }),
+    });
+    reset(&side, 0);
+    side
+}
+
+/// Two processes with `N` queue pairs between them; messages go one way, all reported to completion queue 0 at first.
+struct World<const N: usize> {
+    /// What the receiver shares.
+    bitmaps: [CqBitmap; CQS],
+    armed: [Flag; CQS],
+    channels: [Channel; CQS],
+    senders: [QpLocal; N],
+    receivers: [QpLocal; N],
+    /// The receiving sides of both ends, which the queue pairs point at.
+    sides: Vec<[Box<QpShared>; 2]>,
+}
+
+/// The queue pairs of the models: the first two in different words of the bitmap.
+const INDEX: [usize; 3] = [1, 64, 2];
+
+impl<const N: usize> World<N> {
+    fn new(receives: u32) -> Arc<World<N>> {
+        let sides: Vec<_> = (0..N).map(|_| [shared(), shared()]).collect();
+        let connected = |rx: &QpShared, tx: &QpShared| {
+            let at = |side: &QpShared| std::ptr::from_ref(side).cast_mut();
+            let qp = QpLocal::new();
+            qp.open(&Wiring { cq: 0, rx: at(rx), tx: at(tx), tx_half: std::ptr::null_mut(), half_bytes: 0 });
+            qp
+        };
+        let world = World {
+            bitmaps: std::array::from_fn(|_| CqBitmap {
+                summary: AtomicU64::new(0),
+                words: std::array::from_fn(|_| AtomicU64::new(0)),
+            }),
+            armed: std::array::from_fn(|_| Flag(AtomicU32::new(0))),
+            channels: std::array::from_fn(|_| Channel::default()),
+            senders: std::array::from_fn(|i| connected(&sides[i][0], &sides[i][1])),
+            receivers: std::array::from_fn(|i| connected(&sides[i][1], &sides[i][0])),
+            sides,
+        };
+        world.receivers.iter().for_each(|qp| qp.post_recv(receives).expect("the ring is empty"));
+        Arc::new(world)
+    }
+
+    /// Posts a message on queue pair `i` and announces it. `false`: there is no receive for it.
+    fn try_send(&self, i: usize, imm: u32) -> bool {
+        let operation = Operation::Write { rkey: RemoteKey(0), offset: 0, imm: Some(imm) };
+        let wr = WorkRequest { id: WorkRequestId(0), operation, payload: Payload::Inline(&[]), signaled: false };
+        match self.senders[i].post_send(INDEX[i], &[wr]) {
+            Ok(_) => {
+                self.announce(i);
+                true
+            }
+            Err(PostError::QueueFull) => false,
+            Err(e) => panic!("the queue pair lives: {e}"),
+        }
+    }
+
+    fn announce(&self, i: usize) {
+        let mut ring = bitmap::announce(&self.bitmaps, &self.armed, INDEX[i], &self.sides[i][1]);
+        while ring != 0 {
+            self.channels[ring.trailing_zeros() as usize].ring();
+            ring &= ring - 1;
+        }
+    }
+
+    /// What has arrived on queue pair `i`.
+    fn poll(&self, i: usize) -> Vec<Completion> {
+        let mut out = [NOTHING; 4];
+        let n = self.receivers[i].poll(QueuePairId(i as u32), &mut out);
+        out[..n].iter().map(|wc| wc.completion).collect()
+    }
+
+    /// Takes at most `room` queue pairs from `cq`, and what they have. As `ShmDevice::pending` and its callers do it.
+    fn look(&self, cq: usize, room: usize) -> Vec<Completion> {
+        if self.bitmaps[cq].looks_empty() {
+            return Vec::new();
+        }
+        let (mut reported, mut moved) = (Vec::new(), Vec::new());
+        let taken = self.bitmaps[cq].take(0, room, |index| {
+            let i = INDEX.iter().position(|at| *at == index).expect("no other bit is ever set");
+            let here = self.receivers[i].cq.load(Relaxed) as usize == cq;
+            if here { &mut reported } else { &mut moved }.push(i);
+            here
+        });
+        if taken.left {
+            self.ring_self(cq);
+        }
+        for i in moved {
+            let cq = self.receivers[i].cq.load(Relaxed) as usize;
+            if self.bitmaps[cq].set(INDEX[i]) {
+                self.ring_self(cq);
+            }
+        }
+        reported.into_iter().flat_map(|i| self.poll(i)).collect()
+    }
+
+    fn ring_self(&self, cq: usize) {
+        if self.armed[cq].0.load(SeqCst) != 0 {
+            self.channels[cq].ring();
+        }
+    }
+
+    /// Sleeps on the channel of `cq` unless something is pending. Whoever comes back looks.
+    fn sleep(&self, cq: usize) {
+        if !bitmap::arm(&self.armed[cq].0, [&self.bitmaps[cq]].into_iter()) {
+            self.channels[cq].wait();
+        }
+        self.armed[cq].0.store(0, SeqCst);
+    }
+
+    /// Everything up to the `count`th message on `cq`, asleep while there is none.
+    fn receive(&self, cq: usize, count: usize) -> Vec<u32> {
+        let mut got = Vec::new();
+        while got.len() < count {
+            let new = self.look(cq, 4);
+            if new.is_empty() {
+                self.sleep(cq);
+            }
+            got.extend(imms(&new));
+        }
+        got
+    }
+}
+
+const NOTHING: WorkCompletion = WorkCompletion {
+    qp: QueuePairId(0),
+    status: netacc_device::CompletionStatus::Success,
+    completion: Completion::Disconnected,
+};
+
+fn imms(completions: &[Completion]) -> Vec<u32> {
+    let imm = |c: &Completion| match c {
+        Completion::Receive { imm, .. } => *imm,
+        other => panic!("only messages were sent: {other:?}"),
+    };
+    completions.iter().map(imm).collect()
+}
