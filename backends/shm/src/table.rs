@@ -5,26 +5,33 @@
 //! * processes register and leave under the file's lock; publishing and looking up take no lock and no system call;
 //! * a tuple entry belongs to `(slot, generation)` in its `value`; it is stale, and free for the taking, once that
 //!   slot's generation moved on. So crashed processes leave nothing that grows;
-//! * an entry is taken by a compare-and-swap on `value` and becomes visible when `key` is stored after it; a reader
-//!   loads `key`, `value`, `key` again;
+//! * an entry is taken, and given back, by a compare-and-swap on `value`: only its holder can, so nobody takes back what
+//!   another has put in its place. It becomes visible when `key` is stored after it, and `key` stays when it is given
+//!   back; a reader loads `key`, `value`, `key` again;
+//! * a slot is a seqlock, whose count is the generation: its words are those of one process or they are not believed;
 //! * all probing is bounded by [`WINDOW`], every index is checked, and a wrong answer is only ever a hint.
 
 #![expect(unsafe_code, reason = "a view of shared memory as atomics")]
 
-use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::ops::Deref;
+use std::sync::atomic::{self, Ordering::*};
 
 use crate::map::FileMap;
+use crate::sync::{fence, AtomicU64};
 
 /// Processes that may be registered at once.
-pub(crate) const SLOTS: usize = 4096;
-const ENTRIES: usize = 1 << 17;
+pub(crate) const SLOTS: usize = if cfg!(loom) { 2 } else { 4096 };
+const ENTRIES: usize = if cfg!(loom) { 2 } else { 1 << 17 };
 /// Entries looked at for one key: a few cache lines.
-const WINDOW: usize = 16;
+const WINDOW: usize = if cfg!(loom) { 2 } else { 16 };
+/// The first page has the magic number and nothing else.
+const PAD: usize = if cfg!(loom) { 0 } else { 511 };
 
 const MAGIC: u64 = 0x6e65_7461_6363_0001;
 
 /// A registered process.
 #[repr(C, align(64))]
+#[derive(Default)]
 struct Slot {
     /// Generation in the high half (only ever counts up), 1 in the low half while registered.
     state: AtomicU64,
@@ -35,16 +42,18 @@ struct Slot {
 }
 
 #[repr(C)]
+#[derive(Default)]
 struct Entry {
     key: AtomicU64,
     /// Stream in the high half, then 16 bits of slot, then 16 bits of the slot's generation; 0 when free.
     value: AtomicU64,
 }
 
-#[repr(C, align(4096))]
-struct Layout {
+/// The table itself.
+#[cfg_attr(not(loom), repr(C, align(4096)))]
+pub(crate) struct Layout {
     magic: AtomicU64,
-    _pad: [AtomicU64; 511],
+    _pad: [atomic::AtomicU64; PAD],
     slots: [Slot; SLOTS],
     entries: [Entry; ENTRIES],
 }
@@ -78,15 +87,32 @@ impl Table {
     pub(crate) fn new(map: FileMap) -> Table {
         Table(map)
     }
+}
 
-    fn layout(&self) -> &Layout {
+impl Deref for Table {
+    type Target = Layout;
+
+    fn deref(&self) -> &Layout {
         // SAFETY: `Layout` is made of atomics only; the size is checked by `view`.
         unsafe { self.0.view() }
+    }
+}
+
+impl Layout {
+    /// An empty one, outside of any file.
+    #[cfg(all(test, loom))]
+    pub(crate) fn empty() -> Layout {
+        Layout {
+            magic: AtomicU64::new(0),
+            _pad: [const { atomic::AtomicU64::new(0) }; PAD],
+            slots: std::array::from_fn(|_| Slot::default()),
+            entries: std::array::from_fn(|_| Entry::default()),
+        }
     }
 
     /// Marks a fresh file as a table; `false` if it is something else. Under the lock.
     pub(crate) fn check(&self) -> bool {
-        let magic = &self.layout().magic;
+        let magic = &self.magic;
         magic.compare_exchange(0, MAGIC, AcqRel, Acquire).map_or_else(|m| m == MAGIC, |_| true)
     }
 
@@ -94,7 +120,7 @@ impl Table {
     pub(crate) fn register(&self, me: Identity, is_dead: impl Fn(Identity) -> bool) -> Option<(u32, u16)> {
         // A dead process's slot before a free one, so that crashes leave no more than they need. Slots that were
         // never used come last and are not worth looking behind.
-        let slots = &self.layout().slots;
+        let slots = &self.slots;
         let used = slots.iter().position(|s| s.state.load(Acquire) == 0).unwrap_or(SLOTS);
         let taken = |s: &Slot| s.state.load(Acquire) as u32 != 0;
         let index = slots[..used]
@@ -103,7 +129,8 @@ impl Table {
             .or_else(|| slots.iter().position(|s| !taken(s)))?;
         let slot = &slots[index];
         let generation = next_generation(slot.state.load(Acquire));
-        slot.state.store(u64::from(generation) << 32, Release);
+        slot.state.store(u64::from(generation) << 32, Relaxed);
+        fence(Release);
         slot.pid.store(u64::from(me.pid), Relaxed);
         slot.start_time.store(me.start_time, Relaxed);
         slot.pid_namespace.store(me.pid_namespace, Relaxed);
@@ -115,7 +142,7 @@ impl Table {
 
     /// Frees a slot that still is of `generation`. What it published is stale from now on.
     pub(crate) fn unregister(&self, slot: u32, generation: u16) {
-        if let Some(s) = self.layout().slots.get(slot as usize) {
+        if let Some(s) = self.slots.get(slot as usize) {
             let live = u64::from(generation) << 32 | 1;
             let _ = s.state.compare_exchange(live, u64::from(generation) << 32, AcqRel, Acquire);
         }
@@ -125,7 +152,7 @@ impl Table {
     /// slots and entries were freed. Under the lock.
     pub(crate) fn sweep(&self, is_dead: impl Fn(Identity) -> bool) -> (usize, usize) {
         let (mut live, mut freed) = (0, 0);
-        for s in &self.layout().slots {
+        for s in &self.slots {
             let state = s.state.load(Acquire);
             if state as u32 == 0 {
                 continue;
@@ -137,7 +164,7 @@ impl Table {
                 live += 1;
             }
         }
-        for e in &self.layout().entries {
+        for e in &self.entries {
             let value = e.value.load(Acquire);
             let stale = value != 0 && self.holder(value).is_none();
             if stale && e.value.compare_exchange(value, 0, AcqRel, Acquire).is_ok() {
@@ -149,15 +176,16 @@ impl Table {
 
     /// The process in a slot, if there is one.
     pub(crate) fn process(&self, slot: u32) -> Option<Process> {
-        let s = self.layout().slots.get(slot as usize)?;
-        if s.state.load(Acquire) as u32 == 0 {
+        let s = self.slots.get(slot as usize)?;
+        let state = s.state.load(Acquire);
+        if state as u32 == 0 {
             return None;
         }
-        Some(Process {
-            slot,
-            pid: u32::try_from(s.pid.load(Relaxed)).ok()?,
-            token: [s.token[0].load(Relaxed), s.token[1].load(Relaxed)],
-        })
+        let identity = s.identity();
+        fence(Acquire);
+        // Otherwise another process has the slot now, and these are words of both.
+        let unchanged = s.state.load(Relaxed) == state;
+        (unchanged && identity.pid != 0).then_some(Process { slot, pid: identity.pid, token: identity.token })
     }
 
     /// Announces `key`; replaces whoever announced it before. `false` if its window is full of live entries.
@@ -185,8 +213,7 @@ impl Table {
     pub(crate) fn withdraw(&self, key: u64, slot: u32, generation: u16, stream: u32) {
         let mine = pack(slot, generation, stream);
         for e in self.window(key) {
-            if e.value.load(Acquire) == mine && e.key.compare_exchange(key, 0, AcqRel, Acquire).is_ok() {
-                let _ = e.value.compare_exchange(mine, 0, AcqRel, Acquire);
+            if e.key.load(Acquire) == key && e.value.compare_exchange(mine, 0, AcqRel, Acquire).is_ok() {
                 return;
             }
         }
@@ -209,7 +236,7 @@ impl Table {
     /// The registered process that a value belongs to; `None` if it is stale or nonsense.
     fn holder(&self, value: u64) -> Option<Process> {
         let slot = (value >> 16) as u16;
-        let s = self.layout().slots.get(usize::from(slot))?;
+        let s = self.slots.get(usize::from(slot))?;
         let generation = value as u16;
         let live = u64::from(generation) << 32 | 1;
         (generation != 0 && s.state.load(Acquire) == live).then_some(())?;
@@ -217,7 +244,7 @@ impl Table {
     }
 
     fn window(&self, key: u64) -> impl Iterator<Item = &Entry> {
-        let entries = &self.layout().entries;
+        let entries = &self.entries;
         let start = (key >> 47) as usize % ENTRIES;
         (0..WINDOW).map(move |i| &entries[(start + i) % ENTRIES])
     }
@@ -226,10 +253,10 @@ impl Table {
 impl Slot {
     fn identity(&self) -> Identity {
         Identity {
-            pid: u32::try_from(self.pid.load(Acquire)).unwrap_or(0),
-            start_time: self.start_time.load(Acquire),
-            pid_namespace: self.pid_namespace.load(Acquire),
-            token: [self.token[0].load(Acquire), self.token[1].load(Acquire)],
+            pid: u32::try_from(self.pid.load(Relaxed)).unwrap_or(0),
+            start_time: self.start_time.load(Relaxed),
+            pid_namespace: self.pid_namespace.load(Relaxed),
+            token: [self.token[0].load(Relaxed), self.token[1].load(Relaxed)],
         }
     }
 }
@@ -316,7 +343,7 @@ mod tests {
                 e.key.store(if next() % 2 == 0 { key } else { next() }, Relaxed);
                 e.value.store(if next() % 4 == 0 { 0 } else { next() }, Relaxed);
             }
-            for s in t.layout().slots.iter().take(64) {
+            for s in t.slots.iter().take(64) {
                 s.state.store(next(), Relaxed);
                 s.pid.store(next(), Relaxed);
             }

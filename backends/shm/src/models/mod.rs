@@ -22,6 +22,7 @@ use crate::sync::{AtomicU32, AtomicU64};
 
 mod queues;
 mod ring;
+mod table;
 
 /// Explores a model. `preemptions` bounds how often a thread is interrupted where it would not have waited: 3 finds
 /// whatever was ever found with more, in a hundredth of the time.
