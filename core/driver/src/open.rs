@@ -119,7 +119,7 @@ impl Endpoint {
                 return Err(Reason::PeerBusy);
             }
             let inner = &mut *guard.inner;
-            if let Err(reason) = inner.count_positions() {
+            if let Err(reason) = cell.may_leave_kernel().and_then(|()| inner.count_positions()) {
                 drop(guard);
                 self.device().free_region(link.qp(), region);
                 return Err(reason);
@@ -322,9 +322,6 @@ impl Endpoint {
         if self.is_held_back() {
             return Err(Reason::Requested);
         }
-        if cell.is_pinned() {
-            return Err(Reason::KernelOnly);
-        }
         if cell.is_shared() && !self.sink().holds_alone(&cell) {
             return Err(Reason::Shared);
         }
@@ -343,7 +340,10 @@ impl Endpoint {
                 Some(_) => Err(Reason::PeerBusy),
                 None if inner.closed => Err(Reason::UnknownStream),
                 None if !inner.proto.may_promote() => Err(Reason::PeerBusy),
-                None => inner.count_positions().and_then(|()| inner.proto.accept(open, slot.0, self.nonce(), ring)),
+                None => cell
+                    .may_leave_kernel()
+                    .and_then(|()| inner.count_positions())
+                    .and_then(|()| inner.proto.accept(open, slot.0, self.nonce(), ring)),
             };
             if let Err(reason) = result {
                 drop(guard);

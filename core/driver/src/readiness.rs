@@ -31,7 +31,7 @@ pub trait ReadySink: Send + Sync {
     fn ready(&self, stream: &Arc<StreamCell>, now: Readiness, arrived: bool);
 
     /// Whether this process alone holds the descriptor of a stream that [`is shared`](StreamCell::is_shared). If so the
-    /// owner says so with [`set_shared`](StreamCell::set_shared).
+    /// owner says so with [`unshare`](StreamCell::unshare).
     fn holds_alone(&self, stream: &Arc<StreamCell>) -> bool;
 
     /// The stream has gone onto a link: the owner may watch its anchor, and move the link to a completion queue of

@@ -32,8 +32,8 @@ pub struct StreamCell {
     kernel_readers: AtomicU32,
     /// The queue pair that sleepers sleep on, plus one; 0 for none yet.
     sleep_qp: AtomicU32,
-    /// See [`StreamCell::set_shared`].
-    shared: AtomicBool,
+    /// How often another process was given the descriptor since this one held it alone; see [`StreamCell::share`].
+    shared: AtomicU32,
     /// See [`StreamCell::pin`].
     pinned: AtomicBool,
     inner: Mutex<Inner>,
@@ -148,7 +148,7 @@ impl StreamCell {
             tag: AtomicU32::new(u32::MAX),
             kernel_readers: AtomicU32::new(0),
             sleep_qp: AtomicU32::new(0),
-            shared: AtomicBool::new(false),
+            shared: AtomicU32::new(0),
             pinned: AtomicBool::new(false),
             inner: Mutex::new(Inner {
                 proto,
@@ -246,18 +246,28 @@ impl StreamCell {
         self.sleep_qp.store(qp.0.wrapping_add(1), Ordering::Release);
     }
 
-    /// Another process may hold the descriptor, and use it: closing it here must leave the others a plain socket, and
-    /// what this process has counted is not all that the anchor has carried. `false`: this process alone holds it (again).
-    pub fn set_shared(&self, shared: bool) {
-        if shared {
-            self.inner.lock().recount = true;
-        }
-        self.shared.store(shared, Ordering::Release);
+    /// Another process is about to hold the descriptor, and may use it: closing it here must leave the others a plain
+    /// socket, and what this process has counted is not all that the anchor has carried. Once the stream has been locked
+    /// after this, no promotion begins. Returns whether it was shared already.
+    pub fn share(&self) -> bool {
+        self.inner.lock().recount = true;
+        self.shared.fetch_add(1, Ordering::AcqRel) > 0
+    }
+
+    /// How often the descriptor was shared since this process held it alone; 0 if no other process may hold it.
+    pub fn shares(&self) -> u32 {
+        self.shared.load(Ordering::Acquire)
+    }
+
+    /// This process alone holds the descriptor (again), as was found out after [`shares`](StreamCell::shares) said `seen`.
+    /// Without effect if it has been shared since.
+    pub fn unshare(&self, seen: u32) {
+        let _ = self.shared.compare_exchange(seen, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 
     /// Whether another process may hold the descriptor.
     pub fn is_shared(&self) -> bool {
-        self.shared.load(Ordering::Acquire)
+        self.shares() > 0
     }
 
     /// Keeps the stream off links for good.
@@ -268,6 +278,16 @@ impl StreamCell {
     /// Whether it is kept off links for good.
     pub fn is_pinned(&self) -> bool {
         self.pinned.load(Ordering::Acquire)
+    }
+
+    /// Whether bytes may travel elsewhere than on the anchor. Only with the stream locked: whoever shares or pins it locks it
+    /// afterwards, and so sees what has begun.
+    pub(crate) fn may_leave_kernel(&self) -> Result<(), Reason> {
+        match (self.is_pinned(), self.is_shared()) {
+            (true, _) => Err(Reason::KernelOnly),
+            (_, true) => Err(Reason::Shared),
+            _ => Ok(()),
+        }
     }
 
     /// The owner's mark.

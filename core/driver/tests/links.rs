@@ -28,6 +28,11 @@ fn endpoint(fabric: &Fabric) -> Endpoint {
 
 /// An endpoint whose calls to the device are observed.
 fn observed(fabric: &Fabric, observer: impl Observer + 'static) -> Endpoint {
+    owned(fabric, observer, Deaf)
+}
+
+/// An endpoint with this owner.
+fn owned(fabric: &Fabric, observer: impl Observer + 'static, owner: impl ReadySink + 'static) -> Endpoint {
     let device = fabric.open(LoopbackConfig::shm());
     let traced = Arc::new(Trace::new(device.clone(), observer));
     let config = EndpointConfig {
@@ -45,7 +50,7 @@ fn observed(fabric: &Fabric, observer: impl Observer + 'static) -> Endpoint {
         bytes[..8].copy_from_slice(&NONCE.fetch_add(1, Ordering::Relaxed).to_le_bytes());
         bytes
     };
-    let made = Endpoint::new(traced, device.clone(), device, config, Arc::new(Deaf), Box::new(|| {}), Box::new(nonce));
+    let made = Endpoint::new(traced, device.clone(), device, config, Arc::new(owner), Box::new(|| {}), Box::new(nonce));
     made.expect("a loopback device has queues")
 }
 
@@ -313,12 +318,12 @@ fn a_socket_that_others_have_used_is_promoted_again() {
     settle();
     assert!(near.lock(&client).proto().is_plain() && far.lock(&server).proto().is_plain());
     // Another process of the client's writes, which this one does not see. The server has only counted itself.
-    near.set_shared(true);
+    near.share();
     assert_eq!(to.try_write(b"by others").expect("there is room"), 9);
     wire.settle();
     assert_eq!(from.try_read(&mut [0; 64]).expect("it is there"), 9);
     far.lock(&server).anchor_received(9);
-    near.set_shared(false);
+    near.unshare(near.shares());
     let carried = to.position().expect("the model knows");
     client.promote(&near).expect("the acceptor is published");
     settle();
@@ -427,4 +432,45 @@ fn a_stream_whose_peer_does_not_poll_leaves_its_link() {
     }
     pair.settle_unpolled(Instant::from_nanos(time));
     assert!(pair.are_plain());
+}
+
+/// An owner that forks as soon as it has found that it holds a stream alone.
+struct Forking;
+
+impl ReadySink for Forking {
+    fn ready(&self, _: &Arc<StreamCell>, _: Readiness, _: bool) {}
+    fn holds_alone(&self, stream: &Arc<StreamCell>) -> bool {
+        let seen = stream.shares();
+        stream.share();
+        stream.unshare(seen);
+        !stream.is_shared()
+    }
+    fn promoted(&self, _: &Arc<StreamCell>) {}
+}
+
+/// Breaks if what was found out about the holders of a descriptor outlived a fork in another thread: the child would hold
+/// the socket of a stream that is on a link.
+#[test]
+fn an_acceptor_that_forks_meanwhile_refuses() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, server) = (endpoint(&fabric), owned(&fabric, |_: &Event| {}, Forking));
+    let (near, far) = connect(&client, &server, 40_009);
+    far.share();
+    client.promote(&near).expect("the acceptor is published");
+    (0..4).for_each(|_| run([&client, &server]));
+    assert!(far.is_shared() && far.lock(&server).proto().is_plain());
+    assert_eq!(server.counters().snapshot()["opens_refused"], 1);
+}
+
+/// As above, of an opener that forks while the link is being made.
+#[test]
+fn an_opener_that_forks_meanwhile_does_not_open() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, server) = (endpoint(&fabric), endpoint(&fabric));
+    let (near, _far) = connect(&client, &server, 40_010);
+    client.promote(&near).expect("the acceptor is published");
+    near.share();
+    (0..4).for_each(|_| run([&client, &server]));
+    assert!(near.lock(&client).proto().is_plain() && near.lock(&client).link().is_none());
+    assert_eq!(client.counters().snapshot()["opens_sent"], 0);
 }

@@ -217,8 +217,10 @@ impl Socket {
     /// Whether this process alone holds it. If so its stream is not shared any more.
     pub fn holds_alone(&self) -> bool {
         let Some(cell) = &self.stream else { return false };
-        if cell.is_shared() && family::holds_alone(self.family.load(Ordering::Relaxed)) {
-            cell.set_shared(false);
+        let seen = cell.shares();
+        // Another thread may fork meanwhile.
+        if seen > 0 && family::holds_alone(self.family.load(Ordering::Relaxed)) {
+            cell.unshare(seen);
         }
         !cell.is_shared()
     }

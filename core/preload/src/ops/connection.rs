@@ -253,7 +253,7 @@ pub fn adopt(entry: &Arc<Entry>, sock: &Socket, fd: c_int) -> Option<Arc<Entry>>
         let cell = endpoint.adopt(role, tuple, Box::new(FdAnchor::borrowed(fd)));
         cell.tag().store(fd as u32, Ordering::Relaxed);
         // Until the family says otherwise; and the anchor must be asked what it has carried.
-        cell.set_shared(true);
+        cell.share();
         let promote_at = if sock.accepted { 1 } else { rt.config.promotion.threshold().max(1) };
         let new = Arc::new(Entry::Stream(with_stream(cell, promote_at)));
         replace_everywhere(entry, &new);

@@ -45,6 +45,13 @@ impl Shared {
         // SAFETY: the mapping is zeroed, live for ever, and holds atomics only.
         self.words.and_then(|w| unsafe { w.as_ref() }.get(number as usize))
     }
+
+    /// Changes a word in one step: a child may change it at the same time.
+    fn update(&self, number: u32, change: impl Fn(u32) -> u32) {
+        if let Some(word) = self.word(number) {
+            let _ = word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |value| Some(change(value)));
+        }
+    }
 }
 
 /// In a word: a child wants the stream back; it is a plain socket now, or gone. Above them the use of the number: a
@@ -74,12 +81,9 @@ pub fn before_fork() {
             None => sock.keep_on_kernel(),
         }
         let (Some(cell), Some((rt, endpoint))) = (&sock.stream, rt) else { continue };
-        if !cell.is_shared() {
-            if let Some(word) = rt.fork.word(cell.number()) {
-                word.store((word.load(Ordering::Relaxed) & !(USE - 1)).wrapping_add(USE), Ordering::SeqCst);
-            }
+        if !cell.share() {
+            rt.fork.update(cell.number(), |word| (word & !(USE - 1)).wrapping_add(USE));
         }
-        cell.set_shared(true);
         let promoting = matches!(cell.lock(endpoint).proto().phase(), netacc_proto::Phase::Promoting);
         if promoting {
             wait::until_settled(endpoint, cell);
@@ -190,7 +194,7 @@ impl Runtime {
             guard.demote(Reason::Shared);
             guard.progress_anchor(false);
             let plain = guard.proto().is_plain();
-            drop(guard);
+            // Still locked: it must not be promoted in between.
             if plain {
                 self.given_up(&cell);
             }
@@ -201,9 +205,8 @@ impl Runtime {
 
     /// Parent: the stream is a plain socket now, or closed here: children need not wait.
     pub fn given_up(&self, cell: &StreamCell) {
-        if let Some(word) = self.fork.word(cell.number()).filter(|_| cell.is_shared()) {
-            let value = word.load(Ordering::SeqCst);
-            word.store(value & !WANTED | PLAIN, Ordering::SeqCst);
+        if cell.is_shared() {
+            self.fork.update(cell.number(), |word| word & !WANTED | PLAIN);
         }
     }
 }
