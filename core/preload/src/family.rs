@@ -10,56 +10,29 @@
 //! A program that is started with `exec` keeps the number and the start of its process, and with them its place in the
 //! lists; what it holds it may use unseen for as long as it lives.
 
+use std::cell::Cell;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};
 use std::time::Duration;
 
 use crate::runtime::now;
 
-/// Most processes of a family at a time, and most sockets that are shared. Arbitrary: beyond, sockets stay on TCP. Pages
-/// that are never touched cost nothing.
-const PROCESSES: usize = 4096;
-const SOCKETS: usize = 1 << 16;
-/// Most holders of one socket. Arbitrary: beyond, it is taken for shared.
-const HOLDERS: usize = 7;
+mod region;
+
+pub use region::Id;
+use region::{Member, Region, RESERVED};
+
 /// A child that has not begun to live after this long never will: its fork has failed.
 const BIRTH: Duration = Duration::from_secs(5);
 
-#[repr(C)]
-struct Process {
-    /// 0: free. [`RESERVED`]: about to be forked. Read before `start`.
-    pid: AtomicU32,
-    /// Its start in the kernel's ticks since boot; of a child not yet born, when it was entered, in nanoseconds.
-    start: AtomicU64,
-}
-
-/// No process has these numbers. [`CHANGING`]: the record is being written.
-const RESERVED: u32 = u32::MAX;
-const CHANGING: u32 = u32::MAX - 1;
-
-#[repr(C)]
-struct Shared {
-    /// 0: free.
-    used: AtomicU32,
-    /// Index of a process, plus one.
-    holders: [AtomicU32; HOLDERS],
-}
-
-#[repr(C)]
-struct Region {
-    processes: [Process; PROCESSES],
-    sockets: [Shared; SOCKETS],
-    /// Where the search for a free socket begins.
-    next: AtomicU32,
-}
-
 static REGION: AtomicPtr<Region> = AtomicPtr::new(std::ptr::null_mut());
-/// Index of this process, plus one; of its next child.
-static SELF: AtomicU32 = AtomicU32::new(0);
-static CHILD: AtomicU32 = AtomicU32::new(0);
+/// This process.
+static SELF: AtomicU64 = AtomicU64::new(0);
 
-/// A socket in the region, plus one. 0 for one that was never shared.
-pub type Id = u32;
+thread_local! {
+    /// The child that this thread is about to fork. Several threads may fork at once.
+    static CHILD: Cell<Member> = const { Cell::new(0) };
+}
 
 fn region() -> Option<&'static Region> {
     // SAFETY: null, or a mapping that is never removed and holds atomics only, for which zeros are valid.
@@ -93,45 +66,8 @@ fn found() -> Option<&'static Region> {
     region()
 }
 
-impl Process {
-    fn become_process(&self, pid: u32, start: u64) {
-        self.pid.store(CHANGING, Release);
-        self.start.store(start, Release);
-        self.pid.store(pid, Release);
-    }
-}
-
-impl Region {
-    fn process(&self, number: u32) -> Option<&Process> {
-        self.processes.get(number.checked_sub(1)? as usize)
-    }
-
-    fn socket(&self, id: Id) -> Option<&Shared> {
-        self.sockets.get(id.checked_sub(1)? as usize)
-    }
-
-    /// Takes a free record of a process; its number.
-    fn enter(&self, pid: u32, start: u64) -> Option<u32> {
-        for (i, p) in self.processes.iter().enumerate() {
-            let old = p.pid.load(Acquire);
-            let free = old == 0 || !is_alive(old, p.start.load(Acquire));
-            if free && p.pid.compare_exchange(old, CHANGING, AcqRel, Relaxed).is_ok() {
-                p.become_process(pid, start);
-                return Some(i as u32 + 1);
-            }
-        }
-        None
-    }
-
-    fn lives(&self, number: u32) -> bool {
-        self.process(number).is_some_and(|p| is_alive(p.pid.load(Acquire), p.start.load(Acquire)))
-    }
-}
-
 fn is_alive(pid: u32, start: u64) -> bool {
     match pid {
-        0 => false,
-        CHANGING => true,
         RESERVED => now().as_nanos().saturating_sub(start) < BIRTH.as_nanos() as u64,
         pid => started(pid) == Some(start),
     }
@@ -149,82 +85,47 @@ fn started(pid: u32) -> Option<u64> {
 
 /// Before a fork: enters the child. `false` if it cannot be: whatever it inherits is then shared for good.
 pub fn before_fork() -> bool {
-    CHILD.store(0, Relaxed);
+    CHILD.set(0);
     let Some(region) = found() else { return false };
     if SELF.load(Relaxed) == 0 {
         let pid = std::process::id();
-        let Some(number) = started(pid).and_then(|start| region.enter(pid, start)) else { return false };
-        SELF.store(number, Relaxed);
+        let Some(me) = started(pid).and_then(|start| region.enter(pid, start, &is_alive)) else { return false };
+        if SELF.compare_exchange(0, me, AcqRel, Relaxed).is_err() {
+            // Another thread that forks too was faster.
+            region.withdraw(me);
+        }
     }
-    let Some(child) = region.enter(RESERVED, now().as_nanos()) else { return false };
-    CHILD.store(child, Relaxed);
+    let Some(child) = region.enter(RESERVED, now().as_nanos(), &is_alive) else { return false };
+    CHILD.set(child);
     true
 }
 
 /// After a fork, in the child.
 pub fn after_fork_child() {
-    let number = CHILD.swap(0, Relaxed);
-    SELF.store(number, Relaxed);
-    if let Some(process) = region().and_then(|r| r.process(number)) {
-        let pid = std::process::id();
-        process.become_process(pid, started(pid).unwrap_or(0));
-    }
+    let pid = std::process::id();
+    let child = CHILD.replace(0);
+    let born = region().is_some_and(|r| r.born(child, pid, started(pid).unwrap_or(0)));
+    // Who took so long that the record was given to another never holds anything alone.
+    SELF.store(if born { child } else { 0 }, Relaxed);
 }
 
 /// Before a fork, after [`before_fork`]: the child will hold this socket too. Returns its place, `None` if there is none.
 pub fn share(id: Id) -> Option<Id> {
-    let region = region()?;
-    let (me, child) = (SELF.load(Relaxed), CHILD.load(Relaxed));
-    if child == 0 {
-        return None;
-    }
-    let id = if region.socket(id).is_some() { id } else { place(region)? };
-    let socket = region.socket(id)?;
-    (join(region, socket, me) && join(region, socket, child)).then_some(id)
-}
-
-fn place(region: &Region) -> Option<Id> {
-    for _ in 0..SOCKETS {
-        let i = region.next.fetch_add(1, Relaxed) as usize % SOCKETS;
-        let socket = &region.sockets[i];
-        if socket.used.compare_exchange(0, 1, AcqRel, Relaxed).is_ok() {
-            socket.holders.iter().for_each(|h| h.store(0, Relaxed));
-            return Some(i as u32 + 1);
-        }
-    }
-    None
-}
-
-fn join(region: &Region, socket: &Shared, process: u32) -> bool {
-    if socket.holders.iter().any(|h| h.load(Acquire) == process) {
-        return true;
-    }
-    socket.holders.iter().any(|h| {
-        let old = h.load(Acquire);
-        (old == 0 || !region.lives(old)) && h.compare_exchange(old, process, AcqRel, Relaxed).is_ok()
-    })
+    let child = CHILD.get();
+    region().filter(|_| child != 0)?.share(id, SELF.load(Relaxed), child, &is_alive)
 }
 
 /// This process has closed its last descriptor of the socket.
 pub fn leave(id: Id) {
-    let Some((region, socket)) = region().and_then(|r| Some((r, r.socket(id)?))) else { return };
-    let me = SELF.load(Relaxed);
-    for holder in &socket.holders {
-        let _ = holder.compare_exchange(me, 0, AcqRel, Relaxed);
-    }
-    if !socket.holders.iter().any(|h| region.lives(h.load(Acquire))) {
-        socket.used.store(0, Release);
+    if let Some(region) = region() {
+        region.leave(id, SELF.load(Relaxed), &is_alive);
     }
 }
 
 /// Whether no other process of the family holds the socket.
 pub fn holds_alone(id: Id) -> bool {
-    let Some((region, socket)) = region().and_then(|r| Some((r, r.socket(id)?))) else { return false };
     let me = SELF.load(Relaxed);
-    socket.holders.iter().all(|h| {
-        let holder = h.load(Acquire);
-        holder == 0 || holder == me || !region.lives(holder)
-    })
+    me != 0 && region().is_some_and(|r| r.holds_alone(id, me, &is_alive))
 }
 
 #[cfg(test)]

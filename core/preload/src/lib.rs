@@ -21,5 +21,6 @@ pub mod real;
 pub mod runtime;
 pub mod socket;
 pub mod stats;
+mod sync;
 pub mod table;
 pub mod wait;
