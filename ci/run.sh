@@ -30,6 +30,8 @@ readonly NEEDS_LAB_TESTS=(
     "${NEEDS_REDIS[@]}" ibv_devinfo=ibverbs-utils rping=rdmacm-utils ib_send_lat=perftest ss=iproute2 pgrep=procps
 )
 # The command of libtool's package is libtoolize; libuv's build runs it.
+# The layout of our own declarations of libibverbs and librdmacm is checked against the headers.
+readonly NEEDS_HEADERS=(/usr/include/infiniband/verbs.h=libibverbs-dev /usr/include/rdma/rdma_cma.h=librdmacm-dev)
 readonly NEEDS_LIBUV=(gcc=gcc make=make automake=automake libtoolize=libtool)
 
 export PATH="$PATH:/usr/sbin:/sbin:$HOME/.cargo/bin"
@@ -159,6 +161,7 @@ job_lint() { # formats and lints of Rust, Python and shell
 
 job_unit() { # Rust tests of all crates; the harness and the model have jobs of their own
     need_rust
+    need "${NEEDS_HEADERS[@]}"
     cargo test --workspace --locked --no-fail-fast --exclude netacc-harness
 }
 
@@ -221,6 +224,7 @@ job_lab() { # real RDMA devices in micro-VMs: SoftRoCE and soft-iWARP, one host 
     need_python
     need "${NEEDS_LAB_TESTS[@]}"
     need_binaries
+    cargo build --locked -p netacc-verbs --examples
     say "netacc lab setup"
     "${NETACC_BIN_DIR:-target/release}/netacc" lab setup --rdma siw
     .venv/bin/python -m pytest tests/lab "$@"

@@ -1,0 +1,363 @@
+//! The device: what it can do, its completion queues and queue pairs.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+
+use netacc_device::{
+    Armed, Capabilities, CompletionQueueId, Device, DeviceError, PostError, QueuePairId, Region, RemoteRegion, Wait,
+    WorkCompletion, WorkRequest,
+};
+use parking_lot::{Mutex, RwLock};
+
+use crate::cm::Manager;
+use crate::discovery::library;
+use crate::ffi::abi::QpCap;
+use crate::ffi::{CmId, CompletionChannel, Context, Cq, DeviceAttributes, EventChannel, Mr, Pd, QueuePair};
+use crate::link::{Link, Shape};
+use crate::profile::{Limits, Profile};
+use crate::queue::Queue;
+
+/// What to open.
+#[derive(Clone, Debug)]
+pub struct VerbsConfig {
+    /// An address of this machine that an RDMA device serves: links are made from and accepted on it.
+    pub address: IpAddr,
+    /// The port at which links are accepted; 0: any.
+    pub port: u16,
+    /// Whose limits the device is held to.
+    pub profile: Profile,
+    /// Requests of a send queue. The device may allow fewer.
+    pub send_depth: u32,
+    /// Receives of a receive queue. The device may allow fewer.
+    pub recv_depth: u32,
+}
+
+impl VerbsConfig {
+    /// The usual depths, the device's own limits, any port.
+    pub fn new(address: IpAddr) -> VerbsConfig {
+        // Arbitrary: enough for a link's messages in flight, small enough for thousands of links.
+        VerbsConfig { address, port: 0, profile: Profile::Native, send_depth: 256, recv_depth: 256 }
+    }
+}
+
+/// Completion queues of ours. Arbitrary: one for each epoll instance of a program.
+const MAX_CQ: u32 = 64;
+
+/// Larger messages than any ring.
+const MAX_MESSAGE: u32 = 1 << 30;
+
+/// An RDMA device, and the connection manager on one of its addresses.
+pub struct VerbsDevice {
+    name: String,
+    pub(crate) context: Context,
+    pub(crate) limits: Limits,
+    pub(crate) shape: Shape,
+    pub(crate) address: SocketAddr,
+    capabilities: Capabilities,
+    attributes: DeviceAttributes,
+    /// See [`Profile::guard_entries`].
+    _guard: Option<Cq>,
+    queues: RwLock<Vec<Arc<Queue>>>,
+    pub(crate) links: Links,
+    next_link: AtomicU32,
+    pub(crate) channel: Arc<EventChannel>,
+    pub(crate) manager: Mutex<Manager>,
+}
+
+/// The living queue pairs.
+#[derive(Default)]
+pub(crate) struct Links(RwLock<HashMap<QueuePairId, Arc<Link>>>);
+
+impl Links {
+    pub(crate) fn get(&self, id: QueuePairId) -> Option<Arc<Link>> {
+        self.0.read().get(&id).cloned()
+    }
+}
+
+impl VerbsDevice {
+    /// Opens the device that serves an address, and listens there.
+    ///
+    /// # Errors
+    /// The libraries or the kernel's modules are missing; no RDMA device serves the address; the port is taken.
+    pub fn open(config: &VerbsConfig) -> Result<VerbsDevice, DeviceError> {
+        let unavailable = |what| move |source| DeviceError::Unavailable { what, source: Some(source) };
+        let channel = EventChannel::new(library()?)
+            .map_err(unavailable("no RDMA connection manager (is the module rdma_ucm loaded?)"))?;
+        let listener = CmId::new(&channel).map_err(unavailable("rdma_create_id"))?;
+        let not_served = "no RDMA device serves the address";
+        listener.bind(SocketAddr::new(config.address, config.port)).map_err(unavailable(not_served))?;
+        let context = listener.context().ok_or(DeviceError::Unavailable { what: not_served, source: None })?;
+        let attributes =
+            context.attributes().map_err(|source| DeviceError::Os { operation: "ibv_query_device", source })?;
+        let kind = Profile::of_vendor(attributes.vendor_id);
+        let own = kind.map_or_else(|| Limits::unknown(context.is_iwarp()), Profile::limits);
+        let guard = kind.and_then(Profile::guard_entries).map(|entries| guard(context, entries)).transpose()?;
+        let limits = own.narrowed_by(config.profile.limits());
+        if config.address.is_ipv6() && !limits.ipv6 {
+            return Err(DeviceError::Unavailable { what: "the device connects over IPv4 only", source: None });
+        }
+        let shape = shape(context, &attributes, &limits, config)?;
+        let port = listener.listen(BACKLOG).map_err(|source| DeviceError::Os { operation: "rdma_listen", source })?;
+        let capabilities = Capabilities {
+            // Where the device has none, a WRITE and a SEND do the same.
+            write_with_imm: true,
+            max_inline: shape.max_inline,
+            max_send_sge: limits.max_send_sge.min(attributes.max_sge).max(1),
+            max_recv_sge: limits.max_recv_sge.min(attributes.max_sge),
+            // A message may take two requests of the device.
+            max_send_wr: if limits.immediate { shape.send_depth } else { shape.send_depth / 2 },
+            max_recv_wr: shape.recv_depth,
+            max_message: shape.max_message,
+            max_cq: MAX_CQ,
+            peer_memory: false,
+            placement_is_delivery: false,
+            cheap_writes: false,
+            qp_wait: false,
+            rebind: false,
+        };
+        Ok(VerbsDevice {
+            name: context.name(),
+            context,
+            limits,
+            shape,
+            address: SocketAddr::new(config.address, port),
+            capabilities,
+            attributes,
+            _guard: guard,
+            queues: RwLock::default(),
+            links: Links::default(),
+            next_link: AtomicU32::new(0),
+            channel,
+            manager: Mutex::new(Manager::new(listener)),
+        })
+    }
+
+    /// The limits that the device is held to.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    pub(crate) fn queue(&self, cq: CompletionQueueId) -> Option<Arc<Queue>> {
+        self.queues.read().get(cq.0 as usize).cloned()
+    }
+
+    /// Makes a queue pair on `cm`, which is bound to our device.
+    pub(crate) fn make_link(&self, mut cm: CmId, cq: CompletionQueueId) -> Result<Arc<Link>, DeviceError> {
+        let os = |operation| move |source| DeviceError::Os { operation, source };
+        let queue = self.queue(cq).ok_or(DeviceError::Unknown { what: "completion queue" })?;
+        let pd = Pd::new(self.context).map_err(os("ibv_alloc_pd"))?;
+        let notes_len = Link::notes_len(&self.shape);
+        let notes = Mr::new(&pd, notes_len, false).map_err(|_| DeviceError::MemoryLimit { wanted: notes_len })?;
+        let entries = Link::entries(&self.shape);
+        let raw_cq = queue.reserve(entries, self.attributes.max_cqe, cq.0).map_err(os("ibv_create_cq"))?;
+        let qp = match cm.create_qp(&pd, &raw_cq, cap(&self.shape)) {
+            Ok(qp) => qp,
+            Err(source) => {
+                queue.release(&raw_cq, entries);
+                return Err(DeviceError::Os { operation: "rdma_create_qp", source });
+            }
+        };
+        let mut links = self.links.0.write();
+        let id = loop {
+            let id = QueuePairId(self.next_link.fetch_add(1, Ordering::Relaxed) & (u32::MAX >> 1));
+            if !links.contains_key(&id) {
+                break id;
+            }
+        };
+        let link = Arc::new(Link::new(id, queue, raw_cq, pd, notes, cm, qp, self.shape));
+        links.insert(id, Arc::clone(&link));
+        Ok(link)
+    }
+
+    /// Ends a queue pair, and gives back what it held. The connection goes on until the peer has been told.
+    pub(crate) fn unmake(&self, manager: &mut Manager, id: QueuePairId) {
+        let Some(link) = self.links.0.write().remove(&id) else { return };
+        if let Some(mut cm) = link.retire() {
+            let peer_knows = link.peer_knows.load(Ordering::Acquire) || cm.disconnect().is_err();
+            cm.destroy_qp();
+            manager.forget(cm, peer_knows);
+        }
+        link.queue.collect(&self.links);
+        link.queue.release(&link.cq, Link::entries(link.shape()));
+    }
+
+    /// Ends a queue pair that never was connected, and that no other place knows of.
+    pub(crate) fn discard(&self, id: QueuePairId) {
+        let Some(link) = self.links.0.write().remove(&id) else { return };
+        drop(link.retire());
+        link.queue.collect(&self.links);
+        link.queue.release(&link.cq, Link::entries(link.shape()));
+    }
+
+    /// The end of a link, by the peer's word or our own. What was placed before comes first.
+    pub(crate) fn close(&self, link: &Link) {
+        link.queue.collect(&self.links);
+        let news = link.close();
+        link.hang_up();
+        if news {
+            link.queue.announce(link);
+        }
+    }
+
+    fn link(&self, qp: QueuePairId) -> Result<Arc<Link>, DeviceError> {
+        self.links.get(qp).ok_or(DeviceError::Unknown { what: "queue pair" })
+    }
+}
+
+/// Requests that may wait to be accepted. Drivers of iWARP devices drop what exceeds it, silently.
+const BACKLOG: i32 = 128;
+
+fn cap(shape: &Shape) -> QpCap {
+    QpCap {
+        max_send_wr: shape.send_depth,
+        max_recv_wr: shape.recv_depth,
+        max_send_sge: 1,
+        max_recv_sge: 1,
+        max_inline_data: shape.max_inline,
+    }
+}
+
+fn guard(context: Context, entries: u32) -> Result<Cq, DeviceError> {
+    let made = CompletionChannel::new(context).and_then(|channel| Cq::new(&channel, entries, 0));
+    made.map_err(|source| DeviceError::Os { operation: "ibv_create_cq", source })
+}
+
+/// What a queue pair can be, found out by making one.
+fn shape(
+    context: Context,
+    attributes: &DeviceAttributes,
+    limits: &Limits,
+    config: &VerbsConfig,
+) -> Result<Shape, DeviceError> {
+    let os = |operation| move |source| DeviceError::Os { operation, source };
+    let depth = |wanted: u32| wanted.min(limits.max_queue_depth).min(attributes.max_qp_wr).max(1);
+    let mut shape = Shape {
+        send_depth: depth(config.send_depth),
+        recv_depth: depth(config.recv_depth),
+        max_inline: limits.max_inline,
+        max_message: MAX_MESSAGE,
+        immediate: limits.immediate,
+    };
+    let pd = Pd::new(context).map_err(os("ibv_alloc_pd"))?;
+    let channel = CompletionChannel::new(context).map_err(os("ibv_create_comp_channel"))?;
+    let cq = Cq::new(&channel, Link::entries(&shape), 0).map_err(os("ibv_create_cq"))?;
+    shape.max_inline = QueuePair::probe(&pd, &cq, cap(&shape))
+        .ok_or_else(|| DeviceError::Os { operation: "ibv_create_qp", source: io::Error::last_os_error() })?;
+    Ok(shape)
+}
+
+impl Device for VerbsDevice {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn create_cq(&self) -> Result<CompletionQueueId, DeviceError> {
+        let mut queues = self.queues.write();
+        if queues.len() >= MAX_CQ as usize {
+            return Err(DeviceError::Exhausted { what: "completion queue" });
+        }
+        let queue = Queue::new(self.context)
+            .map_err(|source| DeviceError::Os { operation: "ibv_create_comp_channel", source })?;
+        queues.push(Arc::new(queue));
+        Ok(CompletionQueueId(queues.len() as u32 - 1))
+    }
+
+    fn pending(&self, cq: CompletionQueueId, out: &mut [QueuePairId]) -> usize {
+        self.queue(cq).map_or(0, |queue| queue.pending(&self.links, out))
+    }
+
+    fn poll_qp(&self, qp: QueuePairId, out: &mut [WorkCompletion]) -> usize {
+        let Some(link) = self.links.get(qp) else { return 0 };
+        let mut count = link.pop(out);
+        if count < out.len() {
+            link.queue.collect(&self.links);
+            count += link.pop(&mut out[count..]);
+        }
+        count
+    }
+
+    fn qp_sequence(&self, _: QueuePairId) -> u32 {
+        0
+    }
+
+    fn wait_qp(&self, _: QueuePairId, _: u32, _: Option<Duration>) -> Wait {
+        // Without the capability nobody should call it; who does looks again at once.
+        Wait::Woken
+    }
+
+    fn wake_qp(&self, _: QueuePairId) {}
+
+    fn arm(&self, cq: CompletionQueueId) -> Armed {
+        self.queue(cq).map_or(Armed::Sleep, |queue| queue.arm(&self.links))
+    }
+
+    fn disarm(&self, cq: CompletionQueueId) {
+        if let Some(queue) = self.queue(cq) {
+            queue.disarm();
+        }
+    }
+
+    fn drain(&self, cq: CompletionQueueId) {
+        if let Some(queue) = self.queue(cq) {
+            queue.drain();
+        }
+    }
+
+    fn channel_fd(&self, cq: CompletionQueueId) -> Option<RawFd> {
+        self.queue(cq).map(|queue| queue.fd())
+    }
+
+    fn rebind(&self, _: QueuePairId, _: CompletionQueueId) -> Result<(), DeviceError> {
+        Err(DeviceError::Unavailable { what: "queue pairs keep their completion queue", source: None })
+    }
+
+    fn alloc_region(&self, qp: QueuePairId, len: usize) -> Result<Region, DeviceError> {
+        self.link(qp)?.alloc_region(len)
+    }
+
+    fn free_region(&self, qp: QueuePairId, region: Region) {
+        if let Some(link) = self.links.get(qp) {
+            link.free_region(&region);
+        }
+    }
+
+    fn window(&self, _: QueuePairId, _: RemoteRegion) -> Result<Region, DeviceError> {
+        Err(DeviceError::Unavailable { what: "a peer's memory cannot be mapped", source: None })
+    }
+
+    fn post_recv(&self, qp: QueuePairId, count: u32) -> Result<(), PostError> {
+        self.links.get(qp).ok_or(PostError::Dead)?.post_recv(count)
+    }
+
+    fn post_send(&self, qp: QueuePairId, wrs: &[WorkRequest<'_>]) -> Result<usize, PostError> {
+        self.links.get(qp).ok_or(PostError::Dead)?.post_send(wrs)
+    }
+
+    fn fail_qp(&self, qp: QueuePairId) {
+        if let Some(link) = self.links.get(qp) {
+            let _manager = self.manager.lock();
+            self.close(&link);
+        }
+    }
+
+    fn destroy_qp(&self, qp: QueuePairId) {
+        self.unmake(&mut self.manager.lock(), qp);
+    }
+}
+
+impl Drop for VerbsDevice {
+    fn drop(&mut self) {
+        let ids: Vec<QueuePairId> = self.links.0.read().keys().copied().collect();
+        let mut manager = self.manager.lock();
+        ids.into_iter().for_each(|id| self.unmake(&mut manager, id));
+    }
+}

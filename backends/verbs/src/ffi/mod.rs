@@ -1,0 +1,19 @@
+#![expect(unsafe_code, reason = "this module is the boundary to libibverbs and librdmacm")]
+//! libibverbs and librdmacm: what we use of them, as owned objects.
+//!
+//! `abi` has the structures, with their offsets asserted; `library` loads both libraries at their first use; `objects`
+//! wraps each handle so that it is freed once and after what depends on it. Nothing outside this module sees a pointer
+//! of theirs.
+
+pub(crate) mod abi;
+mod cm;
+mod library;
+mod objects;
+mod wakeup;
+
+pub(crate) use cm::{CmId, ConnectParameters, Event, EventChannel, EventKind, Key};
+pub(crate) use library::Library;
+pub(crate) use objects::{
+    device_list, CompletionChannel, Context, Cq, DeviceAttributes, Mr, Pd, QueuePair, RawRecv, RawSend, SendKind,
+};
+pub(crate) use wakeup::Wakeup;

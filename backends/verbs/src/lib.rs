@@ -1,0 +1,26 @@
+//! RDMA devices through libibverbs and librdmacm: eRDMA, SoftRoCE, soft-iWARP, ConnectX.
+//!
+//! [`VerbsDevice`] implements [`Device`](netacc_device::Device) and
+//! [`ConnectionManager`](netacc_device::ConnectionManager). Both libraries are opened at the first use (`ffi`), so a
+//! program that never needs them never loads them, and there is no build dependency on them.
+//!
+//! What differs between devices stays in this crate: [`Profile`] has the facts, and narrows a device to another's.
+//! * No immediates (soft-iWARP): a message is a WRITE and a small SEND after it, which brings immediate and length.
+//! * No completions after an error (iWARP): a queue pair that died reports `Disconnected` by our own account.
+//! * `DISCONNECTED` at one end or both, in any order with completions: reported once, after all that was placed.
+//! * Errors returned with either sign; depths rounded up; inline payloads refused: tried, and counted by ourselves.
+//! * No zero-length receives: each receive has a few bytes of its own.
+//!
+//! Each queue pair has a protection domain of its own: a key given to one peer is of no use to another.
+
+mod cm;
+mod device;
+mod discovery;
+mod ffi;
+mod link;
+mod profile;
+mod queue;
+
+pub use device::{VerbsConfig, VerbsDevice};
+pub use discovery::{discover, Attributes, Found};
+pub use profile::{Limits, Profile};

@@ -1,0 +1,501 @@
+#![expect(unsafe_code, reason = "work requests name memory by address")]
+//! One queue pair: its queues' accounts, its memory, and what completed.
+//!
+//! The device's own state is not to be trusted after an error (some complete nothing any more, some accept posts for
+//! ever), so the accounts here are ours: a queue pair is dead when we have seen a failure, a disconnection, or were told
+//! so, and from then on it refuses posts and reports `Disconnected`, once.
+//!
+//! Invariants: `completed <= posted <= completed + depth`; a request's place (`posted % depth`) is used again only when
+//! it has completed, so its mark and its note are still there when its completion comes. At least every quarter of the
+//! queue is signalled, whatever the caller wanted, or a queue of unsignalled requests could never be emptied.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::Arc;
+
+use netacc_device::{
+    Completion, CompletionStatus, DeviceError, Operation, Payload, PostError, QueuePairId, Region, RemoteKey,
+    RemoteRegion, WorkCompletion, WorkRequest, WorkRequestId,
+};
+use parking_lot::{Mutex, RwLock};
+
+use crate::ffi::abi::{self, WorkCompletion as RawCompletion};
+use crate::ffi::{CmId, Cq, Mr, Pd, QueuePair, RawRecv, RawSend, SendKind};
+use crate::queue::Queue;
+
+/// Bytes that each receive has. With immediates they stay unused; without, they get the note of a message.
+pub(crate) const NOTE_LEN: usize = 8;
+
+/// The requests and receives of one queue pair, and what its device can do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    /// Requests that the device's send queue holds.
+    pub(crate) send_depth: u32,
+    pub(crate) recv_depth: u32,
+    pub(crate) max_inline: u32,
+    pub(crate) max_message: u32,
+    pub(crate) immediate: bool,
+}
+
+pub(crate) struct Link {
+    pub(crate) id: QueuePairId,
+    /// In the queue's list of links that have something.
+    pub(crate) reported: AtomicBool,
+    /// The connection manager has told of the end: there is nobody to be told.
+    pub(crate) peer_knows: AtomicBool,
+    pub(crate) queue: Arc<Queue>,
+    pub(crate) cq: Arc<Cq>,
+    /// The connection; gone once it is destroyed. Locked after the two sides.
+    pub(crate) cm: Mutex<Option<CmId>>,
+    shape: Shape,
+    pd: Arc<Pd>,
+    /// Receives first, then the notes of messages that we send.
+    notes: Mr,
+    send: Mutex<SendSide>,
+    recv: Mutex<RecvSide>,
+    marks: Box<[Mark]>,
+    completed: AtomicU64,
+    outstanding_receives: AtomicU32,
+    dead: AtomicBool,
+    done: Mutex<Done>,
+    regions: RwLock<HashMap<u32, Mr>>,
+}
+
+struct SendSide {
+    qp: Option<QueuePair>,
+    posted: u64,
+    since_signal: u32,
+    batch: Vec<RawSend>,
+}
+
+struct RecvSide {
+    qp: Option<QueuePair>,
+    posted: u64,
+}
+
+/// What the caller wants to know of a request.
+#[derive(Default)]
+struct Mark {
+    id: AtomicU64,
+    report: AtomicBool,
+}
+
+#[derive(Default)]
+struct Done {
+    waiting: VecDeque<WorkCompletion>,
+    disconnected: bool,
+}
+
+const RECEIVE: u64 = 1 << 63;
+
+/// The link that a request of this number belongs to.
+pub(crate) fn link_of(wr_id: u64) -> QueuePairId {
+    QueuePairId(((wr_id & !RECEIVE) >> 32) as u32)
+}
+
+impl Link {
+    #[expect(clippy::too_many_arguments, reason = "these are the parts that it is made of, each used once")]
+    pub(crate) fn new(
+        id: QueuePairId,
+        queue: Arc<Queue>,
+        cq: Arc<Cq>,
+        pd: Arc<Pd>,
+        notes: Mr,
+        cm: CmId,
+        qp: QueuePair,
+        shape: Shape,
+    ) -> Link {
+        Link {
+            id,
+            reported: AtomicBool::new(false),
+            peer_knows: AtomicBool::new(false),
+            queue,
+            cq,
+            cm: Mutex::new(Some(cm)),
+            shape,
+            pd,
+            notes,
+            send: Mutex::new(SendSide { qp: Some(qp), posted: 0, since_signal: 0, batch: Vec::new() }),
+            recv: Mutex::new(RecvSide { qp: Some(qp), posted: 0 }),
+            marks: (0..shape.send_depth).map(|_| Mark::default()).collect(),
+            completed: AtomicU64::new(0),
+            outstanding_receives: AtomicU32::new(0),
+            dead: AtomicBool::new(false),
+            done: Mutex::default(),
+            regions: RwLock::default(),
+        }
+    }
+
+    /// Bytes of notes that a queue pair of this shape needs.
+    pub(crate) fn notes_len(shape: &Shape) -> usize {
+        (shape.recv_depth + shape.send_depth) as usize * NOTE_LEN
+    }
+
+    /// Completions that may be waiting at a time.
+    pub(crate) fn entries(shape: &Shape) -> u32 {
+        shape.send_depth + shape.recv_depth
+    }
+
+    pub(crate) fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.done.lock().waiting.is_empty()
+    }
+
+    pub(crate) fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::Acquire)
+    }
+
+    /// Moves what is waiting into `out`.
+    pub(crate) fn pop(&self, out: &mut [WorkCompletion]) -> usize {
+        let mut done = self.done.lock();
+        let count = out.len().min(done.waiting.len());
+        for (place, completion) in out.iter_mut().zip(done.waiting.drain(..count)) {
+            *place = completion;
+        }
+        count
+    }
+
+    // ---- memory ---------------------------------------------------------------------------------------------
+
+    pub(crate) fn alloc_region(&self, len: usize) -> Result<Region, DeviceError> {
+        if self.is_dead() {
+            return Err(DeviceError::Unknown { what: "queue pair" });
+        }
+        let limit = DeviceError::MemoryLimit { wanted: len };
+        let Ok(remote_len) = u32::try_from(len) else { return Err(limit) };
+        let mr = Mr::new(&self.pd, len, true).map_err(|_| limit)?;
+        let remote = RemoteRegion { rkey: RemoteKey(mr.rkey), base: mr.address, len: remote_len };
+        let region = Region { memory: mr.memory.clone(), remote };
+        self.regions.write().insert(mr.rkey, mr);
+        Ok(region)
+    }
+
+    pub(crate) fn free_region(&self, region: &Region) {
+        let mut regions = self.regions.write();
+        let key = region.remote.rkey.0;
+        if regions.get(&key).is_some_and(|mr| mr.address == region.remote.base) {
+            regions.remove(&key);
+        }
+    }
+
+    /// Where the device finds `len` bytes at `offset` of a region of ours: address and key.
+    fn locate(&self, region: &Region, offset: usize, len: u32) -> Option<(u64, u32)> {
+        let regions = self.regions.read();
+        let mr = regions.get(&region.remote.rkey.0).filter(|mr| mr.address == region.remote.base)?;
+        let end = offset.checked_add(len as usize)?;
+        (end <= mr.memory.len().min(region.memory.len())).then_some((mr.address + offset as u64, mr.lkey))
+    }
+
+    // ---- posting --------------------------------------------------------------------------------------------
+
+    pub(crate) fn post_recv(&self, count: u32) -> Result<(), PostError> {
+        let mut side = self.recv.lock();
+        let Some(qp) = side.qp.filter(|_| !self.is_dead()) else { return Err(PostError::Dead) };
+        let outstanding = self.outstanding_receives.load(Ordering::Acquire);
+        if count > self.shape.recv_depth - outstanding {
+            return Err(PostError::QueueFull);
+        }
+        let receives: Vec<RawRecv> = (0..u64::from(count))
+            .map(|index| {
+                let place = (side.posted + index) % u64::from(self.shape.recv_depth);
+                RawRecv {
+                    wr_id: RECEIVE | self.number(side.posted + index),
+                    address: self.notes.address + place * NOTE_LEN as u64,
+                    len: NOTE_LEN as u32,
+                    lkey: self.notes.lkey,
+                }
+            })
+            .collect();
+        // Counted before: a message may take the receive at once.
+        self.outstanding_receives.fetch_add(count, Ordering::AcqRel);
+        // SAFETY: the notes stay registered as long as the queue pair exists.
+        match unsafe { qp.post_recv(&receives) } {
+            Ok(()) => {
+                side.posted += u64::from(count);
+                Ok(())
+            }
+            Err((taken, errno)) => {
+                side.posted += taken as u64;
+                self.outstanding_receives.fetch_sub(count - taken as u32, Ordering::AcqRel);
+                Err(post_error(errno))
+            }
+        }
+    }
+
+    pub(crate) fn post_send(&self, wrs: &[WorkRequest<'_>]) -> Result<usize, PostError> {
+        let mut side = self.send.lock();
+        let Some(qp) = side.qp.filter(|_| !self.is_dead()) else { return Err(PostError::Dead) };
+        let mut batch = std::mem::take(&mut side.batch);
+        let result = self.post_batch(&mut side, &qp, wrs, &mut batch);
+        batch.clear();
+        side.batch = batch;
+        result
+    }
+
+    fn post_batch(
+        &self,
+        side: &mut SendSide,
+        qp: &QueuePair,
+        wrs: &[WorkRequest<'_>],
+        batch: &mut Vec<RawSend>,
+    ) -> Result<usize, PostError> {
+        let mut room = self.room(side);
+        // The number of requests of the device after each of the caller's.
+        let mut ends = Vec::with_capacity(wrs.len().min(room));
+        for wr in wrs {
+            let needed = self.check(wr)?;
+            if needed > room {
+                // Behind here nothing is posted, but wrong requests are still refused.
+                room = 0;
+                continue;
+            }
+            room -= needed;
+            self.prepare(side.posted + batch.len() as u64, wr, batch)?;
+            ends.push(batch.len());
+        }
+        if ends.is_empty() {
+            return if wrs.is_empty() { Ok(0) } else { Err(PostError::QueueFull) };
+        }
+        let mut since_signal = side.since_signal;
+        for request in batch.iter_mut() {
+            since_signal += 1;
+            request.signaled |= since_signal >= self.shape.send_depth / 4;
+            if request.signaled {
+                since_signal = 0;
+            }
+        }
+        // SAFETY: payloads lie in registered regions or notes, whose memory stays mapped while we hold it and, if it is
+        // freed before, is out of the device's reach; inline ones are copied by the call.
+        let (taken, errno) = match unsafe { qp.post_send(batch) } {
+            Ok(()) => (batch.len(), None),
+            Err((taken, errno)) => (taken, Some(errno)),
+        };
+        side.posted += taken as u64;
+        side.since_signal = since_signal;
+        let whole = ends.iter().filter(|end| **end <= taken).count();
+        match errno {
+            None => Ok(whole),
+            // Half a message is on its way: there is no taking it back.
+            Some(_) if taken != whole.checked_sub(1).map_or(0, |last| ends[last]) => {
+                self.close();
+                Err(PostError::Dead)
+            }
+            Some(errno) if whole == 0 => Err(post_error(errno)),
+            Some(_) => Ok(whole),
+        }
+    }
+
+    fn room(&self, side: &SendSide) -> usize {
+        let waiting = side.posted - self.completed.load(Ordering::Acquire);
+        (u64::from(self.shape.send_depth) - waiting) as usize
+    }
+
+    /// How many of the device's requests it takes.
+    fn check(&self, wr: &WorkRequest<'_>) -> Result<usize, PostError> {
+        let len = wr.payload.len();
+        let payload_fits = match wr.payload {
+            Payload::Inline(_) => len <= self.shape.max_inline,
+            Payload::Region { region, offset, len } => self.locate(region, offset, len).is_some(),
+            Payload::InPlace { .. } => false,
+        };
+        let (fits, needed) = match wr.operation {
+            Operation::Write { imm, .. } => {
+                (len <= self.shape.max_message, if imm.is_some() && !self.shape.immediate { 2 } else { 1 })
+            }
+            // A note has no room for a payload beside the immediate.
+            Operation::Send { .. } if !self.shape.immediate => (len == 0, 1),
+            Operation::Send { .. } => (len as usize <= NOTE_LEN, 1),
+        };
+        if payload_fits && fits {
+            Ok(needed)
+        } else {
+            Err(PostError::Invalid)
+        }
+    }
+
+    /// Appends what `wr` is in the device's terms. `number`: that of the first.
+    fn prepare(&self, number: u64, wr: &WorkRequest<'_>, batch: &mut Vec<RawSend>) -> Result<(), PostError> {
+        let (inline, (address, lkey)) = match wr.payload {
+            Payload::Inline(bytes) => (true, (bytes.as_ptr() as u64, 0)),
+            Payload::Region { region, offset, len } => {
+                (false, self.locate(region, offset, len).ok_or(PostError::Invalid)?)
+            }
+            Payload::InPlace { .. } => return Err(PostError::Invalid),
+        };
+        let len = wr.payload.len();
+        let mut request = RawSend {
+            wr_id: self.number(number),
+            kind: SendKind::Send { imm: None },
+            signaled: wr.signaled,
+            inline,
+            address,
+            len,
+            lkey,
+        };
+        match wr.operation {
+            Operation::Write { rkey, offset, imm } if imm.is_none() || self.shape.immediate => {
+                request.kind = SendKind::Write { address: offset, rkey: rkey.0, imm };
+            }
+            Operation::Write { rkey, offset, imm } => {
+                request.kind = SendKind::Write { address: offset, rkey: rkey.0, imm: None };
+                request.signaled = false;
+                self.mark(number, wr.id, false);
+                batch.push(request);
+                let note = self.note(number + 1, imm.unwrap_or(0), len)?;
+                self.mark(number + 1, wr.id, wr.signaled);
+                batch.push(RawSend { signaled: wr.signaled, ..note });
+                return Ok(());
+            }
+            Operation::Send { imm } if self.shape.immediate => request.kind = SendKind::Send { imm },
+            Operation::Send { imm } => {
+                request = RawSend { signaled: wr.signaled, ..self.note(number, imm.unwrap_or(0), 0)? };
+            }
+        }
+        self.mark(number, wr.id, wr.signaled);
+        batch.push(request);
+        Ok(())
+    }
+
+    /// A SEND that brings immediate and length to a peer whose device has no immediates.
+    fn note(&self, number: u64, imm: u32, len: u32) -> Result<RawSend, PostError> {
+        let place = u64::from(self.shape.recv_depth) + number % u64::from(self.shape.send_depth);
+        let offset = place as usize * NOTE_LEN;
+        let [a, b, c, d] = imm.to_le_bytes();
+        let [e, f, g, h] = len.to_le_bytes();
+        if !self.notes.memory.write(offset, &[a, b, c, d, e, f, g, h]) {
+            return Err(PostError::Invalid);
+        }
+        Ok(RawSend {
+            wr_id: self.number(number),
+            kind: SendKind::Send { imm: None },
+            signaled: false,
+            inline: false,
+            address: self.notes.address + offset as u64,
+            len: NOTE_LEN as u32,
+            lkey: self.notes.lkey,
+        })
+    }
+
+    fn number(&self, number: u64) -> u64 {
+        u64::from(self.id.0) << 32 | number & u64::from(u32::MAX)
+    }
+
+    fn mark(&self, number: u64, id: WorkRequestId, report: bool) {
+        let mark = &self.marks[(number % u64::from(self.shape.send_depth)) as usize];
+        mark.id.store(id.0, Ordering::Relaxed);
+        mark.report.store(report, Ordering::Release);
+    }
+
+    // ---- completions ----------------------------------------------------------------------------------------
+
+    /// Takes one of the device's completions. True if there is something for the caller.
+    pub(crate) fn take(&self, raw: &RawCompletion) -> bool {
+        let mut done = self.done.lock();
+        let before = done.waiting.len();
+        let success = raw.status == abi::WC_SUCCESS;
+        if raw.wr_id & RECEIVE != 0 {
+            let less = |count: u32| count.checked_sub(1);
+            let _ = self.outstanding_receives.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+            if success && !done.disconnected {
+                let completion = self.received(raw);
+                done.push(self.id, CompletionStatus::Success, completion);
+            }
+        } else {
+            let last = self.completed.load(Ordering::Relaxed);
+            // The numbers on the wire have 32 bits, of which less than a queue's depth are in flight.
+            let ahead = (raw.wr_id as u32).wrapping_sub(last as u32);
+            if ahead >= self.shape.send_depth {
+                // None of ours that is in flight; some devices repeat themselves after an error.
+                return false;
+            }
+            let number = last + u64::from(ahead);
+            let mark = &self.marks[(number % u64::from(self.shape.send_depth)) as usize];
+            let report = mark.report.load(Ordering::Acquire);
+            let id = WorkRequestId(mark.id.load(Ordering::Relaxed));
+            self.completed.store(number + 1, Ordering::Release);
+            if report || !success {
+                done.push(self.id, status(raw.status), Completion::Send { id });
+            }
+        }
+        if !success {
+            self.dead.store(true, Ordering::Release);
+            done.disconnect(self.id);
+        }
+        done.waiting.len() > before
+    }
+
+    fn received(&self, raw: &RawCompletion) -> Completion {
+        if self.shape.immediate {
+            let imm = if raw.wc_flags & abi::WC_WITH_IMM != 0 { u32::from_be(raw.imm_data) } else { 0 };
+            return Completion::Receive { imm, len: raw.byte_len };
+        }
+        let place = raw.wr_id as u32 % self.shape.recv_depth;
+        let mut note = [0; NOTE_LEN];
+        // A note that was cut short leaves zeros or an old one: a peer's lie like any other, which the caller checks.
+        let _ = self.notes.memory.read(place as usize * NOTE_LEN, &mut note);
+        let [a, b, c, d, e, f, g, h] = note;
+        Completion::Receive { imm: u32::from_le_bytes([a, b, c, d]), len: u32::from_le_bytes([e, f, g, h]) }
+    }
+
+    /// The end, for a cause that is no completion. True if it is news.
+    pub(crate) fn close(&self) -> bool {
+        self.dead.store(true, Ordering::Release);
+        self.done.lock().disconnect(self.id)
+    }
+
+    /// Tells the peer, and puts the device's queue pair into the error state, unless it is gone.
+    pub(crate) fn hang_up(&self) {
+        if let Some(cm) = self.cm.lock().as_ref() {
+            // Where the peer was first, this is the answer that it waits for; a second one is no harm.
+            let _ = cm.disconnect();
+        }
+        if let Some(qp) = self.send.lock().qp {
+            qp.fail();
+        }
+    }
+
+    /// Ends all use of the queue pair, and hands its connection out to be destroyed.
+    pub(crate) fn retire(&self) -> Option<CmId> {
+        self.dead.store(true, Ordering::Release);
+        let mut send = self.send.lock();
+        let mut recv = self.recv.lock();
+        (send.qp, recv.qp) = (None, None);
+        self.cm.lock().take()
+    }
+}
+
+impl Done {
+    fn push(&mut self, qp: QueuePairId, status: CompletionStatus, completion: Completion) {
+        self.waiting.push_back(WorkCompletion { qp, status, completion });
+    }
+
+    fn disconnect(&mut self, qp: QueuePairId) -> bool {
+        let news = !self.disconnected;
+        if news {
+            self.disconnected = true;
+            self.push(qp, CompletionStatus::Success, Completion::Disconnected);
+        }
+        news
+    }
+}
+
+fn status(raw: u32) -> CompletionStatus {
+    match raw {
+        abi::WC_SUCCESS => CompletionStatus::Success,
+        abi::WC_WR_FLUSH_ERR => CompletionStatus::Flushed,
+        abi::WC_RETRY_EXC_ERR | abi::WC_RNR_RETRY_EXC_ERR => CompletionStatus::RetryExceeded,
+        abi::WC_REM_INV_REQ_ERR..=abi::WC_REM_OP_ERR => CompletionStatus::RemoteError,
+        other => CompletionStatus::Other(other),
+    }
+}
+
+fn post_error(errno: i32) -> PostError {
+    match errno {
+        libc::ENOMEM | libc::ENOSPC | libc::EAGAIN => PostError::QueueFull,
+        libc::EINVAL | libc::EMSGSIZE => PostError::Invalid,
+        _ => PostError::Dead,
+    }
+}

@@ -1,0 +1,173 @@
+//! What kinds of devices can do: facts about each, and the limits that a device can be held to.
+//!
+//! A device is told by its vendor; what it can do is asked of it wherever it can be asked. A [`Profile`] other than the
+//! device's own narrows it: SoftRoCE under the profile of eRDMA refuses what eRDMA would.
+
+use serde::{Deserialize, Serialize};
+
+/// Whose limits a device is held to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Profile {
+    /// Its own.
+    #[default]
+    Native,
+    /// Alibaba Cloud's elastic RDMA interface.
+    Erdma,
+    /// The kernel's SoftRoCE.
+    Rxe,
+    /// The kernel's soft-iWARP.
+    Siw,
+    /// NVIDIA ConnectX-4 and later.
+    Mlx5,
+}
+
+/// What matters to us of a kind of devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// WRITE and SEND carry immediates. Without, a message is a WRITE and a SEND after it.
+    pub immediate: bool,
+    /// Largest inline payload to ask for.
+    pub max_inline: u32,
+    /// Scatter/gather entries of a send.
+    pub max_send_sge: u32,
+    /// Scatter/gather entries of a receive.
+    pub max_recv_sge: u32,
+    /// Depth of a queue.
+    pub max_queue_depth: u32,
+    /// The connection manager knows IPv6.
+    pub ipv6: bool,
+    /// A message without a receive waits for one; otherwise it is the end of the connection.
+    pub waits_for_receive: bool,
+    /// Listening takes the kernel's TCP port of the same number.
+    pub takes_tcp_port: bool,
+}
+
+impl Profile {
+    /// All that narrow.
+    pub const ALL: [Profile; 4] = [Profile::Erdma, Profile::Rxe, Profile::Siw, Profile::Mlx5];
+
+    /// The kind that a vendor's devices are of, as `ibv_query_device` tells it. `None`: unknown.
+    pub fn of_vendor(vendor_id: u32) -> Option<Profile> {
+        match vendor_id {
+            0x1ded => Some(Profile::Erdma),
+            0x00ff_ffff => Some(Profile::Rxe),
+            0x0062_6d74 => Some(Profile::Siw),
+            0x02c9 => Some(Profile::Mlx5),
+            _ => None,
+        }
+    }
+
+    /// Entries of a completion queue to make first and keep, for what is wrong with a library.
+    ///
+    /// Soft-iWARP's takes the mapping key 0x90000 for "no key", which is a key like any other to its driver: whatever is to
+    /// be mapped there cannot be made, and is tried at the same place again. Keys are given out in pages from zero, so a
+    /// first queue of more than 0x90 pages (of 32 bytes an entry) covers that one for good.
+    pub(crate) fn guard_entries(self) -> Option<u32> {
+        (self == Profile::Siw).then_some(20_000)
+    }
+
+    /// The facts. [`Profile::Native`] has no limits of its own.
+    pub fn limits(self) -> Limits {
+        match self {
+            Profile::Native => Limits::NONE,
+            // One WQE takes at most 6 entries or 96 bytes; one entry a receive; IPv4 in the upstream driver. A receive
+            // that is missing is an asynchronous event, by which the queue pair is dead.
+            Profile::Erdma => Limits {
+                max_inline: 96,
+                max_send_sge: 6,
+                max_recv_sge: 1,
+                max_queue_depth: 8192,
+                ipv6: false,
+                waits_for_receive: false,
+                takes_tcp_port: true,
+                ..Limits::NONE
+            },
+            Profile::Rxe => {
+                Limits { max_inline: 512, max_send_sge: 32, max_recv_sge: 32, max_queue_depth: 16384, ..Limits::NONE }
+            }
+            // No immediates at all; a missing receive ends the connection; its listeners are kernel TCP sockets.
+            Profile::Siw => Limits {
+                immediate: false,
+                max_inline: 64,
+                max_send_sge: 6,
+                max_recv_sge: 6,
+                max_queue_depth: 16384,
+                waits_for_receive: false,
+                takes_tcp_port: true,
+                ..Limits::NONE
+            },
+            Profile::Mlx5 => {
+                Limits { max_inline: 828, max_send_sge: 30, max_recv_sge: 30, max_queue_depth: 16384, ..Limits::NONE }
+            }
+        }
+    }
+}
+
+impl Limits {
+    /// Nothing is limited but by the device.
+    pub const NONE: Limits = Limits {
+        immediate: true,
+        max_inline: 1024,
+        max_send_sge: u32::MAX,
+        max_recv_sge: u32::MAX,
+        max_queue_depth: u32::MAX,
+        ipv6: true,
+        waits_for_receive: true,
+        takes_tcp_port: false,
+    };
+
+    /// What is left when both hold. Never wider than either.
+    #[must_use]
+    pub fn narrowed_by(self, other: Limits) -> Limits {
+        Limits {
+            immediate: self.immediate && other.immediate,
+            max_inline: self.max_inline.min(other.max_inline),
+            max_send_sge: self.max_send_sge.min(other.max_send_sge),
+            max_recv_sge: self.max_recv_sge.min(other.max_recv_sge),
+            max_queue_depth: self.max_queue_depth.min(other.max_queue_depth),
+            ipv6: self.ipv6 && other.ipv6,
+            waits_for_receive: self.waits_for_receive && other.waits_for_receive,
+            takes_tcp_port: self.takes_tcp_port || other.takes_tcp_port,
+        }
+    }
+
+    /// The limits of a device whose vendor nobody knows. InfiniBand and RoCE devices have immediates by their
+    /// specification; iWARP ones may lack them.
+    pub fn unknown(iwarp: bool) -> Limits {
+        Limits { immediate: !iwarp, takes_tcp_port: iwarp, waits_for_receive: !iwarp, ..Limits::NONE }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn softroce_as_erdma_has_erdmas_limits() {
+        let both = Profile::Rxe.limits().narrowed_by(Profile::Erdma.limits());
+        assert_eq!((both.max_inline, both.max_recv_sge, both.max_send_sge), (96, 1, 6));
+        assert!(both.immediate && !both.ipv6 && !both.waits_for_receive && both.takes_tcp_port);
+    }
+
+    #[test]
+    fn narrowing_never_widens_and_has_no_order() {
+        for a in Profile::ALL.map(Profile::limits) {
+            assert_eq!(a.narrowed_by(a), a);
+            assert_eq!(a.narrowed_by(Limits::NONE).max_send_sge, a.max_send_sge);
+            for b in Profile::ALL.map(Profile::limits) {
+                let both = a.narrowed_by(b);
+                assert_eq!(both, b.narrowed_by(a));
+                assert!(both.max_inline <= a.max_inline && both.max_recv_sge <= a.max_recv_sge);
+                assert!(!both.immediate || a.immediate);
+                assert!(!both.waits_for_receive || a.waits_for_receive);
+            }
+        }
+    }
+
+    #[test]
+    fn vendors() {
+        assert_eq!(Profile::of_vendor(0x1ded), Some(Profile::Erdma));
+        assert_eq!(Profile::of_vendor(0), None);
+    }
+}

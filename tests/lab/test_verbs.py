@@ -1,0 +1,115 @@
+"""The verbs backend on real devices: the conformance suite, on each device and narrowed to others' limits."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tests.apps.lib.paths import REPO
+from tests.lab.lib import UpLab
+
+PROGRAM = REPO / "target/debug/examples/verbs_conformance"
+
+# What no device of this backend has, or what the suite has for those that lack something which these have.
+NOT_APPLICABLE = {
+    "directory_finds_the_other_end",
+    "directory_withdraws_what_was_published",
+    "in_place_through_window",
+    "message_limit",
+    "qp_wait",
+    "rebind_moves_completions",
+    "send_in_order",
+    "window_descriptor_is_checked",
+    "write_with_imm_needs_capability",
+}
+
+
+@dataclass
+class Report:
+    """What the suite found."""
+
+    devices: list[dict[str, Any]] = field(default_factory=list)
+    capabilities: dict[str, Any] = field(default_factory=dict)
+    limits: dict[str, Any] = field(default_factory=dict)
+    outcomes: dict[str, set[str]] = field(default_factory=dict)
+    failures: list[dict[str, str]] = field(default_factory=list)
+
+
+def conformance(lab: UpLab, *arguments: str) -> Report:
+    """Run the suite on host 1."""
+    result = lab.run(1, str(PROGRAM), *arguments)
+    report = Report()
+    for line in result.stdout.splitlines():
+        entry = json.loads(line)
+        if "check" in entry:
+            report.outcomes.setdefault(entry["outcome"], set()).add(entry["check"])
+            if entry["outcome"] == "failed":
+                report.failures.append(entry)
+        else:
+            for name, value in entry.items():
+                setattr(report, name, value)
+    assert report.outcomes, f"status {result.returncode}: {result.stderr}"
+    return report
+
+
+def judge(report: Report) -> None:
+    assert report.failures == []
+    assert report.outcomes["skipped"] == NOT_APPLICABLE
+    assert len(report.outcomes["passed"]) >= 35
+
+
+def test_softroce(rxe: UpLab) -> None:
+    report = conformance(rxe, "10.99.0.1")
+    judge(report)
+    assert [device["name"] for device in report.devices] == ["rxe0"]
+    assert report.devices[0]["profile"] == "rxe"
+    assert not report.devices[0]["iwarp"]
+    assert report.limits["immediate"]
+
+
+def test_softroce_over_ipv6(rxe: UpLab) -> None:
+    judge(conformance(rxe, "fd99::1"))
+
+
+@pytest.mark.parametrize(
+    ("profile", "inline", "receive_entries", "immediate"),
+    [("erdma", 96, 1, True), ("siw", 64, 6, False)],
+)
+def test_softroce_with_the_limits_of_another(
+    rxe: UpLab, profile: str, inline: int, receive_entries: int, immediate: bool
+) -> None:
+    report = conformance(rxe, "10.99.0.1", profile)
+    judge(report)
+    assert report.capabilities["max_inline"] == inline
+    assert report.capabilities["max_recv_sge"] == receive_entries
+    assert report.limits["immediate"] is immediate
+    assert not report.limits["waits_for_receive"]
+
+
+def test_soft_iwarp(siw: UpLab) -> None:
+    report = conformance(siw, "10.99.0.1")
+    judge(report)
+    assert report.devices[0]["iwarp"]
+    assert report.devices[0]["profile"] == "siw"
+    assert not report.limits["immediate"]
+    assert report.capabilities["write_with_imm"], "a WRITE and a SEND do the same"
+
+
+def test_soft_iwarp_with_the_limits_of_erdma(siw: UpLab) -> None:
+    report = conformance(siw, "10.99.0.1", "erdma")
+    judge(report)
+    assert report.capabilities["max_recv_sge"] == 1
+
+
+def test_what_cannot_be_opened_says_why(rxe: UpLab) -> None:
+    for arguments, why in {
+        ("127.0.0.1",): "no RDMA device serves the address",
+        ("10.99.0.77",): "no RDMA device serves the address",
+        ("fd99::1", "erdma"): "IPv4 only",
+    }.items():
+        result = rxe.run(1, str(PROGRAM), *arguments)
+        assert result.returncode == 1
+        assert why in result.stderr
