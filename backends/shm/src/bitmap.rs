@@ -98,10 +98,11 @@ impl CqBitmap {
     }
 }
 
-/// Announces a sleeper on a queue that has these bitmaps. `true`: something is pending, so it must not sleep.
+/// Announces a sleeper on a queue that has these bitmaps, `how` it sleeps. `true`: something is pending, so it must not.
 #[inline]
-pub(crate) fn arm<'a>(armed: &AtomicU32, mut bitmaps: impl Iterator<Item = &'a CqBitmap>) -> bool {
-    armed.store(1, SeqCst);
+pub(crate) fn arm<'a>(armed: &AtomicU32, how: u32, mut bitmaps: impl Iterator<Item = &'a CqBitmap>) -> bool {
+    // Another thread of ours may rely on being woken.
+    armed.fetch_max(how, SeqCst);
     fence(SeqCst);
     bitmaps.any(|b| b.summary.load(SeqCst) != 0)
 }

@@ -18,7 +18,8 @@ use crate::bitmap;
 use crate::cm::{Cm, KICK, LISTENER};
 use crate::config::ShmConfig;
 use crate::doorbell::OwnDoorbell;
-use crate::layout::{CQS, QPS, RING};
+use crate::hold;
+use crate::layout::{ASLEEP, AWAKE, CQS, MODERATED, QPS, RING};
 use crate::pair::{PairSlot, PAIRS};
 use crate::qp::{QpLocal, DOWN, MAX_INLINE, MAX_MESSAGE, SEND_RING};
 use crate::rendezvous::{self, Rendezvous};
@@ -191,13 +192,28 @@ impl ShmDevice {
         (fd >= 0).then_some(fd)
     }
 
+    /// Announces a sleeper, then looks once more.
+    fn arm_as(&self, index: usize, how: u32) -> Armed {
+        let bitmaps = self.pair_slots().filter(|p| p.is_active()).map(|p| &p.rx().bitmaps[index]);
+        let pending = bitmap::arm(self.doorbell.armed(index), how, bitmaps);
+        if pending {
+            // The next call of `pending` looks everywhere.
+            self.cqs[index].calls.store(0, Relaxed);
+            return Armed::Pending;
+        }
+        Armed::Sleep
+    }
+
     /// Tells the peer that `index` has something.
     #[inline]
     pub(crate) fn announce_peer(&self, pair: &PairSlot, index: usize, local: &QpLocal) {
         let mut ring = pair.announce_peer(index, local.tx());
         while ring != 0 {
-            self.ring_peer(pair, ring.trailing_zeros() as usize);
+            let cq = ring.trailing_zeros() as usize;
             ring &= ring - 1;
+            if pair.peer_armed(cq) != MODERATED || !hold::keep(self, pair.index, cq) {
+                self.ring_peer(pair, cq);
+            }
         }
     }
 
@@ -400,20 +416,34 @@ impl Device for ShmDevice {
         if index >= CQS {
             return Armed::Pending;
         }
-        let bitmaps = self.pair_slots().filter(|p| p.is_active()).map(|p| &p.rx().bitmaps[index]);
-        let pending = bitmap::arm(self.doorbell.armed(index), bitmaps);
-        if pending {
-            // The next call of `pending` looks everywhere.
-            self.cqs[index].calls.store(0, Relaxed);
+        self.arm_as(index, ASLEEP)
+    }
+
+    fn arm_moderated(&self, cq: CompletionQueueId) -> Armed {
+        let index = cq.0 as usize;
+        if index >= CQS {
             return Armed::Pending;
         }
-        Armed::Sleep
+        self.arm_as(index, MODERATED)
+    }
+
+    fn hold_wakes(&self) {
+        hold::begin(self);
+    }
+
+    fn release_wakes(&self) {
+        hold::end(self, |pair, cq| {
+            let Some(pair) = self.pair(pair as usize) else { return };
+            if pair.is_active() && pair.peer_armed(cq) != AWAKE {
+                self.ring_peer(pair, cq);
+            }
+        });
     }
 
     fn disarm(&self, cq: CompletionQueueId) {
         let index = cq.0 as usize;
         if index < CQS {
-            self.doorbell.armed(index).store(0, SeqCst);
+            self.doorbell.armed(index).store(AWAKE, SeqCst);
         }
     }
 

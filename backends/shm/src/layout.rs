@@ -104,6 +104,12 @@ const _: () = assert!(QPS / 64 <= 64, "one summary word covers all bitmap words"
 #[repr(C, align(64))]
 pub(crate) struct Flag(pub AtomicU32);
 
+/// In [`Doorbell::armed`]: nobody sleeps on the queue's channel; somebody does who looks by itself before long; somebody
+/// does who relies on being woken.
+pub(crate) const AWAKE: u32 = 0;
+pub(crate) const MODERATED: u32 = 1;
+pub(crate) const ASLEEP: u32 = 2;
+
 /// A process's doorbell page: `armed[cq]` is non-zero while somebody sleeps on that queue's channel. The owner
 /// writes it; peers map it read-only.
 #[repr(C, align(4096))]

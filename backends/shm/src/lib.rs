@@ -22,6 +22,7 @@ mod cm;
 mod config;
 mod device;
 mod doorbell;
+mod hold;
 mod layout;
 mod map;
 #[cfg(all(test, loom))]

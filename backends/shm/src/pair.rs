@@ -212,6 +212,11 @@ impl PairSlot {
         bitmap::announce(&self.tx().bitmaps, &self.doorbell().armed, index, side)
     }
 
+    /// How the peer sleeps on its completion queue. Its own word.
+    pub(crate) fn peer_armed(&self, cq: usize) -> u32 {
+        self.doorbell().armed[cq].0.load(SeqCst)
+    }
+
     /// Sets the bit of `index` towards ourselves. `true`: our own channel must be rung if it is armed.
     pub(crate) fn announce_self(&self, index: usize, cq: usize) -> bool {
         self.rx().bitmaps.get(cq).is_some_and(|b| b.set(index))

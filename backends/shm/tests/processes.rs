@@ -234,6 +234,46 @@ fn late_completion_queue_wakes() {
     assert_eq!(late.recv_asleep(cb.qp), Completion::Receive { imm: 9, len: 1 });
 }
 
+/// In the middle of a batch those are not woken who look by themselves; others are, and everybody at its end.
+#[test]
+fn a_batch_wakes_once() {
+    let dir = Dir::new("batch");
+    let (a, b) = (Node::open(&dir.0), Node::open(&dir.0));
+    let (ca, cb) = local_pair(&a, &b);
+    let channel = b.dev.channel_fd(b.cq).expect("channel");
+    let rung = || poll_fd(channel, std::time::Duration::ZERO);
+    let up = || {
+        b.dev.drain(b.cq);
+        b.dev.disarm(b.cq);
+        assert_eq!(b.dev.pending(b.cq, &mut [cb.qp; 2]), 1);
+    };
+    assert_eq!(b.dev.arm_moderated(b.cq), netacc_device::Armed::Sleep);
+    a.dev.hold_wakes();
+    a.send(&ca, 1, 0, b"x");
+    a.send(&ca, 2, 0, b"x");
+    assert!(!rung());
+    assert_eq!(b.dev.arm_moderated(b.cq), netacc_device::Armed::Pending, "who looks by itself sees it");
+    a.dev.release_wakes();
+    assert!(rung());
+    up();
+    for imm in [1, 2] {
+        assert_eq!(b.recv(cb.qp), Completion::Receive { imm, len: 1 });
+    }
+    // Not in a batch any more.
+    assert_eq!(b.dev.arm_moderated(b.cq), netacc_device::Armed::Sleep);
+    a.send(&ca, 3, 0, b"x");
+    assert!(rung());
+    up();
+    assert_eq!(b.recv(cb.qp), Completion::Receive { imm: 3, len: 1 });
+    // Somebody relies on being woken, whoever else sleeps too.
+    assert_eq!(b.dev.arm(b.cq), netacc_device::Armed::Sleep);
+    assert_eq!(b.dev.arm_moderated(b.cq), netacc_device::Armed::Sleep);
+    a.dev.hold_wakes();
+    a.send(&ca, 4, 0, b"x");
+    assert!(rung());
+    a.dev.release_wakes();
+}
+
 #[test]
 fn channel_stress() {
     stress("asleep", Node::recv_asleep);

@@ -71,6 +71,10 @@ pub enum Armed {
     Pending,
 }
 
+/// By how much a wake-up may be late that was asked for with [`Device::arm_moderated`]. Arbitrary: much longer than a batch
+/// takes, and short for the worst that can happen to a program that stops in the middle of one.
+pub const MODERATION: Duration = Duration::from_millis(1);
+
 /// How a [`Device::wait_qp`] ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Wait {
@@ -122,7 +126,21 @@ pub trait Device: Send + Sync {
     /// Stays armed until [`disarm`](Device::disarm).
     fn arm(&self, cq: CompletionQueueId) -> Armed;
 
-    /// Ends what [`arm`](Device::arm) began. The channel may stay readable until [`drain`](Device::drain).
+    /// As [`arm`](Device::arm), with moderation: the wake-up may come late, so the caller looks by itself after
+    /// [`MODERATION`]. Peers in the middle of a batch (see [`hold_wakes`](Device::hold_wakes)) then wake it once instead of
+    /// for each message: what verbs calls completion queue moderation. A device may make no difference.
+    fn arm_moderated(&self, cq: CompletionQueueId) -> Armed {
+        self.arm(cq)
+    }
+
+    /// This thread is in the middle of a batch: until it calls [`release_wakes`](Device::release_wakes) its posts need not
+    /// wake peers that sleep [with moderation](Device::arm_moderated).
+    fn hold_wakes(&self) {}
+
+    /// Wakes whoever was not because of [`hold_wakes`](Device::hold_wakes), and from now on everybody at once.
+    fn release_wakes(&self) {}
+
+    /// Ends what [`arm`](Device::arm) or [`arm_moderated`](Device::arm_moderated) began. The channel may stay readable until [`drain`](Device::drain).
     fn disarm(&self, cq: CompletionQueueId);
 
     /// Consumes pending wake-ups of the channel, so that it is not readable any more. Who watches the channel

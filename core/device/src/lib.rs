@@ -49,7 +49,7 @@ pub use cm::{
     CmError, CmEvent, ConnectionManager, Directory, DirectoryError, FourTuple, PeerAddress, MAX_PRIVATE_DATA,
 };
 #[cfg(feature = "std")]
-pub use device::{Armed, Device, DeviceError, PostError, Reactor, Wait};
+pub use device::{Armed, Device, DeviceError, PostError, Reactor, Wait, MODERATION};
 #[cfg(feature = "std")]
 pub use memory::{Memory, Region, RemoteRegion};
 #[cfg(feature = "std")]

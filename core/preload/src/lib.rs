@@ -12,6 +12,7 @@
 
 #![expect(unsafe_code, reason = "this crate is the C edge: every interposed symbol takes raw pointers")]
 
+mod batch;
 pub mod epoll;
 pub mod family;
 pub mod hooks;

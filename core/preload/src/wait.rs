@@ -16,6 +16,7 @@ use netacc_device::{Armed, CompletionQueueId, Instant, Wait};
 use netacc_driver::{AnchorProgress, Endpoint, Readiness, StreamCell};
 use netacc_proto::{Phase, Reason};
 
+use crate::batch;
 use crate::epoll::{anchor_event, Registration};
 use crate::ops::{errno, set_errno};
 use crate::real;
@@ -212,6 +213,7 @@ impl Limit {
 /// Waits until `cell` may be ready for one of `want`. The caller has just looked and found it not ready.
 pub fn for_stream(rt: &Runtime, cell: &Arc<StreamCell>, fd: c_int, want: Readiness, limit: Limit) -> Waited {
     let Some(endpoint) = rt.endpoint() else { return Waited::Again };
+    batch::end(endpoint);
     let want = want | Readiness::ERR | Readiness::HUP;
     let begun = now();
     let (link, settled) = {
@@ -361,6 +363,7 @@ pub fn poll(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const libc::si
     let Some(endpoint) = rt.endpoint() else {
         return kernel_poll(fds, timeout, mask);
     };
+    batch::end(endpoint);
     let begun = now();
     let deadline = timeout.and_then(|t| {
         begun.as_nanos().checked_add(t.as_nanos().min(u128::from(u64::MAX)) as u64).map(Instant::from_nanos)
@@ -545,7 +548,7 @@ impl<'a> Announced<'a> {
         queues.dedup();
         let mut pending = false;
         for &cq in &queues {
-            pending |= arm(endpoint, cq) == Armed::Pending;
+            pending |= arm(endpoint, cq, false) == Armed::Pending;
         }
         Announced { endpoint, entries, waiter, queues, pending }
     }
@@ -602,12 +605,16 @@ fn sleep(
 /// Sleepers per completion queue: the device is disarmed when the last one leaves.
 static ARMED: [AtomicU32; 64] = [const { AtomicU32::new(0) }; 64];
 
-/// Arms `cq` for one more sleeper.
-pub fn arm(endpoint: &Endpoint, cq: CompletionQueueId) -> Armed {
+/// Arms `cq` for one more sleeper; `moderated`: for a sleep of at most [`MODERATION`](netacc_device::MODERATION).
+pub fn arm(endpoint: &Endpoint, cq: CompletionQueueId, moderated: bool) -> Armed {
     if let Some(count) = ARMED.get(cq.0 as usize) {
         count.fetch_add(1, Ordering::SeqCst);
     }
-    endpoint.device().arm(cq)
+    if moderated {
+        endpoint.device().arm_moderated(cq)
+    } else {
+        endpoint.device().arm(cq)
+    }
 }
 
 /// One sleeper of `cq` is up. Handles what has arrived, and arms again if others still sleep.

@@ -70,6 +70,18 @@ impl Device for Meter {
         self.inner.arm(cq)
     }
 
+    fn arm_moderated(&self, cq: CompletionQueueId) -> Armed {
+        self.inner.arm_moderated(cq)
+    }
+
+    fn hold_wakes(&self) {
+        self.inner.hold_wakes();
+    }
+
+    fn release_wakes(&self) {
+        self.inner.release_wakes();
+    }
+
     fn disarm(&self, cq: CompletionQueueId) {
         self.inner.disarm(cq);
     }

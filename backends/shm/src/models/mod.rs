@@ -16,7 +16,7 @@ use netacc_device::{
 };
 
 use crate::bitmap;
-use crate::layout::{CloseLine, CqBitmap, Cqe, Flag, QpShared, RxLine, CQS};
+use crate::layout::{CloseLine, CqBitmap, Cqe, Flag, QpShared, RxLine, ASLEEP, CQS};
 use crate::qp::{reset, QpLocal, Wiring};
 use crate::sync::{AtomicU32, AtomicU64};
 
@@ -165,7 +165,7 @@ impl<const N: usize> World<N> {
 
     /// Sleeps on the channel of `cq` unless something is pending. Whoever comes back looks.
     fn sleep(&self, cq: usize) {
-        if !bitmap::arm(&self.armed[cq].0, [&self.bitmaps[cq]].into_iter()) {
+        if !bitmap::arm(&self.armed[cq].0, ASLEEP, [&self.bitmaps[cq]].into_iter()) {
             self.channels[cq].wait();
         }
         self.armed[cq].0.store(0, SeqCst);

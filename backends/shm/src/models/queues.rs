@@ -59,7 +59,7 @@ fn taking_a_part_does_not_hide_the_rest_from_a_sleeper() {
         let thread = loom::thread::spawn(move || imms(&other.look(0, 1)).len());
         // Sleeps while the summary is taken; then either there is something for it, or the other thread has it all.
         let mut mine = 0;
-        if !bitmap::arm(&world.armed[0].0, [&world.bitmaps[0]].into_iter()) {
+        if !bitmap::arm(&world.armed[0].0, ASLEEP, [&world.bitmaps[0]].into_iter()) {
             world.channels[0].wait();
         }
         world.armed[0].0.store(0, SeqCst);

@@ -133,6 +133,17 @@ pub enum Event {
         /// The result.
         outcome: Armed,
     },
+    /// [`Device::arm_moderated`](crate::Device::arm_moderated).
+    ArmModerated {
+        /// The queue.
+        cq: CompletionQueueId,
+        /// The result.
+        outcome: Armed,
+    },
+    /// [`Device::hold_wakes`](crate::Device::hold_wakes).
+    HoldWakes,
+    /// [`Device::release_wakes`](crate::Device::release_wakes).
+    ReleaseWakes,
     /// [`Device::disarm`](crate::Device::disarm).
     Disarm {
         /// The queue.

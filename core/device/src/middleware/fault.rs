@@ -166,6 +166,20 @@ impl FaultState {
     }
 }
 
+impl<D: Device + ?Sized> Fault<D> {
+    /// What arming comes to.
+    fn armed(&self, cq: CompletionQueueId, outcome: Armed) -> Armed {
+        let state = self.state.lock();
+        let mut held = state.held.iter().filter(|(qp, _)| state.queues.get(qp).is_none_or(|of| *of == cq));
+        // Held ones will be due after some more polls, and no wake-up will come for them.
+        if held.any(|(_, h)| h.announced < h.completions.len()) {
+            Armed::Pending
+        } else {
+            outcome
+        }
+    }
+}
+
 impl<D: Device + ?Sized> Device for Fault<D> {
     fn name(&self) -> &str {
         self.inner.name()
@@ -246,15 +260,19 @@ impl<D: Device + ?Sized> Device for Fault<D> {
     }
 
     fn arm(&self, cq: CompletionQueueId) -> Armed {
-        let outcome = self.inner.arm(cq);
-        let state = self.state.lock();
-        let mut held = state.held.iter().filter(|(qp, _)| state.queues.get(qp).is_none_or(|of| *of == cq));
-        // Held ones will be due after some more polls, and no wake-up will come for them.
-        if held.any(|(_, h)| h.announced < h.completions.len()) {
-            Armed::Pending
-        } else {
-            outcome
-        }
+        self.armed(cq, self.inner.arm(cq))
+    }
+
+    fn arm_moderated(&self, cq: CompletionQueueId) -> Armed {
+        self.armed(cq, self.inner.arm_moderated(cq))
+    }
+
+    fn hold_wakes(&self) {
+        self.inner.hold_wakes();
+    }
+
+    fn release_wakes(&self) {
+        self.inner.release_wakes();
     }
 
     fn disarm(&self, cq: CompletionQueueId) {

@@ -106,6 +106,22 @@ impl<D: Device + ?Sized, O: Observer> Device for Trace<D, O> {
         outcome
     }
 
+    fn arm_moderated(&self, cq: CompletionQueueId) -> Armed {
+        let outcome = self.inner.arm_moderated(cq);
+        self.observer.observe(&Event::ArmModerated { cq, outcome });
+        outcome
+    }
+
+    fn hold_wakes(&self) {
+        self.inner.hold_wakes();
+        self.observer.observe(&Event::HoldWakes);
+    }
+
+    fn release_wakes(&self) {
+        self.inner.release_wakes();
+        self.observer.observe(&Event::ReleaseWakes);
+    }
+
     fn disarm(&self, cq: CompletionQueueId) {
         self.inner.disarm(cq);
         self.observer.observe(&Event::Disarm { cq });

@@ -1,6 +1,9 @@
 //! Waiting on an instance: the ready list, a spin, the kernel, sleep.
 
+use netacc_device::MODERATION;
+
 use super::*;
+use crate::batch;
 
 /// `epoll_wait` and its relatives.
 ///
@@ -31,8 +34,22 @@ pub unsafe fn wait(
     else {
         return plain_wait(shared, &mut out, timeout, mask);
     };
+    batch::end(endpoint);
+    let rc = wait_on_links(epoll, (rt, endpoint), &mut out, timeout, mask);
+    batch::begin(out.len);
+    rc
+}
+
+fn wait_on_links(
+    epoll: &Epoll,
+    (rt, endpoint): (&Runtime, &Endpoint),
+    out: &mut Out,
+    timeout: Option<Duration>,
+    mask: *const libc::sigset_t,
+) -> c_int {
+    let shared = &epoll.shared;
     epoll.poll(endpoint);
-    collect(shared, &mut out);
+    collect(shared, out);
     // A wait that is going to spin leaves the kernel alone at first: whatever has it in store is found within a spin.
     // Unless it had something lately: then programs on both paths would wait for nothing.
     let hot = shared.kernel_hot.load(Ordering::Relaxed);
@@ -40,12 +57,12 @@ pub unsafe fn wait(
         shared.kernel_hot.store(hot - 1, Ordering::Relaxed);
     }
     let idle = out.len == 0 && (hot > 0 || timeout == Some(Duration::ZERO));
-    if idle || turn.is_multiple_of(KERNEL_INTERVAL) {
-        if kernel_events(shared, &mut out, Some(Duration::ZERO), std::ptr::null()) < 0 {
+    if idle || out.turn.is_multiple_of(KERNEL_INTERVAL) {
+        if kernel_events(shared, out, Some(Duration::ZERO), std::ptr::null()) < 0 {
             return -1;
         }
         if out.len == 0 {
-            collect(shared, &mut out);
+            collect(shared, out);
         }
     }
     if out.len > 0 || timeout == Some(Duration::ZERO) {
@@ -59,18 +76,18 @@ pub unsafe fn wait(
             shared.ready_len.load(Ordering::Relaxed) > 0
         });
         if !spun {
-            match sleep(shared, endpoint, &mut out, deadline, mask) {
+            match sleep(shared, endpoint, out, deadline, mask) {
                 Slept::Failed => break -1,
                 Slept::Expired => {
                     epoll.poll(endpoint);
-                    collect(shared, &mut out);
+                    collect(shared, out);
                     break out.len as c_int;
                 }
                 Slept::Woken => {}
             }
         }
         epoll.poll(endpoint);
-        collect(shared, &mut out);
+        collect(shared, out);
         if out.len > 0 {
             break out.len as c_int;
         }
@@ -285,10 +302,10 @@ struct Announced<'a> {
 }
 
 impl<'a> Announced<'a> {
-    fn new(shared: &'a Shared, endpoint: &'a Endpoint) -> Announced<'a> {
+    fn new(shared: &'a Shared, endpoint: &'a Endpoint, moderated: bool) -> Announced<'a> {
         shared.asleep.fetch_add(1, Ordering::SeqCst);
         let cq = shared.assigned();
-        let pending = cq.is_some_and(|cq| wait::arm(endpoint, cq) == Armed::Pending);
+        let pending = cq.is_some_and(|cq| wait::arm(endpoint, cq, moderated) == Armed::Pending);
         Announced { shared, endpoint, cq, pending }
     }
 }
@@ -310,6 +327,7 @@ enum Slept {
     Failed,
 }
 
+/// Sleeps with moderation as long as that is allowed, and then until woken.
 fn sleep(
     shared: &Arc<Shared>,
     endpoint: &Endpoint,
@@ -318,8 +336,24 @@ fn sleep(
     mask: *const libc::sigset_t,
 ) -> Slept {
     shared.ensure_kick();
-    let announced = Announced::new(shared, endpoint);
-    let left = deadline.map(|d| d.saturating_since(now()));
+    let left = |until: Option<Instant>| until.map(|d| d.saturating_since(now()));
+    let most = left(deadline).map_or(MODERATION, |left| left.min(MODERATION));
+    match sleep_once(shared, endpoint, out, (Some(most), true), mask) {
+        Slept::Expired if left(deadline) != Some(Duration::ZERO) => {
+            sleep_once(shared, endpoint, out, (left(deadline), false), mask)
+        }
+        slept => slept,
+    }
+}
+
+fn sleep_once(
+    shared: &Arc<Shared>,
+    endpoint: &Endpoint,
+    out: &mut Out,
+    (left, moderated): (Option<Duration>, bool),
+    mask: *const libc::sigset_t,
+) -> Slept {
+    let announced = Announced::new(shared, endpoint, moderated);
     let awake = announced.pending || shared.ready_len.load(Ordering::SeqCst) > 0;
     let n = kernel_events(shared, out, if awake { Some(Duration::ZERO) } else { left }, mask);
     drop(announced);

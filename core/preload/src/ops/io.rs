@@ -13,6 +13,7 @@ use netacc_device::Instant;
 use netacc_driver::{Endpoint, LinkIo, Readiness, StreamCell, StreamGuard};
 use netacc_proto::{Phase, Reason, RxSource, SocketError, TxSink};
 
+use crate::batch;
 use crate::ops::{connection, errno, fail, set_errno};
 use crate::real;
 use crate::runtime::{self, now, Runtime};
@@ -99,6 +100,7 @@ pub unsafe fn recv(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
             Step::Done(n) if n > 0 => {
                 done += n as usize;
                 if done >= least || nonblocking {
+                    batch::count_read();
                     note_operation(rt, sock, cell, fd);
                     return done as isize;
                 }
@@ -303,6 +305,7 @@ pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
         return deferred_or(sock, 0);
     }
     let mut done = 0usize;
+    batch::count_write(endpoint);
     // The end of the peer, above all, must be seen by a program that only writes.
     if cell.has_news(endpoint) {
         poll_link(endpoint, cell);

@@ -1,0 +1,54 @@
+//! Wake-ups that a thread keeps back in the middle of a batch.
+//!
+//! Invariant: only wake-ups of peers that sleep with moderation are kept back. They look by themselves before long, so
+//! nothing depends on the thread's ever letting go.
+
+use std::cell::RefCell;
+
+use crate::device::ShmDevice;
+
+#[derive(Default)]
+struct Held {
+    /// The device whose wake-ups are kept back, as an address; 0 for none.
+    device: usize,
+    /// Pairs and the peer's completion queues, each once.
+    wakes: Vec<(u32, usize)>,
+}
+
+thread_local! {
+    static HELD: RefCell<Held> = const { RefCell::new(Held { device: 0, wakes: Vec::new() }) };
+}
+
+/// From now on this thread keeps wake-ups back.
+pub(crate) fn begin(device: &ShmDevice) {
+    with(|held| {
+        let device = std::ptr::from_ref(device).addr();
+        if held.device != device {
+            *held = Held { device, wakes: Vec::new() };
+        }
+    });
+}
+
+/// Whether the wake-up is kept back.
+pub(crate) fn keep(device: &ShmDevice, pair: u32, cq: usize) -> bool {
+    with(|held| {
+        let ours = held.device == std::ptr::from_ref(device).addr();
+        if ours && !held.wakes.contains(&(pair, cq)) {
+            held.wakes.push((pair, cq));
+        }
+        ours
+    })
+    .unwrap_or(false)
+}
+
+/// Keeps nothing back any more, and has `ring` called for what was.
+pub(crate) fn end(device: &ShmDevice, mut ring: impl FnMut(u32, usize)) {
+    let device = std::ptr::from_ref(device).addr();
+    let held = with(|held| if held.device == device { std::mem::take(held) } else { Held::default() });
+    held.unwrap_or_default().wakes.into_iter().for_each(|(pair, cq)| ring(pair, cq));
+}
+
+/// `None` in a thread that is ending.
+fn with<R>(f: impl FnOnce(&mut Held) -> R) -> Option<R> {
+    HELD.try_with(|held| f(&mut held.borrow_mut())).ok()
+}

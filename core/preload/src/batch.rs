@@ -1,0 +1,106 @@
+//! Batches: an event loop that was given several events reads several requests, and then writes as many answers. Whoever
+//! waits for those is woken when the last is written, not by each of them: a wake-up costs more than an answer. Nothing
+//! depends on it: who sleeps while wake-ups are kept back looks by itself before long (see
+//! [`Device::arm_moderated`](netacc_device::Device::arm_moderated)).
+
+use std::cell::Cell;
+
+use netacc_driver::Endpoint;
+
+/// Answers after which wake-ups are let go although more are expected, so that the other side works at the same time.
+/// Arbitrary: makes the cost of a wake-up small against theirs.
+const MOST: u32 = 32;
+
+/// What a thread has done since it was last given events.
+#[derive(Clone, Copy, Default)]
+struct Batch {
+    /// It was given several.
+    several: bool,
+    reads: u32,
+    writes: u32,
+    /// The device has been told to keep wake-ups back.
+    holds: bool,
+}
+
+impl Batch {
+    /// One more write: whether others are expected soon.
+    fn count_write(&mut self) -> bool {
+        self.writes = self.writes.wrapping_add(1);
+        self.several && self.writes < self.reads && !self.writes.is_multiple_of(MOST)
+    }
+}
+
+thread_local! {
+    static BATCH: Cell<Batch> = const { Cell::new(Batch { several: false, reads: 0, writes: 0, holds: false }) };
+}
+
+/// The thread was given so many events.
+pub(crate) fn begin(events: usize) {
+    let _ = BATCH.try_with(|b| b.set(Batch { several: events > 1, ..Batch::default() }));
+}
+
+/// The thread has read something.
+#[inline]
+pub(crate) fn count_read() {
+    let _ = BATCH.try_with(|b| b.set(Batch { reads: b.get().reads.wrapping_add(1), ..b.get() }));
+}
+
+/// The thread is about to write something.
+#[inline]
+pub(crate) fn count_write(endpoint: &Endpoint) {
+    let _ = BATCH.try_with(|b| {
+        let mut batch = b.get();
+        let hold = batch.count_write();
+        if hold != batch.holds {
+            if hold {
+                endpoint.device().hold_wakes();
+            } else {
+                endpoint.device().release_wakes();
+            }
+            batch.holds = hold;
+        }
+        b.set(batch);
+    });
+}
+
+/// The thread is about to wait, or does something else.
+pub(crate) fn end(endpoint: &Endpoint) {
+    if BATCH.try_with(Cell::take).is_ok_and(|batch| batch.holds) {
+        endpoint.device().release_wakes();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held(batch: &mut Batch, writes: usize) -> usize {
+        (0..writes).filter(|_| batch.count_write()).count()
+    }
+
+    #[test]
+    fn all_but_the_last_answer_keep_wake_ups_back() {
+        let mut batch = Batch { several: true, reads: 10, ..Batch::default() };
+        assert_eq!(held(&mut batch, 9), 9);
+        assert!(!batch.count_write());
+        // More than was read: nobody knows how many will come.
+        assert_eq!(held(&mut batch, 5), 0);
+    }
+
+    #[test]
+    fn one_event_or_one_answer_at_a_time_keeps_nothing_back() {
+        assert_eq!(held(&mut Batch { reads: 10, ..Batch::default() }, 10), 0);
+        let mut batch = Batch { several: true, ..Batch::default() };
+        for _ in 0..10 {
+            batch.reads += 1;
+            assert!(!batch.count_write());
+        }
+    }
+
+    #[test]
+    fn long_batches_let_go_now_and_then() {
+        let mut batch = Batch { several: true, reads: 100, ..Batch::default() };
+        let pauses: Vec<_> = (1..=100).filter(|_| !batch.count_write()).collect();
+        assert_eq!(pauses, [32, 64, 96, 100]);
+    }
+}
