@@ -29,9 +29,9 @@ readonly NEEDS_APPS=(
 readonly NEEDS_LAB_TESTS=(
     "${NEEDS_REDIS[@]}" ibv_devinfo=ibverbs-utils rping=rdmacm-utils ib_send_lat=perftest ss=iproute2 pgrep=procps
 )
-# The command of libtool's package is libtoolize; libuv's build runs it.
 # The layout of our own declarations of libibverbs and librdmacm is checked against the headers.
 readonly NEEDS_HEADERS=(/usr/include/infiniband/verbs.h=libibverbs-dev /usr/include/rdma/rdma_cma.h=librdmacm-dev)
+# The command of libtool's package is libtoolize; libuv's build runs it.
 readonly NEEDS_LIBUV=(gcc=gcc make=make automake=automake libtoolize=libtool)
 
 export PATH="$PATH:/usr/sbin:/sbin:$HOME/.cargo/bin"

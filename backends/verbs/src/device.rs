@@ -339,7 +339,12 @@ impl Device for VerbsDevice {
     }
 
     fn post_send(&self, qp: QueuePairId, wrs: &[WorkRequest<'_>]) -> Result<usize, PostError> {
-        self.links.get(qp).ok_or(PostError::Dead)?.post_send(wrs)
+        let link = self.links.get(qp).ok_or(PostError::Dead)?;
+        let posted = link.post_send(wrs);
+        if posted == Err(PostError::Dead) && !link.is_dead() {
+            self.fail_qp(qp);
+        }
+        posted
     }
 
     fn fail_qp(&self, qp: QueuePairId) {

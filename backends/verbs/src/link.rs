@@ -20,7 +20,7 @@ use netacc_device::{
 use parking_lot::{Mutex, RwLock};
 
 use crate::ffi::abi::{self, WorkCompletion as RawCompletion};
-use crate::ffi::{CmId, Cq, Mr, Pd, QueuePair, RawRecv, RawSend, SendKind};
+use crate::ffi::{Chain, CmId, Cq, Mr, Pd, QueuePair, RawRecv, RawSend, SendKind};
 use crate::queue::Queue;
 
 /// Bytes that each receive has. With immediates they stay unused; without, they get the note of a message.
@@ -66,11 +66,15 @@ struct SendSide {
     posted: u64,
     since_signal: u32,
     batch: Vec<RawSend>,
+    /// The number of requests of the device after each of the caller's.
+    ends: Vec<usize>,
+    chain: Chain<abi::SendWr>,
 }
 
 struct RecvSide {
     qp: Option<QueuePair>,
     posted: u64,
+    chain: Chain<abi::RecvWr>,
 }
 
 /// What the caller wants to know of a request.
@@ -115,8 +119,15 @@ impl Link {
             shape,
             pd,
             notes,
-            send: Mutex::new(SendSide { qp: Some(qp), posted: 0, since_signal: 0, batch: Vec::new() }),
-            recv: Mutex::new(RecvSide { qp: Some(qp), posted: 0 }),
+            send: Mutex::new(SendSide {
+                qp: Some(qp),
+                posted: 0,
+                since_signal: 0,
+                batch: Vec::with_capacity(shape.send_depth as usize),
+                ends: Vec::with_capacity(shape.send_depth as usize),
+                chain: Chain::new(shape.send_depth),
+            }),
+            recv: Mutex::new(RecvSide { qp: Some(qp), posted: 0, chain: Chain::new(shape.recv_depth) }),
             marks: (0..shape.send_depth).map(|_| Mark::default()).collect(),
             completed: AtomicU64::new(0),
             outstanding_receives: AtomicU32::new(0),
@@ -198,53 +209,37 @@ impl Link {
         if count > self.shape.recv_depth - outstanding {
             return Err(PostError::QueueFull);
         }
-        let receives: Vec<RawRecv> = (0..u64::from(count))
-            .map(|index| {
-                let place = (side.posted + index) % u64::from(self.shape.recv_depth);
-                RawRecv {
-                    wr_id: RECEIVE | self.number(side.posted + index),
-                    address: self.notes.address + place * NOTE_LEN as u64,
-                    len: NOTE_LEN as u32,
-                    lkey: self.notes.lkey,
-                }
-            })
-            .collect();
+        let RecvSide { posted, chain, .. } = &mut *side;
+        let receives = (*posted..*posted + u64::from(count)).map(|number| RawRecv {
+            wr_id: RECEIVE | self.number(number),
+            address: self.notes.address + number % u64::from(self.shape.recv_depth) * NOTE_LEN as u64,
+            len: NOTE_LEN as u32,
+            lkey: self.notes.lkey,
+        });
         // Counted before: a message may take the receive at once.
         self.outstanding_receives.fetch_add(count, Ordering::AcqRel);
         // SAFETY: the notes stay registered as long as the queue pair exists.
-        match unsafe { qp.post_recv(&receives) } {
+        match unsafe { qp.post_recv(receives, chain) } {
             Ok(()) => {
-                side.posted += u64::from(count);
+                *posted += u64::from(count);
                 Ok(())
             }
             Err((taken, errno)) => {
-                side.posted += taken as u64;
+                *posted += taken as u64;
                 self.outstanding_receives.fetch_sub(count - taken as u32, Ordering::AcqRel);
                 Err(post_error(errno))
             }
         }
     }
 
+    /// Posts what fits. [`PostError::Dead`] also if the device took half a message: the caller then ends the link.
     pub(crate) fn post_send(&self, wrs: &[WorkRequest<'_>]) -> Result<usize, PostError> {
         let mut side = self.send.lock();
         let Some(qp) = side.qp.filter(|_| !self.is_dead()) else { return Err(PostError::Dead) };
-        let mut batch = std::mem::take(&mut side.batch);
-        let result = self.post_batch(&mut side, &qp, wrs, &mut batch);
+        let SendSide { posted, since_signal, batch, ends, chain, .. } = &mut *side;
         batch.clear();
-        side.batch = batch;
-        result
-    }
-
-    fn post_batch(
-        &self,
-        side: &mut SendSide,
-        qp: &QueuePair,
-        wrs: &[WorkRequest<'_>],
-        batch: &mut Vec<RawSend>,
-    ) -> Result<usize, PostError> {
-        let mut room = self.room(side);
-        // The number of requests of the device after each of the caller's.
-        let mut ends = Vec::with_capacity(wrs.len().min(room));
+        ends.clear();
+        let mut room = (u64::from(self.shape.send_depth) - (*posted - self.completed.load(Ordering::Acquire))) as usize;
         for wr in wrs {
             let needed = self.check(wr)?;
             if needed > room {
@@ -253,44 +248,34 @@ impl Link {
                 continue;
             }
             room -= needed;
-            self.prepare(side.posted + batch.len() as u64, wr, batch)?;
+            self.prepare(*posted + batch.len() as u64, wr, batch)?;
             ends.push(batch.len());
         }
         if ends.is_empty() {
             return if wrs.is_empty() { Ok(0) } else { Err(PostError::QueueFull) };
         }
-        let mut since_signal = side.since_signal;
         for request in batch.iter_mut() {
-            since_signal += 1;
-            request.signaled |= since_signal >= self.shape.send_depth / 4;
+            *since_signal += 1;
+            request.signaled |= *since_signal >= self.shape.send_depth / 4;
             if request.signaled {
-                since_signal = 0;
+                *since_signal = 0;
             }
         }
         // SAFETY: payloads lie in registered regions or notes, whose memory stays mapped while we hold it and, if it is
         // freed before, is out of the device's reach; inline ones are copied by the call.
-        let (taken, errno) = match unsafe { qp.post_send(batch) } {
+        let (taken, errno) = match unsafe { qp.post_send(batch, chain) } {
             Ok(()) => (batch.len(), None),
             Err((taken, errno)) => (taken, Some(errno)),
         };
-        side.posted += taken as u64;
-        side.since_signal = since_signal;
+        *posted += taken as u64;
         let whole = ends.iter().filter(|end| **end <= taken).count();
         match errno {
             None => Ok(whole),
             // Half a message is on its way: there is no taking it back.
-            Some(_) if taken != whole.checked_sub(1).map_or(0, |last| ends[last]) => {
-                self.close();
-                Err(PostError::Dead)
-            }
+            Some(_) if taken != whole.checked_sub(1).map_or(0, |last| ends[last]) => Err(PostError::Dead),
             Some(errno) if whole == 0 => Err(post_error(errno)),
             Some(_) => Ok(whole),
         }
-    }
-
-    fn room(&self, side: &SendSide) -> usize {
-        let waiting = side.posted - self.completed.load(Ordering::Acquire);
-        (u64::from(self.shape.send_depth) - waiting) as usize
     }
 
     /// How many of the device's requests it takes.

@@ -14,6 +14,6 @@ mod wakeup;
 pub(crate) use cm::{CmId, ConnectParameters, Event, EventChannel, EventKind, Key};
 pub(crate) use library::Library;
 pub(crate) use objects::{
-    device_list, CompletionChannel, Context, Cq, DeviceAttributes, Mr, Pd, QueuePair, RawRecv, RawSend, SendKind,
+    device_list, Chain, CompletionChannel, Context, Cq, DeviceAttributes, Mr, Pd, QueuePair, RawRecv, RawSend, SendKind,
 };
 pub(crate) use wakeup::Wakeup;

@@ -391,6 +391,74 @@ pub(crate) struct RawRecv {
     pub(crate) lkey: u32,
 }
 
+/// A work request of either queue, as part of a chain.
+pub(crate) trait Chained {
+    /// Sets where it goes on, and its one piece of memory, if it has one.
+    fn set(&mut self, next: *mut Self, sge: *mut abi::Sge);
+}
+
+impl Chained for abi::SendWr {
+    fn set(&mut self, next: *mut Self, sge: *mut abi::Sge) {
+        (self.next, self.sg_list, self.num_sge) = (next, sge, i32::from(!sge.is_null()));
+    }
+}
+
+impl Chained for abi::RecvWr {
+    fn set(&mut self, next: *mut Self, sge: *mut abi::Sge) {
+        (self.next, self.sg_list, self.num_sge) = (next, sge, i32::from(!sge.is_null()));
+    }
+}
+
+/// Room for a chain of requests, kept so that posting allocates nothing.
+///
+/// Invariant: the pointers in it are looked at only during the call for which they were set.
+pub(crate) struct Chain<W> {
+    wrs: Vec<W>,
+    sges: Vec<abi::Sge>,
+}
+
+// SAFETY: by the invariant the pointers mean nothing between calls; all else is plain numbers.
+unsafe impl<W> Send for Chain<W> {}
+
+impl<W: Chained> Chain<W> {
+    /// Room for `depth` requests; it grows if more come.
+    pub(crate) fn new(depth: u32) -> Chain<W> {
+        Chain { wrs: Vec::with_capacity(depth as usize), sges: Vec::with_capacity(depth as usize) }
+    }
+
+    fn fill(&mut self, requests: impl Iterator<Item = (W, abi::Sge)>) {
+        self.wrs.clear();
+        self.sges.clear();
+        for (wr, sge) in requests {
+            self.wrs.push(wr);
+            self.sges.push(sge);
+        }
+    }
+
+    /// Sets the pointers; the first request, if there is one.
+    fn link(&mut self) -> Option<*mut W> {
+        let count = self.wrs.len();
+        let (wrs, sges) = (self.wrs.as_mut_ptr(), self.sges.as_mut_ptr());
+        for index in 0..count {
+            // SAFETY: `index` is in bounds of both, and one more of the requests only where there is one more.
+            unsafe {
+                let sge = sges.add(index);
+                let next = if index + 1 < count { wrs.add(index + 1) } else { ptr::null_mut() };
+                (*wrs.add(index)).set(next, if (*sge).length > 0 { sge } else { ptr::null_mut() });
+            }
+        }
+        (count > 0).then_some(wrs)
+    }
+
+    fn outcome(&self, status: i32, bad: *mut W) -> Result<(), (usize, i32)> {
+        if status == 0 {
+            return Ok(());
+        }
+        let taken = self.wrs.iter().position(|wr| ptr::eq(wr, bad)).unwrap_or(0);
+        Err((taken, status.abs()))
+    }
+}
+
 /// The calls on a queue pair; whose it is, and so when it is destroyed, is the connection manager's id.
 #[derive(Clone, Copy)]
 pub(crate) struct QueuePair {
@@ -427,75 +495,51 @@ impl QueuePair {
     ///
     /// # Safety
     /// The bytes of the requests, but for those inline, stay where they are until the requests have completed.
-    pub(crate) unsafe fn post_send(&self, requests: &[RawSend]) -> Result<(), (usize, i32)> {
-        let mut sges: Vec<abi::Sge> = requests
-            .iter()
-            .map(|request| abi::Sge { addr: request.address, length: request.len, lkey: request.lkey })
-            .collect();
-        let mut chain: Vec<abi::SendWr> = requests.iter().map(send_wr).collect();
-        for index in 0..chain.len() {
-            if requests[index].len > 0 {
-                chain[index].sg_list = &raw mut sges[index];
-                chain[index].num_sge = 1;
-            }
-            if index + 1 < chain.len() {
-                chain[index].next = &raw mut chain[index + 1];
-            }
-        }
-        let Some(first) = chain.first_mut() else {
+    pub(crate) unsafe fn post_send(
+        &self,
+        requests: &[RawSend],
+        chain: &mut Chain<abi::SendWr>,
+    ) -> Result<(), (usize, i32)> {
+        chain.fill(requests.iter().map(|request| {
+            let sge = abi::Sge { addr: request.address, length: request.len, lkey: request.lkey };
+            (send_wr(request), sge)
+        }));
+        let Some(first) = chain.link() else {
             return Ok(());
         };
         let mut bad = ptr::null_mut();
         // SAFETY: the chain and its pieces live through the call, which copies them; the bytes are the caller's promise.
         let status = unsafe {
             let context = self.raw.as_ref().context;
-            ((*context).post_send)(self.raw.as_ptr(), &raw mut *first, &raw mut bad)
+            ((*context).post_send)(self.raw.as_ptr(), first, &raw mut bad)
         };
-        if status == 0 {
-            return Ok(());
-        }
-        let taken = chain.iter().position(|wr| ptr::eq(wr, bad)).unwrap_or(0);
-        Err((taken, status.abs()))
+        chain.outcome(status, bad)
     }
 
     /// Posts receives with one doorbell; errors as for `post_send`.
     ///
     /// # Safety
     /// The pieces stay registered until the receives have completed.
-    pub(crate) unsafe fn post_recv(&self, receives: &[RawRecv]) -> Result<(), (usize, i32)> {
-        let mut sges: Vec<abi::Sge> = receives
-            .iter()
-            .map(|receive| abi::Sge { addr: receive.address, length: receive.len, lkey: receive.lkey })
-            .collect();
-        let mut chain: Vec<abi::RecvWr> = receives
-            .iter()
-            .map(|receive| abi::RecvWr {
-                wr_id: receive.wr_id,
-                next: ptr::null_mut(),
-                sg_list: ptr::null_mut(),
-                num_sge: 1,
-            })
-            .collect();
-        for index in 0..chain.len() {
-            chain[index].sg_list = &raw mut sges[index];
-            if index + 1 < chain.len() {
-                chain[index].next = &raw mut chain[index + 1];
-            }
-        }
-        let Some(first) = chain.first_mut() else {
+    pub(crate) unsafe fn post_recv(
+        &self,
+        receives: impl Iterator<Item = RawRecv>,
+        chain: &mut Chain<abi::RecvWr>,
+    ) -> Result<(), (usize, i32)> {
+        chain.fill(receives.map(|receive| {
+            let sge = abi::Sge { addr: receive.address, length: receive.len, lkey: receive.lkey };
+            let (next, sg_list) = (ptr::null_mut(), ptr::null_mut());
+            (abi::RecvWr { wr_id: receive.wr_id, next, sg_list, num_sge: 0 }, sge)
+        }));
+        let Some(first) = chain.link() else {
             return Ok(());
         };
         let mut bad = ptr::null_mut();
         // SAFETY: as for `post_send`.
         let status = unsafe {
             let context = self.raw.as_ref().context;
-            ((*context).post_recv)(self.raw.as_ptr(), &raw mut *first, &raw mut bad)
+            ((*context).post_recv)(self.raw.as_ptr(), first, &raw mut bad)
         };
-        if status == 0 {
-            return Ok(());
-        }
-        let taken = chain.iter().position(|wr| ptr::eq(wr, bad)).unwrap_or(0);
-        Err((taken, status.abs()))
+        chain.outcome(status, bad)
     }
 
     /// Puts it into the error state. What fails is already there.
