@@ -93,6 +93,11 @@ impl Manager {
 }
 
 impl VerbsDevice {
+    /// What to hand to [`connect`](ConnectionManager::connect) for who listens at `address`.
+    pub fn peer_address(address: SocketAddr) -> PeerAddress {
+        encode(address)
+    }
+
     /// Takes in what happened to connections. [`poll_event`](ConnectionManager::poll_event) does the same and then takes
     /// an event; this is for who only wants links to notice that they ended.
     pub fn progress(&self) {
