@@ -9,6 +9,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly RUSTUP_VERSION=1.28.2
 readonly RUSTUP_SHA256=20a06e644b0d9bd2fbdbfd52d42540bdde820ea7df86e92e533c073da0cdd43c
+# For what only the compiler's nightly builds have: ThreadSanitizer. Of a date at which it works here.
+readonly NIGHTLY=nightly-2026-05-20
 readonly NO_STD_TARGET=x86_64-unknown-none
 readonly RESULTS=results/local
 
@@ -102,6 +104,13 @@ need_rust() {
     fi
 }
 
+need_nightly() {
+    need_rust
+    rustup component list --toolchain "$NIGHTLY" 2>/dev/null | grep -q '^rust-src (installed)' && return
+    say "installing Rust $NIGHTLY with the sources of the standard library"
+    rustup toolchain install "$NIGHTLY" --profile minimal --component rust-src --no-self-update
+}
+
 need_python() {
     need "${NEEDS_PYTHON[@]}"
     local stamp=.venv/requirements.sha256 wanted
@@ -179,6 +188,14 @@ job_loom() { # models of the lock-free parts: every interleaving, and every valu
     need_rust
     # A folder of its own: everything is built differently.
     RUSTFLAGS="--cfg loom" cargo test --locked --target-dir target/loom -p netacc-shm -p netacc-preload --lib -- models
+}
+
+job_tsan() { # unit tests of what threads share, under ThreadSanitizer
+    need_nightly
+    # The standard library is built too: with locks that TSan does not know it would report races that are none.
+    RUSTFLAGS="-Zsanitizer=thread" TSAN_OPTIONS="halt_on_error=1 exitcode=66 history_size=4" \
+        cargo +"$NIGHTLY" test --locked -Zbuild-std --target x86_64-unknown-linux-gnu --target-dir target/tsan \
+        -p netacc-device -p netacc-driver -p netacc-shm -p netacc-preload --lib --tests
 }
 
 job_sim() { # whole conversations under the seeded scheduler, with faults
