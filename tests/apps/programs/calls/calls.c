@@ -285,8 +285,7 @@ int main(int count, char **arguments)
         return 0;
     }
     rounds = count > 2 ? atoi(arguments[2]) : 0;
-    /* A test that hangs ends here, natively and accelerated. */
-    alarm(40);
+    alarm(LONGEST_S);
     for (size_t i = 0; i < tables; i++)
         for (const struct test_case *test = all[i]; test->name; test++)
             if (strcmp(test->name, arguments[1]) == 0) {

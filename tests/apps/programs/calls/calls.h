@@ -29,6 +29,8 @@
 
 /* Long for anything on one machine, short for a test. */
 #define PATIENCE_MS 10000
+/* A program, or a child of it, that hangs ends after so many seconds, natively and accelerated. */
+#define LONGEST_S 40
 
 struct connection {
     int client, server;

@@ -88,7 +88,7 @@ static void numbers_again(void)
 
 /* What two processes do with a connection until it is on a link where there can be one: the side that connects, and the
  * side that answers. At first not too fast: the other side must have accepted. */
-#define ROUND_TRIPS 200
+#define ROUND_TRIPS 1000
 
 static void ask(int fd)
 {
@@ -116,6 +116,7 @@ static void leave_by(void (*leave)(int))
     int listener = listener_on("127.0.0.1");
     pid_t child = must(fork());
     if (child == 0) {
+        alarm(LONGEST_S);
         int fd = connect_to(listener, "127.0.0.1");
         ask(fd);
         static char bytes[50000];
@@ -165,6 +166,7 @@ static void taken(void)
     must(pipe(pipes));
     pid_t child = must(fork());
     if (child == 0) {
+        alarm(LONGEST_S);
         int fd = connect_to(listener, "127.0.0.1");
         ask(fd);
         must(write(pipes[1], &fd, sizeof fd));
