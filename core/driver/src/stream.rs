@@ -97,8 +97,9 @@ impl Inner {
             self.recount = false;
         }
         self.proto.set_positions(self.carried.written, self.carried.read);
-        // Of the last link, which may have died with its queue full.
+        // Of the last link, which may have died with its queue full; and positions begin anew.
         self.crowded = false;
+        self.told = self.carried.read;
         Ok(())
     }
 
