@@ -57,8 +57,6 @@ pub(crate) struct LinkRx {
     pub(crate) slots: Vec<Option<Arc<StreamCell>>>,
     /// Control messages received.
     pub(crate) controls: u64,
-    /// Streams whose anchors were seen to have ended while the link was polled.
-    pub(crate) ended: Vec<Arc<StreamCell>>,
 }
 
 /// The sending half, and the link's protocol state.
@@ -109,7 +107,7 @@ impl LinkCell {
             dead: AtomicBool::new(false),
             seen: AtomicU32::new(0),
             local,
-            rx: Mutex::new(LinkRx { slots: Vec::new(), controls: 0, ended: Vec::new() }),
+            rx: Mutex::new(LinkRx { slots: Vec::new(), controls: 0 }),
             tx: Mutex::new(LinkTx {
                 proto,
                 remote,

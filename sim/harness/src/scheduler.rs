@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use netacc_driver::Shutdown;
-
 use crate::plan::Weights;
 use crate::trace::Event;
 use crate::world::World;
@@ -170,11 +168,11 @@ impl World {
                 self.trace.note(Event::Peek { c, s, want, io });
             }
             Action::Shutdown if self.rng.below(8) == 0 => {
-                self.shutdown(c, s, Shutdown::Read);
+                self.shutdown_read(c, s);
                 self.trace.note(Event::ShutdownRead { c, s });
             }
             Action::Shutdown => {
-                self.shutdown(c, s, Shutdown::Write);
+                self.shutdown_write(c, s);
                 self.trace.note(Event::ShutdownWrite { c, s });
             }
             Action::Close | Action::Abort => {

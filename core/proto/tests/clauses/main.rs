@@ -2,7 +2,6 @@
 
 mod closing;
 mod data;
-mod ending;
 mod leaving;
 mod pair;
 mod promotion;
