@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use libc::pollfd;
 use netacc_config::PollBudget;
-use netacc_device::{Armed, CompletionQueueId, Instant, Wait};
+use netacc_device::{Armed, CompletionQueueId, Instant, Wait, MODERATION};
 use netacc_driver::{AnchorProgress, Endpoint, Readiness, StreamCell};
 use netacc_proto::{Phase, Reason};
 
@@ -97,6 +97,11 @@ impl SpinPolicy {
                 return false;
             }
         }
+    }
+
+    /// Whether waits are short lately: one that begins now is worth a second system call if it turns out to be long.
+    pub fn is_busy(&self) -> bool {
+        self.average_ns.load(Ordering::Relaxed) < MODERATION.as_nanos() as u64 / 4
     }
 
     /// A wait took this long.

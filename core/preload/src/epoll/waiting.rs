@@ -76,7 +76,7 @@ fn wait_on_links(
             shared.ready_len.load(Ordering::Relaxed) > 0
         });
         if !spun {
-            match sleep(shared, endpoint, out, deadline, mask) {
+            match sleep(shared, (rt, endpoint), out, deadline, mask) {
                 Slept::Failed => break -1,
                 Slept::Expired => {
                     epoll.poll(endpoint);
@@ -327,16 +327,19 @@ enum Slept {
     Failed,
 }
 
-/// Sleeps with moderation as long as that is allowed, and then until woken.
+/// Sleeps with moderation as long as that is allowed, if it is likely to be short, and then until woken.
 fn sleep(
     shared: &Arc<Shared>,
-    endpoint: &Endpoint,
+    (rt, endpoint): (&Runtime, &Endpoint),
     out: &mut Out,
     deadline: Option<Instant>,
     mask: *const libc::sigset_t,
 ) -> Slept {
     shared.ensure_kick();
     let left = |until: Option<Instant>| until.map(|d| d.saturating_since(now()));
+    if !rt.spin.is_busy() {
+        return sleep_once(shared, endpoint, out, (left(deadline), false), mask);
+    }
     let most = left(deadline).map_or(MODERATION, |left| left.min(MODERATION));
     match sleep_once(shared, endpoint, out, (Some(most), true), mask) {
         Slept::Expired if left(deadline) != Some(Duration::ZERO) => {
