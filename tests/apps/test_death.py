@@ -21,7 +21,7 @@ STREAM = [sys.executable, "-m", "tests.apps.programs.stream"]
 BEFORE_PAUSE = 64 << 20  # enough for a stream that is always busy to find its way onto a link
 # What is sent in all: the rest is less than a link takes, so that the stream stays there while nobody reads.
 SENT = BEFORE_PAUSE + (96 << 10)
-ENDLESS = ["--bytes", str(SENT), "--stay"]
+BOUNDED = ["--bytes", str(SENT), "--stay"]
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def settled(process: Process) -> Counters:
 def test_server_killed(mode: Mode, lab: Lab) -> None:
     """The client reads what the server had sent, and then gets ECONNRESET, never an end of file."""
     port = free_port()
-    server = lab.start("sender", [*STREAM, "listen", "send", str(port), *ENDLESS], accelerated=mode.server)
+    server = lab.start("sender", [*STREAM, "listen", "send", str(port), *BOUNDED], accelerated=mode.server)
     wait_listening(port, server)
     client = lab.start(
         "receiver",
@@ -84,7 +84,7 @@ def test_client_killed(mode: Mode, lab: Lab) -> None:
         interactive=True,
     )
     wait_listening(port, server)
-    client = lab.start("sender", [*STREAM, "connect", "send", str(port), *ENDLESS], accelerated=mode.client)
+    client = lab.start("sender", [*STREAM, "connect", "send", str(port), *BOUNDED], accelerated=mode.client)
     server.wait_line("paused")
     sent = settled(client) if mode is Mode.SHM else Counters()
     lab.note(f"client before its end: {sent.describe()}")
