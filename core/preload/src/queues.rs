@@ -11,29 +11,54 @@
 //! to move it has seen everything.
 
 use std::ffi::c_int;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
 use netacc_device::CompletionQueueId;
 use netacc_driver::{Endpoint, LinkCell, StreamCell};
 use netacc_proto::Phase;
+use parking_lot::Mutex;
 
 use crate::epoll::Registration;
 use crate::runtime::{self, Runtime, NO_FD};
 use crate::socket::Socket;
 use crate::table::{self, Entry};
 
+/// The queues of epoll instances.
+pub struct Queues {
+    /// Of instances that are gone.
+    free: Mutex<Vec<CompletionQueueId>>,
+    /// Instances that have a queue.
+    waited_at: AtomicU32,
+    /// What the process may run on.
+    processors: u32,
+}
+
+impl Queues {
+    /// None is used, in a process that may run on so many processors.
+    pub fn new(processors: u32) -> Queues {
+        Queues { free: Mutex::default(), waited_at: AtomicU32::new(0), processors }
+    }
+
+    /// Whether the threads that wait on instances with links leave no processor to their peers.
+    pub fn outnumber_processors(&self) -> bool {
+        self.waited_at.load(Ordering::Relaxed) >= self.processors
+    }
+}
+
 /// A completion queue for an epoll instance: one of an instance that is gone, a new one, or the common one. (A device
 /// has few, and they cannot be destroyed.)
 pub fn take(rt: &Runtime, endpoint: &Endpoint) -> CompletionQueueId {
-    let free = rt.free_queues.lock().pop();
+    rt.queues.waited_at.fetch_add(1, Ordering::Relaxed);
+    let free = rt.queues.free.lock().pop();
     free.or_else(|| endpoint.device().create_cq().ok()).unwrap_or(endpoint.default_cq())
 }
 
 /// The instance is gone; the next one takes its queue.
 pub fn give_back(rt: &Runtime, cq: CompletionQueueId) {
+    rt.queues.waited_at.fetch_sub(1, Ordering::Relaxed);
     if rt.endpoint().is_some_and(|e| e.default_cq() != cq) {
-        rt.free_queues.lock().push(cq);
+        rt.queues.free.lock().push(cq);
     }
 }
 
@@ -96,5 +121,20 @@ fn with_socket(cell: &Arc<StreamCell>, f: impl FnOnce(&Socket)) {
         if sock.stream.as_ref().is_some_and(|s| Arc::ptr_eq(s, cell)) {
             f(sock);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_waiting_threads_as_processors_leave_none() {
+        let queues = Queues::new(2);
+        assert!(!queues.outnumber_processors());
+        queues.waited_at.store(1, Ordering::Relaxed);
+        assert!(!queues.outnumber_processors());
+        queues.waited_at.store(2, Ordering::Relaxed);
+        assert!(queues.outnumber_processors());
     }
 }

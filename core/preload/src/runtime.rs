@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use netacc_config::{Config, Expiry, Problem};
-use netacc_device::{Armed, CompletionQueueId, Instant};
+use netacc_device::{Armed, Instant};
 use netacc_driver::{Endpoint, EndpointConfig, Readiness, ReadySink, StreamCell, STALL_PATIENCE};
 use netacc_proto::{CacheConfig, Reason};
 use parking_lot::Mutex;
@@ -52,7 +52,7 @@ pub struct Runtime {
     /// Used as long as there is no endpoint, which has its own.
     counters: netacc_driver::Counters,
     /// See [`queues`].
-    pub(crate) free_queues: Mutex<Vec<CompletionQueueId>>,
+    pub(crate) queues: queues::Queues,
     fork: fork::Shared,
     /// The process that it belongs to.
     pid: u32,
@@ -262,7 +262,7 @@ impl Runtime {
             helper,
             own_fds: Mutex::new(own_fds),
             counters: netacc_driver::Counters::default(),
-            free_queues: Mutex::default(),
+            queues: queues::Queues::new(std::thread::available_parallelism().map_or(1, |count| count.get() as u32)),
             fork: fork::Shared::new(),
             pid: std::process::id(),
         };

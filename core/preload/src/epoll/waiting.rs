@@ -327,7 +327,8 @@ enum Slept {
     Failed,
 }
 
-/// Sleeps with moderation as long as that is allowed, if it is likely to be short, and then until woken.
+/// Sleeps with moderation as long as that is allowed, if it is likely to be short and there are others to run meanwhile,
+/// and then until woken. With a processor to spare it is better awake at the first answer than at the last.
 fn sleep(
     shared: &Arc<Shared>,
     (rt, endpoint): (&Runtime, &Endpoint),
@@ -337,7 +338,7 @@ fn sleep(
 ) -> Slept {
     shared.ensure_kick();
     let left = |until: Option<Instant>| until.map(|d| d.saturating_since(now()));
-    if !rt.spin.is_busy() {
+    if !rt.spin.is_busy() || !rt.queues.outnumber_processors() {
         return sleep_once(shared, endpoint, out, (left(deadline), false), mask);
     }
     let most = left(deadline).map_or(MODERATION, |left| left.min(MODERATION));
