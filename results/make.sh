@@ -16,3 +16,4 @@ bench echo-epoll echo --size 64 --mode epoll --seconds 1
 bench echo-epoll-nospin echo --size 64 --mode epoll --no-spin --seconds 1
 bench stream stream --size 1MiB --seconds 2
 bench connect connect --requests 10000
+python3 results/wakeups.py --json results/wakeups.json

@@ -124,8 +124,13 @@ impl<R: Read> Frames<R> {
         &self.source
     }
 
-    /// The next frame, or `None` at the end of the stream. After `None` a port may be read again, once the other side
-    /// is back: what was unfinished is forgotten by then.
+    /// Forgets what is unfinished.
+    pub(crate) fn forget(&mut self) {
+        self.buffer.clear();
+        self.taken = 0;
+    }
+
+    /// The next frame, or `None` at the end of the stream. A port may be read again after `None`.
     pub(crate) fn next_frame(&mut self) -> io::Result<Option<Frame>> {
         loop {
             if let Some(frame) = self.take_buffered() {
@@ -139,7 +144,6 @@ impl<R: Read> Frames<R> {
                 other => other?,
             };
             if count == 0 {
-                self.buffer.clear();
                 return Ok(None);
             }
             self.buffer.extend_from_slice(&more[..count]);

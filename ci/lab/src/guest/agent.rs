@@ -7,12 +7,15 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::{Duration, Instant};
 
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::resource::{setrlimit, Resource, RLIM_INFINITY};
 use nix::unistd::sethostname;
 
 use super::init::AGENT_CONFIG;
+use super::session::Peer;
 use super::{port_name, session, GuestConfig};
 use crate::error::LabError;
 use crate::setup;
@@ -146,11 +149,31 @@ impl Read for Port {
     }
 }
 
+impl Peer for Port {
+    fn stays_away(&self, absence: Duration) -> io::Result<bool> {
+        let begun = Instant::now();
+        loop {
+            let mut state = [PollFd::new(self.file.as_fd(), PollFlags::empty())];
+            poll(&mut state, PollTimeout::ZERO)?;
+            if !state[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP)) {
+                return Ok(false);
+            }
+            let Some(left) = absence.checked_sub(begun.elapsed()) else { return Ok(true) };
+            // Rounded up, or the last millisecond would be spent without sleeping.
+            let left = EpollTimeout::try_from(left + Duration::from_millis(1)).map_err(io::Error::other)?;
+            self.sleep(left)?;
+        }
+    }
+
+    fn wait_for_peer(&self) -> io::Result<()> {
+        self.sleep(EpollTimeout::NONE)
+    }
+}
+
 impl Port {
-    /// After the end of the file: sleeps until the other side may be back.
-    pub(super) fn wait_for_peer(&self) -> io::Result<()> {
+    fn sleep(&self, timeout: EpollTimeout) -> io::Result<()> {
         let mut events = [EpollEvent::empty()];
-        match self.epoll.wait(&mut events, EpollTimeout::NONE) {
+        match self.epoll.wait(&mut events, timeout) {
             Ok(_) | Err(nix::Error::EINTR) => Ok(()),
             Err(errno) => Err(errno.into()),
         }

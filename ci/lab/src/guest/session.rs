@@ -1,13 +1,17 @@
 //! Sessions on one port: a request, a running command, its answer.
+//!
+//! Invariant: a hang-up ends a session only if nobody comes back. The guest's kernel hears of hang-ups and of bytes in
+//! separate queues, so the end of the session before is often seen in the middle of the next one's request, or after it.
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use super::agent::{Guest, Port};
+use super::agent::Guest;
 use super::running::{Running, Spawn};
 use crate::setup;
 use crate::wire::{encode, Answer, Frame, Frames, Kind, Request, MAX_PAYLOAD};
@@ -18,16 +22,32 @@ pub(super) type Writer = Arc<Mutex<File>>;
 /// Requests beyond this are refused.
 const MAX_REQUEST: usize = 8 << 20;
 
+/// After a hang-up: how long the other side may be away. Arbitrary: far above the time by which queues differ, and not
+/// long for somebody who waits for the end of a command that he has given up.
+const ABSENCE: Duration = Duration::from_secs(1);
+
+/// A port's other side, which comes and goes.
+pub(super) trait Peer {
+    /// After the end of the file: whether the other side stays away for so long.
+    fn stays_away(&self, absence: Duration) -> io::Result<bool>;
+
+    /// Sleeps until the other side may be back.
+    fn wait_for_peer(&self) -> io::Result<()>;
+}
+
 /// Serves one port for ever.
-pub(super) fn serve(guest: &Guest, writer: &Writer, mut frames: Frames<Port>) -> io::Result<()> {
+pub(super) fn serve<P: Read + Peer>(guest: &Guest, writer: &Writer, mut frames: Frames<P>) -> io::Result<()> {
     let mut running: Option<Running> = None;
     let mut request = Vec::new();
     loop {
         let Some(frame) = frames.next_frame()? else {
-            // Nobody is there to see what the command would still do.
-            running = None;
-            request.clear();
-            frames.source().wait_for_peer()?;
+            if frames.source().stays_away(ABSENCE)? {
+                // Nobody is there to see what the command would still do.
+                running = None;
+                request.clear();
+                frames.forget();
+                frames.source().wait_for_peer()?;
+            }
             continue;
         };
         match frame.kind {
@@ -118,4 +138,120 @@ pub(super) fn send(writer: &Writer, session: u64, kind: Kind, bytes: &[u8]) -> i
 
 pub(super) fn send_answer(writer: &Writer, session: u64, answer: &Answer) -> io::Result<()> {
     send(writer, session, Kind::Answer, &serde_json::to_vec(answer)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::collections::VecDeque;
+    use std::io::PipeReader;
+    use std::os::fd::OwnedFd;
+    use std::rc::Rc;
+
+    use super::*;
+    use crate::guest::GuestConfig;
+    use crate::wire::open;
+
+    enum Step {
+        Bytes(Vec<u8>),
+        /// The other side's end is heard of; it is back already, unless this is the last step.
+        HangUp,
+        /// Nothing comes before a session is answered.
+        Answered,
+    }
+
+    type Answers = Rc<RefCell<Vec<(u64, Answer)>>>;
+
+    struct Scripted {
+        steps: VecDeque<Step>,
+        written: Frames<PipeReader>,
+        answers: Answers,
+    }
+
+    impl Read for Scripted {
+        fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+            loop {
+                match self.steps.front_mut() {
+                    None => return Ok(0),
+                    Some(Step::HangUp) => {
+                        self.steps.pop_front();
+                        return Ok(0);
+                    }
+                    Some(Step::Bytes(bytes)) if !bytes.is_empty() => {
+                        let count = bytes.len().min(out.len());
+                        out[..count].copy_from_slice(&bytes[..count]);
+                        bytes.drain(..count);
+                        return Ok(count);
+                    }
+                    Some(Step::Bytes(_)) => {}
+                    Some(Step::Answered) => {
+                        let frame = self.written.next_frame()?.expect("an answer");
+                        if frame.kind != Kind::Answer {
+                            continue;
+                        }
+                        let answer = serde_json::from_slice(&frame.payload).expect("an answer");
+                        self.answers.borrow_mut().push((frame.session, answer));
+                    }
+                }
+                self.steps.pop_front();
+            }
+        }
+    }
+
+    impl Peer for Scripted {
+        fn stays_away(&self, _: Duration) -> io::Result<bool> {
+            Ok(self.steps.is_empty())
+        }
+
+        fn wait_for_peer(&self) -> io::Result<()> {
+            Err(io::Error::other("the script is over"))
+        }
+    }
+
+    fn answers(script: impl IntoIterator<Item = Step>) -> Vec<(u64, Answer)> {
+        let config = GuestConfig {
+            host: 1,
+            hosts: 1,
+            rdma: setup::Rdma::None,
+            siw: None,
+            program: PathBuf::new(),
+            modules: 0,
+            module_tree: PathBuf::new(),
+            writable: Vec::new(),
+            impairment: Default::default(),
+            ports: 1,
+        };
+        let (reader, writer) = io::pipe().expect("a pipe");
+        let answers = Answers::default();
+        let steps = script.into_iter().collect();
+        let port = Scripted { steps, written: Frames::new(reader), answers: Rc::clone(&answers) };
+        let writer = Arc::new(Mutex::new(File::from(OwnedFd::from(writer))));
+        let ended = serve(&Guest { config, problem: None }, &writer, Frames::new(port));
+        assert_eq!(ended.expect_err("the end of the script").to_string(), "the script is over");
+        answers.take()
+    }
+
+    fn asking(session: u64, request: &Request) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        open(&mut bytes, session, request).expect("writing memory");
+        bytes
+    }
+
+    #[test]
+    fn a_hang_up_that_is_heard_of_late_does_not_cost_the_next_session_its_request() {
+        let mut begin = asking(7, &Request::Report);
+        let rest = begin.split_off(begin.len() - 3);
+        let script = [Step::Bytes(begin), Step::HangUp, Step::Bytes(rest), Step::Answered];
+        assert_eq!(answers(script), [(7, Answer::Report { problem: None })]);
+    }
+
+    #[test]
+    fn nor_its_command() {
+        let argv = ["sh", "-c", "read line; exit 5"].map(|word| word.as_bytes().to_vec()).to_vec();
+        let env = vec![(b"PATH".to_vec(), b"/usr/bin:/bin".to_vec())];
+        let request = asking(7, &Request::Run { argv, env, cwd: b"/".to_vec(), terminal: None });
+        let input = encode(7, Kind::Stdin, b"go\n");
+        let script = [Step::Bytes(request), Step::HangUp, Step::Bytes(input), Step::Answered];
+        assert_eq!(answers(script), [(7, Answer::Ended { status: 5 })]);
+    }
 }
