@@ -41,6 +41,9 @@ pub trait Anchor {
     /// Ends the outgoing direction (FIN).
     fn shutdown_write(&mut self) -> Result<(), AnchorError>;
 
+    /// Ends the incoming direction for the application (`shutdown(SHUT_RD)`): reads that would wait find the end.
+    fn shutdown_read(&mut self) -> Result<(), AnchorError>;
+
     /// Makes the coming close of the anchor a reset (RST).
     fn abort(&mut self);
 }

@@ -32,6 +32,24 @@ pub enum AnchorEvent {
 }
 
 impl StreamCell {
+    /// Takes in everything that has come for the stream, by the link and on the anchor.
+    pub fn take_in(self: &Arc<Self>, endpoint: &Endpoint) {
+        let mut guard = self.lock(endpoint);
+        // The link first; and once more if the anchor has ended, see `end_of_anchor`.
+        for ended in [false, true] {
+            if let Some(link) = guard.link().cloned() {
+                drop(guard);
+                endpoint.poll_link(&link);
+                guard = self.lock(endpoint);
+            }
+            guard.polled = ended;
+            guard.progress_anchor(ended);
+            if !std::mem::take(&mut guard.inner.end_noted) {
+                return;
+            }
+        }
+    }
+
     /// Takes in what the kernel has reported of the anchor of a stream that is not plain.
     pub fn anchor_event(self: &Arc<Self>, endpoint: &Endpoint, event: AnchorEvent) {
         // What came by the link before the anchor moved must be seen first: a FIN, above all.
@@ -107,8 +125,8 @@ impl StreamGuard<'_> {
                 },
                 Err(AnchorError::WouldBlock) => return write,
                 Err(_) => {
-                    inner.proto.handle_anchor_end(true);
-                    self.arrived = true;
+                    inner.anchor_broken = true;
+                    self.end_of_anchor();
                     return write;
                 }
             }
@@ -126,11 +144,12 @@ impl StreamGuard<'_> {
         waiting.then_some(if self.inner.partial == before { since } else { now })
     }
 
-    /// The anchor's FIN is next. It counts once the link has been polled after it was seen: the peer may have sent its
-    /// end of stream there. That cannot be done here, with the stream locked.
+    /// The anchor's FIN is next, or its reset. It counts once the link has been polled after it was seen: the peer may have
+    /// sent its end of stream there. That cannot be done here, with the stream locked.
     fn end_of_anchor(&mut self) {
         let inner = &mut *self.inner;
-        let live = inner.link.as_ref().is_some_and(|l| !l.is_dead());
+        // Where a marker may come nothing of the kind is on the link.
+        let live = inner.proto.ends_by_link() && inner.link.as_ref().is_some_and(|l| !l.is_dead());
         if live && !self.polled && !inner.end_handled {
             if !std::mem::replace(&mut inner.end_noted, true) {
                 self.endpoint.note_ended(self.cell);
@@ -138,7 +157,7 @@ impl StreamGuard<'_> {
             return;
         }
         let before = inner.proto.rx_source();
-        inner.proto.handle_anchor_end(false);
+        inner.proto.handle_anchor_end(inner.anchor_broken);
         self.arrived |= !std::mem::replace(&mut inner.end_handled, true) || before != inner.proto.rx_source();
     }
 
@@ -146,6 +165,14 @@ impl StreamGuard<'_> {
     pub(crate) fn write_anchor(&mut self) -> AnchorProgress {
         if self.inner.proto.has_record() {
             self.publish();
+        }
+        if self.inner.proto.is_about_to_switch() && matches!(self.inner.anchor.try_peek(&mut [0]), Ok(0)) {
+            //= spec §4.6.9
+            //# A side writes no marker where it sees that the anchor has ended.
+            self.end_of_anchor();
+            if self.inner.proto.is_about_to_switch() {
+                return AnchorProgress::WantWrite;
+            }
         }
         let inner = &mut *self.inner;
         let mut chunk = [0; 4096];
@@ -160,8 +187,12 @@ impl StreamGuard<'_> {
                     }
                     &chunk[..n]
                 }
-                AnchorWrite::Shutdown => {
-                    let _ = inner.anchor.shutdown_write();
+                AnchorWrite::Shutdown | AnchorWrite::ShutdownRead => {
+                    // Of a connection that is broken reading the anchor will say so.
+                    let _ = match write {
+                        AnchorWrite::ShutdownRead => inner.anchor.shutdown_read(),
+                        _ => inner.anchor.shutdown_write(),
+                    };
                     inner.proto.anchor_written(0);
                     continue;
                 }
@@ -183,8 +214,9 @@ impl StreamGuard<'_> {
                     return AnchorProgress::WantWrite;
                 }
                 Err(_) => {
-                    // The connection itself is broken; reading the anchor will say how.
-                    inner.proto.handle_anchor_end(true);
+                    // The kernel has told of it, and will not again.
+                    inner.anchor_broken = true;
+                    self.end_of_anchor();
                     break;
                 }
             }
@@ -202,6 +234,7 @@ impl StreamGuard<'_> {
     /// The kernel reports an error on the anchor (EPOLLERR). What has arrived can still be read, but no record that is
     /// not all there will be completed.
     pub fn anchor_failed(&mut self) {
+        self.inner.anchor_broken = true;
         if self.progress_anchor(false) == AnchorProgress::Partial {
             self.anchor_ended();
         }

@@ -358,14 +358,7 @@ impl Endpoint {
             again |= guard.proto().has_control();
         }
         for cell in ended {
-            let link = cell.lock(self).link().cloned();
-            if let Some(link) = link {
-                self.poll_link(&link);
-            }
-            let mut guard = cell.lock(self);
-            guard.inner.end_noted = false;
-            guard.polled = true;
-            guard.progress_anchor(true);
+            cell.take_in(self);
         }
         for cell in blocked {
             let mut guard = cell.lock(self);

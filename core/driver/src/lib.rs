@@ -25,4 +25,4 @@ pub use endpoint::{Endpoint, EndpointConfig, HelperNeeded};
 pub use link::{LinkCell, LinkStatus};
 pub use readiness::{Readiness, ReadySink};
 pub use stall::STALL_PATIENCE;
-pub use stream::{Counted, LinkIo, StreamCell, StreamGuard, PLEDGE_PATIENCE};
+pub use stream::{Counted, LinkIo, Shutdown, StreamCell, StreamGuard, PLEDGE_PATIENCE};

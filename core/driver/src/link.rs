@@ -57,6 +57,8 @@ pub(crate) struct LinkRx {
     pub(crate) slots: Vec<Option<Arc<StreamCell>>>,
     /// Control messages received.
     pub(crate) controls: u64,
+    /// Streams whose anchors were seen to have ended while the link was polled.
+    pub(crate) ended: Vec<Arc<StreamCell>>,
 }
 
 /// The sending half, and the link's protocol state.
@@ -107,7 +109,7 @@ impl LinkCell {
             dead: AtomicBool::new(false),
             seen: AtomicU32::new(0),
             local,
-            rx: Mutex::new(LinkRx { slots: Vec::new(), controls: 0 }),
+            rx: Mutex::new(LinkRx { slots: Vec::new(), controls: 0, ended: Vec::new() }),
             tx: Mutex::new(LinkTx {
                 proto,
                 remote,

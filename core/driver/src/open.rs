@@ -150,6 +150,18 @@ impl Endpoint {
     /// Handles what has arrived on one link. Any thread; a second thread waits for the first.
     pub fn poll_link(&self, link: &Arc<LinkCell>) {
         let mut rx = link.rx.lock();
+        let mut alive = self.drain_link(link, &mut rx);
+        if !rx.ended.is_empty() {
+            alive = self.take_in_ends(link, &mut rx, alive);
+        }
+        drop(rx);
+        if !alive {
+            self.link_died(link);
+        }
+    }
+
+    /// Returns false if the link must end.
+    fn drain_link(&self, link: &Arc<LinkCell>, rx: &mut LinkRx) -> bool {
         link.mark_seen(self.device());
         let mut wcs = [EMPTY; BATCH];
         let (mut alive, mut sent) = (true, false);
@@ -160,7 +172,7 @@ impl Endpoint {
                 match wc.completion {
                     Completion::Receive { imm, len } if wc.status == CompletionStatus::Success => {
                         messages += 1;
-                        alive &= self.handle_message(link, &mut rx, imm, len);
+                        alive &= self.handle_message(link, rx, imm, len);
                     }
                     Completion::Send { .. } if wc.status == CompletionStatus::Success => sent = true,
                     _ => alive = false,
@@ -176,10 +188,21 @@ impl Endpoint {
         if sent && alive && link.tx.lock().take_full() {
             rx.slots.iter().flatten().for_each(|cell| cell.lock(self).unstall());
         }
-        drop(rx);
-        if !alive {
-            self.link_died(link);
+        alive
+    }
+
+    /// The anchors of some streams were seen to have ended while their messages were handled. What their peers had sent
+    /// before that counts first.
+    #[cold]
+    fn take_in_ends(&self, link: &Arc<LinkCell>, rx: &mut LinkRx, alive: bool) -> bool {
+        let ended = std::mem::take(&mut rx.ended);
+        let alive = alive && self.drain_link(link, rx);
+        for cell in ended {
+            let mut guard = cell.lock(self);
+            guard.polled = true;
+            guard.progress_anchor(true);
         }
+        alive
     }
 
     /// Posts receives again and tells the peer.
@@ -245,6 +268,10 @@ impl Endpoint {
                         guard.unstall();
                     }
                     guard.progress_anchor(false);
+                    if guard.inner.end_noted {
+                        drop(guard);
+                        rx.ended.push(cell.clone());
+                    }
                 }
                 true
             }

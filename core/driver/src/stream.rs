@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use netacc_device::{Anchor, AnchorError, AnchorPosition, FourTuple, Memory, PostError, QueuePairId, Region};
 use netacc_proto::{
-    AnchorWrite, Control, Demotion, Immediate, MessageKind, Phase, Reason, RingDescriptor, RxSource, Stream, TxSink,
-    CREDIT_BLOCK_LEN,
+    AnchorWrite, Control, Demotion, Immediate, MessageKind, Phase, Reason, RingDescriptor, RxSource, SocketError,
+    Stream, TxSink, CREDIT_BLOCK_LEN,
 };
 use parking_lot::{Mutex, MutexGuard};
 
@@ -36,6 +36,8 @@ pub struct StreamCell {
     shared: AtomicU32,
     /// See [`StreamCell::pin`].
     pinned: AtomicBool,
+    /// See [`StreamGuard::set_low_water`].
+    low_water: AtomicU32,
     inner: Mutex<Inner>,
 }
 
@@ -57,8 +59,6 @@ pub(crate) struct Inner {
     pub(crate) was_linked: bool,
     pub(crate) released: bool,
     pub(crate) closed: bool,
-    /// The application has been told of the stream's failure.
-    error_taken: bool,
     /// The application waits to write until the pledge is answered, and the endpoint knows.
     pub(crate) pledge_awaited: bool,
     /// So many bytes that may be the beginning of a record are next on the anchor, and the endpoint knows.
@@ -71,6 +71,8 @@ pub(crate) struct Inner {
     pub(crate) end_noted: bool,
     /// It was taken in.
     pub(crate) end_handled: bool,
+    /// A call of ours was told that the anchor is broken. The kernel tells of it once.
+    pub(crate) anchor_broken: bool,
     /// Records or replay wait for room on the anchor, and the endpoint knows.
     pub(crate) blocked: bool,
     /// Its link had no room, and the endpoint knows.
@@ -107,11 +109,9 @@ impl Inner {
         !(proto.holds_slot() || proto.needs_memory() || proto.has_control() || self.lingers())
     }
 
-    /// Closed by the application, but records may still have to be read from the anchor or written to it: closing it
-    /// with a marker unread would be a reset that costs the peer what it has not read.
+    /// Closed by the application, but records may still have to be read from the anchor or written to it.
     pub(crate) fn lingers(&self) -> bool {
-        let marker_may_come = self.closed && self.proto.failure().is_none() && self.proto.phase() == Phase::Promoting;
-        self.proto.must_linger() || marker_may_come
+        self.proto.must_linger()
     }
 }
 
@@ -120,6 +120,17 @@ pub(crate) struct Outgoing {
     pub(crate) memory: Memory,
     /// The local region, where the peer's memory is not mapped.
     pub(crate) staging: Option<Region>,
+}
+
+/// What `shutdown` shuts down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shutdown {
+    /// SHUT_RD
+    Read,
+    /// SHUT_WR
+    Write,
+    /// SHUT_RDWR
+    Both,
 }
 
 /// How far an operation on the link came.
@@ -151,6 +162,7 @@ impl StreamCell {
             sleep_qp: AtomicU32::new(0),
             shared: AtomicU32::new(0),
             pinned: AtomicBool::new(false),
+            low_water: AtomicU32::new(1),
             inner: Mutex::new(Inner {
                 proto,
                 anchor,
@@ -165,13 +177,13 @@ impl StreamCell {
                 was_linked: false,
                 released: false,
                 closed: false,
-                error_taken: false,
                 pledge_awaited: false,
                 partial: 0,
                 grace_over: false,
                 peer_ended: false,
                 end_noted: false,
                 end_handled: false,
+                anchor_broken: false,
                 blocked: false,
                 starved: false,
                 stall_noted: false,
@@ -291,6 +303,11 @@ impl StreamCell {
         }
     }
 
+    /// SO_RCVLOWAT.
+    pub fn low_water(&self) -> u32 {
+        self.low_water.load(Ordering::Relaxed)
+    }
+
     /// The owner's mark.
     pub fn tag(&self) -> &AtomicU32 {
         &self.tag
@@ -357,6 +374,17 @@ impl StreamGuard<'_> {
         &self.inner.proto
     }
 
+    /// Gives up an attempt at promotion that only waits.
+    pub fn withdraw(&mut self) {
+        self.inner.proto.withdraw();
+    }
+
+    /// Whether the kernel's socket knows all of the stream, so far: what it says is right, and nothing is to be replayed.
+    pub fn is_kernels(&self) -> bool {
+        let proto = &self.inner.proto;
+        matches!(proto.tx_sink(), TxSink::Anchor | TxSink::Pledged) && proto.rx_source() == RxSource::Anchor(u64::MAX)
+    }
+
     /// Whether the application has closed it.
     pub fn is_closed(&self) -> bool {
         self.inner.closed
@@ -400,9 +428,20 @@ impl StreamGuard<'_> {
         }
     }
 
-    /// The application has been told of the stream's failure, as `SO_ERROR` or by a call: from now on it is only ended.
-    pub fn take_error(&mut self) {
-        self.inner.error_taken = true;
+    /// The error of a stream that has failed, for the one call that is told of it.
+    pub fn take_error(&mut self) -> Option<SocketError> {
+        self.inner.proto.take_error()
+    }
+
+    /// SO_RCVLOWAT: with fewer unread bytes the stream is not readable.
+    pub fn set_low_water(&mut self, bytes: u32) {
+        self.cell.low_water.store(bytes.max(1), Ordering::Relaxed);
+    }
+
+    /// The application has written some bytes where [`TxSink`] is `Refused`.
+    pub fn refuse_write(&mut self) {
+        self.inner.proto.refuse_write();
+        self.arrived = true;
     }
 
     /// Voids an open pledge, because the application will not wait.
@@ -575,10 +614,10 @@ impl StreamGuard<'_> {
         unsafe { self.peek_link(dst.as_mut_ptr(), dst.len(), skip) }
     }
 
-    /// The kernel has been told SHUT_WR directly: the stream is past promotion.
-    pub fn note_kernel_shutdown(&mut self) {
-        self.inner.proto.shutdown_write();
-        while let Some(AnchorWrite::Shutdown) = self.inner.proto.poll_anchor_write() {
+    /// The kernel's socket of a plain stream has been shut down directly: the stream is past promotion.
+    pub fn note_kernel_shutdown(&mut self, how: Shutdown) {
+        self.shutdown(how);
+        while let Some(AnchorWrite::Shutdown | AnchorWrite::ShutdownRead) = self.inner.proto.poll_anchor_write() {
             self.inner.proto.anchor_written(0);
         }
     }
@@ -651,14 +690,14 @@ impl StreamGuard<'_> {
         proto.is_plain() || proto.failure().is_some() || said
     }
 
-    /// `shutdown(SHUT_WR)`.
-    pub fn shutdown_write(&mut self) {
-        self.inner.proto.shutdown_write();
-    }
-
-    /// `shutdown(SHUT_RD)`.
-    pub fn shutdown_read(&mut self) {
-        self.inner.proto.shutdown_read();
+    /// `shutdown`.
+    pub fn shutdown(&mut self, how: Shutdown) {
+        if how != Shutdown::Write {
+            self.inner.proto.shutdown_read();
+        }
+        if how != Shutdown::Read {
+            self.inner.proto.shutdown_write();
+        }
     }
 
     /// The application has closed its last descriptor. If the result is true the anchor must live on (as `keep`, a
@@ -671,6 +710,11 @@ impl StreamGuard<'_> {
         } else {
             inner.proto.close();
         }
+        if inner.proto.must_linger() {
+            // It may be through at once.
+            self.progress_anchor(false);
+        }
+        let inner = &mut *self.inner;
         if inner.proto.failure().is_some() {
             inner.anchor.abort();
         }
@@ -779,7 +823,7 @@ impl StreamGuard<'_> {
     /// must be right before anything is sent that the peer answers with a record.
     #[inline]
     pub(crate) fn publish(&mut self) {
-        let now = readiness_of(&self.inner);
+        let now = readiness_of(&self.inner, self.cell.low_water());
         let before = self.cell.readiness();
         if now != before {
             self.cell.ready.store(now.bits(), Ordering::Release);
@@ -791,15 +835,17 @@ impl StreamGuard<'_> {
     }
 }
 
+/// What `poll` says: the table of `netacc_proto`'s `stream/tcp.rs`.
 #[inline]
-fn readiness_of(inner: &Inner) -> Readiness {
+fn readiness_of(inner: &Inner, low_water: u32) -> Readiness {
     let proto = &inner.proto;
     let mut r = match proto.rx_source() {
-        RxSource::Link if proto.available() > 0 => Readiness::READABLE,
-        RxSource::Link => Readiness::empty(),
         RxSource::Anchor(_) => Readiness::KERNEL_RX,
-        // The kernel's readiness announces the record; whoever asks makes progress first.
-        RxSource::Record => Readiness::empty(),
+        _ if proto.no_more_in() => Readiness::READABLE,
+        // A sender that has no room does not wait for a reader that wants more than there is room for.
+        RxSource::Link if proto.available() >= low_water.min(proto.rx_ring_len() / 2).max(1) => Readiness::READABLE,
+        // The kernel's readiness announces a record; whoever asks makes progress first.
+        RxSource::Link | RxSource::Record => Readiness::empty(),
         RxSource::Eof | RxSource::Failed(_) => Readiness::READABLE,
     };
     r |= match proto.tx_sink() {
@@ -808,18 +854,18 @@ fn readiness_of(inner: &Inner) -> Readiness {
         // Writable, as far as anybody knows, until a write has been told to wait.
         TxSink::Pledged if inner.pledge_awaited => Readiness::empty(),
         TxSink::Anchor | TxSink::Pledged => Readiness::KERNEL_TX,
-        TxSink::Closed => Readiness::WRITABLE,
+        TxSink::Closed | TxSink::Refused => Readiness::WRITABLE,
     };
-    let failed = proto.failure().is_some();
-    if failed && !inner.error_taken {
+    if r.contains(Readiness::KERNEL_RX | Readiness::KERNEL_TX) {
+        return r;
+    }
+    if proto.error().is_some() {
         r |= Readiness::ERR;
     }
-    // As the kernel has it: either end may have ended a direction, and a broken connection has ended both.
-    let (no_more_in, no_more_out) = (proto.fin_received() || proto.is_read_shut(), proto.fin_wanted());
-    if no_more_in || failed {
+    if proto.no_more_in() {
         r |= Readiness::RDHUP;
     }
-    if no_more_in && no_more_out || failed {
+    if proto.no_more_in() && proto.no_more_out() {
         r |= Readiness::HUP;
     }
     r
@@ -842,6 +888,9 @@ impl Anchor for GoneAnchor {
         None
     }
     fn shutdown_write(&mut self) -> Result<(), AnchorError> {
+        Ok(())
+    }
+    fn shutdown_read(&mut self) -> Result<(), AnchorError> {
         Ok(())
     }
     fn abort(&mut self) {}

@@ -250,6 +250,9 @@ impl Anchor for Looking {
     fn shutdown_write(&mut self) -> Result<(), AnchorError> {
         self.0.shutdown_write()
     }
+    fn shutdown_read(&mut self) -> Result<(), AnchorError> {
+        self.0.shutdown_read()
+    }
     fn abort(&mut self) {
         self.0.abort();
     }

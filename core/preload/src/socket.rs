@@ -12,7 +12,7 @@ use netacc_proto::Reason;
 use parking_lot::Mutex;
 
 use crate::epoll::Registration;
-use crate::runtime::Inherited;
+use crate::runtime::{self, Inherited, Runtime};
 use crate::table::Entry;
 use crate::{family, real};
 
@@ -48,8 +48,6 @@ pub struct Socket {
     pub promote_at: AtomicU32,
     /// After how many more it is tried again if it does not succeed then.
     pub retry_after: AtomicU32,
-    /// The error of the stream has been reported: from now on end of stream and EPIPE.
-    pub error_reported: AtomicBool,
     /// What ended a call that returned a number of bytes: for the next call. 0 for nothing.
     pub deferred_error: AtomicI32,
     /// Epoll instances that watch it.
@@ -120,7 +118,6 @@ impl Socket {
             operations: AtomicU32::new(0),
             promote_at: AtomicU32::new(promote_at),
             retry_after: AtomicU32::new(1),
-            error_reported: AtomicBool::new(false),
             deferred_error: AtomicI32::new(0),
             watchers: Mutex::new(Vec::new()),
             family: AtomicU32::new(0),
@@ -156,10 +153,10 @@ impl Socket {
         }
         new.abort_on_close.store(self.abort_on_close.load(Ordering::Relaxed), Ordering::Relaxed);
         new.low_water.store(self.low_water.load(Ordering::Relaxed), Ordering::Relaxed);
+        new.tell_low_water();
         new.tells_queue.store(self.tells_queue.load(Ordering::Relaxed), Ordering::Relaxed);
         new.descriptors.store(self.descriptors.load(Ordering::Relaxed), Ordering::Relaxed);
         new.deferred_error.store(self.deferred_error.load(Ordering::Relaxed), Ordering::Relaxed);
-        new.error_reported.store(self.error_reported.load(Ordering::Relaxed), Ordering::Relaxed);
         new.family.store(self.family.load(Ordering::Relaxed), Ordering::Relaxed);
         new
     }
@@ -239,6 +236,15 @@ impl Socket {
         self.stream.clone()
     }
 
+    /// SO_RCVLOWAT holds on a link too.
+    pub fn tell_low_water(&self) {
+        let bytes = self.low_water.load(Ordering::Relaxed).max(1) as u32;
+        let Some(cell) = self.stream.as_ref().filter(|cell| cell.low_water() != bytes) else { return };
+        if let Some(endpoint) = runtime::get().and_then(Runtime::endpoint) {
+            cell.lock(endpoint).set_low_water(bytes);
+        }
+    }
+
     /// Takes the error that a call has left for the next one.
     pub fn take_deferred_error(&self) -> Option<c_int> {
         let error = self.deferred_error.swap(0, Ordering::Relaxed);
@@ -310,6 +316,7 @@ impl Listener {
         sock.send_timeout_us.store(self.send_timeout_us.load(Ordering::Relaxed), Ordering::Relaxed);
         sock.abort_on_close.store(self.abort_on_close.load(Ordering::Relaxed), Ordering::Relaxed);
         sock.low_water.store(self.low_water.load(Ordering::Relaxed), Ordering::Relaxed);
+        sock.tell_low_water();
         sock.tells_queue.store(self.tells_queue.load(Ordering::Relaxed), Ordering::Relaxed);
         if self.kernel_only.load(Ordering::Relaxed) {
             sock.keep_on_kernel();
@@ -451,6 +458,11 @@ impl Anchor for FdAnchor {
     fn shutdown_write(&mut self) -> Result<(), AnchorError> {
         // SAFETY: no pointers.
         result(unsafe { real::shutdown(self.fd, libc::SHUT_WR) } as isize).map(|_| ())
+    }
+
+    fn shutdown_read(&mut self) -> Result<(), AnchorError> {
+        // SAFETY: no pointers.
+        result(unsafe { real::shutdown(self.fd, libc::SHUT_RD) } as isize).map(|_| ())
     }
 
     fn abort(&mut self) {

@@ -31,8 +31,8 @@ pub use link::{Link, LinkConfig, LinkError, SlotId};
 pub use reason::Reason;
 pub use ring::{RxRing, Span, TxRing, Violation};
 pub use stream::{
-    AnchorWrite, Control, Credit, Demotion, Failure, Phase, RecordVerdict, Role, RxSource, Stream, StreamConfig,
-    TxSink, LINGER_LIMIT, RECORD_GRACE,
+    AnchorWrite, Control, Credit, Demotion, Failure, Phase, RecordVerdict, Role, RxSource, SocketError, Stream,
+    StreamConfig, TxSink, LINGER_LIMIT, RECORD_GRACE,
 };
 pub use wire::{
     Accept, ControlMessage, Hello, Immediate, MessageKind, Nonce, Open, Record, RecordKind, Refuse, RingDescriptor,

@@ -68,12 +68,14 @@ pub enum MessageKind {
     LinkWant = 9,
     /// Look at the link's credit word.
     LinkGive = 10,
+    /// The sender's application has shut down reading.
+    ReadShut = 11,
 }
 
 impl MessageKind {
     fn from_bits(bits: u32) -> Option<MessageKind> {
         use MessageKind::*;
-        [Data, Control, Fin, Reset, CreditWant, CreditGive, Switched, Demote, Close, LinkWant, LinkGive]
+        [Data, Control, Fin, Reset, CreditWant, CreditGive, Switched, Demote, Close, LinkWant, LinkGive, ReadShut]
             .get(bits as usize)
             .copied()
     }

@@ -134,7 +134,7 @@ fn reserved_bits_and_unknown_kinds_are_refused() {
     //= type=test
     assert!(Immediate::decode(1 << 16).is_err());
     assert!(Immediate::decode(1 << 26).is_err());
-    assert!((11..16).all(|kind: u32| Immediate::decode(kind << 28).is_err()));
+    assert!((12..16).all(|kind: u32| Immediate::decode(kind << 28).is_err()));
     //= spec §3.2.3
     //= type=test
     assert!(ControlMessage::decode(&[0; CONTROL_SLOT_LEN]).is_err());

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use netacc_device::{Anchor, AnchorError};
-use netacc_driver::{Endpoint, LinkIo, Readiness, StreamCell, StreamGuard};
-use netacc_proto::{Failure, Reason, RxSource, TxSink};
+use netacc_driver::{Endpoint, LinkIo, Readiness, Shutdown, StreamCell, StreamGuard};
+use netacc_proto::{Failure, Reason, RxSource, SocketError, TxSink};
 
 use crate::connection::{key, ECONNRESET, EPIPE};
 use crate::descriptor::{Descriptor, Handle};
@@ -174,7 +174,7 @@ impl World {
                         Some(errno) => {
                             if limit != u64::MAX {
                                 guard.anchor_ended();
-                                side.error_reported = true;
+                                guard.take_error();
                             }
                             Step::Failed(errno)
                         }
@@ -184,21 +184,18 @@ impl World {
             RxSource::Record => {
                 let before = guard.rx_source();
                 look(&mut guard, &side.descriptor);
-                if guard.rx_source() == before {
-                    Step::Blocked
-                } else {
+                if guard.rx_source() != before {
                     Step::Again
+                } else if guard.proto().is_read_out() {
+                    Step::Done(0)
+                } else {
+                    Step::Blocked
                 }
             }
             RxSource::Eof => Step::Done(0),
             RxSource::Failed(failure) => {
-                drop(guard);
                 honest(failure, (c, s))?;
-                if std::mem::replace(&mut side.error_reported, true) {
-                    Step::Done(0)
-                } else {
-                    Step::Failed(ECONNRESET)
-                }
+                take_error(&mut guard).map_or(Step::Done(0), Step::Failed)
             }
         })
     }
@@ -313,46 +310,41 @@ impl World {
                     Step::Again
                 }
             }
-            TxSink::Closed => {
-                let failure = guard.proto().failure();
+            TxSink::Refused => {
+                guard.refuse_write();
                 drop(guard);
-                match failure {
-                    Some(failure) => {
-                        honest(failure, (c, s))?;
-                        let reported = std::mem::replace(&mut side.error_reported, true);
-                        Step::Failed(if reported { EPIPE } else { ECONNRESET })
-                    }
-                    None => Step::Failed(EPIPE),
+                self.connections[c].broken = true;
+                Step::Done(bytes.len())
+            }
+            TxSink::Closed => {
+                if let Some(failure) = guard.proto().failure() {
+                    honest(failure, (c, s))?;
                 }
+                Step::Failed(take_error(&mut guard).unwrap_or(EPIPE))
             }
         })
     }
 
-    /// `shutdown(SHUT_WR)`.
-    pub(crate) fn shutdown_write(&mut self, c: usize, s: usize) {
+    /// `shutdown`.
+    pub(crate) fn shutdown(&mut self, c: usize, s: usize, how: Shutdown) {
         let Some((endpoint, cell)) = self.open_side(c, s) else { return };
-        let connection = &mut self.connections[c];
-        connection.directions[s].ended = true;
-        connection.sides[s].pledge_since = None;
-        let mut guard = cell.lock(&endpoint);
-        if guard.proto().is_plain() {
-            if connection.sides[s].descriptor.shutdown_write().is_ok() {
-                guard.note_kernel_shutdown();
-            }
-            return;
+        let link = cell.lock(&endpoint).link().cloned();
+        if let Some(link) = link {
+            endpoint.poll_link(&link);
         }
-        guard.shutdown_write();
-        guard.note_arrival();
-    }
-
-    /// `shutdown(SHUT_RD)`, while on a link: the kernel's own is not modelled.
-    pub(crate) fn shutdown_read(&mut self, c: usize, s: usize) {
-        let Some((endpoint, cell)) = self.open_side(c, s) else { return };
+        let connection = &mut self.connections[c];
+        let side = &mut connection.sides[s];
+        connection.directions[s].ended |= how != Shutdown::Read;
+        side.read_shut |= how != Shutdown::Write;
+        side.pledge_since = None;
+        // What comes from now on is answered with a reset.
+        connection.broken |= connection.directions[s].ended && side.read_shut;
         let mut guard = cell.lock(&endpoint);
-        if guard.proto().is_linked() {
-            self.connections[c].sides[s].read_shut = true;
-            guard.shutdown_read();
+        if !guard.is_kernels() {
+            guard.shutdown(how);
             guard.note_arrival();
+        } else if side.descriptor.shutdown(how).is_ok() {
+            guard.note_kernel_shutdown(how);
         }
     }
 
@@ -428,6 +420,14 @@ fn close_stream(
         endpoint.poll_link(&link);
     }
     cell.lock(endpoint).close(abort, keep);
+}
+
+/// The errno of a stream that has failed, told once.
+fn take_error(guard: &mut StreamGuard<'_>) -> Option<i32> {
+    guard.take_error().map(|error| match error {
+        SocketError::Reset => ECONNRESET,
+        SocketError::Pipe => EPIPE,
+    })
 }
 
 /// Among honest processes nobody breaks the protocol.

@@ -28,8 +28,6 @@ pub(crate) struct Side {
     pub(crate) ended: bool,
     /// A call gave an error: there is nothing to do but to close.
     pub(crate) failed: bool,
-    /// The stream's error has been reported.
-    pub(crate) error_reported: bool,
     /// An error that came after some bytes of a call had gone: the next call reports it, as in the kernel.
     pub(crate) pending_error: Option<i32>,
     pub(crate) read_shut: bool,

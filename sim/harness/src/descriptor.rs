@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use netacc_device::loopback::anchor::{AnchorState, InMemoryAnchor};
 use netacc_device::{Anchor, AnchorError, AnchorPosition};
+use netacc_driver::Shutdown;
 use parking_lot::Mutex;
 
 use crate::mutants::AnchorMutant;
@@ -152,8 +153,16 @@ impl Descriptor {
     }
 
     /// `shutdown(SHUT_WR)`.
-    pub(crate) fn shutdown_write(&self) -> Result<(), AnchorError> {
-        self.with(InMemoryAnchor::shutdown_write)
+    pub(crate) fn shutdown(&self, how: Shutdown) -> Result<(), AnchorError> {
+        self.with(|anchor| {
+            if how != Shutdown::Write {
+                anchor.shutdown_read()?;
+            }
+            if how != Shutdown::Read {
+                anchor.shutdown_write()?;
+            }
+            Ok(())
+        })
     }
 
     /// SO_LINGER with a zero time.
@@ -202,7 +211,11 @@ impl Anchor for Handle {
     }
 
     fn shutdown_write(&mut self) -> Result<(), AnchorError> {
-        self.descriptor.shutdown_write()
+        self.descriptor.shutdown(Shutdown::Write)
+    }
+
+    fn shutdown_read(&mut self) -> Result<(), AnchorError> {
+        self.descriptor.shutdown(Shutdown::Read)
     }
 
     fn abort(&mut self) {

@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 use netacc_device::Instant;
+use netacc_driver::Shutdown;
 use netacc_proto::Phase;
 
 use crate::app::{Io, PLEDGE_PATIENCE};
@@ -159,7 +160,7 @@ impl World {
         let peer_closed = connection.sides[1 - s].cell.is_none();
         let waiting = side.pledge_since;
         if side.left == 0 && !peer_closed && waiting.is_none() {
-            self.shutdown_write(c, s);
+            self.shutdown(c, s, Shutdown::Write);
             self.trace.note(Event::ShutdownWrite { c, s });
             return Ok(true);
         }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::time::Duration;
 
-use netacc_driver::Readiness;
+use netacc_driver::{Readiness, Shutdown};
 use netacc_program::{How, Op, Option_, Outcome, Program, Step, Trace, UNSUPPORTED};
 
 use crate::app::Io;
@@ -373,8 +373,13 @@ impl<'a> Run<'a> {
         }
         let over = |outcome| Ok(Attempt::Over(outcome));
         match op {
-            Op::Shutdown { how: How::Write, .. } => {
-                self.world.shutdown_write(c, s);
+            Op::Shutdown { how, .. } => {
+                let how = match how {
+                    How::Read => Shutdown::Read,
+                    How::Write => Shutdown::Write,
+                    How::Both => Shutdown::Both,
+                };
+                self.world.shutdown(c, s, how);
                 over(Outcome::default())
             }
             Op::Send { n, .. } | Op::SendAll { n, .. } => {

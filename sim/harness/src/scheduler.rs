@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use netacc_driver::Shutdown;
+
 use crate::plan::Weights;
 use crate::trace::Event;
 use crate::world::World;
@@ -168,11 +170,11 @@ impl World {
                 self.trace.note(Event::Peek { c, s, want, io });
             }
             Action::Shutdown if self.rng.below(8) == 0 => {
-                self.shutdown_read(c, s);
+                self.shutdown(c, s, Shutdown::Read);
                 self.trace.note(Event::ShutdownRead { c, s });
             }
             Action::Shutdown => {
-                self.shutdown_write(c, s);
+                self.shutdown(c, s, Shutdown::Write);
                 self.trace.note(Event::ShutdownWrite { c, s });
             }
             Action::Close | Action::Abort => {

@@ -130,7 +130,6 @@ impl World {
                 demoting_since: None,
                 ended: false,
                 failed: false,
-                error_reported: false,
                 pending_error: None,
                 read_shut: false,
                 left: 0,

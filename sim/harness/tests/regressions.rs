@@ -58,4 +58,7 @@ regressions! {
     /// A look that found nothing new announced an edge, for which the application looked again. (Covered since: time now
     /// passes in the drain.)
     edges_that_bring_about_themselves: 165824, 171442;
+    /// An acceptor that closed in the middle of promotion did not wait for the marker: the kernel answered that with a
+    /// reset.
+    a_marker_for_who_has_closed: 256, 1907, 20050;
 }

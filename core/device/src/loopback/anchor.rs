@@ -8,6 +8,8 @@
 //! * FIN arrives after every byte written before it; then reads give `Ok(0)`, and the other direction goes on;
 //! * RST overtakes what has not arrived; what has arrived can still be read, then one call fails with `ECONNRESET`
 //!   (`EPIPE` if the peer's FIN was there first), later reads give `Ok(0)` and later writes `EPIPE`;
+//! * after `shutdown_read` what arrives can still be read; but bytes that reach an end which has ended both directions
+//!   are answered with RST;
 //! * dropping the last handle closes: a FIN, or an RST if [`Anchor::abort`] was called or unread bytes are
 //!   thrown away; bytes that reach a closed end are answered with RST.
 //!
@@ -110,6 +112,7 @@ struct EndState {
     unread: VecDeque<u8>,
     /// Our FIN was sent or waits behind `unsent`.
     write_ended: bool,
+    read_ended: bool,
     fin_sent: bool,
     fin_received: bool,
     reset_pending: bool,
@@ -214,6 +217,17 @@ impl Anchor for InMemoryAnchor {
         })
     }
 
+    fn shutdown_read(&mut self) -> Result<(), AnchorError> {
+        self.with(|pipe, end| {
+            let near = pipe.end(end);
+            if near.reset_received {
+                return Err(os_error(ENOTCONN));
+            }
+            near.read_ended = true;
+            Ok(())
+        })
+    }
+
     fn abort(&mut self) {
         self.with(|pipe, end| pipe.end(end).linger_reset = true);
     }
@@ -292,7 +306,7 @@ impl Pipe {
         let near = &self.ends[end as usize];
         let failed = near.error.is_some() || near.reset_received;
         AnchorState {
-            readable: !near.unread.is_empty() || near.fin_received || failed,
+            readable: !near.unread.is_empty() || near.fin_received || near.read_ended || failed,
             writable: near.unsent.len() < self.config.send_capacity || near.write_ended || failed,
             peer_closed: near.fin_received || near.reset_received,
             reset: near.reset_received,
@@ -345,11 +359,15 @@ impl Pipe {
 
     fn deliver_bytes(&mut self, to: AnchorEnd, len: usize) {
         let bytes: Vec<u8> = self.end(to.peer()).unsent.drain(..len).collect();
-        if self.end(to).closed {
-            self.end(to.peer()).reset_pending = true;
-        } else {
-            self.end(to).unread.extend(bytes);
+        let near = self.end(to);
+        let deaf = near.read_ended && near.fin_sent && !near.fin_received;
+        if !near.closed && !deaf {
+            return near.unread.extend(bytes);
         }
+        if deaf {
+            self.deliver_reset(to);
+        }
+        self.end(to.peer()).reset_pending = true;
     }
 
     fn deliver_reset(&mut self, to: AnchorEnd) {
@@ -395,7 +413,7 @@ impl EndState {
         }
         match self.error.take() {
             Some(errno) => Err(os_error(errno)),
-            None if self.reset_received => Ok(0),
+            None if self.reset_received || self.read_ended => Ok(0),
             None => Err(AnchorError::WouldBlock),
         }
     }

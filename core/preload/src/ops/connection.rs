@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 use libc::{sockaddr, socklen_t};
 use netacc_device::{Anchor, FourTuple};
-use netacc_driver::Readiness;
+use netacc_driver::{Readiness, Shutdown};
 use netacc_proto::{Reason, Role};
 
 use crate::epoll;
-use crate::ops::{errno, options, set_errno};
+use crate::ops::{errno, fail, options, set_errno};
 use crate::runtime::{self, Runtime, NO_FD};
 use crate::socket::{FdAnchor, Listener, Socket};
 use crate::table::{self, Entry};
@@ -342,32 +342,31 @@ pub fn shutdown(entry: &Arc<Entry>, fd: c_int, how: c_int) -> c_int {
         // SAFETY: no pointers.
         return unsafe { real::shutdown(fd, how) };
     };
+    let ends = match how {
+        libc::SHUT_RD => Shutdown::Read,
+        libc::SHUT_WR => Shutdown::Write,
+        libc::SHUT_RDWR => Shutdown::Both,
+        _ => return fail(libc::EINVAL) as c_int,
+    };
+    // What has arrived before is not for a socket that reads no more; and the connection may be over.
+    cell.take_in(endpoint);
     let mut guard = cell.lock(endpoint);
-    if guard.proto().is_plain() {
+    guard.withdraw();
+    if guard.is_kernels() {
         // SAFETY: no pointers.
         let rc = unsafe { real::shutdown(fd, how) };
-        if rc == 0 && how != libc::SHUT_RD {
-            guard.note_kernel_shutdown();
+        if rc == 0 {
+            guard.note_kernel_shutdown(ends);
         }
         return rc;
     }
-    if !matches!(how, libc::SHUT_RD | libc::SHUT_WR | libc::SHUT_RDWR) {
-        drop(guard);
-        set_errno(libc::EINVAL);
-        return -1;
-    }
-    if guard.proto().failure().is_some() {
-        drop(guard);
-        set_errno(libc::ENOTCONN);
-        return -1;
-    }
-    if how != libc::SHUT_WR {
-        guard.shutdown_read();
-    }
-    if how != libc::SHUT_RD {
-        guard.shutdown_write();
-    }
+    let over = guard.proto().is_over();
+    guard.shutdown(ends);
     guard.note_arrival();
+    drop(guard);
+    if over {
+        return fail(libc::ENOTCONN) as c_int;
+    }
     0
 }
 
@@ -446,10 +445,13 @@ fn close_stream(sock: &Socket, fd: c_int) {
     cell.tag().store(NO_FD, Ordering::Relaxed);
     let abort = sock.abort_on_close.load(Ordering::Relaxed);
     // What has arrived but was not looked at decides between FIN and RST.
-    let link = cell.lock(endpoint).link().cloned();
-    if let Some(link) = &link {
-        endpoint.poll_link(link);
+    cell.take_in(endpoint);
+    cell.lock(endpoint).withdraw();
+    if cell.lock(endpoint).proto().awaits_switch() {
+        // Until then the peer could not be told of the end, but would go on writing.
+        wait::until_settled(endpoint, cell);
     }
+    let link = cell.lock(endpoint).link().cloned();
     cell.lock(endpoint).close(abort, || FdAnchor::duplicate(fd).map(|a| Box::new(a) as Box<dyn Anchor + Send>));
     if let Some(link) = &link {
         queues::settle(endpoint, link);

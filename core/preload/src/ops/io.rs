@@ -11,7 +11,7 @@ use std::time::Duration;
 use libc::{iovec, msghdr};
 use netacc_device::Instant;
 use netacc_driver::{Endpoint, LinkIo, Readiness, StreamCell, StreamGuard};
-use netacc_proto::{Phase, Reason, RxSource, TxSink};
+use netacc_proto::{Phase, Reason, RxSource, SocketError, TxSink};
 
 use crate::batch;
 use crate::ops::{connection, errno, fail, set_errno};
@@ -45,6 +45,8 @@ enum Step {
     Blocked,
     /// The path changed: try again at once.
     Again,
+    /// The call has moved some bytes and moves no more; whatever ended it is for the next call.
+    Over,
 }
 
 /// Total length of a vector, or `None` beyond SSIZE_MAX.
@@ -77,40 +79,47 @@ pub unsafe fn recv(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
     };
     let Some(want) = total(iov) else { return fail(libc::EINVAL) };
     let nonblocking = flags & libc::MSG_DONTWAIT != 0 || sock.nonblocking.load(Ordering::Relaxed);
-    let all = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;
+    // As long as it may wait, a call waits for so many.
+    let least = match flags & (libc::MSG_WAITALL | libc::MSG_PEEK) {
+        libc::MSG_WAITALL => want,
+        0 => want.min(cell.low_water() as usize),
+        _ => 1,
+    };
     let mut done = 0usize;
     let mut deadline = None;
     let mut polled = false;
     let mut replay_until = None;
+    if flags & libc::MSG_PEEK != 0 && cell.has_news(endpoint) {
+        // A program that waits for more must see it come.
+        poll_link(endpoint, cell);
+    }
     loop {
         // SAFETY: the caller's promise.
-        let step = unsafe { recv_step(sock, cell, endpoint, fd, iov, done, flags) };
+        let step = unsafe { recv_step(cell, endpoint, fd, iov, done, flags) };
         match step {
             Step::Done(n) if n > 0 => {
                 done += n as usize;
-                if !all || done >= want {
+                if done >= least || nonblocking {
                     batch::count_read();
                     note_operation(rt, sock, cell, fd);
                     return done as isize;
                 }
             }
             // After SHUT_RD what arrives is still there to be read.
-            Step::Done(0) if done == 0 && !polled && want > 0 => {
+            Step::Done(0) if done == 0 && !polled => {
                 polled = true;
                 if !poll_link(endpoint, cell) {
                     return deferred_or(sock, 0);
                 }
             }
             Step::Done(n) if done == 0 => return if n == 0 { deferred_or(sock, 0) } else { n },
-            Step::Done(n) => {
-                defer(sock, n);
-                return done as isize;
-            }
+            Step::Done(_) | Step::Over => return done as isize,
             Step::Again => continue,
             Step::Blocked => {
                 if !polled {
                     polled = true;
-                    if poll_link(endpoint, cell) {
+                    // Readiness does not tell of fewer bytes than the low water mark.
+                    if poll_link(endpoint, cell) || cell.low_water() > 1 {
                         continue;
                     }
                 }
@@ -140,7 +149,6 @@ pub unsafe fn recv(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
 /// `iov` describes writable memory.
 #[inline]
 unsafe fn recv_step(
-    sock: &Socket,
     cell: &Arc<StreamCell>,
     endpoint: &Endpoint,
     fd: c_int,
@@ -159,6 +167,7 @@ unsafe fn recv_step(
             }
             Step::Blocked
         }
+        RxSource::Anchor(_) if skip > 0 && is_broken(fd) && unread(fd) == 0 => Step::Over,
         RxSource::Anchor(limit) => {
             // SAFETY: the caller's promise.
             let n = unsafe { kernel_recv_limited(fd, iov, skip, limit, flags | libc::MSG_DONTWAIT) };
@@ -176,9 +185,8 @@ unsafe fn recv_step(
                 libc::EAGAIN => Step::Blocked,
                 error if limit != u64::MAX && is_end(error) => {
                     // The kernel tells of it once; what follows is the end of the stream.
-                    sock.error_reported.store(true, Ordering::Release);
-                    guard.take_error();
                     guard.anchor_ended();
+                    guard.take_error();
                     drop(guard);
                     Step::Done(fail(error))
                 }
@@ -188,14 +196,17 @@ unsafe fn recv_step(
         RxSource::Record => {
             let before = guard.rx_source();
             guard.progress_anchor(false);
-            if guard.rx_source() == before {
-                Step::Blocked
-            } else {
+            if guard.rx_source() != before {
                 Step::Again
+            } else if guard.proto().is_read_out() {
+                Step::Done(0)
+            } else {
+                Step::Blocked
             }
         }
         RxSource::Eof => Step::Done(0),
-        RxSource::Failed(_) => Step::Done(report_failure(sock, guard, false)),
+        RxSource::Failed(_) if skip > 0 => Step::Over,
+        RxSource::Failed(_) => Step::Done(take_error(guard).map_or(0, fail)),
     }
 }
 
@@ -226,14 +237,6 @@ fn is_end(error: c_int) -> bool {
     )
 }
 
-/// A call has moved some bytes, so it returns their number; what ended it, `outcome` and errno, is for the next call.
-fn defer(sock: &Socket, outcome: isize) {
-    let error = errno();
-    if outcome < 0 && is_end(error) && error != libc::EPIPE {
-        sock.deferred_error.store(error, Ordering::Relaxed);
-    }
-}
-
 /// The error of a call that returned a number of bytes instead, or else `result`.
 fn deferred_or(sock: &Socket, result: isize) -> isize {
     match sock.take_deferred_error() {
@@ -242,19 +245,12 @@ fn deferred_or(sock: &Socket, result: isize) -> isize {
     }
 }
 
-/// An error is reported once; afterwards reads see the end of the stream, and writes EPIPE.
-fn report_failure(sock: &Socket, mut guard: StreamGuard<'_>, writing: bool) -> isize {
-    if !sock.error_reported.swap(true, Ordering::AcqRel) {
-        guard.take_error();
-        drop(guard);
-        return fail(libc::ECONNRESET);
-    }
-    drop(guard);
-    if writing {
-        fail(libc::EPIPE)
-    } else {
-        0
-    }
+/// The error of a stream that has failed, if nobody has been told of it.
+pub fn take_error(mut guard: StreamGuard<'_>) -> Option<c_int> {
+    guard.take_error().map(|error| match error {
+        SocketError::Reset => libc::ECONNRESET,
+        SocketError::Pipe => libc::EPIPE,
+    })
 }
 
 /// Copies from the ring into the vector, from its `skip`-th byte on.
@@ -318,7 +314,7 @@ pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
     let mut polled = false;
     loop {
         // SAFETY: the caller's promise.
-        match unsafe { send_step(sock, cell, endpoint, (fd, nonblocking), iov, done, flags) } {
+        match unsafe { send_step(cell, endpoint, (fd, nonblocking), iov, done, flags) } {
             Step::Done(n) if n >= 0 => {
                 done += n as usize;
                 if done >= want || nonblocking && n > 0 && want == 0 {
@@ -330,9 +326,9 @@ pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
                     polled = false;
                 }
             }
+            Step::Over => return done as isize,
             Step::Done(n) => {
                 if done > 0 {
-                    defer(sock, n);
                     return done as isize;
                 }
                 if errno() == libc::EPIPE && flags & libc::MSG_NOSIGNAL == 0 {
@@ -371,7 +367,6 @@ pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
 /// `iov` describes readable memory.
 #[inline]
 unsafe fn send_step(
-    sock: &Socket,
     cell: &Arc<StreamCell>,
     endpoint: &Endpoint,
     (fd, nonblocking): (c_int, bool),
@@ -381,16 +376,17 @@ unsafe fn send_step(
 ) -> Step {
     let mut guard = cell.lock(endpoint);
     match guard.tx_sink() {
+        TxSink::Link | TxSink::Pledged | TxSink::Wait | TxSink::Refused if total(iov) == Some(0) => Step::Done(0),
         TxSink::Link => {
-            if total(iov) == Some(0) {
-                return Step::Done(0);
-            }
             // SAFETY: the caller's promise.
             match unsafe { copy_in(&mut guard, iov, skip) } {
                 LinkIo::Done(n) => Step::Done(n as isize),
                 LinkIo::WouldBlock => Step::Blocked,
                 LinkIo::Moved => Step::Again,
             }
+        }
+        TxSink::Anchor | TxSink::Closed if skip > 0 && (guard.tx_sink() == TxSink::Closed || is_broken(fd)) => {
+            Step::Over
         }
         TxSink::Anchor => {
             // SAFETY: the caller's promise.
@@ -438,13 +434,11 @@ unsafe fn send_step(
                 Step::Again
             }
         }
-        TxSink::Closed => {
-            if guard.proto().failure().is_some() {
-                return Step::Done(report_failure(sock, guard, true));
-            }
-            drop(guard);
-            Step::Done(fail(libc::EPIPE))
+        TxSink::Refused => {
+            guard.refuse_write();
+            Step::Done(total(iov).map_or(0, |n| n - skip) as isize)
         }
+        TxSink::Closed => Step::Done(fail(take_error(guard).unwrap_or(libc::EPIPE))),
     }
 }
 
@@ -472,6 +466,23 @@ unsafe fn copy_in(guard: &mut StreamGuard<'_>, iov: &[iovec], skip: usize) -> Li
         skip = 0;
     }
     LinkIo::Done(done)
+}
+
+/// Whether the kernel has an error to tell, or knows that the connection is over.
+#[cold]
+fn is_broken(fd: c_int) -> bool {
+    let mut p = libc::pollfd { fd, events: 0, revents: 0 };
+    // SAFETY: one valid pollfd.
+    unsafe { real::poll(&mut p, 1, 0) > 0 }
+}
+
+/// Unread bytes that the kernel has.
+#[cold]
+fn unread(fd: c_int) -> u64 {
+    let mut n: c_int = 0;
+    // SAFETY: FIONREAD writes an int.
+    unsafe { real::ioctl(fd, libc::FIONREAD, (&raw mut n).cast()) };
+    n.max(0) as u64
 }
 
 /// Whether bytes are on their way that the peer's kernel has no room for.
@@ -652,18 +663,13 @@ pub fn account_kernel(sock: &Socket, sent: usize, received: usize) {
 }
 
 /// Bytes that a read would find on the link; `None`: ask the kernel.
-pub fn readable_bytes(sock: &Socket, _fd: c_int) -> Option<usize> {
+pub fn readable_bytes(sock: &Socket, fd: c_int) -> Option<usize> {
     let (cell, endpoint) = sock.stream.as_ref().zip(runtime::get().and_then(Runtime::endpoint))?;
     poll_link(endpoint, cell);
     let guard = cell.lock(endpoint);
     match guard.rx_source() {
         RxSource::Anchor(u64::MAX) => None,
-        RxSource::Anchor(limit) => {
-            let mut n: c_int = 0;
-            // SAFETY: FIONREAD writes an int.
-            unsafe { real::ioctl(_fd, libc::FIONREAD, (&raw mut n).cast()) };
-            Some((n.max(0) as u64).min(limit) as usize)
-        }
+        RxSource::Anchor(limit) => Some(unread(fd).min(limit) as usize),
         _ => Some(guard.proto().available() as usize),
     }
 }

@@ -171,6 +171,8 @@ pub unsafe fn writev(t: Target<'_>, iov: *const iovec, count: c_int, flags: c_in
     let Ok(count) = usize::try_from(count) else { return fail(libc::EINVAL) };
     // SAFETY: as the C function.
     match unsafe { vector(iov, count, libc::EINVAL) } {
+        // Unlike a `write` of nothing, this does not ask the connection.
+        Ok(iov) if iov.iter().all(|v| v.iov_len == 0) => 0,
         // SAFETY: as the C function.
         Ok(iov) => unsafe { t.send(iov, flags) },
         Err(e) => fail(e),
@@ -415,7 +417,7 @@ pub unsafe fn recvmmsg(
             }
             if errno() != libc::EAGAIN {
                 // The next call reports it.
-                t.sock.error_reported.store(false, Ordering::Release);
+                t.sock.deferred_error.store(errno(), Ordering::Relaxed);
             }
             break;
         }

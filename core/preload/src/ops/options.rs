@@ -10,7 +10,7 @@ use libc::socklen_t;
 use netacc_proto::Reason;
 
 use crate::ops::message::Target;
-use crate::ops::{descriptors, io};
+use crate::ops::{descriptors, fail, io};
 use crate::real;
 use crate::runtime::{self, Runtime};
 use crate::socket::{Listener, Socket};
@@ -125,6 +125,9 @@ fn note_option(entry: &Arc<Entry>, name: c_int, bytes: &[u8]) {
         Entry::Epoll(_) => return,
     };
     keep((receive, send, abort), low_water, name, bytes);
+    if let Entry::Stream(sock) = &**entry {
+        sock.tell_low_water();
+    }
 }
 
 fn keep(
@@ -143,7 +146,7 @@ fn keep(
         }
         libc::SO_RCVLOWAT => {
             if let Some(n) = int(bytes, 0) {
-                low_water.store(n.max(1), Ordering::Relaxed);
+                low_water.store(if n < 0 { c_int::MAX } else { n.max(1) }, Ordering::Relaxed);
             }
         }
         _ => {}
@@ -200,23 +203,17 @@ pub unsafe fn getsockopt(
     if level == libc::IPPROTO_TCP && name == libc::TCP_ZEROCOPY_RECEIVE {
         leave_link(entry, fd);
     }
+    if let (Entry::Stream(sock), libc::SOL_SOCKET, libc::SO_ERROR) = (&**entry, level, name) {
+        if let Some(error) = pending_error(sock) {
+            // SAFETY: as the C function.
+            return unsafe { write_int(error, value, len) };
+        }
+    }
     // SAFETY: as the C function.
     let rc = unsafe { real::getsockopt(fd, level, name, value, len) };
-    let Entry::Stream(sock) = &**entry else { return rc };
-    if rc == 0 && level == libc::IPPROTO_TCP && name == libc::TCP_INFO {
+    if let (Entry::Stream(sock), 0, libc::IPPROTO_TCP, libc::TCP_INFO) = (&**entry, rc, level, name) {
         // SAFETY: the kernel has just written through both pointers, and as many bytes as it says.
         add_link(sock, unsafe { std::slice::from_raw_parts_mut(value.cast::<u8>(), *len as usize) });
-    }
-    if rc != 0 || level != libc::SOL_SOCKET || name != libc::SO_ERROR {
-        return rc;
-    }
-    // SAFETY: the kernel has just written through both pointers, and as many bytes as it says.
-    unsafe {
-        if *len as usize >= size_of::<c_int>() && value.cast::<c_int>().read_unaligned() == 0 {
-            if let Some(error) = pending_error(sock) {
-                value.cast::<c_int>().write_unaligned(error);
-            }
-        }
     }
     rc
 }
@@ -243,16 +240,40 @@ fn add_link(sock: &Socket, info: &mut [u8]) {
     }
 }
 
-/// The error of a stream that has failed on its link, reported once.
+/// The error that SO_ERROR reports, once, 0 for none; `None`: it is the kernel's to say.
 fn pending_error(sock: &Socket) -> Option<c_int> {
     if let Some(error) = sock.take_deferred_error() {
         return Some(error);
     }
     let (cell, endpoint) = sock.stream.as_ref().zip(runtime::get().and_then(Runtime::endpoint))?;
-    let mut guard = cell.lock(endpoint);
-    guard.proto().failure()?;
-    guard.take_error();
-    (!sock.error_reported.swap(true, Ordering::AcqRel)).then_some(libc::ECONNRESET)
+    cell.take_in(endpoint);
+    let guard = cell.lock(endpoint);
+    (!guard.is_kernels()).then(|| io::take_error(guard).unwrap_or(0))
+}
+
+/// Hands out an integer as the kernel does: as much of it as there is room for.
+///
+/// # Safety
+/// As `getsockopt`.
+unsafe fn write_int(number: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int {
+    if len.is_null() {
+        return fail(libc::EFAULT) as c_int;
+    }
+    // SAFETY: not null, and valid as the C function has it.
+    let room = unsafe { len.read_unaligned() };
+    if (room as c_int) < 0 {
+        return fail(libc::EINVAL) as c_int;
+    }
+    let n = (room as usize).min(size_of::<c_int>());
+    if value.is_null() && n > 0 {
+        return fail(libc::EFAULT) as c_int;
+    }
+    // SAFETY: both are valid as the C function has it; `n` bytes fit.
+    unsafe {
+        std::ptr::copy_nonoverlapping((&raw const number).cast::<u8>(), value.cast::<u8>(), n);
+        len.write_unaligned(n as socklen_t);
+    }
+    0
 }
 
 /// `fcntl`.

@@ -21,6 +21,8 @@ pub enum AnchorWrite {
     Replay(Span),
     /// End the direction (FIN).
     Shutdown,
+    /// `shutdown(SHUT_RD)`
+    ShutdownRead,
 }
 
 /// What peeked bytes turned out to be.
@@ -66,12 +68,25 @@ impl Stream {
         }
     }
 
-    fn poll_shutdown(&self) -> Option<AnchorWrite> {
-        (self.tx == TxState::Anchor && self.fin_wanted && !self.fin_done && self.failure.is_none())
-            .then_some(AnchorWrite::Shutdown)
+    /// Whether the next thing to write on the anchor is a marker, of which nothing is there yet.
+    #[inline]
+    pub fn is_about_to_switch(&self) -> bool {
+        self.record_sent == 0 && self.records.front().is_some_and(|record| record.kind == RecordKind::Marker)
     }
 
-    /// `n` bytes of the last [`AnchorWrite`] were written (for `Shutdown`: 0, done).
+    pub(super) fn poll_shutdown(&self) -> Option<AnchorWrite> {
+        if self.tx != TxState::Anchor || self.failure.is_some() {
+            return None;
+        }
+        //= spec §4.8.5
+        //# What has been shut down on the link is shut down on the anchor once no record is to come there.
+        if self.rx_shutdown && !self.anchor_rx_shut && self.rx == RxState::Anchor && self.is_plain() {
+            return Some(AnchorWrite::ShutdownRead);
+        }
+        (self.fin_wanted && !self.fin_done).then_some(AnchorWrite::Shutdown)
+    }
+
+    /// `n` bytes of the last [`AnchorWrite`] were written (for the shutdowns: 0, done).
     pub fn anchor_written(&mut self, n: usize) {
         if let Some(record) = self.records.front() {
             self.record_sent += n;
@@ -90,9 +105,12 @@ impl Stream {
         } else if let TxState::Replay(next) = &mut self.tx {
             *next += n as u64;
             self.finish_replay();
-        } else if self.poll_shutdown().is_some() {
-            self.fin_done = true;
-            self.anchor_shut = true;
+        } else {
+            match self.poll_shutdown() {
+                Some(AnchorWrite::ShutdownRead) => self.anchor_rx_shut = true,
+                Some(_) => (self.fin_done, self.anchor_shut) = (true, true),
+                None => {}
+            }
         }
     }
 

@@ -83,7 +83,7 @@ impl Stream {
     /// A DATA message arrived.
     #[inline]
     pub fn handle_data(&mut self, len: u32, rewind: bool) {
-        if self.closed {
+        if self.takes_no_data() {
             return self.reset_peer();
         }
         match (self.rx, &mut self.rx_ring) {

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use crate::ring::RxRing;
-use crate::stream::{Control, Failure, Phase, RxState, Stream, TxState};
+use crate::stream::{Control, Failure, Phase, Role, RxState, Stream, TxState};
 use crate::wire::{MessageKind, Record, RecordKind};
 use crate::Reason;
 
@@ -24,14 +24,24 @@ impl Stream {
         self.try_fin();
     }
 
-    /// `shutdown(SHUT_RD)`: reads end once what is here has been read.
+    /// `shutdown(SHUT_RD)`: reads end once what is here has been read. What comes later can be read too, unless both
+    /// directions have ended.
     pub fn shutdown_read(&mut self) {
+        if self.rx_shutdown || self.failure.is_some() {
+            return;
+        }
         self.rx_shutdown = true;
+        self.withdraw();
+        self.try_fin();
     }
 
-    /// Whether `shutdown(SHUT_RD)` was called.
-    pub fn is_read_shut(&self) -> bool {
-        self.rx_shutdown
+    /// Gives up an attempt at promotion if nobody has acted on it: what is asked of the connection is then the kernel's
+    /// to answer.
+    pub fn withdraw(&mut self) {
+        self.give_up(Reason::PledgeVoided);
+        if self.tx == TxState::Pledged && self.role == Role::Opener {
+            self.void_pledge();
+        }
     }
 
     /// The last holder closes the socket. Unread bytes in the ring make it a reset, as the kernel does.
@@ -46,7 +56,7 @@ impl Stream {
             && self.rx_ring.as_ref().is_some_and(|r| !r.is_empty());
         if unread && self.link_alive {
             self.push_control(Control::Signal(MessageKind::Reset));
-            self.failure.get_or_insert(Failure::PeerReset);
+            self.note_failure(Failure::PeerReset);
         } else {
             self.shutdown_write();
         }
@@ -62,7 +72,7 @@ impl Stream {
         let on_link = self.closed && self.tx == TxState::Link && !self.close_received;
         //= spec §4.6.8
         //# A side that has closed in the middle of promotion keeps its anchor open until it has consumed the peer's
-        //# marker or knows that there is none: unread bytes would make the kernel's close a reset.
+        //# marker or knows that there is none: the kernel would answer the marker with a reset.
         let marker_may_come = self.closed && matches!(self.rx, RxState::Expect(_)) && !self.peer_is_done();
         self.failure.is_none()
             && (!self.records.is_empty()
@@ -81,7 +91,7 @@ impl Stream {
         if self.link_alive && self.peer_slot.is_some() && self.phase() != Phase::Plain {
             self.push_control(Control::Signal(MessageKind::Reset));
         }
-        self.failure.get_or_insert(Failure::PeerReset);
+        self.note_failure(Failure::PeerReset);
         self.closed = true;
         self.try_close();
     }
@@ -118,14 +128,9 @@ impl Stream {
                 //# If the anchor ends while the direction is on the link and no FIN came by the link, the peer has
                 //# died: its reader gets what is in the ring, then a reset, never a clean end.
                 self.rx = RxState::Drain;
-                if !self.fin_received {
-                    self.failure.get_or_insert(Failure::PeerReset);
-                } else if self.tx == TxState::Link {
-                    // Nobody reads any more; the kernel knows how to say so to a writer.
-                    self.tx = TxState::Anchor;
-                } else if self.unconsumed() > 0 {
-                    // Gone before it could say what it consumed.
-                    self.failure.get_or_insert(Failure::PeerReset);
+                // With bytes unconsumed off the link it was gone before it could say what it consumed.
+                if !self.fin_received || self.tx != TxState::Link && self.unconsumed() > 0 {
+                    self.note_failure(Failure::PeerReset);
                 } else {
                     self.tx = TxState::Anchor;
                 }
@@ -187,7 +192,7 @@ impl Stream {
         }
     }
 
-    /// What is written from now on meets the kernel's answer to writing to a closed peer.
+    /// The peer is gone: what the ring holds is all that is left of the stream.
     pub(super) fn leave_to_drain(&mut self) {
         self.tx = TxState::Anchor;
         self.demote_pending = None;
@@ -208,8 +213,19 @@ impl Stream {
         }
     }
 
+    /// Says on the link what the application has shut down, once the outgoing direction is there.
     pub(super) fn try_fin(&mut self) {
-        if self.fin_wanted && !self.fin_done && self.tx == TxState::Link && self.records.is_empty() {
+        if self.tx != TxState::Link || !self.records.is_empty() {
+            return;
+        }
+        if self.rx_shutdown && !self.rx_shutdown_told {
+            //= spec §4.8.1
+            //# A side whose application shuts down reading says so with READ_SHUT, once, and before a FIN that comes
+            //# later.
+            self.rx_shutdown_told = true;
+            self.push_control(Control::Signal(MessageKind::ReadShut));
+        }
+        if self.fin_wanted && !self.fin_done {
             self.fin_done = true;
             self.push_control(Control::Signal(MessageKind::Fin));
         }
@@ -234,17 +250,19 @@ impl Stream {
         }
     }
 
-    /// Data for a closed socket.
+    /// Data for a socket that reads no more, its own or the peer's.
     pub(super) fn reset_peer(&mut self) {
         if self.failure.is_none() {
-            self.push_control(Control::Signal(MessageKind::Reset));
+            if self.link_alive {
+                self.push_control(Control::Signal(MessageKind::Reset));
+            }
             self.fail(Failure::PeerReset);
         }
     }
 
     pub(super) fn fail(&mut self, failure: Failure) {
         self.give_up(Reason::PledgeVoided);
-        self.failure.get_or_insert(failure);
+        self.note_failure(failure);
         self.try_close();
     }
 }

@@ -29,6 +29,7 @@ mod data;
 mod driver;
 mod end;
 mod switch;
+mod tcp;
 
 use alloc::collections::VecDeque;
 
@@ -38,6 +39,7 @@ use crate::Reason;
 
 pub use anchor::{AnchorWrite, RecordVerdict, RECORD_GRACE};
 pub use end::LINGER_LIMIT;
+pub use tcp::SocketError;
 
 /// Which end of the TCP connection this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -135,6 +137,8 @@ pub enum TxSink {
     Pledged,
     /// Not now; the peer or the anchor must act first.
     Wait,
+    /// Nowhere: the peer reads no more. What is written is thrown away: [`refuse_write`](Stream::refuse_write).
+    Refused,
     /// Never again: the direction is shut down, or the stream failed.
     Closed,
 }
@@ -150,7 +154,7 @@ pub enum RxSource {
     Link,
     /// Nothing more will come: end of stream.
     Eof,
-    /// Nothing more will come: the stream failed.
+    /// Nothing more will come: the stream failed, and nobody has been told.
     Failed(Failure),
 }
 
@@ -241,10 +245,18 @@ pub struct Stream {
     anchor_shut: bool,
     fin_received: bool,
     rx_shutdown: bool,
+    /// The peer has been told of it on this link.
+    rx_shutdown_told: bool,
+    /// It holds for the anchor too.
+    anchor_rx_shut: bool,
+    /// The peer's application has shut down reading.
+    peer_rx_shutdown: bool,
     close_sent: bool,
     close_received: bool,
     closed: bool,
     failure: Option<Failure>,
+    /// Of `failure`, until somebody is told.
+    error: Option<SocketError>,
     records: VecDeque<Record>,
     record_sent: usize,
     controls: VecDeque<Control>,
@@ -280,10 +292,14 @@ impl Stream {
             anchor_shut: false,
             fin_received: false,
             rx_shutdown: false,
+            rx_shutdown_told: false,
+            anchor_rx_shut: false,
+            peer_rx_shutdown: false,
             close_sent: false,
             close_received: false,
             closed: false,
             failure: None,
+            error: None,
             records: VecDeque::new(),
             record_sent: 0,
             controls: VecDeque::new(),
@@ -314,6 +330,11 @@ impl Stream {
     #[inline]
     pub fn is_linked(&self) -> bool {
         self.tx == TxState::Link && self.rx == RxState::Link
+    }
+
+    /// Our marker is on the anchor, or on its way there, and the peer has not answered it.
+    pub fn awaits_switch(&self) -> bool {
+        self.tx == TxState::Paused
     }
 
     /// The fd is an ordinary kernel socket: no record is under way, and none will come. The answer to an OPEN whose pledge
@@ -375,21 +396,19 @@ impl Stream {
         self.fin_received
     }
 
-    /// Whether the application has ended its direction.
-    pub fn fin_wanted(&self) -> bool {
-        self.fin_wanted
-    }
-
     /// Where application writes go now.
     #[inline]
     pub fn tx_sink(&self) -> TxSink {
-        if self.tx == TxState::Link && self.records.is_empty() && !self.fin_wanted && self.failure.is_none() {
-            return TxSink::Link;
+        if self.no_more_out() {
+            // The kernel has errors of its own to tell.
+            let kernels = self.anchor_shut && self.failure.is_none() && self.is_plain();
+            return if kernels { TxSink::Anchor } else { TxSink::Closed };
         }
-        if self.fin_wanted || self.failure.is_some() {
-            return TxSink::Closed;
+        if self.peer_is_deaf() {
+            return TxSink::Refused;
         }
         match self.tx {
+            TxState::Link if self.records.is_empty() => TxSink::Link,
             TxState::Anchor if self.records.is_empty() => TxSink::Anchor,
             TxState::Pledged => TxSink::Pledged,
             _ => TxSink::Wait,
@@ -405,25 +424,13 @@ impl Stream {
                 _ => self.rx_end(),
             };
         }
-        if let (Some(f), true) = (self.failure, self.rx != RxState::Drain) {
-            return RxSource::Failed(f);
+        if self.failure.is_some() {
+            return self.rx_end();
         }
         match self.rx {
             RxState::Expect(_) | RxState::ExpectThenResume(_) | RxState::AwaitResume => RxSource::Record,
             RxState::Replay(until) => RxSource::Anchor(until - self.rx_position),
             _ => RxSource::Anchor(u64::MAX),
-        }
-    }
-
-    fn rx_end(&self) -> RxSource {
-        if self.fin_received || self.rx_shutdown {
-            RxSource::Eof
-        } else if let Some(f) = self.failure {
-            RxSource::Failed(f)
-        } else if self.rx == RxState::Drain {
-            RxSource::Failed(Failure::PeerReset)
-        } else {
-            RxSource::Link
         }
     }
 
@@ -495,7 +502,7 @@ impl Stream {
         //= spec §1.4
         //# A violation costs the stream: the detecting side aborts it and counts the event.
         if self.failure.is_none() {
-            self.failure = Some(Failure::Violation(what));
+            self.note_failure(Failure::Violation(what));
             self.history.last_reason = Reason::Violation;
             if self.link_alive && self.peer_slot.is_some() {
                 self.push_control(Control::Signal(MessageKind::Reset));

@@ -19,6 +19,7 @@ impl Stream {
             && self.held.is_none()
             && !self.voided
             && !self.fin_wanted
+            && !self.rx_shutdown
             && !self.closed
             && self.failure.is_none()
             && !(self.link_alive && self.holds_slot())
@@ -229,7 +230,10 @@ impl Stream {
                 }
                 self.fin_received = true;
             }
+            // The anchor brings it too, behind what the application has not read there.
+            MessageKind::Reset if matches!(self.rx, RxState::Anchor | RxState::Replay(_)) => self.withdraw(),
             MessageKind::Reset => self.fail(Failure::PeerReset),
+            MessageKind::ReadShut => self.peer_rx_shutdown = true,
             MessageKind::CreditWant => {
                 //= spec §5.2.4
                 //# A receiver that was asked sends CREDIT_GIVE when at least half of the ring is free.
@@ -357,6 +361,7 @@ impl Stream {
             false => RxState::Anchor,
         };
         self.fin_received = false;
+        self.peer_rx_shutdown = false;
         self.rx_ring = None;
         self.finish_replay();
     }
@@ -411,6 +416,8 @@ impl Stream {
         self.held = None;
         self.demote_pending = None;
         self.fin_done = false;
+        self.rx_shutdown_told = false;
+        self.peer_rx_shutdown = false;
         self.controls.clear();
     }
 }

@@ -124,7 +124,7 @@ fn a_dead_peer_is_a_reset_after_what_it_sent() {
     p.side[O].shutdown_write();
     p.settle();
     p.side[A].handle_anchor_end(false);
-    assert_eq!((p.side[A].rx_source(), p.side[A].tx_sink()), (RxSource::Eof, TxSink::Anchor));
+    assert_eq!((p.side[A].rx_source(), p.side[A].tx_sink()), (RxSource::Eof, TxSink::Refused));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod closing;
 mod data;
+mod ending;
 mod leaving;
 mod pair;
 mod promotion;

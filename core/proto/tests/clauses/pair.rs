@@ -20,6 +20,8 @@ pub(crate) struct Pair {
     /// Bytes on the anchor to each side.
     pub(crate) anchor: [VecDeque<u8>; 2],
     pub(crate) anchor_ended: [bool; 2],
+    /// `shutdown(SHUT_RD)` has been applied to it.
+    pub(crate) anchor_read_shut: [bool; 2],
     /// What each side keeps of its outgoing ring.
     kept: [Vec<u8>; 2],
 }
@@ -31,6 +33,7 @@ impl Pair {
             link: Default::default(),
             anchor: Default::default(),
             anchor_ended: [false; 2],
+            anchor_read_shut: [false; 2],
             kept: [vec![0; RING as usize], vec![0; RING as usize]],
         }
     }
@@ -74,6 +77,10 @@ impl Pair {
                 }
                 AnchorWrite::Shutdown => {
                     self.anchor_ended[1 - s] = true;
+                    0
+                }
+                AnchorWrite::ShutdownRead => {
+                    self.anchor_read_shut[s] = true;
                     0
                 }
             };

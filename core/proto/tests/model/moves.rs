@@ -152,6 +152,7 @@ impl World {
                 self.side[s].stream.anchor_written(0);
                 self.put_on_anchor(s, Symbol::Fin);
             }
+            AnchorWrite::ShutdownRead => self.side[s].stream.anchor_written(0),
         }
     }
 
@@ -287,7 +288,11 @@ impl World {
                 }
                 self.post(bounds, s, k, Message::Data { rewind });
             }
-            TxSink::Wait | TxSink::Closed => return None,
+            TxSink::Refused if !bounds.gentle => {
+                self.side[s].stream.refuse_write();
+                return Some(());
+            }
+            TxSink::Wait | TxSink::Closed | TxSink::Refused => return None,
         }
         self.side[s].wrote += 1;
         Some(())

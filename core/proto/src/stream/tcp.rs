@@ -1,0 +1,138 @@
+//! What a program sees of a stream that has ended, in part or in whole: Linux's rules for a TCP socket, in one table.
+//!
+//! They hold while a stream is not plain; a plain one is the kernel's own socket. Of the kernel's state they need:
+//!
+//! | what happened | no more in | no more out | over | error |
+//! | --- | --- | --- | --- | --- |
+//! | `shutdown(SHUT_RD)` | yes | | | |
+//! | the peer's FIN | yes | | if we have ended too | |
+//! | `shutdown(SHUT_WR)` | | yes | if the peer's FIN has come | |
+//! | a reset | yes | yes | yes | ECONNRESET |
+//! | a reset after the peer's FIN, while we had not ended | yes | yes | yes | EPIPE |
+//! | a reset after both had ended | | | | none: nobody is there to be told |
+//!
+//! | call | answer, the first that applies |
+//! | --- | --- |
+//! | `recv` | what has arrived; the end, if the peer's FIN has come; the error; the end, if no more comes in |
+//! | `send` | the error; EPIPE, if no more goes out; all of it, and a reset, if the peer reads no more |
+//! | `shutdown` | ENOTCONN, if it is over |
+//! | `SO_ERROR` | the error |
+//! | `poll`: IN | as many bytes as SO_RCVLOWAT wants, or no more in |
+//! | `poll`: OUT | room, or no more out |
+//! | `poll`: RDHUP | no more in |
+//! | `poll`: HUP | no more in and no more out |
+//! | `poll`: ERR | an error |
+//!
+//! The error is told once, by whichever call comes first. The peer reads no more when it has closed, or has shut down
+//! reading and ended its own direction, or is gone.
+
+use crate::ring::RxRing;
+use crate::stream::{Failure, RxSource, RxState, Stream, TxState};
+
+/// An error that one call is told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SocketError {
+    /// ECONNRESET
+    Reset,
+    /// EPIPE
+    Pipe,
+}
+
+impl Stream {
+    /// Reads end when what has arrived has been read.
+    #[inline]
+    pub fn no_more_in(&self) -> bool {
+        self.fin_received || self.rx_shutdown || self.failure.is_some()
+    }
+
+    /// Writes fail.
+    #[inline]
+    pub fn no_more_out(&self) -> bool {
+        self.fin_wanted || self.failure.is_some()
+    }
+
+    /// The connection is no more, in the kernel's terms closed.
+    pub fn is_over(&self) -> bool {
+        self.failure.is_some() || self.fin_received && self.fin_wanted
+    }
+
+    /// Whether nothing is left for a program that reads no more, although the anchor's next bytes are not known.
+    pub fn is_read_out(&self) -> bool {
+        self.rx_shutdown && matches!(self.rx, RxState::Expect(_)) && self.is_ring_empty()
+    }
+
+    /// Whether what the peer has said on the link decides what an end of the anchor means.
+    pub fn ends_by_link(&self) -> bool {
+        matches!(self.rx, RxState::Link | RxState::AwaitResume | RxState::Drain) || self.tx == TxState::Link
+    }
+
+    /// The error that nobody has been told of.
+    #[inline]
+    pub fn error(&self) -> Option<SocketError> {
+        self.error
+    }
+
+    /// The error, for the call that is told.
+    pub fn take_error(&mut self) -> Option<SocketError> {
+        self.error.take()
+    }
+
+    /// The application has written where [`TxSink`](crate::TxSink) is `Refused`; not for a write of nothing.
+    pub fn refuse_write(&mut self) {
+        //= spec §4.8.3
+        //# What is written to a peer that reads no more is thrown away and answered with RESET, for both sides, as its
+        //# kernel would answer it.
+        self.reset_peer();
+    }
+
+    /// What `recv` says when nothing is left to read.
+    pub(super) fn rx_end(&self) -> RxSource {
+        match (self.failure, self.error) {
+            (Some(failure), Some(_)) if !self.end_is_here() => RxSource::Failed(failure),
+            _ if self.no_more_in() || self.rx == RxState::Drain => RxSource::Eof,
+            _ => RxSource::Link,
+        }
+    }
+
+    /// The stream fails; what that means to the program depends on what had ended before.
+    pub(super) fn note_failure(&mut self, failure: Failure) {
+        //= spec §4.8.4
+        //# A stream that fails after both directions have ended tells nobody; after the peer's alone, of a broken pipe;
+        //# otherwise of a reset.
+        if self.failure.is_none() {
+            self.error = match (self.end_is_here(), self.fin_wanted) {
+                (true, true) => None,
+                (true, false) => Some(SocketError::Pipe),
+                (false, _) => Some(SocketError::Reset),
+            };
+            self.failure = Some(failure);
+        }
+    }
+
+    /// The peer's FIN has come, and all that it sent before can be read.
+    fn end_is_here(&self) -> bool {
+        let lost = matches!(self.rx, RxState::Expect(_)) && !self.is_ring_empty();
+        self.fin_received && !lost
+    }
+
+    fn is_ring_empty(&self) -> bool {
+        self.rx_ring.as_ref().is_none_or(RxRing::is_empty)
+    }
+
+    /// Whether the peer throws away what is written to it.
+    #[inline]
+    pub(super) fn peer_is_deaf(&self) -> bool {
+        let ended = self.fin_received && (self.close_received || self.peer_rx_shutdown) || self.rx == RxState::Drain;
+        // While a stream changes its path the answer is the anchor's.
+        ended && matches!(self.tx, TxState::Link | TxState::Anchor)
+    }
+
+    /// Whether this side does, with what comes by the link.
+    #[inline]
+    pub(super) fn takes_no_data(&self) -> bool {
+        //= spec §4.8.2
+        //# A side that has closed, or has shut down reading and ended its own direction, answers DATA with RESET, unless the
+        //# peer's direction has ended too.
+        self.closed || self.rx_shutdown && self.fin_wanted && !self.fin_received
+    }
+}

@@ -1,0 +1,149 @@
+use netacc_proto::{Failure, MessageKind, Reason, RxSource, SocketError, TxSink};
+
+use crate::pair::{Pair, A, O};
+
+/// Both on the link, and one side has ended both directions; the other knows.
+fn deaf(side: usize) -> Pair {
+    let mut p = Pair::promoted();
+    p.side[side].shutdown_read();
+    p.side[side].shutdown_write();
+    p.settle();
+    p
+}
+
+#[test]
+fn shut_down_reading_is_told_once_and_first() {
+    //= spec §4.8.1
+    //= type=test
+    let mut p = Pair::promoted();
+    p.side[O].shutdown_read();
+    p.side[O].shutdown_read();
+    p.side[O].shutdown_write();
+    p.flush();
+    assert_eq!(p.signals_to(A), [MessageKind::ReadShut, MessageKind::Fin]);
+    // Alone it changes nothing.
+    let mut p = Pair::promoted();
+    p.side[O].shutdown_read();
+    p.settle();
+    assert_eq!((p.side[A].tx_sink(), p.side[O].rx_source()), (TxSink::Link, RxSource::Eof));
+    p.write_linked(A, b"late");
+    assert_eq!((p.side[O].rx_source(), p.side[O].available(), p.side[O].failure()), (RxSource::Link, 4, None));
+}
+
+#[test]
+fn data_for_who_reads_no_more_is_a_reset() {
+    //= spec §4.8.2
+    //= type=test
+    let mut p = Pair::promoted();
+    p.write_linked(A, b"before");
+    p.side[O].shutdown_read();
+    p.side[O].shutdown_write();
+    p.side[O].handle_data(4, false);
+    p.flush();
+    assert!(p.signals_to(A).contains(&MessageKind::Reset));
+    assert_eq!((p.side[O].rx_source(), p.side[O].available()), (RxSource::Link, 6));
+    p.side[O].consume(6);
+    assert_eq!(p.side[O].rx_source(), RxSource::Failed(Failure::PeerReset));
+    // What its peer had sent before its own end was on its way.
+    let mut p = Pair::promoted();
+    p.side[O].shutdown_read();
+    p.side[A].shutdown_write();
+    p.settle();
+    p.side[O].shutdown_write();
+    p.settle();
+    assert_eq!((p.side[O].failure(), p.side[A].failure()), (None, None));
+}
+
+#[test]
+fn a_write_to_who_reads_no_more_is_a_reset() {
+    //= spec §4.8.3
+    //= type=test
+    let mut closed = Pair::promoted();
+    closed.side[O].close();
+    closed.settle();
+    for (mut p, told) in [(closed, None), (deaf(O), Some(SocketError::Reset))] {
+        assert_eq!((p.side[A].tx_sink(), p.side[A].is_over()), (TxSink::Refused, false));
+        p.side[A].refuse_write();
+        p.settle();
+        // A peer that has closed need not know.
+        assert_eq!((p.side[A].is_over(), p.side[O].error()), (true, told));
+        assert_eq!(p.side[A].tx_sink(), TxSink::Closed);
+        assert_eq!((p.side[A].take_error(), p.side[A].take_error()), (Some(SocketError::Pipe), None));
+        assert_eq!((p.side[A].rx_source(), p.side[A].no_more_in()), (RxSource::Eof, true));
+        p.side[A].close();
+        p.side[O].close();
+        p.settle();
+        assert!(!p.side[O].holds_slot() && !p.side[A].holds_slot());
+    }
+    // While the path changes the answer is the anchor's.
+    let mut p = deaf(O);
+    p.side[A].demote(netacc_proto::Demotion::Requested(Reason::Requested));
+    assert_eq!(p.side[A].tx_sink(), TxSink::Wait);
+}
+
+#[test]
+fn what_had_ended_decides_what_a_failure_says() {
+    //= spec §4.8.4
+    //= type=test
+    let said = |peer_ended: bool, we_ended: bool| {
+        let mut p = Pair::promoted();
+        for (side, ends) in [(A, peer_ended), (O, we_ended)] {
+            if ends {
+                p.side[side].shutdown_write();
+            }
+        }
+        p.settle();
+        assert_eq!(p.side[O].is_over(), peer_ended && we_ended);
+        p.side[O].handle_signal(MessageKind::Reset);
+        assert!(p.side[O].is_over());
+        let before = p.side[O].rx_source();
+        let error = p.side[O].take_error();
+        assert_eq!((p.side[O].rx_source(), p.side[O].tx_sink()), (RxSource::Eof, TxSink::Closed));
+        (before, error)
+    };
+    let failed = RxSource::Failed(Failure::PeerReset);
+    assert_eq!(said(false, false), (failed, Some(SocketError::Reset)));
+    assert_eq!(said(false, true), (failed, Some(SocketError::Reset)));
+    assert_eq!(said(true, false), (RxSource::Eof, Some(SocketError::Pipe)));
+    assert_eq!(said(true, true), (RxSource::Eof, None));
+}
+
+#[test]
+fn reading_is_shut_down_on_the_anchor_too() {
+    //= spec §4.8.5
+    //= type=test
+    let mut p = Pair::promoted();
+    p.write_linked(A, b"unread");
+    p.side[O].shutdown_read();
+    p.settle();
+    p.side[O].demote(netacc_proto::Demotion::Requested(Reason::Requested));
+    p.settle();
+    // The kernel would take an end for one of the replay.
+    assert!(!p.anchor_read_shut[O]);
+    assert_eq!(p.read_plain(O), b"unread");
+    p.flush();
+    assert!(p.anchor_read_shut[O] && !p.anchor_ended[A]);
+    assert!(p.side[O].is_plain() && !p.side[O].may_promote());
+}
+
+#[test]
+fn no_marker_where_the_anchor_has_ended() {
+    //= spec §4.6.9
+    //= type=test
+    let mut p = Pair::new(false);
+    p.open();
+    p.deliver(A);
+    p.side[A].shutdown_write();
+    p.flush();
+    assert!(p.anchor_ended[O]);
+    while let Some(control) = p.link[O].pop_front() {
+        if let netacc_proto::Control::Message(netacc_proto::ControlMessage::Accept(accept)) = control {
+            p.side[O].handle_accept(&accept);
+        }
+    }
+    // Whoever is about to write it looks at the anchor first.
+    assert!(p.side[O].is_about_to_switch());
+    p.side[O].handle_anchor_end(false);
+    p.flush();
+    assert!(p.side[O].is_plain() && p.record_to(A).is_none());
+}
