@@ -671,7 +671,9 @@ impl StreamGuard<'_> {
     pub fn refresh_consumed(&mut self) {
         let inner = &mut *self.inner;
         if inner.crowded {
-            inner.crowded = inner.link.as_ref().is_some_and(|link| !link.tx.lock().has_room(&link.local));
+            // A dead link will never have room: nothing is to be waited for.
+            inner.crowded =
+                inner.link.as_ref().is_some_and(|link| !link.is_dead() && !link.tx.lock().has_room(&link.local));
         }
         if let Some(word) = inner.region.as_ref().and_then(|r| r.memory.word(0)) {
             inner.proto.handle_consumed(word.load(Ordering::Acquire));

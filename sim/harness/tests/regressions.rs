@@ -61,4 +61,6 @@ regressions! {
     /// An acceptor that closed in the middle of promotion did not wait for the marker: the kernel answered that with a
     /// reset.
     a_marker_for_who_has_closed: 256, 1907, 20050;
+    /// A stream that had waited for room on a link waited for it on the dead link too, and woke its owner for ever.
+    no_room_on_a_dead_link: 13779;
 }
