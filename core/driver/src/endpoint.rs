@@ -397,11 +397,12 @@ impl Endpoint {
                 self.poll_link(&link);
             }
             let mut guard = cell.lock(self);
-            let before = (guard.inner.counters.tx_bytes_tcp, guard.proto().unconsumed());
             guard.progress_anchor(false);
             guard.refresh_consumed();
             let left = guard.proto().unconsumed();
-            let busy = guard.refuse_unread() || before != (guard.inner.counters.tx_bytes_tcp, left);
+            // Since the last look: others make progress on the anchor, too.
+            let moved = (guard.inner.counters.tx_bytes_tcp, left);
+            let busy = guard.refuse_unread() || moved != std::mem::replace(&mut guard.inner.lingered, moved);
             let since = since.filter(|_| !busy).unwrap_or(now);
             let limit = if left > 0 { UNREAD_LIMIT } else { LINGER_LIMIT };
             if guard.inner.lingers() && now.saturating_since(since) > limit {

@@ -73,6 +73,8 @@ pub(crate) struct Inner {
     pub(crate) end_handled: bool,
     /// A call of ours was told that the anchor is broken. The kernel tells of it once.
     pub(crate) anchor_broken: bool,
+    /// How much of a closed stream was written to the anchor, and what was unconsumed, when it was looked at last.
+    pub(crate) lingered: (u64, u64),
     /// Records or replay wait for room on the anchor, and the endpoint knows.
     pub(crate) blocked: bool,
     /// Its link had no room, and the endpoint knows.
@@ -184,6 +186,7 @@ impl StreamCell {
                 end_noted: false,
                 end_handled: false,
                 anchor_broken: false,
+                lingered: (0, 0),
                 blocked: false,
                 starved: false,
                 stall_noted: false,

@@ -63,4 +63,6 @@ regressions! {
     a_marker_for_who_has_closed: 256, 1907, 20050;
     /// A stream that had waited for room on a link waited for it on the dead link too, and woke its owner for ever.
     no_room_on_a_dead_link: 13779;
+    /// What a lingering stream replayed while nobody looked did not count: its patience ended in the middle.
+    a_lingering_replay_that_others_drive: 40985;
 }
