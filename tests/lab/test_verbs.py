@@ -19,8 +19,6 @@ NOT_APPLICABLE = {
     "directory_withdraws_what_was_published",
     "in_place_through_window",
     "message_limit",
-    "qp_wait",
-    "rebind_moves_completions",
     "send_in_order",
     "window_descriptor_is_checked",
     "write_with_imm_needs_capability",

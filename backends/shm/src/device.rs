@@ -523,6 +523,10 @@ impl Device for ShmDevice {
 }
 
 impl Directory for ShmDevice {
+    fn serves(&self, t: &FourTuple) -> bool {
+        tuple::same_host(t)
+    }
+
     fn publish(&self, t: &FourTuple, stream: u32) -> Result<(), DirectoryError> {
         if !tuple::same_host(t) {
             return Err(DirectoryError::NotServed);

@@ -3,7 +3,8 @@
 //! Ids are named by address in the events of librdmacm, and an address may be used again; so events are taken, and ids
 //! destroyed, under one lock: an event in hand is always about the id that has its name now.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
@@ -14,7 +15,7 @@ use netacc_device::{
     Region, RemoteKey, RemoteRegion, MAX_PRIVATE_DATA,
 };
 
-use crate::device::VerbsDevice;
+use crate::device::{VerbsDevice, BACKLOG};
 use crate::ffi::{CmId, ConnectParameters, Event, EventKind, Key};
 use crate::link::Link;
 
@@ -29,8 +30,10 @@ const RESOLVE_TIMEOUT_MS: i32 = 2000;
 
 /// The state of connecting.
 pub(crate) struct Manager {
-    _listener: CmId,
-    listener_key: Key,
+    /// Ids that listen, each with its port.
+    listeners: HashMap<Key, (CmId, u16)>,
+    /// Ports on which listening failed: another process has them, say.
+    refused: HashSet<u16>,
     next: u64,
     attempts: HashMap<Key, Attempt>,
     /// Queue pairs that are connected, by their id.
@@ -57,10 +60,10 @@ enum Stage {
 }
 
 impl Manager {
-    pub(crate) fn new(listener: CmId) -> Manager {
+    pub(crate) fn new(listener: CmId, port: u16) -> Manager {
         Manager {
-            listener_key: listener.key(),
-            _listener: listener,
+            listeners: HashMap::from([(listener.key(), (listener, port))]),
+            refused: HashSet::new(),
             next: 0,
             attempts: HashMap::new(),
             established: HashMap::new(),
@@ -98,6 +101,34 @@ impl VerbsDevice {
         encode(address)
     }
 
+    /// Accepts links at one more port, from now on.
+    ///
+    /// # Errors
+    /// The port is taken, now or when this was tried first.
+    pub(crate) fn listen_on(&self, port: u16) -> io::Result<()> {
+        let mut manager = self.manager.lock();
+        if manager.listeners.values().any(|(_, known)| *known == port) {
+            return Ok(());
+        }
+        if manager.refused.contains(&port) {
+            return Err(io::ErrorKind::AddrInUse.into());
+        }
+        let listen = || {
+            let listener = CmId::new(&self.channel)?;
+            listener.bind(SocketAddr::new(self.address.ip(), port))?;
+            listener.listen(BACKLOG)?;
+            Ok(listener)
+        };
+        match listen() {
+            Ok(listener) => drop(manager.listeners.insert(listener.key(), (listener, port))),
+            Err(error) => {
+                manager.refused.insert(port);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
     /// Takes in what happened to connections. [`poll_event`](ConnectionManager::poll_event) does the same and then takes
     /// an event; this is for who only wants links to notice that they ended.
     pub fn progress(&self) {
@@ -110,7 +141,7 @@ impl VerbsDevice {
     fn handle(&self, manager: &mut Manager, event: Event) {
         let key = event.id;
         match event.kind {
-            EventKind::ConnectRequest(cm) if key == manager.listener_key => {
+            EventKind::ConnectRequest(cm) if manager.listeners.contains_key(&key) => {
                 self.asked(manager, cm, &event.private_data);
             }
             EventKind::ConnectRequest(cm) => cm.reject(),
@@ -179,6 +210,7 @@ impl VerbsDevice {
             }
         };
         manager.established.insert(key, link.id);
+        self.known.note_present(peer);
         manager.events.push_back(CmEvent::Established { id, qp: link.id, peer, local, remote });
     }
 
@@ -224,15 +256,15 @@ impl VerbsDevice {
     fn with_cm(
         &self,
         link: &Link,
-        call: impl FnOnce(&CmId, ConnectParameters<'_>) -> std::io::Result<()>,
+        call: impl FnOnce(&CmId, ConnectParameters<'_>) -> io::Result<()>,
         told: &Told,
-    ) -> std::io::Result<()> {
+    ) -> io::Result<()> {
         let private_data = told.encode();
         let parameters =
             ConnectParameters { private_data: &private_data, waits_for_receive: self.limits.waits_for_receive };
         match link.cm.lock().as_ref() {
             Some(cm) => call(cm, parameters),
-            None => Err(std::io::ErrorKind::NotConnected.into()),
+            None => Err(io::ErrorKind::NotConnected.into()),
         }
     }
 }

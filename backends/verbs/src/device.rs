@@ -15,9 +15,11 @@ use netacc_device::{
 use parking_lot::{Mutex, RwLock};
 
 use crate::cm::Manager;
+use crate::directory::Known;
 use crate::discovery::library;
 use crate::ffi::abi::QpCap;
 use crate::ffi::{CmId, CompletionChannel, Context, Cq, DeviceAttributes, EventChannel, Mr, Pd, QueuePair};
+use crate::lane::Lane;
 use crate::link::{Link, Shape};
 use crate::profile::{Limits, Profile};
 use crate::queue::Queue;
@@ -59,7 +61,6 @@ pub struct VerbsDevice {
     pub(crate) shape: Shape,
     pub(crate) address: SocketAddr,
     capabilities: Capabilities,
-    attributes: DeviceAttributes,
     /// See [`Profile::guard_entries`].
     _guard: Option<Cq>,
     queues: RwLock<Vec<Arc<Queue>>>,
@@ -67,6 +68,7 @@ pub struct VerbsDevice {
     next_link: AtomicU32,
     pub(crate) channel: Arc<EventChannel>,
     pub(crate) manager: Mutex<Manager>,
+    pub(crate) known: Known,
 }
 
 /// The living queue pairs.
@@ -117,8 +119,8 @@ impl VerbsDevice {
             peer_memory: false,
             placement_is_delivery: false,
             cheap_writes: false,
-            qp_wait: false,
-            rebind: false,
+            qp_wait: true,
+            rebind: true,
         };
         Ok(VerbsDevice {
             name: context.name(),
@@ -127,14 +129,23 @@ impl VerbsDevice {
             shape,
             address: SocketAddr::new(config.address, port),
             capabilities,
-            attributes,
             _guard: guard,
             queues: RwLock::default(),
             links: Links::default(),
             next_link: AtomicU32::new(0),
             channel,
-            manager: Mutex::new(Manager::new(listener)),
+            manager: Mutex::new(Manager::new(listener, port)),
+            known: Known::default(),
         })
+    }
+
+    /// Every descriptor that the device keeps open.
+    pub fn fds(&self) -> Vec<RawFd> {
+        let mut fds = vec![self.channel.fd()];
+        fds.extend(self.context.fds());
+        self.queues.read().iter().for_each(|queue| fds.extend(queue.fds()));
+        self.links.0.read().values().for_each(|link| fds.extend(link.lane.fds()));
+        fds
     }
 
     /// The limits that the device is held to.
@@ -153,15 +164,8 @@ impl VerbsDevice {
         let pd = Pd::new(self.context).map_err(os("ibv_alloc_pd"))?;
         let notes_len = Link::notes_len(&self.shape);
         let notes = Mr::new(&pd, notes_len, false).map_err(|_| DeviceError::MemoryLimit { wanted: notes_len })?;
-        let entries = Link::entries(&self.shape);
-        let raw_cq = queue.reserve(entries, self.attributes.max_cqe, cq.0).map_err(os("ibv_create_cq"))?;
-        let qp = match cm.create_qp(&pd, &raw_cq, cap(&self.shape)) {
-            Ok(qp) => qp,
-            Err(source) => {
-                queue.release(&raw_cq, entries);
-                return Err(DeviceError::Os { operation: "rdma_create_qp", source });
-            }
-        };
+        let lane = Lane::new(self.context, Link::entries(&self.shape), cq.0).map_err(os("ibv_create_cq"))?;
+        let qp = cm.create_qp(&pd, &lane.cq, cap(&self.shape)).map_err(os("rdma_create_qp"))?;
         let mut links = self.links.0.write();
         let id = loop {
             let id = QueuePairId(self.next_link.fetch_add(1, Ordering::Relaxed) & (u32::MAX >> 1));
@@ -169,7 +173,9 @@ impl VerbsDevice {
                 break id;
             }
         };
-        let link = Arc::new(Link::new(id, queue, raw_cq, pd, notes, cm, qp, self.shape));
+        let link = Arc::new(Link::new(id, Arc::clone(&queue), lane, pd, notes, cm, qp, self.shape));
+        link.post_ahead().map_err(|_| DeviceError::Exhausted { what: "receive queue" })?;
+        queue.add(&link).map_err(os("epoll_ctl"))?;
         links.insert(id, Arc::clone(&link));
         Ok(link)
     }
@@ -182,25 +188,24 @@ impl VerbsDevice {
             cm.destroy_qp();
             manager.forget(cm, peer_knows);
         }
-        link.queue.collect(&self.links);
-        link.queue.release(&link.cq, Link::entries(link.shape()));
+        link.home().remove(&link);
     }
 
     /// Ends a queue pair that never was connected, and that no other place knows of.
     pub(crate) fn discard(&self, id: QueuePairId) {
         let Some(link) = self.links.0.write().remove(&id) else { return };
         drop(link.retire());
-        link.queue.collect(&self.links);
-        link.queue.release(&link.cq, Link::entries(link.shape()));
+        link.home().remove(&link);
     }
 
     /// The end of a link, by the peer's word or our own. What was placed before comes first.
     pub(crate) fn close(&self, link: &Link) {
-        link.queue.collect(&self.links);
+        link.collect();
         let news = link.close();
         link.hang_up();
         if news {
-            link.queue.announce(link);
+            link.home().announce(link);
+            link.lane.wake();
         }
     }
 
@@ -210,7 +215,7 @@ impl VerbsDevice {
 }
 
 /// Requests that may wait to be accepted. Drivers of iWARP devices drop what exceeds it, silently.
-const BACKLOG: i32 = 128;
+pub(crate) const BACKLOG: i32 = 128;
 
 fn cap(shape: &Shape) -> QpCap {
     QpCap {
@@ -265,8 +270,7 @@ impl Device for VerbsDevice {
         if queues.len() >= MAX_CQ as usize {
             return Err(DeviceError::Exhausted { what: "completion queue" });
         }
-        let queue = Queue::new(self.context)
-            .map_err(|source| DeviceError::Os { operation: "ibv_create_comp_channel", source })?;
+        let queue = Queue::new().map_err(|source| DeviceError::Os { operation: "epoll_create", source })?;
         queues.push(Arc::new(queue));
         Ok(CompletionQueueId(queues.len() as u32 - 1))
     }
@@ -279,22 +283,31 @@ impl Device for VerbsDevice {
         let Some(link) = self.links.get(qp) else { return 0 };
         let mut count = link.pop(out);
         if count < out.len() {
-            link.queue.collect(&self.links);
+            if link.gather().died {
+                link.hang_up();
+            }
             count += link.pop(&mut out[count..]);
         }
         count
     }
 
-    fn qp_sequence(&self, _: QueuePairId) -> u32 {
-        0
+    fn qp_sequence(&self, qp: QueuePairId) -> u32 {
+        self.links.get(qp).map_or(0, |link| {
+            link.collect();
+            link.lane.sequence()
+        })
     }
 
-    fn wait_qp(&self, _: QueuePairId, _: u32, _: Option<Duration>) -> Wait {
-        // Without the capability nobody should call it; who does looks again at once.
-        Wait::Woken
+    fn wait_qp(&self, qp: QueuePairId, seen: u32, timeout: Option<Duration>) -> Wait {
+        let Some(link) = self.links.get(qp) else { return Wait::Woken };
+        link.lane.wait(seen, timeout, || link.collect(), || link.home().is_armed())
     }
 
-    fn wake_qp(&self, _: QueuePairId) {}
+    fn wake_qp(&self, qp: QueuePairId) {
+        if let Some(link) = self.links.get(qp) {
+            link.lane.wake();
+        }
+    }
 
     fn arm(&self, cq: CompletionQueueId) -> Armed {
         self.queue(cq).map_or(Armed::Sleep, |queue| queue.arm(&self.links))
@@ -316,8 +329,9 @@ impl Device for VerbsDevice {
         self.queue(cq).map(|queue| queue.fd())
     }
 
-    fn rebind(&self, _: QueuePairId, _: CompletionQueueId) -> Result<(), DeviceError> {
-        Err(DeviceError::Unavailable { what: "queue pairs keep their completion queue", source: None })
+    fn rebind(&self, qp: QueuePairId, cq: CompletionQueueId) -> Result<(), DeviceError> {
+        let queue = self.queue(cq).ok_or(DeviceError::Unknown { what: "completion queue" })?;
+        self.link(qp)?.move_to(queue).map_err(|source| DeviceError::Os { operation: "epoll_ctl", source })
     }
 
     fn alloc_region(&self, qp: QueuePairId, len: usize) -> Result<Region, DeviceError> {

@@ -15,12 +15,15 @@
 
 mod cm;
 mod device;
+mod directory;
 mod discovery;
 mod ffi;
+mod lane;
 mod link;
 mod profile;
 mod queue;
 
 pub use device::{VerbsConfig, VerbsDevice};
+pub use directory::PORT_OFFSET;
 pub use discovery::{discover, Attributes, Found};
 pub use profile::{Limits, Profile};

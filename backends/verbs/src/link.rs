@@ -10,7 +10,8 @@
 //! queue is signalled, whatever the caller wanted, or a queue of unsignalled requests could never be emptied.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 
 use netacc_device::{
@@ -20,7 +21,8 @@ use netacc_device::{
 use parking_lot::{Mutex, RwLock};
 
 use crate::ffi::abi::{self, WorkCompletion as RawCompletion};
-use crate::ffi::{Chain, CmId, Cq, Mr, Pd, QueuePair, RawRecv, RawSend, SendKind};
+use crate::ffi::{Chain, CmId, Mr, Pd, QueuePair, RawRecv, RawSend, SendKind};
+use crate::lane::Lane;
 use crate::queue::Queue;
 
 /// Bytes that each receive has. With immediates they stay unused; without, they get the note of a message.
@@ -43,8 +45,9 @@ pub(crate) struct Link {
     pub(crate) reported: AtomicBool,
     /// The connection manager has told of the end: there is nobody to be told.
     pub(crate) peer_knows: AtomicBool,
-    pub(crate) queue: Arc<Queue>,
-    pub(crate) cq: Arc<Cq>,
+    pub(crate) lane: Lane,
+    /// The queue that it reports to.
+    home: Mutex<Arc<Queue>>,
     /// The connection; gone once it is destroyed. Locked after the two sides.
     pub(crate) cm: Mutex<Option<CmId>>,
     shape: Shape,
@@ -55,10 +58,17 @@ pub(crate) struct Link {
     recv: Mutex<RecvSide>,
     marks: Box<[Mark]>,
     completed: AtomicU64,
-    outstanding_receives: AtomicU32,
     dead: AtomicBool,
     done: Mutex<Done>,
     regions: RwLock<HashMap<u32, Mr>>,
+}
+
+/// What a look at the device brought.
+pub(crate) struct Gathered {
+    /// Something to report.
+    pub(crate) any: bool,
+    /// The link died of it.
+    pub(crate) died: bool,
 }
 
 struct SendSide {
@@ -74,6 +84,8 @@ struct SendSide {
 struct RecvSide {
     qp: Option<QueuePair>,
     posted: u64,
+    /// Of those, the ones that the caller has not asked for yet.
+    ahead: u32,
     chain: Chain<abi::RecvWr>,
 }
 
@@ -84,9 +96,15 @@ struct Mark {
     report: AtomicBool,
 }
 
+/// What completed, for the caller.
 #[derive(Default)]
 struct Done {
     waiting: VecDeque<WorkCompletion>,
+    /// Messages that came before the caller had posted receives for them. The device has all the receives that it can
+    /// hold from the beginning, because some end the connection at a message without one.
+    early: VecDeque<WorkCompletion>,
+    /// Receives that the caller has posted and that no message has taken.
+    receives: u32,
     disconnected: bool,
 }
 
@@ -102,7 +120,7 @@ impl Link {
     pub(crate) fn new(
         id: QueuePairId,
         queue: Arc<Queue>,
-        cq: Arc<Cq>,
+        lane: Lane,
         pd: Arc<Pd>,
         notes: Mr,
         cm: CmId,
@@ -113,8 +131,8 @@ impl Link {
             id,
             reported: AtomicBool::new(false),
             peer_knows: AtomicBool::new(false),
-            queue,
-            cq,
+            lane,
+            home: Mutex::new(queue),
             cm: Mutex::new(Some(cm)),
             shape,
             pd,
@@ -127,10 +145,9 @@ impl Link {
                 ends: Vec::with_capacity(shape.send_depth as usize),
                 chain: Chain::new(shape.send_depth),
             }),
-            recv: Mutex::new(RecvSide { qp: Some(qp), posted: 0, chain: Chain::new(shape.recv_depth) }),
+            recv: Mutex::new(RecvSide { qp: Some(qp), posted: 0, ahead: 0, chain: Chain::new(shape.recv_depth) }),
             marks: (0..shape.send_depth).map(|_| Mark::default()).collect(),
             completed: AtomicU64::new(0),
-            outstanding_receives: AtomicU32::new(0),
             dead: AtomicBool::new(false),
             done: Mutex::default(),
             regions: RwLock::default(),
@@ -147,8 +164,50 @@ impl Link {
         shape.send_depth + shape.recv_depth
     }
 
-    pub(crate) fn shape(&self) -> &Shape {
-        &self.shape
+    /// The queue that it reports to.
+    pub(crate) fn home(&self) -> Arc<Queue> {
+        Arc::clone(&self.home.lock())
+    }
+
+    /// Moves it to another queue.
+    pub(crate) fn move_to(self: &Arc<Self>, queue: Arc<Queue>) -> io::Result<()> {
+        let mut home = self.home.lock();
+        if Arc::ptr_eq(&home, &queue) {
+            return Ok(());
+        }
+        home.remove(self);
+        self.reported.store(false, Ordering::Release);
+        if let Err(error) = queue.add(self) {
+            // Where it was there is room.
+            let _ = home.add(self);
+            return Err(error);
+        }
+        *home = queue;
+        Ok(())
+    }
+
+    /// Takes what the device has.
+    pub(crate) fn gather(&self) -> Gathered {
+        let (was_dead, mut any) = (self.is_dead(), false);
+        self.lane.poll(|completion| {
+            // A stray one of a queue pair that is gone is nobody's.
+            if link_of(completion.wr_id) == self.id {
+                any |= self.take(completion);
+            }
+        });
+        Gathered { any, died: !was_dead && self.is_dead() }
+    }
+
+    /// As [`gather`](Link::gather), for who is not going to look at the link.
+    pub(crate) fn collect(&self) {
+        let Gathered { any, died } = self.gather();
+        if any {
+            self.home().announce(self);
+        }
+        if died {
+            // A queue pair that failed by itself: the peer need not have noticed.
+            self.hang_up();
+        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -205,31 +264,47 @@ impl Link {
     pub(crate) fn post_recv(&self, count: u32) -> Result<(), PostError> {
         let mut side = self.recv.lock();
         let Some(qp) = side.qp.filter(|_| !self.is_dead()) else { return Err(PostError::Dead) };
-        let outstanding = self.outstanding_receives.load(Ordering::Acquire);
-        if count > self.shape.recv_depth - outstanding {
+        if count > self.shape.recv_depth - self.done.lock().receives {
             return Err(PostError::QueueFull);
         }
-        let RecvSide { posted, chain, .. } = &mut *side;
+        let RecvSide { posted, chain, ahead, .. } = &mut *side;
+        let paid = count.min(*ahead);
+        *ahead -= paid;
+        let outcome = self.give(qp, posted, chain, count - paid);
+        let given = outcome.map_or_else(|(taken, _)| paid + taken, |()| count);
+        if self.done.lock().allow(given) {
+            self.home().announce(self);
+        }
+        outcome.map_err(|(_, errno)| post_error(errno))
+    }
+
+    /// Posts all receives that the device can hold, before the peer can send. The caller's first ones are among them.
+    pub(crate) fn post_ahead(&self) -> Result<(), PostError> {
+        let mut side = self.recv.lock();
+        let Some(qp) = side.qp else { return Err(PostError::Dead) };
+        let RecvSide { posted, chain, ahead, .. } = &mut *side;
+        *ahead = self.shape.recv_depth;
+        self.give(qp, posted, chain, self.shape.recv_depth).map_err(|(_, errno)| post_error(errno))
+    }
+
+    /// Posts receives to the device. `Err`: how many were taken, and the error.
+    fn give(
+        &self,
+        qp: QueuePair,
+        posted: &mut u64,
+        chain: &mut Chain<abi::RecvWr>,
+        count: u32,
+    ) -> Result<(), (u32, i32)> {
         let receives = (*posted..*posted + u64::from(count)).map(|number| RawRecv {
             wr_id: RECEIVE | self.number(number),
             address: self.notes.address + number % u64::from(self.shape.recv_depth) * NOTE_LEN as u64,
             len: NOTE_LEN as u32,
             lkey: self.notes.lkey,
         });
-        // Counted before: a message may take the receive at once.
-        self.outstanding_receives.fetch_add(count, Ordering::AcqRel);
         // SAFETY: the notes stay registered as long as the queue pair exists.
-        match unsafe { qp.post_recv(receives, chain) } {
-            Ok(()) => {
-                *posted += u64::from(count);
-                Ok(())
-            }
-            Err((taken, errno)) => {
-                *posted += taken as u64;
-                self.outstanding_receives.fetch_sub(count - taken as u32, Ordering::AcqRel);
-                Err(post_error(errno))
-            }
-        }
+        let outcome = unsafe { qp.post_recv(receives, chain) };
+        *posted += outcome.map_or_else(|(taken, _)| taken as u64, |()| count.into());
+        outcome.map_err(|(taken, errno)| (taken as u32, errno))
     }
 
     /// Posts what fits. [`PostError::Dead`] also if the device took half a message: the caller then ends the link.
@@ -382,11 +457,9 @@ impl Link {
         let before = done.waiting.len();
         let success = raw.status == abi::WC_SUCCESS;
         if raw.wr_id & RECEIVE != 0 {
-            let less = |count: u32| count.checked_sub(1);
-            let _ = self.outstanding_receives.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
             if success && !done.disconnected {
                 let completion = self.received(raw);
-                done.push(self.id, CompletionStatus::Success, completion);
+                done.receive(WorkCompletion { qp: self.id, status: CompletionStatus::Success, completion });
             }
         } else {
             let last = self.completed.load(Ordering::Relaxed);
@@ -453,6 +526,25 @@ impl Link {
 }
 
 impl Done {
+    /// A message has come.
+    fn receive(&mut self, message: WorkCompletion) {
+        match self.receives.checked_sub(1) {
+            Some(left) => {
+                self.receives = left;
+                self.waiting.push_back(message);
+            }
+            None => self.early.push_back(message),
+        }
+    }
+
+    /// The caller has posted so many receives. True if messages waited for them.
+    fn allow(&mut self, receives: u32) -> bool {
+        let taken = self.early.len().min(receives as usize);
+        self.waiting.extend(self.early.drain(..taken));
+        self.receives += receives - taken as u32;
+        taken > 0
+    }
+
     fn push(&mut self, qp: QueuePairId, status: CompletionStatus, completion: Completion) {
         self.waiting.push_back(WorkCompletion { qp, status, completion });
     }

@@ -1,13 +1,13 @@
-//! A completion queue as the core knows it: what its queue pairs have for their owners, and a descriptor to sleep on.
+//! A completion queue as the core knows it: the queue pairs that report to it, and a descriptor to sleep on.
 //!
-//! The device's own queues are shared by many queue pairs, so whoever polls hands completions out to the links they
-//! belong to. A device's queue has a fixed depth; we keep as many as the queue pairs need, each on the same channel, so
-//! that none can overflow.
+//! Each queue pair has a completion queue of the device and a channel of its own ([`Lane`](crate::lane::Lane)), and ours
+//! is a set of them: so a queue pair can move to another thread's queue, which no device can do for its own, and a
+//! device's queue never has too few entries. The price is a look at each member; those that sleep are asked together.
 //!
 //! Invariants: a link is in `ready` at most once (its flag `reported` says so); the locks are taken in the order
-//! state, then link. The state's lock is also what keeps a queue alive while its events are acknowledged.
+//! members, lane, link, ready. Whoever makes a link non-empty notes it here, and rings if somebody may sleep here.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,108 +17,88 @@ use netacc_device::{Armed, QueuePairId};
 use parking_lot::Mutex;
 
 use crate::device::Links;
-use crate::ffi::abi::WorkCompletion;
-use crate::ffi::{CompletionChannel, Context, Cq, Wakeup};
-use crate::link::{link_of, Link};
-
-/// Completions taken from the device at a time.
-const BATCH: usize = 16;
-
-/// Queue pairs that one queue of the device is made for.
-const LINKS_PER_CQ: u32 = 8;
+use crate::ffi::{Bell, EventSet};
+use crate::link::Link;
 
 pub(crate) struct Queue {
-    channel: Arc<CompletionChannel>,
-    wakeup: Wakeup,
+    set: EventSet,
+    bell: Bell,
     armed: AtomicBool,
-    state: Mutex<State>,
+    members: Mutex<HashMap<QueuePairId, Arc<Link>>>,
+    ready: Mutex<VecDeque<QueuePairId>>,
 }
 
-struct State {
-    cqs: Vec<Shard>,
-    ready: VecDeque<QueuePairId>,
-}
-
-struct Shard {
-    cq: Arc<Cq>,
-    /// Entries that no queue pair can fill.
-    free: u32,
-}
+/// The bell's number in the set; those of links have 32 bits.
+const BELL: u64 = u64::MAX;
 
 impl Queue {
-    pub(crate) fn new(context: Context) -> io::Result<Queue> {
-        let channel = CompletionChannel::new(context)?;
-        let wakeup = Wakeup::new(channel.fd())?;
-        let state = State { cqs: Vec::new(), ready: VecDeque::new() };
-        Ok(Queue { channel, wakeup, armed: AtomicBool::new(false), state: Mutex::new(state) })
+    pub(crate) fn new() -> io::Result<Queue> {
+        let (set, bell) = (EventSet::new()?, Bell::new()?);
+        set.add(bell.fd(), BELL)?;
+        Ok(Queue { set, bell, armed: AtomicBool::new(false), members: Mutex::default(), ready: Mutex::default() })
     }
 
-    /// Room for `entries` completions of one more queue pair. Give it back with [`release`](Queue::release).
-    ///
-    /// # Errors
-    /// The device has no further queue.
-    pub(crate) fn reserve(&self, entries: u32, max_cqe: u32, vector: u32) -> io::Result<Arc<Cq>> {
-        let mut state = self.state.lock();
-        if let Some(shard) = state.cqs.iter_mut().find(|shard| shard.free >= entries) {
-            shard.free -= entries;
-            return Ok(Arc::clone(&shard.cq));
+    pub(crate) fn fd(&self) -> RawFd {
+        self.set.fd()
+    }
+
+    /// The queue's own descriptors.
+    pub(crate) fn fds(&self) -> [RawFd; 2] {
+        [self.set.fd(), self.bell.fd()]
+    }
+
+    /// From now on the link reports here. What it has already need not be reported.
+    pub(crate) fn add(&self, link: &Arc<Link>) -> io::Result<()> {
+        let mut members = self.members.lock();
+        self.set.add(link.lane.fd(), link.id.0.into())?;
+        members.insert(link.id, Arc::clone(link));
+        if self.is_armed() {
+            link.lane.arm();
         }
-        let depth = (entries * LINKS_PER_CQ).min(max_cqe).max(entries);
-        let cq = Arc::new(Cq::new(&self.channel, depth, vector)?);
-        if self.armed.load(Ordering::Acquire) {
-            cq.arm();
-        }
-        state.cqs.push(Shard { cq: Arc::clone(&cq), free: depth - entries });
-        Ok(cq)
+        Ok(())
     }
 
-    /// Gives room back once the queue pair is destroyed and what it left has been collected.
-    pub(crate) fn release(&self, cq: &Arc<Cq>, entries: u32) {
-        if let Some(shard) = self.state.lock().cqs.iter_mut().find(|shard| Arc::ptr_eq(&shard.cq, cq)) {
-            shard.free += entries;
+    /// The link reports here no more.
+    pub(crate) fn remove(&self, link: &Link) {
+        let mut members = self.members.lock();
+        if members.remove(&link.id).is_some() {
+            self.set.remove(link.lane.fd());
         }
     }
 
-    /// Takes what the device has, and hands it to the links.
-    pub(crate) fn collect(&self, links: &Links) {
-        // A queue pair that failed by itself: the peer need not have noticed.
-        self.hand_out(links).iter().for_each(|link| link.hang_up());
+    /// Whether somebody may sleep here.
+    pub(crate) fn is_armed(&self) -> bool {
+        self.armed.load(Ordering::SeqCst)
     }
 
-    /// Returns the links that died of what they were handed.
-    fn hand_out(&self, links: &Links) -> Vec<Arc<Link>> {
+    /// A link has something new.
+    pub(crate) fn announce(&self, link: &Link) {
+        self.note(link);
+        if self.is_armed() {
+            self.bell.ring();
+        }
+    }
+
+    fn note(&self, link: &Link) {
+        if !link.reported.swap(true, Ordering::AcqRel) {
+            self.ready.lock().push_back(link.id);
+        }
+    }
+
+    /// Takes what the device has for the members.
+    fn collect(&self) {
         let mut died = Vec::new();
-        let mut state = self.state.lock();
-        let State { cqs, ready } = &mut *state;
-        let mut batch = [WorkCompletion::default(); BATCH];
-        for shard in cqs {
-            loop {
-                let count = shard.cq.poll(&mut batch);
-                for completion in &batch[..count] {
-                    if let Some(link) = links.get(link_of(completion.wr_id)) {
-                        let was_dead = link.is_dead();
-                        if link.take(completion) {
-                            note(ready, &link);
-                        }
-                        if !was_dead && link.is_dead() {
-                            died.push(link);
-                        }
-                    }
-                }
-                if count < BATCH {
-                    break;
-                }
+        for link in self.members.lock().values() {
+            let gathered = link.gather();
+            if gathered.any {
+                self.note(link);
+            }
+            if gathered.died {
+                died.push(Arc::clone(link));
             }
         }
-        died
-    }
-
-    /// A link has something that did not come from the device.
-    pub(crate) fn announce(&self, link: &Link) {
-        note(&mut self.state.lock().ready, link);
-        if self.armed.load(Ordering::Acquire) {
-            self.wakeup.ring();
-        }
+        // A queue pair that failed by itself: the peer need not have noticed.
+        died.iter().for_each(|link| link.hang_up());
     }
 
     /// See [`Device::pending`](netacc_device::Device::pending).
@@ -126,11 +106,11 @@ impl Queue {
         if out.is_empty() {
             return 0;
         }
-        self.collect(links);
-        let mut state = self.state.lock();
+        self.collect();
+        let mut ready = self.ready.lock();
         let mut count = 0;
         while count < out.len() {
-            let Some(id) = state.ready.pop_front() else { break };
+            let Some(id) = ready.pop_front() else { break };
             // Polled empty meanwhile, or destroyed: nothing to tell.
             let Some(link) = links.get(id) else { continue };
             link.reported.store(false, Ordering::Release);
@@ -144,13 +124,13 @@ impl Queue {
 
     /// See [`Device::arm`](netacc_device::Device::arm).
     pub(crate) fn arm(&self, links: &Links) -> Armed {
-        self.armed.store(true, Ordering::Release);
-        self.state.lock().cqs.iter().for_each(|shard| shard.cq.arm());
+        self.drain();
+        self.armed.store(true, Ordering::SeqCst);
+        self.members.lock().values().for_each(|link| link.lane.arm());
         // What came before the device was armed makes no event.
-        self.collect(links);
-        let state = self.state.lock();
+        self.collect();
         let waiting = |id: &QueuePairId| links.get(*id).is_some_and(|link| !link.is_empty());
-        if state.ready.iter().any(waiting) {
+        if self.ready.lock().iter().any(waiting) {
             Armed::Pending
         } else {
             Armed::Sleep
@@ -158,29 +138,21 @@ impl Queue {
     }
 
     pub(crate) fn disarm(&self) {
-        self.armed.store(false, Ordering::Release);
+        self.armed.store(false, Ordering::SeqCst);
     }
 
     /// Consumes wake-ups; while armed, asks for the next.
     pub(crate) fn drain(&self) {
-        let state = self.state.lock();
-        self.wakeup.clear();
-        let mut any = false;
-        while self.channel.take_event() {
-            any = true;
-        }
-        if any && self.armed.load(Ordering::Acquire) {
-            state.cqs.iter().for_each(|shard| shard.cq.arm());
-        }
-    }
-
-    pub(crate) fn fd(&self) -> RawFd {
-        self.wakeup.fd()
-    }
-}
-
-fn note(ready: &mut VecDeque<QueuePairId>, link: &Link) {
-    if !link.reported.swap(true, Ordering::AcqRel) {
-        ready.push_back(link.id);
+        let members = self.members.lock();
+        let armed = self.is_armed();
+        self.set.readable(|number| match u32::try_from(number).ok().and_then(|id| members.get(&QueuePairId(id))) {
+            Some(link) => {
+                link.lane.take_event();
+                if armed {
+                    link.lane.arm();
+                }
+            }
+            None => self.bell.clear(),
+        });
     }
 }

@@ -1,12 +1,13 @@
 //! The typed configuration: plain structs by layer, with the defaults and their reasons.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use crate::key::{render_lines, KEYS};
-use crate::value::{Backend, ConfigValue, CpuList, Expiry, Group, LogLevel, PollBudget, UnseenIoPolicy};
+use crate::value::{Backend, ConfigValue, CpuList, Expiry, Group, LogLevel, PollBudget, RdmaProfile, UnseenIoPolicy};
 
 /// Everything that can be set. Obtain one from [`Config::load`] or a [`crate::Loader`]; a default one
 /// is what an empty file gives.
@@ -33,6 +34,8 @@ pub struct Config {
     pub log: LogConfig,
     /// The shared-memory backend.
     pub shm: ShmConfig,
+    /// RDMA devices.
+    pub verbs: VerbsConfig,
 }
 
 /// Buffers and memory regions.
@@ -109,6 +112,15 @@ pub struct ShmConfig {
     pub group: Option<Group>,
 }
 
+/// RDMA devices.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VerbsConfig {
+    /// `NACC_VERBS_ADDRESS`: the address of ours whose device is used; `None` is the first that has one.
+    pub address: Option<IpAddr>,
+    /// `NACC_VERBS_PROFILE`
+    pub profile: RdmaProfile,
+}
+
 impl Config {
     /// Whether any connection of this process may be promoted: no problem stands against it, it is
     /// switched on, and there is a device to ask for.
@@ -174,6 +186,7 @@ impl Default for Config {
             io: IoConfig::default(),
             log: LogConfig::default(),
             shm: ShmConfig::default(),
+            verbs: VerbsConfig::default(),
         }
     }
 }

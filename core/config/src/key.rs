@@ -254,7 +254,7 @@ pub static KEYS: &[Key] = &[
     // Ours from here on.
     text(
         "NACC_BACKEND",
-        "auto, shm or none",
+        "auto, shm, verbs or none",
         |c| c.backend.to_string(),
         |c, text| text.parse().map(|backend| c.backend = backend).is_ok(),
     )
@@ -340,6 +340,26 @@ pub static KEYS: &[Key] = &[
             }
             text.parse().map(|group| c.shm.group = Some(group)).is_ok()
         },
+    )
+    .ours(),
+    text(
+        "NACC_VERBS_ADDRESS",
+        "an IP address of this machine that an RDMA device serves, or empty for the first such",
+        |c| c.verbs.address.map_or(String::new(), |address| address.to_string()),
+        |c, text| {
+            if text.is_empty() {
+                c.verbs.address = None;
+                return true;
+            }
+            text.parse().map(|address| c.verbs.address = Some(address)).is_ok()
+        },
+    )
+    .ours(),
+    text(
+        "NACC_VERBS_PROFILE",
+        "native, erdma, rxe, siw or mlx5",
+        |c| c.verbs.profile.to_string(),
+        |c, text| text.parse().map(|profile| c.verbs.profile = profile).is_ok(),
     )
     .ours(),
 ];

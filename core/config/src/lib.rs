@@ -39,7 +39,7 @@ pub use config::{Config, IoConfig, LinkConfig, LogConfig, MemoryConfig, Promotio
 pub use key::{find_key, render_lines, Key, KEYS};
 pub use load::Loader;
 pub use problem::{Origin, Problem, ProblemKind};
-pub use value::{Backend, ConfigValue, CpuList, Expiry, Group, LogLevel, PollBudget, UnseenIoPolicy};
+pub use value::{Backend, ConfigValue, CpuList, Expiry, Group, LogLevel, PollBudget, RdmaProfile, UnseenIoPolicy};
 
 /// Where the configuration file is when nothing else is said.
 pub const DEFAULT_CONFIG_PATH: &str = "/etc/netacc.conf";

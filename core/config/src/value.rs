@@ -41,8 +41,27 @@ pub enum Backend {
     Auto,
     /// Shared memory between processes of this host.
     Shm,
+    /// RDMA devices, through rdma-core.
+    Verbs,
     /// None: everything stays on TCP.
     None,
+}
+
+/// Whose limits an RDMA device is held to (`NACC_VERBS_PROFILE`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RdmaProfile {
+    /// Its own.
+    #[default]
+    Native,
+    /// Alibaba Cloud's elastic RDMA interface.
+    Erdma,
+    /// SoftRoCE.
+    Rxe,
+    /// Soft-iWARP.
+    Siw,
+    /// NVIDIA ConnectX-4 and later.
+    Mlx5,
 }
 
 /// What to do about I/O on an accelerated descriptor that the library did not see (`NACC_POLICY`).
@@ -81,7 +100,8 @@ macro_rules! words {
         }
     };
 }
-words!(Backend { "auto" => Auto, "shm" => Shm, "none" => None });
+words!(Backend { "auto" => Auto, "shm" => Shm, "verbs" => Verbs, "none" => None });
+words!(RdmaProfile { "native" => Native, "erdma" => Erdma, "rxe" => Rxe, "siw" => Siw, "mlx5" => Mlx5 });
 words!(UnseenIoPolicy { "log" => Log, "demote" => Demote, "error" => Error, "abort" => Abort });
 
 /// The least severe message that is logged (`NACC_LOG_LEVEL`), with NetACC's numbers.

@@ -291,11 +291,19 @@ fn settings() -> impl Strategy<Value = Vec<(&'static str, String)>> {
                 ("NACC_SOR_AFFINITY", cpus.join(","))
             })
             .boxed(),
-        prop::sample::select(vec!["auto", "shm", "none"]).prop_map(|word| ("NACC_BACKEND", word.to_owned())).boxed(),
+        prop::sample::select(vec!["auto", "shm", "verbs", "none"])
+            .prop_map(|word| ("NACC_BACKEND", word.to_owned()))
+            .boxed(),
         prop::sample::select(vec!["log", "demote", "error", "abort"])
             .prop_map(|word| ("NACC_POLICY", word.to_owned()))
             .boxed(),
         "|[0-9]{1,9}|[a-z_][A-Za-z0-9_.-]{0,30}".prop_map(|t| ("NACC_SHM_GROUP", t)).boxed(),
+        prop::sample::select(vec!["", "10.99.0.1", "fd99::1"])
+            .prop_map(|address| ("NACC_VERBS_ADDRESS", address.to_owned()))
+            .boxed(),
+        prop::sample::select(vec!["native", "erdma", "rxe", "siw", "mlx5"])
+            .prop_map(|word| ("NACC_VERBS_PROFILE", word.to_owned()))
+            .boxed(),
     ];
     (sizes, ints).prop_map(|(sizes, rest)| sizes.into_iter().chain(rest).collect())
 }

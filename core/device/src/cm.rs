@@ -129,14 +129,35 @@ pub enum DirectoryError {
     NotServed,
 }
 
+/// The number of a stream whose holder alone knows it: see [`Directory::resolve`].
+pub const UNKNOWN_STREAM: u32 = u32::MAX;
+
 /// Tells a connector which process holds the accepted end of its TCP connection. Data-path cheap: no system calls.
 pub trait Directory: Send + Sync {
+    /// Whether the other end of `tuple` may be within the backend's reach at all.
+    fn serves(&self, tuple: &FourTuple) -> bool {
+        let _ = tuple;
+        true
+    }
+
     /// Announces that this process holds `tuple` (as seen from here), as its stream number `stream`.
     fn publish(&self, tuple: &FourTuple, stream: u32) -> Result<(), DirectoryError>;
 
     /// Withdraws what `publish` announced.
     fn withdraw(&self, tuple: &FourTuple, stream: u32);
 
-    /// Who holds the other end of `tuple` (as seen from here), and its stream number there.
+    /// Who holds, or may hold, the other end of `tuple` (as seen from here), and its stream number there or
+    /// [`UNKNOWN_STREAM`].
     fn lookup(&self, tuple: &FourTuple) -> Option<(PeerAddress, u32)>;
+
+    /// The number under which this process published `tuple` (as seen from here), where peers cannot know it.
+    fn resolve(&self, tuple: &FourTuple) -> Option<u32> {
+        let _ = tuple;
+        None
+    }
+
+    /// An attempt to connect to `peer` came to nothing: it need not be looked up again soon.
+    fn note_unreachable(&self, peer: PeerAddress) {
+        let _ = peer;
+    }
 }

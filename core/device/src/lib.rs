@@ -47,6 +47,7 @@ pub use anchor::{Anchor, AnchorError, AnchorPosition};
 #[cfg(feature = "std")]
 pub use cm::{
     CmError, CmEvent, ConnectionManager, Directory, DirectoryError, FourTuple, PeerAddress, MAX_PRIVATE_DATA,
+    UNKNOWN_STREAM,
 };
 #[cfg(feature = "std")]
 pub use device::{Armed, Device, DeviceError, PostError, Reactor, Wait, MODERATION};

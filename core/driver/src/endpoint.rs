@@ -552,7 +552,9 @@ impl Endpoint {
                 self.poll_link(&link);
             }
             CmEvent::Failed { id, .. } => {
-                self.attempts.lock().remove(&id);
+                if let Some(attempt) = self.attempts.lock().remove(&id).filter(|attempt| attempt.connector) {
+                    self.directory.note_unreachable(attempt.peer);
+                }
                 self.waiting.lock().retain(|w| {
                     let failed = w.attempt == Some(id);
                     if failed {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use netacc_device::{
     Completion, CompletionStatus, FourTuple, PostError, Region, RemoteRegion, WorkCompletion, WorkRequestId,
+    UNKNOWN_STREAM,
 };
 use netacc_proto::{
     Accept, ControlMessage, Immediate, MessageKind, Open, Reason, Refuse, RingDescriptor, Role, SlotId, WireTuple,
@@ -344,7 +345,15 @@ impl Endpoint {
     fn handle_open(&self, link: &Arc<LinkCell>, rx: &mut LinkRx, open: &Open) -> Result<(), Reason> {
         //= spec §4.1.2
         //# OPEN names the anchor by its addresses; the acceptor refuses one that it does not hold.
-        let cell = self.streams.read().cells.get(open.hint as usize).cloned().flatten();
+        //= spec §4.1.3
+        //# The hint 0xffffffff says that the opener does not know the acceptor's stream number; the acceptor then finds
+        //# the stream by the addresses.
+        let number = match open.hint {
+            UNKNOWN_STREAM => four_tuple(&open.tuple).and_then(|tuple| self.directory().resolve(&tuple.reversed())),
+            number => Some(number),
+        };
+        let number = number.ok_or(Reason::UnknownStream)?;
+        let cell = self.streams.read().cells.get(number as usize).cloned().flatten();
         let cell = cell.filter(|c| wire_tuple(&c.tuple.reversed()) == open.tuple).ok_or(Reason::UnknownStream)?;
         if self.is_held_back() {
             return Err(Reason::Requested);
@@ -442,6 +451,13 @@ fn wire_tuple(tuple: &FourTuple) -> WireTuple {
         (ip.octets(), addr.port())
     }
     WireTuple { local: wire(tuple.local), remote: wire(tuple.remote) }
+}
+
+/// As [`wire_tuple`] had it. `None`: one end is IPv4 and the other is not.
+fn four_tuple(tuple: &WireTuple) -> Option<FourTuple> {
+    let end = |(ip, port): ([u8; 16], u16)| SocketAddr::new(IpAddr::from(ip).to_canonical(), port);
+    let (local, remote) = (end(tuple.local), end(tuple.remote));
+    (local.is_ipv4() == remote.is_ipv4()).then_some(FourTuple { local, remote })
 }
 
 const EMPTY: WorkCompletion = WorkCompletion {

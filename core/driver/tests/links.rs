@@ -6,9 +6,11 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig, AnchorWire, InMemoryAnchor};
-use netacc_device::loopback::{DeliveryMode, Fabric, LoopbackConfig};
+use netacc_device::loopback::{DeliveryMode, Fabric, LoopbackConfig, LoopbackDevice};
 use netacc_device::middleware::{Event, Observer, Trace};
-use netacc_device::{Anchor, AnchorError, AnchorPosition, FourTuple, Instant};
+use netacc_device::{
+    Anchor, AnchorError, AnchorPosition, Directory, DirectoryError, FourTuple, Instant, PeerAddress, UNKNOWN_STREAM,
+};
 use netacc_driver::{Endpoint, EndpointConfig, LinkIo, Readiness, ReadySink, StreamCell, STALL_PATIENCE};
 use netacc_proto::{CacheConfig, Reason, Role, TxSink, RECORD_GRACE};
 
@@ -33,7 +35,16 @@ fn observed(fabric: &Fabric, observer: impl Observer + 'static) -> Endpoint {
 
 /// An endpoint with this owner.
 fn owned(fabric: &Fabric, observer: impl Observer + 'static, owner: impl ReadySink + 'static) -> Endpoint {
-    let device = fabric.open(LoopbackConfig::shm());
+    finding(fabric.open(LoopbackConfig::shm()), None, observer, owner)
+}
+
+/// An endpoint that finds its peers in `directory`, or in the device's own.
+fn finding(
+    device: Arc<LoopbackDevice>,
+    directory: Option<Arc<dyn Directory>>,
+    observer: impl Observer + 'static,
+    owner: impl ReadySink + 'static,
+) -> Endpoint {
     let traced = Arc::new(Trace::new(device.clone(), observer));
     let config = EndpointConfig {
         ring_len: 4096,
@@ -50,7 +61,8 @@ fn owned(fabric: &Fabric, observer: impl Observer + 'static, owner: impl ReadySi
         bytes[..8].copy_from_slice(&NONCE.fetch_add(1, Ordering::Relaxed).to_le_bytes());
         bytes
     };
-    let made = Endpoint::new(traced, device.clone(), device, config, Arc::new(owner), Box::new(|| {}), Box::new(nonce));
+    let directory = directory.unwrap_or_else(|| device.clone());
+    let made = Endpoint::new(traced, device, directory, config, Arc::new(owner), Box::new(|| {}), Box::new(nonce));
     made.expect("a loopback device has queues")
 }
 
@@ -122,6 +134,77 @@ fn the_connecting_side_speaks_first_and_streams_follow() {
     assert_eq!(read(&server, &far, 64), b"over the link");
     assert_eq!(client.counters().snapshot()["violations"], 0);
     assert_eq!(server.counters().snapshot()["violations"], 0);
+}
+
+/// A directory in which peers can be found but not their streams: each side knows its own.
+struct OwnOnly {
+    device: Arc<LoopbackDevice>,
+    own: Mutex<Vec<(FourTuple, u32)>>,
+    unreachable: Mutex<Vec<PeerAddress>>,
+}
+
+impl OwnOnly {
+    fn endpoint(fabric: &Fabric) -> (Endpoint, Arc<OwnOnly>) {
+        let device = fabric.open(LoopbackConfig::shm());
+        let directory =
+            Arc::new(OwnOnly { device: device.clone(), own: Mutex::default(), unreachable: Mutex::default() });
+        (finding(device, Some(directory.clone()), |_: &Event| {}, Deaf), directory)
+    }
+}
+
+impl Directory for OwnOnly {
+    fn publish(&self, tuple: &FourTuple, stream: u32) -> Result<(), DirectoryError> {
+        self.own.lock().unwrap().push((*tuple, stream));
+        self.device.publish(tuple, stream)
+    }
+    fn withdraw(&self, tuple: &FourTuple, stream: u32) {
+        self.own.lock().unwrap().retain(|own| *own != (*tuple, stream));
+        self.device.withdraw(tuple, stream);
+    }
+    fn lookup(&self, tuple: &FourTuple) -> Option<(PeerAddress, u32)> {
+        self.device.lookup(tuple).map(|(peer, _)| (peer, UNKNOWN_STREAM))
+    }
+    fn resolve(&self, tuple: &FourTuple) -> Option<u32> {
+        self.own.lock().unwrap().iter().find(|(own, _)| own == tuple).map(|(_, stream)| *stream)
+    }
+    fn note_unreachable(&self, peer: PeerAddress) {
+        self.unreachable.lock().unwrap().push(peer);
+    }
+}
+
+#[test]
+fn an_acceptor_finds_by_its_addresses_the_stream_that_the_opener_cannot_name() {
+    //= spec §4.1.3
+    //= type=test
+    //# The hint 0xffffffff says that the opener does not know the acceptor's stream number; the acceptor then finds
+    //# the stream by the addresses.
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let ((client, _), (server, known)) = (OwnOnly::endpoint(&fabric), OwnOnly::endpoint(&fabric));
+    let (_, other) = connect(&client, &server, 40_003);
+    let (near, far) = connect(&client, &server, 40_004);
+    client.promote(&near).expect("the acceptor is published");
+    run([&client, &server]);
+    assert!(near.lock(&client).proto().is_linked() && far.lock(&server).proto().is_linked());
+    assert!(other.lock(&server).proto().is_plain());
+
+    let (near, far) = connect(&client, &server, 40_005);
+    client.promote(&near).expect("the acceptor is published");
+    known.own.lock().unwrap().clear();
+    run([&client, &server]);
+    assert!(near.lock(&client).proto().is_plain() && far.lock(&server).proto().is_plain());
+    assert_eq!(near.lock(&client).proto().reason(), Reason::UnknownStream);
+}
+
+#[test]
+fn the_directory_hears_of_peers_that_were_not_there() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let ((client, known), (server, _)) = (OwnOnly::endpoint(&fabric), OwnOnly::endpoint(&fabric));
+    let (near, _far) = connect(&client, &server, 40_006);
+    let (peer, _) = known.lookup(&tuple(40_006)).expect("published");
+    server.hold_back(true);
+    client.promote(&near).expect("the acceptor is published");
+    run([&client, &server]);
+    assert_eq!(*known.unreachable.lock().unwrap(), [peer]);
 }
 
 /// Breaks if the acceptor believed the directory's hint without looking at the addresses.

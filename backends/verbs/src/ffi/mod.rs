@@ -16,4 +16,4 @@ pub(crate) use library::Library;
 pub(crate) use objects::{
     device_list, Chain, CompletionChannel, Context, Cq, DeviceAttributes, Mr, Pd, QueuePair, RawRecv, RawSend, SendKind,
 };
-pub(crate) use wakeup::Wakeup;
+pub(crate) use wakeup::{sleep_on, Bell, EventSet, Sleep};

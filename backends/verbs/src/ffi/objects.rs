@@ -137,6 +137,12 @@ impl Context {
         unsafe { (*self.raw.as_ref().device).transport_type == abi::TRANSPORT_IWARP }
     }
 
+    /// The descriptors of its commands and its asynchronous events.
+    pub(crate) fn fds(&self) -> [RawFd; 2] {
+        // SAFETY: the context is open.
+        unsafe { [self.raw.as_ref().cmd_fd, self.raw.as_ref().async_fd] }
+    }
+
     pub(crate) fn completion_vectors(&self) -> u32 {
         // SAFETY: the context is open.
         u32::try_from(unsafe { self.raw.as_ref().num_comp_vectors }).unwrap_or(0)

@@ -299,7 +299,7 @@ fn make(fd: c_int, role: Role, peer: Option<SocketAddr>, nonblocking: bool) -> S
     let Some(remote) = peer else { return stay(Reason::NotTcp) };
     let Some(local) = local_address(fd) else { return stay(Reason::NotTcp) };
     let tuple = FourTuple { local: canonical(local), remote: canonical(remote) };
-    if !(tuple.remote.ip().is_loopback() || tuple.remote.ip() == tuple.local.ip()) {
+    if !endpoint.directory().serves(&tuple) {
         return stay(Reason::OtherHost);
     }
     if !draw(rt.config.promotion.percent, &tuple) {

@@ -1,0 +1,148 @@
+//! The device's side of one queue pair's completions: a completion queue, the channel that it rings, and who sleeps on it.
+//!
+//! Invariants: an armed queue makes one event, and only the one who takes that event may say that it is not armed any
+//! more, so there is never more than one event to take. Events are acknowledged under the lock that polling holds.
+
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use netacc_device::Wait;
+use parking_lot::Mutex;
+
+use crate::ffi::abi::WorkCompletion;
+use crate::ffi::{sleep_on, Bell, CompletionChannel, Context, Cq, Sleep};
+
+/// Completions taken from the device at a time.
+const BATCH: usize = 16;
+
+pub(crate) struct Lane {
+    channel: Arc<CompletionChannel>,
+    pub(crate) cq: Arc<Cq>,
+    /// The device will make an event, or has made one that nobody has taken.
+    armed: AtomicBool,
+    /// Held while completions are taken, so that they are handed out in their order.
+    polling: Mutex<()>,
+    /// Changes with every completion.
+    sequence: AtomicU32,
+    sleepers: AtomicU32,
+    /// Wakes sleepers for other causes; made at the first sleep.
+    bell: OnceLock<Bell>,
+}
+
+impl Lane {
+    pub(crate) fn new(context: Context, entries: u32, vector: u32) -> io::Result<Lane> {
+        let channel = CompletionChannel::new(context)?;
+        let cq = Arc::new(Cq::new(&channel, entries, vector)?);
+        Ok(Lane {
+            channel,
+            cq,
+            armed: AtomicBool::new(false),
+            polling: Mutex::new(()),
+            sequence: AtomicU32::new(0),
+            sleepers: AtomicU32::new(0),
+            bell: OnceLock::new(),
+        })
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        self.channel.fd()
+    }
+
+    /// All descriptors.
+    pub(crate) fn fds(&self) -> impl Iterator<Item = RawFd> {
+        [Some(self.channel.fd()), self.bell.get().map(Bell::fd)].into_iter().flatten()
+    }
+
+    /// Hands what the device has to `take`.
+    pub(crate) fn poll(&self, mut take: impl FnMut(&WorkCompletion)) {
+        let mut batch = [WorkCompletion::default(); BATCH];
+        let _order = self.polling.lock();
+        loop {
+            let count = self.cq.poll(&mut batch);
+            batch[..count].iter().for_each(&mut take);
+            if count > 0 {
+                self.sequence.fetch_add(1, Ordering::Release);
+            }
+            if count < BATCH {
+                return;
+            }
+        }
+    }
+
+    /// Asks for an event at the next completion.
+    pub(crate) fn arm(&self) {
+        if !self.armed.swap(true, Ordering::SeqCst) {
+            self.cq.arm();
+        }
+    }
+
+    /// Takes the event, if there is one.
+    pub(crate) fn take_event(&self) {
+        let _order = self.polling.lock();
+        if self.armed.load(Ordering::SeqCst) && self.channel.take_event() {
+            self.armed.store(false, Ordering::SeqCst);
+        }
+    }
+
+    pub(crate) fn sequence(&self) -> u32 {
+        self.sequence.load(Ordering::Acquire)
+    }
+
+    /// Sleeps until the sequence differs from `seen`, or somebody wakes. `collect` takes in what the device has; `wanted`
+    /// says whether others rely on the event.
+    pub(crate) fn wait(
+        &self,
+        seen: u32,
+        timeout: Option<Duration>,
+        collect: impl Fn(),
+        wanted: impl Fn() -> bool,
+    ) -> Wait {
+        let bell = match self.bell.get() {
+            Some(bell) => bell,
+            None => match Bell::new() {
+                Ok(bell) => self.bell.get_or_init(|| bell),
+                // Without descriptors: looks again and again.
+                Err(_) => return Wait::Woken,
+            },
+        };
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        self.arm();
+        collect();
+        let slept = match self.sequence() == seen {
+            true => sleep_on([self.channel.fd(), bell.fd()], timeout),
+            false => Sleep::Readable,
+        };
+        self.take_event();
+        let others = self.sleepers.fetch_sub(1, Ordering::SeqCst) > 1;
+        if others || wanted() {
+            // The event was for all of them.
+            self.arm();
+            collect();
+        }
+        if !others {
+            // A bell wakes everybody, so the last to wake clears it. Who has begun to sleep meanwhile may have been meant.
+            bell.clear();
+            if self.sleepers.load(Ordering::SeqCst) > 0 {
+                bell.ring();
+            }
+        }
+        match slept {
+            Sleep::Readable => Wait::Woken,
+            Sleep::TimedOut => Wait::TimedOut,
+            Sleep::Interrupted => Wait::Interrupted,
+        }
+    }
+
+    /// Wakes whoever sleeps.
+    pub(crate) fn wake(&self) {
+        self.sequence.fetch_add(1, Ordering::Release);
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            if let Some(bell) = self.bell.get() {
+                bell.ring();
+            }
+        }
+    }
+}
