@@ -22,7 +22,7 @@ class Device:
     lab: UpLab
     profile: str
     #: The link between the hosts loses packets. One of the connection manager's costs seconds, in which a
-    #: conversation goes on over TCP; one of a stream may make it leave the link: its peer seems to take nothing.
+    #: conversation goes on over TCP; one of a stream may make it leave the link, as if nobody read.
     loses: bool
 
     def accelerated(self, *command: str) -> list[str]:
