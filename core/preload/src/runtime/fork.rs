@@ -84,7 +84,11 @@ pub fn before_fork() {
         if !cell.share() {
             rt.fork.update(cell.number(), |word| (word & !(USE - 1)).wrapping_add(USE));
         }
-        let promoting = matches!(cell.lock(endpoint).proto().phase(), netacc_proto::Phase::Promoting);
+        let mut guard = cell.lock(endpoint);
+        // The child sees a plain socket there, and writes; the marker would come behind that.
+        guard.withdraw();
+        let promoting = matches!(guard.proto().phase(), netacc_proto::Phase::Promoting);
+        drop(guard);
         if promoting {
             wait::until_settled(endpoint, cell);
         }
