@@ -3,10 +3,10 @@ kernel, and the counters say what carried their bytes."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,6 +105,7 @@ CASES = {
     "taken": Expected(reason="inherited"),
     "inherited_listener": ON_LINK,
     # unseen.c
+    "raw_when_young": Expected(link_bytes=0, reason="unseen-io"),
     "uring": Expected(reason="unseen-io"),
 }
 
@@ -117,6 +118,27 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> Path:
     flags = ["-std=gnu17", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread"]
     subprocess.run(["gcc", *flags, "-o", program, *sources], check=True, timeout=60)
     return program
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a program that the library has run."""
+
+    #: What it printed, and its status.
+    text: str
+    link_bytes: int
+    reasons: set[str]
+
+
+def accelerated(folder: Path, program: Path, case: str, rounds: int, **environment: str) -> Outcome:
+    """Run a case under the library, which promotes connections at once, so that there is a link in time."""
+    counted = folder / "counted"
+    log = {"NETACC_EXIT_STATS": str(counted), "NACC_LOG_PATH": str(folder / "log")}
+    text = run([binaries() / "netacc_run", "-F", "1", program, case, str(rounds)], **log, **environment)
+    lines = counted.read_text().splitlines() if counted.exists() else []
+    documents = [json.loads(line) for line in lines]
+    reasons = {reason for document in documents for reason, count in document["reasons"].items() if count}
+    return Outcome(text, sum(document["cnt"]["tx_bytes_link"] for document in documents), reasons)
 
 
 def run(command: list[str | Path], **environment: str) -> str:
@@ -137,20 +159,40 @@ def test_call(case: str, calls: Path, tmp_path: Path) -> None:
     expected = CASES[case]
     natively = run([calls, case, "0"])
     assert natively.endswith("status 0"), natively
-    counted = tmp_path / "counted"
-    log = {"NETACC_EXIT_STATS": str(counted), "NACC_LOG_PATH": str(tmp_path / "log")}
-    rounds = 0 if expected.link_bytes == 0 else ROUNDS
-    # Promoted at once, so that there is a link in time.
-    accelerated = run([binaries() / "netacc_run", "-F", "1", calls, case, str(rounds)], **log)
-    assert accelerated == natively
-    documents = [json.loads(line) for line in counted.read_text().splitlines()]
-    link_bytes = sum(document["cnt"]["tx_bytes_link"] for document in documents)
+    # A program that goes on until there is a link must not be told to where there is none.
+    seen = accelerated(tmp_path, calls, case, 0 if expected.link_bytes == 0 else ROUNDS)
+    assert seen.text == natively
     if expected.link_bytes == 0:
-        assert link_bytes == 0
+        assert seen.link_bytes == 0
     else:
-        assert link_bytes >= (expected.link_bytes or 0)
-    reasons: Counter[str] = Counter()
-    for document in documents:
-        reasons.update(document["reasons"])
-    told = {reason for reason, count in reasons.items() if count} - BY_ENDING
-    assert expected.reason in told or not expected.reason, f"counted: {reasons}"
+        assert seen.link_bytes >= (expected.link_bytes or 0)
+    told = seen.reasons - BY_ENDING
+    assert expected.reason in told or not expected.reason, f"counted: {seen.reasons}"
+
+
+@pytest.mark.usefixtures("library")
+def test_unseen_bytes_can_be_put_up_with(calls: Path, tmp_path: Path) -> None:
+    """NACC_POLICY=log: the connection goes onto a link all the same, and nothing is lost."""
+    seen = accelerated(tmp_path, calls, "raw_when_young", ROUNDS, NACC_POLICY="log")
+    assert seen.text == run([calls, "raw_when_young", "0"])
+    assert seen.link_bytes >= 40_000
+    assert "were not seen: log" in (tmp_path / "log").read_text()
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize(("policy", "end"), [("error", "status 2"), ("abort", "status -6")])
+def test_unseen_bytes_can_end_it(policy: str, end: str, calls: Path, tmp_path: Path) -> None:
+    seen = accelerated(tmp_path, calls, "raw_when_young", ROUNDS, NACC_POLICY=policy)
+    assert seen.text.endswith(end), seen.text
+    assert f"were not seen: {policy}" in (tmp_path / "log").read_text()
+    if policy == "error":
+        assert os.strerror(errno.EIO) in seen.text
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize(("policy", "end"), [("error", "status 2"), ("abort", "status -6")])
+def test_a_ring_can_be_refused(policy: str, end: str, calls: Path, tmp_path: Path) -> None:
+    seen = accelerated(tmp_path, calls, "uring", ROUNDS, NACC_POLICY=policy)
+    assert seen.text.endswith(end), seen.text
+    if policy == "error":
+        assert os.strerror(errno.ENOSYS) in seen.text

@@ -119,12 +119,12 @@ impl Endpoint {
                 self.device().free_region(link.qp(), region);
                 return Err(Reason::PeerBusy);
             }
-            let inner = &mut *guard.inner;
-            if let Err(reason) = cell.may_leave_kernel().and_then(|()| inner.count_positions()) {
+            if let Err(reason) = cell.may_leave_kernel().and_then(|()| guard.count_positions()) {
                 drop(guard);
                 self.device().free_region(link.qp(), region);
                 return Err(reason);
             }
+            let inner = &mut *guard.inner;
             inner.region = Some(region);
             inner.link = Some(link.clone());
             inner.outgoing = None;
@@ -371,16 +371,16 @@ impl Endpoint {
                 }
             };
             let mut guard = cell.lock(self);
-            let inner = &mut *guard.inner;
-            let result = match inner.link {
+            let result = match guard.inner.link {
                 Some(_) => Err(Reason::PeerBusy),
-                None if inner.closed => Err(Reason::UnknownStream),
-                None if !inner.proto.may_promote() => Err(Reason::PeerBusy),
+                None if guard.inner.closed => Err(Reason::UnknownStream),
+                None if !guard.inner.proto.may_promote() => Err(Reason::PeerBusy),
                 None => cell
                     .may_leave_kernel()
-                    .and_then(|()| inner.count_positions())
-                    .and_then(|()| inner.proto.accept(open, slot.0, self.nonce(), ring)),
+                    .and_then(|()| guard.count_positions())
+                    .and_then(|()| guard.inner.proto.accept(open, slot.0, self.nonce(), ring)),
             };
+            let inner = &mut *guard.inner;
             if let Err(reason) = result {
                 drop(guard);
                 self.device().free_region(link.qp(), region);

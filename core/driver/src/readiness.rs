@@ -34,6 +34,10 @@ pub trait ReadySink: Send + Sync {
     /// owner says so with [`unshare`](StreamCell::unshare).
     fn holds_alone(&self, stream: &Arc<StreamCell>) -> bool;
 
+    /// The stream's anchor has carried bytes that this process has not moved, though it alone holds the descriptor. Whether
+    /// the stream may be promoted all the same. Called with the stream locked.
+    fn unseen_io(&self, stream: &Arc<StreamCell>) -> bool;
+
     /// The stream has gone onto a link: the owner may watch its anchor, and move the link to a completion queue of
     /// its own. Called from [`Endpoint::progress`](crate::Endpoint::progress) with nothing locked.
     fn promoted(&self, stream: &Arc<StreamCell>);

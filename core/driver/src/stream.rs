@@ -92,19 +92,6 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
-    /// Counts the positions of a stream that is to be promoted from what its anchor has carried.
-    pub(crate) fn count_positions(&mut self) -> Result<(), Reason> {
-        if self.recount {
-            self.carried = self.anchor.position().ok_or(Reason::Shared)?;
-            self.recount = false;
-        }
-        self.proto.set_positions(self.carried.written, self.carried.read);
-        // Of the last link, which may have died with its queue full; and positions begin anew.
-        self.crowded = false;
-        self.told = self.carried.read;
-        Ok(())
-    }
-
     /// Neither side uses what the stream holds on its link any more. A CLOSE that found the queue full is still to go.
     pub(crate) fn is_idle(&self) -> bool {
         let proto = &self.proto;
@@ -355,6 +342,28 @@ impl Drop for StreamGuard<'_> {
 }
 
 impl StreamGuard<'_> {
+    /// Counts the positions of a stream that is to be promoted. What its anchor has carried must be what this process has
+    /// moved, or else somebody uses the descriptor in ways that are not seen.
+    pub(crate) fn count_positions(&mut self) -> Result<(), Reason> {
+        let inner = &mut *self.inner;
+        match inner.anchor.position() {
+            Some(actual) => {
+                let expected = inner.recount || actual == inner.carried;
+                if !expected && !self.endpoint.sink().unseen_io(self.cell) {
+                    return Err(Reason::UnseenIo);
+                }
+                (inner.carried, inner.recount) = (actual, false);
+            }
+            None if inner.recount => return Err(Reason::Shared),
+            None => {}
+        }
+        inner.proto.set_positions(inner.carried.written, inner.carried.read);
+        // Of the last link, which may have died with its queue full; and positions begin anew.
+        inner.crowded = false;
+        inner.told = inner.carried.read;
+        Ok(())
+    }
+
     /// Whether a thread is blocked in the kernel on the anchor's incoming bytes.
     pub(crate) fn is_read_by_kernel(&self) -> bool {
         self.cell.kernel_readers.load(Ordering::SeqCst) > 0

@@ -17,6 +17,10 @@ use netacc_proto::{CacheConfig, Reason, Role, TxSink, RECORD_GRACE};
 struct Deaf;
 
 impl ReadySink for Deaf {
+    fn unseen_io(&self, _: &Arc<StreamCell>) -> bool {
+        false
+    }
+
     fn ready(&self, _: &Arc<StreamCell>, _: Readiness, _: bool) {}
     fn holds_alone(&self, _: &Arc<StreamCell>) -> bool {
         false

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-use netacc_config::{Config, Expiry, Problem};
+use netacc_config::{Config, Expiry, Problem, UnseenIoPolicy};
 use netacc_device::{Armed, Instant};
 use netacc_driver::{Endpoint, EndpointConfig, Readiness, ReadySink, StreamCell, STALL_PATIENCE};
 use netacc_proto::{CacheConfig, Reason};
@@ -398,6 +398,23 @@ impl ReadySink for Sink {
             }
             _ => false,
         }
+    }
+
+    fn unseen_io(&self, stream: &Arc<StreamCell>) -> bool {
+        let (Some(rt), fd) = (get(), stream.tag().load(Ordering::Relaxed)) else { return false };
+        let policy = rt.config.unseen_io;
+        log(&rt.config, &format!("bytes of descriptor {fd} were moved by calls that were not seen: {policy}"));
+        match policy {
+            UnseenIoPolicy::Log => return true,
+            UnseenIoPolicy::Abort => std::process::abort(),
+            _ => stream.pin(),
+        }
+        if let Some(Entry::Stream(sock)) = table::get_full(fd as c_int).as_deref() {
+            if policy == UnseenIoPolicy::Error && sock.stream.as_ref().is_some_and(|s| Arc::ptr_eq(s, stream)) {
+                sock.deferred_error.store(libc::EIO, Ordering::Relaxed);
+            }
+        }
+        false
     }
 
     fn promoted(&self, stream: &Arc<StreamCell>) {

@@ -235,6 +235,11 @@ fn anchor_event(endpoint: &Endpoint, stream: &Arc<StreamCell>, descriptor: &Desc
 }
 
 impl ReadySink for Epoll {
+    fn unseen_io(&self, _: &Arc<StreamCell>) -> bool {
+        // No program has such calls; of faults the trace is to tell.
+        true
+    }
+
     fn ready(&self, stream: &Arc<StreamCell>, now: Readiness, arrived: bool) {
         let gains = arrived || now.intersects(Readiness::READABLE | Readiness::WRITABLE);
         if gains && self.drop_edge.as_ref().is_some_and(Countdown::strikes) {

@@ -15,7 +15,16 @@ static void raw_when_young(void)
     puts(text);
     show("write", raw_call(SYS_write, c.server, (long)"answer", 6, 0, 0));
     show_text(c.client, 6);
-    exchange_often(c, 50);
+    /* Often, and for long enough, that it would be on a link by the end. */
+    for (int i = 0; i < 100; i++) {
+        char byte;
+        send_text(c.client, "x");
+        receive_exactly(c.server, &byte, 1);
+        send_text(c.server, "y");
+        receive_exactly(c.client, &byte, 1);
+        usleep(1000);
+    }
+    exchange(c);
 }
 
 /* ---- io_uring ---- */
