@@ -6,12 +6,15 @@ from __future__ import annotations
 import errno
 import json
 import os
+import socket
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.apps.lib.counters import ask
 from tests.apps.lib.paths import REPO, binaries
 
 SOURCES = REPO / "tests/apps/programs/calls"
@@ -196,3 +199,36 @@ def test_a_ring_can_be_refused(policy: str, end: str, calls: Path, tmp_path: Pat
     assert seen.text.endswith(end), seen.text
     if policy == "error":
         assert os.strerror(errno.ENOSYS) in seen.text
+
+
+#: Says that it listens, which makes the library tell what it knows, and waits for the end of its input.
+WAITS = """
+import socket, sys
+listener = socket.create_server(("127.0.0.1", 0))
+print("up", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.usefixtures("library")
+def test_sockets_that_a_program_is_started_with_are_listed() -> None:
+    """A connection as standard input and a listener: neither was seen being made."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        number = listener.fileno()
+        client = socket.create_connection(listener.getsockname())
+        connection, _ = listener.accept()
+        with client, connection:
+            command = [str(binaries() / "netacc_run"), sys.executable, "-c", WAITS]
+            with subprocess.Popen(
+                command, stdin=connection.fileno(), stdout=subprocess.PIPE, pass_fds=[number]
+            ) as program:
+                connection.close()
+                assert program.stdout is not None
+                assert program.stdout.readline() == b"up\n"
+                seen = ask(program.pid)
+                client.close()
+                assert program.wait(timeout=20) == 0
+    assert seen is not None
+    listed = {item.fd: item for item in seen.sockets}
+    assert (listed[0].path, listed[0].reason) == ("tcp", "inherited")
+    assert listed[number].listening

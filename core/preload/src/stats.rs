@@ -431,7 +431,39 @@ fn sockets(endpoint: Option<&Endpoint>) -> Vec<SocketStats> {
         }
         sockets.push(stats);
     }
+    sockets.extend(unknown());
+    sockets.sort_by_key(|stats| stats.fd);
     sockets
+}
+
+/// TCP sockets that the library has not seen being made: the program was started with them, and has not accepted from them.
+fn unknown() -> Vec<SocketStats> {
+    let Ok(folder) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
+    let numbers = folder.filter_map(|file| file.ok()?.file_name().to_str()?.parse::<RawFd>().ok());
+    numbers
+        .filter(|fd| table::get(*fd).is_none() && peer::is_tcp(*fd))
+        .map(|fd| {
+            let remote = peer::name(fd, real::getpeername);
+            let listening = remote.is_empty() && peer::listens(fd);
+            let state = match (remote.is_empty(), listening) {
+                (false, _) => "plain",
+                (true, true) => "listening",
+                (true, false) => "unconnected",
+            };
+            let (rx_bytes_tcp, tx_bytes_tcp) = if remote.is_empty() { (0, 0) } else { peer::kernel_bytes(fd) };
+            SocketStats {
+                fd,
+                local: peer::name(fd, real::getsockname),
+                reason: if remote.is_empty() { String::new() } else { Reason::Inherited.as_str().into() },
+                remote,
+                listening,
+                state: state.into(),
+                rx_bytes_tcp,
+                tx_bytes_tcp,
+                ..SocketStats::default()
+            }
+        })
+        .collect()
 }
 
 fn connected(fd: RawFd, sock: &Socket, endpoint: Option<&Endpoint>) -> SocketStats {

@@ -20,6 +20,24 @@ pub(super) fn is_trusted(client: RawFd) -> bool {
     rc == 0 && (who.uid == 0 || who.uid == unsafe { libc::geteuid() })
 }
 
+/// Whether the descriptor is a TCP socket.
+pub(super) fn is_tcp(fd: RawFd) -> bool {
+    option(fd, libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP)
+}
+
+/// Whether connections can be accepted from the socket.
+pub(super) fn listens(fd: RawFd) -> bool {
+    option(fd, libc::SO_ACCEPTCONN) == Some(1)
+}
+
+fn option(fd: RawFd, name: c_int) -> Option<c_int> {
+    let mut value: c_int = 0;
+    let mut len = size_of::<c_int>() as socklen_t;
+    // SAFETY: an int and its length, both writable.
+    let rc = unsafe { real::getsockopt(fd, libc::SOL_SOCKET, name, (&raw mut value).cast(), &mut len) };
+    (rc == 0).then_some(value)
+}
+
 /// `getsockname` or `getpeername`.
 pub(super) type NameCall = unsafe fn(c_int, *mut sockaddr, *mut socklen_t) -> c_int;
 
