@@ -232,3 +232,12 @@ def test_sockets_that_a_program_is_started_with_are_listed() -> None:
     listed = {item.fd: item for item in seen.sockets}
     assert (listed[0].path, listed[0].reason) == ("tcp", "inherited")
     assert listed[number].listening
+
+
+@pytest.mark.usefixtures("library")
+def test_bytes_written_past_a_link_end_the_connection(calls: Path, tmp_path: Path) -> None:
+    """Their place in the stream is not known: their reader sees a reset, and never bytes that are wrong."""
+    seen = accelerated(tmp_path, calls, "uring", ROUNDS, NACC_POLICY="log")
+    assert seen.text.endswith("status 2")
+    assert os.strerror(errno.ECONNRESET) in seen.text
+    assert "received: by ring" not in seen.text

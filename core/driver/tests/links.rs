@@ -528,6 +528,10 @@ fn a_stream_whose_peer_does_not_poll_leaves_its_link() {
 struct Forking;
 
 impl ReadySink for Forking {
+    fn unseen_io(&self, _: &Arc<StreamCell>) -> bool {
+        false
+    }
+
     fn ready(&self, _: &Arc<StreamCell>, _: Readiness, _: bool) {}
     fn holds_alone(&self, stream: &Arc<StreamCell>) -> bool {
         let seen = stream.shares();
