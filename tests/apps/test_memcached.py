@@ -13,7 +13,7 @@ from tests.apps.lib.results import Results
 
 THREADS = 4
 SLAP_CLIENTS = 8
-SLAP_SETS = 1500  # of each client, of about 500 bytes
+SLAP_SETS = 6000  # of each client, of about 500 bytes: a second, of which connecting takes a small part
 
 
 def start_server(lab: Lab, mode: Mode) -> tuple[Process, int]:
