@@ -44,6 +44,15 @@ pub trait Anchor {
     /// Ends the incoming direction for the application (`shutdown(SHUT_RD)`): reads that would wait find the end.
     fn shutdown_read(&mut self) -> Result<(), AnchorError>;
 
+    /// Whether nothing is unread and the connection's error waits to be told. Does not take the error, as reading would.
+    fn is_broken(&self) -> bool;
+
+    /// Whether the connection is no more: both directions have ended, or it was reset.
+    fn is_over(&self) -> bool;
+
+    /// Takes the connection's error, so that nobody else is told.
+    fn clear_error(&mut self);
+
     /// Makes the coming close of the anchor a reset (RST).
     fn abort(&mut self);
 }

@@ -92,6 +92,12 @@ impl StreamGuard<'_> {
             }
             let before = inner.proto.rx_source();
             let mut head = [0; RECORD_LEN];
+            if inner.proto.ends_by_link() && inner.anchor.is_broken() {
+                // The error stays where whoever is given the socket finds it.
+                inner.anchor_broken = true;
+                self.end_of_anchor();
+                return write;
+            }
             match inner.anchor.try_peek(&mut head) {
                 Ok(0) => {
                     self.end_of_anchor();

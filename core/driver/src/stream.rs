@@ -75,6 +75,8 @@ pub(crate) struct Inner {
     pub(crate) anchor_broken: bool,
     /// How much of a closed stream was written to the anchor, and what was unconsumed, when it was looked at last.
     pub(crate) lingered: (u64, u64),
+    /// A byte was written so that the kernel learns what the stream knows; see `give_back`.
+    provoked: bool,
     /// Records or replay wait for room on the anchor, and the endpoint knows.
     pub(crate) blocked: bool,
     /// Its link had no room, and the endpoint knows.
@@ -174,6 +176,7 @@ impl StreamCell {
                 end_handled: false,
                 anchor_broken: false,
                 lingered: (0, 0),
+                provoked: false,
                 blocked: false,
                 starved: false,
                 stall_noted: false,
@@ -694,7 +697,55 @@ impl StreamGuard<'_> {
 
     /// Leaves the link. Progress comes with [`progress_anchor`](StreamGuard::progress_anchor) until `proto().is_plain()`.
     pub fn demote(&mut self, reason: Reason) {
+        if self.inner.proto.has_ended() {
+            return self.give_back();
+        }
         self.inner.proto.demote(Demotion::Requested(reason));
+    }
+
+    /// Leaves the link for an anchor that has ended as the stream has, or soon will have: then nothing happens yet.
+    fn give_back(&mut self) {
+        self.discard_records();
+        let inner = &mut *self.inner;
+        let failed = inner.proto.failure().is_some();
+        if failed && !inner.anchor.is_over() {
+            // Nobody reads what comes there: the peer's kernel answers with a reset.
+            if inner.proto.is_peer_gone() && !std::mem::replace(&mut inner.provoked, true) {
+                inner.carried.written += inner.anchor.try_write(&[0]).unwrap_or(0) as u64;
+            }
+            return;
+        }
+        match (failed && inner.proto.error().is_some(), inner.anchor.is_broken()) {
+            // It would be told to nobody.
+            (true, false) => return,
+            (false, true) if failed => inner.anchor.clear_error(),
+            _ => {}
+        }
+        self.arrived |= inner.proto.give_back();
+    }
+
+    /// Takes what is unread on the anchor of a stream that has ended: records, or parts of some.
+    fn discard_records(&mut self) {
+        let inner = &mut *self.inner;
+        let mut bytes = [0; 4096];
+        // Bounded, as the kernel's buffer is. A read would take the error with it.
+        for _ in 0..64 {
+            if inner.anchor.is_broken() || !matches!(inner.anchor.try_peek(&mut bytes), Ok(n) if n > 0) {
+                return;
+            }
+            let Ok(n) = inner.anchor.try_read(&mut bytes) else { return };
+            inner.carried.read += n as u64;
+        }
+    }
+
+    /// Whether a stream that has ended cannot be given back to its anchor: what it has to say, the kernel does not know.
+    pub fn is_kept(&self) -> bool {
+        let (proto, anchor) = (&self.inner.proto, &self.inner.anchor);
+        let unknown = match anchor.is_over() {
+            true => proto.error().is_some() && !anchor.is_broken(),
+            false => !proto.is_peer_gone(),
+        };
+        proto.has_ended() && (proto.available() > 0 || proto.failure().is_some() && unknown)
     }
 
     /// Whether the peer would miss nothing if the process ended: the kernel has it all, or the link of a closed stream.
@@ -907,5 +958,12 @@ impl Anchor for GoneAnchor {
     fn shutdown_read(&mut self) -> Result<(), AnchorError> {
         Ok(())
     }
+    fn is_broken(&self) -> bool {
+        false
+    }
+    fn is_over(&self) -> bool {
+        true
+    }
+    fn clear_error(&mut self) {}
     fn abort(&mut self) {}
 }

@@ -340,6 +340,15 @@ impl Anchor for Looking {
     fn shutdown_read(&mut self) -> Result<(), AnchorError> {
         self.0.shutdown_read()
     }
+    fn is_broken(&self) -> bool {
+        self.0.is_broken()
+    }
+    fn is_over(&self) -> bool {
+        self.0.is_over()
+    }
+    fn clear_error(&mut self) {
+        self.0.clear_error();
+    }
     fn abort(&mut self) {
         self.0.abort();
     }

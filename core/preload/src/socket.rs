@@ -417,6 +417,14 @@ fn queued(fd: c_int, request: libc::c_ulong) -> Option<u64> {
     (rc == 0).then_some(u64::try_from(n).ok()?)
 }
 
+/// What `poll` says of a descriptor, asked for nothing: POLLERR, POLLHUP, POLLNVAL.
+fn polled(fd: c_int) -> i16 {
+    let mut p = libc::pollfd { fd, events: 0, revents: 0 };
+    // SAFETY: one valid pollfd.
+    unsafe { real::poll(&mut p, 1, 0) };
+    p.revents
+}
+
 fn result(n: isize) -> Result<usize, AnchorError> {
     if n >= 0 {
         return Ok(n as usize);
@@ -463,6 +471,20 @@ impl Anchor for FdAnchor {
     fn shutdown_read(&mut self) -> Result<(), AnchorError> {
         // SAFETY: no pointers.
         result(unsafe { real::shutdown(self.fd, libc::SHUT_RD) } as isize).map(|_| ())
+    }
+
+    fn is_broken(&self) -> bool {
+        polled(self.fd) & libc::POLLERR != 0 && queued(self.fd, libc::FIONREAD) == Some(0)
+    }
+
+    fn is_over(&self) -> bool {
+        polled(self.fd) & libc::POLLHUP != 0
+    }
+
+    fn clear_error(&mut self) {
+        let (mut error, mut len): (c_int, _) = (0, size_of::<c_int>() as libc::socklen_t);
+        // SAFETY: an int, and its length.
+        unsafe { real::getsockopt(self.fd, libc::SOL_SOCKET, libc::SO_ERROR, (&raw mut error).cast(), &mut len) };
     }
 
     fn abort(&mut self) {

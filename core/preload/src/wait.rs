@@ -325,6 +325,10 @@ pub fn until_settled(endpoint: &Endpoint, cell: &Arc<StreamCell>) {
 /// How long a fork waits for a promotion under way. Arbitrary; peers answer in microseconds, or never.
 const SETTLE_DEADLINE: Duration = Duration::from_millis(200);
 
+/// How long the kernel's socket of a stream that has ended may take to end as well. Arbitrary; it takes microseconds,
+/// unless the peer has not closed.
+const ENDED_PATIENCE: Duration = Duration::from_millis(50);
+
 /// Brings a stream back to the anchor; true once it is a plain socket.
 pub fn demote(endpoint: &Endpoint, cell: &Arc<StreamCell>, reason: Reason, patience: Duration) -> bool {
     let begun = now();
@@ -336,12 +340,13 @@ pub fn demote(endpoint: &Endpoint, cell: &Arc<StreamCell>, reason: Reason, patie
         guard.demote(reason);
         guard.progress_anchor(false);
         let link = guard.link().cloned();
-        let (plain, failed) = (guard.proto().is_plain(), guard.proto().failure().is_some());
+        let (plain, ended) = (guard.proto().is_plain(), guard.proto().has_ended());
+        let lost = guard.is_kept() || !ended && guard.proto().failure().is_some();
         drop(guard);
-        if plain || failed {
+        if plain || lost {
             return plain;
         }
-        if now().saturating_since(begun) > patience {
+        if now().saturating_since(begun) > if ended { patience.min(ENDED_PATIENCE) } else { patience } {
             return false;
         }
         if let Some(link) = link {

@@ -218,6 +218,20 @@ impl Anchor for Handle {
         self.descriptor.shutdown(Shutdown::Read)
     }
 
+    fn is_broken(&self) -> bool {
+        self.descriptor.anchor.lock().as_ref().is_some_and(Anchor::is_broken)
+    }
+
+    fn is_over(&self) -> bool {
+        self.descriptor.anchor.lock().as_ref().is_none_or(Anchor::is_over)
+    }
+
+    fn clear_error(&mut self) {
+        if let Some(anchor) = self.descriptor.anchor.lock().as_mut() {
+            anchor.clear_error();
+        }
+    }
+
     fn abort(&mut self) {
         self.descriptor.abort();
     }

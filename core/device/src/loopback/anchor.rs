@@ -228,6 +228,22 @@ impl Anchor for InMemoryAnchor {
         })
     }
 
+    fn is_broken(&self) -> bool {
+        let pipe = self.holder.pipe.lock();
+        let near = &pipe.ends[self.holder.end as usize];
+        near.unread.is_empty() && near.error.is_some()
+    }
+
+    fn is_over(&self) -> bool {
+        let pipe = self.holder.pipe.lock();
+        let near = &pipe.ends[self.holder.end as usize];
+        near.reset_received || near.fin_received && near.write_ended
+    }
+
+    fn clear_error(&mut self) {
+        self.with(|pipe, end| pipe.end(end).error = None);
+    }
+
     fn abort(&mut self) {
         self.with(|pipe, end| pipe.end(end).linger_reset = true);
     }

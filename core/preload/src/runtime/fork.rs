@@ -197,12 +197,13 @@ impl Runtime {
             let mut guard = cell.lock(endpoint);
             guard.demote(Reason::Shared);
             guard.progress_anchor(false);
-            let plain = guard.proto().is_plain();
+            // One that has ended and is kept will not become plain: the child finds what the kernel knows of it.
+            let settled = guard.proto().is_plain() || guard.is_kept();
             // Still locked: it must not be promoted in between.
-            if plain {
+            if settled {
                 self.given_up(&cell);
             }
-            waiting |= !plain;
+            waiting |= !settled;
         }
         waiting
     }

@@ -85,6 +85,36 @@ impl Stream {
         self.reset_peer();
     }
 
+    /// Whether the stream has ended for good, so far as it can: nothing more comes by the link, and nothing can be replayed.
+    pub fn has_ended(&self) -> bool {
+        self.rx == RxState::Drain || self.failure.is_some() && self.is_linked()
+    }
+
+    /// Whether the peer's end of the connection is no more: what is written there is read by nobody. CLOSE alone does not
+    /// say so, a peer that has left the link sends it too.
+    pub fn is_peer_gone(&self) -> bool {
+        self.peer_is_done() || self.rx == RxState::Drain
+    }
+
+    /// Gives a stream that [`has_ended`](Stream::has_ended), and of which nothing is left to read, back to its anchor, which
+    /// has ended in the same way. Whether that could be done.
+    pub fn give_back(&mut self) -> bool {
+        if !self.has_ended() || !self.is_ring_empty() || self.closed {
+            return false;
+        }
+        //= spec §4.8.6
+        //# A stream that has ended for good, and of which nothing is left to read, is given back to its anchor once that
+        //# has ended in the same way
+        (self.tx, self.rx) = (TxState::Anchor, RxState::Anchor);
+        (self.tx_ring, self.rx_ring) = (None, None);
+        (self.failure, self.error, self.fin_received) = (None, None, false);
+        self.fin_done = self.anchor_shut;
+        self.demote_pending = None;
+        self.records.clear();
+        self.try_close();
+        true
+    }
+
     /// What `recv` says when nothing is left to read.
     pub(super) fn rx_end(&self) -> RxSource {
         match (self.failure, self.error) {

@@ -147,3 +147,25 @@ fn no_marker_where_the_anchor_has_ended() {
     p.flush();
     assert!(p.side[O].is_plain() && p.record_to(A).is_none());
 }
+
+#[test]
+fn an_ended_stream_is_given_back() {
+    //= spec §4.8.6
+    //= type=test
+    for unread in [false, true] {
+        let mut p = deaf(O);
+        p.side[A].refuse_write();
+        p.settle();
+        if unread {
+            p = Pair::promoted();
+            p.write_linked(O, b"x");
+            p.side[A].handle_anchor_end(true);
+        }
+        assert!(p.side[A].has_ended());
+        assert_eq!((p.side[A].give_back(), p.side[A].is_plain()), (!unread, !unread));
+        if !unread {
+            assert_eq!((p.side[A].rx_source(), p.side[A].tx_sink()), (RxSource::Anchor(u64::MAX), TxSink::Anchor));
+        }
+    }
+    assert!(!Pair::promoted().side[A].has_ended());
+}
