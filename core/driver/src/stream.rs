@@ -378,10 +378,14 @@ impl StreamGuard<'_> {
         self.inner.proto.tx_sink()
     }
 
-    /// Where reads come from now.
+    /// Where reads come from now. What is still to be replayed to a socket that others may read from is not counted: an
+    /// end before that is an end.
     #[inline]
     pub fn rx_source(&self) -> RxSource {
-        self.inner.proto.rx_source()
+        match self.inner.proto.rx_source() {
+            RxSource::Anchor(_) if self.cell.may_leave_kernel().is_err() => RxSource::Anchor(u64::MAX),
+            source => source,
+        }
     }
 
     /// The state machine, for getters.
