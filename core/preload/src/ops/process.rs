@@ -60,6 +60,9 @@ pub fn before_exec() {
             if flags >= 0 && flags & libc::FD_CLOEXEC == 0 {
                 io::demote_for(&entry, sock, fd, Reason::Shared);
             }
+            if let (Some(cell), Some(rt)) = (&sock.stream, runtime::get()) {
+                rt.tell_children(cell);
+            }
         }
     });
 }

@@ -208,6 +208,16 @@ impl Runtime {
         waiting
     }
 
+    /// Parent, about to be replaced by another program that answers nobody: children need not ask for a plain socket.
+    pub fn tell_children(&self, cell: &Arc<StreamCell>) {
+        let Some(endpoint) = self.endpoint().filter(|_| cell.is_shared()) else { return };
+        // Locked, as above.
+        let guard = cell.lock(endpoint);
+        if guard.proto().is_plain() {
+            self.given_up(cell);
+        }
+    }
+
     /// Parent: the stream is a plain socket now, or closed here: children need not wait.
     pub fn given_up(&self, cell: &StreamCell) {
         if cell.is_shared() {
