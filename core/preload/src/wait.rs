@@ -356,12 +356,16 @@ pub fn demote(endpoint: &Endpoint, cell: &Arc<StreamCell>, reason: Reason, patie
     }
 }
 
-/// Whether any of the descriptors is a stream of ours on a link, or an epoll instance that watches one.
+/// Whether any of the descriptors is a stream of ours on a link, or an epoll instance that watches one. What a child has
+/// inherited is a plain socket afterwards: of a link that its parent has, the kernel knows nothing.
 pub fn any_ours(fds: &[pollfd]) -> bool {
-    fds.iter().any(|p| match table::get(p.fd).as_deref().and_then(Option::as_deref) {
-        Some(Entry::Stream(sock)) => sock.stream.is_some(),
-        Some(Entry::Epoll(epoll)) => epoll.has_streams(),
-        _ => false,
+    fds.iter().fold(false, |ours, p| match table::get(p.fd).as_deref().and_then(Option::as_deref) {
+        Some(Entry::Stream(sock)) => {
+            sock.reclaim();
+            ours | sock.stream.is_some()
+        }
+        Some(Entry::Epoll(epoll)) => ours | epoll.has_streams(),
+        _ => ours,
     })
 }
 
