@@ -367,12 +367,16 @@ const POSITION_TRIES: u32 = 8;
 /// What the kernel has counted for a connection. See `struct tcp_info` in linux/tcp.h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TcpInfo {
+    state: u8,
     bytes_acked: u64,
     pub(crate) bytes_received: u64,
     notsent_bytes: u32,
     bytes_sent: u64,
     bytes_retrans: u64,
 }
+
+/// `TCP_ESTABLISHED` in linux/tcp_states.h.
+const ESTABLISHED: u8 = 1;
 
 impl TcpInfo {
     pub(crate) fn of(fd: c_int) -> Option<TcpInfo> {
@@ -387,6 +391,7 @@ impl TcpInfo {
             return None;
         }
         Some(TcpInfo {
+            state: bytes[0],
             bytes_acked: wide(120)?,
             bytes_received: wide(128)?,
             notsent_bytes: wide(144)? as u32,
@@ -401,8 +406,12 @@ impl TcpInfo {
     }
 
     /// What was written is counted in two ways, of which one counts the SYN of the side that connected; if they do not
-    /// agree (a packet that was lost on the way to the device, say) the position is not known.
+    /// agree (a packet that was lost on the way to the device, say) the position is not known. Nor is it once a direction
+    /// has ended, because a FIN is counted too.
     fn position(self, unread: u64, unacknowledged: u64) -> Option<AnchorPosition> {
+        if self.state != ESTABLISHED {
+            return None;
+        }
         let written = self.written()?;
         let syn = (self.bytes_acked + unacknowledged).checked_sub(written)?;
         let read = self.bytes_received.checked_sub(unread)?;
@@ -506,7 +515,7 @@ impl Anchor for FdAnchor {
 mod tests {
     use super::*;
     use std::io::{Read, Write};
-    use std::net::{TcpListener, TcpStream};
+    use std::net::{Shutdown, TcpListener, TcpStream};
     use std::os::fd::AsRawFd;
 
     #[test]
@@ -526,11 +535,16 @@ mod tests {
         }
         near.read_exact(&mut [0; 12_345]).expect("it is there");
         assert_eq!((position(&near), position(&far)), (Some((5000, 12_345)), Some((written, 3000))));
+        near.shutdown(Shutdown::Write).expect("connected");
+        far.set_nonblocking(false).expect("possible");
+        assert_eq!(far.read_to_end(&mut Vec::new()).expect("an end"), 2000);
+        assert_eq!((position(&near), position(&far)), (None, None));
     }
 
     #[test]
     fn counts_that_do_not_agree_are_no_position() {
         let info = |bytes_acked, bytes_sent| TcpInfo {
+            state: ESTABLISHED,
             bytes_acked,
             bytes_received: 10,
             notsent_bytes: 5,
