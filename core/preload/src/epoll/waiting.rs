@@ -29,15 +29,21 @@ pub unsafe fn wait(
     let turn = shared.waits.fetch_add(1, Ordering::Relaxed);
     let mut out = Out { events, max: max as usize, len: 0, turn };
     shared.epfd.store(epfd, Ordering::Relaxed);
-    let runtime = runtime::get();
-    let Some((rt, endpoint)) = runtime.and_then(|rt| rt.endpoint().map(|e| (rt, e))).filter(|_| epoll.has_streams())
-    else {
-        return plain_wait(shared, &mut out, timeout, mask);
-    };
-    batch::end(endpoint);
-    let rc = wait_on_links(epoll, (rt, endpoint), &mut out, timeout, mask);
-    batch::begin(out.len);
-    rc
+    let mut left = timeout;
+    loop {
+        let runtime = runtime::get().and_then(|rt| rt.endpoint().map(|e| (rt, e)));
+        let Some((rt, endpoint)) = runtime.filter(|_| epoll.has_streams()) else {
+            match plain_wait(epoll, &mut out, left, mask) {
+                Plain::Over(rc) => return rc,
+                Plain::Streams(rest) => left = rest,
+            }
+            continue;
+        };
+        batch::end(endpoint);
+        let rc = wait_on_links(epoll, (rt, endpoint), &mut out, left, mask);
+        batch::begin(out.len);
+        return rc;
+    }
 }
 
 fn wait_on_links(
@@ -161,7 +167,8 @@ fn collect(shared: &Shared, out: &mut Out) {
         }
     }
     shared.ready_len.store(ready.len() as u32, Ordering::SeqCst);
-    if !ready.is_empty() && shared.nested.load(Ordering::Relaxed) {
+    // As the kernel does it: what one thread had no room for, or leaves readable, is another's to see.
+    if !ready.is_empty() && (shared.nested.load(Ordering::Relaxed) || shared.asleep.load(Ordering::SeqCst) > 0) {
         shared.kick();
     }
 }
@@ -274,21 +281,34 @@ pub fn anchor_event(events: u32) -> AnchorEvent {
     }
 }
 
+/// How a wait ended that only the kernel was asked for.
+enum Plain {
+    /// With this result.
+    Over(c_int),
+    /// There are streams meanwhile, and what woke this thread may have been for whoever waits for them; so much time is
+    /// left.
+    Streams(Option<Duration>),
+}
+
 /// Nothing here is on a link: the kernel does everything, and only the data is translated.
-fn plain_wait(shared: &Arc<Shared>, out: &mut Out, timeout: Option<Duration>, mask: *const libc::sigset_t) -> c_int {
+fn plain_wait(epoll: &Epoll, out: &mut Out, timeout: Option<Duration>, mask: *const libc::sigset_t) -> Plain {
+    let shared = &epoll.shared;
     let deadline = timeout.map(|t| now() + t);
     let mut left = timeout;
     loop {
         let n = kernel_events(shared, out, left, mask);
         if n < 0 {
-            return -1;
+            return Plain::Over(-1);
         }
         collect(shared, out);
         if out.len > 0 || n == 0 {
-            return out.len as c_int;
+            return Plain::Over(out.len as c_int);
         }
         // Only internal events: wait for the rest of the time.
         left = deadline.map(|d| d.saturating_since(now()));
+        if epoll.has_streams() {
+            return Plain::Streams(left);
+        }
     }
 }
 
