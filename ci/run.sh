@@ -150,7 +150,7 @@ job_build() { # the release binaries and the library
     cp target/release/libnetacc_preload.so target/release/.libnetacc-preload.so.new
     mv target/release/.libnetacc-preload.so.new target/release/libnetacc-preload.so
     local file
-    for file in netacc netacc_run netacc_ss netacc-exec libnetacc-preload.so; do
+    for file in netacc netacc_run netacc_ss netacc-exec netacc-threads libnetacc-preload.so; do
         [ -e "target/release/$file" ] || die "the build left no target/release/$file"
     done
 }
@@ -188,6 +188,14 @@ job_loom() { # models of the lock-free parts: every interleaving, and every valu
     need_rust
     # A folder of its own: everything is built differently.
     RUSTFLAGS="--cfg loom" cargo test --locked --target-dir target/loom -p netacc-shm -p netacc-preload --lib -- models
+}
+
+job_threads() { # a program of many threads, natively and accelerated, many times over
+    local run
+    for run in {1..20}; do
+        say "run $run of 20"
+        job_apps tests/apps/test_threads.py
+    done
 }
 
 job_tsan() { # unit tests of what threads share, under ThreadSanitizer
@@ -233,7 +241,7 @@ job_apps() { # pytest: real programs, natively and accelerated (arguments replac
     need_python
     need "${NEEDS_APPS[@]}"
     need_binaries
-    [ $# != 0 ] || set -- tests/apps tests/ci
+    [ $# != 0 ] || set -- tests/apps tests/ci --ignore=tests/apps/test_threads.py
     .venv/bin/python -m pytest "$@"
 }
 
