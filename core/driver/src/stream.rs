@@ -709,9 +709,16 @@ impl StreamGuard<'_> {
 
     /// Leaves the link for an anchor that has ended as the stream has, or soon will have: then nothing happens yet.
     fn give_back(&mut self) {
-        self.discard_records();
         let inner = &mut *self.inner;
         let failed = inner.proto.failure().is_some();
+        // Behind the peer's FIN the kernel tells a reader of no reset; and of a closed stream nobody asks.
+        if inner.closed || failed && inner.proto.error().is_some() {
+            return;
+        }
+        // Records may come until the anchor has ended, and be there in part.
+        if !failed && !matches!(inner.anchor.try_peek(&mut [0]), Ok(0)) {
+            return;
+        }
         if failed && !inner.anchor.is_over() {
             // Nobody reads what comes there: the peer's kernel answers with a reset.
             if inner.proto.is_peer_gone() && !std::mem::replace(&mut inner.provoked, true) {
@@ -719,16 +726,14 @@ impl StreamGuard<'_> {
             }
             return;
         }
-        match (failed && inner.proto.error().is_some(), inner.anchor.is_broken()) {
-            // It would be told to nobody.
-            (true, false) => return,
-            (false, true) if failed => inner.anchor.clear_error(),
-            _ => {}
+        if failed {
+            self.discard_records();
+            self.inner.anchor.clear_error();
         }
-        self.arrived |= inner.proto.give_back();
+        self.arrived |= self.inner.proto.give_back();
     }
 
-    /// Takes what is unread on the anchor of a stream that has ended: records, or parts of some.
+    /// Takes what is unread on the anchor of a stream that has failed: records, or parts of some.
     fn discard_records(&mut self) {
         let inner = &mut *self.inner;
         let mut bytes = [0; 4096];
@@ -744,11 +749,8 @@ impl StreamGuard<'_> {
 
     /// Whether a stream that has ended cannot be given back to its anchor: what it has to say, the kernel does not know.
     pub fn is_kept(&self) -> bool {
-        let (proto, anchor) = (&self.inner.proto, &self.inner.anchor);
-        let unknown = match anchor.is_over() {
-            true => proto.error().is_some() && !anchor.is_broken(),
-            false => !proto.is_peer_gone(),
-        };
+        let proto = &self.inner.proto;
+        let unknown = proto.error().is_some() || !proto.is_peer_gone() && !self.inner.anchor.is_over();
         proto.has_ended() && (proto.available() > 0 || proto.failure().is_some() && unknown)
     }
 

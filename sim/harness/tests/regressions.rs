@@ -65,4 +65,7 @@ regressions! {
     no_room_on_a_dead_link: 13779;
     /// What a lingering stream replayed while nobody looked did not count: its patience ended in the middle.
     a_lingering_replay_that_others_drive: 40985;
+    /// An error that nobody had been told of was left to a kernel that showed an end; and a closed stream wrote where its
+    /// peer still read.
+    given_back_too_early: 201918, 210564;
 }
