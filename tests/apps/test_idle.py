@@ -56,8 +56,12 @@ def watch_idle(lab: Lab, mode: Mode) -> dict[str, Activity]:
         accelerated=mode.client,
         interactive=True,
     )
-    for number in range(20):
-        client.say(f"ECHO {number}")
+    # A few answers are quicker than a promotion can be.
+    for number in range(1000):
+        client.say(f"ECHO answer-{number}.")
+        client.wait_line(f"answer-{number}.")
+        if mode is not Mode.SHM or counters.totals(client).link_bytes > 0:
+            break
     client.say("SUBSCRIBE silence")
     client.wait_line("subscribe")
     if mode is Mode.SHM:
