@@ -771,6 +771,17 @@ impl StreamGuard<'_> {
         }
     }
 
+    /// The application has closed its last descriptor, of a stream that the kernel's socket is all of: then true, and the
+    /// stream is to be [forgotten](Endpoint::forget). From now on nobody opens it, whichever side asks: a pledge would be
+    /// followed by the kernel's end of the connection, and its peer would take that for a death.
+    pub fn close_plain(&mut self) -> bool {
+        let plain = self.inner.proto.is_plain() && self.inner.link.is_none();
+        if plain {
+            self.abandon();
+        }
+        plain
+    }
+
     /// The application has closed its last descriptor. If the result is true the anchor must live on (as `keep`, a
     /// duplicate) until records and replay are through; the endpoint then finishes by itself.
     pub fn close(&mut self, abort: bool, keep: impl FnOnce() -> Option<Box<dyn Anchor + Send>>) -> bool {

@@ -423,10 +423,7 @@ fn close_stream(sock: &Socket, fd: c_int) {
     let (Some(cell), Some(rt)) = (&sock.stream, runtime::get()) else { return };
     let Some(endpoint) = rt.endpoint() else { return };
     if cell.readiness().contains(Readiness::KERNEL_RX | Readiness::KERNEL_TX) {
-        let plain = {
-            let guard = cell.lock(endpoint);
-            guard.proto().is_plain() && guard.link().is_none()
-        };
+        let plain = cell.lock(endpoint).close_plain();
         if plain {
             if sock.noted_reason().is_none() && cell.lock(endpoint).proto().promotions() == 0 {
                 sock.note_reason(Reason::NotYet);
