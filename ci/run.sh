@@ -241,7 +241,7 @@ job_apps() { # pytest: real programs, natively and accelerated (arguments replac
     need_python
     need "${NEEDS_APPS[@]}"
     need_binaries
-    [ $# != 0 ] || set -- tests/apps tests/ci --ignore=tests/apps/test_threads.py
+    [ $# != 0 ] || set -- tests/apps tests/ci
     .venv/bin/python -m pytest "$@"
 }
 
