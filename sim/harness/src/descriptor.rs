@@ -226,6 +226,14 @@ impl Anchor for Handle {
         self.descriptor.anchor.lock().as_ref().is_none_or(Anchor::is_over)
     }
 
+    fn is_ended(&self) -> bool {
+        self.descriptor.anchor.lock().as_ref().is_none_or(Anchor::is_ended)
+    }
+
+    fn unread(&self) -> u64 {
+        self.descriptor.anchor.lock().as_ref().map_or(0, Anchor::unread)
+    }
+
     fn clear_error(&mut self) {
         if let Some(anchor) = self.descriptor.anchor.lock().as_mut() {
             anchor.clear_error();
@@ -235,6 +243,9 @@ impl Anchor for Handle {
     fn abort(&mut self) {
         self.descriptor.abort();
     }
+
+    /// Without effect: every byte is announced.
+    fn set_low_water(&mut self, _: u32) {}
 }
 
 impl Drop for Handle {

@@ -67,8 +67,9 @@ impl World {
         let processes: Vec<_> = self.processes.iter_mut().filter_map(Option::take).collect();
         for process in processes {
             self.account(&process);
-            process.die(&self.fabric);
+            process.die(&self.net);
         }
+        self.summary.network_trace = self.net.trace();
         Ok(())
     }
 
@@ -101,7 +102,7 @@ impl World {
         let mut moved = false;
         for _ in 0..1 + self.rng.below(8) {
             self.tick();
-            moved |= self.fabric_step();
+            moved |= self.net_step();
         }
         let first = self.rng.below(self.connections.len().max(1));
         for i in 0..self.connections.len() {
@@ -300,8 +301,8 @@ impl World {
                 return Err(Broken::new(What::Leak, format!("process {p} queue pair {} still has {n} regions", qp.0)));
             }
         }
-        match self.fabric.deliverable().first() {
-            Some(delivery) => Err(Broken::new(What::Leak, format!("still under way: {delivery:?}"))),
+        match self.net.under_way() {
+            Some(event) => Err(Broken::new(What::Leak, format!("still under way: {event}"))),
             None => Ok(()),
         }
     }

@@ -252,7 +252,7 @@ impl ReadySink for Epoll {
         false
     }
 
-    fn promoted(&self, stream: &Arc<StreamCell>) {
+    fn moved(&self, stream: &Arc<StreamCell>) {
         let tag = stream.tag().load(std::sync::atomic::Ordering::Relaxed);
         let Some(endpoint) = self.endpoint.get().and_then(Weak::upgrade) else { return };
         let mut state = self.state.lock();

@@ -22,6 +22,7 @@ mod drain;
 mod epoll;
 mod meter;
 mod mutants;
+mod network;
 mod options;
 mod plan;
 mod process;

@@ -41,6 +41,10 @@ impl Device for Meter {
         self.inner.capabilities()
     }
 
+    fn capabilities_of(&self, qp: QueuePairId) -> Capabilities {
+        self.inner.capabilities_of(qp)
+    }
+
     fn create_cq(&self) -> Result<CompletionQueueId, DeviceError> {
         self.inner.create_cq()
     }

@@ -12,11 +12,16 @@ pub enum Preset {
     Erdma,
     /// SoftRoCE: messages wait for receives, flushes are reported.
     Rxe,
+    /// Modelled NICs on a network with times, losses and reordering.
+    Nic,
 }
 
 impl Preset {
     /// All of them.
-    pub const ALL: [Preset; 3] = [Preset::Shm, Preset::Erdma, Preset::Rxe];
+    pub const ALL: [Preset; 4] = [Preset::Shm, Preset::Erdma, Preset::Rxe, Preset::Nic];
+
+    /// Those that are drawn where none is asked for.
+    pub const DRAWN: [Preset; 3] = [Preset::Shm, Preset::Erdma, Preset::Rxe];
 
     /// As on the command line.
     pub fn as_str(self) -> &'static str {
@@ -24,6 +29,7 @@ impl Preset {
             Preset::Shm => "shm",
             Preset::Erdma => "erdma",
             Preset::Rxe => "rxe",
+            Preset::Nic => "nic",
         }
     }
 
@@ -111,6 +117,8 @@ pub struct Summary {
     pub links_failed: u64,
     /// Processes that crashed.
     pub crashes: u64,
+    /// A hash over what the network has delivered, and when, where it has times. Of several runs: the last.
+    pub network_trace: Option<u64>,
     /// Reasons counted why streams were not on a link: what the run has been through.
     pub reasons: std::collections::BTreeMap<String, u64>,
 }
@@ -125,6 +133,7 @@ impl std::ops::AddAssign for Summary {
         self.demotions += o.demotions;
         self.links_failed += o.links_failed;
         self.crashes += o.crashes;
+        self.network_trace = o.network_trace.or(self.network_trace);
         o.reasons.into_iter().for_each(|(reason, n)| *self.reasons.entry(reason).or_default() += n);
     }
 }

@@ -6,7 +6,7 @@ use netacc_device::loopback::anchor::AnchorConfig;
 use netacc_device::loopback::{DeliveryMode, LoopbackConfig};
 use netacc_device::middleware::{FaultConfig, SplitMix64};
 use netacc_driver::EndpointConfig;
-use netacc_proto::CacheConfig;
+use netacc_proto::{CacheConfig, PreSharedKey};
 
 use crate::{Options, Preset};
 
@@ -65,7 +65,7 @@ pub(crate) struct Plan {
 impl Plan {
     pub(crate) fn draw(seed: u64, options: &Options) -> Plan {
         let rng = &mut SplitMix64::new(seed ^ 0x9e1a_7d5c);
-        let preset = Preset::ALL[rng.below(Preset::ALL.len())];
+        let preset = Preset::DRAWN[rng.below(Preset::DRAWN.len())];
         let preset = options.preset.unwrap_or(preset);
         let ring_len = 4096u32 << rng.below(5);
         let expire = match rng.below(4) {
@@ -80,6 +80,7 @@ impl Plan {
             receive_depth: [8, 12, 16, 64][rng.below(4)],
             cache: CacheConfig { expire, max_all: 1 + rng.below(4), max_per: 1 + rng.below(3) },
             trust_hints: rng.below(2) == 0 && preset == Preset::Shm,
+            key: None,
             stall_patience: (rng.below(2) == 0).then(|| Duration::from_millis(1 + rng.below(100) as u64)),
         };
         let anchor = AnchorConfig {
@@ -91,7 +92,7 @@ impl Plan {
         let connections = 1 + rng.below(3 * processes);
         let chunk = [16, 200, 2000, ring_len as usize * 2][rng.below(4)];
         let steps = options.steps.unwrap_or(300 + rng.below(2500) as u32);
-        Plan {
+        let mut plan = Plan {
             preset,
             processes,
             initial: 1 + rng.below(connections),
@@ -105,15 +106,17 @@ impl Plan {
             chunk,
             volume: (chunk as u64 * 40).clamp(2000, u64::from(ring_len) * 8),
             eager: rng.below(4) != 0,
-        }
+        };
+        plan.endpoint.key = PreSharedKey::new(b"the key of all simulated hosts").filter(|_| rng.below(3) == 0);
+        plan
     }
 
-    /// The preset's device.
+    /// The preset's device in memory.
     pub(crate) fn device(&self) -> LoopbackConfig {
         match self.preset {
             Preset::Shm => LoopbackConfig::shm(),
             Preset::Erdma => LoopbackConfig::erdma(),
-            Preset::Rxe => LoopbackConfig::soft_roce(),
+            Preset::Rxe | Preset::Nic => LoopbackConfig::soft_roce(),
         }
     }
 }

@@ -8,7 +8,6 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
-use netacc_device::loopback::{Fabric, LoopbackDevice};
 use netacc_device::middleware::{Fault, FaultConfig, Record, SplitMix64};
 use netacc_device::{Armed, CompletionQueueId, Device, Instant};
 use netacc_driver::{Endpoint, StreamCell};
@@ -18,6 +17,7 @@ use crate::descriptor::Descriptor;
 use crate::epoll::Epoll;
 use crate::meter::Meter;
 use crate::mutants::{Countdown, DeviceMutant};
+use crate::network::{Net, Port};
 use crate::plan::Plan;
 use crate::{Broken, Check, Mutant, What};
 
@@ -30,7 +30,7 @@ struct HelperFlags {
 
 /// A process that lives.
 pub(crate) struct Process {
-    pub(crate) device: Arc<LoopbackDevice>,
+    pub(crate) port: Port,
     pub(crate) meter: Arc<Meter>,
     pub(crate) endpoint: Arc<Endpoint>,
     pub(crate) epoll: Arc<Epoll>,
@@ -50,7 +50,7 @@ pub(crate) struct Process {
 
 /// What a process is made of.
 pub(crate) struct Setup<'a> {
-    pub(crate) fabric: &'a Fabric,
+    pub(crate) net: &'a Net,
     pub(crate) plan: &'a Plan,
     pub(crate) seed: u64,
     pub(crate) mutant: Option<(Mutant, Countdown)>,
@@ -61,8 +61,8 @@ pub(crate) struct Setup<'a> {
 impl Process {
     pub(crate) fn open(setup: &Setup<'_>) -> Check<Process> {
         let broken = |what: &str, e: &dyn std::fmt::Display| Broken::new(What::Panic, format!("{what}: {e}"));
-        let device = setup.fabric.open(setup.plan.device());
-        let mut stack: Arc<dyn Device> = device.clone();
+        let port = setup.net.open(setup.plan, setup.number);
+        let mut stack: Arc<dyn Device> = port.device();
         if let Some(faults) = &setup.plan.device_faults {
             let faults = FaultConfig { seed: faults.seed ^ setup.seed, ..faults.clone() };
             stack = Arc::new(Fault::new(stack, faults));
@@ -85,8 +85,8 @@ impl Process {
         let epoll = Arc::new(Epoll::new(drop_edge));
         let endpoint = Endpoint::new(
             top,
-            device.clone(),
-            device.clone(),
+            port.connection_manager(),
+            port.directory(),
             setup.plan.endpoint.clone(),
             epoll.clone(),
             Box::new(move || {
@@ -107,7 +107,7 @@ impl Process {
         let cq = endpoint.device().create_cq().unwrap_or(endpoint.default_cq());
         epoll.attach(&endpoint, cq);
         Ok(Process {
-            device,
+            port,
             meter,
             endpoint,
             epoll,
@@ -135,10 +135,11 @@ impl Process {
     /// Whether the helper would wake by itself.
     pub(crate) fn helper_runnable(&self, now: Instant) -> bool {
         self.helper_again
+            || self.port.has_events()
             || self.flags.kicked.load(Ordering::Relaxed)
             || !self.promotions.is_empty()
             || self.timer.is_some_and(|t| t <= now)
-            || self.device.channel_ready(self.endpoint.control_cq())
+            || self.port.channel_ready(self.endpoint.control_cq())
             || self.epoll.helper_edges()
     }
 
@@ -150,11 +151,11 @@ impl Process {
             self.flags.kicked.load(Ordering::Relaxed),
             self.promotions.len(),
             self.timer.map(|t| t.saturating_since(now)),
-            self.device.channel_ready(self.endpoint.control_cq()),
+            self.port.channel_ready(self.endpoint.control_cq()),
             self.epoll.helper_edges(),
             self.epoll_again,
             self.epoll.has_events(),
-            self.device.channel_ready(self.cq),
+            self.port.channel_ready(self.cq),
             self.endpoint.backlog()
         )
     }
@@ -179,7 +180,7 @@ impl Process {
 
     /// Whether an application asleep in `epoll_wait` would wake.
     pub(crate) fn epoll_runnable(&self) -> bool {
-        self.epoll_again || self.epoll.has_events() || self.device.channel_ready(self.cq)
+        self.epoll_again || self.epoll.has_events() || self.port.channel_ready(self.cq)
     }
 
     /// One `epoll_wait` that does not block, and going to sleep after it. What is reported, as `(tag, events)`.
@@ -197,8 +198,8 @@ impl Process {
     }
 
     /// The process is gone: the kernel closes what it had open.
-    pub(crate) fn die(self, fabric: &Fabric) {
-        fabric.crash(self.device.id());
+    pub(crate) fn die(self, net: &Net) {
+        net.crash(&self.port);
         self.epoll.clear();
         self.duplicates.iter().for_each(|d| d.close());
     }

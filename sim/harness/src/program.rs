@@ -163,7 +163,7 @@ impl<'a> Run<'a> {
         }
         let p = self.world.rng.below(self.world.processes.len());
         match self.world.rng.below(12) {
-            0..=3 => drop(self.world.fabric_step()),
+            0..=3 => drop(self.world.net_step()),
             4..=6 if !self.world.connections.is_empty() => {
                 let c = self.world.rng.below(self.world.connections.len());
                 self.world.wire_step(c);

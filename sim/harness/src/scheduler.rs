@@ -213,13 +213,13 @@ impl World {
 
     /// One delivery of the preferred kind, else of the other.
     fn deliver(&mut self, fabric_first: bool) {
-        if fabric_first && self.fabric_step() || self.connections.is_empty() {
+        if fabric_first && self.net_step() || self.connections.is_empty() {
             return;
         }
         let first = self.rng.below(self.connections.len());
         let moved = (0..self.connections.len()).any(|i| self.wire_step((first + i) % self.connections.len()));
         if !moved && !fabric_first {
-            self.fabric_step();
+            self.net_step();
         }
     }
 

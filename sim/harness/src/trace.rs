@@ -25,6 +25,7 @@ pub(crate) enum Event {
     Helper { p: usize },
     Poll { p: usize },
     Fabric(Delivery),
+    Network { now_ns: u64 },
     Wire { c: usize, delivery: AnchorDelivery },
     Kill { p: usize, qp: u32, torn_bytes: u32 },
     Crash { p: usize },

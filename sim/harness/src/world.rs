@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 
 use netacc_device::loopback::anchor::{anchor_pair, AnchorDelivery, AnchorEnd};
-use netacc_device::loopback::{Delivery, DeliveryMode, DeviceId, Fabric, Kill, QueuePairEnd, Refusal};
+use netacc_device::loopback::{Delivery, DeviceId, Fabric, QueuePairEnd, Refusal};
 use netacc_device::middleware::SplitMix64;
 use netacc_device::{FourTuple, Instant, QueuePairId};
 use netacc_proto::{Failure as StreamFailure, Role};
@@ -15,6 +15,7 @@ use netacc_proto::{Failure as StreamFailure, Role};
 use crate::connection::{Connection, Direction, Side};
 use crate::descriptor::{Descriptor, Handle, ERR, HUP, IN, OUT, RDHUP};
 use crate::mutants::{AnchorMutant, Countdown};
+use crate::network::Net;
 use crate::plan::Plan;
 use crate::process::{Process, Setup};
 use crate::trace::{Event, Trace};
@@ -25,7 +26,7 @@ pub(crate) struct World {
     pub(crate) plan: Plan,
     pub(crate) rng: SplitMix64,
     pub(crate) now: Instant,
-    pub(crate) fabric: Fabric,
+    pub(crate) net: Net,
     /// `None` once crashed.
     pub(crate) processes: Vec<Option<Process>>,
     pub(crate) connections: Vec<Connection>,
@@ -47,7 +48,7 @@ impl World {
     /// A world whose plan somebody has changed.
     pub(crate) fn with_plan(seed: u64, options: &Options, plan: Plan) -> Check<World> {
         let mut rng = SplitMix64::new(seed);
-        let fabric = Fabric::new(DeliveryMode::Explicit);
+        let net = Net::new(seed, &plan);
         let mutant = options.mutant.map(|m| {
             let opportunities = match m {
                 // Rare.
@@ -59,7 +60,7 @@ impl World {
         let mut processes = Vec::new();
         for number in 0..plan.processes {
             let setup = Setup {
-                fabric: &fabric,
+                net: &net,
                 plan: &plan,
                 seed: rng.next_u64(),
                 mutant: mutant.clone(),
@@ -72,7 +73,7 @@ impl World {
             plan,
             rng,
             now: Instant::from_nanos(1_000_000_000),
-            fabric,
+            net,
             processes,
             connections: Vec::new(),
             summary: Summary::default(),
@@ -161,17 +162,39 @@ impl World {
         }
     }
 
+    /// One event of the network. Whether there was one.
+    pub(crate) fn net_step(&mut self) -> bool {
+        match &self.net {
+            Net::Memory(fabric) => {
+                let fabric = fabric.clone();
+                self.fabric_step(&fabric)
+            }
+            Net::Nics(cluster) => {
+                // A message is many events where a delivery is one.
+                let moved = cluster.step();
+                for _ in 0..self.rng.below(64) {
+                    cluster.step();
+                }
+                self.now = self.now.max(self.net.now().unwrap_or(self.now));
+                if moved {
+                    self.trace.note(Event::Network { now_ns: self.now.as_nanos() });
+                }
+                moved
+            }
+        }
+    }
+
     /// One delivery on the fabric. Whether there was one.
-    pub(crate) fn fabric_step(&mut self) -> bool {
-        let all = self.fabric.deliverable();
+    fn fabric_step(&mut self, fabric: &Fabric) -> bool {
+        let all = fabric.deliverable();
         if all.is_empty() {
             return false;
         }
         let delivery = all[self.rng.below(all.len())];
-        if self.too_early(delivery) {
+        if self.too_early(fabric, delivery) {
             return true;
         }
-        self.fabric.deliver(delivery);
+        fabric.deliver(delivery);
         if let Delivery::Connection { to: DeviceId(to), .. } = delivery {
             if let Some(Some(process)) = self.processes.get_mut(to as usize) {
                 process.connection_event();
@@ -184,9 +207,9 @@ impl World {
     /// The peer has not heard yet that it is connected, and so has posted no receives: on a device where that is fatal
     /// nearly every link would die at once, because the connection manager's interface leaves no way to post them before.
     /// Mostly the peer is given its turn instead.
-    fn too_early(&mut self, delivery: Delivery) -> bool {
+    fn too_early(&mut self, fabric: &Fabric, delivery: Delivery) -> bool {
         let Delivery::Message { from } = delivery else { return false };
-        let Some(to) = self.fabric.peer(from) else { return false };
+        let Some(to) = fabric.peer(from) else { return false };
         let p = to.device.0 as usize;
         if self.connected.contains(&to) {
             return false;
@@ -200,8 +223,8 @@ impl World {
             return false;
         }
         let notice = |d: &&Delivery| matches!(d, Delivery::Connection { to: device, .. } if *device == to.device);
-        if let Some(notice) = self.fabric.deliverable().iter().find(notice) {
-            self.fabric.deliver(*notice);
+        if let Some(notice) = fabric.deliverable().iter().find(notice) {
+            fabric.deliver(*notice);
         }
         self.helper_step(p);
         true
@@ -259,9 +282,8 @@ impl World {
             return;
         }
         let qp = QueuePairId(links[self.rng.below(links.len())].qp);
-        let end = QueuePairEnd { device: process.device.id(), qp };
         let torn_bytes = [0, 0, 1, 100][self.rng.below(4)];
-        if self.fabric.kill(end, Kill { torn_bytes, ..Kill::default() }) {
+        if self.net.kill(&process.port, qp, torn_bytes) {
             self.trace.note(Event::Kill { p, qp: qp.0, torn_bytes });
         }
     }
@@ -277,7 +299,7 @@ impl World {
         self.trace.note(Event::Crash { p });
         self.summary.crashes += 1;
         self.account(&process);
-        process.die(&self.fabric);
+        process.die(&self.net);
         for connection in &mut self.connections {
             for s in 0..2 {
                 let side = &mut connection.sides[s];
@@ -298,7 +320,7 @@ impl World {
         let p = self.rng.below(self.processes.len());
         let Some(process) = &self.processes[p] else { return };
         let (send, recv) = (4 + self.rng.below(30) as u32, 4 + self.rng.below(30) as u32);
-        self.fabric.limit_queues(process.device.id(), send, recv);
+        self.net.limit_queues(&process.port, send, recv);
         self.hampered.push(p);
         self.trace.note(Event::Limit { p, send, recv });
     }
@@ -308,7 +330,7 @@ impl World {
         let p = self.rng.below(self.processes.len());
         let Some(process) = &self.processes[p] else { return };
         let refusal = [Refusal::Unreachable, Refusal::NotAdmitted, Refusal::Exhausted][self.rng.below(3)];
-        self.fabric.refuse_connects(process.device.id(), Some(refusal));
+        self.net.refuse_connects(&process.port, Some(refusal));
         self.hampered.push(p);
         self.trace.note(Event::Refuse { p });
     }
@@ -317,8 +339,8 @@ impl World {
     pub(crate) fn relieve(&mut self) {
         for p in std::mem::take(&mut self.hampered) {
             if let Some(process) = &self.processes[p] {
-                self.fabric.limit_queues(process.device.id(), u32::MAX, u32::MAX);
-                self.fabric.refuse_connects(process.device.id(), None);
+                self.net.limit_queues(&process.port, u32::MAX, u32::MAX);
+                self.net.refuse_connects(&process.port, None);
             }
         }
     }

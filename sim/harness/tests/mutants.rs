@@ -79,3 +79,9 @@ fn a_swallowed_edge() {
 fn a_region_not_given_back() {
     caught(Mutant::LeakRegion, None, &[What::Leak]);
 }
+
+#[test]
+fn a_corrupt_byte_and_a_lost_message_on_modelled_nics() {
+    caught(Mutant::CorruptData, Some(Preset::Nic), &[What::WrongByte]);
+    caught(Mutant::DropData, Some(Preset::Nic), &[What::Stuck, What::WrongByte, What::Violation, What::FalseEnd]);
+}

@@ -5,7 +5,8 @@ use netacc_harness::{run, Options, Preset};
 fn seeds(from: u64, to: u64, options: &Options) {
     for seed in from..to {
         if let Err(failure) = run(seed, options) {
-            panic!("{failure}\nreplay: cargo run -p netacc-harness -- --seed {seed} --trace");
+            let preset = options.preset.map_or(String::new(), |p| format!(" --preset {}", p.as_str()));
+            panic!("{failure}\nreplay: cargo run -p netacc-harness -- --seed {seed} --trace{preset}");
         }
     }
 }
@@ -28,13 +29,32 @@ fn rxe() {
     seeds(30_000, 30_200, &Options { preset: Some(Preset::Rxe), ..Options::default() });
 }
 
+// Breaks if the protocol does not stand what a modelled NIC does on a network with times, losses and reordering: completions
+// that are late, pauses, retries, connecting that takes round trips.
+#[test]
+fn nic() {
+    seeds(40_000, 40_200, &Options { preset: Some(Preset::Nic), ..Options::default() });
+}
+
 // Breaks if anything in core, driver or harness depends on hash order, on addresses or on time.
 #[test]
 fn a_seed_replays_exactly() {
-    for seed in 0..40 {
-        let [first, second] = [0, 1].map(|_| format!("{:?}", run(seed, &Options::default())));
-        assert_eq!(first, second, "seed {seed}");
+    for preset in [None, Some(Preset::Nic)] {
+        let options = Options { preset, ..Options::default() };
+        for seed in 0..40 {
+            let [first, second] = [0, 1].map(|_| format!("{:?}", run(seed, &options)));
+            assert_eq!(first, second, "seed {seed} {preset:?}");
+        }
     }
+}
+
+// Breaks if the hash of what a network delivered says nothing: every seed has its own.
+#[test]
+fn networks_go_their_own_ways() {
+    let options = Options { preset: Some(Preset::Nic), ..Options::default() };
+    let traces: std::collections::BTreeSet<_> =
+        (0..20).map(|seed| run(seed, &options).unwrap_or_else(|f| panic!("{f}")).network_trace).collect();
+    assert!(traces.len() == 20 && !traces.contains(&None), "{traces:?}");
 }
 
 // Breaks if a preset's streams all stay on TCP, which is otherwise no failure: a control message that cannot go inline, a

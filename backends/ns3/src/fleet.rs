@@ -1,0 +1,344 @@
+//! All NICs of a simulation, and the flows between them.
+
+use std::time::Duration;
+
+use netacc_device::Instant;
+use netacc_host::HostConfig;
+use netacc_rnic::flows::{Flow, FlowStation, Outcome};
+use netacc_rnic::network::{LinkConfig, Marking, Network, Station, SwitchConfig, Topology, TraceHash};
+use netacc_rnic::{Body, Costs, DcqcnConfig, NicConfig, NodeId, Packet, RateConfig, Recovery};
+
+use netacc_rpc::{run_plain, Broken, Conversation, Run, RunConfig};
+
+use crate::ffi::{
+    ConversationResult, ConversationSpec, FlowResult, FlowSpec, FlowState, Frame, NicCounters, NicParameters, Rate,
+    ReferenceNetwork, RunSummary,
+};
+
+/// The NICs of a simulation. See the crate's documentation.
+pub struct Fleet(Workload);
+
+/// What the NICs carry.
+enum Workload {
+    /// Messages.
+    Flows { stations: Vec<FlowStation>, flows: usize, trace: TraceHash },
+    /// Conversations of the production core.
+    Rpc(Box<Run>),
+}
+
+/// What is wrong with a simulation, or its description.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum FleetError {
+    /// Zero where something is needed.
+    Zero(&'static str),
+    /// A rate that is none of the known ones.
+    UnknownRate,
+    /// A flow names a node that does not exist, or there are too many.
+    Flows,
+    /// A conversation names a host that does not exist, or says nothing.
+    Conversations,
+    /// A direct link joins two nodes.
+    NotTwo,
+    /// The hosts' devices have no queues.
+    Device(String),
+    /// A byte of a conversation was not the one written.
+    Broken(Broken),
+}
+
+impl std::fmt::Display for FleetError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            FleetError::Zero(what) => write!(f, "{what} must not be 0"),
+            FleetError::UnknownRate => f.write_str("rate is none of Unlimited, FixedWindow, DcqcnPaper, DcqcnHpcc"),
+            FleetError::Flows => f.write_str("a flow names a node that does not exist, or there are too many flows"),
+            FleetError::Conversations => f.write_str(
+                "a conversation names a host that does not exist, or itself, or has an empty request or response",
+            ),
+            FleetError::Device(what) => write!(f, "a host cannot be made: {what}"),
+            FleetError::Broken(Broken { conversation, position }) => {
+                write!(f, "conversation {conversation}: the byte at {position} is not the one written")
+            }
+            FleetError::NotTwo => f.write_str("a direct link joins two nodes"),
+        }
+    }
+}
+
+pub(crate) fn new_fleet(nodes: u32, parameters: &NicParameters, flows: &[FlowSpec]) -> Result<Box<Fleet>, FleetError> {
+    let stations = stations(nodes, parameters, flows)?;
+    Ok(Box::new(Fleet(Workload::Flows { stations, flows: flows.len(), trace: TraceHash::default() })))
+}
+
+pub(crate) fn new_rpc_fleet(
+    nodes: u32,
+    parameters: &NicParameters,
+    conversations: &[ConversationSpec],
+    streams_per_link: u16,
+) -> Result<Box<Fleet>, FleetError> {
+    let config = run_config(nodes, parameters, conversations, streams_per_link)?;
+    let run = Run::new(&config).map_err(|e| FleetError::Device(e.to_string()))?;
+    Ok(Box::new(Fleet(Workload::Rpc(Box::new(run.ok_or(FleetError::Conversations)?)))))
+}
+
+fn run_config(
+    nodes: u32,
+    parameters: &NicParameters,
+    conversations: &[ConversationSpec],
+    streams_per_link: u16,
+) -> Result<RunConfig, FleetError> {
+    let host = HostConfig::roce(nic_config(parameters)?);
+    if streams_per_link == 0 {
+        return Err(FleetError::Zero("streams_per_link"));
+    }
+    let conversation = |c: &ConversationSpec| Conversation {
+        client: c.client,
+        server: c.server,
+        request_bytes: c.request_bytes,
+        response_bytes: c.response_bytes,
+        count: c.count,
+    };
+    let conversations = conversations.iter().map(conversation).collect();
+    Ok(RunConfig { hosts: vec![host; nodes as usize], conversations, streams_per_link })
+}
+
+fn stations(nodes: u32, parameters: &NicParameters, flows: &[FlowSpec]) -> Result<Vec<FlowStation>, FleetError> {
+    let config = nic_config(parameters)?;
+    let flow = |f: &FlowSpec| Flow { src: f.src, dst: f.dst, bytes: f.bytes, start: Instant::from_nanos(f.start_ns) };
+    let flows: Vec<Flow> = flows.iter().map(flow).collect();
+    FlowStation::build(nodes, &config, &flows).ok_or(FleetError::Flows)
+}
+
+fn nic_config(p: &NicParameters) -> Result<NicConfig, FleetError> {
+    for (value, what) in [
+        (u64::from(p.mtu_bytes), "mtu_bytes"),
+        (p.line_rate_bps, "line_rate_bps"),
+        (p.retry_timeout_ns, "retry_timeout_ns"),
+        (u64::from(p.max_in_flight), "max_in_flight"),
+    ] {
+        if value == 0 {
+            return Err(FleetError::Zero(what));
+        }
+    }
+    let rate = match p.rate {
+        Rate::Unlimited => RateConfig::Unlimited,
+        Rate::FixedWindow => RateConfig::FixedWindow { bytes: p.window_bytes },
+        Rate::DcqcnPaper => RateConfig::Dcqcn(DcqcnConfig::paper()),
+        Rate::DcqcnHpcc => RateConfig::Dcqcn(DcqcnConfig::hpcc(p.line_rate_bps)),
+        _ => return Err(FleetError::UnknownRate),
+    };
+    let ns = Duration::from_nanos;
+    let costs = Costs {
+        doorbell: ns(p.doorbell_ns),
+        request_fetch: ns(p.request_fetch_ns),
+        payload_fetch: ns(p.payload_fetch_ns),
+        transmit_packet: ns(p.transmit_packet_ns),
+        receive_packet: ns(p.receive_packet_ns),
+        context_miss: ns(p.context_miss_ns),
+        region_miss: ns(p.region_miss_ns),
+        placement: ns(p.placement_ns),
+        completion: ns(p.completion_ns),
+        // Nobody sleeps in this workload.
+        interrupt: Duration::ZERO,
+    };
+    Ok(NicConfig {
+        mtu_bytes: p.mtu_bytes,
+        recovery: if p.selective_repeat { Recovery::SelectiveRepeat } else { Recovery::GoBackN },
+        ack_interval: p.ack_interval,
+        retry_timeout: ns(p.retry_timeout_ns),
+        retry_count: p.retry_count,
+        rnr_pause: ns(p.rnr_pause_ns),
+        max_in_flight: p.max_in_flight,
+        rate,
+        context_cache_entries: p.context_cache_entries as usize,
+        region_cache_entries: p.region_cache_entries as usize,
+        costs,
+        ..NicConfig::ideal(p.line_rate_bps)
+    })
+}
+
+impl Fleet {
+    pub(crate) fn start(&mut self) {
+        if let Workload::Rpc(run) = &mut self.0 {
+            run.start();
+        }
+    }
+
+    pub(crate) fn next_dirty(&mut self) -> u32 {
+        match &mut self.0 {
+            Workload::Flows { .. } => u32::MAX,
+            Workload::Rpc(run) => run.take_dirty().unwrap_or(u32::MAX),
+        }
+    }
+
+    pub(crate) fn handle_packet(&mut self, node: u32, now_ns: u64, frame: &Frame) {
+        let Some(packet) = Packet::from_words(&frame.words) else { return };
+        let packet = Packet { congestion: frame.congestion, ..packet };
+        let now = Instant::from_nanos(now_ns);
+        match &mut self.0 {
+            Workload::Flows { stations, trace, .. } => {
+                trace.note(now, &packet);
+                if let Some(station) = stations.get_mut(node as usize) {
+                    station.handle_packet(now, packet);
+                }
+            }
+            Workload::Rpc(run) => run.handle_packet(node, now, packet),
+        }
+    }
+
+    pub(crate) fn handle_timer(&mut self, node: u32, now_ns: u64) {
+        let now = Instant::from_nanos(now_ns);
+        match &mut self.0 {
+            Workload::Flows { stations, .. } => {
+                if let Some(station) = stations.get_mut(node as usize) {
+                    station.handle_timer(now);
+                }
+            }
+            Workload::Rpc(run) => run.handle_timer(node, now),
+        }
+    }
+
+    pub(crate) fn poll_transmit(&mut self, node: u32, now_ns: u64, frame: &mut Frame) -> bool {
+        let now = Instant::from_nanos(now_ns);
+        let packet = match &mut self.0 {
+            Workload::Flows { stations, .. } => stations.get_mut(node as usize).and_then(|s| s.poll_transmit(now)),
+            Workload::Rpc(run) => run.poll_transmit(node, now),
+        };
+        let Some(packet) = packet else { return false };
+        let Packet { src: NodeId(src), dst: NodeId(dst), src_qp, wire_bytes, congestion, body, .. } = packet;
+        let data = matches!(body, Body::Data { .. });
+        *frame = Frame { words: packet.to_words(), src, dst, flow: src_qp.0, wire_bytes, data, congestion };
+        true
+    }
+
+    pub(crate) fn next_deadline(&self, node: u32) -> u64 {
+        let deadline = match &self.0 {
+            Workload::Flows { stations, .. } => stations.get(node as usize).and_then(Station::next_deadline),
+            Workload::Rpc(run) => run.next_deadline(node),
+        };
+        deadline.map_or(u64::MAX, Instant::as_nanos)
+    }
+
+    fn trace(&self) -> TraceHash {
+        match &self.0 {
+            Workload::Flows { trace, .. } => trace.clone(),
+            Workload::Rpc(run) => run.trace(),
+        }
+    }
+
+    pub(crate) fn trace_hash(&self) -> u64 {
+        self.trace().value()
+    }
+
+    pub(crate) fn deliveries(&self) -> u64 {
+        self.trace().deliveries()
+    }
+
+    pub(crate) fn result(&self, flow: u32) -> FlowResult {
+        let open = FlowResult { state: FlowState::Open, end_ns: 0 };
+        let Workload::Flows { stations, flows, .. } = &self.0 else { return open };
+        if flow as usize >= *flows {
+            return open;
+        }
+        // What was delivered counts, though the sender may not have heard of it.
+        let of_flow = stations.iter().flat_map(FlowStation::outcomes).filter(|(number, _)| *number == flow);
+        let end = |(_, outcome): &(u32, Outcome)| match *outcome {
+            Outcome::Delivered(at) => FlowResult { state: FlowState::Delivered, end_ns: at.as_nanos() },
+            Outcome::Failed(at) => FlowResult { state: FlowState::Failed, end_ns: at.as_nanos() },
+        };
+        let results: Vec<FlowResult> = of_flow.map(end).collect();
+        let delivered = results.iter().position(|r| r.state == FlowState::Delivered);
+        results.into_iter().nth(delivered.unwrap_or(0)).unwrap_or(open)
+    }
+
+    pub(crate) fn conversation(&self, number: u32) -> Result<ConversationResult, FleetError> {
+        let none = ConversationResult { answered: 0, min_ns: 0, median_ns: 0, max_ns: 0 };
+        let Workload::Rpc(run) = &self.0 else { return Ok(none) };
+        let Some(measured) = run.measured(number as usize).map_err(FleetError::Broken)? else { return Ok(none) };
+        let mut sorted = measured.latencies_ns.clone();
+        sorted.sort_unstable();
+        let Some((min_ns, max_ns)) = sorted.first().copied().zip(sorted.last().copied()) else { return Ok(none) };
+        Ok(ConversationResult { answered: sorted.len() as u32, min_ns, median_ns: sorted[sorted.len() / 2], max_ns })
+    }
+
+    pub(crate) fn counters(&self, node: u32) -> NicCounters {
+        let c = match &self.0 {
+            Workload::Flows { stations, .. } => stations.get(node as usize).map(|s| s.nic().counters()),
+            Workload::Rpc(run) => run.counters(node),
+        };
+        let c = c.unwrap_or_default();
+        NicCounters {
+            data_sent: c.data_sent,
+            data_repeated: c.data_repeated,
+            data_delivered: c.data_delivered,
+            timeouts: c.timeouts,
+            notifications_sent: c.notifications_sent,
+            context_misses: c.context_misses,
+            failed: c.failed,
+        }
+    }
+}
+
+pub(crate) fn reference_rpc_run(
+    network: &ReferenceNetwork,
+    nodes: u32,
+    parameters: &NicParameters,
+    conversations: &[ConversationSpec],
+    streams_per_link: u16,
+) -> Result<RunSummary, FleetError> {
+    let config = run_config(nodes, parameters, conversations, streams_per_link)?;
+    let most = Instant::from_nanos(10_000_000_000);
+    let outcome = run_plain(&config, &topology(network, nodes)?, network.seed, most);
+    let outcome = outcome.map_err(|e| FleetError::Device(e.to_string()))?.ok_or(FleetError::Conversations)?;
+    let outcome = outcome.map_err(FleetError::Broken)?;
+    Ok(RunSummary {
+        trace_hash: outcome.trace.value(),
+        deliveries: outcome.trace.deliveries(),
+        // Not told by a run of conversations.
+        dropped: 0,
+        marked: 0,
+        last_ns: outcome.end.as_nanos(),
+    })
+}
+
+fn topology(network: &ReferenceNetwork, nodes: u32) -> Result<Topology, FleetError> {
+    if network.rate_bps == 0 {
+        return Err(FleetError::Zero("rate_bps"));
+    }
+    let mut link = LinkConfig::clean(network.rate_bps, Duration::from_nanos(network.delay_ns));
+    link.loss_ppm = network.loss_ppm;
+    let marking = network.mark.then_some(Marking {
+        min_bytes: network.mark_min_bytes,
+        max_bytes: network.mark_max_bytes,
+        max_ppm: network.mark_max_ppm,
+    });
+    match network.star {
+        true => Ok(Topology::Star(link, SwitchConfig { buffer_bytes: network.buffer_bytes, marking })),
+        false if nodes != 2 => Err(FleetError::NotTwo),
+        false => Ok(Topology::Direct(link)),
+    }
+}
+
+pub(crate) fn reference_run(
+    network: &ReferenceNetwork,
+    nodes: u32,
+    parameters: &NicParameters,
+    flows: &[FlowSpec],
+) -> Result<RunSummary, FleetError> {
+    let stations = stations(nodes, parameters, flows)?;
+    let topology = topology(network, nodes)?;
+    let mut net = Network::new(&topology, stations, network.seed);
+    (0..nodes as usize).for_each(|node| net.kick(node));
+    let mut last = Instant::ZERO;
+    loop {
+        let before = net.trace().deliveries();
+        if !net.step() {
+            break;
+        }
+        if net.trace().deliveries() != before {
+            last = net.now();
+        }
+    }
+    let (dropped, marked) = net.switch_counts();
+    let trace = net.trace();
+    let (trace_hash, deliveries) = (trace.value(), trace.deliveries());
+    Ok(RunSummary { trace_hash, deliveries, dropped, marked, last_ns: last.as_nanos() })
+}

@@ -1,0 +1,212 @@
+//! The boundary between modelled NICs and a network simulator that owns events and time.
+//!
+//! The simulator is in charge: it calls in with the time, and nothing calls back. After each call on a node it asks
+//! [`Fleet::poll_transmit`] if the node's port is free, and [`Fleet::next_deadline`] for when to call
+//! [`Fleet::handle_timer`]; then [`Fleet::next_dirty`] names other nodes to be served likewise. What the NICs carry is either
+//! plain messages or conversations of the production core; [`reference_run`] and [`reference_rpc_run`] are the same on the
+//! network of `netacc_rnic`, to compare with.
+//!
+//! # Invariants
+//! * Nodes are numbered from 0; calls on others do nothing.
+//! * Times are nanoseconds of the simulator's clock and never go back.
+//! * A frame's `words` mean nothing to the simulator; it may set `congestion` and nothing else.
+//!
+//! This crate knows nothing of ns-3 and links nothing of it: `models/ns3`, under ns-3's licence, links this.
+
+#![expect(unsafe_code, reason = "the shims that cxx generates")]
+#![expect(unreachable_pub, reason = "cxx declares public what the two languages share")]
+
+mod fleet;
+
+pub use fleet::Fleet;
+use fleet::{new_fleet, new_rpc_fleet, reference_rpc_run, reference_run};
+
+/// What both sides know.
+#[cxx::bridge(namespace = "netacc")]
+mod ffi {
+    /// A packet.
+    #[derive(Clone, Copy, Default)]
+    struct Frame {
+        /// The NICs' business.
+        words: [u64; 9],
+        /// Node that sent it.
+        src: u32,
+        /// Node it is for.
+        dst: u32,
+        /// What packets of one flow have in common, to spread flows over paths.
+        flow: u32,
+        /// All of the frame, as it occupies a link.
+        wire_bytes: u32,
+        /// Carries data: may be marked.
+        data: bool,
+        /// Congestion experienced.
+        congestion: bool,
+    }
+
+    /// How a NIC's queue pairs are kept from sending too fast.
+    enum Rate {
+        /// They are not.
+        Unlimited,
+        /// A window of `window_bytes`.
+        FixedWindow,
+        /// DCQCN with the parameters of its paper.
+        DcqcnPaper,
+        /// DCQCN with the parameters of the HPCC authors.
+        DcqcnHpcc,
+    }
+
+    /// A NIC. Times in nanoseconds.
+    #[derive(Clone)]
+    struct NicParameters {
+        mtu_bytes: u32,
+        line_rate_bps: u64,
+        selective_repeat: bool,
+        ack_interval: u32,
+        retry_timeout_ns: u64,
+        retry_count: u8,
+        rnr_pause_ns: u64,
+        max_in_flight: u32,
+        rate: Rate,
+        window_bytes: u64,
+        doorbell_ns: u64,
+        request_fetch_ns: u64,
+        payload_fetch_ns: u64,
+        transmit_packet_ns: u64,
+        receive_packet_ns: u64,
+        context_miss_ns: u64,
+        region_miss_ns: u64,
+        placement_ns: u64,
+        completion_ns: u64,
+        context_cache_entries: u32,
+        region_cache_entries: u32,
+    }
+
+    /// A message.
+    #[derive(Clone, Copy)]
+    struct FlowSpec {
+        src: u32,
+        dst: u32,
+        bytes: u32,
+        start_ns: u64,
+    }
+
+    /// A client that asks a server, again when it has the answer.
+    #[derive(Clone, Copy)]
+    struct ConversationSpec {
+        client: u32,
+        server: u32,
+        request_bytes: u32,
+        response_bytes: u32,
+        count: u32,
+    }
+
+    /// What a conversation has measured.
+    struct ConversationResult {
+        answered: u32,
+        min_ns: u64,
+        median_ns: u64,
+        max_ns: u64,
+    }
+
+    /// What has become of a flow.
+    enum FlowState {
+        /// Not known yet.
+        Open,
+        /// Delivered.
+        Delivered,
+        /// Its queue pair failed.
+        Failed,
+    }
+
+    /// What has become of a flow, and when.
+    struct FlowResult {
+        state: FlowState,
+        end_ns: u64,
+    }
+
+    /// What a NIC has counted.
+    struct NicCounters {
+        data_sent: u64,
+        data_repeated: u64,
+        data_delivered: u64,
+        timeouts: u64,
+        notifications_sent: u64,
+        context_misses: u64,
+        failed: u64,
+    }
+
+    /// Two stations on one link, or any number around a switch.
+    struct ReferenceNetwork {
+        star: bool,
+        rate_bps: u64,
+        delay_ns: u64,
+        loss_ppm: u32,
+        buffer_bytes: u64,
+        mark: bool,
+        mark_min_bytes: u64,
+        mark_max_bytes: u64,
+        mark_max_ppm: u32,
+        seed: u64,
+    }
+
+    /// How a run ended.
+    struct RunSummary {
+        trace_hash: u64,
+        deliveries: u64,
+        dropped: u64,
+        marked: u64,
+        last_ns: u64,
+    }
+
+    extern "Rust" {
+        type Fleet;
+
+        /// `nodes` NICs and the flows between them; throws what is wrong with them.
+        fn new_fleet(nodes: u32, parameters: &NicParameters, flows: &[FlowSpec]) -> Result<Box<Fleet>>;
+        /// `nodes` hosts with the production core, and the conversations between them; throws what is wrong with them.
+        fn new_rpc_fleet(
+            nodes: u32,
+            parameters: &NicParameters,
+            conversations: &[ConversationSpec],
+            streams_per_link: u16,
+        ) -> Result<Box<Fleet>>;
+        /// Has everybody begin. Once, at the beginning of time; then every node is served.
+        fn start(self: &mut Fleet);
+        /// A node that must be served again though nothing came for it; the greatest number for none.
+        fn next_dirty(self: &mut Fleet) -> u32;
+        /// What a conversation has measured; throws if a byte was not the one written.
+        fn conversation(self: &Fleet, number: u32) -> Result<ConversationResult>;
+        /// A frame reaches a node.
+        fn handle_packet(self: &mut Fleet, node: u32, now_ns: u64, frame: &Frame);
+        /// A node's deadline is now.
+        fn handle_timer(self: &mut Fleet, node: u32, now_ns: u64);
+        /// The next frame of a node whose port is free; whether there is one.
+        fn poll_transmit(self: &mut Fleet, node: u32, now_ns: u64, frame: &mut Frame) -> bool;
+        /// When a node wants to be called; the greatest number for never.
+        fn next_deadline(self: &Fleet, node: u32) -> u64;
+        /// A hash over all frames that reached a node, and when.
+        fn trace_hash(self: &Fleet) -> u64;
+        /// How many frames reached a node.
+        fn deliveries(self: &Fleet) -> u64;
+        /// What has become of a flow.
+        fn result(self: &Fleet, flow: u32) -> FlowResult;
+        /// What a NIC has counted.
+        fn counters(self: &Fleet, node: u32) -> NicCounters;
+
+        /// The same conversations on the plain network, ten simulated seconds at most.
+        fn reference_rpc_run(
+            network: &ReferenceNetwork,
+            nodes: u32,
+            parameters: &NicParameters,
+            conversations: &[ConversationSpec],
+            streams_per_link: u16,
+        ) -> Result<RunSummary>;
+        /// The same flows on the plain network.
+        fn reference_run(
+            network: &ReferenceNetwork,
+            nodes: u32,
+            parameters: &NicParameters,
+            flows: &[FlowSpec],
+        ) -> Result<RunSummary>;
+    }
+}

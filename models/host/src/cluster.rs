@@ -1,0 +1,214 @@
+//! The cluster: what the owner of a simulation, rather than a simulated process, may do.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use netacc_device::{CmError, CompletionQueueId, Instant, QueuePairId};
+use netacc_rnic::network::{Network, Topology, TraceHash};
+use netacc_rnic::{Counters, Nic, NicConfig, NodeId, Packet};
+use parking_lot::Mutex;
+
+use crate::net::{Driven, Net};
+use crate::state::{HostState, State};
+use crate::{HostConfig, HostDevice, HostId};
+
+/// Why a process refuses to be connected to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// [`CmError::Unreachable`].
+    Unreachable,
+    /// [`CmError::NotAdmitted`].
+    NotAdmitted,
+    /// [`CmError::Exhausted`].
+    Exhausted,
+}
+
+impl From<Refusal> for CmError {
+    fn from(refusal: Refusal) -> CmError {
+        match refusal {
+            Refusal::Unreachable => CmError::Unreachable,
+            Refusal::NotAdmitted => CmError::NotAdmitted,
+            Refusal::Exhausted => CmError::Exhausted("queue pairs"),
+        }
+    }
+}
+
+/// Hosts on a network. Clones are handles to the same cluster.
+#[derive(Clone)]
+pub struct Cluster {
+    state: Arc<Mutex<State>>,
+}
+
+impl Cluster {
+    /// Hosts joined by `topology`, each with its NIC. The seed decides what the network loses.
+    pub fn new(topology: &Topology, hosts: Vec<HostConfig>, seed: u64) -> Cluster {
+        let net = Network::new(topology, nics(&hosts), seed);
+        Cluster::on(Net::Own(Box::new(net)), hosts)
+    }
+
+    /// Hosts whose network and time are a simulator's. After each call, here or on a device, it serves the hosts that
+    /// [`take_dirty`](Cluster::take_dirty) names: asks [`poll_transmit`](Cluster::poll_transmit) if the port is free, and
+    /// [`next_deadline`](Cluster::next_deadline) for when to call [`handle_timer`](Cluster::handle_timer).
+    pub fn driven(hosts: Vec<HostConfig>) -> Cluster {
+        Cluster::on(Net::Driven(Driven::new(nics(&hosts))), hosts)
+    }
+
+    fn on(net: Net, hosts: Vec<HostConfig>) -> Cluster {
+        let hosts = hosts.into_iter().enumerate().map(|(i, config)| HostState::new(config, i as u32)).collect();
+        let state = State {
+            net,
+            hosts,
+            outgoing: BTreeMap::new(),
+            messages: BTreeMap::new(),
+            attempts: BTreeMap::new(),
+            pending: BTreeMap::new(),
+            next_number: 1,
+            directory: BTreeMap::new(),
+            wakes: Vec::new(),
+        };
+        Cluster { state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// The device of the process on a host.
+    pub fn open(&self, host: HostId) -> Arc<HostDevice> {
+        let config = self.with(|s| s.host(host).config.clone());
+        Arc::new(HostDevice::new(self.clone(), host, config))
+    }
+
+    /// Virtual time.
+    pub fn now(&self) -> Instant {
+        self.with(|s| s.net.now())
+    }
+
+    /// When something happens next, if nobody calls a device before.
+    pub fn next_event(&self) -> Option<Instant> {
+        self.with(|s| s.next_event())
+    }
+
+    /// Makes the next thing happen. `false` if nothing ever will.
+    pub fn step(&self) -> bool {
+        self.with(State::step)
+    }
+
+    /// Lets time pass, and happen what happens until then.
+    pub fn run_until(&self, end: Instant) {
+        while self.next_event().is_some_and(|at| at <= end) {
+            self.step();
+        }
+        self.with(|s| s.net.advance(end));
+    }
+
+    /// A hash over every packet that was delivered, and when.
+    pub fn trace(&self) -> TraceHash {
+        self.with(|s| s.net.trace().clone())
+    }
+
+    /// What a host's NIC has counted.
+    pub fn counters(&self, host: HostId) -> Counters {
+        self.with(|s| s.nic(host).counters())
+    }
+
+    /// Cuts the cable of a host, or repairs it.
+    pub fn set_cut(&self, host: HostId, cut: bool) {
+        self.with(|s| s.net.set_cut(host.0 as usize, cut));
+    }
+
+    /// A queue pair fails, as after an error of its device. `false` if it has already, or is not connected.
+    pub fn kill(&self, host: HostId, qp: QueuePairId) -> bool {
+        self.with(|s| {
+            let now = s.net.now();
+            let before = s.nic(host).counters().failed;
+            s.nic(host).fail_qp(now, qp);
+            s.settle(host);
+            s.nic(host).counters().failed > before
+        })
+    }
+
+    /// The process on a host dies: the kernel destroys its queue pairs and forgets its attempts and directory entries. Every
+    /// call on its device fails from now on.
+    pub fn crash(&self, host: HostId) {
+        self.with(|s| {
+            let qps: Vec<QueuePairId> = s.host(host).qps.keys().copied().collect();
+            qps.into_iter().for_each(|qp| s.destroy(host, qp));
+            s.forget_attempts(host);
+            s.directory.retain(|_, (owner, _)| *owner != host);
+            let state = s.host(host);
+            state.crashed = true;
+            state.events.clear();
+            state.cqs.clear();
+            state.reactor = None;
+            s.settle(host);
+        });
+    }
+
+    /// Has a process refuse to be connected to, or accept again (`None`).
+    pub fn refuse_connects(&self, host: HostId, refusal: Option<Refusal>) {
+        self.with(|s| s.host(host).refusal = refusal);
+    }
+
+    /// Shrinks the queues of a device below its capabilities, or restores them (they never grow beyond). What is already
+    /// posted stays.
+    pub fn limit_queues(&self, host: HostId, send_depth: u32, recv_depth: u32) {
+        self.with(|s| {
+            let state = s.host(host);
+            state.send_depth = send_depth.min(state.config.capabilities.max_send_wr);
+            state.recv_depth = recv_depth.min(state.config.capabilities.max_recv_wr);
+        });
+    }
+
+    /// Regions and queue pairs that a process has.
+    pub fn holdings(&self, host: HostId) -> (usize, usize) {
+        self.with(|s| (s.host(host).regions.len(), s.host(host).qps.len()))
+    }
+
+    /// The simulator delivers a packet to a host. Its process has not looked yet.
+    pub fn handle_packet(&self, host: HostId, now: Instant, packet: Packet) {
+        self.with(|s| {
+            s.net.handle_packet(host.0 as usize, now, packet);
+            s.settle(host);
+        });
+    }
+
+    /// It is time for what [`next_deadline`](Cluster::next_deadline) has announced.
+    pub fn handle_timer(&self, host: HostId, now: Instant) {
+        self.with(|s| {
+            s.net.handle_timer(host.0 as usize, now);
+            s.settle(host);
+        });
+    }
+
+    /// The next packet of a host whose port is free.
+    pub fn poll_transmit(&self, host: HostId, now: Instant) -> Option<Packet> {
+        self.with(|s| s.net.poll_transmit(host.0 as usize, now))
+    }
+
+    /// When a host's NIC wants to be called. Interrupts are not told: who drives a cluster polls.
+    pub fn next_deadline(&self, host: HostId) -> Option<Instant> {
+        self.with(|s| s.net.next_deadline(host.0 as usize))
+    }
+
+    /// A host that must be served again, in the order in which they came to be so.
+    pub fn take_dirty(&self) -> Option<HostId> {
+        self.with(|s| s.net.take_dirty().map(|host| HostId(host as u32)))
+    }
+
+    /// Runs `f` under the lock, then calls the reactors it woke without it.
+    pub(crate) fn with<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
+        let mut state = self.state.lock();
+        let result = f(&mut state);
+        let wakes: Vec<(_, CompletionQueueId)> = std::mem::take(&mut state.wakes);
+        drop(state);
+        for (reactor, cq) in wakes {
+            reactor.wake(cq);
+        }
+        result
+    }
+}
+
+fn nics(hosts: &[HostConfig]) -> Vec<Nic> {
+    let nic = |(i, host): (usize, &HostConfig)| {
+        let (max_send_wr, max_recv_wr) = (host.capabilities.max_send_wr, host.capabilities.max_recv_wr);
+        Nic::new(NodeId(i as u32), NicConfig { max_send_wr, max_recv_wr, ..host.nic.clone() })
+    };
+    hosts.iter().enumerate().map(nic).collect()
+}

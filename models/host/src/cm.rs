@@ -1,0 +1,286 @@
+//! Connecting queue pairs through the network, and the directory of streams.
+//!
+//! REQUEST, then REPLY or REFUSAL, each a datagram that the NIC repeats until it is acknowledged. The connecting side knows its
+//! queue pair from the beginning, so that the accepting one can use its own at once; what it sends before the REPLY has come
+//! would be lost and sent again.
+
+use std::os::fd::RawFd;
+
+use netacc_device::{
+    CmError, CmEvent, CompletionQueueId, ConnectionId, ConnectionManager, Directory, DirectoryError, FourTuple,
+    PeerAddress, QueuePairId, Region, RemoteRegion, MAX_PRIVATE_DATA,
+};
+use netacc_rnic::NodeId;
+
+use crate::state::{Outgoing, QpState, State};
+use crate::{HostDevice, HostId, Refusal};
+
+/// Entries of the directory. Arbitrary.
+const DIRECTORY_CAPACITY: usize = 1 << 20;
+
+/// An attempt as the connecting side knows it.
+pub(crate) struct Attempt {
+    host: HostId,
+    qp: QueuePairId,
+}
+
+/// A request that waits for an answer on the accepting side.
+pub(crate) struct Pending {
+    host: HostId,
+    initiator: HostId,
+    attempt: u64,
+    qp: QueuePairId,
+    region: RemoteRegion,
+}
+
+/// What a datagram says.
+pub(crate) enum Message {
+    Request {
+        attempt: u64,
+        qp: QueuePairId,
+        region: RemoteRegion,
+        private_data: Vec<u8>,
+    },
+    Reply {
+        attempt: u64,
+        qp: QueuePairId,
+        region: RemoteRegion,
+    },
+    Refused {
+        attempt: u64,
+        refusal: Refusal,
+    },
+    /// The connecting side is gone: its peer's queue pair is connected to nobody.
+    Gone {
+        qp: QueuePairId,
+    },
+}
+
+impl ConnectionManager for HostDevice {
+    fn address(&self) -> PeerAddress {
+        self.host.address()
+    }
+
+    fn connect(
+        &self,
+        peer: PeerAddress,
+        cq: CompletionQueueId,
+        region_len: usize,
+        private_data: &[u8],
+    ) -> Result<ConnectionId, CmError> {
+        if private_data.len() > MAX_PRIVATE_DATA {
+            return Err(CmError::Exhausted("private data"));
+        }
+        self.cluster.with(|s| {
+            let attempt = s.number();
+            let id = ConnectionId(attempt);
+            let target = HostId::from_address(peer).filter(|h| h.0 < s.hosts.len() as u32);
+            let (qp, region) = s.prepare(self.host, cq, region_len)?;
+            let Some(target) = target else {
+                s.destroy(self.host, qp);
+                s.host(self.host).events.push_back(CmEvent::Failed { id, error: CmError::Unreachable });
+                return Ok(id);
+            };
+            s.attempts.insert(attempt, Attempt { host: self.host, qp });
+            let private_data = private_data.to_vec();
+            s.send_message(self.host, target, Message::Request { attempt, qp, region, private_data });
+            Ok(id)
+        })
+    }
+
+    fn accept(&self, id: ConnectionId, cq: CompletionQueueId, region_len: usize) -> Result<(), CmError> {
+        self.cluster.with(|s| {
+            if s.pending.get(&id.0).is_none_or(|p| p.host != self.host) {
+                return Err(CmError::Unreachable);
+            }
+            let (qp, region) = s.prepare(self.host, cq, region_len)?;
+            let Some(Pending { initiator, attempt, qp: theirs, region: remote, .. }) = s.pending.remove(&id.0) else {
+                return Ok(());
+            };
+            s.join((self.host, qp), (initiator, theirs));
+            s.establish(self.host, id, qp, initiator, remote);
+            s.send_message(self.host, initiator, Message::Reply { attempt, qp, region });
+            Ok(())
+        })
+    }
+
+    fn reject(&self, id: ConnectionId) {
+        self.cluster.with(|s| {
+            if s.pending.get(&id.0).is_some_and(|p| p.host == self.host) {
+                s.refuse(id.0, Refusal::NotAdmitted);
+            }
+        });
+    }
+
+    fn poll_event(&self) -> Option<CmEvent> {
+        self.cluster.with(|s| s.host(self.host).events.pop_front())
+    }
+
+    fn event_fds(&self) -> Vec<RawFd> {
+        Vec::new()
+    }
+}
+
+impl Directory for HostDevice {
+    fn publish(&self, tuple: &FourTuple, stream: u32) -> Result<(), DirectoryError> {
+        self.cluster.with(|s| {
+            let key = (tuple.local, tuple.remote);
+            if s.live(self.host).is_none() {
+                return Err(DirectoryError::NotServed);
+            }
+            if s.directory.len() >= DIRECTORY_CAPACITY && !s.directory.contains_key(&key) {
+                return Err(DirectoryError::Full);
+            }
+            s.directory.insert(key, (self.host, stream));
+            Ok(())
+        })
+    }
+
+    fn withdraw(&self, tuple: &FourTuple, stream: u32) {
+        self.cluster.with(|s| {
+            let key = (tuple.local, tuple.remote);
+            // Whoever published later keeps its entry.
+            if s.directory.get(&key) == Some(&(self.host, stream)) {
+                s.directory.remove(&key);
+            }
+        });
+    }
+
+    fn lookup(&self, tuple: &FourTuple) -> Option<(PeerAddress, u32)> {
+        let key = (tuple.remote, tuple.local);
+        self.cluster.with(|s| s.directory.get(&key).map(|(host, stream)| (host.address(), *stream)))
+    }
+}
+
+impl State {
+    fn number(&mut self) -> u64 {
+        self.next_number += 1;
+        self.next_number
+    }
+
+    /// A new queue pair with its first region.
+    fn prepare(
+        &mut self,
+        host: HostId,
+        cq: CompletionQueueId,
+        region_len: usize,
+    ) -> Result<(QueuePairId, RemoteRegion), CmError> {
+        let state = self.live(host).ok_or(CmError::Exhausted("processes"))?;
+        if cq.0 as usize >= state.cqs.len() {
+            return Err(CmError::Exhausted("completion queues"));
+        }
+        let free = state.config.memory_limit_bytes.saturating_sub(state.registered_bytes);
+        let len = u32::try_from(region_len).ok().filter(|_| region_len <= free);
+        let len = len.ok_or(CmError::MemoryLimit)?;
+        let qp = self.nic(host).create_qp().ok_or(CmError::Exhausted("queue pairs"))?;
+        let Some(region) = self.register(host, qp, len) else {
+            let now = self.net.now();
+            self.nic(host).destroy_qp(now, qp);
+            return Err(CmError::Exhausted("regions"));
+        };
+        let first_region = region.remote.rkey.0;
+        self.host(host).qps.insert(qp, QpState { cq, queued: false, first_region });
+        Ok((qp, region.remote))
+    }
+
+    /// Connects `near` to an end whose number is known.
+    fn join(&mut self, near: (HostId, QueuePairId), far: (HostId, QueuePairId)) {
+        let (host, qp) = near;
+        let peer = (NodeId(far.0 .0), far.1);
+        let joined = self.nic(host).connect_qp(qp, peer.0, peer.1);
+        debug_assert!(joined, "the queue pair is new");
+        self.outgoing.insert((NodeId(host.0), qp), Outgoing { peer: Some(peer), ..Outgoing::default() });
+    }
+
+    fn establish(&mut self, host: HostId, id: ConnectionId, qp: QueuePairId, peer: HostId, remote: RemoteRegion) {
+        let state = self.host(host);
+        let Some(first) = state.qps.get(&qp).and_then(|q| state.regions.get(&q.first_region)) else { return };
+        let local = Region { memory: first.memory.clone(), remote: first.remote };
+        state.events.push_back(CmEvent::Established { id, qp, peer: peer.address(), local, remote });
+    }
+
+    fn send_message(&mut self, from: HostId, to: HostId, message: Message) {
+        let token = self.number();
+        let now = self.net.now();
+        if self.nic(from).send_control(now, NodeId(to.0), token) {
+            self.messages.insert(token, message);
+            self.net.kick(from.0 as usize);
+        } else {
+            self.fail_message(from, message);
+        }
+    }
+
+    /// A datagram came: each comes once.
+    pub(crate) fn receive_message(&mut self, host: HostId, from: HostId, token: u64) {
+        match self.messages.remove(&token) {
+            Some(Message::Request { attempt, qp, region, private_data }) => {
+                let refusal = match self.live(host) {
+                    None => Some(Refusal::Unreachable),
+                    Some(state) => state.refusal,
+                };
+                let number = self.number();
+                self.pending.insert(number, Pending { host, initiator: from, attempt, qp, region });
+                match refusal {
+                    Some(refusal) => self.refuse(number, refusal),
+                    None => {
+                        let (id, peer) = (ConnectionId(number), from.address());
+                        self.host(host).events.push_back(CmEvent::Request { id, peer, private_data });
+                    }
+                }
+            }
+            Some(Message::Reply { attempt, qp: theirs, region }) => match self.attempts.remove(&attempt) {
+                Some(Attempt { qp, .. }) if self.live(host).is_some() => {
+                    self.join((host, qp), (from, theirs));
+                    self.establish(host, ConnectionId(attempt), qp, from, region);
+                }
+                _ => self.send_message(host, from, Message::Gone { qp: theirs }),
+            },
+            Some(Message::Refused { attempt, refusal }) => self.fail_attempt(attempt, refusal.into()),
+            Some(Message::Gone { qp }) => self.hang_up(host, qp),
+            None => debug_assert!(false, "a datagram without content"),
+        }
+    }
+
+    /// A datagram was repeated in vain.
+    pub(crate) fn give_up_message(&mut self, host: HostId, token: u64) {
+        // It may have come all the same, its acknowledgements lost; then it is known no more.
+        if let Some(message) = self.messages.remove(&token) {
+            self.fail_message(host, message);
+        }
+    }
+
+    fn fail_message(&mut self, host: HostId, message: Message) {
+        match message {
+            Message::Request { attempt, .. } => self.fail_attempt(attempt, CmError::Unreachable),
+            Message::Reply { qp, .. } => self.hang_up(host, qp),
+            Message::Refused { .. } | Message::Gone { .. } => {}
+        }
+    }
+
+    fn hang_up(&mut self, host: HostId, qp: QueuePairId) {
+        let now = self.net.now();
+        self.nic(host).fail_qp(now, qp);
+    }
+
+    fn refuse(&mut self, number: u64, refusal: Refusal) {
+        if let Some(Pending { host, initiator, attempt, .. }) = self.pending.remove(&number) {
+            self.send_message(host, initiator, Message::Refused { attempt, refusal });
+        }
+    }
+
+    fn fail_attempt(&mut self, attempt: u64, error: CmError) {
+        if let Some(Attempt { host, qp, .. }) = self.attempts.remove(&attempt) {
+            self.destroy(host, qp);
+            if self.live(host).is_some() {
+                self.host(host).events.push_back(CmEvent::Failed { id: ConnectionId(attempt), error });
+            }
+        }
+    }
+
+    /// A process is gone: who waits for its answer learns that it is unreachable. What it has asked for itself ends when the
+    /// answer comes.
+    pub(crate) fn forget_attempts(&mut self, gone: HostId) {
+        let waiting: Vec<u64> = self.pending.iter().filter(|(_, p)| p.host == gone).map(|(n, _)| *n).collect();
+        waiting.into_iter().for_each(|number| self.refuse(number, Refusal::Unreachable));
+    }
+}

@@ -1,0 +1,55 @@
+//! A host: its NIC, and what its driver says of it.
+
+use netacc_device::Capabilities;
+use netacc_rnic::{NicConfig, NoReceive, Recovery};
+
+/// Configuration of one host.
+#[derive(Clone, Debug)]
+pub struct HostConfig {
+    /// The device's name, for people.
+    pub name: String,
+    /// The NIC. Its queue depths are `capabilities`'.
+    pub nic: NicConfig,
+    /// What the device reports, and obeys. Peer memory, cheap writes and sleeping on one queue pair are not modelled.
+    pub capabilities: Capabilities,
+    /// Bytes that may be registered at once.
+    pub memory_limit_bytes: usize,
+}
+
+impl HostConfig {
+    /// A host whose NIC retries, as RoCE's do.
+    pub fn roce(nic: NicConfig) -> HostConfig {
+        let capabilities = Capabilities {
+            write_with_imm: true,
+            max_inline: 96,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_send_wr: nic.max_send_wr,
+            max_recv_wr: nic.max_recv_wr,
+            max_message: 1 << 20,
+            max_cq: 64,
+            peer_memory: false,
+            placement_is_delivery: false,
+            cheap_writes: false,
+            qp_wait: false,
+            rebind: true,
+        };
+        // Arbitrary: far above what a simulated process uses.
+        HostConfig { name: "host-roce".into(), nic, capabilities, memory_limit_bytes: 1 << 30 }
+    }
+
+    /// A host with eRDMA's limits (no receive is fatal, dead queue pairs stay silent, queue pairs stay on their queue) and a
+    /// network that loses. Its recovery is a proxy: the real one is not public.
+    pub fn erdma_proxy(nic: NicConfig) -> HostConfig {
+        let nic = NicConfig {
+            no_receive: NoReceive::Fatal,
+            report_flushes: false,
+            recovery: Recovery::SelectiveRepeat,
+            ..nic
+        };
+        let mut config = HostConfig::roce(nic);
+        config.name = "host-erdma-proxy".into();
+        config.capabilities.rebind = false;
+        config
+    }
+}

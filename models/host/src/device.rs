@@ -1,0 +1,295 @@
+//! The [`Device`] that a simulated process holds.
+
+use std::collections::VecDeque;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use netacc_device::{
+    Armed, Capabilities, CompletionQueueId, Device, DeviceError, Operation, Payload, PostError, QueuePairId, Reactor,
+    Region, RemoteRegion, Wait, WorkCompletion, WorkRequest,
+};
+use netacc_rnic::{NodeId, SendRequest, Verb};
+
+use crate::state::{Posted, Source, State};
+use crate::{Cluster, HostConfig, HostId};
+
+/// One simulated process's device. Opened by [`Cluster::open`]; all of its state lives in the cluster.
+pub struct HostDevice {
+    pub(crate) cluster: Cluster,
+    pub(crate) host: HostId,
+    config: HostConfig,
+}
+
+impl HostDevice {
+    pub(crate) fn new(cluster: Cluster, host: HostId, config: HostConfig) -> HostDevice {
+        HostDevice { cluster, host, config }
+    }
+
+    /// Its host.
+    pub fn host(&self) -> HostId {
+        self.host
+    }
+
+    /// Has `reactor` told when a sleeper is interrupted.
+    pub fn attach_reactor(&self, reactor: Arc<dyn Reactor>) {
+        self.cluster.with(|s| s.host(self.host).reactor = Some(reactor));
+    }
+
+    /// Whether the connection manager has something to tell. Stands in for its descriptors.
+    pub fn has_events(&self) -> bool {
+        self.cluster.with(|s| !s.host(self.host).events.is_empty())
+    }
+
+    /// Whether the channel of `cq` would be readable. Stands in for [`Device::channel_fd`].
+    pub fn channel_ready(&self, cq: CompletionQueueId) -> bool {
+        self.cluster.with(|s| {
+            let now = s.net.now();
+            let cq = s.live(self.host).and_then(|h| h.cqs.get(cq.0 as usize));
+            cq.is_some_and(|cq| cq.armed && cq.interrupt_at.is_some_and(|at| at <= now))
+        })
+    }
+
+    fn permits(&self, state: &State, wr: &WorkRequest<'_>) -> bool {
+        let caps = &self.config.capabilities;
+        let payload_fits = match wr.payload {
+            Payload::Inline(bytes) => bytes.len() <= caps.max_inline as usize,
+            Payload::Region { region, offset, len } => {
+                let inside = offset.checked_add(len as usize).is_some_and(|end| end <= region.memory.len());
+                inside && state.hosts[self.host.0 as usize].regions.contains_key(&region.remote.rkey.0)
+            }
+            Payload::InPlace { .. } => false,
+        };
+        let imm_fits = caps.write_with_imm || !matches!(wr.operation, Operation::Write { imm: Some(_), .. });
+        payload_fits && imm_fits && wr.payload.len() <= caps.max_message
+    }
+
+    fn post(&self, state: &mut State, qp: QueuePairId, wr: &WorkRequest<'_>) -> Result<(), PostError> {
+        let verb = match wr.operation {
+            Operation::Write { rkey, offset, imm } => Verb::Write { rkey, remote: offset, imm },
+            Operation::Send { imm } => Verb::Send { imm },
+        };
+        let (inline, source) = match wr.payload {
+            Payload::Inline(bytes) => (true, Source::Inline(bytes.to_vec())),
+            Payload::Region { region, offset, .. } => (false, Source::Region { memory: region.memory.clone(), offset }),
+            Payload::InPlace { .. } => return Err(PostError::Invalid),
+        };
+        let WorkRequest { id, signaled, .. } = *wr;
+        let request = SendRequest { id, verb, len: wr.payload.len(), inline, signaled };
+        let now = state.net.now();
+        let message = state.nic(self.host).post_send(now, qp, request)?;
+        if let Some(outgoing) = state.outgoing.get_mut(&(NodeId(self.host.0), qp)) {
+            outgoing.posted.push_back(Posted { message, id, signaled, source });
+        }
+        Ok(())
+    }
+
+    fn knows(&self, state: &State, qp: QueuePairId) -> bool {
+        state.live(self.host).is_some_and(|h| h.qps.contains_key(&qp))
+    }
+}
+
+impl Device for HostDevice {
+    fn name(&self) -> &str {
+        &self.config.name
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.config.capabilities
+    }
+
+    fn create_cq(&self) -> Result<CompletionQueueId, DeviceError> {
+        self.cluster.with(|s| {
+            let host = s.host(self.host);
+            if host.crashed || host.cqs.len() >= self.config.capabilities.max_cq as usize {
+                return Err(DeviceError::Exhausted { what: "completion queue" });
+            }
+            host.cqs.push(Default::default());
+            Ok(CompletionQueueId(host.cqs.len() as u32 - 1))
+        })
+    }
+
+    fn pending(&self, cq: CompletionQueueId, out: &mut [QueuePairId]) -> usize {
+        self.cluster.with(|s| {
+            let host = s.host(self.host);
+            let Some(cq) = host.cqs.get_mut(cq.0 as usize) else { return 0 };
+            let mut count = 0;
+            while count < out.len() {
+                let Some(qp) = cq.ready.pop_front() else { break };
+                let Some(state) = host.qps.get_mut(&qp) else { continue };
+                state.queued = false;
+                out[count] = qp;
+                count += 1;
+            }
+            count
+        })
+    }
+
+    fn poll_qp(&self, qp: QueuePairId, out: &mut [WorkCompletion]) -> usize {
+        self.cluster.with(|s| {
+            if !self.knows(s, qp) {
+                return 0;
+            }
+            let now = s.net.now();
+            let mut count = 0;
+            while count < out.len() {
+                let Some(wc) = s.nic(self.host).poll_completion(now, qp) else { break };
+                s.forget_posted((NodeId(self.host.0), qp), &wc.completion, wc.status);
+                out[count] = wc;
+                count += 1;
+            }
+            count
+        })
+    }
+
+    fn qp_sequence(&self, _qp: QueuePairId) -> u32 {
+        0
+    }
+
+    fn wait_qp(&self, _qp: QueuePairId, _seen: u32, _timeout: Option<Duration>) -> Wait {
+        // Nothing may block in simulation.
+        Wait::Woken
+    }
+
+    fn wake_qp(&self, _qp: QueuePairId) {}
+
+    fn arm(&self, cq: CompletionQueueId) -> Armed {
+        self.cluster.with(|s| {
+            let now = s.net.now();
+            let ready = match s.host(self.host).cqs.get_mut(cq.0 as usize) {
+                Some(cq) => std::mem::take(&mut cq.ready),
+                None => return Armed::Sleep,
+            };
+            let ready: VecDeque<QueuePairId> = ready.into_iter().filter(|qp| s.keep_queued(self.host, *qp)).collect();
+            let outcome = if ready.is_empty() { Armed::Sleep } else { Armed::Pending };
+            let cq = &mut s.host(self.host).cqs[cq.0 as usize];
+            cq.ready = ready;
+            if !cq.armed {
+                cq.interrupt_at = None;
+            }
+            if outcome == Armed::Pending {
+                cq.interrupt_at = Some(now);
+            }
+            cq.armed = true;
+            outcome
+        })
+    }
+
+    fn disarm(&self, cq: CompletionQueueId) {
+        self.cluster.with(|s| {
+            if let Some(cq) = s.host(self.host).cqs.get_mut(cq.0 as usize) {
+                cq.armed = false;
+                cq.interrupt_at = None;
+            }
+        });
+    }
+
+    fn drain(&self, _: CompletionQueueId) {}
+
+    fn channel_fd(&self, _cq: CompletionQueueId) -> Option<RawFd> {
+        None
+    }
+
+    fn rebind(&self, qp: QueuePairId, cq: CompletionQueueId) -> Result<(), DeviceError> {
+        self.cluster.with(|s| {
+            let host = s.host(self.host);
+            let known = self.config.capabilities.rebind && (cq.0 as usize) < host.cqs.len();
+            let state = host.qps.get_mut(&qp).filter(|_| known);
+            let state = state.ok_or(DeviceError::Unknown { what: "queue pair or queue" })?;
+            // What is there already is reported by neither queue: the caller has promised to look.
+            state.queued = false;
+            let old = std::mem::replace(&mut state.cq, cq);
+            host.cqs[old.0 as usize].ready.retain(|q| *q != qp);
+            Ok(())
+        })
+    }
+
+    fn alloc_region(&self, qp: QueuePairId, len: usize) -> Result<Region, DeviceError> {
+        self.cluster.with(|s| {
+            if !self.knows(s, qp) {
+                return Err(DeviceError::Unknown { what: "queue pair" });
+            }
+            let free = self.config.memory_limit_bytes.saturating_sub(s.host(self.host).registered_bytes);
+            match u32::try_from(len) {
+                Ok(bytes) if len <= free => {
+                    s.register(self.host, qp, bytes).ok_or(DeviceError::Exhausted { what: "region" })
+                }
+                _ => Err(DeviceError::MemoryLimit { wanted: len }),
+            }
+        })
+    }
+
+    fn free_region(&self, qp: QueuePairId, region: Region) {
+        self.cluster.with(|s| s.unregister(self.host, qp, region.remote.rkey.0));
+    }
+
+    fn window(&self, _qp: QueuePairId, _remote: RemoteRegion) -> Result<Region, DeviceError> {
+        Err(DeviceError::Unknown { what: "queue pair with peer memory" })
+    }
+
+    fn post_recv(&self, qp: QueuePairId, count: u32) -> Result<(), PostError> {
+        self.cluster.with(|s| {
+            if !self.knows(s, qp) {
+                return Err(PostError::Dead);
+            }
+            let spare = self.config.capabilities.max_recv_wr - s.host(self.host).recv_depth;
+            let room = s.nic(self.host).receive_room(qp).saturating_sub(spare);
+            if count > room && s.nic(self.host).is_connected(qp) {
+                return Err(PostError::QueueFull);
+            }
+            s.nic(self.host).post_recv(qp, count, 0)
+        })
+    }
+
+    fn post_send(&self, qp: QueuePairId, wrs: &[WorkRequest<'_>]) -> Result<usize, PostError> {
+        self.cluster.with(|s| {
+            if !self.knows(s, qp) || !s.nic(self.host).is_connected(qp) {
+                return Err(PostError::Dead);
+            }
+            if !wrs.iter().all(|wr| self.permits(s, wr)) {
+                return Err(PostError::Invalid);
+            }
+            let spare = self.config.capabilities.max_send_wr - s.host(self.host).send_depth;
+            let room = s.nic(self.host).send_room(qp).saturating_sub(spare) as usize;
+            if room == 0 && !wrs.is_empty() {
+                return Err(PostError::QueueFull);
+            }
+            let count = room.min(wrs.len());
+            for wr in &wrs[..count] {
+                self.post(s, qp, wr)?;
+            }
+            s.settle(self.host);
+            Ok(count)
+        })
+    }
+
+    fn fail_qp(&self, qp: QueuePairId) {
+        self.cluster.with(|s| {
+            if self.knows(s, qp) {
+                let now = s.net.now();
+                s.nic(self.host).fail_qp(now, qp);
+                s.settle(self.host);
+            }
+        });
+    }
+
+    fn destroy_qp(&self, qp: QueuePairId) {
+        self.cluster.with(|s| {
+            if s.live(self.host).is_some() {
+                s.destroy(self.host, qp);
+            }
+        });
+    }
+}
+
+impl State {
+    /// Whether a queue pair in a queue's ready list still has completions; else it is in the list no more.
+    fn keep_queued(&mut self, host: HostId, qp: QueuePairId) -> bool {
+        let now = self.net.now();
+        let has = self.nic(host).has_completion(now, qp);
+        if let Some(state) = self.host(host).qps.get_mut(&qp) {
+            state.queued = has;
+        }
+        has
+    }
+}

@@ -1,0 +1,31 @@
+//! Simulated hosts: what the core's traits want, on modelled NICs, in virtual time.
+//!
+//! A [`Cluster`] has a network with a NIC for each host, and one process on each, which holds a [`HostDevice`]: a
+//! [`Device`](netacc_device::Device), a [`ConnectionManager`](netacc_device::ConnectionManager) and a
+//! [`Directory`](netacc_device::Directory). Nothing in it differs for the core from a real device, but time: nothing happens
+//! until the owner of the cluster calls [`Cluster::step`]. With [`Cluster::driven`] it is the other way round: a simulator
+//! owns the network and the time, and calls in.
+//!
+//! # Invariants
+//! * No clock, thread, entropy or file descriptor: the same calls and seed give the same run, to the nanosecond
+//!   ([`Cluster::trace`]).
+//! * The model moves positions, this crate moves bytes: a payload is read from its region when a packet of it is placed, so a
+//!   region that is reused before its completion is seen by tests, as on an adapter.
+//! * Bytes of a message are in memory before its completion can be polled, and the bytes of earlier messages before those.
+//! * A process that dies ends its connections as a kernel would: peers are told through the network.
+//!
+//! What it deliberately does not do: processors. Calls of a process take no time of their own.
+
+#![forbid(unsafe_code)]
+
+mod cluster;
+mod cm;
+mod config;
+mod device;
+mod net;
+mod state;
+
+pub use cluster::{Cluster, Refusal};
+pub use config::HostConfig;
+pub use device::HostDevice;
+pub use state::HostId;

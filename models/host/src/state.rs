@@ -1,0 +1,319 @@
+//! The tables of a cluster: hosts, their queues and regions, and the bytes under way. One lock guards them all.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use netacc_device::{
+    CmEvent, Completion, CompletionQueueId, CompletionStatus, Instant, Memory, PeerAddress, QueuePairId, Reactor,
+    Region, RemoteKey, RemoteRegion, WorkRequestId,
+};
+use netacc_rnic::{ControlEvent, Nic, NodeId, Placement, Target};
+
+use crate::cm::{Attempt, Message, Pending};
+use crate::net::Net;
+use crate::{HostConfig, Refusal};
+
+/// A host of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct HostId(pub u32);
+
+impl HostId {
+    /// The address at which its process accepts links.
+    pub fn address(self) -> PeerAddress {
+        PeerAddress([ADDRESS_MAGIC, u64::from(self.0), 0, 0])
+    }
+
+    /// The host at an address, if it is one of a cluster's. Whether it exists is another question.
+    pub fn from_address(address: PeerAddress) -> Option<HostId> {
+        match address.0 {
+            [ADDRESS_MAGIC, id, 0, 0] => u32::try_from(id).ok().map(HostId),
+            _ => None,
+        }
+    }
+}
+
+/// First word of every address of a cluster ("sim host" in ASCII), so that another backend's is not taken for ours.
+const ADDRESS_MAGIC: u64 = 0x7369_6d20_686f_7374;
+
+/// An end of a connection, anywhere in the cluster.
+pub(crate) type End = (NodeId, QueuePairId);
+
+/// Where the bytes of a request are until it is done.
+pub(crate) enum Source {
+    Inline(Vec<u8>),
+    Region { memory: Memory, offset: usize },
+}
+
+/// A posted request.
+pub(crate) struct Posted {
+    pub(crate) message: u64,
+    pub(crate) id: WorkRequestId,
+    pub(crate) signaled: bool,
+    pub(crate) source: Source,
+}
+
+/// What an end has posted and not seen complete. Outlives its queue pair while the peer's exists, as packets do that are
+/// under way.
+#[derive(Default)]
+pub(crate) struct Outgoing {
+    pub(crate) posted: VecDeque<Posted>,
+    pub(crate) peer: Option<End>,
+    pub(crate) destroyed: bool,
+}
+
+/// A completion queue. Invariant: a queue pair is in `ready` exactly when its `queued` is set.
+#[derive(Default)]
+pub(crate) struct CqState {
+    pub(crate) ready: VecDeque<QueuePairId>,
+    pub(crate) armed: bool,
+    /// When the sleeper is interrupted; in the past, the simulated channel is readable.
+    pub(crate) interrupt_at: Option<Instant>,
+}
+
+pub(crate) struct QpState {
+    pub(crate) cq: CompletionQueueId,
+    pub(crate) queued: bool,
+    pub(crate) first_region: u32,
+}
+
+pub(crate) struct RegionState {
+    pub(crate) qp: QueuePairId,
+    pub(crate) memory: Memory,
+    pub(crate) remote: RemoteRegion,
+}
+
+pub(crate) struct HostState {
+    pub(crate) config: HostConfig,
+    pub(crate) cqs: Vec<CqState>,
+    pub(crate) qps: BTreeMap<QueuePairId, QpState>,
+    pub(crate) regions: BTreeMap<u32, RegionState>,
+    pub(crate) registered_bytes: usize,
+    next_key: u32,
+    pub(crate) events: VecDeque<CmEvent>,
+    pub(crate) crashed: bool,
+    pub(crate) refusal: Option<Refusal>,
+    pub(crate) reactor: Option<Arc<dyn Reactor>>,
+    /// Below the NIC's own, if somebody limits them.
+    pub(crate) send_depth: u32,
+    pub(crate) recv_depth: u32,
+}
+
+pub(crate) struct State {
+    pub(crate) net: Net,
+    pub(crate) hosts: Vec<HostState>,
+    pub(crate) outgoing: BTreeMap<End, Outgoing>,
+    /// Contents of the connection managers' datagrams.
+    pub(crate) messages: BTreeMap<u64, Message>,
+    pub(crate) attempts: BTreeMap<u64, Attempt>,
+    pub(crate) pending: BTreeMap<u64, Pending>,
+    pub(crate) next_number: u64,
+    /// Key: local and remote address as the publisher sees them.
+    pub(crate) directory: BTreeMap<(SocketAddr, SocketAddr), (HostId, u32)>,
+    /// Reactors to call once the lock is released.
+    pub(crate) wakes: Vec<(Arc<dyn Reactor>, CompletionQueueId)>,
+}
+
+impl HostState {
+    pub(crate) fn new(config: HostConfig, host: u32) -> HostState {
+        HostState {
+            send_depth: config.capabilities.max_send_wr,
+            recv_depth: config.capabilities.max_recv_wr,
+            config,
+            cqs: Vec::new(),
+            qps: BTreeMap::new(),
+            regions: BTreeMap::new(),
+            registered_bytes: 0,
+            // Keys of different hosts differ, so that one used on the wrong host is noticed.
+            next_key: (host + 1) << 16,
+            events: VecDeque::new(),
+            crashed: false,
+            refusal: None,
+            reactor: None,
+        }
+    }
+}
+
+impl State {
+    pub(crate) fn nic(&mut self, host: HostId) -> &mut Nic {
+        self.net.nic_mut(host.0 as usize)
+    }
+
+    pub(crate) fn host(&mut self, host: HostId) -> &mut HostState {
+        &mut self.hosts[host.0 as usize]
+    }
+
+    pub(crate) fn live(&self, host: HostId) -> Option<&HostState> {
+        self.hosts.get(host.0 as usize).filter(|h| !h.crashed)
+    }
+
+    /// One event of the network or of an interrupt, and everything that follows from it. `false` if there is none.
+    pub(crate) fn step(&mut self) -> bool {
+        let interrupt = self.next_interrupt();
+        match (self.net.next_event(), interrupt) {
+            (None, None) => return false,
+            (Some(event), None) => self.net.advance(event),
+            (Some(event), Some((at, _, _))) if event <= at => self.net.advance(event),
+            (_, Some((at, host, cq))) => {
+                self.net.advance(at);
+                self.interrupt(host, cq);
+                return true;
+            }
+        }
+        self.net.step();
+        while let Some(index) = self.net.take_touched() {
+            self.settle(HostId(index as u32));
+        }
+        true
+    }
+
+    /// When the next event is.
+    pub(crate) fn next_event(&self) -> Option<Instant> {
+        let interrupt = self.next_interrupt().map(|(at, _, _)| at);
+        self.net.next_event().into_iter().chain(interrupt).min()
+    }
+
+    /// The earliest interrupt that has not happened.
+    fn next_interrupt(&self) -> Option<(Instant, HostId, usize)> {
+        let now = self.net.now();
+        let of_host = |(h, host): (usize, &HostState)| {
+            let cqs = host.cqs.iter().enumerate();
+            cqs.filter_map(|(i, cq)| Some((cq.interrupt_at.filter(|at| *at > now)?, HostId(h as u32), i))).min()
+        };
+        self.hosts.iter().enumerate().filter_map(of_host).min()
+    }
+
+    fn interrupt(&mut self, host: HostId, cq: usize) {
+        if let Some(reactor) = self.hosts[host.0 as usize].reactor.clone() {
+            self.wakes.push((reactor, CompletionQueueId(cq as u32)));
+        }
+    }
+
+    /// A host's NIC was given something: takes out what has come of it.
+    pub(crate) fn settle(&mut self, host: HostId) {
+        self.net.kick(host.0 as usize);
+        while let Some(placement) = self.nic(host).poll_placement() {
+            self.place(host, placement);
+        }
+        let now = self.net.now();
+        while let Some(qp) = self.nic(host).poll_ready(now) {
+            self.report(host, qp, now);
+        }
+        while let Some(event) = self.nic(host).poll_control() {
+            match event {
+                ControlEvent::Received { from, token } => self.receive_message(host, HostId(from.0), token),
+                ControlEvent::GivenUp { token, .. } => self.give_up_message(host, token),
+            }
+        }
+        self.net.kick(host.0 as usize);
+    }
+
+    /// Copies bytes that have arrived to where they belong.
+    fn place(&mut self, host: HostId, placement: Placement) {
+        let Placement { from, message, offset, len, target, .. } = placement;
+        // Receives have no room, so the NIC has refused every SEND that has bytes.
+        let Target::Region { rkey, remote } = target else { return };
+        let Some(posted) = self.outgoing.get(&from).and_then(|o| o.posted.iter().find(|p| p.message == message)) else {
+            debug_assert!(false, "bytes of a message that nobody has posted");
+            return;
+        };
+        let Some(region) = self.hosts[host.0 as usize].regions.get(&rkey.0) else { return };
+        let at = (remote - region.remote.base) as usize;
+        let (offset, len) = (offset as usize, len as usize);
+        let placed = match &posted.source {
+            Source::Inline(bytes) => bytes.get(offset..offset + len).is_some_and(|b| region.memory.write(at, b)),
+            Source::Region { memory, offset: start } => memory.copy_to(start + offset, &region.memory, at, len),
+        };
+        debug_assert!(placed, "bounds were checked when it was posted, and by the NIC");
+    }
+
+    /// A completion of `qp` is visible: its queue reports it, and interrupts a sleeper.
+    fn report(&mut self, host: HostId, qp: QueuePairId, now: Instant) {
+        let state = &mut self.hosts[host.0 as usize];
+        let Some(q) = state.qps.get_mut(&qp) else { return };
+        let Some(cq) = state.cqs.get_mut(q.cq.0 as usize) else { return };
+        if !std::mem::replace(&mut q.queued, true) {
+            cq.ready.push_back(qp);
+        }
+        if !cq.armed || cq.interrupt_at.is_some() {
+            return;
+        }
+        let delay = state.config.nic.costs.interrupt;
+        cq.interrupt_at = Some(now + delay);
+        if delay.is_zero() {
+            let id = q.cq;
+            self.interrupt(host, id.0 as usize);
+        }
+    }
+
+    /// What was posted up to the request that has completed is done with.
+    pub(crate) fn forget_posted(&mut self, end: End, completion: &Completion, status: CompletionStatus) {
+        let Completion::Send { id } = completion else { return };
+        let Some(outgoing) = self.outgoing.get_mut(&end) else { return };
+        if status != CompletionStatus::Success {
+            // Packets of it may still be under way.
+            return;
+        }
+        while let Some(posted) = outgoing.posted.pop_front() {
+            if posted.signaled && posted.id == *id {
+                return;
+            }
+        }
+    }
+
+    pub(crate) fn register(&mut self, host: HostId, qp: QueuePairId, len: u32) -> Option<Region> {
+        let state = self.host(host);
+        state.next_key = state.next_key.wrapping_add(1);
+        let key = state.next_key;
+        // Far apart and never 0: an offset mistaken for an address, or the reverse, misses every region.
+        let remote = RemoteRegion { rkey: RemoteKey(key), base: u64::from(key) << 32, len };
+        if !self.nic(host).register(qp, remote.rkey, remote.base, u64::from(len)) {
+            return None;
+        }
+        let memory = Memory::heap(len as usize);
+        let state = self.host(host);
+        state.registered_bytes += len as usize;
+        state.regions.insert(key, RegionState { qp, memory: memory.clone(), remote });
+        Some(Region { memory, remote })
+    }
+
+    pub(crate) fn unregister(&mut self, host: HostId, qp: QueuePairId, key: u32) {
+        let state = self.host(host);
+        if state.regions.get(&key).is_none_or(|r| r.qp != qp) {
+            return;
+        }
+        if let Some(region) = state.regions.remove(&key) {
+            state.registered_bytes -= region.memory.len();
+            self.nic(host).deregister(RemoteKey(key));
+        }
+    }
+
+    /// The queue pair is no more; its peer is told by the NIC.
+    pub(crate) fn destroy(&mut self, host: HostId, qp: QueuePairId) {
+        let Some(state) = self.host(host).qps.remove(&qp) else { return };
+        if let Some(cq) = self.host(host).cqs.get_mut(state.cq.0 as usize) {
+            cq.ready.retain(|q| *q != qp);
+        }
+        let owned = self.host(host).regions.iter().filter(|(_, r)| r.qp == qp);
+        let keys: Vec<u32> = owned.map(|(key, _)| *key).collect();
+        keys.into_iter().for_each(|key| self.unregister(host, qp, key));
+        let now = self.net.now();
+        self.nic(host).destroy_qp(now, qp);
+        let end = (NodeId(host.0), qp);
+        let peer = self.outgoing.get(&end).and_then(|o| o.peer);
+        match peer.filter(|peer| self.outgoing.get(peer).is_some_and(|o| !o.destroyed)) {
+            Some(_) => {
+                if let Some(outgoing) = self.outgoing.get_mut(&end) {
+                    outgoing.destroyed = true;
+                }
+            }
+            None => {
+                self.outgoing.remove(&end);
+                if let Some(peer) = peer {
+                    self.outgoing.remove(&peer);
+                }
+            }
+        }
+        self.settle(host);
+    }
+}

@@ -1,0 +1,119 @@
+/*
+ * Copyright (c) 2026 netacc-lab contributors
+ *
+ * SPDX-License-Identifier: GPL-2.0-only
+ */
+
+// Clients that ask one server over the production core, on a star or on leaves and spines: how long answers take, and how fast
+// the simulation is. One line of JSON.
+
+#include "ns3/boolean.h"
+#include "ns3/command-line.h"
+#include "ns3/enum.h"
+#include "ns3/node-container.h"
+#include "ns3/rnic-helper.h"
+#include "ns3/simulator.h"
+#include "ns3/uinteger.h"
+
+#include <algorithm>
+#include <chrono>
+#include <iostream>
+
+using namespace ns3;
+
+int
+main(int argc, char* argv[])
+{
+    uint32_t hosts = 8;
+    uint32_t connections = 64;
+    uint32_t requestBytes = 64;
+    uint32_t responseBytes = 1024;
+    uint32_t count = 100;
+    uint32_t leaves = 0;
+    uint32_t spines = 2;
+    uint64_t seed = 1;
+    double stop = 10;
+    CommandLine cmd(__FILE__);
+    cmd.AddValue("hosts", "Nodes with clients", hosts);
+    cmd.AddValue("connections", "Connections in all, spread over the nodes", connections);
+    cmd.AddValue("request", "Bytes of a request", requestBytes);
+    cmd.AddValue("response", "Bytes of a response", responseBytes);
+    cmd.AddValue("count", "Requests of each connection", count);
+    cmd.AddValue("leaves", "Leaf switches; 0 for one switch", leaves);
+    cmd.AddValue("spines", "Spine switches", spines);
+    cmd.AddValue("seed", "What is lost, marked, and which path a flow takes", seed);
+    cmd.AddValue("stop", "Simulated seconds after which what is not answered counts as failed", stop);
+    cmd.AddValue("sharing", "ns3::RnicFleet::StreamsPerLink");
+    cmd.AddValue("rate", "ns3::RnicFleet::RateControl");
+    cmd.AddValue("selective", "ns3::RnicFleet::SelectiveRepeat");
+    cmd.AddValue("mtu", "ns3::RnicFleet::MtuBytes");
+    cmd.AddValue("timeout", "ns3::RnicFleet::RetryTimeout");
+    cmd.AddValue("contexts", "ns3::RnicFleet::ContextCacheEntries");
+    cmd.AddValue("miss", "ns3::RnicFleet::ContextMissPenalty");
+    cmd.AddValue("loss", "ns3::RnicPort::LossPpm");
+    cmd.AddValue("buffer", "ns3::RnicSwitch::PortBufferBytes");
+    cmd.Parse(argc, argv);
+    NS_ABORT_MSG_IF(hosts == 0 || count == 0, "there is at least one client and one request");
+
+    ObjectFactory scheduler;
+    scheduler.SetTypeId("ns3::PriorityQueueScheduler");
+    Simulator::SetScheduler(scheduler);
+    uint32_t nodeCount = hosts + 1;
+    if (leaves > 0)
+    {
+        nodeCount = (nodeCount + leaves - 1) / leaves * leaves;
+    }
+    Ptr<RnicFleet> fleet = CreateObject<RnicFleet>();
+    for (uint32_t i = 0; i < connections; i++)
+    {
+        fleet->AddConversation(i % hosts, nodeCount - 1, requestBytes, responseBytes, count);
+    }
+    RnicHelper helper;
+    helper.SetSeed(seed);
+    NodeContainer nodes(nodeCount);
+    if (leaves > 0)
+    {
+        helper.InstallLeafSpine(nodes, leaves, spines, fleet);
+    }
+    else
+    {
+        helper.InstallStar(nodes, fleet);
+    }
+    helper.Start();
+    Simulator::Stop(Seconds(stop));
+    auto begun = std::chrono::steady_clock::now();
+    Simulator::Run();
+    std::chrono::duration<double> wall = std::chrono::steady_clock::now() - begun;
+
+    netacc::Fleet& model = fleet->GetModel();
+    uint64_t answered = 0;
+    std::vector<uint64_t> medians;
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < connections; i++)
+    {
+        netacc::ConversationResult result = model.conversation(i);
+        answered += result.answered;
+        most = std::max(most, result.max_ns);
+        medians.push_back(result.median_ns);
+    }
+    std::sort(medians.begin(), medians.end());
+    uint64_t misses = 0;
+    uint64_t repeated = 0;
+    for (uint32_t i = 0; i < nodeCount; i++)
+    {
+        misses += model.counters(i).context_misses;
+        repeated += model.counters(i).data_repeated;
+    }
+    uint64_t asked = uint64_t{connections} * count;
+    uint64_t events = Simulator::GetEventCount();
+    std::cout << "{\"nodes\": " << nodeCount << ", \"connections\": " << connections << ", \"asked\": " << asked
+              << ", \"answered\": " << answered << ", \"median_us\": "
+              << (medians.empty() ? 0.0 : static_cast<double>(medians[medians.size() / 2]) / 1000)
+              << ", \"max_us\": " << static_cast<double>(most) / 1000 << ", \"context_misses\": " << misses
+              << ", \"repeated\": " << repeated << ", \"frames\": " << model.deliveries() << ", \"events\": " << events << ", \"wall_s\": " << wall.count()
+              << ", \"events_per_s\": " << static_cast<double>(events) / wall.count() << ", \"trace\": \"" << std::hex
+              << model.trace_hash() << "\"}" << std::endl;
+    Simulator::Destroy();
+    // A run that left a question open says so.
+    return answered == asked ? 0 : 1;
+}

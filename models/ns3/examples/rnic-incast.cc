@@ -1,0 +1,115 @@
+/*
+ * Copyright (c) 2026 netacc-lab contributors
+ *
+ * SPDX-License-Identifier: GPL-2.0-only
+ */
+
+// Many senders, one receiver, on a star or on leaves and spines: how long it takes, what is dropped, marked and sent again, and
+// how fast the simulation is. One line of JSON.
+
+#include "ns3/boolean.h"
+#include "ns3/command-line.h"
+#include "ns3/enum.h"
+#include "ns3/node-container.h"
+#include "ns3/rnic-helper.h"
+#include "ns3/simulator.h"
+#include "ns3/string.h"
+#include "ns3/uinteger.h"
+
+#include <chrono>
+#include <iostream>
+
+using namespace ns3;
+
+int
+main(int argc, char* argv[])
+{
+    uint32_t senders = 16;
+    uint32_t leaves = 0;
+    uint32_t spines = 4;
+    uint32_t bytes = 1000000;
+    uint64_t seed = 1;
+    bool pfc = false;
+    bool permutation = false;
+    CommandLine cmd(__FILE__);
+    cmd.AddValue("senders", "Nodes that send", senders);
+    cmd.AddValue("leaves", "Leaf switches; 0 for one switch", leaves);
+    cmd.AddValue("spines", "Spine switches", spines);
+    cmd.AddValue("bytes", "Bytes of each message", bytes);
+    cmd.AddValue("seed", "What is lost, marked, and which path a flow takes", seed);
+    cmd.AddValue("pfc", "Priority flow control", pfc);
+    cmd.AddValue("permutation", "Each node sends to the one half the network away, instead of all to one", permutation);
+    cmd.AddValue("rate", "ns3::RnicFleet::RateControl");
+    cmd.AddValue("selective", "ns3::RnicFleet::SelectiveRepeat");
+    cmd.AddValue("mtu", "ns3::RnicFleet::MtuBytes");
+    cmd.AddValue("timeout", "ns3::RnicFleet::RetryTimeout");
+    cmd.AddValue("retries", "ns3::RnicFleet::RetryCount");
+    cmd.AddValue("loss", "ns3::RnicPort::LossPpm");
+    cmd.AddValue("buffer", "ns3::RnicSwitch::PortBufferBytes");
+    cmd.AddValue("mark", "ns3::RnicSwitch::Mark");
+    cmd.Parse(argc, argv);
+
+    // Two and a half times as fast as the default with a million pending events.
+    ObjectFactory scheduler;
+    scheduler.SetTypeId("ns3::PriorityQueueScheduler");
+    Simulator::SetScheduler(scheduler);
+
+    uint32_t count = permutation ? senders : senders + 1;
+    if (leaves > 0)
+    {
+        count = (count + leaves - 1) / leaves * leaves;
+    }
+    Ptr<RnicFleet> fleet = CreateObject<RnicFleet>();
+    for (uint32_t i = 0; i < senders; i++)
+    {
+        fleet->AddFlow(i, permutation ? (i + count / 2) % count : count - 1, bytes, NanoSeconds(0));
+    }
+    RnicHelper helper;
+    helper.SetSeed(seed);
+    helper.SetSwitchAttribute("Pfc", BooleanValue(pfc));
+    NodeContainer nodes(count);
+    if (leaves > 0)
+    {
+        helper.InstallLeafSpine(nodes, leaves, spines, fleet);
+    }
+    else
+    {
+        helper.InstallStar(nodes, fleet);
+    }
+    helper.Start();
+    auto begun = std::chrono::steady_clock::now();
+    Simulator::Run();
+    std::chrono::duration<double> wall = std::chrono::steady_clock::now() - begun;
+
+    netacc::Fleet& model = fleet->GetModel();
+    uint32_t delivered = 0;
+    uint64_t last = 0;
+    uint64_t repeated = 0;
+    for (uint32_t i = 0; i < senders; i++)
+    {
+        netacc::FlowResult result = model.result(i);
+        delivered += result.state == netacc::FlowState::Delivered ? 1 : 0;
+        last = std::max(last, result.end_ns);
+        repeated += model.counters(i).data_repeated;
+    }
+    uint64_t dropped = 0;
+    uint64_t marked = 0;
+    uint64_t pauses = 0;
+    for (const auto& device : helper.GetSwitches())
+    {
+        dropped += device->GetDropped();
+        marked += device->GetMarked();
+        pauses += device->GetPauses();
+    }
+    uint64_t events = Simulator::GetEventCount();
+    std::cout << "{\"nodes\": " << count << ", \"flows\": " << senders << ", \"delivered\": " << delivered
+              << ", \"last_us\": " << static_cast<double>(last) / 1000 << ", \"dropped\": " << dropped
+              << ", \"marked\": " << marked << ", \"pauses\": " << pauses << ", \"repeated\": " << repeated
+              << ", \"frames\": " << model.deliveries() << ", \"events\": " << events << ", \"wall_s\": " << wall.count()
+              << ", \"events_per_s\": " << static_cast<double>(events) / wall.count()
+              << ", \"frames_per_s\": " << static_cast<double>(model.deliveries()) / wall.count() << ", \"trace\": \""
+              << std::hex << model.trace_hash() << "\"}" << std::endl;
+    Simulator::Destroy();
+    // A run that lost a flow says so.
+    return delivered == senders ? 0 : 1;
+}

@@ -1,0 +1,84 @@
+/*
+ * Copyright (c) 2026 netacc-lab contributors
+ *
+ * SPDX-License-Identifier: GPL-2.0-only
+ */
+
+#ifndef RNIC_DEVICE_H
+#define RNIC_DEVICE_H
+
+#include "rnic-fleet.h"
+#include "rnic-port.h"
+
+#include "ns3/object.h"
+#include "ns3/traced-callback.h"
+
+#include <vector>
+
+namespace ns3
+{
+
+/**
+ * \ingroup rnic
+ * The shell around one modelled NIC: gives it packets and the time, and its port what it has to send. Aggregated to a Node.
+ */
+class RnicDevice : public Object
+{
+  public:
+    /**
+     * \brief Get the type ID.
+     * \return the object TypeId
+     */
+    static TypeId GetTypeId();
+
+    RnicDevice();
+    ~RnicDevice() override;
+
+    /**
+     * \param fleet the NICs
+     * \param node which of them this is
+     * \param port where it sends
+     */
+    void Attach(Ptr<RnicFleet> fleet, uint32_t node, Ptr<RnicPort> port);
+
+    /// \return where it sends
+    Ptr<RnicPort> GetPort() const;
+
+    /**
+     * \param neighbours every device of the fleet, by node
+     */
+    void SetNeighbours(std::vector<RnicDevice*> neighbours);
+
+    /// Sends what there is to send, and sets the timer, here and at every node that has become in need of it.
+    void Serve();
+
+    /**
+     * A frame arrives.
+     * \param frame the frame
+     */
+    void Receive(const RnicFrame& frame);
+
+  protected:
+    void DoDispose() override;
+
+  private:
+    /// Sends what there is to send, and sets the timer.
+    void ServeThis();
+
+    /**
+     * The time has come that the NIC asked for, unless it has asked for an earlier one since.
+     * \param at that time, in nanoseconds
+     */
+    void HandleTimer(uint64_t at);
+
+    Ptr<RnicFleet> m_fleet;                     //!< the NICs
+    uint32_t m_node;                            //!< which of them this is
+    Ptr<RnicPort> m_port;                       //!< where it sends
+    std::vector<RnicDevice*> m_neighbours;      //!< by node; they live as long as this one
+    uint64_t m_timer;                           //!< when HandleTimer is scheduled; the greatest number if it is not
+    TracedCallback<const RnicFrame&> m_rxTrace; //!< a frame arrives
+};
+
+} // namespace ns3
+
+#endif /* RNIC_DEVICE_H */

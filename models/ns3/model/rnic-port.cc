@@ -1,0 +1,184 @@
+/*
+ * Copyright (c) 2026 netacc-lab contributors
+ *
+ * SPDX-License-Identifier: GPL-2.0-only
+ */
+
+#include "rnic-port.h"
+
+#include "ns3/assert.h"
+#include "ns3/boolean.h"
+#include "ns3/log.h"
+#include "ns3/simulator.h"
+#include "ns3/trace-source-accessor.h"
+#include "ns3/uinteger.h"
+
+namespace ns3
+{
+
+NS_LOG_COMPONENT_DEFINE("RnicPort");
+NS_OBJECT_ENSURE_REGISTERED(RnicPort);
+
+/// Bytes of a pause frame on the link, with preamble and gap: the smallest frame.
+static const uint32_t PAUSE_FRAME_BYTES = 84;
+
+TypeId
+RnicPort::GetTypeId()
+{
+    static TypeId tid =
+        TypeId("ns3::RnicPort")
+            .SetParent<Object>()
+            .SetGroupName("Rnic")
+            .AddConstructor<RnicPort>()
+            .AddAttribute("DataRate",
+                          "Rate of the link, in bits per second.",
+                          DataRateValue(DataRate("100Gbps")),
+                          MakeDataRateAccessor(&RnicPort::m_rate),
+                          MakeDataRateChecker())
+            .AddAttribute("Delay",
+                          "Time from the last bit sent to the last bit received.",
+                          TimeValue(NanoSeconds(500)),
+                          MakeTimeAccessor(&RnicPort::m_delay),
+                          MakeTimeChecker(Time(0)))
+            .AddAttribute("LossPpm",
+                          "Frames lost of a million, as a VPC without PFC loses them.",
+                          UintegerValue(0),
+                          MakeUintegerAccessor(&RnicPort::m_lossPpm),
+                          MakeUintegerChecker<uint32_t>(0, 1000000))
+            .AddTraceSource("Tx",
+                            "A frame begins to be sent.",
+                            MakeTraceSourceAccessor(&RnicPort::m_txTrace),
+                            "ns3::RnicPort::FrameTracedCallback")
+            .AddTraceSource("Drop",
+                            "A frame is lost on the link.",
+                            MakeTraceSourceAccessor(&RnicPort::m_dropTrace),
+                            "ns3::RnicPort::FrameTracedCallback")
+            .AddTraceSource("Pause",
+                            "The peer has paused this port (true), or has let it go on (false).",
+                            MakeTraceSourceAccessor(&RnicPort::m_pauseTrace),
+                            "ns3::TracedValueCallback::Bool");
+    return tid;
+}
+
+RnicPort::RnicPort()
+    : m_remainder(0),
+      m_busy(false),
+      m_paused(false),
+      m_lost(0)
+{
+}
+
+RnicPort::~RnicPort()
+{
+}
+
+void
+RnicPort::DoDispose()
+{
+    m_receiver = MakeNullCallback<void, const RnicFrame&>();
+    m_ready = MakeNullCallback<void>();
+    Object::DoDispose();
+}
+
+void
+RnicPort::Seed(uint64_t seed, uint64_t index)
+{
+    m_random = RnicRandom(seed, index, 0);
+}
+
+void
+RnicPort::SetReceiver(Callback<void, const RnicFrame&> receiver)
+{
+    m_receiver = receiver;
+}
+
+void
+RnicPort::SetReadyCallback(Callback<void> ready)
+{
+    m_ready = ready;
+}
+
+bool
+RnicPort::IsReady() const
+{
+    return !m_busy && !m_paused;
+}
+
+bool
+RnicPort::IsBusy() const
+{
+    return m_busy;
+}
+
+void
+RnicPort::Send(const RnicFrame& frame)
+{
+    NS_LOG_FUNCTION(this << frame.src << frame.dst << frame.wire_bytes);
+    NS_ASSERT_MSG(IsReady(), "the port is not ready");
+    m_busy = true;
+    m_txTrace(frame);
+    // Whole nanoseconds without an error that adds up: what rounding takes from one frame the next one has more.
+    uint64_t owed = uint64_t{frame.wire_bytes} * 8 * 1000000000 + m_remainder;
+    uint64_t busyNs = owed / m_rate.GetBitRate();
+    m_remainder = owed % m_rate.GetBitRate();
+    Time busy = NanoSeconds(busyNs);
+    bool lost = m_random.Chance(m_lossPpm);
+    Simulator::Schedule(busy, &RnicPort::SendComplete, this);
+    if (lost)
+    {
+        m_lost++;
+        m_dropTrace(frame);
+        return;
+    }
+    Simulator::Schedule(busy + m_delay, &RnicPort::Arrive, this, frame);
+}
+
+void
+RnicPort::SendComplete()
+{
+    m_busy = false;
+    if (!m_paused && !m_ready.IsNull())
+    {
+        m_ready();
+    }
+}
+
+void
+RnicPort::Arrive(RnicFrame frame)
+{
+    if (!m_receiver.IsNull())
+    {
+        m_receiver(frame);
+    }
+}
+
+void
+RnicPort::SetPaused(bool paused)
+{
+    NS_LOG_FUNCTION(this << paused);
+    if (m_paused == paused)
+    {
+        return;
+    }
+    m_paused = paused;
+    m_pauseTrace(paused);
+    if (!paused && !m_busy && !m_ready.IsNull())
+    {
+        m_ready();
+    }
+}
+
+Time
+RnicPort::GetPauseDelay() const
+{
+    uint64_t ns = uint64_t{PAUSE_FRAME_BYTES} * 8 * 1000000000 / m_rate.GetBitRate();
+    return NanoSeconds(ns) + m_delay;
+}
+
+uint64_t
+RnicPort::GetLost() const
+{
+    return m_lost;
+}
+
+} // namespace ns3

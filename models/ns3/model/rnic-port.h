@@ -1,0 +1,113 @@
+/*
+ * Copyright (c) 2026 netacc-lab contributors
+ *
+ * SPDX-License-Identifier: GPL-2.0-only
+ */
+
+#ifndef RNIC_PORT_H
+#define RNIC_PORT_H
+
+#include "rnic-frame.h"
+
+#include "ns3/callback.h"
+#include "ns3/data-rate.h"
+#include "ns3/nstime.h"
+#include "ns3/object.h"
+#include "ns3/traced-callback.h"
+
+namespace ns3
+{
+
+/**
+ * \ingroup rnic
+ * One direction of a link: serialises frames, delays them, and loses some.
+ *
+ * It has no queue: its owner is told when it is ready, and gives it one frame at a time. Sending schedules first the end of
+ * the serialisation, then the arrival, as the plain Rust network does; events of one instant happen in the order of their
+ * scheduling, so both networks go the same way.
+ */
+class RnicPort : public Object
+{
+  public:
+    /**
+     * \brief Get the type ID.
+     * \return the object TypeId
+     */
+    static TypeId GetTypeId();
+
+    RnicPort();
+    ~RnicPort() override;
+
+    /**
+     * \param seed of the run
+     * \param index of this port in the run
+     */
+    void Seed(uint64_t seed, uint64_t index);
+
+    /// \param receiver is given each frame at the other end of the link
+    void SetReceiver(Callback<void, const RnicFrame&> receiver);
+
+    /// \param ready is called when the port can send again
+    void SetReadyCallback(Callback<void> ready);
+
+    /// \return whether a frame can be sent now: none is being sent, and the peer has not paused us
+    bool IsReady() const;
+
+    /// \return whether a frame is being sent
+    bool IsBusy() const;
+
+    /**
+     * Sends a frame. The port must be ready.
+     * \param frame the frame
+     */
+    void Send(const RnicFrame& frame);
+
+    /**
+     * Priority flow control: the peer has no room, or has again. A frame that is being sent goes on.
+     * \param paused whether to stop
+     */
+    void SetPaused(bool paused);
+
+    /// \return how long a pause frame of the other end takes to get here
+    Time GetPauseDelay() const;
+
+    /// \return frames that were lost on the link
+    uint64_t GetLost() const;
+
+    /**
+     * TracedCallback signature for frames.
+     * \param frame the frame
+     */
+    typedef void (*FrameTracedCallback)(const RnicFrame& frame);
+
+  protected:
+    void DoDispose() override;
+
+  private:
+    /// The frame has been sent.
+    void SendComplete();
+
+    /**
+     * A frame reaches the other end.
+     * \param frame the frame
+     */
+    void Arrive(RnicFrame frame);
+
+    DataRate m_rate;        //!< bits per second
+    Time m_delay;           //!< from the last bit sent to the last bit received
+    uint32_t m_lossPpm;     //!< of a million frames, how many are lost
+    RnicRandom m_random;    //!< decides which
+    uint64_t m_remainder;   //!< what rounding times has left over: below the rate
+    bool m_busy;            //!< a frame is being sent
+    bool m_paused;          //!< by priority flow control
+    uint64_t m_lost;        //!< frames lost so far
+    Callback<void, const RnicFrame&> m_receiver;    //!< the other end
+    Callback<void> m_ready;                         //!< the owner
+    TracedCallback<const RnicFrame&> m_txTrace;     //!< a frame begins
+    TracedCallback<const RnicFrame&> m_dropTrace;   //!< a frame is lost
+    TracedCallback<bool> m_pauseTrace;              //!< paused, or no more
+};
+
+} // namespace ns3
+
+#endif /* RNIC_PORT_H */

@@ -1,0 +1,297 @@
+//! A simple network in virtual time: stations joined by one link, or each by a link to one switch.
+//!
+//! Links have a rate and a delay; they lose, double and delay packets as a seed says. The switch stores and forwards, has a
+//! bounded queue for each port, and marks. Anything richer (shared buffers, PFC, several paths) is ns-3's.
+//!
+//! # Invariants
+//! * One event at a time; those of one instant happen in the order in which they were scheduled. Sending a packet schedules
+//!   first the moment the port is free, then the arrival. The shell around the NIC in ns-3 does the same, so that the two give
+//!   one order of events, and one [`TraceHash`], where they model the same network.
+//! * No clock, thread or entropy: the same stations, calls and seed give the same run.
+
+mod link;
+mod switch;
+mod trace;
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use netacc_device::Instant;
+
+use crate::{Nic, NodeId, Packet};
+
+pub use link::{LinkConfig, Serializer};
+pub use switch::{Marking, SwitchConfig};
+pub use trace::TraceHash;
+
+use link::Link;
+use switch::Queue;
+
+/// What a port is attached to: a NIC, alone or with more around it.
+pub trait Station {
+    /// A packet arrives.
+    fn handle_packet(&mut self, now: Instant, packet: Packet);
+    /// The time is [`next_deadline`](Station::next_deadline), or another one.
+    fn handle_timer(&mut self, now: Instant);
+    /// The next packet, the port being free.
+    fn poll_transmit(&mut self, now: Instant) -> Option<Packet>;
+    /// When to call [`handle_timer`](Station::handle_timer).
+    fn next_deadline(&self) -> Option<Instant>;
+}
+
+impl Station for Nic {
+    fn handle_packet(&mut self, now: Instant, packet: Packet) {
+        Nic::handle_packet(self, now, packet);
+    }
+
+    fn handle_timer(&mut self, now: Instant) {
+        Nic::handle_timer(self, now);
+    }
+
+    fn poll_transmit(&mut self, now: Instant) -> Option<Packet> {
+        Nic::poll_transmit(self, now)
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        Nic::next_deadline(self)
+    }
+}
+
+/// How stations are joined.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Topology {
+    /// Two stations, one link.
+    Direct(LinkConfig),
+    /// Each station has a link to one switch.
+    Star(LinkConfig, SwitchConfig),
+}
+
+enum Event {
+    /// A station asked to be called.
+    Timer(usize),
+    /// A port has sent its packet. Ports 0.. are the stations', those behind them the switch's.
+    PortFree(usize),
+    /// A packet has passed the link of a port.
+    Arrival(usize, Packet),
+}
+
+struct Scheduled {
+    at: Instant,
+    number: u64,
+    event: Event,
+}
+
+// By time, then by order of scheduling.
+impl Ord for Scheduled {
+    fn cmp(&self, other: &Scheduled) -> std::cmp::Ordering {
+        (self.at, self.number).cmp(&(other.at, other.number))
+    }
+}
+
+impl PartialOrd for Scheduled {
+    fn partial_cmp(&self, other: &Scheduled) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Scheduled {
+    fn eq(&self, other: &Scheduled) -> bool {
+        self.number == other.number
+    }
+}
+
+impl Eq for Scheduled {}
+
+/// See the module's documentation. Station `i` is `NodeId(i)`.
+pub struct Network<S> {
+    now: Instant,
+    stations: Vec<S>,
+    /// When each station's timer is scheduled for.
+    timers: Vec<Option<Instant>>,
+    /// Of the stations, then of the switch.
+    links: Vec<Link>,
+    /// Of the switch's ports; empty without one.
+    queues: Vec<Queue>,
+    events: BinaryHeap<Reverse<Scheduled>>,
+    scheduled: u64,
+    trace: TraceHash,
+    /// Stations that were called since [`take_touched`](Network::take_touched).
+    touched: Vec<usize>,
+}
+
+impl<S: Station> Network<S> {
+    /// Joins the stations. A direct link needs two of them.
+    pub fn new(topology: &Topology, stations: Vec<S>, seed: u64) -> Network<S> {
+        let count = stations.len();
+        let (config, switch) = match topology {
+            Topology::Direct(config) => {
+                assert_eq!(count, 2, "a direct link joins two stations");
+                (config, None)
+            }
+            Topology::Star(config, switch) => (config, Some(switch)),
+        };
+        let ports = if switch.is_some() { 2 * count } else { count };
+        Network {
+            now: Instant::ZERO,
+            stations,
+            timers: vec![None; count],
+            links: (0..ports as u64).map(|port| Link::new(config.clone(), seed, port)).collect(),
+            queues: switch.map_or(Vec::new(), |config| {
+                (0..count as u64).map(|port| Queue::new(config.clone(), seed, port)).collect()
+            }),
+            events: BinaryHeap::new(),
+            scheduled: 0,
+            trace: TraceHash::default(),
+            touched: Vec::new(),
+        }
+    }
+
+    /// The time of the event that happens, or happened last.
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// A station.
+    pub fn station(&self, index: usize) -> &S {
+        &self.stations[index]
+    }
+
+    /// A station, to be given work. Call [`kick`](Network::kick) afterwards.
+    pub fn station_mut(&mut self, index: usize) -> &mut S {
+        &mut self.stations[index]
+    }
+
+    /// All stations.
+    pub fn stations(&self) -> &[S] {
+        &self.stations
+    }
+
+    /// What was delivered so far.
+    pub fn trace(&self) -> &TraceHash {
+        &self.trace
+    }
+
+    /// Packets that the switch dropped for want of room, and marked.
+    pub fn switch_counts(&self) -> (u64, u64) {
+        self.queues.iter().fold((0, 0), |(d, m), q| (d + q.dropped, m + q.marked))
+    }
+
+    /// Cuts the cable of a station, or repairs it. What is under way still arrives.
+    pub fn set_cut(&mut self, index: usize, cut: bool) {
+        let count = self.stations.len();
+        // Without a switch a station's cable is its peer's.
+        let other = if self.queues.is_empty() { 1 - index } else { count + index };
+        self.links[index].cut = cut;
+        self.links[other].cut = cut;
+    }
+
+    /// A station was given work: sends what it has, and sets its timer.
+    pub fn kick(&mut self, index: usize) {
+        if !self.links[index].busy {
+            if let Some(packet) = self.stations[index].poll_transmit(self.now) {
+                self.transmit(index, packet);
+            }
+        }
+        let Some(deadline) = self.stations[index].next_deadline() else { return };
+        let at = deadline.max(self.now);
+        if self.timers[index].is_none_or(|set| at < set) {
+            self.timers[index] = Some(at);
+            self.schedule(at, Event::Timer(index));
+        }
+    }
+
+    /// When the next event is.
+    pub fn next_event(&self) -> Option<Instant> {
+        self.events.peek().map(|Reverse(next)| next.at)
+    }
+
+    /// Lets time pass without an event.
+    ///
+    /// # Panics
+    /// If there is an event before that time.
+    pub fn advance(&mut self, to: Instant) {
+        assert!(self.next_event().is_none_or(|at| at >= to), "an event would be skipped");
+        self.now = self.now.max(to);
+    }
+
+    /// Makes the next event happen. `false` if there is none.
+    pub fn step(&mut self) -> bool {
+        let Some(Reverse(Scheduled { at, event, .. })) = self.events.pop() else { return false };
+        self.now = at;
+        let count = self.stations.len();
+        match event {
+            Event::Timer(index) => {
+                if self.timers[index] == Some(at) {
+                    self.timers[index] = None;
+                    self.stations[index].handle_timer(at);
+                    self.serve(index);
+                }
+            }
+            Event::PortFree(port) => {
+                self.links[port].busy = false;
+                if port < count {
+                    self.kick(port);
+                } else if let Some(packet) = self.queues[port - count].pop() {
+                    self.transmit(port, packet);
+                }
+            }
+            Event::Arrival(port, packet) if port < count && !self.queues.is_empty() => self.forward(packet),
+            Event::Arrival(port, packet) => {
+                let index = if port < count { 1 - port } else { port - count };
+                self.trace.note(at, &packet);
+                self.stations[index].handle_packet(at, packet);
+                self.serve(index);
+            }
+        }
+        true
+    }
+
+    /// Steps until nothing happens before `end`, or any more; calls `look` with each station that an event was for.
+    pub fn run_until(&mut self, end: Instant, mut look: impl FnMut(&mut Network<S>, usize)) {
+        while self.next_event().is_some_and(|at| at < end) {
+            self.step();
+            while let Some(index) = self.take_touched() {
+                look(self, index);
+                self.kick(index);
+            }
+        }
+    }
+
+    /// A station that an event was for, once.
+    pub fn take_touched(&mut self) -> Option<usize> {
+        self.touched.pop()
+    }
+
+    fn serve(&mut self, index: usize) {
+        self.kick(index);
+        if !self.touched.contains(&index) {
+            self.touched.push(index);
+        }
+    }
+
+    fn forward(&mut self, packet: Packet) {
+        let Packet { dst: NodeId(dst), .. } = packet;
+        let dst = dst as usize;
+        // An address that nobody has.
+        if dst >= self.queues.len() {
+            return;
+        }
+        let port = self.stations.len() + dst;
+        if let Some(packet) = self.queues[dst].offer(packet, self.links[port].busy) {
+            self.transmit(port, packet);
+        }
+    }
+
+    fn transmit(&mut self, port: usize, packet: Packet) {
+        let (busy_for, arrivals) = self.links[port].send(&packet);
+        self.schedule(self.now + busy_for, Event::PortFree(port));
+        for delay in arrivals.into_iter().flatten() {
+            self.schedule(self.now + delay, Event::Arrival(port, packet));
+        }
+    }
+
+    fn schedule(&mut self, at: Instant, event: Event) {
+        self.scheduled += 1;
+        self.events.push(Reverse(Scheduled { at, number: self.scheduled, event }));
+    }
+}

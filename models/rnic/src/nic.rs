@@ -1,0 +1,460 @@
+//! The NIC: its tables, its timers, and what its host may call.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::time::Duration;
+
+use netacc_device::{
+    Completion, CompletionStatus, Instant, PostError, QueuePairId, RemoteKey, WorkCompletion, WorkRequestId,
+};
+
+use crate::cache::Cache;
+use crate::control::ControlPlane;
+use crate::packet::{Control, NodeId, Packet, Verb};
+use crate::qp::{Entry, Life, QueuePair, Table};
+use crate::requester::Posting;
+use crate::NicConfig;
+
+/// A request for a send queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendRequest {
+    /// Returned in the completion.
+    pub id: WorkRequestId,
+    /// What to do.
+    pub verb: Verb,
+    /// Bytes.
+    pub len: u32,
+    /// The bytes are in the request itself, so they need no fetch of their own.
+    pub inline: bool,
+    /// Whether success is reported. Failure always is.
+    pub signaled: bool,
+}
+
+/// Where a piece of a message goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Into a registered region; the NIC has checked key and bounds.
+    Region {
+        /// Its key.
+        rkey: RemoteKey,
+        /// First byte, as the region counts.
+        remote: u64,
+    },
+    /// Into the oldest posted receive.
+    Receive,
+}
+
+/// Bytes that have arrived and belong in memory now, before the completion that follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// Who receives.
+    pub qp: QueuePairId,
+    /// Who sent.
+    pub from: (NodeId, QueuePairId),
+    /// The sender's number of the message, as [`Nic::post_send`] returned it.
+    pub message: u64,
+    /// First byte within the message.
+    pub offset: u32,
+    /// Bytes.
+    pub len: u32,
+    /// Where to.
+    pub target: Target,
+}
+
+/// What the connection manager learns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ControlEvent {
+    /// A datagram came, once.
+    Received {
+        /// Who sent it.
+        from: NodeId,
+        /// Its token.
+        token: u64,
+    },
+    /// A datagram was repeated as often as permitted, and nobody acknowledged it.
+    GivenUp {
+        /// Whom it was for.
+        to: NodeId,
+        /// Its token.
+        token: u64,
+    },
+}
+
+/// What happened so far, in packets and events.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Packets of data that were sent, repetitions included.
+    pub data_sent: u64,
+    /// Of those, the repetitions.
+    pub data_repeated: u64,
+    /// Packets of data delivered in order.
+    pub data_delivered: u64,
+    /// Packets of data that had been delivered before.
+    pub duplicates: u64,
+    /// Times that a queue pair waited for progress in vain.
+    pub timeouts: u64,
+    /// RNR NAKs that were sent.
+    pub not_ready_sent: u64,
+    /// Congestion notifications that were sent.
+    pub notifications_sent: u64,
+    /// Lookups of a queue pair's context that missed.
+    pub context_misses: u64,
+    /// Lookups of a region that missed.
+    pub region_misses: u64,
+    /// Packets that found the receive buffer full.
+    pub receive_overflows: u64,
+    /// Acknowledgements dropped because too many waited for the port.
+    pub urgent_overflows: u64,
+    /// Queue pairs that failed: retries exhausted, refused, or told by the peer.
+    pub failed: u64,
+}
+
+/// A region of host memory that a peer may write.
+#[derive(Debug)]
+pub(crate) struct RegionEntry {
+    /// The queue pair whose peer may.
+    pub(crate) qp: QueuePairId,
+    pub(crate) base: u64,
+    pub(crate) len: u64,
+    /// A small number of its own, for the cache.
+    pub(crate) slot: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Timer {
+    /// The queue pair may have a packet to send.
+    Wake(QueuePairId),
+    /// The queue pair may have waited long enough for progress.
+    Progress(QueuePairId),
+}
+
+/// See the crate's documentation.
+pub struct Nic {
+    pub(crate) node: NodeId,
+    pub(crate) config: NicConfig,
+    pub(crate) qps: Table,
+    /// By the number of their key.
+    pub(crate) regions: BTreeMap<u32, RegionEntry>,
+    free_region_slots: Vec<u32>,
+    pub(crate) context_cache: Cache,
+    pub(crate) region_cache: Cache,
+    pub(crate) control: ControlPlane,
+    pub(crate) control_events: VecDeque<ControlEvent>,
+    /// Queue pairs with a packet to send now, in round-robin order.
+    pub(crate) round: VecDeque<QueuePairId>,
+    timers: BinaryHeap<Reverse<(Instant, u64, Timer)>>,
+    timer_count: u64,
+    /// The packet that the transmit engine has, or works on, and when it is done with it.
+    pub(crate) staged: Option<(Instant, Packet)>,
+    /// Acknowledgements and notifications: they go first.
+    pub(crate) urgent: VecDeque<Packet>,
+    /// Packets that the receive engine has to look at, and when it will be done with each.
+    pub(crate) receiving: VecDeque<(Instant, Packet)>,
+    pub(crate) receive_free_at: Instant,
+    pub(crate) placements: VecDeque<Placement>,
+    /// Queue pairs whose completions become visible, and when; none before the one in front.
+    visible: VecDeque<(Instant, QueuePairId)>,
+    pub(crate) counters: Counters,
+    pub(crate) now: Instant,
+}
+
+impl Nic {
+    /// A NIC without queue pairs.
+    pub fn new(node: NodeId, config: NicConfig) -> Nic {
+        // A datagram is answered within a round trip; the interval is that of data, as both wait for the same network.
+        let control = ControlPlane::new(config.retry_timeout, config.retry_count);
+        Nic {
+            node,
+            context_cache: Cache::new(config.context_cache_entries),
+            region_cache: Cache::new(config.region_cache_entries),
+            config,
+            qps: Table::default(),
+            regions: BTreeMap::new(),
+            free_region_slots: Vec::new(),
+            control,
+            control_events: VecDeque::new(),
+            round: VecDeque::new(),
+            timers: BinaryHeap::new(),
+            timer_count: 0,
+            staged: None,
+            urgent: VecDeque::new(),
+            receiving: VecDeque::new(),
+            receive_free_at: Instant::ZERO,
+            placements: VecDeque::new(),
+            visible: VecDeque::new(),
+            counters: Counters::default(),
+            now: Instant::ZERO,
+        }
+    }
+
+    /// Its address.
+    pub fn node(&self) -> NodeId {
+        self.node
+    }
+
+    /// Its configuration.
+    pub fn config(&self) -> &NicConfig {
+        &self.config
+    }
+
+    /// What happened so far.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// A queue pair that is not connected. `None`: there are too many.
+    pub fn create_qp(&mut self) -> Option<QueuePairId> {
+        let rate = self.config.rate.build(self.config.line_rate_bps);
+        self.qps.insert(QueuePair::new(rate), self.config.max_qp)
+    }
+
+    /// Connects a new queue pair to the one that a connection manager has negotiated. `false` if it is not new.
+    pub fn connect_qp(&mut self, id: QueuePairId, node: NodeId, qp: QueuePairId) -> bool {
+        match self.qps.get_mut(id) {
+            Some(ours) if ours.life == Life::Idle => {
+                ours.life = Life::Connected { node, qp };
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Lets the peer of `qp` write `len` bytes from `base` under `rkey`. `false`: the key is taken, the queue pair is unknown,
+    /// or there are too many regions.
+    pub fn register(&mut self, qp: QueuePairId, rkey: RemoteKey, base: u64, len: u64) -> bool {
+        let room = self.regions.len() < self.config.max_regions as usize;
+        if !room || self.regions.contains_key(&rkey.0) || self.qps.get(qp).is_none() || base.checked_add(len).is_none()
+        {
+            return false;
+        }
+        let slot = self.free_region_slots.pop().unwrap_or(self.regions.len() as u32);
+        self.regions.insert(rkey.0, RegionEntry { qp, base, len, slot });
+        true
+    }
+
+    /// Ends what [`register`](Nic::register) began.
+    pub fn deregister(&mut self, rkey: RemoteKey) {
+        if let Some(region) = self.regions.remove(&rkey.0) {
+            self.free_region_slots.push(region.slot);
+        }
+    }
+
+    /// Posts one request; returns the number of its message.
+    ///
+    /// # Errors
+    /// `QueueFull` until completions are polled; `Dead` if the queue pair is not connected (any more); `Invalid` if the
+    /// message is too long.
+    pub fn post_send(&mut self, now: Instant, id: QueuePairId, request: SendRequest) -> Result<u64, PostError> {
+        self.now = now;
+        let costs = &self.config.costs;
+        let fetch = if request.inline || request.len == 0 { Duration::ZERO } else { costs.payload_fetch };
+        let ready_at = now + costs.doorbell + costs.request_fetch + fetch;
+        let qp = self.qps.get_mut(id).filter(|qp| qp.peer().is_some()).ok_or(PostError::Dead)?;
+        if request.len > self.config.max_message_bytes {
+            return Err(PostError::Invalid);
+        }
+        if qp.send_slots >= self.config.max_send_wr {
+            return Err(PostError::QueueFull);
+        }
+        qp.send_slots += 1;
+        qp.unsignaled += 1;
+        let releases = if request.signaled { std::mem::take(&mut qp.unsignaled) } else { 0 };
+        let SendRequest { id: wr, verb, len, signaled, .. } = request;
+        let posting = Posting { id: wr, verb, len, signaled, releases, ready_at };
+        let message = qp.requester.post(posting, self.config.mtu_bytes);
+        self.activate(id);
+        self.start_transmit();
+        Ok(message)
+    }
+
+    /// Whether `id` is connected: posts are accepted.
+    pub fn is_connected(&self, id: QueuePairId) -> bool {
+        self.qps.get(id).is_some_and(|qp| qp.peer().is_some())
+    }
+
+    /// Whether a completion of `id` is visible by now.
+    pub fn has_completion(&self, now: Instant, id: QueuePairId) -> bool {
+        self.qps.get(id).and_then(|qp| qp.completions.front()).is_some_and(|entry| entry.visible_at <= now)
+    }
+
+    /// How many more receives `id` takes now.
+    pub fn receive_room(&self, id: QueuePairId) -> u32 {
+        self.qps.get(id).map_or(0, |qp| self.config.max_recv_wr - qp.receive_slots)
+    }
+
+    /// How many more requests `id` takes now.
+    pub fn send_room(&self, id: QueuePairId) -> u32 {
+        self.qps.get(id).map_or(0, |qp| self.config.max_send_wr - qp.send_slots)
+    }
+
+    /// Posts `count` receives of `len` bytes each; all or none.
+    ///
+    /// # Errors
+    /// `QueueFull` until completions are polled; `Dead` if the queue pair is not connected (any more).
+    pub fn post_recv(&mut self, id: QueuePairId, count: u32, len: u32) -> Result<(), PostError> {
+        let qp = self.qps.get_mut(id).filter(|qp| qp.peer().is_some()).ok_or(PostError::Dead)?;
+        if count > self.config.max_recv_wr - qp.receive_slots {
+            return Err(PostError::QueueFull);
+        }
+        qp.receive_slots += count;
+        (0..count).for_each(|_| qp.responder.post_receive(len));
+        Ok(())
+    }
+
+    /// The queue pair fails; its peer is told.
+    pub fn fail_qp(&mut self, now: Instant, id: QueuePairId) {
+        self.now = now;
+        self.fail(id, CompletionStatus::Flushed, true);
+        self.start_transmit();
+    }
+
+    /// The queue pair is no more, nor are its regions; its peer is told.
+    pub fn destroy_qp(&mut self, now: Instant, id: QueuePairId) {
+        self.now = now;
+        self.fail(id, CompletionStatus::Flushed, true);
+        if self.qps.remove(id).is_some() {
+            let owned = self.regions.iter().filter(|(_, r)| r.qp == id);
+            let keys: Vec<RemoteKey> = owned.map(|(key, _)| RemoteKey(*key)).collect();
+            keys.into_iter().for_each(|key| self.deregister(key));
+        }
+        self.start_transmit();
+    }
+
+    /// Sends a datagram to another NIC's connection manager. `false`: too many are under way.
+    pub fn send_control(&mut self, now: Instant, to: NodeId, token: u64) -> bool {
+        self.now = now;
+        let sent = self.control.send(now, to, Control::User { token });
+        self.start_transmit();
+        sent
+    }
+
+    /// Takes what the connection manager is to learn.
+    pub fn poll_control(&mut self) -> Option<ControlEvent> {
+        self.control_events.pop_front()
+    }
+
+    /// Takes bytes that have arrived, oldest first. To be drained after every call that takes a time.
+    pub fn poll_placement(&mut self) -> Option<Placement> {
+        self.placements.pop_front()
+    }
+
+    /// Takes a queue pair that has a completion which is visible by now; one report for each completion. Sleepers learn of
+    /// it [`Costs::interrupt`](crate::Costs) later.
+    pub fn poll_ready(&mut self, now: Instant) -> Option<QueuePairId> {
+        while self.visible.front().is_some_and(|(visible_at, _)| *visible_at <= now) {
+            let (_, qp) = self.visible.pop_front()?;
+            // Unless it was destroyed meanwhile.
+            if self.qps.get(qp).is_some() {
+                return Some(qp);
+            }
+        }
+        None
+    }
+
+    /// Takes the oldest completion of a queue pair that is visible by now.
+    pub fn poll_completion(&mut self, now: Instant, id: QueuePairId) -> Option<WorkCompletion> {
+        let qp = self.qps.get_mut(id)?;
+        if qp.completions.front()?.visible_at > now {
+            return None;
+        }
+        let entry = qp.completions.pop_front()?;
+        qp.send_slots = qp.send_slots.saturating_sub(entry.send_slots);
+        qp.receive_slots = qp.receive_slots.saturating_sub(entry.receive_slots);
+        Some(entry.wc)
+    }
+
+    /// When [`handle_timer`](Nic::handle_timer) has something to do. What only waits for the port, or to be polled, has no
+    /// time.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let staged = self.staged.as_ref().map(|(done, _)| *done);
+        let polled = [staged, self.visible.front().map(|(at, _)| *at), self.control.next_due()];
+        let later = polled.into_iter().flatten().filter(|at| *at > self.now);
+        let timer = self.timers.peek().map(|Reverse((at, ..))| *at);
+        let receiving = self.receiving.front().map(|(done, _)| *done);
+        later.chain(timer).chain(receiving).min()
+    }
+
+    /// Does what is due.
+    pub fn handle_timer(&mut self, now: Instant) {
+        self.now = now;
+        self.receive_due();
+        while let Some(Reverse((at, _, timer))) = self.timers.peek().copied() {
+            if at > now {
+                break;
+            }
+            self.timers.pop();
+            match timer {
+                Timer::Wake(id) => {
+                    if let Some(qp) = self.qps.get_mut(id) {
+                        qp.wake_at = qp.wake_at.filter(|t| *t != at);
+                        self.activate(id);
+                    }
+                }
+                Timer::Progress(id) => self.check_progress(id, at),
+            }
+        }
+        self.start_transmit();
+    }
+
+    fn check_progress(&mut self, id: QueuePairId, at: Instant) {
+        let Some(qp) = self.qps.get_mut(id) else { return };
+        qp.timer_at = qp.timer_at.filter(|t| *t != at);
+        match qp.requester.handle_timer(self.now, &self.config) {
+            Ok(false) => {}
+            Ok(true) => {
+                self.counters.timeouts += 1;
+                self.activate(id);
+            }
+            Err(_) => self.fail(id, CompletionStatus::RetryExceeded, true),
+        }
+        self.watch_progress(id);
+    }
+
+    /// Sees to it that a timer runs for the requester's deadline, or an earlier one that will look at it again: a timer is
+    /// never moved, as nearly every packet would.
+    pub(crate) fn watch_progress(&mut self, id: QueuePairId) {
+        let Some(qp) = self.qps.get_mut(id) else { return };
+        let Some(deadline) = qp.requester.deadline() else { return };
+        if qp.timer_at.is_none_or(|at| deadline < at) {
+            qp.timer_at = Some(deadline);
+            self.add_timer(deadline, Timer::Progress(id));
+        }
+    }
+
+    pub(crate) fn add_timer(&mut self, at: Instant, timer: Timer) {
+        self.timer_count += 1;
+        self.timers.push(Reverse((at, self.timer_count, timer)));
+    }
+
+    /// Adds a completion, visible after `delay`; not before its predecessors, as they are polled in order.
+    pub(crate) fn complete(&mut self, id: QueuePairId, entry: (WorkCompletion, u32, u32), delay: Duration) {
+        let Some(qp) = self.qps.get_mut(id) else { return };
+        let visible_at = self.now + delay;
+        let (wc, send_slots, receive_slots) = entry;
+        qp.completions.push_back(Entry { wc, visible_at, send_slots, receive_slots });
+        self.visible.push_back((visible_at, id));
+    }
+
+    /// The queue pair dies: its oldest request ends with `status`, the others are flushed.
+    pub(crate) fn fail(&mut self, id: QueuePairId, status: CompletionStatus, tell_peer: bool) {
+        let Some(qp) = self.qps.get_mut(id) else { return };
+        let Some((node, peer)) = qp.peer() else { return };
+        qp.life = Life::Dead;
+        self.counters.failed += 1;
+        let delay = self.config.costs.completion;
+        let mut status = status;
+        while let Some(request) = self.qps.get_mut(id).and_then(|qp| qp.requester.pop_any()) {
+            if status != CompletionStatus::Flushed || self.config.report_flushes {
+                let wc = WorkCompletion { qp: id, status, completion: Completion::Send { id: request.id } };
+                self.complete(id, (wc, request.releases, 0), delay);
+            }
+            status = CompletionStatus::Flushed;
+        }
+        let wc = WorkCompletion { qp: id, status: CompletionStatus::Flushed, completion: Completion::Disconnected };
+        self.complete(id, (wc, 0, 0), delay);
+        if tell_peer {
+            // If too many datagrams are under way the peer finds out by its own retries.
+            self.control.send(self.now, node, Control::Disconnect { qp: peer, from: id });
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! The devices of a run and what joins them: in-memory ones whose deliveries the scheduler picks one by one, or modelled NICs
+//! on a network with times and losses of its own.
+//!
+//! On modelled NICs the scheduler decides only *when* the next event of the network happens relative to what processes do.
+//! The processes' clock never is behind the network's; how far it is ahead is as slow as the network is to them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use netacc_device::loopback::{Delivery, DeliveryMode, Fabric, Kill, LoopbackDevice, QueuePairEnd, Refusal};
+use netacc_device::middleware::SplitMix64;
+use netacc_device::{CompletionQueueId, ConnectionManager, Device, Directory, Instant, QueuePairId};
+use netacc_host::{Cluster, HostConfig, HostDevice, HostId};
+use netacc_rnic::network::{LinkConfig, SwitchConfig, Topology};
+use netacc_rnic::{Costs, NicConfig, RateConfig, Recovery};
+
+use crate::plan::Plan;
+use crate::Preset;
+
+/// See the module documentation.
+pub(crate) enum Net {
+    Memory(Fabric),
+    Nics(Cluster),
+}
+
+/// A process's device.
+#[derive(Clone)]
+pub(crate) enum Port {
+    Memory(Arc<LoopbackDevice>),
+    Nic(Arc<HostDevice>),
+}
+
+impl Net {
+    pub(crate) fn new(seed: u64, plan: &Plan) -> Net {
+        if plan.preset != Preset::Nic {
+            return Net::Memory(Fabric::new(DeliveryMode::Explicit));
+        }
+        // Draws of its own: those of the plan stay what they are for other presets.
+        let rng = &mut SplitMix64::new(seed ^ 0x7c1e_55d0);
+        let hosts = vec![host(rng); plan.processes];
+        Net::Nics(Cluster::new(&topology(rng), hosts, rng.next_u64()))
+    }
+
+    /// The device of process `number`.
+    pub(crate) fn open(&self, plan: &Plan, number: usize) -> Port {
+        match self {
+            Net::Memory(fabric) => Port::Memory(fabric.open(plan.device())),
+            Net::Nics(cluster) => Port::Nic(cluster.open(HostId(number as u32))),
+        }
+    }
+
+    /// Kills the link of a queue pair; on NICs the network tells the peer, and tears by itself what is under way.
+    pub(crate) fn kill(&self, port: &Port, qp: QueuePairId, torn_bytes: u32) -> bool {
+        match (self, port) {
+            (Net::Memory(fabric), Port::Memory(device)) => {
+                let end = QueuePairEnd { device: device.id(), qp };
+                fabric.kill(end, Kill { torn_bytes, ..Kill::default() })
+            }
+            (Net::Nics(cluster), Port::Nic(device)) => cluster.kill(device.host(), qp),
+            _ => false,
+        }
+    }
+
+    pub(crate) fn crash(&self, port: &Port) {
+        match (self, port) {
+            (Net::Memory(fabric), Port::Memory(device)) => fabric.crash(device.id()),
+            (Net::Nics(cluster), Port::Nic(device)) => cluster.crash(device.host()),
+            _ => {}
+        }
+    }
+
+    pub(crate) fn limit_queues(&self, port: &Port, send: u32, recv: u32) {
+        match (self, port) {
+            (Net::Memory(fabric), Port::Memory(device)) => fabric.limit_queues(device.id(), send, recv),
+            (Net::Nics(cluster), Port::Nic(device)) => cluster.limit_queues(device.host(), send, recv),
+            _ => {}
+        }
+    }
+
+    pub(crate) fn refuse_connects(&self, port: &Port, refusal: Option<Refusal>) {
+        match (self, port) {
+            (Net::Memory(fabric), Port::Memory(device)) => fabric.refuse_connects(device.id(), refusal),
+            (Net::Nics(cluster), Port::Nic(device)) => {
+                let refusal = refusal.map(|refusal| match refusal {
+                    Refusal::Unreachable => netacc_host::Refusal::Unreachable,
+                    Refusal::NotAdmitted => netacc_host::Refusal::NotAdmitted,
+                    Refusal::Exhausted => netacc_host::Refusal::Exhausted,
+                });
+                cluster.refuse_connects(device.host(), refusal);
+            }
+            _ => {}
+        }
+    }
+
+    /// The first thing that is still to happen, for people.
+    pub(crate) fn under_way(&self) -> Option<String> {
+        match self {
+            Net::Memory(fabric) => fabric.deliverable().first().map(|d: &Delivery| format!("{d:?}")),
+            Net::Nics(cluster) => cluster.next_event().map(|at| format!("an event at {} ns", at.as_nanos())),
+        }
+    }
+
+    /// A hash over what the network has delivered, where it has times.
+    pub(crate) fn trace(&self) -> Option<u64> {
+        match self {
+            Net::Memory(_) => None,
+            Net::Nics(cluster) => Some(cluster.trace().value()),
+        }
+    }
+
+    /// The network's clock, if it has one.
+    pub(crate) fn now(&self) -> Option<Instant> {
+        match self {
+            Net::Memory(_) => None,
+            Net::Nics(cluster) => Some(cluster.now()),
+        }
+    }
+}
+
+impl Port {
+    pub(crate) fn device(&self) -> Arc<dyn Device> {
+        match self {
+            Port::Memory(device) => device.clone(),
+            Port::Nic(device) => device.clone(),
+        }
+    }
+
+    pub(crate) fn connection_manager(&self) -> Arc<dyn ConnectionManager> {
+        match self {
+            Port::Memory(device) => device.clone(),
+            Port::Nic(device) => device.clone(),
+        }
+    }
+
+    pub(crate) fn directory(&self) -> Arc<dyn Directory> {
+        match self {
+            Port::Memory(device) => device.clone(),
+            Port::Nic(device) => device.clone(),
+        }
+    }
+
+    pub(crate) fn channel_ready(&self, cq: CompletionQueueId) -> bool {
+        match self {
+            Port::Memory(device) => device.channel_ready(cq),
+            Port::Nic(device) => device.channel_ready(cq),
+        }
+    }
+
+    /// Whether the connection manager has something to tell that nobody was told of otherwise.
+    pub(crate) fn has_events(&self) -> bool {
+        match self {
+            Port::Memory(_) => false,
+            Port::Nic(device) => device.has_events(),
+        }
+    }
+}
+
+/// A NIC with times in the order of real ones. Retries are many and RNR is patient: what ends links are the run's own faults,
+/// or its cut cables.
+fn host(rng: &mut SplitMix64) -> HostConfig {
+    let ns = Duration::from_nanos;
+    let costs = Costs {
+        doorbell: ns(rng.below(300) as u64),
+        request_fetch: ns(rng.below(600) as u64),
+        payload_fetch: ns(rng.below(600) as u64),
+        transmit_packet: ns(rng.below(100) as u64),
+        receive_packet: ns(rng.below(100) as u64),
+        context_miss: ns(rng.below(1000) as u64),
+        region_miss: ns(rng.below(1000) as u64),
+        placement: ns(rng.below(600) as u64),
+        completion: ns(rng.below(300) as u64),
+        interrupt: ns([0, 5_000][rng.below(2)]),
+    };
+    HostConfig::roce(NicConfig {
+        mtu_bytes: [256, 1024, 4096][rng.below(3)],
+        recovery: [Recovery::GoBackN, Recovery::SelectiveRepeat][rng.below(2)],
+        ack_interval: [1, 4, 16][rng.below(3)],
+        retry_timeout: Duration::from_micros(500),
+        rnr_pause: Duration::from_micros(20),
+        rnr_retry: None,
+        max_in_flight: [4, 64, 512][rng.below(3)],
+        rate: [RateConfig::Unlimited, RateConfig::FixedWindow { bytes: 8192 }][rng.below(2)].clone(),
+        context_cache_entries: [0, 2][rng.below(2)],
+        region_cache_entries: [0, 2][rng.below(2)],
+        costs,
+        ..NicConfig::ideal(LINE_RATE_BPS)
+    })
+}
+
+fn topology(rng: &mut SplitMix64) -> Topology {
+    let mut link = LinkConfig::clean(LINE_RATE_BPS, Duration::from_nanos(rng.below(5000) as u64));
+    // Half of the networks are good ones.
+    if rng.below(2) == 0 {
+        link.loss_ppm = [0, 1000, 50_000][rng.below(3)];
+        link.duplicate_ppm = [0, 1000, 50_000][rng.below(3)];
+        link.reorder_ppm = [0, 1000, 50_000][rng.below(3)];
+        link.reorder_delay = Duration::from_micros(20);
+    }
+    Topology::Star(link, SwitchConfig { buffer_bytes: [20_000, 1_000_000][rng.below(2)], marking: None })
+}
+
+/// Rate of every port. Arbitrary.
+const LINE_RATE_BPS: u64 = 25_000_000_000;

@@ -1,0 +1,19 @@
+//! Requests and responses over the production core, on simulated hosts with modelled NICs, in virtual time.
+//!
+//! Each host has one process with an [`Endpoint`](netacc_driver::Endpoint). A [`Conversation`] is a TCP connection between two of
+//! them that is promoted at the beginning; then the client sends a request, the server answers when it has all of it, and so on.
+//! Every byte is checked. [`Run`] is driven by whoever has the network: [`run_plain`] with the plain network, or a simulator.
+//!
+//! # Invariants
+//! * Nothing here has a clock or entropy: the same configuration on the same network gives the same run.
+//! * A process looks at its device whenever something came for it: it polls, and its calls take no time.
+//!
+//! The anchor is an in-memory one: its bytes take no time and are never lost. What is measured is the link.
+
+#![forbid(unsafe_op_in_unsafe_fn)]
+
+mod process;
+mod run;
+
+pub use process::Broken;
+pub use run::{run_plain, Conversation, Measured, Outcome, Run, RunConfig};

@@ -1,0 +1,69 @@
+//! Conversations on the plain network.
+
+use std::time::Duration;
+
+use netacc_device::Instant;
+use netacc_host::HostConfig;
+use netacc_rnic::network::{LinkConfig, SwitchConfig, Topology};
+use netacc_rnic::{Costs, NicConfig};
+use netacc_rpc::{run_plain, Conversation, Outcome, RunConfig};
+
+/// Bits per second: a byte takes a nanosecond.
+const LINE: u64 = 8_000_000_000;
+
+fn run(hosts: u32, costs: Costs, conversations: Vec<Conversation>, link: LinkConfig, seed: u64) -> Outcome {
+    let nic = NicConfig { costs, retry_timeout: Duration::from_micros(200), ..NicConfig::ideal(LINE) };
+    let hosts = vec![HostConfig::roce(nic); hosts as usize];
+    let config = RunConfig { hosts, conversations, streams_per_link: 1 };
+    let topology = Topology::Star(link, SwitchConfig { buffer_bytes: 1 << 20, marking: None });
+    let most = Instant::from_nanos(10_000_000_000);
+    let outcome = run_plain(&config, &topology, seed, most).expect("devices have queues");
+    outcome.expect("the configuration makes sense").expect("no byte is wrong")
+}
+
+// Breaks if the core sends or waits for anything more than a request and its response: the time can be computed by hand.
+#[test]
+fn a_round_trip_takes_what_its_parts_take() {
+    let ns = Duration::from_nanos;
+    let costs = Costs {
+        doorbell: ns(100),
+        request_fetch: ns(200),
+        payload_fetch: ns(400),
+        placement: ns(500),
+        completion: ns(300),
+        ..Costs::default()
+    };
+    let talk = Conversation { client: 0, server: 1, request_bytes: 64, response_bytes: 1000, count: 20 };
+    let outcome = run(2, costs, vec![talk], LinkConfig::clean(LINE, ns(1000)), 0);
+    assert!(outcome.complete);
+    // Two links, the switch stores and forwards; frame, RETH and immediate with each message.
+    let way = |bytes: u64, fetch: u64| 100 + 200 + fetch + 2 * (82 + 16 + 4 + bytes + 1000) + 500 + 300;
+    let latencies = &outcome.measured[0].latencies_ns;
+    let usual = way(64, 400) + way(1000, 400);
+    let exact = latencies.iter().filter(|l| **l == usual).count();
+    assert!(exact >= 15, "{usual}: {latencies:?}");
+    // Now and then an acknowledgement or a credit word is on the way of a message.
+    assert!(latencies.iter().all(|l| (usual..usual + 500).contains(l)), "{usual}: {latencies:?}");
+}
+
+// Breaks if a request is lost, or answered with other bytes, on a network that loses, doubles and reorders; or if a run is
+// not what its seed says.
+#[test]
+fn a_bad_network_costs_time_and_nothing_else() {
+    let talks: Vec<Conversation> = (1..6)
+        .map(|client| Conversation { client, server: 0, request_bytes: 3000, response_bytes: 20_000, count: 10 })
+        .collect();
+    let link = LinkConfig {
+        loss_ppm: 10_000,
+        duplicate_ppm: 10_000,
+        reorder_ppm: 10_000,
+        reorder_delay: Duration::from_micros(5),
+        ..LinkConfig::clean(LINE, Duration::from_micros(1))
+    };
+    let bad = run(6, Costs::default(), talks.clone(), link.clone(), 3);
+    assert!(bad.complete && bad.measured.iter().all(|m| m.latencies_ns.len() == 10));
+    assert_eq!(run(6, Costs::default(), talks.clone(), link.clone(), 3), bad);
+    assert_ne!(run(6, Costs::default(), talks.clone(), link, 4).trace, bad.trace);
+    let good = run(6, Costs::default(), talks, LinkConfig::clean(LINE, Duration::from_micros(1)), 3);
+    assert!(good.complete && good.end < bad.end);
+}
