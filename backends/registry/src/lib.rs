@@ -1,14 +1,25 @@
-//! Opens a backend by name: the only place that knows which there are.
+//! Opens a backend by name: the only place that knows which there are, and that makes one of two.
 
-use std::net::IpAddr;
+mod device;
+mod fabric;
+mod remote;
+
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use netacc_config::{Backend, Config, RdmaProfile};
-use netacc_device::{ConnectionManager, Device, DeviceError, Directory};
+use netacc_device::{ConnectionManager, Device, DeviceError, Directory, PeerAddress};
 use netacc_shm::{ShmConfig, ShmDevice};
 use netacc_verbs::{Profile, VerbsConfig, VerbsDevice};
 use nix::net::if_::InterfaceFlags;
+
+use crate::fabric::Fabric;
+pub use crate::remote::PORT_OFFSET;
+/// For whoever forks the process: the libraries that a backend may load must be told.
+pub use netacc_verbs::{after_fork, before_fork};
+/// RDMA devices of this machine, for people.
+pub use netacc_verbs::{discover as rdma_devices, Found as RdmaDevice};
 
 /// Names of all backends that this build has, best first.
 pub const BACKENDS: &[&str] = &["shm", "verbs"];
@@ -23,11 +34,20 @@ pub struct Opened {
     pub cm: Arc<dyn ConnectionManager>,
     /// Finding peers.
     pub directory: Arc<dyn Directory>,
-    /// Whoever can be found in the directory is known to be admitted: its word on the link may be trusted before
-    /// its proof on the anchor has been read.
-    pub trusted_peers: bool,
     /// Descriptors that the backend keeps open, now.
-    pub fds: Arc<dyn Fn() -> Vec<RawFd> + Send + Sync>,
+    pub fds: Arc<dyn Fn() -> BackendFds + Send + Sync>,
+    /// It may open others at any time, with whatever numbers are free.
+    pub opens_later: bool,
+}
+
+/// Descriptors that a backend keeps open.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BackendFds {
+    /// Its own.
+    pub own: Vec<RawFd>,
+    /// Those of libraries that it has loaded, which go by these numbers also in a forked child. There they are not to be
+    /// closed but to refer to nothing.
+    pub libraries: Vec<RawFd>,
 }
 
 /// Why no backend could be opened.
@@ -46,18 +66,50 @@ pub enum OpenError {
     /// No network interface is up.
     #[error("no address of this machine could have an RDMA device")]
     NoAddress,
+    /// Opening failed a moment ago.
+    #[error("an RDMA device could not be opened a moment ago")]
+    Paused,
     /// The backend does not work on this machine.
     #[error(transparent)]
     Device(#[from] DeviceError),
 }
 
-/// Opens the backend that `config` asks for, or the best one that works.
+/// Opens the backend that `config` asks for, or the best that work.
 pub fn open(config: &Config) -> Result<Opened, OpenError> {
     match config.backend {
-        Backend::None => Err(OpenError::Disabled),
-        Backend::Auto | Backend::Shm => open_shm(config),
-        Backend::Verbs => open_verbs(config),
+        Backend::Shm => open_shm(config),
+        Backend::Auto if !has_rdma_device() => open_shm(config),
+        Backend::Auto => {
+            let near = ShmDevice::open(shm_config(config)?).ok();
+            let name = if near.is_some() { "shm+verbs" } else { "verbs" };
+            Ok(combined(name, Fabric::new(config, near, true)?))
+        }
+        Backend::Verbs => {
+            // Shared memory carries nothing then, but neighbours find each other in it.
+            let near = ShmDevice::open(shm_config(config)?).ok();
+            let fabric = Fabric::new(config, near, false)?;
+            fabric.open_far()?;
+            Ok(combined("verbs", fabric))
+        }
         _ => Err(OpenError::Disabled),
+    }
+}
+
+/// Whether the kernel has an RDMA device. Loads nothing.
+fn has_rdma_device() -> bool {
+    std::fs::read_dir("/sys/class/infiniband").is_ok_and(|mut devices| devices.next().is_some())
+}
+
+fn combined(name: &str, fabric: Fabric) -> Opened {
+    let fabric = Arc::new(fabric);
+    let fds = fabric.clone();
+    Opened {
+        name: name.into(),
+        device: fabric.clone(),
+        cm: fabric.clone(),
+        directory: fabric,
+        fds: Arc::new(move || fds.fds()),
+        opens_later: true,
     }
 }
 
@@ -85,8 +137,8 @@ fn open_shm(config: &Config) -> Result<Opened, OpenError> {
         device: device.clone(),
         cm: device.clone(),
         directory: device,
-        trusted_peers: true,
-        fds: Arc::new(move || fds.fds()),
+        fds: Arc::new(move || BackendFds { own: fds.fds(), libraries: Vec::new() }),
+        opens_later: false,
     })
 }
 
@@ -99,29 +151,52 @@ pub fn verbs_config(config: &Config, address: IpAddr) -> VerbsConfig {
         RdmaProfile::Mlx5 => Profile::Mlx5,
         _ => Profile::Native,
     };
-    VerbsConfig { profile, ..VerbsConfig::new(address) }
+    VerbsConfig { profile, comp_vector: config.io.comp_vector, ..VerbsConfig::new(address) }
 }
 
-fn open_verbs(config: &Config) -> Result<Opened, OpenError> {
+/// Opens the RDMA device of the configured address, or the first that works.
+fn open_rdma(config: &Config) -> Result<Arc<VerbsDevice>, OpenError> {
     let mut last = OpenError::NoAddress;
     for address in config.verbs.address.map_or_else(own_addresses, |address| vec![address]) {
         match VerbsDevice::open(&verbs_config(config, address)) {
-            Ok(device) => {
-                let device = Arc::new(device);
-                let fds = device.clone();
-                return Ok(Opened {
-                    name: "verbs".into(),
-                    device: device.clone(),
-                    cm: device.clone(),
-                    directory: device,
-                    trusted_peers: false,
-                    fds: Arc::new(move || fds.fds()),
-                });
-            }
+            Ok(device) => return Ok(Arc::new(device)),
             Err(error) => last = error.into(),
         }
     }
     Err(last)
+}
+
+/// An RDMA device without anything of ours above it, for measuring what that costs.
+#[derive(Clone)]
+pub struct Raw {
+    /// Queue pairs and memory.
+    pub device: Arc<dyn Device>,
+    /// Connecting.
+    pub cm: Arc<dyn ConnectionManager>,
+}
+
+/// Opens the RDMA device of one address of ours; links are accepted at `port`, or at any for 0.
+///
+/// # Errors
+/// See [`VerbsDevice::open`].
+pub fn open_raw(config: &Config, address: IpAddr, port: u16) -> Result<Raw, OpenError> {
+    let device = Arc::new(VerbsDevice::open(&VerbsConfig { port, ..verbs_config(config, address) })?);
+    Ok(Raw { device: device.clone(), cm: device })
+}
+
+/// Who accepts links at that address, for [`Raw::cm`].
+pub fn raw_peer_address(address: SocketAddr) -> PeerAddress {
+    VerbsDevice::peer_address(address)
+}
+
+/// Tries to open an RDMA device at the configured address, or at each of this machine's; for people. Each is closed again.
+pub fn open_rdma_at_each(config: &Config) -> Vec<(IpAddr, Result<String, OpenError>)> {
+    let addresses = config.verbs.address.map_or_else(own_addresses, |address| vec![address]);
+    let open = |address| {
+        let opened = VerbsDevice::open(&verbs_config(config, address));
+        (address, opened.map(|device| device.name().to_owned()).map_err(OpenError::from))
+    };
+    addresses.into_iter().map(open).collect()
 }
 
 /// Addresses of this machine that a network device could serve: IPv4 first, which all RDMA devices know.
@@ -138,4 +213,20 @@ fn own_addresses() -> Vec<IpAddr> {
         .collect();
     addresses.sort_by_key(IpAddr::is_ipv6);
     addresses
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netacc_config::Loader;
+
+    /// Breaks if a key for RDMA devices were read and then forgotten.
+    #[test]
+    fn the_verbs_backend_is_told_what_the_configuration_says() {
+        let set = [("NACC_COMP_VECTOR", "3"), ("NACC_VERBS_PROFILE", "erdma")];
+        let (config, problems) = Loader::new().environment(set.map(|(k, v)| (k.into(), v.into()))).load();
+        assert!(problems.is_empty());
+        let told = verbs_config(&config, IpAddr::from([10, 99, 0, 1]));
+        assert_eq!((told.comp_vector, told.profile, told.port), (3, Profile::Erdma, 0));
+    }
 }

@@ -116,7 +116,7 @@ impl ConnectionManager for ShmDevice {
         let Ok(local) = slot.alloc_region(control, index, region_len) else {
             control.release_index(index);
             self.send(slot, control, Message::Reject { qp: index }, &[]);
-            return Err(CmError::Exhausted("region memory"));
+            return Err(CmError::MemoryLimit);
         };
         let qp = control.qps.get_mut(&index).filter(|q| q.phase == Phase::Incoming(id)).ok_or(CmError::Unreachable)?;
         let remote = qp.theirs.take().ok_or(CmError::Unreachable)?;
@@ -465,7 +465,7 @@ impl ShmDevice {
         control.qps.insert(index, QpControl::new(Phase::Requested(w.id, w.cq)));
         let Ok(first) = slot.alloc_region(control, index, w.region_len) else {
             control.release_index(index);
-            return Err(CmError::Exhausted("region memory"));
+            return Err(CmError::MemoryLimit);
         };
         let region = first.remote;
         if let Some(qp) = control.qps.get_mut(&index) {

@@ -29,7 +29,8 @@ use crate::tuple;
 
 const INDEX_BITS: u32 = QPS.trailing_zeros();
 const PAIR_BITS: u32 = PAIRS.trailing_zeros();
-const GENERATION_MASK: u32 = (1 << (32 - INDEX_BITS - PAIR_BITS)) - 1;
+/// The highest bit of an id is not ours to use.
+const GENERATION_MASK: u32 = (1 << (31 - INDEX_BITS - PAIR_BITS)) - 1;
 
 /// With more pairs than this, `pending` looks at the warm ones first and at all of them every [`FULL_SCAN`] calls.
 const SCAN_ALL: usize = 8;
@@ -104,6 +105,37 @@ impl ShmDevice {
             own_fds: [keep(listener), keep(epoll), keep(kick), keep(doorbell_fd)],
             cm: Mutex::new(Cm::default()),
         }))
+    }
+
+    /// Whether both ends of a connection must be on this host (in this network namespace).
+    pub fn is_within_host(t: &FourTuple) -> bool {
+        tuple::same_host(t)
+    }
+
+    /// Tells the processes of this user (or group) that we hold a connection to another host, as our stream `stream`.
+    /// `false`: the table is full there.
+    pub fn announce(&self, t: &FourTuple, stream: u32) -> bool {
+        let r = &self.rendezvous;
+        r.table.publish(tuple::key(t), r.slot, r.generation, stream)
+    }
+
+    /// Takes back what [`announce`](ShmDevice::announce) told.
+    pub fn retract(&self, t: &FourTuple, stream: u32) {
+        let r = &self.rendezvous;
+        r.table.withdraw(tuple::key(t), r.slot, r.generation, stream);
+    }
+
+    /// Tells them at which port we accept links from other hosts; 0: at none.
+    pub fn tell_link_port(&self, port: u16) {
+        self.rendezvous.table.tell_link_port(self.rendezvous.slot, self.rendezvous.generation, port);
+    }
+
+    /// The port at which that process accepts links from other hosts which has announced the connection. `None`: no other
+    /// process has, or it accepts none. A hint, like all that the table says.
+    pub fn link_port_of_holder(&self, t: &FourTuple) -> Option<u16> {
+        let table = &self.rendezvous.table;
+        let (process, _) = table.lookup(tuple::key(t)).filter(|(process, _)| process.slot != self.rendezvous.slot)?;
+        table.link_port(process)
     }
 
     /// Removes what crashed processes left in the rendezvous that `config` means, and the rendezvous itself if
@@ -527,12 +559,19 @@ impl Directory for ShmDevice {
         tuple::same_host(t)
     }
 
+    fn trusts(&self, t: &FourTuple) -> bool {
+        tuple::same_host(t)
+    }
+
+    fn admits(&self, _: PeerAddress, t: &FourTuple) -> bool {
+        tuple::same_host(t)
+    }
+
     fn publish(&self, t: &FourTuple, stream: u32) -> Result<(), DirectoryError> {
         if !tuple::same_host(t) {
             return Err(DirectoryError::NotServed);
         }
-        let r = &self.rendezvous;
-        if r.table.publish(tuple::key(t), r.slot, r.generation, stream) {
+        if self.announce(t, stream) {
             Ok(())
         } else {
             Err(DirectoryError::Full)
@@ -540,8 +579,7 @@ impl Directory for ShmDevice {
     }
 
     fn withdraw(&self, t: &FourTuple, stream: u32) {
-        let r = &self.rendezvous;
-        r.table.withdraw(tuple::key(t), r.slot, r.generation, stream);
+        self.retract(t, stream);
     }
 
     fn lookup(&self, t: &FourTuple) -> Option<(PeerAddress, u32)> {

@@ -24,11 +24,11 @@
 use crate::sync::{AtomicU32, AtomicU64};
 
 /// Queue pairs of one pair of processes. Indices are even for those that side 0 asked for, odd for side 1's.
-pub(crate) const QPS: usize = if cfg!(loom) { 128 } else { 4096 };
+pub(crate) const QPS: usize = if cfg!(any(loom, miri)) { 128 } else { 4096 };
 /// Entries of a completion ring, and so the receives that may be posted. A power of two.
-pub(crate) const RING: u32 = if cfg!(loom) { 2 } else { 128 };
+pub(crate) const RING: u32 = if cfg!(any(loom, miri)) { 2 } else { 128 };
 /// Completion queues of a device.
-pub(crate) const CQS: usize = if cfg!(loom) { 2 } else { 8 };
+pub(crate) const CQS: usize = if cfg!(any(loom, miri)) { 2 } else { 8 };
 /// Regions per half.
 pub(crate) const KEYS: usize = 16384;
 /// Where region memory begins in a half.
@@ -96,8 +96,8 @@ pub(crate) struct Half {
 }
 
 // Loom's atomics are larger than what they stand for; it never sees a segment.
-const _: () = assert!(cfg!(loom) || std::mem::size_of::<Half>() as u64 <= SLAB_OFFSET);
-const _: () = assert!(cfg!(loom) || std::mem::size_of::<QpShared>() == 128 + 16 * RING as usize);
+const _: () = assert!(cfg!(any(loom, miri)) || std::mem::size_of::<Half>() as u64 <= SLAB_OFFSET);
+const _: () = assert!(cfg!(any(loom, miri)) || std::mem::size_of::<QpShared>() == 128 + 16 * RING as usize);
 const _: () = assert!(QPS / 64 <= 64, "one summary word covers all bitmap words");
 
 /// One flag on a line of its own.
@@ -119,4 +119,4 @@ pub(crate) struct Doorbell {
 
 /// Bytes of the doorbell page.
 pub(crate) const DOORBELL_BYTES: usize = 4096;
-const _: () = assert!(cfg!(loom) || std::mem::size_of::<Doorbell>() == DOORBELL_BYTES);
+const _: () = assert!(cfg!(any(loom, miri)) || std::mem::size_of::<Doorbell>() == DOORBELL_BYTES);

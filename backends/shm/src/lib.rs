@@ -25,7 +25,7 @@ mod doorbell;
 mod hold;
 mod layout;
 mod map;
-#[cfg(all(test, loom))]
+#[cfg(all(test, any(loom, miri)))]
 mod models;
 mod pair;
 mod qp;

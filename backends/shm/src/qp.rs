@@ -34,7 +34,7 @@ pub(crate) const MAX_MESSAGE: u32 = 8 << 20;
 /// Largest inline payload: any message, since every payload is copied at post time anyway.
 pub(crate) const MAX_INLINE: u32 = MAX_MESSAGE;
 /// Signaled sends whose completions were not polled yet.
-pub(crate) const SEND_RING: u32 = if cfg!(loom) { 2 } else { 128 };
+pub(crate) const SEND_RING: u32 = if cfg!(any(loom, miri)) { 2 } else { 128 };
 
 /// In `QpLocal::down`: this side failed the queue pair, or its pair of processes is dead.
 pub(crate) const DOWN: u32 = 1;

@@ -1,56 +1,67 @@
-//! What threads and processes meet on: the machine's atomics and futexes, or loom's (`--cfg loom`), so that the models
-//! (`models`) run the very code of the data path. Costs nothing: in a normal build these are other names.
+//! What threads and processes meet on: the machine's atomics and futexes, or what stands for them in loom (`--cfg loom`)
+//! and in Miri, so that the models (`models`) run the very code of the data path. Costs nothing: in a normal build these
+//! are other names.
 //!
 //! Not for control words that no model looks at; those stay `std`'s.
 
-#[cfg(not(loom))]
+#[cfg(not(any(loom, miri)))]
 pub(crate) use self::machine::*;
-#[cfg(loom)]
+#[cfg(any(loom, miri))]
 pub(crate) use self::model::*;
 
 use std::sync::atomic::Ordering::SeqCst;
 
-/// A SeqCst read-modify-write is a full barrier on x86-64, for what comes before and after it. Elsewhere, and for loom, it
-/// need not be.
+/// A SeqCst read-modify-write is a full barrier on x86-64, for what comes before and after it. Elsewhere, and for loom and
+/// Miri, it need not be.
 #[inline]
 pub(crate) fn full_barrier_after_rmw() {
-    if cfg!(loom) || !cfg!(target_arch = "x86_64") {
+    if cfg!(any(loom, miri)) || !cfg!(target_arch = "x86_64") {
         fence(SeqCst);
     }
 }
 
-#[cfg(not(loom))]
+#[cfg(not(any(loom, miri)))]
 mod machine {
     pub(crate) use std::sync::atomic::{fence, AtomicU32, AtomicU64};
 
     pub(crate) use crate::sys::{futex_wait, futex_wake};
 }
 
-#[cfg(loom)]
+#[cfg(any(loom, miri))]
 mod model {
     use std::collections::HashMap;
+    #[cfg(miri)]
+    pub(crate) use std::sync::atomic::{fence, AtomicU32, AtomicU64};
+    #[cfg(miri)]
+    use std::sync::{Condvar, Mutex};
     use std::time::Duration;
 
+    #[cfg(loom)]
     pub(crate) use loom::sync::atomic::{fence, AtomicU32, AtomicU64};
+    #[cfg(loom)]
     use loom::sync::{Condvar, Mutex};
 
     use super::SeqCst;
 
     /// Wake-ups so far of each word. The lock is the kernel's: comparing and going to sleep are one step.
+    #[derive(Default)]
     struct Futexes {
         wakes: Mutex<HashMap<usize, u32>>,
         woken: Condvar,
     }
 
+    #[cfg(loom)]
     loom::lazy_static! {
-        static ref FUTEXES: Futexes = Futexes { wakes: Mutex::new(HashMap::new()), woken: Condvar::new() };
+        static ref FUTEXES: Futexes = Futexes::default();
     }
+    #[cfg(miri)]
+    static FUTEXES: std::sync::LazyLock<Futexes> = std::sync::LazyLock::new(Futexes::default);
 
     fn key(word: &AtomicU32) -> usize {
         std::ptr::from_ref(word) as usize
     }
 
-    /// For good if nobody wakes it, which loom reports as a deadlock.
+    /// For good if nobody wakes it, which is reported as a deadlock.
     pub(crate) fn futex_wait(word: &AtomicU32, seen: u32, _: Option<Duration>) -> Result<(), i32> {
         let mut wakes = FUTEXES.wakes.lock().unwrap();
         if word.load(SeqCst) != seen {

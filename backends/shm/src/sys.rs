@@ -9,9 +9,9 @@ use std::io;
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
-#[cfg(not(loom))]
+#[cfg(not(any(loom, miri)))]
 use std::sync::atomic::AtomicU32;
-#[cfg(not(loom))]
+#[cfg(not(any(loom, miri)))]
 use std::time::Duration;
 
 use crate::wire::MAX_PACKET;
@@ -125,14 +125,14 @@ pub(crate) fn drain(fd: RawFd) {
     unsafe { libc::read(fd, word.as_mut_ptr().cast(), 8) };
 }
 
-#[cfg(not(loom))]
+#[cfg(not(any(loom, miri)))]
 extern "C-unwind" {
     /// `sleep.c`. Unwinds if the thread is cancelled.
     fn netacc_shm_sleep(word: *const u32, seen: u32, timeout: *const libc::timespec) -> std::ffi::c_long;
 }
 
 /// Sleeps while `*word == seen`. `Err` carries the errno. A cancellation point: the stack may be unwound from here.
-#[cfg(not(loom))]
+#[cfg(not(any(loom, miri)))]
 pub(crate) fn futex_wait(word: &AtomicU32, seen: u32, timeout: Option<Duration>) -> Result<(), i32> {
     let ts = timeout.map(|t| libc::timespec {
         tv_sec: t.as_secs().min(i64::MAX as u64) as libc::time_t,
@@ -149,7 +149,7 @@ pub(crate) fn futex_wait(word: &AtomicU32, seen: u32, timeout: Option<Duration>)
 }
 
 /// Wakes everybody who sleeps on `word`.
-#[cfg(not(loom))]
+#[cfg(not(any(loom, miri)))]
 pub(crate) fn futex_wake(word: &AtomicU32) {
     // SAFETY: the address is only used as a key.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };

@@ -20,12 +20,12 @@ use crate::map::FileMap;
 use crate::sync::{fence, AtomicU64};
 
 /// Processes that may be registered at once.
-pub(crate) const SLOTS: usize = if cfg!(loom) { 2 } else { 4096 };
-const ENTRIES: usize = if cfg!(loom) { 2 } else { 1 << 17 };
+pub(crate) const SLOTS: usize = if cfg!(any(loom, miri)) { 2 } else { 4096 };
+const ENTRIES: usize = if cfg!(any(loom, miri)) { 2 } else { 1 << 17 };
 /// Entries looked at for one key: a few cache lines.
-const WINDOW: usize = if cfg!(loom) { 2 } else { 16 };
+const WINDOW: usize = if cfg!(any(loom, miri)) { 2 } else { 16 };
 /// The first page has the magic number and nothing else.
-const PAD: usize = if cfg!(loom) { 0 } else { 511 };
+const PAD: usize = if cfg!(any(loom, miri)) { 0 } else { 511 };
 
 const MAGIC: u64 = 0x6e65_7461_6363_0001;
 
@@ -39,6 +39,8 @@ struct Slot {
     start_time: AtomicU64,
     pid_namespace: AtomicU64,
     token: [AtomicU64; 2],
+    /// Generation in the high half, port for links from other hosts in the low half.
+    link_port: AtomicU64,
 }
 
 #[repr(C)]
@@ -100,7 +102,7 @@ impl Deref for Table {
 
 impl Layout {
     /// An empty one, outside of any file.
-    #[cfg(all(test, loom))]
+    #[cfg(all(test, any(loom, miri)))]
     pub(crate) fn empty() -> Layout {
         Layout {
             magic: AtomicU64::new(0),
@@ -186,6 +188,21 @@ impl Layout {
         // Otherwise another process has the slot now, and these are words of both.
         let unchanged = s.state.load(Relaxed) == state;
         (unchanged && identity.pid != 0).then_some(Process { slot, pid: identity.pid, token: identity.token })
+    }
+
+    /// Notes at which port the process of a slot accepts links from other hosts.
+    pub(crate) fn tell_link_port(&self, slot: u32, generation: u16, port: u16) {
+        if let Some(s) = self.slots.get(slot as usize) {
+            s.link_port.store(u64::from(generation) << 32 | u64::from(port), Release);
+        }
+    }
+
+    /// What [`tell_link_port`](Layout::tell_link_port) noted for a process that is still there. `None`: nothing, or 0.
+    pub(crate) fn link_port(&self, process: Process) -> Option<u16> {
+        let s = self.slots.get(process.slot as usize)?;
+        let noted = s.link_port.load(Acquire);
+        let current = noted >> 32 == s.state.load(Acquire) >> 32;
+        u16::try_from(noted as u32).ok().filter(|port| current && *port != 0)
     }
 
     /// Announces `key`; replaces whoever announced it before. `false` if its window is full of live entries.
@@ -295,6 +312,22 @@ mod tests {
         assert!(t.lookup(99).is_some(), "another stream's withdrawal is ignored");
         t.withdraw(99, slot, g, 5);
         assert_eq!(t.lookup(99), None);
+    }
+
+    #[test]
+    fn the_port_for_links_goes_with_its_process() {
+        let t = table();
+        let (slot, g) = t.register(identity(7), |_| false).unwrap();
+        let process = t.process(slot).unwrap();
+        assert_eq!(t.link_port(process), None);
+        t.tell_link_port(slot, g, 26379);
+        assert_eq!(t.link_port(process), Some(26379));
+        t.unregister(slot, g);
+        let (again, h) = t.register(identity(8), |_| false).unwrap();
+        assert_eq!(again, slot);
+        assert_eq!(t.link_port(t.process(slot).unwrap()), None, "that of its predecessor");
+        t.tell_link_port(slot, h, 0);
+        assert_eq!(t.link_port(process), None);
     }
 
     /// A full window refuses; a dead process's entries make room without anybody sweeping.

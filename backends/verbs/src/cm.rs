@@ -3,7 +3,7 @@
 //! Ids are named by address in the events of librdmacm, and an address may be used again; so events are taken, and ids
 //! destroyed, under one lock: an event in hand is always about the id that has its name now.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::RawFd;
@@ -16,7 +16,7 @@ use netacc_device::{
 };
 
 use crate::device::{VerbsDevice, BACKLOG};
-use crate::ffi::{CmId, ConnectParameters, Event, EventKind, Key};
+use crate::ffi::{enter, CmId, ConnectParameters, Event, EventKind, Key};
 use crate::link::Link;
 
 /// Attempts, and requests of peers, that may be open at a time. Arbitrary; more are refused.
@@ -32,8 +32,6 @@ const RESOLVE_TIMEOUT_MS: i32 = 2000;
 pub(crate) struct Manager {
     /// Ids that listen, each with its port.
     listeners: HashMap<Key, (CmId, u16)>,
-    /// Ports on which listening failed: another process has them, say.
-    refused: HashSet<u16>,
     next: u64,
     attempts: HashMap<Key, Attempt>,
     /// Queue pairs that are connected, by their id.
@@ -60,10 +58,17 @@ enum Stage {
 }
 
 impl Manager {
+    /// Ends all that is not a queue pair.
+    pub(crate) fn clear(&mut self) {
+        self.listeners.clear();
+        self.attempts.clear();
+        self.leaving.clear();
+        self.events.clear();
+    }
+
     pub(crate) fn new(listener: CmId, port: u16) -> Manager {
         Manager {
             listeners: HashMap::from([(listener.key(), (listener, port))]),
-            refused: HashSet::new(),
             next: 0,
             attempts: HashMap::new(),
             established: HashMap::new(),
@@ -101,31 +106,25 @@ impl VerbsDevice {
         encode(address)
     }
 
+    /// What [`peer_address`](VerbsDevice::peer_address) was made of. `None`: of nothing where somebody could listen.
+    pub fn socket_address(peer: PeerAddress) -> Option<SocketAddr> {
+        decode(peer)
+    }
+
     /// Accepts links at one more port, from now on.
     ///
     /// # Errors
-    /// The port is taken, now or when this was tried first.
-    pub(crate) fn listen_on(&self, port: u16) -> io::Result<()> {
+    /// The port is taken.
+    pub fn listen_on(&self, port: u16) -> io::Result<()> {
         let mut manager = self.manager.lock();
         if manager.listeners.values().any(|(_, known)| *known == port) {
             return Ok(());
         }
-        if manager.refused.contains(&port) {
-            return Err(io::ErrorKind::AddrInUse.into());
-        }
-        let listen = || {
-            let listener = CmId::new(&self.channel)?;
-            listener.bind(SocketAddr::new(self.address.ip(), port))?;
-            listener.listen(BACKLOG)?;
-            Ok(listener)
-        };
-        match listen() {
-            Ok(listener) => drop(manager.listeners.insert(listener.key(), (listener, port))),
-            Err(error) => {
-                manager.refused.insert(port);
-                return Err(error);
-            }
-        }
+        let _call = enter();
+        let listener = CmId::new(&self.channel)?;
+        listener.bind(SocketAddr::new(self.address.ip(), port))?;
+        listener.listen(BACKLOG)?;
+        manager.listeners.insert(listener.key(), (listener, port));
         Ok(())
     }
 
@@ -133,8 +132,12 @@ impl VerbsDevice {
     /// an event; this is for who only wants links to notice that they ended.
     pub fn progress(&self) {
         let mut manager = self.manager.lock();
+        let _call = enter();
         while let Some(event) = self.channel.next_event() {
             self.handle(&mut manager, event);
+        }
+        if self.node.as_ref().is_some_and(|node| node.is_unlinked()) {
+            self.take_away();
         }
     }
 
@@ -149,7 +152,13 @@ impl VerbsDevice {
             EventKind::RouteResolved => self.routed(manager, key),
             EventKind::Established => self.established(manager, key, &event.private_data),
             EventKind::Refused | EventKind::Unreachable => self.failed(manager, key, CmError::Unreachable),
-            EventKind::Disconnected | EventKind::DeviceRemoved => self.ended(manager, key),
+            // The kernel waits until nothing of ours refers to the device.
+            EventKind::DeviceRemoved => {
+                self.gone.store(true, Ordering::Release);
+                manager.listeners.remove(&key);
+                self.ended(manager, key);
+            }
+            EventKind::Disconnected => self.ended(manager, key),
             EventKind::Other => {}
         }
     }
@@ -210,7 +219,6 @@ impl VerbsDevice {
             }
         };
         manager.established.insert(key, link.id);
-        self.known.note_present(peer);
         manager.events.push_back(CmEvent::Established { id, qp: link.id, peer, local, remote });
     }
 
@@ -274,6 +282,11 @@ impl ConnectionManager for VerbsDevice {
         encode(self.address)
     }
 
+    /// Hosts: a process may be asked at several ports.
+    fn ends(&self, peer: PeerAddress) -> [PeerAddress; 2] {
+        [encode(self.address), peer].map(host)
+    }
+
     fn connect(
         &self,
         peer: PeerAddress,
@@ -294,6 +307,7 @@ impl ConnectionManager for VerbsDevice {
             return Err(CmError::Exhausted("connection attempts"));
         }
         let cm = CmId::new(&self.channel).map_err(os("rdma_create_id"))?;
+        cm.hurry();
         let from = SocketAddr::new(self.address.ip(), 0);
         cm.resolve_address(from, to, RESOLVE_TIMEOUT_MS).map_err(os("rdma_resolve_addr"))?;
         let id = manager.next_id();
@@ -338,13 +352,14 @@ impl ConnectionManager for VerbsDevice {
     }
 
     fn event_fds(&self) -> Vec<RawFd> {
-        vec![self.channel.fd()]
+        let node = self.node.as_ref().map(|node| node.fd());
+        [Some(self.channel.fd()), node].into_iter().flatten().collect()
     }
 }
 
 fn cm_error(error: DeviceError) -> CmError {
     match error {
-        DeviceError::MemoryLimit { .. } => CmError::Exhausted("registered memory"),
+        DeviceError::MemoryLimit { .. } => CmError::MemoryLimit,
         DeviceError::Exhausted { what } | DeviceError::Unknown { what } => CmError::Exhausted(what),
         DeviceError::Os { operation, source } => CmError::Os { operation, source },
         _ => CmError::Unreachable,
@@ -404,6 +419,11 @@ fn encode(address: SocketAddr) -> PeerAddress {
     PeerAddress([(ip >> 64) as u64, ip as u64, family << 16 | u64::from(address.port()), 0])
 }
 
+/// The host of an address, as [`encode`] would have it with port 0.
+fn host(PeerAddress([high, low, place, _]): PeerAddress) -> PeerAddress {
+    PeerAddress([high, low, place >> 16 << 16, 0])
+}
+
 /// `None`: nothing that [`encode`] makes of an address where somebody could listen.
 fn decode(peer: PeerAddress) -> Option<SocketAddr> {
     let [high, low, place, rest] = peer.0;
@@ -433,6 +453,15 @@ mod tests {
         {
             assert_eq!(decode(PeerAddress(wrong)), None, "{wrong:?}");
         }
+    }
+
+    /// Breaks if the two ends of a link had different names for it: no proof of the pre-shared key would fit.
+    #[test]
+    fn a_host_has_one_name_whatever_the_port() {
+        let at = |text: &str| host(encode(text.parse().expect("an address")));
+        assert_eq!(at("10.99.0.1:26379"), at("10.99.0.1:4791"));
+        assert_ne!(at("10.99.0.1:26379"), at("10.99.0.2:26379"));
+        assert_ne!(at("[::a63:1]:1"), at("10.99.0.1:1"), "another family");
     }
 
     fn told() -> Told {

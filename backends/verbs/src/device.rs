@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,10 +15,11 @@ use netacc_device::{
 use parking_lot::{Mutex, RwLock};
 
 use crate::cm::Manager;
-use crate::directory::Known;
 use crate::discovery::library;
 use crate::ffi::abi::QpCap;
-use crate::ffi::{CmId, CompletionChannel, Context, Cq, DeviceAttributes, EventChannel, Mr, Pd, QueuePair};
+use crate::ffi::{
+    enter, CmId, CompletionChannel, Context, Cq, DeviceAttributes, EventChannel, Mr, Pd, QueuePair, UnlinkWatch,
+};
 use crate::lane::Lane;
 use crate::link::{Link, Shape};
 use crate::profile::{Limits, Profile};
@@ -37,13 +38,16 @@ pub struct VerbsConfig {
     pub send_depth: u32,
     /// Receives of a receive queue. The device may allow fewer.
     pub recv_depth: u32,
+    /// The completion vector of the first completion queue; the others have the next ones. Beyond the device's last it
+    /// begins again.
+    pub comp_vector: u32,
 }
 
 impl VerbsConfig {
     /// The usual depths, the device's own limits, any port.
     pub fn new(address: IpAddr) -> VerbsConfig {
         // Arbitrary: enough for a link's messages in flight, small enough for thousands of links.
-        VerbsConfig { address, port: 0, profile: Profile::Native, send_depth: 256, recv_depth: 256 }
+        VerbsConfig { address, port: 0, profile: Profile::Native, send_depth: 256, recv_depth: 256, comp_vector: 0 }
     }
 }
 
@@ -62,13 +66,19 @@ pub struct VerbsDevice {
     pub(crate) address: SocketAddr,
     capabilities: Capabilities,
     /// See [`Profile::guard_entries`].
-    _guard: Option<Cq>,
+    guard: Option<Cq>,
     queues: RwLock<Vec<Arc<Queue>>>,
     pub(crate) links: Links,
     next_link: AtomicU32,
+    /// See [`VerbsConfig::comp_vector`].
+    comp_vector: u32,
     pub(crate) channel: Arc<EventChannel>,
     pub(crate) manager: Mutex<Manager>,
-    pub(crate) known: Known,
+    /// The device was taken away.
+    pub(crate) gone: AtomicBool,
+    /// Tells of that first, and of some devices alone: the kernel waits for who has the device open before it tells the
+    /// connection manager.
+    pub(crate) node: Option<UnlinkWatch>,
 }
 
 /// The living queue pairs.
@@ -88,6 +98,7 @@ impl VerbsDevice {
     /// The libraries or the kernel's modules are missing; no RDMA device serves the address; the port is taken.
     pub fn open(config: &VerbsConfig) -> Result<VerbsDevice, DeviceError> {
         let unavailable = |what| move |source| DeviceError::Unavailable { what, source: Some(source) };
+        let _call = enter();
         let channel = EventChannel::new(library()?)
             .map_err(unavailable("no RDMA connection manager (is the module rdma_ucm loaded?)"))?;
         let listener = CmId::new(&channel).map_err(unavailable("rdma_create_id"))?;
@@ -129,23 +140,48 @@ impl VerbsDevice {
             shape,
             address: SocketAddr::new(config.address, port),
             capabilities,
-            _guard: guard,
+            guard,
             queues: RwLock::default(),
             links: Links::default(),
             next_link: AtomicU32::new(0),
+            comp_vector: config.comp_vector,
             channel,
             manager: Mutex::new(Manager::new(listener, port)),
-            known: Known::default(),
+            gone: AtomicBool::new(false),
+            node: UnlinkWatch::new(context.fds()[0]),
         })
     }
 
-    /// Every descriptor that the device keeps open.
-    pub fn fds(&self) -> Vec<RawFd> {
+    /// Descriptors that are ours alone.
+    pub fn own_fds(&self) -> Vec<RawFd> {
+        let mut fds = Vec::from_iter(self.node.as_ref().map(UnlinkWatch::fd));
+        self.queues.read().iter().for_each(|queue| fds.extend(queue.fds()));
+        self.links.0.read().values().for_each(|link| fds.extend(link.lane.bell_fd()));
+        fds
+    }
+
+    /// Descriptors that libibverbs and librdmacm know by their numbers, also in a forked child.
+    pub fn library_fds(&self) -> Vec<RawFd> {
         let mut fds = vec![self.channel.fd()];
         fds.extend(self.context.fds());
-        self.queues.read().iter().for_each(|queue| fds.extend(queue.fds()));
-        self.links.0.read().values().for_each(|link| fds.extend(link.lane.fds()));
+        self.links.0.read().values().for_each(|link| fds.push(link.lane.fd()));
         fds
+    }
+
+    /// Where links are accepted in any case: the address it was opened for, and the port that was found for it.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Whether the device was taken away. All its queue pairs then end, and once they are destroyed the object should be
+    /// dropped: until then the kernel keeps whoever takes it away waiting.
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+
+    /// Whether it has queue pairs.
+    pub fn is_in_use(&self) -> bool {
+        !self.links.0.read().is_empty()
     }
 
     /// The limits that the device is held to.
@@ -160,11 +196,15 @@ impl VerbsDevice {
     /// Makes a queue pair on `cm`, which is bound to our device.
     pub(crate) fn make_link(&self, mut cm: CmId, cq: CompletionQueueId) -> Result<Arc<Link>, DeviceError> {
         let os = |operation| move |source| DeviceError::Os { operation, source };
+        if !leaves_descriptors(self.links.0.read().len()) {
+            return Err(DeviceError::Exhausted { what: "descriptors" });
+        }
         let queue = self.queue(cq).ok_or(DeviceError::Unknown { what: "completion queue" })?;
         let pd = Pd::new(self.context).map_err(os("ibv_alloc_pd"))?;
         let notes_len = Link::notes_len(&self.shape);
         let notes = Mr::new(&pd, notes_len, false).map_err(|_| DeviceError::MemoryLimit { wanted: notes_len })?;
-        let lane = Lane::new(self.context, Link::entries(&self.shape), cq.0).map_err(os("ibv_create_cq"))?;
+        let vector = self.comp_vector.wrapping_add(cq.0);
+        let lane = Lane::new(self.context, Link::entries(&self.shape), vector).map_err(os("ibv_create_cq"))?;
         let qp = cm.create_qp(&pd, &lane.cq, cap(&self.shape)).map_err(os("rdma_create_qp"))?;
         let mut links = self.links.0.write();
         let id = loop {
@@ -182,13 +222,10 @@ impl VerbsDevice {
 
     /// Ends a queue pair, and gives back what it held. The connection goes on until the peer has been told.
     pub(crate) fn unmake(&self, manager: &mut Manager, id: QueuePairId) {
-        let Some(link) = self.links.0.write().remove(&id) else { return };
-        if let Some(mut cm) = link.retire() {
-            let peer_knows = link.peer_knows.load(Ordering::Acquire) || cm.disconnect().is_err();
-            cm.destroy_qp();
-            manager.forget(cm, peer_knows);
+        let link = self.links.0.write().remove(&id);
+        if let Some(link) = link {
+            end(manager, &link);
         }
-        link.home().remove(&link);
     }
 
     /// Ends a queue pair that never was connected, and that no other place knows of.
@@ -209,13 +246,45 @@ impl VerbsDevice {
         }
     }
 
+    /// The device was taken away: all that uses it must go.
+    pub(crate) fn take_away(&self) {
+        self.gone.store(true, Ordering::Release);
+        let links: Vec<_> = self.links.0.read().values().cloned().collect();
+        links.iter().for_each(|link| self.close(link));
+    }
+
     fn link(&self, qp: QueuePairId) -> Result<Arc<Link>, DeviceError> {
         self.links.get(qp).ok_or(DeviceError::Unknown { what: "queue pair" })
     }
 }
 
+/// Ends a queue pair that is no more among the living.
+fn end(manager: &mut Manager, link: &Link) {
+    if let Some(mut cm) = link.retire() {
+        let peer_knows = link.peer_knows.load(Ordering::Acquire) || cm.disconnect().is_err();
+        cm.destroy_qp();
+        manager.forget(cm, peer_knows);
+    }
+    link.home().remove(link);
+}
+
 /// Requests that may wait to be accepted. Drivers of iWARP devices drop what exceeds it, silently.
 pub(crate) const BACKLOG: i32 = 128;
+
+/// Whether one more link leaves the program enough descriptors: three quarters of those that it may have. A program that
+/// has just enough for its connections must not fail for having links.
+fn leaves_descriptors(links: usize) -> bool {
+    /// A channel, and a bell.
+    const PER_LINK: usize = 2;
+    /// About what the device and the endpoint have besides.
+    const FIXED: usize = 16;
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    #[expect(unsafe_code, reason = "getrlimit(2)")]
+    // SAFETY: the structure is writable.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0;
+    let most = usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX) / 4;
+    known && (links + 1) * PER_LINK + FIXED <= most
+}
 
 fn cap(shape: &Shape) -> QpCap {
     QpCap {
@@ -376,7 +445,15 @@ impl Device for VerbsDevice {
 impl Drop for VerbsDevice {
     fn drop(&mut self) {
         let ids: Vec<QueuePairId> = self.links.0.read().keys().copied().collect();
-        let mut manager = self.manager.lock();
-        ids.into_iter().for_each(|id| self.unmake(&mut manager, id));
+        let manager = self.manager.get_mut();
+        for id in ids {
+            let Some(link) = self.links.0.get_mut().remove(&id) else { continue };
+            end(manager, &link);
+        }
+        manager.clear();
+        drop(self.guard.take());
+        if *self.gone.get_mut() {
+            self.context.abandon();
+        }
     }
 }

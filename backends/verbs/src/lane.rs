@@ -51,9 +51,9 @@ impl Lane {
         self.channel.fd()
     }
 
-    /// All descriptors.
-    pub(crate) fn fds(&self) -> impl Iterator<Item = RawFd> {
-        [Some(self.channel.fd()), self.bell.get().map(Bell::fd)].into_iter().flatten()
+    /// The descriptor that is ours alone.
+    pub(crate) fn bell_fd(&self) -> Option<RawFd> {
+        self.bell.get().map(Bell::fd)
     }
 
     /// Hands what the device has to `take`.

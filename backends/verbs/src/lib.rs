@@ -15,7 +15,6 @@
 
 mod cm;
 mod device;
-mod directory;
 mod discovery;
 mod ffi;
 mod lane;
@@ -24,6 +23,6 @@ mod profile;
 mod queue;
 
 pub use device::{VerbsConfig, VerbsDevice};
-pub use directory::PORT_OFFSET;
 pub use discovery::{discover, Attributes, Found};
+pub use ffi::{after_fork, before_fork, Alarm, Bell, EventSet};
 pub use profile::{Limits, Profile};

@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod doctor;
+pub mod lat;
 pub mod run;
 pub mod ss;
 pub mod switch;

@@ -221,6 +221,29 @@ fn doctor_speaks_json() {
     let output = netacc(&["doctor", "--json"]);
     let result: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
     assert_eq!(result["ok"].as_bool(), Some(output.status.success()));
-    assert_eq!(result["backends"][0]["name"], "shm");
-    assert!(result["checks"].as_array().expect("checks").iter().all(|check| check["detail"].is_string()));
+    assert_eq!((&result["backends"][0]["name"], &result["backends"][1]["name"]), (&"shm".into(), &"verbs".into()));
+    let checks = result["checks"].as_array().expect("checks");
+    assert!(!checks.is_empty());
+    for check in checks {
+        assert!(check["finding"].is_string(), "{check}");
+        assert_eq!(check["fix"].is_string(), check["status"] != "ok", "what is not well has a fix: {check}");
+    }
+}
+
+#[test]
+fn doctor_fails_where_nothing_is_accelerated_and_says_what_to_do() {
+    let doctor = |variable: &str, value: &str| {
+        let program = env!("CARGO_BIN_EXE_netacc");
+        let output = Command::new(program).args(["doctor", "--json"]).env(variable, value).output().expect("it runs");
+        let result: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+        let failed = result["checks"].as_array().expect("checks").iter().filter(|check| check["status"] == "fail");
+        let failed: Vec<String> = failed.map(|check| check["name"].as_str().unwrap_or_default().to_owned()).collect();
+        (output.status.code(), failed)
+    };
+    let (code, failed) = doctor("NACC_ENABLE_RDMA_DEFAULT", "0");
+    assert_eq!(code, Some(1));
+    assert!(failed.contains(&"configuration".to_owned()), "{failed:?}");
+    let (code, failed) = doctor("NACC_PSK_FILE", "/nowhere/at/all");
+    assert_eq!(code, Some(1));
+    assert!(failed.contains(&"pre-shared key".to_owned()), "{failed:?}");
 }

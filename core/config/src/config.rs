@@ -64,6 +64,8 @@ pub struct LinkConfig {
     pub empty_max: usize,
     /// `NACC_EMPTY_QP_MAX_PER`: empty links kept for one destination address.
     pub empty_max_per_peer: usize,
+    /// `NACC_PSK_FILE`: where the pre-shared key is, for [`read_secret`](crate::read_secret); `None` is no key.
+    pub key_file: Option<PathBuf>,
 }
 
 /// Which connections are promoted, and when.
@@ -73,7 +75,7 @@ pub struct PromotionConfig {
     pub enabled: bool,
     /// `NACC_CONNECT_RDMA_PERCENT`: how many of a hundred connections are.
     pub percent: u32,
-    /// `NACC_CONN_TCP_FIRST`, `-T`: prefer TCP while connecting.
+    /// `NACC_CONN_TCP_FIRST`, `-T`: what the process opens stays on TCP until it is asked for.
     pub tcp_first: bool,
     /// `NACC_FAST_CONNECT`, `-F`: promote at once; see [`PromotionConfig::threshold`].
     pub fast_connect: bool,
@@ -90,7 +92,7 @@ pub struct IoConfig {
     pub affinity: CpuList,
     /// `NACC_POLL_MS`, `-P`: how long to spin before sleeping.
     pub poll: PollBudget,
-    /// `NACC_COMP_VECTOR`, `-i`: the completion vector of every completion queue.
+    /// `NACC_COMP_VECTOR`, `-i`: the completion vector of the first completion queue.
     pub comp_vector: u32,
 }
 
@@ -211,6 +213,7 @@ impl Default for LinkConfig {
             empty_expiry: Expiry::After(Duration::from_secs(60)),
             empty_max: 100,
             empty_max_per_peer: 10,
+            key_file: None,
         }
     }
 }

@@ -342,6 +342,21 @@ pub static KEYS: &[Key] = &[
         },
     )
     .ours(),
+    // Absolute: the program may change its folder before its first socket.
+    text(
+        "NACC_PSK_FILE",
+        "an absolute path without control characters or double quotes, or empty for no key",
+        |c| c.links.key_file.as_ref().map_or(String::new(), |path| path.to_string_lossy().into_owned()),
+        |c, text| {
+            let allowed = text.is_empty() || text.starts_with('/');
+            if allowed {
+                c.links.key_file = (!text.is_empty()).then(|| text.into());
+            }
+            allowed
+        },
+    )
+    .ours()
+    .guards(),
     text(
         "NACC_VERBS_ADDRESS",
         "an IP address of this machine that an RDMA device serves, or empty for the first such",

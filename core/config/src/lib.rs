@@ -24,7 +24,7 @@
 //!   way without a word to the one it is derived from; in the same source it is a [`Problem`].
 //! - A key set twice: the last one counts, and a [`Problem`] says so.
 //!
-//! The crate reads one file, when asked to, with `std::fs`. It does not write, watch or log anything,
+//! The crate reads one file, when asked to, with `std::fs`, and [the one of the key](read_secret). It does not write, watch or log anything,
 //! and knows no device: whether a backend exists is for the registry to find out.
 
 mod config;
@@ -32,6 +32,7 @@ mod file;
 mod key;
 mod load;
 mod problem;
+mod secret;
 pub mod stats;
 mod value;
 
@@ -39,6 +40,7 @@ pub use config::{Config, IoConfig, LinkConfig, LogConfig, MemoryConfig, Promotio
 pub use key::{find_key, render_lines, Key, KEYS};
 pub use load::Loader;
 pub use problem::{Origin, Problem, ProblemKind};
+pub use secret::{read_secret, SecretError, MIN_SECRET_BYTES};
 pub use value::{Backend, ConfigValue, CpuList, Expiry, Group, LogLevel, PollBudget, RdmaProfile, UnseenIoPolicy};
 
 /// Where the configuration file is when nothing else is said.

@@ -50,9 +50,18 @@ pub trait Anchor {
     /// Whether the connection is no more: both directions have ended, or it was reset.
     fn is_over(&self) -> bool;
 
+    /// Whether the peer has ended its direction; unread bytes may be in front of the end.
+    fn is_ended(&self) -> bool;
+
+    /// How many bytes are unread.
+    fn unread(&self) -> u64;
+
     /// Takes the connection's error, so that nobody else is told.
     fn clear_error(&mut self);
 
     /// Makes the coming close of the anchor a reset (RST).
     fn abort(&mut self);
+
+    /// SO_RCVLOWAT: with fewer unread bytes the anchor does not announce itself as readable.
+    fn set_low_water(&mut self, bytes: u32);
 }

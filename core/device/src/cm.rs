@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use crate::{CompletionQueueId, ConnectionId, QueuePairId, Region, RemoteRegion};
+use crate::{CompletionQueueId, ConnectionId, PeerAddress, QueuePairId, Region, RemoteRegion};
 
 /// Private data that every connection manager carries for its user, in bytes: RoCE's bound of 56 less what a backend
 /// needs to describe the connection's first region.
@@ -24,10 +24,6 @@ impl FourTuple {
     }
 }
 
-/// Where a process accepts links, in the backend's own terms. Opaque to everybody else.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PeerAddress(pub [u64; 4]);
-
 /// Failures of connecting.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -41,6 +37,9 @@ pub enum CmError {
     /// The device has no room for another connection.
     #[error("no resources for a connection: {0}")]
     Exhausted(&'static str),
+    /// No memory could be registered for it.
+    #[error("no memory can be registered for a connection")]
+    MemoryLimit,
     /// A system call failed.
     #[error("{operation} failed: {source}")]
     Os {
@@ -93,6 +92,12 @@ pub trait ConnectionManager: Send + Sync {
     /// The address at which this process accepts links.
     fn address(&self) -> PeerAddress;
 
+    /// Names of the ends of a link to `peer`, ours first, that the peer uses as well: what is proven of a link is proven of
+    /// one between these two.
+    fn ends(&self, peer: PeerAddress) -> [PeerAddress; 2] {
+        [self.address(), peer]
+    }
+
     /// Begins connecting to `peer`; the outcome is a [`CmEvent`]. The connecting side must send first on the
     /// established link (an iWARP rule). Completions go to `cq`. The connection's first region has `region_len` bytes.
     fn connect(
@@ -124,6 +129,9 @@ pub enum DirectoryError {
     /// The table is full; the connection stays on TCP.
     #[error("directory full")]
     Full,
+    /// The peer could not tell where to ask: the rule that finds a port for links gives none for this TCP port.
+    #[error("no port for links")]
+    NoPort,
     /// The backend cannot reach that address (another host, say).
     #[error("address not served by this backend")]
     NotServed,
@@ -140,6 +148,19 @@ pub trait Directory: Send + Sync {
         true
     }
 
+    /// Whether only processes that this one trusts anyway can be at the other end of `tuple`: their word on a link is then
+    /// as good as the proof on the anchor.
+    fn trusts(&self, tuple: &FourTuple) -> bool {
+        let _ = tuple;
+        false
+    }
+
+    /// Whether a link whose other end is `peer` may carry `tuple` (as seen from here): the addresses must agree.
+    fn admits(&self, peer: PeerAddress, tuple: &FourTuple) -> bool {
+        let _ = (peer, tuple);
+        true
+    }
+
     /// Announces that this process holds `tuple` (as seen from here), as its stream number `stream`.
     fn publish(&self, tuple: &FourTuple, stream: u32) -> Result<(), DirectoryError>;
 
@@ -153,6 +174,18 @@ pub trait Directory: Send + Sync {
     /// The number under which this process published `tuple` (as seen from here), where peers cannot know it.
     fn resolve(&self, tuple: &FourTuple) -> Option<u32> {
         let _ = tuple;
+        None
+    }
+
+    /// Where another process of this host, which holds `tuple` (as seen from here), accepts links: its port.
+    fn holder(&self, tuple: &FourTuple) -> Option<u16> {
+        let _ = tuple;
+        None
+    }
+
+    /// The process that accepts links at another port of the host where `peer` does.
+    fn neighbour(&self, peer: PeerAddress, port: u16) -> Option<PeerAddress> {
+        let _ = (peer, port);
         None
     }
 

@@ -98,6 +98,13 @@ pub trait Device: Send + Sync {
     /// What the device can do. Constant for its lifetime.
     fn capabilities(&self) -> &Capabilities;
 
+    /// What it can do for one queue pair. More than [`capabilities`](Device::capabilities) where several devices are one.
+    /// Constant for the life of the queue pair.
+    fn capabilities_of(&self, qp: QueuePairId) -> Capabilities {
+        let _ = qp;
+        self.capabilities().clone()
+    }
+
     /// Creates a completion queue with its channel. At most `capabilities().max_cq`.
     fn create_cq(&self) -> Result<CompletionQueueId, DeviceError>;
 

@@ -22,7 +22,7 @@ mod ids;
 mod instant;
 
 pub use capabilities::Capabilities;
-pub use ids::{CompletionQueueId, ConnectionId, QueuePairId, RemoteKey, WorkRequestId};
+pub use ids::{CompletionQueueId, ConnectionId, PeerAddress, QueuePairId, RemoteKey, WorkRequestId};
 pub use instant::Instant;
 
 #[cfg(feature = "std")]
@@ -46,8 +46,7 @@ mod work;
 pub use anchor::{Anchor, AnchorError, AnchorPosition};
 #[cfg(feature = "std")]
 pub use cm::{
-    CmError, CmEvent, ConnectionManager, Directory, DirectoryError, FourTuple, PeerAddress, MAX_PRIVATE_DATA,
-    UNKNOWN_STREAM,
+    CmError, CmEvent, ConnectionManager, Directory, DirectoryError, FourTuple, MAX_PRIVATE_DATA, UNKNOWN_STREAM,
 };
 #[cfg(feature = "std")]
 pub use device::{Armed, Device, DeviceError, PostError, Reactor, Wait, MODERATION};

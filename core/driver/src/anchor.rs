@@ -1,10 +1,11 @@
 //! What the driver does on a stream's anchor: records in and out, replay, and the anchor's end.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use netacc_device::{AnchorError, Instant};
 use netacc_proto::{
-    AnchorWrite, Phase, RecordVerdict, RxSource, CREDIT_BLOCK_LEN, MAGIC_LEN, RECORD_GRACE, RECORD_LEN,
+    AnchorWrite, Demotion, Phase, RecordVerdict, RxSource, CREDIT_BLOCK_LEN, MAGIC_LEN, RECORD_GRACE, RECORD_LEN,
 };
 
 use crate::{Endpoint, StreamCell, StreamGuard};
@@ -30,6 +31,9 @@ pub enum AnchorEvent {
     /// The connection is broken.
     Failed,
 }
+
+/// Arbitrary: a peer that lives does what is waited for within a few milliseconds.
+const REPLAY_PATIENCE: Duration = Duration::from_millis(100);
 
 impl StreamCell {
     /// Takes in everything that has come for the stream, by the link and on the anchor.
@@ -100,6 +104,7 @@ impl StreamGuard<'_> {
             }
             match inner.anchor.try_peek(&mut head) {
                 Ok(0) => {
+                    inner.fin_seen = true;
                     self.end_of_anchor();
                     return write;
                 }
@@ -163,8 +168,28 @@ impl StreamGuard<'_> {
             return;
         }
         let before = inner.proto.rx_source();
-        inner.proto.handle_anchor_end(inner.anchor_broken);
+        let delivered = inner.link.as_ref().is_some_and(|link| link.caps.placement_is_delivery);
+        // Of a reset after a FIN the kernel tells a reader nothing: while it knows all of the stream it is an end.
+        let reset = inner.anchor_broken && (inner.proto.ends_by_link() || !inner.fin_seen);
+        if reset || !delivered {
+            inner.proto.handle_anchor_end(reset);
+        } else {
+            self.refresh_consumed();
+            self.inner.proto.handle_last_end();
+        }
+        let inner = &mut *self.inner;
         self.arrived |= !std::mem::replace(&mut inner.end_handled, true) || before != inner.proto.rx_source();
+    }
+
+    /// The link is dead, and polled. If the anchor has ended too the peer is, and there is nobody to come back to.
+    pub(crate) fn link_died(&mut self) {
+        let inner = &mut *self.inner;
+        if inner.proto.is_linked() && inner.has_fin() {
+            self.end_of_anchor();
+        }
+        self.inner.proto.demote(Demotion::LinkFailed);
+        self.progress_anchor(false);
+        self.arrived = true;
     }
 
     /// Writes pending records and replayed bytes.
@@ -172,7 +197,7 @@ impl StreamGuard<'_> {
         if self.inner.proto.has_record() {
             self.publish();
         }
-        if self.inner.proto.is_about_to_switch() && matches!(self.inner.anchor.try_peek(&mut [0]), Ok(0)) {
+        if self.inner.proto.is_about_to_switch() && self.inner.has_fin() {
             //= spec §4.6.9
             //# A side writes no marker where it sees that the anchor has ended.
             self.end_of_anchor();
@@ -183,6 +208,11 @@ impl StreamGuard<'_> {
         let inner = &mut *self.inner;
         let mut chunk = [0; 4096];
         while let Some(write) = inner.proto.poll_anchor_write() {
+            if matches!(write, AnchorWrite::Replay(_)) && inner.anchor.is_over() {
+                // A write would take the error that the application, or whoever is given the socket, is to be told of.
+                inner.proto.drop_replay();
+                continue;
+            }
             let bytes: &[u8] = match &write {
                 AnchorWrite::Record(record, from) => &record[*from..],
                 AnchorWrite::Replay(span) => {
@@ -228,6 +258,69 @@ impl StreamGuard<'_> {
             }
         }
         AnchorProgress::Idle
+    }
+
+    /// Whether the kernel has all that comes again on the anchor of a plain stream. Not waited for longer than
+    /// [`REPLAY_PATIENCE`] after the first call: there may not be room for all of it.
+    pub fn has_replay(&mut self, now: Instant) -> bool {
+        let inner = &mut *self.inner;
+        let ended = inner.anchor.is_ended();
+        let all = self.take_in_replay() && (ended || !self.inner.proto.expects_end());
+        if (all || ended) && self.take_in_reset() {
+            return true;
+        }
+        let over = now.saturating_since(*self.inner.replay_since.get_or_insert(now)) > REPLAY_PATIENCE;
+        if over {
+            self.inner.proto.handle_over();
+            self.inner.proto.skip_read_shutdown();
+        }
+        over
+    }
+
+    /// Whether the reset of a stream that was revived is there, if it is one.
+    fn take_in_reset(&mut self) -> bool {
+        let inner = &mut *self.inner;
+        let Some(told) = inner.proto.revived() else { return true };
+        if !inner.proto.is_plain() {
+            return false;
+        }
+        if !inner.anchor.is_over() && inner.anchor.is_ended() && !std::mem::replace(&mut inner.provoked, true) {
+            //= spec §4.8.9
+            //# A side whose stream has been revived writes one byte then, where the peer has not reset the anchor itself.
+            inner.carried.written += inner.anchor.try_write(&[0]).unwrap_or(0) as u64;
+        }
+        if !inner.anchor.is_over() {
+            return false;
+        }
+        inner.proto.handle_over();
+        if told {
+            inner.anchor.clear_error();
+        }
+        true
+    }
+
+    /// Whether the kernel has all that comes again: then it is the kernel's alone.
+    pub fn take_in_replay(&mut self) -> bool {
+        let inner = &mut *self.inner;
+        let left = inner.proto.replay_left();
+        if left > 0 && inner.anchor.unread() >= left {
+            inner.proto.handle_replay();
+        }
+        inner.proto.replay_left() == 0
+    }
+
+    /// Whether the anchor is still to end as the stream has, although the stream has left its link.
+    pub fn is_settling(&self) -> bool {
+        let proto = &self.inner.proto;
+        proto.is_plain() && (proto.revived().is_some() || proto.awaits_read_shutdown())
+    }
+
+    /// Takes what it settles with as far as it goes. The helper looks again and again.
+    pub fn settle_end(&mut self, now: Instant) {
+        if self.is_settling() {
+            self.has_replay(now);
+            self.write_anchor();
+        }
     }
 
     /// A read of application bytes below the limit of [`RxSource::Anchor`] found the end of the anchor, or an error: it

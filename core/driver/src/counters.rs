@@ -54,6 +54,8 @@ counters! {
     links_established,
     /// Links that died.
     links_failed,
+    /// Links that were refused, by either side, for the pre-shared key.
+    links_refused,
     /// Streams taken from the cache of empty links.
     links_reused,
     /// Streams that ran out of byte credit.

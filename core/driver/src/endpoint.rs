@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use netacc_device::{
-    Anchor, CmEvent, CompletionQueueId, ConnectionId, ConnectionManager, Device, DeviceError, Directory, FourTuple,
-    Instant, PeerAddress, QueuePairId,
+    Anchor, CmError, CmEvent, CompletionQueueId, ConnectionId, ConnectionManager, Device, DeviceError, Directory,
+    FourTuple, Instant, PeerAddress, QueuePairId,
 };
 use netacc_proto::{
-    CacheConfig, Demotion, LinkCache, LinkConfig, Nonce, Reason, Role, Stream, StreamConfig, TxSink, LINGER_LIMIT,
-    LINK_REGION_LEN, RECORD_GRACE,
+    Admission, CacheConfig, LinkCache, LinkConfig, Nonce, PreSharedKey, Reason, Role, Stream, StreamConfig, TxSink,
+    LINGER_LIMIT, LINK_REGION_LEN, RECORD_GRACE, SETUP_LIMIT,
 };
 use parking_lot::{Mutex, RwLock};
 
@@ -38,8 +38,10 @@ pub struct EndpointConfig {
     pub receive_depth: u32,
     /// The cache of empty links.
     pub cache: CacheConfig,
-    /// See [`StreamConfig::trust_hints`].
+    /// See [`StreamConfig::trust_hints`]: where the directory [trusts](Directory::trusts) the other end.
     pub trust_hints: bool,
+    /// Who has not the same key shares no link with this process; `None`: nobody needs one.
+    pub key: Option<PreSharedKey>,
     /// How long a stream without room stays on a link whose peer takes nothing from it; `None`: for ever. See `stall`.
     pub stall_patience: Option<Duration>,
 }
@@ -119,6 +121,8 @@ struct Todo {
     owing: Vec<QueuePairId>,
     /// Links that may carry no stream, and nobody waits for.
     idle: Vec<Arc<LinkCell>>,
+    /// Links that are not ready for streams, and since when.
+    setup: Vec<(Arc<LinkCell>, Option<Instant>)>,
 }
 
 impl Endpoint {
@@ -216,7 +220,8 @@ impl Endpoint {
     /// A TCP connection of this process, from now on counted and eligible for promotion. For an acceptor's to be found it
     /// must be [`published`](Endpoint::publish).
     pub fn adopt(&self, role: Role, tuple: FourTuple, anchor: Box<dyn Anchor + Send>) -> Arc<StreamCell> {
-        let proto = Stream::new(role, StreamConfig { trust_hints: self.config.trust_hints });
+        let trust_hints = self.config.trust_hints && self.directory.trusts(&tuple);
+        let proto = Stream::new(role, StreamConfig { trust_hints });
         let mut streams = self.streams.write();
         let number = streams.free.pop().unwrap_or_else(|| {
             streams.cells.push(None);
@@ -237,6 +242,7 @@ impl Endpoint {
         match self.directory.publish(&cell.tuple, cell.number) {
             Ok(()) => guard.inner.published = true,
             Err(netacc_device::DirectoryError::Full) => self.counters.reason(Reason::DirectoryFull),
+            Err(netacc_device::DirectoryError::NoPort) => self.counters.reason(Reason::NoLinkPort),
             Err(_) => self.counters.reason(Reason::OtherHost),
         }
     }
@@ -299,7 +305,7 @@ impl Endpoint {
         {
             // Of two threads that move a link the later one wins, in the device as in our own note of it.
             let _one = link.rx.lock();
-            if link.cq() == cq || !self.device.capabilities().rebind || self.device.rebind(link.qp, cq).is_err() {
+            if link.cq() == cq || !link.caps.rebind || self.device.rebind(link.qp, cq).is_err() {
                 return;
             }
             link.cq.store(cq.0, Ordering::Relaxed);
@@ -321,8 +327,9 @@ impl Endpoint {
         self.poll(self.control_cq);
         self.place_waiting();
         let todo = std::mem::take(&mut *self.todo.lock());
-        let Todo { starved, lingering, release, dead, claims, owing, idle, ended, blocked, partial, pledged, stalled } =
-            todo;
+        let Todo { starved, lingering, release, dead, claims, owing, idle, ended, .. } = todo;
+        let Todo { blocked, partial, pledged, stalled, setup, .. } = todo;
+        let setup = self.look_at_setups(now, setup);
         for qp in dead {
             let link = self.links.read().get(&qp).cloned();
             if let Some(link) = link {
@@ -364,6 +371,7 @@ impl Endpoint {
             let mut guard = cell.lock(self);
             guard.inner.blocked = false;
             guard.progress_anchor(false);
+            guard.settle_end(now);
         }
         let mut decided: Option<Instant> = None;
         for (cell, since) in pledged {
@@ -429,7 +437,7 @@ impl Endpoint {
             self.release(&cell, now);
         }
         for cell in claims {
-            self.sink.promoted(&cell);
+            self.sink.moved(&cell);
         }
         loop {
             let expired = self.cache.lock().poll_expired(now);
@@ -442,9 +450,10 @@ impl Endpoint {
         again |= !(todo.starved.is_empty() && todo.owing.is_empty() && todo.blocked.is_empty());
         again |= todo.lingering.iter().any(|(_, since)| since.is_none());
         again |= todo.partial.iter().chain(&todo.pledged).chain(&todo.stalled).any(|(_, since)| since.is_none());
+        again |= todo.setup.iter().any(|(_, since)| since.is_none());
         drop(todo);
         let retry = again.then(|| now + RETRY_INTERVAL);
-        [retry, lingerers, decided, unstalled, expiry].into_iter().flatten().min()
+        [retry, lingerers, decided, unstalled, setup, expiry].into_iter().flatten().min()
     }
 
     /// The process is about to end: streams are held back, and those on a link leave it. Whether nothing would be lost
@@ -458,7 +467,8 @@ impl Endpoint {
                 self.poll_link(&link);
             }
             let mut guard = cell.lock(self);
-            if !guard.inner.closed {
+            guard.refresh_consumed();
+            if guard.is_wanted() {
                 guard.demote(Reason::Requested);
             }
             guard.progress_anchor(false);
@@ -469,7 +479,7 @@ impl Endpoint {
     }
 
     /// How much work `progress` has of each kind, for people.
-    pub fn backlog(&self) -> [(&'static str, usize); 12] {
+    pub fn backlog(&self) -> [(&'static str, usize); 13] {
         let todo = self.todo.lock();
         [
             ("starved", todo.starved.len()),
@@ -484,6 +494,7 @@ impl Endpoint {
             ("partial", todo.partial.len()),
             ("pledged", todo.pledged.len()),
             ("stalled", todo.stalled.len()),
+            ("setup", todo.setup.len()),
         ]
     }
 
@@ -500,11 +511,15 @@ impl Endpoint {
     fn handle_cm_event(&self, event: CmEvent) {
         match event {
             CmEvent::Request { id, peer, .. } => {
-                if self.is_held_back() {
+                if self.is_held_back() || self.todo.lock().setup.len() >= MAX_SETUPS {
                     return self.cm.reject(id);
                 }
                 self.attempts.lock().insert(id, Attempt { peer, connector: false });
-                if self.cm.accept(id, self.control_cq, LINK_REGION_LEN).is_err() {
+                if let Err(error) = self.cm.accept(id, self.control_cq, LINK_REGION_LEN) {
+                    // That a peer has gone in between is no reason of ours.
+                    if let Some(reason) = Some(reason_of(&error)).filter(|reason| *reason != Reason::PeerNotFound) {
+                        self.counters.reason(reason);
+                    }
                     self.attempts.lock().remove(&id);
                     self.cm.reject(id);
                 }
@@ -512,13 +527,18 @@ impl Endpoint {
             CmEvent::Established { id, qp, peer, local, remote } => {
                 let attempt = self.attempts.lock().remove(&id);
                 let connector = attempt.is_some_and(|a| a.connector && a.peer == peer);
-                let depth = self.config.receive_depth.min(self.device.capabilities().max_recv_wr);
-                let credit_interval = if self.device.capabilities().cheap_writes { 1 } else { depth / 4 };
-                let proto = netacc_proto::Link::new(LinkConfig {
+                let caps = self.device.capabilities_of(qp);
+                let depth = self.config.receive_depth.min(caps.max_recv_wr);
+                let credit_interval = if caps.cheap_writes { 1 } else { depth / 4 };
+                let config = LinkConfig {
                     max_streams: self.config.streams_per_link,
                     receive_depth: depth,
                     credit_interval: credit_interval.max(1),
-                });
+                    connector,
+                };
+                let admission =
+                    |key: &PreSharedKey| Admission { key: key.clone(), nonce: self.nonce(), ends: self.cm.ends(peer) };
+                let proto = netacc_proto::Link::new(config, self.config.key.as_ref().map(admission));
                 let link = Arc::new(LinkCell::new(
                     self.device(),
                     proto,
@@ -530,6 +550,7 @@ impl Endpoint {
                 ));
                 link.tx.lock().post_receives(self.device(), qp, depth);
                 self.links.write().insert(qp, link.clone());
+                self.todo.lock().setup.push((link.clone(), None));
                 Counters::bump(&self.counters.links_established);
                 for w in self.waiting.lock().iter_mut().filter(|w| w.attempt == Some(id)) {
                     w.link = Some(qp);
@@ -551,17 +572,14 @@ impl Endpoint {
                 }
                 self.poll_link(&link);
             }
-            CmEvent::Failed { id, .. } => {
-                if let Some(attempt) = self.attempts.lock().remove(&id).filter(|attempt| attempt.connector) {
+            CmEvent::Failed { id, error } => {
+                let reason = reason_of(&error);
+                let attempt = self.attempts.lock().remove(&id).filter(|attempt| attempt.connector);
+                // That we have no room for a link says nothing of the peer.
+                if let Some(attempt) = attempt.filter(|_| reason == Reason::PeerNotFound) {
                     self.directory.note_unreachable(attempt.peer);
                 }
-                self.waiting.lock().retain(|w| {
-                    let failed = w.attempt == Some(id);
-                    if failed {
-                        self.counters.reason(Reason::PeerNotFound);
-                    }
-                    !failed
-                });
+                self.stop_waiting(reason, |w| w.attempt == Some(id));
             }
             _ => {}
         }
@@ -576,14 +594,16 @@ impl Endpoint {
         self.waiting.lock().retain(|w| w.link != Some(link.qp));
         let cells: Vec<_> = std::mem::take(&mut link.rx.lock().slots).into_iter().flatten().collect();
         // A link without streams may have been closed by the peer in good order.
-        if !cells.is_empty() || !link.tx.lock().proto.is_ready() {
+        let (ready, refused) = {
+            let tx = link.tx.lock();
+            (tx.proto.is_ready(), tx.proto.is_refused())
+        };
+        if !refused && (!cells.is_empty() || !ready) {
             Counters::bump(&self.counters.links_failed);
         }
         for cell in &cells {
             let mut guard = cell.lock(self);
-            guard.inner.proto.demote(Demotion::LinkFailed);
-            guard.progress_anchor(false);
-            guard.arrived = true;
+            guard.link_died();
             let closed = guard.inner.closed;
             drop(guard);
             if closed {
@@ -602,6 +622,29 @@ impl Endpoint {
         }
     }
 
+    /// Ends links that have not become ready in time. Returns when it wants to look again.
+    fn look_at_setups(&self, now: Instant, setup: Vec<(Arc<LinkCell>, Option<Instant>)>) -> Option<Instant> {
+        let mut next: Option<Instant> = None;
+        for (link, since) in setup {
+            let since = since.unwrap_or(now);
+            if link.is_dead() || link.tx.lock().proto.is_ready() {
+                continue;
+            }
+            //= spec §2.5.5
+            //# A link that is not ready for streams after SETUP_LIMIT (10 s) is ended.
+            if now.saturating_since(since) < SETUP_LIMIT {
+                next = Some(next.map_or(since + SETUP_LIMIT, |at| at.min(since + SETUP_LIMIT)));
+                self.todo.lock().setup.push((link, Some(since)));
+                continue;
+            }
+            if self.config.key.is_some() {
+                self.refuse_link(&link, Reason::KeyMissing);
+            }
+            self.link_died(&link);
+        }
+        next
+    }
+
     /// Frees what a stream held on its link, if neither side uses it any more.
     fn release(&self, cell: &Arc<StreamCell>, now: Instant) {
         let mut guard = cell.lock(self);
@@ -615,6 +658,7 @@ impl Endpoint {
         let outgoing = inner.outgoing.take();
         let (link, region) = (inner.link.take(), inner.region.take());
         let slot = inner.proto.slot();
+        let ask_next = inner.ask_next.take().filter(|_| !closed);
         drop(guard);
         if let Some(link) = link {
             if !link.is_dead() {
@@ -629,6 +673,9 @@ impl Endpoint {
         }
         if closed {
             self.forget(cell);
+        }
+        if let Some(peer) = ask_next {
+            self.ask_elsewhere(cell, peer);
         }
     }
 
@@ -675,7 +722,7 @@ impl Endpoint {
         (self.helper_needed)();
     }
 
-    pub(crate) fn note_promoted(&self, cell: &Arc<StreamCell>) {
+    pub(crate) fn note_moved(&self, cell: &Arc<StreamCell>) {
         self.todo.lock().claims.push(cell.clone());
         (self.helper_needed)();
     }
@@ -741,6 +788,26 @@ impl Endpoint {
     }
 }
 
+/// Why a stream stays on TCP whose link could not be made.
+pub(crate) fn reason_of(error: &CmError) -> Reason {
+    match error {
+        CmError::MemoryLimit => Reason::MemoryLimit,
+        CmError::Exhausted(_) => Reason::Exhausted,
+        CmError::Os { source, .. } if is_exhaustion(source) => Reason::Exhausted,
+        _ => Reason::PeerNotFound,
+    }
+}
+
+/// Whether a system call failed for want of something that it makes. EAGAIN is what the kernel says where a group of
+/// processes has its share of a device.
+fn is_exhaustion(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind;
+    const EMFILE: i32 = 24;
+    const ENFILE: i32 = 23;
+    let kinds = [ErrorKind::OutOfMemory, ErrorKind::StorageFull, ErrorKind::QuotaExceeded, ErrorKind::WouldBlock];
+    kinds.contains(&error.kind()) || matches!(error.raw_os_error(), Some(EMFILE | ENFILE))
+}
+
 /// As [`LINGER_LIMIT`] while the peer has bytes to read: as the kernel gives up an orphan whose peer opens no window.
 const UNREAD_LIMIT: std::time::Duration = std::time::Duration::from_secs(240);
 
@@ -752,6 +819,10 @@ impl Drop for Endpoint {
         }
     }
 }
+
+/// Links that are being set up, beyond which peers' requests are refused. Arbitrary: as many as a connection manager has
+/// attempts.
+const MAX_SETUPS: usize = 1024;
 
 /// How long a lingering stream is left alone at most.
 const LINGER_INTERVAL: std::time::Duration = std::time::Duration::from_secs(1);

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
 
 use netacc_device::{
-    CompletionQueueId, Device, Memory, Operation, Payload, PeerAddress, PostError, QueuePairId, Region, RemoteRegion,
-    WorkRequest, WorkRequestId,
+    Capabilities, CompletionQueueId, Device, Memory, Operation, Payload, PeerAddress, PostError, QueuePairId, Region,
+    RemoteRegion, WorkRequest, WorkRequestId,
 };
 use netacc_proto::{
     ControlMessage, Immediate, Link, MessageKind, RingDescriptor, Span, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN,
@@ -39,6 +39,8 @@ pub struct LinkStatus {
 pub struct LinkCell {
     pub(crate) qp: QueuePairId,
     pub(crate) peer: PeerAddress,
+    /// What the device can do for this queue pair.
+    pub(crate) caps: Capabilities,
     /// This side asked for the connection, so it speaks first.
     pub(crate) connector: bool,
     pub(crate) cq: AtomicU32,
@@ -68,6 +70,8 @@ pub(crate) struct LinkTx {
     window: Option<Memory>,
     /// Local copy of the peer's first region, where what goes there can neither be mapped nor go inline.
     staging: Option<Region>,
+    /// The device wants to be asked for completions now and then.
+    signals: bool,
     /// Requests posted since the last signaled one.
     unsignaled: u32,
     /// The send queue had no room: streams wait for a completion.
@@ -95,7 +99,7 @@ impl LinkCell {
         regions: (Region, RemoteRegion),
     ) -> LinkCell {
         let (local, remote) = regions;
-        let caps = device.capabilities();
+        let caps = device.capabilities_of(qp);
         let window = caps.peer_memory.then(|| device.window(qp, remote).ok()).flatten();
         // If it cannot be had the first control message fails, and the link with it: streams stay on their anchors.
         let staging = (window.is_none() && (caps.max_inline as usize) < CONTROL_SLOT_LEN)
@@ -115,6 +119,7 @@ impl LinkCell {
                 remote,
                 window: window.map(|w| w.memory),
                 staging,
+                signals: !caps.cheap_writes,
                 unsignaled: 0,
                 full: false,
                 owed_receives: 0,
@@ -123,6 +128,7 @@ impl LinkCell {
                 owed_give: false,
                 delayed: VecDeque::new(),
             }),
+            caps,
         }
     }
 
@@ -207,7 +213,7 @@ impl LinkTx {
         operation: Operation,
         payload: Payload<'_>,
     ) -> Result<(), PostError> {
-        let signaled = !device.capabilities().cheap_writes && self.unsignaled + 1 >= SIGNAL_INTERVAL;
+        let signaled = self.signals && self.unsignaled + 1 >= SIGNAL_INTERVAL;
         let wr = WorkRequest { id: WorkRequestId(0), operation, payload, signaled };
         match device.post_send(qp, &[wr]) {
             // Only what was taken counts: a signaled request that met a full queue is still due.

@@ -4,15 +4,15 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use netacc_device::{
-    Completion, CompletionStatus, FourTuple, PostError, Region, RemoteRegion, WorkCompletion, WorkRequestId,
-    UNKNOWN_STREAM,
+    Completion, CompletionStatus, ConnectionId, FourTuple, PeerAddress, PostError, QueuePairId, Region, RemoteRegion,
+    WorkCompletion, WorkRequestId, UNKNOWN_STREAM,
 };
 use netacc_proto::{
-    Accept, ControlMessage, Immediate, MessageKind, Open, Reason, Refuse, RingDescriptor, Role, SlotId, WireTuple,
-    CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN, LINK_REGION_LEN,
+    Accept, ControlMessage, Immediate, LinkError, MessageKind, Open, Reason, Refuse, RingDescriptor, Role, SlotId,
+    WireTuple, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN, LINK_REGION_LEN, NO_SLOT,
 };
 
-use crate::endpoint::{Attempt, Endpoint, Waiting, BATCH};
+use crate::endpoint::{reason_of, Attempt, Endpoint, Waiting, BATCH};
 use crate::link::{LinkCell, LinkRx};
 use crate::stream::Outgoing;
 use crate::{Counters, StreamCell};
@@ -31,33 +31,52 @@ impl Endpoint {
             return Err(Reason::Requested);
         }
         let (peer, hint) = self.directory().lookup(&cell.tuple).ok_or(Reason::PeerNotFound)?;
+        cell.lock(self).inner.sent_on = false;
+        self.wait_for_link(cell, peer, hint);
+        Ok(())
+    }
+
+    /// The stream is to be opened at `peer`.
+    fn wait_for_link(&self, cell: &Arc<StreamCell>, peer: PeerAddress, hint: u32) {
         let mut waiting = self.waiting.lock();
-        if waiting.iter().any(|w| Arc::ptr_eq(&w.stream, cell)) {
-            return Ok(());
+        if !waiting.iter().any(|w| Arc::ptr_eq(&w.stream, cell)) {
+            waiting.push(Waiting { stream: cell.clone(), peer, hint, link: None, attempt: None });
         }
-        waiting.push(Waiting { stream: cell.clone(), peer, hint, link: None, attempt: None });
         drop(waiting);
         self.place_waiting();
-        Ok(())
+    }
+
+    /// The peer has sent a stream, which has left its link, to a process that is at `peer`.
+    pub(crate) fn ask_elsewhere(&self, cell: &Arc<StreamCell>, peer: PeerAddress) {
+        cell.lock(self).inner.sent_on = true;
+        self.wait_for_link(cell, peer, UNKNOWN_STREAM);
     }
 
     /// Gives waiting streams a link: one with room, a cached one, or a new one.
     pub(crate) fn place_waiting(&self) {
-        let mut ready = Vec::new();
+        let (mut ready, mut failed) = (Vec::new(), Vec::new());
         let mut waiting = self.waiting.lock();
+        let mut shared = shared_attempts(&waiting);
         waiting.retain_mut(|w| {
             if let Some(link) = self.usable_link(w) {
                 ready.push((link, w.stream.clone(), w.hint));
                 return false;
             }
             if w.attempt.is_none() && w.link.is_none() {
+                let most = self.config.streams_per_link;
+                if let Some(joined) = shared.iter_mut().find(|s| s.peer == w.peer && s.streams < most) {
+                    joined.streams += 1;
+                    (w.attempt, w.link) = (Some(joined.id), joined.link);
+                    return true;
+                }
                 match self.cm().connect(w.peer, self.control_cq(), LINK_REGION_LEN, &[]) {
                     Ok(id) => {
                         self.attempts.lock().insert(id, Attempt { peer: w.peer, connector: true });
                         w.attempt = Some(id);
+                        shared.push(SharedAttempt { id, peer: w.peer, link: None, streams: 1 });
                     }
-                    Err(_) => {
-                        self.counters().reason(Reason::PeerNotFound);
+                    Err(error) => {
+                        failed.push((w.stream.clone(), reason_of(&error)));
                         return false;
                     }
                 }
@@ -65,9 +84,10 @@ impl Endpoint {
             true
         });
         drop(waiting);
+        failed.into_iter().for_each(|(stream, reason)| self.note_without_link(&stream, reason));
         for (link, stream, hint) in ready {
             if let Err(reason) = self.open_on(&link, &stream, hint) {
-                self.counters().reason(reason);
+                self.note_without_link(&stream, reason);
                 self.note_idle(&link);
             }
         }
@@ -112,7 +132,7 @@ impl Endpoint {
     fn open_on(&self, link: &Arc<LinkCell>, cell: &Arc<StreamCell>, hint: u32) -> Result<(), Reason> {
         let mut rx = link.rx.lock();
         let slot = link.tx.lock().proto.alloc_slot().map_err(|_| Reason::Exhausted)?;
-        let opened = self.prepare(link).and_then(|(region, ring)| {
+        let opened = self.prepare(link, cell).and_then(|(region, ring)| {
             let mut guard = cell.lock(self);
             if !guard.proto().may_promote() || guard.link().is_some() || guard.inner.closed || self.is_held_back() {
                 drop(guard);
@@ -140,11 +160,11 @@ impl Endpoint {
         opened
     }
 
-    fn prepare(&self, link: &LinkCell) -> Result<(Region, RingDescriptor), Reason> {
-        let len = CREDIT_BLOCK_LEN + self.config.ring_len as usize;
+    fn prepare(&self, link: &LinkCell, cell: &StreamCell) -> Result<(Region, RingDescriptor), Reason> {
+        let ring_len = cell.next_ring_len(self.config.ring_len);
+        let len = CREDIT_BLOCK_LEN + ring_len as usize;
         let region = self.device().alloc_region(link.qp(), len).map_err(|_| Reason::MemoryLimit)?;
-        let ring =
-            RingDescriptor { rkey: region.remote.rkey, base: region.remote.base, ring_len: self.config.ring_len };
+        let ring = RingDescriptor { rkey: region.remote.rkey, base: region.remote.base, ring_len };
         Ok((region, ring))
     }
 
@@ -291,27 +311,53 @@ impl Endpoint {
         match message {
             ControlMessage::Hello(hello) => {
                 let mut tx = link.tx.lock();
-                if tx.proto.handle_hello(&hello).is_err() {
-                    Counters::bump(&self.counters().violations);
-                    return false;
-                }
-                if !link.connector {
-                    let ours = tx.proto.hello();
-                    let sent = tx.send(self.device(), link, ours);
-                    drop(tx);
-                    return self.keep_sending(link, sent);
-                }
+                let answer = match tx.proto.handle_hello(&hello) {
+                    Ok(answer) => answer,
+                    Err(error) => {
+                        drop(tx);
+                        return self.end_setup(link, error);
+                    }
+                };
+                let sent = answer.map_or(Ok(true), |answer| tx.send(self.device(), link, answer));
                 drop(tx);
-                // Places the stream that waits for the link; if it has gone meanwhile, the link is kept for others.
-                self.note_idle(link);
-                true
+                if link.connector {
+                    // Places the stream that waits for the link; if it has gone meanwhile, the link is kept for others.
+                    self.note_idle(link);
+                }
+                self.keep_sending(link, sent)
+            }
+            ControlMessage::Proof(proof) => {
+                let proven = link.tx.lock().proto.handle_proof(&proof);
+                proven.map_or_else(|error| self.end_setup(link, error), |()| true)
+            }
+            //= spec §2.5.4
+            //# Who reads that ends the link.
+            ControlMessage::Refuse(Refuse { peer_slot: NO_SLOT, reason, .. }) => {
+                let reason = match Reason::from_code(reason) {
+                    key @ (Reason::KeyMissing | Reason::KeyMismatch) => key,
+                    _ => Reason::NotAdmitted,
+                };
+                self.refuse_link(link, reason);
+                false
             }
             ControlMessage::Open(open) => {
                 let refused = self.handle_open(link, rx, &open);
-                if let Err(reason) = refused {
+                if let Err(mut reason) = refused {
                     Counters::bump(&self.counters().opens_refused);
+                    //= spec §4.1.5
+                    //# An acceptor that does not hold the anchor, but knows the process of its host that does, names in REFUSE
+                    //# the port at which that one accepts links.
+                    let elsewhere = match reason {
+                        Reason::UnknownStream => self.holder(link, &open),
+                        _ => None,
+                    };
+                    if elsewhere.is_some() {
+                        reason = Reason::HeldElsewhere;
+                    }
                     self.counters().reason(reason);
-                    let refuse = ControlMessage::Refuse(Refuse { peer_slot: open.slot, reason: reason as u16 });
+                    let refuse =
+                        Refuse { peer_slot: open.slot, reason: reason as u16, ask_at: elsewhere.unwrap_or_default() };
+                    let refuse = ControlMessage::Refuse(refuse);
                     let sent = link.tx.lock().send(self.device(), link, refuse);
                     return self.keep_sending(link, sent);
                 }
@@ -325,6 +371,13 @@ impl Endpoint {
             ControlMessage::Refuse(refuse) => {
                 if let Some(Some(cell)) = rx.slots.get(usize::from(refuse.peer_slot)) {
                     let mut guard = cell.lock(self);
+                    //= spec §4.1.5
+                    //# The opener MAY ask there, once, and at no other address.
+                    let elsewhere = match refuse.ask_at {
+                        0 => None,
+                        port => self.directory().neighbour(link.peer, port),
+                    };
+                    guard.inner.ask_next = elsewhere.filter(|peer| !guard.inner.sent_on && *peer != link.peer);
                     guard.inner.proto.handle_refuse(Reason::from_code(refuse.reason));
                     self.counters().reason(Reason::from_code(refuse.reason));
                     guard.arrived = true;
@@ -332,6 +385,54 @@ impl Endpoint {
                 true
             }
         }
+    }
+
+    /// The peer cannot have the link. False if that ends it now.
+    fn end_setup(&self, link: &Arc<LinkCell>, error: LinkError) -> bool {
+        let LinkError::Refused(reason) = error else {
+            Counters::bump(&self.counters().violations);
+            return false;
+        };
+        self.refuse_link(link, reason);
+        //= spec §2.5.4
+        //# Who refuses a link says so with REFUSE, in which the opener's slot is 0xffff, and sends nothing more.
+        let refuse = ControlMessage::Refuse(Refuse { peer_slot: NO_SLOT, reason: reason as u16, ask_at: 0 });
+        let sent = link.tx.lock().send(self.device(), link, refuse);
+        self.keep_sending(link, sent)
+    }
+
+    /// One side will not have the link: who waits for it stays on TCP, for that reason.
+    pub(crate) fn refuse_link(&self, link: &LinkCell, reason: Reason) {
+        if !link.tx.lock().proto.refuse() {
+            return;
+        }
+        Counters::bump(&self.counters().links_refused);
+        if !link.connector {
+            return self.counters().reason(reason);
+        }
+        self.directory().note_unreachable(link.peer);
+        self.stop_waiting(reason, |w| w.link == Some(link.qp));
+    }
+
+    /// Streams for which there will be no link stay on TCP, for this reason.
+    pub(crate) fn stop_waiting(&self, reason: Reason, is_over: impl Fn(&Waiting) -> bool) {
+        let mut waiting = self.waiting.lock();
+        let (over, left): (Vec<_>, Vec<_>) = std::mem::take(&mut *waiting).into_iter().partition(is_over);
+        *waiting = left;
+        drop(waiting);
+        over.iter().for_each(|w| self.note_without_link(&w.stream, reason));
+    }
+
+    /// A stream that waited for a link stays on TCP, for this reason.
+    fn note_without_link(&self, stream: &Arc<StreamCell>, reason: Reason) {
+        self.counters().reason(reason);
+        stream.lock(self).inner.proto.note_without_link(reason);
+    }
+
+    /// Where the process accepts links that holds what `open` asks for, if its asker may know.
+    fn holder(&self, link: &LinkCell, open: &Open) -> Option<u16> {
+        let tuple = four_tuple(&open.tuple)?.reversed();
+        self.directory().holder(&tuple).filter(|_| self.directory().admits(link.peer, &tuple))
     }
 
     /// A message of the link itself was sent, or waits for room. False if the link must end.
@@ -348,6 +449,11 @@ impl Endpoint {
         //= spec §4.1.3
         //# The hint 0xffffffff says that the opener does not know the acceptor's stream number; the acceptor then finds
         //# the stream by the addresses.
+        //= spec §2.5.3
+        //# Before it has verified the connecting side's proof, the accepting side refuses every OPEN.
+        if !link.tx.lock().proto.is_admitted() {
+            return Err(Reason::KeyMissing);
+        }
         let number = match open.hint {
             UNKNOWN_STREAM => four_tuple(&open.tuple).and_then(|tuple| self.directory().resolve(&tuple.reversed())),
             number => Some(number),
@@ -355,6 +461,11 @@ impl Endpoint {
         let number = number.ok_or(Reason::UnknownStream)?;
         let cell = self.streams.read().cells.get(number as usize).cloned().flatten();
         let cell = cell.filter(|c| wire_tuple(&c.tuple.reversed()) == open.tuple).ok_or(Reason::UnknownStream)?;
+        //= spec §4.1.4
+        //# An OPEN is refused on a link whose other end is not at the anchor's other address.
+        if !self.directory().admits(link.peer, &cell.tuple) {
+            return Err(Reason::NotAdmitted);
+        }
         if self.is_held_back() {
             return Err(Reason::Requested);
         }
@@ -363,7 +474,7 @@ impl Endpoint {
         }
         let slot = link.tx.lock().proto.alloc_slot().map_err(|_| Reason::Exhausted)?;
         let accepted = self.outgoing(link, &open.ring).and_then(|outgoing| {
-            let (region, ring) = match self.prepare(link) {
+            let (region, ring) = match self.prepare(link, &cell) {
                 Ok(prepared) => prepared,
                 Err(reason) => {
                     self.free_outgoing(link, outgoing);
@@ -393,6 +504,9 @@ impl Endpoint {
             inner.released = false;
             put_slot(rx, slot, &cell);
             guard.arrived = true;
+            // The peer waits for this side to see its marker, which need not wait for whoever polls the link: that may be a
+            // thread that waits for something else.
+            self.note_moved(&cell);
             Ok(())
         });
         if accepted.is_err() {
@@ -424,7 +538,7 @@ impl Endpoint {
     /// Where bytes to the peer's ring are written.
     fn outgoing(&self, link: &LinkCell, ring: &RingDescriptor) -> Result<Outgoing, Reason> {
         let len = CREDIT_BLOCK_LEN as u32 + ring.ring_len;
-        if self.device().capabilities().peer_memory {
+        if link.caps.peer_memory {
             let remote = RemoteRegion { rkey: ring.rkey, base: ring.base, len };
             let window = self.device().window(link.qp(), remote).map_err(|_| Reason::Violation)?;
             return Ok(Outgoing { ring: *ring, memory: window.memory, staging: None });
@@ -432,6 +546,27 @@ impl Endpoint {
         let staging = self.device().alloc_region(link.qp(), len as usize).map_err(|_| Reason::MemoryLimit)?;
         Ok(Outgoing { ring: *ring, memory: staging.memory.clone(), staging: Some(staging) })
     }
+}
+
+/// An attempt, and the streams that wait for its link.
+struct SharedAttempt {
+    id: ConnectionId,
+    peer: PeerAddress,
+    /// Once connected.
+    link: Option<QueuePairId>,
+    streams: u16,
+}
+
+fn shared_attempts(waiting: &[Waiting]) -> Vec<SharedAttempt> {
+    let mut shared: Vec<SharedAttempt> = Vec::new();
+    for w in waiting {
+        let Some(id) = w.attempt else { continue };
+        match shared.iter_mut().find(|s| s.id == id) {
+            Some(s) => s.streams = s.streams.saturating_add(1),
+            None => shared.push(SharedAttempt { id, peer: w.peer, link: w.link, streams: 1 }),
+        }
+    }
+    shared
 }
 
 fn put_slot(rx: &mut LinkRx, slot: SlotId, cell: &Arc<StreamCell>) {

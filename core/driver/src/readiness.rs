@@ -22,6 +22,8 @@ bitflags::bitflags! {
         const KERNEL_RX = 32;
         /// Writes go to the anchor: ask the kernel.
         const KERNEL_TX = 64;
+        /// The owner has something to tell beside the stream: see [`StreamCell::set_notice`].
+        const NOTICE = 128;
     }
 }
 
@@ -38,7 +40,7 @@ pub trait ReadySink: Send + Sync {
     /// the stream may be promoted all the same. Called with the stream locked.
     fn unseen_io(&self, stream: &Arc<StreamCell>) -> bool;
 
-    /// The stream has gone onto a link: the owner may watch its anchor, and move the link to a completion queue of
+    /// The stream has gone onto a link, is about to, or has left it: the owner may watch its anchor, and move the link to a completion queue of
     /// its own. Called from [`Endpoint::progress`](crate::Endpoint::progress) with nothing locked.
-    fn promoted(&self, stream: &Arc<StreamCell>);
+    fn moved(&self, stream: &Arc<StreamCell>);
 }

@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-use netacc_device::{Anchor, AnchorError, AnchorPosition, FourTuple, Memory, PostError, QueuePairId, Region};
+use netacc_device::{
+    Anchor, AnchorError, AnchorPosition, FourTuple, Instant, Memory, PeerAddress, PostError, QueuePairId, Region,
+};
 use netacc_proto::{
     AnchorWrite, Control, Demotion, Immediate, MessageKind, Phase, Reason, RingDescriptor, RxSource, SocketError,
     Stream, TxSink, CREDIT_BLOCK_LEN,
@@ -38,6 +40,8 @@ pub struct StreamCell {
     pinned: AtomicBool,
     /// See [`StreamGuard::set_low_water`].
     low_water: AtomicU32,
+    /// See [`StreamCell::limit_ring`].
+    ring_limit: AtomicU32,
     inner: Mutex<Inner>,
 }
 
@@ -45,6 +49,10 @@ pub(crate) struct Inner {
     pub(crate) proto: Stream,
     pub(crate) anchor: Box<dyn Anchor + Send>,
     pub(crate) link: Option<Arc<LinkCell>>,
+    /// The peer has named another process to ask, once the stream has left the link.
+    pub(crate) ask_next: Option<PeerAddress>,
+    /// This attempt is at a process that the peer has named.
+    pub(crate) sent_on: bool,
     /// Our region: the peer's consumed position, then our incoming ring.
     pub(crate) region: Option<Region>,
     /// Where outgoing bytes are written: the peer's region itself, or a local copy of the same shape.
@@ -67,16 +75,24 @@ pub(crate) struct Inner {
     pub(crate) grace_over: bool,
     /// The kernel has said that the peer has ended its direction of the anchor.
     pub(crate) peer_ended: bool,
+    /// Its FIN was read: the kernel will tell a reader of no reset that comes after it.
+    pub(crate) fin_seen: bool,
     /// The end of the anchor was seen and is to be taken in once the link has been polled.
     pub(crate) end_noted: bool,
     /// It was taken in.
     pub(crate) end_handled: bool,
     /// A call of ours was told that the anchor is broken. The kernel tells of it once.
     pub(crate) anchor_broken: bool,
+    /// Since when somebody waits for what comes again on the anchor; see [`StreamGuard::has_replay`].
+    pub(crate) replay_since: Option<Instant>,
+    /// SO_RCVLOWAT of the anchor.
+    pub(crate) anchor_low_water: u32,
     /// How much of a closed stream was written to the anchor, and what was unconsumed, when it was looked at last.
     pub(crate) lingered: (u64, u64),
+    /// The anchor has ended in another way than the stream.
+    unlike: bool,
     /// A byte was written so that the kernel learns what the stream knows; see `give_back`.
-    provoked: bool,
+    pub(crate) provoked: bool,
     /// Records or replay wait for room on the anchor, and the endpoint knows.
     pub(crate) blocked: bool,
     /// Its link had no room, and the endpoint knows.
@@ -98,6 +114,19 @@ impl Inner {
     pub(crate) fn is_idle(&self) -> bool {
         let proto = &self.proto;
         !(proto.holds_slot() || proto.needs_memory() || proto.has_control() || self.lingers())
+    }
+
+    /// Whether the kernel, of an anchor that has ended as the stream has, has the same error to tell: of a broken pipe if
+    /// the peer's FIN was there before its reset.
+    fn knows_error(&self) -> bool {
+        !self.unlike && (self.proto.error() != Some(SocketError::Reset) || !self.fin_seen)
+    }
+
+    /// Whether the peer's FIN is next on the anchor. Asking takes the error of a reset that came without one.
+    pub(crate) fn has_fin(&mut self) -> bool {
+        let now = matches!(self.anchor.try_peek(&mut [0]), Ok(0));
+        self.fin_seen |= now;
+        now
     }
 
     /// Closed by the application, but records may still have to be read from the anchor or written to it.
@@ -154,10 +183,13 @@ impl StreamCell {
             shared: AtomicU32::new(0),
             pinned: AtomicBool::new(false),
             low_water: AtomicU32::new(1),
+            ring_limit: AtomicU32::new(u32::MAX),
             inner: Mutex::new(Inner {
                 proto,
                 anchor,
                 link: None,
+                ask_next: None,
+                sent_on: false,
                 region: None,
                 outgoing: None,
                 carried: AnchorPosition { written: 0, read: 0 },
@@ -172,9 +204,13 @@ impl StreamCell {
                 partial: 0,
                 grace_over: false,
                 peer_ended: false,
+                fin_seen: false,
                 end_noted: false,
                 end_handled: false,
                 anchor_broken: false,
+                replay_since: None,
+                unlike: false,
+                anchor_low_water: 1,
                 lingered: (0, 0),
                 provoked: false,
                 blocked: false,
@@ -198,6 +234,29 @@ impl StreamCell {
     #[inline]
     pub fn readiness(&self) -> Readiness {
         Readiness::from_bits_truncate(self.ready.load(Ordering::Acquire))
+    }
+
+    /// Says whether the owner has something to tell beside the stream: [`Readiness::NOTICE`]. It tells those who wait.
+    pub fn set_notice(&self, on: bool) {
+        if on {
+            self.ready.fetch_or(Readiness::NOTICE.bits(), Ordering::AcqRel);
+        } else {
+            self.ready.fetch_and(!Readiness::NOTICE.bits(), Ordering::AcqRel);
+        }
+    }
+
+    /// SO_RCVBUF: the rings of links to come are not longer than that, as far as rings can be so short.
+    pub fn limit_ring(&self, bytes: u32) {
+        self.ring_limit.store(bytes, Ordering::Relaxed);
+    }
+
+    /// The length of the stream's next ring, where `most` is the usual one.
+    pub fn next_ring_len(&self, most: u32) -> u32 {
+        //= spec §3.2.4
+        //# A ring length that is not a power of two between 4 KiB and 64 MiB is malformed.
+        const SHORTEST: u32 = 4096;
+        let limit = self.ring_limit.load(Ordering::Relaxed).max(SHORTEST);
+        most.min(1 << limit.ilog2())
     }
 
     /// How many threads have announced, with [`sleeps`](StreamCell::sleeps), that they look for the last time and then
@@ -363,6 +422,7 @@ impl StreamGuard<'_> {
         inner.proto.set_positions(inner.carried.written, inner.carried.read);
         // Of the last link, which may have died with its queue full; and positions begin anew.
         inner.crowded = false;
+        inner.replay_since = None;
         inner.told = inner.carried.read;
         Ok(())
     }
@@ -452,9 +512,20 @@ impl StreamGuard<'_> {
         self.inner.proto.take_error()
     }
 
-    /// SO_RCVLOWAT: with fewer unread bytes the stream is not readable.
+    /// SO_RCVLOWAT, which has been set on the anchor: with fewer unread bytes the stream is not readable.
     pub fn set_low_water(&mut self, bytes: u32) {
         self.cell.low_water.store(bytes.max(1), Ordering::Relaxed);
+        self.inner.anchor_low_water = bytes.max(1);
+        self.settle_low_water();
+    }
+
+    /// Where a record may come, the kernel is to tell of fewer bytes than the application wants to be told of.
+    fn settle_low_water(&mut self) {
+        let inner = &mut *self.inner;
+        let wanted = if inner.proto.is_plain() { self.cell.low_water() } else { 1 };
+        if std::mem::replace(&mut inner.anchor_low_water, wanted) != wanted {
+            inner.anchor.set_low_water(wanted);
+        }
     }
 
     /// The application has written some bytes where [`TxSink`] is `Refused`.
@@ -644,7 +715,11 @@ impl StreamGuard<'_> {
     /// Lets go of the duplicate that outlived the application's descriptor.
     pub(crate) fn end_linger(&mut self) {
         let inner = &mut *self.inner;
-        if inner.refused || inner.proto.failure().is_some() {
+        if inner.proto.resets() && inner.proto.has_said_fin() {
+            // In the order in which a kernel would have said it. Of one that has ended already nobody asks.
+            let _ = inner.anchor.shutdown_write();
+        }
+        if inner.refused || inner.proto.resets() || inner.proto.failure().is_some() {
             inner.anchor.abort();
         }
         self.abandon();
@@ -701,7 +776,7 @@ impl StreamGuard<'_> {
 
     /// Leaves the link. Progress comes with [`progress_anchor`](StreamGuard::progress_anchor) until `proto().is_plain()`.
     pub fn demote(&mut self, reason: Reason) {
-        if self.inner.proto.has_ended() {
+        if self.inner.proto.has_ended() && !self.inner.proto.revive() {
             return self.give_back();
         }
         self.inner.proto.demote(Demotion::Requested(reason));
@@ -709,26 +784,35 @@ impl StreamGuard<'_> {
 
     /// Leaves the link for an anchor that has ended as the stream has, or soon will have: then nothing happens yet.
     fn give_back(&mut self) {
+        let told = self.inner.proto.error().is_none();
         let inner = &mut *self.inner;
         let failed = inner.proto.failure().is_some();
-        // Behind the peer's FIN the kernel tells a reader of no reset; and of a closed stream nobody asks.
-        if inner.closed || failed && inner.proto.error().is_some() {
+        // Of a closed stream nobody asks.
+        if inner.closed || !inner.knows_error() {
             return;
         }
         // Records may come until the anchor has ended, and be there in part.
-        if !failed && !matches!(inner.anchor.try_peek(&mut [0]), Ok(0)) {
+        if !failed && !inner.has_fin() {
             return;
         }
         if failed && !inner.anchor.is_over() {
-            // Nobody reads what comes there: the peer's kernel answers with a reset.
-            if inner.proto.is_peer_gone() && !std::mem::replace(&mut inner.provoked, true) {
+            // Nobody reads what comes there: the peer's kernel answers with a reset, once it has closed.
+            let closed = inner.proto.is_peer_gone() && inner.anchor.is_ended();
+            if closed && !std::mem::replace(&mut inner.provoked, true) {
                 inner.carried.written += inner.anchor.try_write(&[0]).unwrap_or(0) as u64;
             }
-            return;
+            if !inner.anchor.is_over() {
+                return;
+            }
         }
         if failed {
             self.discard_records();
-            self.inner.anchor.clear_error();
+            if told {
+                self.inner.anchor.clear_error();
+            } else if self.inner.proto.error() == Some(SocketError::Pipe) && !self.inner.has_fin() {
+                self.inner.unlike = true;
+                return;
+            }
         }
         self.arrived |= self.inner.proto.give_back();
     }
@@ -750,19 +834,30 @@ impl StreamGuard<'_> {
     /// Whether a stream that has ended cannot be given back to its anchor: what it has to say, the kernel does not know.
     pub fn is_kept(&self) -> bool {
         let proto = &self.inner.proto;
-        let unknown = proto.error().is_some() || !proto.is_peer_gone() && !self.inner.anchor.is_over();
+        if proto.is_revivable() {
+            return false;
+        }
+        let unknown = !self.inner.knows_error() || !proto.is_peer_gone() && !self.inner.anchor.is_over();
         proto.has_ended() && (proto.available() > 0 || proto.failure().is_some() && unknown)
     }
 
-    /// Whether the peer would miss nothing if the process ended: the kernel has it all, or the link of a closed stream.
+    /// Whether the stream has anything that must not end with the process: it is open, or its peer has not read it all. What
+    /// lies on the link can be read by the process at its other end alone, and that may give the socket away.
+    pub(crate) fn is_wanted(&self) -> bool {
+        !self.inner.closed || self.inner.proto.unconsumed() > 0
+    }
+
+    /// Whether nobody would miss anything if the process ended: the kernel has it all, or the link of a closed stream.
     pub(crate) fn can_be_left(&self) -> bool {
         let proto = &self.inner.proto;
-        let said = self.inner.closed && proto.phase() == Phase::Linked && !proto.has_control();
+        let said = !self.is_wanted() && proto.phase() == Phase::Linked && !proto.has_control();
         proto.is_plain() || proto.failure().is_some() || said
     }
 
     /// `shutdown`.
     pub fn shutdown(&mut self, how: Shutdown) {
+        // What the kernel has already is before it.
+        self.take_in_replay();
         if how != Shutdown::Write {
             self.inner.proto.shutdown_read();
         }
@@ -787,17 +882,13 @@ impl StreamGuard<'_> {
     pub fn close(&mut self, abort: bool, keep: impl FnOnce() -> Option<Box<dyn Anchor + Send>>) -> bool {
         let inner = &mut *self.inner;
         inner.closed = true;
-        if abort {
-            inner.proto.abort();
-        } else {
-            inner.proto.close();
-        }
+        inner.proto.close(abort);
         if inner.proto.must_linger() {
             // It may be through at once.
             self.progress_anchor(false);
         }
         let inner = &mut *self.inner;
-        if inner.proto.failure().is_some() {
+        if inner.proto.failure().is_some() || inner.proto.resets() {
             inner.anchor.abort();
         }
         if inner.published {
@@ -878,21 +969,29 @@ impl StreamGuard<'_> {
 
     /// Bookkeeping of promotions, demotions and releases.
     fn after_change(&mut self) {
+        self.settle_low_water();
         let inner = &mut *self.inner;
         let counters = self.endpoint.counters();
         if inner.proto.promotions() != inner.reported_promotions {
             inner.reported_promotions = inner.proto.promotions();
             Counters::bump(&counters.streams_promoted);
             inner.was_linked = true;
-            self.endpoint.note_promoted(self.cell);
+            self.endpoint.note_moved(self.cell);
         }
         if inner.was_linked && inner.proto.is_plain() {
             inner.was_linked = false;
             if !inner.closed {
                 Counters::bump(&counters.streams_demoted);
                 counters.reason(inner.proto.reason());
+                // Whoever looked at its link for it may look there no more.
+                self.endpoint.note_moved(self.cell);
             }
         }
+        // Its application may never use it again; but the peer's is to see the end.
+        if self.is_settling() && !self.inner.closed && !std::mem::replace(&mut self.inner.blocked, true) {
+            self.endpoint.note_blocked(self.cell);
+        }
+        let inner = &mut *self.inner;
         if inner.link.is_some() && !inner.released && inner.is_idle() {
             inner.released = true;
             self.endpoint.note_release(self.cell);
@@ -906,9 +1005,10 @@ impl StreamGuard<'_> {
     #[inline]
     pub(crate) fn publish(&mut self) {
         let now = readiness_of(&self.inner, self.cell.low_water());
-        let before = self.cell.readiness();
+        let before = self.cell.readiness().difference(Readiness::NOTICE);
         if now != before {
-            self.cell.ready.store(now.bits(), Ordering::Release);
+            // Only who has the stream locked changes these bits; the owner's own stays as it is.
+            self.cell.ready.fetch_xor((now ^ before).bits(), Ordering::AcqRel);
         }
         if self.arrived || now != before {
             self.endpoint.sink().ready(self.cell, now, self.arrived);
@@ -981,6 +1081,13 @@ impl Anchor for GoneAnchor {
     fn is_over(&self) -> bool {
         true
     }
+    fn is_ended(&self) -> bool {
+        true
+    }
+    fn unread(&self) -> u64 {
+        0
+    }
     fn clear_error(&mut self) {}
     fn abort(&mut self) {}
+    fn set_low_water(&mut self, _: u32) {}
 }

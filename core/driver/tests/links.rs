@@ -1,7 +1,7 @@
 //! Two endpoints on loopback devices: bringing links up, opening streams, refusing strangers.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig, AnchorWire, InM
 use netacc_device::loopback::{DeliveryMode, Fabric, LoopbackConfig, LoopbackDevice};
 use netacc_device::middleware::{Event, Observer, Trace};
 use netacc_device::{
-    Anchor, AnchorError, AnchorPosition, Directory, DirectoryError, FourTuple, Instant, PeerAddress, UNKNOWN_STREAM,
+    Anchor, AnchorError, AnchorPosition, ConnectionManager, Directory, DirectoryError, FourTuple, Instant, PeerAddress,
+    UNKNOWN_STREAM,
 };
 use netacc_driver::{Endpoint, EndpointConfig, LinkIo, Readiness, ReadySink, StreamCell, STALL_PATIENCE};
 use netacc_proto::{CacheConfig, Reason, Role, TxSink, RECORD_GRACE};
@@ -25,7 +26,7 @@ impl ReadySink for Deaf {
     fn holds_alone(&self, _: &Arc<StreamCell>) -> bool {
         false
     }
-    fn promoted(&self, _: &Arc<StreamCell>) {}
+    fn moved(&self, _: &Arc<StreamCell>) {}
 }
 
 fn endpoint(fabric: &Fabric) -> Endpoint {
@@ -42,6 +43,11 @@ fn owned(fabric: &Fabric, observer: impl Observer + 'static, owner: impl ReadySi
     finding(fabric.open(LoopbackConfig::shm()), None, observer, owner)
 }
 
+/// An endpoint whose links carry so many streams.
+fn sharing(fabric: &Fabric, streams_per_link: u16) -> Endpoint {
+    with_sharing(fabric.open(LoopbackConfig::shm()), None, |_: &Event| {}, Deaf, streams_per_link)
+}
+
 /// An endpoint that finds its peers in `directory`, or in the device's own.
 fn finding(
     device: Arc<LoopbackDevice>,
@@ -49,14 +55,25 @@ fn finding(
     observer: impl Observer + 'static,
     owner: impl ReadySink + 'static,
 ) -> Endpoint {
+    with_sharing(device, directory, observer, owner, 1)
+}
+
+fn with_sharing(
+    device: Arc<LoopbackDevice>,
+    directory: Option<Arc<dyn Directory>>,
+    observer: impl Observer + 'static,
+    owner: impl ReadySink + 'static,
+    streams_per_link: u16,
+) -> Endpoint {
     let traced = Arc::new(Trace::new(device.clone(), observer));
     let config = EndpointConfig {
         ring_len: 4096,
         message_len: 1024,
-        streams_per_link: 1,
+        streams_per_link,
         receive_depth: 64,
         cache: CacheConfig { expire: Some(Duration::from_secs(1)), max_all: 4, max_per: 4 },
         trust_hints: true,
+        key: None,
         stall_patience: Some(STALL_PATIENCE),
     };
     static NONCE: AtomicU64 = AtomicU64::new(1);
@@ -140,18 +157,48 @@ fn the_connecting_side_speaks_first_and_streams_follow() {
     assert_eq!(server.counters().snapshot()["violations"], 0);
 }
 
+/// Breaks if each of several connections that are made at a time had a link made for it.
+#[test]
+fn streams_that_wait_for_a_link_share_it() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, server) = (sharing(&fabric, 4), sharing(&fabric, 4));
+    let pairs: Vec<_> = (40_020..40_025).map(|port| connect(&client, &server, port)).collect();
+    for (near, _) in &pairs {
+        client.promote(near).expect("the acceptor is published");
+    }
+    run([&client, &server]);
+    assert!(pairs
+        .iter()
+        .all(|(near, far)| near.lock(&client).proto().is_linked() && far.lock(&server).proto().is_linked()));
+    assert_eq!(client.counters().snapshot()["links_established"], 2, "five streams, four to a link");
+}
+
 /// A directory in which peers can be found but not their streams: each side knows its own.
 struct OwnOnly {
     device: Arc<LoopbackDevice>,
     own: Mutex<Vec<(FourTuple, u32)>>,
     unreachable: Mutex<Vec<PeerAddress>>,
+    /// Who is found in place of who holds the connection.
+    found: Mutex<Option<PeerAddress>>,
+    /// What another process of this host is said to listen at, and who is there.
+    holder: Mutex<Option<u16>>,
+    neighbour: Mutex<Option<PeerAddress>>,
+    /// Links come from elsewhere than connections.
+    strangers: AtomicBool,
 }
 
 impl OwnOnly {
     fn endpoint(fabric: &Fabric) -> (Endpoint, Arc<OwnOnly>) {
         let device = fabric.open(LoopbackConfig::shm());
-        let directory =
-            Arc::new(OwnOnly { device: device.clone(), own: Mutex::default(), unreachable: Mutex::default() });
+        let directory = Arc::new(OwnOnly {
+            device: device.clone(),
+            own: Mutex::default(),
+            unreachable: Mutex::default(),
+            found: Mutex::default(),
+            holder: Mutex::default(),
+            neighbour: Mutex::default(),
+            strangers: AtomicBool::default(),
+        });
         (finding(device, Some(directory.clone()), |_: &Event| {}, Deaf), directory)
     }
 }
@@ -166,7 +213,17 @@ impl Directory for OwnOnly {
         self.device.withdraw(tuple, stream);
     }
     fn lookup(&self, tuple: &FourTuple) -> Option<(PeerAddress, u32)> {
-        self.device.lookup(tuple).map(|(peer, _)| (peer, UNKNOWN_STREAM))
+        let holder = self.device.lookup(tuple).map(|(peer, _)| peer);
+        self.found.lock().unwrap().or(holder).map(|peer| (peer, UNKNOWN_STREAM))
+    }
+    fn admits(&self, _: PeerAddress, _: &FourTuple) -> bool {
+        !self.strangers.load(Ordering::Relaxed)
+    }
+    fn holder(&self, _: &FourTuple) -> Option<u16> {
+        *self.holder.lock().unwrap()
+    }
+    fn neighbour(&self, _: PeerAddress, port: u16) -> Option<PeerAddress> {
+        self.neighbour.lock().unwrap().filter(|_| port == 7)
     }
     fn resolve(&self, tuple: &FourTuple) -> Option<u32> {
         self.own.lock().unwrap().iter().find(|(own, _)| own == tuple).map(|(_, stream)| *stream)
@@ -197,6 +254,66 @@ fn an_acceptor_finds_by_its_addresses_the_stream_that_the_opener_cannot_name() {
     run([&client, &server]);
     assert!(near.lock(&client).proto().is_plain() && far.lock(&server).proto().is_plain());
     assert_eq!(near.lock(&client).proto().reason(), Reason::UnknownStream);
+}
+
+/// Breaks if whoever can reach a link could name anybody's connection on it.
+#[test]
+fn an_open_on_a_link_from_elsewhere_is_refused() {
+    //= spec §4.1.4
+    //= type=test
+    //# An OPEN is refused on a link whose other end is not at the anchor's other address.
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let ((client, _), (server, known)) = (OwnOnly::endpoint(&fabric), OwnOnly::endpoint(&fabric));
+    let (near, far) = connect(&client, &server, 40_010);
+    known.strangers.store(true, Ordering::Relaxed);
+    *known.holder.lock().unwrap() = Some(7);
+    client.promote(&near).expect("the acceptor is published");
+    run([&client, &server]);
+    assert!(near.lock(&client).proto().is_plain() && far.lock(&server).proto().is_plain());
+    assert_eq!(near.lock(&client).proto().reason(), Reason::NotAdmitted);
+    assert_eq!(server.counters().snapshot()["opens_refused"], 1);
+
+    // Nor is such a one told who has it.
+    known.own.lock().unwrap().clear();
+    client.promote(&near).expect("the acceptor is published");
+    run([&client, &server]);
+    assert_eq!(near.lock(&client).proto().reason(), Reason::UnknownStream);
+}
+
+/// Two processes accept on one port, and the one that is found does not have the connection.
+#[test]
+fn a_stream_goes_on_to_the_process_that_holds_it() {
+    //= spec §4.1.5
+    //= type=test
+    //# An acceptor that does not hold the anchor, but knows the process of its host that does, names in REFUSE the port at
+    //# which that one accepts links. The opener MAY ask there, once, and at no other address.
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, finder) = OwnOnly::endpoint(&fabric);
+    let ((first, first_known), (second, second_known)) = (OwnOnly::endpoint(&fabric), OwnOnly::endpoint(&fabric));
+    let address = |known: &OwnOnly| ConnectionManager::address(&*known.device);
+    *finder.found.lock().unwrap() = Some(address(&first_known));
+    *finder.neighbour.lock().unwrap() = Some(address(&second_known));
+    *first_known.holder.lock().unwrap() = Some(7);
+    let rounds = || (0..5).for_each(|_| [&first, &second].into_iter().for_each(|other| run([&client, other])));
+
+    let (near, far) = connect(&client, &second, 40_011);
+    client.promote(&near).expect("found");
+    rounds();
+    assert!(near.lock(&client).proto().is_linked() && far.lock(&second).proto().is_linked());
+    assert_eq!(first.counters().snapshot()["opens_refused"], 1);
+    assert_eq!(write(&client, &near, b"to the second"), LinkIo::Done(13));
+    rounds();
+    assert_eq!(read(&second, &far, 64), b"to the second");
+
+    // Two that name each other, and neither has it.
+    *second_known.holder.lock().unwrap() = Some(7);
+    let (near, _far) = connect(&client, &second, 40_012);
+    second_known.own.lock().unwrap().clear();
+    client.promote(&near).expect("found");
+    rounds();
+    assert!(near.lock(&client).proto().is_plain());
+    assert_eq!(near.lock(&client).proto().reason(), Reason::HeldElsewhere);
+    assert_eq!(client.counters().snapshot()["opens_sent"], 4);
 }
 
 #[test]
@@ -375,6 +492,15 @@ impl Anchor for Looking {
     }
     fn abort(&mut self) {
         self.0.abort();
+    }
+    fn is_ended(&self) -> bool {
+        self.0.is_ended()
+    }
+    fn unread(&self) -> u64 {
+        self.0.unread()
+    }
+    fn set_low_water(&mut self, bytes: u32) {
+        self.0.set_low_water(bytes);
     }
 }
 
@@ -572,7 +698,7 @@ impl ReadySink for Forking {
         stream.unshare(seen);
         !stream.is_shared()
     }
-    fn promoted(&self, _: &Arc<StreamCell>) {}
+    fn moved(&self, _: &Arc<StreamCell>) {}
 }
 
 /// Breaks if what was found out about the holders of a descriptor outlived a fork in another thread: the child would hold

@@ -1,6 +1,6 @@
 //! epoll: the real instance, plus a ready list for streams that are on a link.
 //!
-//! Every descriptor is registered with the real instance too, with its number as the event data, so that the
+//! Every descriptor is registered with the real instance too, with its number in the event data, so that the
 //! application's data can be given back whatever path an event comes by. While a stream is on the kernel path its
 //! registration there is exactly the application's, and the kernel does everything. While it is on a link the kernel
 //! only watches the anchor (for records, and for its end), and this module keeps level, edge and one-shot semantics:
@@ -30,8 +30,10 @@ use crate::table::{self, Entry};
 use crate::wait::{self, Waiter};
 use crate::{queues, real};
 
+mod closed;
 mod waiting;
 
+pub use closed::{come_back, end_outliving, forget_fd, leave_to_kernel, outlive, unwatch};
 pub use waiting::{anchor_event, wait};
 
 /// What the kernel watches on the anchor of a linked stream.
@@ -155,7 +157,10 @@ struct Interest {
     queued: bool,
     /// In which wait it was reported last, and where in that wait's array.
     told: (u64, usize),
+    /// Edges since the last report.
     pending: u32,
+    /// What has ended, and been an edge once: it does not end again.
+    ends: u32,
     /// One-shot and reported.
     disabled: bool,
     /// Deleted by the application, but the kernel's watch on the anchor is kept: programs that delete and add an
@@ -177,9 +182,13 @@ const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 /// Events of incoming and of outgoing bytes.
 const INCOMING: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM | libc::EPOLLRDHUP) as u32;
 const OUTGOING: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
+/// In the upper half of the event data of all registrations that this module makes, with the descriptor in the lower. What
+/// comes without is of a registration that was made where nothing is interposed (an io_uring, a bare system call), and is
+/// the program's as it is. Arbitrary; no address begins so.
+const OURS: u64 = 0x6e61_6363 << 32;
 /// Event data of the kick eventfd and of the completion channel: no descriptor is negative.
-const KICK: u64 = u64::MAX;
-const CHANNEL: u64 = u64::MAX - 1;
+const KICK: u64 = OURS | 0xffff_ffff;
+const CHANNEL: u64 = OURS | 0xffff_fffe;
 /// While streams keep the instance busy, the kernel is asked only in every so many waits.
 const KERNEL_INTERVAL: u64 = 8;
 /// After an event of the kernel, this many waits look there first. Arbitrary: a few turns of an event loop.
@@ -211,18 +220,38 @@ fn events_of(r: Readiness) -> u32 {
     if r.contains(Readiness::HUP) {
         e |= libc::EPOLLHUP;
     }
-    if r.contains(Readiness::ERR) {
+    if r.intersects(Readiness::ERR | Readiness::NOTICE) {
         e |= libc::EPOLLERR;
     }
     e as u32
 }
 
 impl Interest {
+    /// One that is the kernel's alone.
+    fn kernels(events: u32, data: u64) -> Interest {
+        Interest {
+            events,
+            data,
+            stream: None,
+            watch: Watch::Application,
+            away: false,
+            travelled: false,
+            queued: false,
+            told: (u64::MAX, 0),
+            pending: 0,
+            ends: 0,
+            disabled: false,
+            parked: false,
+        }
+    }
+
     /// Events to report now; also says whether to stay on the ready list.
     fn report(&mut self, fd: c_int) -> (u32, bool) {
         let Some(stream) = &self.stream else { return (0, false) };
         let r = stream.readiness();
-        if r.contains(BOTH_KERNEL) || self.disabled || self.parked {
+        // All of that is the kernel's to report, but for what it does not know of.
+        let kernels = r.contains(BOTH_KERNEL) && !r.contains(Readiness::NOTICE);
+        if kernels || self.disabled || self.parked {
             return (0, false);
         }
         let mut events = events_of(r);
@@ -275,11 +304,20 @@ impl Interest {
 
     fn add_edges(&mut self, now: Readiness, arrived: bool) {
         let events = events_of(now);
-        self.pending |= events & !(libc::EPOLLIN | libc::EPOLLRDNORM | libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
+        let ends = events & !(libc::EPOLLIN | libc::EPOLLRDNORM | libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
+        let over = ends & self.ends & libc::EPOLLHUP as u32 != 0;
+        self.pending |= ends & !self.ends;
+        self.ends = ends;
+        if now.contains(Readiness::NOTICE) {
+            // Each notification is one.
+            self.pending |= libc::EPOLLERR as u32;
+        }
         if arrived {
             self.pending |= events;
         }
-        self.pending |= events & (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
+        if !over {
+            self.pending |= events & (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
+        }
     }
 }
 
@@ -317,12 +355,15 @@ impl Shared {
             }
             let away = std::mem::take(&mut i.away);
             i.register(self.epfd(), fd, now, away);
-            return;
-        }
-        i.away = true;
-        i.travelled = true;
-        if i.watch != Watch::Application {
-            i.register(self.epfd(), fd, now, false);
+            if !now.contains(Readiness::NOTICE) {
+                return;
+            }
+        } else {
+            i.away = true;
+            i.travelled = true;
+            if i.watch != Watch::Application {
+                i.register(self.epfd(), fd, now, false);
+            }
         }
         i.add_edges(now, arrived);
         let wanted =
@@ -425,7 +466,7 @@ impl Drop for Shared {
 }
 
 fn kernel_ctl(epfd: c_int, op: c_int, fd: c_int, events: u32) -> c_int {
-    let mut event = epoll_event { events, u64: fd as u32 as u64 };
+    let mut event = epoll_event { events, u64: OURS | u64::from(fd as u32) };
     // SAFETY: the event is readable.
     unsafe { real::epoll_ctl(epfd, op, fd, &mut event) }
 }
@@ -462,20 +503,7 @@ impl Epoll {
         if let Some(state) = self.shared.state.try_lock() {
             let mut copy = fresh.shared.state.lock();
             for (fd, i) in state.interests.iter().filter(|(_, i)| !i.parked) {
-                let interest = Interest {
-                    events: i.events,
-                    data: i.data,
-                    stream: None,
-                    watch: Watch::Application,
-                    away: false,
-                    travelled: false,
-                    queued: false,
-                    told: (u64::MAX, 0),
-                    pending: 0,
-                    disabled: i.disabled,
-                    parked: false,
-                };
-                copy.interests.insert(fd, interest);
+                copy.interests.insert(fd, Interest { disabled: i.disabled, ..Interest::kernels(i.events, i.data) });
             }
         }
         fresh
@@ -574,19 +602,9 @@ pub fn carry_over(watchers: Vec<Registration>, fd: c_int, sock: &Socket) {
 pub fn release(watchers: Vec<Registration>) -> Vec<Registration> {
     for watcher in &watchers {
         let Registration::Epoll(shared, fd) = watcher else { continue };
-        let Some(shared) = shared.upgrade() else { continue };
-        let mut state = shared.state.lock();
-        let Some(i) = state.interests.get_mut(fd) else { continue };
-        if i.stream.take().is_some() {
-            shared.streams.fetch_sub(1, Ordering::Relaxed);
+        if let Some(shared) = shared.upgrade() {
+            shared.leave_to_kernel(*fd);
         }
-        if i.parked {
-            kernel_ctl(shared.epfd(), libc::EPOLL_CTL_DEL, *fd, 0);
-            state.interests.remove(fd);
-            continue;
-        }
-        let away = std::mem::take(&mut i.away);
-        i.register(shared.epfd(), *fd, BOTH_KERNEL, away);
     }
     watchers
 }
@@ -602,32 +620,6 @@ fn attach(shared: &Arc<Shared>, fd: c_int, sock: &Socket) {
     }
     let mut watchers = sock.watchers.lock();
     watchers.push(Registration::Epoll(Arc::downgrade(shared), fd));
-}
-
-/// Takes an instance's registration off a socket that is closed or deregistered.
-pub fn unwatch(watchers: &Mutex<Vec<Registration>>, shared: &Arc<Shared>, fd: c_int) {
-    let same = |r: &Registration| matches!(r, Registration::Epoll(s, f) if *f == fd && std::ptr::eq(s.as_ptr(), Arc::as_ptr(shared)));
-    watchers.lock().retain(|r| !same(r));
-}
-
-/// All instances forget `fd`, which is being closed.
-pub fn forget_fd(watchers: &Mutex<Vec<Registration>>, fd: c_int) {
-    let mine: Vec<Registration> = {
-        let mut all = watchers.lock();
-        let (mine, rest) =
-            std::mem::take(&mut *all).into_iter().partition(|r| matches!(r, Registration::Epoll(_, f) if *f == fd));
-        *all = rest;
-        mine
-    };
-    for registration in mine {
-        if let Registration::Epoll(shared, _) = registration {
-            if let Some(shared) = shared.upgrade() {
-                if shared.state.lock().interests.remove(&fd).is_some_and(|i| i.stream.is_some()) {
-                    shared.streams.fetch_sub(1, Ordering::Relaxed);
-                }
-            }
-        }
-    }
 }
 
 /// `epoll_ctl`. `event` is null or valid, as the system call wants it.
@@ -706,17 +698,11 @@ fn add(shared: &Arc<Shared>, epfd: c_int, fd: c_int, e: epoll_event) -> c_int {
             return rc;
         }
         let interest = Interest {
-            events: e.events,
-            data: e.u64,
             stream: stream.clone(),
             watch: if on_kernel { Watch::Application } else { Watch::Anchor(ANCHOR_WATCH) },
             away: !on_kernel,
             travelled: !on_kernel,
-            queued: false,
-            told: (u64::MAX, 0),
-            pending: 0,
-            disabled: false,
-            parked: false,
+            ..Interest::kernels(e.events, e.u64)
         };
         if state.interests.insert(fd, interest).is_some_and(|i| i.stream.is_some()) {
             shared.streams.fetch_sub(1, Ordering::Relaxed);
@@ -748,9 +734,13 @@ fn add(shared: &Arc<Shared>, epfd: c_int, fd: c_int, e: epoll_event) -> c_int {
 fn modify(shared: &Arc<Shared>, epfd: c_int, fd: c_int, e: epoll_event) -> c_int {
     let mut state = shared.state.lock();
     let Some(i) = state.interests.get_mut(&fd) else {
-        drop(state);
-        // The kernel knows best which error this is.
-        return kernel_ctl(epfd, libc::EPOLL_CTL_MOD, fd, e.events);
+        // The kernel knows best which error this is, or else more than this module: a registration of an open file that
+        // was made by another process, say.
+        let rc = kernel_ctl(epfd, libc::EPOLL_CTL_MOD, fd, e.events);
+        if rc == 0 {
+            state.interests.insert(fd, Interest::kernels(e.events, e.u64));
+        }
+        return rc;
     };
     if i.parked {
         set_errno(libc::ENOENT);
@@ -777,7 +767,7 @@ fn modify(shared: &Arc<Shared>, epfd: c_int, fd: c_int, e: epoll_event) -> c_int
         i.register(epfd, fd, r, true);
     }
     drop(state);
-    if !r.contains(BOTH_KERNEL) {
+    if !r.contains(BOTH_KERNEL) || r.contains(Readiness::NOTICE) {
         shared.changed(fd, r, true);
     }
     0
@@ -797,6 +787,10 @@ fn delete(shared: &Arc<Shared>, epfd: c_int, fd: c_int) -> c_int {
     }
     let rc = kernel_ctl(epfd, libc::EPOLL_CTL_DEL, fd, 0);
     let saved = errno();
+    if rc != 0 && saved == libc::EBADF {
+        // A closed descriptor. If its open file lives on, the kernel goes on reporting it.
+        return rc;
+    }
     if shared.state.lock().interests.remove(&fd).is_some_and(|i| i.stream.is_some()) {
         shared.streams.fetch_sub(1, Ordering::Relaxed);
     }

@@ -16,6 +16,7 @@ mod batch;
 pub mod epoll;
 pub mod family;
 pub mod hooks;
+mod lingering;
 pub mod ops;
 pub mod queues;
 pub mod real;

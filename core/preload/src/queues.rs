@@ -6,7 +6,7 @@
 //! queue, because no single one of them can be relied on to look for the others; so does a link whose streams the
 //! program has closed: what its peers still send must be answered, with a reset above all.
 //!
-//! The rule is applied when a stream gets onto a link and when an instance begins to watch it, by different threads.
+//! The rule is applied when a stream gets onto a link or leaves it, and when an instance begins to watch it, by different threads.
 //! Each looks again after moving the link: whoever changes a watcher does so before looking for a link, so the last
 //! to move it has seen everything.
 
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
 use netacc_device::CompletionQueueId;
-use netacc_driver::{Endpoint, LinkCell, StreamCell};
+use netacc_driver::{Endpoint, LinkCell, Readiness, StreamCell};
 use netacc_proto::Phase;
 use parking_lot::Mutex;
 
@@ -95,7 +95,9 @@ pub fn settle_stream(cell: &Arc<StreamCell>) {
 fn home_of(endpoint: &Endpoint, link: &LinkCell) -> CompletionQueueId {
     let mut home = None;
     let mut open = false;
-    for cell in endpoint.streams_on(link) {
+    // What has left the link, and only waits for the peer to let go of it, is looked at by nobody.
+    let on_kernel = Readiness::KERNEL_RX | Readiness::KERNEL_TX;
+    for cell in endpoint.streams_on(link).into_iter().filter(|cell| !cell.readiness().contains(on_kernel)) {
         open |= cell.tag().load(Ordering::Relaxed) != NO_FD;
         let mut instances = Vec::new();
         with_socket(&cell, |sock| {

@@ -16,7 +16,8 @@ use std::time::Duration;
 use netacc_config::{Config, Expiry, Problem, UnseenIoPolicy};
 use netacc_device::{Armed, Instant};
 use netacc_driver::{Endpoint, EndpointConfig, Readiness, ReadySink, StreamCell, STALL_PATIENCE};
-use netacc_proto::{CacheConfig, Reason};
+use netacc_proto::{CacheConfig, PreSharedKey, Reason};
+use netacc_registry::BackendFds;
 use parking_lot::Mutex;
 
 use crate::table::{self, Entry};
@@ -27,7 +28,7 @@ mod fork;
 mod helper;
 
 pub use exit::{leave, stay, thread_exits};
-pub use fork::{after_fork_child, before_fork, Inherited, FORK_GENERATION};
+pub use fork::{after_fork_child, after_fork_parent, before_fork, Inherited, FORK_GENERATION};
 
 /// Everything of this process. Lives until exit once made.
 pub struct Runtime {
@@ -39,9 +40,12 @@ pub struct Runtime {
     pub problems: Vec<Problem>,
     /// The device's name; `none` without one.
     pub backend: String,
-    backend_fds: Option<BackendFds>,
+    /// Lists the descriptors that the backend keeps open.
+    backend_fds: Option<Arc<dyn Fn() -> BackendFds + Send + Sync>>,
     /// Why nothing is accelerated; empty if something may be.
     pub refused: String,
+    /// The same as a reason; `Reason::None` with an endpoint.
+    pub refused_for: Reason,
     /// Waiting policy.
     pub spin: wait::SpinPolicy,
     /// Streams whose promotion is to be tried.
@@ -58,8 +62,13 @@ pub struct Runtime {
     pid: u32,
 }
 
-/// Lists the descriptors that the backend keeps open.
-type BackendFds = Arc<dyn Fn() -> Vec<c_int> + Send + Sync>;
+/// What a runtime keeps of its backend, besides the endpoint.
+struct Backend {
+    name: String,
+    fds: Arc<dyn Fn() -> BackendFds + Send + Sync>,
+    /// Descriptors come and go, with any numbers.
+    opens_later: bool,
+}
 
 static RUNTIME: AtomicPtr<Runtime> = AtomicPtr::new(std::ptr::null_mut());
 static STARTING: Mutex<()> = Mutex::new(());
@@ -258,6 +267,7 @@ impl Runtime {
             backend: "none".into(),
             backend_fds: None,
             refused: String::new(),
+            refused_for: Reason::None,
             promotions: Mutex::default(),
             helper,
             own_fds: Mutex::new(own_fds),
@@ -267,27 +277,30 @@ impl Runtime {
             pid: std::process::id(),
         };
         match rt.open_endpoint() {
-            Ok((endpoint, name, fds)) => {
+            Ok((endpoint, backend)) => {
                 rt.endpoint = Some(endpoint);
-                rt.backend = name;
-                // The backend keeps to high numbers too, from the first ones on.
-                OWN_FLOOR.fetch_min(fds().into_iter().min().unwrap_or(c_int::MAX), Ordering::Relaxed);
-                rt.backend_fds = Some(fds);
+                rt.backend = backend.name;
+                // Others that it opens get higher numbers than its first, or any.
+                let first = (backend.fds)().own.into_iter().min().unwrap_or(c_int::MAX);
+                OWN_FLOOR.fetch_min(if backend.opens_later { 3 } else { first }, Ordering::Relaxed);
+                rt.backend_fds = Some(backend.fds);
             }
             Err((reason, text)) => {
                 rt.counters.reason(reason);
                 log(&rt.config, &format!("staying on TCP: {text}"));
                 rt.refused = text;
+                rt.refused_for = reason;
             }
         }
         rt
     }
 
-    fn open_endpoint(&self) -> Result<(Endpoint, String, BackendFds), (Reason, String)> {
+    fn open_endpoint(&self) -> Result<(Endpoint, Backend), (Reason, String)> {
         let c = &self.config;
         if !c.acceleration_allowed() {
             return Err((Reason::Disabled, "the configuration asks for it".into()));
         }
+        let key = self.key().map_err(|text| (Reason::KeyMissing, text))?;
         let opened = netacc_registry::open(c).map_err(|e| (Reason::NoBackend, e.to_string()))?;
         let cache = CacheConfig {
             expire: match c.links.empty_expiry {
@@ -301,9 +314,11 @@ impl Runtime {
             ring_len: c.memory.ring_bytes as u32,
             message_len: c.memory.msg_bytes.min(c.memory.ring_bytes / 2) as u32,
             streams_per_link: c.links.streams_per_link.min(u32::from(u16::MAX)) as u16,
-            receive_depth: opened.device.capabilities().max_recv_wr,
+            // As many as the device has.
+            receive_depth: u32::MAX,
             cache,
-            trust_hints: opened.trusted_peers,
+            trust_hints: true,
+            key,
             stall_patience: Some(STALL_PATIENCE),
         };
         let kick_fd = self.helper.kick_fd();
@@ -315,7 +330,17 @@ impl Runtime {
         let endpoint =
             Endpoint::new(opened.device, opened.cm, opened.directory, settings, Arc::new(Sink), wake, Box::new(nonce))
                 .map_err(|e| (Reason::NoBackend, e.to_string()))?;
-        Ok((endpoint, opened.name, opened.fds))
+        Ok((endpoint, Backend { name: opened.name, fds: opened.fds, opens_later: opened.opens_later }))
+    }
+
+    /// The pre-shared key, if one is wanted.
+    fn key(&self) -> Result<Option<PreSharedKey>, String> {
+        let Some(path) = &self.config.links.key_file else { return Ok(None) };
+        // SAFETY: no pointers.
+        let secret = netacc_config::read_secret(path, unsafe { libc::geteuid() });
+        let key = secret.map_err(|error| error.to_string());
+        let key = key.and_then(|bytes| PreSharedKey::new(&bytes).ok_or_else(|| "too short".to_owned()));
+        key.map(Some).map_err(|error| format!("NACC_PSK_FILE {}: {error}", path.display()))
     }
 
     /// Streams and links.
@@ -324,8 +349,14 @@ impl Runtime {
         self.endpoint.as_ref()
     }
 
+    fn backend_fds(&self) -> BackendFds {
+        self.backend_fds.as_ref().map_or_else(BackendFds::default, |fds| fds())
+    }
+
     fn device_fds(&self) -> Vec<c_int> {
-        self.backend_fds.as_ref().map_or_else(Vec::new, |fds| fds())
+        let BackendFds { mut own, libraries } = self.backend_fds();
+        own.extend(libraries);
+        own
     }
 
     /// Counts why a connection without a stream stays on TCP.
@@ -417,7 +448,7 @@ impl ReadySink for Sink {
         false
     }
 
-    fn promoted(&self, stream: &Arc<StreamCell>) {
+    fn moved(&self, stream: &Arc<StreamCell>) {
         let (Some(rt), fd) = (get(), stream.tag().load(Ordering::Relaxed)) else { return };
         let Some(endpoint) = rt.endpoint() else { return };
         if fd == NO_FD {

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -14,7 +14,17 @@ use parking_lot::Mutex;
 use crate::epoll::Registration;
 use crate::runtime::{self, Inherited, Runtime};
 use crate::table::Entry;
-use crate::{family, real};
+use crate::{family, lingering, real, wait};
+
+mod notices;
+mod options;
+
+use notices::Notices;
+pub use options::{int, Options};
+
+/// How long leaving a link may take whose ring has become too long. Arbitrary: a live peer answers in well under a
+/// millisecond.
+const LEAVE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A TCP connection of the program. Shared by all descriptors that were duplicated from one another.
 pub struct Socket {
@@ -32,16 +42,10 @@ pub struct Socket {
     pub descriptors: AtomicU32,
     /// O_NONBLOCK of the open file description.
     pub nonblocking: AtomicBool,
-    /// SO_RCVTIMEO in microseconds; 0 for none.
-    pub recv_timeout_us: AtomicI64,
-    /// SO_SNDTIMEO in microseconds; 0 for none.
-    pub send_timeout_us: AtomicI64,
-    /// SO_LINGER with a zero time: close resets.
-    pub abort_on_close: AtomicBool,
-    /// SO_RCVLOWAT.
-    pub low_water: AtomicI32,
-    /// TCP_INQ: messages say how much more there is.
-    pub tells_queue: AtomicBool,
+    /// Options.
+    pub options: Options,
+    /// What MSG_ZEROCOPY has to tell.
+    notices: Notices,
     /// Send and receive calls so far: promotion begins after `NACC_PROMOTE_AFTER`.
     pub operations: AtomicU32,
     /// At which count of `operations` promotion is tried next; `u32::MAX` for never.
@@ -52,6 +56,8 @@ pub struct Socket {
     pub deferred_error: AtomicI32,
     /// Epoll instances that watch it.
     pub watchers: Mutex<Vec<Registration>>,
+    /// Descriptors that the program has closed although epoll instances watch them, and the duplicates that are watched now.
+    pub outliving: Mutex<Vec<(c_int, c_int)>>,
     /// Its place in the family, see [`family`]; 0 if no other process ever held it.
     pub family: AtomicU32,
     inherited: OnceLock<Inherited>,
@@ -71,16 +77,8 @@ pub struct Listener {
     pub listening: AtomicBool,
     /// AF_INET or AF_INET6.
     pub domain: c_int,
-    /// SO_RCVTIMEO in microseconds; 0 for none. It goes over to what is accepted here, as do the options below.
-    pub recv_timeout_us: AtomicI64,
-    /// SO_SNDTIMEO.
-    pub send_timeout_us: AtomicI64,
-    /// SO_LINGER with a zero time.
-    pub abort_on_close: AtomicBool,
-    /// SO_RCVLOWAT.
-    pub low_water: AtomicI32,
-    /// TCP_INQ.
-    pub tells_queue: AtomicBool,
+    /// Options, which go over to what is accepted here.
+    pub options: Options,
     /// An option was set that only the kernel can honour.
     pub kernel_only: AtomicBool,
     /// O_ASYNC, which only the kernel can honour, and which is not inherited.
@@ -110,16 +108,14 @@ impl Socket {
             fd: AtomicI32::new(fd),
             descriptors: AtomicU32::new(1),
             nonblocking: AtomicBool::new(nonblocking),
-            recv_timeout_us: AtomicI64::new(0),
-            send_timeout_us: AtomicI64::new(0),
-            abort_on_close: AtomicBool::new(false),
-            low_water: AtomicI32::new(1),
-            tells_queue: AtomicBool::new(false),
+            options: Options::default(),
+            notices: Notices::default(),
             operations: AtomicU32::new(0),
             promote_at: AtomicU32::new(promote_at),
             retry_after: AtomicU32::new(1),
             deferred_error: AtomicI32::new(0),
             watchers: Mutex::new(Vec::new()),
+            outliving: Mutex::new(Vec::new()),
             family: AtomicU32::new(0),
             inherited: OnceLock::new(),
             adoptable: AtomicBool::new(false),
@@ -147,14 +143,9 @@ impl Socket {
     fn carried_over(&self, fd: c_int, stream: Option<Arc<StreamCell>>, reason: Reason, promote_at: u32) -> Socket {
         let mut new = Socket::new(fd, stream, reason, self.nonblocking.load(Ordering::Relaxed), promote_at);
         new.accepted = self.accepted;
-        for (to, from) in [(&new.recv_timeout_us, &self.recv_timeout_us), (&new.send_timeout_us, &self.send_timeout_us)]
-        {
-            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
-        }
-        new.abort_on_close.store(self.abort_on_close.load(Ordering::Relaxed), Ordering::Relaxed);
-        new.low_water.store(self.low_water.load(Ordering::Relaxed), Ordering::Relaxed);
-        new.tell_low_water();
-        new.tells_queue.store(self.tells_queue.load(Ordering::Relaxed), Ordering::Relaxed);
+        new.options.take_over(&self.options);
+        new.apply_options();
+        new.notices.go_on_from(&self.notices);
         new.descriptors.store(self.descriptors.load(Ordering::Relaxed), Ordering::Relaxed);
         new.deferred_error.store(self.deferred_error.load(Ordering::Relaxed), Ordering::Relaxed);
         new.family.store(self.family.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -175,6 +166,11 @@ impl Socket {
     /// Child of a fork: the stream was on a link of the parent, who must be asked for it.
     pub fn inherit(&self, inherited: Inherited) {
         let _ = self.inherited.set(inherited);
+    }
+
+    /// What [`inherit`](Socket::inherit) said.
+    pub fn inherited(&self) -> Option<&Inherited> {
+        self.inherited.get()
     }
 
     /// Child of a fork, at its first use: what stands for the connection from now on, with the stream that `make`
@@ -217,17 +213,58 @@ impl Socket {
         let seen = cell.shares();
         // Another thread may fork meanwhile.
         if seen > 0 && family::holds_alone(self.family.load(Ordering::Relaxed)) {
+            self.ask_nonblocking();
             cell.unshare(seen);
         }
         !cell.is_shared()
     }
 
+    /// O_NONBLOCK, for a call that would have to wait. It belongs to the open file description: who else has that, in
+    /// another process or under a descriptor that came back in a message, may have set it.
+    pub fn is_nonblocking(&self) -> bool {
+        if self.stream.as_ref().is_some_and(|cell| cell.is_shared() || cell.is_pinned()) {
+            self.ask_nonblocking();
+        }
+        self.nonblocking.load(Ordering::Relaxed)
+    }
+
+    /// Whether closing `fd` is to reset the connection. Another process that holds or held the socket may have said so.
+    pub fn aborts_on_close(&self, fd: c_int) -> bool {
+        let said = self.options.abort_on_close.load(Ordering::Relaxed);
+        if said || self.family.load(Ordering::Relaxed) == 0 {
+            return said;
+        }
+        let mut linger = libc::linger { l_onoff: 0, l_linger: 0 };
+        let mut len = size_of::<libc::linger>() as libc::socklen_t;
+        // SAFETY: a writable struct, and its length.
+        unsafe { real::getsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, (&raw mut linger).cast(), &mut len) };
+        linger.l_onoff != 0 && linger.l_linger == 0
+    }
+
+    fn ask_nonblocking(&self) {
+        // SAFETY: no pointers.
+        let flags = unsafe { real::fcntl(self.fd.load(Ordering::Relaxed), libc::F_GETFL, 0) };
+        if flags >= 0 {
+            self.nonblocking.store(flags & libc::O_NONBLOCK != 0, Ordering::Relaxed);
+        }
+    }
+
     /// Makes an inherited descriptor a plain socket before its first use here.
     #[inline]
     pub fn reclaim(&self) {
-        if let Some(inherited) = self.inherited.get() {
-            inherited.reclaim();
+        if self.inherited.get().is_some_and(|inherited| !inherited.reclaim()) {
+            self.reset();
         }
+    }
+
+    /// Ends the connection with a reset, for this side too: what was on the link of a parent that was killed is lost, and what
+    /// its peer writes on the anchor now is about that.
+    #[cold]
+    fn reset(&self) {
+        let nowhere = libc::sockaddr { sa_family: libc::AF_UNSPEC as libc::sa_family_t, sa_data: [0; 14] };
+        let len = size_of::<libc::sockaddr>() as libc::socklen_t;
+        // SAFETY: a valid address, and its length.
+        unsafe { real::connect(self.fd.load(Ordering::Relaxed), &raw const nowhere, len) };
     }
 
     /// The stream, after `reclaim`.
@@ -236,29 +273,63 @@ impl Socket {
         self.stream.clone()
     }
 
-    /// SO_RCVLOWAT holds on a link too.
-    pub fn tell_low_water(&self) {
-        let bytes = self.low_water.load(Ordering::Relaxed).max(1) as u32;
-        let Some(cell) = self.stream.as_ref().filter(|cell| cell.low_water() != bytes) else { return };
-        if let Some(endpoint) = runtime::get().and_then(Runtime::endpoint) {
-            cell.lock(endpoint).set_low_water(bytes);
+    /// SO_RCVLOWAT and SO_RCVBUF hold on a link too.
+    pub fn apply_options(&self) {
+        let Some((cell, endpoint)) = self.stream.as_ref().zip(runtime::get().and_then(Runtime::endpoint)) else {
+            return;
+        };
+        let low_water = self.options.low_water.load(Ordering::Relaxed).max(1) as u32;
+        if low_water.max(cell.low_water()) > 1 {
+            cell.lock(endpoint).set_low_water(low_water);
         }
+        let most = self.options.receive_buffer.load(Ordering::Relaxed);
+        if most == u32::MAX {
+            return;
+        }
+        cell.limit_ring(most);
+        // A ring keeps its length as long as the stream is on its link. It comes back with a shorter one.
+        let len = cell.lock(endpoint).proto().rx_ring_len();
+        if len > cell.next_ring_len(endpoint.config().ring_len) {
+            wait::demote(endpoint, cell, Reason::KernelOnly, LEAVE_PATIENCE);
+        }
+    }
+
+    /// A send with MSG_ZEROCOPY is complete.
+    #[cold]
+    pub fn note_zero_copy(&self) {
+        match &self.stream {
+            Some(cell) => {
+                self.notices.add();
+                self.tell_notices(cell);
+                let now = cell.readiness();
+                for watcher in self.watchers.lock().iter() {
+                    watcher.ready(now, true);
+                }
+            }
+            None => self.notices.pass_over(),
+        }
+    }
+
+    /// The sends with MSG_ZEROCOPY, first and last, that nobody has been told of.
+    #[cold]
+    pub fn take_notices(&self) -> Option<(u32, u32)> {
+        let taken = self.notices.take();
+        if let Some(cell) = &self.stream {
+            self.tell_notices(cell);
+        }
+        taken
+    }
+
+    /// Keeps readiness in step. Whoever is last to change the notices is also last here, and sees them as they are.
+    fn tell_notices(&self, cell: &StreamCell) {
+        let _one = self.watchers.lock();
+        cell.set_notice(self.notices.pending());
     }
 
     /// Takes the error that a call has left for the next one.
     pub fn take_deferred_error(&self) -> Option<c_int> {
         let error = self.deferred_error.swap(0, Ordering::Relaxed);
         (error != 0).then_some(error)
-    }
-
-    /// SO_RCVTIMEO.
-    pub fn recv_timeout(&self) -> Option<Duration> {
-        timeout(&self.recv_timeout_us)
-    }
-
-    /// SO_SNDTIMEO.
-    pub fn send_timeout(&self) -> Option<Duration> {
-        timeout(&self.send_timeout_us)
     }
 }
 
@@ -269,11 +340,7 @@ impl Listener {
             nonblocking: AtomicBool::new(nonblocking),
             listening: AtomicBool::new(false),
             domain,
-            recv_timeout_us: AtomicI64::new(0),
-            send_timeout_us: AtomicI64::new(0),
-            abort_on_close: AtomicBool::new(false),
-            low_water: AtomicI32::new(1),
-            tells_queue: AtomicBool::new(false),
+            options: Options::default(),
             kernel_only: AtomicBool::new(false),
             signals_io: AtomicBool::new(false),
             descriptors: AtomicU32::new(1),
@@ -285,11 +352,7 @@ impl Listener {
     pub fn duplicate(&self) -> Listener {
         let copy = Listener::new(self.domain, self.nonblocking.load(Ordering::Relaxed));
         copy.listening.store(self.listening.load(Ordering::Relaxed), Ordering::Relaxed);
-        copy.recv_timeout_us.store(self.recv_timeout_us.load(Ordering::Relaxed), Ordering::Relaxed);
-        copy.send_timeout_us.store(self.send_timeout_us.load(Ordering::Relaxed), Ordering::Relaxed);
-        copy.abort_on_close.store(self.abort_on_close.load(Ordering::Relaxed), Ordering::Relaxed);
-        copy.low_water.store(self.low_water.load(Ordering::Relaxed), Ordering::Relaxed);
-        copy.tells_queue.store(self.tells_queue.load(Ordering::Relaxed), Ordering::Relaxed);
+        copy.options.take_over(&self.options);
         copy.kernel_only.store(self.kernel_only.load(Ordering::Relaxed), Ordering::Relaxed);
         copy.signals_io.store(self.signals_io.load(Ordering::Relaxed), Ordering::Relaxed);
         copy.descriptors.store(self.descriptors.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -299,11 +362,7 @@ impl Listener {
     /// What is left of a connection that was dissolved, or never came to be.
     pub fn once_connected(sock: &Socket, domain: c_int) -> Listener {
         let new = Listener::new(domain, sock.nonblocking.load(Ordering::Relaxed));
-        new.recv_timeout_us.store(sock.recv_timeout_us.load(Ordering::Relaxed), Ordering::Relaxed);
-        new.send_timeout_us.store(sock.send_timeout_us.load(Ordering::Relaxed), Ordering::Relaxed);
-        new.abort_on_close.store(sock.abort_on_close.load(Ordering::Relaxed), Ordering::Relaxed);
-        new.low_water.store(sock.low_water.load(Ordering::Relaxed), Ordering::Relaxed);
-        new.tells_queue.store(sock.tells_queue.load(Ordering::Relaxed), Ordering::Relaxed);
+        new.options.take_over(&sock.options);
         let pinned = sock.stream.as_ref().is_some_and(|cell| cell.is_pinned());
         new.kernel_only.store(pinned, Ordering::Relaxed);
         new.descriptors.store(sock.descriptors.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -312,23 +371,12 @@ impl Listener {
 
     /// Gives a connection what the kernel gives it of this socket's options.
     pub fn pass_on(&self, sock: &Socket) {
-        sock.recv_timeout_us.store(self.recv_timeout_us.load(Ordering::Relaxed), Ordering::Relaxed);
-        sock.send_timeout_us.store(self.send_timeout_us.load(Ordering::Relaxed), Ordering::Relaxed);
-        sock.abort_on_close.store(self.abort_on_close.load(Ordering::Relaxed), Ordering::Relaxed);
-        sock.low_water.store(self.low_water.load(Ordering::Relaxed), Ordering::Relaxed);
-        sock.tell_low_water();
-        sock.tells_queue.store(self.tells_queue.load(Ordering::Relaxed), Ordering::Relaxed);
+        sock.options.take_over(&self.options);
+        sock.apply_options();
         if self.kernel_only.load(Ordering::Relaxed) {
             sock.keep_on_kernel();
             sock.note_reason(Reason::KernelOnly);
         }
-    }
-}
-
-fn timeout(us: &AtomicI64) -> Option<Duration> {
-    match us.load(Ordering::Relaxed) {
-        n if n > 0 => Some(Duration::from_micros(n as u64)),
-        _ => None,
     }
 }
 
@@ -347,16 +395,14 @@ impl FdAnchor {
 
     /// A duplicate that outlives the application's descriptor.
     pub fn duplicate(fd: c_int) -> Option<FdAnchor> {
-        let fd = crate::runtime::duplicate_high(fd)?;
-        Some(FdAnchor { fd, owned: true })
+        Some(FdAnchor { fd: lingering::duplicate(fd)?, owned: true })
     }
 }
 
 impl Drop for FdAnchor {
     fn drop(&mut self) {
         if self.owned {
-            // SAFETY: the descriptor is ours.
-            unsafe { real::close(self.fd) };
+            lingering::close(self.fd);
         }
     }
 }
@@ -377,6 +423,10 @@ pub(crate) struct TcpInfo {
 
 /// `TCP_ESTABLISHED` in linux/tcp_states.h.
 const ESTABLISHED: u8 = 1;
+/// `TCP_CLOSE`.
+const CLOSED: u8 = 7;
+/// `TCP_TIME_WAIT`, `TCP_CLOSE`, `TCP_CLOSE_WAIT`, `TCP_LAST_ACK`, `TCP_CLOSING`: the peer has ended its direction.
+const FIN_RECEIVED: [u8; 5] = [6, CLOSED, 8, 9, 11];
 
 impl TcpInfo {
     pub(crate) fn of(fd: c_int) -> Option<TcpInfo> {
@@ -487,7 +537,20 @@ impl Anchor for FdAnchor {
     }
 
     fn is_over(&self) -> bool {
-        polled(self.fd) & libc::POLLHUP != 0
+        // POLLHUP alone is also said of a connection that this side has shut down both ways.
+        polled(self.fd) & libc::POLLHUP != 0 && TcpInfo::of(self.fd).is_none_or(|info| info.state == CLOSED)
+    }
+
+    fn is_ended(&self) -> bool {
+        let mut p = libc::pollfd { fd: self.fd, events: libc::POLLRDHUP, revents: 0 };
+        // SAFETY: one valid pollfd.
+        let said = unsafe { real::poll(&mut p, 1, 0) > 0 };
+        // POLLRDHUP is also said of a direction that this side has shut down.
+        said && TcpInfo::of(self.fd).is_some_and(|info| FIN_RECEIVED.contains(&info.state))
+    }
+
+    fn unread(&self) -> u64 {
+        queued(self.fd, libc::FIONREAD).unwrap_or(0)
     }
 
     fn clear_error(&mut self) {
@@ -508,6 +571,12 @@ impl Anchor for FdAnchor {
                 size_of::<libc::linger>() as libc::socklen_t,
             )
         };
+    }
+
+    fn set_low_water(&mut self, bytes: u32) {
+        let (value, len) = (c_int::try_from(bytes).unwrap_or(c_int::MAX), size_of::<c_int>() as libc::socklen_t);
+        // SAFETY: an int, and its length.
+        unsafe { real::setsockopt(self.fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, (&raw const value).cast(), len) };
     }
 }
 
@@ -539,6 +608,19 @@ mod tests {
         far.set_nonblocking(false).expect("possible");
         assert_eq!(far.read_to_end(&mut Vec::new()).expect("an end"), 2000);
         assert_eq!((position(&near), position(&far)), (None, None));
+    }
+
+    #[test]
+    fn what_this_side_has_shut_down_is_not_the_peers_end() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+        let near = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
+        let (far, _) = listener.accept().expect("connected");
+        let anchor = FdAnchor::borrowed(near.as_raw_fd());
+        assert_eq!((anchor.is_ended(), anchor.is_over()), (false, false));
+        near.shutdown(Shutdown::Both).expect("connected");
+        assert_eq!((anchor.is_ended(), anchor.is_over()), (false, false));
+        far.shutdown(Shutdown::Write).expect("connected");
+        assert_eq!((anchor.is_ended(), anchor.is_over()), (true, true));
     }
 
     #[test]

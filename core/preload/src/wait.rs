@@ -18,7 +18,7 @@ use netacc_proto::{Phase, Reason};
 
 use crate::batch;
 use crate::epoll::{anchor_event, Registration};
-use crate::ops::{errno, set_errno};
+use crate::ops::{errno, io, set_errno};
 use crate::real;
 use crate::runtime::{self, now, Runtime};
 use crate::socket::Socket;
@@ -322,8 +322,8 @@ pub fn until_settled(endpoint: &Endpoint, cell: &Arc<StreamCell>) {
     }
 }
 
-/// How long a fork waits for a promotion under way. Arbitrary; peers answer in microseconds, or never.
-const SETTLE_DEADLINE: Duration = Duration::from_millis(200);
+/// How long a fork or a close waits for a promotion under way. Arbitrary; peers answer in microseconds, or never.
+pub const SETTLE_DEADLINE: Duration = Duration::from_millis(200);
 
 /// How long the kernel's socket of a stream that has ended may take to end as well. Arbitrary; it takes microseconds,
 /// unless the peer has not closed.
@@ -334,13 +334,13 @@ pub fn demote(endpoint: &Endpoint, cell: &Arc<StreamCell>, reason: Reason, patie
     let begun = now();
     loop {
         let mut guard = cell.lock(endpoint);
-        if guard.proto().is_plain() {
-            return true;
+        if !guard.proto().is_plain() {
+            guard.demote(reason);
+            guard.progress_anchor(false);
         }
-        guard.demote(reason);
-        guard.progress_anchor(false);
         let link = guard.link().cloned();
-        let (plain, ended) = (guard.proto().is_plain(), guard.proto().has_ended());
+        let plain = guard.proto().is_plain() && guard.has_replay(now());
+        let ended = guard.proto().has_ended();
         let lost = guard.is_kept() || !ended && guard.proto().failure().is_some();
         drop(guard);
         if plain || lost {
@@ -383,6 +383,9 @@ pub fn poll(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const libc::si
         begun.as_nanos().checked_add(t.as_nanos().min(u128::from(u64::MAX)) as u64).map(Instant::from_nanos)
     });
     let entries: Vec<Option<Arc<Entry>>> = fds.iter().map(|p| table::get_full(p.fd)).collect();
+    if timeout == Some(Duration::ZERO) {
+        settle_writers(endpoint, fds, &entries);
+    }
     let mut spun = false;
     loop {
         poll_links(endpoint, &entries);
@@ -413,6 +416,18 @@ pub fn poll(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const libc::si
         }
         if sleep(endpoint, fds, &entries, deadline, mask) < 0 {
             return -1;
+        }
+    }
+}
+
+/// Who only looks once, and finds that it cannot write, may take a change of path for a full buffer.
+fn settle_writers(endpoint: &Endpoint, fds: &[pollfd], entries: &[Option<Arc<Entry>>]) {
+    let until = now() + io::PLEDGE_PATIENCE;
+    for (p, entry) in fds.iter().zip(entries) {
+        let Some((_, cell)) = stream_of(entry) else { continue };
+        let asked = p.events & (libc::POLLOUT | libc::POLLWRNORM) != 0;
+        if asked && !cell.readiness().intersects(Readiness::WRITABLE | Readiness::KERNEL_TX) {
+            io::await_switch(endpoint, cell, until);
         }
     }
 }
@@ -525,7 +540,7 @@ fn link_events(wanted: i16, entry: &Option<Arc<Entry>>) -> i16 {
         events |= libc::POLLRDHUP;
     }
     events &= wanted;
-    if r.contains(Readiness::ERR) {
+    if r.intersects(Readiness::ERR | Readiness::NOTICE) {
         events |= libc::POLLERR;
     }
     if r.contains(Readiness::HUP) {

@@ -19,6 +19,7 @@
 
 extern crate alloc;
 
+mod admission;
 mod cache;
 mod link;
 mod reason;
@@ -26,8 +27,9 @@ mod ring;
 mod stream;
 mod wire;
 
+pub use admission::{Admission, PreSharedKey, ProofBytes};
 pub use cache::{CacheConfig, LinkCache};
-pub use link::{Link, LinkConfig, LinkError, SlotId};
+pub use link::{Link, LinkConfig, LinkError, SlotId, SETUP_LIMIT};
 pub use reason::Reason;
 pub use ring::{RxRing, Span, TxRing, Violation};
 pub use stream::{
@@ -35,7 +37,7 @@ pub use stream::{
     StreamConfig, TxSink, LINGER_LIMIT, RECORD_GRACE,
 };
 pub use wire::{
-    Accept, ControlMessage, Hello, Immediate, MessageKind, Nonce, Open, Record, RecordKind, Refuse, RingDescriptor,
-    WireError, WireTuple, CONTROL_SLOTS, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN, INITIAL_MESSAGE_CREDIT, LINK_REGION_LEN,
-    MAGIC_LEN, RECORD_LEN, VERSION,
+    Accept, ControlMessage, Credential, Hello, Immediate, MessageKind, Nonce, Open, Record, RecordKind, Refuse,
+    RingDescriptor, WireError, WireTuple, CONTROL_SLOTS, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN, INITIAL_MESSAGE_CREDIT,
+    LINK_REGION_LEN, MAGIC_LEN, NO_SLOT, RECORD_LEN, VERSION,
 };

@@ -7,11 +7,16 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use crate::admission::{Admission, ProofBytes, Side, Transcript};
+use crate::reason::Reason;
 use crate::ring::Violation;
-use crate::wire::{ControlMessage, Hello, CONTROL_SLOTS, INITIAL_MESSAGE_CREDIT, VERSION};
+use crate::wire::{ControlMessage, Credential, Hello, CONTROL_SLOTS, INITIAL_MESSAGE_CREDIT, VERSION};
 
 /// Of a link's message credit, this many are for control messages only.
 const CONTROL_RESERVE: u64 = 4;
+
+/// How long a link may take to become ready for streams. Arbitrary: far longer than an emulated device needs.
+pub const SETUP_LIMIT: core::time::Duration = core::time::Duration::from_secs(10);
 
 /// A stream's slot on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -26,6 +31,8 @@ pub struct LinkConfig {
     pub receive_depth: u32,
     /// Tell the peer of consumed messages after this many (1: every time, where writes are cheap).
     pub credit_interval: u32,
+    /// This side connects; the other one accepts.
+    pub connector: bool,
 }
 
 /// Why a link cannot do something now.
@@ -38,6 +45,8 @@ pub enum LinkError {
     Version(u16),
     /// The peer broke the protocol.
     Violation(&'static str),
+    /// The peer has not the same pre-shared key.
+    Refused(Reason),
 }
 
 /// State of one link. See the module documentation.
@@ -46,6 +55,12 @@ pub enum LinkError {
 #[derive(Clone, Debug)]
 pub struct Link {
     config: LinkConfig,
+    /// With a pre-shared key.
+    admission: Option<Admission>,
+    /// The peer has proven that it has the key, or there is none.
+    admitted: bool,
+    /// One side will not have the link.
+    refused: bool,
     peer: Option<Hello>,
     sent: u64,
     peer_consumed: u64,
@@ -62,9 +77,12 @@ pub struct Link {
 
 impl Link {
     /// A link that has just been connected.
-    pub fn new(config: LinkConfig) -> Link {
+    pub fn new(config: LinkConfig, admission: Option<Admission>) -> Link {
         Link {
             config,
+            admitted: admission.is_none(),
+            admission,
+            refused: false,
             peer: None,
             sent: 0,
             peer_consumed: 0,
@@ -79,20 +97,27 @@ impl Link {
         }
     }
 
-    /// The first message each side sends.
+    /// The connecting side's first message.
     pub fn hello(&self) -> ControlMessage {
-        ControlMessage::Hello(Hello {
+        ControlMessage::Hello(self.own_hello())
+    }
+
+    fn own_hello(&self) -> Hello {
+        let credential = self.admission.as_ref().map(|a| Credential { nonce: a.nonce, proof: [0; 32] });
+        Hello {
             version: VERSION,
             receive_depth: self.config.receive_depth,
             max_streams: self.config.max_streams,
-        })
+            credential,
+        }
     }
 
-    /// The peer's first message.
-    pub fn handle_hello(&mut self, hello: &Hello) -> Result<(), LinkError> {
+    /// The peer's first message. Returns what is to be sent next, if anything. Where the link is
+    /// [refused](LinkError::Refused), that is [`refuse`](Link::refuse)d.
+    pub fn handle_hello(&mut self, hello: &Hello) -> Result<Option<ControlMessage>, LinkError> {
         //= spec §2.3.2
         //# A second HELLO, another version, or a receive depth below the initial credit ends the link.
-        if self.peer.is_some() {
+        if self.peer.is_some() || self.refused {
             return Err(LinkError::Violation("second HELLO"));
         }
         if hello.version != VERSION {
@@ -101,13 +126,85 @@ impl Link {
         if hello.receive_depth < INITIAL_MESSAGE_CREDIT || hello.max_streams == 0 {
             return Err(LinkError::Violation("HELLO out of range"));
         }
+        //= spec §2.5.1
+        //# A link of which one side alone has a key is refused (§2.5.4).
+        if self.admission.is_some() != hello.credential.is_some() {
+            return Err(LinkError::Refused(Reason::KeyMissing));
+        }
+        let mut answer = self.own_hello();
         self.peer = Some(*hello);
+        if let (Some(admission), Some(theirs)) = (&self.admission, &hello.credential) {
+            let transcript = self.transcript(admission, hello);
+            //= spec §2.5.2
+            //# The accepting side's HELLO carries its *proof*; the connecting side verifies that, and sends its own in PROOF
+            //# before anything else.
+            if self.config.connector {
+                let proven = transcript.verify(&admission.key, Side::Accepting, &theirs.proof);
+                let proof = transcript.prove(&admission.key, Side::Connecting);
+                self.admitted = proven;
+                return if proven {
+                    Ok(Some(ControlMessage::Proof(proof)))
+                } else {
+                    Err(LinkError::Refused(Reason::KeyMismatch))
+                };
+            }
+            let proof = transcript.prove(&admission.key, Side::Accepting);
+            answer.credential = Some(Credential { nonce: admission.nonce, proof });
+        }
+        Ok((!self.config.connector).then_some(ControlMessage::Hello(answer)))
+    }
+
+    /// The connecting side's proof.
+    pub fn handle_proof(&mut self, proof: &ProofBytes) -> Result<(), LinkError> {
+        //= spec §2.5.3
+        //# PROOF that is not expected is a violation, and ends the link.
+        let (Some(admission), Some(hello), false) =
+            (&self.admission, &self.peer, self.admitted || self.config.connector)
+        else {
+            return Err(LinkError::Violation("PROOF out of turn"));
+        };
+        if self.refused {
+            return Err(LinkError::Violation("PROOF out of turn"));
+        }
+        if !self.transcript(admission, hello).verify(&admission.key, Side::Connecting, proof) {
+            return Err(LinkError::Refused(Reason::KeyMismatch));
+        }
+        self.admitted = true;
         Ok(())
     }
 
-    /// Whether the peer's HELLO has come.
+    fn transcript(&self, admission: &Admission, theirs: &Hello) -> Transcript {
+        let (mut hellos, mut ends) = ([self.own_hello(), *theirs], admission.ends);
+        if !self.config.connector {
+            hellos.reverse();
+            ends.reverse();
+        }
+        Transcript { hellos, ends }
+    }
+
+    /// One side will not have the link: from now on it carries nothing. Returns false if that was known.
+    pub fn refuse(&mut self) -> bool {
+        !core::mem::replace(&mut self.refused, true)
+    }
+
+    /// Whether one side will not have the link.
+    pub fn is_refused(&self) -> bool {
+        self.refused
+    }
+
+    /// Whether the peer has shown that it has the key, or there is none.
+    pub fn is_admitted(&self) -> bool {
+        self.admitted && !self.refused
+    }
+
+    /// Whether streams can be opened: the peer's HELLO has come, and its proof where there is a key.
     pub fn is_ready(&self) -> bool {
-        self.peer.is_some()
+        self.peer.is_some() && self.is_admitted()
+    }
+
+    /// Whether this side has a pre-shared key.
+    pub fn has_key(&self) -> bool {
+        self.admission.is_some()
     }
 
     /// Whether another stream fits, by both sides' bounds.
@@ -271,9 +368,13 @@ impl Link {
 mod tests {
     use super::*;
 
+    fn config(max_streams: u16, receive_depth: u32, credit_interval: u32) -> LinkConfig {
+        LinkConfig { max_streams, receive_depth, credit_interval, connector: true }
+    }
+
     fn link() -> Link {
-        let mut l = Link::new(LinkConfig { max_streams: 2, receive_depth: 16, credit_interval: 4 });
-        l.handle_hello(&Hello { version: VERSION, receive_depth: 16, max_streams: 4 }).unwrap();
+        let mut l = Link::new(config(2, 16, 4), None);
+        l.handle_hello(&Hello { version: VERSION, receive_depth: 16, max_streams: 4, credential: None }).unwrap();
         l
     }
 
@@ -313,8 +414,8 @@ mod tests {
     fn control_slots_wait_for_their_reader() {
         //= spec §3.2.2
         //= type=test
-        let mut l = Link::new(LinkConfig { max_streams: 1, receive_depth: 64, credit_interval: 1 });
-        l.handle_hello(&Hello { version: VERSION, receive_depth: 64, max_streams: 1 }).unwrap();
+        let mut l = Link::new(config(1, 64, 1), None);
+        l.handle_hello(&Hello { version: VERSION, receive_depth: 64, max_streams: 1, credential: None }).unwrap();
         for i in 0..CONTROL_SLOTS {
             assert!(l.take_credit(true));
             assert_eq!(l.control_slot(), Some(i));
@@ -342,8 +443,8 @@ mod tests {
     fn hello_is_checked() {
         //= spec §2.3.2
         //= type=test
-        let fresh = || Link::new(LinkConfig { max_streams: 2, receive_depth: 16, credit_interval: 4 });
-        let hello = Hello { version: VERSION, receive_depth: 16, max_streams: 1 };
+        let fresh = || Link::new(config(2, 16, 4), None);
+        let hello = Hello { version: VERSION, receive_depth: 16, max_streams: 1, credential: None };
         assert!(fresh().handle_hello(&Hello { version: 2, ..hello }).is_err());
         assert!(fresh().handle_hello(&Hello { receive_depth: INITIAL_MESSAGE_CREDIT - 1, ..hello }).is_err());
         assert!(fresh().handle_hello(&Hello { max_streams: 0, ..hello }).is_err());

@@ -80,6 +80,16 @@ reasons! {
     UnseenIo = 24, "unseen-io";
     /// The link had no room and the peer took nothing from it: the kernel's buffers are larger.
     PeerIdle = 25, "peer-idle";
+    /// TCP port + 20000 is no port: peers could not know where to ask for a link.
+    NoLinkPort = 26, "no-link-port";
+    /// Another process of the peer's host holds the connection.
+    HeldElsewhere = 27, "held-elsewhere";
+    /// One end of the link has a pre-shared key and the other has none, or has not shown that it does.
+    KeyMissing = 28, "key-missing";
+    /// The two ends of the link have different pre-shared keys.
+    KeyMismatch = 29, "key-mismatch";
+    /// NACC_CONN_TCP_FIRST: what this process has opened stays on TCP until it is asked for.
+    TcpFirst = 30, "tcp-first";
     /// A code this version does not know.
     Unknown = 65535, "unknown";
 }

@@ -7,6 +7,8 @@
 use device::RemoteKey;
 use netacc_device as device;
 
+use crate::admission::ProofBytes;
+
 /// Protocol version, in HELLO. Links between different versions are refused.
 pub const VERSION: u16 = 1;
 /// Bytes of one control slot.
@@ -178,6 +180,8 @@ pub struct Refuse {
     pub peer_slot: u16,
     /// Why: a [`Reason`](crate::Reason) code.
     pub reason: u16,
+    /// Where to ask instead: a port of the acceptor's host, or 0.
+    pub ask_at: u16,
 }
 
 /// First message of each side of a link.
@@ -189,7 +193,30 @@ pub struct Hello {
     pub receive_depth: u32,
     /// Streams the sender admits on the link.
     pub max_streams: u16,
+    /// There is one if the sender has a pre-shared key.
+    pub credential: Option<Credential>,
 }
+
+/// A side's part in proving the pre-shared key, in HELLO.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Credential {
+    /// Fresh for the link.
+    pub nonce: Nonce,
+    /// The accepting side's proof; zeros in the connecting side's HELLO, which knows no nonce of its peer's yet.
+    pub proof: ProofBytes,
+}
+
+impl Hello {
+    /// What the proofs cover: HELLO up to the proof.
+    pub(crate) fn proven_bytes(&self) -> [u8; PROVEN_LEN] {
+        let mut bytes = [0; PROVEN_LEN];
+        bytes.copy_from_slice(&ControlMessage::Hello(*self).encode()[..PROVEN_LEN]);
+        bytes
+    }
+}
+
+/// Bytes of HELLO before its proof.
+const PROVEN_LEN: usize = 28;
 
 /// The payload of a CONTROL message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -200,9 +227,14 @@ pub enum ControlMessage {
     Open(Open),
     /// Grants it.
     Accept(Accept),
-    /// Declines it.
+    /// Declines it, or with [`NO_SLOT`] the whole link.
     Refuse(Refuse),
+    /// The connecting side's proof that it has the pre-shared key.
+    Proof(ProofBytes),
 }
+
+/// In REFUSE in place of the opener's slot: the link itself is refused. No slot has this number.
+pub const NO_SLOT: u16 = u16::MAX;
 
 impl ControlMessage {
     /// To the wire: a whole slot.
@@ -217,6 +249,11 @@ impl ControlMessage {
                 w.put(&h.version.to_le_bytes());
                 w.put(&h.receive_depth.to_le_bytes());
                 w.put(&h.max_streams.to_le_bytes());
+                w.put(&u16::from(h.credential.is_some()).to_le_bytes());
+                if let Some(credential) = &h.credential {
+                    w.put(&credential.nonce);
+                    w.put(&credential.proof);
+                }
             }
             ControlMessage::Open(o) => {
                 w.put(&[2, 0]);
@@ -242,6 +279,11 @@ impl ControlMessage {
                 w.put(&[4, 0]);
                 w.put(&r.peer_slot.to_le_bytes());
                 w.put(&r.reason.to_le_bytes());
+                w.put(&r.ask_at.to_le_bytes());
+            }
+            ControlMessage::Proof(proof) => {
+                w.put(&[5, 0]);
+                w.put(proof);
             }
         }
         out
@@ -258,7 +300,12 @@ impl ControlMessage {
             return Err(WireError::Malformed("reserved byte"));
         }
         Ok(match kind {
-            1 => ControlMessage::Hello(Hello { version: r.u16()?, receive_depth: r.u32()?, max_streams: r.u16()? }),
+            1 => ControlMessage::Hello(Hello {
+                version: r.u16()?,
+                receive_depth: r.u32()?,
+                max_streams: r.u16()?,
+                credential: r.credential()?,
+            }),
             2 => ControlMessage::Open(Open {
                 slot: r.u16()?,
                 hint: r.u32()?,
@@ -274,7 +321,8 @@ impl ControlMessage {
                 nonce: r.take()?,
                 ring: r.ring()?,
             }),
-            4 => ControlMessage::Refuse(Refuse { peer_slot: r.u16()?, reason: r.u16()? }),
+            4 => ControlMessage::Refuse(Refuse { peer_slot: r.u16()?, reason: r.u16()?, ask_at: r.u16()? }),
+            5 => ControlMessage::Proof(r.take()?),
             _ => return Err(WireError::Malformed("control type")),
         })
     }
@@ -384,6 +432,18 @@ impl Reader<'_> {
 
     fn u64(&mut self) -> Result<u64, WireError> {
         self.take().map(u64::from_le_bytes)
+    }
+
+    fn credential(&mut self) -> Result<Option<Credential>, WireError> {
+        //= spec §2.5.1
+        //# A side with a pre-shared key says so in its HELLO: *key* is 1, and *nonce* fresh for the link. Without one all three
+        //# fields are zero.
+        let (has_key, credential) = (self.u16()?, Credential { nonce: self.take()?, proof: self.take()? });
+        match has_key {
+            0 if credential == (Credential { nonce: [0; 16], proof: [0; 32] }) => Ok(None),
+            1 => Ok(Some(credential)),
+            _ => Err(WireError::Malformed("key in HELLO")),
+        }
     }
 
     fn ring(&mut self) -> Result<RingDescriptor, WireError> {

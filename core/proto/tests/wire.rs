@@ -2,8 +2,8 @@
 
 use netacc_device::RemoteKey;
 use netacc_proto::{
-    Accept, ControlMessage, Hello, Immediate, MessageKind, Open, Record, RecordKind, Refuse, RingDescriptor, WireError,
-    WireTuple, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN, LINK_REGION_LEN, RECORD_LEN,
+    Accept, ControlMessage, Credential, Hello, Immediate, MessageKind, Open, Record, RecordKind, Refuse,
+    RingDescriptor, WireError, WireTuple, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN, LINK_REGION_LEN, RECORD_LEN,
 };
 use proptest::prelude::*;
 
@@ -41,9 +41,13 @@ fn controls() -> impl Strategy<Value = ControlMessage> {
     let tuple =
         (any::<([u8; 16], u16)>(), any::<([u8; 16], u16)>()).prop_map(|(local, remote)| WireTuple { local, remote });
     prop_oneof![
-        (any::<u16>(), any::<u32>(), any::<u16>()).prop_map(|(version, receive_depth, max_streams)| {
-            ControlMessage::Hello(Hello { version, receive_depth, max_streams })
-        }),
+        (any::<u16>(), any::<u32>(), any::<u16>(), prop::option::of(any::<([u8; 16], [u8; 32])>())).prop_map(
+            |(version, receive_depth, max_streams, credential)| {
+                let credential = credential.map(|(nonce, proof)| Credential { nonce, proof });
+                ControlMessage::Hello(Hello { version, receive_depth, max_streams, credential })
+            }
+        ),
+        any::<[u8; 32]>().prop_map(ControlMessage::Proof),
         (any::<u16>(), tuple, any::<u32>(), any::<u64>(), any::<[u8; 16]>(), rings()).prop_map(
             |(slot, tuple, hint, pledge, nonce, ring)| ControlMessage::Open(Open {
                 slot,
@@ -63,8 +67,8 @@ fn controls() -> impl Strategy<Value = ControlMessage> {
                 ring
             })
         ),
-        (any::<u16>(), any::<u16>())
-            .prop_map(|(peer_slot, reason)| ControlMessage::Refuse(Refuse { peer_slot, reason })),
+        (any::<u16>(), any::<u16>(), any::<u16>())
+            .prop_map(|(peer_slot, reason, ask_at)| ControlMessage::Refuse(Refuse { peer_slot, reason, ask_at })),
     ]
 }
 

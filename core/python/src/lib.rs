@@ -4,7 +4,7 @@ use netacc_program::{compare as compare_traces, generate as generate_program, Pr
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use netacc_harness::{run_program, Mutant, Options};
+use netacc_harness::{run_program, Mutant, Options, Preset};
 
 fn wrong(error: impl std::fmt::Display) -> PyErr {
     PyValueError::new_err(error.to_string())
@@ -32,7 +32,8 @@ fn compare(program: &str, oracle: &str, other: &str) -> PyResult<String> {
     serde_json::to_string(&compare_traces(&program, &oracle, &other)).map_err(wrong)
 }
 
-/// Runs a program on the core alone. `expect` is the oracle's trace, or empty; `mutant` a deliberate fault, or empty.
+/// Runs a program on the core alone. `expect` is the oracle's trace, or empty; `mutant` a deliberate fault, or empty;
+/// `preset` what the devices are, or empty for drawn from the seed.
 /// Returns the trace, the promise that was broken or an empty string, and the streams as they stood where a step was
 /// given up.
 #[pyfunction]
@@ -42,6 +43,7 @@ fn simulate(
     seed: u64,
     expect: &str,
     mutant: &str,
+    preset: &str,
 ) -> PyResult<(String, String, String)> {
     let program = Program::parse(program).map_err(wrong)?;
     let expect: Option<Trace> =
@@ -52,7 +54,11 @@ fn simulate(
             Some(Mutant::ALL.into_iter().find(|m| format!("{m:?}") == name).ok_or_else(|| wrong("no such mutant"))?)
         }
     };
-    let options = Options { mutant, ..Options::default() };
+    let preset = match preset {
+        "" => None,
+        name => Some(Preset::parse(name).ok_or_else(|| wrong("no such preset"))?),
+    };
+    let options = Options { mutant, preset, ..Options::default() };
     let run = py.detach(|| run_program(&program, seed, &options, expect.as_ref()));
     Ok((serde_json::to_string(&run.trace).map_err(wrong)?, run.broken.unwrap_or_default(), run.state))
 }

@@ -3,14 +3,24 @@
 //! channel of a completion queue ([`Channel`]). Who sleeps for good is reported as a deadlock, so each of them proves that
 //! no wake-up is lost, besides what it asserts.
 //!
+//! Miri runs them as well (`ci/run.sh miri`), some interleavings of each: it knows of every use of memory whether it is
+//! allowed, and of every value that a weaker machine's load may return.
+//!
 //! Loom takes a SeqCst access for acquire and release only; so the models also prove that the orderings do not rest on
 //! more than the barriers that are written down.
 
 #![allow(unsafe_code, reason = "the queue pairs point at what the models own")]
 
 use std::sync::atomic::Ordering::*;
+#[cfg(miri)]
+use std::sync::{Arc, Condvar, Mutex};
+#[cfg(miri)]
+use std::thread;
 
+#[cfg(loom)]
 use loom::sync::{Arc, Condvar, Mutex};
+#[cfg(loom)]
+use loom::thread;
 use netacc_device::{
     Completion, Operation, Payload, PostError, QueuePairId, RemoteKey, WorkCompletion, WorkRequest, WorkRequestId,
 };
@@ -26,10 +36,17 @@ mod table;
 
 /// Explores a model. `preemptions` bounds how often a thread is interrupted where it would not have waited: 3 finds
 /// whatever was ever found with more, in a hundredth of the time.
+#[cfg(loom)]
 fn check(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
     builder.check(model);
+}
+
+/// Runs a model a few times, each of them scheduled at random: with real memory, of which Miri knows what may be used.
+#[cfg(miri)]
+fn check(_preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
+    (0..8).for_each(|_| model());
 }
 
 /// The channel of a completion queue: an eventfd.

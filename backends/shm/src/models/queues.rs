@@ -7,7 +7,7 @@ fn no_message_is_slept_through() {
     check(3, || {
         let world = World::<1>::new(2);
         let sender = world.clone();
-        let thread = loom::thread::spawn(move || assert!(sender.try_send(0, 1) && sender.try_send(0, 2)));
+        let thread = thread::spawn(move || assert!(sender.try_send(0, 1) && sender.try_send(0, 2)));
         assert_eq!(world.receive(0, 2), [1, 2]);
         thread.join().unwrap();
     });
@@ -21,7 +21,7 @@ fn two_senders_share_one_bell() {
             let world = World::<3>::new(1);
             let threads = pair.map(|i| {
                 let sender = world.clone();
-                loom::thread::spawn(move || assert!(sender.try_send(i, i as u32)))
+                thread::spawn(move || assert!(sender.try_send(i, i as u32)))
             });
             let mut got = world.receive(0, 2);
             got.sort_unstable();
@@ -38,7 +38,7 @@ fn what_is_left_wakes_a_sleeper() {
         let world = World::<2>::new(1);
         assert!(world.try_send(0, 0) && world.try_send(1, 1));
         let narrow = world.clone();
-        let thread = loom::thread::spawn(move || imms(&narrow.look(0, 1)));
+        let thread = thread::spawn(move || imms(&narrow.look(0, 1)));
         // The other thread may take either, or neither; this one takes the rest.
         let first = imms(&world.look(0, 1));
         let other = thread.join().unwrap();
@@ -56,7 +56,7 @@ fn taking_a_part_does_not_hide_the_rest_from_a_sleeper() {
         let world = World::<2>::new(1);
         assert!(world.try_send(0, 0) && world.try_send(1, 1));
         let other = world.clone();
-        let thread = loom::thread::spawn(move || imms(&other.look(0, 1)).len());
+        let thread = thread::spawn(move || imms(&other.look(0, 1)).len());
         // Sleeps while the summary is taken; then either there is something for it, or the other thread has it all.
         let mut mine = 0;
         if !bitmap::arm(&world.armed[0].0, ASLEEP, [&world.bitmaps[0]].into_iter()) {
@@ -76,7 +76,7 @@ fn a_message_follows_its_queue_pair() {
     check(3, || {
         let world = World::<1>::new(2);
         let sender = world.clone();
-        let thread = loom::thread::spawn(move || assert!(sender.try_send(0, 5)));
+        let thread = thread::spawn(move || assert!(sender.try_send(0, 5)));
         world.receivers[0].rebind(1);
         // The mover looks once, and sleeps on the new queue from then on.
         let mut got = imms(&world.poll(0));
@@ -96,9 +96,9 @@ fn a_late_bit_does_not_silence_the_old_queue() {
     check(3, || {
         let world = World::<2>::new(1);
         let (mover, sender) = (world.clone(), world.clone());
-        let moving = loom::thread::spawn(move || mover.receivers[0].rebind(1));
+        let moving = thread::spawn(move || mover.receivers[0].rebind(1));
         // Both queue pairs report to queue 0 at first, and only the second one's message is waited for there.
-        let sending = loom::thread::spawn(move || assert!(sender.try_send(0, 0) && sender.try_send(1, 1)));
+        let sending = thread::spawn(move || assert!(sender.try_send(0, 0) && sender.try_send(1, 1)));
         let mut got = Vec::new();
         while !got.contains(&1) {
             let new = world.look(0, 4);

@@ -9,10 +9,10 @@ fn messages_arrive_once_and_in_order() {
     check(3, || {
         let world = World::<1>::new(2);
         let sender = world.clone();
-        let thread = loom::thread::spawn(move || {
+        let thread = thread::spawn(move || {
             for imm in 10..13 {
                 while !sender.try_send(0, imm) {
-                    loom::thread::yield_now();
+                    thread::yield_now();
                 }
             }
         });
@@ -20,7 +20,7 @@ fn messages_arrive_once_and_in_order() {
         while got.len() < 3 {
             let new = imms(&world.poll(0));
             if new.is_empty() {
-                loom::thread::yield_now();
+                thread::yield_now();
             } else {
                 // What stands past the ring's end would be posted twice.
                 let again = (new.len() as u32).min(3 - 2);
@@ -39,7 +39,7 @@ fn a_sleeper_is_woken_by_a_message() {
     check(3, || {
         let world = World::<1>::new(2);
         let sender = world.clone();
-        let thread = loom::thread::spawn(move || assert!(sender.try_send(0, 7) && sender.try_send(0, 8)));
+        let thread = thread::spawn(move || assert!(sender.try_send(0, 7) && sender.try_send(0, 8)));
         let mut got = Vec::new();
         while got.len() < 2 {
             let seen = world.receivers[0].sequence();
@@ -73,9 +73,9 @@ fn all_sleepers_are_woken() {
                 }
             }
         };
-        let sleeper = loom::thread::spawn(receive(world.clone(), taken.clone()));
+        let sleeper = thread::spawn(receive(world.clone(), taken.clone()));
         let sender = world.clone();
-        let thread = loom::thread::spawn(move || assert!(sender.try_send(0, 7)));
+        let thread = thread::spawn(move || assert!(sender.try_send(0, 7)));
         loop {
             let seen = world.receivers[0].sequence();
             if !world.poll(0).is_empty() {
@@ -99,7 +99,7 @@ fn the_end_follows_the_messages() {
     check(3, || {
         let world = World::<1>::new(2);
         let sender = world.clone();
-        let thread = loom::thread::spawn(move || {
+        let thread = thread::spawn(move || {
             assert!(sender.try_send(0, 1) && sender.try_send(0, 2));
             // As `fail_qp` and the connection manager close.
             sender.senders[0].tx().close.closed.store(1, SeqCst);

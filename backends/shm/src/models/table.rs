@@ -21,8 +21,8 @@ fn withdrawing_spares_the_successor() {
         let (table, [(a, ga), (b, gb)]) = table();
         assert!(table.publish(9, a, ga, 5));
         let (leaver, heir) = (table.clone(), table.clone());
-        let leaving = loom::thread::spawn(move || leaver.withdraw(9, a, ga, 5));
-        let taking = loom::thread::spawn(move || assert!(heir.publish(9, b, gb, 6)));
+        let leaving = thread::spawn(move || leaver.withdraw(9, a, ga, 5));
+        let taking = thread::spawn(move || assert!(heir.publish(9, b, gb, 6)));
         leaving.join().unwrap();
         taking.join().unwrap();
         assert_eq!(table.lookup(9).map(|(p, stream)| (p.pid, stream)), Some((2, 6)));
@@ -39,8 +39,8 @@ fn publishers_do_not_overwrite_each_other() {
     check(3, || {
         let (table, [(a, ga), (b, gb)]) = table();
         let (one, other) = (table.clone(), table.clone());
-        let first = loom::thread::spawn(move || assert!(one.publish(1, a, ga, 1)));
-        let second = loom::thread::spawn(move || assert!(other.publish(2, b, gb, 2)));
+        let first = thread::spawn(move || assert!(one.publish(1, a, ga, 1)));
+        let second = thread::spawn(move || assert!(other.publish(2, b, gb, 2)));
         first.join().unwrap();
         second.join().unwrap();
         assert_eq!(table.lookup(1).map(|(p, stream)| (p.pid, stream)), Some((1, 1)));
@@ -54,7 +54,7 @@ fn a_slot_is_read_whole() {
     check(3, || {
         let (table, [(a, ga), _]) = table();
         let other = table.clone();
-        let changing = loom::thread::spawn(move || {
+        let changing = thread::spawn(move || {
             other.unregister(a, ga);
             assert_eq!(other.register(identity(3), |_| false), Some((a, ga + 1)));
         });

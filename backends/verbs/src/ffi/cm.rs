@@ -10,6 +10,7 @@ use std::sync::Arc;
 use super::abi;
 use super::library::Library;
 use super::objects::{init_attr, never_block, Context, Cq, Pd, QueuePair};
+use super::wakeup::raised;
 
 /// Where the events of all our ids arrive.
 pub(crate) struct EventChannel {
@@ -56,7 +57,9 @@ impl EventChannel {
     pub(crate) fn new(library: &'static Library) -> io::Result<Arc<EventChannel>> {
         // SAFETY: no arguments.
         let raw = unsafe { (library.rdma_create_event_channel)() };
-        let raw = NonNull::new(raw).ok_or_else(io::Error::last_os_error)?;
+        let mut raw = NonNull::new(raw).ok_or_else(io::Error::last_os_error)?;
+        // SAFETY: the channel is ours; librdmacm goes by this field.
+        unsafe { raw.as_mut().fd = raised(raw.as_ref().fd) };
         let channel = EventChannel { library, raw };
         never_block(channel.fd())?;
         Ok(Arc::new(channel))
@@ -186,6 +189,16 @@ impl CmId {
         })
     }
 
+    /// Asks the device to repeat what is not acknowledged soon. Others than RoCE have no such thing, and their own bounds.
+    pub(crate) fn hurry(&self) {
+        let mut timeout = ACK_TIMEOUT;
+        // SAFETY: the id lives; the option's value is one byte. Refused where the device or the kernel does not know it.
+        unsafe {
+            let value = (&raw mut timeout).cast();
+            (self.channel.library.rdma_set_option)(self.raw.as_ptr(), 0, OPTION_ACK_TIMEOUT, value, 1);
+        }
+    }
+
     pub(crate) fn resolve_route(&self, timeout_ms: i32) -> io::Result<()> {
         // SAFETY: the id lives.
         check(unsafe { (self.channel.library.rdma_resolve_route)(self.raw.as_ptr(), timeout_ms) })
@@ -259,8 +272,20 @@ fn check(status: i32) -> io::Result<()> {
     }
 }
 
-/// As often as possible, and for ever, as `ibv_modify_qp` has it.
-const RETRIES: u8 = 7;
+/// How often the device sends again what is not acknowledged, before the queue pair fails. Seven would be for ever, to
+/// SoftRoCE: a peer that cannot be reached would never be noticed.
+const RETRIES: u8 = 6;
+
+/// How often it tries again to send to a peer without a receive: for ever, as `ibv_modify_qp` has it.
+const RECEIVER_RETRIES: u8 = 7;
+
+/// 4.096 us * 2^15 = 134 ms until something is sent again; so a path that is dead is left after a second. Arbitrary: many
+/// round trips of any network in which RDMA makes sense. The kernel's choice for RoCE, 2 s, makes 15 s of it, and each lost
+/// packet costs 2 s.
+const ACK_TIMEOUT: u8 = 15;
+
+/// `RDMA_OPTION_ID_ACK_TIMEOUT`, of level `RDMA_OPTION_ID`, which is 0.
+const OPTION_ACK_TIMEOUT: i32 = 3;
 
 fn conn_param(parameters: &ConnectParameters<'_>) -> abi::RdmaConnParam {
     abi::RdmaConnParam {
@@ -270,7 +295,7 @@ fn conn_param(parameters: &ConnectParameters<'_>) -> abi::RdmaConnParam {
         initiator_depth: 1,
         flow_control: 0,
         retry_count: RETRIES,
-        rnr_retry_count: if parameters.waits_for_receive { RETRIES } else { 0 },
+        rnr_retry_count: if parameters.waits_for_receive { RECEIVER_RETRIES } else { 0 },
         srq: 0,
         qp_num: 0,
     }

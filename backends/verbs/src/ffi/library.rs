@@ -1,10 +1,18 @@
-//! Both libraries, loaded at the first call of [`Library::get`] and never unloaded.
+//! Both libraries, loaded at the first call of [`Library::get`].
 //!
 //! A program that was not linked with them so loads neither until a socket could use them, and where they are absent
 //! everything stays on TCP.
+//!
+//! librdmacm keeps devices open, in a forked child too, where they are the parent's; and it has no way to say so. So a
+//! child unloads it (its descriptors refer to nothing there by then: see [`VerbsDevice::library_fds`]) and loads it
+//! afresh. What the parent had of it is never used in the child.
+//!
+//! [`VerbsDevice::library_fds`]: crate::VerbsDevice::library_fds
 
+use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_void, CStr};
-use std::sync::OnceLock;
+use std::mem::ManuallyDrop;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::abi::{
     CompChannel, CompletionQueue, Context, Device, DeviceAttr, MemoryRegion, QpAttr, QpInitAttr, QueuePair,
@@ -34,10 +42,13 @@ macro_rules! library {
         /// The functions that we use.
         pub(crate) struct Library {
             $( $( pub(super) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?, )* )*
+            /// The last one of them, to be unloaded.
+            handle: usize,
         }
 
         impl Library {
             fn load() -> Result<Library, LoadError> {
+                let mut handles = Vec::new();
                 $(
                     let handle = open($file).ok_or(LoadError::Library($absent))?;
                     $(
@@ -48,8 +59,9 @@ macro_rules! library {
                             std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($argument),*) $(-> $result)?>($name)
                         };
                     )*
+                    handles.push(handle as usize);
                 )*
-                Ok(Library { $( $( $name, )* )* })
+                Ok(Library { $( $( $name, )* )* handle: handles.pop().unwrap_or_default() })
             }
         }
     };
@@ -91,6 +103,7 @@ library! {
         rdma_connect: fn(*mut RdmaCmId, *mut RdmaConnParam) -> c_int;
         rdma_accept: fn(*mut RdmaCmId, *mut RdmaConnParam) -> c_int;
         rdma_reject: fn(*mut RdmaCmId, *const c_void, u8) -> c_int;
+        rdma_set_option: fn(*mut RdmaCmId, c_int, c_int, *mut c_void, usize) -> c_int;
         rdma_disconnect: fn(*mut RdmaCmId) -> c_int;
         rdma_get_cm_event: fn(*mut RdmaEventChannel, *mut *mut RdmaCmEvent) -> c_int;
         rdma_ack_cm_event: fn(*mut RdmaCmEvent) -> c_int;
@@ -98,11 +111,53 @@ library! {
 }
 
 impl Library {
-    /// Both libraries; loads them if nobody did.
+    /// Both libraries; loads them if nobody did in this process.
     pub(crate) fn get() -> Result<&'static Library, LoadError> {
-        static LOADED: OnceLock<Result<Library, LoadError>> = OnceLock::new();
-        LOADED.get_or_init(Library::load).as_ref().map_err(Clone::clone)
+        static LOADED: Mutex<Option<(u32, Result<&'static Library, LoadError>)>> = Mutex::new(None);
+        let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        let process = std::process::id();
+        match &*loaded {
+            Some((of, library)) if *of == process => return library.clone(),
+            Some((_, Ok(parents))) => close(parents.handle),
+            _ => {}
+        }
+        let library = Library::load().map(|library| &*Box::leak(Box::new(library)));
+        *loaded = Some((process, library.clone()));
+        library
     }
+}
+
+/// Held in calls that take locks of the libraries as a whole, and while the process is forked: such a lock would be held
+/// in the child for ever.
+///
+/// It is the standard library's, which is a number and nothing else. `parking_lot` keeps who waits in a table, in the
+/// child too, where nobody is; and may hand a lock over to who has waited longest.
+static CALLS: Mutex<()> = Mutex::new(());
+
+thread_local! {
+    /// [`CALLS`], by the thread that is about to fork. No destructor: a program may fork in one of its own.
+    static HELD: Cell<Option<ManuallyDrop<MutexGuard<'static, ()>>>> = const { Cell::new(None) };
+}
+
+/// Until the result is dropped no fork begins, and no other such call.
+pub(crate) fn enter() -> MutexGuard<'static, ()> {
+    CALLS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// To be called before each fork, and followed by [`after_fork`].
+pub fn before_fork() {
+    HELD.set(Some(ManuallyDrop::new(enter())));
+}
+
+/// To be called after each fork, in parent and child, by the thread that has forked.
+pub fn after_fork() {
+    drop(HELD.take().map(ManuallyDrop::into_inner));
+}
+
+fn close(handle: usize) {
+    // SAFETY: the handle came from dlopen, and no function that it has is called any more: those of the parent's objects
+    // are not used in a child.
+    unsafe { libc::dlclose(handle as *mut c_void) };
 }
 
 fn open(file: &CStr) -> Option<*mut c_void> {
@@ -112,11 +167,50 @@ fn open(file: &CStr) -> Option<*mut c_void> {
 }
 
 fn symbol(handle: *mut c_void, name: *const c_char) -> Option<*mut c_void> {
-    // SAFETY: the handle came from dlopen and is never closed; the name is a C string.
+    // SAFETY: the handle came from dlopen; the name is a C string.
     let address = unsafe { libc::dlsym(handle, name) };
     (!address.is_null()).then_some(address)
 }
 
 const fn cstr(name: &'static str) -> *const c_char {
     name.as_ptr().cast()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicI32, Ordering};
+
+    use super::*;
+
+    // Breaks if the lock stays with somebody who waited for it in the parent, and is not in the child.
+    #[test]
+    fn who_waits_in_the_parent_does_not_hold_up_the_child() {
+        static WAITER: AtomicI32 = AtomicI32::new(0);
+        before_fork();
+        let waiter = std::thread::spawn(|| {
+            // SAFETY: no arguments.
+            WAITER.store(unsafe { libc::gettid() }, Ordering::SeqCst);
+            drop(enter());
+        });
+        let asleep = || {
+            let state = std::fs::read_to_string(format!("/proc/self/task/{}/wchan", WAITER.load(Ordering::SeqCst)));
+            state.is_ok_and(|place| place.contains("futex"))
+        };
+        while !asleep() {
+            std::thread::yield_now();
+        }
+        // SAFETY: the child calls nothing but what is tested.
+        let child = unsafe { libc::fork() };
+        after_fork();
+        if child == 0 {
+            let status = c_int::from(CALLS.try_lock().is_err());
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(status) };
+        }
+        waiter.join().unwrap();
+        let mut status = -1;
+        // SAFETY: one number is written.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0);
+    }
 }

@@ -12,8 +12,10 @@ mod objects;
 mod wakeup;
 
 pub(crate) use cm::{CmId, ConnectParameters, Event, EventChannel, EventKind, Key};
-pub(crate) use library::Library;
+pub use library::{after_fork, before_fork};
+pub(crate) use library::{enter, Library};
 pub(crate) use objects::{
     device_list, Chain, CompletionChannel, Context, Cq, DeviceAttributes, Mr, Pd, QueuePair, RawRecv, RawSend, SendKind,
 };
-pub(crate) use wakeup::{sleep_on, Bell, EventSet, Sleep};
+pub(crate) use wakeup::{sleep_on, Sleep, UnlinkWatch};
+pub use wakeup::{Alarm, Bell, EventSet};

@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -11,6 +11,7 @@ use netacc_device::Memory;
 
 use super::abi;
 use super::library::Library;
+use super::wakeup::raised;
 
 /// A device in the list of `ibv_get_device_list`.
 #[derive(Clone, Debug)]
@@ -143,6 +144,17 @@ impl Context {
         unsafe { [self.raw.as_ref().cmd_fd, self.raw.as_ref().async_fd] }
     }
 
+    /// Lets go of the kernel's device, of which nothing of ours is left. librdmacm keeps contexts open, by which a
+    /// device that is taken away would stay half there; so its descriptors refer to nothing from now on. They stay its
+    /// own: their numbers must not become the program's.
+    pub(crate) fn abandon(&self) {
+        let Ok(nothing) = std::fs::File::open("/dev/null") else { return };
+        for fd in self.fds() {
+            // SAFETY: both are descriptors that we hold. The system call itself, as libc's function may be interposed.
+            unsafe { libc::syscall(libc::SYS_dup3, nothing.as_raw_fd(), fd, libc::O_CLOEXEC) };
+        }
+    }
+
     pub(crate) fn completion_vectors(&self) -> u32 {
         // SAFETY: the context is open.
         u32::try_from(unsafe { self.raw.as_ref().num_comp_vectors }).unwrap_or(0)
@@ -268,7 +280,9 @@ impl CompletionChannel {
     pub(crate) fn new(context: Context) -> io::Result<Arc<CompletionChannel>> {
         // SAFETY: the context is open.
         let raw = unsafe { (context.library.ibv_create_comp_channel)(context.raw.as_ptr()) };
-        let raw = NonNull::new(raw).ok_or_else(io::Error::last_os_error)?;
+        let mut raw = NonNull::new(raw).ok_or_else(io::Error::last_os_error)?;
+        // SAFETY: the channel is ours; libibverbs goes by this field, and the kernel by what it refers to.
+        unsafe { raw.as_mut().fd = raised(raw.as_ref().fd) };
         let channel = CompletionChannel { context, raw };
         never_block(channel.fd())?;
         Ok(Arc::new(channel))
@@ -327,12 +341,17 @@ unsafe impl Send for Cq {}
 // SAFETY: as above.
 unsafe impl Sync for Cq {}
 
+/// The completion vector of this number on a device that has so many: beyond the last it begins again.
+fn vector_of(number: u32, available: u32) -> i32 {
+    i32::try_from(number % available.max(1)).unwrap_or(0)
+}
+
 impl Cq {
     /// A queue of at least `depth` entries.
     pub(crate) fn new(channel: &Arc<CompletionChannel>, depth: u32, vector: u32) -> io::Result<Cq> {
         let context = channel.context;
         let depth = i32::try_from(depth).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-        let vector = i32::try_from(vector % context.completion_vectors().max(1)).unwrap_or(0);
+        let vector = vector_of(vector, context.completion_vectors());
         // SAFETY: context and channel live; the channel is kept by the queue.
         let raw = unsafe {
             (context.library.ibv_create_cq)(context.raw.as_ptr(), depth, ptr::null_mut(), channel.raw.as_ptr(), vector)
@@ -583,4 +602,16 @@ fn send_wr(request: &RawSend) -> abi::SendWr {
         (wr.remote_addr, wr.rkey) = (address, rkey);
     }
     wr
+}
+
+#[cfg(test)]
+mod tests {
+    use super::vector_of;
+
+    /// Breaks if a vector that the device does not have were asked for: no queue could be made then.
+    #[test]
+    fn vectors_begin_again_behind_the_last() {
+        assert_eq!([0, 1, 2, 3, 4, u32::MAX].map(|number| vector_of(number, 4)), [0, 1, 2, 3, 0, 3]);
+        assert_eq!(vector_of(7, 0), 0, "a device that says nothing of its vectors");
+    }
 }

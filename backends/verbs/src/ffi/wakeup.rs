@@ -12,48 +12,139 @@ use std::time::Duration;
 use libc::syscall;
 
 /// Readable from the first ring on until it is cleared.
-pub(crate) struct Bell(OwnedFd);
+pub struct Bell(OwnedFd);
 
 impl Bell {
-    pub(crate) fn new() -> io::Result<Bell> {
+    /// Not rung.
+    ///
+    /// # Errors
+    /// There is no descriptor left.
+    pub fn new() -> io::Result<Bell> {
         // SAFETY: a new descriptor, owned here alone.
         Ok(Bell(unsafe { owned(syscall(libc::SYS_eventfd2, 0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK))? }))
     }
 
-    pub(crate) fn fd(&self) -> RawFd {
+    /// To sleep on.
+    pub fn fd(&self) -> RawFd {
         self.0.as_raw_fd()
     }
 
-    pub(crate) fn ring(&self) {
+    /// Makes it readable.
+    pub fn ring(&self) {
         let one = 1u64.to_ne_bytes();
         // SAFETY: eight readable bytes. A bell that is full has been rung.
         unsafe { syscall(libc::SYS_write, self.fd(), one.as_ptr(), one.len()) };
     }
 
-    pub(crate) fn clear(&self) {
+    /// Makes it unreadable.
+    pub fn clear(&self) {
         let mut count = [0u8; 8];
         // SAFETY: eight writable bytes. A bell that was not rung says so.
         unsafe { syscall(libc::SYS_read, self.fd(), count.as_mut_ptr(), count.len()) };
     }
 }
 
+/// Readable from the time it is set to on, until it is set again.
+pub struct Alarm(OwnedFd);
+
+impl Alarm {
+    /// Not set.
+    ///
+    /// # Errors
+    /// There is no descriptor left.
+    pub fn new() -> io::Result<Alarm> {
+        let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
+        // SAFETY: a new descriptor, owned here alone.
+        Ok(Alarm(unsafe { owned(syscall(libc::SYS_timerfd_create, libc::CLOCK_MONOTONIC, flags))? }))
+    }
+
+    /// To sleep on.
+    pub fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    /// From `after` now on; `None`: never.
+    pub fn set(&self, after: Option<Duration>) {
+        let none = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let at = after.map_or(none, |after| libc::timespec {
+            tv_sec: after.as_secs().min(i64::MAX as u64) as libc::time_t,
+            // All zeros would be never.
+            tv_nsec: libc::c_long::from(after.subsec_nanos()).max(1),
+        });
+        let setting = libc::itimerspec { it_interval: none, it_value: at };
+        // SAFETY: the setting is readable; nobody wants the old one.
+        unsafe {
+            let old = ptr::null_mut::<libc::itimerspec>();
+            syscall(libc::SYS_timerfd_settime, self.fd(), 0, &raw const setting, old);
+        }
+    }
+}
+
+/// Readable when the file behind a descriptor may have been unlinked.
+pub(crate) struct UnlinkWatch {
+    watch: OwnedFd,
+    of: RawFd,
+}
+
+impl UnlinkWatch {
+    /// Of `fd`, which stays open as long as the watch is asked. `None`: the file cannot be watched.
+    pub(crate) fn new(fd: RawFd) -> Option<UnlinkWatch> {
+        // By this name also a file is found that has another one here than where it was made.
+        let path = std::ffi::CString::new(format!("/proc/self/fd/{fd}")).ok()?;
+        // SAFETY: a new descriptor, owned here alone; the path is a C string.
+        unsafe {
+            let watch = owned(syscall(libc::SYS_inotify_init1, libc::IN_CLOEXEC | libc::IN_NONBLOCK)).ok()?;
+            let added = syscall(libc::SYS_inotify_add_watch, watch.as_raw_fd(), path.as_ptr(), libc::IN_ATTRIB);
+            (added >= 0).then_some(UnlinkWatch { watch, of: fd })
+        }
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        self.watch.as_raw_fd()
+    }
+
+    /// Whether it was unlinked. Makes the watch unreadable until something changes.
+    pub(crate) fn is_unlinked(&self) -> bool {
+        let mut events = [0u8; 256];
+        // SAFETY: the buffer is writable.
+        let read = unsafe { syscall(libc::SYS_read, self.fd(), events.as_mut_ptr(), events.len()) };
+        if read <= 0 {
+            return false;
+        }
+        // SAFETY: plain numbers; the structure is writable.
+        unsafe {
+            let mut found: libc::stat = std::mem::zeroed();
+            syscall(libc::SYS_fstat, self.of, &raw mut found) == 0 && found.st_nlink == 0
+        }
+    }
+}
+
 /// Readable while any of its members is. Each has a number.
-pub(crate) struct EventSet(OwnedFd);
+pub struct EventSet(OwnedFd);
 
 /// Members asked for at a time.
 const BATCH: usize = 32;
 
 impl EventSet {
-    pub(crate) fn new() -> io::Result<EventSet> {
+    /// Without members.
+    ///
+    /// # Errors
+    /// There is no descriptor left.
+    pub fn new() -> io::Result<EventSet> {
         // SAFETY: a new descriptor, owned here alone.
         Ok(EventSet(unsafe { owned(syscall(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC))? }))
     }
 
-    pub(crate) fn fd(&self) -> RawFd {
+    /// To sleep on.
+    pub fn fd(&self) -> RawFd {
         self.0.as_raw_fd()
     }
 
-    pub(crate) fn add(&self, fd: RawFd, number: u64) -> io::Result<()> {
+    /// A descriptor more.
+    ///
+    /// # Errors
+    /// The kernel does not watch it, or does so already.
+    pub fn add(&self, fd: RawFd, number: u64) -> io::Result<()> {
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: number };
         // SAFETY: `event` lives through the call.
         match unsafe { syscall(libc::SYS_epoll_ctl, self.fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event) } {
@@ -62,13 +153,14 @@ impl EventSet {
         }
     }
 
-    pub(crate) fn remove(&self, fd: RawFd) {
+    /// One less.
+    pub fn remove(&self, fd: RawFd) {
         // SAFETY: no event is needed to remove.
         unsafe { syscall(libc::SYS_epoll_ctl, self.fd(), libc::EPOLL_CTL_DEL, fd, ptr::null_mut::<u8>()) };
     }
 
     /// Calls `f` with the number of each member that is readable now. It should make it unreadable, or it comes again.
-    pub(crate) fn readable(&self, mut f: impl FnMut(u64)) {
+    pub fn readable(&self, mut f: impl FnMut(u64)) {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; BATCH];
         // Bounded: members may become readable as fast as they are told of.
         for _ in 0..BATCH {
@@ -116,5 +208,27 @@ unsafe fn owned(fd: c_long) -> io::Result<OwnedFd> {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: new, as the caller promises.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+    Ok(unsafe { OwnedFd::from_raw_fd(raised(fd as RawFd)) })
+}
+
+/// Moves a new descriptor to a high number: programs expect the lowest free ones for theirs. Where there is no room up
+/// there it stays where it is.
+pub(super) fn raised(fd: RawFd) -> RawFd {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure is writable.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    // The kernel's table grows to the highest number in use, and fork copies it: this bounds both, and few programs hold
+    // as many. Arbitrary.
+    let soft = limit.rlim_cur.min(16_384) as RawFd;
+    for base in [(soft - 512).max(soft / 2), soft / 2, soft / 4] {
+        // SAFETY: no pointers; the low number is known to the caller alone.
+        unsafe {
+            let high = syscall(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, base);
+            if high >= 0 {
+                syscall(libc::SYS_close, fd);
+                return high as RawFd;
+            }
+        }
+    }
+    fd
 }

@@ -17,7 +17,7 @@
 pub mod args;
 mod cpu;
 mod error;
-mod link;
+pub(crate) mod link;
 mod machine;
 mod own;
 mod paths;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use netacc_cli::{bench, doctor, switch};
+use netacc_cli::{bench, doctor, lat, switch};
 use netacc_microvm::{cli as lab, guest};
 
 /// An open NetACC: unmodified TCP programs over RDMA or shared memory.
@@ -23,6 +23,7 @@ Examples:
   netacc bench redis --clients 100 --size 512        Redis on kernel TCP, a Unix socket and each backend
   netacc bench echo --size 64 --mode spin            round-trip latency with both ends awake
   netacc bench redis --json result.json --plot result.svg
+  netacc lat --serve 10.0.0.1 / netacc lat 10.0.0.1   round trips between two hosts, on all paths
   netacc demote -p PID; netacc promote -p PID        off the links and back, under load
   netacc bench report result.json                    the table again
   netacc lab run --hosts 2 -- rdma link              two machines with SoftRoCE between them";
@@ -37,11 +38,16 @@ enum Command {
     Promote(switch::SwitchArgs),
     /// Say which backends work here, and why not the others
     Doctor(doctor::DoctorArgs),
+    /// Latency between two hosts: raw RDMA, through our stack, and kernel TCP
+    Lat(lat::LatArgs),
     /// Real RDMA devices in small virtual machines: SoftRoCE and soft-iWARP, one host or two
     Lab(lab::LabArgs),
     /// The first processes of a lab's guest
     #[command(hide = true)]
     LabGuest(guest::GuestArgs),
+    /// One end of a conversation, as started by `netacc lat`
+    #[command(hide = true)]
+    LatPeer(lat::LatPeerArgs),
     /// One end of a load, as started by `netacc bench`
     #[command(hide = true)]
     BenchPeer(bench::peer::PeerArgs),
@@ -59,6 +65,8 @@ fn main() -> ExitCode {
         Command::Demote(args) => switch::demote(&args),
         Command::Promote(args) => switch::promote(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Lat(args) => lat::run(&args),
+        Command::LatPeer(args) => lat::run_peer(&args),
         Command::Lab(args) => lab::run(args),
         Command::LabGuest(args) => guest::run(&args),
         Command::BenchPeer(args) => match bench::peer::run(args) {

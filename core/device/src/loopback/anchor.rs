@@ -240,6 +240,17 @@ impl Anchor for InMemoryAnchor {
         near.reset_received || near.fin_received && near.write_ended
     }
 
+    fn is_ended(&self) -> bool {
+        let pipe = self.holder.pipe.lock();
+        let near = &pipe.ends[self.holder.end as usize];
+        near.reset_received || near.fin_received
+    }
+
+    fn unread(&self) -> u64 {
+        let pipe = self.holder.pipe.lock();
+        pipe.ends[self.holder.end as usize].unread.len() as u64
+    }
+
     fn clear_error(&mut self) {
         self.with(|pipe, end| pipe.end(end).error = None);
     }
@@ -247,6 +258,9 @@ impl Anchor for InMemoryAnchor {
     fn abort(&mut self) {
         self.with(|pipe, end| pipe.end(end).linger_reset = true);
     }
+
+    /// Without effect: every byte is announced.
+    fn set_low_water(&mut self, _: u32) {}
 }
 
 impl Drop for Holder {

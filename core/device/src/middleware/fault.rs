@@ -189,6 +189,10 @@ impl<D: Device + ?Sized> Device for Fault<D> {
         self.inner.capabilities()
     }
 
+    fn capabilities_of(&self, qp: QueuePairId) -> Capabilities {
+        self.inner.capabilities_of(qp)
+    }
+
     fn create_cq(&self) -> Result<CompletionQueueId, DeviceError> {
         self.inner.create_cq()
     }

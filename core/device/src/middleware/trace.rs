@@ -64,6 +64,10 @@ impl<D: Device + ?Sized, O: Observer> Device for Trace<D, O> {
         self.inner.capabilities()
     }
 
+    fn capabilities_of(&self, qp: QueuePairId) -> Capabilities {
+        self.inner.capabilities_of(qp)
+    }
+
     fn create_cq(&self) -> Result<CompletionQueueId, DeviceError> {
         let result = self.inner.create_cq();
         self.observer.observe(&Event::CreateCq { result: text(&result).copied() });

@@ -134,6 +134,14 @@ impl Out {
         self.len += 1;
     }
 
+    /// Reports what the library has no part in.
+    fn pass(&mut self, events: u32, data: u64) {
+        crate::ops::aside::unseen_registration();
+        // SAFETY: as above.
+        unsafe { self.events.add(self.len).write_unaligned(epoll_event { events, u64: data }) };
+        self.len += 1;
+    }
+
     fn is_full(&self) -> bool {
         self.len >= self.max
     }
@@ -158,6 +166,10 @@ fn collect(shared: &Shared, out: &mut Out) {
             if i.events & libc::EPOLLONESHOT as u32 != 0 {
                 i.disabled = true;
                 i.queued = false;
+                if i.watch == Watch::Application {
+                    // The kernel, which would report it as well, has not been told.
+                    i.register(shared.epfd(), fd, BOTH_KERNEL, true);
+                }
                 continue;
             }
         }
@@ -191,7 +203,8 @@ fn kernel_events(shared: &Arc<Shared>, out: &mut Out, timeout: Option<Duration>,
         match data {
             KICK => shared.drain_kick(),
             CHANNEL => {}
-            fd => kernel_event(shared, out, fd as u32 as c_int, events),
+            ours if ours & !u64::from(u32::MAX) == OURS => kernel_event(shared, out, ours as u32 as c_int, events),
+            _ => out.pass(events, data),
         }
     }
     n
@@ -303,6 +316,9 @@ fn plain_wait(epoll: &Epoll, out: &mut Out, timeout: Option<Duration>, mask: *co
         collect(shared, out);
         if out.len > 0 || n == 0 {
             return Plain::Over(out.len as c_int);
+        }
+        if left == Some(Duration::ZERO) {
+            return Plain::Over(0);
         }
         // Only internal events: wait for the rest of the time.
         left = deadline.map(|d| d.saturating_since(now()));

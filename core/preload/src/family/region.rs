@@ -13,10 +13,10 @@ use crate::sync::{fence, AtomicU32, AtomicU64};
 
 /// Most processes of a family at a time, and most sockets that are shared. Arbitrary: beyond, sockets stay on TCP. Pages
 /// that are never touched cost nothing.
-const PROCESSES: usize = if cfg!(loom) { 4 } else { 4096 };
-const SOCKETS: usize = if cfg!(loom) { 1 } else { 1 << 16 };
+const PROCESSES: usize = if cfg!(any(loom, miri)) { 4 } else { 4096 };
+const SOCKETS: usize = if cfg!(any(loom, miri)) { 1 } else { 1 << 16 };
 /// Most holders of one socket. Arbitrary: beyond, it is taken for shared.
-const HOLDERS: usize = if cfg!(loom) { 3 } else { 7 };
+const HOLDERS: usize = if cfg!(any(loom, miri)) { 3 } else { 7 };
 /// Most looks at what changes meanwhile. Arbitrary: changes are as rare as forks. Who cannot tell takes it for held.
 const LOOKS: usize = 16;
 
@@ -204,5 +204,5 @@ impl Region {
     }
 }
 
-#[cfg(all(test, loom))]
+#[cfg(all(test, any(loom, miri)))]
 mod models;

@@ -2,6 +2,7 @@
 //! other processes' descriptors, the last thread.
 
 use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::aiocb;
 use netacc_config::UnseenIoPolicy;
@@ -44,6 +45,25 @@ pub unsafe fn before_list(list: *const *mut aiocb, count: c_int) {
 /// it may be made.
 pub fn before_ring() -> bool {
     let saved = errno();
+    let allowed = apply_policy("the program makes an io_uring, whose operations are not seen");
+    set_errno(if allowed { saved } else { libc::ENOSYS });
+    allowed
+}
+
+/// An epoll instance reports a registration that was made unseen. Whoever relies on it would not be told of what comes on a
+/// link.
+#[cold]
+pub fn unseen_registration() {
+    static KNOWN: AtomicBool = AtomicBool::new(false);
+    if !KNOWN.swap(true, Ordering::Relaxed) {
+        let saved = errno();
+        apply_policy("the program has registered a descriptor with an epoll instance unseen");
+        set_errno(saved);
+    }
+}
+
+/// What the policy for unseen I/O makes of a program of which anything may be unseen. Whether it may do `what`.
+fn apply_policy(what: &str) -> bool {
     let rt = runtime::start();
     let policy = if rt.endpoint().is_some() { rt.config.unseen_io } else { UnseenIoPolicy::Log };
     let allowed = match policy {
@@ -52,13 +72,15 @@ pub fn before_ring() -> bool {
         UnseenIoPolicy::Abort => std::process::abort(),
         _ => {
             runtime::keep_on_kernel();
-            let streams = table::entries(connection::open_limit()).filter(|(_, e)| matches!(**e, Entry::Stream(_)));
-            streams.for_each(|(fd, _)| process::surrender(fd, Reason::UnseenIo));
+            for (fd, entry) in table::entries(connection::open_limit()) {
+                let Entry::Stream(sock) = &*entry else { continue };
+                sock.note_reason(Reason::UnseenIo);
+                process::surrender(fd, Reason::UnseenIo);
+            }
             true
         }
     };
-    runtime::log(&rt.config, &format!("the program makes an io_uring, whose operations are not seen: {policy}"));
-    set_errno(if allowed { saved } else { libc::ENOSYS });
+    runtime::log(&rt.config, &format!("{what}: {policy}"));
     allowed
 }
 

@@ -8,11 +8,12 @@ use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
+use std::time::Duration;
 
 use libc::{sockaddr, socklen_t};
 use netacc_device::{Anchor, FourTuple};
 use netacc_driver::{Readiness, Shutdown};
-use netacc_proto::{Reason, Role};
+use netacc_proto::{Phase, Reason, Role};
 
 use crate::epoll;
 use crate::ops::{errno, fail, options, set_errno};
@@ -203,7 +204,7 @@ fn retire(entry: &Arc<Entry>, fd: c_int) -> Option<Arc<Entry>> {
     let mut len = size_of_val(&linger) as socklen_t;
     // SAFETY: the value has that many writable bytes.
     unsafe { real::getsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, (&raw mut linger).cast(), &mut len) };
-    sock.abort_on_close.store(true, Ordering::Relaxed);
+    sock.options.abort_on_close.store(true, Ordering::Relaxed);
     close_stream(sock, fd);
     // SAFETY: the value has that many bytes.
     unsafe { real::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, (&raw const linger).cast(), len) };
@@ -254,7 +255,7 @@ pub fn adopt(entry: &Arc<Entry>, sock: &Socket, fd: c_int) -> Option<Arc<Entry>>
         cell.tag().store(fd as u32, Ordering::Relaxed);
         // Until the family says otherwise; and the anchor must be asked what it has carried.
         cell.share();
-        let promote_at = if sock.accepted { 1 } else { rt.config.promotion.threshold().max(1) };
+        let promote_at = if sock.accepted { 1 } else { first_try(rt) };
         let new = Arc::new(Entry::Stream(with_stream(cell, promote_at)));
         replace_everywhere(entry, &new);
         Some(new)
@@ -285,13 +286,7 @@ fn make(fd: c_int, role: Role, peer: Option<SocketAddr>, nonblocking: bool) -> S
         Socket::new(fd, None, reason, nonblocking, u32::MAX)
     };
     let Some(endpoint) = rt.endpoint() else {
-        return Socket::new(
-            fd,
-            None,
-            if rt.config.acceleration_allowed() { Reason::NoBackend } else { Reason::Disabled },
-            nonblocking,
-            u32::MAX,
-        );
+        return Socket::new(fd, None, rt.refused_for, nonblocking, u32::MAX);
     };
     if runtime::is_kept_on_kernel() {
         return stay(Reason::UnseenIo);
@@ -311,10 +306,24 @@ fn make(fd: c_int, role: Role, peer: Option<SocketAddr>, nonblocking: bool) -> S
     if accepted {
         endpoint.publish(&cell);
     }
-    let promote_at = if accepted { PATIENCE } else { rt.config.promotion.threshold().max(1) };
+    let promote_at = if accepted { PATIENCE } else { first_try(rt) };
     let mut sock = Socket::new(fd, Some(cell), Reason::NotYet, nonblocking, promote_at);
     sock.accepted = accepted;
+    if promote_at == u32::MAX {
+        sock.note_reason(Reason::TcpFirst);
+    }
     sock
+}
+
+/// At which operation promotion of a connection is tried that this process has opened. Never, where TCP is to be first:
+/// until somebody asks for it with `netacc promote`.
+fn first_try(rt: &runtime::Runtime) -> u32 {
+    let promotion = &rt.config.promotion;
+    if promotion.tcp_first {
+        u32::MAX
+    } else {
+        promotion.threshold().max(1)
+    }
 }
 
 /// After so many operations an accepted connection whose peer has not asked for promotion is counted as one whose
@@ -352,6 +361,7 @@ pub fn shutdown(entry: &Arc<Entry>, fd: c_int, how: c_int) -> c_int {
     cell.take_in(endpoint);
     let mut guard = cell.lock(endpoint);
     guard.withdraw();
+    guard.take_in_replay();
     if guard.is_kernels() {
         // SAFETY: no pointers.
         let rc = unsafe { real::shutdown(fd, how) };
@@ -386,17 +396,24 @@ pub fn forget(fd: c_int) {
     let Some(entry) = table::remove(fd) else { return };
     match &*entry {
         Entry::Stream(sock) => {
-            epoll::forget_fd(&sock.watchers, fd);
             if sock.descriptors.fetch_sub(1, Ordering::AcqRel) > 1 {
+                epoll::outlive(sock, fd);
                 keep_other(&entry, sock, fd);
                 return;
             }
-            close_stream(sock, fd);
+            let shared = !sock.holds_alone() || sock.stream.as_ref().is_some_and(|cell| cell.is_pinned());
+            let lingers = close_stream(sock, fd);
+            if shared {
+                epoll::leave_to_kernel(&sock.watchers, fd);
+            } else {
+                epoll::forget_fd(&sock.watchers, fd, lingers);
+            }
+            epoll::end_outliving(sock, shared);
             family::leave(sock.family.load(Ordering::Relaxed));
         }
         Entry::Idle(listener) => {
             listener.descriptors.fetch_sub(1, Ordering::AcqRel);
-            epoll::forget_fd(&listener.watchers, fd);
+            epoll::leave_to_kernel(&listener.watchers, fd);
         }
         Entry::Epoll(_) => {}
     }
@@ -416,12 +433,17 @@ fn keep_other(entry: &Arc<Entry>, sock: &Socket, fd: c_int) {
     }
 }
 
-fn close_stream(sock: &Socket, fd: c_int) {
+/// How long a close in the middle of promotion waits until that is called off. Arbitrary; it takes microseconds.
+const CLOSE_PATIENCE: Duration = Duration::from_millis(2);
+
+/// The application closes its last descriptor. Whether the library keeps a duplicate for now.
+fn close_stream(sock: &Socket, fd: c_int) -> bool {
     if let (None, Some(rt)) = (&sock.stream, runtime::get()) {
-        return rt.counters().absorb(&stats::counted_by_kernel(fd));
+        rt.counters().absorb(&stats::counted_by_kernel(fd));
+        return false;
     }
-    let (Some(cell), Some(rt)) = (&sock.stream, runtime::get()) else { return };
-    let Some(endpoint) = rt.endpoint() else { return };
+    let (Some(cell), Some(rt)) = (&sock.stream, runtime::get()) else { return false };
+    let Some(endpoint) = rt.endpoint() else { return false };
     if cell.readiness().contains(Readiness::KERNEL_RX | Readiness::KERNEL_TX) {
         let plain = cell.lock(endpoint).close_plain();
         if plain {
@@ -431,28 +453,33 @@ fn close_stream(sock: &Socket, fd: c_int) {
             cell.tag().store(NO_FD, Ordering::Relaxed);
             rt.given_up(cell);
             endpoint.forget(cell);
-            return;
+            return false;
         }
     }
     if !sock.holds_alone() {
         // Another process holds the socket: it must find a plain one.
-        wait::demote(endpoint, cell, Reason::Shared, std::time::Duration::from_secs(2));
+        wait::demote(endpoint, cell, Reason::Shared, Duration::from_secs(2));
         rt.given_up(cell);
     }
     cell.tag().store(NO_FD, Ordering::Relaxed);
-    let abort = sock.abort_on_close.load(Ordering::Relaxed);
+    let abort = sock.aborts_on_close(fd);
     // What has arrived but was not looked at decides between FIN and RST.
     cell.take_in(endpoint);
     cell.lock(endpoint).withdraw();
     if cell.lock(endpoint).proto().awaits_switch() {
         // Until then the peer could not be told of the end, but would go on writing.
         wait::until_settled(endpoint, cell);
+    } else if cell.lock(endpoint).proto().phase() == Phase::Promoting {
+        // As long as the peer's marker may come the anchor stays open, and takes what should be answered with a reset.
+        wait::demote(endpoint, cell, Reason::PledgeVoided, CLOSE_PATIENCE);
     }
     let link = cell.lock(endpoint).link().cloned();
-    cell.lock(endpoint).close(abort, || FdAnchor::duplicate(fd).map(|a| Box::new(a) as Box<dyn Anchor + Send>));
+    let lingers =
+        cell.lock(endpoint).close(abort, || FdAnchor::duplicate(fd).map(|a| Box::new(a) as Box<dyn Anchor + Send>));
     if let Some(link) = &link {
         queues::settle(endpoint, link);
     }
+    lingers
 }
 
 /// Upper bound of descriptor numbers in use.

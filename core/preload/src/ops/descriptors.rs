@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use crate::ops::{connection, errno, set_errno};
 use crate::table::{self, Entry};
-use crate::{real, runtime};
+use crate::{epoll, real, runtime};
 
 /// Makes `new`, a fresh copy of `from` in the kernel, a copy in the table too. Keeps errno.
 pub fn copied(from: c_int, new: c_int) {
@@ -28,7 +28,10 @@ pub fn copied(from: c_int, new: c_int) {
 
 fn share(entry: Arc<Entry>, new: c_int) {
     match &*entry {
-        Entry::Stream(sock) => sock.descriptors.fetch_add(1, Ordering::AcqRel),
+        Entry::Stream(sock) => {
+            epoll::come_back(sock, new);
+            sock.descriptors.fetch_add(1, Ordering::AcqRel)
+        }
         Entry::Idle(listener) => listener.descriptors.fetch_add(1, Ordering::AcqRel),
         Entry::Epoll(_) => 0,
     };

@@ -14,6 +14,7 @@ use netacc_driver::{Endpoint, LinkIo, Readiness, StreamCell, StreamGuard};
 use netacc_proto::{Phase, Reason, RxSource, SocketError, TxSink};
 
 use crate::batch;
+use crate::ops::options::SIOCOUTQNSD;
 use crate::ops::{connection, errno, fail, set_errno};
 use crate::real;
 use crate::runtime::{self, now, Runtime};
@@ -23,7 +24,7 @@ use crate::wait::{self, Limit, Waited};
 
 /// How long a write waits for the answer to an OPEN before the pledge is voided. Arbitrary: several wake-ups of a busy
 /// machine; it is paid at most a few times in the life of a connection.
-const PLEDGE_PATIENCE: Duration = Duration::from_millis(10);
+pub const PLEDGE_PATIENCE: Duration = Duration::from_millis(10);
 /// After so many bytes written to the anchor a write may have to wait for no reason that the program knows: the kernel's
 /// buffers take about as many.
 const BULK: u64 = 256 << 10;
@@ -126,14 +127,14 @@ pub unsafe fn recv(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
                 if done == 0 && sock.deferred_error.load(Ordering::Relaxed) != 0 {
                     return deferred_or(sock, 0);
                 }
-                if nonblocking {
+                if nonblocking || sock.is_nonblocking() {
                     let until = *replay_until.get_or_insert_with(|| now() + REPLAY_PATIENCE);
                     if done == 0 && await_replay(endpoint, cell, fd, until) {
                         continue;
                     }
                     return if done > 0 { done as isize } else { fail(libc::EAGAIN) };
                 }
-                let deadline = *deadline.get_or_insert_with(|| sock.recv_timeout().map(|t| now() + t));
+                let deadline = *deadline.get_or_insert_with(|| sock.options.recv_timeout().map(|t| now() + t));
                 let limit = Limit { deadline, idle: done == 0 };
                 match block(rt, sock, cell, fd, Readiness::READABLE, limit) {
                     Waited::Again => {}
@@ -157,6 +158,7 @@ unsafe fn recv_step(
     flags: c_int,
 ) -> Step {
     let mut guard = cell.lock(endpoint);
+    settle_end(&mut guard);
     match guard.rx_source() {
         RxSource::Link => {
             // SAFETY: the caller's promise.
@@ -168,6 +170,8 @@ unsafe fn recv_step(
             Step::Blocked
         }
         RxSource::Anchor(_) if skip > 0 && is_broken(fd) && unread(fd) == 0 => Step::Over,
+        // Bytes that are not limited may follow those that come again.
+        RxSource::Anchor(limit) if limit != u64::MAX && guard.take_in_replay() => Step::Again,
         RxSource::Anchor(limit) => {
             // SAFETY: the caller's promise.
             let n = unsafe { kernel_recv_limited(fd, iov, skip, limit, flags | libc::MSG_DONTWAIT) };
@@ -210,6 +214,15 @@ unsafe fn recv_step(
     }
 }
 
+/// A stream that has left its link, but whose anchor has not ended as it has: what the application was told it is not told
+/// again.
+#[inline]
+fn settle_end(guard: &mut StreamGuard<'_>) {
+    if guard.is_settling() {
+        guard.settle_end(now());
+    }
+}
+
 /// Bytes that were there on the link come again on the anchor when the link is left. A program that was told of them
 /// must not be told that there are none: it waits for them until `deadline`. Whether to look again.
 #[cold]
@@ -220,6 +233,24 @@ fn await_replay(endpoint: &Endpoint, cell: &Arc<StreamCell>, fd: c_int, deadline
     let limit = Limit { deadline: Some(deadline), idle: true };
     wait::in_transition(endpoint, cell, fd, Readiness::READABLE, limit);
     true
+}
+
+/// The stream is plain, and what lay unread comes again: returns once the kernel has all of it, as it would have had all
+/// along. Whoever acts on the socket now may be told of it, and closes it with a reset if it is never read.
+#[cold]
+fn await_all_replay(endpoint: &Endpoint, cell: &Arc<StreamCell>, fd: c_int) {
+    let begun = now();
+    loop {
+        let left = match cell.lock(endpoint).proto().rx_source() {
+            RxSource::Anchor(left) if left != u64::MAX => left,
+            _ => return,
+        };
+        // A small buffer of the kernel's has no room for all that a ring had.
+        if unread(fd) >= left || now().saturating_since(begun) > REPLAY_PATIENCE {
+            return;
+        }
+        std::thread::sleep(Duration::from_micros(20));
+    }
 }
 
 /// Whether an error of the kernel's means that the connection is no more. Others are about the call.
@@ -286,6 +317,10 @@ unsafe fn copy_out(guard: &mut StreamGuard<'_>, iov: &[iovec], skip: usize, peek
 /// `iov` describes readable memory.
 #[inline]
 pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], flags: c_int) -> isize {
+    if flags & libc::MSG_ZEROCOPY != 0 && sock.options.zero_copy.load(Ordering::Relaxed) {
+        // SAFETY: passed on.
+        return unsafe { send_noted(entry, sock, fd, iov, flags) };
+    }
     let Some((cell, rt)) = sock.stream.as_ref().zip(runtime::get()) else {
         sock.reclaim();
         if let Some(Entry::Stream(adopted)) = connection::adopt(entry, sock, fd).as_deref() {
@@ -312,6 +347,7 @@ pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
     }
     let mut deadline = None;
     let mut polled = false;
+    let mut switch_until = None;
     loop {
         // SAFETY: the caller's promise.
         match unsafe { send_step(cell, endpoint, (fd, nonblocking), iov, done, flags) } {
@@ -344,14 +380,18 @@ pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
                         continue;
                     }
                 }
-                if nonblocking {
+                if nonblocking || sock.is_nonblocking() {
                     if done > 0 {
                         note_operation(rt, sock, cell, fd);
                         return done as isize;
                     }
+                    let until = *switch_until.get_or_insert_with(|| now() + PLEDGE_PATIENCE);
+                    if await_switch(endpoint, cell, until) {
+                        continue;
+                    }
                     return fail(libc::EAGAIN);
                 }
-                let deadline = *deadline.get_or_insert_with(|| sock.send_timeout().map(|t| now() + t));
+                let deadline = *deadline.get_or_insert_with(|| sock.options.send_timeout().map(|t| now() + t));
                 let limit = Limit { deadline, idle: done == 0 };
                 match block(rt, sock, cell, fd, Readiness::WRITABLE, limit) {
                     Waited::Again => polled = false,
@@ -361,6 +401,31 @@ pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
             }
         }
     }
+}
+
+/// A send whose completion is told on the error queue: here, or by the kernel if no link can ever carry it.
+///
+/// # Safety
+/// `iov` describes readable memory.
+#[cold]
+unsafe fn send_noted(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], flags: c_int) -> isize {
+    sock.reclaim();
+    let adopted = if sock.stream.is_none() { connection::adopt(entry, sock, fd) } else { None };
+    let sock = match adopted.as_deref() {
+        Some(Entry::Stream(adopted)) => adopted,
+        _ => sock,
+    };
+    let n = if sock.stream.is_none() {
+        // SAFETY: passed on.
+        unsafe { kernel_send(fd, iov, flags) }
+    } else {
+        // SAFETY: passed on.
+        unsafe { send(entry, sock, fd, iov, flags & !libc::MSG_ZEROCOPY) }
+    };
+    if n > 0 {
+        sock.note_zero_copy();
+    }
+    n
 }
 
 /// # Safety
@@ -375,6 +440,7 @@ unsafe fn send_step(
     flags: c_int,
 ) -> Step {
     let mut guard = cell.lock(endpoint);
+    settle_end(&mut guard);
     match guard.tx_sink() {
         TxSink::Link | TxSink::Pledged | TxSink::Wait | TxSink::Refused if total(iov) == Some(0) => Step::Done(0),
         TxSink::Link => {
@@ -397,21 +463,31 @@ unsafe fn send_step(
             }
             match errno() {
                 libc::EAGAIN => Step::Blocked,
+                error if is_end(error) && !guard.proto().is_plain() => {
+                    // The kernel tells of it once, and the stream must not tell of it again.
+                    guard.withdraw();
+                    if !guard.proto().is_plain() {
+                        guard.anchor_ended();
+                        guard.take_error();
+                    }
+                    drop(guard);
+                    Step::Done(fail(error))
+                }
                 _ => Step::Done(-1),
             }
         }
-        // A program that does something else when a write has to wait: it will read what the answer waits for. That it has
-        // to wait surprises nobody after that many bytes.
-        TxSink::Pledged if nonblocking && guard.counters().tx_bytes_tcp >= BULK => {
+        // There is nothing to wait for, and the kernel has an error to tell.
+        TxSink::Pledged if is_broken(fd) => {
+            guard.void_pledge();
+            Step::Again
+        }
+        // A program that does something else when a write has to wait: it will read what the answer waits for.
+        TxSink::Pledged if nonblocking && may_have_to_wait(&guard, fd) => {
             guard.wait_for_pledge();
             Step::Blocked
         }
         // The kernel's buffer is full, or nearly: that a write has to wait surprises nobody.
-        TxSink::Pledged if !guard.proto().is_held() && is_full(fd) => {
-            if nonblocking {
-                guard.wait_for_pledge();
-                return Step::Blocked;
-            }
+        TxSink::Pledged if !nonblocking && !guard.proto().is_held() && is_full(fd) => {
             drop(guard);
             let held = wait::signals::Held::all();
             await_pledge(endpoint, cell, netacc_driver::PLEDGE_PATIENCE);
@@ -485,11 +561,25 @@ fn unread(fd: c_int) -> u64 {
     n.max(0) as u64
 }
 
-/// Whether bytes are on their way that the peer's kernel has no room for.
+/// Whether bytes wait that the peer's kernel has no room for, or the network.
 fn is_full(fd: c_int) -> bool {
     let mut n: c_int = 0;
-    // SAFETY: TIOCOUTQ writes an int.
-    unsafe { real::ioctl(fd, libc::TIOCOUTQ, (&raw mut n).cast()) == 0 && n > 0 }
+    // SAFETY: SIOCOUTQNSD writes an int.
+    unsafe { real::ioctl(fd, SIOCOUTQNSD, (&raw mut n).cast()) == 0 && n > 0 }
+}
+
+/// Whether a program expects a write to have to wait: after so many bytes with some that wait it cannot know how
+/// many the kernel takes, and of fewer only that it has no room.
+fn may_have_to_wait(guard: &StreamGuard<'_>, fd: c_int) -> bool {
+    let bulk = guard.counters().tx_bytes_tcp >= BULK;
+    is_full(fd) && (bulk || !guard.proto().is_held() && !has_room(fd))
+}
+
+/// Whether the kernel takes bytes now.
+fn has_room(fd: c_int) -> bool {
+    let mut p = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
+    // SAFETY: one valid pollfd.
+    unsafe { real::poll(&mut p, 1, 0) > 0 }
 }
 
 /// The answer to OPEN is usually microseconds away. If it does not come, the connection stays on TCP for now.
@@ -510,6 +600,29 @@ fn await_pledge(endpoint: &Endpoint, cell: &Arc<StreamCell>, patience: Duration)
         drop(guard);
         endpoint.poll(endpoint.control_cq());
         // The helpers of both sides need a processor for this.
+        std::thread::sleep(Duration::from_micros(20));
+    }
+}
+
+/// While the outgoing direction changes its path nothing can be written, which takes microseconds. A program with nothing
+/// unread on its way expects to be able to write: it waits for the change until `deadline`. Whether it had to, and that has
+/// come.
+#[cold]
+pub fn await_switch(endpoint: &Endpoint, cell: &Arc<StreamCell>, deadline: Instant) -> bool {
+    let mut waits = false;
+    loop {
+        let mut guard = cell.lock(endpoint);
+        guard.progress_anchor(false);
+        if guard.tx_sink() != TxSink::Wait {
+            return waits;
+        }
+        drop(guard);
+        if now() >= deadline {
+            return false;
+        }
+        waits = true;
+        poll_link(endpoint, cell);
+        endpoint.poll(endpoint.control_cq());
         std::thread::sleep(Duration::from_micros(20));
     }
 }
@@ -638,11 +751,17 @@ pub fn on_kernel(sock: &Socket) -> bool {
 }
 
 /// Leaves the link for an operation that only the kernel can do, and stays off it.
-pub fn demote_for(entry: &Arc<Entry>, sock: &Socket, fd: c_int, reason: Reason) -> bool {
-    let _ = (entry, fd);
+pub fn demote_for(sock: &Socket, reason: Reason) -> bool {
     sock.keep_on_kernel();
     match (&sock.stream, runtime::get().and_then(Runtime::endpoint)) {
-        (Some(cell), Some(endpoint)) => wait::demote(endpoint, cell, reason, DEMOTE_PATIENCE),
+        (Some(cell), Some(endpoint)) => {
+            let was_plain = cell.lock(endpoint).proto().is_plain();
+            let plain = wait::demote(endpoint, cell, reason, DEMOTE_PATIENCE);
+            if plain && !was_plain {
+                await_all_replay(endpoint, cell, sock.fd.load(Ordering::Relaxed));
+            }
+            plain
+        }
         _ => {
             sock.reclaim();
             true
@@ -664,27 +783,21 @@ pub fn account_kernel(sock: &Socket, sent: usize, received: usize) {
 
 /// Bytes that a read would find on the link; `None`: ask the kernel.
 pub fn readable_bytes(sock: &Socket, fd: c_int) -> Option<usize> {
+    sock.reclaim();
     let (cell, endpoint) = sock.stream.as_ref().zip(runtime::get().and_then(Runtime::endpoint))?;
     poll_link(endpoint, cell);
     let guard = cell.lock(endpoint);
     match guard.rx_source() {
         RxSource::Anchor(u64::MAX) => None,
-        RxSource::Anchor(limit) => Some(unread(fd).min(limit) as usize),
-        _ => Some(guard.proto().available() as usize),
+        // What comes again was here before.
+        RxSource::Anchor(left) => Some(unread(fd).max(left) as usize),
+        _ => Some(guard.proto().available().max(guard.proto().frozen()) as usize),
     }
 }
 
 /// What TCP_INQ tells: bytes that a read would find; at the end of the stream one, so that the program reads on and sees it.
 pub fn queued_bytes(sock: &Socket, fd: c_int) -> c_int {
-    let queued = readable_bytes(sock, fd).map_or_else(
-        || {
-            let mut n: c_int = 0;
-            // SAFETY: FIONREAD writes an int.
-            unsafe { real::ioctl(fd, libc::FIONREAD, (&raw mut n).cast()) };
-            n
-        },
-        |n| n.min(c_int::MAX as usize) as c_int,
-    );
+    let queued = readable_bytes(sock, fd).unwrap_or_else(|| unread(fd) as usize).min(c_int::MAX as usize) as c_int;
     let ended = || {
         let r = sock.stream.as_ref().map_or(Readiness::KERNEL_RX, |cell| cell.readiness());
         let mut p = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };

@@ -2,8 +2,8 @@
 //! [`io`].
 //!
 //! What only the kernel can do (urgent data, control messages, TCP Fast Open) takes the connection off its link for
-//! good first. What a linked stream cannot have (an error queue, urgent data to read) the kernel's socket beneath
-//! it has not got either, so those calls go there and report exactly that.
+//! good first. What a linked stream cannot have (urgent data to read, errors of the network in its error queue) the
+//! kernel's socket beneath it has not got either, so those calls go there and report exactly that.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::Ordering;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use libc::{iovec, mmsghdr, msghdr, sockaddr, socklen_t, timespec};
 use netacc_proto::Reason;
 
-use crate::ops::{errno, fail, io};
+use crate::ops::{control, errno, fail, io};
 use crate::real;
 use crate::runtime::now;
 use crate::socket::Socket;
@@ -57,7 +57,7 @@ impl Target<'_> {
 
     /// Leaves the link for good, for an operation that only the kernel can do.
     pub fn to_kernel(self, reason: Reason) -> bool {
-        io::demote_for(self.entry, self.sock, self.fd, reason)
+        io::demote_for(self.sock, reason)
     }
 
     /// On the kernel path now, and never to leave it again: what is passed through cannot meet a promotion.
@@ -72,11 +72,23 @@ pub fn single(buf: *const c_void, len: usize) -> iovec {
     iovec { iov_base: buf.cast_mut(), iov_len: len.min(MAX_BYTES) }
 }
 
-/// Whether the kernel would fault on it at once.
+/// Whether the kernel would fault on it: nothing is ever mapped there. Of other addresses this is not known.
 #[inline]
 pub fn faults(v: &iovec) -> bool {
-    v.iov_base.is_null() && v.iov_len != 0
+    let first = v.iov_base as usize;
+    v.iov_len != 0 && first < LOWEST || is_beyond(v)
 }
+
+/// Whether it reaches beyond the memory of programs, for which a call fails before it waits for anything.
+#[inline]
+fn is_beyond(v: &iovec) -> bool {
+    v.iov_len != 0 && (v.iov_base as usize).checked_add(v.iov_len).is_none_or(|end| end > BEYOND)
+}
+
+/// The page of null, which is kept free.
+const LOWEST: usize = 4096;
+/// Where the memory of programs ends, at the latest.
+const BEYOND: usize = if cfg!(target_arch = "x86_64") { (1 << 47) - 4096 } else { 1 << 52 };
 
 /// The vector of a `readv`, `writev`, `recvmsg` or `sendmsg`; the error for too many elements differs.
 ///
@@ -225,6 +237,9 @@ unsafe fn receive(t: Target<'_>, iov: &[iovec], flags: c_int) -> isize {
         // SAFETY: the caller's promise.
         return unsafe { receive_special(t, iov, flags) };
     }
+    if iov.iter().any(is_beyond) {
+        return fail(libc::EFAULT);
+    }
     if iov.iter().any(faults) {
         // As the kernel does, once there is something to be copied.
         // SAFETY: nothing is written.
@@ -258,6 +273,10 @@ unsafe fn receive_special(t: Target<'_>, iov: &[iovec], flags: c_int) -> isize {
 unsafe fn receive_aside(t: Target<'_>, msg: &mut msghdr, flags: c_int) -> isize {
     // SAFETY: the caller's promise.
     let n = unsafe { real::recvmsg(t.fd, msg, flags) };
+    if n < 0 && flags & libc::MSG_ERRQUEUE != 0 && errno() == libc::EAGAIN {
+        // SAFETY: the caller's promise.
+        return unsafe { control::notice(t, msg, flags) };
+    }
     if n > 0 && flags & libc::MSG_OOB != 0 {
         // The urgent byte has a position in the sender's stream, so it counts; and such a peer is off the link.
         t.sock.promote_at.store(u32::MAX, Ordering::Relaxed);
@@ -325,40 +344,13 @@ pub unsafe fn recvmsg(t: Target<'_>, msg: *mut msghdr, flags: c_int) -> isize {
         }
         let room = std::mem::take(&mut msg.msg_controllen);
         msg.msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
-        if t.sock.tells_queue.load(Ordering::Relaxed) {
+        if t.sock.options.tells_queue.load(Ordering::Relaxed) {
             let queued = io::queued_bytes(t.sock, t.fd);
             // SAFETY: as the C function.
-            unsafe { put_control(msg, room, (libc::IPPROTO_TCP, libc::TCP_INQ), &queued.to_ne_bytes()) };
+            unsafe { control::put(msg, room, (libc::IPPROTO_TCP, libc::TCP_INQ), &queued.to_ne_bytes()) };
         }
     }
     n
-}
-
-/// Writes the only control message of a header as the kernel does: what there is no room for is cut off, and said to be.
-///
-/// # Safety
-/// `msg.msg_control` is null or has `room` writable bytes.
-unsafe fn put_control(msg: &mut msghdr, room: usize, (level, kind): (c_int, c_int), data: &[u8]) {
-    const HEADER: usize = size_of::<libc::cmsghdr>();
-    if msg.msg_control.is_null() || room < HEADER {
-        msg.msg_flags |= libc::MSG_CTRUNC;
-        return;
-    }
-    let len = HEADER + data.len();
-    if room < len {
-        msg.msg_flags |= libc::MSG_CTRUNC;
-    }
-    let kept = len.min(room);
-    // SAFETY: all-zero is a valid header, which may have padding.
-    let mut header: libc::cmsghdr = unsafe { std::mem::zeroed() };
-    (header.cmsg_len, header.cmsg_level, header.cmsg_type) = (kept as _, level, kind);
-    // SAFETY: `HEADER <= kept <= room`.
-    unsafe {
-        msg.msg_control.cast::<libc::cmsghdr>().write_unaligned(header);
-        let to = msg.msg_control.cast::<u8>().add(HEADER);
-        std::ptr::copy_nonoverlapping(data.as_ptr(), to, kept - HEADER);
-    }
-    msg.msg_controllen = len.next_multiple_of(size_of::<usize>()).min(room) as _;
 }
 
 /// # Safety
@@ -551,6 +543,11 @@ mod tests {
         assert!(matches!(check(&[v(1), v(0), null(0)]), Ok(iov) if iov.len() == 3));
         assert!(matches!(check(&[v(1), v(usize::MAX)]), Err(libc::EINVAL)));
         assert!(matches!(check(&[v(1), null(1)]), Err(libc::EFAULT)));
+        let at = |first: usize, len| iovec { iov_base: first as *mut c_void, iov_len: len };
+        assert!(faults(&at(8, 1)) && faults(&at(usize::MAX, 1)) && faults(&at(BEYOND, 1)) && faults(&at(4096, BEYOND)));
+        assert!(
+            !faults(&at(8, 0)) && !faults(&at(usize::MAX, 0)) && !faults(&at(4096, 1)) && !faults(&at(BEYOND - 1, 1))
+        );
         assert!(matches!(check(&[v(1), v(MAX_BYTES), v(1)]), Ok(iov) if iov.len() == 1));
         assert!(matches!(check(&[v(MAX_BYTES + 1), v(1)]), Ok(iov) if iov.len() == 1));
         let many = vec![v(1); MAX_VECTOR + 1];

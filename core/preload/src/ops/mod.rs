@@ -2,6 +2,7 @@
 
 pub mod aside;
 pub mod connection;
+pub mod control;
 pub mod descriptors;
 pub mod files;
 pub mod io;

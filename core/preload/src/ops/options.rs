@@ -3,7 +3,7 @@
 //! Options that only the kernel can honour take the connection off its link for good, before they are set.
 
 use std::ffi::{c_int, c_long, c_ulong, c_void};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use libc::socklen_t;
@@ -13,25 +13,23 @@ use crate::ops::message::Target;
 use crate::ops::{descriptors, fail, io};
 use crate::real;
 use crate::runtime::{self, Runtime};
-use crate::socket::{Listener, Socket};
+use crate::socket::{int, Listener, Options, Socket};
 use crate::table::Entry;
 
 // Values that the `libc` crate lacks, or has for some targets only; the same on all that the library supports.
 const SO_TIMESTAMP_NEW: c_int = 63;
 const SO_TIMESTAMPNS_NEW: c_int = 64;
 const SO_TIMESTAMPING_NEW: c_int = 65;
-const SO_RCVTIMEO_NEW: c_int = 66;
-const SO_SNDTIMEO_NEW: c_int = 67;
 const TCP_TX_DELAY: c_int = 37;
-const SIOCOUTQNSD: c_ulong = 0x894B;
+/// Bytes that the kernel has not sent yet. linux/sockios.h.
+pub const SIOCOUTQNSD: c_ulong = 0x894B;
 
 /// Whether only the kernel can honour the option once it is not zero.
 fn kernel_only(level: c_int, name: c_int) -> bool {
     match level {
         libc::SOL_SOCKET => matches!(
             name,
-            libc::SO_ZEROCOPY
-                | libc::SO_ATTACH_FILTER
+            libc::SO_ATTACH_FILTER
                 | libc::SO_ATTACH_BPF
                 | libc::SO_TIMESTAMP
                 | libc::SO_TIMESTAMPNS
@@ -83,15 +81,19 @@ pub unsafe fn setsockopt(
     if kernel_only(level, name) && !switches_off(level, name, bytes) {
         leave_link(entry, fd);
     }
+    if let (Entry::Stream(sock), libc::SOL_SOCKET, libc::SO_RCVLOWAT) = (&**entry, level, name) {
+        // A parent that has the stream on a link would not be told of the record with which it comes back.
+        sock.reclaim();
+    }
     // SAFETY: as the C function.
     let rc = unsafe { real::setsockopt(fd, level, name, value, len) };
     match (rc, level) {
-        (0, libc::SOL_SOCKET) => note_option(entry, name, bytes),
+        (0, libc::SOL_SOCKET) => note_option(entry, fd, name, bytes),
         (0, libc::IPPROTO_TCP) if name == libc::TCP_INQ => {
             let on = int(bytes, 0) == Some(1);
             match &**entry {
-                Entry::Stream(sock) => sock.tells_queue.store(on, Ordering::Relaxed),
-                Entry::Idle(listener) => listener.tells_queue.store(on, Ordering::Relaxed),
+                Entry::Stream(sock) => sock.options.tells_queue.store(on, Ordering::Relaxed),
+                Entry::Idle(listener) => listener.options.tells_queue.store(on, Ordering::Relaxed),
                 Entry::Epoll(_) => {}
             }
         }
@@ -118,73 +120,35 @@ fn signal_io(entry: &Arc<Entry>, fd: c_int) {
     }
 }
 
-fn note_option(entry: &Arc<Entry>, name: c_int, bytes: &[u8]) {
-    let (receive, send, abort, low_water) = match &**entry {
-        Entry::Stream(s) => (&s.recv_timeout_us, &s.send_timeout_us, &s.abort_on_close, &s.low_water),
-        Entry::Idle(l) => (&l.recv_timeout_us, &l.send_timeout_us, &l.abort_on_close, &l.low_water),
+fn note_option(entry: &Arc<Entry>, fd: c_int, name: c_int, bytes: &[u8]) {
+    let options = match &**entry {
+        Entry::Stream(s) => &s.options,
+        Entry::Idle(l) => &l.options,
         Entry::Epoll(_) => return,
     };
-    keep((receive, send, abort), low_water, name, bytes);
-    if let Entry::Stream(sock) = &**entry {
-        sock.tell_low_water();
-    }
-}
-
-fn keep(
-    (receive, send, abort): (&AtomicI64, &AtomicI64, &AtomicBool),
-    low_water: &AtomicI32,
-    name: c_int,
-    bytes: &[u8],
-) {
     match name {
-        libc::SO_RCVTIMEO | SO_RCVTIMEO_NEW => store_timeout(receive, bytes),
-        libc::SO_SNDTIMEO | SO_SNDTIMEO_NEW => store_timeout(send, bytes),
-        libc::SO_LINGER => {
-            if let (Some(on), Some(time)) = (int(bytes, 0), int(bytes, size_of::<c_int>())) {
-                abort.store(on != 0 && time == 0, Ordering::Relaxed);
-            }
-        }
-        libc::SO_RCVLOWAT => {
-            if let Some(n) = int(bytes, 0) {
-                low_water.store(if n < 0 { c_int::MAX } else { n.max(1) }, Ordering::Relaxed);
-            }
-        }
-        _ => {}
+        // The kernel makes something else of it.
+        libc::SO_RCVBUF | libc::SO_RCVBUFFORCE => keep_as_reported(options, fd, libc::SO_RCVBUF),
+        _ => options.keep(name, bytes),
+    }
+    if let Entry::Stream(sock) = &**entry {
+        sock.apply_options();
     }
 }
 
-/// Options of a socket that another program has set.
-pub fn read_from_kernel(listener: &Listener, fd: c_int) {
+fn keep_as_reported(options: &Options, fd: c_int, name: c_int) {
     let mut bytes = [0u8; 16];
-    for name in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO, libc::SO_LINGER, libc::SO_RCVLOWAT] {
-        let mut len = bytes.len() as socklen_t;
-        // SAFETY: the buffer has `len` writable bytes.
-        if unsafe { real::getsockopt(fd, libc::SOL_SOCKET, name, bytes.as_mut_ptr().cast(), &mut len) } == 0 {
-            let kept = (&listener.recv_timeout_us, &listener.send_timeout_us, &listener.abort_on_close);
-            keep(kept, &listener.low_water, name, &bytes[..(len as usize).min(bytes.len())]);
-        }
+    let mut len = bytes.len() as socklen_t;
+    // SAFETY: the buffer has `len` writable bytes.
+    if unsafe { real::getsockopt(fd, libc::SOL_SOCKET, name, bytes.as_mut_ptr().cast(), &mut len) } == 0 {
+        options.keep(name, &bytes[..(len as usize).min(bytes.len())]);
     }
 }
 
-/// The integer at `at`.
-fn int(bytes: &[u8], at: usize) -> Option<c_int> {
-    let bytes = bytes.get(at..at + size_of::<c_int>())?;
-    Some(c_int::from_ne_bytes(bytes.try_into().ok()?))
-}
-
-/// A timeval as microseconds; 0 is none. A negative time means not to wait at all: the shortest there is.
-fn timeout_us(bytes: &[u8]) -> Option<i64> {
-    let part = |at: usize| Some(i64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
-    let (seconds, micros) = (part(0)?, part(8)?);
-    if seconds < 0 {
-        return Some(1);
-    }
-    Some(seconds.saturating_mul(1_000_000).saturating_add(micros))
-}
-
-fn store_timeout(to: &AtomicI64, bytes: &[u8]) {
-    if let Some(us) = timeout_us(bytes) {
-        to.store(us, Ordering::Relaxed);
+/// Options of a socket that another program has set. Whether it has set SO_RCVBUF cannot be told.
+pub fn read_from_kernel(listener: &Listener, fd: c_int) {
+    for name in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO, libc::SO_LINGER, libc::SO_RCVLOWAT, libc::SO_ZEROCOPY] {
+        keep_as_reported(&listener.options, fd, name);
     }
 }
 
@@ -207,6 +171,13 @@ pub unsafe fn getsockopt(
         if let Some(error) = pending_error(sock) {
             // SAFETY: as the C function.
             return unsafe { write_int(error, value, len) };
+        }
+    }
+    if let (Entry::Stream(sock), libc::SOL_SOCKET, libc::SO_RCVLOWAT) = (&**entry, level, name) {
+        // While a record may come the kernel has another one.
+        if sock.stream.as_ref().is_some_and(|cell| cell.low_water() > 1) && !io::on_kernel(sock) {
+            // SAFETY: as the C function.
+            return unsafe { write_int(sock.options.low_water.load(Ordering::Relaxed), value, len) };
         }
     }
     // SAFETY: as the C function.
@@ -247,7 +218,8 @@ fn pending_error(sock: &Socket) -> Option<c_int> {
     }
     let (cell, endpoint) = sock.stream.as_ref().zip(runtime::get().and_then(Runtime::endpoint))?;
     cell.take_in(endpoint);
-    let guard = cell.lock(endpoint);
+    let mut guard = cell.lock(endpoint);
+    guard.take_in_replay();
     (!guard.is_kernels()).then(|| io::take_error(guard).unwrap_or(0))
 }
 
@@ -342,21 +314,12 @@ mod tests {
     }
 
     #[test]
-    fn timeouts_are_read_as_the_kernel_reads_them() {
-        assert_eq!(timeout_us(&timeval(0, 0)), Some(0));
-        assert_eq!(timeout_us(&timeval(2, 5)), Some(2_000_005));
-        assert_eq!(timeout_us(&timeval(-1, 0)), Some(1));
-        assert_eq!(timeout_us(&timeval(i64::MAX, 5)), Some(i64::MAX));
-        assert_eq!(timeout_us(&[0; 8]), None);
-    }
-
-    #[test]
     fn only_switching_on_needs_the_kernel() {
-        assert!(kernel_only(libc::SOL_SOCKET, libc::SO_ZEROCOPY));
-        assert!(!kernel_only(libc::IPPROTO_IP, libc::SO_ZEROCOPY));
+        assert!(kernel_only(libc::SOL_SOCKET, libc::SO_TIMESTAMP));
+        assert!(!kernel_only(libc::IPPROTO_IP, libc::SO_TIMESTAMP));
         assert!(!kernel_only(libc::IPPROTO_TCP, libc::TCP_NODELAY));
-        assert!(switches_off(libc::SOL_SOCKET, libc::SO_ZEROCOPY, &0i32.to_ne_bytes()));
-        assert!(!switches_off(libc::SOL_SOCKET, libc::SO_ZEROCOPY, &1i32.to_ne_bytes()));
+        assert!(switches_off(libc::SOL_SOCKET, libc::SO_TIMESTAMP, &0i32.to_ne_bytes()));
+        assert!(!switches_off(libc::SOL_SOCKET, libc::SO_TIMESTAMP, &1i32.to_ne_bytes()));
         assert!(!switches_off(libc::IPPROTO_TCP, libc::TCP_ULP, b"tls"));
         assert!(switches_off(libc::SOL_SOCKET, libc::SO_PEEK_OFF, &(-1i32).to_ne_bytes()));
         assert!(switches_off(libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, &u32::MAX.to_ne_bytes()));
@@ -374,13 +337,13 @@ mod tests {
             unsafe { setsockopt(&entry, fd, libc::SOL_SOCKET, name, bytes.as_ptr().cast(), bytes.len() as socklen_t) }
         };
         assert_eq!(set(libc::SO_RCVTIMEO, &timeval(1, 500)), 0);
-        assert_eq!(listener.recv_timeout_us.load(Ordering::Relaxed), 1_000_500);
+        assert_eq!(listener.options.recv_timeout_us.load(Ordering::Relaxed), 1_000_500);
         assert_eq!(set(libc::SO_RCVTIMEO, &timeval(9, 1_000_000)), -1);
-        assert_eq!(listener.recv_timeout_us.load(Ordering::Relaxed), 1_000_500);
+        assert_eq!(listener.options.recv_timeout_us.load(Ordering::Relaxed), 1_000_500);
         assert_eq!(set(libc::SO_LINGER, &[1i32.to_ne_bytes(), 0i32.to_ne_bytes()].concat()), 0);
-        assert!(listener.abort_on_close.load(Ordering::Relaxed));
+        assert!(listener.options.abort_on_close.load(Ordering::Relaxed));
         assert_eq!(set(libc::SO_LINGER, &[1i32.to_ne_bytes(), 3i32.to_ne_bytes()].concat()), 0);
-        assert!(!listener.abort_on_close.load(Ordering::Relaxed));
+        assert!(!listener.options.abort_on_close.load(Ordering::Relaxed));
         let mut on: c_int = 1;
         // SAFETY: an int where one is expected.
         unsafe {

@@ -21,11 +21,15 @@ use crate::{real, runtime};
 /// last before a fork and first after it.
 pub fn register() {
     // SAFETY: the handlers take and return nothing, and the library is never unloaded.
-    unsafe { libc::pthread_atfork(Some(prepare), None, Some(child)) };
+    unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
 }
 
 unsafe extern "C" fn prepare() {
     keeping_errno(runtime::before_fork);
+}
+
+unsafe extern "C" fn parent() {
+    runtime::after_fork_parent();
 }
 
 unsafe extern "C" fn child() {
@@ -43,8 +47,9 @@ pub fn bare_fork() -> libc::pid_t {
     keeping_errno(runtime::before_fork);
     // SAFETY: no pointers.
     let pid = unsafe { real::_Fork() };
-    if pid == 0 {
-        keeping_errno(runtime::after_fork_child);
+    match pid {
+        0 => keeping_errno(runtime::after_fork_child),
+        _ => runtime::after_fork_parent(),
     }
     pid
 }
@@ -58,7 +63,7 @@ pub fn before_exec() {
             // SAFETY: no pointers.
             let flags = unsafe { real::fcntl(fd, libc::F_GETFD, 0) };
             if flags >= 0 && flags & libc::FD_CLOEXEC == 0 {
-                io::demote_for(&entry, sock, fd, Reason::Shared);
+                io::demote_for(sock, Reason::Shared);
             }
             if let (Some(cell), Some(rt)) = (&sock.stream, runtime::get()) {
                 rt.tell_children(cell);
@@ -72,7 +77,7 @@ pub fn surrender(fd: c_int, reason: Reason) {
     let Some(entry) = table::get_full(fd) else { return };
     if let Entry::Stream(sock) = &*entry {
         keeping_errno(|| {
-            io::demote_for(&entry, sock, fd, reason);
+            io::demote_for(sock, reason);
         });
     }
 }

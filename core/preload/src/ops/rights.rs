@@ -22,7 +22,7 @@ pub unsafe fn release(msg: *const msghdr) {
         let Some(entry) = table::get_full(fd) else { continue };
         if let Entry::Stream(sock) = &*entry {
             // If the peer does not answer there is nothing more that could be done here.
-            io::demote_for(&entry, sock, fd, Reason::Shared);
+            io::demote_for(sock, Reason::Shared);
         }
     }
     set_errno(saved);

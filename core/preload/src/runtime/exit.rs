@@ -57,6 +57,9 @@ pub(super) fn advance(endpoint: &Endpoint) -> bool {
     }
     let done = endpoint.leave();
     if done {
+        if let Some(rt) = get() {
+            rt.tell_all_children();
+        }
         LEAVING.store(DONE, Ordering::SeqCst);
     }
     !done
@@ -95,6 +98,9 @@ pub(super) fn after_last_thread(endpoint: Option<&Endpoint>) -> Option<Duration>
         let begun = now();
         while endpoint.is_some_and(|e| !e.leave()) && now().saturating_since(begun) < PATIENCE {
             std::thread::sleep(LOOK);
+        }
+        if let Some(rt) = get() {
+            rt.tell_all_children();
         }
         LEAVING.store(DONE, Ordering::SeqCst);
         // As the C library does in the last thread.

@@ -6,8 +6,8 @@
 use std::ptr::NonNull;
 
 use super::*;
-use crate::family;
 use crate::socket::Socket;
+use crate::{family, lingering};
 
 /// Counts forks in this line of processes; entries made before the last one are inherited.
 pub static FORK_GENERATION: AtomicU32 = AtomicU32::new(0);
@@ -70,6 +70,11 @@ pub(super) fn ways_to_parents() -> impl Iterator<Item = c_int> {
     WAYS.iter().map(|way| way.load(Ordering::Relaxed)).filter(|fd| *fd > 0)
 }
 
+thread_local! {
+    /// The backend's descriptors at the fork that this thread is about to do: locks may be held in the child.
+    static FDS: Cell<BackendFds> = const { Cell::new(BackendFds { own: Vec::new(), libraries: Vec::new() }) };
+}
+
 /// Before fork: nothing may be half done, and the child enters the family as one more holder of each socket.
 pub fn before_fork() {
     let known = family::before_fork();
@@ -90,14 +95,27 @@ pub fn before_fork() {
         let promoting = matches!(guard.proto().phase(), netacc_proto::Phase::Promoting);
         drop(guard);
         if promoting {
-            wait::until_settled(endpoint, cell);
+            // The peer may be waiting for its application to read, for as long as it likes.
+            wait::demote(endpoint, cell, Reason::Shared, wait::SETTLE_DEADLINE);
         }
     }
+    lingering::before_fork();
+    // Last: the helper may be in the middle of a call.
+    netacc_registry::before_fork();
+    FDS.set(get().map_or_else(BackendFds::default, Runtime::backend_fds));
+}
+
+/// After fork, or one that has failed, in the parent.
+pub fn after_fork_parent() {
+    netacc_registry::after_fork();
+    lingering::after_fork_parent();
 }
 
 /// After fork, in the child: the device, the links and the helper stay with the parent.
 pub fn after_fork_child() {
     FORK_GENERATION.fetch_add(1, Ordering::Relaxed);
+    netacc_registry::after_fork();
+    lingering::after_fork_child();
     family::after_fork_child();
     let Some(rt) = get() else { return };
     RUNTIME.store(std::ptr::null_mut(), Ordering::Release);
@@ -118,9 +136,21 @@ pub fn after_fork_child() {
         std::mem::forget(entry);
         table::insert(fd, new);
     }
-    for fd in rt.device_fds() {
+    let BackendFds { own, libraries } = FDS.take();
+    for fd in own {
         // SAFETY: a descriptor of the library, inherited and of no use here.
         unsafe { real::close(fd) };
+    }
+    // Libraries that the backend has loaded know these numbers, here too.
+    // SAFETY: the path is a C string.
+    let nothing = if libraries.is_empty() { -1 } else { unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_CLOEXEC) } };
+    for fd in libraries {
+        // SAFETY: as above.
+        unsafe { real::dup3(nothing, fd, libc::O_CLOEXEC) };
+    }
+    if nothing >= 0 {
+        // SAFETY: just opened.
+        unsafe { real::close(nothing) };
     }
     if let Some(free) = WAYS.iter().find(|way| way.load(Ordering::Relaxed) == 0) {
         free.store(rt.helper.kick_fd(), Ordering::Relaxed);
@@ -142,6 +172,9 @@ fn inherit(rt: &'static Runtime, fd: c_int, entry: &Entry) -> Entry {
             if let Some(cell) = sock.stream.as_ref().filter(|s| !s.readiness().contains(kernel)) {
                 let word = rt.fork.word(cell.number()).map_or(0, |w| w.load(Ordering::SeqCst));
                 fresh.inherit(Inherited::new(cell.number(), word & !(USE - 1), rt));
+            } else if let Some(unused) = sock.inherited().filter(|i| !i.is_done()) {
+                // The parent has not used it either: the link is still with whom the parent would ask.
+                fresh.inherit(Inherited::new(unused.number, unused.idle, unused.parent));
             }
             Entry::Stream(fresh)
         }
@@ -164,23 +197,82 @@ impl Inherited {
         Inherited { number, idle, parent, done: AtomicBool::new(false) }
     }
 
-    /// Waits until the descriptor is a plain socket. Bounded: a dead parent cannot answer, and its stream is lost.
-    pub fn reclaim(&self) {
-        if self.done.load(Ordering::Acquire) {
-            return;
+    /// Whether the descriptor is known to be a plain socket.
+    fn is_done(&self) -> bool {
+        self.done.load(Ordering::Acquire)
+    }
+
+    /// Waits until the descriptor is a plain socket; false if it will not be. Bounded: a parent that was killed cannot
+    /// answer, and its stream is lost.
+    pub fn reclaim(&self) -> bool {
+        if self.is_done() {
+            return true;
         }
+        let mut told = true;
         if let Some(word) = self.parent.fork.word(self.number) {
-            let _ = word.compare_exchange(self.idle, self.idle | WANTED, Ordering::SeqCst, Ordering::SeqCst);
+            let wanted = self.idle | WANTED;
+            let _ = word.compare_exchange(self.idle, wanted, Ordering::SeqCst, Ordering::SeqCst);
             kick(self.parent.helper.kick_fd());
-            // 5 s: arbitrary; the parent's helper answers in well under a millisecond if it lives.
-            for _ in 0..50_000 {
-                if word.load(Ordering::SeqCst) != self.idle | WANTED {
+            let parent = watch_process(self.parent.pid);
+            let begun = now();
+            while word.load(Ordering::SeqCst) == wanted {
+                // Its last word may have come just before its end.
+                let dead = parent.has_ended(Duration::from_micros(100)) && word.load(Ordering::SeqCst) == wanted;
+                if dead || now().saturating_since(begun) > ANSWER_PATIENCE {
+                    told = false;
                     break;
                 }
-                std::thread::sleep(Duration::from_micros(100));
             }
+            // In vain.
+            let _ = word.compare_exchange(wanted, self.idle, Ordering::SeqCst, Ordering::SeqCst);
         }
         self.done.store(true, Ordering::Release);
+        told
+    }
+}
+
+/// How long a child waits for the answer of a parent that lives: its helper takes well under a millisecond. Arbitrary.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A process that may end.
+enum Watched {
+    /// A descriptor that becomes readable then.
+    By(c_int),
+    Gone,
+    /// The kernel cannot, or has no descriptor left.
+    Unknown,
+}
+
+fn watch_process(pid: u32) -> Watched {
+    // SAFETY: no pointers. The descriptor closes on exec.
+    match unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) as c_int } {
+        fd if fd >= 0 => Watched::By(fd),
+        _ if crate::ops::errno() == libc::ESRCH => Watched::Gone,
+        _ => Watched::Unknown,
+    }
+}
+
+impl Watched {
+    /// Waits so long for the end; whether it has come.
+    fn has_ended(&self, patience: Duration) -> bool {
+        let fd = match self {
+            Watched::Gone => return true,
+            Watched::By(fd) => *fd,
+            // Passed over below.
+            Watched::Unknown => -1,
+        };
+        let mut p = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one valid pollfd, and a valid time.
+        unsafe { real::ppoll(&mut p, 1, &wait::timespec(patience), std::ptr::null()) > 0 }
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        if let Watched::By(fd) = self {
+            // SAFETY: opened by `watch_process`.
+            unsafe { real::close(*fd) };
+        }
     }
 }
 
@@ -198,7 +290,7 @@ impl Runtime {
             guard.demote(Reason::Shared);
             guard.progress_anchor(false);
             // One that has ended and is kept will not become plain: the child finds what the kernel knows of it.
-            let settled = guard.proto().is_plain() || guard.is_kept();
+            let settled = guard.proto().is_plain() && guard.has_replay(now()) || guard.is_kept();
             // Still locked: it must not be promoted in between.
             if settled {
                 self.given_up(&cell);
@@ -208,14 +300,19 @@ impl Runtime {
         waiting
     }
 
-    /// Parent, about to be replaced by another program that answers nobody: children need not ask for a plain socket.
+    /// Parent, about to end or to be replaced by another program, and then to answer nobody: children need not ask, whatever
+    /// has become of the stream.
     pub fn tell_children(&self, cell: &Arc<StreamCell>) {
         let Some(endpoint) = self.endpoint().filter(|_| cell.is_shared()) else { return };
         // Locked, as above.
-        let guard = cell.lock(endpoint);
-        if guard.proto().is_plain() {
-            self.given_up(cell);
-        }
+        let _guard = cell.lock(endpoint);
+        self.given_up(cell);
+    }
+
+    /// [`tell_children`](Runtime::tell_children) of all streams.
+    pub(super) fn tell_all_children(&self) {
+        let Some(endpoint) = self.endpoint() else { return };
+        endpoint.streams().iter().for_each(|cell| self.tell_children(cell));
     }
 
     /// Parent: the stream is a plain socket now, or closed here: children need not wait.

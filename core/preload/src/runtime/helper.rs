@@ -101,15 +101,20 @@ pub(super) fn spawn(rt: &'static Runtime) {
     }
 }
 
+/// How long a child that waits is left alone at most.
+const CHILD_INTERVAL_MS: u128 = 100;
+
 fn run(rt: &'static Runtime) {
     INSIDE.set(true);
     favour_wake_ups();
+    bind(rt);
     let Some(endpoint) = rt.endpoint() else { return serve_only(rt) };
     let device = endpoint.device();
     let cq = endpoint.control_cq();
     let mut events: [libc::epoll_event; BATCH] = [libc::epoll_event { events: 0, u64: 0 }; BATCH];
-    // Something has called the helper, perhaps a child, who is not served yet.
+    // Something has called the helper, perhaps a child, who is not served yet; and since when.
     let mut kicked = false;
+    let mut waiting: Option<Instant> = None;
     loop {
         // Not in the loop's head: the lock would be held throughout the loop.
         let promotions = std::mem::take(&mut *rt.promotions.lock());
@@ -131,6 +136,11 @@ fn run(rt: &'static Runtime) {
         if exit::advance(endpoint) {
             // What it waits for is the peers' answers, on the anchors: but what they also wait for may be on a link.
             timeout = 1;
+        }
+        if let Some(since) = waiting {
+            // What a child waits for need not be announced to this process. One that has died waiting costs little.
+            let soon = (now().saturating_since(since).as_millis() / 4).clamp(1, CHILD_INTERVAL_MS) as c_int;
+            timeout = if timeout < 0 { soon } else { timeout.min(soon) };
         }
         if armed == Armed::Pending || !rt.promotions.lock().is_empty() || endpoint.has_work() {
             timeout = 0;
@@ -156,6 +166,7 @@ fn run(rt: &'static Runtime) {
         }
         // After the anchors: what a child has asked for comes back with the peer's record.
         kicked = kicked && rt.serve_children();
+        waiting = kicked.then(|| waiting.unwrap_or_else(now));
     }
 }
 
@@ -175,6 +186,26 @@ fn serve_only(rt: &'static Runtime) {
         }
     }
 }
+
+/// Keeps this thread, and those that it starts, on the processors that the configuration names.
+fn bind(rt: &Runtime) {
+    let cpus = rt.config.io.affinity.as_slice();
+    if cpus.is_empty() {
+        return;
+    }
+    let mut words = [0u64; CPU_WORDS];
+    for cpu in cpus {
+        words[*cpu as usize / 64] |= 1 << (cpu % 64);
+    }
+    // SAFETY: the set is readable, and as long as is said.
+    if unsafe { libc::sched_setaffinity(0, size_of_val(&words), words.as_ptr().cast()) } != 0 {
+        let error = std::io::Error::last_os_error();
+        log(&rt.config, &format!("NACC_SOR_AFFINITY {}: {error}", rt.config.io.affinity));
+    }
+}
+
+/// Words of 64 processors in a set.
+const CPU_WORDS: usize = netacc_config::CpuList::LIMIT as usize / 64;
 
 /// Asks the scheduler for short slices: this thread runs for microseconds, but on a busy machine whole promotions wait
 /// for it. Needs no privilege; an older kernel refuses, and nothing is lost.

@@ -83,7 +83,30 @@ impl Stream {
         if self.rx_shutdown && !self.anchor_rx_shut && self.rx == RxState::Anchor && self.is_plain() {
             return Some(AnchorWrite::ShutdownRead);
         }
+        //= spec §4.8.9
+        //# Reading is shut down on the anchor before writing, if both are: whoever sees the end then knows that what it
+        //# writes is answered with a reset.
+        if self.awaits_read_shutdown() {
+            return None;
+        }
         (self.fin_wanted && !self.fin_done).then_some(AnchorWrite::Shutdown)
+    }
+
+    /// Reading is to be shut down on the anchor as soon as that has brought all that comes again.
+    pub fn awaits_read_shutdown(&self) -> bool {
+        self.rx_shutdown && self.tx == TxState::Anchor && matches!(self.rx, RxState::Replay(_)) && !self.anchor_rx_shut
+    }
+
+    /// It brings it too slowly: the kernel has no room for all of it.
+    pub fn skip_read_shutdown(&mut self) {
+        if self.awaits_read_shutdown() {
+            self.anchor_rx_shut = true;
+        }
+    }
+
+    /// Whether the end of the peer's direction, which had come by the link, is to come on the anchor too.
+    pub fn expects_end(&self) -> bool {
+        self.end_again
     }
 
     /// `n` bytes of the last [`AnchorWrite`] were written (for the shutdowns: 0, done).
@@ -111,6 +134,14 @@ impl Stream {
                 Some(_) => (self.fin_done, self.anchor_shut) = (true, true),
                 None => {}
             }
+        }
+    }
+
+    /// The anchor takes nothing any more: what is still to be replayed is read by nobody.
+    pub fn drop_replay(&mut self) {
+        if matches!(self.tx, TxState::Replay(_)) && self.records.is_empty() {
+            self.tx = TxState::Replay(self.tx_position);
+            self.finish_replay();
         }
     }
 

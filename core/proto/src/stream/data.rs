@@ -25,6 +25,21 @@ impl Stream {
         }
     }
 
+    /// How many bytes are still to come again on the anchor, which has begun to bring them.
+    pub fn replay_left(&self) -> u64 {
+        match self.rx {
+            RxState::Replay(until) => until - self.rx_position,
+            _ => 0,
+        }
+    }
+
+    /// All of them are there, unread: what the anchor does from now on is all that there is to the direction.
+    pub fn handle_replay(&mut self) {
+        if matches!(self.rx, RxState::Replay(_)) {
+            self.rx = RxState::Anchor;
+        }
+    }
+
     /// The next span to fill, at most `want` long. Empty: no byte credit; call [`stalled`](Stream::stalled).
     #[inline]
     pub fn claim(&mut self, want: u32) -> Span {

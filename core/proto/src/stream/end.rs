@@ -44,23 +44,104 @@ impl Stream {
         }
     }
 
-    /// The last holder closes the socket. Unread bytes in the ring make it a reset, as the kernel does.
+    /// The last holder closes the socket. Unread bytes in the ring make it a reset, as the kernel does; and so does `reset`
+    /// (SO_LINGER 0).
     /// Keep feeding the stream until [`holds_slot`](Stream::holds_slot) and [`must_linger`](Stream::must_linger) are
     /// false, and meanwhile throw away what comes as [`RxSource::Anchor`](crate::RxSource).
-    pub fn close(&mut self) {
+    pub fn close(&mut self, reset: bool) {
         if self.closed {
             return;
         }
-        self.closed = true;
+        if self.is_revivable() && self.unconsumed() > 0 {
+            //= spec §4.8.8
+            //# So may one whose RESET comes while it leaves, and so one that its side closes before its peer
+            //# has read everything: that side keeps its anchor as in 4.8.7.
+            (self.failure, self.error) = (None, None);
+            self.closed = true;
+            self.resets = true;
+            return self.try_close();
+        }
         let unread = matches!(self.rx, RxState::Link | RxState::Expect(_))
             && self.rx_ring.as_ref().is_some_and(|r| !r.is_empty());
-        if unread && self.link_alive {
-            self.push_control(Control::Signal(MessageKind::Reset));
-            self.note_failure(Failure::PeerReset);
+        let replays = self.link_alive && self.tx == TxState::Link && self.failure.is_none() && !self.peer_is_done();
+        if (reset || unread) && replays {
+            self.closed = true;
+            self.reset_at_end();
+        } else if reset {
+            self.abort();
         } else {
-            self.shutdown_write();
+            self.closed = true;
+            if unread && self.link_alive {
+                self.push_control(Control::Signal(MessageKind::Reset));
+                self.note_failure(Failure::PeerReset);
+            } else {
+                self.shutdown_write();
+            }
         }
         self.try_close();
+    }
+
+    /// The connection is to end with a reset. The peer may still want what it has not read.
+    fn reset_at_end(&mut self) {
+        //= spec §4.8.7
+        //# A side that has closed, and ends the stream with RESET, keeps its anchor open like one that ends it with FIN
+        //# (§4.6.4), and resets it then.
+        self.push_control(Control::Signal(MessageKind::Reset));
+        self.resets = true;
+    }
+
+    /// Closed, and the anchor is to end with a reset.
+    pub fn resets(&self) -> bool {
+        self.resets
+    }
+
+    /// RESET of the peer.
+    pub(super) fn handle_reset(&mut self) {
+        match self.rx {
+            // The anchor brings it too, behind what the application has not read there.
+            RxState::Anchor | RxState::Replay(_) => self.withdraw(),
+            RxState::AwaitResume | RxState::ExpectThenResume(_) if !self.closed && self.link_alive => {
+                self.revived.get_or_insert(false);
+            }
+            _ if self.closed && self.failure.is_none() && self.tx == TxState::Link => self.resets = true,
+            _ => self.fail_on_link(),
+        }
+    }
+
+    /// The link's word alone has ended the stream: its anchor has not.
+    fn fail_on_link(&mut self) {
+        self.on_link_only = self.link_alive;
+        self.fail(Failure::PeerReset);
+    }
+
+    /// Whether a stream that has failed can leave its link as if it had not.
+    pub fn is_revivable(&self) -> bool {
+        let failed = self.failure == Some(Failure::PeerReset) && self.on_link_only;
+        failed && self.link_alive && self.is_linked() && self.records.is_empty() && !self.close_sent && !self.closed
+    }
+
+    /// A stream that failed on its link is to leave it, because one of its sides is given away: as if it had not failed, if
+    /// that is possible. Until [`handle_over`](Stream::handle_over) it is [`revived`](Stream::revived).
+    pub fn revive(&mut self) -> bool {
+        if !self.is_revivable() {
+            return false;
+        }
+        //= spec §4.8.8
+        //# A stream that has failed by RESET alone may leave the link as if it had not: what nobody has read comes again on
+        //# the anchor, and the reset after it.
+        self.failure = None;
+        self.revived = Some(self.error.take().is_none());
+        true
+    }
+
+    /// The anchor is to end with a reset, of which the application has been told already (`true`) or not.
+    pub fn revived(&self) -> Option<bool> {
+        self.revived
+    }
+
+    /// It has; or will not.
+    pub fn handle_over(&mut self) {
+        self.revived = None;
     }
 
     /// Closed by the application, but the anchor must stay open: bytes or records are still to go there, or may have
@@ -140,6 +221,22 @@ impl Stream {
         }
     }
 
+    /// As [`handle_anchor_end`](Stream::handle_anchor_end) by FIN, where every message that the peer has ever sent is in,
+    /// however it ended.
+    pub fn handle_last_end(&mut self) {
+        if self.rx == RxState::Link && self.tx == TxState::Link && !self.peer_is_done() {
+            //= spec §4.7.4
+            //# Where a link is known to have brought everything that the peer has ever sent, and nothing is unread on either
+            //# side, its death is an end in good order, as its kernel would have it; and otherwise a reset.
+            if self.unconsumed() == 0 && self.is_ring_empty() {
+                self.fin_received = true;
+            } else {
+                self.note_failure(Failure::PeerReset);
+            }
+        }
+        self.handle_anchor_end(false);
+    }
+
     /// CLOSE of the peer.
     pub(super) fn handle_close(&mut self) {
         if self.close_received {
@@ -186,7 +283,8 @@ impl Stream {
         //# A side whose peer has sent FIN and CLOSE sends CLOSE when its application has read everything, not before:
         //# until then a demotion can still have the peer replay.
         let read = self.rx_ring.as_ref().is_none_or(RxRing::is_empty);
-        if self.peer_is_done() && self.tx == TxState::Link && self.rx == RxState::Link && read {
+        let done = self.peer_is_done() || self.close_received && self.failure.is_some();
+        if done && self.tx == TxState::Link && self.rx == RxState::Link && read {
             self.leave_to_drain();
             self.try_close();
         }
@@ -252,12 +350,16 @@ impl Stream {
 
     /// Data for a socket that reads no more, its own or the peer's.
     pub(super) fn reset_peer(&mut self) {
-        if self.failure.is_none() {
-            if self.link_alive {
-                self.push_control(Control::Signal(MessageKind::Reset));
-            }
-            self.fail(Failure::PeerReset);
+        if self.failure.is_some() || self.resets {
+            return;
         }
+        if self.closed && self.link_alive && self.tx == TxState::Link {
+            return self.reset_at_end();
+        }
+        if self.link_alive {
+            self.push_control(Control::Signal(MessageKind::Reset));
+        }
+        self.fail_on_link();
     }
 
     pub(super) fn fail(&mut self, failure: Failure) {

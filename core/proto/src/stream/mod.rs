@@ -234,6 +234,8 @@ pub struct Stream {
     demote_pending: Option<Demotion>,
     /// The opener's SWITCHED has come: its marker is on the anchor, so a CLOSE does not mean that none will come.
     announced: bool,
+    /// DEMOTE was said on this link.
+    leaving_told: bool,
     held: Option<Held>,
     /// Peer asked for credit that it did not have.
     peer_wants: bool,
@@ -254,6 +256,14 @@ pub struct Stream {
     close_sent: bool,
     close_received: bool,
     closed: bool,
+    /// Closed, and the anchor is to end with a reset once the peer wants nothing more.
+    resets: bool,
+    /// See [`revived`](Stream::revived).
+    revived: Option<bool>,
+    /// Of `failure`: the anchor does not know of it.
+    on_link_only: bool,
+    /// The peer's FIN had come by the link that this side has left.
+    end_again: bool,
     failure: Option<Failure>,
     /// Of `failure`, until somebody is told.
     error: Option<SocketError>,
@@ -284,6 +294,7 @@ impl Stream {
             voided: false,
             demote_pending: None,
             announced: false,
+            leaving_told: false,
             held: None,
             peer_wants: false,
             we_want: false,
@@ -298,6 +309,10 @@ impl Stream {
             close_sent: false,
             close_received: false,
             closed: false,
+            resets: false,
+            revived: None,
+            on_link_only: false,
+            end_again: false,
             failure: None,
             error: None,
             records: VecDeque::new(),
@@ -358,6 +373,11 @@ impl Stream {
             Phase::Promoting => Reason::Opening,
             _ => self.history.last_reason,
         }
+    }
+
+    /// The stream has waited for a link, and cannot be opened on one.
+    pub fn note_without_link(&mut self, reason: Reason) {
+        self.history.last_reason = reason;
     }
 
     /// Our slot on the link.
@@ -439,6 +459,14 @@ impl Stream {
     pub fn available(&self) -> u32 {
         match (&self.rx_ring, self.rx) {
             (Some(ring), RxState::Link | RxState::Drain) => ring.available(),
+            _ => 0,
+        }
+    }
+
+    /// Bytes that were readable when this side began to leave the link, and will be again.
+    pub fn frozen(&self) -> u32 {
+        match (&self.rx_ring, self.rx) {
+            (Some(ring), RxState::AwaitResume) => ring.available(),
             _ => 0,
         }
     }

@@ -128,7 +128,7 @@ impl Stream {
             Some(Held::Open(open, ..)) => {
                 self.history.last_reason = reason;
                 if self.link_alive {
-                    let refuse = Refuse { peer_slot: open.slot, reason: reason as u16 };
+                    let refuse = Refuse { peer_slot: open.slot, reason: reason as u16, ask_at: 0 };
                     self.push_control(Control::Message(ControlMessage::Refuse(refuse)));
                 }
                 // Nothing of the stream exists at the peer: the slot is free on both sides.
@@ -230,9 +230,7 @@ impl Stream {
                 }
                 self.fin_received = true;
             }
-            // The anchor brings it too, behind what the application has not read there.
-            MessageKind::Reset if matches!(self.rx, RxState::Anchor | RxState::Replay(_)) => self.withdraw(),
-            MessageKind::Reset => self.fail(Failure::PeerReset),
+            MessageKind::Reset => self.handle_reset(),
             MessageKind::ReadShut => self.peer_rx_shutdown = true,
             MessageKind::CreditWant => {
                 //= spec §5.2.4
@@ -267,13 +265,26 @@ impl Stream {
             Demotion::LinkFailed => Reason::LinkFailed,
             Demotion::Requested(reason) => reason,
         });
+        if matches!((self.tx, self.rx), (TxState::Pledged | TxState::Anchor, RxState::Expect(_))) {
+            //= spec §4.5.5
+            //# A side that is to leave while it expects a marker, and has written none, says DEMOTE too: a peer that waits for
+            //# its application before it writes one gives up, as in 4.2.8.
+            self.tell_leaving();
+        }
         self.try_demote();
+    }
+
+    fn tell_leaving(&mut self) {
+        if self.link_alive && !self.leaving_told {
+            self.leaving_told = true;
+            self.push_control(Control::Signal(MessageKind::Demote));
+        }
     }
 
     /// Whether bytes that the application could read on the link are still to come again on the anchor.
     pub fn awaits_replay(&self) -> bool {
         match self.rx {
-            RxState::AwaitResume => self.rx_ring.as_ref().is_some_and(|ring| !ring.is_empty()),
+            RxState::AwaitResume => self.frozen() > 0,
             RxState::Replay(until) => self.rx_position < until,
             _ => false,
         }
@@ -301,7 +312,10 @@ impl Stream {
             (_, TxState::Paused, _) | (Role::Acceptor, TxState::Pledged, _) => {}
             (_, TxState::Link, RxState::Link | RxState::Expect(_)) => {
                 self.history.last_reason = reason;
-                if self.peer_is_done() && !self.link_alive {
+                if self.resets && !self.link_alive {
+                    // It will end with a reset anyway.
+                    self.note_failure(Failure::PeerReset);
+                } else if self.peer_is_done() && !self.link_alive {
                     // Everything it sent is here, and most likely it is gone.
                     self.leave_to_drain();
                 } else {
@@ -329,15 +343,14 @@ impl Stream {
         let position = self.rx_ring.as_ref().map_or(self.rx_position, RxRing::consumed);
         let (end, token) = (self.tx_position, self.peer_nonce);
         self.push_record(Record { kind: RecordKind::Resume, position, end, token });
-        if self.link_alive {
-            self.push_control(Control::Signal(MessageKind::Demote));
-        }
+        self.tell_leaving();
     }
 
     /// The peer's RESUME was read.
     pub(super) fn handle_resume(&mut self, record: &Record) {
         if self.tx == TxState::Link {
             self.history.last_reason = Reason::PeerRequest;
+            self.revive();
             self.begin_resume();
         }
         if self.tx != TxState::Frozen {
@@ -355,11 +368,17 @@ impl Stream {
         }
         //= spec §4.5.4
         //# Having read the peer's RESUME, a side replays every byte from that position on the anchor, then goes on there.
-        self.tx = TxState::Replay(record.position);
+        // To a peer that has closed nothing: its kernel would answer with a reset too early.
+        self.tx = TxState::Replay(if self.revived.is_some() && self.close_received {
+            self.tx_position
+        } else {
+            record.position
+        });
         self.rx = match record.end > rx.consumed() {
             true => RxState::Replay(record.end),
             false => RxState::Anchor,
         };
+        self.end_again = self.fin_received;
         self.fin_received = false;
         self.peer_rx_shutdown = false;
         self.rx_ring = None;
@@ -413,6 +432,10 @@ impl Stream {
         self.we_want = false;
         self.voided = false;
         self.announced = false;
+        self.leaving_told = false;
+        self.on_link_only = false;
+        self.end_again = false;
+        self.revived = None;
         self.held = None;
         self.demote_pending = None;
         self.fin_done = false;

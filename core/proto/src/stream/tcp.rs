@@ -51,6 +51,11 @@ impl Stream {
         self.fin_wanted || self.failure.is_some()
     }
 
+    /// The application has ended its direction, by `shutdown` or by closing, before anything else ended it.
+    pub fn has_said_fin(&self) -> bool {
+        self.fin_wanted
+    }
+
     /// The connection is no more, in the kernel's terms closed.
     pub fn is_over(&self) -> bool {
         self.failure.is_some() || self.fin_received && self.fin_wanted
@@ -145,7 +150,7 @@ impl Stream {
         self.fin_received && !lost
     }
 
-    fn is_ring_empty(&self) -> bool {
+    pub(super) fn is_ring_empty(&self) -> bool {
         self.rx_ring.as_ref().is_none_or(RxRing::is_empty)
     }
 

@@ -7,7 +7,7 @@ fn close_is_the_last_message() {
     //= spec §4.6.1
     //= type=test
     let mut p = Pair::promoted();
-    p.side[O].close();
+    p.side[O].close(false);
     p.side[O].give_credit();
     p.flush();
     assert_eq!(p.signals_to(A), [MessageKind::Fin, MessageKind::Close]);
@@ -24,7 +24,7 @@ fn close_without_end_is_a_violation() {
     p.side[A].handle_signal(MessageKind::Close);
     assert!(matches!(p.side[A].failure(), Some(Failure::Violation(_))));
     let mut p = Pair::promoted();
-    p.side[O].close();
+    p.side[O].close(false);
     p.settle();
     assert_eq!(p.side[O].failure(), None);
 }
@@ -36,7 +36,7 @@ fn nothing_is_written_after_close_or_death() {
     let mut p = Pair::promoted();
     p.write_linked(O, b"ab");
     assert!(p.side[A].consume(1).tell);
-    p.side[O].close();
+    p.side[O].close(false);
     p.settle();
     // The last byte: CLOSE goes out with its consumption.
     assert!(!p.side[A].consume(1).tell);
@@ -55,7 +55,7 @@ fn a_closed_side_lingers_and_replays() {
     //= type=test
     let mut p = Pair::promoted();
     p.write_linked(O, b"response");
-    p.side[O].close();
+    p.side[O].close(false);
     p.flush();
     assert!(p.side[O].must_linger());
     p.link[A].clear();
@@ -74,7 +74,7 @@ fn a_lingering_side_is_told_that_nothing_is_wanted() {
     //= type=test
     let mut p = Pair::promoted();
     p.write_linked(O, b"response");
-    p.side[O].close();
+    p.side[O].close(false);
     p.settle();
     // The acceptor reads everything, and its CLOSE is lost with the link.
     p.side[A].consume(8);
@@ -97,7 +97,7 @@ fn close_waits_for_the_reader() {
     //= type=test
     let mut p = Pair::promoted();
     p.write_linked(O, b"response");
-    p.side[O].close();
+    p.side[O].close(false);
     p.settle();
     assert!(p.side[O].must_linger() && p.side[A].holds_slot());
     // Another process is about to use the descriptor.
@@ -113,7 +113,7 @@ fn memory_outlives_the_replay_from_it() {
     //= type=test
     let mut p = Pair::promoted();
     p.write_linked(O, b"response");
-    p.side[O].close();
+    p.side[O].close(false);
     p.settle();
     p.side[A].demote(Demotion::Requested(Reason::Shared));
     p.settle();
@@ -131,7 +131,7 @@ fn a_marker_is_consumed_before_the_anchor_is_closed() {
     p.deliver(A);
     p.deliver(O);
     p.write_plain(A, b"response");
-    p.side[A].close();
+    p.side[A].close(false);
     p.flush();
     assert!(p.side[A].must_linger() && p.anchor_ended[O]);
     p.peek(A);
@@ -144,7 +144,7 @@ fn a_marker_is_consumed_before_the_anchor_is_closed() {
 fn unread_bytes_make_close_a_reset() {
     let mut p = Pair::promoted();
     p.write_linked(O, b"unread");
-    p.side[A].close();
+    p.side[A].close(false);
     p.flush();
     assert_eq!(p.signals_to(O), [MessageKind::Reset, MessageKind::Close]);
     p.deliver(O);

@@ -59,7 +59,7 @@ fn a_write_to_who_reads_no_more_is_a_reset() {
     //= spec §4.8.3
     //= type=test
     let mut closed = Pair::promoted();
-    closed.side[O].close();
+    closed.side[O].close(false);
     closed.settle();
     for (mut p, told) in [(closed, None), (deaf(O), Some(SocketError::Reset))] {
         assert_eq!((p.side[A].tx_sink(), p.side[A].is_over()), (TxSink::Refused, false));
@@ -70,8 +70,8 @@ fn a_write_to_who_reads_no_more_is_a_reset() {
         assert_eq!(p.side[A].tx_sink(), TxSink::Closed);
         assert_eq!((p.side[A].take_error(), p.side[A].take_error()), (Some(SocketError::Pipe), None));
         assert_eq!((p.side[A].rx_source(), p.side[A].no_more_in()), (RxSource::Eof, true));
-        p.side[A].close();
-        p.side[O].close();
+        p.side[A].close(false);
+        p.side[O].close(false);
         p.settle();
         assert!(!p.side[O].holds_slot() && !p.side[A].holds_slot());
     }
@@ -168,4 +168,66 @@ fn an_ended_stream_is_given_back() {
         }
     }
     assert!(!Pair::promoted().side[A].has_ended());
+}
+
+#[test]
+fn what_nobody_has_read_comes_again_before_a_reset() {
+    //= spec §4.8.7, §4.8.8
+    //= type=test
+    // It closes with unread bytes; or is written to after it has closed.
+    for refused in [false, true] {
+        for told in [false, true] {
+            let mut p = Pair::promoted();
+            p.write_linked(O, b"last words");
+            if !refused {
+                p.write_linked(A, b"unread");
+            }
+            p.side[O].close(false);
+            p.settle();
+            if refused {
+                p.side[A].refuse_write();
+                p.settle();
+            }
+            assert!(p.side[A].has_ended() && p.side[O].resets() && p.side[O].must_linger());
+            if told {
+                assert!(p.side[A].take_error().is_some());
+            }
+            assert!(p.side[A].revive());
+            assert_eq!(p.side[A].revived(), Some(told));
+            p.side[A].demote(netacc_proto::Demotion::Requested(Reason::Requested));
+            p.settle();
+            assert_eq!(p.read_plain(A), b"last words");
+            assert!(p.side[A].is_plain() && !p.side[O].must_linger() && p.side[O].resets());
+            assert_eq!(p.anchor_ended[A], refused);
+        }
+    }
+    // Whoever has read everything lets it go.
+    let mut p = Pair::promoted();
+    p.write_linked(O, b"x");
+    p.side[O].close(true);
+    p.settle();
+    p.side[A].consume(1);
+    p.settle();
+    assert_eq!((p.side[O].must_linger(), p.side[A].revive()), (false, false));
+    // It comes while the stream leaves the link.
+    let mut p = Pair::promoted();
+    p.side[A].demote(netacc_proto::Demotion::Requested(Reason::Requested));
+    p.side[A].handle_signal(MessageKind::Reset);
+    assert_eq!((p.side[A].failure(), p.side[A].revived()), (None, Some(false)));
+}
+
+#[test]
+fn a_revived_stream_ends_on_the_anchor_as_it_did_on_the_link() {
+    //= spec §4.8.9
+    //= type=test
+    for leaver in [A, O] {
+        let mut p = deaf(O);
+        p.side[A].refuse_write();
+        p.settle();
+        assert!(p.side[O].failure().is_some() && p.side[leaver].revive());
+        p.side[leaver].demote(netacc_proto::Demotion::Requested(Reason::Requested));
+        p.settle();
+        assert!(p.side[A].is_plain() && p.side[O].is_plain() && p.anchor_read_shut[O] && p.anchor_ended[A]);
+        assert_eq!((p.side[A].revived(), p.side[O].revived()), (Some(false), Some(false)));
+    }
 }

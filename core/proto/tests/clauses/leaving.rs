@@ -1,5 +1,5 @@
 use netacc_proto::{
-    Demotion, Failure, MessageKind, Phase, Reason, Record, RecordKind, RecordVerdict, RxSource, TxSink,
+    Demotion, Failure, MessageKind, Phase, Reason, Record, RecordKind, RecordVerdict, RxSource, SocketError, TxSink,
 };
 
 use crate::pair::{Pair, A, NONCE, O};
@@ -157,4 +157,56 @@ fn what_had_arrived_before_a_reset_can_be_read() {
         p.side[O].consume(10);
         assert_eq!(p.side[O].rx_source(), RxSource::Failed(Failure::PeerReset));
     }
+}
+
+#[test]
+fn a_link_that_loses_nothing_ends_as_the_kernel_would() {
+    //= spec §4.7.4
+    //= type=test
+    // Both had read everything: a clean end.
+    let mut p = Pair::promoted();
+    p.write_linked(O, b"some");
+    p.side[A].consume(4);
+    p.side[A].handle_last_end();
+    assert_eq!((p.side[A].rx_source(), p.side[A].tx_sink()), (RxSource::Eof, TxSink::Refused));
+    // It died with its last words still on the link.
+    let mut p = Pair::promoted();
+    p.write_linked(O, b"some");
+    p.side[A].handle_last_end();
+    p.side[A].consume(4);
+    assert_eq!(p.side[A].rx_source(), RxSource::Failed(Failure::PeerReset));
+    // It had not: a reset; and a broken pipe where its own direction had ended before.
+    for (fin, error) in [(false, SocketError::Reset), (true, SocketError::Pipe)] {
+        let mut p = Pair::promoted();
+        if fin {
+            p.side[O].shutdown_write();
+        }
+        p.write_linked(A, b"unread");
+        p.settle();
+        p.side[A].handle_last_end();
+        assert_eq!(p.side[A].take_error(), Some(error));
+    }
+    // What came after the freeze was thrown away: nobody knows.
+    let mut p = Pair::promoted();
+    p.side[A].demote(REQUEST);
+    p.side[A].handle_last_end();
+    assert_eq!(p.side[A].rx_source(), RxSource::Failed(Failure::PeerReset));
+}
+
+#[test]
+fn a_side_that_expects_a_marker_says_that_it_leaves() {
+    //= spec §4.5.5
+    //= type=test
+    let mut p = Pair::new(false);
+    // The opener's application has this to read before its marker may follow.
+    p.write_plain(A, b"unread");
+    p.open();
+    p.deliver(A);
+    p.deliver(O);
+    assert!(p.side[O].is_held());
+    p.side[A].demote(REQUEST);
+    p.side[A].demote(REQUEST);
+    p.settle();
+    assert!(p.side[A].is_plain() && p.side[O].is_plain());
+    assert_eq!((p.side[O].promotions(), p.read_plain(O)), (0, b"unread".to_vec()));
 }

@@ -1,5 +1,6 @@
 //! The clauses of SPEC.md, one by one, on two streams that are fed by hand.
 
+mod admission;
 mod closing;
 mod data;
 mod ending;

@@ -107,6 +107,10 @@ fn at_rest(w: &World, s: usize) -> bool {
     if us.crashed || us.stream.failure().is_some() {
         return true;
     }
+    if us.stream.resets() && peer.reset && !peer.closed {
+        // It keeps what its peer's application has not read, which was told of the reset and does not go on.
+        return true;
+    }
     if us.closed {
         return (us.anchor_closed || silent(w, s)) && !us.stream.holds_slot();
     }

@@ -49,7 +49,7 @@ impl World {
                         side.outgoing = attempt;
                     }
                     Err(reason) => {
-                        let refuse = Refuse { peer_slot: open.slot, reason: reason as u16 };
+                        let refuse = Refuse { peer_slot: open.slot, reason: reason as u16, ask_at: 0 };
                         self.post(bounds, s, k, Message::Control(ControlMessage::Refuse(refuse)));
                     }
                 }
@@ -63,7 +63,7 @@ impl World {
             Message::Control(ControlMessage::Refuse(refuse)) => {
                 self.side[s].stream.handle_refuse(Reason::from_code(refuse.reason));
             }
-            Message::Control(ControlMessage::Hello(_)) => {}
+            Message::Control(ControlMessage::Hello(_) | ControlMessage::Proof(_)) => {}
             Message::Data { rewind } => self.side[s].stream.handle_data(1, rewind),
             Message::Signal(kind) => {
                 self.side[s].stream.handle_signal(kind);
@@ -342,7 +342,7 @@ impl World {
         }
         let side = &mut self.side[s];
         if side.closed && !side.anchor_closed && !side.stream.must_linger() {
-            let abort = side.stream.failure().is_some();
+            let abort = side.stream.failure().is_some() || side.stream.resets();
             self.end_anchor(s, abort);
         }
         let side = &mut self.side[s];

@@ -295,7 +295,7 @@ impl World {
             Step::Close(s) => {
                 self.side[s].shut = true;
                 self.side[s].closed = true;
-                self.side[s].stream.close();
+                self.side[s].stream.close(false);
             }
             Step::Abort(s) => {
                 self.side[s].shut = true;

@@ -12,7 +12,15 @@ Strategies for Hypothesis are in `netacc_lab.strategies`, the differential runne
 `netacc_lab.differential`.
 """
 
-from netacc_lab.executors import BrokenPromise, Executor, ExecutorError, HarnessExecutor, ProcessExecutor
+from netacc_lab.executors import (
+    BrokenPromise,
+    Executor,
+    ExecutorError,
+    Far,
+    HarnessExecutor,
+    Host,
+    ProcessExecutor,
+)
 from netacc_lab.program import Config, Difference, Mix, Outcome, Program, Shape, Trace, compare, generate
 
 __all__ = [
@@ -21,7 +29,9 @@ __all__ = [
     "Difference",
     "Executor",
     "ExecutorError",
+    "Far",
     "HarnessExecutor",
+    "Host",
     "Mix",
     "Outcome",
     "ProcessExecutor",

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from netacc_lab.differential import Differential, OpenFindings, Tally, Verdict, shrink, shrink_steps
+from netacc_lab.executors import Far, Host
 from netacc_lab.program import Mix, Program
-from netacc_lab.strategies import Draw, Profile, from_seed
+from netacc_lab.strategies import Draw, Profile, across_hosts, from_seed
 
 
 def main() -> int:
@@ -20,6 +22,23 @@ def main() -> int:
         "--binaries", type=Path, default=Path("target/release"), help="folder of netacc-exec, netacc_run"
     )
     parser.add_argument("--log", type=Path, help="where the library writes its log")
+    far = parser.add_argument_group("two machines instead of this one's addresses")
+    far.add_argument(
+        "--host",
+        action="append",
+        default=[],
+        metavar="COMMAND=ADDRESS[,ADDRESS6]",
+        help="runs the words after it there, and where that is: 'ssh eri1=10.0.0.1'; twice",
+    )
+    far.add_argument("--host-binaries", type=Path, help="the folder of netacc-exec there; else --binaries")
+    far.add_argument("--ports", default=Far.ports, help="for listeners; plus 20000 they are to be ports too")
+    far.add_argument(
+        "--slowness", type=int, default=1, help="how much slower than an ordinary machine they are"
+    )
+    far.add_argument(
+        "--settle-ms", type=int, default=Far.settle_ms, help="what the other end needs to answer"
+    )
+    far.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="for the library there")
     commands = parser.add_subparsers(dest="command", required=True)
     many = commands.add_parser("run", help="run the programs of seeds")
     many.add_argument("--seeds", default="0..1000", help="FROM..TO")
@@ -50,21 +69,38 @@ def shrink_failure(lab: Differential, draw: Draw, verdict: Verdict, seconds: flo
     return shrink(verdict.program, draw.shape, draw.decisions, fails, budget_s=seconds)
 
 
+def machines(arguments: argparse.Namespace) -> Far | None:
+    """The machines that the arguments name, if they do."""
+    hosts = []
+    for text in arguments.host:
+        command, _, addresses = text.rpartition("=")
+        address, _, address6 = addresses.partition(",")
+        binaries = arguments.host_binaries or arguments.binaries.resolve()
+        hosts.append(Host(tuple(shlex.split(command)), address, address6, binaries))
+    if not hosts:
+        return None
+    env = dict(pair.split("=", 1) for pair in arguments.env)
+    return Far(tuple(hosts), arguments.ports, arguments.slowness, arguments.settle_ms, env)
+
+
 def run(arguments: argparse.Namespace) -> int:
     start, end = (int(number) for number in arguments.seeds.split(".."))
     mixes = tuple(arguments.mix or Mix)
     known = OpenFindings.load(arguments.known) if arguments.known else OpenFindings()
     tally = Tally()
     new: list[tuple[int, Verdict]] = []
+    far = machines(arguments)
+    draw = across_hosts if far else from_seed
     began = time.monotonic()
 
     def programs() -> Iterator[Program]:
         for seed in range(start, end):
             if time.monotonic() - began > arguments.seconds:
                 return
-            yield from_seed(seed, arguments.profile, mixes).program
+            yield draw(seed, arguments.profile, mixes).program
 
-    with Differential(arguments.binaries, log=arguments.log, accelerated=not arguments.native) as lab:
+    accelerated = not arguments.native
+    with Differential(arguments.binaries, log=arguments.log, accelerated=accelerated, far=far) as lab:
         for index, verdict in lab.check_all(programs()):
             seed = start + index
             tally.add(seed, verdict)
@@ -93,7 +129,7 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"\n{verdict.signature}\n{verdict.differences[0].describe()}")
             print(f"replay: python -m netacc_lab replay {seed} --profile {arguments.profile.value}{mix}")
             if arguments.save:
-                small = shrink_failure(lab, from_seed(seed, arguments.profile, mixes), verdict)
+                small = shrink_failure(lab, draw(seed, arguments.profile, mixes), verdict)
                 arguments.save.mkdir(parents=True, exist_ok=True)
                 name = "".join(c if c.isalnum() else "-" for c in verdict.signature)
                 (arguments.save / f"{name}.json").write_text(small.pretty())
@@ -103,13 +139,18 @@ def run(arguments: argparse.Namespace) -> int:
 
 def run_one(arguments: argparse.Namespace) -> int:
     status = 0
-    with Differential(arguments.binaries, log=arguments.log) as lab:
+    far = machines(arguments)
+    with Differential(arguments.binaries, log=arguments.log, far=far) as lab:
         draw = None
         if arguments.program.isdigit():
-            draw = from_seed(int(arguments.program), arguments.profile, tuple(arguments.mix or Mix))
+            draw = (across_hosts if far else from_seed)(
+                int(arguments.program), arguments.profile, tuple(arguments.mix or Mix)
+            )
             program = draw.program
         else:
             program = Program.load(Path(arguments.program))
+            if far and len(set(program.data["hosts"])) == 1:
+                program = program.spread() or program
         for _ in range(arguments.times):
             verdict = lab.check(program)
             state = "agrees" if not verdict.differences else "differs" if verdict.stable else "unstable"

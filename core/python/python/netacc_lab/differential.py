@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from netacc_lab.executors import ExecutorError, ProcessExecutor
+from netacc_lab.executors import ExecutorError, Far, ProcessExecutor
 from netacc_lab.program import Config, Difference, Program, Shape, Trace, compare, generate
 
 WINDOW = 6  # programs under way at once: enough that neither side waits for the other
@@ -107,11 +107,22 @@ class Tally:
 class Differential:
     """Holds the executors: the oracle, and one of the other kind for each setting of the library."""
 
-    def __init__(self, binaries: Path, *, log: Path | None = None, accelerated: bool = True) -> None:
+    def __init__(
+        self,
+        binaries: Path,
+        *,
+        name: str = "shm",
+        log: Path | None = None,
+        accelerated: bool = True,
+        far: Far | None = None,
+    ) -> None:
+        """`far`: both the oracle and the other one run on those hosts, not on addresses of this machine."""
         self._binaries = binaries
+        self._name = name
         self._log = log
         self._accelerated = accelerated
-        self._oracle = ProcessExecutor(binaries / "netacc-exec")
+        self._far = far
+        self._oracle = ProcessExecutor(binaries / "netacc-exec", far=far)
         self._others: dict[Config, ProcessExecutor] = {}
 
     def other(self, config: Config, *, fresh: bool = False) -> ProcessExecutor:
@@ -122,7 +133,9 @@ class Differential:
         if self._log:
             env["NACC_LOG_PATH"] = str(self._log)
         launcher = [self._binaries / "netacc_run"] if self._accelerated else []
-        made = ProcessExecutor(self._binaries / "netacc-exec", name="shm", launcher=launcher, env=env)
+        made = ProcessExecutor(
+            self._binaries / "netacc-exec", name=self._name, launcher=launcher, env=env, far=self._far
+        )
         if not fresh:
             self._others[config] = made
         return made

@@ -91,6 +91,32 @@ class Program:
     def with_steps(self, steps: Sequence[dict[str, Any]]) -> Program:
         return Program.parse(json.dumps(self.data | {"steps": list(steps)}))
 
+    def spread(self) -> Program | None:
+        """The same on two hosts, a process on each in turn; None where no connection is between them then."""
+        together = list(range(8))  # by process: the first of those that share a host
+
+        def join(p: int, q: int) -> None:
+            first, other = sorted((together[p], together[q]))
+            together[:] = [first if group == other else group for group in together]
+
+        listeners: dict[int, int] = {}
+        edges: list[tuple[int, int]] = []
+        for step in self.steps:
+            match step["op"]:
+                case "fork":
+                    join(step["p"], step["child"])
+                case "pass":
+                    join(step["p"], step["q"])
+                case "listen":
+                    listeners[step["l"]] = step["p"]
+                case "connect" if step["l"] in listeners:
+                    edges.append((step["p"], listeners[step["l"]]))
+        groups = sorted(set(together[: len(self.data["hosts"])]))
+        hosts = [groups.index(together[p]) % 2 for p in range(len(self.data["hosts"]))]
+        if all(groups.index(together[p]) % 2 == groups.index(together[q]) % 2 for p, q in edges):
+            return None
+        return Program.parse(json.dumps(self.data | {"hosts": hosts}))
+
     def pretty(self) -> str:
         """JSON with a step on each line: how regressions are kept."""
         data = self.data

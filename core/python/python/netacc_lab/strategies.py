@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
@@ -49,6 +49,7 @@ CONFIGS = (
     Config(promote_after=3, ring_bytes=262144),
     Config(conn_per_qp=64, promote_after=1, ring_bytes=65536),
 )
+FAR_CONFIGS = (CONFIGS[0], CONFIGS[2])
 
 
 @st.composite
@@ -89,6 +90,20 @@ class Draw:
     @property
     def program(self) -> Program:
         return generate(self.shape, self.decisions)
+
+
+def across_hosts(seed: int, profile: Profile = Profile.FAST, mixes: tuple[Mix, ...] = tuple(Mix)) -> Draw:
+    """The same for two machines: a process on each at least, and few settings of the library."""
+    draw = from_seed(seed, profile, mixes)
+    rng = random.Random(f"hosts/{profile.value}/{seed}")
+    shape = replace(
+        draw.shape,
+        processes=rng.choice((2, 2, 2, 3, 4)),
+        hosts=2,
+        warm=rng.choice((0, 12, 12, 12, 12, 12)),
+        config=rng.choice(FAR_CONFIGS),
+    )
+    return replace(draw, shape=shape)
 
 
 def from_seed(seed: int, profile: Profile = Profile.FAST, mixes: tuple[Mix, ...] = tuple(Mix)) -> Draw:

@@ -1,7 +1,15 @@
-//! Models of the records, run by loom in every interleaving (`ci/run.sh loom`). Processes are threads here: what they share
-//! is the same.
+//! Models of the records, run by loom in every interleaving (`ci/run.sh loom`), and by Miri in some (`ci/run.sh miri`).
+//! Processes are threads here: what they share is the same.
 
+#[cfg(miri)]
+use std::sync::Arc;
+#[cfg(miri)]
+use std::thread;
+
+#[cfg(loom)]
 use loom::sync::Arc;
+#[cfg(loom)]
+use loom::thread;
 
 use super::*;
 
@@ -30,10 +38,16 @@ fn region() -> Region {
     }
 }
 
+#[cfg(loom)]
 fn check(model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(model);
+}
+
+#[cfg(miri)]
+fn check(model: impl Fn() + Send + Sync + 'static) {
+    (0..8).for_each(|_| model());
 }
 
 fn enter(region: &Region, number: u32) -> Member {
@@ -52,7 +66,7 @@ fn a_grandchild_is_not_missed() {
         region.leave(id, gone, &alive);
         let forking = {
             let region = region.clone();
-            loom::thread::spawn(move || {
+            thread::spawn(move || {
                 let child = enter(&region, RESERVED);
                 assert_eq!(region.share(id, parent, child, &alive), Some(id));
                 assert!(region.born(child, 7, NEW));
@@ -73,7 +87,7 @@ fn a_record_is_given_back_once() {
         let id = region.share(0, a, b, &alive).expect("there is room");
         let leaving = [a, b].map(|member| {
             let region = region.clone();
-            loom::thread::spawn(move || region.leave(id, member, &alive))
+            thread::spawn(move || region.leave(id, member, &alive))
         });
         let (c, d) = (enter(&region, 5), enter(&region, 7));
         let other = region.share(0, c, d, &alive);
@@ -100,7 +114,7 @@ fn a_child_lives_while_it_is_born() {
         let birth = {
             let region = region.clone();
             // Its start is no time that a reservation could have.
-            loom::thread::spawn(move || assert!(region.born(child, 3, OLD)))
+            thread::spawn(move || assert!(region.born(child, 3, OLD)))
         };
         assert!(!region.holds_alone(id, me, &alive));
         birth.join().unwrap();
@@ -115,7 +129,7 @@ fn a_record_is_given_to_one_process() {
         let region = Arc::new(region());
         let late = region.enter(RESERVED, OLD, &alive).expect("there is room");
         let other = region.clone();
-        let first = loom::thread::spawn(move || enter(&other, RESERVED));
+        let first = thread::spawn(move || enter(&other, RESERVED));
         let second = enter(&region, RESERVED);
         let first = first.join().unwrap();
         assert_ne!(first, second);
@@ -139,7 +153,7 @@ fn a_dead_holder_is_replaced_once() {
             child
         };
         let other = region.clone();
-        let first = loom::thread::spawn(move || share(&other));
+        let first = thread::spawn(move || share(&other));
         let second = share(&region);
         let first = first.join().unwrap();
         region.leave(id, second, &alive);

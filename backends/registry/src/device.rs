@@ -1,0 +1,386 @@
+//! [`Fabric`] as the core sees it: each call goes to the device that it is about.
+
+use std::os::fd::RawFd;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use netacc_device::{
+    Armed, Capabilities, CmError, CmEvent, CompletionQueueId, ConnectionId, ConnectionManager, Device, DeviceError,
+    Directory, DirectoryError, FourTuple, PeerAddress, PostError, QueuePairId, Region, RemoteRegion, Wait,
+    WorkCompletion, WorkRequest, UNKNOWN_STREAM,
+};
+use netacc_verbs::VerbsDevice;
+
+use crate::fabric::{mark, Fabric, Side};
+use crate::remote::link_port;
+
+const NO_QP: DeviceError = DeviceError::Unknown { what: "queue pair" };
+
+impl Fabric {
+    fn near_pending(&self, cq: CompletionQueueId, out: &mut [QueuePairId]) -> usize {
+        self.near.as_ref().map_or(0, |near| near.pending(cq, out))
+    }
+}
+
+impl Device for Fabric {
+    fn name(&self) -> &str {
+        "shared memory and RDMA"
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        self.narrowest()
+    }
+
+    fn capabilities_of(&self, qp: QueuePairId) -> Capabilities {
+        match self.split(qp) {
+            Side::Near(near) => near.capabilities_of(qp),
+            Side::Far(far, qp) => far.capabilities_of(qp),
+            Side::Nobody => self.narrowest().clone(),
+        }
+    }
+
+    fn create_cq(&self) -> Result<CompletionQueueId, DeviceError> {
+        self.make_queue()
+    }
+
+    fn pending(&self, cq: CompletionQueueId, out: &mut [QueuePairId]) -> usize {
+        let guard = self.far.load();
+        let Some(far) = &*guard else { return self.near_pending(cq, out) };
+        let far_pending = |out: &mut [QueuePairId]| {
+            let count = far.pending(cq, out);
+            out[..count].iter_mut().for_each(mark);
+            count
+        };
+        if self.turn.fetch_xor(true, Ordering::Relaxed) {
+            let count = far_pending(out);
+            count + self.near_pending(cq, &mut out[count..])
+        } else {
+            let count = self.near_pending(cq, out);
+            count + far_pending(&mut out[count..])
+        }
+    }
+
+    fn poll_qp(&self, qp: QueuePairId, out: &mut [WorkCompletion]) -> usize {
+        match self.split(qp) {
+            Side::Near(near) => near.poll_qp(qp, out),
+            Side::Far(far, inner) => {
+                let count = far.poll_qp(inner, out);
+                out[..count].iter_mut().for_each(|completion| completion.qp = qp);
+                count
+            }
+            Side::Nobody => 0,
+        }
+    }
+
+    fn qp_sequence(&self, qp: QueuePairId) -> u32 {
+        match self.split(qp) {
+            Side::Near(near) => near.qp_sequence(qp),
+            Side::Far(far, qp) => far.qp_sequence(qp),
+            Side::Nobody => 0,
+        }
+    }
+
+    fn wait_qp(&self, qp: QueuePairId, seen: u32, timeout: Option<Duration>) -> Wait {
+        match self.split(qp) {
+            Side::Near(near) => near.wait_qp(qp, seen, timeout),
+            Side::Far(far, qp) => far.wait_qp(qp, seen, timeout),
+            Side::Nobody => Wait::Woken,
+        }
+    }
+
+    fn wake_qp(&self, qp: QueuePairId) {
+        match self.split(qp) {
+            Side::Near(near) => near.wake_qp(qp),
+            Side::Far(far, qp) => far.wake_qp(qp),
+            Side::Nobody => {}
+        }
+    }
+
+    fn arm(&self, cq: CompletionQueueId) -> Armed {
+        let near = self.near.as_ref().map_or(Armed::Sleep, |near| near.arm(cq));
+        let far = self.far.load().as_ref().map_or(Armed::Sleep, |far| far.arm(cq));
+        either(near, far)
+    }
+
+    fn arm_moderated(&self, cq: CompletionQueueId) -> Armed {
+        let near = self.near.as_ref().map_or(Armed::Sleep, |near| near.arm_moderated(cq));
+        let far = self.far.load().as_ref().map_or(Armed::Sleep, |far| far.arm_moderated(cq));
+        either(near, far)
+    }
+
+    fn hold_wakes(&self) {
+        if let Some(near) = &self.near {
+            near.hold_wakes();
+        }
+    }
+
+    fn release_wakes(&self) {
+        if let Some(near) = &self.near {
+            near.release_wakes();
+        }
+    }
+
+    fn disarm(&self, cq: CompletionQueueId) {
+        if let Some(near) = &self.near {
+            near.disarm(cq);
+        }
+        if let Some(far) = &*self.far.load() {
+            far.disarm(cq);
+        }
+    }
+
+    fn drain(&self, cq: CompletionQueueId) {
+        if let Some(near) = &self.near {
+            near.drain(cq);
+        }
+        if let Some(far) = &*self.far.load() {
+            far.drain(cq);
+        }
+    }
+
+    fn channel_fd(&self, cq: CompletionQueueId) -> Option<RawFd> {
+        self.queues.lock().get(cq.0 as usize).map(|queue| queue.fd())
+    }
+
+    fn rebind(&self, qp: QueuePairId, cq: CompletionQueueId) -> Result<(), DeviceError> {
+        match self.split(qp) {
+            Side::Near(near) => near.rebind(qp, cq),
+            Side::Far(far, qp) => far.rebind(qp, cq),
+            Side::Nobody => Err(NO_QP),
+        }
+    }
+
+    fn alloc_region(&self, qp: QueuePairId, len: usize) -> Result<Region, DeviceError> {
+        match self.split(qp) {
+            Side::Near(near) => near.alloc_region(qp, len),
+            Side::Far(far, qp) => far.alloc_region(qp, len),
+            Side::Nobody => Err(NO_QP),
+        }
+    }
+
+    fn free_region(&self, qp: QueuePairId, region: Region) {
+        match self.split(qp) {
+            Side::Near(near) => near.free_region(qp, region),
+            Side::Far(far, qp) => far.free_region(qp, region),
+            Side::Nobody => {}
+        }
+    }
+
+    fn window(&self, qp: QueuePairId, remote: RemoteRegion) -> Result<Region, DeviceError> {
+        match self.split(qp) {
+            Side::Near(near) => near.window(qp, remote),
+            Side::Far(far, qp) => far.window(qp, remote),
+            Side::Nobody => Err(NO_QP),
+        }
+    }
+
+    fn post_recv(&self, qp: QueuePairId, count: u32) -> Result<(), PostError> {
+        match self.split(qp) {
+            Side::Near(near) => near.post_recv(qp, count),
+            Side::Far(far, qp) => far.post_recv(qp, count),
+            Side::Nobody => Err(PostError::Dead),
+        }
+    }
+
+    fn post_send(&self, qp: QueuePairId, wrs: &[WorkRequest<'_>]) -> Result<usize, PostError> {
+        match self.split(qp) {
+            Side::Near(near) => near.post_send(qp, wrs),
+            Side::Far(far, qp) => far.post_send(qp, wrs),
+            Side::Nobody => Err(PostError::Dead),
+        }
+    }
+
+    fn fail_qp(&self, qp: QueuePairId) {
+        match self.split(qp) {
+            Side::Near(near) => near.fail_qp(qp),
+            Side::Far(far, qp) => far.fail_qp(qp),
+            Side::Nobody => {}
+        }
+    }
+
+    fn destroy_qp(&self, qp: QueuePairId) {
+        match self.split(qp) {
+            Side::Near(near) => near.destroy_qp(qp),
+            Side::Far(far, qp) => {
+                far.destroy_qp(qp);
+                if far.is_gone() {
+                    self.call();
+                }
+            }
+            Side::Nobody => {}
+        }
+    }
+}
+
+fn either(a: Armed, b: Armed) -> Armed {
+    if a == Armed::Pending {
+        a
+    } else {
+        b
+    }
+}
+
+/// Marks the attempts of the RDMA device's connection manager.
+const FAR_ATTEMPT: u64 = 1 << 63;
+
+fn mark_attempt(id: &mut ConnectionId) {
+    id.0 |= FAR_ATTEMPT;
+}
+
+/// Whether an address is one of the RDMA device's: what it makes, nobody else does.
+fn is_far(peer: PeerAddress) -> bool {
+    VerbsDevice::socket_address(peer).is_some()
+}
+
+impl ConnectionManager for Fabric {
+    fn address(&self) -> PeerAddress {
+        match (&self.near, &*self.far.load()) {
+            (Some(near), _) => near.address(),
+            (None, Some(far)) => ConnectionManager::address(&**far),
+            (None, None) => PeerAddress([0; 4]),
+        }
+    }
+
+    fn ends(&self, peer: PeerAddress) -> [PeerAddress; 2] {
+        match (&self.near, &*self.far.load()) {
+            (_, Some(far)) if is_far(peer) => far.ends(peer),
+            (Some(near), _) => near.ends(peer),
+            // Of a device that is gone; there is no link to prove anything of.
+            _ => [PeerAddress([0; 4]), peer],
+        }
+    }
+
+    fn connect(
+        &self,
+        peer: PeerAddress,
+        cq: CompletionQueueId,
+        region_len: usize,
+        private_data: &[u8],
+    ) -> Result<ConnectionId, CmError> {
+        if is_far(peer) {
+            let far = self.far.load_full().ok_or(CmError::Unreachable)?;
+            let mut id = far.connect(peer, cq, region_len, private_data)?;
+            mark_attempt(&mut id);
+            return Ok(id);
+        }
+        self.near.as_ref().ok_or(CmError::Unreachable)?.connect(peer, cq, region_len, private_data)
+    }
+
+    fn accept(&self, id: ConnectionId, cq: CompletionQueueId, region_len: usize) -> Result<(), CmError> {
+        if id.0 & FAR_ATTEMPT != 0 {
+            let far = self.far.load_full().ok_or(CmError::Unreachable)?;
+            return far.accept(ConnectionId(id.0 & !FAR_ATTEMPT), cq, region_len);
+        }
+        self.near.as_ref().ok_or(CmError::Unreachable)?.accept(id, cq, region_len)
+    }
+
+    fn reject(&self, id: ConnectionId) {
+        if id.0 & FAR_ATTEMPT == 0 {
+            if let Some(near) = &self.near {
+                near.reject(id);
+            }
+        } else if let Some(far) = &*self.far.load() {
+            far.reject(ConnectionId(id.0 & !FAR_ATTEMPT));
+        }
+    }
+
+    fn poll_event(&self) -> Option<CmEvent> {
+        self.tend();
+        if let Some(event) = self.near.as_ref().and_then(|near| near.poll_event()) {
+            return Some(event);
+        }
+        let guard = self.far.load();
+        let mut event = guard.as_ref()?.poll_event()?;
+        match &mut event {
+            CmEvent::Request { id, .. } | CmEvent::Failed { id, .. } => mark_attempt(id),
+            CmEvent::Established { id, qp, peer, .. } => {
+                mark_attempt(id);
+                mark(qp);
+                self.known.note_present(*peer);
+            }
+            _ => {}
+        }
+        Some(event)
+    }
+
+    fn event_fds(&self) -> Vec<RawFd> {
+        vec![self.event_fd()]
+    }
+}
+
+impl Directory for Fabric {
+    fn serves(&self, tuple: &FourTuple) -> bool {
+        if self.is_near(tuple) {
+            return self.serves_host && self.near.is_some();
+        }
+        self.may_serve(tuple)
+    }
+
+    fn trusts(&self, tuple: &FourTuple) -> bool {
+        self.is_near(tuple)
+    }
+
+    fn admits(&self, peer: PeerAddress, tuple: &FourTuple) -> bool {
+        match VerbsDevice::socket_address(peer) {
+            Some(peer) => !self.is_near(tuple) && peer.ip() == tuple.remote.ip() && self.may_serve(tuple),
+            None => self.is_near(tuple),
+        }
+    }
+
+    fn publish(&self, tuple: &FourTuple, stream: u32) -> Result<(), DirectoryError> {
+        if !self.serves(tuple) {
+            return Err(DirectoryError::NotServed);
+        }
+        if let Some(near) = self.near.as_ref().filter(|_| self.is_near(tuple)) {
+            return near.publish(tuple, stream);
+        }
+        let port = link_port(tuple.local.port()).ok_or(DirectoryError::NoPort)?;
+        self.known.publish(tuple, stream);
+        if let Some(near) = &self.near {
+            // Where the table is full, a neighbour who is asked in our place knows nothing of it.
+            near.announce(tuple, stream);
+        }
+        self.want_far();
+        if self.known.want(port, Instant::now()) {
+            self.call();
+        }
+        Ok(())
+    }
+
+    fn withdraw(&self, tuple: &FourTuple, stream: u32) {
+        if let Some(near) = &self.near {
+            near.retract(tuple, stream);
+        }
+        self.known.withdraw(tuple, stream);
+    }
+
+    fn lookup(&self, tuple: &FourTuple) -> Option<(PeerAddress, u32)> {
+        if self.is_near(tuple) {
+            return self.near.as_ref().filter(|_| self.serves_host)?.lookup(tuple);
+        }
+        let port = link_port(tuple.remote.port())?;
+        // By the thread that connects, too.
+        self.open_far().ok().filter(|far| !far.is_gone() && self.may_serve(tuple))?;
+        let peer = VerbsDevice::peer_address((tuple.remote.ip(), port).into());
+        (!self.known.is_absent(peer, Instant::now())).then_some((peer, UNKNOWN_STREAM))
+    }
+
+    fn resolve(&self, tuple: &FourTuple) -> Option<u32> {
+        self.known.resolve(tuple)
+    }
+
+    fn holder(&self, tuple: &FourTuple) -> Option<u16> {
+        self.near.as_ref().filter(|_| !self.is_near(tuple))?.link_port_of_holder(tuple)
+    }
+
+    fn neighbour(&self, peer: PeerAddress, port: u16) -> Option<PeerAddress> {
+        let address = VerbsDevice::socket_address(peer)?;
+        (port != 0).then(|| VerbsDevice::peer_address((address.ip(), port).into()))
+    }
+
+    fn note_unreachable(&self, peer: PeerAddress) {
+        if is_far(peer) {
+            self.known.note_absent(peer, Instant::now());
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! What is known of peers on other hosts, and of our own connections to them.
+//!
+//! Links for a TCP port are accepted at its number plus [`PORT_OFFSET`]. Who holds the accepted end of a connection wants
+//! to listen there, once for each TCP port, from its first connection on; of several processes that accept on one port one
+//! gets it, and sends who asks for another's connection on to where that one listens. The connector knows nothing of the
+//! other side, so it just tries; who was not there is not asked again for a while, longer each time.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use netacc_device::{FourTuple, PeerAddress};
+use parking_lot::RwLock;
+
+/// From a TCP port to the port for links: the original's rule.
+pub const PORT_OFFSET: u16 = 20_000;
+
+/// How long a peer that was not there is left alone at first, and at most. Arbitrary: a server that has just been accepted
+/// from needs about the first to begin to listen.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// After how long a port that was taken is tried again, if there is a new connection. Arbitrary: about what a server takes
+/// to be started anew.
+const PORT_PAUSE: Duration = Duration::from_secs(1);
+
+/// Peers of which is known that they were not there. Arbitrary; beyond it all are forgotten.
+const MAX_ABSENT: usize = 4096;
+
+/// A pause that grows each time, to a bound.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Backoff {
+    until: Instant,
+    pause: Duration,
+}
+
+impl Backoff {
+    /// After something has failed; `before`: what was said when it failed the last time.
+    pub(crate) fn after(before: Option<Backoff>, now: Instant, longest: Duration) -> Backoff {
+        let pause = before.map_or(FIRST_PAUSE, |before| (before.pause * 2).min(longest));
+        Backoff { until: now + pause, pause }
+    }
+
+    pub(crate) fn is_over(&self, now: Instant) -> bool {
+        now >= self.until
+    }
+
+    pub(crate) fn left(&self, now: Instant) -> Duration {
+        self.until.saturating_duration_since(now)
+    }
+}
+
+/// Where links for a TCP port are accepted. `None`: there is no such port.
+pub(crate) fn link_port(tcp: u16) -> Option<u16> {
+    tcp.checked_add(PORT_OFFSET)
+}
+
+/// See the module documentation.
+#[derive(Default)]
+pub(crate) struct Known {
+    /// Streams of ours, as seen from here.
+    published: RwLock<HashMap<FourTuple, u32>>,
+    absent: RwLock<HashMap<PeerAddress, Backoff>>,
+    ports: RwLock<HashMap<u16, Port>>,
+    /// Some port is wanted.
+    wanted: AtomicBool,
+}
+
+/// What became of a port that we want to accept links at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Port {
+    Wanted,
+    Open,
+    /// Somebody else had it.
+    Taken(Instant),
+}
+
+impl Known {
+    pub(crate) fn publish(&self, tuple: &FourTuple, stream: u32) {
+        self.published.write().insert(*tuple, stream);
+    }
+
+    pub(crate) fn withdraw(&self, tuple: &FourTuple, stream: u32) {
+        let mut published = self.published.write();
+        if published.get(tuple) == Some(&stream) {
+            published.remove(tuple);
+        }
+    }
+
+    pub(crate) fn resolve(&self, tuple: &FourTuple) -> Option<u32> {
+        self.published.read().get(tuple).copied()
+    }
+
+    /// Whether anybody might ask us for a link.
+    pub(crate) fn is_published(&self) -> bool {
+        !self.published.read().is_empty()
+    }
+
+    pub(crate) fn is_absent(&self, peer: PeerAddress, now: Instant) -> bool {
+        self.absent.read().get(&peer).is_some_and(|absence| !absence.is_over(now))
+    }
+
+    pub(crate) fn note_absent(&self, peer: PeerAddress, now: Instant) {
+        let mut absent = self.absent.write();
+        if absent.len() >= MAX_ABSENT {
+            absent.clear();
+        }
+        let before = absent.get(&peer).copied();
+        absent.insert(peer, Backoff::after(before, now, LONGEST_PAUSE));
+    }
+
+    pub(crate) fn note_present(&self, peer: PeerAddress) {
+        if self.absent.read().contains_key(&peer) {
+            self.absent.write().remove(&peer);
+        }
+    }
+
+    /// Links are to be accepted at `port`. True: [`open_ports`](Known::open_ports) has something to do. For a port that is
+    /// known it costs a look.
+    pub(crate) fn want(&self, port: u16, now: Instant) -> bool {
+        match self.ports.read().get(&port) {
+            Some(Port::Open | Port::Wanted) => return false,
+            Some(Port::Taken(until)) if now < *until => return false,
+            _ => {}
+        }
+        self.ports.write().insert(port, Port::Wanted);
+        self.wanted.store(true, Ordering::Release);
+        true
+    }
+
+    /// Nobody listens any more: all ports are wanted again.
+    pub(crate) fn forget_ports(&self) {
+        let mut ports = self.ports.write();
+        ports.values_mut().for_each(|port| *port = Port::Wanted);
+        self.wanted.store(!ports.is_empty(), Ordering::Release);
+    }
+
+    /// Lets `listen` open the ports that are wanted.
+    pub(crate) fn open_ports(&self, now: Instant, listen: impl Fn(u16) -> io::Result<()>) {
+        if !self.wanted.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        let wanted: Vec<u16> =
+            self.ports.read().iter().filter(|(_, port)| **port == Port::Wanted).map(|(port, _)| *port).collect();
+        for port in wanted {
+            let outcome = listen(port).map_or(Port::Taken(now + PORT_PAUSE), |()| Port::Open);
+            self.ports.write().insert(port, outcome);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    #[test]
+    fn ports_beyond_the_last_have_no_links() {
+        assert_eq!(link_port(6379), Some(26379));
+        assert_eq!(link_port(45535), Some(65535));
+        assert_eq!(link_port(45536), None);
+    }
+
+    #[test]
+    fn who_was_not_there_is_left_alone_longer_each_time() {
+        let (known, peer, begun) = (Known::default(), PeerAddress([1; 4]), Instant::now());
+        assert!(!known.is_absent(peer, begun));
+        let mut now = begun;
+        let mut pauses = Vec::new();
+        for _ in 0..12 {
+            known.note_absent(peer, now);
+            let pause = known.absent.read()[&peer].pause;
+            assert!(known.is_absent(peer, now + pause - Duration::from_millis(1)));
+            now += pause;
+            assert!(!known.is_absent(peer, now));
+            pauses.push(pause);
+        }
+        assert_eq!((pauses[0], pauses[1], pauses[11]), (FIRST_PAUSE, FIRST_PAUSE * 2, LONGEST_PAUSE));
+        known.note_present(peer);
+        known.note_absent(peer, now);
+        assert_eq!(known.absent.read()[&peer].pause, FIRST_PAUSE);
+    }
+
+    #[test]
+    fn peers_without_end_take_no_memory_without_end() {
+        let known = Known::default();
+        let now = Instant::now();
+        (0..3 * MAX_ABSENT as u64).for_each(|number| known.note_absent(PeerAddress([number; 4]), now));
+        assert!(known.absent.read().len() <= MAX_ABSENT);
+    }
+
+    /// Breaks if each new connection had the port opened once more, or one that is taken were given up for good.
+    #[test]
+    fn a_port_is_opened_once_and_tried_again_after_a_while_if_it_was_taken() {
+        let (known, now) = (Known::default(), Instant::now());
+        let tried = RefCell::new(Vec::new());
+        let open = |now, result: fn() -> io::Result<()>| {
+            known.open_ports(now, |port| {
+                tried.borrow_mut().push(port);
+                result()
+            });
+        };
+        assert!(known.want(26379, now) && !known.want(26379, now));
+        open(now, || Err(io::ErrorKind::AddrInUse.into()));
+        let early = now + PORT_PAUSE - Duration::from_millis(1);
+        assert!(!known.want(26379, early));
+        open(early, || Ok(()));
+        assert_eq!(*tried.borrow(), [26379], "not before its time");
+        assert!(known.want(26379, now + PORT_PAUSE));
+        open(now + PORT_PAUSE, || Ok(()));
+        assert!(!known.want(26379, now + 10 * PORT_PAUSE));
+        assert_eq!(*tried.borrow(), [26379, 26379]);
+        known.forget_ports();
+        open(now + 10 * PORT_PAUSE, || Ok(()));
+        assert_eq!(tried.borrow().len(), 3, "the device was lost, and with it its ports");
+    }
+}

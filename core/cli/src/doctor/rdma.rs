@@ -1,0 +1,304 @@
+//! RDMA: the card in the machine, modules, nodes, libraries, devices with their ports and addresses, ports for links.
+
+use std::fs::OpenOptions;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::Path;
+
+use netacc_config::Config;
+use netacc_registry::{open_rdma_at_each, rdma_devices, PORT_OFFSET};
+
+use super::{names, read, Check, Status};
+
+/// The elastic RDMA interface of Alibaba Cloud, as the PCI bus names it.
+const ERI: (&str, &str) = ("0x1ded", "0x107f");
+
+/// Modules that drive devices, and what each is for.
+const DRIVERS: [(&str, &str); 4] = [
+    ("erdma", "elastic RDMA interfaces"),
+    ("mlx5_ib", "ConnectX"),
+    ("rdma_rxe", "SoftRoCE, on any network device"),
+    ("siw", "soft-iWARP, on any network device"),
+];
+
+/// What was found, and whether a device can be used.
+pub(super) fn checks(root: &Path, config: &Config, ports: &[u16]) -> (Vec<Check>, bool) {
+    let mut checks: Vec<Check> = eri(root).into_iter().chain(modules(root)).collect();
+    let present = names(&root.join("sys/class/infiniband"));
+    if present.is_empty() {
+        let fix =
+            "modprobe the driver of the card; SoftRoCE: modprobe rdma_rxe; rdma link add rxe0 type rxe netdev DEV; \
+                   without modules, in a small virtual machine: netacc lab run";
+        checks.push(Check::not(Status::Absent, "RDMA devices", "the kernel has none", fix));
+    } else {
+        checks.extend(nodes(root));
+    }
+    checks.extend(present.iter().flat_map(|name| device(root, name)));
+    let mut works = false;
+    // Libraries are loaded only where there is a device for them, as a program's are.
+    if !present.is_empty() {
+        checks.push(libraries());
+        for (address, outcome) in open_rdma_at_each(config) {
+            let name = format!("device at {address}");
+            checks.push(match outcome {
+                Ok(device) => {
+                    works = true;
+                    Check::ok(name, format!("opens: {device}"))
+                }
+                // Machines have addresses that no RDMA device serves, by rights.
+                Err(error) => Check::not(
+                    if config.verbs.address.is_some() { Status::Fail } else { Status::Absent },
+                    name,
+                    error.to_string(),
+                    "only if this one is to be used: an RDMA device on its network device, and what is told above",
+                ),
+            });
+        }
+        if !works {
+            let fix = "see above; NACC_VERBS_ADDRESS names the address of ours to use";
+            checks.push(Check::not(Status::Fail, "RDMA", "no address of this machine can be used", fix));
+        }
+    }
+    checks.extend(ports.iter().map(|port| link_port(*port)));
+    (checks, works)
+}
+
+/// Elastic RDMA interfaces, each with its driver.
+fn eri(root: &Path) -> Vec<Check> {
+    let bus = root.join("sys/bus/pci/devices");
+    let is_eri = |slot: &String| {
+        let word = |file: &str| read(&bus.join(slot).join(file)).unwrap_or_default();
+        (word("vendor").as_str(), word("device").as_str()) == ERI
+    };
+    let found: Vec<String> = names(&bus).into_iter().filter(is_eri).collect();
+    if found.is_empty() {
+        let fix = "on ECS: a type of instance that has them, and an elastic network interface with RDMA enabled";
+        return vec![Check::not(Status::Absent, "ERI", "no elastic RDMA interface on the PCI bus", fix)];
+    }
+    let driver = |slot: String| {
+        let name = format!("ERI {slot}");
+        match std::fs::read_link(bus.join(&slot).join("driver")) {
+            Ok(driver) => {
+                let driver = driver.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+                Check::ok(name, format!("driver {driver}"))
+            }
+            Err(_) => Check::not(Status::Fail, name, "no driver has it", "install the eRDMA driver; modprobe erdma"),
+        }
+    };
+    found.into_iter().map(driver).collect()
+}
+
+/// What is loaded, and what could be.
+fn modules(root: &Path) -> Vec<Check> {
+    let loaded = |name: &str| root.join("sys/module").join(name).exists();
+    let release = read(&root.join("proc/sys/kernel/osrelease")).unwrap_or_default();
+    let known = read(&root.join("lib/modules").join(release).join("modules.dep")).unwrap_or_default();
+    let available = |name: &str| known.lines().any(|line| line.contains(&format!("/{name}.ko")));
+    let mut checks = Vec::new();
+    for name in ["ib_uverbs", "rdma_ucm"] {
+        checks.push(if loaded(name) {
+            Check::ok(format!("module {name}"), "loaded")
+        } else if available(name) {
+            Check::not(Status::Absent, format!("module {name}"), "not loaded", format!("modprobe {name}"))
+        } else {
+            let fix = "a kernel with it, such as the distribution's; or netacc lab run";
+            Check::not(Status::Absent, format!("module {name}"), "this kernel has none", fix)
+        });
+    }
+    for (name, what) in DRIVERS {
+        if loaded(name) {
+            checks.push(Check::ok(format!("module {name}"), format!("loaded: {what}")));
+        } else if available(name) {
+            checks.push(Check::ok(format!("module {name}"), format!("can be loaded: {what}")));
+        }
+    }
+    checks
+}
+
+/// The files through which devices are used.
+fn nodes(root: &Path) -> Vec<Check> {
+    let folder = root.join("dev/infiniband");
+    let mut wanted = vec!["rdma_cm".to_owned()];
+    wanted.extend(names(&folder).into_iter().filter(|name| name.starts_with("uverbs")));
+    wanted
+        .into_iter()
+        .map(|name| {
+            let path = folder.join(&name);
+            match OpenOptions::new().read(true).write(true).open(&path) {
+                Ok(_) => Check::ok(format!("/dev/infiniband/{name}"), "can be opened"),
+                Err(error) => {
+                    let fix = match error.kind() {
+                        std::io::ErrorKind::PermissionDenied => "give this user the right: mode 0666, or its group",
+                        _ => "modprobe rdma_ucm; in a container, pass /dev/infiniband in",
+                    };
+                    Check::not(Status::Fail, format!("/dev/infiniband/{name}"), error.to_string(), fix)
+                }
+            }
+        })
+        .collect()
+}
+
+fn libraries() -> Check {
+    match rdma_devices() {
+        Ok(devices) if devices.is_empty() => {
+            let fix = "apt-get install ibverbs-providers, or the vendor's provider";
+            Check::not(Status::Fail, "libibverbs", "loads, and knows none of the kernel's devices", fix)
+        }
+        Ok(devices) => {
+            let describe = |device: &netacc_registry::RdmaDevice| match &device.attributes {
+                Ok(attributes) => format!(
+                    "{}: firmware {}, {} queue pairs, {} regions",
+                    device.name, attributes.firmware, attributes.max_qp, attributes.max_mr
+                ),
+                Err(errno) => format!("{}: {}", device.name, std::io::Error::from_raw_os_error(*errno)),
+            };
+            let text: Vec<String> = devices.iter().map(describe).collect();
+            Check::ok("libibverbs, librdmacm", text.join("; "))
+        }
+        Err(error) => {
+            let fix = "apt-get install libibverbs1 librdmacm1 ibverbs-providers";
+            Check::not(Status::Fail, "libibverbs, librdmacm", error.to_string(), fix)
+        }
+    }
+}
+
+/// A device's ports, as the kernel shows them.
+fn device(root: &Path, name: &str) -> Vec<Check> {
+    let ports = root.join("sys/class/infiniband").join(name).join("ports");
+    let port = |number: String| {
+        let folder = ports.join(&number);
+        let told = |file: &str| read(&folder.join(file)).unwrap_or_default();
+        let state = told("state");
+        let title = format!("{name} port {number}");
+        let netdev = names(&folder.join("gid_attrs/ndevs"))
+            .iter()
+            .find_map(|index| read(&folder.join("gid_attrs/ndevs").join(index)))
+            .unwrap_or_else(|| "-".into());
+        let gids: Vec<String> = names(&folder.join("gids"))
+            .iter()
+            .filter_map(|index| read(&folder.join("gids").join(index)))
+            .filter(|gid| gid.chars().any(|c| c.is_ascii_hexdigit() && c != '0'))
+            .collect();
+        let finding = format!("{state}, {}, network device {netdev}, GIDs: {}", told("link_layer"), gids.len());
+        if !state.ends_with("ACTIVE") {
+            let fix = format!("bring the link up: ip link set {netdev} up");
+            return Check::not(Status::Fail, title, finding, fix);
+        }
+        if gids.is_empty() {
+            let fix = "give the network device an address: ip addr add ADDRESS/BITS dev DEV";
+            return Check::not(Status::Fail, title, finding, fix);
+        }
+        Check::ok(title, finding)
+    };
+    names(&ports).into_iter().map(port).collect()
+}
+
+/// Whether links for a service can be accepted where its peers look.
+fn link_port(tcp: u16) -> Check {
+    let name = format!("TCP port {tcp}");
+    let Some(port) = tcp.checked_add(PORT_OFFSET) else {
+        let fix = format!("a port up to {}: connections to this one stay on TCP", u16::MAX - PORT_OFFSET);
+        return Check::not(Status::Fail, name, format!("{tcp} + {PORT_OFFSET} is no port"), fix);
+    };
+    match TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)) {
+        Ok(_) => {
+            Check::ok(name, format!("its links are accepted at port {port}, which is free; firewalls must let it pass"))
+        }
+        Err(error) => Check::not(
+            Status::Warn,
+            name,
+            format!("its links are accepted at port {port}: {error}"),
+            format!(
+                "end what has it (ss -tlnp sport = {port}), unless that is the service; \
+                     reserve it: sysctl net.ipv4.ip_local_reserved_ports={port}"
+            ),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A machine's files, some of them.
+    fn machine(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().expect("a folder");
+        for (path, text) in files {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().expect("inside")).expect("made");
+            std::fs::write(path, text).expect("written");
+        }
+        root
+    }
+
+    #[test]
+    fn an_interface_without_a_driver_is_told_from_none_and_from_one_that_works() {
+        assert_eq!(eri(machine(&[]).path())[0].status, Status::Absent);
+        let other = [
+            ("sys/bus/pci/devices/0000:00:07.0/vendor", "0x1ded"),
+            ("sys/bus/pci/devices/0000:00:07.0/device", "0x1\n"),
+        ];
+        assert_eq!(eri(machine(&other).path())[0].status, Status::Absent);
+        let mut files = other;
+        files[1].1 = "0x107f\n";
+        let root = machine(&files);
+        let found = eri(root.path());
+        assert_eq!((found.len(), found[0].status, found[0].name.as_str()), (1, Status::Fail, "ERI 0000:00:07.0"));
+        let driver = root.path().join("sys/bus/pci/devices/0000:00:07.0/driver");
+        std::os::unix::fs::symlink("../../../bus/pci/drivers/erdma", driver).expect("made");
+        assert_eq!((eri(root.path())[0].status, eri(root.path())[0].finding.as_str()), (Status::Ok, "driver erdma"));
+    }
+
+    #[test]
+    fn a_port_that_is_down_or_has_no_address_is_told() {
+        const PORT: &str = "sys/class/infiniband/rxe0/ports/1";
+        let port = |state: &str, gid: &str| {
+            let paths =
+                ["state", "link_layer", "gid_attrs/ndevs/0", "gids/0", "gids/1"].map(|file| format!("{PORT}/{file}"));
+            let texts = [state, "Ethernet", "eth0", "0000:0000:0000:0000:0000:0000:0000:0000", gid];
+            let files: Vec<_> = paths.iter().map(String::as_str).zip(texts).collect();
+            device(machine(&files).path(), "rxe0").remove(0)
+        };
+        let none = "0000:0000:0000:0000:0000:0000:0000:0000";
+        let good = port("4: ACTIVE\n", "0000:0000:0000:0000:0000:ffff:0a63:0001\n");
+        assert_eq!((good.status, good.fix), (Status::Ok, None));
+        assert!(good.finding.contains("network device eth0, GIDs: 1"), "{}", good.finding);
+        let down = port("1: DOWN\n", "0000:0000:0000:0000:0000:ffff:0a63:0001\n");
+        assert_eq!((down.status, down.fix.as_deref()), (Status::Fail, Some("bring the link up: ip link set eth0 up")));
+        assert_eq!(port("4: ACTIVE\n", none).status, Status::Fail);
+    }
+
+    #[test]
+    fn modules_are_loaded_there_or_missing() {
+        let root = machine(&[
+            ("proc/sys/kernel/osrelease", "6.1.0\n"),
+            (
+                "lib/modules/6.1.0/modules.dep",
+                "kernel/drivers/infiniband/core/rdma_ucm.ko.xz: a\nkernel/x/rdma_rxe.ko:\n",
+            ),
+            ("sys/module/ib_uverbs/refcnt", "1"),
+        ]);
+        let found = modules(root.path());
+        let told = |name: &str| found.iter().find(|check| check.name == format!("module {name}"));
+        assert_eq!(told("ib_uverbs").map(|check| check.status), Some(Status::Ok));
+        assert_eq!(told("rdma_ucm").and_then(|check| check.fix.as_deref()), Some("modprobe rdma_ucm"));
+        assert_eq!(
+            told("rdma_rxe").map(|check| check.finding.as_str()),
+            Some("can be loaded: SoftRoCE, on any network device")
+        );
+        assert!(told("siw").is_none());
+        let nothing = modules(machine(&[]).path());
+        assert!(nothing.iter().all(|check| check.status == Status::Absent && check.finding == "this kernel has none"));
+    }
+
+    #[test]
+    fn a_service_has_a_port_for_links_or_is_told_why_not() {
+        assert_eq!(link_port(45_536).status, Status::Fail);
+        let taken = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("some port is free");
+        let port = taken.local_addr().expect("bound").port();
+        if let Some(tcp) = port.checked_sub(PORT_OFFSET) {
+            assert_eq!(link_port(tcp).status, Status::Warn, "{port} is taken");
+            drop(taken);
+            assert_eq!(link_port(tcp).status, Status::Ok, "{port} is free");
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! `netacc lat`: the half round trip between two hosts, as ib_write_lat and ib_send_lat measure it: raw on the RDMA
+//! device, through our whole stack, and over kernel TCP, in one run.
+//!
+//! One end runs `netacc lat --serve`, the other names its address. Paths:
+//! * `write`: RDMA WRITE, and the other side looks at its memory (ib_write_lat);
+//! * `message`: WRITE WITH IMMEDIATE, and the other side takes the completion (what ib_send_lat does with SEND);
+//! * `stack`: a program with a TCP socket, both ends under `netacc_run`;
+//! * `tcp`: the same program without.
+
+mod raw;
+mod report;
+mod tcp;
+
+use std::net::{IpAddr, SocketAddr};
+use std::process::{Command, ExitCode, Stdio};
+
+use clap::{Args, ValueEnum};
+use netacc_config::Config;
+
+use crate::bench::Tools;
+use report::{Path, Report};
+
+/// Where the server listens for TCP if nothing is said: perftest's own port. Raw links are accepted at the next one.
+const DEFAULT_PORT: u16 = 18_515;
+
+/// Arguments of `netacc lat`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Exit status: 0 if every path was measured; 1 if one could not be, which is told; 2 for wrong arguments.")]
+pub struct LatArgs {
+    /// Our own address with --serve, the server's without
+    address: IpAddr,
+    /// Answer clients, until interrupted
+    #[arg(long)]
+    serve: bool,
+    /// The server's TCP port; raw links are accepted at the next one
+    #[arg(long, default_value_t = DEFAULT_PORT, value_parser = clap::value_parser!(u16).range(1..=45_535))]
+    port: u16,
+    /// Bytes of a message; on raw links in whole words of 8
+    #[arg(long, short, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    size: u32,
+    /// Round trips to measure on each path
+    #[arg(long, short = 'n', default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
+    count: u32,
+    /// Which paths, in this order; all if nothing is said (repeatable)
+    #[arg(long = "path", value_enum)]
+    paths: Vec<PathName>,
+    /// Our address that the device serves, where there are several (default: the one that leads to the server)
+    #[arg(long)]
+    from: Option<IpAddr>,
+    /// One JSON object instead of text, with whole histograms
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum PathName {
+    /// RDMA WRITE, memory polled
+    Write,
+    /// WRITE WITH IMMEDIATE, completion polled
+    Message,
+    /// A TCP program under netacc_run
+    Stack,
+    /// The same program on kernel TCP
+    Tcp,
+}
+
+const ALL: [PathName; 4] = [PathName::Write, PathName::Message, PathName::Stack, PathName::Tcp];
+
+/// Why a path could not be measured.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LatError {
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+    #[error("{0}")]
+    Open(#[from] netacc_registry::OpenError),
+    #[error("{0}")]
+    Device(#[from] netacc_device::DeviceError),
+    #[error("{0}")]
+    Connect(#[from] netacc_device::CmError),
+    #[error("{0}")]
+    Post(#[from] netacc_device::PostError),
+    #[error("the link ended")]
+    Disconnected,
+    #[error("no answer for {0} seconds")]
+    Silent(u64),
+    #[error("the other side asks for something that makes no sense")]
+    Nonsense,
+    #[error("{0}")]
+    Tools(&'static str),
+    #[error("what was measured cannot be read: {0}")]
+    Unreadable(#[from] serde_json::Error),
+    #[error("the measuring program ended with {0}")]
+    Child(std::process::ExitStatus),
+}
+
+/// Runs one end.
+pub fn run(args: &LatArgs) -> ExitCode {
+    if args.serve {
+        return match serve(args) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("netacc lat: {error}");
+                ExitCode::FAILURE
+            }
+        };
+    }
+    let paths = if args.paths.is_empty() { ALL.to_vec() } else { args.paths.clone() };
+    let measured = paths.into_iter().map(|path| Path::new(path.name(), measure(args, path)));
+    let report = Report::new(args.size, args.count, measured.collect());
+    report.print(args.json);
+    if report.is_whole() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+impl PathName {
+    fn name(self) -> &'static str {
+        match self {
+            PathName::Write => "write",
+            PathName::Message => "message",
+            PathName::Stack => "stack",
+            PathName::Tcp => "tcp",
+        }
+    }
+}
+
+fn measure(args: &LatArgs, path: PathName) -> Result<tcp::Measured, LatError> {
+    let server = SocketAddr::new(args.address, args.port);
+    let operation = match path {
+        PathName::Write => raw::Kind::Write,
+        PathName::Message => raw::Kind::Message,
+        PathName::Stack => return through_the_stack(args),
+        PathName::Tcp => return tcp::ask(server, args.size as usize, args.count),
+    };
+    let from = match args.from {
+        Some(from) => from,
+        None => tcp::own_address_towards(server)?,
+    };
+    let (config, _) = Config::load();
+    let task = raw::Task { kind: operation, size: args.size, count: args.count };
+    let histogram = raw::ask(&config, from, SocketAddr::new(args.address, args.port + 1), task)?;
+    Ok(tcp::Measured { histogram, link_share: None })
+}
+
+/// The same client as for TCP, as a program under `netacc_run`.
+fn through_the_stack(args: &LatArgs) -> Result<tcp::Measured, LatError> {
+    let mut command = accelerated()?;
+    command.args(["lat-peer", "ask", &SocketAddr::new(args.address, args.port).to_string()]);
+    command.args([args.size.to_string(), args.count.to_string()]);
+    let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
+    if !output.status.success() {
+        return Err(LatError::Child(output.status));
+    }
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+/// This program under `netacc_run`.
+fn accelerated() -> Result<Command, LatError> {
+    let tools = Tools::find();
+    let run =
+        tools.netacc_run.ok_or(LatError::Tools("netacc_run is neither beside netacc nor in PATH (make build)"))?;
+    let mut command = Command::new(run);
+    command.arg(std::env::current_exe()?);
+    Ok(command)
+}
+
+/// Answers on all paths: for TCP programs in a process of its own, under `netacc_run`.
+fn serve(args: &LatArgs) -> Result<(), LatError> {
+    let mut command = accelerated()?;
+    command.args(["lat-peer", "serve", &SocketAddr::new(args.address, args.port).to_string()]);
+    // It ends with its standard input, and so with this process.
+    let mut child = command.stdin(Stdio::piped()).spawn()?;
+    let _open = child.stdin.take();
+    let (config, _) = Config::load();
+    let outcome = raw::serve(&config, SocketAddr::new(args.address, args.port + 1));
+    if let Err(error) = outcome {
+        // Kernel TCP and the stack can be measured all the same.
+        eprintln!("netacc lat: no raw links: {error}");
+    }
+    child.wait()?;
+    Ok(())
+}
+
+/// One end of a TCP conversation, as started by `netacc lat`.
+#[derive(Debug, Args)]
+pub struct LatPeerArgs {
+    role: Role,
+    server: SocketAddr,
+    size: Option<u32>,
+    count: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Role {
+    Serve,
+    Ask,
+}
+
+/// Runs it.
+pub fn run_peer(args: &LatPeerArgs) -> ExitCode {
+    let done = match args.role {
+        Role::Serve => tcp::serve(args.server),
+        Role::Ask => tcp::ask(args.server, args.size.unwrap_or(64) as usize, args.count.unwrap_or(1))
+            .and_then(|measured| Ok(serde_json::to_string(&measured)?))
+            .map(|text| println!("{text}")),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("netacc lat: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

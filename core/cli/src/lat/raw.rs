@@ -1,0 +1,311 @@
+//! Ping-pong on a queue pair of its own: the device and our binding of it, and nothing else of ours.
+//!
+//! What the other side asks for, and what it writes, is hostile until shown otherwise: it decides how long we wait, and
+//! nothing more.
+
+use std::cell::Cell;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use netacc_config::Config;
+use netacc_device::{
+    CmEvent, Completion, CompletionQueueId, ConnectionManager, Device, Operation, Payload, PostError, QueuePairId,
+    Region, RemoteRegion, WorkCompletion, WorkRequest, WorkRequestId,
+};
+use netacc_registry::{open_raw, raw_peer_address, Raw};
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+
+use super::report::Latencies;
+use super::LatError;
+
+/// No answer takes so long.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Looks at memory or completions between two looks at the clock and at whether the link lives.
+const SPINS: u32 = 1 << 14;
+
+/// Looks after which others may have the processor: a software device works on it, too.
+const TURN: u32 = 1 << 7;
+
+/// Receives that are posted. One message is under way at a time.
+const RECEIVES: u32 = 16;
+
+/// Round trips that are not measured.
+const WARM_UP: u32 = 100;
+
+/// How the other side learns of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// It looks at its memory.
+    Write = 1,
+    /// It takes a completion.
+    Message = 2,
+}
+
+/// What a client asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Task {
+    pub(super) kind: Kind,
+    pub(super) size: u32,
+    pub(super) count: u32,
+}
+
+impl Task {
+    fn encode(self) -> [u8; 9] {
+        let mut bytes = [0; 9];
+        bytes[0] = self.kind as u8;
+        bytes[1..5].copy_from_slice(&self.size.to_le_bytes());
+        bytes[5..9].copy_from_slice(&self.count.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Task> {
+        let word = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+        let kind = match bytes.first()? {
+            1 => Kind::Write,
+            2 => Kind::Message,
+            _ => return None,
+        };
+        let task = Task { kind, size: word(1)?, count: word(5)? };
+        ((1..=1 << 20).contains(&task.size) && (1..=100_000_000).contains(&task.count)).then_some(task)
+    }
+
+    /// Bytes of a region: whole words, of which the last tells that a message is whole.
+    fn region_len(self) -> usize {
+        (self.size as usize).next_multiple_of(8)
+    }
+}
+
+/// A connected queue pair.
+struct Link {
+    raw: Raw,
+    cq: CompletionQueueId,
+    qp: QueuePairId,
+    task: Task,
+    local: Region,
+    remote: RemoteRegion,
+    /// Where messages lie that are not sent inline.
+    staging: Region,
+    /// Messages that have come and nobody has awaited yet: whoever polls may find them.
+    arrived: Cell<u32>,
+}
+
+/// Measures, from our address `from`.
+pub(super) fn ask(config: &Config, from: IpAddr, server: SocketAddr, task: Task) -> Result<Latencies, LatError> {
+    let raw = open_raw(config, from, 0)?;
+    let cq = raw.device.create_cq()?;
+    raw.cm.connect(raw_peer_address(server), cq, task.region_len(), &task.encode())?;
+    let link = establish(raw, cq, Some(task))?;
+    let mut latencies = Latencies::default();
+    for number in 1..=u64::from(task.count + WARM_UP) {
+        let begun = Instant::now();
+        link.send(number)?;
+        link.await_message(number)?;
+        if number > WARM_UP.into() {
+            latencies.record_round_trip(begun.elapsed());
+        }
+    }
+    link.raw.device.destroy_qp(link.qp);
+    Ok(latencies)
+}
+
+/// Answers one client after the other, for ever.
+pub(super) fn serve(config: &Config, address: SocketAddr) -> Result<(), LatError> {
+    let raw = open_raw(config, address.ip(), address.port())?;
+    println!("raw links at {address}");
+    let cq = raw.device.create_cq()?;
+    loop {
+        let outcome = establish(raw.clone(), cq, None).and_then(|link| {
+            let answered = link.answer();
+            link.raw.device.destroy_qp(link.qp);
+            answered
+        });
+        match outcome {
+            // A client that has gone, or asked for nonsense, is its own affair.
+            Ok(()) | Err(LatError::Disconnected | LatError::Nonsense | LatError::Silent(_) | LatError::Post(_)) => {}
+            Err(LatError::Connect(error)) => eprintln!("netacc lat: {error}"),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Waits for a connection: ours for a task, or that of the first peer who has one.
+fn establish(raw: Raw, cq: CompletionQueueId, mut task: Option<Task>) -> Result<Link, LatError> {
+    loop {
+        match raw.cm.poll_event() {
+            Some(CmEvent::Request { id, private_data, .. }) => match Task::decode(&private_data) {
+                Some(wanted) if task.is_none() => {
+                    task = Some(wanted);
+                    raw.cm.accept(id, cq, wanted.region_len())?;
+                }
+                _ => raw.cm.reject(id),
+            },
+            Some(CmEvent::Established { qp, local, remote, .. }) => {
+                let task = task.ok_or(LatError::Nonsense)?;
+                let staging = raw.device.alloc_region(qp, task.region_len())?;
+                raw.device.post_recv(qp, RECEIVES)?;
+                if local.memory.len() < task.region_len() || (remote.len as usize) < task.region_len() {
+                    return Err(LatError::Nonsense);
+                }
+                return Ok(Link { raw, cq, qp, task, local, remote, staging, arrived: Cell::new(0) });
+            }
+            Some(CmEvent::Failed { error, .. }) => return Err(error.into()),
+            Some(_) => {}
+            None => sleep(&*raw.cm)?,
+        }
+    }
+}
+
+#[expect(unsafe_code, reason = "descriptors of the device are numbers to us")]
+fn sleep(cm: &dyn ConnectionManager) -> Result<(), LatError> {
+    let fds = cm.event_fds();
+    // SAFETY: the connection manager, which lives, keeps them open.
+    let watched = fds.iter().map(|fd| PollFd::new(unsafe { BorrowedFd::borrow_raw(*fd) }, PollFlags::POLLIN));
+    poll(&mut watched.collect::<Vec<_>>(), PollTimeout::NONE).map_err(std::io::Error::from)?;
+    Ok(())
+}
+
+impl Link {
+    fn device(&self) -> &dyn Device {
+        &*self.raw.device
+    }
+
+    fn answer(&self) -> Result<(), LatError> {
+        for number in 1..=u64::from(self.task.count) + u64::from(WARM_UP) {
+            self.await_message(number)?;
+            self.send(number)?;
+        }
+        // The client ends the link when it has the last one, which would be lost with it if we did.
+        let begun = Instant::now();
+        loop {
+            self.take_completions()?;
+            self.look_around(begun)?;
+        }
+    }
+
+    /// Sends the message with this number, which lies in its last word.
+    fn send(&self, number: u64) -> Result<(), LatError> {
+        let len = self.task.region_len();
+        let placed = self.staging.memory.write(len - 8, &number.to_le_bytes());
+        let imm = (self.task.kind == Kind::Message).then_some(number as u32);
+        let operation = Operation::Write { rkey: self.remote.rkey, offset: self.remote.base, imm };
+        let mut copy = [0; 512];
+        let inline = len <= copy.len().min(self.device().capabilities_of(self.qp).max_inline as usize);
+        if !placed || (inline && !self.staging.memory.read(0, &mut copy[..len])) {
+            return Err(LatError::Nonsense);
+        }
+        let payload = if inline {
+            Payload::Inline(&copy[..len])
+        } else {
+            Payload::Region { region: &self.staging, offset: 0, len: len as u32 }
+        };
+        let wr = WorkRequest { id: WorkRequestId(number), operation, payload, signaled: false };
+        let begun = Instant::now();
+        loop {
+            match self.device().post_send(self.qp, &[wr]) {
+                Ok(1) => return Ok(()),
+                // What was sent completes soon, or never.
+                Ok(_) | Err(PostError::QueueFull) => {
+                    self.take_completions()?;
+                    self.look_around(begun)?;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Spins until the message with this number is here.
+    fn await_message(&self, number: u64) -> Result<(), LatError> {
+        let last = self.task.region_len() - 8;
+        let begun = Instant::now();
+        loop {
+            for spin in 1..=SPINS {
+                let here = match self.task.kind {
+                    Kind::Write => {
+                        let word = self.local.memory.word(last).ok_or(LatError::Nonsense)?;
+                        word.load(Ordering::Acquire) == number
+                    }
+                    Kind::Message => {
+                        self.take_completions()?;
+                        self.arrived.get().checked_sub(1).map(|left| self.arrived.set(left)).is_some()
+                    }
+                };
+                if here {
+                    return Ok(());
+                }
+                std::hint::spin_loop();
+                if spin % TURN == 0 {
+                    std::thread::yield_now();
+                }
+            }
+            self.take_completions()?;
+            self.look_around(begun)?;
+        }
+    }
+
+    /// Takes what has completed, and counts the messages that have come.
+    fn take_completions(&self) -> Result<(), LatError> {
+        let mut out = [EMPTY; 8];
+        let taken = self.device().poll_qp(self.qp, &mut out);
+        let mut messages = 0;
+        for completion in &out[..taken] {
+            match completion.completion {
+                Completion::Receive { .. } => messages += 1,
+                Completion::Disconnected => return Err(LatError::Disconnected),
+                Completion::Send { .. } => {}
+            }
+        }
+        if messages > 0 {
+            self.device().post_recv(self.qp, messages)?;
+            self.arrived.set(self.arrived.get().saturating_add(messages));
+        }
+        Ok(())
+    }
+
+    /// Has the device notice the end of the link; an error if this has lasted too long.
+    fn look_around(&self, begun: Instant) -> Result<(), LatError> {
+        // Other clients wait for their turn: they are told to come back.
+        while let Some(event) = self.raw.cm.poll_event() {
+            if let CmEvent::Request { id, .. } = event {
+                self.raw.cm.reject(id);
+            }
+        }
+        self.device().pending(self.cq, &mut [QueuePairId(0); 4]);
+        if begun.elapsed() > PATIENCE {
+            return Err(LatError::Silent(PATIENCE.as_secs()));
+        }
+        Ok(())
+    }
+}
+
+const EMPTY: WorkCompletion = WorkCompletion {
+    qp: QueuePairId(0),
+    status: netacc_device::CompletionStatus::Success,
+    completion: Completion::Disconnected,
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_arrive_and_nonsense_does_not() {
+        let task = Task { kind: Kind::Message, size: 65, count: 1000 };
+        let mut padded = task.encode().to_vec();
+        padded.resize(32, 0);
+        assert_eq!(Task::decode(&padded), Some(task));
+        assert_eq!(task.region_len(), 72);
+        for (kind, size, count) in
+            [(0, 64, 1), (3, 64, 1), (1, 0, 1), (1, (1 << 20) + 1, 1), (1, 64, 0), (1, 64, u32::MAX)]
+        {
+            let mut bytes = [0; 9];
+            bytes[0] = kind;
+            bytes[1..5].copy_from_slice(&u32::to_le_bytes(size));
+            bytes[5..].copy_from_slice(&u32::to_le_bytes(count));
+            assert_eq!(Task::decode(&bytes), None, "{kind} {size} {count}");
+        }
+        assert_eq!(Task::decode(&task.encode()[..8]), None);
+    }
+}

@@ -1,0 +1,361 @@
+//! Streams for which there is no link: the keys of the two sides differ, or there is no room for one. And strangers who
+//! follow no rules.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+
+use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig};
+use netacc_device::loopback::{DeliveryMode, Fabric, LoopbackConfig, LoopbackDevice};
+use netacc_device::{
+    CmEvent, CompletionQueueId, ConnectionManager, Device, FourTuple, Instant, Operation, Payload, PeerAddress,
+    QueuePairId, Region, RemoteRegion, WorkRequest, WorkRequestId,
+};
+use netacc_driver::{Endpoint, EndpointConfig, Readiness, ReadySink, StreamCell};
+use netacc_proto::{
+    CacheConfig, ControlMessage, Credential, Hello, Immediate, MessageKind, Open, PreSharedKey, Reason, RingDescriptor,
+    Role, WireTuple, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN, LINK_REGION_LEN, NO_SLOT, SETUP_LIMIT,
+};
+
+struct Deaf;
+
+impl ReadySink for Deaf {
+    fn unseen_io(&self, _: &Arc<StreamCell>) -> bool {
+        false
+    }
+    fn ready(&self, _: &Arc<StreamCell>, _: Readiness, _: bool) {}
+    fn holds_alone(&self, _: &Arc<StreamCell>) -> bool {
+        false
+    }
+    fn moved(&self, _: &Arc<StreamCell>) {}
+}
+
+fn endpoint(fabric: &Fabric, key: Option<&[u8]>) -> (Endpoint, Arc<LoopbackDevice>) {
+    on_device(fabric.open(LoopbackConfig::shm()), key, 4)
+}
+
+fn on_device(
+    device: Arc<LoopbackDevice>,
+    key: Option<&[u8]>,
+    streams_per_link: u16,
+) -> (Endpoint, Arc<LoopbackDevice>) {
+    let config = EndpointConfig {
+        ring_len: 4096,
+        message_len: 1024,
+        streams_per_link,
+        receive_depth: 64,
+        cache: CacheConfig { expire: None, max_all: 4, max_per: 4 },
+        trust_hints: true,
+        key: key.map(|key| PreSharedKey::new(key).expect("long enough")),
+        stall_patience: None,
+    };
+    static NONCE: AtomicU64 = AtomicU64::new(1);
+    let nonce = || {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&NONCE.fetch_add(1, Ordering::Relaxed).to_le_bytes());
+        bytes
+    };
+    let made = Endpoint::new(
+        device.clone(),
+        device.clone(),
+        device.clone(),
+        config,
+        Arc::new(Deaf),
+        Box::new(|| {}),
+        Box::new(nonce),
+    );
+    (made.expect("a loopback device has queues"), device)
+}
+
+const KEY: &[u8] = b"the key of the two of them";
+const OTHER: &[u8] = b"the key of somebody else's";
+
+fn tuple(port: u16) -> FourTuple {
+    FourTuple { local: SocketAddr::from(([127, 0, 0, 1], port)), remote: SocketAddr::from(([127, 0, 0, 1], 6379)) }
+}
+
+fn connect(opener: &Endpoint, acceptor: &Endpoint, port: u16) -> (Arc<StreamCell>, Arc<StreamCell>) {
+    let (a, b, _wire) = anchor_pair(AnchorConfig::default());
+    let far = acceptor.adopt(Role::Acceptor, tuple(port).reversed(), Box::new(b));
+    acceptor.publish(&far);
+    (opener.adopt(Role::Opener, tuple(port), Box::new(a)), far)
+}
+
+fn run(endpoints: [&Endpoint; 2]) {
+    for round in 0..20 {
+        for endpoint in endpoints {
+            endpoint.progress(Instant::from_nanos(round));
+            endpoint.poll(endpoint.default_cq());
+        }
+    }
+}
+
+fn count(endpoint: &Endpoint, counter: &str) -> u64 {
+    endpoint.counters().snapshot()[counter]
+}
+
+fn reasons(endpoint: &Endpoint, reason: Reason) -> u64 {
+    endpoint.counters().reasons().get(reason.as_str()).copied().unwrap_or(0)
+}
+
+#[test]
+fn with_one_key_streams_go_onto_links_and_share_them() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let ((client, _), (server, _)) = (endpoint(&fabric, Some(KEY)), endpoint(&fabric, Some(KEY)));
+    for port in [40_001, 40_002] {
+        let (near, far) = connect(&client, &server, port);
+        client.promote(&near).expect("the acceptor is published");
+        run([&client, &server]);
+        assert!(near.lock(&client).proto().is_linked() && far.lock(&server).proto().is_linked());
+    }
+    assert_eq!(count(&client, "links_established"), 1, "proven once, used twice");
+    assert_eq!((count(&client, "links_refused"), count(&server, "links_refused")), (0, 0));
+}
+
+/// Breaks if a stream went onto a link whose other end has not shown the key; if it did not stay whole on TCP; if either
+/// side did not say why; and if the link were left standing.
+#[test]
+fn with_different_keys_or_one_alone_streams_stay_on_tcp_for_that_reason() {
+    //= spec §2.5.4
+    //= type=test
+    //# Who refuses a link says so with REFUSE, in which the opener's slot is 0xffff, and sends nothing more. Who reads that
+    //# ends the link.
+    for (near_key, far_key, reason) in [
+        (Some(KEY), Some(OTHER), Reason::KeyMismatch),
+        (Some(KEY), None, Reason::KeyMissing),
+        (None, Some(KEY), Reason::KeyMissing),
+    ] {
+        let fabric = Fabric::new(DeliveryMode::Immediate);
+        let ((client, _), (server, _)) = (endpoint(&fabric, near_key), endpoint(&fabric, far_key));
+        let (near, far) = connect(&client, &server, 40_003);
+        for attempts in 1..3 {
+            client.promote(&near).expect("the acceptor is published");
+            run([&client, &server]);
+            assert!(near.lock(&client).proto().is_plain() && far.lock(&server).proto().is_plain());
+            assert_eq!(near.lock(&client).proto().reason(), reason);
+            for side in [&client, &server] {
+                assert_eq!((reasons(side, reason), count(side, "links_refused")), (attempts, attempts), "{reason}");
+                assert_eq!(side.links().len(), 0, "the link is ended on both sides");
+                assert_eq!((count(side, "violations"), count(side, "links_failed")), (0, 0));
+            }
+            assert_eq!(count(&client, "opens_sent"), 0);
+        }
+    }
+}
+
+/// Somebody who connects to a device and sends what it likes.
+struct Stranger {
+    device: Arc<LoopbackDevice>,
+    qp: QueuePairId,
+    local: Region,
+    remote: RemoteRegion,
+    sent: usize,
+}
+
+impl Stranger {
+    /// Connected to `server` at `peer`.
+    fn at(fabric: &Fabric, server: &Endpoint, peer: PeerAddress) -> Stranger {
+        let device = fabric.open(LoopbackConfig::soft_roce());
+        let cq = device.create_cq().expect("it has queues");
+        Self::connect(device, cq, server, peer)
+    }
+
+    fn connect(device: Arc<LoopbackDevice>, cq: CompletionQueueId, server: &Endpoint, peer: PeerAddress) -> Stranger {
+        ConnectionManager::connect(&*device, peer, cq, LINK_REGION_LEN, &[]).expect("somebody listens");
+        for round in 0..20 {
+            server.progress(Instant::from_nanos(round));
+            if let Some(CmEvent::Established { qp, local, remote, .. }) = device.poll_event() {
+                device.post_recv(qp, 64).expect("it has room");
+                return Stranger { device, qp, local, remote, sent: 0 };
+            }
+        }
+        panic!("not accepted");
+    }
+
+    fn say(&mut self, message: &ControlMessage) {
+        let at = CREDIT_BLOCK_LEN + self.sent * CONTROL_SLOT_LEN;
+        self.sent += 1;
+        let bytes = message.encode();
+        let imm = Some(Immediate::new(MessageKind::Control, 0).encode());
+        let operation = Operation::Write { rkey: self.remote.rkey, offset: self.remote.base + at as u64, imm };
+        let wr = WorkRequest { id: WorkRequestId(0), operation, payload: Payload::Inline(&bytes), signaled: false };
+        assert_eq!(self.device.post_send(self.qp, &[wr]), Ok(1));
+    }
+
+    /// The n-th thing that it was told.
+    fn heard(&self, n: usize) -> Option<ControlMessage> {
+        let mut bytes = [0; CONTROL_SLOT_LEN];
+        self.local.memory.read(CREDIT_BLOCK_LEN + n * CONTROL_SLOT_LEN, &mut bytes).then_some(())?;
+        ControlMessage::decode(&bytes).ok()
+    }
+}
+
+fn hello(credential: Option<Credential>) -> ControlMessage {
+    ControlMessage::Hello(Hello { version: 1, receive_depth: 64, max_streams: 4, credential })
+}
+
+const EMPTY: Credential = Credential { nonce: [7; 16], proof: [0; 32] };
+
+fn open(tuple: &FourTuple) -> ControlMessage {
+    let wire = |address: SocketAddr| match address {
+        SocketAddr::V4(v4) => (v4.ip().to_ipv6_mapped().octets(), v4.port()),
+        SocketAddr::V6(v6) => (v6.ip().octets(), v6.port()),
+    };
+    let ring = RingDescriptor { rkey: netacc_device::RemoteKey(1), base: 0, ring_len: 4096 };
+    let tuple = WireTuple { local: wire(tuple.local), remote: wire(tuple.remote) };
+    ControlMessage::Open(Open { slot: 0, tuple, hint: netacc_device::UNKNOWN_STREAM, pledge: 0, nonce: [0; 16], ring })
+}
+
+/// Breaks if an OPEN were looked at before the proof: a stranger could have a connection of its own accelerated, or find
+/// out which there are.
+#[test]
+fn an_open_before_the_proof_is_refused() {
+    //= spec §2.5.3
+    //= type=test
+    //# Before it has verified the connecting side's proof, the accepting side refuses every OPEN.
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let ((client, _), (server, device)) = (endpoint(&fabric, Some(KEY)), endpoint(&fabric, Some(KEY)));
+    let (_near, far) = connect(&client, &server, 40_004);
+    let mut stranger = Stranger::at(&fabric, &server, ConnectionManager::address(&*device));
+    stranger.say(&hello(Some(EMPTY)));
+    stranger.say(&open(&tuple(40_004)));
+    run([&client, &server]);
+    assert!(matches!(stranger.heard(0), Some(ControlMessage::Hello(Hello { credential: Some(_), .. }))));
+    let Some(ControlMessage::Refuse(refuse)) = stranger.heard(1) else { panic!("{:?}", stranger.heard(1)) };
+    assert_eq!((refuse.peer_slot, Reason::from_code(refuse.reason)), (0, Reason::KeyMissing));
+    assert!(far.lock(&server).proto().is_plain());
+    assert_eq!((count(&server, "opens_refused"), count(&server, "opens_accepted")), (1, 0));
+}
+
+/// Breaks if a wrong proof, or one that belongs to another link, were believed.
+#[test]
+fn a_proof_that_is_wrong_or_replayed_is_refused_and_counted() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let ((client, _), (server, device)) = (endpoint(&fabric, Some(KEY)), endpoint(&fabric, Some(KEY)));
+    let address = ConnectionManager::address(&*device);
+    let mut first = Stranger::at(&fabric, &server, address);
+    first.say(&hello(Some(EMPTY)));
+    run([&client, &server]);
+    let Some(ControlMessage::Hello(Hello { credential: Some(shown), .. })) = first.heard(0) else {
+        panic!("{:?}", first.heard(0))
+    };
+    // The server's own proof, sent back to it.
+    first.say(&ControlMessage::Proof(shown.proof));
+    run([&client, &server]);
+    let refused = |stranger: &Stranger| match stranger.heard(1) {
+        Some(ControlMessage::Refuse(r)) => (r.peer_slot, Reason::from_code(r.reason)),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(refused(&first), (NO_SLOT, Reason::KeyMismatch));
+    assert_eq!((reasons(&server, Reason::KeyMismatch), count(&server, "links_refused")), (1, 1));
+
+    // A second try on the same link is a violation, and ends it.
+    first.say(&ControlMessage::Proof(shown.proof));
+    run([&client, &server]);
+    assert_eq!((count(&server, "violations"), server.links().len()), (1, 0));
+}
+
+/// Breaks if strangers could hold links for as long as they like.
+#[test]
+fn a_link_that_is_never_proven_is_ended() {
+    //= spec §2.5.5
+    //= type=test
+    //# A link that is not ready for streams after SETUP_LIMIT (10 s) is ended.
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let ((client, _), (server, device)) = (endpoint(&fabric, Some(KEY)), endpoint(&fabric, Some(KEY)));
+    let address = ConnectionManager::address(&*device);
+    let mut silent_after_hello = Stranger::at(&fabric, &server, address);
+    silent_after_hello.say(&hello(Some(EMPTY)));
+    let _silent = Stranger::at(&fabric, &server, address);
+    let (near, _far) = connect(&client, &server, 40_005);
+    client.promote(&near).expect("the acceptor is published");
+    run([&client, &server]);
+    assert_eq!(server.links().len(), 3);
+    let limit = SETUP_LIMIT.as_nanos() as u64;
+    assert!(server.progress(Instant::from_nanos(limit - 1)).is_some_and(|at| at.as_nanos() <= limit + 20));
+    assert_eq!(server.links().len(), 3);
+    server.progress(Instant::from_nanos(limit + 20));
+    assert_eq!(server.links().len(), 1, "the one that was proven stays");
+    assert_eq!(reasons(&server, Reason::KeyMissing), 2);
+    assert!(near.lock(&client).proto().is_linked());
+
+    // Without a key it is the missing HELLO.
+    let (server, device) = endpoint(&fabric, None);
+    let _silent = Stranger::at(&fabric, &server, ConnectionManager::address(&*device));
+    server.progress(Instant::from_nanos(0));
+    assert_eq!(server.links().len(), 1);
+    server.progress(Instant::from_nanos(limit + 20));
+    assert_eq!((server.links().len(), reasons(&server, Reason::KeyMissing)), (0, 0));
+}
+
+/// Breaks if a peer could have this side count what it likes, or harm more than its own link.
+#[test]
+fn a_link_may_be_refused_for_reasons_that_nobody_knows() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let ((client, _), (server, device)) = (endpoint(&fabric, None), endpoint(&fabric, None));
+    let mut stranger = Stranger::at(&fabric, &server, ConnectionManager::address(&*device));
+    let (near, _far) = connect(&client, &server, 40_006);
+    client.promote(&near).expect("the acceptor is published");
+    run([&client, &server]);
+    for reason in [9999, Reason::LinkFailed as u16] {
+        let refuse = netacc_proto::Refuse { peer_slot: NO_SLOT, reason, ask_at: 1 };
+        stranger.say(&ControlMessage::Refuse(refuse));
+        run([&client, &server]);
+        stranger = Stranger::at(&fabric, &server, ConnectionManager::address(&*device));
+    }
+    assert_eq!((reasons(&server, Reason::NotAdmitted), reasons(&server, Reason::LinkFailed)), (2, 0));
+    assert!(near.lock(&client).proto().is_linked());
+}
+
+/// Breaks if a side that has no room for a link did not say so, or blamed its peer; and if it did not try again later.
+#[test]
+fn without_room_for_a_link_a_stream_stays_on_tcp_and_says_so() {
+    let small = |change: fn(&mut LoopbackConfig)| {
+        let mut config = LoopbackConfig::shm();
+        change(&mut config);
+        config
+    };
+    let one_qp = small(|config| config.max_qp = 1);
+    // Enough for a link's own region and one stream's.
+    let little = small(|config| config.memory_limit_bytes = LINK_REGION_LEN + 4096 + CREDIT_BLOCK_LEN);
+    let plenty = LoopbackConfig::shm();
+    for (near_config, far_config, near_reason, far_reason) in [
+        (one_qp.clone(), plenty.clone(), Some(Reason::Exhausted), None),
+        (plenty.clone(), one_qp, None, Some(Reason::Exhausted)),
+        (little.clone(), plenty.clone(), Some(Reason::MemoryLimit), None),
+        (plenty, little, None, Some(Reason::MemoryLimit)),
+    ] {
+        let fabric = Fabric::new(DeliveryMode::Immediate);
+        let (client, _) = on_device(fabric.open(near_config), None, 1);
+        let (server, _) = on_device(fabric.open(far_config), None, 1);
+        let (first, first_far) = connect(&client, &server, 40_007);
+        client.promote(&first).expect("the acceptor is published");
+        run([&client, &server]);
+        assert!(first.lock(&client).proto().is_linked(), "there is room for one");
+
+        let (second, second_far) = connect(&client, &server, 40_008);
+        client.promote(&second).expect("the acceptor is published");
+        run([&client, &server]);
+        assert!(second.lock(&client).proto().is_plain() && second_far.lock(&server).proto().is_plain());
+        if let Some(reason) = near_reason {
+            assert_eq!((second.lock(&client).proto().reason(), reasons(&client, reason)), (reason, 1));
+            assert_eq!(reasons(&client, Reason::PeerNotFound), 0, "it is not the peer's fault");
+        }
+        if let Some(reason) = far_reason {
+            assert_eq!(reasons(&server, reason), 1);
+            let told = second.lock(&client).proto().reason();
+            assert!([Reason::PeerNotFound, reason].contains(&told), "{told}");
+        }
+        assert!(first.lock(&client).proto().is_linked(), "the first has lost nothing");
+
+        // The first goes, and its link with it.
+        first.lock(&client).demote(Reason::Requested);
+        run([&client, &server]);
+        first_far.lock(&server).progress_anchor(false);
+        first.lock(&client).progress_anchor(false);
+        run([&client, &server]);
+        client.promote(&second).expect("the acceptor is published");
+        run([&client, &server]);
+        assert!(second.lock(&client).proto().is_linked() && second_far.lock(&server).proto().is_linked());
+    }
+}

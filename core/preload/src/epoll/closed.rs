@@ -1,0 +1,139 @@
+//! Descriptors that are closed while instances watch them.
+//!
+//! For the kernel what an instance watches is the open file: a registration lives until the last descriptor of that is
+//! closed, and keeps reporting although the number under which it was made may name something else by then. So here: the
+//! interest moves to a duplicate that the library keeps for as long as the program has other descriptors of the socket.
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::{kernel_ctl, Registration, Shared, State, Watch, BOTH_KERNEL};
+use crate::lingering;
+use crate::socket::Socket;
+
+/// Takes an instance's registration off a socket that is closed or deregistered.
+pub fn unwatch(watchers: &Mutex<Vec<Registration>>, shared: &Arc<Shared>, fd: c_int) {
+    let same = |r: &Registration| matches!(r, Registration::Epoll(s, f) if *f == fd && std::ptr::eq(s.as_ptr(), Arc::as_ptr(shared)));
+    watchers.lock().retain(|r| !same(r));
+}
+
+/// All instances forget `fd`, which is being closed, the last descriptor that the program has of its socket. If the
+/// library has others (`lingers`) the kernel would go on reporting it to nobody.
+pub fn forget_fd(watchers: &Mutex<Vec<Registration>>, fd: c_int, lingers: bool) {
+    for shared in instances(watchers, fd) {
+        if lingers {
+            kernel_ctl(shared.epfd(), libc::EPOLL_CTL_DEL, fd, 0);
+        }
+        shared.remove(fd);
+    }
+}
+
+/// `fd`, the last descriptor of its socket here, is being closed, and others may hold that: what the kernel watches lives
+/// on as long as they do. The stream, if there was one, is plain by now.
+pub fn leave_to_kernel(watchers: &Mutex<Vec<Registration>>, fd: c_int) {
+    for shared in instances(watchers, fd) {
+        shared.leave_to_kernel(fd);
+    }
+}
+
+/// Takes the registrations of `fd` off; the instances that they were with.
+fn instances(watchers: &Mutex<Vec<Registration>>, fd: c_int) -> Vec<Arc<Shared>> {
+    let mut all = watchers.lock();
+    let (mine, rest): (Vec<_>, Vec<_>) =
+        std::mem::take(&mut *all).into_iter().partition(|r| matches!(r, Registration::Epoll(_, f) if *f == fd));
+    *all = rest;
+    mine.iter().filter_map(Registration::instance).collect()
+}
+
+/// `fd` is being closed, and is not the last descriptor of its socket.
+pub fn outlive(sock: &Socket, fd: c_int) {
+    let instances = instances(&sock.watchers, fd);
+    if instances.is_empty() {
+        return;
+    }
+    let Some(kept) = lingering::duplicate(fd) else {
+        instances.iter().for_each(|shared| shared.remove(fd));
+        return;
+    };
+    for shared in instances {
+        if shared.rename(fd, kept) {
+            sock.watchers.lock().push(Registration::Epoll(Arc::downgrade(&shared), kept));
+        }
+    }
+    sock.outliving.lock().push((fd, kept));
+}
+
+/// `fd` names the socket again: for the kernel it is the one that is watched, as if it had never been closed.
+pub fn come_back(sock: &Socket, fd: c_int) {
+    let mut outliving = sock.outliving.lock();
+    let Some(at) = outliving.iter().position(|(closed, _)| *closed == fd) else { return };
+    let (_, kept) = outliving.swap_remove(at);
+    drop(outliving);
+    for shared in instances(&sock.watchers, kept) {
+        if shared.rename(kept, fd) {
+            sock.watchers.lock().push(Registration::Epoll(Arc::downgrade(&shared), fd));
+        }
+    }
+    lingering::close(kept);
+}
+
+/// The last descriptor of the socket is being closed; `shared` if others may hold the socket.
+pub fn end_outliving(sock: &Socket, shared: bool) {
+    for (_, kept) in std::mem::take(&mut *sock.outliving.lock()) {
+        if shared {
+            leave_to_kernel(&sock.watchers, kept);
+        } else {
+            forget_fd(&sock.watchers, kept, true);
+        }
+        lingering::close(kept);
+    }
+}
+
+impl Shared {
+    fn remove(&self, fd: c_int) {
+        if self.state.lock().interests.remove(&fd).is_some_and(|i| i.stream.is_some()) {
+            self.streams.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn leave_to_kernel(&self, fd: c_int) {
+        let mut state = self.state.lock();
+        let Some(i) = state.interests.get_mut(&fd) else { return };
+        if i.stream.take().is_some() {
+            self.streams.fetch_sub(1, Ordering::Relaxed);
+        }
+        if i.parked {
+            kernel_ctl(self.epfd(), libc::EPOLL_CTL_DEL, fd, 0);
+            state.interests.remove(&fd);
+            return;
+        }
+        let away = std::mem::take(&mut i.away);
+        i.register(self.epfd(), fd, BOTH_KERNEL, away);
+        // No record comes any more, and of a closed descriptor nobody can ask.
+        i.travelled = false;
+    }
+
+    /// What is watched under `fd` is watched under `kept` from now on, another descriptor of the same socket.
+    fn rename(&self, fd: c_int, kept: c_int) -> bool {
+        let mut state = self.state.lock();
+        let State { interests, ready } = &mut *state;
+        let Some(interest) = interests.remove(&fd) else { return false };
+        kernel_ctl(self.epfd(), libc::EPOLL_CTL_DEL, fd, 0);
+        if interest.parked {
+            self.streams.fetch_sub(1, Ordering::Relaxed);
+            return false;
+        }
+        let events = match interest.watch {
+            Watch::Anchor(events) => events,
+            Watch::Application if interest.disabled => libc::EPOLLET as u32,
+            Watch::Application => interest.events,
+        };
+        kernel_ctl(self.epfd(), libc::EPOLL_CTL_ADD, kept, events);
+        interests.insert(kept, interest);
+        ready.iter_mut().filter(|queued| **queued == fd).for_each(|queued| *queued = kept);
+        true
+    }
+}

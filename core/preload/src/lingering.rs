@@ -1,0 +1,59 @@
+//! Duplicates of anchors that outlive the program's descriptors: their sockets were closed, but not all has been said.
+//!
+//! A forked child gets them too, and with them would hold connections open of which the program knows nothing: it closes
+//! them first thing. So none may be made or closed while a fork is under way: the list stays locked in the meantime.
+
+use std::cell::Cell;
+use std::ffi::c_int;
+use std::mem::ManuallyDrop;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::{real, runtime};
+
+/// The standard library's lock, which is a number and nothing else: `parking_lot` could hand it, in a child, to a thread
+/// that waits for it in the parent.
+static LINGERING: Mutex<Vec<c_int>> = Mutex::new(Vec::new());
+
+thread_local! {
+    /// The list, by the thread that is about to fork. No destructor: a program may fork in one of its own.
+    static HELD: Cell<Option<ManuallyDrop<MutexGuard<'static, Vec<c_int>>>>> = const { Cell::new(None) };
+}
+
+fn locked() -> MutexGuard<'static, Vec<c_int>> {
+    LINGERING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Duplicates a descriptor of a connection.
+pub(crate) fn duplicate(fd: c_int) -> Option<c_int> {
+    let mut lingering = locked();
+    let new = runtime::duplicate_high(fd)?;
+    lingering.push(new);
+    Some(new)
+}
+
+/// Closes what [`duplicate`] has made.
+pub(crate) fn close(fd: c_int) {
+    let mut lingering = locked();
+    lingering.retain(|one| *one != fd);
+    // SAFETY: the descriptor is the library's.
+    unsafe { real::close(fd) };
+}
+
+/// Before a fork.
+pub(crate) fn before_fork() {
+    HELD.set(Some(ManuallyDrop::new(locked())));
+}
+
+/// After a fork, or one that has failed, in the parent.
+pub(crate) fn after_fork_parent() {
+    drop(HELD.take().map(ManuallyDrop::into_inner));
+}
+
+/// After a fork, in the child.
+pub(crate) fn after_fork_child() {
+    let Some(mut lingering) = HELD.take().map(ManuallyDrop::into_inner) else { return };
+    for fd in lingering.drain(..) {
+        // SAFETY: a descriptor of the library, inherited and of no use here.
+        unsafe { real::close(fd) };
+    }
+}

@@ -1,0 +1,161 @@
+//! Options that the library must know. A connection takes them over from the socket that it was before, or from the
+//! listener that accepted it, as in the kernel.
+
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU32, Ordering};
+use std::time::Duration;
+
+/// What has been set of them.
+pub struct Options {
+    /// SO_RCVTIMEO in microseconds; 0 for none.
+    pub recv_timeout_us: AtomicI64,
+    /// SO_SNDTIMEO in microseconds; 0 for none.
+    pub send_timeout_us: AtomicI64,
+    /// SO_LINGER with a zero time: close resets.
+    pub abort_on_close: AtomicBool,
+    /// SO_RCVLOWAT.
+    pub low_water: AtomicI32,
+    /// SO_RCVBUF, as the kernel reports it; `u32::MAX` if it has not been set.
+    pub receive_buffer: AtomicU32,
+    /// TCP_INQ: messages say how much more there is.
+    pub tells_queue: AtomicBool,
+    /// SO_ZEROCOPY.
+    pub zero_copy: AtomicBool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            recv_timeout_us: AtomicI64::new(0),
+            send_timeout_us: AtomicI64::new(0),
+            abort_on_close: AtomicBool::new(false),
+            low_water: AtomicI32::new(1),
+            receive_buffer: AtomicU32::new(u32::MAX),
+            tells_queue: AtomicBool::new(false),
+            zero_copy: AtomicBool::new(false),
+        }
+    }
+}
+
+impl Options {
+    /// Takes over what another socket has.
+    pub fn take_over(&self, from: &Options) {
+        self.recv_timeout_us.store(from.recv_timeout_us.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.send_timeout_us.store(from.send_timeout_us.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.abort_on_close.store(from.abort_on_close.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.low_water.store(from.low_water.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.receive_buffer.store(from.receive_buffer.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.tells_queue.store(from.tells_queue.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.zero_copy.store(from.zero_copy.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// Keeps what the kernel has accepted for an option of SOL_SOCKET. SO_RCVBUF is `bytes` as the kernel reports it.
+    pub fn keep(&self, name: c_int, bytes: &[u8]) {
+        match name {
+            libc::SO_RCVTIMEO | SO_RCVTIMEO_NEW => store_timeout(&self.recv_timeout_us, bytes),
+            libc::SO_SNDTIMEO | SO_SNDTIMEO_NEW => store_timeout(&self.send_timeout_us, bytes),
+            libc::SO_LINGER => {
+                if let (Some(on), Some(time)) = (int(bytes, 0), int(bytes, size_of::<c_int>())) {
+                    self.abort_on_close.store(on != 0 && time == 0, Ordering::Relaxed);
+                }
+            }
+            libc::SO_RCVLOWAT => {
+                if let Some(n) = int(bytes, 0) {
+                    self.low_water.store(if n < 0 { c_int::MAX } else { n.max(1) }, Ordering::Relaxed);
+                }
+            }
+            libc::SO_RCVBUF => {
+                if let Some(n) = int(bytes, 0) {
+                    self.receive_buffer.store(n.max(1) as u32, Ordering::Relaxed);
+                }
+            }
+            libc::SO_ZEROCOPY => {
+                if let Some(n) = int(bytes, 0) {
+                    self.zero_copy.store(n != 0, Ordering::Relaxed);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// SO_RCVTIMEO.
+    pub fn recv_timeout(&self) -> Option<Duration> {
+        timeout(&self.recv_timeout_us)
+    }
+
+    /// SO_SNDTIMEO.
+    pub fn send_timeout(&self) -> Option<Duration> {
+        timeout(&self.send_timeout_us)
+    }
+}
+
+// Values that the `libc` crate has for some targets only; the same on all that the library supports.
+const SO_RCVTIMEO_NEW: c_int = 66;
+const SO_SNDTIMEO_NEW: c_int = 67;
+
+/// The integer at `at`.
+pub fn int(bytes: &[u8], at: usize) -> Option<c_int> {
+    let bytes = bytes.get(at..at + size_of::<c_int>())?;
+    Some(c_int::from_ne_bytes(bytes.try_into().ok()?))
+}
+
+/// A timeval as microseconds; 0 is none. A negative time means not to wait at all: the shortest there is.
+fn timeout_us(bytes: &[u8]) -> Option<i64> {
+    let part = |at: usize| Some(i64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+    let (seconds, micros) = (part(0)?, part(8)?);
+    if seconds < 0 {
+        return Some(1);
+    }
+    Some(seconds.saturating_mul(1_000_000).saturating_add(micros))
+}
+
+fn store_timeout(to: &AtomicI64, bytes: &[u8]) {
+    if let Some(us) = timeout_us(bytes) {
+        to.store(us, Ordering::Relaxed);
+    }
+}
+
+fn timeout(us: &AtomicI64) -> Option<Duration> {
+    match us.load(Ordering::Relaxed) {
+        n if n > 0 => Some(Duration::from_micros(n as u64)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn timeval(seconds: i64, micros: i64) -> Vec<u8> {
+        [seconds.to_ne_bytes(), micros.to_ne_bytes()].concat()
+    }
+
+    #[test]
+    fn timeouts_are_read_as_the_kernel_reads_them() {
+        assert_eq!(timeout_us(&timeval(0, 0)), Some(0));
+        assert_eq!(timeout_us(&timeval(2, 5)), Some(2_000_005));
+        assert_eq!(timeout_us(&timeval(-1, 0)), Some(1));
+        assert_eq!(timeout_us(&timeval(i64::MAX, 5)), Some(i64::MAX));
+        assert_eq!(timeout_us(&[0; 8]), None);
+    }
+
+    #[test]
+    fn everything_is_taken_over() {
+        let from = Options::default();
+        from.keep(libc::SO_RCVTIMEO, &timeval(1, 2));
+        from.keep(libc::SO_SNDTIMEO, &timeval(3, 4));
+        from.keep(libc::SO_LINGER, &[1i32.to_ne_bytes(), 0i32.to_ne_bytes()].concat());
+        from.keep(libc::SO_RCVLOWAT, &(-1i32).to_ne_bytes());
+        from.keep(libc::SO_RCVBUF, &16384i32.to_ne_bytes());
+        from.keep(libc::SO_ZEROCOPY, &1i32.to_ne_bytes());
+        from.tells_queue.store(true, Ordering::Relaxed);
+        let to = Options::default();
+        to.take_over(&from);
+        assert_eq!(to.recv_timeout(), Some(Duration::from_micros(1_000_002)));
+        assert_eq!(to.send_timeout(), Some(Duration::from_micros(3_000_004)));
+        assert!(to.abort_on_close.load(Ordering::Relaxed));
+        assert_eq!(to.low_water.load(Ordering::Relaxed), c_int::MAX);
+        assert_eq!(to.receive_buffer.load(Ordering::Relaxed), 16384);
+        assert!(to.zero_copy.load(Ordering::Relaxed) && to.tells_queue.load(Ordering::Relaxed));
+    }
+}
