@@ -9,13 +9,13 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly RUSTUP_VERSION=1.28.2
 readonly RUSTUP_SHA256=20a06e644b0d9bd2fbdbfd52d42540bdde820ea7df86e92e533c073da0cdd43c
-# For what only the compiler's nightly builds have: ThreadSanitizer. Of a date at which it works here.
+# For what only the compiler's nightly builds have: ThreadSanitizer, Miri. Of a date at which they work here.
 readonly NIGHTLY=nightly-2026-05-20
 readonly NO_STD_TARGET=x86_64-unknown-none
 readonly RESULTS=results/local
 
 # What each job needs, as "command=Debian package". A command that exists, from wherever, is enough.
-readonly NEEDS_RUST=(gcc=gcc /usr/include/stdio.h=libc6-dev curl=curl)
+readonly NEEDS_RUST=(gcc=gcc 'g++=g++' /usr/include/stdio.h=libc6-dev curl=curl)
 readonly NEEDS_PYTHON=(python3=python3)
 readonly NEEDS_LINT=(shellcheck=shellcheck)
 readonly NEEDS_REDIS=(redis-server=redis-server redis-benchmark=redis-tools)
@@ -29,12 +29,16 @@ readonly NEEDS_APPS=(
 )
 # The lab installs for itself what booting needs (netacc lab setup); these are the programs that its tests run inside.
 readonly NEEDS_LAB_TESTS=(
-    "${NEEDS_REDIS[@]}" ibv_devinfo=ibverbs-utils rping=rdmacm-utils ib_send_lat=perftest ss=iproute2 pgrep=procps
+    "${NEEDS_APPS[@]}" ibv_devinfo=ibverbs-utils rping=rdmacm-utils ib_send_lat=perftest ss=iproute2 pgrep=procps
+    ssh=openssh-client
+    setpriv=util-linux prlimit=util-linux
 )
 # The layout of our own declarations of libibverbs and librdmacm is checked against the headers.
 readonly NEEDS_HEADERS=(/usr/include/infiniband/verbs.h=libibverbs-dev /usr/include/rdma/rdma_cma.h=librdmacm-dev)
+# Debian's configuration of ns-3 for CMake wants more; models/ns3 does without it.
+readonly NEEDS_NS3=('g++=g++' make=make cmake=cmake /usr/include/ns3/simulator.h=libns3-dev)
 # The command of libtool's package is libtoolize; libuv's build runs it.
-readonly NEEDS_LIBUV=(gcc=gcc make=make automake=automake libtoolize=libtool)
+readonly NEEDS_SUITES=(gcc=gcc make=make automake=automake libtoolize=libtool)
 
 export PATH="$PATH:/usr/sbin:/sbin:$HOME/.cargo/bin"
 
@@ -106,9 +110,9 @@ need_rust() {
 
 need_nightly() {
     need_rust
-    rustup component list --toolchain "$NIGHTLY" 2>/dev/null | grep -q '^rust-src (installed)' && return
-    say "installing Rust $NIGHTLY with the sources of the standard library"
-    rustup toolchain install "$NIGHTLY" --profile minimal --component rust-src --no-self-update
+    [ "$(rustup component list --toolchain "$NIGHTLY" 2>/dev/null | grep -cE '^(rust-src|miri-.*) \(installed\)')" = 2 ] && return
+    say "installing Rust $NIGHTLY with the sources of the standard library, and Miri"
+    rustup toolchain install "$NIGHTLY" --profile minimal --component rust-src --component miri --no-self-update
 }
 
 need_python() {
@@ -139,7 +143,7 @@ need_binaries() { [ -n "${NETACC_BIN_DIR:-}" ] || job_build; }
 job_setup() { # install what every other job needs
     need_rust
     need_python
-    need "${NEEDS_LINT[@]}" "${NEEDS_APPS[@]}"
+    need "${NEEDS_LINT[@]}" "${NEEDS_APPS[@]}" "${NEEDS_NS3[@]}"
     say "everything that the jobs need is installed"
 }
 
@@ -206,9 +210,32 @@ job_tsan() { # unit tests of what threads share, under ThreadSanitizer
         -p netacc-device -p netacc-driver -p netacc-shm -p netacc-preload --lib --tests
 }
 
+# What Miri cannot run is left out: memory shared through files, sockets, C, and what would take it hours.
+job_miri() { # the models of the lock-free parts and the driver on loopback devices, with every use of memory checked
+    need_nightly
+    # The kernel's entropy and clock are asked for. Endpoints that refer to each other are not taken apart at the end.
+    export MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-ignore-leaks"
+    local miri=(cargo "+$NIGHTLY" miri test --locked --target-dir target/miri)
+    "${miri[@]}" -p netacc-shm --lib -- models
+    "${miri[@]}" -p netacc-preload --lib -- models notices
+    "${miri[@]}" -p netacc-driver --test links
+}
+
 job_sim() { # whole conversations under the seeded scheduler, with faults
     need_rust
     cargo test --locked --release -p netacc-harness
+}
+
+job_ns3() { # the ns-3 module: closed forms, the same traces as the plain network, PFC, shared buffers, ECMP
+    need_rust
+    need "${NEEDS_NS3[@]}"
+    cmake -S models/ns3 -B target/ns3 -DCMAKE_BUILD_TYPE=Release >/dev/null
+    cmake --build target/ns3 --parallel "$(nproc)"
+    local report
+    report="$(target/ns3/rnic-test --suite=rnic --verbose)" || { printf '%s\n' "$report"; die "the suite failed"; }
+    printf '%s\n' "$report"
+    # The runner is content with a suite that it does not find.
+    grep -q '^PASS rnic ' <<<"$report" || die "the suite did not run"
 }
 
 job_spec() { # every clause of SPEC.md has code and a test
@@ -246,13 +273,37 @@ job_apps() { # pytest: real programs, natively and accelerated (arguments replac
 }
 
 job_lab() { # real RDMA devices in micro-VMs: SoftRoCE and soft-iWARP, one host and two (arguments: for pytest)
-    need_python
+    run_lab_tests -m "not long" "$@"
+}
+
+job_lab-long() { # what rarely happens to those devices, and takes its time (NETACC_LAB_PROGRAMS=300; arguments: for pytest)
+    need /usr/bin/dpkg=dpkg
+    unpack_sshd
+    run_lab_tests -m long "$@"
+}
+
+run_lab_tests() {
+    need_lab
     need "${NEEDS_LAB_TESTS[@]}"
     need_binaries
     cargo build --locked -p netacc-verbs --examples
     say "netacc lab setup"
     "${NETACC_BIN_DIR:-target/release}/netacc" lab setup --rdma siw
     .venv/bin/python -m pytest tests/lab "$@"
+}
+
+# A server for ssh that runs in the lab's hosts only: unpacked, as installing it would start it here.
+unpack_sshd() {
+    local folder=target/lab
+    [ ! -x "$folder/sshd/usr/sbin/sshd" ] || return 0
+    say "unpacking openssh-server into $folder/sshd"
+    mkdir -p "$folder"
+    (
+        cd "$folder"
+        apt-get download -qq openssh-server libwrap0
+        for package in openssh-server_*.deb libwrap0_*.deb; do dpkg -x "$package" sshd; done
+        rm -f ./*.deb
+    )
 }
 
 # An interpreter with its own test suite: python3, or else Debian's with the package that has it.
@@ -269,13 +320,15 @@ python_with_tests() {
     echo /usr/bin/python3
 }
 
-# libuv's tests are in no binary package: built from the sources of Debian's. Its list of sources is our own and is
-# kept beside the build, so that the machine's configuration stays as it is.
-libuv_tests() {
-    local folder="$PWD/target/suites/libuv" codename apt
-    if [ ! -x "$folder/tree/test/run-tests" ]; then
-        need "${NEEDS_LIBUV[@]}" >&2
-        say "building libuv's tests from Debian's sources" >&2
+# Tests that are in no binary package are built from the sources of Debian's. The list of sources is our own and is kept
+# beside the build, so that the machine's configuration stays as it is.
+# built_from_source FOLDER PACKAGE RUNNER COMMAND...: builds with the commands, unless that is done; prints the runner's path
+built_from_source() {
+    local folder="$PWD/target/suites/$1" package="$2" runner="$3" codename apt command
+    shift 3
+    if [ ! -x "$folder/tree/$runner" ]; then
+        need "${NEEDS_SUITES[@]}" >&2
+        say "building the tests of $package from Debian's sources" >&2
         rm -rf "$folder"
         mkdir -p "$folder/lists/partial" "$folder/tree"
         codename="$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)"
@@ -286,24 +339,33 @@ libuv_tests() {
         (
             cd "$folder"
             as_root "${apt[@]}" update
-            as_root "${apt[@]}" source --download-only libuv1
-            tar -xf libuv1_*.orig.tar.* -C tree --strip-components=1
+            as_root "${apt[@]}" source --download-only "$package"
+            tar -xf "$package"_*.orig.tar.* -C tree --strip-components=1
             cd tree
-            sh autogen.sh
-            ./configure --disable-shared
-            make -j"$(nproc)" check TESTS=
-        ) >"$folder/build.log" 2>&1 || die "libuv's tests cannot be built: $folder/build.log"
+            for command in "$@"; do $command || exit; done
+        ) >"$folder/build.log" 2>&1 || die "the tests of $package cannot be built: $folder/build.log"
     fi
-    echo "$folder/tree/test/run-tests"
+    echo "$folder/tree/$runner"
 }
 
-job_suites() { # test suites of CPython and libuv, natively and under netacc_run (arguments: see tests/suites)
+libuv_tests() {
+    built_from_source libuv libuv1 test/run-tests \
+        "sh autogen.sh" "./configure --disable-shared" "make -j$(nproc) check TESTS="
+}
+
+libevent_tests() {
+    built_from_source libevent libevent test/regress \
+        "./configure --disable-shared --disable-openssl" "make -j$(nproc)"
+}
+
+job_suites() { # test suites of CPython, libuv and libevent, natively and under netacc_run (arguments: see tests/suites)
     need_python
     [ -n "${NETACC_BIN_DIR:-}" ] || job_build
-    local python libuv
+    local python libuv libevent
     python="$(python_with_tests)"
     libuv="$(libuv_tests)"
-    .venv/bin/python -m tests.suites --python "$python" --libuv "$libuv" "$@"
+    libevent="$(libevent_tests)"
+    .venv/bin/python -m tests.suites --python "$python" --libuv "$libuv" --libevent "$libevent" "$@"
 }
 
 job_demo() { # real Redis over kernel TCP and over the link, side by side
@@ -329,7 +391,7 @@ job_bench() { # all four benchmarks
 # ---- everything, with timings -----------------------------------------------------------------------------
 
 # Cheap and telling first. The applications come last, so their closing lines end the output.
-readonly ALL_STEPS=(setup build lint spec unit no-std model sim props lab apps)
+readonly ALL_STEPS=(setup build lint spec unit no-std model sim ns3 props lab apps)
 
 # What a test runner says when it ends: `cargo test` once a crate, pytest once.
 closing_lines() {
@@ -367,7 +429,7 @@ job_all() { # what `make test` runs: every step but demo and bench, then a table
 
 job_help() { # this list
     echo "usage: ci/run.sh <job>"
-    sed -n 's/^job_\([a-z-]*\)() { # /\1\t/p' ci/run.sh | awk -F '\t' '{ printf "  %-8s %s\n", $1, $2 }'
+    sed -n 's/^job_\([a-z0-9-]*\)() { # /\1\t/p' ci/run.sh | awk -F '\t' '{ printf "  %-8s %s\n", $1, $2 }'
 }
 
 job="${1:-help}"

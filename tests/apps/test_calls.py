@@ -43,6 +43,10 @@ LEAVES = Expected(reason="kernel-only-operation")
 KERNEL = Expected(link_bytes=0, reason="kernel-only-operation")
 #: On a link, where few bytes are moved.
 BRIEFLY = Expected()
+#: On a link until it is given to somebody who does not see that it was.
+HANDED_ON = Expected(reason="inherited")
+#: On a link until another program gets it when it is started.
+STARTED = Expected(reason="shared")
 #: Used before it can be on a link, and perhaps on the way to one.
 YOUNG = Expected(link_bytes=None)
 
@@ -58,13 +62,28 @@ CASES = {
     "inherited_options": ON_LINK,
     "inherited_linger": BRIEFLY,
     "linger_with_time": BRIEFLY,
+    "buffers": BRIEFLY,
+    "buffers_of_a_linked_socket": LEAVES,
+    "buffers_of_a_connecting_socket": BRIEFLY,
     "inq": BRIEFLY,
     "info": ON_LINK,
-    "zerocopy": LEAVES,
-    "zerocopy_not_enabled": ON_LINK,
     "timestamps_by_listener": KERNEL,
     "timestamps_before_connect": KERNEL,
     "defer_accept": ON_LINK,
+    # zerocopy.c
+    "zerocopy": ON_LINK,
+    "zerocopy_not_enabled": ON_LINK,
+    "zerocopy_young": LEAVES,
+    "zerocopy_ipv6": ON_LINK,
+    "zerocopy_inherited": ON_LINK,
+    "zerocopy_large": ON_LINK,
+    "zerocopy_truncated": ON_LINK,
+    "zerocopy_epoll": ON_LINK,
+    "zerocopy_epoll_edge": ON_LINK,
+    "zerocopy_epoll_once": ON_LINK,
+    "zerocopy_epoll_plain": LEAVES,
+    "zerocopy_wakes": ON_LINK,
+    "zerocopy_select": ON_LINK,
     # connection.c
     "connect_twice": ON_LINK,
     "after_refusal": ON_LINK,
@@ -82,6 +101,7 @@ CASES = {
     "urgent": LEAVES,
     "files": ON_LINK,
     "splices": LEAVES,
+    "splice_unread": LEAVES,
     "asynchronous": LEAVES,
     "streams": LEAVES,
     "printed": ON_LINK,
@@ -107,8 +127,25 @@ CASES = {
     "leave_by_last_thread": BRIEFLY,
     "taken": Expected(reason="inherited"),
     "inherited_listener": ON_LINK,
+    # processes.c
+    "by_vfork": STARTED,
+    "vfork_in_vain": BRIEFLY,
+    "by_posix_spawn": STARTED,
+    "spawn_beside": ON_LINK,
+    "by_system": BRIEFLY,
+    "by_popen": BRIEFLY,
+    "by_daemon": BRIEFLY,
+    "daemon_closes": ON_LINK,
+    "double_fork": BRIEFLY,
+    "last_holder_ends": BRIEFLY,
+    "shutdown_by_child": BRIEFLY,
+    "rights_many": HANDED_ON,
+    "rights_truncated": HANDED_ON,
+    "rights_to_itself": HANDED_ON,
+    "rights_of_a_listener": YOUNG,
     # unseen.c
     "raw_when_young": Expected(link_bytes=0, reason="unseen-io"),
+    "unseen_registration": Expected(link_bytes=0, reason="unseen-io"),
     "uring": Expected(reason="unseen-io"),
 }
 
@@ -154,6 +191,12 @@ def run(command: list[str | Path], **environment: str) -> str:
         command, env=clean | environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
     )
     return f"{done.stdout}{done.stderr}status {done.returncode}"
+
+
+def test_every_case_is_run(calls: Path) -> None:
+    """`serve` and `hold` are the other halves of cases."""
+    listed = subprocess.run([calls], capture_output=True, text=True, check=True, timeout=20).stdout.split()
+    assert set(listed) - {"serve", "hold"} == set(CASES)
 
 
 @pytest.mark.usefixtures("library")

@@ -114,3 +114,34 @@ def test_client_killed(mode: Mode, lab: Lab) -> None:
         lab.expect_link(seen, who="server", payload_bytes=end.bytes + size, share=0.2)
         left = [socket for socket in seen.sockets if socket.path == "link"]
         assert not left, f"links of connections that are gone: {left}"
+
+
+@pytest.mark.parametrize("mode", [Mode.TCP, Mode.SHM], ids=lambda mode: mode.value, indirect=True)
+def test_parent_killed(mode: Mode, lab: Lab) -> None:
+    """A link dies with its process. A child that holds the socket gets a reset, and no byte of what the other
+    side says to the dead on the kernel's connection."""
+    port = free_port()
+    server = lab.start(
+        "sender", [*STREAM, "listen", "send", str(port), *BOUNDED[:2]], accelerated=mode.server
+    )
+    wait_listening(port, server)
+    orphan = [
+        sys.executable,
+        "-m",
+        "tests.apps.programs.orphan",
+        str(port),
+        "--pause-after",
+        str(BEFORE_PAUSE),
+    ]
+    client = lab.start("receiver", orphan, accelerated=mode.client, interactive=True)
+    client.wait_line("paused")
+    sent = settled(server) if mode is Mode.SHM else Counters()
+    client.say("go on")
+    end = read_end(client.wait_line("end"))
+    assert end.intact
+    if mode is Mode.SHM:
+        assert sent.tx_bytes_link > 0
+        assert end == End(BEFORE_PAUSE, "reset", True)
+    else:
+        assert end == End(SENT, "eof", True)
+    lab.dismiss(client)

@@ -219,7 +219,8 @@ def test_same_addresses_in_two_namespaces(lab: Lab, namespace: str) -> None:
         stream = [sys.executable, "-m", f"{MODULES}.stream"]
         sending = [*stream, "listen", "send", str(port), "--seed", str(seed), "--bytes", str(size)]
         server = lab.start(f"sender-{where}", sending, accelerated=True, before=before)
-        wait_listening(port, server)
+        # Not `wait_listening`: before the process has entered its namespace, it sees the other's port open.
+        server.wait_line("listening")
         receiving = [*stream, "connect", "receive", str(port), "--seed", str(seed)]
         receiving += ["--source-port", str(source_port), "--pause-after", str(size // 8)]
         clients[where] = lab.start(

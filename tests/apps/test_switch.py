@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import time
 
 import pytest
@@ -108,3 +109,24 @@ def executed(lab: Lab, port: int) -> int:
     printed = lab.run("redis-cli", ["redis-cli", "-p", str(port), "info", "commandstats"])
     line = next(line for line in printed.splitlines() if line.startswith("cmdstat_set:"))
     return int(line.split("calls=")[1].split(",")[0])
+
+
+@pytest.mark.parametrize("mode", [Mode.SHM], ids=lambda mode: mode.value, indirect=True)
+def test_link_of_a_connection_that_left_it(mode: Mode, lab: Lab) -> None:
+    """A link carries the next connection when the one before has left it for good."""
+    program = lab.start(
+        "leaving",
+        [sys.executable, "-m", "tests.apps.programs.leaving"],
+        accelerated=mode.server,
+        interactive=True,
+    )
+    for number in (1, 2, 3):
+        for _ in range(500):
+            program.say("exchange")
+            program.wait_line("done")
+            if counters.totals(program).streams_promoted >= 2 * number:
+                break
+        assert counters.totals(program).streams_promoted == 2 * number, f"connection {number} is on no link"
+        program.say("leave")
+        program.wait_line("done")
+    lab.dismiss(program)

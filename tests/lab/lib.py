@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import IO, Any
 
@@ -98,3 +99,18 @@ def up(name: str, *arguments: str) -> UpLab:
 def down(name: str) -> Result:
     """Switch a lab off."""
     return netacc_lab("down", "--name", name)
+
+
+@contextmanager
+def whole_wire(lab: UpLab) -> Iterator[None]:
+    """Takes loss and delay off the link between the hosts for a while, if it has them."""
+    before = [
+        json.loads(lab.out(i, "tc", "-j", "qdisc", "show", "dev", "lab0"))[0].get("kind") for i in (1, 2)
+    ]
+    impaired = before == ["netem", "netem"]
+    change = ("tc", "qdisc", "change", "dev", "lab0", "root", "netem")
+    for host in (1, 2) if impaired else ():
+        lab.out(host, *change, "loss", "0%", "delay", "0ms")
+    yield
+    for host in (1, 2) if impaired else ():
+        lab.out(host, *change, "loss", "1%", "delay", "1ms")

@@ -46,19 +46,22 @@ def test_accelerated(lab: Differential, program: Program) -> None:
     made=decisions(PROFILE),
     seed=st.integers(0, 2**32),
     faults=st.sampled_from((0, 5, 30)),
+    preset=st.sampled_from(("", "nic")),
 )
-def test_core(oracle: Differential, shape: Shape, made: list[int], seed: int, faults: int) -> None:
+def test_core(
+    oracle: Differential, shape: Shape, made: list[int], seed: int, faults: int, preset: str
+) -> None:
     """Breaks wherever the core's streams differ from the kernel's, whatever dies beneath them."""
     program = generate(
         dataclasses.replace(shape, config=dataclasses.replace(shape.config, fault_per_mille=faults)), made
     )
     expected = oracle.check(program).oracle
-    found = HarnessExecutor(seed=seed).run(program, expected)
+    executor = HarnessExecutor(seed=seed, preset=preset)
+    found = executor.run(program, expected)
     differences = compare(program, expected, found)
     if differences:
-        pytest.fail(
-            explain(program, f"harness, seed {seed}: {differences[0].signature}", differences[0].describe())
-        )
+        signature = f"{executor.name}, seed {seed}: {differences[0].signature}"
+        pytest.fail(explain(program, signature, differences[0].describe()))
 
 
 @given(program=programs(PROFILE))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.apps.lib.paths import binaries
 from tests.suites.cpython import CPython
+from tests.suites.libevent import Libevent
 from tests.suites.libuv import Libuv
 from tests.suites.outcomes import (
     Difference,
@@ -43,7 +44,7 @@ LIBUV_TCP = (
     "tcp|callback_stack|connection_fail|delayed_accept|multiple_listen|ipc_listen|ping_pong|shutdown|poll_"
 )
 
-Suite = CPython | Libuv
+Suite = CPython | Libevent | Libuv
 
 
 def suites(options: argparse.Namespace) -> dict[str, Suite]:
@@ -52,7 +53,9 @@ def suites(options: argparse.Namespace) -> dict[str, Suite]:
     if options.libuv:
         known["libuv-tcp"] = Libuv("libuv-tcp", options.libuv.absolute(), LIBUV_TCP)
         known["libuv"] = Libuv("libuv", options.libuv.absolute())
-    names = options.suites or [*CPYTHON, *(["libuv-tcp"] if options.libuv else [])]
+    if options.libevent:
+        known["libevent"] = Libevent("libevent", options.libevent.absolute())
+    names = options.suites or [n for n in known if n not in MORE and n != "libuv"]
     if options.more:
         names = [n for n in known if n != "libuv-tcp"]
     for name in names:
@@ -149,6 +152,7 @@ def main() -> int:
     parser.add_argument("suites", nargs="*", help="names; default: what the job runs")
     parser.add_argument("--python", default="python3", help="an interpreter that has its test suite")
     parser.add_argument("--libuv", type=Path, help="libuv's built test/run-tests")
+    parser.add_argument("--libevent", type=Path, help="libevent's built test/regress")
     parser.add_argument("--more", action="store_true", help="every suite that is known")
     parser.add_argument(
         "--rounds", type=int, default=3, help="how often what differs is repeated in each mode"

@@ -2,9 +2,10 @@
 
     python -m tests.apps.programs.stream {listen,connect} {send,receive} PORT [options]
 
-A receiver compares what arrives with the pattern of its seed. With --pause-after it stops reading there,
-says "paused", and goes on when it gets a line. At the end of a stream either side prints "end " and a JSON
-object: the bytes moved, how it ended (eof, reset, complete), and whether every byte was the right one.
+A listener says "listening" when it can be connected to. A receiver compares what arrives with the pattern
+of its seed. With --pause-after it stops reading there, says "paused", and goes on when it gets a line. At the
+end of a stream either side prints "end " and a JSON object: the bytes moved, how it ended (eof, reset,
+complete), and whether every byte was the right one.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ def serve(peer: socket.socket, options: argparse.Namespace) -> None:
 
 def listen(options: argparse.Namespace) -> None:
     server = socket.create_server((options.host, options.port))
+    print("listening", flush=True)
     while True:
         peer, _ = server.accept()
         threading.Thread(target=serve, args=(peer, options), daemon=True).start()

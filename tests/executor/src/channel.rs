@@ -42,6 +42,13 @@ pub(crate) struct Reply {
     pub(crate) end: Option<(u32, u8)>,
 }
 
+impl Reply {
+    /// With one outcome, of a step whose number the coordinator knows.
+    pub(crate) fn of(outcome: Outcome) -> Reply {
+        Reply { outcomes: vec![(0, outcome)], ..Reply::default() }
+    }
+}
+
 /// Packets are at most so long; the kernel's default send buffer takes them.
 const MAX_PACKET: usize = 160 * 1024;
 

@@ -1,24 +1,24 @@
 //! The coordinator: reads programs, has workers take their steps in order, writes traces.
 
 use std::io::{self, BufRead, Write};
-use std::sync::atomic::Ordering;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use netacc_program::{Op, Outcome, Program, Step, Trace, LOST};
 use serde::Deserialize;
 
-use crate::channel::{Channel, Reply, Request};
-use crate::ledger::Ledger;
-use crate::sys::{self, Fd};
-use crate::worker::Worker;
+use crate::channel::{Reply, Request};
+use crate::host::{Order, Report};
+use crate::place::Places;
+use crate::world::World;
 
-/// A worker that gets nowhere for so long is stuck. Above what any step may wait for by itself.
-const PATIENCE: Duration = Duration::from_millis(2500);
 /// Steps that go to a worker in one message.
 const BATCH: usize = 100;
 /// Between two rounds of `warm`, for a library that moves the connection in a thread of its own.
 const WARM_PAUSE: Duration = Duration::from_micros(400);
+/// The same between machines, where it has to ask the other side, and gives up if there is more to send meanwhile.
+const FAR_WARM_PAUSE: Duration = Duration::from_millis(4);
+/// There opening a device takes seconds at first: rounds go on for so long, times the slowness. Arbitrary.
+const FAR_WARM_MOST: Duration = Duration::from_millis(300);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -28,128 +28,91 @@ struct Job {
     expect: Option<Trace>,
 }
 
-struct Handle {
-    pid: i32,
-    channel: Channel,
-    /// From the pool, to serve again.
-    pooled: bool,
-}
-
-struct Coordinator {
-    ledger: (Fd, &'static Ledger),
-    pool: Vec<Handle>,
-    kernel_only: bool,
+/// How programs are run.
+pub(crate) struct Settings {
+    /// Workers serve one program only.
+    pub(crate) fresh: bool,
+    /// Nothing but kernel TCP can be there.
+    pub(crate) kernel_only: bool,
+    /// Commands that run agents.
+    pub(crate) hosts: Vec<String>,
+    pub(crate) world: World,
 }
 
 /// Why a program cannot go on.
-struct Stuck;
+enum Halt {
+    Stuck,
+    Trouble(String),
+}
 
 /// Serves until the input ends.
-pub(crate) fn serve(fresh: bool, kernel_only: bool) -> io::Result<()> {
-    sys::adopt_orphans();
-    let mut coordinator = Coordinator { ledger: Ledger::create()?, pool: Vec::new(), kernel_only };
+pub(crate) fn serve(settings: &Settings) -> io::Result<()> {
+    let mut places = Places::open(&settings.hosts, settings.world.clone())?;
     let mut out = io::stdout().lock();
     for line in io::stdin().lock().lines() {
         let trace = match serde_json::from_str::<Job>(&line?) {
-            Err(error) => Trace { trouble: Some(error.to_string()), ..Trace::default() },
+            Err(error) => trouble(error.to_string()),
             Ok(job) => match job.program.check() {
-                Err(error) => Trace { trouble: Some(error.to_string()), ..Trace::default() },
-                Ok(()) => coordinator.run(&job),
+                Err(error) => trouble(error.to_string()),
+                Ok(()) => run(&job, &mut places, settings),
             },
         };
         serde_json::to_writer(&mut out, &trace)?;
         out.write_all(b"\n")?;
         out.flush()?;
-        if fresh {
-            coordinator.dismiss();
+        if settings.fresh {
+            places.dismiss();
         }
     }
-    coordinator.dismiss();
+    places.dismiss();
     Ok(())
 }
 
-impl Coordinator {
-    fn dismiss(&mut self) {
-        for handle in std::mem::take(&mut self.pool) {
-            handle.channel.close();
-            sys::kill(handle.pid);
-            sys::reap(handle.pid, true);
-        }
-    }
+fn trouble(text: String) -> Trace {
+    Trace { trouble: Some(text), ..Trace::default() }
+}
 
-    fn begin_worker(&self, process: u8, host: u8) -> io::Result<Handle> {
-        let (ours, theirs) = Channel::pair()?;
-        match sys::fork()? {
-            0 => {
-                ours.close();
-                self.pool.iter().for_each(|h| drop(sys::close(h.channel.fd)));
-                Arc::new(Worker::new(theirs, self.ledger, process, host)).run()
+fn run(job: &Job, places: &mut Places, settings: &Settings) -> Trace {
+    let mut run = Run {
+        job,
+        outcomes: vec![None; job.program.steps.len()],
+        at: job.program.hosts.iter().map(|host| places.of(*host)).collect(),
+        places,
+        settings,
+    };
+    let finished = run.begin().and_then(|()| run.steps()).and_then(|()| run.reset());
+    let (mut app_bytes, mut kernel_bytes) = (0, 0);
+    let mut failed = match &finished {
+        Err(Halt::Trouble(text)) => Some(text.clone()),
+        _ => None,
+    };
+    for place in 0..run.places.count() {
+        match run.places.perform(place, Order::End { whole: finished.is_ok() }) {
+            Report::Totals(app, kernel) => {
+                // Each place knows what all have received, but only of its own descriptors what the kernel did.
+                app_bytes = app_bytes.max(app);
+                kernel_bytes += kernel;
             }
-            pid => {
-                theirs.close();
-                Ok(Handle { pid, channel: ours, pooled: true })
-            }
+            Report::Trouble(text) => failed = failed.or(Some(text)),
+            _ => {}
         }
     }
-
-    fn run(&mut self, job: &Job) -> Trace {
-        self.ledger.1.clear();
-        let mut handles = Vec::new();
-        let mut pool = std::mem::take(&mut self.pool).into_iter();
-        for (process, host) in job.program.hosts.iter().enumerate() {
-            let next = match pool.next() {
-                Some(handle) => Ok(handle),
-                None => self.begin_worker(process as u8, *host),
-            };
-            match next {
-                Ok(handle) => handles.push(Some(handle)),
-                Err(error) => return Trace { trouble: Some(format!("no worker: {error}")), ..Trace::default() },
-            }
-        }
-        let spare: Vec<_> = pool.collect();
-        let mut run = Run {
-            job,
-            handles,
-            outcomes: vec![None; job.program.steps.len()],
-            ledger: self.ledger.1,
-            kernel_only: self.kernel_only,
-        };
-        let finished = run.steps().and_then(|()| run.reset());
-        let Run { handles, outcomes, .. } = run;
-        let whole = finished.is_ok();
-        // In the order of processes, so that each keeps its number; what a program has ended is begun anew.
-        for (process, handle) in handles.into_iter().enumerate() {
-            let alive = handle.as_ref().is_some_and(|h| whole && h.pooled);
-            match handle {
-                Some(handle) if alive => self.pool.push(handle),
-                Some(handle) => {
-                    handle.channel.close();
-                    sys::kill(handle.pid);
-                    sys::reap(handle.pid, handle.pooled);
-                }
-                None => {}
-            }
-            if !alive && process < job.program.hosts.len() {
-                match self.begin_worker(process as u8, job.program.hosts[process]) {
-                    Ok(handle) => self.pool.push(handle),
-                    Err(error) => return Trace { trouble: Some(format!("no worker: {error}")), ..Trace::default() },
-                }
-            }
-        }
-        self.pool.extend(spare);
-        let (app_bytes, kernel_bytes) = self.ledger.1.totals();
-        let absent = || Outcome::skipped(if whole { "the process has gone" } else { "something was stuck before" });
-        let outcomes = outcomes.into_iter().map(|o| o.unwrap_or_else(absent)).collect();
-        Trace { outcomes, app_bytes, kernel_bytes, trouble: None }
+    if let Some(text) = failed {
+        return trouble(text);
     }
+    let absent =
+        || Outcome::skipped(if finished.is_ok() { "the process has gone" } else { "something was stuck before" });
+    let outcomes = run.outcomes.into_iter().map(|o| o.unwrap_or_else(absent)).collect();
+    Trace { outcomes, app_bytes, kernel_bytes, trouble: None }
 }
 
 struct Run<'a> {
     job: &'a Job,
-    handles: Vec<Option<Handle>>,
     outcomes: Vec<Option<Outcome>>,
-    ledger: &'static Ledger,
-    kernel_only: bool,
+    /// The place of each process.
+    at: Vec<usize>,
+    places: &'a mut Places,
+    settings: &'a Settings,
 }
 
 /// Steps that need more than their own worker.
@@ -157,8 +120,28 @@ fn is_ours(op: &Op) -> bool {
     matches!(op, Op::Warm { .. } | Op::Fork { .. } | Op::Exec | Op::Pass { .. } | Op::Exit | Op::Kill)
 }
 
+fn gone() -> Outcome {
+    Outcome::skipped("the process has gone")
+}
+
+fn first(reply: Option<Reply>) -> Option<Outcome> {
+    reply.and_then(|r| r.outcomes.into_iter().next()).map(|(_, o)| o)
+}
+
 impl Run<'_> {
-    fn steps(&mut self) -> Result<(), Stuck> {
+    fn begin(&mut self) -> Result<(), Halt> {
+        for place in 0..self.places.count() {
+            let numbered = self.job.program.hosts.iter().enumerate();
+            let here = numbered.filter(|(_, host)| self.places.of(**host) == place);
+            let processes = here.map(|(process, host)| (process as u8, *host)).collect();
+            if let Report::Trouble(text) = self.places.perform(place, Order::Begin(processes)) {
+                return Err(Halt::Trouble(text));
+            }
+        }
+        Ok(())
+    }
+
+    fn steps(&mut self) -> Result<(), Halt> {
         let steps = &self.job.program.steps;
         let mut index = 0;
         while let Some(step) = steps.get(index) {
@@ -166,19 +149,20 @@ impl Run<'_> {
                 let outcome = self.special(step);
                 self.outcomes[index] = Some(outcome.as_ref().map_or_else(|_| Outcome::stuck(), Clone::clone));
                 outcome?;
+                self.settings.world.let_answer(&step.op);
                 index += 1;
                 continue;
             }
             let len = steps[index..].iter().take_while(|s| s.p == step.p && !is_ours(&s.op)).take(BATCH).count();
             let expected = |i: usize| self.job.expect.as_ref().and_then(|t| t.outcomes.get(i).cloned());
             let batch = (index..index + len).map(|i| (i, steps[i].clone(), expected(i))).collect();
-            match self.ask(step.p, &Request::Run(batch), None) {
-                Ok(Some(reply)) => self.record(reply.0),
+            match self.ask(step.p, Request::Run(batch)) {
+                Ok(Some(reply)) => self.record(reply),
                 Ok(None) => {}
-                Err(stuck) => {
+                Err(halt) => {
                     let at = self.outcomes.iter().position(|o| o.as_ref().is_some_and(|o| o.stuck)).unwrap_or(index);
                     self.outcomes[index..at.max(index)].fill(Some(Outcome::skipped(LOST)));
-                    return Err(stuck);
+                    return Err(halt);
                 }
             }
             index += len;
@@ -188,112 +172,74 @@ impl Run<'_> {
 
     fn record(&mut self, reply: Reply) {
         for (index, outcome) in reply.outcomes {
-            self.outcomes[index] = Some(outcome);
+            if let Some(slot) = self.outcomes.get_mut(index) {
+                *slot = Some(outcome);
+            }
         }
     }
 
-    fn reset(&mut self) -> Result<(), Stuck> {
-        for p in 0..self.handles.len() as u8 {
-            if let Some(reply) = self.ask(p, &Request::Reset, None)? {
-                self.record(reply.0);
+    fn reset(&mut self) -> Result<(), Halt> {
+        for p in 0..self.at.len() as u8 {
+            if let Some(reply) = self.ask(p, Request::Reset)? {
+                self.record(reply);
             }
         }
         Ok(())
     }
 
-    /// Asks a worker and waits. `None` if it has gone.
-    fn ask(&mut self, p: u8, request: &Request, beside: Option<Fd>) -> Result<Option<(Reply, Option<Fd>)>, Stuck> {
-        let Some(Some(handle)) = self.handles.get(usize::from(p)) else { return Ok(None) };
-        if handle.channel.send(request, beside).is_err() {
-            self.gone(p);
-            return Ok(None);
-        }
-        self.answer(p)
+    fn ask(&mut self, p: u8, request: Request) -> Result<Option<Reply>, Halt> {
+        self.perform(p, Order::Ask { p, request })
     }
 
-    fn answer(&mut self, p: u8) -> Result<Option<(Reply, Option<Fd>)>, Stuck> {
-        let Some(Some(handle)) = self.handles.get(usize::from(p)) else { return Ok(None) };
-        let mut seen = self.ledger.progress.load(Ordering::SeqCst);
-        let mut since = Instant::now();
-        loop {
-            let mut one = [libc::pollfd { fd: handle.channel.fd, events: libc::POLLIN, revents: 0 }];
-            if sys::poll(&mut one, 100).is_ok_and(|n| n > 0) {
-                break;
-            }
-            let progress = self.ledger.progress.load(Ordering::SeqCst);
-            if progress != seen {
-                (seen, since) = (progress, Instant::now());
-            }
-            if since.elapsed() > PATIENCE {
-                for at in &self.ledger.at {
-                    let step = at.load(Ordering::SeqCst) as usize;
-                    if let Some(outcome @ None) = step.checked_sub(1).and_then(|i| self.outcomes.get_mut(i)) {
+    /// What a process's host makes of an order. `None` if the process has gone.
+    fn perform(&mut self, p: u8, order: Order) -> Result<Option<Reply>, Halt> {
+        let Some(place) = self.at.get(usize::from(p)) else { return Ok(None) };
+        match self.places.perform(*place, order) {
+            Report::Reply(reply) => Ok(Some(reply)),
+            Report::Gone => Ok(None),
+            Report::Stuck(steps) => {
+                for step in steps {
+                    if let Some(outcome @ None) = self.outcomes.get_mut(step) {
                         *outcome = Some(Outcome::stuck());
                     }
                 }
-                return Err(Stuck);
+                Err(Halt::Stuck)
             }
-        }
-        match handle.channel.receive::<Reply>() {
-            Ok(Some(reply)) => Ok(Some(reply)),
-            _ => {
-                self.gone(p);
-                Ok(None)
-            }
+            Report::Trouble(text) => Err(Halt::Trouble(text)),
+            Report::Totals(..) => Err(Halt::Trouble("an answer to something else".into())),
         }
     }
 
-    fn gone(&mut self, p: u8) {
-        if let Some(handle) = self.handles.get_mut(usize::from(p)).and_then(Option::take) {
-            handle.channel.close();
-            sys::reap(handle.pid, handle.pooled);
-        }
-    }
-
-    fn special(&mut self, step: &Step) -> Result<Outcome, Stuck> {
-        let gone = || Outcome::skipped("the process has gone");
-        let first = |reply: Option<(Reply, Option<Fd>)>| {
-            reply.and_then(|(r, _)| r.outcomes.into_iter().next()).map_or_else(gone, |(_, o)| o)
-        };
+    fn special(&mut self, step: &Step) -> Result<Outcome, Halt> {
+        let p = step.p;
         match &step.op {
-            Op::Warm { s, q, peer, rounds } => self.warm((step.p, *s), (*q, *peer), *rounds),
-            Op::Fork { .. } => {
-                let Some((reply, channel)) = self.ask(step.p, &Request::Fork, None)? else {
-                    self.handles.push(None);
-                    return Ok(gone());
-                };
-                let child = channel.map(|fd| Handle { pid: reply.pid, channel: Channel { fd }, pooled: false });
-                self.handles.push(child);
-                Ok(first(Some((reply, None))))
+            Op::Warm { s, q, peer, rounds } => self.warm((p, *s), (*q, *peer), *rounds),
+            Op::Fork { child } => {
+                self.at.push(self.at.get(usize::from(p)).copied().unwrap_or(0));
+                Ok(first(self.perform(p, Order::Fork { p, child: *child })?).unwrap_or_else(gone))
             }
-            Op::Exec => match self.ask(step.p, &Request::Exec, None)? {
+            Op::Exec => match self.ask(p, Request::Exec)? {
                 None => Ok(gone()),
-                Some((reply, _)) => Ok(reply.outcomes.into_iter().next().map_or_else(Outcome::default, |(_, o)| o)),
+                reply => Ok(first(reply).unwrap_or_default()),
             },
-            Op::Pass { s, q, to } => self.pass((step.p, *s), (*q, *to)),
-            Op::Exit => {
-                self.ask(step.p, &Request::Exit, None)?;
-                self.gone(step.p);
-                Ok(Outcome::default())
-            }
-            Op::Kill => {
-                if let Some(Some(handle)) = self.handles.get(usize::from(step.p)) {
-                    sys::kill(handle.pid);
-                    // It is dead only when its channel has ended.
-                    self.answer(step.p)?;
-                    self.gone(step.p);
-                }
-                Ok(Outcome::default())
-            }
+            Op::Pass { s, q, to } => match self.perform(p, Order::Pass { p, s: *s, q: *q, to: *to })? {
+                None => Ok(gone()),
+                reply => Ok(first(reply).unwrap_or_default()),
+            },
+            Op::Exit => self.ask(p, Request::Exit).map(|_| Outcome::default()),
+            Op::Kill => self.perform(p, Order::Kill { p }).map(|_| Outcome::default()),
             _ => Ok(Outcome::skipped("unknown")),
         }
     }
 
     /// Bytes to and fro until the kernel's TCP carries them no more, or the rounds are over.
-    fn warm(&mut self, (p, s): (u8, u32), (q, peer): (u8, u32), rounds: u32) -> Result<Outcome, Stuck> {
-        let rounds = if self.kernel_only { rounds.min(1) } else { rounds };
-        let mut seen = None;
-        for round in 0..rounds {
+    fn warm(&mut self, (p, s): (u8, u32), (q, peer): (u8, u32), rounds: u32) -> Result<Outcome, Halt> {
+        let kernel_only = self.settings.kernel_only;
+        let rounds = if kernel_only { rounds.min(1) } else { rounds };
+        let far = self.places.count() > 1;
+        let slowness = self.settings.world.slowness;
+        let (mut seen, mut round, begun) = (None, 0, Instant::now());
+        while round < rounds || (far && !kernel_only && rounds > 0 && begun.elapsed() < FAR_WARM_MOST * slowness) {
             let asked = [
                 (p, Request::Warm { s, receive: false, send: true }),
                 (q, Request::Warm { s: peer, receive: true, send: true }),
@@ -301,7 +247,7 @@ impl Run<'_> {
             ];
             let mut counts = Vec::new();
             for (process, request) in asked {
-                let kernel = self.ask(process, &request, None)?.map_or(u64::MAX, |(r, _)| r.kernel_bytes);
+                let kernel = self.ask(process, request)?.map_or(u64::MAX, |r| r.kernel_bytes);
                 if kernel == u64::MAX {
                     return Ok(Outcome::error("warm failed"));
                 }
@@ -312,33 +258,11 @@ impl Run<'_> {
                 break;
             }
             seen = now;
-            if !self.kernel_only && round + 1 < rounds {
-                std::thread::sleep(WARM_PAUSE);
+            round += 1;
+            if !kernel_only {
+                std::thread::sleep(if far { FAR_WARM_PAUSE * slowness } else { WARM_PAUSE });
             }
         }
         Ok(Outcome::default())
-    }
-
-    fn pass(&mut self, (p, s): (u8, u32), (q, to): (u8, u32)) -> Result<Outcome, Stuck> {
-        let Ok((a, b)) = sys::packet_pair() else { return Ok(Outcome::error("no pair")) };
-        let given = self.ask(p, &Request::Give { s }, Some(a));
-        let result = match given {
-            Ok(Some((reply, _))) => {
-                let end = reply.end;
-                let outcome = reply.outcomes.into_iter().next().map_or_else(Outcome::default, |(_, o)| o);
-                match end {
-                    Some((c, side)) if outcome.errno.is_none() => {
-                        let taken = self.ask(q, &Request::Take { to, c, side }, Some(b))?;
-                        Ok(taken.and_then(|(r, _)| r.outcomes.into_iter().next()).map_or(outcome, |(_, o)| o))
-                    }
-                    _ => Ok(outcome),
-                }
-            }
-            Ok(None) => Ok(Outcome::skipped("the process has gone")),
-            Err(stuck) => Err(stuck),
-        };
-        let _ = sys::close(a);
-        let _ = sys::close(b);
-        result
     }
 }

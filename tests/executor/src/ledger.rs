@@ -2,10 +2,12 @@
 //!
 //! A memory file, inherited through fork and exec. Everything in it is atomic; the order of the steps makes it exact.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use netacc_program::{MAX_CONNECTIONS, MAX_PROCESSES};
+use serde::{Deserialize, Serialize};
 
 use crate::sys::{self, Fd};
 
@@ -38,7 +40,65 @@ pub(crate) struct Ledger {
     pub(crate) in_vain: AtomicU32,
 }
 
+/// What of a ledger concerns other hosts. Within a program every number only grows, so of two that know different things
+/// both are right.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Positions {
+    /// By name: host, 1 for IPv6, port.
+    listeners: BTreeMap<u32, (u16, u16, u16)>,
+    /// By connection and writing side: sent, received.
+    directions: BTreeMap<u32, [(u64, u64); 2]>,
+    in_vain: bool,
+}
+
+impl Positions {
+    /// Adds what another knows.
+    pub(crate) fn merge(&mut self, other: &Positions) {
+        self.in_vain |= other.in_vain;
+        self.listeners.extend(&other.listeners);
+        for (c, theirs) in &other.directions {
+            let ours = self.directions.entry(*c).or_default();
+            for (mine, their) in ours.iter_mut().zip(theirs) {
+                *mine = (mine.0.max(their.0), mine.1.max(their.1));
+            }
+        }
+    }
+}
+
 impl Ledger {
+    /// What other hosts are to know.
+    pub(crate) fn positions(&self) -> Positions {
+        let of = |d: &Direction| (d.sent.load(Ordering::SeqCst), d.received.load(Ordering::SeqCst));
+        let pairs = (0..).zip(self.directions.iter().map(|pair| [of(&pair[0]), of(&pair[1])]));
+        let address = |l: &Listener| {
+            let load = |n: &AtomicU16| n.load(Ordering::SeqCst);
+            (load(&l.host), load(&l.v6), load(&l.port))
+        };
+        Positions {
+            listeners: (0..).zip(self.listeners.iter().map(address)).filter(|(_, l)| l.2 != 0).collect(),
+            directions: pairs.filter(|(_, pair)| *pair != [(0, 0); 2]).collect(),
+            in_vain: self.in_vain.load(Ordering::SeqCst) != 0,
+        }
+    }
+
+    /// Takes over what happened on other hosts.
+    pub(crate) fn learn(&self, known: &Positions) {
+        for (l, (host, v6, port)) in &known.listeners {
+            let Some(listener) = self.listeners.get(*l as usize) else { continue };
+            listener.host.store(*host, Ordering::SeqCst);
+            listener.v6.store(*v6, Ordering::SeqCst);
+            listener.port.store(*port, Ordering::SeqCst);
+        }
+        for (c, pair) in &known.directions {
+            let Some(directions) = self.directions.get(*c as usize) else { continue };
+            for (direction, (sent, received)) in directions.iter().zip(pair) {
+                direction.sent.fetch_max(*sent, Ordering::SeqCst);
+                direction.received.fetch_max(*received, Ordering::SeqCst);
+            }
+        }
+        self.in_vain.fetch_max(u32::from(known.in_vain), Ordering::SeqCst);
+    }
+
     pub(crate) fn create() -> io::Result<(Fd, &'static Ledger)> {
         let fd = sys::memory_file(size_of::<Ledger>())?;
         Ok((fd, Ledger::open(fd)?))

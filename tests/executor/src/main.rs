@@ -8,20 +8,30 @@
 //! the program, and waits for it to be done. Workers serve one program after another, as servers do; what a program
 //! forks, replaces or kills is renewed. Nothing but the order of the steps synchronises anything.
 //!
+//! The hosts of a program are addresses of this machine, or machines: `--host COMMAND`, once for each, runs
+//! `netacc-exec --agent` there, which has the workers of that host. The coordinator is then no program under test.
+//!
 //! `expect` is the oracle's trace. TCP promises that what is sent arrives, not that it has arrived when the next call
-//! looks; so where the oracle saw something arrive, a step waits up to [`patience`](ops::PATIENCE) for that, in the
+//! looks; so where the oracle saw something arrive, a step waits up to [`patience`](world::patience) for that, in the
 //! way that the program asked for (`poll` for a `poll`, `epoll_wait` for an `epoll_wait`). It never waits for an absence.
 
 mod channel;
 mod coordinator;
+mod host;
 mod ledger;
 mod ops;
+mod place;
 mod sys;
 mod worker;
+mod world;
 
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::process::ExitCode;
 
 use clap::Parser;
+
+use crate::coordinator::Settings;
+use crate::world::World;
 
 /// Runs programs of socket operations with real processes; one JSON request a line, one trace a line.
 #[derive(Parser)]
@@ -33,6 +43,27 @@ struct Args {
     /// Nothing but kernel TCP can be there: do not look whether a connection has moved elsewhere.
     #[arg(long)]
     kernel_only: bool,
+    /// A shell command that runs an agent on another machine, with our input and output; once for each host.
+    #[arg(long = "host", value_name = "COMMAND")]
+    hosts: Vec<String>,
+    /// Have the workers of one host for a coordinator elsewhere, which talks on standard input and output.
+    #[arg(long, conflicts_with = "hosts")]
+    agent: bool,
+    /// The IPv4 addresses of the hosts, instead of 127.0.0.1 and up.
+    #[arg(long, value_delimiter = ',', value_name = "ADDRESS,..")]
+    addresses: Vec<Ipv4Addr>,
+    /// The IPv6 addresses of the hosts, instead of ::1.
+    #[arg(long, value_delimiter = ',', value_name = "ADDRESS,..")]
+    addresses6: Vec<Ipv6Addr>,
+    /// Ports that listeners are given, instead of the kernel's choice.
+    #[arg(long, value_parser = range, value_name = "FIRST-LAST")]
+    ports: Option<(u16, u16)>,
+    /// How many times slower than an ordinary machine this one is; as often longer is waited.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    slowness: u32,
+    /// How long the peer's kernel is given to answer what a step has sent, in milliseconds.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1000))]
+    settle_ms: u32,
     /// A worker's own beginning after `exec`: its state as JSON.
     #[arg(long, hide = true)]
     worker: Option<String>,
@@ -43,11 +74,31 @@ fn main() -> ExitCode {
     if let Some(state) = &args.worker {
         return worker::resume(state);
     }
-    match coordinator::serve(args.fresh, args.kernel_only) {
+    let world = World {
+        addresses: args.addresses,
+        addresses6: args.addresses6,
+        ports: args.ports,
+        slowness: args.slowness,
+        settle_ms: args.settle_ms,
+    };
+    let served = if args.agent {
+        host::serve(world)
+    } else {
+        coordinator::serve(&Settings { fresh: args.fresh, kernel_only: args.kernel_only, hosts: args.hosts, world })
+    };
+    match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("netacc-exec: {error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+fn range(text: &str) -> Result<(u16, u16), String> {
+    let numbers = text.split_once('-').map(|(from, to)| (from.parse(), to.parse()));
+    match numbers {
+        Some((Ok(from), Ok(to))) if 0 < from && from <= to => Ok((from, to)),
+        _ => Err("two ports, as in 20000-29999".into()),
     }
 }

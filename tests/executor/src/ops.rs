@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use netacc_program::{
@@ -13,9 +13,8 @@ use netacc_program::{
 use crate::ledger::{Direction, Ledger};
 use crate::sys::{self, Fd};
 use crate::worker::{Instance, Slot, Worker};
+use crate::world;
 
-/// How long a step waits for what the oracle saw at once. Arbitrary, far above any delay of a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_millis(1000);
 /// The same after a step has waited in vain: what follows a difference need not be waited for.
 const IMPATIENCE: Duration = Duration::from_millis(10);
 /// Between two looks where nothing can be waited for.
@@ -28,6 +27,8 @@ const PIECE: usize = 256 * 1024;
 
 /// Of the program that runs, read from the ledger with each step.
 static IN_VAIN: AtomicBool = AtomicBool::new(false);
+/// Ports that this process has asked for.
+static NEXT_PORT: AtomicU32 = AtomicU32::new(0);
 
 /// Whether some step of the program has waited in vain.
 pub(crate) fn set_in_vain(in_vain: bool) {
@@ -38,7 +39,7 @@ fn patience() -> Duration {
     if IN_VAIN.load(Ordering::Relaxed) {
         IMPATIENCE
     } else {
-        PATIENCE
+        world::patience()
     }
 }
 
@@ -121,7 +122,7 @@ pub(crate) fn run(worker: &Worker, op: &Op, expect: Option<&Outcome>) -> Outcome
     set_in_vain(worker.ledger.in_vain.load(Ordering::SeqCst) != 0);
     let begun = Instant::now();
     let mut outcome = dispatch(worker, op, expect);
-    if begun.elapsed() >= PATIENCE {
+    if begun.elapsed() >= world::patience() {
         worker.ledger.in_vain.store(1, Ordering::SeqCst);
     }
     outcome.sigpipe = sys::pipes() != pipes;
@@ -211,7 +212,19 @@ fn no_delay(fd: Fd) {
 
 fn bind(worker: &Worker, slot: &Slot) -> Outcome {
     let v6 = sys::local_port(slot.fd).is_ok_and(|(_, v6)| v6);
-    outcome(sys::bind(slot.fd, u16::from(worker.host), v6).map(|()| 0))
+    let address = worker.world.address(u16::from(worker.host), v6);
+    let Some((from, to)) = worker.world.ports else { return outcome(sys::bind(slot.fd, address, 0).map(|()| 0)) };
+    // Begins elsewhere in each process, and goes on behind what is taken.
+    let count = u32::from(to.saturating_sub(from)) + 1;
+    let start = std::process::id().wrapping_mul(31).wrapping_add(NEXT_PORT.fetch_add(1, Ordering::Relaxed));
+    for step in 0..count {
+        let port = from + (start.wrapping_add(step) % count) as u16;
+        match sys::bind(slot.fd, address, port) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            result => return outcome(result.map(|()| 0)),
+        }
+    }
+    outcome(Err(io::ErrorKind::AddrInUse.into()))
 }
 
 fn listen(worker: &Worker, slot: &Slot, l: u32, backlog: u32) -> Outcome {
@@ -237,7 +250,8 @@ fn connect(worker: &Worker, (s, slot): (u32, &Slot), l: u32, c: u32) -> Outcome 
         return Outcome::skipped("nobody has listened there");
     }
     let v6 = listener.v6.load(Ordering::SeqCst) != 0;
-    let result = sys::connect(slot.fd, listener.host.load(Ordering::SeqCst), port, v6);
+    let address = worker.world.address(listener.host.load(Ordering::SeqCst), v6);
+    let result = sys::connect(slot.fd, address, port);
     if let Some(slot) = worker.slots().sockets.get_mut(&s) {
         slot.end = Some((c, 0));
     }
@@ -305,7 +319,7 @@ fn directions<'a>(worker: &'a Worker, slot: &Slot) -> Option<([&'a Direction; 2]
     Some(([&pair[ours], &pair[theirs]], [pattern::key(c, side), pattern::key(c, 1 - side)]))
 }
 
-/// Waits with `poll`, until [`PATIENCE`] after `begun` at most.
+/// Waits with `poll`, until [`patience`] after `begun` at most.
 fn wait_for(fd: Fd, events: i16, begun: Instant) -> bool {
     let left = patience().saturating_sub(begun.elapsed());
     let mut one = [libc::pollfd { fd, events, revents: 0 }];

@@ -6,6 +6,7 @@
 use std::ffi::{c_int, c_void, CString};
 use std::io;
 use std::mem::{size_of, zeroed};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A descriptor's number. Programs of the test close and replace descriptors at will, so nothing here owns one.
@@ -181,27 +182,29 @@ pub(crate) fn socket(v6: bool, flags: c_int) -> io::Result<Fd> {
     check(unsafe { libc::socket(family, libc::SOCK_STREAM | flags, 0) })
 }
 
-/// An address on a "host": 127.0.0.1 and up, or ::1, which has no neighbours.
-fn address(host: u16, port: u16, v6: bool) -> (libc::sockaddr_storage, libc::socklen_t) {
+fn raw(address: IpAddr, port: u16) -> (libc::sockaddr_storage, libc::socklen_t) {
     // SAFETY: all zeroes is an address of no family.
     let mut storage: libc::sockaddr_storage = unsafe { zeroed() };
     let p = &raw mut storage;
-    if v6 {
-        let mut a: libc::sockaddr_in6 = unsafe_zeroed();
-        a.sin6_family = libc::AF_INET6 as _;
-        a.sin6_port = port.to_be();
-        a.sin6_addr.s6_addr[15] = 1;
-        // SAFETY: the storage is larger and aligned.
-        unsafe { p.cast::<libc::sockaddr_in6>().write(a) };
-        (storage, size_of::<libc::sockaddr_in6>() as _)
-    } else {
-        let mut a: libc::sockaddr_in = unsafe_zeroed();
-        a.sin_family = libc::AF_INET as _;
-        a.sin_port = port.to_be();
-        a.sin_addr.s_addr = u32::from_be_bytes([127, 0, 0, 1 + host as u8]).to_be();
-        // SAFETY: the storage is larger and aligned.
-        unsafe { p.cast::<libc::sockaddr_in>().write(a) };
-        (storage, size_of::<libc::sockaddr_in>() as _)
+    match address {
+        IpAddr::V6(address) => {
+            let mut a: libc::sockaddr_in6 = unsafe_zeroed();
+            a.sin6_family = libc::AF_INET6 as _;
+            a.sin6_port = port.to_be();
+            a.sin6_addr.s6_addr = address.octets();
+            // SAFETY: the storage is larger and aligned.
+            unsafe { p.cast::<libc::sockaddr_in6>().write(a) };
+            (storage, size_of::<libc::sockaddr_in6>() as _)
+        }
+        IpAddr::V4(address) => {
+            let mut a: libc::sockaddr_in = unsafe_zeroed();
+            a.sin_family = libc::AF_INET as _;
+            a.sin_port = port.to_be();
+            a.sin_addr.s_addr = u32::from(address).to_be();
+            // SAFETY: the storage is larger and aligned.
+            unsafe { p.cast::<libc::sockaddr_in>().write(a) };
+            (storage, size_of::<libc::sockaddr_in>() as _)
+        }
     }
 }
 
@@ -210,8 +213,8 @@ fn unsafe_zeroed<T: Copy>() -> T {
     unsafe { zeroed() }
 }
 
-pub(crate) fn bind(fd: Fd, host: u16, v6: bool) -> io::Result<()> {
-    let (a, len) = address(host, 0, v6);
+pub(crate) fn bind(fd: Fd, address: IpAddr, port: u16) -> io::Result<()> {
+    let (a, len) = raw(address, port);
     // SAFETY: the address lives.
     check(unsafe { libc::bind(fd, (&raw const a).cast(), len) }).map(drop)
 }
@@ -222,7 +225,7 @@ pub(crate) fn listen(fd: Fd, backlog: u32) -> io::Result<()> {
 }
 
 pub(crate) fn local_port(fd: Fd) -> io::Result<(u16, bool)> {
-    let (mut a, _) = address(0, 0, false);
+    let mut a: libc::sockaddr_storage = unsafe_zeroed();
     let mut len = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
     // SAFETY: the storage lives and is as long as said.
     check(unsafe { libc::getsockname(fd, (&raw mut a).cast(), &mut len) })?;
@@ -232,8 +235,8 @@ pub(crate) fn local_port(fd: Fd) -> io::Result<(u16, bool)> {
     Ok((u16::from_be(port), v6))
 }
 
-pub(crate) fn connect(fd: Fd, host: u16, port: u16, v6: bool) -> io::Result<()> {
-    let (a, len) = address(host, port, v6);
+pub(crate) fn connect(fd: Fd, address: IpAddr, port: u16) -> io::Result<()> {
+    let (a, len) = raw(address, port);
     // SAFETY: the address lives.
     check(unsafe { libc::connect(fd, (&raw const a).cast(), len) }).map(drop)
 }

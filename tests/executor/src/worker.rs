@@ -13,6 +13,7 @@ use crate::channel::{Channel, Reply, Request};
 use crate::ledger::Ledger;
 use crate::ops;
 use crate::sys::{self, Fd};
+use crate::world::{join_patience, World};
 
 /// What a slot is.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -44,6 +45,7 @@ struct State {
     ledger: Fd,
     process: u8,
     host: u8,
+    world: World,
     slots: Slots,
 }
 
@@ -54,12 +56,11 @@ pub(crate) struct Worker {
     pub(crate) ledger: &'static Ledger,
     pub(crate) process: u8,
     pub(crate) host: u8,
+    pub(crate) world: World,
     pub(crate) slots: Mutex<Slots>,
     background: Mutex<BTreeMap<u32, (usize, Receiver<Outcome>)>>,
 }
 
-/// How long a joined step may take. Far above what an honest one needs, below the coordinator's patience.
-const JOIN_PATIENCE: Duration = Duration::from_millis(1800);
 /// What a background step gets to begin to wait. Arbitrary; the result must be the same without.
 const HEAD_START: Duration = Duration::from_micros(200);
 
@@ -77,6 +78,7 @@ pub(crate) fn resume(state: &str) -> ExitCode {
         ledger,
         process: state.process,
         host: state.host,
+        world: state.world,
         slots: Mutex::new(state.slots),
         background: Mutex::default(),
     };
@@ -87,13 +89,14 @@ pub(crate) fn resume(state: &str) -> ExitCode {
 }
 
 impl Worker {
-    pub(crate) fn new(channel: Channel, ledger: (Fd, &'static Ledger), process: u8, host: u8) -> Worker {
+    pub(crate) fn new(channel: Channel, ledger: (Fd, &'static Ledger), world: World, process: u8, host: u8) -> Worker {
         Worker {
             channel,
             ledger_fd: ledger.0,
             ledger: ledger.1,
             process,
             host,
+            world,
             slots: Mutex::default(),
             background: Mutex::default(),
         }
@@ -109,8 +112,8 @@ impl Worker {
 
     /// Serves until the channel ends. Never returns to the coordinator's code.
     pub(crate) fn run(self: Arc<Self>) -> ! {
-        sys::die_with_parent();
         sys::handle_signals();
+        self.world.settle();
         while let Ok(Some((request, beside))) = self.channel.receive::<Request>() {
             let reply = self.answer(request, beside);
             let (reply, attached) = match reply {
@@ -200,10 +203,13 @@ impl Worker {
                 let joined = locked(&self.background).remove(of);
                 out.push((index, Outcome::default()));
                 if let Some((of, hear)) = joined {
-                    out.push((of, hear.recv_timeout(JOIN_PATIENCE).unwrap_or_else(|_| Outcome::stuck())));
+                    out.push((of, hear.recv_timeout(join_patience()).unwrap_or_else(|_| Outcome::stuck())));
                 }
             }
-            op => out.push((index, ops::run(self, op, expect.as_ref()))),
+            op => {
+                out.push((index, ops::run(self, op, expect.as_ref())));
+                self.world.let_answer(op);
+            }
         }
     }
 
@@ -227,6 +233,7 @@ impl Worker {
                     // The coordinator tells it by what it is asked to run.
                     process: self.process,
                     host: self.host,
+                    world: self.world.clone(),
                     slots: Mutex::new(self.slots().clone()),
                     background: Mutex::default(),
                 };
@@ -248,8 +255,14 @@ impl Worker {
     fn exec(&self) -> std::io::Error {
         let mut slots = self.slots().clone();
         slots.sockets.retain(|_, slot| !slot.cloexec);
-        let state =
-            State { channel: self.channel.fd, ledger: self.ledger_fd, process: self.process, host: self.host, slots };
+        let state = State {
+            channel: self.channel.fd,
+            ledger: self.ledger_fd,
+            process: self.process,
+            host: self.host,
+            world: self.world.clone(),
+            slots,
+        };
         match serde_json::to_string(&state) {
             Ok(state) => sys::execute(&["netacc-exec".into(), "--worker".into(), state]),
             Err(e) => e.into(),
@@ -268,7 +281,7 @@ impl Worker {
             }
         }
         for (index, hear) in left.into_values() {
-            let outcome = hear.recv_timeout(JOIN_PATIENCE).unwrap_or_else(|_| Outcome::stuck());
+            let outcome = hear.recv_timeout(join_patience()).unwrap_or_else(|_| Outcome::stuck());
             reply.outcomes.push((index, outcome));
         }
         for fd in slots.sockets.values().map(|s| s.fd).chain(slots.epolls.values().map(|e| e.fd)) {

@@ -1,11 +1,19 @@
-"""Blocking sockets: `serve ADDRESS PORT` answers with what it is sent; `ask ADDRESS PORT COUNT` compares."""
+"""Blocking sockets.
+
+`serve`, `threaded`, `prefork` and `forking ADDRESS PORT` answer with what they are sent: one connection after
+the other, each in a thread, two at a time in processes that accept for themselves, each in a process of its
+own that did not accept it.
+`ask ADDRESS PORT COUNT [CONNECTIONS [ROUNDS]]` compares, on that many connections at a time, so often anew.
+"""
 
 from __future__ import annotations
 
 import os
 import random
+import signal
 import socket
 import sys
+import threading
 
 
 def read(connection: socket.socket, count: int) -> bytes:
@@ -17,33 +25,79 @@ def read(connection: socket.socket, count: int) -> bytes:
     return b"".join(parts)
 
 
+def answer(connection: socket.socket) -> None:
+    while header := read(connection, 4):
+        connection.sendall(header + read(connection, int.from_bytes(header, "big")))
+
+
 def serve(address: str, port: int) -> None:
     """One connection after the other; a message is its length in four bytes, and so many."""
     with socket.create_server((address, port)) as listener:
         print("listening as", os.getpid(), flush=True)
         while True:
             connection, _ = listener.accept()
-            while header := read(connection, 4):
-                connection.sendall(header + read(connection, int.from_bytes(header, "big")))
+            answer(connection)
             # Kept open, so that what it counted can be asked for.
 
 
-def ask(address: str, port: int, count: int) -> None:
+def threaded(address: str, port: int) -> None:
+    """A thread for each connection."""
+    with socket.create_server((address, port)) as listener:
+        print("listening as", os.getpid(), flush=True)
+        while True:
+            connection, _ = listener.accept()
+            threading.Thread(target=answer, args=(connection,), daemon=True).start()
+
+
+def prefork(address: str, port: int) -> None:
+    """Two processes on one listener. Each takes the next connection when it is through with one."""
+    with socket.create_server((address, port)) as listener:
+        for _ in range(2):
+            if os.fork() == 0:
+                while True:
+                    connection, _ = listener.accept()
+                    answer(connection)
+        print("listening as", os.getpid(), flush=True)
+        os.wait()
+
+
+def forking(address: str, port: int) -> None:
+    """A process for each connection."""
+    with socket.create_server((address, port)) as listener:
+        print("listening as", os.getpid(), flush=True)
+        while True:
+            connection, _ = listener.accept()
+            if os.fork() == 0:
+                listener.close()
+                answer(connection)
+                # What it has counted can be asked for.
+                signal.pause()
+            connection.close()
+
+
+def ask(address: str, port: int, count: int, connections: int = 1, rounds: int = 1) -> None:
     """Messages of many lengths, larger than the rings too."""
     draw = random.Random(7)
-    with socket.create_connection((address, port)) as connection:
+    for _ in range(rounds):
+        opened = [socket.create_connection((address, port)) for _ in range(connections)]
         for number in range(count):
             length = draw.choice([1, 100, 4000, 20_000, 300_000 if number % 50 == 0 else 500])
             message = length.to_bytes(4, "big") + draw.randbytes(length)
-            connection.sendall(message)
-            if read(connection, len(message)) != message:
-                sys.exit(f"answer {number} differs from what was sent")
-    print(f"{count} answers as asked")
+            for connection in opened:
+                connection.sendall(message)
+            for connection in opened:
+                if read(connection, len(message)) != message:
+                    sys.exit(f"answer {number} differs from what was sent")
+        for connection in opened:
+            connection.close()
+    print(f"{count} answers as asked", flush=True)
 
 
 if __name__ == "__main__":
     _, role, address, port, *rest = sys.argv
-    if role == "serve":
-        serve(address, int(port))
+    if role == "ask":
+        ask(address, int(port), *map(int, rest))
     else:
-        ask(address, int(port), int(rest[0]))
+        {"serve": serve, "threaded": threaded, "prefork": prefork, "forking": forking}[role](
+            address, int(port)
+        )

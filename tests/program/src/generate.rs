@@ -406,7 +406,7 @@ impl Model {
         } else {
             q
         };
-        let v6 = draw.chance(5) && self.hosts.iter().all(|h| *h == 0);
+        let v6 = draw.chance(5);
         let (nonblock, accept_nonblock, cloexec) = (draw.chance(3), draw.chance(3), draw.chance(4));
         let listener = self.listeners.iter().copied().find(|(at, _, six, _)| *at == q && *six == v6);
         let (_, listening, _, l) = match listener {
@@ -773,8 +773,10 @@ impl Model {
     }
 
     fn pass(&mut self, h: Holder, draw: &mut Draw) {
-        let alive: Vec<u8> = (0..self.alive.len() as u8).filter(|p| self.alive[usize::from(*p)]).collect();
-        let Some(q) = draw.pick(&alive) else { return };
+        // Descriptors do not leave their host.
+        let near = |p: &u8| self.alive[usize::from(*p)] && self.hosts[usize::from(*p)] == self.hosts[usize::from(h.p)];
+        let near: Vec<u8> = (0..self.alive.len() as u8).filter(near).collect();
+        let Some(q) = draw.pick(&near) else { return };
         let to = self.slot();
         self.step(h.p, Op::Pass { s: h.s, q, to });
         self.holders.push(Holder { p: q, s: to, cloexec: false, ..h });
@@ -803,7 +805,10 @@ impl Model {
         if alive.len() < 2 || !self.holders.iter().filter(|h| h.p == p).all(|h| idle(&h)) {
             return;
         }
-        self.step(p, if draw.chance(2) { Op::Kill } else { Op::Exit });
+        // A link dies with its process, also for others that hold the socket: see freedoms.md.
+        let held_elsewhere = |h: &Holder| self.holders.iter().any(|o| o.p != p && (o.c, o.side) == (h.c, h.side));
+        let shares = self.holders.iter().any(|h| h.p == p && held_elsewhere(h));
+        self.step(p, if draw.chance(2) && !shares { Op::Kill } else { Op::Exit });
         self.alive[usize::from(p)] = false;
         self.epolls.retain(|e| e.p != p);
         self.listeners.retain(|(at, ..)| *at != p);

@@ -275,8 +275,8 @@ void await_sleep(pid_t thread)
 
 int main(int count, char **arguments)
 {
-    static const struct test_case *const all[] = {option_cases,  connection_cases, data_cases,
-                                                  waiting_cases, descriptor_cases, unseen_cases};
+    static const struct test_case *const all[] = {option_cases,     connection_cases, data_cases,    waiting_cases,
+                                                  descriptor_cases, unseen_cases,     zerocopy_cases,   process_cases};
     const size_t tables = sizeof all / sizeof *all;
     if (count < 2) {
         for (size_t i = 0; i < tables; i++)

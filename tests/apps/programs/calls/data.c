@@ -61,6 +61,18 @@ static void flags(void)
     show("error queue", recv(c.server, text, 1, MSG_ERRQUEUE));
     show("fault", recv(c.server, NULL, 1, MSG_DONTWAIT));
     show("fault", send(c.client, NULL, 1, 0));
+    void *volatile low = (void *)8, *volatile beyond = (void *)-1;
+    show("fault beyond", recv(c.server, beyond, 1, 0));
+    show("fault beyond", read(c.server, beyond, 10));
+    show("fault beyond", send(c.client, beyond, 1, 0));
+    struct iovec bad[] = {{text, 1}, {beyond, 1}};
+    show("fault beyond", readv(c.server, bad, 2));
+    show("fault beyond", writev(c.client, bad, 2));
+    send_text(c.client, "q");
+    await_readable(c.server);
+    show("fault low", recv(c.server, low, 1, 0));
+    show("fault low", write(c.client, low, 1));
+    show_text(c.server, 1);
     struct sockaddr_in from;
     socklen_t len = sizeof from;
     send_text(c.client, "x");
@@ -228,6 +240,29 @@ static void splices(void)
     show("at the end", splice(c.server, NULL, ends[1], NULL, 100, 0));
 }
 
+/* Bytes that lie unread, and a call that need not wait for them, the first of its kind. */
+static void splice_unread(void)
+{
+    for (int i = 0; i < 20; i++) {
+        struct connection c = connected();
+        if (i == 0)
+            warm(c);
+        int ends[2];
+        must(pipe(ends));
+        send_text(c.client, "unread");
+        await_readable(c.server);
+        set_nonblocking(c.server, true);
+        show("from the socket", splice(c.server, NULL, ends[1], NULL, 100, SPLICE_F_NONBLOCK));
+        char text[16] = {0};
+        show("read", read(ends[0], text, sizeof text));
+        puts(text);
+        close(c.client);
+        close(c.server);
+        close(ends[0]);
+        close(ends[1]);
+    }
+}
+
 static void await_aio(struct aiocb *operation)
 {
     const struct aiocb *list[] = {operation};
@@ -314,6 +349,7 @@ const struct test_case data_cases[] = {
     {"urgent", urgent},
     {"files", files},
     {"splices", splices},
+    {"splice_unread", splice_unread},
     {"asynchronous", asynchronous},
     {"streams", streams},
     {"printed", printed},

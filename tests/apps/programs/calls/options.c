@@ -2,7 +2,6 @@
 
 #include "calls.h"
 
-#include <linux/errqueue.h>
 #include <linux/net_tstamp.h>
 
 static void reuseport(void)
@@ -206,6 +205,26 @@ static void linger_with_time(void)
     show("recv", recv(c.server, &byte, 1, 0));
 }
 
+/* How much a program can write that nobody reads: as much as natively, which the kernel does not count exactly. */
+static void show_room(struct connection c)
+{
+    show("send buffer", get_int(c.client, SOL_SOCKET, SO_SNDBUF));
+    show("receive buffer", get_int(c.server, SOL_SOCKET, SO_RCVBUF));
+    size_t room = fill(c.client);
+    printf("room: %s\n", room < 16 << 10 ? "too little" : room < 128 << 10 ? "little" : "much");
+    int queued = 0;
+    must(ioctl(c.server, FIONREAD, &queued));
+    printf("unread: %s\n", queued < 80 << 10 ? "little" : "much");
+    struct pollfd p = {.fd = c.client, .events = POLLOUT};
+    show("writable", poll(&p, 1, 0));
+    char bytes[4096];
+    for (size_t read = 0; read < room;)
+        read += must(recv(c.server, bytes, sizeof bytes, 0));
+    show("writable", poll(&p, 1, PATIENCE_MS));
+    warm(c);
+    exchange(c);
+}
+
 static void buffers(void)
 {
     int listener = listener_on("127.0.0.1");
@@ -218,17 +237,34 @@ static void buffers(void)
     must(connect(c.client, (struct sockaddr *)&to, len));
     c.server = accept_from(listener);
     warm(c);
-    show("send buffer", get_int(c.client, SOL_SOCKET, SO_SNDBUF));
+    show_room(c);
+}
+
+static void buffers_of_a_linked_socket(void)
+{
+    struct connection c = linked();
+    set_int(c.client, SOL_SOCKET, SO_SNDBUF, 8192);
+    set_int(c.server, SOL_SOCKET, SO_RCVBUF, 8192);
+    warm(c);
+    show_room(c);
+}
+
+static void buffers_of_a_connecting_socket(void)
+{
+    struct connection c;
+    int listener = listener_on("127.0.0.1");
+    set_int(listener, SOL_SOCKET, SO_SNDBUF, 8192);
+    socklen_t len;
+    struct sockaddr_storage to = address_of(listener, "127.0.0.1", &len);
+    c.server = must(socket(AF_INET, SOCK_STREAM, 0));
+    set_int(c.server, SOL_SOCKET, SO_RCVBUF, 1);
+    must(connect(c.server, (struct sockaddr *)&to, len));
+    c.client = accept_from(listener);
+    warm((struct connection){c.server, c.client});
     show("receive buffer", get_int(c.server, SOL_SOCKET, SO_RCVBUF));
-    size_t room = fill(c.client);
-    printf("holds back: %s\n", room < 64 << 10 ? "yes" : "no");
-    struct pollfd p = {.fd = c.client, .events = POLLOUT};
-    show("writable", poll(&p, 1, 0));
-    char bytes[4096];
-    for (size_t read = 0; read < room;)
-        read += must(recv(c.server, bytes, sizeof bytes, 0));
-    show("writable", poll(&p, 1, PATIENCE_MS));
-    exchange(c);
+    set_int(c.server, SOL_SOCKET, SO_RCVBUF, 8192);
+    warm((struct connection){c.server, c.client});
+    show_room(c);
 }
 
 /* Receives with room for control data and prints what came of it. */
@@ -275,58 +311,6 @@ static void inq(void)
     set_int(c.client, IPPROTO_TCP, TCP_INQ, 0);
     show_message(c.client, 9, 256);
     show("inq 2", setsockopt(c.client, IPPROTO_TCP, TCP_INQ, &(int){2}, sizeof(int)));
-}
-
-static void zerocopy_on(struct connection c)
-{
-    set_int(c.client, SOL_SOCKET, SO_ZEROCOPY, 1);
-    char bytes[3000];
-    memset(bytes, 'z', sizeof bytes);
-    for (int i = 0; i < 3; i++) {
-        show("send", send(c.client, bytes, sizeof bytes, MSG_ZEROCOPY));
-        char received[sizeof bytes];
-        receive_exactly(c.server, received, sizeof received);
-        printf("same %d\n", memcmp(bytes, received, sizeof bytes) == 0);
-    }
-    unsigned seen = 0;
-    while (seen < 3) {
-        struct pollfd p = {.fd = c.client};
-        must(poll(&p, 1, PATIENCE_MS));
-        if (!(p.revents & POLLERR))
-            die("no notification");
-        char control[256];
-        struct msghdr m = {.msg_control = control, .msg_controllen = sizeof control};
-        must(recvmsg(c.client, &m, MSG_ERRQUEUE));
-        struct cmsghdr *h = CMSG_FIRSTHDR(&m);
-        struct sock_extended_err e;
-        memcpy(&e, CMSG_DATA(h), sizeof e);
-        printf("level %d type %d errno %d origin %d code %d flags %d\n", h->cmsg_level, h->cmsg_type, e.ee_errno,
-               e.ee_origin, e.ee_code, !!(m.msg_flags & MSG_ERRQUEUE));
-        if (e.ee_info != seen)
-            printf("begins at %u, not %u\n", e.ee_info, seen);
-        seen = e.ee_data + 1;
-    }
-    struct msghdr none = {0};
-    show("error queue", recvmsg(c.client, &none, MSG_ERRQUEUE));
-    struct pollfd p = {.fd = c.client, .events = POLLOUT};
-    must(poll(&p, 1, 0));
-    printf("events %x\n", p.revents);
-    exchange(c);
-}
-
-static void zerocopy(void)
-{
-    zerocopy_on(linked());
-}
-
-static void zerocopy_not_enabled(void)
-{
-    struct connection c = linked();
-    show("send", send(c.client, "plain", 5, MSG_ZEROCOPY));
-    show_text(c.server, 5);
-    struct msghdr none = {0};
-    show("error queue", recvmsg(c.client, &none, MSG_ERRQUEUE));
-    exchange(c);
 }
 
 /* Whether a time comes with a message. The kernel begins to take the time of packets somewhat after it is asked to. */
@@ -419,9 +403,9 @@ const struct test_case option_cases[] = {
     {"inherited_linger", inherited_linger},
     {"linger_with_time", linger_with_time},
     {"buffers", buffers},
+    {"buffers_of_a_linked_socket", buffers_of_a_linked_socket},
+    {"buffers_of_a_connecting_socket", buffers_of_a_connecting_socket},
     {"inq", inq},
-    {"zerocopy", zerocopy},
-    {"zerocopy_not_enabled", zerocopy_not_enabled},
     {"timestamps_by_listener", timestamps_by_listener},
     {"timestamps_before_connect", timestamps_before_connect},
     {"info", info},

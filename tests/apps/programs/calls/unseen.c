@@ -3,6 +3,7 @@
 #include "calls.h"
 
 #include <linux/io_uring.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
 
 /* A young connection is used by raw system calls before it can be on a link. */
@@ -99,8 +100,31 @@ static void uring(void)
     use_ring(&r, d);
 }
 
+/* A descriptor is registered with an instance where nobody sees it, as libuv's ring does; the waits are seen. */
+static void unseen_registration(void)
+{
+    struct connection c = connected();
+    int epoll = must(epoll_create1(0));
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = &c};
+    must(raw_call(SYS_epoll_ctl, epoll, EPOLL_CTL_ADD, c.server, (long)&event, 0));
+    for (int i = 0; i < 100; i++) {
+        char byte;
+        send_text(c.client, "x");
+        event.data.ptr = NULL;
+        if (epoll_wait(epoll, &event, 1, PATIENCE_MS) != 1 || event.data.ptr != &c)
+            die("not told of the registration's own data");
+        receive_exactly(c.server, &byte, 1);
+        send_text(c.server, "y");
+        receive_exactly(c.client, &byte, 1);
+        usleep(1000);
+    }
+    show("nothing", epoll_wait(epoll, &event, 1, 0));
+    exchange(c);
+}
+
 const struct test_case unseen_cases[] = {
     {"raw_when_young", raw_when_young},
+    {"unseen_registration", unseen_registration},
     {"uring", uring},
     {NULL, NULL},
 };

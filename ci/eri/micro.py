@@ -1,0 +1,72 @@
+"""Bytes to and fro with nothing around them: rstream of librdmacm under every stack, and verbs alone."""
+
+from __future__ import annotations
+
+import re
+import time
+
+from ci.eri.pair import Failed, Pair, Stack
+
+Figures = dict[str, float]
+
+#: Messages of 64 bytes, a round trip at a time and one after the other, and a stream of large ones: size,
+#: transfers in one direction before it turns round, and how often it does.
+ROUND_TRIP = ("-S", "64", "-C", "1", "-I", "1000")
+MESSAGES = ("-S", "64", "-C", "500", "-I", "20")
+STREAM = ("-S", "65536", "-C", "50", "-I", "10")
+
+PORT = "7471"
+
+
+def both(pair: Pair, server: list[str], client: list[str]) -> str:
+    """What a client writes that is started again until its server listens, which nothing else shows."""
+    started = pair.start(1, *server)
+    deadline = time.monotonic() + pair.seconds
+    try:
+        while True:
+            try:
+                return pair.out(2, *client)
+            except Failed as failure:
+                if ending := started.ending():
+                    raise Failed(ending) from failure
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.5)
+    finally:
+        pair.end()
+
+
+def rstream(pair: Pair, stack: Stack, shape: tuple[str, ...]) -> tuple[float, float]:
+    """Microseconds for a transfer in one direction, and Gb/s. Both ends poll."""
+    command = stack.of("rstream", "-p", PORT, "-T", "s", *shape)
+    printed = both(pair, [*command, "-b", pair.address(1)], [*command, "-s", pair.address(1)])
+    row = re.search(r"\s([0-9.]+)s?\s+([0-9.]+)\s+([0-9.]+)\s*$", printed)
+    if not row:
+        raise Failed(f"rstream printed no figures: {printed.strip()[-300:]}")
+    return float(row[3]), float(row[2])
+
+
+def sockets(pair: Pair, stack: Stack) -> Figures:
+    """What a program with sockets gets."""
+    one_way, _ = rstream(pair, stack, ROUND_TRIP)
+    each, _ = rstream(pair, stack, MESSAGES)
+    _, speed = rstream(pair, stack, STREAM)
+    return {"round_trip_us": 2 * one_way, "messages_per_s": round(1e6 / each), "gbit_per_s": speed}
+
+
+def verbs(pair: Pair) -> Figures:
+    """What the device gives to who uses it directly: half of the round trip is what ib_send_lat prints."""
+    figures = {}
+    for tool, arguments, name in (
+        ("ib_send_lat", ("-s", "64", "-n", "1000"), "round_trip_us"),
+        ("ib_write_lat", ("-s", "64", "-n", "1000"), "write_round_trip_us"),
+        ("ib_send_bw", ("-s", "65536", "-n", "500"), "gbit_per_s"),
+    ):
+        command = (tool, "-R", "-F", *arguments, *(("--report_gbits",) if tool.endswith("bw") else ()))
+        printed = both(pair, list(command), [*command, pair.address(1)])
+        row = re.search(r"^\s*(?:64|65536)\s+\d+\s+([0-9.]+)\s+([0-9.]+)\s+([0-9.]+)", printed, re.MULTILINE)
+        if not row:
+            raise Failed(f"{tool} printed no figures: {printed.strip()[-300:]}")
+        # Bandwidth: peak, average. Latency: least, most, typical.
+        figures[name] = float(row[2]) if tool.endswith("bw") else 2 * float(row[3])
+    return figures

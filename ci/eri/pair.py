@@ -1,0 +1,230 @@
+"""Two machines, each reached by a command (`ssh HOST`, `netacc lab exec 1 --`), and what runs on them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+RSPRELOAD = "/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so"
+#: Of what a program has written, so much is kept for a message.
+TAIL = 600
+
+
+class Failed(Exception):  # noqa: N818
+    """Something did not work, and how."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """A machine."""
+
+    #: Runs the words after it there. ssh makes a line of them, so they are quoted for it.
+    reach: tuple[str, ...]
+    address: str
+    address6: str = ""
+    quoted: bool = False
+
+    def argv(self, command: Sequence[str]) -> list[str]:
+        return [*self.reach, shlex.join(command)] if self.quoted else [*self.reach, *command]
+
+
+@dataclass(frozen=True)
+class Stack:
+    """What carries connections: words that a command line begins with."""
+
+    name: str
+    launcher: tuple[str, ...] = ()
+
+    @staticmethod
+    def tcp() -> Stack:
+        return Stack("tcp")
+
+    @staticmethod
+    def rsockets() -> Stack:
+        return Stack("rsockets", ("env", f"LD_PRELOAD={RSPRELOAD}"))
+
+    @staticmethod
+    def netacc(binaries: Path, **settings: str) -> Stack:
+        variables = [f"{name}={value}" for name, value in settings.items()]
+        return Stack("netacc", ("env", *variables, str(binaries / "netacc_run")))
+
+    def of(self, *command: str) -> list[str]:
+        return [*self.launcher, *command]
+
+
+@dataclass
+class Started:
+    """A command that runs on a host."""
+
+    process: subprocess.Popen[str]
+    lines: list[str] = field(default_factory=list)
+
+    def said(self) -> str:
+        return "".join(self.lines)[-TAIL:].strip()
+
+    def ending(self) -> str | None:
+        """How it has ended, if it has. 128 and more: a signal."""
+        status = self.process.poll()
+        if status is None:
+            return None
+        how = f"signal {status - 128}" if status > 128 else f"status {status}"
+        return f"ended with {how}: {self.said()}"
+
+
+class Pair:
+    """Two hosts and what was started on them. Numbers of hosts are 1 and 2."""
+
+    def __init__(self, hosts: tuple[Host, Host], binaries: Path, *, seconds: float = 60) -> None:
+        """`seconds`: within which anything must work, here and there."""
+        self.hosts = hosts
+        self.binaries = binaries
+        self.seconds = seconds
+        self.folder = f"/tmp/netacc-pair-{time.time_ns() % 10**9}"
+        self._started: list[tuple[int, str, Started]] = []
+
+    def address(self, host: int) -> str:
+        return self.hosts[host - 1].address
+
+    def run(self, host: int, *command: str, seconds: float | None = None) -> subprocess.CompletedProcess[str]:
+        """Runs a command to its end."""
+        limit = seconds or self.seconds
+        argv = self.hosts[host - 1].argv(["timeout", f"{limit:.0f}", *command])
+        return subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=limit + 30
+        )
+
+    def out(self, host: int, *command: str, seconds: float | None = None) -> str:
+        """What a command that succeeds writes."""
+        result = self.run(host, *command, seconds=seconds)
+        if result.returncode != 0:
+            how = (
+                "not finished in time"
+                if result.returncode == 124
+                else f"ended with status {result.returncode}"
+            )
+            tail = (result.stderr.strip() or result.stdout.strip())[-TAIL:]
+            words = [word for word in command if "=" not in word and word != "env"]
+            raise Failed(f"{Path(words[0]).name} {how}: {tail}")
+        return result.stdout
+
+    def start(self, host: int, *command: str) -> Started:
+        """Starts a command, which `end` ends."""
+        file = f"{self.folder}-{len(self._started)}.pid"
+        script = f'echo $$ >{file}; exec "$@"'
+        argv = self.hosts[host - 1].argv(["sh", "-c", script, "sh", *command])
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        started = Started(process)
+
+        def keep() -> None:
+            assert process.stdout
+            started.lines.extend(process.stdout)
+
+        threading.Thread(target=keep, daemon=True).start()
+        self._started.append((host, file, started))
+        return started
+
+    def wait_for(self, host: int, condition: str, what: str, *needed: Started) -> None:
+        """Waits until a shell condition holds there, as long as what it needs lives."""
+        deadline = time.monotonic() + self.seconds
+        while self.run(host, "sh", "-c", condition, seconds=20).returncode != 0:
+            for started in needed:
+                if ending := started.ending():
+                    raise Failed(ending)
+            if time.monotonic() > deadline:
+                said = "; ".join(started.said() for started in needed)
+                raise Failed(f"{what}: not within {self.seconds:.0f} s. {said[-TAIL:]}")
+            time.sleep(0.2)
+
+    def signal(self, started: Started, name: str) -> None:
+        """Sends a signal to what was started."""
+        for host, file, one in self._started:
+            if one is started:
+                self.run(host, "sh", "-c", f"kill -{name} $(cat {file})")
+
+    def end(self) -> None:
+        """Ends all that was started, and takes away its files: the next one begins with none."""
+        for host in (1, 2):
+            files = [file for at, file, _ in self._started if at == host]
+            if files:
+                # Its children first, with it stopped, or it would begin others.
+                each = 'p=$(cat "$f"); kill -STOP "$p"; pkill -KILL -P "$p"; kill -KILL "$p"; rm -f "$f"'
+                script = f"for f; do {each}; done"
+                self.run(host, "sh", "-c", f"{script} 2>/dev/null", "sh", *files)
+            self.run(host, "sh", "-c", f"rm -rf {self.folder}-*")
+        for _, _, started in self._started:
+            try:
+                started.process.wait(10)
+            except subprocess.TimeoutExpired:
+                started.process.kill()
+                started.process.wait()
+        self._started.clear()
+
+    def counters(self, host: int) -> dict[int, dict[str, int]]:
+        """What the accelerated processes of a host have counted, by process."""
+        ss = self.binaries / "netacc_ss"
+        script = (
+            f"{ss} --json | sed -n 's/.*\"pid\": \\([0-9]*\\).*/\\1/p' | "
+            f"while read p; do {ss} -p $p -s cnt --json | tr -d '\\n'; echo; done"
+        )
+        found = {}
+        for line in self.run(host, "sh", "-c", script).stdout.splitlines():
+            with contextlib.suppress(ValueError):
+                counted = json.loads(line)
+                found[int(counted["pid"])] = counted["cnt"]
+        return found
+
+    @contextlib.contextmanager
+    def watched(self, host: int) -> Iterator[Watch]:
+        """Keeps the counters of a host's accelerated processes, those that end meanwhile too."""
+        watch = Watch(self, host)
+        watch.look()
+        watch.before = dict(watch.last)
+        over = threading.Event()
+
+        def look() -> None:
+            while not over.wait(1.5):
+                watch.look()
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        try:
+            yield watch
+        finally:
+            over.set()
+            thread.join()
+            watch.look()
+
+
+class Watch:
+    """How many bytes the processes of a host have moved over links and over TCP."""
+
+    def __init__(self, pair: Pair, host: int) -> None:
+        self._pair, self._host = pair, host
+        self.before: dict[int, dict[str, int]] = {}
+        self.last: dict[int, dict[str, int]] = {}
+
+    def look(self) -> None:
+        self.last |= self._pair.counters(self._host)
+
+    def bytes(self, path: str) -> int:
+        """Over `link` or `tcp`, both ways, since the watch began."""
+        names = (f"rx_bytes_{path}", f"tx_bytes_{path}")
+
+        def total(of: dict[int, dict[str, int]]) -> int:
+            return sum(counted[name] for counted in of.values() for name in names)
+
+        return total(self.last) - total(self.before)
+
+    def share(self) -> float:
+        """Of bytes on links."""
+        link, tcp = self.bytes("link"), self.bytes("tcp")
+        return link / (link + tcp) if link + tcp else 0.0

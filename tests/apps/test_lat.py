@@ -1,0 +1,38 @@
+"""`netacc lat` on a machine without RDMA devices: what can be measured is, and what cannot is told."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+
+from tests.apps.lib.lab import Lab
+from tests.apps.lib.net import free_port, wait_listening
+from tests.apps.lib.paths import binaries
+
+pytestmark = pytest.mark.usefixtures("library")
+
+
+def test_stack_and_tcp_within_one_host(lab: Lab) -> None:
+    """Over shared memory the program is on a link; raw links need a device, which has no loopback address."""
+    netacc, port = str(binaries() / "netacc"), str(free_port())
+    server = lab.start("lat-server", [netacc, "lat", "--serve", "127.0.0.1", "--port", port])
+    wait_listening(int(port), server)
+    asking = [netacc, "lat", "127.0.0.1", "--port", port, "-n", "500", "--json"]
+    done = subprocess.run(asking, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1, done.stderr
+    paths = {path["path"]: path for path in json.loads(done.stdout)["paths"]}
+    assert list(paths) == ["write", "message", "stack", "tcp"]
+    assert paths["write"]["error"] and paths["message"]["error"]
+    for name in ("stack", "tcp"):
+        latency = paths[name]["latency_ns"]
+        assert latency["count"] == 500 == sum(count for _, count in paths[name]["histogram"])
+        # No round trip through two processes takes a fifth of a microsecond.
+        assert 100 < latency["min"] <= latency["p50"] <= latency["max"]
+    assert paths["stack"]["link_share"] > 0.9 and "link_share" not in paths["tcp"]
+
+    chosen = ["--path", "stack", "--path", "tcp"]
+    done = subprocess.run(asking[:-1] + chosen, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "p99.9" in done.stdout and "stack" in done.stdout and "write" not in done.stdout

@@ -1,0 +1,71 @@
+"""A conversation that goes on until it is told to end, whatever happens to the link beneath.
+
+`serve ADDRESS PORT` echoes one connection after the other. `ask ADDRESS PORT FILE` sends numbered blocks
+with their digests, compares what comes back, and keeps FILE, as JSON: how many blocks came, and the longest
+that one took. It ends when FILE.stop exists.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+
+BLOCK = 4096
+
+
+def read(connection: socket.socket, count: int) -> bytes:
+    """Exactly so many bytes."""
+    parts = []
+    while count > 0:
+        part = connection.recv(count)
+        if not part:
+            sys.exit("the connection ended")
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
+
+
+def block(number: int) -> bytes:
+    """A block that is like no other, with its digest."""
+    body = number.to_bytes(8, "big") * (BLOCK // 8 - 4)
+    return body + hashlib.sha256(body).digest()
+
+
+def serve(address: str, port: int) -> None:
+    with socket.create_server((address, port)) as listener:
+        print("listening as", os.getpid(), flush=True)
+        while True:
+            connection, _ = listener.accept()
+            while part := connection.recv(65536):
+                connection.sendall(part)
+
+
+def ask(address: str, port: int, file: Path) -> None:
+    stop = Path(f"{file}.stop")
+    told = Path(f"{file}.new")
+    with socket.create_connection((address, port)) as connection:
+        number, longest = 0, 0.0
+        while not stop.exists():
+            begun = time.monotonic()
+            sent = block(number)
+            connection.sendall(sent)
+            if read(connection, BLOCK) != sent:
+                sys.exit(f"block {number} differs from what was sent")
+            number += 1
+            longest = max(longest, time.monotonic() - begun)
+            told.write_text(json.dumps({"blocks": number, "longest": longest, "pid": os.getpid()}))
+            told.rename(file)
+    print(json.dumps({"blocks": number, "longest": longest}), flush=True)
+
+
+if __name__ == "__main__":
+    _, role, address, port, *rest = sys.argv
+    if role == "serve":
+        serve(address, int(port))
+    else:
+        ask(address, int(port), Path(rest[0]))

@@ -1,0 +1,52 @@
+"""`netacc lat` between two hosts: every path is measured, whole, and the stack's bytes went over links."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.apps.lib.paths import binaries
+from tests.lab.lib import UpLab, line_from
+
+NETACC = str(binaries() / "netacc")
+SERVER = "10.99.0.1"
+PATHS = ["write", "message", "stack", "tcp"]
+
+
+@pytest.mark.parametrize("size", [64, 20_000])
+def test_every_path_is_measured(siw: UpLab, size: int) -> None:
+    server = siw.start(1, NETACC, "lat", "--serve", SERVER)
+    lines = {line_from(server.stdout).strip() for _ in range(2)}
+    assert lines == {f"listening at {SERVER}:18515", f"raw links at {SERVER}:18516"}
+    report = json.loads(siw.out(2, NETACC, "lat", SERVER, "--size", str(size), "-n", "300", "--json"))
+    assert (report["size"], report["count"]) == (size, 300)
+    assert [path["path"] for path in report["paths"]] == PATHS
+    for path in report["paths"]:
+        assert "error" not in path, path
+        latency = path["latency_ns"]
+        assert latency["count"] == 300 == sum(count for _, count in path["histogram"])
+        # Nothing between two machines takes less than a tenth of a microsecond.
+        assert 100 < latency["min"] <= latency["p50"] <= latency["p99"] <= latency["max"]
+    stack = report["paths"][2]
+    assert stack["link_share"] > 0.9, "the program's bytes went over the link"
+    assert "link_share" not in report["paths"][3]
+
+
+def test_what_cannot_be_measured_is_told(siw: UpLab) -> None:
+    """Nobody serves: each path says so, and the exit status too."""
+    result = siw.run(2, NETACC, "lat", SERVER, "--port", "18600", "-n", "10", "--json")
+    assert result.returncode == 1
+    report = json.loads(result.stdout)
+    assert [path["path"] for path in report["paths"]] == PATHS
+    assert all(path["error"] for path in report["paths"]), report
+
+
+def test_over_softroce(rxe: UpLab) -> None:
+    """The link loses packets, which costs time and nothing else."""
+    server = rxe.start(1, NETACC, "lat", "--serve", SERVER)
+    for _ in range(2):
+        line_from(server.stdout)
+    paths = ("--path", "write", "--path", "message", "--path", "tcp")
+    report = json.loads(rxe.out(2, NETACC, "lat", SERVER, "-n", "100", "--json", *paths))
+    assert [path["latency_ns"]["count"] for path in report["paths"]] == [100, 100, 100]

@@ -1,0 +1,103 @@
+"""A process that runs out of something goes on over TCP and says why; what it has stays as it is."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.apps.lib.counters import Counters
+from tests.lab.lib import UpLab, line_from
+from tests.lab.test_programs import ECHO, SERVER, Device
+
+#: One that every user can execute.
+PYTHON = "/usr/bin/python3"
+
+#: Without the right to lock as much memory as it likes.
+AS_NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all")
+
+#: Runs a command in a group of processes that may have so many objects of RDMA devices in all.
+IN_GROUP = """
+set -e
+group=/tmp/cgroup
+if [ ! -d $group ]; then
+    mkdir $group
+    mount -t cgroup2 none $group
+    echo +rdma >$group/cgroup.subtree_control
+fi
+mkdir $group/$$
+echo "$(ls /sys/class/infiniband | head -1) hca_object=$1" >$group/$$/rdma.max
+echo $$ >$group/$$/cgroup.procs
+shift
+exec "$@"
+"""
+
+#: How a command is limited, what it then says, and with how many connections it is: of descriptors there are
+#: enough for the program, and would not be if each connection had a link.
+LIMITS = {
+    "locked memory": ((*AS_NOBODY, "prlimit", "--memlock=65536:65536"), "memory-limit", 20),
+    "descriptors": (("prlimit", "--nofile=130:130"), "exhausted", 60),
+    "device objects": (("sh", "-c", IN_GROUP, "group", "24"), "exhausted", 20),
+}
+MESSAGES = 1200
+
+
+@pytest.fixture(params=["rxe", "siw"])
+def device(request: pytest.FixtureRequest) -> Device:
+    """Two hosts, with each of the devices."""
+    return Device(request.getfixturevalue(str(request.param)), "native", request.param == "rxe")
+
+
+def serve(device: Device, port: str, *before: str) -> str:
+    """A server with a thread for each connection; its process id."""
+    program = device.accelerated(PYTHON, ECHO, "threaded", SERVER, port)
+    server = device.lab.start(1, *before, *program)
+    words = line_from(server.stdout).split()
+    assert words[:2] == ["listening", "as"], words
+    return words[2]
+
+
+def asking(port: str, connections: int) -> tuple[str, ...]:
+    """A client with so many connections at a time."""
+    return PYTHON, ECHO, "ask", SERVER, port, str(MESSAGES // connections), str(connections)
+
+
+def ask(lab: UpLab, *command: str) -> None:
+    assert lab.out(2, *command).endswith(" answers as asked\n"), "whole, on whichever path"
+
+
+def counted(device: Device, pid: str, reason: str, *command: str) -> Counters:
+    """Conversations until the server has counted the reason; what it has counted then."""
+    for _ in range(4):
+        ask(device.lab, *command)
+        counters = device.counters(pid)
+        if counters.reasons[reason] > 0:
+            break
+    assert counters.reasons[reason] > 0, counters.describe()
+    return counters
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_a_server_that_runs_out(device: Device, limit: str) -> None:
+    before, reason, connections = LIMITS[limit]
+    pid = serve(device, "7004", *before)
+    counted(device, pid, reason, *device.accelerated(*asking("7004", connections)))
+    # It lives, and goes on taking connections, accelerated or not.
+    ask(device.lab, *asking("7004", 2))
+    ask(device.lab, *device.accelerated(*asking("7004", connections)))
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_a_client_that_runs_out(device: Device, limit: str) -> None:
+    """It says that it was its own limit, and not that its peer was not there."""
+    before, reason, connections = LIMITS[limit]
+    serve(device, "7005")
+    told = f"/tmp/{limit.replace(' ', '-')}.json"
+    # Where a packet of a link's set-up is lost, there may be few links and so no lack of room.
+    for _ in range(4):
+        program = device.accelerated(*asking("7005", connections))
+        ask(device.lab, *before, "env", f"NETACC_EXIT_STATS={told}", *program)
+        last = json.loads(device.lab.out(2, "tail", "-n", "1", told))
+        if last["reasons"].get(reason, 0) > 0:
+            break
+    assert last["reasons"].get(reason, 0) > 0, last
