@@ -53,6 +53,13 @@ pub trait Anchor {
     /// Whether the peer has ended its direction; unread bytes may be in front of the end.
     fn is_ended(&self) -> bool;
 
+    /// Whether the peer has ended its direction before anything else ended the connection, for whoever has read `read`
+    /// bytes so far: a reset that comes after that is no error to a reader. Does not take the error. `None` if it cannot
+    /// be told.
+    fn has_fin(&self, _read: u64) -> Option<bool> {
+        None
+    }
+
     /// How many bytes are unread.
     fn unread(&self) -> u64;
 

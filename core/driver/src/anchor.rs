@@ -96,7 +96,7 @@ impl StreamGuard<'_> {
             }
             let before = inner.proto.rx_source();
             let mut head = [0; RECORD_LEN];
-            if inner.proto.ends_by_link() && inner.anchor.is_broken() {
+            if inner.anchor.is_broken() && (inner.look_for_fin().is_some() || inner.proto.ends_by_link()) {
                 // The error stays where whoever is given the socket finds it.
                 inner.anchor_broken = true;
                 self.end_of_anchor();
@@ -157,7 +157,7 @@ impl StreamGuard<'_> {
 
     /// The anchor's FIN is next, or its reset. It counts once the link has been polled after it was seen: the peer may have
     /// sent its end of stream there. That cannot be done here, with the stream locked.
-    fn end_of_anchor(&mut self) {
+    pub(crate) fn end_of_anchor(&mut self) {
         let inner = &mut *self.inner;
         // Where a marker may come nothing of the kind is on the link.
         let live = inner.proto.ends_by_link() && inner.link.as_ref().is_some_and(|l| !l.is_dead());
@@ -169,8 +169,10 @@ impl StreamGuard<'_> {
         }
         let before = inner.proto.rx_source();
         let delivered = inner.link.as_ref().is_some_and(|link| link.caps.placement_is_delivery);
-        // Of a reset after a FIN the kernel tells a reader nothing: while it knows all of the stream it is an end.
-        let reset = inner.anchor_broken && (inner.proto.ends_by_link() || !inner.fin_seen);
+        // While the kernel knows all of the stream it tells of the error itself, if nobody has taken it; and of a reset
+        // after a FIN it tells a reader nothing.
+        let kernels = inner.fin_seen || inner.anchor.is_broken();
+        let reset = inner.anchor_broken && (inner.proto.ends_by_link() || !kernels);
         if reset || !delivered {
             inner.proto.handle_anchor_end(reset);
         } else {
@@ -199,7 +201,7 @@ impl StreamGuard<'_> {
         }
         if self.inner.proto.is_about_to_switch() && self.inner.has_fin() {
             //= spec §4.6.9
-            //# A side writes no marker where it sees that the anchor has ended.
+            //# A side writes neither a marker nor, of its own accord, RESUME where it sees that the anchor has ended.
             self.end_of_anchor();
             if self.inner.proto.is_about_to_switch() {
                 return AnchorProgress::WantWrite;

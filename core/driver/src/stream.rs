@@ -122,11 +122,23 @@ impl Inner {
         !self.unlike && (self.proto.error() != Some(SocketError::Reset) || !self.fin_seen)
     }
 
-    /// Whether the peer's FIN is next on the anchor. Asking takes the error of a reset that came without one.
+    /// Whether the peer's FIN is next on the anchor.
     pub(crate) fn has_fin(&mut self) -> bool {
-        let now = matches!(self.anchor.try_peek(&mut [0]), Ok(0));
+        let now = match self.look_for_fin() {
+            Some(fin) => fin && self.anchor.unread() == 0,
+            // Takes the error of a reset that came without one.
+            None => matches!(self.anchor.try_peek(&mut [0]), Ok(0)),
+        };
         self.fin_seen |= now;
         now
+    }
+
+    /// Whether the peer's FIN has come on the anchor, be it with unread bytes in front of it; `None` if only reading tells.
+    pub(crate) fn look_for_fin(&mut self) -> Option<bool> {
+        let counted = (!self.recount).then_some(self.carried.read)?;
+        let fin = self.anchor.has_fin(counted)?;
+        self.fin_seen |= fin;
+        Some(fin)
     }
 
     /// Closed by the application, but records may still have to be read from the anchor or written to it.
@@ -522,7 +534,7 @@ impl StreamGuard<'_> {
     /// Where a record may come, the kernel is to tell of fewer bytes than the application wants to be told of.
     fn settle_low_water(&mut self) {
         let inner = &mut *self.inner;
-        let wanted = if inner.proto.is_plain() { self.cell.low_water() } else { 1 };
+        let wanted = if matches!(inner.proto.rx_source(), RxSource::Anchor(_)) { self.cell.low_water() } else { 1 };
         if std::mem::replace(&mut inner.anchor_low_water, wanted) != wanted {
             inner.anchor.set_low_water(wanted);
         }
@@ -778,6 +790,12 @@ impl StreamGuard<'_> {
     pub fn demote(&mut self, reason: Reason) {
         if self.inner.proto.has_ended() && !self.inner.proto.revive() {
             return self.give_back();
+        }
+        if self.inner.proto.is_linked() && self.inner.has_fin() {
+            //= spec §4.6.9
+            //# A side writes neither a marker nor, of its own accord, RESUME where it sees that the anchor has ended.
+            // The peer is gone without a word: its kernel would answer with a reset. What the link has brought decides.
+            return self.end_of_anchor();
         }
         self.inner.proto.demote(Demotion::Requested(reason));
     }

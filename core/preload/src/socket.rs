@@ -549,6 +549,18 @@ impl Anchor for FdAnchor {
         said && TcpInfo::of(self.fd).is_some_and(|info| FIN_RECEIVED.contains(&info.state))
     }
 
+    fn has_fin(&self, read: u64) -> Option<bool> {
+        let info = TcpInfo::of(self.fd)?;
+        if info.state != CLOSED {
+            return Some(FIN_RECEIVED.contains(&info.state));
+        }
+        // A FIN is counted as a byte received, and is never unread.
+        match info.bytes_received.checked_sub(read + self.unread())? {
+            n @ (0 | 1) => Some(n == 1),
+            _ => None,
+        }
+    }
+
     fn unread(&self) -> u64 {
         queued(self.fd, libc::FIONREAD).unwrap_or(0)
     }
@@ -621,6 +633,36 @@ mod tests {
         assert_eq!((anchor.is_ended(), anchor.is_over()), (false, false));
         far.shutdown(Shutdown::Write).expect("connected");
         assert_eq!((anchor.is_ended(), anchor.is_over()), (true, true));
+    }
+
+    #[test]
+    fn a_reset_is_told_from_one_after_the_peers_end() {
+        let pair = || {
+            let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+            let near = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
+            (near, listener.accept().expect("connected").0)
+        };
+        let reset = |s: TcpStream| FdAnchor::borrowed(s.as_raw_fd()).abort();
+        for unread in [0, 7] {
+            let (mut near, mut far) = pair();
+            let anchor = FdAnchor::borrowed(near.as_raw_fd());
+            far.write_all(&[1; 10]).expect("room");
+            near.read_exact(&mut vec![0; 10 - unread]).expect("it is there");
+            assert_eq!(anchor.has_fin(10 - unread as u64), Some(false));
+            reset(far);
+            assert!(anchor.is_over());
+            assert_eq!(anchor.has_fin(10 - unread as u64), Some(false));
+
+            let (mut near, mut far) = pair();
+            let anchor = FdAnchor::borrowed(near.as_raw_fd());
+            far.write_all(&[1; 10]).expect("room");
+            near.read_exact(&mut vec![0; 10 - unread]).expect("it is there");
+            far.shutdown(Shutdown::Write).expect("connected");
+            assert_eq!(anchor.has_fin(10 - unread as u64), Some(true));
+            reset(far);
+            assert!(anchor.is_over());
+            assert_eq!(anchor.has_fin(10 - unread as u64), Some(true));
+        }
     }
 
     #[test]

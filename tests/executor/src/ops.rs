@@ -167,7 +167,7 @@ fn dispatch(worker: &Worker, op: &Op, expect: Option<&Outcome>) -> Outcome {
         Op::Poll { s, interest, wait, select } => poll(worker, s, *interest, (*wait, *select), expect),
         Op::EpollCreate { e } => match sys::epoll_create() {
             Ok(fd) => {
-                worker.slots().epolls.insert(*e, Instance { fd, slots: Vec::new() });
+                worker.slots().epolls.insert(*e, Instance { fd, slots: BTreeMap::new() });
                 Outcome::value(0)
             }
             Err(error) => failure(&error),
@@ -281,9 +281,7 @@ fn accept(worker: &Worker, slot: &Slot, (s, c): (u32, u32), nonblock: bool, expe
 
 fn close(worker: &Worker, s: u32) -> Outcome {
     let Some(slot) = worker.slots().sockets.remove(&s) else { return Outcome::skipped("no such slot") };
-    for instance in worker.slots().epolls.values_mut() {
-        instance.slots.retain(|x| *x != s);
-    }
+    worker.slots().unname(s, &slot);
     note_kernel(worker.ledger, &slot);
     outcome(sys::close(slot.fd).map(|()| 0))
 }
@@ -300,8 +298,8 @@ fn dup(worker: &Worker, slot: &Slot, to: u32) -> Outcome {
     match result {
         Ok(fd) => {
             let mut slots = worker.slots();
-            for instance in slots.epolls.values_mut() {
-                instance.slots.retain(|x| *x != to);
+            if let Some(old) = slots.sockets.remove(&to) {
+                slots.unname(to, &old);
             }
             slots.sockets.insert(to, Slot { fd, end: slot.end, cloexec: false });
             Outcome::value(0)
@@ -739,9 +737,9 @@ fn epoll_ctl(worker: &Worker, e: u32, s: u32, action: EpollAction, interest: Int
     if result.is_ok() {
         if let Some(instance) = worker.slots().epolls.get_mut(&e) {
             match action {
-                EpollAction::Add => instance.slots.push(s),
+                EpollAction::Add => drop(instance.slots.insert(s, s)),
                 EpollAction::Mod => {}
-                EpollAction::Del => instance.slots.retain(|x| *x != s),
+                EpollAction::Del => drop(instance.slots.remove(&s)),
             }
         }
     }
@@ -773,7 +771,8 @@ fn epoll_wait(worker: &Worker, e: u32, max: usize, wait: bool, expect: Option<&O
         }
     }
     let everything = mask(Interest { input: true, output: true, rdhup: true, ..Interest::default() });
-    let all: Vec<_> = instance.slots.iter().map(|s| (*s, everything)).collect();
-    let level = poll_slots(worker, &all, 0, false).unwrap_or_default();
+    let all: Vec<_> = instance.slots.values().map(|name| (*name, everything)).collect();
+    let levels = poll_slots(worker, &all, 0, false).unwrap_or_default();
+    let level = instance.slots.iter().filter_map(|(s, name)| Some((*s, *levels.get(name)?))).collect();
     Outcome { events: named(&seen), level: named(&level), ..Outcome::value(seen.len() as i64) }
 }

@@ -28,7 +28,22 @@ pub(crate) struct Slot {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Instance {
     pub(crate) fd: Fd,
-    pub(crate) slots: Vec<u32>,
+    /// With the slot that names the same socket now: another one, once that under which it was added is closed.
+    pub(crate) slots: BTreeMap<u32, u32>,
+}
+
+impl Slots {
+    /// What was `closed`, in slot `s`, is not a name of its socket any more. Another one of that socket takes its place.
+    pub(crate) fn unname(&mut self, s: u32, closed: &Slot) {
+        let same = |(other, slot): (&u32, &Slot)| (*other != s && slot.end == closed.end).then_some(*other);
+        let other = closed.end.and_then(|_| self.sockets.iter().find_map(same));
+        for instance in self.epolls.values_mut() {
+            match other {
+                Some(other) => instance.slots.values_mut().filter(|name| **name == s).for_each(|name| *name = other),
+                None => instance.slots.retain(|_, name| *name != s),
+            }
+        }
+    }
 }
 
 /// A worker's descriptors.

@@ -107,10 +107,10 @@ pub unsafe fn recv(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
                 }
             }
             // After SHUT_RD what arrives is still there to be read.
-            Step::Done(0) if done == 0 && !polled => {
+            Step::Done(0) if !polled => {
                 polled = true;
                 if !poll_link(endpoint, cell) {
-                    return deferred_or(sock, 0);
+                    return if done > 0 { done as isize } else { deferred_or(sock, 0) };
                 }
             }
             Step::Done(n) if done == 0 => return if n == 0 { deferred_or(sock, 0) } else { n },
