@@ -8,7 +8,7 @@ use netacc_rnic::flows::{Flow, FlowStation, Outcome};
 use netacc_rnic::network::{LinkConfig, Marking, Network, Station, SwitchConfig, Topology, TraceHash};
 use netacc_rnic::{Body, Costs, DcqcnConfig, NicConfig, NodeId, Packet, RateConfig, Recovery};
 
-use netacc_rpc::{run_plain, Broken, Conversation, Run, RunConfig};
+use netacc_rpc::{run_plain, Broken, Conversation, Run, RunConfig, StackConfig};
 
 use crate::ffi::{
     ConversationResult, ConversationSpec, FlowResult, FlowSpec, FlowState, Frame, NicCounters, NicParameters, Rate,
@@ -89,15 +89,12 @@ fn run_config(
     if streams_per_link == 0 {
         return Err(FleetError::Zero("streams_per_link"));
     }
-    let conversation = |c: &ConversationSpec| Conversation {
-        client: c.client,
-        server: c.server,
-        request_bytes: c.request_bytes,
-        response_bytes: c.response_bytes,
-        count: c.count,
-    };
-    let conversations = conversations.iter().map(conversation).collect();
-    Ok(RunConfig { hosts: vec![host; nodes as usize], conversations, streams_per_link })
+    let conversation =
+        |c: &ConversationSpec| Conversation::closed(c.client, c.server, c.request_bytes, c.response_bytes, c.count);
+    let conversations = conversations.iter().map(conversation).collect::<Option<_>>();
+    let conversations = conversations.ok_or(FleetError::Conversations)?;
+    let stack = StackConfig { streams_per_link, ..StackConfig::default() };
+    Ok(RunConfig { hosts: vec![host; nodes as usize], conversations, stack, sampled: false })
 }
 
 fn stations(nodes: u32, parameters: &NicParameters, flows: &[FlowSpec]) -> Result<Vec<FlowStation>, FleetError> {

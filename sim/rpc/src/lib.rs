@@ -1,7 +1,8 @@
 //! Requests and responses over the production core, on simulated hosts with modelled NICs, in virtual time.
 //!
 //! Each host has one process with an [`Endpoint`](netacc_driver::Endpoint). A [`Conversation`] is a TCP connection between two of
-//! them that is promoted at the beginning; then the client sends a request, the server answers when it has all of it, and so on.
+//! them that is promoted at the beginning; then the client sends requests as its plan says, and the server answers each when it
+//! has all of it.
 //! Every byte is checked. [`Run`] is driven by whoever has the network: [`run_plain`] with the plain network, or a simulator.
 //!
 //! # Invariants
@@ -12,8 +13,12 @@
 
 #![forbid(unsafe_op_in_unsafe_fn)]
 
+mod plain;
 mod process;
 mod run;
+mod workload;
 
-pub use process::Broken;
-pub use run::{run_plain, Conversation, Measured, Outcome, Run, RunConfig};
+pub use plain::run_plain;
+pub use process::{Broken, StackConfig};
+pub use run::{Measured, Outcome, Run, RunConfig, Sample};
+pub use workload::{Arrival, Conversation, Pause, Recorded, SizeBin, Sizes};

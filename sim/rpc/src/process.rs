@@ -56,17 +56,37 @@ impl ReadySink for Ears {
     }
 }
 
-/// An endpoint with the core's usual sizes, on a simulated host.
+/// How the core is set up on every host: what `NACC_*` variables choose for a real process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StackConfig {
+    /// Bytes of a stream's ring (`NACC_RING_SIZE`).
+    pub ring_bytes: u32,
+    /// Bytes of a message at most (`NACC_SOR_MSG_SIZE`); not more than half a ring.
+    pub message_bytes: u32,
+    /// Streams on a link (`NACC_SOR_CONN_PER_QP`); at least 1.
+    pub streams_per_link: u16,
+    /// Receives posted on a queue pair at most.
+    pub receive_depth: u32,
+}
+
+impl Default for StackConfig {
+    /// Small sizes, one stream a link: for tests.
+    fn default() -> StackConfig {
+        StackConfig { ring_bytes: 65_536, message_bytes: 16_384, streams_per_link: 1, receive_depth: 64 }
+    }
+}
+
+/// An endpoint on a simulated host.
 pub(crate) fn endpoint(
     device: &Arc<HostDevice>,
-    streams_per_link: u16,
+    stack: &StackConfig,
     ears: &Arc<Ears>,
 ) -> Result<Endpoint, DeviceError> {
     let config = EndpointConfig {
-        ring_len: 65_536,
-        message_len: 16_384,
-        streams_per_link,
-        receive_depth: 64,
+        ring_len: stack.ring_bytes,
+        message_len: stack.message_bytes,
+        streams_per_link: stack.streams_per_link,
+        receive_depth: stack.receive_depth,
         cache: CacheConfig { expire: Some(Duration::from_secs(1)), max_all: 64, max_per: 4 },
         trust_hints: false,
         key: None,

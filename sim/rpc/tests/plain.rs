@@ -6,7 +6,7 @@ use netacc_device::Instant;
 use netacc_host::HostConfig;
 use netacc_rnic::network::{LinkConfig, SwitchConfig, Topology};
 use netacc_rnic::{Costs, NicConfig};
-use netacc_rpc::{run_plain, Conversation, Outcome, RunConfig};
+use netacc_rpc::{run_plain, Arrival, Conversation, Outcome, Pause, RunConfig, StackConfig};
 
 /// Bits per second: a byte takes a nanosecond.
 const LINE: u64 = 8_000_000_000;
@@ -14,7 +14,7 @@ const LINE: u64 = 8_000_000_000;
 fn run(hosts: u32, costs: Costs, conversations: Vec<Conversation>, link: LinkConfig, seed: u64) -> Outcome {
     let nic = NicConfig { costs, retry_timeout: Duration::from_micros(200), ..NicConfig::ideal(LINE) };
     let hosts = vec![HostConfig::roce(nic); hosts as usize];
-    let config = RunConfig { hosts, conversations, streams_per_link: 1 };
+    let config = RunConfig { hosts, conversations, stack: StackConfig::default(), sampled: false };
     let topology = Topology::Star(link, SwitchConfig { buffer_bytes: 1 << 20, marking: None });
     let most = Instant::from_nanos(10_000_000_000);
     let outcome = run_plain(&config, &topology, seed, most).expect("devices have queues");
@@ -33,7 +33,7 @@ fn a_round_trip_takes_what_its_parts_take() {
         completion: ns(300),
         ..Costs::default()
     };
-    let talk = Conversation { client: 0, server: 1, request_bytes: 64, response_bytes: 1000, count: 20 };
+    let talk = Conversation::closed(0, 1, 64, 1000, 20).expect("lengths above 0");
     let outcome = run(2, costs, vec![talk], LinkConfig::clean(LINE, ns(1000)), 0);
     assert!(outcome.complete);
     // Two links, the switch stores and forwards; frame, RETH and immediate with each message.
@@ -50,9 +50,8 @@ fn a_round_trip_takes_what_its_parts_take() {
 // not what its seed says.
 #[test]
 fn a_bad_network_costs_time_and_nothing_else() {
-    let talks: Vec<Conversation> = (1..6)
-        .map(|client| Conversation { client, server: 0, request_bytes: 3000, response_bytes: 20_000, count: 10 })
-        .collect();
+    let talks: Vec<Conversation> =
+        (1..6).filter_map(|client| Conversation::closed(client, 0, 3000, 20_000, 10)).collect();
     let link = LinkConfig {
         loss_ppm: 10_000,
         duplicate_ppm: 10_000,
@@ -66,4 +65,48 @@ fn a_bad_network_costs_time_and_nothing_else() {
     assert_ne!(run(6, Costs::default(), talks.clone(), link, 4).trace, bad.trace);
     let good = run(6, Costs::default(), talks, LinkConfig::clean(LINE, Duration::from_micros(1)), 3);
     assert!(good.complete && good.end < bad.end);
+}
+
+// Breaks if requests of an open loop are not made when they are due, their latency does not count from then, or some are
+// never answered though the network keeps up.
+#[test]
+fn an_open_loop_is_served_when_it_is_due() {
+    let us = Duration::from_micros;
+    let base = Conversation::closed(0, 1, 64, 1000, 1).expect("lengths above 0");
+    let end = Instant::from_nanos(2_000_000);
+    let plan = |interval| Conversation {
+        arrival: Arrival::Open { interval: Pause::Fixed(interval) },
+        // By then the connection has long been promoted.
+        start: Instant::from_nanos(1_000_000),
+        until: Some(end),
+        count: None,
+        ..base.clone()
+    };
+    let link = LinkConfig::clean(LINE, Duration::from_nanos(1000));
+    let slow = run(2, Costs::default(), vec![plan(us(20))], link.clone(), 0);
+    assert!(slow.complete);
+    let latencies = &slow.measured[0].latencies_ns;
+    assert_eq!(latencies.len(), 50);
+    // Two links each way, the switch stores and forwards.
+    let usual = 2 * (102 + 64 + 1000) + 2 * (102 + 1000 + 1000);
+    assert!(latencies.iter().all(|l| (usual..usual + 500).contains(l)), "{usual}: {latencies:?}");
+    // A response occupies the link for 1102 ns and more: twice as many as it carries wait for each other.
+    let late = run(2, Costs::default(), vec![plan(Duration::from_nanos(500))], link, 0);
+    let latencies = &late.measured[0].latencies_ns;
+    assert!(late.complete && latencies.len() == 2000);
+    assert!(latencies[1999] > 900_000 && latencies[1999] > 10 * latencies[10], "{latencies:?}");
+}
+
+// Breaks if requests in flight on one connection are answered in another order or with other lengths, or a closed loop is
+// no faster when it may have several unanswered.
+#[test]
+fn a_deeper_loop_carries_more() {
+    let deep = |depth| {
+        let base = Conversation::closed(0, 1, 64, 64, 200).expect("lengths above 0");
+        let talk = Conversation { arrival: Arrival::Closed { depth, think: Pause::Fixed(Duration::ZERO) }, ..base };
+        let outcome = run(2, Costs::default(), vec![talk], LinkConfig::clean(LINE, Duration::from_micros(10)), 0);
+        assert!(outcome.complete && outcome.measured[0].latencies_ns.len() == 200);
+        outcome.end.as_nanos()
+    };
+    assert!(deep(8) * 4 < deep(1));
 }

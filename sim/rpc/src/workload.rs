@@ -1,0 +1,368 @@
+//! What a client asks, and when.
+//!
+//! A [`Source`] is one connection's plan: it names the next request and when it is due, and hears of answers. Everything is
+//! drawn from its own seed with integer arithmetic, so a run asks the same on every machine.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+use netacc_device::middleware::SplitMix64;
+use netacc_device::Instant;
+
+/// Messages of equally likely lengths, and how likely they are among [`Sizes`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SizeBin {
+    /// Relative to the other bins' weights.
+    pub weight: u32,
+    /// Shortest, in bytes; at least 1.
+    pub min_bytes: u32,
+    /// Longest, in bytes.
+    pub max_bytes: u32,
+}
+
+/// A distribution of lengths of messages.
+///
+/// Invariant: some bin has weight, and in each `1 <= min_bytes <= max_bytes`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sizes(Vec<SizeBin>);
+
+impl Sizes {
+    /// Always so many bytes. `None` for 0.
+    pub fn fixed(bytes: u32) -> Option<Sizes> {
+        Sizes::new(vec![SizeBin { weight: 1, min_bytes: bytes, max_bytes: bytes }])
+    }
+
+    /// Of these bins. `None` if none has weight, or one has no lengths or the length 0.
+    pub fn new(bins: Vec<SizeBin>) -> Option<Sizes> {
+        let sane = |b: &SizeBin| b.min_bytes >= 1 && b.min_bytes <= b.max_bytes;
+        let weight: u64 = bins.iter().map(|b| u64::from(b.weight)).sum();
+        (weight > 0 && bins.iter().all(sane)).then_some(Sizes(bins))
+    }
+
+    fn draw(&self, rng: &mut SplitMix64) -> u32 {
+        // A fixed length takes nothing from the sequence.
+        if let [SizeBin { min_bytes, max_bytes, .. }] = self.0[..] {
+            if min_bytes == max_bytes {
+                return min_bytes;
+            }
+        }
+        let total: u64 = self.0.iter().map(|b| u64::from(b.weight)).sum();
+        let mut at = rng.next_u64() % total.max(1);
+        for bin in &self.0 {
+            let weight = u64::from(bin.weight);
+            if at < weight {
+                let span = u64::from(bin.max_bytes - bin.min_bytes) + 1;
+                return bin.min_bytes + (rng.next_u64() % span) as u32;
+            }
+            at -= weight;
+        }
+        unreachable!("`at` is below the sum of the weights")
+    }
+}
+
+/// A span of time that may vary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pause {
+    /// Always the same.
+    Fixed(Duration),
+    /// Exponentially distributed, with this mean.
+    Exponential(Duration),
+}
+
+impl Pause {
+    fn draw(self, rng: &mut SplitMix64) -> Duration {
+        match self {
+            Pause::Fixed(pause) => pause,
+            Pause::Exponential(mean) => {
+                let nepers = u128::from(exponential(rng.next_u64()));
+                Duration::from_nanos(u64::try_from((mean.as_nanos() * nepers) >> 32).unwrap_or(u64::MAX))
+            }
+        }
+    }
+}
+
+/// Minus the natural logarithm of `(bits + 1) / 2^64`, in units of 2^-32: exponentially distributed with mean 1. Integers
+/// only, as the logarithm of a machine's library need not be that of another's.
+fn exponential(bits: u64) -> u64 {
+    // Below 2^64, so that it is at least one bit short of 1.
+    let value = bits.max(1);
+    let shift = value.leading_zeros();
+    // The value is mantissa times 2^-(shift + 1), the mantissa in [1, 2) with 31 bits of fraction.
+    let mut mantissa = (value << shift) >> 32;
+    let mut fraction: u64 = 0;
+    for _ in 0..32 {
+        // Squaring doubles the logarithm: what carries over is its next bit.
+        mantissa = (mantissa * mantissa) >> 31;
+        fraction <<= 1;
+        if mantissa >= 1 << 32 {
+            mantissa >>= 1;
+            fraction |= 1;
+        }
+    }
+    let log2 = (u64::from(shift + 1) << 32) - fraction;
+    // ln 2 in units of 2^-32.
+    ((u128::from(log2) * 2_977_044_472) >> 32) as u64
+}
+
+/// A request of a recorded load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recorded {
+    /// When it is due, from the beginning of the run.
+    pub at: Instant,
+    /// Bytes of the request, at least 1.
+    pub request_bytes: u32,
+    /// Bytes of its response, at least 1.
+    pub response_bytes: u32,
+}
+
+/// When requests come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// A request when one was answered, and a pause has passed: so many at a time at most.
+    Closed {
+        /// Requests unanswered at a time; at least 1.
+        depth: u32,
+        /// Between an answer and the next request.
+        think: Pause,
+    },
+    /// Requests that come whether or not earlier ones were answered. Their latency counts from when they were due.
+    Open {
+        /// Between requests.
+        interval: Pause,
+    },
+    /// Recorded ones, in order of time. Their latency counts from when they were due.
+    Trace(Vec<Recorded>),
+}
+
+/// A client that asks a server on one connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conversation {
+    /// Host of the client.
+    pub client: u32,
+    /// Host of the server.
+    pub server: u32,
+    /// Lengths of requests; a recorded load has its own.
+    pub request: Sizes,
+    /// Lengths of responses; a recorded load has its own.
+    pub response: Sizes,
+    /// When requests come.
+    pub arrival: Arrival,
+    /// No request is due before.
+    pub start: Instant,
+    /// None is due after.
+    pub until: Option<Instant>,
+    /// At most so many.
+    pub count: Option<u64>,
+    /// Decides lengths and pauses.
+    pub seed: u64,
+}
+
+impl Conversation {
+    /// `count` requests, each when the one before was answered. `None` for empty requests or responses.
+    pub fn closed(
+        client: u32,
+        server: u32,
+        request_bytes: u32,
+        response_bytes: u32,
+        count: u32,
+    ) -> Option<Conversation> {
+        Some(Conversation {
+            client,
+            server,
+            request: Sizes::fixed(request_bytes)?,
+            response: Sizes::fixed(response_bytes)?,
+            arrival: Arrival::Closed { depth: 1, think: Pause::Fixed(Duration::ZERO) },
+            start: Instant::ZERO,
+            until: None,
+            count: Some(u64::from(count)),
+            seed: 0,
+        })
+    }
+
+    /// Whether it can be run: a recorded load is in order and has no empty messages, and an open one takes time.
+    pub(crate) fn is_sane(&self) -> bool {
+        match &self.arrival {
+            Arrival::Closed { depth, .. } => *depth >= 1,
+            Arrival::Open { interval: Pause::Fixed(mean) | Pause::Exponential(mean) } => !mean.is_zero(),
+            Arrival::Trace(all) => {
+                all.is_sorted_by_key(|r| r.at) && all.iter().all(|r| r.request_bytes.min(r.response_bytes) >= 1)
+            }
+        }
+    }
+}
+
+/// A request that is to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Request {
+    /// When its latency begins.
+    pub(crate) begun: Instant,
+    pub(crate) request_bytes: u32,
+    pub(crate) response_bytes: u32,
+}
+
+/// The plan of one connection.
+#[derive(Debug)]
+pub(crate) struct Source {
+    plan: Conversation,
+    rng: SplitMix64,
+    asked: u64,
+    /// When requests are due: of a closed loop those that are not waiting for an answer, else the next one.
+    due: BinaryHeap<Reverse<Instant>>,
+}
+
+impl Source {
+    pub(crate) fn new(plan: Conversation) -> Source {
+        let rng = SplitMix64::new(plan.seed);
+        let mut source = Source { plan, rng, asked: 0, due: BinaryHeap::new() };
+        match source.plan.arrival {
+            Arrival::Closed { depth, .. } => (0..depth).for_each(|_| source.plan_for(source.plan.start)),
+            Arrival::Open { interval } => {
+                let first = source.plan.start + interval.draw(&mut source.rng);
+                source.plan_for(first);
+            }
+            Arrival::Trace(_) => source.plan_recorded(),
+        }
+        source
+    }
+
+    /// When the next request is due. `None` until an answer comes, or for ever.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.due.peek().map(|Reverse(at)| *at).filter(|_| self.plan.count.is_none_or(|most| self.asked < most))
+    }
+
+    /// The next request, if it is due.
+    pub(crate) fn take(&mut self, now: Instant) -> Option<Request> {
+        let due = self.due().filter(|at| *at <= now)?;
+        self.due.pop();
+        let number = self.asked as usize;
+        self.asked += 1;
+        if let Arrival::Trace(all) = &self.plan.arrival {
+            let Recorded { request_bytes, response_bytes, .. } = *all.get(number)?;
+            self.plan_recorded();
+            return Some(Request { begun: due, request_bytes, response_bytes });
+        }
+        let request_bytes = self.plan.request.draw(&mut self.rng);
+        let response_bytes = self.plan.response.draw(&mut self.rng);
+        let begun = match self.plan.arrival {
+            Arrival::Open { interval } => {
+                let next = due + interval.draw(&mut self.rng);
+                self.plan_for(next);
+                due
+            }
+            _ => now,
+        };
+        Some(Request { begun, request_bytes, response_bytes })
+    }
+
+    /// A request was answered.
+    pub(crate) fn handle_answer(&mut self, now: Instant) {
+        if let Arrival::Closed { think, .. } = self.plan.arrival {
+            let next = now + think.draw(&mut self.rng);
+            self.plan_for(next);
+        }
+    }
+
+    fn plan_for(&mut self, at: Instant) {
+        if self.plan.until.is_none_or(|until| at <= until) {
+            self.due.push(Reverse(at));
+        }
+    }
+
+    fn plan_recorded(&mut self) {
+        if let Arrival::Trace(all) = &self.plan.arrival {
+            if let Some(next) = all.get(self.asked as usize) {
+                let at = next.at.max(self.plan.start);
+                self.plan_for(at);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn us(us: u64) -> Duration {
+        Duration::from_micros(us)
+    }
+
+    fn talk(arrival: Arrival) -> Conversation {
+        let base = Conversation::closed(0, 1, 100, 200, 1).expect("lengths above 0");
+        Conversation { arrival, count: None, ..base }
+    }
+
+    // Breaks if the logarithm is wrong: mean and second moment of the exponential distribution, and its median.
+    #[test]
+    fn exponential_pauses() {
+        let mut rng = SplitMix64::new(1);
+        let pause = Pause::Exponential(us(100));
+        let mut drawn: Vec<f64> = (0..200_000).map(|_| pause.draw(&mut rng).as_nanos() as f64 / 1e5).collect();
+        let mean = drawn.iter().sum::<f64>() / drawn.len() as f64;
+        let second = drawn.iter().map(|x| x * x).sum::<f64>() / drawn.len() as f64;
+        drawn.sort_by(f64::total_cmp);
+        let median = drawn[drawn.len() / 2];
+        assert!((mean - 1.0).abs() < 0.01, "{mean}");
+        assert!((second - 2.0).abs() < 0.05, "{second}");
+        assert!((median - std::f64::consts::LN_2).abs() < 0.01, "{median}");
+        assert!(exponential(u64::MAX) < 256, "{}", exponential(u64::MAX));
+        assert_eq!(exponential(1 << 63) >> 20, 2_977_044_472 >> 20);
+    }
+
+    // Breaks if a closed loop has more than its depth unanswered, does not pause, or asks beyond its count.
+    #[test]
+    fn a_closed_loop_waits_for_answers() {
+        let at = |n| Instant::ZERO + us(n);
+        let plan = talk(Arrival::Closed { depth: 2, think: Pause::Fixed(us(5)) });
+        let mut source = Source::new(Conversation { count: Some(3), ..plan });
+        assert!(source.take(at(0)).is_some() && source.take(at(0)).is_some());
+        assert_eq!((source.due(), source.take(at(1))), (None, None));
+        source.handle_answer(at(10));
+        source.handle_answer(at(11));
+        assert_eq!(source.due(), Some(at(15)));
+        assert_eq!(source.take(at(14)), None);
+        assert!(source.take(at(15)).is_some());
+        assert_eq!(source.due(), None);
+    }
+
+    // Breaks if requests of an open loop wait for answers, or their latency begins when they could be sent.
+    #[test]
+    fn an_open_loop_does_not_wait() {
+        let at = |n| Instant::ZERO + us(n);
+        let plan = talk(Arrival::Open { interval: Pause::Fixed(us(10)) });
+        let mut source = Source::new(Conversation { until: Some(at(30)), ..plan });
+        assert_eq!(source.take(at(9)), None);
+        let taken: Vec<Instant> = std::iter::from_fn(|| source.take(at(100))).map(|r| r.begun).collect();
+        assert_eq!(taken, [at(10), at(20), at(30)]);
+        assert_eq!(source.due(), None);
+    }
+
+    // Breaks if lengths are drawn otherwise than by weight, or from outside their bin.
+    #[test]
+    fn lengths_by_weight() {
+        let bin = |weight, min_bytes, max_bytes| SizeBin { weight, min_bytes, max_bytes };
+        let sizes = Sizes::new(vec![bin(9, 10, 19), bin(0, 50, 50), bin(1, 100, 100)]).expect("sane");
+        let mut rng = SplitMix64::new(7);
+        let drawn: Vec<u32> = (0..10_000).map(|_| sizes.draw(&mut rng)).collect();
+        assert!(drawn.iter().all(|b| (10..20).contains(b) || *b == 100));
+        let long = drawn.iter().filter(|b| **b == 100).count();
+        assert!((900..1100).contains(&long), "{long}");
+        assert!((10..20).all(|b| drawn.contains(&b)));
+        assert_eq!(Sizes::new(vec![bin(0, 1, 1)]), None);
+        assert_eq!(Sizes::new(vec![bin(1, 2, 1)]), None);
+        assert_eq!(Sizes::fixed(0), None);
+    }
+
+    // Breaks if recorded requests are asked at other times, or with other lengths, or an empty one is accepted.
+    #[test]
+    fn a_recorded_load_is_replayed() {
+        let at = |n| Instant::ZERO + us(n);
+        let one = |n, request_bytes| Recorded { at: at(n), request_bytes, response_bytes: 7 };
+        let mut source = Source::new(talk(Arrival::Trace(vec![one(3, 10), one(3, 20), one(8, 30)])));
+        let taken: Vec<(Instant, u32)> =
+            std::iter::from_fn(|| source.take(at(20))).map(|r| (r.begun, r.request_bytes)).collect();
+        assert_eq!(taken, [(at(3), 10), (at(3), 20), (at(8), 30)]);
+        assert!(!talk(Arrival::Trace(vec![one(3, 0)])).is_sane());
+        assert!(!talk(Arrival::Trace(vec![one(3, 1), one(2, 1)])).is_sane());
+    }
+}
