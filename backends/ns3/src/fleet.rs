@@ -153,6 +153,25 @@ fn nic_config(p: &NicParameters) -> Result<NicConfig, FleetError> {
 }
 
 impl Fleet {
+    /// Hosts with the production core and their conversations.
+    pub(crate) fn of_run(run: Run) -> Fleet {
+        Fleet(Workload::Rpc(Box::new(run)))
+    }
+
+    pub(crate) fn run(&self) -> Option<&Run> {
+        match &self.0 {
+            Workload::Rpc(run) => Some(run),
+            Workload::Flows { .. } => None,
+        }
+    }
+
+    pub(crate) fn run_mut(&mut self) -> Option<&mut Run> {
+        match &mut self.0 {
+            Workload::Rpc(run) => Some(run),
+            Workload::Flows { .. } => None,
+        }
+    }
+
     pub(crate) fn start(&mut self) {
         if let Workload::Rpc(run) = &mut self.0 {
             run.start();

@@ -17,9 +17,12 @@
 #![expect(unreachable_pub, reason = "cxx declares public what the two languages share")]
 
 mod fleet;
+mod scenario;
 
 pub use fleet::Fleet;
 use fleet::{new_fleet, new_rpc_fleet, reference_rpc_run, reference_run};
+use scenario::{new_recording, read_scenario};
+pub use scenario::{Recording, Scenario};
 
 /// What both sides know.
 #[cxx::bridge(namespace = "netacc")]
@@ -158,8 +161,100 @@ mod ffi {
         last_ns: u64,
     }
 
+    /// A link of a scenario; hosts come first among the nodes.
+    #[derive(Clone, Copy)]
+    struct NetworkLink {
+        a: u32,
+        b: u32,
+        rate_bps: u64,
+        delay_ns: u64,
+        loss_ppm: u32,
+    }
+
+    /// A change of a link, both ways.
+    #[derive(Clone, Copy)]
+    struct NetworkFault {
+        at_ns: u64,
+        link: u32,
+        rate_bps: u64,
+        loss_ppm: u32,
+        /// Switches go around links that lose everything.
+        reroute: bool,
+    }
+
+    /// The network of a scenario.
+    struct NetworkSpec {
+        hosts: u32,
+        switches: u32,
+        links: Vec<NetworkLink>,
+        faults: Vec<NetworkFault>,
+        port_buffer_bytes: u64,
+        shared_buffer_bytes: u64,
+        alpha: f64,
+        mark: bool,
+        mark_min_bytes: u64,
+        mark_max_bytes: u64,
+        mark_max_ppm: u32,
+        pfc: bool,
+        pfc_xoff_bytes: u64,
+        pfc_xon_bytes: u64,
+        seed: u64,
+        /// How often a recording is to be told the time.
+        tick_ns: u64,
+    }
+
+    /// How a run stands.
+    enum RunState {
+        /// It goes on.
+        Going,
+        /// Everything was asked and answered.
+        Complete,
+        /// Nobody makes progress, though somebody waits.
+        Stalled,
+        /// The time to answer the last requests is over.
+        Unfinished,
+        /// A byte was not the one written.
+        Broken,
+    }
+
+    /// What ports and switches have counted in a run.
+    #[derive(Clone, Copy)]
+    struct NetworkTotals {
+        lost: u64,
+        dropped: u64,
+        marked: u64,
+        pauses: u64,
+        max_queue_bytes: u64,
+        /// Of the simulator.
+        events: u64,
+    }
+
     extern "Rust" {
         type Fleet;
+        type Scenario;
+        type Recording;
+
+        /// A resolved scenario, from its JSON; throws what is wrong with it.
+        fn read_scenario(text: &str) -> Result<Box<Scenario>>;
+        /// What the network is to be.
+        fn network(self: &Scenario) -> NetworkSpec;
+        /// Its hosts, with nothing said yet; throws what is wrong with them.
+        fn fleet(self: &Scenario) -> Result<Box<Fleet>>;
+        /// Begins to record a run of it in a folder; throws what cannot be written.
+        fn new_recording(scenario: &Scenario, folder: &str) -> Result<Box<Recording>>;
+        /// Writes down what happened by now; throws what cannot be written.
+        fn tick(self: &mut Recording, fleet: &mut Fleet, now_ns: u64) -> Result<RunState>;
+        /// A line of JSON that says how far the run is.
+        fn progress(self: &Recording, fleet: &Fleet, now_ns: u64, events: u64) -> String;
+        /// Writes what is left; throws what cannot be written.
+        fn finish(
+            self: &mut Recording,
+            fleet: &Fleet,
+            state: RunState,
+            totals: &NetworkTotals,
+            code_version: &str,
+            ns3_version: &str,
+        ) -> Result<()>;
 
         /// `nodes` NICs and the flows between them; throws what is wrong with them.
         fn new_fleet(nodes: u32, parameters: &NicParameters, flows: &[FlowSpec]) -> Result<Box<Fleet>>;

@@ -43,7 +43,10 @@ RnicHelper::InstallDevices(NodeContainer nodes, Ptr<RnicFleet> fleet)
 {
     NS_ABORT_MSG_UNLESS(m_devices.empty(), "a helper installs one network");
     m_fleet = fleet;
-    fleet->Build(nodes.GetN());
+    if (!fleet->IsBuilt())
+    {
+        fleet->Build(nodes.GetN());
+    }
     for (uint32_t i = 0; i < nodes.GetN(); i++)
     {
         Ptr<RnicPort> port = m_portFactory.Create<RnicPort>();
@@ -76,7 +79,7 @@ RnicHelper::AddPort(Ptr<RnicSwitch> to)
     return {port, index};
 }
 
-void
+std::pair<Ptr<RnicPort>, uint32_t>
 RnicHelper::JoinHost(uint32_t host, Ptr<RnicSwitch> to)
 {
     Ptr<RnicDevice> device = m_devices.at(host);
@@ -85,6 +88,7 @@ RnicHelper::JoinHost(uint32_t host, Ptr<RnicSwitch> to)
     port->SetReceiver(MakeCallback(&RnicDevice::Receive, device));
     to->SetUpstream(index, device->GetPort());
     to->AddRoute(host, index);
+    return {port, index};
 }
 
 std::pair<uint32_t, uint32_t>

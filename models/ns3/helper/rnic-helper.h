@@ -69,18 +69,8 @@ class RnicHelper
      */
     void InstallLeafSpine(NodeContainer nodes, uint32_t leaves, uint32_t spines, Ptr<RnicFleet> fleet);
 
-    /// Has every NIC begin, in the order of the nodes. After installing, before Simulator::Run.
-    void Start();
-
-    /// \return the switches: of two tiers, the leaves first
-    const std::vector<Ptr<RnicSwitch>>& GetSwitches() const;
-
-    /// \return the NICs' shells, by node
-    const std::vector<Ptr<RnicDevice>>& GetDevices() const;
-
-  private:
     /**
-     * Makes the NICs.
+     * Makes the NICs, for a network that is then joined link by link.
      * \param nodes the nodes
      * \param fleet their NICs
      */
@@ -93,18 +83,12 @@ class RnicHelper
     Ptr<RnicSwitch> AddSwitch();
 
     /**
-     * Adds a port to a switch.
-     * \param to the switch
-     * \return the port and its number there
-     */
-    std::pair<Ptr<RnicPort>, uint32_t> AddPort(Ptr<RnicSwitch> to);
-
-    /**
-     * Joins a host to a switch.
+     * Joins a host to a switch, which so has a route to it.
      * \param host number of the node
      * \param to the switch
+     * \return the switch's port and its number there
      */
-    void JoinHost(uint32_t host, Ptr<RnicSwitch> to);
+    std::pair<Ptr<RnicPort>, uint32_t> JoinHost(uint32_t host, Ptr<RnicSwitch> to);
 
     /**
      * Joins two switches.
@@ -114,8 +98,26 @@ class RnicHelper
      */
     std::pair<uint32_t, uint32_t> JoinSwitches(Ptr<RnicSwitch> a, Ptr<RnicSwitch> b);
 
-    /// Gives every switch its seeds.
+    /// Gives every switch its seeds, when all links are there.
     void SeedSwitches();
+
+    /// Has every NIC begin, in the order of the nodes. After installing, before Simulator::Run.
+    void Start();
+
+    /// \return the switches: of two tiers, the leaves first
+    const std::vector<Ptr<RnicSwitch>>& GetSwitches() const;
+
+    /// \return the NICs' shells, by node
+    const std::vector<Ptr<RnicDevice>>& GetDevices() const;
+
+  private:
+    /**
+     * Adds a port to a switch.
+     * \param to the switch
+     * \return the port and its number there
+     */
+    std::pair<Ptr<RnicPort>, uint32_t> AddPort(Ptr<RnicSwitch> to);
+
 
     ObjectFactory m_portFactory;              //!< makes ports
     ObjectFactory m_switchFactory;            //!< makes switches

@@ -203,6 +203,19 @@ RnicFleet::Build(uint32_t nodes)
     }
 }
 
+void
+RnicFleet::Adopt(rust::Box<netacc::Fleet> model)
+{
+    NS_ABORT_MSG_IF(m_model, "the NICs are made once");
+    m_model = std::move(model);
+}
+
+bool
+RnicFleet::IsBuilt() const
+{
+    return m_model.has_value();
+}
+
 netacc::Fleet&
 RnicFleet::GetModel()
 {

@@ -78,6 +78,15 @@ class RnicFleet : public Object
      */
     void Build(uint32_t nodes);
 
+    /**
+     * Takes NICs that are made already, in place of Build.
+     * \param model the NICs, with what they carry
+     */
+    void Adopt(rust::Box<netacc::Fleet> model);
+
+    /// \return whether the NICs are there
+    bool IsBuilt() const;
+
     /// \return the model; not before Build
     netacc::Fleet& GetModel();
 

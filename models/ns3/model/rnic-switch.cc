@@ -143,6 +143,18 @@ RnicSwitch::AddRoute(uint32_t dst, uint32_t index)
 }
 
 void
+RnicSwitch::ClearRoutes()
+{
+    m_routes.clear();
+}
+
+Ptr<RnicPort>
+RnicSwitch::GetPort(uint32_t index) const
+{
+    return m_outputs.at(index).port;
+}
+
+void
 RnicSwitch::Seed(uint64_t seed, uint64_t firstQueue)
 {
     m_salt = RnicRandom(seed, firstQueue, 2).Next();

@@ -61,6 +61,15 @@ class RnicSwitch : public Object
      */
     void AddRoute(uint32_t dst, uint32_t index);
 
+    /// Forgets all paths, before others are added.
+    void ClearRoutes();
+
+    /**
+     * \param index a port
+     * \return the port
+     */
+    Ptr<RnicPort> GetPort(uint32_t index) const;
+
     /**
      * \param seed of the run
      * \param firstQueue number of this switch's first port among all queues of the run

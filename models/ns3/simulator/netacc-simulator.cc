@@ -1,0 +1,176 @@
+/*
+ * Copyright (c) 2026 netacc-lab contributors
+ *
+ * SPDX-License-Identifier: GPL-2.0-only
+ */
+
+// The simulator program: reads a resolved scenario (JSON), runs it, tells how far it is in lines of JSON, and leaves a folder.
+// People use `netacc sim`, which checks and resolves scenarios and keeps the folders of many runs.
+
+#include "scenario-network.h"
+
+#include "ns3/command-line.h"
+#include "ns3/object-factory.h"
+#include "ns3/simulator.h"
+
+#include <fstream>
+#include <iostream>
+#include <iterator>
+
+using namespace ns3;
+
+namespace
+{
+
+/// What the program ends with.
+enum ExitCode : int
+{
+    COMPLETE = 0,   //!< everything was asked and answered
+    ERROR = 1,      //!< a file cannot be read or written
+    USAGE = 2,      //!< arguments or scenario make no sense
+    STALLED = 3,    //!< nobody made progress: the watchdog ended the run
+    UNFINISHED = 4, //!< some requests were not answered in time
+    BROKEN = 5,     //!< a byte was not the one written
+};
+
+/// Tells a recording the time, and ends the run when it says so.
+class Watch
+{
+  public:
+    /**
+     * \param recording what is kept
+     * \param fleet what runs
+     * \param tickNs how often it looks
+     */
+    Watch(netacc::Recording& recording, netacc::Fleet& fleet, uint64_t tickNs)
+        : m_recording(recording),
+          m_fleet(fleet),
+          m_tick(NanoSeconds(tickNs))
+    {
+        Simulator::Schedule(m_tick, &Watch::Look, this);
+    }
+
+    /// \return how the run stands
+    netacc::RunState GetState() const
+    {
+        return m_state;
+    }
+
+  private:
+    /// Looks, and again later.
+    void Look()
+    {
+        auto now = static_cast<uint64_t>(Simulator::Now().GetNanoSeconds());
+        m_state = m_recording.tick(m_fleet, now);
+        std::cout << std::string(m_recording.progress(m_fleet, now, Simulator::GetEventCount())) << std::endl;
+        if (m_state != netacc::RunState::Going)
+        {
+            Simulator::Stop();
+            return;
+        }
+        Simulator::Schedule(m_tick, &Watch::Look, this);
+    }
+
+    netacc::Recording& m_recording;                     //!< what is kept
+    netacc::Fleet& m_fleet;                             //!< what runs
+    Time m_tick;                                        //!< how often
+    netacc::RunState m_state{netacc::RunState::Going}; //!< how the run stands
+};
+
+/**
+ * \param state how a run ended
+ * \return what the program ends with
+ */
+ExitCode
+CodeOf(netacc::RunState state)
+{
+    switch (state)
+    {
+    case netacc::RunState::Complete:
+        return COMPLETE;
+    case netacc::RunState::Stalled:
+        return STALLED;
+    case netacc::RunState::Unfinished:
+        return UNFINISHED;
+    case netacc::RunState::Broken:
+        return BROKEN;
+    case netacc::RunState::Going:
+        break;
+    }
+    return ERROR;
+}
+
+/**
+ * \param path of a file, or - for the standard input
+ * \param text is given all of it
+ * \return whether it could be read
+ */
+bool
+ReadAll(const std::string& path, std::string& text)
+{
+    if (path == "-")
+    {
+        text.assign(std::istreambuf_iterator<char>(std::cin), {});
+        return true;
+    }
+    std::ifstream file(path, std::ios::binary);
+    text.assign(std::istreambuf_iterator<char>(file), {});
+    return file.good() || file.eof();
+}
+
+} // namespace
+
+int
+main(int argc, char* argv[])
+{
+    std::string path = "-";
+    std::string folder;
+    std::string codeVersion = "unknown";
+    bool version = false;
+    CommandLine cmd;
+    cmd.Usage("Runs a resolved scenario. Ends with 0 if everything was answered, 1 for files that cannot be read or written,\n"
+              "2 for a scenario that makes no sense, 3 if the run made no progress, 4 if requests were left unanswered,\n"
+              "5 if a byte was not the one written.");
+    cmd.AddValue("ns3-version", "Print the version of ns-3 and end", version);
+    cmd.AddValue("code-version", "What meta.json says of the code", codeVersion);
+    cmd.AddNonOption("scenario", "JSON file; - for the standard input", path);
+    cmd.AddNonOption("folder", "Where the run is recorded", folder);
+    cmd.Parse(argc, argv);
+    if (version)
+    {
+        std::cout << NS3_VERSION << std::endl;
+        return COMPLETE;
+    }
+    std::string text;
+    if (folder.empty() || !ReadAll(path, text))
+    {
+        std::cerr << "netacc-simulator: " << (folder.empty() ? "which folder?" : "cannot read " + path) << std::endl;
+        return folder.empty() ? USAGE : ERROR;
+    }
+
+    ObjectFactory scheduler;
+    scheduler.SetTypeId("ns3::PriorityQueueScheduler");
+    Simulator::SetScheduler(scheduler);
+    ExitCode code = USAGE;
+    try
+    {
+        auto scenario = netacc::read_scenario(rust::Str(text));
+        Ptr<RnicFleet> fleet = CreateObject<RnicFleet>();
+        fleet->Adopt(scenario->fleet());
+        netacc::NetworkSpec spec = scenario->network();
+        ScenarioNetwork network(spec, fleet);
+        code = ERROR;
+        auto recording = netacc::new_recording(*scenario, rust::Str(folder));
+        Watch watch(*recording, fleet->GetModel(), spec.tick_ns);
+        network.Start();
+        Simulator::Run();
+        recording->finish(fleet->GetModel(), watch.GetState(), network.GetTotals(), rust::Str(codeVersion), NS3_VERSION);
+        code = CodeOf(watch.GetState());
+        Simulator::Destroy();
+    }
+    catch (const std::exception& e)
+    {
+        std::cerr << "netacc-simulator: " << e.what() << std::endl;
+    }
+    return code;
+}
