@@ -226,11 +226,16 @@ job_sim() { # whole conversations under the seeded scheduler, with faults
     cargo test --locked --release -p netacc-harness
 }
 
-job_ns3() { # the ns-3 module: closed forms, the same traces as the plain network, PFC, shared buffers, ECMP
+# The ns-3 module and its executables. Cargo and make know what has changed.
+need_ns3() {
     need_rust
     need "${NEEDS_NS3[@]}"
     cmake -S models/ns3 -B target/ns3 -DCMAKE_BUILD_TYPE=Release >/dev/null
     cmake --build target/ns3 --parallel "$(nproc)"
+}
+
+job_ns3() { # the ns-3 module: closed forms, the same traces as the plain network, PFC, shared buffers, ECMP
+    need_ns3
     local report
     report="$(target/ns3/rnic-test --suite=rnic --verbose)" || { printf '%s\n' "$report"; die "the suite failed"; }
     printf '%s\n' "$report"
@@ -243,9 +248,10 @@ job_spec() { # every clause of SPEC.md has code and a test
     .venv/bin/python ci/spec.py
 }
 
-job_props() { # generated programs on kernel TCP, shared memory and the core alone (arguments: for pytest)
+job_props() { # generated programs on kernel TCP, shared memory, the core alone and the core in ns-3 (arguments: for pytest)
     need_lab
     need_binaries
+    need_ns3
     .venv/bin/python -m pytest tests/properties "$@"
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use netacc_device::Instant;
-use netacc_host::HostConfig;
+use netacc_host::{Cluster, HostConfig, HostId};
 use netacc_rnic::flows::{Flow, FlowStation, Outcome};
 use netacc_rnic::network::{LinkConfig, Marking, Network, Station, SwitchConfig, Topology, TraceHash};
 use netacc_rnic::{Body, Costs, DcqcnConfig, NicConfig, NodeId, Packet, RateConfig, Recovery};
@@ -24,6 +24,8 @@ enum Workload {
     Flows { stations: Vec<FlowStation>, flows: usize, trace: TraceHash },
     /// Conversations of the production core.
     Rpc(Box<Run>),
+    /// Whatever processes do on these hosts.
+    Hosts(Cluster),
 }
 
 /// What is wrong with a simulation, or its description.
@@ -161,15 +163,20 @@ impl Fleet {
     pub(crate) fn run(&self) -> Option<&Run> {
         match &self.0 {
             Workload::Rpc(run) => Some(run),
-            Workload::Flows { .. } => None,
+            Workload::Flows { .. } | Workload::Hosts(_) => None,
         }
     }
 
     pub(crate) fn run_mut(&mut self) -> Option<&mut Run> {
         match &mut self.0 {
             Workload::Rpc(run) => Some(run),
-            Workload::Flows { .. } => None,
+            Workload::Flows { .. } | Workload::Hosts(_) => None,
         }
+    }
+
+    /// Hosts whose processes somebody else runs.
+    pub(crate) fn of_hosts(cluster: Option<Cluster>) -> Fleet {
+        Fleet(Workload::Hosts(cluster.unwrap_or_else(|| Cluster::driven(Vec::new()))))
     }
 
     pub(crate) fn start(&mut self) {
@@ -182,6 +189,7 @@ impl Fleet {
         match &mut self.0 {
             Workload::Flows { .. } => u32::MAX,
             Workload::Rpc(run) => run.take_dirty().unwrap_or(u32::MAX),
+            Workload::Hosts(cluster) => cluster.take_dirty().map_or(u32::MAX, |host| host.0),
         }
     }
 
@@ -197,6 +205,8 @@ impl Fleet {
                 }
             }
             Workload::Rpc(run) => run.handle_packet(node, now, packet),
+            Workload::Hosts(cluster) if known(cluster, node) => cluster.handle_packet(HostId(node), now, packet),
+            Workload::Hosts(_) => {}
         }
     }
 
@@ -209,6 +219,8 @@ impl Fleet {
                 }
             }
             Workload::Rpc(run) => run.handle_timer(node, now),
+            Workload::Hosts(cluster) if known(cluster, node) => cluster.handle_timer(HostId(node), now),
+            Workload::Hosts(_) => {}
         }
     }
 
@@ -217,6 +229,8 @@ impl Fleet {
         let packet = match &mut self.0 {
             Workload::Flows { stations, .. } => stations.get_mut(node as usize).and_then(|s| s.poll_transmit(now)),
             Workload::Rpc(run) => run.poll_transmit(node, now),
+            Workload::Hosts(cluster) if known(cluster, node) => cluster.poll_transmit(HostId(node), now),
+            Workload::Hosts(_) => None,
         };
         let Some(packet) = packet else { return false };
         let Packet { src: NodeId(src), dst: NodeId(dst), src_qp, wire_bytes, congestion, body, .. } = packet;
@@ -229,6 +243,8 @@ impl Fleet {
         let deadline = match &self.0 {
             Workload::Flows { stations, .. } => stations.get(node as usize).and_then(Station::next_deadline),
             Workload::Rpc(run) => run.next_deadline(node),
+            Workload::Hosts(cluster) if known(cluster, node) => cluster.next_deadline(HostId(node)),
+            Workload::Hosts(_) => None,
         };
         deadline.map_or(u64::MAX, Instant::as_nanos)
     }
@@ -237,6 +253,7 @@ impl Fleet {
         match &self.0 {
             Workload::Flows { trace, .. } => trace.clone(),
             Workload::Rpc(run) => run.trace(),
+            Workload::Hosts(cluster) => cluster.trace(),
         }
     }
 
@@ -279,6 +296,7 @@ impl Fleet {
         let c = match &self.0 {
             Workload::Flows { stations, .. } => stations.get(node as usize).map(|s| s.nic().counters()),
             Workload::Rpc(run) => run.counters(node),
+            Workload::Hosts(cluster) => known(cluster, node).then(|| cluster.counters(HostId(node))),
         };
         let c = c.unwrap_or_default();
         NicCounters {
@@ -291,6 +309,10 @@ impl Fleet {
             failed: c.failed,
         }
     }
+}
+
+fn known(cluster: &Cluster, node: u32) -> bool {
+    (node as usize) < cluster.len()
 }
 
 pub(crate) fn reference_rpc_run(

@@ -1,6 +1,7 @@
 //! The boundary between modelled NICs and a network simulator that owns events and time.
 //!
-//! The simulator is in charge: it calls in with the time, and nothing calls back. After each call on a node it asks
+//! The simulator is in charge: it calls in with the time, and nothing calls back, but for programs of socket operations
+//! (`program`), which run between its events and ask for one at a time. After each call on a node it asks
 //! [`Fleet::poll_transmit`] if the node's port is free, and [`Fleet::next_deadline`] for when to call
 //! [`Fleet::handle_timer`]; then [`Fleet::next_dirty`] names other nodes to be served likewise. What the NICs carry is either
 //! plain messages or conversations of the production core; [`reference_run`] and [`reference_rpc_run`] are the same on the
@@ -17,10 +18,12 @@
 #![expect(unreachable_pub, reason = "cxx declares public what the two languages share")]
 
 mod fleet;
+mod program;
 mod scenario;
 
 pub use fleet::Fleet;
 use fleet::{new_fleet, new_rpc_fleet, reference_rpc_run, reference_run};
+use program::{new_program_run, ProgramRun};
 use scenario::{new_recording, read_scenario};
 pub use scenario::{Recording, Scenario};
 
@@ -227,6 +230,44 @@ mod ffi {
         max_queue_bytes: u64,
         /// Of the simulator.
         events: u64,
+    }
+
+    /// The network that a program of socket operations runs on: a star.
+    struct ProgramNetwork {
+        hosts: u32,
+        rate_bps: u64,
+        delay_ns: u64,
+        loss_ppm: u32,
+        duplicate_ppm: u32,
+        reorder_ppm: u32,
+        reorder_delay_ns: u64,
+        buffer_bytes: u64,
+        seed: u64,
+    }
+
+    unsafe extern "C++" {
+        include!("netacc-ns3/include/network.h");
+
+        /// A simulator that is asked for one event at a time.
+        type Network;
+
+        /// Makes the next event happen: when; the greatest number if there is none.
+        fn step(self: Pin<&mut Network>) -> u64;
+        /// Cuts the cable of a node, or repairs it.
+        fn set_cut(self: Pin<&mut Network>, node: u32, cut: bool);
+    }
+
+    extern "Rust" {
+        type ProgramRun;
+
+        /// A program of socket operations, as a line of JSON; throws what is wrong with it. See `program`.
+        fn new_program_run(request: &str) -> Result<Box<ProgramRun>>;
+        /// The network that it wants.
+        fn network(self: &ProgramRun) -> ProgramNetwork;
+        /// Its hosts, for the simulator to drive.
+        fn fleet(self: &ProgramRun) -> Box<Fleet>;
+        /// Runs it between the events of a network; its trace and how it went, as a line of JSON. Once.
+        fn run(self: &mut ProgramRun, network: UniquePtr<Network>) -> Result<String>;
     }
 
     extern "Rust" {

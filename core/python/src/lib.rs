@@ -34,8 +34,8 @@ fn compare(program: &str, oracle: &str, other: &str) -> PyResult<String> {
 
 /// Runs a program on the core alone. `expect` is the oracle's trace, or empty; `mutant` a deliberate fault, or empty;
 /// `preset` what the devices are, or empty for drawn from the seed.
-/// Returns the trace, the promise that was broken or an empty string, and the streams as they stood where a step was
-/// given up.
+/// Returns the trace, the promise that was broken or an empty string, the streams as they stood where a step was given up,
+/// and a hash over what the network has delivered or an empty string.
 #[pyfunction]
 fn simulate(
     py: Python<'_>,
@@ -44,7 +44,7 @@ fn simulate(
     expect: &str,
     mutant: &str,
     preset: &str,
-) -> PyResult<(String, String, String)> {
+) -> PyResult<(String, String, String, String)> {
     let program = Program::parse(program).map_err(wrong)?;
     let expect: Option<Trace> =
         if expect.is_empty() { None } else { Some(serde_json::from_str(expect).map_err(wrong)?) };
@@ -60,7 +60,8 @@ fn simulate(
     };
     let options = Options { mutant, preset, ..Options::default() };
     let run = py.detach(|| run_program(&program, seed, &options, expect.as_ref()));
-    Ok((serde_json::to_string(&run.trace).map_err(wrong)?, run.broken.unwrap_or_default(), run.state))
+    let network = run.network_trace.map_or(String::new(), |hash| format!("{hash:016x}"));
+    Ok((serde_json::to_string(&run.trace).map_err(wrong)?, run.broken.unwrap_or_default(), run.state, network))
 }
 
 /// The names of the deliberate faults that `simulate` knows.

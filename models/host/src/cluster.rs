@@ -75,6 +75,16 @@ impl Cluster {
         Arc::new(HostDevice::new(self.clone(), host, config))
     }
 
+    /// How many hosts there are.
+    pub fn len(&self) -> usize {
+        self.with(|s| s.hosts.len())
+    }
+
+    /// Whether there is no host at all.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Virtual time.
     pub fn now(&self) -> Instant {
         self.with(|s| s.net.now())
@@ -172,7 +182,11 @@ impl Cluster {
     /// It is time for what [`next_deadline`](Cluster::next_deadline) has announced.
     pub fn handle_timer(&self, host: HostId, now: Instant) {
         self.with(|s| {
+            let due = s.interrupt_of(host).filter(|(at, _)| *at <= now);
             s.net.handle_timer(host.0 as usize, now);
+            if let Some((_, cq)) = due {
+                s.interrupt(host, cq);
+            }
             s.settle(host);
         });
     }
@@ -182,9 +196,17 @@ impl Cluster {
         self.with(|s| s.net.poll_transmit(host.0 as usize, now))
     }
 
-    /// When a host's NIC wants to be called. Interrupts are not told: who drives a cluster polls.
+    /// The simulator's time, which may have passed without anything for a host.
+    pub fn set_now(&self, now: Instant) {
+        self.with(|s| s.net.advance(now));
+    }
+
+    /// When a host's NIC wants to be called, or a sleeper on it is interrupted.
     pub fn next_deadline(&self, host: HostId) -> Option<Instant> {
-        self.with(|s| s.net.next_deadline(host.0 as usize))
+        self.with(|s| {
+            let interrupt = s.interrupt_of(host).map(|(at, _)| at);
+            s.net.next_deadline(host.0 as usize).into_iter().chain(interrupt).min()
+        })
     }
 
     /// A host that must be served again, in the order in which they came to be so.

@@ -23,9 +23,11 @@ mod cm;
 mod config;
 mod device;
 mod net;
+mod simulator;
 mod state;
 
 pub use cluster::{Cluster, Refusal};
 pub use config::HostConfig;
 pub use device::HostDevice;
+pub use simulator::{PlainSimulator, Simulator};
 pub use state::HostId;

@@ -175,15 +175,18 @@ impl State {
 
     /// The earliest interrupt that has not happened.
     fn next_interrupt(&self) -> Option<(Instant, HostId, usize)> {
-        let now = self.net.now();
-        let of_host = |(h, host): (usize, &HostState)| {
-            let cqs = host.cqs.iter().enumerate();
-            cqs.filter_map(|(i, cq)| Some((cq.interrupt_at.filter(|at| *at > now)?, HostId(h as u32), i))).min()
-        };
-        self.hosts.iter().enumerate().filter_map(of_host).min()
+        let hosts = (0..self.hosts.len() as u32).map(HostId);
+        hosts.filter_map(|host| self.interrupt_of(host).map(|(at, cq)| (at, host, cq))).min()
     }
 
-    fn interrupt(&mut self, host: HostId, cq: usize) {
+    /// The earliest interrupt of a host that has not happened, and its queue.
+    pub(crate) fn interrupt_of(&self, host: HostId) -> Option<(Instant, usize)> {
+        let now = self.net.now();
+        let cqs = self.hosts[host.0 as usize].cqs.iter().enumerate();
+        cqs.filter_map(|(i, cq)| Some((cq.interrupt_at.filter(|at| *at > now)?, i))).min()
+    }
+
+    pub(crate) fn interrupt(&mut self, host: HostId, cq: usize) {
         if let Some(reactor) = self.hosts[host.0 as usize].reactor.clone() {
             self.wakes.push((reactor, CompletionQueueId(cq as u32)));
         }

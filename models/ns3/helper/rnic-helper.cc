@@ -56,6 +56,7 @@ RnicHelper::InstallDevices(NodeContainer nodes, Ptr<RnicFleet> fleet)
         nodes.Get(i)->AggregateObject(device);
         m_devices.push_back(device);
     }
+    m_farPorts.resize(nodes.GetN());
 }
 
 Ptr<RnicSwitch>
@@ -88,6 +89,7 @@ RnicHelper::JoinHost(uint32_t host, Ptr<RnicSwitch> to)
     port->SetReceiver(MakeCallback(&RnicDevice::Receive, device));
     to->SetUpstream(index, device->GetPort());
     to->AddRoute(host, index);
+    m_farPorts.at(host) = port;
     return {port, index};
 }
 
@@ -101,6 +103,13 @@ RnicHelper::JoinSwitches(Ptr<RnicSwitch> a, Ptr<RnicSwitch> b)
     a->SetUpstream(indexA, portB);
     b->SetUpstream(indexB, portA);
     return {indexA, indexB};
+}
+
+void
+RnicHelper::SetCut(uint32_t host, bool cut)
+{
+    m_devices.at(host)->GetPort()->SetCut(cut);
+    m_farPorts.at(host)->SetCut(cut);
 }
 
 void
@@ -122,6 +131,7 @@ RnicHelper::InstallDirect(NodeContainer nodes, Ptr<RnicFleet> fleet)
     for (uint32_t i = 0; i < 2; i++)
     {
         m_devices[i]->GetPort()->SetReceiver(MakeCallback(&RnicDevice::Receive, m_devices[1 - i]));
+        m_farPorts[i] = m_devices[1 - i]->GetPort();
     }
 }
 

@@ -70,6 +70,13 @@ class RnicHelper
     void InstallLeafSpine(NodeContainer nodes, uint32_t leaves, uint32_t spines, Ptr<RnicFleet> fleet);
 
     /**
+     * Cuts the cable of a host, or repairs it. What is under way still arrives.
+     * \param host number of the node
+     * \param cut whether to cut it
+     */
+    void SetCut(uint32_t host, bool cut);
+
+    /**
      * Makes the NICs, for a network that is then joined link by link.
      * \param nodes the nodes
      * \param fleet their NICs
@@ -118,13 +125,13 @@ class RnicHelper
      */
     std::pair<Ptr<RnicPort>, uint32_t> AddPort(Ptr<RnicSwitch> to);
 
-
     ObjectFactory m_portFactory;              //!< makes ports
     ObjectFactory m_switchFactory;            //!< makes switches
     Ptr<RnicFleet> m_fleet;                   //!< the NICs
     uint64_t m_seed;                          //!< of the run
     uint64_t m_nextPort;                      //!< number of the next port
     std::vector<Ptr<RnicDevice>> m_devices;   //!< by node
+    std::vector<Ptr<RnicPort>> m_farPorts;    //!< what sends to each host, by node
     std::vector<Ptr<RnicSwitch>> m_switches;  //!< in the order they were made
     std::vector<uint64_t> m_switchPorts;      //!< ports of each switch
 };

@@ -80,6 +80,12 @@ void
 RnicDevice::Serve()
 {
     ServeThis();
+    ServeOthers();
+}
+
+void
+RnicDevice::ServeOthers()
+{
     // A process may have given work to others: what an anchor carries takes no time.
     while (true)
     {

@@ -52,6 +52,9 @@ class RnicDevice : public Object
     /// Sends what there is to send, and sets the timer, here and at every node that has become in need of it.
     void Serve();
 
+    /// The same at every node that has become in need of it since.
+    void ServeOthers();
+
     /**
      * A frame arrives.
      * \param frame the frame

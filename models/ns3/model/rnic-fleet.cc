@@ -182,9 +182,20 @@ RnicFleet::AddConversation(uint32_t client,
 }
 
 void
+RnicFleet::SetModel(rust::Box<netacc::Fleet> model)
+{
+    NS_ABORT_MSG_IF(m_model, "a fleet has one model");
+    m_model = std::move(model);
+}
+
+void
 RnicFleet::Build(uint32_t nodes)
 {
     NS_LOG_FUNCTION(this << nodes);
+    if (m_model)
+    {
+        return;
+    }
     NS_ABORT_MSG_UNLESS(m_flows.empty() || m_conversations.empty(), "flows or conversations, not both");
     try
     {

@@ -73,6 +73,12 @@ class RnicFleet : public Object
                              uint32_t count);
 
     /**
+     * Uses a model that was made elsewhere, attributes or not.
+     * \param model the NICs
+     */
+    void SetModel(rust::Box<netacc::Fleet> model);
+
+    /**
      * Makes the NICs, when all flows or conversations are known. A description that makes no sense ends the program with what is wrong.
      * \param nodes how many
      */

@@ -45,6 +45,21 @@ RnicPort::GetTypeId()
                           UintegerValue(0),
                           MakeUintegerAccessor(&RnicPort::m_lossPpm),
                           MakeUintegerChecker<uint32_t>(0, 1000000))
+            .AddAttribute("DuplicatePpm",
+                          "Frames of a million that arrive twice.",
+                          UintegerValue(0),
+                          MakeUintegerAccessor(&RnicPort::m_duplicatePpm),
+                          MakeUintegerChecker<uint32_t>(0, 1000000))
+            .AddAttribute("ReorderPpm",
+                          "Frames of a million that are late, and so overtaken.",
+                          UintegerValue(0),
+                          MakeUintegerAccessor(&RnicPort::m_reorderPpm),
+                          MakeUintegerChecker<uint32_t>(0, 1000000))
+            .AddAttribute("ReorderDelay",
+                          "By how much those are late at most.",
+                          TimeValue(Time(0)),
+                          MakeTimeAccessor(&RnicPort::m_reorderDelay),
+                          MakeTimeChecker(Time(0)))
             .AddTraceSource("Tx",
                             "A frame begins to be sent.",
                             MakeTraceSourceAccessor(&RnicPort::m_txTrace),
@@ -63,6 +78,7 @@ RnicPort::GetTypeId()
 RnicPort::RnicPort()
     : m_remainder(0),
       m_busy(false),
+      m_cut(false),
       m_paused(false),
       m_lost(0)
 {
@@ -123,14 +139,35 @@ RnicPort::Send(const RnicFrame& frame)
     m_remainder = owed % m_rate.GetBitRate();
     Time busy = NanoSeconds(busyNs);
     bool lost = m_random.Chance(m_lossPpm);
+    bool twice = m_random.Chance(m_duplicatePpm);
     Simulator::Schedule(busy, &RnicPort::SendComplete, this);
-    if (lost)
+    if (lost || m_cut)
     {
         m_lost++;
         m_dropTrace(frame);
         return;
     }
-    Simulator::Schedule(busy + m_delay, &RnicPort::Arrive, this, frame);
+    for (int copies = twice ? 2 : 1; copies > 0; copies--)
+    {
+        Simulator::Schedule(busy + m_delay + DrawLateness(), &RnicPort::Arrive, this, frame);
+    }
+}
+
+Time
+RnicPort::DrawLateness()
+{
+    if (!m_random.Chance(m_reorderPpm))
+    {
+        return Time(0);
+    }
+    auto most = static_cast<uint64_t>(m_reorderDelay.GetNanoSeconds());
+    return NanoSeconds(m_random.Next() % (most + 1));
+}
+
+void
+RnicPort::SetCut(bool cut)
+{
+    m_cut = cut;
 }
 
 void

@@ -20,7 +20,7 @@ namespace ns3
 
 /**
  * \ingroup rnic
- * One direction of a link: serialises frames, delays them, and loses some.
+ * One direction of a link: serialises frames, delays them, and loses, doubles and reorders some.
  *
  * It has no queue: its owner is told when it is ready, and gives it one frame at a time. Sending schedules first the end of
  * the serialisation, then the arrival, as the plain Rust network does; events of one instant happen in the order of their
@@ -68,6 +68,12 @@ class RnicPort : public Object
      */
     void SetPaused(bool paused);
 
+    /**
+     * Cuts the wire: what is sent from now on is lost. Or repairs it.
+     * \param cut whether to cut it
+     */
+    void SetCut(bool cut);
+
     /// \return how long a pause frame of the other end takes to get here
     Time GetPauseDelay() const;
 
@@ -93,12 +99,19 @@ class RnicPort : public Object
      */
     void Arrive(RnicFrame frame);
 
+    /// \return by how much the next copy of a frame is late
+    Time DrawLateness();
+
     DataRate m_rate;        //!< bits per second
     Time m_delay;           //!< from the last bit sent to the last bit received
     uint32_t m_lossPpm;     //!< of a million frames, how many are lost
+    uint32_t m_duplicatePpm; //!< of a million frames, how many arrive twice
+    uint32_t m_reorderPpm;  //!< of a million frames, how many are late
+    Time m_reorderDelay;    //!< by how much at most
     RnicRandom m_random;    //!< decides which
     uint64_t m_remainder;   //!< what rounding times has left over: below the rate
     bool m_busy;            //!< a frame is being sent
+    bool m_cut;             //!< the wire is cut
     bool m_paused;          //!< by priority flow control
     uint64_t m_lost;        //!< frames lost so far
     Callback<void, const RnicFrame&> m_receiver;    //!< the other end

@@ -287,7 +287,7 @@ impl World {
     }
 
     /// No link is left but cached ones that never expire, none has a stream, and no region of a stream is left.
-    fn check_links(&self) -> Check {
+    fn check_links(&mut self) -> Check {
         for (p, process) in self.processes.iter().enumerate() {
             let Some(process) = process else { continue };
             for link in process.endpoint.links() {
@@ -301,7 +301,7 @@ impl World {
                 return Err(Broken::new(What::Leak, format!("process {p} queue pair {} still has {n} regions", qp.0)));
             }
         }
-        match self.net.under_way() {
+        match self.under_way() {
             Some(event) => Err(Broken::new(What::Leak, format!("still under way: {event}"))),
             None => Ok(()),
         }

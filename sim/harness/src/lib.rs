@@ -35,7 +35,8 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 
 pub use options::{Broken, Check, Failure, Mutant, Options, Preset, Summary, What};
 
-pub use program::{run_program, ProgramRun};
+pub use network::NetworkPlan;
+pub use program::{run_program, DrivenProgram, ProgramRun};
 
 use world::World;
 

@@ -2,15 +2,16 @@
 //! on a network with times and losses of its own.
 //!
 //! On modelled NICs the scheduler decides only *when* the next event of the network happens relative to what processes do.
-//! The processes' clock never is behind the network's; how far it is ahead is as slow as the network is to them.
+//! The processes' clock never is behind the network's; how far it is ahead is as slow as the network is to them. Who makes the
+//! events happen is a [`Simulator`]: the plain network of `models/rnic`, or another simulator.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use netacc_device::loopback::{Delivery, DeliveryMode, Fabric, Kill, LoopbackDevice, QueuePairEnd, Refusal};
 use netacc_device::middleware::SplitMix64;
-use netacc_device::{CompletionQueueId, ConnectionManager, Device, Directory, Instant, QueuePairId};
-use netacc_host::{Cluster, HostConfig, HostDevice, HostId};
+use netacc_device::{CompletionQueueId, ConnectionManager, Device, Directory, QueuePairId};
+use netacc_host::{Cluster, HostConfig, HostDevice, HostId, PlainSimulator, Simulator};
 use netacc_rnic::network::{LinkConfig, SwitchConfig, Topology};
 use netacc_rnic::{Costs, NicConfig, RateConfig, Recovery};
 
@@ -30,15 +31,45 @@ pub(crate) enum Port {
     Nic(Arc<HostDevice>),
 }
 
-impl Net {
-    pub(crate) fn new(seed: u64, plan: &Plan) -> Net {
-        if plan.preset != Preset::Nic {
-            return Net::Memory(Fabric::new(DeliveryMode::Explicit));
-        }
+/// Hosts with modelled NICs, and the network that a simulator is to make for them.
+#[derive(Clone, Debug)]
+pub struct NetworkPlan {
+    /// The hosts.
+    pub hosts: Vec<HostConfig>,
+    /// How their cables are alike.
+    pub link: LinkConfig,
+    /// The switch that all of them have a cable to.
+    pub switch: SwitchConfig,
+    /// Decides what the network loses, doubles and reorders.
+    pub seed: u64,
+}
+
+impl NetworkPlan {
+    pub(crate) fn draw(seed: u64, processes: usize) -> NetworkPlan {
         // Draws of its own: those of the plan stay what they are for other presets.
         let rng = &mut SplitMix64::new(seed ^ 0x7c1e_55d0);
-        let hosts = vec![host(rng); plan.processes];
-        Net::Nics(Cluster::new(&topology(rng), hosts, rng.next_u64()))
+        let hosts = vec![host(rng); processes];
+        let (link, switch) = topology(rng);
+        NetworkPlan { hosts, link, switch, seed: rng.next_u64() }
+    }
+
+    /// The same on the plain network.
+    pub(crate) fn plain(&self, cluster: &Cluster) -> Box<dyn Simulator> {
+        let topology = Topology::Star(self.link.clone(), self.switch.clone());
+        Box::new(PlainSimulator::new(cluster, &topology, self.seed))
+    }
+}
+
+impl Net {
+    /// The devices that the plan wants, and who moves their packets, if that is not the scheduler itself.
+    pub(crate) fn new(seed: u64, plan: &Plan) -> (Net, Option<Box<dyn Simulator>>) {
+        if plan.preset != Preset::Nic {
+            return (Net::Memory(Fabric::new(DeliveryMode::Explicit)), None);
+        }
+        let network = NetworkPlan::draw(seed, plan.processes);
+        let cluster = Cluster::driven(network.hosts.clone());
+        let simulator = network.plain(&cluster);
+        (Net::Nics(cluster), Some(simulator))
     }
 
     /// The device of process `number`.
@@ -92,11 +123,11 @@ impl Net {
         }
     }
 
-    /// The first thing that is still to happen, for people.
+    /// The first thing that is still to be delivered, for people. What a simulator has is not known here.
     pub(crate) fn under_way(&self) -> Option<String> {
         match self {
             Net::Memory(fabric) => fabric.deliverable().first().map(|d: &Delivery| format!("{d:?}")),
-            Net::Nics(cluster) => cluster.next_event().map(|at| format!("an event at {} ns", at.as_nanos())),
+            Net::Nics(_) => None,
         }
     }
 
@@ -105,14 +136,6 @@ impl Net {
         match self {
             Net::Memory(_) => None,
             Net::Nics(cluster) => Some(cluster.trace().value()),
-        }
-    }
-
-    /// The network's clock, if it has one.
-    pub(crate) fn now(&self) -> Option<Instant> {
-        match self {
-            Net::Memory(_) => None,
-            Net::Nics(cluster) => Some(cluster.now()),
         }
     }
 }
@@ -187,7 +210,7 @@ fn host(rng: &mut SplitMix64) -> HostConfig {
     })
 }
 
-fn topology(rng: &mut SplitMix64) -> Topology {
+fn topology(rng: &mut SplitMix64) -> (LinkConfig, SwitchConfig) {
     let mut link = LinkConfig::clean(LINE_RATE_BPS, Duration::from_nanos(rng.below(5000) as u64));
     // Half of the networks are good ones.
     if rng.below(2) == 0 {
@@ -196,7 +219,7 @@ fn topology(rng: &mut SplitMix64) -> Topology {
         link.reorder_ppm = [0, 1000, 50_000][rng.below(3)];
         link.reorder_delay = Duration::from_micros(20);
     }
-    Topology::Star(link, SwitchConfig { buffer_bytes: [20_000, 1_000_000][rng.below(2)], marking: None })
+    (link, SwitchConfig { buffer_bytes: [20_000, 1_000_000][rng.below(2)], marking: None })
 }
 
 /// Rate of every port. Arbitrary.

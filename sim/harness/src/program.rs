@@ -10,12 +10,14 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::time::Duration;
 
 use netacc_driver::{Readiness, Shutdown};
+use netacc_host::{Cluster, Simulator};
 use netacc_program::{How, Op, Option_, Outcome, Program, Step, Trace, UNSUPPORTED};
 
 use crate::app::Io;
+use crate::network::{Net, NetworkPlan};
 use crate::plan::{FaultRates, Plan};
 use crate::world::World;
-use crate::{Check, Options};
+use crate::{Check, Mutant, Options, Preset};
 
 /// Rounds of the scheduler for which a step waits for what the oracle saw. Arbitrary, far above what it takes.
 const PATIENCE: u32 = 3000;
@@ -29,14 +31,71 @@ pub struct ProgramRun {
     pub broken: Option<String>,
     /// The streams as they stood when a step was first given up, for people.
     pub state: String,
+    /// A hash over what the network has delivered and when, where it has times.
+    pub network_trace: Option<u64>,
 }
 
 /// Runs a program. `expect` is the oracle's trace.
 pub fn run_program(program: &Program, seed: u64, options: &Options, expect: Option<&Trace>) -> ProgramRun {
-    let mut run = match Run::new(program, seed, options, expect) {
-        Ok(run) => run,
+    let plan = plan(program, seed, options);
+    let (net, simulator) = Net::new(seed, &plan);
+    run_on(program, seed, options, expect, (plan, net, simulator))
+}
+
+/// A program that waits for a simulator to make its network: on modelled NICs, as with [`Preset::Nic`].
+pub struct DrivenProgram {
+    /// What is to be made.
+    pub network: NetworkPlan,
+    /// The hosts, for the simulator to drive.
+    pub cluster: Cluster,
+    plan: Plan,
+    seed: u64,
+    options: Options,
+}
+
+impl DrivenProgram {
+    /// Draws everything that the seed decides before the run begins.
+    pub fn new(program: &Program, seed: u64, mutant: Option<Mutant>) -> DrivenProgram {
+        let options = Options { preset: Some(Preset::Nic), mutant, ..Options::default() };
+        let plan = plan(program, seed, &options);
+        let network = NetworkPlan::draw(seed, plan.processes);
+        let cluster = Cluster::driven(network.hosts.clone());
+        DrivenProgram { network, cluster, plan, seed, options }
+    }
+
+    /// Runs it between the simulator's events. `expect` is the oracle's trace.
+    pub fn run(self, program: &Program, expect: Option<&Trace>, simulator: Box<dyn Simulator>) -> ProgramRun {
+        let world = (self.plan, Net::Nics(self.cluster), Some(simulator));
+        run_on(program, self.seed, &self.options, expect, world)
+    }
+}
+
+/// What the seed draws, and the program's own wishes.
+fn plan(program: &Program, seed: u64, options: &Options) -> Plan {
+    let mut plan = Plan::draw(seed, options);
+    plan.processes = program.hosts.len();
+    plan.connections = usize::MAX;
+    plan.endpoint.streams_per_link = program.config.conn_per_qp.clamp(1, 64) as _;
+    plan.endpoint.ring_len = program.config.ring_bytes.next_power_of_two().clamp(4096, 1 << 20);
+    plan.endpoint.message_len = plan.endpoint.message_len.min(plan.endpoint.ring_len / 2);
+    plan.eager = program.config.promote_after == 0;
+    // The oracle's kernel has room for what a sound program leaves unread.
+    plan.anchor.send_capacity = plan.anchor.send_capacity.max(16384);
+    plan.anchor.receive_capacity = plan.anchor.receive_capacity.max(16384);
+    plan.faults = FaultRates::default();
+    plan.volume = u64::MAX;
+    plan
+}
+
+type Place = (Plan, Net, Option<Box<dyn Simulator>>);
+
+fn run_on(program: &Program, seed: u64, options: &Options, expect: Option<&Trace>, place: Place) -> ProgramRun {
+    let (plan, net, simulator) = place;
+    let world = match World::with_plan(seed, options, plan, net, simulator) {
+        Ok(world) => world,
         Err(broken) => return ProgramRun { broken: Some(broken.detail), ..ProgramRun::default() },
     };
+    let mut run = Run::new(program, world, expect);
     let result = catch_unwind(AssertUnwindSafe(|| run.steps()));
     let broken = match result {
         Ok(Ok(())) => None,
@@ -48,6 +107,7 @@ pub fn run_program(program: &Program, seed: u64, options: &Options, expect: Opti
     };
     let panicked = broken.as_deref().is_some_and(|b| b.starts_with("panic"));
     let (app, link) = if panicked { (0, 0) } else { run.totals() };
+    let network_trace = if panicked { None } else { run.world.net.trace() };
     let outcomes = std::mem::take(&mut run.outcomes);
     let state = std::mem::take(&mut run.state);
     if panicked {
@@ -57,7 +117,7 @@ pub fn run_program(program: &Program, seed: u64, options: &Options, expect: Opti
     let absent = || Outcome::skipped("something was broken before");
     let outcomes = outcomes.into_iter().map(|o| o.unwrap_or_else(absent)).collect();
     let trace = Trace { outcomes, app_bytes: app, kernel_bytes: app.saturating_sub(link), trouble: None };
-    ProgramRun { trace, broken, state }
+    ProgramRun { trace, broken, state, network_trace }
 }
 
 /// A slot's end of a connection, and whether it does not block.
@@ -95,23 +155,11 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn new(program: &'a Program, seed: u64, options: &Options, expect: Option<&'a Trace>) -> Check<Run<'a>> {
-        let mut plan = Plan::draw(seed, options);
-        plan.processes = program.hosts.len();
-        plan.connections = usize::MAX;
-        plan.endpoint.streams_per_link = program.config.conn_per_qp.clamp(1, 64) as _;
-        plan.endpoint.ring_len = program.config.ring_bytes.next_power_of_two().clamp(4096, 1 << 20);
-        plan.endpoint.message_len = plan.endpoint.message_len.min(plan.endpoint.ring_len / 2);
-        plan.eager = program.config.promote_after == 0;
-        // The oracle's kernel has room for what a sound program leaves unread.
-        plan.anchor.send_capacity = plan.anchor.send_capacity.max(16384);
-        plan.anchor.receive_capacity = plan.anchor.receive_capacity.max(16384);
-        plan.faults = FaultRates::default();
-        plan.volume = u64::MAX;
-        Ok(Run {
+    fn new(program: &'a Program, world: World, expect: Option<&'a Trace>) -> Run<'a> {
+        Run {
             program,
             expect,
-            world: World::with_plan(seed, options, plan)?,
+            world,
             outcomes: vec![None; program.steps.len()],
             slots: BTreeMap::new(),
             listeners: BTreeMap::new(),
@@ -123,7 +171,7 @@ impl<'a> Run<'a> {
             faults: program.config.fault_per_mille,
             link_bytes: 0,
             state: String::new(),
-        })
+        }
     }
 
     /// Bytes read by the program, and of those on links.
@@ -160,6 +208,11 @@ impl<'a> Run<'a> {
         self.world.tick();
         if self.faults > 0 && self.world.rng.below(1000) < self.faults as usize {
             self.world.kill();
+        }
+        // A cable is cut seldom, and for long enough that retries may be over.
+        let chance = if self.world.is_cut() { 100 } else { self.faults as usize };
+        if self.faults > 0 && self.world.simulator.is_some() && self.world.rng.below(5000) < chance {
+            self.world.cut_or_repair();
         }
         let p = self.world.rng.below(self.world.processes.len());
         match self.world.rng.below(12) {

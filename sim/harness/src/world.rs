@@ -10,6 +10,7 @@ use netacc_device::loopback::anchor::{anchor_pair, AnchorDelivery, AnchorEnd};
 use netacc_device::loopback::{Delivery, DeviceId, Fabric, QueuePairEnd, Refusal};
 use netacc_device::middleware::SplitMix64;
 use netacc_device::{FourTuple, Instant, QueuePairId};
+use netacc_host::{HostId, Simulator};
 use netacc_proto::{Failure as StreamFailure, Role};
 
 use crate::connection::{Connection, Direction, Side};
@@ -27,6 +28,10 @@ pub(crate) struct World {
     pub(crate) rng: SplitMix64,
     pub(crate) now: Instant,
     pub(crate) net: Net,
+    /// Makes the network's events happen, where it has a time of its own.
+    pub(crate) simulator: Option<Box<dyn Simulator>>,
+    /// Processes whose host's cable is cut.
+    cut: BTreeSet<usize>,
     /// `None` once crashed.
     pub(crate) processes: Vec<Option<Process>>,
     pub(crate) connections: Vec<Connection>,
@@ -42,13 +47,20 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(seed: u64, options: &Options) -> Check<World> {
-        World::with_plan(seed, options, Plan::draw(seed, options))
+        let plan = Plan::draw(seed, options);
+        let (net, simulator) = Net::new(seed, &plan);
+        World::with_plan(seed, options, plan, net, simulator)
     }
 
-    /// A world whose plan somebody has changed.
-    pub(crate) fn with_plan(seed: u64, options: &Options, plan: Plan) -> Check<World> {
+    /// A world whose plan somebody has changed, on a network that somebody has made.
+    pub(crate) fn with_plan(
+        seed: u64,
+        options: &Options,
+        plan: Plan,
+        net: Net,
+        simulator: Option<Box<dyn Simulator>>,
+    ) -> Check<World> {
         let mut rng = SplitMix64::new(seed);
-        let net = Net::new(seed, &plan);
         let mutant = options.mutant.map(|m| {
             let opportunities = match m {
                 // Rare.
@@ -74,6 +86,8 @@ impl World {
             rng,
             now: Instant::from_nanos(1_000_000_000),
             net,
+            simulator,
+            cut: BTreeSet::new(),
             processes,
             connections: Vec::new(),
             summary: Summary::default(),
@@ -170,18 +184,45 @@ impl World {
                 self.fabric_step(&fabric)
             }
             Net::Nics(cluster) => {
+                let cluster = cluster.clone();
+                let Some(simulator) = &mut self.simulator else { return false };
+                let mut moved = false;
                 // A message is many events where a delivery is one.
-                let moved = cluster.step();
-                for _ in 0..self.rng.below(64) {
-                    cluster.step();
+                for _ in 0..1 + self.rng.below(64) {
+                    let Some(now) = simulator.step() else { break };
+                    cluster.set_now(now);
+                    moved = true;
                 }
-                self.now = self.now.max(self.net.now().unwrap_or(self.now));
                 if moved {
+                    self.now = self.now.max(cluster.now());
                     self.trace.note(Event::Network { now_ns: self.now.as_nanos() });
                 }
                 moved
             }
         }
+    }
+
+    /// The cable of a host is cut, or repaired. Only where there are cables.
+    pub(crate) fn cut_or_repair(&mut self) {
+        let p = self.rng.below(self.processes.len());
+        let Some(simulator) = &mut self.simulator else { return };
+        let cut = !self.cut.remove(&p);
+        if cut {
+            self.cut.insert(p);
+        }
+        simulator.set_cut(HostId(p as u32), cut);
+        self.trace.note(Event::Cut { p, cut });
+    }
+
+    /// Whether some cable is cut.
+    pub(crate) fn is_cut(&self) -> bool {
+        !self.cut.is_empty()
+    }
+
+    /// What the network still has to do, for people; makes it happen.
+    pub(crate) fn under_way(&mut self) -> Option<String> {
+        let event = self.simulator.as_mut().and_then(|s| s.step());
+        event.map(|at| format!("an event at {} ns", at.as_nanos())).or_else(|| self.net.under_way())
     }
 
     /// One delivery on the fabric. Whether there was one.

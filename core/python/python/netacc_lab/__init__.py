@@ -19,6 +19,7 @@ from netacc_lab.executors import (
     Far,
     HarnessExecutor,
     Host,
+    Ns3Executor,
     ProcessExecutor,
 )
 from netacc_lab.program import Config, Difference, Mix, Outcome, Program, Shape, Trace, compare, generate
@@ -33,6 +34,7 @@ __all__ = [
     "HarnessExecutor",
     "Host",
     "Mix",
+    "Ns3Executor",
     "Outcome",
     "ProcessExecutor",
     "Program",

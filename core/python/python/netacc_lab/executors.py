@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
@@ -77,6 +78,60 @@ class Far:
         return options
 
 
+class LineProcess:
+    """A program that answers each line of its input with one of its output. Started at the first."""
+
+    def __init__(self, name: str, command: list[str], env: Mapping[str, str] | None = None) -> None:
+        self._name = name
+        self._command = command
+        self._env = env
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """While it runs."""
+        return self._process.pid if self._process else None
+
+    def send(self, line: str) -> None:
+        """Several may be under way."""
+        if self._process is None or self._process.poll() is not None:
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=self._env
+            )
+        assert self._process.stdin
+        try:
+            self._process.stdin.write(f"{line}\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise ExecutorError(f"{self._name} ended with {self._process.wait()}") from None
+
+    def receive(self) -> str:
+        assert self._process
+        assert self._process.stdout
+        line = self._process.stdout.readline()
+        if not line.endswith("\n"):
+            raise ExecutorError(f"{self._name} ended with {self._process.wait()}")
+        return line.rstrip("\n")
+
+    def ask(self, line: str) -> str:
+        self.send(line)
+        return self.receive()
+
+    def close(self) -> None:
+        if self._process is None:
+            return
+        process, self._process = self._process, None
+        assert process.stdin
+        assert process.stdout
+        process.stdin.close()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()
+
+
 class ProcessExecutor:
     """`netacc-exec`, natively or under a launcher. One tree of processes serves many programs."""
 
@@ -97,43 +152,27 @@ class ProcessExecutor:
             # What coordinates is no program under test then.
             options += far.options(env or {}, accelerated=bool(launcher))
             launcher = ()
-        self._command = [str(word) for word in (*launcher, executable, *options)]
         clean = {
             key: value
             for key, value in os.environ.items()
             if not key.startswith(("NACC_", "NETACC_", "LD_PRELOAD"))
         }
-        self._env = clean | dict(env or {})
-        self._process: subprocess.Popen[str] | None = None
+        command = [str(word) for word in (*launcher, executable, *options)]
+        self._process = LineProcess(name, command, clean | dict(env or {}))
 
     @property
     def pid(self) -> int | None:
         """Of the coordinator, while it runs."""
-        return self._process.pid if self._process else None
+        return self._process.pid
 
     def send(self, program: Program, expect: Trace | None = None) -> None:
         """Hand over a program, to `receive` its trace later: several may be under way."""
-        if self._process is None or self._process.poll() is not None:
-            self._process = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=self._env
-            )
-        assert self._process.stdin
-        expected = expect.text if expect else "null"
-        try:
-            self._process.stdin.write(f'{{"program":{program.text},"expect":{expected}}}\n')
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            raise ExecutorError(f"{self.name} ended with {self._process.wait()}") from None
+        self._process.send(f'{{"program":{program.text},"expect":{expect.text if expect else "null"}}}')
 
     def receive(self) -> Trace:
         """The next trace."""
-        assert self._process
-        assert self._process.stdout
-        line = self._process.stdout.readline()
-        if not line.endswith("\n"):
-            raise ExecutorError(f"{self.name} ended with {self._process.wait()}")
-        trace = Trace(line.rstrip("\n"))
-        if '"trouble"' in line and trace.data.get("trouble"):
+        trace = Trace(self._process.receive())
+        if '"trouble"' in trace.text and trace.data.get("trouble"):
             raise ExecutorError(f"{self.name}: {trace.data['trouble']}")
         return trace
 
@@ -142,18 +181,48 @@ class ProcessExecutor:
         return self.receive()
 
     def close(self) -> None:
-        if self._process is None:
-            return
-        process, self._process = self._process, None
-        assert process.stdin
-        assert process.stdout
-        process.stdin.close()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        process.stdout.close()
+        self._process.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Ns3Executor:
+    """The core on modelled NICs, on simulated hosts in ns-3: `netacc-ns3-exec`, deterministic.
+
+    The scheduler, its faults and its seeds are those of `HarnessExecutor` with the preset "nic"; on the same
+    seed both go the same way, to the nanosecond.
+    """
+
+    def __init__(self, executable: Path | str, *, seed: int = 0, mutant: str = "") -> None:
+        self.name = "ns3"
+        self.seed = seed
+        self.mutant = mutant
+        self.state = ""  # the streams as they stood where a step was given up
+        self.network = ""  # a hash over what the network has delivered, and when
+        self._process = LineProcess("ns3", [str(executable)])
+
+    def run(self, program: Program, expect: Trace | None = None) -> Trace:
+        """Raises BrokenPromise where the core itself was caught."""
+        mutant = json.dumps(self.mutant or None)
+        expected = expect.text if expect else "null"
+        answer = json.loads(
+            self._process.ask(
+                f'{{"program":{program.text},"expect":{expected},"seed":{self.seed},"mutant":{mutant}}}'
+            )
+        )
+        self.state, self.network = answer["state"], answer["network"] or ""
+        if answer["broken"]:
+            raise BrokenPromise(answer["broken"])
+        return Trace(json.dumps(answer["trace"]))
+
+    def close(self) -> None:
+        self._process.close()
 
     def __enter__(self) -> Self:
         return self
@@ -178,12 +247,13 @@ class HarnessExecutor:
         self.seed = seed
         self.mutant = mutant
         self.state = ""  # the streams as they stood where a step was given up
+        self.network = ""  # a hash over what the network has delivered, and when, where it has times
         self.steps = 0
         self.unsupported = 0
 
     def run(self, program: Program, expect: Trace | None = None) -> Trace:
         """Raises BrokenPromise where the core itself was caught."""
-        text, broken, self.state = _native.simulate(
+        text, broken, self.state, self.network = _native.simulate(
             program.text, self.seed, expect.text if expect else "", self.mutant, self.preset
         )
         if broken:

@@ -1,0 +1,124 @@
+"""The core on simulated hosts in ns-3: programs do what they do on kernel TCP, and a seed gives one run."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from netacc_lab import (
+    BrokenPromise,
+    ExecutorError,
+    HarnessExecutor,
+    Mix,
+    Ns3Executor,
+    Program,
+    Shape,
+    Trace,
+    compare,
+    generate,
+)
+from netacc_lab.differential import Differential
+from netacc_lab.strategies import decisions, shapes
+
+from tests.apps.lib.paths import REPO
+from tests.properties.conftest import PROFILE
+
+EXECUTABLE = REPO / "target/ns3/netacc-ns3-exec"
+SHAPE = Shape(mix=Mix.DATA, warm=12)
+
+
+@pytest.fixture(scope="module")
+def ns3() -> Iterator[Ns3Executor]:
+    if not EXECUTABLE.exists():
+        pytest.fail(f"no {EXECUTABLE}: run ci/run.sh ns3")
+    with Ns3Executor(EXECUTABLE) as executor:
+        yield executor
+
+
+def with_faults(shape: Shape, per_mille: int) -> Shape:
+    return dataclasses.replace(shape, config=dataclasses.replace(shape.config, fault_per_mille=per_mille))
+
+
+def some_programs(count: int, faults: int) -> Iterator[Program]:
+    rng = random.Random(3)
+    for _ in range(count):
+        yield generate(with_faults(SHAPE, faults), [rng.getrandbits(56) for _ in range(20)])
+
+
+@settings(max_examples=4 * settings().max_examples)
+@given(
+    shape=shapes(PROFILE, (Mix.DATA,)),
+    made=decisions(PROFILE),
+    seed=st.integers(0, 2**32),
+    faults=st.sampled_from((0, 1, 5, 30)),
+)
+def test_ns3(
+    oracle: Differential, ns3: Ns3Executor, shape: Shape, made: list[int], seed: int, faults: int
+) -> None:
+    """Breaks wherever a stream in ns-3 differs from the kernel's, whatever its network loses and reorders,
+    whatever queue pair dies and whatever cable is cut."""
+    program = generate(with_faults(shape, faults), made)
+    expected = oracle.check(program).oracle
+    ns3.seed = seed
+    differences = compare(program, expected, ns3.run(program, expected))
+    assert not differences, f"seed {seed}: {differences[0].describe()}\n{program.pretty()}"
+
+
+@pytest.mark.parametrize("faults", [0, 1, 30])
+def test_as_on_the_plain_network(oracle: Differential, ns3: Ns3Executor, faults: int) -> None:
+    """Breaks if ns-3's network, or the boundary to it, differs in anything from the plain one: a time, an
+    order, a loss, a cut cable; or if a run is not what its seed says."""
+    networks = set()
+    for seed, program in enumerate(some_programs(40, faults)):
+        expected = oracle.check(program).oracle
+        plain = HarnessExecutor(seed=seed, preset="nic")
+        ns3.seed = seed
+        wanted = plain.run(program, expected)
+        for _ in range(2):
+            found = ns3.run(program, expected)
+            assert ns3.network == plain.network, f"seed {seed}\n{program.pretty()}"
+            assert found.data == wanted.data, f"seed {seed}\n{program.pretty()}"
+        networks.add(ns3.network)
+    # Where a cable is cut at once nothing is delivered.
+    assert len(networks) > 30
+
+
+def test_bytes_leave_tcp(oracle: Differential, ns3: Ns3Executor) -> None:
+    """Breaks if streams in ns-3 are not promoted, or not for good: then all of this proves nothing."""
+    kernel = everything = 0
+    for seed, program in enumerate(some_programs(30, 0)):
+        ns3.seed = seed
+        data = ns3.run(program, oracle.check(program).oracle).data
+        kernel += data["kernel_bytes"]
+        everything += data["app_bytes"]
+    assert everything > 100_000
+    assert kernel < everything / 2
+
+
+def notices(ns3: Ns3Executor, program: Program, expected: Trace) -> bool:
+    try:
+        return bool(compare(program, expected, ns3.run(program, expected)))
+    except BrokenPromise:
+        return True
+
+
+@pytest.mark.parametrize("mutant", ["DropData", "ReorderData", "CorruptData"])
+def test_faults_on_purpose_are_noticed(oracle: Differential, mutant: str) -> None:
+    """Breaks if runs in ns-3 agree with the kernel whatever the device does."""
+    with Ns3Executor(EXECUTABLE, mutant=mutant) as ns3:
+        for seed, program in enumerate(some_programs(60, 0)):
+            ns3.seed = seed
+            if notices(ns3, program, oracle.check(program).oracle):
+                return
+    pytest.fail(f"{mutant} lives")
+
+
+def test_nonsense_is_told() -> None:
+    """Breaks if a request that makes no sense gives an answer, or none for ever."""
+    program = generate(SHAPE, [1, 2, 3])
+    with Ns3Executor(EXECUTABLE, mutant="SingASong") as ns3, pytest.raises(ExecutorError):
+        ns3.run(program)
