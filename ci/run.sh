@@ -243,6 +243,20 @@ job_ns3() { # the ns-3 module: closed forms, the same traces as the plain networ
     grep -q '^PASS rnic ' <<<"$report" || die "the suite did not run"
 }
 
+job_studies() { # scenarios, their tools, and simulation against closed forms and published results (arguments: for pytest)
+    need_lab
+    need_ns3
+    need_binaries
+    .venv/bin/python -m pytest tests/sim "$@"
+}
+
+job_validate() { # tables of simulation against closed forms, published results and this machine (arguments: only these)
+    need_lab
+    need_ns3
+    need_binaries
+    .venv/bin/python -m tests.sim.validation "$@"
+}
+
 job_spec() { # every clause of SPEC.md has code and a test
     need_python
     .venv/bin/python ci/spec.py
@@ -397,7 +411,7 @@ job_bench() { # all four benchmarks
 # ---- everything, with timings -----------------------------------------------------------------------------
 
 # Cheap and telling first. The applications come last, so their closing lines end the output.
-readonly ALL_STEPS=(setup build lint spec unit no-std model sim ns3 props lab apps)
+readonly ALL_STEPS=(setup build lint spec unit no-std model sim ns3 studies props lab apps)
 
 # What a test runner says when it ends: `cargo test` once a crate, pytest once.
 closing_lines() {

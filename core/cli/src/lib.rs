@@ -4,5 +4,6 @@ pub mod bench;
 pub mod doctor;
 pub mod lat;
 pub mod run;
+pub mod sim;
 pub mod ss;
 pub mod switch;

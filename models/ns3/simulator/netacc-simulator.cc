@@ -101,21 +101,20 @@ CodeOf(netacc::RunState state)
 }
 
 /**
- * \param path of a file, or - for the standard input
+ * \param path of a file
  * \param text is given all of it
  * \return whether it could be read
  */
 bool
 ReadAll(const std::string& path, std::string& text)
 {
-    if (path == "-")
-    {
-        text.assign(std::istreambuf_iterator<char>(std::cin), {});
-        return true;
-    }
     std::ifstream file(path, std::ios::binary);
+    if (!file)
+    {
+        return false;
+    }
     text.assign(std::istreambuf_iterator<char>(file), {});
-    return file.good() || file.eof();
+    return true;
 }
 
 } // namespace
@@ -123,7 +122,7 @@ ReadAll(const std::string& path, std::string& text)
 int
 main(int argc, char* argv[])
 {
-    std::string path = "-";
+    std::string path;
     std::string folder;
     std::string codeVersion = "unknown";
     bool version = false;
@@ -133,7 +132,7 @@ main(int argc, char* argv[])
               "5 if a byte was not the one written.");
     cmd.AddValue("ns3-version", "Print the version of ns-3 and end", version);
     cmd.AddValue("code-version", "What meta.json says of the code", codeVersion);
-    cmd.AddNonOption("scenario", "JSON file; - for the standard input", path);
+    cmd.AddNonOption("scenario", "JSON file", path);
     cmd.AddNonOption("folder", "Where the run is recorded", folder);
     cmd.Parse(argc, argv);
     if (version)

@@ -66,16 +66,19 @@ impl Scenario {
         let mut number: u64 = 0;
         for client in &group.clients {
             for _ in 0..client.connections {
-                let offset = u128::from(group.start_spread_ns) * u128::from(number) / u128::from(total.max(1));
                 // Each has its own sequence, whatever the others draw.
-                let seed = SplitMix64::new(self.seed ^ ((to.len() as u64 + 1) << 20)).next_u64();
+                let mut rng = SplitMix64::new(self.seed ^ ((to.len() as u64 + 1) << 20));
+                let seed = rng.next_u64();
+                // Spread evenly, and within its part anywhere: seeds differ though nothing else may be random.
+                let part = group.start_spread_ns / total.max(1);
+                let offset = part * number + rng.next_u64() % part.max(1);
                 to.push(Conversation {
                     client: client.client,
                     server: client.server,
                     request: request.clone(),
                     response: response.clone(),
                     arrival: arrival(&group.arrival),
-                    start: at(group.start_ns + offset as u64),
+                    start: at(group.start_ns + offset),
                     until: Some(until),
                     count: group.count,
                     seed,

@@ -214,7 +214,7 @@ pub struct Group {
     pub arrival: Arrival,
     /// First requests are due from then on.
     pub start_ns: u64,
-    /// First requests are spread evenly over so long.
+    /// First requests are spread over so long.
     pub start_spread_ns: u64,
     /// Requests of each connection at most.
     pub count: Option<u64>,

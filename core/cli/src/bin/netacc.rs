@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use netacc_cli::{bench, doctor, lat, switch};
+use netacc_cli::{bench, doctor, lat, sim, switch};
 use netacc_microvm::{cli as lab, guest};
 
 /// An open NetACC: unmodified TCP programs over RDMA or shared memory.
@@ -26,6 +26,7 @@ Examples:
   netacc lat --serve 10.0.0.1 / netacc lat 10.0.0.1   round trips between two hosts, on all paths
   netacc demote -p PID; netacc promote -p PID        off the links and back, under load
   netacc bench report result.json                    the table again
+  netacc sim list; netacc sim sweep incast            what-if studies in simulation
   netacc lab run --hosts 2 -- rdma link              two machines with SoftRoCE between them";
 
 #[derive(Debug, Subcommand)]
@@ -40,6 +41,8 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     /// Latency between two hosts: raw RDMA, through our stack, and kernel TCP
     Lat(lat::LatArgs),
+    /// What-if studies in simulation: run, sweep, report, list
+    Sim(sim::SimArgs),
     /// Real RDMA devices in small virtual machines: SoftRoCE and soft-iWARP, one host or two
     Lab(lab::LabArgs),
     /// The first processes of a lab's guest
@@ -66,6 +69,7 @@ fn main() -> ExitCode {
         Command::Promote(args) => switch::promote(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Lat(args) => lat::run(&args),
+        Command::Sim(args) => sim::run(&args),
         Command::LatPeer(args) => lat::run_peer(&args),
         Command::Lab(args) => lab::run(args),
         Command::LabGuest(args) => guest::run(&args),

@@ -1,0 +1,240 @@
+"""`netacc sim`: run, sweep, report, list, schema.
+
+Ends with 0 when all is well, 1 if a run failed, 2 for a scenario or arguments that make no sense, 4 if
+requests were left unanswered, 130 when interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from netacc_lab.sim import estimate, paths, resolve
+from netacc_lab.sim.engine import DaskEngine, Engine, SerialEngine
+from netacc_lab.sim.errors import ScenarioError, refuse
+from netacc_lab.sim.model import Scenario
+from netacc_lab.sim.store import Store
+from netacc_lab.sim.study import Progress, Study, find, study
+from netacc_lab.sim.telling import table
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command."""
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.do(options))
+    except (ScenarioError, paths.NotFoundError) as error:
+        print(f"netacc sim: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("netacc sim: interrupted; finished runs are kept, the same command goes on", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="netacc sim", description="What-if studies in simulation.")
+    commands = parser.add_subparsers(required=True)
+
+    def add(name: str, do: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=text, description=text)
+        command.set_defaults(do=do)
+        command.add_argument("--json", action="store_true", help="say it as JSON")
+        command.add_argument(
+            "--runs", type=Path, metavar="FOLDER", help="where runs are kept; else NETACC_RUNS"
+        )
+        return command
+
+    for name, text in (
+        ("run", "one point of a scenario, with its seeds; its sweep is left out"),
+        ("sweep", "all points of a scenario's sweep, with all seeds"),
+        ("report", "as sweep, and an HTML page and a Parquet file of it"),
+    ):
+        command = add(name, {"run": _run, "sweep": _sweep, "report": _report}[name], text)
+        command.add_argument("scenario", help="a TOML file, or the name of a ready one (netacc sim list)")
+        command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE[,VALUE...]")
+        command.add_argument("--seeds", help="FROM..TO or A,B,C; else the scenario's")
+        command.add_argument(
+            "--dry-run", action="store_true", help="check, count runs and events, and run nothing"
+        )
+        command.add_argument("--jobs", type=int, help="runs at a time; else one for each processor")
+        command.add_argument(
+            "--scheduler", metavar="ADDRESS", help="of a Dask cluster; else one in this process"
+        )
+        if name == "report":
+            command.add_argument("--out", type=Path, default=Path("report"), metavar="FOLDER")
+    listing = add("list", _list, "ready scenarios, and with --made the runs that there are")
+    listing.add_argument("--made", action="store_true")
+    add("schema", _schema, "the JSON schema of scenario files")
+    return parser
+
+
+def _values(text: str) -> list[Any]:
+    """Values of a key: JSON each, or else plain strings."""
+    found = []
+    for part in text.split(","):
+        try:
+            found.append(json.loads(part))
+        except json.JSONDecodeError:
+            found.append(part)
+    return found
+
+
+def _settings(options: argparse.Namespace) -> dict[str, list[Any]]:
+    settings = {}
+    for each in options.set:
+        key, equals, text = each.partition("=")
+        if not equals or not key:
+            raise refuse("--set", each, "is not KEY=VALUE")
+        settings[key] = _values(text)
+    return settings
+
+
+def _seeds(options: argparse.Namespace) -> list[int] | None:
+    text = options.seeds
+    if text is None:
+        return None
+    try:
+        if ".." in text:
+            first, last = text.split("..")
+            seeds = list(range(int(first), int(last) + 1))
+        else:
+            seeds = [int(part) for part in text.split(",")]
+    except ValueError:
+        seeds = []
+    if not seeds or min(seeds) < 0:
+        raise refuse("--seeds", "", f"{text!r} is not FROM..TO or A,B,C")
+    return seeds
+
+
+def _run(options: argparse.Namespace) -> int:
+    return _tell(options, _study(options, {}))
+
+
+def _sweep(options: argparse.Namespace) -> int:
+    return _tell(options, _study(options, None))
+
+
+def _report(options: argparse.Namespace) -> int:
+    found = _study(options, None)
+    if found is not None:
+        # Drawing takes a second to load, which others need not wait for.
+        from netacc_lab.sim import report, tables
+
+        report.write(found, options.out / f"{found.name}.html")
+        tables.write([run for p in found.points for run in p.runs], options.out / f"{found.name}.parquet")
+        print(f"{options.out / found.name}.html, .parquet", file=sys.stderr)
+    return _tell(options, found)
+
+
+def _study(options: argparse.Namespace, sweep: dict[str, list[Any]] | None) -> Study | None:
+    """The study; None for a dry run, which is told here."""
+    file = find(options.scenario)
+    scenario = resolve.check(resolve.read(file), file)
+    axes = {**(scenario.sweep if sweep is None else sweep), **_settings(options)}
+    seeds = _seeds(options)
+    if options.dry_run:
+        runs = resolve.runs(file, sweep=axes, seeds=seeds)
+        events = sum(estimate.events(run.resolved) for run in runs)
+        seconds = events / estimate.EVENTS_A_SECOND
+        if options.json:
+            print(json.dumps({"runs": len(runs), "events": events, "processor_seconds": seconds}))
+        else:
+            print(f"{len(runs)} runs, about {events:,} events, about {seconds:,.0f} s of one processor")
+        return None
+    one = len(resolve.runs(file, sweep=axes, seeds=seeds)) == 1
+    shown = _Shown()
+    engine: Engine
+    if one and not options.scheduler:
+        engine = SerialEngine(shown.simulated)
+    else:
+        engine = DaskEngine(jobs=options.jobs, address=options.scheduler)
+    try:
+        return study(file, sweep=axes, seeds=seeds, engine=engine, folder=options.runs, progress=shown.runs)
+    finally:
+        shown.close()
+
+
+class _Shown:
+    """A bar with the time that is left, of runs or of one run's simulated time; none where nobody looks."""
+
+    def __init__(self) -> None:
+        self._bar: tqdm[Any] | None = None
+        self._ran = False
+
+    def runs(self, progress: Progress) -> None:
+        """A study has come so far."""
+        if self._ran:
+            return
+        bar = self._open(progress.total, "run")
+        bar.set_postfix(found=progress.hits, failed=progress.failed, refresh=False)
+        bar.update(progress.done - bar.n)
+
+    def simulated(self, line: dict[str, Any]) -> None:
+        """One run has come so far."""
+        self._ran = True
+        bar = self._open(line["end_ns"] / 1e6, "simulated ms")
+        bar.set_postfix(events=line["events"], answered=line["answered"], refresh=False)
+        bar.update(min(line["simulated_ns"] / 1e6, bar.total) - bar.n)
+
+    def _open(self, total: float, unit: str) -> tqdm[Any]:
+        if self._bar is None:
+            self._bar = tqdm(total=total, unit=unit, disable=None, file=sys.stderr)
+        return self._bar
+
+    def close(self) -> None:
+        """The end of the bar."""
+        if self._bar is not None:
+            self._bar.close()
+
+
+def _tell(options: argparse.Namespace, found: Study | None) -> int:
+    if found is None:
+        return 0
+    failures = [{"run": done.key, "status": done.status, "error": done.error} for done in found.failures]
+    if options.json:
+        print(json.dumps({"scenario": found.name, "points": found.table(), "failures": failures}))
+    else:
+        print(f"{found.question}\n\n{table(found)}")
+        for failure in failures:
+            print(f"failed: {failure['run']}: {failure['status']} {failure['error']}", file=sys.stderr)
+    if failures:
+        return 1
+    return 4 if any(point.status == "unfinished" for point in found.points) else 0
+
+
+def _list(options: argparse.Namespace) -> int:
+    if options.made:
+        runs = Store(options.runs or paths.runs_folder()).all()
+        lines = [
+            {
+                "run": run.folder.name,
+                "scenario": run.meta["scenario"]["name"],
+                "seed": run.meta["scenario"]["seed"],
+                "status": run.status,
+                "wall_s": run.meta["wall_s"],
+            }
+            for run in runs
+        ]
+    else:
+        files = sorted(paths.scenarios_folder().glob("*.toml"))
+        lines = [
+            {"scenario": file.stem, "question": resolve.check(resolve.read(file), file).question}
+            for file in files
+        ]
+    if options.json:
+        print(json.dumps(lines))
+    else:
+        for line in lines:
+            print("  ".join(str(value) for value in line.values()))
+    return 0
+
+
+def _schema(_: argparse.Namespace) -> int:
+    print(json.dumps(Scenario.model_json_schema(by_alias=True), indent=1))
+    return 0

@@ -1,0 +1,87 @@
+"""Who makes many runs: an existing scheduler behind a small interface.
+
+Each run is a process of the simulator, so an engine only has to start a few of them at a time. Nothing is
+kept in a scheduler: what is done is in the store, and a second attempt finds it there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Protocol, Self
+
+from netacc_lab.sim.runner import Done, Progress, Task, make
+
+
+class Engine(Protocol):
+    """Makes runs, a few at a time, in whatever order."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+    def run(self, tasks: Iterable[Task]) -> Iterator[Done]:
+        """What became of each, as it comes."""
+
+
+class SerialEngine:
+    """One after another in this process: for tests, and for watching one run."""
+
+    def __init__(self, progress: Progress | None = None) -> None:
+        self._progress = progress
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Nothing is open."""
+
+    def run(self, tasks: Iterable[Task]) -> Iterator[Done]:
+        for task in tasks:
+            yield make(task, self._progress)
+
+
+class DaskEngine:
+    """Dask: a scheduler in this process, or a cluster by its address (`tcp://...`)."""
+
+    def __init__(self, *, jobs: int | None = None, address: str | None = None) -> None:
+        self._jobs = jobs or os.cpu_count() or 1
+        self._address = address
+
+    def __enter__(self) -> Self:
+        # Costs most of a second, which who runs one thing alone need not wait for.
+        from distributed import Client, LocalCluster
+
+        if self._address:
+            self._cluster = None
+            self._client = Client(self._address)
+            return self
+        # Threads are enough: each waits for a process. Nothing is listened on but for this process itself.
+        self._cluster = LocalCluster(
+            n_workers=1,
+            threads_per_worker=self._jobs,
+            processes=False,
+            dashboard_address=None,
+            memory_limit=0,
+        )
+        self._client = Client(self._cluster)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._client.close()
+        if self._cluster:
+            self._cluster.close()
+
+    def run(self, tasks: Iterable[Task]) -> Iterator[Done]:
+        from distributed import as_completed
+
+        futures = [self._client.submit(make, task, key=task.key, retries=1, pure=False) for task in tasks]
+        for future in as_completed(futures):
+            yield future.result()

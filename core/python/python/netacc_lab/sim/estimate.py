@@ -1,0 +1,46 @@
+"""How many events a run will take, before it is made: for `--dry-run`."""
+
+from __future__ import annotations
+
+from netacc_lab.sim.resolve import Resolved
+
+#: Of a packet on one link: end of serialisation and arrival. Of one at a NIC: timers of engines, completions.
+EVENTS_A_HOP, EVENTS_A_PACKET = 2, 6
+#: Events a second of one processor, with the production core in the run. An order of magnitude.
+EVENTS_A_SECOND = 1_000_000
+
+
+def events(resolved: Resolved) -> int:
+    """Right within a factor of a few: an unloaded network, and no more than the servers' links carry."""
+    network, nic, measure = resolved["network"], resolved["nic"], resolved["measure"]
+    hops = 1 if network["switches"] == 0 else 2 if network["switches"] == 1 else 4
+    rate = min(link["rate_bps"] for link in network["links"])
+    delay = max(link["delay_ns"] for link in network["links"])
+    span = measure["warmup_ns"] + measure["duration_ns"]
+    total = 0.0
+    for group in resolved["groups"]:
+        connections = sum(client["connections"] for client in group["clients"])
+        sizes = [_mean(group["request"]), _mean(group["response"])]
+        arrival = group["arrival"]
+        packets = sum(-(-size // nic["mtu_bytes"]) + 1 for size in sizes)
+        serial = max(sizes) * 8e9 / rate
+        if arrival["kind"] == "trace":
+            requests = float(len(arrival["requests"]) * connections)
+        elif arrival["kind"] == "open":
+            requests = connections * span / arrival["interval"]["mean_ns"]
+        else:
+            costs = sum(nic["costs"].values())
+            alone = 2 * (hops * delay + costs) + serial * hops + arrival["think"]["mean_ns"]
+            servers = len({client["server"] for client in group["clients"]})
+            requests = min(
+                connections * arrival["depth"] * span / max(alone, 1), servers * span / max(serial, 1)
+            )
+        if group["count"] is not None:
+            requests = min(requests, group["count"] * connections)
+        total += requests * packets * (hops * EVENTS_A_HOP + EVENTS_A_PACKET)
+    return int(total)
+
+
+def _mean(bins: list[Resolved]) -> float:
+    weight = sum(each["weight"] for each in bins)
+    return float(sum(each["weight"] * (each["min_bytes"] + each["max_bytes"]) / 2 for each in bins) / weight)

@@ -1,0 +1,100 @@
+"""Profiles of devices and hosts, each value with its source and date (`models/profiles/*.toml`)."""
+
+from __future__ import annotations
+
+import datetime
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from netacc_lab.sim.errors import from_validation, refuse
+from netacc_lab.sim.model import DeviceValues, Strict
+from netacc_lab.sim.paths import profiles_folder
+from netacc_lab.sim.units import Duration
+
+
+class Sourced(BaseModel):
+    """A value, and where it comes from."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    value: Any
+    source: Annotated[str, Field(min_length=5)]
+    date: datetime.date
+
+
+class HostValues(Strict):
+    """Processors of a host and what a stack costs on them."""
+
+    cores: Annotated[int, Field(ge=1, strict=True)]
+    spin: Duration = Field(description="how long an idle thread polls before it sleeps")
+    wake_up: Duration = Field(description="from an event until the sleeper runs")
+    system_call: Duration
+    library_call: Duration = Field(description="a call that stays in user space")
+    copy_per_kib: Duration = Field(description="copying 1024 bytes")
+    segment: Duration = Field(description="the stack's work for a TCP segment, each way")
+
+
+class Profile(BaseModel):
+    """One file of `models/profiles`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: Literal["device", "host"]
+    what: Annotated[str, Field(min_length=10, description="what it stands for, and how far to believe it")]
+    values: dict[str, Sourced]
+
+    def plain(self) -> dict[str, Any]:
+        """The values alone."""
+        return {key: sourced.value for key, sourced in self.values.items()}
+
+
+def names(kind: str) -> list[str]:
+    """The profiles that there are."""
+    found = []
+    for path in sorted(profiles_folder().glob("*.toml")):
+        with path.open("rb") as file:
+            if tomllib.load(file).get("kind") == kind:
+                found.append(path.stem)
+    return found
+
+
+def load(kind: str, name: str, asked_by: Path | str) -> Profile:
+    """A profile. Raises ScenarioError where there is none of that name, or it says nonsense."""
+    path = profiles_folder() / f"{name}.toml"
+    if not path.exists():
+        raise refuse(asked_by, f"{kind}.profile", f"there is no {name!r}; there are {', '.join(names(kind))}")
+    with path.open("rb") as file:
+        try:
+            profile = Profile.model_validate(tomllib.load(file))
+        except ValidationError as error:
+            raise from_validation(path, Profile, error) from None
+        except tomllib.TOMLDecodeError as error:
+            raise refuse(path, "", str(error)) from None
+    if profile.kind != kind:
+        there = ", ".join(names(kind))
+        raise refuse(asked_by, f"{kind}.profile", f"{name!r} is of a {profile.kind}; there are {there}")
+    model = DeviceValues if kind == "device" else HostValues
+    try:
+        model.model_validate(profile.plain())
+    except ValidationError as error:
+        raise from_validation(path, model, error) from None
+    return profile
+
+
+def device(name: str, overrides: DeviceValues, asked_by: Path | str) -> DeviceValues:
+    """A NIC: the profile's values, and over them those of a scenario."""
+    base = DeviceValues.model_validate(load("device", name, asked_by).plain())
+    said = {key: value for key, value in overrides if value is not None and key != "profile"}
+    merged = base.model_copy(update=said)
+    missing = [key for key, value in merged if value is None and key != "window"]
+    if missing:
+        raise refuse(profiles_folder() / f"{name}.toml", "values", f"says nothing of {', '.join(missing)}")
+    return merged
+
+
+def host(name: str, asked_by: Path | str) -> HostValues:
+    """Processors."""
+    return HostValues.model_validate(load("host", name, asked_by).plain())

@@ -1,0 +1,405 @@
+"""From a scenario to runs: the resolved form, in which nothing is left to choose.
+
+The form is that of `sim/simulator/src/scenario.rs`.
+
+What the simulator cannot do is refused here, never ignored.
+"""
+
+from __future__ import annotations
+
+import copy
+import csv
+import itertools
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from netacc_lab.sim import profiles
+from netacc_lab.sim.errors import ScenarioError, from_validation, refuse
+from netacc_lab.sim.model import (
+    DeviceValues,
+    Fault,
+    FaultKind,
+    RateControl,
+    Recovery,
+    Scenario,
+    Sizes,
+    StackKind,
+    Workload,
+)
+from netacc_lab.sim.topology import Graph, build
+
+#: Of the resolved form.
+FORMAT = 1
+
+Resolved = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run: which point of a sweep, which seed, and its resolved scenario."""
+
+    scenario: str
+    point: Mapping[str, Any]
+    seed: int
+    resolved: Resolved
+
+
+def read(file: Path) -> dict[str, Any]:
+    """The tables of a scenario file."""
+    try:
+        with file.open("rb") as opened:
+            return tomllib.load(opened)
+    except OSError as error:
+        raise refuse(file, "", error.strerror or str(error)) from None
+    except tomllib.TOMLDecodeError as error:
+        raise refuse(file, "", str(error)) from None
+
+
+def check(raw: Mapping[str, Any], file: Path) -> Scenario:
+    """The scenario, if it obeys the schema."""
+    try:
+        return Scenario.model_validate(raw)
+    except ValidationError as error:
+        raise from_validation(file, Scenario, error) from None
+
+
+def runs(
+    file: Path, *, sweep: Mapping[str, list[Any]] | None = None, seeds: list[int] | None = None
+) -> list[Run]:
+    """All runs of a scenario: each point of the sweep with each seed. All are checked before any is returned.
+
+    `sweep` is the file's own unless it is given; an empty one is no sweep.
+    """
+    raw = read(file)
+    scenario = check(raw, file)
+    axes = scenario.sweep if sweep is None else sweep
+    found = []
+    for values in itertools.product(*axes.values()):
+        point = dict(zip(axes, values, strict=True))
+        tables = copy.deepcopy(raw)
+        for key, value in point.items():
+            _set(tables, key, value, file)
+        at_point = check(tables, file)
+        resolved = resolve(at_point, file)
+        used = seeds or at_point.measure.seeds
+        found += [Run(file.stem, point, seed, {**resolved, "seed": seed}) for seed in used]
+    return found
+
+
+def _set(tables: dict[str, Any], key: str, value: object, file: Path) -> None:
+    """Sets a dotted key; a number counts in a list."""
+    at: Any = tables
+    parts = key.split(".")
+    for part in parts[:-1]:
+        if isinstance(at, list):
+            if not part.isdigit() or int(part) >= len(at):
+                raise refuse(file, f"sweep.{key}", f"there is no {part} among {len(at)}")
+            at = at[int(part)]
+        else:
+            at = at.setdefault(part, {})
+    at[parts[-1]] = value
+
+
+def resolve(scenario: Scenario, file: Path) -> Resolved:
+    """The resolved form, with seed 0."""
+    graph = build(scenario.topology, file)
+    parts = _parts(scenario, graph, file)
+    device = profiles.device(scenario.device.profile, scenario.device, file)
+    measure = scenario.measure
+    end = measure.warmup + measure.duration
+    switch = scenario.topology.switch
+    return {
+        "format": FORMAT,
+        "name": file.stem,
+        "seed": 0,
+        "network": {
+            "hosts": graph.hosts,
+            "switches": graph.switches,
+            "links": [vars(link) for link in graph.links],
+            "switch": {
+                "port_buffer_bytes": switch.port_buffer,
+                "shared_buffer_bytes": switch.shared_buffer,
+                "alpha": switch.alpha,
+                "mark": switch.ecn,
+                "mark_min_bytes": switch.ecn_min,
+                "mark_max_bytes": switch.ecn_max,
+                "mark_max_ppm": switch.ecn_probability,
+                "pfc": switch.pfc,
+                "pfc_xoff_bytes": switch.pfc_xoff,
+                "pfc_xon_bytes": switch.pfc_xon,
+            },
+        },
+        "nic": _nic(device, scenario, file),
+        "stack": _stack(scenario, device, file),
+        "groups": [_group(number, scenario, parts, file) for number in range(len(scenario.workload))],
+        "faults": _faults(scenario, graph, parts, file),
+        "measure": {
+            "warmup_ns": measure.warmup,
+            "duration_ns": measure.duration,
+            "drain_ns": measure.drain,
+            "stall_ns": measure.stall,
+            "progress_ns": measure.progress or max(end // 100, 1),
+            "samples": measure.samples,
+        },
+    }
+
+
+def _parts(scenario: Scenario, graph: Graph, file: Path) -> tuple[list[int], list[int]]:
+    """The hosts of servers and of clients."""
+    servers = max(w.servers for w in scenario.workload)
+    clients = max(w.clients for w in scenario.workload)
+    placement = scenario.topology.placement
+    order = graph.in_order(placement)
+    if servers + clients > len(order):
+        where = f"{placement} has room for {len(order)} hosts"
+        raise refuse(file, "workload", f"{servers} servers and {clients} hosts with clients, but {where}")
+    return order[:servers], order[servers : servers + clients]
+
+
+def _nic(device: DeviceValues, scenario: Scenario, file: Path) -> Resolved:
+    names = {"mtu": "mtu_bytes", "max_queue_pairs": "max_qp", "send_depth": "max_send_wr"}
+    names |= {"receive_depth": "max_recv_wr", "max_inline": "max_inline_bytes"}
+    names |= {"context_cache": "context_cache_entries", "region_cache": "region_cache_entries"}
+    names |= {"retry_timeout": "retry_timeout_ns", "rnr_pause": "rnr_pause_ns"}
+    names |= {"notification_interval": "notification_interval_ns", "memory_limit": "memory_limit_bytes"}
+    same = ("ack_interval", "retry_count", "no_receive_is_fatal", "report_flushes", "rebind", "max_in_flight")
+    names |= {name: name for name in (*same, "receive_buffer_packets")}
+    costs = ["doorbell", "request_fetch", "payload_fetch", "transmit_packet", "receive_packet"]
+    costs += ["context_miss", "region_miss", "placement", "completion", "interrupt"]
+    return {
+        **{there: getattr(device, here) for here, there in names.items()},
+        "selective_repeat": device.recovery is Recovery.SELECTIVE_REPEAT,
+        "rnr_retry": 6,
+        "rate": _rate(device, scenario, file),
+        "costs": {f"{name}_ns": getattr(device, name) for name in costs},
+    }
+
+
+def _rate(device: DeviceValues, scenario: Scenario, file: Path) -> Resolved:
+    control = device.rate_control
+    if scenario.device.window is not None and control is not RateControl.FIXED_WINDOW:
+        raise refuse(file, "device.window", "has no effect unless rate-control is fixed-window")
+    if control is RateControl.NONE:
+        return {"kind": "unlimited"}
+    if control is RateControl.FIXED_WINDOW:
+        if device.window is None:
+            raise refuse(file, "device.window", "is missing: fixed-window needs it")
+        return {"kind": "fixed-window", "bytes": device.window}
+    if not scenario.topology.switch.ecn:
+        raise refuse(file, "topology.switch.ecn", f"must be true: {control} needs switches that mark")
+    # As netacc_rnic::DcqcnConfig has them, with the sources.
+    paper = {
+        "kind": "dcqcn",
+        "gain_shift": 8,
+        "alpha_interval_ns": 55_000,
+        "decrease_interval_ns": 0,
+        "increase_interval_ns": 55_000,
+        "increase_bytes": 10_000_000,
+        "fast_recovery_steps": 5,
+        "additive_bps": 40_000_000,
+        "hyper_bps": 400_000_000,
+        "min_rate_bps": 40_000_000,
+    }
+    if control is RateControl.DCQCN_PAPER:
+        return paper
+    mbps = scenario.topology.rate // 10**6
+    return paper | {
+        "alpha_interval_ns": 1_000,
+        "decrease_interval_ns": 4_000,
+        "increase_interval_ns": 300_000,
+        "fast_recovery_steps": 1,
+        "additive_bps": max(5_000_000 * mbps // 25_000, 1),
+        "hyper_bps": max(50_000_000 * mbps // 25_000, 1),
+        "min_rate_bps": 100_000_000,
+    }
+
+
+def _stack(scenario: Scenario, device: DeviceValues, file: Path) -> Resolved:
+    stack = scenario.stack
+    if stack.kind is not StackKind.NETACC:
+        raise refuse(file, "stack.kind", f"{stack.kind} cannot be simulated yet; there is netacc")
+    if scenario.host.profile != "free":
+        profiles.host(scenario.host.profile, file)
+        raise refuse(file, "host.profile", f"{scenario.host.profile} cannot be simulated yet; there is free")
+    nacc = stack.nacc
+    if nacc.NACC_SOR_MSG_SIZE * 2 > nacc.NACC_RING_SIZE:
+        raise refuse(file, "stack.nacc.NACC_SOR_MSG_SIZE", "is more than half of NACC_RING_SIZE")
+    return {
+        "kind": "netacc",
+        "ring_bytes": nacc.NACC_RING_SIZE,
+        "message_bytes": nacc.NACC_SOR_MSG_SIZE,
+        "streams_per_link": nacc.NACC_SOR_CONN_PER_QP,
+        # As the library does it: as many as the device has.
+        "receive_depth": device.receive_depth,
+    }
+
+
+def _group(number: int, scenario: Scenario, parts: tuple[list[int], list[int]], file: Path) -> Resolved:
+    workload = scenario.workload[number]
+    key = f"workload.{number}"
+    if workload.kind == "short-connections":
+        raise refuse(file, f"{key}.kind", "short-connections cannot be simulated yet: connections last a run")
+    servers, clients = parts[0][: workload.servers], parts[1][: workload.clients]
+    if workload.connections < len(clients):
+        raise refuse(
+            file, f"{key}.connections", f"{workload.connections} are fewer than {len(clients)} clients"
+        )
+    pairs: dict[tuple[int, int], int] = {}
+    for index in range(workload.connections):
+        turn, place = divmod(index, len(clients))
+        pair = (clients[place], servers[(turn + place) % len(servers)])
+        pairs[pair] = pairs.get(pair, 0) + 1
+    request, response = _lengths(workload, key, file)
+    incast = workload.kind == "incast"
+    measure = scenario.measure
+    return {
+        "name": workload.name,
+        "clients": [{"client": c, "server": s, "connections": n} for (c, s), n in pairs.items()],
+        "request": request,
+        "response": response,
+        "arrival": _arrival(workload, key, file),
+        # All at once for an incast; else apart, as nothing in reality begins at one instant.
+        "start_ns": workload.start + (measure.warmup if incast else 0),
+        "start_spread_ns": 0 if incast else max(measure.warmup - workload.start, 0) // 2,
+        "count": workload.count or (1 if incast else None),
+    }
+
+
+def _lengths(workload: Workload, key: str, file: Path) -> tuple[list[Resolved], list[Resolved]]:
+    request, response = workload.request, workload.response
+    one = [{"weight": 1, "min_bytes": 1, "max_bytes": 1}]
+    if workload.kind == "trace-replay":
+        for name, value in (("request", request), ("response", response)):
+            if value is not None:
+                raise refuse(file, f"{key}.{name}", "has no effect: the trace has lengths")
+        return one, one
+    if workload.kind == "redis-like":
+        # redis-benchmark's SET with a key of 16 and a value of 512 bytes, and "+OK\r\n".
+        return _bins(request, key, file, 556), _bins(response, key, file, 5)
+    if request is None:
+        raise refuse(file, f"{key}.request", f"is missing: {workload.kind} needs it")
+    if response is None and workload.kind == "request-response":
+        raise refuse(file, f"{key}.response", "is missing: request-response needs it")
+    return _bins(request, key, file, 1), _bins(response, key, file, 1)
+
+
+def _bins(sizes: Sizes | None, key: str, file: Path, usual: int) -> list[Resolved]:
+    if sizes is None:
+        return [{"weight": 1, "min_bytes": usual, "max_bytes": usual}]
+    for each in sizes.mix:
+        if not 1 <= each.min <= each.max < 2**31:
+            raise refuse(file, key, f"lengths from {each.min} to {each.max} bytes: at least 1, and in order")
+    if not any(each.share for each in sizes.mix):
+        raise refuse(file, key, "no length has a share")
+    return [{"weight": each.share, "min_bytes": each.min, "max_bytes": each.max} for each in sizes.mix]
+
+
+def _arrival(workload: Workload, key: str, file: Path) -> Resolved:
+    said = workload.model_fields_set
+    trace = workload.kind == "trace-replay"
+    closed = workload.arrival == "closed"
+    senseless = {
+        "rate": closed or trace,
+        "depth": not closed or trace,
+        "think": not closed or trace,
+        "arrival": trace,
+        "spacing": trace or (closed and not workload.think),
+        "trace": not trace,
+    }
+    for name, wrong in senseless.items():
+        if wrong and name in said:
+            raise refuse(file, f"{key}.{name}", "has no effect here")
+    exponential = workload.spacing == "exponential"
+    if trace:
+        return {"kind": "trace", "requests": _trace(workload, key, file)}
+    if closed:
+        depth = 8 if workload.kind == "streaming" and "depth" not in said else workload.depth
+        think = {"mean_ns": workload.think, "exponential": exponential and workload.think > 0}
+        return {"kind": "closed", "depth": depth, "think": think}
+    if workload.rate is None:
+        raise refuse(file, f"{key}.rate", "is missing: open arrivals need it")
+    interval = max(workload.connections * 10**12 // workload.rate, 1)
+    return {"kind": "open", "interval": {"mean_ns": interval, "exponential": exponential}}
+
+
+def _trace(workload: Workload, key: str, file: Path) -> list[tuple[int, int, int]]:
+    if workload.trace is None:
+        raise refuse(file, f"{key}.trace", "is missing: trace-replay needs it")
+    path = file.parent / workload.trace
+    try:
+        with path.open(newline="") as opened:
+            rows = [(int(r["at_ns"]), int(r["request"]), int(r["response"])) for r in csv.DictReader(opened)]
+    except OSError as error:
+        raise refuse(file, f"{key}.trace", f"{path}: {error.strerror}") from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise refuse(
+            path, "", f"columns at_ns, request, response of whole numbers are needed: {error}"
+        ) from None
+    if not rows or rows != sorted(rows, key=lambda row: row[0]) or any(min(r[1:]) < 1 for r in rows):
+        raise refuse(path, "", "requests are in order of time, and none is empty")
+    return rows
+
+
+def _faults(
+    scenario: Scenario, graph: Graph, parts: tuple[list[int], list[int]], file: Path
+) -> list[Resolved]:
+    found: list[Resolved] = []
+    for number, fault in enumerate(scenario.fault):
+        key = f"fault.{number}"
+        needs = {FaultKind.CUT: set(), FaultKind.LOSS: {"loss"}, FaultKind.SLOW: {"rate"}}[fault.kind]
+        for name in ("loss", "rate"):
+            said = getattr(fault, name) is not None
+            if said != (name in needs):
+                text = "has no effect" if said else "is missing"
+                raise refuse(file, f"{key}.{name}", f"{text}: the fault is a {fault.kind}")
+        if fault.reroute_after is not None and fault.kind is not FaultKind.CUT:
+            raise refuse(file, f"{key}.reroute-after", f"has no effect: the fault is a {fault.kind}")
+        if fault.until is not None and fault.until <= fault.at:
+            raise refuse(file, f"{key}.until", "is not after at")
+        found += _fault(fault, _targets(fault, graph, parts, key, file), graph)
+    return sorted(found, key=lambda each: each["at_ns"])
+
+
+def _fault(fault: Fault, links: list[int], graph: Graph) -> list[Resolved]:
+    found = []
+    for number in links:
+        link = graph.links[number]
+        whole = {"link": number, "rate_bps": link.rate_bps, "loss_ppm": link.loss_ppm, "reroute": False}
+        loss = 10**6 if fault.kind is FaultKind.CUT else fault.loss
+        changed = whole | {"rate_bps": fault.rate or link.rate_bps}
+        changed |= {"loss_ppm": link.loss_ppm if loss is None else loss}
+        found.append(changed | {"at_ns": fault.at})
+        if fault.until is not None:
+            found.append(whole | {"at_ns": fault.until})
+    if fault.reroute_after is not None:
+        # One of the links says when switches have learned of all.
+        last = found[-1:] if fault.until is None else found[-2:]
+        found += [each | {"at_ns": each["at_ns"] + fault.reroute_after, "reroute": True} for each in last]
+    return found
+
+
+def _targets(
+    fault: Fault, graph: Graph, parts: tuple[list[int], list[int]], key: str, file: Path
+) -> list[int]:
+    """Numbers of the links that a fault is of."""
+    kind, _, text = fault.target.partition(":")
+    number = int(text)
+    nodes = {
+        "host": [*parts[0], *parts[1]],
+        "rack": [graph.hosts + rack for rack in range(len(graph.racks))] if graph.switches else [],
+        "spine": graph.tops,
+        "core": graph.tops,
+        "switch": list(range(graph.hosts, graph.hosts + graph.switches)),
+        "link": list(range(len(graph.links))),
+    }[kind]
+    if number >= len(nodes):
+        raise refuse(file, f"{key}.target", f"there are {len(nodes)} of {kind}, the first is {kind}:0")
+    return [number] if kind == "link" else graph.links_of(nodes[number])
+
+
+__all__ = ["FORMAT", "Resolved", "Run", "ScenarioError", "check", "read", "resolve", "runs"]

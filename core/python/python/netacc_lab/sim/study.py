@@ -1,0 +1,157 @@
+"""Studies: a scenario, its runs made or found, and what they say.
+
+The same from Python, a notebook and `netacc sim`.
+
+>>> from netacc_lab.sim import study
+>>> result = study("sim/scenarios/connections-per-qp.toml")  # doctest: +SKIP
+>>> result.table()  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from netacc_lab.sim import paths, resolve, stats
+from netacc_lab.sim.engine import DaskEngine, Engine, SerialEngine
+from netacc_lab.sim.errors import refuse
+from netacc_lab.sim.runner import Done, Task
+from netacc_lab.sim.store import Code, Recorded, Store
+
+#: What a point of a study is told to be, by group: estimates in nanoseconds and per second.
+Metrics = dict[str, stats.Estimate]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a study is."""
+
+    done: int
+    total: int
+    hits: int
+    failed: int
+    elapsed_s: float
+
+    @property
+    def remaining_s(self) -> float | None:
+        """By what runs have taken that were not found; None before the first."""
+        made = self.done - self.hits
+        return (self.total - self.done) * self.elapsed_s / made if made else None
+
+
+@dataclass
+class Point:
+    """One point of a sweep: its runs, one for each seed."""
+
+    values: Mapping[str, Any]
+    runs: list[Recorded] = field(default_factory=list)
+
+    @property
+    def label(self) -> str:
+        """The values, for people."""
+        return ", ".join(f"{key.rsplit('.', 1)[-1]}={value}" for key, value in self.values.items()) or "-"
+
+    @property
+    def status(self) -> str:
+        """`complete`, or what its worst run is."""
+        order = ("complete", "unfinished", "stalled", "broken")
+        return max((run.status for run in self.runs), key=order.index, default="missing")
+
+    def groups(self) -> list[str]:
+        """Names of the workload's groups."""
+        return [group["name"] for group in self.runs[0].meta["groups"]] if self.runs else []
+
+    def metrics(self, group: str) -> Metrics:
+        """What the runs say of a group: rates of one run are averaged, latencies put together."""
+        metas = [next(g for g in run.meta["groups"] if g["name"] == group) for run in self.runs]
+        histograms = [run.histogram(group) for run in self.runs]
+        found = {
+            "requests_per_s": stats.mean([meta["answered_per_s"] for meta in metas]),
+            "bytes_per_s": stats.mean([meta["bytes_per_s"] for meta in metas]),
+            "mean_ns": stats.mean([meta["mean_ns"] for meta in metas if meta["samples"]]),
+        }
+        for name, percent in (("p50_ns", 50.0), ("p90_ns", 90.0), ("p99_ns", 99.0), ("p999_ns", 99.9)):
+            found[name] = stats.percentile(histograms, percent)
+        return found
+
+
+@dataclass
+class Study:
+    """What a scenario's runs say."""
+
+    name: str
+    question: str
+    points: list[Point]
+    failures: list[Done]
+
+    def table(self) -> list[dict[str, Any]]:
+        """A row for each point and group: plain values, for pandas, JSON or a printout."""
+        rows = []
+        for point in self.points:
+            for group in point.groups():
+                row: dict[str, Any] = {
+                    **point.values,
+                    "group": group,
+                    "status": point.status,
+                    "runs": len(point.runs),
+                }
+                for name, estimate in point.metrics(group).items():
+                    row[name] = estimate.value
+                    row[f"{name}_low"], row[f"{name}_high"] = estimate.low, estimate.high
+                rows.append(row)
+        return rows
+
+
+def find(scenario: str | Path) -> Path:
+    """The file of a scenario: a path, or the name of a ready one."""
+    path = Path(scenario)
+    if path.suffix == ".toml" or path.exists():
+        return path
+    ready = paths.scenarios_folder() / f"{scenario}.toml"
+    if not ready.exists():
+        names = ", ".join(sorted(p.stem for p in paths.scenarios_folder().glob("*.toml")))
+        raise refuse(str(scenario), "", f"there is no such scenario; ready ones: {names}")
+    return ready
+
+
+def study(
+    scenario: str | Path,
+    *,
+    sweep: Mapping[str, list[Any]] | None = None,
+    seeds: list[int] | None = None,
+    engine: Engine | None = None,
+    folder: Path | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Study:
+    """Makes the runs of a scenario that are not there yet, and reads all of them.
+
+    Without `sweep` the file's own is done; `{}` is none. Interrupted, it goes on when
+    asked again.
+    """
+    file = find(scenario)
+    runs = resolve.runs(file, sweep=sweep, seeds=seeds)
+    question = str(resolve.read(file)["question"])
+    store, code = Store(folder or paths.runs_folder()), Code(paths.simulator())
+    keys = [store.key(run.resolved, code) for run in runs]
+    tasks = {
+        key: Task(key, run.resolved, code.program, store.folder) for key, run in zip(keys, runs, strict=True)
+    }
+    begun = time.monotonic()
+    failures, hits = [], 0
+    with engine or (SerialEngine() if len(tasks) == 1 else DaskEngine()) as opened:
+        for count, done in enumerate(opened.run(tasks.values()), 1):
+            hits += done.hit
+            if done.failed:
+                failures.append(done)
+            if progress:
+                progress(Progress(count, len(tasks), hits, len(failures), time.monotonic() - begun))
+    points: dict[str, Point] = {}
+    for key, run in zip(keys, runs, strict=True):
+        point = points.setdefault(repr(run.point), Point(run.point))
+        recorded = store.find(key)
+        if recorded:
+            point.runs.append(recorded)
+    return Study(file.stem, question, list(points.values()), failures)

@@ -1,0 +1,77 @@
+"""Results as Parquet: a row for each run and group, its histogram kept whole. `SCHEMA` explains columns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from netacc_lab.sim.store import Recorded
+
+
+def _column(name: str, kind: pa.DataType, what: str) -> pa.Field:
+    return pa.field(name, kind, metadata={"description": what})
+
+
+SCHEMA = pa.schema(
+    [
+        _column("run", pa.string(), "name of the run's folder: a hash of scenario and code"),
+        _column("scenario", pa.string(), "name of the scenario"),
+        _column("seed", pa.uint64(), "seed of the run"),
+        _column("status", pa.string(), "complete, unfinished, stalled or broken"),
+        _column("code_version", pa.string(), "hash of the simulator program and its ns-3"),
+        _column("ns3_version", pa.string(), "version of ns-3"),
+        _column("trace_hash", pa.string(), "hash over every delivered packet and its time"),
+        _column("simulated_ns", pa.uint64(), "when the run ended, in nanoseconds of simulated time"),
+        _column("wall_s", pa.float64(), "how long it took, in seconds"),
+        _column("events", pa.uint64(), "events of ns-3"),
+        _column("lost", pa.uint64(), "packets lost on links"),
+        _column("dropped", pa.uint64(), "packets that found no room in a switch"),
+        _column("marked", pa.uint64(), "packets that a switch has marked"),
+        _column("repeated", pa.uint64(), "packets that NICs have sent again"),
+        _column("group", pa.string(), "name of the workload's group"),
+        _column("connections", pa.uint64(), "connections of the group"),
+        _column("samples", pa.uint64(), "requests in the histogram"),
+        _column("requests_per_s", pa.float64(), "answers within the measured span, a second"),
+        _column("bytes_per_s", pa.float64(), "bytes of those requests and responses, a second"),
+        _column("mean_ns", pa.float64(), "mean latency, in nanoseconds"),
+        _column("p50_ns", pa.uint64(), "latency, in nanoseconds"),
+        _column("p99_ns", pa.uint64(), "latency, in nanoseconds"),
+        _column("max_ns", pa.uint64(), "latency, in nanoseconds"),
+        _column("latency", pa.binary(), "all latencies, in nanoseconds: HdrHistogram V2, compressed"),
+        _column("config", pa.string(), "the resolved scenario, as JSON"),
+    ]
+)
+
+
+def rows(run: Recorded) -> Iterable[dict[str, Any]]:
+    """A row for each group."""
+    meta = run.meta
+    for group in meta["groups"]:
+        yield {
+            "run": run.folder.name,
+            "scenario": meta["scenario"]["name"],
+            "seed": meta["scenario"]["seed"],
+            **{name: meta[name] for name in ("status", "code_version", "ns3_version", "trace_hash")},
+            **{name: meta[name] for name in ("simulated_ns", "wall_s", "events")},
+            **{name: meta["network"][name] for name in ("lost", "dropped", "marked")},
+            "repeated": meta["nics"]["data_repeated"],
+            "group": group["name"],
+            "requests_per_s": group["answered_per_s"],
+            **{name: group[name] for name in ("connections", "samples", "bytes_per_s")},
+            **{name: group[name] for name in ("mean_ns", "p50_ns", "p99_ns", "max_ns")},
+            "latency": (run.folder / f"latency-{group['name']}.hdr").read_bytes(),
+            "config": json.dumps(meta["scenario"], sort_keys=True),
+        }
+
+
+def write(runs: Iterable[Recorded], path: Path) -> int:
+    """Writes all of them into one file; how many rows."""
+    table = pa.Table.from_pylist([row for run in runs for row in rows(run)], schema=SCHEMA)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, path, compression="zstd")
+    return int(table.num_rows)

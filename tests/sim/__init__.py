@@ -1,0 +1,1 @@
+"""Scenarios, their tools, and what simulation says against the world."""

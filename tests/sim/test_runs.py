@@ -1,0 +1,191 @@
+"""Runs: the same twice, found when asked again, failed when they hang; and what is told of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hdrh.histogram import HdrHistogram
+from netacc_lab.sim import DaskEngine, SerialEngine, Store, paths, stats, study, tables
+from netacc_lab.sim.cli import main
+from netacc_lab.sim.runner import Done, Task, make
+from netacc_lab.sim.store import Code
+
+from tests.sim.conftest import Write
+
+
+def test_a_run_is_the_same_twice(write: Write, tmp_path: Path) -> None:
+    """Breaks if a run depends on anything but scenario and seed."""
+    first = study(write(), engine=SerialEngine(), folder=tmp_path / "a")
+    again = study(write(), engine=SerialEngine(), folder=tmp_path / "b")
+    hashes = [run.meta["trace_hash"] for run in first.points[0].runs]
+    assert hashes == [run.meta["trace_hash"] for run in again.points[0].runs]
+    assert len(set(hashes)) == 2, "two seeds"
+    for run in first.points[0].runs:
+        other = tmp_path / "b" / run.folder.name
+        assert (run.folder / "samples.csv").read_bytes() == (other / "samples.csv").read_bytes()
+        assert run.meta["linked"] == run.meta["connections"] == 4
+        assert run.meta["unanswered"] == 0
+        rows = (run.folder / "samples.csv").read_text().splitlines()
+        assert len(rows) == run.meta["answered"] + 1
+        assert run.histogram("get").get_total_count() == run.meta["groups"][0]["samples"] > 100
+
+
+def test_what_is_there_is_not_made_again(write: Write, runs: Path) -> None:
+    """Breaks if an interrupted sweep begins anew, or a change of the scenario is taken for the same run."""
+    seen: list[tuple[int, int]] = []
+    sweep = {"topology.delay": ["1us", "2us"]}
+    study(write(), sweep={}, seeds=[1], engine=SerialEngine())
+    made = {run.folder.stat().st_ino for run in Store(runs).all()}
+    assert len(made) == 1
+    study(
+        write(),
+        sweep=sweep,
+        seeds=[1, 2],
+        engine=SerialEngine(),
+        progress=lambda p: seen.append((p.done, p.hits)),
+    )
+    assert seen[-1] == (4, 1)
+    kept = Store(runs).all()
+    assert len(kept) == 4
+    assert made <= {run.folder.stat().st_ino for run in kept}
+    # What an interruption leaves is no run, and is in nobody's way.
+    (runs / ".partial.1").mkdir()
+    assert len(Store(runs).all()) == 4
+
+
+def test_dask_makes_the_same(write: Write, tmp_path: Path) -> None:
+    """Breaks if runs made by a scheduler differ from those made here, or a failed one stops the others."""
+    serial = study(write(), engine=SerialEngine(), folder=tmp_path / "a")
+    dask = study(write(), engine=DaskEngine(jobs=2), folder=tmp_path / "b")
+    assert serial.table() == dask.table()
+
+
+def test_a_run_that_hangs_has_failed(write: Write, runs: Path) -> None:
+    """Breaks if a network that carries nothing is waited for, or its run passes for one that went well."""
+    fault = '[[fault]]\nkind = "cut"\nat = "500us"\ntarget = "host:0"\n[measure]\nstall = "20ms"\n'
+    file = write(("[measure]\n", fault), ('"roce-100g"', '"roce-100g"\nretry-timeout = "5ms"'))
+    found = study(file, seeds=[1], engine=SerialEngine())
+    assert [done.status for done in found.failures] == ["stalled"]
+    (run,) = Store(runs).all()
+    assert run.meta["simulated_ns"] < 50_000_000
+    assert run.meta["unanswered"] == 4
+    assert main(["run", str(file), "--seeds", "1"]) == 1
+
+
+def test_what_is_unanswered_is_told(write: Write, runs: Path) -> None:
+    """Breaks if an overloaded run seems to have answered everything, or is made to go on for ever."""
+    open_loop = 'connections = 4\narrival = "open"\nrate = "10M/s"'
+    file = write(("connections = 4", open_loop), ("[measure]\n", '[measure]\ndrain = "50us"\n'))
+    assert main(["run", str(file), "--seeds", "1", "--json"]) == 4
+    (run,) = Store(runs).all()
+    assert run.status == "unfinished"
+    assert run.meta["unanswered"] > 0
+
+
+def test_a_crash_is_a_failed_run(runs: Path, tmp_path: Path) -> None:
+    """Breaks if a simulator that crashes leaves a run, or takes its caller along."""
+    program = tmp_path / "crashes"
+    program.write_text('#!/bin/sh\n[ "$1" = --ns3-version ] && exit\necho told >&2\nkill -9 $$\n')
+    program.chmod(0o755)
+    done = make(Task("key", {}, program, runs))
+    assert done == Done("key", "error", hit=False, error="the simulator ended with signal 9: told")
+    assert Store(runs).all() == []
+
+
+def test_the_program_refuses_nonsense(tmp_path: Path) -> None:
+    """Breaks if the simulator runs what it does not understand."""
+    program = paths.simulator()
+    ended = subprocess.run(
+        [program, "/dev/stdin", tmp_path / "out"], input="{}", capture_output=True, text=True
+    )
+    assert ended.returncode == 2
+    assert "missing field" in ended.stderr
+    assert len(Code(program).version) == 16
+
+
+def test_parquet_keeps_histograms_whole(write: Write, runs: Path, tmp_path: Path) -> None:
+    """Breaks if a table loses a column, its description, or a part of a histogram."""
+    study(write(), engine=SerialEngine())
+    made = Store(runs).all()
+    assert tables.write(made, tmp_path / "out.parquet") == 2
+    table = pq.read_table(tmp_path / "out.parquet")
+    assert all(table.schema.field(name).metadata[b"description"] for name in table.schema.names)
+    rows = table.to_pylist()
+    assert {row["run"] for row in rows} == {run.folder.name for run in made}
+    for row, run in zip(rows, made, strict=True):
+        assert row["latency"] == (run.folder / "latency-get.hdr").read_bytes()
+        assert row["samples"] == run.histogram("get").get_total_count()
+        assert json.loads(row["config"])["seed"] == row["seed"]
+
+
+def test_the_command(write: Write, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Breaks if a subcommand does not do what it says, or ends with another code."""
+    file = write(("seeds = [1, 2]", 'seeds = [1, 2]\n[sweep]\n"topology.delay" = ["1us", "3us"]'))
+    assert main(["sweep", str(file), "--dry-run", "--json"]) == 0
+    planned = json.loads(capsys.readouterr().out)
+    assert planned["runs"] == 4
+    assert main(["report", str(file), "--out", str(tmp_path / "out"), "--json", "--jobs", "2"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert [row["topology.delay"] for row in said["points"]] == ["1us", "3us"]
+    # Eight more microseconds on the way there and back through a switch.
+    near, far = (row["p50_ns"] for row in said["points"])
+    assert far - near == pytest.approx(8000, abs=20)
+    assert said["points"][0]["p999_ns"] is None, "too few samples"
+    events = sum(run.meta["events"] for run in Store(runs).all())
+    assert planned["events"] / 3 < events < planned["events"] * 3
+    page = (tmp_path / "out/small.html").read_text()
+    assert page.count("data:image/svg+xml") == 2
+    assert "What does a request take" in page
+    assert pq.read_table(tmp_path / "out/small.parquet").num_rows == 4
+    assert main(["list", "--made", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == 4
+    assert main(["list"]) == 0
+    assert "deployment set" in capsys.readouterr().out
+    assert main(["run", "no-such-scenario"]) == 2
+    assert "ready ones" in capsys.readouterr().err
+    assert main(["run", str(file), "--set", "topology.delay=7"]) == 2
+    assert main(["run", str(file), "--seeds", "x"]) == 2
+
+
+def test_netacc_starts_it() -> None:
+    """Breaks if `netacc sim` does not find the tools, or hides how they ended."""
+    import os
+
+    binary = Path(os.environ.get("NETACC_BIN_DIR", "target/release")) / "netacc"
+    ended = subprocess.run([binary, "sim", "list", "--json"], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert len(json.loads(ended.stdout)) >= 10
+    assert subprocess.run([binary, "sim", "run", "none"], capture_output=True).returncode == 2
+    without = subprocess.run(
+        [binary, "sim", "list"], env={"NETACC_PYTHON": "/bin/false"}, capture_output=True
+    )
+    assert without.returncode == 69
+
+
+def test_intervals() -> None:
+    """Breaks if an interval is not the t-interval, or a percentile is told from too few samples."""
+    found = stats.mean([10.0, 12.0, 14.0])
+    # t(0.975, 2) = 4.3027, standard error 2 / sqrt(3).
+    assert found.value == 12.0
+    assert found.high == pytest.approx(12 + 4.3027 * 2 / 3**0.5, abs=1e-3)
+    assert stats.mean([3.0]) == stats.Estimate(3.0)
+
+    def histogram(count: int, shift: int) -> HdrHistogram:
+        made = HdrHistogram(1, 3_600_000_000_000, 3)
+        for value in np.random.default_rng(shift).integers(1000, 2000, count):
+            made.record_value(int(value) + shift)
+        return made
+
+    assert stats.percentile([histogram(9_999, 0)], 99.9).value is None
+    assert stats.percentile([histogram(10_000, 0)], 99.9).value == pytest.approx(1999, abs=3)
+    several = stats.percentile([histogram(500, shift) for shift in (0, 50, 100)], 50)
+    assert several.low is not None
+    assert several.high is not None
+    # Medians of the runs are about 1500, 1550 and 1600, each give or take 25.
+    assert several.value is not None
+    assert 1480 < several.low < several.value < several.high < 1650

@@ -1,0 +1,157 @@
+"""Scenarios are checked before anything runs, and say what is wrong with them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+from netacc_lab.sim import Scenario, ScenarioError, estimate, paths, profiles, read, resolve, runs, units
+from netacc_lab.sim.model import Placement, Topology
+from netacc_lab.sim.topology import build
+
+from tests.sim.conftest import Write
+
+READY = sorted(paths.scenarios_folder().glob("*.toml"))
+
+
+@pytest.mark.parametrize("file", READY, ids=lambda file: file.stem)
+def test_ready_scenarios_resolve(file: Path) -> None:
+    """Breaks if a ready scenario cannot be run, or its dry run says nothing."""
+    found = runs(file)
+    assert len({json.dumps(run.resolved, sort_keys=True) for run in found}) == len(found)
+    assert all(estimate.events(run.resolved) > 0 for run in found)
+    assert read(file)["question"].endswith("?")
+
+
+def test_there_are_enough_ready_scenarios() -> None:
+    """Breaks if questions that users ask are lost."""
+    assert len(READY) >= 10
+
+
+def test_schema_is_published() -> None:
+    """Breaks if the published schema is not the one that is obeyed, or does not accept what it should."""
+    published = json.loads((paths.scenarios_folder() / "schema.json").read_text())
+    assert published == Scenario.model_json_schema(by_alias=True), (
+        "netacc sim schema >sim/scenarios/schema.json"
+    )
+    for file in READY:
+        jsonschema.validate(read(file), published)
+
+
+WRONG = [
+    # what is written, what is told: the key, and what is allowed
+    (('delay = "1us"', 'delay = "1 parsec"'), "topology.delay", "ns, us, ms, s"),
+    (('delay = "1us"', "delay = 1"), "topology.delay", "a time: a number and one of"),
+    (('delay = "1us"', 'delay = "0.5ns"'), "topology.delay", "no whole number of ns"),
+    (('rate = "25Gbit/s"', 'rate = "25GB"'), "topology.rate", "Gbit/s"),
+    (('rate = "25Gbit/s"', 'rat = "25Gbit/s"'), "topology.rat", "no such key; there are delay, hosts"),
+    (('kind = "star"', 'kind = "ring"'), "topology.kind", "'star'"),
+    (('kind = "star"', 'kind = "leaf-spine"'), "topology.hosts", "has no effect on leaf-spine"),
+    (("hosts = 3", "hosts = 2"), "workload", "room for 2 hosts"),
+    (("hosts = 3", 'hosts = 3\nplacement = "spread"'), "topology.placement", "has no effect on star"),
+    (('"roce-100g"', '"roce-1g"'), "device.profile", "there are erdma-proxy, ideal, roce-100g"),
+    (('"roce-100g"', '"free"'), "device.profile", "is of a host"),
+    (('"roce-100g"', '"roce-100g"\nmtu = "4KiB"\nwindow = "8KiB"'), "device.window", "no effect unless"),
+    (('"roce-100g"', '"roce-100g"\nrate-control = "dcqcn-paper"'), "topology.switch.ecn", "must be true"),
+    (("connections = 4", "connections = 0"), "workload.0.connections", "greater than or equal to 1"),
+    (("connections = 4", 'connections = 4\nrate = "1k/s"'), "workload.0.rate", "has no effect"),
+    (("connections = 4", 'connections = 4\narrival = "open"'), "workload.0.rate", "is missing"),
+    (('response = "1KiB"\n', ""), "workload.0.response", "is missing"),
+    (('response = "1KiB"', 'response = "0B"'), "workload.0", "at least 1"),
+    (('duration = "1ms"\n', ""), "measure.duration", "is missing"),
+    (("seeds = [1, 2]", "seeds = []"), "measure.seeds", "at least 1"),
+    (
+        ("[measure]", "[stack.nacc]\nNACC_SOR_CONN_PER_QP = 0\n[measure]"),
+        "NACC_SOR_CONN_PER_QP",
+        "equal to 1",
+    ),
+    (("[measure]", "[stack.nacc]\nNACC_LOG_LEVEL = 3\n[measure]"), "NACC_LOG_LEVEL", "NACC_RING_SIZE"),
+    (("[measure]", '[stack]\nkind = "kernel-tcp"\n[measure]'), "stack.kind", "cannot be simulated yet"),
+    (
+        ("[measure]", '[[fault]]\nkind = "cut"\nat = "1us"\ntarget = "spine:0"\n[measure]'),
+        "fault.0",
+        "there are 0",
+    ),
+    (
+        ("[measure]", '[[fault]]\nkind = "loss"\nat = "1us"\ntarget = "host:0"\n[measure]'),
+        "fault.0.loss",
+        "missing",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "key", "allowed"), WRONG, ids=[f"{c[1]!r}" for c, _, _ in WRONG])
+def test_what_is_wrong_is_told(write: Write, change: tuple[str, str], key: str, allowed: str) -> None:
+    """Breaks if nonsense would run, or its message lacks file, key or what is allowed."""
+    file = write(change)
+    with pytest.raises(ScenarioError) as caught:
+        runs(file)
+    said = str(caught.value)
+    assert said.startswith(f"{file}: ")
+    assert key in said
+    assert allowed in said
+
+
+def test_a_sweep_is_checked_before_it_runs(write: Write) -> None:
+    """Breaks if a sweep begins though one of its points makes no sense."""
+    file = write()
+    with pytest.raises(ScenarioError, match=r"topology\.delay"):
+        runs(file, sweep={"topology.delay": ["1us", "2 weeks"]})
+    with pytest.raises(ScenarioError, match="there is no 3 among 1"):
+        runs(file, sweep={"workload.3.connections": [1]})
+    with pytest.raises(ScenarioError, match="no such key"):
+        runs(file, sweep={"topology.lenght": [1]})
+    assert len(runs(file, sweep={"topology.delay": ["1us", "2us"], "workload.0.connections": [2, 4]})) == 8
+
+
+def test_units() -> None:
+    """Breaks if a unit is worth something else."""
+    assert units.parse("1.5us", "", units.TIME) == 1500
+    assert units.parse("64 KiB", "", units.SIZE) == 65536
+    assert units.parse("0.1%", "", units.SHARE) == 1000
+    assert units.parse("25Gbit/s", "", units.RATE) == 25 * 10**9
+    assert units.parse("0.5/s", "", units.FREQUENCY) == 500
+
+
+def test_topologies() -> None:
+    """Breaks if a fabric has other links than it should, or placement puts hosts elsewhere."""
+    tree = build(Topology.model_validate({"kind": "fat-tree", "k": 4}), "-")
+    assert (tree.hosts, tree.switches, len(tree.links)) == (16, 20, 48)
+    assert tree.in_order(Placement.SAME_RACK) == [0, 1]
+    assert tree.in_order(Placement.LOW_LATENCY_SET) == [0, 2, 1, 3]
+    assert tree.in_order(Placement.SPREAD)[:5] == [0, 4, 8, 12, 2]
+    two = {"kind": "leaf-spine", "racks": 3, "hosts-per-rack": 4, "spines": 2, "rate": "10Gbit/s"}
+    tiers = build(Topology.model_validate(two | {"oversubscription": 2.0}), "-")
+    assert (tiers.hosts, tiers.switches, len(tiers.links)) == (12, 5, 18)
+    # Four hosts of 10 Gbit/s over two uplinks, half of what they need.
+    assert {link.rate_bps for link in tiers.links[12:]} == {10 * 10**9}
+    assert tiers.in_order(Placement.SPREAD)[:4] == [0, 4, 8, 1]
+
+
+def test_faults_are_of_the_right_links(write: Write) -> None:
+    """Breaks if a fault hits other links, is not repaired, or switches learn of it at another time."""
+    fault = '[[fault]]\nkind = "cut"\nat = "10us"\nuntil = "20us"\ntarget = "host:0"\nreroute-after = "3us"\n'
+    found = runs(write(("[measure]", fault + "[measure]")))[0].resolved["faults"]
+    assert [(f["at_ns"], f["loss_ppm"], f["reroute"]) for f in found] == [
+        (10_000, 10**6, False),
+        (13_000, 10**6, True),
+        (20_000, 0, False),
+        (23_000, 0, True),
+    ]
+    # The server is the first host.
+    assert {f["link"] for f in found} == {0}
+
+
+@pytest.mark.parametrize("kind", ["device", "host"])
+def test_profiles_say_everything(kind: str) -> None:
+    """Breaks if a profile lacks a value, or a value its source."""
+    names = profiles.names(kind)
+    assert names
+    for name in names:
+        profile = profiles.load(kind, name, "-")
+        assert all(len(sourced.source) > 5 for sourced in profile.values.values())
+        if kind == "device":
+            profiles.device(name, Scenario.model_fields["device"].default, "-")
+    assert resolve.FORMAT == 1

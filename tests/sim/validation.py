@@ -1,0 +1,316 @@
+"""Simulation against the world: closed forms, published results, and the same load on this machine.
+
+    python -m tests.sim.validation            # tables of everything
+    python -m tests.sim.validation queueing   # of one check
+
+Each check runs scenarios of its own and compares. All but `machine` are deterministic and part of the tests.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from netacc_lab.sim import Point, SerialEngine, study
+
+#: A frame without its payload: preamble, gap and Ethernet 38, IP and UDP 28, BTH and ICRC 16.
+FRAME_BYTES = 82
+#: More in a write's first packet (RETH), in its last one with an immediate, in an acknowledgement (AETH).
+RETH_BYTES, IMMEDIATE_BYTES, AETH_BYTES = 16, 4, 4
+
+
+@dataclass(frozen=True)
+class Row:
+    """A figure that is known, and what the simulator says."""
+
+    what: str
+    expected: float
+    simulated: float
+    unit: str
+    #: How far it may be off, as a share of what is expected; None for a figure that is only told.
+    tolerance: float | None
+    #: What is expected is a bound: simulated may not be below ("least") or above ("most") it.
+    bound: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether the figures agree."""
+        if self.tolerance is None:
+            return True
+        slack = abs(self.expected) * self.tolerance
+        if self.bound == "least":
+            return self.simulated >= self.expected - slack
+        if self.bound == "most":
+            return self.simulated <= self.expected + slack
+        return abs(self.simulated - self.expected) <= slack
+
+    def line(self) -> str:
+        """For a table."""
+        ratio = self.simulated / self.expected if self.expected else float("nan")
+        kind = {"least": "at least ", "most": "at most "}.get(self.bound, "")
+        allowed = "-" if self.tolerance is None else f"{self.tolerance:.1%}"
+        verdict = "yes" if self.holds else "NO"
+        return (
+            f"| {self.what} | {kind}{self.expected:,.1f} {self.unit} | {self.simulated:,.1f} {self.unit} "
+            f"| {ratio:.3f} | {allowed} | {verdict} |"
+        )
+
+
+def simulate(folder: Path, **tables: dict[str, Any] | list[dict[str, Any]]) -> Point:
+    """Runs a scenario that is given as its tables, with its seeds."""
+    text = 'question = "Does simulation agree with what is known?"\n'
+    for name, table in tables.items():
+        for each in table if isinstance(table, list) else [table]:
+            brackets = f"[[{name}]]" if isinstance(table, list) else f"[{name.replace('__', '.')}]"
+            lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in each.items())
+            text += f"\n{brackets}\n{lines}"
+    file = folder / "validation.toml"
+    file.write_text(text)
+    found = study(file, sweep={}, engine=SerialEngine(), folder=folder / "runs")
+    assert not found.failures, found.failures
+    return found.points[0]
+
+
+def _mean(point: Point, group: str, figure: str) -> float:
+    metas = [next(g for g in run.meta["groups"] if g["name"] == group) for run in point.runs]
+    return float(sum(meta[figure] for meta in metas) / len(metas))
+
+
+def serialisation(folder: Path) -> list[Row]:
+    """An unloaded exchange: every byte's time on the link, and the delay, both ways."""
+    rows = []
+    for response in (1, 1000, 16384):
+        point = simulate(
+            folder,
+            topology={"kind": "direct", "rate": "8Gbit/s", "delay": "1us"},
+            workload=[{"name": "get", "clients": 1, "request": "64B", "response": f"{response}B"}],
+            measure={"warmup": "100us", "duration": "2ms", "seeds": [1]},
+        )
+        packets = -(-response // 4096)
+        once = RETH_BYTES + IMMEDIATE_BYTES
+        # Either side acknowledges what it has got before it says anything itself.
+        ack = FRAME_BYTES + AETH_BYTES
+        expected = 2 * (1000 + ack + once) + (64 + FRAME_BYTES) + (response + packets * FRAME_BYTES)
+        rows.append(
+            Row(f"64 B there, {response:,} B back", expected, _mean(point, "get", "p50_ns"), "ns", 0.002)
+        )
+    return rows
+
+
+def bandwidth_delay(folder: Path) -> list[Row]:
+    """A stream on a long link moves its window once in a round trip; a credit word takes a packet's place."""
+    rows = []
+    for window, delay_us in ((32, 100), (128, 100), (128, 400)):
+        point = simulate(
+            folder,
+            topology={"kind": "direct", "rate": "40Gbit/s", "delay": f"{delay_us}us"},
+            device={"rate-control": "fixed-window", "window": f"{window}KiB", "ack-interval": 1},
+            stack__nacc={"NACC_RING_SIZE": 1 << 20},
+            workload=[{"name": "stream", "kind": "streaming", "clients": 1, "request": "16KiB", "depth": 64}],
+            measure={"warmup": "10ms", "duration": "40ms", "seeds": [1]},
+        )
+        frame_s = (4096 + FRAME_BYTES) * 8 / 40e9
+        expected = window * 1024 / (2 * delay_us * 1e-6 + frame_s) / 1e6
+        seen = _mean(point, "stream", "bytes_per_s") / 1e6
+        rows.append(
+            Row(f"window {window} KiB, {2 * delay_us} us there and back", expected, seen, "MB/s", 0.05)
+        )
+    return rows
+
+
+def credit(folder: Path) -> list[Row]:
+    """A stream may have one ring unread: credit comes back half a round trip after it was read."""
+    rows = []
+    for ring, delay_us in ((65536, 100), (262144, 100), (262144, 400)):
+        point = simulate(
+            folder,
+            topology={"kind": "direct", "rate": "40Gbit/s", "delay": f"{delay_us}us"},
+            stack__nacc={"NACC_RING_SIZE": ring, "NACC_SOR_MSG_SIZE": 4096},
+            workload=[{"name": "stream", "kind": "streaming", "clients": 1, "request": "16KiB", "depth": 64}],
+            measure={"warmup": "10ms", "duration": "40ms", "seeds": [1]},
+        )
+        most = ring / (2 * delay_us * 1e-6) / 1e6
+        seen = _mean(point, "stream", "bytes_per_s") / 1e6
+        what = f"ring {ring // 1024} KiB, {2 * delay_us} us there and back"
+        rows.append(Row(what, most, seen, "MB/s", 0.01, bound="most"))
+        # Credit is returned when a part of the ring was read, so the bound is not reached.
+        rows.append(Row(f"{what}: half of it", most / 2, seen, "MB/s", 0.0, bound="least"))
+    return rows
+
+
+def queueing(folder: Path) -> list[Row]:
+    """Poisson arrivals from 64 hosts at one link: the mean wait of M/D/1 (with acknowledgements: M/G/1)."""
+    senders, data = 64, 4096 + FRAME_BYTES + RETH_BYTES + IMMEDIATE_BYTES
+    ack = FRAME_BYTES + AETH_BYTES
+
+    def run(rate: float, duration: str) -> float:
+        point = simulate(
+            folder,
+            topology={"kind": "star", "hosts": senders + 1, "rate": "8Gbit/s", "delay": "1us"},
+            topology__switch={"port-buffer": "16MiB"},
+            workload=[
+                {
+                    "name": "put",
+                    "clients": senders,
+                    "connections": senders,
+                    "request": "4096B",
+                    "response": "1B",
+                    "arrival": "open",
+                    "rate": f"{rate:.3f}/s",
+                }
+            ],
+            measure={"warmup": "2ms", "duration": duration, "samples": False, "seeds": [1, 2]},
+        )
+        return _mean(point, "put", "mean_ns")
+
+    # A byte takes a nanosecond. So rarely that nobody waits:
+    alone = run(2000.0, "50ms")
+    rows = []
+    for load in (0.3, 0.5, 0.7):
+        arrivals = load / (data + ack)
+        wait = arrivals * (data**2 + ack**2) / (2 * (1 - load))
+        own = arrivals * data / senders
+        expected = wait + data * own / (2 * (1 - own))
+        seen = run(arrivals * 1e9, "60ms") - alone
+        rows.append(Row(f"mean wait at load {load}", expected, seen, "ns", 0.05))
+    return rows
+
+
+#: A lossless switch for so many ingress ports as there are here.
+LOSSLESS = {"port-buffer": "48MiB", "pfc": True}
+
+
+def _incast(
+    folder: Path, senders: int, size: str, rate: str, switch: dict[str, Any], device: dict[str, Any]
+) -> Point:
+    burst = {"name": "burst", "kind": "incast", "clients": senders, "connections": senders, "request": size}
+    return simulate(
+        folder,
+        topology={"kind": "star", "hosts": senders + 1, "rate": rate, "delay": "1us"},
+        topology__switch=switch,
+        device={"profile": "ideal", **device},
+        stack__nacc={"NACC_RING_SIZE": 1 << 22, "NACC_SOR_MSG_SIZE": 1 << 17},
+        workload=[burst],
+        measure={"warmup": "1ms", "duration": "100ms", "seeds": [1]},
+    )
+
+
+def incast(folder: Path) -> list[Row]:
+    """All send at once into one lossless port: the last is done when the port is (htsim's 128 times 2 MB)."""
+    point = _incast(folder, 128, "2MB", "100Gbit/s", LOSSLESS, {})
+    (run,) = point.runs
+    seen = max(g["max_ns"] for g in run.meta["groups"]) / 1000
+    bits = 128 * 2_000_000 * (4096 + FRAME_BYTES) / 4096 * 8
+    least = bits / 100e9 * 1e6
+    return [
+        Row("last of 128 x 2 MB: serialisation", least, seen, "us", 0.002, bound="least"),
+        Row("last of 128 x 2 MB: bound of csg-htsim's validate.txt", 23_000, seen, "us", 0.0, bound="most"),
+        Row("packets dropped", 0, run.meta["network"]["dropped"], "", 0.0),
+    ]
+
+
+def congestion(folder: Path) -> list[Row]:
+    """DCQCN's trends: HPCC's incast (60 times 500 KB, SIGCOMM 2019); 8 to 1 at 40 Gbit/s (SIGCOMM 2015)."""
+    ecn = {"ecn": True, "ecn-min": "400kB", "ecn-max": "1600kB", "ecn-probability": "20%"}
+    (plain,) = _incast(folder, 60, "500kB", "100Gbit/s", LOSSLESS | ecn, {}).runs
+    controlled = {"rate-control": "dcqcn-hpcc", "notification-interval": "4us"}
+    (dcqcn,) = _incast(folder, 60, "500kB", "100Gbit/s", LOSSLESS | ecn, controlled).runs
+    ends = [max(g["max_ns"] for g in run.meta["groups"]) / 1000 for run in (plain, dcqcn)]
+    # As deployed in the paper: Kmin 5 kB, Kmax 200 kB, Pmax 1 %.
+    paper = {"ecn": True, "ecn-min": "5kB", "ecn-max": "200kB", "ecn-probability": "1%"}
+    point = simulate(
+        folder,
+        topology={"kind": "star", "hosts": 9, "rate": "40Gbit/s", "delay": "1us"},
+        topology__switch=LOSSLESS | paper,
+        device={"rate-control": "dcqcn-paper", "mtu": "1024B"},
+        workload=[
+            {"name": "s", "kind": "streaming", "clients": 8, "connections": 8, "request": "64KiB", "depth": 4}
+        ],
+        measure={"warmup": "10ms", "duration": "30ms", "seeds": [1]},
+    )
+    shares = [0.0] * 8
+    for line in (point.runs[0].folder / "samples.csv").read_text().splitlines()[1:]:
+        end, _, _, conversation, request, _ = line.split(",")
+        if 10_000_000 <= int(end) <= 40_000_000:
+            shares[int(conversation)] += int(request)
+    fairness = sum(shares) ** 2 / (8 * sum(share**2 for share in shares))
+    used = sum(shares) * (1024 + FRAME_BYTES) / 1024 * 8 / 0.030 / 40e9
+    pauses = [float(run.meta["network"]["pauses"]) for run in (plain, dcqcn)]
+    return [
+        Row("60 x 500 kB: pauses with DCQCN, against PFC alone", pauses[0], pauses[1], "", 0.0, bound="most"),
+        Row("60 x 500 kB: end with DCQCN, against PFC alone", ends[0], ends[1], "us", 0.0, bound="least"),
+        Row("8 to 1, paper's parameters: Jain's fairness", 0.95, fairness, "", 0.0, bound="least"),
+        Row("8 to 1, paper's parameters: share of the link in use", 0.8, used, "", 0.0, bound="least"),
+    ]
+
+
+def machine(folder: Path) -> list[Row]:
+    """Round trips over shared memory, measured here: two lengths give a profile, which tells the others."""
+    binary = Path(os.environ.get("NETACC_BIN_DIR", "target/release")) / "netacc"
+    sizes = (64, 1024, 4096, 16384)
+    measured = {}
+    for size in sizes:
+        out = folder / f"echo-{size}.json"
+        command = [str(binary), "bench", "echo", "--mode", "spin", "--size", str(size), "--json", str(out)]
+        subprocess.run(command, check=True, capture_output=True)
+        measured[size] = json.loads(out.read_text())["paths"]["shm"]["latency_us"]["p50"] * 1000
+    # A round trip is two messages; each a time of its own, and one by length.
+    by_byte = (measured[16384] - measured[64]) / 2 / (16384 - 64)
+    fixed = measured[64] / 2 - 64 * by_byte
+    rate = int(8e9 / by_byte)
+    # What frames add to payload is part of the measured time already.
+    delay = max(round(fixed - (FRAME_BYTES + RETH_BYTES + IMMEDIATE_BYTES) * by_byte), 1)
+    rows = []
+    for size in sizes:
+        point = simulate(
+            folder,
+            topology={"kind": "direct", "rate": f"{rate}bit/s", "delay": f"{delay}ns"},
+            device={"mtu": "65536B"},
+            workload=[{"name": "echo", "clients": 1, "request": f"{size}B", "response": f"{size}B"}],
+            measure={"warmup": "100us", "duration": "5ms", "seeds": [1]},
+        )
+        fitted = size in (64, 16384)
+        what = f"echo of {size:,} B{' (fitted)' if fitted else ''}"
+        rows.append(Row(what, measured[size], _mean(point, "echo", "p50_ns"), "ns", None))
+    return rows
+
+
+Check = Callable[[Path], list[Row]]
+
+#: Deterministic: part of the tests.
+CHECKS: dict[str, Check] = {
+    check.__name__: check for check in (serialisation, bandwidth_delay, credit, queueing, incast, congestion)
+}
+
+
+def table(name: str, rows: list[Row], what: str) -> str:
+    """Markdown."""
+    head = "| what | expected | simulated | ratio | allowed | holds |\n| --- | --- | --- | --- | --- | --- |"
+    return "\n".join([f"## {name}", what, "", head, *(row.line() for row in rows)])
+
+
+def main() -> int:
+    """Prints tables; ends with 1 if a figure is off."""
+    checks = CHECKS | {"machine": machine}
+    wanted = sys.argv[1:] or list(checks)
+    failed = False
+    for name in wanted:
+        if name not in checks:
+            print(f"there is no check {name!r}; there are {', '.join(checks)}", file=sys.stderr)
+            return 2
+        with tempfile.TemporaryDirectory() as folder:
+            rows = checks[name](Path(folder))
+        print(table(name, rows, checks[name].__doc__ or ""), end="\n\n", flush=True)
+        failed |= not all(row.holds for row in rows)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
