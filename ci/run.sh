@@ -236,11 +236,13 @@ need_ns3() {
 
 job_ns3() { # the ns-3 module: closed forms, the same traces as the plain network, PFC, shared buffers, ECMP
     need_ns3
-    local report
-    report="$(target/ns3/rnic-test --suite=rnic --verbose)" || { printf '%s\n' "$report"; die "the suite failed"; }
-    printf '%s\n' "$report"
-    # The runner is content with a suite that it does not find.
-    grep -q '^PASS rnic ' <<<"$report" || die "the suite did not run"
+    local suite report
+    for suite in rnic rnic-tcp; do
+        report="$(target/ns3/rnic-test --suite="$suite" --verbose)" || { printf '%s\n' "$report"; die "$suite failed"; }
+        printf '%s\n' "$report"
+        # The runner is content with a suite that it does not find.
+        grep -q "^PASS $suite " <<<"$report" || die "$suite did not run"
+    done
 }
 
 job_studies() { # scenarios, their tools, and simulation against closed forms and published results (arguments: for pytest)

@@ -8,11 +8,11 @@ use netacc_rnic::flows::{Flow, FlowStation, Outcome};
 use netacc_rnic::network::{LinkConfig, Marking, Network, Station, SwitchConfig, Topology, TraceHash};
 use netacc_rnic::{Body, Costs, DcqcnConfig, NicConfig, NodeId, Packet, RateConfig, Recovery};
 
-use netacc_rpc::{run_plain, Broken, Conversation, Run, RunConfig, StackConfig};
+use netacc_rpc::{run_plain, Broken, Conversation, Run, RunConfig, StackConfig, Tcp};
 
 use crate::ffi::{
     ConversationResult, ConversationSpec, FlowResult, FlowSpec, FlowState, Frame, NicCounters, NicParameters, Rate,
-    ReferenceNetwork, RunSummary,
+    ReferenceNetwork, RunSummary, StackSpec,
 };
 
 /// The NICs of a simulation. See the crate's documentation.
@@ -74,9 +74,9 @@ pub(crate) fn new_rpc_fleet(
     nodes: u32,
     parameters: &NicParameters,
     conversations: &[ConversationSpec],
-    streams_per_link: u16,
+    stack: StackSpec,
 ) -> Result<Box<Fleet>, FleetError> {
-    let config = run_config(nodes, parameters, conversations, streams_per_link)?;
+    let config = run_config(nodes, parameters, conversations, stack)?;
     let run = Run::new(&config).map_err(|e| FleetError::Device(e.to_string()))?;
     Ok(Box::new(Fleet(Workload::Rpc(Box::new(run.ok_or(FleetError::Conversations)?)))))
 }
@@ -85,18 +85,23 @@ fn run_config(
     nodes: u32,
     parameters: &NicParameters,
     conversations: &[ConversationSpec],
-    streams_per_link: u16,
+    stack: StackSpec,
 ) -> Result<RunConfig, FleetError> {
     let host = HostConfig::roce(nic_config(parameters)?);
+    let StackSpec { streams_per_link, promote, tcp_buffer_bytes } = stack;
     if streams_per_link == 0 {
         return Err(FleetError::Zero("streams_per_link"));
     }
+    let tcp = match usize::try_from(tcp_buffer_bytes) {
+        Ok(0) | Err(_) => Tcp::Memory,
+        Ok(buffer_bytes) => Tcp::Simulated { buffer_bytes },
+    };
     let conversation =
         |c: &ConversationSpec| Conversation::closed(c.client, c.server, c.request_bytes, c.response_bytes, c.count);
     let conversations = conversations.iter().map(conversation).collect::<Option<_>>();
     let conversations = conversations.ok_or(FleetError::Conversations)?;
     let stack = StackConfig { streams_per_link, ..StackConfig::default() };
-    Ok(RunConfig { hosts: vec![host; nodes as usize], conversations, stack, sampled: false })
+    Ok(RunConfig { hosts: vec![host; nodes as usize], conversations, stack, promote, tcp, sampled: false })
 }
 
 fn stations(nodes: u32, parameters: &NicParameters, flows: &[FlowSpec]) -> Result<Vec<FlowStation>, FleetError> {
@@ -320,9 +325,9 @@ pub(crate) fn reference_rpc_run(
     nodes: u32,
     parameters: &NicParameters,
     conversations: &[ConversationSpec],
-    streams_per_link: u16,
+    stack: StackSpec,
 ) -> Result<RunSummary, FleetError> {
-    let config = run_config(nodes, parameters, conversations, streams_per_link)?;
+    let config = run_config(nodes, parameters, conversations, stack)?;
     let most = Instant::from_nanos(10_000_000_000);
     let outcome = run_plain(&config, &topology(network, nodes)?, network.seed, most);
     let outcome = outcome.map_err(|e| FleetError::Device(e.to_string()))?.ok_or(FleetError::Conversations)?;

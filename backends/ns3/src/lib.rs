@@ -20,6 +20,7 @@
 mod fleet;
 mod program;
 mod scenario;
+mod tcp;
 
 pub use fleet::Fleet;
 use fleet::{new_fleet, new_rpc_fleet, reference_rpc_run, reference_run};
@@ -104,6 +105,26 @@ mod ffi {
         request_bytes: u32,
         response_bytes: u32,
         count: u32,
+    }
+
+    /// How the core is set up, and who carries TCP.
+    #[derive(Clone, Copy)]
+    struct StackSpec {
+        streams_per_link: u16,
+        /// Connections are promoted. If not, what runs is TCP alone.
+        promote: bool,
+        /// The simulator's TCP carries the connections, with sockets' buffers of so many bytes; 0: memory does.
+        tcp_buffer_bytes: u64,
+    }
+
+    /// A TCP connection that is to be made.
+    struct WireSpec {
+        /// The greatest number for none.
+        number: u32,
+        /// Node that connects.
+        client: u32,
+        /// Node that accepts.
+        server: u32,
     }
 
     /// What a conversation has measured.
@@ -304,12 +325,32 @@ mod ffi {
             nodes: u32,
             parameters: &NicParameters,
             conversations: &[ConversationSpec],
-            streams_per_link: u16,
+            stack: StackSpec,
         ) -> Result<Box<Fleet>>;
         /// Has everybody begin. Once, at the beginning of time; then every node is served.
         fn start(self: &mut Fleet);
         /// A node that must be served again though nothing came for it; the greatest number for none.
         fn next_dirty(self: &mut Fleet) -> u32;
+        /// Whether the simulator's TCP is to carry the processes' connections, and with buffers of how many bytes; 0 if not.
+        fn tcp_buffer_bytes(self: &Fleet) -> u64;
+        /// A TCP connection that is to be made, each once.
+        fn next_connect(self: &mut Fleet) -> WireSpec;
+        /// It is made, at both ends.
+        fn handle_connected(self: &mut Fleet, wire: u32, now_ns: u64);
+        /// A connection whose ends were used: there may be bytes to send, or room for more. The greatest number for none.
+        fn next_wire(self: &mut Fleet) -> u32;
+        /// Bytes that a side (0 connected, 1 accepted) has written; how many. They are the simulator's now.
+        fn poll_wire(self: &mut Fleet, wire: u32, side: u32, buffer: &mut [u8]) -> usize;
+        /// Whether a side has written all that it ever will. Told once.
+        fn poll_wire_end(self: &mut Fleet, wire: u32, side: u32) -> bool;
+        /// Bytes that a side has room for.
+        fn wire_room(self: &Fleet, wire: u32, side: u32) -> usize;
+        /// Bytes reach a side, at most as many as there is room for.
+        fn handle_wire(self: &mut Fleet, wire: u32, side: u32, now_ns: u64, bytes: &[u8]);
+        /// The end of the peer's bytes reaches a side.
+        fn handle_wire_end(self: &mut Fleet, wire: u32, side: u32, now_ns: u64);
+        /// A connection could not be made, or is no more.
+        fn handle_wire_failure(self: &mut Fleet, wire: u32, now_ns: u64);
         /// What a conversation has measured; throws if a byte was not the one written.
         fn conversation(self: &Fleet, number: u32) -> Result<ConversationResult>;
         /// A frame reaches a node.
@@ -335,7 +376,7 @@ mod ffi {
             nodes: u32,
             parameters: &NicParameters,
             conversations: &[ConversationSpec],
-            streams_per_link: u16,
+            stack: StackSpec,
         ) -> Result<RunSummary>;
         /// The same flows on the plain network.
         fn reference_run(

@@ -3,6 +3,8 @@
 use netacc_device::Capabilities;
 use netacc_rnic::{NicConfig, NoReceive, Recovery};
 
+use crate::ProcessorConfig;
+
 /// Configuration of one host.
 #[derive(Clone, Debug)]
 pub struct HostConfig {
@@ -14,6 +16,8 @@ pub struct HostConfig {
     pub capabilities: Capabilities,
     /// Bytes that may be registered at once.
     pub memory_limit_bytes: usize,
+    /// Its processors; without, calls and applications take no time.
+    pub processor: Option<ProcessorConfig>,
 }
 
 impl HostConfig {
@@ -35,7 +39,7 @@ impl HostConfig {
             rebind: true,
         };
         // Arbitrary: far above what a simulated process uses.
-        HostConfig { name: "host-roce".into(), nic, capabilities, memory_limit_bytes: 1 << 30 }
+        HostConfig { name: "host-roce".into(), nic, capabilities, memory_limit_bytes: 1 << 30, processor: None }
     }
 
     /// A host with eRDMA's limits (no receive is fatal, dead queue pairs stay silent, queue pairs stay on their queue) and a

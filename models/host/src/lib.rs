@@ -14,7 +14,8 @@
 //! * Bytes of a message are in memory before its completion can be polled, and the bytes of earlier messages before those.
 //! * A process that dies ends its connections as a kernel would: peers are told through the network.
 //!
-//! What it deliberately does not do: processors. Calls of a process take no time of their own.
+//! Processors are a model of their own ([`Processors`]): calls on a device take no time unless whoever runs the processes gives
+//! them some.
 
 #![forbid(unsafe_code)]
 
@@ -23,11 +24,15 @@ mod cm;
 mod config;
 mod device;
 mod net;
+mod processor;
 mod simulator;
 mod state;
+mod tcp;
 
 pub use cluster::{Cluster, Refusal};
 pub use config::HostConfig;
 pub use device::HostDevice;
+pub use processor::{ProcessorConfig, Processors, Usage, Work};
 pub use simulator::{PlainSimulator, Simulator};
 pub use state::HostId;
+pub use tcp::{Corrupt, TcpWires};

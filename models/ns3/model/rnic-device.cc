@@ -9,6 +9,7 @@
 #include "ns3/log.h"
 #include "ns3/simulator.h"
 #include "ns3/trace-source-accessor.h"
+#include "ns3/uinteger.h"
 
 #include <algorithm>
 #include <limits>
@@ -29,6 +30,11 @@ RnicDevice::GetTypeId()
                             .SetParent<Object>()
                             .SetGroupName("Rnic")
                             .AddConstructor<RnicDevice>()
+                            .AddAttribute("QueuePackets",
+                                          "The kernel's packets that wait for the port; more are dropped.",
+                                          UintegerValue(1000),
+                                          MakeUintegerAccessor(&RnicDevice::m_queuePackets),
+                                          MakeUintegerChecker<uint32_t>(1))
                             .AddTraceSource("Rx",
                                             "A frame arrives at the NIC.",
                                             MakeTraceSourceAccessor(&RnicDevice::m_rxTrace),
@@ -38,7 +44,9 @@ RnicDevice::GetTypeId()
 
 RnicDevice::RnicDevice()
     : m_node(0),
-      m_timer(NEVER)
+      m_timer(NEVER),
+      m_packetsTurn(false),
+      m_dropped(0)
 {
 }
 
@@ -52,6 +60,9 @@ RnicDevice::DoDispose()
     m_fleet = nullptr;
     m_port = nullptr;
     m_neighbours.clear();
+    m_queue.clear();
+    m_packetReceiver = MakeNullCallback<void, const RnicFrame&>();
+    m_others = MakeNullCallback<void>();
     Object::DoDispose();
 }
 
@@ -84,17 +95,79 @@ RnicDevice::Serve()
 }
 
 void
+RnicDevice::SetPacketReceiver(Callback<void, const RnicFrame&> receiver)
+{
+    m_packetReceiver = receiver;
+}
+
+void
+RnicDevice::SetOthers(Callback<void> others)
+{
+    m_others = others;
+}
+
+bool
+RnicDevice::SendPacket(const RnicFrame& frame)
+{
+    if (m_queue.size() >= m_queuePackets)
+    {
+        m_dropped++;
+        return false;
+    }
+    m_queue.push_back(frame);
+    if (m_port->IsReady())
+    {
+        SendNext();
+    }
+    return true;
+}
+
+uint64_t
+RnicDevice::GetDropped() const
+{
+    return m_dropped;
+}
+
+void
+RnicDevice::SendNext()
+{
+    RnicFrame frame;
+    bool packet = !m_queue.empty();
+    if (!packet || !m_packetsTurn)
+    {
+        auto now = static_cast<uint64_t>(Simulator::Now().GetNanoSeconds());
+        if (m_fleet->GetModel().poll_transmit(m_node, now, frame.head))
+        {
+            m_packetsTurn = true;
+            m_port->Send(frame);
+            return;
+        }
+    }
+    if (packet)
+    {
+        m_packetsTurn = false;
+        frame = m_queue.front();
+        m_queue.pop_front();
+        m_port->Send(frame);
+    }
+}
+
+void
 RnicDevice::ServeOthers()
 {
-    // A process may have given work to others: what an anchor carries takes no time.
+    // A process may have given work to others: what an anchor in memory carries takes no time.
     while (true)
     {
         uint32_t node = m_fleet->GetModel().next_dirty();
         if (node >= m_neighbours.size())
         {
-            return;
+            break;
         }
         m_neighbours[node]->ServeThis();
+    }
+    if (!m_others.IsNull())
+    {
+        m_others();
     }
 }
 
@@ -105,11 +178,7 @@ RnicDevice::ServeThis()
     netacc::Fleet& model = m_fleet->GetModel();
     if (m_port->IsReady())
     {
-        RnicFrame frame;
-        if (model.poll_transmit(m_node, now, frame))
-        {
-            m_port->Send(frame);
-        }
+        SendNext();
     }
     uint64_t deadline = model.next_deadline(m_node);
     if (deadline == NEVER)
@@ -141,8 +210,16 @@ void
 RnicDevice::Receive(const RnicFrame& frame)
 {
     m_rxTrace(frame);
+    if (frame.packet)
+    {
+        if (!m_packetReceiver.IsNull())
+        {
+            m_packetReceiver(frame);
+        }
+        return;
+    }
     auto now = static_cast<uint64_t>(Simulator::Now().GetNanoSeconds());
-    m_fleet->GetModel().handle_packet(m_node, now, frame);
+    m_fleet->GetModel().handle_packet(m_node, now, frame.head);
     Serve();
 }
 

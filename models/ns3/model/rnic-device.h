@@ -13,6 +13,7 @@
 #include "ns3/object.h"
 #include "ns3/traced-callback.h"
 
+#include <deque>
 #include <vector>
 
 namespace ns3
@@ -55,6 +56,22 @@ class RnicDevice : public Object
     /// The same at every node that has become in need of it since.
     void ServeOthers();
 
+    /// \param receiver is given the frames that have a packet
+    void SetPacketReceiver(Callback<void, const RnicFrame&> receiver);
+
+    /// \param others carries the processes' TCP, and is served after the nodes
+    void SetOthers(Callback<void> others);
+
+    /**
+     * Sends a frame with a packet when it is its turn: packets and the NIC's own frames take turns.
+     * \param frame the frame
+     * \return whether the queue had room for it
+     */
+    bool SendPacket(const RnicFrame& frame);
+
+    /// \return packets that were dropped for want of room in the queue
+    uint64_t GetDropped() const;
+
     /**
      * A frame arrives.
      * \param frame the frame
@@ -68,6 +85,9 @@ class RnicDevice : public Object
     /// Sends what there is to send, and sets the timer.
     void ServeThis();
 
+    /// The port is ready: sends the next frame, if there is one.
+    void SendNext();
+
     /**
      * The time has come that the NIC asked for, unless it has asked for an earlier one since.
      * \param at that time, in nanoseconds
@@ -79,6 +99,12 @@ class RnicDevice : public Object
     Ptr<RnicPort> m_port;                       //!< where it sends
     std::vector<RnicDevice*> m_neighbours;      //!< by node; they live as long as this one
     uint64_t m_timer;                           //!< when HandleTimer is scheduled; the greatest number if it is not
+    uint32_t m_queuePackets;                    //!< attribute QueuePackets
+    std::deque<RnicFrame> m_queue;              //!< frames with packets that wait for the port
+    bool m_packetsTurn;                         //!< if both have something, the next frame is one with a packet
+    uint64_t m_dropped;                         //!< packets for which there was no room
+    Callback<void, const RnicFrame&> m_packetReceiver; //!< the node's network device
+    Callback<void> m_others;                    //!< carries the processes' TCP
     TracedCallback<const RnicFrame&> m_rxTrace; //!< a frame arrives
 };
 

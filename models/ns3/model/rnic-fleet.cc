@@ -31,6 +31,17 @@ RnicFleet::GetTypeId()
                           UintegerValue(1),
                           MakeUintegerAccessor(&RnicFleet::m_streamsPerLink),
                           MakeUintegerChecker<uint16_t>(1))
+            .AddAttribute("Promote",
+                          "Connections are promoted to links. If not, what runs is TCP alone.",
+                          BooleanValue(true),
+                          MakeBooleanAccessor(&RnicFleet::m_promote),
+                          MakeBooleanChecker())
+            .AddAttribute("TcpBufferBytes",
+                          "RnicTcp carries the connections' TCP, with send and receive buffers of so many bytes each. 0: memory "
+                          "does, and TCP takes no time.",
+                          UintegerValue(0),
+                          MakeUintegerAccessor(&RnicFleet::m_tcpBufferBytes),
+                          MakeUintegerChecker<uint32_t>())
             .AddAttribute("MtuBytes",
                           "Payload bytes of a full packet. eRDMA has 1400, or 8500 with jumbo frames.",
                           UintegerValue(4096),
@@ -182,27 +193,16 @@ RnicFleet::AddConversation(uint32_t client,
 }
 
 void
-RnicFleet::SetModel(rust::Box<netacc::Fleet> model)
-{
-    NS_ABORT_MSG_IF(m_model, "a fleet has one model");
-    m_model = std::move(model);
-}
-
-void
 RnicFleet::Build(uint32_t nodes)
 {
     NS_LOG_FUNCTION(this << nodes);
-    if (m_model)
-    {
-        return;
-    }
     NS_ABORT_MSG_UNLESS(m_flows.empty() || m_conversations.empty(), "flows or conversations, not both");
     try
     {
         if (!m_conversations.empty())
         {
             rust::Slice<const netacc::ConversationSpec> talks{m_conversations.data(), m_conversations.size()};
-            m_model = netacc::new_rpc_fleet(nodes, GetParameters(), talks, m_streamsPerLink);
+            m_model = netacc::new_rpc_fleet(nodes, GetParameters(), talks, GetStack());
             return;
         }
         rust::Slice<const netacc::FlowSpec> flows{m_flows.data(), m_flows.size()};
@@ -283,10 +283,10 @@ RnicFleet::GetConversations() const
     return m_conversations;
 }
 
-uint16_t
-RnicFleet::GetStreamsPerLink() const
+netacc::StackSpec
+RnicFleet::GetStack() const
 {
-    return m_streamsPerLink;
+    return {m_streamsPerLink, m_promote, m_tcpBufferBytes};
 }
 
 const std::vector<netacc::FlowSpec>&

@@ -73,12 +73,6 @@ class RnicFleet : public Object
                              uint32_t count);
 
     /**
-     * Uses a model that was made elsewhere, attributes or not.
-     * \param model the NICs
-     */
-    void SetModel(rust::Box<netacc::Fleet> model);
-
-    /**
      * Makes the NICs, when all flows or conversations are known. A description that makes no sense ends the program with what is wrong.
      * \param nodes how many
      */
@@ -102,8 +96,8 @@ class RnicFleet : public Object
     /// \return the conversations
     const std::vector<netacc::ConversationSpec>& GetConversations() const;
 
-    /// \return streams that share a link
-    uint16_t GetStreamsPerLink() const;
+    /// \return how the core is set up, and who carries TCP
+    netacc::StackSpec GetStack() const;
 
     /// \return the messages
     const std::vector<netacc::FlowSpec>& GetFlows() const;
@@ -116,6 +110,8 @@ class RnicFleet : public Object
     std::vector<netacc::FlowSpec> m_flows;           //!< the messages
     std::vector<netacc::ConversationSpec> m_conversations; //!< the conversations
     uint16_t m_streamsPerLink;                       //!< attribute StreamsPerLink
+    bool m_promote;                                  //!< attribute Promote
+    uint32_t m_tcpBufferBytes;                       //!< attribute TcpBufferBytes
     uint32_t m_mtuBytes;                             //!< attribute MtuBytes
     DataRate m_lineRate;                             //!< attribute LineRate
     bool m_selectiveRepeat;                          //!< attribute SelectiveRepeat

@@ -9,6 +9,9 @@
 
 #include "netacc-ns3/src/lib.rs.h"
 
+#include "ns3/packet.h"
+#include "ns3/ptr.h"
+
 #include <cstdint>
 
 namespace ns3
@@ -19,7 +22,11 @@ namespace ns3
  * A packet on the network: plain values. What it says is the NICs' business; the network reads addresses and length, and may
  * set congestion.
  */
-using RnicFrame = netacc::Frame;
+struct RnicFrame
+{
+    netacc::Frame head{};     //!< what the network reads, and the NICs
+    Ptr<const Packet> packet; //!< of the kernels' IP; null for the NICs' own
+};
 
 /**
  * \ingroup rnic

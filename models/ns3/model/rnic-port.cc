@@ -129,12 +129,12 @@ RnicPort::IsBusy() const
 void
 RnicPort::Send(const RnicFrame& frame)
 {
-    NS_LOG_FUNCTION(this << frame.src << frame.dst << frame.wire_bytes);
+    NS_LOG_FUNCTION(this << frame.head.src << frame.head.dst << frame.head.wire_bytes);
     NS_ASSERT_MSG(IsReady(), "the port is not ready");
     m_busy = true;
     m_txTrace(frame);
     // Whole nanoseconds without an error that adds up: what rounding takes from one frame the next one has more.
-    uint64_t owed = uint64_t{frame.wire_bytes} * 8 * 1000000000 + m_remainder;
+    uint64_t owed = uint64_t{frame.head.wire_bytes} * 8 * 1000000000 + m_remainder;
     uint64_t busyNs = owed / m_rate.GetBitRate();
     m_remainder = owed % m_rate.GetBitRate();
     Time busy = NanoSeconds(busyNs);

@@ -167,18 +167,18 @@ RnicSwitch::Seed(uint64_t seed, uint64_t firstQueue)
 void
 RnicSwitch::Receive(uint32_t ingress, const RnicFrame& received)
 {
-    NS_LOG_FUNCTION(this << ingress << received.src << received.dst);
+    NS_LOG_FUNCTION(this << ingress << received.head.src << received.head.dst);
     // An address that nobody has.
-    if (received.dst >= m_routes.size() || m_routes[received.dst].empty())
+    if (received.head.dst >= m_routes.size() || m_routes[received.head.dst].empty())
     {
         return;
     }
-    const std::vector<uint32_t>& paths = m_routes[received.dst];
+    const std::vector<uint32_t>& paths = m_routes[received.head.dst];
     uint32_t egress = paths.front();
     if (paths.size() > 1)
     {
-        uint64_t ends = (uint64_t{received.src} << 32) | received.dst;
-        uint64_t hash = RnicRandom::Mix(RnicRandom::Mix(m_salt ^ ends) ^ received.flow);
+        uint64_t ends = (uint64_t{received.head.src} << 32) | received.head.dst;
+        uint64_t hash = RnicRandom::Mix(RnicRandom::Mix(m_salt ^ ends) ^ received.head.flow);
         egress = paths[hash % paths.size()];
     }
     Output& output = m_outputs[egress];
@@ -188,24 +188,24 @@ RnicSwitch::Receive(uint32_t ingress, const RnicFrame& received)
         output.port->Send(received);
         return;
     }
-    if (!HasRoom(output, received.wire_bytes))
+    if (!HasRoom(output, received.head.wire_bytes))
     {
         m_dropped++;
         m_dropTrace(received);
         return;
     }
     RnicFrame frame = received;
-    if (m_mark && frame.data && output.random.Chance(MarkPpm(output.bytes)))
+    if (m_mark && frame.head.data && output.random.Chance(MarkPpm(output.bytes)))
     {
-        frame.congestion = true;
+        frame.head.congestion = true;
         m_marked++;
         m_markTrace(frame);
     }
     output.queue.push_back({frame, ingress});
-    output.bytes += frame.wire_bytes;
-    m_used += frame.wire_bytes;
+    output.bytes += frame.head.wire_bytes;
+    m_used += frame.head.wire_bytes;
     m_maxQueueBytes = std::max(m_maxQueueBytes, output.bytes);
-    m_outputs[ingress].ingressBytes += frame.wire_bytes;
+    m_outputs[ingress].ingressBytes += frame.head.wire_bytes;
     UpdatePause(ingress);
 }
 
@@ -219,9 +219,9 @@ RnicSwitch::SendNext(uint32_t index)
     }
     Waiting next = output.queue.front();
     output.queue.pop_front();
-    output.bytes -= next.frame.wire_bytes;
-    m_used -= next.frame.wire_bytes;
-    m_outputs[next.ingress].ingressBytes -= next.frame.wire_bytes;
+    output.bytes -= next.frame.head.wire_bytes;
+    m_used -= next.frame.head.wire_bytes;
+    m_outputs[next.ingress].ingressBytes -= next.frame.head.wire_bytes;
     output.forwarded++;
     output.port->Send(next.frame);
     UpdatePause(next.ingress);

@@ -458,7 +458,7 @@ class RnicCoreTestCase : public TestCase
                                                                  hosts,
                                                                  fleet->GetParameters(),
                                                                  {talks.data(), talks.size()},
-                                                                 m_streamsPerLink);
+                                                                 fleet->GetStack());
         uint64_t repeated = 0;
         for (uint32_t i = 0; i < hosts; i++)
         {

@@ -49,7 +49,7 @@ Answer(const std::string& request)
     netacc::ProgramNetwork network = program->network();
     RnicHelper helper = MakeHelper(network);
     Ptr<RnicFleet> fleet = CreateObject<RnicFleet>();
-    fleet->SetModel(program->fleet());
+    fleet->Adopt(program->fleet());
     NodeContainer nodes(network.hosts);
     helper.InstallStar(nodes, fleet);
     helper.Start();

@@ -7,18 +7,23 @@
 //!
 //! # Invariants
 //! * Nothing here has a clock or entropy: the same configuration on the same network gives the same run.
-//! * A process looks at its device whenever something came for it: it polls, and its calls take no time.
+//! * A process looks at its device whenever something came for it. Where its host has processors, what it then does takes its
+//!   turn and its time on them (`desk`); the core's own housekeeping never does.
 //!
-//! The anchor is an in-memory one: its bytes take no time and are never lost. What is measured is the link.
+//! The connections' TCP is a simulator's ([`Tcp::Simulated`]), or in memory: then its bytes take no time, and what is
+//! measured is the link.
 
 #![forbid(unsafe_op_in_unsafe_fn)]
 
+mod desk;
 mod plain;
 mod process;
 mod run;
+mod talk;
+mod work;
 mod workload;
 
 pub use plain::run_plain;
 pub use process::{Broken, StackConfig};
-pub use run::{Measured, Outcome, Run, RunConfig, Sample};
+pub use run::{Measured, Outcome, Run, RunConfig, Sample, Tcp};
 pub use workload::{Arrival, Conversation, Pause, Recorded, SizeBin, Sizes};

@@ -4,11 +4,12 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use netacc_device::loopback::anchor::InMemoryAnchor;
 use netacc_device::middleware::SplitMix64;
-use netacc_device::{DeviceError, Instant};
+use netacc_device::{Anchor, DeviceError, Instant};
 use netacc_driver::{Endpoint, EndpointConfig, LinkIo, Readiness, ReadySink, StreamCell};
 use netacc_host::HostDevice;
-use netacc_proto::CacheConfig;
+use netacc_proto::{CacheConfig, RxSource, TxSink};
 
 /// A promise that a run found broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +31,11 @@ impl Ears {
         heard.sort_unstable();
         heard.dedup();
         heard.into_iter().map(|tag| tag as usize).collect()
+    }
+
+    /// As if a stream had something new.
+    pub(crate) fn note(&self, number: u32) {
+        self.list().push(number);
     }
 
     fn hear(&self, cell: &Arc<StreamCell>) {
@@ -104,6 +110,13 @@ pub(crate) fn endpoint(
     Endpoint::new(device.clone(), cm, directory, config, ears.clone(), Box::new(|| {}), Box::new(nonces))
 }
 
+/// An end of a connection: its stream, and the socket under it.
+pub(crate) struct End<'a> {
+    pub(crate) endpoint: &'a Endpoint,
+    pub(crate) cell: &'a Arc<StreamCell>,
+    pub(crate) anchor: &'a mut InMemoryAnchor,
+}
+
 /// One direction of a conversation: how far its writer and its reader have come.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Direction {
@@ -115,33 +128,31 @@ pub(crate) struct Direction {
 const CHUNK: u64 = 16_384;
 
 impl Direction {
-    /// Writes up to position `until`, as far as there is room; whether anything was.
-    pub(crate) fn write(&mut self, at: (&Endpoint, &Arc<StreamCell>), salt: u64, until: u64) -> bool {
-        let before = self.written;
+    /// Writes up to position `until`, as far as there is room.
+    pub(crate) fn write(&mut self, end: &mut End<'_>, salt: u64, until: u64) {
         while self.written < until {
             let count = (until - self.written).min(CHUNK);
             let bytes: Vec<u8> = (self.written..self.written + count).map(|p| byte(salt, p)).collect();
-            match send(at, &bytes) {
+            match end.send(&bytes) {
                 0 => break,
                 n => self.written += n as u64,
             }
         }
-        self.written > before
     }
 
-    /// Reads what there is; whether there was anything.
-    pub(crate) fn read(&mut self, at: (&Endpoint, &Arc<StreamCell>), salt: u64) -> Result<bool, u64> {
-        let before = self.read;
+    /// Reads what there is.
+    pub(crate) fn read(&mut self, end: &mut End<'_>, salt: u64) -> Result<(), u64> {
+        let mut bytes = vec![0; CHUNK as usize];
         loop {
-            let bytes = receive(at);
-            for got in &bytes {
+            let count = end.receive(&mut bytes);
+            for got in &bytes[..count] {
                 if *got != byte(salt, self.read) {
                     return Err(self.read);
                 }
                 self.read += 1;
             }
-            if bytes.is_empty() {
-                return Ok(self.read > before);
+            if count == 0 {
+                return Ok(());
             }
         }
     }
@@ -152,32 +163,96 @@ fn byte(salt: u64, position: u64) -> u8 {
     (position.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(salt << 7) >> 32) as u8
 }
 
-fn send((endpoint, cell): (&Endpoint, &Arc<StreamCell>), bytes: &[u8]) -> usize {
-    let mut guard = cell.lock(endpoint);
-    // SAFETY: the slice is readable.
-    #[expect(unsafe_code, reason = "the driver takes application buffers as raw pointers")]
-    let wrote = unsafe { guard.send_link(bytes.as_ptr(), bytes.len()) };
-    match wrote {
-        LinkIo::Done(count) => count,
-        _ => 0,
-    }
-}
+/// Looks at a stream that changes as it is looked at. Arbitrary: bounds what must end by itself.
+const MAX_TRIES: u32 = 100;
 
-fn receive((endpoint, cell): (&Endpoint, &Arc<StreamCell>)) -> Vec<u8> {
-    let mut bytes = vec![0; CHUNK as usize];
-    // SAFETY: the vector has that many writable bytes.
-    #[expect(unsafe_code, reason = "the driver takes application buffers as raw pointers")]
-    let got = unsafe { cell.lock(endpoint).recv_link(bytes.as_mut_ptr(), bytes.len()) };
-    match got {
-        LinkIo::Done(count) => bytes.truncate(count),
-        _ => bytes.clear(),
+impl End<'_> {
+    /// Writes some of the bytes, wherever the stream goes; how many.
+    fn send(&mut self, bytes: &[u8]) -> usize {
+        for _ in 0..MAX_TRIES {
+            let mut guard = self.cell.lock(self.endpoint);
+            match guard.tx_sink() {
+                TxSink::Link => match guard.send_slice(bytes) {
+                    LinkIo::Done(count) => return count,
+                    LinkIo::WouldBlock => return 0,
+                    LinkIo::Moved => {}
+                },
+                TxSink::Anchor => {
+                    let count = self.anchor.try_write(bytes).unwrap_or(0);
+                    guard.anchor_sent(count);
+                    return count;
+                }
+                sink @ (TxSink::Pledged | TxSink::Wait) => {
+                    guard.progress_anchor(self.anchor.is_ended());
+                    if guard.tx_sink() == sink {
+                        // It is told when it can write.
+                        if sink == TxSink::Pledged {
+                            guard.wait_for_pledge();
+                        }
+                        return 0;
+                    }
+                }
+                TxSink::Refused | TxSink::Closed => return 0,
+            }
+        }
+        0
     }
-    bytes
-}
 
-/// Whether a stream is on a link.
-pub(crate) fn is_linked((endpoint, cell): (&Endpoint, &Arc<StreamCell>)) -> bool {
-    cell.lock(endpoint).proto().is_linked()
+    /// Reads what there is, wherever it comes from; how many bytes.
+    fn receive(&mut self, bytes: &mut [u8]) -> usize {
+        for _ in 0..MAX_TRIES {
+            let mut guard = self.cell.lock(self.endpoint);
+            match guard.rx_source() {
+                RxSource::Link => {
+                    let count = guard.peek_slice(bytes, 0);
+                    guard.consume_link(count);
+                    return count;
+                }
+                RxSource::Anchor(limit) => {
+                    let most = bytes.len().min(usize::try_from(limit).unwrap_or(usize::MAX));
+                    let count = self.anchor.try_read(&mut bytes[..most]).unwrap_or(0);
+                    guard.anchor_received(count);
+                    return count;
+                }
+                RxSource::Record => {
+                    guard.progress_anchor(self.anchor.is_ended());
+                    if guard.rx_source() == RxSource::Record {
+                        return 0;
+                    }
+                }
+                RxSource::Eof | RxSource::Failed(_) => return 0,
+            }
+        }
+        0
+    }
+
+    /// Bytes that could be read now.
+    pub(crate) fn unread(&self) -> u64 {
+        let guard = self.cell.lock(self.endpoint);
+        match guard.rx_source() {
+            RxSource::Link => u64::from(guard.proto().available()),
+            RxSource::Anchor(limit) => self.anchor.unread().min(limit),
+            _ => 0,
+        }
+    }
+
+    /// Something has come on the socket: what the core has there, it looks at.
+    pub(crate) fn look_at_anchor(&mut self) {
+        // What came by the link before the anchor moved must be seen first.
+        let link = self.cell.lock(self.endpoint).link().cloned();
+        if let Some(link) = link {
+            self.endpoint.poll_link(&link);
+        }
+        let mut guard = self.cell.lock(self.endpoint);
+        if !guard.proto().is_plain() {
+            guard.progress_anchor(self.anchor.is_ended());
+        }
+    }
+
+    /// Whether the stream is on a link.
+    pub(crate) fn is_linked(&self) -> bool {
+        self.cell.lock(self.endpoint).proto().is_linked()
+    }
 }
 
 /// Turns that an endpoint gets in a row at most; it asks for few.

@@ -1,20 +1,19 @@
 //! A run: hosts, conversations, and what is measured.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
-use std::net::SocketAddr;
+use std::collections::BinaryHeap;
 use std::sync::Arc;
 
-use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig, AnchorWire};
-use netacc_device::{DeviceError, FourTuple, Instant};
-use netacc_driver::{Endpoint, StreamCell};
-use netacc_host::{Cluster, HostConfig, HostId};
-use netacc_proto::Role;
+use netacc_device::{DeviceError, Instant};
+use netacc_driver::Endpoint;
+use netacc_host::{Cluster, HostConfig, HostId, TcpWires, Usage};
 use netacc_rnic::network::TraceHash;
 use netacc_rnic::{Counters, Packet};
 
-use crate::process::{endpoint, is_linked, look, Broken, Direction, Ears, StackConfig};
-use crate::workload::{Conversation, Source};
+use crate::desk::Desk;
+use crate::process::{endpoint, look, Broken, Ears, StackConfig};
+use crate::talk::{connect, is_linked, Exchange, Talk};
+use crate::workload::Conversation;
 
 /// What runs.
 #[derive(Clone, Debug)]
@@ -25,8 +24,25 @@ pub struct RunConfig {
     pub conversations: Vec<Conversation>,
     /// How the core is set up.
     pub stack: StackConfig,
+    /// Whether connections are promoted. If not, what runs is TCP alone.
+    pub promote: bool,
+    /// Who carries their TCP.
+    pub tcp: Tcp,
     /// Whether [`Run::take_samples`] is to have something.
     pub sampled: bool,
+}
+
+/// What carries the connections' TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tcp {
+    /// Memory: its bytes take no time and are never lost. Connections that are promoted talk on their links only; alone it wants
+    /// hosts with processors, or nothing takes time.
+    Memory,
+    /// A simulator's own TCP ([`Run::tcp`]). Connections talk as soon as they are made, and are promoted meanwhile.
+    Simulated {
+        /// Bytes of a socket's send and receive buffers each.
+        buffer_bytes: usize,
+    },
 }
 
 /// A request that was answered.
@@ -62,84 +78,22 @@ pub struct Outcome {
     pub trace: TraceHash,
     /// When the last thing happened.
     pub end: Instant,
-}
-
-/// A request that was made and not answered.
-struct Exchange {
-    begun: Instant,
-    request_bytes: u32,
-    response_bytes: u32,
-    /// Where it ends among the requests' bytes.
-    request_end: u64,
-    /// Where its response ends among the responses' bytes.
-    response_end: u64,
-}
-
-struct Talk {
-    client: u32,
-    server: u32,
-    source: Source,
-    /// Client, then server.
-    cells: [Arc<StreamCell>; 2],
-    /// Requests, then responses.
-    directions: [Direction; 2],
-    /// In the order in which they were made.
-    asked: VecDeque<Exchange>,
-    /// Of those at the front of `asked`, how many the server has read.
-    served: usize,
-    /// Bytes of all requests, and of all responses to them.
-    ends: [u64; 2],
-    /// When its host will be woken for the next request.
-    alarm: Option<Instant>,
-    measured: Measured,
-    _wire: AnchorWire,
-}
-
-impl Talk {
-    /// Nothing is unanswered, and nothing more will be asked.
-    fn is_over(&self) -> bool {
-        self.asked.is_empty() && self.source.due().is_none()
-    }
-
-    /// Makes the requests that are due.
-    fn ask(&mut self, now: Instant) {
-        while let Some(request) = self.source.take(now) {
-            self.ends[0] += u64::from(request.request_bytes);
-            self.ends[1] += u64::from(request.response_bytes);
-            self.asked.push_back(Exchange {
-                begun: request.begun,
-                request_bytes: request.request_bytes,
-                response_bytes: request.response_bytes,
-                request_end: self.ends[0],
-                response_end: self.ends[1],
-            });
-        }
-    }
-
-    /// Where the response ends to the last request that the server has all of.
-    fn answerable(&mut self) -> u64 {
-        let read = self.directions[0].read;
-        self.served += self.asked.iter().skip(self.served).take_while(|e| e.request_end <= read).count();
-        match self.served.checked_sub(1) {
-            Some(last) => self.asked[last].response_end,
-            None => self.directions[1].written,
-        }
-    }
-
-    /// The oldest request, if all of its response was read.
-    fn take_answered(&mut self) -> Option<Exchange> {
-        let read = self.directions[1].read;
-        self.asked.front().filter(|e| e.response_end <= read)?;
-        self.served -= 1;
-        self.asked.pop_front()
-    }
+    /// What the processors of each host were used for; `None` where calls take no time.
+    pub usage: Vec<Option<Usage>>,
 }
 
 /// Processes on hosts, driven by whoever has the network. See [`Cluster::driven`].
 pub struct Run {
     cluster: Cluster,
-    endpoints: Vec<Endpoint>,
-    talks: Vec<Talk>,
+    pub(crate) endpoints: Vec<Endpoint>,
+    pub(crate) talks: Vec<Talk>,
+    /// Hosts that have something to look at, brought by TCP in memory.
+    nudged: Vec<usize>,
+    /// By host; `None` where calls take no time.
+    pub(crate) desks: Vec<Option<Desk>>,
+    wires: TcpWires,
+    promote: bool,
+    tcp: Tcp,
     ears: Vec<Arc<Ears>>,
     wakes: Vec<Option<Instant>>,
     /// By host: when which conversation has a request to make.
@@ -176,8 +130,13 @@ impl Run {
             ears.push(heard);
         }
         let mut talks = Vec::new();
+        let mut wires = TcpWires::default();
         for (number, conversation) in config.conversations.iter().enumerate() {
-            talks.push(connect(&endpoints, conversation, number));
+            let talk = connect(&endpoints, conversation, number, config.tcp);
+            if config.tcp != Tcp::Memory {
+                wires.add([HostId(talk.client), HostId(talk.server)], talk.wire.clone());
+            }
+            talks.push(talk);
         }
         let open = talks.iter().filter(|t| !t.is_over()).count();
         let hosts = config.hosts.len();
@@ -185,6 +144,11 @@ impl Run {
             cluster,
             endpoints,
             talks,
+            nudged: Vec::new(),
+            desks: config.hosts.iter().map(|h| h.processor.clone().map(Desk::new)).collect(),
+            wires,
+            promote: config.promote,
+            tcp: config.tcp,
             ears,
             wakes: vec![None; hosts],
             alarms: (0..hosts).map(|_| BinaryHeap::new()).collect(),
@@ -199,11 +163,79 @@ impl Run {
 
     /// Has every client begin. Once, at the beginning of time.
     pub fn start(&mut self) {
-        for talk in &self.talks {
-            // Who cannot be promoted stays on its anchor, and is missed in the end.
-            let _ = self.endpoints[talk.client as usize].promote(&talk.cells[0]);
+        if self.tcp == Tcp::Memory {
+            (0..self.talks.len()).for_each(|number| self.handle_connected(number as u32, Instant::ZERO));
         }
         (0..self.endpoints.len()).for_each(|host| self.turn(host));
+    }
+
+    /// The connections' TCP, for the simulator that carries it; after it has brought something it says so with
+    /// [`handle_connected`](Run::handle_connected) or [`handle_arrival`](Run::handle_arrival).
+    pub fn tcp(&mut self) -> &mut TcpWires {
+        &mut self.wires
+    }
+
+    /// Bytes that TCP may bring to a side of a connection now.
+    pub fn tcp_room(&self, number: u32, side: usize) -> usize {
+        self.wires.room(number, side)
+    }
+
+    /// Bytes of the buffers that a simulator's sockets are to have, if it is to carry the TCP.
+    pub fn tcp_buffer_bytes(&self) -> Option<usize> {
+        match self.tcp {
+            Tcp::Memory => None,
+            Tcp::Simulated { buffer_bytes } => Some(buffer_bytes),
+        }
+    }
+
+    /// A connection is made: its ends may talk, and it may be promoted.
+    pub fn handle_connected(&mut self, number: u32, now: Instant) {
+        self.cluster.set_now(now);
+        self.wires.handle_connected(number);
+        let Some(talk) = self.talks.get(number as usize) else { return };
+        let client = talk.client as usize;
+        if self.promote {
+            // Who cannot be promoted stays on TCP.
+            let _ = self.endpoints[client].promote(&talk.cells[0]);
+        }
+        if self.talks_at_once() {
+            self.ears[client].note(number);
+            self.turn(client);
+        }
+    }
+
+    /// TCP has brought something to a side (0 connected, 1 accepted) of a connection: bytes, the end, or a failure.
+    pub fn handle_arrival(&mut self, number: u32, side: usize, now: Instant) {
+        let Some(talk) = self.talks.get_mut(number as usize).filter(|_| side < 2) else { return };
+        self.cluster.set_now(now);
+        let hosts = [talk.client as usize, talk.server as usize];
+        let host = hosts[side];
+        talk.end(&self.endpoints[host], side).look_at_anchor();
+        let waits = std::mem::take(&mut talk.blocked[1 - side]);
+        self.ears[host].note(number);
+        self.turn(host);
+        if waits {
+            self.ears[hosts[1 - side]].note(number);
+            self.turn(hosts[1 - side]);
+        }
+    }
+
+    /// TCP has brought wrong bytes.
+    pub fn handle_corruption(&mut self, number: u32) {
+        let conversation = number as usize;
+        let position = self.talks.get(conversation).map_or(0, |t| t.directions[0].read);
+        self.broken.get_or_insert(Broken { conversation, position });
+    }
+
+    /// What a host's processors were used for until now; `None` if calls take no time there.
+    pub fn usage(&self, host: u32) -> Option<Usage> {
+        let desk = self.desks.get(host as usize)?.as_ref()?;
+        Some(desk.processors.usage(self.cluster.now()))
+    }
+
+    /// Connections talk before they are on a link.
+    fn talks_at_once(&self) -> bool {
+        self.tcp != Tcp::Memory || !self.promote
     }
 
     /// A packet reaches a host.
@@ -231,7 +263,8 @@ impl Run {
     pub fn next_deadline(&self, host: u32) -> Option<Instant> {
         let wake = *self.wakes.get(host as usize)?;
         let wake = wake.filter(|_| self.open > 0);
-        wake.into_iter().chain(self.cluster.next_deadline(HostId(host))).min()
+        let desk = self.desks[host as usize].as_ref().and_then(|d| d.processors.next_deadline());
+        wake.into_iter().chain(desk).chain(self.cluster.next_deadline(HostId(host))).min()
     }
 
     /// A host that must be served again though nothing came for it.
@@ -252,6 +285,7 @@ impl Run {
             complete: self.open == 0,
             trace: self.cluster.trace(),
             end: self.cluster.now(),
+            usage: (0..self.desks.len() as u32).map(|host| self.usage(host)).collect(),
         })
     }
 
@@ -301,7 +335,7 @@ impl Run {
     pub fn linked(&self) -> usize {
         let linked = |talk: &&Talk| {
             let ends = [talk.client as usize, talk.server as usize];
-            (0..2).all(|side| is_linked((&self.endpoints[ends[side]], &talk.cells[side])))
+            (0..2).all(|side| is_linked(&self.endpoints[ends[side]], &talk.cells[side]))
         };
         self.talks.iter().filter(linked).count()
     }
@@ -336,6 +370,21 @@ impl Run {
         if !peers.is_empty() {
             self.look(host);
         }
+        for _ in 0..MAX_LOOKS {
+            let Some(host) = self.nudged.pop() else { break };
+            self.look(host);
+        }
+    }
+
+    /// TCP in memory has carried something at once: its other end is told, as nobody else does.
+    fn nudge_peer(&mut self, number: usize, host: usize) {
+        let talk = &self.talks[number];
+        let ends = [talk.client as usize, talk.server as usize];
+        let peer = ends[usize::from(host == ends[0])];
+        self.ears[peer].note(number as u32);
+        if !self.nudged.contains(&peer) {
+            self.nudged.push(peer);
+        }
     }
 
     /// One process. Returns the hosts at the other end of those connections that are on their way to a link.
@@ -347,9 +396,13 @@ impl Run {
             let mut heard = self.ears[host].take();
             heard.extend(self.take_due(host, now));
             for number in &heard {
-                self.talk(*number, host, now);
+                match &mut self.desks[host] {
+                    Some(desk) => desk.put(now, *number),
+                    None => self.talk(*number, host, now),
+                }
                 peers.extend(self.unlinked_peer(*number, host));
             }
+            self.work(host, now);
             let alarm = self.alarms[host].peek().map(|Reverse((at, _))| *at);
             self.wakes[host] = wake.into_iter().chain(alarm).min();
             if heard.is_empty() {
@@ -363,9 +416,9 @@ impl Run {
 
     /// The other host of a conversation whose ends are not both on their link.
     fn unlinked_peer(&self, number: usize, host: usize) -> Option<usize> {
-        let talk = self.talks.get(number)?;
+        let talk = self.talks.get(number).filter(|_| self.tcp == Tcp::Memory)?;
         let ends = [talk.client as usize, talk.server as usize];
-        let linked = |side: usize| is_linked((&self.endpoints[ends[side]], &talk.cells[side]));
+        let linked = |side: usize| is_linked(&self.endpoints[ends[side]], &talk.cells[side]);
         (!linked(0) || !linked(1)).then_some(ends[usize::from(host == ends[0])])
     }
 
@@ -381,24 +434,37 @@ impl Run {
     }
 
     /// One end of a conversation does what it can.
-    fn talk(&mut self, number: usize, host: usize, now: Instant) {
+    pub(crate) fn talk(&mut self, number: usize, host: usize, now: Instant) {
+        if self.promote || self.tcp != Tcp::Memory {
+            return self.move_bytes(number, host, now);
+        }
+        let before = self.moved(number, host);
+        self.move_bytes(number, host, now);
+        let after = self.moved(number, host);
+        if (after.read, after.written) != (before.read, before.written) {
+            self.nudge_peer(number, host);
+        }
+    }
+
+    fn move_bytes(&mut self, number: usize, host: usize, now: Instant) {
+        let at_once = self.talks_at_once();
+        let connected = self.tcp == Tcp::Memory || self.wires.is_connected(number as u32);
         let Some(talk) = self.talks.get_mut(number) else { return };
         let side = usize::from(host != talk.client as usize);
-        let cell = talk.cells[side].clone();
-        let at = (&self.endpoints[host], &cell);
-        if !is_linked(at) {
+        let endpoint = &self.endpoints[host];
+        if !connected || !at_once && !is_linked(endpoint, &talk.cells[side]) {
             return;
         }
         let salt = number as u64 * 2;
         let before = talk.directions[1 - side].read;
-        if let Err(position) = talk.directions[1 - side].read(at, salt + 1 - side as u64) {
+        if let Err(position) = talk.read(endpoint, side, salt + 1 - side as u64) {
             self.broken.get_or_insert(Broken { conversation: number, position });
             return;
         }
         self.read += talk.directions[1 - side].read - before;
         if side == 1 {
             let until = talk.answerable();
-            talk.directions[1].write(at, salt + 1, until);
+            talk.write(endpoint, 1, salt + 1, until);
             return;
         }
         let was_over = talk.is_over();
@@ -413,7 +479,7 @@ impl Run {
             talk.source.handle_answer(now);
         }
         talk.ask(now);
-        talk.directions[0].write(at, salt, talk.ends[0]);
+        talk.write(endpoint, 0, salt, talk.ends[0]);
         if !was_over && talk.is_over() {
             self.open -= 1;
         }
@@ -426,29 +492,3 @@ impl Run {
 
 /// Looks in a row at most, each because the one before has brought something. Arbitrary: bounds what must end by itself.
 const MAX_LOOKS: u32 = 1000;
-
-fn connect(endpoints: &[Endpoint], conversation: &Conversation, number: usize) -> Talk {
-    // Any addresses will do that no two connections share.
-    let port =
-        |base: u32| SocketAddr::from(([10, (number >> 16) as u8, (number >> 8) as u8, number as u8], base as u16));
-    let tuple = FourTuple { local: port(40_000), remote: port(6_379) };
-    let (near, far, wire) = anchor_pair(AnchorConfig::default());
-    let server = &endpoints[conversation.server as usize];
-    let far = server.adopt(Role::Acceptor, tuple.reversed(), Box::new(far));
-    server.publish(&far);
-    let near = endpoints[conversation.client as usize].adopt(Role::Opener, tuple, Box::new(near));
-    [&near, &far].iter().for_each(|cell| cell.tag().store(number as u32, std::sync::atomic::Ordering::Relaxed));
-    Talk {
-        client: conversation.client,
-        server: conversation.server,
-        source: Source::new(conversation.clone()),
-        cells: [near, far],
-        directions: [Direction::default(); 2],
-        asked: VecDeque::new(),
-        served: 0,
-        ends: [0; 2],
-        alarm: None,
-        measured: Measured::default(),
-        _wire: wire,
-    }
-}

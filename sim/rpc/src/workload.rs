@@ -156,6 +156,8 @@ pub struct Conversation {
     pub count: Option<u64>,
     /// Decides lengths and pauses.
     pub seed: u64,
+    /// The server's own work for each request, where its host has processors.
+    pub service: Duration,
 }
 
 impl Conversation {
@@ -177,6 +179,7 @@ impl Conversation {
             until: None,
             count: Some(u64::from(count)),
             seed: 0,
+            service: Duration::ZERO,
         })
     }
 

@@ -6,7 +6,7 @@ use netacc_device::Instant;
 use netacc_host::HostConfig;
 use netacc_rnic::network::{LinkConfig, SwitchConfig, Topology};
 use netacc_rnic::{Costs, NicConfig};
-use netacc_rpc::{run_plain, Arrival, Conversation, Outcome, Pause, RunConfig, StackConfig};
+use netacc_rpc::{run_plain, Arrival, Conversation, Outcome, Pause, RunConfig, StackConfig, Tcp};
 
 /// Bits per second: a byte takes a nanosecond.
 const LINE: u64 = 8_000_000_000;
@@ -14,7 +14,14 @@ const LINE: u64 = 8_000_000_000;
 fn run(hosts: u32, costs: Costs, conversations: Vec<Conversation>, link: LinkConfig, seed: u64) -> Outcome {
     let nic = NicConfig { costs, retry_timeout: Duration::from_micros(200), ..NicConfig::ideal(LINE) };
     let hosts = vec![HostConfig::roce(nic); hosts as usize];
-    let config = RunConfig { hosts, conversations, stack: StackConfig::default(), sampled: false };
+    let config = RunConfig {
+        hosts,
+        conversations,
+        stack: StackConfig::default(),
+        promote: true,
+        tcp: Tcp::Memory,
+        sampled: false,
+    };
     let topology = Topology::Star(link, SwitchConfig { buffer_bytes: 1 << 20, marking: None });
     let most = Instant::from_nanos(10_000_000_000);
     let outcome = run_plain(&config, &topology, seed, most).expect("devices have queues");

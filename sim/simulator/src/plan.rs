@@ -6,7 +6,7 @@ use netacc_device::middleware::SplitMix64;
 use netacc_device::Instant;
 use netacc_host::HostConfig;
 use netacc_rnic::{self as rnic, DcqcnConfig, NicConfig, NoReceive, RateConfig, Recovery};
-use netacc_rpc::{Conversation, Recorded, Run, RunConfig, Sizes, StackConfig};
+use netacc_rpc::{Conversation, Recorded, Run, RunConfig, Sizes, StackConfig, Tcp};
 
 use crate::scenario::{Arrival, Dcqcn, Group, Nic, Pause, Rate, Scenario, ScenarioError, SizeBin, Stack};
 
@@ -24,7 +24,7 @@ impl Scenario {
         for group in &self.groups {
             self.add_conversations(group, &mut conversations)?;
         }
-        let config = RunConfig { hosts, conversations, stack, sampled: true };
+        let config = RunConfig { hosts, conversations, stack, promote: true, tcp: Tcp::Memory, sampled: true };
         let senseless = "a group names a host that does not exist, or asks nothing, or never";
         Run::new(&config)?.ok_or_else(|| ScenarioError::Senseless(senseless.into()))
     }
@@ -82,6 +82,7 @@ impl Scenario {
                     until: Some(until),
                     count: group.count,
                     seed,
+                    service: Duration::ZERO,
                 });
                 number += 1;
             }

@@ -128,6 +128,26 @@ struct EndState {
 struct Pipe {
     config: AnchorConfig,
     ends: [EndState; 2],
+    watch: Option<Watch>,
+}
+
+/// Who is told that an end was used.
+struct Watch {
+    number: u32,
+    bell: Bell,
+    /// It was told, and has not looked since.
+    told: bool,
+}
+
+/// Numbers of the wires whose ends were used since somebody looked, each once. For who carries what many wires have.
+#[derive(Clone, Default)]
+pub struct Bell(Arc<Mutex<VecDeque<u32>>>);
+
+impl Bell {
+    /// The next number.
+    pub fn take(&self) -> Option<u32> {
+        self.0.lock().pop_front()
+    }
 }
 
 /// A handle of one end. The end closes when its last handle is dropped.
@@ -149,7 +169,7 @@ pub struct AnchorWire {
 
 /// A connected pair, and its wire.
 pub fn anchor_pair(config: AnchorConfig) -> (InMemoryAnchor, InMemoryAnchor, AnchorWire) {
-    let pipe = Arc::new(Mutex::new(Pipe { config, ends: Default::default() }));
+    let pipe = Arc::new(Mutex::new(Pipe { config, ends: Default::default(), watch: None }));
     let end = |end| InMemoryAnchor { holder: Arc::new(Holder { pipe: pipe.clone(), end }) };
     (end(AnchorEnd::First), end(AnchorEnd::Second), AnchorWire { pipe: pipe.clone() })
 }
@@ -164,6 +184,7 @@ impl InMemoryAnchor {
         let mut pipe = self.holder.pipe.lock();
         let result = f(&mut pipe, self.holder.end);
         pipe.settle_if_immediate();
+        pipe.tell();
         result
     }
 }
@@ -278,6 +299,7 @@ impl Drop for Holder {
             near.write_ended = true;
         }
         pipe.settle_if_immediate();
+        pipe.tell();
     }
 }
 
@@ -324,6 +346,36 @@ impl AnchorWire {
     /// What a readiness poll of an end would say now.
     pub fn state(&self, end: AnchorEnd) -> AnchorState {
         self.pipe.lock().state(end)
+    }
+
+    /// Has `bell` told `number` whenever an end was used, until [`look`](AnchorWire::look).
+    pub fn watch(&self, number: u32, bell: &Bell) {
+        self.pipe.lock().watch = Some(Watch { number, bell: bell.clone(), told: false });
+    }
+
+    /// The watcher looks: it will be told again.
+    pub fn look(&self) {
+        if let Some(watch) = &mut self.pipe.lock().watch {
+            watch.told = false;
+        }
+    }
+
+    /// Whether `from` writes no more, and its end has not arrived.
+    pub fn is_ending(&self, from: AnchorEnd) -> bool {
+        let pipe = self.pipe.lock();
+        let end = &pipe.ends[from as usize];
+        end.write_ended && !end.fin_sent
+    }
+
+    /// Copies bytes that `from` has written and that have not arrived, from the `skip`th on; how many.
+    pub fn copy_unsent(&self, from: AnchorEnd, skip: usize, buf: &mut [u8]) -> usize {
+        let pipe = self.pipe.lock();
+        let unsent = &pipe.ends[from as usize].unsent;
+        let count = buf.len().min(unsent.len().saturating_sub(skip));
+        for (slot, byte) in buf.iter_mut().zip(unsent.iter().skip(skip)) {
+            *slot = *byte;
+        }
+        count
     }
 }
 
@@ -418,6 +470,14 @@ impl Pipe {
         // Bytes and FIN of an end go before its reset, which is last in the list for each end.
         while let Some(next) = self.deliverable().first().copied() {
             self.deliver(next);
+        }
+    }
+
+    fn tell(&mut self) {
+        if let Some(watch) = &mut self.watch {
+            if !std::mem::replace(&mut watch.told, true) {
+                watch.bell.0.lock().push_back(watch.number);
+            }
         }
     }
 

@@ -1,0 +1,335 @@
+/*
+ * Copyright (c) 2026 netacc-lab contributors
+ *
+ * SPDX-License-Identifier: GPL-2.0-only
+ */
+
+#include "rnic-tcp.h"
+
+#include "rnic-net-device.h"
+
+#include "ns3/abort.h"
+#include "ns3/inet-socket-address.h"
+#include "ns3/internet-stack-helper.h"
+#include "ns3/ipv4.h"
+#include "ns3/log.h"
+#include "ns3/simulator.h"
+#include "ns3/tcp-socket-factory.h"
+#include "ns3/uinteger.h"
+
+#include <algorithm>
+
+namespace ns3
+{
+
+NS_LOG_COMPONENT_DEFINE("RnicTcp");
+NS_OBJECT_ENSURE_REGISTERED(RnicTcp);
+
+/// Where servers listen.
+static const uint16_t SERVER_PORT = 5000;
+/// The first port of clients. From here to the last one there are 64,000 for each node.
+static const uint16_t FIRST_CLIENT_PORT = 1536;
+/// Headers of IP and TCP with time stamps: what a segment has less than a packet.
+static const uint32_t HEADER_BYTES = 20 + 20 + 12;
+/// Bytes moved at a time. Arbitrary.
+static const uint32_t CHUNK_BYTES = 65536;
+/// No number.
+static const uint32_t NONE = 0xffffffff;
+
+TypeId
+RnicTcp::GetTypeId()
+{
+    static TypeId tid =
+        TypeId("ns3::RnicTcp")
+            .SetParent<Object>()
+            .SetGroupName("Rnic")
+            .AddConstructor<RnicTcp>()
+            .AddAttribute("ConnectInterval",
+                          "Time between the beginnings of connections, so that they do not all begin at once.",
+                          TimeValue(NanoSeconds(500)),
+                          MakeTimeAccessor(&RnicTcp::m_interval),
+                          MakeTimeChecker(Time(0)))
+            .AddAttribute("MinRto",
+                          "The shortest retransmission timeout: Linux's (TCP_RTO_MIN), where RFC 6298 has a second.",
+                          TimeValue(MilliSeconds(200)),
+                          MakeTimeAccessor(&RnicTcp::m_minRto),
+                          MakeTimeChecker(Time(0)))
+            .AddAttribute("DelayedAck",
+                          "How long an acknowledgement waits for company: Linux's shortest (TCP_DELACK_MIN).",
+                          TimeValue(MilliSeconds(40)),
+                          MakeTimeAccessor(&RnicTcp::m_delayedAck),
+                          MakeTimeChecker(Time(0)));
+    return tid;
+}
+
+RnicTcp::RnicTcp()
+    : m_bufferBytes(0),
+      m_connected(0),
+      m_failed(0),
+      m_serving(false)
+{
+}
+
+RnicTcp::~RnicTcp()
+{
+}
+
+void
+RnicTcp::DoDispose()
+{
+    m_wires.clear();
+    m_listeners.clear();
+    m_devices.clear();
+    m_fleet = nullptr;
+    Object::DoDispose();
+}
+
+void
+RnicTcp::Install(NodeContainer nodes, const std::vector<Ptr<RnicDevice>>& devices, Ptr<RnicFleet> fleet)
+{
+    NS_ABORT_MSG_UNLESS(nodes.GetN() == devices.size(), "each node has a NIC");
+    m_nodes = nodes;
+    m_devices = devices;
+    m_fleet = fleet;
+    m_bufferBytes = static_cast<uint32_t>(fleet->GetModel().tcp_buffer_bytes());
+    NS_ABORT_MSG_IF(m_bufferBytes == 0, "the fleet's TCP is in memory: see RnicFleet::TcpBufferBytes");
+    m_nextPort.assign(nodes.GetN(), FIRST_CLIENT_PORT);
+    m_buffer.resize(CHUNK_BYTES);
+    InternetStackHelper stack;
+    stack.SetIpv6StackInstall(false);
+    stack.Install(nodes);
+    for (uint32_t i = 0; i < nodes.GetN(); i++)
+    {
+        Ptr<RnicNetDevice> device = CreateObject<RnicNetDevice>();
+        device->Attach(i, devices[i]);
+        nodes.Get(i)->AddDevice(device);
+        Ptr<Ipv4> ip = nodes.Get(i)->GetObject<Ipv4>();
+        uint32_t interface = ip->AddInterface(device);
+        ip->AddAddress(interface, Ipv4InterfaceAddress(RnicNetDevice::GetNodeAddress(i), Ipv4Mask("255.0.0.0")));
+        ip->SetUp(interface);
+        devices[i]->SetOthers(MakeCallback(&RnicTcp::Serve, this));
+    }
+    Simulator::ScheduleNow(&RnicTcp::Serve, this);
+}
+
+uint32_t
+RnicTcp::GetConnected() const
+{
+    return m_connected;
+}
+
+uint32_t
+RnicTcp::GetFailed() const
+{
+    return m_failed;
+}
+
+void
+RnicTcp::Serve()
+{
+    if (m_serving)
+    {
+        return;
+    }
+    m_serving = true;
+    netacc::Fleet& model = m_fleet->GetModel();
+    for (netacc::WireSpec next = model.next_connect(); next.number != NONE; next = model.next_connect())
+    {
+        Time at = std::max(m_nextConnect, Simulator::Now());
+        m_nextConnect = at + m_interval;
+        Simulator::Schedule(at - Simulator::Now(), &RnicTcp::Connect, this, next.number, next.client, next.server);
+    }
+    for (uint32_t number = model.next_wire(); number != NONE; number = model.next_wire())
+    {
+        Pump(number);
+    }
+    m_serving = false;
+}
+
+/**
+ * \param client address of who connects
+ * \param server number of the node that accepts
+ * \return what tells connections apart: a client's ports are distinct
+ */
+static uint64_t
+GetKey(const InetSocketAddress& client, uint32_t server)
+{
+    return uint64_t{client.GetIpv4().Get()} << 40 ^ uint64_t{client.GetPort()} << 24 ^ server;
+}
+
+void
+RnicTcp::Connect(uint32_t number, uint32_t client, uint32_t server)
+{
+    NS_LOG_FUNCTION(this << number << client << server);
+    if (m_listeners.find(server) == m_listeners.end())
+    {
+        Ptr<Socket> listener = Socket::CreateSocket(m_nodes.Get(server), TcpSocketFactory::GetTypeId());
+        Configure(listener);
+        listener->Bind(InetSocketAddress(Ipv4Address::GetAny(), SERVER_PORT));
+        listener->Listen();
+        listener->SetAcceptCallback(MakeNullCallback<bool, Ptr<Socket>, const Address&>(),
+                                    MakeCallback(&RnicTcp::HandleAccept, this).Bind(server));
+        m_listeners[server] = listener;
+    }
+    m_wires.resize(std::max<std::size_t>(m_wires.size(), number + 1));
+    Ptr<Socket> socket = Socket::CreateSocket(m_nodes.Get(client), TcpSocketFactory::GetTypeId());
+    Configure(socket);
+    uint16_t port = m_nextPort[client]++;
+    NS_ABORT_MSG_IF(m_nextPort[client] == 0, "node " << client << " has no more ports for clients");
+    InetSocketAddress local(RnicNetDevice::GetNodeAddress(client), port);
+    socket->Bind(local);
+    m_connecting[GetKey(local, server)] = number;
+    Adopt(number, 0, socket);
+    socket->Connect(InetSocketAddress(RnicNetDevice::GetNodeAddress(server), SERVER_PORT));
+}
+
+void
+RnicTcp::Configure(Ptr<Socket> socket)
+{
+    uint32_t mtu = socket->GetNode()->GetDevice(1)->GetMtu();
+    socket->SetAttribute("SegmentSize", UintegerValue(mtu - HEADER_BYTES));
+    socket->SetAttribute("SndBufSize", UintegerValue(m_bufferBytes));
+    socket->SetAttribute("RcvBufSize", UintegerValue(m_bufferBytes));
+    socket->SetAttribute("DelAckTimeout", TimeValue(m_delayedAck));
+    socket->SetAttribute("MinRto", TimeValue(m_minRto));
+}
+
+void
+RnicTcp::Adopt(uint32_t number, uint32_t side, Ptr<Socket> socket)
+{
+    m_wires[number].sockets[side] = socket;
+    socket->SetConnectCallback(MakeCallback(&RnicTcp::HandleConnect, this).Bind(number),
+                               MakeCallback(&RnicTcp::HandleFailure, this).Bind(number));
+    socket->SetRecvCallback(MakeCallback(&RnicTcp::HandleReceive, this).Bind(number));
+    socket->SetSendCallback(MakeCallback(&RnicTcp::HandleRoom, this).Bind(number));
+    socket->SetCloseCallbacks(MakeCallback(&RnicTcp::HandleEnd, this).Bind(number, side),
+                              MakeCallback(&RnicTcp::HandleFailure, this).Bind(number));
+}
+
+void
+RnicTcp::HandleAccept(uint32_t server, Ptr<Socket> socket, const Address& from)
+{
+    auto found = m_connecting.find(GetKey(InetSocketAddress::ConvertFrom(from), server));
+    NS_ABORT_MSG_IF(found == m_connecting.end(), "a connection that nobody has asked for");
+    uint32_t number = found->second;
+    m_connecting.erase(found);
+    Adopt(number, 1, socket);
+    HandleConnect(number, socket);
+}
+
+void
+RnicTcp::HandleConnect(uint32_t number, Ptr<Socket>)
+{
+    Wire& wire = m_wires[number];
+    wire.halves++;
+    if (wire.halves == 2)
+    {
+        m_connected++;
+        m_fleet->GetModel().handle_connected(number, Now());
+        Pump(number);
+        Attend();
+    }
+}
+
+void
+RnicTcp::HandleReceive(uint32_t number, Ptr<Socket>)
+{
+    Pump(number);
+    Attend();
+}
+
+void
+RnicTcp::HandleRoom(uint32_t number, Ptr<Socket>, uint32_t)
+{
+    Pump(number);
+    Attend();
+}
+
+void
+RnicTcp::HandleEnd(uint32_t number, uint32_t side, Ptr<Socket>)
+{
+    Pump(number);
+    m_fleet->GetModel().handle_wire_end(number, side, Now());
+    Attend();
+}
+
+void
+RnicTcp::HandleFailure(uint32_t number, Ptr<Socket>)
+{
+    if (m_wires[number].failed)
+    {
+        return;
+    }
+    m_wires[number].failed = true;
+    m_failed++;
+    m_fleet->GetModel().handle_wire_failure(number, Now());
+    Attend();
+}
+
+uint64_t
+RnicTcp::Now()
+{
+    return static_cast<uint64_t>(Simulator::Now().GetNanoSeconds());
+}
+
+void
+RnicTcp::Attend()
+{
+    // Any device serves all nodes that have become in need of it, and this.
+    m_devices.front()->ServeOthers();
+}
+
+void
+RnicTcp::Pump(uint32_t number)
+{
+    if (number >= m_wires.size() || m_wires[number].halves < 2 || m_wires[number].failed)
+    {
+        return;
+    }
+    for (uint32_t side = 0; side < 2; side++)
+    {
+        PumpIn(number, side);
+        PumpOut(number, side);
+    }
+}
+
+void
+RnicTcp::PumpOut(uint32_t number, uint32_t side)
+{
+    netacc::Fleet& model = m_fleet->GetModel();
+    Ptr<Socket> socket = m_wires[number].sockets[side];
+    while (uint32_t room = std::min(socket->GetTxAvailable(), CHUNK_BYTES))
+    {
+        auto count = static_cast<uint32_t>(model.poll_wire(number, side, {m_buffer.data(), room}));
+        if (count == 0)
+        {
+            break;
+        }
+        int sent = socket->Send(m_buffer.data(), count, 0);
+        NS_ABORT_MSG_UNLESS(sent == static_cast<int>(count), "a socket with room refuses bytes");
+    }
+    if (model.poll_wire_end(number, side))
+    {
+        socket->ShutdownSend();
+    }
+}
+
+void
+RnicTcp::PumpIn(uint32_t number, uint32_t side)
+{
+    netacc::Fleet& model = m_fleet->GetModel();
+    Ptr<Socket> socket = m_wires[number].sockets[side];
+    while (socket->GetRxAvailable() > 0)
+    {
+        auto room = static_cast<uint32_t>(std::min<std::size_t>(model.wire_room(number, side), CHUNK_BYTES));
+        Ptr<Packet> packet = room > 0 ? socket->Recv(room, 0) : nullptr;
+        if (!packet || packet->GetSize() == 0)
+        {
+            return;
+        }
+        uint32_t count = packet->CopyData(m_buffer.data(), room);
+        model.handle_wire(number, side, Now(), {m_buffer.data(), count});
+    }
+}
+
+} // namespace ns3

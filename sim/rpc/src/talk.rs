@@ -1,0 +1,178 @@
+//! One conversation: its two ends, how far each has come, and what is unanswered.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig, AnchorWire, InMemoryAnchor};
+use netacc_device::loopback::DeliveryMode;
+use netacc_device::{FourTuple, Instant};
+use netacc_driver::{Endpoint, StreamCell};
+use netacc_proto::Role;
+
+use crate::process::{Direction, End};
+use crate::run::{Measured, Tcp};
+use crate::workload::{Conversation, Source};
+
+/// A request that was made and not answered.
+pub(crate) struct Exchange {
+    pub(crate) begun: Instant,
+    pub(crate) request_bytes: u32,
+    pub(crate) response_bytes: u32,
+    /// Where it ends among the requests' bytes.
+    pub(crate) request_end: u64,
+    /// Where its response ends among the responses' bytes.
+    pub(crate) response_end: u64,
+}
+
+pub(crate) struct Talk {
+    pub(crate) client: u32,
+    pub(crate) server: u32,
+    pub(crate) source: Source,
+    /// Client, then server.
+    pub(crate) cells: [Arc<StreamCell>; 2],
+    /// Requests, then responses.
+    pub(crate) directions: [Direction; 2],
+    /// In the order in which they were made.
+    pub(crate) asked: VecDeque<Exchange>,
+    /// Of those at the front of `asked`, how many the server has read.
+    pub(crate) served: usize,
+    /// Bytes of all requests, and of all responses to them.
+    pub(crate) ends: [u64; 2],
+    /// When its host will be woken for the next request.
+    pub(crate) alarm: Option<Instant>,
+    pub(crate) measured: Measured,
+    /// The sockets under `cells`.
+    pub(crate) anchors: [InMemoryAnchor; 2],
+    /// By side: a write stopped for want of room.
+    pub(crate) blocked: [bool; 2],
+    /// Requests that the server has answered.
+    pub(crate) answers: u32,
+    /// Application work for each request, at the server.
+    pub(crate) service: Duration,
+    pub(crate) wire: AnchorWire,
+}
+
+/// What one end of a conversation does with what is there.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Moves {
+    pub(crate) read: u64,
+    pub(crate) written: u64,
+    /// Requests that are answered.
+    pub(crate) served: u32,
+}
+
+impl Talk {
+    /// Nothing is unanswered, and nothing more will be asked.
+    pub(crate) fn is_over(&self) -> bool {
+        self.asked.is_empty() && self.source.due().is_none()
+    }
+
+    /// Makes the requests that are due.
+    pub(crate) fn ask(&mut self, now: Instant) {
+        while let Some(request) = self.source.take(now) {
+            self.ends[0] += u64::from(request.request_bytes);
+            self.ends[1] += u64::from(request.response_bytes);
+            self.asked.push_back(Exchange {
+                begun: request.begun,
+                request_bytes: request.request_bytes,
+                response_bytes: request.response_bytes,
+                request_end: self.ends[0],
+                response_end: self.ends[1],
+            });
+        }
+    }
+
+    /// Where the response ends to the last request that the server has all of.
+    pub(crate) fn answerable(&mut self) -> u64 {
+        let read = self.directions[0].read;
+        let whole = self.asked.iter().skip(self.served).take_while(|e| e.request_end <= read).count();
+        self.served += whole;
+        self.answers += whole as u32;
+        match self.served.checked_sub(1) {
+            Some(last) => self.asked[last].response_end,
+            None => self.directions[1].written,
+        }
+    }
+
+    pub(crate) fn end<'a>(&'a mut self, endpoint: &'a Endpoint, side: usize) -> End<'a> {
+        End { endpoint, cell: &self.cells[side], anchor: &mut self.anchors[side] }
+    }
+
+    /// A side reads what there is.
+    pub(crate) fn read(&mut self, endpoint: &Endpoint, side: usize, salt: u64) -> Result<(), u64> {
+        let mut end = End { endpoint, cell: &self.cells[side], anchor: &mut self.anchors[side] };
+        self.directions[1 - side].read(&mut end, salt)
+    }
+
+    /// A side writes up to position `until`, as far as there is room.
+    pub(crate) fn write(&mut self, endpoint: &Endpoint, side: usize, salt: u64, until: u64) {
+        let mut end = End { endpoint, cell: &self.cells[side], anchor: &mut self.anchors[side] };
+        self.directions[side].write(&mut end, salt, until);
+        self.blocked[side] = self.directions[side].written < until;
+    }
+
+    /// What an end would do that has so many unread bytes, as far as can be told before.
+    pub(crate) fn expect(&self, side: usize, unread: u64) -> Moves {
+        let read = self.directions[1 - side].read + unread;
+        if side == 0 {
+            return Moves { read: unread, written: self.ends[0] - self.directions[0].written, served: 0 };
+        }
+        let whole = self.asked.iter().skip(self.served).take_while(|e| e.request_end <= read);
+        let (served, last) = whole.fold((0, None), |(count, _), e| (count + 1, Some(e.response_end)));
+        let until = last.or_else(|| self.served.checked_sub(1).map(|last| self.asked[last].response_end));
+        let written = until.map_or(0, |until| until.saturating_sub(self.directions[1].written));
+        Moves { read: unread, written, served }
+    }
+
+    /// The oldest request, if all of its response was read.
+    pub(crate) fn take_answered(&mut self) -> Option<Exchange> {
+        let read = self.directions[1].read;
+        self.asked.front().filter(|e| e.response_end <= read)?;
+        self.served -= 1;
+        self.asked.pop_front()
+    }
+}
+
+/// Whether a stream is on a link.
+pub(crate) fn is_linked(endpoint: &Endpoint, cell: &Arc<StreamCell>) -> bool {
+    cell.lock(endpoint).proto().is_linked()
+}
+
+pub(crate) fn connect(endpoints: &[Endpoint], conversation: &Conversation, number: usize, tcp: Tcp) -> Talk {
+    // Any addresses will do that no two connections share.
+    let port =
+        |base: u32| SocketAddr::from(([10, (number >> 16) as u8, (number >> 8) as u8, number as u8], base as u16));
+    let tuple = FourTuple { local: port(40_000), remote: port(6_379) };
+    let config = match tcp {
+        Tcp::Memory => AnchorConfig::default(),
+        Tcp::Simulated { buffer_bytes } => {
+            AnchorConfig { send_capacity: buffer_bytes, receive_capacity: buffer_bytes, mode: DeliveryMode::Explicit }
+        }
+    };
+    let (near, far, wire) = anchor_pair(config);
+    let anchors = [near.clone(), far.clone()];
+    let server = &endpoints[conversation.server as usize];
+    let far = server.adopt(Role::Acceptor, tuple.reversed(), Box::new(far));
+    server.publish(&far);
+    let near = endpoints[conversation.client as usize].adopt(Role::Opener, tuple, Box::new(near));
+    [&near, &far].iter().for_each(|cell| cell.tag().store(number as u32, std::sync::atomic::Ordering::Relaxed));
+    Talk {
+        client: conversation.client,
+        server: conversation.server,
+        source: Source::new(conversation.clone()),
+        cells: [near, far],
+        directions: [Direction::default(); 2],
+        asked: VecDeque::new(),
+        served: 0,
+        ends: [0; 2],
+        alarm: None,
+        measured: Measured::default(),
+        anchors,
+        answers: 0,
+        blocked: [false; 2],
+        service: conversation.service,
+        wire,
+    }
+}

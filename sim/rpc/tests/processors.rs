@@ -1,0 +1,142 @@
+//! Processors bound what a server answers, as closed forms say.
+
+use std::time::Duration;
+
+use netacc_device::Instant;
+use netacc_host::{HostConfig, ProcessorConfig, Usage};
+use netacc_rnic::network::{LinkConfig, Topology};
+use netacc_rnic::NicConfig;
+use netacc_rpc::{run_plain, Arrival, Conversation, Outcome, Pause, RunConfig, StackConfig, Tcp};
+
+/// Bits per second: a byte takes a nanosecond.
+const LINE: u64 = 8_000_000_000;
+const DELAY_NS: u64 = 1_000;
+const SERVICE: Duration = Duration::from_micros(10);
+
+fn ns(ns: u64) -> Duration {
+    Duration::from_nanos(ns)
+}
+
+/// A server's processors, which always poll.
+fn polling() -> ProcessorConfig {
+    ProcessorConfig {
+        cores: 1,
+        spin: Duration::MAX,
+        wake_up: ns(5_000),
+        library_call: ns(100),
+        system_call: ns(400),
+        copy_ps_per_byte: 500,
+        segment: ns(700),
+        segment_bytes: 1_000,
+        ..ProcessorConfig::free()
+    }
+}
+
+/// Two hosts, the second one with these processors: how it went.
+fn run(processor: Option<ProcessorConfig>, promote: bool, conversations: Vec<Conversation>) -> Outcome {
+    let client = HostConfig::roce(NicConfig::ideal(LINE));
+    let server = HostConfig { processor, ..client.clone() };
+    let config = RunConfig {
+        hosts: vec![client, server],
+        conversations,
+        stack: StackConfig::default(),
+        promote,
+        tcp: Tcp::Memory,
+        sampled: false,
+    };
+    let topology = Topology::Direct(LinkConfig::clean(LINE, ns(DELAY_NS)));
+    let outcome = run_plain(&config, &topology, 0, Instant::from_nanos(100_000_000_000)).expect("devices have queues");
+    let outcome = outcome.expect("the configuration makes sense").expect("no byte is wrong");
+    assert!(outcome.complete);
+    outcome
+}
+
+fn talks(count: usize, requests: u32) -> Vec<Conversation> {
+    let talk = Conversation::closed(0, 1, 64, 200, requests).expect("lengths above 0");
+    vec![Conversation { service: SERVICE, ..talk }; count]
+}
+
+fn median(outcome: &Outcome, conversation: usize) -> u64 {
+    let mut all = outcome.measured[conversation].latencies_ns.clone();
+    all.sort_unstable();
+    all[all.len() / 2]
+}
+
+/// What a request of 64 bytes with a response of 200 costs on a link: waiting, reading, writing, copying, and the service.
+fn cost_on_a_link() -> u64 {
+    3 * 100 + (64 + 200) / 2 + 10_000
+}
+
+// Breaks if a core does more than one thing at a time, idles while requests wait, or a part of the work is free: eight clients
+// that ask again at once have to wait for eight times the cost, so one core answers one over its cost.
+#[test]
+fn a_core_answers_one_over_its_cost() {
+    for (cores, threads, at_once) in [(1, 1, 1), (2, 2, 2), (1, 4, 1), (2, 8, 2), (0, 4, 4)] {
+        let outcome = run(Some(ProcessorConfig { cores, threads, ..polling() }), true, talks(8, 100));
+        for conversation in 0..8 {
+            let expected = 8 * cost_on_a_link() / at_once;
+            assert_eq!(median(&outcome, conversation), expected, "{cores} cores, {threads} threads");
+        }
+        let usage = outcome.usage[1].expect("the server has processors");
+        assert_eq!(usage.busy, ns(800 * cost_on_a_link()));
+    }
+}
+
+// Breaks if requests wait for anything but their turn: with Poisson arrivals the mean wait is that of M/D/1.
+#[test]
+fn poisson_requests_wait_as_md1() {
+    let mean = |outcome: &Outcome| {
+        let all: Vec<u64> = outcome.measured.iter().flat_map(|m| m.latencies_ns.clone()).collect();
+        all.iter().sum::<u64>() as f64 / all.len() as f64
+    };
+    let unloaded = median(&run(Some(polling()), true, talks(1, 100)), 0) as f64;
+    let cost = cost_on_a_link() as f64;
+    for load in [0.4, 0.7] {
+        // Many connections, so that hardly ever two requests of one wait at a time: those would be answered together.
+        let interval = Pause::Exponential(ns((300.0 * cost / load) as u64));
+        let open = |(seed, talk): (usize, Conversation)| Conversation {
+            arrival: Arrival::Open { interval },
+            seed: seed as u64 + 1,
+            // When all connections are on their links; then as long as everybody asks.
+            start: Instant::from_nanos(2_000_000),
+            until: Some(Instant::from_nanos(2_000_000) + ns((40_000.0 * cost / load) as u64)),
+            count: None,
+            ..talk
+        };
+        let talks = talks(300, 0).into_iter().enumerate().map(open).collect();
+        let waited = mean(&run(Some(polling()), true, talks)) - unloaded;
+        let expected = load / (1.0 - load) * cost / 2.0;
+        assert!((waited / expected - 1.0).abs() < 0.08, "load {load}: {waited} ns for {expected}");
+    }
+}
+
+// Breaks if a server that sleeps answers as fast as one that polls, or polling is not told from work.
+#[test]
+fn sleeping_costs_a_wake_up_and_a_call() {
+    let pause = Pause::Fixed(Duration::from_micros(100));
+    let lazy = |talk| Conversation { arrival: Arrival::Closed { depth: 1, think: pause }, ..talk };
+    let talks = || talks(1, 50).into_iter().map(lazy).collect::<Vec<_>>();
+    let awake = run(Some(polling()), true, talks());
+    let asleep = run(Some(ProcessorConfig { spin: Duration::ZERO, ..polling() }), true, talks());
+    assert_eq!(median(&asleep, 0), median(&awake, 0) + 5_000 + 400);
+    let [awake, asleep] = [awake, asleep].map(|o| o.usage[1].expect("the server has processors"));
+    assert_eq!((awake.wake_ups, asleep.polling), (0, Duration::ZERO));
+    assert!(asleep.wake_ups >= 49 && awake.polling > ns(49 * 100_000), "{awake:?} {asleep:?}");
+    assert_eq!(asleep.busy, awake.busy + ns(400 * asleep.wake_ups));
+}
+
+// Breaks if a stream on TCP costs no more than one on a link: system calls and the kernel's work for segments.
+#[test]
+fn tcp_costs_the_kernels_work() {
+    let large = |talk| Conversation { response: netacc_rpc::Sizes::fixed(5_000).expect("above 0"), ..talk };
+    let talks = || talks(1, 20).into_iter().map(large).collect::<Vec<_>>();
+    // In memory TCP takes no time, so what remains is the server's.
+    let free = run(None, false, talks());
+    let paid = run(Some(polling()), false, talks());
+    let bytes = 64 + 5_000;
+    assert_eq!(median(&free, 0), 0);
+    // The segments of request and response are counted together: 5064 bytes are six of them.
+    assert_eq!(median(&paid, 0), 3 * 400 + bytes / 2 + 6 * 700 + 10_000);
+    assert_eq!(free.usage[1], None);
+    assert_eq!(paid.usage[1].map(|u: Usage| u.busy), Some(ns(20 * median(&paid, 0))));
+}
