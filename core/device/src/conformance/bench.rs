@@ -268,6 +268,11 @@ impl<'f> Bench<'f> {
         }
     }
 
+    /// Lets some time pass in which nobody polls.
+    pub(super) fn quiet_unpolled(&mut self) {
+        (0..self.fixture.quiet_rounds()).for_each(|_| self.fixture.progress());
+    }
+
     pub(super) fn post_recv(&self, pair: &Pair, side: Side, count: u32) -> Result<(), Stop> {
         let posted = self.device(side).post_recv(pair.qp(side), count);
         posted.map_err(|e| Stop::Failed(format!("post_recv of {count} on {side:?}: {e}")))

@@ -140,6 +140,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("receive_queue_full", queues::receive_queue_full),
     ("one_receive_per_message", queues::one_receive_per_message),
     ("receives_exhausted", queues::receives_exhausted),
+    ("unpolled_completions_are_kept", queues::unpolled_completions_are_kept),
     ("pending_reports_once", completions::pending_reports_once),
     ("pending_with_little_room", completions::pending_with_little_room),
     ("poll_qp_with_little_room", completions::poll_qp_with_little_room),

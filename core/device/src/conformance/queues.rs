@@ -119,3 +119,35 @@ pub(super) fn receives_exhausted(bench: &mut Bench<'_>) -> Result<(), Stop> {
     }
     Ok(())
 }
+
+/// Full queues in both directions whose completions nobody polls: none is lost, so no completion queue overflows.
+pub(super) fn unpolled_completions_are_kept(bench: &mut Bench<'_>) -> Result<(), Stop> {
+    let mut pair = bench.connect()?;
+    // Messages that fit everywhere; where there is no immediate each is two requests. Bounded, as memory has no bound to
+    // speak of.
+    let room = Side::BOTH.map(|side| {
+        let caps = bench.caps(side);
+        caps.max_recv_wr.min(if caps.write_with_imm { caps.max_send_wr } else { caps.max_send_wr / 2 })
+    });
+    let count = room[0].min(room[1]).min(4096);
+    for side in Side::BOTH {
+        bench.post_recv(&pair, side, count)?;
+    }
+    for number in 1..=count {
+        for side in Side::BOTH {
+            bench.send_message(&pair, side, number)?;
+        }
+    }
+    bench.quiet_unpolled();
+    let is_whole = |p: &Pair, side| p.receives(side).len() == count as usize && p.sends(side).len() >= count as usize;
+    bench.until(&mut pair, "every completion of full queues that nobody had polled", |p| {
+        Side::BOTH.iter().all(|side| is_whole(p, *side))
+    })?;
+    for side in Side::BOTH {
+        // Slots were used again, so of the bytes nothing is expected.
+        let numbers: Vec<u32> = pair.receives(side).iter().map(|(imm, _)| *imm).collect();
+        let in_order = numbers.iter().zip(1..).all(|(imm, number)| *imm == number || *imm == 0);
+        ensure!(in_order, "{side:?} received {numbers:?}");
+    }
+    Ok(())
+}
