@@ -60,7 +60,7 @@ fn help_and_version_are_the_original_s() {
 fn flags_reach_the_program_as_variables_and_win_over_those_that_were_there() {
     let mut command = netacc_run();
     command.env("NACC_SOR_IO_THREADS", "2").env("NACC_LOG_LEVEL", "4");
-    command.args("-t3 -p 8 -s 4096 -F 1 -d -T -P 0 -A 1,3 -i 2 -f /dev/null".split(' '));
+    command.args("-t1 -p 8 -s 4096 -F 1 -d -T -P 0 -A 1,3 -i 2 -f /dev/null".split(' '));
     let environment = environment_of(&mut command);
     let mut settings: Vec<_> =
         environment.iter().filter(|line| line.starts_with("NACC_")).map(String::as_str).collect();
@@ -76,7 +76,7 @@ fn flags_reach_the_program_as_variables_and_win_over_those_that_were_there() {
             "NACC_POLL_MS=0",
             "NACC_SOR_AFFINITY=1,3",
             "NACC_SOR_CONN_PER_QP=8",
-            "NACC_SOR_IO_THREADS=3",
+            "NACC_SOR_IO_THREADS=1",
             "NACC_SOR_MSG_SIZE=4096",
         ]
     );

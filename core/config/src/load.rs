@@ -13,8 +13,8 @@ use crate::{CONFIG_PATH_VARIABLE, DEFAULT_CONFIG_PATH, KEY_PREFIX};
 /// and for tests.
 ///
 /// ```
-/// let (config, problems) = netacc_config::Loader::new().flag('t', "4").load();
-/// assert_eq!(config.io.threads, 4);
+/// let (config, problems) = netacc_config::Loader::new().flag('p', "4").load();
+/// assert_eq!(config.links.streams_per_link, 4);
 /// assert!(problems.is_empty());
 /// ```
 #[derive(Clone, Debug, Default)]
@@ -154,6 +154,7 @@ impl Merge {
 
     fn finish(mut self) -> (Config, Vec<Problem>) {
         self.check_regions();
+        self.check_threads();
         self.config.accelerate = !self.problems.iter().any(Problem::keeps_on_tcp);
         // Arbitrary: more than anyone reads, and little enough for a log.
         const LIMIT: usize = 200;
@@ -187,6 +188,23 @@ impl Merge {
             let used = MemoryConfig::mr_max_for(min);
             self.config.memory.mr_max_bytes = used;
             self.broken_rule(MAX, strongest, memory.mr_max_bytes, used, (MIN, min));
+        }
+    }
+
+    /// The original hands data to threads of its own, and more of them may be worth it there. Here there are none to hand
+    /// it to, which whoever has asked for several is to know.
+    fn check_threads(&mut self) {
+        const NAME: &str = "NACC_SOR_IO_THREADS";
+        let threads = self.config.io.threads;
+        if let Some(origin) = self.origin(NAME).filter(|_| threads > 1).cloned() {
+            let why =
+                "data moves in the program's own threads, and one of NetACC's makes links, however many are asked for";
+            self.problems.push(Problem {
+                origin,
+                key: Some(NAME.to_owned()),
+                value: Some(threads.to_string()),
+                kind: ProblemKind::NoEffect { why },
+            });
         }
     }
 

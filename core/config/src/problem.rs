@@ -79,6 +79,12 @@ pub enum ProblemKind {
         /// What is used instead.
         used: usize,
     },
+    /// The value is allowed, and changes nothing.
+    #[error("without effect: {why}")]
+    NoEffect {
+        /// Why.
+        why: &'static str,
+    },
     /// There is no such key.
     #[error("unknown key, ignored; {}", match suggestion {
         Some(name) => format!("did you mean {name}?"),
@@ -135,7 +141,7 @@ impl Problem {
     pub fn keeps_on_tcp(&self) -> bool {
         match &self.kind {
             ProblemKind::Unreadable(_) | ProblemKind::NotAFile | ProblemKind::TooLong { .. } => true,
-            ProblemKind::Repeated { .. } | ProblemKind::BrokenRule { .. } => false,
+            ProblemKind::Repeated { .. } | ProblemKind::BrokenRule { .. } | ProblemKind::NoEffect { .. } => false,
             // An unknown key that resembles a switch is as good as that switch with a bad value.
             ProblemKind::UnknownKey { suggestion } => is_guard(*suggestion),
             _ => is_guard(self.key.as_deref()),
