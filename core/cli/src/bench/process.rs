@@ -269,9 +269,13 @@ mod tests {
         let mut proc = shell("sleep 60 & echo $!; wait", dir.path());
         let grandchild = proc.line(GRACE).expect("it names it");
         drop(proc);
-        // Gone, or a zombie that its new parent has yet to reap.
-        let stat = fs::read_to_string(format!("/proc/{grandchild}/stat")).unwrap_or_else(|_| "0 (sleep) Z".into());
-        assert!(stat.contains(") Z"), "{stat}");
+        // Gone, or a zombie that its new parent has yet to reap: soon, as who is killed ends when it runs next.
+        let stat = || fs::read_to_string(format!("/proc/{grandchild}/stat")).unwrap_or_else(|_| "0 (sleep) Z".into());
+        let begun = Instant::now();
+        while !stat().contains(") Z") {
+            assert!(begun.elapsed() < GRACE, "{}", stat());
+            thread::yield_now();
+        }
         drop(dir);
         assert!(!path.exists());
     }
