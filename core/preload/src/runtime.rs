@@ -71,7 +71,16 @@ struct Backend {
 }
 
 static RUNTIME: AtomicPtr<Runtime> = AtomicPtr::new(std::ptr::null_mut());
-static STARTING: Mutex<()> = Mutex::new(());
+
+/// Held while the runtime is made. A forked child has a new one: a thread of its parent that was making one, and does not
+/// exist in the child, would hold the old one for ever.
+static STARTING: AtomicPtr<Mutex<()>> = AtomicPtr::new((&raw const FIRST_STARTING).cast_mut());
+static FIRST_STARTING: Mutex<()> = Mutex::new(());
+
+fn starting() -> &'static Mutex<()> {
+    // SAFETY: a static, or a leaked box.
+    unsafe { &*STARTING.load(Ordering::Acquire) }
+}
 
 /// The runtime, if it has been made.
 #[inline]
@@ -85,7 +94,7 @@ pub fn start() -> &'static Runtime {
     if let Some(rt) = get() {
         return rt;
     }
-    let _one = STARTING.lock();
+    let _one = starting().lock();
     if let Some(rt) = get() {
         return rt;
     }

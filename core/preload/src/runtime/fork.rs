@@ -117,14 +117,11 @@ pub fn after_fork_child() {
     netacc_registry::after_fork();
     lingering::after_fork_child();
     family::after_fork_child();
+    STARTING.store(Box::into_raw(Box::default()), Ordering::Release);
     let Some(rt) = get() else { return };
     RUNTIME.store(std::ptr::null_mut(), Ordering::Release);
     HELPER_ASLEEP.store(false, Ordering::SeqCst);
     exit::after_fork_child();
-    if STARTING.is_locked() {
-        // SAFETY: held by another thread of the parent, which does not exist here.
-        unsafe { STARTING.force_unlock() };
-    }
     let mut done: Vec<(*const Entry, Arc<Entry>)> = Vec::new();
     for (fd, entry) in table::entries(crate::ops::connection::open_limit()) {
         table::remove(fd);
@@ -320,5 +317,30 @@ impl Runtime {
         if cell.is_shared() {
             self.fork.update(cell.number(), |word| word & !WANTED | PLAIN);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Breaks if a child waited for a thread of its parent that was making a runtime when the parent forked.
+    #[test]
+    fn a_child_can_start_although_its_parent_was_starting() {
+        let held = starting().lock();
+        // SAFETY: the child calls what a child calls, and leaves.
+        let child = unsafe { libc::fork() };
+        assert!(child >= 0);
+        if child == 0 {
+            after_fork_child();
+            let free = starting().try_lock().is_some();
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(i32::from(!free)) };
+        }
+        drop(held);
+        let mut status = 0;
+        // SAFETY: the status is writable.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0, "the child found the lock held");
     }
 }
