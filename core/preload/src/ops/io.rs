@@ -128,8 +128,7 @@ pub unsafe fn recv(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
                     return deferred_or(sock, 0);
                 }
                 if nonblocking || sock.is_nonblocking() {
-                    let until = *replay_until.get_or_insert_with(|| now() + REPLAY_PATIENCE);
-                    if done == 0 && await_replay(endpoint, cell, fd, until) {
+                    if done == 0 && await_replay(endpoint, cell, fd, &mut replay_until) {
                         continue;
                     }
                     return if done > 0 { done as isize } else { fail(libc::EAGAIN) };
@@ -224,10 +223,17 @@ fn settle_end(guard: &mut StreamGuard<'_>) {
 }
 
 /// Bytes that were there on the link come again on the anchor when the link is left. A program that was told of them
-/// must not be told that there are none: it waits for them until `deadline`. Whether to look again.
+/// must not be told that there are none: it waits for them for [`REPLAY_PATIENCE`], from the first look on, which sets
+/// `deadline`. Whether to look again.
+///
+/// A program that polls comes here with every look, so the clock is read only if there is something to wait for.
 #[cold]
-fn await_replay(endpoint: &Endpoint, cell: &Arc<StreamCell>, fd: c_int, deadline: Instant) -> bool {
-    if !cell.lock(endpoint).proto().awaits_replay() || now() >= deadline {
+fn await_replay(endpoint: &Endpoint, cell: &Arc<StreamCell>, fd: c_int, deadline: &mut Option<Instant>) -> bool {
+    if !cell.lock(endpoint).proto().awaits_replay() {
+        return false;
+    }
+    let deadline = *deadline.get_or_insert_with(|| now() + REPLAY_PATIENCE);
+    if now() >= deadline {
         return false;
     }
     let limit = Limit { deadline: Some(deadline), idle: true };
