@@ -108,6 +108,21 @@ struct Done {
     disconnected: bool,
 }
 
+/// Where a request's bytes are.
+#[derive(Clone, Copy)]
+struct Source {
+    /// The call that posts the request copies them.
+    inline: bool,
+    address: u64,
+    lkey: u32,
+}
+
+impl Source {
+    fn inline(address: u64) -> Source {
+        Source { inline: true, address, lkey: 0 }
+    }
+}
+
 const RECEIVE: u64 = 1 << 63;
 
 /// The link that a request of this number belongs to.
@@ -316,14 +331,14 @@ impl Link {
         ends.clear();
         let mut room = (u64::from(self.shape.send_depth) - (*posted - self.completed.load(Ordering::Acquire))) as usize;
         for wr in wrs {
-            let needed = self.check(wr)?;
+            let (needed, source) = self.check(wr)?;
             if needed > room {
                 // Behind here nothing is posted, but wrong requests are still refused.
                 room = 0;
                 continue;
             }
             room -= needed;
-            self.prepare(*posted + batch.len() as u64, wr, batch)?;
+            self.prepare(*posted + batch.len() as u64, wr, source, batch)?;
             ends.push(batch.len());
         }
         if ends.is_empty() {
@@ -353,13 +368,21 @@ impl Link {
         }
     }
 
-    /// How many of the device's requests it takes.
-    fn check(&self, wr: &WorkRequest<'_>) -> Result<usize, PostError> {
+    /// How many of the device's requests it takes, and where its bytes are.
+    fn check(&self, wr: &WorkRequest<'_>) -> Result<(usize, Source), PostError> {
         let len = wr.payload.len();
-        let payload_fits = match wr.payload {
-            Payload::Inline(_) => len <= self.shape.max_inline,
-            Payload::Region { region, offset, len } => self.locate(region, offset, len).is_some(),
-            Payload::InPlace { .. } => false,
+        let source = match wr.payload {
+            Payload::Inline(bytes) if len <= self.shape.max_inline => Source::inline(bytes.as_ptr() as u64),
+            Payload::Inline(_) | Payload::InPlace { .. } => return Err(PostError::Invalid),
+            Payload::Region { region, offset, len } => {
+                let (address, lkey) = self.locate(region, offset, len).ok_or(PostError::Invalid)?;
+                // A device that has the bytes with the request need not fetch them.
+                if len <= self.shape.max_inline {
+                    Source::inline(address)
+                } else {
+                    Source { inline: false, address, lkey }
+                }
+            }
         };
         let (fits, needed) = match wr.operation {
             Operation::Write { imm, .. } => {
@@ -369,22 +392,22 @@ impl Link {
             Operation::Send { .. } if !self.shape.immediate => (len == 0, 1),
             Operation::Send { .. } => (len as usize <= NOTE_LEN, 1),
         };
-        if payload_fits && fits {
-            Ok(needed)
+        if fits {
+            Ok((needed, source))
         } else {
             Err(PostError::Invalid)
         }
     }
 
     /// Appends what `wr` is in the device's terms. `number`: that of the first.
-    fn prepare(&self, number: u64, wr: &WorkRequest<'_>, batch: &mut Vec<RawSend>) -> Result<(), PostError> {
-        let (inline, (address, lkey)) = match wr.payload {
-            Payload::Inline(bytes) => (true, (bytes.as_ptr() as u64, 0)),
-            Payload::Region { region, offset, len } => {
-                (false, self.locate(region, offset, len).ok_or(PostError::Invalid)?)
-            }
-            Payload::InPlace { .. } => return Err(PostError::Invalid),
-        };
+    fn prepare(
+        &self,
+        number: u64,
+        wr: &WorkRequest<'_>,
+        source: Source,
+        batch: &mut Vec<RawSend>,
+    ) -> Result<(), PostError> {
+        let Source { inline, address, lkey } = source;
         let len = wr.payload.len();
         let mut request = RawSend {
             wr_id: self.number(number),
