@@ -296,7 +296,7 @@ impl ConnectionManager for Fabric {
             CmEvent::Established { id, qp, peer, .. } => {
                 mark_attempt(id);
                 mark(qp);
-                self.known.note_present(*peer);
+                self.known.note_present(*peer, Instant::now());
             }
             _ => {}
         }

@@ -51,6 +51,17 @@ impl Backoff {
     }
 }
 
+/// A peer that was not there, or would not have a link of ours.
+#[derive(Clone, Copy, Debug)]
+struct Absence {
+    backoff: Backoff,
+    /// When a link was connected since. It may still be refused, for the pre-shared key, so what was known stays known.
+    present: Option<Instant>,
+}
+
+/// After so long a link that was connected is one that was not refused. Arbitrary: as long as a link may take to be set up.
+const SETTLED: Duration = Duration::from_secs(10);
+
 /// Where links for a TCP port are accepted. `None`: there is no such port.
 pub(crate) fn link_port(tcp: u16) -> Option<u16> {
     tcp.checked_add(PORT_OFFSET)
@@ -61,7 +72,7 @@ pub(crate) fn link_port(tcp: u16) -> Option<u16> {
 pub(crate) struct Known {
     /// Streams of ours, as seen from here.
     published: RwLock<HashMap<FourTuple, u32>>,
-    absent: RwLock<HashMap<PeerAddress, Backoff>>,
+    absent: RwLock<HashMap<PeerAddress, Absence>>,
     ports: RwLock<HashMap<u16, Port>>,
     /// Some port is wanted.
     wanted: AtomicBool,
@@ -98,7 +109,7 @@ impl Known {
     }
 
     pub(crate) fn is_absent(&self, peer: PeerAddress, now: Instant) -> bool {
-        self.absent.read().get(&peer).is_some_and(|absence| !absence.is_over(now))
+        self.absent.read().get(&peer).is_some_and(|absence| absence.present.is_none() && !absence.backoff.is_over(now))
     }
 
     pub(crate) fn note_absent(&self, peer: PeerAddress, now: Instant) {
@@ -106,13 +117,19 @@ impl Known {
         if absent.len() >= MAX_ABSENT {
             absent.clear();
         }
-        let before = absent.get(&peer).copied();
-        absent.insert(peer, Backoff::after(before, now, LONGEST_PAUSE));
+        let settled = |since: Instant| now.saturating_duration_since(since) >= SETTLED;
+        let before = absent.get(&peer).filter(|absence| !absence.present.is_some_and(settled));
+        let backoff = Backoff::after(before.map(|absence| absence.backoff), now, LONGEST_PAUSE);
+        absent.insert(peer, Absence { backoff, present: None });
     }
 
-    pub(crate) fn note_present(&self, peer: PeerAddress) {
-        if self.absent.read().contains_key(&peer) {
-            self.absent.write().remove(&peer);
+    pub(crate) fn note_present(&self, peer: PeerAddress, now: Instant) {
+        let known = |absence: &Absence| absence.present.is_some();
+        if self.absent.read().get(&peer).is_none_or(known) {
+            return;
+        }
+        if let Some(absence) = self.absent.write().get_mut(&peer) {
+            absence.present = Some(now);
         }
     }
 
@@ -170,16 +187,39 @@ mod tests {
         let mut pauses = Vec::new();
         for _ in 0..12 {
             known.note_absent(peer, now);
-            let pause = known.absent.read()[&peer].pause;
+            let pause = pause_of(&known, peer);
             assert!(known.is_absent(peer, now + pause - Duration::from_millis(1)));
             now += pause;
             assert!(!known.is_absent(peer, now));
             pauses.push(pause);
         }
         assert_eq!((pauses[0], pauses[1], pauses[11]), (FIRST_PAUSE, FIRST_PAUSE * 2, LONGEST_PAUSE));
-        known.note_present(peer);
+        known.note_present(peer, now);
+        assert!(!known.is_absent(peer, now));
+        now += SETTLED;
         known.note_absent(peer, now);
-        assert_eq!(known.absent.read()[&peer].pause, FIRST_PAUSE);
+        assert_eq!(pause_of(&known, peer), FIRST_PAUSE);
+    }
+
+    fn pause_of(known: &Known, peer: PeerAddress) -> Duration {
+        known.absent.read()[&peer].backoff.pause
+    }
+
+    /// Breaks if a peer with another key were asked for a link again and again, as it can be connected to.
+    #[test]
+    fn who_refuses_each_link_is_left_alone_longer_each_time_too() {
+        let (known, peer, mut now) = (Known::default(), PeerAddress([1; 4]), Instant::now());
+        let mut pauses = Vec::new();
+        for _ in 0..4 {
+            known.note_present(peer, now);
+            now += Duration::from_millis(10);
+            known.note_absent(peer, now);
+            assert!(known.is_absent(peer, now));
+            let pause = pause_of(&known, peer);
+            pauses.push(pause);
+            now += pause;
+        }
+        assert_eq!(pauses, [1, 2, 4, 8].map(|times| FIRST_PAUSE * times));
     }
 
     #[test]
