@@ -120,7 +120,7 @@ impl Fabric {
     /// Whether an RDMA device may serve a connection to another host.
     pub(crate) fn may_serve(&self, tuple: &FourTuple) -> bool {
         match &*self.far.load() {
-            Some(far) => far.address().ip() == tuple.local.ip() && far.address().is_ipv4() == tuple.remote.is_ipv4(),
+            Some(far) => far.address_of_family(tuple.remote.ip()) == Some(tuple.local.ip()),
             // Being opened just now: we shall see.
             None => self.failed.try_lock().is_none_or(|failed| failed.is_none_or(|f| f.is_over(Instant::now()))),
         }

@@ -157,8 +157,9 @@ pub fn verbs_config(config: &Config, address: IpAddr) -> VerbsConfig {
 /// Opens the RDMA device of the configured address, or the first that works.
 fn open_rdma(config: &Config) -> Result<Arc<VerbsDevice>, OpenError> {
     let mut last = OpenError::NoAddress;
-    for address in config.verbs.address.map_or_else(own_addresses, |address| vec![address]) {
-        match VerbsDevice::open(&verbs_config(config, address)) {
+    let addresses = config.verbs.address.map_or_else(own_addresses, |address| vec![address]);
+    for address in &addresses {
+        match VerbsDevice::open(&VerbsConfig { also: addresses.clone(), ..verbs_config(config, *address) }) {
             Ok(device) => return Ok(Arc::new(device)),
             Err(error) => last = error.into(),
         }

@@ -15,7 +15,7 @@ use netacc_device::{
     Region, RemoteKey, RemoteRegion, MAX_PRIVATE_DATA,
 };
 
-use crate::device::{VerbsDevice, BACKLOG};
+use crate::device::{listen_at, VerbsDevice};
 use crate::ffi::{enter, CmId, ConnectParameters, Event, EventKind, Key};
 use crate::link::Link;
 
@@ -66,9 +66,9 @@ impl Manager {
         self.events.clear();
     }
 
-    pub(crate) fn new(listener: CmId, port: u16) -> Manager {
+    pub(crate) fn new(listeners: Vec<CmId>, port: u16) -> Manager {
         Manager {
-            listeners: HashMap::from([(listener.key(), (listener, port))]),
+            listeners: listeners.into_iter().map(|listener| (listener.key(), (listener, port))).collect(),
             next: 0,
             attempts: HashMap::new(),
             established: HashMap::new(),
@@ -121,10 +121,13 @@ impl VerbsDevice {
             return Ok(());
         }
         let _call = enter();
-        let listener = CmId::new(&self.channel)?;
-        listener.bind(SocketAddr::new(self.address.ip(), port))?;
-        listener.listen(BACKLOG)?;
+        let listen = |ip| listen_at(&self.channel, self.context, SocketAddr::new(ip, port));
+        let listener = listen(self.address.ip())?;
         manager.listeners.insert(listener.key(), (listener, port));
+        // Where the other family's is taken, its links are what peers have to do without.
+        if let Some(second) = self.second_address.and_then(|ip| listen(ip).ok()) {
+            manager.listeners.insert(second.key(), (second, port));
+        }
         Ok(())
     }
 
@@ -284,7 +287,8 @@ impl ConnectionManager for VerbsDevice {
 
     /// Hosts: a process may be asked at several ports.
     fn ends(&self, peer: PeerAddress) -> [PeerAddress; 2] {
-        [encode(self.address), peer].map(host)
+        let towards = decode(peer).and_then(|peer| self.address_of_family(peer.ip())).unwrap_or(self.address.ip());
+        [encode(SocketAddr::new(towards, self.address.port())), peer].map(host)
     }
 
     fn connect(
@@ -295,7 +299,8 @@ impl ConnectionManager for VerbsDevice {
         private_data: &[u8],
     ) -> Result<ConnectionId, CmError> {
         let to = decode(peer).ok_or(CmError::Unreachable)?;
-        if to.is_ipv4() != self.address.is_ipv4() || private_data.len() > MAX_PRIVATE_DATA {
+        let from = self.address_of_family(to.ip()).ok_or(CmError::Unreachable)?;
+        if private_data.len() > MAX_PRIVATE_DATA {
             return Err(CmError::Unreachable);
         }
         if self.queue(cq).is_none() {
@@ -308,8 +313,7 @@ impl ConnectionManager for VerbsDevice {
         }
         let cm = CmId::new(&self.channel).map_err(os("rdma_create_id"))?;
         cm.hurry();
-        let from = SocketAddr::new(self.address.ip(), 0);
-        cm.resolve_address(from, to, RESOLVE_TIMEOUT_MS).map_err(os("rdma_resolve_addr"))?;
+        cm.resolve_address(SocketAddr::new(from, 0), to, RESOLVE_TIMEOUT_MS).map_err(os("rdma_resolve_addr"))?;
         let id = manager.next_id();
         let key = cm.key();
         let stage = Stage::Resolving { cm, cq, region_len, private_data: private_data.to_vec() };

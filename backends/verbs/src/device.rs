@@ -30,6 +30,8 @@ use crate::queue::Queue;
 pub struct VerbsConfig {
     /// An address of this machine that an RDMA device serves: links are made from and accepted on it.
     pub address: IpAddr,
+    /// Others that the device may serve: the first one of the other family that it does is used for links of that.
+    pub also: Vec<IpAddr>,
     /// The port at which links are accepted; 0: any.
     pub port: u16,
     /// Whose limits the device is held to.
@@ -47,7 +49,15 @@ impl VerbsConfig {
     /// The usual depths, the device's own limits, any port.
     pub fn new(address: IpAddr) -> VerbsConfig {
         // Arbitrary: enough for a link's messages in flight, small enough for thousands of links.
-        VerbsConfig { address, port: 0, profile: Profile::Native, send_depth: 256, recv_depth: 256, comp_vector: 0 }
+        VerbsConfig {
+            address,
+            also: Vec::new(),
+            port: 0,
+            profile: Profile::Native,
+            send_depth: 256,
+            recv_depth: 256,
+            comp_vector: 0,
+        }
     }
 }
 
@@ -64,6 +74,8 @@ pub struct VerbsDevice {
     pub(crate) limits: Limits,
     pub(crate) shape: Shape,
     pub(crate) address: SocketAddr,
+    /// Of the other family, where the device serves one of those.
+    pub(crate) second_address: Option<IpAddr>,
     capabilities: Capabilities,
     /// See [`Profile::guard_entries`].
     guard: Option<Cq>,
@@ -116,6 +128,12 @@ impl VerbsDevice {
         }
         let shape = shape(context, &attributes, &limits, config)?;
         let port = listener.listen(BACKLOG).map_err(|source| DeviceError::Os { operation: "rdma_listen", source })?;
+        let mut listeners = vec![listener];
+        let other_family = |ip: &&IpAddr| ip.is_ipv4() != config.address.is_ipv4() && (ip.is_ipv4() || limits.ipv6);
+        let second_address = config.also.iter().filter(other_family).copied().find(|ip| {
+            let second = listen_at(&channel, context, SocketAddr::new(*ip, port));
+            second.map(|second| listeners.push(second)).is_ok()
+        });
         let capabilities = Capabilities {
             // Where the device has none, a WRITE and a SEND do the same.
             write_with_imm: true,
@@ -139,6 +157,7 @@ impl VerbsDevice {
             limits,
             shape,
             address: SocketAddr::new(config.address, port),
+            second_address,
             capabilities,
             guard,
             queues: RwLock::default(),
@@ -146,7 +165,7 @@ impl VerbsDevice {
             next_link: AtomicU32::new(0),
             comp_vector: config.comp_vector,
             channel,
-            manager: Mutex::new(Manager::new(listener, port)),
+            manager: Mutex::new(Manager::new(listeners, port)),
             gone: AtomicBool::new(false),
             node: UnlinkWatch::new(context.fds()[0]),
         })
@@ -171,6 +190,12 @@ impl VerbsDevice {
     /// Where links are accepted in any case: the address it was opened for, and the port that was found for it.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The address of ours that links of a family come from and are accepted at.
+    pub fn address_of_family(&self, like: IpAddr) -> Option<IpAddr> {
+        let ours = [Some(self.address.ip()), self.second_address];
+        ours.into_iter().flatten().find(|ours| ours.is_ipv4() == like.is_ipv4())
     }
 
     /// Whether the device was taken away. All its queue pairs then end, and once they are destroyed the object should be
@@ -269,7 +294,7 @@ fn end(manager: &mut Manager, link: &Link) {
 }
 
 /// Requests that may wait to be accepted. Drivers of iWARP devices drop what exceeds it, silently.
-pub(crate) const BACKLOG: i32 = 128;
+const BACKLOG: i32 = 128;
 
 /// Whether one more link leaves the program enough descriptors: three quarters of those that it may have. A program that
 /// has just enough for its connections must not fail for having links.
@@ -284,6 +309,17 @@ fn leaves_descriptors(links: usize) -> bool {
     let known = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0;
     let most = usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX) / 4;
     known && (links + 1) * PER_LINK + FIXED <= most
+}
+
+/// Accepts links at an address, if this device serves it.
+pub(crate) fn listen_at(channel: &Arc<EventChannel>, context: Context, address: SocketAddr) -> io::Result<CmId> {
+    let listener = CmId::new(channel)?;
+    listener.bind(address)?;
+    if listener.context() != Some(context) {
+        return Err(io::ErrorKind::AddrNotAvailable.into());
+    }
+    listener.listen(BACKLOG)?;
+    Ok(listener)
 }
 
 fn cap(shape: &Shape) -> QpCap {
