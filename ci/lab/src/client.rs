@@ -121,7 +121,11 @@ impl Session {
         let mut acknowledged = || {
             let _ = taken.try_send(());
         };
-        match self.converse(sink, Some(&mut acknowledged), &mut give_up)? {
+        let answer = self.converse(sink, Some(&mut acknowledged), &mut give_up);
+        // Threads that wait for input, or for the terminal's size, hold the connection as well, and a port has but one at a
+        // time: who comes next would wait for them.
+        let _ = self.stream.shutdown(Shutdown::Both);
+        match answer? {
             Answer::Ended { status } => Ok(status),
             other => Err(unexpected(&other)),
         }

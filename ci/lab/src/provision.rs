@@ -60,7 +60,9 @@ impl Provision {
         let lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => lock,
             Err((file, _)) => {
-                eprintln!("netacc lab: waiting for another one that is being prepared");
+                if !quiet {
+                    eprintln!("netacc lab: waiting for another one that is being prepared");
+                }
                 Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| LabError::file(&path)(errno.into()))?
             }
         };
