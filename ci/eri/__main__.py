@@ -15,7 +15,7 @@ from typing import Any
 
 from ci.eri import micro
 from ci.eri.pair import Failed, Host, Pair, Stack
-from ci.eri.programs import DEPLOYMENTS, Run, Size, deploy, redis_single
+from ci.eri.programs import DEPLOYMENTS, Comparison, Run, Size, deploy
 from ci.eri.report import table
 
 #: Programs that the steps need, on both machines.
@@ -34,6 +34,7 @@ class Kit:
 
     pair: Pair
     size: Size
+    comparison: Comparison
     arguments: argparse.Namespace
 
     @property
@@ -65,24 +66,38 @@ def preflight(kit: Kit) -> dict[str, Any]:
 
 
 def redis(kit: Kit) -> dict[str, Any]:
-    """The original's comparison, with the same settings on both sides, in turns."""
+    """The original's comparison, in turns. Its server saved to disk on one side only: here on neither."""
+    stacks = (Stack.tcp(), kit.netacc)
     rounds: dict[str, list[dict[str, float]]] = {"tcp": [], "netacc": []}
+    shares = []
     for _ in range(ROUNDS):
-        for stack in (Stack.tcp(), kit.netacc):
+        for stack in stacks:
             try:
-                rounds[stack.name].append(redis_single(Run(kit.pair, stack, kit.size)))
+                with kit.pair.watched(1) as watch:
+                    rounds[stack.name].append(kit.comparison.run(Run(kit.pair, stack, kit.size)))
+                shares += [round(watch.share(), 3)] if stack.name == "netacc" else []
             finally:
                 kit.pair.end()
     pairs = zip(rounds["netacc"], rounds["tcp"], strict=True)
     ratios = sorted(ours["set_per_s"] / theirs["set_per_s"] for ours, theirs in pairs)
-    return {"rounds": rounds, "set_ratio_to_tcp": {"median": ratios[len(ratios) // 2], "all": ratios}}
+    return {
+        "commands": {stack.name: kit.comparison.commands(kit.pair, stack) for stack in stacks},
+        "rounds": rounds,
+        "link_share": shares,
+        "set_ratio_to_tcp": {"median": ratios[len(ratios) // 2], "all": ratios},
+    }
 
 
 def latency(kit: Kit) -> dict[str, Any]:
     """`ib_write_lat` as in the deployment-set document, and 64 bytes. `--placement` says where they stand."""
     command = ["ib_write_lat", "-R", "-a", "-F"]
     raw = micro.both(kit.pair, command, [*command, kit.pair.address(1)])
-    return {"placement": kit.arguments.placement, "verbs": micro.verbs(kit.pair), "ib_write_lat": raw}
+    return {
+        "placement": kit.arguments.placement,
+        "verbs": micro.verbs(kit.pair),
+        "netacc_lat": micro.polled(kit.pair),
+        "ib_write_lat": raw,
+    }
 
 
 def figures(kit: Kit) -> dict[str, Any]:
@@ -114,12 +129,18 @@ def properties(kit: Kit) -> dict[str, Any]:
     for host in kit.pair.hosts:
         addresses = ",".join(filter(None, (host.address, host.address6)))
         hosts += ["--host", f"{shlex.join(host.reach)}={addresses}"]
+        hosts += ["--host-shell"] * (host.quoted and "--host-shell" not in hosts)
+    for setting in kit.arguments.env:
+        hosts += ["--env", setting]
     report = kit.arguments.results / "properties-counts.json"
+    report.unlink(missing_ok=True)
     emulated = ("--slowness", "10", "--settle-ms", "15") if kit.arguments.emulated else ()
     command = [sys.executable, "-m", "netacc_lab", "--binaries", str(kit.arguments.local_binaries), *hosts]
     command += ["--host-binaries", str(kit.pair.binaries), *emulated, "run", "--seeds", kit.arguments.seeds]
     ran = subprocess.run([*command, "--json", str(report)], capture_output=True, text=True, check=False)
-    return {"status": ran.returncode, "said": ran.stdout.strip(), "errors": ran.stderr.strip()[-2000:]}
+    if not report.exists():
+        raise Failed(f"python -m netacc_lab ended with status {ran.returncode}: {ran.stderr.strip()[-2000:]}")
+    return {"status": ran.returncode, "said": ran.stdout.strip(), "counts": json.loads(report.read_text())}
 
 
 STEPS: dict[str, Step] = {
@@ -172,7 +193,8 @@ def main() -> int:
         hosts.append(Host(tuple(shlex.split(far)), address, address6, quoted=not arguments.reach))
     pair = Pair((hosts[0], hosts[1]), arguments.binaries, seconds=40 if arguments.emulated else 30)
     size = Size.small() if arguments.emulated else Size()
-    kit = Kit(pair, size, arguments)
+    comparison = Comparison.small() if arguments.emulated else Comparison()
+    kit = Kit(pair, size, comparison, arguments)
     arguments.results.mkdir(parents=True, exist_ok=True)
     status = 0
     for name in arguments.steps:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 
@@ -52,6 +53,24 @@ def sockets(pair: Pair, stack: Stack) -> Figures:
     each, _ = rstream(pair, stack, MESSAGES)
     _, speed = rstream(pair, stack, STREAM)
     return {"round_trip_us": 2 * one_way, "messages_per_s": round(1e6 / each), "gbit_per_s": speed}
+
+
+def polled(pair: Pair) -> dict[str, Figures]:
+    """Round trips of `netacc lat` by path, both ends polling: raw, through the stack on a link, over TCP.
+
+    In this one the stack is measured once its connection is on a link; rstream has the way there in it.
+    """
+    netacc = ("env", "NACC_POLL_MS=1000", str(pair.binaries / "netacc"), "lat")
+    paths = ("--path", "message", "--path", "stack", "--path", "tcp")
+    client = [*netacc, pair.address(1), *paths, "-n", "1000", "--json"]
+    report = json.loads(both(pair, [*netacc, "--serve", pair.address(1)], client))
+    found = {}
+    for path in report["paths"]:
+        halves = path["latency_ns"]
+        found[path["path"]] = {f"{name}_us": 2 * halves[name] / 1000 for name in ("min", "p50", "p90", "p99")}
+        if "link_share" in path:
+            found[path["path"]]["link_share"] = path["link_share"]
+    return found
 
 
 def verbs(pair: Pair) -> Figures:

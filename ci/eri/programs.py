@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import re
+import shlex
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ci.eri.pair import Failed, Pair, Stack, Started
 
@@ -66,19 +67,78 @@ class Run:
             "-d",
             str(size.value_bytes),
         )
-        command = self.stack.of("redis-benchmark", "-h", address, "-p", str(port), *asked, "--csv", *more)
+        command = self.stack.of("redis-benchmark", "-h", address, "-p", str(port), *asked, *more)
         # Twice: by the second time the server has opened its device, and whoever asks knows where it listens.
-        for _ in range(2):
-            printed = self.pair.out(2, *command, seconds=self.pair.seconds * 2)
-        figures = {}
+        self.benchmark(command, self.pair.seconds * 2)
+        figures = self.benchmark(command, self.pair.seconds * 2)
+        if not {"set_per_s", "get_per_s"} <= figures.keys():
+            raise Failed(f"redis-benchmark printed only {figures}")
+        return figures
+
+    def benchmark(self, command: list[str], seconds: float) -> Figures:
+        """What redis-benchmark says of SET and GET."""
+        printed = self.pair.out(2, *command, "--csv", seconds=seconds)
+        figures: Figures = {}
         for row in csv.reader(line for line in printed.splitlines() if line.startswith('"')):
             if row[0] in ("SET", "GET"):
-                figures[f"{row[0].lower()}_per_s"] = float(row[1])
-                figures[f"{row[0].lower()}_p50_ms"] = float(row[4])
-                figures[f"{row[0].lower()}_p99_ms"] = float(row[6])
-        if len(figures) != 6:
+                name = row[0].lower()
+                figures |= {f"{name}_per_s": float(row[1])}
+                columns = zip(("avg", "min", "p50", "p95", "p99", "max"), row[2:8], strict=True)
+                figures |= {f"{name}_{column}_ms": float(value) for column, value in columns}
+        if not figures:
             raise Failed(f"redis-benchmark printed no figures: {printed[-300:]}")
         return figures
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The original's: its parameters of redis-benchmark."""
+
+    requests: int = 5_000_000
+    clients: int = 100
+    threads: int = 4
+    keys: int = 10_000
+    value_bytes: int = 512
+    #: A run may take so long.
+    seconds: int = 600
+
+    @staticmethod
+    def small() -> Comparison:
+        """For machines in emulation: as many clients and threads, fewer requests."""
+        return Comparison(requests=4000, seconds=120)
+
+    def commands(self, pair: Pair, stack: Stack) -> dict[str, str]:
+        """What is run, but for the folder."""
+        return {"server": shlex.join(self._server(stack)), "client": shlex.join(self._client(pair, stack))}
+
+    def _server(self, stack: Stack) -> list[str]:
+        return stack.of("redis-server", "--port", "6400", "--protected-mode", "no", "--save", "")
+
+    def _client(self, pair: Pair, stack: Stack) -> list[str]:
+        to = ("-h", pair.address(1), "-p", "6400", "-c", str(self.clients), "-n", str(self.requests))
+        load = (
+            "-r",
+            str(self.keys),
+            "--threads",
+            str(self.threads),
+            "-d",
+            str(self.value_bytes),
+            "-t",
+            "set",
+        )
+        return stack.of("redis-benchmark", *to, *load)
+
+    def run(self, run: Run) -> Figures:
+        """One run, on a new server, which is warmed up by a tenth of it."""
+        pair = run.pair
+        folder = f"{pair.folder}-redis-original"
+        pair.out(1, "mkdir", "-p", folder)
+        server = pair.start(1, *self._server(run.stack), "--dir", folder)
+        asked = f"redis-cli -h {pair.address(1)} -p 6400 ping | grep -q PONG"
+        pair.wait_for(2, asked, "redis-server 6400 answers", server)
+        warm = replace(self, requests=self.requests // 10)
+        run.benchmark(warm._client(pair, run.stack), self.seconds)
+        return run.benchmark(self._client(pair, run.stack), self.seconds)
 
 
 def redis_single(run: Run) -> Figures:

@@ -30,6 +30,9 @@ def main() -> int:
         metavar="COMMAND=ADDRESS[,ADDRESS6]",
         help="runs the words after it there, and where that is: 'ssh eri1=10.0.0.1'; twice",
     )
+    far.add_argument(
+        "--host-shell", action="store_true", help="--host makes a line of the words for a shell, as ssh does"
+    )
     far.add_argument("--host-binaries", type=Path, help="the folder of netacc-exec there; else --binaries")
     far.add_argument("--ports", default=Far.ports, help="for listeners; plus 20000 they are to be ports too")
     far.add_argument(
@@ -76,7 +79,8 @@ def machines(arguments: argparse.Namespace) -> Far | None:
         command, _, addresses = text.rpartition("=")
         address, _, address6 = addresses.partition(",")
         binaries = arguments.host_binaries or arguments.binaries.resolve()
-        hosts.append(Host(tuple(shlex.split(command)), address, address6, binaries))
+        reach = tuple(shlex.split(command))
+        hosts.append(Host(reach, address, address6, binaries, quoted=arguments.host_shell))
     if not hosts:
         return None
     env = dict(pair.split("=", 1) for pair in arguments.env)

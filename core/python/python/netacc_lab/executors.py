@@ -46,6 +46,12 @@ class Host:
     address6: str = ""
     #: The folder of netacc-exec and netacc_run there.
     binaries: Path = Path("target/release")
+    #: `reach` makes a line of the words after it for a shell there, as ssh does: they are quoted for that.
+    quoted: bool = False
+
+    def argv(self, words: Sequence[str]) -> list[str]:
+        """The command that runs these words there."""
+        return [*self.reach, shlex.join(words)] if self.quoted else [*self.reach, *words]
 
 
 @dataclass(frozen=True)
@@ -74,7 +80,7 @@ class Far:
             if all(host.address6 for host in self.hosts):
                 agent += ["--addresses6", ",".join(host.address6 for host in self.hosts)]
             agent += ["--ports", self.ports, *world]
-            options += ["--host", shlex.join([*host.reach, *agent])]
+            options += ["--host", shlex.join(host.argv(agent))]
         return options
 
 
