@@ -295,7 +295,10 @@ job_apps() { # pytest: real programs, natively and accelerated (arguments replac
 }
 
 job_lab() { # real RDMA devices in micro-VMs: SoftRoCE and soft-iWARP, one host and two (arguments: for pytest)
-    run_lab_tests -m "not long" "$@"
+    need /usr/bin/dpkg=dpkg
+    unpack_sshd
+    # Those of the two devices' labs at the same time: half of the time a machine waits for the other.
+    run_lab_tests -n 2 --dist loadgroup -m "not long" "$@"
 }
 
 job_lab-long() { # what rarely happens to those devices, and takes its time (NETACC_LAB_PROGRAMS=300; arguments: for pytest)

@@ -12,6 +12,25 @@ from tests.apps.lib.paths import binaries
 from tests.lab.lib import UpLab, down, up
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of one lab are for one process, where there are several (`pytest -n 2 --dist loadgroup`)."""
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(lab_of(item)))
+
+
+def lab_of(item: pytest.Item) -> str:
+    """The lab that a test uses: by its fixtures, or by the parameter that names one."""
+    fixtures = getattr(item, "fixturenames", ())
+    for lab, names in {"rxe": {"rxe", "shared_rxe", "lossless"}, "siw": {"siw", "shared_siw"}}.items():
+        if names & set(fixtures):
+            return lab
+    named = {
+        str(value).partition("-")[0]
+        for value in getattr(getattr(item, "callspec", None), "params", {}).values()
+    }
+    return next((lab for lab in ("rxe", "siw") if lab in named), "own")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def netacc() -> Path:
     """The program under test."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tests.apps.lib.counters import Counters
-from tests.lab.lib import UpLab, line_from
+from tests.lab.lib import UpLab, attempts, line_from, whole_wire
 from tests.lab.test_programs import ECHO, SERVER, Device
 
 #: One that every user can execute.
@@ -42,10 +44,12 @@ LIMITS = {
 MESSAGES = 1200
 
 
-@pytest.fixture(params=["rxe", "siw"])
-def device(request: pytest.FixtureRequest) -> Device:
+@pytest.fixture
+def device(request: pytest.FixtureRequest) -> Iterator[Device]:
     """Two hosts, with each of the devices."""
-    return Device(request.getfixturevalue(str(request.param)), "native", request.param == "rxe")
+    lab = request.getfixturevalue(str(request.param))
+    with whole_wire(lab):
+        yield Device(lab, "native", loses=False)
 
 
 def serve(device: Device, port: str, *before: str) -> str:
@@ -68,7 +72,7 @@ def ask(lab: UpLab, *command: str) -> None:
 
 def counted(device: Device, pid: str, reason: str, *command: str) -> Counters:
     """Conversations until the server has counted the reason; what it has counted then."""
-    for _ in range(4):
+    for _ in attempts():
         ask(device.lab, *command)
         counters = device.counters(pid)
         if counters.reasons[reason] > 0:
@@ -77,7 +81,14 @@ def counted(device: Device, pid: str, reason: str, *command: str) -> Counters:
     return counters
 
 
-@pytest.mark.parametrize("limit", LIMITS)
+def also_long(role: str) -> list[Any]:
+    """Devices and limits. A process has the same limits on each device: usually each role has one of them."""
+    usual = {"server": "rxe", "client": "siw"}[role]
+    marks = {kind: () if kind == usual else (pytest.mark.long,) for kind in ("rxe", "siw")}
+    return [pytest.param(kind, limit, marks=marks[kind]) for kind in marks for limit in LIMITS]
+
+
+@pytest.mark.parametrize(("device", "limit"), also_long("server"), indirect=["device"])
 def test_a_server_that_runs_out(device: Device, limit: str) -> None:
     before, reason, connections = LIMITS[limit]
     pid = serve(device, "7004", *before)
@@ -87,14 +98,13 @@ def test_a_server_that_runs_out(device: Device, limit: str) -> None:
     ask(device.lab, *device.accelerated(*asking("7004", connections)))
 
 
-@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize(("device", "limit"), also_long("client"), indirect=["device"])
 def test_a_client_that_runs_out(device: Device, limit: str) -> None:
     """It says that it was its own limit, and not that its peer was not there."""
     before, reason, connections = LIMITS[limit]
     serve(device, "7005")
     told = f"/tmp/{limit.replace(' ', '-')}.json"
-    # Where a packet of a link's set-up is lost, there may be few links and so no lack of room.
-    for _ in range(4):
+    for _ in attempts():
         program = device.accelerated(*asking("7005", connections))
         ask(device.lab, *before, "env", f"NETACC_EXIT_STATS={told}", *program)
         last = json.loads(device.lab.out(2, "tail", "-n", "1", told))

@@ -8,32 +8,44 @@ import sys
 import pytest
 
 from tests.apps.lib.paths import REPO, binaries
-from tests.lab.lib import UpLab, line_from
+from tests.lab.lib import UpLab, attempts, line_from
 
 ECHO = str(REPO / "tests/lab/programs/echo.py")
 SERVER, PORT = "10.99.0.1", "7003"
 
 
+def counted(lab: UpLab, server: str) -> tuple[int, int]:
+    """Links that a server has had, and connections that got onto one."""
+    asking = (str(binaries() / "netacc_ss"), "-p", server, "-s", "cnt", "--json")
+    counters = json.loads(lab.out(1, *asking))["cnt"]
+    return counters.get("links_established", 0), counters.get("streams_promoted", 0)
+
+
 def links_made(lab: UpLab, connections: int, rounds: int, **settings: str) -> tuple[int, int]:
-    """Links that a client had made for its connections, and how many of those got onto one."""
+    """Links that a client had made for its connections, of which three quarters got onto one."""
     variables = [f"{key}={value}" for key, value in settings.items()]
     run = ["env", *variables, str(binaries() / "netacc_run"), sys.executable, ECHO]
     server = lab.start(1, *run, "threaded", SERVER, PORT)
     words = line_from(server.stdout).split()
     assert words[:2] == ["listening", "as"]
-    asked = lab.out(2, *run, "ask", SERVER, PORT, "60", str(connections), str(rounds))
-    assert asked == "60 answers as asked\n"
-    counted = json.loads(lab.out(1, str(binaries() / "netacc_ss"), "-p", words[2], "-s", "cnt", "--json"))[
-        "cnt"
-    ]
+    links, streams = 0, 0
+    for number in attempts():
+        # Longer each time: the way to a link takes what it takes.
+        messages = str(60 << min(number, 4))
+        asked = lab.out(2, *run, "ask", SERVER, PORT, messages, str(connections), str(rounds))
+        assert asked == f"{messages} answers as asked\n"
+        before = links, streams
+        links, streams = counted(lab, words[2])
+        if streams - before[1] >= 3 * connections * rounds / 4:
+            break
+    else:
+        pytest.fail(f"of {connections * rounds} connections {streams - before[1]} got onto links")
     lab.out(1, "kill", "-KILL", words[2])
-    return counted["links_established"], counted.get("streams_promoted", 0)
+    return links - before[0], streams - before[1]
 
 
 def test_streams_share_links_and_links_are_used_again(siw: UpLab) -> None:
     links, streams = links_made(siw, 4, 3, NACC_SOR_CONN_PER_QP="4")
-    # The first ones may find that nobody listens yet.
-    assert streams >= 8
     # Those of a round share one; one more if a link was not empty yet when the next round began.
     assert links <= 3, f"{links} links for {streams} streams"
 
@@ -41,7 +53,6 @@ def test_streams_share_links_and_links_are_used_again(siw: UpLab) -> None:
 @pytest.mark.long
 def test_a_link_that_is_not_kept_is_made_again(siw: UpLab) -> None:
     kept, streams = links_made(siw, 1, 5)
-    assert streams >= 3
     assert kept <= 2, f"{kept} links for {streams} streams, one after the other"
     anew, streams = links_made(siw, 1, 5, NACC_EMPTY_QP_EXPIRE_MS="0")
-    assert anew >= streams >= 3
+    assert anew >= streams

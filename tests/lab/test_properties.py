@@ -66,9 +66,14 @@ def opened(name: str, lab: UpLab) -> Iterator[Device]:
         yield Device(name, lab, run)
 
 
-@pytest.fixture(scope="module", params=["rxe", "rxe-as-erdma", "siw"])
+@pytest.fixture(
+    scope="module", params=[pytest.param("rxe", marks=pytest.mark.long), "rxe-as-erdma", "siw"], ids=str
+)
 def device(request: pytest.FixtureRequest) -> Iterator[Device]:
-    """Two hosts: with SoftRoCE, the same held to the limits of eRDMA, and with soft-iWARP."""
+    """Two hosts: with SoftRoCE, the same held to the limits of eRDMA, and with soft-iWARP.
+
+    SoftRoCE as it is has more inline than the second, and IPv6, which soft-iWARP has as well.
+    """
     name = str(request.param)
     with opened(name, request.getfixturevalue(f"shared_{name.partition('-')[0]}")) as device:
         yield device

@@ -63,6 +63,11 @@ class Counters:
         self.sockets += other.sockets
         self.processes += other.processes
 
+    def since(self, before: Counters) -> Counters:
+        """What has come since `before`, of the same processes. Sockets are those of now."""
+        totals = {name: getattr(self, name) - getattr(before, name) for name in _TOTALS}
+        return Counters(**totals, reasons=self.reasons - before.reasons, sockets=self.sockets)
+
     def describe(self) -> str:
         reasons = ", ".join(f"{reason} x{count}" for reason, count in sorted(self.reasons.items())) or "none"
         return (

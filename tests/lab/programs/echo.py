@@ -16,6 +16,12 @@ import sys
 import threading
 
 
+def listen(address: str, port: int) -> socket.socket:
+    """A listener, of the address's family."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    return socket.create_server((address, port), family=family)
+
+
 def read(connection: socket.socket, count: int) -> bytes:
     """Exactly so many bytes, or fewer at the end."""
     parts = []
@@ -32,7 +38,7 @@ def answer(connection: socket.socket) -> None:
 
 def serve(address: str, port: int) -> None:
     """One connection after the other; a message is its length in four bytes, and so many."""
-    with socket.create_server((address, port)) as listener:
+    with listen(address, port) as listener:
         print("listening as", os.getpid(), flush=True)
         while True:
             connection, _ = listener.accept()
@@ -42,7 +48,7 @@ def serve(address: str, port: int) -> None:
 
 def threaded(address: str, port: int) -> None:
     """A thread for each connection."""
-    with socket.create_server((address, port)) as listener:
+    with listen(address, port) as listener:
         print("listening as", os.getpid(), flush=True)
         while True:
             connection, _ = listener.accept()
@@ -51,7 +57,7 @@ def threaded(address: str, port: int) -> None:
 
 def prefork(address: str, port: int) -> None:
     """Two processes on one listener. Each takes the next connection when it is through with one."""
-    with socket.create_server((address, port)) as listener:
+    with listen(address, port) as listener:
         for _ in range(2):
             if os.fork() == 0:
                 while True:
@@ -63,7 +69,7 @@ def prefork(address: str, port: int) -> None:
 
 def forking(address: str, port: int) -> None:
     """A process for each connection."""
-    with socket.create_server((address, port)) as listener:
+    with listen(address, port) as listener:
         print("listening as", os.getpid(), flush=True)
         while True:
             connection, _ = listener.accept()
