@@ -38,7 +38,7 @@ pub fn compare(program: &Program, oracle: &Trace, other: &Trace) -> Vec<Differen
         let unsupported = found.skipped.as_deref() == Some(UNSUPPORTED);
         // The step that was stuck is the difference, not what its worker had done before and could not tell.
         let lost = stuck && found.skipped.as_deref() == Some(LOST);
-        if !unsupported && !lost && !agree(step, &edges(program, index), expected, found) {
+        if !unsupported && !lost && !agree(step, &edges(program, oracle, index), expected, found) {
             out.push(Difference { step: index, expected: expected.clone(), found: found.clone() });
         }
     }
@@ -74,10 +74,13 @@ fn agree(step: &Step, edges: &BTreeSet<u32>, expected: &Outcome, found: &Outcome
 }
 
 /// The slots that the instance of an `epoll_wait` has edge-triggered, and not for one shot.
-fn edges(program: &Program, index: usize) -> BTreeSet<u32> {
+fn edges(program: &Program, oracle: &Trace, index: usize) -> BTreeSet<u32> {
     let mut edges = BTreeSet::new();
     let Some(Step { p, op: Op::EpollWait { e, .. }, .. }) = program.steps.get(index) else { return edges };
-    for step in program.steps[..index].iter().filter(|step| step.p == *p) {
+    // What the kernel refused (a second ADD, say) has changed nothing.
+    let done = |at: usize| oracle.outcomes.get(at).is_some_and(|outcome| outcome.errno.is_none());
+    let steps = program.steps[..index].iter().enumerate();
+    for (_, step) in steps.filter(|(at, step)| step.p == *p && done(*at)) {
         match &step.op {
             Op::EpollCtl { e: at, s, interest, .. } if at == e && interest.edge && !interest.oneshot => {
                 edges.insert(*s);
@@ -110,7 +113,7 @@ fn spurious(edges: &BTreeSet<u32>, expected: &Outcome, found: &Outcome) -> bool 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{generate, Shape};
+    use crate::{generate, EpollAction, Interest, Shape};
 
     fn traces(change: impl FnOnce(&mut Outcome)) -> (Program, Trace, Trace) {
         let program = generate(&Shape::default(), &[0, 0, 1, 2]);
@@ -145,6 +148,20 @@ mod tests {
         assert_eq!(compare(&program, &oracle, &other), []);
         let (program, oracle, other) = traces(|o| o.skipped = Some(UNSUPPORTED.into()));
         assert_eq!(compare(&program, &oracle, &other), []);
+    }
+
+    // Breaks if an interest that the kernel refused counts as the one that it has.
+    #[test]
+    fn a_refused_interest_changes_nothing() {
+        let add = |edge| {
+            let interest = Interest { input: true, edge, oneshot: !edge, ..Interest::default() };
+            Step { p: 0, background: None, op: Op::EpollCtl { e: 1, s: 2, action: EpollAction::Add, interest } }
+        };
+        let wait = Step { p: 0, background: None, op: Op::EpollWait { e: 1, max: 1, wait: false } };
+        let program = Program { steps: vec![add(true), add(false), wait], ..generate(&Shape::default(), &[]) };
+        let oracle = |second| Trace { outcomes: vec![Outcome::value(0), second, Outcome::value(0)], ..Trace::default() };
+        assert_eq!(edges(&program, &oracle(Outcome::error("EEXIST")), 2), BTreeSet::from([2]));
+        assert_eq!(edges(&program, &oracle(Outcome::value(0)), 2), BTreeSet::new());
     }
 
     // Breaks if a report of an edge that is not true, or a missing one, passes as spurious.

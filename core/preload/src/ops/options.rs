@@ -216,6 +216,7 @@ fn pending_error(sock: &Socket) -> Option<c_int> {
     if let Some(error) = sock.take_deferred_error() {
         return Some(error);
     }
+    sock.reclaim();
     let (cell, endpoint) = sock.stream.as_ref().zip(runtime::get().and_then(Runtime::endpoint))?;
     cell.take_in(endpoint);
     let mut guard = cell.lock(endpoint);
