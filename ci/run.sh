@@ -402,6 +402,12 @@ job_demo() { # real Redis over kernel TCP and over the link, side by side
         --json "$RESULTS/demo.json" --plot "$RESULTS/demo.svg"
 }
 
+job_bench-ns3() { # simulated packets a second: plain ns-3's UDP, the NICs' messages, the core's bytes (arguments: rnic-speed --help)
+    need_ns3
+    mkdir -p "$RESULTS"
+    target/ns3/rnic-speed "$@" | tee "$RESULTS/bench-ns3.json"
+}
+
 job_bench() { # all four benchmarks
     need "${NEEDS_REDIS[@]}"
     job_build

@@ -15,6 +15,9 @@ use crate::ffi::{
     ReferenceNetwork, RunSummary, StackSpec,
 };
 
+/// The shortest ring of a stream. Arbitrary: the core's messages about itself fit in.
+const MIN_RING_BYTES: u32 = 4096;
+
 /// The NICs of a simulation. See the crate's documentation.
 pub struct Fleet(Workload);
 
@@ -35,6 +38,8 @@ pub(crate) enum FleetError {
     Zero(&'static str),
     /// A rate that is none of the known ones.
     UnknownRate,
+    /// A ring that is too short, or not a power of two.
+    Ring,
     /// A flow names a node that does not exist, or there are too many.
     Flows,
     /// A conversation names a host that does not exist, or says nothing.
@@ -51,6 +56,7 @@ impl std::fmt::Display for FleetError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             FleetError::Zero(what) => write!(f, "{what} must not be 0"),
+            FleetError::Ring => write!(f, "a ring has a power of two of bytes, at least {MIN_RING_BYTES}"),
             FleetError::UnknownRate => f.write_str("rate is none of Unlimited, FixedWindow, DcqcnPaper, DcqcnHpcc"),
             FleetError::Flows => f.write_str("a flow names a node that does not exist, or there are too many flows"),
             FleetError::Conversations => f.write_str(
@@ -87,10 +93,15 @@ fn run_config(
     conversations: &[ConversationSpec],
     stack: StackSpec,
 ) -> Result<RunConfig, FleetError> {
-    let host = HostConfig::roce(nic_config(parameters)?);
-    let StackSpec { streams_per_link, promote, tcp_buffer_bytes } = stack;
+    let mut host = HostConfig::roce(nic_config(parameters)?);
+    // What the machine has is the limit here.
+    host.memory_limit_bytes = usize::MAX;
+    let StackSpec { streams_per_link, ring_bytes, promote, tcp_buffer_bytes } = stack;
     if streams_per_link == 0 {
         return Err(FleetError::Zero("streams_per_link"));
+    }
+    if !ring_bytes.is_power_of_two() || ring_bytes < MIN_RING_BYTES {
+        return Err(FleetError::Ring);
     }
     let tcp = match usize::try_from(tcp_buffer_bytes) {
         Ok(0) | Err(_) => Tcp::Memory,
@@ -100,7 +111,7 @@ fn run_config(
         |c: &ConversationSpec| Conversation::closed(c.client, c.server, c.request_bytes, c.response_bytes, c.count);
     let conversations = conversations.iter().map(conversation).collect::<Option<_>>();
     let conversations = conversations.ok_or(FleetError::Conversations)?;
-    let stack = StackConfig { streams_per_link, ..StackConfig::default() };
+    let stack = StackConfig { ring_bytes, message_bytes: ring_bytes / 4, streams_per_link, ..StackConfig::default() };
     Ok(RunConfig { hosts: vec![host; nodes as usize], conversations, stack, promote, tcp, sampled: false })
 }
 

@@ -111,6 +111,8 @@ mod ffi {
     #[derive(Clone, Copy)]
     struct StackSpec {
         streams_per_link: u16,
+        /// Of a stream's ring; a power of two. A message is a quarter of it at most.
+        ring_bytes: u32,
         /// Connections are promoted. If not, what runs is TCP alone.
         promote: bool,
         /// The simulator's TCP carries the connections, with sockets' buffers of so many bytes; 0: memory does.

@@ -12,6 +12,7 @@
 #include "ns3/enum.h"
 #include "ns3/node-container.h"
 #include "ns3/rnic-helper.h"
+#include "ns3/rnic-tcp.h"
 #include "ns3/simulator.h"
 #include "ns3/uinteger.h"
 
@@ -44,6 +45,9 @@ main(int argc, char* argv[])
     cmd.AddValue("seed", "What is lost, marked, and which path a flow takes", seed);
     cmd.AddValue("stop", "Simulated seconds after which what is not answered counts as failed", stop);
     cmd.AddValue("sharing", "ns3::RnicFleet::StreamsPerLink");
+    cmd.AddValue("tcp", "ns3::RnicFleet::TcpBufferBytes");
+    cmd.AddValue("promote", "ns3::RnicFleet::Promote");
+    cmd.AddValue("ring", "ns3::RnicFleet::RingBytes");
     cmd.AddValue("rate", "ns3::RnicFleet::RateControl");
     cmd.AddValue("selective", "ns3::RnicFleet::SelectiveRepeat");
     cmd.AddValue("mtu", "ns3::RnicFleet::MtuBytes");
@@ -78,6 +82,11 @@ main(int argc, char* argv[])
     else
     {
         helper.InstallStar(nodes, fleet);
+    }
+    Ptr<RnicTcp> tcp = CreateObject<RnicTcp>();
+    if (fleet->GetModel().tcp_buffer_bytes() > 0)
+    {
+        tcp->Install(nodes, helper.GetDevices(), fleet);
     }
     helper.Start();
     Simulator::Stop(Seconds(stop));

@@ -31,6 +31,12 @@ RnicFleet::GetTypeId()
                           UintegerValue(1),
                           MakeUintegerAccessor(&RnicFleet::m_streamsPerLink),
                           MakeUintegerChecker<uint16_t>(1))
+            .AddAttribute("RingBytes",
+                          "Bytes of the ring of a connection of the core: a power of two, at least 4096. Memory for a connection is "
+                          "a few times that.",
+                          UintegerValue(65536),
+                          MakeUintegerAccessor(&RnicFleet::m_ringBytes),
+                          MakeUintegerChecker<uint32_t>(4096))
             .AddAttribute("Promote",
                           "Connections are promoted to links. If not, what runs is TCP alone.",
                           BooleanValue(true),
@@ -286,7 +292,7 @@ RnicFleet::GetConversations() const
 netacc::StackSpec
 RnicFleet::GetStack() const
 {
-    return {m_streamsPerLink, m_promote, m_tcpBufferBytes};
+    return {m_streamsPerLink, m_ringBytes, m_promote, m_tcpBufferBytes};
 }
 
 const std::vector<netacc::FlowSpec>&

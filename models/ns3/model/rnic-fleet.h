@@ -110,6 +110,7 @@ class RnicFleet : public Object
     std::vector<netacc::FlowSpec> m_flows;           //!< the messages
     std::vector<netacc::ConversationSpec> m_conversations; //!< the conversations
     uint16_t m_streamsPerLink;                       //!< attribute StreamsPerLink
+    uint32_t m_ringBytes;                            //!< attribute RingBytes
     bool m_promote;                                  //!< attribute Promote
     uint32_t m_tcpBufferBytes;                       //!< attribute TcpBufferBytes
     uint32_t m_mtuBytes;                             //!< attribute MtuBytes
