@@ -159,7 +159,8 @@ mod tests {
         };
         let wait = Step { p: 0, background: None, op: Op::EpollWait { e: 1, max: 1, wait: false } };
         let program = Program { steps: vec![add(true), add(false), wait], ..generate(&Shape::default(), &[]) };
-        let oracle = |second| Trace { outcomes: vec![Outcome::value(0), second, Outcome::value(0)], ..Trace::default() };
+        let oracle =
+            |second| Trace { outcomes: vec![Outcome::value(0), second, Outcome::value(0)], ..Trace::default() };
         assert_eq!(edges(&program, &oracle(Outcome::error("EEXIST")), 2), BTreeSet::from([2]));
         assert_eq!(edges(&program, &oracle(Outcome::value(0)), 2), BTreeSet::new());
     }
