@@ -38,7 +38,7 @@ readonly NEEDS_HEADERS=(/usr/include/infiniband/verbs.h=libibverbs-dev /usr/incl
 # Debian's configuration of ns-3 for CMake wants more; models/ns3 does without it.
 readonly NEEDS_NS3=('g++=g++' make=make cmake=cmake /usr/include/ns3/simulator.h=libns3-dev)
 # The command of libtool's package is libtoolize; libuv's build runs it.
-readonly NEEDS_SUITES=(gcc=gcc make=make automake=automake libtoolize=libtool)
+readonly NEEDS_SUITES=(gcc=gcc make=make automake=automake libtoolize=libtool tclsh=tcl "${NEEDS_REDIS[@]}")
 
 export PATH="$PATH:/usr/sbin:/sbin:$HOME/.cargo/bin"
 
@@ -383,14 +383,25 @@ libevent_tests() {
         "./configure --disable-shared --disable-openssl" "make -j$(nproc)"
 }
 
-job_suites() { # test suites of CPython, libuv and libevent, natively and under netacc_run (arguments: see tests/suites)
+# Of the binaries that are installed: they are of the sources' version.
+redis_tests() {
+    local command links=()
+    for command in redis-server redis-cli redis-benchmark redis-check-aof; do
+        links+=("ln -s $(command -v "$command") src/$command")
+    done
+    built_from_source redis redis runtest "${links[@]}"
+}
+
+job_suites() { # test suites of CPython, libuv, libevent and Redis, natively and under netacc_run (arguments: see tests/suites)
     need_python
     [ -n "${NETACC_BIN_DIR:-}" ] || job_build
-    local python libuv libevent
+    local python libuv libevent redis
+    need "${NEEDS_SUITES[@]}"
     python="$(python_with_tests)"
     libuv="$(libuv_tests)"
     libevent="$(libevent_tests)"
-    .venv/bin/python -m tests.suites --python "$python" --libuv "$libuv" --libevent "$libevent" "$@"
+    redis="$(redis_tests)"
+    .venv/bin/python -m tests.suites --python "$python" --libuv "$libuv" --libevent "$libevent" --redis "$redis" "$@"
 }
 
 job_demo() { # real Redis over kernel TCP and over the link, side by side

@@ -23,6 +23,7 @@ from tests.suites.outcomes import (
     read_listed,
     reason_for,
 )
+from tests.suites.redis import Redis
 from tests.suites.runs import Mode
 
 HERE = Path(__file__).parent
@@ -44,7 +45,7 @@ LIBUV_TCP = (
     "tcp|callback_stack|connection_fail|delayed_accept|multiple_listen|ipc_listen|ping_pong|shutdown|poll_"
 )
 
-Suite = CPython | Libevent | Libuv
+Suite = CPython | Libevent | Libuv | Redis
 
 
 def suites(options: argparse.Namespace) -> dict[str, Suite]:
@@ -55,6 +56,8 @@ def suites(options: argparse.Namespace) -> dict[str, Suite]:
         known["libuv"] = Libuv("libuv", options.libuv.absolute())
     if options.libevent:
         known["libevent"] = Libevent("libevent", options.libevent.absolute())
+    if options.redis:
+        known["redis"] = Redis("redis", options.redis.absolute())
     names = options.suites or [n for n in known if n not in MORE and n != "libuv"]
     if options.more:
         names = [n for n in known if n != "libuv-tcp"]
@@ -153,6 +156,7 @@ def main() -> int:
     parser.add_argument("--python", default="python3", help="an interpreter that has its test suite")
     parser.add_argument("--libuv", type=Path, help="libuv's built test/run-tests")
     parser.add_argument("--libevent", type=Path, help="libevent's built test/regress")
+    parser.add_argument("--redis", type=Path, help="runtest of Redis's sources, with binaries in src")
     parser.add_argument("--more", action="store_true", help="every suite that is known")
     parser.add_argument(
         "--rounds", type=int, default=3, help="how often what differs is repeated in each mode"
