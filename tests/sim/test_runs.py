@@ -35,6 +35,33 @@ def test_a_run_is_the_same_twice(write: Write, tmp_path: Path) -> None:
         assert run.histogram("get").get_total_count() == run.meta["groups"][0]["samples"] > 100
 
 
+@pytest.mark.parametrize("anchor", ["tcp", "memory"])
+def test_links_carry_the_bytes(write: Write, runs: Path, anchor: str) -> None:
+    """Breaks if connections stay on TCP, whatever TCP is, or are on queue pairs that nothing was sent on."""
+    study(write(("[measure]", f'[stack]\nanchor = "{anchor}"\n[measure]')), seeds=[1], engine=SerialEngine())
+    (run,) = Store(runs).all()
+    assert run.meta["linked"] == 4
+    assert run.meta["nics"]["data_delivered"] > 2 * run.meta["answered"] - 100
+
+
+def test_tcp_alone(write: Write, runs: Path) -> None:
+    """Breaks if TCP uses a queue pair, or who first asks long after connecting is never heard."""
+    late = (
+        "[measure]\nwarmup = ",
+        '[stack]\nkind = "kernel-tcp"\n[host]\nprofile = "two-cores"\n[measure]\nwarmup = ',
+    )
+    study(write(late), seeds=[1], engine=SerialEngine())
+    (run,) = Store(runs).all()
+    assert run.status == "complete"
+    assert run.meta["nics"]["data_sent"] == run.meta["linked"] == 0
+    asked = {line.split(",")[3] for line in (run.folder / "samples.csv").read_text().splitlines()[1:]}
+    assert asked == {"0", "1", "2", "3"}
+    # The server's two cores have one thread, which has done something and did not poll.
+    servers = run.meta["servers"]
+    assert 0 < servers["busy_ns"] < run.meta["simulated_ns"]
+    assert (servers["hosts"], servers["polling_ns"], run.meta["clients"]["hosts"]) == (1, 0, 2)
+
+
 def test_what_is_there_is_not_made_again(write: Write, runs: Path) -> None:
     """Breaks if an interrupted sweep begins anew, or a change of the scenario is taken for the same run."""
     seen: list[tuple[int, int]] = []

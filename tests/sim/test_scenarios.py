@@ -68,7 +68,29 @@ WRONG = [
         "equal to 1",
     ),
     (("[measure]", "[stack.nacc]\nNACC_LOG_LEVEL = 3\n[measure]"), "NACC_LOG_LEVEL", "NACC_RING_SIZE"),
-    (("[measure]", '[stack]\nkind = "kernel-tcp"\n[measure]'), "stack.kind", "cannot be simulated yet"),
+    (
+        ('name = "get"', 'name = "get"\nkind = "short-connections"'),
+        "workload.0.kind",
+        "cannot be simulated yet",
+    ),
+    (('name = "get"', 'name = "get"\nservice = "1us"'), "workload.0.service", "calls on free processors"),
+    (
+        ("[measure]", '[stack]\nkind = "gazelle-like"\n[measure]'),
+        "host.profile",
+        "there are free, g8ae-4xlarge",
+    ),
+    (("[measure]", "[host]\nserver-threads = 2\n[measure]"), "host.server-threads", "has no effect"),
+    (("[measure]", '[stack]\nanchor = "memory"\ntcp-mtu = "9000B"\n[measure]'), "stack.tcp-mtu", "in memory"),
+    (
+        ("[measure]", '[stack]\nkind = "kernel-tcp"\nanchor = "tcp"\n[measure]'),
+        "stack.anchor",
+        "nothing is promoted",
+    ),
+    (
+        ('"roce-100g"', '"roce-100g"\nmtu = "1KiB"\n[stack]\nkind = "kernel-tcp"'),
+        "device.mtu",
+        "uses no RDMA",
+    ),
     (
         ("[measure]", '[[fault]]\nkind = "cut"\nat = "1us"\ntarget = "spine:0"\n[measure]'),
         "fault.0",
@@ -144,7 +166,7 @@ def test_faults_are_of_the_right_links(write: Write) -> None:
     assert {f["link"] for f in found} == {0}
 
 
-@pytest.mark.parametrize("kind", ["device", "host"])
+@pytest.mark.parametrize("kind", ["device", "host", "stack"])
 def test_profiles_say_everything(kind: str) -> None:
     """Breaks if a profile lacks a value, or a value its source."""
     names = profiles.names(kind)

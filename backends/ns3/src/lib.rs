@@ -227,6 +227,10 @@ mod ffi {
         seed: u64,
         /// How often a recording is to be told the time.
         tick_ns: u64,
+        /// Buffer of a TCP socket; 0: nobody carries TCP.
+        tcp_buffer_bytes: u32,
+        /// Bytes of an IP packet of TCP at most.
+        tcp_mtu_bytes: u16,
     }
 
     /// How a run stands.
@@ -251,6 +255,7 @@ mod ffi {
         marked: u64,
         pauses: u64,
         max_queue_bytes: u64,
+        tcp_failed: u64,
         /// Of the simulator.
         events: u64,
     }

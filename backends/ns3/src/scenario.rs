@@ -19,6 +19,7 @@ impl Scenario {
     pub(crate) fn network(&self) -> NetworkSpec {
         let simulator::Scenario { network, measure, .. } = &self.0;
         let switch = &network.switch;
+        let stack = &self.0.stack;
         let link = |l: &simulator::Link| NetworkLink {
             a: l.a,
             b: l.b,
@@ -50,6 +51,8 @@ impl Scenario {
             pfc_xon_bytes: switch.pfc_xon_bytes,
             seed: self.0.seed,
             tick_ns: measure.progress_ns,
+            tcp_buffer_bytes: stack.tcp_buffer_bytes,
+            tcp_mtu_bytes: stack.tcp_mtu_bytes,
         }
     }
 
@@ -100,8 +103,8 @@ impl Recording {
             RunState::Broken => Verdict::Broken,
             _ => Verdict::Going,
         };
-        let NetworkTotals { lost, dropped, marked, pauses, max_queue_bytes, events } = *totals;
-        let counts = NetworkCounts { lost, dropped, marked, pauses, max_queue_bytes };
+        let NetworkTotals { lost, dropped, marked, pauses, max_queue_bytes, tcp_failed, events } = *totals;
+        let counts = NetworkCounts { lost, dropped, marked, pauses, max_queue_bytes, tcp_failed };
         recording.finish(run, verdict, (events, counts), (code_version, ns3_version))
     }
 }

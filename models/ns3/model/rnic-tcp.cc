@@ -218,17 +218,18 @@ RnicTcp::HandleAccept(uint32_t server, Ptr<Socket> socket, const Address& from)
 }
 
 void
-RnicTcp::HandleConnect(uint32_t number, Ptr<Socket>)
+RnicTcp::HandleConnect(uint32_t number, Ptr<Socket> socket)
 {
     Wire& wire = m_wires[number];
-    wire.halves++;
-    if (wire.halves == 2)
+    // Data completes a handshake whose last packet was lost: ns-3 never sends that again by itself.
+    if (!wire.connected && socket == wire.sockets[0])
     {
+        wire.connected = true;
         m_connected++;
         m_fleet->GetModel().handle_connected(number, Now());
-        Pump(number);
-        Attend();
     }
+    Pump(number);
+    Attend();
 }
 
 void
@@ -282,14 +283,17 @@ RnicTcp::Attend()
 void
 RnicTcp::Pump(uint32_t number)
 {
-    if (number >= m_wires.size() || m_wires[number].halves < 2 || m_wires[number].failed)
+    if (number >= m_wires.size() || !m_wires[number].connected || m_wires[number].failed)
     {
         return;
     }
     for (uint32_t side = 0; side < 2; side++)
     {
-        PumpIn(number, side);
-        PumpOut(number, side);
+        if (m_wires[number].sockets[side])
+        {
+            PumpIn(number, side);
+            PumpOut(number, side);
+        }
     }
 }
 

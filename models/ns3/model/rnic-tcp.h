@@ -60,7 +60,7 @@ class RnicTcp : public Object
     struct Wire
     {
         std::array<Ptr<Socket>, 2> sockets; //!< null until it is made
-        uint32_t halves{0};                 //!< sides that know that it is made
+        bool connected{false};              //!< who connects knows that it is made; who accepts may not yet
         bool failed{false};                 //!< it is no more
     };
 

@@ -7,6 +7,7 @@
 #include "scenario-network.h"
 
 #include "ns3/boolean.h"
+#include "ns3/config.h"
 #include "ns3/double.h"
 #include "ns3/simulator.h"
 #include "ns3/uinteger.h"
@@ -54,6 +55,26 @@ ScenarioNetwork::ScenarioNetwork(const netacc::NetworkSpec& spec, Ptr<RnicFleet>
     m_helper.SetSwitchAttribute("Pfc", BooleanValue(spec.pfc));
     m_helper.SetSwitchAttribute("PfcXoffBytes", UintegerValue(spec.pfc_xoff_bytes));
     m_helper.SetSwitchAttribute("PfcXonBytes", UintegerValue(spec.pfc_xon_bytes));
+    Build(spec, fleet);
+    if (spec.tcp_buffer_bytes > 0)
+    {
+        Config::SetDefault("ns3::RnicNetDevice::Mtu", UintegerValue(spec.tcp_mtu_bytes));
+        m_tcp = CreateObject<RnicTcp>();
+        m_tcp->Install(m_nodes, m_helper.GetDevices(), fleet);
+    }
+}
+
+ScenarioNetwork::~ScenarioNetwork()
+{
+    if (m_tcp)
+    {
+        m_tcp->Dispose();
+    }
+}
+
+void
+ScenarioNetwork::Build(const netacc::NetworkSpec& spec, Ptr<RnicFleet> fleet)
+{
     if (m_switches == 0)
     {
         m_helper.InstallDirect(m_nodes, fleet);
@@ -209,7 +230,7 @@ ScenarioNetwork::Start()
 netacc::NetworkTotals
 ScenarioNetwork::GetTotals() const
 {
-    netacc::NetworkTotals totals{0, 0, 0, 0, 0, Simulator::GetEventCount()};
+    netacc::NetworkTotals totals{0, 0, 0, 0, 0, m_tcp ? m_tcp->GetFailed() : 0, Simulator::GetEventCount()};
     for (const Link& link : m_links)
     {
         totals.lost += link.ports[0]->GetLost() + link.ports[1]->GetLost();

@@ -8,6 +8,7 @@
 #define SCENARIO_NETWORK_H
 
 #include "ns3/rnic-helper.h"
+#include "ns3/rnic-tcp.h"
 
 #include <array>
 #include <vector>
@@ -28,6 +29,8 @@ class ScenarioNetwork
      */
     ScenarioNetwork(const netacc::NetworkSpec& spec, Ptr<RnicFleet> fleet);
 
+    ~ScenarioNetwork();
+
     /// Has every NIC begin, and plans what goes wrong. Once, before Simulator::Run.
     void Start();
 
@@ -42,6 +45,13 @@ class ScenarioNetwork
         std::array<Ptr<RnicPort>, 2> ports; //!< that send into it
         std::array<uint32_t, 2> indices;    //!< of those at their switches
     };
+
+    /**
+     * Joins everything.
+     * \param spec hosts, switches, links
+     * \param fleet the hosts' NICs
+     */
+    void Build(const netacc::NetworkSpec& spec, Ptr<RnicFleet> fleet);
 
     /**
      * Joins the ends of a link.
@@ -70,6 +80,7 @@ class ScenarioNetwork
     std::vector<netacc::NetworkFault> m_faults;  //!< to come
     NodeContainer m_nodes;                       //!< the hosts
     RnicHelper m_helper;                         //!< makes ports and switches
+    Ptr<RnicTcp> m_tcp;                          //!< carries TCP, if somebody does
 };
 
 } // namespace ns3

@@ -89,6 +89,8 @@ pub struct Run {
     pub(crate) talks: Vec<Talk>,
     /// Hosts that have something to look at, brought by TCP in memory.
     nudged: Vec<usize>,
+    /// Hosts that TCP was the last to come to: their deadlines may be others than the simulator knows.
+    rewoken: Vec<u32>,
     /// By host; `None` where calls take no time.
     pub(crate) desks: Vec<Option<Desk>>,
     wires: TcpWires,
@@ -145,6 +147,7 @@ impl Run {
             endpoints,
             talks,
             nudged: Vec::new(),
+            rewoken: Vec::new(),
             desks: config.hosts.iter().map(|h| h.processor.clone().map(Desk::new)).collect(),
             wires,
             promote: config.promote,
@@ -200,7 +203,7 @@ impl Run {
         }
         if self.talks_at_once() {
             self.ears[client].note(number);
-            self.turn(client);
+            self.turn_for_tcp(client);
         }
     }
 
@@ -213,10 +216,10 @@ impl Run {
         talk.end(&self.endpoints[host], side).look_at_anchor();
         let waits = std::mem::take(&mut talk.blocked[1 - side]);
         self.ears[host].note(number);
-        self.turn(host);
+        self.turn_for_tcp(host);
         if waits {
             self.ears[hosts[1 - side]].note(number);
-            self.turn(hosts[1 - side]);
+            self.turn_for_tcp(hosts[1 - side]);
         }
     }
 
@@ -269,7 +272,7 @@ impl Run {
 
     /// A host that must be served again though nothing came for it.
     pub fn take_dirty(&mut self) -> Option<u32> {
-        self.cluster.take_dirty().map(|host| host.0)
+        self.cluster.take_dirty().map(|host| host.0).or_else(|| self.rewoken.pop())
     }
 
     /// How it went so far.
@@ -358,6 +361,12 @@ impl Run {
     /// What a host's NIC has counted.
     pub fn counters(&self, host: u32) -> Option<Counters> {
         ((host as usize) < self.endpoints.len()).then(|| self.cluster.counters(HostId(host)))
+    }
+
+    /// As [`turn`](Run::turn), for what the host's NIC has nothing to do with: nobody asks it for its deadline by itself.
+    fn turn_for_tcp(&mut self, host: usize) {
+        self.turn(host);
+        self.rewoken.push(host as u32);
     }
 
     /// The process of a host looks at its device and does what can be done; and, while a connection of its has not been

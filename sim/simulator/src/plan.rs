@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use netacc_device::middleware::SplitMix64;
 use netacc_device::Instant;
-use netacc_host::HostConfig;
+use netacc_host::{HostConfig, ProcessorConfig};
 use netacc_rnic::{self as rnic, DcqcnConfig, NicConfig, NoReceive, RateConfig, Recovery};
 use netacc_rpc::{Conversation, Recorded, Run, RunConfig, Sizes, StackConfig, Tcp};
 
@@ -17,16 +17,26 @@ impl Scenario {
     /// A group that makes no sense, or a host without queues.
     pub fn run(&self) -> Result<Run, ScenarioError> {
         let rates = self.host_rates();
-        let hosts = rates.into_iter().map(|rate| self.host(rate)).collect();
-        let Stack::Netacc { ring_bytes, message_bytes, streams_per_link, receive_depth } = self.stack;
+        let host = |(number, rate): (usize, u64)| self.host(rate, self.is_server(number as u32));
+        let hosts = rates.into_iter().enumerate().map(host).collect();
+        let Stack { ring_bytes, message_bytes, streams_per_link, receive_depth, .. } = self.stack;
         let stack = StackConfig { ring_bytes, message_bytes, streams_per_link, receive_depth };
         let mut conversations = Vec::new();
         for group in &self.groups {
             self.add_conversations(group, &mut conversations)?;
         }
-        let config = RunConfig { hosts, conversations, stack, promote: true, tcp: Tcp::Memory, sampled: true };
+        let tcp = match self.stack.tcp_buffer_bytes {
+            0 => Tcp::Memory,
+            bytes => Tcp::Simulated { buffer_bytes: bytes as usize },
+        };
+        let config = RunConfig { hosts, conversations, stack, promote: self.stack.promote, tcp, sampled: true };
         let senseless = "a group names a host that does not exist, or asks nothing, or never";
         Run::new(&config)?.ok_or_else(|| ScenarioError::Senseless(senseless.into()))
+    }
+
+    /// Whether some group asks a host.
+    pub fn is_server(&self, host: u32) -> bool {
+        self.groups.iter().flat_map(|g| &g.clients).any(|c| c.server == host)
     }
 
     /// How many conversations each group has, in order.
@@ -48,12 +58,23 @@ impl Scenario {
         rates
     }
 
-    fn host(&self, line_rate_bps: u64) -> HostConfig {
+    fn host(&self, line_rate_bps: u64, server: bool) -> HostConfig {
         let mut host = HostConfig::roce(nic_config(&self.nic, line_rate_bps));
         host.name = "host".into();
         host.memory_limit_bytes = usize::try_from(self.nic.memory_limit_bytes).unwrap_or(usize::MAX);
         host.capabilities.max_inline = self.nic.max_inline_bytes;
         host.capabilities.rebind = self.nic.rebind;
+        host.processor = self.processors.map(|p| ProcessorConfig {
+            cores: p.cores,
+            threads: if server { p.server_threads } else { p.client_threads },
+            spin: Duration::from_nanos(p.spin_ns),
+            wake_up: Duration::from_nanos(p.wake_up_ns),
+            library_call: Duration::from_nanos(p.library_call_ns),
+            system_call: Duration::from_nanos(p.system_call_ns),
+            copy_ps_per_byte: p.copy_ps_per_byte,
+            segment: Duration::from_nanos(p.segment_ns),
+            segment_bytes: p.segment_bytes,
+        });
         host
     }
 
@@ -82,7 +103,7 @@ impl Scenario {
                     until: Some(until),
                     count: group.count,
                     seed,
-                    service: Duration::ZERO,
+                    service: Duration::from_nanos(group.service_ns),
                 });
                 number += 1;
             }

@@ -57,6 +57,8 @@ pub struct NetworkCounts {
     pub pauses: u64,
     /// The most bytes that ever waited at one port of a switch.
     pub max_queue_bytes: u64,
+    /// TCP connections that could not be made, or broke.
+    pub tcp_failed: u64,
 }
 
 /// Sums over all NICs.
@@ -72,6 +74,18 @@ struct NicCounts {
     region_misses: u64,
     receive_overflows: u64,
     failed: u64,
+}
+
+/// Sums over the processors of some hosts.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+struct ProcessorCounts {
+    hosts: u32,
+    /// Core time in calls and in the application.
+    busy_ns: u64,
+    /// Core time in polling for nothing.
+    polling_ns: u64,
+    /// How often a thread that slept was woken.
+    wake_ups: u64,
 }
 
 /// Connections that do the same: what they measured.
@@ -125,6 +139,10 @@ struct Meta<'a> {
     groups: Vec<GroupMeta<'a>>,
     network: NetworkCounts,
     nics: NicCounts,
+    /// Of hosts that some group asks; nothing where calls take no time.
+    servers: ProcessorCounts,
+    /// Of the others.
+    clients: ProcessorCounts,
 }
 
 /// Version of the folder's format: what `format` of `meta.json` says.
@@ -245,6 +263,16 @@ impl Recording {
         for counters in (0..self.scenario.network.hosts).filter_map(|host| run.counters(host)) {
             nics.add(&counters);
         }
+        let mut processors = [ProcessorCounts::default(); 2];
+        for host in 0..self.scenario.network.hosts {
+            let of = &mut processors[usize::from(self.scenario.is_server(host))];
+            let Some(usage) = run.usage(host) else { continue };
+            of.hosts += 1;
+            of.busy_ns += usage.busy.as_nanos() as u64;
+            of.polling_ns += usage.polling.as_nanos() as u64;
+            of.wake_ups += usage.wake_ups;
+        }
+        let [clients, servers] = processors;
         let meta = Meta {
             format: FORMAT,
             status: verdict,
@@ -263,6 +291,8 @@ impl Recording {
             groups: self.group_metas(),
             network,
             nics,
+            servers,
+            clients,
         };
         let path = self.folder.join("meta.json");
         let text = serde_json::to_vec_pretty(&meta).map_err(io::Error::from);

@@ -39,6 +39,8 @@ pub struct Scenario {
     pub nic: Nic,
     /// Every host's.
     pub stack: Stack,
+    /// Every host's; `None`: calls take no time.
+    pub processors: Option<Processors>,
     /// Who asks whom.
     pub groups: Vec<Group>,
     /// What goes wrong, and when.
@@ -181,21 +183,43 @@ pub struct Costs {
     pub interrupt_ns: u64,
 }
 
-/// The stack under test.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Stack {
-    /// The production core.
-    Netacc {
-        /// `NACC_RING_SIZE`.
-        ring_bytes: u32,
-        /// `NACC_SOR_MSG_SIZE`.
-        message_bytes: u32,
-        /// `NACC_SOR_CONN_PER_QP`.
-        streams_per_link: u16,
-        /// Receives posted on a queue pair at most.
-        receive_depth: u32,
-    },
+/// The stack under test: the production core, on TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stack {
+    /// Connections are promoted. If not, what runs is TCP alone.
+    pub promote: bool,
+    /// Buffer of a TCP socket; 0: TCP's bytes take no time, and connections talk on their links only.
+    pub tcp_buffer_bytes: u32,
+    /// Bytes of a TCP packet at most, with the headers of IP and TCP.
+    pub tcp_mtu_bytes: u16,
+    /// `NACC_RING_SIZE`.
+    pub ring_bytes: u32,
+    /// `NACC_SOR_MSG_SIZE`.
+    pub message_bytes: u32,
+    /// `NACC_SOR_CONN_PER_QP`.
+    pub streams_per_link: u16,
+    /// Receives posted on a queue pair at most.
+    pub receive_depth: u32,
+}
+
+/// Every host's processors. What each value means: `netacc_host::ProcessorConfig`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "the names are those of netacc_host::ProcessorConfig, where they are explained")]
+pub struct Processors {
+    pub cores: u32,
+    /// Of a host that some group asks.
+    pub server_threads: u32,
+    /// Of any other.
+    pub client_threads: u32,
+    pub spin_ns: u64,
+    pub wake_up_ns: u64,
+    pub library_call_ns: u64,
+    pub system_call_ns: u64,
+    pub copy_ps_per_byte: u32,
+    pub segment_ns: u64,
+    pub segment_bytes: u32,
 }
 
 /// Connections that do the same.
@@ -218,6 +242,8 @@ pub struct Group {
     pub start_spread_ns: u64,
     /// Requests of each connection at most.
     pub count: Option<u64>,
+    /// The application's work for a request, at the server.
+    pub service_ns: u64,
 }
 
 /// Connections from one host to another.
@@ -349,8 +375,13 @@ impl Scenario {
         ] {
             refuse(value == 0, what)?;
         }
-        let Stack::Netacc { ring_bytes, message_bytes, streams_per_link, receive_depth } = self.stack;
+        let Stack { promote, tcp_buffer_bytes, tcp_mtu_bytes, .. } = self.stack;
+        refuse(!promote && tcp_buffer_bytes == 0, "what is not promoted needs a TCP that takes time")?;
+        refuse(tcp_buffer_bytes > 0 && tcp_mtu_bytes < 576, "tcp_mtu_bytes is at least 576")?;
+        let Stack { ring_bytes, message_bytes, streams_per_link, receive_depth, .. } = self.stack;
         refuse(streams_per_link == 0 || receive_depth == 0, "streams_per_link or receive_depth is 0")?;
+        let threads = self.processors.map_or(1, |p| p.server_threads.min(p.client_threads).min(p.segment_bytes));
+        refuse(threads == 0, "a host has no thread, or segments have no bytes")?;
         refuse(message_bytes == 0 || message_bytes > ring_bytes / 2, "a message is at most half a ring")?;
         let bad_fault = |f: &Fault| f.link as usize >= links.len() || f.rate_bps == 0 || f.loss_ppm > MILLION;
         refuse(self.faults.iter().any(bad_fault), "a fault of a link that does not exist, or to no rate")?;

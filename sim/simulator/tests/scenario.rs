@@ -1,6 +1,6 @@
 //! What a resolved scenario may say, and what becomes of one that says something else.
 
-use netacc_simulator::{Scenario, Stack};
+use netacc_simulator::Scenario;
 
 /// Two hosts on one link; the smallest there is.
 fn smallest() -> serde_json::Value {
@@ -28,15 +28,19 @@ fn smallest() -> serde_json::Value {
             }
         },
         "stack": {
-            "kind": "netacc", "ring_bytes": 65536, "message_bytes": 16384, "streams_per_link": 1, "receive_depth": 64
+            "promote": true, "tcp_buffer_bytes": 0, "tcp_mtu_bytes": 1500, "ring_bytes": 65536, "message_bytes": 16384, "streams_per_link": 1, "receive_depth": 64
         },
         "groups": [{
             "name": "all", "clients": [{"client": 0, "server": 1, "connections": 3}],
             "request": [{"weight": 1, "min_bytes": 10, "max_bytes": 10}],
             "response": [{"weight": 1, "min_bytes": 10, "max_bytes": 10}],
             "arrival": {"kind": "closed", "depth": 1, "think": {"mean_ns": 0, "exponential": false}},
-            "start_ns": 0, "start_spread_ns": 0, "count": 5
+            "start_ns": 0, "start_spread_ns": 0, "count": 5, "service_ns": 0
         }],
+        "processors": {
+            "cores": 1, "server_threads": 1, "client_threads": 1, "spin_ns": 0, "wake_up_ns": 0, "library_call_ns": 0,
+            "system_call_ns": 0, "copy_ps_per_byte": 0, "segment_ns": 0, "segment_bytes": 1448
+        },
         "faults": [],
         "measure": {
             "warmup_ns": 0, "duration_ns": 1000, "drain_ns": 1000, "stall_ns": 1000, "progress_ns": 1000,
@@ -54,7 +58,8 @@ fn parse(value: &serde_json::Value) -> Result<Scenario, String> {
 fn the_smallest_scenario_runs() {
     let scenario = parse(&smallest()).expect("makes sense");
     assert_eq!(scenario.group_sizes(), [3]);
-    assert!(matches!(scenario.stack, Stack::Netacc { ring_bytes: 65536, .. }));
+    assert_eq!(scenario.stack.ring_bytes, 65536);
+    assert!(scenario.is_server(1) && !scenario.is_server(0));
     let run = scenario.run().expect("makes sense");
     assert!(!run.is_complete());
 }
@@ -62,7 +67,9 @@ fn the_smallest_scenario_runs() {
 // Breaks if a key that nothing reads is ignored, wherever it is, or another version's form is taken for this one.
 #[test]
 fn what_is_not_known_is_refused() {
-    for path in ["", "/network", "/network/links/0", "/nic", "/nic/costs", "/stack", "/groups/0", "/measure"] {
+    for path in
+        ["", "/network", "/network/links/0", "/nic", "/nic/costs", "/stack", "/processors", "/groups/0", "/measure"]
+    {
         let mut value = smallest();
         let table = value.pointer_mut(path).and_then(|v| v.as_object_mut()).expect("there is such a table");
         table.insert("new".into(), 1.into());
@@ -84,6 +91,7 @@ fn what_makes_no_sense_is_refused() {
         ("/network/hosts", 3, "exactly one link"),
         ("/nic/mtu_bytes", 0, "mtu_bytes is 0"),
         ("/stack/message_bytes", 60_000, "half a ring"),
+        ("/processors/server_threads", 0, "no thread"),
         ("/measure/stall_ns", 0, "stall_ns is 0"),
     ] {
         let mut scenario = smallest();

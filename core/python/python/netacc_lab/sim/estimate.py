@@ -35,10 +35,22 @@ def events(resolved: Resolved) -> int:
             requests = min(
                 connections * arrival["depth"] * span / max(alone, 1), servers * span / max(serial, 1)
             )
+            if resolved["processors"]:
+                requests = min(requests, servers * span / _work(resolved, group, sum(sizes)))
         if group["count"] is not None:
             requests = min(requests, group["count"] * connections)
         total += requests * packets * (hops * EVENTS_A_HOP + EVENTS_A_PACKET)
     return int(total)
+
+
+def _work(resolved: Resolved, group: Resolved, size: float) -> float:
+    """Nanoseconds of one server's threads for a request."""
+    costs = resolved["processors"]
+    calls = 3 * costs["library_call_ns"]
+    if not resolved["stack"]["promote"]:
+        calls = 3 * costs["system_call_ns"] + costs["segment_ns"] * -(-size // costs["segment_bytes"])
+    work = group["service_ns"] + calls + size * costs["copy_ps_per_byte"] / 1000
+    return float(max(work / costs["server_threads"], 1))
 
 
 def _mean(bins: list[Resolved]) -> float:

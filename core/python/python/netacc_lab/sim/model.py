@@ -133,9 +133,11 @@ class Device(DeviceValues):
 
 
 class HostChoice(Strict):
-    """The hosts' processors: a profile of `models/profiles`."""
+    """The hosts' processors: a profile of `models/profiles`. Calls on `free` ones take no time."""
 
     profile: Name = "free"
+    server_threads: Count = Field(default=1, description="of the process on a host that is asked")
+    client_threads: Count = Field(default=4, description="of the process on any other")
 
 
 class Nacc(Strict):
@@ -162,6 +164,12 @@ class Stack(Strict):
 
     kind: StackKind = StackKind.NETACC
     nacc: Nacc = Nacc()
+    anchor: Literal["tcp", "memory"] = Field(
+        default="tcp",
+        description="netacc: what is under links; memory takes no time, and connections talk on links only",
+    )
+    tcp_buffer: Size = Field(default=262_144, description="of a TCP socket")
+    tcp_mtu: Size = Field(default=1500, description="of a TCP packet, with its headers")
 
 
 class SizeShare(Strict):
@@ -209,10 +217,9 @@ class Workload(Strict):
     rate: Frequency | None = Field(default=None, description="open: requests a second, of all connections")
     spacing: Literal["exponential", "fixed"] = "exponential"
     count: Count | None = Field(default=None, description="requests of each connection at most")
-    trace: str | None = Field(
-        default=None, description="trace-replay: a CSV beside the scenario: at_ns,request,response"
-    )
+    trace: str | None = Field(default=None, description="trace-replay: a CSV file beside the scenario")
     start: Duration = 0
+    service: Duration | None = Field(default=None, description="the server's own work for a request")
 
 
 class FaultKind(StrEnum):
@@ -242,8 +249,8 @@ class Measure(Strict):
 
     warmup: Duration = 1_000_000
     duration: Duration
-    drain: Duration = Field(default=1_000_000_000, description="for the last answers")
-    stall: Duration = Field(default=500_000_000, description="no progress for so long is a failed run")
+    drain: Duration = Field(default=10**10, description="for the last answers")
+    stall: Duration = Field(default=5 * 10**9, description="no progress for so long is a failed run")
     progress: Duration | None = Field(
         default=None, description="how often progress is told; else a hundredth"
     )

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from netacc_lab.sim.errors import from_validation, refuse
 from netacc_lab.sim.model import DeviceValues, Strict
 from netacc_lab.sim.paths import profiles_folder
-from netacc_lab.sim.units import Duration
+from netacc_lab.sim.units import Duration, Size
 
 
 class Sourced(BaseModel):
@@ -26,15 +26,22 @@ class Sourced(BaseModel):
 
 
 class HostValues(Strict):
-    """Processors of a host and what a stack costs on them."""
+    """Processors of a host."""
 
-    cores: Annotated[int, Field(ge=1, strict=True)]
+    cores: Annotated[int, Field(ge=0, strict=True, description="0 for one each thread")]
+    free: bool = Field(description="calls take no time, whatever the stack")
+
+
+class StackValues(Strict):
+    """What a stack costs a processor."""
+
     spin: Duration = Field(description="how long an idle thread polls before it sleeps")
     wake_up: Duration = Field(description="from an event until the sleeper runs")
     system_call: Duration
     library_call: Duration = Field(description="a call that stays in user space")
     copy_per_kib: Duration = Field(description="copying 1024 bytes")
     segment: Duration = Field(description="the stack's work for a TCP segment, each way")
+    segment_size: Size = Field(description="bytes of such a segment; with offloads many times a packet's")
 
 
 class Profile(BaseModel):
@@ -42,7 +49,7 @@ class Profile(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    kind: Literal["device", "host"]
+    kind: Literal["device", "host", "stack"]
     what: Annotated[str, Field(min_length=10, description="what it stands for, and how far to believe it")]
     values: dict[str, Sourced]
 
@@ -76,7 +83,8 @@ def load(kind: str, name: str, asked_by: Path | str) -> Profile:
     if profile.kind != kind:
         there = ", ".join(names(kind))
         raise refuse(asked_by, f"{kind}.profile", f"{name!r} is of a {profile.kind}; there are {there}")
-    model = DeviceValues if kind == "device" else HostValues
+    models: dict[str, type[BaseModel]] = {"device": DeviceValues, "host": HostValues, "stack": StackValues}
+    model = models[kind]
     try:
         model.model_validate(profile.plain())
     except ValidationError as error:
@@ -98,3 +106,8 @@ def device(name: str, overrides: DeviceValues, asked_by: Path | str) -> DeviceVa
 def host(name: str, asked_by: Path | str) -> HostValues:
     """Processors."""
     return HostValues.model_validate(load("host", name, asked_by).plain())
+
+
+def stack(name: str, asked_by: Path | str) -> StackValues:
+    """What a stack costs."""
+    return StackValues.model_validate(load("stack", name, asked_by).plain())
