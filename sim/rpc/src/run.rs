@@ -382,6 +382,7 @@ impl Run {
         for _ in 0..MAX_LOOKS {
             let Some(host) = self.nudged.pop() else { break };
             self.look(host);
+            self.rewoken.push(host as u32);
         }
     }
 

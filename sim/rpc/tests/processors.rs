@@ -34,10 +34,13 @@ fn polling() -> ProcessorConfig {
 
 /// Two hosts, the second one with these processors: how it went.
 fn run(processor: Option<ProcessorConfig>, promote: bool, conversations: Vec<Conversation>) -> Outcome {
-    let client = HostConfig::roce(NicConfig::ideal(LINE));
-    let server = HostConfig { processor, ..client.clone() };
+    run_on([None, processor], promote, conversations)
+}
+
+fn run_on(processors: [Option<ProcessorConfig>; 2], promote: bool, conversations: Vec<Conversation>) -> Outcome {
+    let host = HostConfig::roce(NicConfig::ideal(LINE));
     let config = RunConfig {
-        hosts: vec![client, server],
+        hosts: processors.into_iter().map(|processor| HostConfig { processor, ..host.clone() }).collect(),
         conversations,
         stack: StackConfig::default(),
         promote,
@@ -139,4 +142,15 @@ fn tcp_costs_the_kernels_work() {
     assert_eq!(median(&paid, 0), 3 * 400 + bytes / 2 + 6 * 700 + 10_000);
     assert_eq!(free.usage[1], None);
     assert_eq!(paid.usage[1].map(|u: Usage| u.busy), Some(ns(20 * median(&paid, 0))));
+}
+
+// Breaks if whoever has the network is not told that the other end of a connection in memory has something to do, and when; or
+// if a client's own time is not part of what it measures.
+#[test]
+fn both_ends_take_their_time() {
+    let both = run_on([Some(polling()), Some(polling())], false, talks(1, 30));
+    let server = run(Some(polling()), false, talks(1, 30));
+    assert!(median(&both, 0) > median(&server, 0), "{both:?}");
+    let [client, server] = [0, 1].map(|host| both.usage[host].expect("both have processors"));
+    assert!(client.busy > Duration::ZERO && server.busy > client.busy, "{client:?} {server:?}");
 }
