@@ -1,7 +1,7 @@
 //! A run: hosts, conversations, and what is measured.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 
 use netacc_device::{DeviceError, Instant};
@@ -87,6 +87,10 @@ pub struct Run {
     cluster: Cluster,
     pub(crate) endpoints: Vec<Endpoint>,
     pub(crate) talks: Vec<Talk>,
+    /// Connections that are to be promoted when it is their turn.
+    unasked: VecDeque<usize>,
+    /// Promotions that were asked for, and whose streams have not been on a link.
+    promoting: usize,
     /// Hosts that have something to look at, brought by TCP in memory.
     nudged: Vec<usize>,
     /// Hosts that TCP was the last to come to: their deadlines may be others than the simulator knows.
@@ -146,6 +150,8 @@ impl Run {
             cluster,
             endpoints,
             talks,
+            unasked: VecDeque::new(),
+            promoting: 0,
             nudged: Vec::new(),
             rewoken: Vec::new(),
             desks: config.hosts.iter().map(|h| h.processor.clone().map(Desk::new)).collect(),
@@ -198,12 +204,38 @@ impl Run {
         let Some(talk) = self.talks.get(number as usize) else { return };
         let client = talk.client as usize;
         if self.promote {
-            // Who cannot be promoted stays on TCP.
-            let _ = self.endpoints[client].promote(&talk.cells[0]);
+            self.unasked.push_back(number as usize);
+            self.ask_promotions();
         }
         if self.talks_at_once() {
             self.ears[client].note(number);
             self.turn_for_tcp(client);
+        }
+    }
+
+    /// Promotes those that are next, not more at a time than acceptors set up.
+    fn ask_promotions(&mut self) {
+        while self.tcp != Tcp::Memory || self.promoting < MAX_PROMOTIONS {
+            let Some(number) = self.unasked.pop_front() else { return };
+            let talk = &self.talks[number];
+            let client = talk.client as usize;
+            // Who cannot be promoted stays on TCP.
+            let _ = self.endpoints[client].promote(&talk.cells[0]);
+            self.promoting += 1;
+            if !self.nudged.contains(&client) {
+                self.nudged.push(client);
+            }
+        }
+    }
+
+    /// A conversation may be on its link now: then it is another one's turn.
+    fn note_linked(&mut self, number: usize) {
+        let talk = &mut self.talks[number];
+        let ends = [talk.client as usize, talk.server as usize];
+        let linked = (0..2).all(|side| is_linked(&self.endpoints[ends[side]], &talk.cells[side]));
+        if linked && !std::mem::replace(&mut talk.was_linked, true) {
+            self.promoting -= 1;
+            self.ask_promotions();
         }
     }
 
@@ -411,6 +443,9 @@ impl Run {
                     None => self.talk(*number, host, now),
                 }
                 peers.extend(self.unlinked_peer(*number, host));
+                if self.promote && !self.talks[*number].was_linked {
+                    self.note_linked(*number);
+                }
             }
             self.work(host, now);
             let alarm = self.alarms[host].peek().map(|Reverse((at, _))| *at);
@@ -499,6 +534,10 @@ impl Run {
         }
     }
 }
+
+/// Promotions under way at a time where TCP is in memory: all connections are made at once there, and an acceptor sets up 1024
+/// links at a time, no more.
+const MAX_PROMOTIONS: usize = 512;
 
 /// Looks in a row at most, each because the one before has brought something. Arbitrary: bounds what must end by itself.
 const MAX_LOOKS: u32 = 1000;

@@ -45,6 +45,8 @@ pub(crate) struct Talk {
     pub(crate) measured: Measured,
     /// The sockets under `cells`.
     pub(crate) anchors: [InMemoryAnchor; 2],
+    /// It has been on a link.
+    pub(crate) was_linked: bool,
     /// By side: a write stopped for want of room.
     pub(crate) blocked: [bool; 2],
     /// Requests that the server has answered.
@@ -171,6 +173,7 @@ pub(crate) fn connect(endpoints: &[Endpoint], conversation: &Conversation, numbe
         measured: Measured::default(),
         anchors,
         answers: 0,
+        was_linked: false,
         blocked: [false; 2],
         service: conversation.service,
         wire,

@@ -117,3 +117,22 @@ fn a_deeper_loop_carries_more() {
     };
     assert!(deep(8) * 4 < deep(1));
 }
+
+// Breaks if connections beyond those that an acceptor sets up at a time are never promoted.
+#[test]
+fn thousands_of_connections_are_promoted() {
+    let talks: Vec<Conversation> =
+        (0..2500).filter_map(|number| Conversation::closed(1 + number % 5, 0, 64, 64, 2)).collect();
+    let nic = NicConfig { costs: Costs::default(), ..NicConfig::ideal(LINE) };
+    let stack = StackConfig { ring_bytes: 4096, message_bytes: 1024, ..StackConfig::default() };
+    let hosts = vec![HostConfig::roce(nic); 6];
+    let config = RunConfig { hosts, conversations: talks, stack, promote: true, tcp: Tcp::Memory, sampled: false };
+    let topology = Topology::Star(
+        LinkConfig::clean(LINE, Duration::from_micros(1)),
+        SwitchConfig { buffer_bytes: 1 << 24, marking: None },
+    );
+    let most = Instant::from_nanos(10_000_000_000);
+    let outcome = run_plain(&config, &topology, 0, most).expect("devices have queues");
+    let outcome = outcome.expect("the configuration makes sense").expect("no byte is wrong");
+    assert!(outcome.complete, "{}", outcome.measured.iter().filter(|m| m.latencies_ns.len() < 2).count());
+}
