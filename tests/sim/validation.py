@@ -280,15 +280,17 @@ def machine(folder: Path) -> list[Row]:
     measured = {}
     for size in sizes:
         out = folder / f"echo-{size}.json"
-        command = [str(binary), "bench", "echo", "--mode", "spin", "--size", str(size), "--json", str(out)]
+        command = [str(binary), "bench", "echo", "--mode", "spin", "--paths", "shm", "--size", str(size)]
+        command += ["--seconds", "0.5", "--pairs", "3", "--json", str(out)]
         subprocess.run(command, check=True, capture_output=True)
         measured[size] = json.loads(out.read_text())["paths"]["shm"]["latency_us"]["p50"] * 1000
     # A round trip is two messages; each a time of its own, and one by length.
     by_byte = (measured[16384] - measured[64]) / 2 / (16384 - 64)
     fixed = measured[64] / 2 - 64 * by_byte
     rate = int(8e9 / by_byte)
-    # What frames add to payload is part of the measured time already.
-    delay = max(round(fixed - (FRAME_BYTES + RETH_BYTES + IMMEDIATE_BYTES) * by_byte), 1)
+    # What a frame and its acknowledgement add to payload is part of the measured time already.
+    framing = 2 * FRAME_BYTES + RETH_BYTES + IMMEDIATE_BYTES + AETH_BYTES
+    delay = max(round(fixed - framing * by_byte), 1)
     rows = []
     for size in sizes:
         point = simulate(
