@@ -19,14 +19,14 @@ STREAM = ("-S", "65536", "-C", "50", "-I", "10")
 PORT = "7471"
 
 
-def both(pair: Pair, server: list[str], client: list[str]) -> str:
+def both(pair: Pair, server: list[str], client: list[str], seconds: float | None = None) -> str:
     """What a client writes that is started again until its server listens, which nothing else shows."""
     started = pair.start(1, *server)
     deadline = time.monotonic() + pair.seconds
     try:
         while True:
             try:
-                return pair.out(2, *client)
+                return pair.out(2, *client, seconds=seconds)
             except Failed as failure:
                 if ending := started.ending():
                     raise Failed(ending) from failure
