@@ -12,6 +12,8 @@ from tests.apps.lib.paths import binaries
 from tests.lab.lib import UpLab, down, up
 
 
+# Before xdist looks at the marks.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of one lab are for one process, where there are several (`pytest -n 2 --dist loadgroup`)."""
     for item in items:

@@ -18,6 +18,9 @@ ON_TCP = {("erdma", "redis-ipv6")}
 # What is left of a deployment's bytes on TCP is its beginning: connecting, loading devices.
 LEAST_SHARE = 0.1
 LEAST_BYTES = 10_000
+# A set of memcslap is several writes. One that finds a promotion under way waits for the answer, at most
+# 10 ms; in emulation that takes longer more often than not, and the write then goes to the anchor.
+SMALL_SHARE = {"memcached": 0.005}
 
 
 def pair_of(lab: UpLab) -> Pair:
@@ -35,9 +38,10 @@ def check(lab: UpLab, profile: str, name: str) -> None:
     assert outcome.link_share is not None
     if (profile, name) not in ON_TCP:
         assert outcome.link_bytes >= LEAST_BYTES, outcome
-        assert outcome.link_share >= LEAST_SHARE, outcome
+        assert outcome.link_share >= SMALL_SHARE.get(name, LEAST_SHARE), outcome
 
 
+@pytest.mark.timeout(400)
 def test_redis_with_a_replica(siw: UpLab) -> None:
     check(siw, "native", "redis-replica")
 

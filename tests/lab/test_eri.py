@@ -49,7 +49,7 @@ exec {unpacked}/usr/sbin/sshd -i -f {folder}/sshd
 
 def ssh_to(lab: UpLab, folder: Path) -> Path:
     """A configuration for ssh that knows the hosts as lab1 and lab2."""
-    reach = f"{binaries() / 'netacc'} lab exec --name {lab.name} --timeout 900"
+    reach = f"{binaries() / 'netacc'} lab exec --name {lab.name} --timeout 2000"
     for name in ("host", "key"):
         make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]
         subprocess.run(make, check=True)

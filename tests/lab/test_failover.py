@@ -18,7 +18,7 @@ STEADY = str(REPO / "tests/lab/programs/steady.py")
 SERVER, PORT, TOLD = "10.99.0.1", "7002", "/tmp/steady"
 
 # An emulated device that finds its peer silent needs a second by its own rule; a machine that is busy, more.
-LONGEST_PAUSE = 10.0
+LONGEST_PAUSE = 30.0
 
 
 @dataclass
@@ -94,7 +94,8 @@ def take_device_away(lab: UpLab, kind: str) -> None:
     lab.out(1, "timeout", "20", "rdma", "link", "delete", f"{kind}0")
     conversation.wait_for_progress()
     counters = conversation.counters()
-    assert counters.reasons["link-failed"] >= 1, counters.describe()
+    # Where the other end is the first to notice, this one is asked to leave the link.
+    assert counters.reasons["link-failed"] + counters.reasons["peer-request"] >= 1, counters.describe()
     lab.out(1, "rdma", "link", "add", f"{kind}0", "type", kind, "netdev", "lab0")
     conversation.wait_for_promotions(2)
     conversation.wait_for_progress()

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.apps.lib.paths import binaries
-from tests.lab.lib import UpLab, line_from
+from tests.lab.lib import UpLab, attempts, line_from
 
 NETACC = str(binaries() / "netacc")
 SERVER = "10.99.0.1"
@@ -19,7 +19,8 @@ def test_every_path_is_measured(siw: UpLab, size: int) -> None:
     server = siw.start(1, NETACC, "lat", "--serve", SERVER)
     lines = {line_from(server.stdout).strip() for _ in range(2)}
     assert lines == {f"listening at {SERVER}:18515", f"raw links at {SERVER}:18516"}
-    report = json.loads(siw.out(2, NETACC, "lat", SERVER, "--size", str(size), "-n", "100", "--json"))
+    asking = (NETACC, "lat", SERVER, "--size", str(size), "-n", "100", "--json")
+    report = json.loads(siw.out(2, *asking))
     assert (report["size"], report["count"]) == (size, 100)
     assert [path["path"] for path in report["paths"]] == PATHS
     for path in report["paths"]:
@@ -28,9 +29,14 @@ def test_every_path_is_measured(siw: UpLab, size: int) -> None:
         assert latency["count"] == 100 == sum(count for _, count in path["histogram"])
         # Nothing between two machines takes less than a tenth of a microsecond.
         assert 100 < latency["min"] <= latency["p50"] <= latency["p99"] <= latency["max"]
-    stack = report["paths"][2]
-    assert stack["link_share"] > 0.9, "the program's bytes went over the link"
     assert "link_share" not in report["paths"][3]
+    stack = report["paths"][2]
+    for _ in attempts():
+        if stack["link_share"] > 0.9:
+            break
+        # It does not wait for a link for ever, and an emulated machine may be that slow.
+        (stack,) = json.loads(siw.out(2, *asking, "--path", "stack"))["paths"]
+    assert stack["link_share"] > 0.9, "the program's bytes went over the link"
 
 
 def test_what_cannot_be_measured_is_told(siw: UpLab) -> None:
