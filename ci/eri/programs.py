@@ -202,13 +202,14 @@ def redis_sentinel(run: Run) -> Figures:
         "sentinel down-after-milliseconds mine 3000\nsentinel failover-timeout mine 20000\n"
     )
     sentinels = []
-    for host, port in ((1, 26400), (2, 26401), (2, 26402)):
+    # Not 20000 above those of servers: where devices listen at TCP ports, these are taken for links.
+    for host, port in ((1, 16400), (2, 16401), (2, 16402)):
         file = f"{run.pair.folder}-sentinel-{port}.conf"
         run.pair.out(
             host, "sh", "-c", f"printf 'port {port}\nbind {run.pair.address(host)}\n{settings}' >{file}"
         )
         sentinels.append(run.pair.start(host, *run.stack.of("redis-server", file, "--sentinel")))
-    cli = f"redis-cli -h {run.pair.address(2)} -p 26401"
+    cli = f"redis-cli -h {run.pair.address(2)} -p 16401"
     known = f"{cli} info sentinel | grep -q 'status=ok.*slaves=1,sentinels=3'"
     run.pair.wait_for(2, known, "the sentinels know each other", *sentinels)
     write_keys(run, 1, 6400)
