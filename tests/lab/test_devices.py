@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.lab.lib import UpLab
 
 
@@ -39,7 +41,9 @@ def test_rc_pingpong_between_the_hosts(rxe: UpLab) -> None:
     assert "100 iters in" in printed
 
 
+@pytest.mark.long
 def test_latency_over_the_connection_manager(pair: UpLab) -> None:
+    """What perftest measures. It hangs now and then on a busy machine, which is not for us to mend."""
     server = pair.start(1, "ib_send_lat", "-R", "-F", "-n", "100", "-s", "64")
     pair.wait_for(1, listens(18515))
     table = pair.out(2, "ib_send_lat", "-R", "-F", "-n", "100", "-s", "64", "lab1")
