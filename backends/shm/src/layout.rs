@@ -7,7 +7,7 @@
 //!
 //! | word | writer | meaning |
 //! | --- | --- | --- |
-//! | `Cqe` | S | one message; valid for consumer index `c` while `tag == c + 1` |
+//! | `Cqe` | S | one message; valid for consumer index `c` while the low half of `tag` is `c + 1` |
 //! | `RxLine::posted` | R | receives ever posted; S may produce while `produced != posted` |
 //! | `RxLine::wake` | R, S clears `SLEEPER` | completion queue to report to, and whether a thread sleeps in a futex |
 //! | `RxLine::futex` | both, only increments | what sleepers sleep on |
@@ -39,7 +39,7 @@ pub(crate) const SLAB_OFFSET: u64 = 16 << 20;
 pub(crate) struct Cqe {
     /// Immediate in the low half, length in the high half.
     pub data: AtomicU64,
-    /// Consumer index + 1 in the low half. Stored last, with release.
+    /// Consumer index + 1 in the low half, the number of the post (`Posts`) in the high half. Stored last, with release.
     pub tag: AtomicU64,
 }
 

@@ -23,7 +23,7 @@ use crate::alloc::{Block, Buddy};
 use crate::bitmap;
 use crate::layout::{Doorbell, Half, QpShared, CQS, QPS};
 use crate::map::{Mapping, Range};
-use crate::qp::{QpLocal, Wiring};
+use crate::qp::{Posts, QpLocal, Wiring};
 use crate::sys;
 use crate::wire::Message;
 
@@ -48,6 +48,7 @@ pub(crate) struct PairSlot {
     tx: AtomicPtr<Half>,
     half_bytes: AtomicU64,
     chunks: [OnceLock<Box<[QpLocal; CHUNK]>>; QPS / CHUNK],
+    pub posts: Posts,
     /// The pair's socket, or -1. Atomic only for a forked child, which must not lock.
     pub sock: AtomicI32,
     /// The peer's wake descriptors, or -1.
@@ -134,6 +135,7 @@ impl PairSlot {
             tx: AtomicPtr::default(),
             half_bytes: AtomicU64::new(0),
             chunks: [const { OnceLock::new() }; QPS / CHUNK],
+            posts: Posts::default(),
             sock: AtomicI32::new(-1),
             wake: [const { AtomicI32::new(-1) }; CQS],
             wake_fds: Mutex::new(()),

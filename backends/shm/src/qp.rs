@@ -39,6 +39,22 @@ pub(crate) const SEND_RING: u32 = if cfg!(any(loom, miri)) { 2 } else { 128 };
 /// In `QpLocal::down`: this side failed the queue pair, or its pair of processes is dead.
 pub(crate) const DOWN: u32 = 1;
 
+/// Counts the posts of one process to another, so that the other can take up its queue pairs in the order in which they
+/// got messages: who writes to two connections expects to be read in that order, as on the loopback.
+#[repr(align(64))]
+#[derive(Default)]
+pub(crate) struct Posts(AtomicU32);
+
+impl Posts {
+    /// The stamp of a post. Of two threads that post at once both may have the same: nothing orders them.
+    #[inline]
+    fn next(&self) -> u32 {
+        let stamp = self.0.load(Relaxed);
+        self.0.store(stamp.wrapping_add(1), Relaxed);
+        stamp
+    }
+}
+
 #[repr(align(64))]
 #[derive(Default)]
 struct PostSide {
@@ -170,7 +186,7 @@ impl QpLocal {
 
     /// Posts in order until the peer has no receive left. The caller announces.
     #[inline]
-    pub(crate) fn post_send(&self, index: usize, wrs: &[WorkRequest<'_>]) -> Result<Posted, PostError> {
+    pub(crate) fn post_send(&self, index: usize, posts: &Posts, wrs: &[WorkRequest<'_>]) -> Result<Posted, PostError> {
         if self.down.load(Relaxed) != 0 || self.rx().close.closed.load(Relaxed) != 0 {
             return Err(PostError::Dead);
         }
@@ -178,8 +194,9 @@ impl QpLocal {
         let mut produced = self.post.produced.load(Relaxed);
         let mut result = Posted { accepted: 0, announce_peer: false, announce_self: false };
         let mut failure = PostError::QueueFull;
+        let stamp = posts.next();
         for wr in wrs {
-            if let Err(e) = self.post_one(index, tx, wr, &mut produced, &mut result) {
+            if let Err(e) = self.post_one((index, stamp), tx, wr, &mut produced, &mut result) {
                 failure = e;
                 break;
             }
@@ -196,7 +213,7 @@ impl QpLocal {
     #[inline]
     fn post_one(
         &self,
-        index: usize,
+        (index, stamp): (usize, u32),
         tx: &QpShared,
         wr: &WorkRequest<'_>,
         produced: &mut u32,
@@ -231,7 +248,7 @@ impl QpLocal {
         if let Some(imm) = imm {
             let cqe = &tx.ring[(*produced % RING) as usize];
             cqe.data.store(u64::from(len) << 32 | u64::from(imm), Relaxed);
-            cqe.tag.store(u64::from(produced.wrapping_add(1)), Release);
+            cqe.tag.store(u64::from(stamp) << 32 | u64::from(produced.wrapping_add(1)), Release);
             *produced = produced.wrapping_add(1);
             result.announce_peer = true;
         }
@@ -326,11 +343,18 @@ impl QpLocal {
     #[inline]
     fn message(&self, next: u32) -> Option<Completion> {
         let cqe = &self.rx().ring[(next % RING) as usize];
-        if cqe.tag.load(Acquire) != u64::from(next.wrapping_add(1)) {
+        if cqe.tag.load(Acquire) as u32 != next.wrapping_add(1) {
             return None;
         }
         let data = cqe.data.load(Relaxed);
         Some(Completion::Receive { imm: data as u32, len: (data >> 32) as u32 })
+    }
+
+    /// The stamp of the next message, if it is there.
+    pub(crate) fn next_stamp(&self) -> Option<u32> {
+        let next = self.poll.consumed.load(Relaxed);
+        let tag = self.rx().ring[(next % RING) as usize].tag.load(Acquire);
+        (tag as u32 == next.wrapping_add(1)).then_some((tag >> 32) as u32)
     }
 
     /// Nothing will follow what is in the ring. Acquire, so that a look at the ring afterwards sees all of it.

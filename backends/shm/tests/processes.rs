@@ -219,6 +219,26 @@ fn destroy_is_seen_after_what_was_placed() {
     assert_eq!(b.try_send(&cb, 0, 0, b"x"), Err(PostError::Dead));
 }
 
+/// Who writes to several queue pairs is read in that order, whichever numbers they have.
+// Breaks if `pending` tells them by number.
+#[test]
+fn pending_in_the_order_of_posts() {
+    let dir = Dir::new("order");
+    let (a, b) = (Node::open(&dir.0), Node::open(&dir.0));
+    let pairs: Vec<_> = (0..3).map(|_| local_pair(&a, &b)).collect();
+    for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0], [2, 0, 1], [0, 2, 1], [1, 0, 2]] {
+        for at in order {
+            b.send(&pairs[at].1, at as u32, 0, b"x");
+        }
+        let mut pending = [pairs[0].0.qp; 8];
+        let n = a.dev.pending(a.cq, &mut pending);
+        assert_eq!(pending[..n], order.map(|at| pairs[at].0.qp));
+        for at in order {
+            assert!(matches!(a.try_recv(pairs[at].0.qp), Some(Completion::Receive { .. })));
+        }
+    }
+}
+
 /// A completion queue made after the pair: its channel reaches the peer before anybody can sleep on it.
 #[test]
 fn late_completion_queue_wakes() {

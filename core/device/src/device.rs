@@ -110,7 +110,8 @@ pub trait Device: Send + Sync {
 
     /// Takes up to `out.len()` queue pairs of `cq` that have completions, each at most once; returns how many.
     /// A queue pair taken here is not reported again before its next completion, so the caller must drain it
-    /// with [`poll_qp`](Device::poll_qp). Any thread may call; never blocks.
+    /// with [`poll_qp`](Device::poll_qp). Where the device can tell, a few of one peer come in the order in which it posted
+    /// to them. Any thread may call; never blocks.
     fn pending(&self, cq: CompletionQueueId, out: &mut [QueuePairId]) -> usize;
 
     /// Takes up to `out.len()` completions of one queue pair, oldest first. Call again until it returns less than

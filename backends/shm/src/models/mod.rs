@@ -27,7 +27,7 @@ use netacc_device::{
 
 use crate::bitmap;
 use crate::layout::{CloseLine, CqBitmap, Cqe, Flag, QpShared, RxLine, ASLEEP, CQS};
-use crate::qp::{reset, QpLocal, Wiring};
+use crate::qp::{reset, Posts, QpLocal, Wiring};
 use crate::sync::{AtomicU32, AtomicU64};
 
 mod queues;
@@ -89,6 +89,7 @@ struct World<const N: usize> {
     armed: [Flag; CQS],
     channels: [Channel; CQS],
     senders: [QpLocal; N],
+    posts: [Posts; N],
     receivers: [QpLocal; N],
     /// The receiving sides of both ends, which the queue pairs point at.
     sides: Vec<[Box<QpShared>; 2]>,
@@ -114,6 +115,7 @@ impl<const N: usize> World<N> {
             armed: std::array::from_fn(|_| Flag(AtomicU32::new(0))),
             channels: std::array::from_fn(|_| Channel::default()),
             senders: std::array::from_fn(|i| connected(&sides[i][0], &sides[i][1])),
+            posts: std::array::from_fn(|_| Posts::default()),
             receivers: std::array::from_fn(|i| connected(&sides[i][1], &sides[i][0])),
             sides,
         };
@@ -125,7 +127,7 @@ impl<const N: usize> World<N> {
     fn try_send(&self, i: usize, imm: u32) -> bool {
         let operation = Operation::Write { rkey: RemoteKey(0), offset: 0, imm: Some(imm) };
         let wr = WorkRequest { id: WorkRequestId(0), operation, payload: Payload::Inline(&[]), signaled: false };
-        match self.senders[i].post_send(INDEX[i], &[wr]) {
+        match self.senders[i].post_send(INDEX[i], &self.posts[i], &[wr]) {
             Ok(_) => {
                 self.announce(i);
                 true
