@@ -419,6 +419,20 @@ job_bench-ns3() { # simulated packets a second: plain ns-3's UDP, the NICs' mess
     target/ns3/rnic-speed "$@" | tee "$RESULTS/bench-ns3.json"
 }
 
+job_scale-ns3() { # up to 100,000 connections of 1024 simulated hosts: speed and memory; 10 GiB (arguments: rnic-conversations --help)
+    need_ns3
+    mkdir -p "$RESULTS"
+    local round hosts
+    : >"$RESULTS/scale-ns3.json"
+    for round in 1 2 3; do
+        for hosts in 16 64 256 1024; do
+            say "round $round: $hosts hosts, $((98 * hosts)) connections"
+            target/ns3/rnic-conversations --mesh=1 --hosts="$hosts" --connections=$((98 * hosts)) --ring=16384 --count=10 "$@" \
+                | tee -a "$RESULTS/scale-ns3.json"
+        done
+    done
+}
+
 job_bench() { # all four benchmarks
     need "${NEEDS_REDIS[@]}"
     job_build

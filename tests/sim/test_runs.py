@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from distributed import Client, LocalCluster, get_task_stream
 from hdrh.histogram import HdrHistogram
-from netacc_lab.sim import DaskEngine, SerialEngine, Store, paths, stats, study, tables
+from netacc_lab.sim import DaskEngine, SerialEngine, Store, engine, paths, stats, study, tables
 from netacc_lab.sim.cli import main
 from netacc_lab.sim.runner import Done, Task, make
 from netacc_lab.sim.store import Code
@@ -92,6 +94,48 @@ def test_dask_makes_the_same(write: Write, tmp_path: Path) -> None:
     assert serial.table() == dask.table()
 
 
+def test_a_cluster_makes_the_same(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Breaks if `--cluster` makes runs here after all, or they differ from those made here."""
+    serial = study(write(), engine=SerialEngine(), folder=tmp_path / "a")
+    command = ["sweep", str(write()), "--runs", str(tmp_path / "b"), "--json"]
+    # A scheduler and a worker, which is another process.
+    parts = {"n_workers": 1, "threads_per_worker": 2, "host": "127.0.0.1", "dashboard_address": None}
+    with LocalCluster(**parts) as cluster, Client(cluster) as client, get_task_stream(client) as seen:
+        assert main([*command, "--cluster", cluster.scheduler_address]) == 0
+    assert len({task["key"] for task in seen.data}) == 2
+    assert json.loads(capsys.readouterr().out)["points"] == json.loads(json.dumps(serial.table()))
+
+
+def test_a_cluster_that_is_not_there(
+    write: Write, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Breaks if a wrong address is waited for, or ends in anything but a sentence."""
+    monkeypatch.setattr(engine, "CONNECT_TIMEOUT_S", 1)
+    for address in ("tcp://127.0.0.1:1", "nonsense://x"):
+        assert main(["sweep", str(write()), "--cluster", address]) == 2
+        assert f"no Dask scheduler at {address}" in capsys.readouterr().err
+
+
+def test_whoever_makes_a_run_has_the_same_program_and_folder(write: Write, runs: Path) -> None:
+    """Breaks if a run by another program, or one that is nowhere, passes for one that was asked for."""
+    done = make(Task("key", {}, paths.simulator(), "another version", runs))
+    assert (done.status, done.error.count("another version")) == ("error", 1)
+
+    class Elsewhere(SerialEngine):
+        def run(self, tasks: Iterable[Task]) -> Iterator[Done]:
+            return (Done(task.key, "complete", hit=False) for task in tasks)
+
+    found = study(write(), seeds=[1], engine=Elsewhere())
+    assert [(done.status, "is not in" in done.error) for done in found.failures] == [("error", True)]
+
+
+def test_a_simulation_is_one_process(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    """Breaks if ranks are promised that there are not, or one is refused."""
+    assert main(["run", str(write()), "--ranks", "2"]) == 2
+    assert "no MPI" in capsys.readouterr().err
+    assert main(["run", str(write()), "--ranks", "1", "--dry-run"]) == 0
+
+
 def test_a_run_that_hangs_has_failed(write: Write, runs: Path) -> None:
     """Breaks if a network that carries nothing is waited for, or its run passes for one that went well."""
     fault = '[[fault]]\nkind = "cut"\nat = "500us"\ntarget = "host:0"\n[measure]\nstall = "20ms"\n'
@@ -119,7 +163,7 @@ def test_a_crash_is_a_failed_run(runs: Path, tmp_path: Path) -> None:
     program = tmp_path / "crashes"
     program.write_text('#!/bin/sh\n[ "$1" = --ns3-version ] && exit\necho told >&2\nkill -9 $$\n')
     program.chmod(0o755)
-    done = make(Task("key", {}, program, runs))
+    done = make(Task("key", {}, program, Code(program).version, runs))
     assert done == Done("key", "error", hit=False, error="the simulator ended with signal 9: told")
     assert Store(runs).all() == []
 

@@ -4,8 +4,8 @@
  * SPDX-License-Identifier: GPL-2.0-only
  */
 
-// Clients that ask one server over the production core, on a star or on leaves and spines: how long answers take, and how fast
-// the simulation is. One line of JSON.
+// Clients that ask one server, or all nodes that ask each other, over the production core, on a star or on leaves and spines: how
+// long answers take, how fast the simulation is, and what memory it takes. One line of JSON.
 
 #include "ns3/boolean.h"
 #include "ns3/command-line.h"
@@ -19,8 +19,29 @@
 #include <algorithm>
 #include <chrono>
 #include <iostream>
+#include <sys/resource.h>
 
 using namespace ns3;
+
+/// \return what the process has used so far
+static struct rusage
+Usage()
+{
+    struct rusage usage = {};
+    getrusage(RUSAGE_SELF, &usage);
+    return usage;
+}
+
+/**
+ * \param usage of a process
+ * \return seconds of a processor, the kernel's for it included
+ */
+static double
+ProcessorSeconds(const struct rusage& usage)
+{
+    auto seconds = [](timeval t) { return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) / 1e6; };
+    return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
 
 int
 main(int argc, char* argv[])
@@ -32,6 +53,7 @@ main(int argc, char* argv[])
     uint32_t count = 100;
     uint32_t leaves = 0;
     uint32_t spines = 2;
+    bool mesh = false;
     uint64_t seed = 1;
     double stop = 10;
     CommandLine cmd(__FILE__);
@@ -42,6 +64,7 @@ main(int argc, char* argv[])
     cmd.AddValue("count", "Requests of each connection", count);
     cmd.AddValue("leaves", "Leaf switches; 0 for one switch", leaves);
     cmd.AddValue("spines", "Spine switches", spines);
+    cmd.AddValue("mesh", "Every node asks others, in turn; else all ask one more node", mesh);
     cmd.AddValue("seed", "What is lost, marked, and which path a flow takes", seed);
     cmd.AddValue("stop", "Simulated seconds after which what is not answered counts as failed", stop);
     cmd.AddValue("sharing", "ns3::RnicFleet::StreamsPerLink");
@@ -62,15 +85,21 @@ main(int argc, char* argv[])
     ObjectFactory scheduler;
     scheduler.SetTypeId("ns3::PriorityQueueScheduler");
     Simulator::SetScheduler(scheduler);
-    uint32_t nodeCount = hosts + 1;
+    uint32_t nodeCount = mesh ? hosts : hosts + 1;
     if (leaves > 0)
     {
         nodeCount = (nodeCount + leaves - 1) / leaves * leaves;
     }
+    NS_ABORT_MSG_IF(nodeCount < 2, "somebody else is there to ask");
+    auto begun = std::chrono::steady_clock::now();
     Ptr<RnicFleet> fleet = CreateObject<RnicFleet>();
     for (uint32_t i = 0; i < connections; i++)
     {
-        fleet->AddConversation(i % hosts, nodeCount - 1, requestBytes, responseBytes, count);
+        uint32_t client = i % hosts;
+        // The other nodes in turn, at distances that differ much.
+        uint32_t distance = 1 + i / hosts * 37 % (nodeCount - 1);
+        uint32_t server = mesh ? (client + distance) % nodeCount : nodeCount - 1;
+        fleet->AddConversation(client, server, requestBytes, responseBytes, count);
     }
     RnicHelper helper;
     helper.SetSeed(seed);
@@ -90,9 +119,13 @@ main(int argc, char* argv[])
     }
     helper.Start();
     Simulator::Stop(Seconds(stop));
-    auto begun = std::chrono::steady_clock::now();
+    std::chrono::duration<double> prepared = std::chrono::steady_clock::now() - begun;
+    begun = std::chrono::steady_clock::now();
+    struct rusage before = Usage();
     Simulator::Run();
     std::chrono::duration<double> wall = std::chrono::steady_clock::now() - begun;
+    struct rusage after = Usage();
+    double processor = ProcessorSeconds(after) - ProcessorSeconds(before);
 
     netacc::Fleet& model = fleet->GetModel();
     uint64_t answered = 0;
@@ -119,7 +152,9 @@ main(int argc, char* argv[])
               << ", \"answered\": " << answered << ", \"median_us\": "
               << (medians.empty() ? 0.0 : static_cast<double>(medians[medians.size() / 2]) / 1000)
               << ", \"max_us\": " << static_cast<double>(most) / 1000 << ", \"context_misses\": " << misses
-              << ", \"repeated\": " << repeated << ", \"frames\": " << model.deliveries() << ", \"events\": " << events << ", \"wall_s\": " << wall.count()
+              << ", \"repeated\": " << repeated << ", \"frames\": " << model.deliveries() << ", \"events\": " << events
+              << ", \"peak_kib\": " << after.ru_maxrss << ", \"prepare_s\": " << prepared.count()
+              << ", \"wall_s\": " << wall.count() << ", \"processor_s\": " << processor
               << ", \"events_per_s\": " << static_cast<double>(events) / wall.count() << ", \"trace\": \"" << std::hex
               << model.trace_hash() << "\"}" << std::endl;
     Simulator::Destroy();

@@ -16,12 +16,18 @@ from typing import Any
 from tqdm import tqdm
 
 from netacc_lab.sim import estimate, paths, resolve
-from netacc_lab.sim.engine import DaskEngine, Engine, SerialEngine
+from netacc_lab.sim.engine import DaskEngine, Engine, EngineError, SerialEngine
 from netacc_lab.sim.errors import ScenarioError, refuse
 from netacc_lab.sim.model import Scenario
 from netacc_lab.sim.store import Store
 from netacc_lab.sim.study import Progress, Study, find, study
 from netacc_lab.sim.telling import table
+
+#: Why one simulation is one process.
+NO_RANKS = (
+    "a simulation is one process: Debian's ns-3 has no MPI, and the bytes of messages are in one memory, not "
+    "in packets (models/ns3/doc/rnic.rst). Runs of a sweep are made side by side: --jobs, --cluster"
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         return int(options.do(options))
-    except (ScenarioError, paths.NotFoundError) as error:
+    except (ScenarioError, EngineError, paths.NotFoundError) as error:
         print(f"netacc sim: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -64,7 +70,12 @@ def _parser() -> argparse.ArgumentParser:
         )
         command.add_argument("--jobs", type=int, help="runs at a time; else one for each processor")
         command.add_argument(
-            "--scheduler", metavar="ADDRESS", help="of a Dask cluster; else one in this process"
+            "--cluster",
+            metavar="ADDRESS",
+            help="of the scheduler of a Dask cluster, as tcp://HOST:PORT; else runs are made here",
+        )
+        command.add_argument(
+            "--ranks", type=int, default=1, help="processes (MPI) of one simulation: 1, others are refused"
         )
         if name == "report":
             command.add_argument("--out", type=Path, default=Path("report"), metavar="FOLDER")
@@ -138,6 +149,8 @@ def _study(options: argparse.Namespace, sweep: dict[str, list[Any]] | None) -> S
     scenario = resolve.check(resolve.read(file), file)
     axes = {**(scenario.sweep if sweep is None else sweep), **_settings(options)}
     seeds = _seeds(options)
+    if options.ranks != 1:
+        raise refuse("--ranks", "", NO_RANKS)
     if options.dry_run:
         runs = resolve.runs(file, sweep=axes, seeds=seeds)
         events = sum(estimate.events(run.resolved) for run in runs)
@@ -150,10 +163,10 @@ def _study(options: argparse.Namespace, sweep: dict[str, list[Any]] | None) -> S
     one = len(resolve.runs(file, sweep=axes, seeds=seeds)) == 1
     shown = _Shown()
     engine: Engine
-    if one and not options.scheduler:
+    if one and not options.cluster:
         engine = SerialEngine(shown.simulated)
     else:
-        engine = DaskEngine(jobs=options.jobs, address=options.scheduler)
+        engine = DaskEngine(jobs=options.jobs, address=options.cluster)
     try:
         return study(file, sweep=axes, seeds=seeds, engine=engine, folder=options.runs, progress=shown.runs)
     finally:

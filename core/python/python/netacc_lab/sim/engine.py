@@ -46,8 +46,20 @@ class SerialEngine:
             yield make(task, self._progress)
 
 
+class EngineError(Exception):
+    """An engine cannot be had: nothing was run."""
+
+
+#: Seconds that a cluster's scheduler has to answer. Arbitrary: long for a network, short for who waits.
+CONNECT_TIMEOUT_S = 10
+
+
 class DaskEngine:
-    """Dask: a scheduler in this process, or a cluster by its address (`tcp://...`)."""
+    """Dask: a scheduler in this process, or a cluster by its address (`tcp://...`).
+
+    Workers of a cluster have this package and the same simulator program, and write runs where they are read:
+    both under the same paths as here.
+    """
 
     def __init__(self, *, jobs: int | None = None, address: str | None = None) -> None:
         self._jobs = jobs or os.cpu_count() or 1
@@ -59,7 +71,10 @@ class DaskEngine:
 
         if self._address:
             self._cluster = None
-            self._client = Client(self._address)
+            try:
+                self._client = Client(self._address, timeout=CONNECT_TIMEOUT_S)
+            except (OSError, TimeoutError, ValueError) as error:
+                raise EngineError(f"no Dask scheduler at {self._address}: {error}") from error
             return self
         # Threads are enough: each waits for a process. Nothing is listened on but for this process itself.
         self._cluster = LocalCluster(

@@ -30,6 +30,8 @@ class Task:
     key: str
     resolved: Resolved
     program: Path
+    #: Of the program that the key was made with.
+    code_version: str
     folder: Path
 
 
@@ -63,9 +65,13 @@ def make(task: Task, progress: Progress | None = None) -> Done:
 
 
 def _simulate(task: Task, folder: Path, progress: Progress | None) -> str:
+    version = Code(task.program).version
+    if version != task.code_version:
+        found = f"{version}, not {task.code_version}"
+        raise SimulatorError(f"{task.program} is another one where the run is made: {found}")
     scenario = folder / "scenario.json"
     scenario.write_text(json.dumps(task.resolved))
-    command = [str(task.program), f"--code-version={Code(task.program).version}", str(scenario), str(folder)]
+    command = [str(task.program), f"--code-version={version}", str(scenario), str(folder)]
     with (
         tempfile.TemporaryFile("w+") as errors,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,

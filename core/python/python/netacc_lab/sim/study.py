@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -134,16 +134,22 @@ def study(
     file = find(scenario)
     runs = resolve.runs(file, sweep=sweep, seeds=seeds)
     question = str(resolve.read(file)["question"])
-    store, code = Store(folder or paths.runs_folder()), Code(paths.simulator())
+    # Whoever makes runs may have another working folder.
+    store = Store((folder or paths.runs_folder()).resolve())
+    code = Code(paths.simulator().resolve())
     keys = [store.key(run.resolved, code) for run in runs]
     tasks = {
-        key: Task(key, run.resolved, code.program, store.folder) for key, run in zip(keys, runs, strict=True)
+        key: Task(key, run.resolved, code.program, code.version, store.folder)
+        for key, run in zip(keys, runs, strict=True)
     }
     begun = time.monotonic()
     failures, hits = [], 0
     with engine or (SerialEngine() if len(tasks) == 1 else DaskEngine()) as opened:
         for count, done in enumerate(opened.run(tasks.values()), 1):
             hits += done.hit
+            if not done.failed and store.find(done.key) is None:
+                error = f"its folder is not in {store.folder}: who makes runs and who reads them share it"
+                done = replace(done, status="error", error=error)
             if done.failed:
                 failures.append(done)
             if progress:
