@@ -69,6 +69,9 @@ pub trait Anchor {
     /// Makes the coming close of the anchor a reset (RST).
     fn abort(&mut self);
 
+    /// Resets the connection at once (RST): what the kernel does to one on which data comes that nobody can read.
+    fn reset(&mut self);
+
     /// SO_RCVLOWAT: with fewer unread bytes the anchor does not announce itself as readable.
     fn set_low_water(&mut self, bytes: u32);
 }

@@ -232,6 +232,10 @@ impl StreamGuard<'_> {
                         _ => inner.anchor.shutdown_write(),
                     };
                     inner.proto.anchor_written(0);
+                    if write == AnchorWrite::ShutdownRead && inner.proto.refuse_unread(inner.anchor.unread()) {
+                        inner.anchor.reset();
+                        self.arrived = true;
+                    }
                     continue;
                 }
             };

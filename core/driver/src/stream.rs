@@ -1107,5 +1107,6 @@ impl Anchor for GoneAnchor {
     }
     fn clear_error(&mut self) {}
     fn abort(&mut self) {}
+    fn reset(&mut self) {}
     fn set_low_water(&mut self, _: u32) {}
 }

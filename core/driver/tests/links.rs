@@ -493,6 +493,9 @@ impl Anchor for Looking {
     fn abort(&mut self) {
         self.0.abort();
     }
+    fn reset(&mut self) {
+        self.0.reset();
+    }
     fn is_ended(&self) -> bool {
         self.0.is_ended()
     }

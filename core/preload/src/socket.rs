@@ -261,10 +261,7 @@ impl Socket {
     /// its peer writes on the anchor now is about that.
     #[cold]
     fn reset(&self) {
-        let nowhere = libc::sockaddr { sa_family: libc::AF_UNSPEC as libc::sa_family_t, sa_data: [0; 14] };
-        let len = size_of::<libc::sockaddr>() as libc::socklen_t;
-        // SAFETY: a valid address, and its length.
-        unsafe { real::connect(self.fd.load(Ordering::Relaxed), &raw const nowhere, len) };
+        dissolve(self.fd.load(Ordering::Relaxed));
     }
 
     /// The stream, after `reclaim`.
@@ -477,6 +474,13 @@ fn queued(fd: c_int, request: libc::c_ulong) -> Option<u64> {
 }
 
 /// What `poll` says of a descriptor, asked for nothing: POLLERR, POLLHUP, POLLNVAL.
+/// Ends a connection with a reset, for both sides. The descriptor refers to a socket that is not connected then.
+fn dissolve(fd: c_int) {
+    let nowhere = libc::sockaddr { sa_family: libc::AF_UNSPEC as libc::sa_family_t, sa_data: [0; 14] };
+    // SAFETY: a valid address, and its length.
+    unsafe { real::connect(fd, &raw const nowhere, size_of::<libc::sockaddr>() as libc::socklen_t) };
+}
+
 fn polled(fd: c_int) -> i16 {
     let mut p = libc::pollfd { fd, events: 0, revents: 0 };
     // SAFETY: one valid pollfd.
@@ -583,6 +587,10 @@ impl Anchor for FdAnchor {
                 size_of::<libc::linger>() as libc::socklen_t,
             )
         };
+    }
+
+    fn reset(&mut self) {
+        dissolve(self.fd);
     }
 
     fn set_low_water(&mut self, bytes: u32) {

@@ -244,6 +244,12 @@ impl Anchor for Handle {
         self.descriptor.abort();
     }
 
+    fn reset(&mut self) {
+        if let Some(anchor) = self.descriptor.anchor.lock().as_mut() {
+            anchor.reset();
+        }
+    }
+
     /// Without effect: every byte is announced.
     fn set_low_water(&mut self, _: u32) {}
 }

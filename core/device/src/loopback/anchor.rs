@@ -280,6 +280,16 @@ impl Anchor for InMemoryAnchor {
         self.with(|pipe, end| pipe.end(end).linger_reset = true);
     }
 
+    fn reset(&mut self) {
+        self.with(|pipe, end| {
+            let near = pipe.end(end);
+            near.unread.clear();
+            near.unsent.clear();
+            near.reset_received = true;
+            pipe.end(end.peer()).reset_pending = true;
+        });
+    }
+
     /// Without effect: every byte is announced.
     fn set_low_water(&mut self, _: u32) {}
 }

@@ -520,7 +520,13 @@ unsafe fn send_step(
             guard.refuse_write();
             Step::Done(total(iov).map_or(0, |n| n - skip) as isize)
         }
-        TxSink::Closed => Step::Done(fail(take_error(guard).unwrap_or(libc::EPIPE))),
+        TxSink::Closed => {
+            if guard.rx_source() == RxSource::Record {
+                // The peer may have written to a side that takes nothing.
+                guard.progress_anchor(false);
+            }
+            Step::Done(fail(take_error(guard).unwrap_or(libc::EPIPE)))
+        }
     }
 }
 

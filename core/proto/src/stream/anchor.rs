@@ -137,6 +137,19 @@ impl Stream {
         }
     }
 
+    /// Whether application bytes that are unread on the anchor have come after both directions were shut down. Then the
+    /// stream fails, and its anchor is to be reset. Ask after an [`AnchorWrite::ShutdownRead`], which ends that.
+    pub fn refuse_unread(&mut self, unread: u64) -> bool {
+        //= spec §4.8.2
+        //# Application bytes that come on the anchor where it expects a marker it answers with a reset of the anchor, as its
+        //# kernel would.
+        let refused = core::mem::take(&mut self.refuses) && unread > 0;
+        if refused {
+            self.fail(Failure::PeerReset);
+        }
+        refused
+    }
+
     /// The anchor takes nothing any more: what is still to be replayed is read by nobody.
     pub fn drop_replay(&mut self) {
         if matches!(self.tx, TxState::Replay(_)) && self.records.is_empty() {

@@ -21,7 +21,13 @@ impl Stream {
         if self.tx == TxState::Pledged {
             self.void_pledge();
         }
+        self.note_refusal();
         self.try_fin();
+    }
+
+    /// From now on what comes is for nobody, if both directions have ended and a marker may come.
+    fn note_refusal(&mut self) {
+        self.refuses = matches!(self.rx, RxState::Expect(_)) && self.takes_no_data();
     }
 
     /// `shutdown(SHUT_RD)`: reads end once what is here has been read. What comes later can be read too, unless both
@@ -32,6 +38,7 @@ impl Stream {
         }
         self.rx_shutdown = true;
         self.withdraw();
+        self.note_refusal();
         self.try_fin();
     }
 

@@ -251,6 +251,8 @@ pub struct Stream {
     rx_shutdown_told: bool,
     /// It holds for the anchor too.
     anchor_rx_shut: bool,
+    /// Both directions were shut down where a marker may come: what comes instead is for nobody.
+    refuses: bool,
     /// The peer's application has shut down reading.
     peer_rx_shutdown: bool,
     close_sent: bool,
@@ -305,6 +307,7 @@ impl Stream {
             rx_shutdown: false,
             rx_shutdown_told: false,
             anchor_rx_shut: false,
+            refuses: false,
             peer_rx_shutdown: false,
             close_sent: false,
             close_received: false,

@@ -440,6 +440,7 @@ impl Stream {
         self.demote_pending = None;
         self.fin_done = false;
         self.rx_shutdown_told = false;
+        self.refuses = false;
         self.peer_rx_shutdown = false;
         self.controls.clear();
     }

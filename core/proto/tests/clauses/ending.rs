@@ -55,6 +55,37 @@ fn data_for_who_reads_no_more_is_a_reset() {
 }
 
 #[test]
+fn bytes_instead_of_a_marker_for_who_reads_no_more_are_a_reset() {
+    //= spec §4.8.2
+    //= type=test
+    // The acceptor has promised to expect a marker; the opener writes, and so takes its pledge back.
+    let shut_down = |both: bool| {
+        let mut p = Pair::new(false);
+        p.open();
+        p.deliver(A);
+        p.side[A].shutdown_read();
+        if both {
+            p.side[A].shutdown_write();
+        }
+        p.write_plain(O, b"data that is no marker, but longer than a record would be");
+        p
+    };
+    let mut p = shut_down(true);
+    p.settle();
+    assert_eq!((p.side[A].error(), p.side[A].tx_sink()), (Some(SocketError::Reset), TxSink::Closed));
+    // Or the peer says first that no marker will come.
+    let mut p = shut_down(true);
+    p.deliver(O);
+    p.deliver(A);
+    p.settle();
+    assert_eq!(p.side[A].error(), Some(SocketError::Reset));
+    // Reading alone: they can be read.
+    let mut p = shut_down(false);
+    p.settle();
+    assert_eq!((p.side[A].failure(), p.read_plain(A).len()), (None, 57));
+}
+
+#[test]
 fn a_write_to_who_reads_no_more_is_a_reset() {
     //= spec §4.8.3
     //= type=test

@@ -85,6 +85,9 @@ impl Pair {
                 }
             };
             self.side[s].anchor_written(n);
+            if write == AnchorWrite::ShutdownRead {
+                self.side[s].refuse_unread(self.anchor[s].len() as u64);
+            }
         }
     }
 
