@@ -27,7 +27,7 @@ mod exit;
 mod fork;
 mod helper;
 
-pub use exit::{leave, stay, thread_exits};
+pub use exit::{end, leave, stay, thread_exits};
 pub use fork::{after_fork_child, after_fork_parent, before_fork, Inherited, FORK_GENERATION};
 
 /// Everything of this process. Lives until exit once made.

@@ -150,7 +150,7 @@ mod load {
     static EXIT: extern "C" fn() = exit;
 
     extern "C" fn exit() {
-        crate::runtime::leave();
+        crate::runtime::end();
         crate::stats::tell_at_exit();
     }
 

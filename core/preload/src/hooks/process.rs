@@ -42,7 +42,7 @@ pub unsafe extern "C-unwind" fn __vfork() -> pid_t {
 /// As the C function.
 #[cfg_attr(not(test), no_mangle)]
 pub unsafe extern "C-unwind" fn _exit(status: c_int) -> ! {
-    runtime::leave();
+    runtime::end();
     stats::tell_at_exit();
     loop {
         // SAFETY: ends the process, as the C function does.

@@ -11,6 +11,7 @@ use std::time::Duration;
 use netacc_driver::Endpoint;
 
 use super::{get, kick, now, Runtime};
+use crate::wait::signals::{self, Held};
 
 const ASKED: u32 = 1;
 const DONE: u32 = 2;
@@ -24,22 +25,46 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// How often it is looked whether the helper is done. Most are within one or two looks.
 const LOOK: Duration = Duration::from_micros(50);
 
-/// Brings everything back to the kernel. Safe in a signal handler.
+/// Brings everything back to the kernel before the program is replaced. Safe in a signal handler.
 pub fn leave() {
-    let Some(rt) = get() else { return };
+    if ask() {
+        let ts = crate::wait::timespec(LOOK);
+        await_helper(|| {
+            // SAFETY: a valid time.
+            unsafe { libc::nanosleep(&ts, std::ptr::null_mut()) };
+            true
+        });
+    }
+}
+
+/// As [`leave`], at the end of the process. The kernel's own sockets are closed when the program runs no more, so no handler
+/// of it runs here; who asks the process to end is obeyed at once, and what is left is lost with the link.
+pub fn end() {
+    if ask() {
+        let held = Held::all();
+        await_helper(|| !held.take(LOOK).is_some_and(signals::asks_to_end));
+        while held.take(Duration::ZERO).is_some() {}
+    }
+}
+
+/// Asks the helper, if there is anything to bring back. Whether its answer is to be waited for.
+fn ask() -> bool {
+    let Some(rt) = get() else { return false };
     let linked = rt.endpoint().is_some_and(|e| e.counters().links_established.load(Ordering::Relaxed) > 0);
     // A child by a bare `clone`, which ran no handler, has neither a helper nor a say.
     if !linked || std::process::id() != rt.pid || LEAVING.load(Ordering::SeqCst) == DONE {
-        return;
+        return false;
     }
     LEAVING.store(ASKED, Ordering::SeqCst);
     kick(rt.helper.kick_fd());
+    true
+}
+
+/// Until the helper is done, or [`PATIENCE`] is over, or `sleep`, which sleeps for [`LOOK`], says that it is not to be waited
+/// for any longer.
+fn await_helper(mut sleep: impl FnMut() -> bool) {
     let begun = now();
-    while LEAVING.load(Ordering::SeqCst) != DONE && now().saturating_since(begun) < PATIENCE {
-        let ts = crate::wait::timespec(LOOK);
-        // SAFETY: a valid time.
-        unsafe { libc::nanosleep(&ts, std::ptr::null_mut()) };
-    }
+    while LEAVING.load(Ordering::SeqCst) != DONE && now().saturating_since(begun) < PATIENCE && sleep() {}
 }
 
 /// The program was not replaced after all.

@@ -48,6 +48,44 @@ impl Held {
     }
 }
 
+impl Held {
+    /// Every signal that the program lets through, none of those that it has blocked.
+    fn let_through(&self) -> sigset_t {
+        let mut set = MaybeUninit::<sigset_t>::zeroed();
+        // SAFETY: the sets are writable, and readable.
+        unsafe {
+            libc::sigfillset(set.as_mut_ptr());
+            let mut set = set.assume_init();
+            for n in (1..=libc::SIGRTMAX()).filter(|n| libc::sigismember(&self.before, *n) == 1) {
+                libc::sigdelset(&mut set, n);
+            }
+            set
+        }
+    }
+
+    /// Sleeps for so long, or until a signal comes that the program lets through: its handler then never runs.
+    pub fn take(&self, limit: std::time::Duration) -> Option<c_int> {
+        let (set, limit) = (self.let_through(), timespec(limit));
+        // SAFETY: a readable set and a valid time.
+        let signal = unsafe { libc::sigtimedwait(&set, std::ptr::null_mut(), &limit) };
+        (signal > 0).then_some(signal)
+    }
+}
+
+/// Whether the signal is one by which a process is asked to end, and the program does not ignore it.
+pub fn asks_to_end(signal: c_int) -> bool {
+    let asks = matches!(signal, libc::SIGHUP | libc::SIGINT | libc::SIGQUIT | libc::SIGTERM);
+    asks && action_of(signal).is_some_and(|action| action.sa_sigaction != libc::SIG_IGN)
+}
+
+fn action_of(signal: c_int) -> Option<libc::sigaction> {
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: the struct is writable.
+    let rc = unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) };
+    // SAFETY: all-zero is valid, too.
+    (rc == 0).then(|| unsafe { action.assume_init() })
+}
+
 impl Drop for Held {
     fn drop(&mut self) {
         // SAFETY: the set is readable.
@@ -57,12 +95,10 @@ impl Drop for Held {
 
 /// Whether the signal has a handler, and one after which calls are not restarted.
 fn ends_calls(signal: c_int) -> bool {
-    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: the struct is writable, and all-zero is valid.
-    let (rc, action) =
-        unsafe { (libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()), action.assume_init()) };
-    let handled = !matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
-    rc == 0 && handled && action.sa_flags & libc::SA_RESTART == 0
+    action_of(signal).is_some_and(|action| {
+        let handled = !matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
+        handled && action.sa_flags & libc::SA_RESTART == 0
+    })
 }
 
 thread_local! {
@@ -73,16 +109,7 @@ thread_local! {
 /// Blocks until `fd` has one of `events`, as a blocking call without a time limit does.
 pub fn poll(fd: c_int, events: i16) -> Waited {
     let held = Held::all();
-    // SAFETY: every signal that the program lets through, none of those that it has blocked.
-    let wanted = unsafe {
-        let mut set = MaybeUninit::<sigset_t>::zeroed();
-        libc::sigfillset(set.as_mut_ptr());
-        let mut set = set.assume_init();
-        for n in (1..=libc::SIGRTMAX()).filter(|n| libc::sigismember(&held.before, *n) == 1) {
-            libc::sigdelset(&mut set, n);
-        }
-        set
-    };
+    let wanted = held.let_through();
     let signals = runtime::of_thread(&SIGNALS, || {
         // SAFETY: the set is readable.
         runtime::keep(unsafe { libc::signalfd(-1, &wanted, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC) })
@@ -110,6 +137,9 @@ pub fn poll(fd: c_int, events: i16) -> Waited {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
+
     use super::*;
 
     extern "C" fn ignore(_signal: c_int) {}
@@ -145,6 +175,40 @@ mod tests {
             assert!(held.interrupts());
             drop(held);
             assert!(!Held::all().interrupts(), "handled");
+        }
+    }
+    // Breaks if a handler ran for a signal that was taken, or one that the program has blocked or ignores counted.
+    #[test]
+    fn signals_that_are_taken_run_no_handler() {
+        static RUN: AtomicU32 = AtomicU32::new(0);
+        extern "C" fn count(_signal: c_int) {
+            RUN.fetch_add(1, Ordering::SeqCst);
+        }
+        let (taken, blocked) = (libc::SIGRTMIN() + 4, libc::SIGRTMIN() + 5);
+        // SAFETY: signals to this thread alone, all of which are handled or blocked.
+        unsafe {
+            let mut action = MaybeUninit::<libc::sigaction>::zeroed().assume_init();
+            action.sa_sigaction = count as extern "C" fn(c_int) as usize;
+            for signal in [taken, blocked, libc::SIGHUP] {
+                assert_eq!(libc::sigaction(signal, &action, std::ptr::null_mut()), 0);
+            }
+            let mut set = MaybeUninit::<sigset_t>::zeroed();
+            libc::sigaddset(set.as_mut_ptr(), blocked);
+            libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());
+            let held = Held::all();
+            for signal in [blocked, taken, libc::SIGHUP] {
+                libc::pthread_kill(libc::pthread_self(), signal);
+            }
+            let first = held.take(Duration::ZERO);
+            let second = held.take(Duration::ZERO);
+            assert_eq!((first, second), (Some(libc::SIGHUP), Some(taken)));
+            assert_eq!(held.take(Duration::from_micros(1)), None, "the program has blocked it");
+            drop(held);
+            assert_eq!(RUN.load(Ordering::SeqCst), 0);
+            assert!(asks_to_end(libc::SIGHUP) && !asks_to_end(taken));
+            action.sa_sigaction = libc::SIG_IGN;
+            assert_eq!(libc::sigaction(libc::SIGHUP, &action, std::ptr::null_mut()), 0);
+            assert!(!asks_to_end(libc::SIGHUP));
         }
     }
 }
