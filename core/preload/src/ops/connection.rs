@@ -16,7 +16,7 @@ use netacc_driver::{Readiness, Shutdown};
 use netacc_proto::{Phase, Reason, Role};
 
 use crate::epoll;
-use crate::ops::{errno, fail, options, set_errno};
+use crate::ops::{descriptors, errno, fail, options, set_errno};
 use crate::runtime::{self, Runtime, NO_FD};
 use crate::socket::{FdAnchor, Listener, Socket};
 use crate::table::{self, Entry};
@@ -116,6 +116,11 @@ pub fn received(fd: c_int) -> bool {
         let nonblocking = unsafe { real::fcntl(fd, libc::F_GETFL, 0) } & libc::O_NONBLOCK != 0;
         // What the number may have named before was closed unseen.
         forget(fd);
+        if let Some(entry) = twin(fd) {
+            descriptors::share(entry, fd);
+            set_errno(saved);
+            return true;
+        }
         let entry = if peer_address(fd).is_some() {
             runtime::start().count_reason(Reason::Inherited);
             Entry::Stream(Socket::new(fd, None, Reason::Inherited, nonblocking, u32::MAX))
@@ -131,6 +136,27 @@ pub fn received(fd: c_int) -> bool {
     }
     set_errno(saved);
     tcp
+}
+
+/// What stands for the socket of `fd` here already, because this process had given it away. Its stream may have something
+/// that the kernel's socket has not: what was unread on a link whose other end is no more.
+fn twin(fd: c_int) -> Option<Arc<Entry>> {
+    let wanted = identity(fd)?;
+    let given_away = |entry: &Entry| match entry {
+        Entry::Stream(sock) => sock.stream.as_ref().is_some_and(|cell| cell.is_pinned()),
+        _ => false,
+    };
+    table::entries(open_limit()).find(|(n, e)| given_away(e) && identity(*n) == Some(wanted)).map(|(_, e)| e)
+}
+
+/// Which file a descriptor refers to. Of sockets each has a number of its own.
+fn identity(fd: c_int) -> Option<(libc::dev_t, libc::ino_t)> {
+    let mut stat = MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: the struct is writable.
+    let rc = unsafe { libc::fstat(fd, stat.as_mut_ptr()) };
+    // SAFETY: all-zero is valid, too.
+    let stat = unsafe { stat.assume_init() };
+    (rc == 0).then_some((stat.st_dev, stat.st_ino))
 }
 
 /// `connect`.

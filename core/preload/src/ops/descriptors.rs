@@ -26,7 +26,8 @@ pub fn copied(from: c_int, new: c_int) {
     set_errno(saved);
 }
 
-fn share(entry: Arc<Entry>, new: c_int) {
+/// Makes `new`, of which nothing is known, one more descriptor of `entry`.
+pub(super) fn share(entry: Arc<Entry>, new: c_int) {
     match &*entry {
         Entry::Stream(sock) => {
             epoll::come_back(sock, new);
