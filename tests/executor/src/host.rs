@@ -234,7 +234,8 @@ impl Host {
     fn gone(&mut self, p: u8) {
         if let Some((_, handle)) = self.working.remove(&p) {
             handle.channel.close();
-            sys::reap(handle.pid, handle.pooled);
+            // Its channel may have been closed before its other files.
+            sys::reap(handle.pid);
         }
     }
 
@@ -269,5 +270,5 @@ impl Host {
 fn end(handle: Handle) {
     handle.channel.close();
     sys::kill(handle.pid);
-    sys::reap(handle.pid, handle.pooled);
+    sys::reap(handle.pid);
 }

@@ -661,8 +661,8 @@ fn get(slot: &Slot, option: Option_, expect: Option<&Outcome>) -> Outcome {
 
 type Events = BTreeMap<u32, u32>;
 
-fn wanted(expect: Option<&Outcome>) -> Events {
-    expect.map(|e| e.events.iter().map(|(s, names)| (*s, bits(names))).collect()).unwrap_or_default()
+fn wanted(names: &BTreeMap<u32, String>) -> Events {
+    names.iter().map(|(s, names)| (*s, bits(names))).collect()
 }
 
 fn missing(wanted: &Events, seen: &Events) -> Vec<(u32, u32)> {
@@ -700,19 +700,31 @@ fn poll(
     (wait, select): (bool, bool),
     expect: Option<&Outcome>,
 ) -> Outcome {
-    let begun = Instant::now();
-    let wanted = wanted(expect);
+    let wanted = expect.map(|e| wanted(&e.events)).unwrap_or_default();
     let all: Vec<_> = slots.iter().map(|s| (*s, mask(interest))).collect();
-    let mut timeout = if wait { patience().as_millis() as c_int } else { 0 };
-    loop {
-        let seen = match poll_slots(worker, &all, timeout, select) {
-            Ok(seen) => seen,
-            Err(error) => return failure(&error),
-        };
-        let missing = missing(&wanted, &seen);
-        if missing.is_empty() || begun.elapsed() >= patience() {
+    let timeout = if wait { patience().as_millis() as c_int } else { 0 };
+    match poll_until(worker, &all, &wanted, (timeout, select)) {
+        Ok(seen) => {
             let ready = seen.values().filter(|b| **b != 0).count();
-            return Outcome { events: named(&seen), ..Outcome::value(ready as i64) };
+            Outcome { events: named(&seen), ..Outcome::value(ready as i64) }
+        }
+        Err(error) => failure(&error),
+    }
+}
+
+/// Polls with a time limit of so many milliseconds, and again, bounded, until what is wanted is there.
+fn poll_until(
+    worker: &Worker,
+    slots: &[(u32, u32)],
+    wanted: &Events,
+    (mut timeout_ms, select): (c_int, bool),
+) -> io::Result<Events> {
+    let begun = Instant::now();
+    loop {
+        let seen = poll_slots(worker, slots, timeout_ms, select)?;
+        let missing = missing(wanted, &seen);
+        if missing.is_empty() || begun.elapsed() >= patience() {
+            return Ok(seen);
         }
         // Sleep for just what is missing, so that a wake-up that is lost is noticed.
         let left = patience().saturating_sub(begun.elapsed()).as_millis() as c_int;
@@ -721,7 +733,7 @@ fn poll(
         if begun.elapsed() - before < LOOK_AGAIN {
             std::thread::sleep(LOOK_AGAIN);
         }
-        timeout = 0;
+        timeout_ms = 0;
     }
 }
 
@@ -749,11 +761,11 @@ fn epoll_ctl(worker: &Worker, e: u32, s: u32, action: EpollAction, interest: Int
 fn epoll_wait(worker: &Worker, e: u32, max: usize, wait: bool, expect: Option<&Outcome>) -> Outcome {
     let Some(instance) = worker.slots().epolls.get(&e).cloned() else { return Outcome::skipped("no such instance") };
     let begun = Instant::now();
-    let wanted = wanted(expect);
+    let expected = expect.map(|e| wanted(&e.events)).unwrap_or_default();
     let mut seen = Events::new();
     loop {
         let left = patience().saturating_sub(begun.elapsed()).as_millis() as c_int;
-        let timeout = if wait && seen.is_empty() || !missing(&wanted, &seen).is_empty() { left } else { 0 };
+        let timeout = if wait && seen.is_empty() || !missing(&expected, &seen).is_empty() { left } else { 0 };
         let before = begun.elapsed();
         match sys::epoll_wait(instance.fd, max, timeout) {
             Ok(events) => {
@@ -763,7 +775,7 @@ fn epoll_wait(worker: &Worker, e: u32, max: usize, wait: bool, expect: Option<&O
             }
             Err(error) => return failure(&error),
         }
-        if missing(&wanted, &seen).is_empty() || begun.elapsed() >= patience() {
+        if missing(&expected, &seen).is_empty() || begun.elapsed() >= patience() {
             break;
         }
         if begun.elapsed() - before < LOOK_AGAIN {
@@ -772,7 +784,10 @@ fn epoll_wait(worker: &Worker, e: u32, max: usize, wait: bool, expect: Option<&O
     }
     let everything = mask(Interest { input: true, output: true, rdhup: true, ..Interest::default() });
     let all: Vec<_> = instance.slots.values().map(|name| (*name, everything)).collect();
-    let levels = poll_slots(worker, &all, 0, false).unwrap_or_default();
+    // By the slots' present names.
+    let expected = expect.map(|e| wanted(&e.level)).unwrap_or_default();
+    let expected = expected.into_iter().filter_map(|(s, bits)| Some((*instance.slots.get(&s)?, bits))).collect();
+    let levels = poll_until(worker, &all, &expected, (0, false)).unwrap_or_default();
     let level = instance.slots.iter().filter_map(|(s, name)| Some((*s, *levels.get(name)?))).collect();
     Outcome { events: named(&seen), level: named(&level), ..Outcome::value(seen.len() as i64) }
 }

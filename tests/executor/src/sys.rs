@@ -155,12 +155,21 @@ pub(crate) fn kill(pid: i32) {
     unsafe { libc::kill(pid, libc::SIGKILL) };
 }
 
-/// Collects a child that ends or has ended.
-pub(crate) fn reap(pid: i32, wait: bool) {
+/// Waits, for a bounded time, until a process that is about to end has closed its files; collects it if it is a child.
+pub(crate) fn reap(pid: i32) {
+    // SAFETY: no pointers.
+    let file = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as Fd;
+    if file >= 0 {
+        let _ = poll(&mut [libc::pollfd { fd: file, events: libc::POLLIN, revents: 0 }], MOST_DYING_MS);
+        let _ = close(file);
+    }
     let mut status = 0;
     // SAFETY: one number is written.
-    unsafe { libc::waitpid(pid, &mut status, if wait { 0 } else { libc::WNOHANG }) };
+    unsafe { libc::waitpid(pid, &mut status, libc::WNOHANG) };
 }
+
+/// Far longer than a process takes to end, however busy the machine is.
+const MOST_DYING_MS: c_int = 20_000;
 
 /// Orphans of our children become ours, so that none outlives us unseen.
 pub(crate) fn adopt_orphans() {

@@ -808,7 +808,14 @@ impl Model {
         // A link dies with its process, also for others that hold the socket: see freedoms.md.
         let held_elsewhere = |h: &Holder| self.holders.iter().any(|o| o.p != p && (o.c, o.side) == (h.c, h.side));
         let shares = self.holders.iter().any(|h| h.p == p && held_elsewhere(h));
-        self.step(p, if draw.chance(2) && !shares { Op::Kill } else { Op::Exit });
+        // So does what somebody has sent and closed, for all but who holds the other end already.
+        let lingers = (0..self.connections.len()).any(|c| {
+            (0..2).any(|side| {
+                let closed = !self.holders.iter().any(|h| (h.c, h.side) == (c, side));
+                closed && self.connections[c].ends[side].unread > 0
+            })
+        });
+        self.step(p, if draw.chance(2) && !shares && !lingers { Op::Kill } else { Op::Exit });
         self.alive[usize::from(p)] = false;
         self.epolls.retain(|e| e.p != p);
         self.listeners.retain(|(at, ..)| *at != p);
