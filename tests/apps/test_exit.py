@@ -33,7 +33,7 @@ def blocks(process: Process, number: signal.Signals) -> bool:
 
 
 def come_to_link(leave: Process, hold: Process) -> None:
-    """Exchanges until both directions are on the link: before that a peer that is stopped holds writers up."""
+    """Exchanges until both directions are on the link: before that a stopped peer holds writers up."""
     deadline = time.monotonic() + 60
     for exchange in itertools.count():
         leave.say(f"exchange {exchange}.")

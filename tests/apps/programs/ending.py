@@ -4,8 +4,8 @@
     python -m tests.apps.programs.ending leave PORT HANDLED
 
 `hold` sends back what it receives. `leave` exchanges a byte with it at each line, and repeats the line; at
-"leave" it sends once more and ends by `_exit` with status 3. From then on a handler that runs writes its signal,
-as one byte, to the file HANDLED.
+"leave" it sends once more and ends by `_exit` with status 3. From then on a handler that runs writes its
+signal, as one byte, to the file HANDLED.
 """
 
 from __future__ import annotations
