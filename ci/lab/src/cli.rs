@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -235,6 +236,12 @@ pub fn run(args: LabArgs) -> ExitCode {
         LabCommand::Status(args) => status(&args),
         LabCommand::Setup(args) => setup(&args),
     };
+    if INTERRUPTED.load(Ordering::Acquire) {
+        // The command has failed because its machine went; whoever took that away ends this process.
+        loop {
+            thread::park();
+        }
+    }
     match result {
         Ok(status) => ExitCode::from(status),
         Err(error) => {
@@ -443,14 +450,19 @@ fn temporary(args: &MachineArgs) -> Result<Lab, LabError> {
     Lab::start(&plan(args, true)?, folder, &provision)
 }
 
+/// A signal is ending this process.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
 /// On SIGINT, SIGTERM and SIGHUP the machines of this process go with it, and so does their folder.
 fn end_on_interrupt(folder: &LabFolder) {
     let folder = folder.clone();
     // Fails only if a handler is there already, and this is called once.
     let _ = ctrlc::set_handler(move || {
+        INTERRUPTED.store(true, Ordering::Release);
         for host in (1..=MAX_HOSTS).map(|host| folder.host(host)).filter(|files| files.is_alive()) {
             machine::quit(&host);
         }
+        machine::await_children(GRACE);
         folder.remove();
         eprintln!("netacc lab: interrupted");
         std::process::exit(130);

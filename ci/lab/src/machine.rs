@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
+use nix::sys::wait::{waitpid, WaitPidFlag, WaitStatus};
 
 use crate::accel::Accel;
 use crate::client::{Session, PORTS};
@@ -134,6 +135,19 @@ pub(crate) fn switch_off(files: &HostFiles, grace: Duration) -> bool {
         quit(files);
     }
     gone_by(files, Instant::now() + grace)
+}
+
+/// Waits until all that this process has started has ended, or until that has taken too long.
+pub(crate) fn await_children(grace: Duration) {
+    let deadline = Instant::now() + grace;
+    while let Ok(status) = waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+        if status == WaitStatus::StillAlive {
+            if Instant::now() >= deadline {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
 }
 
 /// Ends QEMU at once.
