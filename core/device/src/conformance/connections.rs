@@ -39,7 +39,8 @@ impl Events {
             }
             fixture.progress();
         }
-        Err(format!("no event at {side:?}"))
+        let peer = &self.taken[side.peer() as usize];
+        Err(format!("no event at {side:?}, at its peer {peer:?}"))
     }
 
     fn next_on(&mut self, bench: &mut Bench<'_>, side: Side) -> Result<CmEvent, Stop> {
