@@ -132,7 +132,7 @@ def properties(kit: Kit) -> dict[str, Any]:
         addresses = ",".join(filter(None, (host.address, host.address6)))
         hosts += ["--host", f"{shlex.join(host.reach)}={addresses}"]
         hosts += ["--host-shell"] * (host.quoted and "--host-shell" not in hosts)
-    for setting in kit.arguments.env:
+    for setting in ("NACC_PATH_CHOICE=link", *kit.arguments.env):
         hosts += ["--env", setting]
     report = kit.arguments.results / "properties-counts.json"
     report.unlink(missing_ok=True)

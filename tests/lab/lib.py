@@ -19,6 +19,9 @@ COMMAND_SECONDS = 100
 # The same, for what is repeated until it shows something.
 PATIENCE_SECONDS = 100
 
+# In emulation a link is slower than TCP. What runs in a lab is there for links all the same.
+ON_LINKS = {"NACC_PATH_CHOICE": "link"}
+
 Result = subprocess.CompletedProcess[str]
 
 
@@ -51,7 +54,8 @@ class UpLab:
 
     def argv(self, host: int, command: Sequence[str]) -> list[str]:
         limit = ("--timeout", str(COMMAND_SECONDS))
-        return [str(binaries() / "netacc"), "lab", "exec", "--name", self.name, *limit, str(host), *command]
+        reach = [str(binaries() / "netacc"), "lab", "exec", "--name", self.name, *limit, str(host)]
+        return [*reach, "env", *(f"{name}={value}" for name, value in ON_LINKS.items()), *command]
 
     def run(self, host: int, *command: str, text: str | None = None) -> Result:
         """Run a command on a host to its end."""

@@ -19,7 +19,7 @@ from netacc_lab.differential import Differential, OpenFindings, Tally, Verdict
 from netacc_lab.strategies import FAR_CONFIGS, Profile, across_hosts
 
 from tests.apps.lib.paths import REPO, binaries
-from tests.lab.lib import UpLab, whole_wire
+from tests.lab.lib import ON_LINKS, UpLab, whole_wire
 
 PROPERTIES = REPO / "tests/properties"
 OPEN = OpenFindings.load(PROPERTIES / "open.json")
@@ -60,7 +60,7 @@ def hosts(lab: UpLab) -> tuple[Host, ...]:
 @contextmanager
 def opened(name: str, lab: UpLab) -> Iterator[Device]:
     profile = name.partition("-as-")[2] or "native"
-    env = {"NACC_VERBS_PROFILE": profile}
+    env = {"NACC_VERBS_PROFILE": profile, **ON_LINKS}
     far = Far(hosts(lab), slowness=SLOWNESS, settle_ms=SETTLE_MS, env=env)
     with whole_wire(lab), Differential(binaries(), name=name, far=far) as run:
         yield Device(name, lab, run)

@@ -7,7 +7,9 @@ use std::time::Duration;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use crate::key::{render_lines, KEYS};
-use crate::value::{Backend, ConfigValue, CpuList, Expiry, Group, LogLevel, PollBudget, RdmaProfile, UnseenIoPolicy};
+use crate::value::{
+    Backend, ConfigValue, CpuList, Expiry, Group, LogLevel, PathPolicy, PollBudget, RdmaProfile, UnseenIoPolicy,
+};
 
 /// Everything that can be set. Obtain one from [`Config::load`] or a [`crate::Loader`]; a default one
 /// is what an empty file gives.
@@ -79,6 +81,8 @@ pub struct PromotionConfig {
     pub tcp_first: bool,
     /// `NACC_FAST_CONNECT`, `-F`: promote at once; see [`PromotionConfig::threshold`].
     pub fast_connect: bool,
+    /// `NACC_PATH_CHOICE`: whether a slower link is left.
+    pub path: PathPolicy,
     /// `NACC_PROMOTE_AFTER`: operations on a connection before it is promoted.
     pub after_operations: u32,
 }
@@ -226,6 +230,7 @@ impl Default for PromotionConfig {
             tcp_first: false,
             fast_connect: false,
             // A connection that asks once and closes never pays for a link.
+            path: PathPolicy::default(),
             after_operations: 2,
         }
     }

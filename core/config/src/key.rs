@@ -296,6 +296,13 @@ pub static KEYS: &[Key] = &[
     )
     .note("0 for at once")
     .ours(),
+    text(
+        "NACC_PATH_CHOICE",
+        "measured or link",
+        |c| c.promotion.path.to_string(),
+        |c, text| text.parse().map(|path| c.promotion.path = path).is_ok(),
+    )
+    .ours(),
     // The original's flag is a number and does not say which; we know a slow and a fast mode.
     switch("NACC_FAST_CONNECT", |c| c.promotion.fast_connect, |c, on| c.promotion.fast_connect = on).flag('F').ours(),
     // Whole milliseconds, as -P takes them: finer budgets are what -1 finds by itself.

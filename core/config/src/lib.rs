@@ -41,7 +41,9 @@ pub use key::{find_key, render_lines, Key, KEYS};
 pub use load::Loader;
 pub use problem::{Origin, Problem, ProblemKind};
 pub use secret::{read_secret, SecretError, MIN_SECRET_BYTES};
-pub use value::{Backend, ConfigValue, CpuList, Expiry, Group, LogLevel, PollBudget, RdmaProfile, UnseenIoPolicy};
+pub use value::{
+    Backend, ConfigValue, CpuList, Expiry, Group, LogLevel, PathPolicy, PollBudget, RdmaProfile, UnseenIoPolicy,
+};
 
 /// Where the configuration file is when nothing else is said.
 pub const DEFAULT_CONFIG_PATH: &str = "/etc/netacc.conf";

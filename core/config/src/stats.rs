@@ -127,6 +127,13 @@ pub struct SocketStats {
     pub tx_bytes_tcp: u64,
     /// The link that it is on.
     pub qp: Option<u64>,
+    /// How long its peer takes to answer over TCP, in nanoseconds: the median of the latest, of all connections that
+    /// this process has opened to that address. Absent where it is not measured, or not yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub answer_ns_tcp: Option<u64>,
+    /// The same on a link.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub answer_ns_link: Option<u64>,
 }
 
 /// Where the bytes of a socket travel.

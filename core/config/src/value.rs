@@ -81,6 +81,17 @@ pub enum UnseenIoPolicy {
     Abort,
 }
 
+/// How the path of a connection between hosts is chosen (`NACC_PATH_CHOICE`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PathPolicy {
+    /// By how long answers take on each: where the link is slower, connections stay on TCP.
+    #[default]
+    Measured,
+    /// The link, wherever there can be one.
+    Link,
+}
+
 /// Gives an enum its words, both ways.
 macro_rules! words {
     ($type:ty { $($word:literal => $variant:ident),+ $(,)? }) => {
@@ -102,6 +113,7 @@ macro_rules! words {
 }
 words!(Backend { "auto" => Auto, "shm" => Shm, "verbs" => Verbs, "none" => None });
 words!(RdmaProfile { "native" => Native, "erdma" => Erdma, "rxe" => Rxe, "siw" => Siw, "mlx5" => Mlx5 });
+words!(PathPolicy { "measured" => Measured, "link" => Link });
 words!(UnseenIoPolicy { "log" => Log, "demote" => Demote, "error" => Error, "abort" => Abort });
 
 /// The least severe message that is logged (`NACC_LOG_LEVEL`), with NetACC's numbers.

@@ -4,7 +4,9 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use netacc_config::{Backend, Config, ConfigValue, Expiry, Group, Loader, LogLevel, PollBudget, UnseenIoPolicy, KEYS};
+use netacc_config::{
+    Backend, Config, ConfigValue, Expiry, Group, Loader, LogLevel, PathPolicy, PollBudget, UnseenIoPolicy, KEYS,
+};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
@@ -82,7 +84,7 @@ fn every_key_reaches_its_field() {
          NACC_EMPTY_QP_MAX_ALL=7\nNACC_EMPTY_QP_MAX_PER=3\nNACC_CONNECT_RDMA_PERCENT=50\n\
          NACC_ENABLE_RDMA_DEFAULT=0\nNACC_LOG_LEVEL=0\nNACC_LOG_PATH=''\nNACC_SOR_AFFINITY=1-3\n\
          NACC_CONN_TCP_FIRST=1\nNACC_BACKEND=shm\nNACC_POLICY=abort\nNACC_RING_SIZE=4096\n\
-         NACC_PROMOTE_AFTER=0\nNACC_FAST_CONNECT=1\nNACC_POLL_MS=0\nNACC_COMP_VECTOR=3\n\
+         NACC_PROMOTE_AFTER=0\nNACC_PATH_CHOICE=link\nNACC_FAST_CONNECT=1\nNACC_POLL_MS=0\nNACC_COMP_VECTOR=3\n\
          NACC_DEBUG=1\nNACC_SHM_GROUP=redis\nNACC_PSK_FILE=/etc/netacc.key\n",
     );
     assert_eq!(problems, [""; 0]);
@@ -95,6 +97,7 @@ fn every_key_reaches_its_field() {
     assert_eq!((config.links.empty_max, config.links.empty_max_per_peer), (7, 3));
     assert_eq!((config.promotion.percent, config.promotion.enabled), (50, false));
     assert!(config.promotion.tcp_first && config.promotion.fast_connect);
+    assert_eq!(config.promotion.path, PathPolicy::Link);
     assert_eq!((config.promotion.after_operations, config.promotion.threshold()), (0, 0));
     assert_eq!((config.io.threads, config.io.affinity.as_slice()), (0, &[1, 2, 3][..]));
     assert_eq!((config.io.poll, config.io.comp_vector), (PollBudget::Fixed(Duration::ZERO), 3));
@@ -305,6 +308,7 @@ fn settings() -> impl Strategy<Value = Vec<(&'static str, String)>> {
         prop::sample::select(vec!["log", "demote", "error", "abort"])
             .prop_map(|word| ("NACC_POLICY", word.to_owned()))
             .boxed(),
+        prop::sample::select(vec!["measured", "link"]).prop_map(|word| ("NACC_PATH_CHOICE", word.to_owned())).boxed(),
         "|[0-9]{1,9}|[a-z_][A-Za-z0-9_.-]{0,30}".prop_map(|t| ("NACC_SHM_GROUP", t)).boxed(),
         prop::sample::select(vec!["", "/etc/netacc.key"]).prop_map(|path| ("NACC_PSK_FILE", path.to_owned())).boxed(),
         prop::sample::select(vec!["", "10.99.0.1", "fd99::1"])

@@ -2,6 +2,7 @@
 //!
 //! * [`Endpoint`]: everything of one process on one device. Finding peers, connecting and caching links, answering OPEN.
 //! * [`StreamCell`]: one accelerated socket, shared by threads; [`StreamGuard`] is it while locked.
+//! * [`PathChoice`]: whether a link or the anchor is the faster path to a service.
 //! * [`Readiness`]: what `poll` would say of a stream, readable without a lock.
 //!
 //! It has no thread and no clock of its own, and never blocks: the shim calls it from the application's threads and
@@ -11,6 +12,7 @@
 //! except a stream.
 
 mod anchor;
+mod choice;
 mod counters;
 mod endpoint;
 mod link;
@@ -20,6 +22,7 @@ mod stall;
 mod stream;
 
 pub use anchor::{AnchorEvent, AnchorProgress};
+pub use choice::{Path, PathChoice, Verdict};
 pub use counters::{Counters, StreamCounters};
 pub use endpoint::{Endpoint, EndpointConfig, HelperNeeded};
 pub use link::{LinkCell, LinkStatus};

@@ -4,6 +4,7 @@
 //! * [`ops`]: what each call does for a descriptor of ours. Descriptors that are not ours go straight to [`real`].
 //! * [`table`]: which descriptors are ours. One atomic load for those that are not.
 //! * [`runtime`]: the process's endpoint, created at the first socket that could use it; the helper thread.
+//! * [`answers`]: how long peers take to answer, which decides between link and TCP.
 //! * [`family`]: which sockets other processes hold too.
 //! * [`epoll`], [`wait`]: readiness and blocking; [`queues`]: which completion queue a link reports to.
 //!
@@ -12,6 +13,7 @@
 
 #![expect(unsafe_code, reason = "this crate is the C edge: every interposed symbol takes raw pointers")]
 
+pub mod answers;
 mod batch;
 pub mod epoll;
 pub mod family;

@@ -20,6 +20,7 @@ use netacc_proto::{CacheConfig, PreSharedKey, Reason};
 use netacc_registry::BackendFds;
 use parking_lot::Mutex;
 
+use crate::answers::Services;
 use crate::table::{self, Entry};
 use crate::{ops, queues, real, stats, wait};
 
@@ -50,6 +51,8 @@ pub struct Runtime {
     pub spin: wait::SpinPolicy,
     /// Streams whose promotion is to be tried.
     promotions: Mutex<Vec<Arc<StreamCell>>>,
+    /// How long those take to answer that this process has connected to.
+    pub(crate) services: Services,
     helper: helper::Helper,
     /// Descriptors of the library.
     own_fds: Mutex<Vec<c_int>>,
@@ -271,6 +274,7 @@ impl Runtime {
         let mut rt = Runtime {
             endpoint: None,
             spin: wait::SpinPolicy::new(config.io.poll),
+            services: Services::new(&config.promotion),
             config,
             problems,
             backend: "none".into(),

@@ -11,6 +11,7 @@ use netacc_driver::StreamCell;
 use netacc_proto::Reason;
 use parking_lot::Mutex;
 
+use crate::answers::Answers;
 use crate::epoll::Registration;
 use crate::runtime::{self, Inherited, Runtime};
 use crate::table::Entry;
@@ -52,6 +53,8 @@ pub struct Socket {
     pub promote_at: AtomicU32,
     /// After how many more it is tried again if it does not succeed then.
     pub retry_after: AtomicU32,
+    /// What tells whether its link is worth while; `None` where that is no question.
+    pub answers: Option<Answers>,
     /// What ended a call that returned a number of bytes: for the next call. 0 for nothing.
     pub deferred_error: AtomicI32,
     /// Epoll instances that watch it.
@@ -113,6 +116,7 @@ impl Socket {
             operations: AtomicU32::new(0),
             promote_at: AtomicU32::new(promote_at),
             retry_after: AtomicU32::new(1),
+            answers: None,
             deferred_error: AtomicI32::new(0),
             watchers: Mutex::new(Vec::new()),
             outliving: Mutex::new(Vec::new()),

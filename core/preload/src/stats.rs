@@ -21,6 +21,7 @@ use netacc_device::Instant;
 use netacc_driver::{Endpoint, StreamCounters};
 use netacc_proto::{Phase, Reason};
 
+use crate::answers::Answers;
 use crate::ops::{connection, errno, process};
 use crate::real;
 use crate::runtime::{self, duplicate_high, now, Runtime};
@@ -487,6 +488,7 @@ fn connected(fd: RawFd, sock: &Socket, endpoint: Option<&Endpoint>) -> SocketSta
     let qp = guard.link().map(|link| link.qp().0.into());
     drop(guard);
     let linked = phase == Phase::Linked;
+    let (answer_ns_tcp, answer_ns_link) = sock.answers.as_ref().map_or((None, None), Answers::medians_ns);
     let state = match phase {
         _ if failed => "failed",
         Phase::Plain => "plain",
@@ -508,6 +510,8 @@ fn connected(fd: RawFd, sock: &Socket, endpoint: Option<&Endpoint>) -> SocketSta
         rx_bytes_tcp: c.rx_bytes_tcp,
         tx_bytes_tcp: c.tx_bytes_tcp,
         qp,
+        answer_ns_tcp,
+        answer_ns_link,
         listening: false,
     }
 }

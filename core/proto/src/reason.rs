@@ -90,6 +90,8 @@ reasons! {
     KeyMismatch = 29, "key-mismatch";
     /// NACC_CONN_TCP_FIRST: what this process has opened stays on TCP until it is asked for.
     TcpFirst = 30, "tcp-first";
+    /// The link takes longer than TCP to bring an answer.
+    LinkSlower = 31, "link-slower";
     /// A code this version does not know.
     Unknown = 65535, "unknown";
 }

@@ -163,7 +163,8 @@ fn accelerated() -> Result<Command, LatError> {
     let run =
         tools.netacc_run.ok_or(LatError::Tools("netacc_run is neither beside netacc nor in PATH (make build)"))?;
     let mut command = Command::new(run);
-    command.arg(std::env::current_exe()?);
+    // What it takes on a link, slower or not.
+    command.env("NACC_PATH_CHOICE", "link").arg(std::env::current_exe()?);
     Ok(command)
 }
 

@@ -15,6 +15,7 @@ use netacc_device::{Anchor, FourTuple};
 use netacc_driver::{Readiness, Shutdown};
 use netacc_proto::{Phase, Reason, Role};
 
+use crate::answers::Answers;
 use crate::epoll;
 use crate::ops::{descriptors, errno, fail, options, set_errno};
 use crate::runtime::{self, Runtime, NO_FD};
@@ -282,7 +283,9 @@ pub fn adopt(entry: &Arc<Entry>, sock: &Socket, fd: c_int) -> Option<Arc<Entry>>
         // Until the family says otherwise; and the anchor must be asked what it has carried.
         cell.share();
         let promote_at = if sock.accepted { 1 } else { first_try(rt) };
-        let new = Arc::new(Entry::Stream(with_stream(cell, promote_at)));
+        let mut sock = with_stream(cell, promote_at);
+        sock.answers = answers(rt, role, &tuple);
+        let new = Arc::new(Entry::Stream(sock));
         replace_everywhere(entry, &new);
         Some(new)
     });
@@ -335,10 +338,16 @@ fn make(fd: c_int, role: Role, peer: Option<SocketAddr>, nonblocking: bool) -> S
     let promote_at = if accepted { PATIENCE } else { first_try(rt) };
     let mut sock = Socket::new(fd, Some(cell), Reason::NotYet, nonblocking, promote_at);
     sock.accepted = accepted;
+    sock.answers = answers(rt, role, &tuple);
     if promote_at == u32::MAX {
         sock.note_reason(Reason::TcpFirst);
     }
     sock
+}
+
+/// What is measured of a connection: by the side that decides about its promotion.
+fn answers(rt: &runtime::Runtime, role: Role, tuple: &FourTuple) -> Option<Answers> {
+    (role == Role::Opener).then(|| rt.services.answers(tuple)).flatten()
 }
 
 /// At which operation promotion of a connection is tried that this process has opened. Never, where TCP is to be first:

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use libc::{iovec, msghdr};
 use netacc_device::Instant;
-use netacc_driver::{Endpoint, LinkIo, Readiness, StreamCell, StreamGuard};
+use netacc_driver::{Endpoint, LinkIo, Readiness, StreamCell, StreamGuard, Verdict};
 use netacc_proto::{Phase, Reason, RxSource, SocketError, TxSink};
 
 use crate::batch;
@@ -35,7 +35,7 @@ const REPLAY_PATIENCE: Duration = Duration::from_millis(200);
 /// After this many operations promotion that did not succeed is tried again, half as many more each time, up to a bound.
 const RETRY_AFTER: u32 = 8;
 const MAX_RETRY_AFTER: u32 = 1 << 20;
-/// The bound where promotion was declined because somebody has asked for that.
+/// The bound where promotion was declined because somebody has asked for that, or because the link was slower.
 const RETRY_ASKED: u32 = 1 << 10;
 
 /// What one attempt came to.
@@ -102,7 +102,7 @@ pub unsafe fn recv(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
                 done += n as usize;
                 if done >= least || nonblocking {
                     batch::count_read();
-                    note_operation(rt, sock, cell, fd);
+                    note_received(rt, sock, cell, fd);
                     return done as isize;
                 }
             }
@@ -360,7 +360,7 @@ pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
             Step::Done(n) if n >= 0 => {
                 done += n as usize;
                 if done >= want || nonblocking && n > 0 && want == 0 {
-                    note_operation(rt, sock, cell, fd);
+                    note_sent(rt, sock, cell, fd);
                     return done as isize;
                 }
                 if nonblocking {
@@ -388,7 +388,7 @@ pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
                 }
                 if nonblocking || sock.is_nonblocking() {
                     if done > 0 {
-                        note_operation(rt, sock, cell, fd);
+                        note_sent(rt, sock, cell, fd);
                         return done as isize;
                     }
                     let until = *switch_until.get_or_insert_with(|| now() + PLEDGE_PATIENCE);
@@ -695,6 +695,32 @@ fn block_in_poll(fd: c_int, events: i16, limit: Limit) -> Waited {
     }
 }
 
+#[inline]
+fn note_sent(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, fd: c_int) {
+    if let Some(answers) = &sock.answers {
+        answers.note_sent(cell.readiness());
+    }
+    note_operation(rt, sock, cell, fd);
+}
+
+#[inline]
+fn note_received(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, fd: c_int) {
+    if sock.answers.as_ref().is_some_and(|answers| answers.note_received(cell.readiness())) {
+        leave_slow_link(rt, cell);
+    }
+    note_operation(rt, sock, cell, fd);
+}
+
+/// Begins to leave a link that is slower than the anchor. What is in flight arrives as in any demotion; nobody waits.
+#[cold]
+fn leave_slow_link(rt: &Runtime, cell: &Arc<StreamCell>) {
+    if let Some(endpoint) = rt.endpoint() {
+        let mut guard = cell.lock(endpoint);
+        guard.demote(Reason::LinkSlower);
+        guard.progress_anchor(false);
+    }
+}
+
 /// Counts an operation, and asks for promotion when it is time.
 #[inline]
 fn note_operation(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, fd: c_int) {
@@ -744,8 +770,20 @@ fn try_promotion(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, fd: c_int,
         // The connecting side asks; it has had its chance.
         return sock.note_reason(Reason::PeerNotFound);
     }
-    cell.tag().store(fd as u32, Ordering::Relaxed);
-    rt.request_promotion(cell);
+    match sock.answers.as_ref().map_or(Verdict::Promote, |answers| answers.judge(n)) {
+        Verdict::Promote => {
+            cell.tag().store(fd as u32, Ordering::Relaxed);
+            rt.request_promotion(cell);
+        }
+        Verdict::Measure => {
+            sock.promote_at.store(n.saturating_add(1), Ordering::Relaxed);
+            sock.retry_after.store(1, Ordering::Relaxed);
+        }
+        Verdict::Stay => {
+            sock.promote_at.store(n.saturating_add(step.min(RETRY_ASKED)), Ordering::Relaxed);
+            sock.note_reason(Reason::LinkSlower);
+        }
+    }
 }
 
 /// The connection is entirely on the kernel path (for now).

@@ -1,0 +1,372 @@
+//! Which path the streams to one service take, where a link is not certain to be the faster one.
+//!
+//! Who opens streams measures how long the service takes to answer: from the end of a send to the receive that follows
+//! it, on both paths. Both figures have the service's own time in them, so they are compared with one another only. The
+//! choice is reluctant both ways: a link is left if its median is a quarter above the anchor's ([`SLOWER`]), and
+//! only stays left if fresh samples of the anchor confirm that; it is tried again, with one stream, after a pause that
+//! doubles each time, and taken again only if it is no slower than the anchor.
+//!
+//! Streams that never wait for an answer (bulk in one direction) give no samples, and go onto the link.
+
+use std::time::Duration;
+
+use netacc_device::Instant;
+use parking_lot::Mutex;
+
+/// A link whose median is more than 5/4 of the anchor's is slower. Arbitrary: what two medians of so few samples may
+/// differ by on a busy machine, and less than what a user would notice.
+const SLOWER: (u64, u64) = (5, 4);
+/// Samples of which a median is taken, the latest ones. Arbitrary.
+const WINDOW: usize = 32;
+/// Fewer say nothing. Arbitrary.
+const LEAST: usize = 16;
+/// Operations of one stream for which its promotion waits for samples of the anchor: a stream that asks and is answered has
+/// given them by then, and one that has not given any by then will give none.
+const PATIENCE: u32 = 4 * LEAST as u32;
+/// What takes longer is not about the way there and back: the service has kept its answer back.
+const LONGEST: Duration = Duration::from_secs(1);
+/// The pause before the choice is put to the test again, and what it grows to.
+const PAUSE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(600));
+/// After so long without a verdict another stream is tried. Arbitrary.
+const TRIAL: Duration = Duration::from_secs(10);
+
+/// Where the bytes of a stream go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Path {
+    /// In the kernel's connection.
+    Anchor,
+    /// On a link.
+    Link,
+}
+
+/// What is said of a stream that would be promoted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It goes onto the link.
+    Promote,
+    /// It stays for a few more operations, so that the anchor's times are known.
+    Measure,
+    /// The link is slower.
+    Stay,
+}
+
+/// The choice for the streams to one service. Shared by threads.
+#[derive(Debug, Default)]
+pub struct PathChoice {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    state: State,
+    pause: Duration,
+    anchor: Window,
+    link: Window,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Streams go onto links; the link is not judged before this time.
+    OnLink(Instant),
+    /// Streams leave the link, whose median was this: what the anchor takes now decides, if that is known in time.
+    Leaving { link: u64, until: Instant },
+    /// The link is slower, and is tried again at this time.
+    OnAnchor(Instant),
+    /// One stream goes onto the link to measure it; another one if that is not done by this time.
+    Trying(Instant),
+}
+
+impl Default for Inner {
+    fn default() -> Inner {
+        Inner {
+            state: State::OnLink(Instant::ZERO),
+            pause: PAUSE.0,
+            anchor: Window::default(),
+            link: Window::default(),
+        }
+    }
+}
+
+impl PathChoice {
+    /// Whether a stream that has done so many operations on its anchor is to be promoted. Whoever is told to do so and
+    /// does not is no loss: another one is told so later.
+    pub fn judge(&self, operations: u32, now: Instant) -> Verdict {
+        let mut inner = self.inner.lock();
+        match inner.state {
+            State::OnLink(_) if inner.anchor.median().is_none() && operations < PATIENCE => Verdict::Measure,
+            State::OnLink(_) => Verdict::Promote,
+            // Nobody asks any more and waits for an answer.
+            State::Leaving { until, .. } if now >= until => {
+                inner.link.clear();
+                inner.state = State::OnLink(now + inner.next_pause());
+                Verdict::Promote
+            }
+            State::OnAnchor(until) | State::Trying(until) if now >= until => {
+                inner.state = State::Trying(now + TRIAL);
+                inner.link.clear();
+                Verdict::Promote
+            }
+            State::Leaving { .. } | State::OnAnchor(_) | State::Trying(_) => Verdict::Stay,
+        }
+    }
+
+    /// The service has answered after `took`, with the stream on this path all the while. Returns whether the stream
+    /// is to leave its link.
+    pub fn note(&self, path: Path, took: Duration, now: Instant) -> bool {
+        if took > LONGEST {
+            return false;
+        }
+        let nanos = took.as_nanos() as u64;
+        let mut inner = self.inner.lock();
+        match path {
+            Path::Anchor => {
+                inner.anchor.push(nanos);
+                inner.settle(now);
+                false
+            }
+            Path::Link => {
+                inner.link.push(nanos);
+                inner.compare(now);
+                matches!(inner.state, State::Leaving { .. } | State::OnAnchor(_))
+            }
+        }
+    }
+
+    /// The medians of the anchor and of the link, where there are samples enough.
+    pub fn medians(&self) -> (Option<Duration>, Option<Duration>) {
+        let inner = self.inner.lock();
+        let of = |window: &Window| window.median().map(Duration::from_nanos);
+        (of(&inner.anchor), of(&inner.link))
+    }
+}
+
+impl Inner {
+    /// New samples of the link.
+    fn compare(&mut self, now: Instant) {
+        let (Some(anchor), Some(link)) = (self.anchor.median(), self.link.median()) else { return };
+        match self.state {
+            State::OnLink(not_before) if now >= not_before && is_slower(link, anchor) => {
+                // The anchor's samples may be old: from before the service had as much to do as now.
+                self.state = State::Leaving { link, until: now + TRIAL };
+                self.anchor.clear();
+            }
+            State::Trying(_) if link <= anchor => self.state = State::OnLink(now + self.next_pause()),
+            State::Trying(_) => self.state = State::OnAnchor(now + self.next_pause()),
+            _ => {}
+        }
+    }
+
+    /// New samples of the anchor.
+    fn settle(&mut self, now: Instant) {
+        if let (State::Leaving { link, .. }, Some(anchor)) = (self.state, self.anchor.median()) {
+            let until = now + self.next_pause();
+            self.state = if is_slower(link, anchor) { State::OnAnchor(until) } else { State::OnLink(until) };
+            self.link.clear();
+        }
+    }
+
+    fn next_pause(&mut self) -> Duration {
+        let next = (self.pause * 2).min(PAUSE.1);
+        std::mem::replace(&mut self.pause, next)
+    }
+}
+
+fn is_slower(link: u64, anchor: u64) -> bool {
+    link * SLOWER.1 > anchor * SLOWER.0
+}
+
+/// The latest samples, in nanoseconds; each at most [`LONGEST`].
+#[derive(Debug, Default)]
+struct Window {
+    samples: [u64; WINDOW],
+    pushed: usize,
+}
+
+impl Window {
+    fn push(&mut self, nanos: u64) {
+        self.samples[self.pushed % WINDOW] = nanos;
+        self.pushed += 1;
+    }
+
+    fn clear(&mut self) {
+        self.pushed = 0;
+    }
+
+    /// `None`: too few.
+    fn median(&self) -> Option<u64> {
+        let len = self.pushed.min(WINDOW);
+        if len < LEAST {
+            return None;
+        }
+        let mut sorted = self.samples;
+        let (_, median, _) = sorted[..len].select_nth_unstable(len / 2);
+        Some(*median)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const US: u64 = 1000;
+
+    /// A clock, and a service that answers after so long on each path.
+    struct Bench {
+        choice: PathChoice,
+        now: Instant,
+        anchor: u64,
+        link: u64,
+    }
+
+    impl Bench {
+        fn new(anchor: u64, link: u64) -> Bench {
+            Bench { choice: PathChoice::default(), now: Instant::from_nanos(1), anchor, link }
+        }
+
+        /// So many questions and answers; returns whether the stream was told to leave its link.
+        fn talk(&mut self, path: Path, times: usize) -> bool {
+            (0..times).any(|_| {
+                let took = Duration::from_nanos(match path {
+                    Path::Anchor => self.anchor,
+                    Path::Link => self.link,
+                });
+                self.now = self.now + took;
+                self.choice.note(path, took, self.now)
+            })
+        }
+
+        fn judge(&self) -> Verdict {
+            self.choice.judge(u32::MAX, self.now)
+        }
+
+        fn pass(&mut self, time: Duration) {
+            self.now = self.now + time;
+        }
+    }
+
+    #[test]
+    fn the_anchor_is_measured_before_the_first_promotion() {
+        let mut b = Bench::new(50 * US, 10 * US);
+        assert_eq!(b.choice.judge(2, b.now), Verdict::Measure);
+        assert_eq!(b.choice.judge(PATIENCE, b.now), Verdict::Promote, "a stream that never asks is not kept waiting");
+        b.talk(Path::Anchor, LEAST - 1);
+        assert_eq!(b.choice.judge(2, b.now), Verdict::Measure);
+        b.talk(Path::Anchor, 1);
+        assert_eq!(b.choice.judge(2, b.now), Verdict::Promote);
+    }
+
+    #[test]
+    fn a_faster_link_stays_and_so_does_one_that_is_hardly_slower() {
+        for link in [10 * US, 100 * US, 124 * US] {
+            let mut b = Bench::new(100 * US, link);
+            b.talk(Path::Anchor, WINDOW);
+            assert!(!b.talk(Path::Link, 1000), "{link}");
+            assert_eq!(b.judge(), Verdict::Promote);
+        }
+    }
+
+    #[test]
+    fn a_slower_link_is_left_and_tried_again_after_growing_pauses() {
+        let mut b = Bench::new(100 * US, 200 * US);
+        b.talk(Path::Anchor, WINDOW);
+        assert!(b.talk(Path::Link, LEAST));
+        assert_eq!(b.judge(), Verdict::Stay);
+        assert!(b.choice.note(Path::Link, Duration::from_micros(200), b.now), "every other stream leaves too");
+        b.talk(Path::Anchor, LEAST);
+        let mut pause = PAUSE.0;
+        for _ in 0..10 {
+            b.pass(pause - Duration::from_millis(1));
+            assert_eq!(b.judge(), Verdict::Stay);
+            b.pass(Duration::from_millis(1));
+            assert_eq!(b.judge(), Verdict::Promote);
+            assert_eq!(b.judge(), Verdict::Stay, "one stream is enough");
+            assert!(b.talk(Path::Link, LEAST));
+            pause = (pause * 2).min(PAUSE.1);
+        }
+    }
+
+    #[test]
+    fn a_link_that_has_become_as_fast_is_taken_again() {
+        let mut b = Bench::new(100 * US, 200 * US);
+        b.talk(Path::Anchor, WINDOW);
+        b.talk(Path::Link, LEAST);
+        b.talk(Path::Anchor, LEAST);
+        b.pass(PAUSE.0);
+        assert_eq!(b.judge(), Verdict::Promote);
+        b.link = 99 * US;
+        assert!(!b.talk(Path::Link, WINDOW));
+        assert_eq!(b.judge(), Verdict::Promote);
+    }
+
+    #[test]
+    fn a_service_that_has_more_to_do_does_not_lose_its_link() {
+        let mut b = Bench::new(100 * US, 50 * US);
+        b.talk(Path::Anchor, WINDOW);
+        b.talk(Path::Link, WINDOW);
+        (b.anchor, b.link) = (1000 * US, 500 * US);
+        assert!(b.talk(Path::Link, WINDOW), "as far as is known it is slower");
+        assert_eq!(b.judge(), Verdict::Stay);
+        b.talk(Path::Anchor, LEAST);
+        assert_eq!(b.judge(), Verdict::Promote, "but so is the anchor");
+        assert!(!b.talk(Path::Link, 1000));
+    }
+
+    #[test]
+    fn a_trial_that_comes_to_nothing_is_repeated() {
+        let mut b = Bench::new(100 * US, 200 * US);
+        b.talk(Path::Anchor, WINDOW);
+        b.talk(Path::Link, LEAST);
+        b.talk(Path::Anchor, LEAST);
+        b.pass(PAUSE.0);
+        assert_eq!(b.judge(), Verdict::Promote);
+        b.pass(TRIAL - Duration::from_nanos(1));
+        assert_eq!(b.judge(), Verdict::Stay);
+        b.pass(Duration::from_nanos(1));
+        assert_eq!(b.judge(), Verdict::Promote);
+    }
+
+    #[test]
+    fn a_service_that_is_not_asked_any_more_gets_its_link_back() {
+        let mut b = Bench::new(100 * US, 200 * US);
+        b.talk(Path::Anchor, WINDOW);
+        assert!(b.talk(Path::Link, LEAST));
+        b.pass(TRIAL);
+        assert_eq!(b.judge(), Verdict::Promote);
+    }
+
+    #[test]
+    fn answers_that_were_kept_back_do_not_count() {
+        let mut b = Bench::new(100 * US, 2_000_000 * US);
+        b.talk(Path::Anchor, WINDOW);
+        assert!(!b.talk(Path::Link, 1000));
+        assert_eq!(b.choice.medians(), (Some(Duration::from_micros(100)), None));
+    }
+
+    proptest! {
+        /// However the times vary, streams are not moved to and fro: each pause allows one change there and one back.
+        #[test]
+        fn changes_are_as_rare_as_the_pauses_allow(times in prop::collection::vec((1..100_000u64, 1..100_000u64), 1..200)) {
+            let mut b = Bench::new(1, 1);
+            let (mut on_link, mut left) = (false, 0u32);
+            for (anchor, link) in times {
+                (b.anchor, b.link) = (anchor * US, link * US);
+                if on_link {
+                    on_link = !b.talk(Path::Link, WINDOW);
+                    left += u32::from(!on_link);
+                } else {
+                    b.talk(Path::Anchor, WINDOW);
+                    on_link = b.judge() == Verdict::Promote;
+                }
+            }
+            let mut allowed = 1;
+            let (mut pause, mut at) = (PAUSE.0, Duration::ZERO);
+            while at < Duration::from_nanos(b.now.as_nanos()) {
+                at += pause;
+                pause = (pause * 2).min(PAUSE.1);
+                allowed += 1;
+            }
+            prop_assert!(left <= allowed, "left {left} times in {:?}", b.now);
+        }
+    }
+}

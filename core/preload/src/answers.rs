@@ -1,0 +1,186 @@
+//! How long peers take to answer, measured at the program's own calls: what [`PathChoice`] compares.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+
+use netacc_config::{PathPolicy, PromotionConfig};
+use netacc_device::{FourTuple, Instant};
+use netacc_driver::{Path, PathChoice, Readiness, Verdict};
+use parking_lot::Mutex;
+
+use crate::runtime::now;
+
+/// Services that are measured, at most. Arbitrary; streams to further ones go onto links.
+const MAX_SERVICES: usize = 1024;
+/// On a link one answer of so many is measured: looking at the clock should not be what makes it slow.
+const ONE_OF: u32 = 8;
+
+/// The services that this process has connected to.
+pub struct Services {
+    choices: Mutex<HashMap<SocketAddr, Arc<PathChoice>>>,
+    measured: bool,
+    /// Promotion does not wait for anything.
+    at_once: bool,
+}
+
+impl Services {
+    /// None so far.
+    pub fn new(config: &PromotionConfig) -> Services {
+        Services {
+            choices: Mutex::default(),
+            measured: config.path == PathPolicy::Measured,
+            at_once: config.threshold() == 0,
+        }
+    }
+
+    /// For a connection that this process has opened. `None` if its path is no question: on one host a link is memory.
+    pub fn answers(&self, tuple: &FourTuple) -> Option<Answers> {
+        if !self.measured || tuple.local.ip() == tuple.remote.ip() {
+            return None;
+        }
+        let mut choices = self.choices.lock();
+        let known = choices.len();
+        let choice = match choices.get(&tuple.remote) {
+            Some(choice) => choice.clone(),
+            None if known >= MAX_SERVICES => return None,
+            None => choices.entry(tuple.remote).or_default().clone(),
+        };
+        Some(Answers { choice, at_once: self.at_once, asked: AtomicU64::new(0), asks: AtomicU32::new(0) })
+    }
+}
+
+/// What is measured on one connection.
+pub struct Answers {
+    choice: Arc<PathChoice>,
+    at_once: bool,
+    /// When the last send returned whose answer is measured, in nanoseconds, the lowest bit being the path; 0 for none.
+    asked: AtomicU64,
+    asks: AtomicU32,
+}
+
+impl Answers {
+    /// The program has sent something.
+    #[inline]
+    pub fn note_sent(&self, now_at: Readiness) {
+        let Some(path) = path_of(now_at) else { return self.asked.store(0, Ordering::Relaxed) };
+        if path == Path::Link && !self.asks.fetch_add(1, Ordering::Relaxed).is_multiple_of(ONE_OF) {
+            return;
+        }
+        self.asked.store(stamp(now(), path), Ordering::Relaxed);
+    }
+
+    /// The program has received something. Returns whether the stream is to leave its link.
+    #[inline]
+    pub fn note_received(&self, now_at: Readiness) -> bool {
+        if self.asked.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        let asked = self.asked.swap(0, Ordering::Relaxed);
+        let Some(path) = path_of(now_at) else { return false };
+        let now = now();
+        // Another thread may have taken it, and a stream that has moved meanwhile says nothing of either path.
+        if asked == 0 || asked & 1 != stamp(now, path) & 1 {
+            return false;
+        }
+        self.choice.note(path, now.saturating_since(Instant::from_nanos(asked)), now)
+    }
+
+    /// The medians over TCP and on the link, in nanoseconds, where known.
+    pub fn medians_ns(&self) -> (Option<u64>, Option<u64>) {
+        let nanos = |median: Duration| median.as_nanos() as u64;
+        let (tcp, link) = self.choice.medians();
+        (tcp.map(nanos), link.map(nanos))
+    }
+
+    /// Whether the connection is to be promoted, after so many operations.
+    pub fn judge(&self, operations: u32) -> Verdict {
+        self.choice.judge(if self.at_once { u32::MAX } else { operations }, now())
+    }
+}
+
+fn path_of(now_at: Readiness) -> Option<Path> {
+    let kernel = Readiness::KERNEL_RX | Readiness::KERNEL_TX;
+    match now_at & kernel {
+        at if at == kernel => Some(Path::Anchor),
+        at if at.is_empty() => Some(Path::Link),
+        _ => None,
+    }
+}
+
+fn stamp(at: Instant, path: Path) -> u64 {
+    at.as_nanos() & !1 | u64::from(path == Path::Link)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netacc_config::Config;
+
+    const ON_LINK: Readiness = Readiness::empty();
+
+    fn services() -> Services {
+        Services::new(&Config::default().promotion)
+    }
+
+    fn to(remote: &str) -> FourTuple {
+        let address = |text: &str| text.parse().expect("an address");
+        FourTuple { local: address("10.0.0.1:40000"), remote: address(remote) }
+    }
+
+    #[test]
+    fn each_service_is_measured_by_itself_and_this_host_is_not() {
+        let services = services();
+        assert!(services.answers(&to("10.0.0.1:6379")).is_none());
+        let [first, again, other] = ["10.0.0.2:6379", "10.0.0.2:6379", "10.0.0.2:6380"]
+            .map(|remote| services.answers(&to(remote)).expect("another host"));
+        assert!(Arc::ptr_eq(&first.choice, &again.choice));
+        assert!(!Arc::ptr_eq(&first.choice, &other.choice));
+    }
+
+    #[test]
+    fn a_pinned_path_is_not_measured_and_services_are_bounded() {
+        let mut config = Config::default().promotion;
+        config.path = PathPolicy::Link;
+        assert!(Services::new(&config).answers(&to("10.0.0.2:1")).is_none());
+        let services = services();
+        let measured = (1..2000).filter(|port| services.answers(&to(&format!("10.0.0.2:{port}"))).is_some());
+        assert_eq!(measured.count(), MAX_SERVICES);
+    }
+
+    #[test]
+    fn an_answer_counts_once_and_only_for_the_path_it_came_by() {
+        let kernel = Readiness::KERNEL_RX | Readiness::KERNEL_TX;
+        let answers = services().answers(&to("10.0.0.2:1")).expect("another host");
+        let talk = |sent, received| {
+            for _ in 0..1000 {
+                answers.note_sent(sent);
+                answers.note_received(received);
+            }
+            let (anchor, link) = answers.choice.medians();
+            (anchor.is_some(), link.is_some())
+        };
+        assert_eq!(talk(kernel, ON_LINK), (false, false));
+        assert_eq!(talk(kernel, Readiness::KERNEL_RX), (false, false));
+        assert_eq!(talk(Readiness::KERNEL_TX, kernel), (false, false));
+        for _ in 0..1000 {
+            answers.note_received(kernel);
+        }
+        assert_eq!(answers.choice.medians(), (None, None), "nothing was asked");
+        assert_eq!(talk(kernel, kernel), (true, false));
+        assert_eq!(talk(ON_LINK, ON_LINK), (true, true));
+    }
+
+    #[test]
+    fn who_wants_no_delay_is_not_measured_first() {
+        let mut config = Config::default().promotion;
+        config.fast_connect = true;
+        let answers =
+            |config: &PromotionConfig| Services::new(config).answers(&to("10.0.0.2:1")).expect("another host");
+        assert_eq!(answers(&config).judge(1), Verdict::Promote);
+        config.fast_connect = false;
+        assert_eq!(answers(&config).judge(1), Verdict::Measure);
+    }
+}
