@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use netacc_device::Instant;
+use netacc_harness::ProgramTcp;
 use netacc_host::{Cluster, HostConfig, HostId};
 use netacc_rnic::flows::{Flow, FlowStation, Outcome};
 use netacc_rnic::network::{LinkConfig, Marking, Network, Station, SwitchConfig, Topology, TraceHash};
@@ -28,7 +29,7 @@ enum Workload {
     /// Conversations of the production core.
     Rpc(Box<Run>),
     /// Whatever processes do on these hosts.
-    Hosts(Cluster),
+    Hosts(Cluster, Option<ProgramTcp>),
 }
 
 /// What is wrong with a simulation, or its description.
@@ -179,20 +180,28 @@ impl Fleet {
     pub(crate) fn run(&self) -> Option<&Run> {
         match &self.0 {
             Workload::Rpc(run) => Some(run),
-            Workload::Flows { .. } | Workload::Hosts(_) => None,
+            Workload::Flows { .. } | Workload::Hosts(..) => None,
         }
     }
 
     pub(crate) fn run_mut(&mut self) -> Option<&mut Run> {
         match &mut self.0 {
             Workload::Rpc(run) => Some(run),
-            Workload::Flows { .. } | Workload::Hosts(_) => None,
+            Workload::Flows { .. } | Workload::Hosts(..) => None,
         }
     }
 
-    /// Hosts whose processes somebody else runs.
-    pub(crate) fn of_hosts(cluster: Option<Cluster>) -> Fleet {
-        Fleet(Workload::Hosts(cluster.unwrap_or_else(|| Cluster::driven(Vec::new()))))
+    /// Hosts whose processes somebody else runs, and their connections' TCP if it is to be carried.
+    pub(crate) fn of_hosts(cluster: Option<Cluster>, tcp: Option<ProgramTcp>) -> Fleet {
+        Fleet(Workload::Hosts(cluster.unwrap_or_else(|| Cluster::driven(Vec::new())), tcp))
+    }
+
+    /// The TCP of hosts whose processes somebody else runs.
+    pub(crate) fn program_tcp(&self) -> Option<&ProgramTcp> {
+        match &self.0 {
+            Workload::Hosts(_, tcp) => tcp.as_ref(),
+            Workload::Flows { .. } | Workload::Rpc(_) => None,
+        }
     }
 
     pub(crate) fn start(&mut self) {
@@ -205,7 +214,7 @@ impl Fleet {
         match &mut self.0 {
             Workload::Flows { .. } => u32::MAX,
             Workload::Rpc(run) => run.take_dirty().unwrap_or(u32::MAX),
-            Workload::Hosts(cluster) => cluster.take_dirty().map_or(u32::MAX, |host| host.0),
+            Workload::Hosts(cluster, _) => cluster.take_dirty().map_or(u32::MAX, |host| host.0),
         }
     }
 
@@ -221,8 +230,8 @@ impl Fleet {
                 }
             }
             Workload::Rpc(run) => run.handle_packet(node, now, packet),
-            Workload::Hosts(cluster) if known(cluster, node) => cluster.handle_packet(HostId(node), now, packet),
-            Workload::Hosts(_) => {}
+            Workload::Hosts(cluster, _) if known(cluster, node) => cluster.handle_packet(HostId(node), now, packet),
+            Workload::Hosts(..) => {}
         }
     }
 
@@ -235,8 +244,8 @@ impl Fleet {
                 }
             }
             Workload::Rpc(run) => run.handle_timer(node, now),
-            Workload::Hosts(cluster) if known(cluster, node) => cluster.handle_timer(HostId(node), now),
-            Workload::Hosts(_) => {}
+            Workload::Hosts(cluster, _) if known(cluster, node) => cluster.handle_timer(HostId(node), now),
+            Workload::Hosts(..) => {}
         }
     }
 
@@ -245,8 +254,8 @@ impl Fleet {
         let packet = match &mut self.0 {
             Workload::Flows { stations, .. } => stations.get_mut(node as usize).and_then(|s| s.poll_transmit(now)),
             Workload::Rpc(run) => run.poll_transmit(node, now),
-            Workload::Hosts(cluster) if known(cluster, node) => cluster.poll_transmit(HostId(node), now),
-            Workload::Hosts(_) => None,
+            Workload::Hosts(cluster, _) if known(cluster, node) => cluster.poll_transmit(HostId(node), now),
+            Workload::Hosts(..) => None,
         };
         let Some(packet) = packet else { return false };
         let Packet { src: NodeId(src), dst: NodeId(dst), src_qp, wire_bytes, congestion, body, .. } = packet;
@@ -259,8 +268,8 @@ impl Fleet {
         let deadline = match &self.0 {
             Workload::Flows { stations, .. } => stations.get(node as usize).and_then(Station::next_deadline),
             Workload::Rpc(run) => run.next_deadline(node),
-            Workload::Hosts(cluster) if known(cluster, node) => cluster.next_deadline(HostId(node)),
-            Workload::Hosts(_) => None,
+            Workload::Hosts(cluster, _) if known(cluster, node) => cluster.next_deadline(HostId(node)),
+            Workload::Hosts(..) => None,
         };
         deadline.map_or(u64::MAX, Instant::as_nanos)
     }
@@ -269,7 +278,7 @@ impl Fleet {
         match &self.0 {
             Workload::Flows { trace, .. } => trace.clone(),
             Workload::Rpc(run) => run.trace(),
-            Workload::Hosts(cluster) => cluster.trace(),
+            Workload::Hosts(cluster, _) => cluster.trace(),
         }
     }
 
@@ -312,7 +321,7 @@ impl Fleet {
         let c = match &self.0 {
             Workload::Flows { stations, .. } => stations.get(node as usize).map(|s| s.nic().counters()),
             Workload::Rpc(run) => run.counters(node),
-            Workload::Hosts(cluster) => known(cluster, node).then(|| cluster.counters(HostId(node))),
+            Workload::Hosts(cluster, _) => known(cluster, node).then(|| cluster.counters(HostId(node))),
         };
         let c = c.unwrap_or_default();
         NicCounters {

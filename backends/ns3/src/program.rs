@@ -1,8 +1,9 @@
 //! The executor `ns3`: programs of socket operations, under the scheduler of `netacc_harness`, on a simulator's network.
 //!
-//! A request is an object with `program`, and maybe `expect` (the oracle's trace), `seed` and `mutant`. The answer has the `trace`,
-//! the promise that was `broken`, the streams' `state` where a step was given up, and `network`: a hash over what was
-//! delivered and when.
+//! A request is an object with `program`, and maybe `expect` (the oracle's trace), `seed`, `mutant`, and `tcp`: "simulated" (the
+//! simulator's own TCP carries the connections) or "memory" (the scheduler does, as on the plain network). The answer has the
+//! `trace`, the promise that was `broken`, the streams' `state` where a step was given up, `network`: a hash over what was
+//! delivered to NICs and when, and `tcp_bytes`: what the simulator's TCP has brought.
 
 use cxx::UniquePtr;
 use netacc_device::Instant;
@@ -32,6 +33,17 @@ struct Request {
     seed: u64,
     #[serde(default)]
     mutant: Option<String>,
+    #[serde(default)]
+    tcp: ProgramsTcp,
+}
+
+/// Who carries the connections' TCP.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum ProgramsTcp {
+    #[default]
+    Simulated,
+    Memory,
 }
 
 #[derive(Serialize)]
@@ -40,6 +52,7 @@ struct Answer {
     broken: Option<String>,
     state: String,
     network: Option<String>,
+    tcp_bytes: u64,
 }
 
 /// What is wrong with a request.
@@ -73,14 +86,14 @@ impl From<serde_json::Error> for RequestError {
 }
 
 pub(crate) fn new_program_run(request: &str) -> Result<Box<ProgramRun>, RequestError> {
-    let Request { program, expect, seed, mutant } = serde_json::from_str(request)?;
+    let Request { program, expect, seed, mutant, tcp } = serde_json::from_str(request)?;
     let program = Program::parse(&program.to_string()).map_err(|e| RequestError::Program(e.to_string()))?;
     let find = |name: String| {
         let found = Mutant::ALL.into_iter().find(|m| format!("{m:?}") == name);
         found.ok_or(RequestError::Mutant(name))
     };
     let mutant = mutant.map(find).transpose()?;
-    let driven = Some(DrivenProgram::new(&program, seed, mutant));
+    let driven = Some(DrivenProgram::new(&program, seed, mutant, tcp == ProgramsTcp::Simulated));
     Ok(Box::new(ProgramRun { program, expect, driven }))
 }
 
@@ -112,14 +125,17 @@ impl ProgramRun {
     }
 
     pub(crate) fn fleet(&self) -> Box<Fleet> {
-        Box::new(Fleet::of_hosts(self.driven.as_ref().map(|d| d.cluster.clone())))
+        let driven = self.driven.as_ref();
+        Box::new(Fleet::of_hosts(driven.map(|d| d.cluster.clone()), driven.and_then(|d| d.tcp.clone())))
     }
 
     pub(crate) fn run(&mut self, network: UniquePtr<Network>) -> Result<String, RequestError> {
         let driven = self.driven.take().ok_or(RequestError::Again)?;
+        let tcp = driven.tcp.clone();
         let run = driven.run(&self.program, self.expect.as_ref(), Box::new(Driver(network)));
         let network = run.network_trace.map(|hash| format!("{hash:016x}"));
-        let answer = Answer { trace: run.trace, broken: run.broken, state: run.state, network };
+        let tcp_bytes = tcp.map_or(0, |tcp| tcp.delivered_bytes());
+        let answer = Answer { trace: run.trace, broken: run.broken, state: run.state, network, tcp_bytes };
         Ok(serde_json::to_string(&answer)?)
     }
 }

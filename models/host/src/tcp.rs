@@ -107,7 +107,7 @@ impl TcpWires {
         lens.max().unwrap_or(0).min(wire.given[1 - side])
     }
 
-    /// Bytes arrive at a side, at most as many as it has [`room`](TcpWires::room) for.
+    /// Bytes arrive at a side, at most as many as it has [`room`](TcpWires::room) for. After a reset they are nobody's.
     ///
     /// # Errors
     /// When they are not the bytes that its peer has written there.
@@ -116,6 +116,9 @@ impl TcpWires {
             return Ok(());
         }
         let Some((wire, to)) = self.wires.get_mut(number as usize).zip(ENDS.get(side)) else { return Err(Corrupt) };
+        if ENDS.into_iter().any(|end| wire.wire.state(end).reset) {
+            return Ok(());
+        }
         self.buffer.resize(bytes.len(), 0);
         let there = wire.wire.copy_unsent(to.peer(), 0, &mut self.buffer);
         let given = &mut wire.given[1 - side];
@@ -214,5 +217,6 @@ mod tests {
         assert_eq!((far.try_read(&mut buf).ok(), far.try_read(&mut buf).ok()), (Some(3), Some(0)));
         wires.handle_failure(0);
         assert!(near.is_over() && far.is_over());
+        assert_eq!(wires.handle_bytes(0, 0, b"of before"), Ok(()), "under way when it was reset");
     }
 }

@@ -14,10 +14,14 @@
 #include "ns3/ipv4.h"
 #include "ns3/log.h"
 #include "ns3/simulator.h"
+#include "ns3/tcp-header.h"
+#include "ns3/tcp-l4-protocol.h"
+#include "ns3/tcp-option-ts.h"
 #include "ns3/tcp-socket-factory.h"
 #include "ns3/uinteger.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace ns3
 {
@@ -33,6 +37,8 @@ static const uint16_t FIRST_CLIENT_PORT = 1536;
 static const uint32_t HEADER_BYTES = 20 + 20 + 12;
 /// Bytes moved at a time. Arbitrary.
 static const uint32_t CHUNK_BYTES = 65536;
+/// Of a socket's buffer: its window has no more, whatever the scale (RFC 7323).
+static const uint32_t MAX_BUFFER_BYTES = 1 << 29;
 /// No number.
 static const uint32_t NONE = 0xffffffff;
 
@@ -58,7 +64,12 @@ RnicTcp::GetTypeId()
                           "How long an acknowledgement waits for company: Linux's shortest (TCP_DELACK_MIN).",
                           TimeValue(MilliSeconds(40)),
                           MakeTimeAccessor(&RnicTcp::m_delayedAck),
-                          MakeTimeChecker(Time(0)));
+                          MakeTimeChecker(Time(0)))
+            .AddAttribute("DataRetries",
+                          "How often a segment is sent again before TCP gives up: Linux's (tcp_retries2), where ns-3 has 6.",
+                          UintegerValue(15),
+                          MakeUintegerAccessor(&RnicTcp::m_dataRetries),
+                          MakeUintegerChecker<uint32_t>());
     return tid;
 }
 
@@ -93,6 +104,7 @@ RnicTcp::Install(NodeContainer nodes, const std::vector<Ptr<RnicDevice>>& device
     m_fleet = fleet;
     m_bufferBytes = static_cast<uint32_t>(fleet->GetModel().tcp_buffer_bytes());
     NS_ABORT_MSG_IF(m_bufferBytes == 0, "the fleet's TCP is in memory: see RnicFleet::TcpBufferBytes");
+    NS_ABORT_MSG_IF(m_bufferBytes > MAX_BUFFER_BYTES, "TCP's buffers have " << MAX_BUFFER_BYTES << " bytes at most");
     m_nextPort.assign(nodes.GetN(), FIRST_CLIENT_PORT);
     m_buffer.resize(CHUNK_BYTES);
     InternetStackHelper stack;
@@ -189,9 +201,16 @@ RnicTcp::Configure(Ptr<Socket> socket)
     uint32_t mtu = socket->GetNode()->GetDevice(1)->GetMtu();
     socket->SetAttribute("SegmentSize", UintegerValue(mtu - HEADER_BYTES));
     socket->SetAttribute("SndBufSize", UintegerValue(m_bufferBytes));
-    socket->SetAttribute("RcvBufSize", UintegerValue(m_bufferBytes));
+    socket->SetAttribute("RcvBufSize", UintegerValue(GetReceiveBytes()));
     socket->SetAttribute("DelAckTimeout", TimeValue(m_delayedAck));
     socket->SetAttribute("MinRto", TimeValue(m_minRto));
+    socket->SetAttribute("DataRetries", UintegerValue(m_dataRetries));
+}
+
+uint32_t
+RnicTcp::GetReceiveBytes() const
+{
+    return 2 * m_bufferBytes;
 }
 
 void
@@ -221,15 +240,54 @@ void
 RnicTcp::HandleConnect(uint32_t number, Ptr<Socket> socket)
 {
     Wire& wire = m_wires[number];
-    // Data completes a handshake whose last packet was lost: ns-3 never sends that again by itself.
+    // Who accepts may not know of it yet: data completes a handshake whose last packet was lost, or Confirm does.
     if (!wire.connected && socket == wire.sockets[0])
     {
         wire.connected = true;
         m_connected++;
         m_fleet->GetModel().handle_connected(number, Now());
+        Simulator::Schedule(m_minRto, &RnicTcp::Confirm, this, number);
     }
     Pump(number);
     Attend();
+}
+
+void
+RnicTcp::Confirm(uint32_t number)
+{
+    const Wire& wire = m_wires[number];
+    if (wire.failed || wire.sockets[1])
+    {
+        return;
+    }
+    NS_LOG_FUNCTION(this << number);
+    Address address;
+    wire.sockets[0]->GetSockName(address);
+    InetSocketAddress local = InetSocketAddress::ConvertFrom(address);
+    wire.sockets[0]->GetPeerName(address);
+    InetSocketAddress peer = InetSocketAddress::ConvertFrom(address);
+    uint32_t window = GetReceiveBytes();
+    while (window > std::numeric_limits<uint16_t>::max())
+    {
+        // As sockets choose their window's scale.
+        window /= 2;
+    }
+    // Both sides begin to count at 0, and their SYNs are the first of what they count.
+    TcpHeader header;
+    header.SetSourcePort(local.GetPort());
+    header.SetDestinationPort(peer.GetPort());
+    header.SetSequenceNumber(SequenceNumber32(1));
+    header.SetAckNumber(SequenceNumber32(1));
+    header.SetFlags(TcpHeader::ACK);
+    header.SetWindowSize(static_cast<uint16_t>(window));
+    Ptr<TcpOptionTS> stamp = CreateObject<TcpOptionTS>();
+    stamp->SetTimestamp(TcpOptionTS::NowToTsValue());
+    // A round trip of no time is none that counts.
+    stamp->SetEcho(TcpOptionTS::NowToTsValue());
+    header.AppendOption(stamp);
+    Ptr<TcpL4Protocol> tcp = wire.sockets[0]->GetNode()->GetObject<TcpL4Protocol>();
+    tcp->SendPacket(Create<Packet>(), header, local.GetIpv4(), peer.GetIpv4());
+    Simulator::Schedule(m_minRto, &RnicTcp::Confirm, this, number);
 }
 
 void
@@ -312,8 +370,11 @@ RnicTcp::PumpOut(uint32_t number, uint32_t side)
         int sent = socket->Send(m_buffer.data(), count, 0);
         NS_ABORT_MSG_UNLESS(sent == static_cast<int>(count), "a socket with room refuses bytes");
     }
-    if (model.poll_wire_end(number, side))
+    m_wires[number].ending[side] |= model.poll_wire_end(number, side);
+    // What was sent has to be acknowledged first: with less ns-3 would neither end the stream now nor later.
+    if (m_wires[number].ending[side] && socket->GetTxAvailable() == m_bufferBytes)
     {
+        m_wires[number].ending[side] = false;
         socket->ShutdownSend();
     }
 }

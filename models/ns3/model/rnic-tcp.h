@@ -60,6 +60,7 @@ class RnicTcp : public Object
     struct Wire
     {
         std::array<Ptr<Socket>, 2> sockets; //!< null until it is made
+        std::array<bool, 2> ending{};       //!< all was written, but the socket does not know it yet
         bool connected{false};              //!< who connects knows that it is made; who accepts may not yet
         bool failed{false};                 //!< it is no more
     };
@@ -80,6 +81,13 @@ class RnicTcp : public Object
      * \param socket the socket
      */
     void Configure(Ptr<Socket> socket);
+
+    /**
+     * A sender never has more under way than its own buffer has, as a byte stays there until the process at the other end can have
+     * it. With room for twice that no window is ever closed: a sender of ns-3 that has nothing to say then crashes.
+     * \return bytes of a socket's receive buffer
+     */
+    uint32_t GetReceiveBytes() const;
 
     /**
      * Sets the callbacks of a socket.
@@ -103,6 +111,13 @@ class RnicTcp : public Object
      * \param socket that end
      */
     void HandleConnect(uint32_t number, Ptr<Socket> socket);
+
+    /**
+     * Acknowledges the peer's SYN again while nobody has accepted: ns-3 never does by itself, and a server that is to speak first
+     * would wait for ever.
+     * \param number of the wire
+     */
+    void Confirm(uint32_t number);
 
     /**
      * Bytes have arrived at a socket.
@@ -164,6 +179,7 @@ class RnicTcp : public Object
     uint32_t m_bufferBytes;                        //!< of send and receive buffers each
     Time m_minRto;                                 //!< attribute MinRto
     Time m_delayedAck;                             //!< attribute DelayedAck
+    uint32_t m_dataRetries;                        //!< attribute DataRetries
     NodeContainer m_nodes;                         //!< of the fleet
     std::vector<Ptr<RnicDevice>> m_devices;        //!< by node
     Ptr<RnicFleet> m_fleet;                        //!< the model

@@ -10,6 +10,7 @@
 #include "ns3/global-value.h"
 #include "ns3/node-container.h"
 #include "ns3/rnic-stepper.h"
+#include "ns3/rnic-tcp.h"
 #include "ns3/simulator.h"
 #include "ns3/string.h"
 #include "ns3/uinteger.h"
@@ -52,6 +53,11 @@ Answer(const std::string& request)
     fleet->Adopt(program->fleet());
     NodeContainer nodes(network.hosts);
     helper.InstallStar(nodes, fleet);
+    Ptr<RnicTcp> tcp = CreateObject<RnicTcp>();
+    if (fleet->GetModel().tcp_buffer_bytes() > 0)
+    {
+        tcp->Install(nodes, helper.GetDevices(), fleet);
+    }
     helper.Start();
     rust::String answer = program->run(std::make_unique<RnicStepper>(helper));
     Simulator::Destroy();

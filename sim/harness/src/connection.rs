@@ -51,6 +51,8 @@ pub(crate) struct Direction {
 /// One connection.
 pub(crate) struct Connection {
     pub(crate) wire: AnchorWire,
+    /// Its number in the simulator's TCP, if that carries it.
+    pub(crate) carried: Option<u32>,
     pub(crate) sides: [Side; 2],
     /// By writer.
     pub(crate) directions: [Direction; 2],

@@ -17,6 +17,7 @@
 mod app;
 mod bytes;
 mod connection;
+mod delivery;
 mod descriptor;
 mod drain;
 mod epoll;
@@ -28,6 +29,7 @@ mod plan;
 mod process;
 mod program;
 mod scheduler;
+mod tcp;
 mod trace;
 mod world;
 
@@ -37,6 +39,7 @@ pub use options::{Broken, Check, Failure, Mutant, Options, Preset, Summary, What
 
 pub use network::NetworkPlan;
 pub use program::{run_program, DrivenProgram, ProgramRun};
+pub use tcp::ProgramTcp;
 
 use world::World;
 

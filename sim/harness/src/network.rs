@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use netacc_device::loopback::{Delivery, DeliveryMode, Fabric, Kill, LoopbackDevice, QueuePairEnd, Refusal};
 use netacc_device::middleware::SplitMix64;
-use netacc_device::{CompletionQueueId, ConnectionManager, Device, Directory, QueuePairId};
+use netacc_device::{CompletionQueueId, ConnectionManager, Device, Directory, Instant, QueuePairId};
 use netacc_host::{Cluster, HostConfig, HostDevice, HostId, PlainSimulator, Simulator};
 use netacc_rnic::network::{LinkConfig, SwitchConfig, Topology};
 use netacc_rnic::{Costs, NicConfig, RateConfig, Recovery};
@@ -128,6 +128,14 @@ impl Net {
         match self {
             Net::Memory(fabric) => fabric.deliverable().first().map(|d: &Delivery| format!("{d:?}")),
             Net::Nics(_) => None,
+        }
+    }
+
+    /// The network's time, where it has one.
+    pub(crate) fn now(&self) -> Instant {
+        match self {
+            Net::Memory(_) => Instant::ZERO,
+            Net::Nics(cluster) => cluster.now(),
         }
     }
 

@@ -16,6 +16,7 @@ use netacc_program::{How, Op, Option_, Outcome, Program, Step, Trace, UNSUPPORTE
 use crate::app::Io;
 use crate::network::{Net, NetworkPlan};
 use crate::plan::{FaultRates, Plan};
+use crate::tcp::ProgramTcp;
 use crate::world::World;
 use crate::{Check, Mutant, Options, Preset};
 
@@ -39,7 +40,7 @@ pub struct ProgramRun {
 pub fn run_program(program: &Program, seed: u64, options: &Options, expect: Option<&Trace>) -> ProgramRun {
     let plan = plan(program, seed, options);
     let (net, simulator) = Net::new(seed, &plan);
-    run_on(program, seed, options, expect, (plan, net, simulator))
+    run_on(program, seed, options, expect, Place { plan, net, simulator, tcp: None })
 }
 
 /// A program that waits for a simulator to make its network: on modelled NICs, as with [`Preset::Nic`].
@@ -48,25 +49,29 @@ pub struct DrivenProgram {
     pub network: NetworkPlan,
     /// The hosts, for the simulator to drive.
     pub cluster: Cluster,
+    /// The connections' TCP, if the simulator is to carry it.
+    pub tcp: Option<ProgramTcp>,
     plan: Plan,
     seed: u64,
     options: Options,
 }
 
 impl DrivenProgram {
-    /// Draws everything that the seed decides before the run begins.
-    pub fn new(program: &Program, seed: u64, mutant: Option<Mutant>) -> DrivenProgram {
+    /// Draws everything that the seed decides before the run begins. TCP is the simulator's own, or the scheduler's wires.
+    pub fn new(program: &Program, seed: u64, mutant: Option<Mutant>, simulated_tcp: bool) -> DrivenProgram {
         let options = Options { preset: Some(Preset::Nic), mutant, ..Options::default() };
         let plan = plan(program, seed, &options);
         let network = NetworkPlan::draw(seed, plan.processes);
         let cluster = Cluster::driven(network.hosts.clone());
-        DrivenProgram { network, cluster, plan, seed, options }
+        let buffer_bytes = plan.anchor.send_capacity.max(plan.anchor.receive_capacity);
+        let tcp = simulated_tcp.then(|| ProgramTcp::new(buffer_bytes));
+        DrivenProgram { network, cluster, tcp, plan, seed, options }
     }
 
     /// Runs it between the simulator's events. `expect` is the oracle's trace.
     pub fn run(self, program: &Program, expect: Option<&Trace>, simulator: Box<dyn Simulator>) -> ProgramRun {
-        let world = (self.plan, Net::Nics(self.cluster), Some(simulator));
-        run_on(program, self.seed, &self.options, expect, world)
+        let place = Place { plan: self.plan, net: Net::Nics(self.cluster), simulator: Some(simulator), tcp: self.tcp };
+        run_on(program, self.seed, &self.options, expect, place)
     }
 }
 
@@ -87,14 +92,21 @@ fn plan(program: &Program, seed: u64, options: &Options) -> Plan {
     plan
 }
 
-type Place = (Plan, Net, Option<Box<dyn Simulator>>);
+/// Where a program runs.
+struct Place {
+    plan: Plan,
+    net: Net,
+    simulator: Option<Box<dyn Simulator>>,
+    tcp: Option<ProgramTcp>,
+}
 
 fn run_on(program: &Program, seed: u64, options: &Options, expect: Option<&Trace>, place: Place) -> ProgramRun {
-    let (plan, net, simulator) = place;
-    let world = match World::with_plan(seed, options, plan, net, simulator) {
+    let Place { plan, net, simulator, tcp } = place;
+    let mut world = match World::with_plan(seed, options, plan, net, simulator) {
         Ok(world) => world,
         Err(broken) => return ProgramRun { broken: Some(broken.detail), ..ProgramRun::default() },
     };
+    world.tcp = tcp;
     let mut run = Run::new(program, world, expect);
     let result = catch_unwind(AssertUnwindSafe(|| run.steps()));
     let broken = match result {
@@ -259,6 +271,7 @@ impl<'a> Run<'a> {
                     pending.done = done;
                     self.pending.insert(number, pending);
                 }
+                Attempt::Short => drop(self.pending.insert(number, pending)),
             }
         }
         Ok(())
@@ -277,17 +290,19 @@ impl<'a> Run<'a> {
             }
             return Ok(Outcome::default());
         }
-        let (mut done, mut waited) = (0, 0);
+        let (mut done, mut waited, mut short) = (0, 0, false);
         while waited < PATIENCE {
             match self.attempt(index, step, done)? {
                 Attempt::Over(outcome) => return Ok(outcome),
                 Attempt::More(n) if n > done => (done, waited) = (n, 0),
                 Attempt::More(n) => (done, waited) = (n, waited + 1),
+                Attempt::Short => (waited, short) = (waited + 1, true),
             }
             self.pump()?;
             self.pass_time(waited);
         }
         Ok(match &step.op {
+            Op::Recv { .. } if short => Outcome::skipped(UNSUPPORTED),
             // It did not come: what the program saw, it saw.
             Op::Recv { .. } if done == 0 => Outcome::error("EAGAIN"),
             Op::Recv { .. } => Outcome::value(done),
@@ -316,6 +331,7 @@ impl<'a> Run<'a> {
                 self.listeners.insert(*l, p);
                 over(Outcome::default())
             }
+            Op::Connect { c, .. } if self.connections.contains_key(c) => self.connected(*c, expect),
             Op::Connect { s, l, c } => {
                 let Some(&q) = self.listeners.get(l) else { return unsupported() };
                 if usize::from(q) >= self.world.processes.len() || usize::from(p) >= self.world.processes.len() {
@@ -327,14 +343,13 @@ impl<'a> Run<'a> {
                 self.acceptors.insert(*c, q);
                 self.openers.insert(*c, (p, *s));
                 self.slots.insert((p, *s), End { c: number, s: 0 });
-                match expect {
-                    // A connect that does not wait is the kernel's affair.
-                    Some(expected) if expected.errno.as_deref() == Some("EINPROGRESS") => over(expected),
-                    _ => over(Outcome::default()),
-                }
+                self.connected(*c, expect)
             }
             Op::Accept { s, c, .. } => {
                 let Some(&number) = self.connections.get(c) else { return unsupported() };
+                if !self.world.is_connected(number) {
+                    return Ok(Attempt::More(done));
+                }
                 self.slots.insert((p, *s), End { c: number, s: 1 });
                 over(Outcome::default())
             }
@@ -386,6 +401,18 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// How far a connect has come that was begun.
+    fn connected(&self, c: u32, expect: Option<Outcome>) -> Check<Attempt> {
+        match expect {
+            // A connect that does not wait is the kernel's affair.
+            Some(expected) if expected.errno.as_deref() == Some("EINPROGRESS") => Ok(Attempt::Over(expected)),
+            _ if self.connections.get(&c).is_some_and(|number| self.world.is_connected(*number)) => {
+                Ok(Attempt::Over(Outcome::default()))
+            }
+            _ => Ok(Attempt::More(0)),
+        }
+    }
+
     /// The connection has been reset or closed somewhere, or nobody may read: the kernel has manners there that the
     /// simulated anchor has not.
     fn beyond(&self, end: End) -> bool {
@@ -426,6 +453,13 @@ impl<'a> Run<'a> {
         }
         let over = |outcome| Ok(Attempt::Over(outcome));
         match op {
+            // The kernel's connection may be no more from then on.
+            Op::Shutdown { .. } if self.world.connections[c].directions.iter().all(|d| d.ended) => {
+                over(Outcome::skipped(UNSUPPORTED))
+            }
+            Op::Shutdown { .. } if self.world.connections[c].sides[1 - s].cell.is_none() => {
+                over(Outcome::skipped(UNSUPPORTED))
+            }
             Op::Shutdown { how, .. } => {
                 let how = match how {
                     How::Read => Shutdown::Read,
@@ -457,7 +491,7 @@ impl<'a> Run<'a> {
                 let blocks = expect.is_some_and(|e| e.errno.as_deref() == Some("EAGAIN"));
                 match self.world.recv(c, s, (i64::from(*n) - done) as usize, flags.peek)? {
                     Io::Done(0) => over(Outcome { end: true, ..Outcome::value(done) }),
-                    Io::Done(k) if flags.peek && (k as i64) < want => Ok(Attempt::More(0)),
+                    Io::Done(k) if flags.peek && (k as i64) < want => Ok(Attempt::Short),
                     Io::Done(k) if !flags.peek && done + (k as i64) < want => Ok(Attempt::More(done + k as i64)),
                     Io::Done(k) => over(Outcome::value(if flags.peek { k as i64 } else { done + k as i64 })),
                     Io::Blocked if blocks => over(Outcome::error("EAGAIN")),
@@ -491,4 +525,7 @@ impl<'a> Run<'a> {
 enum Attempt {
     Over(Outcome),
     More(i64),
+    /// A peek has seen less than the oracle's. Beyond a change between TCP and link, which is in front of the rest, it sees
+    /// nothing here; reading goes on behind it.
+    Short,
 }

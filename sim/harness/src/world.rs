@@ -3,14 +3,14 @@
 //! Everything in it happens in [`World`]'s own methods, one at a time, and every choice comes from one generator: the
 //! same seed gives the same run.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 
-use netacc_device::loopback::anchor::{anchor_pair, AnchorDelivery, AnchorEnd};
-use netacc_device::loopback::{Delivery, DeviceId, Fabric, QueuePairEnd, Refusal};
+use netacc_device::loopback::anchor::anchor_pair;
+use netacc_device::loopback::{QueuePairEnd, Refusal};
 use netacc_device::middleware::SplitMix64;
 use netacc_device::{FourTuple, Instant, QueuePairId};
-use netacc_host::{HostId, Simulator};
+use netacc_host::Simulator;
 use netacc_proto::{Failure as StreamFailure, Role};
 
 use crate::connection::{Connection, Direction, Side};
@@ -19,6 +19,7 @@ use crate::mutants::{AnchorMutant, Countdown};
 use crate::network::Net;
 use crate::plan::Plan;
 use crate::process::{Process, Setup};
+use crate::tcp::ProgramTcp;
 use crate::trace::{Event, Trace};
 use crate::{Broken, Check, Mutant, Options, Summary, What};
 
@@ -30,8 +31,10 @@ pub(crate) struct World {
     pub(crate) net: Net,
     /// Makes the network's events happen, where it has a time of its own.
     pub(crate) simulator: Option<Box<dyn Simulator>>,
-    /// Processes whose host's cable is cut.
-    cut: BTreeSet<usize>,
+    /// The connections' TCP, where the simulator has one.
+    pub(crate) tcp: Option<ProgramTcp>,
+    /// Processes whose host's cable is cut, and since when the network has it so.
+    pub(crate) cut: BTreeMap<usize, Instant>,
     /// `None` once crashed.
     pub(crate) processes: Vec<Option<Process>>,
     pub(crate) connections: Vec<Connection>,
@@ -40,7 +43,7 @@ pub(crate) struct World {
     pub(crate) buffer: Vec<u8>,
     pub(crate) mutant: Option<(Mutant, Countdown)>,
     /// Queue pairs whose owner knows of them.
-    connected: BTreeSet<QueuePairEnd>,
+    pub(crate) connected: BTreeSet<QueuePairEnd>,
     /// Processes whose queues are limited, or that refuse connects.
     hampered: Vec<usize>,
 }
@@ -87,7 +90,8 @@ impl World {
             now: Instant::from_nanos(1_000_000_000),
             net,
             simulator,
-            cut: BTreeSet::new(),
+            tcp: None,
+            cut: BTreeMap::new(),
             processes,
             connections: Vec::new(),
             summary: Summary::default(),
@@ -154,8 +158,12 @@ impl World {
         // The acceptor's end first: it must be in the directory before anybody looks.
         let second = side(1, acceptor, far);
         let first = side(0, opener, near);
+        // Within a host TCP crosses no network.
+        let carrier = self.tcp.as_ref().filter(|_| opener != acceptor);
+        let carried = carrier.map(|tcp| tcp.add([opener, acceptor], wire.clone()));
         self.connections.push(Connection {
             wire,
+            carried,
             sides: [first, second],
             directions: [Direction::default(); 2],
             broken: false,
@@ -174,120 +182,6 @@ impl World {
         if let Some(process) = self.processes[side.process].as_mut() {
             process.request_promotion(cell);
         }
-    }
-
-    /// One event of the network. Whether there was one.
-    pub(crate) fn net_step(&mut self) -> bool {
-        match &self.net {
-            Net::Memory(fabric) => {
-                let fabric = fabric.clone();
-                self.fabric_step(&fabric)
-            }
-            Net::Nics(cluster) => {
-                let cluster = cluster.clone();
-                let Some(simulator) = &mut self.simulator else { return false };
-                let mut moved = false;
-                // A message is many events where a delivery is one.
-                for _ in 0..1 + self.rng.below(64) {
-                    let Some(now) = simulator.step() else { break };
-                    cluster.set_now(now);
-                    moved = true;
-                }
-                if moved {
-                    self.now = self.now.max(cluster.now());
-                    self.trace.note(Event::Network { now_ns: self.now.as_nanos() });
-                }
-                moved
-            }
-        }
-    }
-
-    /// The cable of a host is cut, or repaired. Only where there are cables.
-    pub(crate) fn cut_or_repair(&mut self) {
-        let p = self.rng.below(self.processes.len());
-        let Some(simulator) = &mut self.simulator else { return };
-        let cut = !self.cut.remove(&p);
-        if cut {
-            self.cut.insert(p);
-        }
-        simulator.set_cut(HostId(p as u32), cut);
-        self.trace.note(Event::Cut { p, cut });
-    }
-
-    /// Whether some cable is cut.
-    pub(crate) fn is_cut(&self) -> bool {
-        !self.cut.is_empty()
-    }
-
-    /// What the network still has to do, for people; makes it happen.
-    pub(crate) fn under_way(&mut self) -> Option<String> {
-        let event = self.simulator.as_mut().and_then(|s| s.step());
-        event.map(|at| format!("an event at {} ns", at.as_nanos())).or_else(|| self.net.under_way())
-    }
-
-    /// One delivery on the fabric. Whether there was one.
-    fn fabric_step(&mut self, fabric: &Fabric) -> bool {
-        let all = fabric.deliverable();
-        if all.is_empty() {
-            return false;
-        }
-        let delivery = all[self.rng.below(all.len())];
-        if self.too_early(fabric, delivery) {
-            return true;
-        }
-        fabric.deliver(delivery);
-        if let Delivery::Connection { to: DeviceId(to), .. } = delivery {
-            if let Some(Some(process)) = self.processes.get_mut(to as usize) {
-                process.connection_event();
-            }
-        }
-        self.trace.note(Event::Fabric(delivery));
-        true
-    }
-
-    /// The peer has not heard yet that it is connected, and so has posted no receives: on a device where that is fatal
-    /// nearly every link would die at once, because the connection manager's interface leaves no way to post them before.
-    /// Mostly the peer is given its turn instead.
-    fn too_early(&mut self, fabric: &Fabric, delivery: Delivery) -> bool {
-        let Delivery::Message { from } = delivery else { return false };
-        let Some(to) = fabric.peer(from) else { return false };
-        let p = to.device.0 as usize;
-        if self.connected.contains(&to) {
-            return false;
-        }
-        let Some(process) = self.processes.get(p).and_then(Option::as_ref) else { return false };
-        if process.endpoint.links().iter().any(|l| l.qp == to.qp.0) {
-            self.connected.insert(to);
-            return false;
-        }
-        if self.rng.below(16) == 0 {
-            return false;
-        }
-        let notice = |d: &&Delivery| matches!(d, Delivery::Connection { to: device, .. } if *device == to.device);
-        if let Some(notice) = fabric.deliverable().iter().find(notice) {
-            fabric.deliver(*notice);
-        }
-        self.helper_step(p);
-        true
-    }
-
-    /// One delivery on a connection's wire. Whether there was one.
-    pub(crate) fn wire_step(&mut self, c: usize) -> bool {
-        let choice = self.rng.next_u64();
-        let connection = &self.connections[c];
-        // Mostly large pieces: single bytes are drawn as well, by the wire itself.
-        let Some(delivery) = connection.wire.step(choice) else { return false };
-        let at = |end: AnchorEnd| &connection.sides[end as usize].descriptor;
-        match delivery {
-            AnchorDelivery::Bytes { to, .. } => {
-                at(to).edge(IN);
-                at(to.peer()).room();
-            }
-            AnchorDelivery::Fin { to } => at(to).edge(IN | RDHUP),
-            AnchorDelivery::Reset { to } => at(to).edge(IN | OUT | RDHUP | HUP | ERR),
-        }
-        self.trace.note(Event::Wire { c, delivery });
-        true
     }
 
     /// The application's wait reports what is ready.
@@ -401,6 +295,9 @@ impl World {
 
     /// What holds at any time, among honest processes.
     pub(crate) fn check(&self) -> Check {
+        if let Some(c) = self.tcp.as_ref().and_then(ProgramTcp::corrupt) {
+            return Err(Broken::new(What::WrongByte, format!("connection {c}: TCP has brought other bytes")));
+        }
         for (c, connection) in self.connections.iter().enumerate() {
             for (s, side) in connection.sides.iter().enumerate() {
                 if side.descriptor.misused() > 0 {

@@ -201,16 +201,21 @@ class ProcessExecutor:
 class Ns3Executor:
     """The core on modelled NICs, on simulated hosts in ns-3: `netacc-ns3-exec`, deterministic.
 
-    The scheduler, its faults and its seeds are those of `HarnessExecutor` with the preset "nic"; on the same
-    seed both go the same way, to the nanosecond.
+    TCP is ns-3's own: the packets of connections that are not promoted cross the same network. With `tcp`
+    "memory" the scheduler delivers their bytes, as for `HarnessExecutor` with the preset "nic"; on the same
+    seed both then go the same way, to the nanosecond.
     """
 
-    def __init__(self, executable: Path | str, *, seed: int = 0, mutant: str = "") -> None:
+    def __init__(
+        self, executable: Path | str, *, seed: int = 0, mutant: str = "", tcp: str = "simulated"
+    ) -> None:
         self.name = "ns3"
         self.seed = seed
         self.mutant = mutant
+        self.tcp = tcp
         self.state = ""  # the streams as they stood where a step was given up
         self.network = ""  # a hash over what the network has delivered, and when
+        self.tcp_bytes = 0  # that ns-3's TCP has brought
         self._process = LineProcess("ns3", [str(executable)])
 
     def run(self, program: Program, expect: Trace | None = None) -> Trace:
@@ -219,10 +224,12 @@ class Ns3Executor:
         expected = expect.text if expect else "null"
         answer = json.loads(
             self._process.ask(
-                f'{{"program":{program.text},"expect":{expected},"seed":{self.seed},"mutant":{mutant}}}'
+                f'{{"program":{program.text},"expect":{expected},"seed":{self.seed},"mutant":{mutant},'
+                f'"tcp":{json.dumps(self.tcp)}}}'
             )
         )
         self.state, self.network = answer["state"], answer["network"] or ""
+        self.tcp_bytes = answer["tcp_bytes"]
         if answer["broken"]:
             raise BrokenPromise(answer["broken"])
         return Trace(json.dumps(answer["trace"]))
