@@ -473,7 +473,7 @@ impl StreamGuard<'_> {
     /// Whether the kernel's socket knows all of the stream, so far: what it says is right, and nothing is to be replayed.
     pub fn is_kernels(&self) -> bool {
         let proto = &self.inner.proto;
-        matches!(proto.tx_sink(), TxSink::Anchor | TxSink::Pledged) && proto.rx_source() == RxSource::Anchor(u64::MAX)
+        matches!(proto.tx_sink(), TxSink::Anchor | TxSink::Pledged) && self.rx_source() == RxSource::Anchor(u64::MAX)
     }
 
     /// Whether the application has closed it.
@@ -529,6 +529,8 @@ impl StreamGuard<'_> {
         self.cell.low_water.store(bytes.max(1), Ordering::Relaxed);
         self.inner.anchor_low_water = bytes.max(1);
         self.settle_low_water();
+        // As the kernel does: whoever waits is told of what is there already.
+        self.arrived |= readiness_of(&self.inner, self.cell.low_water()).contains(Readiness::READABLE);
     }
 
     /// Where a record may come, the kernel is to tell of fewer bytes than the application wants to be told of.
@@ -718,6 +720,8 @@ impl StreamGuard<'_> {
 
     /// The kernel's socket of a plain stream has been shut down directly: the stream is past promotion.
     pub fn note_kernel_shutdown(&mut self, how: Shutdown) {
+        // Others may have read what has come again: see `rx_source`.
+        self.inner.proto.handle_replay();
         self.shutdown(how);
         while let Some(AnchorWrite::Shutdown | AnchorWrite::ShutdownRead) = self.inner.proto.poll_anchor_write() {
             self.inner.proto.anchor_written(0);
@@ -881,6 +885,10 @@ impl StreamGuard<'_> {
         }
         if how != Shutdown::Read {
             self.inner.proto.shutdown_write();
+        }
+        if self.inner.proto.awaits_switch() {
+            // The peer is told once its marker is here, which a program that does something else would not see come.
+            self.endpoint.note_moved(self.cell);
         }
     }
 

@@ -12,7 +12,7 @@ use netacc_device::{
     Anchor, AnchorError, AnchorPosition, ConnectionManager, Directory, DirectoryError, FourTuple, Instant, PeerAddress,
     UNKNOWN_STREAM,
 };
-use netacc_driver::{Endpoint, EndpointConfig, LinkIo, Readiness, ReadySink, StreamCell, STALL_PATIENCE};
+use netacc_driver::{Endpoint, EndpointConfig, LinkIo, Readiness, ReadySink, Shutdown, StreamCell, STALL_PATIENCE};
 use netacc_proto::{CacheConfig, Reason, Role, TxSink, RECORD_GRACE};
 
 struct Deaf;
@@ -729,4 +729,45 @@ fn an_opener_that_forks_meanwhile_does_not_open() {
     (0..4).for_each(|_| run([&client, &server]));
     assert!(near.lock(&client).proto().is_plain() && near.lock(&client).link().is_none());
     assert_eq!(client.counters().snapshot()["opens_sent"], 0);
+}
+
+/// Notes which streams it is told of.
+#[derive(Clone, Default)]
+struct Noting(Arc<Mutex<Vec<u32>>>);
+
+impl ReadySink for Noting {
+    fn unseen_io(&self, _: &Arc<StreamCell>) -> bool {
+        false
+    }
+
+    fn ready(&self, _: &Arc<StreamCell>, _: Readiness, _: bool) {}
+    fn holds_alone(&self, _: &Arc<StreamCell>) -> bool {
+        false
+    }
+    fn moved(&self, stream: &Arc<StreamCell>) {
+        self.0.lock().expect("no test panics with it").push(stream.number());
+    }
+}
+
+/// Breaks if nobody looked for the marker that an end of stream waits for: the peer would never be told of it by a program
+/// that does something else.
+#[test]
+fn an_end_that_waits_for_a_marker_is_looked_after() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let told = Noting::default();
+    let (client, server) = (owned(&fabric, |_: &Event| {}, told.clone()), endpoint(&fabric));
+    let (near, _far) = connect(&client, &server, 40_011);
+    client.promote(&near).expect("the acceptor is published");
+    let waits = || near.lock(&client).proto().awaits_switch();
+    while !waits() {
+        for endpoint in [&server, &client] {
+            endpoint.progress(Instant::from_nanos(0));
+            endpoint.poll(endpoint.default_cq());
+        }
+    }
+    assert!(told.0.lock().expect("no test panics with it").is_empty());
+    near.lock(&client).shutdown(Shutdown::Write);
+    assert!(waits() && client.has_work());
+    client.progress(Instant::from_nanos(0));
+    assert_eq!(*told.0.lock().expect("no test panics with it"), [near.number()]);
 }
