@@ -448,6 +448,11 @@ unsafe fn send_step(
     let mut guard = cell.lock(endpoint);
     settle_end(&mut guard);
     match guard.tx_sink() {
+        // There is nothing to wait for, and the kernel has an error to tell.
+        TxSink::Pledged if is_broken(fd) => {
+            guard.void_pledge();
+            Step::Again
+        }
         TxSink::Link | TxSink::Pledged | TxSink::Wait | TxSink::Refused if total(iov) == Some(0) => Step::Done(0),
         TxSink::Link => {
             // SAFETY: the caller's promise.
@@ -481,11 +486,6 @@ unsafe fn send_step(
                 }
                 _ => Step::Done(-1),
             }
-        }
-        // There is nothing to wait for, and the kernel has an error to tell.
-        TxSink::Pledged if is_broken(fd) => {
-            guard.void_pledge();
-            Step::Again
         }
         // A program that does something else when a write has to wait: it will read what the answer waits for.
         TxSink::Pledged if nonblocking && may_have_to_wait(&guard, fd) => {
