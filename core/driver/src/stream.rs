@@ -38,6 +38,8 @@ pub struct StreamCell {
     shared: AtomicU32,
     /// See [`StreamCell::pin`].
     pinned: AtomicBool,
+    /// See [`StreamCell::is_opening`].
+    opening: AtomicBool,
     /// See [`StreamGuard::set_low_water`].
     low_water: AtomicU32,
     /// See [`StreamCell::limit_ring`].
@@ -194,6 +196,7 @@ impl StreamCell {
             sleep_qp: AtomicU32::new(0),
             shared: AtomicU32::new(0),
             pinned: AtomicBool::new(false),
+            opening: AtomicBool::new(false),
             low_water: AtomicU32::new(1),
             ring_limit: AtomicU32::new(u32::MAX),
             inner: Mutex::new(Inner {
@@ -355,6 +358,12 @@ impl StreamCell {
     /// Whether it is kept off links for good.
     pub fn is_pinned(&self) -> bool {
         self.pinned.load(Ordering::Acquire)
+    }
+
+    /// Whether an OPEN of ours is out that the peer may still have something to say about: by the link alone, which a program
+    /// that does something else does not look at.
+    pub fn is_opening(&self) -> bool {
+        self.opening.load(Ordering::Acquire)
     }
 
     /// Whether bytes may travel elsewhere than on the anchor. Only with the stream locked: whoever shares or pins it locks it
@@ -886,10 +895,6 @@ impl StreamGuard<'_> {
         if how != Shutdown::Read {
             self.inner.proto.shutdown_write();
         }
-        if self.inner.proto.awaits_switch() {
-            // The peer is told once its marker is here, which a program that does something else would not see come.
-            self.endpoint.note_moved(self.cell);
-        }
     }
 
     /// The application has closed its last descriptor, of a stream that the kernel's socket is all of: then true, and the
@@ -998,10 +1003,15 @@ impl StreamGuard<'_> {
         self.settle_low_water();
         let inner = &mut *self.inner;
         let counters = self.endpoint.counters();
+        let opening = inner.proto.is_opening();
+        let mut moved = self.cell.opening.swap(opening, Ordering::AcqRel) != opening;
         if inner.proto.promotions() != inner.reported_promotions {
             inner.reported_promotions = inner.proto.promotions();
             Counters::bump(&counters.streams_promoted);
             inner.was_linked = true;
+            moved = true;
+        }
+        if moved {
             self.endpoint.note_moved(self.cell);
         }
         if inner.was_linked && inner.proto.is_plain() {

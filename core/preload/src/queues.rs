@@ -4,11 +4,12 @@
 //! has arrived without anybody's help. A link that nobody watches belongs to the common queue: who waits for it in
 //! `poll` or a blocking call looks there, or at the link itself. A link with several watchers belongs to the helper's
 //! queue, because no single one of them can be relied on to look for the others; so does a link whose streams the
-//! program has closed: what its peers still send must be answered, with a reset above all.
+//! program has closed: what its peers still send must be answered, with a reset above all. And one on which a stream is
+//! being opened: its peer may want to give that up, whatever this program does meanwhile.
 //!
-//! The rule is applied when a stream gets onto a link or leaves it, and when an instance begins to watch it, by different threads.
-//! Each looks again after moving the link: whoever changes a watcher does so before looking for a link, so the last
-//! to move it has seen everything.
+//! The rule is applied when a stream gets onto a link or leaves it, when an attempt begins or ends, and when an instance
+//! begins to watch it, by different threads. Each looks again after moving the link: whoever changes a watcher does so
+//! before looking for a link, so the last to move it has seen everything.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -93,11 +94,15 @@ pub fn settle_stream(cell: &Arc<StreamCell>) {
 }
 
 fn home_of(endpoint: &Endpoint, link: &LinkCell) -> CompletionQueueId {
+    let cells = endpoint.streams_on(link);
+    if cells.iter().any(|cell| cell.is_opening()) {
+        return endpoint.control_cq();
+    }
     let mut home = None;
     let mut open = false;
     // What has left the link, and only waits for the peer to let go of it, is looked at by nobody.
     let on_kernel = Readiness::KERNEL_RX | Readiness::KERNEL_TX;
-    for cell in endpoint.streams_on(link).into_iter().filter(|cell| !cell.readiness().contains(on_kernel)) {
+    for cell in cells.into_iter().filter(|cell| !cell.readiness().contains(on_kernel)) {
         open |= cell.tag().load(Ordering::Relaxed) != NO_FD;
         let mut instances = Vec::new();
         with_socket(&cell, |sock| {

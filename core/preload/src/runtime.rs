@@ -467,8 +467,13 @@ impl ReadySink for Sink {
         if fd == NO_FD {
             return;
         }
-        rt.watch_anchor(fd as c_int, stream);
-        let link = stream.lock(endpoint).link().cloned();
+        let (link, plain) = {
+            let guard = stream.lock(endpoint);
+            (guard.link().cloned(), guard.proto().is_plain())
+        };
+        if !plain && !stream.is_opening() {
+            rt.watch_anchor(fd as c_int, stream);
+        }
         if let Some(link) = link {
             queues::settle(endpoint, &link);
         }

@@ -355,6 +355,12 @@ impl Stream {
         self.tx == TxState::Paused
     }
 
+    /// Opener: what the peer has to say of the attempt comes by the link alone.
+    #[inline]
+    pub fn is_opening(&self) -> bool {
+        self.role == Role::Opener && self.link_alive && (self.tx == TxState::Pledged || self.voided || self.is_held())
+    }
+
     /// The fd is an ordinary kernel socket: no record is under way, and none will come. The answer to an OPEN whose pledge
     /// was voided may still come by the link.
     pub fn is_plain(&self) -> bool {
