@@ -96,7 +96,7 @@ def latency(kit: Kit) -> dict[str, Any]:
     raw = micro.both(kit.pair, command, [*command, kit.pair.address(1)], seconds=300)
     return {
         "placement": kit.arguments.placement,
-        "verbs": micro.verbs(kit.pair),
+        "verbs": micro.verbs(kit.pair, micro.LATENCY),
         "netacc_lat": micro.polled(kit.pair),
         "ib_write_lat": raw,
     }
@@ -119,7 +119,7 @@ def figures(kit: Kit) -> dict[str, Any]:
             programs[name] = dataclasses.asdict(outcome)
         paths[stack.name] = {"rstream": plain, "programs": programs}
     try:
-        paths["verbs"] = {"rstream": micro.verbs(kit.pair)}
+        paths["verbs"] = {"rstream": micro.verbs(kit.pair, micro.LATENCY + micro.BANDWIDTH)}
     except Failed as failure:
         paths["verbs"] = {"rstream": {"failure": str(failure)}}
     return paths

@@ -73,14 +73,18 @@ def polled(pair: Pair) -> dict[str, Figures]:
     return found
 
 
-def verbs(pair: Pair) -> Figures:
+#: Tools of perftest, their arguments, and the figure that each gives.
+LATENCY = (
+    ("ib_send_lat", ("-s", "64", "-n", "1000"), "round_trip_us"),
+    ("ib_write_lat", ("-s", "64", "-n", "1000"), "write_round_trip_us"),
+)
+BANDWIDTH = (("ib_send_bw", ("-s", "65536", "-n", "500"), "gbit_per_s"),)
+
+
+def verbs(pair: Pair, tools: tuple[tuple[str, tuple[str, ...], str], ...]) -> Figures:
     """What the device gives to who uses it directly: half of the round trip is what ib_send_lat prints."""
     figures = {}
-    for tool, arguments, name in (
-        ("ib_send_lat", ("-s", "64", "-n", "1000"), "round_trip_us"),
-        ("ib_write_lat", ("-s", "64", "-n", "1000"), "write_round_trip_us"),
-        ("ib_send_bw", ("-s", "65536", "-n", "500"), "gbit_per_s"),
-    ):
+    for tool, arguments, name in tools:
         command = (tool, "-R", "-F", *arguments, *(("--report_gbits",) if tool.endswith("bw") else ()))
         printed = both(pair, list(command), [*command, pair.address(1)])
         row = re.search(r"^\s*(?:64|65536)\s+\d+\s+([0-9.]+)\s+([0-9.]+)\s+([0-9.]+)", printed, re.MULTILINE)

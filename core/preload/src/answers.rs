@@ -1,7 +1,8 @@
 //! How long peers take to answer, measured at the program's own calls: what [`PathChoice`] compares.
 
+use std::collections::hash_map::Entry;
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use netacc_device::{FourTuple, Instant};
 use netacc_driver::{Path, PathChoice, Readiness, Verdict};
 use parking_lot::Mutex;
 
-use crate::runtime::now;
+use crate::runtime::{now, Inside};
 
 /// Services that are measured, at most. Arbitrary; streams to further ones go onto links.
 const MAX_SERVICES: usize = 1024;
@@ -20,7 +21,8 @@ const ONE_OF: u32 = 8;
 
 /// The services that this process has connected to.
 pub struct Services {
-    choices: Mutex<HashMap<SocketAddr, Arc<PathChoice>>>,
+    /// `None`: on this host.
+    choices: Mutex<HashMap<SocketAddr, Option<Arc<PathChoice>>>>,
     measured: bool,
     /// Promotion does not wait for anything.
     at_once: bool,
@@ -38,18 +40,25 @@ impl Services {
 
     /// For a connection that this process has opened. `None` if its path is no question: on one host a link is memory.
     pub fn answers(&self, tuple: &FourTuple) -> Option<Answers> {
-        if !self.measured || tuple.local.ip() == tuple.remote.ip() {
+        let remote = tuple.remote;
+        if !self.measured || tuple.local.ip() == remote.ip() || remote.ip().is_loopback() {
             return None;
         }
         let mut choices = self.choices.lock();
         let known = choices.len();
-        let choice = match choices.get(&tuple.remote) {
-            Some(choice) => choice.clone(),
-            None if known >= MAX_SERVICES => return None,
-            None => choices.entry(tuple.remote).or_default().clone(),
-        };
+        let choice = match choices.entry(remote) {
+            Entry::Occupied(choice) => choice.get().clone(),
+            Entry::Vacant(_) if known >= MAX_SERVICES => None,
+            Entry::Vacant(new) => new.insert((!is_own(remote.ip())).then(Arc::default)).clone(),
+        }?;
         Some(Answers { choice, at_once: self.at_once, asked: AtomicU64::new(0), asks: AtomicU32::new(0) })
     }
+}
+
+/// Whether an address is one of this host's: nobody can bind another's.
+fn is_own(ip: IpAddr) -> bool {
+    let _inside = Inside::enter();
+    UdpSocket::bind((ip, 0)).is_ok()
 }
 
 /// What is measured on one connection.
@@ -134,6 +143,8 @@ mod tests {
     fn each_service_is_measured_by_itself_and_this_host_is_not() {
         let services = services();
         assert!(services.answers(&to("10.0.0.1:6379")).is_none());
+        assert!(services.answers(&to("127.0.0.7:6379")).is_none());
+        assert!(is_own("127.0.0.7".parse().expect("an address")) && !is_own("192.0.2.1".parse().expect("an address")));
         let [first, again, other] = ["10.0.0.2:6379", "10.0.0.2:6379", "10.0.0.2:6380"]
             .map(|remote| services.answers(&to(remote)).expect("another host"));
         assert!(Arc::ptr_eq(&first.choice, &again.choice));

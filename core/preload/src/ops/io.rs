@@ -25,6 +25,9 @@ use crate::wait::{self, Limit, Waited};
 /// How long a write waits for the answer to an OPEN before the pledge is voided. Arbitrary: several wake-ups of a busy
 /// machine; it is paid at most a few times in the life of a connection.
 pub const PLEDGE_PATIENCE: Duration = Duration::from_millis(10);
+/// How often it doubles, each time that the answer has not come: on a link of long ways, or to a slow peer, none ever would.
+/// Later tries are rarer the more there were.
+const PLEDGE_DOUBLINGS: u32 = 4;
 /// After so many bytes written to the anchor a write may have to wait for no reason that the program knows: the kernel's
 /// buffers take about as many.
 const BULK: u64 = 256 << 10;
@@ -505,7 +508,8 @@ unsafe fn send_step(
         }
         TxSink::Pledged => {
             drop(guard);
-            await_pledge(endpoint, cell, PLEDGE_PATIENCE);
+            let doublings = cell.voided().load(Ordering::Relaxed).min(PLEDGE_DOUBLINGS);
+            await_pledge(endpoint, cell, PLEDGE_PATIENCE * (1 << doublings));
             Step::Again
         }
         TxSink::Wait => {
@@ -604,9 +608,11 @@ fn await_pledge(endpoint: &Endpoint, cell: &Arc<StreamCell>, patience: Duration)
         if guard.tx_sink() != TxSink::Pledged {
             return;
         }
+        let late = now().saturating_since(begun) > patience;
         // An answer that waits for this program to read does so in vain while it writes.
-        if guard.proto().is_held() || now().saturating_since(begun) > patience {
+        if late || guard.proto().is_held() {
             guard.void_pledge();
+            cell.voided().fetch_add(u32::from(late), Ordering::Relaxed);
             return;
         }
         drop(guard);
