@@ -148,6 +148,26 @@ def test_a_run_that_hangs_has_failed(write: Write, runs: Path) -> None:
     assert main(["run", str(file), "--seeds", "1"]) == 1
 
 
+def test_links_come_back(write: Write, runs: Path) -> None:
+    """Breaks if connections whose links have failed stay on TCP for good, once the network is well again."""
+    fault = '[[fault]]\nkind = "cut"\nat = "500us"\nuntil = "3ms"\ntarget = "host:0"\n[measure]\n'
+    patience = '"roce-100g"\nretry-timeout = "100us"\nretry-count = 2'
+    think = 'connections = 4\nthink = "200us"'
+    file = write(
+        ("[measure]\n", fault),
+        ('"roce-100g"', patience),
+        ("connections = 4", think),
+        ('duration = "1ms"', 'duration = "260ms"'),
+    )
+    study(file, seeds=[1], engine=SerialEngine())
+    (run,) = Store(runs).all()
+    assert run.status == "complete"
+    # Both ends of each link, and TCP has waited for its retransmission timeout meanwhile.
+    assert run.meta["nics"]["failed"] >= 8
+    assert run.meta["groups"][0]["max_ns"] > 200_000_000
+    assert run.meta["linked"] == 4
+
+
 def test_what_is_unanswered_is_told(write: Write, runs: Path) -> None:
     """Breaks if an overloaded run seems to have answered everything, or is made to go on for ever."""
     open_loop = 'connections = 4\narrival = "open"\nrate = "10M/s"'

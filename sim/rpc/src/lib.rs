@@ -18,6 +18,7 @@
 mod desk;
 mod plain;
 mod process;
+mod promotion;
 mod run;
 mod talk;
 mod work;

@@ -84,23 +84,23 @@ pub struct Outcome {
 
 /// Processes on hosts, driven by whoever has the network. See [`Cluster::driven`].
 pub struct Run {
-    cluster: Cluster,
+    pub(crate) cluster: Cluster,
     pub(crate) endpoints: Vec<Endpoint>,
     pub(crate) talks: Vec<Talk>,
     /// Connections that are to be promoted when it is their turn.
-    unasked: VecDeque<usize>,
+    pub(crate) unasked: VecDeque<usize>,
     /// Promotions that were asked for, and whose streams have not been on a link.
-    promoting: usize,
+    pub(crate) promoting: usize,
     /// Hosts that have something to look at, brought by TCP in memory.
-    nudged: Vec<usize>,
+    pub(crate) nudged: Vec<usize>,
     /// Hosts that TCP was the last to come to: their deadlines may be others than the simulator knows.
     rewoken: Vec<u32>,
     /// By host; `None` where calls take no time.
     pub(crate) desks: Vec<Option<Desk>>,
-    wires: TcpWires,
-    promote: bool,
-    tcp: Tcp,
-    ears: Vec<Arc<Ears>>,
+    pub(crate) wires: TcpWires,
+    pub(crate) promote: bool,
+    pub(crate) tcp: Tcp,
+    pub(crate) ears: Vec<Arc<Ears>>,
     wakes: Vec<Option<Instant>>,
     /// By host: when which conversation has a request to make.
     alarms: Vec<BinaryHeap<Reverse<(Instant, usize)>>>,
@@ -197,48 +197,6 @@ impl Run {
         }
     }
 
-    /// A connection is made: its ends may talk, and it may be promoted.
-    pub fn handle_connected(&mut self, number: u32, now: Instant) {
-        self.cluster.set_now(now);
-        self.wires.handle_connected(number);
-        let Some(talk) = self.talks.get(number as usize) else { return };
-        let client = talk.client as usize;
-        if self.promote {
-            self.unasked.push_back(number as usize);
-            self.ask_promotions();
-        }
-        if self.talks_at_once() {
-            self.ears[client].note(number);
-            self.turn_for_tcp(client);
-        }
-    }
-
-    /// Promotes those that are next, not more at a time than acceptors set up.
-    fn ask_promotions(&mut self) {
-        while self.tcp != Tcp::Memory || self.promoting < MAX_PROMOTIONS {
-            let Some(number) = self.unasked.pop_front() else { return };
-            let talk = &self.talks[number];
-            let client = talk.client as usize;
-            // Who cannot be promoted stays on TCP.
-            let _ = self.endpoints[client].promote(&talk.cells[0]);
-            self.promoting += 1;
-            if !self.nudged.contains(&client) {
-                self.nudged.push(client);
-            }
-        }
-    }
-
-    /// A conversation may be on its link now: then it is another one's turn.
-    fn note_linked(&mut self, number: usize) {
-        let talk = &mut self.talks[number];
-        let ends = [talk.client as usize, talk.server as usize];
-        let linked = (0..2).all(|side| is_linked(&self.endpoints[ends[side]], &talk.cells[side]));
-        if linked && !std::mem::replace(&mut talk.was_linked, true) {
-            self.promoting -= 1;
-            self.ask_promotions();
-        }
-    }
-
     /// TCP has brought something to a side (0 connected, 1 accepted) of a connection: bytes, the end, or a failure.
     pub fn handle_arrival(&mut self, number: u32, side: usize, now: Instant) {
         let Some(talk) = self.talks.get_mut(number as usize).filter(|_| side < 2) else { return };
@@ -269,7 +227,7 @@ impl Run {
     }
 
     /// Connections talk before they are on a link.
-    fn talks_at_once(&self) -> bool {
+    pub(crate) fn talks_at_once(&self) -> bool {
         self.tcp != Tcp::Memory || !self.promote
     }
 
@@ -366,15 +324,6 @@ impl Run {
         self.talks.iter().any(|t| !t.asked.is_empty() || t.source.due().is_some_and(|due| due <= now))
     }
 
-    /// Connections that are on a link, at both ends.
-    pub fn linked(&self) -> usize {
-        let linked = |talk: &&Talk| {
-            let ends = [talk.client as usize, talk.server as usize];
-            (0..2).all(|side| is_linked(&self.endpoints[ends[side]], &talk.cells[side]))
-        };
-        self.talks.iter().filter(linked).count()
-    }
-
     /// Whether everything was asked and answered.
     pub fn is_complete(&self) -> bool {
         self.open == 0
@@ -396,7 +345,7 @@ impl Run {
     }
 
     /// As [`turn`](Run::turn), for what the host's NIC has nothing to do with: nobody asks it for its deadline by itself.
-    fn turn_for_tcp(&mut self, host: usize) {
+    pub(crate) fn turn_for_tcp(&mut self, host: usize) {
         self.turn(host);
         self.rewoken.push(host as u32);
     }
@@ -532,12 +481,9 @@ impl Run {
             talk.alarm = Some(due);
             self.alarms[host].push(Reverse((due, number)));
         }
+        self.ask_again(number);
     }
 }
-
-/// Promotions under way at a time where TCP is in memory: all connections are made at once there, and an acceptor sets up 1024
-/// links at a time, no more.
-const MAX_PROMOTIONS: usize = 512;
 
 /// Looks in a row at most, each because the one before has brought something. Arbitrary: bounds what must end by itself.
 const MAX_LOOKS: u32 = 1000;

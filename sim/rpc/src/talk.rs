@@ -12,6 +12,7 @@ use netacc_driver::{Endpoint, StreamCell};
 use netacc_proto::Role;
 
 use crate::process::{Direction, End};
+use crate::promotion::Retry;
 use crate::run::{Measured, Tcp};
 use crate::workload::{Conversation, Source};
 
@@ -47,6 +48,8 @@ pub(crate) struct Talk {
     pub(crate) anchors: [InMemoryAnchor; 2],
     /// It has been on a link.
     pub(crate) was_linked: bool,
+    /// When its client asks for a link again.
+    pub(crate) retry: Retry,
     /// By side: a write stopped for want of room.
     pub(crate) blocked: [bool; 2],
     /// Requests that the server has answered.
@@ -174,6 +177,7 @@ pub(crate) fn connect(endpoints: &[Endpoint], conversation: &Conversation, numbe
         anchors,
         answers: 0,
         was_linked: false,
+        retry: Retry::default(),
         blocked: [false; 2],
         service: conversation.service,
         wire,
