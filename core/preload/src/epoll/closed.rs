@@ -50,6 +50,13 @@ fn instances(watchers: &Mutex<Vec<Registration>>, fd: c_int) -> Vec<Arc<Shared>>
 
 /// `fd` is being closed, and is not the last descriptor of its socket.
 pub fn outlive(sock: &Socket, fd: c_int) {
+    let watched = sock.watchers.lock().iter().any(|r| matches!(r, Registration::Epoll(_, f) if *f == fd));
+    if watched && sock.stream.is_some() && !sock.holds_alone() {
+        // Who else holds the socket may have the instance as well, in which a registration that moves would be another one.
+        // It stays the kernel's, and so must the stream.
+        sock.keep_on_kernel();
+        return leave_to_kernel(&sock.watchers, fd);
+    }
     let instances = instances(&sock.watchers, fd);
     if instances.is_empty() {
         return;
