@@ -81,15 +81,26 @@ LATENCY = (
 BANDWIDTH = (("ib_send_bw", ("-s", "65536", "-n", "500"), "gbit_per_s"),)
 
 
-def verbs(pair: Pair, tools: tuple[tuple[str, tuple[str, ...], str], ...]) -> Figures:
-    """What the device gives to who uses it directly: half of the round trip is what ib_send_lat prints."""
-    figures = {}
+def verbs(pair: Pair, tools: tuple[tuple[str, tuple[str, ...], str], ...]) -> tuple[Figures, dict[str, str]]:
+    """What the device gives to who uses it directly, and which tools failed, and how.
+
+    Half of the round trip is what ib_send_lat prints.
+    """
+    figures, failures = {}, {}
     for tool, arguments, name in tools:
-        command = (tool, "-R", "-F", *arguments, *(("--report_gbits",) if tool.endswith("bw") else ()))
-        printed = both(pair, list(command), [*command, pair.address(1)])
-        row = re.search(r"^\s*(?:64|65536)\s+\d+\s+([0-9.]+)\s+([0-9.]+)\s+([0-9.]+)", printed, re.MULTILINE)
-        if not row:
-            raise Failed(f"{tool} printed no figures: {printed.strip()[-300:]}")
-        # Bandwidth: peak, average. Latency: least, most, typical.
-        figures[name] = float(row[2]) if tool.endswith("bw") else 2 * float(row[3])
-    return figures
+        try:
+            figures[name] = perftest(pair, tool, arguments)
+        except Failed as failure:
+            failures[tool] = str(failure)
+    return figures, failures
+
+
+def perftest(pair: Pair, tool: str, arguments: tuple[str, ...]) -> float:
+    """The round trip in microseconds, or Gb/s."""
+    command = (tool, "-R", "-F", *arguments, *(("--report_gbits",) if tool.endswith("bw") else ()))
+    printed = both(pair, list(command), [*command, pair.address(1)])
+    row = re.search(r"^\s*(?:64|65536)\s+\d+\s+([0-9.]+)\s+([0-9.]+)\s+([0-9.]+)", printed, re.MULTILINE)
+    if not row:
+        raise Failed(f"{tool} printed no figures: {printed.strip()[-300:]}")
+    # Bandwidth: peak, average. Latency: least, most, typical.
+    return float(row[2]) if tool.endswith("bw") else 2 * float(row[3])
