@@ -18,8 +18,8 @@ ON_TCP = {("erdma", "redis-ipv6")}
 # What is left of a deployment's bytes on TCP is its beginning: connecting, loading devices.
 LEAST_SHARE = 0.1
 LEAST_BYTES = 10_000
-# A set of memcslap is several writes. One that finds a promotion under way waits for the answer, at most
-# 10 ms; in emulation that takes longer more often than not, and the write then goes to the anchor.
+# A set of memcslap is several writes. One that finds a promotion under way waits for the answer, 10 ms at
+# first; in emulation that takes longer more often than not, and the write then goes to the anchor.
 SMALL_SHARE = {"memcached": 0.005}
 
 
