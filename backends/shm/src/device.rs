@@ -300,7 +300,7 @@ impl ShmDevice {
         let taken = bitmap.take(queue.next_qp.load(Relaxed), out.len() - n, |index| {
             let Some(local) = self.reportable(pair, index, cq, out, n) else { return false };
             n += 1;
-            order.note(local);
+            order.note(local.next_stamp());
             true
         });
         order.apply(&mut out[first..n]);
@@ -369,10 +369,10 @@ impl ShmDevice {
 /// Queue pairs of one pair of processes, to be taken up in the order in which the peer posted what is next on each.
 #[derive(Default)]
 struct Order {
-    /// When that was: the stamp of its post, from the first one's on.
+    /// When that was: the stamp of its post, from the first one on that is known.
     stamps: [i32; Order::MOST],
     len: usize,
-    base: u32,
+    base: Option<u32>,
     /// Some queue pair comes before one with a lower number.
     unsorted: bool,
 }
@@ -384,38 +384,34 @@ impl Order {
 
     /// The next queue pair's stamp; what has only a completion of its own comes with the one before.
     #[inline]
-    fn note(&mut self, local: &QpLocal) {
+    fn note(&mut self, stamp: Option<u32>) {
         if self.len == Order::MOST {
             self.unsorted = false;
             return;
         }
-        let stamp = local.next_stamp();
         let last = self.len.checked_sub(1).map_or(0, |at| self.stamps[at]);
-        if self.len == 0 {
-            self.base = stamp.unwrap_or(0);
-        }
-        let after = stamp.map_or(last, |stamp| stamp.wrapping_sub(self.base) as i32);
+        let after = stamp.map_or(last, |stamp| stamp.wrapping_sub(*self.base.get_or_insert(stamp)) as i32);
         self.unsorted |= after < last;
         self.stamps[self.len] = after;
         self.len += 1;
     }
 
     #[inline]
-    fn apply(&mut self, qps: &mut [QueuePairId]) {
+    fn apply(&self, qps: &mut [QueuePairId]) {
         if self.unsorted {
             self.sort(qps);
         }
     }
 
-    fn sort(&mut self, qps: &mut [QueuePairId]) {
-        for i in 1..self.len.min(qps.len()) {
-            let (stamp, qp) = (self.stamps[i], qps[i]);
-            let mut at = i;
-            while at > 0 && self.stamps[at - 1] > stamp {
-                (self.stamps[at], qps[at]) = (self.stamps[at - 1], qps[at - 1]);
-                at -= 1;
-            }
-            (self.stamps[at], qps[at]) = (stamp, qp);
+    fn sort(&self, qps: &mut [QueuePairId]) {
+        let mut sorted = [(0, QueuePairId(0)); Order::MOST];
+        let sorted = &mut sorted[..self.len.min(qps.len())];
+        for (at, entry) in sorted.iter_mut().enumerate() {
+            *entry = (self.stamps[at], qps[at]);
+        }
+        sorted.sort_by_key(|(stamp, _)| *stamp);
+        for (qp, (_, of)) in qps.iter_mut().zip(sorted) {
+            *qp = *of;
         }
     }
 }
@@ -669,5 +665,28 @@ impl Drop for ShmDevice {
                 sys::close(fd);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ordered(stamps: &[Option<u32>]) -> Vec<u32> {
+        let mut order = Order::default();
+        stamps.iter().for_each(|stamp| order.note(*stamp));
+        let mut qps: Vec<_> = (0..stamps.len() as u32).map(QueuePairId).collect();
+        order.apply(&mut qps);
+        qps.into_iter().map(|qp| qp.0).collect()
+    }
+
+    // Breaks if stamps were compared across their wrap, or too many were sorted in part.
+    #[test]
+    fn queue_pairs_come_in_the_order_of_their_stamps() {
+        assert_eq!(ordered(&[Some(7), Some(5), None, Some(6)]), [1, 2, 3, 0]);
+        assert_eq!(ordered(&[Some(1), Some(u32::MAX)]), [1, 0]);
+        assert_eq!(ordered(&[None, Some(i32::MAX as u32), Some(1 << 31)]), [0, 1, 2]);
+        let many: Vec<_> = (0..9).rev().map(Some).collect();
+        assert_eq!(ordered(&many), [0, 1, 2, 3, 4, 5, 6, 7, 8]);
     }
 }
