@@ -67,9 +67,11 @@ fn wait_on_links(
         if kernel_events(shared, out, Some(Duration::ZERO), std::ptr::null()) < 0 {
             return -1;
         }
-        if out.len == 0 {
-            collect(shared, out);
+        if out.len > 0 {
+            // What was written on a link before the kernel's bytes is told no later than they.
+            epoll.poll(endpoint);
         }
+        collect(shared, out);
     }
     if out.len > 0 || timeout == Some(Duration::ZERO) {
         return out.len as c_int;
