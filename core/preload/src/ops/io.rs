@@ -105,7 +105,7 @@ pub unsafe fn recv(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
                 done += n as usize;
                 if done >= least || nonblocking {
                     batch::count_read();
-                    note_received(rt, sock, cell, fd);
+                    note_received(rt, sock, cell);
                     return done as isize;
                 }
             }
@@ -363,7 +363,7 @@ pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
             Step::Done(n) if n >= 0 => {
                 done += n as usize;
                 if done >= want || nonblocking && n > 0 && want == 0 {
-                    note_sent(rt, sock, cell, fd);
+                    note_sent(rt, sock, cell);
                     return done as isize;
                 }
                 if nonblocking {
@@ -391,7 +391,7 @@ pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
                 }
                 if nonblocking || sock.is_nonblocking() {
                     if done > 0 {
-                        note_sent(rt, sock, cell, fd);
+                        note_sent(rt, sock, cell);
                         return done as isize;
                     }
                     let until = *switch_until.get_or_insert_with(|| now() + PLEDGE_PATIENCE);
@@ -702,19 +702,19 @@ fn block_in_poll(fd: c_int, events: i16, limit: Limit) -> Waited {
 }
 
 #[inline]
-fn note_sent(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, fd: c_int) {
+fn note_sent(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>) {
     if let Some(answers) = &sock.answers {
         answers.note_sent(cell.readiness());
     }
-    note_operation(rt, sock, cell, fd);
+    note_operation(rt, sock, cell);
 }
 
 #[inline]
-fn note_received(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, fd: c_int) {
+fn note_received(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>) {
     if sock.answers.as_ref().is_some_and(|answers| answers.note_received(cell.readiness())) {
         leave_slow_link(rt, cell);
     }
-    note_operation(rt, sock, cell, fd);
+    note_operation(rt, sock, cell);
 }
 
 /// Begins to leave a link that is slower than the anchor. What is in flight arrives as in any demotion; nobody waits.
@@ -729,13 +729,13 @@ fn leave_slow_link(rt: &Runtime, cell: &Arc<StreamCell>) {
 
 /// Counts an operation, and asks for promotion when it is time.
 #[inline]
-fn note_operation(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, fd: c_int) {
+fn note_operation(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>) {
     if !cell.readiness().contains(Readiness::KERNEL_TX) {
         return;
     }
     let n = sock.operations.fetch_add(1, Ordering::Relaxed) + 1;
     if n >= sock.promote_at.load(Ordering::Relaxed) {
-        try_promotion(rt, sock, cell, fd, n);
+        try_promotion(rt, sock, cell, n);
     }
 }
 
@@ -749,7 +749,7 @@ pub fn note_return(sock: &Socket, cell: &StreamCell) {
 }
 
 #[cold]
-fn try_promotion(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, fd: c_int, n: u32) {
+fn try_promotion(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, n: u32) {
     let shared = cell.is_shared();
     // That the others have closed a shared connection is seen by looking: soon at first, and rarely later.
     // So is the end of a demotion that somebody has asked for, but that lasts.
@@ -778,7 +778,8 @@ fn try_promotion(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, fd: c_int,
     }
     match sock.answers.as_ref().map_or(Verdict::Promote, |answers| answers.judge(n)) {
         Verdict::Promote => {
-            cell.tag().store(fd as u32, Ordering::Relaxed);
+            // Not the descriptor of this call: one that may be closed before the others is not looked after then.
+            cell.tag().store(sock.fd.load(Ordering::Relaxed) as u32, Ordering::Relaxed);
             rt.request_promotion(cell);
         }
         Verdict::Measure => {
