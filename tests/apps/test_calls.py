@@ -45,6 +45,8 @@ KERNEL = Expected(link_bytes=0, reason="kernel-only-operation")
 BRIEFLY = Expected()
 #: On a link until it is given to somebody who does not see that it was.
 HANDED_ON = Expected(reason="inherited")
+#: On a link until it is given away, and no more when it comes back.
+GIVEN_AWAY = Expected(reason="shared")
 #: On a link until another program gets it when it is started.
 STARTED = Expected(reason="shared")
 #: Used before it can be on a link, and perhaps on the way to one.
@@ -141,7 +143,7 @@ CASES = {
     "shutdown_by_child": BRIEFLY,
     "rights_many": HANDED_ON,
     "rights_truncated": HANDED_ON,
-    "rights_to_itself": HANDED_ON,
+    "rights_to_itself": GIVEN_AWAY,
     "rights_of_a_listener": YOUNG,
     # unseen.c
     "raw_when_young": Expected(link_bytes=0, reason="unseen-io"),
