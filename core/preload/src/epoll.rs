@@ -100,6 +100,8 @@ pub struct Shared {
     /// This instance is watched by another one, which only the kernel's view of it can wake: the kick stays readable
     /// while anything is ready.
     nested: AtomicBool,
+    /// Some interest has been for one shot.
+    has_one_shots: AtomicBool,
     waits: AtomicU64,
     /// So many more waits ask the kernel first, because it had events lately.
     kernel_hot: AtomicU32,
@@ -490,6 +492,7 @@ impl Epoll {
                 ready_len: AtomicU32::new(0),
                 outer: Mutex::default(),
                 nested: AtomicBool::new(false),
+                has_one_shots: AtomicBool::new(false),
                 waits: AtomicU64::new(0),
                 kernel_hot: AtomicU32::new(0),
             }),
@@ -643,6 +646,9 @@ pub unsafe fn ctl(entry: &Arc<Entry>, epfd: c_int, op: c_int, fd: c_int, event: 
     }
     // SAFETY: not null, and valid by the caller's promise; the kernel's struct is packed.
     let wanted = (!event.is_null()).then(|| unsafe { event.read_unaligned() });
+    if wanted.is_some_and(|e| e.events & libc::EPOLLONESHOT as u32 != 0) {
+        shared.has_one_shots.store(true, Ordering::Relaxed);
+    }
     match (op, wanted) {
         (libc::EPOLL_CTL_ADD, Some(e)) => add(shared, epfd, fd, e),
         (libc::EPOLL_CTL_MOD, Some(e)) => modify(shared, epfd, fd, e),

@@ -55,6 +55,7 @@ fn wait_on_links(
 ) -> c_int {
     let shared = &epoll.shared;
     epoll.poll(endpoint);
+    complete_one_shots(shared, endpoint);
     collect(shared, out);
     // A wait that is going to spin leaves the kernel alone at first: whatever has it in store is found within a spin.
     // Unless it had something lately: then programs on both paths would wait for nothing.
@@ -95,6 +96,7 @@ fn wait_on_links(
             }
         }
         epoll.poll(endpoint);
+        complete_one_shots(shared, endpoint);
         collect(shared, out);
         if out.len > 0 {
             break out.len as c_int;
@@ -146,6 +148,26 @@ impl Out {
 
     fn is_full(&self) -> bool {
         self.len >= self.max
+    }
+}
+
+/// What is for one shot is to be reported with everything that has arrived, since the rest will not be told later: also
+/// what another thread is about to take from the link, or has not been told of.
+fn complete_one_shots(shared: &Shared, endpoint: &Endpoint) {
+    if !shared.has_one_shots.load(Ordering::Relaxed) {
+        return;
+    }
+    let one_shots: Vec<_> = {
+        let state = shared.state.lock();
+        let interests = state.ready.iter().filter_map(|fd| state.interests.get(fd));
+        let one_shots = interests.filter(|i| i.events & libc::EPOLLONESHOT as u32 != 0 && !i.disabled);
+        one_shots.filter_map(|i| i.stream.clone()).collect()
+    };
+    for cell in one_shots {
+        let link = cell.lock(endpoint).link().cloned();
+        if let Some(link) = link {
+            endpoint.poll_link(&link);
+        }
     }
 }
 
