@@ -125,6 +125,8 @@ struct End {
 #[derive(Clone, Debug, Default)]
 struct Connection {
     ends: [End; 2],
+    /// It has been used long enough for what it leads to, and that is over.
+    warm: bool,
 }
 
 struct EpollModel {
@@ -439,6 +441,7 @@ impl Model {
         if self.shape.warm > 0 && !draw.chance(6) {
             let rounds = u32::from(self.shape.warm);
             self.step(p, Op::Warm { s: opener, q, peer: acceptor, rounds });
+            self.connections[c].warm = true;
         }
     }
 
@@ -815,7 +818,9 @@ impl Model {
                 closed && self.connections[c].ends[side].unread > 0
             })
         });
-        self.step(p, if draw.chance(2) && !shares && !lingers { Op::Kill } else { Op::Exit });
+        // And the kernel of one that has not read a marker answers with a reset.
+        let promoting = self.holders.iter().any(|h| h.p == p && !self.connections[h.c].warm);
+        self.step(p, if draw.chance(2) && !shares && !lingers && !promoting { Op::Kill } else { Op::Exit });
         self.alive[usize::from(p)] = false;
         self.epolls.retain(|e| e.p != p);
         self.listeners.retain(|(at, ..)| *at != p);
