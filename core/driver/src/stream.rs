@@ -893,6 +893,11 @@ impl StreamGuard<'_> {
         proto.is_plain() || proto.failure().is_some() || said
     }
 
+    /// Whether nothing can be read or written any more after this `shutdown`.
+    pub fn ends_both(&self, how: Shutdown) -> bool {
+        self.inner.proto.ends_both(how != Shutdown::Write, how != Shutdown::Read)
+    }
+
     /// `shutdown`.
     pub fn shutdown(&mut self, how: Shutdown) {
         // What the kernel has already is before it.

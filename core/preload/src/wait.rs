@@ -322,6 +322,10 @@ pub fn until_settled(endpoint: &Endpoint, cell: &Arc<StreamCell>) {
     }
 }
 
+/// How long a call that would not wait on TCP waits for its stream to be on one path, where the peer has to act first.
+/// Arbitrary: microseconds on an idle machine, several wake-ups on a busy one.
+pub const SWITCH_PATIENCE: Duration = Duration::from_millis(10);
+
 /// How long a fork or a close waits for a promotion under way. Arbitrary; peers answer in microseconds, or never.
 pub const SETTLE_DEADLINE: Duration = Duration::from_millis(200);
 
@@ -422,7 +426,7 @@ pub fn poll(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const libc::si
 
 /// Who only looks once, and finds that it cannot write, may take a change of path for a full buffer.
 fn settle_writers(endpoint: &Endpoint, fds: &[pollfd], entries: &[Option<Arc<Entry>>]) {
-    let until = now() + io::PLEDGE_PATIENCE;
+    let until = now() + SWITCH_PATIENCE;
     for (p, entry) in fds.iter().zip(entries) {
         let Some((_, cell)) = stream_of(entry) else { continue };
         let asked = p.events & (libc::POLLOUT | libc::POLLWRNORM) != 0;

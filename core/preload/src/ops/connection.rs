@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use libc::{sockaddr, socklen_t};
 use netacc_device::{Anchor, FourTuple};
-use netacc_driver::{Readiness, Shutdown};
+use netacc_driver::{Endpoint, Readiness, Shutdown, StreamCell};
 use netacc_proto::{Phase, Reason, Role};
 
 use crate::answers::Answers;
@@ -396,6 +396,12 @@ pub fn shutdown(entry: &Arc<Entry>, fd: c_int, how: c_int) -> c_int {
     cell.take_in(endpoint);
     let mut guard = cell.lock(endpoint);
     guard.withdraw();
+    if guard.ends_both(ends) {
+        drop(guard);
+        // What comes from then on is to be answered with a reset, at once.
+        leave_promotion(endpoint, cell);
+        guard = cell.lock(endpoint);
+    }
     guard.take_in_replay();
     if guard.is_kernels() {
         // SAFETY: no pointers.
@@ -468,8 +474,17 @@ fn keep_other(entry: &Arc<Entry>, sock: &Socket, fd: c_int) {
     }
 }
 
-/// How long a close in the middle of promotion waits until that is called off. Arbitrary; it takes microseconds.
-const CLOSE_PATIENCE: Duration = Duration::from_millis(2);
+/// Waits, for a bounded time, until a stream that is being promoted is on either path: its end would be understood on
+/// neither.
+fn leave_promotion(endpoint: &Endpoint, cell: &Arc<StreamCell>) {
+    if cell.lock(endpoint).proto().awaits_switch() {
+        // Until then the peer could not be told of the end, but would go on writing.
+        wait::until_settled(endpoint, cell);
+    } else if cell.lock(endpoint).proto().phase() == Phase::Promoting {
+        // As long as the peer's marker may come the anchor stays open, and takes what should be answered with a reset.
+        wait::demote(endpoint, cell, Reason::PledgeVoided, wait::SWITCH_PATIENCE);
+    }
+}
 
 /// The application closes its last descriptor. Whether the library keeps a duplicate for now.
 fn close_stream(sock: &Socket, fd: c_int) -> bool {
@@ -501,13 +516,7 @@ fn close_stream(sock: &Socket, fd: c_int) -> bool {
     // What has arrived but was not looked at decides between FIN and RST.
     cell.take_in(endpoint);
     cell.lock(endpoint).withdraw();
-    if cell.lock(endpoint).proto().awaits_switch() {
-        // Until then the peer could not be told of the end, but would go on writing.
-        wait::until_settled(endpoint, cell);
-    } else if cell.lock(endpoint).proto().phase() == Phase::Promoting {
-        // As long as the peer's marker may come the anchor stays open, and takes what should be answered with a reset.
-        wait::demote(endpoint, cell, Reason::PledgeVoided, CLOSE_PATIENCE);
-    }
+    leave_promotion(endpoint, cell);
     let link = cell.lock(endpoint).link().cloned();
     let lingers =
         cell.lock(endpoint).close(abort, || FdAnchor::duplicate(fd).map(|a| Box::new(a) as Box<dyn Anchor + Send>));

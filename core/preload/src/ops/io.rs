@@ -24,7 +24,7 @@ use crate::wait::{self, Limit, Waited};
 
 /// How long a write waits for the answer to an OPEN before the pledge is voided. Arbitrary: several wake-ups of a busy
 /// machine; it is paid at most a few times in the life of a connection.
-pub const PLEDGE_PATIENCE: Duration = Duration::from_millis(10);
+const PLEDGE_PATIENCE: Duration = Duration::from_millis(10);
 /// How often it doubles, each time that the answer has not come: on a link of long ways, or to a slow peer, none ever would.
 /// Later tries are rarer the more there were.
 const PLEDGE_DOUBLINGS: u32 = 4;
@@ -394,7 +394,7 @@ pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
                         note_sent(rt, sock, cell);
                         return done as isize;
                     }
-                    let until = *switch_until.get_or_insert_with(|| now() + PLEDGE_PATIENCE);
+                    let until = *switch_until.get_or_insert_with(|| now() + wait::SWITCH_PATIENCE);
                     if await_switch(endpoint, cell, until) {
                         continue;
                     }

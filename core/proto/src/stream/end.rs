@@ -42,6 +42,11 @@ impl Stream {
         self.try_fin();
     }
 
+    /// Whether both directions have ended once these are shut down as well.
+    pub fn ends_both(&self, read: bool, write: bool) -> bool {
+        (read || self.rx_shutdown) && (write || self.fin_wanted)
+    }
+
     /// Gives up an attempt at promotion if nobody has acted on it: what is asked of the connection is then the kernel's
     /// to answer.
     pub fn withdraw(&mut self) {
