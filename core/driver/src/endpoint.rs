@@ -478,6 +478,12 @@ impl Endpoint {
         done
     }
 
+    /// Whether a peer is still to act before whoever has the sockets next knows all from the kernel: to answer an OPEN,
+    /// perhaps one that was given up, or to end the anchor of a stream that has failed.
+    pub fn awaits_peers(&self) -> bool {
+        self.streams().iter().any(|cell| cell.is_opening() || cell.lock(self).awaits_end())
+    }
+
     /// How much work `progress` has of each kind, for people.
     pub fn backlog(&self) -> [(&'static str, usize); 13] {
         let todo = self.todo.lock();

@@ -880,6 +880,12 @@ impl StreamGuard<'_> {
         proto.has_ended() && (proto.available() > 0 || proto.failure().is_some() && unknown)
     }
 
+    /// Whether the stream has failed, and its anchor, which soon will have, may bring records before.
+    pub(crate) fn awaits_end(&self) -> bool {
+        let proto = &self.inner.proto;
+        proto.failure().is_some() && !proto.is_plain() && !self.inner.closed && !self.is_kept()
+    }
+
     /// Whether the stream has anything that must not end with the process: it is open, or its peer has not read it all. What
     /// lies on the link can be read by the process at its other end alone, and that may give the socket away.
     pub(crate) fn is_wanted(&self) -> bool {

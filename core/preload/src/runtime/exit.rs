@@ -5,7 +5,7 @@
 //! The helper does the work, because `_exit` may be called in a signal handler that has interrupted anything: the caller
 //! only sets a word, makes an eventfd readable and sleeps. That is also why it waits for a bounded time.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use netacc_driver::Endpoint;
@@ -22,11 +22,20 @@ static LEAVING: AtomicU32 = AtomicU32::new(0);
 /// How long an exit may be held up: by a peer that does not answer, or one that reads too little for what is under way
 /// to fit into the kernel's buffers. Arbitrary.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// Until when a program that is replaced waits for its peers to answer, in nanoseconds of the monotonic clock.
+static ANSWERS_UNTIL: AtomicU64 = AtomicU64::new(0);
+/// How long. A peer answers at once, unless its application has something left to read first.
+const ANSWER_PATIENCE: Duration = Duration::from_millis(100);
 /// How often it is looked whether the helper is done. Most are within one or two looks.
 const LOOK: Duration = Duration::from_micros(50);
 
 /// Brings everything back to the kernel before the program is replaced. Safe in a signal handler.
+///
+/// The sockets stay open, and whoever has them then says nothing of an attempt that was given up. A peer that grants it
+/// after that would wait for a marker which nobody writes, so the answer is awaited for a while, and declined. And what
+/// comes on the anchor of a stream that has failed until that ends as well is for nobody.
 pub fn leave() {
+    ANSWERS_UNTIL.store((now() + ANSWER_PATIENCE).as_nanos(), Ordering::SeqCst);
     if ask() {
         let ts = crate::wait::timespec(LOOK);
         await_helper(|| {
@@ -69,6 +78,7 @@ fn await_helper(mut sleep: impl FnMut() -> bool) {
 
 /// The program was not replaced after all.
 pub fn stay() {
+    ANSWERS_UNTIL.store(0, Ordering::SeqCst);
     let Some(endpoint) = get().and_then(Runtime::endpoint) else { return };
     if LEAVING.swap(0, Ordering::SeqCst) != 0 {
         endpoint.hold_back(false);
@@ -80,7 +90,8 @@ pub(super) fn advance(endpoint: &Endpoint) -> bool {
     if LEAVING.load(Ordering::SeqCst) != ASKED {
         return false;
     }
-    let done = endpoint.leave();
+    let owed = || now().as_nanos() < ANSWERS_UNTIL.load(Ordering::SeqCst) && endpoint.awaits_peers();
+    let done = endpoint.leave() && !owed();
     if done {
         if let Some(rt) = get() {
             rt.tell_all_children();
@@ -93,6 +104,7 @@ pub(super) fn advance(endpoint: &Endpoint) -> bool {
 /// The child of a fork has asked nobody, and its only thread is its first.
 pub(super) fn after_fork_child() {
     LEAVING.store(0, Ordering::SeqCst);
+    ANSWERS_UNTIL.store(0, Ordering::SeqCst);
     FIRST_THREAD_GONE.store(false, Ordering::SeqCst);
 }
 
