@@ -3,6 +3,7 @@
 //! * [`Endpoint`]: everything of one process on one device. Finding peers, connecting and caching links, answering OPEN.
 //! * [`StreamCell`]: one accelerated socket, shared by threads; [`StreamGuard`] is it while locked.
 //! * [`PathChoice`]: whether a link or the anchor is the faster path to a service.
+//! * [`PromotionSchedule`]: when a connection asks for a link.
 //! * [`Readiness`]: what `poll` would say of a stream, readable without a lock.
 //!
 //! It has no thread and no clock of its own, and never blocks: the shim calls it from the application's threads and
@@ -18,6 +19,7 @@ mod endpoint;
 mod link;
 mod open;
 mod readiness;
+mod schedule;
 mod stall;
 mod stream;
 
@@ -27,5 +29,6 @@ pub use counters::{Counters, StreamCounters};
 pub use endpoint::{Endpoint, EndpointConfig, HelperNeeded};
 pub use link::{LinkCell, LinkStatus};
 pub use readiness::{Readiness, ReadySink};
+pub use schedule::{PromotionSchedule, Tries};
 pub use stall::STALL_PATIENCE;
 pub use stream::{Counted, LinkIo, Shutdown, StreamCell, StreamGuard, PLEDGE_PATIENCE};

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use netacc_device::{Anchor, AnchorError, AnchorPosition};
-use netacc_driver::StreamCell;
+use netacc_driver::{PromotionSchedule, StreamCell};
 use netacc_proto::Reason;
 use parking_lot::Mutex;
 
@@ -49,10 +49,8 @@ pub struct Socket {
     notices: Notices,
     /// Send and receive calls so far: promotion begins after `NACC_PROMOTE_AFTER`.
     pub operations: AtomicU32,
-    /// At which count of `operations` promotion is tried next; `u32::MAX` for never.
-    pub promote_at: AtomicU32,
-    /// After how many more it is tried again if it does not succeed then.
-    pub retry_after: AtomicU32,
+    /// At which count of `operations` promotion is tried next.
+    pub promotion: PromotionSchedule,
     /// What tells whether its link is worth while; `None` where that is no question.
     pub answers: Option<Answers>,
     /// What ended a call that returned a number of bytes: for the next call. 0 for nothing.
@@ -114,8 +112,7 @@ impl Socket {
             options: Options::default(),
             notices: Notices::default(),
             operations: AtomicU32::new(0),
-            promote_at: AtomicU32::new(promote_at),
-            retry_after: AtomicU32::new(1),
+            promotion: PromotionSchedule::new(promote_at),
             answers: None,
             deferred_error: AtomicI32::new(0),
             watchers: Mutex::new(Vec::new()),
@@ -205,7 +202,7 @@ impl Socket {
     /// Keeps the connection off links for good.
     pub fn keep_on_kernel(&self) {
         self.adoptable.store(false, Ordering::Release);
-        self.promote_at.store(u32::MAX, Ordering::Relaxed);
+        self.promotion.end();
         if let Some(cell) = &self.stream {
             cell.pin();
         }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use libc::{sockaddr, socklen_t};
 use netacc_device::{Anchor, FourTuple};
-use netacc_driver::{Endpoint, Readiness, Shutdown, StreamCell};
+use netacc_driver::{Endpoint, PromotionSchedule, Readiness, Shutdown, StreamCell};
 use netacc_proto::{Phase, Reason, Role};
 
 use crate::answers::Answers;
@@ -339,7 +339,7 @@ fn make(fd: c_int, role: Role, peer: Option<SocketAddr>, nonblocking: bool) -> S
     let mut sock = Socket::new(fd, Some(cell), Reason::NotYet, nonblocking, promote_at);
     sock.accepted = accepted;
     sock.answers = answers(rt, role, &tuple);
-    if promote_at == u32::MAX {
+    if promote_at == PromotionSchedule::NEVER {
         sock.note_reason(Reason::TcpFirst);
     }
     sock
@@ -355,7 +355,7 @@ fn answers(rt: &runtime::Runtime, role: Role, tuple: &FourTuple) -> Option<Answe
 fn first_try(rt: &runtime::Runtime) -> u32 {
     let promotion = &rt.config.promotion;
     if promotion.tcp_first {
-        u32::MAX
+        PromotionSchedule::NEVER
     } else {
         promotion.threshold().max(1)
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use libc::{iovec, msghdr};
 use netacc_device::Instant;
-use netacc_driver::{Endpoint, LinkIo, Readiness, StreamCell, StreamGuard, Verdict};
+use netacc_driver::{Endpoint, LinkIo, Readiness, StreamCell, StreamGuard, Tries, Verdict};
 use netacc_proto::{Phase, Reason, RxSource, SocketError, TxSink};
 
 use crate::batch;
@@ -35,11 +35,6 @@ const BULK: u64 = 256 << 10;
 /// may take to be scheduled on a machine with far more threads than processors. Paid at most once for a demotion, when
 /// the peer has stopped in the middle of it.
 const REPLAY_PATIENCE: Duration = Duration::from_millis(200);
-/// After this many operations promotion that did not succeed is tried again, half as many more each time, up to a bound.
-const RETRY_AFTER: u32 = 8;
-const MAX_RETRY_AFTER: u32 = 1 << 20;
-/// The bound where promotion was declined because somebody has asked for that, or because the link was slower.
-const RETRY_ASKED: u32 = 1 << 10;
 
 /// What one attempt came to.
 enum Step {
@@ -734,7 +729,7 @@ fn note_operation(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>) {
         return;
     }
     let n = sock.operations.fetch_add(1, Ordering::Relaxed) + 1;
-    if n >= sock.promote_at.load(Ordering::Relaxed) {
+    if sock.promotion.is_due(n) {
         try_promotion(rt, sock, cell, n);
     }
 }
@@ -742,23 +737,15 @@ fn note_operation(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>) {
 /// The stream has come back from its link: after some use it may go onto one again.
 pub fn note_return(sock: &Socket, cell: &StreamCell) {
     if !cell.is_pinned() && !sock.accepted {
-        let again = sock.operations.load(Ordering::Relaxed).saturating_add(RETRY_AFTER);
-        sock.promote_at.fetch_min(again, Ordering::Relaxed);
-        sock.retry_after.store(RETRY_AFTER, Ordering::Relaxed);
+        sock.promotion.note_return(sock.operations.load(Ordering::Relaxed));
     }
 }
 
 #[cold]
 fn try_promotion(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, n: u32) {
     let shared = cell.is_shared();
-    // That the others have closed a shared connection is seen by looking: soon at first, and rarely later.
-    // So is the end of a demotion that somebody has asked for, but that lasts.
-    let asked = rt.endpoint().is_some_and(|e| cell.lock(e).proto().reason() == Reason::Requested);
-    let most = if asked { RETRY_ASKED } else { MAX_RETRY_AFTER };
-    let least = if shared { 1 } else { RETRY_AFTER };
-    let step = sock.retry_after.load(Ordering::Relaxed).clamp(least, most);
-    sock.retry_after.store(step + step / 2 + 1, Ordering::Relaxed);
-    sock.promote_at.store(n.saturating_add(step), Ordering::Relaxed);
+    let asked_off = rt.endpoint().is_some_and(|e| cell.lock(e).proto().reason() == Reason::Requested);
+    sock.promotion.note_try(n, Tries { shared, asked_off });
     if cell.is_pinned() {
         return sock.note_reason(Reason::KernelOnly);
     }
@@ -766,7 +753,7 @@ fn try_promotion(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, n: u32) {
         return sock.note_reason(Reason::Shared);
     }
     if sock.accepted && shared {
-        sock.promote_at.store(n.saturating_add(connection::PATIENCE), Ordering::Relaxed);
+        sock.promotion.postpone(n, connection::PATIENCE);
         if let Some(endpoint) = rt.endpoint() {
             endpoint.publish(cell);
         }
@@ -783,11 +770,10 @@ fn try_promotion(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, n: u32) {
             rt.request_promotion(cell);
         }
         Verdict::Measure => {
-            sock.promote_at.store(n.saturating_add(1), Ordering::Relaxed);
-            sock.retry_after.store(1, Ordering::Relaxed);
+            sock.promotion.begin_again(n);
         }
         Verdict::Stay => {
-            sock.promote_at.store(n.saturating_add(step.min(RETRY_ASKED)), Ordering::Relaxed);
+            sock.promotion.note_slower(n);
             sock.note_reason(Reason::LinkSlower);
         }
     }

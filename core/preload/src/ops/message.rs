@@ -279,7 +279,7 @@ unsafe fn receive_aside(t: Target<'_>, msg: &mut msghdr, flags: c_int) -> isize 
     }
     if n > 0 && flags & libc::MSG_OOB != 0 {
         // The urgent byte has a position in the sender's stream, so it counts; and such a peer is off the link.
-        t.sock.promote_at.store(u32::MAX, Ordering::Relaxed);
+        t.sock.promotion.end();
         if flags & libc::MSG_PEEK == 0 {
             io::account_kernel(t.sock, 0, n as usize);
         }
