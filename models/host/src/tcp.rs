@@ -6,6 +6,8 @@
 //!
 //! Invariant: of the bytes that an end has written and that have not arrived, the first `given` are in the simulator's TCP.
 
+use std::collections::VecDeque;
+
 use netacc_device::loopback::anchor::{AnchorDelivery, AnchorEnd, AnchorWire, Bell};
 
 use crate::HostId;
@@ -32,9 +34,9 @@ pub struct Corrupt;
 #[derive(Default)]
 pub struct TcpWires {
     bell: Bell,
-    wires: Vec<Wire>,
-    /// Wires before this one have been asked for by [`next_connect`](TcpWires::next_connect).
-    asked: usize,
+    wires: Vec<Option<Wire>>,
+    /// Wires that [`next_connect`](TcpWires::next_connect) will tell of.
+    unconnected: VecDeque<u32>,
     buffer: Vec<u8>,
 }
 
@@ -42,39 +44,67 @@ impl TcpWires {
     /// A connection of these hosts, the first of which connects.
     pub fn add(&mut self, hosts: [HostId; 2], wire: AnchorWire) -> u32 {
         let number = self.wires.len() as u32;
-        wire.watch(number, &self.bell);
-        self.wires.push(Wire { wire, hosts, connected: false, given: [0; 2], ended: [false; 2] });
+        self.put(number, hosts, wire);
         number
+    }
+
+    /// As [`add`](TcpWires::add), with a number that the caller chooses. What had that number is forgotten: the simulator, too,
+    /// forgets it when it is told of the new one.
+    pub fn put(&mut self, number: u32, hosts: [HostId; 2], wire: AnchorWire) {
+        wire.watch(number, &self.bell);
+        if self.wires.len() <= number as usize {
+            self.wires.resize_with(number as usize + 1, || None);
+        }
+        self.wires[number as usize] = Some(Wire { wire, hosts, connected: false, given: [0; 2], ended: [false; 2] });
+        self.unconnected.push_back(number);
+    }
+
+    /// A connection is over, and its number free.
+    pub fn remove(&mut self, number: u32) {
+        if let Some(wire) = self.wires.get_mut(number as usize) {
+            *wire = None;
+        }
+    }
+
+    fn get(&self, number: u32) -> Option<&Wire> {
+        self.wires.get(number as usize)?.as_ref()
+    }
+
+    fn get_mut(&mut self, number: u32) -> Option<&mut Wire> {
+        self.wires.get_mut(number as usize)?.as_mut()
     }
 
     /// A connection that is to be made, and its hosts.
     pub fn next_connect(&mut self) -> Option<(u32, [HostId; 2])> {
-        let wire = self.wires.get(self.asked)?;
-        self.asked += 1;
-        Some((self.asked as u32 - 1, wire.hosts))
+        loop {
+            let number = self.unconnected.pop_front()?;
+            if let Some(wire) = self.get(number) {
+                return Some((number, wire.hosts));
+            }
+        }
     }
 
     /// It is made.
     pub fn handle_connected(&mut self, number: u32) {
-        if let Some(wire) = self.wires.get_mut(number as usize) {
+        if let Some(wire) = self.get_mut(number) {
             wire.connected = true;
         }
     }
 
     /// Whether it is made.
     pub fn is_connected(&self, number: u32) -> bool {
-        self.wires.get(number as usize).is_some_and(|w| w.connected)
+        self.get(number).is_some_and(|w| w.connected)
     }
 
     /// The hosts at the ends.
     pub fn hosts(&self, number: u32) -> Option<[HostId; 2]> {
-        self.wires.get(number as usize).map(|w| w.hosts)
+        self.get(number).map(|w| w.hosts)
     }
 
     /// A wire whose ends were used: there may be bytes to send, or room for more.
     pub fn take_dirty(&mut self) -> Option<u32> {
         let number = self.bell.take()?;
-        if let Some(wire) = self.wires.get(number as usize) {
+        if let Some(wire) = self.get(number) {
             wire.wire.look();
         }
         Some(number)
@@ -82,7 +112,7 @@ impl TcpWires {
 
     /// The next bytes that a side has written; how many.
     pub fn poll_bytes(&mut self, number: u32, side: usize, buf: &mut [u8]) -> usize {
-        let Some((wire, from)) = self.wires.get_mut(number as usize).zip(ENDS.get(side)) else { return 0 };
+        let Some((wire, from)) = self.get_mut(number).zip(ENDS.get(side)) else { return 0 };
         let count = wire.wire.copy_unsent(*from, wire.given[side], buf);
         wire.given[side] += count;
         count
@@ -90,7 +120,7 @@ impl TcpWires {
 
     /// Whether a side writes no more and all that it has written was taken. Told once.
     pub fn poll_end(&mut self, number: u32, side: usize) -> bool {
-        let Some((wire, from)) = self.wires.get_mut(number as usize).zip(ENDS.get(side)) else { return false };
+        let Some((wire, from)) = self.get_mut(number).zip(ENDS.get(side)) else { return false };
         let left = wire.wire.copy_unsent(*from, wire.given[side], &mut [0]);
         let ends = wire.wire.is_ending(*from) && left == 0 && !wire.ended[side];
         wire.ended[side] |= ends;
@@ -99,7 +129,7 @@ impl TcpWires {
 
     /// Bytes that a side has room for, of those under way to it.
     pub fn room(&self, number: u32, side: usize) -> usize {
-        let Some((wire, end)) = self.wires.get(number as usize).zip(ENDS.get(side)) else { return 0 };
+        let Some((wire, end)) = self.get(number).zip(ENDS.get(side)) else { return 0 };
         let lens = wire.wire.deliverable().into_iter().map(|delivery| match delivery {
             AnchorDelivery::Bytes { to, len } if to == *end => len,
             _ => 0,
@@ -115,7 +145,8 @@ impl TcpWires {
         if bytes.is_empty() {
             return Ok(());
         }
-        let Some((wire, to)) = self.wires.get_mut(number as usize).zip(ENDS.get(side)) else { return Err(Corrupt) };
+        let wire = self.wires.get_mut(number as usize).and_then(Option::as_mut);
+        let Some((wire, to)) = wire.zip(ENDS.get(side)) else { return Err(Corrupt) };
         if ENDS.into_iter().any(|end| wire.wire.state(end).reset) {
             return Ok(());
         }
@@ -134,14 +165,14 @@ impl TcpWires {
 
     /// The end of the stream arrives at a side.
     pub fn handle_end(&mut self, number: u32, side: usize) {
-        if let Some((wire, to)) = self.wires.get(number as usize).zip(ENDS.get(side)) {
+        if let Some((wire, to)) = self.get(number).zip(ENDS.get(side)) {
             wire.wire.deliver(AnchorDelivery::Fin { to: *to });
         }
     }
 
     /// The connection is no more, for both sides: it could not be made, or TCP has given up.
     pub fn handle_failure(&mut self, number: u32) {
-        let Some(wire) = self.wires.get(number as usize) else { return };
+        let Some(wire) = self.get(number) else { return };
         wire.wire.break_off();
         ENDS.into_iter().for_each(|to| {
             wire.wire.deliver(AnchorDelivery::Reset { to });

@@ -10,6 +10,7 @@
 #include "ns3/ipv4-header.h"
 #include "ns3/ipv4-l3-protocol.h"
 #include "ns3/log.h"
+#include "ns3/tcp-header.h"
 #include "ns3/trace-source-accessor.h"
 #include "ns3/uinteger.h"
 
@@ -113,12 +114,45 @@ RnicNetDevice::SendFrom(Ptr<Packet> packet, const Address&, const Address& dest,
     return Send(packet, dest, protocolNumber);
 }
 
+/**
+ * ns-3 looks for no acknowledgement in a segment that ends the stream: what it acknowledges would be sent again after a
+ * retransmission timeout, and a sender that has closed meanwhile would end its own stream as late.
+ * \param packet a packet of IP without options
+ * \return what it acknowledges, as a packet of its own; null unless it ends the stream
+ */
+static Ptr<Packet>
+GetAcknowledgement(Ptr<const Packet> packet)
+{
+    // Flags are behind ports, two numbers and the length of the header.
+    uint8_t start[34] = {};
+    const uint8_t ending = TcpHeader::FIN | TcpHeader::ACK;
+    if (packet->CopyData(start, sizeof(start)) < sizeof(start) || (start[33] & ending) != ending)
+    {
+        return nullptr;
+    }
+    Ptr<Packet> rest = packet->Copy();
+    Ipv4Header ip;
+    rest->RemoveHeader(ip);
+    TcpHeader tcp;
+    rest->RemoveHeader(tcp);
+    tcp.SetFlags(TcpHeader::ACK);
+    Ptr<Packet> acknowledgement = Create<Packet>();
+    acknowledgement->AddHeader(tcp);
+    ip.SetPayloadSize(acknowledgement->GetSize());
+    acknowledgement->AddHeader(ip);
+    return acknowledgement;
+}
+
 void
 RnicNetDevice::Receive(const RnicFrame& frame)
 {
     m_rxTrace(frame.packet);
     if (!m_receive.IsNull())
     {
+        if (Ptr<Packet> acknowledgement = GetAcknowledgement(frame.packet))
+        {
+            m_receive(this, acknowledgement, Ipv4L3Protocol::PROT_NUMBER, m_address);
+        }
         m_receive(this, frame.packet->Copy(), Ipv4L3Protocol::PROT_NUMBER, m_address);
     }
 }

@@ -9,6 +9,7 @@
 #include "rnic-net-device.h"
 
 #include "ns3/abort.h"
+#include "ns3/double.h"
 #include "ns3/inet-socket-address.h"
 #include "ns3/internet-stack-helper.h"
 #include "ns3/ipv4.h"
@@ -33,6 +34,8 @@ NS_OBJECT_ENSURE_REGISTERED(RnicTcp);
 static const uint16_t SERVER_PORT = 5000;
 /// The first port of clients. From here to the last one there are 64,000 for each node.
 static const uint16_t FIRST_CLIENT_PORT = 1536;
+/// How many they are.
+static const uint32_t CLIENT_PORTS = 65536 - FIRST_CLIENT_PORT;
 /// Headers of IP and TCP with time stamps: what a segment has less than a packet.
 static const uint32_t HEADER_BYTES = 20 + 20 + 12;
 /// Bytes moved at a time. Arbitrary.
@@ -54,6 +57,13 @@ RnicTcp::GetTypeId()
                           "Time between the beginnings of connections, so that they do not all begin at once.",
                           TimeValue(NanoSeconds(500)),
                           MakeTimeAccessor(&RnicTcp::m_interval),
+                          MakeTimeChecker(Time(0)))
+            .AddAttribute("TimeWait",
+                          "How long a closed connection's socket and port are kept by who has closed first: longer than a segment is "
+                          "under way. Linux keeps them for a minute (TCP_TIMEWAIT_LEN), but ns-3 looks through all sockets of a host "
+                          "for each packet. Whether clients run out of ports depends on it.",
+                          TimeValue(MilliSeconds(2)),
+                          MakeTimeAccessor(&RnicTcp::m_timeWait),
                           MakeTimeChecker(Time(0)))
             .AddAttribute("MinRto",
                           "The shortest retransmission timeout: Linux's (TCP_RTO_MIN), where RFC 6298 has a second.",
@@ -89,6 +99,7 @@ void
 RnicTcp::DoDispose()
 {
     m_wires.clear();
+    m_connecting.clear();
     m_listeners.clear();
     m_devices.clear();
     m_fleet = nullptr;
@@ -184,15 +195,47 @@ RnicTcp::Connect(uint32_t number, uint32_t client, uint32_t server)
         m_listeners[server] = listener;
     }
     m_wires.resize(std::max<std::size_t>(m_wires.size(), number + 1));
+    Forget(number);
     Ptr<Socket> socket = Socket::CreateSocket(m_nodes.Get(client), TcpSocketFactory::GetTypeId());
     Configure(socket);
-    uint16_t port = m_nextPort[client]++;
-    NS_ABORT_MSG_IF(m_nextPort[client] == 0, "node " << client << " has no more ports for clients");
-    InetSocketAddress local(RnicNetDevice::GetNodeAddress(client), port);
-    socket->Bind(local);
-    m_connecting[GetKey(local, server)] = number;
     Adopt(number, 0, socket);
-    socket->Connect(InetSocketAddress(RnicNetDevice::GetNodeAddress(server), SERVER_PORT));
+    for (uint32_t tries = 0; tries < CLIENT_PORTS; tries++)
+    {
+        uint16_t port = m_nextPort[client]++;
+        m_nextPort[client] = std::max(m_nextPort[client], FIRST_CLIENT_PORT);
+        InetSocketAddress local(RnicNetDevice::GetNodeAddress(client), port);
+        if (socket->Bind(local) == 0)
+        {
+            m_connecting[GetKey(local, server)] = {number, socket};
+            socket->Connect(InetSocketAddress(RnicNetDevice::GetNodeAddress(server), SERVER_PORT));
+            return;
+        }
+    }
+    // As connect(2) with EADDRNOTAVAIL.
+    NS_LOG_WARN("node " << client << " has no more ports for clients");
+    HandleFailure(number, socket);
+}
+
+void
+RnicTcp::Forget(uint32_t number)
+{
+    Wire old = m_wires[number];
+    m_wires[number] = Wire{};
+    for (const Ptr<Socket>& socket : old.sockets)
+    {
+        if (socket && !old.failed)
+        {
+            // Both have ended, if TCP has not given up: unless the model has reset the connection, which has no packet.
+            socket->Close();
+        }
+    }
+}
+
+bool
+RnicTcp::IsOf(uint32_t number, Ptr<Socket> socket) const
+{
+    const Wire& wire = m_wires[number];
+    return socket == wire.sockets[0] || socket == wire.sockets[1];
 }
 
 void
@@ -205,6 +248,8 @@ RnicTcp::Configure(Ptr<Socket> socket)
     socket->SetAttribute("DelAckTimeout", TimeValue(m_delayedAck));
     socket->SetAttribute("MinRto", TimeValue(m_minRto));
     socket->SetAttribute("DataRetries", UintegerValue(m_dataRetries));
+    // ns-3 waits for twice that.
+    socket->SetAttribute("MaxSegLifetime", DoubleValue(m_timeWait.GetSeconds() / 2));
 }
 
 uint32_t
@@ -230,8 +275,14 @@ RnicTcp::HandleAccept(uint32_t server, Ptr<Socket> socket, const Address& from)
 {
     auto found = m_connecting.find(GetKey(InetSocketAddress::ConvertFrom(from), server));
     NS_ABORT_MSG_IF(found == m_connecting.end(), "a connection that nobody has asked for");
-    uint32_t number = found->second;
+    auto [number, client] = found->second;
     m_connecting.erase(found);
+    if (!IsOf(number, client))
+    {
+        // Its client has given up.
+        socket->Close();
+        return;
+    }
     Adopt(number, 1, socket);
     HandleConnect(number, socket);
 }
@@ -239,6 +290,10 @@ RnicTcp::HandleAccept(uint32_t server, Ptr<Socket> socket, const Address& from)
 void
 RnicTcp::HandleConnect(uint32_t number, Ptr<Socket> socket)
 {
+    if (!IsOf(number, socket))
+    {
+        return;
+    }
     Wire& wire = m_wires[number];
     // Who accepts may not know of it yet: data completes a handshake whose last packet was lost, or Confirm does.
     if (!wire.connected && socket == wire.sockets[0])
@@ -246,17 +301,17 @@ RnicTcp::HandleConnect(uint32_t number, Ptr<Socket> socket)
         wire.connected = true;
         m_connected++;
         m_fleet->GetModel().handle_connected(number, Now());
-        Simulator::Schedule(m_minRto, &RnicTcp::Confirm, this, number);
+        Simulator::Schedule(m_minRto, &RnicTcp::Confirm, this, number, socket);
     }
     Pump(number);
     Attend();
 }
 
 void
-RnicTcp::Confirm(uint32_t number)
+RnicTcp::Confirm(uint32_t number, Ptr<Socket> socket)
 {
     const Wire& wire = m_wires[number];
-    if (wire.failed || wire.sockets[1])
+    if (wire.failed || wire.sockets[1] || !IsOf(number, socket))
     {
         return;
     }
@@ -287,35 +342,47 @@ RnicTcp::Confirm(uint32_t number)
     header.AppendOption(stamp);
     Ptr<TcpL4Protocol> tcp = wire.sockets[0]->GetNode()->GetObject<TcpL4Protocol>();
     tcp->SendPacket(Create<Packet>(), header, local.GetIpv4(), peer.GetIpv4());
-    Simulator::Schedule(m_minRto, &RnicTcp::Confirm, this, number);
+    Simulator::Schedule(m_minRto, &RnicTcp::Confirm, this, number, socket);
 }
 
 void
-RnicTcp::HandleReceive(uint32_t number, Ptr<Socket>)
+RnicTcp::HandleReceive(uint32_t number, Ptr<Socket> socket)
 {
+    if (!IsOf(number, socket))
+    {
+        return;
+    }
     Pump(number);
     Attend();
 }
 
 void
-RnicTcp::HandleRoom(uint32_t number, Ptr<Socket>, uint32_t)
+RnicTcp::HandleRoom(uint32_t number, Ptr<Socket> socket, uint32_t)
 {
+    if (!IsOf(number, socket))
+    {
+        return;
+    }
     Pump(number);
     Attend();
 }
 
 void
-RnicTcp::HandleEnd(uint32_t number, uint32_t side, Ptr<Socket>)
+RnicTcp::HandleEnd(uint32_t number, uint32_t side, Ptr<Socket> socket)
 {
+    if (!IsOf(number, socket))
+    {
+        return;
+    }
     Pump(number);
     m_fleet->GetModel().handle_wire_end(number, side, Now());
     Attend();
 }
 
 void
-RnicTcp::HandleFailure(uint32_t number, Ptr<Socket>)
+RnicTcp::HandleFailure(uint32_t number, Ptr<Socket> socket)
 {
-    if (m_wires[number].failed)
+    if (!IsOf(number, socket) || m_wires[number].failed)
     {
         return;
     }

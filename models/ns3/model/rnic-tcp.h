@@ -116,8 +116,22 @@ class RnicTcp : public Object
      * Acknowledges the peer's SYN again while nobody has accepted: ns-3 never does by itself, and a server that is to speak first
      * would wait for ever.
      * \param number of the wire
+     * \param socket who connects
      */
-    void Confirm(uint32_t number);
+    void Confirm(uint32_t number, Ptr<Socket> socket);
+
+    /**
+     * The number of a connection that is over is another one's now: what the sockets have to say yet is nobody's.
+     * \param number of the wire
+     */
+    void Forget(uint32_t number);
+
+    /**
+     * \param number of the wire
+     * \param socket a socket that has something to say
+     * \return whether it is one of that wire, and not of one that had the number before
+     */
+    bool IsOf(uint32_t number, Ptr<Socket> socket) const;
 
     /**
      * Bytes have arrived at a socket.
@@ -175,7 +189,15 @@ class RnicTcp : public Object
      */
     void PumpIn(uint32_t number, uint32_t side);
 
+    /// A connection that nobody has accepted yet.
+    struct Attempt
+    {
+        uint32_t number;    //!< of the wire
+        Ptr<Socket> socket; //!< who connects
+    };
+
     Time m_interval;                               //!< attribute ConnectInterval
+    Time m_timeWait;                               //!< attribute TimeWait
     uint32_t m_bufferBytes;                        //!< of send and receive buffers each
     Time m_minRto;                                 //!< attribute MinRto
     Time m_delayedAck;                             //!< attribute DelayedAck
@@ -184,7 +206,7 @@ class RnicTcp : public Object
     std::vector<Ptr<RnicDevice>> m_devices;        //!< by node
     Ptr<RnicFleet> m_fleet;                        //!< the model
     std::vector<Wire> m_wires;                     //!< by number
-    std::map<uint64_t, uint32_t> m_connecting;     //!< wires by their client's address and port, and their server
+    std::map<uint64_t, Attempt> m_connecting;      //!< by their client's address and port, and their server
     std::map<uint32_t, Ptr<Socket>> m_listeners;   //!< by node
     std::vector<uint16_t> m_nextPort;              //!< of clients, by node
     std::vector<uint8_t> m_buffer;                 //!< bytes on their way

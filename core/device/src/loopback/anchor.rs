@@ -377,6 +377,11 @@ impl AnchorWire {
         end.write_ended && !end.fin_sent
     }
 
+    /// Whether nothing can happen any more: both ends have been told that the other writes no more, or were reset.
+    pub fn is_over(&self) -> bool {
+        self.pipe.lock().ends.iter().all(|end| end.fin_sent)
+    }
+
     /// Copies bytes that `from` has written and that have not arrived, from the `skip`th on; how many.
     pub fn copy_unsent(&self, from: AnchorEnd, skip: usize, buf: &mut [u8]) -> usize {
         let pipe = self.pipe.lock();
