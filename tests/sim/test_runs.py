@@ -64,6 +64,75 @@ def test_tcp_alone(write: Write, runs: Path) -> None:
     assert (servers["hosts"], servers["polling_ns"], run.meta["clients"]["hosts"]) == (1, 0, 2)
 
 
+SHORT = ('name = "get"', 'name = "get"\nkind = "short-connections"\nrequests-per-connection = 8')
+
+
+def test_short_connections(write: Write, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Breaks if short connections are not closed, not told of, or gain otherwise than by going onto links."""
+    stacks = {"stack.kind": ["netacc", "kernel-tcp"]}
+    found = study(write(SHORT), sweep=stacks, seeds=[1], engine=SerialEngine())
+    links, tcp = (point.runs[0].meta for point in found.points)
+    for meta in (links, tcp):
+        group = meta["groups"][0]
+        assert meta["status"] == "complete"
+        assert group["short"]["failed"] == 0
+        # Answers that came within the span, and connections that were begun there: at its ends they differ.
+        assert 8 * group["short"]["made"] == pytest.approx(group["samples"], abs=2 * 4 * 8)
+        # Each way through a switch, and headers: a connection can be used as soon as the answer is there.
+        assert 4_000 <= group["short"]["connect"]["min_ns"] <= group["short"]["connect"]["p50_ns"] < 6_000
+        assert group["short"]["whole"]["min_ns"] > 8 * group["min_ns"]
+    assert (tcp["groups"][0]["link_share"], tcp["links"]["asked"]) == (0, 0)
+    # The first of eight requests is on TCP, whose answer begins the promotion.
+    short = links["groups"][0]["short"]
+    assert 0.4 < links["groups"][0]["link_share"] < 7 / 8
+    assert short["promoted"] == short["made"] > 20
+    # Four at a time, and those that are being closed.
+    assert links["links"]["made"] < 20 < links["links"]["reused"]
+    assert max(links["connections_left"], tcp["connections_left"]) < 10
+    rows = (found.points[0].runs[0].folder / "connections.csv").read_text().splitlines()
+    assert len({len(row.split(",")) for row in rows}) == 1
+    assert len(rows) > short["made"]
+    assert main(["sweep", str(write(SHORT)), "--seeds", "1"]) == 0
+    assert "connect p99" in capsys.readouterr().out
+    assert "whole_mean_ns" in found.table()[0]
+    assert tables.write(Store(runs).all(), runs / "out.parquet") == 2
+    kept = pq.read_table(runs / "out.parquet").to_pylist()
+    assert {row["short_made"] for row in kept} == {m["groups"][0]["short"]["made"] for m in (links, tcp)}
+
+
+def test_short_connections_are_the_same_twice(write: Write, tmp_path: Path) -> None:
+    """Breaks if connecting and closing depend on anything but scenario and seed, also in an open loop."""
+    loss = ('delay = "1us"', 'delay = "1us"\nloss = "0.1%"')
+    opened = ("connections = 4", 'connections = 4\narrival = "open"\nrate = "50k/s"')
+    metas = []
+    for folder in ("a", "b"):
+        made = study(write(SHORT, loss, opened), seeds=[3], engine=SerialEngine(), folder=tmp_path / folder)
+        metas.append(made.points[0].runs[0].meta)
+    assert metas[0]["trace_hash"] == metas[1]["trace_hash"]
+    assert metas[0]["groups"] == metas[1]["groups"]
+    short = metas[0]["groups"][0]["short"]
+    # 50 are due in the measured millisecond, give or take.
+    assert 20 < short["made"] < 100
+    assert metas[0]["status"] == "complete"
+
+
+def test_a_server_that_is_cut_off_fails_connections(write: Write, runs: Path) -> None:
+    """Breaks if a connection is waited for after TCP has given up, or passes for one that was used."""
+    fault = (
+        '[stack]\nkind = "kernel-tcp"\n[[fault]]\nkind = "cut"\nat = "500us"\ntarget = "host:0"\n[measure]\n'
+    )
+    patience = 'progress = "10s"\nstall = "3000s"\ndrain = "4000s"\n'
+    study(write(SHORT, ("[measure]\n", fault + patience)), seeds=[1], engine=SerialEngine())
+    (run,) = Store(runs).all()
+    short = run.meta["groups"][0]["short"]
+    assert run.status == "complete"
+    assert short["failed"] + short["made"] > 4
+    assert short["failed"] == 4
+    assert run.meta["network"]["tcp_failed"] == 4
+    rows = [row.split(",") for row in (run.folder / "connections.csv").read_text().splitlines()[1:]]
+    assert [int(row[5]) < 8 for row in rows].count(True) == 4
+
+
 def test_what_is_there_is_not_made_again(write: Write, runs: Path) -> None:
     """Breaks if an interrupted sweep begins anew, or a change of the scenario is taken for the same run."""
     seen: list[tuple[int, int]] = []

@@ -69,9 +69,24 @@ WRONG = [
     ),
     (("[measure]", "[stack.nacc]\nNACC_LOG_LEVEL = 3\n[measure]"), "NACC_LOG_LEVEL", "NACC_RING_SIZE"),
     (
-        ('name = "get"', 'name = "get"\nkind = "short-connections"'),
-        "workload.0.kind",
-        "cannot be simulated yet",
+        ('name = "get"', 'name = "get"\nrequests-per-connection = 2'),
+        "workload.0.requests-per-connection",
+        "connections of request-response last",
+    ),
+    (
+        ('name = "get"', 'name = "get"\nkind = "short-connections"\ndepth = 2'),
+        "workload.0.depth",
+        "has no effect",
+    ),
+    (
+        ('response = "1KiB"', 'kind = "short-connections"'),
+        "workload.0.response",
+        "is missing: short-connections needs it",
+    ),
+    (
+        ("[measure]", '[stack]\nanchor = "memory"\nnacc.NACC_PROMOTE_AFTER = 1\n[measure]'),
+        "NACC_PROMOTE_AFTER",
+        "talk on links only",
     ),
     (('name = "get"', 'name = "get"\nservice = "1us"'), "workload.0.service", "calls on free processors"),
     (

@@ -35,6 +35,8 @@ pub struct ProcessorConfig {
     pub system_call: Duration,
     /// Copying a byte, in picoseconds.
     pub copy_ps_per_byte: u32,
+    /// Making and closing a connection, at each end; its segments without data are in it.
+    pub connection: Duration,
     /// The kernel's work for one TCP segment that is sent or received.
     pub segment: Duration,
     /// Bytes of such a segment; with segmentation offload many times a packet's. At least 1.
@@ -52,6 +54,7 @@ impl ProcessorConfig {
             library_call: Duration::ZERO,
             system_call: Duration::ZERO,
             copy_ps_per_byte: 0,
+            connection: Duration::ZERO,
             segment: Duration::ZERO,
             segment_bytes: 1448,
         }
@@ -63,6 +66,7 @@ impl ProcessorConfig {
         let segments = u32::try_from(work.segment_bytes.div_ceil(u64::from(self.segment_bytes.max(1))));
         self.library_call * work.library_calls
             + self.system_call * work.system_calls
+            + self.connection * work.connections
             + self.segment * segments.unwrap_or(u32::MAX)
             + Duration::from_nanos(u64::try_from(copying).unwrap_or(u64::MAX))
             + work.service
@@ -76,6 +80,8 @@ pub struct Work {
     pub library_calls: u32,
     /// Calls of the kernel.
     pub system_calls: u32,
+    /// Connections that are made and closed.
+    pub connections: u32,
     /// Bytes that are copied.
     pub bytes: u64,
     /// Bytes that pass the kernel's TCP.
@@ -305,12 +311,14 @@ mod tests {
             library_call: Duration::from_nanos(100),
             system_call: Duration::from_nanos(300),
             copy_ps_per_byte: 50,
+            connection: us(20),
             segment: us(1),
             segment_bytes: 1000,
             ..ProcessorConfig::free()
         };
-        let work = Work { library_calls: 2, system_calls: 3, bytes: 4000, segment_bytes: 2001, service: us(7) };
-        assert_eq!(config.time(&work), Duration::from_nanos(200 + 900 + 200 + 3000 + 7000));
+        let calls = Work { library_calls: 2, system_calls: 3, ..Work::default() };
+        let work = Work { connections: 2, bytes: 4000, segment_bytes: 2001, service: us(7), ..calls };
+        assert_eq!(config.time(&work), Duration::from_nanos(200 + 900 + 200 + 40_000 + 3000 + 7000));
         assert_eq!(ProcessorConfig::free().time(&Work { service: Duration::ZERO, ..work }), Duration::ZERO);
     }
 }

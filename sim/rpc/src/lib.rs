@@ -1,8 +1,8 @@
 //! Requests and responses over the production core, on simulated hosts with modelled NICs, in virtual time.
 //!
 //! Each host has one process with an [`Endpoint`](netacc_driver::Endpoint). A [`Conversation`] is a TCP connection between two of
-//! them that is promoted at the beginning; then the client sends requests as its plan says, and the server answers each when it
-//! has all of it.
+//! them that is promoted; the client sends requests as its plan says, and the server answers each when it has all of it. Or it
+//! is a client that makes short connections, each for some requests (`short`).
 //! Every byte is checked. [`Run`] is driven by whoever has the network: [`run_plain`] with the plain network, or a simulator.
 //!
 //! # Invariants
@@ -16,15 +16,18 @@
 #![forbid(unsafe_op_in_unsafe_fn)]
 
 mod desk;
+mod measured;
 mod plain;
 mod process;
 mod promotion;
 mod run;
+mod short;
 mod talk;
 mod work;
 mod workload;
 
+pub use measured::{Carried, Measured, Outcome, Sample, SetUp, ShortConnection};
 pub use plain::run_plain;
 pub use process::{Broken, StackConfig};
-pub use run::{Measured, Outcome, Run, RunConfig, Sample, Tcp};
+pub use run::{Run, RunConfig, Tcp};
 pub use workload::{Arrival, Conversation, Pause, Recorded, SizeBin, Sizes};

@@ -73,14 +73,27 @@ pub struct StackConfig {
     pub streams_per_link: u16,
     /// Receives posted on a queue pair at most.
     pub receive_depth: u32,
+    /// Calls on a connection before it asks for a link (`NACC_PROMOTE_AFTER`); 0 when it is made, as where TCP is in memory.
+    pub promote_after: u32,
 }
 
 impl Default for StackConfig {
     /// Small sizes, one stream a link: for tests.
     fn default() -> StackConfig {
-        StackConfig { ring_bytes: 65_536, message_bytes: 16_384, streams_per_link: 1, receive_depth: 64 }
+        StackConfig {
+            ring_bytes: 65_536,
+            message_bytes: 16_384,
+            streams_per_link: 1,
+            receive_depth: 64,
+            promote_after: 0,
+        }
     }
 }
+
+/// Links without streams that are kept: what `netacc.conf` says without being told otherwise.
+const CACHE_EXPIRY: Duration = Duration::from_secs(60);
+const CACHE_LINKS: usize = 100;
+const CACHE_LINKS_PER_PEER: usize = 10;
 
 /// An endpoint on a simulated host.
 pub(crate) fn endpoint(
@@ -93,7 +106,7 @@ pub(crate) fn endpoint(
         message_len: stack.message_bytes,
         streams_per_link: stack.streams_per_link,
         receive_depth: stack.receive_depth,
-        cache: CacheConfig { expire: Some(Duration::from_secs(1)), max_all: 64, max_per: 4 },
+        cache: CacheConfig { expire: Some(CACHE_EXPIRY), max_all: CACHE_LINKS, max_per: CACHE_LINKS_PER_PEER },
         trust_hints: false,
         key: None,
         stall_patience: None,
@@ -260,6 +273,21 @@ impl End<'_> {
         0
     }
 
+    /// Whether nothing will ever be read again: all was, and the peer has closed, or the connection has failed.
+    pub(crate) fn is_at_end(&mut self) -> bool {
+        let mut guard = self.cell.lock(self.endpoint);
+        match guard.rx_source() {
+            RxSource::Eof | RxSource::Failed(_) => true,
+            RxSource::Anchor(limit) if self.anchor.is_ended() && self.anchor.unread() == 0 => {
+                if limit != u64::MAX {
+                    guard.anchor_ended();
+                }
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// Bytes that could be read now.
     pub(crate) fn unread(&self) -> u64 {
         let guard = self.cell.lock(self.endpoint);
@@ -281,11 +309,6 @@ impl End<'_> {
         if !guard.proto().is_plain() {
             guard.progress_anchor(self.anchor.is_ended());
         }
-    }
-
-    /// Whether the stream is on a link.
-    pub(crate) fn is_linked(&self) -> bool {
-        self.cell.lock(self.endpoint).proto().is_linked()
     }
 }
 

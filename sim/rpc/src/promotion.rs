@@ -1,41 +1,31 @@
-//! Which connections ask for a link, and when: all when they are made, and those that stayed on TCP or came back to it again
-//! after some use, as the library does.
+//! Which connections ask for a link, and when: where TCP is in memory all when they are made; else after some use, and those
+//! that stayed on TCP or came back to it again, as the library does.
 
 use netacc_device::Instant;
+use netacc_driver::{PromotionSchedule, Readiness, Tries};
 
 use crate::run::Tcp;
-use crate::talk::{is_linked, Talk};
+use crate::talk::Talk;
 use crate::Run;
 
 /// Promotions under way at a time where TCP is in memory: all connections are made at once there, and an acceptor sets up 1024
 /// links at a time, no more.
 const MAX_PROMOTIONS: usize = 512;
-/// After so many operations on TCP a connection asks again, after half as many more each time: the library's figures.
-const RETRY_AFTER: u32 = 8;
-/// As many at most.
-const MAX_RETRY_AFTER: u32 = 1 << 20;
 
-/// When a connection that is on TCP asks for a link again.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Retry {
-    /// At this count of operations; `None` while it has no need to.
-    at: Option<u32>,
-    step: u32,
+/// When the client of a connection asks for a link.
+#[derive(Debug)]
+pub(crate) struct Asking {
+    schedule: PromotionSchedule,
+    /// Calls on TCP so far.
+    operations: u32,
+    /// It is on a link, or was when it was last used.
+    linked: bool,
 }
 
-impl Retry {
-    /// The connection is on TCP, and has used it so often: whether it asks now.
-    fn is_due(&mut self, operations: u32) -> bool {
-        let Some(at) = self.at else {
-            *self = Retry { at: Some(operations.saturating_add(RETRY_AFTER)), step: RETRY_AFTER };
-            return false;
-        };
-        if operations < at {
-            return false;
-        }
-        self.step = (self.step + self.step / 2 + 1).min(MAX_RETRY_AFTER);
-        self.at = Some(operations.saturating_add(self.step));
-        true
+impl Asking {
+    /// First after so many calls.
+    pub(crate) fn new(first: u32) -> Asking {
+        Asking { schedule: PromotionSchedule::new(first), operations: 0, linked: false }
     }
 }
 
@@ -44,87 +34,89 @@ impl Run {
     pub(crate) fn ask_promotions(&mut self) {
         while self.tcp != Tcp::Memory || self.promoting < MAX_PROMOTIONS {
             let Some(number) = self.unasked.pop_front() else { return };
-            self.promoting += 1;
+            self.promoting += usize::from(self.tcp == Tcp::Memory);
             self.ask_promotion(number);
         }
     }
 
     fn ask_promotion(&mut self, number: usize) {
-        let talk = &self.talks[number];
+        let Some(talk) = self.talks.get(number) else { return };
         let client = talk.client as usize;
-        // Who cannot be promoted stays on TCP.
-        let _ = self.endpoints[client].promote(&talk.cells[0]);
-        if !self.nudged.contains(&client) {
-            self.nudged.push(client);
+        if let Some(socket) = &talk.sockets[0] {
+            // Who cannot be promoted stays on TCP.
+            let _ = self.endpoints[client].promote(&socket.cell);
         }
+        self.nudge(client);
     }
 
     /// A conversation may be on its link now: then it is another one's turn.
     pub(crate) fn note_linked(&mut self, number: usize) {
-        let talk = &mut self.talks[number];
-        let ends = [talk.client as usize, talk.server as usize];
-        let linked = (0..2).all(|side| is_linked(&self.endpoints[ends[side]], &talk.cells[side]));
-        if linked && !std::mem::replace(&mut talk.was_linked, true) {
+        let Some(talk) = self.talks.get_mut(number).filter(|talk| !talk.was_linked) else { return };
+        talk.was_linked = (0..2).all(|side| talk.is_linked(&self.endpoints[talk.host(side)], side));
+        if talk.was_linked && self.tcp == Tcp::Memory {
             self.promoting -= 1;
             self.ask_promotions();
         }
     }
 
-    /// The client of a conversation has used it: if it is on TCP it asks for a link now and then. Where TCP is in memory it has
-    /// no use without a link.
-    pub(crate) fn ask_again(&mut self, number: usize) {
+    /// The client of a conversation has used it, and had so many answers: if it is on TCP it asks for a link now and then. Where
+    /// TCP is in memory it has no use without a link.
+    pub(crate) fn ask_after_use(&mut self, number: usize, answers: u32) {
         if !self.promote || self.tcp == Tcp::Memory {
             return;
         }
-        let Talk { client, cells, measured, retry, .. } = &mut self.talks[number];
-        if !cells[0].lock(&self.endpoints[*client as usize]).proto().may_promote() {
-            retry.at = None;
+        let Some(talk) = self.talks.get_mut(number) else { return };
+        let Some(socket) = &talk.sockets[0] else { return };
+        let asking = &mut talk.asking;
+        if socket.cell.readiness().contains(Readiness::KERNEL_TX) {
+            // Each request is sent, and its response received.
+            asking.operations = asking.operations.saturating_add(2 * answers);
+        }
+        let guard = socket.cell.lock(&self.endpoints[talk.client as usize]);
+        asking.linked |= guard.proto().is_linked();
+        let may = guard.proto().may_promote();
+        drop(guard);
+        if !may || talk.short.is_some() && talk.is_over() {
             return;
         }
-        // Each request is sent, and its response received.
-        let operations = u32::try_from(2 * measured.latencies_ns.len()).unwrap_or(u32::MAX);
-        if retry.is_due(operations) {
+        let asking = &mut talk.asking;
+        if std::mem::take(&mut asking.linked) {
+            asking.schedule.note_return(asking.operations);
+        }
+        if asking.schedule.is_due(asking.operations) {
+            asking.schedule.note_try(asking.operations, Tries::default());
             self.ask_promotion(number);
         }
     }
 
     /// Connections that are on a link, at both ends.
     pub fn linked(&self) -> usize {
-        let linked = |talk: &&Talk| {
-            let ends = [talk.client as usize, talk.server as usize];
-            (0..2).all(|side| is_linked(&self.endpoints[ends[side]], &talk.cells[side]))
-        };
-        self.talks.iter().filter(linked).count()
+        let linked = |talk: &Talk| (0..2).all(|side| talk.is_linked(&self.endpoints[talk.host(side)], side));
+        self.talks.iter().filter(|(_, talk)| linked(talk)).count()
     }
 
-    /// A connection is made: its ends may talk, and it may be promoted.
+    /// A connection is made, says the simulator.
     pub fn handle_connected(&mut self, number: u32, now: Instant) {
         self.cluster.set_now(now);
         self.wires.handle_connected(number);
-        let Some(talk) = self.talks.get(number as usize) else { return };
-        let client = talk.client as usize;
-        if self.promote {
-            self.unasked.push_back(number as usize);
-            self.ask_promotions();
-        }
+        self.note_connected(number as usize, now);
+        let Some(client) = self.talks.get(number as usize).map(|talk| talk.client as usize) else { return };
         if self.talks_at_once() {
             self.ears[client].note(number);
             self.turn_for_tcp(client);
         }
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    // Breaks if who stays on TCP asks at each operation, or never again.
-    #[test]
-    fn asking_becomes_rare() {
-        let mut retry = Retry::default();
-        let asked: Vec<u32> = (0..100).filter(|n| retry.is_due(*n)).collect();
-        assert_eq!(asked, [8, 21, 41, 72]);
-        let before = retry.at;
-        assert!(!retry.is_due(100) && retry.at == before);
+    /// A connection is made: its ends may talk, and it may be promoted.
+    pub(crate) fn note_connected(&mut self, number: usize, now: Instant) {
+        let Some(talk) = self.talks.get_mut(number) else { return };
+        if let Some(short) = &mut talk.short {
+            short.connected = Some(now);
+        }
+        if self.promote && (self.tcp == Tcp::Memory || talk.asking.schedule.is_due(0)) {
+            talk.asking.schedule.note_try(0, Tries::default());
+            self.unasked.push_back(number);
+            self.ask_promotions();
+        }
     }
 }

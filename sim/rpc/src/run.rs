@@ -4,15 +4,18 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 
+use netacc_device::loopback::anchor::Bell;
 use netacc_device::{DeviceError, Instant};
 use netacc_driver::Endpoint;
 use netacc_host::{Cluster, HostConfig, HostId, TcpWires, Usage};
-use netacc_rnic::network::TraceHash;
 use netacc_rnic::{Counters, Packet};
+use slab::Slab;
 
 use crate::desk::Desk;
+use crate::measured::{ns, Carried, Measured, Sample, ShortConnection};
 use crate::process::{endpoint, look, Broken, Ears, StackConfig};
-use crate::talk::{connect, is_linked, Exchange, Talk};
+use crate::short::Visitor;
+use crate::talk::{Exchange, Talk};
 use crate::workload::Conversation;
 
 /// What runs.
@@ -45,48 +48,27 @@ pub enum Tcp {
     },
 }
 
-/// A request that was answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sample {
-    /// The conversation.
-    pub conversation: u32,
-    /// When it was made; of an open loop, when it was due.
-    pub begun: Instant,
-    /// When the last byte of its response was read.
-    pub end: Instant,
-    /// Bytes of the request.
-    pub request_bytes: u32,
-    /// Bytes of the response.
-    pub response_bytes: u32,
-}
-
-/// What a conversation has measured: from when a request was made until the last byte of its response was read.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Measured {
-    /// In nanoseconds, in order.
-    pub latencies_ns: Vec<u64>,
-}
-
-/// How a run went.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
-    /// By conversation.
-    pub measured: Vec<Measured>,
-    /// Whether all requests were answered.
-    pub complete: bool,
-    /// Every packet that was delivered, and when.
-    pub trace: TraceHash,
-    /// When the last thing happened.
-    pub end: Instant,
-    /// What the processors of each host were used for; `None` where calls take no time.
-    pub usage: Vec<Option<Usage>>,
+/// What a host is woken for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Due {
+    /// To look at a connection, by its number: its client has a request to make.
+    Talk(usize),
+    /// To make a connection of a conversation.
+    Connection(usize),
 }
 
 /// Processes on hosts, driven by whoever has the network. See [`Cluster::driven`].
 pub struct Run {
     pub(crate) cluster: Cluster,
     pub(crate) endpoints: Vec<Endpoint>,
-    pub(crate) talks: Vec<Talk>,
+    /// The connections that there are, by number.
+    pub(crate) talks: Slab<Talk>,
+    /// Connections that ever were.
+    pub(crate) connected: u64,
+    /// By conversation: who makes short connections.
+    pub(crate) visitors: Vec<Option<Visitor>>,
+    /// Short connections whose TCP in memory was used.
+    pub(crate) bell: Bell,
     /// Connections that are to be promoted when it is their turn.
     pub(crate) unasked: VecDeque<usize>,
     /// Promotions that were asked for, and whose streams have not been on a link.
@@ -99,21 +81,28 @@ pub struct Run {
     pub(crate) desks: Vec<Option<Desk>>,
     pub(crate) wires: TcpWires,
     pub(crate) promote: bool,
+    pub(crate) promote_after: u32,
     pub(crate) tcp: Tcp,
     pub(crate) ears: Vec<Arc<Ears>>,
     wakes: Vec<Option<Instant>>,
-    /// By host: when which conversation has a request to make.
-    alarms: Vec<BinaryHeap<Reverse<(Instant, usize)>>>,
+    /// By host: when there is what to do.
+    pub(crate) alarms: Vec<BinaryHeap<Reverse<(Instant, Due)>>>,
     /// Bytes that processes have read.
-    read: u64,
+    pub(crate) read: u64,
     /// Requests that were answered.
-    answered: u64,
+    pub(crate) answered: u64,
+    /// By conversation.
+    pub(crate) measured: Vec<Measured>,
+    /// By conversation: of connections that are closed.
+    pub(crate) carried: Vec<Carried>,
     /// Those that nobody has taken yet.
-    samples: Vec<Sample>,
-    sampled: bool,
+    pub(crate) samples: Vec<Sample>,
+    /// Those that nobody has taken yet.
+    pub(crate) connections: Vec<ShortConnection>,
+    pub(crate) sampled: bool,
     /// Conversations that are not complete.
-    open: usize,
-    broken: Option<Broken>,
+    pub(crate) open: usize,
+    pub(crate) broken: Option<Broken>,
 }
 
 impl Run {
@@ -135,39 +124,49 @@ impl Run {
             endpoints.push(endpoint(&cluster.open(HostId(host)), &config.stack, &heard)?);
             ears.push(heard);
         }
-        let mut talks = Vec::new();
-        let mut wires = TcpWires::default();
-        for (number, conversation) in config.conversations.iter().enumerate() {
-            let talk = connect(&endpoints, conversation, number, config.tcp);
-            if config.tcp != Tcp::Memory {
-                wires.add([HostId(talk.client), HostId(talk.server)], talk.wire.clone());
-            }
-            talks.push(talk);
-        }
-        let open = talks.iter().filter(|t| !t.is_over()).count();
+        let visitors: Vec<_> = config.conversations.iter().map(Visitor::new).collect();
         let hosts = config.hosts.len();
-        Ok(Some(Run {
+        let conversations = config.conversations.len();
+        let mut run = Run {
             cluster,
             endpoints,
-            talks,
+            talks: Slab::new(),
+            connected: 0,
+            visitors,
+            bell: Bell::default(),
             unasked: VecDeque::new(),
             promoting: 0,
             nudged: Vec::new(),
             rewoken: Vec::new(),
             desks: config.hosts.iter().map(|h| h.processor.clone().map(Desk::new)).collect(),
-            wires,
+            wires: TcpWires::default(),
             promote: config.promote,
+            promote_after: config.stack.promote_after,
             tcp: config.tcp,
             ears,
             wakes: vec![None; hosts],
             alarms: (0..hosts).map(|_| BinaryHeap::new()).collect(),
             read: 0,
             answered: 0,
+            measured: vec![Measured::default(); conversations],
+            carried: vec![Carried::default(); conversations],
             samples: Vec::new(),
+            connections: Vec::new(),
             sampled: config.sampled,
-            open,
+            open: 0,
             broken: None,
-        }))
+        };
+        for (number, conversation) in config.conversations.iter().enumerate() {
+            let over = match &run.visitors[number] {
+                Some(visitor) => visitor.is_over(),
+                None => {
+                    let talk = run.open(number, conversation, None);
+                    run.talks[talk].is_over()
+                }
+            };
+            run.open += usize::from(!over);
+        }
+        Ok(Some(run))
     }
 
     /// Has every client begin. Once, at the beginning of time.
@@ -175,6 +174,7 @@ impl Run {
         if self.tcp == Tcp::Memory {
             (0..self.talks.len()).for_each(|number| self.handle_connected(number as u32, Instant::ZERO));
         }
+        (0..self.visitors.len()).for_each(|conversation| self.plan_visit(conversation));
         (0..self.endpoints.len()).for_each(|host| self.turn(host));
     }
 
@@ -203,7 +203,9 @@ impl Run {
         self.cluster.set_now(now);
         let hosts = [talk.client as usize, talk.server as usize];
         let host = hosts[side];
-        talk.end(&self.endpoints[host], side).look_at_anchor();
+        if let Some(mut end) = talk.end(&self.endpoints[host], side) {
+            end.look_at_anchor();
+        }
         let waits = std::mem::take(&mut talk.blocked[1 - side]);
         self.ears[host].note(number);
         self.turn_for_tcp(host);
@@ -211,12 +213,13 @@ impl Run {
             self.ears[hosts[1 - side]].note(number);
             self.turn_for_tcp(hosts[1 - side]);
         }
+        self.settle(number as usize);
     }
 
     /// TCP has brought wrong bytes.
     pub fn handle_corruption(&mut self, number: u32) {
-        let conversation = number as usize;
-        let position = self.talks.get(conversation).map_or(0, |t| t.directions[0].read);
+        let Some(talk) = self.talks.get(number as usize) else { return };
+        let (conversation, position) = (talk.conversation as usize, talk.directions[0].read);
         self.broken.get_or_insert(Broken { conversation, position });
     }
 
@@ -265,80 +268,6 @@ impl Run {
         self.cluster.take_dirty().map(|host| host.0).or_else(|| self.rewoken.pop())
     }
 
-    /// How it went so far.
-    ///
-    /// # Errors
-    /// The first byte that was not the one written.
-    pub fn outcome(&self) -> Result<Outcome, Broken> {
-        if let Some(broken) = &self.broken {
-            return Err(broken.clone());
-        }
-        Ok(Outcome {
-            measured: self.talks.iter().map(|t| t.measured.clone()).collect(),
-            complete: self.open == 0,
-            trace: self.cluster.trace(),
-            end: self.cluster.now(),
-            usage: (0..self.desks.len() as u32).map(|host| self.usage(host)).collect(),
-        })
-    }
-
-    /// What a conversation has measured so far.
-    ///
-    /// # Errors
-    /// The first byte, of any conversation, that was not the one written.
-    pub fn measured(&self, number: usize) -> Result<Option<&Measured>, Broken> {
-        match &self.broken {
-            Some(broken) => Err(broken.clone()),
-            None => Ok(self.talks.get(number).map(|t| &t.measured)),
-        }
-    }
-
-    /// The requests answered since the last call, in order, if the run is sampled.
-    pub fn take_samples(&mut self) -> Vec<Sample> {
-        std::mem::take(&mut self.samples)
-    }
-
-    /// Bytes that processes have read: while that stands still, there is no progress.
-    pub fn bytes_read(&self) -> u64 {
-        self.read
-    }
-
-    /// Requests that were answered.
-    pub fn answered(&self) -> u64 {
-        self.answered
-    }
-
-    /// Requests that were made and not answered.
-    pub fn unanswered(&self) -> u64 {
-        self.talks.iter().map(|t| t.asked.len() as u64).sum()
-    }
-
-    /// Virtual time.
-    pub fn now(&self) -> Instant {
-        self.cluster.now()
-    }
-
-    /// Whether somebody waits, for an answer or to be able to ask.
-    pub fn is_waiting(&self) -> bool {
-        let now = self.cluster.now();
-        self.talks.iter().any(|t| !t.asked.is_empty() || t.source.due().is_some_and(|due| due <= now))
-    }
-
-    /// Whether everything was asked and answered.
-    pub fn is_complete(&self) -> bool {
-        self.open == 0
-    }
-
-    /// The first byte that was not the one written.
-    pub fn broken(&self) -> Option<&Broken> {
-        self.broken.as_ref()
-    }
-
-    /// A hash over every packet that was delivered, and when.
-    pub fn trace(&self) -> TraceHash {
-        self.cluster.trace()
-    }
-
     /// What a host's NIC has counted.
     pub fn counters(&self, host: u32) -> Option<Counters> {
         ((host as usize) < self.endpoints.len()).then(|| self.cluster.counters(HostId(host)))
@@ -368,13 +297,17 @@ impl Run {
     }
 
     /// TCP in memory has carried something at once: its other end is told, as nobody else does.
-    fn nudge_peer(&mut self, number: usize, host: usize) {
-        let talk = &self.talks[number];
-        let ends = [talk.client as usize, talk.server as usize];
-        let peer = ends[usize::from(host == ends[0])];
+    pub(crate) fn nudge_peer(&mut self, number: usize, host: usize) {
+        let Some(talk) = self.talks.get(number) else { return };
+        let peer = talk.host(usize::from(host == talk.client as usize));
         self.ears[peer].note(number as u32);
-        if !self.nudged.contains(&peer) {
-            self.nudged.push(peer);
+        self.nudge(peer);
+    }
+
+    /// A host has something to look at that no event brings.
+    pub(crate) fn nudge(&mut self, host: usize) {
+        if !self.nudged.contains(&host) {
+            self.nudged.push(host);
         }
     }
 
@@ -385,18 +318,22 @@ impl Run {
         for _ in 0..MAX_LOOKS {
             let wake = look(&self.endpoints[host], now);
             let mut heard = self.ears[host].take();
-            heard.extend(self.take_due(host, now));
+            self.take_due(host, now, &mut heard);
             for number in &heard {
+                if !self.talks.contains(*number) {
+                    continue;
+                }
                 match &mut self.desks[host] {
                     Some(desk) => desk.put(now, *number),
                     None => self.talk(*number, host, now),
                 }
                 peers.extend(self.unlinked_peer(*number, host));
-                if self.promote && !self.talks[*number].was_linked {
+                if self.promote {
                     self.note_linked(*number);
                 }
             }
             self.work(host, now);
+            self.settle_all();
             let alarm = self.alarms[host].peek().map(|Reverse((at, _))| *at);
             self.wakes[host] = wake.into_iter().chain(alarm).min();
             if heard.is_empty() {
@@ -411,20 +348,26 @@ impl Run {
     /// The other host of a conversation whose ends are not both on their link.
     fn unlinked_peer(&self, number: usize, host: usize) -> Option<usize> {
         let talk = self.talks.get(number).filter(|_| self.tcp == Tcp::Memory)?;
-        let ends = [talk.client as usize, talk.server as usize];
-        let linked = |side: usize| is_linked(&self.endpoints[ends[side]], &talk.cells[side]);
-        (!linked(0) || !linked(1)).then_some(ends[usize::from(host == ends[0])])
+        let linked = |side: usize| talk.is_linked(&self.endpoints[talk.host(side)], side);
+        let peer = talk.host(usize::from(host == talk.client as usize));
+        (!linked(0) || !linked(1)).then_some(peer)
     }
 
-    /// The conversations of a host that have a request to make by now.
-    fn take_due(&mut self, host: usize, now: Instant) -> Vec<usize> {
-        let mut due = Vec::new();
-        while let Some(Reverse((_, number))) = self.alarms[host].peek().filter(|Reverse((at, _))| *at <= now) {
-            due.push(*number);
-            self.talks[*number].alarm = None;
+    /// What is due on a host by now: connections are made, and those with something to do are added to `heard`.
+    fn take_due(&mut self, host: usize, now: Instant, heard: &mut Vec<usize>) {
+        while let Some(Reverse((_, due))) = self.alarms[host].peek().filter(|Reverse((at, _))| *at <= now) {
+            let due = *due;
             self.alarms[host].pop();
+            match due {
+                Due::Talk(number) => {
+                    heard.push(number);
+                    if let Some(talk) = self.talks.get_mut(number) {
+                        talk.alarm = None;
+                    }
+                }
+                Due::Connection(conversation) => self.visit(conversation, now, heard),
+            }
         }
-        due
     }
 
     /// One end of a conversation does what it can.
@@ -446,42 +389,57 @@ impl Run {
         let Some(talk) = self.talks.get_mut(number) else { return };
         let side = usize::from(host != talk.client as usize);
         let endpoint = &self.endpoints[host];
-        if !connected || !at_once && !is_linked(endpoint, &talk.cells[side]) {
-            return;
+        if talk.is_closing(side) {
+            return self.go_on_closing(number, side, now);
         }
-        let salt = number as u64 * 2;
+        if !connected || !at_once && !talk.is_linked(endpoint, side) {
+            return self.close_if_over(number, side, now);
+        }
+        let conversation = talk.conversation as usize;
         let before = talk.directions[1 - side].read;
-        if let Err(position) = talk.read(endpoint, side, salt + 1 - side as u64) {
-            self.broken.get_or_insert(Broken { conversation: number, position });
+        if let Err(position) = talk.read(endpoint, side) {
+            self.broken.get_or_insert(Broken { conversation, position });
             return;
         }
         self.read += talk.directions[1 - side].read - before;
         if side == 1 {
             let until = talk.answerable();
-            talk.write(endpoint, 1, salt + 1, until);
-            return;
+            talk.write(endpoint, 1, until);
+            return self.close_if_over(number, side, now);
         }
+        self.ask_and_hear(number, now);
+        self.close_if_over(number, side, now);
+    }
+
+    /// A client takes its answers, and asks what it has to.
+    fn ask_and_hear(&mut self, number: usize, now: Instant) {
+        let Some(talk) = self.talks.get_mut(number) else { return };
         let was_over = talk.is_over();
+        let mut answers = 0;
         while let Some(exchange) = talk.take_answered() {
             let Exchange { begun, request_bytes, response_bytes, .. } = exchange;
-            self.answered += 1;
-            talk.measured.latencies_ns.push(now.saturating_since(begun).as_nanos() as u64);
+            answers += 1;
+            self.measured[talk.conversation as usize].latencies_ns.push(ns(begun, now));
             if self.sampled {
-                let conversation = number as u32;
+                let conversation = talk.conversation;
                 self.samples.push(Sample { conversation, begun, end: now, request_bytes, response_bytes });
             }
             talk.source.handle_answer(now);
         }
+        self.answered += u64::from(answers);
+        let host = talk.client as usize;
         talk.ask(now);
-        talk.write(endpoint, 0, salt, talk.ends[0]);
-        if !was_over && talk.is_over() {
-            self.open -= 1;
+        talk.write(&self.endpoints[host], 0, talk.ends[0]);
+        let ends = !was_over && talk.is_over();
+        match &mut talk.short {
+            Some(short) => short.answered += answers,
+            None => self.open -= usize::from(ends),
         }
         if let Some(due) = talk.source.due().filter(|due| talk.alarm.is_none_or(|at| *due < at)) {
             talk.alarm = Some(due);
-            self.alarms[host].push(Reverse((due, number)));
+            self.alarms[host].push(Reverse((due, Due::Talk(number))));
         }
-        self.ask_again(number);
+        self.ask_after_use(number, answers);
     }
 }
 

@@ -12,8 +12,9 @@ use netacc_driver::{Endpoint, StreamCell};
 use netacc_proto::Role;
 
 use crate::process::{Direction, End};
-use crate::promotion::Retry;
-use crate::run::{Measured, Tcp};
+use crate::promotion::Asking;
+use crate::run::Tcp;
+use crate::short::Short;
 use crate::workload::{Conversation, Source};
 
 /// A request that was made and not answered.
@@ -27,12 +28,33 @@ pub(crate) struct Exchange {
     pub(crate) response_end: u64,
 }
 
+/// One side's socket: the stream, and what is under it.
+pub(crate) struct Socket {
+    pub(crate) cell: Arc<StreamCell>,
+    pub(crate) anchor: InMemoryAnchor,
+}
+
+/// What tells a connection from others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Numbers {
+    /// Whose plan it follows.
+    pub(crate) conversation: u32,
+    /// Among those that there are.
+    pub(crate) number: u32,
+    /// Among all that ever were.
+    pub(crate) serial: u64,
+}
+
 pub(crate) struct Talk {
+    /// Whose plan it follows.
+    pub(crate) conversation: u32,
+    /// Makes its bytes others than those of any other connection.
+    pub(crate) salt: u64,
     pub(crate) client: u32,
     pub(crate) server: u32,
     pub(crate) source: Source,
-    /// Client, then server.
-    pub(crate) cells: [Arc<StreamCell>; 2],
+    /// Client's, then server's; `None` once it is closed.
+    pub(crate) sockets: [Option<Socket>; 2],
     /// Requests, then responses.
     pub(crate) directions: [Direction; 2],
     /// In the order in which they were made.
@@ -43,13 +65,14 @@ pub(crate) struct Talk {
     pub(crate) ends: [u64; 2],
     /// When its host will be woken for the next request.
     pub(crate) alarm: Option<Instant>,
-    pub(crate) measured: Measured,
-    /// The sockets under `cells`.
-    pub(crate) anchors: [InMemoryAnchor; 2],
     /// It has been on a link.
     pub(crate) was_linked: bool,
-    /// When its client asks for a link again.
-    pub(crate) retry: Retry,
+    /// When its client asks for a link.
+    pub(crate) asking: Asking,
+    /// By side: its process has done something with it.
+    pub(crate) was_used: [bool; 2],
+    /// What a connection that does not last has besides.
+    pub(crate) short: Option<Short>,
     /// By side: a write stopped for want of room.
     pub(crate) blocked: [bool; 2],
     /// Requests that the server has answered.
@@ -69,6 +92,16 @@ pub(crate) struct Moves {
 }
 
 impl Talk {
+    /// The host of a side.
+    pub(crate) fn host(&self, side: usize) -> usize {
+        [self.client as usize, self.server as usize][side]
+    }
+
+    /// Whether a side is closed, or about to be: then it does nothing else.
+    pub(crate) fn is_closing(&self, side: usize) -> bool {
+        self.short.is_some_and(|short| short.closing[side].is_some())
+    }
+
     /// Nothing is unanswered, and nothing more will be asked.
     pub(crate) fn is_over(&self) -> bool {
         self.asked.is_empty() && self.source.due().is_none()
@@ -101,20 +134,28 @@ impl Talk {
         }
     }
 
-    pub(crate) fn end<'a>(&'a mut self, endpoint: &'a Endpoint, side: usize) -> End<'a> {
-        End { endpoint, cell: &self.cells[side], anchor: &mut self.anchors[side] }
+    /// A side's socket, unless it is closed.
+    pub(crate) fn end<'a>(&'a mut self, endpoint: &'a Endpoint, side: usize) -> Option<End<'a>> {
+        self.sockets[side].as_mut().map(|socket| End { endpoint, cell: &socket.cell, anchor: &mut socket.anchor })
+    }
+
+    /// Whether a side is on a link.
+    pub(crate) fn is_linked(&self, endpoint: &Endpoint, side: usize) -> bool {
+        self.sockets[side].as_ref().is_some_and(|socket| socket.cell.lock(endpoint).proto().is_linked())
     }
 
     /// A side reads what there is.
-    pub(crate) fn read(&mut self, endpoint: &Endpoint, side: usize, salt: u64) -> Result<(), u64> {
-        let mut end = End { endpoint, cell: &self.cells[side], anchor: &mut self.anchors[side] };
-        self.directions[1 - side].read(&mut end, salt)
+    pub(crate) fn read(&mut self, endpoint: &Endpoint, side: usize) -> Result<(), u64> {
+        let Some(socket) = &mut self.sockets[side] else { return Ok(()) };
+        let mut end = End { endpoint, cell: &socket.cell, anchor: &mut socket.anchor };
+        self.directions[1 - side].read(&mut end, self.salt + 1 - side as u64)
     }
 
     /// A side writes up to position `until`, as far as there is room.
-    pub(crate) fn write(&mut self, endpoint: &Endpoint, side: usize, salt: u64, until: u64) {
-        let mut end = End { endpoint, cell: &self.cells[side], anchor: &mut self.anchors[side] };
-        self.directions[side].write(&mut end, salt, until);
+    pub(crate) fn write(&mut self, endpoint: &Endpoint, side: usize, until: u64) {
+        let Some(socket) = &mut self.sockets[side] else { return };
+        let mut end = End { endpoint, cell: &socket.cell, anchor: &mut socket.anchor };
+        self.directions[side].write(&mut end, self.salt + side as u64, until);
         self.blocked[side] = self.directions[side].written < until;
     }
 
@@ -140,16 +181,18 @@ impl Talk {
     }
 }
 
-/// Whether a stream is on a link.
-pub(crate) fn is_linked(endpoint: &Endpoint, cell: &Arc<StreamCell>) -> bool {
-    cell.lock(endpoint).proto().is_linked()
-}
-
-pub(crate) fn connect(endpoints: &[Endpoint], conversation: &Conversation, number: usize, tcp: Tcp) -> Talk {
+pub(crate) fn connect(
+    endpoints: &[Endpoint],
+    conversation: &Conversation,
+    numbers: Numbers,
+    tcp: Tcp,
+    promote_after: u32,
+) -> Talk {
+    let Numbers { number, serial, .. } = numbers;
     // Any addresses will do that no two connections share.
-    let port =
-        |base: u32| SocketAddr::from(([10, (number >> 16) as u8, (number >> 8) as u8, number as u8], base as u16));
-    let tuple = FourTuple { local: port(40_000), remote: port(6_379) };
+    let [.., turn, a, b, c] = serial.to_be_bytes();
+    let port = |base: u16| SocketAddr::from(([10, a, b, c], base));
+    let tuple = FourTuple { local: port(40_000 + u16::from(turn)), remote: port(6_379) };
     let config = match tcp {
         Tcp::Memory => AnchorConfig::default(),
         Tcp::Simulated { buffer_bytes } => {
@@ -162,22 +205,25 @@ pub(crate) fn connect(endpoints: &[Endpoint], conversation: &Conversation, numbe
     let far = server.adopt(Role::Acceptor, tuple.reversed(), Box::new(far));
     server.publish(&far);
     let near = endpoints[conversation.client as usize].adopt(Role::Opener, tuple, Box::new(near));
-    [&near, &far].iter().for_each(|cell| cell.tag().store(number as u32, std::sync::atomic::Ordering::Relaxed));
+    [&near, &far].iter().for_each(|cell| cell.tag().store(number, std::sync::atomic::Ordering::Relaxed));
+    let [near_anchor, far_anchor] = anchors;
     Talk {
+        conversation: numbers.conversation,
+        salt: serial * 2,
         client: conversation.client,
         server: conversation.server,
         source: Source::new(conversation.clone()),
-        cells: [near, far],
+        sockets: [Some(Socket { cell: near, anchor: near_anchor }), Some(Socket { cell: far, anchor: far_anchor })],
         directions: [Direction::default(); 2],
         asked: VecDeque::new(),
         served: 0,
         ends: [0; 2],
         alarm: None,
-        measured: Measured::default(),
-        anchors,
         answers: 0,
         was_linked: false,
-        retry: Retry::default(),
+        asking: Asking::new(promote_after),
+        was_used: [false; 2],
+        short: None,
         blocked: [false; 2],
         service: conversation.service,
         wire,

@@ -16,11 +16,12 @@ impl Run {
                 self.talk(job.number, host, now);
                 let after = self.moved(job.number, host);
                 let moves = Moves {
-                    read: after.read - before.read,
-                    written: after.written - before.written,
-                    served: after.served - before.served,
+                    read: after.read.saturating_sub(before.read),
+                    written: after.written.saturating_sub(before.written),
+                    served: after.served.saturating_sub(before.served),
                 };
                 let work = self.price(job.number, host, moves);
+                self.note_used(job.number, host, moves);
                 if let Some(desk) = &mut self.desks[host] {
                     desk.settle(now, thread, &job, &work);
                 }
@@ -35,38 +36,41 @@ impl Run {
         }
     }
 
-    fn side(&self, number: usize, host: usize) -> usize {
-        usize::from(host != self.talks[number].client as usize)
-    }
-
     /// What one end of a conversation has moved so far.
     pub(crate) fn moved(&self, number: usize, host: usize) -> Moves {
-        let (talk, side) = (&self.talks[number], self.side(number, host));
+        let Some(talk) = self.talks.get(number) else { return Moves::default() };
+        let side = usize::from(host != talk.client as usize);
         let served = if side == 1 { talk.answers } else { 0 };
         Moves { read: talk.directions[1 - side].read, written: talk.directions[side].written, served }
     }
 
     /// What one end of a conversation will move, as far as can be told before.
     fn expect(&mut self, number: usize, host: usize) -> Moves {
-        let side = self.side(number, host);
-        let talk = &mut self.talks[number];
-        let unread = talk.end(&self.endpoints[host], side).unread();
+        let Some(talk) = self.talks.get_mut(number) else { return Moves::default() };
+        let side = usize::from(host != talk.client as usize);
+        let unread = talk.end(&self.endpoints[host], side).map_or(0, |end| end.unread());
         talk.expect(side, unread)
     }
 
     /// What it costs to move that: a call each to wait, to read and to write.
     fn price(&mut self, number: usize, host: usize, moves: Moves) -> Work {
-        let side = self.side(number, host);
-        let talk = &mut self.talks[number];
         let bytes = moves.read + moves.written;
-        if bytes == 0 {
-            return Work::default();
-        }
+        let Some(talk) = self.talks.get_mut(number).filter(|_| bytes > 0) else { return Work::default() };
+        let side = usize::from(host != talk.client as usize);
+        // Paid when it is first used; whoever lasts was made before the run.
+        let connections = u32::from(talk.short.is_some() && !talk.was_used[side]);
         let calls = 1 + u32::from(moves.read > 0) + u32::from(moves.written > 0);
-        let service = talk.service * moves.served;
-        match talk.end(&self.endpoints[host], side).is_linked() {
-            true => Work { library_calls: calls, bytes, service, ..Work::default() },
-            false => Work { system_calls: calls, bytes, segment_bytes: bytes, service, ..Work::default() },
+        let work = Work { connections, bytes, service: talk.service * moves.served, ..Work::default() };
+        match talk.is_linked(&self.endpoints[host], side) {
+            true => Work { library_calls: calls, ..work },
+            false => Work { system_calls: calls, segment_bytes: bytes, ..work },
+        }
+    }
+
+    /// What was moved has been paid for.
+    fn note_used(&mut self, number: usize, host: usize, moves: Moves) {
+        if let Some(talk) = self.talks.get_mut(number).filter(|_| moves.read + moves.written > 0) {
+            talk.was_used[usize::from(host != talk.client as usize)] = true;
         }
     }
 }

@@ -5,6 +5,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use netacc_device::middleware::SplitMix64;
@@ -135,7 +136,7 @@ pub enum Arrival {
     Trace(Vec<Recorded>),
 }
 
-/// A client that asks a server on one connection.
+/// A client that asks a server, on one connection that lasts or on many short ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conversation {
     /// Host of the client.
@@ -146,6 +147,9 @@ pub struct Conversation {
     pub request: Sizes,
     /// Lengths of responses; a recorded load has its own.
     pub response: Sizes,
+    /// So many requests are made on a connection, each when the one before was answered; then it is closed. What comes as
+    /// `arrival` says, from `start` `until` then, `count` times at most, are connections. `None`: one connection for all requests.
+    pub requests_per_connection: Option<NonZeroU32>,
     /// When requests come.
     pub arrival: Arrival,
     /// No request is due before.
@@ -174,6 +178,7 @@ impl Conversation {
             server,
             request: Sizes::fixed(request_bytes)?,
             response: Sizes::fixed(response_bytes)?,
+            requests_per_connection: None,
             arrival: Arrival::Closed { depth: 1, think: Pause::Fixed(Duration::ZERO) },
             start: Instant::ZERO,
             until: None,
@@ -183,13 +188,28 @@ impl Conversation {
         })
     }
 
-    /// Whether it can be run: a recorded load is in order and has no empty messages, and an open one takes time.
+    /// One connection of those that this client makes, which begins now.
+    pub(crate) fn one_connection(&self, now: Instant, requests: NonZeroU32, seed: u64) -> Conversation {
+        Conversation {
+            requests_per_connection: None,
+            arrival: Arrival::Closed { depth: 1, think: Pause::Fixed(Duration::ZERO) },
+            start: now,
+            until: None,
+            count: Some(u64::from(requests.get())),
+            seed,
+            ..self.clone()
+        }
+    }
+
+    /// Whether it can be run: a recorded load is in order, has no empty messages and lasts, and an open one takes time.
     pub(crate) fn is_sane(&self) -> bool {
         match &self.arrival {
             Arrival::Closed { depth, .. } => *depth >= 1,
             Arrival::Open { interval: Pause::Fixed(mean) | Pause::Exponential(mean) } => !mean.is_zero(),
             Arrival::Trace(all) => {
-                all.is_sorted_by_key(|r| r.at) && all.iter().all(|r| r.request_bytes.min(r.response_bytes) >= 1)
+                self.requests_per_connection.is_none()
+                    && all.is_sorted_by_key(|r| r.at)
+                    && all.iter().all(|r| r.request_bytes.min(r.response_bytes) >= 1)
             }
         }
     }
@@ -256,6 +276,11 @@ impl Source {
             _ => now,
         };
         Some(Request { begun, request_bytes, response_bytes })
+    }
+
+    /// Nothing more is asked.
+    pub(crate) fn end(&mut self) {
+        self.due.clear();
     }
 
     /// A request was answered.

@@ -6,6 +6,7 @@
 //!
 //! Nothing here knows of ns-3; the executable, under ns-3's licence, is in `models/ns3/simulator`.
 
+mod meta;
 mod plan;
 mod recording;
 mod scenario;

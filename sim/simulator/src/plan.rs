@@ -19,8 +19,8 @@ impl Scenario {
         let rates = self.host_rates();
         let host = |(number, rate): (usize, u64)| self.host(rate, self.is_server(number as u32));
         let hosts = rates.into_iter().enumerate().map(host).collect();
-        let Stack { ring_bytes, message_bytes, streams_per_link, receive_depth, .. } = self.stack;
-        let stack = StackConfig { ring_bytes, message_bytes, streams_per_link, receive_depth };
+        let Stack { ring_bytes, message_bytes, streams_per_link, receive_depth, promote_after, .. } = self.stack;
+        let stack = StackConfig { ring_bytes, message_bytes, streams_per_link, receive_depth, promote_after };
         let mut conversations = Vec::new();
         for group in &self.groups {
             self.add_conversations(group, &mut conversations)?;
@@ -72,6 +72,7 @@ impl Scenario {
             library_call: Duration::from_nanos(p.library_call_ns),
             system_call: Duration::from_nanos(p.system_call_ns),
             copy_ps_per_byte: p.copy_ps_per_byte,
+            connection: Duration::from_nanos(p.connection_ns),
             segment: Duration::from_nanos(p.segment_ns),
             segment_bytes: p.segment_bytes,
         });
@@ -98,6 +99,7 @@ impl Scenario {
                     server: client.server,
                     request: request.clone(),
                     response: response.clone(),
+                    requests_per_connection: group.requests_per_connection,
                     arrival: arrival(&group.arrival),
                     start: at(group.start_ns + offset),
                     until: Some(until),

@@ -2,7 +2,9 @@
 //!
 //! The folder of a run: `meta.json` (everything that was configured, and how it went), `samples.csv` (each answered request,
 //! written while the run goes on), and for each group `latency-<group>.hdr`, a histogram of nanoseconds in HdrHistogram's V2
-//! format, compressed. What counts for a histogram was made within the measured span.
+//! format, compressed. A group of short connections has `connections.csv` (each one that was closed), `connect-<group>.hdr` (until
+//! it could be used) and `whole-<group>.hdr` (until its last answer) besides. What counts for a histogram was made within the
+//! measured span.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -11,10 +13,11 @@ use std::path::{Path, PathBuf};
 use hdrhistogram::serialization::{Serializer, V2DeflateSerializeError, V2DeflateSerializer};
 use hdrhistogram::Histogram;
 use netacc_device::Instant;
-use netacc_rpc::{Run, Sample};
+use netacc_rpc::{Run, Sample, ShortConnection};
 use serde::Serialize;
 
-use crate::scenario::Scenario;
+use crate::meta::{GroupMeta, Latency, LinkCounts, Meta, NicCounts, ProcessorCounts, ShortMeta};
+use crate::scenario::{self, Scenario};
 
 /// What is to become of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -61,89 +64,31 @@ pub struct NetworkCounts {
     pub tcp_failed: u64,
 }
 
-/// Sums over all NICs.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-struct NicCounts {
-    data_sent: u64,
-    data_repeated: u64,
-    data_delivered: u64,
-    timeouts: u64,
-    not_ready_sent: u64,
-    notifications_sent: u64,
-    context_misses: u64,
-    region_misses: u64,
-    receive_overflows: u64,
+/// Short connections of a group.
+struct Short {
+    /// From when it was begun until its client could write.
+    connect: Histogram<u64>,
+    /// From when it was begun until its last answer was there.
+    whole: Histogram<u64>,
+    /// Those that were begun and closed within the measured span.
+    made: u64,
+    promoted: u64,
     failed: u64,
-}
-
-/// Sums over the processors of some hosts.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-struct ProcessorCounts {
-    hosts: u32,
-    /// Core time in calls and in the application.
-    busy_ns: u64,
-    /// Core time in polling for nothing.
-    polling_ns: u64,
-    /// How often a thread that slept was woken.
-    wake_ups: u64,
 }
 
 /// Connections that do the same: what they measured.
 struct Group {
     latency: Histogram<u64>,
+    short: Option<Short>,
     /// Answers that came within the measured span.
     answered: u64,
     /// Bytes of those requests and responses.
     bytes: u64,
 }
 
-/// What `meta.json` says of a group.
-#[derive(Serialize)]
-struct GroupMeta<'a> {
-    name: &'a str,
-    connections: usize,
-    /// Requests made within the measured span and answered: what the histogram counts.
-    samples: u64,
-    /// Answers that came within the measured span, a second.
-    answered_per_s: f64,
-    /// Bytes of those requests and responses, a second.
-    bytes_per_s: f64,
-    mean_ns: f64,
-    min_ns: u64,
-    p50_ns: u64,
-    p90_ns: u64,
-    p99_ns: u64,
-    p999_ns: u64,
-    max_ns: u64,
-}
-
-/// `meta.json`.
-#[derive(Serialize)]
-struct Meta<'a> {
-    format: u32,
-    status: Verdict,
-    scenario: &'a Scenario,
-    code_version: &'a str,
-    ns3_version: &'a str,
-    /// The delivery-trace hash: the same for the same scenario and code.
-    trace_hash: String,
-    deliveries: u64,
-    simulated_ns: u64,
-    events: u64,
-    wall_s: f64,
-    answered: u64,
-    unanswered: u64,
-    connections: usize,
-    /// Connections that were on a link when the run ended.
-    linked: usize,
-    groups: Vec<GroupMeta<'a>>,
-    network: NetworkCounts,
-    nics: NicCounts,
-    /// Of hosts that some group asks; nothing where calls take no time.
-    servers: ProcessorCounts,
-    /// Of the others.
-    clients: ProcessorCounts,
-}
+/// Names of tables in a folder.
+const SAMPLES: &str = "samples.csv";
+const CONNECTIONS: &str = "connections.csv";
 
 /// Version of the folder's format: what `format` of `meta.json` says.
 const FORMAT: u32 = 1;
@@ -153,6 +98,7 @@ pub struct Recording {
     scenario: Scenario,
     folder: PathBuf,
     samples: Option<BufWriter<File>>,
+    connections: Option<BufWriter<File>>,
     groups: Vec<Group>,
     /// By group: the number after its last conversation.
     ends: Vec<usize>,
@@ -168,18 +114,20 @@ impl Recording {
     /// A file that cannot be written.
     pub fn new(scenario: Scenario, folder: &Path) -> Result<Recording, FinishError> {
         fs::create_dir_all(folder).map_err(|e| FinishError::Io(folder.into(), e))?;
-        let samples = match scenario.measure.samples {
-            false => None,
-            true => {
-                let path = folder.join("samples.csv");
-                let file = File::create(&path).and_then(|file| {
-                    let mut out = BufWriter::new(file);
-                    out.write_all(b"end_ns,latency_ns,group,conversation,request_bytes,response_bytes\n")?;
-                    Ok(out)
-                });
-                Some(file.map_err(|e| FinishError::Io(path, e))?)
-            }
+        let table = |wanted: bool, name: &str, head: &str| {
+            let path = folder.join(name);
+            let begin = || {
+                let mut out = BufWriter::new(File::create(&path)?);
+                writeln!(out, "{head}")?;
+                Ok(out)
+            };
+            wanted.then(begin).transpose().map_err(|e| FinishError::Io(path.clone(), e))
         };
+        let wanted = scenario.measure.samples;
+        let short = scenario.groups.iter().any(|g| g.requests_per_connection.is_some());
+        let samples = table(wanted, SAMPLES, "end_ns,latency_ns,group,conversation,request_bytes,response_bytes")?;
+        let head = "end_ns,connect_ns,whole_ns,group,conversation,answered,failed,promoted";
+        let connections = table(wanted && short, CONNECTIONS, head)?;
         let mut end = 0;
         let sizes = scenario.group_sizes();
         let ends = sizes
@@ -189,12 +137,18 @@ impl Recording {
                 end
             })
             .collect();
-        let groups = sizes.iter().map(|_| Group { latency: histogram(), answered: 0, bytes: 0 }).collect();
+        let group = |spec: &scenario::Group| {
+            let short = || Short { connect: histogram(), whole: histogram(), made: 0, promoted: 0, failed: 0 };
+            let short = spec.requests_per_connection.map(|_| short());
+            Group { latency: histogram(), short, answered: 0, bytes: 0 }
+        };
+        let groups = scenario.groups.iter().map(group).collect();
         let progress = (0, Instant::ZERO);
         Ok(Recording {
             scenario,
             folder: folder.into(),
             samples,
+            connections,
             groups,
             ends,
             progress,
@@ -208,10 +162,15 @@ impl Recording {
     /// A file that cannot be written.
     pub fn tick(&mut self, run: &mut Run, now: Instant) -> Result<Verdict, FinishError> {
         for sample in run.take_samples() {
-            self.note(&sample).map_err(|e| FinishError::Io(self.folder.join("samples.csv"), e))?;
+            self.note(&sample).map_err(|e| FinishError::Io(self.folder.join(SAMPLES), e))?;
         }
-        if let Some(out) = &mut self.samples {
-            out.flush().map_err(|e| FinishError::Io(self.folder.join("samples.csv"), e))?;
+        for connection in run.take_connections() {
+            self.note_short(&connection).map_err(|e| FinishError::Io(self.folder.join(CONNECTIONS), e))?;
+        }
+        for (out, name) in [(&mut self.samples, SAMPLES), (&mut self.connections, CONNECTIONS)] {
+            if let Some(out) = out {
+                out.flush().map_err(|e| FinishError::Io(self.folder.join(name), e))?;
+            }
         }
         if run.bytes_read() > self.progress.0 || !run.is_waiting() {
             self.progress = (run.bytes_read(), now);
@@ -252,11 +211,14 @@ impl Recording {
         (code_version, ns3_version): (&str, &str),
     ) -> Result<(), FinishError> {
         for (group, spec) in self.groups.iter().zip(&self.scenario.groups) {
-            let path = self.folder.join(format!("latency-{}.hdr", spec.name));
-            let mut bytes = Vec::new();
-            let written = V2DeflateSerializer::new().serialize(&group.latency, &mut bytes);
-            written.map_err(|e| FinishError::Histogram(path.clone(), e))?;
-            fs::write(&path, bytes).map_err(|e| FinishError::Io(path, e))?;
+            let short = group.short.iter().flat_map(|short| [("connect", &short.connect), ("whole", &short.whole)]);
+            for (what, histogram) in short.chain([("latency", &group.latency)]) {
+                let path = self.folder.join(format!("{what}-{}.hdr", spec.name));
+                let mut bytes = Vec::new();
+                let written = V2DeflateSerializer::new().serialize(histogram, &mut bytes);
+                written.map_err(|e| FinishError::Histogram(path.clone(), e))?;
+                fs::write(&path, bytes).map_err(|e| FinishError::Io(path, e))?;
+            }
         }
         let trace = run.trace();
         let mut nics = NicCounts::default();
@@ -287,10 +249,12 @@ impl Recording {
             answered: run.answered(),
             unanswered: run.unanswered(),
             connections: self.ends.last().copied().unwrap_or(0),
+            connections_left: run.connections_now(),
             linked: run.linked(),
-            groups: self.group_metas(),
+            groups: self.group_metas(run),
             network,
             nics,
+            links: LinkCounts::from(run.set_up()),
             servers,
             clients,
         };
@@ -317,44 +281,63 @@ impl Recording {
         writeln!(out, "{},{latency_ns},{number},{conversation},{request_bytes},{response_bytes}", end.as_nanos())
     }
 
-    fn group_metas(&self) -> Vec<GroupMeta<'_>> {
+    fn note_short(&mut self, connection: &ShortConnection) -> io::Result<()> {
+        let ShortConnection { conversation, begun, connected, end, answered, failed, promoted } = *connection;
+        let number = self.ends.partition_point(|end| *end <= conversation as usize);
+        let Some(short) = self.groups.get_mut(number).and_then(|group| group.short.as_mut()) else { return Ok(()) };
+        let connect_ns = connected.map(|at| at.saturating_since(begun).as_nanos() as u64);
+        let whole_ns = end.saturating_since(begun).as_nanos() as u64;
+        let measure = &self.scenario.measure;
+        if (measure.warmup_ns..=measure.warmup_ns + measure.duration_ns).contains(&begun.as_nanos()) {
+            short.made += u64::from(!failed);
+            short.failed += u64::from(failed);
+            short.promoted += u64::from(promoted);
+            if let Some(ns) = connect_ns {
+                short.connect.saturating_record(ns);
+            }
+            if !failed {
+                short.whole.saturating_record(whole_ns);
+            }
+        }
+        let Some(out) = &mut self.connections else { return Ok(()) };
+        let connect_ns = connect_ns.map(|ns| ns.to_string()).unwrap_or_default();
+        let (failed, promoted) = (u8::from(failed), u8::from(promoted));
+        let end_ns = end.as_nanos();
+        writeln!(out, "{end_ns},{connect_ns},{whole_ns},{number},{conversation},{answered},{failed},{promoted}")
+    }
+
+    fn group_metas(&self, run: &Run) -> Vec<GroupMeta<'_>> {
         let seconds = self.scenario.measure.duration_ns as f64 / 1e9;
         let sizes = self.scenario.group_sizes();
         let named = self.groups.iter().zip(&self.scenario.groups).zip(sizes);
         let mut metas = Vec::new();
+        let carried = run.carried();
+        let mut carried = carried.iter();
         for ((group, spec), connections) in named {
-            let quantile = |q| group.latency.value_at_quantile(q);
+            let (mut links, mut all) = (0, 0);
+            for carried in carried.by_ref().take(connections) {
+                links += carried.link_bytes;
+                all += carried.link_bytes + carried.tcp_bytes;
+            }
             metas.push(GroupMeta {
                 name: &spec.name,
                 connections,
                 samples: group.latency.len(),
                 answered_per_s: group.answered as f64 / seconds,
                 bytes_per_s: group.bytes as f64 / seconds,
-                mean_ns: group.latency.mean(),
-                min_ns: if group.latency.is_empty() { 0 } else { group.latency.min() },
-                p50_ns: quantile(0.5),
-                p90_ns: quantile(0.9),
-                p99_ns: quantile(0.99),
-                p999_ns: quantile(0.999),
-                max_ns: group.latency.max(),
+                link_share: if all > 0 { links as f64 / all as f64 } else { 0.0 },
+                latency: Latency::of(&group.latency),
+                short: group.short.as_ref().map(|short| ShortMeta {
+                    made: short.made,
+                    failed: short.failed,
+                    promoted: short.promoted,
+                    made_per_s: short.made as f64 / seconds,
+                    connect: Latency::of(&short.connect),
+                    whole: Latency::of(&short.whole),
+                }),
             });
         }
         metas
-    }
-}
-
-impl NicCounts {
-    fn add(&mut self, c: &netacc_rnic::Counters) {
-        self.data_sent += c.data_sent;
-        self.data_repeated += c.data_repeated;
-        self.data_delivered += c.data_delivered;
-        self.timeouts += c.timeouts;
-        self.not_ready_sent += c.not_ready_sent;
-        self.notifications_sent += c.notifications_sent;
-        self.context_misses += c.context_misses;
-        self.region_misses += c.region_misses;
-        self.receive_overflows += c.receive_overflows;
-        self.failed += c.failed;
     }
 }
 

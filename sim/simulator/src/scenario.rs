@@ -1,5 +1,7 @@
 //! The resolved form of a scenario, as JSON. Unknown keys are errors.
 
+use std::num::NonZeroU32;
+
 use serde::{Deserialize, Serialize};
 
 /// Version of the format: what `format` says.
@@ -201,6 +203,8 @@ pub struct Stack {
     pub streams_per_link: u16,
     /// Receives posted on a queue pair at most.
     pub receive_depth: u32,
+    /// `NACC_PROMOTE_AFTER`.
+    pub promote_after: u32,
 }
 
 /// Every host's processors. What each value means: `netacc_host::ProcessorConfig`.
@@ -218,6 +222,7 @@ pub struct Processors {
     pub library_call_ns: u64,
     pub system_call_ns: u64,
     pub copy_ps_per_byte: u32,
+    pub connection_ns: u64,
     pub segment_ns: u64,
     pub segment_bytes: u32,
 }
@@ -234,6 +239,9 @@ pub struct Group {
     pub request: Vec<SizeBin>,
     /// Lengths of responses.
     pub response: Vec<SizeBin>,
+    /// Requests of a connection, which is then closed: the arrival, `start_ns` and `count` are of connections. `None`: connections
+    /// last.
+    pub requests_per_connection: Option<NonZeroU32>,
     /// When requests come.
     pub arrival: Arrival,
     /// First requests are due from then on.
@@ -254,7 +262,7 @@ pub struct Client {
     pub client: u32,
     /// Host of the server.
     pub server: u32,
-    /// How many.
+    /// How many; of short ones, how many clients make them.
     pub connections: u32,
 }
 

@@ -28,10 +28,11 @@ fn smallest() -> serde_json::Value {
             }
         },
         "stack": {
-            "promote": true, "tcp_buffer_bytes": 0, "tcp_mtu_bytes": 1500, "ring_bytes": 65536, "message_bytes": 16384, "streams_per_link": 1, "receive_depth": 64
+            "promote": true, "tcp_buffer_bytes": 0, "tcp_mtu_bytes": 1500, "ring_bytes": 65536, "message_bytes": 16384, "streams_per_link": 1, "receive_depth": 64,
+            "promote_after": 2
         },
         "groups": [{
-            "name": "all", "clients": [{"client": 0, "server": 1, "connections": 3}],
+            "name": "all", "clients": [{"client": 0, "server": 1, "connections": 3}], "requests_per_connection": null,
             "request": [{"weight": 1, "min_bytes": 10, "max_bytes": 10}],
             "response": [{"weight": 1, "min_bytes": 10, "max_bytes": 10}],
             "arrival": {"kind": "closed", "depth": 1, "think": {"mean_ns": 0, "exponential": false}},
@@ -39,7 +40,7 @@ fn smallest() -> serde_json::Value {
         }],
         "processors": {
             "cores": 1, "server_threads": 1, "client_threads": 1, "spin_ns": 0, "wake_up_ns": 0, "library_call_ns": 0,
-            "system_call_ns": 0, "copy_ps_per_byte": 0, "segment_ns": 0, "segment_bytes": 1448
+            "system_call_ns": 0, "copy_ps_per_byte": 0, "connection_ns": 0, "segment_ns": 0, "segment_bytes": 1448
         },
         "faults": [],
         "measure": {

@@ -6,6 +6,8 @@ from netacc_lab.sim.resolve import Resolved
 
 #: Of a packet on one link: end of serialisation and arrival. Of one at a NIC: timers of engines, completions.
 EVENTS_A_HOP, EVENTS_A_PACKET = 2, 6
+#: Packets that make and close a TCP connection.
+CONNECTION_PACKETS = 7
 #: Events a second of one processor, with the production core in the run. An order of magnitude.
 EVENTS_A_SECOND = 1_000_000
 
@@ -21,16 +23,19 @@ def events(resolved: Resolved) -> int:
     for group in resolved["groups"]:
         connections = sum(client["connections"] for client in group["clients"])
         sizes = [_mean(group["request"]), _mean(group["response"])]
-        arrival = group["arrival"]
+        arrival, each = group["arrival"], group["requests_per_connection"] or 1
         packets = sum(-(-size // nic["mtu_bytes"]) + 1 for size in sizes)
         serial = max(sizes) * 8e9 / rate
         if arrival["kind"] == "trace":
             requests = float(len(arrival["requests"]) * connections)
         elif arrival["kind"] == "open":
-            requests = connections * span / arrival["interval"]["mean_ns"]
+            requests = each * connections * span / arrival["interval"]["mean_ns"]
         else:
             costs = sum(nic["costs"].values())
-            alone = 2 * (hops * delay + costs) + serial * hops + arrival["think"]["mean_ns"]
+            alone = 2 * (hops * delay + costs) + serial * hops + arrival["think"]["mean_ns"] / each
+            if group["requests_per_connection"]:
+                # Connecting takes another way there and back.
+                alone += 2 * hops * delay / each
             servers = len({client["server"] for client in group["clients"]})
             requests = min(
                 connections * arrival["depth"] * span / max(alone, 1), servers * span / max(serial, 1)
@@ -38,8 +43,10 @@ def events(resolved: Resolved) -> int:
             if resolved["processors"]:
                 requests = min(requests, servers * span / _work(resolved, group, sum(sizes)))
         if group["count"] is not None:
-            requests = min(requests, group["count"] * connections)
+            requests = min(requests, each * group["count"] * connections)
         total += requests * packets * (hops * EVENTS_A_HOP + EVENTS_A_PACKET)
+        if group["requests_per_connection"]:
+            total += requests / each * CONNECTION_PACKETS * hops * EVENTS_A_HOP
     return int(total)
 
 
@@ -49,6 +56,8 @@ def _work(resolved: Resolved, group: Resolved, size: float) -> float:
     calls = 3 * costs["library_call_ns"]
     if not resolved["stack"]["promote"]:
         calls = 3 * costs["system_call_ns"] + costs["segment_ns"] * -(-size // costs["segment_bytes"])
+    if group["requests_per_connection"]:
+        calls += costs["connection_ns"] / group["requests_per_connection"]
     work = group["service_ns"] + calls + size * costs["copy_ps_per_byte"] / 1000
     return float(max(work / costs["server_threads"], 1))
 

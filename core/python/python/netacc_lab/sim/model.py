@@ -148,6 +148,7 @@ class Nacc(Strict):
     NACC_SOR_CONN_PER_QP: Annotated[int, Field(ge=1, le=65535, strict=True)] = 1
     NACC_SOR_MSG_SIZE: Annotated[int, Field(ge=64, le=1 << 20, strict=True)] = 16_384
     NACC_RING_SIZE: Annotated[int, Field(ge=4096, le=1 << 26, strict=True)] = 262_144
+    NACC_PROMOTE_AFTER: Annotated[int, Field(ge=0, le=1_000_000, strict=True)] = 2
 
 
 class StackKind(StrEnum):
@@ -208,15 +209,32 @@ class Workload(Strict):
     ] = "request-response"
     servers: Count = 1
     clients: Count = Field(description="hosts with clients")
-    connections: Count = Field(default=1, description="in all, spread evenly over the clients' hosts")
+    connections: Count = Field(
+        default=1,
+        description="in all, spread evenly over the clients' hosts; short-connections: who makes them",
+    )
+    requests_per_connection: Count | None = Field(
+        default=None,
+        description="short-connections: requests of each, one after the other; then it is closed; else 1",
+    )
     request: SizesOrOne | None = None
     response: SizesOrOne | None = None
-    arrival: Literal["closed", "open"] = "closed"
+    arrival: Literal["closed", "open"] = Field(
+        default="closed", description="of requests; short-connections: of connections"
+    )
     depth: Count = Field(default=1, description="closed: requests unanswered at a time")
-    think: Duration = Field(default=0, description="closed: mean pause after an answer")
-    rate: Frequency | None = Field(default=None, description="open: requests a second, of all connections")
+    think: Duration = Field(
+        default=0, description="closed: mean pause after an answer; short-connections: after a close"
+    )
+    rate: Frequency | None = Field(
+        default=None,
+        description="open: requests a second, of all; short-connections: connections a second",
+    )
     spacing: Literal["exponential", "fixed"] = "exponential"
-    count: Count | None = Field(default=None, description="requests of each connection at most")
+    count: Count | None = Field(
+        default=None,
+        description="requests of each at most; short-connections: connections of each who makes them",
+    )
     trace: str | None = Field(default=None, description="trace-replay: a CSV file beside the scenario")
     start: Duration = 0
     service: Duration | None = Field(default=None, description="the server's own work for a request")

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from netacc_lab.sim import stats
 from netacc_lab.sim.study import Point, Study
-from netacc_lab.sim.telling import COLUMNS, say
+from netacc_lab.sim.telling import COLUMNS, columns, say
 
 _STYLE = """
 body { font: 15px/1.5 sans-serif; max-width: 75em; margin: 2em auto; padding: 0 1em }
@@ -31,16 +31,16 @@ img { max-width: 100% }
 
 def write(study: Study, path: Path) -> None:
     """Writes the page: one file, the plots inside."""
-    rows = []
+    rows, told = [], columns(study)
     for point in study.points:
         for group in point.groups():
             metrics = point.metrics(group)
             bad = "" if point.status == "complete" else f' <span class="bad">{point.status}</span>'
-            cells = "".join(f"<td>{html.escape(say(name, metrics[name]))}</td>" for name in COLUMNS)
+            cells = "".join(f"<td>{html.escape(say(name, metrics.get(name)))}</td>" for name in told)
             rows.append(
                 f"<tr><td>{html.escape(point.label)}{bad}</td><td>{html.escape(group)}</td>{cells}</tr>"
             )
-    heads = "".join(f"<th>{head}</th>" for head in ("point", "group", *COLUMNS.values()))
+    heads = "".join(f"<th>{head}</th>" for head in ("point", "group", *told.values()))
     plots = "".join(f"<h2>{html.escape(title)}</h2>{_image(figure)}" for title, figure in _figures(study))
     runs = sum(len(point.runs) for point in study.points)
     versions = sorted({run.meta["code_version"] for point in study.points for run in point.runs})

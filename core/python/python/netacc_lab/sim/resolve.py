@@ -239,6 +239,9 @@ def _stack(scenario: Scenario, device: DeviceValues, file: Path) -> Resolved:
     if not 576 <= stack.tcp_mtu <= 65535:
         raise refuse(file, "stack.tcp-mtu", f"{stack.tcp_mtu} bytes: from 576B to 65535B")
     nacc = stack.nacc
+    if in_memory and "NACC_PROMOTE_AFTER" in nacc.model_fields_set:
+        text = "has no effect: with TCP in memory connections talk on links only"
+        raise refuse(file, "stack.nacc.NACC_PROMOTE_AFTER", text)
     if nacc.NACC_SOR_MSG_SIZE * 2 > nacc.NACC_RING_SIZE:
         raise refuse(file, "stack.nacc.NACC_SOR_MSG_SIZE", "is more than half of NACC_RING_SIZE")
     return {
@@ -250,6 +253,7 @@ def _stack(scenario: Scenario, device: DeviceValues, file: Path) -> Resolved:
         "streams_per_link": nacc.NACC_SOR_CONN_PER_QP,
         # As the library does it: as many as the device has.
         "receive_depth": device.receive_depth,
+        "promote_after": nacc.NACC_PROMOTE_AFTER,
     }
 
 
@@ -273,6 +277,7 @@ def _processors(scenario: Scenario, file: Path) -> Resolved | None:
         "library_call_ns": costs.library_call,
         "system_call_ns": costs.system_call,
         "copy_ps_per_byte": costs.copy_per_kib * 1000 // 1024,
+        "connection_ns": costs.connection,
         "segment_ns": costs.segment,
         "segment_bytes": costs.segment_size,
     }
@@ -281,8 +286,10 @@ def _processors(scenario: Scenario, file: Path) -> Resolved | None:
 def _group(number: int, scenario: Scenario, parts: tuple[list[int], list[int]], file: Path) -> Resolved:
     workload = scenario.workload[number]
     key = f"workload.{number}"
-    if workload.kind == "short-connections":
-        raise refuse(file, f"{key}.kind", "short-connections cannot be simulated yet: connections last a run")
+    short = workload.kind == "short-connections"
+    if workload.requests_per_connection is not None and not short:
+        text = f"has no effect: connections of {workload.kind} last"
+        raise refuse(file, f"{key}.requests-per-connection", text)
     servers, clients = parts[0][: workload.servers], parts[1][: workload.clients]
     if workload.connections < len(clients):
         raise refuse(
@@ -301,6 +308,7 @@ def _group(number: int, scenario: Scenario, parts: tuple[list[int], list[int]], 
         "clients": [{"client": c, "server": s, "connections": n} for (c, s), n in pairs.items()],
         "request": request,
         "response": response,
+        "requests_per_connection": (workload.requests_per_connection or 1) if short else None,
         "arrival": _arrival(workload, key, file),
         # All at once for an incast; else apart, as nothing in reality begins at one instant.
         "start_ns": workload.start + (measure.warmup if incast else 0),
@@ -333,8 +341,8 @@ def _lengths(workload: Workload, key: str, file: Path) -> tuple[list[Resolved], 
         return _bins(request, key, file, 556), _bins(response, key, file, 5)
     if request is None:
         raise refuse(file, f"{key}.request", f"is missing: {workload.kind} needs it")
-    if response is None and workload.kind == "request-response":
-        raise refuse(file, f"{key}.response", "is missing: request-response needs it")
+    if response is None and workload.kind in ("request-response", "short-connections"):
+        raise refuse(file, f"{key}.response", f"is missing: {workload.kind} needs it")
     return _bins(request, key, file, 1), _bins(response, key, file, 1)
 
 
@@ -352,10 +360,11 @@ def _bins(sizes: Sizes | None, key: str, file: Path, usual: int) -> list[Resolve
 def _arrival(workload: Workload, key: str, file: Path) -> Resolved:
     said = workload.model_fields_set
     trace = workload.kind == "trace-replay"
+    short = workload.kind == "short-connections"
     closed = workload.arrival == "closed"
     senseless = {
         "rate": closed or trace,
-        "depth": not closed or trace,
+        "depth": not closed or trace or short,
         "think": not closed or trace,
         "arrival": trace,
         "spacing": trace or (closed and not workload.think),

@@ -57,9 +57,9 @@ class Recorded:
         """`complete`, `unfinished`, `stalled` or `broken`."""
         return str(self.meta["status"])
 
-    def histogram(self, group: str) -> HdrHistogram:
-        """Latencies of a group, in nanoseconds."""
-        blob = (self.folder / f"latency-{group}.hdr").read_bytes()
+    def histogram(self, group: str, what: str = "latency") -> HdrHistogram:
+        """Latencies of a group, in nanoseconds; of short connections also `connect` and `whole`."""
+        blob = (self.folder / f"{what}-{group}.hdr").read_bytes()
         return HdrHistogram.decode(base64.b64encode(blob))
 
 

@@ -75,6 +75,15 @@ class Point:
         }
         for name, percent in (("p50_ns", 50.0), ("p90_ns", 90.0), ("p99_ns", 99.0), ("p999_ns", 99.9)):
             found[name] = stats.percentile(histograms, percent)
+        found["link_share"] = stats.mean([meta["link_share"] for meta in metas])
+        shorts = [meta["short"] for meta in metas if meta["short"]]
+        if shorts:
+            found["connections_per_s"] = stats.mean([short["made_per_s"] for short in shorts])
+            for what in ("connect", "whole"):
+                means = [short[what]["mean_ns"] for short in shorts if short["made"]]
+                found[f"{what}_mean_ns"] = stats.mean(means)
+                kept = [run.histogram(group, what) for run in self.runs]
+                found[f"{what}_p99_ns"] = stats.percentile(kept, 99.0)
         return found
 
 

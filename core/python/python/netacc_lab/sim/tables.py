@@ -33,8 +33,10 @@ SCHEMA = pa.schema(
         _column("dropped", pa.uint64(), "packets that found no room in a switch"),
         _column("marked", pa.uint64(), "packets that a switch has marked"),
         _column("repeated", pa.uint64(), "packets that NICs have sent again"),
+        _column("links_made", pa.uint64(), "links connected: a queue pair and its rings at both ends"),
+        _column("links_reused", pa.uint64(), "times a connection took a link that another one had left"),
         _column("group", pa.string(), "name of the workload's group"),
-        _column("connections", pa.uint64(), "connections of the group"),
+        _column("connections", pa.uint64(), "connections of the group; of short ones, who makes them"),
         _column("samples", pa.uint64(), "requests in the histogram"),
         _column("requests_per_s", pa.float64(), "answers within the measured span, a second"),
         _column("bytes_per_s", pa.float64(), "bytes of those requests and responses, a second"),
@@ -43,6 +45,19 @@ SCHEMA = pa.schema(
         _column("p99_ns", pa.uint64(), "latency, in nanoseconds"),
         _column("max_ns", pa.uint64(), "latency, in nanoseconds"),
         _column("latency", pa.binary(), "all latencies, in nanoseconds: HdrHistogram V2, compressed"),
+        _column("link_share", pa.float64(), "of the bytes read in the whole run, those that came on links"),
+        *(
+            _column(f"short_{name}", kind, f"short connections begun within the measured span: {what}")
+            for name, kind, what in (
+                ("made", pa.uint64(), "those that were used and closed"),
+                ("failed", pa.uint64(), "those that could not be made, or broke"),
+                ("promoted", pa.uint64(), "those that have been on a link"),
+                ("connect_mean_ns", pa.float64(), "mean time until they could be used, in nanoseconds"),
+                ("whole_mean_ns", pa.float64(), "mean time until their last answer, in nanoseconds"),
+                ("connect", pa.binary(), "times until they could be used: HdrHistogram V2, compressed"),
+                ("whole", pa.binary(), "times until their last answer: HdrHistogram V2, compressed"),
+            )
+        ),
         _column("config", pa.string(), "the resolved scenario, as JSON"),
     ]
 )
@@ -60,13 +75,29 @@ def rows(run: Recorded) -> Iterable[dict[str, Any]]:
             **{name: meta[name] for name in ("simulated_ns", "wall_s", "events")},
             **{name: meta["network"][name] for name in ("lost", "dropped", "marked")},
             "repeated": meta["nics"]["data_repeated"],
+            "links_made": meta["links"]["made"],
+            "links_reused": meta["links"]["reused"],
             "group": group["name"],
             "requests_per_s": group["answered_per_s"],
             **{name: group[name] for name in ("connections", "samples", "bytes_per_s")},
             **{name: group[name] for name in ("mean_ns", "p50_ns", "p99_ns", "max_ns")},
+            "link_share": group["link_share"],
+            **_short(run, group),
             "latency": (run.folder / f"latency-{group['name']}.hdr").read_bytes(),
             "config": json.dumps(meta["scenario"], sort_keys=True),
         }
+
+
+def _short(run: Recorded, group: dict[str, Any]) -> dict[str, Any]:
+    """What is told of short connections; nothing where connections last."""
+    short = group["short"]
+    if short is None:
+        return {}
+    found = {name: short[name] for name in ("made", "failed", "promoted")}
+    for what in ("connect", "whole"):
+        found[f"{what}_mean_ns"] = short[what]["mean_ns"]
+        found[what] = (run.folder / f"{what}-{group['name']}.hdr").read_bytes()
+    return {f"short_{name}": value for name, value in found.items()}
 
 
 def write(runs: Iterable[Recorded], path: Path) -> int:

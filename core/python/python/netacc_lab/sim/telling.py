@@ -14,11 +14,29 @@ COLUMNS = {
     "p50_ns": "p50",
     "p99_ns": "p99",
     "p999_ns": "p99.9",
+    "link_share": "on links",
+}
+#: And of short connections: until they could be used, and until the last answer.
+SHORT_COLUMNS = {
+    "connections_per_s": "connections/s",
+    "connect_mean_ns": "connect",
+    "connect_p99_ns": "connect p99",
+    "whole_mean_ns": "whole",
+    "whole_p99_ns": "whole p99",
 }
 
 
-def say(name: str, estimate: Estimate) -> str:
-    """A figure for people, with its interval."""
+def columns(study: Study) -> dict[str, str]:
+    """What is told of a study: the columns of short connections only where there are some."""
+    groups = (run.meta["groups"] for point in study.points for run in point.runs)
+    short = any(group["short"] for each in groups for group in each)
+    return COLUMNS | SHORT_COLUMNS if short else COLUMNS
+
+
+def say(name: str, estimate: Estimate | None) -> str:
+    """A figure for people, with its interval; nothing where there is no such figure."""
+    if estimate is None:
+        return ""
     if estimate.value is None:
         return "too few"
     if estimate.low is None or estimate.high is None:
@@ -30,18 +48,21 @@ def say(name: str, estimate: Estimate) -> str:
 def _show(name: str, value: float) -> str:
     if name == "bytes_per_s":
         return f"{value / 1e6:,.1f}"
-    return f"{value:,.0f}" if name == "requests_per_s" else describe_ns(value)
+    if name == "link_share":
+        return f"{value:.1%}"
+    return f"{value:,.0f}" if name.endswith("_per_s") else describe_ns(value)
 
 
 def table(study: Study) -> str:
     """The table, for a terminal."""
-    heads = ["point", "group", *COLUMNS.values()]
+    told = columns(study)
+    heads = ["point", "group", *told.values()]
     lines = [heads]
     for point in study.points:
         for group in point.groups():
             metrics = point.metrics(group)
             state = "" if point.status == "complete" else f" ({point.status})"
-            lines.append([point.label + state, group, *(say(name, metrics[name]) for name in COLUMNS)])
+            lines.append([point.label + state, group, *(say(name, metrics.get(name)) for name in told)])
     widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
     padded = ([cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines)
     return "\n".join("  ".join(line).rstrip() for line in padded)

@@ -1,0 +1,255 @@
+//! Short connections: made when they are due, used, and closed while the run goes on.
+//!
+//! The client closes when it has its last answer, the server when it has read the end. Both do as the library does: what is in
+//! the middle of a promotion is settled first, what is on a link is finished by the endpoint, which has a duplicate of the
+//! socket for that.
+//!
+//! Invariant: a number of [`Run::talks`] is free once both sockets are closed and TCP has nothing more to carry; what still
+//! names it then finds nobody, or its next holder, who looks once more than it need.
+
+use std::cmp::Reverse;
+use std::num::NonZeroU32;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use netacc_device::loopback::anchor::{AnchorDelivery, AnchorEnd};
+use netacc_device::middleware::SplitMix64;
+use netacc_device::Instant;
+use netacc_driver::Endpoint;
+use netacc_host::HostId;
+use netacc_proto::{Phase, Reason};
+
+use crate::measured::ShortConnection;
+use crate::run::{Due, Tcp};
+use crate::talk::{connect, Numbers, Socket};
+use crate::workload::{Conversation, Source};
+use crate::Run;
+
+/// A client that makes short connections.
+pub(crate) struct Visitor {
+    plan: Conversation,
+    requests: NonZeroU32,
+    /// When connections are due.
+    source: Source,
+    made: u64,
+    /// Those that the client has not closed.
+    open: u32,
+    /// When its host will be woken for the next one.
+    alarm: Option<Instant>,
+}
+
+impl Visitor {
+    pub(crate) fn new(plan: &Conversation) -> Option<Visitor> {
+        let requests = plan.requests_per_connection?;
+        let source = Source::new(plan.clone());
+        Some(Visitor { plan: plan.clone(), requests, source, made: 0, open: 0, alarm: None })
+    }
+
+    /// No connection is open, and none will be made.
+    pub(crate) fn is_over(&self) -> bool {
+        self.open == 0 && self.source.due().is_none()
+    }
+}
+
+/// What is known of a short connection alone.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Short {
+    begun: Instant,
+    pub(crate) connected: Option<Instant>,
+    pub(crate) answered: u32,
+    /// By side: since when it is being closed, or closed.
+    pub(crate) closing: [Option<Instant>; 2],
+}
+
+/// The tag of a stream whose socket is closed.
+const NOBODY: u32 = u32::MAX;
+/// How long a close waits for a promotion under way, and for one that it has called off: the library's figures.
+const SETTLE_PATIENCE: Duration = Duration::from_millis(200);
+const CLOSE_PATIENCE: Duration = Duration::from_millis(2);
+
+impl Run {
+    /// Makes a connection; its number among those that there are.
+    pub(crate) fn open(&mut self, conversation: usize, plan: &Conversation, begun: Option<Instant>) -> usize {
+        let entry = self.talks.vacant_entry();
+        let number = entry.key();
+        let numbers = Numbers { conversation: conversation as u32, number: number as u32, serial: self.connected };
+        self.connected += 1;
+        let mut talk = connect(&self.endpoints, plan, numbers, self.tcp, self.promote_after);
+        talk.short = begun.map(|begun| Short { begun, connected: None, answered: 0, closing: [None; 2] });
+        match self.tcp {
+            Tcp::Simulated { .. } => {
+                self.wires.put(number as u32, [HostId(talk.client), HostId(talk.server)], talk.wire.clone());
+            }
+            Tcp::Memory if begun.is_some() => talk.wire.watch(number as u32, &self.bell),
+            Tcp::Memory => {}
+        }
+        entry.insert(talk);
+        number
+    }
+
+    /// Has a client's host woken when it makes its next connection.
+    pub(crate) fn plan_visit(&mut self, conversation: usize) {
+        let Some(visitor) = self.visitors.get_mut(conversation).and_then(Option::as_mut) else { return };
+        let sooner = |due: &Instant| visitor.alarm.is_none_or(|at| *due < at);
+        if let Some(due) = visitor.source.due().filter(sooner) {
+            visitor.alarm = Some(due);
+            self.alarms[visitor.plan.client as usize].push(Reverse((due, Due::Connection(conversation))));
+        }
+    }
+
+    /// Makes the connections that are due; those that can be used at once are added to `heard`.
+    pub(crate) fn visit(&mut self, conversation: usize, now: Instant, heard: &mut Vec<usize>) {
+        while let Some(visitor) = self.visitors.get_mut(conversation).and_then(Option::as_mut) {
+            visitor.alarm = None;
+            let Some(due) = visitor.source.take(now) else { break };
+            // Each connection has its own sequence.
+            let seed = SplitMix64::new(visitor.plan.seed ^ visitor.made << 24).next_u64();
+            visitor.made += 1;
+            visitor.open += 1;
+            let plan = visitor.plan.one_connection(now, visitor.requests, seed);
+            let number = self.open(conversation, &plan, Some(due.begun));
+            if self.tcp == Tcp::Memory {
+                self.note_connected(number, now);
+                heard.push(number);
+            }
+        }
+        self.plan_visit(conversation);
+    }
+
+    /// A side of a short connection has done what it could: whether it closes its socket now, and does so.
+    pub(crate) fn close_if_over(&mut self, number: usize, side: usize, now: Instant) {
+        let Some(talk) = self.talks.get_mut(number) else { return };
+        if talk.short.is_none() {
+            return;
+        }
+        let endpoint = &self.endpoints[talk.host(side)];
+        let answered = side == 0 && talk.is_over();
+        let ended = talk.end(endpoint, side).is_some_and(|mut end| end.is_at_end());
+        let Some(short) = &mut talk.short else { return };
+        if short.closing[side].is_none() {
+            if !answered && !ended {
+                return;
+            }
+            short.closing[side] = Some(now);
+            if side == 0 {
+                self.end_visit(number, now, !answered);
+            }
+        }
+        self.go_on_closing(number, side, now);
+    }
+
+    /// One step of closing a socket.
+    pub(crate) fn go_on_closing(&mut self, number: usize, side: usize, now: Instant) {
+        let Some(talk) = self.talks.get_mut(number) else { return };
+        let host = talk.host(side);
+        let Some(since) = talk.short.and_then(|short| short.closing[side]) else { return };
+        let Some(socket) = &mut talk.sockets[side] else { return };
+        let endpoint = &self.endpoints[host];
+        if !close(endpoint, socket, now.saturating_since(since)) {
+            self.alarms[host].push(Reverse((now + CLOSE_PATIENCE, Due::Talk(number))));
+            return;
+        }
+        let counters = socket.cell.lock(endpoint).counters();
+        self.carried[talk.conversation as usize].add(&counters);
+        talk.sockets[side] = None;
+        if self.tcp == Tcp::Memory {
+            self.nudge_peer(number, host);
+        }
+        self.settle(number);
+    }
+
+    /// A client has its last answer on a connection, or will get none.
+    fn end_visit(&mut self, number: usize, now: Instant, failed: bool) {
+        let Some((talk, short)) = self.talks.get_mut(number).and_then(|talk| talk.short.map(|short| (talk, short)))
+        else {
+            return;
+        };
+        // What it would have asked for is not waited for.
+        talk.asked.clear();
+        talk.served = 0;
+        talk.source.end();
+        let conversation = talk.conversation as usize;
+        if self.sampled {
+            self.connections.push(ShortConnection {
+                conversation: talk.conversation,
+                begun: short.begun,
+                connected: short.connected,
+                end: now,
+                answered: short.answered,
+                failed,
+                promoted: talk.was_linked,
+            });
+        }
+        if self.promote && self.tcp == Tcp::Memory && !talk.was_linked {
+            self.promoting = self.promoting.saturating_sub(1);
+        }
+        let Some(visitor) = self.visitors.get_mut(conversation).and_then(Option::as_mut) else { return };
+        visitor.open -= 1;
+        visitor.source.handle_answer(now);
+        if visitor.is_over() {
+            self.open -= 1;
+        }
+        self.plan_visit(conversation);
+    }
+
+    /// Something has happened to the sockets of a connection: if both are closed and TCP is through, its number is free.
+    pub(crate) fn settle(&mut self, number: usize) {
+        let Some(talk) = self.talks.get(number).filter(|talk| talk.short.is_some()) else { return };
+        // Resets are no packets: a simulator's sockets have no way to abort.
+        let (wire, hosts) = (talk.wire.clone(), [talk.host(0), talk.host(1)]);
+        for delivery in wire.deliverable() {
+            let AnchorDelivery::Reset { to } = delivery else { continue };
+            let host = hosts[usize::from(to == AnchorEnd::Second)];
+            if wire.deliver(delivery) {
+                self.ears[host].note(number as u32);
+                self.nudge(host);
+            }
+        }
+        let Some(talk) = self.talks.get(number) else { return };
+        if talk.sockets.iter().all(Option::is_none) && talk.wire.is_over() {
+            self.talks.remove(number);
+            self.wires.remove(number as u32);
+        }
+    }
+
+    /// Looks at the connections whose TCP in memory was used by endpoints.
+    pub(crate) fn settle_all(&mut self) {
+        while let Some(number) = self.bell.take() {
+            if let Some(talk) = self.talks.get(number as usize) {
+                talk.wire.look();
+            }
+            self.settle(number as usize);
+        }
+    }
+}
+
+/// Closes a socket, as the library does. Whether it is closed: if not, call again when something has come for it, or time has
+/// passed.
+fn close(endpoint: &Endpoint, socket: &mut Socket, waited: Duration) -> bool {
+    let cell = &socket.cell;
+    if cell.lock(endpoint).close_plain() {
+        cell.tag().store(NOBODY, Ordering::Relaxed);
+        endpoint.forget(cell);
+        return true;
+    }
+    // What has arrived but was not looked at decides between FIN and RST.
+    cell.take_in(endpoint);
+    let mut guard = cell.lock(endpoint);
+    guard.withdraw();
+    if guard.proto().awaits_switch() {
+        guard.progress_anchor(false);
+        if guard.proto().awaits_switch() && waited < SETTLE_PATIENCE {
+            return false;
+        }
+    } else if guard.proto().phase() == Phase::Promoting {
+        guard.demote(Reason::PledgeVoided);
+        guard.progress_anchor(false);
+        if guard.proto().phase() == Phase::Promoting && waited < CLOSE_PATIENCE {
+            return false;
+        }
+    }
+    cell.tag().store(NOBODY, Ordering::Relaxed);
+    let kept = socket.anchor.clone();
+    guard.close(false, || Some(Box::new(kept)));
+    true
+}
