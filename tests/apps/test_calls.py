@@ -127,6 +127,8 @@ CASES = {
     "numbers_again": BRIEFLY,
     "leave_quickly": BRIEFLY,
     "leave_by_last_thread": BRIEFLY,
+    "close_under_calls": BRIEFLY,
+    "close_under_calls_young": YOUNG,
     "taken": Expected(reason="inherited"),
     "inherited_listener": ON_LINK,
     # processes.c

@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 
 use crate::answers::Answers;
 use crate::epoll::Registration;
+use crate::ops::waiting::Callers;
 use crate::runtime::{self, Inherited, Runtime};
 use crate::table::Entry;
 use crate::{family, lingering, real, wait};
@@ -41,6 +42,8 @@ pub struct Socket {
     pub fd: AtomicI32,
     /// Descriptors of this process that refer to it.
     pub descriptors: AtomicU32,
+    /// Threads that wait in calls on it.
+    pub callers: Callers,
     /// O_NONBLOCK of the open file description.
     pub nonblocking: AtomicBool,
     /// Options.
@@ -108,6 +111,7 @@ impl Socket {
             noted: AtomicU16::new(0),
             fd: AtomicI32::new(fd),
             descriptors: AtomicU32::new(1),
+            callers: Callers::default(),
             nonblocking: AtomicBool::new(nonblocking),
             options: Options::default(),
             notices: Notices::default(),

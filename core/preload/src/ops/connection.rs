@@ -21,7 +21,7 @@ use crate::ops::{descriptors, errno, fail, options, set_errno};
 use crate::runtime::{self, Runtime, NO_FD};
 use crate::socket::{FdAnchor, Listener, Socket};
 use crate::table::{self, Entry};
-use crate::{family, queues, real, stats, wait};
+use crate::{family, lingering, queues, real, stats, wait};
 
 /// After `socket`: takes note of TCP sockets. `fd` is what the call returned.
 pub fn socket(domain: c_int, kind: c_int, protocol: c_int, fd: c_int) {
@@ -442,15 +442,9 @@ pub fn forget(fd: c_int) {
                 keep_other(&entry, sock, fd);
                 return;
             }
-            let shared = !sock.holds_alone() || sock.stream.as_ref().is_some_and(|cell| cell.is_pinned());
-            let lingers = close_stream(sock, fd);
-            if shared {
-                epoll::leave_to_kernel(&sock.watchers, fd);
-            } else {
-                epoll::forget_fd(&sock.watchers, fd, lingers);
+            if !(sock.callers.wait_elsewhere() && keep_for_callers(sock, fd)) {
+                end(sock, fd);
             }
-            epoll::end_outliving(sock, shared);
-            family::leave(sock.family.load(Ordering::Relaxed));
         }
         Entry::Idle(listener) => {
             listener.descriptors.fetch_sub(1, Ordering::AcqRel);
@@ -458,6 +452,40 @@ pub fn forget(fd: c_int) {
         }
         Entry::Epoll(_) => {}
     }
+}
+
+/// The last descriptor of a connection goes, and nobody waits in a call on it.
+fn end(sock: &Socket, fd: c_int) {
+    let shared = !sock.holds_alone() || sock.stream.as_ref().is_some_and(|cell| cell.is_pinned());
+    let lingers = close_stream(sock, fd);
+    if shared {
+        epoll::leave_to_kernel(&sock.watchers, fd);
+    } else {
+        epoll::forget_fd(&sock.watchers, fd, lingers);
+    }
+    epoll::end_outliving(sock, shared);
+    family::leave(sock.family.load(Ordering::Relaxed));
+}
+
+/// The last descriptor of a connection goes under calls that wait: they go on with a duplicate. False if there can be none.
+fn keep_for_callers(sock: &Socket, fd: c_int) -> bool {
+    let Some(kept) = lingering::duplicate(fd) else { return false };
+    epoll::outlive(sock, fd);
+    sock.fd.store(kept, Ordering::Release);
+    if let (Some(cell), Some(endpoint)) = (&sock.stream, runtime::get().and_then(Runtime::endpoint)) {
+        cell.lock(endpoint).replace_anchor(Box::new(FdAnchor::borrowed(kept)));
+        cell.tag().store(NO_FD, Ordering::Relaxed);
+    }
+    if let Some(kept) = sock.callers.go_on(kept) {
+        end_kept(sock, kept);
+    }
+    true
+}
+
+/// Ends a connection that was closed under calls which are over now; `kept` is what they went on with.
+pub fn end_kept(sock: &Socket, kept: c_int) {
+    end(sock, kept);
+    lingering::close(kept);
 }
 
 /// One of several descriptors of a connection goes: the others, and the stream's anchor, live on.

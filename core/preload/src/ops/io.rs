@@ -15,6 +15,7 @@ use netacc_proto::{Phase, Reason, RxSource, SocketError, TxSink};
 
 use crate::batch;
 use crate::ops::options::SIOCOUTQNSD;
+use crate::ops::waiting::Waiting;
 use crate::ops::{connection, errno, fail, set_errno};
 use crate::real;
 use crate::runtime::{self, now, Runtime};
@@ -88,6 +89,7 @@ pub unsafe fn recv(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
     let mut deadline = None;
     let mut polled = false;
     let mut replay_until = None;
+    let (mut fd, mut waiting) = (fd, None);
     if flags & libc::MSG_PEEK != 0 && cell.has_news(endpoint) {
         // A program that waits for more must see it come.
         poll_link(endpoint, cell);
@@ -133,7 +135,11 @@ pub unsafe fn recv(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
                 }
                 let deadline = *deadline.get_or_insert_with(|| sock.options.recv_timeout().map(|t| now() + t));
                 let limit = Limit { deadline, idle: done == 0 };
-                match block(rt, sock, cell, fd, Readiness::READABLE, limit) {
+                let waiting = waiting.get_or_insert_with(|| Waiting::new(entry, sock));
+                fd = waiting.descriptor(fd);
+                let waited = block(rt, sock, cell, fd, Readiness::READABLE, limit);
+                fd = waiting.descriptor(fd);
+                match waited {
                     Waited::Again => {}
                     Waited::TimedOut => return if done > 0 { done as isize } else { fail(libc::EAGAIN) },
                     Waited::Interrupted => return if done > 0 { done as isize } else { fail(libc::EINTR) },
@@ -352,6 +358,7 @@ pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
     let mut deadline = None;
     let mut polled = false;
     let mut switch_until = None;
+    let (mut fd, mut waiting) = (fd, None);
     loop {
         // SAFETY: the caller's promise.
         match unsafe { send_step(cell, endpoint, (fd, nonblocking), iov, done, flags) } {
@@ -397,7 +404,11 @@ pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
                 }
                 let deadline = *deadline.get_or_insert_with(|| sock.options.send_timeout().map(|t| now() + t));
                 let limit = Limit { deadline, idle: done == 0 };
-                match block(rt, sock, cell, fd, Readiness::WRITABLE, limit) {
+                let waiting = waiting.get_or_insert_with(|| Waiting::new(entry, sock));
+                fd = waiting.descriptor(fd);
+                let waited = block(rt, sock, cell, fd, Readiness::WRITABLE, limit);
+                fd = waiting.descriptor(fd);
+                match waited {
                     Waited::Again => polled = false,
                     Waited::TimedOut => return if done > 0 { done as isize } else { fail(libc::EAGAIN) },
                     Waited::Interrupted => return if done > 0 { done as isize } else { fail(libc::EINTR) },

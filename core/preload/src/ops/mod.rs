@@ -13,6 +13,7 @@ pub mod readiness;
 pub mod rights;
 pub mod select;
 pub mod stdio;
+pub mod waiting;
 
 pub use crate::ops::errno::{errno, fail, set_errno};
 

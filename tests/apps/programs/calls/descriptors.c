@@ -232,12 +232,112 @@ static void inherited_listener(void)
     show("status", status);
 }
 
+/* ---- closed while a call waits ---- */
+
+static struct {
+    int fd;
+    volatile pid_t thread;
+} waiting;
+
+static void *wait_in_recv(void *argument)
+{
+    char byte = 0;
+    waiting.thread = thread_id();
+    show("recv", recv(waiting.fd, &byte, 1, 0));
+    printf("received: %c\n", byte ? byte : '-');
+    return argument;
+}
+
+static void *wait_in_send(void *argument)
+{
+    waiting.thread = thread_id();
+    show("send", send(waiting.fd, "x", 1, MSG_NOSIGNAL));
+    return argument;
+}
+
+/* Closes a descriptor while another thread waits in a call on it, and uses the number for something else. */
+static pthread_t close_under(void *(*call)(void *), int fd)
+{
+    waiting.fd = fd;
+    waiting.thread = 0;
+    pthread_t thread;
+    must(-pthread_create(&thread, NULL, call, NULL));
+    while (waiting.thread == 0)
+        usleep(100);
+    await_sleep(waiting.thread);
+    must(close(fd));
+    int other = must(open("/dev/null", O_RDWR | O_CLOEXEC));
+    must(dup2(other, fd));
+    must(close(other));
+    return thread;
+}
+
+static void end_of(int fd)
+{
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    show("poll", poll(&p, 1, PATIENCE_MS));
+    char byte;
+    show("recv", recv(fd, &byte, 1, 0));
+}
+
+static void closed_under_recv(struct connection c)
+{
+    pthread_t thread = close_under(wait_in_recv, c.server);
+    char byte;
+    show("not ended yet", recv(c.client, &byte, 1, MSG_DONTWAIT));
+    send_text(c.client, "A");
+    must(-pthread_join(thread, NULL));
+    end_of(c.client);
+    must(close(c.client));
+    must(close(c.server));
+}
+
+static void closed_under_timeout(struct connection c)
+{
+    set_timeout(c.server, SO_RCVTIMEO, 300);
+    must(-pthread_join(close_under(wait_in_recv, c.server), NULL));
+    end_of(c.client);
+    must(close(c.client));
+    must(close(c.server));
+}
+
+static void closed_under_send(struct connection c)
+{
+    size_t left = fill(c.client) + 1;
+    pthread_t thread = close_under(wait_in_send, c.client);
+    static char bytes[65536];
+    ssize_t n;
+    while ((n = recv(c.server, bytes, sizeof bytes, 0)) > 0)
+        left -= n;
+    must(-pthread_join(thread, NULL));
+    show("end", n);
+    show("bytes missing", left);
+    must(close(c.client));
+    must(close(c.server));
+}
+
+static void close_under_calls(void)
+{
+    closed_under_recv(linked());
+    closed_under_timeout(linked());
+    closed_under_send(linked());
+}
+
+static void close_under_calls_young(void)
+{
+    closed_under_recv(connected());
+    closed_under_timeout(connected());
+    closed_under_send(connected());
+}
+
 const struct test_case descriptor_cases[] = {
     {"copies", copies},
     {"ranges", ranges},
     {"numbers_again", numbers_again},
     {"leave_quickly", leave_quickly},
     {"leave_by_last_thread", leave_by_last_thread},
+    {"close_under_calls", close_under_calls},
+    {"close_under_calls_young", close_under_calls_young},
     {"taken", taken},
     {"inherited_listener", inherited_listener},
     {"serve", serve},
