@@ -179,10 +179,10 @@ impl Socket {
     }
 
     /// Child of a fork, at its first use: what stands for the connection from now on, with the stream that `make`
-    /// makes. `None`: it stays as it is.
+    /// makes of the descriptor. `None`: it stays as it is.
     pub fn adopt(
         &self,
-        make: impl FnOnce(&dyn Fn(Arc<StreamCell>, u32) -> Socket) -> Option<Arc<Entry>>,
+        make: impl FnOnce(c_int, &dyn Fn(Arc<StreamCell>, u32) -> Socket) -> Option<Arc<Entry>>,
     ) -> Option<Arc<Entry>> {
         if !self.adoptable.load(Ordering::Acquire) {
             return None;
@@ -195,7 +195,7 @@ impl Socket {
         if self.adopted.get().is_none() {
             let fd = self.fd.load(Ordering::Relaxed);
             let with = |cell, promote_at| self.carried_over(fd, Some(cell), Reason::NotYet, promote_at);
-            match make(&with) {
+            match make(fd, &with) {
                 Some(entry) => drop(self.adopted.set(entry)),
                 None => self.adoptable.store(false, Ordering::Release),
             }
@@ -280,9 +280,8 @@ impl Socket {
         let Some((cell, endpoint)) = self.stream.as_ref().zip(runtime::get().and_then(Runtime::endpoint)) else {
             return;
         };
-        let low_water = self.options.low_water.load(Ordering::Relaxed).max(1) as u32;
-        if low_water.max(cell.low_water()) > 1 {
-            cell.lock(endpoint).set_low_water(low_water);
+        if self.options.low_water.load(Ordering::Relaxed).max(1) as u32 != cell.low_water() {
+            self.apply_low_water();
         }
         let most = self.options.receive_buffer.load(Ordering::Relaxed);
         if most == u32::MAX {
@@ -293,6 +292,13 @@ impl Socket {
         let len = cell.lock(endpoint).proto().rx_ring_len();
         if len > cell.next_ring_len(endpoint.config().ring_len) {
             wait::demote(endpoint, cell, Reason::KernelOnly, LEAVE_PATIENCE);
+        }
+    }
+
+    /// SO_RCVLOWAT has been set, perhaps to what it was: that, too, tells who waits of what is there.
+    pub fn apply_low_water(&self) {
+        if let Some((cell, endpoint)) = self.stream.as_ref().zip(runtime::get().and_then(Runtime::endpoint)) {
+            cell.lock(endpoint).set_low_water(self.options.low_water.load(Ordering::Relaxed).max(1) as u32);
         }
     }
 

@@ -271,9 +271,10 @@ fn become_connection(entry: &Arc<Entry>, listener: &Listener, fd: c_int, peer: O
 
 /// Child of a fork: makes a stream of an inherited connection at its first use, so that it may be promoted once no other
 /// process holds it. Returns what stands for it now, or `None` if it stays a plain socket.
-pub fn adopt(entry: &Arc<Entry>, sock: &Socket, fd: c_int) -> Option<Arc<Entry>> {
+pub fn adopt(entry: &Arc<Entry>, sock: &Socket) -> Option<Arc<Entry>> {
     let saved = errno();
-    let adopted = sock.adopt(|with_stream| {
+    // Not a duplicate that happens to be used first: of these only the socket's own is replaced when it is closed.
+    let adopted = sock.adopt(|fd, with_stream| {
         let rt = runtime::start();
         let endpoint = rt.endpoint()?;
         let tuple = FourTuple { local: canonical(local_address(fd)?), remote: canonical(peer_address(fd)?) };

@@ -62,7 +62,7 @@ fn total(iov: &[iovec]) -> Option<usize> {
 pub unsafe fn recv(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], flags: c_int) -> isize {
     let Some(cell) = &sock.stream else {
         sock.reclaim();
-        if let Some(Entry::Stream(adopted)) = connection::adopt(entry, sock, fd).as_deref() {
+        if let Some(Entry::Stream(adopted)) = connection::adopt(entry, sock).as_deref() {
             // SAFETY: passed on.
             return unsafe { recv(entry, adopted, fd, iov, flags) };
         }
@@ -333,7 +333,7 @@ pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
     }
     let Some((cell, rt)) = sock.stream.as_ref().zip(runtime::get()) else {
         sock.reclaim();
-        if let Some(Entry::Stream(adopted)) = connection::adopt(entry, sock, fd).as_deref() {
+        if let Some(Entry::Stream(adopted)) = connection::adopt(entry, sock).as_deref() {
             // SAFETY: passed on.
             return unsafe { send(entry, adopted, fd, iov, flags) };
         }
@@ -425,7 +425,7 @@ pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
 #[cold]
 unsafe fn send_noted(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], flags: c_int) -> isize {
     sock.reclaim();
-    let adopted = if sock.stream.is_none() { connection::adopt(entry, sock, fd) } else { None };
+    let adopted = if sock.stream.is_none() { connection::adopt(entry, sock) } else { None };
     let sock = match adopted.as_deref() {
         Some(Entry::Stream(adopted)) => adopted,
         _ => sock,

@@ -131,8 +131,10 @@ fn note_option(entry: &Arc<Entry>, fd: c_int, name: c_int, bytes: &[u8]) {
         libc::SO_RCVBUF | libc::SO_RCVBUFFORCE => keep_as_reported(options, fd, libc::SO_RCVBUF),
         _ => options.keep(name, bytes),
     }
-    if let Entry::Stream(sock) = &**entry {
-        sock.apply_options();
+    match &**entry {
+        Entry::Stream(sock) if name == libc::SO_RCVLOWAT => sock.apply_low_water(),
+        Entry::Stream(sock) => sock.apply_options(),
+        _ => {}
     }
 }
 
