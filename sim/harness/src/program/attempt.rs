@@ -1,0 +1,221 @@
+//! One try of a step of a program.
+
+use netacc_driver::{Readiness, Shutdown};
+use netacc_program::{How, Op, Option_, Outcome, Step, UNSUPPORTED};
+
+use super::{End, Run};
+use crate::app::Io;
+use crate::Check;
+
+/// What a try came to.
+pub(super) enum Attempt {
+    Over(Outcome),
+    More(i64),
+    /// A peek has seen less than the oracle's. Beyond a change between TCP and link, which is in front of the rest, it sees
+    /// nothing here; reading goes on behind it.
+    Short,
+}
+
+impl Run<'_> {
+    /// One try of a step; it is over, or has come so far and waits.
+    pub(super) fn attempt(&mut self, index: usize, step: &Step, done: i64) -> Check<Attempt> {
+        let p = step.p;
+        let expect = self.expect.and_then(|t| t.outcomes.get(index)).cloned();
+        let over = |outcome: Outcome| Ok(Attempt::Over(outcome));
+        let unsupported = || Ok(Attempt::Over(Outcome::skipped(UNSUPPORTED)));
+        match &step.op {
+            Op::Socket { .. } | Op::Bind { .. } | Op::Pause { .. } => over(Outcome::default()),
+            Op::Listen { l, .. } => {
+                self.listeners.insert(*l, p);
+                over(Outcome::default())
+            }
+            Op::Connect { c, .. } if self.connections.contains_key(c) => self.connected(*c, expect),
+            Op::Connect { s, l, c } => {
+                let Some(&q) = self.listeners.get(l) else { return unsupported() };
+                if usize::from(q) >= self.world.processes.len() || usize::from(p) >= self.world.processes.len() {
+                    return unsupported();
+                }
+                let number = self.world.connections.len();
+                self.world.connect_between(usize::from(p), usize::from(q));
+                self.connections.insert(*c, number);
+                self.acceptors.insert(*c, q);
+                self.openers.insert(*c, (p, *s));
+                self.slots.insert((p, *s), End { c: number, s: 0 });
+                self.connected(*c, expect)
+            }
+            Op::Accept { s, c, .. } => {
+                let Some(&number) = self.connections.get(c) else { return unsupported() };
+                if !self.world.is_connected(number) {
+                    return Ok(Attempt::More(done));
+                }
+                self.slots.insert((p, *s), End { c: number, s: 1 });
+                over(Outcome::default())
+            }
+            Op::Warm { s, .. } => self.warm(p, *s, done),
+            Op::Dup { s, to } => match (self.end(p, *s), self.end(p, *to)) {
+                (Some(end), None) => {
+                    self.slots.insert((p, *to), end);
+                    over(Outcome::default())
+                }
+                _ => unsupported(),
+            },
+            Op::Close { s } => match self.slots.remove(&(p, *s)) {
+                None => over(Outcome::skipped("no such slot")),
+                Some(end) => {
+                    if !self.slots.values().any(|o| o.c == end.c && o.s == end.s) {
+                        let abort = self.aborts.get(&(end.c, end.s)).copied().unwrap_or(false);
+                        if let Some((endpoint, cell)) = self.world.open_side(end.c, end.s) {
+                            self.link_bytes += cell.lock(&endpoint).counters().rx_bytes_link;
+                        }
+                        self.world.close(end.c, end.s, abort);
+                    }
+                    over(Outcome::default())
+                }
+            },
+            Op::Set { s, option, value } => match (self.end(p, *s), option) {
+                (Some(end), Option_::Linger) => {
+                    self.aborts.insert((end.c, end.s), *value == 0);
+                    over(Outcome::default())
+                }
+                (Some(_), _) => over(Outcome::default()),
+                _ => unsupported(),
+            },
+            op => {
+                let (Op::Send { s, .. }
+                | Op::SendAll { s, .. }
+                | Op::Recv { s, .. }
+                | Op::RecvAll { s, .. }
+                | Op::Drain { s }
+                | Op::Shutdown { s, .. }) = op
+                else {
+                    return unsupported();
+                };
+                let Some(end) = self.end(p, *s) else { return unsupported() };
+                if self.beyond(end) {
+                    return unsupported();
+                }
+                self.move_bytes(end, op, expect.as_ref(), done)
+            }
+        }
+    }
+
+    /// How far a connect has come that was begun.
+    fn connected(&self, c: u32, expect: Option<Outcome>) -> Check<Attempt> {
+        match expect {
+            // A connect that does not wait is the kernel's affair.
+            Some(expected) if expected.errno.as_deref() == Some("EINPROGRESS") => Ok(Attempt::Over(expected)),
+            _ if self.connections.get(&c).is_some_and(|number| self.world.is_connected(*number)) => {
+                Ok(Attempt::Over(Outcome::default()))
+            }
+            _ => Ok(Attempt::More(0)),
+        }
+    }
+
+    /// The connection has been reset or closed somewhere, or nobody may read: the kernel has manners there that the
+    /// simulated anchor has not.
+    fn beyond(&self, end: End) -> bool {
+        let connection = &self.world.connections[end.c];
+        let closed = connection.sides.iter().any(|s| s.cell.is_none());
+        connection.may_fail()
+            || connection.sides.iter().any(|s| s.read_shut || s.failed)
+            || closed && {
+                // Reading what a closed peer left is plain; writing to it is not.
+                connection.sides[end.s].cell.is_none()
+            }
+    }
+
+    fn warm(&mut self, p: u8, s: u32, done: i64) -> Check<Attempt> {
+        let Some(end) = self.end(p, s) else { return Ok(Attempt::Over(Outcome::skipped(UNSUPPORTED))) };
+        if done == 0 {
+            self.world.ask_promotion(end.c);
+        }
+        let linked = (0..2).all(|side| {
+            self.world
+                .open_side(end.c, side)
+                .is_none_or(|(_, cell)| !cell.readiness().intersects(Readiness::KERNEL_RX | Readiness::KERNEL_TX))
+        });
+        // Promotion may be refused, or its link die: patience ends.
+        if linked || done > 400 {
+            return Ok(Attempt::Over(Outcome::default()));
+        }
+        Ok(Attempt::More(done + 1))
+    }
+
+    fn move_bytes(&mut self, end: End, op: &Op, expect: Option<&Outcome>, done: i64) -> Check<Attempt> {
+        let (c, s) = (end.c, end.s);
+        if matches!(op, Op::Send { n: 0, .. } | Op::Recv { n: 0, .. }) {
+            return Ok(Attempt::Over(Outcome::skipped(UNSUPPORTED)));
+        }
+        if self.world.connections[c].sides[s].demoting_since.is_some() {
+            return Ok(Attempt::More(done));
+        }
+        let over = |outcome| Ok(Attempt::Over(outcome));
+        match op {
+            // The kernel's connection may be no more from then on.
+            Op::Shutdown { .. } if self.world.connections[c].directions.iter().all(|d| d.ended) => {
+                over(Outcome::skipped(UNSUPPORTED))
+            }
+            Op::Shutdown { .. } if self.world.connections[c].sides[1 - s].cell.is_none() => {
+                over(Outcome::skipped(UNSUPPORTED))
+            }
+            Op::Shutdown { how, .. } => {
+                let how = match how {
+                    How::Read => Shutdown::Read,
+                    How::Write => Shutdown::Write,
+                    How::Both => Shutdown::Both,
+                };
+                self.world.shutdown(c, s, how);
+                over(Outcome::default())
+            }
+            Op::Send { n, .. } | Op::SendAll { n, .. } => {
+                if self.world.connections[c].directions[s].ended
+                    || self.world.connections[c].sides[1 - s].cell.is_none()
+                {
+                    return over(Outcome::skipped(UNSUPPORTED));
+                }
+                let left = i64::from(*n) - done;
+                if left == 0 {
+                    return over(Outcome::value(done));
+                }
+                match self.world.send(c, s, left as usize)? {
+                    Io::Done(k) if done + k as i64 == i64::from(*n) => over(Outcome::value(i64::from(*n))),
+                    Io::Done(k) => Ok(Attempt::More(done + k as i64)),
+                    Io::Blocked => Ok(Attempt::More(done)),
+                    Io::Error(errno) => over(Outcome::error(format!("errno {errno}"))),
+                }
+            }
+            Op::Recv { n, flags, .. } => {
+                let want = expect.map_or(1, |e| e.ret);
+                let blocks = expect.is_some_and(|e| e.errno.as_deref() == Some("EAGAIN"));
+                match self.world.recv(c, s, (i64::from(*n) - done) as usize, flags.peek)? {
+                    Io::Done(0) => over(Outcome { end: true, ..Outcome::value(done) }),
+                    Io::Done(k) if flags.peek && (k as i64) < want => Ok(Attempt::Short),
+                    Io::Done(k) if !flags.peek && done + (k as i64) < want => Ok(Attempt::More(done + k as i64)),
+                    Io::Done(k) => over(Outcome::value(if flags.peek { k as i64 } else { done + k as i64 })),
+                    Io::Blocked if blocks => over(Outcome::error("EAGAIN")),
+                    Io::Blocked => Ok(Attempt::More(done)),
+                    Io::Error(errno) => over(Outcome::error(format!("errno {errno}"))),
+                }
+            }
+            Op::RecvAll { n, .. } => match self.world.recv(c, s, (i64::from(*n) - done).max(1) as usize, false)? {
+                Io::Done(0) => over(Outcome { end: true, ..Outcome::value(done) }),
+                Io::Done(k) if done + k as i64 == i64::from(*n) => over(Outcome::value(i64::from(*n))),
+                Io::Done(k) => Ok(Attempt::More(done + k as i64)),
+                Io::Blocked => Ok(Attempt::More(done)),
+                Io::Error(errno) => over(Outcome::error(format!("errno {errno}"))),
+            },
+            Op::Drain { .. } => {
+                let d = self.world.connections[c].directions[1 - s];
+                let ends = expect.is_some_and(|e| e.end);
+                match self.world.recv(c, s, 65536, false)? {
+                    Io::Done(0) => over(Outcome { end: true, ..Outcome::value(done) }),
+                    Io::Done(k) => Ok(Attempt::More(done + k as i64)),
+                    Io::Blocked if d.read == d.written && !ends => over(Outcome::value(done)),
+                    Io::Blocked => Ok(Attempt::More(done)),
+                    Io::Error(errno) => over(Outcome::error(format!("errno {errno}"))),
+                }
+            }
+            _ => over(Outcome::skipped(UNSUPPORTED)),
+        }
+    }
+}
