@@ -1,9 +1,9 @@
 //! Two endpoints on loopback devices: bringing links up, opening streams, refusing strangers.
 
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+mod common;
+
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
 
 use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig, AnchorWire, InMemoryAnchor};
 use netacc_device::loopback::{DeliveryMode, Fabric, LoopbackConfig, LoopbackDevice};
@@ -12,22 +12,10 @@ use netacc_device::{
     Anchor, AnchorError, AnchorPosition, ConnectionManager, Directory, DirectoryError, FourTuple, Instant, PeerAddress,
     UNKNOWN_STREAM,
 };
-use netacc_driver::{Endpoint, EndpointConfig, LinkIo, Readiness, ReadySink, StreamCell, STALL_PATIENCE};
-use netacc_proto::{CacheConfig, Reason, Role, TxSink, RECORD_GRACE};
+use netacc_driver::{Endpoint, LinkIo, Readiness, ReadySink, StreamCell, STALL_PATIENCE};
+use netacc_proto::{Reason, TxSink, RECORD_GRACE};
 
-struct Deaf;
-
-impl ReadySink for Deaf {
-    fn unseen_io(&self, _: &Arc<StreamCell>) -> bool {
-        false
-    }
-
-    fn ready(&self, _: &Arc<StreamCell>, _: Readiness, _: bool) {}
-    fn holds_alone(&self, _: &Arc<StreamCell>) -> bool {
-        false
-    }
-    fn moved(&self, _: &Arc<StreamCell>) {}
-}
+use crate::common::{config, connect, connect_over, nonce, run, tuple, Deaf};
 
 fn endpoint(fabric: &Fabric) -> Endpoint {
     observed(fabric, |_: &Event| {})
@@ -66,55 +54,17 @@ fn with_sharing(
     streams_per_link: u16,
 ) -> Endpoint {
     let traced = Arc::new(Trace::new(device.clone(), observer));
-    let config = EndpointConfig {
-        ring_len: 4096,
-        message_len: 1024,
-        streams_per_link,
-        receive_depth: 64,
-        cache: CacheConfig { expire: Some(Duration::from_secs(1)), max_all: 4, max_per: 4 },
-        trust_hints: true,
-        key: None,
-        stall_patience: Some(STALL_PATIENCE),
-    };
-    static NONCE: AtomicU64 = AtomicU64::new(1);
-    let nonce = || {
-        let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&NONCE.fetch_add(1, Ordering::Relaxed).to_le_bytes());
-        bytes
-    };
     let directory = directory.unwrap_or_else(|| device.clone());
-    let made = Endpoint::new(traced, device, directory, config, Arc::new(owner), Box::new(|| {}), Box::new(nonce));
+    let made = Endpoint::new(
+        traced,
+        device,
+        directory,
+        config(streams_per_link),
+        Arc::new(owner),
+        Box::new(|| {}),
+        Box::new(nonce),
+    );
     made.expect("a loopback device has queues")
-}
-
-fn tuple(port: u16) -> FourTuple {
-    FourTuple { local: SocketAddr::from(([127, 0, 0, 1], port)), remote: SocketAddr::from(([127, 0, 0, 1], 6379)) }
-}
-
-/// A connection between the endpoints; the acceptor's publishes itself.
-fn connect(opener: &Endpoint, acceptor: &Endpoint, port: u16) -> (Arc<StreamCell>, Arc<StreamCell>) {
-    let (a, b, _wire) = anchor_pair(AnchorConfig::default());
-    connect_over(opener, acceptor, port, (a, b))
-}
-
-fn connect_over(
-    opener: &Endpoint,
-    acceptor: &Endpoint,
-    port: u16,
-    (a, b): (impl Anchor + Send + 'static, InMemoryAnchor),
-) -> (Arc<StreamCell>, Arc<StreamCell>) {
-    let far = acceptor.adopt(Role::Acceptor, tuple(port).reversed(), Box::new(b));
-    acceptor.publish(&far);
-    (opener.adopt(Role::Opener, tuple(port), Box::new(a)), far)
-}
-
-fn run(endpoints: [&Endpoint; 2]) {
-    for round in 0..20 {
-        for endpoint in endpoints {
-            endpoint.progress(Instant::from_nanos(round));
-            endpoint.poll(endpoint.default_cq());
-        }
-    }
 }
 
 fn write(endpoint: &Endpoint, cell: &Arc<StreamCell>, bytes: &[u8]) -> LinkIo {

@@ -1,34 +1,23 @@
 //! Streams for which there is no link: the keys of the two sides differ, or there is no room for one. And strangers who
 //! follow no rules.
 
+mod common;
+
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig};
 use netacc_device::loopback::{DeliveryMode, Fabric, LoopbackConfig, LoopbackDevice};
 use netacc_device::{
     CmEvent, CompletionQueueId, ConnectionManager, Device, FourTuple, Instant, Operation, Payload, PeerAddress,
     QueuePairId, Region, RemoteRegion, WorkRequest, WorkRequestId,
 };
-use netacc_driver::{Endpoint, EndpointConfig, Readiness, ReadySink, StreamCell};
+use netacc_driver::{Endpoint, EndpointConfig};
 use netacc_proto::{
     CacheConfig, ControlMessage, Credential, Hello, Immediate, MessageKind, Open, PreSharedKey, Reason, RingDescriptor,
-    Role, WireTuple, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN, LINK_REGION_LEN, NO_SLOT, SETUP_LIMIT,
+    WireTuple, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN, LINK_REGION_LEN, NO_SLOT, SETUP_LIMIT,
 };
 
-struct Deaf;
-
-impl ReadySink for Deaf {
-    fn unseen_io(&self, _: &Arc<StreamCell>) -> bool {
-        false
-    }
-    fn ready(&self, _: &Arc<StreamCell>, _: Readiness, _: bool) {}
-    fn holds_alone(&self, _: &Arc<StreamCell>) -> bool {
-        false
-    }
-    fn moved(&self, _: &Arc<StreamCell>) {}
-}
+use crate::common::{config, connect, nonce, run, tuple, Deaf};
 
 fn endpoint(fabric: &Fabric, key: Option<&[u8]>) -> (Endpoint, Arc<LoopbackDevice>) {
     on_device(fabric.open(LoopbackConfig::shm()), key, 4)
@@ -40,20 +29,11 @@ fn on_device(
     streams_per_link: u16,
 ) -> (Endpoint, Arc<LoopbackDevice>) {
     let config = EndpointConfig {
-        ring_len: 4096,
-        message_len: 1024,
-        streams_per_link,
-        receive_depth: 64,
+        // What is not used stays: only what is refused ends.
         cache: CacheConfig { expire: None, max_all: 4, max_per: 4 },
-        trust_hints: true,
         key: key.map(|key| PreSharedKey::new(key).expect("long enough")),
         stall_patience: None,
-    };
-    static NONCE: AtomicU64 = AtomicU64::new(1);
-    let nonce = || {
-        let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&NONCE.fetch_add(1, Ordering::Relaxed).to_le_bytes());
-        bytes
+        ..config(streams_per_link)
     };
     let made = Endpoint::new(
         device.clone(),
@@ -69,26 +49,6 @@ fn on_device(
 
 const KEY: &[u8] = b"the key of the two of them";
 const OTHER: &[u8] = b"the key of somebody else's";
-
-fn tuple(port: u16) -> FourTuple {
-    FourTuple { local: SocketAddr::from(([127, 0, 0, 1], port)), remote: SocketAddr::from(([127, 0, 0, 1], 6379)) }
-}
-
-fn connect(opener: &Endpoint, acceptor: &Endpoint, port: u16) -> (Arc<StreamCell>, Arc<StreamCell>) {
-    let (a, b, _wire) = anchor_pair(AnchorConfig::default());
-    let far = acceptor.adopt(Role::Acceptor, tuple(port).reversed(), Box::new(b));
-    acceptor.publish(&far);
-    (opener.adopt(Role::Opener, tuple(port), Box::new(a)), far)
-}
-
-fn run(endpoints: [&Endpoint; 2]) {
-    for round in 0..20 {
-        for endpoint in endpoints {
-            endpoint.progress(Instant::from_nanos(round));
-            endpoint.poll(endpoint.default_cq());
-        }
-    }
-}
 
 fn count(endpoint: &Endpoint, counter: &str) -> u64 {
     endpoint.counters().snapshot()[counter]
