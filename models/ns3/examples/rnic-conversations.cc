@@ -7,13 +7,12 @@
 // Clients that ask one server, or all nodes that ask each other, over the production core, on a star or on leaves and spines: how
 // long answers take, how fast the simulation is, and what memory it takes. One line of JSON.
 
+#include "example-network.h"
+
 #include "ns3/boolean.h"
 #include "ns3/command-line.h"
 #include "ns3/enum.h"
-#include "ns3/node-container.h"
-#include "ns3/rnic-helper.h"
 #include "ns3/rnic-tcp.h"
-#include "ns3/simulator.h"
 #include "ns3/uinteger.h"
 
 #include <algorithm>
@@ -82,14 +81,8 @@ main(int argc, char* argv[])
     cmd.Parse(argc, argv);
     NS_ABORT_MSG_IF(hosts == 0 || count == 0, "there is at least one client and one request");
 
-    ObjectFactory scheduler;
-    scheduler.SetTypeId("ns3::PriorityQueueScheduler");
-    Simulator::SetScheduler(scheduler);
-    uint32_t nodeCount = mesh ? hosts : hosts + 1;
-    if (leaves > 0)
-    {
-        nodeCount = (nodeCount + leaves - 1) / leaves * leaves;
-    }
+    example::UseFastScheduler();
+    uint32_t nodeCount = example::RoundUp(mesh ? hosts : hosts + 1, leaves);
     NS_ABORT_MSG_IF(nodeCount < 2, "somebody else is there to ask");
     auto begun = std::chrono::steady_clock::now();
     Ptr<RnicFleet> fleet = CreateObject<RnicFleet>();
@@ -104,14 +97,7 @@ main(int argc, char* argv[])
     RnicHelper helper;
     helper.SetSeed(seed);
     NodeContainer nodes(nodeCount);
-    if (leaves > 0)
-    {
-        helper.InstallLeafSpine(nodes, leaves, spines, fleet);
-    }
-    else
-    {
-        helper.InstallStar(nodes, fleet);
-    }
+    example::Install(helper, nodes, leaves, spines, fleet);
     Ptr<RnicTcp> tcp = CreateObject<RnicTcp>();
     if (fleet->GetModel().tcp_buffer_bytes() > 0)
     {
@@ -120,10 +106,8 @@ main(int argc, char* argv[])
     helper.Start();
     Simulator::Stop(Seconds(stop));
     std::chrono::duration<double> prepared = std::chrono::steady_clock::now() - begun;
-    begun = std::chrono::steady_clock::now();
     struct rusage before = Usage();
-    Simulator::Run();
-    std::chrono::duration<double> wall = std::chrono::steady_clock::now() - begun;
+    double wall = example::Run();
     struct rusage after = Usage();
     double processor = ProcessorSeconds(after) - ProcessorSeconds(before);
 
@@ -154,8 +138,8 @@ main(int argc, char* argv[])
               << ", \"max_us\": " << static_cast<double>(most) / 1000 << ", \"context_misses\": " << misses
               << ", \"repeated\": " << repeated << ", \"frames\": " << model.deliveries() << ", \"events\": " << events
               << ", \"peak_kib\": " << after.ru_maxrss << ", \"prepare_s\": " << prepared.count()
-              << ", \"wall_s\": " << wall.count() << ", \"processor_s\": " << processor
-              << ", \"events_per_s\": " << static_cast<double>(events) / wall.count() << ", \"trace\": \"" << std::hex
+              << ", \"wall_s\": " << wall << ", \"processor_s\": " << processor
+              << ", \"events_per_s\": " << static_cast<double>(events) / wall << ", \"trace\": \"" << std::hex
               << model.trace_hash() << "\"}" << std::endl;
     Simulator::Destroy();
     // A run that left a question open says so.

@@ -7,16 +7,14 @@
 // Many senders, one receiver, on a star or on leaves and spines: how long it takes, what is dropped, marked and sent again, and
 // how fast the simulation is. One line of JSON.
 
+#include "example-network.h"
+
 #include "ns3/boolean.h"
 #include "ns3/command-line.h"
 #include "ns3/enum.h"
-#include "ns3/node-container.h"
-#include "ns3/rnic-helper.h"
-#include "ns3/simulator.h"
 #include "ns3/string.h"
 #include "ns3/uinteger.h"
 
-#include <chrono>
 #include <iostream>
 
 using namespace ns3;
@@ -49,16 +47,8 @@ main(int argc, char* argv[])
     cmd.AddValue("mark", "ns3::RnicSwitch::Mark");
     cmd.Parse(argc, argv);
 
-    // Two and a half times as fast as the default with a million pending events.
-    ObjectFactory scheduler;
-    scheduler.SetTypeId("ns3::PriorityQueueScheduler");
-    Simulator::SetScheduler(scheduler);
-
-    uint32_t count = permutation ? senders : senders + 1;
-    if (leaves > 0)
-    {
-        count = (count + leaves - 1) / leaves * leaves;
-    }
+    example::UseFastScheduler();
+    uint32_t count = example::RoundUp(permutation ? senders : senders + 1, leaves);
     Ptr<RnicFleet> fleet = CreateObject<RnicFleet>();
     for (uint32_t i = 0; i < senders; i++)
     {
@@ -68,18 +58,9 @@ main(int argc, char* argv[])
     helper.SetSeed(seed);
     helper.SetSwitchAttribute("Pfc", BooleanValue(pfc));
     NodeContainer nodes(count);
-    if (leaves > 0)
-    {
-        helper.InstallLeafSpine(nodes, leaves, spines, fleet);
-    }
-    else
-    {
-        helper.InstallStar(nodes, fleet);
-    }
+    example::Install(helper, nodes, leaves, spines, fleet);
     helper.Start();
-    auto begun = std::chrono::steady_clock::now();
-    Simulator::Run();
-    std::chrono::duration<double> wall = std::chrono::steady_clock::now() - begun;
+    double wall = example::Run();
 
     netacc::Fleet& model = fleet->GetModel();
     uint32_t delivered = 0;
@@ -105,9 +86,9 @@ main(int argc, char* argv[])
     std::cout << "{\"nodes\": " << count << ", \"flows\": " << senders << ", \"delivered\": " << delivered
               << ", \"last_us\": " << static_cast<double>(last) / 1000 << ", \"dropped\": " << dropped
               << ", \"marked\": " << marked << ", \"pauses\": " << pauses << ", \"repeated\": " << repeated
-              << ", \"frames\": " << model.deliveries() << ", \"events\": " << events << ", \"wall_s\": " << wall.count()
-              << ", \"events_per_s\": " << static_cast<double>(events) / wall.count()
-              << ", \"frames_per_s\": " << static_cast<double>(model.deliveries()) / wall.count() << ", \"trace\": \""
+              << ", \"frames\": " << model.deliveries() << ", \"events\": " << events << ", \"wall_s\": " << wall
+              << ", \"events_per_s\": " << static_cast<double>(events) / wall
+              << ", \"frames_per_s\": " << static_cast<double>(model.deliveries()) / wall << ", \"trace\": \""
               << std::hex << model.trace_hash() << "\"}" << std::endl;
     Simulator::Destroy();
     // A run that lost a flow says so.

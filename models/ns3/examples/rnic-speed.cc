@@ -8,21 +8,19 @@
 // same length over NICs and a switch; these as messages, and as bytes that the production core writes, moves and reads. The three
 // take turns. One line of JSON.
 
+#include "example-network.h"
+
 #include "ns3/command-line.h"
 #include "ns3/inet-socket-address.h"
 #include "ns3/internet-stack-helper.h"
 #include "ns3/ipv4-address-helper.h"
 #include "ns3/ipv4-global-routing-helper.h"
-#include "ns3/node-container.h"
 #include "ns3/point-to-point-helper.h"
-#include "ns3/rnic-helper.h"
-#include "ns3/simulator.h"
 #include "ns3/string.h"
 #include "ns3/udp-socket-factory.h"
 #include "ns3/uinteger.h"
 
 #include <algorithm>
-#include <chrono>
 #include <iostream>
 #include <vector>
 
@@ -32,19 +30,6 @@ using namespace ns3;
 static const char* const RATE = "100Gbps";
 /// Delay of every link, in nanoseconds.
 static const uint64_t DELAY_NS = 500;
-
-/**
- * Runs the simulation that was prepared.
- * \return how many seconds it took
- */
-static double
-Run()
-{
-    auto begun = std::chrono::steady_clock::now();
-    Simulator::Run();
-    std::chrono::duration<double> wall = std::chrono::steady_clock::now() - begun;
-    return wall.count();
-}
 
 /// Datagrams through a router.
 class Datagrams
@@ -76,7 +61,7 @@ class Datagrams
         sink->SetRecvCallback(MakeCallback(&Datagrams::Receive, &run));
         run.m_socket->Connect(InetSocketAddress(to.GetAddress(1), 9));
         Simulator::ScheduleNow(&Datagrams::Send, &run);
-        double wall = ::Run();
+        double wall = example::Run();
         NS_ABORT_MSG_UNLESS(run.m_received == packets, "a datagram was lost");
         run.m_socket = nullptr;
         Simulator::Destroy();
@@ -156,7 +141,7 @@ MeasureNics(uint32_t packets, uint32_t bytes, bool core)
     NodeContainer nodes(2);
     helper.InstallStar(nodes, fleet);
     helper.Start();
-    double wall = Run();
+    double wall = example::Run();
     uint64_t sent = 0;
     for (uint32_t i = 0; i < 2; i++)
     {
