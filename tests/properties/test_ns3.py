@@ -31,8 +31,7 @@ from tests.properties.conftest import PROFILE
 EXECUTABLE = REPO / "target/ns3/netacc-ns3-exec"
 SHAPE = Shape(mix=Mix.DATA, warm=12)
 #: What the scheduler has a model of; single operations that it has none of are `unsupported` in the trace.
-#: Not descriptors that are passed on or inherited (SHARING, and so ALL): who has one is the library's affair.
-SIMULATED = (Mix.DATA, Mix.READINESS, Mix.ENDINGS)
+SIMULATED = (Mix.DATA, Mix.READINESS, Mix.ENDINGS, Mix.SHARING, Mix.ALL)
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ REGRESSIONS = sorted((HERE / "regressions").glob("*.json"))
 SCHEMA = json.loads((HERE.parent / "program/schema.json").read_text())
 OPEN = OpenFindings.load(HERE / "open.json")
 # What the simulation has a model of.
-SIMULATED = (Mix.DATA,)
+SIMULATED = (Mix.DATA, Mix.SHARING)
 TRIES = 12  # of an open regression that depends on timing
 
 

@@ -1,13 +1,15 @@
 //! The executor `harness`: runs a program on the core alone, under the seeded scheduler, with faults.
 //!
 //! Between the steps of the program the scheduler does what it likes: deliveries, helper turns, demotions, and links
-//! that die, as `fault_per_mille` says. None of that may show in the trace. What the simulation has no model of (other
-//! processes' descriptors, epoll as the program uses it, the kernel's manners after a reset) is `unsupported` in the
-//! trace, never silently passed.
+//! that die, as `fault_per_mille` says. None of that may show in the trace. What the simulation has no model of (epoll as
+//! the program uses it, the kernel's manners after a reset) is `unsupported` in the trace, never silently passed.
+//!
+//! A socket that several processes hold is one end of one connection, off its link, whoever uses it: that it becomes the
+//! kernel's, and how its holders learn of each other, is the library's affair, and tested with it.
 
 mod attempt;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::time::Duration;
 
@@ -79,7 +81,8 @@ impl DrivenProgram {
 /// What the seed draws, and the program's own wishes.
 fn plan(program: &Program, seed: u64, options: &Options) -> Plan {
     let mut plan = Plan::draw(seed, options);
-    plan.processes = program.hosts.len();
+    let children = program.steps.iter().filter(|step| matches!(step.op, Op::Fork { .. })).count();
+    plan.processes = program.hosts.len() + children;
     plan.connections = usize::MAX;
     plan.endpoint.streams_per_link = program.config.conn_per_qp.clamp(1, 64) as _;
     plan.endpoint.ring_len = program.config.ring_bytes.next_power_of_two().clamp(4096, 1 << 20);
@@ -153,6 +156,8 @@ struct Run<'a> {
     outcomes: Vec<Option<Outcome>>,
     /// Slots by process.
     slots: BTreeMap<(u8, u32), End>,
+    /// Those that are closed when the process starts another program.
+    cloexec: BTreeSet<(u8, u32)>,
     listeners: BTreeMap<u32, u8>,
     /// Where the accepting process of each connection is.
     acceptors: BTreeMap<u32, u8>,
@@ -175,6 +180,7 @@ impl<'a> Run<'a> {
             world,
             outcomes: vec![None; program.steps.len()],
             slots: BTreeMap::new(),
+            cloexec: BTreeSet::new(),
             listeners: BTreeMap::new(),
             acceptors: BTreeMap::new(),
             openers: BTreeMap::new(),

@@ -24,7 +24,13 @@ impl Run<'_> {
         let over = |outcome: Outcome| Ok(Attempt::Over(outcome));
         let unsupported = || Ok(Attempt::Over(Outcome::skipped(UNSUPPORTED)));
         match &step.op {
-            Op::Socket { .. } | Op::Bind { .. } | Op::Pause { .. } => over(Outcome::default()),
+            Op::Socket { s, cloexec, .. } => {
+                if *cloexec {
+                    self.cloexec.insert((p, *s));
+                }
+                over(Outcome::default())
+            }
+            Op::Bind { .. } | Op::Pause { .. } => over(Outcome::default()),
             Op::Listen { l, .. } => {
                 self.listeners.insert(*l, p);
                 over(Outcome::default())
@@ -52,26 +58,47 @@ impl Run<'_> {
                 over(Outcome::default())
             }
             Op::Warm { s, .. } => self.warm(p, *s, done),
-            Op::Dup { s, to } => match (self.end(p, *s), self.end(p, *to)) {
-                (Some(end), None) => {
+            Op::Dup { s, to } => {
+                let Some(end) = self.end(p, *s) else { return unsupported() };
+                if s != to {
+                    self.release((p, *to));
+                    self.cloexec.remove(&(p, *to));
                     self.slots.insert((p, *to), end);
-                    over(Outcome::default())
                 }
-                _ => unsupported(),
-            },
-            Op::Close { s } => match self.slots.remove(&(p, *s)) {
-                None => over(Outcome::skipped("no such slot")),
-                Some(end) => {
-                    if !self.slots.values().any(|o| o.c == end.c && o.s == end.s) {
-                        let abort = self.aborts.get(&(end.c, end.s)).copied().unwrap_or(false);
-                        if let Some((endpoint, cell)) = self.world.open_side(end.c, end.s) {
-                            self.link_bytes += cell.lock(&endpoint).counters().rx_bytes_link;
-                        }
-                        self.world.close(end.c, end.s, abort);
-                    }
-                    over(Outcome::default())
+                over(Outcome::default())
+            }
+            Op::Close { s } if self.end(p, *s).is_none() => unsupported(),
+            Op::Close { s } => {
+                self.release((p, *s));
+                over(Outcome::default())
+            }
+            Op::Fork { child } => {
+                let of = |slot: &(u8, u32)| slot.0 == p;
+                let slots: Vec<_> =
+                    self.slots.iter().filter(|(slot, _)| of(slot)).map(|((_, s), end)| (*s, *end)).collect();
+                let cloexec: Vec<_> = self.cloexec.iter().filter(|slot| of(slot)).map(|(_, s)| (*child, *s)).collect();
+                self.cloexec.extend(cloexec);
+                for (s, end) in slots {
+                    self.share((*child, s), end);
                 }
-            },
+                over(Outcome::default())
+            }
+            Op::Pass { s, q, to } => {
+                let Some(end) = self.end(p, *s) else { return unsupported() };
+                self.share((*q, *to), end);
+                over(Outcome::default())
+            }
+            Op::Exec => {
+                let closed: Vec<_> = self.cloexec.iter().copied().filter(|(at, _)| *at == p).collect();
+                closed.into_iter().for_each(|slot| self.release(slot));
+                over(Outcome::default())
+            }
+            // A program has a process killed only where that is the same.
+            Op::Exit | Op::Kill => {
+                let closed: Vec<_> = self.slots.keys().copied().filter(|(at, _)| *at == p).collect();
+                closed.into_iter().for_each(|slot| self.release(slot));
+                over(Outcome::default())
+            }
             Op::Set { s, option, value } => match (self.end(p, *s), option) {
                 (Some(end), Option_::Linger) => {
                     self.aborts.insert((end.c, end.s), *value == 0);
@@ -97,6 +124,27 @@ impl Run<'_> {
                 self.move_bytes(end, op, expect.as_ref(), done)
             }
         }
+    }
+
+    /// A descriptor is closed, and with the last one of any process the connection's end.
+    fn release(&mut self, slot: (u8, u32)) {
+        self.cloexec.remove(&slot);
+        let Some(end) = self.slots.remove(&slot) else { return };
+        if self.slots.values().any(|other| (other.c, other.s) == (end.c, end.s)) {
+            return;
+        }
+        let abort = self.aborts.get(&(end.c, end.s)).copied().unwrap_or(false);
+        if let Some((endpoint, cell)) = self.world.open_side(end.c, end.s) {
+            self.link_bytes += cell.lock(&endpoint).counters().rx_bytes_link;
+        }
+        self.world.close(end.c, end.s, abort);
+    }
+
+    /// Another process holds the socket, too, under that slot. It leaves its link, as in the library: what is there is the
+    /// kernel's socket, and who of its holders uses that is all the same.
+    fn share(&mut self, slot: (u8, u32), end: End) {
+        self.slots.insert(slot, end);
+        self.world.demote_step(end.c, end.s);
     }
 
     /// How far a connect has come that was begun.
