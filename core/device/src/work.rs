@@ -1,6 +1,6 @@
 //! Work requests and their completions.
 
-use crate::{QueuePairId, Region, RemoteKey, WorkRequestId};
+use crate::{Capabilities, QueuePairId, Region, RemoteKey, WorkRequestId};
 
 /// Where the bytes of a work request come from.
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +68,21 @@ pub struct WorkRequest<'a> {
     pub payload: Payload<'a>,
     /// Whether a successful completion is reported. Failures always are, where the device can.
     pub signaled: bool,
+}
+
+impl WorkRequest<'_> {
+    /// Whether a device of these capabilities can do it, whatever that knows of regions and peers.
+    pub fn fits(&self, caps: &Capabilities) -> bool {
+        let payload_fits = match self.payload {
+            Payload::Inline(bytes) => bytes.len() <= caps.max_inline as usize,
+            Payload::Region { region, offset, len } => {
+                offset.checked_add(len as usize).is_some_and(|end| end <= region.memory.len())
+            }
+            Payload::InPlace { .. } => caps.peer_memory && matches!(self.operation, Operation::Write { .. }),
+        };
+        let imm_fits = caps.write_with_imm || !matches!(self.operation, Operation::Write { imm: Some(_), .. });
+        payload_fits && imm_fits && self.payload.len() <= caps.max_message
+    }
 }
 
 /// Outcome of a work request, as in `ibv_wc_status`, reduced to what the core distinguishes.

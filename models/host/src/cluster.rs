@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use netacc_device::loopback::StreamTable;
 use netacc_device::{CmError, CompletionQueueId, Instant, QueuePairId};
 use netacc_rnic::network::{Network, Topology, TraceHash};
 use netacc_rnic::{Counters, Nic, NicConfig, NodeId, Packet};
@@ -11,6 +12,9 @@ use parking_lot::Mutex;
 use crate::net::{Driven, Net};
 use crate::state::{HostState, State};
 use crate::{HostConfig, HostDevice, HostId};
+
+/// Entries of the directory. Arbitrary.
+const DIRECTORY_CAPACITY: usize = 1 << 20;
 
 /// Why a process refuses to be connected to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +67,7 @@ impl Cluster {
             attempts: BTreeMap::new(),
             pending: BTreeMap::new(),
             next_number: 1,
-            directory: BTreeMap::new(),
+            directory: StreamTable::new(DIRECTORY_CAPACITY),
             wakes: Vec::new(),
         };
         Cluster { state: Arc::new(Mutex::new(state)) }
@@ -141,7 +145,7 @@ impl Cluster {
             let qps: Vec<QueuePairId> = s.host(host).qps.keys().copied().collect();
             qps.into_iter().for_each(|qp| s.destroy(host, qp));
             s.forget_attempts(host);
-            s.directory.retain(|_, (owner, _)| *owner != host);
+            s.directory.forget(host);
             let state = s.host(host);
             state.crashed = true;
             state.events.clear();

@@ -15,9 +15,6 @@ use netacc_rnic::NodeId;
 use crate::state::{Outgoing, QpState, State};
 use crate::{HostDevice, HostId, Refusal};
 
-/// Entries of the directory. Arbitrary.
-const DIRECTORY_CAPACITY: usize = 1 << 20;
-
 /// An attempt as the connecting side knows it.
 pub(crate) struct Attempt {
     host: HostId,
@@ -124,31 +121,19 @@ impl ConnectionManager for HostDevice {
 impl Directory for HostDevice {
     fn publish(&self, tuple: &FourTuple, stream: u32) -> Result<(), DirectoryError> {
         self.cluster.with(|s| {
-            let key = (tuple.local, tuple.remote);
             if s.live(self.host).is_none() {
                 return Err(DirectoryError::NotServed);
             }
-            if s.directory.len() >= DIRECTORY_CAPACITY && !s.directory.contains_key(&key) {
-                return Err(DirectoryError::Full);
-            }
-            s.directory.insert(key, (self.host, stream));
-            Ok(())
+            s.directory.publish(tuple, self.host, stream)
         })
     }
 
     fn withdraw(&self, tuple: &FourTuple, stream: u32) {
-        self.cluster.with(|s| {
-            let key = (tuple.local, tuple.remote);
-            // Whoever published later keeps its entry.
-            if s.directory.get(&key) == Some(&(self.host, stream)) {
-                s.directory.remove(&key);
-            }
-        });
+        self.cluster.with(|s| s.directory.withdraw(tuple, self.host, stream));
     }
 
     fn lookup(&self, tuple: &FourTuple) -> Option<(PeerAddress, u32)> {
-        let key = (tuple.remote, tuple.local);
-        self.cluster.with(|s| s.directory.get(&key).map(|(host, stream)| (host.address(), *stream)))
+        self.cluster.with(|s| s.directory.lookup(tuple).map(|(host, stream)| (host.address(), stream)))
     }
 }
 

@@ -51,17 +51,14 @@ impl HostDevice {
     }
 
     fn permits(&self, state: &State, wr: &WorkRequest<'_>) -> bool {
-        let caps = &self.config.capabilities;
-        let payload_fits = match wr.payload {
-            Payload::Inline(bytes) => bytes.len() <= caps.max_inline as usize,
-            Payload::Region { region, offset, len } => {
-                let inside = offset.checked_add(len as usize).is_some_and(|end| end <= region.memory.len());
-                inside && state.hosts[self.host.0 as usize].regions.contains_key(&region.remote.rkey.0)
+        let known = match wr.payload {
+            Payload::Region { region, .. } => {
+                state.hosts[self.host.0 as usize].regions.contains_key(&region.remote.rkey.0)
             }
+            Payload::Inline(_) => true,
             Payload::InPlace { .. } => false,
         };
-        let imm_fits = caps.write_with_imm || !matches!(wr.operation, Operation::Write { imm: Some(_), .. });
-        payload_fits && imm_fits && wr.payload.len() <= caps.max_message
+        known && wr.fits(&self.config.capabilities)
     }
 
     fn post(&self, state: &mut State, qp: QueuePairId, wr: &WorkRequest<'_>) -> Result<(), PostError> {

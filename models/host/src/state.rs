@@ -1,9 +1,9 @@
 //! The tables of a cluster: hosts, their queues and regions, and the bytes under way. One lock guards them all.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::SocketAddr;
 use std::sync::Arc;
 
+use netacc_device::loopback::StreamTable;
 use netacc_device::{
     CmEvent, Completion, CompletionQueueId, CompletionStatus, Instant, Memory, PeerAddress, QueuePairId, Reactor,
     Region, RemoteKey, RemoteRegion, WorkRequestId,
@@ -109,7 +109,7 @@ pub(crate) struct State {
     pub(crate) pending: BTreeMap<u64, Pending>,
     pub(crate) next_number: u64,
     /// Key: local and remote address as the publisher sees them.
-    pub(crate) directory: BTreeMap<(SocketAddr, SocketAddr), (HostId, u32)>,
+    pub(crate) directory: StreamTable<HostId>,
     /// Reactors to call once the lock is released.
     pub(crate) wakes: Vec<(Arc<dyn Reactor>, CompletionQueueId)>,
 }

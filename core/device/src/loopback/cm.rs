@@ -132,30 +132,19 @@ impl Directory for LoopbackDevice {
 
     fn publish(&self, tuple: &FourTuple, stream: u32) -> Result<(), DirectoryError> {
         self.fabric.with(|s| {
-            let key = (tuple.local, tuple.remote);
             if s.live(self.id).is_none() {
                 return Err(DirectoryError::NotServed);
             }
-            if s.directory.len() >= s.directory_capacity && !s.directory.contains_key(&key) {
-                return Err(DirectoryError::Full);
-            }
-            s.directory.insert(key, (self.id, stream));
-            Ok(())
+            s.directory.publish(tuple, self.id, stream)
         })
     }
 
     fn withdraw(&self, tuple: &FourTuple, stream: u32) {
-        self.fabric.with(|s| {
-            let key = (tuple.local, tuple.remote);
-            // Whoever published later (a child that took the connection over) keeps its entry.
-            if s.directory.get(&key) == Some(&(self.id, stream)) {
-                s.directory.remove(&key);
-            }
-        });
+        self.fabric.with(|s| s.directory.withdraw(tuple, self.id, stream));
     }
 
     fn lookup(&self, tuple: &FourTuple) -> Option<(PeerAddress, u32)> {
-        self.fabric.with(|s| s.directory.get(&(tuple.remote, tuple.local)).map(|(id, stream)| (id.address(), *stream)))
+        self.fabric.with(|s| s.directory.lookup(tuple).map(|(id, stream)| (id.address(), stream)))
     }
 }
 
@@ -244,7 +233,7 @@ impl State {
     /// A process is gone: nobody hears of it any more, and whoever waits for it learns that it is unreachable.
     pub(super) fn forget_connector(&mut self, gone: DeviceId) {
         self.notices.retain(|n| n.to != gone);
-        self.directory.retain(|_, (owner, _)| *owner != gone);
+        self.directory.forget(gone);
         let waiting: Vec<u64> = self.attempts.iter().filter(|(_, a)| a.target == gone).map(|(n, _)| *n).collect();
         for attempt in waiting {
             if let Some(Attempt { initiator, .. }) = self.attempts.remove(&attempt) {

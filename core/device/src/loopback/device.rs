@@ -51,19 +51,16 @@ impl LoopbackDevice {
     /// Whether a request is one this device can do at all, peer or no peer.
     fn permits(&self, state: &State, at: Place, wr: &WorkRequest<'_>) -> bool {
         let caps = &self.config.capabilities;
-        let payload_fits = match wr.payload {
-            Payload::Inline(bytes) => bytes.len() <= caps.max_inline as usize,
-            Payload::Region { region, offset, len } => {
-                let inside = offset.checked_add(len as usize).is_some_and(|end| end <= region.memory.len());
-                inside && state.devices[self.id.0 as usize].regions.contains_key(&region.remote.rkey.0)
+        let known = match wr.payload {
+            Payload::Region { region, .. } => {
+                state.devices[self.id.0 as usize].regions.contains_key(&region.remote.rkey.0)
             }
-            Payload::InPlace { .. } => caps.peer_memory && matches!(wr.operation, Operation::Write { .. }),
+            Payload::Inline(_) | Payload::InPlace { .. } => true,
         };
-        if !payload_fits || wr.payload.len() > caps.max_message {
+        if !known || !wr.fits(caps) {
             return false;
         }
         match wr.operation {
-            Operation::Write { imm: Some(_), .. } if !caps.write_with_imm => false,
             Operation::Write { rkey, offset, .. } if caps.peer_memory || caps.placement_is_delivery => {
                 // A device that reaches the peer's memory sees at once that the peer lied, unless the peer is gone.
                 let alive = state.links[&at.link].ends[1 - at.side].life != Life::Destroyed;

@@ -200,7 +200,7 @@ impl Fabric {
 
     /// Bounds the number of streams in the directory.
     pub fn limit_directory(&self, capacity: usize) {
-        self.with(|s| s.directory_capacity = capacity);
+        self.with(|s| s.directory.limit(capacity));
     }
 
     /// Requests of a queue pair that were posted and have not been placed.

@@ -39,6 +39,7 @@ mod device;
 mod fabric;
 mod link;
 mod state;
+mod streams;
 #[cfg(test)]
 mod tests;
 
@@ -46,3 +47,4 @@ pub use config::{DeliveryMode, LoopbackConfig, NoReceive, SlotRelease};
 pub use device::LoopbackDevice;
 pub use fabric::{Delivery, Fabric, Kill, Notice, Refusal};
 pub use state::{DeviceId, QueuePairEnd};
+pub use streams::StreamTable;

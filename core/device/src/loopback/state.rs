@@ -1,11 +1,11 @@
 //! The tables of a fabric: devices, links, attempts to connect. One lock guards them all.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::cm::{Attempt, CmNotice};
 use super::link::{Entry, Life, Link};
+use super::streams::StreamTable;
 use super::{DeliveryMode, LoopbackConfig, Refusal};
 use crate::{
     CmEvent, Completion, CompletionQueueId, CompletionStatus, Memory, PeerAddress, QueuePairId, Reactor, Region,
@@ -99,8 +99,7 @@ pub(super) struct State {
     pub(super) attempts: BTreeMap<u64, Attempt>,
     pub(super) notices: VecDeque<CmNotice>,
     /// Key: local and remote address as the publisher sees them.
-    pub(super) directory: BTreeMap<(SocketAddr, SocketAddr), (DeviceId, u32)>,
-    pub(super) directory_capacity: usize,
+    pub(super) directory: StreamTable<DeviceId>,
     /// Reactors to call once the lock is released.
     pub(super) wakes: Vec<(Arc<dyn Reactor>, CompletionQueueId)>,
     pub(super) next_link: u32,
@@ -115,8 +114,7 @@ impl State {
             links: BTreeMap::new(),
             attempts: BTreeMap::new(),
             notices: VecDeque::new(),
-            directory: BTreeMap::new(),
-            directory_capacity,
+            directory: StreamTable::new(directory_capacity),
             wakes: Vec::new(),
             next_link: 1,
             next_attempt: 1,
