@@ -294,6 +294,7 @@ impl ShmDevice {
         let control = &mut *slot.control.lock();
         *control = Control::default();
         control.peer = connecting;
+        self.note_own(slot, connecting);
         control.connecting = connecting.is_some();
         slot.sock.store(fd.into_raw_fd(), Release);
         slot.state.store(HANDSHAKE, Release);
@@ -360,6 +361,11 @@ impl ShmDevice {
         }
     }
 
+    /// The peer of a pair is known.
+    fn note_own(&self, slot: &PairSlot, peer: Option<PeerAddress>) {
+        slot.own.store(peer == Some(self.rendezvous.address()), Relaxed);
+    }
+
     #[allow(clippy::too_many_arguments)] // The fields of one message.
     fn hello(
         &self,
@@ -385,6 +391,7 @@ impl ShmDevice {
         let peer = rendezvous::address(&process);
         let control = &mut *slot.control.lock();
         control.peer = Some(peer);
+        self.note_own(slot, control.peer);
         let welcome = Message::Welcome { segment_bytes: bytes, cqs: self.cq_mask() };
         let fds: Vec<RawFd> = [segment.as_raw_fd(), self.doorbell_fd()].into_iter().chain(self.channels()).collect();
         // Not queued: the segment's descriptor does not outlive this call.

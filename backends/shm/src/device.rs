@@ -21,7 +21,7 @@ use crate::doorbell::OwnDoorbell;
 use crate::hold;
 use crate::layout::{ASLEEP, AWAKE, CQS, MODERATED, QPS, RING};
 use crate::pair::{PairSlot, PAIRS};
-use crate::qp::{QpLocal, DOWN, MAX_INLINE, MAX_MESSAGE, SEND_RING};
+use crate::qp::{Posts, QpLocal, DOWN, MAX_INLINE, MAX_MESSAGE, SEND_RING};
 use crate::rendezvous::{self, Rendezvous};
 use crate::sync;
 use crate::sys;
@@ -60,6 +60,8 @@ pub struct ShmDevice {
     /// Slots made so far; they are filled from 0.
     pair_count: AtomicU32,
     cqs: [CompletionQueue; CQS],
+    /// What this process posts to itself, over either of the pairs that it has with itself.
+    own_posts: Posts,
     pub(crate) cq_count: AtomicU32,
     doorbell: OwnDoorbell,
     /// Listener, epoll, kick and doorbell page. Atomics for a forked child, which must not lock.
@@ -100,6 +102,7 @@ impl ShmDevice {
                 calls: AtomicU32::new(0),
                 warm: [const { AtomicU64::new(0) }; PAIRS / 64],
             }),
+            own_posts: Posts::default(),
             cq_count: AtomicU32::new(0),
             doorbell,
             own_fds: [keep(listener), keep(epoll), keep(kick), keep(doorbell_fd)],
@@ -287,23 +290,20 @@ impl ShmDevice {
         }
     }
 
-    /// Takes queue pairs of one pair into `out[n..]`; returns the new `n`.
+    /// Takes queue pairs of one pair into `out[n..]`; returns the new `n`. Notes their order.
     #[inline]
-    fn scan(&self, pair: &PairSlot, cq: usize, out: &mut [QueuePairId], mut n: usize) -> usize {
+    fn scan(&self, pair: &PairSlot, cq: usize, out: &mut [QueuePairId], mut n: usize, order: &mut Order) -> usize {
         let bitmap = &pair.rx().bitmaps[cq];
         if bitmap.looks_empty() {
             return n;
         }
         let queue = &self.cqs[cq];
-        let first = n;
-        let mut order = Order::default();
         let taken = bitmap.take(queue.next_qp.load(Relaxed), out.len() - n, |index| {
             let Some(local) = self.reportable(pair, index, cq, out, n) else { return false };
             n += 1;
             order.note(local.next_stamp());
             true
         });
-        order.apply(&mut out[first..n]);
         queue.next_qp.store(taken.next, Relaxed);
         if taken.left {
             self.ring_self(cq);
@@ -353,7 +353,9 @@ impl ShmDevice {
             }
             let Some(pair) = self.pair(index).filter(|p| p.is_active()) else { continue };
             let before = n;
-            n = self.scan(pair, cq, out, n);
+            let mut order = Order::default();
+            n = self.scan(pair, cq, out, n, &mut order);
+            order.apply(&mut out[before..n]);
             if full && n == before {
                 warm.fetch_and(!(1 << (index % 64)), Relaxed);
             }
@@ -366,7 +368,7 @@ impl ShmDevice {
     }
 }
 
-/// Queue pairs of one pair of processes, to be taken up in the order in which the peer posted what is next on each.
+/// Queue pairs of one peer, to be taken up in the order in which it posted what is next on each.
 #[derive(Default)]
 struct Order {
     /// When that was: the stamp of its post, from the first one on that is known.
@@ -466,15 +468,22 @@ impl Device for ShmDevice {
         let queue = &self.cqs[cq];
         let first = queue.next_pair.load(Relaxed) as usize;
         let mut n = 0;
+        // What one process has posted, from `begin` on; a process's own pairs come one after the other.
+        let (mut begin, mut order, mut own) = (0, Order::default(), false);
         for i in 0..count {
             let index = if first + i < count { first + i } else { (first + i) % count };
             let Some(pair) = self.pair(index).filter(|p| p.is_active()) else { continue };
-            n = self.scan(pair, cq, out, n);
+            if !(std::mem::replace(&mut own, pair.own.load(Relaxed)) && own) {
+                std::mem::take(&mut order).apply(&mut out[begin..n]);
+                begin = n;
+            }
+            n = self.scan(pair, cq, out, n, &mut order);
             if n == out.len() {
                 queue.next_pair.store(index as u32, Relaxed);
                 break;
             }
         }
+        order.apply(&mut out[begin..n]);
         n
     }
 
@@ -580,7 +589,8 @@ impl Device for ShmDevice {
     #[inline]
     fn post_send(&self, qp: QueuePairId, wrs: &[WorkRequest<'_>]) -> Result<usize, PostError> {
         let (pair, index, local) = self.qp(qp).ok_or(PostError::Dead)?;
-        match local.post_send(index, &pair.posts, wrs) {
+        let posts = if pair.own.load(Relaxed) { &self.own_posts } else { &pair.posts };
+        match local.post_send(index, posts, wrs) {
             Ok(posted) => {
                 if posted.announce_peer {
                     self.announce_peer(pair, index, local);

@@ -13,7 +13,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use std::sync::{Arc, OnceLock};
 
 use netacc_device::{ConnectionId, PeerAddress, Region, RemoteRegion};
@@ -49,6 +49,8 @@ pub(crate) struct PairSlot {
     half_bytes: AtomicU64,
     chunks: [OnceLock<Box<[QpLocal; CHUNK]>>; QPS / CHUNK],
     pub posts: Posts,
+    /// This process is at both ends. It has another such pair for the other direction of connecting.
+    pub own: AtomicBool,
     /// The pair's socket, or -1. Atomic only for a forked child, which must not lock.
     pub sock: AtomicI32,
     /// The peer's wake descriptors, or -1.
@@ -136,6 +138,7 @@ impl PairSlot {
             half_bytes: AtomicU64::new(0),
             chunks: [const { OnceLock::new() }; QPS / CHUNK],
             posts: Posts::default(),
+            own: AtomicBool::new(false),
             sock: AtomicI32::new(-1),
             wake: [const { AtomicI32::new(-1) }; CQS],
             wake_fds: Mutex::new(()),

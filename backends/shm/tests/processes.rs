@@ -167,21 +167,28 @@ fn local_pair(a: &Node, b: &Node) -> (Conn, Conn) {
     (Conn { qp, local, remote }, accepted)
 }
 
+/// Both ends of a connection of a process with itself.
+fn own_pair(node: &Node) -> (Conn, Conn) {
+    node.dev.connect(node.dev.address(), node.cq, REGION, b"").expect("connect");
+    let mut ends = Vec::new();
+    until("both ends", || {
+        ends.extend(node.try_accept());
+        (ends.len() == 2).then_some(())
+    });
+    let second = ends.pop().expect("two ends");
+    (ends.pop().expect("two ends"), second)
+}
+
 /// One process that is both ends of its connections.
 #[test]
 fn connects_to_itself() {
     let dir = Dir::new("self");
     let node = Node::open(&dir.0);
-    node.dev.connect(node.dev.address(), node.cq, REGION, b"").expect("connect");
-    let mut conns = Vec::new();
-    until("both ends", || {
-        conns.extend(node.try_accept());
-        (conns.len() == 2).then_some(())
-    });
-    node.send(&conns[0], 5, 0, b"abc");
-    node.send(&conns[1], 6, 0, b"d");
-    assert_eq!(node.recv(conns[1].qp), Completion::Receive { imm: 5, len: 3 });
-    assert_eq!(node.recv(conns[0].qp), Completion::Receive { imm: 6, len: 1 });
+    let conns = own_pair(&node);
+    node.send(&conns.0, 5, 0, b"abc");
+    node.send(&conns.1, 6, 0, b"d");
+    assert_eq!(node.recv(conns.1.qp), Completion::Receive { imm: 5, len: 3 });
+    assert_eq!(node.recv(conns.0.qp), Completion::Receive { imm: 6, len: 1 });
 }
 
 /// A region outlives the peer and the queue pair, and then gives its memory back.
@@ -235,6 +242,27 @@ fn pending_in_the_order_of_posts() {
         assert_eq!(pending[..n], order.map(|at| pairs[at].0.qp));
         for at in order {
             assert!(matches!(a.try_recv(pairs[at].0.qp), Some(Completion::Receive { .. })));
+        }
+    }
+}
+
+/// A process that is at both ends of its connections reads what it writes in that order, also where of some it reads the
+/// connecting and of others the accepting side.
+#[test]
+fn own_posts_in_their_order() {
+    let dir = Dir::new("own");
+    let a = Node::open(&dir.0);
+    let ((x, y), (z, w)) = (own_pair(&a), own_pair(&a));
+    let mut pending = [x.qp; 8];
+    // What is new is reported once.
+    a.dev.pending(a.cq, &mut pending);
+    for (first, second) in [((&x, &y), (&w, &z)), ((&w, &z), (&x, &y)), ((&y, &x), (&z, &w)), ((&z, &w), (&y, &x))] {
+        a.send(first.0, 1, 0, b"x");
+        a.send(second.0, 2, 0, b"x");
+        let n = a.dev.pending(a.cq, &mut pending);
+        assert_eq!(pending[..n], [first.1.qp, second.1.qp]);
+        for qp in &pending[..n] {
+            assert!(matches!(a.try_recv(*qp), Some(Completion::Receive { .. })));
         }
     }
 }
@@ -347,7 +375,11 @@ fn another_user_is_refused() {
     command.args(base.get_args());
     command.envs(base.get_envs().filter_map(|(k, v)| Some((k, v?))));
     command.env("SHM_PEER", address).uid(65534).gid(65534);
-    let helper = Helper(command.spawn().expect("helper"));
+    // A child of another test that has been forked meanwhile has the copy open for writing until it is another program.
+    let helper = until("a copy that nobody writes", || match command.spawn() {
+        Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => None,
+        spawned => Some(Helper(spawned.expect("helper"))),
+    });
     let mut helper = Some(helper);
     until("the stranger's end", || {
         node.dev.poll_event();
