@@ -183,6 +183,13 @@ impl StreamGuard<'_> {
         self.arrived |= !std::mem::replace(&mut inner.end_handled, true) || before != inner.proto.rx_source();
     }
 
+    /// The link is dead. Whether the anchor of a stream that somebody uses does not say so far that the peer is, too.
+    pub(crate) fn may_end_yet(&mut self) -> bool {
+        let inner = &mut *self.inner;
+        let open = !inner.closed && inner.proto.is_linked();
+        open && !inner.peer_ended && !inner.anchor.is_over() && !inner.has_fin()
+    }
+
     /// The link is dead, and polled. If the anchor has ended too the peer is, and there is nobody to come back to.
     pub(crate) fn link_died(&mut self) {
         let inner = &mut *self.inner;

@@ -116,6 +116,8 @@ struct Todo {
     blocked: Vec<Arc<StreamCell>>,
     release: Vec<Arc<StreamCell>>,
     dead: Vec<QueuePairId>,
+    /// Dead links whose peers may be about to end, and since when.
+    dying: Vec<(Arc<LinkCell>, Instant)>,
     claims: Vec<Arc<StreamCell>>,
     /// Links with receives or messages that the device would not take yet.
     owing: Vec<QueuePairId>,
@@ -328,14 +330,15 @@ impl Endpoint {
         self.place_waiting();
         let todo = std::mem::take(&mut *self.todo.lock());
         let Todo { starved, lingering, release, dead, claims, owing, idle, ended, .. } = todo;
-        let Todo { blocked, partial, pledged, stalled, setup, .. } = todo;
+        let Todo { blocked, partial, pledged, stalled, setup, dying, .. } = todo;
         let setup = self.look_at_setups(now, setup);
+        for (link, since) in dying {
+            self.end_link(link, since, now);
+        }
         for qp in dead {
             let link = self.links.read().get(&qp).cloned();
-            if let Some(link) = link {
-                // What the peer sent before it died, or before the link did, has arrived and must not be lost.
-                self.poll_link(&link);
-                self.link_died(&link);
+            if let Some(link) = link.filter(|link| !link.dying.swap(true, Ordering::AcqRel)) {
+                self.end_link(link, now, now);
             }
         }
         for link in idle {
@@ -448,6 +451,7 @@ impl Endpoint {
         let todo = self.todo.lock();
         // Noted by this very call, whose caller was awake: no wake-up will come for it.
         again |= !(todo.starved.is_empty() && todo.owing.is_empty() && todo.blocked.is_empty());
+        again |= !todo.dying.is_empty();
         again |= todo.lingering.iter().any(|(_, since)| since.is_none());
         again |= todo.partial.iter().chain(&todo.pledged).chain(&todo.stalled).any(|(_, since)| since.is_none());
         again |= todo.setup.iter().any(|(_, since)| since.is_none());
@@ -491,7 +495,7 @@ impl Endpoint {
             ("starved", todo.starved.len()),
             ("lingering", todo.lingering.len()),
             ("release", todo.release.len()),
-            ("dead", todo.dead.len()),
+            ("dead", todo.dead.len() + todo.dying.len()),
             ("claims", todo.claims.len()),
             ("owing", todo.owing.len()),
             ("idle", todo.idle.len()),
@@ -589,6 +593,18 @@ impl Endpoint {
             }
             _ => {}
         }
+    }
+
+    /// A link was found dead at `since`. Ends it, unless its peer may be a process that ends, whose sockets are closed one
+    /// after the other: the anchors say so soon, and a record written to one meanwhile would be answered with a reset.
+    fn end_link(&self, link: Arc<LinkCell>, since: Instant, now: Instant) {
+        // What the peer sent before it died, or before the link did, has arrived and must not be lost.
+        self.poll_link(&link);
+        let undecided = || self.streams_on(&link).iter().any(|cell| cell.lock(self).may_end_yet());
+        if now.saturating_since(since) < END_PATIENCE && !link.is_dead() && undecided() {
+            return self.todo.lock().dying.push((link, since));
+        }
+        self.link_died(&link);
     }
 
     /// A link is dead: all its streams leave it.
@@ -784,6 +800,9 @@ impl Endpoint {
     }
 
     pub(crate) fn note_dead(&self, link: &Arc<LinkCell>) {
+        if link.dying.load(Ordering::Acquire) {
+            return;
+        }
         self.todo.lock().dead.push(link.qp);
         (self.helper_needed)();
     }
@@ -832,6 +851,10 @@ const MAX_SETUPS: usize = 1024;
 
 /// How long a lingering stream is left alone at most.
 const LINGER_INTERVAL: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// How long the anchors of a dead link may take to say that their peer has ended. Arbitrary: the kernel closes the sockets
+/// of a process within microseconds, once it has a processor for that.
+const END_PATIENCE: std::time::Duration = std::time::Duration::from_millis(50);
 
 /// How soon starved streams and lingering anchors are looked at again. An arbitrary small number.
 const RETRY_INTERVAL: std::time::Duration = std::time::Duration::from_millis(1);

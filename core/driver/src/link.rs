@@ -45,6 +45,8 @@ pub struct LinkCell {
     pub(crate) connector: bool,
     pub(crate) cq: AtomicU32,
     pub(crate) dead: AtomicBool,
+    /// Found dead, but not ended yet.
+    pub(crate) dying: AtomicBool,
     /// The queue pair's sequence when it was last drained.
     seen: AtomicU32,
     /// Our first region: credit word, control slots.
@@ -111,6 +113,7 @@ impl LinkCell {
             connector,
             cq: AtomicU32::new(cq.0),
             dead: AtomicBool::new(false),
+            dying: AtomicBool::new(false),
             seen: AtomicU32::new(0),
             local,
             rx: Mutex::new(LinkRx { slots: Vec::new(), controls: 0, ended: Vec::new() }),

@@ -17,6 +17,16 @@ use crate::link::{LinkCell, LinkRx};
 use crate::stream::Outgoing;
 use crate::{Counters, StreamCell};
 
+/// What a look at a link found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LinkState {
+    Alive,
+    /// The device has given it up.
+    Failed,
+    /// Its peer broke the protocol, or is refused: nothing more of what it sends is looked at.
+    Refused,
+}
+
 impl Endpoint {
     /// Begins promoting an opener's stream, if its peer is accelerated. Control path: may allocate and make system calls.
     /// Errors say why not now.
@@ -171,21 +181,22 @@ impl Endpoint {
     /// Handles what has arrived on one link. Any thread; a second thread waits for the first.
     pub fn poll_link(&self, link: &Arc<LinkCell>) {
         let mut rx = link.rx.lock();
-        let mut alive = self.drain_link(link, &mut rx);
+        let mut state = self.drain_link(link, &mut rx);
         if !rx.ended.is_empty() {
-            alive = self.take_in_ends(link, &mut rx, alive);
+            state = self.take_in_ends(link, &mut rx, state);
         }
         drop(rx);
-        if !alive {
-            self.link_died(link);
+        match state {
+            LinkState::Alive => {}
+            LinkState::Failed => self.note_dead(link),
+            LinkState::Refused => self.link_died(link),
         }
     }
 
-    /// Returns false if the link must end.
-    fn drain_link(&self, link: &Arc<LinkCell>, rx: &mut LinkRx) -> bool {
+    fn drain_link(&self, link: &Arc<LinkCell>, rx: &mut LinkRx) -> LinkState {
         link.mark_seen(self.device());
         let mut wcs = [EMPTY; BATCH];
-        let (mut alive, mut sent) = (true, false);
+        let (mut alive, mut failed, mut sent) = (true, false, false);
         loop {
             let n = self.device().poll_qp(link.qp(), &mut wcs);
             let mut messages = 0;
@@ -196,34 +207,38 @@ impl Endpoint {
                         alive &= self.handle_message(link, rx, imm, len);
                     }
                     Completion::Send { .. } if wc.status == CompletionStatus::Success => sent = true,
-                    _ => alive = false,
+                    _ => failed = true,
                 }
             }
-            if messages > 0 && alive {
+            if messages > 0 && alive && !failed {
                 self.return_messages(link, messages);
             }
-            if n < wcs.len() || !alive {
+            if n < wcs.len() || !alive || failed {
                 break;
             }
         }
-        if sent && alive && link.tx.lock().take_full() {
+        if sent && alive && !failed && link.tx.lock().take_full() {
             rx.slots.iter().flatten().for_each(|cell| cell.lock(self).unstall());
         }
-        alive
+        match (alive, failed) {
+            (true, false) => LinkState::Alive,
+            (true, true) => LinkState::Failed,
+            (false, _) => LinkState::Refused,
+        }
     }
 
     /// The anchors of some streams were seen to have ended while their messages were handled. What their peers had sent
     /// before that counts first.
     #[cold]
-    fn take_in_ends(&self, link: &Arc<LinkCell>, rx: &mut LinkRx, alive: bool) -> bool {
+    fn take_in_ends(&self, link: &Arc<LinkCell>, rx: &mut LinkRx, state: LinkState) -> LinkState {
         let ended = std::mem::take(&mut rx.ended);
-        let alive = alive && self.drain_link(link, rx);
+        let state = if state == LinkState::Alive { self.drain_link(link, rx) } else { state };
         for cell in ended {
             let mut guard = cell.lock(self);
             guard.polled = true;
             guard.progress_anchor(true);
         }
-        alive
+        state
     }
 
     /// Posts receives again and tells the peer.
