@@ -484,6 +484,12 @@ fn queued(fd: c_int, request: libc::c_ulong) -> Option<u64> {
     (rc == 0).then_some(u64::try_from(n).ok()?)
 }
 
+fn says_read_hang_up(fd: c_int) -> bool {
+    let mut p = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
+    // SAFETY: one valid pollfd.
+    unsafe { real::poll(&mut p, 1, 0) > 0 }
+}
+
 /// What `poll` says of a descriptor, asked for nothing: POLLERR, POLLHUP, POLLNVAL.
 /// Ends a connection with a reset, for both sides. The descriptor refers to a socket that is not connected then.
 fn dissolve(fd: c_int) {
@@ -529,6 +535,10 @@ impl Anchor for FdAnchor {
     }
 
     fn position(&self) -> Option<AnchorPosition> {
+        // Another holder may have shut down reading, of which the state of the connection says nothing.
+        if says_read_hang_up(self.fd) {
+            return None;
+        }
         // The counts are not taken at one moment: try until nothing has moved between them.
         (0..POSITION_TRIES).find_map(|_| {
             let before = TcpInfo::of(self.fd)?;
@@ -557,11 +567,8 @@ impl Anchor for FdAnchor {
     }
 
     fn is_ended(&self) -> bool {
-        let mut p = libc::pollfd { fd: self.fd, events: libc::POLLRDHUP, revents: 0 };
-        // SAFETY: one valid pollfd.
-        let said = unsafe { real::poll(&mut p, 1, 0) > 0 };
         // POLLRDHUP is also said of a direction that this side has shut down.
-        said && TcpInfo::of(self.fd).is_some_and(|info| FIN_RECEIVED.contains(&info.state))
+        says_read_hang_up(self.fd) && TcpInfo::of(self.fd).is_some_and(|info| FIN_RECEIVED.contains(&info.state))
     }
 
     fn has_fin(&self, read: u64) -> Option<bool> {
