@@ -168,6 +168,8 @@ struct Interest {
     /// Deleted by the application, but the kernel's watch on the anchor is kept: programs that delete and add an
     /// interest for every message then cost no system call.
     parked: bool,
+    /// It is of another instance. What its descriptor names later says nothing of what is watched.
+    is_instance: bool,
 }
 
 /// What the kernel's instance reports a descriptor for.
@@ -244,6 +246,7 @@ impl Interest {
             ends: 0,
             disabled: false,
             parked: false,
+            is_instance: false,
         }
     }
 
@@ -506,7 +509,14 @@ impl Epoll {
         if let Some(state) = self.shared.state.try_lock() {
             let mut copy = fresh.shared.state.lock();
             for (fd, i) in state.interests.iter().filter(|(_, i)| !i.parked) {
-                copy.interests.insert(fd, Interest { disabled: i.disabled, ..Interest::kernels(i.events, i.data) });
+                copy.interests.insert(
+                    fd,
+                    Interest {
+                        disabled: i.disabled,
+                        is_instance: i.is_instance,
+                        ..Interest::kernels(i.events, i.data)
+                    },
+                );
             }
         }
         fresh
@@ -731,7 +741,12 @@ fn add(shared: &Arc<Shared>, epfd: c_int, fd: c_int, e: epoll_event) -> c_int {
         Some(Entry::Idle(listener)) => {
             listener.watchers.lock().push(Registration::Epoll(Arc::downgrade(shared), fd));
         }
-        Some(Entry::Epoll(inner)) => inner.nest(),
+        Some(Entry::Epoll(inner)) => {
+            if let Some(i) = shared.state.lock().interests.get_mut(&fd) {
+                i.is_instance = true;
+            }
+            inner.nest();
+        }
         None => {}
     }
     0

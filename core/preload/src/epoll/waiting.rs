@@ -272,7 +272,7 @@ fn kernel_event(shared: &Arc<Shared>, out: &mut Out, fd: c_int, events: u32) {
         if i.watch != Watch::Application || i.disabled || events == 0 {
             return;
         }
-        if i.stream.is_none() {
+        if i.is_instance {
             if let Some(Entry::Epoll(inner)) = table::get_full(fd).as_deref() {
                 if !inner.confirm(fd) {
                     return;
