@@ -168,6 +168,8 @@ fn complete_one_shots(shared: &Shared, endpoint: &Endpoint) {
         if let Some(link) = link {
             endpoint.poll_link(&link);
         }
+        // Bytes of the application may stand where a record could.
+        cell.lock(endpoint).progress_anchor(false);
     }
 }
 
