@@ -13,7 +13,7 @@ use std::time::Duration;
 use libc::pollfd;
 use netacc_config::PollBudget;
 use netacc_device::{Armed, CompletionQueueId, Instant, Wait, MODERATION};
-use netacc_driver::{AnchorProgress, Endpoint, Readiness, StreamCell};
+use netacc_driver::{AnchorProgress, Endpoint, Readiness, StreamCell, StreamGuard};
 use netacc_proto::{Phase, Reason};
 
 use crate::batch;
@@ -303,23 +303,37 @@ pub fn in_transition(endpoint: &Endpoint, cell: &Arc<StreamCell>, fd: c_int, wan
     }
 }
 
-/// Waits, for a bounded time, until a stream is neither being promoted nor demoted.
-pub fn until_settled(endpoint: &Endpoint, cell: &Arc<StreamCell>) {
-    let begun = now();
+/// Looks at a stream again and again, with its link and the helper's queue taken care of in between, until `look` has an
+/// answer, or until `deadline`: then the answer is `None`. For what is microseconds away, if the peer lives.
+pub fn until<T>(
+    endpoint: &Endpoint,
+    cell: &Arc<StreamCell>,
+    deadline: Instant,
+    mut look: impl FnMut(&mut StreamGuard<'_>) -> Option<T>,
+) -> Option<T> {
     loop {
         let mut guard = cell.lock(endpoint);
         guard.progress_anchor(false);
-        let phase = guard.proto().phase();
+        let answer = look(&mut guard);
         let link = guard.link().cloned();
         drop(guard);
-        if matches!(phase, Phase::Plain | Phase::Linked) || now().saturating_since(begun) > SETTLE_DEADLINE {
-            return;
+        if answer.is_some() || now() >= deadline {
+            return answer;
         }
         if let Some(link) = link {
             endpoint.poll_link(&link);
         }
-        std::thread::sleep(Duration::from_micros(50));
+        endpoint.poll(endpoint.control_cq());
+        // The helpers of both sides need a processor for this.
+        std::thread::sleep(Duration::from_micros(20));
     }
+}
+
+/// Waits, for a bounded time, until a stream is neither being promoted nor demoted.
+pub fn until_settled(endpoint: &Endpoint, cell: &Arc<StreamCell>) {
+    until(endpoint, cell, now() + SETTLE_DEADLINE, |guard| {
+        matches!(guard.proto().phase(), Phase::Plain | Phase::Linked).then_some(())
+    });
 }
 
 /// How long a call that would not wait on TCP waits for its stream to be on one path, where the peer has to act first.
@@ -336,28 +350,20 @@ const ENDED_PATIENCE: Duration = Duration::from_millis(50);
 /// Brings a stream back to the anchor; true once it is a plain socket.
 pub fn demote(endpoint: &Endpoint, cell: &Arc<StreamCell>, reason: Reason, patience: Duration) -> bool {
     let begun = now();
-    loop {
-        let mut guard = cell.lock(endpoint);
+    let plain = until(endpoint, cell, begun + patience, |guard| {
         if !guard.proto().is_plain() {
             guard.demote(reason);
             guard.progress_anchor(false);
         }
-        let link = guard.link().cloned();
-        let plain = guard.proto().is_plain() && guard.has_replay(now());
+        if guard.proto().is_plain() && guard.has_replay(now()) {
+            return Some(true);
+        }
         let ended = guard.proto().has_ended();
         let lost = guard.is_kept() || !ended && guard.proto().failure().is_some();
-        drop(guard);
-        if plain || lost {
-            return plain;
-        }
-        if now().saturating_since(begun) > if ended { patience.min(ENDED_PATIENCE) } else { patience } {
-            return false;
-        }
-        if let Some(link) = link {
-            endpoint.poll_link(&link);
-        }
-        std::thread::sleep(Duration::from_micros(20));
-    }
+        let late = ended && now().saturating_since(begun) > ENDED_PATIENCE;
+        (lost || late).then_some(false)
+    });
+    plain == Some(true)
 }
 
 /// Whether any of the descriptors is a stream of ours on a link, or an epoll instance that watches one. What a child has

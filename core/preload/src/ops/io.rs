@@ -607,24 +607,14 @@ fn has_room(fd: c_int) -> bool {
 /// The answer to OPEN is usually microseconds away. If it does not come, the connection stays on TCP for now.
 #[cold]
 fn await_pledge(endpoint: &Endpoint, cell: &Arc<StreamCell>, patience: Duration) {
-    let begun = now();
-    loop {
-        let mut guard = cell.lock(endpoint);
-        guard.progress_anchor(false);
-        if guard.tx_sink() != TxSink::Pledged {
-            return;
-        }
-        let late = now().saturating_since(begun) > patience;
-        // An answer that waits for this program to read does so in vain while it writes.
-        if late || guard.proto().is_held() {
-            guard.void_pledge();
-            cell.voided().fetch_add(u32::from(late), Ordering::Relaxed);
-            return;
-        }
-        drop(guard);
-        endpoint.poll(endpoint.control_cq());
-        // The helpers of both sides need a processor for this.
-        std::thread::sleep(Duration::from_micros(20));
+    // An answer that waits for this program to read does so in vain while it writes.
+    let answered = wait::until(endpoint, cell, now() + patience, |guard| {
+        (guard.tx_sink() != TxSink::Pledged || guard.proto().is_held()).then_some(())
+    });
+    let mut guard = cell.lock(endpoint);
+    if guard.tx_sink() == TxSink::Pledged {
+        guard.void_pledge();
+        cell.voided().fetch_add(u32::from(answered.is_none()), Ordering::Relaxed);
     }
 }
 
@@ -633,22 +623,12 @@ fn await_pledge(endpoint: &Endpoint, cell: &Arc<StreamCell>, patience: Duration)
 /// come.
 #[cold]
 pub fn await_switch(endpoint: &Endpoint, cell: &Arc<StreamCell>, deadline: Instant) -> bool {
-    let mut waits = false;
-    loop {
-        let mut guard = cell.lock(endpoint);
-        guard.progress_anchor(false);
-        if guard.tx_sink() != TxSink::Wait {
-            return waits;
-        }
-        drop(guard);
-        if now() >= deadline {
-            return false;
-        }
-        waits = true;
-        poll_link(endpoint, cell);
-        endpoint.poll(endpoint.control_cq());
-        std::thread::sleep(Duration::from_micros(20));
-    }
+    let mut looks = 0;
+    let switched = wait::until(endpoint, cell, deadline, |guard| {
+        looks += 1;
+        (guard.tx_sink() != TxSink::Wait).then_some(())
+    });
+    switched.is_some() && looks > 1
 }
 
 /// Looks at the link once; whether the stream has changed.
