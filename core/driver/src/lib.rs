@@ -27,7 +27,7 @@ pub use anchor::{AnchorEvent, AnchorProgress};
 pub use choice::{Path, PathChoice, Verdict};
 pub use counters::{Counters, StreamCounters};
 pub use endpoint::{Endpoint, EndpointConfig, HelperNeeded};
-pub use link::{LinkCell, LinkStatus};
+pub use link::{AnswerPatience, LinkCell, LinkStatus};
 pub use readiness::{Readiness, ReadySink};
 pub use schedule::{PromotionSchedule, Tries};
 pub use stall::STALL_PATIENCE;

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
+use std::time::Duration;
 
 use netacc_device::{
     Capabilities, CompletionQueueId, Device, Memory, Operation, Payload, PeerAddress, PostError, QueuePairId, Region,
@@ -35,6 +36,35 @@ pub struct LinkStatus {
     pub cq: u32,
 }
 
+/// How long writes of a link's streams wait for answers to OPEN, learned from how long those take: on a link of long ways,
+/// or to a slow peer, none would come in what is enough for a near one.
+#[derive(Debug, Default)]
+pub struct AnswerPatience {
+    doublings: AtomicU32,
+}
+
+impl AnswerPatience {
+    /// At first. Arbitrary: several wake-ups of a busy machine; it is paid at most a few times in the life of a link.
+    const LEAST: Duration = Duration::from_millis(10);
+    const MOST_DOUBLINGS: u32 = 4;
+
+    /// For the next answer.
+    pub fn get(&self) -> Duration {
+        Self::LEAST * (1 << self.doublings.load(Ordering::Relaxed).min(Self::MOST_DOUBLINGS))
+    }
+
+    /// An answer came after so long, or (`None`) not in time.
+    pub fn note(&self, answer: Option<Duration>) {
+        let patience = self.get();
+        let _ = self.doublings.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |doublings| match answer {
+            None => (doublings < Self::MOST_DOUBLINGS).then_some(doublings + 1),
+            // Half of the patience would still be twice what it took.
+            Some(took) if took < patience / 4 => doublings.checked_sub(1),
+            Some(_) => None,
+        });
+    }
+}
+
 /// One connected queue pair.
 pub struct LinkCell {
     pub(crate) qp: QueuePairId,
@@ -47,6 +77,7 @@ pub struct LinkCell {
     pub(crate) dead: AtomicBool,
     /// Found dead, but not ended yet.
     pub(crate) dying: AtomicBool,
+    answer_patience: AnswerPatience,
     /// The queue pair's sequence when it was last drained.
     seen: AtomicU32,
     /// Our first region: credit word, control slots.
@@ -114,6 +145,7 @@ impl LinkCell {
             cq: AtomicU32::new(cq.0),
             dead: AtomicBool::new(false),
             dying: AtomicBool::new(false),
+            answer_patience: AnswerPatience::default(),
             seen: AtomicU32::new(0),
             local,
             rx: Mutex::new(LinkRx { slots: Vec::new(), controls: 0, ended: Vec::new() }),
@@ -154,6 +186,11 @@ impl LinkCell {
     /// The completion queue that the queue pair reports to.
     pub fn cq(&self) -> CompletionQueueId {
         CompletionQueueId(self.cq.load(Ordering::Relaxed))
+    }
+
+    /// How long a write waits for the answer to an OPEN.
+    pub fn answer_patience(&self) -> &AnswerPatience {
+        &self.answer_patience
     }
 
     /// Whether the link is dead.
@@ -403,5 +440,28 @@ impl LinkTx {
         let operation = Operation::Write { rkey: self.remote.rkey, offset: self.remote.base, imm: None };
         let posted = self.post(device, link.qp, operation, Payload::Inline(&count.to_le_bytes()));
         self.owed_credit = (posted == Err(PostError::QueueFull)).then_some(count);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Breaks if late answers make a link's streams give up for ever, or wait for ever, or if a link that is fast again stays
+    // a slow one.
+    #[test]
+    fn patience_follows_the_answers() {
+        let patience = AnswerPatience::default();
+        let least = patience.get();
+        for _ in 0..10 {
+            patience.note(None);
+        }
+        assert_eq!(patience.get(), least * 16);
+        patience.note(Some(least * 8));
+        assert_eq!(patience.get(), least * 16, "it took half of that");
+        for _ in 0..10 {
+            patience.note(Some(Duration::ZERO));
+        }
+        assert_eq!(patience.get(), least);
     }
 }

@@ -30,8 +30,6 @@ pub struct StreamCell {
     sleepers: AtomicU32,
     /// For the owner: which object of the shim this is.
     tag: AtomicU32,
-    /// For the owner: pledges that were voided because no answer came in time.
-    voided: AtomicU32,
     /// Threads blocked in the kernel on the anchor's incoming bytes; see [`StreamCell::block_in_kernel`].
     kernel_readers: AtomicU32,
     /// The queue pair that sleepers sleep on, plus one; 0 for none yet.
@@ -194,7 +192,6 @@ impl StreamCell {
             ready: AtomicU32::new((Readiness::KERNEL_RX | Readiness::KERNEL_TX).bits()),
             sleepers: AtomicU32::new(0),
             tag: AtomicU32::new(u32::MAX),
-            voided: AtomicU32::new(0),
             kernel_readers: AtomicU32::new(0),
             sleep_qp: AtomicU32::new(0),
             shared: AtomicU32::new(0),
@@ -387,11 +384,6 @@ impl StreamCell {
     /// The owner's mark.
     pub fn tag(&self) -> &AtomicU32 {
         &self.tag
-    }
-
-    /// The owner's count of pledges that were voided because no answer came in time.
-    pub fn voided(&self) -> &AtomicU32 {
-        &self.voided
     }
 
     /// Locks the stream. Drop the guard before waiting for anything.

@@ -23,12 +23,6 @@ use crate::socket::Socket;
 use crate::table::Entry;
 use crate::wait::{self, Limit, Waited};
 
-/// How long a write waits for the answer to an OPEN before the pledge is voided. Arbitrary: several wake-ups of a busy
-/// machine; it is paid at most a few times in the life of a connection.
-const PLEDGE_PATIENCE: Duration = Duration::from_millis(10);
-/// How often it doubles, each time that the answer has not come: on a link of long ways, or to a slow peer, none ever would.
-/// Later tries are rarer the more there were.
-const PLEDGE_DOUBLINGS: u32 = 4;
 /// After so many bytes written to the anchor a write may have to wait for no reason that the program knows: the kernel's
 /// buffers take about as many.
 const BULK: u64 = 256 << 10;
@@ -513,9 +507,14 @@ unsafe fn send_step(
             Step::Again
         }
         TxSink::Pledged => {
+            let link = guard.link().cloned();
             drop(guard);
-            let doublings = cell.voided().load(Ordering::Relaxed).min(PLEDGE_DOUBLINGS);
-            await_pledge(endpoint, cell, PLEDGE_PATIENCE * (1 << doublings));
+            let begun = now();
+            let patience = link.as_ref().map_or(Duration::ZERO, |link| link.answer_patience().get());
+            let answered = await_pledge(endpoint, cell, patience);
+            if let Some(link) = link {
+                link.answer_patience().note(answered.then(|| now().saturating_since(begun)));
+            }
             Step::Again
         }
         TxSink::Wait => {
@@ -604,9 +603,10 @@ fn has_room(fd: c_int) -> bool {
     unsafe { real::poll(&mut p, 1, 0) > 0 }
 }
 
-/// The answer to OPEN is usually microseconds away. If it does not come, the connection stays on TCP for now.
+/// The answer to OPEN is usually microseconds away. If it does not come, the connection stays on TCP for now. Whether it
+/// came, or waits for this program.
 #[cold]
-fn await_pledge(endpoint: &Endpoint, cell: &Arc<StreamCell>, patience: Duration) {
+fn await_pledge(endpoint: &Endpoint, cell: &Arc<StreamCell>, patience: Duration) -> bool {
     // An answer that waits for this program to read does so in vain while it writes.
     let answered = wait::until(endpoint, cell, now() + patience, |guard| {
         (guard.tx_sink() != TxSink::Pledged || guard.proto().is_held()).then_some(())
@@ -614,8 +614,8 @@ fn await_pledge(endpoint: &Endpoint, cell: &Arc<StreamCell>, patience: Duration)
     let mut guard = cell.lock(endpoint);
     if guard.tx_sink() == TxSink::Pledged {
         guard.void_pledge();
-        cell.voided().fetch_add(u32::from(answered.is_none()), Ordering::Relaxed);
     }
+    answered.is_some()
 }
 
 /// While the outgoing direction changes its path nothing can be written, which takes microseconds. A program with nothing
