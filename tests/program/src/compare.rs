@@ -54,6 +54,8 @@ struct Before {
     edges: BTreeSet<u32>,
     /// Of those the ones whose direction the process has ended, and the bits which are no news.
     late: BTreeMap<u32, BTreeSet<String>>,
+    /// Of those the ones that the process has closed although others hold them, and what was reported of them.
+    outlived: BTreeMap<u32, BTreeSet<String>>,
 }
 
 impl Before {
@@ -67,8 +69,31 @@ impl Before {
             })
         };
         let late = edges.iter().filter(ended).map(|slot| (*slot, told(program, oracle, index, *slot)));
-        Before { filled: steps.iter().any(|step| matches!(step.op, Op::Fill { .. })), late: late.collect(), edges }
+        let outlived = edges.iter().filter(|slot| outlives(program, index, **slot));
+        let outlived = outlived.map(|slot| (*slot, reported(program, oracle, index, *slot)));
+        Before {
+            filled: steps.iter().any(|step| matches!(step.op, Op::Fill { .. })),
+            late: late.collect(),
+            outlived: outlived.collect(),
+            edges,
+        }
     }
+}
+
+/// Whether a slot was closed by the process of a wait after that had forked: its child holds what the instance watches.
+fn outlives(program: &Program, index: usize, slot: u32) -> bool {
+    let p = program.steps[index].p;
+    let steps = || program.steps[..index].iter().enumerate().filter(|(_, step)| step.p == p);
+    let closed = steps().rfind(|(_, step)| matches!(step.op, Op::Close { s } if s == slot));
+    closed.is_some_and(|(at, _)| steps().any(|(fork, step)| fork < at && matches!(step.op, Op::Fork { .. })))
+}
+
+/// What earlier waits on the same instance have reported of a slot.
+fn reported(program: &Program, oracle: &Trace, index: usize, slot: u32) -> BTreeSet<String> {
+    let Some(Step { p, op: Op::EpollWait { e, .. }, .. }) = program.steps.get(index) else { return BTreeSet::new() };
+    let same = |step: &Step| step.p == *p && matches!(&step.op, Op::EpollWait { e: of, .. } if of == e);
+    let waits = program.steps[..index].iter().zip(&oracle.outcomes).filter(|(step, _)| same(step));
+    waits.filter_map(|(_, outcome)| outcome.events.get(&slot)).flat_map(|text| bits(text)).map(str::to_owned).collect()
 }
 
 /// What an edge for the peer's acknowledgement of an end may say of a slot: that there is room, and what the instance
@@ -92,7 +117,7 @@ fn told(program: &Program, oracle: &Trace, index: usize, slot: u32) -> BTreeSet<
 }
 
 fn agree(step: &Step, before: &Before, expected: &Outcome, found: &Outcome) -> bool {
-    let Before { filled, edges, late } = before;
+    let Before { filled, edges, late, outlived } = before;
     let mut expected = expected.clone();
     let mut found = found.clone();
     for outcome in [&mut expected, &mut found] {
@@ -115,7 +140,7 @@ fn agree(step: &Step, before: &Before, expected: &Outcome, found: &Outcome) -> b
                 let no_news = late.get(slot).is_some_and(|told| bits(text).all(|bit| told.contains(bit)));
                 !no_news || found.events.contains_key(slot)
             });
-            if spurious(edges, &expected, &found) {
+            if spurious(edges, outlived, &expected, &found) {
                 found.events = expected.events.clone();
             }
             expected.ret = found.ret;
@@ -151,13 +176,20 @@ fn bits(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Freedom "spurious-edges": an edge may be reported again as long as what it says is true. What the oracle reports must
-/// be there.
-fn spurious(edges: &BTreeSet<u32>, expected: &Outcome, found: &Outcome) -> bool {
+/// be there. Of what has no descriptor any more only what was true once can be said.
+fn spurious(
+    edges: &BTreeSet<u32>,
+    outlived: &BTreeMap<u32, BTreeSet<String>>,
+    expected: &Outcome,
+    found: &Outcome,
+) -> bool {
     let has = |map: &BTreeMap<u32, String>, slot: &u32, bit: &str| {
         map.get(slot).is_some_and(|text| bits(text).any(|b| b == bit))
     };
     let all_there = expected.events.iter().all(|(slot, text)| bits(text).all(|b| has(&found.events, slot, b)));
-    let all_true = found.events.iter().all(|(slot, text)| bits(text).all(|b| has(&expected.level, slot, b)));
+    let was = |slot: &u32, bit: &str| outlived.get(slot).is_some_and(|told| told.contains(bit));
+    let is_true = |slot: &u32, bit: &str| has(&expected.level, slot, bit) || was(slot, bit);
+    let all_true = found.events.iter().all(|(slot, text)| bits(text).all(|bit| is_true(slot, bit)));
     let exact = |slot: &u32| expected.events.get(slot) == found.events.get(slot);
     all_there && all_true && found.events.keys().all(|slot| edges.contains(slot) || exact(slot))
 }
@@ -254,6 +286,16 @@ mod tests {
         assert!(!agree(&step, &late(&["out"]), &seen("in|out", "in|out"), &seen("", "in|out")));
         assert!(agree(&step, &late(&["in", "out"]), &seen("in|out", "in|out"), &seen("", "in|out")));
         assert!(!agree(&step, &edge, &seen("out", "out"), &seen("", "out")));
+        // Nobody can ask what has no descriptor here.
+        let gone = |outlived: &[&str]| Before {
+            edges: BTreeSet::from([1]),
+            outlived: [(1, outlived.iter().map(|&bit| bit.to_owned()).collect())].into(),
+            ..Before::default()
+        };
+        let silent = Outcome::default();
+        let again = Outcome { events: [(1, "out".to_owned())].into(), ..Outcome::default() };
+        assert!(agree(&step, &gone(&["out"]), &silent, &again));
+        assert!(!agree(&step, &gone(&["in"]), &silent, &again));
         // What is level-triggered or for one shot is never spurious.
         assert!(!agree(&step, &Before::default(), &seen("", "in"), &seen("in", "in")));
     }
