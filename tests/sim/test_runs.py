@@ -231,8 +231,8 @@ def test_links_come_back(write: Write, runs: Path) -> None:
     study(file, seeds=[1], engine=SerialEngine())
     (run,) = Store(runs).all()
     assert run.status == "complete"
-    # Both ends of each link, whose streams have waited for their anchors to say that the peer is gone before they went
-    # back to them.
+    # Both ends of each link, whose streams have waited for their anchors to say that the peer is gone, before
+    # they went back to them.
     assert run.meta["nics"]["failed"] >= 8
     assert run.meta["groups"][0]["max_ns"] > 50_000_000
     assert run.meta["linked"] == 4
