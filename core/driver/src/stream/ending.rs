@@ -1,0 +1,240 @@
+//! Leaving the link, and the end of a stream: demotion, giving back to the anchor, shutting down, closing.
+
+use netacc_device::{Anchor, AnchorError, AnchorPosition};
+use netacc_proto::{AnchorWrite, Demotion, Phase, Reason, SocketError};
+
+use super::StreamGuard;
+#[cfg(doc)]
+use crate::Endpoint;
+/// What `shutdown` shuts down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shutdown {
+    /// SHUT_RD
+    Read,
+    /// SHUT_WR
+    Write,
+    /// SHUT_RDWR
+    Both,
+}
+
+impl StreamGuard<'_> {
+    /// Leaves the link. Progress comes with [`progress_anchor`](StreamGuard::progress_anchor) until `proto().is_plain()`.
+    pub fn demote(&mut self, reason: Reason) {
+        if self.inner.proto.has_ended() && !self.inner.proto.revive() {
+            return self.give_back();
+        }
+        if self.inner.proto.is_linked() && self.inner.has_fin() {
+            //= spec §4.6.9
+            //# A side writes neither a marker nor, of its own accord, RESUME where it sees that the anchor has ended.
+            // The peer is gone without a word: its kernel would answer with a reset. What the link has brought decides.
+            return self.end_of_anchor();
+        }
+        self.inner.proto.demote(Demotion::Requested(reason));
+    }
+
+    /// Leaves the link for an anchor that has ended as the stream has, or soon will have: then nothing happens yet.
+    fn give_back(&mut self) {
+        let told = self.inner.proto.error().is_none();
+        let inner = &mut *self.inner;
+        let failed = inner.proto.failure().is_some();
+        // Of a closed stream nobody asks.
+        if inner.closed || !inner.knows_error() {
+            return;
+        }
+        // Records may come until the anchor has ended, and be there in part.
+        if !failed && !inner.has_fin() {
+            return;
+        }
+        if failed && !inner.anchor.is_over() {
+            // Nobody reads what comes there: the peer's kernel answers with a reset, once it has closed.
+            let closed = inner.proto.is_peer_gone() && inner.anchor.is_ended();
+            if closed && !std::mem::replace(&mut inner.provoked, true) {
+                inner.carried.written += inner.anchor.try_write(&[0]).unwrap_or(0) as u64;
+            }
+            if !inner.anchor.is_over() {
+                return;
+            }
+        }
+        if failed {
+            self.discard_records();
+            if told {
+                self.inner.anchor.clear_error();
+            } else if self.inner.proto.error() == Some(SocketError::Pipe) && !self.inner.has_fin() {
+                self.inner.unlike = true;
+                return;
+            }
+        }
+        self.arrived |= self.inner.proto.give_back();
+    }
+
+    /// Takes what is unread on the anchor of a stream that has failed: records, or parts of some.
+    fn discard_records(&mut self) {
+        let inner = &mut *self.inner;
+        let mut bytes = [0; 4096];
+        // Bounded, as the kernel's buffer is. A read would take the error with it.
+        for _ in 0..64 {
+            if inner.anchor.is_broken() || !matches!(inner.anchor.try_peek(&mut bytes), Ok(n) if n > 0) {
+                return;
+            }
+            let Ok(n) = inner.anchor.try_read(&mut bytes) else { return };
+            inner.carried.read += n as u64;
+        }
+    }
+
+    /// Whether a stream that has ended cannot be given back to its anchor: what it has to say, the kernel does not know.
+    pub fn is_kept(&self) -> bool {
+        let proto = &self.inner.proto;
+        if proto.is_revivable() {
+            return false;
+        }
+        let unknown = !self.inner.knows_error() || !proto.is_peer_gone() && !self.inner.anchor.is_over();
+        proto.has_ended() && (proto.available() > 0 || proto.failure().is_some() && unknown)
+    }
+
+    /// Whether the stream has failed, and its anchor, which soon will have, may bring records before.
+    pub(crate) fn awaits_end(&self) -> bool {
+        let proto = &self.inner.proto;
+        proto.failure().is_some() && !proto.is_plain() && !self.inner.closed && !self.is_kept()
+    }
+
+    /// Whether the stream has anything that must not end with the process: it is open, or its peer has not read it all. What
+    /// lies on the link can be read by the process at its other end alone, and that may give the socket away.
+    pub(crate) fn is_wanted(&self) -> bool {
+        !self.inner.closed || self.inner.proto.unconsumed() > 0
+    }
+
+    /// Whether nobody would miss anything if the process ended: the kernel has it all, or the link of a closed stream.
+    pub(crate) fn can_be_left(&self) -> bool {
+        let proto = &self.inner.proto;
+        let said = !self.is_wanted() && proto.phase() == Phase::Linked && !proto.has_control();
+        proto.is_plain() || proto.failure().is_some() || said
+    }
+
+    /// Whether nothing can be read or written any more after this `shutdown`.
+    pub fn ends_both(&self, how: Shutdown) -> bool {
+        self.inner.proto.ends_both(how != Shutdown::Write, how != Shutdown::Read)
+    }
+
+    /// `shutdown`.
+    pub fn shutdown(&mut self, how: Shutdown) {
+        // What the kernel has already is before it.
+        self.take_in_replay();
+        if how != Shutdown::Write {
+            self.inner.proto.shutdown_read();
+        }
+        if how != Shutdown::Read {
+            self.inner.proto.shutdown_write();
+        }
+    }
+
+    /// The application has closed its last descriptor, of a stream that the kernel's socket is all of: then true, and the
+    /// stream is to be [forgotten](Endpoint::forget). From now on nobody opens it, whichever side asks: a pledge would be
+    /// followed by the kernel's end of the connection, and its peer would take that for a death.
+    pub fn close_plain(&mut self) -> bool {
+        let plain = self.inner.proto.is_plain() && self.inner.link.is_none();
+        if plain {
+            self.abandon();
+        }
+        plain
+    }
+
+    /// The application has closed its last descriptor. If the result is true the anchor must live on (as `keep`, a
+    /// duplicate) until records and replay are through; the endpoint then finishes by itself.
+    pub fn close(&mut self, abort: bool, keep: impl FnOnce() -> Option<Box<dyn Anchor + Send>>) -> bool {
+        let inner = &mut *self.inner;
+        inner.closed = true;
+        inner.proto.close(abort);
+        if inner.proto.must_linger() {
+            // It may be through at once.
+            self.progress_anchor(false);
+        }
+        let inner = &mut *self.inner;
+        if inner.proto.failure().is_some() || inner.proto.resets() {
+            inner.anchor.abort();
+        }
+        if inner.published {
+            inner.published = false;
+            self.endpoint.directory().withdraw(&self.cell.tuple, self.cell.number);
+        }
+        let linger = inner.lingers();
+        match linger.then(keep).flatten() {
+            Some(anchor) => inner.anchor = anchor,
+            None => inner.anchor = Box::new(GoneAnchor),
+        }
+        if linger {
+            self.endpoint.note_lingering(self.cell);
+        } else if inner.is_idle() {
+            self.endpoint.note_release(self.cell);
+        }
+        linger
+    }
+
+    /// The kernel's socket of a plain stream has been shut down directly: the stream is past promotion.
+    pub fn note_kernel_shutdown(&mut self, how: Shutdown) {
+        // Others may have read what has come again: see `rx_source`.
+        self.inner.proto.handle_replay();
+        self.shutdown(how);
+        while let Some(AnchorWrite::Shutdown | AnchorWrite::ShutdownRead) = self.inner.proto.poll_anchor_write() {
+            self.inner.proto.anchor_written(0);
+        }
+    }
+
+    /// Lets go of the duplicate that outlived the application's descriptor.
+    pub(crate) fn end_linger(&mut self) {
+        let inner = &mut *self.inner;
+        if inner.proto.resets() && inner.proto.has_said_fin() {
+            // In the order in which a kernel would have said it. Of one that has ended already nobody asks.
+            let _ = inner.anchor.shutdown_write();
+        }
+        if inner.refused || inner.proto.resets() || inner.proto.failure().is_some() {
+            inner.anchor.abort();
+        }
+        self.abandon();
+    }
+
+    /// The application has closed the descriptor of a stream that is plain TCP: it must not be used again.
+    pub(crate) fn abandon(&mut self) {
+        self.inner.closed = true;
+        self.inner.anchor = Box::new(GoneAnchor);
+    }
+}
+
+/// Stands in for the anchor of a closed stream whose link still has CLOSE to exchange.
+pub(crate) struct GoneAnchor;
+
+impl Anchor for GoneAnchor {
+    fn try_write(&mut self, _: &[u8]) -> Result<usize, AnchorError> {
+        Err(AnchorError::WouldBlock)
+    }
+    fn try_read(&mut self, _: &mut [u8]) -> Result<usize, AnchorError> {
+        Err(AnchorError::WouldBlock)
+    }
+    fn try_peek(&mut self, _: &mut [u8]) -> Result<usize, AnchorError> {
+        Err(AnchorError::WouldBlock)
+    }
+    fn position(&self) -> Option<AnchorPosition> {
+        None
+    }
+    fn shutdown_write(&mut self) -> Result<(), AnchorError> {
+        Ok(())
+    }
+    fn shutdown_read(&mut self) -> Result<(), AnchorError> {
+        Ok(())
+    }
+    fn is_broken(&self) -> bool {
+        false
+    }
+    fn is_over(&self) -> bool {
+        true
+    }
+    fn is_ended(&self) -> bool {
+        true
+    }
+    fn unread(&self) -> u64 {
+        0
+    }
+    fn clear_error(&mut self) {}
+    fn abort(&mut self) {}
+    fn reset(&mut self) {}
+    fn set_low_water(&mut self, _: u32) {}
+}

@@ -1,0 +1,168 @@
+//! A stream while it is locked: what it is, and what travels on its anchor.
+
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+use netacc_device::Anchor;
+use netacc_proto::{Reason, RxSource, SocketError, Stream, TxSink};
+use parking_lot::MutexGuard;
+
+use super::settle::readiness_of;
+use super::{Inner, StreamCell};
+use crate::{Counters, Endpoint, LinkCell, Readiness, StreamCounters};
+/// A locked stream. Dropping it sends what the protocol wants sent and publishes the new readiness.
+pub struct StreamGuard<'a> {
+    pub(crate) cell: &'a Arc<StreamCell>,
+    pub(crate) endpoint: &'a Endpoint,
+    pub(crate) inner: MutexGuard<'a, Inner>,
+    pub(crate) arrived: bool,
+    /// The link was polled after the anchor's end was seen.
+    pub(crate) polled: bool,
+}
+
+impl Drop for StreamGuard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.settle();
+    }
+}
+
+impl StreamGuard<'_> {
+    /// Counts the positions of a stream that is to be promoted. What its anchor has carried must be what this process has
+    /// moved, or else somebody uses the descriptor in ways that are not seen.
+    pub(crate) fn count_positions(&mut self) -> Result<(), Reason> {
+        let inner = &mut *self.inner;
+        match inner.anchor.position() {
+            Some(actual) => {
+                let expected = inner.recount || actual == inner.carried;
+                if !expected && !self.endpoint.sink().unseen_io(self.cell) {
+                    return Err(Reason::UnseenIo);
+                }
+                (inner.carried, inner.recount) = (actual, false);
+            }
+            None if inner.recount => return Err(Reason::Shared),
+            None => {}
+        }
+        inner.proto.set_positions(inner.carried.written, inner.carried.read);
+        // Of the last link, which may have died with its queue full; and positions begin anew.
+        inner.crowded = false;
+        inner.replay_since = None;
+        inner.told = inner.carried.read;
+        Ok(())
+    }
+
+    /// Whether a thread is blocked in the kernel on the anchor's incoming bytes.
+    pub(crate) fn is_read_by_kernel(&self) -> bool {
+        self.cell.kernel_readers.load(Ordering::SeqCst) > 0
+    }
+
+    /// Where writes go now.
+    #[inline]
+    pub fn tx_sink(&self) -> TxSink {
+        self.inner.proto.tx_sink()
+    }
+
+    /// Where reads come from now. What is still to be replayed to a socket that others may read from is not counted: an
+    /// end before that is an end.
+    #[inline]
+    pub fn rx_source(&self) -> RxSource {
+        match self.inner.proto.rx_source() {
+            RxSource::Anchor(_) if self.cell.may_leave_kernel().is_err() => RxSource::Anchor(u64::MAX),
+            source => source,
+        }
+    }
+
+    /// The state machine, for getters.
+    pub fn proto(&self) -> &Stream {
+        &self.inner.proto
+    }
+
+    /// Gives up an attempt at promotion that only waits.
+    pub fn withdraw(&mut self) {
+        self.inner.proto.withdraw();
+    }
+
+    /// Whether the kernel's socket knows all of the stream, so far: what it says is right, and nothing is to be replayed.
+    pub fn is_kernels(&self) -> bool {
+        let proto = &self.inner.proto;
+        matches!(proto.tx_sink(), TxSink::Anchor | TxSink::Pledged) && self.rx_source() == RxSource::Anchor(u64::MAX)
+    }
+
+    /// Whether the application has closed it.
+    pub fn is_closed(&self) -> bool {
+        self.inner.closed
+    }
+
+    /// The link it is on, or being moved to.
+    pub fn link(&self) -> Option<&Arc<LinkCell>> {
+        self.inner.link.as_ref()
+    }
+
+    /// Bytes and messages so far.
+    pub fn counters(&self) -> StreamCounters {
+        self.inner.counters
+    }
+
+    /// `n` application bytes went to the anchor.
+    #[inline]
+    pub fn anchor_sent(&mut self, n: usize) {
+        self.inner.proto.anchor_sent(n as u64);
+        self.inner.carried.written += n as u64;
+        self.inner.counters.tx_bytes_tcp += n as u64;
+    }
+
+    /// `n` application bytes were read from the anchor. If a record may come next, and bytes are there, they are looked at
+    /// now: they may have announced themselves while others were still in front of them, and will not do so again.
+    #[inline]
+    pub fn anchor_received(&mut self, n: usize) {
+        self.inner.proto.anchor_received(n as u64);
+        self.inner.carried.read += n as u64;
+        self.inner.counters.rx_bytes_tcp += n as u64;
+        if self.rx_source() == RxSource::Record {
+            self.progress_anchor(false);
+        }
+    }
+
+    /// The application wants to write while a pledge is out, and does something else meanwhile. It is told when it can
+    /// write: after [`PLEDGE_PATIENCE`] at the latest.
+    pub fn wait_for_pledge(&mut self) {
+        if !std::mem::replace(&mut self.inner.pledge_awaited, true) {
+            self.endpoint.note_pledged(self.cell);
+        }
+    }
+
+    /// The error of a stream that has failed, for the one call that is told of it.
+    pub fn take_error(&mut self) -> Option<SocketError> {
+        self.inner.proto.take_error()
+    }
+
+    /// SO_RCVLOWAT, which has been set on the anchor: with fewer unread bytes the stream is not readable.
+    pub fn set_low_water(&mut self, bytes: u32) {
+        self.cell.low_water.store(bytes.max(1), Ordering::Relaxed);
+        self.inner.anchor_low_water = bytes.max(1);
+        self.settle_low_water();
+        // As the kernel does: whoever waits is told of what is there already.
+        self.arrived |= readiness_of(&self.inner, self.cell.low_water()).contains(Readiness::READABLE);
+    }
+
+    /// The application has written some bytes where [`TxSink`] is `Refused`.
+    pub fn refuse_write(&mut self) {
+        self.inner.proto.refuse_write();
+        self.arrived = true;
+    }
+
+    /// Voids an open pledge, because the application will not wait.
+    pub fn void_pledge(&mut self) {
+        Counters::bump(&self.endpoint.counters().pledges_voided);
+        self.inner.proto.void_pledge();
+    }
+    /// Announces the stream's readiness anew.
+    pub fn note_arrival(&mut self) {
+        self.arrived = true;
+    }
+
+    /// The application's descriptor has another number now.
+    pub fn replace_anchor(&mut self, anchor: Box<dyn Anchor + Send>) {
+        self.inner.anchor = anchor;
+    }
+}

@@ -1,0 +1,170 @@
+//! What follows from a change of the stream: messages and records that the protocol wants sent, what the endpoint is to
+//! know, and readiness.
+
+use std::sync::atomic::Ordering;
+
+use netacc_device::PostError;
+use netacc_proto::{Control, MessageKind, RxSource, TxSink};
+
+use super::{Inner, StreamGuard};
+use crate::{Counters, Readiness};
+
+impl StreamGuard<'_> {
+    /// Sends what the protocol wants sent, and publishes readiness.
+    #[inline]
+    pub(crate) fn settle(&mut self) {
+        let proto = &self.inner.proto;
+        if !proto.is_steady() || proto.promotions() != self.inner.reported_promotions {
+            self.flush();
+        }
+        self.publish();
+    }
+
+    fn flush(&mut self) {
+        // Before the peer can answer: see `publish`.
+        self.publish();
+        // An anchor write can produce a signal (SWITCHED), hence this order.
+        self.write_anchor();
+        let inner = &mut *self.inner;
+        let device = self.endpoint.device();
+        while let Some(control) = inner.proto.poll_control() {
+            let Some(link) = &inner.link else { continue };
+            let mut tx = link.tx.lock();
+            let told = match (&control, &inner.outgoing) {
+                // "Look at the credit word" is worth nothing before the word is there.
+                (Control::Signal(MessageKind::CreditGive), Some(out)) if out.staging.is_some() => {
+                    let consumed = inner.proto.positions().1;
+                    if consumed > inner.told && matches!(inner.proto.rx_source(), RxSource::Link) {
+                        tx.credit_word(device, link, &out.ring, consumed).map(|()| inner.told = consumed)
+                    } else {
+                        Ok(())
+                    }
+                }
+                _ => Ok(()),
+            };
+            let sent = match &control {
+                _ if told.is_err() => told,
+                Control::Message(message) => tx.control(device, link, message),
+                Control::Signal(kind) => match inner.proto.peer_slot() {
+                    Some(slot) => tx.signal(device, link, *kind, slot),
+                    None => Ok(()),
+                },
+            };
+            drop(tx);
+            match sent {
+                Ok(()) => {}
+                Err(PostError::QueueFull) => {
+                    inner.proto.return_control(control);
+                    if !std::mem::replace(&mut inner.starved, true) {
+                        self.endpoint.note_starved(self.cell);
+                    }
+                    break;
+                }
+                Err(_) => {
+                    self.endpoint.note_dead(link);
+                    break;
+                }
+            }
+        }
+        self.after_change();
+    }
+
+    /// Bookkeeping of promotions, demotions and releases.
+    fn after_change(&mut self) {
+        self.settle_low_water();
+        let inner = &mut *self.inner;
+        let counters = self.endpoint.counters();
+        let opening = inner.proto.is_opening();
+        let mut moved = self.cell.opening.swap(opening, Ordering::AcqRel) != opening;
+        if inner.proto.promotions() != inner.reported_promotions {
+            inner.reported_promotions = inner.proto.promotions();
+            Counters::bump(&counters.streams_promoted);
+            inner.was_linked = true;
+            moved = true;
+        }
+        if moved {
+            self.endpoint.note_moved(self.cell);
+        }
+        if inner.was_linked && inner.proto.is_plain() {
+            inner.was_linked = false;
+            if !inner.closed {
+                Counters::bump(&counters.streams_demoted);
+                counters.reason(inner.proto.reason());
+                // Whoever looked at its link for it may look there no more.
+                self.endpoint.note_moved(self.cell);
+            }
+        }
+        // Its application may never use it again; but the peer's is to see the end.
+        if self.is_settling() && !self.inner.closed && !std::mem::replace(&mut self.inner.blocked, true) {
+            self.endpoint.note_blocked(self.cell);
+        }
+        let inner = &mut *self.inner;
+        if inner.link.is_some() && !inner.released && inner.is_idle() {
+            inner.released = true;
+            self.endpoint.note_release(self.cell);
+        }
+    }
+
+    /// Makes the readiness visible to those who do not lock the stream, and tells the owner.
+    ///
+    /// They look at it after the kernel has reported the anchor readable, to tell application bytes from a record. So it
+    /// must be right before anything is sent that the peer answers with a record.
+    #[inline]
+    pub(crate) fn publish(&mut self) {
+        let now = readiness_of(&self.inner, self.cell.low_water());
+        let before = self.cell.readiness().difference(Readiness::NOTICE);
+        if now != before {
+            // Only who has the stream locked changes these bits; the owner's own stays as it is.
+            self.cell.ready.fetch_xor((now ^ before).bits(), Ordering::AcqRel);
+        }
+        if self.arrived || now != before {
+            self.endpoint.sink().ready(self.cell, now, self.arrived);
+            self.arrived = false;
+        }
+    }
+
+    /// Where a record may come, the kernel is to tell of fewer bytes than the application wants to be told of.
+    pub(super) fn settle_low_water(&mut self) {
+        let inner = &mut *self.inner;
+        let wanted = if matches!(inner.proto.rx_source(), RxSource::Anchor(_)) { self.cell.low_water() } else { 1 };
+        if std::mem::replace(&mut inner.anchor_low_water, wanted) != wanted {
+            inner.anchor.set_low_water(wanted);
+        }
+    }
+}
+
+/// What `poll` says: the table of `netacc_proto`'s `stream/tcp.rs`.
+#[inline]
+pub(super) fn readiness_of(inner: &Inner, low_water: u32) -> Readiness {
+    let proto = &inner.proto;
+    let mut r = match proto.rx_source() {
+        RxSource::Anchor(_) => Readiness::KERNEL_RX,
+        _ if proto.no_more_in() => Readiness::READABLE,
+        // A sender that has no room does not wait for a reader that wants more than there is room for.
+        RxSource::Link if proto.available() >= low_water.min(proto.rx_ring_len() / 2).max(1) => Readiness::READABLE,
+        // The kernel's readiness announces a record; whoever asks makes progress first.
+        RxSource::Link | RxSource::Record => Readiness::empty(),
+        RxSource::Eof | RxSource::Failed(_) => Readiness::READABLE,
+    };
+    r |= match proto.tx_sink() {
+        TxSink::Link if proto.link_writable() && !inner.crowded => Readiness::WRITABLE,
+        TxSink::Link | TxSink::Wait => Readiness::empty(),
+        // Writable, as far as anybody knows, until a write has been told to wait.
+        TxSink::Pledged if inner.pledge_awaited => Readiness::empty(),
+        TxSink::Anchor | TxSink::Pledged => Readiness::KERNEL_TX,
+        TxSink::Closed | TxSink::Refused => Readiness::WRITABLE,
+    };
+    if r.contains(Readiness::KERNEL_RX | Readiness::KERNEL_TX) {
+        return r;
+    }
+    if proto.error().is_some() {
+        r |= Readiness::ERR;
+    }
+    if proto.no_more_in() {
+        r |= Readiness::RDHUP;
+    }
+    if proto.no_more_in() && proto.no_more_out() {
+        r |= Readiness::HUP;
+    }
+    r
+}

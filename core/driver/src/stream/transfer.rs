@@ -1,0 +1,218 @@
+//! Bytes on the link: into the peer's ring, out of our own, and the credit for both.
+
+use std::sync::atomic::Ordering;
+
+use netacc_device::PostError;
+use netacc_proto::{Immediate, MessageKind, RxSource, TxSink, CREDIT_BLOCK_LEN};
+
+use super::StreamGuard;
+use crate::Counters;
+/// How far an operation on the link came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkIo {
+    /// So many bytes.
+    Done(usize),
+    /// Nothing now: wait for readiness.
+    WouldBlock,
+    /// The path has changed: look at `tx_sink` / `rx_source` again.
+    Moved,
+}
+
+impl StreamGuard<'_> {
+    /// Sends from `src` on the link, as much as credit allows.
+    ///
+    /// # Safety
+    /// `src..src + len` is readable.
+    #[expect(unsafe_code, reason = "application buffers arrive as raw pointers")]
+    #[inline]
+    pub unsafe fn send_link(&mut self, src: *const u8, len: usize) -> LinkIo {
+        let inner = &mut *self.inner;
+        let (Some(region), Some(out), Some(link)) = (&inner.region, &inner.outgoing, &inner.link) else {
+            return LinkIo::Moved;
+        };
+        let Some(word) = region.memory.word(0) else { return LinkIo::Moved };
+        let Some(slot) = inner.proto.peer_slot() else { return LinkIo::Moved };
+        let device = self.endpoint.device();
+        let mut done = 0;
+        while done < len {
+            inner.proto.handle_consumed(word.load(Ordering::Acquire));
+            let span = inner.proto.claim((len - done).min(inner.message_len as usize) as u32);
+            if span.len == 0 {
+                break;
+            }
+            // SAFETY: `done + span.len <= len`, so the source is within the caller's buffer.
+            if !unsafe {
+                out.memory.write_from(CREDIT_BLOCK_LEN + span.offset as usize, src.add(done), span.len as usize)
+            } {
+                break;
+            }
+            let mut tx = link.tx.lock();
+            let rewind = inner.proto.commit(span.len);
+            let imm = Immediate { kind: MessageKind::Data, rewind, slot };
+            match tx.data(device, link, &out.ring, out.staging.as_ref(), span, imm) {
+                Ok(()) => {
+                    inner.counters.tx_bytes_link += u64::from(span.len);
+                    inner.counters.tx_msgs_link += 1;
+                    done += span.len as usize;
+                }
+                Err(e) => {
+                    inner.proto.uncommit(span.len, rewind);
+                    if e == PostError::QueueFull {
+                        Counters::bump(&self.endpoint.counters().message_credit_stalls);
+                        // Otherwise it is the device's queue that is full, which is soon over.
+                        inner.crowded = !tx.has_room(&link.local);
+                        tx.want(device, link);
+                        drop(tx);
+                        if !std::mem::replace(&mut inner.starved, true) {
+                            self.endpoint.note_starved(self.cell);
+                        }
+                        self.note_stall();
+                    } else {
+                        drop(tx);
+                        // What the peer had sent before is taken in first: see `progress`.
+                        self.endpoint.note_dead(link);
+                        inner.crowded = true;
+                        return if done > 0 { LinkIo::Done(done) } else { LinkIo::WouldBlock };
+                    }
+                    return if done > 0 { LinkIo::Done(done) } else { LinkIo::WouldBlock };
+                }
+            }
+        }
+        if !inner.proto.link_writable() {
+            // Ask before the application runs dry, so that `poll` for writing has something to wait for.
+            inner.proto.handle_consumed(word.load(Ordering::Acquire));
+            if !inner.proto.link_writable() {
+                Counters::bump(&self.endpoint.counters().byte_credit_stalls);
+                inner.proto.stalled();
+                self.note_stall();
+            }
+        }
+        match (done, self.tx_sink()) {
+            (0, TxSink::Link) => LinkIo::WouldBlock,
+            (0, _) => LinkIo::Moved,
+            (n, _) => LinkIo::Done(n),
+        }
+    }
+
+    /// Copies up to `len` bytes from the ring to `dst`, starting `skip` bytes after the consumed position, without
+    /// consuming. Returns how many.
+    ///
+    /// # Safety
+    /// `dst..dst + len` is writable.
+    #[expect(unsafe_code, reason = "application buffers arrive as raw pointers")]
+    #[inline]
+    pub unsafe fn peek_link(&mut self, dst: *mut u8, len: usize, skip: usize) -> usize {
+        let Some(region) = &self.inner.region else { return 0 };
+        let mut done = 0;
+        // At most two spans: the ring wraps once.
+        while done < len {
+            let span = self.inner.proto.readable((skip + done) as u32);
+            let n = (span.len as usize).min(len - done);
+            // SAFETY: `done + n <= len`, so the destination is within the caller's buffer.
+            if n == 0 || !unsafe { region.memory.read_into(CREDIT_BLOCK_LEN + span.offset as usize, dst.add(done), n) }
+            {
+                break;
+            }
+            done += n;
+        }
+        done
+    }
+
+    /// The application has taken `n` bytes that it peeked: returns them to the sender as credit.
+    #[inline]
+    pub fn consume_link(&mut self, n: usize) {
+        if n == 0 {
+            return;
+        }
+        let inner = &mut *self.inner;
+        let credit = inner.proto.consume(n as u32);
+        inner.counters.rx_bytes_link += n as u64;
+        if !credit.tell {
+            // The peer has let go of the memory that the word lies in.
+            return;
+        }
+        let (Some(out), Some(link)) = (&inner.outgoing, &inner.link) else { return };
+        let device = self.endpoint.device();
+        if out.staging.is_none() {
+            if let Some(word) = out.memory.word(0) {
+                word.store(credit.consumed, Ordering::Release);
+            }
+        } else {
+            //= spec §5.2.5
+            //# Where a write is not cheap, a receiver MAY tell of consumption only after a quarter of its ring.
+            let due = credit.consumed - inner.told >= u64::from(inner.proto.rx_ring_len() / 4);
+            // What the queue has no room for is told with the next read, or when the peer asks.
+            if due && !credit.give && link.tx.lock().credit_word(device, link, &out.ring, credit.consumed).is_ok() {
+                inner.told = credit.consumed;
+            }
+        }
+        if credit.give {
+            inner.proto.give_credit();
+        }
+    }
+
+    /// Receives up to `len` bytes from the ring.
+    ///
+    /// # Safety
+    /// `dst..dst + len` is writable.
+    #[expect(unsafe_code, reason = "application buffers arrive as raw pointers")]
+    #[inline]
+    pub unsafe fn recv_link(&mut self, dst: *mut u8, len: usize) -> LinkIo {
+        // SAFETY: passed on to the caller.
+        let n = unsafe { self.peek_link(dst, len, 0) };
+        if n == 0 {
+            return if matches!(self.rx_source(), RxSource::Link) { LinkIo::WouldBlock } else { LinkIo::Moved };
+        }
+        self.consume_link(n);
+        LinkIo::Done(n)
+    }
+
+    /// [`send_link`](StreamGuard::send_link) from a slice.
+    #[expect(unsafe_code, reason = "calls the raw form")]
+    #[inline]
+    pub fn send_slice(&mut self, src: &[u8]) -> LinkIo {
+        // SAFETY: the slice is readable.
+        unsafe { self.send_link(src.as_ptr(), src.len()) }
+    }
+
+    /// [`peek_link`](StreamGuard::peek_link) into a slice.
+    #[expect(unsafe_code, reason = "calls the raw form")]
+    #[inline]
+    pub fn peek_slice(&mut self, dst: &mut [u8], skip: usize) -> usize {
+        // SAFETY: the slice is writable.
+        unsafe { self.peek_link(dst.as_mut_ptr(), dst.len(), skip) }
+    }
+
+    /// Something may have come back to a stream that could not send: looks at its byte credit, asks for more, and tells
+    /// the owner.
+    pub(crate) fn unstall(&mut self) {
+        self.refresh_consumed();
+        let inner = &mut *self.inner;
+        if let Some(link) = inner.link.as_ref().filter(|_| inner.crowded) {
+            let asked = link.tx.lock().want(self.endpoint.device(), link);
+            if !asked && !std::mem::replace(&mut inner.starved, true) {
+                self.endpoint.note_starved(self.cell);
+            }
+        }
+        let proto = &mut self.inner.proto;
+        if proto.tx_sink() == TxSink::Link && !proto.link_writable() {
+            proto.stalled();
+        }
+        self.arrived = true;
+    }
+
+    /// Takes in the peer's consumed position, and its count of messages if that is what a write waits for. A writer
+    /// that spins need not wait for the announcement.
+    #[inline]
+    pub fn refresh_consumed(&mut self) {
+        let inner = &mut *self.inner;
+        if inner.crowded {
+            // A dead link will never have room: nothing is to be waited for.
+            inner.crowded =
+                inner.link.as_ref().is_some_and(|link| !link.is_dead() && !link.tx.lock().has_room(&link.local));
+        }
+        if let Some(word) = inner.region.as_ref().and_then(|r| r.memory.word(0)) {
+            inner.proto.handle_consumed(word.load(Ordering::Acquire));
+        }
+    }
+}
