@@ -1,0 +1,66 @@
+//! Waiting until a call has something to do: for the link, or in the kernel.
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+use netacc_driver::{Readiness, StreamCell};
+
+use crate::ops::errno;
+use crate::real;
+use crate::runtime::{now, Runtime};
+use crate::socket::Socket;
+use crate::wait::{self, Limit, Waited};
+
+/// Blocks until the stream may be ready: on the link, or in the kernel.
+pub(super) fn block(
+    rt: &Runtime,
+    sock: &Socket,
+    cell: &Arc<StreamCell>,
+    fd: c_int,
+    want: Readiness,
+    limit: Limit,
+) -> Waited {
+    let r = cell.readiness();
+    let reading = want.contains(Readiness::READABLE);
+    if reading && r.contains(Readiness::KERNEL_RX) {
+        let Some(endpoint) = rt.endpoint() else { return Waited::Again };
+        return cell.block_in_kernel(endpoint, || block_in_recv(sock, fd, limit)).unwrap_or(Waited::Again);
+    }
+    if !reading && r.contains(Readiness::KERNEL_TX) {
+        return block_in_poll(fd, libc::POLLOUT, limit);
+    }
+    wait::for_stream(rt, cell, fd, want, limit)
+}
+
+/// Blocks in the kernel's own receive, with its rules for signals and timeouts, without taking anything: a marker that
+/// arrives wakes it too.
+fn block_in_recv(sock: &Socket, fd: c_int, limit: Limit) -> Waited {
+    if !limit.restarts() || sock.nonblocking.load(Ordering::Relaxed) {
+        return block_in_poll(fd, libc::POLLIN, limit);
+    }
+    let mut byte = 0u8;
+    // SAFETY: one writable byte.
+    let n = unsafe { real::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
+    if n < 0 && errno() == libc::EINTR {
+        return Waited::Interrupted;
+    }
+    Waited::Again
+}
+
+fn block_in_poll(fd: c_int, events: i16, limit: Limit) -> Waited {
+    if limit.restarts() {
+        return wait::signals::poll(fd, events);
+    }
+    let left = limit.deadline.map(|d| d.saturating_since(now()));
+    let ts = left.map(wait::timespec);
+    let mut p = libc::pollfd { fd, events, revents: 0 };
+    // SAFETY: one valid pollfd.
+    let n =
+        unsafe { real::ppoll(&mut p, 1, ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref), std::ptr::null()) };
+    match n {
+        0 => Waited::TimedOut,
+        n if n < 0 && errno() == libc::EINTR => Waited::Interrupted,
+        _ => Waited::Again,
+    }
+}

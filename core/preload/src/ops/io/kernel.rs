@@ -1,0 +1,148 @@
+//! The real calls, and what the kernel says of a connection.
+
+use std::ffi::c_int;
+
+use libc::{iovec, msghdr};
+
+use crate::ops::options::SIOCOUTQNSD;
+use crate::real;
+
+/// Whether an error of the kernel's means that the connection is no more. Others are about the call.
+pub(super) fn is_end(error: c_int) -> bool {
+    matches!(
+        error,
+        libc::ECONNRESET
+            | libc::ECONNABORTED
+            | libc::EPIPE
+            | libc::ETIMEDOUT
+            | libc::EHOSTUNREACH
+            | libc::EHOSTDOWN
+            | libc::ENETUNREACH
+            | libc::ENETDOWN
+    )
+}
+
+/// Whether the kernel has an error to tell, or knows that the connection is over.
+#[cold]
+pub(super) fn is_broken(fd: c_int) -> bool {
+    let mut p = libc::pollfd { fd, events: 0, revents: 0 };
+    // SAFETY: one valid pollfd.
+    unsafe { real::poll(&mut p, 1, 0) > 0 }
+}
+
+/// Unread bytes that the kernel has.
+#[cold]
+pub(super) fn unread(fd: c_int) -> u64 {
+    let mut n: c_int = 0;
+    // SAFETY: FIONREAD writes an int.
+    unsafe { real::ioctl(fd, libc::FIONREAD, (&raw mut n).cast()) };
+    n.max(0) as u64
+}
+
+/// Whether bytes wait that the peer's kernel has no room for, or the network.
+pub(super) fn is_full(fd: c_int) -> bool {
+    let mut n: c_int = 0;
+    // SAFETY: SIOCOUTQNSD writes an int.
+    unsafe { real::ioctl(fd, SIOCOUTQNSD, (&raw mut n).cast()) == 0 && n > 0 }
+}
+
+/// Whether the kernel takes bytes now.
+pub(super) fn has_room(fd: c_int) -> bool {
+    let mut p = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
+    // SAFETY: one valid pollfd.
+    unsafe { real::poll(&mut p, 1, 0) > 0 }
+}
+
+fn header(iov: &[iovec]) -> msghdr {
+    // SAFETY: all-zero is a valid msghdr.
+    let mut msg: msghdr = unsafe { std::mem::zeroed() };
+    msg.msg_iov = iov.as_ptr().cast_mut();
+    msg.msg_iovlen = iov.len();
+    msg
+}
+
+/// # Safety
+/// `iov` describes writable memory.
+pub(super) unsafe fn kernel_recv(fd: c_int, iov: &[iovec], flags: c_int) -> isize {
+    if let [one] = iov {
+        // SAFETY: the caller's promise.
+        return unsafe { real::recv(fd, one.iov_base, one.iov_len, flags) };
+    }
+    let mut msg = header(iov);
+    // SAFETY: the caller's promise; the header is valid.
+    unsafe { real::recvmsg(fd, &mut msg, flags) }
+}
+
+/// # Safety
+/// `iov` describes readable memory.
+pub(super) unsafe fn kernel_send(fd: c_int, iov: &[iovec], flags: c_int) -> isize {
+    if let [one] = iov {
+        // SAFETY: the caller's promise.
+        return unsafe { real::send(fd, one.iov_base, one.iov_len, flags) };
+    }
+    let msg = header(iov);
+    // SAFETY: the caller's promise; the header is valid.
+    unsafe { real::sendmsg(fd, &msg, flags) }
+}
+
+/// Receives at most `limit` bytes into the vector from its `skip`-th byte on.
+///
+/// # Safety
+/// `iov` describes writable memory.
+pub(super) unsafe fn kernel_recv_limited(fd: c_int, iov: &[iovec], skip: usize, limit: u64, flags: c_int) -> isize {
+    let flags = flags & !libc::MSG_WAITALL;
+    if skip == 0 && limit == u64::MAX {
+        // SAFETY: the caller's promise.
+        return unsafe { kernel_recv(fd, iov, flags) };
+    }
+    let part = slice(iov, skip, limit);
+    // SAFETY: parts of the caller's memory.
+    unsafe { kernel_recv(fd, &part, flags) }
+}
+
+/// # Safety
+/// `iov` describes readable memory.
+pub(super) unsafe fn kernel_send_skipping(fd: c_int, iov: &[iovec], skip: usize, flags: c_int) -> isize {
+    if skip == 0 {
+        // SAFETY: the caller's promise.
+        return unsafe { kernel_send(fd, iov, flags) };
+    }
+    let part = slice(iov, skip, u64::MAX);
+    // SAFETY: parts of the caller's memory.
+    unsafe { kernel_send(fd, &part, flags) }
+}
+
+/// The vector from its `skip`-th byte on, at most `limit` bytes long.
+fn slice(iov: &[iovec], mut skip: usize, mut limit: u64) -> Vec<iovec> {
+    let mut part = Vec::with_capacity(iov.len());
+    for v in iov {
+        if limit == 0 {
+            break;
+        }
+        if skip >= v.iov_len {
+            skip -= v.iov_len;
+            continue;
+        }
+        let len = ((v.iov_len - skip) as u64).min(limit) as usize;
+        part.push(iovec { iov_base: v.iov_base.cast::<u8>().wrapping_add(skip).cast(), iov_len: len });
+        limit -= len as u64;
+        skip = 0;
+    }
+    part
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_skip_and_limit() {
+        let mut bytes = [0u8; 30];
+        let base = bytes.as_mut_ptr();
+        let v = |at: usize, len| iovec { iov_base: base.wrapping_add(at).cast(), iov_len: len };
+        let part = slice(&[v(0, 10), v(10, 0), v(10, 10), v(20, 10)], 12, 10);
+        let lens: Vec<_> = part.iter().map(|p| (p.iov_base as usize - base as usize, p.iov_len)).collect();
+        assert_eq!(lens, [(12, 8), (20, 2)]);
+        assert!(slice(&[v(0, 10)], 10, 5).is_empty());
+    }
+}

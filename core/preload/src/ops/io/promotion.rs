@@ -1,0 +1,94 @@
+//! What each operation says of the path of its connection: whether it is time for a link, or to leave a slow one.
+
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+use netacc_driver::{Readiness, StreamCell, Tries, Verdict};
+use netacc_proto::Reason;
+
+use crate::ops::connection;
+use crate::runtime::Runtime;
+use crate::socket::Socket;
+
+#[inline]
+pub(super) fn note_sent(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>) {
+    if let Some(answers) = &sock.answers {
+        answers.note_sent(cell.readiness());
+    }
+    note_operation(rt, sock, cell);
+}
+
+#[inline]
+pub(super) fn note_received(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>) {
+    if sock.answers.as_ref().is_some_and(|answers| answers.note_received(cell.readiness())) {
+        leave_slow_link(rt, cell);
+    }
+    note_operation(rt, sock, cell);
+}
+
+/// Begins to leave a link that is slower than the anchor. What is in flight arrives as in any demotion; nobody waits.
+#[cold]
+fn leave_slow_link(rt: &Runtime, cell: &Arc<StreamCell>) {
+    if let Some(endpoint) = rt.endpoint() {
+        let mut guard = cell.lock(endpoint);
+        guard.demote(Reason::LinkSlower);
+        guard.progress_anchor(false);
+    }
+}
+
+/// Counts an operation, and asks for promotion when it is time.
+#[inline]
+fn note_operation(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>) {
+    if !cell.readiness().contains(Readiness::KERNEL_TX) {
+        return;
+    }
+    let n = sock.operations.fetch_add(1, Ordering::Relaxed) + 1;
+    if sock.promotion.is_due(n) {
+        try_promotion(rt, sock, cell, n);
+    }
+}
+
+/// The stream has come back from its link: after some use it may go onto one again.
+pub fn note_return(sock: &Socket, cell: &StreamCell) {
+    if !cell.is_pinned() && !sock.accepted {
+        sock.promotion.note_return(sock.operations.load(Ordering::Relaxed));
+    }
+}
+
+#[cold]
+fn try_promotion(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, n: u32) {
+    let shared = cell.is_shared();
+    let asked_off = rt.endpoint().is_some_and(|e| cell.lock(e).proto().reason() == Reason::Requested);
+    sock.promotion.note_try(n, Tries { shared, asked_off });
+    if cell.is_pinned() {
+        return sock.note_reason(Reason::KernelOnly);
+    }
+    if !sock.holds_alone() {
+        return sock.note_reason(Reason::Shared);
+    }
+    if sock.accepted && shared {
+        sock.promotion.postpone(n, connection::PATIENCE);
+        if let Some(endpoint) = rt.endpoint() {
+            endpoint.publish(cell);
+        }
+        return;
+    }
+    if sock.accepted {
+        // The connecting side asks; it has had its chance.
+        return sock.note_reason(Reason::PeerNotFound);
+    }
+    match sock.answers.as_ref().map_or(Verdict::Promote, |answers| answers.judge(n)) {
+        Verdict::Promote => {
+            // Not the descriptor of this call: one that may be closed before the others is not looked after then.
+            cell.tag().store(sock.fd.load(Ordering::Relaxed) as u32, Ordering::Relaxed);
+            rt.request_promotion(cell);
+        }
+        Verdict::Measure => {
+            sock.promotion.begin_again(n);
+        }
+        Verdict::Stay => {
+            sock.promotion.note_slower(n);
+            sock.note_reason(Reason::LinkSlower);
+        }
+    }
+}

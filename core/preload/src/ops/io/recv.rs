@@ -1,0 +1,212 @@
+//! Receiving.
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+use libc::iovec;
+use netacc_driver::{Endpoint, Readiness, StreamCell, StreamGuard};
+use netacc_proto::RxSource;
+
+use super::block::block;
+use super::kernel::{is_broken, is_end, kernel_recv, kernel_recv_limited, unread};
+use super::promotion::note_received;
+use super::replay::await_replay;
+use super::{deferred_or, poll_link, settle_end, take_error, total, Step};
+use crate::batch;
+use crate::ops::waiting::Waiting;
+use crate::ops::{connection, errno, fail};
+use crate::runtime::{self, now};
+use crate::socket::Socket;
+use crate::table::Entry;
+use crate::wait::{Limit, Waited};
+
+/// Receives. See `recv(2)`.
+///
+/// # Safety
+/// `iov` describes writable memory.
+#[inline]
+pub unsafe fn recv(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], flags: c_int) -> isize {
+    let Some(cell) = &sock.stream else {
+        sock.reclaim();
+        if let Some(Entry::Stream(adopted)) = connection::adopt(entry, sock).as_deref() {
+            // SAFETY: passed on.
+            return unsafe { recv(entry, adopted, fd, iov, flags) };
+        }
+        // SAFETY: passed on.
+        return unsafe { kernel_recv(fd, iov, flags) };
+    };
+    let Some(rt) = runtime::get() else {
+        // SAFETY: passed on.
+        return unsafe { kernel_recv(fd, iov, flags) };
+    };
+    let Some(endpoint) = rt.endpoint() else {
+        // SAFETY: passed on.
+        return unsafe { kernel_recv(fd, iov, flags) };
+    };
+    let Some(want) = total(iov) else { return fail(libc::EINVAL) };
+    let nonblocking = flags & libc::MSG_DONTWAIT != 0 || sock.nonblocking.load(Ordering::Relaxed);
+    // As long as it may wait, a call waits for so many.
+    let least = match flags & (libc::MSG_WAITALL | libc::MSG_PEEK) {
+        libc::MSG_WAITALL => want,
+        0 => want.min(cell.low_water() as usize),
+        _ => 1,
+    };
+    let mut done = 0usize;
+    let mut deadline = None;
+    let mut polled = false;
+    let mut replay_until = None;
+    let (mut fd, mut waiting) = (fd, None);
+    if flags & libc::MSG_PEEK != 0 && cell.has_news(endpoint) {
+        // A program that waits for more must see it come.
+        poll_link(endpoint, cell);
+    }
+    loop {
+        // SAFETY: the caller's promise.
+        let step = unsafe { recv_step(cell, endpoint, fd, iov, done, flags) };
+        match step {
+            Step::Done(n) if n > 0 => {
+                done += n as usize;
+                if done >= least || nonblocking {
+                    batch::count_read();
+                    note_received(rt, sock, cell);
+                    return done as isize;
+                }
+            }
+            // After SHUT_RD what arrives is still there to be read.
+            Step::Done(0) if !polled => {
+                polled = true;
+                if !poll_link(endpoint, cell) {
+                    return if done > 0 { done as isize } else { deferred_or(sock, 0) };
+                }
+            }
+            Step::Done(n) if done == 0 => return if n == 0 { deferred_or(sock, 0) } else { n },
+            Step::Done(_) | Step::Over => return done as isize,
+            Step::Again => continue,
+            Step::Blocked => {
+                if !polled {
+                    polled = true;
+                    // Readiness does not tell of fewer bytes than the low water mark.
+                    if poll_link(endpoint, cell) || cell.low_water() > 1 {
+                        continue;
+                    }
+                }
+                if done == 0 && sock.deferred_error.load(Ordering::Relaxed) != 0 {
+                    return deferred_or(sock, 0);
+                }
+                if nonblocking || sock.is_nonblocking() {
+                    if done == 0 && await_replay(endpoint, cell, fd, &mut replay_until) {
+                        continue;
+                    }
+                    return if done > 0 { done as isize } else { fail(libc::EAGAIN) };
+                }
+                let deadline = *deadline.get_or_insert_with(|| sock.options.recv_timeout().map(|t| now() + t));
+                let limit = Limit { deadline, idle: done == 0 };
+                let waiting = waiting.get_or_insert_with(|| Waiting::new(entry, sock));
+                fd = waiting.descriptor(fd);
+                let waited = block(rt, sock, cell, fd, Readiness::READABLE, limit);
+                fd = waiting.descriptor(fd);
+                match waited {
+                    Waited::Again => {}
+                    Waited::TimedOut => return if done > 0 { done as isize } else { fail(libc::EAGAIN) },
+                    Waited::Interrupted => return if done > 0 { done as isize } else { fail(libc::EINTR) },
+                }
+            }
+        }
+    }
+}
+
+/// # Safety
+/// `iov` describes writable memory.
+#[inline]
+unsafe fn recv_step(
+    cell: &Arc<StreamCell>,
+    endpoint: &Endpoint,
+    fd: c_int,
+    iov: &[iovec],
+    skip: usize,
+    flags: c_int,
+) -> Step {
+    let mut guard = cell.lock(endpoint);
+    settle_end(&mut guard);
+    match guard.rx_source() {
+        RxSource::Link => {
+            // SAFETY: the caller's promise.
+            let n = unsafe { copy_out(&mut guard, iov, skip, flags & libc::MSG_PEEK != 0) };
+            // Receiving nothing waits for something to be there, as in the kernel.
+            if n > 0 || total(iov) == Some(0) && guard.proto().available() > 0 {
+                return Step::Done(n as isize);
+            }
+            Step::Blocked
+        }
+        RxSource::Anchor(_) if skip > 0 && is_broken(fd) && unread(fd) == 0 => Step::Over,
+        // Bytes that are not limited may follow those that come again.
+        RxSource::Anchor(limit) if limit != u64::MAX && guard.take_in_replay() => Step::Again,
+        RxSource::Anchor(limit) => {
+            // SAFETY: the caller's promise.
+            let n = unsafe { kernel_recv_limited(fd, iov, skip, limit, flags | libc::MSG_DONTWAIT) };
+            if n >= 0 {
+                if flags & libc::MSG_PEEK == 0 {
+                    guard.anchor_received(n as usize);
+                }
+                if n == 0 && limit != u64::MAX && total(iov) != Some(0) {
+                    guard.anchor_ended();
+                    return Step::Again;
+                }
+                return Step::Done(n);
+            }
+            match errno() {
+                libc::EAGAIN => Step::Blocked,
+                error if limit != u64::MAX && is_end(error) => {
+                    // The kernel tells of it once; what follows is the end of the stream.
+                    guard.anchor_ended();
+                    guard.take_error();
+                    drop(guard);
+                    Step::Done(fail(error))
+                }
+                _ => Step::Done(-1),
+            }
+        }
+        RxSource::Record => {
+            let before = guard.rx_source();
+            guard.progress_anchor(false);
+            if guard.rx_source() != before {
+                Step::Again
+            } else if guard.proto().is_read_out() {
+                Step::Done(0)
+            } else {
+                Step::Blocked
+            }
+        }
+        RxSource::Eof => Step::Done(0),
+        RxSource::Failed(_) if skip > 0 => Step::Over,
+        RxSource::Failed(_) => Step::Done(take_error(guard).map_or(0, fail)),
+    }
+}
+
+/// Copies from the ring into the vector, from its `skip`-th byte on.
+///
+/// # Safety
+/// `iov` describes writable memory.
+#[inline]
+unsafe fn copy_out(guard: &mut StreamGuard<'_>, iov: &[iovec], skip: usize, peek: bool) -> usize {
+    let (mut skip, mut done) = (skip, 0);
+    for v in iov {
+        if skip >= v.iov_len {
+            skip -= v.iov_len;
+            continue;
+        }
+        let room = v.iov_len - skip;
+        // SAFETY: within the caller's buffer.
+        let n = unsafe { guard.peek_link(v.iov_base.cast::<u8>().add(skip), room, done) };
+        done += n;
+        if n < room {
+            break;
+        }
+        skip = 0;
+    }
+    if !peek {
+        guard.consume_link(done);
+    }
+    done
+}

@@ -1,0 +1,321 @@
+//! Sending.
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::time::Duration;
+
+use libc::iovec;
+use netacc_device::Instant;
+use netacc_driver::{Endpoint, LinkIo, Readiness, StreamCell, StreamGuard};
+use netacc_proto::{RxSource, TxSink};
+
+use super::block::block;
+use super::kernel::{has_room, is_broken, is_end, is_full, kernel_send, kernel_send_skipping};
+use super::promotion::note_sent;
+use super::{deferred_or, poll_link, settle_end, take_error, total, Step};
+use crate::batch;
+use crate::ops::waiting::Waiting;
+use crate::ops::{connection, errno, fail, set_errno};
+use crate::runtime::{self, now};
+use crate::socket::Socket;
+use crate::table::Entry;
+use crate::wait::{self, Limit, Waited};
+
+/// After so many bytes written to the anchor a write may have to wait for no reason that the program knows: the kernel's
+/// buffers take about as many.
+const BULK: u64 = 256 << 10;
+
+/// Sends. See `send(2)`.
+///
+/// # Safety
+/// `iov` describes readable memory.
+#[inline]
+pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], flags: c_int) -> isize {
+    if flags & libc::MSG_ZEROCOPY != 0 && sock.options.zero_copy.load(Ordering::Relaxed) {
+        // SAFETY: passed on.
+        return unsafe { send_noted(entry, sock, fd, iov, flags) };
+    }
+    let Some((cell, rt)) = sock.stream.as_ref().zip(runtime::get()) else {
+        sock.reclaim();
+        if let Some(Entry::Stream(adopted)) = connection::adopt(entry, sock).as_deref() {
+            // SAFETY: passed on.
+            return unsafe { send(entry, adopted, fd, iov, flags) };
+        }
+        // SAFETY: passed on.
+        return unsafe { kernel_send(fd, iov, flags) };
+    };
+    let Some(endpoint) = rt.endpoint() else {
+        // SAFETY: passed on.
+        return unsafe { kernel_send(fd, iov, flags) };
+    };
+    let Some(want) = total(iov) else { return fail(libc::EINVAL) };
+    let nonblocking = flags & libc::MSG_DONTWAIT != 0 || sock.nonblocking.load(Ordering::Relaxed);
+    if sock.deferred_error.load(Ordering::Relaxed) != 0 {
+        return deferred_or(sock, 0);
+    }
+    let mut done = 0usize;
+    batch::count_write(endpoint);
+    // The end of the peer, above all, must be seen by a program that only writes.
+    if cell.has_news(endpoint) {
+        poll_link(endpoint, cell);
+    }
+    let mut deadline = None;
+    let mut polled = false;
+    let mut switch_until = None;
+    let (mut fd, mut waiting) = (fd, None);
+    loop {
+        // SAFETY: the caller's promise.
+        match unsafe { send_step(cell, endpoint, (fd, nonblocking), iov, done, flags) } {
+            Step::Done(n) if n >= 0 => {
+                done += n as usize;
+                if done >= want || nonblocking && n > 0 && want == 0 {
+                    note_sent(rt, sock, cell);
+                    return done as isize;
+                }
+                if nonblocking {
+                    // Whatever credit has come back meanwhile is found by the next step, which then says Blocked.
+                    polled = false;
+                }
+            }
+            Step::Over => return done as isize,
+            Step::Done(n) => {
+                if done > 0 {
+                    return done as isize;
+                }
+                if errno() == libc::EPIPE && flags & libc::MSG_NOSIGNAL == 0 {
+                    raise_sigpipe();
+                }
+                return n;
+            }
+            Step::Again => continue,
+            Step::Blocked => {
+                if !polled {
+                    polled = true;
+                    if poll_link(endpoint, cell) {
+                        continue;
+                    }
+                }
+                if nonblocking || sock.is_nonblocking() {
+                    if done > 0 {
+                        note_sent(rt, sock, cell);
+                        return done as isize;
+                    }
+                    let until = *switch_until.get_or_insert_with(|| now() + wait::SWITCH_PATIENCE);
+                    if await_switch(endpoint, cell, until) {
+                        continue;
+                    }
+                    return fail(libc::EAGAIN);
+                }
+                let deadline = *deadline.get_or_insert_with(|| sock.options.send_timeout().map(|t| now() + t));
+                let limit = Limit { deadline, idle: done == 0 };
+                let waiting = waiting.get_or_insert_with(|| Waiting::new(entry, sock));
+                fd = waiting.descriptor(fd);
+                let waited = block(rt, sock, cell, fd, Readiness::WRITABLE, limit);
+                fd = waiting.descriptor(fd);
+                match waited {
+                    Waited::Again => polled = false,
+                    Waited::TimedOut => return if done > 0 { done as isize } else { fail(libc::EAGAIN) },
+                    Waited::Interrupted => return if done > 0 { done as isize } else { fail(libc::EINTR) },
+                }
+            }
+        }
+    }
+}
+
+/// A send whose completion is told on the error queue: here, or by the kernel if no link can ever carry it.
+///
+/// # Safety
+/// `iov` describes readable memory.
+#[cold]
+unsafe fn send_noted(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], flags: c_int) -> isize {
+    sock.reclaim();
+    let adopted = if sock.stream.is_none() { connection::adopt(entry, sock) } else { None };
+    let sock = match adopted.as_deref() {
+        Some(Entry::Stream(adopted)) => adopted,
+        _ => sock,
+    };
+    let n = if sock.stream.is_none() {
+        // SAFETY: passed on.
+        unsafe { kernel_send(fd, iov, flags) }
+    } else {
+        // SAFETY: passed on.
+        unsafe { send(entry, sock, fd, iov, flags & !libc::MSG_ZEROCOPY) }
+    };
+    if n > 0 {
+        sock.note_zero_copy();
+    }
+    n
+}
+
+/// # Safety
+/// `iov` describes readable memory.
+#[inline]
+unsafe fn send_step(
+    cell: &Arc<StreamCell>,
+    endpoint: &Endpoint,
+    (fd, nonblocking): (c_int, bool),
+    iov: &[iovec],
+    skip: usize,
+    flags: c_int,
+) -> Step {
+    let mut guard = cell.lock(endpoint);
+    settle_end(&mut guard);
+    match guard.tx_sink() {
+        // There is nothing to wait for, and the kernel has an error to tell.
+        TxSink::Pledged if is_broken(fd) => {
+            guard.void_pledge();
+            Step::Again
+        }
+        TxSink::Link | TxSink::Pledged | TxSink::Wait | TxSink::Refused if total(iov) == Some(0) => Step::Done(0),
+        TxSink::Link => {
+            // SAFETY: the caller's promise.
+            match unsafe { copy_in(&mut guard, iov, skip) } {
+                LinkIo::Done(n) => Step::Done(n as isize),
+                LinkIo::WouldBlock => Step::Blocked,
+                LinkIo::Moved => Step::Again,
+            }
+        }
+        TxSink::Anchor | TxSink::Closed if skip > 0 && (guard.tx_sink() == TxSink::Closed || is_broken(fd)) => {
+            Step::Over
+        }
+        TxSink::Anchor => {
+            // SAFETY: the caller's promise.
+            let n = unsafe { kernel_send_skipping(fd, iov, skip, flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+            if n >= 0 {
+                guard.anchor_sent(n as usize);
+                return Step::Done(n);
+            }
+            match errno() {
+                libc::EAGAIN => Step::Blocked,
+                error if is_end(error) && !guard.proto().is_plain() => {
+                    // The kernel tells of it once, and the stream must not tell of it again.
+                    guard.withdraw();
+                    if !guard.proto().is_plain() {
+                        guard.anchor_ended();
+                        guard.take_error();
+                    }
+                    drop(guard);
+                    Step::Done(fail(error))
+                }
+                _ => Step::Done(-1),
+            }
+        }
+        // A program that does something else when a write has to wait: it will read what the answer waits for.
+        TxSink::Pledged if nonblocking && may_have_to_wait(&guard, fd) => {
+            guard.wait_for_pledge();
+            Step::Blocked
+        }
+        // The kernel's buffer is full, or nearly: that a write has to wait surprises nobody.
+        TxSink::Pledged if !nonblocking && !guard.proto().is_held() && is_full(fd) => {
+            drop(guard);
+            let held = wait::signals::Held::all();
+            await_pledge(endpoint, cell, netacc_driver::PLEDGE_PATIENCE);
+            if held.interrupts() {
+                drop(held);
+                return Step::Done(fail(libc::EINTR));
+            }
+            Step::Again
+        }
+        TxSink::Pledged => {
+            let link = guard.link().cloned();
+            drop(guard);
+            let begun = now();
+            let patience = link.as_ref().map_or(Duration::ZERO, |link| link.answer_patience().get());
+            let answered = await_pledge(endpoint, cell, patience);
+            if let Some(link) = link {
+                link.answer_patience().note(answered.then(|| now().saturating_since(begun)));
+            }
+            Step::Again
+        }
+        TxSink::Wait => {
+            guard.progress_anchor(false);
+            if guard.tx_sink() == TxSink::Wait {
+                Step::Blocked
+            } else {
+                Step::Again
+            }
+        }
+        TxSink::Refused => {
+            guard.refuse_write();
+            Step::Done(total(iov).map_or(0, |n| n - skip) as isize)
+        }
+        TxSink::Closed => {
+            if guard.rx_source() == RxSource::Record {
+                // The peer may have written to a side that takes nothing.
+                guard.progress_anchor(false);
+            }
+            Step::Done(fail(take_error(guard).unwrap_or(libc::EPIPE)))
+        }
+    }
+}
+
+/// # Safety
+/// `iov` describes readable memory.
+#[inline]
+unsafe fn copy_in(guard: &mut StreamGuard<'_>, iov: &[iovec], skip: usize) -> LinkIo {
+    let (mut skip, mut done) = (skip, 0);
+    for v in iov {
+        if skip >= v.iov_len {
+            skip -= v.iov_len;
+            continue;
+        }
+        let len = v.iov_len - skip;
+        // SAFETY: within the caller's buffer.
+        match unsafe { guard.send_link(v.iov_base.cast::<u8>().add(skip), len) } {
+            LinkIo::Done(n) => {
+                done += n;
+                if n < len {
+                    return LinkIo::Done(done);
+                }
+            }
+            other => return if done > 0 { LinkIo::Done(done) } else { other },
+        }
+        skip = 0;
+    }
+    LinkIo::Done(done)
+}
+
+/// Whether a program expects a write to have to wait: after so many bytes with some that wait it cannot know how
+/// many the kernel takes, and of fewer only that it has no room.
+fn may_have_to_wait(guard: &StreamGuard<'_>, fd: c_int) -> bool {
+    let bulk = guard.counters().tx_bytes_tcp >= BULK;
+    is_full(fd) && (bulk || !guard.proto().is_held() && !has_room(fd))
+}
+
+/// The answer to OPEN is usually microseconds away. If it does not come, the connection stays on TCP for now. Whether it
+/// came, or waits for this program.
+#[cold]
+fn await_pledge(endpoint: &Endpoint, cell: &Arc<StreamCell>, patience: Duration) -> bool {
+    // An answer that waits for this program to read does so in vain while it writes.
+    let answered = wait::until(endpoint, cell, now() + patience, |guard| {
+        (guard.tx_sink() != TxSink::Pledged || guard.proto().is_held()).then_some(())
+    });
+    let mut guard = cell.lock(endpoint);
+    if guard.tx_sink() == TxSink::Pledged {
+        guard.void_pledge();
+    }
+    answered.is_some()
+}
+
+/// While the outgoing direction changes its path nothing can be written, which takes microseconds. A program with nothing
+/// unread on its way expects to be able to write: it waits for the change until `deadline`. Whether it had to, and that has
+/// come.
+#[cold]
+pub fn await_switch(endpoint: &Endpoint, cell: &Arc<StreamCell>, deadline: Instant) -> bool {
+    let mut looks = 0;
+    let switched = wait::until(endpoint, cell, deadline, |guard| {
+        looks += 1;
+        (guard.tx_sink() != TxSink::Wait).then_some(())
+    });
+    switched.is_some() && looks > 1
+}
+
+#[cold]
+fn raise_sigpipe() {
+    // SAFETY: sends the thread a signal, as the kernel does for a write to a closed connection.
+    unsafe {
+        libc::syscall(libc::SYS_tgkill, libc::getpid(), libc::gettid(), libc::SIGPIPE);
+    }
+    set_errno(libc::EPIPE);
+}
