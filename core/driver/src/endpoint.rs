@@ -3,6 +3,14 @@
 //! The control path (finding a peer, connecting, opening, caching, expiry) runs in whoever calls
 //! [`Endpoint::progress`]: the shim's helper thread, or the simulator. Data moves in whoever calls
 //! [`Endpoint::poll`] or [`Endpoint::poll_link`]: usually the application's own thread.
+//!
+//! * [`todo`]: work that is noted under locks, for the control path.
+//! * [`progress`]: the control path.
+//! * [`connecting`]: links that are being made.
+//! * [`dying`]: links that have died.
+//! * [`release`]: what a stream leaves behind on its link, and empty links.
+//!
+//! How streams are opened is in [`open`](crate::open), what arrives on links in [`incoming`](crate::incoming).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,17 +18,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use netacc_device::{
-    Anchor, CmError, CmEvent, CompletionQueueId, ConnectionId, ConnectionManager, Device, DeviceError, Directory,
-    FourTuple, Instant, PeerAddress, QueuePairId,
+    Anchor, CompletionQueueId, ConnectionId, ConnectionManager, Device, DeviceError, Directory, FourTuple, PeerAddress,
+    QueuePairId,
 };
-use netacc_proto::{
-    Admission, CacheConfig, LinkCache, LinkConfig, Nonce, PreSharedKey, Reason, Role, Stream, StreamConfig, TxSink,
-    LINGER_LIMIT, LINK_REGION_LEN, RECORD_GRACE, SETUP_LIMIT,
-};
+use netacc_proto::{CacheConfig, LinkCache, Nonce, PreSharedKey, Reason, Role, Stream, StreamConfig};
 use parking_lot::{Mutex, RwLock};
 
 use crate::link::{LinkCell, LinkStatus};
-use crate::{Counters, ReadySink, StreamCell, PLEDGE_PATIENCE};
+use crate::{Counters, ReadySink, StreamCell};
+
+mod connecting;
+mod dying;
+mod progress;
+mod release;
+mod todo;
+
+pub(crate) use connecting::reason_of;
+use todo::Todo;
 
 /// Completions taken at a time.
 pub(crate) const BATCH: usize = 32;
@@ -94,37 +108,6 @@ pub(crate) struct Waiting {
     /// The link being set up for it, once connected.
     pub(crate) link: Option<QueuePairId>,
     pub(crate) attempt: Option<ConnectionId>,
-}
-
-/// Work noted under a lock that could not be done there.
-#[derive(Default)]
-struct Todo {
-    /// Streams that their link had no room for, and since when `progress` has known. What they wait for usually tells
-    /// them itself; this is for whatever does not, so it need not be soon.
-    starved: Vec<(Arc<StreamCell>, Option<Instant>)>,
-    /// With the time since which they linger.
-    lingering: Vec<(Arc<StreamCell>, Option<Instant>)>,
-    /// Streams whose anchor has ended, to be taken in after a look at the link.
-    ended: Vec<Arc<StreamCell>>,
-    /// Streams whose application waits to write until the pledge is answered, and since when.
-    pledged: Vec<(Arc<StreamCell>, Option<Instant>)>,
-    /// Streams whose link has no room, and since when their peer has taken nothing.
-    stalled: Vec<(Arc<StreamCell>, Option<Instant>)>,
-    /// Streams with the mere beginning of a record on the anchor, and since when.
-    partial: Vec<(Arc<StreamCell>, Option<Instant>)>,
-    /// Streams with records or replay that found the anchor full.
-    blocked: Vec<Arc<StreamCell>>,
-    release: Vec<Arc<StreamCell>>,
-    dead: Vec<QueuePairId>,
-    /// Dead links whose peers may be about to end, and since when.
-    dying: Vec<(Arc<LinkCell>, Instant)>,
-    claims: Vec<Arc<StreamCell>>,
-    /// Links with receives or messages that the device would not take yet.
-    owing: Vec<QueuePairId>,
-    /// Links that may carry no stream, and nobody waits for.
-    idle: Vec<Arc<LinkCell>>,
-    /// Links that are not ready for streams, and since when.
-    setup: Vec<(Arc<LinkCell>, Option<Instant>)>,
 }
 
 impl Endpoint {
@@ -320,146 +303,6 @@ impl Endpoint {
         link.rx.lock().slots.iter().flatten().cloned().collect()
     }
 
-    /// The control path: connection events, streams waiting for a link, retries, releases, expiry. Returns when it
-    /// wants to be called again even if nothing happens.
-    pub fn progress(&self, now: Instant) -> Option<Instant> {
-        while let Some(event) = self.cm.poll_event() {
-            self.handle_cm_event(event);
-        }
-        self.poll(self.control_cq);
-        self.place_waiting();
-        let todo = std::mem::take(&mut *self.todo.lock());
-        let Todo { starved, lingering, release, dead, claims, owing, idle, ended, .. } = todo;
-        let Todo { blocked, partial, pledged, stalled, setup, dying, .. } = todo;
-        let setup = self.look_at_setups(now, setup);
-        for (link, since) in dying {
-            self.end_link(link, since, now);
-        }
-        for qp in dead {
-            let link = self.links.read().get(&qp).cloned();
-            if let Some(link) = link.filter(|link| !link.dying.swap(true, Ordering::AcqRel)) {
-                self.end_link(link, now, now);
-            }
-        }
-        for link in idle {
-            self.park(&link, now);
-        }
-        for qp in owing {
-            let link = self.links.read().get(&qp).cloned();
-            if let Some(link) = link {
-                self.return_messages(&link, 0);
-                let sent = link.tx.lock().resume(self.device(), &link);
-                if !self.keep_sending(&link, sent) {
-                    self.note_dead(&link);
-                }
-            }
-        }
-        let mut again = false;
-        let mut lingerers: Option<Instant> = None;
-        for (cell, since) in starved {
-            let since = since.unwrap_or(now);
-            if now.saturating_since(since) < RETRY_INTERVAL {
-                self.todo.lock().starved.push((cell, Some(since)));
-                continue;
-            }
-            let mut guard = cell.lock(self);
-            guard.inner.starved = false;
-            guard.unstall();
-            again |= guard.proto().has_control();
-        }
-        for cell in ended {
-            cell.take_in(self);
-        }
-        for cell in blocked {
-            let mut guard = cell.lock(self);
-            guard.inner.blocked = false;
-            guard.progress_anchor(false);
-            guard.settle_end(now);
-        }
-        let mut decided: Option<Instant> = None;
-        for (cell, since) in pledged {
-            let since = since.unwrap_or(now);
-            let mut guard = cell.lock(self);
-            if guard.tx_sink() == TxSink::Pledged && now.saturating_since(since) < PLEDGE_PATIENCE {
-                drop(guard);
-                self.todo.lock().pledged.push((cell, Some(since)));
-                decided = Some(decided.map_or(since + PLEDGE_PATIENCE, |d| d.min(since + PLEDGE_PATIENCE)));
-                continue;
-            }
-            guard.inner.pledge_awaited = false;
-            if guard.tx_sink() == TxSink::Pledged {
-                guard.void_pledge();
-            }
-        }
-        for (cell, since) in partial {
-            // Its look notes it again, from now on: that note is replaced by the one that knows since when.
-            let Some(since) = cell.lock(self).wait_for_record(now, since.unwrap_or(now)) else { continue };
-            let mut todo = self.todo.lock();
-            todo.partial.retain(|(c, _)| !Arc::ptr_eq(c, &cell));
-            todo.partial.push((cell, Some(since)));
-            let at = (since + RECORD_GRACE).max(now + RETRY_INTERVAL);
-            decided = Some(decided.map_or(at, |d| d.min(at)));
-        }
-        let unstalled = self.look_at_stalls(now, stalled);
-        for (cell, since) in lingering {
-            // No thread of the program looks at its link any more.
-            let link = cell.lock(self).link().cloned();
-            if let Some(link) = link {
-                self.poll_link(&link);
-            }
-            let mut guard = cell.lock(self);
-            guard.progress_anchor(false);
-            guard.refresh_consumed();
-            let left = guard.proto().unconsumed();
-            // Since the last look: others make progress on the anchor, too.
-            let moved = (guard.inner.counters.tx_bytes_tcp, left);
-            let busy = guard.refuse_unread() || moved != std::mem::replace(&mut guard.inner.lingered, moved);
-            let since = since.filter(|_| !busy).unwrap_or(now);
-            let limit = if left > 0 { UNREAD_LIMIT } else { LINGER_LIMIT };
-            if guard.inner.lingers() && now.saturating_since(since) > limit {
-                guard.inner.proto.abort();
-                guard.inner.refused = true;
-            }
-            if guard.inner.lingers() {
-                drop(guard);
-                self.todo.lock().lingering.push((cell, Some(since)));
-                // Most are through at the first look; those that wait for their peer's application need patience.
-                let patience = if busy { RETRY_INTERVAL } else { now.saturating_since(since) / 4 };
-                let patience = patience.clamp(RETRY_INTERVAL, LINGER_INTERVAL);
-                lingerers = Some(lingerers.map_or(now + patience, |at| at.min(now + patience)));
-            } else {
-                // The slot on the link may be needed for longer; the connection ends here.
-                guard.end_linger();
-                drop(guard);
-                self.note_release(&cell);
-            }
-        }
-        // Not in the loop's head: a lock taken there would be held throughout the loop.
-        let more = std::mem::take(&mut self.todo.lock().release);
-        for cell in release.into_iter().chain(more) {
-            self.release(&cell, now);
-        }
-        for cell in claims {
-            self.sink.moved(&cell);
-        }
-        loop {
-            let expired = self.cache.lock().poll_expired(now);
-            let Some(qp) = expired else { break };
-            self.destroy_link(qp);
-        }
-        let expiry = self.cache.lock().next_expiry();
-        let todo = self.todo.lock();
-        // Noted by this very call, whose caller was awake: no wake-up will come for it.
-        again |= !(todo.starved.is_empty() && todo.owing.is_empty() && todo.blocked.is_empty());
-        again |= !todo.dying.is_empty();
-        again |= todo.lingering.iter().any(|(_, since)| since.is_none());
-        again |= todo.partial.iter().chain(&todo.pledged).chain(&todo.stalled).any(|(_, since)| since.is_none());
-        again |= todo.setup.iter().any(|(_, since)| since.is_none());
-        drop(todo);
-        let retry = again.then(|| now + RETRY_INTERVAL);
-        [retry, lingerers, decided, unstalled, setup, expiry].into_iter().flatten().min()
-    }
-
     /// The process is about to end: streams are held back, and those on a link leave it. Whether nothing would be lost
     /// if the process ended now; call again when peers may have answered.
     pub fn leave(&self) -> bool {
@@ -487,354 +330,7 @@ impl Endpoint {
     pub fn awaits_peers(&self) -> bool {
         self.streams().iter().any(|cell| cell.is_opening() || cell.lock(self).awaits_end())
     }
-
-    /// How much work `progress` has of each kind, for people.
-    pub fn backlog(&self) -> [(&'static str, usize); 13] {
-        let todo = self.todo.lock();
-        [
-            ("starved", todo.starved.len()),
-            ("lingering", todo.lingering.len()),
-            ("release", todo.release.len()),
-            ("dead", todo.dead.len() + todo.dying.len()),
-            ("claims", todo.claims.len()),
-            ("owing", todo.owing.len()),
-            ("idle", todo.idle.len()),
-            ("ended", todo.ended.len()),
-            ("blocked", todo.blocked.len()),
-            ("partial", todo.partial.len()),
-            ("pledged", todo.pledged.len()),
-            ("stalled", todo.stalled.len()),
-            ("setup", todo.setup.len()),
-        ]
-    }
-
-    /// Whether `progress` has something to do at once.
-    pub fn has_work(&self) -> bool {
-        let todo = self.todo.lock();
-        !(todo.dead.is_empty()
-            && todo.release.is_empty()
-            && todo.claims.is_empty()
-            && todo.idle.is_empty()
-            && todo.ended.is_empty())
-    }
-
-    fn handle_cm_event(&self, event: CmEvent) {
-        match event {
-            CmEvent::Request { id, peer, .. } => {
-                if self.is_held_back() || self.todo.lock().setup.len() >= MAX_SETUPS {
-                    return self.cm.reject(id);
-                }
-                self.attempts.lock().insert(id, Attempt { peer, connector: false });
-                if let Err(error) = self.cm.accept(id, self.control_cq, LINK_REGION_LEN) {
-                    // That a peer has gone in between is no reason of ours.
-                    if let Some(reason) = Some(reason_of(&error)).filter(|reason| *reason != Reason::PeerNotFound) {
-                        self.counters.reason(reason);
-                    }
-                    self.attempts.lock().remove(&id);
-                    self.cm.reject(id);
-                }
-            }
-            CmEvent::Established { id, qp, peer, local, remote } => {
-                let attempt = self.attempts.lock().remove(&id);
-                let connector = attempt.is_some_and(|a| a.connector && a.peer == peer);
-                let caps = self.device.capabilities_of(qp);
-                let depth = self.config.receive_depth.min(caps.max_recv_wr);
-                let credit_interval = if caps.cheap_writes { 1 } else { depth / 4 };
-                let config = LinkConfig {
-                    max_streams: self.config.streams_per_link,
-                    receive_depth: depth,
-                    credit_interval: credit_interval.max(1),
-                    connector,
-                };
-                let admission =
-                    |key: &PreSharedKey| Admission { key: key.clone(), nonce: self.nonce(), ends: self.cm.ends(peer) };
-                let proto = netacc_proto::Link::new(config, self.config.key.as_ref().map(admission));
-                let link = Arc::new(LinkCell::new(
-                    self.device(),
-                    proto,
-                    qp,
-                    peer,
-                    connector,
-                    self.control_cq,
-                    (local, remote),
-                ));
-                link.tx.lock().post_receives(self.device(), qp, depth);
-                self.links.write().insert(qp, link.clone());
-                self.todo.lock().setup.push((link.clone(), None));
-                Counters::bump(&self.counters.links_established);
-                for w in self.waiting.lock().iter_mut().filter(|w| w.attempt == Some(id)) {
-                    w.link = Some(qp);
-                }
-                //= spec §2.3.1
-                //# The connecting side sends HELLO first; the accepting side answers with its own.
-                if connector {
-                    let mut tx = link.tx.lock();
-                    let hello = tx.proto.hello();
-                    // The peer may not have posted receives yet: the message then waits.
-                    let sent = tx.send(self.device(), &link, hello);
-                    drop(tx);
-                    if !self.keep_sending(&link, sent) {
-                        self.note_dead(&link);
-                    }
-                }
-                if link.tx.lock().owes() {
-                    self.note_owing(&link);
-                }
-                self.poll_link(&link);
-            }
-            CmEvent::Failed { id, error } => {
-                let reason = reason_of(&error);
-                let attempt = self.attempts.lock().remove(&id).filter(|attempt| attempt.connector);
-                // That we have no room for a link says nothing of the peer.
-                if let Some(attempt) = attempt.filter(|_| reason == Reason::PeerNotFound) {
-                    self.directory.note_unreachable(attempt.peer);
-                }
-                self.stop_waiting(reason, |w| w.attempt == Some(id));
-            }
-            _ => {}
-        }
-    }
-
-    /// A link was found dead at `since`. Ends it, unless its peer may be a process that ends, whose sockets are closed one
-    /// after the other: the anchors say so soon, and a record written to one meanwhile would be answered with a reset.
-    fn end_link(&self, link: Arc<LinkCell>, since: Instant, now: Instant) {
-        // What the peer sent before it died, or before the link did, has arrived and must not be lost.
-        self.poll_link(&link);
-        let undecided = || self.streams_on(&link).iter().any(|cell| cell.lock(self).may_end_yet());
-        if now.saturating_since(since) < END_PATIENCE && !link.is_dead() && undecided() {
-            return self.todo.lock().dying.push((link, since));
-        }
-        self.link_died(&link);
-    }
-
-    /// A link is dead: all its streams leave it.
-    pub(crate) fn link_died(&self, link: &Arc<LinkCell>) {
-        if link.dead.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        self.cache.lock().remove(link.qp);
-        self.waiting.lock().retain(|w| w.link != Some(link.qp));
-        let cells: Vec<_> = std::mem::take(&mut link.rx.lock().slots).into_iter().flatten().collect();
-        // A link without streams may have been closed by the peer in good order.
-        let (ready, refused) = {
-            let tx = link.tx.lock();
-            (tx.proto.is_ready(), tx.proto.is_refused())
-        };
-        if !refused && (!cells.is_empty() || !ready) {
-            Counters::bump(&self.counters.links_failed);
-        }
-        for cell in &cells {
-            let mut guard = cell.lock(self);
-            guard.link_died();
-            let closed = guard.inner.closed;
-            drop(guard);
-            if closed {
-                self.note_release(cell);
-            }
-        }
-        self.links.write().remove(&link.qp);
-        // Rings live on in the streams' regions until their bytes are read or replayed.
-        self.device.destroy_qp(link.qp);
-    }
-
-    pub(crate) fn destroy_link(&self, qp: QueuePairId) {
-        if let Some(link) = self.links.write().remove(&qp) {
-            link.dead.store(true, Ordering::Release);
-            self.device.destroy_qp(qp);
-        }
-    }
-
-    /// Ends links that have not become ready in time. Returns when it wants to look again.
-    fn look_at_setups(&self, now: Instant, setup: Vec<(Arc<LinkCell>, Option<Instant>)>) -> Option<Instant> {
-        let mut next: Option<Instant> = None;
-        for (link, since) in setup {
-            let since = since.unwrap_or(now);
-            if link.is_dead() || link.tx.lock().proto.is_ready() {
-                continue;
-            }
-            //= spec §2.5.5
-            //# A link that is not ready for streams after SETUP_LIMIT (10 s) is ended.
-            if now.saturating_since(since) < SETUP_LIMIT {
-                next = Some(next.map_or(since + SETUP_LIMIT, |at| at.min(since + SETUP_LIMIT)));
-                self.todo.lock().setup.push((link, Some(since)));
-                continue;
-            }
-            if self.config.key.is_some() {
-                self.refuse_link(&link, Reason::KeyMissing);
-            }
-            self.link_died(&link);
-        }
-        next
-    }
-
-    /// Frees what a stream held on its link, if neither side uses it any more.
-    fn release(&self, cell: &Arc<StreamCell>, now: Instant) {
-        let mut guard = cell.lock(self);
-        let inner = &mut *guard.inner;
-        if !inner.is_idle() {
-            inner.released = false;
-            return;
-        }
-        inner.released = false;
-        let closed = inner.closed;
-        let outgoing = inner.outgoing.take();
-        let (link, region) = (inner.link.take(), inner.region.take());
-        let slot = inner.proto.slot();
-        let ask_next = inner.ask_next.take().filter(|_| !closed);
-        drop(guard);
-        if let Some(link) = link {
-            if !link.is_dead() {
-                if let Some(outgoing) = outgoing {
-                    self.free_outgoing(&link, outgoing);
-                }
-                if let Some(region) = region {
-                    self.device.free_region(link.qp, region);
-                }
-                self.free_slot(&link, slot, cell, now);
-            }
-        }
-        if closed {
-            self.forget(cell);
-        }
-        if let Some(peer) = ask_next {
-            self.ask_elsewhere(cell, peer);
-        }
-    }
-
-    fn free_slot(&self, link: &Arc<LinkCell>, slot: u16, cell: &Arc<StreamCell>, now: Instant) {
-        let mut rx = link.rx.lock();
-        let Some(entry) = rx.slots.get_mut(usize::from(slot)) else { return };
-        if !entry.as_ref().is_some_and(|c| Arc::ptr_eq(c, cell)) {
-            return;
-        }
-        *entry = None;
-        let mut tx = link.tx.lock();
-        tx.proto.free_slot(netacc_proto::SlotId(slot));
-        let empty = tx.proto.streams() == 0;
-        drop(tx);
-        drop(rx);
-        if empty {
-            self.park(link, now);
-        }
-    }
-
-    /// Keeps an empty link for the next stream, or closes it.
-    fn park(&self, link: &Arc<LinkCell>, now: Instant) {
-        let awaited = self.waiting.lock().iter().any(|w| w.link == Some(link.qp));
-        if link.is_dead() || awaited || link.tx.lock().proto.streams() > 0 {
-            return;
-        }
-        self.rebind(link, self.control_cq);
-        //= spec §2.4.1
-        //# A side keeps an empty link for its next stream, within the bounds of NACC_EMPTY_QP_*, or closes it.
-        if link.connector {
-            let mut cache = self.cache.lock();
-            cache.remove(link.qp);
-            let evicted = cache.insert(link.qp, link.peer, now);
-            drop(cache);
-            if let Some(evicted) = evicted {
-                self.destroy_link(evicted);
-            }
-        }
-    }
-
-    /// The stream has control messages that its link could not take.
-    pub(crate) fn note_starved(&self, cell: &Arc<StreamCell>) {
-        self.todo.lock().starved.push((cell.clone(), None));
-        (self.helper_needed)();
-    }
-
-    pub(crate) fn note_moved(&self, cell: &Arc<StreamCell>) {
-        self.todo.lock().claims.push(cell.clone());
-        (self.helper_needed)();
-    }
-
-    pub(crate) fn note_lingering(&self, cell: &Arc<StreamCell>) {
-        self.todo.lock().lingering.push((cell.clone(), None));
-        (self.helper_needed)();
-    }
-
-    pub(crate) fn note_ended(&self, cell: &Arc<StreamCell>) {
-        self.todo.lock().ended.push(cell.clone());
-        (self.helper_needed)();
-    }
-
-    pub(crate) fn note_pledged(&self, cell: &Arc<StreamCell>) {
-        self.todo.lock().pledged.push((cell.clone(), None));
-        (self.helper_needed)();
-    }
-
-    pub(crate) fn note_stalled(&self, cell: &Arc<StreamCell>) {
-        self.todo.lock().stalled.push((cell.clone(), None));
-        (self.helper_needed)();
-    }
-
-    /// It is stalled still. By `progress`, which says itself when it is to look again.
-    pub(crate) fn renote_stalled(&self, cell: Arc<StreamCell>, since: Instant) {
-        self.todo.lock().stalled.push((cell, Some(since)));
-    }
-
-    pub(crate) fn note_partial(&self, cell: &Arc<StreamCell>) {
-        self.todo.lock().partial.push((cell.clone(), None));
-        (self.helper_needed)();
-    }
-
-    pub(crate) fn note_blocked(&self, cell: &Arc<StreamCell>) {
-        self.todo.lock().blocked.push(cell.clone());
-        (self.helper_needed)();
-    }
-
-    pub(crate) fn note_release(&self, cell: &Arc<StreamCell>) {
-        self.todo.lock().release.push(cell.clone());
-        (self.helper_needed)();
-    }
-
-    pub(crate) fn note_idle(&self, link: &Arc<LinkCell>) {
-        self.todo.lock().idle.push(link.clone());
-        (self.helper_needed)();
-    }
-
-    pub(crate) fn note_owing(&self, link: &Arc<LinkCell>) {
-        self.todo.lock().owing.push(link.qp);
-        (self.helper_needed)();
-    }
-
-    pub(crate) fn note_dead(&self, link: &Arc<LinkCell>) {
-        if link.dying.load(Ordering::Acquire) {
-            return;
-        }
-        self.todo.lock().dead.push(link.qp);
-        (self.helper_needed)();
-    }
-
-    /// Wakes whoever calls `progress`.
-    pub fn need_helper(&self) {
-        (self.helper_needed)();
-    }
 }
-
-/// Why a stream stays on TCP whose link could not be made.
-pub(crate) fn reason_of(error: &CmError) -> Reason {
-    match error {
-        CmError::MemoryLimit => Reason::MemoryLimit,
-        CmError::Exhausted(_) => Reason::Exhausted,
-        CmError::Os { source, .. } if is_exhaustion(source) => Reason::Exhausted,
-        _ => Reason::PeerNotFound,
-    }
-}
-
-/// Whether a system call failed for want of something that it makes. EAGAIN is what the kernel says where a group of
-/// processes has its share of a device.
-fn is_exhaustion(error: &std::io::Error) -> bool {
-    use std::io::ErrorKind;
-    const EMFILE: i32 = 24;
-    const ENFILE: i32 = 23;
-    let kinds = [ErrorKind::OutOfMemory, ErrorKind::StorageFull, ErrorKind::QuotaExceeded, ErrorKind::WouldBlock];
-    kinds.contains(&error.kind()) || matches!(error.raw_os_error(), Some(EMFILE | ENFILE))
-}
-
-/// As [`LINGER_LIMIT`] while the peer has bytes to read: as the kernel gives up an orphan whose peer opens no window.
-const UNREAD_LIMIT: std::time::Duration = std::time::Duration::from_secs(240);
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
@@ -844,17 +340,3 @@ impl Drop for Endpoint {
         }
     }
 }
-
-/// Links that are being set up, beyond which peers' requests are refused. Arbitrary: as many as a connection manager has
-/// attempts.
-const MAX_SETUPS: usize = 1024;
-
-/// How long a lingering stream is left alone at most.
-const LINGER_INTERVAL: std::time::Duration = std::time::Duration::from_secs(1);
-
-/// How long the anchors of a dead link may take to say that their peer has ended. Arbitrary: the kernel closes the sockets
-/// of a process within microseconds, once it has a processor for that.
-const END_PATIENCE: std::time::Duration = std::time::Duration::from_millis(50);
-
-/// How soon starved streams and lingering anchors are looked at again. An arbitrary small number.
-const RETRY_INTERVAL: std::time::Duration = std::time::Duration::from_millis(1);

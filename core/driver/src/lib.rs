@@ -16,6 +16,7 @@ mod anchor;
 mod choice;
 mod counters;
 mod endpoint;
+mod incoming;
 mod link;
 mod open;
 mod readiness;

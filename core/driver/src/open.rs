@@ -1,31 +1,18 @@
-//! Messages in, and the opening of streams on links.
+//! The opening of streams on links.
+//!
+//! A stream that is to be promoted waits for a link to its peer: one with room, a cached one, or one that is made for it.
+//! Then it is opened there, or it stays on TCP for a reason that it is told.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use netacc_device::{
-    Completion, CompletionStatus, ConnectionId, FourTuple, PeerAddress, PostError, QueuePairId, Region, RemoteRegion,
-    WorkCompletion, WorkRequestId, UNKNOWN_STREAM,
-};
-use netacc_proto::{
-    Accept, ControlMessage, Immediate, LinkError, MessageKind, Open, Reason, Refuse, RingDescriptor, Role, SlotId,
-    WireTuple, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN, LINK_REGION_LEN, NO_SLOT,
-};
+use netacc_device::{ConnectionId, FourTuple, PeerAddress, QueuePairId, Region, RemoteRegion, UNKNOWN_STREAM};
+use netacc_proto::{Accept, Open, Reason, RingDescriptor, Role, SlotId, WireTuple, CREDIT_BLOCK_LEN, LINK_REGION_LEN};
 
-use crate::endpoint::{reason_of, Attempt, Endpoint, Waiting, BATCH};
+use crate::endpoint::{reason_of, Attempt, Endpoint, Waiting};
 use crate::link::{LinkCell, LinkRx};
 use crate::stream::Outgoing;
 use crate::{Counters, StreamCell};
-
-/// What a look at a link found.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum LinkState {
-    Alive,
-    /// The device has given it up.
-    Failed,
-    /// Its peer broke the protocol, or is refused: nothing more of what it sends is looked at.
-    Refused,
-}
 
 impl Endpoint {
     /// Begins promoting an opener's stream, if its peer is accelerated. Control path: may allocate and make system calls.
@@ -178,257 +165,6 @@ impl Endpoint {
         Ok((region, ring))
     }
 
-    /// Handles what has arrived on one link. Any thread; a second thread waits for the first.
-    pub fn poll_link(&self, link: &Arc<LinkCell>) {
-        let mut rx = link.rx.lock();
-        let mut state = self.drain_link(link, &mut rx);
-        if !rx.ended.is_empty() {
-            state = self.take_in_ends(link, &mut rx, state);
-        }
-        drop(rx);
-        match state {
-            LinkState::Alive => {}
-            LinkState::Failed => self.note_dead(link),
-            LinkState::Refused => self.link_died(link),
-        }
-    }
-
-    fn drain_link(&self, link: &Arc<LinkCell>, rx: &mut LinkRx) -> LinkState {
-        link.mark_seen(self.device());
-        let mut wcs = [EMPTY; BATCH];
-        let (mut alive, mut failed, mut sent) = (true, false, false);
-        loop {
-            let n = self.device().poll_qp(link.qp(), &mut wcs);
-            let mut messages = 0;
-            for wc in &wcs[..n] {
-                match wc.completion {
-                    Completion::Receive { imm, len } if wc.status == CompletionStatus::Success => {
-                        messages += 1;
-                        alive &= self.handle_message(link, rx, imm, len);
-                    }
-                    Completion::Send { .. } if wc.status == CompletionStatus::Success => sent = true,
-                    _ => failed = true,
-                }
-            }
-            if messages > 0 && alive && !failed {
-                self.return_messages(link, messages);
-            }
-            if n < wcs.len() || !alive || failed {
-                break;
-            }
-        }
-        if sent && alive && !failed && link.tx.lock().take_full() {
-            rx.slots.iter().flatten().for_each(|cell| cell.lock(self).unstall());
-        }
-        match (alive, failed) {
-            (true, false) => LinkState::Alive,
-            (true, true) => LinkState::Failed,
-            (false, _) => LinkState::Refused,
-        }
-    }
-
-    /// The anchors of some streams were seen to have ended while their messages were handled. What their peers had sent
-    /// before that counts first.
-    #[cold]
-    fn take_in_ends(&self, link: &Arc<LinkCell>, rx: &mut LinkRx, state: LinkState) -> LinkState {
-        let ended = std::mem::take(&mut rx.ended);
-        let state = if state == LinkState::Alive { self.drain_link(link, rx) } else { state };
-        for cell in ended {
-            let mut guard = cell.lock(self);
-            guard.polled = true;
-            guard.progress_anchor(true);
-        }
-        state
-    }
-
-    /// Posts receives again and tells the peer.
-    #[inline]
-    pub(crate) fn return_messages(&self, link: &Arc<LinkCell>, messages: u32) {
-        let device = self.device();
-        let mut tx = link.tx.lock();
-        let posted = tx.repost_receives(device, link.qp(), messages);
-        let mut count = None;
-        for _ in 0..posted {
-            count = tx.proto.handle_message().or(count);
-        }
-        if let Some(count) = count {
-            tx.message_credit(device, link, count);
-        }
-        if tx.proto.poll_give() {
-            tx.give(device, link);
-        }
-        let owes = tx.owes();
-        drop(tx);
-        if messages > 0 && owes {
-            self.note_owing(link);
-        }
-    }
-
-    /// Returns false if the link must end.
-    #[inline]
-    fn handle_message(&self, link: &Arc<LinkCell>, rx: &mut LinkRx, imm: u32, len: u32) -> bool {
-        let Ok(imm) = Immediate::decode(imm) else {
-            Counters::bump(&self.counters().violations);
-            return false;
-        };
-        match imm.kind {
-            MessageKind::Data => {
-                // A slot that is free here: the message crossed our CLOSE.
-                if let Some(Some(cell)) = rx.slots.get(usize::from(imm.slot)) {
-                    let mut guard = cell.lock(self);
-                    guard.inner.proto.handle_data(len, imm.rewind);
-                    guard.inner.counters.rx_msgs_link += 1;
-                    guard.arrived = true;
-                }
-                true
-            }
-            MessageKind::Control => self.handle_control(link, rx),
-            MessageKind::LinkWant => {
-                link.tx.lock().proto.handle_want();
-                true
-            }
-            MessageKind::LinkGive => {
-                let ok = link.tx.lock().refresh_credit(&link.local);
-                for cell in rx.slots.iter().flatten() {
-                    cell.lock(self).unstall();
-                }
-                ok
-            }
-            kind => {
-                if let Some(Some(cell)) = rx.slots.get(usize::from(imm.slot)) {
-                    let mut guard = cell.lock(self);
-                    guard.inner.proto.handle_signal(kind);
-                    guard.arrived = true;
-                    if kind == MessageKind::CreditGive {
-                        // The credit it announces may have been found, and used up, before: then ask again.
-                        guard.unstall();
-                    }
-                    guard.progress_anchor(false);
-                    if guard.inner.end_noted {
-                        drop(guard);
-                        rx.ended.push(cell.clone());
-                    }
-                }
-                true
-            }
-        }
-    }
-
-    fn handle_control(&self, link: &Arc<LinkCell>, rx: &mut LinkRx) -> bool {
-        let at = CREDIT_BLOCK_LEN + netacc_proto::Link::control_slot_of(rx.controls) * CONTROL_SLOT_LEN;
-        rx.controls += 1;
-        let mut bytes = [0; CONTROL_SLOT_LEN];
-        let message = link.local.memory.read(at, &mut bytes).then(|| ControlMessage::decode(&bytes));
-        let Some(Ok(message)) = message else {
-            Counters::bump(&self.counters().violations);
-            return false;
-        };
-        match message {
-            ControlMessage::Hello(hello) => {
-                let mut tx = link.tx.lock();
-                let answer = match tx.proto.handle_hello(&hello) {
-                    Ok(answer) => answer,
-                    Err(error) => {
-                        drop(tx);
-                        return self.end_setup(link, error);
-                    }
-                };
-                let sent = answer.map_or(Ok(true), |answer| tx.send(self.device(), link, answer));
-                drop(tx);
-                if link.connector {
-                    // Places the stream that waits for the link; if it has gone meanwhile, the link is kept for others.
-                    self.note_idle(link);
-                }
-                self.keep_sending(link, sent)
-            }
-            ControlMessage::Proof(proof) => {
-                let proven = link.tx.lock().proto.handle_proof(&proof);
-                proven.map_or_else(|error| self.end_setup(link, error), |()| true)
-            }
-            //= spec §2.5.4
-            //# Who reads that ends the link.
-            ControlMessage::Refuse(Refuse { peer_slot: NO_SLOT, reason, .. }) => {
-                let reason = match Reason::from_code(reason) {
-                    key @ (Reason::KeyMissing | Reason::KeyMismatch) => key,
-                    _ => Reason::NotAdmitted,
-                };
-                self.refuse_link(link, reason);
-                false
-            }
-            ControlMessage::Open(open) => {
-                let refused = self.handle_open(link, rx, &open);
-                if let Err(mut reason) = refused {
-                    Counters::bump(&self.counters().opens_refused);
-                    //= spec §4.1.5
-                    //# An acceptor that does not hold the anchor, but knows the process of its host that does, names in REFUSE
-                    //# the port at which that one accepts links.
-                    let elsewhere = match reason {
-                        Reason::UnknownStream => self.holder(link, &open),
-                        _ => None,
-                    };
-                    if elsewhere.is_some() {
-                        reason = Reason::HeldElsewhere;
-                    }
-                    self.counters().reason(reason);
-                    let refuse =
-                        Refuse { peer_slot: open.slot, reason: reason as u16, ask_at: elsewhere.unwrap_or_default() };
-                    let refuse = ControlMessage::Refuse(refuse);
-                    let sent = link.tx.lock().send(self.device(), link, refuse);
-                    return self.keep_sending(link, sent);
-                }
-                Counters::bump(&self.counters().opens_accepted);
-                true
-            }
-            ControlMessage::Accept(accept) => {
-                self.handle_accept(link, rx, &accept);
-                true
-            }
-            ControlMessage::Refuse(refuse) => {
-                if let Some(Some(cell)) = rx.slots.get(usize::from(refuse.peer_slot)) {
-                    let mut guard = cell.lock(self);
-                    //= spec §4.1.5
-                    //# The opener MAY ask there, once, and at no other address.
-                    let elsewhere = match refuse.ask_at {
-                        0 => None,
-                        port => self.directory().neighbour(link.peer, port),
-                    };
-                    guard.inner.ask_next = elsewhere.filter(|peer| !guard.inner.sent_on && *peer != link.peer);
-                    guard.inner.proto.handle_refuse(Reason::from_code(refuse.reason));
-                    self.counters().reason(Reason::from_code(refuse.reason));
-                    guard.arrived = true;
-                }
-                true
-            }
-        }
-    }
-
-    /// The peer cannot have the link. False if that ends it now.
-    fn end_setup(&self, link: &Arc<LinkCell>, error: LinkError) -> bool {
-        let LinkError::Refused(reason) = error else {
-            Counters::bump(&self.counters().violations);
-            return false;
-        };
-        self.refuse_link(link, reason);
-        //= spec §2.5.4
-        //# Who refuses a link says so with REFUSE, in which the opener's slot is 0xffff, and sends nothing more.
-        let refuse = ControlMessage::Refuse(Refuse { peer_slot: NO_SLOT, reason: reason as u16, ask_at: 0 });
-        let sent = link.tx.lock().send(self.device(), link, refuse);
-        self.keep_sending(link, sent)
-    }
-
-    /// One side will not have the link: who waits for it stays on TCP, for that reason.
-    pub(crate) fn refuse_link(&self, link: &LinkCell, reason: Reason) {
-        if !link.tx.lock().proto.refuse() {
-            return;
-        }
-        Counters::bump(&self.counters().links_refused);
-        if !link.connector {
-            return self.counters().reason(reason);
-        }
-        self.directory().note_unreachable(link.peer);
-        self.stop_waiting(reason, |w| w.link == Some(link.qp));
-    }
-
     /// Streams for which there will be no link stay on TCP, for this reason.
     pub(crate) fn stop_waiting(&self, reason: Reason, is_over: impl Fn(&Waiting) -> bool) {
         let mut waiting = self.waiting.lock();
@@ -445,20 +181,12 @@ impl Endpoint {
     }
 
     /// Where the process accepts links that holds what `open` asks for, if its asker may know.
-    fn holder(&self, link: &LinkCell, open: &Open) -> Option<u16> {
+    pub(crate) fn holder(&self, link: &LinkCell, open: &Open) -> Option<u16> {
         let tuple = four_tuple(&open.tuple)?.reversed();
         self.directory().holder(&tuple).filter(|_| self.directory().admits(link.peer, &tuple))
     }
 
-    /// A message of the link itself was sent, or waits for room. False if the link must end.
-    pub(crate) fn keep_sending(&self, link: &Arc<LinkCell>, sent: Result<bool, PostError>) -> bool {
-        if sent == Ok(false) {
-            self.note_owing(link);
-        }
-        sent.is_ok()
-    }
-
-    fn handle_open(&self, link: &Arc<LinkCell>, rx: &mut LinkRx, open: &Open) -> Result<(), Reason> {
+    pub(crate) fn handle_open(&self, link: &Arc<LinkCell>, rx: &mut LinkRx, open: &Open) -> Result<(), Reason> {
         //= spec §4.1.2
         //# OPEN names the anchor by its addresses; the acceptor refuses one that it does not hold.
         //= spec §4.1.3
@@ -530,7 +258,7 @@ impl Endpoint {
         accepted
     }
 
-    fn handle_accept(&self, link: &Arc<LinkCell>, rx: &mut LinkRx, accept: &Accept) {
+    pub(crate) fn handle_accept(&self, link: &Arc<LinkCell>, rx: &mut LinkRx, accept: &Accept) {
         let Some(Some(cell)) = rx.slots.get(usize::from(accept.peer_slot)) else { return };
         let outgoing = self.outgoing(link, &accept.ring);
         let mut guard = cell.lock(self);
@@ -609,9 +337,3 @@ fn four_tuple(tuple: &WireTuple) -> Option<FourTuple> {
     let (local, remote) = (end(tuple.local), end(tuple.remote));
     (local.is_ipv4() == remote.is_ipv4()).then_some(FourTuple { local, remote })
 }
-
-const EMPTY: WorkCompletion = WorkCompletion {
-    qp: netacc_device::QueuePairId(0),
-    status: CompletionStatus::Success,
-    completion: Completion::Send { id: WorkRequestId(0) },
-};

@@ -4,8 +4,7 @@ use netacc_device::{Anchor, AnchorError, AnchorPosition};
 use netacc_proto::{AnchorWrite, Demotion, Phase, Reason, SocketError};
 
 use super::StreamGuard;
-#[cfg(doc)]
-use crate::Endpoint;
+
 /// What `shutdown` shuts down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shutdown {
@@ -128,7 +127,7 @@ impl StreamGuard<'_> {
     }
 
     /// The application has closed its last descriptor, of a stream that the kernel's socket is all of: then true, and the
-    /// stream is to be [forgotten](Endpoint::forget). From now on nobody opens it, whichever side asks: a pledge would be
+    /// stream is to be [forgotten](crate::Endpoint::forget). From now on nobody opens it, whichever side asks: a pledge would be
     /// followed by the kernel's end of the connection, and its peer would take that for a death.
     pub fn close_plain(&mut self) -> bool {
         let plain = self.inner.proto.is_plain() && self.inner.link.is_none();

@@ -10,6 +10,7 @@ use parking_lot::MutexGuard;
 use super::settle::readiness_of;
 use super::{Inner, StreamCell};
 use crate::{Counters, Endpoint, LinkCell, Readiness, StreamCounters};
+
 /// A locked stream. Dropping it sends what the protocol wants sent and publishes the new readiness.
 pub struct StreamGuard<'a> {
     pub(crate) cell: &'a Arc<StreamCell>,

@@ -7,6 +7,7 @@ use netacc_proto::{Immediate, MessageKind, RxSource, TxSink, CREDIT_BLOCK_LEN};
 
 use super::StreamGuard;
 use crate::Counters;
+
 /// How far an operation on the link came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkIo {

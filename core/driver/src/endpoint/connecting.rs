@@ -1,0 +1,134 @@
+//! Links that are being made: what the connection manager says, and how long they may take.
+
+use std::sync::Arc;
+
+use netacc_device::{CmError, CmEvent, Instant};
+use netacc_proto::{Admission, LinkConfig, PreSharedKey, Reason, LINK_REGION_LEN, SETUP_LIMIT};
+
+use super::{Attempt, Endpoint};
+use crate::link::LinkCell;
+use crate::Counters;
+/// Links that are being set up, beyond which peers' requests are refused. Arbitrary: as many as a connection manager has
+/// attempts.
+const MAX_SETUPS: usize = 1024;
+
+impl Endpoint {
+    pub(super) fn handle_cm_event(&self, event: CmEvent) {
+        match event {
+            CmEvent::Request { id, peer, .. } => {
+                if self.is_held_back() || self.todo.lock().setup.len() >= MAX_SETUPS {
+                    return self.cm.reject(id);
+                }
+                self.attempts.lock().insert(id, Attempt { peer, connector: false });
+                if let Err(error) = self.cm.accept(id, self.control_cq, LINK_REGION_LEN) {
+                    // That a peer has gone in between is no reason of ours.
+                    if let Some(reason) = Some(reason_of(&error)).filter(|reason| *reason != Reason::PeerNotFound) {
+                        self.counters.reason(reason);
+                    }
+                    self.attempts.lock().remove(&id);
+                    self.cm.reject(id);
+                }
+            }
+            CmEvent::Established { id, qp, peer, local, remote } => {
+                let attempt = self.attempts.lock().remove(&id);
+                let connector = attempt.is_some_and(|a| a.connector && a.peer == peer);
+                let caps = self.device.capabilities_of(qp);
+                let depth = self.config.receive_depth.min(caps.max_recv_wr);
+                let credit_interval = if caps.cheap_writes { 1 } else { depth / 4 };
+                let config = LinkConfig {
+                    max_streams: self.config.streams_per_link,
+                    receive_depth: depth,
+                    credit_interval: credit_interval.max(1),
+                    connector,
+                };
+                let admission =
+                    |key: &PreSharedKey| Admission { key: key.clone(), nonce: self.nonce(), ends: self.cm.ends(peer) };
+                let proto = netacc_proto::Link::new(config, self.config.key.as_ref().map(admission));
+                let link = Arc::new(LinkCell::new(
+                    self.device(),
+                    proto,
+                    qp,
+                    peer,
+                    connector,
+                    self.control_cq,
+                    (local, remote),
+                ));
+                link.tx.lock().post_receives(self.device(), qp, depth);
+                self.links.write().insert(qp, link.clone());
+                self.todo.lock().setup.push((link.clone(), None));
+                Counters::bump(&self.counters.links_established);
+                for w in self.waiting.lock().iter_mut().filter(|w| w.attempt == Some(id)) {
+                    w.link = Some(qp);
+                }
+                //= spec §2.3.1
+                //# The connecting side sends HELLO first; the accepting side answers with its own.
+                if connector {
+                    let mut tx = link.tx.lock();
+                    let hello = tx.proto.hello();
+                    // The peer may not have posted receives yet: the message then waits.
+                    let sent = tx.send(self.device(), &link, hello);
+                    drop(tx);
+                    if !self.keep_sending(&link, sent) {
+                        self.note_dead(&link);
+                    }
+                }
+                if link.tx.lock().owes() {
+                    self.note_owing(&link);
+                }
+                self.poll_link(&link);
+            }
+            CmEvent::Failed { id, error } => {
+                let reason = reason_of(&error);
+                let attempt = self.attempts.lock().remove(&id).filter(|attempt| attempt.connector);
+                // That we have no room for a link says nothing of the peer.
+                if let Some(attempt) = attempt.filter(|_| reason == Reason::PeerNotFound) {
+                    self.directory.note_unreachable(attempt.peer);
+                }
+                self.stop_waiting(reason, |w| w.attempt == Some(id));
+            }
+            _ => {}
+        }
+    }
+    /// Ends links that have not become ready in time. Returns when it wants to look again.
+    pub(super) fn look_at_setups(&self, now: Instant, setup: Vec<(Arc<LinkCell>, Option<Instant>)>) -> Option<Instant> {
+        let mut next: Option<Instant> = None;
+        for (link, since) in setup {
+            let since = since.unwrap_or(now);
+            if link.is_dead() || link.tx.lock().proto.is_ready() {
+                continue;
+            }
+            //= spec §2.5.5
+            //# A link that is not ready for streams after SETUP_LIMIT (10 s) is ended.
+            if now.saturating_since(since) < SETUP_LIMIT {
+                next = Some(next.map_or(since + SETUP_LIMIT, |at| at.min(since + SETUP_LIMIT)));
+                self.todo.lock().setup.push((link, Some(since)));
+                continue;
+            }
+            if self.config.key.is_some() {
+                self.refuse_link(&link, Reason::KeyMissing);
+            }
+            self.link_died(&link);
+        }
+        next
+    }
+}
+
+/// Why a stream stays on TCP whose link could not be made.
+pub(crate) fn reason_of(error: &CmError) -> Reason {
+    match error {
+        CmError::MemoryLimit => Reason::MemoryLimit,
+        CmError::Exhausted(_) => Reason::Exhausted,
+        CmError::Os { source, .. } if is_exhaustion(source) => Reason::Exhausted,
+        _ => Reason::PeerNotFound,
+    }
+}
+
+/// Whether a system call failed for want of something that it makes. EAGAIN is what the kernel says where a group of
+/// processes has its share of a device.
+fn is_exhaustion(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind;
+    const EMFILE: i32 = 24;
+    const ENFILE: i32 = 23;
+    let kinds = [ErrorKind::OutOfMemory, ErrorKind::StorageFull, ErrorKind::QuotaExceeded, ErrorKind::WouldBlock];
+    kinds.contains(&error.kind()) || matches!(error.raw_os_error(), Some(EMFILE | ENFILE))
+}

@@ -1,0 +1,75 @@
+//! Links that have died, or are found dead.
+//!
+//! Any thread may find one; it only notes it. The control path ends each once, after a last look at what has arrived.
+
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::time::Duration;
+
+use netacc_device::{Instant, QueuePairId};
+
+use super::Endpoint;
+use crate::link::LinkCell;
+use crate::Counters;
+/// How long the anchors of a dead link may take to say that their peer has ended. Arbitrary: the kernel closes the sockets
+/// of a process within microseconds, once it has a processor for that.
+const END_PATIENCE: Duration = Duration::from_millis(50);
+
+impl Endpoint {
+    pub(crate) fn note_dead(&self, link: &Arc<LinkCell>) {
+        if link.dying.load(Ordering::Acquire) {
+            return;
+        }
+        self.todo.lock().dead.push(link.qp);
+        (self.helper_needed)();
+    }
+
+    /// A link was found dead at `since`. Ends it, unless its peer may be a process that ends, whose sockets are closed one
+    /// after the other: the anchors say so soon, and a record written to one meanwhile would be answered with a reset.
+    pub(super) fn end_link(&self, link: Arc<LinkCell>, since: Instant, now: Instant) {
+        // What the peer sent before it died, or before the link did, has arrived and must not be lost.
+        self.poll_link(&link);
+        let undecided = || self.streams_on(&link).iter().any(|cell| cell.lock(self).may_end_yet());
+        if now.saturating_since(since) < END_PATIENCE && !link.is_dead() && undecided() {
+            return self.todo.lock().dying.push((link, since));
+        }
+        self.link_died(&link);
+    }
+
+    /// A link is dead: all its streams leave it.
+    pub(crate) fn link_died(&self, link: &Arc<LinkCell>) {
+        if link.dead.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.cache.lock().remove(link.qp);
+        self.waiting.lock().retain(|w| w.link != Some(link.qp));
+        let cells: Vec<_> = std::mem::take(&mut link.rx.lock().slots).into_iter().flatten().collect();
+        // A link without streams may have been closed by the peer in good order.
+        let (ready, refused) = {
+            let tx = link.tx.lock();
+            (tx.proto.is_ready(), tx.proto.is_refused())
+        };
+        if !refused && (!cells.is_empty() || !ready) {
+            Counters::bump(&self.counters.links_failed);
+        }
+        for cell in &cells {
+            let mut guard = cell.lock(self);
+            guard.link_died();
+            let closed = guard.inner.closed;
+            drop(guard);
+            if closed {
+                self.note_release(cell);
+            }
+        }
+        self.links.write().remove(&link.qp);
+        // Rings live on in the streams' regions until their bytes are read or replayed.
+        self.device.destroy_qp(link.qp);
+    }
+
+    pub(crate) fn destroy_link(&self, qp: QueuePairId) {
+        if let Some(link) = self.links.write().remove(&qp) {
+            link.dead.store(true, Ordering::Release);
+            self.device.destroy_qp(qp);
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! The control path: what `progress` does with the work that was noted, and when it wants to be called again.
+
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::time::Duration;
+
+use netacc_device::Instant;
+use netacc_proto::{TxSink, LINGER_LIMIT, RECORD_GRACE};
+
+use super::todo::Todo;
+use super::Endpoint;
+use crate::PLEDGE_PATIENCE;
+/// As [`LINGER_LIMIT`] while the peer has bytes to read: as the kernel gives up an orphan whose peer opens no window.
+const UNREAD_LIMIT: Duration = Duration::from_secs(240);
+
+/// How long a lingering stream is left alone at most.
+const LINGER_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How soon starved streams and lingering anchors are looked at again. An arbitrary small number.
+const RETRY_INTERVAL: Duration = Duration::from_millis(1);
+
+impl Endpoint {
+    /// The control path: connection events, streams waiting for a link, retries, releases, expiry. Returns when it
+    /// wants to be called again even if nothing happens.
+    pub fn progress(&self, now: Instant) -> Option<Instant> {
+        while let Some(event) = self.cm.poll_event() {
+            self.handle_cm_event(event);
+        }
+        self.poll(self.control_cq);
+        self.place_waiting();
+        let todo = std::mem::take(&mut *self.todo.lock());
+        let Todo { starved, lingering, release, dead, claims, owing, idle, ended, .. } = todo;
+        let Todo { blocked, partial, pledged, stalled, setup, dying, .. } = todo;
+        let setup = self.look_at_setups(now, setup);
+        for (link, since) in dying {
+            self.end_link(link, since, now);
+        }
+        for qp in dead {
+            let link = self.links.read().get(&qp).cloned();
+            if let Some(link) = link.filter(|link| !link.dying.swap(true, Ordering::AcqRel)) {
+                self.end_link(link, now, now);
+            }
+        }
+        for link in idle {
+            self.park(&link, now);
+        }
+        for qp in owing {
+            let link = self.links.read().get(&qp).cloned();
+            if let Some(link) = link {
+                self.return_messages(&link, 0);
+                let sent = link.tx.lock().resume(self.device(), &link);
+                if !self.keep_sending(&link, sent) {
+                    self.note_dead(&link);
+                }
+            }
+        }
+        let mut again = false;
+        let mut lingerers: Option<Instant> = None;
+        for (cell, since) in starved {
+            let since = since.unwrap_or(now);
+            if now.saturating_since(since) < RETRY_INTERVAL {
+                self.todo.lock().starved.push((cell, Some(since)));
+                continue;
+            }
+            let mut guard = cell.lock(self);
+            guard.inner.starved = false;
+            guard.unstall();
+            again |= guard.proto().has_control();
+        }
+        for cell in ended {
+            cell.take_in(self);
+        }
+        for cell in blocked {
+            let mut guard = cell.lock(self);
+            guard.inner.blocked = false;
+            guard.progress_anchor(false);
+            guard.settle_end(now);
+        }
+        let mut decided: Option<Instant> = None;
+        for (cell, since) in pledged {
+            let since = since.unwrap_or(now);
+            let mut guard = cell.lock(self);
+            if guard.tx_sink() == TxSink::Pledged && now.saturating_since(since) < PLEDGE_PATIENCE {
+                drop(guard);
+                self.todo.lock().pledged.push((cell, Some(since)));
+                decided = Some(decided.map_or(since + PLEDGE_PATIENCE, |d| d.min(since + PLEDGE_PATIENCE)));
+                continue;
+            }
+            guard.inner.pledge_awaited = false;
+            if guard.tx_sink() == TxSink::Pledged {
+                guard.void_pledge();
+            }
+        }
+        for (cell, since) in partial {
+            // Its look notes it again, from now on: that note is replaced by the one that knows since when.
+            let Some(since) = cell.lock(self).wait_for_record(now, since.unwrap_or(now)) else { continue };
+            let mut todo = self.todo.lock();
+            todo.partial.retain(|(c, _)| !Arc::ptr_eq(c, &cell));
+            todo.partial.push((cell, Some(since)));
+            let at = (since + RECORD_GRACE).max(now + RETRY_INTERVAL);
+            decided = Some(decided.map_or(at, |d| d.min(at)));
+        }
+        let unstalled = self.look_at_stalls(now, stalled);
+        for (cell, since) in lingering {
+            // No thread of the program looks at its link any more.
+            let link = cell.lock(self).link().cloned();
+            if let Some(link) = link {
+                self.poll_link(&link);
+            }
+            let mut guard = cell.lock(self);
+            guard.progress_anchor(false);
+            guard.refresh_consumed();
+            let left = guard.proto().unconsumed();
+            // Since the last look: others make progress on the anchor, too.
+            let moved = (guard.inner.counters.tx_bytes_tcp, left);
+            let busy = guard.refuse_unread() || moved != std::mem::replace(&mut guard.inner.lingered, moved);
+            let since = since.filter(|_| !busy).unwrap_or(now);
+            let limit = if left > 0 { UNREAD_LIMIT } else { LINGER_LIMIT };
+            if guard.inner.lingers() && now.saturating_since(since) > limit {
+                guard.inner.proto.abort();
+                guard.inner.refused = true;
+            }
+            if guard.inner.lingers() {
+                drop(guard);
+                self.todo.lock().lingering.push((cell, Some(since)));
+                // Most are through at the first look; those that wait for their peer's application need patience.
+                let patience = if busy { RETRY_INTERVAL } else { now.saturating_since(since) / 4 };
+                let patience = patience.clamp(RETRY_INTERVAL, LINGER_INTERVAL);
+                lingerers = Some(lingerers.map_or(now + patience, |at| at.min(now + patience)));
+            } else {
+                // The slot on the link may be needed for longer; the connection ends here.
+                guard.end_linger();
+                drop(guard);
+                self.note_release(&cell);
+            }
+        }
+        // Not in the loop's head: a lock taken there would be held throughout the loop.
+        let more = std::mem::take(&mut self.todo.lock().release);
+        for cell in release.into_iter().chain(more) {
+            self.release(&cell, now);
+        }
+        for cell in claims {
+            self.sink.moved(&cell);
+        }
+        loop {
+            let expired = self.cache.lock().poll_expired(now);
+            let Some(qp) = expired else { break };
+            self.destroy_link(qp);
+        }
+        let expiry = self.cache.lock().next_expiry();
+        let todo = self.todo.lock();
+        // Noted by this very call, whose caller was awake: no wake-up will come for it.
+        again |= !(todo.starved.is_empty() && todo.owing.is_empty() && todo.blocked.is_empty());
+        again |= !todo.dying.is_empty();
+        again |= todo.lingering.iter().any(|(_, since)| since.is_none());
+        again |= todo.partial.iter().chain(&todo.pledged).chain(&todo.stalled).any(|(_, since)| since.is_none());
+        again |= todo.setup.iter().any(|(_, since)| since.is_none());
+        drop(todo);
+        let retry = again.then(|| now + RETRY_INTERVAL);
+        [retry, lingerers, decided, unstalled, setup, expiry].into_iter().flatten().min()
+    }
+}

@@ -1,0 +1,291 @@
+//! What arrives on links: completions, messages, and what each message is for.
+//!
+//! Invariant: the messages of a link are handled in the order in which they came, by whoever holds its `rx`.
+
+use std::sync::Arc;
+
+use netacc_device::{Completion, CompletionStatus, PostError, QueuePairId, WorkCompletion, WorkRequestId};
+use netacc_proto::{
+    ControlMessage, Immediate, LinkError, MessageKind, Reason, Refuse, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN, NO_SLOT,
+};
+
+use crate::endpoint::{Endpoint, BATCH};
+use crate::link::{LinkCell, LinkRx};
+use crate::Counters;
+
+/// What a look at a link found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LinkState {
+    Alive,
+    /// The device has given it up.
+    Failed,
+    /// Its peer broke the protocol, or is refused: nothing more of what it sends is looked at.
+    Refused,
+}
+
+impl Endpoint {
+    /// Handles what has arrived on one link. Any thread; a second thread waits for the first.
+    pub fn poll_link(&self, link: &Arc<LinkCell>) {
+        let mut rx = link.rx.lock();
+        let mut state = self.drain_link(link, &mut rx);
+        if !rx.ended.is_empty() {
+            state = self.take_in_ends(link, &mut rx, state);
+        }
+        drop(rx);
+        match state {
+            LinkState::Alive => {}
+            LinkState::Failed => self.note_dead(link),
+            LinkState::Refused => self.link_died(link),
+        }
+    }
+
+    fn drain_link(&self, link: &Arc<LinkCell>, rx: &mut LinkRx) -> LinkState {
+        link.mark_seen(self.device());
+        let mut wcs = [EMPTY; BATCH];
+        let (mut alive, mut failed, mut sent) = (true, false, false);
+        loop {
+            let n = self.device().poll_qp(link.qp(), &mut wcs);
+            let mut messages = 0;
+            for wc in &wcs[..n] {
+                match wc.completion {
+                    Completion::Receive { imm, len } if wc.status == CompletionStatus::Success => {
+                        messages += 1;
+                        alive &= self.handle_message(link, rx, imm, len);
+                    }
+                    Completion::Send { .. } if wc.status == CompletionStatus::Success => sent = true,
+                    _ => failed = true,
+                }
+            }
+            if messages > 0 && alive && !failed {
+                self.return_messages(link, messages);
+            }
+            if n < wcs.len() || !alive || failed {
+                break;
+            }
+        }
+        if sent && alive && !failed && link.tx.lock().take_full() {
+            rx.slots.iter().flatten().for_each(|cell| cell.lock(self).unstall());
+        }
+        match (alive, failed) {
+            (true, false) => LinkState::Alive,
+            (true, true) => LinkState::Failed,
+            (false, _) => LinkState::Refused,
+        }
+    }
+
+    /// The anchors of some streams were seen to have ended while their messages were handled. What their peers had sent
+    /// before that counts first.
+    #[cold]
+    fn take_in_ends(&self, link: &Arc<LinkCell>, rx: &mut LinkRx, state: LinkState) -> LinkState {
+        let ended = std::mem::take(&mut rx.ended);
+        let state = if state == LinkState::Alive { self.drain_link(link, rx) } else { state };
+        for cell in ended {
+            let mut guard = cell.lock(self);
+            guard.polled = true;
+            guard.progress_anchor(true);
+        }
+        state
+    }
+
+    /// Posts receives again and tells the peer.
+    #[inline]
+    pub(crate) fn return_messages(&self, link: &Arc<LinkCell>, messages: u32) {
+        let device = self.device();
+        let mut tx = link.tx.lock();
+        let posted = tx.repost_receives(device, link.qp(), messages);
+        let mut count = None;
+        for _ in 0..posted {
+            count = tx.proto.handle_message().or(count);
+        }
+        if let Some(count) = count {
+            tx.message_credit(device, link, count);
+        }
+        if tx.proto.poll_give() {
+            tx.give(device, link);
+        }
+        let owes = tx.owes();
+        drop(tx);
+        if messages > 0 && owes {
+            self.note_owing(link);
+        }
+    }
+
+    /// Returns false if the link must end.
+    #[inline]
+    fn handle_message(&self, link: &Arc<LinkCell>, rx: &mut LinkRx, imm: u32, len: u32) -> bool {
+        let Ok(imm) = Immediate::decode(imm) else {
+            Counters::bump(&self.counters().violations);
+            return false;
+        };
+        match imm.kind {
+            MessageKind::Data => {
+                // A slot that is free here: the message crossed our CLOSE.
+                if let Some(Some(cell)) = rx.slots.get(usize::from(imm.slot)) {
+                    let mut guard = cell.lock(self);
+                    guard.inner.proto.handle_data(len, imm.rewind);
+                    guard.inner.counters.rx_msgs_link += 1;
+                    guard.arrived = true;
+                }
+                true
+            }
+            MessageKind::Control => self.handle_control(link, rx),
+            MessageKind::LinkWant => {
+                link.tx.lock().proto.handle_want();
+                true
+            }
+            MessageKind::LinkGive => {
+                let ok = link.tx.lock().refresh_credit(&link.local);
+                for cell in rx.slots.iter().flatten() {
+                    cell.lock(self).unstall();
+                }
+                ok
+            }
+            kind => {
+                if let Some(Some(cell)) = rx.slots.get(usize::from(imm.slot)) {
+                    let mut guard = cell.lock(self);
+                    guard.inner.proto.handle_signal(kind);
+                    guard.arrived = true;
+                    if kind == MessageKind::CreditGive {
+                        // The credit it announces may have been found, and used up, before: then ask again.
+                        guard.unstall();
+                    }
+                    guard.progress_anchor(false);
+                    if guard.inner.end_noted {
+                        drop(guard);
+                        rx.ended.push(cell.clone());
+                    }
+                }
+                true
+            }
+        }
+    }
+
+    fn handle_control(&self, link: &Arc<LinkCell>, rx: &mut LinkRx) -> bool {
+        let at = CREDIT_BLOCK_LEN + netacc_proto::Link::control_slot_of(rx.controls) * CONTROL_SLOT_LEN;
+        rx.controls += 1;
+        let mut bytes = [0; CONTROL_SLOT_LEN];
+        let message = link.local.memory.read(at, &mut bytes).then(|| ControlMessage::decode(&bytes));
+        let Some(Ok(message)) = message else {
+            Counters::bump(&self.counters().violations);
+            return false;
+        };
+        match message {
+            ControlMessage::Hello(hello) => {
+                let mut tx = link.tx.lock();
+                let answer = match tx.proto.handle_hello(&hello) {
+                    Ok(answer) => answer,
+                    Err(error) => {
+                        drop(tx);
+                        return self.end_setup(link, error);
+                    }
+                };
+                let sent = answer.map_or(Ok(true), |answer| tx.send(self.device(), link, answer));
+                drop(tx);
+                if link.connector {
+                    // Places the stream that waits for the link; if it has gone meanwhile, the link is kept for others.
+                    self.note_idle(link);
+                }
+                self.keep_sending(link, sent)
+            }
+            ControlMessage::Proof(proof) => {
+                let proven = link.tx.lock().proto.handle_proof(&proof);
+                proven.map_or_else(|error| self.end_setup(link, error), |()| true)
+            }
+            //= spec §2.5.4
+            //# Who reads that ends the link.
+            ControlMessage::Refuse(Refuse { peer_slot: NO_SLOT, reason, .. }) => {
+                let reason = match Reason::from_code(reason) {
+                    key @ (Reason::KeyMissing | Reason::KeyMismatch) => key,
+                    _ => Reason::NotAdmitted,
+                };
+                self.refuse_link(link, reason);
+                false
+            }
+            ControlMessage::Open(open) => {
+                let refused = self.handle_open(link, rx, &open);
+                if let Err(mut reason) = refused {
+                    Counters::bump(&self.counters().opens_refused);
+                    //= spec §4.1.5
+                    //# An acceptor that does not hold the anchor, but knows the process of its host that does, names in REFUSE
+                    //# the port at which that one accepts links.
+                    let elsewhere = match reason {
+                        Reason::UnknownStream => self.holder(link, &open),
+                        _ => None,
+                    };
+                    if elsewhere.is_some() {
+                        reason = Reason::HeldElsewhere;
+                    }
+                    self.counters().reason(reason);
+                    let refuse =
+                        Refuse { peer_slot: open.slot, reason: reason as u16, ask_at: elsewhere.unwrap_or_default() };
+                    let refuse = ControlMessage::Refuse(refuse);
+                    let sent = link.tx.lock().send(self.device(), link, refuse);
+                    return self.keep_sending(link, sent);
+                }
+                Counters::bump(&self.counters().opens_accepted);
+                true
+            }
+            ControlMessage::Accept(accept) => {
+                self.handle_accept(link, rx, &accept);
+                true
+            }
+            ControlMessage::Refuse(refuse) => {
+                if let Some(Some(cell)) = rx.slots.get(usize::from(refuse.peer_slot)) {
+                    let mut guard = cell.lock(self);
+                    //= spec §4.1.5
+                    //# The opener MAY ask there, once, and at no other address.
+                    let elsewhere = match refuse.ask_at {
+                        0 => None,
+                        port => self.directory().neighbour(link.peer, port),
+                    };
+                    guard.inner.ask_next = elsewhere.filter(|peer| !guard.inner.sent_on && *peer != link.peer);
+                    guard.inner.proto.handle_refuse(Reason::from_code(refuse.reason));
+                    self.counters().reason(Reason::from_code(refuse.reason));
+                    guard.arrived = true;
+                }
+                true
+            }
+        }
+    }
+
+    /// The peer cannot have the link. False if that ends it now.
+    fn end_setup(&self, link: &Arc<LinkCell>, error: LinkError) -> bool {
+        let LinkError::Refused(reason) = error else {
+            Counters::bump(&self.counters().violations);
+            return false;
+        };
+        self.refuse_link(link, reason);
+        //= spec §2.5.4
+        //# Who refuses a link says so with REFUSE, in which the opener's slot is 0xffff, and sends nothing more.
+        let refuse = ControlMessage::Refuse(Refuse { peer_slot: NO_SLOT, reason: reason as u16, ask_at: 0 });
+        let sent = link.tx.lock().send(self.device(), link, refuse);
+        self.keep_sending(link, sent)
+    }
+
+    /// One side will not have the link: who waits for it stays on TCP, for that reason.
+    pub(crate) fn refuse_link(&self, link: &LinkCell, reason: Reason) {
+        if !link.tx.lock().proto.refuse() {
+            return;
+        }
+        Counters::bump(&self.counters().links_refused);
+        if !link.connector {
+            return self.counters().reason(reason);
+        }
+        self.directory().note_unreachable(link.peer);
+        self.stop_waiting(reason, |w| w.link == Some(link.qp));
+    }
+
+    /// A message of the link itself was sent, or waits for room. False if the link must end.
+    pub(crate) fn keep_sending(&self, link: &Arc<LinkCell>, sent: Result<bool, PostError>) -> bool {
+        if sent == Ok(false) {
+            self.note_owing(link);
+        }
+        sent.is_ok()
+    }
+}
+
+const EMPTY: WorkCompletion = WorkCompletion {
+    qp: QueuePairId(0),
+    status: CompletionStatus::Success,
+    completion: Completion::Send { id: WorkRequestId(0) },
+};
