@@ -9,73 +9,46 @@
 //!   or once reported (edge, one-shot). So a wait costs O(ready).
 //! * `pending` collects edges since the last report; an edge-triggered interest is reported only for those.
 //!
+//! Its parts:
+//!
+//! * [`interest`]: one descriptor in an instance: what is reported of it, and what the kernel watches.
+//! * [`ctl`](mod@ctl): `epoll_ctl`, which makes interests, changes and deletes them.
+//! * [`waiting`]: `epoll_wait`, from the ready list to sleep.
+//! * [`watchers`]: what a socket knows of those that watch it.
+//! * [`closed`]: descriptors that are closed while they are watched.
+//!
 //! Lock order: a stream's lock may be held when an instance's is taken, never the other way round; readiness is
 //! read from the stream's atomic word.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::sync::Arc;
 
 use libc::epoll_event;
-use netacc_device::{Armed, CompletionQueueId, Instant};
-use netacc_driver::{AnchorEvent, Endpoint, Readiness, StreamCell};
+use netacc_device::CompletionQueueId;
+use netacc_driver::{Endpoint, Readiness};
 use parking_lot::Mutex;
 
-use crate::ops::{errno, set_errno};
-use crate::runtime::{self, now, Runtime};
+use crate::runtime;
 use crate::socket::Socket;
 use crate::table::{self, Entry};
-use crate::wait::{self, Waiter};
+use crate::wait::Waiter;
 use crate::{queues, real};
 
 mod closed;
+mod ctl;
+mod interest;
 mod waiting;
+mod watchers;
 
 pub use closed::{come_back, end_outliving, forget_fd, leave_to_kernel, outlive, unwatch};
+pub use ctl::ctl;
 pub use waiting::{anchor_event, wait};
+pub use watchers::{carry_over, release, Registration};
 
-/// What the kernel watches on the anchor of a linked stream.
-const ANCHOR_WATCH: u32 = (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
-
-/// Somebody who watches a socket.
-pub enum Registration {
-    /// An epoll instance, and the descriptor under which it knows the socket.
-    Epoll(Weak<Shared>, c_int),
-    /// A thread in `poll`.
-    Waiter(Arc<Waiter>),
-}
-
-impl Registration {
-    /// The stream's readiness may have gained something.
-    #[inline]
-    pub fn ready(&self, now: Readiness, arrived: bool) {
-        match self {
-            Registration::Epoll(shared, fd) => {
-                if let Some(shared) = shared.upgrade() {
-                    shared.changed(*fd, now, arrived);
-                }
-            }
-            Registration::Waiter(waiter) => waiter.wake(),
-        }
-    }
-
-    /// Whoever sleeps in `poll` looks anew at what it should sleep on. (An epoll instance keeps its queue for good.)
-    pub fn wake(&self) {
-        if let Registration::Waiter(waiter) = self {
-            waiter.wake();
-        }
-    }
-
-    /// The instance, if the watcher is one that still exists.
-    pub fn instance(&self) -> Option<Arc<Shared>> {
-        match self {
-            Registration::Epoll(shared, _) => shared.upgrade(),
-            Registration::Waiter(_) => None,
-        }
-    }
-}
+use interest::{events_of, Interest, Interests, Watch, BOTH_KERNEL, FLAGS};
+use watchers::attach;
 
 /// An epoll instance.
 pub struct Epoll {
@@ -113,79 +86,6 @@ struct State {
     ready: VecDeque<c_int>,
 }
 
-/// Interests by descriptor.
-#[derive(Default)]
-struct Interests(Vec<Option<Interest>>);
-
-impl Interests {
-    #[inline]
-    fn get(&self, fd: &c_int) -> Option<&Interest> {
-        self.0.get(*fd as usize)?.as_ref()
-    }
-
-    #[inline]
-    fn get_mut(&mut self, fd: &c_int) -> Option<&mut Interest> {
-        self.0.get_mut(*fd as usize)?.as_mut()
-    }
-
-    fn insert(&mut self, fd: c_int, interest: Interest) -> Option<Interest> {
-        let i = fd as usize;
-        if self.0.len() <= i {
-            self.0.resize_with(i + 1, || None);
-        }
-        self.0[i].replace(interest)
-    }
-
-    fn remove(&mut self, fd: &c_int) -> Option<Interest> {
-        self.0.get_mut(*fd as usize)?.take()
-    }
-
-    fn iter(&self) -> impl Iterator<Item = (c_int, &Interest)> {
-        self.0.iter().enumerate().filter_map(|(fd, i)| Some((fd as c_int, i.as_ref()?)))
-    }
-}
-
-struct Interest {
-    events: u32,
-    data: u64,
-    /// The stream, and a mark that tells a reused descriptor from this one.
-    stream: Option<Arc<StreamCell>>,
-    watch: Watch,
-    /// It was on a link since the kernel's registration was made: the application may have seen EAGAIN for a reason that
-    /// the kernel does not know, so coming back is an edge.
-    away: bool,
-    /// It has ever been. What the kernel reports may then be about a record that has been taken since.
-    travelled: bool,
-    queued: bool,
-    /// In which wait it was reported last, and where in that wait's array.
-    told: (u64, usize),
-    /// Edges since the last report.
-    pending: u32,
-    /// What has ended, and been an edge once: it does not end again.
-    ends: u32,
-    /// One-shot and reported.
-    disabled: bool,
-    /// Deleted by the application, but the kernel's watch on the anchor is kept: programs that delete and add an
-    /// interest for every message then cost no system call.
-    parked: bool,
-    /// It is of another instance. What its descriptor names later says nothing of what is watched.
-    is_instance: bool,
-}
-
-/// What the kernel's instance reports a descriptor for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Watch {
-    /// As the application asked.
-    Application,
-    /// For these events of the anchor.
-    Anchor(u32),
-}
-
-const FLAGS: u32 = (libc::EPOLLET | libc::EPOLLONESHOT | libc::EPOLLEXCLUSIVE | libc::EPOLLWAKEUP) as u32;
-const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
-/// Events of incoming and of outgoing bytes.
-const INCOMING: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM | libc::EPOLLRDHUP) as u32;
-const OUTGOING: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 /// In the upper half of the event data of all registrations that this module makes, with the descriptor in the lower. What
 /// comes without is of a registration that was made where nothing is interposed (an io_uring, a bare system call), and is
 /// the program's as it is. Arbitrary; no address begins so.
@@ -193,12 +93,6 @@ const OURS: u64 = 0x6e61_6363 << 32;
 /// Event data of the kick eventfd and of the completion channel: no descriptor is negative.
 const KICK: u64 = OURS | 0xffff_ffff;
 const CHANNEL: u64 = OURS | 0xffff_fffe;
-/// While streams keep the instance busy, the kernel is asked only in every so many waits.
-const KERNEL_INTERVAL: u64 = 8;
-/// After an event of the kernel, this many waits look there first. Arbitrary: a few turns of an event loop.
-const KERNEL_HOT: u32 = 16;
-
-const BOTH_KERNEL: Readiness = Readiness::KERNEL_RX.union(Readiness::KERNEL_TX);
 
 /// `epoll_create1`.
 pub fn create1(flags: c_int) -> c_int {
@@ -208,136 +102,6 @@ pub fn create1(flags: c_int) -> c_int {
         table::insert(fd, Arc::new(Entry::Epoll(Epoll::new(fd))));
     }
     fd
-}
-
-fn events_of(r: Readiness) -> u32 {
-    let mut e = 0;
-    if r.contains(Readiness::READABLE) {
-        e |= libc::EPOLLIN | libc::EPOLLRDNORM;
-    }
-    if r.contains(Readiness::WRITABLE) {
-        e |= libc::EPOLLOUT | libc::EPOLLWRNORM;
-    }
-    if r.contains(Readiness::RDHUP) {
-        e |= libc::EPOLLRDHUP;
-    }
-    if r.contains(Readiness::HUP) {
-        e |= libc::EPOLLHUP;
-    }
-    if r.intersects(Readiness::ERR | Readiness::NOTICE) {
-        e |= libc::EPOLLERR;
-    }
-    e as u32
-}
-
-impl Interest {
-    /// One that is the kernel's alone.
-    fn kernels(events: u32, data: u64) -> Interest {
-        Interest {
-            events,
-            data,
-            stream: None,
-            watch: Watch::Application,
-            away: false,
-            travelled: false,
-            queued: false,
-            told: (u64::MAX, 0),
-            pending: 0,
-            ends: 0,
-            disabled: false,
-            parked: false,
-            is_instance: false,
-        }
-    }
-
-    /// Events to report now; also says whether to stay on the ready list.
-    fn report(&mut self, fd: c_int) -> (u32, bool) {
-        let Some(stream) = &self.stream else { return (0, false) };
-        let r = stream.readiness();
-        // All of that is the kernel's to report, but for what it does not know of.
-        let kernels = r.contains(BOTH_KERNEL) && !r.contains(Readiness::NOTICE);
-        if kernels || self.disabled || self.parked {
-            return (0, false);
-        }
-        let mut events = events_of(r);
-        if r.intersects(BOTH_KERNEL) {
-            events |= kernel_half(fd, r);
-            if stream.readiness() != r {
-                // What the kernel said may be about a record: look again.
-                return (0, true);
-            }
-        }
-        let asked = self.events & !FLAGS | (libc::EPOLLERR | libc::EPOLLHUP) as u32;
-        events &= asked;
-        if self.events & libc::EPOLLET as u32 != 0 {
-            if events & self.pending == 0 {
-                self.pending = 0;
-                return (0, false);
-            }
-            self.pending = 0;
-            return (events, false);
-        }
-        (events, events != 0)
-    }
-
-    /// Registers the descriptor with the kernel for what matters while its stream's readiness is `now`. With `rearm`
-    /// even if it is registered so: what is ready then is reported anew.
-    fn register(&mut self, epfd: c_int, fd: c_int, now: Readiness, rearm: bool) {
-        let watch = if now.contains(BOTH_KERNEL) {
-            Watch::Application
-        } else {
-            Watch::Anchor(ANCHOR_WATCH | if now.contains(Readiness::KERNEL_TX) { OUTGOING } else { 0 })
-        };
-        if watch == self.watch && !rearm {
-            return;
-        }
-        let events = match watch {
-            Watch::Anchor(events) => events,
-            // Only the end is reported of what has no events; once.
-            Watch::Application if self.disabled => libc::EPOLLET as u32,
-            Watch::Application => self.events,
-        };
-        if self.events & EXCLUSIVE != 0 && (watch == Watch::Application || self.watch == Watch::Application) {
-            // The kernel does not modify exclusive registrations.
-            kernel_ctl(epfd, libc::EPOLL_CTL_DEL, fd, 0);
-            kernel_ctl(epfd, libc::EPOLL_CTL_ADD, fd, events);
-        } else {
-            kernel_ctl(epfd, libc::EPOLL_CTL_MOD, fd, events);
-        }
-        self.watch = watch;
-    }
-
-    fn add_edges(&mut self, now: Readiness, arrived: bool) {
-        let events = events_of(now);
-        let ends = events & !(libc::EPOLLIN | libc::EPOLLRDNORM | libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
-        let over = ends & self.ends & libc::EPOLLHUP as u32 != 0;
-        self.pending |= ends & !self.ends;
-        self.ends = ends;
-        if now.contains(Readiness::NOTICE) {
-            // Each notification is one.
-            self.pending |= libc::EPOLLERR as u32;
-        }
-        if arrived {
-            self.pending |= events;
-        }
-        if !over {
-            self.pending |= events & (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
-        }
-    }
-}
-
-/// The kernel's answer for the direction of a stream that is still, or again, on the anchor.
-fn kernel_half(fd: c_int, r: Readiness) -> u32 {
-    let mut p = libc::pollfd { fd, events: 0, revents: 0 };
-    if r.contains(Readiness::KERNEL_RX) {
-        p.events |= libc::POLLIN | libc::POLLRDHUP;
-    }
-    if r.contains(Readiness::KERNEL_TX) {
-        p.events |= libc::POLLOUT;
-    }
-    // SAFETY: one valid pollfd.
-    unsafe { real::poll(&mut p, 1, 0) };
-    (p.revents & p.events) as u16 as u32
 }
 
 impl Shared {
@@ -597,229 +361,4 @@ impl Epoll {
     pub fn detach(&self, fd: c_int) {
         self.shared.state.lock().interests.remove(&fd);
     }
-}
-
-/// Carries registrations over from a socket that was not connected to the connection it has become.
-pub fn carry_over(watchers: Vec<Registration>, fd: c_int, sock: &Socket) {
-    for watcher in watchers {
-        if let Registration::Epoll(shared, _) = &watcher {
-            if let Some(shared) = shared.upgrade() {
-                attach(&shared, fd, sock);
-            }
-        }
-    }
-}
-
-/// A connection is dissolved, and its descriptors stay open: interests in it are the kernel's alone again. Returns the
-/// registrations for what becomes of it.
-pub fn release(watchers: Vec<Registration>) -> Vec<Registration> {
-    for watcher in &watchers {
-        let Registration::Epoll(shared, fd) = watcher else { continue };
-        if let Some(shared) = shared.upgrade() {
-            shared.leave_to_kernel(*fd);
-        }
-    }
-    watchers
-}
-
-fn attach(shared: &Arc<Shared>, fd: c_int, sock: &Socket) {
-    let mut state = shared.state.lock();
-    let Some(i) = state.interests.get_mut(&fd) else { return };
-    i.stream = sock.stream.clone();
-    drop(state);
-    if sock.stream.is_some() {
-        shared.streams.fetch_add(1, Ordering::Relaxed);
-        shared.ensure_kick();
-    }
-    let mut watchers = sock.watchers.lock();
-    watchers.push(Registration::Epoll(Arc::downgrade(shared), fd));
-}
-
-/// `epoll_ctl`. `event` is null or valid, as the system call wants it.
-///
-/// # Safety
-/// As the C function.
-pub unsafe fn ctl(entry: &Arc<Entry>, epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
-    let Entry::Epoll(epoll) = &**entry else {
-        set_errno(libc::EINVAL);
-        return -1;
-    };
-    let shared = &epoll.shared;
-    shared.epfd.store(epfd, Ordering::Relaxed);
-    if runtime::is_helper_fd(fd) {
-        set_errno(libc::EBADF);
-        return -1;
-    }
-    if op != libc::EPOLL_CTL_DEL && event.is_null() {
-        set_errno(libc::EFAULT);
-        return -1;
-    }
-    // SAFETY: not null, and valid by the caller's promise; the kernel's struct is packed.
-    let wanted = (!event.is_null()).then(|| unsafe { event.read_unaligned() });
-    if wanted.is_some_and(|e| e.events & libc::EPOLLONESHOT as u32 != 0) {
-        shared.has_one_shots.store(true, Ordering::Relaxed);
-    }
-    match (op, wanted) {
-        (libc::EPOLL_CTL_ADD, Some(e)) => add(shared, epfd, fd, e),
-        (libc::EPOLL_CTL_MOD, Some(e)) => modify(shared, epfd, fd, e),
-        (libc::EPOLL_CTL_DEL, _) => delete(shared, epfd, fd),
-        // SAFETY: as passed.
-        _ => unsafe { real::epoll_ctl(epfd, op, fd, event) },
-    }
-}
-
-/// Takes up again an interest that was deleted while its stream stayed on the link.
-fn unpark(shared: &Arc<Shared>, fd: c_int, e: epoll_event) -> bool {
-    let guard = table::get(fd);
-    let Some(Entry::Stream(sock)) = guard.as_ref().and_then(|g| g.as_deref()) else { return false };
-    let Some(stream) = &sock.stream else { return false };
-    let mut state = shared.state.lock();
-    let Some(i) = state.interests.get_mut(&fd).filter(|i| i.parked) else { return false };
-    let r = stream.readiness();
-    if r.contains(BOTH_KERNEL) || !i.stream.as_ref().is_some_and(|s| Arc::ptr_eq(s, stream)) {
-        kernel_ctl(shared.epfd(), libc::EPOLL_CTL_DEL, fd, 0);
-        state.interests.remove(&fd);
-        shared.streams.fetch_sub(1, Ordering::Relaxed);
-        return false;
-    }
-    i.parked = false;
-    i.events = e.events;
-    i.data = e.u64;
-    i.disabled = false;
-    i.pending = 0;
-    if r.intersects(BOTH_KERNEL) {
-        i.register(shared.epfd(), fd, r, true);
-    }
-    drop(state);
-    shared.changed(fd, r, true);
-    true
-}
-
-fn add(shared: &Arc<Shared>, epfd: c_int, fd: c_int, e: epoll_event) -> c_int {
-    if unpark(shared, fd, e) {
-        return 0;
-    }
-    let entry = table::get_full(fd);
-    let stream = match entry.as_deref() {
-        Some(Entry::Stream(sock)) => sock.reclaimed_stream(),
-        _ => None,
-    };
-    let on_kernel = stream.as_ref().is_none_or(|s| s.readiness().contains(BOTH_KERNEL));
-    let kernel_events = if on_kernel { e.events } else { ANCHOR_WATCH };
-    {
-        // Before the kernel can report an event for it.
-        let mut state = shared.state.lock();
-        let rc = kernel_ctl(epfd, libc::EPOLL_CTL_ADD, fd, kernel_events);
-        if rc != 0 {
-            return rc;
-        }
-        let interest = Interest {
-            stream: stream.clone(),
-            watch: if on_kernel { Watch::Application } else { Watch::Anchor(ANCHOR_WATCH) },
-            away: !on_kernel,
-            travelled: !on_kernel,
-            ..Interest::kernels(e.events, e.u64)
-        };
-        if state.interests.insert(fd, interest).is_some_and(|i| i.stream.is_some()) {
-            shared.streams.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-    match entry.as_deref() {
-        Some(Entry::Stream(sock)) => {
-            {
-                let mut watchers = sock.watchers.lock();
-                watchers.retain(|r| !matches!(r, Registration::Epoll(s, f) if *f == fd && std::ptr::eq(s.as_ptr(), Arc::as_ptr(shared))));
-                watchers.push(Registration::Epoll(Arc::downgrade(shared), fd));
-            }
-            if let Some(stream) = stream {
-                shared.streams.fetch_add(1, Ordering::Relaxed);
-                shared.ensure_kick();
-                queues::settle_stream(&stream);
-                shared.changed(fd, stream.readiness(), true);
-            }
-        }
-        Some(Entry::Idle(listener)) => {
-            listener.watchers.lock().push(Registration::Epoll(Arc::downgrade(shared), fd));
-        }
-        Some(Entry::Epoll(inner)) => {
-            if let Some(i) = shared.state.lock().interests.get_mut(&fd) {
-                i.is_instance = true;
-            }
-            inner.nest();
-        }
-        None => {}
-    }
-    0
-}
-
-fn modify(shared: &Arc<Shared>, epfd: c_int, fd: c_int, e: epoll_event) -> c_int {
-    let mut state = shared.state.lock();
-    let Some(i) = state.interests.get_mut(&fd) else {
-        // The kernel knows best which error this is, or else more than this module: a registration of an open file that
-        // was made by another process, say.
-        let rc = kernel_ctl(epfd, libc::EPOLL_CTL_MOD, fd, e.events);
-        if rc == 0 {
-            state.interests.insert(fd, Interest::kernels(e.events, e.u64));
-        }
-        return rc;
-    };
-    if i.parked {
-        set_errno(libc::ENOENT);
-        return -1;
-    }
-    if (i.events | e.events) & libc::EPOLLEXCLUSIVE as u32 != 0 {
-        set_errno(libc::EINVAL);
-        return -1;
-    }
-    if i.watch == Watch::Application {
-        let rc = kernel_ctl(epfd, libc::EPOLL_CTL_MOD, fd, e.events);
-        if rc != 0 {
-            return rc;
-        }
-    }
-    i.events = e.events;
-    i.data = e.u64;
-    i.disabled = false;
-    i.pending = 0;
-    let Some(stream) = i.stream.clone() else { return 0 };
-    // A modified interest is armed anew: if it is ready now, that is an edge.
-    let r = stream.readiness();
-    if i.watch != Watch::Application && r.intersects(BOTH_KERNEL) {
-        i.register(epfd, fd, r, true);
-    }
-    drop(state);
-    if !r.contains(BOTH_KERNEL) || r.contains(Readiness::NOTICE) {
-        shared.changed(fd, r, true);
-    }
-    0
-}
-
-fn delete(shared: &Arc<Shared>, epfd: c_int, fd: c_int) -> c_int {
-    if let Some(i) = shared.state.lock().interests.get_mut(&fd) {
-        if i.parked {
-            set_errno(libc::ENOENT);
-            return -1;
-        }
-        if i.watch != Watch::Application && i.stream.as_ref().is_some_and(|s| !s.readiness().contains(BOTH_KERNEL)) {
-            i.parked = true;
-            i.events = 0;
-            return 0;
-        }
-    }
-    let rc = kernel_ctl(epfd, libc::EPOLL_CTL_DEL, fd, 0);
-    let saved = errno();
-    if rc != 0 && saved == libc::EBADF {
-        // A closed descriptor. If its open file lives on, the kernel goes on reporting it.
-        return rc;
-    }
-    if shared.state.lock().interests.remove(&fd).is_some_and(|i| i.stream.is_some()) {
-        shared.streams.fetch_sub(1, Ordering::Relaxed);
-    }
-    match table::get_full(fd).as_deref() {
-        Some(Entry::Stream(sock)) => unwatch(&sock.watchers, shared, fd),
-        Some(Entry::Idle(listener)) => unwatch(&listener.watchers, shared, fd),
-        _ => {}
-    }
-    set_errno(saved);
-    rc
 }

@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{kernel_ctl, Registration, Shared, State, Watch, BOTH_KERNEL};
+use super::interest::{Watch, BOTH_KERNEL};
+use super::{kernel_ctl, Registration, Shared, State};
 use crate::lingering;
 use crate::socket::Socket;
 

@@ -1,9 +1,27 @@
 //! Waiting on an instance: the ready list, a spin, the kernel, sleep.
 
-use netacc_device::MODERATION;
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::time::Duration;
 
-use super::*;
-use crate::batch;
+use libc::epoll_event;
+use netacc_device::{Armed, CompletionQueueId, Instant, MODERATION};
+use netacc_driver::{AnchorEvent, Endpoint, Readiness};
+
+use super::interest::{Interest, Watch, BOTH_KERNEL, FLAGS, OUTGOING};
+use super::{Epoll, Shared, State, CHANNEL, KICK, OURS};
+use crate::ops::{errno, set_errno};
+use crate::runtime::{self, now, Runtime};
+use crate::table::{self, Entry};
+use crate::{batch, real, wait};
+
+/// Events of incoming bytes.
+const INCOMING: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM | libc::EPOLLRDHUP) as u32;
+/// While streams keep the instance busy, the kernel is asked only in every so many waits.
+const KERNEL_INTERVAL: u64 = 8;
+/// After an event of the kernel, this many waits look there first. Arbitrary: a few turns of an event loop.
+const KERNEL_HOT: u32 = 16;
 
 /// `epoll_wait` and its relatives.
 ///

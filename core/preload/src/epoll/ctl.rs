@@ -1,0 +1,205 @@
+//! `epoll_ctl`.
+//!
+//! An interest that is deleted while its stream is on a link stays parked: see `Interest::parked`.
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+use libc::epoll_event;
+use netacc_driver::Readiness;
+
+use super::interest::{Interest, Watch, ANCHOR_WATCH, BOTH_KERNEL};
+use super::{kernel_ctl, unwatch, Registration, Shared};
+use crate::ops::{errno, set_errno};
+use crate::table::{self, Entry};
+use crate::{queues, real, runtime};
+
+/// `epoll_ctl`. `event` is null or valid, as the system call wants it.
+///
+/// # Safety
+/// As the C function.
+pub unsafe fn ctl(entry: &Arc<Entry>, epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+    let Entry::Epoll(epoll) = &**entry else {
+        set_errno(libc::EINVAL);
+        return -1;
+    };
+    let shared = &epoll.shared;
+    shared.epfd.store(epfd, Ordering::Relaxed);
+    if runtime::is_helper_fd(fd) {
+        set_errno(libc::EBADF);
+        return -1;
+    }
+    if op != libc::EPOLL_CTL_DEL && event.is_null() {
+        set_errno(libc::EFAULT);
+        return -1;
+    }
+    // SAFETY: not null, and valid by the caller's promise; the kernel's struct is packed.
+    let wanted = (!event.is_null()).then(|| unsafe { event.read_unaligned() });
+    if wanted.is_some_and(|e| e.events & libc::EPOLLONESHOT as u32 != 0) {
+        shared.has_one_shots.store(true, Ordering::Relaxed);
+    }
+    match (op, wanted) {
+        (libc::EPOLL_CTL_ADD, Some(e)) => add(shared, epfd, fd, e),
+        (libc::EPOLL_CTL_MOD, Some(e)) => modify(shared, epfd, fd, e),
+        (libc::EPOLL_CTL_DEL, _) => delete(shared, epfd, fd),
+        // SAFETY: as passed.
+        _ => unsafe { real::epoll_ctl(epfd, op, fd, event) },
+    }
+}
+
+/// Takes up again an interest that was deleted while its stream stayed on the link.
+fn unpark(shared: &Arc<Shared>, fd: c_int, e: epoll_event) -> bool {
+    let guard = table::get(fd);
+    let Some(Entry::Stream(sock)) = guard.as_ref().and_then(|g| g.as_deref()) else { return false };
+    let Some(stream) = &sock.stream else { return false };
+    let mut state = shared.state.lock();
+    let Some(i) = state.interests.get_mut(&fd).filter(|i| i.parked) else { return false };
+    let r = stream.readiness();
+    if r.contains(BOTH_KERNEL) || !i.stream.as_ref().is_some_and(|s| Arc::ptr_eq(s, stream)) {
+        kernel_ctl(shared.epfd(), libc::EPOLL_CTL_DEL, fd, 0);
+        state.interests.remove(&fd);
+        shared.streams.fetch_sub(1, Ordering::Relaxed);
+        return false;
+    }
+    i.parked = false;
+    i.events = e.events;
+    i.data = e.u64;
+    i.disabled = false;
+    i.pending = 0;
+    if r.intersects(BOTH_KERNEL) {
+        i.register(shared.epfd(), fd, r, true);
+    }
+    drop(state);
+    shared.changed(fd, r, true);
+    true
+}
+
+fn add(shared: &Arc<Shared>, epfd: c_int, fd: c_int, e: epoll_event) -> c_int {
+    if unpark(shared, fd, e) {
+        return 0;
+    }
+    let entry = table::get_full(fd);
+    let stream = match entry.as_deref() {
+        Some(Entry::Stream(sock)) => sock.reclaimed_stream(),
+        _ => None,
+    };
+    let on_kernel = stream.as_ref().is_none_or(|s| s.readiness().contains(BOTH_KERNEL));
+    let kernel_events = if on_kernel { e.events } else { ANCHOR_WATCH };
+    {
+        // Before the kernel can report an event for it.
+        let mut state = shared.state.lock();
+        let rc = kernel_ctl(epfd, libc::EPOLL_CTL_ADD, fd, kernel_events);
+        if rc != 0 {
+            return rc;
+        }
+        let interest = Interest {
+            stream: stream.clone(),
+            watch: if on_kernel { Watch::Application } else { Watch::Anchor(ANCHOR_WATCH) },
+            away: !on_kernel,
+            travelled: !on_kernel,
+            ..Interest::kernels(e.events, e.u64)
+        };
+        if state.interests.insert(fd, interest).is_some_and(|i| i.stream.is_some()) {
+            shared.streams.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+    match entry.as_deref() {
+        Some(Entry::Stream(sock)) => {
+            {
+                let mut watchers = sock.watchers.lock();
+                watchers.retain(|r| !matches!(r, Registration::Epoll(s, f) if *f == fd && std::ptr::eq(s.as_ptr(), Arc::as_ptr(shared))));
+                watchers.push(Registration::Epoll(Arc::downgrade(shared), fd));
+            }
+            if let Some(stream) = stream {
+                shared.streams.fetch_add(1, Ordering::Relaxed);
+                shared.ensure_kick();
+                queues::settle_stream(&stream);
+                shared.changed(fd, stream.readiness(), true);
+            }
+        }
+        Some(Entry::Idle(listener)) => {
+            listener.watchers.lock().push(Registration::Epoll(Arc::downgrade(shared), fd));
+        }
+        Some(Entry::Epoll(inner)) => {
+            if let Some(i) = shared.state.lock().interests.get_mut(&fd) {
+                i.is_instance = true;
+            }
+            inner.nest();
+        }
+        None => {}
+    }
+    0
+}
+
+fn modify(shared: &Arc<Shared>, epfd: c_int, fd: c_int, e: epoll_event) -> c_int {
+    let mut state = shared.state.lock();
+    let Some(i) = state.interests.get_mut(&fd) else {
+        // The kernel knows best which error this is, or else more than this module: a registration of an open file that
+        // was made by another process, say.
+        let rc = kernel_ctl(epfd, libc::EPOLL_CTL_MOD, fd, e.events);
+        if rc == 0 {
+            state.interests.insert(fd, Interest::kernels(e.events, e.u64));
+        }
+        return rc;
+    };
+    if i.parked {
+        set_errno(libc::ENOENT);
+        return -1;
+    }
+    if (i.events | e.events) & libc::EPOLLEXCLUSIVE as u32 != 0 {
+        set_errno(libc::EINVAL);
+        return -1;
+    }
+    if i.watch == Watch::Application {
+        let rc = kernel_ctl(epfd, libc::EPOLL_CTL_MOD, fd, e.events);
+        if rc != 0 {
+            return rc;
+        }
+    }
+    i.events = e.events;
+    i.data = e.u64;
+    i.disabled = false;
+    i.pending = 0;
+    let Some(stream) = i.stream.clone() else { return 0 };
+    // A modified interest is armed anew: if it is ready now, that is an edge.
+    let r = stream.readiness();
+    if i.watch != Watch::Application && r.intersects(BOTH_KERNEL) {
+        i.register(epfd, fd, r, true);
+    }
+    drop(state);
+    if !r.contains(BOTH_KERNEL) || r.contains(Readiness::NOTICE) {
+        shared.changed(fd, r, true);
+    }
+    0
+}
+
+fn delete(shared: &Arc<Shared>, epfd: c_int, fd: c_int) -> c_int {
+    if let Some(i) = shared.state.lock().interests.get_mut(&fd) {
+        if i.parked {
+            set_errno(libc::ENOENT);
+            return -1;
+        }
+        if i.watch != Watch::Application && i.stream.as_ref().is_some_and(|s| !s.readiness().contains(BOTH_KERNEL)) {
+            i.parked = true;
+            i.events = 0;
+            return 0;
+        }
+    }
+    let rc = kernel_ctl(epfd, libc::EPOLL_CTL_DEL, fd, 0);
+    let saved = errno();
+    if rc != 0 && saved == libc::EBADF {
+        // A closed descriptor. If its open file lives on, the kernel goes on reporting it.
+        return rc;
+    }
+    if shared.state.lock().interests.remove(&fd).is_some_and(|i| i.stream.is_some()) {
+        shared.streams.fetch_sub(1, Ordering::Relaxed);
+    }
+    match table::get_full(fd).as_deref() {
+        Some(Entry::Stream(sock)) => unwatch(&sock.watchers, shared, fd),
+        Some(Entry::Idle(listener)) => unwatch(&listener.watchers, shared, fd),
+        _ => {}
+    }
+    set_errno(saved);
+    rc
+}
