@@ -1,0 +1,140 @@
+//! Sending and receiving.
+
+use super::{room, Draw, Holder, Model};
+use crate::program::{How, Interest, Op, RecvCall, RecvFlags, SendCall, SendFlags};
+
+/// Unread sends of a direction at most; a path may bound messages as well as bytes.
+const CALLS: u32 = 12;
+
+impl Model {
+    fn amount(&mut self, draw: &mut Draw) -> u32 {
+        let most = self.shape.most_bytes.max(1) as usize;
+        match draw.below(8) {
+            0..=2 => 1 + draw.below(8) as u32,
+            3 | 4 => 1 + draw.below(100) as u32,
+            5 if draw.chance(4) => 0,
+            _ => 1 + draw.below(most) as u32,
+        }
+    }
+
+    pub(super) fn send(&mut self, h: Holder, draw: &mut Draw) {
+        let n = self.amount(draw);
+        let call =
+            [SendCall::Send, SendCall::Send, SendCall::Write, SendCall::Writev, SendCall::Sendmsg, SendCall::Sendto]
+                [draw.below(6)];
+        let flags = SendFlags { dontwait: draw.chance(3), more: false, nosignal: draw.chance(3) };
+        self.send_some(h, n, call, flags);
+    }
+
+    pub(super) fn send_some(&mut self, h: Holder, n: u32, call: SendCall, flags: SendFlags) {
+        let room = room(&self.shape.config);
+        let gone = !self.held(h.c, 1 - h.side);
+        let end = self.end(h);
+        if end.filled || end.unread + u64::from(n) > room || end.calls >= CALLS {
+            return;
+        }
+        if !end.ended && !end.broken {
+            end.unread += u64::from(n);
+            end.calls += 1;
+            if gone && n > 0 {
+                // What nobody can read is answered with a reset.
+                end.broken = true;
+            }
+        }
+        self.step(h.p, Op::Send { s: h.s, n, call, flags });
+    }
+
+    pub(super) fn receive(&mut self, h: Holder, draw: &mut Draw, peek: bool) {
+        let n = self.amount(draw);
+        let call =
+            [RecvCall::Recv, RecvCall::Recv, RecvCall::Read, RecvCall::Readv, RecvCall::Recvmsg, RecvCall::Recvfrom]
+                [draw.below(6)];
+        let call = if peek && matches!(call, RecvCall::Read | RecvCall::Readv) { RecvCall::Recv } else { call };
+        let plain = matches!(call, RecvCall::Read | RecvCall::Readv);
+        let mut flags = RecvFlags {
+            dontwait: draw.chance(3) && !plain,
+            peek,
+            waitall: draw.chance(6) && !plain && !peek,
+            trunc: draw.chance(12) && !plain && !peek,
+        };
+        if self.peer(h).filled {
+            return;
+        }
+        if !flags.dontwait && !self.returns(h, u64::from(n), flags.waitall) {
+            if plain {
+                return;
+            }
+            flags.dontwait = true;
+        }
+        self.step(h.p, Op::Recv { s: h.s, n, call, flags });
+        if !peek {
+            let peer = self.peer(h);
+            peer.unread = peer.unread.saturating_sub(u64::from(n));
+            if peer.unread == 0 {
+                peer.calls = 0;
+            }
+        }
+    }
+
+    pub(super) fn drain(&mut self, h: Holder) {
+        self.step(h.p, Op::Drain { s: h.s });
+        let peer = self.peer(h);
+        (peer.unread, peer.calls, peer.filled) = (0, 0, false);
+    }
+
+    /// A receive that waits, and then a send.
+    pub(super) fn blocked_receive(&mut self, h: Holder, draw: &mut Draw) {
+        let Some(o) = self.opposite(h) else { return };
+        let n = 1 + draw.below(self.shape.most_bytes.max(1) as usize) as u32;
+        let (end, peer) = (self.end(h).clone(), self.peer(h).clone());
+        let busy = peer.unread > 0 || peer.filled || peer.ended || peer.broken || end.broken || end.read_shut;
+        if busy || end.nonblock || end.lowat > 1 || !self.shape.threads || u64::from(n) > room(&self.shape.config) {
+            return;
+        }
+        let waitall = draw.chance(2);
+        let ends = draw.chance(8);
+        let flags = RecvFlags { waitall, ..RecvFlags::default() };
+        let number = self.background(h.p, Op::Recv { s: h.s, n, call: RecvCall::Recv, flags });
+        if ends {
+            self.step(o.p, Op::Shutdown { s: o.s, how: How::Write });
+            self.end(o).ended = true;
+        } else if waitall && n > 1 {
+            self.step(o.p, Op::SendAll { s: o.s, n: n / 2 });
+            self.step(o.p, Op::SendAll { s: o.s, n: n - n / 2 });
+        } else {
+            self.step(o.p, Op::SendAll { s: o.s, n });
+        }
+        self.step(h.p, Op::Join { of: number });
+    }
+
+    /// Many bytes, more than there is room for, with somebody at each end.
+    pub(super) fn transfer(&mut self, h: Holder, draw: &mut Draw) {
+        let Some(o) = self.opposite(h) else { return };
+        let (end, peer) = (self.end(h).clone(), self.peer(h).clone());
+        if end.ended || end.broken || end.filled || peer.broken || peer.read_shut || !self.shape.threads {
+            return;
+        }
+        let n = 1 + draw.below(self.shape.most_bytes.max(1) as usize * 50) as u32;
+        let number = self.background(h.p, Op::SendAll { s: h.s, n });
+        let unread = u32::try_from(end.unread).unwrap_or(0);
+        self.step(o.p, Op::RecvAll { s: o.s, n: n + unread });
+        self.step(h.p, Op::Join { of: number });
+        let end = self.end(h);
+        (end.unread, end.calls) = (0, 0);
+    }
+
+    /// Until there is no room, and until there is.
+    pub(super) fn fill_drain(&mut self, h: Holder, draw: &mut Draw) {
+        let Some(o) = self.opposite(h) else { return };
+        let (end, peer) = (self.end(h).clone(), self.peer(h).clone());
+        if end.ended || end.broken || end.filled || peer.broken || peer.read_shut {
+            return;
+        }
+        self.step(h.p, Op::Fill { s: h.s });
+        self.step(o.p, Op::Drain { s: o.s });
+        let interest = Interest { output: true, ..Interest::default() };
+        self.step(h.p, Op::Poll { s: vec![h.s], interest, wait: true, select: draw.chance(3) });
+        let end = self.end(h);
+        (end.unread, end.calls) = (0, 0);
+    }
+}
