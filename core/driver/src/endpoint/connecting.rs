@@ -8,6 +8,7 @@ use netacc_proto::{Admission, LinkConfig, PreSharedKey, Reason, LINK_REGION_LEN,
 use super::{Attempt, Endpoint};
 use crate::link::LinkCell;
 use crate::Counters;
+
 /// Links that are being set up, beyond which peers' requests are refused. Arbitrary: as many as a connection manager has
 /// attempts.
 const MAX_SETUPS: usize = 1024;

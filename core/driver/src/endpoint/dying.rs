@@ -11,6 +11,7 @@ use netacc_device::{Instant, QueuePairId};
 use super::Endpoint;
 use crate::link::LinkCell;
 use crate::Counters;
+
 /// How long the anchors of a dead link may take to say that their peer has ended. Arbitrary: the kernel closes the sockets
 /// of a process within microseconds, once it has a processor for that.
 const END_PATIENCE: Duration = Duration::from_millis(50);
@@ -24,9 +25,22 @@ impl Endpoint {
         (self.helper_needed)();
     }
 
+    /// Ends links that were found dead, or were and are to be looked at again.
+    pub(super) fn end_links(&self, now: Instant, dying: Vec<(Arc<LinkCell>, Instant)>, dead: Vec<QueuePairId>) {
+        for (link, since) in dying {
+            self.end_link(link, since, now);
+        }
+        for qp in dead {
+            let link = self.links.read().get(&qp).cloned();
+            if let Some(link) = link.filter(|link| !link.dying.swap(true, Ordering::AcqRel)) {
+                self.end_link(link, now, now);
+            }
+        }
+    }
+
     /// A link was found dead at `since`. Ends it, unless its peer may be a process that ends, whose sockets are closed one
     /// after the other: the anchors say so soon, and a record written to one meanwhile would be answered with a reset.
-    pub(super) fn end_link(&self, link: Arc<LinkCell>, since: Instant, now: Instant) {
+    fn end_link(&self, link: Arc<LinkCell>, since: Instant, now: Instant) {
         // What the peer sent before it died, or before the link did, has arrived and must not be lost.
         self.poll_link(&link);
         let undecided = || self.streams_on(&link).iter().any(|cell| cell.lock(self).may_end_yet());

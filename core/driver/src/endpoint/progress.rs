@@ -1,15 +1,15 @@
 //! The control path: what `progress` does with the work that was noted, and when it wants to be called again.
 
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
-use netacc_device::Instant;
+use netacc_device::{Instant, QueuePairId};
 use netacc_proto::{TxSink, LINGER_LIMIT, RECORD_GRACE};
 
-use super::todo::Todo;
+use super::todo::Noted;
 use super::Endpoint;
 use crate::PLEDGE_PATIENCE;
+
 /// As [`LINGER_LIMIT`] while the peer has bytes to read: as the kernel gives up an orphan whose peer opens no window.
 const UNREAD_LIMIT: Duration = Duration::from_secs(240);
 
@@ -29,21 +29,42 @@ impl Endpoint {
         self.poll(self.control_cq);
         self.place_waiting();
         let todo = std::mem::take(&mut *self.todo.lock());
-        let Todo { starved, lingering, release, dead, claims, owing, idle, ended, .. } = todo;
-        let Todo { blocked, partial, pledged, stalled, setup, dying, .. } = todo;
-        let setup = self.look_at_setups(now, setup);
-        for (link, since) in dying {
-            self.end_link(link, since, now);
-        }
-        for qp in dead {
-            let link = self.links.read().get(&qp).cloned();
-            if let Some(link) = link.filter(|link| !link.dying.swap(true, Ordering::AcqRel)) {
-                self.end_link(link, now, now);
-            }
-        }
-        for link in idle {
+        let setup = self.look_at_setups(now, todo.setup);
+        self.end_links(now, todo.dying, todo.dead);
+        for link in todo.idle {
             self.park(&link, now);
         }
+        self.send_owed(todo.owing);
+        let mut again = self.look_at_starved(now, todo.starved);
+        for cell in todo.ended {
+            cell.take_in(self);
+        }
+        for cell in todo.blocked {
+            let mut guard = cell.lock(self);
+            guard.inner.blocked = false;
+            guard.progress_anchor(false);
+            guard.settle_end(now);
+        }
+        let pledged = self.look_at_pledged(now, todo.pledged);
+        let partial = self.look_at_partial(now, todo.partial);
+        let stalled = self.look_at_stalls(now, todo.stalled);
+        let lingering = self.look_at_lingering(now, todo.lingering);
+        // Not in the loop's head: a lock taken there would be held throughout the loop.
+        let more = std::mem::take(&mut self.todo.lock().release);
+        for cell in todo.release.into_iter().chain(more) {
+            self.release(&cell, now);
+        }
+        for cell in todo.claims {
+            self.sink.moved(&cell);
+        }
+        let expiry = self.expire_links(now);
+        again |= self.todo.lock().wants_retry();
+        let retry = again.then(|| now + RETRY_INTERVAL);
+        [retry, setup, pledged, partial, stalled, lingering, expiry].into_iter().flatten().min()
+    }
+
+    /// Sends what links owe their peers: receives, and messages of their own.
+    fn send_owed(&self, owing: Vec<QueuePairId>) {
         for qp in owing {
             let link = self.links.read().get(&qp).cloned();
             if let Some(link) = link {
@@ -54,8 +75,11 @@ impl Endpoint {
                 }
             }
         }
+    }
+
+    /// Whether some have control messages that are to be tried again soon.
+    fn look_at_starved(&self, now: Instant, starved: Vec<Noted>) -> bool {
         let mut again = false;
-        let mut lingerers: Option<Instant> = None;
         for (cell, since) in starved {
             let since = since.unwrap_or(now);
             if now.saturating_since(since) < RETRY_INTERVAL {
@@ -67,23 +91,19 @@ impl Endpoint {
             guard.unstall();
             again |= guard.proto().has_control();
         }
-        for cell in ended {
-            cell.take_in(self);
-        }
-        for cell in blocked {
-            let mut guard = cell.lock(self);
-            guard.inner.blocked = false;
-            guard.progress_anchor(false);
-            guard.settle_end(now);
-        }
-        let mut decided: Option<Instant> = None;
+        again
+    }
+
+    /// Voids pledges that writers have waited for long enough. Returns when it wants to look again.
+    fn look_at_pledged(&self, now: Instant, pledged: Vec<Noted>) -> Option<Instant> {
+        let mut next: Option<Instant> = None;
         for (cell, since) in pledged {
             let since = since.unwrap_or(now);
             let mut guard = cell.lock(self);
             if guard.tx_sink() == TxSink::Pledged && now.saturating_since(since) < PLEDGE_PATIENCE {
                 drop(guard);
                 self.todo.lock().pledged.push((cell, Some(since)));
-                decided = Some(decided.map_or(since + PLEDGE_PATIENCE, |d| d.min(since + PLEDGE_PATIENCE)));
+                next = Some(next.map_or(since + PLEDGE_PATIENCE, |at| at.min(since + PLEDGE_PATIENCE)));
                 continue;
             }
             guard.inner.pledge_awaited = false;
@@ -91,6 +111,12 @@ impl Endpoint {
                 guard.void_pledge();
             }
         }
+        next
+    }
+
+    /// Takes for bytes what has not become a record in time. Returns when it wants to look again.
+    fn look_at_partial(&self, now: Instant, partial: Vec<Noted>) -> Option<Instant> {
+        let mut next: Option<Instant> = None;
         for (cell, since) in partial {
             // Its look notes it again, from now on: that note is replaced by the one that knows since when.
             let Some(since) = cell.lock(self).wait_for_record(now, since.unwrap_or(now)) else { continue };
@@ -98,9 +124,14 @@ impl Endpoint {
             todo.partial.retain(|(c, _)| !Arc::ptr_eq(c, &cell));
             todo.partial.push((cell, Some(since)));
             let at = (since + RECORD_GRACE).max(now + RETRY_INTERVAL);
-            decided = Some(decided.map_or(at, |d| d.min(at)));
+            next = Some(next.map_or(at, |n| n.min(at)));
         }
-        let unstalled = self.look_at_stalls(now, stalled);
+        next
+    }
+
+    /// Brings closed streams to their end. Returns when it wants to look again.
+    fn look_at_lingering(&self, now: Instant, lingering: Vec<Noted>) -> Option<Instant> {
+        let mut next: Option<Instant> = None;
         for (cell, since) in lingering {
             // No thread of the program looks at its link any more.
             let link = cell.lock(self).link().cloned();
@@ -126,7 +157,7 @@ impl Endpoint {
                 // Most are through at the first look; those that wait for their peer's application need patience.
                 let patience = if busy { RETRY_INTERVAL } else { now.saturating_since(since) / 4 };
                 let patience = patience.clamp(RETRY_INTERVAL, LINGER_INTERVAL);
-                lingerers = Some(lingerers.map_or(now + patience, |at| at.min(now + patience)));
+                next = Some(next.map_or(now + patience, |at| at.min(now + patience)));
             } else {
                 // The slot on the link may be needed for longer; the connection ends here.
                 guard.end_linger();
@@ -134,29 +165,16 @@ impl Endpoint {
                 self.note_release(&cell);
             }
         }
-        // Not in the loop's head: a lock taken there would be held throughout the loop.
-        let more = std::mem::take(&mut self.todo.lock().release);
-        for cell in release.into_iter().chain(more) {
-            self.release(&cell, now);
-        }
-        for cell in claims {
-            self.sink.moved(&cell);
-        }
+        next
+    }
+
+    /// Closes cached links that have not been used for long enough. Returns when the next one is due.
+    fn expire_links(&self, now: Instant) -> Option<Instant> {
         loop {
             let expired = self.cache.lock().poll_expired(now);
             let Some(qp) = expired else { break };
             self.destroy_link(qp);
         }
-        let expiry = self.cache.lock().next_expiry();
-        let todo = self.todo.lock();
-        // Noted by this very call, whose caller was awake: no wake-up will come for it.
-        again |= !(todo.starved.is_empty() && todo.owing.is_empty() && todo.blocked.is_empty());
-        again |= !todo.dying.is_empty();
-        again |= todo.lingering.iter().any(|(_, since)| since.is_none());
-        again |= todo.partial.iter().chain(&todo.pledged).chain(&todo.stalled).any(|(_, since)| since.is_none());
-        again |= todo.setup.iter().any(|(_, since)| since.is_none());
-        drop(todo);
-        let retry = again.then(|| now + RETRY_INTERVAL);
-        [retry, lingerers, decided, unstalled, setup, expiry].into_iter().flatten().min()
+        self.cache.lock().next_expiry()
     }
 }

@@ -10,22 +10,26 @@ use netacc_device::{Instant, QueuePairId};
 use super::Endpoint;
 use crate::link::LinkCell;
 use crate::StreamCell;
+
+/// A stream, and since when what it is noted for has lasted. `None`: `progress` has not seen it yet.
+pub(super) type Noted = (Arc<StreamCell>, Option<Instant>);
+
 /// Work noted under a lock that could not be done there.
 #[derive(Default)]
 pub(super) struct Todo {
     /// Streams that their link had no room for, and since when `progress` has known. What they wait for usually tells
     /// them itself; this is for whatever does not, so it need not be soon.
-    pub(super) starved: Vec<(Arc<StreamCell>, Option<Instant>)>,
+    pub(super) starved: Vec<Noted>,
     /// With the time since which they linger.
-    pub(super) lingering: Vec<(Arc<StreamCell>, Option<Instant>)>,
+    pub(super) lingering: Vec<Noted>,
     /// Streams whose anchor has ended, to be taken in after a look at the link.
     pub(super) ended: Vec<Arc<StreamCell>>,
     /// Streams whose application waits to write until the pledge is answered, and since when.
-    pub(super) pledged: Vec<(Arc<StreamCell>, Option<Instant>)>,
+    pub(super) pledged: Vec<Noted>,
     /// Streams whose link has no room, and since when their peer has taken nothing.
-    pub(super) stalled: Vec<(Arc<StreamCell>, Option<Instant>)>,
+    pub(super) stalled: Vec<Noted>,
     /// Streams with the mere beginning of a record on the anchor, and since when.
-    pub(super) partial: Vec<(Arc<StreamCell>, Option<Instant>)>,
+    pub(super) partial: Vec<Noted>,
     /// Streams with records or replay that found the anchor full.
     pub(super) blocked: Vec<Arc<StreamCell>>,
     pub(super) release: Vec<Arc<StreamCell>>,
@@ -39,6 +43,17 @@ pub(super) struct Todo {
     pub(super) idle: Vec<Arc<LinkCell>>,
     /// Links that are not ready for streams, and since when.
     pub(super) setup: Vec<(Arc<LinkCell>, Option<Instant>)>,
+}
+
+impl Todo {
+    /// Whether `progress`, which leaves it so, is to be called again soon. What its very call has noted is to be seen, too:
+    /// the caller was awake, so no wake-up will come for it.
+    pub(super) fn wants_retry(&self) -> bool {
+        let unseen = |noted: &[Noted]| noted.iter().any(|(_, since)| since.is_none());
+        !(self.starved.is_empty() && self.owing.is_empty() && self.blocked.is_empty() && self.dying.is_empty())
+            || [&self.lingering, &self.partial, &self.pledged, &self.stalled].into_iter().any(|noted| unseen(noted))
+            || self.setup.iter().any(|(_, since)| since.is_none())
+    }
 }
 
 impl Endpoint {
