@@ -11,11 +11,11 @@
 //!
 //! Its parts:
 //!
-//! * [`interest`]: one descriptor in an instance: what is reported of it, and what the kernel watches.
-//! * [`ctl`](mod@ctl): `epoll_ctl`, which makes interests, changes and deletes them.
-//! * [`waiting`]: `epoll_wait`, from the ready list to sleep.
-//! * [`watchers`]: what a socket knows of those that watch it.
-//! * [`closed`]: descriptors that are closed while they are watched.
+//! * `interest`: one descriptor in an instance: what is reported of it, and what the kernel watches.
+//! * `ctl`: `epoll_ctl`, which makes interests, changes and deletes them.
+//! * `waiting`: `epoll_wait`, from the ready list to sleep.
+//! * `watchers`: what a socket knows of those that watch it.
+//! * `closed`: descriptors that are closed while they are watched.
 //!
 //! Lock order: a stream's lock may be held when an instance's is taken, never the other way round; readiness is
 //! read from the stream's atomic word.

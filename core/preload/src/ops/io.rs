@@ -3,11 +3,11 @@
 //! While a stream is on the kernel path the real call is made, without blocking and with the stream locked, so that
 //! what was moved can be counted exactly; blocking then waits outside. While it is on a link no system call is made.
 //!
-//! * [`recv`](mod@recv), [`send`](mod@send): the two calls, as attempts ([`Step`]) and what is done between them.
-//! * [`block`]: what a call that must wait waits for.
-//! * [`replay`]: waiting for what lay unread on a link that is left.
-//! * [`promotion`]: operations are counted, and a link asked for when it is time.
-//! * [`kernel`]: the real calls.
+//! * `recv`, `send`: the two calls, as attempts (`Step`) and what is done between them.
+//! * `block`: what a call that must wait waits for.
+//! * `replay`: waiting for what lay unread on a link that is left.
+//! * `promotion`: operations are counted, and a link asked for when it is time.
+//! * `kernel`: the real calls.
 //!
 //! Here: what all of these share, leaving the link for good, and how much is queued.
 
