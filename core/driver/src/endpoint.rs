@@ -4,7 +4,7 @@
 //! [`Endpoint::progress`]: the shim's helper thread, or the simulator. Data moves in whoever calls
 //! [`Endpoint::poll`] or [`Endpoint::poll_link`]: usually the application's own thread.
 //!
-//! * [`todo`]: work that is noted under locks, for the control path.
+//! * [`todo`](mod@todo): work that is noted under locks, for the control path.
 //! * [`progress`]: the control path.
 //! * [`connecting`]: links that are being made.
 //! * [`dying`]: links that have died.

@@ -125,7 +125,7 @@ impl StreamGuard<'_> {
     }
 
     /// The application wants to write while a pledge is out, and does something else meanwhile. It is told when it can
-    /// write: after [`PLEDGE_PATIENCE`] at the latest.
+    /// write: after [`PLEDGE_PATIENCE`](crate::PLEDGE_PATIENCE) at the latest.
     pub fn wait_for_pledge(&mut self) {
         if !std::mem::replace(&mut self.inner.pledge_awaited, true) {
             self.endpoint.note_pledged(self.cell);
