@@ -97,12 +97,14 @@ impl Device for Fabric {
     }
 
     fn arm(&self, cq: CompletionQueueId) -> Armed {
+        self.note_armed(cq);
         let near = self.near.as_ref().map_or(Armed::Sleep, |near| near.arm(cq));
         let far = self.far.load().as_ref().map_or(Armed::Sleep, |far| far.arm(cq));
         either(near, far)
     }
 
     fn arm_moderated(&self, cq: CompletionQueueId) -> Armed {
+        self.note_armed(cq);
         let near = self.near.as_ref().map_or(Armed::Sleep, |near| near.arm_moderated(cq));
         let far = self.far.load().as_ref().map_or(Armed::Sleep, |far| far.arm_moderated(cq));
         either(near, far)
@@ -121,6 +123,7 @@ impl Device for Fabric {
     }
 
     fn disarm(&self, cq: CompletionQueueId) {
+        self.note_disarmed(cq);
         if let Some(near) = &self.near {
             near.disarm(cq);
         }

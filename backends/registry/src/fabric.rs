@@ -10,7 +10,7 @@
 
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{fence, AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -45,6 +45,8 @@ pub(crate) struct Fabric {
     events: EventSet,
     /// One for each completion queue.
     pub(crate) queues: Mutex<Vec<EventSet>>,
+    /// Completion queues that somebody may sleep on, a bit each.
+    armed: AtomicU64,
     /// Which of the two is asked first: where one alone could fill the answers, both get their turn.
     pub(crate) turn: AtomicBool,
 }
@@ -86,6 +88,7 @@ impl Fabric {
             alarm,
             events,
             queues: Mutex::default(),
+            armed: AtomicU64::new(0),
             turn: AtomicBool::new(false),
         })
     }
@@ -212,6 +215,13 @@ impl Fabric {
             near.tell_link_port(far.address().port());
         }
         self.far.store(Some(Arc::clone(&far)));
+        // Who sleeps already did not know of this device. The other queues stay as they are: of each message on one that
+        // is armed somebody is told, which costs a system call.
+        fence(Ordering::SeqCst);
+        let armed = self.armed.load(Ordering::Relaxed);
+        for cq in (0..queues.len() as u32).filter(|cq| armed & bit(CompletionQueueId(*cq)) != 0) {
+            far.arm(CompletionQueueId(cq));
+        }
         // Who is about to fork waits for it while calls into the libraries wait for that.
         drop(queues);
         self.known.forget_ports();
@@ -253,6 +263,18 @@ impl Fabric {
         Ok(CompletionQueueId(queues.len() as u32 - 1))
     }
 
+    /// Somebody is about to sleep on `cq`. To be called before the RDMA device is looked for: either it is there, or who
+    /// opens it sees this.
+    pub(crate) fn note_armed(&self, cq: CompletionQueueId) {
+        self.armed.fetch_or(bit(cq), Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Nobody sleeps on `cq`, or who does says so again.
+    pub(crate) fn note_disarmed(&self, cq: CompletionQueueId) {
+        self.armed.fetch_and(!bit(cq), Ordering::Relaxed);
+    }
+
     /// Which of the two has `qp`, and as what.
     pub(crate) fn split(&self, qp: QueuePairId) -> Side<'_> {
         if qp.0 & FAR == 0 {
@@ -271,9 +293,12 @@ fn join(far: &VerbsDevice, queue: &EventSet) -> Result<(), DeviceError> {
     if let Some(fd) = far.channel_fd(cq) {
         queue.add(fd, MEMBER).map_err(|source| DeviceError::Os { operation: "epoll_ctl", source })?;
     }
-    // Somebody may sleep on it already.
-    far.arm(cq);
     Ok(())
+}
+
+/// The bit of a completion queue in a set; none for a number that no queue has.
+fn bit(cq: CompletionQueueId) -> u64 {
+    1u64.checked_shl(cq.0).unwrap_or(0)
 }
 
 /// Completion queues where there is no shared memory, which has fewer.

@@ -1,0 +1,30 @@
+"""What a message on a link costs in system calls: the device's doorbell, and nothing of ours."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tests.apps.lib.paths import REPO, binaries
+from tests.lab.lib import UpLab, attempts, line_from, whole_wire
+
+ROUND_TRIPS = str(REPO / "tests/lab/programs/round_trips.py")
+SERVER, PORT = "10.99.0.1", "7004"
+ROUNDS, COUNT = "20", "200"
+
+
+def test_a_message_costs_one_call_where_nobody_sleeps(rxe: UpLab) -> None:
+    """Breaks if somebody is woken who does not sleep, or a message is several requests to the device."""
+    run = ["env", "NACC_POLL_MS=1000", str(binaries() / "netacc_run"), sys.executable, ROUND_TRIPS]
+    with whole_wire(rxe):
+        server = rxe.start(1, *run, "serve", SERVER, PORT)
+        assert line_from(server.stdout) == "listening\n"
+        for _ in attempts():
+            calls = [float(line) for line in rxe.out(2, *run, "ask", SERVER, PORT, ROUNDS, COUNT).split()]
+            # The others were on TCP, at least in part.
+            if on_link := [each for each in calls if each >= 0.9]:
+                break
+        else:
+            pytest.fail(f"not on a link: {calls}")
+    assert min(on_link) < 1.5, calls
