@@ -1,6 +1,6 @@
 //! The device: what it can do, its completion queues and queue pairs.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
@@ -93,9 +93,10 @@ pub struct VerbsDevice {
     pub(crate) node: Option<UnlinkWatch>,
 }
 
-/// The living queue pairs.
+/// The living queue pairs. Each call looks its own up, so not in a map that hashes with a key, which numbers that we give
+/// ourselves do not need.
 #[derive(Default)]
-pub(crate) struct Links(RwLock<HashMap<QueuePairId, Arc<Link>>>);
+pub(crate) struct Links(RwLock<BTreeMap<QueuePairId, Arc<Link>>>);
 
 impl Links {
     pub(crate) fn get(&self, id: QueuePairId) -> Option<Arc<Link>> {

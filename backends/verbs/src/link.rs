@@ -9,7 +9,7 @@
 //! it has completed, so its mark and its note are still there when its completion comes. At least every quarter of the
 //! queue is signalled, whatever the caller wanted, or a queue of unsignalled requests could never be emptied.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
@@ -60,7 +60,7 @@ pub(crate) struct Link {
     completed: AtomicU64,
     dead: AtomicBool,
     done: Mutex<Done>,
-    regions: RwLock<HashMap<u32, Mr>>,
+    regions: RwLock<BTreeMap<u32, Mr>>,
 }
 
 /// What a look at the device brought.
