@@ -224,6 +224,23 @@ mod tests {
             Bench { choice: PathChoice::default(), now: Instant::from_nanos(1), anchor, link }
         }
 
+        /// The anchor's times are known, so streams go onto the link.
+        fn on_link(anchor: u64, link: u64) -> Bench {
+            let mut b = Bench::new(anchor, link);
+            b.talk(Path::Anchor, WINDOW);
+            assert_eq!(b.judge(), Verdict::Promote);
+            b
+        }
+
+        /// The link was left, as the slower one, which fresh samples of the anchor have confirmed.
+        fn on_anchor(anchor: u64, link: u64) -> Bench {
+            let mut b = Bench::on_link(anchor, link);
+            assert!(b.talk(Path::Link, LEAST));
+            b.talk(Path::Anchor, LEAST);
+            assert_eq!(b.judge(), Verdict::Stay);
+            b
+        }
+
         /// So many questions and answers; returns whether the stream was told to leave its link.
         fn talk(&mut self, path: Path, times: usize) -> bool {
             (0..times).any(|_| {
@@ -259,8 +276,7 @@ mod tests {
     #[test]
     fn a_faster_link_stays_and_so_does_one_that_is_hardly_slower() {
         for link in [10 * US, 100 * US, 124 * US] {
-            let mut b = Bench::new(100 * US, link);
-            b.talk(Path::Anchor, WINDOW);
+            let mut b = Bench::on_link(100 * US, link);
             assert!(!b.talk(Path::Link, 1000), "{link}");
             assert_eq!(b.judge(), Verdict::Promote);
         }
@@ -268,8 +284,7 @@ mod tests {
 
     #[test]
     fn a_slower_link_is_left_and_tried_again_after_growing_pauses() {
-        let mut b = Bench::new(100 * US, 200 * US);
-        b.talk(Path::Anchor, WINDOW);
+        let mut b = Bench::on_link(100 * US, 200 * US);
         assert!(b.talk(Path::Link, LEAST));
         assert_eq!(b.judge(), Verdict::Stay);
         assert!(b.choice.note(Path::Link, Duration::from_micros(200), b.now), "every other stream leaves too");
@@ -288,10 +303,7 @@ mod tests {
 
     #[test]
     fn a_link_that_has_become_as_fast_is_taken_again() {
-        let mut b = Bench::new(100 * US, 200 * US);
-        b.talk(Path::Anchor, WINDOW);
-        b.talk(Path::Link, LEAST);
-        b.talk(Path::Anchor, LEAST);
+        let mut b = Bench::on_anchor(100 * US, 200 * US);
         b.pass(PAUSE.0);
         assert_eq!(b.judge(), Verdict::Promote);
         b.link = 99 * US;
@@ -301,8 +313,7 @@ mod tests {
 
     #[test]
     fn a_service_that_has_more_to_do_does_not_lose_its_link() {
-        let mut b = Bench::new(100 * US, 50 * US);
-        b.talk(Path::Anchor, WINDOW);
+        let mut b = Bench::on_link(100 * US, 50 * US);
         b.talk(Path::Link, WINDOW);
         (b.anchor, b.link) = (1000 * US, 500 * US);
         assert!(b.talk(Path::Link, WINDOW), "as far as is known it is slower");
@@ -314,10 +325,7 @@ mod tests {
 
     #[test]
     fn a_trial_that_comes_to_nothing_is_repeated() {
-        let mut b = Bench::new(100 * US, 200 * US);
-        b.talk(Path::Anchor, WINDOW);
-        b.talk(Path::Link, LEAST);
-        b.talk(Path::Anchor, LEAST);
+        let mut b = Bench::on_anchor(100 * US, 200 * US);
         b.pass(PAUSE.0);
         assert_eq!(b.judge(), Verdict::Promote);
         b.pass(TRIAL - Duration::from_nanos(1));
@@ -328,8 +336,7 @@ mod tests {
 
     #[test]
     fn a_service_that_is_not_asked_any_more_gets_its_link_back() {
-        let mut b = Bench::new(100 * US, 200 * US);
-        b.talk(Path::Anchor, WINDOW);
+        let mut b = Bench::on_link(100 * US, 200 * US);
         assert!(b.talk(Path::Link, LEAST));
         b.pass(TRIAL);
         assert_eq!(b.judge(), Verdict::Promote);
@@ -337,8 +344,7 @@ mod tests {
 
     #[test]
     fn answers_that_were_kept_back_do_not_count() {
-        let mut b = Bench::new(100 * US, 2_000_000 * US);
-        b.talk(Path::Anchor, WINDOW);
+        let mut b = Bench::on_link(100 * US, 2_000_000 * US);
         assert!(!b.talk(Path::Link, 1000));
         assert_eq!(b.choice.medians(), (Some(Duration::from_micros(100)), None));
     }
