@@ -52,8 +52,8 @@ class UpLab:
     impairment: tuple[str, ...] = ()
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
-    def argv(self, host: int, command: Sequence[str]) -> list[str]:
-        limit = ("--timeout", str(COMMAND_SECONDS))
+    def argv(self, host: int, command: Sequence[str], seconds: int = COMMAND_SECONDS) -> list[str]:
+        limit = ("--timeout", str(seconds))
         reach = [str(binaries() / "netacc"), "lab", "exec", "--name", self.name, *limit, str(host)]
         return [*reach, "env", *(f"{name}={value}" for name, value in ON_LINKS.items()), *command]
 
@@ -67,10 +67,10 @@ class UpLab:
         assert result.returncode == 0, f"{command}: {result.returncode}\n{result.stdout}\n{result.stderr}"
         return result.stdout
 
-    def start(self, host: int, *command: str) -> subprocess.Popen[str]:
-        """Start a command on a host; it is ended with the test."""
+    def start(self, host: int, *command: str, seconds: int = COMMAND_SECONDS) -> subprocess.Popen[str]:
+        """Start a command on a host; it is ended with the test, or after so long."""
         process = subprocess.Popen(
-            self.argv(host, command),
+            self.argv(host, command, seconds),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

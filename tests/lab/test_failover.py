@@ -2,73 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pytest
 
-from tests.apps.lib.counters import Counters, parse
-from tests.apps.lib.paths import REPO, binaries
-from tests.lab.lib import COMMAND_SECONDS, UpLab, down, line_from, up
-
-STEADY = str(REPO / "tests/lab/programs/steady.py")
-SERVER, PORT, TOLD = "10.99.0.1", "7002", "/tmp/steady"
+from tests.lab.conversation import STEADY, begin_on_link
+from tests.lab.lib import COMMAND_SECONDS, UpLab, down, up
 
 # An emulated device that finds its peer silent needs a second by its own rule; a machine that is busy, more.
 LONGEST_PAUSE = 30.0
-
-
-@dataclass
-class Conversation:
-    """Blocks from the second host to the first, and back."""
-
-    lab: UpLab
-    server: str
-    asker: subprocess.Popen[str]
-
-    def told(self) -> dict[str, float]:
-        found = json.loads(self.lab.out(2, "cat", TOLD))
-        assert isinstance(found, dict)
-        return found
-
-    def counters(self) -> Counters:
-        asking = (str(binaries() / "netacc_ss"), "-p", self.server, "-s", "all", "--json")
-        return parse(self.lab.out(1, *asking))
-
-    def wait_for_promotions(self, count: int) -> None:
-        """Until the server's end has got onto links so often. The way there may take several attempts."""
-        script = f"{binaries()}/netacc_ss -p {self.server} -s cnt | awk '/^streams_promoted/ {{ print $2 }}'"
-        self.lab.wait_for(1, f'[ "$({script})" -ge {count} ]')
-
-    def wait_for_progress(self) -> None:
-        """Until a hundred more blocks have come back."""
-        goal = int(self.told()["blocks"]) + 100
-        self.lab.wait_for(2, f'[ "$(sed "s/[^0-9]*\\([0-9]*\\).*/\\1/" {TOLD})" -ge {goal} ]')
-
-    def end(self) -> float:
-        """Ends it in good order; the longest time that a block took."""
-        self.lab.out(2, "touch", f"{TOLD}.stop")
-        printed, _ = self.asker.communicate(timeout=COMMAND_SECONDS)
-        assert self.asker.returncode == 0, printed
-        return float(json.loads(printed.splitlines()[-1])["longest"])
-
-
-def begin(lab: UpLab) -> Conversation:
-    """A conversation that is on a link."""
-    lab.out(2, "rm", "-f", TOLD, f"{TOLD}.stop")
-    run = [str(binaries() / "netacc_run"), sys.executable, STEADY]
-    server = lab.start(1, *run, "serve", SERVER, PORT)
-    words = line_from(server.stdout).split()
-    assert words[:2] == ["listening", "as"]
-    asker = lab.start(2, *run, "ask", SERVER, PORT, TOLD)
-    lab.wait_for(2, f"test -e {TOLD}")
-    conversation = Conversation(lab, words[2], asker)
-    conversation.wait_for_promotions(1)
-    conversation.wait_for_progress()
-    return conversation
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +32,7 @@ def lossless(quiet_rxe: UpLab) -> Iterator[UpLab]:
 
 
 def take_device_away(lab: UpLab, kind: str) -> None:
-    conversation = begin(lab)
+    conversation = begin_on_link(lab)
     lab.out(1, "timeout", "20", "rdma", "link", "delete", f"{kind}0")
     conversation.wait_for_progress()
     counters = conversation.counters()
@@ -115,7 +57,7 @@ def test_a_softroce_device_is_taken_away_and_comes_back(lossless: UpLab) -> None
 @pytest.mark.long
 def test_a_firewall_drops_what_is_rdma(lossless: UpLab) -> None:
     """TCP goes on, and nobody tells of it: the device finds that nothing is acknowledged."""
-    conversation = begin(lossless)
+    conversation = begin_on_link(lossless)
     rule = (
         "protocol",
         "ip",
@@ -147,7 +89,7 @@ def test_a_firewall_drops_what_is_rdma(lossless: UpLab) -> None:
 @pytest.mark.long
 def test_the_interface_is_down_for_a_while(lossless: UpLab) -> None:
     """Neither TCP nor the link gets anywhere meanwhile."""
-    conversation = begin(lossless)
+    conversation = begin_on_link(lossless)
     lossless.out(1, "sh", "-c", "ip link set lab0 down; sleep 3; ip link set lab0 up")
     conversation.wait_for_progress()
     conversation.end()
@@ -155,7 +97,7 @@ def test_the_interface_is_down_for_a_while(lossless: UpLab) -> None:
 
 @pytest.mark.long
 def test_a_peer_that_is_killed_is_noticed(lossless: UpLab) -> None:
-    conversation = begin(lossless)
+    conversation = begin_on_link(lossless)
     lossless.out(1, "kill", "-KILL", conversation.server)
     printed, _ = conversation.asker.communicate(timeout=COMMAND_SECONDS)
     assert conversation.asker.returncode == 1
@@ -165,7 +107,7 @@ def test_a_peer_that_is_killed_is_noticed(lossless: UpLab) -> None:
 
 @pytest.mark.long
 def test_one_packet_of_twenty_is_lost(lossless: UpLab) -> None:
-    conversation = begin(lossless)
+    conversation = begin_on_link(lossless)
     for host in (1, 2):
         lossless.out(host, "tc", "qdisc", "replace", "dev", "lab0", "root", "netem", "loss", "5%")
     conversation.wait_for_progress()
