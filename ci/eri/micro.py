@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 import time
+from typing import Any
 
 from ci.eri.pair import Failed, Pair, Stack
 
@@ -55,11 +57,41 @@ def sockets(pair: Pair, stack: Stack) -> Figures:
     return {"round_trip_us": 2 * one_way, "messages_per_s": round(1e6 / each), "gbit_per_s": speed}
 
 
-def polled(pair: Pair) -> dict[str, Figures]:
-    """Round trips of `netacc lat` by path, both ends polling: raw, through the stack on a link, over TCP.
+def polled(pair: Pair, turns: int) -> dict[str, Any]:
+    """Round trips of 64 bytes, both ends polling, in turns: `ib_send_lat`, and `netacc lat` on all paths.
 
-    In this one the stack is measured once its connection is on a link; rstream has the way there in it.
+    Through the stack it is measured once its connection is on a link; rstream has the way there in it.
     """
+    found: dict[str, list[Figures]] = {}
+    failures: list[str] = []
+    for _ in range(turns):
+        try:
+            least, _, typical = perftest(pair, "ib_send_lat", ("-s", "64", "-n", "1000"))
+            found.setdefault("ib_send_lat", []).append({"min_us": 2 * least, "p50_us": 2 * typical})
+        except Failed as failure:
+            failures.append(str(failure))
+        for path, figures in netacc_lat(pair).items():
+            found.setdefault(path, []).append(figures)
+    summary = {path: summed_up(each) for path, each in found.items()}
+    base = summary.get("ib_send_lat")
+    ratios = {
+        path: {name: round(figures[name] / base[name], 3) for name in base}
+        for path, figures in summary.items()
+        if base and path != "ib_send_lat"
+    }
+    return {"turns": found, "summary": summary, "ratio_to_ib_send_lat": ratios, "failed_turns": failures}
+
+
+def summed_up(turns: list[Figures]) -> Figures:
+    """The least of all, and the medians of each turn's least and median."""
+    return {
+        "min_us": min(turn["min_us"] for turn in turns),
+        "median_min_us": statistics.median(turn["min_us"] for turn in turns),
+        "median_p50_us": statistics.median(turn["p50_us"] for turn in turns),
+    }
+
+
+def netacc_lat(pair: Pair) -> dict[str, Figures]:
     netacc = ("env", "NACC_POLL_MS=1000", str(pair.binaries / "netacc"), "lat")
     paths = ("--path", "message", "--path", "stack", "--path", "tcp")
     client = [*netacc, pair.address(1), *paths, "-n", "1000", "--json"]
@@ -89,18 +121,19 @@ def verbs(pair: Pair, tools: tuple[tuple[str, tuple[str, ...], str], ...]) -> tu
     figures, failures = {}, {}
     for tool, arguments, name in tools:
         try:
-            figures[name] = perftest(pair, tool, arguments)
+            row = perftest(pair, tool, arguments)
+            # Bandwidth: peak, average, and messages. Latency, one way: least, most, typical.
+            figures[name] = row[1] if tool.endswith("bw") else 2 * row[2]
         except Failed as failure:
             failures[tool] = str(failure)
     return figures, failures
 
 
-def perftest(pair: Pair, tool: str, arguments: tuple[str, ...]) -> float:
-    """The round trip in microseconds, or Gb/s."""
+def perftest(pair: Pair, tool: str, arguments: tuple[str, ...]) -> tuple[float, float, float]:
+    """The first three figures that a tool prints."""
     command = (tool, "-R", "-F", *arguments, *(("--report_gbits",) if tool.endswith("bw") else ()))
     printed = both(pair, list(command), [*command, pair.address(1)])
     row = re.search(r"^\s*(?:64|65536)\s+\d+\s+([0-9.]+)\s+([0-9.]+)\s+([0-9.]+)", printed, re.MULTILINE)
     if not row:
         raise Failed(f"{tool} printed no figures: {printed.strip()[-300:]}")
-    # Bandwidth: peak, average. Latency: least, most, typical.
-    return float(row[2]) if tool.endswith("bw") else 2 * float(row[3])
+    return float(row[1]), float(row[2]), float(row[3])

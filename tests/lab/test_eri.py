@@ -97,7 +97,7 @@ def test_programs_on_two_machines_by_ssh(siw: UpLab, tmp_path: Path) -> None:
 def test_the_whole_kit_by_ssh(siw: UpLab, tmp_path: Path) -> None:
     ran, found = run_kit(siw, tmp_path, "--seeds", "0..5", seconds=1900)
     assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr}"
-    assert found.keys() >= {"preflight", "redis", "latency", "properties", "figures"}
+    assert found.keys() >= {"preflight", "redis", "latency", "polled", "properties", "figures"}
     redis = found["redis"]["paths"]
     assert len(redis["rounds"]["netacc"]) == len(redis["rounds"]["tcp"]) == 3
     assert (
@@ -106,9 +106,11 @@ def test_the_whole_kit_by_ssh(siw: UpLab, tmp_path: Path) -> None:
     )
     assert found["latency"]["params"]["placement"] == "one emulator"
     latency = found["latency"]["paths"]
-    assert latency["netacc_lat"]["stack"]["min_us"] > 0
     # perftest's tools do not always end there.
     assert latency["verbs"].keys() | latency["failures"].keys()
+    polled = found["polled"]["paths"]
+    assert 0 < polled["summary"]["stack"]["min_us"] <= polled["summary"]["stack"]["median_p50_us"]
+    assert polled["summary"].keys() - {"ib_send_lat"} == {"message", "stack", "tcp"}
     assert found["properties"]["paths"]["counts"]["programs"] == 5
     programs = found["figures"]["paths"]["netacc"]["programs"]
     assert programs.keys() == DEPLOYMENTS.keys()
