@@ -103,6 +103,13 @@ impl Fabric {
         &self.capabilities
     }
 
+    /// See [`Opened::end_with_this_thread`](crate::Opened::end_with_this_thread). Peers on other hosts learn of it from them.
+    pub(crate) fn end_with_this_thread(&self) {
+        if let Some(near) = &self.near {
+            near.end_with_this_thread();
+        }
+    }
+
     /// Every descriptor that is kept open.
     pub(crate) fn fds(&self) -> BackendFds {
         let mut own = vec![self.bell.fd(), self.alarm.fd(), self.events.fd()];

@@ -38,6 +38,8 @@ pub struct Opened {
     pub fds: Arc<dyn Fn() -> BackendFds + Send + Sync>,
     /// It may open others at any time, with whatever numbers are free.
     pub opens_later: bool,
+    /// To be called by a thread that ends when the process does: peers on this host know of the end at once.
+    pub end_with_this_thread: Arc<dyn Fn() + Send + Sync>,
 }
 
 /// Descriptors that a backend keeps open.
@@ -102,7 +104,7 @@ fn has_rdma_device() -> bool {
 
 fn combined(name: &str, fabric: Fabric) -> Opened {
     let fabric = Arc::new(fabric);
-    let fds = fabric.clone();
+    let (fds, ending) = (fabric.clone(), fabric.clone());
     Opened {
         name: name.into(),
         device: fabric.clone(),
@@ -110,6 +112,7 @@ fn combined(name: &str, fabric: Fabric) -> Opened {
         directory: fabric,
         fds: Arc::new(move || fds.fds()),
         opens_later: true,
+        end_with_this_thread: Arc::new(move || ending.end_with_this_thread()),
     }
 }
 
@@ -131,7 +134,7 @@ pub fn shm_config(config: &Config) -> Result<ShmConfig, OpenError> {
 
 fn open_shm(config: &Config) -> Result<Opened, OpenError> {
     let device = ShmDevice::open(shm_config(config)?)?;
-    let fds = device.clone();
+    let (fds, ending) = (device.clone(), device.clone());
     Ok(Opened {
         name: "shm".into(),
         device: device.clone(),
@@ -139,6 +142,7 @@ fn open_shm(config: &Config) -> Result<Opened, OpenError> {
         directory: device,
         fds: Arc::new(move || BackendFds { own: fds.fds(), libraries: Vec::new() }),
         opens_later: false,
+        end_with_this_thread: Arc::new(move || ending.end_with_this_thread()),
     })
 }
 

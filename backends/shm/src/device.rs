@@ -147,6 +147,13 @@ impl ShmDevice {
         rendezvous::directory(config).map_or(0, |path| rendezvous::sweep(&path, config.group))
     }
 
+    /// To be called by a thread that ends when the process does: from its end on peers can post nothing to us. Without it they
+    /// can until they see the end of a socket, and what they post is lost with us although the kernel would refuse it.
+    pub fn end_with_this_thread(&self) {
+        // Where the kernel cannot, it is as if nobody had called.
+        let _ = sys::tell_of_death(self.doorbell.life());
+    }
+
     /// Every descriptor the device holds. For a forked child that closes them itself.
     pub fn fds(&self) -> Vec<RawFd> {
         self.all_fds().map(|fd| fd.load(Acquire)).filter(|&fd| fd >= 0).collect()
@@ -590,6 +597,10 @@ impl Device for ShmDevice {
     fn post_send(&self, qp: QueuePairId, wrs: &[WorkRequest<'_>]) -> Result<usize, PostError> {
         let (pair, index, local) = self.qp(qp).ok_or(PostError::Dead)?;
         let posts = if pair.own.load(Relaxed) { &self.own_posts } else { &pair.posts };
+        if pair.has_died() {
+            self.bring_down(pair, index, local);
+            return Err(PostError::Dead);
+        }
         match local.post_send(index, posts, wrs) {
             Ok(posted) => {
                 if posted.announce_peer {

@@ -1,4 +1,5 @@
-//! Our own doorbell page: one flag for each completion queue, which peers read before they write a descriptor.
+//! Our own doorbell page: one flag for each completion queue, which peers read before they write a descriptor, and a word that
+//! says whether we still live.
 
 #![expect(unsafe_code, reason = "a view of the shared page as atomics")]
 
@@ -28,5 +29,12 @@ impl OwnDoorbell {
         // SAFETY: `Doorbell` is atomics only and exactly one page.
         let page: &Doorbell = unsafe { self.0.view() };
         &page.armed[cq].0
+    }
+
+    /// The word in which the kernel tells of our end.
+    pub(crate) fn life(&self) -> &AtomicU32 {
+        // SAFETY: as in `armed`.
+        let page: &Doorbell = unsafe { self.0.view() };
+        &page.life.0
     }
 }

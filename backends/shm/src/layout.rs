@@ -110,12 +110,17 @@ pub(crate) const AWAKE: u32 = 0;
 pub(crate) const MODERATED: u32 = 1;
 pub(crate) const ASLEEP: u32 = 2;
 
-/// A process's doorbell page: `armed[cq]` is non-zero while somebody sleeps on that queue's channel. The owner
-/// writes it; peers map it read-only.
+/// A process's doorbell page: `armed[cq]` is non-zero while somebody sleeps on that queue's channel. The owner, or the kernel
+/// in its name, writes it; peers map it read-only.
 #[repr(C, align(4096))]
 pub(crate) struct Doorbell {
     pub armed: [Flag; CQS],
+    /// The robust futex of a thread that ends when the process does, with [`DIED`] set once it has; 0 if there is none.
+    pub life: Flag,
 }
+
+/// In [`Doorbell::life`]: `FUTEX_OWNER_DIED` in linux/futex.h.
+pub(crate) const DIED: u32 = 0x4000_0000;
 
 /// Bytes of the doorbell page.
 pub(crate) const DOORBELL_BYTES: usize = 4096;

@@ -9,7 +9,8 @@
 //!
 //! What it deliberately does not do: move data between users, trust what it reads from a peer, or keep a thread.
 //! Connection manager calls make progress only when somebody calls [`poll_event`]; so a peer's death is
-//! noticed there too.
+//! noticed there too. But nothing is posted to a process once it has ended, if a thread of it has asked the kernel to tell
+//! ([`ShmDevice::end_with_this_thread`], `doorbell`).
 //!
 //! A process of the same user that is hostile can destroy its own connections, spin a poller of its own pair or
 //! ring our channels; it cannot make us touch memory outside the segment, fault or panic.

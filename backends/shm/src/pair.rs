@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 
 use crate::alloc::{Block, Buddy};
 use crate::bitmap;
-use crate::layout::{Doorbell, Half, QpShared, CQS, QPS};
+use crate::layout::{Doorbell, Half, QpShared, CQS, DIED, QPS};
 use crate::map::{Mapping, Range};
 use crate::qp::{Posts, QpLocal, Wiring};
 use crate::sys;
@@ -220,6 +220,12 @@ impl PairSlot {
     /// How the peer sleeps on its completion queue. Its own word.
     pub(crate) fn peer_armed(&self, cq: usize) -> u32 {
         self.doorbell().armed[cq].0.load(SeqCst)
+    }
+
+    /// Whether the peer's process has ended. Known before its sockets say so; what it has placed is all there.
+    #[inline]
+    pub(crate) fn has_died(&self) -> bool {
+        self.doorbell().life.0.load(Acquire) & DIED != 0
     }
 
     /// Sets the bit of `index` towards ourselves. `true`: our own channel must be rung if it is armed.

@@ -10,7 +10,7 @@ use std::mem::{size_of, zeroed};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 #[cfg(not(any(loom, miri)))]
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, Ordering};
 #[cfg(not(any(loom, miri)))]
 use std::time::Duration;
 
@@ -153,6 +153,39 @@ pub(crate) fn futex_wait(word: &AtomicU32, seen: u32, timeout: Option<Duration>)
 pub(crate) fn futex_wake(word: &AtomicU32) {
     // SAFETY: the address is only used as a key.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
+}
+
+/// `struct robust_list_head` in linux/futex.h.
+#[repr(C)]
+#[cfg(not(any(loom, miri)))]
+struct RobustList {
+    next: *const RobustList,
+    futex_offset: libc::c_long,
+    pending: *const RobustList,
+}
+
+/// Has the kernel set `FUTEX_OWNER_DIED` in `word` when the calling thread ends, before it closes what only its process
+/// has open. The thread holds no robust mutex, now or later; `word` stays mapped as long as it lives.
+#[cfg(not(any(loom, miri)))]
+pub(crate) fn tell_of_death(word: &AtomicU32) -> io::Result<()> {
+    // The list is empty but for the lock that is "being taken": of that the kernel looks at the word alone. The list itself
+    // lies where no peer can write.
+    let list = Box::leak(Box::new(RobustList { next: std::ptr::null(), futex_offset: 0, pending: std::ptr::null() }));
+    list.next = std::ptr::from_ref(list);
+    list.pending = list.next;
+    list.futex_offset = (word.as_ptr() as libc::c_long).wrapping_sub(list.next as libc::c_long);
+    // SAFETY: no pointers.
+    word.store(unsafe { libc::syscall(libc::SYS_gettid) } as u32, Ordering::SeqCst);
+    // SAFETY: the list is never freed, and describes one valid word.
+    match unsafe { libc::syscall(libc::SYS_set_robust_list, list.next, size_of::<RobustList>()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(any(loom, miri))]
+pub(crate) fn tell_of_death(_: &AtomicU32) -> io::Result<()> {
+    Ok(())
 }
 
 /// An epoll instance.

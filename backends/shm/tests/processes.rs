@@ -22,6 +22,10 @@ fn helper() {
     node.dev.publish(&tuple(n), 1).expect("publish");
     match role.as_str() {
         "echo" => echo(&node),
+        "telling-echo" => {
+            node.dev.end_with_this_thread();
+            echo(&node);
+        }
         "asleep" => alternate(&node, Node::recv_asleep),
         "waiting" => alternate(&node, Node::recv_waiting),
         "both-ways" => both_ways(&node, n),
@@ -151,6 +155,21 @@ fn queue_full() {
         assert_eq!(b.recv(cb.qp), Completion::Receive { imm: i, len: 1 });
     }
     assert_eq!(b.try_recv(cb.qp), None);
+}
+
+/// As the kernel refuses bytes to a connection whose process was killed, and takes them a moment before.
+#[test]
+fn a_dead_process_is_posted_nothing() {
+    let dir = Dir::new("dead");
+    let node = Node::open(&dir.0);
+    let helper = Helper::start(&dir.0, "telling-echo", 0);
+    let conn = node.connect(node.find(0));
+    node.send(&conn, 7, 0, b"you live");
+    assert_eq!(node.recv(conn.qp), Completion::Receive { imm: 7, len: 8 });
+    helper.kill();
+    // Nobody has looked at a socket since.
+    assert_eq!(node.try_send(&conn, 8, 0, b"x"), Err(PostError::Dead));
+    assert_eq!(node.recv(conn.qp), Completion::Disconnected);
 }
 
 fn local_pair(a: &Node, b: &Node) -> (Conn, Conn) {

@@ -43,6 +43,7 @@ pub struct Runtime {
     pub backend: String,
     /// Lists the descriptors that the backend keeps open.
     backend_fds: Option<Arc<dyn Fn() -> BackendFds + Send + Sync>>,
+    end_with_this_thread: Option<Arc<dyn Fn() + Send + Sync>>,
     /// Why nothing is accelerated; empty if something may be.
     pub refused: String,
     /// The same as a reason; `Reason::None` with an endpoint.
@@ -71,6 +72,8 @@ struct Backend {
     fds: Arc<dyn Fn() -> BackendFds + Send + Sync>,
     /// Descriptors come and go, with any numbers.
     opens_later: bool,
+    /// For the helper, which ends when the process does.
+    end_with_this_thread: Arc<dyn Fn() + Send + Sync>,
 }
 
 static RUNTIME: AtomicPtr<Runtime> = AtomicPtr::new(std::ptr::null_mut());
@@ -279,6 +282,7 @@ impl Runtime {
             problems,
             backend: "none".into(),
             backend_fds: None,
+            end_with_this_thread: None,
             refused: String::new(),
             refused_for: Reason::None,
             promotions: Mutex::default(),
@@ -297,6 +301,7 @@ impl Runtime {
                 let first = (backend.fds)().own.into_iter().min().unwrap_or(c_int::MAX);
                 OWN_FLOOR.fetch_min(if backend.opens_later { 3 } else { first }, Ordering::Relaxed);
                 rt.backend_fds = Some(backend.fds);
+                rt.end_with_this_thread = Some(backend.end_with_this_thread);
             }
             Err((reason, text)) => {
                 rt.counters.reason(reason);
@@ -343,7 +348,8 @@ impl Runtime {
         let endpoint =
             Endpoint::new(opened.device, opened.cm, opened.directory, settings, Arc::new(Sink), wake, Box::new(nonce))
                 .map_err(|e| (Reason::NoBackend, e.to_string()))?;
-        Ok((endpoint, Backend { name: opened.name, fds: opened.fds, opens_later: opened.opens_later }))
+        let netacc_registry::Opened { name, fds, opens_later, end_with_this_thread, .. } = opened;
+        Ok((endpoint, Backend { name, fds, opens_later, end_with_this_thread }))
     }
 
     /// The pre-shared key, if one is wanted.

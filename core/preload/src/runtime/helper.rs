@@ -109,6 +109,9 @@ fn run(rt: &'static Runtime) {
     favour_wake_ups();
     bind(rt);
     let Some(endpoint) = rt.endpoint() else { return serve_only(rt) };
+    if let Some(end) = &rt.end_with_this_thread {
+        end();
+    }
     let device = endpoint.device();
     let cq = endpoint.control_cq();
     let mut events: [libc::epoll_event; BATCH] = [libc::epoll_event { events: 0, u64: 0 }; BATCH];
