@@ -73,7 +73,7 @@ fn wait_on_links(
 ) -> c_int {
     let shared = &epoll.shared;
     epoll.poll(endpoint);
-    complete_one_shots(shared, endpoint);
+    complete_one_shots(shared, endpoint, out);
     collect(shared, out);
     // A wait that is going to spin leaves the kernel alone at first: whatever has it in store is found within a spin.
     // Unless it had something lately: then programs on both paths would wait for nothing.
@@ -114,7 +114,7 @@ fn wait_on_links(
             }
         }
         epoll.poll(endpoint);
-        complete_one_shots(shared, endpoint);
+        complete_one_shots(shared, endpoint, out);
         collect(shared, out);
         if out.len > 0 {
             break out.len as c_int;
@@ -171,15 +171,16 @@ impl Out {
 
 /// What is for one shot is to be reported with everything that has arrived, since the rest will not be told later: also
 /// what another thread is about to take from the link, or has not been told of.
-fn complete_one_shots(shared: &Shared, endpoint: &Endpoint) {
-    if !shared.has_one_shots.load(Ordering::Relaxed) {
+fn complete_one_shots(shared: &Shared, endpoint: &Endpoint, out: &Out) {
+    if !shared.has_one_shots.load(Ordering::Relaxed) || shared.ready_len.load(Ordering::SeqCst) == 0 {
         return;
     }
     let one_shots: Vec<_> = {
         let state = shared.state.lock();
         let interests = state.ready.iter().filter_map(|fd| state.interests.get(fd));
         let one_shots = interests.filter(|i| i.events & libc::EPOLLONESHOT as u32 != 0 && !i.disabled);
-        one_shots.filter_map(|i| i.stream.clone()).collect()
+        // No more than that will be reported.
+        one_shots.filter_map(|i| i.stream.clone()).take(out.max - out.len).collect()
     };
     for cell in one_shots {
         let link = cell.lock(endpoint).link().cloned();
