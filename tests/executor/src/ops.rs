@@ -149,7 +149,7 @@ fn dispatch(worker: &Worker, op: &Op, expect: Option<&Outcome>) -> Outcome {
             slot(s).map_or_else(none, |slot| receive(worker, &slot, (*n, *call, *flags), expect))
         }
         Op::RecvAll { s, n } => slot(s).map_or_else(none, |slot| receive_all(worker, &slot, u64::from(*n))),
-        Op::Fill { s } => slot(s).map_or_else(none, |slot| fill(worker, &slot)),
+        Op::Fill { s } => slot(s).map_or_else(none, |slot| fill(worker, &slot, expect)),
         Op::Drain { s } => slot(s).map_or_else(none, |slot| drain(worker, &slot, expect)),
         Op::Shutdown { s, how } => slot(s).map_or_else(none, |slot| {
             let how = match how {
@@ -411,16 +411,21 @@ fn send_all(worker: &Worker, slot: &Slot, n: u32) -> Outcome {
     Outcome { calls, ..Outcome::value(done as i64) }
 }
 
-fn fill(worker: &Worker, slot: &Slot) -> Outcome {
+fn fill(worker: &Worker, slot: &Slot, expect: Option<&Outcome>) -> Outcome {
     let Some(([out, _], [key, _])) = directions(worker, slot) else { return Outcome::skipped("no connection") };
     let mut bytes = vec![0; FILL_PIECE];
-    let mut done = 0;
+    let (mut done, begun) = (0, Instant::now());
+    let some = expect.is_some_and(|e| e.ret > 0);
     while done < FILL_MOST {
         pattern::fill(key, out.sent.load(Ordering::SeqCst), &mut bytes);
         match sys::send(slot.fd, &bytes, libc::MSG_DONTWAIT) {
             Ok(sent) => {
                 out.sent.fetch_add(sent as u64, Ordering::SeqCst);
                 done += sent;
+            }
+            // As in `send`: where there was room for some there is, if not at once.
+            Err(error) if would_block(&error) && some && done == 0 && begun.elapsed() < patience() => {
+                wait_for(slot.fd, libc::POLLOUT, begun);
             }
             Err(error) => return Outcome { ret: done as i64, errno: Some(errno_name(&error)), ..Outcome::default() },
         }
