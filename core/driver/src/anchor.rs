@@ -19,6 +19,8 @@ pub enum AnchorProgress {
     WantWrite,
     /// The beginning of a record is there, perhaps: look again soon, with `complete`.
     Partial,
+    /// A record that counts once the link has been polled: the endpoint's next `progress` takes it in.
+    Unpolled,
 }
 
 /// What the kernel reports of an anchor.
@@ -39,16 +41,16 @@ impl StreamCell {
     /// Takes in everything that has come for the stream, by the link and on the anchor.
     pub fn take_in(self: &Arc<Self>, endpoint: &Endpoint) {
         let mut guard = self.lock(endpoint);
-        // The link first; and once more if the anchor has ended, see `end_of_anchor`.
-        for ended in [false, true] {
+        // The link first; and once more if the anchor has shown what it may have brought before, see `waits_for_link`.
+        for polled in [false, true] {
             if let Some(link) = guard.link().cloned() {
                 drop(guard);
                 endpoint.poll_link(&link);
                 guard = self.lock(endpoint);
             }
-            guard.polled = ended;
-            guard.progress_anchor(ended);
-            if !std::mem::take(&mut guard.inner.end_noted) {
+            guard.polled = polled;
+            guard.progress_anchor(false);
+            if !std::mem::take(&mut guard.inner.look_noted) {
                 return;
             }
         }
@@ -67,9 +69,13 @@ impl StreamCell {
         }
         guard.polled = event != AnchorEvent::Readable;
         guard.inner.peer_ended |= guard.polled;
-        match event {
-            AnchorEvent::Failed => guard.anchor_failed(),
-            AnchorEvent::Readable | AnchorEvent::Ended => drop(guard.progress_anchor(false)),
+        if event == AnchorEvent::Failed {
+            return guard.anchor_failed();
+        }
+        let found = guard.progress_anchor(false);
+        drop(guard);
+        if found == AnchorProgress::Unpolled {
+            self.take_in(endpoint);
         }
     }
 }
@@ -102,7 +108,12 @@ impl StreamGuard<'_> {
                 self.end_of_anchor();
                 return write;
             }
-            match inner.anchor.try_peek(&mut head) {
+            let peeked = inner.anchor.try_peek(&mut head);
+            if matches!(peeked, Ok(RECORD_LEN)) && inner.proto.expects_resume() && self.waits_for_link() {
+                return AnchorProgress::Unpolled;
+            }
+            let inner = &mut *self.inner;
+            match peeked {
                 Ok(0) => {
                     inner.fin_seen = true;
                     self.end_of_anchor();
@@ -155,18 +166,28 @@ impl StreamGuard<'_> {
         waiting.then_some(if self.inner.partial == before { since } else { now })
     }
 
-    /// The anchor's FIN is next, or its reset. It counts once the link has been polled after it was seen: the peer may have
-    /// sent its end of stream there. That cannot be done here, with the stream locked.
-    pub(crate) fn end_of_anchor(&mut self) {
+    /// What has been seen on the anchor, its end or RESUME, counts once the link has been polled after that: the peer may
+    /// have ended its stream there before. That cannot be done here, with the stream locked; whether it is still to be.
+    fn waits_for_link(&mut self) -> bool {
+        //= spec §4.5.4
+        //# RESUME counts
+        //# once everything is taken in that the peer had sent on the link before: how it has ended its stream, above all.
         let inner = &mut *self.inner;
         // Where a marker may come nothing of the kind is on the link.
         let live = inner.proto.ends_by_link() && inner.link.as_ref().is_some_and(|l| !l.is_dead());
-        if live && !self.polled && !inner.end_handled {
-            if !std::mem::replace(&mut inner.end_noted, true) {
-                self.endpoint.note_ended(self.cell);
-            }
+        let waits = live && !self.polled;
+        if waits && !std::mem::replace(&mut inner.look_noted, true) {
+            self.endpoint.note_look(self.cell);
+        }
+        waits
+    }
+
+    /// The anchor's FIN is next, or its reset.
+    pub(crate) fn end_of_anchor(&mut self) {
+        if !self.inner.end_handled && self.waits_for_link() {
             return;
         }
+        let inner = &mut *self.inner;
         let before = inner.proto.rx_source();
         let delivered = inner.link.as_ref().is_some_and(|link| link.caps.placement_is_delivery);
         // While the kernel knows all of the stream it tells of the error itself, if nobody has taken it; and of a reset
@@ -297,7 +318,8 @@ impl StreamGuard<'_> {
         if !inner.proto.is_plain() {
             return false;
         }
-        if !inner.anchor.is_over() && inner.anchor.is_ended() && !std::mem::replace(&mut inner.provoked, true) {
+        // In this order: a reset that comes in between is the application's to see, and a write would take it away.
+        if inner.anchor.is_ended() && !inner.anchor.is_over() && !std::mem::replace(&mut inner.provoked, true) {
             //= spec §4.8.9
             //# A side whose stream has been revived writes one byte then, where the peer has not reset the anchor itself.
             inner.carried.written += inner.anchor.try_write(&[0]).unwrap_or(0) as u64;

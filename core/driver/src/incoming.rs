@@ -28,8 +28,8 @@ impl Endpoint {
     pub fn poll_link(&self, link: &Arc<LinkCell>) {
         let mut rx = link.rx.lock();
         let mut state = self.drain_link(link, &mut rx);
-        if !rx.ended.is_empty() {
-            state = self.take_in_ends(link, &mut rx, state);
+        if !rx.looks.is_empty() {
+            state = self.take_in_looks(link, &mut rx, state);
         }
         drop(rx);
         match state {
@@ -73,16 +73,16 @@ impl Endpoint {
         }
     }
 
-    /// The anchors of some streams were seen to have ended while their messages were handled. What their peers had sent
-    /// before that counts first.
+    /// The anchors of some streams showed while their messages were handled what counts after what their peers had sent
+    /// before.
     #[cold]
-    fn take_in_ends(&self, link: &Arc<LinkCell>, rx: &mut LinkRx, state: LinkState) -> LinkState {
-        let ended = std::mem::take(&mut rx.ended);
+    fn take_in_looks(&self, link: &Arc<LinkCell>, rx: &mut LinkRx, state: LinkState) -> LinkState {
+        let looks = std::mem::take(&mut rx.looks);
         let state = if state == LinkState::Alive { self.drain_link(link, rx) } else { state };
-        for cell in ended {
+        for cell in looks {
             let mut guard = cell.lock(self);
             guard.polled = true;
-            guard.progress_anchor(true);
+            guard.progress_anchor(false);
         }
         state
     }
@@ -150,9 +150,9 @@ impl Endpoint {
                         guard.unstall();
                     }
                     guard.progress_anchor(false);
-                    if guard.inner.end_noted {
+                    if guard.inner.look_noted {
                         drop(guard);
-                        rx.ended.push(cell.clone());
+                        rx.looks.push(cell.clone());
                     }
                 }
                 true

@@ -92,8 +92,8 @@ pub(crate) struct LinkRx {
     pub(crate) slots: Vec<Option<Arc<StreamCell>>>,
     /// Control messages received.
     pub(crate) controls: u64,
-    /// Streams whose anchors were seen to have ended while the link was polled.
-    pub(crate) ended: Vec<Arc<StreamCell>>,
+    /// Streams whose anchors have shown, while the link was polled, what counts after another poll.
+    pub(crate) looks: Vec<Arc<StreamCell>>,
 }
 
 /// The sending half, and the link's protocol state.
@@ -148,7 +148,7 @@ impl LinkCell {
             answer_patience: AnswerPatience::default(),
             seen: AtomicU32::new(0),
             local,
-            rx: Mutex::new(LinkRx { slots: Vec::new(), controls: 0, ended: Vec::new() }),
+            rx: Mutex::new(LinkRx { slots: Vec::new(), controls: 0, looks: Vec::new() }),
             tx: Mutex::new(LinkTx {
                 proto,
                 remote,
@@ -196,6 +196,11 @@ impl LinkCell {
     /// Whether the link is dead.
     pub fn is_dead(&self) -> bool {
         self.dead.load(Ordering::Acquire)
+    }
+
+    /// Whether the link is dead, or found to be: it takes no further stream.
+    pub(crate) fn is_dying(&self) -> bool {
+        self.is_dead() || self.dying.load(Ordering::Acquire)
     }
 
     /// For display.

@@ -93,7 +93,7 @@ impl Endpoint {
     fn usable_link(&self, w: &mut Waiting) -> Option<Arc<LinkCell>> {
         let usable = |l: &Arc<LinkCell>| {
             let tx = l.tx.lock();
-            !l.is_dead() && tx.proto.is_ready() && tx.proto.has_room()
+            !l.is_dying() && tx.proto.is_ready() && tx.proto.has_room()
         };
         let links = self.links.read();
         if let Some(qp) = w.link {

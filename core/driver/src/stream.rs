@@ -91,8 +91,8 @@ pub(crate) struct Inner {
     pub(crate) peer_ended: bool,
     /// Its FIN was read: the kernel will tell a reader of no reset that comes after it.
     pub(crate) fin_seen: bool,
-    /// The end of the anchor was seen and is to be taken in once the link has been polled.
-    pub(crate) end_noted: bool,
+    /// Something was seen on the anchor that counts once the link has been polled.
+    pub(crate) look_noted: bool,
     /// It was taken in.
     pub(crate) end_handled: bool,
     /// A call of ours was told that the anchor is broken. The kernel tells of it once.
@@ -210,7 +210,7 @@ impl StreamCell {
                 grace_over: false,
                 peer_ended: false,
                 fin_seen: false,
-                end_noted: false,
+                look_noted: false,
                 end_handled: false,
                 anchor_broken: false,
                 replay_since: None,

@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig, AnchorWire, InMemoryAnchor};
-use netacc_device::loopback::{DeliveryMode, Fabric, LoopbackConfig, LoopbackDevice};
+use netacc_device::loopback::{DeliveryMode, Fabric, Kill, LoopbackConfig, LoopbackDevice, QueuePairEnd};
 use netacc_device::middleware::{Event, Observer, Trace};
 use netacc_device::{
     Anchor, AnchorError, AnchorPosition, ConnectionManager, Directory, DirectoryError, FourTuple, Instant, PeerAddress,
     UNKNOWN_STREAM,
 };
-use netacc_driver::{Endpoint, LinkIo, Readiness, ReadySink, StreamCell, STALL_PATIENCE};
+use netacc_driver::{AnchorProgress, Endpoint, LinkIo, Readiness, ReadySink, Shutdown, StreamCell, STALL_PATIENCE};
 use netacc_proto::{Reason, TxSink, RECORD_GRACE};
 
 use crate::common::{config, connect, connect_over, nonce, run, tuple, Deaf};
@@ -121,6 +121,27 @@ fn streams_that_wait_for_a_link_share_it() {
         .iter()
         .all(|(near, far)| near.lock(&client).proto().is_linked() && far.lock(&server).proto().is_linked()));
     assert_eq!(client.counters().snapshot()["links_established"], 2, "five streams, four to a link");
+}
+
+/// Breaks if a stream were opened on a link that is dead, but has not ended yet because its peer may be ending.
+#[test]
+fn no_stream_is_opened_on_a_link_that_dies() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let device = fabric.open(LoopbackConfig::shm());
+    let client = with_sharing(device.clone(), None, |_: &Event| {}, Deaf, 4);
+    let server = sharing(&fabric, 4);
+    let (first, second) = (connect(&client, &server, 40_030), connect(&client, &server, 40_031));
+    client.promote(&first.0).expect("the acceptor is published");
+    run([&client, &server]);
+    let qp = first.0.lock(&client).link().expect("it is linked").qp();
+    assert!(fabric.kill(QueuePairEnd { device: device.id(), qp }, Kill::default()));
+    client.progress(Instant::from_nanos(0));
+    client.promote(&second.0).expect("the acceptor is published");
+    run([&client, &server]);
+    let on_link = |stream: &Arc<StreamCell>| stream.lock(&client).link().map(|link| link.qp());
+    assert_eq!(on_link(&first.0), Some(qp), "the anchor has not said that the peer has ended");
+    assert!(second.0.lock(&client).proto().is_linked() && second.1.lock(&server).proto().is_linked());
+    assert_eq!(client.counters().snapshot()["links_established"], 2);
 }
 
 /// A directory in which peers can be found but not their streams: each side knows its own.
@@ -561,13 +582,16 @@ impl<'a> Linked<'a> {
         }
     }
 
-    /// Nobody polls for the server; its anchor is watched all the same.
+    /// Nobody polls for the server, unless its anchor, which is watched all the same, asks for that.
     fn settle_unpolled(&self, at: Instant) {
         for _ in 0..4 {
             self.ends[0].0.progress(at);
             self.wire.settle();
             self.ends.iter().for_each(|(endpoint, cell)| {
-                cell.lock(endpoint).progress_anchor(false);
+                let found = cell.lock(endpoint).progress_anchor(false);
+                if found == AnchorProgress::Unpolled {
+                    cell.take_in(endpoint);
+                }
             });
         }
     }
@@ -634,6 +658,25 @@ fn a_stream_whose_peer_does_not_poll_leaves_its_link() {
     }
     pair.settle_unpolled(Instant::from_nanos(time));
     assert!(pair.are_plain());
+}
+
+/// Breaks if a stream left its link before it had read there how its peer has ended it.
+#[test]
+fn what_the_peer_has_said_on_the_link_counts_before_it_leaves() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, server) = (endpoint(&fabric), endpoint(&fabric));
+    let pair = Linked::new(&client, &server, 40_011);
+    let [(_, near), (_, far)] = &pair.ends;
+    far.lock(&server).shutdown(Shutdown::Write);
+    near.lock(&client).demote(Reason::Requested);
+    pair.wire.settle();
+    server.progress(Instant::from_nanos(0));
+    far.take_in(&server);
+    pair.wire.settle();
+    assert_eq!(near.lock(&client).progress_anchor(false), AnchorProgress::Unpolled);
+    assert!(!near.lock(&client).proto().is_plain());
+    near.take_in(&client);
+    assert!(near.lock(&client).proto().is_plain() && near.lock(&client).proto().expects_end());
 }
 
 /// An owner that forks as soon as it has found that it holds a stream alone.

@@ -312,16 +312,10 @@ pub fn until<T>(
     mut look: impl FnMut(&mut StreamGuard<'_>) -> Option<T>,
 ) -> Option<T> {
     loop {
-        let mut guard = cell.lock(endpoint);
-        guard.progress_anchor(false);
-        let answer = look(&mut guard);
-        let link = guard.link().cloned();
-        drop(guard);
+        cell.take_in(endpoint);
+        let answer = look(&mut cell.lock(endpoint));
         if answer.is_some() || now() >= deadline {
             return answer;
-        }
-        if let Some(link) = link {
-            endpoint.poll_link(&link);
         }
         endpoint.poll(endpoint.control_cq());
         // The helpers of both sides need a processor for this.

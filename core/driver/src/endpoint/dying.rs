@@ -18,7 +18,7 @@ const END_PATIENCE: Duration = Duration::from_millis(50);
 
 impl Endpoint {
     pub(crate) fn note_dead(&self, link: &Arc<LinkCell>) {
-        if link.dying.load(Ordering::Acquire) {
+        if link.is_dying() {
             return;
         }
         self.todo.lock().dead.push(link.qp);

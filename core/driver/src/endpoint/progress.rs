@@ -36,7 +36,7 @@ impl Endpoint {
         }
         self.send_owed(todo.owing);
         let mut again = self.look_at_starved(now, todo.starved);
-        for cell in todo.ended {
+        for cell in todo.looks {
             cell.take_in(self);
         }
         for cell in todo.blocked {

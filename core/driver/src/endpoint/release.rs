@@ -63,7 +63,7 @@ impl Endpoint {
     /// Keeps an empty link for the next stream, or closes it.
     pub(super) fn park(&self, link: &Arc<LinkCell>, now: Instant) {
         let awaited = self.waiting.lock().iter().any(|w| w.link == Some(link.qp));
-        if link.is_dead() || awaited || link.tx.lock().proto.streams() > 0 {
+        if link.is_dying() || awaited || link.tx.lock().proto.streams() > 0 {
             return;
         }
         self.rebind(link, self.control_cq);

@@ -22,8 +22,8 @@ pub(super) struct Todo {
     pub(super) starved: Vec<Noted>,
     /// With the time since which they linger.
     pub(super) lingering: Vec<Noted>,
-    /// Streams whose anchor has ended, to be taken in after a look at the link.
-    pub(super) ended: Vec<Arc<StreamCell>>,
+    /// Streams whose anchor has shown what counts after a look at the link.
+    pub(super) looks: Vec<Arc<StreamCell>>,
     /// Streams whose application waits to write until the pledge is answered, and since when.
     pub(super) pledged: Vec<Noted>,
     /// Streams whose link has no room, and since when their peer has taken nothing.
@@ -68,7 +68,7 @@ impl Endpoint {
             ("claims", todo.claims.len()),
             ("owing", todo.owing.len()),
             ("idle", todo.idle.len()),
-            ("ended", todo.ended.len()),
+            ("looks", todo.looks.len()),
             ("blocked", todo.blocked.len()),
             ("partial", todo.partial.len()),
             ("pledged", todo.pledged.len()),
@@ -84,7 +84,7 @@ impl Endpoint {
             && todo.release.is_empty()
             && todo.claims.is_empty()
             && todo.idle.is_empty()
-            && todo.ended.is_empty())
+            && todo.looks.is_empty())
     }
     /// The stream has control messages that its link could not take.
     pub(crate) fn note_starved(&self, cell: &Arc<StreamCell>) {
@@ -102,8 +102,8 @@ impl Endpoint {
         (self.helper_needed)();
     }
 
-    pub(crate) fn note_ended(&self, cell: &Arc<StreamCell>) {
-        self.todo.lock().ended.push(cell.clone());
+    pub(crate) fn note_look(&self, cell: &Arc<StreamCell>) {
+        self.todo.lock().looks.push(cell.clone());
         (self.helper_needed)();
     }
 

@@ -17,7 +17,7 @@ pub struct StreamGuard<'a> {
     pub(crate) endpoint: &'a Endpoint,
     pub(crate) inner: MutexGuard<'a, Inner>,
     pub(crate) arrived: bool,
-    /// The link was polled after the anchor's end was seen.
+    /// The link was polled after what is on the anchor was seen.
     pub(crate) polled: bool,
 }
 

@@ -283,6 +283,8 @@ impl Runtime {
             if word.load(Ordering::SeqCst) & WANTED == 0 {
                 continue;
             }
+            // Nobody may have looked for what the peer has said on the link.
+            cell.take_in(endpoint);
             let mut guard = cell.lock(endpoint);
             guard.demote(Reason::Shared);
             guard.progress_anchor(false);

@@ -89,6 +89,11 @@ impl Stream {
         if self.awaits_read_shutdown() {
             return None;
         }
+        //= spec §4.8.9
+        //# For the same reason a side that has closed, and has nothing left to do on the anchor, ends it by closing it.
+        if self.closed && !self.must_linger() {
+            return None;
+        }
         (self.fin_wanted && !self.fin_done).then_some(AnchorWrite::Shutdown)
     }
 

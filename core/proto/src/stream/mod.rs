@@ -236,6 +236,8 @@ pub struct Stream {
     announced: bool,
     /// DEMOTE was said on this link.
     leaving_told: bool,
+    /// The peer has said it before anything else that frees the slot: a CLOSE that follows says nothing of its socket.
+    leaving_heard: bool,
     held: Option<Held>,
     /// Peer asked for credit that it did not have.
     peer_wants: bool,
@@ -297,6 +299,7 @@ impl Stream {
             demote_pending: None,
             announced: false,
             leaving_told: false,
+            leaving_heard: false,
             held: None,
             peer_wants: false,
             we_want: false,

@@ -224,8 +224,9 @@ impl Stream {
                 if self.fin_received || !matches!(self.rx, RxState::Link | RxState::Expect(_)) {
                     // Frozen: the end of stream will come again, on the anchor.
                     if self.fin_received {
-                        self.violate("second FIN");
+                        return self.violate("second FIN");
                     }
+                    self.end_again = true;
                     return;
                 }
                 self.fin_received = true;
@@ -243,7 +244,10 @@ impl Stream {
             }
             MessageKind::CreditGive => self.we_want = false,
             MessageKind::Switched => self.handle_switched(),
-            MessageKind::Demote => self.demote(Demotion::Requested(Reason::PeerRequest)),
+            MessageKind::Demote => {
+                self.leaving_heard |= !self.close_received;
+                self.demote(Demotion::Requested(Reason::PeerRequest));
+            }
             MessageKind::Close => self.handle_close(),
             MessageKind::Data | MessageKind::Control | MessageKind::LinkWant | MessageKind::LinkGive => {
                 self.violate("not a stream signal")
@@ -368,17 +372,17 @@ impl Stream {
         }
         //= spec §4.5.4
         //# Having read the peer's RESUME, a side replays every byte from that position on the anchor, then goes on there.
-        // To a peer that has closed nothing: its kernel would answer with a reset too early.
-        self.tx = TxState::Replay(if self.revived.is_some() && self.close_received {
-            self.tx_position
-        } else {
-            record.position
-        });
+        //= spec §4.8.8
+        //# Nothing comes again to a side that has closed: its kernel would answer with
+        //# a reset too early. One whose CLOSE comes after its DEMOTE has left, and not closed.
+        let peer_closed = self.close_received && !self.leaving_heard;
+        self.tx =
+            TxState::Replay(if self.revived.is_some() && peer_closed { self.tx_position } else { record.position });
         self.rx = match record.end > rx.consumed() {
             true => RxState::Replay(record.end),
             false => RxState::Anchor,
         };
-        self.end_again = self.fin_received;
+        self.end_again |= self.fin_received;
         self.fin_received = false;
         self.peer_rx_shutdown = false;
         self.rx_ring = None;
@@ -433,6 +437,7 @@ impl Stream {
         self.voided = false;
         self.announced = false;
         self.leaving_told = false;
+        self.leaving_heard = false;
         self.on_link_only = false;
         self.end_again = false;
         self.revived = None;

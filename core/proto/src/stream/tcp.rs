@@ -66,6 +66,11 @@ impl Stream {
         self.rx_shutdown && matches!(self.rx, RxState::Expect(_)) && self.is_ring_empty()
     }
 
+    /// Whether a record on the anchor can only be RESUME: no marker is to come.
+    pub fn expects_resume(&self) -> bool {
+        matches!(self.rx, RxState::Link | RxState::AwaitResume)
+    }
+
     /// Whether what the peer has said on the link decides what an end of the anchor means.
     pub fn ends_by_link(&self) -> bool {
         matches!(self.rx, RxState::Link | RxState::AwaitResume | RxState::Drain) || self.tx == TxState::Link
