@@ -358,6 +358,12 @@ pub(super) fn read(region: &Region, position: usize, len: usize) -> Vec<u8> {
     }
 }
 
+/// Whether a WRITE that ends here, and not with a zero, is there. Its completion does not say so: on iWARP that comes when the
+/// bytes have been handed to TCP.
+pub(super) fn has_arrived(region: &Region, end: usize) -> bool {
+    end.checked_sub(1).is_none_or(|last| read(region, last, 1) != [0])
+}
+
 fn create_cqs(fixture: &dyn Fixture) -> Result<[CompletionQueueId; 2], Stop> {
     let create = |side| fixture.device(side).create_cq().map_err(|e| Stop::Failed(format!("create_cq: {e}")));
     Ok([create(Side::A)?, create(Side::B)?])

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::bench::{ensure, fail, read, skip, Bench, Pair, Stop, REGION_LEN};
+use super::bench::{ensure, fail, has_arrived, read, skip, Bench, Pair, Stop, REGION_LEN};
 use super::transfers::expect_refused;
 use super::Side;
 use crate::{CompletionQueueId, CompletionStatus, Operation, QueuePairId, RemoteKey, RemoteRegion};
@@ -55,7 +55,9 @@ pub(super) fn regions_are_zeroed_and_separate(bench: &mut Bench<'_>) -> Result<(
             let posted = bench.post(&pair, Side::A, &[wr]);
             ensure!(posted == Ok(1), "writing into region {index}: {posted:?}");
             let due = pair.sends(Side::A).len() + 1;
-            bench.until(&mut pair, "a WRITE into an allocated region", |p| p.sends(Side::A).len() >= due)?;
+            bench.until(&mut pair, "a WRITE into an allocated region", |p| {
+                p.sends(Side::A).len() >= due && has_arrived(region, bytes.len())
+            })?;
         }
         ensure!(pair.sends(Side::A).iter().all(|s| s.1 == CompletionStatus::Success), "{:?}", pair.sends(Side::A));
         for (index, (region, len)) in regions.into_iter().enumerate() {

@@ -1,6 +1,6 @@
 //! Checks of what travels: immediates, payloads of each kind, limits.
 
-use super::bench::{ensure, fail, message_bytes, read, skip, Bench, Pair, Stop, REGION_LEN, SLOT};
+use super::bench::{ensure, fail, has_arrived, message_bytes, read, skip, Bench, Pair, Stop, REGION_LEN, SLOT};
 use super::Side;
 use crate::{CompletionStatus, Operation, Payload, PostError, WorkRequest, WorkRequestId};
 
@@ -104,7 +104,8 @@ pub(super) fn inline_limit(bench: &mut Bench<'_>) -> Result<(), Stop> {
     ensure!(posted == Ok(1), "{max} bytes inline, max_inline being {max}: {posted:?}");
     let sent = bytes[..max].to_vec();
     bytes.fill(0);
-    bench.until(&mut pair, "the inline WRITE", |p| !p.sends(Side::A).is_empty())?;
+    bench
+        .until(&mut pair, "the inline WRITE", |p| !p.sends(Side::A).is_empty() && has_arrived(p.local(Side::B), max))?;
     ensure!(pair.sends(Side::A) == [(2, CompletionStatus::Success)], "inline WRITE: {:?}", pair.sends(Side::A));
     let arrived = read(pair.local(Side::B), 0, max + 1);
     ensure!(arrived[..max] == sent && arrived[max] == 0, "inline bytes arrived changed (or read after the post)");
@@ -189,7 +190,9 @@ pub(super) fn region_payload_is_bounded(bench: &mut Bench<'_>) -> Result<(), Sto
     ];
     let posted = bench.post(&pair, Side::A, &wrs);
     ensure!(posted == Ok(3), "payloads at the edges of their regions: {posted:?}");
-    bench.until(&mut pair, "WRITEs at the edges", |p| p.sends(Side::A).len() == 3)?;
+    bench.until(&mut pair, "WRITEs at the edges", |p| {
+        p.sends(Side::A).len() == 3 && has_arrived(p.local(Side::B), REGION_LEN)
+    })?;
     let all_done = pair.sends(Side::A).iter().all(|(_, status)| *status == CompletionStatus::Success);
     ensure!(all_done, "WRITEs at the edges: {:?}", pair.sends(Side::A));
     ensure!(read(pair.local(Side::B), 7, 13) == b"thirteenbytes", "an unaligned WRITE arrived changed");
@@ -217,7 +220,7 @@ pub(super) fn message_limit(bench: &mut Bench<'_>) -> Result<(), Stop> {
     ensure!(posted == Err(PostError::Invalid), "a message of max_message + 1 bytes: {posted:?}");
     let posted = bench.post(&pair, Side::A, &[wr(max)]);
     ensure!(posted == Ok(1), "a message of max_message bytes: {posted:?}");
-    bench.until(&mut pair, "the longest WRITE", |p| !p.sends(Side::A).is_empty())?;
+    bench.until(&mut pair, "the longest WRITE", |p| !p.sends(Side::A).is_empty() && has_arrived(&to, max))?;
     ensure!(read(&to, max - 4, 5) == [9, 9, 9, 9, 0], "the longest message arrived changed");
     Ok(())
 }
