@@ -66,6 +66,9 @@ pub trait Anchor {
     /// Takes the connection's error, so that nobody else is told.
     fn clear_error(&mut self);
 
+    /// What was written goes out at once, although the connection is corked or waits for an acknowledgement (Nagle).
+    fn push(&mut self) {}
+
     /// Makes the coming close of the anchor a reset (RST).
     fn abort(&mut self);
 

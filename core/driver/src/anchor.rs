@@ -274,6 +274,10 @@ impl StreamGuard<'_> {
                         inner.counters.tx_bytes_link -= n as u64;
                     }
                     inner.carried.written += n as u64;
+                    if matches!(write, AnchorWrite::Record(..)) {
+                        // The peer answers it, and only then the application may write again.
+                        inner.anchor.push();
+                    }
                     inner.proto.anchor_written(n);
                 }
                 Err(AnchorError::WouldBlock) => {

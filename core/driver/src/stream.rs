@@ -16,14 +16,17 @@ use netacc_device::{Anchor, AnchorPosition, FourTuple, Instant, Memory, PeerAddr
 use netacc_proto::{Reason, RingDescriptor, SocketError, Stream};
 use parking_lot::Mutex;
 
+use self::cork::Cork;
 use crate::stall::Taken;
 use crate::{Endpoint, LinkCell, Readiness, StreamCounters};
 
+mod cork;
 mod ending;
 mod guard;
 mod settle;
 mod transfer;
 
+pub(crate) use cork::CORK_INTERVAL;
 pub use ending::Shutdown;
 pub use guard::StreamGuard;
 pub use transfer::LinkIo;
@@ -118,6 +121,8 @@ pub(crate) struct Inner {
     pub(crate) crowded: bool,
     /// Bytes for a closed socket were thrown away: it ends with a reset, as from the kernel.
     pub(crate) refused: bool,
+    /// What the peer has not been told of.
+    cork: Cork,
     /// Consumed position last told to the peer.
     told: u64,
     message_len: u32,
@@ -224,6 +229,7 @@ impl StreamCell {
                 taken: Taken::default(),
                 crowded: false,
                 refused: false,
+                cork: Cork::default(),
                 told: 0,
                 message_len,
             }),

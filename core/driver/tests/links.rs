@@ -13,7 +13,7 @@ use netacc_device::{
     UNKNOWN_STREAM,
 };
 use netacc_driver::{AnchorProgress, Endpoint, LinkIo, Readiness, ReadySink, Shutdown, StreamCell, STALL_PATIENCE};
-use netacc_proto::{Reason, TxSink, RECORD_GRACE};
+use netacc_proto::{Reason, RxSource, TxSink, RECORD_GRACE};
 
 use crate::common::{config, connect, connect_over, nonce, run, tuple, Deaf};
 
@@ -72,7 +72,17 @@ fn write(endpoint: &Endpoint, cell: &Arc<StreamCell>, bytes: &[u8]) -> LinkIo {
     // SAFETY: the slice is readable.
     #[expect(unsafe_code, reason = "the driver takes application buffers as raw pointers")]
     unsafe {
-        guard.send_link(bytes.as_ptr(), bytes.len())
+        guard.send_link(bytes.as_ptr(), bytes.len(), false)
+    }
+}
+
+/// As [`write`], with more to come.
+fn write_more(endpoint: &Endpoint, cell: &Arc<StreamCell>, bytes: &[u8]) -> LinkIo {
+    let mut guard = cell.lock(endpoint);
+    // SAFETY: the slice is readable.
+    #[expect(unsafe_code, reason = "the driver takes application buffers as raw pointers")]
+    unsafe {
+        guard.send_link(bytes.as_ptr(), bytes.len(), true)
     }
 }
 
@@ -677,6 +687,80 @@ fn what_the_peer_has_said_on_the_link_counts_before_it_leaves() {
     assert!(!near.lock(&client).proto().is_plain());
     near.take_in(&client);
     assert!(near.lock(&client).proto().is_plain() && near.lock(&client).proto().expects_end());
+}
+
+/// Breaks if the peer were told of what is held back, or not told of it in the end.
+#[test]
+fn what_is_corked_goes_out_as_one_message() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, server) = (endpoint(&fabric), endpoint(&fabric));
+    let pair = Linked::new(&client, &server, 40_012);
+    let [(_, near), (_, far)] = &pair.ends;
+    let at = |intervals: f64| Instant::from_nanos((intervals * 1e8) as u64);
+    let messages = || near.lock(&client).counters().tx_msgs_link;
+    let before = messages();
+    // Until it is let go of.
+    assert_eq!(write_more(&client, near, b"held "), LinkIo::Done(5));
+    assert_eq!(write_more(&client, near, b"back, "), LinkIo::Done(6));
+    pair.settle(at(0.0));
+    assert_eq!((messages() - before, read(&server, far, 64)), (0, vec![]));
+    assert!(near.lock(&client).push_held());
+    pair.settle(at(0.0));
+    assert_eq!((messages() - before, read(&server, far, 64)), (1, b"held back, ".to_vec()));
+    // Until something follows that is not.
+    assert_eq!(write_more(&client, near, b"and "), LinkIo::Done(4));
+    assert_eq!(write(&client, near, b"told"), LinkIo::Done(4));
+    pair.settle(at(0.0));
+    assert_eq!((messages() - before, read(&server, far, 64)), (2, b"and told".to_vec()));
+    // As long as the kernel would hold it.
+    assert_eq!(write_more(&client, near, b"late"), LinkIo::Done(4));
+    pair.settle(at(1.0));
+    pair.settle(at(1.9));
+    assert_eq!(read(&server, far, 64), b"");
+    pair.settle(at(3.0));
+    assert_eq!(read(&server, far, 64), b"late");
+    // A whole message, and what the ring has no room for, is told at once; and the end goes after it all.
+    let many = [7; 4096];
+    assert_eq!(write_more(&client, near, &many[..1500]), LinkIo::Done(1500));
+    pair.settle(at(3.0));
+    assert_eq!(read(&server, far, 4096).len(), 1024);
+    assert_eq!(write_more(&client, near, &many), LinkIo::Done(4096 - 476));
+    pair.settle(at(3.0));
+    assert_eq!(read(&server, far, 8192).len(), 4096);
+    assert_eq!(write_more(&client, near, b"the end"), LinkIo::Done(7));
+    near.lock(&client).shutdown(Shutdown::Write);
+    pair.settle(at(3.0));
+    assert_eq!(read(&server, far, 64), b"the end");
+    assert_eq!(far.lock(&server).rx_source(), RxSource::Eof);
+    assert_eq!((client.counters().snapshot()["violations"], server.counters().snapshot()["violations"]), (0, 0));
+}
+
+/// Breaks if bytes that the peer was not told of were lost with the link, or told of twice.
+#[test]
+fn what_is_held_back_comes_on_the_anchor_if_the_link_is_left() {
+    for dies in [false, true] {
+        let fabric = Fabric::new(DeliveryMode::Immediate);
+        let device = fabric.open(LoopbackConfig::shm());
+        let client = with_sharing(device.clone(), None, |_: &Event| {}, Deaf, 1);
+        let server = endpoint(&fabric);
+        let pair = Linked::new(&client, &server, 40_013);
+        let [(_, near), (_, far)] = &pair.ends;
+        assert_eq!(write(&client, near, b"told, "), LinkIo::Done(6));
+        assert_eq!(write_more(&client, near, b"held"), LinkIo::Done(4));
+        let qp = near.lock(&client).link().expect("it is linked").qp();
+        if dies {
+            assert!(fabric.kill(QueuePairEnd { device: device.id(), qp }, Kill::default()));
+        } else {
+            near.lock(&client).demote(Reason::Requested);
+        }
+        for turn in 0..4 {
+            pair.settle(Instant::from_nanos(turn * 60_000_000));
+        }
+        assert!(pair.are_plain());
+        assert_eq!(far.lock(&server).proto().replay_left(), 10);
+        let counters = near.lock(&client).counters();
+        assert_eq!((counters.tx_bytes_tcp, counters.tx_bytes_link), (10, 0));
+    }
 }
 
 /// An owner that forks as soon as it has found that it holds a stream alone.

@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 
 use crate::answers::Answers;
 use crate::epoll::Registration;
+use crate::ops::options::{get_int, set_int};
 use crate::ops::waiting::Callers;
 use crate::runtime::{self, Inherited, Runtime};
 use crate::table::Entry;
@@ -299,6 +300,22 @@ impl Socket {
     pub fn apply_low_water(&self) {
         if let Some((cell, endpoint)) = self.stream.as_ref().zip(runtime::get().and_then(Runtime::endpoint)) {
             cell.lock(endpoint).set_low_water(self.options.low_water.load(Ordering::Relaxed).max(1) as u32);
+        }
+    }
+
+    /// Calls `call` while nothing happens to the stream.
+    pub fn while_locked<T>(&self, call: impl FnOnce() -> T) -> T {
+        let guard = self.stream.as_ref().zip(runtime::get().and_then(Runtime::endpoint));
+        let guard = guard.map(|(cell, endpoint)| cell.lock(endpoint));
+        let result = call();
+        drop(guard);
+        result
+    }
+
+    /// What TCP_CORK or MSG_MORE holds back goes out.
+    pub fn push_held(&self) {
+        if let Some((cell, endpoint)) = self.stream.as_ref().zip(runtime::get().and_then(Runtime::endpoint)) {
+            cell.lock(endpoint).push_held();
         }
     }
 
@@ -593,6 +610,20 @@ impl Anchor for FdAnchor {
         unsafe { real::getsockopt(self.fd, libc::SOL_SOCKET, libc::SO_ERROR, (&raw mut error).cast(), &mut len) };
     }
 
+    fn push(&mut self) {
+        let tcp = libc::IPPROTO_TCP;
+        if get_int(self.fd, tcp, libc::TCP_CORK) != Some(1) {
+            return;
+        }
+        // The kernel sends what it holds when TCP_NODELAY is set, even of a corked connection. Nobody sets either meanwhile:
+        // see `setsockopt`.
+        let before = get_int(self.fd, tcp, libc::TCP_NODELAY);
+        set_int(self.fd, tcp, libc::TCP_NODELAY, 1);
+        if before == Some(0) {
+            set_int(self.fd, tcp, libc::TCP_NODELAY, 0);
+        }
+    }
+
     fn abort(&mut self) {
         let linger = libc::linger { l_onoff: 1, l_linger: 0 };
         // SAFETY: the option value is a valid struct of that size.
@@ -612,9 +643,7 @@ impl Anchor for FdAnchor {
     }
 
     fn set_low_water(&mut self, bytes: u32) {
-        let (value, len) = (c_int::try_from(bytes).unwrap_or(c_int::MAX), size_of::<c_int>() as libc::socklen_t);
-        // SAFETY: an int, and its length.
-        unsafe { real::setsockopt(self.fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, (&raw const value).cast(), len) };
+        set_int(self.fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, c_int::try_from(bytes).unwrap_or(c_int::MAX));
     }
 }
 

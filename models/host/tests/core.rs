@@ -101,7 +101,7 @@ impl Pair {
         let mut guard = self.streams[n].lock(&self.ends[n]);
         // SAFETY: the slice is readable.
         #[expect(unsafe_code, reason = "the driver takes application buffers as raw pointers")]
-        let wrote = unsafe { guard.send_link(bytes.as_ptr(), bytes.len()) };
+        let wrote = unsafe { guard.send_link(bytes.as_ptr(), bytes.len(), false) };
         match wrote {
             LinkIo::Done(count) => count,
             _ => 0,

@@ -8,6 +8,7 @@ use netacc_proto::{TxSink, LINGER_LIMIT, RECORD_GRACE};
 
 use super::todo::Noted;
 use super::Endpoint;
+use crate::stream::CORK_INTERVAL;
 use crate::PLEDGE_PATIENCE;
 
 /// As [`LINGER_LIMIT`] while the peer has bytes to read: as the kernel gives up an orphan whose peer opens no window.
@@ -48,6 +49,7 @@ impl Endpoint {
         let pledged = self.look_at_pledged(now, todo.pledged);
         let partial = self.look_at_partial(now, todo.partial);
         let stalled = self.look_at_stalls(now, todo.stalled);
+        let corked = self.look_at_corked(now, todo.corked);
         let lingering = self.look_at_lingering(now, todo.lingering);
         // Not in the loop's head: a lock taken there would be held throughout the loop.
         let more = std::mem::take(&mut self.todo.lock().release);
@@ -60,7 +62,7 @@ impl Endpoint {
         let expiry = self.expire_links(now);
         again |= self.todo.lock().wants_retry();
         let retry = again.then(|| now + RETRY_INTERVAL);
-        [retry, setup, pledged, partial, stalled, lingering, expiry].into_iter().flatten().min()
+        [retry, setup, pledged, partial, stalled, corked, lingering, expiry].into_iter().flatten().min()
     }
 
     /// Sends what links owe their peers: receives, and messages of their own.
@@ -125,6 +127,20 @@ impl Endpoint {
             todo.partial.push((cell, Some(since)));
             let at = (since + RECORD_GRACE).max(now + RETRY_INTERVAL);
             next = Some(next.map_or(at, |n| n.min(at)));
+        }
+        next
+    }
+
+    /// Tells peers of what was held back for long enough. Returns when it wants to look again.
+    fn look_at_corked(&self, now: Instant, corked: Vec<Noted>) -> Option<Instant> {
+        let mut next: Option<Instant> = None;
+        for (cell, since) in corked {
+            let since = cell.lock(self).look_at_held(now, since);
+            if let Some(since) = since {
+                self.todo.lock().corked.push((cell, Some(since)));
+                let due = since + CORK_INTERVAL;
+                next = Some(next.map_or(due, |at| at.min(due)));
+            }
         }
         next
     }

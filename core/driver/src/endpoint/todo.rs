@@ -30,6 +30,8 @@ pub(super) struct Todo {
     pub(super) stalled: Vec<Noted>,
     /// Streams with the mere beginning of a record on the anchor, and since when.
     pub(super) partial: Vec<Noted>,
+    /// Streams that hold bytes back, and since when.
+    pub(super) corked: Vec<Noted>,
     /// Streams with records or replay that found the anchor full.
     pub(super) blocked: Vec<Arc<StreamCell>>,
     pub(super) release: Vec<Arc<StreamCell>>,
@@ -51,14 +53,16 @@ impl Todo {
     pub(super) fn wants_retry(&self) -> bool {
         let unseen = |noted: &[Noted]| noted.iter().any(|(_, since)| since.is_none());
         !(self.starved.is_empty() && self.owing.is_empty() && self.blocked.is_empty() && self.dying.is_empty())
-            || [&self.lingering, &self.partial, &self.pledged, &self.stalled].into_iter().any(|noted| unseen(noted))
+            || [&self.lingering, &self.partial, &self.pledged, &self.stalled, &self.corked]
+                .into_iter()
+                .any(|noted| unseen(noted))
             || self.setup.iter().any(|(_, since)| since.is_none())
     }
 }
 
 impl Endpoint {
     /// How much work `progress` has of each kind, for people.
-    pub fn backlog(&self) -> [(&'static str, usize); 13] {
+    pub fn backlog(&self) -> [(&'static str, usize); 14] {
         let todo = self.todo.lock();
         [
             ("starved", todo.starved.len()),
@@ -73,6 +77,7 @@ impl Endpoint {
             ("partial", todo.partial.len()),
             ("pledged", todo.pledged.len()),
             ("stalled", todo.stalled.len()),
+            ("corked", todo.corked.len()),
             ("setup", todo.setup.len()),
         ]
     }
@@ -104,6 +109,11 @@ impl Endpoint {
 
     pub(crate) fn note_look(&self, cell: &Arc<StreamCell>) {
         self.todo.lock().looks.push(cell.clone());
+        (self.helper_needed)();
+    }
+
+    pub(crate) fn note_corked(&self, cell: &Arc<StreamCell>) {
+        self.todo.lock().corked.push((cell.clone(), None));
         (self.helper_needed)();
     }
 

@@ -17,6 +17,9 @@ impl StreamGuard<'_> {
         if !proto.is_steady() || proto.promotions() != self.inner.reported_promotions {
             self.flush();
         }
+        if self.inner.cork.holds() {
+            self.note_held();
+        }
         self.publish();
     }
 
@@ -25,9 +28,14 @@ impl StreamGuard<'_> {
         self.publish();
         // An anchor write can produce a signal (SWITCHED), hence this order.
         self.write_anchor();
-        let inner = &mut *self.inner;
         let device = self.endpoint.device();
-        while let Some(control) = inner.proto.poll_control() {
+        while let Some(control) = self.inner.proto.poll_control() {
+            let about_data = !matches!(control, Control::Signal(MessageKind::CreditGive));
+            if about_data && !self.push_held() {
+                self.inner.proto.return_control(control);
+                break;
+            }
+            let inner = &mut *self.inner;
             let Some(link) = &inner.link else { continue };
             let mut tx = link.tx.lock();
             let told = match (&control, &inner.outgoing) {

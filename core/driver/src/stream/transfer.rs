@@ -20,13 +20,18 @@ pub enum LinkIo {
 }
 
 impl StreamGuard<'_> {
-    /// Sends from `src` on the link, as much as credit allows.
+    /// Sends from `src` on the link, as much as credit allows. `more`: the peer need not be told of it yet, because there is
+    /// more to come, or until [`push_held`](StreamGuard::push_held).
     ///
     /// # Safety
     /// `src..src + len` is readable.
     #[expect(unsafe_code, reason = "application buffers arrive as raw pointers")]
     #[inline]
-    pub unsafe fn send_link(&mut self, src: *const u8, len: usize) -> LinkIo {
+    pub unsafe fn send_link(&mut self, src: *const u8, len: usize, more: bool) -> LinkIo {
+        if more || self.inner.cork.holds() {
+            // SAFETY: passed on to the caller.
+            return unsafe { self.hold(src, len, more) };
+        }
         let inner = &mut *self.inner;
         let (Some(region), Some(out), Some(link)) = (&inner.region, &inner.outgoing, &inner.link) else {
             return LinkIo::Moved;
@@ -58,18 +63,10 @@ impl StreamGuard<'_> {
                 }
                 Err(e) => {
                     inner.proto.uncommit(span.len, rewind);
+                    drop(tx);
                     if e == PostError::QueueFull {
-                        Counters::bump(&self.endpoint.counters().message_credit_stalls);
-                        // Otherwise it is the device's queue that is full, which is soon over.
-                        inner.crowded = !tx.has_room(&link.local);
-                        tx.want(device, link);
-                        drop(tx);
-                        if !std::mem::replace(&mut inner.starved, true) {
-                            self.endpoint.note_starved(self.cell);
-                        }
-                        self.note_stall();
+                        self.no_room();
                     } else {
-                        drop(tx);
                         // What the peer had sent before is taken in first: see `progress`.
                         self.endpoint.note_dead(link);
                         inner.crowded = true;
@@ -82,11 +79,33 @@ impl StreamGuard<'_> {
         if !inner.proto.link_writable() {
             // Ask before the application runs dry, so that `poll` for writing has something to wait for.
             inner.proto.handle_consumed(word.load(Ordering::Acquire));
-            if !inner.proto.link_writable() {
-                Counters::bump(&self.endpoint.counters().byte_credit_stalls);
-                inner.proto.stalled();
-                self.note_stall();
-            }
+        }
+        self.sent(done)
+    }
+
+    /// A message found no room on the link: the peer is asked for some, and the stream is looked at again.
+    pub(super) fn no_room(&mut self) {
+        let inner = &mut *self.inner;
+        let Some(link) = &inner.link else { return };
+        Counters::bump(&self.endpoint.counters().message_credit_stalls);
+        let mut tx = link.tx.lock();
+        // Otherwise it is the device's queue that is full, which is soon over.
+        inner.crowded = !tx.has_room(&link.local);
+        tx.want(self.endpoint.device(), link);
+        drop(tx);
+        if !std::mem::replace(&mut inner.starved, true) {
+            self.endpoint.note_starved(self.cell);
+        }
+        self.note_stall();
+    }
+
+    /// What a send of `done` bytes has come to.
+    #[inline]
+    pub(super) fn sent(&mut self, done: usize) -> LinkIo {
+        if !self.inner.proto.link_writable() {
+            Counters::bump(&self.endpoint.counters().byte_credit_stalls);
+            self.inner.proto.stalled();
+            self.note_stall();
         }
         match (done, self.tx_sink()) {
             (0, TxSink::Link) => LinkIo::WouldBlock,
@@ -173,7 +192,7 @@ impl StreamGuard<'_> {
     #[inline]
     pub fn send_slice(&mut self, src: &[u8]) -> LinkIo {
         // SAFETY: the slice is readable.
-        unsafe { self.send_link(src.as_ptr(), src.len()) }
+        unsafe { self.send_link(src.as_ptr(), src.len(), false) }
     }
 
     /// [`peek_link`](StreamGuard::peek_link) into a slice.
@@ -188,6 +207,7 @@ impl StreamGuard<'_> {
     /// the owner.
     pub(crate) fn unstall(&mut self) {
         self.refresh_consumed();
+        self.push_held();
         let inner = &mut *self.inner;
         if let Some(link) = inner.link.as_ref().filter(|_| inner.crowded) {
             let asked = link.tx.lock().want(self.endpoint.device(), link);

@@ -104,13 +104,7 @@ pub unsafe fn accept_unknown(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t
 /// socket: of a listener to accept from it, of a connection to say why it stays on TCP. Whether it is one. Keeps errno.
 pub fn received(fd: c_int) -> bool {
     let saved = errno();
-    let option = |level, name| {
-        let mut value: c_int = 0;
-        let mut len = size_of::<c_int>() as socklen_t;
-        // SAFETY: an int and its length, both writable.
-        let rc = unsafe { real::getsockopt(fd, level, name, (&raw mut value).cast(), &mut len) };
-        (rc == 0).then_some(value)
-    };
+    let option = |level, name| options::get_int(fd, level, name);
     let tcp = option(libc::SOL_SOCKET, libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP);
     if tcp {
         // SAFETY: no pointers.

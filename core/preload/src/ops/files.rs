@@ -105,12 +105,16 @@ fn send_pieces(t: Target<'_>, from: c_int, position: &mut off_t, count: usize) -
                 }
             }
         };
-        if n <= 0 {
-            return if done > 0 { done as isize } else { n };
+        if n <= 0 && done == 0 {
+            return n;
         }
-        done += n as usize;
-        *position += n as off_t;
-        if (n as usize) < wanted {
+        done += n.max(0) as usize;
+        *position += n.max(0) as off_t;
+        if n < wanted as isize {
+            if !t.sock.options.cork.load(Ordering::Relaxed) {
+                // There is no more to come after all.
+                t.sock.push_held();
+            }
             break;
         }
     }

@@ -85,21 +85,42 @@ pub unsafe fn setsockopt(
         // A parent that has the stream on a link would not be told of the record with which it comes back.
         sock.reclaim();
     }
-    // SAFETY: as the C function.
-    let rc = unsafe { real::setsockopt(fd, level, name, value, len) };
+    let set = || {
+        // SAFETY: as the C function.
+        unsafe { real::setsockopt(fd, level, name, value, len) }
+    };
+    let rc = match &**entry {
+        Entry::Stream(sock) if level == libc::IPPROTO_TCP && matches!(name, libc::TCP_CORK | libc::TCP_NODELAY) => {
+            // Not while a record is pushed out: see `FdAnchor::push`.
+            sock.while_locked(set)
+        }
+        _ => set(),
+    };
     match (rc, level) {
         (0, libc::SOL_SOCKET) => note_option(entry, fd, name, bytes),
-        (0, libc::IPPROTO_TCP) if name == libc::TCP_INQ => {
-            let on = int(bytes, 0) == Some(1);
-            match &**entry {
-                Entry::Stream(sock) => sock.options.tells_queue.store(on, Ordering::Relaxed),
-                Entry::Idle(listener) => listener.options.tells_queue.store(on, Ordering::Relaxed),
-                Entry::Epoll(_) => {}
-            }
-        }
+        (0, libc::IPPROTO_TCP) => note_tcp_option(entry, name, bytes),
         _ => {}
     }
     rc
+}
+
+fn note_tcp_option(entry: &Arc<Entry>, name: c_int, bytes: &[u8]) {
+    let options = match &**entry {
+        Entry::Stream(s) => &s.options,
+        Entry::Idle(l) => &l.options,
+        Entry::Epoll(_) => return,
+    };
+    let value = int(bytes, 0).unwrap_or(0);
+    match name {
+        libc::TCP_INQ => options.tells_queue.store(value == 1, Ordering::Relaxed),
+        libc::TCP_CORK => options.cork.store(value != 0, Ordering::Relaxed),
+        _ => {}
+    }
+    // Both let go of what is held back, as tcp(7) says of TCP_CORK; the kernel does so for TCP_NODELAY as well.
+    let pushes = name == libc::TCP_CORK && value == 0 || name == libc::TCP_NODELAY && value != 0;
+    if let (Entry::Stream(sock), true) = (&**entry, pushes) {
+        sock.push_held();
+    }
 }
 
 /// The connection must be a plain socket from now on. Of one that is yet to be made this is remembered.
@@ -147,11 +168,31 @@ fn keep_as_reported(options: &Options, fd: c_int, name: c_int) {
     }
 }
 
+/// An option of the kernel's socket that is an integer.
+pub fn get_int(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
+    let mut value: c_int = 0;
+    let mut len = size_of::<c_int>() as socklen_t;
+    // SAFETY: an int and its length, both writable.
+    let rc = unsafe { real::getsockopt(fd, level, name, (&raw mut value).cast(), &mut len) };
+    (rc == 0).then_some(value)
+}
+
+/// Sets an option of the kernel's socket that is an integer, if the kernel takes it.
+pub fn set_int(fd: c_int, level: c_int, name: c_int, value: c_int) {
+    let len = size_of::<c_int>() as socklen_t;
+    // SAFETY: an int, and its length.
+    unsafe { real::setsockopt(fd, level, name, (&raw const value).cast(), len) };
+}
+
 /// Options of a socket that another program has set. Whether it has set SO_RCVBUF cannot be told.
 pub fn read_from_kernel(listener: &Listener, fd: c_int) {
     for name in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO, libc::SO_LINGER, libc::SO_RCVLOWAT, libc::SO_ZEROCOPY] {
         keep_as_reported(&listener.options, fd, name);
     }
+    listener
+        .options
+        .cork
+        .store(get_int(fd, libc::IPPROTO_TCP, libc::TCP_CORK).is_some_and(|on| on != 0), Ordering::Relaxed);
 }
 
 /// `getsockopt`.

@@ -21,6 +21,8 @@ pub struct Options {
     pub tells_queue: AtomicBool,
     /// SO_ZEROCOPY.
     pub zero_copy: AtomicBool,
+    /// TCP_CORK.
+    pub cork: AtomicBool,
 }
 
 impl Default for Options {
@@ -33,6 +35,7 @@ impl Default for Options {
             receive_buffer: AtomicU32::new(u32::MAX),
             tells_queue: AtomicBool::new(false),
             zero_copy: AtomicBool::new(false),
+            cork: AtomicBool::new(false),
         }
     }
 }
@@ -47,6 +50,7 @@ impl Options {
         self.receive_buffer.store(from.receive_buffer.load(Ordering::Relaxed), Ordering::Relaxed);
         self.tells_queue.store(from.tells_queue.load(Ordering::Relaxed), Ordering::Relaxed);
         self.zero_copy.store(from.zero_copy.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.cork.store(from.cork.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
     /// Keeps what the kernel has accepted for an option of SOL_SOCKET. SO_RCVBUF is `bytes` as the kernel reports it.
@@ -149,6 +153,7 @@ mod tests {
         from.keep(libc::SO_RCVBUF, &16384i32.to_ne_bytes());
         from.keep(libc::SO_ZEROCOPY, &1i32.to_ne_bytes());
         from.tells_queue.store(true, Ordering::Relaxed);
+        from.cork.store(true, Ordering::Relaxed);
         let to = Options::default();
         to.take_over(&from);
         assert_eq!(to.recv_timeout(), Some(Duration::from_micros(1_000_002)));
@@ -156,6 +161,10 @@ mod tests {
         assert!(to.abort_on_close.load(Ordering::Relaxed));
         assert_eq!(to.low_water.load(Ordering::Relaxed), c_int::MAX);
         assert_eq!(to.receive_buffer.load(Ordering::Relaxed), 16384);
-        assert!(to.zero_copy.load(Ordering::Relaxed) && to.tells_queue.load(Ordering::Relaxed));
+        assert!(
+            to.zero_copy.load(Ordering::Relaxed)
+                && to.cork.load(Ordering::Relaxed)
+                && to.tells_queue.load(Ordering::Relaxed)
+        );
     }
 }

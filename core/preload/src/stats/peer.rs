@@ -7,6 +7,7 @@ use std::os::fd::RawFd;
 
 use libc::{sockaddr, socklen_t};
 
+use crate::ops::options::get_int;
 use crate::real;
 use crate::socket::TcpInfo;
 
@@ -22,20 +23,12 @@ pub(super) fn is_trusted(client: RawFd) -> bool {
 
 /// Whether the descriptor is a TCP socket.
 pub(super) fn is_tcp(fd: RawFd) -> bool {
-    option(fd, libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP)
+    get_int(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP)
 }
 
 /// Whether connections can be accepted from the socket.
 pub(super) fn listens(fd: RawFd) -> bool {
-    option(fd, libc::SO_ACCEPTCONN) == Some(1)
-}
-
-fn option(fd: RawFd, name: c_int) -> Option<c_int> {
-    let mut value: c_int = 0;
-    let mut len = size_of::<c_int>() as socklen_t;
-    // SAFETY: an int and its length, both writable.
-    let rc = unsafe { real::getsockopt(fd, libc::SOL_SOCKET, name, (&raw mut value).cast(), &mut len) };
-    (rc == 0).then_some(value)
+    get_int(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Some(1)
 }
 
 /// `getsockname` or `getpeername`.

@@ -11,6 +11,11 @@ impl Stream {
         self.is_linked() && self.controls.is_empty() && self.records.is_empty() && !self.closed && !self.close_received
     }
 
+    /// Whether a message of ours would be about bytes that the peer takes from the link.
+    pub fn sends_on_link(&self) -> bool {
+        self.tx == TxState::Link && self.link_alive
+    }
+
     /// Whether rings are still needed although the slot on the link may be free: unread or unreplayed bytes, our own or
     /// those that the peer replays from our memory.
     pub fn needs_memory(&self) -> bool {

@@ -50,6 +50,7 @@ pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
         return unsafe { kernel_send(fd, iov, flags) };
     };
     let Some(want) = total(iov) else { return fail(libc::EINVAL) };
+    let flags = if sock.options.cork.load(Ordering::Relaxed) { flags | libc::MSG_MORE } else { flags };
     let nonblocking = flags & libc::MSG_DONTWAIT != 0 || sock.nonblocking.load(Ordering::Relaxed);
     if sock.deferred_error.load(Ordering::Relaxed) != 0 {
         return deferred_or(sock, 0);
@@ -170,7 +171,7 @@ unsafe fn send_step(
         TxSink::Link | TxSink::Pledged | TxSink::Wait | TxSink::Refused if total(iov) == Some(0) => Step::Done(0),
         TxSink::Link => {
             // SAFETY: the caller's promise.
-            match unsafe { copy_in(&mut guard, iov, skip) } {
+            match unsafe { copy_in(&mut guard, iov, skip, flags & libc::MSG_MORE != 0) } {
                 LinkIo::Done(n) => Step::Done(n as isize),
                 LinkIo::WouldBlock => Step::Blocked,
                 LinkIo::Moved => Step::Again,
@@ -253,7 +254,23 @@ unsafe fn send_step(
 /// # Safety
 /// `iov` describes readable memory.
 #[inline]
-unsafe fn copy_in(guard: &mut StreamGuard<'_>, iov: &[iovec], skip: usize) -> LinkIo {
+unsafe fn copy_in(guard: &mut StreamGuard<'_>, iov: &[iovec], skip: usize, more: bool) -> LinkIo {
+    if let [v] = iov {
+        // SAFETY: within the caller's buffer, of which less than all has been sent.
+        return unsafe { guard.send_link(v.iov_base.cast::<u8>().add(skip), v.iov_len - skip, more) };
+    }
+    // The pieces are one message, as they are one segment of the kernel's.
+    // SAFETY: the caller's promise.
+    let sent = unsafe { copy_in_pieces(guard, iov, skip) };
+    if !more {
+        guard.push_held();
+    }
+    sent
+}
+
+/// # Safety
+/// `iov` describes readable memory.
+unsafe fn copy_in_pieces(guard: &mut StreamGuard<'_>, iov: &[iovec], skip: usize) -> LinkIo {
     let (mut skip, mut done) = (skip, 0);
     for v in iov {
         if skip >= v.iov_len {
@@ -262,7 +279,7 @@ unsafe fn copy_in(guard: &mut StreamGuard<'_>, iov: &[iovec], skip: usize) -> Li
         }
         let len = v.iov_len - skip;
         // SAFETY: within the caller's buffer.
-        match unsafe { guard.send_link(v.iov_base.cast::<u8>().add(skip), len) } {
+        match unsafe { guard.send_link(v.iov_base.cast::<u8>().add(skip), len, true) } {
             LinkIo::Done(n) => {
                 done += n;
                 if n < len {

@@ -1,0 +1,166 @@
+//! Bytes that are held back: `TCP_CORK`, `MSG_MORE`, and the pieces of one write.
+//!
+//! They lie in the ring and count as sent; what is held back is the message that tells the peer of them. Invariants: what is
+//! held is one contiguous span that ends where the next byte will lie; every other message of the stream goes after it, except
+//! credit for the peer; and nothing is held where no message is needed, because the bytes come again on the anchor.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use netacc_device::{Instant, PostError};
+use netacc_proto::{Immediate, MessageKind, Span, CREDIT_BLOCK_LEN};
+
+use super::StreamGuard;
+use crate::LinkIo;
+
+/// How long bytes are held back at least if nothing else is written, and at most twice as long. The kernel's ceiling for
+/// `TCP_CORK` is 200 ms: tcp(7).
+pub(crate) const CORK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// What a stream holds back.
+#[derive(Default)]
+pub(crate) struct Cork {
+    held: Option<Held>,
+    /// The endpoint knows, and looks after [`CORK_INTERVAL`].
+    noted: bool,
+    /// Spans that were held so far; and when the endpoint looked last.
+    spans: u64,
+    seen: u64,
+}
+
+struct Held {
+    span: Span,
+    rewind: bool,
+}
+
+impl Cork {
+    #[inline]
+    pub(crate) fn holds(&self) -> bool {
+        self.held.is_some()
+    }
+}
+
+impl StreamGuard<'_> {
+    /// As [`send_link`](StreamGuard::send_link), but the peer is told only of whole messages, and of the rest if no `more` is
+    /// to come.
+    ///
+    /// # Safety
+    /// `src..src + len` is readable.
+    #[expect(unsafe_code, reason = "application buffers arrive as raw pointers")]
+    pub(super) unsafe fn hold(&mut self, src: *const u8, len: usize, more: bool) -> LinkIo {
+        let mut done = 0;
+        while done < len {
+            // SAFETY: `done < len`.
+            match unsafe { self.hold_span(src.add(done), len - done) } {
+                Some(0) => {
+                    if !self.inner.cork.holds() || !self.push_held() {
+                        break;
+                    }
+                }
+                Some(n) => {
+                    done += n;
+                    let full =
+                        self.inner.cork.held.as_ref().is_some_and(|held| held.span.len == self.inner.message_len);
+                    if full && !self.push_held() {
+                        break;
+                    }
+                }
+                None if done == 0 => return LinkIo::Moved,
+                None => break,
+            }
+        }
+        self.refresh_consumed();
+        if !more || !self.inner.proto.link_writable() {
+            self.push_held();
+        }
+        self.sent(done)
+    }
+
+    /// Adds as much as fits behind what is held; 0 if nothing does. `None`: the path has changed.
+    ///
+    /// # Safety
+    /// `src..src + len` is readable.
+    #[expect(unsafe_code, reason = "application buffers arrive as raw pointers")]
+    unsafe fn hold_span(&mut self, src: *const u8, len: usize) -> Option<usize> {
+        let inner = &mut *self.inner;
+        let (region, out) = (inner.region.as_ref()?, inner.outgoing.as_ref()?);
+        inner.proto.peer_slot().filter(|_| inner.link.is_some())?;
+        inner.proto.handle_consumed(region.memory.word(0)?.load(Ordering::Acquire));
+        let so_far = inner.cork.held.as_ref().map_or(0, |held| held.span.len);
+        let most = (inner.message_len - so_far) as usize;
+        let span = inner.proto.claim(len.min(most) as u32);
+        // Not behind it: at the other end of the ring.
+        let apart = inner.cork.held.as_ref().is_some_and(|held| held.span.offset + held.span.len != span.offset);
+        if span.len == 0 || apart {
+            return Some(0);
+        }
+        // SAFETY: the span is no longer than the source.
+        if !unsafe { out.memory.write_from(CREDIT_BLOCK_LEN + span.offset as usize, src, span.len as usize) } {
+            return Some(0);
+        }
+        let rewind = inner.proto.commit(span.len);
+        inner.counters.tx_bytes_link += u64::from(span.len);
+        match &mut inner.cork.held {
+            Some(held) => held.span.len += span.len,
+            None => {
+                inner.cork.held = Some(Held { span, rewind });
+                inner.cork.spans += 1;
+            }
+        }
+        Some(span.len as usize)
+    }
+
+    /// Tells the peer of what is held back; false if there is no room for the message. It is tried again once there is.
+    pub fn push_held(&mut self) -> bool {
+        let inner = &mut *self.inner;
+        let Some(held) = inner.cork.held.take() else { return true };
+        let slot = inner.proto.peer_slot().filter(|_| inner.proto.sends_on_link());
+        let (Some(slot), Some(out), Some(link)) = (slot, &inner.outgoing, &inner.link) else { return true };
+        let imm = Immediate { kind: MessageKind::Data, rewind: held.rewind, slot };
+        let mut tx = link.tx.lock();
+        match tx.data(self.endpoint.device(), link, &out.ring, out.staging.as_ref(), held.span, imm) {
+            Ok(()) => {
+                inner.counters.tx_msgs_link += 1;
+                true
+            }
+            Err(PostError::QueueFull) => {
+                inner.cork.held = Some(held);
+                drop(tx);
+                self.no_room();
+                false
+            }
+            Err(_) => {
+                drop(tx);
+                self.endpoint.note_dead(link);
+                inner.crowded = true;
+                true
+            }
+        }
+    }
+
+    /// Has the endpoint look at what is held in good time.
+    #[cold]
+    pub(super) fn note_held(&mut self) {
+        if !std::mem::replace(&mut self.inner.cork.noted, true) {
+            self.endpoint.note_corked(self.cell);
+        }
+    }
+
+    /// The endpoint looks, since `since`: tells the peer of what has been held for [`CORK_INTERVAL`]. Returns since when to
+    /// count from now on, unless nothing was held for as long.
+    pub(crate) fn look_at_held(&mut self, now: Instant, since: Option<Instant>) -> Option<Instant> {
+        let since = since.filter(|since| {
+            now.saturating_since(*since) < CORK_INTERVAL || self.inner.cork.spans == self.inner.cork.seen
+        });
+        let Some(since) = since else {
+            self.inner.cork.seen = self.inner.cork.spans;
+            return Some(now);
+        };
+        if now.saturating_since(since) < CORK_INTERVAL {
+            return Some(since);
+        }
+        self.push_held();
+        self.inner.cork.noted = false;
+        None
+    }
+}
