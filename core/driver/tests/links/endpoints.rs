@@ -1,0 +1,91 @@
+//! Endpoints to test with, and what an application does on a link.
+
+use std::sync::Arc;
+
+use netacc_device::loopback::{Fabric, LoopbackConfig, LoopbackDevice};
+use netacc_device::middleware::{Event, Observer, Trace};
+use netacc_device::Directory;
+use netacc_driver::{Endpoint, LinkIo, ReadySink, StreamCell};
+
+use crate::common::{config, nonce, Deaf};
+
+pub(crate) fn endpoint(fabric: &Fabric) -> Endpoint {
+    observed(fabric, |_: &Event| {})
+}
+
+/// An endpoint whose calls to the device are observed.
+pub(crate) fn observed(fabric: &Fabric, observer: impl Observer + 'static) -> Endpoint {
+    owned(fabric, observer, Deaf)
+}
+
+/// An endpoint with this owner.
+pub(crate) fn owned(fabric: &Fabric, observer: impl Observer + 'static, owner: impl ReadySink + 'static) -> Endpoint {
+    finding(fabric.open(LoopbackConfig::shm()), None, observer, owner)
+}
+
+/// An endpoint whose links carry so many streams.
+pub(crate) fn sharing(fabric: &Fabric, streams_per_link: u16) -> Endpoint {
+    with_sharing(fabric.open(LoopbackConfig::shm()), None, |_: &Event| {}, Deaf, streams_per_link)
+}
+
+/// An endpoint that finds its peers in `directory`, or in the device's own.
+pub(crate) fn finding(
+    device: Arc<LoopbackDevice>,
+    directory: Option<Arc<dyn Directory>>,
+    observer: impl Observer + 'static,
+    owner: impl ReadySink + 'static,
+) -> Endpoint {
+    with_sharing(device, directory, observer, owner, 1)
+}
+
+pub(crate) fn with_sharing(
+    device: Arc<LoopbackDevice>,
+    directory: Option<Arc<dyn Directory>>,
+    observer: impl Observer + 'static,
+    owner: impl ReadySink + 'static,
+    streams_per_link: u16,
+) -> Endpoint {
+    let traced = Arc::new(Trace::new(device.clone(), observer));
+    let directory = directory.unwrap_or_else(|| device.clone());
+    let made = Endpoint::new(
+        traced,
+        device,
+        directory,
+        config(streams_per_link),
+        Arc::new(owner),
+        Box::new(|| {}),
+        Box::new(nonce),
+    );
+    made.expect("a loopback device has queues")
+}
+
+pub(crate) fn write(endpoint: &Endpoint, cell: &Arc<StreamCell>, bytes: &[u8]) -> LinkIo {
+    let mut guard = cell.lock(endpoint);
+    // SAFETY: the slice is readable.
+    #[expect(unsafe_code, reason = "the driver takes application buffers as raw pointers")]
+    unsafe {
+        guard.send_link(bytes.as_ptr(), bytes.len(), false)
+    }
+}
+
+/// As [`write`], with more to come.
+pub(crate) fn write_more(endpoint: &Endpoint, cell: &Arc<StreamCell>, bytes: &[u8]) -> LinkIo {
+    let mut guard = cell.lock(endpoint);
+    // SAFETY: the slice is readable.
+    #[expect(unsafe_code, reason = "the driver takes application buffers as raw pointers")]
+    unsafe {
+        guard.send_link(bytes.as_ptr(), bytes.len(), true)
+    }
+}
+
+pub(crate) fn read(endpoint: &Endpoint, cell: &Arc<StreamCell>, len: usize) -> Vec<u8> {
+    let mut buf = vec![0; len];
+    // SAFETY: the vector has `len` writable bytes.
+    #[expect(unsafe_code, reason = "the driver takes application buffers as raw pointers")]
+    let got = unsafe { cell.lock(endpoint).recv_link(buf.as_mut_ptr(), len) };
+    match got {
+        LinkIo::Done(n) => buf.truncate(n),
+        _ => buf.clear(),
+    }
+    buf
+}

@@ -1,0 +1,168 @@
+//! Who holds the other end of a connection.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use netacc_device::loopback::{DeliveryMode, Fabric, LoopbackConfig, LoopbackDevice};
+use netacc_device::middleware::Event;
+use netacc_device::{ConnectionManager, Directory, DirectoryError, FourTuple, PeerAddress, UNKNOWN_STREAM};
+use netacc_driver::{Endpoint, LinkIo};
+use netacc_proto::Reason;
+
+use crate::common::{connect, run, tuple, Deaf};
+use crate::endpoints::{finding, read, write};
+
+/// A directory in which peers can be found but not their streams: each side knows its own.
+struct OwnOnly {
+    device: Arc<LoopbackDevice>,
+    own: Mutex<Vec<(FourTuple, u32)>>,
+    unreachable: Mutex<Vec<PeerAddress>>,
+    /// Who is found in place of who holds the connection.
+    found: Mutex<Option<PeerAddress>>,
+    /// What another process of this host is said to listen at, and who is there.
+    holder: Mutex<Option<u16>>,
+    neighbour: Mutex<Option<PeerAddress>>,
+    /// Links come from elsewhere than connections.
+    strangers: AtomicBool,
+}
+
+impl OwnOnly {
+    fn endpoint(fabric: &Fabric) -> (Endpoint, Arc<OwnOnly>) {
+        let device = fabric.open(LoopbackConfig::shm());
+        let directory = Arc::new(OwnOnly {
+            device: device.clone(),
+            own: Mutex::default(),
+            unreachable: Mutex::default(),
+            found: Mutex::default(),
+            holder: Mutex::default(),
+            neighbour: Mutex::default(),
+            strangers: AtomicBool::default(),
+        });
+        (finding(device, Some(directory.clone()), |_: &Event| {}, Deaf), directory)
+    }
+}
+
+impl Directory for OwnOnly {
+    fn publish(&self, tuple: &FourTuple, stream: u32) -> Result<(), DirectoryError> {
+        self.own.lock().unwrap().push((*tuple, stream));
+        self.device.publish(tuple, stream)
+    }
+    fn withdraw(&self, tuple: &FourTuple, stream: u32) {
+        self.own.lock().unwrap().retain(|own| *own != (*tuple, stream));
+        self.device.withdraw(tuple, stream);
+    }
+    fn lookup(&self, tuple: &FourTuple) -> Option<(PeerAddress, u32)> {
+        let holder = self.device.lookup(tuple).map(|(peer, _)| peer);
+        self.found.lock().unwrap().or(holder).map(|peer| (peer, UNKNOWN_STREAM))
+    }
+    fn admits(&self, _: PeerAddress, _: &FourTuple) -> bool {
+        !self.strangers.load(Ordering::Relaxed)
+    }
+    fn holder(&self, _: &FourTuple) -> Option<u16> {
+        *self.holder.lock().unwrap()
+    }
+    fn neighbour(&self, _: PeerAddress, port: u16) -> Option<PeerAddress> {
+        self.neighbour.lock().unwrap().filter(|_| port == 7)
+    }
+    fn resolve(&self, tuple: &FourTuple) -> Option<u32> {
+        self.own.lock().unwrap().iter().find(|(own, _)| own == tuple).map(|(_, stream)| *stream)
+    }
+    fn note_unreachable(&self, peer: PeerAddress) {
+        self.unreachable.lock().unwrap().push(peer);
+    }
+}
+
+#[test]
+fn an_acceptor_finds_by_its_addresses_the_stream_that_the_opener_cannot_name() {
+    //= spec §4.1.3
+    //= type=test
+    //# The hint 0xffffffff says that the opener does not know the acceptor's stream number; the acceptor then finds
+    //# the stream by the addresses.
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let ((client, _), (server, known)) = (OwnOnly::endpoint(&fabric), OwnOnly::endpoint(&fabric));
+    let (_, other) = connect(&client, &server, 40_003);
+    let (near, far) = connect(&client, &server, 40_004);
+    client.promote(&near).expect("the acceptor is published");
+    run([&client, &server]);
+    assert!(near.lock(&client).proto().is_linked() && far.lock(&server).proto().is_linked());
+    assert!(other.lock(&server).proto().is_plain());
+
+    let (near, far) = connect(&client, &server, 40_005);
+    client.promote(&near).expect("the acceptor is published");
+    known.own.lock().unwrap().clear();
+    run([&client, &server]);
+    assert!(near.lock(&client).proto().is_plain() && far.lock(&server).proto().is_plain());
+    assert_eq!(near.lock(&client).proto().reason(), Reason::UnknownStream);
+}
+
+/// Breaks if whoever can reach a link could name anybody's connection on it.
+#[test]
+fn an_open_on_a_link_from_elsewhere_is_refused() {
+    //= spec §4.1.4
+    //= type=test
+    //# An OPEN is refused on a link whose other end is not at the anchor's other address.
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let ((client, _), (server, known)) = (OwnOnly::endpoint(&fabric), OwnOnly::endpoint(&fabric));
+    let (near, far) = connect(&client, &server, 40_010);
+    known.strangers.store(true, Ordering::Relaxed);
+    *known.holder.lock().unwrap() = Some(7);
+    client.promote(&near).expect("the acceptor is published");
+    run([&client, &server]);
+    assert!(near.lock(&client).proto().is_plain() && far.lock(&server).proto().is_plain());
+    assert_eq!(near.lock(&client).proto().reason(), Reason::NotAdmitted);
+    assert_eq!(server.counters().snapshot()["opens_refused"], 1);
+
+    // Nor is such a one told who has it.
+    known.own.lock().unwrap().clear();
+    client.promote(&near).expect("the acceptor is published");
+    run([&client, &server]);
+    assert_eq!(near.lock(&client).proto().reason(), Reason::UnknownStream);
+}
+
+/// Two processes accept on one port, and the one that is found does not have the connection.
+#[test]
+fn a_stream_goes_on_to_the_process_that_holds_it() {
+    //= spec §4.1.5
+    //= type=test
+    //# An acceptor that does not hold the anchor, but knows the process of its host that does, names in REFUSE the port at
+    //# which that one accepts links. The opener MAY ask there, once, and at no other address.
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, finder) = OwnOnly::endpoint(&fabric);
+    let ((first, first_known), (second, second_known)) = (OwnOnly::endpoint(&fabric), OwnOnly::endpoint(&fabric));
+    let address = |known: &OwnOnly| ConnectionManager::address(&*known.device);
+    *finder.found.lock().unwrap() = Some(address(&first_known));
+    *finder.neighbour.lock().unwrap() = Some(address(&second_known));
+    *first_known.holder.lock().unwrap() = Some(7);
+    let rounds = || (0..5).for_each(|_| [&first, &second].into_iter().for_each(|other| run([&client, other])));
+
+    let (near, far) = connect(&client, &second, 40_011);
+    client.promote(&near).expect("found");
+    rounds();
+    assert!(near.lock(&client).proto().is_linked() && far.lock(&second).proto().is_linked());
+    assert_eq!(first.counters().snapshot()["opens_refused"], 1);
+    assert_eq!(write(&client, &near, b"to the second"), LinkIo::Done(13));
+    rounds();
+    assert_eq!(read(&second, &far, 64), b"to the second");
+
+    // Two that name each other, and neither has it.
+    *second_known.holder.lock().unwrap() = Some(7);
+    let (near, _far) = connect(&client, &second, 40_012);
+    second_known.own.lock().unwrap().clear();
+    client.promote(&near).expect("found");
+    rounds();
+    assert!(near.lock(&client).proto().is_plain());
+    assert_eq!(near.lock(&client).proto().reason(), Reason::HeldElsewhere);
+    assert_eq!(client.counters().snapshot()["opens_sent"], 4);
+}
+
+#[test]
+fn the_directory_hears_of_peers_that_were_not_there() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let ((client, known), (server, _)) = (OwnOnly::endpoint(&fabric), OwnOnly::endpoint(&fabric));
+    let (near, _far) = connect(&client, &server, 40_006);
+    let (peer, _) = known.lookup(&tuple(40_006)).expect("published");
+    server.hold_back(true);
+    client.promote(&near).expect("the acceptor is published");
+    run([&client, &server]);
+    assert_eq!(*known.unreachable.lock().unwrap(), [peer]);
+}

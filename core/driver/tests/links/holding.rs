@@ -1,0 +1,96 @@
+//! Streams whose sockets others hold, or that somebody looks after.
+
+use std::sync::{Arc, Mutex};
+
+use netacc_device::loopback::{DeliveryMode, Fabric};
+use netacc_device::middleware::Event;
+use netacc_device::Instant;
+use netacc_driver::{Readiness, ReadySink, StreamCell};
+
+use crate::common::{connect, run};
+use crate::endpoints::{endpoint, owned};
+
+/// An owner that forks as soon as it has found that it holds a stream alone.
+struct Forking;
+
+impl ReadySink for Forking {
+    fn unseen_io(&self, _: &Arc<StreamCell>) -> bool {
+        false
+    }
+
+    fn ready(&self, _: &Arc<StreamCell>, _: Readiness, _: bool) {}
+    fn holds_alone(&self, stream: &Arc<StreamCell>) -> bool {
+        let seen = stream.shares();
+        stream.share();
+        stream.unshare(seen);
+        !stream.is_shared()
+    }
+    fn moved(&self, _: &Arc<StreamCell>) {}
+}
+
+/// Breaks if what was found out about the holders of a descriptor outlived a fork in another thread: the child would hold
+/// the socket of a stream that is on a link.
+#[test]
+fn an_acceptor_that_forks_meanwhile_refuses() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, server) = (endpoint(&fabric), owned(&fabric, |_: &Event| {}, Forking));
+    let (near, far) = connect(&client, &server, 40_009);
+    far.share();
+    client.promote(&near).expect("the acceptor is published");
+    (0..4).for_each(|_| run([&client, &server]));
+    assert!(far.is_shared() && far.lock(&server).proto().is_plain());
+    assert_eq!(server.counters().snapshot()["opens_refused"], 1);
+}
+
+/// As above, of an opener that forks while the link is being made.
+#[test]
+fn an_opener_that_forks_meanwhile_does_not_open() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, server) = (endpoint(&fabric), endpoint(&fabric));
+    let (near, _far) = connect(&client, &server, 40_010);
+    client.promote(&near).expect("the acceptor is published");
+    near.share();
+    (0..4).for_each(|_| run([&client, &server]));
+    assert!(near.lock(&client).proto().is_plain() && near.lock(&client).link().is_none());
+    assert_eq!(client.counters().snapshot()["opens_sent"], 0);
+}
+
+/// Notes which streams it is told of.
+#[derive(Clone, Default)]
+struct Noting(Arc<Mutex<Vec<u32>>>);
+
+impl ReadySink for Noting {
+    fn unseen_io(&self, _: &Arc<StreamCell>) -> bool {
+        false
+    }
+
+    fn ready(&self, _: &Arc<StreamCell>, _: Readiness, _: bool) {}
+    fn holds_alone(&self, _: &Arc<StreamCell>) -> bool {
+        false
+    }
+    fn moved(&self, stream: &Arc<StreamCell>) {
+        self.0.lock().expect("no test panics with it").push(stream.number());
+    }
+}
+
+/// Breaks if nobody looked after a stream that is being opened by a program that does something else: what the peer says of
+/// the attempt comes by the link, until there is a marker to wait for on the anchor.
+#[test]
+fn a_stream_that_is_being_opened_is_looked_after() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let told = Noting::default();
+    let (client, server) = (owned(&fabric, |_: &Event| {}, told.clone()), endpoint(&fabric));
+    let (near, _far) = connect(&client, &server, 40_011);
+    client.promote(&near).expect("the acceptor is published");
+    let waits = || near.lock(&client).proto().awaits_switch();
+    while !waits() {
+        for endpoint in [&server, &client] {
+            endpoint.progress(Instant::from_nanos(0));
+            endpoint.poll(endpoint.default_cq());
+        }
+    }
+    client.progress(Instant::from_nanos(0));
+    assert!(waits() && !near.is_opening());
+    // When the attempt began, and when it was answered.
+    assert_eq!(*told.0.lock().expect("no test panics with it"), [near.number(), near.number()]);
+}

@@ -1,0 +1,209 @@
+//! Streams leave their links, with everything that was written.
+
+use std::sync::Arc;
+
+use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig, AnchorWire};
+use netacc_device::loopback::{DeliveryMode, Fabric, Kill, LoopbackConfig, QueuePairEnd};
+use netacc_device::middleware::Event;
+use netacc_device::Instant;
+use netacc_driver::{AnchorProgress, Endpoint, LinkIo, Shutdown, StreamCell, STALL_PATIENCE};
+use netacc_proto::{Reason, RxSource};
+
+use crate::common::{connect_over, Deaf};
+use crate::endpoints::{endpoint, read, with_sharing, write, write_more};
+
+/// A connection on its link.
+struct Linked<'a> {
+    ends: [(&'a Endpoint, Arc<StreamCell>); 2],
+    wire: AnchorWire,
+}
+
+impl<'a> Linked<'a> {
+    fn new(client: &'a Endpoint, server: &'a Endpoint, port: u16) -> Linked<'a> {
+        let (a, b, wire) = anchor_pair(AnchorConfig::default());
+        let (near, far) = connect_over(client, server, port, (a, b));
+        client.promote(&near).expect("the acceptor is published");
+        let pair = Linked { ends: [(client, near), (server, far)], wire };
+        pair.settle(Instant::from_nanos(0));
+        assert!(pair.ends.iter().all(|(endpoint, cell)| cell.lock(endpoint).proto().is_linked()));
+        pair
+    }
+
+    /// Both processes do what there is to do.
+    fn settle(&self, at: Instant) {
+        for _ in 0..4 {
+            self.ends[1].0.progress(at);
+            self.settle_unpolled(at);
+        }
+    }
+
+    /// Nobody polls for the server, unless its anchor, which is watched all the same, asks for that.
+    fn settle_unpolled(&self, at: Instant) {
+        for _ in 0..4 {
+            self.ends[0].0.progress(at);
+            self.wire.settle();
+            self.ends.iter().for_each(|(endpoint, cell)| {
+                let found = cell.lock(endpoint).progress_anchor(false);
+                if found == AnchorProgress::Unpolled {
+                    cell.take_in(endpoint);
+                }
+            });
+        }
+    }
+
+    fn are_plain(&self) -> bool {
+        self.ends.iter().all(|(endpoint, cell)| cell.lock(endpoint).proto().is_plain())
+    }
+}
+
+/// Writes until there is no room; how many bytes that were.
+fn fill(endpoint: &Endpoint, cell: &Arc<StreamCell>, message: &[u8]) -> usize {
+    let mut written = 0;
+    while let LinkIo::Done(n) = write(endpoint, cell, message) {
+        written += n;
+    }
+    written
+}
+
+/// Breaks if a writer whose peer does not read waited for ever on a full ring, which is smaller than the kernel's
+/// buffers; and if a reader that is merely slow lost the link.
+#[test]
+fn a_stream_whose_peer_takes_nothing_leaves_its_link() {
+    let at = |patiences: f64| Instant::from_nanos((STALL_PATIENCE.as_nanos() as f64 * patiences) as u64);
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, server) = (endpoint(&fabric), endpoint(&fabric));
+    let pair = Linked::new(&client, &server, 40_007);
+    let [(_, near), (_, far)] = &pair.ends;
+    assert_eq!(fill(&client, near, &[7; 1000]), 4096);
+    pair.settle(at(1.0));
+    pair.settle(at(1.9));
+    assert!(near.lock(&client).proto().is_linked());
+    // The peer reads a little: not enough to write again, but it is there.
+    assert_eq!(read(&server, far, 10).len(), 10);
+    pair.settle(at(2.1));
+    pair.settle(at(3.0));
+    assert!(near.lock(&client).proto().is_linked());
+    pair.settle(at(3.2));
+    assert!(pair.are_plain());
+    assert_eq!(near.lock(&client).proto().reason(), Reason::PeerIdle);
+    assert!(far.lock(&server).proto().awaits_replay());
+}
+
+/// Breaks if only byte credit counted: small messages run out of receives long before the ring is full.
+#[test]
+fn a_stream_whose_peer_does_not_poll_leaves_its_link() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, server) = (endpoint(&fabric), endpoint(&fabric));
+    let pair = Linked::new(&client, &server, 40_008);
+    let near = &pair.ends[0].1;
+    let (mut messages, mut time) = (0, 0);
+    // A peer that polls, however slowly, keeps the link.
+    for _ in 0..4 {
+        messages += fill(&client, near, b"m");
+        time += STALL_PATIENCE.as_nanos() as u64 * 3 / 4;
+        pair.settle(Instant::from_nanos(time));
+    }
+    assert!(near.lock(&client).proto().is_linked());
+    assert!(messages > 64, "{messages} with 64 receives");
+    fill(&client, near, b"m");
+    for _ in 0..2 {
+        assert!(near.lock(&client).proto().is_linked());
+        pair.settle_unpolled(Instant::from_nanos(time));
+        time += STALL_PATIENCE.as_nanos() as u64;
+    }
+    pair.settle_unpolled(Instant::from_nanos(time));
+    assert!(pair.are_plain());
+}
+
+/// Breaks if a stream left its link before it had read there how its peer has ended it.
+#[test]
+fn what_the_peer_has_said_on_the_link_counts_before_it_leaves() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, server) = (endpoint(&fabric), endpoint(&fabric));
+    let pair = Linked::new(&client, &server, 40_011);
+    let [(_, near), (_, far)] = &pair.ends;
+    far.lock(&server).shutdown(Shutdown::Write);
+    near.lock(&client).demote(Reason::Requested);
+    pair.wire.settle();
+    server.progress(Instant::from_nanos(0));
+    far.take_in(&server);
+    pair.wire.settle();
+    assert_eq!(near.lock(&client).progress_anchor(false), AnchorProgress::Unpolled);
+    assert!(!near.lock(&client).proto().is_plain());
+    near.take_in(&client);
+    assert!(near.lock(&client).proto().is_plain() && near.lock(&client).proto().expects_end());
+}
+
+/// Breaks if the peer were told of what is held back, or not told of it in the end.
+#[test]
+fn what_is_corked_goes_out_as_one_message() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, server) = (endpoint(&fabric), endpoint(&fabric));
+    let pair = Linked::new(&client, &server, 40_012);
+    let [(_, near), (_, far)] = &pair.ends;
+    let at = |intervals: f64| Instant::from_nanos((intervals * 1e8) as u64);
+    let messages = || near.lock(&client).counters().tx_msgs_link;
+    let before = messages();
+    // Until it is let go of.
+    assert_eq!(write_more(&client, near, b"held "), LinkIo::Done(5));
+    assert_eq!(write_more(&client, near, b"back, "), LinkIo::Done(6));
+    pair.settle(at(0.0));
+    assert_eq!((messages() - before, read(&server, far, 64)), (0, vec![]));
+    assert!(near.lock(&client).push_held());
+    pair.settle(at(0.0));
+    assert_eq!((messages() - before, read(&server, far, 64)), (1, b"held back, ".to_vec()));
+    // Until something follows that is not.
+    assert_eq!(write_more(&client, near, b"and "), LinkIo::Done(4));
+    assert_eq!(write(&client, near, b"told"), LinkIo::Done(4));
+    pair.settle(at(0.0));
+    assert_eq!((messages() - before, read(&server, far, 64)), (2, b"and told".to_vec()));
+    // As long as the kernel would hold it.
+    assert_eq!(write_more(&client, near, b"late"), LinkIo::Done(4));
+    pair.settle(at(1.0));
+    pair.settle(at(1.9));
+    assert_eq!(read(&server, far, 64), b"");
+    pair.settle(at(3.0));
+    assert_eq!(read(&server, far, 64), b"late");
+    // A whole message, and what the ring has no room for, is told at once; and the end goes after it all.
+    let many = [7; 4096];
+    assert_eq!(write_more(&client, near, &many[..1500]), LinkIo::Done(1500));
+    pair.settle(at(3.0));
+    assert_eq!(read(&server, far, 4096).len(), 1024);
+    assert_eq!(write_more(&client, near, &many), LinkIo::Done(4096 - 476));
+    pair.settle(at(3.0));
+    assert_eq!(read(&server, far, 8192).len(), 4096);
+    assert_eq!(write_more(&client, near, b"the end"), LinkIo::Done(7));
+    near.lock(&client).shutdown(Shutdown::Write);
+    pair.settle(at(3.0));
+    assert_eq!(read(&server, far, 64), b"the end");
+    assert_eq!(far.lock(&server).rx_source(), RxSource::Eof);
+    assert_eq!((client.counters().snapshot()["violations"], server.counters().snapshot()["violations"]), (0, 0));
+}
+
+/// Breaks if bytes that the peer was not told of were lost with the link, or told of twice.
+#[test]
+fn what_is_held_back_comes_on_the_anchor_if_the_link_is_left() {
+    for dies in [false, true] {
+        let fabric = Fabric::new(DeliveryMode::Immediate);
+        let device = fabric.open(LoopbackConfig::shm());
+        let client = with_sharing(device.clone(), None, |_: &Event| {}, Deaf, 1);
+        let server = endpoint(&fabric);
+        let pair = Linked::new(&client, &server, 40_013);
+        let [(_, near), (_, far)] = &pair.ends;
+        assert_eq!(write(&client, near, b"told, "), LinkIo::Done(6));
+        assert_eq!(write_more(&client, near, b"held"), LinkIo::Done(4));
+        let qp = near.lock(&client).link().expect("it is linked").qp();
+        if dies {
+            assert!(fabric.kill(QueuePairEnd { device: device.id(), qp }, Kill::default()));
+        } else {
+            near.lock(&client).demote(Reason::Requested);
+        }
+        for turn in 0..4 {
+            pair.settle(Instant::from_nanos(turn * 60_000_000));
+        }
+        assert!(pair.are_plain());
+        assert_eq!(far.lock(&server).proto().replay_left(), 10);
+        let counters = near.lock(&client).counters();
+        assert_eq!((counters.tx_bytes_tcp, counters.tx_bytes_link), (10, 0));
+    }
+}

@@ -1,0 +1,10 @@
+//! Two endpoints on loopback devices: bringing links up, opening streams, leaving links, refusing strangers.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod endpoints;
+mod finding;
+mod holding;
+mod leaving;
+mod opening;
+mod records;

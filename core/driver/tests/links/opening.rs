@@ -1,0 +1,159 @@
+//! Links come up, and streams are opened on them.
+
+use std::sync::Arc;
+
+use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig};
+use netacc_device::loopback::{DeliveryMode, Fabric, Kill, LoopbackConfig, QueuePairEnd};
+use netacc_device::middleware::Event;
+use netacc_device::{Anchor, Instant};
+use netacc_driver::{LinkIo, StreamCell};
+use netacc_proto::Reason;
+
+use crate::common::{connect, connect_over, run, Deaf};
+use crate::endpoints::{endpoint, read, sharing, with_sharing, write};
+
+/// Breaks if either side speaks out of turn: the other would answer the first message with the end of the link.
+#[test]
+fn the_connecting_side_speaks_first_and_streams_follow() {
+    //= spec §2.3.1
+    //= type=test
+    //# The connecting side sends HELLO first; the accepting side answers with its own.
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, server) = (endpoint(&fabric), endpoint(&fabric));
+    let (near, far) = connect(&client, &server, 40_000);
+    client.promote(&near).expect("the acceptor is published");
+    run([&client, &server]);
+    assert!(near.lock(&client).proto().is_linked() && far.lock(&server).proto().is_linked());
+    assert_eq!(write(&client, &near, b"over the link"), LinkIo::Done(13));
+    run([&client, &server]);
+    assert_eq!(read(&server, &far, 64), b"over the link");
+    assert_eq!(client.counters().snapshot()["violations"], 0);
+    assert_eq!(server.counters().snapshot()["violations"], 0);
+}
+
+/// Breaks if each of several connections that are made at a time had a link made for it.
+#[test]
+fn streams_that_wait_for_a_link_share_it() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, server) = (sharing(&fabric, 4), sharing(&fabric, 4));
+    let pairs: Vec<_> = (40_020..40_025).map(|port| connect(&client, &server, port)).collect();
+    for (near, _) in &pairs {
+        client.promote(near).expect("the acceptor is published");
+    }
+    run([&client, &server]);
+    assert!(pairs
+        .iter()
+        .all(|(near, far)| near.lock(&client).proto().is_linked() && far.lock(&server).proto().is_linked()));
+    assert_eq!(client.counters().snapshot()["links_established"], 2, "five streams, four to a link");
+}
+
+/// Breaks if a stream were opened on a link that is dead, but has not ended yet because its peer may be ending.
+#[test]
+fn no_stream_is_opened_on_a_link_that_dies() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let device = fabric.open(LoopbackConfig::shm());
+    let client = with_sharing(device.clone(), None, |_: &Event| {}, Deaf, 4);
+    let server = sharing(&fabric, 4);
+    let (first, second) = (connect(&client, &server, 40_030), connect(&client, &server, 40_031));
+    client.promote(&first.0).expect("the acceptor is published");
+    run([&client, &server]);
+    let qp = first.0.lock(&client).link().expect("it is linked").qp();
+    assert!(fabric.kill(QueuePairEnd { device: device.id(), qp }, Kill::default()));
+    client.progress(Instant::from_nanos(0));
+    client.promote(&second.0).expect("the acceptor is published");
+    run([&client, &server]);
+    let on_link = |stream: &Arc<StreamCell>| stream.lock(&client).link().map(|link| link.qp());
+    assert_eq!(on_link(&first.0), Some(qp), "the anchor has not said that the peer has ended");
+    assert!(second.0.lock(&client).proto().is_linked() && second.1.lock(&server).proto().is_linked());
+    assert_eq!(client.counters().snapshot()["links_established"], 2);
+}
+
+/// Breaks if a stream that is closed while it is plain can still be opened, by either side, before it is forgotten.
+#[test]
+fn a_plain_stream_that_is_closed_is_not_opened_any_more() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, server) = (endpoint(&fabric), endpoint(&fabric));
+    let (near, _far) = connect(&client, &server, 40_007);
+    assert!(near.lock(&client).close_plain());
+    let _ = client.promote(&near);
+    run([&client, &server]);
+    assert_eq!(client.counters().snapshot()["opens_sent"], 0);
+
+    let (near, far) = connect(&client, &server, 40_008);
+    assert!(far.lock(&server).close_plain());
+    client.promote(&near).expect("the acceptor is published");
+    run([&client, &server]);
+    assert_eq!(server.counters().snapshot()["opens_accepted"], 0);
+    assert!(near.lock(&client).proto().is_plain());
+
+    let (near, far) = connect(&client, &server, 40_009);
+    client.promote(&near).expect("the acceptor is published");
+    run([&client, &server]);
+    assert!(!near.lock(&client).close_plain() && !far.lock(&server).close_plain());
+}
+
+/// Breaks if the acceptor believed the directory's hint without looking at the addresses.
+#[test]
+fn an_open_for_a_connection_that_is_not_held_is_refused() {
+    //= spec §4.1.2
+    //= type=test
+    //# OPEN names the anchor by its addresses; the acceptor refuses one that it does not hold.
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, server) = (endpoint(&fabric), endpoint(&fabric));
+    let (near, far) = connect(&client, &server, 40_001);
+    // The acceptor's number now stands for another connection, while the directory still names it for the first.
+    client.promote(&near).expect("the acceptor is published");
+    server.forget(&far);
+    let (_, other) = connect(&client, &server, 40_002);
+    assert_eq!(other.number(), far.number());
+    run([&client, &server]);
+    assert!(!near.lock(&client).proto().is_linked() && !other.lock(&server).proto().is_linked());
+    assert_eq!(server.counters().snapshot()["opens_refused"], 1);
+    assert_eq!(client.counters().snapshot()["violations"], 0);
+}
+
+/// Breaks if positions counted bytes that went by a link, or left out the records: the two ends would disagree as soon as
+/// one of them asks its kernel, because another process has used the socket too.
+#[test]
+fn a_socket_that_others_have_used_is_promoted_again() {
+    //= spec §4.2.6
+    //= type=test
+    //# At a promotion positions are counted anew: they begin at the number of bytes that stand on the anchor before the
+    //# pledge, records and replayed bytes included.
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, server) = (endpoint(&fabric), endpoint(&fabric));
+    let (a, b, wire) = anchor_pair(AnchorConfig::default());
+    let (mut to, mut from) = (a.clone(), b.clone());
+    let (near, far) = connect_over(&client, &server, 40_006, (a, b));
+    let settle = || {
+        for _ in 0..4 {
+            run([&client, &server]);
+            wire.settle();
+            near.lock(&client).progress_anchor(false);
+            far.lock(&server).progress_anchor(false);
+        }
+    };
+    client.promote(&near).expect("the acceptor is published");
+    settle();
+    assert_eq!(write(&client, &near, b"by the link"), LinkIo::Done(11));
+    settle();
+    assert_eq!(read(&server, &far, 64), b"by the link");
+    near.lock(&client).demote(Reason::Requested);
+    settle();
+    assert!(near.lock(&client).proto().is_plain() && far.lock(&server).proto().is_plain());
+    // Another process of the client's writes, which this one does not see. The server has only counted itself.
+    near.share();
+    assert_eq!(to.try_write(b"by others").expect("there is room"), 9);
+    wire.settle();
+    assert_eq!(from.try_read(&mut [0; 64]).expect("it is there"), 9);
+    far.lock(&server).anchor_received(9);
+    near.unshare(near.shares());
+    let carried = to.position().expect("the model knows");
+    client.promote(&near).expect("the acceptor is published");
+    settle();
+    assert!(near.lock(&client).proto().is_linked() && far.lock(&server).proto().is_linked());
+    assert_eq!(near.lock(&client).proto().positions(), (carried.written, carried.read));
+    assert_eq!(write(&client, &near, b"by the link again"), LinkIo::Done(17));
+    settle();
+    assert_eq!(read(&server, &far, 64), b"by the link again");
+}

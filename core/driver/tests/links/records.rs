@@ -1,0 +1,181 @@
+//! Markers, and what looks like one.
+
+use std::sync::{Arc, Mutex, OnceLock};
+
+use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig, InMemoryAnchor};
+use netacc_device::loopback::{DeliveryMode, Fabric};
+use netacc_device::middleware::Event;
+use netacc_device::{Anchor, AnchorError, AnchorPosition, Instant};
+use netacc_driver::{LinkIo, Readiness, StreamCell};
+use netacc_proto::{TxSink, RECORD_GRACE};
+
+use crate::common::{connect_over, run};
+use crate::endpoints::{endpoint, observed, read, write};
+
+/// Breaks if bytes behind a pledge were left alone after the read that came up to it: an application that waits for
+/// readiness after each read would wait for ever, because their arrival is long past.
+#[test]
+fn reading_up_to_a_pledge_looks_at_what_follows() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, server) = (endpoint(&fabric), endpoint(&fabric));
+    let (a, b, wire) = anchor_pair(AnchorConfig::default());
+    let (mut to, mut from) = (a.clone(), b.clone());
+    let (near, far) = connect_over(&client, &server, 40_003, (a, b));
+    assert_eq!(to.try_write(b"before").expect("there is room"), 6);
+    near.lock(&client).anchor_sent(6);
+    client.promote(&near).expect("the acceptor is published");
+    for _ in 0..4 {
+        run([&client, &server]);
+    }
+    // The acceptor waits until its application has read; the opener does not.
+    near.lock(&client).void_pledge();
+    assert_eq!(to.try_write(b"after").expect("there is room"), 5);
+    near.lock(&client).anchor_sent(5);
+    wire.settle();
+    assert!(far.readiness().contains(Readiness::KERNEL_RX), "{:?}", far.readiness());
+    assert_eq!(from.try_read(&mut [0; 6]).expect("bytes are there"), 6);
+    far.lock(&server).anchor_received(6);
+    assert!(far.readiness().contains(Readiness::KERNEL_RX), "{:?}", far.readiness());
+    run([&client, &server]);
+    assert!(near.lock(&client).proto().is_plain() && far.lock(&server).proto().is_plain());
+    assert_eq!(client.counters().snapshot()["violations"], 0);
+    // Read to the end, it may be promoted.
+    assert_eq!(from.try_read(&mut [0; 64]).expect("bytes are there"), 5);
+    far.lock(&server).anchor_received(5);
+    client.promote(&near).expect("the acceptor is published");
+    for _ in 0..4 {
+        run([&client, &server]);
+        wire.settle();
+        near.lock(&client).progress_anchor(false);
+        far.lock(&server).progress_anchor(false);
+    }
+    assert_eq!(write(&client, &near, b"by the link"), LinkIo::Done(11));
+    run([&client, &server]);
+    assert_eq!(read(&server, &far, 64), b"by the link");
+}
+
+/// Breaks if a reader waited for the rest of a record for ever: here there is none, the application's bytes look like it.
+#[test]
+fn bytes_that_look_like_a_record_are_delivered_after_a_while() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, server) = (endpoint(&fabric), endpoint(&fabric));
+    let (a, b, wire) = anchor_pair(AnchorConfig::default());
+    let mut to = a.clone();
+    let (near, far) = connect_over(&client, &server, 40_004, (a, b));
+    client.promote(&near).expect("the acceptor is published");
+    while near.lock(&client).tx_sink() != TxSink::Pledged {
+        server.progress(Instant::from_nanos(0));
+        client.progress(Instant::from_nanos(0));
+    }
+    near.lock(&client).void_pledge();
+    assert_eq!(to.try_write(&[0xA7, 0x9D]).expect("there is room"), 2);
+    near.lock(&client).anchor_sent(2);
+    wire.settle();
+    server.progress(Instant::from_nanos(0));
+    far.lock(&server).progress_anchor(false);
+    assert!(!far.readiness().contains(Readiness::KERNEL_RX), "{:?}", far.readiness());
+    let early = Instant::from_nanos(RECORD_GRACE.as_nanos() as u64 / 2);
+    let next = server.progress(Instant::from_nanos(1)).expect("it wants to look again");
+    assert!(next > early, "{next:?}");
+    server.progress(early);
+    assert!(!far.readiness().contains(Readiness::KERNEL_RX), "{:?}", far.readiness());
+    server.progress(next);
+    assert!(far.readiness().contains(Readiness::KERNEL_RX), "{:?}", far.readiness());
+}
+
+/// Readiness of one stream, as others see it at certain moments.
+#[derive(Clone, Default)]
+struct Watch {
+    cell: Arc<OnceLock<Arc<StreamCell>>>,
+    seen: Arc<Mutex<Vec<Readiness>>>,
+}
+
+impl Watch {
+    fn look(&self) {
+        if let Some(cell) = self.cell.get() {
+            self.seen.lock().expect("no test panics with it").push(cell.readiness());
+        }
+    }
+}
+
+/// An anchor that looks whenever something is written to it.
+struct Looking(InMemoryAnchor, Watch);
+
+impl Anchor for Looking {
+    fn try_write(&mut self, bytes: &[u8]) -> Result<usize, AnchorError> {
+        self.1.look();
+        self.0.try_write(bytes)
+    }
+    fn try_read(&mut self, buf: &mut [u8]) -> Result<usize, AnchorError> {
+        self.0.try_read(buf)
+    }
+    fn try_peek(&mut self, buf: &mut [u8]) -> Result<usize, AnchorError> {
+        self.0.try_peek(buf)
+    }
+    fn position(&self) -> Option<AnchorPosition> {
+        self.0.position()
+    }
+    fn shutdown_write(&mut self) -> Result<(), AnchorError> {
+        self.0.shutdown_write()
+    }
+    fn shutdown_read(&mut self) -> Result<(), AnchorError> {
+        self.0.shutdown_read()
+    }
+    fn is_broken(&self) -> bool {
+        self.0.is_broken()
+    }
+    fn is_over(&self) -> bool {
+        self.0.is_over()
+    }
+    fn clear_error(&mut self) {
+        self.0.clear_error();
+    }
+    fn abort(&mut self) {
+        self.0.abort();
+    }
+    fn reset(&mut self) {
+        self.0.reset();
+    }
+    fn is_ended(&self) -> bool {
+        self.0.is_ended()
+    }
+    fn unread(&self) -> u64 {
+        self.0.unread()
+    }
+    fn set_low_water(&mut self, bytes: u32) {
+        self.0.set_low_water(bytes);
+    }
+}
+
+/// Breaks if a side asked for the peer's marker while it still told that readable bytes of the anchor are the
+/// application's: a program that blocks after being told that there is something to read would block for ever.
+#[test]
+fn a_marker_is_never_taken_for_application_bytes() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (at_client, at_server) = (Watch::default(), Watch::default());
+    let posts = at_server.clone();
+    let server = observed(&fabric, move |event: &Event| {
+        if matches!(event, Event::PostSend { .. }) {
+            posts.look();
+        }
+    });
+    let client = endpoint(&fabric);
+    let (a, b, wire) = anchor_pair(AnchorConfig::default());
+    let (near, far) = connect_over(&client, &server, 40_005, (Looking(a, at_client.clone()), b));
+    client.promote(&near).expect("the acceptor is published");
+    while near.lock(&client).tx_sink() != TxSink::Pledged {
+        server.progress(Instant::from_nanos(0));
+        client.progress(Instant::from_nanos(0));
+    }
+    assert!(at_client.cell.set(near.clone()).is_ok() && at_server.cell.set(far).is_ok());
+    for _ in 0..4 {
+        run([&client, &server]);
+        wire.settle();
+        near.lock(&client).progress_anchor(false);
+    }
+    assert!(near.lock(&client).proto().is_linked());
+    for (watch, first) in [(at_client, "the marker"), (at_server, "ACCEPT")] {
+        let seen = watch.seen.lock().expect("no test panics with it").clone();
+        assert!(!seen[0].contains(Readiness::KERNEL_RX), "at {first}: {seen:?}");
+    }
+}
