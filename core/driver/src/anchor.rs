@@ -1,11 +1,13 @@
 //! What the driver does on a stream's anchor: records in and out, replay, and the anchor's end.
 
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
 use netacc_device::{AnchorError, Instant};
 use netacc_proto::{
-    AnchorWrite, Demotion, Phase, RecordVerdict, RxSource, CREDIT_BLOCK_LEN, MAGIC_LEN, RECORD_GRACE, RECORD_LEN,
+    AnchorWrite, Demotion, Phase, RecordVerdict, RxSource, CREDIT_BLOCK_LEN, HELD_WORD, MAGIC_LEN, RECORD_GRACE,
+    RECORD_LEN,
 };
 
 use crate::{Endpoint, StreamCell, StreamGuard};
@@ -198,7 +200,9 @@ impl StreamGuard<'_> {
             inner.proto.handle_anchor_end(reset);
         } else {
             self.refresh_consumed();
-            self.inner.proto.handle_last_end();
+            let word = self.inner.region.as_ref().and_then(|region| region.memory.word(HELD_WORD));
+            let held = word.map_or(0, |word| word.load(Ordering::Acquire));
+            self.inner.proto.handle_last_end(held);
         }
         let inner = &mut *self.inner;
         self.arrived |= !std::mem::replace(&mut inner.end_handled, true) || before != inner.proto.rx_source();

@@ -38,6 +38,6 @@ pub use stream::{
 };
 pub use wire::{
     Accept, ControlMessage, Credential, Hello, Immediate, MessageKind, Nonce, Open, Record, RecordKind, Refuse,
-    RingDescriptor, WireError, WireTuple, CONTROL_SLOTS, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN, INITIAL_MESSAGE_CREDIT,
-    LINK_REGION_LEN, MAGIC_LEN, NO_SLOT, RECORD_LEN, VERSION,
+    RingDescriptor, WireError, WireTuple, CONTROL_SLOTS, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN, HELD_REWIND, HELD_WORD,
+    INITIAL_MESSAGE_CREDIT, LINK_REGION_LEN, MAGIC_LEN, NO_SLOT, RECORD_LEN, VERSION,
 };

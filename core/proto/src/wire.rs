@@ -16,9 +16,17 @@ pub const CONTROL_SLOT_LEN: usize = 128;
 /// Control slots at each end of a link.
 pub const CONTROL_SLOTS: usize = 16;
 //= spec §2.2
-//# a credit block of 64 bytes, whose word 0 is the credit word (§5.2), then the ring.
+//# a credit block of 64 bytes, whose word 0 is the credit word (§5.2) and whose word 1 tells of what is held back (§5.1.5), then
+//# the ring.
 /// Bytes at the start of a link region and of a stream region that hold credit words.
 pub const CREDIT_BLOCK_LEN: usize = 64;
+//= spec §5.1.5
+//# Where the peer's memory is mapped it writes the position after what it holds into word 1 of the credit block, with the
+//# highest bit set if the message will carry REWIND
+/// Where in the credit block a sender writes the position after what it holds back.
+pub const HELD_WORD: usize = 8;
+/// Set in that word if the message would carry REWIND.
+pub const HELD_REWIND: u64 = 1 << 63;
 //= spec §2.1
 //# Each end's connection manager gives the other a first region, the *link region*, of LINK_REGION_LEN = 2112 bytes:
 /// Bytes of a link's first region: credit block, then the control slots.

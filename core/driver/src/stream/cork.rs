@@ -2,13 +2,14 @@
 //!
 //! They lie in the ring and count as sent; what is held back is the message that tells the peer of them. Invariants: what is
 //! held is one contiguous span that ends where the next byte will lie; every other message of the stream goes after it, except
-//! credit for the peer; and nothing is held where no message is needed, because the bytes come again on the anchor.
+//! credit for the peer; and nothing is held where no message is needed, because the bytes come again on the anchor. Where the peer's memory is mapped
+//! it can find what is held, should this process die.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use netacc_device::{Instant, PostError};
-use netacc_proto::{Immediate, MessageKind, Span, CREDIT_BLOCK_LEN};
+use netacc_proto::{Immediate, MessageKind, Span, CREDIT_BLOCK_LEN, HELD_REWIND, HELD_WORD};
 
 use super::StreamGuard;
 use crate::LinkIo;
@@ -106,6 +107,10 @@ impl StreamGuard<'_> {
                 inner.cork.held = Some(Held { span, rewind });
                 inner.cork.spans += 1;
             }
+        }
+        if let (None, Some(held), Some(word)) = (&out.staging, &inner.cork.held, out.memory.word(HELD_WORD)) {
+            let rewind = if held.rewind { HELD_REWIND } else { 0 };
+            word.store(inner.proto.positions().0 | rewind, Ordering::Release);
         }
         Some(span.len as usize)
     }

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use crate::ring::RxRing;
 use crate::stream::{Control, Failure, Phase, Role, RxState, Stream, TxState};
-use crate::wire::{MessageKind, Record, RecordKind};
+use crate::wire::{MessageKind, Record, RecordKind, HELD_REWIND};
 use crate::Reason;
 
 /// How long a closed stream may linger. As long as the kernel keeps orphans (tcp_fin_timeout).
@@ -234,8 +234,9 @@ impl Stream {
     }
 
     /// As [`handle_anchor_end`](Stream::handle_anchor_end) by FIN, where every message that the peer has ever sent is in,
-    /// however it ended.
-    pub fn handle_last_end(&mut self) {
+    /// however it ended. `held` is what it has written of bytes of which it had not told.
+    pub fn handle_last_end(&mut self, held: u64) {
+        self.take_held(held);
         if self.rx == RxState::Link && self.tx == TxState::Link && !self.peer_is_done() {
             //= spec §4.7.4
             //# Where a link is known to have brought everything that the peer has ever sent, and nothing is unread on either
@@ -247,6 +248,20 @@ impl Stream {
             }
         }
         self.handle_anchor_end(false);
+    }
+
+    //= spec §5.1.5
+    //# whoever finds that the sender has died (§4.7.4) takes it as that message.
+    fn take_held(&mut self, held: u64) {
+        if self.rx != RxState::Link || self.fin_received || self.takes_no_data() {
+            return;
+        }
+        let Some(ring) = &self.rx_ring else { return };
+        match u32::try_from((held & !HELD_REWIND).saturating_sub(ring.received())) {
+            Ok(0) => {}
+            Ok(len) => self.handle_data(len, held & HELD_REWIND != 0),
+            Err(_) => self.violate("more is held back than a ring has"),
+        }
     }
 
     /// CLOSE of the peer.

@@ -1,5 +1,6 @@
 use netacc_proto::{
     Demotion, Failure, MessageKind, Phase, Reason, Record, RecordKind, RecordVerdict, RxSource, SocketError, TxSink,
+    HELD_REWIND,
 };
 
 use crate::pair::{Pair, A, NONCE, O};
@@ -167,14 +168,33 @@ fn a_link_that_loses_nothing_ends_as_the_kernel_would() {
     let mut p = Pair::promoted();
     p.write_linked(O, b"some");
     p.side[A].consume(4);
-    p.side[A].handle_last_end();
+    p.side[A].handle_last_end(0);
     assert_eq!((p.side[A].rx_source(), p.side[A].tx_sink()), (RxSource::Eof, TxSink::Refused));
     // It died with its last words still on the link.
     let mut p = Pair::promoted();
     p.write_linked(O, b"some");
-    p.side[A].handle_last_end();
+    p.side[A].handle_last_end(0);
     p.side[A].consume(4);
     assert_eq!(p.side[A].rx_source(), RxSource::Failed(Failure::PeerReset));
+    //= spec §5.1.5
+    //= type=test
+    //# whoever finds that the sender has died (§4.7.4) takes it as that message.
+    for (held, available) in [(0, 0), (4, 0), (10, 6), (4 | HELD_REWIND, 0), (10 | HELD_REWIND, 6)] {
+        let mut p = Pair::promoted();
+        let base = p.side[A].positions().1;
+        p.write_linked(O, b"some");
+        p.side[A].consume(4);
+        p.side[A].handle_last_end(base + held);
+        assert_eq!(p.side[A].available(), available);
+        p.side[A].consume(available);
+        let end = if available == 0 { RxSource::Eof } else { RxSource::Failed(Failure::PeerReset) };
+        assert_eq!(p.side[A].rx_source(), end, "never a clean end after bytes that it had not told of");
+    }
+    for lie in [u64::MAX, 1 << 32, 1 << 62] {
+        let mut p = Pair::promoted();
+        p.side[A].handle_last_end(lie);
+        assert!(p.side[A].failure().is_some() && p.side[A].available() == 0);
+    }
     // It had not: a reset; and a broken pipe where its own direction had ended before.
     for (fin, error) in [(false, SocketError::Reset), (true, SocketError::Pipe)] {
         let mut p = Pair::promoted();
@@ -183,13 +203,13 @@ fn a_link_that_loses_nothing_ends_as_the_kernel_would() {
         }
         p.write_linked(A, b"unread");
         p.settle();
-        p.side[A].handle_last_end();
+        p.side[A].handle_last_end(0);
         assert_eq!(p.side[A].take_error(), Some(error));
     }
     // What came after the freeze was thrown away: nobody knows.
     let mut p = Pair::promoted();
     p.side[A].demote(REQUEST);
-    p.side[A].handle_last_end();
+    p.side[A].handle_last_end(0);
     assert_eq!(p.side[A].rx_source(), RxSource::Failed(Failure::PeerReset));
 }
 
