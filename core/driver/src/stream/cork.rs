@@ -34,6 +34,18 @@ struct Held {
     rewind: bool,
 }
 
+/// What has become of what was held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pushed {
+    Sent,
+    /// It is held on: there is no room for the message.
+    Full,
+    /// The link is dead, and these bytes of the present write were not sent.
+    Dead {
+        unsent: u32,
+    },
+}
+
 impl Cork {
     #[inline]
     pub(crate) fn holds(&self) -> bool {
@@ -42,37 +54,44 @@ impl Cork {
 }
 
 impl StreamGuard<'_> {
-    /// As [`send_link`](StreamGuard::send_link), but the peer is told only of whole messages, and of the rest if no `more` is
-    /// to come.
+    /// Sends the pieces as one write: as [`send_link`](StreamGuard::send_link), but the peer is told only of whole messages, and
+    /// of the rest if no `more` is to come.
     ///
     /// # Safety
-    /// `src..src + len` is readable.
+    /// Each piece is readable.
     #[expect(unsafe_code, reason = "application buffers arrive as raw pointers")]
-    pub(super) unsafe fn hold(&mut self, src: *const u8, len: usize, more: bool) -> LinkIo {
-        let mut done = 0;
-        while done < len {
-            // SAFETY: `done < len`.
-            match unsafe { self.hold_span(src.add(done), len - done) } {
-                Some(0) => {
-                    if !self.inner.cork.holds() || !self.push_held() {
-                        break;
+    pub unsafe fn send_pieces(&mut self, pieces: impl Iterator<Item = (*const u8, usize)>, more: bool) -> LinkIo {
+        // What of this write is held, and so not sent if the link turns out to be dead.
+        let (mut done, mut fresh) = (0, 0);
+        for (src, len) in pieces {
+            let mut at = 0;
+            while at < len {
+                // SAFETY: `at < len`.
+                let pushed = match unsafe { self.hold_span(src.add(at), len - at) } {
+                    Some(0) if !self.inner.cork.holds() => return self.sent(done),
+                    Some(0) => self.push(fresh),
+                    Some(n) => {
+                        (at, done, fresh) = (at + n, done + n, fresh + n as u32);
+                        if self.inner.cork.held.as_ref().is_none_or(|held| held.span.len < self.inner.message_len) {
+                            continue;
+                        }
+                        self.push(fresh)
                     }
+                    None if done == 0 => return LinkIo::Moved,
+                    None => return self.sent(done),
+                };
+                match pushed {
+                    Pushed::Sent => fresh = 0,
+                    Pushed::Full => return self.sent(done),
+                    Pushed::Dead { unsent } => return self.sent(done - unsent as usize),
                 }
-                Some(n) => {
-                    done += n;
-                    let full =
-                        self.inner.cork.held.as_ref().is_some_and(|held| held.span.len == self.inner.message_len);
-                    if full && !self.push_held() {
-                        break;
-                    }
-                }
-                None if done == 0 => return LinkIo::Moved,
-                None => break,
             }
         }
         self.refresh_consumed();
         if !more || !self.inner.proto.link_writable() {
-            self.push_held();
+            if let Pushed::Dead { unsent } = self.push(fresh) {
+                done -= unsent as usize;
+            }
         }
         self.sent(done)
     }
@@ -117,28 +136,36 @@ impl StreamGuard<'_> {
 
     /// Tells the peer of what is held back; false if there is no room for the message. It is tried again once there is.
     pub fn push_held(&mut self) -> bool {
+        self.push(0) != Pushed::Full
+    }
+
+    /// As [`push_held`](StreamGuard::push_held), in a write whose last `fresh` bytes are held.
+    fn push(&mut self, fresh: u32) -> Pushed {
         let inner = &mut *self.inner;
-        let Some(held) = inner.cork.held.take() else { return true };
+        let Some(held) = inner.cork.held.take() else { return Pushed::Sent };
         let slot = inner.proto.peer_slot().filter(|_| inner.proto.sends_on_link());
-        let (Some(slot), Some(out), Some(link)) = (slot, &inner.outgoing, &inner.link) else { return true };
+        let (Some(slot), Some(out), Some(link)) = (slot, &inner.outgoing, &inner.link) else { return Pushed::Sent };
         let imm = Immediate { kind: MessageKind::Data, rewind: held.rewind, slot };
         let mut tx = link.tx.lock();
         match tx.data(self.endpoint.device(), link, &out.ring, out.staging.as_ref(), held.span, imm) {
             Ok(()) => {
                 inner.counters.tx_msgs_link += 1;
-                true
+                Pushed::Sent
             }
             Err(PostError::QueueFull) => {
                 inner.cork.held = Some(held);
                 drop(tx);
                 self.no_room();
-                false
+                Pushed::Full
             }
             Err(_) => {
                 drop(tx);
+                // What earlier writes were told of as sent comes again on the anchor, if the peer lives.
+                inner.proto.uncommit(fresh, held.rewind && fresh == held.span.len);
+                inner.counters.tx_bytes_link -= u64::from(fresh);
                 self.endpoint.note_dead(link);
                 inner.crowded = true;
-                true
+                Pushed::Dead { unsent: fresh }
             }
         }
     }

@@ -30,7 +30,7 @@ impl StreamGuard<'_> {
     pub unsafe fn send_link(&mut self, src: *const u8, len: usize, more: bool) -> LinkIo {
         if more || self.inner.cork.holds() {
             // SAFETY: passed on to the caller.
-            return unsafe { self.hold(src, len, more) };
+            return unsafe { self.send_pieces(std::iter::once((src, len)), more) };
         }
         let inner = &mut *self.inner;
         let (Some(region), Some(out), Some(link)) = (&inner.region, &inner.outgoing, &inner.link) else {

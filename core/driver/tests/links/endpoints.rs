@@ -78,6 +78,16 @@ pub(crate) fn write_more(endpoint: &Endpoint, cell: &Arc<StreamCell>, bytes: &[u
     }
 }
 
+/// Writes the pieces as one.
+pub(crate) fn write_pieces(endpoint: &Endpoint, cell: &Arc<StreamCell>, pieces: &[&[u8]]) -> LinkIo {
+    let mut guard = cell.lock(endpoint);
+    // SAFETY: the slices are readable.
+    #[expect(unsafe_code, reason = "the driver takes application buffers as raw pointers")]
+    unsafe {
+        guard.send_pieces(pieces.iter().map(|piece| (piece.as_ptr(), piece.len())), false)
+    }
+}
+
 pub(crate) fn read(endpoint: &Endpoint, cell: &Arc<StreamCell>, len: usize) -> Vec<u8> {
     let mut buf = vec![0; len];
     // SAFETY: the vector has `len` writable bytes.

@@ -10,7 +10,7 @@ use netacc_driver::{AnchorProgress, Endpoint, LinkIo, Shutdown, StreamCell, STAL
 use netacc_proto::{Reason, RxSource};
 
 use crate::common::{connect_over, Deaf};
-use crate::endpoints::{endpoint, read, with_sharing, write, write_more};
+use crate::endpoints::{endpoint, read, with_sharing, write, write_more, write_pieces};
 
 /// A connection on its link.
 struct Linked<'a> {
@@ -195,6 +195,8 @@ fn what_is_held_back_comes_on_the_anchor_if_the_link_is_left() {
         let qp = near.lock(&client).link().expect("it is linked").qp();
         if dies {
             assert!(fabric.kill(QueuePairEnd { device: device.id(), qp }, Kill::default()));
+            // Of a write that finds the link dead nothing is sent, of those before it everything is.
+            assert_eq!(write_pieces(&client, near, &[b"not ", b"sent"]), LinkIo::WouldBlock);
         } else {
             near.lock(&client).demote(Reason::Requested);
         }

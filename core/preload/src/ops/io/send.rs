@@ -260,37 +260,16 @@ unsafe fn copy_in(guard: &mut StreamGuard<'_>, iov: &[iovec], skip: usize, more:
         return unsafe { guard.send_link(v.iov_base.cast::<u8>().add(skip), v.iov_len - skip, more) };
     }
     // The pieces are one message, as they are one segment of the kernel's.
-    // SAFETY: the caller's promise.
-    let sent = unsafe { copy_in_pieces(guard, iov, skip) };
-    if !more {
-        guard.push_held();
-    }
-    sent
-}
-
-/// # Safety
-/// `iov` describes readable memory.
-unsafe fn copy_in_pieces(guard: &mut StreamGuard<'_>, iov: &[iovec], skip: usize) -> LinkIo {
-    let (mut skip, mut done) = (skip, 0);
-    for v in iov {
-        if skip >= v.iov_len {
-            skip -= v.iov_len;
-            continue;
-        }
-        let len = v.iov_len - skip;
+    let mut skip = skip;
+    let pieces = iov.iter().filter_map(|v| {
+        let skipped = skip.min(v.iov_len);
+        skip -= skipped;
         // SAFETY: within the caller's buffer.
-        match unsafe { guard.send_link(v.iov_base.cast::<u8>().add(skip), len, true) } {
-            LinkIo::Done(n) => {
-                done += n;
-                if n < len {
-                    return LinkIo::Done(done);
-                }
-            }
-            other => return if done > 0 { LinkIo::Done(done) } else { other },
-        }
-        skip = 0;
-    }
-    LinkIo::Done(done)
+        (v.iov_len > skipped)
+            .then(|| (unsafe { v.iov_base.cast::<u8>().add(skipped) }.cast_const(), v.iov_len - skipped))
+    });
+    // SAFETY: the caller's promise.
+    unsafe { guard.send_pieces(pieces, more) }
 }
 
 /// Whether a program expects a write to have to wait: after so many bytes with some that wait it cannot know how
