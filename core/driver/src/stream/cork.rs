@@ -134,6 +134,11 @@ impl StreamGuard<'_> {
         Some(span.len as usize)
     }
 
+    /// Whether the peer has not been told of everything that was written.
+    pub fn holds_back(&self) -> bool {
+        self.inner.cork.holds()
+    }
+
     /// Tells the peer of what is held back; false if there is no room for the message. It is tried again once there is.
     pub fn push_held(&mut self) -> bool {
         self.push(0) != Pushed::Full
@@ -170,10 +175,13 @@ impl StreamGuard<'_> {
         }
     }
 
-    /// Has the endpoint look at what is held in good time.
+    /// Has the endpoint look at what is held in good time, or forgets it once the stream has left the link: its place in the
+    /// ring is worth nothing on the next one.
     #[cold]
-    pub(super) fn note_held(&mut self) {
-        if !std::mem::replace(&mut self.inner.cork.noted, true) {
+    pub(super) fn settle_held(&mut self) {
+        if !self.inner.proto.sends_on_link() {
+            self.inner.cork.held = None;
+        } else if !std::mem::replace(&mut self.inner.cork.noted, true) {
             self.endpoint.note_corked(self.cell);
         }
     }

@@ -18,7 +18,7 @@ impl StreamGuard<'_> {
             self.flush();
         }
         if self.inner.cork.holds() {
-            self.note_held();
+            self.settle_held();
         }
         self.publish();
     }
