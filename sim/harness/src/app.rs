@@ -200,8 +200,8 @@ impl World {
         })
     }
 
-    /// `send` of `want` more bytes of the direction.
-    pub(crate) fn send(&mut self, c: usize, s: usize, want: usize) -> Check<Io> {
+    /// `send` of `want` more bytes of the direction, with MSG_MORE if `more`.
+    pub(crate) fn send(&mut self, c: usize, s: usize, want: usize, more: bool) -> Check<Io> {
         let Some((endpoint, cell)) = self.open_side(c, s) else { return Ok(Io::Blocked) };
         let mut buf = std::mem::take(&mut self.buffer);
         buf.resize(want.max(1), 0);
@@ -218,7 +218,7 @@ impl World {
                     format!("send on connection {c} side {s} goes round and round"),
                 ));
             }
-            match self.send_step(&endpoint, &cell, (c, s), &buf[done..])? {
+            match self.send_step(&endpoint, &cell, (c, s), &buf[done..], more)? {
                 Step::Done(n) => {
                     // Readiness may lag behind here: credit comes silently, and is announced to whoever asked for it.
                     done += n;
@@ -263,6 +263,7 @@ impl World {
         cell: &Arc<StreamCell>,
         (c, s): (usize, usize),
         bytes: &[u8],
+        more: bool,
     ) -> Check<Step> {
         let now = self.now;
         let side = &mut self.connections[c].sides[s];
@@ -274,7 +275,7 @@ impl World {
         }
         let side = &mut self.connections[c].sides[s];
         Ok(match guard.tx_sink() {
-            TxSink::Link => match guard.send_slice(bytes) {
+            TxSink::Link => match guard.send_slice(bytes, more) {
                 LinkIo::Done(n) => Step::Done(n),
                 LinkIo::WouldBlock => Step::Blocked,
                 LinkIo::Moved => Step::Again,
@@ -323,6 +324,13 @@ impl World {
                 Step::Failed(take_error(&mut guard).unwrap_or(EPIPE))
             }
         })
+    }
+
+    /// What MSG_MORE or TCP_CORK holds back goes out, as when the option is taken back. TCP holds nothing back here.
+    pub(crate) fn push_held(&mut self, c: usize, s: usize) {
+        if let Some((endpoint, cell)) = self.open_side(c, s) {
+            cell.lock(&endpoint).push_held();
+        }
     }
 
     /// `shutdown`.

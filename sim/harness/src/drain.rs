@@ -170,7 +170,7 @@ impl World {
         }
         let probing = side.left == 0;
         let want = if probing { 1 } else { side.left.min(3000) as usize };
-        let io = self.send(c, s, want)?;
+        let io = self.send(c, s, want, false)?;
         self.trace.note(Event::Write { c, s, want, io });
         let side = &mut self.connections[c].sides[s];
         match io {
@@ -232,7 +232,7 @@ impl World {
             Err(broken) => return broken,
         };
         let writes = match self.connections[c].sides[s].left > 0 {
-            true => self.send(c, s, 1).unwrap_or(Io::Blocked),
+            true => self.send(c, s, 1, false).unwrap_or(Io::Blocked),
             false => Io::Blocked,
         };
         if reads != Io::Blocked || writes != Io::Blocked {

@@ -164,6 +164,8 @@ struct Run<'a> {
     openers: BTreeMap<u32, (u8, u32)>,
     connections: BTreeMap<u32, usize>,
     aborts: BTreeMap<(usize, usize), bool>,
+    /// Ends of connections that have TCP_CORK.
+    corked: BTreeSet<(usize, usize)>,
     pending: BTreeMap<u32, Pending>,
     faults: u32,
     /// Read on links by streams that have been closed.
@@ -186,6 +188,7 @@ impl<'a> Run<'a> {
             openers: BTreeMap::new(),
             connections: BTreeMap::new(),
             aborts: BTreeMap::new(),
+            corked: BTreeSet::new(),
             pending: BTreeMap::new(),
             faults: program.config.fault_per_mille,
             link_bytes: 0,

@@ -206,7 +206,7 @@ impl World {
             self.trace.note(Event::Void { c, s });
         }
         let want = self.amount();
-        let io = self.send(c, s, want)?;
+        let io = self.send(c, s, want, false)?;
         self.trace.note(Event::Write { c, s, want, io });
         Ok(())
     }

@@ -219,7 +219,7 @@ impl End<'_> {
         for _ in 0..MAX_TRIES {
             let mut guard = self.cell.lock(self.endpoint);
             match guard.tx_sink() {
-                TxSink::Link => match guard.send_slice(bytes) {
+                TxSink::Link => match guard.send_slice(bytes, false) {
                     LinkIo::Done(count) => return count,
                     LinkIo::WouldBlock => return 0,
                     LinkIo::Moved => {}

@@ -13,6 +13,7 @@ use crate::program::{Config, Op, Program, Step, FORMAT};
 
 mod bytes;
 mod connections;
+mod held;
 mod mix;
 mod processes;
 mod readiness;
@@ -202,6 +203,7 @@ impl Model {
         let Some(holder) = draw.pick(&self.holders.clone()) else { return };
         match kind {
             Kind::Send => self.send(holder, draw),
+            Kind::HoldBack => self.hold_back(holder, draw),
             Kind::Receive => self.receive(holder, draw, false),
             Kind::Peek => self.receive(holder, draw, true),
             Kind::Drain => self.drain(holder),
@@ -218,7 +220,7 @@ impl Model {
             Kind::Close => self.close(holder),
             Kind::Abort => self.abort(holder),
             Kind::Dup => self.dup(holder, draw),
-            Kind::Pass => self.pass(holder, draw),
+            Kind::Pass => drop(self.pass(holder, draw)),
             _ => self.step(holder.p, Op::Pause { us: 300 }),
         }
     }
@@ -281,7 +283,7 @@ impl Model {
 mod tests {
     use super::*;
 
-    fn numbers(seed: u64, len: usize) -> Vec<u64> {
+    pub(super) fn numbers(seed: u64, len: usize) -> Vec<u64> {
         let mut x = seed | 1;
         (0..len)
             .map(|_| {

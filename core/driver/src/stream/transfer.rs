@@ -190,9 +190,9 @@ impl StreamGuard<'_> {
     /// [`send_link`](StreamGuard::send_link) from a slice.
     #[expect(unsafe_code, reason = "calls the raw form")]
     #[inline]
-    pub fn send_slice(&mut self, src: &[u8]) -> LinkIo {
+    pub fn send_slice(&mut self, src: &[u8], more: bool) -> LinkIo {
         // SAFETY: the slice is readable.
-        unsafe { self.send_link(src.as_ptr(), src.len(), false) }
+        unsafe { self.send_link(src.as_ptr(), src.len(), more) }
     }
 
     /// [`peek_link`](StreamGuard::peek_link) into a slice.

@@ -1,7 +1,7 @@
 //! One try of a step of a program.
 
 use netacc_driver::{Readiness, Shutdown};
-use netacc_program::{How, Op, Option_, Outcome, Step, UNSUPPORTED};
+use netacc_program::{How, Op, Option_, Outcome, SendCall, Step, UNSUPPORTED};
 
 use super::{End, Run};
 use crate::app::Io;
@@ -102,6 +102,19 @@ impl Run<'_> {
             Op::Set { s, option, value } => match (self.end(p, *s), option) {
                 (Some(end), Option_::Linger) => {
                     self.aborts.insert((end.c, end.s), *value == 0);
+                    over(Outcome::default())
+                }
+                (Some(end), Option_::Cork | Option_::Nodelay) => {
+                    let on = *value != 0;
+                    match option {
+                        Option_::Cork if on => drop(self.corked.insert((end.c, end.s))),
+                        Option_::Cork => drop(self.corked.remove(&(end.c, end.s))),
+                        _ => {}
+                    }
+                    // Taking back the one or setting the other lets go of what is held back.
+                    if on == (*option == Option_::Nodelay) {
+                        self.world.push_held(end.c, end.s);
+                    }
                     over(Outcome::default())
                 }
                 (Some(_), _) => over(Outcome::default()),
@@ -225,7 +238,10 @@ impl Run<'_> {
                 if left == 0 {
                     return over(Outcome::value(done));
                 }
-                match self.world.send(c, s, left as usize)? {
+                let takes_flags = |call: &SendCall| !matches!(call, SendCall::Write | SendCall::Writev);
+                let more = matches!(op, Op::Send { call, flags, .. } if flags.more && takes_flags(call));
+                let more = more || self.corked.contains(&(c, s));
+                match self.world.send(c, s, left as usize, more)? {
                     Io::Done(k) if done + k as i64 == i64::from(*n) => over(Outcome::value(i64::from(*n))),
                     Io::Done(k) => Ok(Attempt::More(done + k as i64)),
                     Io::Blocked => Ok(Attempt::More(done)),

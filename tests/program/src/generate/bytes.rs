@@ -4,10 +4,10 @@ use super::{room, Draw, Holder, Model};
 use crate::program::{How, Interest, Op, RecvCall, RecvFlags, SendCall, SendFlags};
 
 /// Unread sends of a direction at most; a path may bound messages as well as bytes.
-const CALLS: u32 = 12;
+pub(super) const CALLS: u32 = 12;
 
 impl Model {
-    fn amount(&mut self, draw: &mut Draw) -> u32 {
+    pub(super) fn amount(&mut self, draw: &mut Draw) -> u32 {
         let most = self.shape.most_bytes.max(1) as usize;
         match draw.below(8) {
             0..=2 => 1 + draw.below(8) as u32,

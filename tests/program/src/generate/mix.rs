@@ -23,6 +23,7 @@ pub enum Mix {
 #[derive(Clone, Copy)]
 pub(super) enum Kind {
     Send,
+    HoldBack,
     Receive,
     Drain,
     Peek,
@@ -52,7 +53,8 @@ pub(super) fn weights(mix: Mix) -> &'static [(Kind, usize)] {
     use Kind as K;
     match mix {
         Mix::Data => &[
-            (K::Send, 30),
+            (K::Send, 28),
+            (K::HoldBack, 2),
             (K::Receive, 25),
             (K::Drain, 4),
             (K::Peek, 8),
@@ -66,7 +68,8 @@ pub(super) fn weights(mix: Mix) -> &'static [(Kind, usize)] {
             (K::Pause, 1),
         ],
         Mix::Readiness => &[
-            (K::Send, 24),
+            (K::Send, 23),
+            (K::HoldBack, 1),
             (K::Receive, 18),
             (K::Drain, 4),
             (K::Peek, 3),
@@ -82,7 +85,8 @@ pub(super) fn weights(mix: Mix) -> &'static [(Kind, usize)] {
             (K::Pause, 1),
         ],
         Mix::Endings => &[
-            (K::Send, 20),
+            (K::Send, 18),
+            (K::HoldBack, 2),
             (K::Receive, 18),
             (K::Drain, 5),
             (K::Peek, 3),
@@ -99,7 +103,8 @@ pub(super) fn weights(mix: Mix) -> &'static [(Kind, usize)] {
             (K::Connect, 4),
         ],
         Mix::Sharing => &[
-            (K::Send, 24),
+            (K::Send, 22),
+            (K::HoldBack, 2),
             (K::Receive, 20),
             (K::Drain, 4),
             (K::Peek, 3),
@@ -118,7 +123,8 @@ pub(super) fn weights(mix: Mix) -> &'static [(Kind, usize)] {
             (K::Leave, 1),
         ],
         Mix::All => &[
-            (K::Send, 26),
+            (K::Send, 24),
+            (K::HoldBack, 2),
             (K::Receive, 22),
             (K::Drain, 4),
             (K::Peek, 5),

@@ -38,14 +38,16 @@ impl Model {
         self.holders.extend(inherited);
     }
 
-    pub(super) fn pass(&mut self, h: Holder, draw: &mut Draw) {
+    /// The descriptor that the other process got.
+    pub(super) fn pass(&mut self, h: Holder, draw: &mut Draw) -> Option<Holder> {
         // Descriptors do not leave their host.
         let near = |p: &u8| self.alive[usize::from(*p)] && self.hosts[usize::from(*p)] == self.hosts[usize::from(h.p)];
         let near: Vec<u8> = (0..self.alive.len() as u8).filter(near).collect();
-        let Some(q) = draw.pick(&near) else { return };
-        let to = self.slot();
-        self.step(h.p, Op::Pass { s: h.s, q, to });
-        self.holders.push(Holder { p: q, s: to, cloexec: false, ..h });
+        let q = draw.pick(&near)?;
+        let passed = Holder { p: q, s: self.slot(), cloexec: false, ..h };
+        self.step(h.p, Op::Pass { s: h.s, q, to: passed.s });
+        self.holders.push(passed);
+        Some(passed)
     }
 
     pub(super) fn exec(&mut self, draw: &mut Draw) {
