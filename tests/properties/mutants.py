@@ -1,13 +1,15 @@
 """Shows that the programs notice faults: breaks the library on purpose, one way at a time.
 
 `python -m tests.properties.mutants` builds each mutant of mutants.toml in a copy of the sources below
-target/mutants and runs programs until one differs in a way that the unbroken library does not; then the
-faults that the simulated device can have, on the core alone. It fails if a fault lives.
+target/mutants and runs programs, or again and again the one that it names, until one differs in a way that
+the unbroken library does not; then the faults that the simulated device can have, on the core alone. It
+fails if a fault lives.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import shutil
@@ -15,6 +17,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +35,8 @@ FIRST_SEED = 1_000_000
 # Programs that a mutant is given at most.
 MOST = 400
 PATIENCE_S = 60.0
+# Runs of a kept program between two looks at what has failed.
+BATCH = 200
 
 
 def copy_sources() -> Path:
@@ -75,6 +80,25 @@ def hunt(mutant: Differential, unbroken: Differential, mixes: tuple[Mix, ...]) -
     return "", ran, time.monotonic() - began
 
 
+def hunt_kept(mutant: Differential, unbroken: Differential, program: Program) -> tuple[str, int, float]:
+    """What a kept program shows more than once with the mutant, and never in as many runs without."""
+    began, ran, signatures = time.monotonic(), 0, Counter[str]()
+
+    def failures(lab: Differential) -> Counter[str]:
+        verdicts = lab.check_all(itertools.repeat(program, BATCH))
+        return Counter(verdict.signature for _, verdict in verdicts if verdict.failed)
+
+    while not signatures or max(signatures.values()) < 2:
+        if time.monotonic() - began > PATIENCE_S:
+            return "", ran, time.monotonic() - began
+        signatures += failures(mutant)
+        ran += BATCH
+    found = signatures.most_common(1)[0][0]
+    if any(failures(unbroken) for _ in range(ran // BATCH)):
+        found = ""
+    return found, ran, time.monotonic() - began
+
+
 def break_once(sources: Path, mutant: dict[str, Any]) -> tuple[Path, str]:
     path = sources / mutant["file"]
     whole = path.read_text()
@@ -97,9 +121,13 @@ def break_library(only: list[str]) -> list[dict[str, Any]]:
             folder = build(sources, mutant["name"])
         finally:
             path.write_text(whole)
-        mixes = tuple(Mix(name) for name in mutant["mixes"])
         with Differential(folder, log=WORK / "netacc.log") as lab:
-            rows.append(row("library", mutant["name"], *hunt(lab, unbroken, mixes)))
+            if "program" in mutant:
+                program = Program.load(HERE / "regressions" / f"{mutant['program']}.json")
+                result = hunt_kept(lab, unbroken, program)
+            else:
+                result = hunt(lab, unbroken, tuple(Mix(name) for name in mutant["mixes"]))
+            rows.append(row("library", mutant["name"], *result))
     unbroken.close()
     return rows
 

@@ -139,6 +139,7 @@ struct Model {
     epolls: Vec<EpollModel>,
     listeners: Vec<(u8, u32, bool, u32)>,
     next_slot: u32,
+    next_listener: u32,
     next_background: u32,
 }
 
@@ -166,6 +167,7 @@ pub fn generate(shape: &Shape, decisions: &[u64]) -> Program {
         epolls: Vec::new(),
         listeners: Vec::new(),
         next_slot: 0,
+        next_listener: 0,
         next_background: 0,
     };
     let mut decisions = decisions.iter();
@@ -306,6 +308,21 @@ mod tests {
                     assert_eq!(generate(&shape, decisions).check(), Ok(()));
                 }
             }
+        }
+    }
+
+    // Breaks if two listeners go by one name: who connects to the one would wait to be accepted at the other.
+    #[test]
+    fn every_listener_has_a_name_of_its_own() {
+        for seed in 1..2000 {
+            let program = generate(&Shape { mix: Mix::Sharing, ..Shape::default() }, &numbers(seed, 60));
+            let names: Vec<u32> = program
+                .steps
+                .iter()
+                .filter_map(|step| if let Op::Listen { l, .. } = step.op { Some(l) } else { None })
+                .collect();
+            let different: std::collections::BTreeSet<_> = names.iter().collect();
+            assert_eq!(different.len(), names.len(), "seed {seed}");
         }
     }
 

@@ -22,7 +22,8 @@ impl Model {
         let (_, listening, _, l) = match listener {
             Some(listener) => listener,
             None => {
-                let (s, l) = (self.slot(), self.listeners.len() as u32);
+                let (s, l) = (self.slot(), self.next_listener);
+                self.next_listener += 1;
                 self.step(q, Op::Socket { s, v6, nonblock: false, cloexec: true });
                 self.step(q, Op::Bind { s });
                 self.step(q, Op::Listen { s, l, backlog: 16 });
