@@ -170,6 +170,28 @@ impl Cluster {
         });
     }
 
+    /// From now on the process on a host learns of each event of its connection manager when it is
+    /// [released](Cluster::release_event): when whoever runs its helper thread has given that the time.
+    pub fn hold_events(&self, host: HostId) {
+        self.with(|s| s.host(host).released = Some(0));
+    }
+
+    /// Whether the oldest event that is held goes with the work of making a link; `None` if none is held.
+    pub fn held_event(&self, host: HostId) -> Option<bool> {
+        self.with(|s| {
+            let host = s.host(host);
+            host.events.get(host.released?).map(|(_, links)| *links)
+        })
+    }
+
+    /// The process may learn of the oldest event that is held.
+    pub fn release_event(&self, host: HostId) {
+        self.with(|s| {
+            let host = s.host(host);
+            host.released = host.released.map(|released| (released + 1).min(host.events.len()));
+        });
+    }
+
     /// Regions and queue pairs that a process has.
     pub fn holdings(&self, host: HostId) -> (usize, usize) {
         self.with(|s| (s.host(host).regions.len(), s.host(host).qps.len()))
@@ -188,6 +210,7 @@ impl Cluster {
         self.with(|s| {
             let due = s.interrupt_of(host).filter(|(at, _)| *at <= now);
             s.net.handle_timer(host.0 as usize, now);
+            s.handle_commands(host);
             if let Some((_, cq)) = due {
                 s.interrupt(host, cq);
             }
@@ -205,11 +228,11 @@ impl Cluster {
         self.with(|s| s.net.advance(now));
     }
 
-    /// When a host's NIC wants to be called, or a sleeper on it is interrupted.
+    /// When a host's NIC wants to be called, has done what it was asked for, or a sleeper on it is interrupted.
     pub fn next_deadline(&self, host: HostId) -> Option<Instant> {
         self.with(|s| {
-            let interrupt = s.interrupt_of(host).map(|(at, _)| at);
-            s.net.next_deadline(host.0 as usize).into_iter().chain(interrupt).min()
+            let due = s.due(host);
+            s.net.next_deadline(host.0 as usize).into_iter().chain(due).min()
         })
     }
 

@@ -3,14 +3,17 @@
 //! REQUEST, then REPLY or REFUSAL, each a datagram that the NIC repeats until it is acknowledged. The connecting side knows its
 //! queue pair from the beginning, so that the accepting one can use its own at once; what it sends before the REPLY has come
 //! would be lost and sent again.
+//!
+//! What a queue pair takes of a device's command queue is waited for: a REQUEST leaves when the queue pair is made and its region
+//! registered; a REPLY when that one's is, and connected; and either side is established when its own is connected.
 
 use std::os::fd::RawFd;
 
 use netacc_device::{
     CmError, CmEvent, CompletionQueueId, ConnectionId, ConnectionManager, Directory, DirectoryError, FourTuple,
-    PeerAddress, QueuePairId, Region, RemoteRegion, MAX_PRIVATE_DATA,
+    Instant, PeerAddress, QueuePairId, Region, RemoteRegion, MAX_PRIVATE_DATA,
 };
-use netacc_rnic::NodeId;
+use netacc_rnic::{Command, NodeId};
 
 use crate::state::{Outgoing, QpState, State};
 use crate::{HostDevice, HostId, Refusal};
@@ -28,6 +31,18 @@ pub(crate) struct Pending {
     attempt: u64,
     qp: QueuePairId,
     region: RemoteRegion,
+    /// It was accepted: its queue pair is being made.
+    accepted: bool,
+}
+
+/// What happens when a command of a device is done.
+pub(crate) enum Commanded {
+    /// A request leaves.
+    Ask { target: HostId, request: Message },
+    /// A pending request is answered: the queue pair, its region.
+    Accept { number: u64, qp: QueuePairId, region: RemoteRegion },
+    /// The queue pair of a request that was answered can be used: the peer, and its region.
+    Establish { attempt: u64, qp: QueuePairId, peer: HostId, region: RemoteRegion },
 }
 
 /// What a datagram says.
@@ -72,45 +87,51 @@ impl ConnectionManager for HostDevice {
             let attempt = s.number();
             let id = ConnectionId(attempt);
             let target = HostId::from_address(peer).filter(|h| h.0 < s.hosts.len() as u32);
-            let (qp, region) = s.prepare(self.host, cq, region_len)?;
+            let (qp, region, made_at) = s.prepare(self.host, cq, region_len)?;
             let Some(target) = target else {
                 s.destroy(self.host, qp);
-                s.host(self.host).events.push_back(CmEvent::Failed { id, error: CmError::Unreachable });
+                s.tell(self.host, CmEvent::Failed { id, error: CmError::Unreachable }, false);
                 return Ok(id);
             };
             s.attempts.insert(attempt, Attempt { host: self.host, qp });
             let private_data = private_data.to_vec();
-            s.send_message(self.host, target, Message::Request { attempt, qp, region, private_data });
+            let request = Message::Request { attempt, qp, region, private_data };
+            s.when_done(self.host, made_at, Commanded::Ask { target, request });
             Ok(id)
         })
     }
 
     fn accept(&self, id: ConnectionId, cq: CompletionQueueId, region_len: usize) -> Result<(), CmError> {
         self.cluster.with(|s| {
-            if s.pending.get(&id.0).is_none_or(|p| p.host != self.host) {
+            if s.pending.get(&id.0).is_none_or(|p| p.host != self.host || p.accepted) {
                 return Err(CmError::Unreachable);
             }
-            let (qp, region) = s.prepare(self.host, cq, region_len)?;
-            let Some(Pending { initiator, attempt, qp: theirs, region: remote, .. }) = s.pending.remove(&id.0) else {
-                return Ok(());
-            };
-            s.join((self.host, qp), (initiator, theirs));
-            s.establish(self.host, id, qp, initiator, remote);
-            s.send_message(self.host, initiator, Message::Reply { attempt, qp, region });
+            let (qp, region, _) = s.prepare(self.host, cq, region_len)?;
+            if let Some(pending) = s.pending.get_mut(&id.0) {
+                pending.accepted = true;
+            }
+            let connected_at = s.command(self.host, Command::ConnectQueuePair);
+            s.when_done(self.host, connected_at, Commanded::Accept { number: id.0, qp, region });
             Ok(())
         })
     }
 
     fn reject(&self, id: ConnectionId) {
         self.cluster.with(|s| {
-            if s.pending.get(&id.0).is_some_and(|p| p.host == self.host) {
+            if s.pending.get(&id.0).is_some_and(|p| p.host == self.host && !p.accepted) {
                 s.refuse(id.0, Refusal::NotAdmitted);
             }
         });
     }
 
     fn poll_event(&self) -> Option<CmEvent> {
-        self.cluster.with(|s| s.host(self.host).events.pop_front())
+        self.cluster.with(|s| {
+            let host = s.host(self.host);
+            if let Some(released) = &mut host.released {
+                *released = released.checked_sub(1)?;
+            }
+            host.events.pop_front().map(|(event, _)| event)
+        })
     }
 
     fn event_fds(&self) -> Vec<RawFd> {
@@ -143,13 +164,13 @@ impl State {
         self.next_number
     }
 
-    /// A new queue pair with its first region.
+    /// A new queue pair with its first region, and when its device has made both.
     fn prepare(
         &mut self,
         host: HostId,
         cq: CompletionQueueId,
         region_len: usize,
-    ) -> Result<(QueuePairId, RemoteRegion), CmError> {
+    ) -> Result<(QueuePairId, RemoteRegion, Instant), CmError> {
         let state = self.live(host).ok_or(CmError::Exhausted("processes"))?;
         if cq.0 as usize >= state.cqs.len() {
             return Err(CmError::Exhausted("completion queues"));
@@ -158,14 +179,54 @@ impl State {
         let len = u32::try_from(region_len).ok().filter(|_| region_len <= free);
         let len = len.ok_or(CmError::MemoryLimit)?;
         let qp = self.nic(host).create_qp().ok_or(CmError::Exhausted("queue pairs"))?;
-        let Some(region) = self.register(host, qp, len) else {
+        self.command(host, Command::CreateQueuePair);
+        let Some((region, made_at)) = self.register(host, qp, len) else {
             let now = self.net.now();
             self.nic(host).destroy_qp(now, qp);
             return Err(CmError::Exhausted("regions"));
         };
         let first_region = region.remote.rkey.0;
         self.host(host).qps.insert(qp, QpState { cq, queued: false, first_region });
-        Ok((qp, region.remote))
+        Ok((qp, region.remote, made_at))
+    }
+
+    /// Has something happen when a command of a device is done: at once if it is.
+    fn when_done(&mut self, host: HostId, at: Instant, what: Commanded) {
+        if at <= self.net.now() && self.host(host).commanded.is_empty() {
+            return self.handle_done(host, what);
+        }
+        self.host(host).commanded.push_back((at, what));
+        self.net.kick(host.0 as usize);
+    }
+
+    /// Does what waited for commands of a device that are done by now.
+    pub(crate) fn handle_commands(&mut self, host: HostId) {
+        let now = self.net.now();
+        while self.host(host).commanded.front().is_some_and(|(at, _)| *at <= now) {
+            let Some((_, what)) = self.host(host).commanded.pop_front() else { return };
+            self.handle_done(host, what);
+        }
+    }
+
+    fn handle_done(&mut self, host: HostId, what: Commanded) {
+        match what {
+            Commanded::Ask { target, request } => {
+                if self.live(host).is_some() {
+                    self.send_message(host, target, request);
+                }
+            }
+            Commanded::Accept { number, qp, region } => {
+                // A process that is gone has refused everybody.
+                let Some(pending) = self.pending.remove(&number) else { return };
+                let Pending { initiator, attempt, qp: theirs, region: remote, .. } = pending;
+                self.join((host, qp), (initiator, theirs));
+                self.establish((host, qp), ConnectionId(number), (initiator, remote), false);
+                self.send_message(host, initiator, Message::Reply { attempt, qp, region });
+            }
+            Commanded::Establish { attempt, qp, peer, region } => {
+                self.establish((host, qp), ConnectionId(attempt), (peer, region), true);
+            }
+        }
     }
 
     /// Connects `near` to an end whose number is known.
@@ -177,11 +238,20 @@ impl State {
         self.outgoing.insert((NodeId(host.0), qp), Outgoing { peer: Some(peer), ..Outgoing::default() });
     }
 
-    fn establish(&mut self, host: HostId, id: ConnectionId, qp: QueuePairId, peer: HostId, remote: RemoteRegion) {
+    /// Has a process told of something; `links` if that goes with the work of making a link.
+    fn tell(&mut self, host: HostId, event: CmEvent, links: bool) {
+        self.host(host).events.push_back((event, links));
+    }
+
+    /// A process learns that a queue pair is connected to `peer`, whose first region is `remote`. Who has `asked` for it has its
+    /// work with it now; who was asked has had it.
+    fn establish(&mut self, end: (HostId, QueuePairId), id: ConnectionId, peer: (HostId, RemoteRegion), asked: bool) {
+        let ((host, qp), (peer, remote)) = (end, peer);
         let state = self.host(host);
         let Some(first) = state.qps.get(&qp).and_then(|q| state.regions.get(&q.first_region)) else { return };
         let local = Region { memory: first.memory.clone(), remote: first.remote };
-        state.events.push_back(CmEvent::Established { id, qp, peer: peer.address(), local, remote });
+        let event = CmEvent::Established { id, qp, peer: peer.address(), local, remote };
+        self.tell(host, event, asked);
     }
 
     fn send_message(&mut self, from: HostId, to: HostId, message: Message) {
@@ -204,19 +274,22 @@ impl State {
                     Some(state) => state.refusal,
                 };
                 let number = self.number();
-                self.pending.insert(number, Pending { host, initiator: from, attempt, qp, region });
+                let pending = Pending { host, initiator: from, attempt, qp, region, accepted: false };
+                self.pending.insert(number, pending);
                 match refusal {
                     Some(refusal) => self.refuse(number, refusal),
                     None => {
                         let (id, peer) = (ConnectionId(number), from.address());
-                        self.host(host).events.push_back(CmEvent::Request { id, peer, private_data });
+                        self.tell(host, CmEvent::Request { id, peer, private_data }, true);
                     }
                 }
             }
             Some(Message::Reply { attempt, qp: theirs, region }) => match self.attempts.remove(&attempt) {
                 Some(Attempt { qp, .. }) if self.live(host).is_some() => {
+                    // Now, so that the peer's death is heard; it is used when its process learns of it.
                     self.join((host, qp), (from, theirs));
-                    self.establish(host, ConnectionId(attempt), qp, from, region);
+                    let connected_at = self.command(host, Command::ConnectQueuePair);
+                    self.when_done(host, connected_at, Commanded::Establish { attempt, qp, peer: from, region });
                 }
                 _ => self.send_message(host, from, Message::Gone { qp: theirs }),
             },
@@ -257,7 +330,7 @@ impl State {
         if let Some(Attempt { host, qp, .. }) = self.attempts.remove(&attempt) {
             self.destroy(host, qp);
             if self.live(host).is_some() {
-                self.host(host).events.push_back(CmEvent::Failed { id: ConnectionId(attempt), error });
+                self.tell(host, CmEvent::Failed { id: ConnectionId(attempt), error }, false);
             }
         }
     }

@@ -1,6 +1,6 @@
 //! A host: its NIC, and what its driver says of it.
 
-use netacc_device::Capabilities;
+use netacc_device::{Capabilities, Instant};
 use netacc_rnic::{NicConfig, NoReceive, Recovery};
 
 use crate::ProcessorConfig;
@@ -18,6 +18,8 @@ pub struct HostConfig {
     pub memory_limit_bytes: usize,
     /// Its processors; without, calls and applications take no time.
     pub processor: Option<ProcessorConfig>,
+    /// Commands of its device that are given before take no time: what lasts was made before a run begins.
+    pub commands_from: Instant,
 }
 
 impl HostConfig {
@@ -39,7 +41,14 @@ impl HostConfig {
             rebind: true,
         };
         // Arbitrary: far above what a simulated process uses.
-        HostConfig { name: "host-roce".into(), nic, capabilities, memory_limit_bytes: 1 << 30, processor: None }
+        HostConfig {
+            name: "host-roce".into(),
+            nic,
+            capabilities,
+            memory_limit_bytes: 1 << 30,
+            processor: None,
+            commands_from: Instant::ZERO,
+        }
     }
 
     /// A host with eRDMA's limits (no receive is fatal, dead queue pairs stay silent, queue pairs stay on their queue) and a

@@ -209,7 +209,11 @@ impl Device for HostDevice {
             let free = self.config.memory_limit_bytes.saturating_sub(s.host(self.host).registered_bytes);
             match u32::try_from(len) {
                 Ok(bytes) if len <= free => {
-                    s.register(self.host, qp, bytes).ok_or(DeviceError::Exhausted { what: "region" })
+                    let (region, known_at) =
+                        s.register(self.host, qp, bytes).ok_or(DeviceError::Exhausted { what: "region" })?;
+                    // Whoever registers waits for it, and posts what names the region after that.
+                    s.nic(self.host).hold_posts(qp, known_at);
+                    Ok(region)
                 }
                 _ => Err(DeviceError::MemoryLimit { wanted: len }),
             }

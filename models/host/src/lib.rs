@@ -13,9 +13,11 @@
 //!   region that is reused before its completion is seen by tests, as on an adapter.
 //! * Bytes of a message are in memory before its completion can be polled, and the bytes of earlier messages before those.
 //! * A process that dies ends its connections as a kernel would: peers are told through the network.
+//! * What a device's command queue takes for queue pairs and regions is waited for, by who asked and by nobody else
+//!   ([`CommandTimes`](netacc_rnic::CommandTimes)).
 //!
-//! Processors are a model of their own ([`Processors`]): calls on a device take no time unless whoever runs the processes gives
-//! them some.
+//! Processors are a model of their own ([`Processors`]): calls on a device take no time of theirs unless whoever runs the processes
+//! gives them some.
 
 #![forbid(unsafe_code)]
 

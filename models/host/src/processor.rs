@@ -37,6 +37,10 @@ pub struct ProcessorConfig {
     pub copy_ps_per_byte: u32,
     /// Making and closing a connection, at each end; its segments without data are in it.
     pub connection: Duration,
+    /// Making a link, at each end: the time of the library's helper thread. The device's own is not in it.
+    pub link: Duration,
+    /// Taking a stream onto a link, at each end: the time of the helper thread.
+    pub promotion: Duration,
     /// The kernel's work for one TCP segment that is sent or received.
     pub segment: Duration,
     /// Bytes of such a segment; with segmentation offload many times a packet's. At least 1.
@@ -55,9 +59,23 @@ impl ProcessorConfig {
             system_call: Duration::ZERO,
             copy_ps_per_byte: 0,
             connection: Duration::ZERO,
+            link: Duration::ZERO,
+            promotion: Duration::ZERO,
             segment: Duration::ZERO,
             segment_bytes: 1448,
         }
+    }
+
+    /// Threads that do the application's work.
+    fn workers(&self) -> usize {
+        self.threads.max(1) as usize
+    }
+
+    /// The number of the thread that makes links in the background, after those that do the application's work. `None` where
+    /// that takes no time, so that there is none.
+    pub fn helper(&self) -> Option<u32> {
+        let idle = self.link.is_zero() && self.promotion.is_zero();
+        (!idle).then_some(self.workers() as u32)
     }
 
     /// How long a core takes.
@@ -67,6 +85,8 @@ impl ProcessorConfig {
         self.library_call * work.library_calls
             + self.system_call * work.system_calls
             + self.connection * work.connections
+            + self.link * work.links
+            + self.promotion * work.promotions
             + self.segment * segments.unwrap_or(u32::MAX)
             + Duration::from_nanos(u64::try_from(copying).unwrap_or(u64::MAX))
             + work.service
@@ -82,6 +102,10 @@ pub struct Work {
     pub system_calls: u32,
     /// Connections that are made and closed.
     pub connections: u32,
+    /// Links that are made.
+    pub links: u32,
+    /// Streams that are taken onto links.
+    pub promotions: u32,
     /// Bytes that are copied.
     pub bytes: u64,
     /// Bytes that pass the kernel's TCP.
@@ -129,7 +153,8 @@ pub struct Processors {
 impl Processors {
     /// Processors whose threads all sleep.
     pub fn new(config: ProcessorConfig) -> Processors {
-        let threads = vec![Thread::Idle(Instant::ZERO); config.threads.max(1) as usize];
+        let count = config.workers() + usize::from(config.helper().is_some());
+        let threads = vec![Thread::Idle(Instant::ZERO); count];
         Processors {
             config,
             threads,
@@ -154,8 +179,9 @@ impl Processors {
         let Thread::Idle(since) = self.threads[index] else { return false };
         let (idle, thread) = (now.saturating_since(since), index as u32);
         self.threads[index] = Thread::Runnable;
-        self.usage.polling += idle.min(self.config.spin);
-        if idle <= self.config.spin {
+        let spin = self.spin(index);
+        self.usage.polling += idle.min(spin);
+        if idle <= spin {
             self.ready.push_back(thread);
             return false;
         }
@@ -206,11 +232,21 @@ impl Processors {
 
     /// What they were used for until now; work that has begun counts as a whole.
     pub fn usage(&self, now: Instant) -> Usage {
-        let polling = |thread: &Thread| match thread {
-            Thread::Idle(since) => now.saturating_since(*since).min(self.config.spin),
+        let polling = |(index, thread): (usize, &Thread)| match thread {
+            Thread::Idle(since) => now.saturating_since(*since).min(self.spin(index)),
             _ => Duration::ZERO,
         };
-        Usage { polling: self.usage.polling + self.threads.iter().map(polling).sum::<Duration>(), ..self.usage }
+        let waiting = self.threads.iter().enumerate().map(polling).sum::<Duration>();
+        Usage { polling: self.usage.polling + waiting, ..self.usage }
+    }
+
+    /// How long a thread polls before it sleeps; the helper sleeps at once.
+    fn spin(&self, index: usize) -> Duration {
+        if index < self.config.workers() {
+            self.config.spin
+        } else {
+            Duration::ZERO
+        }
     }
 }
 
@@ -312,13 +348,17 @@ mod tests {
             system_call: Duration::from_nanos(300),
             copy_ps_per_byte: 50,
             connection: us(20),
+            link: us(300),
+            promotion: us(40),
             segment: us(1),
             segment_bytes: 1000,
             ..ProcessorConfig::free()
         };
         let calls = Work { library_calls: 2, system_calls: 3, ..Work::default() };
-        let work = Work { connections: 2, bytes: 4000, segment_bytes: 2001, service: us(7), ..calls };
-        assert_eq!(config.time(&work), Duration::from_nanos(200 + 900 + 200 + 40_000 + 3000 + 7000));
+        let links = Work { links: 1, promotions: 2, ..calls };
+        let work = Work { connections: 2, bytes: 4000, segment_bytes: 2001, service: us(7), ..links };
+        let expected = 200 + 900 + 200 + 40_000 + 300_000 + 80_000 + 3000 + 7000;
+        assert_eq!(config.time(&work), Duration::from_nanos(expected));
         assert_eq!(ProcessorConfig::free().time(&Work { service: Duration::ZERO, ..work }), Duration::ZERO);
     }
 }

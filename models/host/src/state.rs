@@ -8,9 +8,9 @@ use netacc_device::{
     CmEvent, Completion, CompletionQueueId, CompletionStatus, Instant, Memory, PeerAddress, QueuePairId, Reactor,
     Region, RemoteKey, RemoteRegion, WorkRequestId,
 };
-use netacc_rnic::{ControlEvent, Nic, NodeId, Placement, Target};
+use netacc_rnic::{Command, ControlEvent, Nic, NodeId, Placement, Target};
 
-use crate::cm::{Attempt, Message, Pending};
+use crate::cm::{Attempt, Commanded, Message, Pending};
 use crate::net::Net;
 use crate::{HostConfig, Refusal};
 
@@ -90,7 +90,12 @@ pub(crate) struct HostState {
     pub(crate) regions: BTreeMap<u32, RegionState>,
     pub(crate) registered_bytes: usize,
     next_key: u32,
-    pub(crate) events: VecDeque<CmEvent>,
+    /// What the process is told; and whether telling it goes with the work of making a link.
+    pub(crate) events: VecDeque<(CmEvent, bool)>,
+    /// How many of them its helper may take; `None`: all.
+    pub(crate) released: Option<usize>,
+    /// What waits for the device's commands, and until when; in the order in which they are done.
+    pub(crate) commanded: VecDeque<(Instant, Commanded)>,
     pub(crate) crashed: bool,
     pub(crate) refusal: Option<Refusal>,
     pub(crate) reactor: Option<Arc<dyn Reactor>>,
@@ -127,6 +132,8 @@ impl HostState {
             // Keys of different hosts differ, so that one used on the wrong host is noticed.
             next_key: (host + 1) << 16,
             events: VecDeque::new(),
+            released: None,
+            commanded: VecDeque::new(),
             crashed: false,
             refusal: None,
             reactor: None,
@@ -147,16 +154,20 @@ impl State {
         self.hosts.get(host.0 as usize).filter(|h| !h.crashed)
     }
 
-    /// One event of the network or of an interrupt, and everything that follows from it. `false` if there is none.
+    /// One event of the network, of a command queue or of an interrupt, and everything that follows from it. `false` if there
+    /// is none.
     pub(crate) fn step(&mut self) -> bool {
-        let interrupt = self.next_interrupt();
-        match (self.net.next_event(), interrupt) {
+        match (self.net.next_event(), self.next_due()) {
             (None, None) => return false,
             (Some(event), None) => self.net.advance(event),
-            (Some(event), Some((at, _, _))) if event <= at => self.net.advance(event),
-            (_, Some((at, host, cq))) => {
+            (Some(event), Some((at, _))) if event <= at => self.net.advance(event),
+            (_, Some((at, host))) => {
+                let interrupt = self.interrupt_of(host).filter(|(due, _)| *due <= at);
                 self.net.advance(at);
-                self.interrupt(host, cq);
+                self.handle_commands(host);
+                if let Some((_, cq)) = interrupt {
+                    self.interrupt(host, cq);
+                }
                 return true;
             }
         }
@@ -169,14 +180,21 @@ impl State {
 
     /// When the next event is.
     pub(crate) fn next_event(&self) -> Option<Instant> {
-        let interrupt = self.next_interrupt().map(|(at, _, _)| at);
-        self.net.next_event().into_iter().chain(interrupt).min()
+        let due = self.next_due().map(|(at, _)| at);
+        self.net.next_event().into_iter().chain(due).min()
     }
 
-    /// The earliest interrupt that has not happened.
-    fn next_interrupt(&self) -> Option<(Instant, HostId, usize)> {
+    /// The host that is the first to be interrupted, or to have a command done.
+    fn next_due(&self) -> Option<(Instant, HostId)> {
         let hosts = (0..self.hosts.len() as u32).map(HostId);
-        hosts.filter_map(|host| self.interrupt_of(host).map(|(at, cq)| (at, host, cq))).min()
+        hosts.filter_map(|host| self.due(host).map(|at| (at, host))).min()
+    }
+
+    /// When a host is interrupted next, or has a command done.
+    pub(crate) fn due(&self, host: HostId) -> Option<Instant> {
+        let interrupt = self.interrupt_of(host).map(|(at, _)| at);
+        let commanded = self.hosts[host.0 as usize].commanded.front().map(|(at, _)| *at);
+        interrupt.into_iter().chain(commanded).min()
     }
 
     /// The earliest interrupt of a host that has not happened, and its queue.
@@ -264,7 +282,17 @@ impl State {
         }
     }
 
-    pub(crate) fn register(&mut self, host: HostId, qp: QueuePairId, len: u32) -> Option<Region> {
+    /// Has a host's device do something after what it was asked for before: when that is done.
+    pub(crate) fn command(&mut self, host: HostId, command: Command) -> Instant {
+        let now = self.net.now();
+        if now < self.host(host).config.commands_from {
+            return now;
+        }
+        self.nic(host).command(now, command)
+    }
+
+    /// A new region, and when the device knows it.
+    pub(crate) fn register(&mut self, host: HostId, qp: QueuePairId, len: u32) -> Option<(Region, Instant)> {
         let state = self.host(host);
         state.next_key = state.next_key.wrapping_add(1);
         let key = state.next_key;
@@ -277,7 +305,8 @@ impl State {
         let state = self.host(host);
         state.registered_bytes += len as usize;
         state.regions.insert(key, RegionState { qp, memory: memory.clone(), remote });
-        Some(Region { memory, remote })
+        let known_at = self.command(host, Command::Register { bytes: u64::from(len) });
+        Some((Region { memory, remote }, known_at))
     }
 
     pub(crate) fn unregister(&mut self, host: HostId, qp: QueuePairId, key: u32) {
@@ -288,6 +317,7 @@ impl State {
         if let Some(region) = state.regions.remove(&key) {
             state.registered_bytes -= region.memory.len();
             self.nic(host).deregister(RemoteKey(key));
+            self.command(host, Command::Deregister);
         }
     }
 
@@ -302,6 +332,7 @@ impl State {
         keys.into_iter().for_each(|key| self.unregister(host, qp, key));
         let now = self.net.now();
         self.nic(host).destroy_qp(now, qp);
+        self.command(host, Command::DestroyQueuePair);
         let end = (NodeId(host.0), qp);
         let peer = self.outgoing.get(&end).and_then(|o| o.peer);
         match peer.filter(|peer| self.outgoing.get(peer).is_some_and(|o| !o.destroyed)) {

@@ -10,7 +10,7 @@ use netacc_device::{
 };
 use netacc_host::{Cluster, HostConfig, HostDevice, HostId};
 use netacc_rnic::network::{LinkConfig, Topology};
-use netacc_rnic::{Costs, NicConfig, Recovery};
+use netacc_rnic::{CommandTimes, Costs, NicConfig, Recovery};
 
 const LINE: u64 = 25_000_000_000;
 
@@ -84,6 +84,25 @@ fn passes(link: &LinkConfig, config: &HostConfig, seed: u64) {
 fn modelled_devices_conform() {
     let link = LinkConfig::clean(LINE, Duration::from_micros(1));
     for config in [HostConfig::roce(nic(Recovery::GoBackN)), HostConfig::erdma_proxy(nic(Recovery::GoBackN))] {
+        passes(&link, &config, 0);
+    }
+}
+
+// Breaks if a device whose commands take their time breaks a promise that others keep.
+#[test]
+fn devices_that_take_their_time_conform() {
+    let us = Duration::from_micros;
+    let commands = CommandTimes {
+        create_qp: us(200),
+        connect_qp: us(600),
+        destroy_qp: us(100),
+        register: us(50),
+        register_mib: us(200),
+        deregister: us(30),
+    };
+    let nic = NicConfig { commands, ..nic(Recovery::GoBackN) };
+    let link = LinkConfig::clean(LINE, us(1));
+    for config in [HostConfig::roce(nic.clone()), HostConfig::erdma_proxy(nic)] {
         passes(&link, &config, 0);
     }
 }

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use crate::commands::CommandTimes;
 use crate::rate::RateConfig;
 
 /// How lost packets are sent again.
@@ -99,8 +100,10 @@ pub struct NicConfig {
     pub region_cache_entries: usize,
     /// Packets that wait for the receive engine; more are dropped.
     pub receive_buffer_packets: usize,
-    /// What everything costs.
+    /// What everything costs that is posted.
     pub costs: Costs,
+    /// What everything costs that is asked of its command queue.
+    pub commands: CommandTimes,
 }
 
 /// The InfiniBand encoding of the local ACK timeout: 4.096 us times 2^`exponent` (IBTA volume 1, 9.7.6.1.3).
@@ -137,6 +140,7 @@ impl NicConfig {
             region_cache_entries: 0,
             receive_buffer_packets: 1024,
             costs: Costs::default(),
+            commands: CommandTimes::default(),
         }
     }
 }

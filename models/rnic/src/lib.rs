@@ -26,6 +26,7 @@
 #![forbid(unsafe_code)]
 
 mod cache;
+mod commands;
 mod config;
 mod control;
 pub mod flows;
@@ -39,6 +40,7 @@ mod requester;
 mod responder;
 mod transmit;
 
+pub use commands::{Command, CommandTimes};
 pub use config::{local_ack_timeout, Costs, NicConfig, NoReceive, Recovery};
 pub use nic::{ControlEvent, Counters, Nic, Placement, SendRequest, Target};
 pub use packet::{Body, Control, NakReason, NodeId, Packet, Segment, Verb, Words};

@@ -154,6 +154,8 @@ pub struct Nic {
     pub(crate) placements: VecDeque<Placement>,
     /// Queue pairs whose completions become visible, and when; none before the one in front.
     visible: VecDeque<(Instant, QueuePairId)>,
+    /// When the command queue has nothing left to do.
+    pub(crate) commands_done_at: Instant,
     pub(crate) counters: Counters,
     pub(crate) now: Instant,
 }
@@ -182,6 +184,7 @@ impl Nic {
             receive_free_at: Instant::ZERO,
             placements: VecDeque::new(),
             visible: VecDeque::new(),
+            commands_done_at: Instant::ZERO,
             counters: Counters::default(),
             now: Instant::ZERO,
         }
@@ -248,8 +251,8 @@ impl Nic {
         self.now = now;
         let costs = &self.config.costs;
         let fetch = if request.inline || request.len == 0 { Duration::ZERO } else { costs.payload_fetch };
-        let ready_at = now + costs.doorbell + costs.request_fetch + fetch;
         let qp = self.qps.get_mut(id).filter(|qp| qp.peer().is_some()).ok_or(PostError::Dead)?;
+        let ready_at = now.max(qp.held_until) + costs.doorbell + costs.request_fetch + fetch;
         if request.len > self.config.max_message_bytes {
             return Err(PostError::Invalid);
         }

@@ -42,6 +42,8 @@ pub(crate) struct QueuePair {
     pub(crate) rate: Box<dyn RateControl>,
     /// Rate control: no packet before this time.
     pub(crate) paced_until: Instant,
+    /// Posts are not seen before this time.
+    pub(crate) held_until: Instant,
     pub(crate) queued: bool,
     pub(crate) wake_at: Option<Instant>,
     pub(crate) timer_at: Option<Instant>,
@@ -60,6 +62,7 @@ impl QueuePair {
             responder: Responder::default(),
             rate,
             paced_until: Instant::ZERO,
+            held_until: Instant::ZERO,
             queued: false,
             wake_at: None,
             timer_at: None,

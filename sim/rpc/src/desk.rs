@@ -3,6 +3,8 @@
 //! Connections belong to threads in turn. What comes for one waits in its thread's inbox; the thread takes one at a time, in
 //! order. Its calls happen when their time is over: a response leaves when it was made. What they cost is known before as far
 //! as what lies there tells; what is left, as of bytes that came meanwhile, the thread pays before its next work.
+//!
+//! The library's helper thread is one more, which sleeps between its [errands](Errand).
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,18 +12,36 @@ use std::time::Duration;
 use netacc_device::Instant;
 use netacc_host::{ProcessorConfig, Processors, Work};
 
+/// What the helper thread does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Errand {
+    /// Has a connection ask for a link: its number, and what tells it from others that have had that.
+    Ask { number: usize, salt: u64 },
+    /// Takes the oldest event of the connection manager.
+    Event,
+    /// Has granted so many streams of peers a link. That has happened, and takes its time now.
+    Grant(u32),
+}
+
+/// What a thread is for at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Task {
+    /// A look at a conversation.
+    Talk(usize),
+    Errand(Errand),
+}
+
 /// What a thread is doing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Job {
-    /// The conversation.
-    pub(crate) number: usize,
+    pub(crate) task: Task,
     /// What was paid for.
     paid: Duration,
 }
 
 #[derive(Default)]
 struct Thread {
-    inbox: VecDeque<usize>,
+    inbox: VecDeque<Task>,
     job: Option<Job>,
     /// Time that its last work took beyond what was known.
     owed: Duration,
@@ -33,46 +53,74 @@ struct Thread {
 pub(crate) struct Desk {
     pub(crate) processors: Processors,
     threads: Vec<Thread>,
+    /// The helper's number, if it takes time.
+    helper: Option<u32>,
     /// By conversation: it is in an inbox.
     waiting: Vec<bool>,
 }
 
 impl Desk {
     pub(crate) fn new(config: ProcessorConfig) -> Desk {
-        let threads = (0..config.threads.max(1)).map(|_| Thread::default()).collect();
-        Desk { processors: Processors::new(config), threads, waiting: Vec::new() }
+        let helper = config.helper();
+        let threads = config.threads.max(1) + u32::from(helper.is_some());
+        let threads = (0..threads).map(|_| Thread::default()).collect();
+        Desk { processors: Processors::new(config), threads, helper, waiting: Vec::new() }
+    }
+
+    /// Whether its helper thread takes time.
+    pub(crate) fn has_helper(&self) -> bool {
+        self.helper.is_some()
+    }
+
+    /// The helper has something to do; without one that takes time, without effect.
+    pub(crate) fn send(&mut self, now: Instant, errand: Errand) {
+        let Some(helper) = self.helper else { return };
+        let thread = &mut self.threads[helper as usize];
+        thread.inbox.push_back(Task::Errand(errand));
+        thread.slept |= self.processors.wake(now, helper);
+    }
+
+    /// Whether the helper has an errand of that kind, and has not done it.
+    pub(crate) fn is_sent(&self, errand: Errand) -> bool {
+        let Some(helper) = self.helper else { return false };
+        let thread = &self.threads[helper as usize];
+        let task = Task::Errand(errand);
+        thread.inbox.contains(&task) || thread.job.is_some_and(|job| job.task == task)
     }
 
     /// There is something to do for a conversation.
     pub(crate) fn put(&mut self, now: Instant, number: usize) {
-        let index = number % self.threads.len();
+        let workers = self.threads.len() - usize::from(self.has_helper());
+        let index = number % workers;
         let thread = &mut self.threads[index];
         if self.waiting.len() <= number {
             self.waiting.resize(number + 1, false);
         }
         if !std::mem::replace(&mut self.waiting[number], true) {
-            thread.inbox.push_back(number);
+            thread.inbox.push_back(Task::Talk(number));
         }
         thread.slept |= self.processors.wake(now, index as u32);
     }
 
-    /// A thread that has a core now, and the conversation that it looks at. [`begin`](Desk::begin) comes next.
-    pub(crate) fn poll_start(&mut self, now: Instant) -> Option<(u32, usize)> {
+    /// A thread that has a core now, and what it does. [`begin`](Desk::begin) comes next.
+    pub(crate) fn poll_start(&mut self, now: Instant) -> Option<(u32, Task)> {
         let thread = self.processors.poll_start(now)?;
-        let number = self.threads[thread as usize].inbox.pop_front();
-        let number = number.expect("a thread is woken for something");
-        self.waiting[number] = false;
-        Some((thread, number))
+        let task = self.threads[thread as usize].inbox.pop_front();
+        let task = task.expect("a thread is woken for something");
+        if let Task::Talk(number) = task {
+            self.waiting[number] = false;
+        }
+        Some((thread, task))
     }
 
     /// The thread begins with what has that price.
-    pub(crate) fn begin(&mut self, now: Instant, index: u32, number: usize, work: Work) {
+    pub(crate) fn begin(&mut self, now: Instant, index: u32, task: Task, work: Work) {
         let thread = &mut self.threads[index as usize];
         let sleep = Work { system_calls: u32::from(std::mem::take(&mut thread.slept)), ..Work::default() };
         let config = self.processors.config();
         let paid = config.time(&work);
         let time = paid + config.time(&sleep) + std::mem::take(&mut thread.owed);
-        thread.job = Some(Job { number, paid });
+        thread.job = Some(Job { task, paid });
         self.processors.work(now, index, time);
     }
 

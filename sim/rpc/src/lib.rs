@@ -8,7 +8,8 @@
 //! # Invariants
 //! * Nothing here has a clock or entropy: the same configuration on the same network gives the same run.
 //! * A process looks at its device whenever something came for it. Where its host has processors, what it then does takes its
-//!   turn and its time on them (`desk`); the core's own housekeeping never does.
+//!   turn and its time on them (`desk`), and so does the helper thread's making of links. The rest of the core's own
+//!   housekeeping never does.
 //!
 //! The connections' TCP is a simulator's ([`Tcp::Simulated`]), or in memory: then its bytes take no time, and what is
 //! measured is the link.

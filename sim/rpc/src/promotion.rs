@@ -4,6 +4,7 @@
 use netacc_device::Instant;
 use netacc_driver::{PromotionSchedule, Readiness, Tries};
 
+use crate::desk::Errand;
 use crate::run::Tcp;
 use crate::talk::Talk;
 use crate::Run;
@@ -41,12 +42,21 @@ impl Run {
 
     fn ask_promotion(&mut self, number: usize) {
         let Some(talk) = self.talks.get(number) else { return };
-        let client = talk.client as usize;
-        if let Some(socket) = &talk.sockets[0] {
-            // Who cannot be promoted stays on TCP.
-            let _ = self.endpoints[client].promote(&socket.cell);
+        let (client, errand) = (talk.client as usize, Errand::Ask { number, salt: talk.salt });
+        match self.desks[client].as_mut().filter(|desk| desk.has_helper()) {
+            Some(desk) => desk.send(self.cluster.now(), errand),
+            None => self.promote(number),
         }
         self.nudge(client);
+    }
+
+    /// The library asks for a link for a connection.
+    pub(crate) fn promote(&mut self, number: usize) {
+        let Some(talk) = self.talks.get(number) else { return };
+        if let Some(socket) = &talk.sockets[0] {
+            // Who cannot be promoted stays on TCP.
+            let _ = self.endpoints[talk.client as usize].promote(&socket.cell);
+        }
     }
 
     /// A conversation may be on its link now: then it is another one's turn.

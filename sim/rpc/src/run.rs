@@ -21,7 +21,7 @@ use crate::workload::Conversation;
 /// What runs.
 #[derive(Clone, Debug)]
 pub struct RunConfig {
-    /// The hosts.
+    /// The hosts. Before [`commands_from`](HostConfig::commands_from) their helper threads take no time for links, either.
     pub hosts: Vec<HostConfig>,
     /// The conversations.
     pub conversations: Vec<Conversation>,
@@ -79,6 +79,10 @@ pub struct Run {
     rewoken: Vec<u32>,
     /// By host; `None` where calls take no time.
     pub(crate) desks: Vec<Option<Desk>>,
+    /// By host: when making links begins to take its processors' time.
+    pub(crate) links_cost_from: Vec<Instant>,
+    /// By host: peers' streams that were granted a link, as far as its helper thread was sent for them.
+    pub(crate) granted: Vec<u64>,
     pub(crate) wires: TcpWires,
     pub(crate) promote: bool,
     pub(crate) promote_after: u32,
@@ -139,6 +143,8 @@ impl Run {
             nudged: Vec::new(),
             rewoken: Vec::new(),
             desks: config.hosts.iter().map(|h| h.processor.clone().map(Desk::new)).collect(),
+            links_cost_from: config.hosts.iter().map(|h| h.commands_from).collect(),
+            granted: vec![0; hosts],
             wires: TcpWires::default(),
             promote: config.promote,
             promote_after: config.stack.promote_after,
@@ -156,6 +162,11 @@ impl Run {
             open: 0,
             broken: None,
         };
+        for (host, desk) in run.desks.iter().enumerate() {
+            if desk.as_ref().is_some_and(Desk::has_helper) {
+                run.cluster.hold_events(HostId(host as u32));
+            }
+        }
         for (number, conversation) in config.conversations.iter().enumerate() {
             let over = match &run.visitors[number] {
                 Some(visitor) => visitor.is_over(),
@@ -332,6 +343,7 @@ impl Run {
                     self.note_linked(*number);
                 }
             }
+            self.send_helper(host, now);
             self.work(host, now);
             self.settle_all();
             let alarm = self.alarms[host].peek().map(|Reverse((at, _))| *at);

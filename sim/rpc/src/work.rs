@@ -1,8 +1,15 @@
 //! What processes do takes its turn and its time on their hosts' processors.
+//!
+//! What the library's helper thread does in the background: it has connections ask for links, it takes what the connection
+//! manager tells, and it grants peers what they ask for. Its time for that is the making of links and the taking of streams onto
+//! them; what else it does (ends of links, retries) takes none.
+
+use std::sync::atomic::Ordering;
 
 use netacc_device::Instant;
-use netacc_host::Work;
+use netacc_host::{HostId, Work};
 
+use crate::desk::{Errand, Job, Task};
 use crate::talk::Moves;
 use crate::Run;
 
@@ -12,28 +19,85 @@ impl Run {
         loop {
             let Some(desk) = &mut self.desks[host] else { return };
             if let Some((thread, job)) = desk.poll_done(now) {
-                let before = self.moved(job.number, host);
-                self.talk(job.number, host, now);
-                let after = self.moved(job.number, host);
-                let moves = Moves {
-                    read: after.read.saturating_sub(before.read),
-                    written: after.written.saturating_sub(before.written),
-                    served: after.served.saturating_sub(before.served),
-                };
-                let work = self.price(job.number, host, moves);
-                self.note_used(job.number, host, moves);
+                let work = self.finish(host, &job, now);
                 if let Some(desk) = &mut self.desks[host] {
                     desk.settle(now, thread, &job, &work);
                 }
                 continue;
             }
-            let Some((thread, number)) = desk.poll_start(now) else { return };
-            let expected = self.expect(number, host);
-            let work = self.price(number, host, expected);
+            let Some((thread, task)) = desk.poll_start(now) else { return };
+            let work = match task {
+                Task::Talk(number) => {
+                    let expected = self.expect(number, host);
+                    self.price(number, host, expected)
+                }
+                Task::Errand(_) if now < self.links_cost_from[host] => Work::default(),
+                Task::Errand(errand) => self.price_errand(host, errand),
+            };
             if let Some(desk) = &mut self.desks[host] {
-                desk.begin(now, thread, number, work);
+                desk.begin(now, thread, task, work);
             }
         }
+    }
+
+    /// The time of a job is over: it happens. What it has cost.
+    fn finish(&mut self, host: usize, job: &Job, now: Instant) -> Work {
+        let number = match job.task {
+            Task::Talk(number) => number,
+            Task::Errand(errand) => {
+                self.do_errand(host, errand);
+                return Work::default();
+            }
+        };
+        let before = self.moved(number, host);
+        self.talk(number, host, now);
+        let after = self.moved(number, host);
+        let moves = Moves {
+            read: after.read.saturating_sub(before.read),
+            written: after.written.saturating_sub(before.written),
+            served: after.served.saturating_sub(before.served),
+        };
+        let work = self.price(number, host, moves);
+        self.note_used(number, host, moves);
+        work
+    }
+
+    /// The helper thread of a host is sent for what has come for it.
+    pub(crate) fn send_helper(&mut self, host: usize, now: Instant) {
+        let Some(desk) = self.desks[host].as_mut().filter(|desk| desk.has_helper()) else { return };
+        if self.cluster.held_event(HostId(host as u32)).is_some() && !desk.is_sent(Errand::Event) {
+            desk.send(now, Errand::Event);
+        }
+        let granted = self.endpoints[host].counters().opens_accepted.load(Ordering::Relaxed);
+        let before = std::mem::replace(&mut self.granted[host], granted);
+        if let Some(count) = u32::try_from(granted - before).ok().filter(|count| *count > 0) {
+            desk.send(now, Errand::Grant(count));
+        }
+    }
+
+    fn price_errand(&self, host: usize, errand: Errand) -> Work {
+        match errand {
+            Errand::Ask { .. } => Work { promotions: 1, ..Work::default() },
+            Errand::Event => {
+                let links = self.cluster.held_event(HostId(host as u32)).is_some_and(|makes_link| makes_link);
+                Work { links: u32::from(links), ..Work::default() }
+            }
+            Errand::Grant(count) => Work { promotions: count, ..Work::default() },
+        }
+    }
+
+    fn do_errand(&mut self, host: usize, errand: Errand) {
+        match errand {
+            Errand::Ask { number, salt } => {
+                let same = self.talks.get(number).is_some_and(|talk| talk.salt == salt && !talk.is_closing(0));
+                if same {
+                    self.promote(number);
+                }
+            }
+            Errand::Event => self.cluster.release_event(HostId(host as u32)),
+            Errand::Grant(_) => return,
+        }
+        self.nudge(host);
     }
 
     /// What one end of a conversation has moved so far.

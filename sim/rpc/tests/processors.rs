@@ -1,11 +1,12 @@
 //! Processors bound what a server answers, as closed forms say.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use netacc_device::Instant;
 use netacc_host::{HostConfig, ProcessorConfig, Usage};
-use netacc_rnic::network::{LinkConfig, Topology};
-use netacc_rnic::NicConfig;
+use netacc_rnic::network::{LinkConfig, SwitchConfig, Topology};
+use netacc_rnic::{CommandTimes, NicConfig};
 use netacc_rpc::{run_plain, Arrival, Conversation, Outcome, Pause, RunConfig, StackConfig, Tcp};
 
 /// Bits per second: a byte takes a nanosecond.
@@ -34,20 +35,24 @@ fn polling() -> ProcessorConfig {
 
 /// Two hosts, the second one with these processors: how it went.
 fn run(processor: Option<ProcessorConfig>, promote: bool, conversations: Vec<Conversation>) -> Outcome {
-    run_on([None, processor], promote, conversations)
+    run_on(vec![None, processor], promote, conversations)
 }
 
-fn run_on(processors: [Option<ProcessorConfig>; 2], promote: bool, conversations: Vec<Conversation>) -> Outcome {
+/// As [`run`], on so many hosts.
+fn run_on(processors: Vec<Option<ProcessorConfig>>, promote: bool, conversations: Vec<Conversation>) -> Outcome {
     let host = HostConfig::roce(NicConfig::ideal(LINE));
-    let config = RunConfig {
-        hosts: processors.into_iter().map(|processor| HostConfig { processor, ..host.clone() }).collect(),
-        conversations,
-        stack: StackConfig::default(),
-        promote,
-        tcp: Tcp::Memory,
-        sampled: false,
+    let hosts = processors.into_iter().map(|processor| HostConfig { processor, ..host.clone() }).collect();
+    run_hosts(hosts, promote, conversations)
+}
+
+fn run_hosts(hosts: Vec<HostConfig>, promote: bool, conversations: Vec<Conversation>) -> Outcome {
+    let config =
+        RunConfig { hosts, conversations, stack: StackConfig::default(), promote, tcp: Tcp::Memory, sampled: false };
+    let link = LinkConfig::clean(LINE, ns(DELAY_NS));
+    let topology = match config.hosts.len() {
+        2 => Topology::Direct(link),
+        _ => Topology::Star(link, SwitchConfig { buffer_bytes: 1 << 20, marking: None }),
     };
-    let topology = Topology::Direct(LinkConfig::clean(LINE, ns(DELAY_NS)));
     let outcome = run_plain(&config, &topology, 0, Instant::from_nanos(100_000_000_000)).expect("devices have queues");
     let outcome = outcome.expect("the configuration makes sense").expect("no byte is wrong");
     assert!(outcome.complete);
@@ -148,9 +153,80 @@ fn tcp_costs_the_kernels_work() {
 // if a client's own time is not part of what it measures.
 #[test]
 fn both_ends_take_their_time() {
-    let both = run_on([Some(polling()), Some(polling())], false, talks(1, 30));
+    let both = run_on(vec![Some(polling()), Some(polling())], false, talks(1, 30));
     let server = run(Some(polling()), false, talks(1, 30));
     assert!(median(&both, 0) > median(&server, 0), "{both:?}");
     let [client, server] = [0, 1].map(|host| both.usage[host].expect("both have processors"));
     assert!(client.busy > Duration::ZERO && server.busy > client.busy, "{client:?} {server:?}");
+}
+
+/// A helper thread whose work for a link is longer than anything else here.
+fn helping(cores: u32) -> ProcessorConfig {
+    ProcessorConfig { cores, link: ns(300_000), promotion: ns(40_000), ..polling() }
+}
+
+// Breaks if making links in the background takes no time of a processor, another one's, or some of it twice: each link and each
+// stream that goes onto it is paid once at each end, and a helper that has nothing to do sleeps.
+#[test]
+fn each_link_takes_the_helpers_time_at_each_end() {
+    for count in [1, 8] {
+        let without = run_on(vec![Some(polling()), Some(polling())], true, talks(count, 100));
+        let with = run_on(vec![Some(helping(1)), Some(helping(1))], true, talks(count, 100));
+        assert_eq!((with.set_up.links_made, with.set_up.promoted), (count as u64, count as u64));
+        for host in 0..2 {
+            let [without, with] = [&without, &with].map(|o| o.usage[host].expect("both have processors"));
+            assert_eq!(without.wake_ups, 0, "workers poll");
+            assert!(with.wake_ups > 0, "the helper slept before its first errand");
+            let helped = ns(count as u64 * (300_000 + 40_000) + with.wake_ups * 400);
+            assert_eq!(with.busy, without.busy + helped, "{count} links, host {host}");
+        }
+    }
+}
+
+// Breaks if links are made beside the application where it needs the same core, or slow it where there is another one.
+#[test]
+fn who_makes_links_slows_the_application_on_one_core() {
+    // One connection that lasts, and after a while another one, which is promoted when it is made.
+    let late = Arrival::Open { interval: Pause::Fixed(ns(3_000_000)) };
+    let visit = Conversation {
+        requests_per_connection: NonZeroU32::new(1),
+        count: Some(1),
+        arrival: late,
+        ..Conversation::closed(2, 1, 64, 200, 1).expect("lengths above 0")
+    };
+    let plans = || [talks(1, 300), vec![visit.clone()]].concat();
+    for (cores, slowed) in [(1, true), (2, false)] {
+        let outcome = run_on(vec![None, Some(helping(cores)), None], true, plans());
+        assert_eq!((outcome.set_up.links_made, outcome.set_up.links_failed), (2, 0));
+        let usual = median(&outcome, 0);
+        let longest = outcome.measured[0].latencies_ns.iter().max().copied().unwrap_or_default();
+        // The request that finds the helper at work came at most one round after that began.
+        let waited = longest - usual;
+        let range = if slowed { 300_000 - usual..300_001 } else { 0..2_000 };
+        assert!(range.contains(&waited), "{cores} cores: {waited} ns, usually {usual} ns");
+    }
+}
+
+// Breaks if what was made before a run began takes time in it, or what is made in it none.
+#[test]
+fn what_was_made_before_the_run_takes_no_time() {
+    let us = Duration::from_micros;
+    let nic = NicConfig {
+        commands: CommandTimes { create_qp: us(500), ..CommandTimes::default() },
+        ..NicConfig::ideal(LINE)
+    };
+    let run = |commands_from| {
+        let host = HostConfig { processor: Some(helping(1)), commands_from, ..HostConfig::roce(nic.clone()) };
+        run_hosts(vec![host; 2], true, talks(4, 100))
+    };
+    let (within, before) = (run(Instant::ZERO), run(Instant::from_nanos(1_000_000)));
+    for host in 0..2 {
+        let [within, before] = [&within, &before].map(|o| o.usage[host].expect("both have processors"));
+        // What it sleeps between its errands is all that is left of them.
+        let left = |usage: Usage| usage.busy - ns(usage.wake_ups * 400);
+        assert_eq!(left(within), left(before) + ns(4 * (300_000 + 40_000)), "host {host}");
+    }
+    // The queue pairs of one end and then of the other, one after the other.
+    let earlier = within.end.saturating_since(before.end);
+    assert!(earlier >= us(4 * 500), "{earlier:?} earlier");
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use netacc_device::Instant;
 use netacc_host::{HostConfig, ProcessorConfig};
 use netacc_rnic::network::{LinkConfig, Topology};
-use netacc_rnic::NicConfig;
+use netacc_rnic::{CommandTimes, NicConfig};
 use netacc_rpc::{run_plain, Arrival, Conversation, Outcome, Pause, RunConfig, StackConfig, Tcp};
 
 /// Bits per second: a byte takes a nanosecond.
@@ -18,12 +18,16 @@ fn us(us: u64) -> Duration {
 
 /// Two hosts, with processors where nothing is promoted, as nothing else takes time there.
 fn run(promote: bool, conversations: Vec<Conversation>) -> Outcome {
-    let host = HostConfig::roce(NicConfig::ideal(LINE));
     let costs =
         ProcessorConfig { system_call: us(1), connection: us(10), spin: Duration::MAX, ..ProcessorConfig::free() };
     let processor = (!promote).then_some(costs);
+    run_on(HostConfig { processor, ..HostConfig::roce(NicConfig::ideal(LINE)) }, promote, conversations)
+}
+
+/// Two such hosts.
+fn run_on(host: HostConfig, promote: bool, conversations: Vec<Conversation>) -> Outcome {
     let config = RunConfig {
-        hosts: vec![HostConfig { processor, ..host }; 2],
+        hosts: vec![host; 2],
         conversations,
         stack: StackConfig::default(),
         promote,
@@ -113,6 +117,39 @@ fn a_run_is_the_same_twice() {
         assert!(first.complete && first.connections.len() == 120 && first.measured[1].latencies_ns.len() == 200);
         assert_eq!(run(promote, plans()), first);
     }
+}
+
+// Breaks if devices and helper threads that take their time hold up more than links, let a connection ask that has the number of
+// another one before it, or make a run depend on anything but its configuration.
+#[test]
+fn who_is_closed_before_it_has_a_link_is_none_the_worse() {
+    let commands = CommandTimes {
+        create_qp: us(200),
+        connect_qp: us(600),
+        destroy_qp: us(100),
+        register: us(50),
+        register_mib: us(200),
+        deregister: us(30),
+    };
+    let processor = ProcessorConfig {
+        cores: 1,
+        link: us(20),
+        promotion: us(25),
+        wake_up: us(3),
+        system_call: us(1),
+        ..ProcessorConfig::free()
+    };
+    let nic = NicConfig { commands, ..NicConfig::ideal(LINE) };
+    let host = HostConfig { processor: Some(processor), ..HostConfig::roce(nic) };
+    let lasting = Conversation::closed(1, 0, 500, 500, 200).expect("lengths above 0");
+    let open = Arrival::Open { interval: Pause::Exponential(us(300)) };
+    let plans = || vec![visits(2, 200, open.clone()), lasting.clone(), visits(1, 60, one_after_the_other())];
+    let first = run_on(host.clone(), true, plans());
+    assert!(first.complete && first.connections.len() == 260 && first.connections.iter().all(|c| !c.failed));
+    assert_eq!(first.set_up.links_failed, 0, "{:?}", first.set_up);
+    // In memory connections talk on links only, so all of them have had one, in the end.
+    assert!(first.set_up.promoted >= 261, "{:?}", first.set_up);
+    assert_eq!(run_on(host, true, plans()), first);
 }
 
 // Breaks if a plan is run that makes no sense.
