@@ -46,6 +46,17 @@ def test_links_carry_the_bytes(write: Write, runs: Path, anchor: str) -> None:
     assert run.meta["nics"]["data_delivered"] > 2 * run.meta["answered"] - 100
 
 
+@pytest.mark.parametrize(
+    ("warmup", "duration", "linked"), [("0s", "1ms", 0), ("0s", "8ms", 4), ("100us", "1ms", 4)]
+)
+def test_links_take_their_time(write: Write, runs: Path, warmup: str, duration: str, linked: int) -> None:
+    """Breaks if devices make links in no time, or need it for what was made before the run."""
+    # Either end makes a queue pair and connects it, 0.89 ms each: 1.8 ms until the first link.
+    study(write(('"100us"', f'"{warmup}"'), ('"1ms"', f'"{duration}"')), seeds=[1], engine=SerialEngine())
+    (run,) = Store(runs).all()
+    assert (run.status, run.meta["linked"]) == ("complete", linked)
+
+
 def test_tcp_alone(write: Write, runs: Path) -> None:
     """Breaks if TCP uses a queue pair, or who first asks long after connecting is never heard."""
     late = (
@@ -64,13 +75,15 @@ def test_tcp_alone(write: Write, runs: Path) -> None:
     assert (servers["hosts"], servers["polling_ns"], run.meta["clients"]["hosts"]) == (1, 0, 2)
 
 
+#: Links that are made and memory that is registered take milliseconds.
+LONGER = ('"1ms"', '"8ms"')
 SHORT = ('name = "get"', 'name = "get"\nkind = "short-connections"\nrequests-per-connection = 8')
 
 
 def test_short_connections(write: Write, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Breaks if short connections are not closed, not told of, or gain otherwise than by going onto links."""
     stacks = {"stack.kind": ["netacc", "kernel-tcp"]}
-    found = study(write(SHORT), sweep=stacks, seeds=[1], engine=SerialEngine())
+    found = study(write(SHORT, LONGER), sweep=stacks, seeds=[1], engine=SerialEngine())
     links, tcp = (point.runs[0].meta for point in found.points)
     for meta in (links, tcp):
         group = meta["groups"][0]
@@ -92,7 +105,7 @@ def test_short_connections(write: Write, runs: Path, capsys: pytest.CaptureFixtu
     rows = (found.points[0].runs[0].folder / "connections.csv").read_text().splitlines()
     assert len({len(row.split(",")) for row in rows}) == 1
     assert len(rows) > short["made"]
-    assert main(["sweep", str(write(SHORT)), "--seeds", "1"]) == 0
+    assert main(["sweep", str(write(SHORT, LONGER)), "--seeds", "1"]) == 0
     assert "connect p99" in capsys.readouterr().out
     assert "whole_mean_ns" in found.table()[0]
     assert tables.write(Store(runs).all(), runs / "out.parquet") == 2

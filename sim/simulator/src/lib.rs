@@ -13,6 +13,6 @@ mod scenario;
 
 pub use recording::{FinishError, NetworkCounts, Recording, Verdict};
 pub use scenario::{
-    Arrival, Client, Costs, Dcqcn, Fault, Group, Link, Measure, Network, Nic, Pause, Processors, Rate, Scenario,
-    ScenarioError, SizeBin, Stack, Switch,
+    Arrival, Client, Commands, Costs, Dcqcn, Fault, Group, Link, Measure, Network, Nic, Pause, Processors, Rate,
+    Scenario, ScenarioError, SizeBin, Stack, Switch,
 };

@@ -61,6 +61,8 @@ impl Scenario {
     fn host(&self, line_rate_bps: u64, server: bool) -> HostConfig {
         let mut host = HostConfig::roce(nic_config(&self.nic, line_rate_bps));
         host.name = "host".into();
+        // Connections that last were made before the run.
+        host.commands_from = at(self.measure.warmup_ns);
         host.memory_limit_bytes = usize::try_from(self.nic.memory_limit_bytes).unwrap_or(usize::MAX);
         host.capabilities.max_inline = self.nic.max_inline_bytes;
         host.capabilities.rebind = self.nic.rebind;
@@ -73,6 +75,8 @@ impl Scenario {
             system_call: Duration::from_nanos(p.system_call_ns),
             copy_ps_per_byte: p.copy_ps_per_byte,
             connection: Duration::from_nanos(p.connection_ns),
+            link: Duration::from_nanos(p.link_ns),
+            promotion: Duration::from_nanos(p.promotion_ns),
             segment: Duration::from_nanos(p.segment_ns),
             segment_bytes: p.segment_bytes,
         });
@@ -148,7 +152,7 @@ fn arrival(arrival: &Arrival) -> netacc_rpc::Arrival {
 
 fn nic_config(nic: &Nic, line_rate_bps: u64) -> NicConfig {
     let ns = Duration::from_nanos;
-    let costs = &nic.costs;
+    let (costs, commands) = (&nic.costs, &nic.commands);
     NicConfig {
         mtu_bytes: nic.mtu_bytes,
         line_rate_bps,
@@ -180,6 +184,14 @@ fn nic_config(nic: &Nic, line_rate_bps: u64) -> NicConfig {
             placement: ns(costs.placement_ns),
             completion: ns(costs.completion_ns),
             interrupt: ns(costs.interrupt_ns),
+        },
+        commands: rnic::CommandTimes {
+            create_qp: ns(commands.create_qp_ns),
+            connect_qp: ns(commands.connect_qp_ns),
+            destroy_qp: ns(commands.destroy_qp_ns),
+            register: ns(commands.register_ns),
+            register_mib: ns(commands.register_mib_ns),
+            deregister: ns(commands.deregister_ns),
         },
         ..NicConfig::ideal(line_rate_bps)
     }

@@ -135,6 +135,7 @@ pub struct Nic {
     pub receive_buffer_packets: u32,
     pub memory_limit_bytes: u64,
     pub costs: Costs,
+    pub commands: Commands,
 }
 
 /// What keeps queue pairs from sending too fast.
@@ -185,6 +186,19 @@ pub struct Costs {
     pub interrupt_ns: u64,
 }
 
+/// Times of a NIC's command queue. What each value means: `netacc_rnic::CommandTimes`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "the names are those of netacc_rnic::CommandTimes, where they are explained")]
+pub struct Commands {
+    pub create_qp_ns: u64,
+    pub connect_qp_ns: u64,
+    pub destroy_qp_ns: u64,
+    pub register_ns: u64,
+    pub register_mib_ns: u64,
+    pub deregister_ns: u64,
+}
+
 /// The stack under test: the production core, on TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -223,6 +237,8 @@ pub struct Processors {
     pub system_call_ns: u64,
     pub copy_ps_per_byte: u32,
     pub connection_ns: u64,
+    pub link_ns: u64,
+    pub promotion_ns: u64,
     pub segment_ns: u64,
     pub segment_bytes: u32,
 }

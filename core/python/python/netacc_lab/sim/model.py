@@ -124,6 +124,12 @@ class DeviceValues(Strict):
     placement: Duration | None = None
     completion: Duration | None = None
     interrupt: Duration | None = None
+    create_queue_pair: Duration | None = None
+    connect_queue_pair: Duration | None = None
+    destroy_queue_pair: Duration | None = None
+    register_memory: Duration | None = None
+    register_per_mib: Duration | None = None
+    deregister_memory: Duration | None = None
 
 
 class Device(DeviceValues):

@@ -41,6 +41,8 @@ class StackValues(Strict):
     library_call: Duration = Field(description="a call that stays in user space")
     copy_per_kib: Duration = Field(description="copying 1024 bytes")
     connection: Duration = Field(description="making and closing a connection, at each end")
+    link: Duration = Field(description="making a link, at each end: the helper thread; the device apart")
+    promotion: Duration = Field(description="taking a stream onto a link, at each end: the helper thread")
     segment: Duration = Field(description="the stack's work for a TCP segment, each way")
     segment_size: Size = Field(description="bytes of such a segment; with offloads many times a packet's")
 

@@ -172,12 +172,16 @@ def _nic(device: DeviceValues, scenario: Scenario, file: Path) -> Resolved:
     names |= {name: name for name in (*same, "receive_buffer_packets")}
     costs = ["doorbell", "request_fetch", "payload_fetch", "transmit_packet", "receive_packet"]
     costs += ["context_miss", "region_miss", "placement", "completion", "interrupt"]
+    commands = {f"{verb}_queue_pair": f"{verb}_qp_ns" for verb in ("create", "connect", "destroy")}
+    commands |= {f"{verb}_memory": f"{verb}_ns" for verb in ("register", "deregister")}
+    commands |= {"register_per_mib": "register_mib_ns"}
     return {
         **{there: getattr(device, here) for here, there in names.items()},
         "selective_repeat": device.recovery is Recovery.SELECTIVE_REPEAT,
         "rnr_retry": 6,
         "rate": _rate(device, scenario, file),
         "costs": {f"{name}_ns": getattr(device, name) for name in costs},
+        "commands": {there: getattr(device, here) for here, there in commands.items()},
     }
 
 
@@ -278,6 +282,8 @@ def _processors(scenario: Scenario, file: Path) -> Resolved | None:
         "system_call_ns": costs.system_call,
         "copy_ps_per_byte": costs.copy_per_kib * 1000 // 1024,
         "connection_ns": costs.connection,
+        "link_ns": costs.link,
+        "promotion_ns": costs.promotion,
         "segment_ns": costs.segment,
         "segment_bytes": costs.segment_size,
     }
