@@ -134,7 +134,10 @@ impl Endpoint {
                 true
             }
             MessageKind::LinkGive => {
-                let ok = link.tx.lock().refresh_credit(&link.local);
+                let mut tx = link.tx.lock();
+                tx.proto.handle_give();
+                let ok = tx.refresh_credit(&link.local);
+                drop(tx);
                 for cell in rx.slots.iter().flatten() {
                     cell.lock(self).unstall();
                 }
