@@ -17,6 +17,10 @@ use crate::world::World;
 /// Far above what a queue pair's retries take, and far below what TCP's do.
 const MAX_CUT: Duration = Duration::from_millis(50);
 
+/// A simulator's clock that moves by more has leapt over a timer of its TCP. Far above what anything takes within a host, and
+/// below the times after which streams give up.
+const LEAP: Duration = Duration::from_millis(100);
+
 impl World {
     /// One event of the network. Whether there was one.
     pub(crate) fn net_step(&mut self) -> bool {
@@ -36,6 +40,9 @@ impl World {
                     moved = true;
                 }
                 self.tell_arrivals();
+                if cluster.now().saturating_since(self.now) > LEAP {
+                    self.deliver_within_hosts();
+                }
                 if moved {
                     self.now = self.now.max(cluster.now());
                     self.trace.note(Event::Network { now_ns: self.now.as_nanos() });
@@ -157,6 +164,13 @@ impl World {
         let Some(delivery) = delivery else { return false };
         self.announce(c, delivery);
         true
+    }
+
+    /// What crosses no network has arrived long before a simulator's TCP sends anything again.
+    fn deliver_within_hosts(&mut self) {
+        for c in 0..self.connections.len() {
+            while self.connections[c].carried.is_none() && self.wire_step(c) {}
+        }
     }
 
     /// Something has come to an end of a connection.
