@@ -1,6 +1,6 @@
 //! The format of a program.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -376,6 +376,7 @@ impl Program {
         }
         let mut processes = self.hosts.len();
         let mut background = BTreeMap::new();
+        let mut listeners = BTreeSet::new();
         for (index, step) in self.steps.iter().enumerate() {
             let wrong = |what: &str| Err(ProgramError::Step { step: index, what: what.into() });
             if usize::from(step.p) >= processes {
@@ -396,6 +397,7 @@ impl Program {
                 Op::Listen { l, .. } | Op::Connect { l, .. } if *l as usize >= MAX_CONNECTIONS => {
                     return wrong("too many listeners");
                 }
+                Op::Listen { l, .. } if !listeners.insert(*l) => return wrong("the listener's number is taken"),
                 Op::Send { n, .. } | Op::SendAll { n, .. } | Op::Recv { n, .. } | Op::RecvAll { n, .. }
                     if *n > MAX_BYTES =>
                 {
