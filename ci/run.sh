@@ -271,11 +271,13 @@ job_props() { # generated programs on kernel TCP, shared memory, the core alone 
     .venv/bin/python -m pytest tests/properties "$@"
 }
 
-job_props-long() { # many more of them (SEEDS=0..100000 PROFILE=balanced SECONDS_MOST=3600)
+job_props-long() { # many more of them (EXECUTOR=shm|harness|ns3 SEEDS=0..100000 PROFILE=balanced SECONDS_MOST=3600)
     need_lab
     need_binaries
+    [ "${EXECUTOR:-shm}" != ns3 ] || need_ns3
     mkdir -p "$RESULTS"
-    .venv/bin/python -m netacc_lab --binaries "${NETACC_BIN_DIR:-target/release}" --log "$RESULTS/props.log" run \
+    .venv/bin/python -m netacc_lab --binaries "${NETACC_BIN_DIR:-target/release}" --log "$RESULTS/props.log" \
+        --executor "${EXECUTOR:-shm}" run \
         --seeds "${SEEDS:-0..100000}" --profile "${PROFILE:-balanced}" --seconds "${SECONDS_MOST:-3600}" \
         --known tests/properties/open.json --json "$RESULTS/props.json" --save "$RESULTS/shrunk" "$@"
 }

@@ -23,6 +23,7 @@ from netacc_lab import (
     generate,
 )
 from netacc_lab.differential import Differential
+from netacc_lab.simulated import MIXES
 from netacc_lab.strategies import decisions, shapes
 
 from tests.apps.lib.paths import REPO
@@ -31,7 +32,7 @@ from tests.properties.conftest import PROFILE
 EXECUTABLE = REPO / "target/ns3/netacc-ns3-exec"
 SHAPE = Shape(mix=Mix.DATA, warm=12)
 #: What the scheduler has a model of; single operations that it has none of are `unsupported` in the trace.
-SIMULATED = (Mix.DATA, Mix.READINESS, Mix.ENDINGS, Mix.SHARING, Mix.ALL)
+SIMULATED = MIXES["ns3"]
 
 
 @pytest.fixture(scope="module")

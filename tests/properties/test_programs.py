@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from netacc_lab import HarnessExecutor, Mix, Program, compare, generate
 from netacc_lab.differential import Differential, OpenFindings, Tally
 from netacc_lab.program import Shape
+from netacc_lab.simulated import MIXES
 from netacc_lab.strategies import decisions, from_seed, programs, shapes
 
 from tests.properties.conftest import PROFILE
@@ -24,7 +25,7 @@ REGRESSIONS = sorted((HERE / "regressions").glob("*.json"))
 SCHEMA = json.loads((HERE.parent / "program/schema.json").read_text())
 OPEN = OpenFindings.load(HERE / "open.json")
 # What the simulation has a model of.
-SIMULATED = (Mix.DATA, Mix.SHARING)
+SIMULATED = MIXES["harness"]
 TRIES = 12  # of an open regression that depends on timing
 
 
@@ -41,11 +42,12 @@ def test_accelerated(lab: Differential, program: Program) -> None:
         pytest.fail(explain(program, verdict.signature, verdict.differences[0].describe()))
 
 
+@settings(max_examples=8 * settings().max_examples)
 @given(
     shape=shapes(PROFILE, SIMULATED),
     made=decisions(PROFILE),
     seed=st.integers(0, 2**32),
-    faults=st.sampled_from((0, 5, 30)),
+    faults=st.sampled_from((0, 1, 5, 30)),
     preset=st.sampled_from(("", "nic")),
 )
 def test_core(

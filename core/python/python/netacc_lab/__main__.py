@@ -13,6 +13,7 @@ from pathlib import Path
 from netacc_lab.differential import Differential, OpenFindings, Tally, Verdict, shrink, shrink_steps
 from netacc_lab.executors import Far, Host
 from netacc_lab.program import Mix, Program
+from netacc_lab.simulated import MIXES, Simulated, with_faults
 from netacc_lab.strategies import Draw, Profile, across_hosts, from_seed
 
 
@@ -22,6 +23,15 @@ def main() -> int:
         "--binaries", type=Path, default=Path("target/release"), help="folder of netacc-exec, netacc_run"
     )
     parser.add_argument("--log", type=Path, help="where the library writes its log")
+    parser.add_argument(
+        "--executor",
+        choices=("shm", *MIXES),
+        default="shm",
+        help="what is compared with kernel TCP: the library, or the core in a simulation, with faults",
+    )
+    parser.add_argument(
+        "--ns3", type=Path, default=Path("target/ns3/netacc-ns3-exec"), help="the executor ns3"
+    )
     far = parser.add_argument_group("two machines instead of this one's addresses")
     far.add_argument(
         "--host",
@@ -58,6 +68,7 @@ def main() -> int:
     replay.add_argument("program", help="a JSON file, or a seed")
     replay.add_argument("--profile", type=Profile, default=Profile.FAST)
     replay.add_argument("--mix", type=Mix, action="append")
+    replay.add_argument("--seed", type=int, default=0, help="of a simulation that runs the program of a file")
     replay.add_argument("--times", type=int, default=1)
     replay.add_argument("--shrink", action="store_true")
     arguments = parser.parse_args()
@@ -87,24 +98,37 @@ def machines(arguments: argparse.Namespace) -> Far | None:
     return Far(tuple(hosts), arguments.ports, arguments.slowness, arguments.settle_ms, env)
 
 
+def laboratory(arguments: argparse.Namespace, seed: int, *, native: bool = False) -> Differential:
+    """The executors that the arguments name; of a simulation, with the first seed."""
+    if arguments.executor in MIXES:
+        return Simulated(arguments.binaries, arguments.executor, ns3=arguments.ns3, seed=seed)
+    far = machines(arguments)
+    return Differential(arguments.binaries, log=arguments.log, accelerated=not native, far=far)
+
+
+def draw_of(arguments: argparse.Namespace, seed: int) -> Draw:
+    """What a seed gives for that executor."""
+    simulated = MIXES.get(arguments.executor)
+    mixes = tuple(arguments.mix or simulated or Mix)
+    if simulated:
+        return with_faults(seed, arguments.profile, mixes)
+    return (across_hosts if arguments.host else from_seed)(seed, arguments.profile, mixes)
+
+
 def run(arguments: argparse.Namespace) -> int:
     start, end = (int(number) for number in arguments.seeds.split(".."))
-    mixes = tuple(arguments.mix or Mix)
     known = OpenFindings.load(arguments.known) if arguments.known else OpenFindings()
     tally = Tally()
     new: list[tuple[int, Verdict]] = []
-    far = machines(arguments)
-    draw = across_hosts if far else from_seed
     began = time.monotonic()
 
     def programs() -> Iterator[Program]:
         for seed in range(start, end):
             if time.monotonic() - began > arguments.seconds:
                 return
-            yield draw(seed, arguments.profile, mixes).program
+            yield draw_of(arguments, seed).program
 
-    accelerated = not arguments.native
-    with Differential(arguments.binaries, log=arguments.log, accelerated=accelerated, far=far) as lab:
+    with laboratory(arguments, start, native=arguments.native) as lab:
         for index, verdict in lab.check_all(programs()):
             seed = start + index
             tally.add(seed, verdict)
@@ -122,6 +146,7 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"  {count:6} {finding}")
         if arguments.json:
             document = {"seeds": [start, start + tally.programs], "profile": arguments.profile.value}
+            document["executor"] = arguments.executor
             document |= {name: getattr(tally, name) for name in vars(tally) if name != "first"}
             arguments.json.write_text(json.dumps(document, indent=1) + "\n")
         told: set[str] = set()
@@ -131,9 +156,12 @@ def run(arguments: argparse.Namespace) -> int:
             told.add(verdict.signature)
             mix = "".join(f" --mix {mix.value}" for mix in arguments.mix or ())
             print(f"\n{verdict.signature}\n{verdict.differences[0].describe()}")
-            print(f"replay: python -m netacc_lab replay {seed} --profile {arguments.profile.value}{mix}")
+            options = f"--executor {arguments.executor} replay {seed} --profile {arguments.profile.value}"
+            print(f"replay: python -m netacc_lab {options}{mix}")
             if arguments.save:
-                small = shrink_failure(lab, draw(seed, arguments.profile, mixes), verdict)
+                if isinstance(lab, Simulated):
+                    lab.seed = seed
+                small = shrink_failure(lab, draw_of(arguments, seed), verdict)
                 arguments.save.mkdir(parents=True, exist_ok=True)
                 name = "".join(c if c.isalnum() else "-" for c in verdict.signature)
                 (arguments.save / f"{name}.json").write_text(small.pretty())
@@ -143,17 +171,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 def run_one(arguments: argparse.Namespace) -> int:
     status = 0
-    far = machines(arguments)
-    with Differential(arguments.binaries, log=arguments.log, far=far) as lab:
+    seed = int(arguments.program) if arguments.program.isdigit() else None
+    with laboratory(arguments, arguments.seed if seed is None else seed) as lab:
         draw = None
-        if arguments.program.isdigit():
-            draw = (across_hosts if far else from_seed)(
-                int(arguments.program), arguments.profile, tuple(arguments.mix or Mix)
-            )
+        if seed is not None:
+            draw = draw_of(arguments, seed)
             program = draw.program
         else:
             program = Program.load(Path(arguments.program))
-            if far and len(set(program.data["hosts"])) == 1:
+            if arguments.host and len(set(program.data["hosts"])) == 1:
                 program = program.spread() or program
         for _ in range(arguments.times):
             verdict = lab.check(program)

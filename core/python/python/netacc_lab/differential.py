@@ -125,9 +125,9 @@ class Differential:
         self._oracle = ProcessExecutor(binaries / "netacc-exec", far=far)
         self._others: dict[Config, ProcessExecutor] = {}
 
-    def other(self, config: Config, *, fresh: bool = False) -> ProcessExecutor:
-        """The executor under test for a setting; a new one if `fresh`, which the caller closes."""
-        if not fresh and config in self._others:
+    def other(self, config: Config) -> ProcessExecutor:
+        """The executor under test for a setting."""
+        if config in self._others:
             return self._others[config]
         env = config.environment()
         if self._log:
@@ -136,19 +136,13 @@ class Differential:
         made = ProcessExecutor(
             self._binaries / "netacc-exec", name=self._name, launcher=launcher, env=env, far=self._far
         )
-        if not fresh:
-            self._others[config] = made
+        self._others[config] = made
         return made
 
-    def check(self, program: Program, *, fresh: bool = False) -> Verdict:
+    def check(self, program: Program) -> Verdict:
         """One program, thoroughly: where the two differ the oracle is asked again."""
         oracle = self._oracle.run(program)
-        other = self.other(program.config, fresh=fresh)
-        try:
-            found = self._run(other, program, oracle)
-        finally:
-            if fresh:
-                other.close()
+        found = self._run(self.other(program.config), program, oracle)
         return self._judge(program, oracle, found)
 
     def _run(self, other: ProcessExecutor, program: Program, oracle: Trace) -> Trace:
