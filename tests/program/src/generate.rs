@@ -311,21 +311,6 @@ mod tests {
         }
     }
 
-    // Breaks if two listeners go by one name: who connects to the one would wait to be accepted at the other.
-    #[test]
-    fn every_listener_has_a_name_of_its_own() {
-        for seed in 1..2000 {
-            let program = generate(&Shape { mix: Mix::Sharing, ..Shape::default() }, &numbers(seed, 60));
-            let names: Vec<u32> = program
-                .steps
-                .iter()
-                .filter_map(|step| if let Op::Listen { l, .. } = step.op { Some(l) } else { None })
-                .collect();
-            let different: std::collections::BTreeSet<_> = names.iter().collect();
-            assert_eq!(different.len(), names.len(), "seed {seed}");
-        }
-    }
-
     // Breaks if an operation is never drawn.
     #[test]
     fn every_operation_is_drawn() {
