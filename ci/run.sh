@@ -165,6 +165,8 @@ job_lint() { # formats and lints of Rust, Python and shell
     need "${NEEDS_LINT[@]}"
     cargo fmt --all --check
     cargo clippy --workspace --all-targets --locked -- -D warnings
+    # What only a job that is seldom run compiles.
+    RUSTFLAGS="--cfg loom" cargo check --quiet --locked --target-dir target/loom -p netacc-shm -p netacc-preload --lib
     need_lab
     .venv/bin/ruff check .
     .venv/bin/ruff format --check .

@@ -184,7 +184,7 @@ pub(crate) fn tell_of_death(word: &AtomicU32) -> io::Result<()> {
 }
 
 #[cfg(any(loom, miri))]
-pub(crate) fn tell_of_death(_: &AtomicU32) -> io::Result<()> {
+pub(crate) fn tell_of_death(_: &crate::sync::AtomicU32) -> io::Result<()> {
     Ok(())
 }
 
