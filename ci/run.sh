@@ -254,10 +254,11 @@ job_studies() { # scenarios, their tools, and simulation against closed forms an
     .venv/bin/python -m pytest tests/sim "$@"
 }
 
-job_validate() { # tables of simulation against closed forms, published results and this machine (arguments: only these)
+job_validate() { # tables of simulation against closed forms, published results, this machine and SoftRoCE (arguments: only these)
     need_lab
     need_ns3
     need_binaries
+    "${NETACC_BIN_DIR:-target/release}/netacc" lab setup
     .venv/bin/python -m tests.sim.validation "$@"
 }
 
