@@ -38,7 +38,7 @@ readonly NEEDS_HEADERS=(/usr/include/infiniband/verbs.h=libibverbs-dev /usr/incl
 # Debian's configuration of ns-3 for CMake wants more; models/ns3 does without it.
 readonly NEEDS_NS3=('g++=g++' make=make cmake=cmake /usr/include/ns3/simulator.h=libns3-dev)
 # The command of libtool's package is libtoolize; libuv's build runs it.
-readonly NEEDS_SUITES=(gcc=gcc make=make automake=automake libtoolize=libtool tclsh=tcl "${NEEDS_REDIS[@]}")
+readonly NEEDS_SUITES=(gcc=gcc make=make automake=automake libtoolize=libtool tclsh=tcl node=nodejs "${NEEDS_REDIS[@]}")
 
 export PATH="$PATH:/usr/sbin:/sbin:$HOME/.cargo/bin"
 
@@ -399,16 +399,21 @@ redis_tests() {
     built_from_source redis redis runtest "${links[@]}"
 }
 
-job_suites() { # test suites of CPython, libuv, libevent and Redis, natively and under netacc_run (arguments: see tests/suites)
+# By the node that is installed, of whatever version: the same one natively and accelerated.
+node_tests() { built_from_source node nodejs test/parallel; }
+
+job_suites() { # test suites of CPython, libuv, libevent, Node and Redis, natively and under netacc_run (arguments: see tests/suites)
     need_python
     [ -n "${NETACC_BIN_DIR:-}" ] || job_build
-    local python libuv libevent redis
+    local python libuv libevent node redis
     need "${NEEDS_SUITES[@]}"
     python="$(python_with_tests)"
     libuv="$(libuv_tests)"
     libevent="$(libevent_tests)"
+    node="$(node_tests)"
     redis="$(redis_tests)"
-    .venv/bin/python -m tests.suites --python "$python" --libuv "$libuv" --libevent "$libevent" --redis "$redis" "$@"
+    .venv/bin/python -m tests.suites --python "$python" --libuv "$libuv" --libevent "$libevent" --node "$node" \
+        --redis "$redis" "$@"
 }
 
 job_demo() { # real Redis over kernel TCP and over the link, side by side

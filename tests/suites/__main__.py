@@ -13,6 +13,7 @@ from tests.apps.lib.paths import binaries
 from tests.suites.cpython import CPython
 from tests.suites.libevent import Libevent
 from tests.suites.libuv import Libuv
+from tests.suites.node import Node
 from tests.suites.outcomes import (
     Difference,
     Listed,
@@ -45,7 +46,7 @@ LIBUV_TCP = (
     "tcp|callback_stack|connection_fail|delayed_accept|multiple_listen|ipc_listen|ping_pong|shutdown|poll_"
 )
 
-Suite = CPython | Libevent | Libuv | Redis
+Suite = CPython | Libevent | Libuv | Node | Redis
 
 
 def suites(options: argparse.Namespace) -> dict[str, Suite]:
@@ -56,6 +57,8 @@ def suites(options: argparse.Namespace) -> dict[str, Suite]:
         known["libuv"] = Libuv("libuv", options.libuv.absolute())
     if options.libevent:
         known["libevent"] = Libevent("libevent", options.libevent.absolute())
+    if options.node:
+        known["node"] = Node("node", options.node.absolute(), "test-net-")
     if options.redis:
         known["redis"] = Redis("redis", options.redis.absolute())
     names = options.suites or [n for n in known if n not in MORE and n != "libuv"]
@@ -156,6 +159,7 @@ def main() -> int:
     parser.add_argument("--python", default="python3", help="an interpreter that has its test suite")
     parser.add_argument("--libuv", type=Path, help="libuv's built test/run-tests")
     parser.add_argument("--libevent", type=Path, help="libevent's built test/regress")
+    parser.add_argument("--node", type=Path, help="test/parallel of Node's sources")
     parser.add_argument("--redis", type=Path, help="runtest of Redis's sources, with binaries in src")
     parser.add_argument("--more", action="store_true", help="every suite that is known")
     parser.add_argument(
