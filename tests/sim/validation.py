@@ -314,6 +314,45 @@ def dcqcn_many_flows(folder: Path) -> list[Row]:
     return rows
 
 
+def links(folder: Path) -> list[Row]:
+    """Hosts that ask one server for a link at once: its device makes one after the other, until the last."""
+    create, connect, register = 100, 300, 50
+    rows = []
+    for hosts in (5, 20):
+        point = simulate(
+            folder,
+            topology={"kind": "star", "hosts": hosts + 1, "rate": "40Gbit/s", "delay": "1us"},
+            device={
+                "create-queue-pair": f"{create}us",
+                "connect-queue-pair": f"{connect}us",
+                "register-memory": f"{register}us",
+            },
+            stack={"anchor": "memory"},
+            # A request is due at once, and leaves when there is a link.
+            workload=[
+                {
+                    "name": "get",
+                    "clients": hosts,
+                    "connections": hosts,
+                    "request": "64B",
+                    "response": "64B",
+                    "arrival": "open",
+                    "rate": "10M/s",
+                    "spacing": "fixed",
+                    "count": 1,
+                }
+            ],
+            measure={"warmup": "0s", "duration": "50ms", "seeds": [1]},
+        )
+        # At each end a link has two regions, a stream its ring and what it sends from. Those who ask have
+        # their queue pair before they do, and register the last of it when they are answered.
+        there = create + register
+        expected = there + hosts * (create + connect + 4 * register) + register
+        seen = max(g["max_ns"] for g in point.runs[0].meta["groups"]) / 1000
+        rows.append(Row(f"{hosts} links on one device", expected, seen, "us", 0.01))
+    return rows
+
+
 def redis(folder: Path) -> list[Row]:
     """Redis SETs of 512 bytes on 100 connections (the NetACC guide): profiles were fitted on the rates."""
     rows = []
@@ -417,6 +456,7 @@ CHECKS: dict[str, Check] = {
         incast,
         congestion,
         dcqcn_fixed_point,
+        links,
         redis,
     )
 }
