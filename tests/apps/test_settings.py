@@ -106,6 +106,26 @@ def test_tcp_first_until_somebody_asks(lab: Lab) -> None:
     load.stop()
 
 
+def test_shared_link_that_nobody_looks_at(lab: Lab) -> None:
+    """Breaks if a stream can be opened on a link only while somebody waits for another one on it."""
+    # A byte has come back by the time of the second operation: the server has accepted, and can be found.
+    env = {"NACC_SOR_CONN_PER_QP": "8", "NACC_PROMOTE_AFTER": "2"}
+    port = free_port()
+    argv = [sys.executable, "-m", f"{MODULES}.holding"]
+    server = lab.start("holding-server", [*argv, "server", str(port)], accelerated=True, env=env)
+    wait_listening(port, server)
+    client = lab.start(
+        "holding-client", [*argv, "client", str(port)], accelerated=True, env=env, interactive=True
+    )
+    for opened in range(1, 6):
+        client.say("open")
+        client.wait_line(f"exchanged {opened}")
+        # Both programs block, and neither on a connection that is on a link.
+        wait_linked(client, server, opened)
+    seen = counters.totals(client)
+    assert (seen.streams_promoted, seen.reasons["pledge-voided"]) == (5, 0), seen.describe()
+
+
 def helper_cpus(process: Process) -> str:
     """The processors that NetACC's thread may run on."""
     for task in Path(f"/proc/{process.pid}/task").iterdir():

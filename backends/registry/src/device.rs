@@ -96,6 +96,14 @@ impl Device for Fabric {
         }
     }
 
+    fn knock(&self, qp: QueuePairId) {
+        match self.split(qp) {
+            Side::Near(near) => near.knock(qp),
+            Side::Far(far, qp) => far.knock(qp),
+            Side::Nobody => {}
+        }
+    }
+
     fn arm(&self, cq: CompletionQueueId) -> Armed {
         self.note_armed(cq);
         let near = self.near.as_ref().map_or(Armed::Sleep, |near| near.arm(cq));

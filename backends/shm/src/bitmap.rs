@@ -20,7 +20,7 @@
 
 use std::sync::atomic::Ordering::*;
 
-use crate::layout::{CqBitmap, Flag, QpShared, CQS, CQ_MASK};
+use crate::layout::{CqBitmap, Flag, QpShared, CQS, CQ_MASK, HOME_SHIFT};
 use crate::qp::wake_sleepers;
 use crate::sync::{fence, full_barrier_after_rmw, AtomicU32};
 
@@ -123,6 +123,15 @@ pub(crate) fn announce(bitmaps: &[CqBitmap; CQS], armed: &[Flag; CQS], index: us
         ring |= tell(now);
     }
     ring
+}
+
+/// As [`announce`], at the queue that the receiver's queue pair was connected on; which that is if its descriptor must be
+/// written.
+pub(crate) fn knock(bitmaps: &[CqBitmap; CQS], armed: &[Flag; CQS], index: usize, side: &QpShared) -> Option<usize> {
+    let home = (side.rx.wake.load(Relaxed) >> HOME_SHIFT & CQ_MASK) as usize;
+    // The receiver's word, as above.
+    let asleep = bitmaps.get(home)?.set(index) && armed.get(home)?.0.load(SeqCst) != 0;
+    asleep.then_some(home)
 }
 
 /// `room` of the set bits of `all`, from `first` upwards and then from 0.

@@ -336,9 +336,11 @@ impl ShmDevice {
         let generation = local.generation()?;
         let bound = local.cq.load(Relaxed);
         if bound as usize != cq {
-            // Moved meanwhile.
+            // Moved meanwhile; or the peer has knocked.
             self.announce_self(pair, index, bound);
-            return None;
+            if local.home() as usize != cq {
+                return None;
+            }
         }
         out[n] = Self::qp_id(pair.index, index, generation);
         Some(local)
@@ -440,6 +442,7 @@ const CAPABILITIES: Capabilities = Capabilities {
     cheap_writes: true,
     qp_wait: true,
     rebind: true,
+    knock: true,
 };
 
 impl Device for ShmDevice {
@@ -517,6 +520,13 @@ impl Device for ShmDevice {
     fn wake_qp(&self, qp: QueuePairId) {
         if let Some((_, _, local)) = self.qp(qp) {
             local.kick();
+        }
+    }
+
+    fn knock(&self, qp: QueuePairId) {
+        let Some((pair, index, local)) = self.qp(qp) else { return };
+        if let Some(cq) = pair.knock(index, local.tx()) {
+            self.ring_peer(pair, cq);
         }
     }
 

@@ -55,6 +55,8 @@ pub(crate) struct RxLine {
 pub(crate) const SLEEPER: u32 = 1 << 8;
 /// In `RxLine::wake`: the completion queue.
 pub(crate) const CQ_MASK: u32 = 0xff;
+/// In `RxLine::wake`: the completion queue that the queue pair was connected on begins at this bit, and is as wide.
+pub(crate) const HOME_SHIFT: u32 = 16;
 
 /// Written once, so it can be looked at on every empty poll without moving between cores.
 #[repr(C, align(64))]

@@ -217,6 +217,11 @@ impl PairSlot {
         bitmap::announce(&self.tx().bitmaps, &self.doorbell().armed, index, side)
     }
 
+    /// See [`bitmap::knock`], towards the peer.
+    pub(crate) fn knock(&self, index: usize, side: &QpShared) -> Option<usize> {
+        bitmap::knock(&self.tx().bitmaps, &self.doorbell().armed, index, side)
+    }
+
     /// How the peer sleeps on its completion queue. Its own word.
     pub(crate) fn peer_armed(&self, cq: usize) -> u32 {
         self.doorbell().armed[cq].0.load(SeqCst)

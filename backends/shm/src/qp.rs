@@ -26,7 +26,7 @@ use netacc_device::{
     WorkRequestId,
 };
 
-use crate::layout::{Half, QpShared, CQ_MASK, KEYS, RING, SLAB_OFFSET, SLEEPER};
+use crate::layout::{Half, QpShared, CQ_MASK, HOME_SHIFT, KEYS, RING, SLAB_OFFSET, SLEEPER};
 use crate::sync::{fence, full_barrier_after_rmw, futex_wake, AtomicU32, AtomicU64};
 
 /// Largest message, in bytes: an eighth of the smallest segment, so that a region for it can always be had.
@@ -404,6 +404,11 @@ impl QpLocal {
         }
     }
 
+    /// The completion queue that this side was connected on.
+    pub(crate) fn home(&self) -> u32 {
+        self.rx().rx.wake.load(Relaxed) >> HOME_SHIFT & CQ_MASK
+    }
+
     /// Binds this side to another completion queue.
     pub(crate) fn rebind(&self, cq: u32) {
         self.cq.store(cq, SeqCst);
@@ -422,7 +427,7 @@ pub(crate) fn reset(rx: &QpShared, cq: u32) {
     for cqe in &rx.ring {
         cqe.tag.store(0, Relaxed);
     }
-    rx.rx.wake.store(cq, Release);
+    rx.rx.wake.store(cq & CQ_MASK | (cq & CQ_MASK) << HOME_SHIFT, Release);
 }
 
 /// The sender's half of the thread-level hand-shake. The fence must come before. Returns `wake`.

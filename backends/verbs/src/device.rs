@@ -151,6 +151,7 @@ impl VerbsDevice {
             cheap_writes: false,
             qp_wait: true,
             rebind: true,
+            knock: false,
         };
         Ok(VerbsDevice {
             name: context.name(),

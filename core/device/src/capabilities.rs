@@ -31,6 +31,9 @@ pub struct Capabilities {
     pub qp_wait: bool,
     /// A queue pair can be moved to another completion queue while connected.
     pub rebind: bool,
+    /// The peer can be told of a message at the completion queue that its queue pair was connected on
+    /// ([`Device::knock`](crate::Device::knock)).
+    pub knock: bool,
 }
 
 impl Capabilities {
@@ -49,5 +52,6 @@ impl Capabilities {
         cheap_writes: false,
         qp_wait: false,
         rebind: false,
+        knock: false,
     };
 }

@@ -130,6 +130,11 @@ pub trait Device: Send + Sync {
     /// Wakes local threads in [`wait_qp`](Device::wait_qp) on `qp`, for causes that are not completions.
     fn wake_qp(&self, qp: QueuePairId);
 
+    /// Has the peer's end of `qp` reported by the completion queue that it was connected on, too, though it may have been
+    /// [moved](Device::rebind) since, and wakes whoever sleeps there (capability `knock`). After posting a message that is
+    /// not to wait until somebody looks at the queue pair again.
+    fn knock(&self, _qp: QueuePairId) {}
+
     /// Asks for a wake-up on the channel of `cq`. Call before sleeping, and sleep only on [`Armed::Sleep`].
     /// Stays armed until [`disarm`](Device::disarm).
     fn arm(&self, cq: CompletionQueueId) -> Armed;

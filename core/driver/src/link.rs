@@ -188,6 +188,11 @@ impl LinkCell {
         CompletionQueueId(self.cq.load(Ordering::Relaxed))
     }
 
+    /// Whether the peer may open another stream here, and has no means to call anybody for it: somebody must look.
+    pub fn awaits_streams(&self) -> bool {
+        !self.caps.knock && self.tx.lock().proto.has_room()
+    }
+
     /// How long a write waits for the answer to an OPEN.
     pub fn answer_patience(&self) -> &AnswerPatience {
         &self.answer_patience

@@ -5,7 +5,8 @@
 //! `poll` or a blocking call looks there, or at the link itself. A link with several watchers belongs to the helper's
 //! queue, because no single one of them can be relied on to look for the others; so does a link whose streams the
 //! program has closed: what its peers still send must be answered, with a reset above all. And one on which a stream is
-//! being opened: its peer may want to give that up, whatever this program does meanwhile.
+//! being opened: its peer may want to give that up, whatever this program does meanwhile. And one that nobody watches and that
+//! has room for further streams, which must be answered although nobody waits on those that it has; unless peers can knock.
 //!
 //! The rule is applied when a stream gets onto a link or leaves it, when an attempt begins or ends, and when an instance
 //! begins to watch it, by different threads. Each looks again after moving the link: whoever changes a watcher does so
@@ -115,7 +116,8 @@ fn home_of(endpoint: &Endpoint, link: &LinkCell) -> CompletionQueueId {
             }
         }
     }
-    home.unwrap_or(if open { endpoint.default_cq() } else { endpoint.control_cq() })
+    let looked_at = open && !link.awaits_streams();
+    home.unwrap_or(if looked_at { endpoint.default_cq() } else { endpoint.control_cq() })
 }
 
 /// Runs `f` on the socket of a stream, if the stream has a descriptor.

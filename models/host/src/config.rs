@@ -39,6 +39,7 @@ impl HostConfig {
             cheap_writes: false,
             qp_wait: false,
             rebind: true,
+            knock: false,
         };
         // Arbitrary: far above what a simulated process uses.
         HostConfig {

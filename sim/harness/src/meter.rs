@@ -70,6 +70,10 @@ impl Device for Meter {
         self.inner.wake_qp(qp);
     }
 
+    fn knock(&self, qp: QueuePairId) {
+        self.inner.knock(qp);
+    }
+
     fn arm(&self, cq: CompletionQueueId) -> Armed {
         self.inner.arm(cq)
     }

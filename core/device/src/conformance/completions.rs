@@ -242,6 +242,38 @@ pub(super) fn rebind_moves_completions(bench: &mut Bench<'_>) -> Result<(), Stop
     bench.expect_messages(&pair, Side::B, &[1, 2, 3])
 }
 
+/// A message that the peer knocks for is reported where the queue pair was connected, and wakes whoever sleeps there.
+pub(super) fn knock_calls_the_first_queue(bench: &mut Bench<'_>) -> Result<(), Stop> {
+    if !(bench.caps(Side::A).knock && bench.caps(Side::B).rebind) {
+        skip!("knock is off");
+    }
+    let (old, new) = (bench.cqs[Side::B as usize], bench.second_cqs()?[Side::B as usize]);
+    let mut pair = bench.connect()?;
+    let (device, qp) = (bench.device(Side::B), pair.qp(Side::B));
+    bench.post_recv(&pair, Side::B, 4)?;
+    if let Err(error) = device.rebind(qp, new) {
+        fail!("rebind: {error}");
+    }
+    for number in 1..=3 {
+        forget_reports(bench, new)?;
+        arm_to_sleep(bench, old, "on the queue it was connected on")?;
+        bench.send_message(&pair, Side::A, number)?;
+        expect_no_report(bench, old, "before the peer has knocked")?;
+        bench.device(Side::A).knock(pair.qp(Side::A));
+        if let Some(fd) = bench.device(Side::B).channel_fd(old) {
+            let readable = bench.fixture.channel_readable(fd);
+            ensure!(readable != Some(false), "nobody is woken");
+        }
+        ensure!(bench.device(Side::B).arm(old) == Armed::Pending, "arm does not hear the knocking");
+        bench.device(Side::B).disarm(old);
+        bench.device(Side::B).drain(old);
+        ensure!(next_report(bench, old)? == [qp], "the queue pair is not reported where it was connected");
+        ensure!(next_report(bench, new)? == [qp], "nor where it is now");
+        drain_until(bench, &mut pair, number as usize)?;
+    }
+    bench.expect_messages(&pair, Side::B, &[1, 2, 3])
+}
+
 /// Where threads sleep on queue pairs: the sequence moves with completions, and a stale one does not sleep.
 pub(super) fn qp_wait(bench: &mut Bench<'_>) -> Result<(), Stop> {
     let mut pair = bench.connect()?;

@@ -148,6 +148,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("arm_and_disarm", completions::arm_and_disarm),
     ("channel_fd_readiness", completions::channel_fd_readiness),
     ("rebind_moves_completions", completions::rebind_moves_completions),
+    ("knock_calls_the_first_queue", completions::knock_calls_the_first_queue),
     ("qp_wait", completions::qp_wait),
     ("regions_are_zeroed_and_separate", memory::regions_are_zeroed_and_separate),
     ("window_descriptor_is_checked", memory::window_descriptor_is_checked),

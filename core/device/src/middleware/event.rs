@@ -126,6 +126,11 @@ pub enum Event {
         /// The queue pair.
         qp: QueuePairId,
     },
+    /// [`Device::knock`](crate::Device::knock).
+    Knock {
+        /// The queue pair.
+        qp: QueuePairId,
+    },
     /// [`Device::arm`](crate::Device::arm).
     Arm {
         /// The queue.

@@ -263,6 +263,10 @@ impl<D: Device + ?Sized> Device for Fault<D> {
         self.inner.wake_qp(qp);
     }
 
+    fn knock(&self, qp: QueuePairId) {
+        self.inner.knock(qp);
+    }
+
     fn arm(&self, cq: CompletionQueueId) -> Armed {
         self.armed(cq, self.inner.arm(cq))
     }

@@ -104,6 +104,11 @@ impl<D: Device + ?Sized, O: Observer> Device for Trace<D, O> {
         self.observer.observe(&Event::WakeQp { qp });
     }
 
+    fn knock(&self, qp: QueuePairId) {
+        self.inner.knock(qp);
+        self.observer.observe(&Event::Knock { qp });
+    }
+
     fn arm(&self, cq: CompletionQueueId) -> Armed {
         let outcome = self.inner.arm(cq);
         self.observer.observe(&Event::Arm { cq, outcome });

@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 
 use netacc_device::PostError;
-use netacc_proto::{Control, MessageKind, RxSource, TxSink};
+use netacc_proto::{Control, ControlMessage, MessageKind, RxSource, TxSink};
 
 use super::{Inner, StreamGuard};
 use crate::{Counters, Readiness};
@@ -58,8 +58,13 @@ impl StreamGuard<'_> {
                     None => Ok(()),
                 },
             };
+            // Those of the other streams that use the link may look there when they like: this one's cannot wait so long.
+            let shared = tx.proto.streams() > 1 && link.caps.knock;
             drop(tx);
             match sent {
+                Ok(()) if shared && matches!(control, Control::Message(ControlMessage::Open(_))) => {
+                    device.knock(link.qp)
+                }
                 Ok(()) => {}
                 Err(PostError::QueueFull) => {
                     inner.proto.return_control(control);

@@ -230,6 +230,10 @@ impl Device for Broken {
         self.inner.wake_qp(qp);
     }
 
+    fn knock(&self, qp: QueuePairId) {
+        self.inner.knock(qp);
+    }
+
     fn arm(&self, cq: CompletionQueueId) -> Armed {
         let outcome = self.inner.arm(cq);
         if self.is(Flaw::AlwaysSleeps) {
