@@ -612,12 +612,12 @@ impl Anchor for FdAnchor {
 
     fn push(&mut self) {
         let tcp = libc::IPPROTO_TCP;
-        if get_int(self.fd, tcp, libc::TCP_CORK) != Some(1) {
+        let before = get_int(self.fd, tcp, libc::TCP_NODELAY);
+        if before == Some(1) && get_int(self.fd, tcp, libc::TCP_CORK) != Some(1) {
             return;
         }
-        // The kernel sends what it holds when TCP_NODELAY is set, even of a corked connection. Nobody sets either meanwhile:
-        // see `setsockopt`.
-        let before = get_int(self.fd, tcp, libc::TCP_NODELAY);
+        // The kernel sends what it holds when TCP_NODELAY is set: what waits for an acknowledgement, and even what is corked.
+        // Nobody sets either meanwhile: see `setsockopt`.
         set_int(self.fd, tcp, libc::TCP_NODELAY, 1);
         if before == Some(0) {
             set_int(self.fd, tcp, libc::TCP_NODELAY, 0);
