@@ -18,6 +18,7 @@ NOT_APPLICABLE = {
     "directory_finds_the_other_end",
     "directory_withdraws_what_was_published",
     "in_place_through_window",
+    "knock_calls_the_first_queue",
     "message_limit",
     "send_in_order",
     "window_descriptor_is_checked",
