@@ -21,6 +21,7 @@ mod link;
 mod open;
 mod readiness;
 mod schedule;
+mod spare;
 mod stall;
 mod stream;
 

@@ -15,6 +15,7 @@ use netacc_proto::{
 };
 use parking_lot::Mutex;
 
+use crate::spare::Spare;
 use crate::StreamCell;
 
 /// One in this many posted requests asks for a completion, so that a send queue's entries are reclaimed.
@@ -82,6 +83,7 @@ pub struct LinkCell {
     seen: AtomicU32,
     /// Our first region: credit word, control slots.
     pub(crate) local: Region,
+    pub(crate) spare: Mutex<Spare>,
     pub(crate) rx: Mutex<LinkRx>,
     pub(crate) tx: Mutex<LinkTx>,
 }
@@ -148,6 +150,7 @@ impl LinkCell {
             answer_patience: AnswerPatience::default(),
             seen: AtomicU32::new(0),
             local,
+            spare: Mutex::default(),
             rx: Mutex::new(LinkRx { slots: Vec::new(), controls: 0, looks: Vec::new() }),
             tx: Mutex::new(LinkTx {
                 proto,

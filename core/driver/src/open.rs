@@ -133,12 +133,12 @@ impl Endpoint {
             let mut guard = cell.lock(self);
             if !guard.proto().may_promote() || guard.link().is_some() || guard.inner.closed || self.is_held_back() {
                 drop(guard);
-                self.device().free_region(link.qp(), region);
+                link.free_region(self.device(), region);
                 return Err(Reason::PeerBusy);
             }
             if let Err(reason) = cell.may_leave_kernel().and_then(|()| guard.count_positions()) {
                 drop(guard);
-                self.device().free_region(link.qp(), region);
+                link.free_region(self.device(), region);
                 return Err(reason);
             }
             let inner = &mut *guard.inner;
@@ -160,7 +160,7 @@ impl Endpoint {
     fn prepare(&self, link: &LinkCell, cell: &StreamCell) -> Result<(Region, RingDescriptor), Reason> {
         let ring_len = cell.next_ring_len(self.config.ring_len);
         let len = CREDIT_BLOCK_LEN + ring_len as usize;
-        let region = self.device().alloc_region(link.qp(), len).map_err(|_| Reason::MemoryLimit)?;
+        let region = link.alloc_region(self.device(), len).map_err(|_| Reason::MemoryLimit)?;
         let ring = RingDescriptor { rkey: region.remote.rkey, base: region.remote.base, ring_len };
         Ok((region, ring))
     }
@@ -237,7 +237,7 @@ impl Endpoint {
             let inner = &mut *guard.inner;
             if let Err(reason) = result {
                 drop(guard);
-                self.device().free_region(link.qp(), region);
+                link.free_region(self.device(), region);
                 self.free_outgoing(link, outgoing);
                 return Err(reason);
             }
@@ -274,7 +274,7 @@ impl Endpoint {
     /// Gives back what [`outgoing`](Endpoint::outgoing) took from the device of a link that lives.
     pub(crate) fn free_outgoing(&self, link: &LinkCell, outgoing: Outgoing) {
         if let Some(staging) = outgoing.staging {
-            self.device().free_region(link.qp(), staging);
+            link.free_region(self.device(), staging);
         }
     }
 
@@ -286,7 +286,7 @@ impl Endpoint {
             let window = self.device().window(link.qp(), remote).map_err(|_| Reason::Violation)?;
             return Ok(Outgoing { ring: *ring, memory: window.memory, staging: None });
         }
-        let staging = self.device().alloc_region(link.qp(), len as usize).map_err(|_| Reason::MemoryLimit)?;
+        let staging = link.alloc_region(self.device(), len as usize).map_err(|_| Reason::MemoryLimit)?;
         Ok(Outgoing { ring: *ring, memory: staging.memory.clone(), staging: Some(staging) })
     }
 }

@@ -30,7 +30,7 @@ impl Endpoint {
                     self.free_outgoing(&link, outgoing);
                 }
                 if let Some(region) = region {
-                    self.device.free_region(link.qp, region);
+                    link.free_region(self.device(), region);
                 }
                 self.free_slot(&link, slot, cell, now);
             }

@@ -1,5 +1,6 @@
 //! Links come up, and streams are opened on them.
 
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::Arc;
 
 use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig};
@@ -10,7 +11,7 @@ use netacc_driver::{LinkIo, StreamCell};
 use netacc_proto::Reason;
 
 use crate::common::{connect, connect_over, run, Deaf};
-use crate::endpoints::{endpoint, read, sharing, with_sharing, write};
+use crate::endpoints::{endpoint, finding, read, sharing, with_sharing, write};
 
 /// Breaks if either side speaks out of turn: the other would answer the first message with the end of the link.
 #[test]
@@ -45,6 +46,36 @@ fn streams_that_wait_for_a_link_share_it() {
         .iter()
         .all(|(near, far)| near.lock(&client).proto().is_linked() && far.lock(&server).proto().is_linked()));
     assert_eq!(client.counters().snapshot()["links_established"], 2, "five streams, four to a link");
+}
+
+/// Breaks if each stream on a link that is used again has memory registered for it, or finds there what the one before
+/// has left.
+#[test]
+fn the_next_stream_of_a_link_registers_nothing() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let registered = Arc::new(AtomicU32::new(0));
+    let noted = registered.clone();
+    let count = move |event: &Event| {
+        noted.fetch_add(u32::from(matches!(event, Event::AllocRegion { .. })), Relaxed);
+    };
+    let client = finding(fabric.open(LoopbackConfig::soft_roce()), None, count, Deaf);
+    let server = finding(fabric.open(LoopbackConfig::soft_roce()), None, |_: &Event| {}, Deaf);
+    let mut first = 0;
+    for port in 40_040..40_050 {
+        let (near, far) = connect(&client, &server, port);
+        client.promote(&near).expect("the acceptor is published");
+        run([&client, &server]);
+        assert_eq!(write(&client, &near, b"for this stream alone"), LinkIo::Done(21));
+        run([&client, &server]);
+        assert_eq!(read(&server, &far, 64), b"for this stream alone");
+        near.lock(&client).close(false, || None);
+        far.lock(&server).close(false, || None);
+        run([&client, &server]);
+        first = if first == 0 { registered.load(Relaxed) } else { first };
+    }
+    assert_eq!(registered.load(Relaxed), first);
+    assert_eq!(client.counters().snapshot()["links_established"], 1);
+    assert_eq!(client.counters().snapshot()["violations"] + server.counters().snapshot()["violations"], 0);
 }
 
 /// Breaks if a stream were opened on a link that is dead, but has not ended yet because its peer may be ending.
