@@ -35,6 +35,8 @@ pub struct LinkStatus {
     pub dead: bool,
     /// The completion queue it reports to.
     pub cq: u32,
+    /// Regions that it keeps for the next stream.
+    pub spare_regions: usize,
 }
 
 /// How long writes of a link's streams wait for answers to OPEN, learned from how long those take: on a link of long ways,
@@ -218,6 +220,7 @@ impl LinkCell {
             streams: self.tx.lock().proto.streams(),
             dead: self.is_dead(),
             cq: self.cq.load(Ordering::Relaxed),
+            spare_regions: self.spare.lock().len(),
         }
     }
 }

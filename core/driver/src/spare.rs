@@ -32,6 +32,11 @@ impl Spare {
         zeroed.then_some(region)
     }
 
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.regions.len()
+    }
+
     /// Keeps it, or gives it back: there is enough.
     fn keep(&mut self, region: Region) -> Option<Region> {
         let bytes = self.bytes + region.memory.len();
@@ -56,7 +61,7 @@ impl LinkCell {
         }
         device.alloc_region(self.qp, len).or_else(|error| {
             let kept = std::mem::take(&mut *self.spare.lock());
-            if kept.regions.is_empty() {
+            if kept.len() == 0 {
                 return Err(error);
             }
             kept.regions.into_iter().for_each(|region| device.free_region(self.qp, region));

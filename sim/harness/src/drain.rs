@@ -14,7 +14,7 @@ use netacc_proto::Phase;
 use crate::app::{Io, PLEDGE_PATIENCE};
 use crate::trace::Event;
 use crate::world::World;
-use crate::{Broken, Check, Mutant, What};
+use crate::{Broken, Check, Mutant, Preset, What};
 
 /// Rounds after which something that is not quiet never will be. Arbitrary, far above what an honest run needs.
 const MAX_ROUNDS: u32 = 60_000;
@@ -296,8 +296,11 @@ impl World {
                     return Err(Broken::new(What::Leak, format!("process {p} still has {link:?}")));
                 }
             }
-            // A link itself may have one, for control messages that are too long to go inline.
-            if let Some((qp, n)) = process.meter.regions().into_iter().find(|(_, n)| *n > 1) {
+            let links = process.endpoint.links();
+            let spare = |qp: u32| links.iter().find(|link| link.qp == qp).map_or(0, |link| link.spare_regions);
+            // A link itself may have one, for control messages that are too long to go inline; not where memory is shared.
+            let own = usize::from(self.plan.preset != Preset::Shm);
+            if let Some((qp, n)) = process.meter.regions().into_iter().find(|(qp, n)| *n > own + spare(qp.0)) {
                 return Err(Broken::new(What::Leak, format!("process {p} queue pair {} still has {n} regions", qp.0)));
             }
         }

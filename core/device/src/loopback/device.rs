@@ -303,8 +303,11 @@ impl Device for LoopbackDevice {
     fn post_send(&self, qp: QueuePairId, wrs: &[WorkRequest<'_>]) -> Result<usize, PostError> {
         self.fabric.with(|s| {
             let at = s.place(self.id, qp).ok_or(PostError::Dead)?;
-            let end = &s.links[&at.link].ends[at.side];
-            if end.life != Life::Alive {
+            let link = &s.links[&at.link];
+            let end = &link.ends[at.side];
+            // Nobody would be told that the rest is lost.
+            let nothing_is_flushed = self.config.capabilities.placement_is_delivery;
+            if end.life != Life::Alive || link.dead && nothing_is_flushed {
                 return Err(PostError::Dead);
             }
             let spoke_too_soon = self.config.initiator_sends_first && at.side == 1 && !end.heard;
