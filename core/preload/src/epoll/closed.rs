@@ -58,20 +58,33 @@ pub fn outlive(sock: &Socket, fd: c_int) {
         sock.keep_on_kernel();
         return leave_to_kernel(&sock.watchers, fd);
     }
-    let instances = instances(&sock.watchers, fd);
-    if instances.is_empty() {
+    if !watched {
         return;
     }
     let Some(kept) = lingering::duplicate(fd) else {
-        instances.iter().for_each(|shared| shared.remove(fd));
+        instances(&sock.watchers, fd).iter().for_each(|shared| shared.remove(fd));
         return;
     };
-    for shared in instances {
-        if shared.rename(fd, kept) {
-            sock.watchers.lock().push(Registration::Epoll(Arc::downgrade(&shared), kept));
+    rename(&sock.watchers, fd, kept);
+    sock.outliving.lock().push((fd, kept));
+}
+
+/// Watches under `to` what was watched under `from`. Other threads change the stream meanwhile: instances are told by both
+/// names until they know the new one alone.
+fn rename(watchers: &Mutex<Vec<Registration>>, from: c_int, to: c_int) {
+    let watching: Vec<_> = {
+        let mut all = watchers.lock();
+        let mine = all.iter().filter(|r| matches!(r, Registration::Epoll(_, f) if *f == from));
+        let watching: Vec<_> = mine.filter_map(Registration::instance).collect();
+        all.extend(watching.iter().map(|shared| Registration::Epoll(Arc::downgrade(shared), to)));
+        watching
+    };
+    for shared in &watching {
+        if !shared.rename(from, to) {
+            unwatch(watchers, shared, to);
         }
     }
-    sock.outliving.lock().push((fd, kept));
+    instances(watchers, from);
 }
 
 /// `fd` names the socket again: for the kernel it is the one that is watched, as if it had never been closed.
@@ -80,11 +93,7 @@ pub fn come_back(sock: &Socket, fd: c_int) {
     let Some(at) = outliving.iter().position(|(closed, _)| *closed == fd) else { return };
     let (_, kept) = outliving.swap_remove(at);
     drop(outliving);
-    for shared in instances(&sock.watchers, kept) {
-        if shared.rename(kept, fd) {
-            sock.watchers.lock().push(Registration::Epoll(Arc::downgrade(&shared), fd));
-        }
-    }
+    rename(&sock.watchers, kept, fd);
     lingering::close(kept);
 }
 

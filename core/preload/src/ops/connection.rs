@@ -429,12 +429,17 @@ pub fn close(fd: c_int) -> c_int {
 
 /// Ends what the library knows of `fd`; the caller closes or replaces the kernel's descriptor.
 pub fn forget(fd: c_int) {
+    // Until the stream goes by another descriptor nobody can be told of a change.
+    let known = match table::get(fd).as_ref().and_then(|guard| guard.as_deref()) {
+        Some(Entry::Stream(sock)) => sock.stream.as_ref().map(|cell| cell.readiness()),
+        _ => None,
+    };
     let Some(entry) = table::remove(fd) else { return };
     match &*entry {
         Entry::Stream(sock) => {
             if sock.descriptors.fetch_sub(1, Ordering::AcqRel) > 1 {
                 epoll::outlive(sock, fd);
-                keep_other(&entry, sock, fd);
+                keep_other(&entry, sock, fd, known);
                 return;
             }
             if !(sock.callers.wait_elsewhere() && keep_for_callers(sock, fd)) {
@@ -483,8 +488,9 @@ pub fn end_kept(sock: &Socket, kept: c_int) {
     lingering::close(kept);
 }
 
-/// One of several descriptors of a connection goes: the others, and the stream's anchor, live on.
-fn keep_other(entry: &Arc<Entry>, sock: &Socket, fd: c_int) {
+/// One of several descriptors of a connection goes: the others, and the stream's anchor, live on. `known` is the readiness that
+/// its watchers have been told of.
+fn keep_other(entry: &Arc<Entry>, sock: &Socket, fd: c_int, known: Option<Readiness>) {
     if sock.fd.load(Ordering::Relaxed) != fd {
         return;
     }
@@ -493,7 +499,11 @@ fn keep_other(entry: &Arc<Entry>, sock: &Socket, fd: c_int) {
     sock.fd.store(other, Ordering::Relaxed);
     if let (Some(cell), Some(endpoint)) = (&sock.stream, runtime::get().and_then(Runtime::endpoint)) {
         cell.lock(endpoint).replace_anchor(Box::new(FdAnchor::borrowed(other)));
-        cell.tag().store(other as u32, Ordering::Relaxed);
+        cell.tag().store(other as u32, Ordering::SeqCst);
+        let mut guard = cell.lock(endpoint);
+        if known.is_some_and(|known| known != cell.readiness()) {
+            guard.note_arrival();
+        }
     }
 }
 
