@@ -498,9 +498,10 @@ fn keep_other(entry: &Arc<Entry>, sock: &Socket, fd: c_int, known: Option<Readin
     let Some((other, _)) = other else { return };
     sock.fd.store(other, Ordering::Relaxed);
     if let (Some(cell), Some(endpoint)) = (&sock.stream, runtime::get().and_then(Runtime::endpoint)) {
-        cell.lock(endpoint).replace_anchor(Box::new(FdAnchor::borrowed(other)));
-        cell.tag().store(other as u32, Ordering::SeqCst);
+        // Changes are announced under this lock: before it to nobody, after it by the other name.
         let mut guard = cell.lock(endpoint);
+        guard.replace_anchor(Box::new(FdAnchor::borrowed(other)));
+        cell.tag().store(other as u32, Ordering::Relaxed);
         if known.is_some_and(|known| known != cell.readiness()) {
             guard.note_arrival();
         }
