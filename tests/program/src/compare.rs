@@ -80,11 +80,13 @@ impl Before {
     }
 }
 
-/// Whether a slot was closed by the process of a wait after that had forked: its child holds what the instance watches.
+/// Whether a slot was closed, or its number taken by `dup3`, by the process of a wait after that had forked: its child holds
+/// what the instance watches.
 fn outlives(program: &Program, index: usize, slot: u32) -> bool {
     let p = program.steps[index].p;
     let steps = || program.steps[..index].iter().enumerate().filter(|(_, step)| step.p == p);
-    let closed = steps().rfind(|(_, step)| matches!(step.op, Op::Close { s } if s == slot));
+    let closes = |op: &Op| matches!(op, Op::Close { s: gone } | Op::Dup { to: gone, .. } if *gone == slot);
+    let closed = steps().rfind(|(_, step)| closes(&step.op));
     closed.is_some_and(|(at, _)| steps().any(|(fork, step)| fork < at && matches!(step.op, Op::Fork { .. })))
 }
 
@@ -261,6 +263,22 @@ mod tests {
         let send = Op::Send { s: 3, n: 1, call: Default::default(), flags: Default::default() };
         assert!(told(&between(recv), &oracle, 2, 2).contains("in"));
         assert!(!told(&between(send), &oracle, 2, 2).contains("in"));
+    }
+
+    // Breaks if only `close` counts as the end of a descriptor, or what no child can hold as held.
+    #[test]
+    fn what_a_child_holds_outlives_its_descriptor() {
+        let program = |ops: Vec<Op>| {
+            let steps = ops.into_iter().map(|op| Step { p: 0, background: None, op }).collect();
+            Program { steps, ..generate(&Shape::default(), &[]) }
+        };
+        let fork = || Op::Fork { child: 1 };
+        let wait = || Op::EpollWait { e: 1, max: 1, wait: false };
+        for gone in [Op::Close { s: 2 }, Op::Dup { s: 3, to: 2 }] {
+            assert!(outlives(&program(vec![fork(), gone.clone(), wait()]), 2, 2));
+            assert!(!outlives(&program(vec![gone, fork(), wait()]), 2, 2));
+        }
+        assert!(!outlives(&program(vec![fork(), Op::Dup { s: 2, to: 3 }, wait()]), 2, 2));
     }
 
     // Breaks if a report of an edge that is not true, or a missing one, passes as spurious.
