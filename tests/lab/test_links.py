@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -48,6 +50,38 @@ def test_streams_share_links_and_links_are_used_again(siw: UpLab) -> None:
     links, streams = links_made(siw, 4, 3, NACC_SOR_CONN_PER_QP="4")
     # Those of a round share one; one more if a link was not empty yet when the next round began.
     assert links <= 3, f"{links} links for {streams} streams"
+
+
+@contextmanager
+def in_turn(lab: UpLab, connections: int, **settings: str) -> Iterator[str]:
+    """A server of one thread, which has gone from one connection to the next. All are open, and on links."""
+    variables = [f"{key}={value}" for key, value in settings.items()]
+    run = ["env", *variables, str(binaries() / "netacc_run"), sys.executable, ECHO]
+
+    def start(host: int, *command: str) -> str:
+        first, _, process = line_from(lab.start(host, *run, *command).stdout).strip().rpartition(" as ")
+        assert first in {"listening", "answered"}
+        return process
+
+    server = start(1, "answer-in-turn", SERVER, "7009")
+    streams = 0
+    for number in attempts():
+        client = start(2, "ask-in-turn", SERVER, "7009", str(100 << min(number, 4)), str(connections))
+        before, streams = streams, counted(lab, server)[1]
+        if streams - before == connections:
+            break
+        lab.out(2, "kill", client)
+    else:
+        pytest.fail(f"of {connections} connections {streams - before} got onto links")
+    yield server
+    lab.out(2, "kill", client)
+    lab.out(1, "kill", server)
+
+
+def test_a_shared_link_that_the_program_does_not_look_at_takes_streams(siw: UpLab) -> None:
+    """Who accepts blocks on the very connection that is to get onto the link of the one before."""
+    with in_turn(siw, 3, NACC_SOR_CONN_PER_QP="4") as server:
+        assert counted(siw, server)[0] >= 1
 
 
 @pytest.mark.long

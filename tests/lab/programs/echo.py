@@ -4,6 +4,9 @@
 the other, each in a thread, two at a time in processes that accept for themselves, each in a process of its
 own that did not accept it.
 `ask ADDRESS PORT COUNT [CONNECTIONS [ROUNDS]]` compares, on that many connections at a time, so often anew.
+`answer-in-turn ADDRESS PORT` and `ask-in-turn ADDRESS PORT COUNT CONNECTIONS` have one thread each, which
+blocks on one connection until that is through with its messages, and leaves it open when it goes on to the
+next.
 """
 
 from __future__ import annotations
@@ -44,6 +47,34 @@ def serve(address: str, port: int) -> None:
             connection, _ = listener.accept()
             answer(connection)
             # Kept open, so that what it counted can be asked for.
+
+
+def answer_in_turn(address: str, port: int) -> None:
+    """A connection is left open, and not looked at any more, after its first empty message."""
+    left_open = []
+    with listen(address, port) as listener:
+        print("listening as", os.getpid(), flush=True)
+        while True:
+            connection, _ = listener.accept()
+            while length := int.from_bytes(header := read(connection, 4), "big"):
+                connection.sendall(header + read(connection, length))
+            left_open.append(connection)
+
+
+def ask_in_turn(address: str, port: int, count: int, connections: int) -> None:
+    """All connections stay open until the process is ended."""
+    left_open = []
+    message = (1000).to_bytes(4, "big") + bytes(1000)
+    for _ in range(connections):
+        connection = socket.create_connection((address, port))
+        for number in range(count):
+            connection.sendall(message)
+            if read(connection, len(message)) != message:
+                sys.exit(f"answer {number} differs from what was sent")
+        connection.sendall(bytes(4))
+        left_open.append(connection)
+    print("answered as", os.getpid(), flush=True)
+    signal.pause()
 
 
 def threaded(address: str, port: int) -> None:
@@ -101,9 +132,13 @@ def ask(address: str, port: int, count: int, connections: int = 1, rounds: int =
 
 if __name__ == "__main__":
     _, role, address, port, *rest = sys.argv
-    if role == "ask":
-        ask(address, int(port), *map(int, rest))
+    if role.startswith("ask"):
+        {"ask": ask, "ask-in-turn": ask_in_turn}[role](address, int(port), *map(int, rest))
     else:
-        {"serve": serve, "threaded": threaded, "prefork": prefork, "forking": forking}[role](
-            address, int(port)
-        )
+        {
+            "serve": serve,
+            "threaded": threaded,
+            "prefork": prefork,
+            "forking": forking,
+            "answer-in-turn": answer_in_turn,
+        }[role](address, int(port))
