@@ -16,9 +16,11 @@ use parking_lot::RwLock;
 /// From a TCP port to the port for links: the original's rule.
 pub const PORT_OFFSET: u16 = 20_000;
 
-/// How long a peer that was not there is left alone at first, and at most. Arbitrary: a server that has just been accepted
-/// from needs about the first to begin to listen.
+/// How long a peer that was not there is left alone at first. Arbitrary: a server that has just been accepted from needs
+/// about that to begin to listen.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// And at most. Arbitrary: how long the connections of a server that is accelerated from its next start on stay on TCP, for
+/// a request to each server that is not, so often, of which nobody waits for the answer.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// After how long a port that was taken is tried again, if there is a new connection. Arbitrary: about what a server takes
