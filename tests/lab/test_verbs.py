@@ -17,6 +17,7 @@ PROGRAM = REPO / "target/debug/examples/verbs_conformance"
 NOT_APPLICABLE = {
     "directory_finds_the_other_end",
     "directory_withdraws_what_was_published",
+    "freed_region_is_gone",
     "in_place_through_window",
     "knock_calls_the_first_queue",
     "message_limit",

@@ -155,7 +155,13 @@ pub fn verbs_config(config: &Config, address: IpAddr) -> VerbsConfig {
         RdmaProfile::Mlx5 => Profile::Mlx5,
         _ => Profile::Native,
     };
-    VerbsConfig { profile, comp_vector: config.io.comp_vector, ..VerbsConfig::new(address) }
+    VerbsConfig {
+        profile,
+        comp_vector: config.io.comp_vector,
+        mr_min_inc_bytes: config.memory.mr_min_bytes,
+        mr_max_inc_bytes: config.memory.mr_max_bytes,
+        ..VerbsConfig::new(address)
+    }
 }
 
 /// Opens the RDMA device of the configured address, or the first that works.
@@ -228,10 +234,16 @@ mod tests {
     /// Breaks if a key for RDMA devices were read and then forgotten.
     #[test]
     fn the_verbs_backend_is_told_what_the_configuration_says() {
-        let set = [("NACC_COMP_VECTOR", "3"), ("NACC_VERBS_PROFILE", "erdma")];
+        let set = [
+            ("NACC_COMP_VECTOR", "3"),
+            ("NACC_VERBS_PROFILE", "erdma"),
+            ("NACC_RDMA_MR_MIN_INC_SIZE", "32768"),
+            ("NACC_RDMA_MR_MAX_INC_SIZE", "1048576"),
+        ];
         let (config, problems) = Loader::new().environment(set.map(|(k, v)| (k.into(), v.into()))).load();
         assert!(problems.is_empty());
         let told = verbs_config(&config, IpAddr::from([10, 99, 0, 1]));
         assert_eq!((told.comp_vector, told.profile, told.port), (3, Profile::Erdma, 0));
+        assert_eq!((told.mr_min_inc_bytes, told.mr_max_inc_bytes), (32 << 10, 1 << 20));
     }
 }

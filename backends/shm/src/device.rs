@@ -443,6 +443,7 @@ const CAPABILITIES: Capabilities = Capabilities {
     qp_wait: true,
     rebind: true,
     knock: true,
+    exact_bounds: true,
 };
 
 impl Device for ShmDevice {

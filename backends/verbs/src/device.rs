@@ -18,10 +18,11 @@ use crate::cm::Manager;
 use crate::discovery::library;
 use crate::ffi::abi::QpCap;
 use crate::ffi::{
-    enter, CmId, CompletionChannel, Context, Cq, DeviceAttributes, EventChannel, Mr, Pd, QueuePair, UnlinkWatch,
+    enter, CmId, CompletionChannel, Context, Cq, DeviceAttributes, EventChannel, Pd, QueuePair, UnlinkWatch,
 };
 use crate::lane::Lane;
 use crate::link::{Link, Shape};
+use crate::memory::{Growth, LinkMemory};
 use crate::profile::{Limits, Profile};
 use crate::queue::Queue;
 
@@ -43,6 +44,11 @@ pub struct VerbsConfig {
     /// The completion vector of the first completion queue; the others have the next ones. Beyond the device's last it
     /// begins again.
     pub comp_vector: u32,
+    /// How much memory is registered at first for a queue pair (`NACC_RDMA_MR_MIN_INC_SIZE`). Each further time it is twice
+    /// as much, and always enough for what is asked.
+    pub mr_min_inc_bytes: usize,
+    /// How much at most at a time, unless a single region is longer (`NACC_RDMA_MR_MAX_INC_SIZE`).
+    pub mr_max_inc_bytes: usize,
 }
 
 impl VerbsConfig {
@@ -57,6 +63,8 @@ impl VerbsConfig {
             send_depth: 256,
             recv_depth: 256,
             comp_vector: 0,
+            mr_min_inc_bytes: 16 << 10,
+            mr_max_inc_bytes: 8 << 20,
         }
     }
 }
@@ -84,6 +92,7 @@ pub struct VerbsDevice {
     next_link: AtomicU32,
     /// See [`VerbsConfig::comp_vector`].
     comp_vector: u32,
+    growth: Growth,
     pub(crate) channel: Arc<EventChannel>,
     pub(crate) manager: Mutex<Manager>,
     /// The device was taken away.
@@ -152,6 +161,7 @@ impl VerbsDevice {
             qp_wait: true,
             rebind: true,
             knock: false,
+            exact_bounds: false,
         };
         Ok(VerbsDevice {
             name: context.name(),
@@ -166,6 +176,7 @@ impl VerbsDevice {
             links: Links::default(),
             next_link: AtomicU32::new(0),
             comp_vector: config.comp_vector,
+            growth: Growth { min_bytes: config.mr_min_inc_bytes, max_bytes: config.mr_max_inc_bytes },
             channel,
             manager: Mutex::new(Manager::new(listeners, port)),
             gone: AtomicBool::new(false),
@@ -228,8 +239,8 @@ impl VerbsDevice {
         }
         let queue = self.queue(cq).ok_or(DeviceError::Unknown { what: "completion queue" })?;
         let pd = Pd::new(self.context).map_err(os("ibv_alloc_pd"))?;
-        let notes_len = Link::notes_len(&self.shape);
-        let notes = Mr::new(&pd, notes_len, false).map_err(|_| DeviceError::MemoryLimit { wanted: notes_len })?;
+        let memory = LinkMemory::new(Arc::clone(&pd), self.growth);
+        let notes = memory.alloc(Link::notes_len(&self.shape))?;
         let vector = self.comp_vector.wrapping_add(cq.0);
         let lane = Lane::new(self.context, Link::entries(&self.shape), vector).map_err(os("ibv_create_cq"))?;
         let qp = cm.create_qp(&pd, &lane.cq, cap(&self.shape)).map_err(os("rdma_create_qp"))?;
@@ -240,7 +251,7 @@ impl VerbsDevice {
                 break id;
             }
         };
-        let link = Arc::new(Link::new(id, Arc::clone(&queue), lane, pd, notes, cm, qp, self.shape));
+        let link = Arc::new(Link::new(id, Arc::clone(&queue), lane, memory, notes, cm, qp, self.shape));
         link.post_ahead().map_err(|_| DeviceError::Exhausted { what: "receive queue" })?;
         queue.add(&link).map_err(os("epoll_ctl"))?;
         links.insert(id, Arc::clone(&link));
@@ -447,7 +458,7 @@ impl Device for VerbsDevice {
 
     fn free_region(&self, qp: QueuePairId, region: Region) {
         if let Some(link) = self.links.get(qp) {
-            link.free_region(&region);
+            link.memory.free(region.remote.base, region.remote.rkey.0);
         }
     }
 

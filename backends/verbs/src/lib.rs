@@ -11,7 +11,9 @@
 //! * Errors returned with either sign; depths rounded up; inline payloads refused: tried, and counted by ourselves.
 //! * No zero-length receives: each receive has a few bytes of its own.
 //!
-//! Each queue pair has a protection domain of its own: a key given to one peer is of no use to another.
+//! Each queue pair has a protection domain of its own: a key given to one peer is of no use to another. Its memory is
+//! registered in slabs, of which regions are parts (`memory`): a peer's stray write may reach another region of the same
+//! queue pair, which is that peer's as well.
 
 mod cm;
 mod device;
@@ -19,6 +21,7 @@ mod discovery;
 mod ffi;
 mod lane;
 mod link;
+mod memory;
 mod profile;
 mod queue;
 

@@ -9,7 +9,7 @@
 //! it has completed, so its mark and its note are still there when its completion comes. At least every quarter of the
 //! queue is signalled, whatever the caller wanted, or a queue of unsignalled requests could never be emptied.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
@@ -18,11 +18,12 @@ use netacc_device::{
     Completion, CompletionStatus, DeviceError, Operation, Payload, PostError, QueuePairId, Region, RemoteKey,
     RemoteRegion, WorkCompletion, WorkRequest, WorkRequestId,
 };
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 
 use crate::ffi::abi::{self, WorkCompletion as RawCompletion};
-use crate::ffi::{Chain, CmId, Mr, Pd, QueuePair, RawRecv, RawSend, SendKind};
+use crate::ffi::{Chain, CmId, Pd, QueuePair, RawRecv, RawSend, SendKind};
 use crate::lane::Lane;
+use crate::memory::{LinkMemory, Part};
 use crate::queue::Queue;
 
 /// Bytes that each receive has. With immediates they stay unused; without, they get the note of a message.
@@ -51,16 +52,15 @@ pub(crate) struct Link {
     /// The connection; gone once it is destroyed. Locked after the two sides.
     pub(crate) cm: Mutex<Option<CmId>>,
     shape: Shape,
-    pd: Arc<Pd>,
+    pub(crate) memory: LinkMemory<Arc<Pd>>,
     /// Receives first, then the notes of messages that we send.
-    notes: Mr,
+    notes: Part,
     send: Mutex<SendSide>,
     recv: Mutex<RecvSide>,
     marks: Box<[Mark]>,
     completed: AtomicU64,
     dead: AtomicBool,
     done: Mutex<Done>,
-    regions: RwLock<BTreeMap<u32, Mr>>,
 }
 
 /// What a look at the device brought.
@@ -136,8 +136,8 @@ impl Link {
         id: QueuePairId,
         queue: Arc<Queue>,
         lane: Lane,
-        pd: Arc<Pd>,
-        notes: Mr,
+        memory: LinkMemory<Arc<Pd>>,
+        notes: Part,
         cm: CmId,
         qp: QueuePair,
         shape: Shape,
@@ -150,7 +150,7 @@ impl Link {
             home: Mutex::new(queue),
             cm: Mutex::new(Some(cm)),
             shape,
-            pd,
+            memory,
             notes,
             send: Mutex::new(SendSide {
                 qp: Some(qp),
@@ -165,13 +165,12 @@ impl Link {
             completed: AtomicU64::new(0),
             dead: AtomicBool::new(false),
             done: Mutex::default(),
-            regions: RwLock::default(),
         }
     }
 
     /// Bytes of notes that a queue pair of this shape needs.
-    pub(crate) fn notes_len(shape: &Shape) -> usize {
-        (shape.recv_depth + shape.send_depth) as usize * NOTE_LEN
+    pub(crate) fn notes_len(shape: &Shape) -> u32 {
+        (shape.recv_depth + shape.send_depth) * NOTE_LEN as u32
     }
 
     /// Completions that may be waiting at a time.
@@ -249,29 +248,18 @@ impl Link {
         if self.is_dead() {
             return Err(DeviceError::Unknown { what: "queue pair" });
         }
-        let limit = DeviceError::MemoryLimit { wanted: len };
-        let Ok(remote_len) = u32::try_from(len) else { return Err(limit) };
-        let mr = Mr::new(&self.pd, len, true).map_err(|_| limit)?;
-        let remote = RemoteRegion { rkey: RemoteKey(mr.rkey), base: mr.address, len: remote_len };
-        let region = Region { memory: mr.memory.clone(), remote };
-        self.regions.write().insert(mr.rkey, mr);
-        Ok(region)
-    }
-
-    pub(crate) fn free_region(&self, region: &Region) {
-        let mut regions = self.regions.write();
-        let key = region.remote.rkey.0;
-        if regions.get(&key).is_some_and(|mr| mr.address == region.remote.base) {
-            regions.remove(&key);
-        }
+        let len = u32::try_from(len).map_err(|_| DeviceError::MemoryLimit { wanted: len })?;
+        let part = self.memory.alloc(len)?;
+        let remote = RemoteRegion { rkey: RemoteKey(part.rkey), base: part.address, len };
+        Ok(Region { memory: part.memory, remote })
     }
 
     /// Where the device finds `len` bytes at `offset` of a region of ours: address and key.
     fn locate(&self, region: &Region, offset: usize, len: u32) -> Option<(u64, u32)> {
-        let regions = self.regions.read();
-        let mr = regions.get(&region.remote.rkey.0).filter(|mr| mr.address == region.remote.base)?;
+        let RemoteRegion { rkey, base, .. } = region.remote;
+        let (available, lkey) = self.memory.find(base, rkey.0)?;
         let end = offset.checked_add(len as usize)?;
-        (end <= mr.memory.len().min(region.memory.len())).then_some((mr.address + offset as u64, mr.lkey))
+        (end <= available.min(region.memory.len())).then_some((base + offset as u64, lkey))
     }
 
     // ---- posting --------------------------------------------------------------------------------------------

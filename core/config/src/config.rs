@@ -45,10 +45,10 @@ pub struct Config {
 pub struct MemoryConfig {
     /// `NACC_SOR_MSG_SIZE`, `-s`: the size of a buffer, so of the longest message.
     pub msg_bytes: usize,
-    /// `NACC_RDMA_MR_MIN_INC_SIZE`: the first region registered.
+    /// `NACC_RDMA_MR_MIN_INC_SIZE`: memory registered at first, for a link or between two processes; twice as much each next time.
     /// Invariant: `msg_bytes` times a power of two.
     pub mr_min_bytes: usize,
-    /// `NACC_RDMA_MR_MAX_INC_SIZE`: the largest region registered, 1 MiB to 512 MiB.
+    /// `NACC_RDMA_MR_MAX_INC_SIZE`: the most that is registered at a time, 1 MiB to 512 MiB.
     /// Invariant: `mr_min_bytes` times a power of two.
     pub mr_max_bytes: usize,
     /// `NACC_RING_SIZE`: a stream's ring in each direction. Invariant: a power of two.

@@ -34,6 +34,10 @@ pub struct Capabilities {
     /// The peer can be told of a message at the completion queue that its queue pair was connected on
     /// ([`Device::knock`](crate::Device::knock)).
     pub knock: bool,
+    /// A peer's write is refused to the byte where its region ends, and a region that was given back is out of its reach.
+    /// Without it regions are parts of memory that is registered as a whole: a stray write may then reach whatever its own
+    /// queue pair has or had, and still nothing of any other.
+    pub exact_bounds: bool,
 }
 
 impl Capabilities {
@@ -53,5 +57,6 @@ impl Capabilities {
         qp_wait: false,
         rebind: false,
         knock: false,
+        exact_bounds: false,
     };
 }

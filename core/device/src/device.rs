@@ -167,13 +167,14 @@ pub trait Device: Send + Sync {
     /// came before the move need not be reported by either queue, nor wake anybody. What comes after it is, by `cq`.
     fn rebind(&self, qp: QueuePairId, cq: CompletionQueueId) -> Result<(), DeviceError>;
 
-    /// Allocates and registers `len` zeroed bytes that the peer of `qp` may write, and nobody else.
+    /// Allocates `len` zeroed and registered bytes that the peer of `qp` may write, and nobody else.
     ///
     /// # Errors
     /// [`DeviceError::MemoryLimit`] when it cannot be pinned.
     fn alloc_region(&self, qp: QueuePairId, len: usize) -> Result<Region, DeviceError>;
 
-    /// Gives a region back. The peer's writes into it fail from now on, or go nowhere.
+    /// Gives a region back. The peer's writes into it fail from now on, or go nowhere; where bounds are not exact (capability
+    /// `exact_bounds`) they may reach what else `qp` has.
     fn free_region(&self, qp: QueuePairId, region: Region);
 
     /// Maps the peer's region (capability `peer_memory`). The returned region's bytes *are* the peer's.

@@ -111,6 +111,17 @@ impl Memory {
         true
     }
 
+    /// Fills `len` bytes at `offset` with zeros. `false`, and nothing done, if they are out of bounds.
+    #[must_use]
+    pub fn zero(&self, offset: usize, len: usize) -> bool {
+        if self.check(offset, len).is_none() {
+            return false;
+        }
+        // SAFETY: in bounds by the check.
+        unsafe { std::ptr::write_bytes(self.ptr.as_ptr().add(offset), 0, len) };
+        true
+    }
+
     /// Copies between two regions. `false` if either is out of bounds.
     #[must_use]
     pub fn copy_to(&self, offset: usize, to: &Memory, to_offset: usize, len: usize) -> bool {

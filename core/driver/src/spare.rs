@@ -24,12 +24,7 @@ impl Spare {
         let at = self.regions.iter().position(|region| region.memory.len() == len)?;
         let region = self.regions.remove(at);
         self.bytes -= len;
-        let zeros = [0; 4096];
-        let zeroed = (0..len).step_by(zeros.len()).all(|at| {
-            let part = zeros.len().min(len - at);
-            region.memory.write(at, &zeros[..part])
-        });
-        zeroed.then_some(region)
+        region.memory.zero(0, len).then_some(region)
     }
 
     /// How many there are.

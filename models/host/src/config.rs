@@ -40,6 +40,7 @@ impl HostConfig {
             qp_wait: false,
             rebind: true,
             knock: false,
+            exact_bounds: true,
         };
         // Arbitrary: far above what a simulated process uses.
         HostConfig {

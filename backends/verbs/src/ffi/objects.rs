@@ -240,10 +240,10 @@ unsafe impl Send for Mr {}
 unsafe impl Sync for Mr {}
 
 impl Mr {
-    /// `len` zeroed bytes, which the peer may write if `remote`.
-    pub(crate) fn new(pd: &Arc<Pd>, len: usize, remote: bool) -> io::Result<Mr> {
+    /// `len` zeroed bytes, which the peer may write.
+    pub(crate) fn new(pd: &Arc<Pd>, len: usize) -> io::Result<Mr> {
         let mapping = Arc::new(Mapping::new(len.max(1))?);
-        let access = abi::ACCESS_LOCAL_WRITE | if remote { abi::ACCESS_REMOTE_WRITE } else { 0 };
+        let access = abi::ACCESS_LOCAL_WRITE | abi::ACCESS_REMOTE_WRITE;
         let start = mapping.raw;
         // SAFETY: the range is our own mapping and outlives the registration: `memory` below holds it.
         let raw = unsafe { (pd.context.library.ibv_reg_mr)(pd.raw.as_ptr(), start.as_ptr(), len.max(1), access) };

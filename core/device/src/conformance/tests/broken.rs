@@ -39,6 +39,7 @@ pub(super) enum Flaw {
     AcceptsPostsWhenDead,
     AlwaysSleeps,
     ClampsWritesOutside,
+    TakesAnyAddress,
     ReusesDirtyRegions,
     IgnoresRebind,
     DestroyIsSilent,
@@ -70,6 +71,7 @@ impl Flaw {
             (Flaw::AcceptsPostsWhenDead, C::erdma(), "dead_qp_refuses_posts"),
             (Flaw::AlwaysSleeps, C::shm(), "arm_and_disarm"),
             (Flaw::ClampsWritesOutside, C::erdma(), "writes_outside_are_refused"),
+            (Flaw::TakesAnyAddress, C::send_only(), "writes_outside_are_refused"),
             (Flaw::ReusesDirtyRegions, C::shm(), "regions_are_zeroed_and_separate"),
             (Flaw::IgnoresRebind, C::shm(), "rebind_moves_completions"),
             (Flaw::DestroyIsSilent, C::shm(), "destroy_qp_disconnects_peer"),
@@ -140,6 +142,10 @@ impl Broken {
                 if (4090..8192).contains(&(*offset as u32)) && payload_len == 8 =>
             {
                 *offset &= !0xffff_ffff;
+            }
+            // A base is its region's key, times 2^32.
+            (Flaw::TakesAnyAddress, Operation::Write { rkey, offset, .. }, _) if *offset >> 32 != u64::from(rkey.0) => {
+                *offset = u64::from(rkey.0) << 32;
             }
             _ => {}
         }
