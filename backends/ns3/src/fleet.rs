@@ -164,6 +164,7 @@ fn nic_config(p: &NicParameters) -> Result<NicConfig, FleetError> {
         rnr_pause: ns(p.rnr_pause_ns),
         max_in_flight: p.max_in_flight,
         rate,
+        notification_interval: ns(p.notification_interval_ns),
         context_cache_entries: p.context_cache_entries as usize,
         region_cache_entries: p.region_cache_entries as usize,
         costs,

@@ -75,6 +75,7 @@ mod ffi {
         max_in_flight: u32,
         rate: Rate,
         window_bytes: u64,
+        notification_interval_ns: u64,
         doorbell_ns: u64,
         request_fetch_ns: u64,
         payload_fetch_ns: u64,

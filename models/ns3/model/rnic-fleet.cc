@@ -105,6 +105,12 @@ RnicFleet::GetTypeId()
                           UintegerValue(65536),
                           MakeUintegerAccessor(&RnicFleet::m_windowBytes),
                           MakeUintegerChecker<uint64_t>(1))
+            .AddAttribute("NotificationInterval",
+                          "Time between notifications of congestion to a queue pair, at least. DCQCN's paper has 50 us; the HPCC authors' "
+                          "receivers notify with every acknowledgement.",
+                          TimeValue(MicroSeconds(50)),
+                          MakeTimeAccessor(&RnicFleet::m_notificationInterval),
+                          MakeTimeChecker(Time(0)))
             .AddAttribute("DoorbellDelay",
                           "Time from the store to the doorbell until the NIC has seen it.",
                           TimeValue(Time(0)),
@@ -269,6 +275,7 @@ RnicFleet::GetParameters() const
         break;
     }
     p.window_bytes = m_windowBytes;
+    p.notification_interval_ns = ns(m_notificationInterval);
     p.doorbell_ns = ns(m_doorbell);
     p.request_fetch_ns = ns(m_requestFetch);
     p.payload_fetch_ns = ns(m_payloadFetch);

@@ -123,6 +123,7 @@ class RnicFleet : public Object
     uint32_t m_maxInFlight;                          //!< attribute MaxInFlight
     RateControl m_rateControl;                       //!< attribute RateControl
     uint64_t m_windowBytes;                          //!< attribute WindowBytes
+    Time m_notificationInterval;                     //!< attribute NotificationInterval
     Time m_doorbell;                                 //!< attribute DoorbellDelay
     Time m_requestFetch;                             //!< attribute RequestFetchDelay
     Time m_payloadFetch;                             //!< attribute PayloadFetchDelay

@@ -84,10 +84,12 @@ pub struct DcqcnConfig {
     pub decrease_interval: Duration,
     /// Period of increases by time (`T`).
     pub increase_interval: Duration,
-    /// Bytes between increases by volume (`B`).
-    pub increase_bytes: u64,
+    /// Bytes between increases by volume (`B`). `None`: increases are by time alone, and hyper ones need no volume.
+    pub increase_bytes: Option<u64>,
     /// Increases of a kind that recover before additive ones begin (`F`).
     pub fast_recovery_steps: u32,
+    /// A decrease that follows another without an increase between leaves the target where it was.
+    pub keeps_target: bool,
     /// `R_AI`, in bits per second.
     pub additive_bps: u64,
     /// `R_HAI`, in bits per second.
@@ -105,23 +107,28 @@ impl DcqcnConfig {
             alpha_interval: Duration::from_micros(55),
             decrease_interval: Duration::ZERO,
             increase_interval: Duration::from_micros(55),
-            increase_bytes: 10_000_000,
+            increase_bytes: Some(10_000_000),
             fast_recovery_steps: 5,
+            keeps_target: false,
             additive_bps: 40_000_000,
             hyper_bps: 400_000_000,
             min_rate_bps: 40_000_000,
         }
     }
 
-    /// As the HPCC authors ran it (`dcqcn` of their `run.py`): alpha 1 us, decrease 4 us, increase 300 us, g 1/256, F 1,
-    /// steps of 5 and 50 Mb/s at 25 Gb/s and in proportion at other line rates.
+    /// As the HPCC authors ran it (`dcqcn` of their `run.py`, and `RdmaHw`'s `...Mlx`, which says to be what a vendor ships):
+    /// alpha 1 us, decrease 4 us, increase 300 us by time alone, g 1/256, F 1, steps of 5 and 50 Mb/s at 25 Gb/s and in
+    /// proportion at other line rates. Theirs decides about decreases every 4 us; here it is upon a notification, no sooner
+    /// than 4 us after the last.
     pub fn hpcc(line_rate_bps: u64) -> DcqcnConfig {
         let scaled = |bps: u64| (bps * (line_rate_bps / 1_000_000) / 25_000).max(1);
         DcqcnConfig {
             alpha_interval: Duration::from_micros(1),
             decrease_interval: Duration::from_micros(4),
             increase_interval: Duration::from_micros(300),
+            increase_bytes: None,
             fast_recovery_steps: 1,
+            keeps_target: true,
             additive_bps: scaled(5_000_000),
             hyper_bps: scaled(50_000_000),
             min_rate_bps: 100_000_000,
@@ -182,7 +189,11 @@ impl Dcqcn {
     }
 
     fn increase(&mut self) {
-        let (most, least) = (self.by_time.max(self.by_bytes), self.by_time.min(self.by_bytes));
+        let (most, least) = match self.config.increase_bytes {
+            Some(_) => (self.by_time.max(self.by_bytes), self.by_time.min(self.by_bytes)),
+            // So many came before this one.
+            None => (self.by_time - 1, self.by_time - 1),
+        };
         let steps = self.config.fast_recovery_steps;
         if least > steps {
             self.target += self.config.hyper_bps;
@@ -210,11 +221,9 @@ impl RateControl for Dcqcn {
 
     fn handle_sent(&mut self, now: Instant, wire_bytes: u32) {
         self.catch_up(now);
-        if self.increase_at.is_none() {
-            return;
-        }
+        let (Some(_), Some(increase_bytes)) = (self.increase_at, self.config.increase_bytes) else { return };
         self.bytes += u64::from(wire_bytes);
-        if self.bytes >= self.config.increase_bytes {
+        if self.bytes >= increase_bytes {
             self.bytes = 0;
             self.by_bytes += 1;
             self.increase();
@@ -229,7 +238,9 @@ impl RateControl for Dcqcn {
             return;
         }
         self.decreased_at = Some(now);
-        self.target = self.current;
+        if !self.config.keeps_target || self.by_time > 0 {
+            self.target = self.current;
+        }
         let cut = (u128::from(self.current) * u128::from(self.alpha) / u128::from(2 * ONE)) as u64;
         self.current = (self.current - cut).max(self.config.min_rate_bps.min(self.line));
         self.increase_at = Some(now + self.config.increase_interval);
@@ -300,6 +311,30 @@ mod tests {
             assert!(rate.rate_bps(at(100)).is_some_and(|bps| bps < LINE / 100), "{rate:?}");
             assert_eq!(rate.rate_bps(at(10_000_000)), None);
             assert_eq!((rate.alpha, rate.alpha_at, rate.increase_at), (0, None, None));
+        }
+    }
+
+    // Breaks if the HPCC authors' variant takes a lower target from each of several cuts, counts bytes, or waits for them.
+    #[test]
+    fn time_alone_increases_where_bytes_do_not_count() {
+        let config = DcqcnConfig::hpcc(LINE);
+        let mut rate = Dcqcn::new(config.clone(), LINE);
+        rate.handle_congestion(at(0));
+        rate.handle_congestion(at(4));
+        assert_eq!(rate.target, LINE);
+        let cut = rate.current;
+        rate.handle_sent(at(5), u32::MAX);
+        rate.catch_up(at(4 + 299));
+        assert_eq!(rate.current, cut);
+        rate.catch_up(at(4 + 300));
+        assert_eq!((rate.target, rate.current), (LINE, (cut + LINE).div_ceil(2)));
+        // There was an increase between.
+        rate.handle_congestion(at(400));
+        let target = (cut + LINE).div_ceil(2);
+        assert_eq!(rate.target, target);
+        for (after, above) in [(300, 0), (600, config.additive_bps), (900, config.additive_bps + config.hyper_bps)] {
+            rate.catch_up(at(400 + after));
+            assert_eq!(rate.target, target + above);
         }
     }
 
