@@ -445,6 +445,12 @@ job_scale-ns3() { # up to 100,000 connections of 1024 simulated hosts: speed and
     done
 }
 
+job_compare-hpcc() { # packets a second, memory and completion times beside the HPCC authors' simulator (arguments: its built tree; --help)
+    need_python
+    need_ns3
+    .venv/bin/python -m tests.sim.hpcc "$@"
+}
+
 job_bench() { # all four benchmarks
     need "${NEEDS_REDIS[@]}"
     job_build
