@@ -129,6 +129,8 @@ CASES = {
     "leave_by_last_thread": BRIEFLY,
     "close_under_calls": BRIEFLY,
     "close_under_calls_young": YOUNG,
+    "replace_under_calls": BRIEFLY,
+    "replace_under_calls_young": YOUNG,
     "taken": Expected(reason="inherited"),
     "inherited_listener": ON_LINK,
     # processes.c

@@ -288,7 +288,7 @@ pub fn in_transition(endpoint: &Endpoint, cell: &Arc<StreamCell>, fd: c_int, wan
     let mask = if limit.restarts() { std::ptr::null() } else { std::ptr::from_ref(held.before()) };
     // SAFETY: one valid pollfd, and a valid mask or none.
     let n = unsafe { real::ppoll(&mut pfd, 1, &ts, mask) };
-    if n < 0 && errno() == libc::EINTR || limit.restarts() && held.interrupts() {
+    if n < 0 && errno() == libc::EINTR || held.interrupts(limit) {
         return Waited::Interrupted;
     }
     drop(held);

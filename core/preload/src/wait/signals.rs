@@ -8,7 +8,7 @@ use std::mem::MaybeUninit;
 
 use libc::{pollfd, sigset_t};
 
-use super::{timespec, Waited};
+use super::{timespec, Limit, Waited};
 use crate::{real, runtime};
 
 /// All signals are blocked in this thread, until it is dropped: then the handlers of those that came run.
@@ -34,8 +34,8 @@ impl Held {
         &self.before
     }
 
-    /// Whether a signal waits whose handler ends a blocking call.
-    pub fn interrupts(&self) -> bool {
+    /// Whether a signal waits whose handler ends a blocking call with this limit.
+    pub fn interrupts(&self, limit: Limit) -> bool {
         let mut pending = MaybeUninit::<sigset_t>::zeroed();
         // SAFETY: the set is writable.
         unsafe { libc::sigpending(pending.as_mut_ptr()) };
@@ -43,7 +43,7 @@ impl Held {
             // SAFETY: both sets are initialised.
             let waits =
                 unsafe { libc::sigismember(pending.as_ptr(), n) == 1 && libc::sigismember(&self.before, n) == 0 };
-            waits && ends_calls(n)
+            waits && ends_calls(n, limit)
         })
     }
 }
@@ -93,11 +93,11 @@ impl Drop for Held {
     }
 }
 
-/// Whether the signal has a handler, and one after which calls are not restarted.
-fn ends_calls(signal: c_int) -> bool {
+/// Whether the signal has a handler, and one after which a call with this limit is not restarted.
+fn ends_calls(signal: c_int, limit: Limit) -> bool {
     action_of(signal).is_some_and(|action| {
         let handled = !matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
-        handled && action.sa_flags & libc::SA_RESTART == 0
+        handled && (!limit.restarts() || action.sa_flags & libc::SA_RESTART == 0)
     })
 }
 
@@ -106,8 +106,8 @@ thread_local! {
     static SIGNALS: Cell<(c_int, u32)> = const { Cell::new((-1, 0)) };
 }
 
-/// Blocks until `fd` has one of `events`, as a blocking call without a time limit does.
-pub fn poll(fd: c_int, events: i16) -> Waited {
+/// Blocks until `fd` has one of `events`, as a blocking call does that restarts.
+pub fn poll(fd: c_int, events: i16, limit: Limit) -> Waited {
     let held = Held::all();
     let wanted = held.let_through();
     let signals = runtime::of_thread(&SIGNALS, || {
@@ -118,7 +118,7 @@ pub fn poll(fd: c_int, events: i16) -> Waited {
         [pollfd { fd, events, revents: 0 }, pollfd { fd: signals.unwrap_or(-1), events: libc::POLLIN, revents: 0 }];
     // Without a descriptor for signals they are looked for now and then.
     let step = timespec(std::time::Duration::from_millis(50));
-    let limit = match signals {
+    let time = match signals {
         Some(signals) => {
             // SAFETY: a descriptor of this kind, and a readable set.
             unsafe { libc::signalfd(signals, &wanted, 0) };
@@ -127,8 +127,8 @@ pub fn poll(fd: c_int, events: i16) -> Waited {
         None => std::ptr::from_ref(&step),
     };
     // SAFETY: two valid pollfds.
-    unsafe { real::ppoll(fds.as_mut_ptr(), 2, limit, std::ptr::null()) };
-    if held.interrupts() {
+    unsafe { real::ppoll(fds.as_mut_ptr(), 2, time, std::ptr::null()) };
+    if held.interrupts(limit) {
         Waited::Interrupted
     } else {
         Waited::Again
@@ -141,6 +141,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    const IDLE: Limit = Limit { deadline: None, idle: true };
 
     extern "C" fn ignore(_signal: c_int) {}
 
@@ -155,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn only_handlers_that_do_not_restart_interrupt() {
+    fn only_handlers_that_do_not_restart_interrupt_at_the_beginning() {
         let (one, two, three) = (libc::SIGRTMIN() + 1, libc::SIGRTMIN() + 2, libc::SIGRTMIN() + 3);
         handle(one, 0);
         handle(two, libc::SA_RESTART);
@@ -166,15 +168,16 @@ mod tests {
             libc::sigaddset(blocked.as_mut_ptr(), three);
             libc::pthread_sigmask(libc::SIG_BLOCK, blocked.as_ptr(), std::ptr::null_mut());
             let held = Held::all();
-            assert!(!held.interrupts());
+            assert!(!held.interrupts(IDLE));
             libc::pthread_kill(libc::pthread_self(), three);
-            assert!(!held.interrupts(), "the program has blocked it");
+            assert!(!held.interrupts(IDLE), "the program has blocked it");
             libc::pthread_kill(libc::pthread_self(), two);
-            assert!(!held.interrupts(), "restarts");
+            assert!(!held.interrupts(IDLE), "restarts");
+            assert!(held.interrupts(Limit { idle: false, ..IDLE }), "in the middle");
             libc::pthread_kill(libc::pthread_self(), one);
-            assert!(held.interrupts());
+            assert!(held.interrupts(IDLE));
             drop(held);
-            assert!(!Held::all().interrupts(), "handled");
+            assert!(!Held::all().interrupts(IDLE), "handled");
         }
     }
     // Breaks if a handler ran for a signal that was taken, or one that the program has blocked or ignores counted.

@@ -330,6 +330,72 @@ static void close_under_calls_young(void)
     closed_under_send(connected());
 }
 
+/* ---- replaced while a call waits, and interrupted: how Java closes sockets ---- */
+
+static void *wait_in_large_send(void *argument)
+{
+    static char bytes[64 << 20];
+    waiting.thread = thread_id();
+    ssize_t sent = send(waiting.fd, bytes, sizeof bytes, MSG_NOSIGNAL);
+    show("sent a part", sent > 0 && sent < (ssize_t)sizeof bytes);
+    return argument;
+}
+
+static void interrupted(int number)
+{
+    (void)number;
+}
+
+/* A socket takes the number of one that a thread waits for: the thread waits for the old one, until a signal comes. */
+static void replaced_under(struct connection c, void *(*call)(void *), int fd)
+{
+    pthread_t thread = close_under(call, fd);
+    struct connection other = connected();
+    must(dup2(other.client, fd));
+    must(-pthread_kill(thread, SIGUSR1));
+    must(-pthread_join(thread, NULL));
+    int peer = fd == c.client ? c.server : c.client;
+    static char bytes[65536];
+    ssize_t n;
+    while ((n = recv(peer, bytes, sizeof bytes, 0)) > 0)
+        ;
+    show("end", n);
+    exchange((struct connection){fd, other.server});
+    must(close(other.client));
+    must(close(other.server));
+    must(close(c.client));
+    must(close(c.server));
+}
+
+static void replaced_under_each(struct connection (*get)(void))
+{
+    must(sigaction(SIGUSR1, &(struct sigaction){.sa_handler = interrupted}, NULL));
+    struct connection c = get();
+    replaced_under(c, wait_in_large_send, c.client);
+    c = get();
+    replaced_under(c, wait_in_recv, c.server);
+    c = get();
+    set_timeout(c.server, SO_RCVTIMEO, PATIENCE_MS);
+    replaced_under(c, wait_in_recv, c.server);
+    c = get();
+    fill(c.client);
+    replaced_under(c, wait_in_send, c.client);
+    c = get();
+    fill(c.client);
+    set_timeout(c.client, SO_SNDTIMEO, PATIENCE_MS);
+    replaced_under(c, wait_in_send, c.client);
+}
+
+static void replace_under_calls(void)
+{
+    replaced_under_each(linked);
+}
+
+static void replace_under_calls_young(void)
+{
+    replaced_under_each(connected);
+}
+
 const struct test_case descriptor_cases[] = {
     {"copies", copies},
     {"ranges", ranges},
@@ -338,6 +404,8 @@ const struct test_case descriptor_cases[] = {
     {"leave_by_last_thread", leave_by_last_thread},
     {"close_under_calls", close_under_calls},
     {"close_under_calls_young", close_under_calls_young},
+    {"replace_under_calls", replace_under_calls},
+    {"replace_under_calls_young", replace_under_calls_young},
     {"taken", taken},
     {"inherited_listener", inherited_listener},
     {"serve", serve},

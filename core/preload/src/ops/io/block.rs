@@ -50,17 +50,19 @@ fn block_in_recv(sock: &Socket, fd: c_int, limit: Limit) -> Waited {
 
 fn block_in_poll(fd: c_int, events: i16, limit: Limit) -> Waited {
     if limit.restarts() {
-        return wait::signals::poll(fd, events);
+        return wait::signals::poll(fd, events, limit);
     }
     let left = limit.deadline.map(|d| d.saturating_since(now()));
     let ts = left.map(wait::timespec);
     let mut p = libc::pollfd { fd, events, revents: 0 };
-    // SAFETY: one valid pollfd.
-    let n =
-        unsafe { real::ppoll(&mut p, 1, ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref), std::ptr::null()) };
+    // A signal after which `ppoll` finds another file under the number, or this one ready, must not be lost.
+    let held = wait::signals::Held::all();
+    let time = ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: one valid pollfd, a valid time or none, and a valid mask.
+    let n = unsafe { real::ppoll(&mut p, 1, time, held.before()) };
     match n {
+        n if n < 0 && errno() == libc::EINTR || held.interrupts(limit) => Waited::Interrupted,
         0 => Waited::TimedOut,
-        n if n < 0 && errno() == libc::EINTR => Waited::Interrupted,
         _ => Waited::Again,
     }
 }

@@ -212,7 +212,7 @@ unsafe fn send_step(
             drop(guard);
             let held = wait::signals::Held::all();
             await_pledge(endpoint, cell, netacc_driver::PLEDGE_PATIENCE);
-            if held.interrupts() {
+            if held.interrupts(Limit { deadline: None, idle: skip == 0 }) {
                 drop(held);
                 return Step::Done(fail(libc::EINTR));
             }
