@@ -285,6 +285,8 @@ impl Anchor for InMemoryAnchor {
             let near = pipe.end(end);
             near.unread.clear();
             near.unsent.clear();
+            // An end that waited behind what was unsent is gone with it.
+            (near.write_ended, near.fin_sent) = (true, true);
             near.reset_received = true;
             pipe.end(end.peer()).reset_pending = true;
         });

@@ -129,3 +129,17 @@ fn a_broken_wire_resets_both() {
     assert_eq!((read(&mut a), write(&mut b, b"x")), (Err(ECONNRESET), Err(ECONNRESET)));
     assert!(wire.deliverable().is_empty());
 }
+
+// Breaks if a reset that drops what was unsent lets the end through that waited behind it: its reader would miss bytes, and
+// not know.
+#[test]
+fn a_reset_takes_the_end_with_it() {
+    let (mut a, mut b, wire) = explicit(16, 16);
+    assert_eq!(write(&mut a, b"arrived lost"), Ok(12));
+    assert!(a.shutdown_write().is_ok());
+    assert!(wire.deliver(AnchorDelivery::Bytes { to: AnchorEnd::Second, len: 7 }));
+    a.reset();
+    wire.settle();
+    assert_eq!([read(&mut b), read(&mut b)], [Ok(b"arrived".to_vec()), Err(ECONNRESET)]);
+    assert!(wire.is_over());
+}
