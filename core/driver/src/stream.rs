@@ -12,7 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-use netacc_device::{Anchor, AnchorPosition, FourTuple, Instant, Memory, PeerAddress, QueuePairId, Region};
+use netacc_device::{
+    Anchor, AnchorError, AnchorPosition, FourTuple, Instant, Memory, PeerAddress, QueuePairId, Region,
+};
 use netacc_proto::{Reason, RingDescriptor, SocketError, Stream};
 use parking_lot::Mutex;
 
@@ -146,7 +148,13 @@ impl Inner {
         let now = match self.look_for_fin() {
             Some(fin) => fin && self.anchor.unread() == 0,
             // Takes the error of a reset that came without one.
-            None => matches!(self.anchor.try_peek(&mut [0]), Ok(0)),
+            None => match self.anchor.try_peek(&mut [0]) {
+                Ok(n) => n == 0,
+                Err(error) => {
+                    self.anchor_broken |= !matches!(error, AnchorError::WouldBlock);
+                    false
+                }
+            },
         };
         self.fin_seen |= now;
         now

@@ -33,7 +33,6 @@ impl StreamGuard<'_> {
 
     /// Leaves the link for an anchor that has ended as the stream has, or soon will have: then nothing happens yet.
     fn give_back(&mut self) {
-        let told = self.inner.proto.error().is_none();
         let inner = &mut *self.inner;
         let failed = inner.proto.failure().is_some();
         // Of a closed stream nobody asks.
@@ -56,10 +55,18 @@ impl StreamGuard<'_> {
         }
         if failed {
             self.discard_records();
-            if told {
-                self.inner.anchor.clear_error();
-            } else if self.inner.proto.error() == Some(SocketError::Pipe) && !self.inner.has_fin() {
-                self.inner.unlike = true;
+            let inner = &mut *self.inner;
+            let known = match inner.proto.error() {
+                None => {
+                    inner.anchor.clear_error();
+                    true
+                }
+                // A call of ours may have been told.
+                Some(SocketError::Reset) => inner.anchor.is_broken(),
+                Some(SocketError::Pipe) => inner.has_fin(),
+            };
+            if !known {
+                inner.unlike = true;
                 return;
             }
         }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig, AnchorWire};
+use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig, AnchorWire, InMemoryAnchor};
 use netacc_device::loopback::{DeliveryMode, Fabric, Kill, LoopbackConfig, QueuePairEnd};
 use netacc_device::middleware::Event;
-use netacc_device::Instant;
+use netacc_device::{Anchor, AnchorError, Instant};
 use netacc_driver::{AnchorProgress, Endpoint, LinkIo, Shutdown, StreamCell, STALL_PATIENCE};
 use netacc_proto::{Reason, RxSource};
 
@@ -21,7 +21,17 @@ struct Linked<'a> {
 impl<'a> Linked<'a> {
     fn new(client: &'a Endpoint, server: &'a Endpoint, port: u16) -> Linked<'a> {
         let (a, b, wire) = anchor_pair(AnchorConfig::default());
-        let (near, far) = connect_over(client, server, port, (a, b));
+        Linked::over(client, server, port, (a, b), wire)
+    }
+
+    fn over(
+        client: &'a Endpoint,
+        server: &'a Endpoint,
+        port: u16,
+        anchors: (InMemoryAnchor, InMemoryAnchor),
+        wire: AnchorWire,
+    ) -> Linked<'a> {
+        let (near, far) = connect_over(client, server, port, anchors);
         client.promote(&near).expect("the acceptor is published");
         let pair = Linked { ends: [(client, near), (server, far)], wire };
         pair.settle(Instant::from_nanos(0));
@@ -212,5 +222,38 @@ fn what_is_held_back_comes_on_the_anchor_if_the_link_is_left() {
         assert_eq!(far.lock(&server).proto().replay_left(), 10);
         let counters = near.lock(&client).counters();
         assert_eq!((counters.tx_bytes_tcp, counters.tx_bytes_link), (10, 0));
+    }
+}
+
+/// Breaks if a look or a record of ours took the error of an anchor that was reset, and the stream was then given back to
+/// it: the program would read an end.
+#[test]
+fn a_reset_is_told_by_whoever_knows_of_it() {
+    for dies in [false, true] {
+        let fabric = Fabric::new(DeliveryMode::Immediate);
+        let device = fabric.open(LoopbackConfig::shm());
+        let client = with_sharing(device.clone(), None, |_: &Event| {}, Deaf, 1);
+        let server = endpoint(&fabric);
+        let (a, b, wire) = anchor_pair(AnchorConfig::default());
+        let mut kernel = a.clone();
+        let pair = Linked::over(&client, &server, 40_014, (a, b), wire);
+        let near = &pair.ends[0].1;
+        if dies {
+            let qp = near.lock(&client).link().expect("it is linked").qp();
+            assert!(fabric.kill(QueuePairEnd { device: device.id(), qp }, Kill::default()));
+        }
+        pair.wire.break_off();
+        for turn in 0..3 {
+            client.progress(Instant::from_nanos(turn));
+            near.lock(&client).demote(Reason::Requested);
+            near.lock(&client).progress_anchor(false);
+            near.take_in(&client);
+        }
+        let found = near.lock(&client).rx_source();
+        let told = match found {
+            RxSource::Anchor(_) => matches!(kernel.try_read(&mut [0]), Err(AnchorError::Os(_))),
+            source => matches!(source, RxSource::Failed(_)),
+        };
+        assert!(told, "the link dies: {dies}; {found:?}");
     }
 }
