@@ -13,7 +13,7 @@ use netacc_device::middleware::SplitMix64;
 use netacc_device::{CompletionQueueId, ConnectionManager, Device, Directory, Instant, QueuePairId};
 use netacc_host::{Cluster, HostConfig, HostDevice, HostId, PlainSimulator, Simulator};
 use netacc_rnic::network::{LinkConfig, SwitchConfig, Topology};
-use netacc_rnic::{Costs, NicConfig, RateConfig, Recovery};
+use netacc_rnic::{CommandTimes, Costs, NicConfig, RateConfig, Recovery};
 
 use crate::plan::Plan;
 use crate::Preset;
@@ -48,9 +48,11 @@ impl NetworkPlan {
     pub(crate) fn draw(seed: u64, processes: usize) -> NetworkPlan {
         // Draws of its own: those of the plan stay what they are for other presets.
         let rng = &mut SplitMix64::new(seed ^ 0x7c1e_55d0);
-        let hosts = vec![host(rng); processes];
+        let mut host = host(rng);
         let (link, switch) = topology(rng);
-        NetworkPlan { hosts, link, switch, seed: rng.next_u64() }
+        let seed = rng.next_u64();
+        host.nic.commands = commands(rng);
+        NetworkPlan { hosts: vec![host; processes], link, switch, seed }
     }
 
     /// The same on the plain network.
@@ -216,6 +218,22 @@ fn host(rng: &mut SplitMix64) -> HostConfig {
         costs,
         ..NicConfig::ideal(LINE_RATE_BPS)
     })
+}
+
+/// Half of the devices make queue pairs and register memory at once.
+fn commands(rng: &mut SplitMix64) -> CommandTimes {
+    if rng.below(2) == 0 {
+        return CommandTimes::default();
+    }
+    let mut up_to_us = |most: usize| Duration::from_nanos(rng.below(most * 1000) as u64);
+    CommandTimes {
+        create_qp: up_to_us(500),
+        connect_qp: up_to_us(1_000),
+        destroy_qp: up_to_us(500),
+        register: up_to_us(100),
+        register_mib: up_to_us(500),
+        deregister: up_to_us(100),
+    }
 }
 
 fn topology(rng: &mut SplitMix64) -> (LinkConfig, SwitchConfig) {

@@ -2,7 +2,7 @@
 //! where it says that other fixes have covered it since. A change of what the plan or the scheduler draws moves the bugs
 //! to other seeds: then take the fix out and search again.
 
-use netacc_harness::{run, Options};
+use netacc_harness::{run, Options, Preset};
 
 macro_rules! regressions {
     ($($(#[$doc:meta])* $name:ident: $($seed:literal),+;)*) => {
@@ -68,4 +68,16 @@ regressions! {
     /// An error that nobody had been told of was left to a kernel that showed an end; and a closed stream wrote where its
     /// peer still read.
     given_back_too_early: 201918, 210564;
+    /// The anchor was reset, a record of ours was told of it, and the stream was given back: its reader found an end.
+    given_back_to_who_has_told_already: 19590;
+}
+
+/// The same on modelled NICs; and a reset that dropped bytes let the end through that waited behind them.
+#[test]
+fn false_ends_on_modelled_nics() {
+    for seed in [1103, 1471, 11113, 17240] {
+        if let Err(failure) = run(seed, &Options { preset: Some(Preset::Nic), ..Options::default() }) {
+            panic!("{failure}\nreplay: cargo run -p netacc-harness -- --seed {seed} --trace --preset nic");
+        }
+    }
 }
