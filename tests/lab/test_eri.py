@@ -49,7 +49,7 @@ exec {unpacked}/usr/sbin/sshd -i -f {folder}/sshd
 
 def ssh_to(lab: UpLab, folder: Path) -> Path:
     """A configuration for ssh that knows the hosts as lab1 and lab2."""
-    reach = f"{binaries() / 'netacc'} lab exec --name {lab.name} --timeout 2000"
+    reach = f"{binaries() / 'netacc'} lab exec --name {lab.name} --timeout 3300"
     for name in ("host", "key"):
         make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]
         subprocess.run(make, check=True)
@@ -93,9 +93,9 @@ def test_programs_on_two_machines_by_ssh(siw: UpLab, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(2000)
+@pytest.mark.timeout(3400)
 def test_the_whole_kit_by_ssh(siw: UpLab, tmp_path: Path) -> None:
-    ran, found = run_kit(siw, tmp_path, "--seeds", "0..5", seconds=1900)
+    ran, found = run_kit(siw, tmp_path, "--seeds", "0..5", seconds=3200)
     assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr}"
     assert found.keys() >= {"preflight", "redis", "latency", "polled", "properties", "figures"}
     redis = found["redis"]["paths"]
