@@ -20,7 +20,7 @@ use crate::config::ShmConfig;
 use crate::doorbell::OwnDoorbell;
 use crate::hold;
 use crate::layout::{ASLEEP, AWAKE, CQS, MODERATED, QPS, RING};
-use crate::pair::{PairSlot, PAIRS};
+use crate::pair::{PairSlot, LIVE, PAIRS};
 use crate::qp::{Posts, QpLocal, DOWN, MAX_INLINE, MAX_MESSAGE, SEND_RING};
 use crate::rendezvous::{self, Rendezvous};
 use crate::sync;
@@ -262,9 +262,10 @@ impl ShmDevice {
     #[cold]
     fn ring_peer(&self, pair: &PairSlot, cq: usize) {
         // The descriptor of a young completion queue is in our socket already: its owner sent it before it could
-        // arm. Another thread may just be taking it out. Bounded: a lying peer costs itself its wake-ups.
+        // arm. Another thread may just be taking it out. Bounded: a lying peer costs itself its wake-ups. One that is gone
+        // wants none.
         for _ in 0..1000 {
-            if pair.ring(cq) || !pair.is_active() {
+            if pair.ring(cq) || pair.state.load(Acquire) != LIVE {
                 return;
             }
             self.progress_unasked();

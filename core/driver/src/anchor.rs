@@ -104,13 +104,15 @@ impl StreamGuard<'_> {
             }
             let before = inner.proto.rx_source();
             let mut head = [0; RECORD_LEN];
+            // In this order: a reset that comes in between is seen next time, and a peek would take its error away.
+            let something = inner.anchor.unread() > 0 || inner.anchor.is_ended();
             if inner.anchor.is_broken() && (inner.look_for_fin().is_some() || inner.proto.ends_by_link()) {
                 // The error stays where whoever is given the socket finds it.
                 inner.anchor_broken = true;
                 self.end_of_anchor();
                 return write;
             }
-            let peeked = inner.anchor.try_peek(&mut head);
+            let peeked = if something { inner.anchor.try_peek(&mut head) } else { Err(AnchorError::WouldBlock) };
             if matches!(peeked, Ok(RECORD_LEN)) && inner.proto.expects_resume() && self.waits_for_link() {
                 return AnchorProgress::Unpolled;
             }
@@ -326,12 +328,9 @@ impl StreamGuard<'_> {
         if !inner.proto.is_plain() {
             return false;
         }
-        // In this order: a reset that comes in between is the application's to see, and a write would take it away.
-        if inner.anchor.is_ended() && !inner.anchor.is_over() && !std::mem::replace(&mut inner.provoked, true) {
-            //= spec §4.8.9
-            //# A side whose stream has been revived writes one byte then, where the peer has not reset the anchor itself.
-            inner.carried.written += inner.anchor.try_write(&[0]).unwrap_or(0) as u64;
-        }
+        //= spec §4.8.9
+        //# A side whose stream has been revived writes one byte then, where the peer has not reset the anchor itself.
+        inner.provoke_reset();
         if !inner.anchor.is_over() {
             return false;
         }

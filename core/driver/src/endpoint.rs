@@ -18,8 +18,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use netacc_device::{
-    Anchor, CompletionQueueId, ConnectionId, ConnectionManager, Device, DeviceError, Directory, FourTuple, PeerAddress,
-    QueuePairId,
+    Anchor, CompletionQueueId, ConnectionId, ConnectionManager, Device, DeviceError, Directory, FourTuple, Instant,
+    PeerAddress, QueuePairId,
 };
 use netacc_proto::{CacheConfig, LinkCache, Nonce, PreSharedKey, Reason, Role, Stream, StreamConfig};
 use parking_lot::{Mutex, RwLock};
@@ -305,7 +305,7 @@ impl Endpoint {
 
     /// The process is about to end: streams are held back, and those on a link leave it. Whether nothing would be lost
     /// if the process ended now; call again when peers may have answered.
-    pub fn leave(&self) -> bool {
+    pub fn leave(&self, now: Instant) -> bool {
         self.hold_back(true);
         let mut done = true;
         for cell in self.streams() {
@@ -320,7 +320,7 @@ impl Endpoint {
             }
             guard.progress_anchor(false);
             drop(guard);
-            done &= cell.lock(self).can_be_left();
+            done &= cell.lock(self).can_be_left(now);
         }
         done
     }

@@ -37,6 +37,10 @@ pub use transfer::LinkIo;
 /// have waited anyway, and the peer's application has up to some megabytes to read first. Arbitrary.
 pub const PLEDGE_PATIENCE: Duration = Duration::from_millis(200);
 
+/// At which look at an anchor that has ended a reset is provoked. Arbitrary: looks are tens of microseconds apart where somebody
+/// waits, and a peer's reset follows its FIN within a few.
+const PROVOKING_LOOK: u32 = 16;
+
 /// A stream of this process.
 pub struct StreamCell {
     /// Its number in the directory.
@@ -110,8 +114,8 @@ pub(crate) struct Inner {
     pub(crate) lingered: (u64, u64),
     /// The anchor has ended in another way than the stream.
     unlike: bool,
-    /// A byte was written so that the kernel learns what the stream knows; see `give_back`.
-    pub(crate) provoked: bool,
+    /// How often the anchor was seen to have ended, but not by the reset that is to come; see `provoke_reset`.
+    looks_at_end: u32,
     /// Records or replay wait for room on the anchor, and the endpoint knows.
     pub(crate) blocked: bool,
     /// Its link had no room, and the endpoint knows.
@@ -166,6 +170,20 @@ impl Inner {
         let fin = self.anchor.has_fin(counted)?;
         self.fin_seen |= fin;
         Some(fin)
+    }
+
+    /// If the peer's FIN is all that the kernel knows of a reset: writes one byte, once, which the peer's kernel answers with it.
+    ///
+    /// Not at the first look. A peer that resets its anchor has said FIN just before, and the error of a reset that comes at this
+    /// moment would be the write's, not the application's.
+    pub(crate) fn provoke_reset(&mut self) {
+        if !self.anchor.is_ended() || self.anchor.is_over() {
+            return;
+        }
+        self.looks_at_end = self.looks_at_end.saturating_add(1);
+        if self.looks_at_end == PROVOKING_LOOK {
+            self.carried.written += self.anchor.try_write(&[0]).unwrap_or(0) as u64;
+        }
     }
 
     /// Closed by the application, but records may still have to be read from the anchor or written to it.
@@ -230,7 +248,7 @@ impl StreamCell {
                 unlike: false,
                 anchor_low_water: 1,
                 lingered: (0, 0),
-                provoked: false,
+                looks_at_end: 0,
                 blocked: false,
                 starved: false,
                 stall_noted: false,

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use crate::answers::Answers;
 use crate::epoll::Registration;
-use crate::ops::options::{get_int, set_int};
+use crate::ops::options::{get_int, read_from_kernel, set_int};
 use crate::ops::waiting::Callers;
 use crate::runtime::{self, Inherited, Runtime};
 use crate::table::Entry;
@@ -220,6 +220,7 @@ impl Socket {
         // Another thread may fork meanwhile.
         if seen > 0 && family::holds_alone(self.family.load(Ordering::Relaxed)) {
             self.ask_nonblocking();
+            read_from_kernel(&self.options, self.fd.load(Ordering::Relaxed));
             cell.unshare(seen);
         }
         !cell.is_shared()

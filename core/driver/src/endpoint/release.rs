@@ -19,6 +19,11 @@ impl Endpoint {
         }
         inner.released = false;
         let closed = inner.closed;
+        if closed {
+            // Another thread may have found it through before the look at what lingers has.
+            guard.end_linger();
+        }
+        let inner = &mut *guard.inner;
         let outgoing = inner.outgoing.take();
         let (link, region) = (inner.link.take(), inner.region.take());
         let slot = inner.proto.slot();

@@ -1,6 +1,6 @@
 //! Leaving the link, and the end of a stream: demotion, giving back to the anchor, shutting down, closing.
 
-use netacc_device::{Anchor, AnchorError, AnchorPosition};
+use netacc_device::{Anchor, AnchorError, AnchorPosition, Instant};
 use netacc_proto::{AnchorWrite, Demotion, Phase, Reason, SocketError};
 
 use super::StreamGuard;
@@ -45,9 +45,8 @@ impl StreamGuard<'_> {
         }
         if failed && !inner.anchor.is_over() {
             // Nobody reads what comes there: the peer's kernel answers with a reset, once it has closed.
-            let closed = inner.proto.is_peer_gone() && inner.anchor.is_ended();
-            if closed && !std::mem::replace(&mut inner.provoked, true) {
-                inner.carried.written += inner.anchor.try_write(&[0]).unwrap_or(0) as u64;
+            if inner.proto.is_peer_gone() {
+                inner.provoke_reset();
             }
             if !inner.anchor.is_over() {
                 return;
@@ -110,10 +109,15 @@ impl StreamGuard<'_> {
     }
 
     /// Whether nobody would miss anything if the process ended: the kernel has it all, or the link of a closed stream.
-    pub(crate) fn can_be_left(&self) -> bool {
+    pub(crate) fn can_be_left(&mut self, now: Instant) -> bool {
         let proto = &self.inner.proto;
         let said = !self.is_wanted() && proto.phase() == Phase::Linked && !proto.has_control();
-        proto.is_plain() || proto.failure().is_some() || said
+        if proto.failure().is_some() || said {
+            return true;
+        }
+        // What comes again to a socket that is closed already is answered with a reset behind its FIN; had it been there
+        // unread, the reset would have come at once.
+        proto.is_plain() && (self.inner.closed || self.has_replay(now))
     }
 
     /// Whether nothing can be read or written any more after this `shutdown`.

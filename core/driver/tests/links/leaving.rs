@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig, AnchorWire, InMemoryAnchor};
+use netacc_device::loopback::anchor::{
+    anchor_pair, AnchorConfig, AnchorDelivery, AnchorEnd, AnchorWire, InMemoryAnchor,
+};
 use netacc_device::loopback::{DeliveryMode, Fabric, Kill, LoopbackConfig, QueuePairEnd};
 use netacc_device::middleware::Event;
 use netacc_device::{Anchor, AnchorError, Instant};
 use netacc_driver::{AnchorProgress, Endpoint, LinkIo, Shutdown, StreamCell, STALL_PATIENCE};
-use netacc_proto::{Reason, RxSource};
+use netacc_proto::{Reason, RxSource, RECORD_LEN};
 
 use crate::common::{connect_over, Deaf};
 use crate::endpoints::{endpoint, read, with_sharing, write, write_more, write_pieces};
@@ -256,4 +258,27 @@ fn a_reset_is_told_by_whoever_knows_of_it() {
         };
         assert!(told, "the link dies: {dies}; {found:?}");
     }
+}
+
+/// Breaks if a process ended before what comes again on its anchors is there. Unread, it makes a reset of the close; what comes
+/// behind that finds a FIN sent.
+#[test]
+fn a_process_ends_once_what_comes_again_is_there() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, server) = (endpoint(&fabric), endpoint(&fabric));
+    let anchor = AnchorConfig { mode: DeliveryMode::Explicit, ..AnchorConfig::default() };
+    let (a, b, wire) = anchor_pair(anchor);
+    let pair = Linked::over(&client, &server, 40_015, (a, b), wire);
+    let [(_, near), (_, far)] = &pair.ends;
+    assert_eq!(write(&client, near, b"unread"), LinkIo::Done(6));
+    let now = Instant::from_nanos(0);
+    assert!(!server.leave(now));
+    pair.wire.settle();
+    near.take_in(&client);
+    let to = AnchorEnd::Second;
+    assert!(pair.wire.deliver(AnchorDelivery::Bytes { to, len: RECORD_LEN }));
+    assert!(!server.leave(now));
+    assert!(far.lock(&server).proto().is_plain(), "but for what the kernel has to bring");
+    pair.wire.settle();
+    assert!(server.leave(now));
 }

@@ -18,7 +18,7 @@ use netacc_proto::{Phase, Reason, Role};
 use crate::answers::Answers;
 use crate::epoll;
 use crate::ops::{descriptors, errno, fail, options, set_errno};
-use crate::runtime::{self, Runtime, NO_FD};
+use crate::runtime::{self, now, Runtime, NO_FD};
 use crate::socket::{FdAnchor, Listener, Socket};
 use crate::table::{self, Entry};
 use crate::{family, lingering, queues, real, stats, wait};
@@ -124,7 +124,8 @@ pub fn received(fd: c_int) -> bool {
             let listener = Listener::new(domain, nonblocking);
             let listening = option(libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Some(1);
             listener.listening.store(listening, Ordering::Relaxed);
-            options::read_from_kernel(&listener, fd);
+            options::read_from_kernel(&listener.options, fd);
+            options::keep_as_reported(&listener.options, fd, libc::SO_RCVLOWAT);
             Entry::Idle(listener)
         };
         table::insert(fd, Arc::new(entry));
@@ -529,6 +530,10 @@ fn close_stream(sock: &Socket, fd: c_int) -> bool {
     let (Some(cell), Some(rt)) = (&sock.stream, runtime::get()) else { return false };
     let Some(endpoint) = rt.endpoint() else { return false };
     if cell.readiness().contains(Readiness::KERNEL_RX | Readiness::KERNEL_TX) {
+        if cell.lock(endpoint).proto().replay_left() > 0 {
+            // Unread bytes make a reset of the close; what came behind it would find a FIN sent.
+            wait::until(endpoint, cell, now() + wait::SETTLE_DEADLINE, |guard| guard.has_replay(now()).then_some(()));
+        }
         let plain = cell.lock(endpoint).close_plain();
         if plain {
             if sock.noted_reason().is_none() && cell.lock(endpoint).proto().promotions() == 0 {

@@ -13,7 +13,7 @@ use crate::ops::message::Target;
 use crate::ops::{descriptors, fail, io};
 use crate::real;
 use crate::runtime::{self, Runtime};
-use crate::socket::{int, Listener, Options, Socket};
+use crate::socket::{int, Options, Socket};
 use crate::table::Entry;
 
 // Values that the `libc` crate lacks, or has for some targets only; the same on all that the library supports.
@@ -159,7 +159,8 @@ fn note_option(entry: &Arc<Entry>, fd: c_int, name: c_int, bytes: &[u8]) {
     }
 }
 
-fn keep_as_reported(options: &Options, fd: c_int, name: c_int) {
+/// What the kernel says of an option of SOL_SOCKET.
+pub fn keep_as_reported(options: &Options, fd: c_int, name: c_int) {
     let mut bytes = [0u8; 16];
     let mut len = bytes.len() as socklen_t;
     // SAFETY: the buffer has `len` writable bytes.
@@ -184,15 +185,13 @@ pub fn set_int(fd: c_int, level: c_int, name: c_int, value: c_int) {
     unsafe { real::setsockopt(fd, level, name, (&raw const value).cast(), len) };
 }
 
-/// Options of a socket that another program has set. Whether it has set SO_RCVBUF cannot be told.
-pub fn read_from_kernel(listener: &Listener, fd: c_int) {
-    for name in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO, libc::SO_LINGER, libc::SO_RCVLOWAT, libc::SO_ZEROCOPY] {
-        keep_as_reported(&listener.options, fd, name);
+/// Options of a socket that another process has set, or may have, but for those of its buffers: whether it has set SO_RCVBUF
+/// cannot be told, and SO_RCVLOWAT is the library's to set as well.
+pub fn read_from_kernel(options: &Options, fd: c_int) {
+    for name in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO, libc::SO_LINGER, libc::SO_ZEROCOPY] {
+        keep_as_reported(options, fd, name);
     }
-    listener
-        .options
-        .cork
-        .store(get_int(fd, libc::IPPROTO_TCP, libc::TCP_CORK).is_some_and(|on| on != 0), Ordering::Relaxed);
+    options.cork.store(get_int(fd, libc::IPPROTO_TCP, libc::TCP_CORK).is_some_and(|on| on != 0), Ordering::Relaxed);
 }
 
 /// `getsockopt`.
@@ -352,6 +351,7 @@ pub unsafe fn ioctl(entry: &Arc<Entry>, fd: c_int, request: c_ulong, argument: *
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::socket::Listener;
 
     fn timeval(seconds: i64, micros: i64) -> Vec<u8> {
         [seconds.to_ne_bytes(), micros.to_ne_bytes()].concat()

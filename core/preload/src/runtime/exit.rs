@@ -91,7 +91,7 @@ pub(super) fn advance(endpoint: &Endpoint) -> bool {
         return false;
     }
     let owed = || now().as_nanos() < ANSWERS_UNTIL.load(Ordering::SeqCst) && endpoint.awaits_peers();
-    let done = endpoint.leave() && !owed();
+    let done = endpoint.leave(now()) && !owed();
     if done {
         if let Some(rt) = get() {
             rt.tell_all_children();
@@ -133,7 +133,7 @@ pub(super) fn after_last_thread(endpoint: Option<&Endpoint>) -> Option<Duration>
     }
     if is_alone() {
         let begun = now();
-        while endpoint.is_some_and(|e| !e.leave()) && now().saturating_since(begun) < PATIENCE {
+        while endpoint.is_some_and(|e| !e.leave(now())) && now().saturating_since(begun) < PATIENCE {
             std::thread::sleep(LOOK);
         }
         if let Some(rt) = get() {

@@ -50,7 +50,8 @@ pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
         return unsafe { kernel_send(fd, iov, flags) };
     };
     let Some(want) = total(iov) else { return fail(libc::EINVAL) };
-    let flags = if sock.options.cork.load(Ordering::Relaxed) { flags | libc::MSG_MORE } else { flags };
+    // The kernel knows of TCP_CORK itself, also if another process that has the socket has changed it.
+    let more = flags & libc::MSG_MORE != 0 || sock.options.cork.load(Ordering::Relaxed);
     let nonblocking = flags & libc::MSG_DONTWAIT != 0 || sock.nonblocking.load(Ordering::Relaxed);
     if sock.deferred_error.load(Ordering::Relaxed) != 0 {
         return deferred_or(sock, 0);
@@ -67,7 +68,7 @@ pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
     let (mut fd, mut waiting) = (fd, None);
     loop {
         // SAFETY: the caller's promise.
-        match unsafe { send_step(cell, endpoint, (fd, nonblocking), iov, done, flags) } {
+        match unsafe { send_step(cell, endpoint, (fd, nonblocking), iov, done, (flags, more)) } {
             Step::Done(n) if n >= 0 => {
                 done += n as usize;
                 if done >= want || nonblocking && n > 0 && want == 0 {
@@ -158,7 +159,7 @@ unsafe fn send_step(
     (fd, nonblocking): (c_int, bool),
     iov: &[iovec],
     skip: usize,
-    flags: c_int,
+    (flags, more): (c_int, bool),
 ) -> Step {
     let mut guard = cell.lock(endpoint);
     settle_end(&mut guard);
@@ -171,7 +172,7 @@ unsafe fn send_step(
         TxSink::Link | TxSink::Pledged | TxSink::Wait | TxSink::Refused if total(iov) == Some(0) => Step::Done(0),
         TxSink::Link => {
             // SAFETY: the caller's promise.
-            match unsafe { copy_in(&mut guard, iov, skip, flags & libc::MSG_MORE != 0) } {
+            match unsafe { copy_in(&mut guard, iov, skip, more) } {
                 LinkIo::Done(n) => Step::Done(n as isize),
                 LinkIo::WouldBlock => Step::Blocked,
                 LinkIo::Moved => Step::Again,
