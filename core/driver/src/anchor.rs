@@ -268,6 +268,10 @@ impl StreamGuard<'_> {
                     inner.proto.anchor_written(0);
                     if write == AnchorWrite::ShutdownRead && inner.proto.refuse_unread(inner.anchor.unread()) {
                         inner.anchor.reset();
+                        if inner.proto.revived() == Some(true) {
+                            // At once: nobody is to see again what the application has been told.
+                            inner.anchor.clear_error();
+                        }
                         self.arrived = true;
                     }
                     continue;

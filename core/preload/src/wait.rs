@@ -508,6 +508,11 @@ fn merge(
             },
             Some((_, cell)) => {
                 let mut revents = k.revents;
+                if revents & libc::POLLERR != 0 && io::settle_error(endpoint, cell) {
+                    let mut again = [pollfd { revents: 0, ..*k }];
+                    kernel_poll(&mut again, Some(Duration::ZERO), std::ptr::null());
+                    revents = again[0].revents;
+                }
                 // Of a stream that was on its link when it was asked the kernel may mean a record, which has perhaps been
                 // taken since.
                 if !before.contains(Readiness::KERNEL_RX) || !cell.readiness().contains(Readiness::KERNEL_RX) {

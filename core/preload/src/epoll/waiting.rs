@@ -11,7 +11,7 @@ use netacc_driver::{AnchorEvent, Endpoint, Readiness};
 
 use super::interest::{Interest, Watch, BOTH_KERNEL, FLAGS, OUTGOING};
 use super::{Epoll, Shared, State, CHANNEL, KICK, OURS};
-use crate::ops::{errno, set_errno};
+use crate::ops::{errno, io, set_errno};
 use crate::runtime::{self, now, Runtime};
 use crate::table::{self, Entry};
 use crate::{batch, real, wait};
@@ -281,7 +281,18 @@ fn raw_wait(
     }
 }
 
+/// What the kernel has told of a descriptor, but for an error of which the application has been told before.
+fn without_told_error(shared: &Shared, fd: c_int, events: u32) -> u32 {
+    let stream = shared.state.lock().interests.get(&fd).and_then(|i| i.stream.clone());
+    let endpoint = runtime::get().and_then(Runtime::endpoint);
+    match stream.zip(endpoint) {
+        Some((stream, endpoint)) if io::settle_error(endpoint, &stream) => events & still(fd, events),
+        _ => events,
+    }
+}
+
 fn kernel_event(shared: &Arc<Shared>, out: &mut Out, fd: c_int, events: u32) {
+    let events = if events & libc::EPOLLERR as u32 != 0 { without_told_error(shared, fd, events) } else { events };
     let mut state = shared.state.lock();
     let Some(i) = state.interests.get_mut(&fd) else { return };
     if i.parked && i.watch == Watch::Application {

@@ -66,6 +66,15 @@ fn settle_end(guard: &mut StreamGuard<'_>) {
     }
 }
 
+/// The kernel tells of an error on a stream's socket. Whether that may be one which the application has been told of already, on
+/// the link; the kernel does not tell of it any more then.
+pub fn settle_error(endpoint: &Endpoint, cell: &Arc<StreamCell>) -> bool {
+    let mut guard = cell.lock(endpoint);
+    let settling = guard.is_settling();
+    settle_end(&mut guard);
+    settling
+}
+
 /// The error of a call that returned a number of bytes instead, or else `result`.
 fn deferred_or(sock: &Socket, result: isize) -> isize {
     match sock.take_deferred_error() {
