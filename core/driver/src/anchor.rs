@@ -317,12 +317,17 @@ impl StreamGuard<'_> {
         if (all || ended) && self.take_in_reset() {
             return true;
         }
-        let over = now.saturating_since(*self.inner.replay_since.get_or_insert(now)) > REPLAY_PATIENCE;
+        let over = self.has_waited(now);
         if over {
             self.inner.proto.handle_over();
             self.inner.proto.skip_read_shutdown();
         }
         over
+    }
+
+    /// Whether what is on its way on the anchor has been waited for long enough: [`REPLAY_PATIENCE`] since the first call.
+    pub(crate) fn has_waited(&mut self, now: Instant) -> bool {
+        now.saturating_since(*self.inner.replay_since.get_or_insert(now)) > REPLAY_PATIENCE
     }
 
     /// Whether the reset of a stream that was revived is there, if it is one.

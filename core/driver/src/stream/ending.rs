@@ -115,6 +115,10 @@ impl StreamGuard<'_> {
         if proto.failure().is_some() || said {
             return true;
         }
+        if proto.phase() == Phase::Promoting && self.inner.link.as_ref().is_none_or(|link| link.is_dead()) {
+            // Nobody will write a marker any more, but one may be under way, or none: as long as it takes at most.
+            return self.has_waited(now);
+        }
         // What comes again to a socket that is closed already is answered with a reset behind its FIN; had it been there
         // unread, the reset would have come at once.
         proto.is_plain() && (self.inner.closed || self.has_replay(now))

@@ -9,7 +9,7 @@ use netacc_device::loopback::{DeliveryMode, Fabric, Kill, LoopbackConfig, QueueP
 use netacc_device::middleware::Event;
 use netacc_device::{Anchor, AnchorError, Instant};
 use netacc_driver::{AnchorProgress, Endpoint, LinkIo, Shutdown, StreamCell, STALL_PATIENCE};
-use netacc_proto::{Reason, RxSource, RECORD_LEN};
+use netacc_proto::{Phase, Reason, RxSource, RECORD_LEN};
 
 use crate::common::{connect_over, Deaf};
 use crate::endpoints::{endpoint, read, with_sharing, write, write_more, write_pieces};
@@ -281,4 +281,37 @@ fn a_process_ends_once_what_comes_again_is_there() {
     assert!(far.lock(&server).proto().is_plain(), "but for what the kernel has to bring");
     pair.wire.settle();
     assert!(server.leave(now));
+}
+
+/// Breaks if a process waited without end for a marker that its peer, which is gone, may or may not have written; or did not
+/// wait for one that is under way.
+#[test]
+fn a_marker_of_a_peer_that_is_gone_is_waited_for_as_long_as_it_may_take() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let device = fabric.open(LoopbackConfig::shm());
+    let (client, server) = (endpoint(&fabric), with_sharing(device.clone(), None, |_: &Event| {}, Deaf, 1));
+    let (a, b, _wire) = anchor_pair(AnchorConfig { mode: DeliveryMode::Explicit, ..AnchorConfig::default() });
+    let (near, far) = connect_over(&client, &server, 40_016, (a, b));
+    client.promote(&near).expect("the acceptor is published");
+    let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
+    // Until the acceptor has answered, of which the opener hears no more.
+    let promoting = || far.lock(&server).proto().phase() == Phase::Promoting;
+    for _ in 0..20 {
+        client.progress(at(0));
+        server.progress(at(0));
+        server.poll(server.default_cq());
+        if promoting() {
+            break;
+        }
+    }
+    assert!(promoting());
+    let qp = far.lock(&server).link().expect("it is being promoted").qp();
+    assert!(fabric.kill(QueuePairEnd { device: device.id(), qp }, Kill::default()));
+    for ms in (0..100).step_by(10) {
+        server.progress(at(ms));
+    }
+    assert!(!server.leave(at(100)));
+    assert!(!server.leave(at(150)));
+    assert!(promoting());
+    assert!(server.leave(at(250)));
 }
