@@ -442,7 +442,9 @@ RnicTcp::PumpOut(uint32_t number, uint32_t side)
     if (m_wires[number].ending[side] && socket->GetTxAvailable() == m_bufferBytes)
     {
         m_wires[number].ending[side] = false;
-        socket->ShutdownSend();
+        // Once the packet is done with that has led here: ns-3 stops the timer that would repeat a FIN which is sent while the
+        // last acknowledgement is being received.
+        Simulator::ScheduleNow(&Socket::ShutdownSend, socket);
     }
 }
 
