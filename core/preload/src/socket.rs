@@ -508,7 +508,6 @@ fn says_read_hang_up(fd: c_int) -> bool {
     unsafe { real::poll(&mut p, 1, 0) > 0 }
 }
 
-/// What `poll` says of a descriptor, asked for nothing: POLLERR, POLLHUP, POLLNVAL.
 /// Ends a connection with a reset, for both sides. The descriptor refers to a socket that is not connected then.
 fn dissolve(fd: c_int) {
     let nowhere = libc::sockaddr { sa_family: libc::AF_UNSPEC as libc::sa_family_t, sa_data: [0; 14] };
@@ -516,6 +515,7 @@ fn dissolve(fd: c_int) {
     unsafe { real::connect(fd, &raw const nowhere, size_of::<libc::sockaddr>() as libc::socklen_t) };
 }
 
+/// What `poll` says of a descriptor, asked for nothing: POLLERR, POLLHUP, POLLNVAL.
 fn polled(fd: c_int) -> i16 {
     let mut p = libc::pollfd { fd, events: 0, revents: 0 };
     // SAFETY: one valid pollfd.
