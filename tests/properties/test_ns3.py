@@ -155,7 +155,7 @@ def test_an_end_follows_what_is_under_way(
     config = dataclasses.asdict(dataclasses.replace(SHAPE.config, promote_after=1000, fault_per_mille=faults))
     program = Program(json.dumps({"format": 1, "config": config, "hosts": [0, 0], "steps": steps}))
     expected = oracle.check(program).oracle
-    for seed in range(200):
+    for seed in range(1000):
         ns3.seed = seed
         found = ns3.run(program, expected)
         assert found.data["outcomes"][-1] | {"calls": 0} == {"ret": 5000, "end": True, "calls": 0}, seed

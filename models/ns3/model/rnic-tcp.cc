@@ -7,6 +7,7 @@
 #include "rnic-tcp.h"
 
 #include "rnic-net-device.h"
+#include "rnic-tcp-socket.h"
 
 #include "ns3/abort.h"
 #include "ns3/double.h"
@@ -18,7 +19,6 @@
 #include "ns3/tcp-header.h"
 #include "ns3/tcp-l4-protocol.h"
 #include "ns3/tcp-option-ts.h"
-#include "ns3/tcp-socket-factory.h"
 #include "ns3/uinteger.h"
 
 #include <algorithm>
@@ -38,6 +38,10 @@ static const uint16_t FIRST_CLIENT_PORT = 1536;
 static const uint32_t CLIENT_PORTS = 65536 - FIRST_CLIENT_PORT;
 /// Headers of IP and TCP with time stamps: what a segment has less than a packet.
 static const uint32_t HEADER_BYTES = 20 + 20 + 12;
+/// Until the first SYN is sent again: Linux's (TCP_TIMEOUT_INIT, RFC 6298), where ns-3 has three seconds. It doubles each time.
+static const Time CONNECT_TIMEOUT = Seconds(1);
+/// SYNs of a connection: Linux's (tcp_syn_retries, and the first), where ns-3 has 6.
+static const uint32_t CONNECT_TRIES = 7;
 /// Bytes moved at a time. Arbitrary.
 static const uint32_t CHUNK_BYTES = 65536;
 /// Of a socket's buffer: its window has no more, whatever the scale (RFC 7323).
@@ -186,7 +190,7 @@ RnicTcp::Connect(uint32_t number, uint32_t client, uint32_t server)
     NS_LOG_FUNCTION(this << number << client << server);
     if (m_listeners.find(server) == m_listeners.end())
     {
-        Ptr<Socket> listener = Socket::CreateSocket(m_nodes.Get(server), TcpSocketFactory::GetTypeId());
+        Ptr<Socket> listener = RnicTcpSocket::Create(m_nodes.Get(server));
         Configure(listener);
         listener->Bind(InetSocketAddress(Ipv4Address::GetAny(), SERVER_PORT));
         listener->Listen();
@@ -196,7 +200,7 @@ RnicTcp::Connect(uint32_t number, uint32_t client, uint32_t server)
     }
     m_wires.resize(std::max<std::size_t>(m_wires.size(), number + 1));
     Forget(number);
-    Ptr<Socket> socket = Socket::CreateSocket(m_nodes.Get(client), TcpSocketFactory::GetTypeId());
+    Ptr<Socket> socket = RnicTcpSocket::Create(m_nodes.Get(client));
     Configure(socket);
     Adopt(number, 0, socket);
     for (uint32_t tries = 0; tries < CLIENT_PORTS; tries++)
@@ -248,6 +252,8 @@ RnicTcp::Configure(Ptr<Socket> socket)
     socket->SetAttribute("DelAckTimeout", TimeValue(m_delayedAck));
     socket->SetAttribute("MinRto", TimeValue(m_minRto));
     socket->SetAttribute("DataRetries", UintegerValue(m_dataRetries));
+    socket->SetAttribute("ConnTimeout", TimeValue(CONNECT_TIMEOUT));
+    socket->SetAttribute("ConnCount", UintegerValue(CONNECT_TRIES));
     // ns-3 waits for twice that.
     socket->SetAttribute("MaxSegLifetime", DoubleValue(m_timeWait.GetSeconds() / 2));
 }

@@ -1,0 +1,45 @@
+/*
+ * Copyright (c) 2026 netacc-lab contributors
+ *
+ * SPDX-License-Identifier: GPL-2.0-only
+ */
+
+#ifndef RNIC_TCP_SOCKET_H
+#define RNIC_TCP_SOCKET_H
+
+#include "ns3/node.h"
+#include "ns3/tcp-socket-base.h"
+
+namespace ns3
+{
+
+/**
+ * \ingroup rnic
+ * ns-3's TCP, but for the end of a stream that both sides have ended.
+ *
+ * In LAST_ACK and CLOSING ns-3 takes any acknowledgement for that of its FIN, also one that is late, and forgets a FIN that
+ * nobody has got: its peer waits for it for ever. Here only what acknowledges the FIN does (RFC 9293, 3.10.7.4).
+ */
+class RnicTcpSocket : public TcpSocketBase
+{
+  public:
+    /**
+     * \brief Get the type ID.
+     * \return the object TypeId
+     */
+    static TypeId GetTypeId();
+
+    /**
+     * \param node whose TCP it is, with its attributes: estimator, congestion control, recovery
+     * \return a socket of that node
+     */
+    static Ptr<RnicTcpSocket> Create(Ptr<Node> node);
+
+  protected:
+    Ptr<TcpSocketBase> Fork() override;
+    void DoForwardUp(Ptr<Packet> packet, const Address& from, const Address& to) override;
+};
+
+} // namespace ns3
+
+#endif /* RNIC_TCP_SOCKET_H */
