@@ -7,8 +7,9 @@ use crate::stream::{Control, Failure, Phase, Role, RxState, Stream, TxState};
 use crate::wire::{MessageKind, Record, RecordKind, HELD_REWIND};
 use crate::Reason;
 
-/// How long a closed stream may linger. As long as the kernel keeps orphans (tcp_fin_timeout).
-pub const LINGER_LIMIT: Duration = Duration::from_secs(60);
+/// How long a closed stream may linger with nothing going on. As long as the kernel repeats an orphan's bytes: 8 times
+/// (tcp_orphan_retries), the first after 200 ms, each after twice the time (tcp_model_timeout).
+pub const LINGER_LIMIT: Duration = Duration::from_millis(200 * ((2 << 8) - 1));
 
 impl Stream {
     /// Ends the outgoing direction (`shutdown(SHUT_WR)`), after what was written.
