@@ -16,6 +16,7 @@ from tests.apps.lib.paths import binaries
 # A guest in emulation on a busy machine: far above any honest run.
 BOOT_SECONDS = 150
 COMMAND_SECONDS = 100
+ANSWER_SECONDS = 30  # far longer than a host with other work takes for nothing at all
 # The same, for what is repeated until it shows something.
 PATIENCE_SECONDS = 100
 
@@ -50,6 +51,8 @@ class UpLab:
     record: dict[str, Any]
     #: Of what each host sends on the link, in the words of netem.
     impairment: tuple[str, ...] = ()
+    #: Of `netacc lab up`.
+    arguments: tuple[str, ...] = ()
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def argv(self, host: int, command: Sequence[str], seconds: int = COMMAND_SECONDS) -> list[str]:
@@ -85,6 +88,18 @@ class UpLab:
             host, "timeout", str(COMMAND_SECONDS - 10), "sh", "-c", f"until {condition}; do sleep 0.1; done"
         )
 
+    def answers(self, seconds: int = ANSWER_SECONDS) -> bool:
+        """Whether every host runs a command within so long."""
+        hosts = range(1, len(self.record["hosts"]) + 1)
+        runs = (netacc_lab(*self.argv(host, ["true"], seconds)[2:]) for host in hosts)
+        return all(result.returncode == 0 for result in runs)
+
+    def boot_again(self) -> None:
+        """End a lab of which a host stands still, and boot another one in its place."""
+        self.end_commands()
+        down(self.name)
+        self.record = up(self.name, *self.arguments).record
+
     def end_commands(self) -> None:
         """End what `start` started."""
         for process in self.started:
@@ -118,7 +133,7 @@ def up(name: str, *arguments: str) -> UpLab:
     assert result.returncode == 0, result.stderr
     given = dict(itertools.pairwise(arguments))
     impairment = [(name, given[f"--{name}"]) for name in ("loss", "delay") if f"--{name}" in given]
-    return UpLab(name, json.loads(result.stdout), tuple(itertools.chain(*impairment)))
+    return UpLab(name, json.loads(result.stdout), tuple(itertools.chain(*impairment)), arguments)
 
 
 def down(name: str) -> Result:

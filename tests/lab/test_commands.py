@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import socket
 from pathlib import Path
 
 import pytest
 
 from tests.apps.lib.paths import binaries
-from tests.lab.lib import UpLab, down, line_from, netacc_lab
+from tests.lab.lib import UpLab, down, line_from, netacc_lab, up
 
 
 @pytest.mark.parametrize(
@@ -138,6 +139,29 @@ def test_status_lists_a_lab_and_up_does_not_replace_it(rxe: UpLab) -> None:
     again = netacc_lab("up", "--name", rxe.name)
     assert again.returncode == 125
     assert "is running already" in again.stderr
+
+
+def test_a_lab_of_which_a_host_stands_still_is_booted_again() -> None:
+    """Breaks if one kernel that hangs costs all tests that follow."""
+    lab = up(f"still-{os.getpid()}", "--hosts", "1")
+    try:
+        assert lab.answers()
+        before = lab.out(1, "cat", "/proc/sys/kernel/random/boot_id")
+        with socket.socket(socket.AF_UNIX) as monitor:
+            monitor.connect(str(Path(lab.record["hosts"][0]["console"]).with_suffix(".qmp")))
+            with monitor.makefile("rw") as lines:
+                lines.readline()
+                for command in ("qmp_capabilities", "stop"):
+                    lines.write(json.dumps({"execute": command}))
+                    lines.flush()
+                    while "return" not in json.loads(lines.readline()):
+                        pass
+        assert not lab.answers(seconds=3)
+        lab.boot_again()
+        assert lab.answers()
+        assert lab.out(1, "cat", "/proc/sys/kernel/random/boot_id") != before
+    finally:
+        down(lab.name)
 
 
 def test_what_is_not_there_is_said(rxe: UpLab) -> None:

@@ -22,9 +22,8 @@ from tests.apps.lib.paths import REPO, binaries
 from tests.lab.lib import ON_LINKS, UpLab, whole_wire
 
 PROPERTIES = REPO / "tests/properties"
-OPEN = OpenFindings.load(PROPERTIES / "open.json")
 # What is open on devices alone.
-OPEN_HERE = OpenFindings.load(REPO / "tests/lab/open.json")
+OPEN = OpenFindings.load(REPO / "tests/lab/open.json")
 # Programs of the fast profile for each device, and of the test that is `long`.
 FEW = 14
 MANY = int(os.environ.get("NETACC_LAB_PROGRAMS", "300"))
@@ -66,16 +65,14 @@ def opened(name: str, lab: UpLab) -> Iterator[Device]:
         yield Device(name, lab, run)
 
 
-@pytest.fixture(
-    scope="module", params=[pytest.param("rxe", marks=pytest.mark.long), "rxe-as-erdma", "siw"], ids=str
-)
+@pytest.fixture(params=[pytest.param("rxe", marks=pytest.mark.long), "rxe-as-erdma", "siw"], ids=str)
 def device(request: pytest.FixtureRequest) -> Iterator[Device]:
     """Two hosts: with SoftRoCE, the same held to the limits of eRDMA, and with soft-iWARP.
 
     SoftRoCE as it is has more inline than the second, and IPv6, which soft-iWARP has as well.
     """
     name = str(request.param)
-    with opened(name, request.getfixturevalue(f"shared_{name.partition('-')[0]}")) as device:
+    with opened(name, request.getfixturevalue(name.partition("-")[0])) as device:
         yield device
 
 
@@ -85,7 +82,7 @@ def check(device: Device, seeds: range, profile: Profile) -> Tally:
     failures = []
     for index, verdict in device.run.check_all(programs):
         tally.add(index, verdict)
-        if verdict.failed and not OPEN.explain(verdict) and not OPEN_HERE.explain(verdict):
+        if verdict.failed and not OPEN.explain(verdict):
             failures.append(f"seed {seeds[index]}, {device.explain(programs[index], verdict)}")
     print(f"{device.name}: {tally.describe()}")
     assert not failures, "\n".join(failures)
@@ -127,7 +124,7 @@ def test_regressions(device: Device) -> None:
     programs = [program for _, program in spread if program is not None]
     failures = []
     for index, verdict in device.run.check_all(programs):
-        if verdict.failed and not OPEN_HERE.explain(verdict):
+        if verdict.failed and not OPEN.explain(verdict):
             failures.append(f"{spread[index][0]}, {device.explain(programs[index], verdict)}")
     assert not failures, "\n".join(failures)
 
