@@ -52,6 +52,28 @@ def test_streams_share_links_and_links_are_used_again(siw: UpLab) -> None:
     assert links <= 3, f"{links} links for {streams} streams"
 
 
+def test_connections_that_end_at_once_cost_nobody_the_listener(siw: UpLab) -> None:
+    """Breaks if who connects to the port of links, and leaves again, ends it for all others."""
+    run = [str(binaries() / "netacc_run"), sys.executable, ECHO]
+    server = siw.start(1, *run, "threaded", SERVER, PORT)
+    words = line_from(server.stdout).split()
+
+    def reach_a_link() -> None:
+        before = counted(siw, words[2])
+        for number in attempts():
+            siw.out(2, *run, "ask", SERVER, PORT, str(60 << min(number, 4)), "1", "1")
+            if counted(siw, words[2]) > before:
+                return
+        pytest.fail("no connection got onto a link")
+
+    reach_a_link()
+    port = int(PORT) + 20000
+    knock = f"import socket\nfor _ in range(300): socket.create_connection(({SERVER!r}, {port})).close()"
+    siw.out(2, sys.executable, "-c", knock)
+    reach_a_link()
+    siw.out(1, "kill", "-KILL", words[2])
+
+
 @contextmanager
 def in_turn(lab: UpLab, connections: int, **settings: str) -> Iterator[str]:
     """A server of one thread, which has gone from one connection to the next. All are open, and on links."""

@@ -1,11 +1,14 @@
 //! Soft-iWARP for a kernel whose distribution leaves it out: built from the distribution's own kernel source.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::error::{output, LabError};
 use crate::provision::{Kernel, Provision};
+
+/// Counts what `repair` has been made to change: a module that was built before is not used.
+const REPAIRS: u32 = 1;
 
 /// The module to load into `kernel`, or `None` if it has one of its own.
 ///
@@ -15,7 +18,7 @@ pub(crate) fn module(provision: &Provision, kernel: &Kernel) -> Result<Option<Pa
     if kernel.tree.join("kernel/drivers/infiniband/sw/siw").is_dir() {
         return Ok(None);
     }
-    let place = provision.cache.join("siw").join(&kernel.version);
+    let place = provision.cache.join("siw").join(format!("{}-{REPAIRS}", kernel.version));
     let module = place.join("siw.ko");
     if !module.exists() {
         build(provision, kernel, &place)?;
@@ -74,6 +77,7 @@ fn build(provision: &Provision, kernel: &Kernel, place: &PathBuf) -> Result<(), 
             fix: "use --rdma rxe".into(),
         });
     }
+    repair(&driver.join("siw_cm.c"))?;
     let folder = format!("M={}", driver.display());
     output(Command::new("make").arg("-C").arg(headers_folder).args([&folder, "CONFIG_RDMA_SIW=m", "modules"]))?;
     fs::create_dir_all(place).map_err(LabError::file(place))?;
@@ -82,6 +86,16 @@ fn build(provision: &Provision, kernel: &Kernel, place: &PathBuf) -> Result<(), 
     fs::rename(&built, place.join("siw.ko")).map_err(LabError::file(place))?;
     let _ = fs::remove_dir_all(&parts);
     Ok(())
+}
+
+/// A connection that has ended before it is accepted has its listener's callbacks still. Linux takes that for the end of the
+/// listener, whose endpoint is freed while it is on a list: nobody gets a link any more, and the kernel stands still when the
+/// process ends (Linux 6.1 to 6.18). Elastic RDMA's driver, which has the same code, has this condition.
+fn repair(source: &Path) -> Result<(), LabError> {
+    const CLOSING: &str = "siw_cm_queue_work(cep, SIW_CM_WORK_PEER_CLOSE);";
+    let text = fs::read_to_string(source).map_err(LabError::file(source))?;
+    let mended = text.replace(CLOSING, &format!("if (cep->state != SIW_EPSTATE_LISTENING)\n\t\t\t{CLOSING}"));
+    fs::write(source, mended).map_err(LabError::file(source))
 }
 
 fn which_make() -> Option<PathBuf> {
