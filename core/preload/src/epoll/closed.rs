@@ -8,12 +8,14 @@ use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
+use netacc_proto::Reason;
 use parking_lot::Mutex;
 
 use super::interest::{Watch, BOTH_KERNEL};
 use super::{kernel_ctl, Registration, Shared, State};
-use crate::lingering;
+use crate::runtime::{self, Runtime};
 use crate::socket::Socket;
+use crate::{lingering, wait};
 
 /// Takes an instance's registration off a socket that is closed or deregistered.
 pub fn unwatch(watchers: &Mutex<Vec<Registration>>, shared: &Arc<Shared>, fd: c_int) {
@@ -54,8 +56,11 @@ pub fn outlive(sock: &Socket, fd: c_int) {
     let watched = sock.watchers.lock().iter().any(|r| matches!(r, Registration::Epoll(_, f) if *f == fd));
     if watched && sock.stream.is_some() && !sock.holds_alone() {
         // Who else holds the socket may have the instance as well, in which a registration that moves would be another one.
-        // It stays the kernel's, and so must the stream.
+        // It stays the kernel's, and so must the stream: who waits on the instance alone has nobody look at it any more.
         sock.keep_on_kernel();
+        if let (Some(cell), Some(endpoint)) = (&sock.stream, runtime::get().and_then(Runtime::endpoint)) {
+            wait::demote(endpoint, cell, Reason::Shared, wait::SETTLE_DEADLINE);
+        }
         return leave_to_kernel(&sock.watchers, fd);
     }
     if !watched {
