@@ -222,10 +222,16 @@ impl Stream {
         match kind {
             MessageKind::Fin => {
                 if self.fin_received || !matches!(self.rx, RxState::Link | RxState::Expect(_)) {
-                    // Frozen: the end of stream will come again, on the anchor.
+                    //= spec §4.7.4
+                    //# The FIN of a peer that
+                    //# has only closed may still be under way then, if both have: it is no second one.
+                    if self.fin_received && self.rx == RxState::Drain {
+                        return;
+                    }
                     if self.fin_received {
                         return self.violate("second FIN");
                     }
+                    // Frozen: the end of stream will come again, on the anchor.
                     self.end_again = true;
                     return;
                 }

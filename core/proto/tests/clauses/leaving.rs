@@ -170,6 +170,9 @@ fn a_link_that_loses_nothing_ends_as_the_kernel_would() {
     p.side[A].consume(4);
     p.side[A].handle_last_end(0);
     assert_eq!((p.side[A].rx_source(), p.side[A].tx_sink()), (RxSource::Eof, TxSink::Refused));
+    // It had not died, and its FIN was under way.
+    p.side[A].handle_signal(MessageKind::Fin);
+    assert_eq!((p.side[A].failure(), p.side[A].rx_source()), (None, RxSource::Eof));
     // It died with its last words still on the link.
     let mut p = Pair::promoted();
     p.write_linked(O, b"some");
