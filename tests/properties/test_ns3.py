@@ -161,6 +161,32 @@ def test_an_end_follows_what_is_under_way(
         assert found.data["outcomes"][-1] | {"calls": 0} == {"ret": 5000, "end": True, "calls": 0}, seed
 
 
+@pytest.mark.parametrize("faults", [0, 30])
+def test_both_ends_at_once(oracle: Differential, ns3: Ns3Executor, faults: int) -> None:
+    """Breaks if who has ended its direction is not told of its peer's end before its own is acknowledged."""
+    steps = [
+        {"p": 0, "op": "socket", "s": 1},
+        {"p": 0, "op": "bind", "s": 1},
+        {"p": 0, "op": "listen", "s": 1, "l": 0, "backlog": 16},
+        {"p": 1, "op": "socket", "s": 2},
+        {"p": 1, "op": "connect", "s": 2, "l": 0, "c": 0},
+        {"p": 0, "op": "accept", "from": 1, "s": 3, "c": 0},
+        {"p": 0, "op": "send_all", "s": 3, "n": 30},
+        {"p": 1, "op": "send_all", "s": 2, "n": 60},
+        {"p": 0, "op": "shutdown", "s": 3, "how": "write"},
+        {"p": 1, "op": "shutdown", "s": 2, "how": "write"},
+        {"p": 0, "op": "drain", "s": 3},
+        {"p": 1, "op": "drain", "s": 2},
+    ]
+    config = dataclasses.asdict(dataclasses.replace(SHAPE.config, promote_after=1000, fault_per_mille=faults))
+    program = Program(json.dumps({"format": 1, "config": config, "hosts": [0, 0], "steps": steps}))
+    expected = oracle.check(program).oracle
+    for seed in range(1000):
+        ns3.seed = seed
+        ends = [outcome.get("end") for outcome in ns3.run(program, expected).data["outcomes"][-2:]]
+        assert ends == [True, True], seed
+
+
 def notices(ns3: Ns3Executor, program: Program, expected: Trace) -> bool:
     try:
         return bool(compare(program, expected, ns3.run(program, expected)))

@@ -86,6 +86,11 @@ RnicTcpSocket::DoForwardUp(Ptr<Packet> packet, const Address& from, const Addres
         }
     }
     TcpSocketBase::DoForwardUp(packet, from, to);
+    if (m_state == CLOSING && !m_closeNotified)
+    {
+        m_closeNotified = true;
+        NotifyNormalClose();
+    }
 }
 
 } // namespace ns3
