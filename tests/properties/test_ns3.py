@@ -133,6 +133,21 @@ def test_tcp_is_the_simulators(oracle: Differential, ns3: Ns3Executor, in_memory
     assert crossed > 50_000
 
 
+def between_two(steps: list[dict[str, object]], faults: int) -> Program:
+    """Two processes and a connection that stays on TCP: slot 2 of process 1, slot 3 of process 0."""
+    opening: list[dict[str, object]] = [
+        {"p": 0, "op": "socket", "s": 1},
+        {"p": 0, "op": "bind", "s": 1},
+        {"p": 0, "op": "listen", "s": 1, "l": 0, "backlog": 16},
+        {"p": 1, "op": "socket", "s": 2},
+        {"p": 1, "op": "connect", "s": 2, "l": 0, "c": 0},
+        {"p": 0, "op": "accept", "from": 1, "s": 3, "c": 0},
+    ]
+    config = dataclasses.asdict(dataclasses.replace(SHAPE.config, promote_after=1000, fault_per_mille=faults))
+    document = {"format": 1, "config": config, "hosts": [0, 0], "steps": opening + steps}
+    return Program(json.dumps(document))
+
+
 @pytest.mark.parametrize("faults", [0, 30])
 @pytest.mark.parametrize("ended", [False, True])
 def test_an_end_follows_what_is_under_way(
@@ -140,20 +155,13 @@ def test_an_end_follows_what_is_under_way(
 ) -> None:
     """Breaks if a connection that is closed while its last bytes are on their way never ends for its peer,
     which has perhaps ended its own direction before."""
-    steps = [
-        {"p": 0, "op": "socket", "s": 1},
-        {"p": 0, "op": "bind", "s": 1},
-        {"p": 0, "op": "listen", "s": 1, "l": 0, "backlog": 16},
-        {"p": 1, "op": "socket", "s": 2},
-        {"p": 1, "op": "connect", "s": 2, "l": 0, "c": 0},
-        {"p": 0, "op": "accept", "from": 1, "s": 3, "c": 0},
+    steps: list[dict[str, object]] = [
         *([{"p": 1, "op": "shutdown", "s": 2, "how": "write"}, {"p": 0, "op": "drain", "s": 3}] * ended),
         {"p": 0, "op": "send_all", "s": 3, "n": 5000},
         {"p": 0, "op": "close", "s": 3},
         {"p": 1, "op": "drain", "s": 2},
     ]
-    config = dataclasses.asdict(dataclasses.replace(SHAPE.config, promote_after=1000, fault_per_mille=faults))
-    program = Program(json.dumps({"format": 1, "config": config, "hosts": [0, 0], "steps": steps}))
+    program = between_two(steps, faults)
     expected = oracle.check(program).oracle
     for seed in range(1000):
         ns3.seed = seed
@@ -164,13 +172,7 @@ def test_an_end_follows_what_is_under_way(
 @pytest.mark.parametrize("faults", [0, 30])
 def test_both_ends_at_once(oracle: Differential, ns3: Ns3Executor, faults: int) -> None:
     """Breaks if who has ended its direction is not told of its peer's end before its own is acknowledged."""
-    steps = [
-        {"p": 0, "op": "socket", "s": 1},
-        {"p": 0, "op": "bind", "s": 1},
-        {"p": 0, "op": "listen", "s": 1, "l": 0, "backlog": 16},
-        {"p": 1, "op": "socket", "s": 2},
-        {"p": 1, "op": "connect", "s": 2, "l": 0, "c": 0},
-        {"p": 0, "op": "accept", "from": 1, "s": 3, "c": 0},
+    steps: list[dict[str, object]] = [
         {"p": 0, "op": "send_all", "s": 3, "n": 30},
         {"p": 1, "op": "send_all", "s": 2, "n": 60},
         {"p": 0, "op": "shutdown", "s": 3, "how": "write"},
@@ -178,8 +180,7 @@ def test_both_ends_at_once(oracle: Differential, ns3: Ns3Executor, faults: int) 
         {"p": 0, "op": "drain", "s": 3},
         {"p": 1, "op": "drain", "s": 2},
     ]
-    config = dataclasses.asdict(dataclasses.replace(SHAPE.config, promote_after=1000, fault_per_mille=faults))
-    program = Program(json.dumps({"format": 1, "config": config, "hosts": [0, 0], "steps": steps}))
+    program = between_two(steps, faults)
     expected = oracle.check(program).oracle
     for seed in range(1000):
         ns3.seed = seed

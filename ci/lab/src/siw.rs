@@ -90,7 +90,7 @@ fn build(provision: &Provision, kernel: &Kernel, place: &PathBuf) -> Result<(), 
 
 /// A connection that has ended before it is accepted has its listener's callbacks still. Linux takes that for the end of the
 /// listener, whose endpoint is freed while it is on a list: nobody gets a link any more, and the kernel stands still when the
-/// process ends (Linux 6.1 to 6.18). Elastic RDMA's driver, which has the same code, has this condition.
+/// process ends (Linux 6.1; later sources read the same). Elastic RDMA's driver, which has the same code, has this condition.
 fn repair(source: &Path) -> Result<(), LabError> {
     const CLOSING: &str = "siw_cm_queue_work(cep, SIW_CM_WORK_PEER_CLOSE);";
     let text = fs::read_to_string(source).map_err(LabError::file(source))?;
