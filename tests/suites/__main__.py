@@ -32,6 +32,18 @@ RESULTS = Path("results/local")
 
 #: What the job runs.
 CPYTHON = ["test_socket", "test_asyncio", "test_ssl", "test_selectors", "test_socketserver"]
+#: Suites whose connections must be seen on links, or their outcomes prove nothing.
+CONNECTED = {
+    "test_socket",
+    "test_asyncio",
+    "test_ssl",
+    "test_socketserver",
+    "libuv",
+    "libuv-tcp",
+    "libevent",
+    "node",
+    "redis",
+}
 #: Modules of CPython that are run too, because they use connections in other ways.
 MORE = [
     "test_epoll", "test_poll", "test_select", "test_httplib", "test_httpservers", "test_ftplib",
@@ -44,6 +56,7 @@ MORE = [
 #: Tests of libuv that are about TCP, by name.
 LIBUV_TCP = (
     "tcp|callback_stack|connection_fail|delayed_accept|multiple_listen|ipc_listen|ping_pong|shutdown|poll_"
+    "|readable"
 )
 
 Suite = CPython | Libevent | Libuv | Node | Redis
@@ -85,7 +98,7 @@ def modes(options: argparse.Namespace, folder: Path) -> tuple[Mode, Mode]:
 
 
 def compare(suite: Suite, options: argparse.Namespace, listed: list[Listed]) -> Result:
-    result = Result(suite.name)
+    result = Result(suite.name, suite.name in CONNECTED)
     folder = RESULTS / "suites" / suite.name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -138,8 +151,8 @@ def table(results: list[Result]) -> str:
         link = r.counters["tx_bytes_link"] + r.counters["rx_bytes_link"]
         bad = [d for d in r.differences if not d.is_accepted]
         verdict = f"{len(r.differences)} differ, {len(bad)} without a reason" if r.differences else "alike"
-        if not native.get("passed"):
-            verdict = "not there"
+        if not r.proves_something:
+            verdict = "nothing on links" if native.get("passed") else "not there"
         lines.append(
             f"{r.suite:32} {' '.join(columns)} {other[0]:>4}/{other[1]:<4}  "
             f"{link:>12} B {r.link_share:>4.0%}  {verdict}"
@@ -184,9 +197,6 @@ def main() -> int:
                 print("    | " + "\n    | ".join(d.detail.strip().splitlines()[-25:]))
     print(table(results))
     bad = [r.suite for r in results if not r.is_good]
-    if all(not r.counters["tx_bytes_link"] for r in results):
-        print("no suite sent a byte on a link: nothing is proved")
-        return 1
     good = len(results) - len(bad)
     print(f"suites: {good} passed, {len(bad)} failed")
     return 1 if bad else 0

@@ -1,7 +1,12 @@
-"""libuv's own tests, built from the sources of Debian's package. One process a test, as its runner has it."""
+"""libuv's own tests, built from the sources of Debian's package. One process a test, as its runner has it.
+
+Each runs in a network of its own, in which packets to the world are lost. `tcp_close_while_connecting` counts
+on that: where somebody refuses its connection instead, whether it passes depends on how soon.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from collections.abc import Iterable
@@ -10,6 +15,31 @@ from pathlib import Path
 
 from tests.suites.outcomes import CRASHED, FAILED, HUNG, PASSED, SKIPPED, Outcome, Outcomes
 from tests.suites.runs import Mode
+
+#: Runs `$@` in a network namespace, new and empty, whose default route leads to nobody. The addresses are
+#: documentation's (RFC 5737).
+_ALONE = """set -e
+ip link set lo up
+ip link add nowhere0 type veth peer name nowhere1
+ip addr add 192.0.2.1/24 dev nowhere0
+ip link set nowhere0 up
+ip link set nowhere1 up
+ip route add default via 192.0.2.2
+exec "$@"
+"""
+_LISTED = re.compile(r"([a-z0-9_]+)(?: +\(helpers: [a-z0-9_ ]+\))?")
+
+
+def names(listed: str) -> list[str]:
+    """Of tests, from what the runner's `--list` says: a line each, behind the name the processes that help
+    it. Raises `ValueError` for a line that says something else: no test is left out in silence."""
+    found: list[str] = []
+    for line in listed.splitlines():
+        match = _LISTED.fullmatch(line.strip())
+        if match is None:
+            raise ValueError(f"not a line of libuv's list of tests: {line!r}")
+        found.append(match[1])
+    return found
 
 
 @dataclass(frozen=True)
@@ -32,9 +62,7 @@ class Libuv:
             text=True,
             check=True,
         ).stdout
-        # Names of tests only, not the lines that tell their helpers.
-        names = [line.strip() for line in listed.splitlines() if re.fullmatch(r"[a-z0-9_]+", line.strip())]
-        return [name for name in names if re.search(self.pattern, name)]
+        return [name for name in names(listed) if re.search(self.pattern, name)]
 
     def run(self, mode: Mode, folder: Path, only: Iterable[str] | None = None) -> Outcomes:
         folder.mkdir(parents=True, exist_ok=True)
@@ -44,8 +72,10 @@ class Libuv:
     def _one(self, test: str, mode: Mode, folder: Path) -> Outcome:
         log = folder / f"{self.name}.{test}.log"
         log.unlink(missing_ok=True)
+        unshare = ["unshare", "--net", *([] if os.geteuid() == 0 else ["--map-root-user"])]
         # Some tests look for files beside the sources.
-        command = ["env", "-C", str(self.runner.parent.parent), str(self.runner), test]
+        here = ["env", "-C", str(self.runner.parent.parent), str(self.runner), test]
+        command = [*unshare, "sh", "-c", _ALONE, "alone", *here]
         status = mode.run(command, log, self.limit, UV_RUN_AS_ROOT="1")
         said = log.read_text(encoding="utf-8", errors="replace")
         # The runner's status for a test that skips itself is not 0.
