@@ -91,6 +91,11 @@ struct MachineArgs {
     #[arg(long, default_value_t = 768, value_name = "MIB", value_parser = clap::value_parser!(u32).range(256..))]
     memory: u32,
 
+    /// Carry packets at real-time priority, for measuring round trips of hosts that poll: they wait less, and less goes
+    /// through. Needs CAP_SYS_NICE
+    #[arg(long)]
+    real_time: bool,
+
     /// What runs the machines
     #[arg(long, value_enum, default_value_t = AccelChoice::Auto)]
     accel: AccelChoice,
@@ -484,6 +489,7 @@ fn plan(args: &MachineArgs, tied: bool) -> Result<Plan, LabError> {
         kernel: args.kernel.clone(),
         cpus: args.cpus,
         memory_mib: args.memory,
+        real_time: args.real_time,
         writable: writable.collect::<Result<_, _>>()?,
         impairment: args.impairment.clone(),
         boot_timeout: Duration::from_secs(args.boot_timeout),

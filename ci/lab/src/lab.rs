@@ -28,6 +28,7 @@ pub(crate) struct Plan {
     pub(crate) kernel: Option<String>,
     pub(crate) cpus: u32,
     pub(crate) memory_mib: u32,
+    pub(crate) real_time: bool,
     pub(crate) writable: Vec<PathBuf>,
     pub(crate) impairment: Impairment,
     pub(crate) boot_timeout: Duration,
@@ -65,7 +66,13 @@ impl Lab {
             boot_ms: 0,
         };
         let mut lab = Lab { folder, record, machines: Vec::new(), released: false };
-        let hardware = Hardware { accel, cpus: plan.cpus, memory_mib: plan.memory_mib, tied: plan.tied };
+        let hardware = Hardware {
+            accel,
+            cpus: plan.cpus,
+            memory_mib: plan.memory_mib,
+            real_time: plan.real_time,
+            tied: plan.tied,
+        };
         for host in 1..=plan.hosts {
             let config = GuestConfig {
                 host,
