@@ -1,8 +1,10 @@
-"""`netacc demote` and `netacc promote`: a process under load leaves its links and comes back, unnoticed."""
+"""Connections under load change their path unnoticed: by `netacc demote`, or where the peer is slow."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -130,3 +132,21 @@ def test_link_of_a_connection_that_left_it(mode: Mode, lab: Lab) -> None:
         program.say("leave")
         program.wait_line("done")
     lab.dismiss(program)
+
+
+@pytest.mark.parametrize("mode", [Mode.SHM], ids=lambda mode: mode.value, indirect=True)
+def test_where_there_is_room_a_write_is_taken(mode: Mode, lab: Lab) -> None:
+    """The server stands still again and again: promotions are often half done when the client writes."""
+    port, at_once = free_port(), {"NACC_FAST_CONNECT": "1"}
+    module = [sys.executable, "-m", "tests.apps.programs.echo_server"]
+    server = lab.start("server", [*module, str(port)], accelerated=mode.server, env=at_once)
+    wait_listening(port, server)
+    module = [sys.executable, "-m", "tests.apps.programs.pacing_client"]
+    client = lab.start("client", [*module, str(port), "400"], accelerated=mode.client, env=at_once)
+    while client.poll() is None:
+        os.kill(server.pid, signal.SIGSTOP)
+        time.sleep(0.03)
+        os.kill(server.pid, signal.SIGCONT)
+        time.sleep(0.004)
+    assert client.finish() == "0\n"
+    assert counters.totals(server).streams_promoted >= 100

@@ -46,6 +46,8 @@ enum Step {
     Done(isize),
     /// Nothing now: block, or EAGAIN.
     Blocked,
+    /// The same, because a write is between the paths.
+    Between,
     /// The path changed: try again at once.
     Again,
     /// The call has moved some bytes and moves no more; whatever ended it is for the next call.

@@ -83,7 +83,7 @@ pub unsafe fn recv(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
             Step::Done(n) if done == 0 => return if n == 0 { deferred_or(sock, 0) } else { n },
             Step::Done(_) | Step::Over => return done as isize,
             Step::Again => continue,
-            Step::Blocked => {
+            Step::Blocked | Step::Between => {
                 if !polled {
                     polled = true;
                     // Readiness does not tell of fewer bytes than the low water mark.

@@ -71,6 +71,9 @@ pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
         match unsafe { send_step(cell, endpoint, (fd, nonblocking), iov, done, (flags, more)) } {
             Step::Done(n) if n >= 0 => {
                 done += n as usize;
+                if sock.put_off.load(Ordering::Relaxed) {
+                    sock.put_off.store(false, Ordering::Relaxed);
+                }
                 if done >= want || nonblocking && n > 0 && want == 0 {
                     note_sent(rt, sock, cell);
                     return done as isize;
@@ -91,7 +94,7 @@ pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
                 return n;
             }
             Step::Again => continue,
-            Step::Blocked => {
+            blocked @ (Step::Blocked | Step::Between) => {
                 if !polled {
                     polled = true;
                     if poll_link(endpoint, cell) {
@@ -103,10 +106,13 @@ pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
                         note_sent(rt, sock, cell);
                         return done as isize;
                     }
-                    let until = *switch_until.get_or_insert_with(|| now() + wait::SWITCH_PATIENCE);
-                    if await_switch(endpoint, cell, until) {
-                        continue;
+                    if matches!(blocked, Step::Between) {
+                        let until = *switch_until.get_or_insert_with(|| now() + switch_patience(endpoint, sock, cell));
+                        if await_switch(endpoint, cell, until) {
+                            continue;
+                        }
                     }
+                    sock.put_off.store(true, Ordering::Relaxed);
                     return fail(libc::EAGAIN);
                 }
                 let deadline = *deadline.get_or_insert_with(|| sock.options.send_timeout().map(|t| now() + t));
@@ -233,7 +239,7 @@ unsafe fn send_step(
         TxSink::Wait => {
             guard.progress_anchor(false);
             if guard.tx_sink() == TxSink::Wait {
-                Step::Blocked
+                Step::Between
             } else {
                 Step::Again
             }
@@ -295,17 +301,21 @@ fn await_pledge(endpoint: &Endpoint, cell: &Arc<StreamCell>, patience: Duration)
     answered.is_some()
 }
 
+/// How long a write that would not wait on TCP waits for a change of path.
+#[cold]
+fn switch_patience(endpoint: &Endpoint, sock: &Socket, cell: &Arc<StreamCell>) -> Duration {
+    if !sock.put_off.load(Ordering::Relaxed) && cell.lock(endpoint).proto().awaits_switch() {
+        wait::JOIN_PATIENCE
+    } else {
+        wait::SWITCH_PATIENCE
+    }
+}
+
 /// While the outgoing direction changes its path nothing can be written, which takes microseconds. A program with nothing
-/// unread on its way expects to be able to write: it waits for the change until `deadline`. Whether it had to, and that has
-/// come.
+/// unread on its way expects to be able to write: it waits for the change until `deadline`. Whether that has come.
 #[cold]
 pub fn await_switch(endpoint: &Endpoint, cell: &Arc<StreamCell>, deadline: Instant) -> bool {
-    let mut looks = 0;
-    let switched = wait::until(endpoint, cell, deadline, |guard| {
-        looks += 1;
-        (guard.tx_sink() != TxSink::Wait).then_some(())
-    });
-    switched.is_some() && looks > 1
+    wait::until(endpoint, cell, deadline, |guard| (guard.tx_sink() != TxSink::Wait).then_some(())).is_some()
 }
 
 #[cold]
