@@ -152,7 +152,14 @@ CASES = {
     # unseen.c
     "raw_when_young": Expected(link_bytes=0, reason="unseen-io"),
     "unseen_registration": Expected(link_bytes=0, reason="unseen-io"),
-    "uring": Expected(reason="unseen-io"),
+    # ring.c
+    "ring_moves_bytes": LEAVES,
+    "ring_by_itself": Expected(reason="unseen-io"),
+    "ring_with_a_table": Expected(reason="unseen-io"),
+    "ring_registers": ON_LINK,
+    "ring_closes": LEAVES,
+    "ring_in_a_child": BRIEFLY,
+    "ring_waits": BRIEFLY,
 }
 
 
@@ -244,7 +251,7 @@ def test_unseen_bytes_can_end_it(policy: str, end: str, calls: Path, tmp_path: P
 @pytest.mark.usefixtures("library")
 @pytest.mark.parametrize(("policy", "end"), [("error", "status 2"), ("abort", "status -6")])
 def test_a_ring_can_be_refused(policy: str, end: str, calls: Path, tmp_path: Path) -> None:
-    seen = accelerated(tmp_path, calls, "uring", ROUNDS, NACC_POLICY=policy)
+    seen = accelerated(tmp_path, calls, "ring_by_itself", ROUNDS, NACC_POLICY=policy)
     assert seen.text.endswith(end), seen.text
     if policy == "error":
         assert os.strerror(errno.ENOSYS) in seen.text
@@ -286,7 +293,7 @@ def test_sockets_that_a_program_is_started_with_are_listed() -> None:
 @pytest.mark.usefixtures("library")
 def test_bytes_written_past_a_link_end_the_connection(calls: Path, tmp_path: Path) -> None:
     """Their place in the stream is not known: their reader sees a reset, and never bytes that are wrong."""
-    seen = accelerated(tmp_path, calls, "uring", ROUNDS, NACC_POLICY="log")
+    seen = accelerated(tmp_path, calls, "ring_by_itself", ROUNDS, NACC_POLICY="log")
     assert seen.text.endswith("status 2")
     assert os.strerror(errno.ECONNRESET) in seen.text
     assert "received: by ring" not in seen.text

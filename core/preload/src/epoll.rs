@@ -43,7 +43,7 @@ mod waiting;
 mod watchers;
 
 pub use closed::{come_back, end_outliving, forget_fd, leave_to_kernel, outlive, unwatch};
-pub use ctl::ctl;
+pub use ctl::{ctl, is_parked};
 pub use waiting::{anchor_event, wait};
 pub use watchers::{carry_over, release, Registration};
 
@@ -321,7 +321,7 @@ impl Epoll {
     }
 
     /// The instance is watched by another one. Nobody can be relied on to wait on it, so the helper looks for it.
-    fn nest(&self) {
+    pub fn nest(&self) {
         self.shared.nested.store(true, Ordering::SeqCst);
         self.shared.ensure_kick();
         let streams: Vec<_> = self.shared.state.lock().interests.iter().filter_map(|(_, i)| i.stream.clone()).collect();

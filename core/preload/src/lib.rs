@@ -5,6 +5,7 @@
 //! * [`table`]: which descriptors are ours. One atomic load for those that are not.
 //! * [`runtime`]: the process's endpoint, created at the first socket that could use it; the helper thread.
 //! * [`answers`]: how long peers take to answer, which decides between link and TCP.
+//! * [`ring`]: io_urings whose submissions can be looked at.
 //! * [`family`]: which sockets other processes hold too.
 //! * [`epoll`], [`wait`]: readiness and blocking; [`queues`]: which completion queue a link reports to.
 //!
@@ -22,6 +23,7 @@ mod lingering;
 pub mod ops;
 pub mod queues;
 pub mod real;
+pub mod ring;
 pub mod runtime;
 pub mod socket;
 pub mod stats;

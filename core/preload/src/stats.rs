@@ -422,7 +422,7 @@ fn sockets(endpoint: Option<&Endpoint>) -> Vec<SocketStats> {
                 let stats = SocketStats { fd, local, listening, state: state.into(), ..SocketStats::default() };
                 (listener.descriptors.load(Ordering::Relaxed) > 1, stats)
             }
-            Entry::Epoll(_) => continue,
+            Entry::Epoll(_) | Entry::Ring(_) => continue,
         };
         if shared {
             if seen.iter().any(|other| Arc::ptr_eq(other, &entry)) {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use arc_swap::{ArcSwapOption, Guard};
 
 use crate::epoll::Epoll;
+use crate::ring::Ring;
 use crate::socket::{Listener, Socket};
 
 /// Descriptors at or above this are never ours. An arbitrary bound; each slot costs 8 bytes of untouched memory.
@@ -20,6 +21,8 @@ pub enum Entry {
     Idle(Listener),
     /// An epoll instance.
     Epoll(Epoll),
+    /// An io_uring whose submissions are seen.
+    Ring(Ring),
 }
 
 static TABLE: [ArcSwapOption<Entry>; MAX_FDS] = [const { ArcSwapOption::const_empty() }; MAX_FDS];

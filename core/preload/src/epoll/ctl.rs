@@ -48,6 +48,12 @@ pub unsafe fn ctl(entry: &Arc<Entry>, epfd: c_int, op: c_int, fd: c_int, event: 
     }
 }
 
+/// Whether a descriptor is in `entry`'s instance for the kernel only: the program has deleted it.
+pub fn is_parked(entry: &Entry, fd: c_int) -> bool {
+    let Entry::Epoll(epoll) = entry else { return false };
+    epoll.shared.state.lock().interests.get(&fd).is_some_and(|i| i.parked)
+}
+
 /// Takes up again an interest that was deleted while its stream stayed on the link.
 fn unpark(shared: &Arc<Shared>, fd: c_int, e: epoll_event) -> bool {
     let guard = table::get(fd);
@@ -127,7 +133,7 @@ fn add(shared: &Arc<Shared>, epfd: c_int, fd: c_int, e: epoll_event) -> c_int {
             }
             inner.nest();
         }
-        None => {}
+        Some(Entry::Ring(_)) | None => {}
     }
     0
 }

@@ -57,28 +57,28 @@ hooks! {
     }
 
     fn io_uring_setup(entries: c_uint, parameters: *mut c_void) -> c_int {
-        if !aside::before_ring() {
+        if !aside::before_unseen_ring() {
             return -libc::ENOSYS;
         }
         real::io_uring_setup(entries, parameters)
     }
 
     fn io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int {
-        if !aside::before_ring() {
+        if !aside::before_unseen_ring() {
             return -libc::ENOSYS;
         }
         real::io_uring_queue_init(entries, ring, flags)
     }
 
     fn io_uring_queue_init_params(entries: c_uint, ring: *mut c_void, parameters: *mut c_void) -> c_int {
-        if !aside::before_ring() {
+        if !aside::before_unseen_ring() {
             return -libc::ENOSYS;
         }
         real::io_uring_queue_init_params(entries, ring, parameters)
     }
 
     fn io_uring_queue_init_mem(entries: c_uint, ring: *mut c_void, parameters: *mut c_void, buffer: *mut c_void, len: size_t) -> c_int {
-        if !aside::before_ring() {
+        if !aside::before_unseen_ring() {
             return -libc::ENOSYS;
         }
         real::io_uring_queue_init_mem(entries, ring, parameters, buffer, len)

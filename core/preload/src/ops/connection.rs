@@ -451,7 +451,7 @@ pub fn forget(fd: c_int) {
             listener.descriptors.fetch_sub(1, Ordering::AcqRel);
             epoll::leave_to_kernel(&listener.watchers, fd);
         }
-        Entry::Epoll(_) => {}
+        Entry::Epoll(_) | Entry::Ring(_) => {}
     }
 }
 

@@ -108,7 +108,7 @@ fn note_tcp_option(entry: &Arc<Entry>, name: c_int, bytes: &[u8]) {
     let options = match &**entry {
         Entry::Stream(s) => &s.options,
         Entry::Idle(l) => &l.options,
-        Entry::Epoll(_) => return,
+        Entry::Epoll(_) | Entry::Ring(_) => return,
     };
     let value = int(bytes, 0).unwrap_or(0);
     match name {
@@ -129,7 +129,7 @@ fn leave_link(entry: &Arc<Entry>, fd: c_int) {
         // If the peer does not answer, the kernel's answer to the call stands all the same.
         Entry::Stream(sock) => drop((Target { entry, sock, fd }).to_kernel(Reason::KernelOnly)),
         Entry::Idle(listener) => listener.kernel_only.store(true, Ordering::Relaxed),
-        Entry::Epoll(_) => {}
+        Entry::Epoll(_) | Entry::Ring(_) => {}
     }
 }
 
@@ -145,7 +145,7 @@ fn note_option(entry: &Arc<Entry>, fd: c_int, name: c_int, bytes: &[u8]) {
     let options = match &**entry {
         Entry::Stream(s) => &s.options,
         Entry::Idle(l) => &l.options,
-        Entry::Epoll(_) => return,
+        Entry::Epoll(_) | Entry::Ring(_) => return,
     };
     match name {
         // The kernel makes something else of it.
@@ -313,7 +313,7 @@ fn set_nonblocking(entry: &Arc<Entry>, on: bool) {
     match &**entry {
         Entry::Stream(sock) => sock.nonblocking.store(on, Ordering::Relaxed),
         Entry::Idle(listener) => listener.nonblocking.store(on, Ordering::Relaxed),
-        Entry::Epoll(_) => {}
+        Entry::Epoll(_) | Entry::Ring(_) => {}
     }
 }
 

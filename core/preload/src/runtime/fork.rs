@@ -177,6 +177,7 @@ fn inherit(rt: &'static Runtime, fd: c_int, entry: &Entry) -> Entry {
         }
         Entry::Idle(l) => Entry::Idle(l.duplicate()),
         Entry::Epoll(e) => Entry::Epoll(e.after_fork()),
+        Entry::Ring(ring) => Entry::Ring(ring.clone()),
     }
 }
 

@@ -213,27 +213,16 @@ const CPU_WORDS: usize = netacc_config::CpuList::LIMIT as usize / 64;
 /// Asks the scheduler for short slices: this thread runs for microseconds, but on a busy machine whole promotions wait
 /// for it. Needs no privilege; an older kernel refuses, and nothing is lost.
 fn favour_wake_ups() {
-    #[repr(C)]
-    struct SchedAttr {
-        size: u32,
-        policy: u32,
-        flags: u64,
-        nice: i32,
-        priority: u32,
-        runtime: u64,
-        deadline: u64,
-        period: u64,
-    }
-    let attr = SchedAttr {
-        size: size_of::<SchedAttr>() as u32,
-        policy: libc::SCHED_OTHER as u32,
-        flags: 0,
-        nice: 0,
-        priority: 0,
+    let attr = libc::sched_attr {
+        size: size_of::<libc::sched_attr>() as u32,
+        sched_policy: libc::SCHED_OTHER as u32,
+        sched_flags: 0,
+        sched_nice: 0,
+        sched_priority: 0,
         // 100 us, the shortest slice that the fair scheduler takes.
-        runtime: 100_000,
-        deadline: 0,
-        period: 0,
+        sched_runtime: 100_000,
+        sched_deadline: 0,
+        sched_period: 0,
     };
     // SAFETY: the attributes are valid for the call.
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) };
