@@ -70,10 +70,10 @@ pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
         // SAFETY: the caller's promise.
         match unsafe { send_step(cell, endpoint, (fd, nonblocking), iov, done, (flags, more)) } {
             Step::Done(n) if n >= 0 => {
-                done += n as usize;
                 if sock.put_off.load(Ordering::Relaxed) {
                     sock.put_off.store(false, Ordering::Relaxed);
                 }
+                done += n as usize;
                 if done >= want || nonblocking && n > 0 && want == 0 {
                     note_sent(rt, sock, cell);
                     return done as isize;
