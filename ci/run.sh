@@ -38,7 +38,10 @@ readonly NEEDS_HEADERS=(/usr/include/infiniband/verbs.h=libibverbs-dev /usr/incl
 # Debian's configuration of ns-3 for CMake wants more; models/ns3 does without it.
 readonly NEEDS_NS3=('g++=g++' make=make cmake=cmake /usr/include/ns3/simulator.h=libns3-dev)
 # The command of libtool's package is libtoolize; libuv's build runs it.
-readonly NEEDS_SUITES=(gcc=gcc make=make automake=automake libtoolize=libtool tclsh=tcl node=nodejs "${NEEDS_REDIS[@]}")
+readonly NEEDS_SUITES=(
+    gcc=gcc make=make automake=automake libtoolize=libtool tclsh=tcl node=nodejs ip=iproute2 unshare=util-linux
+    "${NEEDS_REDIS[@]}"
+)
 
 export PATH="$PATH:/usr/sbin:/sbin:$HOME/.cargo/bin"
 

@@ -1,4 +1,4 @@
-//! io_urings that are made and entered by `syscall`, as libuv and Rust's `io-uring` crate do.
+//! io_urings that are made and entered by `syscall`, as libuv's are.
 //!
 //! Before the kernel takes submissions, each is looked at. What registers descriptors with an epoll instance, which is what
 //! libuv's rings are for, is done here, and the kernel gets a submission that does nothing in its place; what closes
