@@ -145,3 +145,20 @@ def test_parent_killed(mode: Mode, lab: Lab) -> None:
     else:
         assert end == End(SENT, "eof", True)
     lab.dismiss(client)
+
+
+@pytest.mark.parametrize("mode", [Mode.TCP, Mode.SHM], ids=lambda mode: mode.value, indirect=True)
+def test_a_write_to_who_was_killed_is_not_told_to_wait(mode: Mode, lab: Lab) -> None:
+    """Where `poll` has said that it can be: hiredis 1.0 takes EAGAIN there for an error without a name."""
+    module = [sys.executable, "-m", "tests.apps.programs.bereaved_client"]
+    client = lab.start(
+        "client",
+        [*module, str(free_port()), "12"],
+        accelerated=mode.client,
+        env={"NACC_FAST_CONNECT": "1"},
+        interactive=True,
+    )
+    assert client.wait_line("refused") == "refused 0"
+    if mode is Mode.SHM:
+        assert counters.totals(client).streams_promoted >= 80
+    lab.dismiss(client)

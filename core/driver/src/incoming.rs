@@ -42,7 +42,7 @@ impl Endpoint {
     fn drain_link(&self, link: &Arc<LinkCell>, rx: &mut LinkRx) -> LinkState {
         link.mark_seen(self.device());
         let mut wcs = [EMPTY; BATCH];
-        let (mut alive, mut failed, mut sent) = (true, false, false);
+        let (mut alive, mut failed, mut sent) = (true, false, 0);
         loop {
             let n = self.device().poll_qp(link.qp(), &mut wcs);
             let mut messages = 0;
@@ -52,7 +52,7 @@ impl Endpoint {
                         messages += 1;
                         alive &= self.handle_message(link, rx, imm, len);
                     }
-                    Completion::Send { .. } if wc.status == CompletionStatus::Success => sent = true,
+                    Completion::Send { .. } if wc.status == CompletionStatus::Success => sent += 1,
                     _ => failed = true,
                 }
             }
@@ -63,13 +63,24 @@ impl Endpoint {
                 break;
             }
         }
-        if sent && alive && !failed && link.tx.lock().take_full() {
-            rx.slots.iter().flatten().for_each(|cell| cell.lock(self).unstall());
+        if sent > 0 && alive && !failed {
+            self.after_completions(link, rx, sent);
         }
         match (alive, failed) {
             (true, false) => LinkState::Alive,
             (true, true) => LinkState::Failed,
             (false, _) => LinkState::Refused,
+        }
+    }
+
+    /// The device is done with some requests: what waited for that goes on.
+    fn after_completions(&self, link: &LinkCell, rx: &LinkRx, count: u32) {
+        // Not in the head of what follows, which locks streams.
+        let waited = link.tx.lock().completed(count);
+        match waited {
+            (true, _) => rx.slots.iter().flatten().for_each(|cell| cell.lock(self).unstall()),
+            (false, true) => rx.slots.iter().flatten().for_each(|cell| cell.lock(self).push_unasked()),
+            (false, false) => {}
         }
     }
 
@@ -124,6 +135,7 @@ impl Endpoint {
                     let mut guard = cell.lock(self);
                     guard.inner.proto.handle_data(len, imm.rewind);
                     guard.inner.counters.rx_msgs_link += 1;
+                    guard.inner.unheard = 0;
                     guard.arrived = true;
                 }
                 true

@@ -78,7 +78,9 @@ pub struct LinkCell {
     pub(crate) connector: bool,
     pub(crate) cq: AtomicU32,
     pub(crate) dead: AtomicBool,
-    /// Found dead, but not ended yet.
+    /// Found dead: the control path is to know.
+    pub(crate) failing: AtomicBool,
+    /// It knows, but has not ended it yet.
     pub(crate) dying: AtomicBool,
     answer_patience: AnswerPatience,
     /// The queue pair's sequence when it was last drained.
@@ -111,6 +113,12 @@ pub(crate) struct LinkTx {
     signals: bool,
     /// Requests posted since the last signaled one.
     unsignaled: u32,
+    /// Signaled requests whose completions have not come.
+    signaled: u32,
+    /// The next request is to be signaled, whatever went before.
+    wanted: bool,
+    /// Streams hold small messages until a completion comes.
+    held: bool,
     /// The send queue had no room: streams wait for a completion.
     full: bool,
     /// Receives that the device would not take back yet.
@@ -148,6 +156,7 @@ impl LinkCell {
             connector,
             cq: AtomicU32::new(cq.0),
             dead: AtomicBool::new(false),
+            failing: AtomicBool::new(false),
             dying: AtomicBool::new(false),
             answer_patience: AnswerPatience::default(),
             seen: AtomicU32::new(0),
@@ -161,6 +170,9 @@ impl LinkCell {
                 staging,
                 signals: !caps.cheap_writes,
                 unsignaled: 0,
+                signaled: 0,
+                wanted: false,
+                held: false,
                 full: false,
                 owed_receives: 0,
                 owed_initial: 0,
@@ -208,7 +220,12 @@ impl LinkCell {
         self.dead.load(Ordering::Acquire)
     }
 
-    /// Whether the link is dead, or found to be: it takes no further stream.
+    /// Whether the link is dead, or found to be: what is written waits until its streams have left it.
+    pub(crate) fn is_failing(&self) -> bool {
+        self.is_dead() || self.failing.load(Ordering::Acquire)
+    }
+
+    /// Whether the link is dead, or about to be ended: it takes no further stream.
     pub(crate) fn is_dying(&self) -> bool {
         self.is_dead() || self.dying.load(Ordering::Acquire)
     }
@@ -269,12 +286,14 @@ impl LinkTx {
         operation: Operation,
         payload: Payload<'_>,
     ) -> Result<(), PostError> {
-        let signaled = self.signals && self.unsignaled + 1 >= SIGNAL_INTERVAL;
+        let signaled = self.signals && (self.wanted || self.unsignaled + 1 >= SIGNAL_INTERVAL);
         let wr = WorkRequest { id: WorkRequestId(0), operation, payload, signaled };
         match device.post_send(qp, &[wr]) {
             // Only what was taken counts: a signaled request that met a full queue is still due.
             Ok(1) => {
                 self.unsignaled = if signaled { 0 } else { self.unsignaled + 1 };
+                self.signaled += u32::from(signaled);
+                self.wanted = false;
                 Ok(())
             }
             Ok(_) | Err(PostError::QueueFull) => {
@@ -285,9 +304,27 @@ impl LinkTx {
         }
     }
 
-    /// Whether the send queue was full since the last call.
-    pub(crate) fn take_full(&mut self) -> bool {
-        std::mem::take(&mut self.full)
+    /// Whether a completion is due.
+    #[inline]
+    pub(crate) fn awaits_completion(&self) -> bool {
+        self.signaled > 0
+    }
+
+    /// Whether the next request is to have a completion of its own.
+    #[inline]
+    pub(crate) fn want_completion(&mut self, wanted: bool) {
+        self.wanted = wanted;
+    }
+
+    /// A stream holds a small message until a completion comes.
+    pub(crate) fn note_held(&mut self) {
+        self.held = true;
+    }
+
+    /// So many completions have come. Whether the send queue was full, and whether messages were held, since the last call.
+    pub(crate) fn completed(&mut self, count: u32) -> (bool, bool) {
+        self.signaled = self.signaled.saturating_sub(count);
+        (std::mem::take(&mut self.full), std::mem::take(&mut self.held))
     }
 
     /// Posts the first receives.

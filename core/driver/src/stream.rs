@@ -123,8 +123,10 @@ pub(crate) struct Inner {
     /// The endpoint knows that its link has no room; and what the peer had taken when that was last looked at.
     pub(crate) stall_noted: bool,
     pub(crate) taken: Taken,
-    /// A write found byte credit but no room for a message: not writable until something has come back.
+    /// A write found byte credit but no room for a message.
     pub(crate) crowded: bool,
+    /// Messages sent since the peer's last one.
+    pub(crate) unheard: u32,
     /// Bytes for a closed socket were thrown away: it ends with a reset, as from the kernel.
     pub(crate) refused: bool,
     /// What the peer has not been told of.
@@ -184,6 +186,14 @@ impl Inner {
         if self.looks_at_end == PROVOKING_LOOK {
             self.carried.written += self.anchor.try_write(&[0]).unwrap_or(0) as u64;
         }
+    }
+
+    /// Whether a write would not have to wait: there is byte credit, and room for a message or a place behind what waits for
+    /// that.
+    fn has_room(&self) -> bool {
+        let behind = || !self.cork.is_full(self.message_len, self.proto.tx_ring_len());
+        let fails = || self.link.as_ref().is_none_or(|link| link.is_failing());
+        self.proto.link_writable() && (!self.crowded || !fails() && behind())
     }
 
     /// Closed by the application, but records may still have to be read from the anchor or written to it.
@@ -254,6 +264,7 @@ impl StreamCell {
                 stall_noted: false,
                 taken: Taken::default(),
                 crowded: false,
+                unheard: 0,
                 refused: false,
                 cork: Cork::default(),
                 told: 0,

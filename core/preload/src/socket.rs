@@ -59,8 +59,6 @@ pub struct Socket {
     pub answers: Option<Answers>,
     /// What ended a call that returned a number of bytes: for the next call. 0 for nothing.
     pub deferred_error: AtomicI32,
-    /// The program has been told that it cannot write now, and has not written since.
-    pub put_off: AtomicBool,
     /// Epoll instances that watch it.
     pub watchers: Mutex<Vec<Registration>>,
     /// Descriptors that the program has closed although epoll instances watch them, and the duplicates that are watched now.
@@ -122,7 +120,6 @@ impl Socket {
             promotion: PromotionSchedule::new(promote_at),
             answers: None,
             deferred_error: AtomicI32::new(0),
-            put_off: AtomicBool::new(false),
             watchers: Mutex::new(Vec::new()),
             outliving: Mutex::new(Vec::new()),
             family: AtomicU32::new(0),

@@ -334,9 +334,9 @@ pub fn until_settled(endpoint: &Endpoint, cell: &Arc<StreamCell>) {
 /// Arbitrary: microseconds on an idle machine, several wake-ups on a busy one.
 pub const SWITCH_PATIENCE: Duration = Duration::from_millis(10);
 
-/// The same for a promotion that only the peer's answer is missing of, once: after this the program is told to wait, and
-/// expects to. Arbitrary; far longer than a peer that runs takes on a busy machine. Who was told that it could write and then
-/// cannot may take that for the end, as hiredis 1.0 does.
+/// The same for a promotion that only the peer's answer is missing of, and for a link that has died. Arbitrary; far longer
+/// than a peer that runs takes on a busy machine. Who was told that it could write and then cannot may take that for the end,
+/// as hiredis 1.0 does.
 pub const JOIN_PATIENCE: Duration = Duration::from_secs(1);
 
 /// How long a fork or a close waits for a promotion under way. Arbitrary; peers answer in microseconds, or never.

@@ -21,6 +21,7 @@ impl Endpoint {
         if link.is_dying() {
             return;
         }
+        link.failing.store(true, Ordering::Release);
         self.todo.lock().dead.push(link.qp);
         (self.helper_needed)();
     }

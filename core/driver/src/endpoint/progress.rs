@@ -90,7 +90,11 @@ impl Endpoint {
             }
             let mut guard = cell.lock(self);
             guard.inner.starved = false;
-            guard.unstall();
+            if guard.inner.crowded || !guard.proto().link_writable() || guard.proto().has_control() {
+                guard.unstall();
+            } else {
+                guard.push_unasked();
+            }
             again |= guard.proto().has_control();
         }
         again

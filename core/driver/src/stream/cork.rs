@@ -1,4 +1,9 @@
-//! Bytes that are held back: `TCP_CORK`, `MSG_MORE`, and the pieces of one write.
+//! Bytes that are held back: `TCP_CORK`, `MSG_MORE`, the pieces of one write, and small writes behind others.
+//!
+//! A write that finds no room for its message is held, as the kernel takes it into a buffer. So is a small one of a stream
+//! that has sent several without hearing from its peer, while a completion is due that will let it go: what is written
+//! meanwhile goes out as one message, as the kernel's `tcp_autocorking` has it. Without a word from the device the endpoint
+//! lets go of it when it looks after [`starved`](super::Inner::starved) streams.
 //!
 //! They lie in the ring and count as sent; what is held back is the message that tells the peer of them. Invariants: what is
 //! held is one contiguous span that ends where the next byte will lie; every other message of the stream goes after it, except
@@ -18,10 +23,18 @@ use crate::LinkIo;
 /// `TCP_CORK` is 200 ms: tcp(7).
 pub(crate) const CORK_INTERVAL: Duration = Duration::from_millis(100);
 
+/// After so many messages without a word from the peer's application a stream is no conversation, and its small messages
+/// wait for each other. Arbitrary: more than an answer in pieces, and less than devices are asked for completions.
+pub(super) const UNHEARD: u32 = 8;
+
 /// What a stream holds back.
 #[derive(Default)]
 pub(crate) struct Cork {
     held: Option<Held>,
+    /// The application has asked for it: it is let go by the application, or after [`CORK_INTERVAL`].
+    asked: bool,
+    /// It has waited for a completion: as others may behind it.
+    waited: bool,
     /// The endpoint knows, and looks after [`CORK_INTERVAL`].
     noted: bool,
     /// Spans that were held so far; and when the endpoint looked last.
@@ -50,6 +63,19 @@ impl Cork {
     #[inline]
     pub(crate) fn holds(&self) -> bool {
         self.held.is_some()
+    }
+
+    /// Whether something is held that the next room, or completion, is to let go.
+    pub(crate) fn holds_unasked(&self) -> bool {
+        self.held.is_some() && !self.asked
+    }
+
+    /// Whether a further write cannot be sure to find a place behind what is held.
+    #[inline]
+    pub(super) fn is_full(&self, message_len: u32, ring_len: u32) -> bool {
+        self.held
+            .as_ref()
+            .is_some_and(|Held { span, .. }| span.len >= message_len / 2 || span.offset + span.len >= ring_len)
     }
 }
 
@@ -88,7 +114,8 @@ impl StreamGuard<'_> {
             }
         }
         self.refresh_consumed();
-        if !more || !self.inner.proto.link_writable() {
+        self.inner.cork.asked = more;
+        if !(more || self.goes_with_others()) || !self.inner.proto.link_writable() {
             if let Pushed::Dead { unsent } = self.push(fresh) {
                 done -= unsent as usize;
             }
@@ -119,6 +146,13 @@ impl StreamGuard<'_> {
             return Some(0);
         }
         let rewind = inner.proto.commit(span.len);
+        self.hold(span, rewind);
+        Some(span.len as usize)
+    }
+
+    /// Holds a span that has been filled and committed, behind what is held.
+    pub(super) fn hold(&mut self, span: Span, rewind: bool) {
+        let inner = &mut *self.inner;
         inner.counters.tx_bytes_link += u64::from(span.len);
         match &mut inner.cork.held {
             Some(held) => held.span.len += span.len,
@@ -127,11 +161,29 @@ impl StreamGuard<'_> {
                 inner.cork.spans += 1;
             }
         }
-        if let (None, Some(held), Some(word)) = (&out.staging, &inner.cork.held, out.memory.word(HELD_WORD)) {
+        let (Some(out), Some(held)) = (&inner.outgoing, &inner.cork.held) else { return };
+        if let (None, Some(word)) = (&out.staging, out.memory.word(HELD_WORD)) {
             let rewind = if held.rewind { HELD_REWIND } else { 0 };
             word.store(inner.proto.positions().0 | rewind, Ordering::Release);
         }
-        Some(span.len as usize)
+    }
+
+    /// Whether a small message had better wait for others: the peer has not been heard of for [`UNHEARD`] messages, and a
+    /// completion is due, which lets go of it.
+    #[inline]
+    pub(super) fn goes_with_others(&mut self) -> bool {
+        self.inner.unheard >= UNHEARD && self.inner.link.as_ref().is_some_and(|link| link.tx.lock().awaits_completion())
+    }
+
+    /// What is held waits for a completion: should none come soon, the endpoint lets go of it.
+    fn wait_for_others(&mut self) {
+        self.inner.cork.waited = true;
+        if let Some(link) = &self.inner.link {
+            link.tx.lock().note_held();
+        }
+        if !std::mem::replace(&mut self.inner.starved, true) {
+            self.endpoint.note_starved(self.cell);
+        }
     }
 
     /// Whether the peer has not been told of everything that was written.
@@ -144,6 +196,13 @@ impl StreamGuard<'_> {
         self.push(0) != Pushed::Full
     }
 
+    /// Tells the peer of what is held back, but for what the application wants held.
+    pub(crate) fn push_unasked(&mut self) {
+        if self.inner.cork.holds_unasked() {
+            self.push_held();
+        }
+    }
+
     /// As [`push_held`](StreamGuard::push_held), in a write whose last `fresh` bytes are held.
     fn push(&mut self, fresh: u32) -> Pushed {
         let inner = &mut *self.inner;
@@ -152,9 +211,12 @@ impl StreamGuard<'_> {
         let (Some(slot), Some(out), Some(link)) = (slot, &inner.outgoing, &inner.link) else { return Pushed::Sent };
         let imm = Immediate { kind: MessageKind::Data, rewind: held.rewind, slot };
         let mut tx = link.tx.lock();
+        // More may be written before this one is over.
+        tx.want_completion(std::mem::take(&mut inner.cork.waited));
         match tx.data(self.endpoint.device(), link, &out.ring, out.staging.as_ref(), held.span, imm) {
             Ok(()) => {
                 inner.counters.tx_msgs_link += 1;
+                inner.unheard = inner.unheard.saturating_add(1);
                 Pushed::Sent
             }
             Err(PostError::QueueFull) => {
@@ -181,6 +243,8 @@ impl StreamGuard<'_> {
     pub(super) fn settle_held(&mut self) {
         if !self.inner.proto.sends_on_link() {
             self.inner.cork.held = None;
+        } else if !self.inner.cork.asked {
+            self.wait_for_others();
         } else if !std::mem::replace(&mut self.inner.cork.noted, true) {
             self.endpoint.note_corked(self.cell);
         }

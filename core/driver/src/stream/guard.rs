@@ -63,6 +63,20 @@ impl StreamGuard<'_> {
         self.inner.proto.tx_sink()
     }
 
+    /// Whether a write waits for the stream to be on one path: it changes that, or is about to leave a dead link.
+    pub fn is_between(&self) -> bool {
+        match self.tx_sink() {
+            TxSink::Wait => true,
+            TxSink::Link => self.is_bereft(),
+            _ => false,
+        }
+    }
+
+    /// Whether its link is dead, or was found to be.
+    pub fn is_bereft(&self) -> bool {
+        self.inner.link.as_ref().is_some_and(|link| link.is_failing())
+    }
+
     /// Where reads come from now. What is still to be replayed to a socket that others may read from is not counted: an
     /// end before that is an end.
     #[inline]

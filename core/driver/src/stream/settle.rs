@@ -160,7 +160,7 @@ pub(super) fn readiness_of(inner: &Inner, low_water: u32) -> Readiness {
         RxSource::Eof | RxSource::Failed(_) => Readiness::READABLE,
     };
     r |= match proto.tx_sink() {
-        TxSink::Link if proto.link_writable() && !inner.crowded => Readiness::WRITABLE,
+        TxSink::Link if inner.has_room() => Readiness::WRITABLE,
         TxSink::Link | TxSink::Wait => Readiness::empty(),
         // Writable, as far as anybody knows, until a write has been told to wait.
         TxSink::Pledged if inner.pledge_awaited => Readiness::empty(),

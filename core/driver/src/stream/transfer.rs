@@ -3,8 +3,9 @@
 use std::sync::atomic::Ordering;
 
 use netacc_device::PostError;
-use netacc_proto::{Immediate, MessageKind, RxSource, TxSink, CREDIT_BLOCK_LEN};
+use netacc_proto::{Immediate, MessageKind, RxSource, Span, TxSink, CREDIT_BLOCK_LEN};
 
+use super::cork::UNHEARD;
 use super::StreamGuard;
 use crate::Counters;
 
@@ -54,24 +55,32 @@ impl StreamGuard<'_> {
             }
             let mut tx = link.tx.lock();
             let rewind = inner.proto.commit(span.len);
+            // The last of the write, which others may follow.
+            if inner.unheard >= UNHEARD && span.len < inner.message_len / 2 && tx.awaits_completion() {
+                drop(tx);
+                // SAFETY: the rest of the caller's buffer.
+                return unsafe { self.hold_and_go_on((span, rewind), src, len, done) };
+            }
             let imm = Immediate { kind: MessageKind::Data, rewind, slot };
             match tx.data(device, link, &out.ring, out.staging.as_ref(), span, imm) {
                 Ok(()) => {
                     inner.counters.tx_bytes_link += u64::from(span.len);
                     inner.counters.tx_msgs_link += 1;
+                    inner.unheard = inner.unheard.saturating_add(1);
                     done += span.len as usize;
                 }
-                Err(e) => {
+                Err(PostError::QueueFull) => {
+                    drop(tx);
+                    // The kernel, too, takes what it cannot send yet.
+                    // SAFETY: the rest of the caller's buffer.
+                    return unsafe { self.hold_and_go_on((span, rewind), src, len, done) };
+                }
+                Err(_) => {
                     inner.proto.uncommit(span.len, rewind);
                     drop(tx);
-                    if e == PostError::QueueFull {
-                        self.no_room();
-                    } else {
-                        // What the peer had sent before is taken in first: see `progress`.
-                        self.endpoint.note_dead(link);
-                        inner.crowded = true;
-                        return if done > 0 { LinkIo::Done(done) } else { LinkIo::WouldBlock };
-                    }
+                    // What the peer had sent before is taken in first: see `progress`.
+                    self.endpoint.note_dead(link);
+                    inner.crowded = true;
                     return if done > 0 { LinkIo::Done(done) } else { LinkIo::WouldBlock };
                 }
             }
@@ -81,6 +90,23 @@ impl StreamGuard<'_> {
             inner.proto.handle_consumed(word.load(Ordering::Acquire));
         }
         self.sent(done)
+    }
+
+    /// Holds a committed span, and writes what follows it in the caller's buffer, of which `done` bytes went before.
+    ///
+    /// # Safety
+    /// `src..src + len` is readable.
+    #[cold]
+    #[expect(unsafe_code, reason = "application buffers arrive as raw pointers")]
+    unsafe fn hold_and_go_on(&mut self, held: (Span, bool), src: *const u8, len: usize, done: usize) -> LinkIo {
+        let (span, rewind) = held;
+        self.hold(span, rewind);
+        let done = done + span.len as usize;
+        // SAFETY: `done <= len`; nothing is left, or the rest.
+        match unsafe { self.send_pieces(std::iter::once((src.add(done), len - done)), false) } {
+            LinkIo::Done(n) => LinkIo::Done(done + n),
+            _ => LinkIo::Done(done),
+        }
     }
 
     /// A message found no room on the link: the peer is asked for some, and the stream is looked at again.

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig, AnchorWire, InMemoryAnchor};
 use netacc_device::loopback::{Fabric, LoopbackConfig, LoopbackDevice};
 use netacc_device::middleware::{Event, Observer, Trace};
-use netacc_device::Directory;
-use netacc_driver::{Endpoint, LinkIo, ReadySink, StreamCell};
+use netacc_device::{Directory, Instant};
+use netacc_driver::{AnchorProgress, Endpoint, LinkIo, ReadySink, StreamCell};
 
-use crate::common::{config, nonce, Deaf};
+use crate::common::{config, connect_over, nonce, Deaf};
 
 pub(crate) fn endpoint(fabric: &Fabric) -> Endpoint {
     observed(fabric, |_: &Event| {})
@@ -98,4 +99,67 @@ pub(crate) fn read(endpoint: &Endpoint, cell: &Arc<StreamCell>, len: usize) -> V
         _ => buf.clear(),
     }
     buf
+}
+
+/// A connection on its link.
+pub(crate) struct Linked<'a> {
+    pub(crate) ends: [(&'a Endpoint, Arc<StreamCell>); 2],
+    pub(crate) wire: AnchorWire,
+}
+
+impl<'a> Linked<'a> {
+    pub(crate) fn new(client: &'a Endpoint, server: &'a Endpoint, port: u16) -> Linked<'a> {
+        let (a, b, wire) = anchor_pair(AnchorConfig::default());
+        Linked::over(client, server, port, (a, b), wire)
+    }
+
+    pub(crate) fn over(
+        client: &'a Endpoint,
+        server: &'a Endpoint,
+        port: u16,
+        anchors: (InMemoryAnchor, InMemoryAnchor),
+        wire: AnchorWire,
+    ) -> Linked<'a> {
+        let (near, far) = connect_over(client, server, port, anchors);
+        client.promote(&near).expect("the acceptor is published");
+        let pair = Linked { ends: [(client, near), (server, far)], wire };
+        pair.settle(Instant::from_nanos(0));
+        assert!(pair.ends.iter().all(|(endpoint, cell)| cell.lock(endpoint).proto().is_linked()));
+        pair
+    }
+
+    /// Both processes do what there is to do.
+    pub(crate) fn settle(&self, at: Instant) {
+        for _ in 0..4 {
+            self.ends[1].0.progress(at);
+            self.settle_unpolled(at);
+        }
+    }
+
+    /// Nobody polls for the server, unless its anchor, which is watched all the same, asks for that.
+    pub(crate) fn settle_unpolled(&self, at: Instant) {
+        for _ in 0..4 {
+            self.ends[0].0.progress(at);
+            self.wire.settle();
+            self.ends.iter().for_each(|(endpoint, cell)| {
+                let found = cell.lock(endpoint).progress_anchor(false);
+                if found == AnchorProgress::Unpolled {
+                    cell.take_in(endpoint);
+                }
+            });
+        }
+    }
+
+    pub(crate) fn are_plain(&self) -> bool {
+        self.ends.iter().all(|(endpoint, cell)| cell.lock(endpoint).proto().is_plain())
+    }
+}
+
+/// Writes until there is no room; how many bytes that were.
+pub(crate) fn fill(endpoint: &Endpoint, cell: &Arc<StreamCell>, message: &[u8]) -> usize {
+    let mut written = 0;
+    while let LinkIo::Done(n) = write(endpoint, cell, message) {
+        written += n;
+    }
+    written
 }

@@ -1,81 +1,14 @@
 //! Streams leave their links, with everything that was written.
 
-use std::sync::Arc;
-
-use netacc_device::loopback::anchor::{
-    anchor_pair, AnchorConfig, AnchorDelivery, AnchorEnd, AnchorWire, InMemoryAnchor,
-};
+use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig, AnchorDelivery, AnchorEnd};
 use netacc_device::loopback::{DeliveryMode, Fabric, Kill, LoopbackConfig, QueuePairEnd};
 use netacc_device::middleware::Event;
 use netacc_device::{Anchor, AnchorError, Instant};
-use netacc_driver::{AnchorProgress, Endpoint, LinkIo, Shutdown, StreamCell, STALL_PATIENCE};
+use netacc_driver::{AnchorProgress, LinkIo, Shutdown, STALL_PATIENCE};
 use netacc_proto::{Phase, Reason, RxSource, RECORD_LEN};
 
 use crate::common::{connect_over, Deaf};
-use crate::endpoints::{endpoint, read, with_sharing, write, write_more, write_pieces};
-
-/// A connection on its link.
-struct Linked<'a> {
-    ends: [(&'a Endpoint, Arc<StreamCell>); 2],
-    wire: AnchorWire,
-}
-
-impl<'a> Linked<'a> {
-    fn new(client: &'a Endpoint, server: &'a Endpoint, port: u16) -> Linked<'a> {
-        let (a, b, wire) = anchor_pair(AnchorConfig::default());
-        Linked::over(client, server, port, (a, b), wire)
-    }
-
-    fn over(
-        client: &'a Endpoint,
-        server: &'a Endpoint,
-        port: u16,
-        anchors: (InMemoryAnchor, InMemoryAnchor),
-        wire: AnchorWire,
-    ) -> Linked<'a> {
-        let (near, far) = connect_over(client, server, port, anchors);
-        client.promote(&near).expect("the acceptor is published");
-        let pair = Linked { ends: [(client, near), (server, far)], wire };
-        pair.settle(Instant::from_nanos(0));
-        assert!(pair.ends.iter().all(|(endpoint, cell)| cell.lock(endpoint).proto().is_linked()));
-        pair
-    }
-
-    /// Both processes do what there is to do.
-    fn settle(&self, at: Instant) {
-        for _ in 0..4 {
-            self.ends[1].0.progress(at);
-            self.settle_unpolled(at);
-        }
-    }
-
-    /// Nobody polls for the server, unless its anchor, which is watched all the same, asks for that.
-    fn settle_unpolled(&self, at: Instant) {
-        for _ in 0..4 {
-            self.ends[0].0.progress(at);
-            self.wire.settle();
-            self.ends.iter().for_each(|(endpoint, cell)| {
-                let found = cell.lock(endpoint).progress_anchor(false);
-                if found == AnchorProgress::Unpolled {
-                    cell.take_in(endpoint);
-                }
-            });
-        }
-    }
-
-    fn are_plain(&self) -> bool {
-        self.ends.iter().all(|(endpoint, cell)| cell.lock(endpoint).proto().is_plain())
-    }
-}
-
-/// Writes until there is no room; how many bytes that were.
-fn fill(endpoint: &Endpoint, cell: &Arc<StreamCell>, message: &[u8]) -> usize {
-    let mut written = 0;
-    while let LinkIo::Done(n) = write(endpoint, cell, message) {
-        written += n;
-    }
-    written
-}
+use crate::endpoints::{endpoint, fill, read, with_sharing, write, Linked};
 
 /// Breaks if a writer whose peer does not read waited for ever on a full ring, which is smaller than the kernel's
 /// buffers; and if a reader that is merely slow lost the link.
@@ -144,87 +77,6 @@ fn what_the_peer_has_said_on_the_link_counts_before_it_leaves() {
     assert!(!near.lock(&client).proto().is_plain());
     near.take_in(&client);
     assert!(near.lock(&client).proto().is_plain() && near.lock(&client).proto().expects_end());
-}
-
-/// Breaks if the peer were told of what is held back, or not told of it in the end.
-#[test]
-fn what_is_corked_goes_out_as_one_message() {
-    let fabric = Fabric::new(DeliveryMode::Immediate);
-    let (client, server) = (endpoint(&fabric), endpoint(&fabric));
-    let pair = Linked::new(&client, &server, 40_012);
-    let [(_, near), (_, far)] = &pair.ends;
-    let at = |intervals: f64| Instant::from_nanos((intervals * 1e8) as u64);
-    let messages = || near.lock(&client).counters().tx_msgs_link;
-    let before = messages();
-    // Until it is let go of.
-    assert_eq!(write_more(&client, near, b"held "), LinkIo::Done(5));
-    assert_eq!(write_more(&client, near, b"back, "), LinkIo::Done(6));
-    pair.settle(at(0.0));
-    assert_eq!((messages() - before, read(&server, far, 64)), (0, vec![]));
-    assert!(near.lock(&client).push_held());
-    pair.settle(at(0.0));
-    assert_eq!((messages() - before, read(&server, far, 64)), (1, b"held back, ".to_vec()));
-    // Until something follows that is not.
-    assert_eq!(write_more(&client, near, b"and "), LinkIo::Done(4));
-    assert_eq!(write(&client, near, b"told"), LinkIo::Done(4));
-    pair.settle(at(0.0));
-    assert_eq!((messages() - before, read(&server, far, 64)), (2, b"and told".to_vec()));
-    // As long as the kernel would hold it.
-    assert_eq!(write_more(&client, near, b"late"), LinkIo::Done(4));
-    pair.settle(at(1.0));
-    pair.settle(at(1.9));
-    assert_eq!(read(&server, far, 64), b"");
-    pair.settle(at(3.0));
-    assert_eq!(read(&server, far, 64), b"late");
-    // A whole message, and what the ring has no room for, is told at once; and the end goes after it all.
-    let many = [7; 4096];
-    assert_eq!(write_more(&client, near, &many[..1500]), LinkIo::Done(1500));
-    pair.settle(at(3.0));
-    assert_eq!(read(&server, far, 4096).len(), 1024);
-    assert_eq!(write_more(&client, near, &many), LinkIo::Done(4096 - 476));
-    pair.settle(at(3.0));
-    assert_eq!(read(&server, far, 8192).len(), 4096);
-    assert_eq!(write_more(&client, near, b"the end"), LinkIo::Done(7));
-    near.lock(&client).shutdown(Shutdown::Write);
-    pair.settle(at(3.0));
-    assert_eq!(read(&server, far, 64), b"the end");
-    assert_eq!(far.lock(&server).rx_source(), RxSource::Eof);
-    assert_eq!((client.counters().snapshot()["violations"], server.counters().snapshot()["violations"]), (0, 0));
-}
-
-/// Breaks if bytes that the peer was not told of were lost with the link, or told of twice.
-#[test]
-fn what_is_held_back_comes_on_the_anchor_if_the_link_is_left() {
-    for (dies, written) in [(false, false), (true, false), (true, true)] {
-        let fabric = Fabric::new(DeliveryMode::Immediate);
-        let device = fabric.open(LoopbackConfig::shm());
-        let client = with_sharing(device.clone(), None, |_: &Event| {}, Deaf, 1);
-        let server = endpoint(&fabric);
-        let pair = Linked::new(&client, &server, 40_013);
-        let [(_, near), (_, far)] = &pair.ends;
-        assert_eq!(write(&client, near, b"told, "), LinkIo::Done(6));
-        assert_eq!(write_more(&client, near, b"held"), LinkIo::Done(4));
-        let qp = near.lock(&client).link().expect("it is linked").qp();
-        if dies {
-            assert!(fabric.kill(QueuePairEnd { device: device.id(), qp }, Kill::default()));
-        }
-        if written {
-            // Of a write that finds the link dead nothing is sent, of those before it everything is.
-            assert_eq!(write_pieces(&client, near, &[b"not ", b"sent"]), LinkIo::WouldBlock);
-        }
-        if !dies {
-            near.lock(&client).demote(Reason::Requested);
-        }
-        // Before what is held would be told of by itself.
-        for turn in 0..2 {
-            pair.settle(Instant::from_nanos(turn * 60_000_000));
-        }
-        assert!(pair.are_plain());
-        assert!(!near.lock(&client).holds_back(), "it would be told of on the next link");
-        assert_eq!(far.lock(&server).proto().replay_left(), 10);
-        let counters = near.lock(&client).counters();
-        assert_eq!((counters.tx_bytes_tcp, counters.tx_bytes_link), (10, 0));
-    }
 }
 
 /// Breaks if a look or a record of ours took the error of an anchor that was reset, and the stream was then given back to

@@ -8,3 +8,4 @@ mod holding;
 mod leaving;
 mod opening;
 mod records;
+mod waiting;

@@ -1,7 +1,7 @@
 //! Sending.
 
 use std::ffi::c_int;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +25,12 @@ use crate::wait::{self, Limit, Waited};
 /// After so many bytes written to the anchor a write may have to wait for no reason that the program knows: the kernel's
 /// buffers take about as many.
 const BULK: u64 = 256 << 10;
+
+/// When a write has waited for [`wait::JOIN_PATIENCE`] in vain, in nanoseconds; 0 for never.
+static IN_VAIN: AtomicU64 = AtomicU64::new(0);
+
+/// How long none waits for so long then: the next connection's peer is likely to be as far away. Arbitrary.
+const VAIN_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Sends. See `send(2)`.
 ///
@@ -70,9 +76,6 @@ pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
         // SAFETY: the caller's promise.
         match unsafe { send_step(cell, endpoint, (fd, nonblocking), iov, done, (flags, more)) } {
             Step::Done(n) if n >= 0 => {
-                if sock.put_off.load(Ordering::Relaxed) {
-                    sock.put_off.store(false, Ordering::Relaxed);
-                }
                 done += n as usize;
                 if done >= want || nonblocking && n > 0 && want == 0 {
                     note_sent(rt, sock, cell);
@@ -107,12 +110,11 @@ pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
                         return done as isize;
                     }
                     if matches!(blocked, Step::Between) {
-                        let until = *switch_until.get_or_insert_with(|| now() + switch_patience(endpoint, sock, cell));
+                        let until = *switch_until.get_or_insert_with(|| now() + switch_patience(endpoint, cell));
                         if await_switch(endpoint, cell, until) {
                             continue;
                         }
                     }
-                    sock.put_off.store(true, Ordering::Relaxed);
                     return fail(libc::EAGAIN);
                 }
                 let deadline = *deadline.get_or_insert_with(|| sock.options.send_timeout().map(|t| now() + t));
@@ -180,6 +182,7 @@ unsafe fn send_step(
             // SAFETY: the caller's promise.
             match unsafe { copy_in(&mut guard, iov, skip, more) } {
                 LinkIo::Done(n) => Step::Done(n as isize),
+                LinkIo::WouldBlock if guard.is_between() => Step::Between,
                 LinkIo::WouldBlock => Step::Blocked,
                 LinkIo::Moved => Step::Again,
             }
@@ -301,10 +304,14 @@ fn await_pledge(endpoint: &Endpoint, cell: &Arc<StreamCell>, patience: Duration)
     answered.is_some()
 }
 
-/// How long a write that would not wait on TCP waits for a change of path.
+/// How long a write that would not wait on TCP waits for a change of path: longer where the program has done nothing for it,
+/// but not of one connection after the other.
 #[cold]
-fn switch_patience(endpoint: &Endpoint, sock: &Socket, cell: &Arc<StreamCell>) -> Duration {
-    if !sock.put_off.load(Ordering::Relaxed) && cell.lock(endpoint).proto().awaits_switch() {
+fn switch_patience(endpoint: &Endpoint, cell: &Arc<StreamCell>) -> Duration {
+    let guard = cell.lock(endpoint);
+    let in_vain = IN_VAIN.load(Ordering::Relaxed);
+    let hopeful = in_vain == 0 || now().saturating_since(Instant::from_nanos(in_vain)) > VAIN_INTERVAL;
+    if hopeful && (guard.proto().awaits_switch() || guard.is_bereft()) {
         wait::JOIN_PATIENCE
     } else {
         wait::SWITCH_PATIENCE
@@ -315,7 +322,12 @@ fn switch_patience(endpoint: &Endpoint, sock: &Socket, cell: &Arc<StreamCell>) -
 /// unread on its way expects to be able to write: it waits for the change until `deadline`. Whether that has come.
 #[cold]
 pub fn await_switch(endpoint: &Endpoint, cell: &Arc<StreamCell>, deadline: Instant) -> bool {
-    wait::until(endpoint, cell, deadline, |guard| (guard.tx_sink() != TxSink::Wait).then_some(())).is_some()
+    let begun = now();
+    let come = wait::until(endpoint, cell, deadline, |guard| (!guard.is_between()).then_some(())).is_some();
+    if !come && now().saturating_since(begun) >= wait::JOIN_PATIENCE {
+        IN_VAIN.store(now().as_nanos(), Ordering::Relaxed);
+    }
+    come
 }
 
 #[cold]

@@ -1,0 +1,232 @@
+//! Bytes that wait in the sender's ring: because the application wants it, for room, and for others to go with them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use netacc_device::loopback::{DeliveryMode, Fabric, Kill, LoopbackConfig, QueuePairEnd};
+use netacc_device::middleware::Event;
+use netacc_device::Instant;
+use netacc_driver::{Endpoint, LinkIo, Readiness, Shutdown, StreamCell};
+use netacc_proto::{Reason, RxSource};
+
+use crate::common::Deaf;
+use crate::endpoints::{endpoint, read, with_sharing, write, write_more, write_pieces, Linked};
+
+/// Breaks if the peer were told of what is held back, or not told of it in the end.
+#[test]
+fn what_is_corked_goes_out_as_one_message() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, server) = (endpoint(&fabric), endpoint(&fabric));
+    let pair = Linked::new(&client, &server, 40_012);
+    let [(_, near), (_, far)] = &pair.ends;
+    let at = |intervals: f64| Instant::from_nanos((intervals * 1e8) as u64);
+    let messages = || near.lock(&client).counters().tx_msgs_link;
+    let before = messages();
+    // Until it is let go of.
+    assert_eq!(write_more(&client, near, b"held "), LinkIo::Done(5));
+    assert_eq!(write_more(&client, near, b"back, "), LinkIo::Done(6));
+    pair.settle(at(0.0));
+    assert_eq!((messages() - before, read(&server, far, 64)), (0, vec![]));
+    assert!(near.lock(&client).push_held());
+    pair.settle(at(0.0));
+    assert_eq!((messages() - before, read(&server, far, 64)), (1, b"held back, ".to_vec()));
+    // Until something follows that is not.
+    assert_eq!(write_more(&client, near, b"and "), LinkIo::Done(4));
+    assert_eq!(write(&client, near, b"told"), LinkIo::Done(4));
+    pair.settle(at(0.0));
+    assert_eq!((messages() - before, read(&server, far, 64)), (2, b"and told".to_vec()));
+    // As long as the kernel would hold it.
+    assert_eq!(write_more(&client, near, b"late"), LinkIo::Done(4));
+    pair.settle(at(1.0));
+    pair.settle(at(1.9));
+    assert_eq!(read(&server, far, 64), b"");
+    pair.settle(at(3.0));
+    assert_eq!(read(&server, far, 64), b"late");
+    // A whole message, and what the ring has no room for, is told at once; and the end goes after it all.
+    let many = [7; 4096];
+    assert_eq!(write_more(&client, near, &many[..1500]), LinkIo::Done(1500));
+    pair.settle(at(3.0));
+    assert_eq!(read(&server, far, 4096).len(), 1024);
+    assert_eq!(write_more(&client, near, &many), LinkIo::Done(4096 - 476));
+    pair.settle(at(3.0));
+    assert_eq!(read(&server, far, 8192).len(), 4096);
+    assert_eq!(write_more(&client, near, b"the end"), LinkIo::Done(7));
+    near.lock(&client).shutdown(Shutdown::Write);
+    pair.settle(at(3.0));
+    assert_eq!(read(&server, far, 64), b"the end");
+    assert_eq!(far.lock(&server).rx_source(), RxSource::Eof);
+    assert_eq!((client.counters().snapshot()["violations"], server.counters().snapshot()["violations"]), (0, 0));
+}
+
+/// Breaks if bytes that the peer was not told of were lost with the link, or told of twice.
+#[test]
+fn what_is_held_back_comes_on_the_anchor_if_the_link_is_left() {
+    for (dies, written) in [(false, false), (true, false), (true, true)] {
+        let fabric = Fabric::new(DeliveryMode::Immediate);
+        let device = fabric.open(LoopbackConfig::shm());
+        let client = with_sharing(device.clone(), None, |_: &Event| {}, Deaf, 1);
+        let server = endpoint(&fabric);
+        let pair = Linked::new(&client, &server, 40_013);
+        let [(_, near), (_, far)] = &pair.ends;
+        assert_eq!(write(&client, near, b"told, "), LinkIo::Done(6));
+        assert_eq!(write_more(&client, near, b"held"), LinkIo::Done(4));
+        let qp = near.lock(&client).link().expect("it is linked").qp();
+        if dies {
+            assert!(fabric.kill(QueuePairEnd { device: device.id(), qp }, Kill::default()));
+        }
+        if written {
+            // Of a write that finds the link dead nothing is sent, of those before it everything is.
+            assert_eq!(write_pieces(&client, near, &[b"not ", b"sent"]), LinkIo::WouldBlock);
+        }
+        if !dies {
+            near.lock(&client).demote(Reason::Requested);
+        }
+        // Before what is held would be told of by itself.
+        for turn in 0..2 {
+            pair.settle(Instant::from_nanos(turn * 60_000_000));
+        }
+        assert!(pair.are_plain());
+        assert!(!near.lock(&client).holds_back(), "it would be told of on the next link");
+        assert_eq!(far.lock(&server).proto().replay_left(), 10);
+        let counters = near.lock(&client).counters();
+        assert_eq!((counters.tx_bytes_tcp, counters.tx_bytes_link), (10, 0));
+    }
+}
+
+/// Breaks if a write had to wait for room that the kernel, with its buffers, would not have needed; if what was taken so got
+/// lost, or out of order; or if there were no end to it.
+#[test]
+fn what_finds_no_room_for_its_message_is_held() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, server) = (endpoint(&fabric), endpoint(&fabric));
+    let pair = Linked::new(&client, &server, 40_021);
+    let [(_, near), (_, far)] = &pair.ends;
+    let messages = || near.lock(&client).counters().tx_msgs_link;
+    let before = messages();
+    let mut sent = Vec::new();
+    // The peer keeps 64 receives posted, and takes none.
+    while !near.lock(&client).holds_back() {
+        sent.push(sent.len() as u8);
+        assert_eq!(write(&client, near, &sent[sent.len() - 1..]), LinkIo::Done(1));
+    }
+    assert!(messages() - before < 64 && near.readiness().contains(Readiness::WRITABLE));
+    // What no message could carry is left to wait; a write is told so before.
+    let more = [7; 700];
+    assert_eq!(write(&client, near, &more), LinkIo::Done(700));
+    assert!(!near.readiness().contains(Readiness::WRITABLE));
+    assert_eq!(write(&client, near, &more), LinkIo::Done(1024 - 701));
+    assert_eq!(write(&client, near, &more), LinkIo::WouldBlock);
+    assert!(!near.lock(&client).is_between());
+    sent.extend([7; 1023]);
+    pair.settle(Instant::from_nanos(0));
+    assert!(!near.lock(&client).holds_back() && near.readiness().contains(Readiness::WRITABLE));
+    assert_eq!(read(&server, far, 4096), sent);
+    assert_eq!(messages() - before, sent.len() as u64 - 1023);
+}
+
+/// A connection over links whose device says when a request is done, and only when told to.
+fn over_verbs(fabric: &Fabric) -> (Endpoint, Endpoint) {
+    let open = || with_sharing(fabric.open(LoopbackConfig::erdma()), None, |_: &Event| {}, Deaf, 1);
+    (open(), open())
+}
+
+fn write_each(client: &Endpoint, near: &Arc<StreamCell>, bytes: &[u8]) {
+    for byte in bytes.chunks(1) {
+        assert_eq!(write(client, near, byte), LinkIo::Done(1));
+    }
+}
+
+/// Breaks if small writes went out one by one although others are under way, if they waited for more than a completion, or
+/// in vain for one.
+#[test]
+fn small_writes_behind_others_go_out_as_one() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, server) = over_verbs(&fabric);
+    let pair = Linked::new(&client, &server, 40_022);
+    let [(_, near), (_, far)] = &pair.ends;
+    let messages = || near.lock(&client).counters().tx_msgs_link;
+    let bytes: Vec<u8> = (0..200).collect();
+    fabric.set_mode(DeliveryMode::Explicit);
+    let before = messages();
+    write_each(&client, near, &bytes[..100]);
+    let apart = messages() - before;
+    assert!((8..=24).contains(&apart), "{apart} messages before a completion is due");
+    assert!(near.readiness().contains(Readiness::WRITABLE));
+    // The device is done with what was sent: the rest goes out as one, with a completion of its own, and what follows waits.
+    let complete = || {
+        fabric.settle();
+        let link = near.lock(&client).link().cloned();
+        client.poll_link(&link.expect("it is linked"));
+    };
+    complete();
+    assert!(!near.lock(&client).holds_back());
+    assert_eq!(messages() - before, apart + 1);
+    write_each(&client, near, &bytes[100..150]);
+    assert_eq!(messages() - before, apart + 1);
+    complete();
+    assert_eq!(messages() - before, apart + 2);
+    // No completion, and no call of the program: the control path does not wait for long.
+    write_each(&client, near, &bytes[150..]);
+    assert!(near.lock(&client).holds_back());
+    let mut now = Instant::from_nanos(0);
+    while near.lock(&client).holds_back() {
+        client.progress(now);
+        now = now + Duration::from_micros(100);
+    }
+    assert!(now <= Instant::from_nanos(3_000_000), "{now:?}");
+    assert_eq!(messages() - before, apart + 3);
+    fabric.set_mode(DeliveryMode::Immediate);
+    fabric.settle();
+    pair.settle(now);
+    assert_eq!(read(&server, far, 4096), bytes);
+}
+
+/// Breaks if a request waited for others that will not come before its answer.
+#[test]
+fn a_conversation_waits_for_nothing() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, server) = over_verbs(&fabric);
+    let pair = Linked::new(&client, &server, 40_023);
+    let [(_, near), (_, far)] = &pair.ends;
+    // Completions come late: none is seen before the next request is written.
+    for turn in 0..100 {
+        fabric.set_mode(DeliveryMode::Explicit);
+        for part in 0..5 {
+            let sent = if part % 2 == turn % 2 {
+                write(&client, near, b"ask")
+            } else {
+                write_pieces(&client, near, &[b"a", b"sk"])
+            };
+            assert_eq!(sent, LinkIo::Done(3));
+            assert!(!near.lock(&client).holds_back(), "in turn {turn}");
+        }
+        fabric.set_mode(DeliveryMode::Immediate);
+        fabric.settle();
+        pair.settle(Instant::from_nanos(turn));
+        assert_eq!(read(&server, far, 64).len(), 15);
+        assert_eq!(write(&server, far, b"answer"), LinkIo::Done(6));
+        pair.settle(Instant::from_nanos(turn));
+        assert_eq!(read(&client, near, 64), b"answer");
+    }
+}
+
+/// Breaks if a write that finds the link dead looked like one that finds no room: a program is told to wait for that, but
+/// not, where the kernel would have taken it, for a change of path.
+#[test]
+fn a_write_to_a_dead_link_is_one_between_the_paths() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let device = fabric.open(LoopbackConfig::shm());
+    let client = with_sharing(device.clone(), None, |_: &Event| {}, Deaf, 1);
+    let server = endpoint(&fabric);
+    let pair = Linked::new(&client, &server, 40_024);
+    let near = &pair.ends[0].1;
+    let qp = near.lock(&client).link().expect("it is linked").qp();
+    assert!(fabric.kill(QueuePairEnd { device: device.id(), qp }, Kill::default()));
+    assert!(!near.lock(&client).is_between());
+    assert_eq!(write(&client, near, b"lost?"), LinkIo::WouldBlock);
+    assert!(near.lock(&client).is_between() && near.lock(&client).is_bereft());
+    for turn in 0..2 {
+        pair.settle(Instant::from_nanos(turn * 60_000_000));
+    }
+    assert!(pair.are_plain() && !near.lock(&client).is_between());
+}
