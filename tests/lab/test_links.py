@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -114,6 +115,15 @@ def test_memory_is_registered_in_the_steps_that_are_set(siw: UpLab) -> None:
         registered = json.loads(siw.out(1, "rdma", "-j", "-d", "resource", "show", "mr"))
     lengths = {entry["mrlen"] for entry in registered if str(entry.get("pid")) in threads}
     assert lengths == {step}, "each link has all that its streams need in one step"
+
+
+def test_a_link_of_one_stream_has_two_registrations(siw: UpLab) -> None:
+    """As many as eRDMA has for a queue pair: what receives and the link need, and what the stream does."""
+    with in_turn(siw, 3) as server:
+        threads = siw.out(1, "ls", f"/proc/{server}/task").split()
+        registered = json.loads(siw.out(1, "rdma", "-j", "-d", "resource", "show", "mr"))
+    domains = Counter(entry["pdn"] for entry in registered if str(entry.get("pid")) in threads)
+    assert domains and set(domains.values()) == {2}, domains
 
 
 @pytest.mark.long

@@ -2,7 +2,8 @@
 //!
 //! Registering is a command of the device, which takes them one by one, and devices have few registrations (eRDMA: two for
 //! each queue pair). So memory is registered in slabs that grow: the first of [`Growth::min_bytes`], each next one twice as
-//! long up to [`Growth::max_bytes`], and always long enough for what is asked. A slab is one queue pair's, in whose
+//! long up to [`Growth::max_bytes`], and if the device can, long enough for two of what is asked: a stream has a ring, and a
+//! copy of its peer's, so a link that carries one stream has two registrations. A slab is one queue pair's, in whose
 //! protection domain it is registered: whom a peer's stray write can hit is that peer's other streams, and nobody else.
 //!
 //! A slab of which nothing is in use is deregistered at once: what is likely to be used again is not given back to the
@@ -40,7 +41,7 @@ impl Growth {
     /// The length of the next slab of somebody who has so many, for a part of `wanted` bytes and others like it.
     fn next_len(&self, slabs: usize, wanted: usize) -> usize {
         let step = self.min_bytes.saturating_mul(1 << slabs.min(31)).min(self.max_bytes);
-        let parts = step.div_ceil(wanted);
+        let parts = step.div_ceil(wanted).max(2);
         let fitting = if parts * wanted > self.max_bytes { self.max_bytes / wanted } else { parts };
         fitting.max(1) * wanted
     }
@@ -265,8 +266,8 @@ mod tests {
         for len in [4096, 2112, 2112, RING as u32, RING as u32] {
             memory.alloc(len).expect("there is no limit");
         }
-        let pages = RING.next_multiple_of(PAGE);
-        assert_eq!(lengths(&registry), [16 * KIB, pages, pages], "one stream pins what it uses");
+        let pages = (2 * RING).next_multiple_of(PAGE);
+        assert_eq!(lengths(&registry), [16 * KIB, pages], "one stream pins what it uses, in two registrations");
     }
 
     // Breaks if memory that nobody uses stays pinned, or if what is given back twice, or is not known, harms others.
