@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -160,6 +161,21 @@ def test_a_lab_of_which_a_host_stands_still_is_booted_again() -> None:
         lab.boot_again()
         assert lab.answers()
         assert lab.out(1, "cat", "/proc/sys/kernel/random/boot_id") != before
+    finally:
+        down(lab.name)
+
+
+def test_packets_can_be_carried_at_real_time_priority() -> None:
+    """By the emulator's first thread: one that runs the guest's processor would not let go of it."""
+    lab = up(f"real-{os.getpid()}", "--hosts", "1", "--real-time")
+    try:
+        console = lab.record["hosts"][0]["console"]
+        found = subprocess.run(["pgrep", "-f", console], capture_output=True, text=True, check=True)
+        emulator = int(found.stdout)
+        threads = {int(task.name) for task in Path(f"/proc/{emulator}/task").iterdir()}
+        favoured = {thread for thread in threads if os.sched_getscheduler(thread) != os.SCHED_OTHER}
+        assert favoured == {emulator} < threads
+        assert os.sched_getscheduler(emulator) & ~os.SCHED_RESET_ON_FORK == os.SCHED_FIFO
     finally:
         down(lab.name)
 
