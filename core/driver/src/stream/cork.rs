@@ -7,8 +7,8 @@
 //!
 //! They lie in the ring and count as sent; what is held back is the message that tells the peer of them. Invariants: what is
 //! held is one contiguous span that ends where the next byte will lie; every other message of the stream goes after it, except
-//! credit for the peer; and nothing is held where no message is needed, because the bytes come again on the anchor. Where the peer's memory is mapped
-//! it can find what is held, should this process die.
+//! credit for the peer; and nothing is held where no message is needed, because the bytes come again on the anchor. Where the
+//! peer's memory is mapped it can find what is held, should this process die.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -87,6 +87,7 @@ impl StreamGuard<'_> {
     /// Each piece is readable.
     #[expect(unsafe_code, reason = "application buffers arrive as raw pointers")]
     pub unsafe fn send_pieces(&mut self, pieces: impl Iterator<Item = (*const u8, usize)>, more: bool) -> LinkIo {
+        self.inner.cork.asked = more;
         // What of this write is held, and so not sent if the link turns out to be dead.
         let (mut done, mut fresh) = (0, 0);
         for (src, len) in pieces {
@@ -114,7 +115,6 @@ impl StreamGuard<'_> {
             }
         }
         self.refresh_consumed();
-        self.inner.cork.asked = more;
         if !(more || self.goes_with_others()) || !self.inner.proto.link_writable() {
             if let Pushed::Dead { unsent } = self.push(fresh) {
                 done -= unsent as usize;
