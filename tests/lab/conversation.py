@@ -44,8 +44,12 @@ class Conversation:
 
     def wait_for_promotions(self, count: int) -> None:
         """Until the server's end has got onto links so often. The way there may take several attempts."""
-        script = f"{binaries()}/netacc_ss -p {self.server} -s cnt | awk '/^streams_promoted/ {{ print $2 }}'"
-        self.lab.wait_for(1, f'[ "$({script})" -ge {count} ]')
+        self.lab.wait_for(1, f'[ "$({_counter("streams_promoted", self.server)})" -ge {count} ]')
+
+    def links_failed(self) -> int:
+        """At either end, so far."""
+        ends = ((1, self.server), (2, self.client))
+        return sum(int(self.lab.out(host, "sh", "-c", _counter("links_failed", pid))) for host, pid in ends)
 
     def wait_for_progress(self, blocks: int = 100) -> None:
         """Until so many more blocks have come back."""
@@ -58,6 +62,11 @@ class Conversation:
         printed, _ = self.asker.communicate(timeout=COMMAND_SECONDS)
         assert self.asker.returncode == 0, printed
         return float(json.loads(printed.splitlines()[-1])["longest"])
+
+
+def _counter(name: str, pid: str) -> str:
+    """What tells one counter of a process, in the shell."""
+    return f"{binaries()}/netacc_ss -p {pid} -s cnt | awk '/^{name}/ {{ print $2 }}'"
 
 
 def begin(lab: UpLab, **env: str) -> Conversation:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.lab.conversation import STEADY, begin_on_link
-from tests.lab.lib import COMMAND_SECONDS, UpLab, down, up
+from tests.lab.lib import COMMAND_SECONDS, UpLab, attempts, down, up
 
 # An emulated device that finds its peer silent needs a second by its own rule; a machine that is busy, more.
 LONGEST_PAUSE = 30.0
@@ -91,6 +91,27 @@ def test_the_interface_is_down_for_a_while(lossless: UpLab) -> None:
     """Neither TCP nor the link gets anywhere meanwhile."""
     conversation = begin_on_link(lossless)
     lossless.out(1, "sh", "-c", "ip link set lab0 down; sleep 3; ip link set lab0 up")
+    conversation.wait_for_progress()
+    conversation.end()
+
+
+@pytest.mark.long
+def test_who_is_cut_off_when_its_link_fails_gets_another_one(lossless: UpLab) -> None:
+    """SoftRoCE does not survive a message of its connection manager that finds no way.
+
+    Whichever end is waited for, the other one's link fails while its interface is down, and it must keep that
+    to itself.
+    """
+    conversation = begin_on_link(lossless)
+    for host in (1, 2):
+        lossless.out(host, "ip", "link", "set", "lab0", "down")
+    for _ in attempts():
+        if conversation.links_failed() > 0:
+            break
+    for host in (1, 2):
+        lossless.out(host, "ip", "link", "set", "lab0", "up")
+    assert conversation.links_failed() > 0
+    conversation.wait_for_promotions(2)
     conversation.wait_for_progress()
     conversation.end()
 

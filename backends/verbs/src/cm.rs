@@ -22,7 +22,7 @@ use crate::link::Link;
 /// Attempts, and requests of peers, that may be open at a time. Arbitrary; more are refused.
 const MAX_ATTEMPTS: usize = 1024;
 
-/// Ids that wait for the peer's answer to a disconnection, of which the oldest give way. Arbitrary.
+/// Ids that wait for the peer's answer to a disconnection, or to tell it, of which the oldest give way. Arbitrary.
 const MAX_LEAVING: usize = 1024;
 
 /// How long resolving may take. On one network it takes no longer than ARP.
@@ -37,6 +37,12 @@ pub(crate) struct Manager {
     /// Queue pairs that are connected, by their id.
     established: HashMap<Key, QueuePairId>,
     leaving: VecDeque<CmId>,
+    /// Ids that can tell nobody of their end before the port has its network back.
+    ///
+    /// SoftRoCE of Linux 6.1 needs that: a message of the connection manager that finds no way puts the queue pair that
+    /// sends those into error, and only its sending half is put right. The host then hears no request any more, whoever
+    /// listens, until the device is made again.
+    cut_off: VecDeque<CmId>,
     events: VecDeque<CmEvent>,
 }
 
@@ -63,6 +69,7 @@ impl Manager {
         self.listeners.clear();
         self.attempts.clear();
         self.leaving.clear();
+        self.cut_off.clear();
         self.events.clear();
     }
 
@@ -73,20 +80,33 @@ impl Manager {
             attempts: HashMap::new(),
             established: HashMap::new(),
             leaving: VecDeque::new(),
+            cut_off: VecDeque::new(),
             events: VecDeque::new(),
         }
     }
 
-    /// An id whose queue pair is gone. Kept until the peer has answered the disconnection, if there is one: the kernel
+    /// Ends an id and its queue pair. Kept until the peer has answered the disconnection, if there is one: the kernel
     /// repeats a lost one only as long as the id exists.
-    pub(crate) fn forget(&mut self, cm: CmId, peer_knows: bool) {
+    pub(crate) fn forget(&mut self, mut cm: CmId, peer_knows: bool) {
         let connected = self.established.remove(&cm.key()).is_some();
         self.attempts.remove(&cm.key());
-        if connected && !peer_knows {
-            if self.leaving.len() >= MAX_LEAVING {
-                self.leaving.pop_front();
+        if cm.is_cut_off() {
+            cm.destroy_qp();
+            return keep(&mut self.cut_off, cm);
+        }
+        let told = !peer_knows && cm.disconnect().is_ok();
+        cm.destroy_qp();
+        if connected && told {
+            keep(&mut self.leaving, cm);
+        }
+    }
+
+    /// Ids that could tell nobody of their end do so, if they can now.
+    fn catch_up(&mut self) {
+        while let Some(cm) = self.cut_off.pop_front_if(|cm| !cm.is_cut_off()) {
+            if cm.disconnect().is_ok() {
+                keep(&mut self.leaving, cm);
             }
-            self.leaving.push_back(cm);
         }
     }
 
@@ -98,6 +118,13 @@ impl Manager {
     fn key_of(&self, id: ConnectionId) -> Option<Key> {
         self.attempts.iter().find(|(_, attempt)| attempt.id == id).map(|(key, _)| *key)
     }
+}
+
+fn keep(ids: &mut VecDeque<CmId>, cm: CmId) {
+    if ids.len() >= MAX_LEAVING {
+        ids.pop_front();
+    }
+    ids.push_back(cm);
 }
 
 impl VerbsDevice {
@@ -139,6 +166,7 @@ impl VerbsDevice {
         while let Some(event) = self.channel.next_event() {
             self.handle(&mut manager, event);
         }
+        manager.catch_up();
         if self.node.as_ref().is_some_and(|node| node.is_unlinked()) {
             self.take_away();
         }
@@ -240,6 +268,7 @@ impl VerbsDevice {
 
     fn ended(&self, manager: &mut Manager, key: Key) {
         manager.leaving.retain(|cm| cm.key() != key);
+        manager.cut_off.retain(|cm| cm.key() != key);
         match manager.established.get(&key) {
             Some(id) => {
                 if let Some(link) = self.links.get(*id) {

@@ -298,10 +298,8 @@ impl VerbsDevice {
 
 /// Ends a queue pair that is no more among the living.
 fn end(manager: &mut Manager, link: &Link) {
-    if let Some(mut cm) = link.retire() {
-        let peer_knows = link.peer_knows.load(Ordering::Acquire) || cm.disconnect().is_err();
-        cm.destroy_qp();
-        manager.forget(cm, peer_knows);
+    if let Some(cm) = link.retire() {
+        manager.forget(cm, link.peer_knows.load(Ordering::Acquire));
     }
     link.home().remove(link);
 }

@@ -9,6 +9,9 @@
 //! * No completions after an error (iWARP): a queue pair that died reports `Disconnected` by our own account.
 //! * `DISCONNECTED` at one end or both, in any order with completions: reported once, after all that was placed.
 //! * Errors returned with either sign; depths rounded up; inline payloads refused: tried, and counted by ourselves.
+//! * A connection manager that does not survive a message for which there is no way (SoftRoCE): while a port is without
+//!   its network nothing is told to peers, and all of it after that. What the kernel sends on its own then, as for a
+//!   process that is killed meanwhile, is not in our hands: a host that is deaf since needs its device made again.
 //! * No zero-length receives: each receive has a few bytes of its own.
 //!
 //! Each queue pair has a protection domain of its own: a key given to one peer is of no use to another. Its memory is

@@ -515,9 +515,9 @@ impl Link {
         self.done.lock().disconnect(self.id)
     }
 
-    /// Tells the peer, and puts the device's queue pair into the error state, unless it is gone.
+    /// Tells the peer, if it can be told now, and puts the device's queue pair into the error state, unless it is gone.
     pub(crate) fn hang_up(&self) {
-        if let Some(cm) = self.cm.lock().as_ref() {
+        if let Some(cm) = self.cm.lock().as_ref().filter(|cm| !cm.is_cut_off()) {
             // Where the peer was first, this is the answer that it waits for; a second one is no harm.
             let _ = cm.disconnect();
         }

@@ -35,6 +35,13 @@ pub(crate) struct Context {
     pub(crate) num_comp_vectors: i32,
 }
 
+/// What `ibv_query_port` fills in, and some room, as later versions of it are longer.
+#[repr(C)]
+pub(crate) struct PortAttr {
+    pub(crate) state: i32,
+    _rest: [u32; 31],
+}
+
 #[repr(C)]
 pub(crate) struct DeviceAttr {
     pub(crate) fw_ver: [u8; 64],
@@ -196,6 +203,8 @@ pub(crate) struct RdmaCmId {
     /// As `struct sockaddr_storage`.
     pub(crate) src_addr: [u64; 16],
     pub(crate) dst_addr: [u64; 16],
+    _way: [u32; 15],
+    pub(crate) port_num: u8,
 }
 
 #[repr(C)]
@@ -222,6 +231,7 @@ pub(crate) struct RdmaCmEvent {
 }
 
 pub(crate) const TRANSPORT_IWARP: i32 = 1;
+pub(crate) const PORT_ACTIVE: i32 = 4;
 pub(crate) const QPT_RC: i32 = 2;
 pub(crate) const QPS_ERR: i32 = 6;
 pub(crate) const QP_STATE: i32 = 1;
@@ -269,6 +279,7 @@ layout! {
         post_send(ops.post_send): 208, post_recv(ops.post_recv): 216, cmd_fd: 264, async_fd: 268, num_comp_vectors: 272 };
     DeviceAttr = ibv_device_attr { fw_ver: 0, max_mr_size: 80, vendor_id: 96, vendor_part_id: 100, max_qp: 108,
         max_qp_wr: 112, max_sge: 120, max_cq: 128, max_cqe: 132, max_mr: 136, max_pd: 140 } size 232;
+    PortAttr = ibv_port_attr { state: 0 };
     MemoryRegion = ibv_mr { lkey: 36, rkey: 40 };
     CompChannel = ibv_comp_channel { fd: 8 };
     CompletionQueue = ibv_cq { context: 0 };
@@ -285,7 +296,7 @@ layout! {
     QpAttr = ibv_qp_attr { qp_state: 0 } size 144;
     RdmaEventChannel = rdma_event_channel { fd: 0 };
     RdmaCmId = rdma_cm_id { verbs: 0, context: 16, qp: 24, src_addr(route.addr.src_addr): 32,
-        dst_addr(route.addr.dst_addr): 160 };
+        dst_addr(route.addr.dst_addr): 160, port_num: 348 };
     RdmaConnParam = rdma_conn_param { private_data: 0, private_data_len: 8, responder_resources: 9, initiator_depth: 10,
         flow_control: 11, retry_count: 12, rnr_retry_count: 13, srq: 14, qp_num: 16 } size 24;
     RdmaCmEvent = rdma_cm_event { id: 0, listen_id: 8, event: 16, status: 20, conn(param.conn): 24 };

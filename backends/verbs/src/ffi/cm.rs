@@ -233,6 +233,13 @@ impl CmId {
         unsafe { (self.channel.library.rdma_reject)(self.raw.as_ptr(), ptr::null(), 0) };
     }
 
+    /// Whether nothing can be told to the other end now: the port has lost its network.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        // SAFETY: the id lives.
+        let port = unsafe { self.raw.as_ref().port_num };
+        self.context().is_some_and(|context| context.is_cut_off(port))
+    }
+
     /// Begins to disconnect. Both ends hear of it, or only the other one.
     pub(crate) fn disconnect(&self) -> io::Result<()> {
         // SAFETY: the id lives.

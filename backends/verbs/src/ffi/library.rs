@@ -15,7 +15,7 @@ use std::mem::ManuallyDrop;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::abi::{
-    CompChannel, CompletionQueue, Context, Device, DeviceAttr, MemoryRegion, QpAttr, QpInitAttr, QueuePair,
+    CompChannel, CompletionQueue, Context, Device, DeviceAttr, MemoryRegion, PortAttr, QpAttr, QpInitAttr, QueuePair,
     RdmaCmEvent, RdmaCmId, RdmaConnParam, RdmaEventChannel,
 };
 
@@ -74,6 +74,7 @@ library! {
         ibv_open_device: fn(*mut Device) -> *mut Context;
         ibv_close_device: fn(*mut Context) -> c_int;
         ibv_query_device: fn(*mut Context, *mut DeviceAttr) -> c_int;
+        ibv_query_port: fn(*mut Context, u8, *mut PortAttr) -> c_int;
         ibv_alloc_pd: fn(*mut Context) -> *mut c_void;
         ibv_dealloc_pd: fn(*mut c_void) -> c_int;
         ibv_reg_mr: fn(*mut c_void, *mut c_void, usize, c_int) -> *mut MemoryRegion;

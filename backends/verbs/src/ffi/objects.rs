@@ -155,6 +155,15 @@ impl Context {
         }
     }
 
+    /// Whether a port has lost its network. One that cannot be asked, as its device is gone, has not.
+    pub(crate) fn is_cut_off(&self, port: u8) -> bool {
+        let mut attributes = MaybeUninit::<abi::PortAttr>::zeroed();
+        // SAFETY: the context is open; the structure is no shorter than the library's.
+        let status = unsafe { (self.library.ibv_query_port)(self.raw.as_ptr(), port, attributes.as_mut_ptr()) };
+        // SAFETY: plain numbers, zeroed before.
+        status == 0 && unsafe { attributes.assume_init() }.state != abi::PORT_ACTIVE
+    }
+
     pub(crate) fn completion_vectors(&self) -> u32 {
         // SAFETY: the context is open.
         u32::try_from(unsafe { self.raw.as_ref().num_comp_vectors }).unwrap_or(0)
