@@ -4,6 +4,7 @@
 //! * [`ops`]: what each call does for a descriptor of ours. Descriptors that are not ours go straight to [`real`].
 //! * [`table`]: which descriptors are ours. One atomic load for those that are not.
 //! * [`runtime`]: the process's endpoint, created at the first socket that could use it; the helper thread.
+//! * `anchor`: the kernel's socket beneath a stream.
 //! * [`answers`]: how long peers take to answer, which decides between link and TCP.
 //! * [`ring`]: io_urings whose submissions can be looked at.
 //! * [`family`]: which sockets other processes hold too.
@@ -14,6 +15,7 @@
 
 #![expect(unsafe_code, reason = "this crate is the C edge: every interposed symbol takes raw pointers")]
 
+mod anchor;
 pub mod answers;
 mod batch;
 pub mod epoll;

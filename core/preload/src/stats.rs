@@ -22,7 +22,7 @@ use netacc_driver::{Endpoint, StreamCounters};
 use netacc_proto::{Phase, Reason};
 
 use crate::answers::Answers;
-use crate::ops::{connection, errno, process};
+use crate::ops::{errno, process};
 use crate::real;
 use crate::runtime::{self, duplicate_high, now, Runtime};
 use crate::socket::Socket;
@@ -322,7 +322,7 @@ fn totals(rt: &Runtime) -> Counters {
             add(&cell.lock(endpoint).counters());
         }
     }
-    for (fd, entry) in table::entries(connection::open_limit()) {
+    for (fd, entry) in table::entries() {
         if let Entry::Stream(sock) = &*entry {
             if sock.stream.is_none() && sock.fd.load(Ordering::Relaxed) == fd {
                 add(&counted_by_kernel(fd));
@@ -412,7 +412,7 @@ fn links(rt: &Runtime, endpoint: &Endpoint) -> Vec<QueuePairStats> {
 fn sockets(endpoint: Option<&Endpoint>) -> Vec<SocketStats> {
     let mut seen: Vec<Arc<Entry>> = Vec::new();
     let mut sockets = Vec::new();
-    for (fd, entry) in table::entries(connection::open_limit()) {
+    for (fd, entry) in table::entries() {
         let (shared, stats) = match &*entry {
             Entry::Stream(sock) => (sock.descriptors.load(Ordering::Relaxed) > 1, connected(fd, sock, endpoint)),
             Entry::Idle(listener) => {

@@ -70,10 +70,17 @@ pub fn remove(fd: c_int) -> Option<Arc<Entry>> {
     TABLE.get(fd as usize)?.swap(None)
 }
 
-/// All descriptors of ours below `limit`, in order.
-pub fn entries(limit: c_int) -> impl Iterator<Item = (c_int, Arc<Entry>)> {
-    let limit = (limit.max(0) as usize).min(MAX_FDS);
-    let words = OURS.iter().take(limit.div_ceil(64)).enumerate();
+/// All descriptors of ours, in order.
+pub fn entries() -> impl Iterator<Item = (c_int, Arc<Entry>)> {
+    let words = OURS.iter().take((open_limit() as usize).div_ceil(64)).enumerate();
     let numbers = words.filter(|(_, w)| w.load(Ordering::Acquire) != 0).flat_map(|(i, _)| i * 64..i * 64 + 64);
     numbers.filter_map(|fd| Some((fd as c_int, get_full(fd as c_int)?)))
+}
+
+/// Upper bound of descriptor numbers in use.
+pub fn open_limit() -> c_int {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the struct is writable.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    limit.rlim_cur.min(MAX_FDS as u64) as c_int
 }

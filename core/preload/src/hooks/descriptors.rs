@@ -7,16 +7,16 @@
 use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 
 use super::{entry_or, hooks};
-use crate::ops::{connection, descriptors, options};
+use crate::ops::{descriptors, ending, options};
 use crate::real;
 
 hooks! {
     fn close(fd: c_int) -> c_int {
-        connection::close(fd)
+        ending::close(fd)
     }
 
     fn __close(fd: c_int) -> c_int {
-        connection::close(fd)
+        ending::close(fd)
     }
 
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {

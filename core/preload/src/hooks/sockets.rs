@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use libc::{sockaddr, socklen_t};
 
 use super::{entry_or, hooks};
-use crate::ops::{connection, options};
+use crate::ops::{connection, ending, options};
 use crate::real;
 
 hooks! {
@@ -38,7 +38,7 @@ hooks! {
     }
 
     fn shutdown(fd: c_int, how: c_int) -> c_int {
-        entry_or!(fd, real::shutdown(fd, how), |entry| connection::shutdown(entry, fd, how))
+        entry_or!(fd, real::shutdown(fd, how), |entry| ending::shutdown(entry, fd, how))
     }
 
     fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int {

@@ -10,7 +10,7 @@ use linux_raw_sys::io_uring::{io_uring_params, IORING_ENTER_REGISTERED_RING};
 use netacc_config::UnseenIoPolicy;
 use netacc_proto::Reason;
 
-use crate::ops::{connection, errno, process, set_errno};
+use crate::ops::{ending, errno, process, set_errno};
 use crate::ring::{self, Does, Ring, Submission};
 use crate::table::{self, Entry};
 use crate::{epoll, real, runtime, stats};
@@ -129,7 +129,7 @@ fn take_note(submission: &mut Submission) -> bool {
                 process::surrender(fd, Reason::KernelOnly);
             }
             if table::get(fd).is_some() {
-                connection::forget(fd);
+                ending::forget(fd);
             }
         }
         Does::WaitFor(instance) if table::get(instance).is_some() => submission.replace(-libc::EINVAL),
@@ -172,7 +172,7 @@ fn apply_policy(what: &str) -> bool {
         UnseenIoPolicy::Abort => std::process::abort(),
         _ => {
             runtime::keep_on_kernel();
-            for (fd, entry) in table::entries(connection::open_limit()) {
+            for (fd, entry) in table::entries() {
                 let Entry::Stream(sock) = &*entry else { continue };
                 sock.note_reason(Reason::UnseenIo);
                 process::surrender(fd, Reason::UnseenIo);

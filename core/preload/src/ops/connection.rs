@@ -1,4 +1,4 @@
-//! Making, ending and closing connections.
+//! Making connections.
 //!
 //! A connection begins as plain TCP. Both ends only take note of it here: the acceptor publishes it, the connector
 //! looks it up when it has been used a few times. Nothing is sent, nobody waits.
@@ -8,20 +8,20 @@ use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
-use std::time::Duration;
 
 use libc::{sockaddr, socklen_t};
-use netacc_device::{Anchor, FourTuple};
-use netacc_driver::{Endpoint, PromotionSchedule, Readiness, Shutdown, StreamCell};
-use netacc_proto::{Phase, Reason, Role};
+use netacc_device::FourTuple;
+use netacc_driver::PromotionSchedule;
+use netacc_proto::{Reason, Role};
 
+use crate::anchor::FdAnchor;
 use crate::answers::Answers;
 use crate::epoll;
-use crate::ops::{descriptors, errno, fail, options, set_errno};
-use crate::runtime::{self, now, Runtime, NO_FD};
-use crate::socket::{FdAnchor, Listener, Socket};
+use crate::ops::{descriptors, ending, errno, options, set_errno};
+use crate::runtime;
+use crate::socket::{Listener, Socket};
 use crate::table::{self, Entry};
-use crate::{family, lingering, queues, real, stats, wait};
+use crate::{family, real};
 
 /// After `socket`: takes note of TCP sockets. `fd` is what the call returned.
 pub fn socket(domain: c_int, kind: c_int, protocol: c_int, fd: c_int) {
@@ -110,7 +110,7 @@ pub fn received(fd: c_int) -> bool {
         // SAFETY: no pointers.
         let nonblocking = unsafe { real::fcntl(fd, libc::F_GETFL, 0) } & libc::O_NONBLOCK != 0;
         // What the number may have named before was closed unseen.
-        forget(fd);
+        ending::forget(fd);
         if let Some(entry) = twin(fd) {
             descriptors::share(entry, fd);
             set_errno(saved);
@@ -142,7 +142,7 @@ fn twin(fd: c_int) -> Option<Arc<Entry>> {
         Entry::Stream(sock) => sock.stream.as_ref().is_some_and(|cell| cell.is_pinned()),
         _ => false,
     };
-    table::entries(open_limit()).find(|(n, e)| given_away(e) && identity(*n) == Some(wanted)).map(|(_, e)| e)
+    table::entries().find(|(n, e)| given_away(e) && identity(*n) == Some(wanted)).map(|(_, e)| e)
 }
 
 /// Which file a descriptor refers to. Of sockets each has a number of its own.
@@ -227,7 +227,7 @@ fn retire(entry: &Arc<Entry>, fd: c_int) -> Option<Arc<Entry>> {
     // SAFETY: the value has that many writable bytes.
     unsafe { real::getsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, (&raw mut linger).cast(), &mut len) };
     sock.options.abort_on_close.store(true, Ordering::Relaxed);
-    close_stream(sock, fd);
+    ending::close_stream(sock, fd);
     // SAFETY: the value has that many bytes.
     unsafe { real::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, (&raw const linger).cast(), len) };
     family::leave(sock.family.load(Ordering::Relaxed));
@@ -237,7 +237,7 @@ fn retire(entry: &Arc<Entry>, fd: c_int) -> Option<Arc<Entry>> {
 
 /// All descriptors of `old` name `new` from now on.
 fn replace_everywhere(old: &Arc<Entry>, new: &Arc<Entry>) {
-    for (fd, entry) in table::entries(open_limit()) {
+    for (fd, entry) in table::entries() {
         if Arc::ptr_eq(&entry, old) {
             table::insert(fd, new.clone());
         }
@@ -295,8 +295,8 @@ pub fn adopt(entry: &Arc<Entry>, sock: &Socket) -> Option<Arc<Entry>> {
 /// Interests in a connection that were made before it had a stream go with it.
 fn follow(new: &Arc<Entry>) {
     let Entry::Stream(sock) = &**new else { return };
-    for (fd, _) in table::entries(open_limit()).filter(|(_, e)| Arc::ptr_eq(e, new)) {
-        for (_, e) in table::entries(open_limit()) {
+    for (fd, _) in table::entries().filter(|(_, e)| Arc::ptr_eq(e, new)) {
+        for (_, e) in table::entries() {
             if let Entry::Epoll(epoll) = &*e {
                 epoll.attach(fd, sock);
             }
@@ -368,209 +368,6 @@ fn draw(percent: u32, tuple: &FourTuple) -> bool {
     // Fibonacci hashing: spreads consecutive ports evenly.
     let spread = key.wrapping_mul(2_654_435_769) >> 16;
     spread * 100 / 65_536 < percent
-}
-
-/// `shutdown`.
-pub fn shutdown(entry: &Arc<Entry>, fd: c_int, how: c_int) -> c_int {
-    let endpoint = runtime::get().and_then(Runtime::endpoint);
-    let Entry::Stream(sock) = &**entry else {
-        // SAFETY: no pointers.
-        return unsafe { real::shutdown(fd, how) };
-    };
-    let (Some(cell), Some(endpoint)) = (&sock.stream, endpoint) else {
-        sock.reclaim();
-        // SAFETY: no pointers.
-        return unsafe { real::shutdown(fd, how) };
-    };
-    let ends = match how {
-        libc::SHUT_RD => Shutdown::Read,
-        libc::SHUT_WR => Shutdown::Write,
-        libc::SHUT_RDWR => Shutdown::Both,
-        _ => return fail(libc::EINVAL) as c_int,
-    };
-    // What has arrived before is not for a socket that reads no more; and the connection may be over.
-    cell.take_in(endpoint);
-    let mut guard = cell.lock(endpoint);
-    guard.withdraw();
-    if guard.ends_both(ends) {
-        drop(guard);
-        // What comes from then on is to be answered with a reset, at once.
-        leave_promotion(endpoint, cell);
-        guard = cell.lock(endpoint);
-    }
-    guard.take_in_replay();
-    if guard.is_kernels() {
-        // SAFETY: no pointers.
-        let rc = unsafe { real::shutdown(fd, how) };
-        if rc == 0 {
-            guard.note_kernel_shutdown(ends);
-        }
-        return rc;
-    }
-    let over = guard.proto().is_over();
-    guard.shutdown(ends);
-    guard.note_arrival();
-    drop(guard);
-    if over {
-        return fail(libc::ENOTCONN) as c_int;
-    }
-    0
-}
-
-/// `close`, of any descriptor.
-pub fn close(fd: c_int) -> c_int {
-    if runtime::is_helper_fd(fd) {
-        set_errno(libc::EBADF);
-        return -1;
-    }
-    forget(fd);
-    // SAFETY: no pointers.
-    unsafe { real::close(fd) }
-}
-
-/// Ends what the library knows of `fd`; the caller closes or replaces the kernel's descriptor.
-pub fn forget(fd: c_int) {
-    // Until the stream goes by another descriptor nobody can be told of a change.
-    let known = match table::get(fd).as_ref().and_then(|guard| guard.as_deref()) {
-        Some(Entry::Stream(sock)) => sock.stream.as_ref().map(|cell| cell.readiness()),
-        _ => None,
-    };
-    let Some(entry) = table::remove(fd) else { return };
-    match &*entry {
-        Entry::Stream(sock) => {
-            if sock.descriptors.fetch_sub(1, Ordering::AcqRel) > 1 {
-                epoll::outlive(sock, fd);
-                keep_other(&entry, sock, fd, known);
-                return;
-            }
-            if !(sock.callers.wait_elsewhere() && keep_for_callers(sock, fd)) {
-                end(sock, fd);
-            }
-        }
-        Entry::Idle(listener) => {
-            listener.descriptors.fetch_sub(1, Ordering::AcqRel);
-            epoll::leave_to_kernel(&listener.watchers, fd);
-        }
-        Entry::Epoll(_) | Entry::Ring(_) => {}
-    }
-}
-
-/// The last descriptor of a connection goes, and nobody waits in a call on it.
-fn end(sock: &Socket, fd: c_int) {
-    let shared = !sock.holds_alone() || sock.stream.as_ref().is_some_and(|cell| cell.is_pinned());
-    let lingers = close_stream(sock, fd);
-    if shared {
-        epoll::leave_to_kernel(&sock.watchers, fd);
-    } else {
-        epoll::forget_fd(&sock.watchers, fd, lingers);
-    }
-    epoll::end_outliving(sock, shared);
-    family::leave(sock.family.load(Ordering::Relaxed));
-}
-
-/// The last descriptor of a connection goes under calls that wait: they go on with a duplicate. False if there can be none.
-fn keep_for_callers(sock: &Socket, fd: c_int) -> bool {
-    let Some(kept) = lingering::duplicate(fd) else { return false };
-    epoll::outlive(sock, fd);
-    sock.fd.store(kept, Ordering::Release);
-    if let (Some(cell), Some(endpoint)) = (&sock.stream, runtime::get().and_then(Runtime::endpoint)) {
-        cell.lock(endpoint).replace_anchor(Box::new(FdAnchor::borrowed(kept)));
-        cell.tag().store(NO_FD, Ordering::Relaxed);
-    }
-    if let Some(kept) = sock.callers.go_on(kept) {
-        end_kept(sock, kept);
-    }
-    true
-}
-
-/// Ends a connection that was closed under calls which are over now; `kept` is what they went on with.
-pub fn end_kept(sock: &Socket, kept: c_int) {
-    end(sock, kept);
-    lingering::close(kept);
-}
-
-/// One of several descriptors of a connection goes: the others, and the stream's anchor, live on. `known` is the readiness that
-/// its watchers have been told of.
-fn keep_other(entry: &Arc<Entry>, sock: &Socket, fd: c_int, known: Option<Readiness>) {
-    if sock.fd.load(Ordering::Relaxed) != fd {
-        return;
-    }
-    let other = table::entries(open_limit()).find(|(n, e)| *n != fd && Arc::ptr_eq(e, entry));
-    let Some((other, _)) = other else { return };
-    sock.fd.store(other, Ordering::Relaxed);
-    if let (Some(cell), Some(endpoint)) = (&sock.stream, runtime::get().and_then(Runtime::endpoint)) {
-        // Changes are announced under this lock: before it to nobody, after it by the other name.
-        let mut guard = cell.lock(endpoint);
-        guard.replace_anchor(Box::new(FdAnchor::borrowed(other)));
-        cell.tag().store(other as u32, Ordering::Relaxed);
-        if known.is_some_and(|known| known != cell.readiness()) {
-            guard.note_arrival();
-        }
-    }
-}
-
-/// Waits, for a bounded time, until a stream that is being promoted is on either path: its end would be understood on
-/// neither.
-fn leave_promotion(endpoint: &Endpoint, cell: &Arc<StreamCell>) {
-    if cell.lock(endpoint).proto().awaits_switch() {
-        // Until then the peer could not be told of the end, but would go on writing.
-        wait::until_settled(endpoint, cell);
-    } else if cell.lock(endpoint).proto().phase() == Phase::Promoting {
-        // As long as the peer's marker may come the anchor stays open, and takes what should be answered with a reset.
-        wait::demote(endpoint, cell, Reason::PledgeVoided, wait::SWITCH_PATIENCE);
-    }
-}
-
-/// The application closes its last descriptor. Whether the library keeps a duplicate for now.
-fn close_stream(sock: &Socket, fd: c_int) -> bool {
-    if let (None, Some(rt)) = (&sock.stream, runtime::get()) {
-        rt.counters().absorb(&stats::counted_by_kernel(fd));
-        return false;
-    }
-    let (Some(cell), Some(rt)) = (&sock.stream, runtime::get()) else { return false };
-    let Some(endpoint) = rt.endpoint() else { return false };
-    if cell.readiness().contains(Readiness::KERNEL_RX | Readiness::KERNEL_TX) {
-        if cell.lock(endpoint).proto().replay_left() > 0 {
-            // Unread bytes make a reset of the close; what came behind it would find a FIN sent.
-            wait::until(endpoint, cell, now() + wait::SETTLE_DEADLINE, |guard| guard.has_replay(now()).then_some(()));
-        }
-        let plain = cell.lock(endpoint).close_plain();
-        if plain {
-            if sock.noted_reason().is_none() && cell.lock(endpoint).proto().promotions() == 0 {
-                sock.note_reason(Reason::NotYet);
-            }
-            cell.tag().store(NO_FD, Ordering::Relaxed);
-            rt.given_up(cell);
-            endpoint.forget(cell);
-            return false;
-        }
-    }
-    if !sock.holds_alone() {
-        // Another process holds the socket: it must find a plain one.
-        wait::demote(endpoint, cell, Reason::Shared, Duration::from_secs(2));
-        rt.given_up(cell);
-    }
-    cell.tag().store(NO_FD, Ordering::Relaxed);
-    let abort = sock.aborts_on_close(fd);
-    // What has arrived but was not looked at decides between FIN and RST.
-    cell.take_in(endpoint);
-    cell.lock(endpoint).withdraw();
-    leave_promotion(endpoint, cell);
-    let link = cell.lock(endpoint).link().cloned();
-    let lingers =
-        cell.lock(endpoint).close(abort, || FdAnchor::duplicate(fd).map(|a| Box::new(a) as Box<dyn Anchor + Send>));
-    if let Some(link) = &link {
-        queues::settle(endpoint, link);
-    }
-    lingers
-}
-
-/// Upper bound of descriptor numbers in use.
-pub fn open_limit() -> c_int {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the struct is writable.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
-    limit.rlim_cur.min(table::MAX_FDS as u64) as c_int
 }
 
 /// IPv4-mapped addresses as IPv4: both ends must name a connection alike.

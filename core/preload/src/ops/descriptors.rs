@@ -10,7 +10,7 @@ use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use crate::ops::{connection, errno, set_errno};
+use crate::ops::{ending, errno, set_errno};
 use crate::table::{self, Entry};
 use crate::{epoll, real, runtime};
 
@@ -18,7 +18,7 @@ use crate::{epoll, real, runtime};
 pub fn copied(from: c_int, new: c_int) {
     let saved = errno();
     if table::get(new).is_some() {
-        connection::forget(new);
+        ending::forget(new);
     }
     if let Some(entry) = table::get_full(from) {
         share(entry, new);
@@ -97,7 +97,7 @@ fn replace(from: c_int, to: c_int, duplicate: impl FnOnce() -> c_int) -> c_int {
         if unsafe { real::fcntl(from, libc::F_GETFD, 0) } < 0 {
             return -1;
         }
-        connection::forget(to);
+        ending::forget(to);
     }
     let new = duplicate();
     if new >= 0 {
@@ -141,7 +141,7 @@ pub fn closefrom(first: c_int) {
     if close_range(first, c_uint::MAX, 0) != 0 {
         // A kernel without close_range. What the library keeps is spared here as well.
         let protected = runtime::protected_fds();
-        for fd in first as c_int..connection::open_limit() {
+        for fd in first as c_int..table::open_limit() {
             if !protected.contains(&fd) {
                 // SAFETY: no pointers.
                 unsafe { real::close(fd) };
@@ -153,10 +153,10 @@ pub fn closefrom(first: c_int) {
 
 fn forget_range(first: c_uint, last: c_uint) {
     let limit = (last.min(table::MAX_FDS as c_uint - 1) + 1) as c_int;
-    let limit = limit.min(connection::open_limit());
+    let limit = limit.min(table::open_limit());
     for fd in first.min(table::MAX_FDS as c_uint) as c_int..limit {
         if table::get(fd).is_some() {
-            connection::forget(fd);
+            ending::forget(fd);
         }
     }
 }

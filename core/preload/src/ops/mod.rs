@@ -4,6 +4,7 @@ pub mod aside;
 pub mod connection;
 pub mod control;
 pub mod descriptors;
+pub mod ending;
 pub mod files;
 pub mod io;
 pub mod message;

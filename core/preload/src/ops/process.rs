@@ -13,7 +13,7 @@ use std::ffi::c_int;
 
 use netacc_proto::Reason;
 
-use crate::ops::{connection, errno, io, set_errno};
+use crate::ops::{ending, errno, io, set_errno};
 use crate::table::{self, Entry};
 use crate::{real, runtime};
 
@@ -58,7 +58,7 @@ pub fn bare_fork() -> libc::pid_t {
 /// see what another does with them. In a forked child that is about to exec, they are asked for from the parent.
 pub fn before_exec() {
     keeping_errno(|| {
-        for (fd, entry) in table::entries(connection::open_limit()) {
+        for (fd, entry) in table::entries() {
             let Entry::Stream(sock) = &*entry else { continue };
             // SAFETY: no pointers.
             let flags = unsafe { real::fcntl(fd, libc::F_GETFD, 0) };
@@ -86,7 +86,7 @@ pub fn surrender(fd: c_int, reason: Reason) {
 pub fn after_daemon() {
     for fd in 0..3 {
         if table::get(fd).is_some() {
-            keeping_errno(|| connection::forget(fd));
+            keeping_errno(|| ending::forget(fd));
         }
     }
 }

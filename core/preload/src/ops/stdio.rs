@@ -6,7 +6,7 @@ use std::ffi::{c_char, c_int, c_void};
 use libc::FILE;
 
 use crate::ops::message::{single, Target};
-use crate::ops::{connection, errno, io, set_errno};
+use crate::ops::{ending, errno, io, set_errno};
 use crate::table;
 
 /// A formatting function: allocates the text, as `vasprintf` does.
@@ -51,7 +51,7 @@ pub unsafe fn before_close(stream: *mut FILE) {
     // SAFETY: the caller's promise.
     let fd = unsafe { libc::fileno(stream) };
     if table::get(fd).is_some() {
-        connection::forget(fd);
+        ending::forget(fd);
     }
     set_errno(saved);
 }

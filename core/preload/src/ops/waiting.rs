@@ -8,7 +8,7 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::sync::Arc;
 
-use crate::ops::{connection, errno, set_errno};
+use crate::ops::{ending, errno, set_errno};
 use crate::socket::Socket;
 use crate::table::{self, Entry};
 
@@ -91,7 +91,7 @@ impl Drop for Waiting<'_> {
         let _ = slot.compare_exchange(this_thread(), 0, Ordering::SeqCst, Ordering::Relaxed);
         if let Some(kept) = self.sock.callers.take_kept() {
             let saved = errno();
-            connection::end_kept(self.sock, kept);
+            ending::end_kept(self.sock, kept);
             set_errno(saved);
         }
     }

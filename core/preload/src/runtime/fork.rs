@@ -79,7 +79,7 @@ thread_local! {
 pub fn before_fork() {
     let known = family::before_fork();
     let rt = get().and_then(|rt| Some((rt, rt.endpoint()?)));
-    for (_, entry) in table::entries(crate::ops::connection::open_limit()) {
+    for (_, entry) in table::entries() {
         let Entry::Stream(sock) = &*entry else { continue };
         match family::share(sock.family.load(Ordering::Relaxed)).filter(|_| known) {
             Some(id) => sock.family.store(id, Ordering::Relaxed),
@@ -123,7 +123,7 @@ pub fn after_fork_child() {
     HELPER_ASLEEP.store(false, Ordering::SeqCst);
     exit::after_fork_child();
     let mut done: Vec<(*const Entry, Arc<Entry>)> = Vec::new();
-    for (fd, entry) in table::entries(crate::ops::connection::open_limit()) {
+    for (fd, entry) in table::entries() {
         table::remove(fd);
         // Several descriptors may name one socket.
         let known = done.iter().find(|(old, _)| *old == Arc::as_ptr(&entry)).map(|(_, new)| new.clone());

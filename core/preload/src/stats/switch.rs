@@ -8,7 +8,6 @@ use netacc_config::stats::{Switched, VERSION};
 use netacc_driver::{Endpoint, Readiness};
 use netacc_proto::{Reason, Role};
 
-use crate::ops::connection;
 use crate::runtime::{now, Runtime};
 use crate::table::{self, Entry};
 
@@ -50,7 +49,7 @@ pub(super) fn demote(rt: &Runtime) -> Switched {
 pub(super) fn promote(rt: &Runtime) -> Switched {
     let Some(endpoint) = rt.endpoint() else { return count(None) };
     endpoint.hold_back(false);
-    for (fd, entry) in table::entries(connection::open_limit()) {
+    for (fd, entry) in table::entries() {
         let Entry::Stream(sock) = &*entry else { continue };
         let Some(cell) = sock.stream.as_ref().filter(|c| !c.is_pinned() && sock.holds_alone()) else { continue };
         let wanted = {
@@ -73,7 +72,7 @@ pub(super) fn count(endpoint: Option<&Endpoint>) -> Switched {
         ..Switched::default()
     };
     let kernel = Readiness::KERNEL_RX | Readiness::KERNEL_TX;
-    for (fd, entry) in table::entries(connection::open_limit()) {
+    for (fd, entry) in table::entries() {
         let Entry::Stream(sock) = &*entry else { continue };
         if sock.fd.load(Ordering::Relaxed) == fd as c_int {
             switched.connections += 1;

@@ -1,0 +1,342 @@
+//! The kernel's socket beneath a stream: how records travel on it, how far it has come, how it ends.
+
+use std::ffi::c_int;
+use std::io;
+
+use netacc_device::{Anchor, AnchorError, AnchorPosition};
+
+use crate::ops::options::{get_int, set_int};
+use crate::{lingering, real};
+
+/// The kernel socket beneath a stream, for records and replay.
+pub(crate) struct FdAnchor {
+    fd: c_int,
+    /// Close it when done: it is a duplicate kept for a closed socket.
+    owned: bool,
+}
+
+impl FdAnchor {
+    /// The application's own descriptor.
+    pub(crate) fn borrowed(fd: c_int) -> FdAnchor {
+        FdAnchor { fd, owned: false }
+    }
+
+    /// A duplicate that outlives the application's descriptor.
+    pub(crate) fn duplicate(fd: c_int) -> Option<FdAnchor> {
+        Some(FdAnchor { fd: lingering::duplicate(fd)?, owned: true })
+    }
+}
+
+impl Drop for FdAnchor {
+    fn drop(&mut self) {
+        if self.owned {
+            lingering::close(self.fd);
+        }
+    }
+}
+
+/// How often the kernel's counts are read in the hope of a quiet moment. Arbitrary.
+const POSITION_TRIES: u32 = 8;
+
+/// What the kernel has counted for a connection. See `struct tcp_info` in linux/tcp.h.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TcpInfo {
+    state: u8,
+    bytes_acked: u64,
+    pub(crate) bytes_received: u64,
+    notsent_bytes: u32,
+    bytes_sent: u64,
+    bytes_retrans: u64,
+}
+
+/// `TCP_ESTABLISHED` in linux/tcp_states.h.
+const ESTABLISHED: u8 = 1;
+/// `TCP_CLOSE`.
+const CLOSED: u8 = 7;
+/// `TCP_TIME_WAIT`, `TCP_CLOSE`, `TCP_CLOSE_WAIT`, `TCP_LAST_ACK`, `TCP_CLOSING`: the peer has ended its direction.
+const FIN_RECEIVED: [u8; 5] = [6, CLOSED, 8, 9, 11];
+
+impl TcpInfo {
+    pub(crate) fn of(fd: c_int) -> Option<TcpInfo> {
+        let mut bytes = [0u8; 256];
+        let mut len = bytes.len() as libc::socklen_t;
+        // SAFETY: the buffer has `len` writable bytes.
+        let rc =
+            unsafe { real::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, bytes.as_mut_ptr().cast(), &mut len) };
+        let wide = |at: usize| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+        // Linux 4.19 and later; what an older kernel does not have is beyond `len`.
+        if rc != 0 || len < 216 {
+            return None;
+        }
+        Some(TcpInfo {
+            state: bytes[0],
+            bytes_acked: wide(120)?,
+            bytes_received: wide(128)?,
+            notsent_bytes: wide(144)? as u32,
+            bytes_sent: wide(200)?,
+            bytes_retrans: wide(208)?,
+        })
+    }
+
+    /// Bytes handed to the connection, sent or not.
+    pub(crate) fn written(self) -> Option<u64> {
+        (self.bytes_sent + u64::from(self.notsent_bytes)).checked_sub(self.bytes_retrans)
+    }
+
+    /// What was written is counted in two ways, of which one counts the SYN of the side that connected; if they do not
+    /// agree (a packet that was lost on the way to the device, say) the position is not known. Nor is it once a direction
+    /// has ended, because a FIN is counted too.
+    fn position(self, unread: u64, unacknowledged: u64) -> Option<AnchorPosition> {
+        if self.state != ESTABLISHED {
+            return None;
+        }
+        let written = self.written()?;
+        let syn = (self.bytes_acked + unacknowledged).checked_sub(written)?;
+        let read = self.bytes_received.checked_sub(unread)?;
+        (syn <= 1).then_some(AnchorPosition { written, read })
+    }
+}
+
+fn queued(fd: c_int, request: libc::c_ulong) -> Option<u64> {
+    let mut n: c_int = 0;
+    // SAFETY: both requests write an int.
+    let rc = unsafe { real::ioctl(fd, request, (&raw mut n).cast()) };
+    (rc == 0).then_some(u64::try_from(n).ok()?)
+}
+
+fn says_read_hang_up(fd: c_int) -> bool {
+    let mut p = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
+    // SAFETY: one valid pollfd.
+    unsafe { real::poll(&mut p, 1, 0) > 0 }
+}
+
+/// Ends a connection with a reset, for both sides. The descriptor refers to a socket that is not connected then.
+pub(crate) fn dissolve(fd: c_int) {
+    let nowhere = libc::sockaddr { sa_family: libc::AF_UNSPEC as libc::sa_family_t, sa_data: [0; 14] };
+    // SAFETY: a valid address, and its length.
+    unsafe { real::connect(fd, &raw const nowhere, size_of::<libc::sockaddr>() as libc::socklen_t) };
+}
+
+/// What `poll` says of a descriptor, asked for nothing: POLLERR, POLLHUP, POLLNVAL.
+fn polled(fd: c_int) -> i16 {
+    let mut p = libc::pollfd { fd, events: 0, revents: 0 };
+    // SAFETY: one valid pollfd.
+    unsafe { real::poll(&mut p, 1, 0) };
+    p.revents
+}
+
+fn result(n: isize) -> Result<usize, AnchorError> {
+    if n >= 0 {
+        return Ok(n as usize);
+    }
+    let e = io::Error::last_os_error();
+    match e.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Err(AnchorError::WouldBlock),
+        _ => Err(AnchorError::Os(e)),
+    }
+}
+
+impl Anchor for FdAnchor {
+    fn try_write(&mut self, bytes: &[u8]) -> Result<usize, AnchorError> {
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // SAFETY: the slice is readable.
+        result(unsafe { real::send(self.fd, bytes.as_ptr().cast(), bytes.len(), flags) })
+    }
+
+    fn try_read(&mut self, buf: &mut [u8]) -> Result<usize, AnchorError> {
+        // SAFETY: the slice is writable.
+        result(unsafe { real::recv(self.fd, buf.as_mut_ptr().cast(), buf.len(), libc::MSG_DONTWAIT) })
+    }
+
+    fn try_peek(&mut self, buf: &mut [u8]) -> Result<usize, AnchorError> {
+        let flags = libc::MSG_DONTWAIT | libc::MSG_PEEK;
+        // SAFETY: the slice is writable.
+        result(unsafe { real::recv(self.fd, buf.as_mut_ptr().cast(), buf.len(), flags) })
+    }
+
+    fn position(&self) -> Option<AnchorPosition> {
+        // Another holder may have shut down reading, of which the state of the connection says nothing.
+        if says_read_hang_up(self.fd) {
+            return None;
+        }
+        // The counts are not taken at one moment: try until nothing has moved between them.
+        (0..POSITION_TRIES).find_map(|_| {
+            let before = TcpInfo::of(self.fd)?;
+            let (unread, unacknowledged) = (queued(self.fd, libc::FIONREAD)?, queued(self.fd, libc::TIOCOUTQ)?);
+            (TcpInfo::of(self.fd)? == before).then(|| before.position(unread, unacknowledged)).flatten()
+        })
+    }
+
+    fn shutdown_write(&mut self) -> Result<(), AnchorError> {
+        // SAFETY: no pointers.
+        result(unsafe { real::shutdown(self.fd, libc::SHUT_WR) } as isize).map(|_| ())
+    }
+
+    fn shutdown_read(&mut self) -> Result<(), AnchorError> {
+        // SAFETY: no pointers.
+        result(unsafe { real::shutdown(self.fd, libc::SHUT_RD) } as isize).map(|_| ())
+    }
+
+    fn is_broken(&self) -> bool {
+        polled(self.fd) & libc::POLLERR != 0 && queued(self.fd, libc::FIONREAD) == Some(0)
+    }
+
+    fn is_over(&self) -> bool {
+        // POLLHUP alone is also said of a connection that this side has shut down both ways.
+        polled(self.fd) & libc::POLLHUP != 0 && TcpInfo::of(self.fd).is_none_or(|info| info.state == CLOSED)
+    }
+
+    fn is_ended(&self) -> bool {
+        // POLLRDHUP is also said of a direction that this side has shut down.
+        says_read_hang_up(self.fd) && TcpInfo::of(self.fd).is_some_and(|info| FIN_RECEIVED.contains(&info.state))
+    }
+
+    fn has_fin(&self, read: u64) -> Option<bool> {
+        let info = TcpInfo::of(self.fd)?;
+        if info.state != CLOSED {
+            return Some(FIN_RECEIVED.contains(&info.state));
+        }
+        // A FIN is counted as a byte received, and is never unread.
+        match info.bytes_received.checked_sub(read + self.unread())? {
+            n @ (0 | 1) => Some(n == 1),
+            _ => None,
+        }
+    }
+
+    fn unread(&self) -> u64 {
+        queued(self.fd, libc::FIONREAD).unwrap_or(0)
+    }
+
+    fn clear_error(&mut self) {
+        let (mut error, mut len): (c_int, _) = (0, size_of::<c_int>() as libc::socklen_t);
+        // SAFETY: an int, and its length.
+        unsafe { real::getsockopt(self.fd, libc::SOL_SOCKET, libc::SO_ERROR, (&raw mut error).cast(), &mut len) };
+    }
+
+    fn push(&mut self) {
+        let tcp = libc::IPPROTO_TCP;
+        let before = get_int(self.fd, tcp, libc::TCP_NODELAY);
+        if before == Some(1) && get_int(self.fd, tcp, libc::TCP_CORK) != Some(1) {
+            return;
+        }
+        // The kernel sends what it holds when TCP_NODELAY is set: what waits for an acknowledgement, and even what is corked.
+        // Nobody sets either meanwhile: see `setsockopt`.
+        set_int(self.fd, tcp, libc::TCP_NODELAY, 1);
+        if before == Some(0) {
+            set_int(self.fd, tcp, libc::TCP_NODELAY, 0);
+        }
+    }
+
+    fn abort(&mut self) {
+        let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+        // SAFETY: the option value is a valid struct of that size.
+        unsafe {
+            real::setsockopt(
+                self.fd,
+                libc::SOL_SOCKET,
+                libc::SO_LINGER,
+                (&raw const linger).cast(),
+                size_of::<libc::linger>() as libc::socklen_t,
+            )
+        };
+    }
+
+    fn reset(&mut self) {
+        dissolve(self.fd);
+    }
+
+    fn set_low_water(&mut self, bytes: u32) {
+        set_int(self.fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, c_int::try_from(bytes).unwrap_or(c_int::MAX));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::{Shutdown, TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn the_kernel_tells_how_far_a_connection_has_come() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+        let mut near = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
+        let (mut far, _) = listener.accept().expect("connected");
+        let position = |s: &TcpStream| FdAnchor::borrowed(s.as_raw_fd()).position().map(|p| (p.written, p.read));
+        assert_eq!((position(&near), position(&far)), (Some((0, 0)), Some((0, 0))));
+        near.write_all(&[7; 5000]).expect("room");
+        far.read_exact(&mut [0; 3000]).expect("it is there");
+        assert_eq!((position(&near), position(&far)), (Some((5000, 0)), Some((0, 3000))));
+        far.set_nonblocking(true).expect("possible");
+        let mut written = 0;
+        while let Ok(n) = far.write(&[9; 100_000]) {
+            written += n as u64;
+        }
+        near.read_exact(&mut [0; 12_345]).expect("it is there");
+        assert_eq!((position(&near), position(&far)), (Some((5000, 12_345)), Some((written, 3000))));
+        near.shutdown(Shutdown::Write).expect("connected");
+        far.set_nonblocking(false).expect("possible");
+        assert_eq!(far.read_to_end(&mut Vec::new()).expect("an end"), 2000);
+        assert_eq!((position(&near), position(&far)), (None, None));
+    }
+
+    #[test]
+    fn what_this_side_has_shut_down_is_not_the_peers_end() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+        let near = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
+        let (far, _) = listener.accept().expect("connected");
+        let anchor = FdAnchor::borrowed(near.as_raw_fd());
+        assert_eq!((anchor.is_ended(), anchor.is_over()), (false, false));
+        near.shutdown(Shutdown::Both).expect("connected");
+        assert_eq!((anchor.is_ended(), anchor.is_over()), (false, false));
+        far.shutdown(Shutdown::Write).expect("connected");
+        assert_eq!((anchor.is_ended(), anchor.is_over()), (true, true));
+    }
+
+    #[test]
+    fn a_reset_is_told_from_one_after_the_peers_end() {
+        let pair = || {
+            let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+            let near = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
+            (near, listener.accept().expect("connected").0)
+        };
+        let reset = |s: TcpStream| FdAnchor::borrowed(s.as_raw_fd()).abort();
+        for unread in [0, 7] {
+            let (mut near, mut far) = pair();
+            let anchor = FdAnchor::borrowed(near.as_raw_fd());
+            far.write_all(&[1; 10]).expect("room");
+            near.read_exact(&mut vec![0; 10 - unread]).expect("it is there");
+            assert_eq!(anchor.has_fin(10 - unread as u64), Some(false));
+            reset(far);
+            assert!(anchor.is_over());
+            assert_eq!(anchor.has_fin(10 - unread as u64), Some(false));
+
+            let (mut near, mut far) = pair();
+            let anchor = FdAnchor::borrowed(near.as_raw_fd());
+            far.write_all(&[1; 10]).expect("room");
+            near.read_exact(&mut vec![0; 10 - unread]).expect("it is there");
+            far.shutdown(Shutdown::Write).expect("connected");
+            assert_eq!(anchor.has_fin(10 - unread as u64), Some(true));
+            reset(far);
+            assert!(anchor.is_over());
+            assert_eq!(anchor.has_fin(10 - unread as u64), Some(true));
+        }
+    }
+
+    #[test]
+    fn counts_that_do_not_agree_are_no_position() {
+        let info = |bytes_acked, bytes_sent| TcpInfo {
+            state: ESTABLISHED,
+            bytes_acked,
+            bytes_received: 10,
+            notsent_bytes: 5,
+            bytes_sent,
+            bytes_retrans: 20,
+        };
+        assert_eq!(info(101, 120).position(3, 5), Some(AnchorPosition { written: 105, read: 7 }));
+        assert_eq!(info(100, 120).position(3, 5), Some(AnchorPosition { written: 105, read: 7 }));
+        assert_eq!(info(99, 120).position(3, 5), None);
+        assert_eq!(info(110, 120).position(3, 5), None);
+        assert_eq!(info(100, 120).position(11, 5), None);
+    }
+}

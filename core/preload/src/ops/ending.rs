@@ -1,0 +1,213 @@
+//! Ending and closing connections.
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::time::Duration;
+
+use netacc_device::Anchor;
+use netacc_driver::{Endpoint, Readiness, Shutdown, StreamCell};
+use netacc_proto::{Phase, Reason};
+
+use crate::anchor::FdAnchor;
+use crate::epoll;
+use crate::ops::{fail, set_errno};
+use crate::runtime::{self, now, Runtime, NO_FD};
+use crate::socket::Socket;
+use crate::table::{self, Entry};
+use crate::{family, lingering, queues, real, stats, wait};
+
+/// `shutdown`.
+pub fn shutdown(entry: &Arc<Entry>, fd: c_int, how: c_int) -> c_int {
+    let endpoint = runtime::get().and_then(Runtime::endpoint);
+    let Entry::Stream(sock) = &**entry else {
+        // SAFETY: no pointers.
+        return unsafe { real::shutdown(fd, how) };
+    };
+    let (Some(cell), Some(endpoint)) = (&sock.stream, endpoint) else {
+        sock.reclaim();
+        // SAFETY: no pointers.
+        return unsafe { real::shutdown(fd, how) };
+    };
+    let ends = match how {
+        libc::SHUT_RD => Shutdown::Read,
+        libc::SHUT_WR => Shutdown::Write,
+        libc::SHUT_RDWR => Shutdown::Both,
+        _ => return fail(libc::EINVAL) as c_int,
+    };
+    // What has arrived before is not for a socket that reads no more; and the connection may be over.
+    cell.take_in(endpoint);
+    let mut guard = cell.lock(endpoint);
+    guard.withdraw();
+    if guard.ends_both(ends) {
+        drop(guard);
+        // What comes from then on is to be answered with a reset, at once.
+        leave_promotion(endpoint, cell);
+        guard = cell.lock(endpoint);
+    }
+    guard.take_in_replay();
+    if guard.is_kernels() {
+        // SAFETY: no pointers.
+        let rc = unsafe { real::shutdown(fd, how) };
+        if rc == 0 {
+            guard.note_kernel_shutdown(ends);
+        }
+        return rc;
+    }
+    let over = guard.proto().is_over();
+    guard.shutdown(ends);
+    guard.note_arrival();
+    drop(guard);
+    if over {
+        return fail(libc::ENOTCONN) as c_int;
+    }
+    0
+}
+
+/// `close`, of any descriptor.
+pub fn close(fd: c_int) -> c_int {
+    if runtime::is_helper_fd(fd) {
+        set_errno(libc::EBADF);
+        return -1;
+    }
+    forget(fd);
+    // SAFETY: no pointers.
+    unsafe { real::close(fd) }
+}
+
+/// Ends what the library knows of `fd`; the caller closes or replaces the kernel's descriptor.
+pub fn forget(fd: c_int) {
+    // Until the stream goes by another descriptor nobody can be told of a change.
+    let known = match table::get(fd).as_ref().and_then(|guard| guard.as_deref()) {
+        Some(Entry::Stream(sock)) => sock.stream.as_ref().map(|cell| cell.readiness()),
+        _ => None,
+    };
+    let Some(entry) = table::remove(fd) else { return };
+    match &*entry {
+        Entry::Stream(sock) => {
+            if sock.descriptors.fetch_sub(1, Ordering::AcqRel) > 1 {
+                epoll::outlive(sock, fd);
+                keep_other(&entry, sock, fd, known);
+                return;
+            }
+            if !(sock.callers.wait_elsewhere() && keep_for_callers(sock, fd)) {
+                end(sock, fd);
+            }
+        }
+        Entry::Idle(listener) => {
+            listener.descriptors.fetch_sub(1, Ordering::AcqRel);
+            epoll::leave_to_kernel(&listener.watchers, fd);
+        }
+        Entry::Epoll(_) | Entry::Ring(_) => {}
+    }
+}
+
+/// The last descriptor of a connection goes, and nobody waits in a call on it.
+fn end(sock: &Socket, fd: c_int) {
+    let shared = !sock.holds_alone() || sock.stream.as_ref().is_some_and(|cell| cell.is_pinned());
+    let lingers = close_stream(sock, fd);
+    if shared {
+        epoll::leave_to_kernel(&sock.watchers, fd);
+    } else {
+        epoll::forget_fd(&sock.watchers, fd, lingers);
+    }
+    epoll::end_outliving(sock, shared);
+    family::leave(sock.family.load(Ordering::Relaxed));
+}
+
+/// The last descriptor of a connection goes under calls that wait: they go on with a duplicate. False if there can be none.
+fn keep_for_callers(sock: &Socket, fd: c_int) -> bool {
+    let Some(kept) = lingering::duplicate(fd) else { return false };
+    epoll::outlive(sock, fd);
+    sock.fd.store(kept, Ordering::Release);
+    if let (Some(cell), Some(endpoint)) = (&sock.stream, runtime::get().and_then(Runtime::endpoint)) {
+        cell.lock(endpoint).replace_anchor(Box::new(FdAnchor::borrowed(kept)));
+        cell.tag().store(NO_FD, Ordering::Relaxed);
+    }
+    if let Some(kept) = sock.callers.go_on(kept) {
+        end_kept(sock, kept);
+    }
+    true
+}
+
+/// Ends a connection that was closed under calls which are over now; `kept` is what they went on with.
+pub fn end_kept(sock: &Socket, kept: c_int) {
+    end(sock, kept);
+    lingering::close(kept);
+}
+
+/// One of several descriptors of a connection goes: the others, and the stream's anchor, live on. `known` is the readiness that
+/// its watchers have been told of.
+fn keep_other(entry: &Arc<Entry>, sock: &Socket, fd: c_int, known: Option<Readiness>) {
+    if sock.fd.load(Ordering::Relaxed) != fd {
+        return;
+    }
+    let other = table::entries().find(|(n, e)| *n != fd && Arc::ptr_eq(e, entry));
+    let Some((other, _)) = other else { return };
+    sock.fd.store(other, Ordering::Relaxed);
+    if let (Some(cell), Some(endpoint)) = (&sock.stream, runtime::get().and_then(Runtime::endpoint)) {
+        // Changes are announced under this lock: before it to nobody, after it by the other name.
+        let mut guard = cell.lock(endpoint);
+        guard.replace_anchor(Box::new(FdAnchor::borrowed(other)));
+        cell.tag().store(other as u32, Ordering::Relaxed);
+        if known.is_some_and(|known| known != cell.readiness()) {
+            guard.note_arrival();
+        }
+    }
+}
+
+/// Waits, for a bounded time, until a stream that is being promoted is on either path: its end would be understood on
+/// neither.
+fn leave_promotion(endpoint: &Endpoint, cell: &Arc<StreamCell>) {
+    if cell.lock(endpoint).proto().awaits_switch() {
+        // Until then the peer could not be told of the end, but would go on writing.
+        wait::until_settled(endpoint, cell);
+    } else if cell.lock(endpoint).proto().phase() == Phase::Promoting {
+        // As long as the peer's marker may come the anchor stays open, and takes what should be answered with a reset.
+        wait::demote(endpoint, cell, Reason::PledgeVoided, wait::SWITCH_PATIENCE);
+    }
+}
+
+/// The application closes its last descriptor. Whether the library keeps a duplicate for now.
+pub(super) fn close_stream(sock: &Socket, fd: c_int) -> bool {
+    if let (None, Some(rt)) = (&sock.stream, runtime::get()) {
+        rt.counters().absorb(&stats::counted_by_kernel(fd));
+        return false;
+    }
+    let (Some(cell), Some(rt)) = (&sock.stream, runtime::get()) else { return false };
+    let Some(endpoint) = rt.endpoint() else { return false };
+    if cell.readiness().contains(Readiness::KERNEL_RX | Readiness::KERNEL_TX) {
+        if cell.lock(endpoint).proto().replay_left() > 0 {
+            // Unread bytes make a reset of the close; what came behind it would find a FIN sent.
+            wait::until(endpoint, cell, now() + wait::SETTLE_DEADLINE, |guard| guard.has_replay(now()).then_some(()));
+        }
+        let plain = cell.lock(endpoint).close_plain();
+        if plain {
+            if sock.noted_reason().is_none() && cell.lock(endpoint).proto().promotions() == 0 {
+                sock.note_reason(Reason::NotYet);
+            }
+            cell.tag().store(NO_FD, Ordering::Relaxed);
+            rt.given_up(cell);
+            endpoint.forget(cell);
+            return false;
+        }
+    }
+    if !sock.holds_alone() {
+        // Another process holds the socket: it must find a plain one.
+        wait::demote(endpoint, cell, Reason::Shared, Duration::from_secs(2));
+        rt.given_up(cell);
+    }
+    cell.tag().store(NO_FD, Ordering::Relaxed);
+    let abort = sock.aborts_on_close(fd);
+    // What has arrived but was not looked at decides between FIN and RST.
+    cell.take_in(endpoint);
+    cell.lock(endpoint).withdraw();
+    leave_promotion(endpoint, cell);
+    let link = cell.lock(endpoint).link().cloned();
+    let lingers =
+        cell.lock(endpoint).close(abort, || FdAnchor::duplicate(fd).map(|a| Box::new(a) as Box<dyn Anchor + Send>));
+    if let Some(link) = &link {
+        queues::settle(endpoint, link);
+    }
+    lingers
+}
