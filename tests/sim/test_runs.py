@@ -12,7 +12,18 @@ import pyarrow.parquet as pq
 import pytest
 from distributed import Client, LocalCluster, get_task_stream
 from hdrh.histogram import HdrHistogram
-from netacc_lab.sim import DaskEngine, SerialEngine, Store, engine, paths, stats, study, tables
+from netacc_lab.sim import (
+    DaskEngine,
+    SerialEngine,
+    Store,
+    engine,
+    estimate,
+    paths,
+    resolve,
+    stats,
+    study,
+    tables,
+)
 from netacc_lab.sim.cli import main
 from netacc_lab.sim.runner import Done, Task, make
 from netacc_lab.sim.store import Code
@@ -300,6 +311,42 @@ def test_parquet_keeps_histograms_whole(write: Write, runs: Path, tmp_path: Path
         assert json.loads(row["config"])["seed"] == row["seed"]
 
 
+def test_a_parameter_that_changes_nothing_is_told(
+    write: Write, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Breaks if what is never used passes for what does not matter, or what is used is told so, too."""
+    del runs
+    sweep = (
+        '[sweep]\n"device.recovery" = ["go-back-n", "selective-repeat"]\n"topology.delay" = ["1us", "3us"]'
+    )
+    stay = "[stack.nacc]\nNACC_PROMOTE_AFTER = 1000000\n[measure]"
+    file = write(("[measure]", stay), ("seeds = [1, 2]", f"seeds = [1, 2]\n{sweep}"))
+    assert main(["report", str(file), "--out", str(tmp_path / "out")]) == 0
+    notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note: ")]
+    assert len(notes) == 1 and notes[0].startswith("note: device.recovery changes nothing")
+    assert "device.recovery changes nothing" in (tmp_path / "out/small.html").read_text()
+
+
+def cheap_sweeps() -> list[Path]:
+    """Ready scenarios that are compared with themselves, and whose sweep is done in seconds."""
+    files = sorted(paths.scenarios_folder().glob("*.toml"))
+    planned = {file: resolve.runs(file, seeds=[1]) for file in files}
+    most = 4_000_000
+    return [
+        file
+        for file, found in planned.items()
+        if len(found) > 1 and sum(estimate.events(run.resolved) for run in found) < most
+    ]
+
+
+@pytest.mark.parametrize("file", cheap_sweeps(), ids=lambda file: file.stem)
+def test_ready_scenarios_use_what_they_sweep(file: Path, runs: Path) -> None:
+    """Breaks if a scenario asks about what its runs never come to."""
+    found = study(file, seeds=[1], folder=runs, engine=SerialEngine())
+    assert len(found.points) > 1
+    assert found.without_effect() == []
+
+
 def test_the_command(write: Write, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Breaks if a subcommand does not do what it says, or ends with another code."""
     file = write(("seeds = [1, 2]", 'seeds = [1, 2]\n[sweep]\n"topology.delay" = ["1us", "3us"]'))
@@ -309,6 +356,7 @@ def test_the_command(write: Write, runs: Path, tmp_path: Path, capsys: pytest.Ca
     assert main(["report", str(file), "--out", str(tmp_path / "out"), "--json", "--jobs", "2"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert [row["topology.delay"] for row in said["points"]] == ["1us", "3us"]
+    assert said["without_effect"] == []
     # Eight more microseconds on the way there and back through a switch.
     near, far = (row["p50_ns"] for row in said["points"])
     assert far - near == pytest.approx(8000, abs=20)

@@ -21,7 +21,7 @@ from netacc_lab.sim.errors import ScenarioError, refuse
 from netacc_lab.sim.model import Scenario
 from netacc_lab.sim.store import Store
 from netacc_lab.sim.study import Progress, Study, find, study
-from netacc_lab.sim.telling import table
+from netacc_lab.sim.telling import CHANGES_NOTHING, table
 
 #: Why one simulation is one process.
 NO_RANKS = (
@@ -211,9 +211,18 @@ def _tell(options: argparse.Namespace, found: Study | None) -> int:
         return 0
     failures = [{"run": done.key, "status": done.status, "error": done.error} for done in found.failures]
     if options.json:
-        print(json.dumps({"scenario": found.name, "points": found.table(), "failures": failures}))
+        unused = found.without_effect()
+        told = {
+            "scenario": found.name,
+            "points": found.table(),
+            "failures": failures,
+            "without_effect": unused,
+        }
+        print(json.dumps(told))
     else:
         print(f"{found.question}\n\n{table(found)}")
+        for key in found.without_effect():
+            print(f"note: {key} {CHANGES_NOTHING}", file=sys.stderr)
         for failure in failures:
             print(f"failed: {failure['run']}: {failure['status']} {failure['error']}", file=sys.stderr)
     if failures:

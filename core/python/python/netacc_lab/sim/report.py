@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from netacc_lab.sim import stats
 from netacc_lab.sim.study import Point, Study
-from netacc_lab.sim.telling import COLUMNS, columns, say
+from netacc_lab.sim.telling import CHANGES_NOTHING, COLUMNS, columns, say
 
 _STYLE = """
 body { font: 15px/1.5 sans-serif; max-width: 75em; margin: 2em auto; padding: 0 1em }
@@ -42,6 +42,9 @@ def write(study: Study, path: Path) -> None:
             )
     heads = "".join(f"<th>{head}</th>" for head in ("point", "group", *told.values()))
     plots = "".join(f"<h2>{html.escape(title)}</h2>{_image(figure)}" for title, figure in _figures(study))
+    notes = "".join(
+        f'<p class="bad">{html.escape(key)} {CHANGES_NOTHING}.</p>' for key in study.without_effect()
+    )
     runs = sum(len(point.runs) for point in study.points)
     versions = sorted({run.meta["code_version"] for point in study.points for run in point.runs})
     page = f"""<!doctype html>
@@ -49,7 +52,7 @@ def write(study: Study, path: Path) -> None:
 <style>{_STYLE}</style></head><body><h1>{html.escape(study.question)}</h1>
 <p>{html.escape(study.name)}: {runs} runs, simulated. Intervals: {stats.CONFIDENCE:.0%}, over seeds.
 Code {html.escape(", ".join(versions))}.</p>
-<table><tr>{heads}</tr>{"".join(rows)}</table>{plots}</body></html>"""
+{notes}<table><tr>{heads}</tr>{"".join(rows)}</table>{plots}</body></html>"""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page)
 

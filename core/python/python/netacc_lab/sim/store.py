@@ -57,6 +57,11 @@ class Recorded:
         """`complete`, `unfinished`, `stalled` or `broken`."""
         return str(self.meta["status"])
 
+    def outcome(self) -> str:
+        """How it went, to compare runs by: all but the configuration, the code and how long it took."""
+        apart = ("scenario", "code_version", "ns3_version", "wall_s")
+        return json.dumps({name: value for name, value in self.meta.items() if name not in apart})
+
     def histogram(self, group: str, what: str = "latency") -> HdrHistogram:
         """Latencies of a group, in nanoseconds; of short connections also `connect` and `whole`."""
         blob = (self.folder / f"{what}-{group}.hdr").read_bytes()

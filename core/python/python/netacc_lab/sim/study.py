@@ -113,6 +113,23 @@ class Study:
                 rows.append(row)
         return rows
 
+    def without_effect(self) -> list[str]:
+        """Keys of the sweep that change nothing: whatever their value, with all else equal runs are equal.
+
+        Whoever compares them would take a parameter that was never used for one that does not matter.
+        """
+        keys = list(self.points[0].values) if self.points else []
+        return [key for key in keys if self._changes_nothing(key)]
+
+    def _changes_nothing(self, key: str) -> bool:
+        compared: dict[str, list[str]] = {}
+        for point in self.points:
+            others = {name: value for name, value in point.values.items() if name != key}
+            for run in point.runs:
+                alike = repr((others, run.meta["scenario"]["seed"]))
+                compared.setdefault(alike, []).append(run.outcome())
+        return bool(compared) and all(len(each) > 1 and len(set(each)) == 1 for each in compared.values())
+
 
 def find(scenario: str | Path) -> Path:
     """The file of a scenario: a path, or the name of a ready one."""

@@ -24,6 +24,8 @@ SHORT_COLUMNS = {
     "whole_mean_ns": "whole",
     "whole_p99_ns": "whole p99",
 }
+#: Said of a key of a sweep.
+CHANGES_NOTHING = "changes nothing here: whatever its value, the runs are the same to the last packet"
 
 
 def columns(study: Study) -> dict[str, str]:
