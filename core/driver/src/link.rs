@@ -390,6 +390,9 @@ impl LinkTx {
         }
         let Some(slot) = slot else {
             self.proto.return_credit();
+            // Where telling is dear the peer tells of its progress once in more messages than there are slots, and more may
+            // not come: each stream could wait for its OPEN.
+            self.want(device, link);
             return Err(PostError::QueueFull);
         };
         let at = CREDIT_BLOCK_LEN + slot * CONTROL_SLOT_LEN;

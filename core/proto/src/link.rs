@@ -339,11 +339,11 @@ impl Link {
         (n % CONTROL_SLOTS as u64) as usize
     }
 
-    /// Data waits for message credit. Returns whether LINK_WANT should be sent now.
+    /// Data waits for message credit, or a control message for a slot. Returns whether LINK_WANT should be sent now.
     pub fn stalled(&mut self) -> bool {
         //= spec §5.4.2
-        //# A sender out of message credit sends LINK_WANT once, from the control reserve, and waits for LINK_GIVE. Until that
-        //# has come it sends no other.
+        //# A sender out of message credit, or of control slots, sends LINK_WANT once, from the control reserve, and waits for
+        //# LINK_GIVE. Until that has come it sends no other.
         !core::mem::replace(&mut self.we_want, true)
     }
 

@@ -6,7 +6,7 @@ use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig, AnchorWire, InM
 use netacc_device::loopback::{Fabric, LoopbackConfig, LoopbackDevice};
 use netacc_device::middleware::{Event, Observer, Trace};
 use netacc_device::{Directory, Instant};
-use netacc_driver::{AnchorProgress, Endpoint, LinkIo, ReadySink, StreamCell};
+use netacc_driver::{AnchorProgress, Endpoint, EndpointConfig, LinkIo, ReadySink, StreamCell};
 
 use crate::common::{config, connect_over, nonce, Deaf};
 
@@ -46,17 +46,19 @@ pub(crate) fn with_sharing(
     owner: impl ReadySink + 'static,
     streams_per_link: u16,
 ) -> Endpoint {
+    configured(device, directory, observer, owner, config(streams_per_link))
+}
+
+pub(crate) fn configured(
+    device: Arc<LoopbackDevice>,
+    directory: Option<Arc<dyn Directory>>,
+    observer: impl Observer + 'static,
+    owner: impl ReadySink + 'static,
+    config: EndpointConfig,
+) -> Endpoint {
     let traced = Arc::new(Trace::new(device.clone(), observer));
     let directory = directory.unwrap_or_else(|| device.clone());
-    let made = Endpoint::new(
-        traced,
-        device,
-        directory,
-        config(streams_per_link),
-        Arc::new(owner),
-        Box::new(|| {}),
-        Box::new(nonce),
-    );
+    let made = Endpoint::new(traced, device, directory, config, Arc::new(owner), Box::new(|| {}), Box::new(nonce));
     made.expect("a loopback device has queues")
 }
 

@@ -7,11 +7,11 @@ use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig};
 use netacc_device::loopback::{DeliveryMode, Fabric, Kill, LoopbackConfig, QueuePairEnd};
 use netacc_device::middleware::Event;
 use netacc_device::{Anchor, Instant};
-use netacc_driver::{LinkIo, StreamCell};
+use netacc_driver::{EndpointConfig, LinkIo, StreamCell};
 use netacc_proto::Reason;
 
-use crate::common::{connect, connect_over, run, Deaf};
-use crate::endpoints::{endpoint, finding, read, sharing, with_sharing, write};
+use crate::common::{config, connect, connect_over, run, Deaf};
+use crate::endpoints::{configured, endpoint, finding, read, sharing, with_sharing, write};
 
 /// Breaks if either side speaks out of turn: the other would answer the first message with the end of the link.
 #[test]
@@ -74,6 +74,31 @@ fn the_next_stream_of_a_link_registers_nothing() {
         first = if first == 0 { registered.load(Relaxed) } else { first };
     }
     assert_eq!(registered.load(Relaxed), first);
+    assert_eq!(client.counters().snapshot()["links_established"], 1);
+    assert_eq!(client.counters().snapshot()["violations"] + server.counters().snapshot()["violations"], 0);
+}
+
+/// Breaks if OPENs waited for other messages once the link's control slots are used: the peer tells of its progress once in a
+/// quarter of its receives, which are more than slots.
+#[test]
+fn more_streams_than_control_slots_are_opened_at_once() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let open = || {
+        let mut device = LoopbackConfig::erdma();
+        device.capabilities.max_recv_wr = 256;
+        let config = EndpointConfig { receive_depth: 256, ..config(100) };
+        configured(fabric.open(device), None, |_: &Event| {}, Deaf, config)
+    };
+    let (client, server) = (open(), open());
+    let streams: Vec<_> = (0..100).map(|n| connect(&client, &server, 41_000 + n)).collect();
+    for (near, _) in &streams {
+        client.promote(near).expect("the acceptor is published");
+    }
+    run([&client, &server]);
+    let linked = streams
+        .iter()
+        .filter(|(near, far)| near.lock(&client).proto().is_linked() && far.lock(&server).proto().is_linked());
+    assert_eq!(linked.count(), 100);
     assert_eq!(client.counters().snapshot()["links_established"], 1);
     assert_eq!(client.counters().snapshot()["violations"] + server.counters().snapshot()["violations"], 0);
 }
