@@ -14,6 +14,7 @@ from tests.apps.lib.paths import REPO, binaries
 from tests.lab.lib import UpLab, attempts, line_from
 
 ECHO = str(REPO / "tests/lab/programs/echo.py")
+CROWD = str(REPO / "tests/lab/programs/crowd.py")
 SERVER, PORT = "10.99.0.1", "7003"
 
 
@@ -72,6 +73,28 @@ def test_connections_that_end_at_once_cost_nobody_the_listener(siw: UpLab) -> No
     knock = f"import socket\nfor _ in range(300): socket.create_connection(({SERVER!r}, {port})).close()"
     siw.out(2, sys.executable, "-c", knock)
     reach_a_link()
+    siw.out(1, "kill", "-KILL", words[2])
+
+
+@pytest.mark.long
+def test_many_streams_get_onto_one_link_at_once(siw: UpLab) -> None:
+    """Breaks if OPENs wait for other messages once a link's control slots are used: fifteen got there."""
+    connections = 100
+    settings = ("NACC_SOR_CONN_PER_QP=4096", "NACC_RING_SIZE=4096", "NACC_SOR_MSG_SIZE=2048")
+    run = ["env", *settings, str(binaries() / "netacc_run"), sys.executable, CROWD]
+    server = siw.start(1, *run, "serve", SERVER, "7011")
+    words = line_from(server.stdout).split()
+    assert words[:2] == ["listening", "as"]
+    streams = 0
+    for number in attempts():
+        rounds = 2 << min(number, 4)
+        asked = siw.out(2, *run, "ask", SERVER, "7011", str(connections), str(rounds))
+        assert asked == f"{connections * (rounds + 2)} answers as asked\n"
+        before, streams = streams, counted(siw, words[2])[1]
+        if streams - before >= connections / 2:
+            break
+    else:
+        pytest.fail(f"of {connections} connections {streams - before} got onto links")
     siw.out(1, "kill", "-KILL", words[2])
 
 
