@@ -126,6 +126,29 @@ def test_shared_link_that_nobody_looks_at(lab: Lab) -> None:
     assert (seen.streams_promoted, seen.reasons["pledge-voided"]) == (5, 0), seen.describe()
 
 
+def test_shared_link_of_many_streams_that_two_instances_watch(lab: Lab) -> None:
+    """Breaks if a link with many streams stays where only one of two instances finds what comes."""
+    connections = 100
+    env = {"NACC_SOR_CONN_PER_QP": "200", "NACC_PROMOTE_AFTER": "2"}
+    port = free_port()
+    argv = [sys.executable, "-m", f"{MODULES}.crowded"]
+    server = lab.start("crowded-server", [*argv, "server", str(port)], accelerated=True, env=env)
+    wait_listening(port, server)
+    client = lab.start(
+        "crowded-client",
+        [*argv, "client", str(port), str(connections)],
+        accelerated=True,
+        env=env,
+        interactive=True,
+    )
+    client.wait_line("exchanged")
+    wait_linked(client, server, connections)
+    client.say("go on")
+    client.wait_line("answered")
+    seen = counters.totals(client)
+    assert (seen.streams_promoted, seen.reasons["pledge-voided"]) == (connections, 0), seen.describe()
+
+
 def helper_cpus(process: Process) -> str:
     """The processors that NetACC's thread may run on."""
     for task in Path(f"/proc/{process.pid}/task").iterdir():

@@ -60,6 +60,9 @@ pub struct EndpointConfig {
     pub stall_patience: Option<Duration>,
 }
 
+/// How soon links whose streams wait, and lingering anchors, are looked at again. An arbitrary small number.
+pub(crate) const RETRY_INTERVAL: Duration = Duration::from_millis(1);
+
 /// Called when [`Endpoint::progress`] should run soon. Must not block.
 pub type HelperNeeded = Box<dyn Fn() + Send + Sync>;
 

@@ -74,13 +74,12 @@ impl Endpoint {
     }
 
     /// The device is done with some requests: what waited for that goes on.
-    fn after_completions(&self, link: &LinkCell, rx: &LinkRx, count: u32) {
+    fn after_completions(&self, link: &Arc<LinkCell>, rx: &LinkRx, count: u32) {
         // Not in the head of what follows, which locks streams.
-        let waited = link.tx.lock().completed(count);
-        match waited {
-            (true, _) => rx.slots.iter().flatten().for_each(|cell| cell.lock(self).unstall()),
-            (false, true) => rx.slots.iter().flatten().for_each(|cell| cell.lock(self).push_unasked()),
-            (false, false) => {}
+        let was_full = link.tx.lock().completed(count);
+        self.let_go(link, rx);
+        if was_full {
+            self.serve(link, rx);
         }
     }
 
@@ -150,9 +149,7 @@ impl Endpoint {
                 tx.proto.handle_give();
                 let ok = tx.refresh_credit(&link.local);
                 drop(tx);
-                for cell in rx.slots.iter().flatten() {
-                    cell.lock(self).unstall();
-                }
+                self.serve(link, rx);
                 ok
             }
             kind => {

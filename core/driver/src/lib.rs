@@ -24,6 +24,7 @@ mod schedule;
 mod spare;
 mod stall;
 mod stream;
+mod waitlist;
 
 pub use anchor::{AnchorEvent, AnchorProgress};
 pub use choice::{Path, PathChoice, Verdict};

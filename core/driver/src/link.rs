@@ -16,6 +16,7 @@ use netacc_proto::{
 use parking_lot::Mutex;
 
 use crate::spare::Spare;
+use crate::waitlist::WaitList;
 use crate::StreamCell;
 
 /// One in this many posted requests asks for a completion, so that a send queue's entries are reclaimed.
@@ -117,9 +118,13 @@ pub(crate) struct LinkTx {
     signaled: u32,
     /// The next request is to be signaled, whatever went before.
     wanted: bool,
-    /// Streams hold small messages until a completion comes.
-    held: bool,
-    /// The send queue had no room: streams wait for a completion.
+    /// Streams that hold small messages until a completion comes.
+    pub(crate) held: WaitList,
+    /// Streams that wait for room for a message: message credit, a control slot, or a place in the send queue.
+    pub(crate) waiting: WaitList,
+    /// The endpoint looks at those who wait.
+    pub(crate) looked_after: bool,
+    /// The send queue had no room, and no completion has come since.
     full: bool,
     /// Receives that the device would not take back yet.
     owed_receives: u32,
@@ -172,7 +177,9 @@ impl LinkCell {
                 unsignaled: 0,
                 signaled: 0,
                 wanted: false,
-                held: false,
+                held: WaitList::default(),
+                waiting: WaitList::default(),
+                looked_after: false,
                 full: false,
                 owed_receives: 0,
                 owed_initial: 0,
@@ -210,6 +217,11 @@ impl LinkCell {
         !self.caps.knock && self.tx.lock().proto.has_room()
     }
 
+    /// How many streams it has.
+    pub fn streams(&self) -> u16 {
+        self.tx.lock().proto.streams()
+    }
+
     /// How long a write waits for the answer to an OPEN.
     pub fn answer_patience(&self) -> &AnswerPatience {
         &self.answer_patience
@@ -234,7 +246,7 @@ impl LinkCell {
     pub fn status(&self) -> LinkStatus {
         LinkStatus {
             qp: self.qp.0,
-            streams: self.tx.lock().proto.streams(),
+            streams: self.streams(),
             dead: self.is_dead(),
             cq: self.cq.load(Ordering::Relaxed),
             spare_regions: self.spare.lock().len(),
@@ -316,15 +328,20 @@ impl LinkTx {
         self.wanted = wanted;
     }
 
-    /// A stream holds a small message until a completion comes.
-    pub(crate) fn note_held(&mut self) {
-        self.held = true;
+    /// So many completions have come. Whether the send queue was full.
+    pub(crate) fn completed(&mut self, count: u32) -> bool {
+        self.signaled = self.signaled.saturating_sub(count);
+        std::mem::take(&mut self.full)
     }
 
-    /// So many completions have come. Whether the send queue was full, and whether messages were held, since the last call.
-    pub(crate) fn completed(&mut self, count: u32) -> (bool, bool) {
-        self.signaled = self.signaled.saturating_sub(count);
-        (std::mem::take(&mut self.full), std::mem::take(&mut self.held))
+    /// Whether the send queue had no room, as far as is known.
+    pub(crate) fn is_full(&self) -> bool {
+        self.full
+    }
+
+    /// The send queue may have room without a word from the device.
+    pub(crate) fn retry(&mut self) {
+        self.full = false;
     }
 
     /// Posts the first receives.

@@ -30,6 +30,7 @@ impl StreamGuard<'_> {
         let bounded = self.endpoint.config().stall_patience.is_some();
         if bounded && !std::mem::replace(&mut self.inner.stall_noted, true) {
             self.inner.taken = self.taken();
+            self.inner.taken_nothing_since = None;
             self.endpoint.note_stalled(self.cell);
         }
     }
@@ -40,9 +41,8 @@ impl StreamGuard<'_> {
         Taken { bytes: proto.positions().0 - proto.unconsumed(), messages }
     }
 
-    /// Since when the peer has taken nothing, which was `since` at the last look; `None` if there is room, or the stream
-    /// leaves its link.
-    fn look_at_stall(&mut self, now: Instant, since: Instant, patience: Duration) -> Option<Instant> {
+    /// Whether there is still no room, and the stream stays on its link.
+    fn is_still_stalled(&mut self, now: Instant, patience: Duration) -> bool {
         if let Some(link) = &self.inner.link {
             link.tx.lock().refresh_credit(&link.local);
         }
@@ -51,33 +51,41 @@ impl StreamGuard<'_> {
         if stalled && !self.inner.closed {
             let taken = self.taken();
             if std::mem::replace(&mut self.inner.taken, taken) != taken {
-                return Some(now);
+                self.inner.taken_nothing_since = None;
             }
+            let since = *self.inner.taken_nothing_since.get_or_insert(now);
             if now.saturating_since(since) < patience {
-                return Some(since);
+                return true;
             }
             self.demote(Reason::PeerIdle);
             self.progress_anchor(false);
         }
         self.inner.stall_noted = false;
-        None
+        false
     }
 }
 
 impl Endpoint {
-    /// Looks at streams that had no room, each with the time since which its peer has taken nothing. Returns when to look
-    /// again.
+    /// Looks at streams that had no room, of which there may be thousands: eight times in `stall_patience`. Each comes with the
+    /// time of the last look. Returns when to look again.
     pub(crate) fn look_at_stalls(
         &self,
         now: Instant,
         stalled: Vec<(Arc<StreamCell>, Option<Instant>)>,
     ) -> Option<Instant> {
         let patience = self.config().stall_patience?;
+        let interval = patience / 8;
         let mut next: Option<Instant> = None;
-        for (cell, since) in stalled {
-            let Some(since) = cell.lock(self).look_at_stall(now, since.unwrap_or(now), patience) else { continue };
-            self.renote_stalled(cell, since);
-            let at = since + patience;
+        for (cell, looked) in stalled {
+            let mut looked = looked.unwrap_or(now);
+            if now.saturating_since(looked) >= interval {
+                looked = now;
+                if !cell.lock(self).is_still_stalled(now, patience) {
+                    continue;
+                }
+            }
+            self.renote_stalled(cell, looked);
+            let at = looked + interval;
             next = Some(next.map_or(at, |n| n.min(at)));
         }
         next

@@ -118,11 +118,10 @@ pub(crate) struct Inner {
     looks_at_end: u32,
     /// Records or replay wait for room on the anchor, and the endpoint knows.
     pub(crate) blocked: bool,
-    /// Its link had no room, and the endpoint knows.
-    pub(crate) starved: bool,
     /// The endpoint knows that its link has no room; and what the peer had taken when that was last looked at.
     pub(crate) stall_noted: bool,
     pub(crate) taken: Taken,
+    pub(crate) taken_nothing_since: Option<Instant>,
     /// A write found byte credit but no room for a message.
     pub(crate) crowded: bool,
     /// Messages sent since the peer's last one.
@@ -260,9 +259,9 @@ impl StreamCell {
                 lingered: (0, 0),
                 looks_at_end: 0,
                 blocked: false,
-                starved: false,
                 stall_noted: false,
                 taken: Taken::default(),
+                taken_nothing_since: None,
                 crowded: false,
                 unheard: 0,
                 refused: false,

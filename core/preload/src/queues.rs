@@ -11,12 +11,18 @@
 //! The rule is applied when a stream gets onto a link or leaves it, when an attempt begins or ends, and when an instance
 //! begins to watch it, by different threads. Each looks again after moving the link: whoever changes a watcher does so
 //! before looking for a link, so the last to move it has seen everything.
+//!
+//! That is a look at all streams of the link. If there are many, and each of them comes and goes, it would be what the process
+//! does most of its time. The helper's queue is never wrong, though: so a link of many streams goes there at once if it must
+//! leave where it is, and where else it may be is found out before long, by the helper, in a tenth of its time at most.
 
+use std::collections::BTreeMap;
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
+use std::time::Duration;
 
-use netacc_device::CompletionQueueId;
+use netacc_device::{CompletionQueueId, Instant, QueuePairId};
 use netacc_driver::{Endpoint, LinkCell, Readiness, StreamCell};
 use netacc_proto::Phase;
 use parking_lot::Mutex;
@@ -34,17 +40,69 @@ pub struct Queues {
     waited_at: AtomicU32,
     /// What the process may run on.
     processors: u32,
+    /// Links of many streams that may belong elsewhere, and when that is looked at.
+    put_off: Mutex<BTreeMap<QueuePairId, (Arc<LinkCell>, Instant)>>,
+    /// How long the last such look took, in nanoseconds.
+    last_look: AtomicU64,
 }
+
+/// With so many streams on a link all are looked at whenever one of them changes. Arbitrary: that takes microseconds.
+const FEW: u16 = 64;
+
+/// Looks at links of many streams are at least so many times as far apart as one of them takes.
+const REST: u32 = 9;
 
 impl Queues {
     /// None is used, in a process that may run on so many processors.
     pub fn new(processors: u32) -> Queues {
-        Queues { free: Mutex::default(), waited_at: AtomicU32::new(0), processors }
+        Queues {
+            free: Mutex::default(),
+            waited_at: AtomicU32::new(0),
+            processors,
+            put_off: Mutex::default(),
+            last_look: AtomicU64::new(0),
+        }
     }
 
     /// Whether the threads that wait on instances with links leave no processor to their peers.
     pub fn outnumber_processors(&self) -> bool {
         self.waited_at.load(Ordering::Relaxed) >= self.processors
+    }
+
+    /// The helper is to look at the link.
+    fn put_off(&self, endpoint: &Endpoint, link: &Arc<LinkCell>) {
+        let rest = Duration::from_nanos(self.last_look.load(Ordering::Relaxed)) * REST;
+        let due = runtime::now() + rest;
+        let is_first = {
+            let mut put_off = self.put_off.lock();
+            let before = put_off.len();
+            put_off.entry(link.qp()).or_insert_with(|| (link.clone(), due));
+            put_off.len() > before
+        };
+        if is_first {
+            endpoint.need_helper();
+        }
+    }
+
+    /// Looks at links for which it is time. By the helper.
+    pub fn look(&self, endpoint: &Endpoint) {
+        let now = runtime::now();
+        let due: Vec<_> = {
+            let mut put_off = self.put_off.lock();
+            let due: Vec<_> = put_off.iter().filter(|(_, (_, at))| *at <= now).map(|(qp, _)| *qp).collect();
+            due.iter().filter_map(|qp| put_off.remove(qp)).collect()
+        };
+        for (link, _) in due.iter().filter(|(link, _)| !link.is_dead()) {
+            let begun = runtime::now();
+            settle_all(endpoint, link);
+            let took = runtime::now().saturating_since(begun).as_nanos() as u64;
+            self.last_look.store(took, Ordering::Relaxed);
+        }
+    }
+
+    /// When the next look is due. Asked by the helper once those who need it wake it.
+    pub fn next_look(&self) -> Option<Instant> {
+        self.put_off.lock().values().map(|(_, at)| *at).min()
     }
 }
 
@@ -64,8 +122,38 @@ pub fn give_back(rt: &Runtime, cq: CompletionQueueId) {
     }
 }
 
-/// Moves a link to the queue where it belongs.
-pub fn settle(endpoint: &Endpoint, link: &Arc<LinkCell>) {
+/// Something has changed for a stream of the link: the link moves to the queue where it belongs, at once or before long.
+pub fn settle(rt: &Runtime, endpoint: &Endpoint, link: &Arc<LinkCell>, cell: &Arc<StreamCell>) {
+    if link.streams() <= FEW {
+        return settle_all(endpoint, link);
+    }
+    let home = home_of_one(endpoint, cell);
+    let helpers = endpoint.control_cq();
+    if link.cq() != helpers && home.is_some_and(|home| home != link.cq()) {
+        endpoint.rebind(link, helpers);
+        wake_all(endpoint, link);
+    } else {
+        wake(cell);
+    }
+    rt.queues.put_off(endpoint, link);
+}
+
+/// As [`settle`], for the link of a stream that has a new watcher. Nothing to do as long as there is no link.
+pub fn settle_stream(cell: &Arc<StreamCell>) {
+    let Some(rt) = runtime::get() else { return };
+    let Some(endpoint) = rt.endpoint() else { return };
+    let link = {
+        let guard = cell.lock(endpoint);
+        // Also while bytes from before its promotion are unread: nothing more is going to say that it is on its link.
+        guard.link().filter(|_| guard.proto().phase() == Phase::Linked).cloned()
+    };
+    if let Some(link) = link {
+        settle(rt, endpoint, &link, cell);
+    }
+}
+
+/// Looks at all streams of the link.
+fn settle_all(endpoint: &Endpoint, link: &Arc<LinkCell>) {
     let mut home = home_of(endpoint, link);
     loop {
         endpoint.rebind(link, home);
@@ -75,23 +163,16 @@ pub fn settle(endpoint: &Endpoint, link: &Arc<LinkCell>) {
         }
         home = again;
     }
-    // Threads asleep in `poll` sleep on the queues that their streams had then.
-    for cell in endpoint.streams_on(link) {
-        with_socket(&cell, |sock| sock.watchers.lock().iter().for_each(Registration::wake));
-    }
+    wake_all(endpoint, link);
 }
 
-/// As [`settle`], for the link of a stream that has a new watcher. Nothing to do as long as there is no link.
-pub fn settle_stream(cell: &Arc<StreamCell>) {
-    let Some(endpoint) = runtime::get().and_then(Runtime::endpoint) else { return };
-    let link = {
-        let guard = cell.lock(endpoint);
-        // Also while bytes from before its promotion are unread: nothing more is going to say that it is on its link.
-        guard.link().filter(|_| guard.proto().phase() == Phase::Linked).cloned()
-    };
-    if let Some(link) = link {
-        settle(endpoint, &link);
-    }
+/// Threads asleep in `poll` sleep on the queues that their streams had then.
+fn wake_all(endpoint: &Endpoint, link: &LinkCell) {
+    endpoint.streams_on(link).iter().for_each(wake);
+}
+
+fn wake(cell: &Arc<StreamCell>) {
+    with_socket(cell, |sock| sock.watchers.lock().iter().for_each(Registration::wake));
 }
 
 fn home_of(endpoint: &Endpoint, link: &LinkCell) -> CompletionQueueId {
@@ -101,16 +182,9 @@ fn home_of(endpoint: &Endpoint, link: &LinkCell) -> CompletionQueueId {
     }
     let mut home = None;
     let mut open = false;
-    // What has left the link, and only waits for the peer to let go of it, is looked at by nobody.
-    let on_kernel = Readiness::KERNEL_RX | Readiness::KERNEL_TX;
-    for cell in cells.into_iter().filter(|cell| !cell.readiness().contains(on_kernel)) {
+    for cell in cells.iter().filter(|cell| is_looked_at(cell)) {
         open |= cell.tag().load(Ordering::Relaxed) != NO_FD;
-        let mut instances = Vec::new();
-        with_socket(&cell, |sock| {
-            instances.extend(sock.watchers.lock().iter().filter_map(Registration::instance));
-        });
-        for instance in instances {
-            let queue = instance.queue(endpoint);
+        if let Some(queue) = home_of_one(endpoint, cell) {
             if *home.get_or_insert(queue) != queue {
                 return endpoint.control_cq();
             }
@@ -118,6 +192,28 @@ fn home_of(endpoint: &Endpoint, link: &LinkCell) -> CompletionQueueId {
     }
     let looked_at = open && !link.awaits_streams();
     home.unwrap_or(if looked_at { endpoint.default_cq() } else { endpoint.control_cq() })
+}
+
+/// Where the link would belong for the sake of this stream; `None` if it does not matter to it.
+fn home_of_one(endpoint: &Endpoint, cell: &Arc<StreamCell>) -> Option<CompletionQueueId> {
+    if cell.is_opening() {
+        return Some(endpoint.control_cq());
+    }
+    if !is_looked_at(cell) {
+        return None;
+    }
+    let mut instances = Vec::new();
+    with_socket(cell, |sock| {
+        instances.extend(sock.watchers.lock().iter().filter_map(Registration::instance));
+    });
+    let mut queues = instances.iter().map(|instance| instance.queue(endpoint));
+    let first = queues.next()?;
+    Some(if queues.all(|queue| queue == first) { first } else { endpoint.control_cq() })
+}
+
+/// What has left the link, and only waits for the peer to let go of it, is looked at by nobody.
+fn is_looked_at(cell: &StreamCell) -> bool {
+    !cell.readiness().contains(Readiness::KERNEL_RX | Readiness::KERNEL_TX)
 }
 
 /// Runs `f` on the socket of a stream, if the stream has a descriptor.

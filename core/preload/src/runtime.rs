@@ -481,7 +481,7 @@ impl ReadySink for Sink {
             rt.watch_anchor(fd as c_int, stream);
         }
         if let Some(link) = link {
-            queues::settle(endpoint, &link);
+            queues::settle(rt, endpoint, &link, stream);
         }
     }
 }

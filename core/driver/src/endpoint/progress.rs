@@ -7,7 +7,7 @@ use netacc_device::{Instant, QueuePairId};
 use netacc_proto::{TxSink, LINGER_LIMIT, RECORD_GRACE};
 
 use super::todo::Noted;
-use super::Endpoint;
+use super::{Endpoint, RETRY_INTERVAL};
 use crate::stream::CORK_INTERVAL;
 use crate::PLEDGE_PATIENCE;
 
@@ -16,9 +16,6 @@ const UNREAD_LIMIT: Duration = Duration::from_secs(240);
 
 /// How long a lingering stream is left alone at most.
 const LINGER_INTERVAL: Duration = Duration::from_secs(1);
-
-/// How soon starved streams and lingering anchors are looked at again. An arbitrary small number.
-const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
 impl Endpoint {
     /// The control path: connection events, streams waiting for a link, retries, releases, expiry. Returns when it
@@ -36,7 +33,7 @@ impl Endpoint {
             self.park(&link, now);
         }
         self.send_owed(todo.owing);
-        let mut again = self.look_at_starved(now, todo.starved);
+        self.look_at_starved(now, todo.starved);
         for cell in todo.looks {
             cell.take_in(self);
         }
@@ -60,7 +57,7 @@ impl Endpoint {
             self.sink.moved(&cell);
         }
         let expiry = self.expire_links(now);
-        again |= self.todo.lock().wants_retry();
+        let again = self.todo.lock().wants_retry();
         let retry = again.then(|| now + RETRY_INTERVAL);
         [retry, setup, pledged, partial, stalled, corked, lingering, expiry].into_iter().flatten().min()
     }
@@ -77,27 +74,6 @@ impl Endpoint {
                 }
             }
         }
-    }
-
-    /// Whether some have control messages that are to be tried again soon.
-    fn look_at_starved(&self, now: Instant, starved: Vec<Noted>) -> bool {
-        let mut again = false;
-        for (cell, since) in starved {
-            let since = since.unwrap_or(now);
-            if now.saturating_since(since) < RETRY_INTERVAL {
-                self.todo.lock().starved.push((cell, Some(since)));
-                continue;
-            }
-            let mut guard = cell.lock(self);
-            guard.inner.starved = false;
-            if guard.inner.crowded || !guard.proto().link_writable() || guard.proto().has_control() {
-                guard.unstall();
-            } else {
-                guard.push_unasked();
-            }
-            again |= guard.proto().has_control();
-        }
-        again
     }
 
     /// Voids pledges that writers have waited for long enough. Returns when it wants to look again.

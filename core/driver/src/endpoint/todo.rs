@@ -17,16 +17,16 @@ pub(super) type Noted = (Arc<StreamCell>, Option<Instant>);
 /// Work noted under a lock that could not be done there.
 #[derive(Default)]
 pub(super) struct Todo {
-    /// Streams that their link had no room for, and since when `progress` has known. What they wait for usually tells
-    /// them itself; this is for whatever does not, so it need not be soon.
-    pub(super) starved: Vec<Noted>,
+    /// Links whose streams wait for room, and since when `progress` has known. What they wait for usually tells them itself;
+    /// this is for whatever does not, so it need not be soon.
+    pub(super) starved: Vec<(Arc<LinkCell>, Option<Instant>)>,
     /// With the time since which they linger.
     pub(super) lingering: Vec<Noted>,
     /// Streams whose anchor has shown what counts after a look at the link.
     pub(super) looks: Vec<Arc<StreamCell>>,
     /// Streams whose application waits to write until the pledge is answered, and since when.
     pub(super) pledged: Vec<Noted>,
-    /// Streams whose link has no room, and since when their peer has taken nothing.
+    /// Streams whose link has no room, and when that was looked at last.
     pub(super) stalled: Vec<Noted>,
     /// Streams with the mere beginning of a record on the anchor, and since when.
     pub(super) partial: Vec<Noted>,
@@ -91,10 +91,15 @@ impl Endpoint {
             && todo.idle.is_empty()
             && todo.looks.is_empty())
     }
-    /// The stream has control messages that its link could not take.
-    pub(crate) fn note_starved(&self, cell: &Arc<StreamCell>) {
-        self.todo.lock().starved.push((cell.clone(), None));
+    /// Streams of the link wait for room, or for a completion.
+    pub(crate) fn note_starved(&self, link: &Arc<LinkCell>) {
+        self.todo.lock().starved.push((link.clone(), None));
         (self.helper_needed)();
+    }
+
+    /// They wait still. By `progress`, which says itself when it is to look again.
+    pub(crate) fn renote_starved(&self, link: Arc<LinkCell>, since: Instant) {
+        self.todo.lock().starved.push((link, Some(since)));
     }
 
     pub(crate) fn note_moved(&self, cell: &Arc<StreamCell>) {
@@ -128,8 +133,8 @@ impl Endpoint {
     }
 
     /// It is stalled still. By `progress`, which says itself when it is to look again.
-    pub(crate) fn renote_stalled(&self, cell: Arc<StreamCell>, since: Instant) {
-        self.todo.lock().stalled.push((cell, Some(since)));
+    pub(crate) fn renote_stalled(&self, cell: Arc<StreamCell>, looked: Instant) {
+        self.todo.lock().stalled.push((cell, Some(looked)));
     }
 
     pub(crate) fn note_partial(&self, cell: &Arc<StreamCell>) {

@@ -3,7 +3,7 @@
 //! A write that finds no room for its message is held, as the kernel takes it into a buffer. So is a small one of a stream
 //! that has sent several without hearing from its peer, while a completion is due that will let it go: what is written
 //! meanwhile goes out as one message, as the kernel's `tcp_autocorking` has it. Without a word from the device the endpoint
-//! lets go of it when it looks after [`starved`](super::Inner::starved) streams.
+//! lets go of it when it looks after the link; see [`crate::waitlist`].
 //!
 //! They lie in the ring and count as sent; what is held back is the message that tells the peer of them. Invariants: what is
 //! held is one contiguous span that ends where the next byte will lie; every other message of the stream goes after it, except
@@ -178,12 +178,7 @@ impl StreamGuard<'_> {
     /// What is held waits for a completion: should none come soon, the endpoint lets go of it.
     fn wait_for_others(&mut self) {
         self.inner.cork.waited = true;
-        if let Some(link) = &self.inner.link {
-            link.tx.lock().note_held();
-        }
-        if !std::mem::replace(&mut self.inner.starved, true) {
-            self.endpoint.note_starved(self.cell);
-        }
+        self.wait_for_completion();
     }
 
     /// Whether the peer has not been told of everything that was written.

@@ -68,9 +68,7 @@ impl StreamGuard<'_> {
                 Ok(()) => {}
                 Err(PostError::QueueFull) => {
                     inner.proto.return_control(control);
-                    if !std::mem::replace(&mut inner.starved, true) {
-                        self.endpoint.note_starved(self.cell);
-                    }
+                    self.wait_for_room();
                     break;
                 }
                 Err(_) => {

@@ -119,9 +119,7 @@ impl StreamGuard<'_> {
         inner.crowded = !tx.has_room(&link.local);
         tx.want(self.endpoint.device(), link);
         drop(tx);
-        if !std::mem::replace(&mut inner.starved, true) {
-            self.endpoint.note_starved(self.cell);
-        }
+        self.wait_for_room();
         self.note_stall();
     }
 
@@ -236,10 +234,8 @@ impl StreamGuard<'_> {
         self.push_held();
         let inner = &mut *self.inner;
         if let Some(link) = inner.link.as_ref().filter(|_| inner.crowded) {
-            let asked = link.tx.lock().want(self.endpoint.device(), link);
-            if !asked && !std::mem::replace(&mut inner.starved, true) {
-                self.endpoint.note_starved(self.cell);
-            }
+            link.tx.lock().want(self.endpoint.device(), link);
+            self.wait_for_room();
         }
         let proto = &mut self.inner.proto;
         if proto.tx_sink() == TxSink::Link && !proto.link_writable() {

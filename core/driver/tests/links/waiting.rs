@@ -1,15 +1,16 @@
 //! Bytes that wait in the sender's ring: because the application wants it, for room, and for others to go with them.
 
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::Arc;
 use std::time::Duration;
 
 use netacc_device::loopback::{DeliveryMode, Fabric, Kill, LoopbackConfig, QueuePairEnd};
 use netacc_device::middleware::Event;
 use netacc_device::Instant;
-use netacc_driver::{Endpoint, LinkIo, Readiness, Shutdown, StreamCell};
+use netacc_driver::{Endpoint, LinkIo, Readiness, ReadySink, Shutdown, StreamCell};
 use netacc_proto::{Reason, RxSource};
 
-use crate::common::Deaf;
+use crate::common::{connect, run, Deaf};
 use crate::endpoints::{endpoint, read, with_sharing, write, write_more, write_pieces, Linked};
 
 /// Breaks if the peer were told of what is held back, or not told of it in the end.
@@ -230,4 +231,62 @@ fn a_write_to_a_dead_link_is_one_between_the_paths() {
         pair.settle(Instant::from_nanos(turn * 60_000_000));
     }
     assert!(pair.are_plain() && !near.lock(&client).is_between());
+}
+
+/// An owner that counts how often each of its streams was said to have changed.
+struct Told(Arc<[AtomicU32]>);
+
+impl ReadySink for Told {
+    fn unseen_io(&self, _: &Arc<StreamCell>) -> bool {
+        false
+    }
+    fn ready(&self, stream: &Arc<StreamCell>, _: Readiness, arrived: bool) {
+        self.0[stream.number() as usize].fetch_add(u32::from(arrived), Relaxed);
+    }
+    fn holds_alone(&self, _: &Arc<StreamCell>) -> bool {
+        false
+    }
+    fn moved(&self, _: &Arc<StreamCell>) {}
+}
+
+/// Breaks if all streams of a link were called whenever it has room again, of which there may be thousands, if some of those
+/// that wait were passed over for later ones, or if one was forgotten.
+#[test]
+fn those_who_wait_for_room_get_it_in_turn() {
+    const STREAMS: u16 = 200;
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let told: Arc<[AtomicU32]> = (0..STREAMS).map(|_| AtomicU32::new(0)).collect();
+    let open = |owner: Told| with_sharing(fabric.open(LoopbackConfig::erdma()), None, |_: &Event| {}, owner, STREAMS);
+    let (client, server) = (open(Told(told.clone())), open(Told((0..STREAMS).map(|_| AtomicU32::new(0)).collect())));
+    let streams: Vec<_> = (0..STREAMS).map(|n| connect(&client, &server, 42_000 + n)).collect();
+    for (near, _) in &streams {
+        client.promote(near).expect("the acceptor is published");
+    }
+    run([&client, &server]);
+    assert!(streams
+        .iter()
+        .all(|(near, far)| near.lock(&client).proto().is_linked() && far.lock(&server).proto().is_linked()));
+    // The peer keeps 64 receives posted, and takes none.
+    let (idle, busy) = streams.split_at(50);
+    for (near, _) in busy {
+        assert_eq!(write(&client, near, b"*"), LinkIo::Done(1));
+    }
+    let waiting = || busy.iter().filter(|(near, _)| near.lock(&client).holds_back()).count();
+    let calls = || idle.iter().map(|(near, _)| told[near.number() as usize].load(Relaxed)).sum::<u32>();
+    assert!(waiting() > 64);
+    let (mut left, before) = (waiting(), calls());
+    while left > 0 {
+        for endpoint in [&server, &client] {
+            endpoint.poll(endpoint.default_cq());
+            endpoint.poll(endpoint.control_cq());
+        }
+        let now = waiting();
+        assert!(now < left, "{now} wait as before");
+        assert!(busy[..busy.len() - now].iter().all(|(near, _)| !near.lock(&client).holds_back()), "{now} wait");
+        left = now;
+    }
+    run([&client, &server]);
+    assert_eq!(calls(), before);
+    assert!(busy.iter().all(|(_, far)| read(&server, far, 4096) == b"*"));
+    assert_eq!(client.counters().snapshot()["violations"] + server.counters().snapshot()["violations"], 0);
 }

@@ -207,7 +207,7 @@ pub(super) fn close_stream(sock: &Socket, fd: c_int) -> bool {
     let lingers =
         cell.lock(endpoint).close(abort, || FdAnchor::duplicate(fd).map(|a| Box::new(a) as Box<dyn Anchor + Send>));
     if let Some(link) = &link {
-        queues::settle(endpoint, link);
+        queues::settle(rt, endpoint, link, cell);
     }
     lingers
 }

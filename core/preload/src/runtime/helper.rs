@@ -126,8 +126,10 @@ fn run(rt: &'static Runtime) {
                 note_reason(&cell, reason);
             }
         }
+        rt.queues.look(endpoint);
         let next = endpoint.progress(now());
         HELPER_ASLEEP.store(true, Ordering::SeqCst);
+        let next = next.into_iter().chain(rt.queues.next_look()).min();
         let armed = device.arm(cq);
         let mut timeout = match next {
             Some(at) => at.saturating_since(now()).as_millis().min(60_000) as c_int + 1,

@@ -1,0 +1,163 @@
+//! Streams that wait for their link to take a message.
+//!
+//! What they wait for is announced for the link as a whole: room by a completion or by LINK_GIVE, and completions that let go of
+//! small messages. With thousands of streams on a link only those that wait are looked at, and only as many as there is room
+//! for; the others keep their places. Should no announcement come, the endpoint serves them when it looks after the link.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use netacc_device::Instant;
+use parking_lot::MutexGuard;
+
+use crate::endpoint::RETRY_INTERVAL;
+use crate::link::{LinkCell, LinkRx, LinkTx};
+use crate::{Endpoint, StreamGuard};
+
+/// Slots of a link in the order in which they came, each once. A slot whose stream has left is worth nothing, but may be a
+/// later stream's: that one is then served although it did not ask.
+#[derive(Debug, Default)]
+pub(crate) struct WaitList {
+    slots: VecDeque<u16>,
+    listed: Vec<bool>,
+}
+
+impl WaitList {
+    /// Adds a slot at the end, unless it is there.
+    pub(crate) fn push(&mut self, slot: u16) {
+        let at = usize::from(slot);
+        if self.listed.len() <= at {
+            self.listed.resize(at + 1, false);
+        }
+        if !std::mem::replace(&mut self.listed[at], true) {
+            self.slots.push_back(slot);
+        }
+    }
+
+    /// Takes the slot that has waited longest.
+    pub(crate) fn pop(&mut self) -> Option<u16> {
+        let slot = self.slots.pop_front()?;
+        self.listed[usize::from(slot)] = false;
+        Some(slot)
+    }
+
+    fn contains(&self, slot: u16) -> bool {
+        self.listed.get(usize::from(slot)).is_some_and(|listed| *listed)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+}
+
+impl StreamGuard<'_> {
+    /// The stream is told when its link has room again.
+    pub(crate) fn wait_for_room(&mut self) {
+        if let Some(link) = &self.inner.link {
+            let mut tx = link.tx.lock();
+            tx.waiting.push(self.inner.proto.slot());
+            self.endpoint.look_after(link, tx);
+        }
+    }
+
+    /// What the stream holds back goes out with the next completion, unless it is held for want of room.
+    pub(crate) fn wait_for_completion(&mut self) {
+        if let Some(link) = &self.inner.link {
+            let (mut tx, slot) = (link.tx.lock(), self.inner.proto.slot());
+            if !tx.waiting.contains(slot) {
+                tx.held.push(slot);
+            }
+            self.endpoint.look_after(link, tx);
+        }
+    }
+}
+
+impl Endpoint {
+    /// Streams of the link wait: whatever becomes of that, the endpoint looks at it before long.
+    fn look_after(&self, link: &Arc<LinkCell>, mut tx: MutexGuard<'_, LinkTx>) {
+        let known = std::mem::replace(&mut tx.looked_after, true);
+        drop(tx);
+        if !known {
+            self.note_starved(link);
+        }
+    }
+
+    /// The link may have room: those who have waited for it longest go on, as far as it goes. `rx` is the link's.
+    pub(crate) fn serve(&self, link: &Arc<LinkCell>, rx: &LinkRx) {
+        // Who finds no room after all comes last, and has its turn next time.
+        let turns = link.tx.lock().waiting.len();
+        for _ in 0..turns {
+            let mut tx = link.tx.lock();
+            if !tx.has_room(&link.local) {
+                tx.want(self.device(), link);
+                break;
+            }
+            let next = if tx.is_full() { None } else { tx.waiting.pop() };
+            drop(tx);
+            let Some(slot) = next else { break };
+            if let Some(Some(cell)) = rx.slots.get(usize::from(slot)) {
+                cell.lock(self).unstall();
+            }
+        }
+    }
+
+    /// A completion has come: what was held back until then goes out.
+    pub(crate) fn let_go(&self, link: &LinkCell, rx: &LinkRx) {
+        let turns = link.tx.lock().held.len();
+        for _ in 0..turns {
+            let next = link.tx.lock().held.pop();
+            let Some(slot) = next else { break };
+            if let Some(Some(cell)) = rx.slots.get(usize::from(slot)) {
+                cell.lock(self).push_unasked();
+            }
+        }
+    }
+
+    /// Looks at links whose streams wait.
+    pub(crate) fn look_at_starved(&self, now: Instant, starved: Vec<(Arc<LinkCell>, Option<Instant>)>) {
+        for (link, since) in starved {
+            let since = since.unwrap_or(now);
+            if now.saturating_since(since) < RETRY_INTERVAL {
+                self.renote_starved(link, since);
+                continue;
+            }
+            if link.is_dead() {
+                continue;
+            }
+            let rx = link.rx.lock();
+            link.tx.lock().retry();
+            self.let_go(&link, &rx);
+            self.serve(&link, &rx);
+            drop(rx);
+            let mut tx = link.tx.lock();
+            tx.looked_after = !(tx.waiting.is_empty() && tx.held.is_empty());
+            let again = tx.looked_after;
+            drop(tx);
+            if again {
+                self.renote_starved(link, now);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_waits_once_and_in_turn() {
+        let mut list = WaitList::default();
+        for slot in [7, 300, 7, 0] {
+            list.push(slot);
+        }
+        assert_eq!(list.len(), 3);
+        assert_eq!(list.pop(), Some(7));
+        list.push(7);
+        assert_eq!([(); 4].map(|()| list.pop()), [Some(300), Some(0), Some(7), None]);
+        assert!(list.is_empty());
+    }
+}
