@@ -307,8 +307,8 @@ job_lab() { # real RDMA devices in micro-VMs: SoftRoCE and soft-iWARP, one host 
     unpack_sshd
     # Those of the two devices' labs at the same time: half of the time a machine waits for the other. Four emulated
     # machines are late now and then for what their kernels or their peers allow, so a test that fails gets a second
-    # chance, and is named in the summary; one that fails twice has failed.
-    run_lab_tests -n 2 --dist loadgroup --reruns 1 -rR -m "not long" "$@"
+    # chance, and is told in the summary, with what was wrong; one that fails twice has failed.
+    run_lab_tests -n 2 --dist loadgroup --reruns 1 --rerun-show-tracebacks -rR -m "not long" "$@"
 }
 
 job_lab-long() { # what rarely happens to those devices, and takes its time (NETACC_LAB_PROGRAMS=300; arguments: for pytest)

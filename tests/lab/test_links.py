@@ -100,6 +100,7 @@ def test_many_streams_get_onto_one_link_at_once(siw: UpLab) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("device", ["rxe", "siw"])
 def test_ten_thousand_streams_share_three_links(device: str) -> None:
     """Breaks if what one stream waits for is looked for in all streams of its link: a host did nothing else.
