@@ -16,13 +16,12 @@
 //! does most of its time. The helper's queue is never wrong, though: so a link of many streams goes there at once if it must
 //! leave where it is, and where else it may be is found out before long, by the helper, in a tenth of its time at most.
 
-use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-use netacc_device::{CompletionQueueId, Instant, QueuePairId};
+use netacc_device::{CompletionQueueId, Instant};
 use netacc_driver::{Endpoint, LinkCell, Readiness, StreamCell};
 use netacc_proto::Phase;
 use parking_lot::Mutex;
@@ -41,7 +40,7 @@ pub struct Queues {
     /// What the process may run on.
     processors: u32,
     /// Links of many streams that may belong elsewhere, and when that is looked at.
-    put_off: Mutex<BTreeMap<QueuePairId, (Arc<LinkCell>, Instant)>>,
+    put_off: Mutex<Vec<(Arc<LinkCell>, Instant)>>,
     /// How long the last such look took, in nanoseconds.
     last_look: AtomicU64,
 }
@@ -73,13 +72,10 @@ impl Queues {
     fn put_off(&self, endpoint: &Endpoint, link: &Arc<LinkCell>) {
         let rest = Duration::from_nanos(self.last_look.load(Ordering::Relaxed)) * REST;
         let due = runtime::now() + rest;
-        let is_first = {
-            let mut put_off = self.put_off.lock();
-            let before = put_off.len();
-            put_off.entry(link.qp()).or_insert_with(|| (link.clone(), due));
-            put_off.len() > before
-        };
-        if is_first {
+        let mut put_off = self.put_off.lock();
+        if !put_off.iter().any(|(other, _)| Arc::ptr_eq(other, link)) {
+            put_off.push((link.clone(), due));
+            drop(put_off);
             endpoint.need_helper();
         }
     }
@@ -89,8 +85,9 @@ impl Queues {
         let now = runtime::now();
         let due: Vec<_> = {
             let mut put_off = self.put_off.lock();
-            let due: Vec<_> = put_off.iter().filter(|(_, (_, at))| *at <= now).map(|(qp, _)| *qp).collect();
-            due.iter().filter_map(|qp| put_off.remove(qp)).collect()
+            let (due, later) = std::mem::take(&mut *put_off).into_iter().partition(|(_, at)| *at <= now);
+            *put_off = later;
+            due
         };
         for (link, _) in due.iter().filter(|(link, _)| !link.is_dead()) {
             let begun = runtime::now();
@@ -102,7 +99,7 @@ impl Queues {
 
     /// When the next look is due. Asked by the helper once those who need it wake it.
     pub fn next_look(&self) -> Option<Instant> {
-        self.put_off.lock().values().map(|(_, at)| *at).min()
+        self.put_off.lock().iter().map(|(_, at)| *at).min()
     }
 }
 
