@@ -201,8 +201,9 @@ size_t fill(int fd)
 {
     static char bytes[65536];
     size_t done = 0;
-    /* A connection that comes onto a link, or leaves one whose peer takes nothing, has room again: for longer than that. */
-    const int patience = rounds > 0 ? 700 : 20;
+    /* A connection that comes onto a link, or leaves one whose peer takes nothing, has room again: for longer than that. So
+       has one on a busy machine, once its peer's kernel has taken what is under way. */
+    const int patience = rounds > 0 ? 700 : 100;
     for (int quiet = 0; quiet < patience; quiet++) {
         ssize_t n;
         while ((n = send(fd, bytes, sizeof bytes, MSG_DONTWAIT)) > 0) {
