@@ -69,8 +69,9 @@ def shared_siw(netacc: Path) -> Iterator[UpLab]:
 def served(lab: UpLab) -> Iterator[UpLab]:
     """A lab whose hosts answer, and the end of what a test started there.
 
-    A host's kernel has stood still, in a driver's own code (`repair` in ci/lab/src/siw.rs). What comes after
-    such a test, and its second chance, gets a lab of its own.
+    A host's kernel has stood still, in a driver's own code (`repair` in ci/lab/src/siw.rs), and another's
+    network, after SoftRoCE had warned of a queue pair that it could not clean up. What comes after such a
+    test, and its second chance, gets a lab of its own.
     """
     if not lab.answers():
         warnings.warn(f"a host of {lab.name} stands still: booted again", stacklevel=1)

@@ -20,6 +20,9 @@ ANSWER_SECONDS = 30  # far longer than a host with other work takes for nothing 
 # The same, for what is repeated until it shows something.
 PATIENCE_SECONDS = 100
 
+# Whether packets go to the other host, if there is one, and come back: nothing listens at that port.
+REACHES_PEER = '[ -z "$NETACC_LAB_PEER" ] || (: <"/dev/tcp/$NETACC_LAB_PEER/9") 2>&1 | grep -q refused'
+
 # In emulation a link is slower than TCP. What runs in a lab is there for links all the same.
 ON_LINKS = {"NACC_PATH_CHOICE": "link"}
 
@@ -89,9 +92,10 @@ class UpLab:
         )
 
     def answers(self, seconds: int = ANSWER_SECONDS) -> bool:
-        """Whether every host runs a command within so long."""
+        """Whether every host runs a command within so long, and reaches the other one."""
         hosts = range(1, len(self.record["hosts"]) + 1)
-        runs = (netacc_lab(*self.argv(host, ["true"], seconds)[2:]) for host in hosts)
+        look = ["bash", "-c", REACHES_PEER]
+        runs = (netacc_lab(*self.argv(host, look, seconds)[2:]) for host in hosts)
         return all(result.returncode == 0 for result in runs)
 
     def boot_again(self) -> None:

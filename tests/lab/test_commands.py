@@ -142,6 +142,19 @@ def test_status_lists_a_lab_and_up_does_not_replace_it(rxe: UpLab) -> None:
     assert "is running already" in again.stderr
 
 
+def test_a_host_that_reaches_nobody_is_noticed() -> None:
+    """Breaks if hosts without a network pass for ones that answer: each test that follows would fail."""
+    lab = up(f"apart-{os.getpid()}", "--hosts", "2", "--rdma", "none")
+    try:
+        assert lab.answers()
+        lab.out(2, "ip", "link", "set", "lab0", "down")
+        assert not lab.answers()
+        lab.out(2, "ip", "link", "set", "lab0", "up")
+        assert lab.answers()
+    finally:
+        down(lab.name)
+
+
 def test_a_lab_of_which_a_host_stands_still_is_booted_again() -> None:
     """Breaks if one kernel that hangs costs all tests that follow."""
     lab = up(f"still-{os.getpid()}", "--hosts", "1")
