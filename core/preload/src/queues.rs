@@ -14,7 +14,8 @@
 //!
 //! That is a look at all streams of the link. If there are many, and each of them comes and goes, it would be what the process
 //! does most of its time. The helper's queue is never wrong, though: so a link of many streams goes there at once if it must
-//! leave where it is, and where else it may be is found out before long, by the helper, in a tenth of its time at most.
+//! leave where it is, and where else it may be is found out before long, by the helper, in a tenth of its time at most for
+//! each such link.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -48,7 +49,7 @@ pub struct Queues {
 /// With so many streams on a link all are looked at whenever one of them changes. Arbitrary: that takes microseconds.
 const FEW: u16 = 64;
 
-/// Looks at links of many streams are at least so many times as far apart as one of them takes.
+/// Looks at a link of many streams are at least so many times as far apart as one of them takes.
 const REST: u32 = 9;
 
 impl Queues {
