@@ -6,6 +6,7 @@ import json
 import re
 import statistics
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from ci.eri.pair import Failed, Pair, Stack
@@ -20,8 +21,11 @@ STREAM = ("-S", "65536", "-C", "50", "-I", "10")
 
 PORT = "7471"
 
-#: Of a turn of `polled`.
-ROUND_TRIPS = "3000"
+#: Of a turn of `Polled`.
+ROUND_TRIPS = 3000
+
+#: All paths of `netacc lat`.
+PATHS = ("write", "message", "stack", "tcp")
 
 
 def both(pair: Pair, server: list[str], client: list[str], seconds: float | None = None) -> str:
@@ -60,31 +64,66 @@ def sockets(pair: Pair, stack: Stack) -> Figures:
     return {"round_trip_us": 2 * one_way, "messages_per_s": round(1e6 / each), "gbit_per_s": speed}
 
 
-def polled(pair: Pair, turns: int) -> dict[str, Any]:
-    """Round trips of 64 bytes, both ends polling, in turns: `ib_send_lat`, and `netacc lat` on all paths.
+@dataclass(frozen=True)
+class PathLatency:
+    """What `netacc lat` says of a path. `pairs`: nanoseconds there and back, and how often each came."""
+
+    name: str
+    pairs: list[tuple[int, int]]
+    figures: Figures
+    more: Figures
+
+
+def netacc_lat(pair: Pair, paths: tuple[str, ...], round_trips: int) -> list[PathLatency]:
+    """Of 64 bytes, both ends polling, on each path. Fails if one could not be measured."""
+    netacc = ("env", "NACC_POLL_MS=1000", str(pair.binaries / "netacc"), "lat")
+    wanted = [word for path in paths for word in ("--path", path)]
+    client = [*netacc, pair.address(1), *wanted, "-n", str(round_trips), "--json"]
+    # Emulated machines take up to tens of milliseconds for a round trip: who polls keeps their one processor.
+    report = json.loads(both(pair, [*netacc, "--serve", pair.address(1)], client, seconds=300))
+    found = []
+    for path in report["paths"]:
+        # It measures there and back, and tells half of it, as perftest does.
+        halves = path["latency_ns"]
+        figures = {f"{name}_us": 2 * halves[name] / 1000 for name in ("min", "p50", "p90", "p99")}
+        more = {"link_share": path["link_share"]} if path.get("link_share") is not None else {}
+        pairs = [(2 * value, count) for value, count in path["histogram"]]
+        found.append(PathLatency(path["path"], pairs, figures | more, more))
+    return found
+
+
+class Polled:
+    """Round trips of 64 bytes, both ends polling, in turns: `ib_send_lat`, and `netacc lat` on three paths.
 
     Through the stack it is measured once its connection is on a link; rstream has the way there in it.
     """
-    found: dict[str, list[Figures]] = {}
-    failures: list[str] = []
-    for _ in range(turns):
-        try:
-            # One way: least, most, typical, average, deviation, 99th percentile.
-            least, _, typical, _, _, late, *_ = perftest(pair, "ib_send_lat", ("-s", "64", "-n", ROUND_TRIPS))
-            turn = {"min_us": 2 * least, "p50_us": 2 * typical, "p99_us": 2 * late}
-            found.setdefault("ib_send_lat", []).append(turn)
-        except Failed as failure:
-            failures.append(str(failure))
-        for path, figures in netacc_lat(pair).items():
-            found.setdefault(path, []).append(figures)
-    summary = {path: summed_up(each) for path, each in found.items()}
-    base = summary.get("ib_send_lat")
-    ratios = {
-        path: {name: round(figures[name] / base[name], 3) for name in base}
-        for path, figures in summary.items()
-        if base and path != "ib_send_lat"
-    }
-    return {"turns": found, "summary": summary, "ratio_to_ib_send_lat": ratios, "failed_turns": failures}
+
+    def __init__(self) -> None:
+        self.turns: dict[str, list[Figures]] = {}
+        #: Of all turns, by path.
+        self.pairs: dict[str, list[tuple[int, int]]] = {}
+
+    def perftest(self, pair: Pair) -> None:
+        # One way: least, most, typical, average, deviation, 99th percentile.
+        row = perftest(pair, "ib_send_lat", ("-s", "64", "-n", str(ROUND_TRIPS)))
+        least, _, typical, _, _, late, *_ = row
+        turn = {"min_us": 2 * least, "p50_us": 2 * typical, "p99_us": 2 * late}
+        self.turns.setdefault("ib_send_lat", []).append(turn)
+
+    def netacc(self, pair: Pair) -> None:
+        for path in netacc_lat(pair, ("message", "stack", "tcp"), ROUND_TRIPS):
+            self.turns.setdefault(path.name, []).append(path.figures)
+            self.pairs.setdefault(path.name, []).extend(path.pairs)
+
+    def figures(self) -> dict[str, Any]:
+        summary = {path: summed_up(each) for path, each in self.turns.items()}
+        base = summary.get("ib_send_lat")
+        ratios = {
+            path: {name: round(figures[name] / base[name], 3) for name in base}
+            for path, figures in summary.items()
+            if base and path != "ib_send_lat"
+        }
+        return {"turns": self.turns, "summary": summary, "ratio_to_ib_send_lat": ratios}
 
 
 def summed_up(turns: list[Figures]) -> Figures:
@@ -96,21 +135,6 @@ def summed_up(turns: list[Figures]) -> Figures:
             for name in ("min", "p50", "p99")
         },
     }
-
-
-def netacc_lat(pair: Pair) -> dict[str, Figures]:
-    netacc = ("env", "NACC_POLL_MS=1000", str(pair.binaries / "netacc"), "lat")
-    paths = ("--path", "message", "--path", "stack", "--path", "tcp")
-    client = [*netacc, pair.address(1), *paths, "-n", ROUND_TRIPS, "--json"]
-    # Emulated machines take up to tens of milliseconds for a round trip: who polls keeps their one processor.
-    report = json.loads(both(pair, [*netacc, "--serve", pair.address(1)], client, seconds=300))
-    found = {}
-    for path in report["paths"]:
-        halves = path["latency_ns"]
-        found[path["path"]] = {f"{name}_us": 2 * halves[name] / 1000 for name in ("min", "p50", "p90", "p99")}
-        if "link_share" in path:
-            found[path["path"]]["link_share"] = path["link_share"]
-    return found
 
 
 #: Tools of perftest, their arguments, and the figure that each gives.
@@ -135,6 +159,24 @@ def verbs(pair: Pair, tools: tuple[tuple[str, tuple[str, ...], str], ...]) -> tu
         except Failed as failure:
             failures[tool] = str(failure)
     return figures, failures
+
+
+#: Columns of the latency tools of perftest, behind size and number: one way, in microseconds.
+COLUMNS = ("min", "max", "typical", "mean", "deviation", "p99", "p999")
+
+
+def all_sizes(pair: Pair, more: tuple[str, ...], seconds: float) -> list[Figures]:
+    """`ib_write_lat -R -a -F`: one way in microseconds, by bytes of a message. Within so many seconds."""
+    command = ["ib_write_lat", "-R", "-a", "-F", *more]
+    printed = both(pair, command, [*command, pair.address(1)], seconds=seconds)
+    rows = re.findall(r"^\s*(\d+)\s+(\d+)((?:\s+[0-9.]+){7})\s*$", printed, re.MULTILINE)
+    if not rows:
+        raise Failed(f"ib_write_lat -a printed no figures: {printed.strip()[-300:]}")
+    found = []
+    for size, number, rest in rows:
+        columns = dict(zip(COLUMNS, map(float, rest.split()), strict=True))
+        found.append({"bytes": int(size), "round_trips": int(number), **columns})
+    return found
 
 
 def perftest(pair: Pair, tool: str, arguments: tuple[str, ...]) -> tuple[float, ...]:

@@ -12,7 +12,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-RSPRELOAD = "/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so"
+#: Runs a command under the rsockets of the host: without any, ld.so would only warn, and it would run on TCP.
+RSPRELOAD = """
+for folder in /usr/lib/*/rsocket /usr/lib64/rsocket /usr/lib/rsocket
+do
+    f=$folder/librspreload.so
+    if [ -e "$f" ]; then exec env LD_PRELOAD="$f" "$@"; fi
+done
+echo 'librspreload.so of librdmacm is not installed' >&2
+exit 127
+"""
+#: What ssh ends with if it does not reach a host.
+UNREACHABLE = 255
 #: Of what a program has written, so much is kept for a message.
 TAIL = 600
 
@@ -30,6 +41,7 @@ class Host:
     address: str
     address6: str = ""
     quoted: bool = False
+    name: str = ""
 
     def argv(self, command: Sequence[str]) -> list[str]:
         return [*self.reach, shlex.join(command)] if self.quoted else [*self.reach, *command]
@@ -48,7 +60,7 @@ class Stack:
 
     @staticmethod
     def rsockets() -> Stack:
-        return Stack("rsockets", ("env", f"LD_PRELOAD={RSPRELOAD}"))
+        return Stack("rsockets", ("sh", "-c", RSPRELOAD, "rsockets"))
 
     @staticmethod
     def netacc(binaries: Path, **settings: str) -> Stack:
@@ -94,13 +106,24 @@ class Pair:
     def address(self, host: int) -> str:
         return self.hosts[host - 1].address
 
-    def run(self, host: int, *command: str, seconds: float | None = None) -> subprocess.CompletedProcess[str]:
-        """Runs a command to its end."""
+    def run(
+        self, host: int, *command: str, seconds: float | None = None, given: bytes = b""
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs a command to its end, with its standard input. Fails if the host cannot be reached."""
         limit = seconds or self.seconds
-        argv = self.hosts[host - 1].argv(["timeout", f"{limit:.0f}", *command])
-        return subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=limit + 30
-        )
+        at = self.hosts[host - 1]
+        argv = at.argv(["timeout", f"{limit:.0f}", *command])
+        who = f"host {host} ({at.name or at.address})"
+        try:
+            ran = subprocess.run(argv, input=given, capture_output=True, check=False, timeout=limit + 30)
+        except subprocess.TimeoutExpired:
+            raise Failed(f"{who} does not answer") from None
+        except OSError as error:
+            raise Failed(f"{who}: {error}") from None
+        out, err = (stream.decode(errors="replace") for stream in (ran.stdout, ran.stderr))
+        if at.quoted and ran.returncode == UNREACHABLE:
+            raise Failed(f"{who} cannot be reached: {err.strip()[-TAIL:]}")
+        return subprocess.CompletedProcess(argv, ran.returncode, out, err)
 
     def out(self, host: int, *command: str, seconds: float | None = None) -> str:
         """What a command that succeeds writes."""
@@ -113,7 +136,7 @@ class Pair:
             )
             tail = (result.stderr.strip() or result.stdout.strip())[-TAIL:]
             words = [word for word in command if "=" not in word and word != "env"]
-            raise Failed(f"{Path(words[0]).name} {how}: {tail}")
+            raise Failed(f"{Path(words[0]).name} on host {host} {how}: {tail}")
         return result.stdout
 
     def start(self, host: int, *command: str) -> Started:
@@ -156,12 +179,12 @@ class Pair:
         """Ends all that was started, and takes away its files: the next one begins with none."""
         for host in (1, 2):
             files = [file for at, file, _ in self._started if at == host]
-            if files:
-                # Its children first, with it stopped, or it would begin others.
-                each = 'p=$(cat "$f"); kill -STOP "$p"; pkill -KILL -P "$p"; kill -KILL "$p"; rm -f "$f"'
-                script = f"for f; do {each}; done"
-                self.run(host, "sh", "-c", f"{script} 2>/dev/null", "sh", *files)
-            self.run(host, "sh", "-c", f"rm -rf {self.folder}-*")
+            # Its children first, with it stopped, or it would begin others.
+            each = 'p=$(cat "$f"); kill -STOP "$p"; pkill -KILL -P "$p"; kill -KILL "$p"; rm -f "$f"'
+            script = f"for f; do {each}; done 2>/dev/null; rm -rf {self.folder}-*"
+            # What a host that cannot be reached has left, stays there.
+            with contextlib.suppress(Failed):
+                self.run(host, "sh", "-c", script, "sh", *files)
         for _, _, started in self._started:
             try:
                 started.process.wait(10)
@@ -194,7 +217,8 @@ class Pair:
 
         def look() -> None:
             while not over.wait(1.5):
-                watch.look()
+                with contextlib.suppress(Failed):
+                    watch.look()
 
         thread = threading.Thread(target=look)
         thread.start()

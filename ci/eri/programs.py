@@ -55,7 +55,8 @@ class Run:
             host, "redis-cli", "-h", self.pair.address(host), "-p", str(port), *words
         ).strip()
 
-    def redis_load(self, address: str, port: int, *more: str) -> Figures:
+    def redis_load(self, address: str, port: int, *more: str, client: int = 2) -> Figures:
+        """What a server gives to redis-benchmark on the host `client`."""
         size = self.size
         asked = (
             "-t",
@@ -69,15 +70,15 @@ class Run:
         )
         command = self.stack.of("redis-benchmark", "-h", address, "-p", str(port), *asked, *more)
         # Twice: by the second time the server has opened its device, and whoever asks knows where it listens.
-        self.benchmark(command, self.pair.seconds * 2)
-        figures = self.benchmark(command, self.pair.seconds * 2)
+        self.benchmark(command, self.pair.seconds * 2, client)
+        figures = self.benchmark(command, self.pair.seconds * 2, client)
         if not {"set_per_s", "get_per_s"} <= figures.keys():
             raise Failed(f"redis-benchmark printed only {figures}")
         return figures
 
-    def benchmark(self, command: list[str], seconds: float) -> Figures:
+    def benchmark(self, command: list[str], seconds: float, client: int = 2) -> Figures:
         """What redis-benchmark says of SET and GET."""
-        printed = self.pair.out(2, *command, "--csv", seconds=seconds)
+        printed = self.pair.out(client, *command, "--csv", seconds=seconds)
         figures: Figures = {}
         for row in csv.reader(line for line in printed.splitlines() if line.startswith('"')):
             if row[0] in ("SET", "GET"):
@@ -174,13 +175,16 @@ def same_data(run: Run, *servers: tuple[int, int]) -> None:
 
 
 DEBUG = ("--enable-debug-command", "yes")
+#: As the deployments of Gazelle's document have it, but for a server alone.
+APPEND = ("--appendonly", "yes")
 
 
-def replicated(run: Run, *options: str) -> tuple[Started, Started]:
+def replicated(run: Run) -> tuple[Started, Started]:
     """A server on each host, the second one following the first."""
-    server = run.redis_server(1, 6400, *DEBUG, *options)
+    options = (*DEBUG, *APPEND)
+    server = run.redis_server(1, 6400, *options)
     following = ("--replicaof", run.pair.address(1), "6400")
-    replica = run.redis_server(2, 6401, *DEBUG, *options, *following)
+    replica = run.redis_server(2, 6401, *options, *following)
     up = f"redis-cli -h {run.pair.address(2)} -p 6401 info replication | grep -q master_link_status:up"
     run.pair.wait_for(2, up, "the replica follows", server, replica)
     return server, replica
@@ -225,13 +229,14 @@ def redis_sentinel(run: Run) -> Figures:
     found = run.redis(2, 6401, "dbsize")
     if int(found) != KEYS:
         raise Failed(f"{found} keys of {KEYS} are left")
-    return figures | run.redis_load(run.pair.address(2), 6401)
+    # From the other host: the server's own would not go over the network.
+    return figures | run.redis_load(run.pair.address(2), 6401, client=1)
 
 
 def redis_cluster(run: Run) -> Figures:
     """Six servers, three on each host: the ports of their bus are the servers' plus 10000."""
     servers = [(host, 7100 + 10 * host + i) for i in range(3) for host in (1, 2)]
-    options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "15000", "--appendonly", "no")
+    options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "15000", *APPEND)
     started = [run.redis_server(host, port, *options) for host, port in servers]
     nodes = [f"{run.pair.address(host)}:{port}" for host, port in servers]
     create = ("redis-cli", "--cluster", "create", *nodes, "--cluster-replicas", "1", "--cluster-yes")
@@ -259,8 +264,8 @@ def memcached(run: Run) -> Figures:
     sets = int(re.findall(r"cmd_set: (\d+)", stats)[0])
     if sets < 2 * each * run.size.clients:
         raise Failed(f"the server saw {sets} sets of {2 * each * run.size.clients}")
-    # The time that the client needs to start is in it.
-    return {"set_per_s": round(sets / took, 1)}
+    # Of the second time; what the client needs to start is in it.
+    return {"set_per_s": round(each * run.size.clients / took, 1)}
 
 
 NGINX = """user root; daemon off; worker_processes 2; pid {folder}/nginx.pid; error_log stderr notice;
@@ -281,7 +286,7 @@ def nginx(run: Run) -> Figures:
         1, *run.stack.of("nginx", "-p", folder, "-c", f"{folder}/nginx.conf", "-e", "stderr")
     )
     run.pair.wait_for(1, f"curl -sf -o /dev/null http://{address}:8100/page", "nginx answers", server)
-    get = " ".join(run.stack.of("curl", "-sf", f"http://{address}:8100/large"))
+    get = shlex.join(run.stack.of("curl", "-sf", f"http://{address}:8100/large"))
     fetched = run.pair.out(2, "sh", "-c", f"{get} | sha256sum")
     if fetched != run.pair.out(1, "sh", "-c", f"sha256sum <{folder}/served/large"):
         raise Failed("a file came different")
@@ -293,9 +298,21 @@ def nginx(run: Run) -> Figures:
     return {"requests_per_s": float(rate[1])}
 
 
+#: Where a host has PostgreSQL's programs: Debian keeps them out of the way, by version.
+POSTGRESQL = """
+for f in $(ls -d /usr/lib/postgresql/*/bin /usr/pgsql-*/bin 2>/dev/null | sort -rV) /usr/bin
+do
+    if [ -x "$f/initdb" ] && [ -x "$f/pgbench" ]; then echo "$f"; exit; fi
+done
+echo 'initdb and pgbench are not installed' >&2
+exit 1
+"""
+
+
 def postgresql(run: Run) -> Figures:
     folder, address = f"{run.pair.folder}-postgres", run.pair.address(1)
-    tools = run.pair.out(1, "sh", "-c", "ls -d /usr/lib/postgresql/*/bin | tail -1").strip()
+    tools = run.pair.out(1, "sh", "-c", POSTGRESQL).strip()
+    there = run.pair.out(2, "sh", "-c", POSTGRESQL).strip()
     # It refuses to be root.
     root = run.pair.out(1, "id", "-u").strip() == "0"
     change = ("setpriv", "--reuid", "postgres", "--regid", "postgres", "--init-groups") if root else ()
@@ -316,7 +333,7 @@ def postgresql(run: Run) -> Figures:
     at = ("-h", address, "-p", "5500", "-U", "postgres")
     run.pair.out(1, f"{tools}/pgbench", "-h", folder, "-p", "5500", "-U", "postgres", "-i", "-q", "postgres")
     load = ("-n", "-S", "-c", "4", "-T", str(run.size.seconds), *at, "postgres")
-    printed = run.pair.out(2, *run.stack.of(f"{tools}/pgbench", *load), seconds=run.pair.seconds * 2)
+    printed = run.pair.out(2, *run.stack.of(f"{there}/pgbench", *load), seconds=run.pair.seconds * 2)
     rate = re.search(r"tps = ([0-9.]+)", printed)
     failures = re.search(r"number of failed transactions: (\d+)", printed)
     if not rate or (failures and int(failures[1])):

@@ -1,11 +1,14 @@
-"""Tables of recorded runs: `python -m ci.eri.report FILE`."""
+"""Tables and a plot of recorded runs: `python -m ci.eri.report RESULTS`."""
 
 from __future__ import annotations
 
-import json
+import argparse
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from netacc_lab.sim.store import Recorded
 
 EMULATED = (
     "Machines in software emulation: only ratios within this run mean anything, and a software device that "
@@ -23,23 +26,134 @@ def cell(outcome: dict[str, Any]) -> str:
     return said if share is None else f"{said}; {share:.0%} on links"
 
 
-def table(document: dict[str, Any]) -> str:
-    """In Markdown: a line for each program, a column for each stack."""
-    paths = document["paths"]
-    stacks = [name for name in ("tcp", "rsockets", "netacc") if name in paths]
-    lines = [f"{EMULATED}\n"] if document["machine"]["emulated"] else []
-    lines += ["| | " + " | ".join(stacks) + " | verbs alone |", "| --- |" + " --- |" * (len(stacks) + 1)]
+def rows(head: list[str], body: list[list[str]]) -> str:
+    """A table in Markdown."""
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in body)])
+
+
+def table(measured: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
+    """Of the step `figures`: a line for each program, a column for each stack."""
+    stacks = [name for name in ("tcp", "rsockets", "netacc") if name in figures]
+    body = []
     for name in ("round_trip_us", "messages_per_s", "gbit_per_s"):
-        columns = [*stacks, "verbs"]
-        values = [paths.get(stack, {}).get("rstream", {}).get(name) for stack in columns]
-        said = ["fails" if stack != "verbs" else "" for stack in columns]
-        said = [f"{value:g}" if value is not None else no for value, no in zip(values, said, strict=True)]
-        lines.append(f"| {name} | " + " | ".join(said) + " |")
-    for name in paths[stacks[0]]["programs"]:
-        cells = [cell(paths[stack]["programs"][name]) for stack in stacks]
-        lines.append(f"| {name} | " + " | ".join(cells) + " | |")
-    return "\n".join(lines)
+        values = [figures.get(stack, {}).get("rstream", {}).get(name) for stack in (*stacks, "verbs")]
+        nothing = ["fails"] * len(stacks) + [""]
+        said = [f"{value:g}" if value is not None else no for value, no in zip(values, nothing, strict=True)]
+        body.append([name, *said])
+    for name in figures[stacks[0]]["programs"] if stacks else ():
+        of = [figures[stack]["programs"].get(name) for stack in stacks]
+        body.append([name, *(cell(outcome) if outcome else "" for outcome in of), ""])
+    told = rows(["", *stacks, "verbs alone"], body)
+    return f"{EMULATED}\n\n{told}" if measured["emulated"] else told
+
+
+def comparison(figures: Mapping[str, Any]) -> str:
+    """Of the step `redis`: a line for each round in which both stacks were measured."""
+    body = []
+    for number, of in enumerate(figures["rounds"], 1):
+        if len(of) == 2:
+            tcp, ours = of["tcp"], of["netacc"]
+            rates = [tcp["set_per_s"], ours["set_per_s"], tcp["set_p99_ms"], ours["set_p99_ms"]]
+            ratio = f"{ours['set_per_s'] / tcp['set_per_s']:.2f}"
+            body.append([f"{number}", *(f"{rate:g}" for rate in rates), ratio])
+    return rows(["round", "tcp SET/s", "netacc SET/s", "tcp p99 ms", "netacc p99 ms", "ratio"], body)
+
+
+def latencies(runs: list[Recorded]) -> str:
+    """Medians and 99th percentiles there and back, by placement; the ratio is of each to the first."""
+    columns = [run.meta["measured"]["placement"] for run in runs]
+    found: dict[str, list[tuple[float, float] | None]] = {}
+    for column, run in enumerate(runs):
+        told = {
+            group["name"]: (group["p50_ns"] / 1000, group["p99_ns"] / 1000) for group in run.meta["groups"]
+        }
+        for row in run.meta["figures"].get("ib_write_lat_us", ()):
+            # perftest tells one way.
+            told[f"ib_write_lat {row['bytes']:.0f} B"] = (2 * row["typical"], 2 * row["p99"])
+        for name, figures in told.items():
+            found.setdefault(name, [None] * len(runs))[column] = figures
+    body = []
+    for name, values in found.items():
+        first = values[0]
+        said = [
+            ""
+            if value is None
+            else f"{value[0]:.2f} / {value[1]:.2f}"
+            + (f" ({value[0] / first[0]:.2f})" if first and first[0] and column else "")
+            for column, value in enumerate(values)
+        ]
+        body.append([name, *said])
+    return rows(["there and back, us: p50 / p99", *columns], body)
+
+
+def plot(runs: list[Recorded], file: Path) -> None:
+    """Distributions of all round trips that have a histogram."""
+    import matplotlib as mpl
+
+    mpl.use("svg" if file.suffix == ".svg" else "agg")
+    import matplotlib.pyplot as plt
+    import numpy as np
+
+    shares = np.linspace(0, 99.9, 500)
+    figure, axes = plt.subplots(figsize=(8, 5))
+    for run in runs:
+        for group in run.meta["groups"]:
+            values = run.histogram(group["name"]).get_percentile_to_value_dict(list(shares))
+            label = f"{run.meta['measured']['placement']}, {run.meta['measured']['step']}: {group['name']}"
+            axes.plot([values[share] / 1000 for share in shares], shares, label=label)
+    axes.set_xscale("log")
+    axes.set_xlabel("64 bytes there and back (us)")
+    axes.set_ylabel("% of round trips")
+    axes.grid(visible=True, alpha=0.3)
+    axes.legend(fontsize="small")
+    figure.tight_layout()
+    figure.savefig(file)
+
+
+def recorded(folder: Path) -> list[Recorded]:
+    """All runs of two machines below a folder, by placement and step."""
+    found = [
+        Recorded(path.parent) for path in folder.rglob("meta.json") if not path.parent.name.startswith(".")
+    ]
+    measured = [run for run in found if "measured" in run.meta]
+    return sorted(measured, key=lambda run: (run.meta["measured"]["placement"], run.meta["measured"]["step"]))
+
+
+def told(runs: list[Recorded]) -> str:
+    """Everything that there is a table for."""
+    parts = []
+    for run in runs:
+        measured, figures = run.meta["measured"], run.meta["figures"]
+        where = f"{measured['step']}, {measured['placement']}, {measured['date']}"
+        if measured["step"] == "figures" and figures:
+            parts.append(f"## {where}\n\n{table(measured, figures)}")
+        elif measured["step"] == "redis" and figures:
+            parts.append(f"## {where}\n\n{comparison(figures)}")
+        for what, how in (run.meta["failures"] | run.meta["remarks"]).items():
+            parts.append(f"{where}: {what}: {how}")
+    for step in ("latency", "polled"):
+        of = [run for run in runs if run.meta["measured"]["step"] == step and run.meta["groups"]]
+        if of:
+            parts.append(f"## {step}\n\n{latencies(of)}")
+    return "\n\n".join(parts)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m ci.eri.report", description=__doc__)
+    parser.add_argument("results", type=Path, help="what `python -m ci.eri` has left, or a part of it")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the latencies, as .svg or .png")
+    arguments = parser.parse_args()
+    runs = recorded(arguments.results)
+    if not runs:
+        print(f"{arguments.results}: no recorded runs of two machines", file=sys.stderr)
+        return 1
+    print(told(runs))
+    with_latencies = [run for run in runs if any(run.folder.glob("latency-*.hdr"))]
+    if arguments.plot and with_latencies:
+        plot(with_latencies, arguments.plot)
+    return 0
 
 
 if __name__ == "__main__":
-    print(table(json.loads(Path(sys.argv[1]).read_text())))
+    sys.exit(main())

@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from netacc_lab.sim.store import Recorded, Store
 
+from ci.eri.micro import PATHS
+from ci.eri.preflight import OURS
 from ci.eri.programs import DEPLOYMENTS
+from ci.eri.steps import STEPS
 from tests.apps.lib.paths import REPO, binaries
 from tests.lab.lib import UpLab
 
@@ -47,8 +52,8 @@ exec {unpacked}/usr/sbin/sshd -i -f {folder}/sshd
 """
 
 
-def ssh_to(lab: UpLab, folder: Path) -> Path:
-    """A configuration for ssh that knows the hosts as lab1 and lab2."""
+def ssh_to(lab: UpLab, folder: Path) -> None:
+    """A configuration for ssh in that folder, which knows the hosts as lab1 and lab2."""
     reach = f"{binaries() / 'netacc'} lab exec --name {lab.name} --timeout 3300"
     for name in ("host", "key"):
         make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]
@@ -57,62 +62,148 @@ def ssh_to(lab: UpLab, folder: Path) -> Path:
     unpacked = REPO / "target/lab/sshd"
     assert (unpacked / "usr/sbin/sshd").exists(), "ci/run.sh lab unpacks it"
     (folder / "serve").write_text(SERVE.format(folder=folder, unpacked=unpacked))
-    config = folder / "ssh"
-    config.write_text(SSH.format(folder=folder, reach=reach))
-    return config
+    (folder / "ssh").write_text(SSH.format(folder=folder, reach=reach))
 
 
-def run_kit(
-    lab: UpLab, folder: Path, *more: str, there: Path | None = None, seconds: float = 120
-) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
-    """How the kit ends, and what it has left, by file."""
-    config, results = ssh_to(lab, folder), folder / "results"
-    command = [sys.executable, "-m", "ci.eri", "lab1", "lab2", "--ssh", f"ssh -F {config}", "--emulated"]
-    command += ["--addresses", "10.99.0.1,fd99::1", "10.99.0.2,fd99::2", "--placement", "one emulator"]
-    command += ["--binaries", str(there or binaries()), "--local-binaries", str(binaries())]
-    command += ["--results", str(results), *more]
-    ran = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=False, timeout=seconds)
-    return ran, {path.stem: json.loads(path.read_text()) for path in results.glob("*.json")}
+@dataclass(frozen=True)
+class Kit:
+    """The kit for two hosts of a lab, reached by ssh."""
+
+    lab: UpLab
+    folder: Path
+
+    @property
+    def results(self) -> Path:
+        return self.folder / "results"
+
+    def run(self, *more: str, placement: str = "one-emulator", seconds: float = 170) -> Ended:
+        """How it ends, and what it has left, by step."""
+        config = self.folder / "ssh"
+        if not config.exists():
+            ssh_to(self.lab, self.folder)
+        command = [sys.executable, "-m", "ci.eri", "lab1", "lab2", "--ssh", f"ssh -F {config}", "--emulated"]
+        command += ["--local-binaries", str(binaries()), "--results", str(self.results)]
+        command += ["--placement", placement, *more]
+        ran = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=False, timeout=seconds)
+        runs = Store(self.results / placement).all()
+        return Ended(ran, {run.meta["measured"]["step"]: run for run in runs})
+
+    def report(self) -> str:
+        command = [sys.executable, "-m", "ci.eri.report", str(self.results)]
+        return subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=True).stdout
 
 
-def test_what_is_missing_is_said_first(siw: UpLab, tmp_path: Path) -> None:
-    ran, found = run_kit(siw, tmp_path, there=tmp_path / "nowhere")
-    assert ran.returncode == 1
-    assert "netacc_run" in ran.stderr and "==> redis" not in ran.stderr
-    assert found.keys() == {"preflight"}
+@dataclass(frozen=True)
+class Ended:
+    """A run of the kit that has ended."""
+
+    ran: subprocess.CompletedProcess[str]
+    runs: dict[str, Recorded]
+
+    def figures(self, step: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.runs[step].meta["figures"]
+        return found
+
+    def expect(self, status: int) -> None:
+        assert self.ran.returncode == status, f"{self.ran.stdout}\n{self.ran.stderr}"
 
 
-def test_programs_on_two_machines_by_ssh(siw: UpLab, tmp_path: Path) -> None:
-    """Breaks if words for a host's shell are not quoted for it, as a setting with a blank shows."""
-    steps = ("--steps", "preflight", "properties")
-    ran, found = run_kit(siw, tmp_path, *steps, "--seeds", "0..2", "--env", "NACC_LOG_PATH=/tmp/a log;x")
-    assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr}"
-    assert found["preflight"]["paths"]["host2"]["devices"] == ["siw0"]
-    assert found["properties"]["paths"]["status"] == 0
-    assert found["properties"]["paths"]["counts"]["programs"] == 2
+@pytest.fixture
+def kit(siw: UpLab, tmp_path: Path) -> Kit:
+    return Kit(siw, tmp_path)
+
+
+BUILT = ("--binaries", str(binaries()))
+ADDRESSES = ("--addresses", "10.99.0.1,fd99::1", "10.99.0.2,fd99::2")
+
+
+def test_what_is_missing_is_said_first(kit: Kit) -> None:
+    ended = kit.run("--binaries", str(kit.folder / "nowhere"), *ADDRESSES)
+    ended.expect(1)
+    assert "netacc_run" in ended.ran.stderr and "==> redis" not in ended.ran.stderr
+    assert ended.runs.keys() == {"preflight"} and ended.runs["preflight"].status == "unfinished"
+
+
+def test_a_host_that_cannot_be_reached_is_told(kit: Kit) -> None:
+    """No traceback, and what was asked is on record."""
+    ended = kit.run("--ssh", "ssh -F /dev/null -o ConnectTimeout=5 -p 9 -o BatchMode=yes", *ADDRESSES)
+    ended.expect(1)
+    assert "Traceback" not in ended.ran.stderr
+    assert "host 1 (lab1) cannot be reached" in ended.runs["preflight"].meta["failures"]["preflight"]
+
+
+def test_from_nothing_to_programs_on_two_machines(kit: Kit) -> None:
+    """As README.md says: installs, finds the addresses, checks, and runs.
+
+    Breaks if words for a host's shell are not quoted for it, as a setting with a blank shows.
+    """
+    steps = ("--steps", "install", "preflight", "properties", "--no-packages", "--json")
+    ended = kit.run(*steps, "--seeds", "0..2", "--env", "NACC_LOG_PATH=/tmp/a log;x")
+    ended.expect(0)
+    assert ended.figures("preflight")["host2"]["devices"] == ["siw0"]
+    assert [host["address"] for host in ended.runs["preflight"].meta["measured"]["hosts"]] == [
+        "10.99.0.1",
+        "10.99.0.2",
+    ]
+    assert ended.figures("properties")["counts"]["programs"] == 2
+    told = json.loads(ended.ran.stdout)
+    assert {name: step["failures"] for name, step in told["steps"].items()} == {
+        name: {} for name in steps[1:4]
+    }
+
+
+def test_what_fails_is_told_by_the_exit_status(kit: Kit) -> None:
+    """A deployment of ours that does not work, and what did is on record all the same."""
+    broken = kit.folder / "broken"
+    broken.mkdir()
+    for name in OURS:
+        (broken / name).symlink_to(binaries() / name)
+    (broken / "netacc_run").unlink()
+    (broken / "netacc_run").write_text("#!/bin/sh\necho broken >&2; exit 3\n")
+    (broken / "netacc_run").chmod(0o755)
+    steps = ("--steps", "figures", "--programs", "redis-single")
+    ended = kit.run(*steps, "--binaries", str(broken), *ADDRESSES)
+    ended.expect(1)
+    figures = ended.figures("figures")
+    assert figures["tcp"]["programs"]["redis-single"]["works"]
+    assert "status 3" in figures["netacc"]["programs"]["redis-single"]["failure"]
+    assert "netacc, redis-single" in ended.runs["figures"].meta["failures"]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_latencies_are_recorded(kit: Kit) -> None:
+    ended = kit.run("--steps", "latency", *BUILT, *ADDRESSES, seconds=580)
+    ended.expect(0)
+    run = ended.runs["latency"]
+    groups = {group["name"]: group for group in run.meta["groups"]}
+    assert groups.keys() == set(PATHS)
+    assert groups["stack"]["link_share"] > 0.9
+    whole = run.histogram("stack")
+    assert whole.get_total_count() == groups["stack"]["samples"] == 500
+    assert groups["stack"]["p50_ns"] == whole.get_value_at_percentile(50)
+    assert "| stack |" in kit.report()
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3400)
-def test_the_whole_kit_by_ssh(siw: UpLab, tmp_path: Path) -> None:
-    ran, found = run_kit(siw, tmp_path, "--seeds", "0..5", seconds=3200)
-    assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr}"
-    assert found.keys() >= {"preflight", "redis", "latency", "polled", "properties", "figures"}
-    redis = found["redis"]["paths"]
-    assert len(redis["rounds"]["netacc"]) == len(redis["rounds"]["tcp"]) == 3
-    assert (
-        "-c 100" in redis["commands"]["netacc"]["client"]
-        and "--threads 4" in redis["commands"]["tcp"]["client"]
-    )
-    assert found["latency"]["params"]["placement"] == "one emulator"
-    latency = found["latency"]["paths"]
+def test_the_whole_kit_by_ssh(kit: Kit) -> None:
+    ended = kit.run("--seeds", "0..5", *BUILT, seconds=3200)
+    ended.expect(0)
+    assert ended.runs.keys() == set(STEPS) - {"install"}
+    assert all(run.status == "complete" and run.meta["measured"]["emulated"] for run in ended.runs.values())
+    redis = ended.figures("redis")
+    assert [of.keys() for of in redis["rounds"]] == [{"tcp", "netacc"}] * 3
+    client = redis["commands"]["netacc"]["client"]
+    assert "-c 100" in client and "--threads 4" in client and "-r 10000" in client and "-d 512" in client
+    latency = ended.runs["latency"]
     # perftest's tools do not always end there.
-    assert latency["verbs"].keys() | latency["failures"].keys()
-    polled = found["polled"]["paths"]
-    assert 0 < polled["summary"]["stack"]["min_us"] <= polled["summary"]["stack"]["median_p50_us"]
-    assert polled["summary"].keys() - {"ib_send_lat"} == {"message", "stack", "tcp"}
-    assert found["properties"]["paths"]["counts"]["programs"] == 5
-    programs = found["figures"]["paths"]["netacc"]["programs"]
+    assert ended.figures("latency")["verbs"].keys() | latency.meta["remarks"].keys()
+    summary = ended.figures("polled")["summary"]
+    assert 0 < summary["stack"]["min_us"] <= summary["stack"]["median_p50_us"]
+    assert summary.keys() - {"ib_send_lat"} == {"message", "stack", "tcp"}
+    assert ended.figures("properties")["counts"]["programs"] == 5
+    programs = ended.figures("figures")["netacc"]["programs"]
     assert programs.keys() == DEPLOYMENTS.keys()
     assert all(outcome["works"] for outcome in programs.values()), programs
-    assert all(document["machine"]["emulated"] for name, document in found.items() if "machine" in document)
+    assert "redis-cluster" in kit.report()

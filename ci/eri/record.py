@@ -1,0 +1,72 @@
+"""Folders of recorded runs of two machines, as `netacc sim` leaves them of simulated ones.
+
+`meta.json` has what was asked, of whom, and what came of it; `latency-GROUP.hdr` is a histogram of
+nanoseconds there and back, in HdrHistogram's V2 format, compressed. `netacc_lab.sim.store.Recorded` reads
+both kinds. A folder that has a `meta.json` is complete.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hdrh.histogram import HdrHistogram
+
+#: Of `meta.json`: the same number as simulated runs have, whose `groups` look alike.
+FORMAT = 1
+#: Bounds and digits of the simulator's histograms: a nanosecond to an hour.
+BOUNDS = (1, 3_600_000_000_000, 3)
+PERCENTILES = {"p50_ns": 50, "p90_ns": 90, "p99_ns": 99, "p999_ns": 99.9}
+
+
+@dataclass
+class Record:
+    """What a step finds. Shown to it empty, and kept however the step ends."""
+
+    #: What the step was asked, and of whom.
+    measured: dict[str, Any]
+    #: Latencies, by what carried them.
+    groups: list[dict[str, Any]] = field(default_factory=list)
+    #: Everything else, in words of the step's own.
+    figures: dict[str, Any] = field(default_factory=dict)
+    #: What did not work, and how; the run has failed.
+    failures: dict[str, str] = field(default_factory=dict)
+    #: What did not work, and is not ours to work.
+    remarks: dict[str, str] = field(default_factory=dict)
+    _histograms: dict[str, HdrHistogram] = field(default_factory=dict)
+
+    def latencies(self, group: str, pairs: Iterable[tuple[int, int]], **more: object) -> None:
+        """A group from values in nanoseconds there and back, and how often each came."""
+        histogram = HdrHistogram(*BOUNDS)
+        for value, count in pairs:
+            histogram.record_value(min(max(value, BOUNDS[0]), BOUNDS[1]), count)
+        told = {name: histogram.get_value_at_percentile(percent) for name, percent in PERCENTILES.items()}
+        least, most = histogram.get_min_value(), histogram.get_max_value()
+        told |= {"mean_ns": histogram.get_mean_value(), "min_ns": least, "max_ns": most}
+        self.groups.append({"name": group, "samples": histogram.get_total_count(), **told, **more})
+        self._histograms[group] = histogram
+
+    def write(self, folder: Path) -> None:
+        """Leaves the folder of the run, in place of an earlier one of the same step."""
+        partial = folder.with_name(f".{folder.name}")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        for group, histogram in self._histograms.items():
+            (partial / f"latency-{group}.hdr").write_bytes(base64.b64decode(histogram.encode()))
+        meta = {
+            "format": FORMAT,
+            "status": "unfinished" if self.failures else "complete",
+            "measured": self.measured,
+            "groups": self.groups,
+            "figures": self.figures,
+            "failures": self.failures,
+            "remarks": self.remarks,
+        }
+        (partial / "meta.json").write_text(json.dumps(meta, indent=1) + "\n")
+        shutil.rmtree(folder, ignore_errors=True)
+        partial.rename(folder)

@@ -1,0 +1,206 @@
+"""What can be asked of two machines, a step at a time."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+from tqdm import tqdm
+
+from ci.eri import micro
+from ci.eri.install import install
+from ci.eri.pair import Failed, Pair, Stack
+from ci.eri.preflight import check
+from ci.eri.programs import DEPLOYMENTS, Comparison, Run, Size, deploy
+from ci.eri.record import Record
+
+T = TypeVar("T")
+
+ROUNDS = 3
+TURNS = 7
+#: Of the step `figures`: `verbs` is the device alone.
+PROGRAMS = ("rstream", *DEPLOYMENTS, "verbs")
+
+
+@dataclasses.dataclass(frozen=True)
+class Kit:
+    """What the steps are given."""
+
+    pair: Pair
+    size: Size
+    comparison: Comparison
+    arguments: argparse.Namespace
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Of the library. The comparison is of what links carry, slower or not, if nothing else is said."""
+        given = dict(text.split("=", 1) for text in self.arguments.env)
+        return {"NACC_PATH_CHOICE": "link", **given}
+
+    @property
+    def netacc(self) -> Stack:
+        return Stack.netacc(self.pair.binaries, **self.settings)
+
+
+def say(text: str) -> None:
+    """A line for who watches, above the bar of progress."""
+    tqdm.write(text, file=sys.stderr)
+
+
+def steadily(what: str, items: Iterable[T], unit: str) -> Iterator[T]:
+    """The items, with a bar of progress where somebody watches."""
+    return iter(tqdm(list(items), desc=what, unit=unit, disable=None, leave=False, file=sys.stderr))
+
+
+def redis(kit: Kit, record: Record) -> None:
+    """The original's comparison, in turns. Its server saved to disk on one side only: here on neither."""
+    stacks = (Stack.tcp(), kit.netacc)
+    rounds: list[dict[str, dict[str, float]]] = [{} for _ in range(ROUNDS)]
+    shares: list[float] = []
+    record.measured["params"] = dataclasses.asdict(kit.comparison) | {"rounds": ROUNDS}
+    record.figures |= {
+        "commands": {stack.name: kit.comparison.commands(kit.pair, stack) for stack in stacks},
+        "rounds": rounds,
+        "link_share": shares,
+    }
+    for number, stack in steadily("redis", [(i, s) for i in range(ROUNDS) for s in stacks], "run"):
+        try:
+            with kit.pair.watched(1) as watch:
+                found = kit.comparison.run(Run(kit.pair, stack, kit.size))
+            rounds[number][stack.name] = found
+            if stack.name == "netacc":
+                shares.append(round(watch.share(), 3))
+            say(f"redis, round {number + 1}, {stack.name}: {found['set_per_s']:.0f} SET/s")
+        except Failed as failure:
+            record.failures[f"round {number + 1}, {stack.name}"] = str(failure)
+        finally:
+            kit.pair.end()
+    whole = [of for of in rounds if len(of) == len(stacks)]
+    ratios = sorted(of["netacc"]["set_per_s"] / of["tcp"]["set_per_s"] for of in whole)
+    if ratios:
+        record.figures["set_ratio_to_tcp"] = {"median": ratios[len(ratios) // 2], "all": ratios}
+
+
+def latency(kit: Kit, record: Record) -> None:
+    """`ib_write_lat` as in the deployment-set document, 64 bytes with perftest, and on all paths of ours."""
+    emulated = kit.arguments.emulated
+    # Of each size up to 8 MiB a thousand: an hour on an emulated machine, where it often has no end at all.
+    few, seconds = (("-n", "5"), 90) if emulated else ((), 300)
+    round_trips = 500 if emulated else 10_000
+    record.measured["params"] = {"sizes": "2 to 8388608", "bytes": 64, "round_trips": round_trips}
+    tools = record.remarks if emulated else record.failures
+    parts = steadily("latency", ("all sizes", "perftest", "netacc lat"), "tool")
+    for part in parts:
+        try:
+            if part == "all sizes":
+                record.figures["ib_write_lat_us"] = micro.all_sizes(kit.pair, few, seconds)
+            elif part == "perftest":
+                figures, failures = micro.verbs(kit.pair, micro.LATENCY)
+                record.figures["verbs"] = figures
+                tools |= failures
+            else:
+                for path in micro.netacc_lat(kit.pair, micro.PATHS, round_trips):
+                    record.latencies(path.name, path.pairs, **path.more)
+        except Failed as failure:
+            (record.failures if part == "netacc lat" else tools)[part] = str(failure)
+
+
+def polled(kit: Kit, record: Record) -> None:
+    """64 bytes there and back, both ends polling: what the stack adds to the device."""
+    record.measured["params"] = {"bytes": 64, "round_trips": micro.ROUND_TRIPS, "turns": TURNS}
+    tools = record.remarks if kit.arguments.emulated else record.failures
+    turns = micro.Polled()
+    for number in steadily("polled", range(TURNS), "turn"):
+        try:
+            turns.perftest(kit.pair)
+        except Failed as failure:
+            tools[f"turn {number + 1}, ib_send_lat"] = str(failure)
+        try:
+            turns.netacc(kit.pair)
+        except Failed as failure:
+            record.failures[f"turn {number + 1}, netacc lat"] = str(failure)
+    record.figures |= turns.figures()
+    for name, pairs in turns.pairs.items():
+        record.latencies(name, pairs)
+
+
+def figures(kit: Kit, record: Record) -> None:
+    """Every program and rstream on kernel TCP, under rsockets, and ours; and what the device gives alone."""
+    record.measured["params"] = dataclasses.asdict(kit.size)
+    stacks = {stack.name: stack for stack in (Stack.tcp(), Stack.rsockets(), kit.netacc)}
+    asked = kit.arguments.programs or PROGRAMS
+    record.figures |= {stack: {"rstream": {}, "programs": {}} for stack in stacks}
+    turns = [(stack, name) for stack in stacks for name in asked if name != "verbs"]
+    turns += [("verbs", name) for name in asked if name == "verbs"]
+    for stack, name in steadily("figures", turns, "program"):
+        # What rsockets cannot do is a finding; what the others cannot do is a failure.
+        told = record.remarks if stack == "rsockets" else record.failures
+        if name == "verbs":
+            alone, failures = micro.verbs(kit.pair, micro.LATENCY + micro.BANDWIDTH)
+            record.figures["verbs"] = {"rstream": alone}
+            tools = record.remarks if kit.arguments.emulated else record.failures
+            tools |= {f"verbs, {tool}": failure for tool, failure in failures.items()}
+        elif name == "rstream":
+            try:
+                record.figures[stack]["rstream"] = micro.sockets(kit.pair, stacks[stack])
+            except Failed as failure:
+                told[f"{stack}, rstream"] = str(failure)
+        else:
+            outcome = deploy(name, Run(kit.pair, stacks[stack], kit.size))
+            record.figures[stack]["programs"][name] = dataclasses.asdict(outcome)
+            say(f"{stack} {name}: {'works' if outcome.works else outcome.failure[:200]}")
+            if not outcome.works:
+                told[f"{stack}, {name}"] = outcome.failure
+
+
+def properties(kit: Kit, record: Record) -> None:
+    """Generated programs on both machines: `python -m netacc_lab`."""
+    record.measured["params"] = {"seeds": kit.arguments.seeds}
+    hosts = []
+    for host in kit.pair.hosts:
+        addresses = ",".join(filter(None, (host.address, host.address6)))
+        hosts += ["--host", f"{shlex.join(host.reach)}={addresses}"]
+        hosts += ["--host-shell"] * (host.quoted and "--host-shell" not in hosts)
+    for name, value in kit.settings.items():
+        hosts += ["--env", f"{name}={value}"]
+    report = kit.arguments.results / ".properties-counts.json"
+    report.unlink(missing_ok=True)
+    emulated = ("--slowness", "10", "--settle-ms", "15") if kit.arguments.emulated else ()
+    command = [sys.executable, "-m", "netacc_lab", "--binaries", str(kit.arguments.local_binaries), *hosts]
+    command += ["--host-binaries", str(kit.pair.binaries), *emulated, "run", "--seeds", kit.arguments.seeds]
+    ran = subprocess.run([*command, "--json", str(report)], capture_output=True, text=True, check=False)
+    if not report.exists():
+        said = ran.stderr.strip()[-2000:]
+        raise Failed(f"python -m netacc_lab ended with status {ran.returncode}: {said}")
+    record.figures |= {"said": ran.stdout.strip(), "counts": json.loads(report.read_text())}
+    report.unlink()
+    if ran.returncode:
+        record.failures["programs"] = f"some do what they do not on kernel TCP: {ran.stdout.strip()[-2000:]}"
+
+
+def preflight(kit: Kit, record: Record) -> None:
+    """Whether the machines have what the steps need and reach one another. Fails with all that is missing."""
+    check(kit.pair, kit.arguments, record)
+
+
+def installation(kit: Kit, record: Record) -> None:
+    """Puts packages and our programs there."""
+    install(kit.pair, kit.arguments.local_binaries, record, packages=not kit.arguments.no_packages)
+
+
+#: In this order. `install` is done only if it is named.
+STEPS: dict[str, Callable[[Kit, Record], None]] = {
+    "install": installation,
+    "preflight": preflight,
+    "redis": redis,
+    "latency": latency,
+    "polled": polled,
+    "properties": properties,
+    "figures": figures,
+}
