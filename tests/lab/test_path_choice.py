@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pytest
 
-from tests.apps.lib.counters import Counters
-from tests.apps.lib.paths import binaries
-from tests.lab.conversation import PORT, SERVER, Conversation, begin
-from tests.lab.lib import COMMAND_SECONDS, UpLab, attempts, whole_wire
+from tests.apps.lib.counters import Counters, parse
+from tests.apps.lib.paths import REPO, binaries
+from tests.lab.conversation import PORT, SECONDS, SERVER, Conversation, begin
+from tests.lab.lib import COMMAND_SECONDS, UpLab, attempts, line_from, whole_wire
+
+POUR = str(REPO / "tests/lab/programs/pour.py")
 
 # Far above what an emulated machine takes for an answer on either path.
 SLOW = "50ms"
@@ -133,3 +138,29 @@ def test_a_pinned_path_is_kept(lab: UpLab) -> None:
     if counters.streams_demoted == before.streams_demoted:
         assert counters.since(before).tcp_bytes == 0, counters.describe()
     conversation.end()
+
+
+@pytest.mark.timeout(300)
+def test_a_stream_in_one_direction_leaves_the_slower_path(lab: UpLab) -> None:
+    """Nobody answers it, so how fast it goes is what is compared."""
+    told, port = "/tmp/pour", "7008"
+    run = [str(binaries() / "netacc_run"), sys.executable, POUR]
+    lab.out(2, "rm", "-f", told, f"{told}.stop")
+    drain = lab.start(1, *run, "drain", SERVER, port, seconds=SECONDS)
+    assert line_from(drain.stdout) == "listening\n"
+    delay(lab, ROCE)
+    command = ["env", "NACC_PATH_CHOICE=measured", *run]
+    pour = lab.start(2, *command, "pour", SERVER, port, told, seconds=SECONDS)
+    lab.wait_for(2, f"test -s {told}")
+    pid = lab.out(2, "cat", told)
+    look = [str(binaries() / "netacc_ss"), "-p", pid, "-s", "all", "--json"]
+    script = f"{shlex.join(look)} | grep -q link-slower"
+    lab.wait_for(2, script)
+    counters = parse(lab.out(2, *look))
+    assert counters.link_bytes > 0 and counters.reasons["link-slower"] > 0, "it has been there, and left"
+    (stream,) = (one for one in json.loads(lab.out(2, *look))["sock"] if one["remote"] == f"{SERVER}:{port}")
+    assert stream["bulk_bytes_per_s_tcp"] > 0, "what it was compared with"
+    lab.out(2, "touch", f"{told}.stop")
+    sent, _ = pour.communicate(timeout=COMMAND_SECONDS)
+    received, _ = drain.communicate(timeout=COMMAND_SECONDS)
+    assert sent and sent == received, "each byte"

@@ -134,6 +134,12 @@ pub struct SocketStats {
     /// The same on a link.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answer_ns_link: Option<u64>,
+    /// How fast bytes go over TCP that nobody answers, in bytes a second: from the median of the latest, as above.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bulk_bytes_per_s_tcp: Option<u64>,
+    /// The same on a link.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bulk_bytes_per_s_link: Option<u64>,
 }
 
 /// Where the bytes of a socket travel.

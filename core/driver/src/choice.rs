@@ -6,7 +6,8 @@
 //! only stays left if fresh samples of the anchor confirm that; it is tried again, with one stream, after a pause that
 //! doubles each time, and taken again only if it is no slower than the anchor.
 //!
-//! Streams that never wait for an answer (bulk in one direction) give no samples, and go onto the link.
+//! What is timed is the caller's affair, as long as it is the same on both paths: the time to an answer, or that of so many
+//! bytes in one direction. Streams that give no samples go onto the link.
 
 use std::time::Duration;
 

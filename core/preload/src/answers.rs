@@ -1,4 +1,5 @@
-//! How long peers take to answer, measured at the program's own calls: what [`PathChoice`] compares.
+//! How long peers take to answer, measured at the program's own calls: what [`PathChoice`] compares. What is not answered is
+//! measured by [`bulk`](crate::bulk).
 
 use std::collections::hash_map::Entry;
 use std::collections::HashMap;
@@ -12,6 +13,7 @@ use netacc_device::{FourTuple, Instant};
 use netacc_driver::{Path, PathChoice, Readiness, Verdict};
 use parking_lot::Mutex;
 
+use crate::bulk::{self, Run, Way};
 use crate::runtime::{now, Inside};
 
 /// Services that are measured, at most. Arbitrary; streams to further ones go onto links.
@@ -22,10 +24,17 @@ const ONE_OF: u32 = 8;
 /// The services that this process has connected to.
 pub struct Services {
     /// `None`: on this host.
-    choices: Mutex<HashMap<SocketAddr, Option<Arc<PathChoice>>>>,
+    choices: Mutex<HashMap<SocketAddr, Option<Arc<Service>>>>,
     measured: bool,
     /// Promotion does not wait for anything.
     at_once: bool,
+}
+
+/// The choice for those who ask a service, and for those who send to it, or receive, without an end.
+#[derive(Debug, Default)]
+struct Service {
+    answers: PathChoice,
+    bulk: PathChoice,
 }
 
 impl Services {
@@ -46,12 +55,13 @@ impl Services {
         }
         let mut choices = self.choices.lock();
         let known = choices.len();
-        let choice = match choices.entry(remote) {
-            Entry::Occupied(choice) => choice.get().clone(),
+        let service = match choices.entry(remote) {
+            Entry::Occupied(service) => service.get().clone(),
             Entry::Vacant(_) if known >= MAX_SERVICES => None,
             Entry::Vacant(new) => new.insert((!is_own(remote.ip())).then(Arc::default)).clone(),
         }?;
-        Some(Answers { choice, at_once: self.at_once, asked: AtomicU64::new(0), answered: AtomicU32::new(0) })
+        let (asked, answered) = (AtomicU64::new(0), AtomicU32::new(0));
+        Some(Answers { service, at_once: self.at_once, asked, answered, run: Run::default() })
     }
 }
 
@@ -63,30 +73,41 @@ fn is_own(ip: IpAddr) -> bool {
 
 /// What is measured on one connection.
 pub struct Answers {
-    choice: Arc<PathChoice>,
+    service: Arc<Service>,
     at_once: bool,
     /// When the last send returned, in nanoseconds, the lowest bit being the path; [`UNTIMED`] if its answer is not measured,
     /// and 0 if none is awaited.
     asked: AtomicU64,
     /// Answers on the link so far.
     answered: AtomicU32,
+    run: Run,
 }
 
 const UNTIMED: u64 = u64::MAX;
 
 impl Answers {
-    /// The program has sent something.
+    /// The program has sent so many bytes. Returns whether the stream is to leave its link.
     #[inline]
-    pub fn note_sent(&self, now_at: Readiness) {
-        let Some(path) = path_of(now_at) else { return self.asked.store(0, Ordering::Relaxed) };
+    pub fn note_sent(&self, now_at: Readiness, len: usize) -> bool {
+        let Some(path) = path_of(now_at) else {
+            self.asked.store(0, Ordering::Relaxed);
+            return false;
+        };
         // Each send of a request, so that on either path the time counts from the last.
         let timed = path == Path::Anchor || self.answered.load(Ordering::Relaxed).is_multiple_of(ONE_OF);
         self.asked.store(if timed { stamp(now(), path) } else { UNTIMED }, Ordering::Relaxed);
+        self.run.note(&self.service.bulk, (Way::Out, path), len, now)
     }
 
-    /// The program has received something. Returns whether the stream is to leave its link.
+    /// The program has received so many bytes. Returns whether the stream is to leave its link.
     #[inline]
-    pub fn note_received(&self, now_at: Readiness) -> bool {
+    pub fn note_received(&self, now_at: Readiness, len: usize) -> bool {
+        let slower = path_of(now_at).is_some_and(|path| self.run.note(&self.service.bulk, (Way::In, path), len, now));
+        self.note_answered(now_at) || slower
+    }
+
+    #[inline]
+    fn note_answered(&self, now_at: Readiness) -> bool {
         if self.asked.load(Ordering::Relaxed) == 0 {
             return false;
         }
@@ -103,19 +124,31 @@ impl Answers {
         if asked == 0 || asked & 1 != stamp(now, path) & 1 {
             return false;
         }
-        self.choice.note(path, now.saturating_since(Instant::from_nanos(asked)), now)
+        self.service.answers.note(path, now.saturating_since(Instant::from_nanos(asked)), now)
     }
 
     /// The medians over TCP and on the link, in nanoseconds, where known.
     pub fn medians_ns(&self) -> (Option<u64>, Option<u64>) {
         let nanos = |median: Duration| median.as_nanos() as u64;
-        let (tcp, link) = self.choice.medians();
+        let (tcp, link) = self.service.answers.medians();
         (tcp.map(nanos), link.map(nanos))
+    }
+
+    /// Bytes a second in one direction over TCP and on the link, where known.
+    pub fn bulk_bytes_per_s(&self) -> (Option<u64>, Option<u64>) {
+        let (tcp, link) = self.service.bulk.medians();
+        (tcp.map(bulk::bytes_per_s), link.map(bulk::bytes_per_s))
     }
 
     /// Whether the connection is to be promoted, after so many operations.
     pub fn judge(&self, operations: u32) -> Verdict {
-        self.choice.judge(if self.at_once { u32::MAX } else { operations }, now())
+        let now = now();
+        let answers = self.service.answers.judge(if self.at_once { u32::MAX } else { operations }, now);
+        match self.run.judge(&self.service.bulk, now) {
+            Verdict::Measure if self.at_once => answers,
+            Verdict::Promote => answers,
+            other => other,
+        }
     }
 }
 
@@ -156,8 +189,8 @@ mod tests {
         assert!(is_own("127.0.0.7".parse().expect("an address")) && !is_own("192.0.2.1".parse().expect("an address")));
         let [first, again, other] = ["10.0.0.2:6379", "10.0.0.2:6379", "10.0.0.2:6380"]
             .map(|remote| services.answers(&to(remote)).expect("another host"));
-        assert!(Arc::ptr_eq(&first.choice, &again.choice));
-        assert!(!Arc::ptr_eq(&first.choice, &other.choice));
+        assert!(Arc::ptr_eq(&first.service, &again.service));
+        assert!(!Arc::ptr_eq(&first.service, &other.service));
     }
 
     #[test]
@@ -176,19 +209,19 @@ mod tests {
         let answers = services().answers(&to("10.0.0.2:1")).expect("another host");
         let talk = |sent, received| {
             for _ in 0..1000 {
-                answers.note_sent(sent);
-                answers.note_received(received);
+                answers.note_sent(sent, 1);
+                answers.note_received(received, 1);
             }
-            let (anchor, link) = answers.choice.medians();
+            let (anchor, link) = answers.service.answers.medians();
             (anchor.is_some(), link.is_some())
         };
         assert_eq!(talk(kernel, ON_LINK), (false, false));
         assert_eq!(talk(kernel, Readiness::KERNEL_RX), (false, false));
         assert_eq!(talk(Readiness::KERNEL_TX, kernel), (false, false));
         for _ in 0..1000 {
-            answers.note_received(kernel);
+            answers.note_received(kernel, 1);
         }
-        assert_eq!(answers.choice.medians(), (None, None), "nothing was asked");
+        assert_eq!(answers.service.answers.medians(), (None, None), "nothing was asked");
         assert_eq!(talk(kernel, kernel), (true, false));
         // What is left of the anchor's depends on which was slower.
         assert!(talk(ON_LINK, ON_LINK).1);
@@ -200,15 +233,15 @@ mod tests {
         let answers = services().answers(&to("10.0.0.2:1")).expect("another host");
         let mut timed = 0;
         for _ in 0..80 {
-            answers.note_sent(ON_LINK);
+            answers.note_sent(ON_LINK, 1);
             let between = now().as_nanos();
-            answers.note_sent(ON_LINK);
+            answers.note_sent(ON_LINK, 1);
             let asked = answers.asked.load(Ordering::Relaxed);
             if asked != UNTIMED {
                 timed += 1;
                 assert!(asked | 1 >= between);
             }
-            answers.note_received(ON_LINK);
+            answers.note_received(ON_LINK, 1);
         }
         assert_eq!(timed, 10);
     }

@@ -5,7 +5,7 @@
 //! * [`table`]: which descriptors are ours. One atomic load for those that are not.
 //! * [`runtime`]: the process's endpoint, created at the first socket that could use it; the helper thread.
 //! * `anchor`: the kernel's socket beneath a stream.
-//! * [`answers`]: how long peers take to answer, which decides between link and TCP.
+//! * [`answers`], [`bulk`]: how long peers take to answer, and how fast bytes go, which decides between link and TCP.
 //! * [`ring`]: io_urings whose submissions can be looked at.
 //! * [`family`]: which sockets other processes hold too.
 //! * [`epoll`], [`wait`]: readiness and blocking; [`queues`]: which completion queue a link reports to.
@@ -18,6 +18,7 @@
 mod anchor;
 pub mod answers;
 mod batch;
+pub mod bulk;
 pub mod epoll;
 pub mod family;
 pub mod hooks;

@@ -55,7 +55,7 @@ pub struct Socket {
     /// At which count of `operations` promotion is tried next.
     pub promotion: PromotionSchedule,
     /// What tells whether its link is worth while; `None` where that is no question.
-    pub answers: Option<Answers>,
+    pub answers: Option<Box<Answers>>,
     /// What ended a call that returned a number of bytes: for the next call. 0 for nothing.
     pub deferred_error: AtomicI32,
     /// Epoll instances that watch it.

@@ -488,7 +488,9 @@ fn connected(fd: RawFd, sock: &Socket, endpoint: Option<&Endpoint>) -> SocketSta
     let qp = guard.link().map(|link| link.qp().0.into());
     drop(guard);
     let linked = phase == Phase::Linked;
-    let (answer_ns_tcp, answer_ns_link) = sock.answers.as_ref().map_or((None, None), Answers::medians_ns);
+    let (answer_ns_tcp, answer_ns_link) = sock.answers.as_deref().map_or((None, None), Answers::medians_ns);
+    let (bulk_bytes_per_s_tcp, bulk_bytes_per_s_link) =
+        sock.answers.as_deref().map_or((None, None), Answers::bulk_bytes_per_s);
     let state = match phase {
         _ if failed => "failed",
         Phase::Plain => "plain",
@@ -512,6 +514,8 @@ fn connected(fd: RawFd, sock: &Socket, endpoint: Option<&Endpoint>) -> SocketSta
         qp,
         answer_ns_tcp,
         answer_ns_link,
+        bulk_bytes_per_s_tcp,
+        bulk_bytes_per_s_link,
         listening: false,
     }
 }

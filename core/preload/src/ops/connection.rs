@@ -342,8 +342,8 @@ fn make(fd: c_int, role: Role, peer: Option<SocketAddr>, nonblocking: bool) -> S
 }
 
 /// What is measured of a connection: by the side that decides about its promotion.
-fn answers(rt: &runtime::Runtime, role: Role, tuple: &FourTuple) -> Option<Answers> {
-    (role == Role::Opener).then(|| rt.services.answers(tuple)).flatten()
+fn answers(rt: &runtime::Runtime, role: Role, tuple: &FourTuple) -> Option<Box<Answers>> {
+    (role == Role::Opener).then(|| rt.services.answers(tuple)).flatten().map(Box::new)
 }
 
 /// At which operation promotion of a connection is tried that this process has opened. Never, where TCP is to be first:

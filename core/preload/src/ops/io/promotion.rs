@@ -11,16 +11,16 @@ use crate::runtime::Runtime;
 use crate::socket::Socket;
 
 #[inline]
-pub(super) fn note_sent(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>) {
-    if let Some(answers) = &sock.answers {
-        answers.note_sent(cell.readiness());
+pub(super) fn note_sent(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, len: usize) {
+    if sock.answers.as_ref().is_some_and(|answers| answers.note_sent(cell.readiness(), len)) {
+        leave_slow_link(rt, cell);
     }
     note_operation(rt, sock, cell);
 }
 
 #[inline]
-pub(super) fn note_received(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>) {
-    if sock.answers.as_ref().is_some_and(|answers| answers.note_received(cell.readiness())) {
+pub(super) fn note_received(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, len: usize) {
+    if sock.answers.as_ref().is_some_and(|answers| answers.note_received(cell.readiness(), len)) {
         leave_slow_link(rt, cell);
     }
     note_operation(rt, sock, cell);

@@ -69,7 +69,8 @@ pub unsafe fn recv(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
                 done += n as usize;
                 if done >= least || nonblocking {
                     batch::count_read();
-                    note_received(rt, sock, cell);
+                    let taken = if flags & libc::MSG_PEEK == 0 { done } else { 0 };
+                    note_received(rt, sock, cell, taken);
                     return done as isize;
                 }
             }

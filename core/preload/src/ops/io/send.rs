@@ -78,7 +78,7 @@ pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
             Step::Done(n) if n >= 0 => {
                 done += n as usize;
                 if done >= want || nonblocking && n > 0 && want == 0 {
-                    note_sent(rt, sock, cell);
+                    note_sent(rt, sock, cell, done);
                     return done as isize;
                 }
                 if nonblocking {
@@ -106,7 +106,7 @@ pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
                 }
                 if nonblocking || sock.is_nonblocking() {
                     if done > 0 {
-                        note_sent(rt, sock, cell);
+                        note_sent(rt, sock, cell, done);
                         return done as isize;
                     }
                     if matches!(blocked, Step::Between) {
