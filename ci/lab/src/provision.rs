@@ -148,8 +148,7 @@ impl Provision {
         if found.is_empty() {
             found = kernels_below(&self.cache.join("kernel")).into_iter().filter(usable).collect();
         }
-        found.sort_by(|a, b| a.version.cmp(&b.version));
-        match found.pop() {
+        match newest(found) {
             Some(kernel) => Ok(kernel),
             None => self.fetch_kernel(wanted),
         }
@@ -175,7 +174,7 @@ impl Provision {
         let _ = fs::remove_dir_all(&place);
         fs::rename(&unpacked, &place).map_err(LabError::file(&place))?;
         let _ = fs::remove_dir_all(&parts);
-        kernels_below(&place).pop().ok_or_else(|| LabError::Missing {
+        newest(kernels_below(&place)).ok_or_else(|| LabError::Missing {
             what: format!("linux-image-{version} has no SoftRoCE"),
             fix: "name another kernel with --kernel".into(),
         })
@@ -194,6 +193,24 @@ fn kernels_below(root: &Path) -> Vec<Kernel> {
         usable.then_some(Kernel { version, image, tree })
     };
     entries.flatten().filter_map(|entry| kernel(entry.path())).collect()
+}
+
+fn newest(kernels: Vec<Kernel>) -> Option<Kernel> {
+    kernels.into_iter().max_by(|a, b| in_order(&a.version).cmp(&in_order(&b.version)))
+}
+
+/// What versions are ordered by: their numbers, as numbers, and what stands before each.
+fn in_order(version: &str) -> Vec<(&str, u64)> {
+    let mut rest = version;
+    let mut parts = Vec::new();
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
+        let (word, after) = rest.split_at(digits);
+        let (number, behind) = after.split_at(after.find(|c: char| !c.is_ascii_digit()).unwrap_or(after.len()));
+        parts.push((word, number.parse().unwrap_or(0)));
+        rest = behind;
+    }
+    parts
 }
 
 /// What the distribution's own kernel package depends on today.
@@ -264,6 +281,29 @@ fn order<'a>(listing: &'a str, wanted: &[&str]) -> Vec<&'a str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Breaks if versions were compared as text, which has 9 after 50.
+    #[test]
+    fn the_newest_kernel_is_the_one_of_the_highest_numbers() {
+        let root = tempfile::tempdir().expect("a folder");
+        let put = |version: &str| {
+            let tree = root.path().join("lib/modules").join(version);
+            fs::create_dir_all(tree.join(RXE)).expect("made");
+            fs::create_dir_all(root.path().join("boot")).expect("made");
+            fs::write(tree.join("modules.dep"), "").expect("written");
+            fs::write(root.path().join("boot").join(format!("vmlinuz-{version}")), "").expect("written");
+        };
+        let found = || newest(kernels_below(root.path())).map(|kernel| kernel.version);
+        assert_eq!(found(), None);
+        for version in ["6.1.0-9-amd64", "6.1.0-50-amd64", "6.1.0-10-amd64", "5.10.0-99-amd64"] {
+            put(version);
+        }
+        assert_eq!(found().as_deref(), Some("6.1.0-50-amd64"));
+        put("6.12.9+bpo-amd64");
+        put("6.9.12-amd64");
+        assert_eq!(found().as_deref(), Some("6.12.9+bpo-amd64"));
+        assert!(in_order("99999999999999999999-") < in_order("1"), "a number beyond all bounds is none");
+    }
 
     #[test]
     fn modules_come_after_what_they_need_and_once() {
