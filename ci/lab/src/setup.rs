@@ -53,6 +53,12 @@ impl Impairment {
         parts.iter().filter_map(|(word, value)| value.as_deref().map(|value| [*word, value])).flatten().collect()
     }
 
+    /// What `tc` is told, if anything.
+    fn command(&self) -> Option<Vec<&str>> {
+        let netem = || ["qdisc", "add", "dev", INTERFACE, "root", "netem"].into_iter().chain(self.netem()).collect();
+        (!self.is_none()).then(netem)
+    }
+
     /// Does it change nothing?
     pub(crate) fn is_none(&self) -> bool {
         self.netem().is_empty()
@@ -100,10 +106,8 @@ pub(crate) fn interface(host: u8, impairment: &Impairment) -> Result<(), LabErro
     run("ip", &["addr", "add", &format!("{v4}/24"), "dev", INTERFACE])?;
     // Without duplicate detection the address can be used at once.
     run("ip", &["addr", "add", &format!("{v6}/64"), "dev", INTERFACE, "nodad"])?;
-    if !impairment.is_none() {
+    if let Some(arguments) = impairment.command() {
         modprobe("sch_netem")?;
-        let mut arguments = vec!["qdisc", "add", "dev", INTERFACE, "root", "netem"];
-        arguments.extend(impairment.netem());
         run("tc", &arguments)?;
     }
     Ok(())
@@ -151,10 +155,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_impairment_is_given_to_netem_in_its_words() {
-        let both = Impairment { loss: percent("1").ok(), delay: unit("2ms", &["ms"]).ok(), rate: None };
-        assert_eq!(both.netem(), ["loss", "1%", "delay", "2ms"]);
-        assert!(Impairment::default().is_none() && !both.is_none());
+    fn what_is_asked_of_a_link_is_what_netem_is_told() {
+        #[derive(clap::Parser)]
+        struct Asked {
+            #[command(flatten)]
+            impairment: Impairment,
+        }
+        let told = |arguments: &[&str]| {
+            let asked: Asked = clap::Parser::parse_from([&["lab"], arguments].concat());
+            asked.impairment.command().map(|words| words.join(" "))
+        };
+        let netem = |rest| Some(format!("qdisc add dev lab0 root netem {rest}"));
+        assert_eq!(told(&["--rate", "500mbit"]), netem("rate 500mbit"));
+        assert_eq!(told(&["--loss", "1", "--delay", "2ms"]), netem("loss 1% delay 2ms"));
+        assert_eq!(told(&["--rate=1gbit", "--delay=100us", "--loss=0.1%"]), netem("loss 0.1% delay 100us rate 1gbit"));
+        assert_eq!(told(&[]), None);
+        assert!(Impairment::default().is_none());
     }
 
     #[test]
