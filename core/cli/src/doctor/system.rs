@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use nix::errno::Errno;
 use nix::sys::resource::{getrlimit, Resource, RLIM_INFINITY};
 
 use super::{names, read, Check, Status};
@@ -10,7 +11,8 @@ use super::{names, read, Check, Status};
 const COPIES_AT_FORK: (u32, u32) = (5, 12);
 
 pub(super) fn checks(root: &Path) -> Vec<Check> {
-    vec![kernel(root), architecture(), shared_memory(), locked_memory(has_rdma(root)), descriptors()]
+    let locked = locked_memory(has_rdma(root), getrlimit(Resource::RLIMIT_MEMLOCK));
+    vec![kernel(root), architecture(), shared_memory(), locked, descriptors(getrlimit(Resource::RLIMIT_NOFILE))]
 }
 
 /// Whether the kernel has an RDMA device.
@@ -49,13 +51,16 @@ fn shared_memory() -> Check {
     }
 }
 
+/// A limit of this process, and how far it may be raised.
+type Limit = Result<(u64, u64), Errno>;
+
 /// What RDMA devices can pin. Shared memory needs none, so a small limit matters only where there is a device.
-fn locked_memory(matters: bool) -> Check {
+fn locked_memory(matters: bool, limit: Limit) -> Check {
     let describe = |bytes| match bytes {
         RLIM_INFINITY => "unlimited".to_owned(),
         bytes => format!("{} KiB", bytes / 1024),
     };
-    match getrlimit(Resource::RLIMIT_MEMLOCK) {
+    match limit {
         Ok((RLIM_INFINITY, _)) => Check::ok("locked memory", "unlimited"),
         Ok((soft, hard)) => {
             let finding = format!("{} (hard limit {}); shared memory needs none", describe(soft), describe(hard));
@@ -71,10 +76,10 @@ fn locked_memory(matters: bool) -> Check {
 }
 
 /// Links to other hosts take a quarter of them at most, about two each.
-fn descriptors() -> Check {
+fn descriptors(limit: Limit) -> Check {
     /// About what a server with a thousand connections needs. Arbitrary.
     const FEW: u64 = 4096;
-    match getrlimit(Resource::RLIMIT_NOFILE) {
+    match limit {
         Ok((soft, hard)) => {
             let links = (soft / 4).saturating_sub(16) / 2;
             let finding = format!("{soft} (hard limit {hard}): links to other hosts at a time: {links}");
@@ -116,5 +121,23 @@ mod tests {
         assert!(!has_rdma(root.path()));
         std::fs::create_dir_all(root.path().join("sys/class/infiniband/rxe0")).expect("made");
         assert!(has_rdma(root.path()));
+        let little = Ok((64 << 10, RLIM_INFINITY));
+        let check = locked_memory(true, little);
+        assert_eq!((check.status, check.finding.starts_with("64 KiB (hard limit unlimited)")), (Status::Warn, true));
+        assert!(check.fix.as_deref().is_some_and(|fix| fix.contains("ulimit -l unlimited")), "{check:?}");
+        assert_eq!(locked_memory(false, little).status, Status::Ok);
+        assert_eq!(locked_memory(true, Ok((RLIM_INFINITY, RLIM_INFINITY))).status, Status::Ok);
+        assert_eq!(locked_memory(true, Err(Errno::EPERM)).status, Status::Warn);
+    }
+
+    #[test]
+    fn few_descriptors_are_told_with_the_links_that_they_are_enough_for() {
+        let few = descriptors(Ok((1024, 1 << 20)));
+        assert_eq!((few.status, few.finding.contains("links to other hosts at a time: 120")), (Status::Warn, true));
+        assert!(few.fix.as_deref().is_some_and(|fix| fix.contains("ulimit -n")), "{few:?}");
+        assert!(descriptors(Ok((20, 20))).finding.ends_with("at a time: 0"));
+        let enough = descriptors(Ok((4096, 4096)));
+        assert_eq!((enough.status, enough.fix), (Status::Ok, None));
+        assert_eq!(descriptors(Err(Errno::EPERM)).status, Status::Warn);
     }
 }
