@@ -32,6 +32,8 @@ def test_a_device_that_works(kind: str, request: pytest.FixtureRequest) -> None:
     (device,) = lab.out(1, "ls", "/sys/class/infiniband").split()
     for name in ("/dev/infiniband/rdma_cm", f"{device} port 1", "device at 10.99.0.1", "TCP port 6379"):
         assert checks[name]["status"] == "ok", checks[name]
+    # Soft-iWARP listens at TCP ports, SoftRoCE does not.
+    assert ("connection manager" in checks["TCP port 6379"]["finding"]) == (kind == "rxe")
     assert device in checks["libibverbs, librdmacm"]["finding"]
     assert checks["ERI"]["status"] == "absent" and checks["ERI"]["fix"]
 

@@ -130,7 +130,7 @@ impl VerbsDevice {
         let attributes =
             context.attributes().map_err(|source| DeviceError::Os { operation: "ibv_query_device", source })?;
         let kind = Profile::of_vendor(attributes.vendor_id);
-        let own = kind.map_or_else(|| Limits::unknown(context.is_iwarp()), Profile::limits);
+        let own = Limits::of(kind, context.is_iwarp());
         let guard = kind.and_then(Profile::guard_entries).map(|entries| guard(context, entries)).transpose()?;
         let limits = own.narrowed_by(config.profile.limits());
         if config.address.is_ipv6() && !limits.ipv6 {

@@ -4,7 +4,7 @@ use netacc_device::DeviceError;
 use serde::Serialize;
 
 use crate::ffi::{device_list, Library};
-use crate::profile::Profile;
+use crate::profile::{Limits, Profile};
 
 /// An RDMA device.
 #[derive(Clone, Debug, Serialize)]
@@ -17,6 +17,13 @@ pub struct Found {
     pub profile: Option<Profile>,
     /// What it says of itself, or the errno with which it could not be opened.
     pub attributes: Result<Attributes, i32>,
+}
+
+impl Found {
+    /// What it is held to by its kind.
+    pub fn limits(&self) -> Limits {
+        Limits::of(self.profile, self.iwarp)
+    }
 }
 
 /// What a device says of itself.

@@ -132,10 +132,11 @@ impl Limits {
         }
     }
 
-    /// The limits of a device whose vendor nobody knows. InfiniBand and RoCE devices have immediates by their
-    /// specification; iWARP ones may lack them.
-    pub fn unknown(iwarp: bool) -> Limits {
-        Limits { immediate: !iwarp, takes_tcp_port: iwarp, waits_for_receive: !iwarp, ..Limits::NONE }
+    /// Those of a device of that kind, or of one whose vendor nobody knows. InfiniBand and RoCE devices have immediates by
+    /// their specification; iWARP ones may lack them.
+    pub fn of(kind: Option<Profile>, iwarp: bool) -> Limits {
+        let unknown = Limits { immediate: !iwarp, takes_tcp_port: iwarp, waits_for_receive: !iwarp, ..Limits::NONE };
+        kind.map_or(unknown, Profile::limits)
     }
 }
 
@@ -163,6 +164,13 @@ mod tests {
                 assert!(!both.waits_for_receive || a.waits_for_receive);
             }
         }
+    }
+
+    #[test]
+    fn who_listens_at_tcp_ports_is_known_by_kind_or_else_by_transport() {
+        let takes = |kind, iwarp| Limits::of(kind, iwarp).takes_tcp_port;
+        assert!(takes(Some(Profile::Siw), true) && takes(Some(Profile::Erdma), true) && takes(None, true));
+        assert!(!takes(Some(Profile::Rxe), false) && !takes(Some(Profile::Mlx5), false) && !takes(None, false));
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! RDMA: the card in the machine, modules, nodes, libraries, devices with their ports and addresses, ports for links.
 
 use std::fs::OpenOptions;
+use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 
 use netacc_config::Config;
-use netacc_registry::{open_rdma_at_each, rdma_devices, PORT_OFFSET};
+use netacc_device::DeviceError;
+use netacc_registry::{open_rdma_at_each, rdma_devices, RdmaDevice, PORT_OFFSET};
 
 use super::{names, read, Check, Status};
 
@@ -30,13 +32,16 @@ pub(super) fn checks(root: &Path, config: &Config, ports: &[u16]) -> (Vec<Check>
                    without modules, in a small virtual machine: netacc lab run";
         checks.push(Check::not(Status::Absent, "RDMA devices", "the kernel has none", fix));
     } else {
-        checks.extend(nodes(root));
+        checks.extend(nodes(root, |path| OpenOptions::new().read(true).write(true).open(path).map(drop)));
     }
     checks.extend(present.iter().flat_map(|name| device(root, name)));
     let mut works = false;
+    let mut listening = Listening::Nobody;
     // Libraries are loaded only where there is a device for them, as a program's are.
     if !present.is_empty() {
-        checks.push(libraries());
+        let known = rdma_devices();
+        listening = Listening::of(&known);
+        checks.push(libraries(&known));
         for (address, outcome) in open_rdma_at_each(config) {
             let name = format!("device at {address}");
             checks.push(match outcome {
@@ -58,7 +63,7 @@ pub(super) fn checks(root: &Path, config: &Config, ports: &[u16]) -> (Vec<Check>
             checks.push(Check::not(Status::Fail, "RDMA", "no address of this machine can be used", fix));
         }
     }
-    checks.extend(ports.iter().map(|port| link_port(*port)));
+    checks.extend(ports.iter().map(|port| link_port(*port, listening)));
     (checks, works)
 }
 
@@ -115,7 +120,7 @@ fn modules(root: &Path) -> Vec<Check> {
 }
 
 /// The files through which devices are used.
-fn nodes(root: &Path) -> Vec<Check> {
+fn nodes(root: &Path, open: impl Fn(&Path) -> io::Result<()>) -> Vec<Check> {
     let folder = root.join("dev/infiniband");
     let mut wanted = vec!["rdma_cm".to_owned()];
     wanted.extend(names(&folder).into_iter().filter(|name| name.starts_with("uverbs")));
@@ -123,11 +128,11 @@ fn nodes(root: &Path) -> Vec<Check> {
         .into_iter()
         .map(|name| {
             let path = folder.join(&name);
-            match OpenOptions::new().read(true).write(true).open(&path) {
-                Ok(_) => Check::ok(format!("/dev/infiniband/{name}"), "can be opened"),
+            match open(&path) {
+                Ok(()) => Check::ok(format!("/dev/infiniband/{name}"), "can be opened"),
                 Err(error) => {
                     let fix = match error.kind() {
-                        std::io::ErrorKind::PermissionDenied => "give this user the right: mode 0666, or its group",
+                        io::ErrorKind::PermissionDenied => "give this user the right: mode 0666, or its group",
                         _ => "modprobe rdma_ucm; in a container, pass /dev/infiniband in",
                     };
                     Check::not(Status::Fail, format!("/dev/infiniband/{name}"), error.to_string(), fix)
@@ -137,19 +142,20 @@ fn nodes(root: &Path) -> Vec<Check> {
         .collect()
 }
 
-fn libraries() -> Check {
-    match rdma_devices() {
+/// Whether the libraries are there, and what they know of the devices that the kernel has.
+fn libraries(known: &Result<Vec<RdmaDevice>, DeviceError>) -> Check {
+    match known {
         Ok(devices) if devices.is_empty() => {
             let fix = "apt-get install ibverbs-providers, or the vendor's provider";
             Check::not(Status::Fail, "libibverbs", "loads, and knows none of the kernel's devices", fix)
         }
         Ok(devices) => {
-            let describe = |device: &netacc_registry::RdmaDevice| match &device.attributes {
+            let describe = |device: &RdmaDevice| match &device.attributes {
                 Ok(attributes) => format!(
                     "{}: firmware {}, {} queue pairs, {} regions",
                     device.name, attributes.firmware, attributes.max_qp, attributes.max_mr
                 ),
-                Err(errno) => format!("{}: {}", device.name, std::io::Error::from_raw_os_error(*errno)),
+                Err(errno) => format!("{}: {}", device.name, io::Error::from_raw_os_error(*errno)),
             };
             let text: Vec<String> = devices.iter().map(describe).collect();
             Check::ok("libibverbs, librdmacm", text.join("; "))
@@ -192,26 +198,67 @@ fn device(root: &Path, name: &str) -> Vec<Check> {
     names(&ports).into_iter().map(port).collect()
 }
 
+/// Whose ports links are accepted at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Listening {
+    /// There is no device.
+    Nobody,
+    /// Those of the connection manager, of which TCP knows nothing (InfiniBand, RoCE).
+    ConnectionManager,
+    /// The kernel's TCP ports (iWARP).
+    Tcp,
+}
+
+impl Listening {
+    /// Of several devices any may be used, and of those that we do not know it may be so.
+    fn of(known: &Result<Vec<RdmaDevice>, DeviceError>) -> Listening {
+        match known {
+            Ok(devices) if devices.iter().all(|device| !device.limits().takes_tcp_port) => {
+                if devices.is_empty() {
+                    Listening::Nobody
+                } else {
+                    Listening::ConnectionManager
+                }
+            }
+            _ => Listening::Tcp,
+        }
+    }
+}
+
 /// Whether links for a service can be accepted where its peers look.
-fn link_port(tcp: u16) -> Check {
+fn link_port(tcp: u16, listening: Listening) -> Check {
     let name = format!("TCP port {tcp}");
     let Some(port) = tcp.checked_add(PORT_OFFSET) else {
         let fix = format!("a port up to {}: connections to this one stay on TCP", u16::MAX - PORT_OFFSET);
         return Check::not(Status::Fail, name, format!("{tcp} + {PORT_OFFSET} is no port"), fix);
     };
-    match TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)) {
-        Ok(_) => {
-            Check::ok(name, format!("its links are accepted at port {port}, which is free; firewalls must let it pass"))
+    match listening {
+        Listening::Nobody => {
+            let finding = format!("no RDMA device would accept its links, which belong at port {port}");
+            Check::not(Status::Absent, name, finding, "only if other hosts are to reach it over RDMA: see above")
         }
-        Err(error) => Check::not(
-            Status::Warn,
+        Listening::ConnectionManager => Check::ok(
             name,
-            format!("its links are accepted at port {port}: {error}"),
             format!(
-                "end what has it (ss -tlnp sport = {port}), unless that is the service; \
-                     reserve it: sysctl net.ipv4.ip_local_reserved_ports={port}"
+                "its links are accepted at port {port} of the RDMA connection manager, whoever has TCP's of that number; \
+                 over RoCE all of them go to UDP port 4791, which firewalls must let pass"
             ),
         ),
+        Listening::Tcp => match TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)) {
+            Ok(_) => Check::ok(
+                name,
+                format!("its links are accepted at TCP port {port}, which is free; firewalls must let it pass"),
+            ),
+            Err(error) => Check::not(
+                Status::Warn,
+                name,
+                format!("its links are accepted at TCP port {port}: {error}"),
+                format!(
+                    "end what has it (ss -tlnp sport = {port}), unless that is the service; \
+                     reserve it: sysctl net.ipv4.ip_local_reserved_ports={port}"
+                ),
+            ),
+        },
     }
 }
 
@@ -291,14 +338,71 @@ mod tests {
     }
 
     #[test]
+    fn a_device_file_that_cannot_be_opened_is_told_with_what_helps() {
+        let root = machine(&[("dev/infiniband/uverbs0", ""), ("dev/infiniband/issm0", "")]);
+        let found = |errno: i32| {
+            nodes(root.path(), |path| {
+                assert!(path.starts_with(root.path().join("dev/infiniband")), "{path:?}");
+                if path.ends_with("uverbs0") {
+                    Err(io::Error::from_raw_os_error(errno))
+                } else {
+                    Ok(())
+                }
+            })
+        };
+        let denied = found(libc::EACCES);
+        let names: Vec<&str> = denied.iter().map(|check| check.name.as_str()).collect();
+        assert_eq!(names, ["/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs0"]);
+        assert_eq!((denied[0].status, denied[1].status), (Status::Ok, Status::Fail));
+        assert!(denied[1].finding.contains("Permission denied"), "{}", denied[1].finding);
+        assert!(denied[1].fix.as_deref().is_some_and(|fix| fix.contains("mode 0666")), "{denied:?}");
+        assert!(found(libc::ENOENT)[1].fix.as_deref().is_some_and(|fix| fix.contains("modprobe")));
+        let nothing = nodes(machine(&[]).path(), |_| Err(io::ErrorKind::NotFound.into()));
+        assert_eq!((nothing.len(), nothing[0].status), (1, Status::Fail), "the kernel has a device, and no way to it");
+    }
+
+    fn known(iwarp: bool) -> RdmaDevice {
+        RdmaDevice { name: "x0".into(), iwarp, profile: None, attributes: Err(libc::EACCES) }
+    }
+
+    #[test]
+    fn libraries_are_missing_or_without_a_provider_or_name_their_devices() {
+        let missing = DeviceError::Unavailable { what: "libibverbs.so.1 is not installed", source: None };
+        let missing = libraries(&Err(missing));
+        assert_eq!(missing.status, Status::Fail);
+        assert!(missing.finding.contains("libibverbs.so.1 is not installed"), "{}", missing.finding);
+        assert!(missing.fix.as_deref().is_some_and(|fix| fix.contains("libibverbs1 librdmacm1")), "{missing:?}");
+        let bare = libraries(&Ok(Vec::new()));
+        assert_eq!(bare.status, Status::Fail);
+        assert!(bare.fix.as_deref().is_some_and(|fix| fix.contains("install ibverbs-providers")), "{bare:?}");
+        let good = libraries(&Ok(vec![known(true)]));
+        assert_eq!((good.status, good.fix), (Status::Ok, None));
+        assert!(good.finding.starts_with("x0: Permission denied"), "{}", good.finding);
+    }
+
+    #[test]
+    fn a_device_listens_at_tcp_ports_or_at_others() {
+        assert_eq!(Listening::of(&Ok(Vec::new())), Listening::Nobody);
+        assert_eq!(Listening::of(&Ok(vec![known(false)])), Listening::ConnectionManager);
+        assert_eq!(Listening::of(&Ok(vec![known(false), known(true)])), Listening::Tcp);
+        let unknown = Err(DeviceError::Unavailable { what: "libraries", source: None });
+        assert_eq!(Listening::of(&unknown), Listening::Tcp);
+    }
+
+    /// Breaks if a service were said to have no links over RoCE for a TCP port that somebody has.
+    #[test]
     fn a_service_has_a_port_for_links_or_is_told_why_not() {
-        assert_eq!(link_port(45_536).status, Status::Fail);
+        assert_eq!(link_port(45_536, Listening::Tcp).status, Status::Fail);
+        assert_eq!(link_port(45_536, Listening::ConnectionManager).status, Status::Fail);
         let taken = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("some port is free");
         let port = taken.local_addr().expect("bound").port();
-        if let Some(tcp) = port.checked_sub(PORT_OFFSET) {
-            assert_eq!(link_port(tcp).status, Status::Warn, "{port} is taken");
-            drop(taken);
-            assert_eq!(link_port(tcp).status, Status::Ok, "{port} is free");
-        }
+        let tcp = port.checked_sub(PORT_OFFSET).expect("the kernel's own ports begin above");
+        assert_eq!(link_port(tcp, Listening::Tcp).status, Status::Warn, "{port} is taken");
+        let roce = link_port(tcp, Listening::ConnectionManager);
+        assert_eq!(roce.status, Status::Ok, "{port} is TCP's");
+        assert!(roce.finding.contains("UDP port 4791"), "{}", roce.finding);
+        assert_eq!(link_port(tcp, Listening::Nobody).status, Status::Absent);
+        drop(taken);
+        assert_eq!(link_port(tcp, Listening::Tcp).status, Status::Ok, "{port} is free");
     }
 }
