@@ -176,11 +176,9 @@ fn serve(args: &LatArgs) -> Result<(), LatError> {
     let mut child = command.stdin(Stdio::piped()).spawn()?;
     let _open = child.stdin.take();
     let (config, _) = Config::load();
-    let outcome = raw::serve(&config, SocketAddr::new(args.address, args.port + 1));
-    if let Err(error) = outcome {
-        // Kernel TCP and the stack can be measured all the same.
-        eprintln!("netacc lat: no raw links: {error}");
-    }
+    let Err(error) = raw::serve(&config, SocketAddr::new(args.address, args.port + 1));
+    // Kernel TCP and the stack can be measured all the same.
+    eprintln!("netacc lat: no raw links: {error}");
     child.wait()?;
     Ok(())
 }

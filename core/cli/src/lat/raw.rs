@@ -4,6 +4,7 @@
 //! nothing more.
 
 use std::cell::Cell;
+use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
@@ -11,10 +12,11 @@ use std::time::{Duration, Instant};
 
 use netacc_config::Config;
 use netacc_device::{
-    CmEvent, Completion, CompletionQueueId, ConnectionManager, Device, Operation, Payload, PostError, QueuePairId,
-    Region, RemoteRegion, WorkCompletion, WorkRequest, WorkRequestId,
+    CmEvent, Completion, CompletionQueueId, ConnectionId, ConnectionManager, Device, Operation, Payload, PeerAddress,
+    PostError, QueuePairId, Region, RemoteRegion, WorkCompletion, WorkRequest, WorkRequestId,
 };
 use netacc_registry::{open_raw, raw_peer_address, Raw};
+use nix::errno::Errno;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 
 use super::report::Latencies;
@@ -78,26 +80,64 @@ impl Task {
     }
 }
 
-/// A connected queue pair.
-struct Link {
-    raw: Raw,
-    cq: CompletionQueueId,
+/// Who asks, and for what.
+type Client = (ConnectionId, Task);
+
+/// The client whose turn is next. Most often it is the one that we answer, with its next task: it has ended the last one,
+/// of which we need not have heard.
+#[derive(Default)]
+struct Waiting(Cell<Option<Client>>);
+
+impl Waiting {
+    /// Takes note of what happened to others than the one that is answered.
+    fn note(&self, cm: &dyn ConnectionManager, event: &CmEvent) {
+        match event {
+            CmEvent::Request { id, private_data, .. } => match Task::decode(private_data) {
+                Some(task) if self.0.get().is_none() => self.0.set(Some((*id, task))),
+                _ => cm.reject(*id),
+            },
+            CmEvent::Failed { id, .. } if self.0.get().is_some_and(|(waiting, _)| waiting == *id) => self.0.set(None),
+            _ => {}
+        }
+    }
+}
+
+/// A queue pair, which ends with this.
+struct Pair<'a> {
+    raw: &'a Raw,
     qp: QueuePairId,
+}
+
+impl Drop for Pair<'_> {
+    fn drop(&mut self) {
+        self.raw.device.destroy_qp(self.qp);
+    }
+}
+
+/// A connected queue pair, and what is needed to send and receive on it.
+struct Link<'a> {
+    pair: Pair<'a>,
+    cq: CompletionQueueId,
     task: Task,
     local: Region,
     remote: RemoteRegion,
     /// Where messages lie that are not sent inline.
     staging: Region,
+    waiting: &'a Waiting,
     /// Messages that have come and nobody has awaited yet: whoever polls may find them.
     arrived: Cell<u32>,
 }
 
 /// Measures, from our address `from`.
 pub(super) fn ask(config: &Config, from: IpAddr, server: SocketAddr, task: Task) -> Result<Latencies, LatError> {
-    let raw = open_raw(config, from, 0)?;
+    ask_on(open_raw(config, from, 0)?, raw_peer_address(server), task)
+}
+
+fn ask_on(raw: Raw, server: PeerAddress, task: Task) -> Result<Latencies, LatError> {
     let cq = raw.device.create_cq()?;
-    raw.cm.connect(raw_peer_address(server), cq, task.region_len(), &task.encode())?;
-    let link = establish(raw, cq, Some(task))?;
+    let id = raw.cm.connect(server, cq, task.region_len(), &task.encode())?;
+    let nobody = Waiting::default();
+    let link = establish(&raw, cq, (id, task), &nobody)?;
     let mut latencies = Latencies::default();
     for number in 1..=u64::from(task.count + WARM_UP) {
         let begun = Instant::now();
@@ -107,52 +147,63 @@ pub(super) fn ask(config: &Config, from: IpAddr, server: SocketAddr, task: Task)
             latencies.record_round_trip(begun.elapsed());
         }
     }
-    link.raw.device.destroy_qp(link.qp);
     Ok(latencies)
 }
 
 /// Answers one client after the other, for ever.
-pub(super) fn serve(config: &Config, address: SocketAddr) -> Result<(), LatError> {
+pub(super) fn serve(config: &Config, address: SocketAddr) -> Result<Infallible, LatError> {
     let raw = open_raw(config, address.ip(), address.port())?;
     println!("raw links at {address}");
+    serve_on(&raw, |error| eprintln!("netacc lat: a client: {error}"))
+}
+
+/// Whatever goes wrong with a client ends that client, of which `tell` hears; only who cannot wait for them gives up.
+fn serve_on(raw: &Raw, tell: impl Fn(LatError)) -> Result<Infallible, LatError> {
     let cq = raw.device.create_cq()?;
+    let waiting = Waiting::default();
     loop {
-        let outcome = establish(raw.clone(), cq, None).and_then(|link| {
-            let answered = link.answer();
-            link.raw.device.destroy_qp(link.qp);
-            answered
-        });
-        match outcome {
-            // A client that has gone, or asked for nonsense, is its own affair.
-            Ok(()) | Err(LatError::Disconnected | LatError::Nonsense | LatError::Silent(_) | LatError::Post(_)) => {}
-            Err(LatError::Connect(error)) => eprintln!("netacc lat: {error}"),
-            Err(error) => return Err(error),
+        let Some(client) = waiting.0.take() else {
+            match raw.cm.poll_event() {
+                Some(event) => waiting.note(&*raw.cm, &event),
+                None => sleep(&*raw.cm)?,
+            }
+            continue;
+        };
+        match accept(raw, cq, client, &waiting).and_then(|link| link.answer()) {
+            // As all end that have what they asked for.
+            Ok(()) | Err(LatError::Disconnected) => {}
+            Err(error) => tell(error),
         }
     }
 }
 
-/// Waits for a connection: ours for a task, or that of the first peer who has one.
-fn establish(raw: Raw, cq: CompletionQueueId, mut task: Option<Task>) -> Result<Link, LatError> {
+fn accept<'a>(raw: &'a Raw, cq: CompletionQueueId, client: Client, waiting: &'a Waiting) -> Result<Link<'a>, LatError> {
+    let (id, task) = client;
+    // Refused where it cannot be accepted: some devices leave that to us.
+    raw.cm.accept(id, cq, task.region_len()).inspect_err(|_| raw.cm.reject(id))?;
+    establish(raw, cq, client, waiting)
+}
+
+/// Waits for the connection that was begun, or accepted.
+fn establish<'a>(
+    raw: &'a Raw,
+    cq: CompletionQueueId,
+    (wanted, task): Client,
+    waiting: &'a Waiting,
+) -> Result<Link<'a>, LatError> {
     loop {
         match raw.cm.poll_event() {
-            Some(CmEvent::Request { id, private_data, .. }) => match Task::decode(&private_data) {
-                Some(wanted) if task.is_none() => {
-                    task = Some(wanted);
-                    raw.cm.accept(id, cq, wanted.region_len())?;
-                }
-                _ => raw.cm.reject(id),
-            },
-            Some(CmEvent::Established { qp, local, remote, .. }) => {
-                let task = task.ok_or(LatError::Nonsense)?;
+            Some(CmEvent::Established { id, qp, local, remote, .. }) if id == wanted => {
+                let pair = Pair { raw, qp };
                 let staging = raw.device.alloc_region(qp, task.region_len())?;
                 raw.device.post_recv(qp, RECEIVES)?;
                 if local.memory.len() < task.region_len() || (remote.len as usize) < task.region_len() {
                     return Err(LatError::Nonsense);
                 }
-                return Ok(Link { raw, cq, qp, task, local, remote, staging, arrived: Cell::new(0) });
+                return Ok(Link { pair, cq, task, local, remote, staging, waiting, arrived: Cell::new(0) });
             }
-            Some(CmEvent::Failed { error, .. }) => return Err(error.into()),
-            Some(_) => {}
+            Some(CmEvent::Failed { id, error }) if id == wanted => return Err(error.into()),
+            Some(event) => waiting.note(&*raw.cm, &event),
             None => sleep(&*raw.cm)?,
         }
     }
@@ -163,13 +214,17 @@ fn sleep(cm: &dyn ConnectionManager) -> Result<(), LatError> {
     let fds = cm.event_fds();
     // SAFETY: the connection manager, which lives, keeps them open.
     let watched = fds.iter().map(|fd| PollFd::new(unsafe { BorrowedFd::borrow_raw(*fd) }, PollFlags::POLLIN));
-    poll(&mut watched.collect::<Vec<_>>(), PollTimeout::NONE).map_err(std::io::Error::from)?;
-    Ok(())
+    // A device in memory has none, and nobody to wake us.
+    let timeout = if fds.is_empty() { PollTimeout::from(1u8) } else { PollTimeout::NONE };
+    match poll(&mut watched.collect::<Vec<_>>(), timeout) {
+        Ok(_) | Err(Errno::EINTR) => Ok(()),
+        Err(errno) => Err(std::io::Error::from(errno).into()),
+    }
 }
 
-impl Link {
+impl Link<'_> {
     fn device(&self) -> &dyn Device {
-        &*self.raw.device
+        &*self.pair.raw.device
     }
 
     fn answer(&self) -> Result<(), LatError> {
@@ -192,7 +247,8 @@ impl Link {
         let imm = (self.task.kind == Kind::Message).then_some(number as u32);
         let operation = Operation::Write { rkey: self.remote.rkey, offset: self.remote.base, imm };
         let mut copy = [0; 512];
-        let inline = len <= copy.len().min(self.device().capabilities_of(self.qp).max_inline as usize);
+        let capabilities = self.device().capabilities_of(self.pair.qp);
+        let inline = len <= copy.len().min(capabilities.max_inline as usize);
         if !placed || (inline && !self.staging.memory.read(0, &mut copy[..len])) {
             return Err(LatError::Nonsense);
         }
@@ -201,10 +257,12 @@ impl Link {
         } else {
             Payload::Region { region: &self.staging, offset: 0, len: len as u32 }
         };
-        let wr = WorkRequest { id: WorkRequestId(number), operation, payload, signaled: false };
+        // A queue of requests that tell nobody of their end may stay full for ever.
+        let signaled = number % u64::from((capabilities.max_send_wr / 4).max(1)) == 0;
+        let wr = WorkRequest { id: WorkRequestId(number), operation, payload, signaled };
         let begun = Instant::now();
         loop {
-            match self.device().post_send(self.qp, &[wr]) {
+            match self.device().post_send(self.pair.qp, &[wr]) {
                 Ok(1) => return Ok(()),
                 // What was sent completes soon, or never.
                 Ok(_) | Err(PostError::QueueFull) => {
@@ -248,7 +306,7 @@ impl Link {
     /// Takes what has completed, and counts the messages that have come.
     fn take_completions(&self) -> Result<(), LatError> {
         let mut out = [EMPTY; 8];
-        let taken = self.device().poll_qp(self.qp, &mut out);
+        let taken = self.device().poll_qp(self.pair.qp, &mut out);
         let mut messages = 0;
         for completion in &out[..taken] {
             match completion.completion {
@@ -258,7 +316,7 @@ impl Link {
             }
         }
         if messages > 0 {
-            self.device().post_recv(self.qp, messages)?;
+            self.device().post_recv(self.pair.qp, messages)?;
             self.arrived.set(self.arrived.get().saturating_add(messages));
         }
         Ok(())
@@ -266,11 +324,9 @@ impl Link {
 
     /// Has the device notice the end of the link; an error if this has lasted too long.
     fn look_around(&self, begun: Instant) -> Result<(), LatError> {
-        // Other clients wait for their turn: they are told to come back.
-        while let Some(event) = self.raw.cm.poll_event() {
-            if let CmEvent::Request { id, .. } = event {
-                self.raw.cm.reject(id);
-            }
+        let cm = &*self.pair.raw.cm;
+        while let Some(event) = cm.poll_event() {
+            self.waiting.note(cm, &event);
         }
         self.device().pending(self.cq, &mut [QueuePairId(0); 4]);
         if begun.elapsed() > PATIENCE {
@@ -288,7 +344,45 @@ const EMPTY: WorkCompletion = WorkCompletion {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
+    use netacc_device::loopback::{DeliveryMode, Fabric, LoopbackConfig};
+
     use super::*;
+
+    /// A device in memory with room for so many registered bytes.
+    fn raw(fabric: &Fabric, memory_limit_bytes: usize) -> (Raw, PeerAddress) {
+        let device = fabric.open(LoopbackConfig { memory_limit_bytes, ..LoopbackConfig::soft_roce() });
+        let address = device.address();
+        (Raw { device: device.clone(), cm: device }, address)
+    }
+
+    /// Breaks if what one client does to the server's device were the end of all that come after it, or if its queue pair
+    /// kept its memory.
+    #[test]
+    fn a_client_that_goes_wrong_ends_alone() {
+        let fabric = Fabric::new(DeliveryMode::Immediate);
+        let (served, address) = raw(&fabric, 100 << 10);
+        let (tell, told) = mpsc::channel();
+        thread::spawn(move || serve_on(&served, |error| tell.send(error.to_string()).expect("the test listens")));
+        let asked = |task| ask_on(raw(&fabric, 1 << 30).0, address, task);
+        for kind in [Kind::Write, Kind::Message] {
+            // There is room for the first region, and then for none to send from.
+            let failed = asked(Task { kind, size: 64 << 10, count: 3 });
+            assert!(matches!(failed, Err(LatError::Disconnected | LatError::Post(_))), "{failed:?}");
+            let error = told.recv_timeout(PATIENCE).expect("the server tells");
+            assert!(error.contains("65536 bytes"), "{error}");
+            // Not even for the first.
+            let failed = asked(Task { kind, size: 200 << 10, count: 3 });
+            assert!(failed.is_err(), "{failed:?}");
+            told.recv_timeout(PATIENCE).expect("the server tells");
+            // With what the first had still taken there would be room for only one of these.
+            let latencies = asked(Task { kind, size: 40 << 10, count: 3 }).expect("there is room");
+            assert_eq!(Vec::from(latencies).iter().map(|(_, count)| count).sum::<u64>(), 3);
+        }
+        assert!(told.try_recv().is_err(), "who ended well is not told of");
+    }
 
     #[test]
     fn tasks_arrive_and_nonsense_does_not() {
