@@ -431,6 +431,7 @@ impl Order {
 /// What shared memory can do.
 const CAPABILITIES: Capabilities = Capabilities {
     write_with_imm: true,
+    sends: false,
     max_inline: MAX_INLINE,
     max_send_sge: 1,
     max_recv_sge: 0,

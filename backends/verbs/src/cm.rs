@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use netacc_device::{
     CmError, CmEvent, CompletionQueueId, ConnectionId, ConnectionManager, DeviceError, PeerAddress, QueuePairId,
-    Region, RemoteKey, RemoteRegion, MAX_PRIVATE_DATA,
+    Receives, Region, RemoteKey, RemoteRegion, MAX_PRIVATE_DATA,
 };
 
 use crate::device::{listen_at, VerbsDevice};
@@ -46,6 +46,14 @@ pub(crate) struct Manager {
     events: VecDeque<CmEvent>,
 }
 
+/// What a queue pair begins with.
+#[derive(Clone, Copy)]
+struct First {
+    cq: CompletionQueueId,
+    region_len: usize,
+    receives: Receives,
+}
+
 struct Attempt {
     id: ConnectionId,
     peer: PeerAddress,
@@ -54,7 +62,7 @@ struct Attempt {
 
 enum Stage {
     /// Looking for the device and the way; then the queue pair is made.
-    Resolving { cm: CmId, cq: CompletionQueueId, region_len: usize, private_data: Vec<u8> },
+    Resolving { cm: CmId, first: First, private_data: Vec<u8> },
     /// Our queue pair exists; the peer has not answered.
     Connecting { link: Arc<Link>, local: Region, private_data: Vec<u8> },
     /// A peer asks; nobody has answered.
@@ -216,8 +224,8 @@ impl VerbsDevice {
 
     fn routed(&self, manager: &mut Manager, key: Key) {
         let Some(Attempt { id, peer, stage }) = manager.attempts.remove(&key) else { return };
-        let Stage::Resolving { cm, cq, region_len, private_data } = stage else { return };
-        match self.make(cm, cq, region_len) {
+        let Stage::Resolving { cm, first, private_data } = stage else { return };
+        match self.make(cm, first) {
             Ok((link, local)) => {
                 let told = Told { port: self.address.port(), region: local.remote, data: private_data.clone() };
                 let connected = self.with_cm(&link, |cm, parameters| cm.connect(&parameters), &told);
@@ -280,9 +288,14 @@ impl VerbsDevice {
         }
     }
 
-    fn make(&self, cm: CmId, cq: CompletionQueueId, region_len: usize) -> Result<(Arc<Link>, Region), DeviceError> {
-        let link = self.make_link(cm, cq)?;
-        match link.alloc_region(region_len) {
+    fn make(&self, cm: CmId, first: First) -> Result<(Arc<Link>, Region), DeviceError> {
+        let link = self.make_link(cm, first.cq)?;
+        let local = link.alloc_region(first.region_len).and_then(|local| {
+            let into = (first.receives == Receives::FirstRegion).then_some(&local);
+            link.post_ahead(into).map_err(|_| DeviceError::Exhausted { what: "receive queue" })?;
+            Ok(local)
+        });
+        match local {
             Ok(local) => Ok((link, local)),
             Err(error) => {
                 link.close();
@@ -327,6 +340,17 @@ impl ConnectionManager for VerbsDevice {
         region_len: usize,
         private_data: &[u8],
     ) -> Result<ConnectionId, CmError> {
+        self.connect_with(peer, cq, region_len, private_data, Receives::Empty)
+    }
+
+    fn connect_with(
+        &self,
+        peer: PeerAddress,
+        cq: CompletionQueueId,
+        region_len: usize,
+        private_data: &[u8],
+        receives: Receives,
+    ) -> Result<ConnectionId, CmError> {
         let to = decode(peer).ok_or(CmError::Unreachable)?;
         let from = self.address_of_family(to.ip()).ok_or(CmError::Unreachable)?;
         if private_data.len() > MAX_PRIVATE_DATA {
@@ -345,12 +369,23 @@ impl ConnectionManager for VerbsDevice {
         cm.resolve_address(SocketAddr::new(from, 0), to, RESOLVE_TIMEOUT_MS).map_err(os("rdma_resolve_addr"))?;
         let id = manager.next_id();
         let key = cm.key();
-        let stage = Stage::Resolving { cm, cq, region_len, private_data: private_data.to_vec() };
+        let first = First { cq, region_len, receives };
+        let stage = Stage::Resolving { cm, first, private_data: private_data.to_vec() };
         manager.attempts.insert(key, Attempt { id, peer, stage });
         Ok(id)
     }
 
     fn accept(&self, id: ConnectionId, cq: CompletionQueueId, region_len: usize) -> Result<(), CmError> {
+        self.accept_with(id, cq, region_len, Receives::Empty)
+    }
+
+    fn accept_with(
+        &self,
+        id: ConnectionId,
+        cq: CompletionQueueId,
+        region_len: usize,
+        receives: Receives,
+    ) -> Result<(), CmError> {
         let mut manager = self.manager.lock();
         let asked = |attempt: &Attempt| matches!(attempt.stage, Stage::Asked { .. });
         let key = manager.key_of(id).filter(|key| manager.attempts.get(key).is_some_and(asked));
@@ -359,7 +394,7 @@ impl ConnectionManager for VerbsDevice {
             return Err(CmError::Unreachable);
         };
         let key = cm.key();
-        let (link, local) = self.make(cm, cq, region_len).map_err(cm_error)?;
+        let (link, local) = self.make(cm, First { cq, region_len, receives }).map_err(cm_error)?;
         let told = Told { port: self.address.port(), region: local.remote, data: Vec::new() };
         if let Err(source) = self.with_cm(&link, |cm, parameters| cm.accept(&parameters), &told) {
             link.close();

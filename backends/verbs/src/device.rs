@@ -147,6 +147,7 @@ impl VerbsDevice {
         let capabilities = Capabilities {
             // Where the device has none, a WRITE and a SEND do the same.
             write_with_imm: true,
+            sends: true,
             max_inline: shape.max_inline,
             max_send_sge: limits.max_send_sge.min(attributes.max_sge).max(1),
             max_recv_sge: limits.max_recv_sge.min(attributes.max_sge),
@@ -252,7 +253,6 @@ impl VerbsDevice {
             }
         };
         let link = Arc::new(Link::new(id, Arc::clone(&queue), lane, memory, notes, cm, qp, self.shape));
-        link.post_ahead().map_err(|_| DeviceError::Exhausted { what: "receive queue" })?;
         queue.add(&link).map_err(os("epoll_ctl"))?;
         links.insert(id, Arc::clone(&link));
         Ok(link)

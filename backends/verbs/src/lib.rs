@@ -12,7 +12,8 @@
 //! * A connection manager that does not survive a message for which there is no way (SoftRoCE): while a port is without
 //!   its network nothing is told to peers, and all of it after that. What the kernel sends on its own then, as for a
 //!   process that is killed meanwhile, is not in our hands: a host that is deaf since needs its device made again.
-//! * No zero-length receives: each receive has a few bytes of its own.
+//! * No zero-length receives: each receive has a few bytes of its own, or, where that was chosen when connecting, the
+//!   first region.
 //!
 //! Each queue pair has a protection domain of its own: a key given to one peer is of no use to another. Its memory is
 //! registered in slabs, of which regions are parts (`memory`): a peer's stray write may reach another region of the same

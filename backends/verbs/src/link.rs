@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use netacc_device::{
     Completion, CompletionStatus, DeviceError, Operation, Payload, PostError, QueuePairId, Region, RemoteKey,
@@ -55,6 +55,8 @@ pub(crate) struct Link {
     pub(crate) memory: LinkMemory<Arc<Pd>>,
     /// Receives first, then the notes of messages that we send.
     notes: Part,
+    /// What all receives have in place of notes: messages bring their own bytes. Decided before it is connected.
+    into: OnceLock<RawRecv>,
     send: Mutex<SendSide>,
     recv: Mutex<RecvSide>,
     marks: Box<[Mark]>,
@@ -152,6 +154,7 @@ impl Link {
             shape,
             memory,
             notes,
+            into: OnceLock::new(),
             send: Mutex::new(SendSide {
                 qp: Some(qp),
                 posted: 0,
@@ -282,7 +285,13 @@ impl Link {
     }
 
     /// Posts all receives that the device can hold, before the peer can send. The caller's first ones are among them.
-    pub(crate) fn post_ahead(&self) -> Result<(), PostError> {
+    /// `into`: the region of ours that they have in place of notes.
+    pub(crate) fn post_ahead(&self, into: Option<&Region>) -> Result<(), PostError> {
+        if let Some(region) = into {
+            let len = region.remote.len;
+            let (address, lkey) = self.locate(region, 0, len).ok_or(PostError::Invalid)?;
+            self.into.get_or_init(|| RawRecv { wr_id: 0, address, len, lkey });
+        }
         let mut side = self.recv.lock();
         let Some(qp) = side.qp else { return Err(PostError::Dead) };
         let RecvSide { posted, chain, ahead, .. } = &mut *side;
@@ -298,13 +307,16 @@ impl Link {
         chain: &mut Chain<abi::RecvWr>,
         count: u32,
     ) -> Result<(), (u32, i32)> {
-        let receives = (*posted..*posted + u64::from(count)).map(|number| RawRecv {
-            wr_id: RECEIVE | self.number(number),
-            address: self.notes.address + number % u64::from(self.shape.recv_depth) * NOTE_LEN as u64,
-            len: NOTE_LEN as u32,
-            lkey: self.notes.lkey,
+        let note = |number| self.notes.address + number % u64::from(self.shape.recv_depth) * NOTE_LEN as u64;
+        let receives = (*posted..*posted + u64::from(count)).map(|number| {
+            let wr_id = RECEIVE | self.number(number);
+            match self.into.get() {
+                Some(into) => RawRecv { wr_id, ..*into },
+                None => RawRecv { wr_id, address: note(number), len: NOTE_LEN as u32, lkey: self.notes.lkey },
+            }
         });
-        // SAFETY: the notes stay registered as long as the queue pair exists.
+        // SAFETY: the notes stay registered as long as the queue pair exists. So does a region, or it was freed before,
+        // and is out of the device's reach.
         let outcome = unsafe { qp.post_recv(receives, chain) };
         *posted += outcome.map_or_else(|(taken, _)| taken as u64, |()| count.into());
         outcome.map_err(|(taken, errno)| (taken as u32, errno))
@@ -372,10 +384,13 @@ impl Link {
                 }
             }
         };
+        let sends = self.into.get().is_some();
         let (fits, needed) = match wr.operation {
+            Operation::Write { imm: Some(_), .. } if sends && !self.shape.immediate => (false, 1),
             Operation::Write { imm, .. } => {
                 (len <= self.shape.max_message, if imm.is_some() && !self.shape.immediate { 2 } else { 1 })
             }
+            Operation::Send { .. } if sends => (len <= self.shape.max_message, 1),
             // A note has no room for a payload beside the immediate.
             Operation::Send { .. } if !self.shape.immediate => (len == 0, 1),
             Operation::Send { .. } => (len as usize <= NOTE_LEN, 1),
@@ -421,6 +436,7 @@ impl Link {
                 return Ok(());
             }
             Operation::Send { imm } if self.shape.immediate => request.kind = SendKind::Send { imm },
+            Operation::Send { .. } if self.into.get().is_some() => {}
             Operation::Send { imm } => {
                 request = RawSend { signaled: wr.signaled, ..self.note(number, imm.unwrap_or(0), 0)? };
             }
@@ -500,6 +516,9 @@ impl Link {
         if self.shape.immediate {
             let imm = if raw.wc_flags & abi::WC_WITH_IMM != 0 { u32::from_be(raw.imm_data) } else { 0 };
             return Completion::Receive { imm, len: raw.byte_len };
+        }
+        if self.into.get().is_some() {
+            return Completion::Receive { imm: 0, len: raw.byte_len };
         }
         let place = raw.wr_id as u32 % self.shape.recv_depth;
         let mut note = [0; NOTE_LEN];

@@ -6,6 +6,9 @@
 pub struct Capabilities {
     /// RDMA WRITE WITH IMMEDIATE is supported. Without it messages go as SEND.
     pub write_with_imm: bool,
+    /// Receives can have memory ([`Receives::FirstRegion`](crate::Receives)), so that a SEND brings bytes. Without it
+    /// it brings an immediate at most.
+    pub sends: bool,
     /// Largest payload in bytes that a work request may carry inline (0: none).
     pub max_inline: u32,
     /// Scatter/gather entries of a send request (at least 1).
@@ -44,6 +47,7 @@ impl Capabilities {
     /// The portable subset that every real device offers (eRDMA, SoftRoCE, siw, mlx5): see SPEC.md §2.
     pub const PORTABLE: Capabilities = Capabilities {
         write_with_imm: false,
+        sends: false,
         max_inline: 0,
         max_send_sge: 1,
         max_recv_sge: 1,

@@ -24,6 +24,17 @@ impl FourTuple {
     }
 }
 
+/// What the receives of a queue pair have to put a SEND's bytes into. Both ends agree on it, by the private data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Receives {
+    /// Nothing: bytes come by WRITE, and a SEND brings an immediate.
+    #[default]
+    Empty,
+    /// The first region (capability `sends`): a SEND's bytes are placed at its beginning, so one at a time is under way. A
+    /// device without immediates then has no WRITE WITH IMMEDIATE, which there goes by SEND itself.
+    FirstRegion,
+}
+
 /// Failures of connecting.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -40,6 +51,9 @@ pub enum CmError {
     /// No memory could be registered for it.
     #[error("no memory can be registered for a connection")]
     MemoryLimit,
+    /// Its receives cannot have memory (capability `sends`).
+    #[error("the device's receives take no bytes")]
+    NoSends,
     /// A system call failed.
     #[error("{operation} failed: {source}")]
     Os {
@@ -108,8 +122,37 @@ pub trait ConnectionManager: Send + Sync {
         private_data: &[u8],
     ) -> Result<ConnectionId, CmError>;
 
+    /// As [`connect`](ConnectionManager::connect), with a choice of receives.
+    fn connect_with(
+        &self,
+        peer: PeerAddress,
+        cq: CompletionQueueId,
+        region_len: usize,
+        private_data: &[u8],
+        receives: Receives,
+    ) -> Result<ConnectionId, CmError> {
+        match receives {
+            Receives::Empty => self.connect(peer, cq, region_len, private_data),
+            Receives::FirstRegion => Err(CmError::NoSends),
+        }
+    }
+
     /// Accepts a request; `Established` follows. Our first region has `region_len` bytes.
     fn accept(&self, id: ConnectionId, cq: CompletionQueueId, region_len: usize) -> Result<(), CmError>;
+
+    /// As [`accept`](ConnectionManager::accept), with a choice of receives.
+    fn accept_with(
+        &self,
+        id: ConnectionId,
+        cq: CompletionQueueId,
+        region_len: usize,
+        receives: Receives,
+    ) -> Result<(), CmError> {
+        match receives {
+            Receives::Empty => self.accept(id, cq, region_len),
+            Receives::FirstRegion => Err(CmError::NoSends),
+        }
+    }
 
     /// Refuses a request.
     fn reject(&self, id: ConnectionId);

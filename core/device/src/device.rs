@@ -181,7 +181,7 @@ pub trait Device: Send + Sync {
     /// The descriptor comes from the peer and is checked.
     fn window(&self, qp: QueuePairId, remote: RemoteRegion) -> Result<Region, DeviceError>;
 
-    /// Posts `count` zero-length receives.
+    /// Posts `count` receives, which have what was chosen when connecting ([`Receives`](crate::Receives)).
     fn post_recv(&self, qp: QueuePairId, count: u32) -> Result<(), PostError>;
 
     /// Posts requests in order with one doorbell. `Ok(n)`: the first `n` were accepted; `n < wrs.len()` only

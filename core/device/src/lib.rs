@@ -46,7 +46,8 @@ mod work;
 pub use anchor::{Anchor, AnchorError, AnchorPosition};
 #[cfg(feature = "std")]
 pub use cm::{
-    CmError, CmEvent, ConnectionManager, Directory, DirectoryError, FourTuple, MAX_PRIVATE_DATA, UNKNOWN_STREAM,
+    CmError, CmEvent, ConnectionManager, Directory, DirectoryError, FourTuple, Receives, MAX_PRIVATE_DATA,
+    UNKNOWN_STREAM,
 };
 #[cfg(feature = "std")]
 pub use device::{Armed, Device, DeviceError, PostError, Reactor, Wait, MODERATION};

@@ -50,7 +50,7 @@ pub enum Operation {
         /// The immediate, if the peer shall learn of it.
         imm: Option<u32>,
     },
-    /// SEND into the receive the peer posted first. Devices without write-with-immediate.
+    /// SEND into the receive the peer posted first. It brings bytes where that has memory ([`Receives`](crate::Receives)).
     Send {
         /// The immediate, where the device carries one.
         imm: Option<u32>,

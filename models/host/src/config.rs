@@ -27,6 +27,7 @@ impl HostConfig {
     pub fn roce(nic: NicConfig) -> HostConfig {
         let capabilities = Capabilities {
             write_with_imm: true,
+            sends: false,
             max_inline: 96,
             max_send_sge: 1,
             max_recv_sge: 1,

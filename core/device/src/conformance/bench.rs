@@ -176,6 +176,11 @@ impl<'f> Bench<'f> {
 
     pub(super) fn connect_on(&mut self, cqs: [CompletionQueueId; 2]) -> Result<Pair, Stop> {
         let ends = self.fixture.connect(cqs, REGION_LEN).map_err(|e| Stop::Failed(format!("connecting: {e}")))?;
+        self.adopt(ends)
+    }
+
+    /// Makes a pair of two ends that are connected.
+    pub(super) fn adopt(&mut self, ends: [Established; 2]) -> Result<Pair, Stop> {
         self.open.push([ends[0].qp, ends[1].qp]);
         let staging = |side: Side| {
             let region = self.device(side).alloc_region(ends[side as usize].qp, REGION_LEN);

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use super::bench::{ensure, fail, read, skip, Bench, Established, Stop, REGION_LEN};
 use super::{Fixture, Side};
 use crate::{
-    CmError, CmEvent, CompletionQueueId, ConnectionId, ConnectionManager, Directory, FourTuple, PeerAddress,
-    MAX_PRIVATE_DATA,
+    CmError, CmEvent, CompletionQueueId, ConnectionId, ConnectionManager, Directory, FourTuple, Operation, PeerAddress,
+    Receives, WorkRequest, WorkRequestId, MAX_PRIVATE_DATA,
 };
 
 /// The two connection managers, and the events taken from them but not yet asked for: either may need polling for
@@ -115,6 +115,47 @@ fn accept(bench: &mut Bench<'_>, events: &mut Events, id: ConnectionId) -> Resul
         fail!("accept: {error}");
     }
     established(events.next_on(bench, Side::B)?, id).map_err(Stop::Failed)
+}
+
+/// A SEND's bytes lie at the beginning of the peer's first region when its receive completes, whatever their number. Where
+/// receives cannot have memory nobody is connected for that.
+pub(super) fn sends_bring_bytes(bench: &mut Bench<'_>) -> Result<(), Stop> {
+    let mut events = events(bench)?;
+    let [a, b] = events.managers.clone();
+    let asked = a.connect_with(b.address(), bench.cqs[0], REGION_LEN, b"", Receives::FirstRegion);
+    if !bench.caps(Side::A).sends {
+        ensure!(matches!(asked, Err(CmError::NoSends)), "sends is off, and connecting for them gave {asked:?}");
+        skip!("sends is off");
+    }
+    let asked = asked.map_err(|e| Stop::Failed(format!("connect_with: {e}")))?;
+    let request = match events.next_on(bench, Side::B)? {
+        CmEvent::Request { id, .. } => id,
+        other => fail!("not a request: {other:?}"),
+    };
+    if let Err(error) = b.accept_with(request, bench.cqs[1], REGION_LEN, Receives::FirstRegion) {
+        fail!("accept_with: {error}");
+    }
+    let far = established(events.next_on(bench, Side::B)?, request).map_err(Stop::Failed)?;
+    let near = established(events.next_on(bench, Side::A)?, asked).map_err(Stop::Failed)?;
+    let mut pair = bench.adopt([near, far])?;
+    for (number, len) in [1, 7, 8, 9, 64, 1000, REGION_LEN, 1].into_iter().enumerate() {
+        for from in Side::BOTH {
+            let (to, bytes) = (from.peer(), vec![number as u8 + 1 + 16 * from as u8; len]);
+            bench.post_recv(&pair, to, 1)?;
+            ensure!(pair.staging(from).memory.write(0, &bytes), "a staging region is too short");
+            let payload = pair.staged(from, 0, len);
+            let operation = Operation::Send { imm: None };
+            let wr = WorkRequest { id: WorkRequestId(number as u64), operation, payload, signaled: true };
+            let posted = bench.post(&pair, from, &[wr]);
+            ensure!(posted == Ok(1), "posting a SEND of {len} bytes: {posted:?}");
+            bench.until(&mut pair, "arrival of a SEND", |p| p.receives(to).len() > number)?;
+            let told = pair.receives(to)[number].1;
+            ensure!(told as usize == len, "a SEND of {len} bytes arrived as one of {told}");
+            ensure!(read(pair.local(to), 0, len) == bytes, "a SEND of {len} bytes arrived without them");
+            bench.until(&mut pair, "its send completion", |p| p.sends(from).len() > number)?;
+        }
+    }
+    Ok(())
 }
 
 /// Gives back what a check connected by itself.

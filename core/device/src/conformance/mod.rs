@@ -128,6 +128,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("write_with_imm_in_order", transfers::write_with_imm_in_order),
     ("write_with_imm_needs_capability", transfers::write_with_imm_needs_capability),
     ("send_in_order", transfers::send_in_order),
+    ("sends_bring_bytes", connections::sends_bring_bytes),
     ("messages_both_ways", transfers::messages_both_ways),
     ("inline_limit", transfers::inline_limit),
     ("in_place_through_window", transfers::in_place_through_window),

@@ -7,7 +7,7 @@ use super::state::{LinkId, Place, State};
 use super::{Delivery, DeliveryMode, DeviceId, LoopbackDevice, Refusal};
 use crate::{
     CmError, CmEvent, CompletionQueueId, ConnectionId, ConnectionManager, Directory, DirectoryError, FourTuple,
-    PeerAddress, QueuePairId, Region, RemoteRegion, MAX_PRIVATE_DATA,
+    PeerAddress, QueuePairId, Receives, Region, RemoteRegion, MAX_PRIVATE_DATA,
 };
 
 /// An attempt that was neither accepted nor refused.
@@ -15,6 +15,7 @@ pub(super) struct Attempt {
     initiator: DeviceId,
     initiator_cq: CompletionQueueId,
     initiator_region_len: u32,
+    initiator_receives: Receives,
     target: DeviceId,
 }
 
@@ -52,7 +53,19 @@ impl ConnectionManager for LoopbackDevice {
         region_len: usize,
         private_data: &[u8],
     ) -> Result<ConnectionId, CmError> {
+        self.connect_with(peer, cq, region_len, private_data, Receives::Empty)
+    }
+
+    fn connect_with(
+        &self,
+        peer: PeerAddress,
+        cq: CompletionQueueId,
+        region_len: usize,
+        private_data: &[u8],
+        receives: Receives,
+    ) -> Result<ConnectionId, CmError> {
         self.fabric.with(|s| {
+            s.check_receives(self.id, receives)?;
             if private_data.len() > MAX_PRIVATE_DATA {
                 return Err(CmError::Exhausted("private data"));
             }
@@ -63,8 +76,14 @@ impl ConnectionManager for LoopbackDevice {
             match s.admission(peer) {
                 Err(refusal) => s.notify(self.id, id, NoticeKind::Failed(refusal)),
                 Ok(target) => {
-                    let (initiator, initiator_cq, initiator_region_len) = (self.id, cq, region_len);
-                    s.attempts.insert(attempt, Attempt { initiator, initiator_cq, initiator_region_len, target });
+                    let asked = Attempt {
+                        initiator: self.id,
+                        initiator_cq: cq,
+                        initiator_region_len: region_len,
+                        initiator_receives: receives,
+                        target,
+                    };
+                    s.attempts.insert(attempt, asked);
                     let mut private_data = private_data.to_vec();
                     if s.config(self.id).pad_private_data {
                         private_data.resize(MAX_PRIVATE_DATA, 0);
@@ -78,7 +97,18 @@ impl ConnectionManager for LoopbackDevice {
     }
 
     fn accept(&self, id: ConnectionId, cq: CompletionQueueId, region_len: usize) -> Result<(), CmError> {
+        self.accept_with(id, cq, region_len, Receives::Empty)
+    }
+
+    fn accept_with(
+        &self,
+        id: ConnectionId,
+        cq: CompletionQueueId,
+        region_len: usize,
+        receives: Receives,
+    ) -> Result<(), CmError> {
         self.fabric.with(|s| {
+            s.check_receives(self.id, receives)?;
             let attempt = s.open_attempt(self.id, id).ok_or(CmError::Unreachable)?;
             let region_len = s.check_room(self.id, cq, region_len)?;
             let Some(asked) = s.attempts.remove(&attempt) else { return Ok(()) };
@@ -98,6 +128,8 @@ impl ConnectionManager for LoopbackDevice {
             let theirs = s.device_mut(initiator).register(qps[0], asked.initiator_region_len);
             let ours = s.device_mut(self.id).register(qps[1], region_len);
             let (their_remote, our_remote) = (theirs.remote, ours.remote);
+            s.receive_into(initiator, qps[0], asked.initiator_receives, their_remote);
+            s.receive_into(self.id, qps[1], receives, our_remote);
             let peer = initiator.address();
             s.notify(self.id, id, NoticeKind::Established { qp: qps[1], peer, local: ours, remote: their_remote });
             let peer = self.id.address();
@@ -163,6 +195,18 @@ impl State {
         }
         let free = device.config.memory_limit_bytes.saturating_sub(device.registered_bytes);
         u32::try_from(region_len).ok().filter(|_| region_len <= free).ok_or(CmError::MemoryLimit)
+    }
+
+    fn check_receives(&self, id: DeviceId, receives: Receives) -> Result<(), CmError> {
+        let possible = receives == Receives::Empty || self.config(id).capabilities.sends;
+        possible.then_some(()).ok_or(CmError::NoSends)
+    }
+
+    fn receive_into(&mut self, id: DeviceId, qp: QueuePairId, receives: Receives, region: RemoteRegion) {
+        let end = self.place(id, qp).and_then(|at| Some(&mut self.links.get_mut(&at.link)?.ends[at.side]));
+        if let Some(end) = end.filter(|_| receives == Receives::FirstRegion) {
+            end.into = Some(region);
+        }
     }
 
     /// The device behind an address, if it lets connects through.

@@ -70,6 +70,7 @@ impl LoopbackConfig {
             name: "loopback-shm".into(),
             capabilities: Capabilities {
                 write_with_imm: true,
+                sends: false,
                 max_inline: 256,
                 max_send_sge: 1,
                 max_recv_sge: 0,
@@ -102,6 +103,7 @@ impl LoopbackConfig {
             name: "loopback-erdma".into(),
             capabilities: Capabilities {
                 write_with_imm: true,
+                sends: true,
                 max_inline: 96,
                 max_send_sge: 6,
                 max_recv_sge: 1,
@@ -145,7 +147,7 @@ impl LoopbackConfig {
     pub fn send_only() -> LoopbackConfig {
         let mut config = LoopbackConfig::erdma();
         config.name = "loopback-send-only".into();
-        config.capabilities = Capabilities::PORTABLE;
+        config.capabilities = Capabilities { sends: true, ..Capabilities::PORTABLE };
         config.send_carries_imm = false;
         config
     }

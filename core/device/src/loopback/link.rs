@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 use super::state::{DeviceId, LinkId, Place, State};
 use super::{NoReceive, SlotRelease};
 use crate::{
-    Completion, CompletionQueueId, CompletionStatus, Memory, Operation, QueuePairId, RemoteKey, WorkCompletion,
-    WorkRequestId,
+    Completion, CompletionQueueId, CompletionStatus, Memory, Operation, QueuePairId, RemoteKey, RemoteRegion,
+    WorkCompletion, WorkRequestId,
 };
 
 /// How far an end has come.
@@ -86,6 +86,8 @@ pub(super) struct End {
     pub(super) device: DeviceId,
     pub(super) qp: QueuePairId,
     pub(super) cq: CompletionQueueId,
+    /// What its receives have to put bytes into.
+    pub(super) into: Option<RemoteRegion>,
     pub(super) life: Life,
     /// Something of the peer's arrived.
     pub(super) heard: bool,
@@ -113,6 +115,7 @@ impl End {
             device,
             qp,
             cq,
+            into: None,
             life: Life::Alive,
             heard: false,
             receives: 0,
@@ -213,9 +216,12 @@ impl State {
     /// Copies a request's bytes to where it points, checking both ends as a device would.
     fn place_bytes(&self, from: Place, request: &Request) -> Result<(), CompletionStatus> {
         let device = self.links[&from.link].ends[from.side].device;
-        let Operation::Write { rkey, offset, .. } = request.operation else {
-            // Every receive of this interface has no buffer.
-            return if request.source.len() == 0 { Ok(()) } else { Err(CompletionStatus::RemoteError) };
+        let into = self.links[&from.link].ends[1 - from.side].into;
+        let (rkey, offset) = match (request.operation, into) {
+            (Operation::Write { rkey, offset, .. }, _) => (rkey, offset),
+            (Operation::Send { .. }, _) if request.source.len() == 0 => return Ok(()),
+            (Operation::Send { .. }, Some(into)) => (into.rkey, into.base),
+            (Operation::Send { .. }, None) => return Err(CompletionStatus::RemoteError),
         };
         if let Source::Placed { .. } = request.source {
             return Ok(());

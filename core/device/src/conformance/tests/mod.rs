@@ -64,7 +64,7 @@ fn skips_are_the_listed_ones() {
     let set = |names: Vec<&'static str>| names.into_iter().collect::<std::collections::BTreeSet<_>>();
     assert_eq!(
         set(skipped(LoopbackConfig::shm())),
-        of(&["write_with_imm_needs_capability", "send_in_order", "in_place_needs_capability"])
+        of(&["write_with_imm_needs_capability", "send_in_order", "in_place_needs_capability", "sends_bring_bytes"])
     );
     let no_peer_memory = ["in_place_through_window", "window_descriptor_is_checked", "rebind_moves_completions"];
     assert_eq!(
