@@ -23,8 +23,8 @@ def test_stack_and_tcp_within_one_host(lab: Lab) -> None:
     done = subprocess.run(asking, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1, done.stderr
     paths = {path["path"]: path for path in json.loads(done.stdout)["paths"]}
-    assert list(paths) == ["write", "message", "stack", "tcp"]
-    assert paths["write"]["error"] and paths["message"]["error"]
+    assert list(paths) == ["write", "message", "send", "stack", "tcp"]
+    assert all(paths[name]["error"] for name in ("write", "message", "send"))
     for name in ("stack", "tcp"):
         latency = paths[name]["latency_ns"]
         assert latency["count"] == 500 == sum(count for _, count in paths[name]["histogram"])

@@ -3,7 +3,8 @@
 //!
 //! One end runs `netacc lat --serve`, the other names its address. Paths:
 //! * `write`: RDMA WRITE, and the other side looks at its memory (ib_write_lat);
-//! * `message`: WRITE WITH IMMEDIATE, and the other side takes the completion (what ib_send_lat does with SEND);
+//! * `message`: WRITE WITH IMMEDIATE, and the other side takes the completion: what a message of ours is;
+//! * `send`: SEND into memory of the receive, and the other side takes the completion (ib_send_lat);
 //! * `stack`: a program with a TCP socket, both ends under `netacc_run`;
 //! * `tcp`: the same program without.
 
@@ -59,13 +60,15 @@ enum PathName {
     Write,
     /// WRITE WITH IMMEDIATE, completion polled
     Message,
+    /// SEND, completion polled
+    Send,
     /// A TCP program under netacc_run
     Stack,
     /// The same program on kernel TCP
     Tcp,
 }
 
-const ALL: [PathName; 4] = [PathName::Write, PathName::Message, PathName::Stack, PathName::Tcp];
+const ALL: [PathName; 5] = [PathName::Write, PathName::Message, PathName::Send, PathName::Stack, PathName::Tcp];
 
 /// Why a path could not be measured.
 #[derive(Debug, thiserror::Error)]
@@ -121,6 +124,7 @@ impl PathName {
         match self {
             PathName::Write => "write",
             PathName::Message => "message",
+            PathName::Send => "send",
             PathName::Stack => "stack",
             PathName::Tcp => "tcp",
         }
@@ -132,6 +136,7 @@ fn measure(args: &LatArgs, path: PathName) -> Result<tcp::Measured, LatError> {
     let operation = match path {
         PathName::Write => raw::Kind::Write,
         PathName::Message => raw::Kind::Message,
+        PathName::Send => raw::Kind::Send,
         PathName::Stack => return through_the_stack(args),
         PathName::Tcp => return tcp::ask(server, args.size as usize, args.count),
     };

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use netacc_config::Config;
 use netacc_device::{
     CmEvent, Completion, CompletionQueueId, ConnectionId, ConnectionManager, Device, Operation, Payload, PeerAddress,
-    PostError, QueuePairId, Region, RemoteRegion, WorkCompletion, WorkRequest, WorkRequestId,
+    PostError, QueuePairId, Receives, Region, RemoteRegion, WorkCompletion, WorkRequest, WorkRequestId,
 };
 use netacc_registry::{open_raw, raw_peer_address, Raw};
 use nix::errno::Errno;
@@ -44,6 +44,17 @@ pub(super) enum Kind {
     Write = 1,
     /// It takes a completion.
     Message = 2,
+    /// It takes a completion, and each message is placed where its receive says.
+    Send = 3,
+}
+
+impl Kind {
+    fn receives(self) -> Receives {
+        match self {
+            Kind::Write | Kind::Message => Receives::Empty,
+            Kind::Send => Receives::FirstRegion,
+        }
+    }
 }
 
 /// What a client asks for.
@@ -68,6 +79,7 @@ impl Task {
         let kind = match bytes.first()? {
             1 => Kind::Write,
             2 => Kind::Message,
+            3 => Kind::Send,
             _ => return None,
         };
         let task = Task { kind, size: word(1)?, count: word(5)? };
@@ -135,7 +147,7 @@ pub(super) fn ask(config: &Config, from: IpAddr, server: SocketAddr, task: Task)
 
 fn ask_on(raw: Raw, server: PeerAddress, task: Task) -> Result<Latencies, LatError> {
     let cq = raw.device.create_cq()?;
-    let id = raw.cm.connect(server, cq, task.region_len(), &task.encode())?;
+    let id = raw.cm.connect_with(server, cq, task.region_len(), &task.encode(), task.kind.receives())?;
     let nobody = Waiting::default();
     let link = establish(&raw, cq, (id, task), &nobody)?;
     let mut latencies = Latencies::default();
@@ -180,7 +192,7 @@ fn serve_on(raw: &Raw, tell: impl Fn(LatError)) -> Result<Infallible, LatError> 
 fn accept<'a>(raw: &'a Raw, cq: CompletionQueueId, client: Client, waiting: &'a Waiting) -> Result<Link<'a>, LatError> {
     let (id, task) = client;
     // Refused where it cannot be accepted: some devices leave that to us.
-    raw.cm.accept(id, cq, task.region_len()).inspect_err(|_| raw.cm.reject(id))?;
+    raw.cm.accept_with(id, cq, task.region_len(), task.kind.receives()).inspect_err(|_| raw.cm.reject(id))?;
     establish(raw, cq, client, waiting)
 }
 
@@ -244,8 +256,12 @@ impl Link<'_> {
     fn send(&self, number: u64) -> Result<(), LatError> {
         let len = self.task.region_len();
         let placed = self.staging.memory.write(len - 8, &number.to_le_bytes());
-        let imm = (self.task.kind == Kind::Message).then_some(number as u32);
-        let operation = Operation::Write { rkey: self.remote.rkey, offset: self.remote.base, imm };
+        let RemoteRegion { rkey, base: offset, .. } = self.remote;
+        let operation = match self.task.kind {
+            Kind::Write => Operation::Write { rkey, offset, imm: None },
+            Kind::Message => Operation::Write { rkey, offset, imm: Some(number as u32) },
+            Kind::Send => Operation::Send { imm: None },
+        };
         let mut copy = [0; 512];
         let capabilities = self.device().capabilities_of(self.pair.qp);
         let inline = len <= copy.len().min(capabilities.max_inline as usize);
@@ -276,22 +292,22 @@ impl Link<'_> {
 
     /// Spins until the message with this number is here.
     fn await_message(&self, number: u64) -> Result<(), LatError> {
-        let last = self.task.region_len() - 8;
+        let word = self.local.memory.word(self.task.region_len() - 8).ok_or(LatError::Nonsense)?;
         let begun = Instant::now();
         loop {
             for spin in 1..=SPINS {
-                let here = match self.task.kind {
-                    Kind::Write => {
-                        let word = self.local.memory.word(last).ok_or(LatError::Nonsense)?;
-                        word.load(Ordering::Acquire) == number
+                if self.task.kind == Kind::Write {
+                    if word.load(Ordering::Acquire) == number {
+                        return Ok(());
                     }
-                    Kind::Message => {
-                        self.take_completions()?;
-                        self.arrived.get().checked_sub(1).map(|left| self.arrived.set(left)).is_some()
+                } else {
+                    self.take_completions()?;
+                    if let Some(left) = self.arrived.get().checked_sub(1) {
+                        self.arrived.set(left);
+                        // Nobody is to measure messages without their bytes.
+                        let whole = word.load(Ordering::Acquire) == number;
+                        return if whole { Ok(()) } else { Err(LatError::Nonsense) };
                     }
-                };
-                if here {
-                    return Ok(());
                 }
                 std::hint::spin_loop();
                 if spin % TURN == 0 {
@@ -347,7 +363,8 @@ mod tests {
     use std::sync::mpsc;
     use std::thread;
 
-    use netacc_device::loopback::{DeliveryMode, Fabric, LoopbackConfig};
+    use netacc_device::loopback::{DeliveryMode, Fabric, LoopbackConfig, NoReceive};
+    use netacc_device::CmError;
 
     use super::*;
 
@@ -367,7 +384,7 @@ mod tests {
         let (tell, told) = mpsc::channel();
         thread::spawn(move || serve_on(&served, |error| tell.send(error.to_string()).expect("the test listens")));
         let asked = |task| ask_on(raw(&fabric, 1 << 30).0, address, task);
-        for kind in [Kind::Write, Kind::Message] {
+        for kind in [Kind::Write, Kind::Message, Kind::Send] {
             // There is room for the first region, and then for none to send from.
             let failed = asked(Task { kind, size: 64 << 10, count: 3 });
             assert!(matches!(failed, Err(LatError::Disconnected | LatError::Post(_))), "{failed:?}");
@@ -384,6 +401,23 @@ mod tests {
         assert!(told.try_recv().is_err(), "who ended well is not told of");
     }
 
+    /// Breaks if a device without WRITE WITH IMMEDIATE, or one whose receives take no bytes, were measured as if it had them.
+    #[test]
+    fn a_path_is_measured_by_what_the_device_has() {
+        let ends = |config: LoopbackConfig, kind| {
+            let fabric = Fabric::new(DeliveryMode::Immediate);
+            let [served, asking] = [(); 2].map(|()| fabric.open(config.clone()));
+            let address = served.address();
+            thread::spawn(move || serve_on(&Raw { device: served.clone(), cm: served }, |_| {}));
+            ask_on(Raw { device: asking.clone(), cm: asking }, address, Task { kind, size: 20, count: 300 })
+        };
+        let bare = || LoopbackConfig { no_receive: NoReceive::Wait, ..LoopbackConfig::send_only() };
+        assert!(ends(bare(), Kind::Send).is_ok() && ends(bare(), Kind::Write).is_ok());
+        let refused = ends(LoopbackConfig::shm(), Kind::Send);
+        assert!(matches!(refused, Err(LatError::Connect(CmError::NoSends))), "{refused:?}");
+        assert!(ends(LoopbackConfig::shm(), Kind::Message).is_ok());
+    }
+
     #[test]
     fn tasks_arrive_and_nonsense_does_not() {
         let task = Task { kind: Kind::Message, size: 65, count: 1000 };
@@ -392,7 +426,7 @@ mod tests {
         assert_eq!(Task::decode(&padded), Some(task));
         assert_eq!(task.region_len(), 72);
         for (kind, size, count) in
-            [(0, 64, 1), (3, 64, 1), (1, 0, 1), (1, (1 << 20) + 1, 1), (1, 64, 0), (1, 64, u32::MAX)]
+            [(0, 64, 1), (4, 64, 1), (1, 0, 1), (1, (1 << 20) + 1, 1), (1, 64, 0), (1, 64, u32::MAX)]
         {
             let mut bytes = [0; 9];
             bytes[0] = kind;
