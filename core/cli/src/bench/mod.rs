@@ -35,6 +35,7 @@ mod table;
 pub use error::BenchError;
 pub use paths::{available_backends, Backend, Tools};
 pub use result::{Latency, PathResult, Paths, Report, Run};
+pub(crate) use rounds::progress_bar;
 
 use args::{BenchArgs, BenchCommand};
 

@@ -178,7 +178,8 @@ fn raise_open_files() {
     }
 }
 
-fn progress_bar(steps: usize, quiet: bool) -> ProgressBar {
+/// Steps of something that takes long, on standard error if that is a terminal.
+pub(crate) fn progress_bar(steps: usize, quiet: bool) -> ProgressBar {
     let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr_with_hz(4) };
     let bar = ProgressBar::with_draw_target(Some(steps as u64), target);
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len}  {msg}  (about {eta} left)");

@@ -7,7 +7,10 @@
 //! * `send`: SEND into memory of the receive, and the other side takes the completion (ib_send_lat);
 //! * `stack`: a program with a TCP socket, both ends under `netacc_run`;
 //! * `tcp`: the same program without.
+//!
+//! Of one size, or of all powers of two (`-a`), as a table with or without histograms, or as JSON.
 
+mod histogram;
 mod raw;
 mod report;
 mod tcp;
@@ -18,8 +21,11 @@ use std::process::{Command, ExitCode, Stdio};
 use clap::{Args, ValueEnum};
 use netacc_config::Config;
 
-use crate::bench::Tools;
+use crate::bench::{progress_bar, Tools};
 use report::{Path, Report};
+
+/// The largest message, as of perftest's tools.
+const MAX_SIZE: u32 = 8 << 20;
 
 /// Where the server listens for TCP if nothing is said: perftest's own port. Raw links are accepted at the next one.
 const DEFAULT_PORT: u16 = 18_515;
@@ -38,8 +44,14 @@ pub struct LatArgs {
     #[arg(long, default_value_t = DEFAULT_PORT, value_parser = clap::value_parser!(u16).range(1..=45_535))]
     port: u16,
     /// Bytes of a message; on raw links in whole words of 8
-    #[arg(long, short, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    #[arg(long, short, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_SIZE)))]
     size: u32,
+    /// All powers of two from 2 bytes to 8 MiB, as ib_write_lat -a has them
+    #[arg(long, short, conflicts_with = "size")]
+    all_sizes: bool,
+    /// The largest of all sizes
+    #[arg(long, requires = "all_sizes", value_parser = clap::value_parser!(u32).range(2..=i64::from(MAX_SIZE)))]
+    max_size: Option<u32>,
     /// Round trips to measure on each path
     #[arg(long, short = 'n', default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     count: u32,
@@ -49,6 +61,9 @@ pub struct LatArgs {
     /// Our address that the device serves, where there are several (default: the one that leads to the server)
     #[arg(long)]
     from: Option<IpAddr>,
+    /// A histogram of each path after the table
+    #[arg(long, short = 'H', conflicts_with = "json")]
+    histogram: bool,
     /// One JSON object instead of text, with whole histograms
     #[arg(long)]
     json: bool,
@@ -108,10 +123,12 @@ pub fn run(args: &LatArgs) -> ExitCode {
             }
         };
     }
-    let paths = if args.paths.is_empty() { ALL.to_vec() } else { args.paths.clone() };
-    let measured = paths.into_iter().map(|path| Path::new(path.name(), measure(args, path)));
-    let report = Report::new(args.size, args.count, measured.collect());
-    report.print(args.json);
+    let report = measure_all(args);
+    if args.json {
+        println!("{}", report.json());
+    } else {
+        print!("{}", report.text(args.histogram));
+    }
     if report.is_whole() {
         ExitCode::SUCCESS
     } else {
@@ -131,30 +148,65 @@ impl PathName {
     }
 }
 
-fn measure(args: &LatArgs, path: PathName) -> Result<tcp::Measured, LatError> {
+impl LatArgs {
+    fn sizes(&self) -> Vec<u32> {
+        if !self.all_sizes {
+            return vec![self.size];
+        }
+        let most = self.max_size.unwrap_or(MAX_SIZE);
+        (1..u32::BITS).map(|power| 1 << power).take_while(|size| *size <= most).collect()
+    }
+}
+
+/// Each path with each size. One that fails is not tried with larger sizes.
+fn measure_all(args: &LatArgs) -> Report {
+    let mut paths = if args.paths.is_empty() { ALL.to_vec() } else { args.paths.clone() };
+    let sizes = args.sizes();
+    let progress = progress_bar(sizes.len() * paths.len(), false);
+    let mut report = Report::new(args.count, args.all_sizes);
+    for size in sizes {
+        let mut measured = Vec::new();
+        paths.retain(|path| {
+            progress.set_message(format!("{}, {size} bytes", path.name()));
+            let found = measure(args, *path, size);
+            let works = found.is_ok();
+            measured.push(Path::new(path.name(), found));
+            progress.inc(1);
+            works
+        });
+        report.add(size, measured);
+        if paths.is_empty() {
+            break;
+        }
+    }
+    progress.finish_and_clear();
+    report
+}
+
+fn measure(args: &LatArgs, path: PathName, size: u32) -> Result<tcp::Measured, LatError> {
     let server = SocketAddr::new(args.address, args.port);
     let operation = match path {
         PathName::Write => raw::Kind::Write,
         PathName::Message => raw::Kind::Message,
         PathName::Send => raw::Kind::Send,
-        PathName::Stack => return through_the_stack(args),
-        PathName::Tcp => return tcp::ask(server, args.size as usize, args.count),
+        PathName::Stack => return through_the_stack(args, size),
+        PathName::Tcp => return tcp::ask(server, size, args.count),
     };
     let from = match args.from {
         Some(from) => from,
         None => tcp::own_address_towards(server)?,
     };
     let (config, _) = Config::load();
-    let task = raw::Task { kind: operation, size: args.size, count: args.count };
+    let task = raw::Task { kind: operation, size, count: args.count };
     let histogram = raw::ask(&config, from, SocketAddr::new(args.address, args.port + 1), task)?;
     Ok(tcp::Measured { histogram, link_share: None })
 }
 
 /// The same client as for TCP, as a program under `netacc_run`.
-fn through_the_stack(args: &LatArgs) -> Result<tcp::Measured, LatError> {
+fn through_the_stack(args: &LatArgs, size: u32) -> Result<tcp::Measured, LatError> {
     let mut command = accelerated()?;
     command.args(["lat-peer", "ask", &SocketAddr::new(args.address, args.port).to_string()]);
-    command.args([args.size.to_string(), args.count.to_string()]);
+    command.args([size.to_string(), args.count.to_string()]);
     let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
     if !output.status.success() {
         return Err(LatError::Child(output.status));
@@ -207,7 +259,7 @@ enum Role {
 pub fn run_peer(args: &LatPeerArgs) -> ExitCode {
     let done = match args.role {
         Role::Serve => tcp::serve(args.server),
-        Role::Ask => tcp::ask(args.server, args.size.unwrap_or(64) as usize, args.count.unwrap_or(1))
+        Role::Ask => tcp::ask(args.server, args.size.unwrap_or(64), args.count.unwrap_or(1))
             .and_then(|measured| Ok(serde_json::to_string(&measured)?))
             .map(|text| println!("{text}")),
     };
@@ -217,5 +269,41 @@ pub fn run_peer(args: &LatPeerArgs) -> ExitCode {
             eprintln!("netacc lat: {error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Lat {
+        #[command(flatten)]
+        args: LatArgs,
+    }
+
+    #[test]
+    fn all_sizes_are_those_of_ib_write_lat() {
+        let asked = |more: &[&str]| Lat::try_parse_from([&["lat", "127.0.0.1"], more].concat());
+        let sizes = |more: &[&str]| asked(more).expect("allowed").args.sizes();
+        let all = sizes(&["-a"]);
+        assert_eq!((all.len(), all[0], all[1], all[22]), (23, 2, 4, 8_388_608));
+        assert_eq!(sizes(&["--all-sizes", "--max-size", "40"]), [2, 4, 8, 16, 32]);
+        assert_eq!((sizes(&[]), sizes(&["--size", "8388608"])), (vec![64], vec![8_388_608]));
+        for wrong in [&["--size", "8388609"][..], &["-a", "--size", "64"], &["--max-size", "64"], &["-H", "--json"]] {
+            assert!(asked(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    /// Breaks if a path that does not work kept the run busy with each size.
+    #[test]
+    fn a_path_that_fails_is_not_tried_with_larger_sizes() {
+        // Nobody listens at port 1.
+        let Lat { args } = Lat::parse_from(["lat", "127.0.0.1", "-a", "--path", "tcp", "--json", "--port", "1"]);
+        let report: serde_json::Value = serde_json::from_str(&measure_all(&args).json()).expect("as written");
+        assert_eq!(report["sizes"].as_array().map(Vec::len), Some(1), "{report}");
+        assert!(report["sizes"][0]["paths"][0]["error"].is_string(), "{report}");
     }
 }

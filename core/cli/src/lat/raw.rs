@@ -20,7 +20,7 @@ use nix::errno::Errno;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 
 use super::report::Latencies;
-use super::LatError;
+use super::{LatError, MAX_SIZE};
 
 /// No answer takes so long.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -34,8 +34,9 @@ const TURN: u32 = 1 << 7;
 /// Receives that are posted. One message is under way at a time.
 const RECEIVES: u32 = 16;
 
-/// Round trips that are not measured.
+/// Round trips that are not measured, at most, and about the bytes that they may have.
 const WARM_UP: u32 = 100;
+const WARM_UP_BYTES: u32 = 64 << 20;
 
 /// How the other side learns of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +84,12 @@ impl Task {
             _ => return None,
         };
         let task = Task { kind, size: word(1)?, count: word(5)? };
-        ((1..=1 << 20).contains(&task.size) && (1..=100_000_000).contains(&task.count)).then_some(task)
+        ((1..=MAX_SIZE).contains(&task.size) && (1..=100_000_000).contains(&task.count)).then_some(task)
+    }
+
+    /// Round trips before the first that is measured.
+    fn warm_up(self) -> u64 {
+        u64::from((WARM_UP_BYTES / self.size).clamp(1, WARM_UP))
     }
 
     /// Bytes of a region: whole words, of which the last tells that a message is whole.
@@ -151,11 +157,11 @@ fn ask_on(raw: Raw, server: PeerAddress, task: Task) -> Result<Latencies, LatErr
     let nobody = Waiting::default();
     let link = establish(&raw, cq, (id, task), &nobody)?;
     let mut latencies = Latencies::default();
-    for number in 1..=u64::from(task.count + WARM_UP) {
+    for number in 1..=u64::from(task.count) + task.warm_up() {
         let begun = Instant::now();
         link.send(number)?;
         link.await_message(number)?;
-        if number > WARM_UP.into() {
+        if number > task.warm_up() {
             latencies.record_round_trip(begun.elapsed());
         }
     }
@@ -240,7 +246,7 @@ impl Link<'_> {
     }
 
     fn answer(&self) -> Result<(), LatError> {
-        for number in 1..=u64::from(self.task.count) + u64::from(WARM_UP) {
+        for number in 1..=u64::from(self.task.count) + self.task.warm_up() {
             self.await_message(number)?;
             self.send(number)?;
         }
@@ -370,7 +376,9 @@ mod tests {
 
     /// A device in memory with room for so many registered bytes.
     fn raw(fabric: &Fabric, memory_limit_bytes: usize) -> (Raw, PeerAddress) {
-        let device = fabric.open(LoopbackConfig { memory_limit_bytes, ..LoopbackConfig::soft_roce() });
+        let mut config = LoopbackConfig { memory_limit_bytes, ..LoopbackConfig::soft_roce() };
+        config.capabilities.max_message = MAX_SIZE;
+        let device = fabric.open(config);
         let address = device.address();
         (Raw { device: device.clone(), cm: device }, address)
     }
@@ -396,9 +404,23 @@ mod tests {
             told.recv_timeout(PATIENCE).expect("the server tells");
             // With what the first had still taken there would be room for only one of these.
             let latencies = asked(Task { kind, size: 40 << 10, count: 3 }).expect("there is room");
-            assert_eq!(Vec::from(latencies).iter().map(|(_, count)| count).sum::<u64>(), 3);
+            assert_eq!(latencies.count(), 3);
         }
         assert!(told.try_recv().is_err(), "who ended well is not told of");
+    }
+
+    /// Breaks if the two ends had different warm-ups, or a size beyond what is inline or in one request.
+    #[test]
+    fn each_size_is_measured_on_each_path() {
+        let fabric = Fabric::new(DeliveryMode::Immediate);
+        let (served, address) = raw(&fabric, 1 << 30);
+        thread::spawn(move || serve_on(&served, |_| {}));
+        for kind in [Kind::Write, Kind::Message, Kind::Send] {
+            for size in [1, 2, 8, 512, 520, 1 << 20, MAX_SIZE] {
+                let latencies = ask_on(raw(&fabric, 1 << 30).0, address, Task { kind, size, count: 3 });
+                assert_eq!(latencies.expect("measured").count(), 3, "{kind:?} {size}");
+            }
+        }
     }
 
     /// Breaks if a device without WRITE WITH IMMEDIATE, or one whose receives take no bytes, were measured as if it had them.
@@ -426,7 +448,7 @@ mod tests {
         assert_eq!(Task::decode(&padded), Some(task));
         assert_eq!(task.region_len(), 72);
         for (kind, size, count) in
-            [(0, 64, 1), (4, 64, 1), (1, 0, 1), (1, (1 << 20) + 1, 1), (1, 64, 0), (1, 64, u32::MAX)]
+            [(0, 64, 1), (4, 64, 1), (1, 0, 1), (1, MAX_SIZE + 1, 1), (1, 64, 0), (1, 64, u32::MAX)]
         {
             let mut bytes = [0; 9];
             bytes[0] = kind;

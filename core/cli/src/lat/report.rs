@@ -1,12 +1,13 @@
 //! Histograms of latencies, and how they are shown.
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use super::tcp::Measured;
-use super::LatError;
+use super::{histogram, LatError};
 
 /// Half round trips in nanoseconds, to three digits: recorded values and how often each came.
 #[derive(Debug, Serialize, Deserialize)]
@@ -30,6 +31,11 @@ impl Latencies {
     pub(crate) fn record_round_trip(&mut self, round_trip: Duration) {
         let half = u64::try_from(round_trip.as_nanos() / 2).unwrap_or(u64::MAX);
         self.0.saturating_record(half.max(1));
+    }
+
+    #[cfg(test)]
+    pub(crate) fn count(&self) -> u64 {
+        self.0.len()
     }
 }
 
@@ -98,52 +104,109 @@ impl Path {
     }
 }
 
-/// A whole run.
+impl Path {
+    /// In the table.
+    fn row(&self) -> String {
+        let Some(s) = &self.latency_ns else {
+            return format!("{:<9} not measured: {}", self.path, self.error.as_deref().unwrap_or(""));
+        };
+        let us = |ns: u64| format!("{:.2}", ns as f64 / 1000.0);
+        let share = self.link_share.map_or("-".to_owned(), |share| format!("{:.1} %", 100.0 * share));
+        let [min, p50, p90, p99, p999, max] = [s.min, s.p50, s.p90, s.p99, s.p999, s.max].map(us);
+        format!("{:<9} {:>8} {min:>8} {p50:>8} {p90:>8} {p99:>8} {p999:>8} {max:>8}  {share:>7}", self.path, s.count)
+    }
+}
+
+/// The paths of one size.
 #[derive(Debug, Serialize)]
-pub(crate) struct Report {
-    version: u32,
+struct OfSize {
     size: u32,
-    count: u32,
     paths: Vec<Path>,
 }
 
+/// A whole run.
+#[derive(Debug)]
+pub(crate) struct Report {
+    count: u32,
+    /// One size was not asked for, but all.
+    many: bool,
+    sizes: Vec<OfSize>,
+}
+
+#[derive(Serialize)]
+struct Json<'a> {
+    version: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    size: Option<u32>,
+    count: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    paths: Option<&'a [Path]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sizes: Option<&'a [OfSize]>,
+}
+
+/// Of the JSON.
+const VERSION: u32 = 1;
+
 impl Report {
-    pub(crate) fn new(size: u32, count: u32, paths: Vec<Path>) -> Report {
-        Report { version: 1, size, count, paths }
+    pub(crate) fn new(count: u32, many: bool) -> Report {
+        Report { count, many, sizes: Vec::new() }
+    }
+
+    pub(crate) fn add(&mut self, size: u32, paths: Vec<Path>) {
+        self.sizes.push(OfSize { size, paths });
     }
 
     /// Whether each path was measured.
     pub(crate) fn is_whole(&self) -> bool {
-        self.paths.iter().all(|path| path.error.is_none())
+        self.sizes.iter().flat_map(|of| &of.paths).all(|path| path.error.is_none())
     }
 
-    pub(crate) fn print(&self, json: bool) {
-        if json {
-            return println!("{}", serde_json::to_string(self).expect("plain data"));
-        }
-        println!(
-            "half round trips of {} bytes, in microseconds; machines that are emulated, or busy, compare only",
-            self.size
-        );
-        println!("within one run");
-        println!(
-            "{:<9} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}  {:>7}",
-            "path", "count", "min", "p50", "p90", "p99", "p99.9", "max", "on link"
-        );
-        let us = |ns: u64| format!("{:.2}", ns as f64 / 1000.0);
-        for path in &self.paths {
-            match (&path.latency_ns, &path.error) {
-                (Some(s), _) => {
-                    let share = path.link_share.map_or("-".to_owned(), |share| format!("{:.1} %", 100.0 * share));
-                    let [min, p50, p90, p99, p999, max] = [s.min, s.p50, s.p90, s.p99, s.p999, s.max].map(us);
-                    println!(
-                        "{:<9} {:>8} {min:>8} {p50:>8} {p90:>8} {p99:>8} {p999:>8} {max:>8}  {share:>7}",
-                        path.path, s.count
-                    );
-                }
-                (None, error) => println!("{:<9} not measured: {}", path.path, error.as_deref().unwrap_or("")),
+    /// One object: with `size` and `paths` for a single size, with a list `sizes` of these for all.
+    pub(crate) fn json(&self) -> String {
+        let (version, count) = (VERSION, self.count);
+        let object = match &self.sizes[..] {
+            [OfSize { size, paths }] if !self.many => {
+                Json { version, size: Some(*size), count, paths: Some(paths), sizes: None }
             }
+            sizes => Json { version, size: None, count, paths: None, sizes: Some(sizes) },
+        };
+        serde_json::to_string(&object).expect("plain data")
+    }
+
+    /// For people: a table, and the histograms of what was measured if they are wanted.
+    pub(crate) fn text(&self, histograms: bool) -> String {
+        let mut lines = match &self.sizes[..] {
+            [OfSize { size, .. }] if !self.many => vec![format!(
+                "half round trips of {size} bytes, in microseconds; machines that are emulated, or busy, compare only"
+            )],
+            _ => {
+                vec!["half round trips, in microseconds; machines that are emulated, or busy, compare only".to_owned()]
+            }
+        };
+        lines.push("within one run".to_owned());
+        let bytes = |size: &dyn Display| if self.many { format!("{size:>8} ") } else { String::new() };
+        lines.push(format!(
+            "{}{:<9} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}  {:>7}",
+            bytes(&"bytes"),
+            "path",
+            "count",
+            "min",
+            "p50",
+            "p90",
+            "p99",
+            "p99.9",
+            "max",
+            "on link"
+        ));
+        let all = || self.sizes.iter().flat_map(|of| of.paths.iter().map(|path| (of.size, path)));
+        lines.extend(all().map(|(size, path)| bytes(&size) + &path.row()));
+        for (size, path) in all().filter(|_| histograms) {
+            let Some(histogram) = &path.histogram else { continue };
+            lines.push(format!("\n{}, {size} bytes:", path.path));
+            lines.extend(histogram::rows(&histogram.0));
         }
+        lines.join("\n") + "\n"
     }
 }
 
@@ -164,10 +227,63 @@ mod tests {
         assert_eq!((pairs.len(), &pairs), (3, &Vec::from(latencies)));
     }
 
+    fn measured(micros: &[u64]) -> Result<Measured, LatError> {
+        let mut histogram = Latencies::default();
+        micros.iter().for_each(|micros| histogram.record_round_trip(Duration::from_micros(2 * micros)));
+        Ok(Measured { histogram, link_share: None })
+    }
+
+    fn report(sizes: &[u32], many: bool) -> Report {
+        let mut report = Report::new(4, many);
+        for size in sizes {
+            report.add(*size, vec![Path::new("send", measured(&[2, 3, 3, 9])), Path::new("tcp", measured(&[20; 4]))]);
+        }
+        report
+    }
+
     #[test]
     fn a_path_that_failed_makes_the_run_incomplete() {
-        let good = || Path::new("tcp", Ok(Measured { histogram: Latencies::default(), link_share: None }));
-        assert!(Report::new(64, 1, vec![good()]).is_whole());
-        assert!(!Report::new(64, 1, vec![good(), Path::new("write", Err(LatError::Disconnected))]).is_whole());
+        let mut report = report(&[64], false);
+        assert!(report.is_whole());
+        report.add(128, vec![Path::new("write", Err(LatError::Disconnected))]);
+        assert!(!report.is_whole());
+        assert!(report.text(true).contains("write     not measured: the link ended\n"), "{}", report.text(true));
+    }
+
+    /// Breaks if who reads the JSON of one size had to learn of many.
+    #[test]
+    fn json_has_one_size_as_ever_and_many_in_a_list() {
+        assert!(report(&[64], false)
+            .json()
+            .starts_with(r#"{"version":1,"size":64,"count":4,"paths":[{"path":"send","#));
+        let read = |report: Report| serde_json::from_str::<serde_json::Value>(&report.json()).expect("as written");
+        let keys =
+            |value: &serde_json::Value| value.as_object().expect("an object").keys().cloned().collect::<Vec<_>>();
+        let one = read(report(&[64], false));
+        assert_eq!(keys(&one), ["count", "paths", "size", "version"]);
+        assert_eq!(
+            (one["size"].as_u64(), one["count"].as_u64(), one["version"].as_u64()),
+            (Some(64), Some(4), Some(1))
+        );
+        assert_eq!(keys(&one["paths"][0]), ["histogram", "latency_ns", "path"]);
+        let many = read(report(&[2, 4], true));
+        assert_eq!(keys(&many), ["count", "sizes", "version"]);
+        assert_eq!((many["sizes"][1]["size"].as_u64(), &many["sizes"][1]["paths"]), (Some(4), &one["paths"]));
+        assert_eq!(keys(&read(report(&[2], true))), ["count", "sizes", "version"], "all that were wanted");
+    }
+
+    #[test]
+    fn the_table_has_a_row_for_each_size_and_path() {
+        let one = report(&[64], false).text(false);
+        let lines: Vec<&str> = one.lines().collect();
+        assert_eq!(lines.len(), 5, "{one}");
+        assert!(lines[0].starts_with("half round trips of 64 bytes, in microseconds;"), "{one}");
+        assert_eq!(lines[3], "send             4     2.00     3.00     9.01     9.01     9.01     9.01        -");
+        let many = report(&[2, 8_388_608], true).text(false);
+        let firsts: Vec<Vec<&str>> =
+            many.lines().skip(2).map(|line| line.split_whitespace().take(2).collect()).collect();
+        assert_eq!(firsts, [["bytes", "path"], ["2", "send"], ["2", "tcp"], ["8388608", "send"], ["8388608", "tcp"]]);
+        let shown = report(&[2], true).text(true);
+        assert!(shown.contains("\nsend, 2 bytes:\n") && shown.contains("\ntcp, 2 bytes:\n"), "{shown}");
     }
 }

@@ -1,5 +1,6 @@
 //! Ping-pong over a TCP socket, accelerated or not: the program is the same.
 
+use std::convert::Infallible;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::thread;
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::report::Latencies;
-use super::LatError;
+use super::{LatError, MAX_SIZE};
 use crate::bench::link::Sample;
 
 /// How long a process under the library may take to have its connection on a link. Devices are opened with the first
@@ -18,8 +19,9 @@ const PROMOTION: Duration = Duration::from_secs(20);
 /// No answer takes so long.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Round trips between two looks at whether the connection is on a link.
-const ROUND: u32 = 64;
+/// Round trips between two looks at whether the connection is on a link, at most, and about the bytes that they may have.
+const ROUND: usize = 64;
+const ROUND_BYTES: usize = 4 << 20;
 
 /// What a path has brought.
 #[derive(Debug, Serialize, Deserialize)]
@@ -38,14 +40,14 @@ pub(super) fn own_address_towards(server: SocketAddr) -> Result<IpAddr, LatError
     Ok(socket.local_addr()?.ip())
 }
 
-/// Answers every connection in a thread of its own, until standard input ends.
+/// Answers one connection after the other, until standard input ends.
 pub(super) fn serve(address: SocketAddr) -> Result<(), LatError> {
     let listener = TcpListener::bind(address)?;
     println!("listening at {}", listener.local_addr()?);
     thread::spawn(move || {
         for connection in listener.incoming().flatten() {
-            // A client that goes wrong is its own affair.
-            thread::spawn(move || answer(connection));
+            // A client that goes wrong is its own affair. It decides how long others wait, and nothing more.
+            let _ = answer(connection);
         }
     });
     let mut ignored = [0; 64];
@@ -53,24 +55,32 @@ pub(super) fn serve(address: SocketAddr) -> Result<(), LatError> {
     Ok(())
 }
 
-fn answer(mut connection: TcpStream) -> std::io::Result<()> {
+/// Answers messages of the size that the client begins with, until it has ended the connection.
+fn answer(mut connection: TcpStream) -> std::io::Result<Infallible> {
     connection.set_nodelay(true)?;
-    let mut bytes = vec![0; 64 << 10];
+    connection.set_read_timeout(Some(PATIENCE))?;
+    connection.set_write_timeout(Some(PATIENCE))?;
+    let mut size = [0; 4];
+    connection.read_exact(&mut size)?;
+    let size = u32::from_le_bytes(size);
+    if !(1..=MAX_SIZE).contains(&size) {
+        return Err(ErrorKind::InvalidData.into());
+    }
+    // The whole message, as between devices: an echo of what has come so far would be another measurement.
+    let mut bytes = vec![0; size as usize];
     loop {
-        match connection.read(&mut bytes) {
-            Ok(0) => return Ok(()),
-            Ok(read) => connection.write_all(&bytes[..read])?,
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
+        connection.read_exact(&mut bytes)?;
+        connection.write_all(&bytes)?;
     }
 }
 
 /// Measures `count` round trips. Under the library, once the connection is on a link, if it gets onto one.
-pub(super) fn ask(server: SocketAddr, size: usize, count: u32) -> Result<Measured, LatError> {
+pub(super) fn ask(server: SocketAddr, size: u32, count: u32) -> Result<Measured, LatError> {
     let mut connection = TcpStream::connect_timeout(&server, PATIENCE)?;
     connection.set_nodelay(true)?;
     connection.set_read_timeout(Some(PATIENCE))?;
+    connection.write_all(&size.to_le_bytes())?;
+    let size = size as usize;
     let mut bytes = vec![0x5a; size];
     let mut ping = || -> Result<Duration, LatError> {
         let begun = Instant::now();
@@ -81,7 +91,7 @@ pub(super) fn ask(server: SocketAddr, size: usize, count: u32) -> Result<Measure
     let own = std::process::id();
     let begun = Instant::now();
     let before = loop {
-        for _ in 0..ROUND {
+        for _ in 0..(ROUND_BYTES / size).clamp(1, ROUND) {
             ping()?;
         }
         match Sample::of(own) {
@@ -96,4 +106,33 @@ pub(super) fn ask(server: SocketAddr, size: usize, count: u32) -> Result<Measure
     let after = Sample::of(own);
     let link_share = before.zip(after).and_then(|(before, after)| after.bytes_since(&before).share(0));
     Ok(Measured { histogram, link_share })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Breaks if both ends waited for the other to read, which an echo of large messages by parts does, or if a client
+    /// that asks for too much, or for nothing, were answered, or kept others waiting.
+    #[test]
+    fn messages_of_each_size_come_back_whole_and_no_larger_ones() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let address = listener.local_addr().expect("bound");
+        let server = thread::spawn(move || {
+            let mut outcomes = listener.incoming().flatten().map(|connection| answer(connection).unwrap_err().kind());
+            outcomes.by_ref().take(5).collect::<Vec<_>>()
+        });
+        let wrong = |size: u32| {
+            let mut connection = TcpStream::connect(address).expect("it listens");
+            connection.write_all(&size.to_le_bytes()).expect("connected");
+            connection.read(&mut [0])
+        };
+        assert_eq!(ask(address, MAX_SIZE, 2).expect("answered").histogram.count(), 2);
+        assert!(matches!(wrong(MAX_SIZE + 1), Ok(0)));
+        assert!(matches!(wrong(0), Ok(0)));
+        assert_eq!(ask(address, 2, 3).expect("answered").histogram.count(), 3);
+        drop(TcpStream::connect(address).expect("it listens"));
+        let (ended, refused) = (ErrorKind::UnexpectedEof, ErrorKind::InvalidData);
+        assert_eq!(server.join().expect("it ends"), [ended, refused, refused, ended, ended]);
+    }
 }
