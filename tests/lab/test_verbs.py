@@ -76,7 +76,8 @@ def test_softroce_over_ipv6(rxe: UpLab) -> None:
 
 @pytest.mark.parametrize(
     ("profile", "inline", "receive_entries", "immediate"),
-    [("erdma", 96, 1, True), ("siw", 64, 6, False)],
+    # What is no longer than a credit word goes inline whatever the device can.
+    [("erdma", 96, 1, True), ("siw", 64, 6, False), ("portable", 8, 1, False)],
 )
 def test_softroce_with_the_limits_of_another(
     rxe: UpLab, profile: str, inline: int, receive_entries: int, immediate: bool

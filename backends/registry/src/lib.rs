@@ -153,6 +153,7 @@ pub fn verbs_config(config: &Config, address: IpAddr) -> VerbsConfig {
         RdmaProfile::Rxe => Profile::Rxe,
         RdmaProfile::Siw => Profile::Siw,
         RdmaProfile::Mlx5 => Profile::Mlx5,
+        RdmaProfile::Portable => Profile::Portable,
         _ => Profile::Native,
     };
     VerbsConfig {

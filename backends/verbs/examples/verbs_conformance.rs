@@ -59,7 +59,7 @@ fn main() -> ExitCode {
     let address: IpAddr = match arguments.next().map(|text| text.parse()) {
         Some(Ok(address)) => address,
         _ => {
-            eprintln!("usage: verbs_conformance ADDRESS [native|erdma|rxe|siw|mlx5]");
+            eprintln!("usage: verbs_conformance ADDRESS [native|erdma|rxe|siw|mlx5|portable]");
             return ExitCode::from(2);
         }
     };

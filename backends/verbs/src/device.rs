@@ -148,7 +148,7 @@ impl VerbsDevice {
             // Where the device has none, a WRITE and a SEND do the same.
             write_with_imm: true,
             sends: true,
-            max_inline: shape.max_inline,
+            max_inline: shape.max_copied(),
             max_send_sge: limits.max_send_sge.min(attributes.max_sge).max(1),
             max_recv_sge: limits.max_recv_sge.min(attributes.max_sge),
             // A message may take two requests of the device.

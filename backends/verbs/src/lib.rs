@@ -9,6 +9,7 @@
 //! * No completions after an error (iWARP): a queue pair that died reports `Disconnected` by our own account.
 //! * `DISCONNECTED` at one end or both, in any order with completions: reported once, after all that was placed.
 //! * Errors returned with either sign; depths rounded up; inline payloads refused: tried, and counted by ourselves.
+//! * No payloads inline: what is as short as a credit word is copied here, to where the device can fetch it.
 //! * A connection manager that does not survive a message for which there is no way (SoftRoCE): while a port is without
 //!   its network nothing is told to peers, and all of it after that. What the kernel sends on its own then, as for a
 //!   process that is killed meanwhile, is not in our hands: a host that is deaf since needs its device made again.

@@ -40,6 +40,13 @@ pub(crate) struct Shape {
     pub(crate) immediate: bool,
 }
 
+impl Shape {
+    /// Bytes that a post copies: the device does, or we do, into the request's note. The core posts its credit words so.
+    pub(crate) fn max_copied(&self) -> u32 {
+        self.max_inline.max(NOTE_LEN as u32)
+    }
+}
+
 pub(crate) struct Link {
     pub(crate) id: QueuePairId,
     /// In the queue's list of links that have something.
@@ -53,7 +60,7 @@ pub(crate) struct Link {
     pub(crate) cm: Mutex<Option<CmId>>,
     shape: Shape,
     pub(crate) memory: LinkMemory<Arc<Pd>>,
-    /// Receives first, then the notes of messages that we send.
+    /// Receives first, then the notes of what we send: of messages, and of bytes that the device does not copy.
     notes: Part,
     /// What all receives have in place of notes: messages bring their own bytes. Decided before it is connected.
     into: OnceLock<RawRecv>,
@@ -372,7 +379,7 @@ impl Link {
     fn check(&self, wr: &WorkRequest<'_>) -> Result<(usize, Source), PostError> {
         let len = wr.payload.len();
         let source = match wr.payload {
-            Payload::Inline(bytes) if len <= self.shape.max_inline => Source::inline(bytes.as_ptr() as u64),
+            Payload::Inline(bytes) if len <= self.shape.max_copied() => Source::inline(bytes.as_ptr() as u64),
             Payload::Inline(_) | Payload::InPlace { .. } => return Err(PostError::Invalid),
             Payload::Region { region, offset, len } => {
                 let (address, lkey) = self.locate(region, offset, len).ok_or(PostError::Invalid)?;
@@ -410,8 +417,11 @@ impl Link {
         source: Source,
         batch: &mut Vec<RawSend>,
     ) -> Result<(), PostError> {
-        let Source { inline, address, lkey } = source;
         let len = wr.payload.len();
+        let Source { inline, address, lkey } = match wr.payload {
+            Payload::Inline(bytes) if len > self.shape.max_inline => self.noted(number, bytes)?,
+            _ => source,
+        };
         let mut request = RawSend {
             wr_id: self.number(number),
             kind: SendKind::Send { imm: None },
@@ -448,22 +458,28 @@ impl Link {
 
     /// A SEND that brings immediate and length to a peer whose device has no immediates.
     fn note(&self, number: u64, imm: u32, len: u32) -> Result<RawSend, PostError> {
-        let place = u64::from(self.shape.recv_depth) + number % u64::from(self.shape.send_depth);
-        let offset = place as usize * NOTE_LEN;
         let [a, b, c, d] = imm.to_le_bytes();
         let [e, f, g, h] = len.to_le_bytes();
-        if !self.notes.memory.write(offset, &[a, b, c, d, e, f, g, h]) {
-            return Err(PostError::Invalid);
-        }
+        let Source { inline, address, lkey } = self.noted(number, &[a, b, c, d, e, f, g, h])?;
         Ok(RawSend {
             wr_id: self.number(number),
             kind: SendKind::Send { imm: None },
             signaled: false,
-            inline: false,
-            address: self.notes.address + offset as u64,
+            inline,
+            address,
             len: NOTE_LEN as u32,
-            lkey: self.notes.lkey,
+            lkey,
         })
+    }
+
+    /// Copies bytes to where they stay until the request of this number has completed.
+    fn noted(&self, number: u64, bytes: &[u8]) -> Result<Source, PostError> {
+        let place = u64::from(self.shape.recv_depth) + number % u64::from(self.shape.send_depth);
+        let offset = place as usize * NOTE_LEN;
+        if !self.notes.memory.write(offset, bytes) {
+            return Err(PostError::Invalid);
+        }
+        Ok(Source { inline: false, address: self.notes.address + offset as u64, lkey: self.notes.lkey })
     }
 
     fn number(&self, number: u64) -> u64 {

@@ -20,6 +20,8 @@ pub enum Profile {
     Siw,
     /// NVIDIA ConnectX-4 and later.
     Mlx5,
+    /// What all of them can do, and no payload inline: the least device there may be.
+    Portable,
 }
 
 /// What matters to us of a kind of devices.
@@ -45,7 +47,7 @@ pub struct Limits {
 
 impl Profile {
     /// All that narrow.
-    pub const ALL: [Profile; 4] = [Profile::Erdma, Profile::Rxe, Profile::Siw, Profile::Mlx5];
+    pub const ALL: [Profile; 5] = [Profile::Erdma, Profile::Rxe, Profile::Siw, Profile::Mlx5, Profile::Portable];
 
     /// The kind that a vendor's devices are of, as `ibv_query_device` tells it. `None`: unknown.
     pub fn of_vendor(vendor_id: u32) -> Option<Profile> {
@@ -100,6 +102,16 @@ impl Profile {
             Profile::Mlx5 => {
                 Limits { max_inline: 828, max_send_sge: 30, max_recv_sge: 30, max_queue_depth: 16384, ..Limits::NONE }
             }
+            Profile::Portable => Limits {
+                immediate: false,
+                max_inline: 0,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_queue_depth: 8192,
+                ipv6: false,
+                waits_for_receive: false,
+                takes_tcp_port: true,
+            },
         }
     }
 }
@@ -163,6 +175,16 @@ mod tests {
                 assert!(!both.immediate || a.immediate);
                 assert!(!both.waits_for_receive || a.waits_for_receive);
             }
+        }
+    }
+
+    /// Breaks if some device could do less than what every device can.
+    #[test]
+    fn portable_is_the_least() {
+        let least = Profile::Portable.limits();
+        assert_eq!(least.max_inline, 0);
+        for other in Profile::ALL.map(Profile::limits) {
+            assert_eq!(least.narrowed_by(other), least);
         }
     }
 

@@ -379,7 +379,7 @@ pub static KEYS: &[Key] = &[
     .ours(),
     text(
         "NACC_VERBS_PROFILE",
-        "native, erdma, rxe, siw or mlx5",
+        "native, erdma, rxe, siw, mlx5 or portable",
         |c| c.verbs.profile.to_string(),
         |c, text| text.parse().map(|profile| c.verbs.profile = profile).is_ok(),
     )

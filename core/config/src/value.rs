@@ -62,6 +62,8 @@ pub enum RdmaProfile {
     Siw,
     /// NVIDIA ConnectX-4 and later.
     Mlx5,
+    /// What all of them can do.
+    Portable,
 }
 
 /// What to do about I/O on an accelerated descriptor that the library did not see (`NACC_POLICY`).
@@ -112,7 +114,7 @@ macro_rules! words {
     };
 }
 words!(Backend { "auto" => Auto, "shm" => Shm, "verbs" => Verbs, "none" => None });
-words!(RdmaProfile { "native" => Native, "erdma" => Erdma, "rxe" => Rxe, "siw" => Siw, "mlx5" => Mlx5 });
+words!(RdmaProfile { "native" => Native, "erdma" => Erdma, "rxe" => Rxe, "siw" => Siw, "mlx5" => Mlx5, "portable" => Portable });
 words!(PathPolicy { "measured" => Measured, "link" => Link });
 words!(UnseenIoPolicy { "log" => Log, "demote" => Demote, "error" => Error, "abort" => Abort });
 

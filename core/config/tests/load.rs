@@ -314,7 +314,7 @@ fn settings() -> impl Strategy<Value = Vec<(&'static str, String)>> {
         prop::sample::select(vec!["", "10.99.0.1", "fd99::1"])
             .prop_map(|address| ("NACC_VERBS_ADDRESS", address.to_owned()))
             .boxed(),
-        prop::sample::select(vec!["native", "erdma", "rxe", "siw", "mlx5"])
+        prop::sample::select(vec!["native", "erdma", "rxe", "siw", "mlx5", "portable"])
             .prop_map(|word| ("NACC_VERBS_PROFILE", word.to_owned()))
             .boxed(),
     ];

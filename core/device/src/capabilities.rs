@@ -1,5 +1,8 @@
 //! What a device can do. Code branches on these and never on a backend's name.
 
+/// Bytes that both sides of a link tell of their progress with, at any time and inline.
+pub const CREDIT_WORD_LEN: u32 = 8;
+
 /// Properties of one opened device. A profile may narrow them, never widen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "std", derive(serde::Serialize, serde::Deserialize))]
@@ -9,7 +12,8 @@ pub struct Capabilities {
     /// Receives can have memory ([`Receives::FirstRegion`](crate::Receives)), so that a SEND brings bytes. Without it
     /// it brings an immediate at most.
     pub sends: bool,
-    /// Largest payload in bytes that a work request may carry inline (0: none).
+    /// Largest payload in bytes that a work request may carry inline (0: none). At least
+    /// [`CREDIT_WORD_LEN`] with `write_with_imm`: a backend copies these where its device does not.
     pub max_inline: u32,
     /// Scatter/gather entries of a send request (at least 1).
     pub max_send_sge: u32,

@@ -21,7 +21,7 @@ mod capabilities;
 mod ids;
 mod instant;
 
-pub use capabilities::Capabilities;
+pub use capabilities::{Capabilities, CREDIT_WORD_LEN};
 pub use ids::{CompletionQueueId, ConnectionId, PeerAddress, QueuePairId, RemoteKey, WorkRequestId};
 pub use instant::Instant;
 

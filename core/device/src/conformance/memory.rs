@@ -5,7 +5,9 @@ use std::collections::HashSet;
 use super::bench::{ensure, fail, has_arrived, read, skip, Bench, Pair, Stop, REGION_LEN};
 use super::transfers::expect_refused;
 use super::Side;
-use crate::{CompletionQueueId, CompletionStatus, Operation, PostError, QueuePairId, RemoteKey, RemoteRegion};
+use crate::{
+    CompletionQueueId, CompletionStatus, Operation, PostError, QueuePairId, RemoteKey, RemoteRegion, CREDIT_WORD_LEN,
+};
 
 /// Regions allocated at once. Arbitrary; more than one link's streams have in the tests.
 const REGIONS: usize = 48;
@@ -18,6 +20,9 @@ pub(super) fn capabilities_are_consistent(bench: &mut Bench<'_>) -> Result<(), S
         ensure!(caps.max_send_wr >= 8 && caps.max_recv_wr >= 8, "queues of less than 8 entries cannot carry a link");
         ensure!(caps.max_message >= REGION_LEN as u32, "max_message is {}", caps.max_message);
         ensure!(caps.max_inline <= caps.max_message, "max_inline is above max_message");
+        // What links are made of.
+        let carries_credit = !caps.write_with_imm || caps.max_inline >= CREDIT_WORD_LEN;
+        ensure!(carries_credit, "max_inline is {}, less than a credit word", caps.max_inline);
     }
     Ok(())
 }
