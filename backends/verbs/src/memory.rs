@@ -22,7 +22,7 @@ use netacc_device::{DeviceError, Memory};
 use parking_lot::{Mutex, RwLock};
 use range_alloc::RangeAllocator;
 
-use crate::ffi::{Mr, Pd};
+use crate::ffi::{is_limited, Mr, Pd};
 
 /// Parts begin at multiples of this.
 const LINE: usize = 64;
@@ -63,6 +63,9 @@ pub(crate) trait Registrar {
 
     /// Registers `len` zeroed bytes, which the peer may write.
     fn register(&self, len: usize) -> io::Result<(Self::Registration, Part)>;
+
+    /// Whether what may be registered is limited by what this process may lock in memory.
+    fn is_limited(&self) -> bool;
 }
 
 impl Registrar for Arc<Pd> {
@@ -72,6 +75,10 @@ impl Registrar for Arc<Pd> {
         let mr = Mr::new(self, len)?;
         let part = Part { memory: mr.memory.clone(), address: mr.address, lkey: mr.lkey, rkey: mr.rkey };
         Ok((mr, part))
+    }
+
+    fn is_limited(&self) -> bool {
+        is_limited()
     }
 }
 
@@ -116,20 +123,27 @@ impl<R: Registrar> LinkMemory<R> {
     /// `len` zeroed bytes.
     pub(crate) fn alloc(&self, len: u32) -> Result<Part, DeviceError> {
         let len = len as usize;
-        let limit = || DeviceError::MemoryLimit { wanted: len };
+        let full = || DeviceError::Exhausted { what: "registered memory" };
         let wanted = len.max(1).next_multiple_of(LINE);
         let _growing = self.growing.lock();
         let taken = self.slabs.write().take(wanted);
         let (part, dirty) = match taken {
             Some(taken) => taken,
             None => {
-                let slab = self.grow(wanted).map_err(|_| limit())?;
+                let slab = self.grow(wanted).map_err(|error| match error.kind() {
+                    // What the kernel says at the limit, and where there is none if it has no memory itself. All else is
+                    // the device's word, or that of a control group, on how many registrations there may be.
+                    io::ErrorKind::OutOfMemory if self.registrar.is_limited() => {
+                        DeviceError::MemoryLimit { wanted: len }
+                    }
+                    _ => full(),
+                })?;
                 let mut slabs = self.slabs.write();
                 slabs.all.push(slab);
-                slabs.take(wanted).ok_or_else(limit)?
+                slabs.take(wanted).ok_or_else(full)?
             }
         };
-        let memory = part.memory.slice(0, len).filter(|memory| memory.zero(0, dirty.min(len))).ok_or_else(limit)?;
+        let memory = part.memory.slice(0, len).filter(|memory| memory.zero(0, dirty.min(len))).ok_or_else(full)?;
         Ok(Part { memory, ..part })
     }
 
@@ -205,6 +219,8 @@ mod tests {
         made: Arc<AtomicU32>,
         registered: Arc<Mutex<BTreeMap<u32, usize>>>,
         limit: usize,
+        /// What it says beyond the limit, and whether there is one for locked memory.
+        refusal: (i32, bool),
     }
 
     struct Registration(Registry, u32);
@@ -221,17 +237,25 @@ mod tests {
         fn register(&self, len: usize) -> io::Result<(Registration, Part)> {
             let mut registered = self.registered.lock();
             if registered.values().sum::<usize>() + len > self.limit {
-                return Err(io::ErrorKind::OutOfMemory.into());
+                return Err(io::Error::from_raw_os_error(self.refusal.0));
             }
             let key = self.made.fetch_add(1, Ordering::Relaxed);
             registered.insert(key, len);
             let part = Part { memory: Memory::heap(len), address: u64::from(key) << 40, lkey: key, rkey: key };
             Ok((Registration(self.clone(), key), part))
         }
+
+        fn is_limited(&self) -> bool {
+            self.refusal.1
+        }
     }
 
     fn memory(growth: Growth, limit: usize) -> (LinkMemory<Registry>, Registry) {
-        let registry = Registry { made: Arc::default(), registered: Arc::default(), limit };
+        refusing(growth, limit, (libc::ENOMEM, true))
+    }
+
+    fn refusing(growth: Growth, limit: usize, refusal: (i32, bool)) -> (LinkMemory<Registry>, Registry) {
+        let registry = Registry { made: Arc::default(), registered: Arc::default(), limit, refusal };
         (LinkMemory::new(registry.clone(), growth), registry)
     }
 
@@ -303,6 +327,25 @@ mod tests {
         let error = memory.alloc(RING as u32).err().expect("it is beyond the limit");
         assert!(matches!(error, DeviceError::MemoryLimit { wanted: RING }), "{error}");
         assert!(memory.alloc(u32::MAX).is_err());
+    }
+
+    // Breaks if who has run out of registrations were told to raise a limit that he is far from, or that he does not have.
+    #[test]
+    fn only_locked_memory_is_told_as_a_limit_of_memory() {
+        for (refusal, is_limit) in [
+            ((libc::ENOMEM, true), true),
+            ((libc::ENOMEM, false), false),
+            ((libc::EAGAIN, true), false),
+            ((libc::ENOSPC, true), false),
+            ((libc::EINVAL, true), false),
+        ] {
+            let (memory, _) = refusing(GROWTH, 0, refusal);
+            match memory.alloc(64).err().expect("nothing can be registered") {
+                DeviceError::MemoryLimit { wanted: 64 } => assert!(is_limit, "{refusal:?}"),
+                DeviceError::Exhausted { .. } => assert!(!is_limit, "{refusal:?}"),
+                other => panic!("{refusal:?}: {other}"),
+            }
+        }
     }
 
     proptest! {

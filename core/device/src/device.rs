@@ -18,8 +18,8 @@ pub enum DeviceError {
         #[source]
         source: Option<std::io::Error>,
     },
-    /// Pinned memory is exhausted: RLIMIT_MEMLOCK or the device's own bound.
-    #[error("cannot register {wanted} bytes (locked-memory limit or device limit)")]
+    /// Memory cannot be pinned for its amount: RLIMIT_MEMLOCK, or what the backend has of it.
+    #[error("cannot register {wanted} bytes (memory limit)")]
     MemoryLimit {
         /// Bytes asked for.
         wanted: usize,
@@ -170,7 +170,7 @@ pub trait Device: Send + Sync {
     /// Allocates `len` zeroed and registered bytes that the peer of `qp` may write, and nobody else.
     ///
     /// # Errors
-    /// [`DeviceError::MemoryLimit`] when it cannot be pinned.
+    /// [`DeviceError::MemoryLimit`] when it cannot be pinned, [`DeviceError::Exhausted`] when the device has no more regions.
     fn alloc_region(&self, qp: QueuePairId, len: usize) -> Result<Region, DeviceError>;
 
     /// Gives a region back. The peer's writes into it fail from now on, or go nowhere; where bounds are not exact (capability

@@ -33,7 +33,7 @@ mod progress;
 mod release;
 mod todo;
 
-pub(crate) use connecting::reason_of;
+pub(crate) use connecting::{reason_of, reason_without_region};
 use todo::Todo;
 
 /// Completions taken at a time.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use netacc_device::{ConnectionId, FourTuple, PeerAddress, QueuePairId, Region, RemoteRegion, UNKNOWN_STREAM};
 use netacc_proto::{Accept, Open, Reason, RingDescriptor, Role, SlotId, WireTuple, CREDIT_BLOCK_LEN, LINK_REGION_LEN};
 
-use crate::endpoint::{reason_of, Attempt, Endpoint, Waiting};
+use crate::endpoint::{reason_of, reason_without_region, Attempt, Endpoint, Waiting};
 use crate::link::{LinkCell, LinkRx};
 use crate::stream::Outgoing;
 use crate::{Counters, StreamCell};
@@ -160,7 +160,7 @@ impl Endpoint {
     fn prepare(&self, link: &LinkCell, cell: &StreamCell) -> Result<(Region, RingDescriptor), Reason> {
         let ring_len = cell.next_ring_len(self.config.ring_len);
         let len = CREDIT_BLOCK_LEN + ring_len as usize;
-        let region = link.alloc_region(self.device(), len).map_err(|_| Reason::MemoryLimit)?;
+        let region = link.alloc_region(self.device(), len).map_err(|e| reason_without_region(&e))?;
         let ring = RingDescriptor { rkey: region.remote.rkey, base: region.remote.base, ring_len };
         Ok((region, ring))
     }
@@ -286,7 +286,8 @@ impl Endpoint {
             let window = self.device().window(link.qp(), remote).map_err(|_| Reason::Violation)?;
             return Ok(Outgoing { ring: *ring, memory: window.memory, staging: None });
         }
-        let staging = link.alloc_region(self.device(), len as usize).map_err(|_| Reason::MemoryLimit)?;
+        let staging = link.alloc_region(self.device(), len as usize);
+        let staging = staging.map_err(|e| reason_without_region(&e))?;
         Ok(Outgoing { ring: *ring, memory: staging.memory.clone(), staging: Some(staging) })
     }
 }

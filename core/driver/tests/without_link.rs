@@ -278,12 +278,16 @@ fn without_room_for_a_link_a_stream_stays_on_tcp_and_says_so() {
     let one_qp = small(|config| config.max_qp = 1);
     // Enough for a link's own region and one stream's.
     let little = small(|config| config.memory_limit_bytes = LINK_REGION_LEN + 4096 + CREDIT_BLOCK_LEN);
+    // Enough for two links and one stream.
+    let few = small(|config| config.max_mr = 3);
     let plenty = LoopbackConfig::shm();
     for (near_config, far_config, near_reason, far_reason) in [
         (one_qp.clone(), plenty.clone(), Some(Reason::Exhausted), None),
         (plenty.clone(), one_qp, None, Some(Reason::Exhausted)),
         (little.clone(), plenty.clone(), Some(Reason::MemoryLimit), None),
-        (plenty, little, None, Some(Reason::MemoryLimit)),
+        (plenty.clone(), little, None, Some(Reason::MemoryLimit)),
+        (few.clone(), plenty.clone(), Some(Reason::Exhausted), None),
+        (plenty, few, None, Some(Reason::Exhausted)),
     ] {
         let fabric = Fabric::new(DeliveryMode::Immediate);
         let (client, _) = on_device(fabric.open(near_config), None, 1);

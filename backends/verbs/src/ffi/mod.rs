@@ -9,6 +9,7 @@ pub(crate) mod abi;
 mod cm;
 mod library;
 mod objects;
+mod pinning;
 mod wakeup;
 
 pub(crate) use cm::{CmId, ConnectParameters, Event, EventChannel, EventKind, Key};
@@ -17,5 +18,6 @@ pub(crate) use library::{enter, Library};
 pub(crate) use objects::{
     device_list, Chain, CompletionChannel, Context, Cq, DeviceAttributes, Mr, Pd, QueuePair, RawRecv, RawSend, SendKind,
 };
+pub(crate) use pinning::is_limited;
 pub(crate) use wakeup::{sleep_on, Sleep, UnlinkWatch};
 pub use wakeup::{Alarm, Bell, EventSet};

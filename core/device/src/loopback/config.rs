@@ -53,6 +53,8 @@ pub struct LoopbackConfig {
     pub pad_private_data: bool,
     /// Queue pairs that may exist at once, connecting ones included.
     pub max_qp: u32,
+    /// Regions that may be registered at once. Those that queue pairs begin with count, but are never refused for it.
+    pub max_mr: u32,
     /// Bytes that may be registered at once.
     pub memory_limit_bytes: usize,
 }
@@ -62,6 +64,9 @@ const MEMORY_LIMIT_BYTES: usize = 1 << 30;
 
 /// Queue pairs allowed by the presets. Arbitrary, as above.
 const MAX_QP: u32 = 1 << 16;
+
+/// Regions allowed by the presets. Arbitrary, as above.
+const MAX_MR: u32 = 1 << 20;
 
 impl LoopbackConfig {
     /// A software RNIC over shared memory.
@@ -93,6 +98,7 @@ impl LoopbackConfig {
             initiator_sends_first: false,
             pad_private_data: false,
             max_qp: MAX_QP,
+            max_mr: MAX_MR,
             memory_limit_bytes: MEMORY_LIMIT_BYTES,
         }
     }
@@ -126,6 +132,7 @@ impl LoopbackConfig {
             initiator_sends_first: true,
             pad_private_data: false,
             max_qp: MAX_QP,
+            max_mr: MAX_MR,
             memory_limit_bytes: MEMORY_LIMIT_BYTES,
         }
     }

@@ -260,6 +260,9 @@ impl Device for LoopbackDevice {
             s.place(self.id, qp).ok_or(DeviceError::Unknown { what: "queue pair" })?;
             let device = s.device_mut(self.id);
             let free = self.config.memory_limit_bytes.saturating_sub(device.registered_bytes);
+            if device.regions.len() >= self.config.max_mr as usize {
+                return Err(DeviceError::Exhausted { what: "region" });
+            }
             match u32::try_from(len) {
                 Ok(bytes) if len <= free => Ok(device.register(qp, bytes)),
                 _ => Err(DeviceError::MemoryLimit { wanted: len }),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use netacc_device::{CmError, CmEvent, Instant};
+use netacc_device::{CmError, CmEvent, DeviceError, Instant};
 use netacc_proto::{Admission, LinkConfig, PreSharedKey, Reason, LINK_REGION_LEN, SETUP_LIMIT};
 
 use super::{Attempt, Endpoint};
@@ -121,6 +121,14 @@ pub(crate) fn reason_of(error: &CmError) -> Reason {
         CmError::Exhausted(_) => Reason::Exhausted,
         CmError::Os { source, .. } if is_exhaustion(source) => Reason::Exhausted,
         _ => Reason::PeerNotFound,
+    }
+}
+
+/// Why a stream stays on TCP that the device has no region for.
+pub(crate) fn reason_without_region(error: &DeviceError) -> Reason {
+    match error {
+        DeviceError::Exhausted { .. } => Reason::Exhausted,
+        _ => Reason::MemoryLimit,
     }
 }
 
