@@ -68,6 +68,7 @@ def test_softroce(rxe: UpLab) -> None:
     assert report.devices[0]["profile"] == "rxe"
     assert not report.devices[0]["iwarp"]
     assert report.limits["immediate"]
+    assert not report.capabilities["initiator_sends_first"]
 
 
 def test_softroce_over_ipv6(rxe: UpLab) -> None:
@@ -88,6 +89,7 @@ def test_softroce_with_the_limits_of_another(
     assert report.capabilities["max_recv_sge"] == receive_entries
     assert report.limits["immediate"] is immediate
     assert not report.limits["waits_for_receive"]
+    assert report.capabilities["initiator_sends_first"]
 
 
 def test_soft_iwarp(siw: UpLab) -> None:
@@ -97,6 +99,7 @@ def test_soft_iwarp(siw: UpLab) -> None:
     assert report.devices[0]["profile"] == "siw"
     assert not report.limits["immediate"]
     assert report.capabilities["write_with_imm"], "a WRITE and a SEND do the same"
+    assert report.capabilities["initiator_sends_first"]
 
 
 def test_soft_iwarp_with_the_limits_of_erdma(siw: UpLab) -> None:

@@ -446,6 +446,7 @@ const CAPABILITIES: Capabilities = Capabilities {
     rebind: true,
     knock: true,
     exact_bounds: true,
+    initiator_sends_first: false,
 };
 
 impl Device for ShmDevice {

@@ -395,6 +395,9 @@ impl ConnectionManager for VerbsDevice {
         };
         let key = cm.key();
         let (link, local) = self.make(cm, First { cq, region_len, receives }).map_err(cm_error)?;
+        if self.limits.initiator_sends_first {
+            link.listen_first();
+        }
         let told = Told { port: self.address.port(), region: local.remote, data: Vec::new() };
         if let Err(source) = self.with_cm(&link, |cm, parameters| cm.accept(&parameters), &told) {
             link.close();

@@ -163,6 +163,7 @@ impl VerbsDevice {
             rebind: true,
             knock: false,
             exact_bounds: false,
+            initiator_sends_first: limits.initiator_sends_first,
         };
         Ok(VerbsDevice {
             name: context.name(),

@@ -69,6 +69,8 @@ pub(crate) struct Link {
     marks: Box<[Mark]>,
     completed: AtomicU64,
     dead: AtomicBool,
+    /// The peer has to be heard before anything is sent, and has not been.
+    listening: AtomicBool,
     done: Mutex<Done>,
 }
 
@@ -174,6 +176,7 @@ impl Link {
             marks: (0..shape.send_depth).map(|_| Mark::default()).collect(),
             completed: AtomicU64::new(0),
             dead: AtomicBool::new(false),
+            listening: AtomicBool::new(false),
             done: Mutex::default(),
         }
     }
@@ -329,10 +332,18 @@ impl Link {
         outcome.map_err(|(taken, errno)| (taken as u32, errno))
     }
 
-    /// Posts what fits. [`PostError::Dead`] also if the device took half a message: the caller then ends the link.
+    /// Nothing may be sent before the peer has been heard. Where a device does not see to that itself it would be found out
+    /// on another.
+    pub(crate) fn listen_first(&self) {
+        self.listening.store(true, Ordering::Release);
+    }
+
+    /// Posts what fits. [`PostError::Dead`] also if the device took half a message, or would end the connection because the
+    /// peer has to speak first: the caller then ends the link.
     pub(crate) fn post_send(&self, wrs: &[WorkRequest<'_>]) -> Result<usize, PostError> {
         let mut side = self.send.lock();
-        let Some(qp) = side.qp.filter(|_| !self.is_dead()) else { return Err(PostError::Dead) };
+        let refused = self.is_dead() || self.listening.load(Ordering::Acquire);
+        let Some(qp) = side.qp.filter(|_| !refused) else { return Err(PostError::Dead) };
         let SendSide { posted, since_signal, batch, ends, chain, .. } = &mut *side;
         batch.clear();
         ends.clear();
@@ -501,6 +512,9 @@ impl Link {
         let success = raw.status == abi::WC_SUCCESS;
         if raw.wr_id & RECEIVE != 0 {
             if success && !done.disconnected {
+                if self.listening.load(Ordering::Relaxed) {
+                    self.listening.store(false, Ordering::Release);
+                }
                 let completion = self.received(raw);
                 done.receive(WorkCompletion { qp: self.id, status: CompletionStatus::Success, completion });
             }

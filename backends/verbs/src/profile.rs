@@ -43,6 +43,8 @@ pub struct Limits {
     pub waits_for_receive: bool,
     /// Listening takes the kernel's TCP port of the same number.
     pub takes_tcp_port: bool,
+    /// The side that accepted may not send before it has received.
+    pub initiator_sends_first: bool,
 }
 
 impl Profile {
@@ -74,7 +76,8 @@ impl Profile {
         match self {
             Profile::Native => Limits::NONE,
             // One WQE takes at most 6 entries or 96 bytes; one entry a receive; IPv4 in the upstream driver. A receive
-            // that is missing is an asynchronous event, by which the queue pair is dead.
+            // that is missing is an asynchronous event, by which the queue pair is dead. It ends connections whose passive side
+            // speaks first, as RFC 5044 demands, which soft-iWARP lets pass.
             Profile::Erdma => Limits {
                 max_inline: 96,
                 max_send_sge: 6,
@@ -83,6 +86,7 @@ impl Profile {
                 ipv6: false,
                 waits_for_receive: false,
                 takes_tcp_port: true,
+                initiator_sends_first: true,
                 ..Limits::NONE
             },
             Profile::Rxe => {
@@ -97,6 +101,7 @@ impl Profile {
                 max_queue_depth: 16384,
                 waits_for_receive: false,
                 takes_tcp_port: true,
+                initiator_sends_first: true,
                 ..Limits::NONE
             },
             Profile::Mlx5 => {
@@ -111,6 +116,7 @@ impl Profile {
                 ipv6: false,
                 waits_for_receive: false,
                 takes_tcp_port: true,
+                initiator_sends_first: true,
             },
         }
     }
@@ -127,6 +133,7 @@ impl Limits {
         ipv6: true,
         waits_for_receive: true,
         takes_tcp_port: false,
+        initiator_sends_first: false,
     };
 
     /// What is left when both hold. Never wider than either.
@@ -141,13 +148,20 @@ impl Limits {
             ipv6: self.ipv6 && other.ipv6,
             waits_for_receive: self.waits_for_receive && other.waits_for_receive,
             takes_tcp_port: self.takes_tcp_port || other.takes_tcp_port,
+            initiator_sends_first: self.initiator_sends_first || other.initiator_sends_first,
         }
     }
 
     /// Those of a device of that kind, or of one whose vendor nobody knows. InfiniBand and RoCE devices have immediates by
     /// their specification; iWARP ones may lack them.
     pub fn of(kind: Option<Profile>, iwarp: bool) -> Limits {
-        let unknown = Limits { immediate: !iwarp, takes_tcp_port: iwarp, waits_for_receive: !iwarp, ..Limits::NONE };
+        let unknown = Limits {
+            immediate: !iwarp,
+            waits_for_receive: !iwarp,
+            takes_tcp_port: iwarp,
+            initiator_sends_first: iwarp,
+            ..Limits::NONE
+        };
         kind.map_or(unknown, Profile::limits)
     }
 }
@@ -161,6 +175,7 @@ mod tests {
         let both = Profile::Rxe.limits().narrowed_by(Profile::Erdma.limits());
         assert_eq!((both.max_inline, both.max_recv_sge, both.max_send_sge), (96, 1, 6));
         assert!(both.immediate && !both.ipv6 && !both.waits_for_receive && both.takes_tcp_port);
+        assert!(both.initiator_sends_first && !Profile::Rxe.limits().initiator_sends_first);
     }
 
     #[test]
@@ -174,6 +189,7 @@ mod tests {
                 assert!(both.max_inline <= a.max_inline && both.max_recv_sge <= a.max_recv_sge);
                 assert!(!both.immediate || a.immediate);
                 assert!(!both.waits_for_receive || a.waits_for_receive);
+                assert!(both.initiator_sends_first || !a.initiator_sends_first);
             }
         }
     }

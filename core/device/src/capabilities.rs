@@ -45,6 +45,8 @@ pub struct Capabilities {
     /// Without it regions are parts of memory that is registered as a whole: a stray write may then reach whatever its own
     /// queue pair has or had, and still nothing of any other.
     pub exact_bounds: bool,
+    /// The side that accepted must have received a message before it posts, or the queue pair dies of it (iWARP).
+    pub initiator_sends_first: bool,
 }
 
 impl Capabilities {
@@ -66,5 +68,6 @@ impl Capabilities {
         rebind: false,
         knock: false,
         exact_bounds: false,
+        initiator_sends_first: true,
     };
 }

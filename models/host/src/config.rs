@@ -42,6 +42,7 @@ impl HostConfig {
             rebind: true,
             knock: false,
             exact_bounds: true,
+            initiator_sends_first: false,
         };
         // Arbitrary: far above what a simulated process uses.
         HostConfig {

@@ -175,6 +175,13 @@ impl<'f> Bench<'f> {
     }
 
     pub(super) fn connect_on(&mut self, cqs: [CompletionQueueId; 2]) -> Result<Pair, Stop> {
+        let mut pair = self.connect_in_silence(cqs)?;
+        self.speak_first(&mut pair)?;
+        Ok(pair)
+    }
+
+    /// A connected pair of which neither side has spoken.
+    pub(super) fn connect_in_silence(&mut self, cqs: [CompletionQueueId; 2]) -> Result<Pair, Stop> {
         let ends = self.fixture.connect(cqs, REGION_LEN).map_err(|e| Stop::Failed(format!("connecting: {e}")))?;
         self.adopt(ends)
     }
@@ -187,24 +194,16 @@ impl<'f> Bench<'f> {
             region.map_err(|e| Stop::Failed(format!("alloc_region: {e}")))
         };
         let staging = [staging(Side::A)?, staging(Side::B)?];
-        let mut pair = Pair { ends, staging, seen: Default::default() };
-        self.speak_first(&mut pair)?;
-        Ok(pair)
+        Ok(Pair { ends, staging, seen: Default::default() })
     }
 
-    /// The initiator's first message: a WRITE that nobody else notices.
+    /// The initiator's first message, of which nothing is left.
     fn speak_first(&mut self, pair: &mut Pair) -> Result<(), Stop> {
-        ensure!(pair.staging(Side::A).memory.write(0, &[0xa5; 8]), "a new region is shorter than it should be");
-        let wr = pair.write(Side::A, u64::MAX, 0, pair.staged(Side::A, 0, 8));
-        let posted = self.device(Side::A).post_send(pair.qp(Side::A), &[wr]);
-        ensure!(posted == Ok(1), "first WRITE of 8 bytes on a new link: {posted:?}");
-        self.until(pair, "the first WRITE of the connecting side", |p| {
-            !p.sends(Side::A).is_empty() && read(p.local(Side::B), 0, 8) == [0xa5; 8]
-        })?;
-        ensure!(pair.local(Side::B).memory.write(0, &[0; 8]), "a first region is shorter than it should be");
-        ensure!(pair.sends(Side::A) == [(u64::MAX, CompletionStatus::Success)], "first WRITE: {:?}", pair.seen[0]);
-        ensure!(pair.seen[1].is_empty(), "a WRITE without immediate told the peer: {:?}", pair.seen[1]);
-        pair.seen[0].clear();
+        self.exchange(pair, Side::A, 0)?;
+        self.until(pair, "the first completion of the connecting side", |p| !p.sends(Side::A).is_empty())?;
+        ensure!(pair.sends(Side::A) == [(0, CompletionStatus::Success)], "first message: {:?}", pair.seen[0]);
+        ensure!(pair.local(Side::B).memory.write(0, &[0; SLOT]), "a first region is shorter than it should be");
+        pair.seen = Default::default();
         Ok(())
     }
 

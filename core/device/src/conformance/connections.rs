@@ -8,7 +8,7 @@ use super::bench::{ensure, fail, read, skip, Bench, Established, Stop, REGION_LE
 use super::{Fixture, Side};
 use crate::{
     CmError, CmEvent, CompletionQueueId, ConnectionId, ConnectionManager, Directory, FourTuple, Operation, PeerAddress,
-    Receives, WorkRequest, WorkRequestId, MAX_PRIVATE_DATA,
+    PostError, Receives, WorkRequest, WorkRequestId, MAX_PRIVATE_DATA,
 };
 
 /// The two connection managers, and the events taken from them but not yet asked for: either may need polling for
@@ -225,6 +225,24 @@ pub(super) fn reject_is_reported(bench: &mut Bench<'_>) -> Result<(), Stop> {
     events.expect_none(bench, "after a rejection")?;
     let mut pair = bench.connect()?;
     bench.exchange(&mut pair, Side::A, 1)
+}
+
+/// The side that accepted may send before it has received, or its link dies of that: as the device says.
+pub(super) fn who_sends_first(bench: &mut Bench<'_>) -> Result<(), Stop> {
+    let mut pair = bench.connect_in_silence(bench.cqs)?;
+    bench.post_recv(&pair, Side::A, 1)?;
+    if !bench.caps(Side::B).initiator_sends_first {
+        bench.send_message(&pair, Side::B, 1)?;
+        bench.until(&mut pair, "the first message, of the side that accepted", |p| !p.receives(Side::A).is_empty())?;
+        return bench.expect_messages(&pair, Side::A, &[1]);
+    }
+    let posted = bench.post_message(&pair, Side::B, 1);
+    ensure!(matches!(posted, Ok(_) | Err(PostError::Dead)), "a first message of the side that accepted: {posted:?}");
+    bench.until(&mut pair, "Disconnected at both ends, the wrong side having sent first", |p| {
+        Side::BOTH.iter().all(|side| p.disconnected(*side))
+    })?;
+    ensure!(pair.receives(Side::A).is_empty(), "the first message of the side that accepted was delivered");
+    Ok(())
 }
 
 /// Nobody at an address: an error or a failed attempt, never silence.

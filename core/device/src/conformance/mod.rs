@@ -7,7 +7,7 @@
 //! The suite uses nothing but the public traits, so it runs on a bare device and through any middleware alike. It
 //! never blocks: it waits by calling [`Fixture::progress`], at most [`Fixture::patience`] times.
 //!
-//! Side A always connects and sends first, as iWARP demands.
+//! Side A always connects and sends first, as iWARP demands, but where what becomes of other orders is checked.
 
 mod bench;
 mod completions;
@@ -120,6 +120,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("private_data_is_carried", connections::private_data_is_carried),
     ("private_data_is_bounded", connections::private_data_is_bounded),
     ("reject_is_reported", connections::reject_is_reported),
+    ("who_sends_first", connections::who_sends_first),
     ("unreachable_is_reported", connections::unreachable_is_reported),
     ("connects_may_overlap", connections::connects_may_overlap),
     ("accept_is_for_open_requests", connections::accept_is_for_open_requests),

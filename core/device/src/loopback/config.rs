@@ -47,8 +47,6 @@ pub struct LoopbackConfig {
     pub send_carries_imm: bool,
     /// Requests that a dead queue pair never did complete as `Flushed`. Some devices stay silent.
     pub report_flushes: bool,
-    /// The accepting side must have received something before it posts, or the queue pair dies (iWARP).
-    pub initiator_sends_first: bool,
     /// Private data arrives padded with zeros to its greatest length (RoCE).
     pub pad_private_data: bool,
     /// Queue pairs that may exist at once, connecting ones included.
@@ -90,12 +88,12 @@ impl LoopbackConfig {
                 rebind: true,
                 knock: false,
                 exact_bounds: true,
+                initiator_sends_first: false,
             },
             no_receive: NoReceive::QueueFull,
             slot_release: SlotRelease::OnDelivery,
             send_carries_imm: true,
             report_flushes: true,
-            initiator_sends_first: false,
             pad_private_data: false,
             max_qp: MAX_QP,
             max_mr: MAX_MR,
@@ -124,12 +122,12 @@ impl LoopbackConfig {
                 rebind: false,
                 knock: false,
                 exact_bounds: true,
+                initiator_sends_first: true,
             },
             no_receive: NoReceive::Fatal,
             slot_release: SlotRelease::OnPolledCompletion,
             send_carries_imm: true,
             report_flushes: false,
-            initiator_sends_first: true,
             pad_private_data: false,
             max_qp: MAX_QP,
             max_mr: MAX_MR,
@@ -145,7 +143,7 @@ impl LoopbackConfig {
         config.capabilities.max_recv_sge = 0;
         config.no_receive = NoReceive::Wait;
         config.report_flushes = true;
-        config.initiator_sends_first = false;
+        config.capabilities.initiator_sends_first = false;
         config.pad_private_data = true;
         config
     }

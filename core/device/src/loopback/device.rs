@@ -313,7 +313,7 @@ impl Device for LoopbackDevice {
             if end.life != Life::Alive || link.dead && nothing_is_flushed {
                 return Err(PostError::Dead);
             }
-            let spoke_too_soon = self.config.initiator_sends_first && at.side == 1 && !end.heard;
+            let spoke_too_soon = self.config.capabilities.initiator_sends_first && at.side == 1 && !end.heard;
             if !wrs.iter().all(|wr| self.permits(s, at, wr)) {
                 return Err(PostError::Invalid);
             }

@@ -44,6 +44,7 @@ pub(super) enum Flaw {
     IgnoresRebind,
     DestroyIsSilent,
     TearsPayload,
+    MistakesWhoSendsFirst,
 }
 
 impl Flaw {
@@ -76,12 +77,15 @@ impl Flaw {
             (Flaw::IgnoresRebind, C::shm(), "rebind_moves_completions"),
             (Flaw::DestroyIsSilent, C::shm(), "destroy_qp_disconnects_peer"),
             (Flaw::TearsPayload, C::shm(), "write_with_imm_in_order"),
+            (Flaw::MistakesWhoSendsFirst, C::erdma(), "who_sends_first"),
+            (Flaw::MistakesWhoSendsFirst, C::soft_roce(), "who_sends_first"),
         ]
     }
 }
 
 pub(super) struct Broken {
     inner: Arc<dyn Device>,
+    capabilities: Capabilities,
     flaw: Flaw,
     again: Mutex<Vec<(CompletionQueueId, QueuePairId)>>,
     extra: Mutex<BTreeMap<QueuePairId, Vec<WorkCompletion>>>,
@@ -91,8 +95,11 @@ pub(super) struct Broken {
 
 impl Broken {
     pub(super) fn new(inner: Arc<dyn Device>, flaw: Flaw) -> Broken {
+        let mut capabilities = inner.capabilities().clone();
+        capabilities.initiator_sends_first ^= flaw == Flaw::MistakesWhoSendsFirst;
         Broken {
             inner,
+            capabilities,
             flaw,
             again: Mutex::default(),
             extra: Mutex::default(),
@@ -159,7 +166,7 @@ impl Device for Broken {
     }
 
     fn capabilities(&self) -> &Capabilities {
-        self.inner.capabilities()
+        &self.capabilities
     }
 
     fn create_cq(&self) -> Result<CompletionQueueId, DeviceError> {
