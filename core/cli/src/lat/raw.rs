@@ -157,6 +157,9 @@ fn ask_on(raw: Raw, server: PeerAddress, task: Task) -> Result<Latencies, LatErr
     let nobody = Waiting::default();
     let link = establish(&raw, cq, (id, task), &nobody)?;
     let mut latencies = Latencies::default();
+    if task.kind == Kind::Write {
+        link.greet()?;
+    }
     for number in 1..=u64::from(task.count) + task.warm_up() {
         let begun = Instant::now();
         link.send(number)?;
@@ -245,7 +248,17 @@ impl Link<'_> {
         &*self.pair.raw.device
     }
 
+    /// The side that connected is to be heard first, on some devices, and a plain WRITE is not: a message without bytes.
+    fn greet(&self) -> Result<(), LatError> {
+        let operation = Operation::Write { rkey: self.remote.rkey, offset: self.remote.base, imm: Some(0) };
+        let wr = WorkRequest { id: WorkRequestId(0), operation, payload: Payload::Inline(&[]), signaled: false };
+        self.post(&wr)
+    }
+
     fn answer(&self) -> Result<(), LatError> {
+        if self.task.kind == Kind::Write {
+            self.await_receive()?;
+        }
         for number in 1..=u64::from(self.task.count) + self.task.warm_up() {
             self.await_message(number)?;
             self.send(number)?;
@@ -281,10 +294,13 @@ impl Link<'_> {
         };
         // A queue of requests that tell nobody of their end may stay full for ever.
         let signaled = number % u64::from((capabilities.max_send_wr / 4).max(1)) == 0;
-        let wr = WorkRequest { id: WorkRequestId(number), operation, payload, signaled };
+        self.post(&WorkRequest { id: WorkRequestId(number), operation, payload, signaled })
+    }
+
+    fn post(&self, wr: &WorkRequest<'_>) -> Result<(), LatError> {
         let begun = Instant::now();
         loop {
-            match self.device().post_send(self.pair.qp, &[wr]) {
+            match self.device().post_send(self.pair.qp, &[*wr]) {
                 Ok(1) => return Ok(()),
                 // What was sent completes soon, or never.
                 Ok(_) | Err(PostError::QueueFull) => {
@@ -299,21 +315,32 @@ impl Link<'_> {
     /// Spins until the message with this number is here.
     fn await_message(&self, number: u64) -> Result<(), LatError> {
         let word = self.local.memory.word(self.task.region_len() - 8).ok_or(LatError::Nonsense)?;
+        if self.task.kind == Kind::Write {
+            return self.spin_until(|| Ok(word.load(Ordering::Acquire) == number));
+        }
+        self.await_receive()?;
+        // Nobody is to measure messages without their bytes.
+        if word.load(Ordering::Acquire) == number {
+            Ok(())
+        } else {
+            Err(LatError::Nonsense)
+        }
+    }
+
+    /// Spins until a message has come that takes a receive.
+    fn await_receive(&self) -> Result<(), LatError> {
+        self.spin_until(|| {
+            self.take_completions()?;
+            Ok(self.arrived.get().checked_sub(1).map(|left| self.arrived.set(left)).is_some())
+        })
+    }
+
+    fn spin_until(&self, is_here: impl Fn() -> Result<bool, LatError>) -> Result<(), LatError> {
         let begun = Instant::now();
         loop {
             for spin in 1..=SPINS {
-                if self.task.kind == Kind::Write {
-                    if word.load(Ordering::Acquire) == number {
-                        return Ok(());
-                    }
-                } else {
-                    self.take_completions()?;
-                    if let Some(left) = self.arrived.get().checked_sub(1) {
-                        self.arrived.set(left);
-                        // Nobody is to measure messages without their bytes.
-                        let whole = word.load(Ordering::Acquire) == number;
-                        return if whole { Ok(()) } else { Err(LatError::Nonsense) };
-                    }
+                if is_here()? {
+                    return Ok(());
                 }
                 std::hint::spin_loop();
                 if spin % TURN == 0 {
