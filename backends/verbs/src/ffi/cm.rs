@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use super::abi;
 use super::library::Library;
-use super::objects::{init_attr, never_block, Context, Cq, Pd, QueuePair};
+use super::objects::{never_block, Context, Cq, Pd};
+use super::requests::{init_attr, QueuePair};
 use super::wakeup::raised;
 
 /// Where the events of all our ids arrive.

@@ -2,7 +2,7 @@
 //! libibverbs and librdmacm: what we use of them, as owned objects.
 //!
 //! `abi` has the structures, with their offsets asserted; `library` loads both libraries at their first use; `objects`
-//! wraps each handle so that it is freed once and after what depends on it. Nothing outside this module sees a pointer
+//! wraps each handle so that it is freed once and after what depends on it; `requests` posts. Nothing outside this module sees a pointer
 //! of theirs.
 
 pub(crate) mod abi;
@@ -10,14 +10,14 @@ mod cm;
 mod library;
 mod objects;
 mod pinning;
+mod requests;
 mod wakeup;
 
 pub(crate) use cm::{CmId, ConnectParameters, Event, EventChannel, EventKind, Key};
 pub use library::{after_fork, before_fork};
 pub(crate) use library::{enter, Library};
-pub(crate) use objects::{
-    device_list, Chain, CompletionChannel, Context, Cq, DeviceAttributes, Mr, Pd, QueuePair, RawRecv, RawSend, SendKind,
-};
+pub(crate) use objects::{device_list, CompletionChannel, Context, Cq, DeviceAttributes, Mr, Pd};
 pub(crate) use pinning::is_limited;
+pub(crate) use requests::{Chain, QueuePair, RawRecv, RawSend, SendKind};
 pub(crate) use wakeup::{sleep_on, Sleep, UnlinkWatch};
 pub use wakeup::{Alarm, Bell, EventSet};
