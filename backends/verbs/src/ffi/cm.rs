@@ -357,3 +357,20 @@ fn parse(words: &[u64; 16]) -> Option<IpAddr> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Breaks if a message without a receive ended the connection where it may wait, as for want of patience it would with any
+    /// number but the one that means for ever; or if a path that is dead were never left.
+    #[test]
+    fn a_message_waits_for_its_receive_for_ever_or_not_at_all() {
+        for (waits_for_receive, retries) in [(true, 7), (false, 0)] {
+            let raw = conn_param(&ConnectParameters { private_data: b"told", waits_for_receive });
+            assert_eq!((raw.rnr_retry_count, raw.retry_count), (retries, 6));
+            assert_eq!((raw.private_data_len, raw.srq, raw.qp_num), (4, 0, 0));
+            assert!(!raw.private_data.is_null());
+        }
+    }
+}

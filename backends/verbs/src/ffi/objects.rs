@@ -11,6 +11,7 @@ use netacc_device::Memory;
 
 use super::abi;
 use super::library::Library;
+use super::requests::errno;
 use super::wakeup::raised;
 
 /// A device in the list of `ibv_get_device_list`.
@@ -80,7 +81,7 @@ fn query(library: &Library, context: *mut abi::Context) -> Result<DeviceAttribut
     // SAFETY: the context is open; the structure is as large as the library's.
     let status = unsafe { (library.ibv_query_device)(context, attributes.as_mut_ptr()) };
     if status != 0 {
-        return Err(status.abs());
+        return Err(errno(status));
     }
     // SAFETY: plain numbers, zeroed before and filled in now.
     let attributes = unsafe { attributes.assume_init() };

@@ -98,8 +98,13 @@ impl<W: Chained> Chain<W> {
             return Ok(());
         }
         let taken = self.wrs.iter().position(|wr| ptr::eq(wr, bad)).unwrap_or(0);
-        Err((taken, status.abs()))
+        Err((taken, errno(status)))
     }
+}
+
+/// The error number that a call returned: some providers return it negated.
+pub(super) fn errno(status: i32) -> i32 {
+    status.saturating_abs()
 }
 
 /// The calls on a queue pair; whose it is, and so when it is destroyed, is the connection manager's id.
@@ -133,8 +138,7 @@ impl QueuePair {
         }
     }
 
-    /// Posts requests with one doorbell. `Err`: how many were taken, and the error (made positive: some providers
-    /// return it negated).
+    /// Posts requests with one doorbell. `Err`: how many were taken, and the error.
     ///
     /// # Safety
     /// The bytes of the requests, but for those inline, stay where they are until the requests have completed.
@@ -220,4 +224,25 @@ fn send_wr(request: &RawSend) -> abi::SendWr {
         (wr.remote_addr, wr.rkey) = (address, rkey);
     }
     wr
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Breaks if an error that a provider returns negated (eRDMA, soft-iWARP) were taken for another one.
+    #[test]
+    fn errors_have_one_sign() {
+        for (status, error) in [(12, 12), (-12, 12), (-22, 22), (i32::MIN, i32::MAX)] {
+            assert_eq!(errno(status), error);
+        }
+        let mut chain = Chain::<abi::RecvWr>::new(3);
+        let receive = |wr_id| abi::RecvWr { wr_id, next: ptr::null_mut(), sg_list: ptr::null_mut(), num_sge: 0 };
+        chain.fill((0..3).map(|number| (receive(number), abi::Sge { addr: 0, length: 0, lkey: 0 })));
+        let third: *mut abi::RecvWr = &raw mut chain.wrs[2];
+        assert_eq!(chain.outcome(0, ptr::null_mut()), Ok(()));
+        assert_eq!(chain.outcome(-libc::ENOMEM, third), Err((2, libc::ENOMEM)));
+        assert_eq!(chain.outcome(libc::ENOMEM, third), Err((2, libc::ENOMEM)));
+        assert_eq!(chain.outcome(-libc::EINVAL, ptr::null_mut()), Err((0, libc::EINVAL)), "it does not say which");
+    }
 }
