@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use netacc_device::{
     Armed, Capabilities, CmError, CmEvent, CompletionQueueId, ConnectionId, ConnectionManager, Device, DeviceError,
-    Directory, DirectoryError, FourTuple, PeerAddress, PostError, QueuePairId, Region, RemoteRegion, Wait,
+    Directory, DirectoryError, FourTuple, Obstacle, PeerAddress, PostError, QueuePairId, Region, RemoteRegion, Wait,
     WorkCompletion, WorkRequest, UNKNOWN_STREAM,
 };
 use netacc_verbs::VerbsDevice;
@@ -387,6 +387,20 @@ impl Directory for Fabric {
     fn neighbour(&self, peer: PeerAddress, port: u16) -> Option<PeerAddress> {
         let address = VerbsDevice::socket_address(peer)?;
         (port != 0).then(|| VerbsDevice::peer_address((address.ip(), port).into()))
+    }
+
+    fn obstacle(&self, tuple: &FourTuple, accepted: bool) -> Option<Obstacle> {
+        if self.is_near(tuple) {
+            return None;
+        }
+        let served = if accepted { tuple.local } else { tuple.remote };
+        let Some(port) = link_port(served.port()) else { return Some(Obstacle::NoPort) };
+        if !self.has_far() {
+            return Some(Obstacle::NoDevice);
+        }
+        // A neighbour that accepts links may be who has it, and sends on to us who asks there.
+        let is_strange = || !self.near.as_ref().is_some_and(|near| near.has_neighbour_with_links());
+        (accepted && self.known.is_taken(port) && is_strange()).then_some(Obstacle::PortTaken)
     }
 
     fn note_unreachable(&self, peer: PeerAddress) {

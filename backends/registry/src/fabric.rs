@@ -127,13 +127,15 @@ impl Fabric {
         self.events.fd()
     }
 
-    /// Whether an RDMA device may serve a connection to another host.
+    /// Whether an RDMA device may serve a connection to another host, now or when it is there.
     pub(crate) fn may_serve(&self, tuple: &FourTuple) -> bool {
-        match &*self.far.load() {
-            Some(far) => far.address_of_family(tuple.remote.ip()) == Some(tuple.local.ip()),
-            // Being opened just now: we shall see.
-            None => self.failed.try_lock().is_none_or(|failed| failed.is_none_or(|f| f.is_over(Instant::now()))),
-        }
+        // A connection may outlive the absence of the device by far.
+        self.far.load().as_ref().is_none_or(|far| far.address_of_family(tuple.remote.ip()) == Some(tuple.local.ip()))
+    }
+
+    /// Whether there is an RDMA device that can be used.
+    pub(crate) fn has_far(&self) -> bool {
+        self.far.load().as_ref().is_some_and(|far| !far.is_gone())
     }
 
     /// There is a use for the RDMA device. Opening it takes time, which is not the caller's.
@@ -330,7 +332,7 @@ pub(crate) enum Side<'a> {
 mod tests {
     use super::*;
     use netacc_device::conformance::{run, Fixture};
-    use netacc_device::{conformance, Directory};
+    use netacc_device::{conformance, Directory, Obstacle};
     use netacc_shm::ShmConfig;
 
     struct TwoDevices([Arc<Fabric>; 2]);
@@ -406,5 +408,37 @@ mod tests {
         assert_eq!((asked.holder(&between), holder.resolve(&between)), (None, None));
         let beyond = tuple("10.99.0.1:50000", "10.99.0.2:40000");
         assert_eq!(holder.publish(&beyond, 4), Err(netacc_device::DirectoryError::NoPort));
+        assert_eq!(holder.obstacle(&beyond, true), Some(Obstacle::NoPort));
+        assert_eq!(asked.obstacle(&beyond.reversed(), false), Some(Obstacle::NoPort));
+    }
+
+    /// Breaks if a connection that is made while the device is away stayed on TCP when that is back, or were said to be out
+    /// of reach.
+    #[test]
+    fn connections_are_served_while_the_device_is_away() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let fabric = fabric(folder.path());
+        let between = tuple("10.99.0.1:6379", "10.99.0.2:40000");
+        *fabric.failed.lock() = Some(Backoff::after(None, Instant::now() + LONGEST_WITHOUT, LONGEST_WITHOUT));
+        assert!(fabric.open_far().is_err(), "not before the pause is over");
+        assert!(fabric.serves(&between));
+        assert_eq!(fabric.publish(&between, 3), Ok(()));
+        assert_eq!(fabric.lookup(&between.reversed()), None);
+        assert_eq!(fabric.obstacle(&between.reversed(), false), Some(Obstacle::NoDevice));
+        assert_eq!(fabric.obstacle(&between, true), Some(Obstacle::NoDevice));
+        assert_eq!(fabric.obstacle(&tuple("127.0.0.1:6379", "127.0.0.1:40000"), true), None);
+    }
+
+    /// Breaks if a taken port were blamed though its holder sends us who asks there.
+    #[test]
+    fn a_neighbour_that_accepts_links_may_have_the_port() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [one, other] = [fabric(folder.path()), fabric(folder.path())];
+        let near = |fabric: &Fabric| fabric.near.clone().expect("given");
+        assert!(!near(&one).has_neighbour_with_links());
+        near(&one).tell_link_port(40001);
+        assert!(!near(&one).has_neighbour_with_links() && near(&other).has_neighbour_with_links());
+        near(&one).tell_link_port(0);
+        assert!(!near(&other).has_neighbour_with_links());
     }
 }

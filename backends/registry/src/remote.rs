@@ -148,6 +148,11 @@ impl Known {
         true
     }
 
+    /// Whether somebody else had `port` when we wanted to listen there.
+    pub(crate) fn is_taken(&self, port: u16) -> bool {
+        matches!(self.ports.read().get(&port), Some(Port::Taken(_)))
+    }
+
     /// Nobody listens any more: all ports are wanted again.
     pub(crate) fn forget_ports(&self) {
         let mut ports = self.ports.write();
@@ -244,14 +249,16 @@ mod tests {
             });
         };
         assert!(known.want(26379, now) && !known.want(26379, now));
+        assert!(!known.is_taken(26379));
         open(now, || Err(io::ErrorKind::AddrInUse.into()));
+        assert!(known.is_taken(26379) && !known.is_taken(26380));
         let early = now + PORT_PAUSE - Duration::from_millis(1);
         assert!(!known.want(26379, early));
         open(early, || Ok(()));
         assert_eq!(*tried.borrow(), [26379], "not before its time");
         assert!(known.want(26379, now + PORT_PAUSE));
         open(now + PORT_PAUSE, || Ok(()));
-        assert!(!known.want(26379, now + 10 * PORT_PAUSE));
+        assert!(!known.want(26379, now + 10 * PORT_PAUSE) && !known.is_taken(26379));
         assert_eq!(*tried.borrow(), [26379, 26379]);
         known.forget_ports();
         open(now + 10 * PORT_PAUSE, || Ok(()));

@@ -141,6 +141,11 @@ impl ShmDevice {
         table.link_port(process)
     }
 
+    /// Whether another process has [told](ShmDevice::tell_link_port) that it accepts links from other hosts.
+    pub fn has_neighbour_with_links(&self) -> bool {
+        self.rendezvous.table.has_link_port_beside(self.rendezvous.slot)
+    }
+
     /// Removes what crashed processes left in the rendezvous that `config` means, and the rendezvous itself if
     /// nobody uses it. Returns how many entries were freed.
     pub fn sweep(config: &ShmConfig) -> usize {

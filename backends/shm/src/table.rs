@@ -205,6 +205,14 @@ impl Layout {
         u16::try_from(noted as u32).ok().filter(|port| current && *port != 0)
     }
 
+    /// Whether a process in another slot has noted such a port.
+    pub(crate) fn has_link_port_beside(&self, slot: u32) -> bool {
+        // Slots that were never used come last: to look at them would give them memory.
+        let used = self.slots.iter().take_while(|s| s.state.load(Acquire) != 0);
+        let others = (0..).zip(used).map(|(other, _)| other).filter(|other| *other != slot);
+        others.filter_map(|other| self.process(other)).any(|process| self.link_port(process).is_some())
+    }
+
     /// Announces `key`; replaces whoever announced it before. `false` if its window is full of live entries.
     pub(crate) fn publish(&self, key: u64, slot: u32, generation: u16, stream: u32) -> bool {
         let new = pack(slot, generation, stream);

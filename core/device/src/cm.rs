@@ -180,6 +180,18 @@ pub enum DirectoryError {
     NotServed,
 }
 
+/// What keeps a connection that is [served](Directory::serves) off links, as far as this end can tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Obstacle {
+    /// The device that reaches the other end is not there. It may come, or come back.
+    NoDevice,
+    /// The rule that finds a port for links gives none for the acceptor's TCP port.
+    NoPort,
+    /// Somebody who sends nobody on to us has that port.
+    PortTaken,
+}
+
 /// The number of a stream whose holder alone knows it: see [`Directory::resolve`].
 pub const UNKNOWN_STREAM: u32 = u32::MAX;
 
@@ -229,6 +241,13 @@ pub trait Directory: Send + Sync {
     /// The process that accepts links at another port of the host where `peer` does.
     fn neighbour(&self, peer: PeerAddress, port: u16) -> Option<PeerAddress> {
         let _ = (peer, port);
+        None
+    }
+
+    /// Why `lookup` finds nobody for `tuple` (as seen from here), or nobody has asked for it, if it is for something that is
+    /// known here. `accepted`: this end has accepted the connection.
+    fn obstacle(&self, tuple: &FourTuple, accepted: bool) -> Option<Obstacle> {
+        let _ = (tuple, accepted);
         None
     }
 

@@ -46,7 +46,7 @@ mod work;
 pub use anchor::{Anchor, AnchorError, AnchorPosition};
 #[cfg(feature = "std")]
 pub use cm::{
-    CmError, CmEvent, ConnectionManager, Directory, DirectoryError, FourTuple, Receives, MAX_PRIVATE_DATA,
+    CmError, CmEvent, ConnectionManager, Directory, DirectoryError, FourTuple, Obstacle, Receives, MAX_PRIVATE_DATA,
     UNKNOWN_STREAM,
 };
 #[cfg(feature = "std")]

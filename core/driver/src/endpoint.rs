@@ -18,8 +18,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use netacc_device::{
-    Anchor, CompletionQueueId, ConnectionId, ConnectionManager, Device, DeviceError, Directory, FourTuple, Instant,
-    PeerAddress, QueuePairId,
+    Anchor, CompletionQueueId, ConnectionId, ConnectionManager, Device, DeviceError, Directory, DirectoryError,
+    FourTuple, Instant, PeerAddress, QueuePairId,
 };
 use netacc_proto::{CacheConfig, LinkCache, Nonce, PreSharedKey, Reason, Role, Stream, StreamConfig};
 use parking_lot::{Mutex, RwLock};
@@ -227,12 +227,17 @@ impl Endpoint {
         if guard.inner.published || guard.inner.closed {
             return;
         }
-        match self.directory.publish(&cell.tuple, cell.number) {
-            Ok(()) => guard.inner.published = true,
-            Err(netacc_device::DirectoryError::Full) => self.counters.reason(Reason::DirectoryFull),
-            Err(netacc_device::DirectoryError::NoPort) => self.counters.reason(Reason::NoLinkPort),
-            Err(_) => self.counters.reason(Reason::OtherHost),
-        }
+        let reason = match self.directory.publish(&cell.tuple, cell.number) {
+            Ok(()) => {
+                guard.inner.published = true;
+                return;
+            }
+            Err(DirectoryError::Full) => Reason::DirectoryFull,
+            Err(DirectoryError::NoPort) => Reason::NoLinkPort,
+            Err(_) => Reason::OtherHost,
+        };
+        self.counters.reason(reason);
+        guard.inner.proto.note_without_link(reason);
     }
 
     /// Forgets a stream that never left plain TCP, or is closed and released.

@@ -6,7 +6,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use netacc_device::{ConnectionId, FourTuple, PeerAddress, QueuePairId, Region, RemoteRegion, UNKNOWN_STREAM};
+use netacc_device::{
+    ConnectionId, FourTuple, Obstacle, PeerAddress, QueuePairId, Region, RemoteRegion, UNKNOWN_STREAM,
+};
 use netacc_proto::{Accept, Open, Reason, RingDescriptor, Role, SlotId, WireTuple, CREDIT_BLOCK_LEN, LINK_REGION_LEN};
 
 use crate::endpoint::{reason_of, reason_without_region, Attempt, Endpoint, Waiting};
@@ -27,10 +29,20 @@ impl Endpoint {
         if self.is_held_back() {
             return Err(Reason::Requested);
         }
-        let (peer, hint) = self.directory().lookup(&cell.tuple).ok_or(Reason::PeerNotFound)?;
+        let (peer, hint) = self.directory().lookup(&cell.tuple).ok_or_else(|| self.obstacle(cell, Role::Opener))?;
         cell.lock(self).inner.sent_on = false;
         self.wait_for_link(cell, peer, hint);
         Ok(())
+    }
+
+    /// Why nobody was found at the other end of a stream, or has found it.
+    pub fn obstacle(&self, cell: &StreamCell, role: Role) -> Reason {
+        match self.directory().obstacle(&cell.tuple, role == Role::Acceptor) {
+            Some(Obstacle::NoDevice) => Reason::DeviceAbsent,
+            Some(Obstacle::NoPort) => Reason::NoLinkPort,
+            Some(Obstacle::PortTaken) => Reason::LinkPortTaken,
+            _ => Reason::PeerNotFound,
+        }
     }
 
     /// The stream is to be opened at `peer`.

@@ -92,6 +92,10 @@ reasons! {
     TcpFirst = 30, "tcp-first";
     /// The link takes longer than TCP to bring an answer.
     LinkSlower = 31, "link-slower";
+    /// The device that reaches other hosts is not there. It may come, or come back.
+    DeviceAbsent = 32, "device-absent";
+    /// Somebody else has the port at which peers would ask for a link.
+    LinkPortTaken = 33, "link-port-taken";
     /// A code this version does not know.
     Unknown = 65535, "unknown";
 }

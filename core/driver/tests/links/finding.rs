@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex};
 
 use netacc_device::loopback::{DeliveryMode, Fabric, LoopbackConfig, LoopbackDevice};
 use netacc_device::middleware::Event;
-use netacc_device::{ConnectionManager, Directory, DirectoryError, FourTuple, PeerAddress, UNKNOWN_STREAM};
+use netacc_device::{ConnectionManager, Directory, DirectoryError, FourTuple, Obstacle, PeerAddress, UNKNOWN_STREAM};
 use netacc_driver::{Endpoint, LinkIo};
-use netacc_proto::Reason;
+use netacc_proto::{Reason, Role};
 
 use crate::common::{connect, run, tuple, Deaf};
 use crate::endpoints::{finding, read, write};
@@ -24,6 +24,10 @@ struct OwnOnly {
     neighbour: Mutex<Option<PeerAddress>>,
     /// Links come from elsewhere than connections.
     strangers: AtomicBool,
+    /// Why nobody is found.
+    obstacle: Mutex<Option<Obstacle>>,
+    /// Connections cannot be announced, for this reason.
+    unpublished: Mutex<Option<DirectoryError>>,
 }
 
 impl OwnOnly {
@@ -37,6 +41,8 @@ impl OwnOnly {
             holder: Mutex::default(),
             neighbour: Mutex::default(),
             strangers: AtomicBool::default(),
+            obstacle: Mutex::default(),
+            unpublished: Mutex::default(),
         });
         (finding(device, Some(directory.clone()), |_: &Event| {}, Deaf), directory)
     }
@@ -44,6 +50,9 @@ impl OwnOnly {
 
 impl Directory for OwnOnly {
     fn publish(&self, tuple: &FourTuple, stream: u32) -> Result<(), DirectoryError> {
+        if let Some(error) = *self.unpublished.lock().unwrap() {
+            return Err(error);
+        }
         self.own.lock().unwrap().push((*tuple, stream));
         self.device.publish(tuple, stream)
     }
@@ -66,6 +75,9 @@ impl Directory for OwnOnly {
     }
     fn resolve(&self, tuple: &FourTuple) -> Option<u32> {
         self.own.lock().unwrap().iter().find(|(own, _)| own == tuple).map(|(_, stream)| *stream)
+    }
+    fn obstacle(&self, _: &FourTuple, accepted: bool) -> Option<Obstacle> {
+        self.obstacle.lock().unwrap().filter(|obstacle| accepted || *obstacle != Obstacle::PortTaken)
     }
     fn note_unreachable(&self, peer: PeerAddress) {
         self.unreachable.lock().unwrap().push(peer);
@@ -165,4 +177,39 @@ fn the_directory_hears_of_peers_that_were_not_there() {
     client.promote(&near).expect("the acceptor is published");
     run([&client, &server]);
     assert_eq!(*known.unreachable.lock().unwrap(), [peer]);
+}
+
+/// Breaks if who cannot be found for a reason that is known here were said not to be accelerated.
+#[test]
+fn who_is_not_found_has_the_reason_that_is_known() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let ((client, finder), (server, known)) = (OwnOnly::endpoint(&fabric), OwnOnly::endpoint(&fabric));
+    let (near, far) = connect(&client, &server, 40_013);
+    known.withdraw(&tuple(40_013).reversed(), far.number());
+    assert_eq!(client.promote(&near), Err(Reason::PeerNotFound));
+    assert_eq!(server.obstacle(&far, Role::Acceptor), Reason::PeerNotFound);
+    for (obstacle, reasons) in [
+        (Obstacle::NoDevice, [Reason::DeviceAbsent; 2]),
+        (Obstacle::NoPort, [Reason::NoLinkPort; 2]),
+        (Obstacle::PortTaken, [Reason::PeerNotFound, Reason::LinkPortTaken]),
+    ] {
+        *finder.obstacle.lock().unwrap() = Some(obstacle);
+        *known.obstacle.lock().unwrap() = Some(obstacle);
+        assert_eq!(client.promote(&near), Err(reasons[0]));
+        assert_eq!(server.obstacle(&far, Role::Acceptor), reasons[1]);
+    }
+}
+
+/// Breaks if only the process, and not the connection, told why peers cannot find it.
+#[test]
+fn an_acceptor_that_cannot_be_found_says_why() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let ((client, _), (server, known)) = (OwnOnly::endpoint(&fabric), OwnOnly::endpoint(&fabric));
+    for (error, reason) in [(DirectoryError::NoPort, Reason::NoLinkPort), (DirectoryError::Full, Reason::DirectoryFull)]
+    {
+        *known.unpublished.lock().unwrap() = Some(error);
+        let (_near, far) = connect(&client, &server, 40_014);
+        assert_eq!(far.lock(&server).proto().reason(), reason);
+        assert_eq!(server.counters().reasons()[reason.as_str()], 1);
+    }
 }

@@ -1,13 +1,13 @@
 //! What each operation says of the path of its connection: whether it is time for a link, or to leave a slow one.
 
 use std::sync::atomic::Ordering;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use netacc_driver::{Readiness, StreamCell, Tries, Verdict};
-use netacc_proto::Reason;
+use netacc_proto::{Reason, Role};
 
-use crate::ops::connection;
-use crate::runtime::Runtime;
+use crate::ops::{connection, errno, set_errno};
+use crate::runtime::{self, Runtime};
 use crate::socket::Socket;
 
 #[inline]
@@ -74,8 +74,7 @@ fn try_promotion(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, n: u32) {
         return;
     }
     if sock.accepted {
-        // The connecting side asks; it has had its chance.
-        return sock.note_reason(Reason::PeerNotFound);
+        return note_unasked(rt, sock, cell);
     }
     match sock.answers.as_ref().map_or(Verdict::Promote, |answers| answers.judge(n)) {
         Verdict::Promote => {
@@ -90,5 +89,23 @@ fn try_promotion(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, n: u32) {
             sock.promotion.note_slower(n);
             sock.note_reason(Reason::LinkSlower);
         }
+    }
+}
+
+/// The connecting side asks for a link; it has had its chance.
+fn note_unasked(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>) {
+    let Some(endpoint) = rt.endpoint() else { return };
+    // What is known of the stream itself says more, and was counted.
+    if cell.lock(endpoint).proto().reason() != Reason::NotYet {
+        return;
+    }
+    let reason = endpoint.obstacle(cell, Role::Acceptor);
+    sock.note_reason(reason);
+    if reason == Reason::LinkPortTaken {
+        static TOLD: Once = Once::new();
+        let port = cell.tuple().local.port();
+        let saved = errno();
+        TOLD.call_once(|| runtime::log(&rt.config, &format!("the port for links of TCP port {port} is taken")));
+        set_errno(saved);
     }
 }
