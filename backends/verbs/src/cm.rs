@@ -44,6 +44,8 @@ pub(crate) struct Manager {
     /// listens, until the device is made again.
     cut_off: VecDeque<CmId>,
     events: VecDeque<CmEvent>,
+    /// Requests of peers that were refused since that was last told.
+    refused: u64,
 }
 
 /// What a queue pair begins with.
@@ -90,6 +92,7 @@ impl Manager {
             leaving: VecDeque::new(),
             cut_off: VecDeque::new(),
             events: VecDeque::new(),
+            refused: 0,
         }
     }
 
@@ -206,6 +209,7 @@ impl VerbsDevice {
         let told = Told::parse(private_data);
         let (Some(told), Some(ip), true) = (told, cm.peer(), manager.attempts.len() < MAX_ATTEMPTS) else {
             cm.reject();
+            manager.refused += 1;
             return;
         };
         let id = manager.next_id();
@@ -419,7 +423,11 @@ impl ConnectionManager for VerbsDevice {
 
     fn poll_event(&self) -> Option<CmEvent> {
         self.progress();
-        self.manager.lock().events.pop_front()
+        let mut manager = self.manager.lock();
+        match std::mem::take(&mut manager.refused) {
+            0 => manager.events.pop_front(),
+            refused => Some(CmEvent::Refused(refused)),
+        }
     }
 
     fn event_fds(&self) -> Vec<RawFd> {

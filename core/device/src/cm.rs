@@ -99,6 +99,8 @@ pub enum CmEvent {
         /// Why.
         error: CmError,
     },
+    /// So many requests of peers were refused before anybody was asked: they were malformed, or too many at a time.
+    Refused(u64),
 }
 
 /// Connects queue pairs. Control path: called by one thread, may make system calls, never blocks for a peer.

@@ -56,6 +56,8 @@ counters! {
     links_failed,
     /// Links that were refused, by either side, for the pre-shared key.
     links_refused,
+    /// Peers' requests for links that were refused: malformed, too many at a time, or while streams are held back.
+    requests_refused,
     /// Streams taken from the cache of empty links.
     links_reused,
     /// Streams that ran out of byte credit.

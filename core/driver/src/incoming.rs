@@ -124,7 +124,7 @@ impl Endpoint {
     #[inline]
     fn handle_message(&self, link: &Arc<LinkCell>, rx: &mut LinkRx, imm: u32, len: u32) -> bool {
         let Ok(imm) = Immediate::decode(imm) else {
-            Counters::bump(&self.counters().violations);
+            link.tx.lock().proto.note_violation();
             return false;
         };
         match imm.kind {
@@ -178,7 +178,7 @@ impl Endpoint {
         let mut bytes = [0; CONTROL_SLOT_LEN];
         let message = link.local.memory.read(at, &mut bytes).then(|| ControlMessage::decode(&bytes));
         let Some(Ok(message)) = message else {
-            Counters::bump(&self.counters().violations);
+            link.tx.lock().proto.note_violation();
             return false;
         };
         match message {
@@ -263,7 +263,7 @@ impl Endpoint {
     /// The peer cannot have the link. False if that ends it now.
     fn end_setup(&self, link: &Arc<LinkCell>, error: LinkError) -> bool {
         let LinkError::Refused(reason) = error else {
-            Counters::bump(&self.counters().violations);
+            link.tx.lock().proto.note_violation();
             return false;
         };
         self.refuse_link(link, reason);

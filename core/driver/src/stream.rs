@@ -88,6 +88,8 @@ pub(crate) struct Inner {
     pub(crate) published: bool,
     pub(crate) reported_promotions: u32,
     pub(crate) was_linked: bool,
+    /// Its peer has broken the protocol, and that was counted.
+    violated: bool,
     pub(crate) released: bool,
     pub(crate) closed: bool,
     /// The application waits to write until the pledge is answered, and the endpoint knows.
@@ -243,6 +245,7 @@ impl StreamCell {
                 published: false,
                 reported_promotions: 0,
                 was_linked: false,
+                violated: false,
                 released: false,
                 closed: false,
                 pledge_awaited: false,

@@ -4,17 +4,17 @@
 mod common;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use netacc_device::loopback::{DeliveryMode, Fabric, LoopbackConfig, LoopbackDevice};
 use netacc_device::{
-    CmEvent, CompletionQueueId, ConnectionManager, Device, FourTuple, Instant, Operation, Payload, PeerAddress,
-    QueuePairId, Region, RemoteRegion, WorkRequest, WorkRequestId,
+    CmError, CmEvent, CompletionQueueId, ConnectionId, ConnectionManager, Device, FourTuple, Instant, Operation,
+    Payload, PeerAddress, QueuePairId, Region, RemoteRegion, WorkRequest, WorkRequestId,
 };
 use netacc_driver::{Endpoint, EndpointConfig};
 use netacc_proto::{
-    CacheConfig, ControlMessage, Credential, Hello, Immediate, MessageKind, Open, PreSharedKey, Reason, RingDescriptor,
-    WireTuple, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN, LINK_REGION_LEN, NO_SLOT, SETUP_LIMIT,
+    CacheConfig, ControlMessage, Credential, Failure, Hello, Immediate, MessageKind, Open, PreSharedKey, Reason,
+    RingDescriptor, WireTuple, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN, LINK_REGION_LEN, NO_SLOT, SETUP_LIMIT,
 };
 
 use crate::common::{config, connect, nonce, run, tuple, Deaf};
@@ -135,10 +135,22 @@ impl Stranger {
     fn say(&mut self, message: &ControlMessage) {
         let at = CREDIT_BLOCK_LEN + self.sent * CONTROL_SLOT_LEN;
         self.sent += 1;
-        let bytes = message.encode();
-        let imm = Some(Immediate::new(MessageKind::Control, 0).encode());
-        let operation = Operation::Write { rkey: self.remote.rkey, offset: self.remote.base + at as u64, imm };
-        let wr = WorkRequest { id: WorkRequestId(0), operation, payload: Payload::Inline(&bytes), signaled: false };
+        self.write(at as u64, Some(Immediate::new(MessageKind::Control, 0).encode()), &message.encode());
+    }
+
+    /// Sends a message that is all in its immediate.
+    fn signal(&self, kind: MessageKind, slot: u16) {
+        self.write(0, Some(Immediate::new(kind, slot).encode()), &[]);
+    }
+
+    /// Claims to have consumed so many messages.
+    fn claim(&self, consumed: u64) {
+        self.write(0, None, &consumed.to_le_bytes());
+    }
+
+    fn write(&self, at: u64, imm: Option<u32>, bytes: &[u8]) {
+        let operation = Operation::Write { rkey: self.remote.rkey, offset: self.remote.base + at, imm };
+        let wr = WorkRequest { id: WorkRequestId(0), operation, payload: Payload::Inline(bytes), signaled: false };
         assert_eq!(self.device.post_send(self.qp, &[wr]), Ok(1));
     }
 
@@ -157,13 +169,17 @@ fn hello(credential: Option<Credential>) -> ControlMessage {
 const EMPTY: Credential = Credential { nonce: [7; 16], proof: [0; 32] };
 
 fn open(tuple: &FourTuple) -> ControlMessage {
+    let ring = RingDescriptor { rkey: netacc_device::RemoteKey(1), base: 0, ring_len: 4096 };
+    open_with(tuple, netacc_device::UNKNOWN_STREAM, ring)
+}
+
+fn open_with(tuple: &FourTuple, hint: u32, ring: RingDescriptor) -> ControlMessage {
     let wire = |address: SocketAddr| match address {
         SocketAddr::V4(v4) => (v4.ip().to_ipv6_mapped().octets(), v4.port()),
         SocketAddr::V6(v6) => (v6.ip().octets(), v6.port()),
     };
-    let ring = RingDescriptor { rkey: netacc_device::RemoteKey(1), base: 0, ring_len: 4096 };
     let tuple = WireTuple { local: wire(tuple.local), remote: wire(tuple.remote) };
-    ControlMessage::Open(Open { slot: 0, tuple, hint: netacc_device::UNKNOWN_STREAM, pledge: 0, nonce: [0; 16], ring })
+    ControlMessage::Open(Open { slot: 0, tuple, hint, pledge: 0, nonce: [0; 16], ring })
 }
 
 /// Breaks if an OPEN were looked at before the proof: a stranger could have a connection of its own accelerated, or find
@@ -265,6 +281,91 @@ fn a_link_may_be_refused_for_reasons_that_nobody_knows() {
     }
     assert_eq!((reasons(&server, Reason::NotAdmitted), reasons(&server, Reason::LinkFailed)), (2, 0));
     assert!(near.lock(&client).proto().is_linked());
+}
+
+/// Breaks if a violation went uncounted that costs its stream alone, or one that costs the link, or if either cost more.
+#[test]
+fn each_violation_is_counted_once() {
+    //= spec §1.4
+    //= type=test
+    //# A violation costs the stream: the detecting side aborts it and counts the event.
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let ((client, _), (server, device)) = (endpoint(&fabric, None), endpoint(&fabric, None));
+    let (_near, far) = connect(&client, &server, 40_009);
+    let mut stranger = Stranger::at(&fabric, &server, ConnectionManager::address(&*device));
+    stranger.say(&hello(None));
+    let region = stranger.device.alloc_region(stranger.qp, CREDIT_BLOCK_LEN + 4096).expect("it has memory");
+    let ring = RingDescriptor { rkey: region.remote.rkey, base: region.remote.base, ring_len: 4096 };
+    stranger.say(&open_with(&tuple(40_009), far.number(), ring));
+    run([&client, &server]);
+    let Some(ControlMessage::Accept(accept)) = stranger.heard(1) else { panic!("{:?}", stranger.heard(1)) };
+    for violations in [0, 1, 1] {
+        stranger.signal(MessageKind::Fin, accept.slot);
+        run([&client, &server]);
+        let violated = matches!(far.lock(&server).proto().failure(), Some(Failure::Violation(_)));
+        assert_eq!((violated, count(&server, "violations")), (violations > 0, violations));
+        assert_eq!(server.links().len(), 1);
+    }
+    stranger.claim(1000);
+    stranger.signal(MessageKind::LinkGive, 0);
+    run([&client, &server]);
+    assert_eq!((count(&server, "violations"), server.links().len()), (2, 0));
+}
+
+/// Breaks if requests that are refused were not counted, by this side or by its connection manager.
+#[test]
+fn requests_that_are_refused_are_counted() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (server, device) = endpoint(&fabric, None);
+    server.hold_back(true);
+    let stranger = fabric.open(LoopbackConfig::soft_roce());
+    let cq = stranger.create_cq().expect("it has queues");
+    let peer = ConnectionManager::address(&*device);
+    ConnectionManager::connect(&*stranger, peer, cq, LINK_REGION_LEN, &[]).expect("somebody listens");
+    server.progress(Instant::from_nanos(0));
+    assert_eq!((count(&server, "requests_refused"), server.links().len()), (1, 0));
+
+    let device = fabric.open(LoopbackConfig::shm());
+    let picky = Picky { device: device.clone(), refused: Mutex::new(vec![3, 4]) };
+    let sink = Arc::new(Deaf);
+    let made =
+        Endpoint::new(device.clone(), Arc::new(picky), device, config(1), sink, Box::new(|| {}), Box::new(nonce));
+    let server = made.expect("a loopback device has queues");
+    server.progress(Instant::from_nanos(0));
+    assert_eq!(count(&server, "requests_refused"), 7);
+}
+
+/// A connection manager that refuses requests itself, so many at a time.
+struct Picky {
+    device: Arc<LoopbackDevice>,
+    refused: Mutex<Vec<u64>>,
+}
+
+impl ConnectionManager for Picky {
+    fn address(&self) -> PeerAddress {
+        ConnectionManager::address(&*self.device)
+    }
+    fn connect(
+        &self,
+        peer: PeerAddress,
+        cq: CompletionQueueId,
+        region_len: usize,
+        private_data: &[u8],
+    ) -> Result<ConnectionId, CmError> {
+        ConnectionManager::connect(&*self.device, peer, cq, region_len, private_data)
+    }
+    fn accept(&self, id: ConnectionId, cq: CompletionQueueId, region_len: usize) -> Result<(), CmError> {
+        self.device.accept(id, cq, region_len)
+    }
+    fn reject(&self, id: ConnectionId) {
+        self.device.reject(id);
+    }
+    fn poll_event(&self) -> Option<CmEvent> {
+        self.refused.lock().unwrap().pop().map(CmEvent::Refused)
+    }
+    fn event_fds(&self) -> Vec<std::os::fd::RawFd> {
+        Vec::new()
+    }
 }
 
 /// Breaks if a side that has no room for a link did not say so, or blamed its peer; and if it did not try again later.

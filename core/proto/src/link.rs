@@ -61,6 +61,8 @@ pub struct Link {
     admitted: bool,
     /// One side will not have the link.
     refused: bool,
+    /// The peer has broken the protocol.
+    violated: bool,
     peer: Option<Hello>,
     sent: u64,
     peer_consumed: u64,
@@ -83,6 +85,7 @@ impl Link {
             admitted: admission.is_none(),
             admission,
             refused: false,
+            violated: false,
             peer: None,
             sent: 0,
             peer_consumed: 0,
@@ -190,6 +193,16 @@ impl Link {
     /// Whether one side will not have the link.
     pub fn is_refused(&self) -> bool {
         self.refused
+    }
+
+    /// The peer has broken the protocol, in what concerns the link as such. Its end counts it.
+    pub fn note_violation(&mut self) {
+        self.violated = true;
+    }
+
+    /// Whether the peer has broken the protocol.
+    pub fn is_violated(&self) -> bool {
+        self.violated
     }
 
     /// Whether the peer has shown that it has the key, or there is none.
@@ -308,6 +321,7 @@ impl Link {
             return Ok(false);
         }
         if consumed < self.peer_consumed || consumed > self.sent {
+            self.note_violation();
             return Err(Violation("message count out of range"));
         }
         self.peer_consumed = consumed;
@@ -394,7 +408,8 @@ mod tests {
         assert_eq!(control, 4);
         assert_eq!(l.handle_peer_consumed(16), Ok(true));
         assert!(l.take_credit(false));
-        assert!(l.handle_peer_consumed(18).is_err());
+        assert!(!l.is_violated());
+        assert!(l.handle_peer_consumed(18).is_err() && l.is_violated());
         assert!(l.handle_peer_consumed(15).is_err());
     }
 

@@ -1,5 +1,6 @@
 //! Links that are being made: what the connection manager says, and how long they may take.
 
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use netacc_device::{CmError, CmEvent, DeviceError, Instant};
@@ -18,6 +19,7 @@ impl Endpoint {
         match event {
             CmEvent::Request { id, peer, .. } => {
                 if self.is_held_back() || self.todo.lock().setup.len() >= MAX_SETUPS {
+                    Counters::bump(&self.counters.requests_refused);
                     return self.cm.reject(id);
                 }
                 self.attempts.lock().insert(id, Attempt { peer, connector: false });
@@ -86,6 +88,9 @@ impl Endpoint {
                     self.directory.note_unreachable(attempt.peer);
                 }
                 self.stop_waiting(reason, |w| w.attempt == Some(id));
+            }
+            CmEvent::Refused(requests) => {
+                self.counters.requests_refused.fetch_add(requests, Ordering::Relaxed);
             }
             _ => {}
         }

@@ -60,12 +60,15 @@ impl Endpoint {
         self.waiting.lock().retain(|w| w.link != Some(link.qp));
         let cells: Vec<_> = std::mem::take(&mut link.rx.lock().slots).into_iter().flatten().collect();
         // A link without streams may have been closed by the peer in good order.
-        let (ready, refused) = {
+        let (ready, refused, violated) = {
             let tx = link.tx.lock();
-            (tx.proto.is_ready(), tx.proto.is_refused())
+            (tx.proto.is_ready(), tx.proto.is_refused(), tx.proto.is_violated())
         };
         if !refused && (!cells.is_empty() || !ready) {
             Counters::bump(&self.counters.links_failed);
+        }
+        if violated {
+            Counters::bump(&self.counters.violations);
         }
         for cell in &cells {
             let mut guard = cell.lock(self);

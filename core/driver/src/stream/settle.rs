@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 
 use netacc_device::PostError;
-use netacc_proto::{Control, ControlMessage, MessageKind, RxSource, TxSink};
+use netacc_proto::{Control, ControlMessage, Failure, MessageKind, RxSource, TxSink};
 
 use super::{Inner, StreamGuard};
 use crate::{Counters, Readiness};
@@ -95,6 +95,10 @@ impl StreamGuard<'_> {
         }
         if moved {
             self.endpoint.note_moved(self.cell);
+        }
+        if matches!(inner.proto.failure(), Some(Failure::Violation(_))) && !inner.violated {
+            inner.violated = true;
+            Counters::bump(&counters.violations);
         }
         if inner.was_linked && inner.proto.is_plain() {
             inner.was_linked = false;
