@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use netacc_device::{Instant, QueuePairId};
+use netacc_proto::Reason;
 
 use super::Endpoint;
 use crate::link::LinkCell;
@@ -57,7 +58,6 @@ impl Endpoint {
             return;
         }
         self.cache.lock().remove(link.qp);
-        self.waiting.lock().retain(|w| w.link != Some(link.qp));
         let cells: Vec<_> = std::mem::take(&mut link.rx.lock().slots).into_iter().flatten().collect();
         // A link without streams may have been closed by the peer in good order.
         let (ready, refused, violated) = {
@@ -70,6 +70,12 @@ impl Endpoint {
         if violated {
             Counters::bump(&self.counters.violations);
         }
+        if link.connector && !ready && !refused {
+            self.directory.note_unreachable(link.peer);
+        }
+        // Of a link that is refused they were told why.
+        let reason = if violated { Reason::Violation } else { Reason::LinkFailed };
+        self.stop_waiting(reason, |w| w.link == Some(link.qp));
         for cell in &cells {
             let mut guard = cell.lock(self);
             guard.link_died();

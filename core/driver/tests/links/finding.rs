@@ -5,9 +5,14 @@ use std::sync::{Arc, Mutex};
 
 use netacc_device::loopback::{DeliveryMode, Fabric, LoopbackConfig, LoopbackDevice};
 use netacc_device::middleware::Event;
-use netacc_device::{ConnectionManager, Directory, DirectoryError, FourTuple, Obstacle, PeerAddress, UNKNOWN_STREAM};
+use netacc_device::{
+    CmEvent, ConnectionManager, Device, Directory, DirectoryError, FourTuple, Instant, Obstacle, Operation, Payload,
+    PeerAddress, WorkRequest, WorkRequestId, UNKNOWN_STREAM,
+};
 use netacc_driver::{Endpoint, LinkIo};
-use netacc_proto::{Reason, Role};
+use netacc_proto::{
+    ControlMessage, Hello, Immediate, MessageKind, Reason, Role, CREDIT_BLOCK_LEN, LINK_REGION_LEN, SETUP_LIMIT,
+};
 
 use crate::common::{connect, run, tuple, Deaf};
 use crate::endpoints::{finding, read, write};
@@ -211,5 +216,45 @@ fn an_acceptor_that_cannot_be_found_says_why() {
         let (_near, far) = connect(&client, &server, 40_014);
         assert_eq!(far.lock(&server).proto().reason(), reason);
         assert_eq!(server.counters().reasons()[reason.as_str()], 1);
+    }
+}
+
+/// Breaks if a stream that waits for a link which never comes to be were forgotten without a word, and its peer asked for
+/// another link at once.
+#[test]
+fn a_stream_whose_link_never_comes_to_be_is_told() {
+    let limit = Instant::from_nanos(SETUP_LIMIT.as_nanos() as u64 + 100);
+    for (says, reason) in [(None, Reason::LinkFailed), (Some(2), Reason::Violation)] {
+        let fabric = Fabric::new(DeliveryMode::Immediate);
+        let ((client, known), (server, _)) = (OwnOnly::endpoint(&fabric), OwnOnly::endpoint(&fabric));
+        let (near, _far) = connect(&client, &server, 40_015);
+        let stranger = fabric.open(LoopbackConfig::shm());
+        let peer = ConnectionManager::address(&*stranger);
+        *known.found.lock().unwrap() = Some(peer);
+        client.promote(&near).expect("somebody is found");
+        let Some(CmEvent::Request { id, .. }) = stranger.poll_event() else { panic!("nobody asks") };
+        stranger.accept(id, stranger.create_cq().expect("it has queues"), LINK_REGION_LEN).expect("it has room");
+        client.progress(Instant::from_nanos(0));
+        let Some(CmEvent::Established { qp, remote, .. }) = stranger.poll_event() else { panic!("not connected") };
+        stranger.post_recv(qp, 64).expect("it has room");
+        client.progress(Instant::from_nanos(1));
+        if let Some(version) = says {
+            let hello = Hello { version, receive_depth: 64, max_streams: 4, credential: None };
+            let bytes = ControlMessage::Hello(hello).encode();
+            let imm = Some(Immediate::new(MessageKind::Control, 0).encode());
+            let offset = remote.base + CREDIT_BLOCK_LEN as u64;
+            let operation = Operation::Write { rkey: remote.rkey, offset, imm };
+            let wr = WorkRequest { id: WorkRequestId(0), operation, payload: Payload::Inline(&bytes), signaled: false };
+            assert_eq!(stranger.post_send(qp, &[wr]), Ok(1));
+            client.progress(Instant::from_nanos(2));
+        } else {
+            assert_eq!(client.links().len(), 1);
+            client.progress(limit);
+        }
+        assert_eq!(client.links().len(), 0);
+        assert_eq!(near.lock(&client).proto().reason(), reason);
+        assert_eq!(client.counters().reasons()[reason.as_str()], 1);
+        assert_eq!(client.counters().snapshot()["violations"], u64::from(says.is_some()));
+        assert_eq!(*known.unreachable.lock().unwrap(), [peer]);
     }
 }
