@@ -1,12 +1,22 @@
 //! When a connection that is on TCP asks for a link.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use netacc_device::Instant;
 
 /// After this many operations promotion that did not succeed is tried again, half as many more each time, up to a bound.
 const RETRY_AFTER: u32 = 8;
 const MAX_RETRY_AFTER: u32 = 1 << 20;
 /// The bound where promotion was declined because somebody has asked for that, or because the link was slower.
 const RETRY_ASKED: u32 = 1 << 10;
+
+/// After so long it is tried again too, twice as long each time: of a connection that is hardly used a million operations are
+/// days, for which an outage of seconds must not keep it on TCP. Arbitrary: to try costs a look at what is known of the peer.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// One operation of so many looks at the clock, which costs it some nanoseconds. Arbitrary.
+const CLOCK_INTERVAL: u32 = 8;
 
 /// What bears on when a connection that asks now asks again, if it stays on TCP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,14 +27,23 @@ pub struct Tries {
     pub asked_off: bool,
 }
 
-/// Counts of operations (calls that have moved bytes on TCP) at which a connection asks for a link.
+/// Counts of operations (calls that have moved bytes on TCP), and times, at which a connection asks for a link. Time is looked at
+/// in operations, so who does nothing asks for nothing.
 #[derive(Debug)]
 pub struct PromotionSchedule {
     /// At this count.
     at: AtomicU32,
     /// After how many more if it does not succeed then.
     step: AtomicU32,
+    /// And from this time on, in nanoseconds: after it has asked in vain.
+    overdue_ns: AtomicU64,
+    /// How long after that if it does not succeed then, in nanoseconds.
+    pause_ns: AtomicU64,
 }
+
+const NOT_OVERDUE: u64 = u64::MAX;
+const FIRST_PAUSE_NS: u64 = FIRST_PAUSE.as_nanos() as u64;
+const LONGEST_PAUSE_NS: u64 = LONGEST_PAUSE.as_nanos() as u64;
 
 impl PromotionSchedule {
     /// The count of a connection that does not ask.
@@ -32,17 +51,32 @@ impl PromotionSchedule {
 
     /// First at that count.
     pub fn new(first: u32) -> PromotionSchedule {
-        PromotionSchedule { at: AtomicU32::new(first), step: AtomicU32::new(1) }
+        PromotionSchedule {
+            at: AtomicU32::new(first),
+            step: AtomicU32::new(1),
+            overdue_ns: AtomicU64::new(NOT_OVERDUE),
+            pause_ns: AtomicU64::new(FIRST_PAUSE_NS),
+        }
     }
 
-    /// Whether it asks, after so many operations. Who does calls [`note_try`](PromotionSchedule::note_try).
+    /// Whether it asks, after so many operations. Who does calls [`note_try`](PromotionSchedule::note_try). `now` is asked for
+    /// rarely.
     #[inline]
-    pub fn is_due(&self, operations: u32) -> bool {
+    pub fn is_due(&self, operations: u32, now: impl FnOnce() -> Instant) -> bool {
         operations >= self.at.load(Ordering::Relaxed)
+            || operations.is_multiple_of(CLOCK_INTERVAL) && self.is_overdue(now)
+    }
+
+    fn is_overdue(&self, now: impl FnOnce() -> Instant) -> bool {
+        let from = self.overdue_ns.load(Ordering::Relaxed);
+        from != NOT_OVERDUE && now().as_nanos() >= from
     }
 
     /// It asks now: again later, if it has to.
-    pub fn note_try(&self, operations: u32, tries: Tries) {
+    pub fn note_try(&self, operations: u32, now: Instant, tries: Tries) {
+        let pause = self.pause_ns.load(Ordering::Relaxed);
+        self.pause_ns.store((2 * pause).min(LONGEST_PAUSE_NS), Ordering::Relaxed);
+        self.overdue_ns.store(now.as_nanos().saturating_add(pause), Ordering::Relaxed);
         let most = if tries.asked_off { RETRY_ASKED } else { MAX_RETRY_AFTER };
         let least = if tries.shared { 1 } else { RETRY_AFTER };
         let step = self.step.load(Ordering::Relaxed).clamp(least, most);
@@ -59,6 +93,7 @@ impl PromotionSchedule {
     pub fn begin_again(&self, operations: u32) {
         self.postpone(operations, 1);
         self.step.store(1, Ordering::Relaxed);
+        self.forget_time();
     }
 
     /// The link was declined as the slower path, which may change.
@@ -70,11 +105,18 @@ impl PromotionSchedule {
     pub fn note_return(&self, operations: u32) {
         self.at.fetch_min(operations.saturating_add(RETRY_AFTER), Ordering::Relaxed);
         self.step.store(RETRY_AFTER, Ordering::Relaxed);
+        self.forget_time();
+    }
+
+    fn forget_time(&self) {
+        self.overdue_ns.store(NOT_OVERDUE, Ordering::Relaxed);
+        self.pause_ns.store(FIRST_PAUSE_NS, Ordering::Relaxed);
     }
 
     /// It does not ask any more.
     pub fn end(&self) {
         self.at.store(PromotionSchedule::NEVER, Ordering::Relaxed);
+        self.forget_time();
     }
 }
 
@@ -82,11 +124,15 @@ impl PromotionSchedule {
 mod tests {
     use super::*;
 
+    fn begun() -> Instant {
+        Instant::from_nanos(7)
+    }
+
     fn tries(schedule: &PromotionSchedule, tries: Tries, most: u32) -> Vec<u32> {
         let due = |n: &u32| {
-            let due = schedule.is_due(*n);
+            let due = schedule.is_due(*n, begun);
             if due {
-                schedule.note_try(*n, tries);
+                schedule.note_try(*n, begun(), tries);
             }
             due
         };
@@ -111,13 +157,68 @@ mod tests {
         let schedule = PromotionSchedule::new(0);
         tries(&schedule, Tries::default(), 10_000);
         schedule.note_return(10_000);
-        assert!(!schedule.is_due(10_007) && schedule.is_due(10_008));
+        assert!(!schedule.is_due(10_007, begun) && schedule.is_due(10_008, begun));
         schedule.postpone(10_008, 5000);
         schedule.note_slower(10_008);
-        assert!(!schedule.is_due(11_031) && schedule.is_due(11_032));
+        assert!(!schedule.is_due(11_031, begun) && schedule.is_due(11_032, begun));
         schedule.begin_again(11_032);
-        assert!(!schedule.is_due(11_032) && schedule.is_due(11_033));
+        assert!(!schedule.is_due(11_032, begun) && schedule.is_due(11_033, begun));
         schedule.end();
-        assert!(!schedule.is_due(1 << 30));
+        assert!(!schedule.is_due(1 << 30, begun));
+    }
+
+    // Breaks if a connection that is used once in a while asks for a link only when it has been used a million times more.
+    #[test]
+    fn time_bounds_how_rarely_it_asks() {
+        let schedule = PromotionSchedule::new(2);
+        // Often at first, so that many operations are to pass.
+        assert!(tries(&schedule, Tries::default(), 100_000).len() > 20);
+        schedule.note_try(100_000, begun(), Tries::default());
+        let mut asked = vec![begun()];
+        for n in 1..2000 {
+            let now = begun() + Duration::from_millis(500) * n;
+            if schedule.is_due(100_000 + n, || now) {
+                schedule.note_try(100_000 + n, now, Tries::default());
+                asked.push(now);
+            }
+        }
+        let pauses: Vec<_> = asked.windows(2).map(|two| two[1] - two[0]).collect();
+        assert!(pauses.len() > 10, "{pauses:?}");
+        let clock = Duration::from_millis(500) * CLOCK_INTERVAL;
+        assert!(pauses.iter().all(|pause| *pause >= LONGEST_PAUSE && *pause <= LONGEST_PAUSE + clock), "{pauses:?}");
+
+        // From short to long, and short again after it has been on a link.
+        let schedule = PromotionSchedule::new(0);
+        let overdue = |n, after| {
+            schedule.note_try(n, begun(), Tries::default());
+            schedule.postpone(n, 1 << 20);
+            let at = |pause: Duration| schedule.is_due(n + CLOCK_INTERVAL, || begun() + pause);
+            (at(after - Duration::from_nanos(1)), at(after))
+        };
+        for doubled in 0..6 {
+            assert_eq!(overdue(CLOCK_INTERVAL * 100, FIRST_PAUSE * (1 << doubled)), (false, true));
+        }
+        assert_eq!(overdue(CLOCK_INTERVAL * 100, LONGEST_PAUSE), (false, true));
+        schedule.note_return(CLOCK_INTERVAL * 100);
+        assert!(!schedule.is_due(CLOCK_INTERVAL * 100, || begun() + LONGEST_PAUSE), "it has not asked since");
+        assert_eq!(overdue(CLOCK_INTERVAL * 100, FIRST_PAUSE), (false, true));
+    }
+
+    // Breaks if who is never to ask did so after a while, or if each operation looked at the clock.
+    #[test]
+    fn the_clock_is_looked_at_rarely_and_not_at_all_by_who_does_not_ask() {
+        let late = || begun() + LONGEST_PAUSE * 10;
+        let never = PromotionSchedule::new(PromotionSchedule::NEVER);
+        let ended = PromotionSchedule::new(0);
+        ended.note_try(0, begun(), Tries::default());
+        ended.end();
+        for schedule in [never, ended] {
+            assert!((0..100).all(|n| !schedule.is_due(n, || panic!("it looks at the clock"))));
+        }
+        let asking = PromotionSchedule::new(0);
+        asking.note_try(0, begun(), Tries::default());
+        asking.postpone(0, 1000);
+        let looks = (1..=800).filter(|n| asking.is_due(*n, late));
+        assert_eq!(looks.count(), 100);
     }
 }

@@ -82,6 +82,7 @@ impl Run {
             // Each request is sent, and its response received.
             asking.operations = asking.operations.saturating_add(2 * answers);
         }
+        let now = self.cluster.now();
         let guard = socket.cell.lock(&self.endpoints[talk.client as usize]);
         asking.linked |= guard.proto().is_linked();
         let may = guard.proto().may_promote();
@@ -93,8 +94,8 @@ impl Run {
         if std::mem::take(&mut asking.linked) {
             asking.schedule.note_return(asking.operations);
         }
-        if asking.schedule.is_due(asking.operations) {
-            asking.schedule.note_try(asking.operations, Tries::default());
+        if asking.schedule.is_due(asking.operations, || now) {
+            asking.schedule.note_try(asking.operations, now, Tries::default());
             self.ask_promotion(number);
         }
     }
@@ -123,8 +124,8 @@ impl Run {
         if let Some(short) = &mut talk.short {
             short.connected = Some(now);
         }
-        if self.promote && (self.tcp == Tcp::Memory || talk.asking.schedule.is_due(0)) {
-            talk.asking.schedule.note_try(0, Tries::default());
+        if self.promote && (self.tcp == Tcp::Memory || talk.asking.schedule.is_due(0, || now)) {
+            talk.asking.schedule.note_try(0, now, Tries::default());
             self.unasked.push_back(number);
             self.ask_promotions();
         }

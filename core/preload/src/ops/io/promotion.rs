@@ -43,7 +43,7 @@ fn note_operation(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>) {
         return;
     }
     let n = sock.operations.fetch_add(1, Ordering::Relaxed) + 1;
-    if sock.promotion.is_due(n) {
+    if sock.promotion.is_due(n, runtime::now) {
         try_promotion(rt, sock, cell, n);
     }
 }
@@ -59,7 +59,7 @@ pub fn note_return(sock: &Socket, cell: &StreamCell) {
 fn try_promotion(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, n: u32) {
     let shared = cell.is_shared();
     let asked_off = rt.endpoint().is_some_and(|e| cell.lock(e).proto().reason() == Reason::Requested);
-    sock.promotion.note_try(n, Tries { shared, asked_off });
+    sock.promotion.note_try(n, runtime::now(), Tries { shared, asked_off });
     if cell.is_pinned() {
         return sock.note_reason(Reason::KernelOnly);
     }
