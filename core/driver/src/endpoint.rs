@@ -8,6 +8,7 @@
 //! * [`progress`]: the control path.
 //! * [`connecting`]: links that are being made.
 //! * [`dying`]: links that have died.
+//! * [`contest`]: streams that two links claim.
 //! * [`release`]: what a stream leaves behind on its link, and empty links.
 //!
 //! How streams are opened is in [`open`](crate::open), what arrives on links in [`incoming`](crate::incoming).
@@ -28,12 +29,14 @@ use crate::link::{LinkCell, LinkStatus};
 use crate::{Counters, ReadySink, StreamCell};
 
 mod connecting;
+mod contest;
 mod dying;
 mod progress;
 mod release;
 mod todo;
 
 pub(crate) use connecting::{reason_of, reason_without_region};
+pub use contest::CONTEST_PATIENCE;
 use todo::Todo;
 
 /// Completions taken at a time.

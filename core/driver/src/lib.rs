@@ -29,7 +29,7 @@ mod waitlist;
 pub use anchor::{AnchorEvent, AnchorProgress};
 pub use choice::{Path, PathChoice, Verdict};
 pub use counters::{Counters, StreamCounters};
-pub use endpoint::{Endpoint, EndpointConfig, HelperNeeded};
+pub use endpoint::{Endpoint, EndpointConfig, HelperNeeded, CONTEST_PATIENCE};
 pub use link::{AnswerPatience, LinkCell, LinkStatus};
 pub use readiness::{Readiness, ReadySink};
 pub use schedule::{PromotionSchedule, Tries};

@@ -237,8 +237,14 @@ impl Endpoint {
                 }
             };
             let mut guard = cell.lock(self);
-            let result = match guard.inner.link {
-                Some(_) => Err(Reason::PeerBusy),
+            let held_by = guard.inner.link.as_ref().map(|held_by| held_by.qp);
+            let result = match held_by {
+                Some(qp) => {
+                    if qp != link.qp {
+                        self.note_contest(&mut guard, qp);
+                    }
+                    Err(Reason::PeerBusy)
+                }
                 None if guard.inner.closed => Err(Reason::UnknownStream),
                 None if !guard.inner.proto.may_promote() => Err(Reason::PeerBusy),
                 None => cell

@@ -88,6 +88,8 @@ pub(crate) struct Inner {
     pub(crate) published: bool,
     pub(crate) reported_promotions: u32,
     pub(crate) was_linked: bool,
+    /// The attempt, by its link and slot, that the endpoint knows another link to contest.
+    pub(crate) contested: Option<(QueuePairId, u16)>,
     /// Its peer has broken the protocol, and that was counted.
     violated: bool,
     pub(crate) released: bool,
@@ -245,6 +247,7 @@ impl StreamCell {
                 published: false,
                 reported_promotions: 0,
                 was_linked: false,
+                contested: None,
                 violated: false,
                 released: false,
                 closed: false,

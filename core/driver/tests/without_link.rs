@@ -6,18 +6,19 @@ mod common;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
+use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig};
 use netacc_device::loopback::{DeliveryMode, Fabric, LoopbackConfig, LoopbackDevice};
 use netacc_device::{
-    CmError, CmEvent, CompletionQueueId, ConnectionId, ConnectionManager, Device, FourTuple, Instant, Operation,
-    Payload, PeerAddress, QueuePairId, Region, RemoteRegion, WorkRequest, WorkRequestId,
+    Anchor, CmError, CmEvent, CompletionQueueId, ConnectionId, ConnectionManager, Device, FourTuple, Instant,
+    Operation, Payload, PeerAddress, QueuePairId, Region, RemoteRegion, WorkRequest, WorkRequestId,
 };
-use netacc_driver::{Endpoint, EndpointConfig};
+use netacc_driver::{Endpoint, EndpointConfig, CONTEST_PATIENCE};
 use netacc_proto::{
     CacheConfig, ControlMessage, Credential, Failure, Hello, Immediate, MessageKind, Open, PreSharedKey, Reason,
     RingDescriptor, WireTuple, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN, LINK_REGION_LEN, NO_SLOT, SETUP_LIMIT,
 };
 
-use crate::common::{config, connect, nonce, run, tuple, Deaf};
+use crate::common::{config, connect, connect_over, nonce, run, tuple, Deaf};
 
 fn endpoint(fabric: &Fabric, key: Option<&[u8]>) -> (Endpoint, Arc<LoopbackDevice>) {
     on_device(fabric.open(LoopbackConfig::shm()), key, 4)
@@ -310,6 +311,61 @@ fn each_violation_is_counted_once() {
     stranger.signal(MessageKind::LinkGive, 0);
     run([&client, &server]);
     assert_eq!((count(&server, "violations"), server.links().len()), (2, 0));
+}
+
+/// Breaks if who names another's connection could keep it off links for as long as it likes.
+#[test]
+fn a_stream_that_a_stranger_has_claimed_is_its_openers_after_a_while() {
+    // Beyond all that will ever be read; and where the stream is, so that it is granted.
+    for pledge in [u64::MAX, 0] {
+        let fabric = Fabric::new(DeliveryMode::Immediate);
+        let ((client, _), (server, device)) = (endpoint(&fabric, None), endpoint(&fabric, None));
+        let (a, b, wire) = anchor_pair(AnchorConfig::default());
+        let (mut to, mut from) = (a.clone(), b.clone());
+        let (near, far) = connect_over(&client, &server, 40_010, (a, b));
+        let mut stranger = Stranger::at(&fabric, &server, ConnectionManager::address(&*device));
+        stranger.say(&hello(None));
+        let region = stranger.device.alloc_region(stranger.qp, CREDIT_BLOCK_LEN + 4096).expect("it has memory");
+        let ring = RingDescriptor { rkey: region.remote.rkey, base: region.remote.base, ring_len: 4096 };
+        let ControlMessage::Open(open) = open_with(&tuple(40_010), far.number(), ring) else { panic!("it is one") };
+        stranger.say(&ControlMessage::Open(Open { pledge, ..open }));
+        run([&client, &server]);
+        assert_eq!(count(&server, "opens_accepted"), 1);
+        // The connection goes on, so that no marker can come.
+        assert_eq!(to.try_write(b"go on").expect("there is room"), 5);
+        near.lock(&client).anchor_sent(5);
+        wire.settle();
+        far.lock(&server).progress_anchor(false);
+        assert_eq!(from.try_read(&mut [0; 64]).expect("it is there"), 5);
+        far.lock(&server).anchor_received(5);
+
+        let promote = || {
+            client.promote(&near).expect("the acceptor is published");
+            for _ in 0..4 {
+                run([&client, &server]);
+                wire.settle();
+                near.lock(&client).progress_anchor(false);
+                far.lock(&server).progress_anchor(false);
+            }
+            near.lock(&client).proto().is_linked() && far.lock(&server).proto().is_linked()
+        };
+        assert!(!promote() && near.lock(&client).proto().reason() == Reason::PeerBusy);
+        let due = CONTEST_PATIENCE.as_nanos() as u64;
+        assert!(server.progress(Instant::from_nanos(due - 1)).is_some_and(|at| at.as_nanos() <= due + 20));
+        assert!(!promote());
+        server.progress(Instant::from_nanos(due + 20));
+        server.progress(Instant::from_nanos(due + 20));
+        assert!(promote(), "{pledge}");
+        // What the stranger says of its attempt is about nothing.
+        for kind in [MessageKind::Switched, MessageKind::Fin, MessageKind::Close] {
+            stranger.signal(kind, 0);
+        }
+        run([&client, &server]);
+        assert!(!far.lock(&server).proto().fin_received());
+        assert!(far.lock(&server).proto().is_linked() && near.lock(&client).proto().is_linked());
+        assert_eq!((count(&server, "violations"), count(&client, "violations")), (0, 0));
+        assert_eq!(server.links().len(), 2);
+    }
 }
 
 /// Breaks if requests that are refused were not counted, by this side or by its connection manager.

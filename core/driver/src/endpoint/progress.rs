@@ -47,6 +47,7 @@ impl Endpoint {
         let partial = self.look_at_partial(now, todo.partial);
         let stalled = self.look_at_stalls(now, todo.stalled);
         let corked = self.look_at_corked(now, todo.corked);
+        let contested = self.look_at_contested(now, todo.contested);
         let lingering = self.look_at_lingering(now, todo.lingering);
         // Not in the loop's head: a lock taken there would be held throughout the loop.
         let more = std::mem::take(&mut self.todo.lock().release);
@@ -59,7 +60,7 @@ impl Endpoint {
         let expiry = self.expire_links(now);
         let again = self.todo.lock().wants_retry();
         let retry = again.then(|| now + RETRY_INTERVAL);
-        [retry, setup, pledged, partial, stalled, corked, lingering, expiry].into_iter().flatten().min()
+        [retry, setup, pledged, partial, stalled, corked, contested, lingering, expiry].into_iter().flatten().min()
     }
 
     /// Sends what links owe their peers: receives, and messages of their own.

@@ -34,6 +34,8 @@ pub(super) struct Todo {
     pub(super) corked: Vec<Noted>,
     /// Streams with records or replay that found the anchor full.
     pub(super) blocked: Vec<Arc<StreamCell>>,
+    /// Acceptors' streams that are asked for on another link than theirs, and since when.
+    pub(super) contested: Vec<Noted>,
     pub(super) release: Vec<Arc<StreamCell>>,
     pub(super) dead: Vec<QueuePairId>,
     /// Dead links whose peers may be about to end, and since when.
@@ -53,7 +55,7 @@ impl Todo {
     pub(super) fn wants_retry(&self) -> bool {
         let unseen = |noted: &[Noted]| noted.iter().any(|(_, since)| since.is_none());
         !(self.starved.is_empty() && self.owing.is_empty() && self.blocked.is_empty() && self.dying.is_empty())
-            || [&self.lingering, &self.partial, &self.pledged, &self.stalled, &self.corked]
+            || [&self.lingering, &self.partial, &self.pledged, &self.stalled, &self.corked, &self.contested]
                 .into_iter()
                 .any(|noted| unseen(noted))
             || self.setup.iter().any(|(_, since)| since.is_none())
@@ -62,7 +64,7 @@ impl Todo {
 
 impl Endpoint {
     /// How much work `progress` has of each kind, for people.
-    pub fn backlog(&self) -> [(&'static str, usize); 14] {
+    pub fn backlog(&self) -> [(&'static str, usize); 15] {
         let todo = self.todo.lock();
         [
             ("starved", todo.starved.len()),
@@ -79,6 +81,7 @@ impl Endpoint {
             ("stalled", todo.stalled.len()),
             ("corked", todo.corked.len()),
             ("setup", todo.setup.len()),
+            ("contested", todo.contested.len()),
         ]
     }
 

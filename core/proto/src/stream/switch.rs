@@ -144,6 +144,19 @@ impl Stream {
         }
     }
 
+    /// Acceptor: ends an attempt on the link that another one contests, where nothing of it can stand on the anchor. True: this
+    /// side has closed its slot and the peer has not, so the slot stays taken; but the stream uses it no more.
+    pub fn abandon(&mut self) -> bool {
+        if matches!(self.held, Some(Held::Open(..))) {
+            self.give_up(Reason::PeerBusy);
+            return false;
+        }
+        let over = self.role == Role::Acceptor && self.is_plain() && self.controls.is_empty();
+        let left = over && self.close_sent && self.holds_slot();
+        self.link_alive &= !left;
+        left
+    }
+
     fn switch_on(&mut self, accept: &Accept) {
         //= spec §4.2.4
         //# An opener that has voided its pledge, or has read beyond the acceptor's, answers ACCEPT with CLOSE.

@@ -1,0 +1,70 @@
+//! Streams that two links claim.
+//!
+//! Whoever may have links can name another's connection in OPEN: another user of the opener's host, where there is no
+//! pre-shared key. It gets no byte of it, since it cannot place the marker on the anchor; but while its attempt lasts the
+//! opener is refused. An opener has one attempt at a time. So where a second link asks, either one of the two has no right to
+//! the stream or the first link is dead; and the first attempt is given up after a while, if nothing of it can stand on the
+//! anchor.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use netacc_device::{Instant, QueuePairId};
+
+use super::todo::Noted;
+use super::Endpoint;
+use crate::stream::StreamGuard;
+use crate::StreamCell;
+
+/// How long an attempt lasts at least that another link contests. Arbitrary: who has no right to a stream can end its opener's
+/// attempt too, so that gets the time that it usually needs.
+pub const CONTEST_PATIENCE: Duration = Duration::from_secs(1);
+
+impl Endpoint {
+    /// Another link than `link`, where the stream is, asks for it.
+    pub(crate) fn note_contest(&self, guard: &mut StreamGuard<'_>, link: QueuePairId) {
+        let attempt = Some((link, guard.inner.proto.slot()));
+        if std::mem::replace(&mut guard.inner.contested, attempt) != attempt {
+            self.todo.lock().contested.push((guard.cell.clone(), None));
+            self.need_helper();
+        }
+    }
+
+    /// Gives attempts up that were contested for long enough. Returns when it wants to look again.
+    pub(super) fn look_at_contested(&self, now: Instant, contested: Vec<Noted>) -> Option<Instant> {
+        let mut next: Option<Instant> = None;
+        for (cell, since) in contested {
+            let since = since.unwrap_or(now);
+            if now.saturating_since(since) >= CONTEST_PATIENCE {
+                self.settle_contest(&cell);
+                continue;
+            }
+            self.todo.lock().contested.push((cell, Some(since)));
+            let due = since + CONTEST_PATIENCE;
+            next = Some(next.map_or(due, |at| at.min(due)));
+        }
+        next
+    }
+
+    fn settle_contest(&self, cell: &Arc<StreamCell>) {
+        let link = cell.lock(self).link().cloned();
+        let Some(link) = link else {
+            cell.lock(self).inner.contested = None;
+            return;
+        };
+        let mut rx = link.rx.lock();
+        let mut guard = cell.lock(self);
+        let contested = guard.inner.contested.take();
+        let here = guard.link().is_some_and(|now| Arc::ptr_eq(now, &link));
+        let slot = guard.inner.proto.slot();
+        if !here || contested != Some((link.qp, slot)) || guard.inner.closed || !guard.inner.proto.abandon() {
+            return;
+        }
+        // The peer may still write to the region, and name the slot: both stay what they are until the link ends.
+        let inner = &mut *guard.inner;
+        (inner.link, inner.region, inner.outgoing) = (None, None, None);
+        if let Some(entry) = rx.slots.get_mut(usize::from(slot)) {
+            *entry = None;
+        }
+    }
+}
