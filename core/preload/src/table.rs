@@ -14,7 +14,6 @@ use crate::socket::{Listener, Socket};
 pub const MAX_FDS: usize = 1 << 20;
 
 /// A descriptor of ours.
-#[expect(clippy::large_enum_variant, reason = "each is allocated by itself, and most are streams")]
 pub enum Entry {
     /// A TCP connection.
     Stream(Socket),

@@ -293,7 +293,7 @@ impl Link<'_> {
             Payload::Region { region: &self.staging, offset: 0, len: len as u32 }
         };
         // A queue of requests that tell nobody of their end may stay full for ever.
-        let signaled = number % u64::from((capabilities.max_send_wr / 4).max(1)) == 0;
+        let signaled = number.is_multiple_of(u64::from((capabilities.max_send_wr / 4).max(1)));
         self.post(&WorkRequest { id: WorkRequestId(number), operation, payload, signaled })
     }
 
