@@ -8,7 +8,6 @@ import pytest
 
 from tests.apps.lib.paths import binaries
 from tests.lab.lib import UpLab, attempts, line_from
-from tests.lab.test_limits import AS_NOBODY
 
 NETACC = str(binaries() / "netacc")
 SERVER = "10.99.0.1"
@@ -38,35 +37,6 @@ def test_every_path_is_measured(siw: UpLab, size: int) -> None:
         # It does not wait for a link for ever, and an emulated machine may be that slow.
         (stack,) = json.loads(siw.out(2, *asking, "--path", "stack"))["paths"]
     assert stack["link_share"] > 0.9, "the program's bytes went over the link"
-
-
-def test_all_sizes(siw: UpLab) -> None:
-    """A list of sizes, with each path in each; and the largest."""
-    server = siw.start(1, NETACC, "lat", "--serve", SERVER)
-    for _ in range(2):
-        line_from(server.stdout)
-    asking = (NETACC, "lat", SERVER, "--json", "--path", "write", "--path", "send", "--path", "tcp")
-    report = json.loads(siw.out(2, *asking, "-n", "20", "-a", "--max-size", "16384"))
-    assert [of["size"] for of in report["sizes"]] == [1 << power for power in range(1, 15)]
-    for of in report["sizes"]:
-        found = [(path["path"], path["latency_ns"]["count"]) for path in of["paths"]]
-        assert found == [("write", 20), ("send", 20), ("tcp", 20)], of["size"]
-    largest = json.loads(siw.out(2, *asking, "-n", "2", "--size", str(8 << 20)))
-    assert [path["latency_ns"]["count"] for path in largest["paths"]] == [2, 2, 2]
-
-
-def test_a_client_without_memory_ends_alone(siw: UpLab) -> None:
-    """The server may lock little: who asks for more is refused, and the next one is answered."""
-    limited = (*AS_NOBODY, "prlimit", "--memlock=2097152:2097152")
-    server = siw.start(1, *limited, NETACC, "lat", "--serve", SERVER)
-    for _ in range(2):
-        line_from(server.stdout)
-    asking = (NETACC, "lat", SERVER, "--json", "--path", "send", "-n", "20")
-    for _ in range(2):
-        refused = siw.run(2, *asking, "--size", str(8 << 20))
-        assert refused.returncode == 1 and json.loads(refused.stdout)["paths"][0]["error"], refused.stdout
-        (answered,) = json.loads(siw.out(2, *asking))["paths"]
-        assert answered["latency_ns"]["count"] == 20
 
 
 def test_what_cannot_be_measured_is_told(siw: UpLab) -> None:
