@@ -178,6 +178,7 @@ impl VerbsDevice {
             self.handle(&mut manager, event);
         }
         manager.catch_up();
+        self.hear_trouble();
         if self.node.as_ref().is_some_and(|node| node.is_unlinked()) {
             self.take_away();
         }
@@ -432,7 +433,7 @@ impl ConnectionManager for VerbsDevice {
 
     fn event_fds(&self) -> Vec<RawFd> {
         let node = self.node.as_ref().map(|node| node.fd());
-        [Some(self.channel.fd()), node].into_iter().flatten().collect()
+        [Some(self.channel.fd()), Some(self.context.fds()[1]), node].into_iter().flatten().collect()
     }
 }
 

@@ -131,6 +131,7 @@ impl VerbsDevice {
             context.attributes().map_err(|source| DeviceError::Os { operation: "ibv_query_device", source })?;
         let kind = Profile::of_vendor(attributes.vendor_id);
         let own = Limits::of(kind, context.is_iwarp());
+        context.watch_trouble().map_err(|source| DeviceError::Os { operation: "fcntl", source })?;
         let guard = kind.and_then(Profile::guard_entries).map(|entries| guard(context, entries)).transpose()?;
         let limits = own.narrowed_by(config.profile.limits());
         if config.address.is_ipv6() && !limits.ipv6 {
@@ -282,6 +283,14 @@ impl VerbsDevice {
         if news {
             link.home().announce(link);
             link.lane.wake();
+        }
+    }
+
+    /// Ends the queue pairs of which the device says that they have died.
+    pub(crate) fn hear_trouble(&self) {
+        let those_in = |trouble| self.links.0.read().values().filter(|l| l.is_in(trouble)).cloned().collect::<Vec<_>>();
+        while let Some(links) = self.context.next_trouble(those_in) {
+            links.iter().for_each(|link| self.close(link));
         }
     }
 

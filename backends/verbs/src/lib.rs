@@ -6,7 +6,9 @@
 //!
 //! What differs between devices stays in this crate: [`Profile`] has the facts, and narrows a device to another's.
 //! * No immediates (soft-iWARP): a message is a WRITE and a small SEND after it, which brings immediate and length.
-//! * No completions after an error (iWARP): a queue pair that died reports `Disconnected` by our own account.
+//! * No completions after an error (iWARP): a queue pair that died reports `Disconnected` by our own account,
+//!   or by an asynchronous event, where nothing else tells of it.
+//! * The side that accepted must not send first (iWARP): a queue pair on which it does is ended.
 //! * `DISCONNECTED` at one end or both, in any order with completions: reported once, after all that was placed.
 //! * Errors returned with either sign; depths rounded up; inline payloads refused: tried, and counted by ourselves.
 //! * No payloads inline: what is as short as a credit word is copied here, to where the device can fetch it.

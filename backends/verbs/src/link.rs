@@ -21,7 +21,7 @@ use netacc_device::{
 use parking_lot::Mutex;
 
 use crate::ffi::abi::{self, WorkCompletion as RawCompletion};
-use crate::ffi::{Chain, CmId, Pd, QueuePair, RawRecv, RawSend, SendKind};
+use crate::ffi::{Chain, CmId, Pd, QueuePair, RawRecv, RawSend, SendKind, Trouble};
 use crate::lane::Lane;
 use crate::memory::{LinkMemory, Part};
 use crate::queue::Queue;
@@ -556,6 +556,16 @@ impl Link {
         let _ = self.notes.memory.read(place as usize * NOTE_LEN, &mut note);
         let [a, b, c, d, e, f, g, h] = note;
         Completion::Receive { imm: u32::from_le_bytes([a, b, c, d]), len: u32::from_le_bytes([e, f, g, h]) }
+    }
+
+    /// Whether it is one of those that died.
+    pub(crate) fn is_in(&self, trouble: Trouble) -> bool {
+        match trouble {
+            Trouble::QueuePair(address) => self.send.lock().qp.is_some_and(|qp| qp.address() == address),
+            Trouble::CompletionQueue(address) => self.lane.cq.address() == address,
+            Trouble::Device => true,
+            Trouble::Nothing => false,
+        }
     }
 
     /// The end, for a cause that is no completion. True if it is news.

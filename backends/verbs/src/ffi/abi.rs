@@ -85,6 +85,25 @@ pub(crate) struct CompletionQueue {
     pub(crate) context: *mut Context,
 }
 
+/// What an asynchronous event is about: a queue pair, a completion queue, or something else.
+#[repr(C)]
+pub(crate) struct AsyncEvent {
+    pub(crate) element: *mut c_void,
+    pub(crate) event_type: i32,
+}
+
+impl Default for AsyncEvent {
+    fn default() -> AsyncEvent {
+        AsyncEvent { element: std::ptr::null_mut(), event_type: -1 }
+    }
+}
+
+pub(crate) const EVENT_CQ_ERR: i32 = 0;
+pub(crate) const EVENT_QP_FATAL: i32 = 1;
+pub(crate) const EVENT_QP_REQ_ERR: i32 = 2;
+pub(crate) const EVENT_QP_ACCESS_ERR: i32 = 3;
+pub(crate) const EVENT_DEVICE_FATAL: i32 = 8;
+
 #[repr(C)]
 pub(crate) struct QueuePair {
     pub(crate) context: *mut Context,
@@ -283,6 +302,7 @@ layout! {
     MemoryRegion = ibv_mr { lkey: 36, rkey: 40 };
     CompChannel = ibv_comp_channel { fd: 8 };
     CompletionQueue = ibv_cq { context: 0 };
+    AsyncEvent = ibv_async_event { element: 0, event_type: 8 } size 16;
     QueuePair = ibv_qp { context: 0 };
     Sge = ibv_sge { addr: 0, length: 8, lkey: 12 } size 16;
     SendWr = ibv_send_wr { wr_id: 0, next: 8, sg_list: 16, num_sge: 24, opcode: 28, send_flags: 32, imm_data: 36,
@@ -332,6 +352,11 @@ mod tests {
             ("IBV_WC_REM_OP_ERR", WC_REM_OP_ERR),
             ("IBV_WC_RETRY_EXC_ERR", WC_RETRY_EXC_ERR),
             ("IBV_WC_RNR_RETRY_EXC_ERR", WC_RNR_RETRY_EXC_ERR),
+            ("IBV_EVENT_CQ_ERR", EVENT_CQ_ERR as u32),
+            ("IBV_EVENT_QP_FATAL", EVENT_QP_FATAL as u32),
+            ("IBV_EVENT_QP_REQ_ERR", EVENT_QP_REQ_ERR as u32),
+            ("IBV_EVENT_QP_ACCESS_ERR", EVENT_QP_ACCESS_ERR as u32),
+            ("IBV_EVENT_DEVICE_FATAL", EVENT_DEVICE_FATAL as u32),
             ("RDMA_PS_TCP", PS_TCP as u32),
         ];
         let mut source =

@@ -15,8 +15,8 @@ use std::mem::ManuallyDrop;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::abi::{
-    CompChannel, CompletionQueue, Context, Device, DeviceAttr, MemoryRegion, PortAttr, QpAttr, QpInitAttr, QueuePair,
-    RdmaCmEvent, RdmaCmId, RdmaConnParam, RdmaEventChannel,
+    AsyncEvent, CompChannel, CompletionQueue, Context, Device, DeviceAttr, MemoryRegion, PortAttr, QpAttr, QpInitAttr,
+    QueuePair, RdmaCmEvent, RdmaCmId, RdmaConnParam, RdmaEventChannel,
 };
 
 /// Why the libraries could not be loaded.
@@ -85,6 +85,8 @@ library! {
         ibv_destroy_cq: fn(*mut CompletionQueue) -> c_int;
         ibv_get_cq_event: fn(*mut CompChannel, *mut *mut CompletionQueue, *mut *mut c_void) -> c_int;
         ibv_ack_cq_events: fn(*mut CompletionQueue, u32);
+        ibv_get_async_event: fn(*mut Context, *mut AsyncEvent) -> c_int;
+        ibv_ack_async_event: fn(*mut AsyncEvent);
         ibv_create_qp: fn(*mut c_void, *mut QpInitAttr) -> *mut QueuePair;
         ibv_destroy_qp: fn(*mut QueuePair) -> c_int;
         ibv_modify_qp: fn(*mut QueuePair, *mut QpAttr, c_int) -> c_int;

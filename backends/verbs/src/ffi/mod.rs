@@ -11,6 +11,7 @@ mod library;
 mod objects;
 mod pinning;
 mod requests;
+mod trouble;
 mod wakeup;
 
 pub(crate) use cm::{CmId, ConnectParameters, Event, EventChannel, EventKind, Key};
@@ -19,5 +20,6 @@ pub(crate) use library::{enter, Library};
 pub(crate) use objects::{device_list, CompletionChannel, Context, Cq, DeviceAttributes, Mr, Pd};
 pub(crate) use pinning::is_limited;
 pub(crate) use requests::{Chain, QueuePair, RawRecv, RawSend, SendKind};
+pub(crate) use trouble::Trouble;
 pub(crate) use wakeup::{sleep_on, Sleep, UnlinkWatch};
 pub use wakeup::{Alarm, Bell, EventSet};

@@ -145,6 +145,11 @@ impl Context {
         unsafe { [self.raw.as_ref().cmd_fd, self.raw.as_ref().async_fd] }
     }
 
+    /// Of its asynchronous events; from now on it never blocks.
+    pub(crate) fn watch_trouble(&self) -> io::Result<()> {
+        never_block(self.fds()[1])
+    }
+
     /// Lets go of the kernel's device, of which nothing of ours is left. librdmacm keeps contexts open, by which a
     /// device that is taken away would stay half there; so its descriptors refer to nothing from now on. They stay its
     /// own: their numbers must not become the program's.
@@ -378,6 +383,11 @@ impl Cq {
             ((*context).poll_cq)(self.raw.as_ptr(), room, out.as_mut_ptr())
         };
         usize::try_from(count).unwrap_or(0).min(out.len())
+    }
+
+    /// What events name it by.
+    pub(crate) fn address(&self) -> usize {
+        self.raw.as_ptr() as usize
     }
 
     /// Asks for an event at the next completion, solicited or not.

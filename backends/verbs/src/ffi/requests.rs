@@ -189,6 +189,11 @@ impl QueuePair {
         chain.outcome(status, bad)
     }
 
+    /// What events name it by.
+    pub(crate) fn address(&self) -> usize {
+        self.raw.as_ptr() as usize
+    }
+
     /// Puts it into the error state. What fails is already there.
     pub(crate) fn fail(&self) {
         let mut attributes = abi::QpAttr::state(abi::QPS_ERR);
