@@ -11,7 +11,7 @@ use netacc_driver::{Endpoint, LinkIo, Readiness, ReadySink, Shutdown, StreamCell
 use netacc_proto::{Reason, RxSource};
 
 use crate::common::{connect, run, Deaf};
-use crate::endpoints::{endpoint, read, with_sharing, write, write_more, write_pieces, Linked};
+use crate::endpoints::{endpoint, fill, read, with_sharing, write, write_more, write_pieces, Linked};
 
 /// Breaks if the peer were told of what is held back, or not told of it in the end.
 #[test]
@@ -289,4 +289,53 @@ fn those_who_wait_for_room_get_it_in_turn() {
     assert_eq!(calls(), before);
     assert!(busy.iter().all(|(_, far)| read(&server, far, 4096) == b"*"));
     assert_eq!(client.counters().snapshot()["violations"] + server.counters().snapshot()["violations"], 0);
+}
+
+/// Breaks if a stream whose peer reads nothing kept the others of its link waiting: if what is unread took the link's
+/// messages, its room, or the turn of those that could go on.
+#[test]
+fn a_stream_that_nobody_reads_holds_up_no_other_of_its_link() {
+    let turns = if cfg!(miri) { 4 } else { 200 };
+    for device in [LoopbackConfig::shm(), LoopbackConfig::erdma()] {
+        let fabric = Fabric::new(DeliveryMode::Immediate);
+        let open = || with_sharing(fabric.open(device.clone()), None, |_: &Event| {}, Deaf, 4);
+        let (client, server) = (open(), open());
+        let pairs: Vec<_> = (40_030..40_033).map(|port| Linked::new(&client, &server, port)).collect();
+        let links = |end: usize| -> Vec<_> {
+            let ends = pairs.iter().map(|pair| &pair.ends[end]);
+            ends.map(|(endpoint, cell)| cell.lock(endpoint).link().expect("it is linked").qp()).collect()
+        };
+        assert!((0..2).all(|end| links(end).windows(2).all(|two| two[0] == two[1])));
+        let [(_, stuck), (_, unread)] = &pairs[0].ends;
+        // First in small messages: more than the link may have under way at a time.
+        let mut sent = 0;
+        for _ in 0..30 {
+            sent += (0..5).filter(|_| write(&client, stuck, b"\x07") == LinkIo::Done(1)).count();
+            pairs[0].settle(Instant::from_nanos(0));
+        }
+        assert_eq!(sent, 150, "each took a message");
+        sent += fill(&client, stuck, &[7; 1000]);
+        pairs[0].settle(Instant::from_nanos(0));
+        assert!(sent >= 4096 && !stuck.readiness().contains(Readiness::WRITABLE), "{sent} fill the ring");
+        for turn in 0..turns {
+            for pair in &pairs[1..] {
+                let [(_, near), (_, far)] = &pair.ends;
+                let block = [turn as u8; 1000];
+                for (from, to) in [((&client, near), (&server, far)), ((&server, far), (&client, near))] {
+                    assert_eq!(write(from.0, from.1, &block), LinkIo::Done(block.len()), "turn {turn}");
+                    pair.settle(Instant::from_nanos(0));
+                    assert_eq!(read(to.0, to.1, 4096), block, "turn {turn}");
+                }
+            }
+        }
+        // All on the one link, which the unread bytes never left.
+        assert_eq!(read(&server, unread, 8192), vec![7; sent]);
+        for endpoint in [&client, &server] {
+            let counted = endpoint.counters().snapshot();
+            let of_links = ["links_established", "streams_promoted", "streams_demoted", "violations"];
+            assert_eq!(of_links.map(|name| counted[name]), [1, 3, 0, 0]);
+        }
+        let carried = |pair: &Linked<'_>| pair.ends[0].1.lock(&client).counters().tx_bytes_link;
+        assert!(pairs[1..].iter().all(|pair| carried(pair) == turns as u64 * 1000));
+    }
 }
