@@ -24,7 +24,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def lab_of(item: pytest.Item) -> str:
     """The lab that a test uses: by its fixtures, or by the parameter that names one."""
     fixtures = getattr(item, "fixturenames", ())
-    for lab, names in {"rxe": {"rxe", "shared_rxe", "lossless"}, "siw": {"siw", "shared_siw"}}.items():
+    for lab, names in {"rxe": {"rxe", "shared_rxe"}, "siw": {"siw", "shared_siw"}}.items():
         if names & set(fixtures):
             return lab
     named = {

@@ -13,6 +13,8 @@ from tests.lab.lib import COMMAND_SECONDS, UpLab, line_from
 
 STEADY = str(REPO / "tests/lab/programs/steady.py")
 SERVER, PORT, TOLD = "10.99.0.1", "7002", "/tmp/steady"
+# Where links for that port are accepted.
+LINK_PORT = int(PORT) + 20000
 # A test of a conversation may wait for several things, each for as long as a command may take.
 SECONDS = 3 * COMMAND_SECONDS
 
@@ -62,6 +64,13 @@ class Conversation:
         printed, _ = self.asker.communicate(timeout=COMMAND_SECONDS)
         assert self.asker.returncode == 0, printed
         return float(json.loads(printed.splitlines()[-1])["longest"])
+
+    def failure(self) -> tuple[str, float]:
+        """How it has ended by itself: the error, and the longest time that a block took, the last too."""
+        printed, _ = self.asker.communicate(timeout=COMMAND_SECONDS)
+        assert self.asker.returncode == 1, printed
+        told = json.loads(printed.splitlines()[-1])
+        return str(told["error"]), float(told["longest"])
 
 
 def _counter(name: str, pid: str) -> str:

@@ -1,136 +1,194 @@
-"""A conversation with checked blocks goes on over TCP, whatever happens to the link, and comes back to it."""
+"""A conversation with checked blocks goes on over TCP, whatever happens to the link, and comes back to it.
+
+What each scenario costs is told: a line of JSON in results/local/failover.json, with the longest time that a
+block took and the bound that the test has for it.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pytest
 
-from tests.lab.conversation import STEADY, begin_on_link
-from tests.lab.lib import COMMAND_SECONDS, UpLab, attempts, down, up
+from tests.apps.lib.paths import RESULTS
+from tests.lab.conversation import LINK_PORT, STEADY, Conversation, begin_on_link
+from tests.lab.lib import UpLab, attempts, down, up
 
 # An emulated device that finds its peer silent needs a second by its own rule; a machine that is busy, more.
 LONGEST_PAUSE = 30.0
+# Where TCP is cut off as well, until the device has noticed: TCP then waits as long again, at most.
+LONGEST_CUT = 90.0
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """Two hosts with a device, on a link that loses nothing."""
+
+    kind: str
+    lab: UpLab
+
+    @property
+    def device(self) -> str:
+        return f"{self.kind}0"
+
+    def tell(self, scenario: str, longest: float, bound: float = LONGEST_PAUSE) -> None:
+        """Reports the longest standstill, and judges it."""
+        told = {"device": self.kind, "scenario": scenario, "longest_s": round(longest, 3), "bound_s": bound}
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        with (RESULTS / "failover.json").open("a") as file:
+            file.write(json.dumps(told) + "\n")
+        print(told)
+        assert longest < bound, told
 
 
 @pytest.fixture(scope="module")
 def quiet_rxe() -> Iterator[UpLab]:
     """Two hosts with SoftRoCE on a link that loses nothing."""
-    yield up("failover", "--hosts", "2")
-    down("failover")
+    name = f"failover-{os.getpid()}"
+    yield up(name, "--hosts", "2")
+    down(name)
 
 
 @pytest.fixture
-def lossless(quiet_rxe: UpLab) -> Iterator[UpLab]:
-    """`quiet_rxe`, and the end of what a test started there."""
-    yield quiet_rxe
-    quiet_rxe.end_commands()
+def hosts(request: pytest.FixtureRequest) -> Iterator[Hosts]:
+    """Two hosts with the device that the test names, and the end of what it did there."""
+    kind = str(request.param)
+    lab = request.getfixturevalue({"rxe": "quiet_rxe", "siw": "siw"}[kind])
+    yield Hosts(kind, lab)
+    lab.end_commands()
     for host in (1, 2):
-        quiet_rxe.run(host, "tc", "qdisc", "del", "dev", "lab0", "clsact")
-        quiet_rxe.run(host, "tc", "qdisc", "del", "dev", "lab0", "root")
-        quiet_rxe.run(host, "pkill", "-KILL", "-f", STEADY)
+        lab.run(host, "tc", "qdisc", "del", "dev", "lab0", "clsact")
+        lab.run(host, "tc", "qdisc", "del", "dev", "lab0", "root")
+        lab.run(host, "pkill", "-KILL", "-f", STEADY)
 
 
-def take_device_away(lab: UpLab, kind: str) -> None:
-    conversation = begin_on_link(lab)
-    lab.out(1, "timeout", "20", "rdma", "link", "delete", f"{kind}0")
-    conversation.wait_for_progress()
-    counters = conversation.counters()
+def on(*kinds: str, long: tuple[str, ...] = ()) -> pytest.MarkDecorator:
+    """Runs the test on these devices, and on others where there is time."""
+    more = [pytest.param(kind, marks=pytest.mark.long) for kind in long]
+    return pytest.mark.parametrize("hosts", [*kinds, *more], indirect=True)
+
+
+def comes_back(conversation: Conversation) -> None:
+    """It has left its link, and gets onto another one."""
     # Where the other end is the first to notice, this one is asked to leave the link.
+    counters = conversation.counters()
     assert counters.reasons["link-failed"] + counters.reasons["peer-request"] >= 1, counters.describe()
-    lab.out(1, "rdma", "link", "add", f"{kind}0", "type", kind, "netdev", "lab0")
-    conversation.wait_for_promotions(2)
+    assert counters.streams_demoted >= 1, counters.describe()
+    conversation.wait_for_promotions(counters.streams_demoted + 1)
     conversation.wait_for_progress()
-    assert conversation.end() < LONGEST_PAUSE
 
 
-def test_a_device_is_taken_away_and_comes_back(siw: UpLab) -> None:
+@on("siw", long=("rxe",))
+def test_a_device_is_taken_away_and_comes_back(hosts: Hosts) -> None:
     """The kernel waits for whoever has it open, so the command ends only if the link is let go of."""
-    take_device_away(siw, "siw")
-
-
-@pytest.mark.long
-def test_a_softroce_device_is_taken_away_and_comes_back(lossless: UpLab) -> None:
-    take_device_away(lossless, "rxe")
-
-
-@pytest.mark.long
-def test_a_firewall_drops_what_is_rdma(lossless: UpLab) -> None:
-    """TCP goes on, and nobody tells of it: the device finds that nothing is acknowledged."""
-    conversation = begin_on_link(lossless)
-    rule = (
-        "protocol",
-        "ip",
-        "u32",
-        "match",
-        "ip",
-        "protocol",
-        "17",
-        "0xff",
-        "match",
-        "ip",
-        "dport",
-        "4791",
-        "0xffff",
-    )
-    for host in (1, 2):
-        lossless.out(host, "modprobe", "-a", "cls_u32", "act_gact", "sch_ingress")
-        lossless.out(host, "tc", "qdisc", "add", "dev", "lab0", "clsact")
-        lossless.out(host, "tc", "filter", "add", "dev", "lab0", "ingress", *rule, "action", "drop")
+    conversation = begin_on_link(hosts.lab)
+    hosts.lab.out(1, "timeout", "20", "rdma", "link", "delete", hosts.device)
     conversation.wait_for_progress()
-    assert conversation.counters().streams_demoted >= 1
-    for host in (1, 2):
-        lossless.out(host, "tc", "qdisc", "del", "dev", "lab0", "clsact")
-    conversation.wait_for_promotions(2)
+    hosts.lab.out(1, "rdma", "link", "add", hosts.device, "type", hosts.kind, "netdev", "lab0")
+    comes_back(conversation)
+    hosts.tell("device removed", conversation.end())
+
+
+@on("siw")
+@pytest.mark.parametrize(
+    "host", [pytest.param(1, id="acceptor"), pytest.param(2, id="opener", marks=pytest.mark.long)]
+)
+def test_a_queue_pair_is_put_into_error(hosts: Hosts, host: int) -> None:
+    """While device and network stay as they are: the kernel aborts the TCP connection that is beneath it.
+
+    Nothing does that to a queue pair of SoftRoCE, but the firewall below.
+    """
+    conversation = begin_on_link(hosts.lab)
+    side = {1: "sport", 2: "dport"}[host]
+    hosts.lab.out(host, "modprobe", "tcp_diag")
+    killed = hosts.lab.out(host, "ss", "-H", "-t", "-K", "state", "established", side, "=", f":{LINK_PORT}")
+    assert len(killed.splitlines()) == 1, killed
     conversation.wait_for_progress()
-    assert conversation.end() < LONGEST_PAUSE
+    assert "state ACTIVE" in hosts.lab.out(host, "rdma", "link", "show", f"{hosts.device}/1")
+    assert conversation.links_failed() >= 1
+    comes_back(conversation)
+    hosts.tell(f"queue pair in error at the {'acceptor' if host == 1 else 'opener'}", conversation.end())
 
 
-@pytest.mark.long
-def test_the_interface_is_down_for_a_while(lossless: UpLab) -> None:
+@on(long=("rxe",))
+def test_a_firewall_drops_what_is_rdma(hosts: Hosts) -> None:
+    """TCP goes on, and nobody tells of it: the device finds that nothing is acknowledged.
+
+    Soft-iWARP finds that after a quarter of an hour, as TCP does on which it is built.
+    """
+    conversation = begin_on_link(hosts.lab)
+    # RoCE's packets are UDP to a port of its own.
+    rule = "protocol ip u32 match ip protocol 17 0xff match ip dport 4791 0xffff"
+    for host in (1, 2):
+        hosts.lab.out(host, "modprobe", "-a", "cls_u32", "act_gact", "sch_ingress")
+        hosts.lab.out(host, "tc", "qdisc", "add", "dev", "lab0", "clsact")
+        hosts.lab.out(host, "tc", "filter", "add", "dev", "lab0", "ingress", *rule.split(), "action", "drop")
+    conversation.wait_for_progress()
+    for host in (1, 2):
+        hosts.lab.out(host, "tc", "qdisc", "del", "dev", "lab0", "clsact")
+    comes_back(conversation)
+    hosts.tell("firewall", conversation.end())
+
+
+def until_a_link_fails(conversation: Conversation) -> None:
+    for _ in attempts():
+        if conversation.links_failed() > 0:
+            return
+    pytest.fail("no link has failed")
+
+
+@on(long=("rxe", "siw"))
+def test_the_interface_is_down_for_a_while(hosts: Hosts) -> None:
     """Neither TCP nor the link gets anywhere meanwhile."""
-    conversation = begin_on_link(lossless)
-    lossless.out(1, "sh", "-c", "ip link set lab0 down; sleep 3; ip link set lab0 up")
+    conversation = begin_on_link(hosts.lab)
+    hosts.lab.out(1, "ip", "link", "set", "lab0", "down")
+    until_a_link_fails(conversation)
+    hosts.lab.out(1, "ip", "link", "set", "lab0", "up")
     conversation.wait_for_progress()
-    conversation.end()
+    comes_back(conversation)
+    hosts.tell("interface down", conversation.end(), LONGEST_CUT)
 
 
-@pytest.mark.long
-def test_who_is_cut_off_when_its_link_fails_gets_another_one(lossless: UpLab) -> None:
+@on(long=("rxe",))
+def test_who_is_cut_off_when_its_link_fails_gets_another_one(hosts: Hosts) -> None:
     """SoftRoCE does not survive a message of its connection manager that finds no way.
 
     Whichever end is waited for, the other one's link fails while its interface is down, and it must keep that
     to itself.
     """
-    conversation = begin_on_link(lossless)
+    conversation = begin_on_link(hosts.lab)
     for host in (1, 2):
-        lossless.out(host, "ip", "link", "set", "lab0", "down")
-    for _ in attempts():
-        if conversation.links_failed() > 0:
-            break
+        hosts.lab.out(host, "ip", "link", "set", "lab0", "down")
+    until_a_link_fails(conversation)
     for host in (1, 2):
-        lossless.out(host, "ip", "link", "set", "lab0", "up")
-    assert conversation.links_failed() > 0
-    conversation.wait_for_promotions(2)
+        hosts.lab.out(host, "ip", "link", "set", "lab0", "up")
     conversation.wait_for_progress()
-    conversation.end()
+    comes_back(conversation)
+    hosts.tell("both interfaces down", conversation.end(), LONGEST_CUT)
 
 
-@pytest.mark.long
-def test_a_peer_that_is_killed_is_noticed(lossless: UpLab) -> None:
-    conversation = begin_on_link(lossless)
-    lossless.out(1, "kill", "-KILL", conversation.server)
-    printed, _ = conversation.asker.communicate(timeout=COMMAND_SECONDS)
-    assert conversation.asker.returncode == 1
+@on("siw", long=("rxe",))
+def test_a_peer_that_is_killed_is_noticed(hosts: Hosts) -> None:
+    conversation = begin_on_link(hosts.lab)
+    hosts.lab.out(1, "kill", "-KILL", conversation.server)
+    error, longest = conversation.failure()
     # Never the end of a stream that has all its bytes.
-    assert "ConnectionResetError" in printed or "BrokenPipeError" in printed, printed
+    assert error in ("ConnectionResetError", "BrokenPipeError")
+    hosts.tell("peer killed", longest)
 
 
-@pytest.mark.long
-def test_one_packet_of_twenty_is_lost(lossless: UpLab) -> None:
-    conversation = begin_on_link(lossless)
+@on(long=("rxe", "siw"))
+def test_one_packet_of_twenty_is_lost(hosts: Hosts) -> None:
+    """The link may stay, or be left for a while: in the end it is there again."""
+    conversation = begin_on_link(hosts.lab)
     for host in (1, 2):
-        lossless.out(host, "tc", "qdisc", "replace", "dev", "lab0", "root", "netem", "loss", "5%")
+        hosts.lab.out(host, "tc", "qdisc", "replace", "dev", "lab0", "root", "netem", "loss", "5%")
+    conversation.wait_for_progress(200)
+    for host in (1, 2):
+        hosts.lab.out(host, "tc", "qdisc", "del", "dev", "lab0", "root")
+    conversation.wait_for_promotions(conversation.counters().streams_demoted + 1)
     conversation.wait_for_progress()
-    conversation.wait_for_progress()
-    conversation.end()
+    hosts.tell("5 % loss", conversation.end())

@@ -2,7 +2,7 @@
 
 `serve ADDRESS PORT` echoes one connection after the other. `ask ADDRESS PORT FILE` sends numbered blocks
 with their digests, compares what comes back, and keeps FILE, as JSON: how many blocks came, and the longest
-that one took. It ends when FILE.stop exists.
+that one took. It ends when FILE.stop exists, or with what went wrong with the connection.
 """
 
 from __future__ import annotations
@@ -48,19 +48,24 @@ def serve(address: str, port: int) -> None:
 def ask(address: str, port: int, file: Path) -> None:
     stop = Path(f"{file}.stop")
     told = Path(f"{file}.new")
+    number, longest, failed = 0, 0.0, ""
     with socket.create_connection((address, port)) as connection:
-        number, longest = 0, 0.0
-        while not stop.exists():
+        while not stop.exists() and not failed:
             begun = time.monotonic()
             sent = block(number)
-            connection.sendall(sent)
-            if read(connection, BLOCK) != sent:
-                sys.exit(f"block {number} differs from what was sent")
-            number += 1
+            try:
+                connection.sendall(sent)
+                if read(connection, BLOCK) != sent:
+                    sys.exit(f"block {number} differs from what was sent")
+                number += 1
+            except OSError as error:
+                failed = type(error).__name__
             longest = max(longest, time.monotonic() - begun)
             told.write_text(json.dumps({"blocks": number, "longest": longest, "pid": os.getpid()}))
             told.rename(file)
-    print(json.dumps({"blocks": number, "longest": longest}), flush=True)
+    print(json.dumps({"blocks": number, "longest": longest, "error": failed}), flush=True)
+    if failed:
+        sys.exit(1)
 
 
 if __name__ == "__main__":
