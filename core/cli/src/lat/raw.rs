@@ -250,7 +250,7 @@ impl Link<'_> {
 
     /// The side that connected is to be heard first, on some devices, and a plain WRITE is not: a message without bytes.
     fn greet(&self) -> Result<(), LatError> {
-        let operation = Operation::Write { rkey: self.remote.rkey, offset: self.remote.base, imm: Some(0) };
+        let operation = Operation::Send { imm: None };
         let wr = WorkRequest { id: WorkRequestId(0), operation, payload: Payload::Inline(&[]), signaled: false };
         self.post(&wr)
     }
