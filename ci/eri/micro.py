@@ -25,7 +25,7 @@ PORT = "7471"
 ROUND_TRIPS = 3000
 
 #: All paths of `netacc lat`.
-PATHS = ("write", "message", "stack", "tcp")
+PATHS = ("write", "message", "send", "stack", "tcp")
 
 
 def both(pair: Pair, server: list[str], client: list[str], seconds: float | None = None) -> str:
@@ -93,7 +93,7 @@ def netacc_lat(pair: Pair, paths: tuple[str, ...], round_trips: int) -> list[Pat
 
 
 class Polled:
-    """Round trips of 64 bytes, both ends polling, in turns: `ib_send_lat`, and `netacc lat` on three paths.
+    """Round trips of 64 bytes, both ends polling, in turns: `ib_send_lat`, and `netacc lat` on four paths.
 
     Through the stack it is measured once its connection is on a link; rstream has the way there in it.
     """
@@ -111,7 +111,7 @@ class Polled:
         self.turns.setdefault("ib_send_lat", []).append(turn)
 
     def netacc(self, pair: Pair) -> None:
-        for path in netacc_lat(pair, ("message", "stack", "tcp"), ROUND_TRIPS):
+        for path in netacc_lat(pair, ("send", "message", "stack", "tcp"), ROUND_TRIPS):
             self.turns.setdefault(path.name, []).append(path.figures)
             self.pairs.setdefault(path.name, []).extend(path.pairs)
 

@@ -21,6 +21,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.xdist_group(lab_of(item)))
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Groups are suffixes of names, which not every pytest lets xdist set: all would boot all labs."""
+    if getattr(session.config.option, "loadgroup", False):
+        ungrouped = [item.nodeid for item in session.items if "@" not in item.nodeid]
+        if ungrouped:
+            pytest.exit(f"pytest-xdist groups no tests under pytest {pytest.__version__}", returncode=4)
+
+
 def lab_of(item: pytest.Item) -> str:
     """The lab that a test uses: by its fixtures, or by the parameter that names one."""
     fixtures = getattr(item, "fixturenames", ())

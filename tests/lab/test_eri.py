@@ -201,7 +201,7 @@ def test_the_whole_kit_by_ssh(kit: Kit) -> None:
     assert ended.figures("latency")["verbs"].keys() | latency.meta["remarks"].keys()
     summary = ended.figures("polled")["summary"]
     assert 0 < summary["stack"]["min_us"] <= summary["stack"]["median_p50_us"]
-    assert summary.keys() - {"ib_send_lat"} == {"message", "stack", "tcp"}
+    assert summary.keys() - {"ib_send_lat"} == {"send", "message", "stack", "tcp"}
     assert ended.figures("properties")["counts"]["programs"] == 5
     programs = ended.figures("figures")["netacc"]["programs"]
     assert programs.keys() == DEPLOYMENTS.keys()
