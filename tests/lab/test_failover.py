@@ -117,7 +117,7 @@ def test_a_queue_pair_is_put_into_error(hosts: Hosts, host: int) -> None:
 def test_a_firewall_drops_what_is_rdma(hosts: Hosts) -> None:
     """TCP goes on, and nobody tells of it: the device finds that nothing is acknowledged.
 
-    Soft-iWARP finds that after a quarter of an hour, as TCP does on which it is built.
+    Soft-iWARP finds that as late as TCP does, on which it is built (ARCHITECTURE.md).
     """
     conversation = begin_on_link(hosts.lab)
     # RoCE's packets are UDP to a port of its own.
