@@ -154,12 +154,13 @@ def test_a_stream_in_one_direction_leaves_the_slower_path(lab: UpLab) -> None:
     lab.wait_for(2, f"test -s {told}")
     pid = lab.out(2, "cat", told)
     look = [str(binaries() / "netacc_ss"), "-p", pid, "-s", "all", "--json"]
-    script = f"{shlex.join(look)} | grep -q link-slower"
-    lab.wait_for(2, script)
+    # It has left, and what it was compared with is known again.
+    both = "grep -q link-slower /tmp/look && grep -q bulk_bytes_per_s_tcp /tmp/look"
+    lab.wait_for(2, f"{shlex.join(look)} >/tmp/look && {both}")
     counters = parse(lab.out(2, *look))
     assert counters.link_bytes > 0 and counters.reasons["link-slower"] > 0, "it has been there, and left"
     (stream,) = (one for one in json.loads(lab.out(2, *look))["sock"] if one["remote"] == f"{SERVER}:{port}")
-    assert stream["bulk_bytes_per_s_tcp"] > 0, "what it was compared with"
+    assert stream["bulk_bytes_per_s_tcp"] > 0
     lab.out(2, "touch", f"{told}.stop")
     sent, _ = pour.communicate(timeout=COMMAND_SECONDS)
     received, _ = drain.communicate(timeout=COMMAND_SECONDS)
