@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use netacc_device::{
     Armed, Capabilities, CmError, CmEvent, CompletionQueueId, ConnectionId, ConnectionManager, Device, DeviceError,
-    Directory, DirectoryError, FourTuple, Obstacle, PeerAddress, PostError, QueuePairId, Region, RemoteRegion, Wait,
-    WorkCompletion, WorkRequest, UNKNOWN_STREAM,
+    Directory, DirectoryError, FourTuple, Obstacle, PeerAddress, PostError, QueuePairId, Receives, Region,
+    RemoteRegion, Wait, WorkCompletion, WorkRequest, UNKNOWN_STREAM,
 };
 use netacc_verbs::VerbsDevice;
 
@@ -261,28 +261,35 @@ impl ConnectionManager for Fabric {
         }
     }
 
-    fn connect(
+    fn connect_with(
         &self,
         peer: PeerAddress,
         cq: CompletionQueueId,
         region_len: usize,
         private_data: &[u8],
+        receives: Receives,
     ) -> Result<ConnectionId, CmError> {
         if is_far(peer) {
             let far = self.far.load_full().ok_or(CmError::Unreachable)?;
-            let mut id = far.connect(peer, cq, region_len, private_data)?;
+            let mut id = far.connect_with(peer, cq, region_len, private_data, receives)?;
             mark_attempt(&mut id);
             return Ok(id);
         }
-        self.near.as_ref().ok_or(CmError::Unreachable)?.connect(peer, cq, region_len, private_data)
+        self.near.as_ref().ok_or(CmError::Unreachable)?.connect_with(peer, cq, region_len, private_data, receives)
     }
 
-    fn accept(&self, id: ConnectionId, cq: CompletionQueueId, region_len: usize) -> Result<(), CmError> {
+    fn accept_with(
+        &self,
+        id: ConnectionId,
+        cq: CompletionQueueId,
+        region_len: usize,
+        receives: Receives,
+    ) -> Result<(), CmError> {
         if id.0 & FAR_ATTEMPT != 0 {
             let far = self.far.load_full().ok_or(CmError::Unreachable)?;
-            return far.accept(ConnectionId(id.0 & !FAR_ATTEMPT), cq, region_len);
+            return far.accept_with(ConnectionId(id.0 & !FAR_ATTEMPT), cq, region_len, receives);
         }
-        self.near.as_ref().ok_or(CmError::Unreachable)?.accept(id, cq, region_len)
+        self.near.as_ref().ok_or(CmError::Unreachable)?.accept_with(id, cq, region_len, receives)
     }
 
     fn reject(&self, id: ConnectionId) {

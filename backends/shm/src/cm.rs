@@ -19,7 +19,8 @@ use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::Ordering::*;
 
 use netacc_device::{
-    CmError, CmEvent, CompletionQueueId, ConnectionId, ConnectionManager, PeerAddress, RemoteRegion, MAX_PRIVATE_DATA,
+    CmError, CmEvent, CompletionQueueId, ConnectionId, ConnectionManager, PeerAddress, Receives, RemoteRegion,
+    MAX_PRIVATE_DATA,
 };
 
 use crate::alloc::Buddy;
@@ -76,13 +77,15 @@ impl ConnectionManager for ShmDevice {
         self.rendezvous.address()
     }
 
-    fn connect(
+    fn connect_with(
         &self,
         peer: PeerAddress,
         cq: CompletionQueueId,
         region_len: usize,
         private_data: &[u8],
+        receives: Receives,
     ) -> Result<ConnectionId, CmError> {
+        receives.check(false)?;
         if private_data.len() > MAX_PRIVATE_DATA {
             return Err(CmError::Exhausted("private data"));
         }
@@ -104,7 +107,14 @@ impl ConnectionManager for ShmDevice {
         Ok(id)
     }
 
-    fn accept(&self, id: ConnectionId, cq: CompletionQueueId, region_len: usize) -> Result<(), CmError> {
+    fn accept_with(
+        &self,
+        id: ConnectionId,
+        cq: CompletionQueueId,
+        region_len: usize,
+        receives: Receives,
+    ) -> Result<(), CmError> {
+        receives.check(false)?;
         if self.channel(cq.0 as usize).is_none() {
             return Err(CmError::Exhausted("completion queue of that number"));
         }

@@ -338,16 +338,6 @@ impl ConnectionManager for VerbsDevice {
         [encode(SocketAddr::new(towards, self.address.port())), peer].map(host)
     }
 
-    fn connect(
-        &self,
-        peer: PeerAddress,
-        cq: CompletionQueueId,
-        region_len: usize,
-        private_data: &[u8],
-    ) -> Result<ConnectionId, CmError> {
-        self.connect_with(peer, cq, region_len, private_data, Receives::Empty)
-    }
-
     fn connect_with(
         &self,
         peer: PeerAddress,
@@ -378,10 +368,6 @@ impl ConnectionManager for VerbsDevice {
         let stage = Stage::Resolving { cm, first, private_data: private_data.to_vec() };
         manager.attempts.insert(key, Attempt { id, peer, stage });
         Ok(id)
-    }
-
-    fn accept(&self, id: ConnectionId, cq: CompletionQueueId, region_len: usize) -> Result<(), CmError> {
-        self.accept_with(id, cq, region_len, Receives::Empty)
     }
 
     fn accept_with(

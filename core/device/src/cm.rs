@@ -35,6 +35,16 @@ pub enum Receives {
     FirstRegion,
 }
 
+impl Receives {
+    /// What a device without the capability `sends` says.
+    pub fn check(self, sends: bool) -> Result<(), CmError> {
+        match self {
+            Receives::FirstRegion if !sends => Err(CmError::NoSends),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// Failures of connecting.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -116,15 +126,6 @@ pub trait ConnectionManager: Send + Sync {
 
     /// Begins connecting to `peer`; the outcome is a [`CmEvent`]. The connecting side must send first on the
     /// established link (an iWARP rule). Completions go to `cq`. The connection's first region has `region_len` bytes.
-    fn connect(
-        &self,
-        peer: PeerAddress,
-        cq: CompletionQueueId,
-        region_len: usize,
-        private_data: &[u8],
-    ) -> Result<ConnectionId, CmError>;
-
-    /// As [`connect`](ConnectionManager::connect), with a choice of receives.
     fn connect_with(
         &self,
         peer: PeerAddress,
@@ -132,28 +133,31 @@ pub trait ConnectionManager: Send + Sync {
         region_len: usize,
         private_data: &[u8],
         receives: Receives,
+    ) -> Result<ConnectionId, CmError>;
+
+    /// As [`connect_with`](ConnectionManager::connect_with), its receives having no memory.
+    fn connect(
+        &self,
+        peer: PeerAddress,
+        cq: CompletionQueueId,
+        region_len: usize,
+        private_data: &[u8],
     ) -> Result<ConnectionId, CmError> {
-        match receives {
-            Receives::Empty => self.connect(peer, cq, region_len, private_data),
-            Receives::FirstRegion => Err(CmError::NoSends),
-        }
+        self.connect_with(peer, cq, region_len, private_data, Receives::Empty)
     }
 
     /// Accepts a request; `Established` follows. Our first region has `region_len` bytes.
-    fn accept(&self, id: ConnectionId, cq: CompletionQueueId, region_len: usize) -> Result<(), CmError>;
-
-    /// As [`accept`](ConnectionManager::accept), with a choice of receives.
     fn accept_with(
         &self,
         id: ConnectionId,
         cq: CompletionQueueId,
         region_len: usize,
         receives: Receives,
-    ) -> Result<(), CmError> {
-        match receives {
-            Receives::Empty => self.accept(id, cq, region_len),
-            Receives::FirstRegion => Err(CmError::NoSends),
-        }
+    ) -> Result<(), CmError>;
+
+    /// As [`accept_with`](ConnectionManager::accept_with), its receives having no memory.
+    fn accept(&self, id: ConnectionId, cq: CompletionQueueId, region_len: usize) -> Result<(), CmError> {
+        self.accept_with(id, cq, region_len, Receives::Empty)
     }
 
     /// Refuses a request.

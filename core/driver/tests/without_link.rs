@@ -10,7 +10,7 @@ use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig};
 use netacc_device::loopback::{DeliveryMode, Fabric, LoopbackConfig, LoopbackDevice};
 use netacc_device::{
     Anchor, CmError, CmEvent, CompletionQueueId, ConnectionId, ConnectionManager, Device, FourTuple, Instant,
-    Operation, Payload, PeerAddress, QueuePairId, Region, RemoteRegion, WorkRequest, WorkRequestId,
+    Operation, Payload, PeerAddress, QueuePairId, Receives, Region, RemoteRegion, WorkRequest, WorkRequestId,
 };
 use netacc_driver::{Endpoint, EndpointConfig, CONTEST_PATIENCE};
 use netacc_proto::{
@@ -401,17 +401,24 @@ impl ConnectionManager for Picky {
     fn address(&self) -> PeerAddress {
         ConnectionManager::address(&*self.device)
     }
-    fn connect(
+    fn connect_with(
         &self,
         peer: PeerAddress,
         cq: CompletionQueueId,
         region_len: usize,
         private_data: &[u8],
+        receives: Receives,
     ) -> Result<ConnectionId, CmError> {
-        ConnectionManager::connect(&*self.device, peer, cq, region_len, private_data)
+        self.device.connect_with(peer, cq, region_len, private_data, receives)
     }
-    fn accept(&self, id: ConnectionId, cq: CompletionQueueId, region_len: usize) -> Result<(), CmError> {
-        self.device.accept(id, cq, region_len)
+    fn accept_with(
+        &self,
+        id: ConnectionId,
+        cq: CompletionQueueId,
+        region_len: usize,
+        receives: Receives,
+    ) -> Result<(), CmError> {
+        self.device.accept_with(id, cq, region_len, receives)
     }
     fn reject(&self, id: ConnectionId) {
         self.device.reject(id);

@@ -11,7 +11,7 @@ use std::os::fd::RawFd;
 
 use netacc_device::{
     CmError, CmEvent, CompletionQueueId, ConnectionId, ConnectionManager, Directory, DirectoryError, FourTuple,
-    Instant, PeerAddress, QueuePairId, Region, RemoteRegion, MAX_PRIVATE_DATA,
+    Instant, PeerAddress, QueuePairId, Receives, Region, RemoteRegion, MAX_PRIVATE_DATA,
 };
 use netacc_rnic::{Command, NodeId};
 
@@ -73,13 +73,15 @@ impl ConnectionManager for HostDevice {
         self.host.address()
     }
 
-    fn connect(
+    fn connect_with(
         &self,
         peer: PeerAddress,
         cq: CompletionQueueId,
         region_len: usize,
         private_data: &[u8],
+        receives: Receives,
     ) -> Result<ConnectionId, CmError> {
+        receives.check(false)?;
         if private_data.len() > MAX_PRIVATE_DATA {
             return Err(CmError::Exhausted("private data"));
         }
@@ -101,7 +103,14 @@ impl ConnectionManager for HostDevice {
         })
     }
 
-    fn accept(&self, id: ConnectionId, cq: CompletionQueueId, region_len: usize) -> Result<(), CmError> {
+    fn accept_with(
+        &self,
+        id: ConnectionId,
+        cq: CompletionQueueId,
+        region_len: usize,
+        receives: Receives,
+    ) -> Result<(), CmError> {
+        receives.check(false)?;
         self.cluster.with(|s| {
             if s.pending.get(&id.0).is_none_or(|p| p.host != self.host || p.accepted) {
                 return Err(CmError::Unreachable);

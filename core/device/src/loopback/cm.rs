@@ -46,16 +46,6 @@ impl ConnectionManager for LoopbackDevice {
         self.id.address()
     }
 
-    fn connect(
-        &self,
-        peer: PeerAddress,
-        cq: CompletionQueueId,
-        region_len: usize,
-        private_data: &[u8],
-    ) -> Result<ConnectionId, CmError> {
-        self.connect_with(peer, cq, region_len, private_data, Receives::Empty)
-    }
-
     fn connect_with(
         &self,
         peer: PeerAddress,
@@ -94,10 +84,6 @@ impl ConnectionManager for LoopbackDevice {
             }
             Ok(id)
         })
-    }
-
-    fn accept(&self, id: ConnectionId, cq: CompletionQueueId, region_len: usize) -> Result<(), CmError> {
-        self.accept_with(id, cq, region_len, Receives::Empty)
     }
 
     fn accept_with(
@@ -198,8 +184,7 @@ impl State {
     }
 
     fn check_receives(&self, id: DeviceId, receives: Receives) -> Result<(), CmError> {
-        let possible = receives == Receives::Empty || self.config(id).capabilities.sends;
-        possible.then_some(()).ok_or(CmError::NoSends)
+        receives.check(self.config(id).capabilities.sends)
     }
 
     fn receive_into(&mut self, id: DeviceId, qp: QueuePairId, receives: Receives, region: RemoteRegion) {
