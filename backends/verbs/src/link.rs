@@ -9,7 +9,8 @@
 //! it has completed, so its mark and its note are still there when its completion comes. At least every quarter of the
 //! queue is signalled, whatever the caller wanted, or a queue of unsignalled requests could never be emptied.
 
-use std::collections::VecDeque;
+mod done;
+
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -25,6 +26,7 @@ use crate::ffi::{Chain, CmId, Pd, QueuePair, RawRecv, RawSend, SendKind, Trouble
 use crate::lane::Lane;
 use crate::memory::{LinkMemory, Part};
 use crate::queue::Queue;
+use done::{status, Done};
 
 /// Bytes that each receive has. With immediates they stay unused; without, they get the note of a message.
 pub(crate) const NOTE_LEN: usize = 8;
@@ -105,18 +107,6 @@ struct RecvSide {
 struct Mark {
     id: AtomicU64,
     report: AtomicBool,
-}
-
-/// What completed, for the caller.
-#[derive(Default)]
-struct Done {
-    waiting: VecDeque<WorkCompletion>,
-    /// Messages that came before the caller had posted receives for them. The device has all the receives that it can
-    /// hold from the beginning, because some end the connection at a message without one.
-    early: VecDeque<WorkCompletion>,
-    /// Receives that the caller has posted and that no message has taken.
-    receives: u32,
-    disconnected: bool,
 }
 
 /// Where a request's bytes are.
@@ -592,50 +582,6 @@ impl Link {
         let mut recv = self.recv.lock();
         (send.qp, recv.qp) = (None, None);
         self.cm.lock().take()
-    }
-}
-
-impl Done {
-    /// A message has come.
-    fn receive(&mut self, message: WorkCompletion) {
-        match self.receives.checked_sub(1) {
-            Some(left) => {
-                self.receives = left;
-                self.waiting.push_back(message);
-            }
-            None => self.early.push_back(message),
-        }
-    }
-
-    /// The caller has posted so many receives. True if messages waited for them.
-    fn allow(&mut self, receives: u32) -> bool {
-        let taken = self.early.len().min(receives as usize);
-        self.waiting.extend(self.early.drain(..taken));
-        self.receives += receives - taken as u32;
-        taken > 0
-    }
-
-    fn push(&mut self, qp: QueuePairId, status: CompletionStatus, completion: Completion) {
-        self.waiting.push_back(WorkCompletion { qp, status, completion });
-    }
-
-    fn disconnect(&mut self, qp: QueuePairId) -> bool {
-        let news = !self.disconnected;
-        if news {
-            self.disconnected = true;
-            self.push(qp, CompletionStatus::Success, Completion::Disconnected);
-        }
-        news
-    }
-}
-
-fn status(raw: u32) -> CompletionStatus {
-    match raw {
-        abi::WC_SUCCESS => CompletionStatus::Success,
-        abi::WC_WR_FLUSH_ERR => CompletionStatus::Flushed,
-        abi::WC_RETRY_EXC_ERR | abi::WC_RNR_RETRY_EXC_ERR => CompletionStatus::RetryExceeded,
-        abi::WC_REM_INV_REQ_ERR..=abi::WC_REM_OP_ERR => CompletionStatus::RemoteError,
-        other => CompletionStatus::Other(other),
     }
 }
 
