@@ -11,7 +11,7 @@ import pytest
 from tests.apps.lib.paths import REPO
 from tests.lab.lib import UpLab
 
-PROGRAM = REPO / "target/debug/examples/verbs_conformance"
+EXAMPLES = REPO / "target/debug/examples"
 
 # What no device of this backend has, or what the suite has for those that lack something which these have.
 NOT_APPLICABLE = {
@@ -40,7 +40,7 @@ class Report:
 
 def conformance(lab: UpLab, *arguments: str) -> Report:
     """Run the suite on host 1."""
-    result = lab.run(1, str(PROGRAM), *arguments)
+    result = lab.run(1, str(EXAMPLES / "verbs_conformance"), *arguments)
     report = Report()
     for line in result.stdout.splitlines():
         entry = json.loads(line)
@@ -108,12 +108,27 @@ def test_soft_iwarp_with_the_limits_of_erdma(siw: UpLab) -> None:
     assert report.capabilities["max_recv_sge"] == 1
 
 
+@pytest.mark.parametrize("kind", ["rxe", "siw"])
+def test_an_overflowing_completion_queue_is_the_end_of_its_link_alone(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    """Both devices drop what finds no room, and say so by nothing but an asynchronous event."""
+    result = request.getfixturevalue(kind).run(1, str(EXAMPLES / "verbs_overflow"), "10.99.0.1")
+    assert result.returncode == 0, result.stderr
+    seen = json.loads(result.stdout)
+    assert seen["completed"] < seen["posted"], "it has overflowed"
+    assert seen["disconnected"] == 1
+    assert seen["refuses"] == "queue pair in error state"
+    assert seen["peer_disconnected"]
+    assert seen["others_go_on"]
+
+
 def test_what_cannot_be_opened_says_why(rxe: UpLab) -> None:
     for arguments, why in {
         ("127.0.0.1",): "no RDMA device serves the address",
         ("10.99.0.77",): "no RDMA device serves the address",
         ("fd99::1", "erdma"): "IPv4 only",
     }.items():
-        result = rxe.run(1, str(PROGRAM), *arguments)
+        result = rxe.run(1, str(EXAMPLES / "verbs_conformance"), *arguments)
         assert result.returncode == 1
         assert why in result.stderr

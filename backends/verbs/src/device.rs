@@ -41,6 +41,9 @@ pub struct VerbsConfig {
     pub send_depth: u32,
     /// Receives of a receive queue. The device may allow fewer.
     pub recv_depth: u32,
+    /// Entries of a completion queue, other than as many as its queue pair can complete at a time: with fewer it can overflow,
+    /// of which only a test has a use.
+    pub completion_entries: Option<u32>,
     /// The completion vector of the first completion queue; the others have the next ones. Beyond the device's last it
     /// begins again.
     pub comp_vector: u32,
@@ -62,6 +65,7 @@ impl VerbsConfig {
             profile: Profile::Native,
             send_depth: 256,
             recv_depth: 256,
+            completion_entries: None,
             comp_vector: 0,
             mr_min_inc_bytes: 16 << 10,
             mr_max_inc_bytes: 8 << 20,
@@ -90,6 +94,7 @@ pub struct VerbsDevice {
     queues: RwLock<Vec<Arc<Queue>>>,
     pub(crate) links: Links,
     next_link: AtomicU32,
+    completion_entries: u32,
     /// See [`VerbsConfig::comp_vector`].
     comp_vector: u32,
     growth: Growth,
@@ -178,6 +183,7 @@ impl VerbsDevice {
             queues: RwLock::default(),
             links: Links::default(),
             next_link: AtomicU32::new(0),
+            completion_entries: config.completion_entries.unwrap_or(Link::entries(&shape)),
             comp_vector: config.comp_vector,
             growth: Growth { min_bytes: config.mr_min_inc_bytes, max_bytes: config.mr_max_inc_bytes },
             channel,
@@ -245,7 +251,7 @@ impl VerbsDevice {
         let memory = LinkMemory::new(Arc::clone(&pd), self.growth);
         let notes = memory.alloc(Link::notes_len(&self.shape))?;
         let vector = self.comp_vector.wrapping_add(cq.0);
-        let lane = Lane::new(self.context, Link::entries(&self.shape), vector).map_err(os("ibv_create_cq"))?;
+        let lane = Lane::new(self.context, self.completion_entries, vector).map_err(os("ibv_create_cq"))?;
         let qp = cm.create_qp(&pd, &lane.cq, cap(&self.shape)).map_err(os("rdma_create_qp"))?;
         let mut links = self.links.0.write();
         let id = loop {
@@ -366,7 +372,9 @@ fn shape(
     config: &VerbsConfig,
 ) -> Result<Shape, DeviceError> {
     let os = |operation| move |source| DeviceError::Os { operation, source };
-    let depth = |wanted: u32| wanted.min(limits.max_queue_depth).min(attributes.max_qp_wr).max(1);
+    // A completion queue is for both queues of a queue pair.
+    let most = limits.max_queue_depth.min(attributes.max_qp_wr).min(attributes.max_cqe / 2);
+    let depth = |wanted: u32| wanted.min(most).max(1);
     let mut shape = Shape {
         send_depth: depth(config.send_depth),
         recv_depth: depth(config.recv_depth),
