@@ -51,6 +51,13 @@ def test_both_hosts_run_the_command() -> None:
     assert result.stderr == ""
 
 
+def test_a_host_has_one_processor_and_room_for_another() -> None:
+    """Breaks if QEMU took its memory for its own alone: without barriers the network dies."""
+    files = [f"/sys/devices/system/cpu/{name}" for name in ("online", "possible")]
+    result = netacc_lab("run", "-q", "--where", "vm", "--rdma", "none", "--", "cat", *files)
+    assert result.stdout.splitlines() == ["0", "0-1"]
+
+
 def test_this_machines_own_driver_is_used_where_there_is_one() -> None:
     """A guest is such a machine: its kernel has the driver, and the command is root there."""
     inner = f"{binaries()}/netacc lab run --no-install -- sh -c 'rdma link; exit 5'"
