@@ -26,6 +26,8 @@ exit 127
 UNREACHABLE = 255
 #: Of what a program has written, so much is kept for a message.
 TAIL = 600
+#: Settings of the library if nothing else is said: what is compared is what links carry, slower or not.
+ON_LINKS = {"NACC_PATH_CHOICE": "link"}
 
 
 class Failed(Exception):  # noqa: N818
@@ -64,9 +66,7 @@ class Stack:
 
     @staticmethod
     def netacc(binaries: Path, **settings: str) -> Stack:
-        # The comparison is of what links carry, slower or not.
-        settings = {"NACC_PATH_CHOICE": "link", **settings}
-        variables = [f"{name}={value}" for name, value in settings.items()]
+        variables = [f"{name}={value}" for name, value in {**ON_LINKS, **settings}.items()]
         return Stack("netacc", ("env", *variables, str(binaries / "netacc_run")))
 
     def of(self, *command: str) -> list[str]:

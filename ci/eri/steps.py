@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from ci.eri import micro
 from ci.eri.install import install
-from ci.eri.pair import Failed, Pair, Stack
+from ci.eri.pair import ON_LINKS, Failed, Pair, Stack
 from ci.eri.preflight import check
 from ci.eri.programs import DEPLOYMENTS, Comparison, Run, Size, deploy
 from ci.eri.record import Record
@@ -39,9 +39,9 @@ class Kit:
 
     @property
     def settings(self) -> dict[str, str]:
-        """Of the library. The comparison is of what links carry, slower or not, if nothing else is said."""
+        """Of the library."""
         given = dict(text.split("=", 1) for text in self.arguments.env)
-        return {"NACC_PATH_CHOICE": "link", **given}
+        return {**ON_LINKS, **given}
 
     @property
     def netacc(self) -> Stack:
