@@ -48,12 +48,16 @@ def test_rc_pingpong_between_the_hosts(rxe: UpLab) -> None:
 
 @pytest.mark.long
 def test_latency_over_the_connection_manager(pair: UpLab) -> None:
-    """What perftest measures. It hangs now and then on a busy machine, which is not for us to mend."""
-    server = pair.start(1, "ib_send_lat", "-R", "-F", "-n", "100", "-s", "64")
-    pair.wait_for(1, listens(18515))
-    table = pair.out(2, "ib_send_lat", "-R", "-F", "-n", "100", "-s", "64", "lab1")
-    assert any(line.split()[:2] == ["64", "100"] for line in table.splitlines())
-    server.communicate(timeout=60)
+    """What perftest measures. It hangs now and then, as rping does, which is not for us to mend."""
+    arguments = ("ib_send_lat", "-R", "-F", "-n", "100", "-s", "64")
+    for _ in attempts():
+        server = pair.start(1, "timeout", "30", *arguments)
+        pair.wait_for(1, listens(18515))
+        client = pair.run(2, "timeout", "20", *arguments, "lab1")
+        server.communicate(timeout=60)
+        if client.returncode == 0:
+            break
+    assert any(line.split()[:2] == ["64", "100"] for line in client.stdout.splitlines()), client
 
 
 def test_the_link_is_as_bad_as_it_was_asked_to_be(rxe: UpLab) -> None:
