@@ -15,7 +15,7 @@ use netacc_device::{
 use netacc_driver::{Endpoint, EndpointConfig, CONTEST_PATIENCE};
 use netacc_proto::{
     CacheConfig, ControlMessage, Credential, Failure, Hello, Immediate, MessageKind, Open, PreSharedKey, Reason,
-    RingDescriptor, WireTuple, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN, LINK_REGION_LEN, NO_SLOT, SETUP_LIMIT,
+    RingDescriptor, WireTuple, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN, LINK_REGION_LEN, NO_SLOT, SETUP_LIMIT, UNUSED_LIMIT,
 };
 
 use crate::common::{config, connect, connect_over, nonce, run, tuple, Deaf};
@@ -263,6 +263,44 @@ fn a_link_that_is_never_proven_is_ended() {
     assert_eq!(server.links().len(), 1);
     server.progress(Instant::from_nanos(limit + 20));
     assert_eq!((server.links().len(), reasons(&server, Reason::KeyMissing)), (0, 0));
+}
+
+/// Breaks if strangers could hold links for as long as they like where nobody needs a key, or if who uses its link lost it.
+#[test]
+fn a_link_that_nobody_uses_is_ended() {
+    //= spec §2.5.6
+    //= type=test
+    //# The accepting side ends a link on which no stream was opened within UNUSED_LIMIT (60 s).
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let ((client, _), (server, device)) = (endpoint(&fabric, None), endpoint(&fabric, None));
+    let mut stranger = Stranger::at(&fabric, &server, ConnectionManager::address(&*device));
+    stranger.say(&hello(None));
+    stranger.say(&open(&tuple(40_000)));
+    let (near, far) = connect(&client, &server, 40_010);
+    client.promote(&near).expect("the acceptor is published");
+    run([&client, &server]);
+    assert_eq!((server.links().len(), count(&server, "opens_refused")), (2, 1));
+    // The honest one has been used, and is empty now.
+    near.lock(&client).demote(Reason::Requested);
+    run([&client, &server]);
+    assert!(far.lock(&server).proto().is_plain());
+    let limit = UNUSED_LIMIT.as_nanos() as u64;
+    assert!(server.progress(Instant::from_nanos(limit - 1)).is_some_and(|at| at.as_nanos() <= limit + 20));
+    assert_eq!(server.links().len(), 2);
+    server.progress(Instant::from_nanos(limit + 20));
+    client.progress(Instant::from_nanos(limit + 20));
+    assert_eq!((server.links().len(), client.links().len()), (1, 1), "the one that was used stays");
+    assert_eq!((count(&server, "links_failed"), count(&server, "violations")), (0, 0));
+
+    // Who has connected keeps a link that its stream did not wait for: how long is for its cache to say.
+    let (client, _) = endpoint(&fabric, None);
+    let (near, _far) = connect(&client, &server, 40_011);
+    client.promote(&near).expect("the acceptor is published");
+    client.forget(&near);
+    run([&client, &server]);
+    assert_eq!((client.links().len(), count(&client, "opens_sent")), (1, 0));
+    client.progress(Instant::from_nanos(limit + 20));
+    assert_eq!(client.links().len(), 1);
 }
 
 /// Breaks if a peer could have this side count what it likes, or harm more than its own link.

@@ -29,7 +29,7 @@ mod wire;
 
 pub use admission::{Admission, PreSharedKey, ProofBytes};
 pub use cache::{CacheConfig, LinkCache};
-pub use link::{Link, LinkConfig, LinkError, SlotId, SETUP_LIMIT};
+pub use link::{Link, LinkConfig, LinkError, SlotId, SETUP_LIMIT, UNUSED_LIMIT};
 pub use reason::Reason;
 pub use ring::{RxRing, Span, TxRing, Violation};
 pub use stream::{

@@ -21,6 +21,9 @@ pub const SETUP_LIMIT: core::time::Duration = core::time::Duration::from_secs(10
 /// A stream's slot on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SlotId(pub u16);
+/// How long an accepting side keeps a link on which no stream was ever opened. Arbitrary: who connects opens one at once.
+pub const UNUSED_LIMIT: core::time::Duration = core::time::Duration::from_secs(60);
+
 
 /// Settings of a link.
 #[derive(Clone, Copy, Debug)]
@@ -245,6 +248,11 @@ impl Link {
         let i = match self.slots.iter().position(|used| !used) {
             Some(i) => i,
             None => {
+    /// Whether there has ever been a stream on it.
+    pub fn was_used(&self) -> bool {
+        !self.slots.is_empty()
+    }
+
                 self.slots.push(false);
                 self.slots.len() - 1
             }

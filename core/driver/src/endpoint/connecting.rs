@@ -4,14 +4,14 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use netacc_device::{CmError, CmEvent, DeviceError, Instant};
-use netacc_proto::{Admission, LinkConfig, PreSharedKey, Reason, LINK_REGION_LEN, SETUP_LIMIT};
+use netacc_proto::{Admission, LinkConfig, PreSharedKey, Reason, LINK_REGION_LEN, SETUP_LIMIT, UNUSED_LIMIT};
 
 use super::{Attempt, Endpoint};
 use crate::link::LinkCell;
 use crate::Counters;
 
-/// Links that are being set up, beyond which peers' requests are refused. Arbitrary: as many as a connection manager has
-/// attempts.
+/// Links that are being set up, or had no stream yet, beyond which peers' requests are refused. Arbitrary: as many as a
+/// connection manager has attempts.
 const MAX_SETUPS: usize = 1024;
 
 impl Endpoint {
@@ -95,22 +95,30 @@ impl Endpoint {
             _ => {}
         }
     }
-    /// Ends links that have not become ready in time. Returns when it wants to look again.
+
+    /// Ends links that have not become ready in time, or that nobody has used. Returns when it wants to look again.
     pub(super) fn look_at_setups(&self, now: Instant, setup: Vec<(Arc<LinkCell>, Option<Instant>)>) -> Option<Instant> {
         let mut next: Option<Instant> = None;
         for (link, since) in setup {
             let since = since.unwrap_or(now);
-            if link.is_dead() || link.tx.lock().proto.is_ready() {
+            let (ready, used) = {
+                let tx = link.tx.lock();
+                (tx.proto.is_ready(), tx.proto.was_used() || link.connector)
+            };
+            if link.is_dead() || (ready && used) {
                 continue;
             }
             //= spec §2.5.5
             //# A link that is not ready for streams after SETUP_LIMIT (10 s) is ended.
-            if now.saturating_since(since) < SETUP_LIMIT {
-                next = Some(next.map_or(since + SETUP_LIMIT, |at| at.min(since + SETUP_LIMIT)));
+            //= spec §2.5.6
+            //# The accepting side ends a link on which no stream was opened within UNUSED_LIMIT (60 s).
+            let due = since + if ready { UNUSED_LIMIT } else { SETUP_LIMIT };
+            if now < due {
+                next = Some(next.map_or(due, |at| at.min(due)));
                 self.todo.lock().setup.push((link, Some(since)));
                 continue;
             }
-            if self.config.key.is_some() {
+            if self.config.key.is_some() && !ready {
                 self.refuse_link(&link, Reason::KeyMissing);
             }
             self.link_died(&link);

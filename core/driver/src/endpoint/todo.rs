@@ -45,7 +45,7 @@ pub(super) struct Todo {
     pub(super) owing: Vec<QueuePairId>,
     /// Links that may carry no stream, and nobody waits for.
     pub(super) idle: Vec<Arc<LinkCell>>,
-    /// Links that are not ready for streams, and since when.
+    /// Links that are not ready for streams, or are and had none, and since when they have existed.
     pub(super) setup: Vec<(Arc<LinkCell>, Option<Instant>)>,
 }
 
