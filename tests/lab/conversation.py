@@ -50,8 +50,15 @@ class Conversation:
 
     def links_failed(self) -> int:
         """At either end, so far."""
+        return self._both("links_failed")
+
+    def links_silent(self) -> int:
+        """At either end, so far: of those the links that were given up because nothing was heard on them."""
+        return self._both("links_silent")
+
+    def _both(self, counter: str) -> int:
         ends = ((1, self.server), (2, self.client))
-        return sum(int(self.lab.out(host, "sh", "-c", _counter("links_failed", pid))) for host, pid in ends)
+        return sum(int(self.lab.out(host, "sh", "-c", _counter(counter, pid))) for host, pid in ends)
 
     def wait_for_progress(self, blocks: int = 100) -> None:
         """Until so many more blocks have come back."""

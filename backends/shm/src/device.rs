@@ -452,6 +452,7 @@ const CAPABILITIES: Capabilities = Capabilities {
     knock: true,
     exact_bounds: true,
     initiator_sends_first: false,
+    notices_silence: true,
 };
 
 impl Device for ShmDevice {

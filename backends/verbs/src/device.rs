@@ -170,6 +170,7 @@ impl VerbsDevice {
             knock: false,
             exact_bounds: false,
             initiator_sends_first: limits.initiator_sends_first,
+            notices_silence: limits.notices_silence,
         };
         Ok(VerbsDevice {
             name: context.name(),

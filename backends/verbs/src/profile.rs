@@ -45,6 +45,8 @@ pub struct Limits {
     pub takes_tcp_port: bool,
     /// The side that accepted may not send before it has received.
     pub initiator_sends_first: bool,
+    /// What nobody acknowledges is given up within seconds, and the queue pair with it.
+    pub notices_silence: bool,
 }
 
 impl Profile {
@@ -77,7 +79,8 @@ impl Profile {
             Profile::Native => Limits::NONE,
             // One WQE takes at most 6 entries or 96 bytes; one entry a receive; IPv4 in the upstream driver. A receive
             // that is missing is an asynchronous event, by which the queue pair is dead. It ends connections whose passive side
-            // speaks first, as RFC 5044 demands, which soft-iWARP lets pass.
+            // speaks first, as RFC 5044 demands, which soft-iWARP lets pass. How long it repeats what is not acknowledged is not
+            // documented.
             Profile::Erdma => Limits {
                 max_inline: 96,
                 max_send_sge: 6,
@@ -87,12 +90,14 @@ impl Profile {
                 waits_for_receive: false,
                 takes_tcp_port: true,
                 initiator_sends_first: true,
+                notices_silence: false,
                 ..Limits::NONE
             },
             Profile::Rxe => {
                 Limits { max_inline: 512, max_send_sge: 32, max_recv_sge: 32, max_queue_depth: 16384, ..Limits::NONE }
             }
-            // No immediates at all; a missing receive ends the connection; its listeners are kernel TCP sockets.
+            // No immediates at all; a missing receive ends the connection; its listeners are kernel TCP sockets, and so is what
+            // its packets go through, which are repeated for a quarter of an hour.
             Profile::Siw => Limits {
                 immediate: false,
                 max_inline: 64,
@@ -102,6 +107,7 @@ impl Profile {
                 waits_for_receive: false,
                 takes_tcp_port: true,
                 initiator_sends_first: true,
+                notices_silence: false,
                 ..Limits::NONE
             },
             Profile::Mlx5 => {
@@ -117,6 +123,7 @@ impl Profile {
                 waits_for_receive: false,
                 takes_tcp_port: true,
                 initiator_sends_first: true,
+                notices_silence: false,
             },
         }
     }
@@ -134,6 +141,7 @@ impl Limits {
         waits_for_receive: true,
         takes_tcp_port: false,
         initiator_sends_first: false,
+        notices_silence: true,
     };
 
     /// What is left when both hold. Never wider than either.
@@ -149,6 +157,7 @@ impl Limits {
             waits_for_receive: self.waits_for_receive && other.waits_for_receive,
             takes_tcp_port: self.takes_tcp_port || other.takes_tcp_port,
             initiator_sends_first: self.initiator_sends_first || other.initiator_sends_first,
+            notices_silence: self.notices_silence && other.notices_silence,
         }
     }
 
@@ -160,6 +169,7 @@ impl Limits {
             waits_for_receive: !iwarp,
             takes_tcp_port: iwarp,
             initiator_sends_first: iwarp,
+            notices_silence: !iwarp,
             ..Limits::NONE
         };
         kind.map_or(unknown, Profile::limits)
@@ -176,6 +186,7 @@ mod tests {
         assert_eq!((both.max_inline, both.max_recv_sge, both.max_send_sge), (96, 1, 6));
         assert!(both.immediate && !both.ipv6 && !both.waits_for_receive && both.takes_tcp_port);
         assert!(both.initiator_sends_first && !Profile::Rxe.limits().initiator_sends_first);
+        assert!(!both.notices_silence && Profile::Rxe.limits().notices_silence);
     }
 
     #[test]
@@ -190,6 +201,7 @@ mod tests {
                 assert!(!both.immediate || a.immediate);
                 assert!(!both.waits_for_receive || a.waits_for_receive);
                 assert!(both.initiator_sends_first || !a.initiator_sends_first);
+                assert!(!both.notices_silence || a.notices_silence);
             }
         }
     }

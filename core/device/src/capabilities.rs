@@ -47,6 +47,9 @@ pub struct Capabilities {
     pub exact_bounds: bool,
     /// The side that accepted must have received a message before it posts, or the queue pair dies of it (iWARP).
     pub initiator_sends_first: bool,
+    /// A queue pair whose peer is out of reach ends by itself, within seconds. Without it there may be no word of that
+    /// for as long as TCP has patience, and who uses the link has to ask its peer (SPEC §2.6).
+    pub notices_silence: bool,
 }
 
 impl Capabilities {
@@ -69,5 +72,6 @@ impl Capabilities {
         knock: false,
         exact_bounds: false,
         initiator_sends_first: true,
+        notices_silence: false,
     };
 }

@@ -54,6 +54,8 @@ counters! {
     links_established,
     /// Links that died.
     links_failed,
+    /// Of those, links whose peers said nothing any more, and whose device nothing of that.
+    links_silent,
     /// Links that were refused, by either side, for the pre-shared key.
     links_refused,
     /// Peers' requests for links that were refused: malformed, too many at a time, or while streams are held back.

@@ -10,6 +10,7 @@
 //! * [`dying`]: links that have died.
 //! * [`contest`]: streams that two links claim.
 //! * [`release`]: what a stream leaves behind on its link, and empty links.
+//! * [`silence`]: links that fall silent without a word from their device.
 //!
 //! How streams are opened is in [`open`](crate::open), what arrives on links in [`incoming`](crate::incoming).
 
@@ -33,6 +34,7 @@ mod contest;
 mod dying;
 mod progress;
 mod release;
+mod silence;
 mod todo;
 
 pub(crate) use connecting::{reason_of, reason_without_region};

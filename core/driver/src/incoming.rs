@@ -114,6 +114,9 @@ impl Endpoint {
             tx.give(device, link);
         }
         let owes = tx.owes();
+        if tx.resting && messages > 0 {
+            self.rouse(&mut tx);
+        }
         drop(tx);
         if messages > 0 && owes {
             self.note_owing(link);

@@ -124,6 +124,9 @@ pub(crate) struct LinkTx {
     pub(crate) waiting: WaitList,
     /// The endpoint looks at those who wait.
     pub(crate) looked_after: bool,
+    /// Nothing happens on the link, and nobody listens: [`Endpoint::rouse`](crate::Endpoint) once something is sent, or has
+    /// come. Never where the device notices silence.
+    pub(crate) resting: bool,
     /// The send queue had no room, and no completion has come since.
     full: bool,
     /// Receives that the device would not take back yet.
@@ -180,6 +183,7 @@ impl LinkCell {
                 held: WaitList::default(),
                 waiting: WaitList::default(),
                 looked_after: false,
+                resting: !caps.notices_silence,
                 full: false,
                 owed_receives: 0,
                 owed_initial: 0,
@@ -466,8 +470,15 @@ impl LinkTx {
 
     /// Tells the peer to look at its message credit. After [`message_credit`](LinkTx::message_credit).
     pub(crate) fn give(&mut self, device: &dyn Device, link: &LinkCell) {
-        let full = |posted| posted == Err(PostError::QueueFull);
-        self.owed_give = self.owed_credit.is_some() || full(self.signal(device, link, MessageKind::LinkGive, 0));
+        if self.owed_credit.is_some() {
+            self.owed_give = true;
+            return;
+        }
+        let posted = self.signal(device, link, MessageKind::LinkGive, 0);
+        if posted.is_ok() {
+            self.proto.note_give();
+        }
+        self.owed_give = posted == Err(PostError::QueueFull);
     }
 
     /// Posts a DATA message whose bytes lie in the window, or in `staging` at the same offset.

@@ -24,6 +24,7 @@ mod cache;
 mod link;
 mod reason;
 mod ring;
+mod silence;
 mod stream;
 mod wire;
 
@@ -32,6 +33,7 @@ pub use cache::{CacheConfig, LinkCache};
 pub use link::{Link, LinkConfig, LinkError, SlotId, SETUP_LIMIT, UNUSED_LIMIT};
 pub use reason::Reason;
 pub use ring::{RxRing, Span, TxRing, Violation};
+pub use silence::{Silence, PROBE_INTERVAL, SILENCE_LIMIT};
 pub use stream::{
     AnchorWrite, Control, Credit, Demotion, Failure, Phase, RecordVerdict, Role, RxSource, SocketError, Stream,
     StreamConfig, TxSink, LINGER_LIMIT, RECORD_GRACE,

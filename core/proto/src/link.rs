@@ -7,9 +7,12 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use netacc_device::Instant;
+
 use crate::admission::{Admission, ProofBytes, Side, Transcript};
 use crate::reason::Reason;
 use crate::ring::Violation;
+use crate::silence::{Heard, Silence, SilenceWatch};
 use crate::wire::{ControlMessage, Credential, Hello, CONTROL_SLOTS, INITIAL_MESSAGE_CREDIT, VERSION};
 
 /// Of a link's message credit, this many are for control messages only.
@@ -18,12 +21,12 @@ const CONTROL_RESERVE: u64 = 4;
 /// How long a link may take to become ready for streams. Arbitrary: far longer than an emulated device needs.
 pub const SETUP_LIMIT: core::time::Duration = core::time::Duration::from_secs(10);
 
-/// A stream's slot on a link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SlotId(pub u16);
 /// How long an accepting side keeps a link on which no stream was ever opened. Arbitrary: who connects opens one at once.
 pub const UNUSED_LIMIT: core::time::Duration = core::time::Duration::from_secs(60);
 
+/// A stream's slot on a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SlotId(pub u16);
 
 /// Settings of a link.
 #[derive(Clone, Copy, Debug)]
@@ -78,6 +81,9 @@ pub struct Link {
     used: u16,
     peer_wants: bool,
     we_want: bool,
+    /// Messages from here to there were LINK_GIVE, and nothing but those.
+    gives: (u64, u64),
+    silence: SilenceWatch,
 }
 
 impl Link {
@@ -100,6 +106,8 @@ impl Link {
             used: 0,
             peer_wants: false,
             we_want: false,
+            gives: (0, 0),
+            silence: SilenceWatch::default(),
         }
     }
 
@@ -240,6 +248,11 @@ impl Link {
         self.used
     }
 
+    /// Whether there has ever been a stream on it.
+    pub fn was_used(&self) -> bool {
+        !self.slots.is_empty()
+    }
+
     /// Takes a slot for a stream. `accepting`: for the peer's OPEN, which has counted against its own bound.
     pub fn alloc_slot(&mut self) -> Result<SlotId, LinkError> {
         if !self.has_room() {
@@ -248,11 +261,6 @@ impl Link {
         let i = match self.slots.iter().position(|used| !used) {
             Some(i) => i,
             None => {
-    /// Whether there has ever been a stream on it.
-    pub fn was_used(&self) -> bool {
-        !self.slots.is_empty()
-    }
-
                 self.slots.push(false);
                 self.slots.len() - 1
             }
@@ -374,6 +382,22 @@ impl Link {
         self.we_want = false;
     }
 
+    /// LINK_GIVE was sent.
+    pub fn note_give(&mut self) {
+        let from = if self.gives.1 == self.sent - 1 { self.gives.0 } else { self.sent - 1 };
+        self.gives = (from, self.sent);
+    }
+
+    /// Whether the link has fallen silent. Called at intervals of [`PROBE_INTERVAL`](crate::PROBE_INTERVAL), when
+    /// everything that has come is taken in; then [`stalled`](Link::stalled) says whether LINK_WANT is to be sent.
+    pub fn look_for_silence(&mut self, now: Instant) -> Silence {
+        //= spec §2.6.1
+        //# LINK_GIVE that was sent last does not count.
+        let last = if self.gives.1 == self.sent { self.gives.0 } else { self.sent };
+        let heard = Heard { received: self.received, consumed: self.peer_consumed };
+        self.silence.look(now, heard, self.peer_consumed < last)
+    }
+
     /// LINK_WANT could not be posted after all: [`stalled`](Link::stalled) asks for it again.
     pub fn return_want(&mut self) {
         self.we_want = false;
@@ -482,6 +506,28 @@ mod tests {
         l.handle_want();
         assert_eq!(l.handle_message(), Some(5));
         assert!(l.poll_give() && !l.poll_give());
+    }
+
+    // Breaks if two idle ends went on asking each other: each answer would be a reason to ask.
+    #[test]
+    fn answers_are_no_reason_to_ask() {
+        //= spec §2.6.1
+        //= type=test
+        let at = |s: u64| Instant::from_nanos(s * 1_000_000_000);
+        let mut l = link();
+        assert!(l.take_credit(false));
+        assert_eq!(l.look_for_silence(at(0)), Silence::Ask, "of that message nothing was heard");
+        l.handle_peer_consumed(1).unwrap();
+        for i in 1..4 {
+            assert!(l.take_credit(true));
+            l.note_give();
+            assert_eq!([0, 1].map(|s| l.look_for_silence(at(2 * i + s))), [Silence::None; 2]);
+        }
+        assert!(l.take_credit(false) && l.take_credit(true));
+        l.note_give();
+        assert_eq!(l.look_for_silence(at(10)), Silence::Ask, "there is a message before the answer");
+        l.handle_peer_consumed(5).unwrap();
+        assert_eq!([11, 12].map(|s| l.look_for_silence(at(s))), [Silence::None; 2]);
     }
 
     #[test]

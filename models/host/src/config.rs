@@ -43,6 +43,7 @@ impl HostConfig {
             knock: false,
             exact_bounds: true,
             initiator_sends_first: false,
+            notices_silence: true,
         };
         // Arbitrary: far above what a simulated process uses.
         HostConfig {

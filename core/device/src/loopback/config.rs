@@ -89,6 +89,7 @@ impl LoopbackConfig {
                 knock: false,
                 exact_bounds: true,
                 initiator_sends_first: false,
+                notices_silence: true,
             },
             no_receive: NoReceive::QueueFull,
             slot_release: SlotRelease::OnDelivery,
@@ -123,6 +124,7 @@ impl LoopbackConfig {
                 knock: false,
                 exact_bounds: true,
                 initiator_sends_first: true,
+                notices_silence: false,
             },
             no_receive: NoReceive::Fatal,
             slot_release: SlotRelease::OnPolledCompletion,
@@ -144,6 +146,7 @@ impl LoopbackConfig {
         config.no_receive = NoReceive::Wait;
         config.report_flushes = true;
         config.capabilities.initiator_sends_first = false;
+        config.capabilities.notices_silence = true;
         config.pad_private_data = true;
         config
     }

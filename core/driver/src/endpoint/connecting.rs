@@ -75,7 +75,13 @@ impl Endpoint {
                         self.note_dead(&link);
                     }
                 }
-                if link.tx.lock().owes() {
+                let mut tx = link.tx.lock();
+                if tx.resting {
+                    self.rouse(&mut tx);
+                }
+                let owes = tx.owes();
+                drop(tx);
+                if owes {
                     self.note_owing(&link);
                 }
                 self.poll_link(&link);

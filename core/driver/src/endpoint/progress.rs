@@ -26,7 +26,8 @@ impl Endpoint {
         }
         self.poll(self.control_cq);
         self.place_waiting();
-        let todo = std::mem::take(&mut *self.todo.lock());
+        let silence = self.look_for_silence(now);
+        let todo = self.todo.lock().take();
         let setup = self.look_at_setups(now, todo.setup);
         self.end_links(now, todo.dying, todo.dead);
         for link in todo.idle {
@@ -60,7 +61,10 @@ impl Endpoint {
         let expiry = self.expire_links(now);
         let again = self.todo.lock().wants_retry();
         let retry = again.then(|| now + RETRY_INTERVAL);
-        [retry, setup, pledged, partial, stalled, corked, contested, lingering, expiry].into_iter().flatten().min()
+        [retry, setup, silence, pledged, partial, stalled, corked, contested, lingering, expiry]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Sends what links owe their peers: receives, and messages of their own.

@@ -47,9 +47,18 @@ pub(super) struct Todo {
     pub(super) idle: Vec<Arc<LinkCell>>,
     /// Links that are not ready for streams, or are and had none, and since when they have existed.
     pub(super) setup: Vec<(Arc<LinkCell>, Option<Instant>)>,
+    /// When links that may fall silent unnoticed are looked at next; `None`: all rest. It stays from one `progress` to the
+    /// next.
+    pub(super) listen_at: Option<Instant>,
 }
 
 impl Todo {
+    /// What there is to do now. What is looked at by the clock stays.
+    pub(super) fn take(&mut self) -> Todo {
+        let clock = Todo { listen_at: self.listen_at, ..Todo::default() };
+        std::mem::replace(self, clock)
+    }
+
     /// Whether `progress`, which leaves it so, is to be called again soon. What its very call has noted is to be seen, too:
     /// the caller was awake, so no wake-up will come for it.
     pub(super) fn wants_retry(&self) -> bool {

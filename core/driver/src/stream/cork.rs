@@ -208,6 +208,9 @@ impl StreamGuard<'_> {
         let mut tx = link.tx.lock();
         // More may be written before this one is over.
         tx.want_completion(std::mem::take(&mut inner.cork.waited));
+        if tx.resting {
+            self.endpoint.rouse(&mut tx);
+        }
         match tx.data(self.endpoint.device(), link, &out.ring, out.staging.as_ref(), held.span, imm) {
             Ok(()) => {
                 inner.counters.tx_msgs_link += 1;

@@ -62,6 +62,9 @@ impl StreamGuard<'_> {
                 return unsafe { self.hold_and_go_on((span, rewind), src, len, done) };
             }
             let imm = Immediate { kind: MessageKind::Data, rewind, slot };
+            if tx.resting {
+                self.endpoint.rouse(&mut tx);
+            }
             match tx.data(device, link, &out.ring, out.staging.as_ref(), span, imm) {
                 Ok(()) => {
                     inner.counters.tx_bytes_link += u64::from(span.len);

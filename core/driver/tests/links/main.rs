@@ -8,4 +8,5 @@ mod holding;
 mod leaving;
 mod opening;
 mod records;
+mod silence;
 mod waiting;

@@ -1,0 +1,73 @@
+//! Links whose devices say nothing of a peer that is out of reach: they are looked at, and their peers asked.
+//!
+//! The rule is the protocol's (SPEC §2.6). Here is who looks: the control path, whatever queue a link reports to, so that
+//! a program that computes, or waits for something else, answers too. Where no link is awake there is no clock.
+
+use std::sync::Arc;
+
+use netacc_device::Instant;
+use netacc_proto::{Silence, PROBE_INTERVAL};
+
+use super::Endpoint;
+use crate::link::{LinkCell, LinkTx};
+use crate::Counters;
+
+impl Endpoint {
+    /// Something was sent on a link that rests, or has come: it is looked at from now on.
+    #[cold]
+    pub(crate) fn rouse(&self, tx: &mut LinkTx) {
+        tx.resting = false;
+        self.todo.lock().listen_at.get_or_insert(Instant::ZERO);
+        (self.helper_needed)();
+    }
+
+    /// Looks at all links that are awake, if it is time. Returns when to look again.
+    pub(super) fn look_for_silence(&self, now: Instant) -> Option<Instant> {
+        let due = self.todo.lock().listen_at?;
+        if now < due {
+            return Some(due);
+        }
+        // Who rouses a link from now on is heard.
+        self.todo.lock().listen_at = None;
+        let links: Vec<_> = self.links.read().values().filter(|link| !link.caps.notices_silence).cloned().collect();
+        let awake = links.iter().filter(|link| self.listen_to(link, now)).count();
+        let listen_at = &mut self.todo.lock().listen_at;
+        if awake > 0 || listen_at.is_some() {
+            *listen_at = Some(now + PROBE_INTERVAL);
+        }
+        *listen_at
+    }
+
+    /// Whether the link is still awake.
+    fn listen_to(&self, link: &Arc<LinkCell>, now: Instant) -> bool {
+        if link.tx.lock().resting {
+            return false;
+        }
+        //= spec §2.6.3
+        //# A side takes in what has come on a link at least every PROBE_INTERVAL, whatever its applications do, so that it
+        //# answers; until for 30 times nothing had come, and nothing was outstanding.
+        self.poll_link(link);
+        let mut tx = link.tx.lock();
+        // Who is not ready has a limit of its own.
+        if link.is_failing() || !tx.refresh_credit(&link.local) || !tx.proto.is_ready() {
+            return !link.is_failing();
+        }
+        match tx.proto.look_for_silence(now) {
+            Silence::None => {}
+            Silence::Rest => tx.resting = true,
+            //= spec §2.6.1
+            //# A side that has heard nothing on a link for PROBE_INTERVAL (1 s), and does not know that the peer has consumed
+            //# all its messages, sends LINK_WANT (§5.4.2).
+            Silence::Ask => drop(tx.want(self.device(), link)),
+            //= spec §2.6.2
+            //# A side that has asked so and hears nothing for SILENCE_LIMIT (10 s) ends the link.
+            Silence::Dead => {
+                drop(tx);
+                Counters::bump(&self.counters.links_silent);
+                self.note_dead(link);
+                return false;
+            }
+        }
+        !tx.resting
+    }
+}

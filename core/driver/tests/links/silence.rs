@@ -1,0 +1,145 @@
+//! Links on which nothing is heard any more, without a word from the device.
+
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::Arc;
+
+use netacc_device::loopback::{DeliveryMode, Fabric, LoopbackConfig};
+use netacc_device::middleware::Event;
+use netacc_device::Instant;
+use netacc_driver::{Endpoint, LinkIo, Shutdown, StreamCell};
+
+use crate::common::Deaf;
+use crate::endpoints::{finding, read, write, write_more, Linked};
+
+fn at(s: u64) -> Instant {
+    Instant::from_nanos(s * 1_000_000_000)
+}
+
+/// An endpoint whose device does not notice.
+fn endpoint(fabric: &Fabric) -> Endpoint {
+    finding(fabric.open(LoopbackConfig::erdma()), None, |_: &Event| {}, Deaf)
+}
+
+fn silent(endpoint: &Endpoint) -> u64 {
+    endpoint.counters().snapshot()["links_silent"]
+}
+
+/// Breaks if streams stood still for ever on a link that carries nothing any more; if a byte of theirs were lost with it; or if
+/// the link were given up before its peer had time to answer.
+#[test]
+fn a_link_that_falls_silent_is_left() {
+    //= spec §2.6.2
+    //= type=test
+    //# A side that has asked so and hears nothing for SILENCE_LIMIT (10 s) ends the link.
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, server) = (endpoint(&fabric), endpoint(&fabric));
+    let pair = Linked::new(&client, &server, 40_050);
+    let [(_, near), (_, far)] = &pair.ends;
+    pair.settle(at(1));
+    pair.settle(at(2));
+    // Nothing is delivered from here on, and nobody is told.
+    fabric.set_mode(DeliveryMode::Explicit);
+    assert_eq!(write(&client, near, b"into the void"), LinkIo::Done(13));
+    for s in 3..13 {
+        pair.settle(at(s));
+        assert!(near.lock(&client).proto().is_linked(), "after {s} s");
+    }
+    // Asked at the first look, of 3 s; and nothing heard for ten more.
+    pair.settle(at(13));
+    pair.settle(at(14));
+    assert!(pair.are_plain());
+    assert_eq!(far.lock(&server).proto().replay_left(), 13);
+    assert_eq!((silent(&client), client.links().len()), (1, 0));
+    assert_eq!(client.counters().snapshot()["links_failed"], 1);
+}
+
+/// Breaks if who computes, or waits elsewhere, lost its links: its control path answers for it. And if two idle ends went on
+/// asking each other.
+#[test]
+fn a_peer_that_looks_at_nothing_itself_answers() {
+    //= spec §2.6.1, §2.6.3
+    //= type=test
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let posts = Arc::new(AtomicU32::new(0));
+    let counted = posts.clone();
+    let observer = move |event: &Event| {
+        counted.fetch_add(u32::from(matches!(event, Event::PostSend { .. })), Relaxed);
+    };
+    // Its queue pairs may report elsewhere than to the control path.
+    let mut config = LoopbackConfig::erdma();
+    config.capabilities.rebind = true;
+    let client = finding(fabric.open(config.clone()), None, observer, Deaf);
+    let server = finding(fabric.open(config), None, |_: &Event| {}, Deaf);
+    let pair = Linked::new(&client, &server, 40_051);
+    let [(_, near), (_, far)] = &pair.ends;
+    for (endpoint, cell) in &pair.ends {
+        let link = cell.lock(endpoint).link().cloned().expect("it is linked");
+        endpoint.rebind(&link, endpoint.default_cq());
+        assert_eq!(link.cq(), endpoint.default_cq());
+    }
+    assert_eq!(write(&client, near, b"unread"), LinkIo::Done(6));
+    let control = |s: u64| {
+        for endpoint in [&client, &server] {
+            endpoint.progress(at(s));
+        }
+    };
+    (1..5).for_each(control);
+    let settled = posts.load(Relaxed);
+    (5..100).for_each(control);
+    assert_eq!(posts.load(Relaxed), settled, "all is known to be taken: there is nothing to ask");
+    assert_eq!((silent(&client), silent(&server)), (0, 0));
+    assert_eq!(read(&server, far, 64), b"unread");
+    // One whose control path does nothing either is as good as gone.
+    assert_eq!(write(&client, near, b"unseen"), LinkIo::Done(6));
+    for s in 100..113 {
+        client.progress(at(s));
+    }
+    assert_eq!((silent(&client), client.links().len()), (1, 0));
+}
+
+/// Breaks if a process had to wake for links whose device notices by itself, for idle ones, or once its links are gone; or if
+/// it did not begin again when something is sent, or comes.
+#[test]
+fn nobody_looks_where_there_is_no_need() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    for (config, looks) in [(LoopbackConfig::erdma(), true), (LoopbackConfig::soft_roce(), false)] {
+        let [client, server] = [(); 2].map(|()| finding(fabric.open(config.clone()), None, |_: &Event| {}, Deaf));
+        let pair = Linked::new(&client, &server, 40_052);
+        let [(_, near), (_, far)] = &pair.ends;
+        assert_eq!(client.progress(at(5)), looks.then(|| at(6)));
+        (6..60).for_each(|s| pair.settle(at(s)));
+        assert_eq!([&client, &server].map(|endpoint| endpoint.progress(at(60))), [None; 2]);
+        assert_eq!(write(&client, near, b"again"), LinkIo::Done(5));
+        assert_eq!(client.progress(at(61)), looks.then(|| at(62)));
+        assert_eq!(server.progress(at(61)).is_some(), looks);
+        assert_eq!(read(&server, far, 64), b"again");
+        near.lock(&client).demote(netacc_proto::Reason::Requested);
+        (62..66).for_each(|s| pair.settle(at(s)));
+        assert!(pair.are_plain() && client.links().is_empty(), "the cache keeps it for a second");
+        assert_eq!(client.progress(at(66)), None);
+    }
+}
+
+/// Breaks if anything that is sent on a link that rests could fall into silence unnoticed.
+#[test]
+fn whatever_is_sent_is_listened_for() {
+    let sends: [fn(&Endpoint, &Arc<StreamCell>); 3] = [
+        |endpoint, cell| assert_eq!(write(endpoint, cell, b"bytes"), LinkIo::Done(5)),
+        |endpoint, cell| {
+            assert_eq!(write_more(endpoint, cell, b"bytes"), LinkIo::Done(5));
+            assert!(cell.lock(endpoint).push_held());
+        },
+        |endpoint, cell| cell.lock(endpoint).shutdown(Shutdown::Write),
+    ];
+    for send in sends {
+        let fabric = Fabric::new(DeliveryMode::Immediate);
+        let (client, server) = (endpoint(&fabric), endpoint(&fabric));
+        let pair = Linked::new(&client, &server, 40_053);
+        (1..40).for_each(|s| pair.settle(at(s)));
+        assert_eq!(client.progress(at(40)), None);
+        fabric.set_mode(DeliveryMode::Explicit);
+        send(&client, &pair.ends[0].1);
+        (41..55).for_each(|s| pair.settle(at(s)));
+        assert_eq!((silent(&client), client.links().len()), (1, 0));
+    }
+}
