@@ -17,6 +17,7 @@ from tests.lab.lib import UpLab, attempts, line_from, whole_wire
 from tests.lab.test_programs import Device
 
 QUICK = str(REPO / "tests/lab/programs/quick.py")
+VAIN = str(REPO / "tests/lab/programs/vain.py")
 SERVER, PORT = "10.99.0.1", 7020
 #: The rule of the original.
 LINK_PORT = PORT + 20000
@@ -190,3 +191,18 @@ def test_a_firewall_drops_what_would_connect_a_link(quick: Quick, native: Taken)
         quick.serve(*accelerated())
         judge(quick.ask(*accelerated()), native)
         expect_tcp(quick.counters())
+
+
+@pytest.mark.parametrize("quick", ["siw"], indirect=True)
+def test_who_asks_for_a_link_in_vain_does_not_wait_for_it(quick: Quick) -> None:
+    """Soft-iWARP's driver connects in the very call, which takes two minutes where nobody answers.
+
+    Breaks if that holds up a fork, `netacc_ss`, or anything else that the library does for the process.
+    """
+    with firewall(quick):
+        quick.serve(*accelerated())
+        netacc_ss = str(binaries() / "netacc_ss")
+        command = (sys.executable, VAIN, SERVER, str(PORT), str(LINK_PORT), netacc_ss)
+        told = quick.lab.out(2, *accelerated(), *command)
+        assert told.split("\n") == ["forked", "counted", "still asking", ""]
+        quick.end()

@@ -16,6 +16,7 @@ use netacc_device::{
 };
 
 use crate::device::{listen_at, VerbsDevice};
+use crate::dial::Dialed;
 use crate::ffi::{enter, CmId, ConnectParameters, Event, EventKind, Key};
 use crate::link::Link;
 
@@ -174,6 +175,9 @@ impl VerbsDevice {
     pub fn progress(&self) {
         let mut manager = self.manager.lock();
         let _call = enter();
+        for dialed in self.dials.iter().flat_map(|dials| dials.take()) {
+            self.dialed(&mut manager, dialed);
+        }
         while let Some(event) = self.channel.next_event() {
             self.handle(&mut manager, event);
         }
@@ -233,7 +237,10 @@ impl VerbsDevice {
         match self.make(cm, first) {
             Ok((link, local)) => {
                 let told = Told { port: self.address.port(), region: local.remote, data: private_data.clone() };
-                let connected = self.with_cm(&link, |cm, parameters| cm.connect(&parameters), &told);
+                let connected = match &self.dials {
+                    Some(dials) => dials.begin(&link, told.encode().to_vec(), self.limits.waits_for_receive),
+                    None => self.with_cm(&link, |cm, parameters| cm.connect(&parameters), &told),
+                };
                 let stage = Stage::Connecting { link, local, private_data };
                 manager.attempts.insert(key, Attempt { id, peer, stage });
                 if connected.is_err() {
@@ -241,6 +248,21 @@ impl VerbsDevice {
                 }
             }
             Err(error) => manager.events.push_back(CmEvent::Failed { id, error: cm_error(error) }),
+        }
+    }
+
+    /// The call that connects has returned. What became of the request comes as an event, unless it was never sent.
+    fn dialed(&self, manager: &mut Manager, Dialed { cm, link, outcome }: Dialed) {
+        if self.links.get(link.id).is_none() {
+            // The queue pair is gone, and had no id to be ended with.
+            return manager.forget(cm, link.peer_knows.load(Ordering::Acquire));
+        }
+        let key = cm.key();
+        *link.cm.lock() = Some(cm);
+        if outcome.is_err() {
+            self.failed(manager, key, CmError::Unreachable);
+        } else if link.is_dead() {
+            link.hang_up();
         }
     }
 
@@ -419,7 +441,8 @@ impl ConnectionManager for VerbsDevice {
 
     fn event_fds(&self) -> Vec<RawFd> {
         let node = self.node.as_ref().map(|node| node.fd());
-        [Some(self.channel.fd()), Some(self.context.fds()[1]), node].into_iter().flatten().collect()
+        let dials = self.dials.as_ref().map(|dials| dials.fd());
+        [Some(self.channel.fd()), Some(self.context.fds()[1]), node, dials].into_iter().flatten().collect()
     }
 }
 

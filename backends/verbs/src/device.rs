@@ -15,6 +15,7 @@ use netacc_device::{
 use parking_lot::{Mutex, RwLock};
 
 use crate::cm::Manager;
+use crate::dial::Dials;
 use crate::discovery::library;
 use crate::ffi::abi::QpCap;
 use crate::ffi::{
@@ -100,6 +101,8 @@ pub struct VerbsDevice {
     growth: Growth,
     pub(crate) channel: Arc<EventChannel>,
     pub(crate) manager: Mutex<Manager>,
+    /// Where connecting takes threads of its own.
+    pub(crate) dials: Option<Arc<Dials>>,
     /// The device was taken away.
     pub(crate) gone: AtomicBool,
     /// Tells of that first, and of some devices alone: the kernel waits for who has the device open before it tells the
@@ -172,6 +175,8 @@ impl VerbsDevice {
             initiator_sends_first: limits.initiator_sends_first,
             notices_silence: limits.notices_silence,
         };
+        let dials = limits.connect_waits.then(Dials::new).transpose();
+        let dials = dials.map_err(|source| DeviceError::Os { operation: "eventfd", source })?;
         Ok(VerbsDevice {
             name: context.name(),
             context,
@@ -189,6 +194,7 @@ impl VerbsDevice {
             growth: Growth { min_bytes: config.mr_min_inc_bytes, max_bytes: config.mr_max_inc_bytes },
             channel,
             manager: Mutex::new(Manager::new(listeners, port)),
+            dials,
             gone: AtomicBool::new(false),
             node: UnlinkWatch::new(context.fds()[0]),
         })
@@ -197,6 +203,7 @@ impl VerbsDevice {
     /// Descriptors that are ours alone.
     pub fn own_fds(&self) -> Vec<RawFd> {
         let mut fds = Vec::from_iter(self.node.as_ref().map(UnlinkWatch::fd));
+        fds.extend(self.dials.as_ref().map(|dials| dials.fd()));
         self.queues.read().iter().for_each(|queue| fds.extend(queue.fds()));
         self.links.0.read().values().for_each(|link| fds.extend(link.lane.bell_fd()));
         fds

@@ -24,6 +24,7 @@
 
 mod cm;
 mod device;
+mod dial;
 mod discovery;
 mod ffi;
 mod lane;
@@ -33,6 +34,7 @@ mod profile;
 mod queue;
 
 pub use device::{VerbsConfig, VerbsDevice};
+pub use dial::CONNECTING;
 pub use discovery::{discover, Attributes, Found};
 pub use ffi::{after_fork, before_fork, Alarm, Bell, EventSet};
 pub use profile::{Limits, Profile};

@@ -47,6 +47,8 @@ pub struct Limits {
     pub initiator_sends_first: bool,
     /// What nobody acknowledges is given up within seconds, and the queue pair with it.
     pub notices_silence: bool,
+    /// The call that connects returns when the peer's kernel has answered, or TCP has given up.
+    pub connect_waits: bool,
 }
 
 impl Profile {
@@ -97,7 +99,7 @@ impl Profile {
                 Limits { max_inline: 512, max_send_sge: 32, max_recv_sge: 32, max_queue_depth: 16384, ..Limits::NONE }
             }
             // No immediates at all; a missing receive ends the connection; its listeners are kernel TCP sockets, and so is what
-            // its packets go through, which are repeated for a quarter of an hour.
+            // its packets go through, which are repeated for a quarter of an hour. It connects that socket in the very call.
             Profile::Siw => Limits {
                 immediate: false,
                 max_inline: 64,
@@ -108,6 +110,7 @@ impl Profile {
                 takes_tcp_port: true,
                 initiator_sends_first: true,
                 notices_silence: false,
+                connect_waits: true,
                 ..Limits::NONE
             },
             Profile::Mlx5 => {
@@ -124,6 +127,7 @@ impl Profile {
                 takes_tcp_port: true,
                 initiator_sends_first: true,
                 notices_silence: false,
+                connect_waits: true,
             },
         }
     }
@@ -142,6 +146,7 @@ impl Limits {
         takes_tcp_port: false,
         initiator_sends_first: false,
         notices_silence: true,
+        connect_waits: false,
     };
 
     /// What is left when both hold. Never wider than either.
@@ -158,6 +163,7 @@ impl Limits {
             takes_tcp_port: self.takes_tcp_port || other.takes_tcp_port,
             initiator_sends_first: self.initiator_sends_first || other.initiator_sends_first,
             notices_silence: self.notices_silence && other.notices_silence,
+            connect_waits: self.connect_waits || other.connect_waits,
         }
     }
 
@@ -170,6 +176,7 @@ impl Limits {
             takes_tcp_port: iwarp,
             initiator_sends_first: iwarp,
             notices_silence: !iwarp,
+            connect_waits: iwarp,
             ..Limits::NONE
         };
         kind.map_or(unknown, Profile::limits)
@@ -186,7 +193,7 @@ mod tests {
         assert_eq!((both.max_inline, both.max_recv_sge, both.max_send_sge), (96, 1, 6));
         assert!(both.immediate && !both.ipv6 && !both.waits_for_receive && both.takes_tcp_port);
         assert!(both.initiator_sends_first && !Profile::Rxe.limits().initiator_sends_first);
-        assert!(!both.notices_silence && Profile::Rxe.limits().notices_silence);
+        assert!(!both.notices_silence && Profile::Rxe.limits().notices_silence && !both.connect_waits);
     }
 
     #[test]
@@ -202,6 +209,7 @@ mod tests {
                 assert!(!both.waits_for_receive || a.waits_for_receive);
                 assert!(both.initiator_sends_first || !a.initiator_sends_first);
                 assert!(!both.notices_silence || a.notices_silence);
+                assert!(both.connect_waits || !a.connect_waits);
             }
         }
     }

@@ -11,6 +11,7 @@ mod library;
 mod objects;
 mod pinning;
 mod requests;
+mod threads;
 mod trouble;
 mod wakeup;
 
@@ -20,6 +21,7 @@ pub(crate) use library::{enter, Library};
 pub(crate) use objects::{device_list, CompletionChannel, Context, Cq, DeviceAttributes, Mr, Pd};
 pub(crate) use pinning::is_limited;
 pub(crate) use requests::{Chain, QueuePair, RawRecv, RawSend, SendKind};
+pub(crate) use threads::with_signals_blocked;
 pub(crate) use trouble::Trouble;
 pub(crate) use wakeup::{sleep_on, Sleep, UnlinkWatch};
 pub use wakeup::{Alarm, Bell, EventSet};

@@ -146,11 +146,15 @@ pub(super) fn after_last_thread(endpoint: Option<&Endpoint>) -> Option<Duration>
     Some(LAST_THREAD_LOOK)
 }
 
-/// Whether the calling thread is the only one besides the first, which is no more.
+/// Whether the calling thread is the only one besides the first, which is no more, and those that connect links.
 fn is_alone() -> bool {
     let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return false };
     let first = std::process::id();
+    let connects = |task: &std::fs::DirEntry| {
+        std::fs::read_to_string(task.path().join("comm"))
+            .is_ok_and(|name| name.trim_end() == netacc_registry::CONNECTING)
+    };
     let stat = std::fs::read_to_string(format!("/proc/self/task/{first}/stat")).unwrap_or_default();
     let gone = stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('Z'));
-    gone && tasks.count() == 2
+    gone && tasks.flatten().filter(|task| !connects(task)).count() == 2
 }
