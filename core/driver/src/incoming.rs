@@ -235,6 +235,8 @@ impl Endpoint {
                         Refuse { peer_slot: open.slot, reason: reason as u16, ask_at: elsewhere.unwrap_or_default() };
                     let refuse = ControlMessage::Refuse(refuse);
                     let sent = link.tx.lock().send(self.device(), link, refuse);
+                    // It may have no stream.
+                    self.note_idle(link);
                     return self.keep_sending(link, sent);
                 }
                 Counters::bump(&self.counters().opens_accepted);

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use netacc_device::{
-    Capabilities, CompletionQueueId, Device, Memory, Operation, Payload, PeerAddress, PostError, QueuePairId, Region,
-    RemoteRegion, WorkRequest, WorkRequestId,
+    Capabilities, CompletionQueueId, Device, Instant, Memory, Operation, Payload, PeerAddress, PostError, QueuePairId,
+    Region, RemoteRegion, WorkRequest, WorkRequestId,
 };
 use netacc_proto::{
     ControlMessage, Immediate, Link, MessageKind, RingDescriptor, Span, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN,
@@ -127,6 +127,10 @@ pub(crate) struct LinkTx {
     /// Nothing happens on the link, and nobody listens: [`Endpoint::rouse`](crate::Endpoint) once something is sent, or has
     /// come. Never where the device notices silence.
     pub(crate) resting: bool,
+    /// On the accepting side: since when it has had no stream, as far as the endpoint has noted it.
+    pub(crate) empty_since: Option<Instant>,
+    /// The peer was asked before the link was to rest, and nothing but data was sent since.
+    pub(crate) asked_before_rest: bool,
     /// The send queue had no room, and no completion has come since.
     full: bool,
     /// Receives that the device would not take back yet.
@@ -184,6 +188,8 @@ impl LinkCell {
                 waiting: WaitList::default(),
                 looked_after: false,
                 resting: !caps.notices_silence,
+                asked_before_rest: false,
+                empty_since: None,
                 full: false,
                 owed_receives: 0,
                 owed_initial: 0,

@@ -27,7 +27,7 @@ pub enum Silence {
     None,
     /// Nothing has happened for long: the link rests until something is sent, or has come.
     Rest,
-    /// The peer is to be asked.
+    /// The peer is to be asked, unless it is already: there may have been no room for that.
     Ask,
     /// It was asked, and has not answered: the link is as good as dead.
     Dead,
@@ -38,7 +38,7 @@ pub enum Silence {
 pub(crate) struct SilenceWatch {
     /// At the last look.
     heard: Heard,
-    /// Since when the peer owes an answer.
+    /// Since when the peer owes an answer, or there has been no room for asking.
     asked: Option<Instant>,
     /// Looks since there was something to hear of.
     idle: u32,
@@ -62,13 +62,11 @@ impl SilenceWatch {
             self.asked = None;
             return if self.idle < IDLE_LOOKS { Silence::None } else { Silence::Rest };
         }
-        match self.asked {
-            None => {
-                self.asked = Some(now);
-                Silence::Ask
-            }
-            Some(since) if now.saturating_since(since) >= SILENCE_LIMIT => Silence::Dead,
-            Some(_) => Silence::None,
+        let since = *self.asked.get_or_insert(now);
+        if now.saturating_since(since) >= SILENCE_LIMIT {
+            Silence::Dead
+        } else {
+            Silence::Ask
         }
     }
 }
@@ -91,14 +89,13 @@ mod tests {
         let mut watch = SilenceWatch::default();
         assert_eq!(watch.look(at(0), heard(3, 2), true), Silence::None, "something was heard");
         assert_eq!(watch.look(at(1000), heard(3, 2), true), Silence::Ask);
-        assert_eq!(watch.look(at(2000), heard(3, 2), true), Silence::None, "it has time to answer");
-        assert_eq!(watch.look(at(10_999), heard(3, 2), true), Silence::None);
+        assert_eq!(watch.look(at(10_999), heard(3, 2), true), Silence::Ask, "it has time to answer");
         assert_eq!(watch.look(at(11_000), heard(3, 2), true), Silence::Dead);
         // Any sign of life is an answer, and the time begins anew.
         for answer in [heard(4, 2), heard(4, 3)] {
             assert_eq!(watch.look(at(11_000), answer, true), Silence::None);
             assert_eq!(watch.look(at(12_000), answer, true), Silence::Ask);
-            assert_eq!(watch.look(at(21_999), answer, true), Silence::None);
+            assert_eq!(watch.look(at(21_999), answer, true), Silence::Ask);
         }
     }
 

@@ -24,8 +24,8 @@ struct Args {
     /// Steps before the faults stop (default: drawn from the seed).
     #[arg(long)]
     steps: Option<u32>,
-    /// Device preset: shm, erdma, rxe or nic (default: one of the first three, drawn from the seed).
-    #[arg(long, value_parser = |s: &str| Preset::parse(s).ok_or("one of shm, erdma, rxe, nic"))]
+    /// Device preset: shm, erdma, rxe, silent or nic (default: one of the first three, drawn from the seed).
+    #[arg(long, value_parser = |s: &str| Preset::parse(s).ok_or("one of shm, erdma, rxe, silent, nic"))]
     preset: Option<Preset>,
     /// Inject a deliberate fault that must be noticed, as DropData.
     #[arg(long, value_parser = parse_mutant)]

@@ -94,6 +94,14 @@ impl Net {
         }
     }
 
+    /// Has the link of a queue pair carry nothing any more, and say nothing of it.
+    pub(crate) fn silence(&self, port: &Port, qp: QueuePairId) -> bool {
+        match (self, port) {
+            (Net::Memory(fabric), Port::Memory(device)) => fabric.silence(QueuePairEnd { device: device.id(), qp }),
+            _ => false,
+        }
+    }
+
     pub(crate) fn crash(&self, port: &Port) {
         match (self, port) {
             (Net::Memory(fabric), Port::Memory(device)) => fabric.crash(device.id()),

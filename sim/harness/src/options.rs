@@ -12,13 +12,15 @@ pub enum Preset {
     Erdma,
     /// SoftRoCE: messages wait for receives, flushes are reported.
     Rxe,
+    /// As [`Erdma`](Preset::Erdma), and links fall silent where others die: neither end is told.
+    Silent,
     /// Modelled NICs on a network with times, losses and reordering.
     Nic,
 }
 
 impl Preset {
     /// All of them.
-    pub const ALL: [Preset; 4] = [Preset::Shm, Preset::Erdma, Preset::Rxe, Preset::Nic];
+    pub const ALL: [Preset; 5] = [Preset::Shm, Preset::Erdma, Preset::Rxe, Preset::Silent, Preset::Nic];
 
     /// Those that are drawn where none is asked for.
     pub const DRAWN: [Preset; 3] = [Preset::Shm, Preset::Erdma, Preset::Rxe];
@@ -29,6 +31,7 @@ impl Preset {
             Preset::Shm => "shm",
             Preset::Erdma => "erdma",
             Preset::Rxe => "rxe",
+            Preset::Silent => "silent",
             Preset::Nic => "nic",
         }
     }

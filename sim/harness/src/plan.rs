@@ -115,7 +115,7 @@ impl Plan {
     pub(crate) fn device(&self) -> LoopbackConfig {
         match self.preset {
             Preset::Shm => LoopbackConfig::shm(),
-            Preset::Erdma => LoopbackConfig::erdma(),
+            Preset::Erdma | Preset::Silent => LoopbackConfig::erdma(),
             Preset::Rxe | Preset::Nic => LoopbackConfig::soft_roce(),
         }
     }

@@ -28,6 +28,7 @@ pub(crate) enum Event {
     Network { now_ns: u64 },
     Wire { c: usize, delivery: AnchorDelivery },
     Kill { p: usize, qp: u32, torn_bytes: u32 },
+    Silence { p: usize, qp: u32 },
     Cut { p: usize, cut: bool },
     Crash { p: usize },
     Limit { p: usize, send: u32, recv: u32 },

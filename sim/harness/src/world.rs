@@ -21,7 +21,7 @@ use crate::plan::Plan;
 use crate::process::{Process, Setup};
 use crate::tcp::ProgramTcp;
 use crate::trace::{Event, Trace};
-use crate::{Broken, Check, Mutant, Options, Summary, What};
+use crate::{Broken, Check, Mutant, Options, Preset, Summary, What};
 
 /// See the module documentation.
 pub(crate) struct World {
@@ -218,7 +218,11 @@ impl World {
         }
         let qp = QueuePairId(links[self.rng.below(links.len())].qp);
         let torn_bytes = [0, 0, 1, 100][self.rng.below(4)];
-        if self.net.kill(&process.port, qp, torn_bytes) {
+        if self.plan.preset == Preset::Silent {
+            if self.net.silence(&process.port, qp) {
+                self.trace.note(Event::Silence { p, qp: qp.0 });
+            }
+        } else if self.net.kill(&process.port, qp, torn_bytes) {
             self.trace.note(Event::Kill { p, qp: qp.0, torn_bytes });
         }
     }

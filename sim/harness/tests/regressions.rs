@@ -81,3 +81,14 @@ fn false_ends_on_modelled_nics() {
         }
     }
 }
+
+/// Links that fell silent, and of which something was left: a stream that was closed, before its OPEN was answered or later; one whose
+/// question met a full queue; a link whose only OPEN was refused; the slot of a claim that was given up.
+#[test]
+fn what_silence_leaves_behind() {
+    for seed in [50_018, 50_129, 51_076, 53_024, 57_593, 60_745, 63_364, 64_697, 65_385, 65_863] {
+        if let Err(failure) = run(seed, &Options { preset: Some(Preset::Silent), ..Options::default() }) {
+            panic!("{failure}\nreplay: cargo run -p netacc-harness -- --seed {seed} --trace --preset silent");
+        }
+    }
+}

@@ -29,6 +29,18 @@ fn rxe() {
     seeds(30_000, 30_200, &Options { preset: Some(Preset::Rxe), ..Options::default() });
 }
 
+// Breaks if streams stand still, or lose anything, where their links say nothing any more and nobody is told.
+#[test]
+fn silent() {
+    let options = Options { preset: Some(Preset::Silent), ..Options::default() };
+    seeds(50_000, 50_200, &options);
+    let mut total = netacc_harness::Summary::default();
+    for seed in 50_000..50_200 {
+        total += run(seed, &options).unwrap_or_else(|f| panic!("{f}"));
+    }
+    assert!(total.links_failed > 20, "{total:?}");
+}
+
 // Breaks if the protocol does not stand what a modelled NIC does on a network with times, losses and reordering: completions
 // that are late, pauses, retries, connecting that takes round trips.
 #[test]

@@ -225,7 +225,7 @@ impl State {
         for (side, end) in ends.iter().enumerate() {
             self.device_mut(end.device).qps.insert(end.qp, Place { link, side });
         }
-        self.links.insert(link, Link { ends, dead: false });
+        self.links.insert(link, Link { ends, dead: false, silent: false });
         qps
     }
 

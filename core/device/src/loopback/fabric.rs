@@ -156,6 +156,17 @@ impl Fabric {
         })
     }
 
+    /// From now on nothing that is sent on the link of `end` reaches either end, nor does word of that: as on iWARP, when a
+    /// firewall drops its packets. `false` if there is no such end, or its link is dead or silent already.
+    pub fn silence(&self, end: QueuePairEnd) -> bool {
+        self.with(|s| {
+            let Some(at) = s.place(end.device, end.qp) else { return false };
+            let Some(link) = s.links.get_mut(&at.link).filter(|link| !link.dead && !link.silent) else { return false };
+            link.silent = true;
+            true
+        })
+    }
+
     /// The process of a device dies: its queue pairs, its attempts and its directory entries go, undelivered work
     /// with them (except what it had placed). Every call on the device fails from now on.
     pub fn crash(&self, id: DeviceId) {

@@ -140,6 +140,8 @@ impl End {
 pub(super) struct Link {
     pub(super) ends: [End; 2],
     pub(super) dead: bool,
+    /// Nothing reaches an end any more, not even word of that.
+    pub(super) silent: bool,
 }
 
 impl State {
@@ -159,18 +161,20 @@ impl State {
         let waits = request.consumes_receive()
             && peer.receives == 0
             && (link.dead || self.config(end.device).no_receive == NoReceive::Wait);
-        peer.listens() && !waits
+        peer.listens() && !waits && !link.silent
     }
 
     /// The oldest placed request of `to` can be acknowledged.
     pub(super) fn acknowledgement_ready(&self, to: Place) -> bool {
-        self.links.get(&to.link).is_some_and(|l| !l.ends[to.side].unacked.is_empty() && l.ends[to.side].listens())
+        let Some(link) = self.links.get(&to.link) else { return false };
+        let end = &link.ends[to.side];
+        !end.unacked.is_empty() && end.listens() && !link.silent
     }
 
     /// `to` can be told that the link is dead: nothing that was placed is still on its way there.
     pub(super) fn disconnect_ready(&self, to: Place) -> bool {
         let Some(link) = self.links.get(&to.link) else { return false };
-        link.ends[to.side].disconnect.is_some() && !self.message_ready(to.peer())
+        link.ends[to.side].disconnect.is_some() && !link.silent && !self.message_ready(to.peer())
     }
 
     /// Places the next message of `from` and consumes the peer's receive. Precondition: `message_ready`.

@@ -66,5 +66,6 @@ impl Endpoint {
         if let Some(entry) = rx.slots.get_mut(usize::from(slot)) {
             *entry = None;
         }
+        self.expect_answer(&mut link.tx.lock());
     }
 }

@@ -50,6 +50,7 @@ impl Endpoint {
         let corked = self.look_at_corked(now, todo.corked);
         let contested = self.look_at_contested(now, todo.contested);
         let lingering = self.look_at_lingering(now, todo.lingering);
+        let empty = self.look_at_empty(now, todo.empty);
         // Not in the loop's head: a lock taken there would be held throughout the loop.
         let more = std::mem::take(&mut self.todo.lock().release);
         for cell in todo.release.into_iter().chain(more) {
@@ -61,7 +62,7 @@ impl Endpoint {
         let expiry = self.expire_links(now);
         let again = self.todo.lock().wants_retry();
         let retry = again.then(|| now + RETRY_INTERVAL);
-        [retry, setup, silence, pledged, partial, stalled, corked, contested, lingering, expiry]
+        [retry, setup, silence, pledged, partial, stalled, corked, contested, lingering, empty, expiry]
             .into_iter()
             .flatten()
             .min()

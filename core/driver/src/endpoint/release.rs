@@ -1,12 +1,17 @@
 //! What a stream leaves behind on its link, and what becomes of a link without streams.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use netacc_device::Instant;
 
 use super::Endpoint;
 use crate::link::LinkCell;
 use crate::StreamCell;
+
+/// How much longer than twice its own bound the accepting side keeps an empty link. Arbitrary: so the connecting side, whose
+/// it is to say, comes first even where it has a longer one, or none is kept here.
+const ACCEPTED_GRACE: Duration = Duration::from_secs(10);
 
 impl Endpoint {
     /// Frees what a stream held on its link, if neither side uses it any more.
@@ -82,6 +87,38 @@ impl Endpoint {
             if let Some(evicted) = evicted {
                 self.destroy_link(evicted);
             }
+        } else if self.accepted_limit().is_some() && link.tx.lock().empty_since.replace(now).is_none() {
+            self.todo.lock().empty.push(link.clone());
         }
+    }
+
+    /// How long an empty link is kept on the accepting side.
+    fn accepted_limit(&self) -> Option<Duration> {
+        self.config.cache.expire.map(|expire| expire * 2 + ACCEPTED_GRACE)
+    }
+
+    /// Closes accepted links that have been empty for too long. Returns when it wants to look again.
+    pub(super) fn look_at_empty(&self, now: Instant, empty: Vec<Arc<LinkCell>>) -> Option<Instant> {
+        let limit = self.accepted_limit()?;
+        let mut next: Option<Instant> = None;
+        for link in empty {
+            let mut tx = link.tx.lock();
+            let since = tx.empty_since.filter(|_| tx.proto.streams() == 0 && !link.is_dying());
+            let Some(due) = since.map(|since| since + limit) else {
+                tx.empty_since = None;
+                continue;
+            };
+            drop(tx);
+            //= spec §2.4.2
+            //# The accepting side closes a link that has been empty for twice its own NACC_EMPTY_QP_EXPIRE_MS and 10 s more.
+            if now >= due {
+                // An OPEN that comes in this very moment is as one on a link that dies.
+                self.destroy_link(link.qp);
+                continue;
+            }
+            self.todo.lock().empty.push(link);
+            next = Some(next.map_or(due, |at| at.min(due)));
+        }
+        next
     }
 }

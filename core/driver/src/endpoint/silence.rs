@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use netacc_device::Instant;
-use netacc_proto::{Silence, PROBE_INTERVAL};
+use netacc_proto::{Phase, Silence, PROBE_INTERVAL};
 
 use super::Endpoint;
 use crate::link::{LinkCell, LinkTx};
@@ -19,6 +19,14 @@ impl Endpoint {
         tx.resting = false;
         self.todo.lock().listen_at.get_or_insert(Instant::ZERO);
         (self.helper_needed)();
+    }
+
+    /// Something is expected of the link's peer that was not before.
+    pub(crate) fn expect_answer(&self, tx: &mut LinkTx) {
+        tx.asked_before_rest = false;
+        if tx.resting {
+            self.rouse(tx);
+        }
     }
 
     /// Looks at all links that are awake, if it is time. Returns when to look again.
@@ -54,7 +62,11 @@ impl Endpoint {
         }
         match tx.proto.look_for_silence(now) {
             Silence::None => {}
-            Silence::Rest => tx.resting = true,
+            Silence::Rest => {
+                tx.resting = true;
+                drop(tx);
+                return self.ask_before_rest(link);
+            }
             //= spec §2.6.1
             //# A side that has heard nothing on a link for PROBE_INTERVAL (1 s), and does not know that the peer has consumed
             //# all its messages, sends LINK_WANT (§5.4.2).
@@ -68,6 +80,26 @@ impl Endpoint {
                 return false;
             }
         }
-        !tx.resting
+        true
+    }
+
+    /// The link is about to rest. If a stream waits for a word of its peer that comes by the link alone, an answer to OPEN, or
+    /// CLOSE, the link stays awake, and is asked once: that word may be all that was lost, and then neither side has more to
+    /// say. Whether it stays awake.
+    fn ask_before_rest(&self, link: &LinkCell) -> bool {
+        let cells = self.streams_on(link);
+        // Of a claim that was given up only the slot is left.
+        let expects = cells.len() < usize::from(link.streams())
+            || cells.iter().any(|cell| {
+                let guard = cell.lock(self);
+                guard.proto().holds_slot() && (guard.inner.closed || guard.proto().phase() != Phase::Linked)
+            });
+        let mut tx = link.tx.lock();
+        if !expects || tx.asked_before_rest {
+            return !tx.resting;
+        }
+        tx.resting = false;
+        tx.asked_before_rest = tx.want(self.device(), link);
+        true
     }
 }

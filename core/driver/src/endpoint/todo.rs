@@ -45,6 +45,8 @@ pub(super) struct Todo {
     pub(super) owing: Vec<QueuePairId>,
     /// Links that may carry no stream, and nobody waits for.
     pub(super) idle: Vec<Arc<LinkCell>>,
+    /// Accepted links that have been empty at the last look.
+    pub(super) empty: Vec<Arc<LinkCell>>,
     /// Links that are not ready for streams, or are and had none, and since when they have existed.
     pub(super) setup: Vec<(Arc<LinkCell>, Option<Instant>)>,
     /// When links that may fall silent unnoticed are looked at next; `None`: all rest. It stays from one `progress` to the

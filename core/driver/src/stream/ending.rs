@@ -175,6 +175,10 @@ impl StreamGuard<'_> {
             Some(anchor) => inner.anchor = anchor,
             None => inner.anchor = Box::new(GoneAnchor),
         }
+        // From now on only the link could tell that the peer is through with the slot, or is gone.
+        if let Some(link) = &inner.link {
+            self.endpoint.expect_answer(&mut link.tx.lock());
+        }
         if linger {
             self.endpoint.note_lingering(self.cell);
         } else if inner.is_idle() {

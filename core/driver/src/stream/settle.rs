@@ -38,9 +38,7 @@ impl StreamGuard<'_> {
             let inner = &mut *self.inner;
             let Some(link) = &inner.link else { continue };
             let mut tx = link.tx.lock();
-            if tx.resting {
-                self.endpoint.rouse(&mut tx);
-            }
+            self.endpoint.expect_answer(&mut tx);
             let told = match (&control, &inner.outgoing) {
                 // "Look at the credit word" is worth nothing before the word is there.
                 (Control::Signal(MessageKind::CreditGive), Some(out)) if out.staging.is_some() => {

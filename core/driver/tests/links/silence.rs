@@ -3,12 +3,13 @@
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::Arc;
 
-use netacc_device::loopback::{DeliveryMode, Fabric, LoopbackConfig};
+use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig};
+use netacc_device::loopback::{DeliveryMode, Fabric, LoopbackConfig, QueuePairEnd};
 use netacc_device::middleware::Event;
-use netacc_device::Instant;
+use netacc_device::{Anchor, Instant, QueuePairId};
 use netacc_driver::{Endpoint, LinkIo, Shutdown, StreamCell};
 
-use crate::common::Deaf;
+use crate::common::{connect_over, Deaf};
 use crate::endpoints::{finding, read, write, write_more, Linked};
 
 fn at(s: u64) -> Instant {
@@ -142,4 +143,62 @@ fn whatever_is_sent_is_listened_for() {
         (41..55).for_each(|s| pair.settle(at(s)));
         assert_eq!((silent(&client), client.links().len()), (1, 0));
     }
+}
+
+/// Breaks if a stream whose answer to OPEN will never come waited for it for ever: its peer has taken all that was sent, so
+/// there is nothing to ask for by itself.
+#[test]
+fn an_answer_that_does_not_come_is_asked_for() {
+    for silent_from in [None, Some(10)] {
+        let fabric = Fabric::new(DeliveryMode::Immediate);
+        let device = fabric.open(LoopbackConfig::erdma());
+        let (client, server) = (finding(device.clone(), None, |_: &Event| {}, Deaf), endpoint(&fabric));
+        let (a, b, _wire) = anchor_pair(AnchorConfig::default());
+        let mut to = a.clone();
+        let (near, _far) = connect_over(&client, &server, 40_054, (a, b));
+        // The acceptor's program does not read this, and so it does not answer.
+        assert_eq!(to.try_write(b"before").expect("there is room"), 6);
+        near.lock(&client).anchor_sent(6);
+        client.promote(&near).expect("the acceptor is published");
+        for s in 0..120 {
+            if silent_from == Some(s) {
+                let end = QueuePairEnd { device: device.id(), qp: client_qp(&near, &client) };
+                assert!(fabric.silence(end));
+            }
+            client.progress(at(s));
+            server.progress(at(s));
+        }
+        assert_eq!(near.is_opening(), silent_from.is_none());
+        assert_eq!((silent(&client), client.progress(at(120))), (u64::from(silent_from.is_some()), None));
+    }
+}
+
+fn client_qp(cell: &Arc<StreamCell>, endpoint: &Endpoint) -> QueuePairId {
+    cell.lock(endpoint).link().expect("its OPEN is on one").qp()
+}
+
+/// Breaks if an accepted link that is empty stayed for ever where its other end cannot be heard of, or if it went although that end
+/// might still use it.
+#[test]
+fn an_accepted_link_that_stays_empty_is_closed() {
+    //= spec §2.4.2
+    //= type=test
+    //# The accepting side closes a link that has been empty for twice its own NACC_EMPTY_QP_EXPIRE_MS and 10 s more.
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let device = fabric.open(LoopbackConfig::soft_roce());
+    let client = finding(device.clone(), None, |_: &Event| {}, Deaf);
+    let server = finding(fabric.open(LoopbackConfig::soft_roce()), None, |_: &Event| {}, Deaf);
+    let pair = Linked::new(&client, &server, 40_055);
+    let qp = client_qp(&pair.ends[0].1, &client);
+    pair.ends[0].1.lock(&client).demote(netacc_proto::Reason::Requested);
+    pair.settle(at(0));
+    assert!(pair.are_plain() && server.links().len() == 1);
+    // The client's cache keeps it for a second; what it says then is not heard.
+    assert!(fabric.silence(QueuePairEnd { device: device.id(), qp }));
+    client.progress(at(2));
+    assert_eq!(client.links().len(), 0);
+    assert_eq!((server.progress(at(11)), server.links().len()), (Some(at(12)), 1));
+    server.progress(at(12));
+    assert_eq!(server.links().len(), 0);
+    assert_eq!(server.counters().snapshot()["links_failed"], 0);
 }
