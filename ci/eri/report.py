@@ -32,15 +32,24 @@ def rows(head: list[str], body: list[list[str]]) -> str:
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in body)])
 
 
+def spread(of: Mapping[str, Any], name: str) -> str:
+    """The median of the turns of rstream, and their range."""
+    turns = [turn[name] for turn in of["rstream_turns"]]
+    if not turns:
+        return "fails"
+    number = ",.0f" if max(turns) >= 1000 else ".3g"
+    median, least, most = (f"{value:{number}}" for value in (of["rstream"][name], min(turns), max(turns)))
+    return f"{median} ({least} to {most})"
+
+
 def table(measured: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
     """Of the step `figures`: a line for each program, a column for each stack."""
     stacks = [name for name in ("tcp", "rsockets", "netacc") if name in figures]
     body = []
     for name in ("round_trip_us", "messages_per_s", "gbit_per_s"):
-        values = [figures.get(stack, {}).get("rstream", {}).get(name) for stack in (*stacks, "verbs")]
-        nothing = ["fails"] * len(stacks) + [""]
-        said = [f"{value:g}" if value is not None else no for value, no in zip(values, nothing, strict=True)]
-        body.append([name, *said])
+        alone = figures.get("verbs", {}).get("rstream", {}).get(name)
+        said = [spread(figures[stack], name) for stack in stacks]
+        body.append([name, *said, "" if alone is None else f"{alone:.4g}"])
     for name in figures[stacks[0]]["programs"] if stacks else ():
         of = [figures[stack]["programs"].get(name) for stack in stacks]
         body.append([name, *(cell(outcome) if outcome else "" for outcome in of), ""])

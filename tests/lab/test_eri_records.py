@@ -79,8 +79,13 @@ def test_placements_are_compared_and_drawn(tmp_path: Path) -> None:
         run.latencies("stack", [(ns, 1000)])
         run.write(tmp_path / placement / "latency")
     figures: dict[str, Any] = {
-        stack: {"rstream": {}, "programs": {}} for stack in ("tcp", "rsockets", "netacc")
+        stack: {"rstream": {}, "rstream_turns": [], "programs": {}} for stack in ("tcp", "rsockets", "netacc")
     }
+    turns = [
+        {"round_trip_us": 100.0, "messages_per_s": rate, "gbit_per_s": rate / 1e5}
+        for rate in (9000, 12_000, 10_000)
+    ]
+    figures["netacc"] |= {"rstream_turns": turns, "rstream": micro.medians(turns)}
     works = {"works": True, "figures": {"set_per_s": 1000.0}, "link_share": 0.9}
     figures["netacc"]["programs"]["redis-single"] = works
     figures["tcp"]["programs"]["redis-single"] = {"works": False, "failure": "signal 11", "figures": {}}
@@ -97,6 +102,8 @@ def test_placements_are_compared_and_drawn(tmp_path: Path) -> None:
     assert "|ib_write_lat2B|16.00/32.00|24.00/48.00(1.50)|" in lines
     assert any(line.startswith("|stack|16.0") and line.endswith("(1.50)|") for line in lines), told
     assert "|redis-single|fails:signal11||1000set/s;90%onlinks||" in lines
+    assert "|messages_per_s|fails|fails|10,000(9,000to12,000)||" in lines
+    assert "|gbit_per_s|fails|fails|0.1(0.09to0.12)||" in lines
     assert "|2|100|150|2|2|1.50|" in lines and not any(line.startswith("|1|100|") for line in lines)
     assert plot.read_text().startswith("<?xml")
 
