@@ -34,7 +34,8 @@ def rows(head: list[str], body: list[list[str]]) -> str:
 
 def spread(of: Mapping[str, Any], name: str) -> str:
     """The median of the turns of rstream, and their range."""
-    turns = [turn[name] for turn in of["rstream_turns"]]
+    # Runs of before November 2026 have one turn, and no note of it.
+    turns = [turn[name] for turn in of.get("rstream_turns", [of["rstream"]] if of["rstream"] else [])]
     if not turns:
         return "fails"
     number = ",.0f" if max(turns) >= 1000 else ".3g"
