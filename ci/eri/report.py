@@ -40,7 +40,7 @@ def spread(of: Mapping[str, Any], name: str) -> str:
         return "fails"
     number = ",.0f" if max(turns) >= 1000 else ".3g"
     median, least, most = (f"{value:{number}}" for value in (of["rstream"][name], min(turns), max(turns)))
-    return f"{median} ({least} to {most})"
+    return f"{median} ({least} to {most})" if len(turns) > 1 else median
 
 
 def table(measured: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
