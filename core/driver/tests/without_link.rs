@@ -303,6 +303,20 @@ fn a_link_that_nobody_uses_is_ended() {
     assert_eq!(client.links().len(), 1);
 }
 
+/// Breaks if a link were kept whose peer lies in a word that nobody sends anything for, and that only looks for silence read.
+#[test]
+fn a_lie_about_what_was_taken_ends_a_link_that_is_looked_at() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (server, device) = on_device(fabric.open(LoopbackConfig::erdma()), None, 4);
+    let mut liar = Stranger::at(&fabric, &server, ConnectionManager::address(&*device));
+    liar.say(&hello(None));
+    server.progress(Instant::from_nanos(0));
+    liar.claim(1000);
+    server.progress(Instant::from_nanos(2_000_000_000));
+    server.progress(Instant::from_nanos(3_000_000_000));
+    assert_eq!((server.links().len(), count(&server, "violations")), (0, 1));
+}
+
 /// Breaks if a peer could have this side count what it likes, or harm more than its own link.
 #[test]
 fn a_link_may_be_refused_for_reasons_that_nobody_knows() {

@@ -56,9 +56,18 @@ impl Endpoint {
         //# answers; until for 30 times nothing had come, and nothing was outstanding.
         self.poll_link(link);
         let mut tx = link.tx.lock();
+        if link.is_failing() {
+            return false;
+        }
+        if !tx.refresh_credit(&link.local) {
+            // The peer has lied, which is noted.
+            drop(tx);
+            self.note_dead(link);
+            return false;
+        }
         // Who is not ready has a limit of its own.
-        if link.is_failing() || !tx.refresh_credit(&link.local) || !tx.proto.is_ready() {
-            return !link.is_failing();
+        if !tx.proto.is_ready() {
+            return true;
         }
         match tx.proto.look_for_silence(now) {
             Silence::None => {}
