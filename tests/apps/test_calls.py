@@ -133,6 +133,16 @@ CASES = {
     "replace_under_calls_young": YOUNG,
     "taken": Expected(reason="inherited"),
     "inherited_listener": ON_LINK,
+    # instances.c
+    "nested_in_epoll": ON_LINK,
+    "nested_in_poll": ON_LINK,
+    "nested_in_select": ON_LINK,
+    "nested_servers": ON_LINK,
+    "shared_by_threads": ON_LINK,
+    "asleep_before_connections": ON_LINK,
+    "duplicate_closed": ON_LINK,
+    "original_closed": ON_LINK,
+    "closed_under_waits": ON_LINK,
     # processes.c
     "by_vfork": STARTED,
     "vfork_in_vain": BRIEFLY,
@@ -227,6 +237,14 @@ def test_call(case: str, calls: Path, tmp_path: Path) -> None:
         assert seen.link_bytes >= (expected.link_bytes or 0)
     told = seen.reasons - BY_ENDING
     assert expected.reason in told or not expected.reason, f"counted: {seen.reasons}"
+
+
+@pytest.mark.usefixtures("library")
+def test_a_sleeper_is_woken_beside_a_poller(calls: Path, tmp_path: Path) -> None:
+    """NACC_POLL_MS=0: every wait sleeps, so the poller takes many wake-ups that were meant for the sleeper."""
+    seen = accelerated(tmp_path, calls, "shared_by_threads", ROUNDS, NACC_POLL_MS="0")
+    assert seen.text == run([calls, "shared_by_threads", "0"])
+    assert seen.link_bytes >= 40_000
 
 
 @pytest.mark.usefixtures("library")

@@ -16,13 +16,20 @@
 //! * `waiting`: `epoll_wait`, from the ready list to sleep.
 //! * `watchers`: what a socket knows of those that watch it.
 //! * `closed`: descriptors that are closed while they are watched.
+//! * `numbers`: the descriptors that name an instance, which come and go while threads wait on it.
+//! * `observers`: everybody else who looks at an instance: `poll`, `select`, other instances, rings.
+//! * `sleepers`: the threads that sleep on an instance, and what wakes them.
+//!
+//! Wake-ups are level-triggered state, never messages to one thread: the kick stays readable until a thread that holds the
+//! lock finds that there is nothing to be found ([`Shared::lower`]). A thread that takes an edge of the completion channel
+//! looks at the queue afterwards, because the edge may have been meant for another thread.
 //!
 //! Lock order: a stream's lock may be held when an instance's is taken, never the other way round; readiness is
-//! read from the stream's atomic word.
+//! read from the stream's atomic word. No thread holds the locks of two instances.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
 use libc::epoll_event;
@@ -30,15 +37,18 @@ use netacc_device::CompletionQueueId;
 use netacc_driver::{Endpoint, Readiness};
 use parking_lot::Mutex;
 
+use crate::ops::ending;
 use crate::runtime;
 use crate::socket::Socket;
 use crate::table::{self, Entry};
-use crate::wait::Waiter;
 use crate::{queues, real};
 
 mod closed;
 mod ctl;
 mod interest;
+mod numbers;
+mod observers;
+mod sleepers;
 mod waiting;
 mod watchers;
 
@@ -47,7 +57,10 @@ pub use ctl::{ctl, is_parked};
 pub use waiting::{anchor_event, wait};
 pub use watchers::{carry_over, release, Registration};
 
-use interest::{events_of, Interest, Interests, Watch, BOTH_KERNEL, FLAGS};
+use interest::{events_of, Answer, Interest, Interests, Kernel, Watch, BOTH_KERNEL};
+use numbers::Numbers;
+use observers::Observers;
+use sleepers::Sleepers;
 use watchers::attach;
 
 /// An epoll instance.
@@ -57,22 +70,18 @@ pub struct Epoll {
 
 /// What watchers reach it by.
 pub struct Shared {
-    /// A descriptor of the instance: the one that was used last, since any of several may be closed.
-    epfd: AtomicI32,
+    /// The descriptors that name the instance.
+    numbers: Numbers,
     /// Wakes a sleeper of this instance; registered with the real one when first needed.
     kick: AtomicU32,
     /// The instance's own completion queue, plus one.
     cq: AtomicU32,
-    /// A thread sleeps in the real wait, or is about to.
-    asleep: AtomicU32,
+    sleepers: Sleepers,
     state: Mutex<State>,
     /// Interests that are streams, whatever path they are on.
     streams: AtomicU32,
     ready_len: AtomicU32,
-    outer: Mutex<Vec<Arc<Waiter>>>,
-    /// This instance is watched by another one, which only the kernel's view of it can wake: the kick stays readable
-    /// while anything is ready.
-    nested: AtomicBool,
+    observers: Observers,
     /// Some interest has been for one shot.
     has_one_shots: AtomicBool,
     waits: AtomicU64,
@@ -84,6 +93,19 @@ pub struct Shared {
 struct State {
     interests: Interests,
     ready: VecDeque<c_int>,
+    /// The kick has been written, or is about to be, and was not drained since.
+    kicked: bool,
+}
+
+/// Why an interest is looked at anew.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Change {
+    /// Bytes, an end or an error have arrived: an edge.
+    Arrival,
+    /// The readiness is another one.
+    Readiness,
+    /// The program has made or modified the interest. If it is ready, that is an edge.
+    Interest,
 }
 
 /// In the upper half of the event data of all registrations that this module makes, with the descriptor in the lower. What
@@ -99,31 +121,34 @@ pub fn create1(flags: c_int) -> c_int {
     // SAFETY: no pointers.
     let fd = unsafe { real::epoll_create1(flags) };
     if fd >= 0 && !runtime::is_inside() {
+        // What the number may have named before was closed unseen.
+        ending::forget(fd);
         table::insert(fd, Arc::new(Entry::Epoll(Epoll::new(fd))));
     }
     fd
 }
 
 impl Shared {
-    fn epfd(&self) -> c_int {
-        self.epfd.load(Ordering::Relaxed)
+    /// The kernel's instance, for calls that hold the lock: only so is the number certain not to be closed meanwhile.
+    fn kernel(&self) -> Kernel {
+        Kernel { epfd: self.numbers.any(), observed: self.observers.any() }
     }
 
     /// A stream of this instance changed. Called with the stream locked.
     #[inline]
-    fn changed(&self, fd: c_int, now: Readiness, arrived: bool) {
+    fn changed(&self, fd: c_int, now: Readiness, change: Change) {
         let mut state = self.state.lock();
-        let State { interests, ready } = &mut *state;
+        let State { interests, ready, .. } = &mut *state;
         let Some(i) = interests.get_mut(&fd) else { return };
         if now.contains(BOTH_KERNEL) {
             if i.parked {
-                kernel_ctl(self.epfd(), libc::EPOLL_CTL_DEL, fd, 0);
+                kernel_ctl(self.kernel().epfd, libc::EPOLL_CTL_DEL, fd, 0);
                 interests.remove(&fd);
                 self.streams.fetch_sub(1, Ordering::Relaxed);
                 return;
             }
             let away = std::mem::take(&mut i.away);
-            i.register(self.epfd(), fd, now, away);
+            i.register(self.kernel(), fd, now, away);
             if !now.contains(Readiness::NOTICE) {
                 return;
             }
@@ -131,39 +156,31 @@ impl Shared {
             i.away = true;
             i.travelled = true;
             if i.watch != Watch::Application {
-                i.register(self.epfd(), fd, now, false);
+                i.register(self.kernel(), fd, now, false);
             }
         }
-        i.add_edges(now, arrived);
-        let wanted =
-            events_of(now) & (i.events | (libc::EPOLLERR | libc::EPOLLHUP) as u32) != 0 || now.intersects(BOTH_KERNEL);
-        if i.queued || i.disabled || i.parked || !wanted {
+        i.add_edges(now, change != Change::Readiness);
+        let wanted = events_of(now) & i.asked() != 0 || now.intersects(BOTH_KERNEL);
+        if i.disabled || i.parked || !wanted {
             return;
         }
-        i.queued = true;
-        ready.push_back(fd);
-        self.ready_len.store(ready.len() as u32, Ordering::SeqCst);
+        if !std::mem::replace(&mut i.queued, true) {
+            ready.push_back(fd);
+            self.ready_len.store(ready.len() as u32, Ordering::SeqCst);
+        } else if change != Change::Arrival || !self.observers.include_kernel() || !i.has_arrived(now) {
+            return;
+        }
+        // The kernel tells those that watch an instance of each arrival, also where the interest is on its list already.
+        let kicks = self.sleepers.any() || self.observers.include_kernel();
+        state.kicked |= kicks;
         drop(state);
-        self.announce();
-    }
-
-    /// Wakes whoever sleeps on the instance.
-    #[inline]
-    fn announce(&self) {
-        if self.asleep.load(Ordering::SeqCst) > 0 || self.nested.load(Ordering::Relaxed) {
+        if kicks {
             self.kick();
         }
-        if self.nested.load(Ordering::Relaxed) || !self.outer.is_locked() && self.has_outer() {
-            for waiter in self.outer.lock().iter() {
-                waiter.wake();
-            }
-        }
+        self.observers.wake();
     }
 
-    fn has_outer(&self) -> bool {
-        !self.outer.lock().is_empty()
-    }
-
+    /// Makes the kick readable, which is an edge for those that watch the instance.
     #[cold]
     fn kick(&self) {
         let fd = self.kick.load(Ordering::Acquire);
@@ -179,44 +196,101 @@ impl Shared {
         }
     }
 
+    /// Makes the kick say what `state` does, which has changed: readable only while somebody finds something. A kick that
+    /// another thread is about to write is found readable in vain, and drained by [`Shared::take_kick`].
+    fn lower(&self, state: &mut State) {
+        if !state.ready.is_empty() || self.sleepers.must_arm(self.assigned()) {
+            let kicks = self.sleepers.any() || self.observers.include_kernel();
+            if kicks && !std::mem::replace(&mut state.kicked, true) {
+                self.kick();
+            }
+        } else if std::mem::take(&mut state.kicked) {
+            self.drain_kick();
+        }
+    }
+
+    /// The kernel has found the kick readable.
+    fn take_kick(&self) {
+        let mut state = self.state.lock();
+        state.kicked = true;
+        self.lower(&mut state);
+    }
+
+    /// Whether a wait would find something on the ready list. Like the kernel when it is asked, forgets what is not ready any
+    /// more.
+    fn is_ready(&self) -> bool {
+        if self.ready_len.load(Ordering::SeqCst) == 0 {
+            return false;
+        }
+        let mut state = self.state.lock();
+        let State { interests, ready, .. } = &mut *state;
+        while let Some(fd) = ready.front() {
+            let answer = interests.get_mut(fd).map_or(Answer::Nothing, |i| i.look(*fd));
+            if answer != Answer::Nothing {
+                break;
+            }
+            ready.pop_front();
+        }
+        self.ready_len.store(ready.len() as u32, Ordering::SeqCst);
+        self.lower(&mut state);
+        !state.ready.is_empty()
+    }
+
     /// The completion queue of the instance's links; made, with its kick, at first use.
     pub fn queue(&self, endpoint: &Endpoint) -> CompletionQueueId {
-        if self.nested.load(Ordering::SeqCst) {
+        if self.observers.include_kernel() {
             return endpoint.control_cq();
         }
         if let Some(cq) = self.assigned() {
             return cq;
         }
-        let _one = self.state.lock();
+        let mut state = self.state.lock();
         if let Some(cq) = self.assigned() {
             return cq;
         }
+        self.make_kick(&mut state);
         let cq = runtime::get().map_or(endpoint.default_cq(), |rt| queues::take(rt, endpoint));
         if let Some(channel) = endpoint.device().channel_fd(cq) {
             // Edge-triggered, so that it need not be drained.
-            internal_ctl(self.epfd(), channel, libc::EPOLLIN | libc::EPOLLET, CHANNEL);
+            internal_ctl(self.kernel().epfd, channel, libc::EPOLLIN | libc::EPOLLET, CHANNEL);
         }
-        self.cq.store(cq.0 + 1, Ordering::Release);
-        drop(_one);
-        if self.asleep.load(Ordering::SeqCst) > 0 {
-            self.kick();
-        }
+        self.cq.store(cq.0 + 1, Ordering::SeqCst);
+        // Threads that sleep already have not armed it.
+        self.lower(&mut state);
+        drop(state);
+        self.observers.wake();
         cq
+    }
+
+    /// Handles completions of the instance's links.
+    #[inline]
+    fn poll(&self, endpoint: &Endpoint) {
+        if let Some(cq) = self.assigned() {
+            endpoint.poll(cq);
+        }
+        if self.observers.include_kernel() {
+            endpoint.poll(endpoint.control_cq());
+        }
     }
 
     #[inline]
     fn assigned(&self) -> Option<CompletionQueueId> {
-        self.cq.load(Ordering::Acquire).checked_sub(1).map(CompletionQueueId)
+        self.cq.load(Ordering::SeqCst).checked_sub(1).map(CompletionQueueId)
     }
 
     fn ensure_kick(&self) {
+        if self.kick.load(Ordering::Acquire) == 0 {
+            self.make_kick(&mut self.state.lock());
+        }
+    }
+
+    fn make_kick(&self, _locked: &mut State) {
         if self.kick.load(Ordering::Acquire) != 0 {
             return;
         }
         if let Some(fd) = runtime::new_eventfd() {
-            if self.kick.compare_exchange(0, fd as u32, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                internal_ctl(self.epfd(), fd, libc::EPOLLIN, KICK);
-            }
+            self.kick.store(fd as u32, Ordering::Release);
+            internal_ctl(self.kernel().epfd, fd, libc::EPOLLIN, KICK);
         }
     }
 }
@@ -246,19 +320,23 @@ fn internal_ctl(epfd: c_int, fd: c_int, events: c_int, data: u64) {
     unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, &mut event) };
 }
 
+fn deregister(epfd: c_int, fd: c_int) {
+    // SAFETY: no event is needed.
+    unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()) };
+}
+
 impl Epoll {
     fn new(epfd: c_int) -> Epoll {
         Epoll {
             shared: Arc::new(Shared {
-                epfd: AtomicI32::new(epfd),
+                numbers: Numbers::new(epfd),
                 kick: AtomicU32::new(0),
                 cq: AtomicU32::new(0),
-                asleep: AtomicU32::new(0),
+                sleepers: Sleepers::default(),
                 state: Mutex::default(),
                 streams: AtomicU32::new(0),
                 ready_len: AtomicU32::new(0),
-                outer: Mutex::default(),
-                nested: AtomicBool::new(false),
+                observers: Observers::default(),
                 has_one_shots: AtomicBool::new(false),
                 waits: AtomicU64::new(0),
                 kernel_hot: AtomicU32::new(0),
@@ -266,21 +344,14 @@ impl Epoll {
         }
     }
 
-    /// The same instance in a forked child: the kernel's part is shared with the parent, the data must be kept to
-    /// translate events; streams are kernel sockets here.
-    pub fn after_fork(&self) -> Epoll {
-        let fresh = Epoll::new(self.shared.epfd());
+    /// The same instance, named by `fd`, in a forked child: the kernel's part is shared with the parent, the data must be
+    /// kept to translate events; streams are kernel sockets here.
+    pub fn after_fork(&self, fd: c_int) -> Epoll {
+        let fresh = Epoll::new(fd);
         if let Some(state) = self.shared.state.try_lock() {
             let mut copy = fresh.shared.state.lock();
             for (fd, i) in state.interests.iter().filter(|(_, i)| !i.parked) {
-                copy.interests.insert(
-                    fd,
-                    Interest {
-                        disabled: i.disabled,
-                        is_instance: i.is_instance,
-                        ..Interest::kernels(i.events, i.data)
-                    },
-                );
+                copy.interests.insert(fd, Interest { disabled: i.disabled, ..Interest::kernels(i.events, i.data) });
             }
         }
         fresh
@@ -293,26 +364,12 @@ impl Epoll {
 
     /// Whether a wait would find something on the ready list.
     pub fn has_ready(&self) -> bool {
-        if self.shared.ready_len.load(Ordering::SeqCst) == 0 {
-            return false;
-        }
-        let mut state = self.shared.state.lock();
-        let State { interests, ready } = &mut *state;
-        ready.iter().any(|fd| {
-            interests.get(fd).is_some_and(|i| {
-                i.stream.as_ref().is_some_and(|s| {
-                    let asked = i.events & !FLAGS | (libc::EPOLLERR | libc::EPOLLHUP) as u32;
-                    events_of(s.readiness()) & asked != 0
-                })
-            })
-        })
+        self.shared.is_ready()
     }
 
     /// Handles completions of the instance's queue.
     pub fn poll(&self, endpoint: &Endpoint) {
-        if let Some(cq) = self.shared.assigned() {
-            endpoint.poll(cq);
-        }
+        self.shared.poll(endpoint);
     }
 
     /// The instance's completion queue, if it has one.
@@ -320,45 +377,8 @@ impl Epoll {
         self.shared.assigned()
     }
 
-    /// The instance is watched by another one. Nobody can be relied on to wait on it, so the helper looks for it.
-    pub fn nest(&self) {
-        self.shared.nested.store(true, Ordering::SeqCst);
-        self.shared.ensure_kick();
-        let streams: Vec<_> = self.shared.state.lock().interests.iter().filter_map(|(_, i)| i.stream.clone()).collect();
-        streams.iter().for_each(queues::settle_stream);
-        if self.has_ready() {
-            self.shared.announce();
-        }
-    }
-
-    /// The kernel says that the instance has something. It may be a kick for what has been taken since.
-    pub fn confirm(&self, epfd: c_int) -> bool {
-        if self.has_ready() {
-            return true;
-        }
-        self.shared.drain_kick();
-        let mut p = libc::pollfd { fd: epfd, events: libc::POLLIN, revents: 0 };
-        // SAFETY: one valid pollfd.
-        unsafe { real::poll(&mut p, 1, 0) > 0 || self.has_ready() }
-    }
-
-    /// A thread in `poll` watches the instance itself.
-    pub fn add_outer(&self, waiter: &Arc<Waiter>) {
-        self.shared.outer.lock().push(waiter.clone());
-    }
-
-    /// Undoes `add_outer`.
-    pub fn remove_outer(&self, waiter: &Arc<Waiter>) {
-        self.shared.outer.lock().retain(|w| !Arc::ptr_eq(w, waiter));
-    }
-
     /// `fd` has become a connection with a stream: interests made before follow it.
     pub fn attach(&self, fd: c_int, sock: &Socket) {
         attach(&self.shared, fd, sock);
-    }
-
-    /// `fd` is being closed: the kernel drops its own registration with the last descriptor.
-    pub fn detach(&self, fd: c_int) {
-        self.shared.state.lock().interests.remove(&fd);
     }
 }

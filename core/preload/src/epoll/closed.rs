@@ -11,7 +11,7 @@ use std::sync::Arc;
 use netacc_proto::Reason;
 use parking_lot::Mutex;
 
-use super::interest::{Watch, BOTH_KERNEL};
+use super::interest::BOTH_KERNEL;
 use super::{kernel_ctl, Registration, Shared, State};
 use crate::runtime::{self, Runtime};
 use crate::socket::Socket;
@@ -27,10 +27,7 @@ pub fn unwatch(watchers: &Mutex<Vec<Registration>>, shared: &Arc<Shared>, fd: c_
 /// library has others (`lingers`) the kernel would go on reporting it to nobody.
 pub fn forget_fd(watchers: &Mutex<Vec<Registration>>, fd: c_int, lingers: bool) {
     for shared in instances(watchers, fd) {
-        if lingers {
-            kernel_ctl(shared.epfd(), libc::EPOLL_CTL_DEL, fd, 0);
-        }
-        shared.remove(fd);
+        shared.remove(fd, lingers);
     }
 }
 
@@ -67,7 +64,7 @@ pub fn outlive(sock: &Socket, fd: c_int) {
         return;
     }
     let Some(kept) = lingering::duplicate(fd) else {
-        instances(&sock.watchers, fd).iter().for_each(|shared| shared.remove(fd));
+        instances(&sock.watchers, fd).iter().for_each(|shared| shared.remove(fd, false));
         return;
     };
     rename(&sock.watchers, fd, kept);
@@ -115,8 +112,13 @@ pub fn end_outliving(sock: &Socket, shared: bool) {
 }
 
 impl Shared {
-    fn remove(&self, fd: c_int) {
-        if self.state.lock().interests.remove(&fd).is_some_and(|i| i.stream.is_some()) {
+    /// Forgets `fd`; with `deregister` the kernel is to forget it as well.
+    fn remove(&self, fd: c_int, deregister: bool) {
+        let mut state = self.state.lock();
+        if deregister {
+            kernel_ctl(self.kernel().epfd, libc::EPOLL_CTL_DEL, fd, 0);
+        }
+        if state.interests.remove(&fd).is_some_and(|i| i.stream.is_some()) {
             self.streams.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -128,12 +130,12 @@ impl Shared {
             self.streams.fetch_sub(1, Ordering::Relaxed);
         }
         if i.parked {
-            kernel_ctl(self.epfd(), libc::EPOLL_CTL_DEL, fd, 0);
+            kernel_ctl(self.kernel().epfd, libc::EPOLL_CTL_DEL, fd, 0);
             state.interests.remove(&fd);
             return;
         }
         let away = std::mem::take(&mut i.away);
-        i.register(self.epfd(), fd, BOTH_KERNEL, away);
+        i.register(self.kernel(), fd, BOTH_KERNEL, away);
         // No record comes any more, and of a closed descriptor nobody can ask.
         i.travelled = false;
     }
@@ -141,19 +143,15 @@ impl Shared {
     /// What is watched under `fd` is watched under `kept` from now on, another descriptor of the same socket.
     fn rename(&self, fd: c_int, kept: c_int) -> bool {
         let mut state = self.state.lock();
-        let State { interests, ready } = &mut *state;
+        let State { interests, ready, .. } = &mut *state;
         let Some(interest) = interests.remove(&fd) else { return false };
-        kernel_ctl(self.epfd(), libc::EPOLL_CTL_DEL, fd, 0);
+        let epfd = self.kernel().epfd;
+        kernel_ctl(epfd, libc::EPOLL_CTL_DEL, fd, 0);
         if interest.parked {
             self.streams.fetch_sub(1, Ordering::Relaxed);
             return false;
         }
-        let events = match interest.watch {
-            Watch::Anchor(events) => events,
-            Watch::Application if interest.disabled => libc::EPOLLET as u32,
-            Watch::Application => interest.events,
-        };
-        kernel_ctl(self.epfd(), libc::EPOLL_CTL_ADD, kept, events);
+        kernel_ctl(epfd, libc::EPOLL_CTL_ADD, kept, interest.kernel_events(interest.watch));
         interests.insert(kept, interest);
         ready.iter_mut().filter(|queued| **queued == fd).for_each(|queued| *queued = kept);
         true

@@ -7,10 +7,10 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use libc::epoll_event;
-use netacc_driver::Readiness;
+use netacc_driver::{Readiness, StreamCell};
 
-use super::interest::{Interest, Watch, ANCHOR_WATCH, BOTH_KERNEL};
-use super::{kernel_ctl, unwatch, Registration, Shared};
+use super::interest::{Interest, Watch, BOTH_KERNEL};
+use super::{kernel_ctl, unwatch, Change, Registration, Shared};
 use crate::ops::{errno, set_errno};
 use crate::table::{self, Entry};
 use crate::{queues, real, runtime};
@@ -25,7 +25,6 @@ pub unsafe fn ctl(entry: &Arc<Entry>, epfd: c_int, op: c_int, fd: c_int, event: 
         return -1;
     };
     let shared = &epoll.shared;
-    shared.epfd.store(epfd, Ordering::Relaxed);
     if runtime::is_helper_fd(fd) {
         set_errno(libc::EBADF);
         return -1;
@@ -63,7 +62,7 @@ fn unpark(shared: &Arc<Shared>, fd: c_int, e: epoll_event) -> bool {
     let Some(i) = state.interests.get_mut(&fd).filter(|i| i.parked) else { return false };
     let r = stream.readiness();
     if r.contains(BOTH_KERNEL) || !i.stream.as_ref().is_some_and(|s| Arc::ptr_eq(s, stream)) {
-        kernel_ctl(shared.epfd(), libc::EPOLL_CTL_DEL, fd, 0);
+        kernel_ctl(shared.kernel().epfd, libc::EPOLL_CTL_DEL, fd, 0);
         state.interests.remove(&fd);
         shared.streams.fetch_sub(1, Ordering::Relaxed);
         return false;
@@ -74,10 +73,10 @@ fn unpark(shared: &Arc<Shared>, fd: c_int, e: epoll_event) -> bool {
     i.disabled = false;
     i.pending = 0;
     if r.intersects(BOTH_KERNEL) {
-        i.register(shared.epfd(), fd, r, true);
+        i.register(shared.kernel(), fd, r, true);
     }
     drop(state);
-    shared.changed(fd, r, true);
+    shared.changed(fd, r, Change::Interest);
     true
 }
 
@@ -90,52 +89,51 @@ fn add(shared: &Arc<Shared>, epfd: c_int, fd: c_int, e: epoll_event) -> c_int {
         Some(Entry::Stream(sock)) => sock.reclaimed_stream(),
         _ => None,
     };
-    let on_kernel = stream.as_ref().is_none_or(|s| s.readiness().contains(BOTH_KERNEL));
-    let kernel_events = if on_kernel { e.events } else { ANCHOR_WATCH };
+    let now = stream.as_ref().map_or(BOTH_KERNEL, |s| s.readiness());
+    let instance = match entry.as_deref() {
+        Some(Entry::Epoll(inner)) => Some(Arc::downgrade(&inner.shared)),
+        _ => None,
+    };
+    let mut interest = Interest { stream: stream.clone(), instance, ..Interest::kernels(e.events, e.u64) };
     {
         // Before the kernel can report an event for it.
         let mut state = shared.state.lock();
-        let rc = kernel_ctl(epfd, libc::EPOLL_CTL_ADD, fd, kernel_events);
+        interest.watch = interest.watch_for(now, shared.kernel().observed);
+        interest.away = interest.watch != Watch::Application;
+        interest.travelled = interest.away;
+        let rc = kernel_ctl(epfd, libc::EPOLL_CTL_ADD, fd, interest.kernel_events(interest.watch));
         if rc != 0 {
             return rc;
         }
-        let interest = Interest {
-            stream: stream.clone(),
-            watch: if on_kernel { Watch::Application } else { Watch::Anchor(ANCHOR_WATCH) },
-            away: !on_kernel,
-            travelled: !on_kernel,
-            ..Interest::kernels(e.events, e.u64)
-        };
         if state.interests.insert(fd, interest).is_some_and(|i| i.stream.is_some()) {
             shared.streams.fetch_sub(1, Ordering::Relaxed);
         }
     }
-    match entry.as_deref() {
+    follow(shared, fd, entry.as_deref(), stream);
+    0
+}
+
+/// What has just been registered tells the instance of its changes from now on.
+fn follow(shared: &Arc<Shared>, fd: c_int, entry: Option<&Entry>, stream: Option<Arc<StreamCell>>) {
+    match entry {
         Some(Entry::Stream(sock)) => {
-            {
-                let mut watchers = sock.watchers.lock();
-                watchers.retain(|r| !matches!(r, Registration::Epoll(s, f) if *f == fd && std::ptr::eq(s.as_ptr(), Arc::as_ptr(shared))));
-                watchers.push(Registration::Epoll(Arc::downgrade(shared), fd));
-            }
+            unwatch(&sock.watchers, shared, fd);
+            sock.watchers.lock().push(Registration::Epoll(Arc::downgrade(shared), fd));
             if let Some(stream) = stream {
                 shared.streams.fetch_add(1, Ordering::Relaxed);
                 shared.ensure_kick();
                 queues::settle_stream(&stream);
-                shared.changed(fd, stream.readiness(), true);
+                shared.changed(fd, stream.readiness(), Change::Interest);
             }
         }
         Some(Entry::Idle(listener)) => {
             listener.watchers.lock().push(Registration::Epoll(Arc::downgrade(shared), fd));
         }
         Some(Entry::Epoll(inner)) => {
-            if let Some(i) = shared.state.lock().interests.get_mut(&fd) {
-                i.is_instance = true;
-            }
-            inner.nest();
+            inner.watch(shared, fd);
         }
         Some(Entry::Ring(_)) | None => {}
     }
-    0
 }
 
 fn modify(shared: &Arc<Shared>, epfd: c_int, fd: c_int, e: epoll_event) -> c_int {
@@ -171,11 +169,11 @@ fn modify(shared: &Arc<Shared>, epfd: c_int, fd: c_int, e: epoll_event) -> c_int
     // A modified interest is armed anew: if it is ready now, that is an edge.
     let r = stream.readiness();
     if i.watch != Watch::Application && r.intersects(BOTH_KERNEL) {
-        i.register(epfd, fd, r, true);
+        i.register(shared.kernel(), fd, r, true);
     }
     drop(state);
     if !r.contains(BOTH_KERNEL) || r.contains(Readiness::NOTICE) {
-        shared.changed(fd, r, true);
+        shared.changed(fd, r, Change::Interest);
     }
     0
 }
@@ -204,6 +202,7 @@ fn delete(shared: &Arc<Shared>, epfd: c_int, fd: c_int) -> c_int {
     match table::get_full(fd).as_deref() {
         Some(Entry::Stream(sock)) => unwatch(&sock.watchers, shared, fd),
         Some(Entry::Idle(listener)) => unwatch(&listener.watchers, shared, fd),
+        Some(Entry::Epoll(inner)) => inner.unwatch(shared, fd),
         _ => {}
     }
     set_errno(saved);

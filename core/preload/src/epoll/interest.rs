@@ -1,18 +1,20 @@
 //! One descriptor in an instance: what is reported of it while its stream is on a link, and what the kernel watches.
 
 use std::ffi::c_int;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use netacc_driver::{Readiness, StreamCell};
 
-use super::kernel_ctl;
+use super::{kernel_ctl, Shared};
 use crate::real;
 
-/// What the kernel watches on the anchor of a linked stream.
-pub(super) const ANCHOR_WATCH: u32 = (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
+/// What the kernel watches on the anchor of a linked stream, in an instance that only its waiters look at.
+const ANCHOR_WATCH: u32 = (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
 
 pub(super) const FLAGS: u32 = (libc::EPOLLET | libc::EPOLLONESHOT | libc::EPOLLEXCLUSIVE | libc::EPOLLWAKEUP) as u32;
 const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
+/// Events of incoming bytes.
+pub(super) const INCOMING: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM | libc::EPOLLRDHUP) as u32;
 /// Events of outgoing bytes.
 pub(super) const OUTGOING: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 
@@ -31,6 +33,10 @@ impl Interests {
     #[inline]
     pub(super) fn get_mut(&mut self, fd: &c_int) -> Option<&mut Interest> {
         self.0.get_mut(*fd as usize)?.as_mut()
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (c_int, &mut Interest)> {
+        self.0.iter_mut().enumerate().filter_map(|(fd, i)| Some((fd as c_int, i.as_mut()?)))
     }
 
     pub(super) fn insert(&mut self, fd: c_int, interest: Interest) -> Option<Interest> {
@@ -73,8 +79,27 @@ pub(super) struct Interest {
     /// Deleted by the application, but the kernel's watch on the anchor is kept: programs that delete and add an
     /// interest for every message then cost no system call.
     pub(super) parked: bool,
-    /// It is of another instance. What its descriptor names later says nothing of what is watched.
-    pub(super) is_instance: bool,
+    /// What is watched is another instance.
+    pub(super) instance: Option<Weak<Shared>>,
+}
+
+/// The kernel's part of an instance.
+#[derive(Clone, Copy)]
+pub(super) struct Kernel {
+    pub(super) epfd: c_int,
+    /// Others than its waiters look at it: it must be readable for nothing that is not the program's.
+    pub(super) observed: bool,
+}
+
+/// What a look at an interest on the ready list finds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// These events are to be reported.
+    Events(u32),
+    /// It is not ready, and is queued no more.
+    Nothing,
+    /// Its stream changed meanwhile: look again.
+    Unsettled,
 }
 
 /// What the kernel's instance reports a descriptor for.
@@ -122,65 +147,111 @@ impl Interest {
             ends: 0,
             disabled: false,
             parked: false,
-            is_instance: false,
+            instance: None,
         }
+    }
+
+    /// All events that the interest is in.
+    pub(super) fn asked(&self) -> u32 {
+        self.events & !FLAGS | (libc::EPOLLERR | libc::EPOLLHUP) as u32
+    }
+
+    /// Whether what has arrived on a stream that is `now` so is an event of the interest.
+    pub(super) fn has_arrived(&self, now: Readiness) -> bool {
+        events_of(now) & self.asked() & !OUTGOING != 0
     }
 
     /// Events to report now; also says whether to stay on the ready list.
     pub(super) fn report(&mut self, fd: c_int) -> (u32, bool) {
-        let Some(stream) = &self.stream else { return (0, false) };
+        match self.look(fd) {
+            Answer::Events(events) if self.events & libc::EPOLLET as u32 != 0 => {
+                self.pending = 0;
+                (events, false)
+            }
+            Answer::Events(events) => (events, true),
+            Answer::Nothing => (0, false),
+            Answer::Unsettled => (0, true),
+        }
+    }
+
+    /// Whether there are events to report, for an interest on the ready list.
+    pub(super) fn look(&mut self, fd: c_int) -> Answer {
+        let answer = self.answer(fd);
+        if answer == Answer::Nothing {
+            self.queued = false;
+        }
+        answer
+    }
+
+    fn answer(&mut self, fd: c_int) -> Answer {
+        let Some(stream) = &self.stream else { return Answer::Nothing };
         let r = stream.readiness();
         // All of that is the kernel's to report, but for what it does not know of.
         let kernels = r.contains(BOTH_KERNEL) && !r.contains(Readiness::NOTICE);
         if kernels || self.disabled || self.parked {
-            return (0, false);
+            return Answer::Nothing;
         }
         let mut events = events_of(r);
         if r.intersects(BOTH_KERNEL) {
             events |= kernel_half(fd, r);
             if stream.readiness() != r {
-                // What the kernel said may be about a record: look again.
-                return (0, true);
+                // What the kernel said may be about a record.
+                return Answer::Unsettled;
             }
         }
-        let asked = self.events & !FLAGS | (libc::EPOLLERR | libc::EPOLLHUP) as u32;
-        events &= asked;
-        if self.events & libc::EPOLLET as u32 != 0 {
-            if events & self.pending == 0 {
-                self.pending = 0;
-                return (0, false);
-            }
+        events &= self.asked();
+        if self.events & libc::EPOLLET as u32 != 0 && events & self.pending == 0 {
             self.pending = 0;
-            return (events, false);
+            return Answer::Nothing;
         }
-        (events, events != 0)
+        if events == 0 {
+            Answer::Nothing
+        } else {
+            Answer::Events(events)
+        }
+    }
+
+    /// What the kernel is to report of the descriptor while its stream's readiness is `now`.
+    pub(super) fn watch_for(&self, now: Readiness, observed: bool) -> Watch {
+        if now.contains(BOTH_KERNEL) {
+            return Watch::Application;
+        }
+        let outgoing = if now.contains(Readiness::KERNEL_TX) { OUTGOING } else { 0 };
+        if !observed {
+            return Watch::Anchor(ANCHOR_WATCH | outgoing);
+        }
+        // The helper watches for records.
+        let incoming = if now.contains(Readiness::KERNEL_RX) { INCOMING } else { 0 };
+        let asked = if self.disabled || self.parked { 0 } else { self.events & (incoming | outgoing) };
+        Watch::Anchor(asked | libc::EPOLLET as u32)
     }
 
     /// Registers the descriptor with the kernel for what matters while its stream's readiness is `now`. With `rearm`
     /// even if it is registered so: what is ready then is reported anew.
-    pub(super) fn register(&mut self, epfd: c_int, fd: c_int, now: Readiness, rearm: bool) {
-        let watch = if now.contains(BOTH_KERNEL) {
-            Watch::Application
-        } else {
-            Watch::Anchor(ANCHOR_WATCH | if now.contains(Readiness::KERNEL_TX) { OUTGOING } else { 0 })
-        };
+    pub(super) fn register(&mut self, kernel: Kernel, fd: c_int, now: Readiness, rearm: bool) {
+        let watch = self.watch_for(now, kernel.observed);
         if watch == self.watch && !rearm {
             return;
         }
-        let events = match watch {
+        let events = self.kernel_events(watch);
+        if self.events & EXCLUSIVE != 0 && (watch == Watch::Application || self.watch == Watch::Application) {
+            // The kernel does not modify exclusive registrations.
+            kernel_ctl(kernel.epfd, libc::EPOLL_CTL_DEL, fd, 0);
+            kernel_ctl(kernel.epfd, libc::EPOLL_CTL_ADD, fd, events);
+        } else {
+            kernel_ctl(kernel.epfd, libc::EPOLL_CTL_MOD, fd, events);
+        }
+        self.watch = watch;
+    }
+
+    /// The kernel's events for a registration.
+    pub(super) fn kernel_events(&self, watch: Watch) -> u32 {
+        match watch {
             Watch::Anchor(events) => events,
             // Only the end is reported of what has no events; once.
             Watch::Application if self.disabled => libc::EPOLLET as u32,
             Watch::Application => self.events,
-        };
-        if self.events & EXCLUSIVE != 0 && (watch == Watch::Application || self.watch == Watch::Application) {
-            // The kernel does not modify exclusive registrations.
-            kernel_ctl(epfd, libc::EPOLL_CTL_DEL, fd, 0);
-            kernel_ctl(epfd, libc::EPOLL_CTL_ADD, fd, events);
-        } else {
-            kernel_ctl(epfd, libc::EPOLL_CTL_MOD, fd, events);
         }
-        self.watch = watch;
     }
 
     pub(super) fn add_edges(&mut self, now: Readiness, arrived: bool) {

@@ -6,18 +6,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use libc::epoll_event;
-use netacc_device::{Armed, CompletionQueueId, Instant, MODERATION};
+use netacc_device::{Instant, MODERATION};
 use netacc_driver::{AnchorEvent, Endpoint, Readiness};
 
-use super::interest::{Interest, Watch, BOTH_KERNEL, FLAGS, OUTGOING};
-use super::{Epoll, Shared, State, CHANNEL, KICK, OURS};
-use crate::ops::{errno, io, set_errno};
+use super::interest::{Interest, Watch, BOTH_KERNEL, FLAGS, INCOMING, OUTGOING};
+use super::numbers::Wait;
+use super::sleepers::Announced;
+use super::{Change, Epoll, Shared, State, CHANNEL, KICK, OURS};
+use crate::ops::{io, set_errno};
 use crate::runtime::{self, now, Runtime};
-use crate::table::{self, Entry};
+use crate::table::Entry;
 use crate::{batch, real, wait};
 
-/// Events of incoming bytes.
-const INCOMING: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM | libc::EPOLLRDHUP) as u32;
 /// While streams keep the instance busy, the kernel is asked only in every so many waits.
 const KERNEL_INTERVAL: u64 = 8;
 /// After an event of the kernel, this many waits look there first. Arbitrary: a few turns of an event loop.
@@ -45,8 +45,7 @@ pub unsafe fn wait(
     }
     let shared = &epoll.shared;
     let turn = shared.waits.fetch_add(1, Ordering::Relaxed);
-    let mut out = Out { events, max: max as usize, len: 0, turn };
-    shared.epfd.store(epfd, Ordering::Relaxed);
+    let mut out = Out { epfd, events, max: max as usize, len: 0, turn };
     let mut left = timeout;
     loop {
         let runtime = runtime::get().and_then(|rt| rt.endpoint().map(|e| (rt, e)));
@@ -83,11 +82,13 @@ fn wait_on_links(
     }
     let idle = out.len == 0 && (hot > 0 || timeout == Some(Duration::ZERO));
     if idle || out.turn.is_multiple_of(KERNEL_INTERVAL) {
-        if kernel_events(shared, out, Some(Duration::ZERO), std::ptr::null()) < 0 {
+        let kernel = kernel_events(shared, out, Some(Duration::ZERO), std::ptr::null());
+        if kernel.count < 0 {
             return -1;
         }
-        if out.len > 0 {
-            // What was written on a link before the kernel's bytes is told no later than they.
+        if out.len > 0 || kernel.took_channel {
+            // What was written on a link before the kernel's bytes is told no later than they. And peers ring no more
+            // before somebody has looked: the thread that was to be woken will not.
             epoll.poll(endpoint);
         }
         collect(shared, out);
@@ -95,6 +96,7 @@ fn wait_on_links(
     if out.len > 0 || timeout == Some(Duration::ZERO) {
         return out.len as c_int;
     }
+    let _wait = Wait::begin(shared);
     let begun = now();
     let deadline = timeout.map(|t| begun + t);
     let rc = loop {
@@ -128,6 +130,8 @@ fn wait_on_links(
 }
 
 struct Out {
+    /// The number of the instance by which the program waits.
+    epfd: c_int,
     events: *mut epoll_event,
     max: usize,
     len: usize,
@@ -198,7 +202,7 @@ fn collect(shared: &Shared, out: &mut Out) {
         return;
     }
     let mut state = shared.state.lock();
-    let State { interests, ready } = &mut *state;
+    let State { interests, ready, .. } = &mut *state;
     for _ in 0..ready.len() {
         if out.is_full() {
             break;
@@ -213,7 +217,7 @@ fn collect(shared: &Shared, out: &mut Out) {
                 i.queued = false;
                 if i.watch == Watch::Application {
                     // The kernel, which would report it as well, has not been told.
-                    i.register(shared.epfd(), fd, BOTH_KERNEL, true);
+                    i.register(shared.kernel(), fd, BOTH_KERNEL, true);
                 }
                 continue;
             }
@@ -225,34 +229,59 @@ fn collect(shared: &Shared, out: &mut Out) {
     }
     shared.ready_len.store(ready.len() as u32, Ordering::SeqCst);
     // As the kernel does it: what one thread had no room for, or leaves readable, is another's to see.
-    if !ready.is_empty() && (shared.nested.load(Ordering::Relaxed) || shared.asleep.load(Ordering::SeqCst) > 0) {
-        shared.kick();
-    }
+    shared.lower(&mut state);
 }
 
+/// What a look into the kernel's instance has brought.
+struct Looked {
+    /// The kernel's count, or -1.
+    count: c_int,
+    /// An edge of the completion channel was among it.
+    took_channel: bool,
+}
+
+/// Looks into the kernel's instance again where the library's own events have taken all the room. Arbitrary.
+const LOOKS: u32 = 8;
+
 /// Waits in the kernel and translates what it reports, in the program's own array: as much as that has room for in one
-/// call, because a second one would report the same again. Returns the kernel's count, or -1.
-fn kernel_events(shared: &Arc<Shared>, out: &mut Out, timeout: Option<Duration>, mask: *const libc::sigset_t) -> c_int {
+/// call, because a second one would report the same again.
+fn kernel_events(
+    shared: &Arc<Shared>,
+    out: &mut Out,
+    timeout: Option<Duration>,
+    mask: *const libc::sigset_t,
+) -> Looked {
     let begin = out.len;
-    let n = match (out.max - begin) as c_int {
-        0 => return 0,
-        // SAFETY: `begin < max`, and the caller of `wait` promised room for `max`.
-        room => raw_wait(shared.epfd(), (unsafe { out.events.add(begin) }, room), timeout, mask),
-    };
-    for i in 0..n.max(0) as usize {
-        // SAFETY: the kernel has written `n` events. Not yet overwritten: each one read makes at most one pushed.
-        let (events, data) = unsafe {
-            let e = out.events.add(begin + i).read_unaligned();
-            (e.events, e.u64)
-        };
-        match data {
-            KICK => shared.drain_kick(),
-            CHANNEL => {}
-            ours if ours & !u64::from(u32::MAX) == OURS => kernel_event(shared, out, ours as u32 as c_int, events),
-            _ => out.pass(events, data),
-        }
+    let room = (out.max - begin) as c_int;
+    let mut looked = Looked { count: 0, took_channel: false };
+    if room == 0 {
+        return looked;
     }
-    n
+    let mut timeout = timeout;
+    for _ in 0..LOOKS {
+        let epfd = shared.numbers.of_call(out.epfd);
+        // SAFETY: `begin < max`, and the caller of `wait` promised room for `max`.
+        let n = raw_wait(epfd, (unsafe { out.events.add(begin) }, room), timeout, mask);
+        for i in 0..n.max(0) as usize {
+            // SAFETY: the kernel has written `n` events. Not yet overwritten: each one read makes at most one pushed.
+            let (events, data) = unsafe {
+                let e = out.events.add(begin + i).read_unaligned();
+                (e.events, e.u64)
+            };
+            match data {
+                KICK => shared.take_kick(),
+                CHANNEL => looked.took_channel = true,
+                ours if ours & !u64::from(u32::MAX) == OURS => kernel_event(shared, out, ours as u32 as c_int, events),
+                _ => out.pass(events, data),
+            }
+        }
+        looked.count = if n < 0 { n } else { looked.count + n };
+        if n < room || out.len > begin || shared.ready_len.load(Ordering::SeqCst) > 0 {
+            break;
+        }
+        timeout = Some(Duration::ZERO);
+    }
+    looked
 }
 
 fn raw_wait(
@@ -295,25 +324,20 @@ fn kernel_event(shared: &Arc<Shared>, out: &mut Out, fd: c_int, events: u32) {
     let events = if events & libc::EPOLLERR as u32 != 0 { without_told_error(shared, fd, events) } else { events };
     let mut state = shared.state.lock();
     let Some(i) = state.interests.get_mut(&fd) else { return };
+    if let Some(inner) = &i.instance {
+        let inner = inner.upgrade();
+        drop(state);
+        return instance_event(shared, out, fd, (inner, events));
+    }
     if i.parked && i.watch == Watch::Application {
         return;
     }
     // The readiness is looked at after the kernel was asked: what it then says cannot be about a record.
     let events = if i.travelled && i.watch == Watch::Application { events & still(fd, i.events) } else { events };
     let Some(stream) = i.stream.as_ref().filter(|s| !s.readiness().contains(BOTH_KERNEL)).cloned() else {
-        if i.watch != Watch::Application || i.disabled || events == 0 {
-            return;
+        if i.watch == Watch::Application {
+            report_kernels(shared, out, i, events);
         }
-        if i.is_instance {
-            if let Some(Entry::Epoll(inner)) = table::get_full(fd).as_deref() {
-                if !inner.confirm(fd) {
-                    return;
-                }
-            }
-        }
-        shared.kernel_hot.store(KERNEL_HOT, Ordering::Relaxed);
-        out.push(events, i);
-        i.disabled = i.events & libc::EPOLLONESHOT as u32 != 0;
         return;
     };
     // From now on the kernel only watches the anchor. What it says of a direction that is still there is an edge.
@@ -324,11 +348,35 @@ fn kernel_event(shared: &Arc<Shared>, out: &mut Out, fd: c_int, events: u32) {
     if r.contains(Readiness::KERNEL_TX) {
         i.pending |= events & OUTGOING;
     }
-    i.register(shared.epfd(), fd, r, false);
+    i.register(shared.kernel(), fd, r, false);
     drop(state);
     let Some(endpoint) = runtime::get().and_then(Runtime::endpoint) else { return };
     stream.anchor_event(endpoint, anchor_event(events));
-    shared.changed(fd, stream.readiness(), true);
+    shared.changed(fd, stream.readiness(), Change::Arrival);
+}
+
+/// Reports what the kernel has told of an interest that is its own.
+fn report_kernels(shared: &Shared, out: &mut Out, i: &mut Interest, events: u32) {
+    if i.disabled || events == 0 {
+        return;
+    }
+    shared.kernel_hot.store(KERNEL_HOT, Ordering::Relaxed);
+    out.push(events, i);
+    i.disabled = i.events & libc::EPOLLONESHOT as u32 != 0;
+}
+
+/// The kernel has told of the instance `inner`, which is watched under `fd`. It may mean what has been taken meanwhile.
+fn instance_event(shared: &Arc<Shared>, out: &mut Out, fd: c_int, (inner, events): (Option<Arc<Shared>>, u32)) {
+    let readable = inner.is_none_or(|inner| inner.confirm());
+    let mut state = shared.state.lock();
+    let Some(i) = state.interests.get_mut(&fd).filter(|i| i.instance.is_some()) else { return };
+    if readable {
+        return report_kernels(shared, out, i, events);
+    }
+    if i.events & libc::EPOLLONESHOT as u32 != 0 && !i.disabled {
+        // The kernel has taken it for the shot.
+        i.register(shared.kernel(), fd, BOTH_KERNEL, true);
+    }
 }
 
 /// What the kernel says of a descriptor now.
@@ -362,15 +410,21 @@ enum Plain {
 /// Nothing here is on a link: the kernel does everything, and only the data is translated.
 fn plain_wait(epoll: &Epoll, out: &mut Out, timeout: Option<Duration>, mask: *const libc::sigset_t) -> Plain {
     let shared = &epoll.shared;
+    let endpoint = runtime::get().and_then(Runtime::endpoint);
     let deadline = timeout.map(|t| now() + t);
     let mut left = timeout;
+    let _wait = (left != Some(Duration::ZERO)).then(|| Wait::begin(shared));
     loop {
-        let n = kernel_events(shared, out, left, mask);
-        if n < 0 {
+        // Streams may come while this thread sleeps.
+        let announced = (left != Some(Duration::ZERO)).then(|| Announced::new(shared, endpoint, false));
+        let pending = announced.as_ref().is_some_and(|announced| announced.pending);
+        let count = kernel_events(shared, out, if pending { Some(Duration::ZERO) } else { left }, mask).count;
+        drop(announced);
+        if count < 0 {
             return Plain::Over(-1);
         }
         collect(shared, out);
-        if out.len > 0 || n == 0 {
+        if out.len > 0 || count == 0 && !pending {
             return Plain::Over(out.len as c_int);
         }
         if left == Some(Duration::ZERO) {
@@ -381,35 +435,6 @@ fn plain_wait(epoll: &Epoll, out: &mut Out, timeout: Option<Duration>, mask: *co
         if epoll.has_streams() {
             return Plain::Streams(left);
         }
-    }
-}
-
-/// A thread that sleeps on the instance. Not any more once dropped, also if it is cancelled in its sleep.
-struct Announced<'a> {
-    shared: &'a Shared,
-    endpoint: &'a Endpoint,
-    cq: Option<CompletionQueueId>,
-    /// The queue has something already.
-    pending: bool,
-}
-
-impl<'a> Announced<'a> {
-    fn new(shared: &'a Shared, endpoint: &'a Endpoint, moderated: bool) -> Announced<'a> {
-        shared.asleep.fetch_add(1, Ordering::SeqCst);
-        let cq = shared.assigned();
-        let pending = cq.is_some_and(|cq| wait::arm(endpoint, cq, moderated) == Armed::Pending);
-        Announced { shared, endpoint, cq, pending }
-    }
-}
-
-impl Drop for Announced<'_> {
-    fn drop(&mut self) {
-        let saved = errno();
-        self.shared.asleep.fetch_sub(1, Ordering::SeqCst);
-        if let Some(cq) = self.cq {
-            wait::disarm(self.endpoint, cq);
-        }
-        set_errno(saved);
     }
 }
 
@@ -449,11 +474,11 @@ fn sleep_once(
     (left, moderated): (Option<Duration>, bool),
     mask: *const libc::sigset_t,
 ) -> Slept {
-    let announced = Announced::new(shared, endpoint, moderated);
+    let announced = Announced::new(shared, Some(endpoint), moderated);
     let awake = announced.pending || shared.ready_len.load(Ordering::SeqCst) > 0;
-    let n = kernel_events(shared, out, if awake { Some(Duration::ZERO) } else { left }, mask);
+    let count = kernel_events(shared, out, if awake { Some(Duration::ZERO) } else { left }, mask).count;
     drop(announced);
-    match n {
+    match count {
         n if n < 0 => Slept::Failed,
         0 if !awake => Slept::Expired,
         _ => Slept::Woken,

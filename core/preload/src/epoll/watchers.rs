@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use netacc_driver::Readiness;
 
-use super::Shared;
+use super::{Change, Shared};
 use crate::socket::Socket;
 use crate::wait::Waiter;
 
@@ -25,7 +25,7 @@ impl Registration {
         match self {
             Registration::Epoll(shared, fd) => {
                 if let Some(shared) = shared.upgrade() {
-                    shared.changed(*fd, now, arrived);
+                    shared.changed(*fd, now, if arrived { Change::Arrival } else { Change::Readiness });
                 }
             }
             Registration::Waiter(waiter) => waiter.wake(),

@@ -34,7 +34,11 @@ pub(super) fn share(entry: Arc<Entry>, new: c_int) {
             sock.descriptors.fetch_add(1, Ordering::AcqRel)
         }
         Entry::Idle(listener) => listener.descriptors.fetch_add(1, Ordering::AcqRel),
-        Entry::Epoll(_) | Entry::Ring(_) => 0,
+        Entry::Epoll(epoll) => {
+            epoll.named(new);
+            0
+        }
+        Entry::Ring(_) => 0,
     };
     table::insert(new, entry);
 }

@@ -98,7 +98,8 @@ pub fn forget(fd: c_int) {
             listener.descriptors.fetch_sub(1, Ordering::AcqRel);
             epoll::leave_to_kernel(&listener.watchers, fd);
         }
-        Entry::Epoll(_) | Entry::Ring(_) => {}
+        Entry::Epoll(epoll) => epoll.closed(fd),
+        Entry::Ring(_) => {}
     }
 }
 

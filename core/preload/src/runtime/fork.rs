@@ -128,6 +128,9 @@ pub fn after_fork_child() {
         // Several descriptors may name one socket.
         let known = done.iter().find(|(old, _)| *old == Arc::as_ptr(&entry)).map(|(_, new)| new.clone());
         let new = known.unwrap_or_else(|| Arc::new(inherit(rt, fd, &entry)));
+        if let Entry::Epoll(epoll) = &*new {
+            epoll.named(fd);
+        }
         done.push((Arc::as_ptr(&entry), new.clone()));
         // The parent's objects stay in memory: locks inside them may be held for ever.
         std::mem::forget(entry);
@@ -176,7 +179,7 @@ fn inherit(rt: &'static Runtime, fd: c_int, entry: &Entry) -> Entry {
             Entry::Stream(fresh)
         }
         Entry::Idle(l) => Entry::Idle(l.duplicate()),
-        Entry::Epoll(e) => Entry::Epoll(e.after_fork()),
+        Entry::Epoll(e) => Entry::Epoll(e.after_fork(fd)),
         Entry::Ring(ring) => Entry::Ring(ring.clone()),
     }
 }

@@ -43,7 +43,10 @@ fn poll_eventfd() -> Option<c_int> {
     runtime::of_thread(&POLL_EVENTFD, runtime::new_eventfd)
 }
 
-/// Whether any of the descriptors is a stream of ours on a link, or an epoll instance that watches one. What a child has
+/// What `poll` says of an epoll instance that has events.
+const INSTANCE_READABLE: i16 = libc::POLLIN | libc::POLLRDNORM;
+
+/// Whether any of the descriptors is a stream of ours on a link, or an epoll instance that may watch one. What a child has
 /// inherited is a plain socket afterwards: of a link that its parent has, the kernel knows nothing.
 pub fn any_ours(fds: &[pollfd]) -> bool {
     fds.iter().fold(false, |ours, p| match table::get(p.fd).as_deref().and_then(Option::as_deref) {
@@ -51,7 +54,8 @@ pub fn any_ours(fds: &[pollfd]) -> bool {
             sock.reclaim();
             ours | sock.stream.is_some()
         }
-        Some(Entry::Epoll(epoll)) => ours | epoll.has_streams(),
+        // Also one that watches none: another thread may add one meanwhile.
+        Some(Entry::Epoll(epoll)) => epoll.observe_by_poll() | ours,
         _ => ours,
     })
 }
@@ -185,8 +189,8 @@ fn merge(
     for (((p, k), before), entry) in fds.iter_mut().zip(view).zip(before).zip(entries) {
         p.revents = match stream_of(entry) {
             None => match entry.as_deref() {
-                Some(Entry::Epoll(epoll)) if epoll.has_ready() => k.revents | (p.events & libc::POLLIN),
-                Some(Entry::Epoll(epoll)) if k.revents & libc::POLLIN != 0 && !epoll.confirm(p.fd) => 0,
+                Some(Entry::Epoll(epoll)) if epoll.has_ready() => k.revents | (p.events & INSTANCE_READABLE),
+                Some(Entry::Epoll(epoll)) if k.revents & INSTANCE_READABLE != 0 && !epoll.confirm() => 0,
                 _ => k.revents,
             },
             Some((_, cell)) => {
@@ -217,7 +221,7 @@ fn merge(
 /// Events that the link side of a stream has, of those asked for.
 fn link_events(wanted: i16, entry: &Option<Arc<Entry>>) -> i16 {
     if let Some(Entry::Epoll(epoll)) = entry.as_deref() {
-        return if epoll.has_ready() { wanted & libc::POLLIN } else { 0 };
+        return if epoll.has_ready() { wanted & INSTANCE_READABLE } else { 0 };
     }
     let Some((_, cell)) = stream_of(entry) else { return 0 };
     let r = cell.readiness();

@@ -1,0 +1,118 @@
+//! The descriptors that name an instance.
+//!
+//! A program may duplicate the descriptor of an instance, use the one and close the other, and give the number that was
+//! closed to something else; threads may wait meanwhile. So an instance knows all its numbers. The library opens none of its
+//! own, unless a thread waits on the instance when the program closes the last one: for the kernel that wait goes on.
+
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+
+use parking_lot::Mutex;
+
+use super::{Epoll, Shared};
+use crate::lingering;
+
+/// What names one instance. Changed only by threads that hold the instance's lock.
+pub(super) struct Numbers {
+    /// One of `all`, or what is kept for threads that wait; -1 for none.
+    any: AtomicI32,
+    all: Mutex<Vec<c_int>>,
+    /// The duplicate by which waits go on that had begun when the last number was closed; -1 for none.
+    kept: AtomicI32,
+    /// Threads in a wait that may take long.
+    waits: AtomicU32,
+}
+
+impl Numbers {
+    pub(super) fn new(fd: c_int) -> Numbers {
+        Numbers {
+            any: AtomicI32::new(fd),
+            all: Mutex::new(vec![fd]),
+            kept: AtomicI32::new(-1),
+            waits: AtomicU32::new(0),
+        }
+    }
+
+    /// A number of the instance. Certain to stay one only for threads that hold the instance's lock.
+    pub(super) fn any(&self) -> c_int {
+        self.any.load(Ordering::Relaxed)
+    }
+
+    /// The number by which a call goes on that came by `fd`: that one, as long as it is the instance's.
+    pub(super) fn of_call(&self, fd: c_int) -> c_int {
+        let any = self.any();
+        if any == fd || self.all.lock().contains(&fd) {
+            fd
+        } else {
+            any
+        }
+    }
+
+    fn add(&self, fd: c_int) {
+        let mut all = self.all.lock();
+        if !all.contains(&fd) {
+            all.push(fd);
+        }
+        self.any.store(fd, Ordering::Relaxed);
+    }
+
+    /// `fd` is about to be closed. Whether another one is left.
+    fn remove(&self, fd: c_int) -> bool {
+        let mut all = self.all.lock();
+        all.retain(|number| *number != fd);
+        if let Some(other) = all.first() {
+            self.any.store(*other, Ordering::Relaxed);
+            return true;
+        }
+        let kept = if self.waits.load(Ordering::SeqCst) > 0 { lingering::duplicate(fd) } else { None };
+        self.any.store(kept.unwrap_or(-1), Ordering::Relaxed);
+        self.kept.store(kept.unwrap_or(-1), Ordering::SeqCst);
+        drop(all);
+        self.close_kept();
+        false
+    }
+
+    /// Closes what was kept for waits once they are over.
+    fn close_kept(&self) {
+        if self.kept.load(Ordering::SeqCst) < 0 || self.waits.load(Ordering::SeqCst) > 0 {
+            return;
+        }
+        let kept = self.kept.swap(-1, Ordering::SeqCst);
+        if kept >= 0 {
+            let _ = self.any.compare_exchange(kept, -1, Ordering::Relaxed, Ordering::Relaxed);
+            lingering::close(kept);
+        }
+    }
+}
+
+/// A wait that may take long. Over once dropped, also if its thread is cancelled.
+pub(super) struct Wait<'a>(&'a Shared);
+
+impl<'a> Wait<'a> {
+    pub(super) fn begin(shared: &'a Shared) -> Wait<'a> {
+        shared.numbers.waits.fetch_add(1, Ordering::SeqCst);
+        Wait(shared)
+    }
+}
+
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        self.0.numbers.waits.fetch_sub(1, Ordering::SeqCst);
+        self.0.numbers.close_kept();
+    }
+}
+
+impl Epoll {
+    /// `fd` names the instance, too.
+    pub fn named(&self, fd: c_int) {
+        let _locked = self.shared.state.lock();
+        self.shared.numbers.add(fd);
+    }
+
+    /// `fd` is about to be closed.
+    pub fn closed(&self, fd: c_int) {
+        let state = self.shared.state.lock();
+        self.shared.numbers.remove(fd);
+        drop(state);
+    }
+}

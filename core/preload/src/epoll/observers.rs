@@ -1,0 +1,185 @@
+//! Those who look at an instance without waiting on it: threads in `poll` and `select`, other instances, rings.
+//!
+//! They are told whether the instance is readable, by the kernel. So the kernel's instance of one that is observed is
+//! readable for what is the program's alone: records on anchors are left to the helper, who watches all of them anyway. Where
+//! only the kernel wakes the observer (another instance, a ring) the kick stands for the ready list, each arrival is written
+//! to it, and the links report to the helper's queue, because no thread can be relied on to look at another one.
+
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::interest::Watch;
+use super::{unwatch, Epoll, Registration, Shared};
+use crate::runtime::{self, Runtime};
+use crate::wait::Waiter;
+use crate::{queues, real};
+
+/// The observers of one instance.
+#[derive(Default)]
+pub(super) struct Observers {
+    /// A [`Kind`]. Only grows: that an observer is gone is not always seen.
+    most: AtomicU8,
+    /// Threads that sleep in `poll`.
+    waiters: Mutex<Vec<Arc<Waiter>>>,
+    /// Instances that watch this one, and the descriptors under which they do.
+    pub(super) instances: Mutex<Vec<Registration>>,
+    /// Some interest has been of another instance.
+    watches_instances: AtomicBool,
+}
+
+/// What has observed an instance.
+#[repr(u8)]
+#[derive(Clone, Copy)]
+enum Kind {
+    /// Threads in `poll`, which wait for what the library tells them, too.
+    Poll = 1,
+    /// Those who know the kernel's view alone.
+    Kernel = 2,
+}
+
+impl Observers {
+    #[inline]
+    pub(super) fn any(&self) -> bool {
+        self.most.load(Ordering::SeqCst) >= Kind::Poll as u8
+    }
+
+    #[inline]
+    pub(super) fn include_kernel(&self) -> bool {
+        self.most.load(Ordering::SeqCst) >= Kind::Kernel as u8
+    }
+
+    /// Wakes threads that sleep in `poll`.
+    #[inline]
+    pub(super) fn wake(&self) {
+        if self.any() {
+            self.waiters.lock().iter().for_each(|waiter| waiter.wake());
+        }
+    }
+}
+
+impl Shared {
+    /// From now on `kind` observes the instance.
+    fn observe(&self, kind: Kind) {
+        if self.observers.most.fetch_max(kind as u8, Ordering::SeqCst) >= kind as u8 {
+            return;
+        }
+        let mut state = self.state.lock();
+        let kernel = self.kernel();
+        for (fd, i) in state.interests.iter_mut() {
+            if let (Watch::Anchor(_), Some(now)) = (i.watch, i.stream.as_ref().map(|s| s.readiness())) {
+                i.register(kernel, fd, now, false);
+            }
+        }
+    }
+
+    /// Makes the kernel's view of the instance, and of those that it watches, agree with the library's. Whether the library
+    /// has something to report.
+    fn agree(&self) -> bool {
+        if self.is_ready() {
+            return true;
+        }
+        self.take_kick();
+        let queue = runtime::get().and_then(Runtime::endpoint).zip(self.assigned());
+        if let Some((endpoint, cq)) = queue {
+            endpoint.device().drain(cq);
+            // The wake-up may have been another thread's.
+            endpoint.poll(cq);
+        }
+        if self.observers.watches_instances.load(Ordering::Relaxed) {
+            let state = self.state.lock();
+            let inner = state.interests.iter().filter_map(|(_, i)| i.instance.as_ref()?.upgrade());
+            let inner: Vec<_> = inner.collect();
+            drop(state);
+            for instance in inner {
+                instance.agree();
+            }
+        }
+        self.is_ready()
+    }
+
+    /// The kernel says that the instance is readable, perhaps for what has been taken since. Whether it is.
+    pub(super) fn confirm(&self) -> bool {
+        if self.agree() {
+            return true;
+        }
+        let state = self.state.lock();
+        let mut p = libc::pollfd { fd: self.kernel().epfd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one valid pollfd.
+        let readable = unsafe { real::poll(&mut p, 1, 0) > 0 };
+        drop(state);
+        readable || self.is_ready()
+    }
+}
+
+impl Epoll {
+    /// A thread is about to look at the instance in `poll`. Whether the library has a part in that.
+    pub fn observe_by_poll(&self) -> bool {
+        match runtime::get() {
+            Some(rt) if rt.endpoint().is_none() => false,
+            Some(_) => {
+                self.shared.observe(Kind::Poll);
+                true
+            }
+            None => {
+                // Nothing is on a link. What is before the thread wakes up must be known to the kernel, who alone wakes it.
+                self.shared.observe(Kind::Kernel);
+                false
+            }
+        }
+    }
+
+    /// Those who know the kernel's view alone observe the instance. Nobody can be relied on to wait on it, so the helper
+    /// looks for it.
+    pub fn nest(&self) {
+        let shared = &self.shared;
+        shared.observe(Kind::Kernel);
+        if runtime::get().is_none() {
+            // No stream yet: with the first one it gets its kick.
+            return;
+        }
+        shared.ensure_kick();
+        let streams: Vec<_> = {
+            let state = shared.state.lock();
+            let endpoint = runtime::get().and_then(Runtime::endpoint);
+            if let Some(channel) = endpoint.zip(shared.assigned()).and_then(|(e, cq)| e.device().channel_fd(cq)) {
+                super::deregister(shared.kernel().epfd, channel);
+            }
+            state.interests.iter().filter_map(|(_, i)| i.stream.clone()).collect()
+        };
+        streams.iter().for_each(queues::settle_stream);
+        if shared.is_ready() {
+            shared.lower(&mut shared.state.lock());
+        }
+    }
+
+    /// The instance is watched by `outer`, under `fd`.
+    pub(super) fn watch(&self, outer: &Arc<Shared>, fd: c_int) {
+        unwatch(&self.shared.observers.instances, outer, fd);
+        self.shared.observers.instances.lock().push(Registration::Epoll(Arc::downgrade(outer), fd));
+        outer.observers.watches_instances.store(true, Ordering::Relaxed);
+        self.nest();
+    }
+
+    /// `outer` watches it no more.
+    pub(super) fn unwatch(&self, outer: &Arc<Shared>, fd: c_int) {
+        unwatch(&self.shared.observers.instances, outer, fd);
+    }
+
+    /// Whether the instance is readable, as the kernel says.
+    pub fn confirm(&self) -> bool {
+        self.shared.confirm()
+    }
+
+    /// A thread in `poll` sleeps on the instance, too.
+    pub fn add_outer(&self, waiter: &Arc<Waiter>) {
+        self.shared.observers.waiters.lock().push(waiter.clone());
+    }
+
+    /// Undoes `add_outer`.
+    pub fn remove_outer(&self, waiter: &Arc<Waiter>) {
+        self.shared.observers.waiters.lock().retain(|w| !Arc::ptr_eq(w, waiter));
+    }
+}
