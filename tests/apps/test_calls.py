@@ -170,6 +170,14 @@ CASES = {
     "ring_closes": LEAVES,
     "ring_in_a_child": BRIEFLY,
     "ring_waits": BRIEFLY,
+    # crowds.c
+    "crowd_in_recv": ON_LINK,
+    "crowd_in_poll": ON_LINK,
+    "crowd_in_poll_of_two": ON_LINK,
+    "crowd_in_select": ON_LINK,
+    "crowd_in_epoll": ON_LINK,
+    "crowd_of_all_kinds": ON_LINK,
+    "crowd_that_comes_and_goes": ON_LINK,
 }
 
 
@@ -244,6 +252,15 @@ def test_a_sleeper_is_woken_beside_a_poller(calls: Path, tmp_path: Path) -> None
     """NACC_POLL_MS=0: every wait sleeps, so the poller takes many wake-ups that were meant for the sleeper."""
     seen = accelerated(tmp_path, calls, "shared_by_threads", ROUNDS, NACC_POLL_MS="0")
     assert seen.text == run([calls, "shared_by_threads", "0"])
+    assert seen.link_bytes >= 40_000
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("case", [case for case in CASES if case.startswith("crowd_")])
+def test_crowds_on_shared_links(case: str, calls: Path, tmp_path: Path) -> None:
+    """A message on a link wakes only the thread that waits for its stream, and not those of the link's other streams."""
+    seen = accelerated(tmp_path, calls, case, ROUNDS, NACC_SOR_CONN_PER_QP="64")
+    assert seen.text == run([calls, case, "0"])
     assert seen.link_bytes >= 40_000
 
 

@@ -311,6 +311,11 @@ impl Endpoint {
         self.poll_link(link);
     }
 
+    /// The links on a completion queue.
+    pub fn links_at(&self, cq: CompletionQueueId) -> Vec<Arc<LinkCell>> {
+        self.links.read().values().filter(|link| link.cq() == cq).cloned().collect()
+    }
+
     /// The streams on a link.
     pub fn streams_on(&self, link: &LinkCell) -> Vec<Arc<StreamCell>> {
         link.rx.lock().slots.iter().flatten().cloned().collect()

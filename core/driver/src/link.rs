@@ -16,6 +16,7 @@ use netacc_proto::{
 use parking_lot::Mutex;
 
 use crate::spare::Spare;
+use crate::stream::Counted;
 use crate::waitlist::WaitList;
 use crate::StreamCell;
 
@@ -84,6 +85,10 @@ pub struct LinkCell {
     /// It knows, but has not ended it yet.
     pub(crate) dying: AtomicBool,
     answer_patience: AnswerPatience,
+    /// Threads that sleep on the queue pair.
+    sleepers: AtomicU32,
+    /// See [`LinkCell::dispatch`].
+    dispatched: AtomicBool,
     /// The queue pair's sequence when it was last drained.
     seen: AtomicU32,
     /// Our first region: credit word, control slots.
@@ -171,6 +176,8 @@ impl LinkCell {
             failing: AtomicBool::new(false),
             dying: AtomicBool::new(false),
             answer_patience: AnswerPatience::default(),
+            sleepers: AtomicU32::new(0),
+            dispatched: AtomicBool::new(false),
             seen: AtomicU32::new(0),
             local,
             spare: Mutex::default(),
@@ -230,6 +237,35 @@ impl LinkCell {
     /// How many streams it has.
     pub fn streams(&self) -> u16 {
         self.tx.lock().proto.streams()
+    }
+
+    /// Counts the calling thread among those that sleep on the queue pair, until the result is dropped. Whether others do.
+    pub fn sleeps(&self) -> (Counted<'_>, bool) {
+        let others = self.sleepers.fetch_add(1, Ordering::SeqCst) > 0;
+        (Counted::new(&self.sleepers), others)
+    }
+
+    /// What arrives on the link is for several threads from now on: who looks at it, the owner says elsewhere, and no thread
+    /// sleeps on the queue pair. Whether that is news.
+    pub fn dispatch(&self) -> bool {
+        !self.dispatched.swap(true, Ordering::SeqCst)
+    }
+
+    /// Ends that.
+    pub fn end_dispatch(&self) {
+        if self.is_dispatched() {
+            self.dispatched.store(false, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether [`dispatch`](LinkCell::dispatch) was called.
+    pub fn is_dispatched(&self) -> bool {
+        self.dispatched.load(Ordering::SeqCst)
+    }
+
+    /// Whether threads can sleep on the queue pair.
+    pub fn can_be_waited_for(&self) -> bool {
+        self.caps.qp_wait
     }
 
     /// How long a write waits for the answer to an OPEN.

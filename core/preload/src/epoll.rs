@@ -55,7 +55,7 @@ mod watchers;
 pub use closed::{come_back, end_outliving, forget_fd, leave_to_kernel, outlive, unwatch};
 pub use ctl::{ctl, is_parked};
 pub use waiting::{anchor_event, wait};
-pub use watchers::{carry_over, release, Registration};
+pub use watchers::{carry_over, release, Registration, Watcher};
 
 use interest::{events_of, Answer, Interest, Interests, Kernel, Watch, BOTH_KERNEL};
 use numbers::Numbers;
@@ -74,7 +74,7 @@ pub struct Shared {
     numbers: Numbers,
     /// Wakes a sleeper of this instance; registered with the real one when first needed.
     kick: AtomicU32,
-    /// The instance's own completion queue, plus one.
+    /// The number of the completion queue of the instance's links, or [`NO_QUEUE`] or [`HELPERS_QUEUE`].
     cq: AtomicU32,
     sleepers: Sleepers,
     state: Mutex<State>,
@@ -107,6 +107,11 @@ enum Change {
     /// The program has made or modified the interest. If it is ready, that is an edge.
     Interest,
 }
+
+/// No link of the instance has needed a completion queue yet.
+const NO_QUEUE: u32 = u32::MAX;
+/// The device had no completion queue for the instance, so its links report to the helper's.
+const HELPERS_QUEUE: u32 = u32::MAX - 1;
 
 /// In the upper half of the event data of all registrations that this module makes, with the descriptor in the lower. What
 /// comes without is of a registration that was made where nothing is interposed (an io_uring, a bare system call), and is
@@ -199,7 +204,7 @@ impl Shared {
     /// Makes the kick say what `state` does, which has changed: readable only while somebody finds something. A kick that
     /// another thread is about to write is found readable in vain, and drained by [`Shared::take_kick`].
     fn lower(&self, state: &mut State) {
-        if !state.ready.is_empty() || self.sleepers.must_arm(self.assigned()) {
+        if !state.ready.is_empty() || self.sleepers.must_arm(self.own_queue()) {
             let kicks = self.sleepers.any() || self.observers.include_kernel();
             if kicks && !std::mem::replace(&mut state.kicked, true) {
                 self.kick();
@@ -236,46 +241,59 @@ impl Shared {
         !state.ready.is_empty()
     }
 
-    /// The completion queue of the instance's links; made, with its kick, at first use.
+    /// The completion queue of the instance's links: its own, or the helper's if there is none to be had, or if no thread can
+    /// be relied on to wait on the instance. Not with a lock held.
     pub fn queue(&self, endpoint: &Endpoint) -> CompletionQueueId {
+        let helpers = endpoint.control_cq();
         if self.observers.include_kernel() {
-            return endpoint.control_cq();
+            return helpers;
         }
-        if let Some(cq) = self.assigned() {
-            return cq;
+        if let Some(own) = self.own_queue() {
+            return own;
         }
-        let mut state = self.state.lock();
-        if let Some(cq) = self.assigned() {
-            return cq;
+        let Some(rt) = runtime::get() else { return helpers };
+        let before = self.cq.load(Ordering::Acquire);
+        let taken = if before == NO_QUEUE { queues::take(rt, endpoint) } else { queues::take_free(rt, endpoint) };
+        let new = taken.map_or(HELPERS_QUEUE, |cq| cq.0);
+        if self.cq.compare_exchange(before, new, Ordering::SeqCst, Ordering::Acquire).is_err() {
+            // Another thread was quicker.
+            if let Some(cq) = taken {
+                queues::put_back(rt, cq);
+            }
+            return self.own_queue().unwrap_or(helpers);
         }
-        self.make_kick(&mut state);
-        let cq = runtime::get().map_or(endpoint.default_cq(), |rt| queues::take(rt, endpoint));
-        if let Some(channel) = endpoint.device().channel_fd(cq) {
-            // Edge-triggered, so that it need not be drained.
+        let Some(own) = taken else { return helpers };
+        if let Some(channel) = endpoint.device().channel_fd(own) {
+            // Edge-triggered, so that it need not be drained. If a peer has rung it before, adding it reports that.
             internal_ctl(self.kernel().epfd, channel, libc::EPOLLIN | libc::EPOLLET, CHANNEL);
         }
-        self.cq.store(cq.0 + 1, Ordering::SeqCst);
+        let mut state = self.state.lock();
+        self.make_kick(&mut state);
         // Threads that sleep already have not armed it.
         self.lower(&mut state);
         drop(state);
         self.observers.wake();
-        cq
+        own
     }
 
     /// Handles completions of the instance's links.
     #[inline]
     fn poll(&self, endpoint: &Endpoint) {
-        if let Some(cq) = self.assigned() {
-            endpoint.poll(cq);
+        if let Some(own) = self.own_queue() {
+            endpoint.poll(own);
         }
-        if self.observers.include_kernel() {
+        if self.observers.include_kernel() || self.cq.load(Ordering::Relaxed) == HELPERS_QUEUE {
             endpoint.poll(endpoint.control_cq());
         }
     }
 
+    /// The queue on whose channel the instance's sleepers are woken. The helper wakes those of an instance without one.
     #[inline]
-    fn assigned(&self) -> Option<CompletionQueueId> {
-        self.cq.load(Ordering::SeqCst).checked_sub(1).map(CompletionQueueId)
+    fn own_queue(&self) -> Option<CompletionQueueId> {
+        match self.cq.load(Ordering::SeqCst) {
+            NO_QUEUE | HELPERS_QUEUE => None,
+            own => Some(CompletionQueueId(own)),
+        }
     }
 
     fn ensure_kick(&self) {
@@ -302,8 +320,8 @@ impl Drop for Shared {
             runtime::discard_fd(kick as c_int);
         }
         // Completion queues are few: give it back to the pool of the runtime.
-        if let (Some(cq), Some(rt)) = (self.assigned(), runtime::get()) {
-            queues::give_back(rt, cq);
+        if let Some(rt) = runtime::get().filter(|_| *self.cq.get_mut() != NO_QUEUE) {
+            queues::give_back(rt, self.own_queue());
         }
     }
 }
@@ -331,7 +349,7 @@ impl Epoll {
             shared: Arc::new(Shared {
                 numbers: Numbers::new(epfd),
                 kick: AtomicU32::new(0),
-                cq: AtomicU32::new(0),
+                cq: AtomicU32::new(NO_QUEUE),
                 sleepers: Sleepers::default(),
                 state: Mutex::default(),
                 streams: AtomicU32::new(0),
@@ -372,9 +390,9 @@ impl Epoll {
         self.shared.poll(endpoint);
     }
 
-    /// The instance's completion queue, if it has one.
-    pub fn assigned_queue(&self) -> Option<CompletionQueueId> {
-        self.shared.assigned()
+    /// The instance's completion queue, if it has one of its own.
+    pub fn own_queue(&self) -> Option<CompletionQueueId> {
+        self.shared.own_queue()
     }
 
     /// `fd` has become a connection with a stream: interests made before follow it.

@@ -1,12 +1,19 @@
 //! Which completion queue a link reports to.
 //!
-//! A link belongs to the one epoll instance that watches its streams, so that the thread which waits there finds what
-//! has arrived without anybody's help. A link that nobody watches belongs to the common queue: who waits for it in
-//! `poll` or a blocking call looks there, or at the link itself. A link with several watchers belongs to the helper's
+//! A link belongs to the one that watches its streams, an epoll instance or a thread asleep in `poll`, so that the thread
+//! which waits there finds what has arrived without anybody's help. A link that nobody watches belongs to the common queue,
+//! on which nobody sleeps: a blocking call looks at the link itself. A link with several watchers belongs to the helper's
 //! queue, because no single one of them can be relied on to look for the others; so does a link whose streams the
 //! program has closed: what its peers still send must be answered, with a reset above all. And one on which a stream is
 //! being opened: its peer may want to give that up, whatever this program does meanwhile. And one that nobody watches and that
 //! has room for further streams, which must be answered although nobody waits on those that it has; unless peers can knock.
+//!
+//! A device has few queues. A watcher that gets none has its links on the helper's queue: the helper handles what arrives
+//! there, and wakes the watcher of each stream that has changed. So no thread is woken for what it does not watch,
+//! however many threads there are; the price for those without a queue is that two threads wake up instead of one.
+//!
+//! A link with several streams on whose queue pair several threads would sleep is *dispatched* by the helper for the same
+//! reason: a message wakes all who sleep on its queue pair.
 //!
 //! The rule is applied when a stream gets onto a link or leaves it, when an attempt begins or ends, and when an instance
 //! begins to watch it, by different threads. Each looks again after moving the link: whoever changes a watcher does so
@@ -18,24 +25,29 @@
 //! each such link.
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-use netacc_device::{CompletionQueueId, Instant};
+use netacc_device::{CompletionQueueId, DeviceError, Instant};
 use netacc_driver::{Endpoint, LinkCell, Readiness, StreamCell};
 use netacc_proto::Phase;
 use parking_lot::Mutex;
 
-use crate::epoll::Registration;
+use crate::epoll::{Registration, Watcher};
 use crate::runtime::{self, Runtime, NO_FD};
 use crate::socket::Socket;
 use crate::table::{self, Entry};
+use crate::wait::Slots;
 
-/// The queues of epoll instances.
+/// The queues of those that watch links.
 pub struct Queues {
-    /// Of instances that are gone.
+    /// Of instances that are gone. Links may still be bound to them.
     free: Mutex<Vec<CompletionQueueId>>,
+    /// The device has no more.
+    exhausted: AtomicBool,
+    /// Where threads sleep in `poll`.
+    pub(crate) slots: Slots,
     /// Instances that have a queue.
     waited_at: AtomicU32,
     /// What the process may run on.
@@ -57,6 +69,8 @@ impl Queues {
     pub fn new(processors: u32) -> Queues {
         Queues {
             free: Mutex::default(),
+            exhausted: AtomicBool::new(false),
+            slots: Slots::default(),
             waited_at: AtomicU32::new(0),
             processors,
             put_off: Mutex::default(),
@@ -104,20 +118,47 @@ impl Queues {
     }
 }
 
-/// A completion queue for an epoll instance: one of an instance that is gone, a new one, or the common one. (A device
-/// has few, and they cannot be destroyed.)
-pub fn take(rt: &Runtime, endpoint: &Endpoint) -> CompletionQueueId {
+/// A completion queue for an epoll instance that has none. `None`: the helper's is to be its queue.
+pub fn take(rt: &Runtime, endpoint: &Endpoint) -> Option<CompletionQueueId> {
     rt.queues.waited_at.fetch_add(1, Ordering::Relaxed);
-    let free = rt.queues.free.lock().pop();
-    free.or_else(|| endpoint.device().create_cq().ok()).unwrap_or(endpoint.default_cq())
+    take_free(rt, endpoint)
 }
 
-/// The instance is gone; the next one takes its queue.
-pub fn give_back(rt: &Runtime, cq: CompletionQueueId) {
-    rt.queues.waited_at.fetch_sub(1, Ordering::Relaxed);
-    if rt.endpoint().is_some_and(|e| e.default_cq() != cq) {
-        rt.queues.free.lock().push(cq);
+/// A completion queue without links: one of an instance that is gone, a new one, or that of a thread that is not asleep. (A
+/// device has few, and they cannot be destroyed.) Not with a lock held.
+pub fn take_free(rt: &Runtime, endpoint: &Endpoint) -> Option<CompletionQueueId> {
+    let free = rt.queues.free.lock().pop();
+    if let Some(cq) = free {
+        clear(rt, endpoint, cq);
+        return Some(cq);
     }
+    if !rt.queues.exhausted.load(Ordering::Relaxed) {
+        match endpoint.device().create_cq() {
+            Ok(cq) => return Some(cq),
+            Err(DeviceError::Exhausted { .. }) => rt.queues.exhausted.store(true, Ordering::Relaxed),
+            // There may be descriptors later.
+            Err(_) => {}
+        }
+    }
+    rt.queues.slots.spare_queue(rt, endpoint)
+}
+
+/// Moves the links of a queue to where they belong now that its owner has gone.
+pub fn clear(rt: &Runtime, endpoint: &Endpoint, cq: CompletionQueueId) {
+    for link in endpoint.links_at(cq) {
+        settle_link(rt, endpoint, &link);
+    }
+}
+
+/// The instance is gone: somebody else may have its queue, if it had one.
+pub fn give_back(rt: &Runtime, cq: Option<CompletionQueueId>) {
+    rt.queues.waited_at.fetch_sub(1, Ordering::Relaxed);
+    rt.queues.free.lock().extend(cq);
+}
+
+/// Puts back a queue that was taken and not used.
+pub fn put_back(rt: &Runtime, cq: CompletionQueueId) {
+    rt.queues.free.lock().push(cq);
 }
 
 /// Something has changed for a stream of the link: the link moves to the queue where it belongs, at once or before long.
@@ -125,15 +166,50 @@ pub fn settle(rt: &Runtime, endpoint: &Endpoint, link: &Arc<LinkCell>, cell: &Ar
     if link.streams() <= FEW {
         return settle_all(endpoint, link);
     }
-    let home = home_of_one(endpoint, cell);
     let helpers = endpoint.control_cq();
+    let home = home_of_one(endpoint, cell).map(|home| home.queue);
     if link.cq() != helpers && home.is_some_and(|home| home != link.cq()) {
         endpoint.rebind(link, helpers);
-        wake_all(endpoint, link);
-    } else {
-        wake(cell);
     }
     rt.queues.put_off(endpoint, link);
+}
+
+/// As [`settle`], where any stream of the link may have changed.
+fn settle_link(rt: &Runtime, endpoint: &Endpoint, link: &Arc<LinkCell>) {
+    if link.streams() <= FEW {
+        return settle_all(endpoint, link);
+    }
+    endpoint.rebind(link, endpoint.control_cq());
+    rt.queues.put_off(endpoint, link);
+}
+
+/// The link of a stream that a thread begins to watch in `poll`, sleeping at `queue` if it has one. Nothing to do if the
+/// link is there already, or if the helper dispatches it for others besides.
+pub fn settle_watched(
+    rt: &Runtime,
+    endpoint: &Endpoint,
+    cell: &Arc<StreamCell>,
+    queue: Option<CompletionQueueId>,
+) -> Option<CompletionQueueId> {
+    let link = cell.lock(endpoint).link().cloned()?;
+    let helpers = link.cq() == endpoint.control_cq();
+    let at_home = match queue {
+        Some(queue) => link.cq() == queue || helpers && link.streams() > 1,
+        None => helpers,
+    };
+    if !at_home {
+        settle(rt, endpoint, &link, cell);
+    }
+    Some(link.cq())
+}
+
+/// Several threads wait for different streams of a link: the helper is to wake each for its own.
+pub fn dispatch(endpoint: &Endpoint, link: &Arc<LinkCell>) {
+    if link.dispatch() || link.cq() != endpoint.control_cq() {
+        endpoint.rebind(link, endpoint.control_cq());
+        // Those that sleep on the queue pair already are to do as the caller does.
+        endpoint.device().wake_qp(link.qp());
+    }
 }
 
 /// As [`settle`], for the link of a stream that has a new watcher. Nothing to do as long as there is no link.
@@ -154,6 +230,7 @@ pub fn settle_stream(cell: &Arc<StreamCell>) {
 fn settle_all(endpoint: &Endpoint, link: &Arc<LinkCell>) {
     let mut home = home_of(endpoint, link);
     loop {
+        // Whoever sleeps and watches a stream of the link is woken at the new queue as well: its own, or the helper's.
         endpoint.rebind(link, home);
         let again = home_of(endpoint, link);
         if again == home {
@@ -161,52 +238,68 @@ fn settle_all(endpoint: &Endpoint, link: &Arc<LinkCell>) {
         }
         home = again;
     }
-    wake_all(endpoint, link);
-}
-
-/// Threads asleep in `poll` sleep on the queues that their streams had then.
-fn wake_all(endpoint: &Endpoint, link: &LinkCell) {
-    endpoint.streams_on(link).iter().for_each(wake);
-}
-
-fn wake(cell: &Arc<StreamCell>) {
-    with_socket(cell, |sock| sock.watchers.lock().iter().for_each(Registration::wake));
 }
 
 fn home_of(endpoint: &Endpoint, link: &LinkCell) -> CompletionQueueId {
+    let helpers = endpoint.control_cq();
     let cells = endpoint.streams_on(link);
     if cells.iter().any(|cell| cell.is_opening()) {
-        return endpoint.control_cq();
+        return helpers;
     }
-    let mut home = None;
-    let mut open = false;
+    if cells.len() <= 1 {
+        link.end_dispatch();
+    } else if link.is_dispatched() {
+        return helpers;
+    }
+    let mut common: Option<Home> = None;
+    let (mut open, mut unwatched) = (false, false);
     for cell in cells.iter().filter(|cell| is_looked_at(cell)) {
         open |= cell.tag().load(Ordering::Relaxed) != NO_FD;
-        if let Some(queue) = home_of_one(endpoint, cell) {
-            if *home.get_or_insert(queue) != queue {
-                return endpoint.control_cq();
-            }
+        let Some(home) = home_of_one(endpoint, cell) else {
+            unwatched = true;
+            continue;
+        };
+        if common.get_or_insert(home).queue != home.queue {
+            return helpers;
         }
     }
-    let looked_at = open && !link.awaits_streams();
-    home.unwrap_or(if looked_at { endpoint.default_cq() } else { endpoint.control_cq() })
+    match common {
+        // A thread watches some of the streams for the length of one call: it is not to be woken for the others.
+        Some(home) if home.passing && unwatched => helpers,
+        Some(home) => home.queue,
+        None if open && !link.awaits_streams() => endpoint.default_cq(),
+        None => helpers,
+    }
+}
+
+/// Where a stream wants its link to be.
+#[derive(Clone, Copy)]
+struct Home {
+    queue: CompletionQueueId,
+    /// For a thread in `poll`, as long as it sleeps.
+    passing: bool,
 }
 
 /// Where the link would belong for the sake of this stream; `None` if it does not matter to it.
-fn home_of_one(endpoint: &Endpoint, cell: &Arc<StreamCell>) -> Option<CompletionQueueId> {
+fn home_of_one(endpoint: &Endpoint, cell: &Arc<StreamCell>) -> Option<Home> {
+    let helpers = endpoint.control_cq();
     if cell.is_opening() {
-        return Some(endpoint.control_cq());
+        return Some(Home { queue: helpers, passing: false });
     }
     if !is_looked_at(cell) {
         return None;
     }
-    let mut instances = Vec::new();
+    let mut watchers = Vec::new();
     with_socket(cell, |sock| {
-        instances.extend(sock.watchers.lock().iter().filter_map(Registration::instance));
+        watchers.extend(sock.watchers.lock().iter().filter_map(Registration::watcher));
     });
-    let mut queues = instances.iter().map(|instance| instance.queue(endpoint));
-    let first = queues.next()?;
-    Some(if queues.all(|queue| queue == first) { first } else { endpoint.control_cq() })
+    // Not with the watchers locked: an instance may have to take a queue.
+    let mut homes = watchers.iter().map(|watcher| match watcher {
+        Watcher::Instance(instance) => Home { queue: instance.queue(endpoint), passing: false },
+        Watcher::Sleeper(queue) => Home { queue: queue.unwrap_or(helpers), passing: true },
+    });
+    let first = homes.next()?;
+    Some(if homes.all(|home| home.queue == first.queue) { first } else { Home { queue: helpers, passing: false } })
 }
 
 /// What has left the link, and only waits for the peer to let go of it, is looked at by nobody.

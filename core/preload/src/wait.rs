@@ -5,8 +5,10 @@
 //! * [`signals`]: what a handler finds that runs meanwhile.
 //!
 //! A thread waits for one stream by sleeping on its queue pair, and for several (`poll`, `select`) by sleeping in the
-//! real `ppoll` with the completion channels and an eventfd of its own added. In both cases the order is: announce,
-//! look once more, sleep; whoever changes a stream does: change, look for announcements, wake.
+//! real `ppoll` with an eventfd and the channel of a completion queue of its own added ([`Slot`](slots::Slot)). Where several
+//! threads would sleep on one queue pair for different streams, they sleep on their eventfds. In all cases the order is:
+//! announce, look once more, sleep; whoever changes a stream does: change, look for announcements, wake. No thread is
+//! woken for a stream that it does not wait for.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use libc::pollfd;
-use netacc_device::{Armed, CompletionQueueId, Instant, Wait};
+use netacc_device::{Armed, CompletionQueueId, Instant};
 use netacc_driver::{AnchorProgress, Endpoint, Readiness, StreamCell, StreamGuard};
 use netacc_proto::{Phase, Reason};
 
@@ -23,13 +25,20 @@ use crate::epoll::anchor_event;
 use crate::ops::errno;
 use crate::real;
 use crate::runtime::{self, now, Runtime};
+use crate::socket::Socket;
 
 mod poll;
 pub mod signals;
+mod sleeper;
+mod slots;
 mod spin;
 
-pub use poll::{any_ours, poll, Waiter};
+pub use poll::{any_ours, poll};
+pub use sleeper::Waiter;
+pub use slots::Slots;
 pub use spin::SpinPolicy;
+
+use sleeper::StreamWait;
 
 /// A stream changed while threads sleep on its queue pair.
 #[cold]
@@ -79,7 +88,14 @@ impl Limit {
 }
 
 /// Waits until `cell` may be ready for one of `want`. The caller has just looked and found it not ready.
-pub fn for_stream(rt: &Runtime, cell: &Arc<StreamCell>, fd: c_int, want: Readiness, limit: Limit) -> Waited {
+pub fn for_stream(
+    rt: &Runtime,
+    sock: &Socket,
+    cell: &Arc<StreamCell>,
+    fd: c_int,
+    want: Readiness,
+    limit: Limit,
+) -> Waited {
     let Some(endpoint) = rt.endpoint() else { return Waited::Again };
     batch::end(endpoint);
     let want = want | Readiness::ERR | Readiness::HUP;
@@ -108,22 +124,12 @@ pub fn for_stream(rt: &Runtime, cell: &Arc<StreamCell>, fd: c_int, want: Readine
         ready()
     });
     if !spun {
-        let timeout = match limit.left() {
-            Some(Duration::ZERO) => return Waited::TimedOut,
-            t => t,
-        };
-        let asleep = cell.sleeps();
-        cell.set_sleep_qp(link.qp());
-        let seen = endpoint.device().qp_sequence(link.qp());
-        endpoint.poll_link(&link);
-        let outcome =
-            if ready() || link.is_dead() { Wait::Woken } else { endpoint.device().wait_qp(link.qp(), seen, timeout) };
-        drop(asleep);
-        endpoint.poll_link(&link);
-        match outcome {
-            Wait::Interrupted => return Waited::Interrupted,
-            Wait::TimedOut if !ready() => return Waited::TimedOut,
-            _ => {}
+        if limit.left() == Some(Duration::ZERO) {
+            return Waited::TimedOut;
+        }
+        match (StreamWait { sock, cell, link: &link, limit }).sleep(rt, endpoint, ready) {
+            Waited::Again => {}
+            ended => return ended,
         }
     }
     rt.spin.record(now().saturating_since(begun).as_nanos() as u64);

@@ -82,7 +82,7 @@ impl Shared {
             return true;
         }
         self.take_kick();
-        let queue = runtime::get().and_then(Runtime::endpoint).zip(self.assigned());
+        let queue = runtime::get().and_then(Runtime::endpoint).zip(self.own_queue());
         if let Some((endpoint, cq)) = queue {
             endpoint.device().drain(cq);
             // The wake-up may have been another thread's.
@@ -144,7 +144,7 @@ impl Epoll {
         let streams: Vec<_> = {
             let state = shared.state.lock();
             let endpoint = runtime::get().and_then(Runtime::endpoint);
-            if let Some(channel) = endpoint.zip(shared.assigned()).and_then(|(e, cq)| e.device().channel_fd(cq)) {
+            if let Some(channel) = endpoint.zip(shared.own_queue()).and_then(|(e, cq)| e.device().channel_fd(cq)) {
                 super::deregister(shared.kernel().epfd, channel);
             }
             state.interests.iter().filter_map(|(_, i)| i.stream.clone()).collect()

@@ -46,11 +46,11 @@ impl<'a> Announced<'a> {
     /// `endpoint` is none in a process that has none yet; `moderated` as for [`wait::arm`].
     pub(super) fn new(shared: &'a Shared, endpoint: Option<&'a Endpoint>, moderated: bool) -> Announced<'a> {
         shared.sleepers.all.fetch_add(1, Ordering::SeqCst);
-        let mut cq = endpoint.and(shared.assigned());
+        let mut cq = endpoint.and(shared.own_queue());
         if cq.is_none() {
             shared.sleepers.unarmed.fetch_add(1, Ordering::SeqCst);
             // Counted before another look: the thread that assigns a queue looks at the count afterwards.
-            cq = endpoint.and(shared.assigned());
+            cq = endpoint.and(shared.own_queue());
             if cq.is_some() {
                 shared.sleepers.unarmed.fetch_sub(1, Ordering::SeqCst);
             }

@@ -4,6 +4,7 @@ use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
+use netacc_device::CompletionQueueId;
 use netacc_driver::Readiness;
 
 use super::{Change, Shared};
@@ -16,6 +17,14 @@ pub enum Registration {
     Epoll(Weak<Shared>, c_int),
     /// A thread in `poll`.
     Waiter(Arc<Waiter>),
+}
+
+/// Where a watcher of a stream is woken.
+pub enum Watcher {
+    /// At the instance's completion queue.
+    Instance(Arc<Shared>),
+    /// A thread in `poll`: at its own queue, or by the helper if it has none.
+    Sleeper(Option<CompletionQueueId>),
 }
 
 impl Registration {
@@ -32,10 +41,11 @@ impl Registration {
         }
     }
 
-    /// Whoever sleeps in `poll` looks anew at what it should sleep on. (An epoll instance keeps its queue for good.)
-    pub fn wake(&self) {
-        if let Registration::Waiter(waiter) = self {
-            waiter.wake();
+    /// Who wants to be woken where for the stream's link, if that matters to the watcher, and it still exists.
+    pub fn watcher(&self) -> Option<Watcher> {
+        match self {
+            Registration::Epoll(shared, _) => shared.upgrade().map(Watcher::Instance),
+            Registration::Waiter(waiter) => waiter.watcher(),
         }
     }
 

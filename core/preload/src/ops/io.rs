@@ -33,6 +33,7 @@ mod recv;
 mod replay;
 mod send;
 
+pub use block::block_in_poll;
 pub use promotion::note_return;
 pub use recv::recv;
 pub use send::{await_switch, send};

@@ -1,47 +1,22 @@
 //! `poll` on several descriptors, ours and others.
 
-use std::cell::Cell;
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
 use libc::pollfd;
 use netacc_device::{Armed, CompletionQueueId, Instant};
-use netacc_driver::{Endpoint, Readiness, StreamCell};
+use netacc_driver::{Endpoint, LinkCell, Readiness, StreamCell};
 
-use super::{arm, disarm, timespec, SWITCH_PATIENCE};
-use crate::batch;
+use super::sleeper::{self, Registered, StreamWait, Waiter};
+use super::slots::Slot;
+use super::{arm, disarm, timespec, Limit, Waited, SWITCH_PATIENCE};
 use crate::epoll::{anchor_event, Registration};
 use crate::ops::{errno, io, set_errno};
-use crate::real;
-use crate::runtime::{self, now};
+use crate::runtime::{self, now, Runtime};
 use crate::socket::Socket;
 use crate::table::{self, Entry};
-
-/// A thread asleep in `poll` on several descriptors.
-pub struct Waiter {
-    eventfd: c_int,
-    asleep: AtomicBool,
-}
-
-impl Waiter {
-    /// Something that the thread waits for may have happened.
-    pub fn wake(&self) {
-        if self.asleep.swap(false, Ordering::SeqCst) {
-            runtime::kick(self.eventfd);
-        }
-    }
-}
-
-thread_local! {
-    /// The thread's eventfd for `poll`, made at its first sleep, and the process generation it belongs to.
-    static POLL_EVENTFD: Cell<(c_int, u32)> = const { Cell::new((-1, 0)) };
-}
-
-fn poll_eventfd() -> Option<c_int> {
-    runtime::of_thread(&POLL_EVENTFD, runtime::new_eventfd)
-}
+use crate::{batch, queues, real};
 
 /// What `poll` says of an epoll instance that has events.
 const INSTANCE_READABLE: i16 = libc::POLLIN | libc::POLLRDNORM;
@@ -105,7 +80,11 @@ pub fn poll(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const libc::si
         {
             continue;
         }
-        if sleep(endpoint, fds, &entries, deadline, mask) < 0 {
+        let slept = match OnlyStream::of(endpoint, fds, &entries, mask) {
+            Some(only) => only.sleep(rt, endpoint, deadline),
+            None => sleep((rt, endpoint), fds, &entries, deadline, mask),
+        };
+        if slept < 0 {
             return -1;
         }
     }
@@ -143,10 +122,12 @@ fn poll_links(endpoint: &Endpoint, entries: &[Option<Arc<Entry>>]) {
         if cell.readiness().contains(Readiness::KERNEL_RX | Readiness::KERNEL_TX) {
             continue;
         }
-        let Some(guard) = cell.try_lock(endpoint) else { continue };
-        let Some(cq) = guard.link().map(|l| l.cq()) else { continue };
-        drop(guard);
-        if seen != Some(cq) {
+        let Some(link) = cell.try_lock(endpoint).and_then(|guard| guard.link().cloned()) else { continue };
+        let cq = link.cq();
+        if cq == endpoint.default_cq() || cq == endpoint.control_cq() {
+            // Others' links are there, too.
+            endpoint.poll_link(&link);
+        } else if seen != Some(cq) {
             seen = Some(cq);
             endpoint.poll(cq);
         }
@@ -245,10 +226,63 @@ fn link_events(wanted: i16, entry: &Option<Arc<Entry>>) -> i16 {
     events
 }
 
+/// The stream of a call that waits for nothing else, and that is on a link: its thread sleeps on the queue pair. What
+/// happens on its anchor the helper takes in.
+struct OnlyStream<'a> {
+    events: i16,
+    entry: &'a Option<Arc<Entry>>,
+    sock: &'a Socket,
+    cell: &'a Arc<StreamCell>,
+    link: Arc<LinkCell>,
+}
+
+impl<'a> OnlyStream<'a> {
+    /// `None`: the call waits for something else as well, or with a mask of signals, which only the kernel can set for a
+    /// sleep.
+    fn of(
+        endpoint: &Endpoint,
+        fds: &[pollfd],
+        entries: &'a [Option<Arc<Entry>>],
+        mask: *const libc::sigset_t,
+    ) -> Option<OnlyStream<'a>> {
+        let mut named = fds.iter().zip(entries).filter(|(p, _)| p.fd >= 0);
+        let (p, entry) = named.next()?;
+        if named.next().is_some() || !mask.is_null() {
+            return None;
+        }
+        let (sock, cell) = stream_of(entry)?;
+        let link = {
+            let guard = cell.lock(endpoint);
+            guard.link().filter(|link| guard.proto().is_linked() && link.can_be_waited_for()).cloned()?
+        };
+        Some(OnlyStream { events: p.events, entry, sock, cell, link })
+    }
+
+    fn sleep(&self, rt: &Runtime, endpoint: &Endpoint, deadline: Option<Instant>) -> c_int {
+        let _registered = Registered::new(self.sock, Waiter::on_queue_pair(self.cell));
+        let ready = || {
+            let kernels = Readiness::KERNEL_RX | Readiness::KERNEL_TX;
+            link_events(self.events, self.entry) != 0 || self.cell.readiness().intersects(kernels)
+        };
+        // Every handler ends `poll`.
+        let limit = Limit { deadline, idle: false };
+        let wait = StreamWait { sock: self.sock, cell: self.cell, link: &self.link, limit };
+        match wait.sleep(rt, endpoint, ready) {
+            Waited::Interrupted => {
+                set_errno(libc::EINTR);
+                -1
+            }
+            Waited::Again | Waited::TimedOut => 0,
+        }
+    }
+}
+
 /// A thread in `poll` that is announced everywhere. Not any more once dropped, also if the thread is cancelled in its sleep.
 struct Announced<'a> {
+    rt: &'a Runtime,
     endpoint: &'a Endpoint,
     entries: &'a [Option<Arc<Entry>>],
+    slot: Arc<Slot>,
     waiter: Arc<Waiter>,
     queues: Vec<CompletionQueueId>,
     /// Some queue has something already.
@@ -256,26 +290,42 @@ struct Announced<'a> {
 }
 
 impl<'a> Announced<'a> {
-    fn new(endpoint: &'a Endpoint, entries: &'a [Option<Arc<Entry>>], eventfd: c_int) -> Announced<'a> {
-        let waiter = Arc::new(Waiter { eventfd, asleep: AtomicBool::new(true) });
-        let mut queues: Vec<CompletionQueueId> = Vec::new();
+    fn new(rt: &'a Runtime, endpoint: &'a Endpoint, entries: &'a [Option<Arc<Entry>>], slot: Arc<Slot>) -> Self {
+        let on_link = |(_, cell): (&Socket, &Arc<StreamCell>)| cell.lock(endpoint).link().is_some();
+        let queue = match entries.iter().filter_map(stream_of).any(on_link) {
+            true => slot.ensure_queue(rt, endpoint),
+            false => slot.queue(),
+        };
+        let waiter = Waiter::at_slot(&slot);
+        let mut queues = Vec::from_iter(queue);
         for entry in entries {
             if let Some((sock, cell)) = stream_of(entry) {
                 sock.watchers.lock().push(Registration::Waiter(waiter.clone()));
-                let cq = cell.lock(endpoint).link().map(|l| l.cq());
-                queues.extend(cq.filter(|q| *q != endpoint.control_cq()));
+                queues.extend(queues::settle_watched(rt, endpoint, cell, queue));
             } else if let Some(Entry::Epoll(epoll)) = entry.as_deref() {
                 epoll.add_outer(&waiter);
-                queues.extend(epoll.assigned_queue());
+                queues.extend(epoll.own_queue());
             }
         }
+        // The helper looks at its own, and wakes this thread.
+        queues.retain(|cq| *cq != endpoint.control_cq());
         queues.sort_unstable();
         queues.dedup();
         let mut pending = false;
         for &cq in &queues {
             pending |= arm(endpoint, cq, false) == Armed::Pending;
         }
-        Announced { endpoint, entries, waiter, queues, pending }
+        Announced { rt, endpoint, entries, slot, waiter, queues, pending }
+    }
+
+    /// Takes the thread off a stream. If an epoll instance watches that as well, its link goes back to that one's queue.
+    fn leave(&self, sock: &Socket, cell: &Arc<StreamCell>) {
+        if sleeper::remove(sock, &self.waiter) {
+            let link = cell.lock(self.endpoint).link().cloned();
+            if let Some(link) = link.filter(|link| link.cq() == self.endpoint.control_cq()) {
+                queues::settle(self.rt, self.endpoint, &link, cell);
+            }
+        }
     }
 }
 
@@ -286,36 +336,36 @@ impl Drop for Announced<'_> {
             self.endpoint.device().drain(cq);
             disarm(self.endpoint, cq);
         }
-        let same = |r: &Registration| matches!(r, Registration::Waiter(w) if Arc::ptr_eq(w, &self.waiter));
         for entry in self.entries {
-            if let Some((sock, _)) = stream_of(entry) {
-                sock.watchers.lock().retain(|r| !same(r));
+            if let Some((sock, cell)) = stream_of(entry) {
+                self.leave(sock, cell);
             } else if let Some(Entry::Epoll(epoll)) = entry.as_deref() {
                 epoll.remove_outer(&self.waiter);
             }
         }
-        if !self.waiter.asleep.swap(false, Ordering::SeqCst) {
-            runtime::drain(self.waiter.eventfd);
+        if self.waiter.get_up() {
+            runtime::drain(self.slot.eventfd());
         }
+        self.slot.give_back();
         set_errno(saved);
     }
 }
 
 /// Announces, looks once more, sleeps.
 fn sleep(
-    endpoint: &Endpoint,
+    (rt, endpoint): (&Runtime, &Endpoint),
     fds: &[pollfd],
     entries: &[Option<Arc<Entry>>],
     deadline: Option<Instant>,
     mask: *const libc::sigset_t,
 ) -> c_int {
-    let Some(eventfd) = poll_eventfd() else {
+    let Some(slot) = rt.queues.slots.take(rt, endpoint) else {
         set_errno(libc::ENOMEM);
         return -1;
     };
-    let announced = Announced::new(endpoint, entries, eventfd);
+    let announced = Announced::new(rt, endpoint, entries, slot);
     let (mut view, _) = kernel_view(fds, entries);
-    view.push(pollfd { fd: eventfd, events: libc::POLLIN, revents: 0 });
+    view.push(pollfd { fd: announced.slot.eventfd(), events: libc::POLLIN, revents: 0 });
     let channels = announced.queues.iter().filter_map(|&cq| endpoint.device().channel_fd(cq));
     view.extend(channels.map(|fd| pollfd { fd, events: libc::POLLIN, revents: 0 }));
     if announced.pending || fds.iter().zip(entries).any(|(p, e)| link_events(p.events, e) != 0) {

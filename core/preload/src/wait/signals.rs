@@ -104,6 +104,25 @@ fn ends_calls(signal: c_int, limit: Limit) -> bool {
 thread_local! {
     /// The thread's signalfd, made at its first wait of this kind, and the process generation it belongs to.
     static SIGNALS: Cell<(c_int, u32)> = const { Cell::new((-1, 0)) };
+    /// The signals that it is for.
+    static WANTED: Cell<[u8; SIGSET_BYTES]> = const { Cell::new([0; SIGSET_BYTES]) };
+}
+
+/// The kernel's set of signals, the first bytes of the C library's.
+const SIGSET_BYTES: usize = 8;
+
+fn kernel_set(set: &sigset_t) -> [u8; SIGSET_BYTES] {
+    // SAFETY: the set is longer, and any bytes are valid.
+    unsafe { std::ptr::from_ref(set).cast::<[u8; SIGSET_BYTES]>().read_unaligned() }
+}
+
+/// Has the thread's signalfd report `wanted`. Only if it does not already: the kernel wakes all threads of the process that
+/// wait on signalfds when one of those changes.
+fn set_wanted(signals: c_int, wanted: &sigset_t) {
+    if WANTED.replace(kernel_set(wanted)) != kernel_set(wanted) {
+        // SAFETY: a descriptor of this kind, and a readable set.
+        unsafe { libc::signalfd(signals, wanted, 0) };
+    }
 }
 
 /// Blocks until `fd` has one of `events`, as a blocking call does that restarts.
@@ -111,6 +130,7 @@ pub fn poll(fd: c_int, events: i16, limit: Limit) -> Waited {
     let held = Held::all();
     let wanted = held.let_through();
     let signals = runtime::of_thread(&SIGNALS, || {
+        WANTED.set(kernel_set(&wanted));
         // SAFETY: the set is readable.
         runtime::keep(unsafe { libc::signalfd(-1, &wanted, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC) })
     });
@@ -120,8 +140,7 @@ pub fn poll(fd: c_int, events: i16, limit: Limit) -> Waited {
     let step = timespec(std::time::Duration::from_millis(50));
     let time = match signals {
         Some(signals) => {
-            // SAFETY: a descriptor of this kind, and a readable set.
-            unsafe { libc::signalfd(signals, &wanted, 0) };
+            set_wanted(signals, &wanted);
             std::ptr::null()
         }
         None => std::ptr::from_ref(&step),

@@ -30,7 +30,7 @@ pub(super) fn block(
     if !reading && r.contains(Readiness::KERNEL_TX) {
         return block_in_poll(fd, libc::POLLOUT, limit);
     }
-    wait::for_stream(rt, cell, fd, want, limit)
+    wait::for_stream(rt, sock, cell, fd, want, limit)
 }
 
 /// Blocks in the kernel's own receive, with its rules for signals and timeouts, without taking anything: a marker that
@@ -48,7 +48,8 @@ fn block_in_recv(sock: &Socket, fd: c_int, limit: Limit) -> Waited {
     Waited::Again
 }
 
-fn block_in_poll(fd: c_int, events: i16, limit: Limit) -> Waited {
+/// Blocks until `fd` has one of `events`, as a call on a connection does.
+pub fn block_in_poll(fd: c_int, events: i16, limit: Limit) -> Waited {
     if limit.restarts() {
         return wait::signals::poll(fd, events, limit);
     }

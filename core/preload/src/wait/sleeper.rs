@@ -1,0 +1,189 @@
+//! A sleeping thread, as others see it, and the sleep of a thread that waits for one stream.
+
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+
+use netacc_device::{CompletionQueueId, Wait};
+use netacc_driver::{Endpoint, LinkCell, StreamCell};
+
+use super::slots::Slot;
+use super::{wake_sleepers, Limit, Waited};
+use crate::epoll::{Registration, Watcher};
+use crate::ops::io::block_in_poll;
+use crate::ops::{errno, set_errno};
+use crate::queues;
+use crate::runtime::{self, Runtime};
+use crate::socket::Socket;
+
+/// A thread asleep, registered with the sockets that it waits for.
+pub struct Waiter {
+    asleep: AtomicBool,
+    place: Place,
+}
+
+/// Where a thread sleeps.
+enum Place {
+    /// On an eventfd, and on the channel of a completion queue if it has one.
+    Slot { eventfd: c_int, queue: Option<CompletionQueueId> },
+    /// On the queue pair of a stream.
+    QueuePair(Arc<StreamCell>),
+}
+
+impl Waiter {
+    /// Who sleeps at `slot`.
+    pub fn at_slot(slot: &Slot) -> Arc<Waiter> {
+        Waiter::new(Place::Slot { eventfd: slot.eventfd(), queue: slot.queue() })
+    }
+
+    /// Who sleeps on the queue pair of `cell`.
+    pub fn on_queue_pair(cell: &Arc<StreamCell>) -> Arc<Waiter> {
+        Waiter::new(Place::QueuePair(cell.clone()))
+    }
+
+    fn new(place: Place) -> Arc<Waiter> {
+        Arc::new(Waiter { asleep: AtomicBool::new(true), place })
+    }
+
+    /// Something that the thread waits for may have happened.
+    pub fn wake(&self) {
+        if self.asleep.swap(false, Ordering::SeqCst) {
+            match &self.place {
+                Place::Slot { eventfd, .. } => runtime::kick(*eventfd),
+                Place::QueuePair(cell) => wake_sleepers(cell),
+            }
+        }
+    }
+
+    /// Where it wants to be woken for links, if that matters: on a queue pair it is woken wherever the link is.
+    pub fn watcher(&self) -> Option<Watcher> {
+        match self.place {
+            Place::Slot { queue, .. } => Some(Watcher::Sleeper(queue)),
+            Place::QueuePair(_) => None,
+        }
+    }
+
+    /// The thread is up. Whether somebody has woken it by its eventfd.
+    pub fn get_up(&self) -> bool {
+        !self.asleep.swap(false, Ordering::SeqCst) && matches!(self.place, Place::Slot { .. })
+    }
+}
+
+/// A waiter registered with one socket. Not any more once dropped, also if the thread is cancelled in its sleep.
+pub(super) struct Registered<'a> {
+    sock: &'a Socket,
+    waiter: Arc<Waiter>,
+}
+
+impl<'a> Registered<'a> {
+    /// Registers `waiter` with `sock`.
+    pub(super) fn new(sock: &'a Socket, waiter: Arc<Waiter>) -> Registered<'a> {
+        sock.watchers.lock().push(Registration::Waiter(waiter.clone()));
+        Registered { sock, waiter }
+    }
+}
+
+impl Drop for Registered<'_> {
+    fn drop(&mut self) {
+        remove(self.sock, &self.waiter);
+    }
+}
+
+/// Takes a waiter off a socket. Whether others watch it.
+pub(super) fn remove(sock: &Socket, waiter: &Arc<Waiter>) -> bool {
+    let mut watchers = sock.watchers.lock();
+    watchers.retain(|r| !matches!(r, Registration::Waiter(w) if Arc::ptr_eq(w, waiter)));
+    !watchers.is_empty()
+}
+
+/// A thread's wait for one stream that is on a link.
+pub(super) struct StreamWait<'a> {
+    pub(super) sock: &'a Socket,
+    pub(super) cell: &'a Arc<StreamCell>,
+    pub(super) link: &'a Arc<LinkCell>,
+    pub(super) limit: Limit,
+}
+
+impl StreamWait<'_> {
+    /// Sleeps until the stream may have changed, which `ready` finds out. The caller has just looked.
+    pub(super) fn sleep(&self, rt: &Runtime, endpoint: &Endpoint, ready: impl Fn() -> bool) -> Waited {
+        let asleep = self.cell.sleeps();
+        let (on_link, others) = self.link.sleeps();
+        let alone = self.link.streams() <= 1;
+        let waited = if !alone && is_for_several(endpoint, self.link, others) {
+            drop(on_link);
+            self.sleep_dispatched(rt, endpoint, &ready)
+        } else {
+            if alone && self.link.cq() == endpoint.control_cq() {
+                // The helper need not wake up for what this thread waits for.
+                queues::settle(rt, endpoint, self.link, self.cell);
+            }
+            let waited = self.sleep_on_queue_pair(endpoint, &ready);
+            drop(on_link);
+            waited
+        };
+        drop(asleep);
+        endpoint.poll_link(self.link);
+        if waited == Waited::Again && self.link.streams() > 1 && !self.link.is_dispatched() && !ready() {
+            // Woken for another stream, whose thread perhaps never sleeps.
+            queues::dispatch(endpoint, self.link);
+        }
+        match waited {
+            Waited::TimedOut if ready() => Waited::Again,
+            waited => waited,
+        }
+    }
+
+    fn sleep_on_queue_pair(&self, endpoint: &Endpoint, ready: &impl Fn() -> bool) -> Waited {
+        let (device, qp) = (endpoint.device(), self.link.qp());
+        self.cell.set_sleep_qp(qp);
+        let seen = device.qp_sequence(qp);
+        endpoint.poll_link(self.link);
+        if ready() || self.link.is_dead() {
+            return Waited::Again;
+        }
+        match device.wait_qp(qp, seen, self.limit.left()) {
+            Wait::Interrupted => Waited::Interrupted,
+            Wait::TimedOut => Waited::TimedOut,
+            Wait::Woken => Waited::Again,
+        }
+    }
+
+    /// Sleeps until the helper, which looks at the link, wakes the thread for its stream.
+    fn sleep_dispatched(&self, rt: &Runtime, endpoint: &Endpoint, ready: &impl Fn() -> bool) -> Waited {
+        let Some(slot) = rt.queues.slots.take(rt, endpoint) else {
+            // Without a descriptor it is woken for others' messages as well.
+            return self.sleep_on_queue_pair(endpoint, ready);
+        };
+        let place = Place::Slot { eventfd: slot.eventfd(), queue: None };
+        let seated = Seated { slot, on: Registered::new(self.sock, Waiter::new(place)) };
+        queues::dispatch(endpoint, self.link);
+        endpoint.poll_link(self.link);
+        if ready() || self.link.is_dead() {
+            return Waited::Again;
+        }
+        block_in_poll(seated.slot.eventfd(), libc::POLLIN, self.limit)
+    }
+}
+
+/// Whether who sleeps on the queue pair would be woken for what others wait for.
+fn is_for_several(endpoint: &Endpoint, link: &LinkCell, others: bool) -> bool {
+    others || link.is_dispatched() || link.cq() != endpoint.default_cq() && link.cq() != endpoint.control_cq()
+}
+
+/// A thread that sleeps at a slot for one socket. Not any more once dropped, also if it is cancelled in its sleep.
+struct Seated<'a> {
+    slot: Arc<Slot>,
+    on: Registered<'a>,
+}
+
+impl Drop for Seated<'_> {
+    fn drop(&mut self) {
+        let saved = errno();
+        if self.on.waiter.get_up() {
+            runtime::drain(self.slot.eventfd());
+        }
+        self.slot.give_back();
+        set_errno(saved);
+    }
+}
