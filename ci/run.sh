@@ -24,7 +24,8 @@ readonly NEEDS_APPS=(
     memcached=memcached memcslap=libmemcached-tools
     nginx=nginx wrk=wrk curl=curl
     '/usr/lib/postgresql/*/bin/initdb=postgresql' '/usr/lib/postgresql/*/bin/pgbench=postgresql'
-    iperf3=iperf3 node=nodejs
+    iperf3=iperf3 node=nodejs /usr/sbin/mariadbd=mariadb-server mariadb-slap=mariadb-client
+    gcc=gcc /usr/include/liburing.h=liburing-dev /usr/include/libaio.h=libaio-dev
     ip=iproute2 setpriv=util-linux prlimit=util-linux
 )
 # The lab installs for itself what booting needs (netacc lab setup); these are the programs that its tests run inside.

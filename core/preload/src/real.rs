@@ -1,16 +1,25 @@
 //! The next definition of each interposed function: the C library's, or another preloaded library's.
 //!
-//! Resolved with `dlsym(RTLD_NEXT)` at first use and kept in an atomic. A name that does not exist (an older C library)
+//! Resolved with `dlsym(RTLD_NEXT)` at first use and kept in an atomic; in liburing and libaio also where a module of the
+//! program alone has loaded them. A name that does not exist (an older C library)
 //! gives ENOSYS. Inside the library every socket call goes through here, never through `libc::` names, which would
 //! come back to our own hooks.
 
-use std::ffi::{c_char, c_int, c_long, c_uint, c_void, CStr};
+use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void, CStr};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
     aiocb, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off64_t, off_t, pid_t, pollfd, sigevent, sigset_t,
     size_t, sockaddr, socklen_t, ssize_t, timespec, timeval, FILE,
 };
+
+use linux_raw_sys::io_uring::io_uring_params;
+
+use crate::ops::aside::Iocb;
+use crate::ring::liburing::IoUring;
+
+/// Libraries whose functions are interposed although the program need not be linked with them.
+const LOADED_LATER: [&CStr; 4] = [c"liburing.so.2", c"liburing.so.1", c"libaio.so.1", c"libaio.so.1t64"];
 
 /// One symbol, resolved lazily.
 pub struct Symbol {
@@ -38,9 +47,26 @@ impl Symbol {
     #[cold]
     fn resolve(&self) -> *mut c_void {
         // SAFETY: the name is a C string; RTLD_NEXT is valid in a shared object.
-        let p = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        let mut p = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        if p.is_null() {
+            p = self.resolve_later();
+        }
         self.address.store(p, Ordering::Relaxed);
         p
+    }
+
+    /// A module that a program loads brings libraries that only it sees. Its calls arrive here all the same.
+    #[cold]
+    fn resolve_later(&self) -> *mut c_void {
+        let found = LOADED_LATER.iter().find_map(|library| {
+            // SAFETY: C strings; nothing is loaded that is not there already.
+            unsafe {
+                let handle = libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+                let symbol = (!handle.is_null()).then(|| libc::dlsym(handle, self.name.as_ptr()));
+                symbol.filter(|p| !p.is_null())
+            }
+        });
+        found.unwrap_or(std::ptr::null_mut())
     }
 }
 
@@ -193,10 +219,30 @@ real! {
     fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE;
     fn freopen64(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE;
     fn pidfd_getfd(pidfd: c_int, target: c_int, flags: c_uint) -> c_int;
-    fn io_uring_setup(entries: c_uint, parameters: *mut c_void) -> c_int;
-    fn io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int;
-    fn io_uring_queue_init_params(entries: c_uint, ring: *mut c_void, parameters: *mut c_void) -> c_int;
-    fn io_uring_queue_init_mem(entries: c_uint, ring: *mut c_void, parameters: *mut c_void, buffer: *mut c_void, len: size_t) -> c_int;
+    fn io_uring_setup(entries: c_uint, parameters: *mut io_uring_params) -> c_int;
+    fn io_uring_queue_init(entries: c_uint, ring: *mut IoUring, flags: c_uint) -> c_int;
+    fn io_uring_queue_init_params(entries: c_uint, ring: *mut IoUring, parameters: *mut io_uring_params) -> c_int;
+    fn io_uring_queue_init_mem(entries: c_uint, ring: *mut IoUring, parameters: *mut io_uring_params, buffer: *mut c_void, len: size_t) -> c_int;
+    fn io_uring_queue_exit(ring: *mut IoUring) -> ();
+    fn io_uring_close_ring_fd(ring: *mut IoUring) -> c_int;
+    fn io_uring_resize_rings(ring: *mut IoUring, parameters: *mut io_uring_params) -> c_int;
+    fn io_uring_submit(ring: *mut IoUring) -> c_int;
+    fn io_uring_submit_and_wait(ring: *mut IoUring, count: c_uint) -> c_int;
+    fn io_uring_submit_and_get_events(ring: *mut IoUring) -> c_int;
+    fn io_uring_submit_and_wait_timeout(ring: *mut IoUring, completion: *mut c_void, count: c_uint, timeout: *mut c_void, mask: *mut sigset_t) -> c_int;
+    fn io_uring_submit_and_wait_min_timeout(ring: *mut IoUring, completion: *mut c_void, count: c_uint, timeout: *mut c_void, least: c_uint, mask: *mut sigset_t) -> c_int;
+    fn io_uring_submit_and_wait_reg(ring: *mut IoUring, completion: *mut c_void, count: c_uint, index: c_int) -> c_int;
+    fn io_uring_wait_cqes(ring: *mut IoUring, completion: *mut c_void, count: c_uint, timeout: *mut c_void, mask: *mut sigset_t) -> c_int;
+    fn io_uring_wait_cqes_min_timeout(ring: *mut IoUring, completion: *mut c_void, count: c_uint, timeout: *mut c_void, least: c_uint, mask: *mut sigset_t) -> c_int;
+    fn io_uring_wait_cqe_timeout(ring: *mut IoUring, completion: *mut c_void, timeout: *mut c_void) -> c_int;
+    fn io_uring_enter(fd: c_uint, submits: c_uint, count: c_uint, flags: c_uint, mask: *mut sigset_t) -> c_int;
+    fn io_uring_enter2(fd: c_uint, submits: c_uint, count: c_uint, flags: c_uint, argument: *mut c_void, len: size_t) -> c_int;
+    fn io_uring_register(fd: c_uint, kind: c_uint, argument: *const c_void, count: c_uint) -> c_int;
+    fn io_uring_register_files(ring: *mut IoUring, files: *const c_int, count: c_uint) -> c_int;
+    fn io_uring_register_files_tags(ring: *mut IoUring, files: *const c_int, tags: *const c_ulong, count: c_uint) -> c_int;
+    fn io_uring_register_files_update(ring: *mut IoUring, offset: c_uint, files: *const c_int, count: c_uint) -> c_int;
+    fn io_uring_register_files_update_tag(ring: *mut IoUring, offset: c_uint, files: *const c_int, tags: *const c_ulong, count: c_uint) -> c_int;
+    fn io_submit(context: c_ulong, count: c_long, list: *const *const Iocb) -> c_int;
     fn pthread_exit(value: *mut c_void) -> ();
     fn __chk_fail() -> c_int;
     fn execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int;

@@ -1,14 +1,15 @@
-//! io_urings that are made and entered by `syscall`, as libuv's are.
+//! io_urings whose submissions are read before the kernel takes them: those that the program makes and enters by `syscall`,
+//! as libuv does, and those that it submits to by functions of liburing ([`liburing`]).
 //!
-//! Before the kernel takes submissions, each is looked at. What registers descriptors with an epoll instance, which is what
-//! libuv's rings are for, is done here, and the kernel gets a submission that does nothing in its place; what closes
-//! descriptors is noted. So such a program's connections may be on links. Any other operation on a connection takes it off
-//! its link first, for good: the kernel does it on the anchor.
+//! A submission that registers a descriptor with an epoll instance, which is what libuv's rings are for, is executed here, and
+//! the kernel gets a submission that does nothing in its place; a submission that closes a descriptor is noted. So such a
+//! program's connections may be on links. Any other operation on a connection takes it off its link first, for good: the
+//! kernel executes it on the anchor. So does putting it into the table of a ring's files, whose entries submissions name by
+//! index ([`Register`]). A ring that never gets a connection costs no connection its link.
 //!
-//! Invariants: a ring that can submit without a call that is seen (`SQPOLL`), or whose submissions are not where they can
-//! be read, is none of these ([`Ring::map`] refuses); nor may one name descriptors in a way that does not show them
-//! ([`keeps_descriptors_visible`]). Positions and lengths are those of the kernel's answer to `io_uring_setup`; what the
-//! program writes into the ring is never used as an index without a look.
+//! Invariants: a ring that can submit without a call that is seen (`SQPOLL`, unless liburing submits), or whose submissions
+//! are not where they can be read, is none of these ([`Ring::map`] refuses). Positions and lengths are those of the kernel's
+//! answer to `io_uring_setup`; a word that the program writes into the ring is never used as an index without a check.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
@@ -16,7 +17,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
 use linux_raw_sys::io_uring as uring;
-use linux_raw_sys::io_uring::{io_uring_op as Op, io_uring_params, io_uring_register_op as Register, io_uring_sqe};
+use linux_raw_sys::io_uring::{
+    io_uring_op as Op, io_uring_params, io_uring_register_op as RegisterOp, io_uring_rsrc_register,
+    io_uring_rsrc_update, io_uring_rsrc_update2, io_uring_sqe,
+};
+
+pub mod liburing;
 
 /// Properties of a ring whose submissions can be looked at.
 const VISIBLE: u32 = uring::IORING_SETUP_CQSIZE
@@ -37,6 +43,9 @@ const FIXED_FILE: u8 = 1 << 0;
 const DRAIN: u8 = 1 << 1;
 const LINKED: u8 = 1 << 2 | 1 << 3;
 const SKIP_SUCCESS: u8 = 1 << 6;
+
+/// `SPLICE_F_FD_IN_FIXED`: the source is an index into the ring's table.
+const SPLICE_FROM_TABLE: u32 = 1 << 31;
 
 /// `nop_flags`: the operation's result is what stands in `len`. Linux 6.10; before, it is 0.
 const INJECT_RESULT: u32 = 1;
@@ -81,9 +90,18 @@ impl Drop for Mapping {
     }
 }
 
+/// A ring whose submissions are seen.
+#[derive(Clone)]
+pub enum Ring {
+    /// Every call that enters it can be seen, and its submissions are mapped.
+    Mapped(Submissions),
+    /// Only functions of liburing submit to it, and find its submissions in the program's own structure.
+    OfLibrary,
+}
+
 /// The submissions of a ring. A child has them at the same address.
 #[derive(Clone)]
-pub struct Ring {
+pub struct Submissions {
     control: Arc<Mapping>,
     submissions: Arc<Mapping>,
     head: u32,
@@ -96,8 +114,14 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// The submissions of a ring that the kernel has just made; `None` if they cannot all be looked at.
+    /// A ring that the kernel has just made; `None` if its submissions cannot all be read.
     pub fn map(fd: c_int, made: &io_uring_params) -> Option<Ring> {
+        Submissions::map(fd, made).map(Ring::Mapped)
+    }
+}
+
+impl Submissions {
+    fn map(fd: c_int, made: &io_uring_params) -> Option<Submissions> {
         if made.flags & !VISIBLE != 0 || !made.sq_entries.is_power_of_two() {
             return None;
         }
@@ -106,7 +130,7 @@ impl Ring {
         let array = (made.flags & uring::IORING_SETUP_NO_SQARRAY == 0).then_some(made.sq_off.array);
         let control = made.sq_off.head.max(made.sq_off.tail) as usize + word;
         let control = control.max(array.map_or(0, |at| at as usize + made.sq_entries as usize * word));
-        Some(Ring {
+        Some(Submissions {
             control: Arc::new(Mapping::new(fd, control, uring::IORING_OFF_SQ_RING)?),
             submissions: Arc::new(Mapping::new(fd, made.sq_entries as usize * stride, uring::IORING_OFF_SQES)?),
             head: made.sq_off.head,
@@ -156,10 +180,12 @@ pub enum Does {
     Close(c_int),
     /// Waits on an epoll instance, whose events would be taken past this library.
     WaitFor(c_int),
-    /// Puts descriptors where submissions do not show them.
-    Hide,
-    /// Something with one or two descriptors.
-    Use(c_int, Option<c_int>),
+    /// Puts descriptors into the ring's table of files: where they stand, and how many.
+    Register(*const c_int, u32),
+    /// Sends a message, which may carry descriptors, on this descriptor or on a file of the ring's table.
+    SendMessage(Option<c_int>, *const libc::msghdr),
+    /// Something with at most two descriptors.
+    Use(Option<c_int>, Option<c_int>),
     /// Nothing with a descriptor that is there already.
     Other,
 }
@@ -178,35 +204,31 @@ impl Submission {
     /// What the kernel would do.
     pub fn does(&self) -> Does {
         let s = self.get();
-        if s.flags & FIXED_FILE != 0 {
-            return Does::Other;
-        }
         // SAFETY: plain words, whichever was written.
-        let (off, addr, second) =
-            unsafe { (s.__bindgen_anon_1.off, s.__bindgen_anon_2.addr, s.__bindgen_anon_5.splice_fd_in) };
-        match u32::from(s.opcode) {
-            op if op == Op::IORING_OP_EPOLL_CTL as u32 => {
-                Does::Watch(s.fd, s.len as c_int, off as c_int, addr as *mut _)
-            }
-            // With an index it is another table's.
-            op if op == Op::IORING_OP_CLOSE as u32 && second == 0 => Does::Close(s.fd),
-            op if op == Op::IORING_OP_EPOLL_WAIT as u32 => Does::WaitFor(s.fd),
-            op if op == Op::IORING_OP_FILES_UPDATE as u32 => Does::Hide,
-            op if op == Op::IORING_OP_SPLICE as u32 || op == Op::IORING_OP_TEE as u32 => Does::Use(s.fd, Some(second)),
-            op if [
-                Op::IORING_OP_NOP,
-                Op::IORING_OP_TIMEOUT,
-                Op::IORING_OP_TIMEOUT_REMOVE,
-                Op::IORING_OP_LINK_TIMEOUT,
-                Op::IORING_OP_POLL_REMOVE,
-                Op::IORING_OP_SOCKET,
-            ]
-            .iter()
-            .any(|other| *other as u32 == op) =>
-            {
-                Does::Other
-            }
-            _ => Does::Use(s.fd, None),
+        let (off, addr, second, flags) = unsafe {
+            let words = (s.__bindgen_anon_1.off, s.__bindgen_anon_2.addr);
+            (words.0, words.1, s.__bindgen_anon_5.splice_fd_in, s.__bindgen_anon_3.splice_flags)
+        };
+        // An index into the ring's table names a file that was seen when it was put there.
+        let fd = (s.flags & FIXED_FILE == 0).then_some(s.fd);
+        let is = |op: Op| op as u32 == u32::from(s.opcode);
+        if is(Op::IORING_OP_EPOLL_CTL) {
+            Does::Watch(s.fd, s.len as c_int, off as c_int, addr as *mut _)
+        } else if is(Op::IORING_OP_CLOSE) {
+            // With an index it closes an entry of the ring's table.
+            fd.filter(|_| second == 0).map_or(Does::Other, Does::Close)
+        } else if is(Op::IORING_OP_EPOLL_WAIT) {
+            fd.map_or(Does::Other, Does::WaitFor)
+        } else if is(Op::IORING_OP_FILES_UPDATE) {
+            Does::Register(addr as *const c_int, s.len)
+        } else if is(Op::IORING_OP_SENDMSG) || is(Op::IORING_OP_SENDMSG_ZC) {
+            Does::SendMessage(fd, addr as *const _)
+        } else if is(Op::IORING_OP_SPLICE) || is(Op::IORING_OP_TEE) {
+            Does::Use(fd, (flags & SPLICE_FROM_TABLE == 0).then_some(second))
+        } else if WITHOUT_DESCRIPTOR.iter().any(|op| is(*op)) {
+            Does::Other
+        } else {
+            Does::Use(fd, None)
         }
     }
 
@@ -227,35 +249,156 @@ impl Submission {
     }
 }
 
-/// Whether submissions still show their descriptors after an `io_uring_register` of this kind.
-pub fn keeps_descriptors_visible(register: u32) -> bool {
-    [
-        Register::IORING_REGISTER_BUFFERS,
-        Register::IORING_UNREGISTER_BUFFERS,
-        Register::IORING_UNREGISTER_FILES,
-        Register::IORING_REGISTER_EVENTFD,
-        Register::IORING_UNREGISTER_EVENTFD,
-        Register::IORING_REGISTER_EVENTFD_ASYNC,
-        Register::IORING_REGISTER_PROBE,
-        Register::IORING_REGISTER_PERSONALITY,
-        Register::IORING_UNREGISTER_PERSONALITY,
-        Register::IORING_REGISTER_RESTRICTIONS,
-        Register::IORING_REGISTER_ENABLE_RINGS,
-        Register::IORING_REGISTER_BUFFERS2,
-        Register::IORING_REGISTER_BUFFERS_UPDATE,
-        Register::IORING_REGISTER_IOWQ_AFF,
-        Register::IORING_UNREGISTER_IOWQ_AFF,
-        Register::IORING_REGISTER_IOWQ_MAX_WORKERS,
-        Register::IORING_UNREGISTER_RING_FDS,
-        Register::IORING_REGISTER_PBUF_RING,
-        Register::IORING_UNREGISTER_PBUF_RING,
-        Register::IORING_REGISTER_SYNC_CANCEL,
-        Register::IORING_REGISTER_PBUF_STATUS,
-        Register::IORING_REGISTER_NAPI,
-        Register::IORING_UNREGISTER_NAPI,
-        Register::IORING_REGISTER_CLOCK,
-        Register::IORING_REGISTER_CLONE_BUFFERS,
-    ]
-    .iter()
-    .any(|kind| *kind as u32 == register)
+/// Operations that act on no descriptor, or only on requests that the ring has already. Some have a number of another kind
+/// where others have the descriptor.
+const WITHOUT_DESCRIPTOR: [Op; 13] = [
+    Op::IORING_OP_NOP,
+    Op::IORING_OP_TIMEOUT,
+    Op::IORING_OP_TIMEOUT_REMOVE,
+    Op::IORING_OP_LINK_TIMEOUT,
+    Op::IORING_OP_POLL_REMOVE,
+    Op::IORING_OP_ASYNC_CANCEL,
+    Op::IORING_OP_SOCKET,
+    Op::IORING_OP_PROVIDE_BUFFERS,
+    Op::IORING_OP_REMOVE_BUFFERS,
+    Op::IORING_OP_WAITID,
+    Op::IORING_OP_FUTEX_WAIT,
+    Op::IORING_OP_FUTEX_WAKE,
+    Op::IORING_OP_FUTEX_WAITV,
+];
+
+/// The effect of an `io_uring_register`, as far as it matters to connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Register {
+    /// Puts descriptors into the ring's table of files: where they stand, and how many.
+    Files(*const c_int, u32),
+    /// Submissions may be elsewhere, or may be entered in other ways.
+    Unseen,
+    /// None.
+    Other,
+}
+
+impl Register {
+    /// What a call with these arguments registers.
+    ///
+    /// # Safety
+    /// As the system call.
+    pub unsafe fn of(kind: u32, argument: *const c_void, count: u32) -> Register {
+        let is = |other: RegisterOp| other as u32 == kind;
+        if argument.is_null() {
+            // An error where a table is expected.
+        } else if is(RegisterOp::IORING_REGISTER_FILES) {
+            return Register::Files(argument.cast(), count);
+        } else if is(RegisterOp::IORING_REGISTER_FILES_UPDATE) {
+            // SAFETY: the caller's promise.
+            let update = unsafe { argument.cast::<io_uring_rsrc_update>().read_unaligned() };
+            return Register::Files(update.data as *const _, count);
+        } else if is(RegisterOp::IORING_REGISTER_FILES2) {
+            // SAFETY: the caller's promise; the kernel checks the length that `count` is.
+            let table = unsafe { argument.cast::<io_uring_rsrc_register>().read_unaligned() };
+            return Register::Files(table.data as *const _, table.nr);
+        } else if is(RegisterOp::IORING_REGISTER_FILES_UPDATE2) {
+            // SAFETY: as above.
+            let update = unsafe { argument.cast::<io_uring_rsrc_update2>().read_unaligned() };
+            return Register::Files(update.data as *const _, update.nr);
+        }
+        match HARMLESS_REGISTRATIONS.iter().any(|other| is(*other)) {
+            true => Register::Other,
+            false => Register::Unseen,
+        }
+    }
+}
+
+/// Registrations after which submissions are seen as before.
+const HARMLESS_REGISTRATIONS: [RegisterOp; 30] = [
+    RegisterOp::IORING_REGISTER_BUFFERS,
+    RegisterOp::IORING_UNREGISTER_BUFFERS,
+    RegisterOp::IORING_UNREGISTER_FILES,
+    RegisterOp::IORING_REGISTER_EVENTFD,
+    RegisterOp::IORING_UNREGISTER_EVENTFD,
+    RegisterOp::IORING_REGISTER_EVENTFD_ASYNC,
+    RegisterOp::IORING_REGISTER_PROBE,
+    RegisterOp::IORING_REGISTER_PERSONALITY,
+    RegisterOp::IORING_UNREGISTER_PERSONALITY,
+    RegisterOp::IORING_REGISTER_RESTRICTIONS,
+    RegisterOp::IORING_REGISTER_ENABLE_RINGS,
+    RegisterOp::IORING_REGISTER_BUFFERS2,
+    RegisterOp::IORING_REGISTER_BUFFERS_UPDATE,
+    RegisterOp::IORING_REGISTER_IOWQ_AFF,
+    RegisterOp::IORING_UNREGISTER_IOWQ_AFF,
+    RegisterOp::IORING_REGISTER_IOWQ_MAX_WORKERS,
+    RegisterOp::IORING_UNREGISTER_RING_FDS,
+    RegisterOp::IORING_REGISTER_PBUF_RING,
+    RegisterOp::IORING_UNREGISTER_PBUF_RING,
+    RegisterOp::IORING_REGISTER_SYNC_CANCEL,
+    RegisterOp::IORING_REGISTER_PBUF_STATUS,
+    RegisterOp::IORING_REGISTER_NAPI,
+    RegisterOp::IORING_UNREGISTER_NAPI,
+    RegisterOp::IORING_REGISTER_CLOCK,
+    RegisterOp::IORING_REGISTER_CLONE_BUFFERS,
+    RegisterOp::IORING_REGISTER_FILES,
+    RegisterOp::IORING_REGISTER_FILES2,
+    RegisterOp::IORING_REGISTER_FILES_UPDATE,
+    RegisterOp::IORING_REGISTER_FILES_UPDATE2,
+    RegisterOp::IORING_REGISTER_FILE_ALLOC_RANGE,
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn does(op: Op, fill: impl FnOnce(&mut io_uring_sqe)) -> Does {
+        // SAFETY: all zeros are a valid submission.
+        let mut sqe: io_uring_sqe = unsafe { std::mem::zeroed() };
+        (sqe.opcode, sqe.fd) = (op as u8, 7);
+        fill(&mut sqe);
+        Submission { at: NonNull::from(&mut sqe), follows: false }.does()
+    }
+
+    #[test]
+    fn descriptors_of_submissions_are_found() {
+        assert_eq!(does(Op::IORING_OP_RECV, |_| {}), Does::Use(Some(7), None));
+        assert_eq!(does(Op::IORING_OP_POLL_ADD, |_| {}), Does::Use(Some(7), None));
+        let spliced = |s: &mut io_uring_sqe| s.__bindgen_anon_5.splice_fd_in = 8;
+        assert_eq!(does(Op::IORING_OP_SPLICE, spliced), Does::Use(Some(7), Some(8)));
+        assert_eq!(does(Op::IORING_OP_CLOSE, |_| {}), Does::Close(7));
+    }
+
+    #[test]
+    fn a_file_of_the_table_is_no_descriptor() {
+        let fixed = |s: &mut io_uring_sqe| s.flags = FIXED_FILE;
+        assert_eq!(does(Op::IORING_OP_RECV, fixed), Does::Use(None, None));
+        assert_eq!(does(Op::IORING_OP_SENDMSG, fixed), Does::SendMessage(None, std::ptr::null()));
+        let from_table = |s: &mut io_uring_sqe| s.__bindgen_anon_3.splice_flags = SPLICE_FROM_TABLE;
+        assert_eq!(does(Op::IORING_OP_SPLICE, from_table), Does::Use(Some(7), None));
+        let to_table = |s: &mut io_uring_sqe| {
+            (s.flags, s.__bindgen_anon_5.splice_fd_in) = (FIXED_FILE, 8);
+        };
+        assert_eq!(does(Op::IORING_OP_SPLICE, to_table), Does::Use(None, Some(8)));
+        assert_eq!(does(Op::IORING_OP_CLOSE, |s| s.__bindgen_anon_5.file_index = 3), Does::Other);
+    }
+
+    #[test]
+    fn a_count_of_buffers_is_no_descriptor() {
+        assert_eq!(does(Op::IORING_OP_PROVIDE_BUFFERS, |_| {}), Does::Other);
+        assert_eq!(does(Op::IORING_OP_WAITID, |_| {}), Does::Other);
+    }
+
+    #[test]
+    fn tables_of_files_are_found_in_registrations() {
+        let files = [4, -1, 6];
+        let update =
+            io_uring_rsrc_update2 { offset: 1, resv: 0, data: files.as_ptr() as u64, tags: 0, nr: 3, resv2: 0 };
+        let of = |kind: RegisterOp, argument: *const c_void, count| {
+            // SAFETY: the arguments are valid for their kinds.
+            unsafe { Register::of(kind as u32, argument, count) }
+        };
+        let expected = Register::Files(files.as_ptr(), 3);
+        assert_eq!(of(RegisterOp::IORING_REGISTER_FILES, files.as_ptr().cast(), 3), expected);
+        assert_eq!(of(RegisterOp::IORING_REGISTER_FILES_UPDATE, (&raw const update).cast(), 3), expected);
+        let len = size_of_val(&update) as u32;
+        assert_eq!(of(RegisterOp::IORING_REGISTER_FILES_UPDATE2, (&raw const update).cast(), len), expected);
+        assert_eq!(of(RegisterOp::IORING_REGISTER_BUFFERS, files.as_ptr().cast(), 3), Register::Other);
+        assert_eq!(of(RegisterOp::IORING_REGISTER_RING_FDS, files.as_ptr().cast(), 1), Register::Unseen);
+    }
 }

@@ -1,8 +1,8 @@
 //! What reads, writes, takes or ends connections beside the socket calls. See [`ops::aside`](crate::ops::aside).
 
-use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 
-use libc::{aiocb, sigevent, size_t, FILE};
+use libc::{aiocb, sigevent, FILE};
 
 use super::hooks;
 use crate::ops::{aside, connection, stdio};
@@ -56,32 +56,9 @@ hooks! {
         fd
     }
 
-    fn io_uring_setup(entries: c_uint, parameters: *mut c_void) -> c_int {
-        if !aside::before_unseen_ring() {
-            return -libc::ENOSYS;
-        }
-        real::io_uring_setup(entries, parameters)
-    }
-
-    fn io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int {
-        if !aside::before_unseen_ring() {
-            return -libc::ENOSYS;
-        }
-        real::io_uring_queue_init(entries, ring, flags)
-    }
-
-    fn io_uring_queue_init_params(entries: c_uint, ring: *mut c_void, parameters: *mut c_void) -> c_int {
-        if !aside::before_unseen_ring() {
-            return -libc::ENOSYS;
-        }
-        real::io_uring_queue_init_params(entries, ring, parameters)
-    }
-
-    fn io_uring_queue_init_mem(entries: c_uint, ring: *mut c_void, parameters: *mut c_void, buffer: *mut c_void, len: size_t) -> c_int {
-        if !aside::before_unseen_ring() {
-            return -libc::ENOSYS;
-        }
-        real::io_uring_queue_init_mem(entries, ring, parameters, buffer, len)
+    fn io_submit(context: c_ulong, count: c_long, list: *const *const aside::Iocb) -> c_int {
+        aside::before_submit(count, list);
+        real::io_submit(context, count, list)
     }
 
     fn pthread_exit(value: *mut c_void) -> () {

@@ -21,6 +21,7 @@ pub mod aside;
 pub mod bytes;
 pub mod caller;
 pub mod descriptors;
+pub mod liburing;
 pub mod process;
 pub mod readiness;
 pub mod sockets;

@@ -52,7 +52,11 @@ hooks! {
             libc::SYS_pidfd_getfd => aside::pidfd_getfd(fd, b as _, c as _).into(),
             libc::SYS_io_uring_setup => crate::ops::aside::make_ring(a as _, b as _),
             libc::SYS_io_uring_enter if !crate::ops::aside::before_enter(fd, b as _, d as _) => -1,
-            libc::SYS_io_uring_register if !crate::ops::aside::before_register(fd, b as _) => -1,
+            libc::SYS_io_uring_register if !crate::ops::aside::before_register(fd, b as _, c as _, d as _) => -1,
+            libc::SYS_io_submit => {
+                crate::ops::aside::before_submit(b, c as _);
+                real::syscall(number, a, b, c, d, e, f)
+            }
             libc::SYS_exit_group => crate::hooks::process::_exit(fd),
             libc::SYS_execve => process::execve(a as _, b as _, c as _).into(),
             libc::SYS_execveat => process::execveat(fd, b as _, c as _, d as _, e as _).into(),

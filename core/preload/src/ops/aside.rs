@@ -1,7 +1,7 @@
-//! What reads, writes, takes or ends connections beside the socket calls: asynchronous I/O of the C library, io_uring,
-//! other processes' descriptors, the last thread.
+//! What reads, writes, takes or ends connections beside the socket calls: asynchronous I/O of the C library and of the kernel,
+//! io_uring (see [`liburing`](super::liburing) too), other processes' descriptors, the last thread.
 
-use std::ffi::{c_int, c_long, c_uint};
+use std::ffi::{c_int, c_long, c_uint, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
@@ -10,13 +10,26 @@ use linux_raw_sys::io_uring::{io_uring_params, IORING_ENTER_REGISTERED_RING};
 use netacc_config::UnseenIoPolicy;
 use netacc_proto::Reason;
 
-use crate::ops::{ending, errno, process, set_errno};
-use crate::ring::{self, Does, Ring, Submission};
+use crate::ops::{ending, errno, process, rights, set_errno};
+use crate::ring::{Does, Register, Ring, Submission};
 use crate::table::{self, Entry};
 use crate::{epoll, real, runtime, stats};
 
 /// Most operations of one `lio_listio` that are looked at; the C library has no limit of its own.
 const MAX_LIST: usize = 1 << 16;
+
+/// Most descriptors of one table of a ring's files: the kernel takes no more.
+const MAX_FILES: c_uint = 1 << 20;
+
+/// `struct iocb`, an operation of the kernel's asynchronous I/O, as far as its descriptor. linux/aio_abi.h.
+#[repr(C)]
+pub struct Iocb {
+    data: u64,
+    key_and_flags: u64,
+    opcode: u16,
+    priority: i16,
+    fd: c_int,
+}
 
 /// Before `aio_read` or `aio_write`: threads of the C library make the calls, where nothing is interposed.
 ///
@@ -64,34 +77,53 @@ pub unsafe fn make_ring(entries: c_uint, parameters: *mut io_uring_params) -> c_
     }
     let fd = made as c_int;
     // SAFETY: the kernel has just read it and written to it.
-    let ring = Ring::map(fd, unsafe { &*parameters }).filter(|_| (fd as usize) < table::MAX_FDS);
-    match ring {
-        Some(ring) => drop(table::insert(fd, Arc::new(Entry::Ring(ring)))),
-        None if !before_unseen_ring() => {
-            // SAFETY: the program has not been told of it.
-            unsafe { real::close(fd) };
-            set_errno(libc::ENOSYS);
-            return -1;
-        }
-        None => {}
+    if !take_in_ring(fd, unsafe { &*parameters }) {
+        // SAFETY: the program has not been told of it.
+        unsafe { real::close(fd) };
+        set_errno(libc::ENOSYS);
+        return -1;
     }
     made
 }
 
-/// Before `io_uring_enter` by `syscall`: looks at what is submitted. Whether it may be.
+/// A ring has been made that is entered by calls which are seen. Whether the program may have it.
+pub(super) fn take_in_ring(fd: c_int, made: &io_uring_params) -> bool {
+    match Ring::map(fd, made).filter(|_| (fd as usize) < table::MAX_FDS) {
+        Some(ring) => {
+            table::insert(fd, Arc::new(Entry::Ring(ring)));
+            true
+        }
+        None => before_unseen_ring(),
+    }
+}
+
+/// Before an `io_uring_enter` that is seen: reads the submissions. Whether it may be.
 pub fn before_enter(fd: c_int, submits: c_uint, flags: c_uint) -> bool {
     let entry = if flags & IORING_ENTER_REGISTERED_RING == 0 { table::get_full(fd) } else { None };
     let Some(Entry::Ring(ring)) = entry.as_deref() else { return runtime::is_kept_on_kernel() || unseen_ring() };
-    let saved = errno();
-    let allowed = ring.pending(submits).all(|mut submission| take_note(&mut submission));
-    set_errno(if allowed { saved } else { libc::ENOSYS });
-    allowed
+    match ring {
+        Ring::Mapped(submissions) => take_notes(submissions.pending(submits)),
+        // Called by liburing itself, where it is built to use the C library's system calls: they have been read.
+        Ring::OfLibrary => true,
+    }
 }
 
-/// Before `io_uring_register` by `syscall`. Whether it may be.
-pub fn before_register(fd: c_int, kind: c_uint) -> bool {
+/// Before an `io_uring_register` that is seen. Whether it may be.
+///
+/// # Safety
+/// As the system call.
+pub unsafe fn before_register(fd: c_int, kind: c_uint, argument: *const c_void, count: c_uint) -> bool {
     let is_seen = matches!(table::get_full(fd).as_deref(), Some(Entry::Ring(_)));
-    is_seen && ring::keeps_descriptors_visible(kind) || runtime::is_kept_on_kernel() || unseen_ring()
+    // SAFETY: the caller's promise.
+    match unsafe { Register::of(kind, argument, count) } {
+        Register::Files(files, count) if is_seen => {
+            // SAFETY: the kernel reads them next.
+            unsafe { leave_files_to_ring(files, count) };
+            true
+        }
+        Register::Other if is_seen => true,
+        _ => runtime::is_kept_on_kernel() || unseen_ring(),
+    }
 }
 
 /// A ring is used of which not everything is seen. The policy is applied once, unless it refuses.
@@ -103,6 +135,14 @@ fn unseen_ring() -> bool {
     }
     let allowed = before_unseen_ring();
     ALLOWED.store(allowed, Ordering::Relaxed);
+    allowed
+}
+
+/// Does what submissions mean for connections, until the kernel may not have one. Whether it may have all. Keeps errno.
+pub(super) fn take_notes(submissions: impl Iterator<Item = Submission>) -> bool {
+    let saved = errno();
+    let allowed = submissions.into_iter().all(|mut submission| take_note(&mut submission));
+    set_errno(if allowed { saved } else { libc::ENOSYS });
     allowed
 }
 
@@ -133,21 +173,63 @@ fn take_note(submission: &mut Submission) -> bool {
             }
         }
         Does::WaitFor(instance) if table::get(instance).is_some() => submission.replace(-libc::EINVAL),
-        Does::Hide => return runtime::is_kept_on_kernel() || unseen_ring(),
-        Does::Use(fd, other) => [Some(fd), other].into_iter().flatten().for_each(leave_to_ring),
+        // SAFETY: valid by the program's promise to the kernel.
+        Does::Register(files, count) => unsafe { leave_files_to_ring(files, count) },
+        Does::SendMessage(fd, message) => match fd.filter(|fd| table::get(*fd).is_some()) {
+            Some(fd) => leave_to_ring(fd),
+            // SAFETY: as above.
+            None => unsafe { rights::release(message) },
+        },
+        Does::Use(fd, other) => [fd, other].into_iter().flatten().for_each(leave_to_ring),
         Does::WaitFor(_) | Does::Other => {}
     }
     true
 }
 
-/// A descriptor is used by a ring from now on.
+/// Descriptors go into a ring's table of files, where submissions name them by index.
+///
+/// # Safety
+/// `files` is null or has `count` elements.
+pub(super) unsafe fn leave_files_to_ring(files: *const c_int, count: c_uint) {
+    if files.is_null() {
+        return;
+    }
+    let saved = errno();
+    for i in 0..count.min(MAX_FILES) as usize {
+        // SAFETY: within the caller's array. Negative numbers stand for no file.
+        leave_to_ring(unsafe { files.add(i).read_unaligned() });
+    }
+    set_errno(saved);
+}
+
+/// The kernel uses a descriptor past the library from now on.
 fn leave_to_ring(fd: c_int) {
     match table::get_full(fd).as_deref() {
         Some(Entry::Stream(_)) => process::surrender(fd, Reason::KernelOnly),
+        // What is accepted is another file, and arrives at the kernel's listener in any case.
+        Some(Entry::Idle(listener)) if listener.listening.load(Ordering::Relaxed) => {}
         Some(Entry::Idle(listener)) => listener.kernel_only.store(true, Ordering::Relaxed),
         Some(Entry::Epoll(epoll)) => epoll.nest(),
         Some(Entry::Ring(_)) | None => {}
     }
+}
+
+/// Before `io_submit`: the kernel executes operations on files past the library.
+///
+/// # Safety
+/// `list` is null or has `count` elements, each null or valid.
+pub unsafe fn before_submit(count: c_long, list: *const *const Iocb) {
+    if list.is_null() {
+        return;
+    }
+    let saved = errno();
+    for i in 0..usize::try_from(count).unwrap_or(0).min(MAX_LIST) {
+        // SAFETY: within the caller's array, whose elements are null or valid.
+        if let Some(operation) = unsafe { (*list.add(i)).as_ref() } {
+            leave_to_ring(operation.fd);
+        }
+    }
+    set_errno(saved);
 }
 
 /// An epoll instance reports a registration that was made unseen. Whoever relies on it would not be told of what comes on a
@@ -207,6 +289,11 @@ fn pid_of(pidfd: c_int) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_operation_of_asynchronous_io_is_declared_as_the_kernel_has_it() {
+        assert_eq!(std::mem::offset_of!(Iocb, fd), 20);
+    }
 
     #[test]
     fn the_process_behind_a_pidfd_is_told() {

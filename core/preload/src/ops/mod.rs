@@ -7,6 +7,7 @@ pub mod descriptors;
 pub mod ending;
 pub mod files;
 pub mod io;
+pub mod liburing;
 pub mod message;
 pub mod options;
 pub mod process;

@@ -1,0 +1,95 @@
+//! Rings of liburing. Its functions are interposed, as its system calls cannot be: see [`ring::liburing`](crate::ring::liburing).
+
+use std::ffi::{c_int, c_uint};
+use std::sync::Arc;
+
+use linux_raw_sys::io_uring::io_uring_params;
+
+use crate::ops::aside::{before_unseen_ring, leave_files_to_ring, take_in_ring, take_notes};
+use crate::ops::ending;
+use crate::ring::liburing::{is_readable, IoUring};
+use crate::ring::Ring;
+use crate::table::{self, Entry};
+use crate::{real, runtime};
+
+/// What functions of liburing return instead of making or entering a ring that the policy forbids.
+pub const REFUSED: c_int = -libc::ENOSYS;
+
+/// After `io_uring_queue_init` in its variants, which have returned `made`.
+///
+/// # Safety
+/// `ring` and `parameters` are as the function has left them.
+pub unsafe fn made(ring: *mut IoUring, parameters: *const io_uring_params, made: c_int) -> c_int {
+    if made < 0 || runtime::is_inside() {
+        return made;
+    }
+    // SAFETY: liburing has just filled them in.
+    let (fd, parameters) = unsafe { ((*ring).fd(), &*parameters) };
+    if is_readable(parameters) {
+        if (0..table::MAX_FDS as c_int).contains(&fd) {
+            let ring = Ring::map(fd, parameters).unwrap_or(Ring::OfLibrary);
+            table::insert(fd, Arc::new(Entry::Ring(ring)));
+        }
+    } else if !before_unseen_ring() {
+        // SAFETY: the program has not been told of it.
+        unsafe { real::io_uring_queue_exit(ring) };
+        return REFUSED;
+    }
+    made
+}
+
+/// After `io_uring_setup` of liburing, by which a program makes a ring that it enters itself.
+///
+/// # Safety
+/// `parameters` are as the function has left them.
+pub unsafe fn set_up(parameters: *const io_uring_params, fd: c_int) -> c_int {
+    // SAFETY: the kernel has just filled them in.
+    if fd < 0 || runtime::is_inside() || take_in_ring(fd, unsafe { &*parameters }) {
+        return fd;
+    }
+    // SAFETY: the program has not been told of it.
+    unsafe { real::close(fd) };
+    REFUSED
+}
+
+/// Before liburing hands submissions to the kernel. Whether it may.
+///
+/// # Safety
+/// `ring` is null or a ring of liburing's that the program may submit to.
+pub unsafe fn before_submit(ring: *const IoUring) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { ring.as_ref() }.is_none_or(|ring| take_notes(unsafe { ring.pending() }))
+}
+
+/// Before descriptors go into the ring's table of files.
+///
+/// # Safety
+/// `files` is null or has `count` elements.
+pub unsafe fn before_files(files: *const c_int, count: c_uint) {
+    // SAFETY: the caller's promise.
+    unsafe { leave_files_to_ring(files, count) };
+}
+
+/// Before liburing closes the ring's descriptor.
+///
+/// # Safety
+/// `ring` is null or a ring of liburing's.
+pub unsafe fn before_close(ring: *const IoUring) {
+    // SAFETY: the caller's promise.
+    let Some(ring) = (unsafe { ring.as_ref() }) else { return };
+    if matches!(table::get_full(ring.fd()).as_deref(), Some(Entry::Ring(_))) {
+        ending::forget(ring.fd());
+    }
+}
+
+/// After a ring has got another queue: the old one is nobody's.
+///
+/// # Safety
+/// As [`before_close`].
+pub unsafe fn resized(ring: *const IoUring) {
+    // SAFETY: the caller's promise.
+    let Some(ring) = (unsafe { ring.as_ref() }) else { return };
+    if matches!(table::get_full(ring.fd()).as_deref(), Some(Entry::Ring(_))) {
+        table::insert(ring.fd(), Arc::new(Entry::Ring(Ring::OfLibrary)));
+    }
+}
