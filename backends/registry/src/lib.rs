@@ -16,6 +16,7 @@ use nix::net::if_::InterfaceFlags;
 
 use crate::fabric::Fabric;
 pub use crate::remote::PORT_OFFSET;
+pub use netacc_shm::without_file_size_signal;
 /// What threads are called that connect links. They come and go, and are not the program's.
 pub use netacc_verbs::CONNECTING;
 /// For whoever forks the process: the libraries that a backend may load must be told.

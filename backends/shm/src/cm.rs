@@ -27,6 +27,7 @@ use crate::alloc::Buddy;
 use crate::config::MIN_SEGMENT_BYTES;
 use crate::device::ShmDevice;
 use crate::layout::{CQS, DOORBELL_BYTES, SLAB_OFFSET};
+use crate::limits;
 use crate::map::Range;
 use crate::pair::{Control, PairSlot, Phase, QpControl, Waiting, DEAD, FREE, HANDSHAKE, LIVE};
 use crate::qp::{self, QpLocal, DOWN};
@@ -274,7 +275,10 @@ impl ShmDevice {
             Some(p) if p.pid == process.pid => {}
             _ => return Err(CmError::NotAdmitted),
         }
-        let slot = self.free_slot().map_err(|_| CmError::Exhausted("pair of processes"))?;
+        let slot = self.free_slot().map_err(|error| match error.kind() {
+            ErrorKind::OutOfMemory => CmError::MemoryLimit,
+            _ => CmError::Exhausted("pair of processes"),
+        })?;
         self.occupy(slot, fd, Some(peer)).map_err(|source| CmError::Os { operation: "epoll_ctl", source })?;
         cm.pairs.insert(peer, slot.index);
         let hello = Message::Hello {
@@ -294,7 +298,11 @@ impl ShmDevice {
         if let Some(slot) = self.pair_slots().find(free) {
             return Ok(slot);
         }
-        let segment_bytes = self.config.segment();
+        let segment_bytes = self.config.segment().min(limits::segment_bytes());
+        if segment_bytes < MIN_SEGMENT_BYTES {
+            return Err(std::io::ErrorKind::OutOfMemory.into());
+        }
+        let segment_bytes = 1 << segment_bytes.ilog2();
         self.push_pair(|index| Ok(PairSlot::new(index, Range::reserve(segment_bytes, MIN_SEGMENT_BYTES)?)))
     }
 

@@ -16,10 +16,11 @@ use parking_lot::Mutex;
 
 use crate::bitmap;
 use crate::cm::{Cm, KICK, LISTENER};
-use crate::config::ShmConfig;
+use crate::config::{ShmConfig, MIN_SEGMENT_BYTES};
 use crate::doorbell::OwnDoorbell;
 use crate::hold;
 use crate::layout::{ASLEEP, AWAKE, CQS, MODERATED, QPS, RING};
+use crate::limits;
 use crate::pair::{PairSlot, LIVE, PAIRS};
 use crate::qp::{Posts, QpLocal, DOWN, MAX_INLINE, MAX_MESSAGE, SEND_RING};
 use crate::rendezvous::{self, Rendezvous};
@@ -81,6 +82,10 @@ impl ShmDevice {
     /// [`DeviceError::Unavailable`] if the rendezvous cannot be trusted or reached, [`DeviceError::Os`] otherwise.
     pub fn open(config: ShmConfig) -> Result<Arc<ShmDevice>, DeviceError> {
         let os = |operation| move |source| DeviceError::Os { operation, source };
+        // Whoever accepts a pair makes its segment. A process that cannot is of no use to its peers.
+        if limits::file_size() < MIN_SEGMENT_BYTES {
+            return Err(os("ftruncate")(std::io::Error::from_raw_os_error(libc::EFBIG)));
+        }
         let (doorbell, doorbell_fd) = OwnDoorbell::new().map_err(os("memfd_create"))?;
         let epoll = sys::epoll().map_err(os("epoll_create1"))?;
         let kick = sys::eventfd().map_err(os("eventfd"))?;

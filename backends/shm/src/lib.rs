@@ -25,6 +25,7 @@ mod device;
 mod doorbell;
 mod hold;
 mod layout;
+mod limits;
 mod map;
 #[cfg(all(test, any(loom, miri)))]
 mod models;
@@ -40,3 +41,4 @@ mod wire;
 
 pub use config::{ShmConfig, MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES};
 pub use device::ShmDevice;
+pub use limits::without_file_size_signal;

@@ -125,7 +125,7 @@ impl FileMap {
         Ok(FileMap { base, bytes })
     }
 
-    /// Zeroed private memory, for tests.
+    /// Zeroed memory, for tests.
     #[cfg(test)]
     pub(crate) fn anonymous(bytes: usize) -> FileMap {
         let base = map(std::ptr::null_mut(), bytes, ANON, -1).expect("memory for a test");
@@ -171,8 +171,9 @@ struct Kind {
     write: bool,
 }
 
-/// Reserved memory: private zeros that cost nothing until touched.
-const ANON: Kind = Kind { fixed: false, shared: false, write: true };
+/// Reserved memory: zeros that cost nothing until touched. Shared, because private writable memory counts against
+/// `RLIMIT_DATA` even where it is not touched.
+const ANON: Kind = Kind { fixed: false, shared: true, write: true };
 
 fn total(segment_bytes: u64) -> usize {
     segment_bytes as usize + DOORBELL_BYTES

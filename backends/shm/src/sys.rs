@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 #[cfg(not(any(loom, miri)))]
 use std::time::Duration;
 
+use crate::limits::without_file_size_signal;
 use crate::wire::MAX_PACKET;
 
 /// Descriptors in one packet: segment, doorbell, and a wake descriptor for each completion queue.
@@ -86,8 +87,7 @@ pub(crate) fn fstat(fd: RawFd) -> io::Result<libc::stat> {
 pub(crate) fn memfd(name: &std::ffi::CStr, bytes: u64) -> io::Result<OwnedFd> {
     // SAFETY: valid C string.
     let fd = owned(unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) })?;
-    // SAFETY: valid descriptor.
-    check(unsafe { libc::ftruncate(fd.as_raw_fd(), bytes as libc::off_t) })?;
+    truncate(fd.as_raw_fd(), bytes)?;
     Ok(fd)
 }
 
@@ -416,10 +416,10 @@ pub(crate) fn restrict(fd: RawFd, mode: u32, group: Option<u32>) -> io::Result<(
     check(unsafe { libc::fchmod(fd, mode) }).map(drop)
 }
 
-/// Sets a file's length.
+/// Sets a file's length. EFBIG, without a signal, where `RLIMIT_FSIZE` forbids it.
 pub(crate) fn truncate(fd: RawFd, bytes: u64) -> io::Result<()> {
     // SAFETY: no memory involved.
-    check(unsafe { libc::ftruncate(fd, bytes as libc::off_t) }).map(drop)
+    without_file_size_signal(|| check(unsafe { libc::ftruncate(fd, bytes as libc::off_t) })).map(drop)
 }
 
 /// A lock on a file against other openers.

@@ -106,9 +106,15 @@ pub fn start() -> &'static Runtime {
     }
     let errno = crate::ops::errno();
     let was_inside = INSIDE.replace(true);
-    let rt: &'static Runtime = Box::leak(Box::new(Runtime::new()));
-    RUNTIME.store(std::ptr::from_ref(rt).cast_mut(), Ordering::Release);
-    helper::spawn(rt);
+    let made = Box::into_raw(Box::new(Runtime::new()));
+    // SAFETY: never freed.
+    if let Err(error) = helper::spawn(unsafe { &*made }) {
+        // SAFETY: there is no helper, so nobody else has a reference.
+        unsafe { &mut *made }.go_without_helper(&error);
+    }
+    RUNTIME.store(made, Ordering::Release);
+    // SAFETY: as above.
+    let rt = unsafe { &*made };
     INSIDE.set(was_inside);
     crate::ops::set_errno(errno);
     rt
@@ -303,14 +309,28 @@ impl Runtime {
                 rt.backend_fds = Some(backend.fds);
                 rt.end_with_this_thread = Some(backend.end_with_this_thread);
             }
-            Err((reason, text)) => {
-                rt.counters.reason(reason);
-                log(&rt.config, &format!("staying on TCP: {text}"));
-                rt.refused = text;
-                rt.refused_for = reason;
-            }
+            Err((reason, text)) => rt.refuse(reason, text),
         }
         rt
+    }
+
+    /// Nothing is accelerated, because nobody would run the control path.
+    fn go_without_helper(&mut self, error: &std::io::Error) {
+        self.endpoint = None;
+        self.backend = "none".into();
+        // With these the backend is closed.
+        self.backend_fds = None;
+        self.end_with_this_thread = None;
+        self.helper.close();
+        self.own_fds.get_mut().clear();
+        self.refuse(Reason::ThreadLimit, format!("the helper thread cannot be started: {error}"));
+    }
+
+    fn refuse(&mut self, reason: Reason, text: String) {
+        self.counters.reason(reason);
+        log(&self.config, &format!("staying on TCP: {text}"));
+        self.refused = text;
+        self.refused_for = reason;
     }
 
     fn open_endpoint(&self) -> Result<(Endpoint, Backend), (Reason, String)> {
@@ -319,7 +339,7 @@ impl Runtime {
             return Err((Reason::Disabled, "the configuration asks for it".into()));
         }
         let key = self.key().map_err(|text| (Reason::KeyMissing, text))?;
-        let opened = netacc_registry::open(c).map_err(|e| (Reason::NoBackend, e.to_string()))?;
+        let opened = netacc_registry::open(c).map_err(|e| (reason_of(&e), e.to_string()))?;
         let cache = CacheConfig {
             expire: match c.links.empty_expiry {
                 Expiry::Never => None,
@@ -347,7 +367,7 @@ impl Runtime {
         });
         let endpoint =
             Endpoint::new(opened.device, opened.cm, opened.directory, settings, Arc::new(Sink), wake, Box::new(nonce))
-                .map_err(|e| (Reason::NoBackend, e.to_string()))?;
+                .map_err(|e| (reason_of(&e), e.to_string()))?;
         let netacc_registry::Opened { name, fds, opens_later, end_with_this_thread, .. } = opened;
         Ok((endpoint, Backend { name, fds, opens_later, end_with_this_thread }))
     }
@@ -486,6 +506,17 @@ impl ReadySink for Sink {
     }
 }
 
+/// Why a backend could not be opened: a limit of the process, if the kernel says so.
+fn reason_of(error: &(dyn std::error::Error + 'static)) -> Reason {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    let errno = causes.filter_map(|cause| cause.downcast_ref::<std::io::Error>()).find_map(|e| e.raw_os_error());
+    match errno {
+        Some(libc::EFBIG | libc::ENOMEM) => Reason::MemoryLimit,
+        Some(libc::EMFILE | libc::ENFILE) => Reason::DescriptorLimit,
+        _ => Reason::NoBackend,
+    }
+}
+
 /// Mark of a stream that has no descriptor.
 pub const NO_FD: u32 = u32::MAX;
 
@@ -517,6 +548,6 @@ pub fn log(config: &Config, line: &str) {
     let Some(path) = &config.log.path else { return };
     let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
     if let Ok(mut file) = file {
-        let _ = writeln!(file, "[{}] {line}", std::process::id());
+        let _ = netacc_registry::without_file_size_signal(|| writeln!(file, "[{}] {line}", std::process::id()));
     }
 }

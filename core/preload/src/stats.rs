@@ -218,7 +218,7 @@ pub fn tell_at_exit() {
     line.push(b'\n');
     let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
     // In one write, so that lines of several processes do not mix. There is nobody to tell if it fails.
-    let _ = file.and_then(|mut file| file.write_all(&line));
+    let _ = file.and_then(|mut file| netacc_registry::without_file_size_signal(|| file.write_all(&line)));
 }
 
 /// One line of a client's.

@@ -1,7 +1,8 @@
 //! Which descriptors are ours: one slot per descriptor number, empty for everything the library does not handle.
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::Arc;
 
 use arc_swap::{ArcSwapOption, Guard};
@@ -10,8 +11,14 @@ use crate::epoll::Epoll;
 use crate::ring::Ring;
 use crate::socket::{Listener, Socket};
 
-/// Descriptors at or above this are never ours. An arbitrary bound; each slot costs 8 bytes of untouched memory.
+/// Descriptors at or above this are never ours. An arbitrary bound.
 pub const MAX_FDS: usize = 1 << 20;
+
+/// Slots of one chunk. Chunks are made when a descriptor in them becomes ours, because static memory for all of them
+/// would be 8 MiB of `RLIMIT_DATA`.
+const CHUNK: usize = 1024;
+
+type Chunk = [ArcSwapOption<Entry>; CHUNK];
 
 /// A descriptor of ours.
 pub enum Entry {
@@ -25,7 +32,8 @@ pub enum Entry {
     Ring(Ring),
 }
 
-static TABLE: [ArcSwapOption<Entry>; MAX_FDS] = [const { ArcSwapOption::const_empty() }; MAX_FDS];
+/// Not `OnceLock`: a thread that makes a chunk while another one forks would hold it for ever in the child.
+static TABLE: [AtomicPtr<Chunk>; MAX_FDS / CHUNK] = [const { AtomicPtr::new(null_mut()) }; MAX_FDS / CHUNK];
 
 /// One bit per descriptor that has an entry. Looked at first: a descriptor that is not ours must cost no thread-local
 /// storage, whose first use allocates, because allocators themselves read files while they start.
@@ -36,13 +44,35 @@ fn is_ours(fd: c_int) -> bool {
     OURS.get(fd as usize / 64).is_some_and(|w| w.load(Ordering::Acquire) >> (fd % 64) & 1 != 0)
 }
 
+/// The slot of a descriptor, if its chunk has been made.
+#[inline]
+fn slot(fd: c_int) -> Option<&'static ArcSwapOption<Entry>> {
+    let fd = fd as usize;
+    // SAFETY: null, or a chunk that is never freed.
+    let chunk = unsafe { TABLE.get(fd / CHUNK)?.load(Ordering::Acquire).as_ref()? };
+    Some(&chunk[fd % CHUNK])
+}
+
+/// The slot of a descriptor, whose chunk is made now if need be; `None` beyond [`MAX_FDS`].
+fn slot_or_new(fd: c_int) -> Option<&'static ArcSwapOption<Entry>> {
+    let place = TABLE.get(fd as usize / CHUNK)?;
+    if place.load(Ordering::Acquire).is_null() {
+        let new = Box::into_raw(Box::new([const { ArcSwapOption::const_empty() }; CHUNK]));
+        if place.compare_exchange(null_mut(), new, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            // SAFETY: just made, and known to nobody.
+            drop(unsafe { Box::from_raw(new) });
+        }
+    }
+    slot(fd)
+}
+
 /// The entry of `fd`, if it is ours. The guard keeps it alive; clone the Arc before blocking.
 #[inline]
 pub fn get(fd: c_int) -> Option<Guard<Option<Arc<Entry>>>> {
     if !is_ours(fd) {
         return None;
     }
-    let guard = TABLE.get(fd as usize)?.load();
+    let guard = slot(fd)?.load();
     guard.is_some().then_some(guard)
 }
 
@@ -51,12 +81,12 @@ pub fn get_full(fd: c_int) -> Option<Arc<Entry>> {
     if !is_ours(fd) {
         return None;
     }
-    TABLE.get(fd as usize)?.load_full()
+    slot(fd)?.load_full()
 }
 
 /// Puts an entry in; returns what was there.
 pub fn insert(fd: c_int, entry: Arc<Entry>) -> Option<Arc<Entry>> {
-    let old = TABLE.get(fd as usize)?.swap(Some(entry));
+    let old = slot_or_new(fd)?.swap(Some(entry));
     OURS[fd as usize / 64].fetch_or(1 << (fd % 64), Ordering::AcqRel);
     old
 }
@@ -67,7 +97,7 @@ pub fn remove(fd: c_int) -> Option<Arc<Entry>> {
         return None;
     }
     OURS[fd as usize / 64].fetch_and(!(1 << (fd % 64)), Ordering::AcqRel);
-    TABLE.get(fd as usize)?.swap(None)
+    slot(fd)?.swap(None)
 }
 
 /// All descriptors of ours, in order.

@@ -96,6 +96,10 @@ reasons! {
     DeviceAbsent = 32, "device-absent";
     /// Somebody else has the port at which peers would ask for a link.
     LinkPortTaken = 33, "link-port-taken";
+    /// The process has no descriptor left for links (RLIMIT_NOFILE).
+    DescriptorLimit = 34, "descriptor-limit";
+    /// The helper thread could not be started (RLIMIT_NPROC).
+    ThreadLimit = 35, "thread-limit";
     /// A code this version does not know.
     Unknown = 65535, "unknown";
 }

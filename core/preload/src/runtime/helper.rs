@@ -49,6 +49,15 @@ impl Helper {
         [Some(self.epoll), Some(self.kick), self.stats].into_iter().flatten().collect()
     }
 
+    /// There is no thread: closes what it would use.
+    pub(super) fn close(&mut self) {
+        for fd in self.fds() {
+            // SAFETY: the descriptor is ours, and used by nobody else.
+            unsafe { real::close(fd) };
+        }
+        (self.epoll, self.kick, self.stats) = (-1, -1, None);
+    }
+
     fn add(&self, fd: c_int, events: c_int, data: u64) -> bool {
         let mut event = libc::epoll_event { events: events as u32, u64: data };
         // SAFETY: the event is readable.
@@ -74,7 +83,10 @@ impl Helper {
 }
 
 /// Starts the thread, with every signal blocked.
-pub(super) fn spawn(rt: &'static Runtime) {
+///
+/// # Errors
+/// The kernel or the C library has no thread left, or no memory for its stack. Then nobody has kept `rt`.
+pub(super) fn spawn(rt: &'static Runtime) -> std::io::Result<()> {
     rt.helper.add(rt.helper.kick, libc::EPOLLIN, KICK);
     if let Some(fd) = rt.helper.stats {
         rt.helper.add(fd, libc::EPOLLIN, STATS);
@@ -95,9 +107,7 @@ pub(super) fn spawn(rt: &'static Runtime) {
         libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old);
         let spawned = std::thread::Builder::new().name("netacc".into()).stack_size(256 << 10).spawn(move || run(rt));
         libc::pthread_sigmask(libc::SIG_SETMASK, &old, std::ptr::null_mut());
-        if let Err(e) = spawned {
-            log(&rt.config, &format!("cannot start the helper thread: {e}"));
-        }
+        spawned.map(drop)
     }
 }
 

@@ -1,0 +1,147 @@
+"""Resource limits: a program that works under one on TCP works under it with the library, and with the same result."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.apps.lib.paths import PROGRAMS, binaries
+from tests.apps.test_calls import run
+
+pytestmark = pytest.mark.usefixtures("library")
+
+PAGE = 4096
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`programs/limits.c`, built, where every user can run it."""
+    built = tmp_path_factory.mktemp("limits") / "limits"
+    flags = ["-std=gnu17", "-O1", "-Wall", "-Wextra", "-Werror"]
+    subprocess.run(["gcc", *flags, "-o", built, PROGRAMS / "limits.c"], check=True, timeout=60)
+    return built
+
+
+@dataclass
+class Accelerated:
+    """What a run under the library printed, and what its processes counted."""
+
+    text: str
+    link_bytes: int = 0
+    reasons: set[str] = field(default_factory=set)
+
+
+def natively(program: Path, *arguments: object) -> str:
+    return run([program, *map(str, arguments)])
+
+
+def accelerated(program: Path, folder: Path, *arguments: object, before: tuple[str, ...] = ()) -> Accelerated:
+    """Run the program under the library, which promotes connections at their first use."""
+    counted = folder / "counted"
+    counted.unlink(missing_ok=True)
+    text = run(
+        [*before, binaries() / "netacc_run", "-F", "1", program, *map(str, arguments)],
+        NETACC_EXIT_STATS=str(counted),
+    )
+    seen = Accelerated(text)
+    for line in counted.read_text().splitlines() if counted.exists() else []:
+        if not line.endswith("}"):
+            continue  # RLIMIT_FSIZE has cut it off.
+        document = json.loads(line)
+        seen.link_bytes += document["cnt"].get("tx_bytes_link", 0)
+        seen.reasons |= {reason for reason, count in document["reasons"].items() if count}
+    return seen
+
+
+#: Each a limit for both sides. Below the smallest of them the program itself does not work on TCP.
+SWEEPS = {
+    "FSIZE": [0, 1, 512, PAGE - 1, PAGE, 2 * MIB, 4 * MIB, 64 * MIB - 1, 64 * MIB, 2048 * MIB],
+    "MEMLOCK": [0, PAGE],
+    "SIGPENDING": [0, 1],
+    "STACK": [64 << 10, 256 << 10, 8 * MIB],
+}
+
+
+@pytest.mark.parametrize("resource", SWEEPS)
+def test_a_limit_changes_no_result(resource: str, program: Path, tmp_path: Path) -> None:
+    for value in SWEEPS[resource]:
+        arguments = (resource, value, value, 1, 2, 50)
+        assert accelerated(program, tmp_path, *arguments).text == natively(program, *arguments), f"{resource} {value}"
+
+
+def test_without_file_sizes_there_is_no_link_and_a_reason(program: Path, tmp_path: Path) -> None:
+    """No SIGXFSZ: neither side can size a file, nor write down what it has counted."""
+    log = tmp_path / "log"
+    log.write_text("")
+    refused = run(
+        [binaries() / "netacc_run", "-F", "1", program, "FSIZE", "4096", "4096", "1", "2", "50"], NACC_LOG_PATH=str(log)
+    )
+    assert refused == natively(program, "FSIZE", 4096, 4096, 1, 2, 50)
+    assert "staying on TCP: ftruncate" in log.read_text()
+
+
+@pytest.mark.parametrize("limits", [("-", 4096), (4096, "-")])
+def test_one_side_without_file_sizes(limits: tuple[object, object], program: Path, tmp_path: Path) -> None:
+    seen = accelerated(program, tmp_path, "FSIZE", *limits, 1, 2, 50)
+    assert seen.text == natively(program, "FSIZE", *limits, 1, 2, 50)
+    assert seen.link_bytes == 0
+    assert "memory-limit" in seen.reasons
+
+
+def test_links_are_there_where_files_may_be_large_enough(program: Path, tmp_path: Path) -> None:
+    seen = accelerated(program, tmp_path, "FSIZE", 64 * MIB, 64 * MIB, 1, 2, 50)
+    assert seen.link_bytes > 50 * 64
+
+
+def test_without_a_thread_there_is_no_link_and_a_reason(program: Path, tmp_path: Path) -> None:
+    """RLIMIT_NPROC, which does not bind root."""
+    tmp_path.chmod(0o777)
+    for folder in [program.parent, *program.parents[1:4], *tmp_path.parents[:3]]:
+        folder.chmod(folder.stat().st_mode | 0o111)
+    user = ("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups")
+    arguments = ("NPROC", 0, 0, 1, 2, 50)
+    seen = accelerated(program, tmp_path, *arguments, before=user)
+    assert seen.text == run([*user, program, *map(str, arguments)])
+    assert seen.text.endswith("status 0")
+    assert seen.link_bytes == 0
+    assert "thread-limit" in seen.reasons
+
+
+def smallest(program: Path, resource: str, step: int, *command: object) -> int:
+    """The smallest multiple of `step` bytes with which the program succeeds."""
+    low, high = 0, 4096 * MIB // step
+    while high - low > 1:
+        middle = (low + high) // 2
+        text = run([*map(str, command), program, resource, str(middle * step), "-", "1", "2", "50"])
+        low, high = (low, middle) if text.endswith("status 0") else (middle, high)
+    return high * step
+
+
+#: What the library's own data, its buffers for the C library's streams and the stack of its thread may take. It was 9 MB.
+DATA_ALLOWED = MIB
+
+
+def test_little_of_the_data_limit_is_taken(program: Path) -> None:
+    """RLIMIT_DATA counts private writable memory, whether it is touched or not."""
+    without = smallest(program, "DATA", 64 << 10)
+    taken = smallest(program, "DATA", 64 << 10, binaries() / "netacc_run", "-F", "1") - without
+    assert taken <= DATA_ALLOWED, f"{taken >> 10} KiB of RLIMIT_DATA"
+
+
+def test_there_are_links_under_a_data_limit(program: Path, tmp_path: Path) -> None:
+    seen = accelerated(program, tmp_path, "DATA", 4 * MIB, 4 * MIB, 1, 2, 50)
+    assert seen.text == natively(program, "DATA", 4 * MIB, 4 * MIB, 1, 2, 50)
+    assert seen.link_bytes > 50 * 64
+
+
+@pytest.mark.parametrize("bytes_allowed", [32 * MIB, 128 * MIB, 512 * MIB, 1024 * MIB])
+def test_an_address_space_is_not_filled(bytes_allowed: int, program: Path, tmp_path: Path) -> None:
+    seen = accelerated(program, tmp_path, "AS", bytes_allowed, bytes_allowed, 3, 2, 50)
+    assert seen.text == natively(program, "AS", bytes_allowed, bytes_allowed, 3, 2, 50)
+    if bytes_allowed == 1024 * MIB:
+        assert seen.link_bytes > 50 * 64
