@@ -53,6 +53,8 @@ HANDED_ON = Expected(reason="inherited")
 GIVEN_AWAY = Expected(reason="shared")
 #: On a link until another program gets it when it is started.
 STARTED = Expected(reason="shared")
+#: On a link again once the program that was started with it is no more.
+COMES_BACK = Expected(link_bytes=40_000, reason="shared")
 #: Used before it can be on a link, and perhaps on the way to one.
 YOUNG = Expected(link_bytes=None)
 
@@ -154,6 +156,19 @@ CASES = {
     "spawn_beside": ON_LINK,
     "by_system": BRIEFLY,
     "by_popen": BRIEFLY,
+    "system_comes_back": COMES_BACK,
+    "popen_comes_back": COMES_BACK,
+    "spawn_comes_back": COMES_BACK,
+    "fork_and_exec_comes_back": COMES_BACK,
+    "background_program": COMES_BACK,
+    "program_beside": ON_LINK,
+    "vfork_shares_memory": ON_LINK,
+    "vfork_sends": ON_LINK,
+    "vfork_twice": ON_LINK,
+    "vfork_redirects": STARTED,
+    "clone_shares_memory": ON_LINK,
+    "clone_beside": ON_LINK,
+    "clone_forks": BRIEFLY,
     "by_daemon": BRIEFLY,
     "daemon_closes": ON_LINK,
     "double_fork": BRIEFLY,

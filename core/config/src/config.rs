@@ -24,6 +24,8 @@ pub struct Config {
     pub backend: Backend,
     /// What to do about I/O that the library did not see.
     pub unseen_io: UnseenIoPolicy,
+    /// `NACC_KEEP_PRELOAD`: a program that is started with an environment without `LD_PRELOAD` gets the library all the same.
+    pub keep_preload: bool,
     /// Buffers and memory regions.
     pub memory: MemoryConfig,
     /// Links, and the cache of empty ones.
@@ -186,6 +188,8 @@ impl Default for Config {
             accelerate: true,
             backend: Backend::default(),
             unseen_io: UnseenIoPolicy::default(),
+            // nginx, for one, passes on to its new binary only what its configuration names.
+            keep_preload: true,
             memory: MemoryConfig::default(),
             links: LinkConfig::default(),
             promotion: PromotionConfig::default(),

@@ -268,6 +268,7 @@ pub static KEYS: &[Key] = &[
     )
     .ours()
     .guards(),
+    switch("NACC_KEEP_PRELOAD", |c| c.keep_preload, |c, on| c.keep_preload = on).ours(),
     // From a page, the least that can be shared, to where a thousand connections take 8 GiB.
     int(
         "NACC_RING_SIZE",

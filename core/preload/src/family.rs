@@ -7,20 +7,21 @@
 //! time of its start. So a list may name too many for a moment, but never too few: a socket is taken for held by one
 //! process alone only if it is.
 //!
-//! A program that is started with `exec` keeps the number and the start of its process, and with them its place in the
-//! lists; what it holds it may use unseen for as long as it lives.
+//! A program that is started with `exec` knows nothing of the region, and neither does what it starts in turn. So a socket
+//! that such a program is given is marked as lent, and a process that runs another program as replaced. Then the lists do
+//! not name all holders, and [`holders`](crate::holders) looks for the others.
 
 use std::cell::Cell;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::*};
 use std::time::Duration;
 
 use crate::runtime::now;
 
 mod region;
 
-pub use region::Id;
-use region::{Member, Region, RESERVED};
+pub use region::{Id, Others, Unseen};
+use region::{Member, Region, RESERVED, UNWATCHABLE};
 
 /// A child that has not begun to live after this long never will: its fork has failed.
 const BIRTH: Duration = Duration::from_secs(5);
@@ -28,6 +29,8 @@ const BIRTH: Duration = Duration::from_secs(5);
 static REGION: AtomicPtr<Region> = AtomicPtr::new(std::ptr::null_mut());
 /// This process.
 static SELF: AtomicU64 = AtomicU64::new(0);
+/// This process is in a namespace of process numbers of its own, where it cannot see whether the others live.
+static SECLUDED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     /// The child that this thread is about to fork. Several threads may fork at once.
@@ -104,7 +107,13 @@ pub fn before_fork() -> bool {
 pub fn after_fork_child() {
     let pid = std::process::id();
     let child = CHILD.replace(0);
-    let born = region().is_some_and(|r| r.born(child, pid, started(pid).unwrap_or(0)));
+    // The first process of a namespace. The others do not know it by this number, and it does not see them.
+    if pid == 1 {
+        SECLUDED.store(true, Relaxed);
+    }
+    let secluded = SECLUDED.load(Relaxed);
+    let (number, start) = if secluded { (UNWATCHABLE, 0) } else { (pid, started(pid).unwrap_or(0)) };
+    let born = region().is_some_and(|r| r.born(child, number, start));
     // Who took so long that the record was given to another never holds anything alone.
     SELF.store(if born { child } else { 0 }, Relaxed);
 }
@@ -122,10 +131,41 @@ pub fn leave(id: Id) {
     }
 }
 
-/// Whether no other process of the family holds the socket.
-pub fn holds_alone(id: Id) -> bool {
+/// Which other processes may hold the socket. One without a place in the family has no holder that is entered there.
+pub fn others(id: Id) -> Others {
     let me = SELF.load(Relaxed);
-    me != 0 && region().is_some_and(|r| r.holds_alone(id, me, &is_alive))
+    match region().filter(|_| me != 0) {
+        _ if id == 0 => Others::Absent,
+        _ if SECLUDED.load(Relaxed) => Others::Entered,
+        Some(region) => region.others(id, me, &is_alive),
+        None => Others::Entered,
+    }
+}
+
+/// A program that knows nothing of the region is about to be started with the socket.
+pub fn lend(id: Id) {
+    if let Some(region) = region() {
+        region.lend(id);
+    }
+}
+
+/// This process is about to run another program, or with `false` goes on after an attempt that has failed.
+pub fn set_replaced(replaced: bool) {
+    if let (Some(region), me @ 1..) = (region(), SELF.load(Relaxed)) {
+        region.set_replaced(me, replaced);
+    }
+}
+
+/// Who may hold the socket unseen now.
+pub fn unseen(id: Id) -> Unseen {
+    region().map_or_else(Unseen::default, |region| region.unseen(id))
+}
+
+/// None of those who were `unseen` holds the socket any more.
+pub fn expel(id: Id, unseen: &Unseen) {
+    if let Some(region) = region() {
+        region.expel(id, unseen);
+    }
 }
 
 #[cfg(test)]
@@ -164,12 +204,12 @@ mod tests {
         }
         // SAFETY: one writable byte.
         assert_eq!(unsafe { libc::read(pipe[0], (&raw mut byte).cast(), 1) }, 1);
-        assert!(!holds_alone(kept), "the child holds it");
-        assert!(holds_alone(left), "the child has closed it");
+        assert_eq!(others(kept), Others::Entered, "the child holds it");
+        assert_eq!(others(left), Others::Absent, "the child has closed it");
         // SAFETY: the child is ours.
         assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
         wait(pid);
-        assert!(holds_alone(kept), "the child is dead");
+        assert_eq!(others(kept), Others::Absent, "the child is dead");
         leave(kept);
         leave(left);
     }

@@ -7,7 +7,8 @@
 //! * `anchor`: the kernel's socket beneath a stream.
 //! * [`answers`], [`bulk`]: how long peers take to answer, and how fast bytes go, which decides between link and TCP.
 //! * [`ring`]: io_urings whose submissions can be looked at.
-//! * [`family`]: which sockets other processes hold too.
+//! * [`family`]: which sockets other processes hold too; [`holders`]: whether programs without the library do.
+//! * `vfork`: children that share this process's memory, but have descriptors of their own.
 //! * [`epoll`], [`wait`]: readiness and blocking; [`queues`]: which completion queue a link reports to.
 //!
 //! Every accelerated descriptor *is* a kernel TCP socket (the anchor), so a call that is not interposed still acts on
@@ -21,6 +22,7 @@ mod batch;
 pub mod bulk;
 pub mod epoll;
 pub mod family;
+pub mod holders;
 pub mod hooks;
 mod lingering;
 pub mod ops;
@@ -32,4 +34,5 @@ pub mod socket;
 pub mod stats;
 mod sync;
 pub mod table;
+pub mod vfork;
 pub mod wait;

@@ -21,6 +21,9 @@ use crate::ring::liburing::IoUring;
 /// Libraries whose functions are interposed although the program need not be linked with them.
 const LOADED_LATER: [&CStr; 4] = [c"liburing.so.2", c"liburing.so.1", c"libaio.so.1", c"libaio.so.1t64"];
 
+/// What a child of `clone` runs.
+pub type Work = unsafe extern "C" fn(*mut c_void) -> c_int;
+
 /// One symbol, resolved lazily.
 pub struct Symbol {
     name: &'static CStr,
@@ -191,7 +194,6 @@ real! {
     fn fcntl(fd: c_int, cmd: c_int, arg: c_long) -> c_int;
     fn fcntl64(fd: c_int, cmd: c_int, arg: c_long) -> c_int;
     fn ioctl(fd: c_int, request: libc::c_ulong, arg: *mut c_void) -> c_int;
-    fn fork() -> pid_t;
     fn _Fork() -> pid_t;
     fn daemon(no_chdir: c_int, no_close: c_int) -> c_int;
     fn closefrom(first: c_int) -> ();
@@ -203,6 +205,10 @@ real! {
     fn execveat(dir: c_int, path: *const c_char, argv: *const *const c_char, envp: *const *const c_char, flags: c_int) -> c_int;
     fn posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
     fn posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
+    fn posix_spawn_file_actions_init(actions: *mut c_void) -> c_int;
+    fn posix_spawn_file_actions_destroy(actions: *mut c_void) -> c_int;
+    fn clone(work: Option<Work>, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent_tid: *mut c_void, tls: *mut c_void, child_tid: *mut c_void) -> c_int;
+    fn __clone(work: Option<Work>, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent_tid: *mut c_void, tls: *mut c_void, child_tid: *mut c_void) -> c_int;
     fn posix_spawn_file_actions_adddup2(actions: *mut c_void, from: c_int, to: c_int) -> c_int;
     fn system(command: *const c_char) -> c_int;
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE;

@@ -21,6 +21,7 @@ use netacc_registry::BackendFds;
 use parking_lot::Mutex;
 
 use crate::answers::Services;
+use crate::holders::Searches;
 use crate::table::{self, Entry};
 use crate::{ops, queues, real, stats, wait};
 
@@ -61,6 +62,8 @@ pub struct Runtime {
     counters: netacc_driver::Counters,
     /// See [`queues`].
     pub(crate) queues: queues::Queues,
+    /// Searches for processes that hold sockets unseen.
+    searches: Searches,
     fork: fork::Shared,
     /// The process that it belongs to.
     pid: u32,
@@ -296,6 +299,7 @@ impl Runtime {
             own_fds: Mutex::new(own_fds),
             counters: netacc_driver::Counters::default(),
             queues: queues::Queues::new(std::thread::available_parallelism().map_or(1, |count| count.get() as u32)),
+            searches: Searches::default(),
             fork: fork::Shared::new(),
             pid: std::process::id(),
         };
@@ -382,6 +386,11 @@ impl Runtime {
         key.map(Some).map_err(|error| format!("NACC_PSK_FILE {}: {error}", path.display()))
     }
 
+    /// Whether it was made by the process with this number.
+    pub fn belongs_to(&self, pid: u32) -> bool {
+        self.pid == pid
+    }
+
     /// Streams and links.
     #[inline]
     pub fn endpoint(&self) -> Option<&Endpoint> {
@@ -411,6 +420,14 @@ impl Runtime {
     /// Asks the helper to promote a stream.
     pub fn request_promotion(&self, cell: &Arc<StreamCell>) {
         self.promotions.lock().push(cell.clone());
+        if let Some(endpoint) = &self.endpoint {
+            endpoint.need_helper();
+        }
+    }
+
+    /// Lets the helper search for processes that hold sockets unseen.
+    pub fn search_holders(&self) {
+        self.searches.ask();
         if let Some(endpoint) = &self.endpoint {
             endpoint.need_helper();
         }
@@ -464,7 +481,11 @@ impl ReadySink for Sink {
         }
         match table::get_full(fd as c_int).as_deref() {
             Some(Entry::Stream(sock)) if sock.stream.as_ref().is_some_and(|s| Arc::ptr_eq(s, stream)) => {
-                sock.holds_alone()
+                let alone = sock.holds_alone();
+                if !alone {
+                    sock.search_holders();
+                }
+                alone
             }
             _ => false,
         }

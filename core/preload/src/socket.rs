@@ -12,6 +12,8 @@ use parking_lot::Mutex;
 use crate::anchor::dissolve;
 use crate::answers::Answers;
 use crate::epoll::Registration;
+use crate::family::Others;
+use crate::holders::Loans;
 use crate::ops::options::read_from_kernel;
 use crate::ops::waiting::Callers;
 use crate::runtime::{self, Inherited, Runtime};
@@ -64,6 +66,8 @@ pub struct Socket {
     pub outliving: Mutex<Vec<(c_int, c_int)>>,
     /// Its place in the family, see [`family`]; 0 if no other process ever held it.
     pub family: AtomicU32,
+    /// Processes that may hold it without being entered in the family.
+    pub loans: Loans,
     inherited: OnceLock<Inherited>,
     /// Child of a fork: it may have a stream of its own here once it is used.
     adoptable: AtomicBool,
@@ -122,6 +126,7 @@ impl Socket {
             watchers: Mutex::new(Vec::new()),
             outliving: Mutex::new(Vec::new()),
             family: AtomicU32::new(0),
+            loans: Loans::default(),
             inherited: OnceLock::new(),
             adoptable: AtomicBool::new(false),
             adopted: OnceLock::new(),
@@ -154,6 +159,7 @@ impl Socket {
         new.descriptors.store(self.descriptors.load(Ordering::Relaxed), Ordering::Relaxed);
         new.deferred_error.store(self.deferred_error.load(Ordering::Relaxed), Ordering::Relaxed);
         new.family.store(self.family.load(Ordering::Relaxed), Ordering::Relaxed);
+        new.loans.take_over(&self.loans);
         new
     }
 
@@ -216,13 +222,40 @@ impl Socket {
     pub fn holds_alone(&self) -> bool {
         let Some(cell) = &self.stream else { return false };
         let seen = cell.shares();
-        // Another thread may fork meanwhile.
-        if seen > 0 && family::holds_alone(self.family.load(Ordering::Relaxed)) {
+        if seen > 0 && self.others() == Others::Absent {
+            self.end_sharing(seen);
+        }
+        !cell.is_shared()
+    }
+
+    /// Which other processes may hold a socket that is shared.
+    pub fn others(&self) -> Others {
+        match (self.family.load(Ordering::Relaxed), self.loans.count()) {
+            (0, 0) => Others::Entered,
+            (0, _) => Others::Unseen,
+            (id, 0) => family::others(id),
+            (id, _) => match family::others(id) {
+                Others::Entered => Others::Entered,
+                Others::Absent | Others::Unseen => Others::Unseen,
+            },
+        }
+    }
+
+    /// This process alone holds the socket, as was found out after [`StreamCell::shares`] said `seen`. Without effect if it
+    /// was given away since: another thread may fork meanwhile.
+    pub fn end_sharing(&self, seen: u32) {
+        if let Some(cell) = &self.stream {
             self.ask_nonblocking();
             read_from_kernel(&self.options, self.fd.load(Ordering::Relaxed));
             cell.unshare(seen);
         }
-        !cell.is_shared()
+    }
+
+    /// Asks the helper whether anybody holds the socket unseen, if that is all that is left to know.
+    pub fn search_holders(&self) {
+        if let (Others::Unseen, Some(rt)) = (self.others(), runtime::get()) {
+            self.loans.want_search(rt);
+        }
     }
 
     /// O_NONBLOCK, for a call that would have to wait. It belongs to the open file description: who else has that, in

@@ -10,6 +10,7 @@ use arc_swap::{ArcSwapOption, Guard};
 use crate::epoll::Epoll;
 use crate::ring::Ring;
 use crate::socket::{Listener, Socket};
+use crate::vfork;
 
 /// Descriptors at or above this are never ours. An arbitrary bound.
 pub const MAX_FDS: usize = 1 << 20;
@@ -69,7 +70,7 @@ fn slot_or_new(fd: c_int) -> Option<&'static ArcSwapOption<Entry>> {
 /// The entry of `fd`, if it is ours. The guard keeps it alive; clone the Arc before blocking.
 #[inline]
 pub fn get(fd: c_int) -> Option<Guard<Option<Arc<Entry>>>> {
-    if !is_ours(fd) {
+    if !is_ours(fd) || vfork::has_changed(fd) {
         return None;
     }
     let guard = slot(fd)?.load();
@@ -78,22 +79,31 @@ pub fn get(fd: c_int) -> Option<Guard<Option<Arc<Entry>>>> {
 
 /// The entry of `fd` as an owned reference.
 pub fn get_full(fd: c_int) -> Option<Arc<Entry>> {
-    if !is_ours(fd) {
+    if !is_ours(fd) || vfork::has_changed(fd) {
         return None;
     }
     slot(fd)?.load_full()
 }
 
-/// Puts an entry in; returns what was there.
+/// Puts an entry in; returns what was there. A child that shares this table, but not the descriptors, only notes that its
+/// descriptor is another one.
 pub fn insert(fd: c_int, entry: Arc<Entry>) -> Option<Arc<Entry>> {
+    if vfork::is_child() {
+        vfork::note_changed(fd);
+        return None;
+    }
     let old = slot_or_new(fd)?.swap(Some(entry));
     OURS[fd as usize / 64].fetch_or(1 << (fd % 64), Ordering::AcqRel);
     old
 }
 
-/// Takes the entry out.
+/// Takes the entry out; see [`insert`] for a child that shares this table.
 pub fn remove(fd: c_int) -> Option<Arc<Entry>> {
     if !is_ours(fd) {
+        return None;
+    }
+    if vfork::is_child() {
+        vfork::note_changed(fd);
         return None;
     }
     OURS[fd as usize / 64].fetch_and(!(1 << (fd % 64)), Ordering::AcqRel);

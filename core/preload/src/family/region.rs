@@ -23,6 +23,8 @@ const LOOKS: usize = 16;
 /// In place of a number, which no process has: about to be forked; the record is being written.
 pub(super) const RESERVED: u32 = u32::MAX;
 const CHANGING: u32 = u32::MAX - 1;
+/// In place of the number of a process whose end cannot be seen: it lives until it leaves.
+pub(super) const UNWATCHABLE: u32 = u32::MAX - 2;
 
 #[repr(C)]
 struct Process {
@@ -30,6 +32,8 @@ struct Process {
     state: AtomicU64,
     /// Its start in the kernel's ticks since boot; of a child not yet born, when it was entered, in nanoseconds.
     start: AtomicU64,
+    /// The [`Member`] that runs, or is about to run, another program, which enters itself nowhere.
+    replaced: AtomicU64,
 }
 
 #[repr(C)]
@@ -38,6 +42,8 @@ struct Socket {
     state: AtomicU32,
     /// Counts those who were entered.
     joins: AtomicU32,
+    /// Counts the programs that were started with the socket and enter themselves nowhere; 0 once none of them holds it.
+    lent: AtomicU32,
     /// [`Member`]s, 0 for none.
     holders: [AtomicU64; HOLDERS],
 }
@@ -57,6 +63,24 @@ pub(super) type Member = u64;
 /// One use of a socket's record: a count that is never 0, and the record's index. 0 for a socket that was never shared.
 pub type Id = u32;
 
+/// Which other processes may hold a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Others {
+    /// None.
+    Absent,
+    /// A process of the family that is entered as a holder.
+    Entered,
+    /// Programs that enter themselves nowhere, if any.
+    Unseen,
+}
+
+/// Why a socket's other holders were [`Others::Unseen`] at some moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unseen {
+    lent: u32,
+    replaced: [Member; HOLDERS],
+}
+
 /// Whether the process with this number, or [`RESERVED`], and this start is alive.
 pub(super) type Alive<'a> = &'a dyn Fn(u32, u64) -> bool;
 
@@ -65,7 +89,7 @@ impl Process {
     fn lives(&self, state: u64, alive: Alive) -> bool {
         match state as u32 {
             0 => false,
-            CHANGING => true,
+            CHANGING | UNWATCHABLE => true,
             number => {
                 let start = self.start.load(Acquire);
                 // If it has become something else meanwhile, these are words of both: it was there just now.
@@ -142,6 +166,7 @@ impl Region {
                 return None;
             }
             socket.holders.iter().for_each(|h| h.store(0, Relaxed));
+            socket.lent.store(0, Relaxed);
             Some(count << 16 | i as u32)
         })
     }
@@ -181,10 +206,64 @@ impl Region {
         }
     }
 
-    /// Whether nobody but `me` holds a socket.
-    pub(super) fn holds_alone(&self, id: Id, me: Member, alive: Alive) -> bool {
-        let Some(socket) = self.socket(id) else { return false };
-        self.held(socket, me, alive) == Some(false)
+    /// Which processes but `me` may hold a socket.
+    pub(super) fn others(&self, id: Id, me: Member, alive: Alive) -> Others {
+        let Some(socket) = self.socket(id) else { return Others::Entered };
+        for _ in 0..LOOKS {
+            let joins = socket.joins.load(Acquire);
+            let mut others = if socket.lent.load(Acquire) > 0 { Others::Unseen } else { Others::Absent };
+            for holder in socket.holders.iter().map(|h| h.load(Acquire)) {
+                match holder != me && self.lives(holder, alive) {
+                    true if self.is_replaced(holder) => others = Others::Unseen,
+                    true => return Others::Entered,
+                    false => {}
+                }
+            }
+            // One may have entered another behind our back and left before we came to it.
+            if socket.joins.load(Acquire) == joins {
+                return others;
+            }
+        }
+        Others::Entered
+    }
+
+    /// A program is started with the socket that enters itself nowhere.
+    pub(super) fn lend(&self, id: Id) {
+        if let Some(socket) = self.socket(id) {
+            socket.lent.fetch_add(1, AcqRel);
+        }
+    }
+
+    /// The process `me` is about to run another program, or with `false` goes on after an attempt that has failed.
+    pub(super) fn set_replaced(&self, me: Member, replaced: bool) {
+        if let Some(process) = self.process(me) {
+            process.replaced.store(if replaced { me } else { 0 }, Release);
+        }
+    }
+
+    fn is_replaced(&self, member: Member) -> bool {
+        self.process(member).is_some_and(|p| p.replaced.load(Acquire) == member)
+    }
+
+    /// Who may hold the socket unseen now.
+    pub(super) fn unseen(&self, id: Id) -> Unseen {
+        let Some(socket) = self.socket(id) else { return Unseen::default() };
+        let mut unseen = Unseen { lent: socket.lent.load(Acquire), ..Unseen::default() };
+        for (holder, replaced) in socket.holders.iter().zip(&mut unseen.replaced) {
+            let holder = holder.load(Acquire);
+            *replaced = if self.is_replaced(holder) { holder } else { 0 };
+        }
+        unseen
+    }
+
+    /// None of those who were `unseen` holds the socket any more.
+    pub(super) fn expel(&self, id: Id, unseen: &Unseen) {
+        let Some(socket) = self.socket(id) else { return };
+        for (holder, replaced) in socket.holders.iter().zip(unseen.replaced).filter(|(_, replaced)| *replaced != 0) {
+            let _ = holder.compare_exchange(replaced, 0, AcqRel, Relaxed);
+        }
+        // Without effect if the socket was lent again meanwhile.
+        let _ = socket.lent.compare_exchange(unseen.lent, 0, AcqRel, Relaxed);
     }
 
     /// Whether anybody but `me` holds a socket. `None`: cannot tell.

@@ -14,8 +14,8 @@
 //! (ESPIPE), `copy_file_range` (EINVAL). Because they make or take no connection: `socketpair`, `pipe`, `open`, `tee`,
 //! `vmsplice` (pipes only), `setrlimit`, `chroot`, `setuid`. Because `pthread_atfork` handlers see them:
 //! `fork`, `__fork`, `forkpty`. Because the library's own destructor sees it: `exit`. Waits are
-//! interrupted by signals as the kernel's are, so `signal` and `sigaction` are not needed either. A raw `clone`, and
-//! system calls made without the C library (Go), are not seen.
+//! interrupted by signals as the kernel's are, so `signal` and `sigaction` are not needed either. `vfork` is in
+//! [`vfork`](crate::vfork). System calls made without the C library (Go) are not seen.
 
 pub mod aside;
 pub mod bytes;
@@ -141,6 +141,7 @@ mod load {
     extern "C" fn load() {
         super::caller::find_library();
         crate::ops::process::register();
+        crate::ops::environment::remember();
         // Handlers run in the opposite order of their registration: after the program's own.
         // SAFETY: the handler takes an argument that it does not use; the library is never unloaded.
         unsafe { __cxa_at_quick_exit(exit_quickly, std::ptr::null_mut()) };

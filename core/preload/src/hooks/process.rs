@@ -6,34 +6,16 @@ use libc::{pid_t, FILE};
 use netacc_proto::Reason;
 
 use super::{hooks, stream_or};
-use crate::ops::{process, stdio};
+use crate::ops::{process, spawn_actions, stdio};
+use crate::vfork::{self, Clone};
 use crate::{real, runtime, stats, table};
 
 type Strings = *const *const c_char;
 
 extern "C" {
+    static environ: Strings;
     fn vasprintf(text: *mut *mut c_char, format: *const c_char, arguments: *mut c_void) -> c_int;
     fn __vasprintf_chk(text: *mut *mut c_char, flag: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;
-}
-
-/// Interposes `vfork`, which becomes `fork`.
-///
-/// # Safety
-/// As the C function.
-#[cfg_attr(not(test), no_mangle)]
-pub unsafe extern "C-unwind" fn vfork() -> pid_t {
-    // SAFETY: passed on.
-    unsafe { real::fork() }
-}
-
-/// As [`vfork`].
-///
-/// # Safety
-/// As the C function.
-#[cfg_attr(not(test), no_mangle)]
-pub unsafe extern "C-unwind" fn __vfork() -> pid_t {
-    // SAFETY: passed on.
-    unsafe { real::fork() }
 }
 
 /// Interposes `_exit`.
@@ -42,8 +24,10 @@ pub unsafe extern "C-unwind" fn __vfork() -> pid_t {
 /// As the C function.
 #[cfg_attr(not(test), no_mangle)]
 pub unsafe extern "C-unwind" fn _exit(status: c_int) -> ! {
-    runtime::end();
-    stats::tell_at_exit();
+    if !vfork::is_child() {
+        runtime::end();
+        stats::tell_at_exit();
+    }
     loop {
         // SAFETY: ends the process, as the C function does.
         unsafe { real::syscall(libc::SYS_exit_group, status.into(), 0, 0, 0, 0, 0) };
@@ -74,78 +58,70 @@ hooks! {
         rc
     }
 
+    fn clone(work: Option<real::Work>, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent_tid: *mut c_void, tls: *mut c_void, child_tid: *mut c_void) -> c_int {
+        Clone { stack, flags, parent_tid, tls, child_tid }.call(work, argument)
+    }
+
+    fn __clone(work: Option<real::Work>, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent_tid: *mut c_void, tls: *mut c_void, child_tid: *mut c_void) -> c_int {
+        Clone { stack, flags, parent_tid, tls, child_tid }.call(work, argument)
+    }
+
     fn execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
-        runtime::leave();
-        process::before_exec();
-        let rc = real::execve(path, argv, envp);
-        runtime::stay();
-        rc
+        process::exec(envp, |envp| real::execve(path, argv, envp))
     }
 
     fn execv(path: *const c_char, argv: Strings) -> c_int {
-        runtime::leave();
-        process::before_exec();
-        let rc = real::execv(path, argv);
-        runtime::stay();
-        rc
+        process::exec(environ, |envp| real::execve(path, argv, envp))
     }
 
     fn execvp(file: *const c_char, argv: Strings) -> c_int {
-        runtime::leave();
-        process::before_exec();
-        let rc = real::execvp(file, argv);
-        runtime::stay();
-        rc
+        process::exec(environ, |envp| real::execvpe(file, argv, envp))
     }
 
     fn execvpe(file: *const c_char, argv: Strings, envp: Strings) -> c_int {
-        runtime::leave();
-        process::before_exec();
-        let rc = real::execvpe(file, argv, envp);
-        runtime::stay();
-        rc
+        process::exec(envp, |envp| real::execvpe(file, argv, envp))
     }
 
     fn fexecve(fd: c_int, argv: Strings, envp: Strings) -> c_int {
-        runtime::leave();
-        process::before_exec();
-        let rc = real::fexecve(fd, argv, envp);
-        runtime::stay();
-        rc
+        process::exec(envp, |envp| real::fexecve(fd, argv, envp))
     }
 
     fn execveat(dir: c_int, path: *const c_char, argv: Strings, envp: Strings, flags: c_int) -> c_int {
-        runtime::leave();
-        process::before_exec();
-        let rc = real::execveat(dir, path, argv, envp, flags);
-        runtime::stay();
-        rc
+        process::exec(envp, |envp| real::execveat(dir, path, argv, envp, flags))
     }
 
     fn posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, argv: Strings, envp: Strings) -> c_int {
-        process::before_exec();
-        real::posix_spawn(pid, path, actions, attributes, argv, envp)
+        process::spawn(actions, envp, |envp| real::posix_spawn(pid, path, actions, attributes, argv, envp))
     }
 
     fn posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void, argv: Strings, envp: Strings) -> c_int {
-        process::before_exec();
-        real::posix_spawnp(pid, file, actions, attributes, argv, envp)
+        process::spawn(actions, envp, |envp| real::posix_spawnp(pid, file, actions, attributes, argv, envp))
+    }
+
+    fn posix_spawn_file_actions_init(actions: *mut c_void) -> c_int {
+        spawn_actions::forget(actions);
+        real::posix_spawn_file_actions_init(actions)
+    }
+
+    fn posix_spawn_file_actions_destroy(actions: *mut c_void) -> c_int {
+        spawn_actions::forget(actions);
+        real::posix_spawn_file_actions_destroy(actions)
     }
 
     fn posix_spawn_file_actions_adddup2(actions: *mut c_void, from: c_int, to: c_int) -> c_int {
-        if table::get(from).is_some() {
+        if !spawn_actions::note_copy(actions, from) {
             process::surrender(from, Reason::Shared);
         }
         real::posix_spawn_file_actions_adddup2(actions, from, to)
     }
 
     fn system(command: *const c_char) -> c_int {
-        process::before_exec();
+        process::before_start(&[]);
         real::system(command)
     }
 
     fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE {
-        process::before_exec();
+        process::before_start(&[]);
         real::popen(command, mode)
     }
 

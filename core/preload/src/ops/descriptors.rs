@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use crate::ops::{ending, errno, set_errno};
 use crate::table::{self, Entry};
-use crate::{epoll, real, runtime};
+use crate::{epoll, holders, real, runtime, vfork};
 
 /// Makes `new`, a fresh copy of `from` in the kernel, a copy in the table too. Keeps errno.
 pub fn copied(from: c_int, new: c_int) {
@@ -20,8 +20,11 @@ pub fn copied(from: c_int, new: c_int) {
     if table::get(new).is_some() {
         ending::forget(new);
     }
-    if let Some(entry) = table::get_full(from) {
-        share(entry, new);
+    match table::get_full(from) {
+        // The program that the child starts gets the connection by a number of which this process knows nothing.
+        Some(entry) if vfork::is_child() => holders::lend(&[entry]),
+        Some(entry) => share(entry, new),
+        None => {}
     }
     set_errno(saved);
 }

@@ -121,6 +121,11 @@ pub fn on_kernel(sock: &Socket) -> bool {
 /// Leaves the link for an operation that only the kernel can do, and stays off it.
 pub fn demote_for(sock: &Socket, reason: Reason) -> bool {
     sock.keep_on_kernel();
+    bring_back(sock, reason)
+}
+
+/// Leaves the link, and waits until the kernel has what was unread on it. Whether it has.
+pub fn bring_back(sock: &Socket, reason: Reason) -> bool {
     match (&sock.stream, runtime::get().and_then(Runtime::endpoint)) {
         (Some(cell), Some(endpoint)) => {
             let was_plain = cell.lock(endpoint).proto().is_plain();

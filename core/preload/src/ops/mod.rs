@@ -5,6 +5,7 @@ pub mod connection;
 pub mod control;
 pub mod descriptors;
 pub mod ending;
+pub mod environment;
 pub mod files;
 pub mod io;
 pub mod liburing;
@@ -14,6 +15,7 @@ pub mod process;
 pub mod readiness;
 pub mod rights;
 pub mod select;
+pub mod spawn_actions;
 pub mod stdio;
 pub mod waiting;
 

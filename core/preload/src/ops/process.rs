@@ -1,21 +1,23 @@
 //! Processes: what a connection needs before another process, or another program, gets its descriptor.
 //!
 //! * Fork: `pthread_atfork` handlers, so that every way through the C library's `fork` is seen: `fork`, `__fork`,
-//!   `daemon`, `forkpty`. Only `_Fork`, which runs no handlers, is interposed. A raw `clone` is not seen.
-//! * `vfork` becomes `fork`. Its child shares memory with the parent, so a `close` or `dup2` in it would change the
-//!   parent's table; and it may not return through a C frame, so it could only be watched from assembly. POSIX lets
-//!   the two be the same.
-//! * `exec`, `posix_spawn`, `system`, `popen`: connections that would be inherited (no close-on-exec) are made plain
-//!   sockets first. `posix_spawn_file_actions_adddup2` names a descriptor that will be inherited under another
-//!   number whatever its flag, so it makes that connection plain at once.
+//!   `daemon`, `forkpty`. Only `_Fork`, which runs no handlers, is interposed.
+//! * `clone` with memory of its own is such a fork too. Children that share the memory: see [`vfork`](crate::vfork).
+//! * `exec`, `posix_spawn`, `system`, `popen`: connections that would be inherited (no close-on-exec) leave their links
+//!   first. They may be promoted again once no program holds them: see [`holders`](crate::holders).
+//!   `posix_spawn_file_actions_adddup2` names a descriptor that will be inherited under another number whatever its
+//!   flag: see [`spawn_actions`](crate::ops::spawn_actions).
+//! * What these start gets the library too: see [`environment`](crate::ops::environment).
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
 
 use netacc_proto::Reason;
 
-use crate::ops::{ending, errno, io, set_errno};
+use crate::ops::environment::Strings;
+use crate::ops::{ending, environment, errno, io, set_errno, spawn_actions};
 use crate::table::{self, Entry};
-use crate::{real, runtime};
+use crate::{family, holders, real, runtime, vfork};
 
 /// Registers the fork handlers. Once, when the library is loaded: before any handler of the program, so that ours run
 /// last before a fork and first after it.
@@ -54,22 +56,73 @@ pub fn bare_fork() -> libc::pid_t {
     pid
 }
 
-/// Before a program is replaced or started: what it inherits must be plain sockets, and stay so, for this process cannot
-/// see what another does with them. In a forked child that is about to exec, they are asked for from the parent.
-pub fn before_exec() {
+/// `exec` and its like. `call` makes the real call with the environment that the program is to have.
+///
+/// # Safety
+/// `envp` is null or a list of strings that ends with null.
+pub unsafe fn exec(envp: Strings, call: impl FnOnce(Strings) -> c_int) -> c_int {
+    // A child that shares the memory replaces itself, and not the process whose links these are.
+    let replaces = !vfork::is_child();
+    if replaces {
+        runtime::leave();
+    }
+    before_start(&[]);
+    if replaces {
+        keeping_errno(|| {
+            tell_children();
+            family::set_replaced(true);
+        });
+    }
+    // SAFETY: the caller's promise.
+    let rc = unsafe { environment::with(envp, call) };
+    if replaces {
+        keeping_errno(|| family::set_replaced(false));
+        runtime::stay();
+    }
+    rc
+}
+
+/// `posix_spawn` and its like; as [`exec`].
+///
+/// # Safety
+/// As for [`exec`].
+pub unsafe fn spawn(actions: *const c_void, envp: Strings, call: impl FnOnce(Strings) -> c_int) -> c_int {
+    before_start(&spawn_actions::copied_by(actions));
+    // SAFETY: the caller's promise.
+    unsafe { environment::with(envp, call) }
+}
+
+/// Before a program is started: the connections that it inherits, and `others`, leave their links, because this process
+/// cannot see what another does with them. In a forked child that is about to exec, they are asked for from the parent.
+pub fn before_start(others: &[c_int]) {
     keeping_errno(|| {
-        for (fd, entry) in table::entries() {
-            let Entry::Stream(sock) = &*entry else { continue };
+        let inherited = table::entries().filter(|(fd, entry)| {
             // SAFETY: no pointers.
-            let flags = unsafe { real::fcntl(fd, libc::F_GETFD, 0) };
-            if flags >= 0 && flags & libc::FD_CLOEXEC == 0 {
-                io::demote_for(sock, Reason::Shared);
+            let flags = || unsafe { real::fcntl(*fd, libc::F_GETFD, 0) };
+            matches!(&**entry, Entry::Stream(_))
+                && (others.contains(fd) || matches!(flags(), flags @ 0.. if flags & libc::FD_CLOEXEC == 0))
+        });
+        let mut lent: Vec<Arc<Entry>> = Vec::new();
+        for (_, entry) in inherited {
+            // Several descriptors may name one connection.
+            if !lent.iter().any(|other| Arc::ptr_eq(other, &entry)) {
+                lent.push(entry);
             }
-            if let (Some(cell), Some(rt)) = (&sock.stream, runtime::get()) {
+        }
+        holders::lend(&lent);
+    });
+}
+
+/// Children that wait for connections of this process need not wait any longer: it is about to be replaced.
+fn tell_children() {
+    let Some(rt) = runtime::get() else { return };
+    for (_, entry) in table::entries() {
+        if let Entry::Stream(sock) = &*entry {
+            if let Some(cell) = &sock.stream {
                 rt.tell_children(cell);
             }
         }
-    });
+    }
 }
 
 /// `fd` is about to be used by somebody who does not call this library, or by another process: for good.

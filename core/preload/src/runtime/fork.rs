@@ -82,13 +82,15 @@ pub fn before_fork() {
     for (_, entry) in table::entries() {
         let Entry::Stream(sock) = &*entry else { continue };
         match family::share(sock.family.load(Ordering::Relaxed)).filter(|_| known) {
-            Some(id) => sock.family.store(id, Ordering::Relaxed),
+            Some(id) => {
+                if sock.family.swap(id, Ordering::Relaxed) != id && sock.loans.count() > 0 {
+                    family::lend(id);
+                }
+            }
             None => sock.keep_on_kernel(),
         }
         let (Some(cell), Some((rt, endpoint))) = (&sock.stream, rt) else { continue };
-        if !cell.share() {
-            rt.fork.update(cell.number(), |word| (word & !(USE - 1)).wrapping_add(USE));
-        }
+        rt.share(cell);
         let mut guard = cell.lock(endpoint);
         // The child sees a plain socket there, and writes; the marker would come behind that.
         guard.withdraw();
@@ -278,6 +280,13 @@ impl Drop for Watched {
 }
 
 impl Runtime {
+    /// Another process is about to hold the stream's socket.
+    pub fn share(&self, cell: &StreamCell) {
+        if !cell.share() {
+            self.fork.update(cell.number(), |word| (word & !(USE - 1)).wrapping_add(USE));
+        }
+    }
+
     /// Parent: brings back what children want; whether some have to wait. Called by the helper.
     pub(super) fn serve_children(&self) -> bool {
         let Some(endpoint) = self.endpoint() else { return false };

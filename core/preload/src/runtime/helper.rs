@@ -138,8 +138,9 @@ fn run(rt: &'static Runtime) {
         }
         rt.queues.look(endpoint);
         let next = endpoint.progress(now());
+        let search = rt.searches.advance();
         HELPER_ASLEEP.store(true, Ordering::SeqCst);
-        let next = next.into_iter().chain(rt.queues.next_look()).min();
+        let next = next.into_iter().chain(rt.queues.next_look()).chain(search).min();
         let armed = device.arm(cq);
         let mut timeout = match next {
             Some(at) => at.saturating_since(now()).as_millis().min(60_000) as c_int + 1,
@@ -157,7 +158,8 @@ fn run(rt: &'static Runtime) {
             let soon = (now().saturating_since(since).as_millis() / 4).clamp(1, CHILD_INTERVAL_MS) as c_int;
             timeout = if timeout < 0 { soon } else { timeout.min(soon) };
         }
-        if armed == Armed::Pending || !rt.promotions.lock().is_empty() || endpoint.has_work() {
+        let work = || !rt.promotions.lock().is_empty() || endpoint.has_work() || rt.searches.is_due();
+        if armed == Armed::Pending || work() {
             timeout = 0;
         }
         // SAFETY: the array is writable.

@@ -2,6 +2,7 @@
 
 #include "calls.h"
 
+#include <sched.h>
 #include <spawn.h>
 
 extern char **environ;
@@ -198,6 +199,245 @@ static void serve_as_daemon(struct connection c)
     close(c.client);
     must(daemon(1, 1));
     serve_as_holder(c.server);
+}
+
+/* ---- programs that hold a connection for a while, or use it late ---- */
+
+/* They inherit the connection, do not use it, and end: the connection is on a link again. */
+static void system_comes_back(void)
+{
+    struct connection c = linked();
+    fflush(stdout);
+    for (int i = 0; i < 3; i++) {
+        show("system", system("true"));
+        warm(c);
+        exchange_often(c, 5);
+    }
+}
+
+static void popen_comes_back(void)
+{
+    struct connection c = linked();
+    fflush(stdout);
+    show("pclose", pclose(popen("true", "r")));
+    warm(c);
+    exchange_often(c, 5);
+}
+
+static void spawn_comes_back(void)
+{
+    struct connection c = linked();
+    must(fcntl(c.client, F_SETFD, FD_CLOEXEC));
+    must(fcntl(c.server, F_SETFD, FD_CLOEXEC));
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, c.server, PLACE);
+    char *words[] = {"true", NULL};
+    pid_t child;
+    show("posix_spawnp", posix_spawnp(&child, "true", &actions, NULL, words, environ));
+    posix_spawn_file_actions_destroy(&actions);
+    reap(child);
+    warm(c);
+    exchange_often(c, 5);
+}
+
+static void fork_and_exec_comes_back(void)
+{
+    struct connection c = linked();
+    fflush(stdout);
+    pid_t child = must(fork());
+    if (child == 0) {
+        execlp("true", "true", NULL);
+        _exit(9);
+    }
+    reap(child);
+    warm(c);
+    exchange_often(c, 5);
+}
+
+/* A program in the background, nobody's child, holds the connection as its input alone, and uses it late. It does not
+ * have the library. */
+static void background_program(void)
+{
+    struct connection c = linked();
+    int gate[2];
+    must(pipe(gate));
+    must(dup2(gate[0], 8));
+    must(dup2(c.server, PLACE));
+    for (int fd = 3; fd < 64; fd++)
+        if (fd != PLACE && fd != 8)
+            fcntl(fd, F_SETFD, FD_CLOEXEC);
+    fflush(stdout);
+    show("system", system("env -u LD_PRELOAD NACC_KEEP_PRELOAD=0 LD_PRELOAD= sh -c 'exec <&7 7>&-; read go <&8; read line; "
+                          "echo \"got $line\" >&0' >/dev/null 2>&1 &"));
+    exchange_often(c, 200);
+    send_text(c.client, "a late line\n");
+    must(write(gate[1], "go\n", 3));
+    show_text(c.client, 16);
+    /* It ends when it is done. */
+    warm(c);
+    exchange_often(c, 5);
+    close(PLACE);
+    close(c.server);
+    show_end(c.client);
+}
+
+/* A program that runs beside this one and has nothing of its connection, though it has come of a fork. */
+static void program_beside(void)
+{
+    struct connection c = connected();
+    int gate[2], started[2];
+    must(pipe2(gate, O_CLOEXEC));
+    must(pipe2(started, O_CLOEXEC));
+    must(fcntl(c.client, F_SETFD, FD_CLOEXEC));
+    must(fcntl(c.server, F_SETFD, FD_CLOEXEC));
+    fflush(stdout);
+    pid_t child = must(fork());
+    if (child == 0) {
+        must(dup2(gate[0], 0));
+        execlp("sh", "sh", "-c", "read go", NULL);
+        _exit(9);
+    }
+    close(started[1]);
+    char byte;
+    show("started", read(started[0], &byte, 1));
+    warm(c);
+    exchange_often(c, 5);
+    must(write(gate[1], "go\n", 3));
+    reap(child);
+}
+
+/* ---- children that share memory ---- */
+
+static volatile int changed;
+
+/* The parent sleeps until its child ends, sees what that has written to memory, and has its descriptors as before. */
+static void vfork_shares_memory(void)
+{
+    struct connection c = linked();
+    int null = must(open("/dev/null", O_RDWR));
+    fflush(stdout);
+    pid_t child = vfork();
+    if (child == 0) {
+        usleep(20000);
+        close(c.client);
+        dup2(null, c.server);
+        changed = write(c.server, "lost", 4) == 4 && fcntl(c.client, F_GETFD) < 0 ? 7 : 8;
+        _exit(3);
+    }
+    show("changed", changed);
+    reap(child);
+    exchange_often(c, 5);
+    close(c.server);
+    show_end(c.client);
+}
+
+/* A child that uses the connection of its parent. */
+static void vfork_sends(void)
+{
+    struct connection c = linked();
+    fflush(stdout);
+    pid_t child = vfork();
+    if (child == 0) {
+        changed = send(c.server, "by the child", 12, 0) == 12;
+        _exit(3);
+    }
+    show("sent", changed);
+    reap(child);
+    show_text(c.client, 12);
+    exchange_often(c, 5);
+}
+
+/* Children of children, of which each finds the descriptors of its own parent. */
+static void vfork_twice(void)
+{
+    struct connection c = linked();
+    fflush(stdout);
+    pid_t child = vfork();
+    if (child == 0) {
+        close(c.client);
+        pid_t grandchild = vfork();
+        if (grandchild == 0) {
+            changed = close(c.server) == 0 && close(c.client) < 0;
+            _exit(1);
+        }
+        _exit(grandchild > 0 && changed && fcntl(c.server, F_GETFD) >= 0 ? 3 : 4);
+    }
+    reap(child);
+    exchange_often(c, 5);
+}
+
+/* The child gives the connection to a program by another number. */
+static void vfork_redirects(void)
+{
+    struct connection c = linked();
+    must(fcntl(c.server, F_SETFD, FD_CLOEXEC));
+    must(fcntl(c.client, F_SETFD, FD_CLOEXEC));
+    send_text(c.client, "unread");
+    fflush(stdout);
+    pid_t child = vfork();
+    if (child == 0) {
+        dup2(c.server, PLACE);
+        execve("/proc/self/exe", hold_arguments, environ);
+        _exit(9);
+    }
+    close(c.server);
+    talk_to_holder(c.client);
+    reap(child);
+}
+
+static int clone_child(void *argument)
+{
+    struct connection *c = argument;
+    close(c->client);
+    changed = fcntl(c->client, F_GETFD) < 0 ? 7 : 8;
+    _exit(3);
+}
+
+#define STACK (64 << 10)
+
+static void clone_shares_memory(void)
+{
+    struct connection c = linked();
+    char *stack = malloc(STACK);
+    fflush(stdout);
+    pid_t child = must(clone(clone_child, stack + STACK, CLONE_VM | CLONE_VFORK | SIGCHLD, &c));
+    show("changed", changed);
+    reap(child);
+    exchange_often(c, 5);
+}
+
+/* Without CLONE_VFORK: both run at once. */
+static void clone_beside(void)
+{
+    struct connection c = linked();
+    char *stack = malloc(STACK);
+    fflush(stdout);
+    pid_t child = must(clone(clone_child, stack + STACK, CLONE_VM | SIGCHLD, &c));
+    reap(child);
+    show("changed", changed);
+    exchange_often(c, 5);
+}
+
+static int clone_holds(void *argument)
+{
+    alarm(LONGEST_S);
+    serve_as_holder(*(int *)argument);
+    fflush(stdout);
+    _exit(0);
+}
+
+static void clone_forks(void)
+{
+    struct connection c = linked();
+    send_text(c.client, "unread");
+    char *stack = malloc(STACK);
+    fflush(stdout);
+    must(fcntl(c.client, F_SETFD, FD_CLOEXEC));
+    pid_t child = must(clone(clone_holds, stack + STACK, SIGCHLD, &c.server));
+    close(c.server);
+    talk_to_holder(c.client);
+    reap(child);
 }
 
 static void by_daemon(void)
@@ -519,6 +759,19 @@ const struct test_case process_cases[] = {
     {"spawn_beside", spawn_beside},
     {"by_system", by_system},
     {"by_popen", by_popen},
+    {"system_comes_back", system_comes_back},
+    {"popen_comes_back", popen_comes_back},
+    {"spawn_comes_back", spawn_comes_back},
+    {"fork_and_exec_comes_back", fork_and_exec_comes_back},
+    {"background_program", background_program},
+    {"program_beside", program_beside},
+    {"vfork_shares_memory", vfork_shares_memory},
+    {"vfork_sends", vfork_sends},
+    {"vfork_twice", vfork_twice},
+    {"vfork_redirects", vfork_redirects},
+    {"clone_shares_memory", clone_shares_memory},
+    {"clone_beside", clone_beside},
+    {"clone_forks", clone_forks},
     {"by_daemon", by_daemon},
     {"daemon_closes", daemon_closes},
     {"double_fork", double_fork},

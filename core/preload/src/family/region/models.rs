@@ -28,10 +28,15 @@ fn alive(number: u32, start: u64) -> bool {
 
 fn region() -> Region {
     Region {
-        processes: std::array::from_fn(|_| Process { state: AtomicU64::new(0), start: AtomicU64::new(0) }),
+        processes: std::array::from_fn(|_| Process {
+            state: AtomicU64::new(0),
+            start: AtomicU64::new(0),
+            replaced: AtomicU64::new(0),
+        }),
         sockets: std::array::from_fn(|_| Socket {
             state: AtomicU32::new(0),
             joins: AtomicU32::new(0),
+            lent: AtomicU32::new(0),
             holders: std::array::from_fn(|_| AtomicU64::new(0)),
         }),
         next: AtomicU32::new(0),
@@ -73,7 +78,7 @@ fn a_grandchild_is_not_missed() {
                 region.leave(id, parent, &alive);
             })
         };
-        assert!(!region.holds_alone(id, me, &alive), "the parent or its child holds it");
+        assert_eq!(region.others(id, me, &alive), Others::Entered, "the parent or its child holds it");
         forking.join().unwrap();
     });
 }
@@ -94,9 +99,9 @@ fn a_record_is_given_back_once() {
         leaving.into_iter().for_each(|t| t.join().unwrap());
         match other {
             Some(other) => {
-                assert!(!region.holds_alone(other, c, &alive));
+                assert_eq!(region.others(other, c, &alive), Others::Entered);
                 region.leave(other, d, &alive);
-                assert!(region.holds_alone(other, c, &alive));
+                assert_eq!(region.others(other, c, &alive), Others::Absent);
             }
             None => assert!(region.share(0, c, d, &alive).is_some(), "the record is free now"),
         }
@@ -116,7 +121,7 @@ fn a_child_lives_while_it_is_born() {
             // Its start is no time that a reservation could have.
             thread::spawn(move || assert!(region.born(child, 3, OLD)))
         };
-        assert!(!region.holds_alone(id, me, &alive));
+        assert_eq!(region.others(id, me, &alive), Others::Entered);
         birth.join().unwrap();
     });
 }
@@ -157,8 +162,8 @@ fn a_dead_holder_is_replaced_once() {
         let second = share(&region);
         let first = first.join().unwrap();
         region.leave(id, second, &alive);
-        assert!(!region.holds_alone(id, me, &alive));
+        assert_eq!(region.others(id, me, &alive), Others::Entered);
         region.leave(id, first, &alive);
-        assert!(region.holds_alone(id, me, &alive));
+        assert_eq!(region.others(id, me, &alive), Others::Absent);
     });
 }

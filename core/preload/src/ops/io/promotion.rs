@@ -64,6 +64,7 @@ fn try_promotion(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, n: u32) {
         return sock.note_reason(Reason::KernelOnly);
     }
     if !sock.holds_alone() {
+        sock.search_holders();
         return sock.note_reason(Reason::Shared);
     }
     if sock.accepted && shared {

@@ -1,0 +1,181 @@
+//! The environment of programs that are started: some programs pass on only the variables that they know, and what they
+//! start would run without the library.
+//!
+//! An environment that lacks `LD_PRELOAD` gets the library, and the variables that configure it, as this process was started
+//! with them. An environment that has `LD_PRELOAD` is the program's own choice and stays as it is, also if the value is empty
+//! or names other libraries. `NACC_KEEP_PRELOAD=0` leaves all environments as they are. The dynamic loader ignores
+//! `LD_PRELOAD` in programs that gain privileges.
+//!
+//! `exec` may be called in a signal handler, and between fork and exec in a process of several threads, so nothing here
+//! allocates unless an environment has to be changed before this process has read its configuration.
+
+use std::ffi::{c_char, c_int, CStr, CString};
+use std::sync::OnceLock;
+
+use netacc_config::Config;
+
+use crate::runtime;
+
+/// An environment or a list of arguments: strings, then null.
+pub type Strings = *const *const c_char;
+
+const PRELOAD: &[u8] = b"LD_PRELOAD";
+/// What the names of the variables begin with that configure the library.
+const PREFIXES: [&[u8]; 2] = [b"NACC_", b"NETACC_"];
+/// Strings of an environment that fit on the stack. Arbitrary; longer ones get memory from the kernel.
+const ON_STACK: usize = 256;
+
+/// What this process was started with. The first is `LD_PRELOAD`, with the library alone.
+static KEPT: OnceLock<Vec<CString>> = OnceLock::new();
+
+/// When the library is loaded: keeps what started programs are to have. Programs overwrite the place where they found their
+/// environment.
+pub fn remember() {
+    extern "C" {
+        static environ: Strings;
+    }
+    // SAFETY: the C library's variable; nothing else runs yet.
+    let strings: Vec<&CStr> = unsafe { strings(environ) }.collect();
+    let preloaded = strings.iter().find_map(|s| s.to_bytes().strip_prefix(PRELOAD)?.strip_prefix(b"="));
+    let Some(library) = preloaded.and_then(|list| entry_of(list, &own_path()?)) else { return };
+    let preload = CString::new([PRELOAD, b"=", library].concat()).unwrap_or_default();
+    let ours = strings.iter().filter(|s| PREFIXES.iter().any(|prefix| s.to_bytes().starts_with(prefix)));
+    let kept = std::iter::once(preload).chain(ours.map(|s| CString::from(*s))).collect();
+    // It is loaded once.
+    let _ = KEPT.set(kept);
+}
+
+/// Where this library was loaded from.
+fn own_path() -> Option<Vec<u8>> {
+    // SAFETY: all-zero is valid, and what the call fills in lives as long as the library is loaded.
+    unsafe {
+        let mut info: libc::Dl_info = std::mem::zeroed();
+        let found = libc::dladdr(remember as fn() as *const _, &mut info) != 0 && !info.dli_fname.is_null();
+        found.then(|| CStr::from_ptr(info.dli_fname).to_bytes().to_vec())
+    }
+}
+
+/// The entry of a list of libraries by which the one at `path` was found.
+fn entry_of<'a>(list: &'a [u8], path: &[u8]) -> Option<&'a [u8]> {
+    let file = |path: &[u8]| path.rsplit(|b| *b == b'/').next().map(<[u8]>::to_vec);
+    list.split(|b| matches!(b, b' ' | b':')).find(|entry| !entry.is_empty() && file(entry) == file(path))
+}
+
+/// # Safety
+/// `list` is null, or a list of strings that ends with null and lives as long as the result is used.
+unsafe fn strings<'a>(list: Strings) -> impl Iterator<Item = &'a CStr> {
+    let mut next = list;
+    std::iter::from_fn(move || {
+        // SAFETY: the caller's promise; nothing is read after the null.
+        unsafe {
+            if next.is_null() || (*next).is_null() {
+                return None;
+            }
+            let string = CStr::from_ptr(*next);
+            next = next.add(1);
+            Some(string)
+        }
+    })
+}
+
+fn name_of(string: &CStr) -> &[u8] {
+    string.to_bytes().split(|b| *b == b'=').next().unwrap_or_default()
+}
+
+/// Makes a call that starts a program, with the environment that the program is to have in place of `envp`.
+///
+/// # Safety
+/// `envp` is null, or a list of strings that ends with null.
+pub unsafe fn with(envp: Strings, call: impl FnOnce(Strings) -> c_int) -> c_int {
+    // SAFETY: the caller's promise.
+    let given = || unsafe { strings(envp) };
+    let Some(kept) = KEPT.get() else { return call(envp) };
+    if given().any(|s| name_of(s) == PRELOAD) || !keeps() {
+        return call(envp);
+    }
+    let added = || kept.iter().map(CString::as_c_str).filter(|k| !given().any(|s| name_of(s) == name_of(k)));
+    let all = || given().chain(added()).map(CStr::as_ptr).chain([std::ptr::null()]);
+    let count = all().count();
+    let mut on_stack = [std::ptr::null(); ON_STACK];
+    if let Some(list) = on_stack.get_mut(..count) {
+        list.iter_mut().zip(all()).for_each(|(to, string)| *to = string);
+        return call(on_stack.as_ptr());
+    }
+    let len = count * size_of::<*const c_char>();
+    let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a fresh anonymous mapping.
+    let p = unsafe { libc::mmap(std::ptr::null_mut(), len, access, flags, -1, 0) };
+    if p == libc::MAP_FAILED {
+        return call(envp);
+    }
+    let list = p.cast::<*const c_char>();
+    // SAFETY: there is room for so many.
+    all().enumerate().for_each(|(i, string)| unsafe { list.add(i).write(string) });
+    let rc = call(list.cast_const());
+    let saved = crate::ops::errno();
+    // SAFETY: mapped above, and the call has returned.
+    unsafe { libc::munmap(p, len) };
+    crate::ops::set_errno(saved);
+    rc
+}
+
+/// NACC_KEEP_PRELOAD.
+fn keeps() -> bool {
+    let saved = crate::ops::errno();
+    let keeps = match runtime::get() {
+        Some(rt) => rt.config.keep_preload,
+        None => {
+            let _library = runtime::Inside::enter();
+            Config::load().0.keep_preload
+        }
+    };
+    crate::ops::set_errno(saved);
+    keeps
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_library_is_found_in_a_list() {
+        let path = b"/usr/lib/libnetacc-preload.so";
+        assert_eq!(entry_of(path, path), Some(&path[..]));
+        assert_eq!(entry_of(b"liba.so:/x/libnetacc-preload.so b.so", path), Some(&b"/x/libnetacc-preload.so"[..]));
+        assert_eq!(entry_of(b"liba.so libnetacc-preload.so.1", path), None);
+        assert_eq!(entry_of(b"", path), None);
+    }
+
+    /// What a program would get of `given`, if this process had been started with these.
+    fn environment(given: &[&CStr]) -> Vec<String> {
+        let kept = [c"LD_PRELOAD=/lib/ours.so", c"NACC_BACKEND=shm", c"NETACC_TOLD=1"];
+        KEPT.get_or_init(|| kept.map(CString::from).to_vec());
+        let mut list: Vec<*const c_char> = given.iter().map(|s| s.as_ptr()).collect();
+        list.push(std::ptr::null());
+        let mut seen = Vec::new();
+        let look = |envp| {
+            // SAFETY: made by `with`, or above.
+            seen.extend(unsafe { strings(envp) }.map(|s| s.to_string_lossy().into_owned()));
+            7
+        };
+        // SAFETY: the list ends with null.
+        assert_eq!(unsafe { with(list.as_ptr(), look) }, 7);
+        seen
+    }
+
+    #[test]
+    fn an_environment_without_the_library_gets_it() {
+        let own = ["LD_PRELOAD=/lib/ours.so", "NACC_BACKEND=shm", "NETACC_TOLD=1"];
+        assert_eq!(environment(&[]), own);
+        assert_eq!(environment(&[c"A=b", c"NACC_BACKEND=none"]), ["A=b", "NACC_BACKEND=none", own[0], own[2]]);
+        let many = vec![c"A=b"; 1000];
+        let seen = environment(&many);
+        assert_eq!((seen.len(), &seen[1000..]), (1003, &own.map(String::from)[..]));
+    }
+
+    #[test]
+    fn a_choice_of_the_program_stays() {
+        assert_eq!(environment(&[c"LD_PRELOAD=", c"A=b"]), ["LD_PRELOAD=", "A=b"]);
+        assert_eq!(environment(&[c"LD_PRELOAD=/lib/other.so"]), ["LD_PRELOAD=/lib/other.so"]);
+    }
+}

@@ -1,0 +1,266 @@
+//! Children that share the memory of this process, but have descriptors of their own: those of `vfork`, and of `clone` with
+//! `CLONE_VM` and without `CLONE_FILES`.
+//!
+//! Such a child finds the library as its parent has it. Its reads and writes on a connection go the parent's way, over a
+//! link too, because the memory of the link is shared as well. What it does to its descriptors must not change the
+//! parent's table: here the child notes which numbers are not the parent's any more, and for those it uses the kernel.
+//!
+//! The child of `vfork` runs on its parent's stack and in its parent's thread, while the parent sleeps. So:
+//! * the function is written in assembly, because the child returns from it first, and its next calls overwrite the place
+//!   of the return address. That is kept in a register while the parent sleeps, as the C library does it;
+//! * the child is known by a variable of the thread, which the parent resets when it goes on.
+//!
+//! The child of a `clone` without `CLONE_VFORK` runs beside its parent, with the same variables of the thread. It is known
+//! by its number alone.
+
+use std::cell::Cell;
+use std::ffi::{c_int, c_long, c_void};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use crate::ops::{errno, set_errno};
+use crate::{real, runtime};
+
+/// Parents that sleep until their child has started a program or has ended.
+static SLEEPING_PARENTS: AtomicU32 = AtomicU32::new(0);
+/// A child may run beside this process: see the module.
+static BESIDE: AtomicBool = AtomicBool::new(false);
+
+/// Numbers that a child may have changed before all are taken for changed. Arbitrary: those of most children are standard
+/// input, output and error.
+const MAX_CHANGED: usize = 32;
+
+/// Descriptors of a child that are not its parent's any more.
+#[derive(Clone, Copy)]
+struct Changed {
+    numbers: [c_int; MAX_CHANGED],
+    /// How many of `numbers` there are; more than fit: any descriptor may be changed.
+    count: usize,
+}
+
+const NONE_CHANGED: Changed = Changed { numbers: [0; MAX_CHANGED], count: 0 };
+
+thread_local! {
+    /// How many of the processes that run in this thread are asleep: 0 in the first one.
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
+    static CHANGED: Cell<Changed> = const { Cell::new(NONE_CHANGED) };
+}
+
+/// Whether the caller is such a child.
+#[inline]
+pub fn is_child() -> bool {
+    SLEEPING_PARENTS.load(Ordering::Relaxed) > 0 && DEPTH.get() > 0 || BESIDE.load(Ordering::Relaxed) && is_beside()
+}
+
+#[cold]
+fn is_beside() -> bool {
+    runtime::get().is_some_and(|rt| !rt.belongs_to(std::process::id()))
+}
+
+/// Whether the caller is such a child and the descriptor is not its parent's any more.
+#[inline]
+pub fn has_changed(fd: c_int) -> bool {
+    let possible = SLEEPING_PARENTS.load(Ordering::Relaxed) > 0 || BESIDE.load(Ordering::Relaxed);
+    possible && is_child() && is_changed(fd)
+}
+
+#[cold]
+fn is_changed(fd: c_int) -> bool {
+    // The variables of a child beside are its parent's too.
+    if DEPTH.get() == 0 {
+        return true;
+    }
+    let changed = CHANGED.get();
+    changed.numbers.get(..changed.count).is_none_or(|numbers| numbers.contains(&fd))
+}
+
+/// The caller is such a child, and has closed or replaced its descriptor.
+pub fn note_changed(fd: c_int) {
+    if DEPTH.get() == 0 || is_changed(fd) {
+        return;
+    }
+    let mut changed = CHANGED.get();
+    if let Some(number) = changed.numbers.get_mut(changed.count) {
+        *number = fd;
+    }
+    changed.count += 1;
+    CHANGED.set(changed);
+}
+
+/// The parent, before it sleeps. Its depth, for [`child_begins`] and [`parent_goes_on`].
+fn parent_will_sleep() -> u32 {
+    SLEEPING_PARENTS.fetch_add(1, Ordering::SeqCst);
+    DEPTH.get()
+}
+
+fn child_begins(depth: u32) {
+    if depth == 0 {
+        CHANGED.set(NONE_CHANGED);
+    }
+    DEPTH.set(depth + 1);
+}
+
+fn parent_goes_on(depth: u32) {
+    DEPTH.set(depth);
+    SLEEPING_PARENTS.fetch_sub(1, Ordering::SeqCst);
+}
+
+extern "C" fn before_vfork() -> u32 {
+    parent_will_sleep()
+}
+
+/// In the child, and then in the parent. `result`: what the system call has returned.
+extern "C" fn after_vfork(result: c_long, depth: u32) -> libc::pid_t {
+    if result == 0 {
+        child_begins(depth);
+        return 0;
+    }
+    parent_goes_on(depth);
+    if result < 0 {
+        set_errno(-result as c_int);
+        return -1;
+    }
+    result as libc::pid_t
+}
+
+/// Interposes `vfork`.
+///
+/// # Safety
+/// As the C function.
+#[cfg_attr(not(test), no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn vfork() -> libc::pid_t {
+    #[cfg(target_arch = "x86_64")]
+    std::arch::naked_asm!(
+        "sub rsp, 8",
+        "call {before}",
+        "add rsp, 8",
+        // The system call keeps rsi and rdi, for both processes.
+        "mov esi, eax",
+        "pop rdi",
+        "mov eax, {number}",
+        "syscall",
+        "push rdi",
+        "sub rsp, 8",
+        "mov rdi, rax",
+        "call {after}",
+        "add rsp, 8",
+        "ret",
+        before = sym before_vfork,
+        after = sym after_vfork,
+        number = const libc::SYS_vfork,
+    );
+    #[cfg(target_arch = "aarch64")]
+    std::arch::naked_asm!(
+        "stp x29, x30, [sp, #-16]!",
+        "bl {before}",
+        "ldp x29, x30, [sp], #16",
+        // The system call keeps all registers but x0, for both processes.
+        "mov w9, w0",
+        "mov x0, {flags}",
+        "mov x1, #0",
+        "mov x8, {number}",
+        "svc #0",
+        "stp x29, x30, [sp, #-16]!",
+        "mov w1, w9",
+        "bl {after}",
+        "ldp x29, x30, [sp], #16",
+        "ret",
+        before = sym before_vfork,
+        after = sym after_vfork,
+        flags = const libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD,
+        number = const libc::SYS_clone,
+    );
+}
+
+/// Interposes `__vfork`.
+///
+/// # Safety
+/// As the C function.
+#[cfg_attr(not(test), no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn __vfork() -> libc::pid_t {
+    #[cfg(target_arch = "x86_64")]
+    std::arch::naked_asm!("jmp {vfork}", vfork = sym vfork);
+    #[cfg(target_arch = "aarch64")]
+    std::arch::naked_asm!("b {vfork}", vfork = sym vfork);
+}
+
+/// The arguments of `clone` that only the kernel needs.
+#[derive(Clone, Copy)]
+pub struct Clone {
+    /// Where the child's stack begins.
+    pub stack: *mut c_void,
+    /// What the two share.
+    pub flags: c_int,
+    /// For `CLONE_PARENT_SETTID`.
+    pub parent_tid: *mut c_void,
+    /// For `CLONE_SETTLS`.
+    pub tls: *mut c_void,
+    /// For `CLONE_CHILD_SETTID`.
+    pub child_tid: *mut c_void,
+}
+
+/// What a child runs, and what must happen before.
+struct Start {
+    work: real::Work,
+    argument: *mut c_void,
+    begin: Begin,
+}
+
+enum Begin {
+    /// The child of a parent of this depth, which sleeps.
+    Vfork(u32),
+    /// The child has memory of its own.
+    Fork,
+}
+
+/// Runs in the child. `start` is on its parent's stack, in memory that is shared with a parent that sleeps, or is the child's own.
+unsafe extern "C" fn begin(start: *mut c_void) -> c_int {
+    // SAFETY: `Clone::call` passes one that is still there.
+    let Start { work, argument, ref begin } = unsafe { &*start.cast_const().cast::<Start>() };
+    match begin {
+        Begin::Vfork(depth) => child_begins(*depth),
+        Begin::Fork => {
+            let saved = errno();
+            runtime::after_fork_child();
+            set_errno(saved);
+        }
+    }
+    // SAFETY: passed on.
+    unsafe { work(*argument) }
+}
+
+impl Clone {
+    /// `clone`. A thread, and a child that shares the descriptors as well as the memory, are the kernel's affair alone.
+    ///
+    /// # Safety
+    /// As the C function.
+    pub unsafe fn call(self, work: Option<real::Work>, argument: *mut c_void) -> c_int {
+        let Clone { stack, flags, parent_tid, tls, child_tid } = self;
+        // SAFETY: passed on.
+        let real = |work, argument| unsafe { real::clone(work, stack, flags, argument, parent_tid, tls, child_tid) };
+        let has = |flag| flags & flag != 0;
+        let Some(program) = work.filter(|_| !has(libc::CLONE_VM) || !has(libc::CLONE_FILES | libc::CLONE_THREAD))
+        else {
+            return real(work, argument);
+        };
+        if !has(libc::CLONE_VM) {
+            let saved = errno();
+            runtime::before_fork();
+            set_errno(saved);
+            let mut start = Start { work: program, argument, begin: Begin::Fork };
+            let pid = real(Some(begin), (&raw mut start).cast());
+            runtime::after_fork_parent();
+            return pid;
+        }
+        if !has(libc::CLONE_VFORK) {
+            BESIDE.store(true, Ordering::SeqCst);
+            return real(work, argument);
+        }
+        let depth = parent_will_sleep();
+        let mut start = Start { work: program, argument, begin: Begin::Vfork(depth) };
+        let pid = real(Some(begin), (&raw mut start).cast());
+        parent_goes_on(depth);
+        pid
+    }
+}
