@@ -55,6 +55,10 @@ GIVEN_AWAY = Expected(reason="shared")
 STARTED = Expected(reason="shared")
 #: On a link again once the program that was started with it is no more.
 COMES_BACK = Expected(link_bytes=40_000, reason="shared")
+#: Never on a link, for a reason that nobody can be told.
+NO_LINK = Expected(link_bytes=0)
+#: On a link until the program confines itself.
+CONFINED = Expected(reason="sandboxed")
 #: Used before it can be on a link, and perhaps on the way to one.
 YOUNG = Expected(link_bytes=None)
 
@@ -211,6 +215,30 @@ CASES = {
     "aio_by_libaio": LEAVES,
     "aio_by_number": LEAVES,
     "aio_files": STAYS,
+    # sandbox.c
+    "sandbox_strict": CONFINED,
+    "sandbox_kills": CONFINED,
+    "sandbox_kills_thread": CONFINED,
+    "sandbox_fails": CONFINED,
+    "sandbox_traps": CONFINED,
+    "sandbox_all_threads": CONFINED,
+    "sandbox_one_thread": CONFINED,
+    "sandbox_then_fork": CONFINED,
+    # The child, which confines itself, has nothing on a link.
+    "sandbox_inherits": STARTED,
+    "sandbox_accepts": CONFINED,
+    "sandbox_permits": ON_LINK,
+    "sandbox_needs": ON_LINK,
+    "sandbox_probes": ON_LINK,
+    "sandbox_openssh": CONFINED,
+    "sandbox_unshares": CONFINED,
+    # Confined from its first socket on, so nobody counts.
+    "started_with_killer": NO_LINK,
+    "started_with_trap": NO_LINK,
+    "started_with_error": NO_LINK,
+    "started_with_permission": ON_LINK,
+    # The program demands its link itself: in another root there is no file for counters.
+    "drops_privileges": YOUNG,
 }
 
 
@@ -259,9 +287,9 @@ def run(command: list[str | Path], **environment: str) -> str:
 
 
 def test_every_case_is_run(calls: Path) -> None:
-    """`serve` and `hold` are the other halves of cases."""
+    """`serve`, `hold` and `under_filter` are the other halves of cases."""
     listed = subprocess.run([calls], capture_output=True, text=True, check=True, timeout=20).stdout.split()
-    assert set(listed) - {"serve", "hold"} == set(CASES)
+    assert set(listed) - {"serve", "hold", "under_filter"} == set(CASES)
 
 
 @pytest.mark.usefixtures("library")

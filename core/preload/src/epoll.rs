@@ -41,7 +41,7 @@ use crate::ops::ending;
 use crate::runtime;
 use crate::socket::Socket;
 use crate::table::{self, Entry};
-use crate::{queues, real};
+use crate::{queues, real, sandbox};
 
 mod closed;
 mod ctl;
@@ -87,6 +87,8 @@ pub struct Shared {
     waits: AtomicU64,
     /// So many more waits ask the kernel first, because it had events lately.
     kernel_hot: AtomicU32,
+    /// This process has made it, or used it.
+    is_used_here: AtomicBool,
 }
 
 #[derive(Default)]
@@ -125,7 +127,7 @@ const CHANNEL: u64 = OURS | 0xffff_fffe;
 pub fn create1(flags: c_int) -> c_int {
     // SAFETY: no pointers.
     let fd = unsafe { real::epoll_create1(flags) };
-    if fd >= 0 && !runtime::is_inside() {
+    if fd >= 0 && !runtime::is_inside() && !sandbox::leaves_new_sockets() {
         // What the number may have named before was closed unseen.
         ending::forget(fd);
         table::insert(fd, Arc::new(Entry::Epoll(Epoll::new(fd))));
@@ -358,6 +360,7 @@ impl Epoll {
                 has_one_shots: AtomicBool::new(false),
                 waits: AtomicU64::new(0),
                 kernel_hot: AtomicU32::new(0),
+                is_used_here: AtomicBool::new(true),
             }),
         }
     }
@@ -366,6 +369,7 @@ impl Epoll {
     /// kept to translate events; streams are kernel sockets here.
     pub fn after_fork(&self, fd: c_int) -> Epoll {
         let fresh = Epoll::new(fd);
+        fresh.shared.is_used_here.store(false, Ordering::Relaxed);
         if let Some(state) = self.shared.state.try_lock() {
             let mut copy = fresh.shared.state.lock();
             for (fd, i) in state.interests.iter().filter(|(_, i)| !i.parked) {
@@ -373,6 +377,28 @@ impl Epoll {
             }
         }
         fresh
+    }
+
+    /// The kernel's instance is all there is from now on: what it reports goes to the program as it is. All connections are
+    /// plain sockets.
+    ///
+    /// An instance that came with a fork, and was not used since, belongs to the parent, who translates what it reports.
+    pub fn return_to_kernel(&self) {
+        if !self.shared.is_used_here.load(Ordering::Relaxed) {
+            return;
+        }
+        let state = self.shared.state.lock();
+        let epfd = self.shared.kernel().epfd;
+        state.interests.iter().for_each(|(fd, interest)| interest.return_to_kernel(epfd, fd));
+        self.shared.streams.store(0, Ordering::Relaxed);
+        let kick = self.shared.kick.load(Ordering::Acquire);
+        if kick != 0 {
+            kernel_ctl(epfd, libc::EPOLL_CTL_DEL, kick as c_int, 0);
+        }
+        let endpoint = runtime::get().and_then(runtime::Runtime::endpoint);
+        if let Some(channel) = endpoint.zip(self.shared.own_queue()).and_then(|(e, cq)| e.device().channel_fd(cq)) {
+            kernel_ctl(epfd, libc::EPOLL_CTL_DEL, channel, 0);
+        }
     }
 
     /// Whether any interest is a stream.

@@ -9,6 +9,7 @@
 //! * [`ring`]: io_urings whose submissions can be looked at.
 //! * [`family`]: which sockets other processes hold too; [`holders`]: whether programs without the library do.
 //! * `vfork`: children that share this process's memory, but have descriptors of their own.
+//! * [`sandbox`]: programs that install system call filters.
 //! * [`epoll`], [`wait`]: readiness and blocking; [`queues`]: which completion queue a link reports to.
 //!
 //! Every accelerated descriptor *is* a kernel TCP socket (the anchor), so a call that is not interposed still acts on
@@ -30,6 +31,7 @@ pub mod queues;
 pub mod real;
 pub mod ring;
 pub mod runtime;
+pub mod sandbox;
 pub mod socket;
 pub mod stats;
 mod sync;

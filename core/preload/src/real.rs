@@ -100,6 +100,26 @@ impl<T> Absent for *mut T {
 
 macro_rules! real {
     ($(fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty;)*) => {
+        #[allow(non_upper_case_globals, reason = "C's names")]
+        mod symbols {
+            use super::{CStr, Symbol};
+
+            $(
+                pub(super) static $name: Symbol = {
+                    const NAME: &str = concat!(stringify!($name), "\0");
+                    match CStr::from_bytes_with_nul(NAME.as_bytes()) {
+                        Ok(name) => Symbol::new(name),
+                        Err(_) => panic!("name with a nul byte"),
+                    }
+                };
+            )*
+        }
+
+        /// Resolves every function now: later it may need system calls that are not permitted.
+        pub fn resolve_all() {
+            $(symbols::$name.address();)*
+        }
+
         $(
             /// The real function of this name.
             ///
@@ -108,14 +128,7 @@ macro_rules! real {
             #[inline]
             #[allow(non_snake_case, reason = "C's names")]
             pub unsafe fn $name($($arg: $ty),*) -> $ret {
-                static SYMBOL: Symbol = {
-                    const NAME: &str = concat!(stringify!($name), "\0");
-                    match CStr::from_bytes_with_nul(NAME.as_bytes()) {
-                        Ok(name) => Symbol::new(name),
-                        Err(_) => panic!("name with a nul byte"),
-                    }
-                };
-                let p = SYMBOL.address();
+                let p = symbols::$name.address();
                 if p.is_null() {
                     crate::ops::set_errno(libc::ENOSYS);
                     return <$ret as Absent>::ABSENT;
@@ -250,6 +263,9 @@ real! {
     fn io_uring_register_files_update_tag(ring: *mut IoUring, offset: c_uint, files: *const c_int, tags: *const c_ulong, count: c_uint) -> c_int;
     fn io_submit(context: c_ulong, count: c_long, list: *const *const Iocb) -> c_int;
     fn pthread_exit(value: *mut c_void) -> ();
+    fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int;
+    fn unshare(flags: c_int) -> c_int;
+    fn setns(fd: c_int, kind: c_int) -> c_int;
     fn __chk_fail() -> c_int;
     fn execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
 }

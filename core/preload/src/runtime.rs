@@ -179,6 +179,11 @@ fn is_own(fd: c_int) -> bool {
         || get().is_some_and(|rt| rt.own_fds.lock().contains(&fd) || rt.device_fds().contains(&fd))
 }
 
+/// The library needs none of its descriptors any more: the program may do with their numbers what it likes.
+pub fn protect_nothing() {
+    OWN_FLOOR.store(c_int::MAX, Ordering::Relaxed);
+}
+
 /// All descriptors that the library keeps for itself.
 pub fn protected_fds() -> Vec<c_int> {
     let mut fds: Vec<c_int> = fork::ways_to_parents().collect();
@@ -431,6 +436,12 @@ impl Runtime {
         if let Some(endpoint) = &self.endpoint {
             endpoint.need_helper();
         }
+    }
+
+    /// Ends the helper thread, and with it everything that is answered to other processes.
+    pub fn end_helper(&self) {
+        self.helper.end();
+        stats::await_answers();
     }
 
     /// Lets the helper watch the anchor of a linked stream.

@@ -23,10 +23,10 @@ use netacc_proto::{Phase, Reason};
 
 use crate::answers::Answers;
 use crate::ops::{errno, process};
-use crate::real;
 use crate::runtime::{self, duplicate_high, now, Runtime};
 use crate::socket::Socket;
 use crate::table::{self, Entry};
+use crate::{real, sandbox};
 
 mod peer;
 mod switch;
@@ -99,6 +99,14 @@ pub fn serve(listener: RawFd, runtime: &'static Runtime) {
     };
     // Inherits the helper's signal mask: everything blocked. If there is no thread, there is no answer.
     let _ = std::thread::Builder::new().name("netacc-ss".into()).stack_size(256 << 10).spawn(answer);
+}
+
+/// Waits, for a bounded time, until no question is being answered.
+pub fn await_answers() {
+    let deadline = now() + PATIENCE;
+    while SERVING.load(Ordering::Acquire) > 0 && now() < deadline {
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// One of the questions being answered.
@@ -212,6 +220,9 @@ pub fn surrender_elsewhere(pid: u32, fd: RawFd) {
 /// At exit: tells what was counted, if somebody wants to know. Not safe in a signal handler that calls `_exit`, but then
 /// only for who has asked for it; and not for processes that a signal ends.
 pub fn tell_at_exit() {
+    if sandbox::is_confined() {
+        return;
+    }
     let (Some(path), Some(rt)) = (std::env::var_os(netacc_config::EXIT_STATS_VARIABLE), runtime::get()) else { return };
     let _library = runtime::Inside::enter();
     let Ok(mut line) = serde_json::to_vec(&snapshot(rt, Sections { cnt: true, ..Sections::default() })) else { return };

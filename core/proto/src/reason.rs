@@ -100,6 +100,8 @@ reasons! {
     DescriptorLimit = 34, "descriptor-limit";
     /// The helper thread could not be started (RLIMIT_NPROC).
     ThreadLimit = 35, "thread-limit";
+    /// The program confines itself by a system call filter that does not permit what links need.
+    Sandboxed = 36, "sandboxed";
     /// A code this version does not know.
     Unknown = 65535, "unknown";
 }

@@ -25,6 +25,7 @@ pub unsafe fn ctl(entry: &Arc<Entry>, epfd: c_int, op: c_int, fd: c_int, event: 
         return -1;
     };
     let shared = &epoll.shared;
+    shared.is_used_here.store(true, Ordering::Relaxed);
     if runtime::is_helper_fd(fd) {
         set_errno(libc::EBADF);
         return -1;

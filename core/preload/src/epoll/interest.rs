@@ -254,6 +254,31 @@ impl Interest {
         }
     }
 
+    /// Registers the descriptor as the program has asked, with the program's data.
+    pub(super) fn return_to_kernel(&self, epfd: c_int, fd: c_int) {
+        if self.parked {
+            kernel_ctl(epfd, libc::EPOLL_CTL_DEL, fd, 0);
+            return;
+        }
+        if self.disabled && self.watch == Watch::Application && !self.away {
+            // The kernel has disabled it, and a change would arm it.
+            return;
+        }
+        // See `register`.
+        let events = if self.disabled { libc::EPOLLET as u32 } else { self.events };
+        let mut event = libc::epoll_event { events, u64: self.data };
+        let change = |op, event| {
+            // SAFETY: the event is readable.
+            unsafe { real::epoll_ctl(epfd, op, fd, event) }
+        };
+        if self.events & EXCLUSIVE != 0 {
+            change(libc::EPOLL_CTL_DEL, &mut event);
+            change(libc::EPOLL_CTL_ADD, &mut event);
+        } else {
+            change(libc::EPOLL_CTL_MOD, &mut event);
+        }
+    }
+
     pub(super) fn add_edges(&mut self, now: Readiness, arrived: bool) {
         let events = events_of(now);
         let ends = events & !(libc::EPOLLIN | libc::EPOLLRDNORM | libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;

@@ -46,6 +46,7 @@ pub unsafe fn wait(
     let shared = &epoll.shared;
     let turn = shared.waits.fetch_add(1, Ordering::Relaxed);
     let mut out = Out { epfd, events, max: max as usize, len: 0, turn };
+    shared.is_used_here.store(true, Ordering::Relaxed);
     let mut left = timeout;
     loop {
         let runtime = runtime::get().and_then(|rt| rt.endpoint().map(|e| (rt, e)));

@@ -20,6 +20,7 @@
 pub mod aside;
 pub mod bytes;
 pub mod caller;
+pub mod confinement;
 pub mod descriptors;
 pub mod liburing;
 pub mod process;

@@ -8,7 +8,7 @@ use super::bytes::fits;
 use super::{entry_or, hooks};
 use crate::ops::select::{self, Sets};
 use crate::ops::{fail, readiness};
-use crate::{epoll, real};
+use crate::{epoll, real, sandbox};
 
 hooks! {
     fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
@@ -40,6 +40,9 @@ hooks! {
     }
 
     fn select(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: *mut timeval) -> c_int {
+        if sandbox::is_confined() {
+            return real::select(n, r, w, e, timeout);
+        }
         let sets = usize::try_from(n).map(|limit| Sets::new(limit, r, w, e));
         match sets.ok().and_then(|sets| select::select(sets, timeout)) {
             Some(count) => count,
@@ -52,6 +55,9 @@ hooks! {
     }
 
     fn pselect(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int {
+        if sandbox::is_confined() {
+            return real::pselect(n, r, w, e, timeout, mask);
+        }
         let sets = usize::try_from(n).map(|limit| Sets::new(limit, r, w, e));
         match sets.ok().and_then(|sets| select::pselect(sets, timeout, mask)) {
             Some(count) => count,
@@ -60,7 +66,9 @@ hooks! {
     }
 
     fn epoll_create(size: c_int) -> c_int {
-        if size <= 0 {
+        if sandbox::is_confined() {
+            real::epoll_create(size)
+        } else if size <= 0 {
             fail(libc::EINVAL) as c_int
         } else {
             epoll::create1(0)

@@ -6,7 +6,7 @@ use libc::{sockaddr, socklen_t};
 
 use super::{entry_or, hooks};
 use crate::ops::{connection, ending, options};
-use crate::real;
+use crate::{real, sandbox};
 
 hooks! {
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -22,6 +22,9 @@ hooks! {
     }
 
     fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
+        if sandbox::is_confined() {
+            return real::accept(fd, addr, len);
+        }
         accept4(fd, addr, len, 0)
     }
 

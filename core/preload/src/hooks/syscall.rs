@@ -7,15 +7,19 @@ use std::ffi::{c_int, c_long, c_uint};
 
 use super::aside::of_program as aside;
 use super::bytes::of_program as bytes;
+use super::confinement::of_program as confinement;
 use super::descriptors::of_program as descriptors;
 use super::hooks;
 use super::process::of_program as process;
 use super::readiness::of_program as readiness;
 use super::sockets::of_program as sockets;
-use crate::real;
+use crate::{real, sandbox};
 
 hooks! {
     fn syscall(number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long {
+        if sandbox::is_confined() {
+            return real::syscall(number, a, b, c, d, e, f);
+        }
         let fd = a as c_int;
         match number {
             libc::SYS_read => bytes::read(fd, b as _, c as _) as c_long,
@@ -70,6 +74,13 @@ hooks! {
             libc::SYS_epoll_create => readiness::epoll_create(fd).into(),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_epoll_wait => readiness::epoll_wait(fd, b as _, c as _, d as _).into(),
+            libc::SYS_prctl => confinement::prctl(a as c_int, b as _, c as _, d as _, e as _).into(),
+            libc::SYS_unshare => confinement::unshare(a as c_int).into(),
+            libc::SYS_setns => confinement::setns(fd, b as _).into(),
+            libc::SYS_seccomp => {
+                sandbox::before_seccomp(a, b, c);
+                real::syscall(number, a, b, c, d, e, f)
+            }
             _ => real::syscall(number, a, b, c, d, e, f),
         }
     }

@@ -21,16 +21,20 @@ use crate::ops::{descriptors, ending, errno, options, set_errno};
 use crate::runtime;
 use crate::socket::{Listener, Socket};
 use crate::table::{self, Entry};
-use crate::{family, real};
+use crate::{family, real, sandbox};
 
 /// After `socket`: takes note of TCP sockets. `fd` is what the call returned.
 pub fn socket(domain: c_int, kind: c_int, protocol: c_int, fd: c_int) {
-    if runtime::is_inside() {
+    if runtime::is_inside() || sandbox::leaves_new_sockets() {
         return;
     }
     let stream = kind & 0xF == libc::SOCK_STREAM;
     let tcp = matches!(protocol, 0 | libc::IPPROTO_TCP) && matches!(domain, libc::AF_INET | libc::AF_INET6);
     if fd >= 0 && stream && tcp {
+        sandbox::before_first_socket();
+        if sandbox::leaves_new_sockets() {
+            return;
+        }
         table::insert(fd, Arc::new(Entry::Idle(Listener::new(domain, kind & libc::SOCK_NONBLOCK != 0))));
     } else if fd >= 0 {
         // The number may have been ours before, and closed behind our back.
@@ -78,9 +82,11 @@ pub unsafe fn accept4(entry: &Arc<Entry>, fd: c_int, addr: *mut sockaddr, len: *
     let nonblocking = flags & libc::SOCK_NONBLOCK != 0;
     // SAFETY: filled in by accept4.
     let peer = unsafe { address(storage.as_ptr()) };
-    let sock = make(new, Role::Acceptor, peer, nonblocking);
-    listener.pass_on(&sock);
-    table::insert(new, Arc::new(Entry::Stream(sock)));
+    if !sandbox::leaves_new_sockets() {
+        let sock = make(new, Role::Acceptor, peer, nonblocking);
+        listener.pass_on(&sock);
+        table::insert(new, Arc::new(Entry::Stream(sock)));
+    }
     set_errno(saved);
     new
 }
@@ -103,6 +109,12 @@ pub unsafe fn accept_unknown(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t
 /// A descriptor that came from another process, or from another program in this one. Takes note of it if it is a TCP
 /// socket: of a listener to accept from it, of a connection to say why it stays on TCP. Whether it is one. Keeps errno.
 pub fn received(fd: c_int) -> bool {
+    if fd >= 0 {
+        sandbox::before_first_socket();
+    }
+    if sandbox::leaves_new_sockets() {
+        return false;
+    }
     let saved = errno();
     let option = |level, name| options::get_int(fd, level, name);
     let tcp = option(libc::SOL_SOCKET, libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP);
@@ -315,6 +327,9 @@ fn make(fd: c_int, role: Role, peer: Option<SocketAddr>, nonblocking: bool) -> S
     };
     if runtime::is_kept_on_kernel() {
         return stay(Reason::UnseenIo);
+    }
+    if sandbox::leaves_new_sockets() {
+        return stay(Reason::Sandboxed);
     }
     let Some(remote) = peer else { return stay(Reason::NotTcp) };
     let Some(local) = local_address(fd) else { return stay(Reason::NotTcp) };

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use crate::ops::{ending, errno, set_errno};
 use crate::table::{self, Entry};
-use crate::{epoll, holders, real, runtime, vfork};
+use crate::{epoll, holders, real, runtime, sandbox, vfork};
 
 /// Makes `new`, a fresh copy of `from` in the kernel, a copy in the table too. Keeps errno.
 pub fn copied(from: c_int, new: c_int) {
@@ -125,7 +125,8 @@ const CLOSE_RANGE_UNSHARE: c_int = 1 << 1;
 
 /// `close_range`.
 pub fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    let plain = first > last || flags & CLOSE_RANGE_CLOEXEC != 0 || flags & !CLOSE_RANGE_UNSHARE != 0;
+    let plain =
+        sandbox::is_confined() || first > last || flags & CLOSE_RANGE_CLOEXEC != 0 || flags & !CLOSE_RANGE_UNSHARE != 0;
     if plain {
         // SAFETY: no pointers; wrong arguments are the kernel's to report.
         return unsafe { real::close_range(first, last, flags) };
@@ -143,6 +144,10 @@ pub fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
 
 /// `closefrom`, which cannot fail.
 pub fn closefrom(first: c_int) {
+    if sandbox::is_confined() {
+        // SAFETY: no pointers.
+        return unsafe { real::closefrom(first) };
+    }
     let first = first.max(0) as c_uint;
     let saved = errno();
     if close_range(first, c_uint::MAX, 0) != 0 {

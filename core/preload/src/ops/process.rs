@@ -17,7 +17,7 @@ use netacc_proto::Reason;
 use crate::ops::environment::Strings;
 use crate::ops::{ending, environment, errno, io, set_errno, spawn_actions};
 use crate::table::{self, Entry};
-use crate::{family, holders, real, runtime, vfork};
+use crate::{family, holders, real, runtime, sandbox, vfork};
 
 /// Registers the fork handlers. Once, when the library is loaded: before any handler of the program, so that ours run
 /// last before a fork and first after it.
@@ -61,6 +61,9 @@ pub fn bare_fork() -> libc::pid_t {
 /// # Safety
 /// `envp` is null or a list of strings that ends with null.
 pub unsafe fn exec(envp: Strings, call: impl FnOnce(Strings) -> c_int) -> c_int {
+    if sandbox::is_confined() {
+        return call(envp);
+    }
     // A child that shares the memory replaces itself, and not the process whose links these are.
     let replaces = !vfork::is_child();
     if replaces {
@@ -87,6 +90,9 @@ pub unsafe fn exec(envp: Strings, call: impl FnOnce(Strings) -> c_int) -> c_int 
 /// # Safety
 /// As for [`exec`].
 pub unsafe fn spawn(actions: *const c_void, envp: Strings, call: impl FnOnce(Strings) -> c_int) -> c_int {
+    if sandbox::is_confined() {
+        return call(envp);
+    }
     before_start(&spawn_actions::copied_by(actions));
     // SAFETY: the caller's promise.
     unsafe { environment::with(envp, call) }
@@ -95,6 +101,9 @@ pub unsafe fn spawn(actions: *const c_void, envp: Strings, call: impl FnOnce(Str
 /// Before a program is started: the connections that it inherits, and `others`, leave their links, because this process
 /// cannot see what another does with them. In a forked child that is about to exec, they are asked for from the parent.
 pub fn before_start(others: &[c_int]) {
+    if sandbox::is_confined() {
+        return;
+    }
     keeping_errno(|| {
         let inherited = table::entries().filter(|(fd, entry)| {
             // SAFETY: no pointers.

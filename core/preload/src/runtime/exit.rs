@@ -11,6 +11,7 @@ use std::time::Duration;
 use netacc_driver::Endpoint;
 
 use super::{get, kick, now, Runtime};
+use crate::sandbox;
 use crate::wait::signals::{self, Held};
 
 const ASKED: u32 = 1;
@@ -35,6 +36,9 @@ const LOOK: Duration = Duration::from_micros(50);
 /// after that would wait for a marker which nobody writes, so the answer is awaited for a while, and declined. And what
 /// comes on the anchor of a stream that has failed until that ends as well is for nobody.
 pub fn leave() {
+    if sandbox::is_confined() {
+        return;
+    }
     ANSWERS_UNTIL.store((now() + ANSWER_PATIENCE).as_nanos(), Ordering::SeqCst);
     if ask() {
         let ts = crate::wait::timespec(LOOK);
@@ -58,7 +62,7 @@ pub fn end() {
 
 /// Asks the helper, if there is anything to bring back. Whether its answer is to be waited for.
 fn ask() -> bool {
-    let Some(rt) = get() else { return false };
+    let Some(rt) = get().filter(|_| !sandbox::is_confined()) else { return false };
     let linked = rt.endpoint().is_some_and(|e| e.counters().links_established.load(Ordering::Relaxed) > 0);
     // A child by a bare `clone`, which ran no handler, has neither a helper nor a say.
     if !linked || std::process::id() != rt.pid || LEAVING.load(Ordering::SeqCst) == DONE {
@@ -78,6 +82,9 @@ fn await_helper(mut sleep: impl FnMut() -> bool) {
 
 /// The program was not replaced after all.
 pub fn stay() {
+    if sandbox::is_confined() {
+        return;
+    }
     ANSWERS_UNTIL.store(0, Ordering::SeqCst);
     let Some(endpoint) = get().and_then(Runtime::endpoint) else { return };
     if LEAVING.swap(0, Ordering::SeqCst) != 0 {
@@ -117,6 +124,9 @@ const LAST_THREAD_LOOK: Duration = Duration::from_millis(20);
 /// A thread is about to end. A process ends with its last thread, but the helper is one too: once the first thread has
 /// gone, which programs seldom let it, the helper looks whether it is the last.
 pub fn thread_exits() {
+    if sandbox::is_confined() {
+        return;
+    }
     // SAFETY: no arguments.
     if unsafe { libc::gettid() == libc::getpid() } {
         FIRST_THREAD_GONE.store(true, Ordering::SeqCst);

@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 
 use super::*;
 use crate::socket::Socket;
-use crate::{family, lingering};
+use crate::{family, lingering, sandbox};
 
 /// Counts forks in this line of processes; entries made before the last one are inherited.
 pub static FORK_GENERATION: AtomicU32 = AtomicU32::new(0);
@@ -77,6 +77,9 @@ thread_local! {
 
 /// Before fork: nothing may be half done, and the child enters the family as one more holder of each socket.
 pub fn before_fork() {
+    if sandbox::is_confined() {
+        return;
+    }
     let known = family::before_fork();
     let rt = get().and_then(|rt| Some((rt, rt.endpoint()?)));
     for (_, entry) in table::entries() {
@@ -109,12 +112,18 @@ pub fn before_fork() {
 
 /// After fork, or one that has failed, in the parent.
 pub fn after_fork_parent() {
+    if sandbox::is_confined() {
+        return;
+    }
     netacc_registry::after_fork();
     lingering::after_fork_parent();
 }
 
 /// After fork, in the child: the device, the links and the helper stay with the parent.
 pub fn after_fork_child() {
+    if sandbox::is_confined() {
+        return;
+    }
     FORK_GENERATION.fetch_add(1, Ordering::Relaxed);
     netacc_registry::after_fork();
     lingering::after_fork_child();

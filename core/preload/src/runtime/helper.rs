@@ -14,6 +14,9 @@ pub(super) struct Helper {
     stats: Option<c_int>,
     anchors: Mutex<HashMap<u64, Weak<StreamCell>>>,
     next: std::sync::atomic::AtomicU64,
+    /// The thread is to end.
+    ends: AtomicBool,
+    thread: Mutex<Option<std::thread::JoinHandle<()>>>,
 }
 
 const KICK: u64 = 0;
@@ -38,6 +41,18 @@ impl Helper {
             stats: stats::listen(),
             anchors: Mutex::default(),
             next: std::sync::atomic::AtomicU64::new(FIRST_ANCHOR),
+            ends: AtomicBool::new(false),
+            thread: Mutex::default(),
+        }
+    }
+
+    /// Ends the thread, and waits for its end.
+    pub(super) fn end(&self) {
+        self.ends.store(true, Ordering::SeqCst);
+        kick(self.kick);
+        if let Some(thread) = self.thread.lock().take() {
+            // It does not panic; and if it did it would have ended as well.
+            let _ = thread.join();
         }
     }
 
@@ -107,7 +122,7 @@ pub(super) fn spawn(rt: &'static Runtime) -> std::io::Result<()> {
         libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old);
         let spawned = std::thread::Builder::new().name("netacc".into()).stack_size(256 << 10).spawn(move || run(rt));
         libc::pthread_sigmask(libc::SIG_SETMASK, &old, std::ptr::null_mut());
-        spawned.map(drop)
+        spawned.map(|thread| *rt.helper.thread.lock() = Some(thread))
     }
 }
 
@@ -128,7 +143,7 @@ fn run(rt: &'static Runtime) {
     // Something has called the helper, perhaps a child, who is not served yet; and since when.
     let mut kicked = false;
     let mut waiting: Option<Instant> = None;
-    loop {
+    while !rt.helper.ends.load(Ordering::SeqCst) {
         // Not in the loop's head: the lock would be held throughout the loop.
         let promotions = std::mem::take(&mut *rt.promotions.lock());
         for cell in promotions {
@@ -190,7 +205,7 @@ fn run(rt: &'static Runtime) {
 /// Nothing can be accelerated, but `netacc_ss` may ask why.
 fn serve_only(rt: &'static Runtime) {
     let mut event = libc::epoll_event { events: 0, u64: 0 };
-    loop {
+    while !rt.helper.ends.load(Ordering::SeqCst) {
         let timeout = exit::after_last_thread(None).map_or(-1, |soon| soon.as_millis() as c_int);
         // SAFETY: one writable event.
         let n = unsafe { real::epoll_wait(rt.helper.epoll, &mut event, 1, timeout) };

@@ -4,12 +4,18 @@
 #include "calls.h"
 
 static int rounds;
+static const char *rounds_argument = "0";
 
 void die(const char *what)
 {
     fprintf(stderr, "%s: %s\n", what, strerror(errno));
     fflush(stdout);
     _exit(2);
+}
+
+const char *rounds_text(void)
+{
+    return rounds_argument;
 }
 
 void show(const char *what, long result)
@@ -278,7 +284,8 @@ int main(int count, char **arguments)
 {
     static const struct test_case *const all[] = {option_cases,     connection_cases, data_cases,    waiting_cases,
                                                   descriptor_cases, unseen_cases,     zerocopy_cases,   process_cases,
-                                                  ring_cases, instance_cases, crowd_cases, liburing_cases, aio_cases};
+                                                  ring_cases, instance_cases, crowd_cases, liburing_cases, aio_cases,
+                                                  sandbox_cases};
     const size_t tables = sizeof all / sizeof *all;
     if (count < 2) {
         for (size_t i = 0; i < tables; i++)
@@ -286,7 +293,9 @@ int main(int count, char **arguments)
                 puts(test->name);
         return 0;
     }
-    rounds = count > 2 ? atoi(arguments[2]) : 0;
+    if (count > 2)
+        rounds_argument = arguments[2];
+    rounds = atoi(rounds_argument);
     alarm(LONGEST_S);
     for (size_t i = 0; i < tables; i++)
         for (const struct test_case *test = all[i]; test->name; test++)

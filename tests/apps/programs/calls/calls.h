@@ -43,7 +43,7 @@ struct test_case {
 
 extern const struct test_case option_cases[], connection_cases[], data_cases[], waiting_cases[], descriptor_cases[],
     unseen_cases[], zerocopy_cases[], process_cases[], ring_cases[], instance_cases[], crowd_cases[],
-    liburing_cases[], aio_cases[];
+    liburing_cases[], aio_cases[], sandbox_cases[];
 
 /* Ends the program, with what went wrong. */
 void die(const char *what) __attribute__((noreturn));
@@ -85,6 +85,9 @@ void set_timeout(int fd, int name, long milliseconds);
 /* Writes without blocking until nothing more goes; how much went. */
 size_t fill(int fd);
 void set_nonblocking(int fd, bool on);
+
+/* The second argument of the program. */
+const char *rounds_text(void);
 
 /* A system call that no library sees. */
 long raw_call(long number, long a, long b, long c, long d, long e);
