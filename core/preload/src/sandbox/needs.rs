@@ -55,7 +55,7 @@ const NEEDS: &[Need] = needs! {
         SYS_read, SYS_write, SYS_recvfrom, SYS_sendto, SYS_recvmsg, SYS_sendmsg, SYS_shutdown,
         SYS_getsockopt, SYS_setsockopt, SYS_getsockname, SYS_getpeername, SYS_ioctl,
         // Waiting.
-        SYS_futex, SYS_ppoll, SYS_epoll_pwait, SYS_epoll_ctl, SYS_epoll_create1, SYS_eventfd2,
+        SYS_futex, SYS_ppoll, SYS_epoll_pwait, SYS_epoll_ctl, SYS_epoll_create1, SYS_eventfd2, SYS_signalfd4,
         SYS_rt_sigprocmask, SYS_rt_sigtimedwait, SYS_rt_sigpending, SYS_clock_nanosleep, SYS_clock_gettime,
         SYS_sched_yield,
         // Links within the host.
