@@ -9,6 +9,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +37,8 @@ class Expected:
     reason: str = ""
     #: A reason that must not be counted.
     no_reason: str = ""
+    #: What the machine must permit.
+    condition: str = ""
 
 
 ON_LINK = Expected(link_bytes=40_000)
@@ -211,6 +214,12 @@ CASES = {
     "liburing_sends_rights": GIVEN_AWAY,
     "liburing_waits": LEAVES,
     "liburing_with_a_table": LEAVES,
+    # multipath.c
+    "multipath_connections": Expected(link_bytes=0, reason="not-tcp", condition="mptcp"),
+    "multipath_inherited_listener": Expected(link_bytes=40_000, condition="mptcp"),
+    "multipath_listener": Expected(link_bytes=80_000, condition="mptcp"),
+    "multipath_listener_ipv6": Expected(link_bytes=80_000, condition="mptcp"),
+    "multipath_listener_of_a_child": Expected(link_bytes=80_000, condition="mptcp"),
     # aio.c
     "aio_by_libaio": LEAVES,
     "aio_by_number": LEAVES,
@@ -240,6 +249,18 @@ CASES = {
     # The program demands its link itself: in another root there is no file for counters.
     "drops_privileges": YOUNG,
 }
+
+
+def permits_multipath() -> bool:
+    """Has the kernel MPTCP, and may processes use it?"""
+    try:
+        socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP).close()
+    except OSError:
+        return False
+    return True
+
+
+CONDITIONS = {"mptcp": permits_multipath}
 
 
 @pytest.fixture(scope="session")
@@ -294,8 +315,10 @@ def test_every_case_is_run(calls: Path) -> None:
 
 @pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("case", CASES)
-def test_call(case: str, calls: Path, tmp_path: Path) -> None:
+def test_call(case: str, calls: Path, tmp_path: Path, need_condition: Callable[[str, bool], None]) -> None:
     expected = CASES[case]
+    if expected.condition:
+        need_condition(expected.condition, CONDITIONS[expected.condition]())
     natively = run([calls, case, "0"])
     assert natively.endswith("status 0"), natively
     # A program that goes on until there is a link must not be told to where there is none.

@@ -14,7 +14,7 @@ use crate::answers::Answers;
 use crate::epoll::Registration;
 use crate::family::Others;
 use crate::holders::Loans;
-use crate::ops::options::read_from_kernel;
+use crate::ops::options::{read_all_from_kernel, read_from_kernel};
 use crate::ops::waiting::Callers;
 use crate::runtime::{self, Inherited, Runtime};
 use crate::table::Entry;
@@ -85,6 +85,8 @@ pub struct Listener {
     pub listening: AtomicBool,
     /// AF_INET or AF_INET6.
     pub domain: c_int,
+    /// It is a socket of MPTCP. A connection that is accepted here is plain TCP if its peer speaks only that.
+    pub multipath: AtomicBool,
     /// Options, which go over to what is accepted here.
     pub options: Options,
     /// An option was set that only the kernel can honour.
@@ -398,6 +400,7 @@ impl Listener {
             nonblocking: AtomicBool::new(nonblocking),
             listening: AtomicBool::new(false),
             domain,
+            multipath: AtomicBool::new(false),
             options: Options::default(),
             kernel_only: AtomicBool::new(false),
             signals_io: AtomicBool::new(false),
@@ -410,6 +413,7 @@ impl Listener {
     pub fn duplicate(&self) -> Listener {
         let copy = Listener::new(self.domain, self.nonblocking.load(Ordering::Relaxed));
         copy.listening.store(self.listening.load(Ordering::Relaxed), Ordering::Relaxed);
+        copy.multipath.store(self.multipath.load(Ordering::Relaxed), Ordering::Relaxed);
         copy.options.take_over(&self.options);
         copy.kernel_only.store(self.kernel_only.load(Ordering::Relaxed), Ordering::Relaxed);
         copy.signals_io.store(self.signals_io.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -430,6 +434,10 @@ impl Listener {
     /// Gives a connection what the kernel gives it of this socket's options.
     pub fn pass_on(&self, sock: &Socket) {
         sock.options.take_over(&self.options);
+        if self.multipath.load(Ordering::Relaxed) {
+            // Of a socket of MPTCP only some are inherited, in each version of the kernel others.
+            read_all_from_kernel(&sock.options, sock.fd.load(Ordering::Relaxed));
+        }
         sock.apply_options();
         if self.kernel_only.load(Ordering::Relaxed) {
             sock.keep_on_kernel();

@@ -2,6 +2,11 @@
 //!
 //! A connection begins as plain TCP. Both ends only take note of it here: the acceptor publishes it, the connector
 //! looks it up when it has been used a few times. Nothing is sent, nobody waits.
+//!
+//! A listener of MPTCP accepts from plain TCP peers, too, and the kernel then hands out a plain TCP socket, which is like any
+//! other here. A connection of MPTCP stays in the kernel (`not-tcp`), also one that has fallen back to TCP under a socket
+//! that is still MPTCP's. What a program asks for is not always what it gets, because the kernel may be told to make sockets of
+//! MPTCP instead (mptcpize, BPF): so the kernel is asked, once for each listener and for each `connect`.
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -29,7 +34,8 @@ pub fn socket(domain: c_int, kind: c_int, protocol: c_int, fd: c_int) {
         return;
     }
     let stream = kind & 0xF == libc::SOCK_STREAM;
-    let tcp = matches!(protocol, 0 | libc::IPPROTO_TCP) && matches!(domain, libc::AF_INET | libc::AF_INET6);
+    let tcp = matches!(protocol, 0 | libc::IPPROTO_TCP | libc::IPPROTO_MPTCP);
+    let tcp = tcp && matches!(domain, libc::AF_INET | libc::AF_INET6);
     if fd >= 0 && stream && tcp {
         sandbox::before_first_socket();
         if sandbox::leaves_new_sockets() {
@@ -48,6 +54,7 @@ pub fn listen(entry: &Arc<Entry>, fd: c_int, backlog: c_int) -> c_int {
     let rc = unsafe { real::listen(fd, backlog) };
     if let (0, Entry::Idle(l)) = (rc, &**entry) {
         l.listening.store(true, Ordering::Relaxed);
+        l.multipath.store(protocol(fd) == Some(libc::IPPROTO_MPTCP), Ordering::Relaxed);
         // Now, and not at the first accept: peers may look us up at once.
         runtime::start();
     }
@@ -83,7 +90,10 @@ pub unsafe fn accept4(entry: &Arc<Entry>, fd: c_int, addr: *mut sockaddr, len: *
     // SAFETY: filled in by accept4.
     let peer = unsafe { address(storage.as_ptr()) };
     if !sandbox::leaves_new_sockets() {
-        let sock = make(new, Role::Acceptor, peer, nonblocking);
+        let sock = match listener.multipath.load(Ordering::Relaxed) && !is_tcp(new) {
+            true => not_tcp(new, nonblocking),
+            false => make(new, Role::Acceptor, peer, nonblocking),
+        };
         listener.pass_on(&sock);
         table::insert(new, Arc::new(Entry::Stream(sock)));
     }
@@ -106,8 +116,8 @@ pub unsafe fn accept_unknown(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t
     unsafe { real::accept4(fd, addr, len, flags) }
 }
 
-/// A descriptor that came from another process, or from another program in this one. Takes note of it if it is a TCP
-/// socket: of a listener to accept from it, of a connection to say why it stays on TCP. Whether it is one. Keeps errno.
+/// A descriptor that came from another process, or from another program in this one. Takes note of it if it is a socket of
+/// TCP or MPTCP: of a listener to accept from it, of a connection to say why it stays on TCP. Whether it is one. Keeps errno.
 pub fn received(fd: c_int) -> bool {
     if fd >= 0 {
         sandbox::before_first_socket();
@@ -117,8 +127,10 @@ pub fn received(fd: c_int) -> bool {
     }
     let saved = errno();
     let option = |level, name| options::get_int(fd, level, name);
-    let tcp = option(libc::SOL_SOCKET, libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP);
-    if tcp {
+    let protocol = protocol(fd);
+    let multipath = protocol == Some(libc::IPPROTO_MPTCP);
+    let known = multipath || protocol == Some(libc::IPPROTO_TCP);
+    if known {
         // SAFETY: no pointers.
         let nonblocking = unsafe { real::fcntl(fd, libc::F_GETFL, 0) } & libc::O_NONBLOCK != 0;
         // What the number may have named before was closed unseen.
@@ -128,7 +140,9 @@ pub fn received(fd: c_int) -> bool {
             set_errno(saved);
             return true;
         }
-        let entry = if peer_address(fd).is_some() {
+        let entry = if multipath && peer_address(fd).is_some() {
+            Entry::Stream(not_tcp(fd, nonblocking))
+        } else if peer_address(fd).is_some() {
             runtime::start().count_reason(Reason::Inherited);
             Entry::Stream(Socket::new(fd, None, Reason::Inherited, nonblocking, u32::MAX))
         } else {
@@ -136,6 +150,7 @@ pub fn received(fd: c_int) -> bool {
             let listener = Listener::new(domain, nonblocking);
             let listening = option(libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Some(1);
             listener.listening.store(listening, Ordering::Relaxed);
+            listener.multipath.store(multipath, Ordering::Relaxed);
             options::read_from_kernel(&listener.options, fd);
             options::keep_as_reported(&listener.options, fd, libc::SO_RCVLOWAT);
             Entry::Idle(listener)
@@ -143,7 +158,7 @@ pub fn received(fd: c_int) -> bool {
         table::insert(fd, Arc::new(entry));
     }
     set_errno(saved);
-    tcp
+    known
 }
 
 /// What stands for the socket of `fd` here already, because this process had given it away. Its stream may have something
@@ -259,7 +274,11 @@ fn replace_everywhere(old: &Arc<Entry>, new: &Arc<Entry>) {
 /// A socket whose `connect` has succeeded, or is on its way: from now on a stream. Before it is established its data
 /// calls fail in the kernel as they should, because a stream begins on the kernel path.
 fn become_connection(entry: &Arc<Entry>, listener: &Listener, fd: c_int, peer: Option<SocketAddr>) {
-    let sock = make(fd, Role::Opener, peer, listener.nonblocking.load(Ordering::Relaxed));
+    let nonblocking = listener.nonblocking.load(Ordering::Relaxed);
+    let sock = match is_tcp(fd) {
+        true => make(fd, Role::Opener, peer, nonblocking),
+        false => not_tcp(fd, nonblocking),
+    };
     if listener.signals_io.load(Ordering::Relaxed) {
         listener.kernel_only.store(true, Ordering::Relaxed);
     }
@@ -314,6 +333,21 @@ fn follow(new: &Arc<Entry>) {
             }
         }
     }
+}
+
+/// The protocol of a socket, as the kernel has it.
+fn protocol(fd: c_int) -> Option<c_int> {
+    options::get_int(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL)
+}
+
+fn is_tcp(fd: c_int) -> bool {
+    protocol(fd) == Some(libc::IPPROTO_TCP)
+}
+
+/// A connection of another protocol than TCP, which stays in the kernel.
+fn not_tcp(fd: c_int, nonblocking: bool) -> Socket {
+    runtime::start().count_reason(Reason::NotTcp);
+    Socket::new(fd, None, Reason::NotTcp, nonblocking, u32::MAX)
 }
 
 fn make(fd: c_int, role: Role, peer: Option<SocketAddr>, nonblocking: bool) -> Socket {

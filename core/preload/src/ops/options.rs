@@ -194,6 +194,17 @@ pub fn read_from_kernel(options: &Options, fd: c_int) {
     options.cork.store(get_int(fd, libc::IPPROTO_TCP, libc::TCP_CORK).is_some_and(|on| on != 0), Ordering::Relaxed);
 }
 
+/// All options of a socket that has just been made, and whose buffers nobody but the kernel and its listener has set.
+pub fn read_all_from_kernel(options: &Options, fd: c_int) {
+    read_from_kernel(options, fd);
+    keep_as_reported(options, fd, libc::SO_RCVLOWAT);
+    if options.receive_buffer.load(Ordering::Relaxed) != u32::MAX {
+        keep_as_reported(options, fd, libc::SO_RCVBUF);
+    }
+    let tells = get_int(fd, libc::IPPROTO_TCP, libc::TCP_INQ).is_some_and(|on| on != 0);
+    options.tells_queue.store(tells, Ordering::Relaxed);
+}
+
 /// `getsockopt`.
 ///
 /// # Safety

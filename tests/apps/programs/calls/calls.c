@@ -51,8 +51,12 @@ struct sockaddr_storage address_of(int listener, const char *host, socklen_t *le
 
 int listener_on(const char *host)
 {
+    return listener_by(must(socket(strchr(host, ':') ? AF_INET6 : AF_INET, SOCK_STREAM, 0)), host);
+}
+
+int listener_by(int fd, const char *host)
+{
     bool six = strchr(host, ':') != NULL;
-    int fd = must(socket(six ? AF_INET6 : AF_INET, SOCK_STREAM, 0));
     struct sockaddr_storage at = {.ss_family = six ? AF_INET6 : AF_INET};
     if (six)
         inet_pton(AF_INET6, host, &((struct sockaddr_in6 *)&at)->sin6_addr);
@@ -285,7 +289,7 @@ int main(int count, char **arguments)
     static const struct test_case *const all[] = {option_cases,     connection_cases, data_cases,    waiting_cases,
                                                   descriptor_cases, unseen_cases,     zerocopy_cases,   process_cases,
                                                   ring_cases, instance_cases, crowd_cases, liburing_cases, aio_cases,
-                                                  sandbox_cases};
+                                                  sandbox_cases, multipath_cases};
     const size_t tables = sizeof all / sizeof *all;
     if (count < 2) {
         for (size_t i = 0; i < tables; i++)

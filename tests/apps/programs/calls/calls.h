@@ -43,7 +43,7 @@ struct test_case {
 
 extern const struct test_case option_cases[], connection_cases[], data_cases[], waiting_cases[], descriptor_cases[],
     unseen_cases[], zerocopy_cases[], process_cases[], ring_cases[], instance_cases[], crowd_cases[],
-    liburing_cases[], aio_cases[], sandbox_cases[];
+    liburing_cases[], aio_cases[], sandbox_cases[], multipath_cases[];
 
 /* Ends the program, with what went wrong. */
 void die(const char *what) __attribute__((noreturn));
@@ -60,6 +60,8 @@ void show(const char *what, long result);
 
 /* A listening socket on a free port. `host` is an IPv4 or IPv6 address. */
 int listener_on(const char *host);
+/* The same of a socket that is neither bound nor connected. */
+int listener_by(int fd, const char *host);
 /* A socket connected to where `listener` listens. `host` as above. */
 int connect_to(int listener, const char *host);
 struct sockaddr_storage address_of(int listener, const char *host, socklen_t *len);
@@ -71,6 +73,8 @@ struct connection connected(void);
 struct connection linked(void);
 /* Uses a connection until both directions are on a link; at most as often as the command line says. */
 void warm(struct connection c);
+/* Starts another program that has the listener, uses a connection to it, and closes both. */
+void use_served_elsewhere(int listener);
 void send_all(int fd, const void *bytes, size_t len);
 void receive_exactly(int fd, void *bytes, size_t len);
 void send_text(int fd, const char *text);

@@ -191,7 +191,7 @@ static void taken(void)
     show("of nothing", pidfd_getfd(pidfd, 0, 0));
 }
 
-/* The other program of `inherited_listener`: serves at descriptor 3. */
+/* The program of `use_served_elsewhere`: serves at descriptor 3. */
 static void serve(void)
 {
     int fd = accept_from(3);
@@ -202,9 +202,8 @@ static void serve(void)
     close(fd);
 }
 
-static void inherited_listener(void)
+void use_served_elsewhere(int listener)
 {
-    int listener = listener_on("127.0.0.1");
     pid_t child = must(fork());
     if (child == 0) {
         if (listener != 3)
@@ -230,6 +229,11 @@ static void inherited_listener(void)
     int status;
     must(waitpid(child, &status, 0));
     show("status", status);
+}
+
+static void inherited_listener(void)
+{
+    use_served_elsewhere(listener_on("127.0.0.1"));
 }
 
 /* ---- closed while a call waits ---- */
