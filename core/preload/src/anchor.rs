@@ -83,6 +83,16 @@ impl TcpInfo {
         (self.bytes_sent + u64::from(self.notsent_bytes)).checked_sub(self.bytes_retrans)
     }
 
+    /// Whether the SYN of this side is among what was acknowledged, so that it is the side that connected.
+    fn counts_own_syn(self, unacknowledged: u64) -> Option<bool> {
+        match (self.bytes_acked + unacknowledged).checked_sub(self.written()?)? {
+            _ if self.state != ESTABLISHED => None,
+            0 => Some(false),
+            1 => Some(true),
+            _ => None,
+        }
+    }
+
     /// What was written is counted in two ways, of which one counts the SYN of the side that connected; if they do not
     /// agree (a packet that was lost on the way to the device, say) the position is not known. Nor is it once a direction
     /// has ended, because a FIN is counted too.
@@ -90,10 +100,9 @@ impl TcpInfo {
         if self.state != ESTABLISHED {
             return None;
         }
-        let written = self.written()?;
-        let syn = (self.bytes_acked + unacknowledged).checked_sub(written)?;
+        self.counts_own_syn(unacknowledged)?;
         let read = self.bytes_received.checked_sub(unread)?;
-        (syn <= 1).then_some(AnchorPosition { written, read })
+        Some(AnchorPosition { written: self.written()?, read })
     }
 }
 
@@ -108,6 +117,16 @@ fn says_read_hang_up(fd: c_int) -> bool {
     let mut p = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
     // SAFETY: one valid pollfd.
     unsafe { real::poll(&mut p, 1, 0) > 0 }
+}
+
+/// Which side of an established connection the socket is, as the kernel's counts tell: `Some(true)` for the one that has
+/// connected. `None`: they do not tell.
+pub(crate) fn has_connected(fd: c_int) -> Option<bool> {
+    (0..POSITION_TRIES).find_map(|_| {
+        let before = TcpInfo::of(fd)?;
+        let unacknowledged = queued(fd, libc::TIOCOUTQ)?;
+        (TcpInfo::of(fd)? == before).then(|| before.counts_own_syn(unacknowledged)).flatten()
+    })
 }
 
 /// Ends a connection with a reset, for both sides. The descriptor refers to a socket that is not connected then.
@@ -264,6 +283,8 @@ mod tests {
         let (mut far, _) = listener.accept().expect("connected");
         let position = |s: &TcpStream| FdAnchor::borrowed(s.as_raw_fd()).position().map(|p| (p.written, p.read));
         assert_eq!((position(&near), position(&far)), (Some((0, 0)), Some((0, 0))));
+        let sides = |near: &TcpStream, far: &TcpStream| [near, far].map(|s| has_connected(s.as_raw_fd()));
+        assert_eq!(sides(&near, &far), [Some(true), Some(false)]);
         near.write_all(&[7; 5000]).expect("room");
         far.read_exact(&mut [0; 3000]).expect("it is there");
         assert_eq!((position(&near), position(&far)), (Some((5000, 0)), Some((0, 3000))));
@@ -274,6 +295,7 @@ mod tests {
         }
         near.read_exact(&mut [0; 12_345]).expect("it is there");
         assert_eq!((position(&near), position(&far)), (Some((5000, 12_345)), Some((written, 3000))));
+        assert_eq!(sides(&near, &far), [Some(true), Some(false)]);
         near.shutdown(Shutdown::Write).expect("connected");
         far.set_nonblocking(false).expect("possible");
         assert_eq!(far.read_to_end(&mut Vec::new()).expect("an end"), 2000);

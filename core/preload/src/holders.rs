@@ -42,6 +42,15 @@ const MAX_LISTS: u32 = 16;
 /// The share of the helper's time that searches may take: one in so many.
 const TIME_SHARE: u32 = 10;
 
+/// Where a socket came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sender {
+    /// Another process, with this number; 0 if it is in a namespace that this one does not see.
+    Process(u32),
+    /// This program was started with it.
+    Starter,
+}
+
 /// What a connection knows of its unseen holders.
 #[derive(Default)]
 pub struct Loans {
@@ -65,10 +74,14 @@ impl Loans {
         }
     }
 
-    /// The socket came from another process, which may hold it still. `sender`: its number, 0 if it is not known.
-    pub fn add_received(&self, sender: u32) {
+    /// The socket came from another process, which may hold it still.
+    pub fn add_received(&self, sender: Sender) {
         self.add();
-        self.sender.store(sender, Ordering::Relaxed);
+        match sender {
+            Sender::Process(pid) => self.sender.store(pid, Ordering::Relaxed),
+            // Any process may have it: whoever has started this one may have got it in any way.
+            Sender::Starter => self.since.store(0, Ordering::Relaxed),
+        }
     }
 
     /// How often it was given away; 0 if no unseen process holds it.
@@ -282,6 +295,7 @@ impl Wanted {
             let _ = sock.loans.count.compare_exchange(self.loans, 0, Ordering::AcqRel, Ordering::Relaxed);
             if id == 0 || family::others(id) == Others::Absent {
                 sock.end_sharing(self.shares);
+                sock.publish();
             }
         });
     }

@@ -13,8 +13,8 @@ use crate::anchor::dissolve;
 use crate::answers::Answers;
 use crate::epoll::Registration;
 use crate::family::Others;
-use crate::holders::Loans;
-use crate::ops::options::{read_all_from_kernel, read_from_kernel};
+use crate::holders::{socket_number, Loans, Sender};
+use crate::ops::options::{keep_as_reported, read_all_from_kernel, read_from_kernel};
 use crate::ops::waiting::Callers;
 use crate::runtime::{self, Inherited, Runtime};
 use crate::table::Entry;
@@ -69,7 +69,9 @@ pub struct Socket {
     /// Processes that may hold it without being entered in the family.
     pub loans: Loans,
     inherited: OnceLock<Inherited>,
-    /// Child of a fork: it may have a stream of its own here once it is used.
+    /// The number of the kernel's socket, once that was asked for; 0 before.
+    number: AtomicU64,
+    /// It came from another process, and may have a stream of its own here once it is used.
     adoptable: AtomicBool,
     /// What has taken its place in the table, with a stream.
     adopted: OnceLock<Arc<Entry>>,
@@ -130,6 +132,7 @@ impl Socket {
             family: AtomicU32::new(0),
             loans: Loans::default(),
             inherited: OnceLock::new(),
+            number: AtomicU64::new(0),
             adoptable: AtomicBool::new(false),
             adopted: OnceLock::new(),
             serial: SERIAL.fetch_add(1, Ordering::Relaxed),
@@ -165,6 +168,37 @@ impl Socket {
         new
     }
 
+    /// A connection that came from a process that is not of this family, with its socket as that has left it.
+    pub fn received(fd: c_int, accepted: bool, sender: Sender) -> Socket {
+        let mut new = Socket::new(fd, None, Reason::Inherited, false, u32::MAX);
+        new.accepted = accepted;
+        new.ask_nonblocking();
+        read_from_kernel(&new.options, fd);
+        keep_as_reported(&new.options, fd, libc::SO_RCVLOWAT);
+        new.loans.add_received(sender);
+        new.adoptable.store(true, Ordering::Relaxed);
+        new
+    }
+
+    /// The number of the kernel's socket.
+    pub fn number(&self) -> Option<u64> {
+        match self.number.load(Ordering::Relaxed) {
+            0 => {
+                let number = socket_number(self.fd.load(Ordering::Relaxed))?;
+                self.number.store(number, Ordering::Relaxed);
+                Some(number)
+            }
+            number => Some(number),
+        }
+    }
+
+    /// Whether it was given away, or came from another process, so that it may come once more.
+    pub fn may_come_again(&self) -> bool {
+        self.loans.count() > 0
+            || self.reason == Reason::Inherited
+            || self.stream.as_ref().is_some_and(|c| c.is_pinned())
+    }
+
     /// Child of a fork: what it has of the parent's socket. A plain one until it is used. Takes no lock.
     pub fn inherited_from(parent: &Socket, fd: c_int) -> Socket {
         let new = parent.carried_over(fd, None, Reason::Shared, u32::MAX);
@@ -186,7 +220,7 @@ impl Socket {
         self.inherited.get()
     }
 
-    /// Child of a fork, at its first use: what stands for the connection from now on, with the stream that `make`
+    /// Of a socket that came from another process, at its first use: what stands for the connection from now on, with the stream that `make`
     /// makes of the descriptor. `None`: it stays as it is.
     pub fn adopt(
         &self,
@@ -250,6 +284,15 @@ impl Socket {
             self.ask_nonblocking();
             read_from_kernel(&self.options, self.fd.load(Ordering::Relaxed));
             cell.unshare(seen);
+        }
+    }
+
+    /// Lets the peer find the connection, if this side has accepted it: the other one asks for promotion.
+    pub fn publish(&self) {
+        if let (true, Some(cell), Some(endpoint)) =
+            (self.accepted, &self.stream, runtime::get().and_then(Runtime::endpoint))
+        {
+            endpoint.publish(cell);
         }
     }
 

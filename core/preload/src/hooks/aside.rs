@@ -52,7 +52,7 @@ hooks! {
     fn pidfd_getfd(pidfd: c_int, target: c_int, flags: c_uint) -> c_int {
         aside::before_taking(pidfd, target);
         let fd = real::pidfd_getfd(pidfd, target, flags);
-        connection::received(fd);
+        connection::received(fd, aside::sender(pidfd));
         fd
     }
 

@@ -87,7 +87,7 @@ hooks! {
             {
                 let n = real::recvmsg(fd, msg, flags);
                 if n >= 0 && carries_control(msg) {
-                    rights::receive(msg);
+                    rights::receive(fd, msg);
                 }
                 n
             },
@@ -103,7 +103,7 @@ hooks! {
                 for i in 0..usize::try_from(n).unwrap_or(0) {
                     let msg = &raw const (*msgs.add(i)).msg_hdr;
                     if carries_control(msg) {
-                        rights::receive(msg);
+                        rights::receive(fd, msg);
                     }
                 }
                 n

@@ -143,6 +143,7 @@ mod load {
         super::caller::find_library();
         crate::ops::process::register();
         crate::ops::environment::remember();
+        crate::ops::connection::receive_from_starter();
         // Handlers run in the opposite order of their registration: after the program's own.
         // SAFETY: the handler takes an argument that it does not use; the library is never unloaded.
         unsafe { __cxa_at_quick_exit(exit_quickly, std::ptr::null_mut()) };

@@ -10,6 +10,7 @@ use linux_raw_sys::io_uring::{io_uring_params, IORING_ENTER_REGISTERED_RING};
 use netacc_config::UnseenIoPolicy;
 use netacc_proto::Reason;
 
+use crate::holders::Sender;
 use crate::ops::{ending, errno, process, rights, set_errno};
 use crate::ring::{Does, Register, Ring, Submission};
 use crate::table::{self, Entry};
@@ -284,6 +285,14 @@ pub fn before_taking(pidfd: c_int, fd: c_int) {
         }
     }
     set_errno(saved);
+}
+
+/// The process that a descriptor was taken from.
+pub fn sender(pidfd: c_int) -> Sender {
+    let saved = errno();
+    let pid = pid_of(pidfd).unwrap_or(0);
+    set_errno(saved);
+    Sender::Process(pid)
 }
 
 /// The process behind a pidfd.

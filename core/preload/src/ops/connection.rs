@@ -11,6 +11,7 @@
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
@@ -19,9 +20,10 @@ use netacc_device::FourTuple;
 use netacc_driver::PromotionSchedule;
 use netacc_proto::{Reason, Role};
 
-use crate::anchor::FdAnchor;
+use crate::anchor::{has_connected, FdAnchor};
 use crate::answers::Answers;
 use crate::epoll;
+use crate::holders::{socket_number, Sender};
 use crate::ops::{descriptors, ending, errno, options, set_errno};
 use crate::runtime;
 use crate::socket::{Listener, Socket};
@@ -106,7 +108,7 @@ pub unsafe fn accept4(entry: &Arc<Entry>, fd: c_int, addr: *mut sockaddr, len: *
 /// # Safety
 /// As the C function.
 pub unsafe fn accept_unknown(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
-    if !runtime::is_inside() && received(fd) {
+    if !runtime::is_inside() && received(fd, Sender::Starter) {
         if let Some(entry) = table::get_full(fd) {
             // SAFETY: passed on.
             return unsafe { accept4(&entry, fd, addr, len, flags) };
@@ -117,8 +119,9 @@ pub unsafe fn accept_unknown(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t
 }
 
 /// A descriptor that came from another process, or from another program in this one. Takes note of it if it is a socket of
-/// TCP or MPTCP: of a listener to accept from it, of a connection to say why it stays on TCP. Whether it is one. Keeps errno.
-pub fn received(fd: c_int) -> bool {
+/// TCP or MPTCP: of a listener to accept from it, of a connection to promote it once no other process holds it. Whether it is
+/// one. Keeps errno.
+pub fn received(fd: c_int, sender: Sender) -> bool {
     if fd >= 0 {
         sandbox::before_first_socket();
     }
@@ -126,60 +129,76 @@ pub fn received(fd: c_int) -> bool {
         return false;
     }
     let saved = errno();
-    let option = |level, name| options::get_int(fd, level, name);
     let protocol = protocol(fd);
     let multipath = protocol == Some(libc::IPPROTO_MPTCP);
     let known = multipath || protocol == Some(libc::IPPROTO_TCP);
     if known {
-        // SAFETY: no pointers.
-        let nonblocking = unsafe { real::fcntl(fd, libc::F_GETFL, 0) } & libc::O_NONBLOCK != 0;
         // What the number may have named before was closed unseen.
         ending::forget(fd);
-        if let Some(entry) = twin(fd) {
-            descriptors::share(entry, fd);
-            set_errno(saved);
-            return true;
+        match twin(fd) {
+            Some(entry) => descriptors::share(entry, fd),
+            None => drop(table::insert(fd, Arc::new(from_elsewhere(fd, sender, multipath)))),
         }
-        let entry = if multipath && peer_address(fd).is_some() {
-            Entry::Stream(not_tcp(fd, nonblocking))
-        } else if peer_address(fd).is_some() {
-            runtime::start().count_reason(Reason::Inherited);
-            Entry::Stream(Socket::new(fd, None, Reason::Inherited, nonblocking, u32::MAX))
-        } else {
-            let domain = option(libc::SOL_SOCKET, libc::SO_DOMAIN).unwrap_or(libc::AF_INET);
-            let listener = Listener::new(domain, nonblocking);
-            let listening = option(libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Some(1);
-            listener.listening.store(listening, Ordering::Relaxed);
-            listener.multipath.store(multipath, Ordering::Relaxed);
-            options::read_from_kernel(&listener.options, fd);
-            options::keep_as_reported(&listener.options, fd, libc::SO_RCVLOWAT);
-            Entry::Idle(listener)
-        };
-        table::insert(fd, Arc::new(entry));
     }
     set_errno(saved);
     known
 }
 
-/// What stands for the socket of `fd` here already, because this process had given it away. Its stream may have something
-/// that the kernel's socket has not: what was unread on a link whose other end is no more.
-fn twin(fd: c_int) -> Option<Arc<Entry>> {
-    let wanted = identity(fd)?;
-    let given_away = |entry: &Entry| match entry {
-        Entry::Stream(sock) => sock.stream.as_ref().is_some_and(|cell| cell.is_pinned()),
-        _ => false,
-    };
-    table::entries().find(|(n, e)| given_away(e) && identity(*n) == Some(wanted)).map(|(_, e)| e)
+/// What stands for a socket of TCP, or of MPTCP if `multipath`, that came from another process.
+fn from_elsewhere(fd: c_int, sender: Sender, multipath: bool) -> Entry {
+    // SAFETY: no pointers.
+    let nonblocking = unsafe { real::fcntl(fd, libc::F_GETFL, 0) } & libc::O_NONBLOCK != 0;
+    if peer_address(fd).is_none() {
+        let domain = options::get_int(fd, libc::SOL_SOCKET, libc::SO_DOMAIN).unwrap_or(libc::AF_INET);
+        let listener = Listener::new(domain, nonblocking);
+        let listening = options::get_int(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Some(1);
+        listener.listening.store(listening, Ordering::Relaxed);
+        listener.multipath.store(multipath, Ordering::Relaxed);
+        options::read_from_kernel(&listener.options, fd);
+        options::keep_as_reported(&listener.options, fd, libc::SO_RCVLOWAT);
+        listener.kernel_only.store(options::needs_kernel(fd), Ordering::Relaxed);
+        return Entry::Idle(listener);
+    }
+    if multipath {
+        return Entry::Stream(not_tcp(fd, nonblocking));
+    }
+    if let Sender::Process(_) = sender {
+        runtime::start().count_reason(Reason::Inherited);
+    }
+    let accepted = has_connected(fd) == Some(false);
+    let sock = Socket::received(fd, accepted, sender);
+    // Of a sender in another namespace nobody here can see whether it holds the socket.
+    if sender == Sender::Process(0) || has_connected(fd).is_none() || options::needs_kernel(fd) {
+        sock.keep_on_kernel();
+    }
+    Entry::Stream(sock)
 }
 
-/// Which file a descriptor refers to. Of sockets each has a number of its own.
-fn identity(fd: c_int) -> Option<(libc::dev_t, libc::ino_t)> {
-    let mut stat = MaybeUninit::<libc::stat>::zeroed();
-    // SAFETY: the struct is writable.
-    let rc = unsafe { libc::fstat(fd, stat.as_mut_ptr()) };
-    // SAFETY: all-zero is valid, too.
-    let stat = unsafe { stat.assume_init() };
-    (rc == 0).then_some((stat.st_dev, stat.st_ino))
+/// When the library is loaded: the connections that the program was started with. Standard input, output and error are left
+/// alone, because the C library reads and writes them unseen.
+pub fn receive_from_starter() {
+    const STANDARD: Range<c_int> = 0..3;
+    let standard: Vec<_> = STANDARD.filter_map(socket_number).collect();
+    for fd in STANDARD.end..HIGHEST_INHERITED {
+        if socket_number(fd).is_some_and(|number| !standard.contains(&number)) && peer_address(fd).is_some() {
+            received(fd, Sender::Starter);
+        }
+    }
+}
+
+/// Descriptors above this are not looked at when the library is loaded. Arbitrary: each costs a system call, and programs
+/// are given low ones.
+const HIGHEST_INHERITED: c_int = 64;
+
+/// What stands for the socket of `fd` here already: it was given away, or has come before. Its stream may have something that
+/// the kernel's socket has not, such as what was unread on a link whose other end is no more.
+fn twin(fd: c_int) -> Option<Arc<Entry>> {
+    let wanted = socket_number(fd)?;
+    let is_twin = |entry: &Entry| match entry {
+        Entry::Stream(sock) => sock.may_come_again() && sock.number() == Some(wanted),
+        _ => false,
+    };
+    table::entries().map(|(_, entry)| entry).find(|entry| is_twin(entry))
 }
 
 /// `connect`.
@@ -295,15 +314,18 @@ fn become_connection(entry: &Arc<Entry>, listener: &Listener, fd: c_int, peer: O
     table::insert(fd, new);
 }
 
-/// Child of a fork: makes a stream of an inherited connection at its first use, so that it may be promoted once no other
+/// Makes a stream of a connection that came from another process at its first use, so that it may be promoted once no other
 /// process holds it. Returns what stands for it now, or `None` if it stays a plain socket.
 pub fn adopt(entry: &Arc<Entry>, sock: &Socket) -> Option<Arc<Entry>> {
     let saved = errno();
     // Not a duplicate that happens to be used first: of these only the socket's own is replaced when it is closed.
     let adopted = sock.adopt(|fd, with_stream| {
         let rt = runtime::start();
-        let endpoint = rt.endpoint()?;
+        let endpoint = rt.endpoint().filter(|_| !runtime::is_kept_on_kernel())?;
         let tuple = FourTuple { local: canonical(local_address(fd)?), remote: canonical(peer_address(fd)?) };
+        if !endpoint.directory().serves(&tuple) || !draw(rt.config.promotion.percent, &tuple) {
+            return None;
+        }
         let role = if sock.accepted { Role::Acceptor } else { Role::Opener };
         let cell = endpoint.adopt(role, tuple, Box::new(FdAnchor::borrowed(fd)));
         cell.tag().store(fd as u32, Ordering::Relaxed);

@@ -205,6 +205,24 @@ pub fn read_all_from_kernel(options: &Options, fd: c_int) {
     options.tells_queue.store(tells, Ordering::Relaxed);
 }
 
+/// Whether another process has set what only the kernel can honour, as far as the kernel tells.
+pub fn needs_kernel(fd: c_int) -> bool {
+    let on = |name| get_int(fd, libc::SOL_SOCKET, name).is_some_and(|value| value != 0);
+    // SAFETY: no pointers.
+    let signals = || unsafe { real::fcntl(fd, libc::F_GETFL, 0) } & libc::O_ASYNC != 0;
+    // The name of the protocol above TCP; no bytes where there is none.
+    let mut name = [0u8; 16];
+    let mut len = name.len() as socklen_t;
+    // SAFETY: the buffer has `len` writable bytes.
+    let rc = unsafe { real::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_ULP, name.as_mut_ptr().cast(), &raw mut len) };
+    let above = rc == 0 && len > 0;
+    above
+        || [libc::SO_TIMESTAMP, libc::SO_TIMESTAMPNS, libc::SO_TIMESTAMPING, libc::SO_TXTIME].into_iter().any(on)
+        || get_int(fd, libc::SOL_SOCKET, libc::SO_PEEK_OFF).is_some_and(|offset| offset >= 0)
+        || get_int(fd, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE).is_some_and(|rate| rate != -1)
+        || signals()
+}
+
 /// `getsockopt`.
 ///
 /// # Safety

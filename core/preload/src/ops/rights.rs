@@ -5,9 +5,10 @@ use std::ffi::c_int;
 use libc::msghdr;
 use netacc_proto::Reason;
 
+use crate::holders::Sender;
 use crate::ops::{connection, errno, io, set_errno};
-use crate::runtime;
 use crate::table::{self, Entry};
+use crate::{real, runtime};
 
 /// Before `sendmsg` on a socket that is not ours: connections whose descriptors it carries must be plain sockets,
 /// because the receiver may be any process.
@@ -28,19 +29,31 @@ pub unsafe fn release(msg: *const msghdr) {
     set_errno(saved);
 }
 
-/// After `recvmsg` on a socket that is not ours: descriptors that it has brought.
+/// After `recvmsg` on a socket that is not ours, `channel`: descriptors that it has brought.
 ///
 /// # Safety
 /// `msg` is null or valid, as the kernel has left it.
 #[cold]
-pub unsafe fn receive(msg: *const msghdr) {
+pub unsafe fn receive(channel: c_int, msg: *const msghdr) {
     if runtime::is_inside() {
         return;
     }
     // SAFETY: the caller's promise.
     for fd in unsafe { rights_of(msg) } {
-        connection::received(fd);
+        connection::received(fd, sender(channel));
     }
+}
+
+/// The process at the other end of a Unix socket: the one that has connected or listened, or that has made the pair. Keeps
+/// errno.
+fn sender(channel: c_int) -> Sender {
+    let saved = errno();
+    let mut who = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the struct is writable and `len` its size.
+    unsafe { real::getsockopt(channel, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut who).cast(), &raw mut len) };
+    set_errno(saved);
+    Sender::Process(who.pid as u32)
 }
 
 /// # Safety

@@ -752,6 +752,167 @@ static void rights_of_a_listener(void)
     reap(child);
 }
 
+/* A process that was there before the connection gets one end of it, and has it alone. */
+static void receive_and_serve(struct connection c)
+{
+    (void)c;
+    close(channel[0]);
+    int fds[MANY], count;
+    char control[CMSG_SPACE(sizeof(int) * MANY)] __attribute__((aligned(8)));
+    show_received(channel[1], control, sizeof control, 0, fds, &count);
+    serve_as_holder(fds[0]);
+}
+
+static pid_t receiver_for(void (*work)(struct connection))
+{
+    must(socketpair(AF_UNIX, SOCK_STREAM, 0, channel));
+    struct connection none = {-1, -1};
+    pid_t child = child_for(work, none);
+    close(channel[1]);
+    return child;
+}
+
+static void hand_over(int kept, int given, pid_t receiver)
+{
+    send_text(kept, "unread");
+    send_rights(channel[0], &given, 1);
+    close(given);
+    fflush(stdout);
+    talk_to_holder(kept);
+    reap(receiver);
+}
+
+static void rights_to_another(void)
+{
+    pid_t child = receiver_for(receive_and_serve);
+    struct connection c = linked();
+    hand_over(c.client, c.server, child);
+}
+
+/* The end that has connected. */
+static void rights_of_a_client(void)
+{
+    pid_t child = receiver_for(receive_and_serve);
+    struct connection c = linked();
+    hand_over(c.server, c.client, child);
+}
+
+/* One socket comes by two descriptors, of which one is read and the other written. */
+static void receive_twice(struct connection c)
+{
+    (void)c;
+    int fds[MANY], count;
+    char control[CMSG_SPACE(sizeof(int) * MANY)] __attribute__((aligned(8))), bytes[4096];
+    show_received(channel[1], control, sizeof control, 0, fds, &count);
+    receive_exactly(fds[0], bytes, 6);
+    send_text(fds[1], "answer");
+    size_t done = 0;
+    for (ssize_t n; (n = must(recv(fds[done % 2], bytes, sizeof bytes, 0))) > 0; done += n)
+        send_all(fds[1 - done % 2], bytes, n);
+    printf("holder echoed: %zu\n", done);
+}
+
+static void rights_twice(void)
+{
+    pid_t child = receiver_for(receive_twice);
+    struct connection c = linked();
+    send_text(c.client, "unread");
+    int both[2] = {c.server, c.server};
+    send_rights(channel[0], both, 2);
+    close(c.server);
+    fflush(stdout);
+    talk_to_holder(c.client);
+    reap(child);
+}
+
+/* The sender keeps the connection, and goes on with it when the receiver is done. */
+static void receive_in_turn(struct connection c)
+{
+    (void)c;
+    int fds[MANY], count;
+    char control[CMSG_SPACE(sizeof(int) * MANY)] __attribute__((aligned(8)));
+    show_received(channel[1], control, sizeof control, 0, fds, &count);
+    for (int i = 0; i < 100; i++) {
+        char bytes[6];
+        receive_exactly(fds[0], bytes, sizeof bytes);
+        send_text(fds[0], "answer");
+    }
+}
+
+static void rights_kept(void)
+{
+    pid_t child = receiver_for(receive_in_turn);
+    struct connection c = linked();
+    send_rights(channel[0], &c.server, 1);
+    char bytes[6];
+    for (int i = 0; i < 100; i++) {
+        send_text(c.client, "turn..");
+        receive_exactly(c.client, bytes, sizeof bytes);
+    }
+    reap(child);
+    exchange_often(c, 5);
+    close(c.server);
+    show_end(c.client);
+}
+
+/* A program that is started with an environment of its own. */
+static void by_cleared_exec(void)
+{
+    struct connection c = linked();
+    must(fcntl(c.client, F_SETFD, FD_CLOEXEC));
+    must(fcntl(c.server, F_SETFD, FD_CLOEXEC));
+    send_text(c.client, "unread");
+    fflush(stdout);
+    pid_t child = vfork();
+    if (child == 0) {
+        char *nothing[] = {NULL};
+        dup2(c.server, PLACE);
+        execve("/proc/self/exe", hold_arguments, nothing);
+        _exit(9);
+    }
+    close(c.server);
+    talk_to_holder(c.client);
+    reap(child);
+}
+
+/* A program with the connection as its standard input and output, which it uses by the C library's buffers. */
+static void lines(void)
+{
+    char line[64];
+    while (fgets(line, sizeof line, stdin)) {
+        printf("got %s", line);
+        fflush(stdout);
+    }
+}
+
+static void by_standard_descriptors(void)
+{
+    struct connection c = linked();
+    must(fcntl(c.client, F_SETFD, FD_CLOEXEC));
+    must(fcntl(c.server, F_SETFD, FD_CLOEXEC));
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, c.server, PLACE);
+    posix_spawn_file_actions_adddup2(&actions, c.server, 0);
+    posix_spawn_file_actions_adddup2(&actions, c.server, 1);
+    char *arguments[] = {"calls", "lines", "0", NULL};
+    pid_t child;
+    fflush(stdout);
+    show("posix_spawn", posix_spawn(&child, "/proc/self/exe", &actions, NULL, arguments, environ));
+    posix_spawn_file_actions_destroy(&actions);
+    close(c.server);
+    for (int i = 0; i < 300; i++) {
+        char answer[9] = {0};
+        send_text(c.client, "line\n");
+        receive_exactly(c.client, answer, 9);
+        if (memcmp(answer, "got line\n", 9) != 0)
+            puts("wrong");
+    }
+    must(shutdown(c.client, SHUT_WR));
+    show_end(c.client);
+    reap(child);
+}
+
 const struct test_case process_cases[] = {
     {"by_vfork", by_vfork},
     {"vfork_in_vain", vfork_in_vain},
@@ -781,6 +942,13 @@ const struct test_case process_cases[] = {
     {"rights_truncated", rights_truncated},
     {"rights_to_itself", rights_to_itself},
     {"rights_of_a_listener", rights_of_a_listener},
+    {"rights_to_another", rights_to_another},
+    {"rights_of_a_client", rights_of_a_client},
+    {"rights_twice", rights_twice},
+    {"rights_kept", rights_kept},
+    {"by_cleared_exec", by_cleared_exec},
+    {"by_standard_descriptors", by_standard_descriptors},
     {"hold", hold},
+    {"lines", lines},
     {NULL, NULL},
 };
