@@ -11,6 +11,7 @@ readonly RUSTUP_VERSION=1.28.2
 readonly RUSTUP_SHA256=20a06e644b0d9bd2fbdbfd52d42540bdde820ea7df86e92e533c073da0cdd43c
 # For what only the compiler's nightly builds have: ThreadSanitizer, Miri. Of a date at which they work here.
 readonly NIGHTLY=nightly-2026-05-20
+readonly CARGO_FUZZ_VERSION=0.13.2
 readonly NO_STD_TARGET=x86_64-unknown-none
 readonly RESULTS=results/local
 
@@ -286,7 +287,49 @@ job_props-long() { # many more of them (EXECUTOR=shm|harness|ns3 SEEDS=0..100000
     .venv/bin/python -m netacc_lab --binaries "${NETACC_BIN_DIR:-target/release}" --log "$RESULTS/props.log" \
         --executor "${EXECUTOR:-shm}" run \
         --seeds "${SEEDS:-0..100000}" --profile "${PROFILE:-balanced}" --seconds "${SECONDS_MOST:-3600}" \
-        --known tests/properties/open.json --json "$RESULTS/props.json" --save "$RESULTS/shrunk" "$@"
+        --known tests/properties/open.json --json "$RESULTS/props.json" --features --save "$RESULTS/shrunk" "$@"
+}
+
+# cargo-fuzz wants a nightly compiler for the instrumentation.
+need_fuzz() {
+    need_nightly
+    if [ "$(cargo fuzz --version 2>/dev/null)" != "cargo-fuzz $CARGO_FUZZ_VERSION" ]; then
+        say "installing cargo-fuzz $CARGO_FUZZ_VERSION into ~/.cargo"
+        cargo install --quiet --locked --force --version "$CARGO_FUZZ_VERSION" cargo-fuzz
+    fi
+}
+
+# The core needs no AddressSanitizer: it has no unsafe code but that of the regions, which Miri looks at.
+fuzz_target() { # TARGET RUNS SECONDS
+    local corpus="$RESULTS/fuzz/$1" artifacts="$RESULTS/fuzz/$1-failures/"
+    mkdir -p "$corpus" "$artifacts"
+    say "fuzz target $1: at most $2 inputs, at most $3 s"
+    NETACC_EXEC="$PWD/${NETACC_BIN_DIR:-target/release}/netacc-exec" \
+        cargo "+$NIGHTLY" fuzz run --fuzz-dir tests/fuzz/targets --target-dir target/fuzz --sanitizer none -O -a "$1" "$corpus" -- \
+        -runs="$2" -max_total_time="$3" -max_len=1408 -artifact_prefix="$artifacts" -print_final_stats=1
+}
+
+job_fuzz() { # coverage-guided fuzzing: encodings, a peer that follows no rules, programs (SECONDS_EACH=600; arguments: only these targets)
+    need_fuzz
+    need_binaries
+    [ $# != 0 ] || set -- encodings stranger programs
+    local target
+    for target in "$@"; do
+        fuzz_target "$target" "${RUNS:-100000000}" "${SECONDS_EACH:-600}"
+    done
+}
+
+job_nightly() { # what takes hours: fuzzing, and 10^6 programs on shared memory (arguments: for the runner of programs)
+    need_fuzz
+    need_lab
+    need_binaries
+    fuzz_target encodings 100000000 7200
+    fuzz_target stranger 100000000 3600
+    fuzz_target programs 100000000 3600
+    say "the programs that the fuzzer kept, on shared memory"
+    .venv/bin/python -m netacc_lab --binaries "${NETACC_BIN_DIR:-target/release}" --log "$RESULTS/corpus.log" \
+        corpus --known tests/properties/open.json --json "$RESULTS/corpus.json" --features "$RESULTS/fuzz/programs"
+    SEEDS="${SEEDS:-0..1000000}" PROFILE="${PROFILE:-fast}" SECONDS_MOST="${SECONDS_MOST:-36000}" job_props-long "$@"
 }
 
 job_mutants() { # deliberate faults of library and device, which the programs must notice (arguments: only these)

@@ -83,7 +83,7 @@ def check(device: Device, seeds: range, profile: Profile) -> Tally:
     programs = [across_hosts(seed, profile).program for seed in seeds]
     failures = []
     for index, verdict in device.run.check_all(programs):
-        tally.add(index, verdict)
+        tally.add(str(index), verdict)
         if verdict.failed and not OPEN.explain(verdict):
             failures.append(f"seed {seeds[index]}, {device.explain(programs[index], verdict)}")
     print(f"{device.name}: {tally.describe()}")
@@ -104,7 +104,7 @@ def test_bytes_leave_the_kernel(device: Device) -> None:
     shape = Shape(mix=Mix.DATA, warm=12, hosts=2, most_bytes=8000, config=FAR_CONFIGS[0])
     programs = [generate(shape, [rng.getrandbits(56) for _ in range(30)]) for _ in range(min(8, device.few))]
     for index, verdict in device.run.check_all(programs):
-        tally.add(index, verdict)
+        tally.add(str(index), verdict)
     # By the kernel's own count of what TCP delivered.
     assert tally.moved >= 0.7 * tally.programs, tally.describe()
     assert tally.kernel_bytes < 0.5 * tally.app_bytes, tally.describe()

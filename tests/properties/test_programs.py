@@ -81,7 +81,7 @@ def test_most_programs_leave_the_kernel(lab: Differential) -> None:
     for index, verdict in lab.check_all(
         generate(shape, [rng.getrandbits(56) for _ in range(30)]) for _ in range(60)
     ):
-        tally.add(index, verdict)
+        tally.add(str(index), verdict)
     assert tally.moved >= 0.8 * tally.programs, tally.describe()
 
 

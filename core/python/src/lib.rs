@@ -1,6 +1,6 @@
 //! The Rust half of the Python package `netacc_lab`: what must be exact or fast. Programs and traces cross as JSON.
 
-use netacc_program::{compare as compare_traces, generate as generate_program, Program, Shape, Trace};
+use netacc_program::{compare as compare_traces, generate as generate_program, Drawn, Program, Shape, Trace};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -15,6 +15,12 @@ fn wrong(error: impl std::fmt::Display) -> PyErr {
 fn generate(shape: &str, decisions: Vec<u64>) -> PyResult<String> {
     let shape: Shape = serde_json::from_str(shape).map_err(wrong)?;
     serde_json::to_string(&generate_program(&shape, &decisions)).map_err(wrong)
+}
+
+/// The program that an input of a fuzzer stands for.
+#[pyfunction]
+fn from_bytes(bytes: &[u8]) -> PyResult<String> {
+    serde_json::to_string(&Drawn::from_bytes(bytes).program()).map_err(wrong)
 }
 
 /// Checks a program and returns it with all defaults spelled as the format spells them.
@@ -74,6 +80,7 @@ fn mutants() -> Vec<String> {
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(generate, module)?)?;
+    module.add_function(wrap_pyfunction!(from_bytes, module)?)?;
     module.add_function(wrap_pyfunction!(normalise, module)?)?;
     module.add_function(wrap_pyfunction!(compare, module)?)?;
     module.add_function(wrap_pyfunction!(simulate, module)?)?;

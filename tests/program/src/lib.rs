@@ -6,17 +6,20 @@
 //! * [`compare()`] holds a trace against the oracle's, kernel TCP. What TCP itself leaves open is listed in
 //!   `freedoms.md` and allowed there, in that one function.
 //! * [`generate()`] makes programs from numbers, so that whoever owns the numbers (Hypothesis, a seeded generator) owns
-//!   generation, replay and shrinking. Every list of numbers is a program that ends.
+//!   generation, replay and shrinking. Every list of numbers is a program that ends. [`Drawn`] makes them from bytes, for
+//!   coverage-guided fuzzers.
 //!
 //! No code of the project is linked here, so that the executable under test stays what it is: an ordinary program.
 
 mod compare;
+mod drawn;
 mod generate;
 pub mod pattern;
 mod program;
 mod trace;
 
 pub use compare::{compare, Difference, LOST, UNSUPPORTED};
+pub use drawn::Drawn;
 pub use generate::{generate, Mix, Shape};
 pub use program::{
     Config, EpollAction, How, Interest, Op, Option_, Program, ProgramError, RecvCall, RecvFlags, SendCall, SendFlags,

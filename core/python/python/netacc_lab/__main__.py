@@ -1,4 +1,4 @@
-"""`python -m netacc_lab`: runs programs from seeds, replays and shrinks failures."""
+"""`python -m netacc_lab`: runs programs from seeds or a fuzzer's corpus, replays and shrinks failures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from netacc_lab.differential import Differential, OpenFindings, Tally, Verdict, shrink, shrink_steps
@@ -57,22 +58,34 @@ def main() -> int:
     many.add_argument("--seeds", default="0..1000", help="FROM..TO")
     many.add_argument("--profile", type=Profile, default=Profile.FAST)
     many.add_argument("--mix", type=Mix, action="append", help="only these operations")
-    many.add_argument("--seconds", type=float, default=float("inf"), help="end after so long")
-    many.add_argument("--known", type=Path, help="signatures of open findings: counted, but no failure")
-    many.add_argument("--json", type=Path, help="write the counts there")
-    many.add_argument(
-        "--save", type=Path, help="write the shrunk program of each new signature into this folder"
+    corpus = commands.add_parser("corpus", help="run the inputs that a fuzzer has kept")
+    corpus.add_argument(
+        "folder", type=Path, nargs="+", help="folders of inputs of the fuzz target `programs`"
     )
-    many.add_argument("--native", action="store_true", help="the oracle against itself: tests the tests")
+    for command in (many, corpus):
+        command.add_argument("--seconds", type=float, default=float("inf"), help="end after so long")
+        command.add_argument(
+            "--known", type=Path, help="signatures of open findings: counted, but no failure"
+        )
+        command.add_argument("--json", type=Path, help="write the counts there")
+        command.add_argument("--features", action="store_true", help="print the counts of each feature, too")
+        command.add_argument(
+            "--save", type=Path, help="write the shrunk program of each new signature into this folder"
+        )
+        command.add_argument(
+            "--native", action="store_true", help="the oracle against itself: tests the tests"
+        )
     replay = commands.add_parser("replay", help="run one program, from a file or a seed")
-    replay.add_argument("program", help="a JSON file, or a seed")
+    replay.add_argument("program", help="a JSON file, an input of a fuzzer, or a seed")
     replay.add_argument("--profile", type=Profile, default=Profile.FAST)
     replay.add_argument("--mix", type=Mix, action="append")
     replay.add_argument("--seed", type=int, default=0, help="of a simulation that runs the program of a file")
     replay.add_argument("--times", type=int, default=1)
     replay.add_argument("--shrink", action="store_true")
     arguments = parser.parse_args()
-    return run(arguments) if arguments.command == "run" else run_one(arguments)
+    if arguments.command == "replay":
+        return run_one(arguments)
+    return run(arguments, of_seeds(arguments) if arguments.command == "run" else of_corpus(arguments))
 
 
 def shrink_failure(lab: Differential, draw: Draw, verdict: Verdict, seconds: float = 30.0) -> Program:
@@ -115,58 +128,114 @@ def draw_of(arguments: argparse.Namespace, seed: int) -> Draw:
     return (across_hosts if arguments.host else from_seed)(seed, arguments.profile, mixes)
 
 
-def run(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True)
+class Source:
+    """Where programs come from."""
+
+    #: What replays each, and the program.
+    programs: Iterator[tuple[str, Program]]
+    count: int
+    #: Of the first program, for executors that have one.
+    first_seed: int
+    #: Shrinks the failed program with that label.
+    shrink: Callable[[Differential, str, Verdict], Program]
+    #: For the document with the counts.
+    description: dict[str, object]
+
+
+def of_seeds(arguments: argparse.Namespace) -> Source:
+    """The programs of the seeds that the arguments name."""
     start, end = (int(number) for number in arguments.seeds.split(".."))
+    options = f" --profile {arguments.profile.value}"
+    options += "".join(f" --mix {mix.value}" for mix in arguments.mix or ())
+
+    def shrunk(lab: Differential, label: str, verdict: Verdict) -> Program:
+        seed = int(label.split()[0])
+        if isinstance(lab, Simulated):
+            lab.seed = seed
+        return shrink_failure(lab, draw_of(arguments, seed), verdict)
+
+    programs = ((f"{seed}{options}", draw_of(arguments, seed).program) for seed in range(start, end))
+    description = {"seeds": [start, end], "profile": arguments.profile.value}
+    return Source(programs, end - start, start, shrunk, description)
+
+
+def of_corpus(arguments: argparse.Namespace) -> Source:
+    """The programs of the files in the folders that the arguments name."""
+    files = sorted(path for folder in arguments.folder for path in folder.iterdir() if path.is_file())
+
+    def shrunk(lab: Differential, _: str, verdict: Verdict) -> Program:
+        def fails(candidate: Program) -> bool:
+            again = lab.check(candidate)
+            return again.failed and again.signature == verdict.signature
+
+        return shrink_steps(verdict.program, fails)
+
+    programs = ((str(path), Program.from_bytes(path.read_bytes())) for path in files)
+    return Source(programs, len(files), 0, shrunk, {"folders": [str(folder) for folder in arguments.folder]})
+
+
+def run(arguments: argparse.Namespace, source: Source) -> int:
     known = OpenFindings.load(arguments.known) if arguments.known else OpenFindings()
     tally = Tally()
-    new: list[tuple[int, Verdict]] = []
+    new: dict[str, tuple[str, Verdict]] = {}
+    labels: list[str] = []
     began = time.monotonic()
 
     def programs() -> Iterator[Program]:
-        for seed in range(start, end):
+        for label, program in source.programs:
             if time.monotonic() - began > arguments.seconds:
                 return
-            yield draw_of(arguments, seed).program
+            labels.append(label)
+            yield program
 
-    with laboratory(arguments, start, native=arguments.native) as lab:
-        for index, verdict in lab.check_all(programs()):
-            seed = start + index
-            tally.add(seed, verdict)
+    with laboratory(arguments, source.first_seed, native=arguments.native) as lab:
+        for done, (index, verdict) in enumerate(lab.check_all(programs()), 1):
+            tally.add(labels[index], verdict)
+            tally.seconds = time.monotonic() - began
+            if done % 1000 == 0 and sys.stderr.isatty():
+                print(f"\r{done} of {source.count}: {tally.describe()}", end="", file=sys.stderr)
             if not verdict.failed:
                 continue
             finding = known.explain(verdict)
             tally.findings[finding or "NEW"] += 1
             if finding is None:
-                new.append((seed, verdict))
+                new.setdefault(verdict.signature, (labels[index], verdict))
         tally.seconds = time.monotonic() - began
-        print(tally.describe())
-        for signature, count in tally.signatures.most_common():
-            print(f"  {count:6} {signature}, first seed {tally.first[signature]}")
-        for finding, count in tally.findings.most_common():
-            print(f"  {count:6} {finding}")
-        if arguments.json:
-            document = {"seeds": [start, start + tally.programs], "profile": arguments.profile.value}
-            document["executor"] = arguments.executor
-            document |= {name: getattr(tally, name) for name in vars(tally) if name != "first"}
-            arguments.json.write_text(json.dumps(document, indent=1) + "\n")
-        told: set[str] = set()
-        for seed, verdict in new:
-            if verdict.signature in told:
-                continue
-            told.add(verdict.signature)
-            mix = "".join(f" --mix {mix.value}" for mix in arguments.mix or ())
-            print(f"\n{verdict.signature}\n{verdict.differences[0].describe()}")
-            options = f"--executor {arguments.executor} replay {seed} --profile {arguments.profile.value}"
-            print(f"replay: python -m netacc_lab {options}{mix}")
+        report(arguments, source, tally)
+        for signature, (label, verdict) in new.items():
+            print(f"\n{signature}\n{verdict.differences[0].describe()}")
+            print(f"replay: python -m netacc_lab --executor {arguments.executor} replay {label}")
             if arguments.save:
-                if isinstance(lab, Simulated):
-                    lab.seed = seed
-                small = shrink_failure(lab, draw_of(arguments, seed), verdict)
+                small = source.shrink(lab, label, verdict)
                 arguments.save.mkdir(parents=True, exist_ok=True)
-                name = "".join(c if c.isalnum() else "-" for c in verdict.signature)
+                name = "".join(c if c.isalnum() else "-" for c in signature)
                 (arguments.save / f"{name}.json").write_text(small.pretty())
                 print(small.pretty())
     return 1 if new else 0
+
+
+def report(arguments: argparse.Namespace, source: Source, tally: Tally) -> None:
+    """Prints the counts, and writes them where the arguments say."""
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
+    print(tally.describe())
+    for signature, count in tally.signatures.most_common():
+        print(f"  {count:6} {signature}, first {tally.first[signature]}")
+    for finding, count in tally.findings.most_common():
+        print(f"  {count:6} {finding}")
+    if arguments.features:
+        print(tally.describe_features())
+    if arguments.json:
+        document: dict[str, object] = {**source.description, "executor": arguments.executor}
+        document |= {name: getattr(tally, name) for name in vars(tally) if name != "first"}
+        arguments.json.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def read_program(path: Path) -> Program:
+    """A program as JSON, or an input of a fuzzer."""
+    data = path.read_bytes()
+    return Program.parse(data.decode()) if data.lstrip().startswith(b"{") else Program.from_bytes(data)
 
 
 def run_one(arguments: argparse.Namespace) -> int:
@@ -178,7 +247,7 @@ def run_one(arguments: argparse.Namespace) -> int:
             draw = draw_of(arguments, seed)
             program = draw.program
         else:
-            program = Program.load(Path(arguments.program))
+            program = read_program(Path(arguments.program))
             if arguments.host and len(set(program.data["hosts"])) == 1:
                 program = program.spread() or program
         for _ in range(arguments.times):

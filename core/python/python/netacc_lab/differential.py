@@ -78,10 +78,15 @@ class Tally:
     seconds: float = 0.0
     signatures: Counter[str] = field(default_factory=Counter)
     findings: Counter[str] = field(default_factory=Counter)
-    first: dict[str, int] = field(default_factory=dict)  # the first index of each signature
+    first: dict[str, str] = field(default_factory=dict)  # the label of the first program of each signature
+    features: Counter[str] = field(default_factory=Counter)  # programs that use each
+    failed_with: Counter[str] = field(default_factory=Counter)  # programs that differ and use each
 
-    def add(self, index: int, verdict: Verdict) -> None:
+    def add(self, label: str, verdict: Verdict) -> None:
+        """Counts a program; `label` is what replays it."""
         data = verdict.found.data
+        features = verdict.program.features
+        self.features.update(features)
         self.programs += 1
         self.steps += len(data["outcomes"])
         self.app_bytes += data["app_bytes"]
@@ -92,7 +97,8 @@ class Tally:
         if verdict.failed:
             self.failed += 1
             self.signatures[verdict.signature] += 1
-            self.first.setdefault(verdict.signature, index)
+            self.first.setdefault(verdict.signature, label)
+            self.failed_with.update(features)
 
     def describe(self) -> str:
         rate = self.programs / self.seconds if self.seconds else 0.0
@@ -101,6 +107,14 @@ class Tally:
             f"{self.programs} programs, {self.steps} steps in {self.seconds:.1f} s ({rate:.0f} programs/s); "
             f"{self.failed} differ, {self.unstable} unstable; {self.moved} programs moved bytes off the "
             f"kernel's TCP, {off:.0%} of {self.app_bytes / 1e6:.0f} MB"
+        )
+
+    def describe_features(self) -> str:
+        """A line for each feature: how many programs use it, and how many of those differ."""
+        width = max((len(name) for name in self.features), default=0)
+        return "\n".join(
+            f"  {name:{width}}  {count:8} programs  {self.failed_with[name]:6} differ"
+            for name, count in sorted(self.features.items(), key=lambda item: (-item[1], item[0]))
         )
 
 

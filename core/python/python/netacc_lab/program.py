@@ -74,10 +74,38 @@ class Program:
     def load(path: Path) -> Program:
         return Program.parse(path.read_text())
 
+    @staticmethod
+    def from_bytes(data: bytes) -> Program:
+        """The program that an input of a fuzzer stands for (`netacc_program::Drawn`). Any bytes will do."""
+        return Program(_native.from_bytes(data))
+
     @property
     def data(self) -> dict[str, Any]:
         data: dict[str, Any] = json.loads(self.text)
         return data
+
+    @property
+    def features(self) -> frozenset[str]:
+        """What the program uses, for summaries: its operations, and what cuts across them."""
+        found = set()
+        for step in self.steps:
+            operation = str(step["op"])
+            found.add(operation)
+            if "background" in step:
+                found.add("threads")
+            if operation in ("send", "recv"):
+                found |= {
+                    f"{operation} by {step['call']}",
+                    *(f"MSG_{flag.upper()}" for flag in step["flags"]),
+                }
+            if operation == "set":
+                found.add(f"set {step['option']}")
+            if step.get("select"):
+                found.add("select")
+            for flag in ("edge", "oneshot"):
+                if step.get("interest", {}).get(flag):
+                    found.add(flag)
+        return frozenset(found)
 
     @property
     def steps(self) -> list[dict[str, Any]]:

@@ -1,0 +1,386 @@
+//! A peer that follows no rules.
+//!
+//! An endpoint has two connections: one with an honest peer, on a link, and one whose peer is the input. The input speaks
+//! both on a link of its own and on that connection's anchor, and may name the honest connection too. Whatever it says
+//! costs its own connection at most: the endpoint does not panic, and the honest connection goes on carrying bytes.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arbitrary::{Arbitrary, Unstructured};
+use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig, AnchorWire, InMemoryAnchor};
+use netacc_device::loopback::{DeliveryMode, Fabric, LoopbackConfig, LoopbackDevice};
+use netacc_device::{
+    Anchor, CmEvent, ConnectionManager, Device, FourTuple, Instant, Operation, Payload, QueuePairId, Region,
+    RemoteRegion, WorkRequest, WorkRequestId,
+};
+use netacc_driver::{Endpoint, EndpointConfig, LinkIo, Readiness, ReadySink, Shutdown, StreamCell};
+use netacc_proto::{
+    Accept, CacheConfig, ControlMessage, Hello, Immediate, MessageKind, Open, Record, RecordKind, RingDescriptor, Role,
+    TxSink, WireTuple, CONTROL_SLOTS, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN, LINK_REGION_LEN,
+};
+
+const RING_LEN: u32 = 4096;
+/// Actions of one input at most. Arbitrary; more than any finding so far needed.
+const MAX_ACTIONS: usize = 64;
+
+/// What the stranger, or the program that it talks to, does next.
+#[derive(Debug, Arbitrary)]
+enum Action {
+    /// A control message of these bytes, with the header of a type that exists if `kind` names one.
+    Control { kind: u8, bytes: [u8; CONTROL_SLOT_LEN] },
+    /// OPEN for a connection, with a hint, pledge and ring that may be false.
+    Open { honest: bool, hint: Option<u32>, pledge: u16, ring: bool, slot: u16 },
+    /// Any immediate.
+    Immediate(u32),
+    /// A message of a kind, for the stream's slot or another one.
+    Signal { kind: u8, slot: Option<u16> },
+    /// The credit word of the link.
+    LinkCredit(u64),
+    /// The credit word of the stream's ring.
+    StreamCredit(u64),
+    /// Bytes into the stream's ring, with a DATA message.
+    Data { offset: u16, len: u16, rewind: bool },
+    /// Bytes on the anchor.
+    AnchorBytes(u8),
+    /// A record on the anchor, with the right token or another.
+    AnchorRecord { marker: bool, position: u16, end: u16, token: bool, cut: u8 },
+    /// The end of the anchor's direction.
+    AnchorEnd { reset: bool },
+    /// The program sends.
+    ProgramSends(u16),
+    /// The program receives.
+    ProgramReceives(u16),
+    /// The program shuts down.
+    ProgramShutsDown(u8),
+    /// The program asks for promotion, or demotion.
+    ProgramMoves { promote: bool },
+    /// Time passes.
+    Time { ms: u16 },
+}
+
+/// Runs the conversation that the bytes describe.
+///
+/// # Panics
+/// If the endpoint panics, or the honest connection does not carry bytes any more.
+pub fn stranger(bytes: &[u8]) {
+    let mut input = Unstructured::new(bytes);
+    let mut world = World::new(input.arbitrary().unwrap_or_default());
+    for _ in 0..MAX_ACTIONS {
+        if input.is_empty() {
+            break;
+        }
+        let Ok(action) = input.arbitrary() else { break };
+        world.act(&action);
+        world.run();
+    }
+    world.check_honest();
+}
+
+struct IgnoringSink;
+
+impl ReadySink for IgnoringSink {
+    fn unseen_io(&self, _: &Arc<StreamCell>) -> bool {
+        false
+    }
+    fn ready(&self, _: &Arc<StreamCell>, _: Readiness, _: bool) {}
+    fn holds_alone(&self, _: &Arc<StreamCell>) -> bool {
+        false
+    }
+    fn moved(&self, _: &Arc<StreamCell>) {}
+}
+
+struct World {
+    server: Endpoint,
+    client: Endpoint,
+    honest: (Arc<StreamCell>, Arc<StreamCell>),
+    stranger: Stranger,
+    /// The program's end of the connection with the stranger.
+    victim: Arc<StreamCell>,
+    wire: AnchorWire,
+    now: u64,
+}
+
+struct Stranger {
+    device: Arc<LoopbackDevice>,
+    qp: QueuePairId,
+    local: Region,
+    remote: RemoteRegion,
+    /// Its ring, which the victim writes into.
+    ring: Region,
+    anchor: InMemoryAnchor,
+    said: usize,
+}
+
+const HONEST_PORT: u16 = 40_001;
+const STRANGER_PORT: u16 = 40_002;
+
+impl World {
+    fn new(trust_hints: bool) -> World {
+        let fabric = Fabric::new(DeliveryMode::Immediate);
+        let (server, device) = endpoint(&fabric, trust_hints);
+        let (client, _) = endpoint(&fabric, trust_hints);
+        let (near, far, _) = anchor_pair(AnchorConfig::default());
+        let accepted = server.adopt(Role::Acceptor, tuple(HONEST_PORT).reversed(), Box::new(far));
+        server.publish(&accepted);
+        let opened = client.adopt(Role::Opener, tuple(HONEST_PORT), Box::new(near));
+        let (anchor, far, wire) = anchor_pair(AnchorConfig::default());
+        let victim = server.adopt(Role::Acceptor, tuple(STRANGER_PORT).reversed(), Box::new(far));
+        server.publish(&victim);
+        let stranger = Stranger::connect(&fabric, &server, &device, anchor);
+        let mut world =
+            World { server, client, honest: (opened, accepted), stranger, victim, wire, now: 1_000_000_000 };
+        world.client.promote(&world.honest.0).expect("the acceptor is published");
+        for _ in 0..4 {
+            world.run();
+            world.honest.0.lock(&world.client).progress_anchor(false);
+            world.honest.1.lock(&world.server).progress_anchor(false);
+        }
+        world.check_honest();
+        world
+    }
+
+    fn run(&mut self) {
+        for _ in 0..4 {
+            for endpoint in [&self.client, &self.server] {
+                self.now += 1;
+                endpoint.progress(Instant::from_nanos(self.now));
+                endpoint.poll(endpoint.default_cq());
+            }
+            self.wire.settle();
+            self.victim.lock(&self.server).progress_anchor(false);
+        }
+    }
+
+    /// The honest connection is on its link and carries bytes both ways.
+    fn check_honest(&mut self) {
+        let ends = [(&self.honest.0, &self.client), (&self.honest.1, &self.server)];
+        for (from, to) in [(ends[0], ends[1]), (ends[1], ends[0])] {
+            assert_eq!(from.0.lock(from.1).tx_sink(), TxSink::Link, "the honest connection left its link");
+            assert_eq!(from.0.lock(from.1).send_slice(b"still here", false), LinkIo::Done(10));
+            to.1.poll(to.1.default_cq());
+            to.1.poll(to.1.control_cq());
+            let mut bytes = [0; 16];
+            let mut guard = to.0.lock(to.1);
+            let n = guard.peek_slice(&mut bytes, 0);
+            assert_eq!(&bytes[..n], b"still here");
+            guard.consume_link(n);
+        }
+    }
+
+    fn act(&mut self, action: &Action) {
+        match *action {
+            Action::Time { ms } => self.now += u64::from(ms) * 1_000_000,
+            Action::ProgramSends(n) => {
+                let mut guard = self.victim.lock(&self.server);
+                if guard.tx_sink() == TxSink::Link {
+                    guard.send_slice(&vec![7; usize::from(n)], false);
+                }
+            }
+            Action::ProgramReceives(n) => {
+                let mut guard = self.victim.lock(&self.server);
+                let mut bytes = vec![0; usize::from(n)];
+                let got = guard.peek_slice(&mut bytes, 0);
+                guard.consume_link(got);
+            }
+            Action::ProgramShutsDown(how) => {
+                let how = [Shutdown::Write, Shutdown::Read, Shutdown::Both][usize::from(how) % 3];
+                self.victim.lock(&self.server).shutdown(how);
+            }
+            Action::ProgramMoves { promote: true } => {
+                // Refused, mostly: the stranger opened the connection.
+                let _ = self.server.promote(&self.victim);
+            }
+            Action::ProgramMoves { promote: false } => {
+                self.victim.lock(&self.server).demote(netacc_proto::Reason::KernelOnly);
+            }
+            _ => self.stranger.act(action, self.victim.number()),
+        }
+    }
+}
+
+impl Stranger {
+    fn connect(
+        fabric: &Fabric,
+        server: &Endpoint,
+        peer: &Arc<LoopbackDevice>,
+        anchor: InMemoryAnchor,
+    ) -> Stranger {
+        let device = fabric.open(LoopbackConfig::shm());
+        let cq = device.create_cq().expect("a fresh device has queues");
+        let address = ConnectionManager::address(&**peer);
+        ConnectionManager::connect(&*device, address, cq, LINK_REGION_LEN, &[]).expect("the server listens");
+        for round in 0..20 {
+            server.progress(Instant::from_nanos(round));
+            if let Some(CmEvent::Established { qp, local, remote, .. }) = device.poll_event() {
+                device.post_recv(qp, 64).expect("a fresh queue pair has room");
+                let ring = device.alloc_region(qp, CREDIT_BLOCK_LEN + RING_LEN as usize).expect("there is memory");
+                let mut stranger = Stranger { device, qp, local, remote, ring, anchor, said: 0 };
+                let hello = Hello { version: 1, receive_depth: 64, max_streams: 4, credential: None };
+                stranger.say(&ControlMessage::Hello(hello).encode());
+                return stranger;
+            }
+        }
+        unreachable!("the server accepts");
+    }
+
+    fn act(&mut self, action: &Action, victim: u32) {
+        match *action {
+            Action::Control { kind, mut bytes } => {
+                if kind % 8 != 0 {
+                    (bytes[0], bytes[1]) = (kind % 8, 0);
+                }
+                self.say(&bytes);
+            }
+            Action::Open { honest, hint, pledge, ring, slot } => {
+                let port = if honest { HONEST_PORT } else { STRANGER_PORT };
+                let ring_len = if ring { RING_LEN } else { 64 << 20 };
+                let ring = RingDescriptor {
+                    rkey: self.ring.remote.rkey,
+                    base: self.ring.remote.base,
+                    ring_len,
+                };
+                let open = Open {
+                    slot,
+                    tuple: wire_tuple(&tuple(port)),
+                    hint: hint.unwrap_or(victim),
+                    pledge: u64::from(pledge),
+                    nonce: [9; 16],
+                    ring,
+                };
+                self.say(&ControlMessage::Open(open).encode());
+            }
+            Action::Immediate(bits) => self.write(self.remote, 0, Some(bits), &[]),
+            Action::Signal { kind, slot } => {
+                let slot = slot.or_else(|| self.accepted().map(|accept| accept.slot)).unwrap_or(0);
+                self.write(self.remote, 0, Some(u32::from(kind % 16) << 28 | u32::from(slot)), &[]);
+            }
+            Action::LinkCredit(consumed) => self.write(self.remote, 0, None, &consumed.to_le_bytes()),
+            Action::StreamCredit(consumed) => {
+                if let Some(ring) = self.their_ring() {
+                    self.write(ring, 0, None, &consumed.to_le_bytes());
+                }
+            }
+            Action::Data { offset, len, rewind } => {
+                let Some((accept, ring)) = self.accepted().zip(self.their_ring()) else { return };
+                let imm = Immediate { rewind, ..Immediate::new(MessageKind::Data, accept.slot) };
+                let at = CREDIT_BLOCK_LEN as u64 + u64::from(offset);
+                self.write(ring, at, Some(imm.encode()), &vec![8; usize::from(len) % 5000]);
+            }
+            Action::AnchorBytes(n) => drop(self.anchor.try_write(&vec![b'x'; usize::from(n)])),
+            Action::AnchorRecord { marker, position, end, token, cut } => {
+                let kind = if marker { RecordKind::Marker } else { RecordKind::Resume };
+                let nonce = self.accepted().map(|accept| accept.nonce).filter(|_| token);
+                let (position, end) = (u64::from(position), u64::from(end));
+                let bytes = Record { kind, position, end, token: nonce.unwrap_or([1; 16]) }.encode();
+                let len = bytes.len() - usize::from(cut) % bytes.len();
+                drop(self.anchor.try_write(&bytes[..len]));
+            }
+            Action::AnchorEnd { reset: true } => self.anchor.reset(),
+            Action::AnchorEnd { reset: false } => drop(self.anchor.shutdown_write()),
+            _ => {}
+        }
+    }
+
+    fn say(&mut self, message: &[u8]) {
+        let at = CREDIT_BLOCK_LEN + self.said % CONTROL_SLOTS * CONTROL_SLOT_LEN;
+        self.said += 1;
+        self.write(self.remote, at as u64, Some(Immediate::new(MessageKind::Control, 0).encode()), message);
+    }
+
+    /// What the device refuses, it refuses: the peer never sees it.
+    fn write(&self, region: RemoteRegion, at: u64, imm: Option<u32>, bytes: &[u8]) {
+        let operation = Operation::Write { rkey: region.rkey, offset: region.base.wrapping_add(at), imm };
+        let wr = WorkRequest { id: WorkRequestId(0), operation, payload: Payload::Inline(bytes), signaled: false };
+        let _ = self.device.post_send(self.qp, &[wr]);
+    }
+
+    /// The last ACCEPT that it got.
+    fn accepted(&self) -> Option<Accept> {
+        (0..CONTROL_SLOTS).rev().find_map(|n| {
+            let mut bytes = [0; CONTROL_SLOT_LEN];
+            self.local.memory.read(CREDIT_BLOCK_LEN + n * CONTROL_SLOT_LEN, &mut bytes).then_some(())?;
+            match ControlMessage::decode(&bytes) {
+                Ok(ControlMessage::Accept(accept)) => Some(accept),
+                _ => None,
+            }
+        })
+    }
+
+    fn their_ring(&self) -> Option<RemoteRegion> {
+        let ring = self.accepted()?.ring;
+        Some(RemoteRegion { rkey: ring.rkey, base: ring.base, ..self.remote })
+    }
+}
+
+fn endpoint(fabric: &Fabric, trust_hints: bool) -> (Endpoint, Arc<LoopbackDevice>) {
+    static NONCE: AtomicU64 = AtomicU64::new(1);
+    let nonce = || {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&NONCE.fetch_add(1, Ordering::Relaxed).to_le_bytes());
+        bytes
+    };
+    let device = fabric.open(LoopbackConfig::shm());
+    let config = EndpointConfig {
+        ring_len: RING_LEN,
+        message_len: 1024,
+        streams_per_link: 4,
+        receive_depth: 64,
+        cache: CacheConfig { expire: Some(Duration::from_secs(1)), max_all: 4, max_per: 4 },
+        trust_hints,
+        key: None,
+        stall_patience: None,
+    };
+    let (sink, wake) = (Arc::new(IgnoringSink), Box::new(|| {}));
+    let made = Endpoint::new(device.clone(), device.clone(), device.clone(), config, sink, wake, Box::new(nonce));
+    (made.expect("a loopback device has queues"), device)
+}
+
+fn tuple(port: u16) -> FourTuple {
+    FourTuple { local: ([127, 0, 0, 1], port).into(), remote: ([127, 0, 0, 1], 6379).into() }
+}
+
+fn wire_tuple(tuple: &FourTuple) -> WireTuple {
+    let address = |address: std::net::SocketAddr| match address {
+        std::net::SocketAddr::V4(v4) => (v4.ip().to_ipv6_mapped().octets(), v4.port()),
+        std::net::SocketAddr::V6(v6) => (v6.ip().octets(), v6.port()),
+    };
+    WireTuple { local: address(tuple.local), remote: address(tuple.remote) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Breaks if a stranger's words made an endpoint panic or took the honest connection off its link.
+    #[test]
+    fn noise_costs_nobody_else_anything() {
+        for seed in 0..3_000 {
+            stranger(&crate::noise(seed, 64 + seed as usize % 1500));
+        }
+    }
+
+    // Breaks if the inputs reached nothing: a stranger that follows the rules gets onto a link, and one that does not
+    // loses its connection.
+    #[test]
+    fn a_stranger_that_follows_the_rules_is_promoted_until_it_does_not() {
+        let mut world = World::new(true);
+        world.act(&Action::Open { honest: false, hint: None, pledge: 0, ring: true, slot: 0 });
+        world.run();
+        let token = world.stranger.accepted().is_some();
+        assert!(token, "the server has accepted");
+        world.act(&Action::AnchorRecord { marker: true, position: 0, end: 0, token, cut: 0 });
+        world.run();
+        assert!(world.victim.lock(&world.server).proto().is_linked());
+        world.act(&Action::Data { offset: 0, len: 10, rewind: true });
+        world.run();
+        let mut bytes = [0; 16];
+        assert_eq!(world.victim.lock(&world.server).peek_slice(&mut bytes, 0), 10);
+        world.act(&Action::StreamCredit(1 << 40));
+        world.act(&Action::Signal { kind: MessageKind::CreditGive as u8, slot: None });
+        world.run();
+        assert!(world.victim.lock(&world.server).proto().failure().is_some());
+        world.check_honest();
+    }
+}
