@@ -300,6 +300,9 @@ impl<'a> Run<'a> {
             }
             return Ok(Outcome::default());
         }
+        if let Op::Signal { of, restart } = &step.op {
+            return self.signal(*of, *restart);
+        }
         let (mut done, mut waited, mut short) = (0, 0, false);
         while waited < PATIENCE {
             match self.attempt(index, step, done)? {
@@ -323,6 +326,30 @@ impl<'a> Run<'a> {
                 Outcome::stuck()
             }
         })
+    }
+
+    /// A background step that a handler without SA_RESTART ends has moved what it could before. With SA_RESTART nothing
+    /// happens.
+    fn signal(&mut self, of: u32, restart: bool) -> Check<Outcome> {
+        let wanted = |run: &Self, index: usize| {
+            run.expect.and_then(|trace| trace.outcomes.get(index)).map_or(0, |outcome| outcome.ret)
+        };
+        let mut waited = 0;
+        while let Some(pending) = self.pending.get(&of) {
+            if restart || waited >= PATIENCE || pending.done >= wanted(self, pending.index) {
+                break;
+            }
+            waited += 1;
+            self.pump()?;
+            self.pass_time(waited);
+        }
+        if !restart {
+            if let Some(Pending { index, done, .. }) = self.pending.remove(&of) {
+                let outcome = if done > 0 { Outcome::value(done) } else { Outcome::error("EINTR") };
+                self.outcomes[index] = Some(outcome);
+            }
+        }
+        Ok(Outcome::default())
     }
 
     fn end(&self, p: u8, s: u32) -> Option<End> {

@@ -154,8 +154,13 @@ fn dispatch(worker: &Worker, op: &Op, expect: Option<&Outcome>) -> Outcome {
             std::thread::sleep(Duration::from_micros(u64::from(*us)));
             Outcome::default()
         }
-        Op::Warm { .. } | Op::Join { .. } | Op::Fork { .. } | Op::Exec | Op::Pass { .. } | Op::Exit | Op::Kill => {
-            Outcome::skipped("the coordinator's")
-        }
+        Op::Warm { .. }
+        | Op::Join { .. }
+        | Op::Signal { .. }
+        | Op::Fork { .. }
+        | Op::Exec
+        | Op::Pass { .. }
+        | Op::Exit
+        | Op::Kill => Outcome::skipped("the coordinator's"),
     }
 }

@@ -31,12 +31,38 @@ extern "C" fn on_pipe(_: c_int) {
     PIPES.fetch_add(1, Ordering::SeqCst);
 }
 
-/// From now on SIGPIPE is counted, and children that end are nobody's affair.
+extern "C" fn on_interrupt(_: c_int) {}
+
+/// From now on SIGPIPE is counted, children that end are nobody's affair, and [`interrupt`] interrupts.
 pub(crate) fn handle_signals() {
+    for (signal, flags) in [(INTERRUPT, 0), (INTERRUPT_AND_RESTART, libc::SA_RESTART)] {
+        // SAFETY: an action without handler, flags and mask is all zeroes.
+        let mut action: libc::sigaction = unsafe { zeroed() };
+        action.sa_sigaction = on_interrupt as *const () as libc::sighandler_t;
+        action.sa_flags = flags;
+        // SAFETY: the handler does nothing.
+        unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) };
+    }
     // SAFETY: the handler only touches an atomic.
     unsafe { libc::signal(libc::SIGPIPE, on_pipe as *const () as libc::sighandler_t) };
     // SAFETY: no handler.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+}
+
+const INTERRUPT: c_int = libc::SIGUSR1;
+const INTERRUPT_AND_RESTART: c_int = libc::SIGUSR2;
+
+/// The number of the calling thread.
+pub(crate) fn thread() -> libc::pid_t {
+    // SAFETY: no pointers.
+    unsafe { libc::gettid() }
+}
+
+/// Sends a signal to a thread of this process: its handler has SA_RESTART or not.
+pub(crate) fn interrupt(thread: libc::pid_t, restart: bool) {
+    let signal = if restart { INTERRUPT_AND_RESTART } else { INTERRUPT };
+    // SAFETY: no pointers. A thread that has ended is an error that does not matter.
+    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, signal) };
 }
 
 pub(crate) fn pipes() -> u32 {

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::mpsc::{channel, Receiver};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use netacc_program::{Op, Outcome, Step};
 use serde::{Deserialize, Serialize};
@@ -73,7 +74,15 @@ pub(crate) struct Worker {
     pub(crate) host: u8,
     pub(crate) world: World,
     pub(crate) slots: Mutex<Slots>,
-    background: Mutex<BTreeMap<u32, (usize, Receiver<Outcome>)>>,
+    background: Mutex<BTreeMap<u32, Background>>,
+}
+
+/// A step that runs in a thread of its own.
+struct Background {
+    index: usize,
+    result: Receiver<Outcome>,
+    thread: JoinHandle<()>,
+    tid: libc::pid_t,
 }
 
 /// What a background step gets to begin to wait. Arbitrary; the result must be the same without.
@@ -202,28 +211,55 @@ impl Worker {
         self.ledger.at[usize::from(self.process)].store(index as u32 + 1, Ordering::SeqCst);
         self.ledger.progress.fetch_add(1, Ordering::SeqCst);
         if let Some(number) = step.background {
-            let (tell, hear) = channel();
-            let worker = self.clone();
-            let thread = std::thread::Builder::new().stack_size(256 * 1024).spawn(move || {
-                let _ = tell.send(ops::run(&worker, &step.op, expect.as_ref()));
-            });
-            if thread.is_ok() {
-                locked(&self.background).insert(number, (index, hear));
-                std::thread::sleep(HEAD_START);
-            }
+            self.take_in_background(index, number, step.op, expect);
             return;
         }
         match &step.op {
             Op::Join { of } => {
                 let joined = locked(&self.background).remove(of);
                 out.push((index, Outcome::default()));
-                if let Some((of, hear)) = joined {
-                    out.push((of, hear.recv_timeout(join_patience()).unwrap_or_else(|_| Outcome::stuck())));
+                if let Some(Background { index, result, .. }) = joined {
+                    out.push((index, result.recv_timeout(join_patience()).unwrap_or_else(|_| Outcome::stuck())));
                 }
+            }
+            Op::Signal { of, restart } => {
+                self.signal(*of, *restart);
+                out.push((index, Outcome::default()));
             }
             op => {
                 out.push((index, ops::run(self, op, expect.as_ref())));
                 self.world.let_answer(op);
+            }
+        }
+    }
+
+    fn take_in_background(self: &Arc<Self>, index: usize, number: u32, op: Op, expect: Option<Outcome>) {
+        let ((tell, result), (tell_tid, tid)) = (channel(), channel());
+        let worker = self.clone();
+        let thread = std::thread::Builder::new().stack_size(256 * 1024).spawn(move || {
+            let _ = tell_tid.send(sys::thread());
+            let _ = tell.send(ops::run(&worker, &op, expect.as_ref()));
+        });
+        if let (Ok(thread), Ok(tid)) = (thread, tid.recv()) {
+            locked(&self.background).insert(number, Background { index, result, thread, tid });
+            std::thread::sleep(HEAD_START);
+        }
+    }
+
+    /// Interrupts a background step. One that is not restarted may not have begun to wait at the first signal, so there are
+    /// more until it has ended. One that is restarted goes on waiting after any number.
+    fn signal(&self, of: u32, restart: bool) {
+        /// Arbitrary; more than one, so that some come while it waits.
+        const RESTARTS: u32 = 4;
+        let begun = Instant::now();
+        for sent in 0u32.. {
+            match locked(&self.background).get(&of) {
+                Some(step) if !step.thread.is_finished() => sys::interrupt(step.tid, restart),
+                _ => break,
+            }
+            std::thread::sleep(HEAD_START);
+            if restart && sent >= RESTARTS || begun.elapsed() > join_patience() {
+                break;
             }
         }
     }
@@ -295,8 +331,8 @@ impl Worker {
                 let _ = sys::shutdown(slot.fd, libc::SHUT_RDWR);
             }
         }
-        for (index, hear) in left.into_values() {
-            let outcome = hear.recv_timeout(join_patience()).unwrap_or_else(|_| Outcome::stuck());
+        for Background { index, result, .. } in left.into_values() {
+            let outcome = result.recv_timeout(join_patience()).unwrap_or_else(|_| Outcome::stuck());
             reply.outcomes.push((index, outcome));
         }
         for fd in slots.sockets.values().map(|s| s.fd).chain(slots.epolls.values().map(|e| e.fd)) {

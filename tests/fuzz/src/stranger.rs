@@ -201,12 +201,7 @@ impl World {
 }
 
 impl Stranger {
-    fn connect(
-        fabric: &Fabric,
-        server: &Endpoint,
-        peer: &Arc<LoopbackDevice>,
-        anchor: InMemoryAnchor,
-    ) -> Stranger {
+    fn connect(fabric: &Fabric, server: &Endpoint, peer: &Arc<LoopbackDevice>, anchor: InMemoryAnchor) -> Stranger {
         let device = fabric.open(LoopbackConfig::shm());
         let cq = device.create_cq().expect("a fresh device has queues");
         let address = ConnectionManager::address(&**peer);
@@ -236,11 +231,7 @@ impl Stranger {
             Action::Open { honest, hint, pledge, ring, slot } => {
                 let port = if honest { HONEST_PORT } else { STRANGER_PORT };
                 let ring_len = if ring { RING_LEN } else { 64 << 20 };
-                let ring = RingDescriptor {
-                    rkey: self.ring.remote.rkey,
-                    base: self.ring.remote.base,
-                    ring_len,
-                };
+                let ring = RingDescriptor { rkey: self.ring.remote.rkey, base: self.ring.remote.base, ring_len };
                 let open = Open {
                     slot,
                     tuple: wire_tuple(&tuple(port)),

@@ -211,6 +211,8 @@ impl Model {
             Kind::Drain => self.drain(holder),
             Kind::Fionread => self.step(holder.p, Op::Fionread { s: holder.s }),
             Kind::BlockedReceive => self.blocked_receive(holder, draw),
+            Kind::Interrupted => self.interrupted(holder, draw),
+            Kind::Herd => self.herd(holder, draw),
             Kind::Transfer => self.transfer(holder, draw),
             Kind::FillDrain => self.fill_drain(holder, draw),
             Kind::Poll => self.poll(holder, draw),
@@ -325,7 +327,7 @@ mod tests {
         }
         for op in
             "accept bind close connect drain dup epoll_create epoll_ctl epoll_wait exec exit fill fionread fork get \
-                   join kill listen pass pause poll recv recv_all send send_all set shutdown socket warm"
+                   join kill listen pass pause poll recv recv_all send send_all set shutdown signal socket warm"
                 .split_whitespace()
         {
             assert!(seen.contains(op), "{op} is never drawn");

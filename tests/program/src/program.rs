@@ -311,6 +311,13 @@ pub enum Op {
     Warm { s: u32, q: u8, peer: u32, rounds: u32 },
     /// Waits for the background step of that number.
     Join { of: u32 },
+    /// A signal to the thread of the background step of that number: its handler has `SA_RESTART` or not. Without, and for
+    /// calls that are never restarted, signals are sent until the step has ended.
+    Signal {
+        of: u32,
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        restart: bool,
+    },
     /// `fork`: the child is process `child`.
     Fork { child: u8 },
     /// `execve` of the same program, which keeps the slots that are not close-on-exec.
@@ -410,7 +417,7 @@ impl Program {
                 Op::Warm { q, .. } | Op::Pass { q, .. } if usize::from(*q) >= processes => {
                     return wrong("no such peer process");
                 }
-                Op::Join { of: number } if background.get(number) != Some(&step.p) => {
+                Op::Join { of: number } | Op::Signal { of: number, .. } if background.get(number) != Some(&step.p) => {
                     return wrong("that process has no such background step");
                 }
                 _ => {}

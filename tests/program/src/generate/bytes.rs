@@ -1,7 +1,9 @@
 //! Sending and receiving.
 
+use std::collections::BTreeMap;
+
 use super::{room, Draw, Holder, Model};
-use crate::program::{How, Interest, Op, RecvCall, RecvFlags, SendCall, SendFlags};
+use crate::program::{How, Interest, Op, Option_, RecvCall, RecvFlags, SendCall, SendFlags};
 
 /// Unread sends of a direction at most; a path may bound messages as well as bytes.
 pub(super) const CALLS: u32 = 12;
@@ -105,6 +107,110 @@ impl Model {
             self.step(o.p, Op::SendAll { s: o.s, n });
         }
         self.step(h.p, Op::Join { of: number });
+    }
+
+    /// A call that waits and is interrupted by a signal.
+    pub(super) fn interrupted(&mut self, h: Holder, draw: &mut Draw) {
+        let Some(o) = self.opposite(h) else { return };
+        if !self.is_idle(h) || self.end(h).nonblock || !self.shape.threads {
+            return;
+        }
+        let n = 2 + draw.below(100) as u32;
+        let receive = |waitall| Op::Recv {
+            s: h.s,
+            n,
+            call: RecvCall::Recv,
+            flags: RecvFlags { waitall, ..RecvFlags::default() },
+        };
+        let input = Interest { input: true, ..Interest::default() };
+        match draw.below(5) {
+            // It goes on as if nothing had happened.
+            0 => {
+                let of = self.background(h.p, receive(true));
+                self.step(h.p, Op::Signal { of, restart: true });
+                self.step(o.p, Op::SendAll { s: o.s, n });
+                self.step(h.p, Op::Join { of });
+            }
+            1 => {
+                let of = self.background(h.p, receive(false));
+                self.step(h.p, Op::Signal { of, restart: false });
+                self.step(h.p, Op::Join { of });
+            }
+            // It returns what it has.
+            2 => {
+                let of = self.background(h.p, receive(true));
+                self.step(o.p, Op::SendAll { s: o.s, n: n / 2 });
+                self.step(h.p, Op::Signal { of, restart: false });
+                self.step(h.p, Op::Join { of });
+            }
+            // Calls with a time limit are not restarted, and neither are poll and select.
+            3 => {
+                self.step(h.p, Op::Set { s: h.s, option: Option_::Rcvtimeo, value: 60_000 });
+                let of = self.background(h.p, receive(false));
+                self.step(h.p, Op::Signal { of, restart: false });
+                self.step(h.p, Op::Join { of });
+                self.step(h.p, Op::Set { s: h.s, option: Option_::Rcvtimeo, value: 0 });
+            }
+            _ => {
+                let wait = Op::Poll { s: vec![h.s], interest: input, wait: true, select: draw.chance(2) };
+                let of = self.background(h.p, wait);
+                self.step(h.p, Op::Signal { of, restart: false });
+                self.step(h.p, Op::Join { of });
+            }
+        }
+    }
+
+    /// Several threads of a process wait, each for a connection of its own, while another connection is used; then each
+    /// gets what it waits for.
+    pub(super) fn herd(&mut self, h: Holder, draw: &mut Draw) {
+        /// Threads at most. Arbitrary.
+        const MOST: usize = 4;
+        if !self.shape.threads {
+            return;
+        }
+        let n = 1 + draw.below(50) as u32;
+        // By connection: a second descriptor of an end would take what another thread waits for.
+        let mut idle: BTreeMap<usize, (Holder, Holder)> = BTreeMap::new();
+        for holder in self.holders.clone().into_iter().filter(|o| o.p == h.p) {
+            if let Some(other) = self.opposite(holder).filter(|_| self.is_idle(holder)) {
+                idle.entry(holder.c).or_insert((holder, other));
+            }
+        }
+        let mut waiting: Vec<_> = idle.into_values().collect();
+        let busy = if waiting.len() > 1 { waiting.pop() } else { None };
+        waiting.truncate(MOST);
+        let mut numbers = Vec::new();
+        for (holder, _) in &waiting {
+            let s = holder.s;
+            let input = Interest { input: true, ..Interest::default() };
+            numbers.push(match draw.below(3) {
+                0 => (self.background(holder.p, Op::RecvAll { s, n }), true),
+                kind => {
+                    let wait = Op::Poll { s: vec![s], interest: input, wait: true, select: kind == 2 };
+                    (self.background(holder.p, wait), false)
+                }
+            });
+        }
+        for _ in 0..2 {
+            if let Some((holder, other)) = busy {
+                self.step(other.p, Op::SendAll { s: other.s, n });
+                self.step(holder.p, Op::RecvAll { s: holder.s, n });
+            }
+        }
+        for ((holder, other), (of, receives)) in waiting.into_iter().zip(numbers) {
+            self.step(other.p, Op::SendAll { s: other.s, n });
+            self.step(holder.p, Op::Join { of });
+            if !receives {
+                self.step(holder.p, Op::RecvAll { s: holder.s, n });
+            }
+        }
+    }
+
+    /// Nothing is unread that `h` could receive, and the other end can send more.
+    fn is_idle(&mut self, h: Holder) -> bool {
+        let (end, peer) = (self.end(h).clone(), self.peer(h).clone());
+        let ended = peer.ended || peer.broken || end.broken || end.read_shut;
+        peer.unread == 0 && !peer.filled && !ended && end.lowat <= 1
     }
 
     /// Many bytes, more than there is room for, with somebody at each end.

@@ -47,6 +47,8 @@ pub(super) enum Kind {
     Exec,
     Leave,
     Pause,
+    Interrupted,
+    Herd,
 }
 
 pub(super) fn weights(mix: Mix) -> &'static [(Kind, usize)] {
@@ -66,6 +68,8 @@ pub(super) fn weights(mix: Mix) -> &'static [(Kind, usize)] {
             (K::Set, 5),
             (K::Get, 2),
             (K::Pause, 1),
+            (K::Interrupted, 2),
+            (K::Herd, 2),
         ],
         Mix::Readiness => &[
             (K::Send, 23),
@@ -83,6 +87,8 @@ pub(super) fn weights(mix: Mix) -> &'static [(Kind, usize)] {
             (K::Shutdown, 2),
             (K::Close, 1),
             (K::Pause, 1),
+            (K::Interrupted, 2),
+            (K::Herd, 3),
         ],
         Mix::Endings => &[
             (K::Send, 18),
@@ -121,6 +127,8 @@ pub(super) fn weights(mix: Mix) -> &'static [(Kind, usize)] {
             (K::Pass, 4),
             (K::Exec, 2),
             (K::Leave, 1),
+            (K::Interrupted, 1),
+            (K::Herd, 1),
         ],
         Mix::All => &[
             (K::Send, 24),
@@ -147,6 +155,8 @@ pub(super) fn weights(mix: Mix) -> &'static [(Kind, usize)] {
             (K::Pass, 1),
             (K::Exec, 1),
             (K::Pause, 1),
+            (K::Interrupted, 2),
+            (K::Herd, 2),
         ],
     }
 }
