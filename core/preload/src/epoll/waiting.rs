@@ -411,12 +411,12 @@ enum Plain {
 /// Nothing here is on a link: the kernel does everything, and only the data is translated.
 fn plain_wait(epoll: &Epoll, out: &mut Out, timeout: Option<Duration>, mask: *const libc::sigset_t) -> Plain {
     let shared = &epoll.shared;
-    let endpoint = runtime::get().and_then(Runtime::endpoint);
     let deadline = timeout.map(|t| now() + t);
     let mut left = timeout;
     let _wait = (left != Some(Duration::ZERO)).then(|| Wait::begin(shared));
     loop {
-        // Streams may come while this thread sleeps.
+        // Streams may come while this thread sleeps, and with the first one an endpoint.
+        let endpoint = runtime::get().and_then(Runtime::endpoint);
         let announced = (left != Some(Duration::ZERO)).then(|| Announced::new(shared, endpoint, false));
         let pending = announced.as_ref().is_some_and(|announced| announced.pending);
         let count = kernel_events(shared, out, if pending { Some(Duration::ZERO) } else { left }, mask).count;
