@@ -33,12 +33,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
 use libc::epoll_event;
-use netacc_device::CompletionQueueId;
+use netacc_device::{CompletionQueueId, Instant};
 use netacc_driver::{Endpoint, Readiness};
 use parking_lot::Mutex;
 
 use crate::ops::ending;
-use crate::runtime;
+use crate::queues::{Activity, Owner};
+use crate::runtime::{self, Runtime};
 use crate::socket::Socket;
 use crate::table::{self, Entry};
 use crate::{queues, real, sandbox};
@@ -85,6 +86,7 @@ pub struct Shared {
     /// Some interest has been for one shot.
     has_one_shots: AtomicBool,
     waits: AtomicU64,
+    activity: Activity,
     /// So many more waits ask the kernel first, because it had events lately.
     kernel_hot: AtomicU32,
     /// This process has made it, or used it.
@@ -245,7 +247,7 @@ impl Shared {
 
     /// The completion queue of the instance's links: its own, or the helper's if there is none to be had, or if no thread can
     /// be relied on to wait on the instance. Not with a lock held.
-    pub fn queue(&self, endpoint: &Endpoint) -> CompletionQueueId {
+    pub fn queue(self: &Arc<Self>, endpoint: &Endpoint) -> CompletionQueueId {
         let helpers = endpoint.control_cq();
         if self.observers.include_kernel() {
             return helpers;
@@ -256,20 +258,33 @@ impl Shared {
         let Some(rt) = runtime::get() else { return helpers };
         let before = self.cq.load(Ordering::Acquire);
         let taken = if before == NO_QUEUE { queues::take(rt, endpoint) } else { queues::take_free(rt, endpoint) };
-        let new = taken.map_or(HELPERS_QUEUE, |cq| cq.0);
-        if self.cq.compare_exchange(before, new, Ordering::SeqCst, Ordering::Acquire).is_err() {
+        self.assign(rt, endpoint, taken)
+    }
+
+    /// The instance, which has no queue of its own, gets one; `None`: the helper looks at its links.
+    fn assign(
+        self: &Arc<Self>,
+        rt: &Runtime,
+        endpoint: &Endpoint,
+        queue: Option<CompletionQueueId>,
+    ) -> CompletionQueueId {
+        let helpers = endpoint.control_cq();
+        let new = queue.map_or(HELPERS_QUEUE, |cq| cq.0);
+        let unserved = |cq: u32| matches!(cq, NO_QUEUE | HELPERS_QUEUE).then_some(new);
+        if self.cq.fetch_update(Ordering::SeqCst, Ordering::Acquire, unserved).is_err() {
             // Another thread was quicker.
-            if let Some(cq) = taken {
+            if let Some(cq) = queue {
                 queues::put_back(rt, cq);
             }
             return self.own_queue().unwrap_or(helpers);
         }
-        let Some(own) = taken else { return helpers };
+        let Some(own) = queue else { return helpers };
+        rt.queues.belongs_to(own, Owner::Instance(Arc::downgrade(self)));
+        let mut state = self.state.lock();
         if let Some(channel) = endpoint.device().channel_fd(own) {
             // Edge-triggered, so that it need not be drained. If a peer has rung it before, adding it reports that.
             internal_ctl(self.kernel().epfd, channel, libc::EPOLLIN | libc::EPOLLET, CHANNEL);
         }
-        let mut state = self.state.lock();
         self.make_kick(&mut state);
         // Threads that sleep already have not armed it.
         self.lower(&mut state);
@@ -287,6 +302,46 @@ impl Shared {
         if self.observers.include_kernel() || self.cq.load(Ordering::Relaxed) == HELPERS_QUEUE {
             endpoint.poll(endpoint.control_cq());
         }
+    }
+
+    /// A thread is about to sleep on the instance. If it has no queue, and often sleeps, it gets the queue of somebody who
+    /// has slept all the while.
+    fn queue_for_sleep(self: &Arc<Self>, rt: &Runtime, endpoint: &Endpoint) {
+        let own = self.own_queue().is_some();
+        let Some(since) = self.activity.sleeps(own) else { return };
+        if self.observers.include_kernel() {
+            return;
+        }
+        if let Some(queue) = rt.queues.take_over(rt, endpoint, since) {
+            self.assign(rt, endpoint, Some(queue));
+            self.settle_streams();
+        }
+    }
+
+    /// When a thread went to sleep on the instance last.
+    pub fn last_sleep(&self) -> Instant {
+        self.activity.last_sleep()
+    }
+
+    /// Gives the queue to somebody else: from now on the helper looks at the instance's links, which are still there.
+    pub fn surrender(&self, endpoint: &Endpoint, queue: CompletionQueueId) -> bool {
+        if self.cq.compare_exchange(queue.0, HELPERS_QUEUE, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+            return false;
+        }
+        let mut state = self.state.lock();
+        if let Some(channel) = endpoint.device().channel_fd(queue) {
+            deregister(self.kernel().epfd, channel);
+        }
+        // Threads that sleep have armed the queue, and are to sleep again without it.
+        if self.sleepers.any() && !std::mem::replace(&mut state.kicked, true) {
+            self.kick();
+        }
+        true
+    }
+
+    fn settle_streams(&self) {
+        let streams: Vec<_> = self.state.lock().interests.iter().filter_map(|(_, i)| i.stream.clone()).collect();
+        streams.iter().for_each(queues::settle_stream);
     }
 
     /// The queue on whose channel the instance's sleepers are woken. The helper wakes those of an instance without one.
@@ -359,6 +414,7 @@ impl Epoll {
                 observers: Observers::default(),
                 has_one_shots: AtomicBool::new(false),
                 waits: AtomicU64::new(0),
+                activity: Activity::default(),
                 kernel_hot: AtomicU32::new(0),
                 is_used_here: AtomicBool::new(true),
             }),

@@ -10,7 +10,8 @@
 //!
 //! A device has few queues. A watcher that gets none has its links on the helper's queue: the helper handles what arrives
 //! there, and wakes the watcher of each stream that has changed. So no thread is woken for what it does not watch,
-//! however many threads there are; the price for those without a queue is that two threads wake up instead of one.
+//! however many threads there are; the price for those without a queue is that two threads wake up instead of one. A watcher
+//! without a queue that goes to sleep often takes over the queue of one that has slept all the while.
 //!
 //! A link with several streams on whose queue pair several threads would sleep is *dispatched* by the helper for the same
 //! reason: a message wakes all who sleep on its queue pair.
@@ -26,7 +27,7 @@
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use netacc_device::{CompletionQueueId, DeviceError, Instant};
@@ -34,11 +35,11 @@ use netacc_driver::{Endpoint, LinkCell, Readiness, StreamCell};
 use netacc_proto::Phase;
 use parking_lot::Mutex;
 
-use crate::epoll::{Registration, Watcher};
+use crate::epoll::{self, Registration, Watcher};
 use crate::runtime::{self, Runtime, NO_FD};
 use crate::socket::Socket;
 use crate::table::{self, Entry};
-use crate::wait::Slots;
+use crate::wait::{Slot, Slots};
 
 /// The queues of those that watch links.
 pub struct Queues {
@@ -48,6 +49,8 @@ pub struct Queues {
     exhausted: AtomicBool,
     /// Where threads sleep in `poll`.
     pub(crate) slots: Slots,
+    /// Who has each queue that somebody has.
+    owners: Mutex<Vec<(CompletionQueueId, Owner)>>,
     /// Instances that have a queue.
     waited_at: AtomicU32,
     /// What the process may run on.
@@ -56,6 +59,69 @@ pub struct Queues {
     put_off: Mutex<Vec<(Arc<LinkCell>, Instant)>>,
     /// How long the last such look took, in nanoseconds.
     last_look: AtomicU64,
+}
+
+/// Who has a queue.
+pub(crate) enum Owner {
+    Slot(Arc<Slot>),
+    Instance(Weak<epoll::Shared>),
+}
+
+impl Owner {
+    /// When it went to sleep last. `None` if it is gone; its queue is free then.
+    fn last_sleep(&self) -> Option<Instant> {
+        match self {
+            Owner::Slot(slot) => Some(slot.last_sleep()),
+            Owner::Instance(shared) => shared.upgrade().map(|shared| shared.last_sleep()),
+        }
+    }
+
+    fn surrender(&self, endpoint: &Endpoint, queue: CompletionQueueId) -> bool {
+        match self {
+            Owner::Slot(slot) => slot.surrender(queue),
+            Owner::Instance(shared) => shared.upgrade().is_some_and(|shared| shared.surrender(endpoint, queue)),
+        }
+    }
+}
+
+/// When a watcher sleeps, which decides who has the queues.
+#[derive(Default)]
+pub struct Activity {
+    /// When it went to sleep last, in nanoseconds.
+    last_sleep: AtomicU64,
+    /// How often it has gone to sleep without a queue, and when it did for the first time.
+    unserved: AtomicU32,
+    unserved_since: AtomicU64,
+}
+
+impl Activity {
+    /// So often a watcher goes to sleep without a queue before it takes over one. Arbitrary: taking over costs two wake-ups, and
+    /// a look at all links.
+    const PATIENCE: u32 = 16;
+
+    /// It goes to sleep. Whether it is to take over the queue of somebody who has slept longer than it has been without.
+    pub fn sleeps(&self, has_queue: bool) -> Option<Instant> {
+        let now = runtime::now();
+        self.last_sleep.store(now.as_nanos(), Ordering::Relaxed);
+        if has_queue {
+            self.unserved.store(0, Ordering::Relaxed);
+            return None;
+        }
+        let before = self.unserved.fetch_add(1, Ordering::Relaxed);
+        if before == 0 {
+            self.unserved_since.store(now.as_nanos(), Ordering::Relaxed);
+        }
+        if before < Self::PATIENCE {
+            return None;
+        }
+        self.unserved.store(0, Ordering::Relaxed);
+        Some(Instant::from_nanos(self.unserved_since.load(Ordering::Relaxed)))
+    }
+
+    /// When it went to sleep last.
+    pub fn last_sleep(&self) -> Instant {
+        Instant::from_nanos(self.last_sleep.load(Ordering::Relaxed))
+    }
 }
 
 /// With so many streams on a link all are looked at whenever one of them changes. Arbitrary: that takes microseconds.
@@ -71,11 +137,34 @@ impl Queues {
             free: Mutex::default(),
             exhausted: AtomicBool::new(false),
             slots: Slots::default(),
+            owners: Mutex::default(),
             waited_at: AtomicU32::new(0),
             processors,
             put_off: Mutex::default(),
             last_look: AtomicU64::new(0),
         }
+    }
+
+    /// From now on `owner` has the queue.
+    pub(crate) fn belongs_to(&self, queue: CompletionQueueId, owner: Owner) {
+        let mut owners = self.owners.lock();
+        owners.retain(|(of, _)| *of != queue);
+        owners.push((queue, owner));
+    }
+
+    /// The queue of somebody who has not gone to sleep since `since`, without links. Not with a lock held.
+    pub(crate) fn take_over(&self, rt: &Runtime, endpoint: &Endpoint, since: Instant) -> Option<CompletionQueueId> {
+        let idle = {
+            let mut owners = self.owners.lock();
+            let idlest = owners.iter().enumerate().filter_map(|(at, (_, owner))| Some((owner.last_sleep()?, at))).min();
+            idlest.filter(|(last, _)| *last < since).map(|(_, at)| owners.swap_remove(at))
+        };
+        let (queue, owner) = idle?;
+        if !owner.surrender(endpoint, queue) {
+            return None;
+        }
+        clear(rt, endpoint, queue);
+        Some(queue)
     }
 
     /// Whether the threads that wait on instances with links leave no processor to their peers.
@@ -124,8 +213,8 @@ pub fn take(rt: &Runtime, endpoint: &Endpoint) -> Option<CompletionQueueId> {
     take_free(rt, endpoint)
 }
 
-/// A completion queue without links: one of an instance that is gone, a new one, or that of a thread that is not asleep. (A
-/// device has few, and they cannot be destroyed.) Not with a lock held.
+/// A completion queue without links: one of an instance that is gone, or a new one. (A device has few, and they cannot be
+/// destroyed.) Not with a lock held.
 pub fn take_free(rt: &Runtime, endpoint: &Endpoint) -> Option<CompletionQueueId> {
     let free = rt.queues.free.lock().pop();
     if let Some(cq) = free {
@@ -140,7 +229,7 @@ pub fn take_free(rt: &Runtime, endpoint: &Endpoint) -> Option<CompletionQueueId>
             Err(_) => {}
         }
     }
-    rt.queues.slots.spare_queue(rt, endpoint)
+    None
 }
 
 /// Moves the links of a queue to where they belong now that its owner has gone.

@@ -35,7 +35,7 @@ mod spin;
 
 pub use poll::{any_ours, poll};
 pub use sleeper::Waiter;
-pub use slots::Slots;
+pub use slots::{Slot, Slots};
 pub use spin::SpinPolicy;
 
 use sleeper::StreamWait;

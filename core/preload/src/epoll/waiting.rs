@@ -455,6 +455,7 @@ fn sleep(
     mask: *const libc::sigset_t,
 ) -> Slept {
     shared.ensure_kick();
+    shared.queue_for_sleep(rt, endpoint);
     let left = |until: Option<Instant>| until.map(|d| d.saturating_since(now()));
     if !rt.spin.is_busy() || !rt.queues.outnumber_processors() {
         return sleep_once(shared, endpoint, out, (left(deadline), false), mask);

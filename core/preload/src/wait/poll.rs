@@ -293,7 +293,7 @@ impl<'a> Announced<'a> {
     fn new(rt: &'a Runtime, endpoint: &'a Endpoint, entries: &'a [Option<Arc<Entry>>], slot: Arc<Slot>) -> Self {
         let on_link = |(_, cell): (&Socket, &Arc<StreamCell>)| cell.lock(endpoint).link().is_some();
         let queue = match entries.iter().filter_map(stream_of).any(on_link) {
-            true => slot.ensure_queue(rt, endpoint),
+            true => slot.queue_for_sleep(rt, endpoint),
             false => slot.queue(),
         };
         let waiter = Waiter::at_slot(&slot);
@@ -343,10 +343,7 @@ impl Drop for Announced<'_> {
                 epoll.remove_outer(&self.waiter);
             }
         }
-        if self.waiter.get_up() {
-            runtime::drain(self.slot.eventfd());
-        }
-        self.slot.give_back();
+        self.slot.get_up(&self.waiter);
         set_errno(saved);
     }
 }

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
-use netacc_device::{CompletionQueueId, Wait};
+use netacc_device::Wait;
 use netacc_driver::{Endpoint, LinkCell, StreamCell};
 
 use super::slots::Slot;
@@ -24,16 +24,18 @@ pub struct Waiter {
 
 /// Where a thread sleeps.
 enum Place {
-    /// On an eventfd, and on the channel of a completion queue if it has one.
-    Slot { eventfd: c_int, queue: Option<CompletionQueueId> },
+    /// On a slot's eventfd, and on the channel of its completion queue if it has one.
+    Slot(Arc<Slot>),
+    /// On a slot's eventfd alone.
+    Eventfd(c_int),
     /// On the queue pair of a stream.
     QueuePair(Arc<StreamCell>),
 }
 
 impl Waiter {
     /// Who sleeps at `slot`.
-    pub fn at_slot(slot: &Slot) -> Arc<Waiter> {
-        Waiter::new(Place::Slot { eventfd: slot.eventfd(), queue: slot.queue() })
+    pub fn at_slot(slot: &Arc<Slot>) -> Arc<Waiter> {
+        Waiter::new(Place::Slot(slot.clone()))
     }
 
     /// Who sleeps on the queue pair of `cell`.
@@ -49,7 +51,8 @@ impl Waiter {
     pub fn wake(&self) {
         if self.asleep.swap(false, Ordering::SeqCst) {
             match &self.place {
-                Place::Slot { eventfd, .. } => runtime::kick(*eventfd),
+                Place::Slot(slot) => runtime::kick(slot.eventfd()),
+                Place::Eventfd(eventfd) => runtime::kick(*eventfd),
                 Place::QueuePair(cell) => wake_sleepers(cell),
             }
         }
@@ -57,15 +60,16 @@ impl Waiter {
 
     /// Where it wants to be woken for links, if that matters: on a queue pair it is woken wherever the link is.
     pub fn watcher(&self) -> Option<Watcher> {
-        match self.place {
-            Place::Slot { queue, .. } => Some(Watcher::Sleeper(queue)),
+        match &self.place {
+            Place::Slot(slot) => Some(Watcher::Sleeper(slot.queue())),
+            Place::Eventfd(_) => Some(Watcher::Sleeper(None)),
             Place::QueuePair(_) => None,
         }
     }
 
     /// The thread is up. Whether somebody has woken it by its eventfd.
     pub fn get_up(&self) -> bool {
-        !self.asleep.swap(false, Ordering::SeqCst) && matches!(self.place, Place::Slot { .. })
+        !self.asleep.swap(false, Ordering::SeqCst) && !matches!(self.place, Place::QueuePair(_))
     }
 }
 
@@ -155,8 +159,8 @@ impl StreamWait<'_> {
             // Without a descriptor it is woken for others' messages as well.
             return self.sleep_on_queue_pair(endpoint, ready);
         };
-        let place = Place::Slot { eventfd: slot.eventfd(), queue: None };
-        let seated = Seated { slot, on: Registered::new(self.sock, Waiter::new(place)) };
+        let waiter = Waiter::new(Place::Eventfd(slot.eventfd()));
+        let seated = Seated { slot, on: Registered::new(self.sock, waiter) };
         queues::dispatch(endpoint, self.link);
         endpoint.poll_link(self.link);
         if ready() || self.link.is_dead() {
@@ -180,10 +184,7 @@ struct Seated<'a> {
 impl Drop for Seated<'_> {
     fn drop(&mut self) {
         let saved = errno();
-        if self.on.waiter.get_up() {
-            runtime::drain(self.slot.eventfd());
-        }
-        self.slot.give_back();
+        self.slot.get_up(&self.on.waiter);
         set_errno(saved);
     }
 }

@@ -10,14 +10,15 @@
 
 use std::cell::Cell;
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::Arc;
 
-use netacc_device::CompletionQueueId;
+use netacc_device::{CompletionQueueId, Instant};
 use netacc_driver::Endpoint;
 use parking_lot::Mutex;
 
-use crate::queues;
+use super::Waiter;
+use crate::queues::{self, Activity, Owner};
 use crate::runtime::{self, Runtime};
 
 /// A place for one sleeping thread.
@@ -27,8 +28,11 @@ pub struct Slot {
     taken_by: AtomicUsize,
     /// The number of the thread that had it last. Changed only by who has taken it.
     user: AtomicUsize,
-    /// The completion queue, plus one; 0 for none. Changed only by who has taken it.
+    /// The completion queue, plus one; 0 for none.
     queue: AtomicU32,
+    /// Somebody else has got the queue: who sleeps here is called to sleep without it.
+    surrendered: AtomicBool,
+    activity: Activity,
 }
 
 /// The slots of a process.
@@ -53,7 +57,7 @@ fn thread_number() -> usize {
 }
 
 impl Slots {
-    /// A slot for the calling thread, until it [gives it back](Slot::give_back). `None` without a descriptor for it.
+    /// A slot for the calling thread, until it [is up](Slot::get_up). `None` without a descriptor for it.
     pub fn take(&self, rt: &Runtime, endpoint: &Endpoint) -> Option<Arc<Slot>> {
         let slot = self.choose()?;
         let before = slot.user.swap(thread_number(), Ordering::Relaxed);
@@ -80,6 +84,8 @@ impl Slots {
                     taken_by: AtomicUsize::new(number),
                     user: AtomicUsize::new(number),
                     queue: AtomicU32::new(0),
+                    surrendered: AtomicBool::new(false),
+                    activity: Activity::default(),
                 }));
                 slots.len() - 1
             }
@@ -87,26 +93,11 @@ impl Slots {
         THREAD.set((number, at));
         Some(slots[at].clone())
     }
-
-    /// The queue of a slot in which nobody sleeps, for somebody else.
-    pub fn spare_queue(&self, rt: &Runtime, endpoint: &Endpoint) -> Option<CompletionQueueId> {
-        let number = thread_number();
-        let slot = self.0.lock().iter().find(|slot| slot.queue().is_some() && slot.take(number)).cloned()?;
-        let queue = slot.queue.swap(0, Ordering::Relaxed).checked_sub(1).map(CompletionQueueId);
-        slot.give_back();
-        queues::clear(rt, endpoint, queue?);
-        queue
-    }
 }
 
 impl Slot {
     fn take(&self, number: usize) -> bool {
         self.taken_by.compare_exchange(0, number, Ordering::SeqCst, Ordering::Relaxed).is_ok()
-    }
-
-    /// Nobody sleeps here any more.
-    pub fn give_back(&self) {
-        self.taken_by.store(0, Ordering::SeqCst);
     }
 
     /// What wakes the thread that sleeps here.
@@ -119,10 +110,40 @@ impl Slot {
         self.queue.load(Ordering::Relaxed).checked_sub(1).map(CompletionQueueId)
     }
 
-    /// The same, with one that is free if it has none yet.
-    pub fn ensure_queue(&self, rt: &Runtime, endpoint: &Endpoint) -> Option<CompletionQueueId> {
-        let queue = self.queue().or_else(|| queues::take_free(rt, endpoint))?;
-        self.queue.store(queue.0 + 1, Ordering::Relaxed);
+    /// Who has taken the slot goes to sleep, and waits for links: its queue, which it has now if one is free or belongs to
+    /// somebody who sleeps for longer.
+    pub fn queue_for_sleep(self: &Arc<Self>, rt: &Runtime, endpoint: &Endpoint) -> Option<CompletionQueueId> {
+        let own = self.queue();
+        let wanted = self.activity.sleeps(own.is_some());
+        if own.is_some() {
+            return own;
+        }
+        let queue = queues::take_free(rt, endpoint).or_else(|| rt.queues.take_over(rt, endpoint, wanted?))?;
+        self.queue.store(queue.0 + 1, Ordering::SeqCst);
+        rt.queues.belongs_to(queue, Owner::Slot(self.clone()));
         Some(queue)
+    }
+
+    /// When somebody went to sleep here last.
+    pub fn last_sleep(&self) -> Instant {
+        self.activity.last_sleep()
+    }
+
+    /// Gives the queue to somebody else. Its links are still there.
+    pub fn surrender(&self, queue: CompletionQueueId) -> bool {
+        let had = self.queue.compare_exchange(queue.0 + 1, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+        if had && self.taken_by.load(Ordering::SeqCst) != 0 {
+            self.surrendered.store(true, Ordering::SeqCst);
+            runtime::kick(self.eventfd);
+        }
+        had
+    }
+
+    /// The thread that slept here as `waiter` is up.
+    pub fn get_up(&self, waiter: &Waiter) {
+        if self.surrendered.swap(false, Ordering::SeqCst) | waiter.get_up() {
+            runtime::drain(self.eventfd);
+        }
+        self.taken_by.store(0, Ordering::SeqCst);
     }
 }
