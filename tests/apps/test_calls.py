@@ -215,6 +215,10 @@ CASES = {
     "crowd_in_epoll": ON_LINK,
     "crowd_of_all_kinds": ON_LINK,
     "crowd_that_comes_and_goes": ON_LINK,
+    "raw_ring_for_files": Expected(link_bytes=40_000, no_reason="unseen-io"),
+    "raw_ring_polls": Expected(link_bytes=0, reason="unseen-io"),
+    "raw_ring_receives": Expected(link_bytes=0, reason="unseen-io"),
+    "raw_ring_unused": Expected(link_bytes=40_000, reason="unseen-io"),
     # liburing.c
     "liburing_buffers": STAYS,
     "liburing_by_itself": LEAVES,
@@ -387,6 +391,15 @@ def test_a_ring_can_be_refused(policy: str, end: str, calls: Path, tmp_path: Pat
     assert seen.text.endswith(end), seen.text
     if policy == "error":
         assert os.strerror(errno.ENOSYS) in seen.text
+
+
+@pytest.mark.usefixtures("library")
+def test_a_ring_of_the_programs_own_can_be_put_up_with(calls: Path, tmp_path: Path) -> None:
+    """NACC_POLICY=log: it costs no connection its link, although it might be meant for one."""
+    seen = accelerated(tmp_path, calls, "raw_ring_unused", ROUNDS, NACC_POLICY="log")
+    assert seen.text == run([calls, "raw_ring_unused", "0"])
+    assert "unseen-io" not in seen.reasons
+    assert "has not been used yet: log" in (tmp_path / "log").read_text()
 
 
 #: Says that it listens, which makes the library tell what it knows, and waits for the end of its input.

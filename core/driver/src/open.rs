@@ -29,6 +29,7 @@ impl Endpoint {
         if self.is_held_back() {
             return Err(Reason::Requested);
         }
+        self.sink().may_promote()?;
         let (peer, hint) = self.directory().lookup(&cell.tuple).ok_or_else(|| self.obstacle(cell, Role::Opener))?;
         cell.lock(self).inner.sent_on = false;
         self.wait_for_link(cell, peer, hint);
@@ -224,6 +225,7 @@ impl Endpoint {
         if self.is_held_back() {
             return Err(Reason::Requested);
         }
+        self.sink().may_promote()?;
         if cell.is_shared() && !self.sink().holds_alone(&cell) {
             return Err(Reason::Shared);
         }

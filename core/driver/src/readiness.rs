@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use netacc_proto::Reason;
+
 use crate::StreamCell;
 
 bitflags::bitflags! {
@@ -39,6 +41,12 @@ pub trait ReadySink: Send + Sync {
     /// The stream's anchor has carried bytes that this process has not moved, though it alone holds the descriptor. Whether
     /// the stream may be promoted all the same. Called with the stream locked.
     fn unseen_io(&self, stream: &Arc<StreamCell>) -> bool;
+
+    /// Whether streams may go onto links now. `Err`: the process may use its descriptors in ways that are not seen, say. Called
+    /// before a stream is opened or accepted, without a stream locked.
+    fn may_promote(&self) -> Result<(), Reason> {
+        Ok(())
+    }
 
     /// The stream has gone onto a link, is about to, or has left it: the owner may watch its anchor, and move the link to a completion queue of
     /// its own. Called from [`Endpoint::progress`](crate::Endpoint::progress) with nothing locked.

@@ -22,6 +22,7 @@ use linux_raw_sys::io_uring::{
     io_uring_rsrc_update, io_uring_rsrc_update2, io_uring_sqe,
 };
 
+pub mod foreign;
 pub mod liburing;
 
 /// Properties of a ring whose submissions can be looked at.

@@ -22,6 +22,7 @@ use parking_lot::Mutex;
 
 use crate::answers::Services;
 use crate::holders::Searches;
+use crate::ring::foreign::{self, Verdict};
 use crate::table::{self, Entry};
 use crate::{ops, queues, real, stats, wait};
 
@@ -517,6 +518,12 @@ impl ReadySink for Sink {
             }
         }
         false
+    }
+
+    fn may_promote(&self) -> Result<(), Reason> {
+        let allowed =
+            foreign::verdict() == Verdict::Files || get().is_none_or(|rt| rt.config.unseen_io == UnseenIoPolicy::Log);
+        allowed.then_some(()).ok_or(Reason::UnseenIo)
     }
 
     fn moved(&self, stream: &Arc<StreamCell>) {

@@ -12,7 +12,7 @@ use netacc_proto::Reason;
 
 use crate::holders::Sender;
 use crate::ops::{ending, errno, process, rights, set_errno};
-use crate::ring::{Does, Register, Ring, Submission};
+use crate::ring::{foreign, Does, Register, Ring, Submission};
 use crate::table::{self, Entry};
 use crate::{epoll, real, runtime, sandbox, stats};
 
@@ -94,6 +94,7 @@ pub unsafe fn make_ring(entries: c_uint, parameters: *mut io_uring_params) -> c_
 pub(super) fn take_in_ring(fd: c_int, made: &io_uring_params) -> bool {
     match Ring::map(fd, made).filter(|_| (fd as usize) < table::MAX_FDS) {
         Some(ring) => {
+            foreign::note_seen(fd);
             table::insert(fd, Arc::new(Entry::Ring(ring)));
             true
         }

@@ -8,7 +8,7 @@ use linux_raw_sys::io_uring::io_uring_params;
 use crate::ops::aside::{before_unseen_ring, leave_files_to_ring, take_in_ring, take_notes};
 use crate::ops::ending;
 use crate::ring::liburing::{is_readable, IoUring};
-use crate::ring::Ring;
+use crate::ring::{foreign, Ring};
 use crate::table::{self, Entry};
 use crate::{real, runtime};
 
@@ -27,6 +27,7 @@ pub unsafe fn made(ring: *mut IoUring, parameters: *const io_uring_params, made:
     let (fd, parameters) = unsafe { ((*ring).fd(), &*parameters) };
     if is_readable(parameters) {
         if (0..table::MAX_FDS as c_int).contains(&fd) {
+            foreign::note_seen(fd);
             let ring = Ring::map(fd, parameters).unwrap_or(Ring::OfLibrary);
             table::insert(fd, Arc::new(Entry::Ring(ring)));
         }

@@ -6,12 +6,15 @@ use std::sync::Weak;
 
 use super::*;
 use crate::epoll;
+use crate::ring::foreign::{self, Verdict};
 
-/// Kick eventfd of the helper, its epoll, the `netacc_ss` listener.
+/// Kick eventfd of the helper, its epoll, the `netacc_ss` listener, the list of mappings.
 pub(super) struct Helper {
     epoll: c_int,
     kick: c_int,
     stats: Option<c_int>,
+    /// The list of the process's mappings; `None` where it cannot be opened.
+    mappings: Option<c_int>,
     anchors: Mutex<HashMap<u64, Weak<StreamCell>>>,
     next: std::sync::atomic::AtomicU64,
     /// The thread is to end.
@@ -39,6 +42,7 @@ impl Helper {
             epoll,
             kick: new_eventfd().unwrap_or(-1),
             stats: stats::listen(),
+            mappings: foreign::open_mappings(),
             anchors: Mutex::default(),
             next: std::sync::atomic::AtomicU64::new(FIRST_ANCHOR),
             ends: AtomicBool::new(false),
@@ -61,7 +65,7 @@ impl Helper {
     }
 
     pub(super) fn fds(&self) -> Vec<c_int> {
-        [Some(self.epoll), Some(self.kick), self.stats].into_iter().flatten().collect()
+        [Some(self.epoll), Some(self.kick), self.stats, self.mappings].into_iter().flatten().collect()
     }
 
     /// There is no thread: closes what it would use.
@@ -70,7 +74,7 @@ impl Helper {
             // SAFETY: the descriptor is ours, and used by nobody else.
             unsafe { real::close(fd) };
         }
-        (self.epoll, self.kick, self.stats) = (-1, -1, None);
+        (self.epoll, self.kick, self.stats, self.mappings) = (-1, -1, None, None);
     }
 
     fn add(&self, fd: c_int, events: c_int, data: u64) -> bool {
@@ -144,6 +148,9 @@ fn run(rt: &'static Runtime) {
     let mut kicked = false;
     let mut waiting: Option<Instant> = None;
     while !rt.helper.ends.load(Ordering::SeqCst) {
+        if let Some(verdict) = rt.helper.mappings.and_then(foreign::look) {
+            react_to_rings(rt, endpoint, verdict);
+        }
         // Not in the loop's head: the lock would be held throughout the loop.
         let promotions = std::mem::take(&mut *rt.promotions.lock());
         for cell in promotions {
@@ -199,6 +206,32 @@ fn run(rt: &'static Runtime) {
         // After the anchors: what a child has asked for comes back with the peer's record.
         kicked = kicked && rt.serve_children();
         waiting = kicked.then(|| waiting.unwrap_or_else(now));
+    }
+}
+
+/// Another thing is known than before of rings that the program enters by system calls of its own. Where one has used sockets,
+/// any connection could be next: those on links begin to leave them.
+#[cold]
+fn react_to_rings(rt: &Runtime, endpoint: &Endpoint, verdict: Verdict) {
+    let policy = rt.config.unseen_io;
+    let text = match verdict {
+        Verdict::Files => "the program's own io_urings have been used for files only",
+        Verdict::Unknown => "the program has an io_uring of its own that has not been used yet",
+        Verdict::Sockets => "the program's own io_urings have been used for sockets",
+    };
+    log(&rt.config, &format!("{text}: {policy}"));
+    if verdict != Verdict::Sockets || policy == UnseenIoPolicy::Log {
+        return;
+    }
+    if policy == UnseenIoPolicy::Abort {
+        std::process::abort();
+    }
+    for cell in endpoint.streams() {
+        let mut guard = cell.lock(endpoint);
+        if !guard.proto().is_plain() && !guard.is_closed() {
+            guard.demote(Reason::UnseenIo);
+            guard.progress_anchor(false);
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-/* io_urings, made and entered by the C library's syscall(). */
+/* io_urings, made and entered by the C library's syscall(), or by system calls that no library sees. */
 
 #include "calls.h"
 
@@ -7,16 +7,16 @@
 #include <sys/mman.h>
 
 struct ring {
+    /* Entered by system calls that no library sees. */
+    bool is_raw;
     int fd;
     struct io_uring_params params;
     char *sq, *cq;
     struct io_uring_sqe *entries;
 };
 
-static struct ring make_ring(unsigned flags)
+static struct ring map_ring(struct ring r)
 {
-    struct ring r = {.params.flags = flags};
-    r.fd = must(syscall(SYS_io_uring_setup, 4, &r.params));
     const int access = PROT_READ | PROT_WRITE;
     r.sq = mmap(NULL, r.params.sq_off.array + r.params.sq_entries * 4, access, MAP_SHARED, r.fd, IORING_OFF_SQ_RING);
     r.cq = mmap(NULL, r.params.cq_off.cqes + r.params.cq_entries * sizeof(struct io_uring_cqe), access, MAP_SHARED,
@@ -25,6 +25,20 @@ static struct ring make_ring(unsigned flags)
     if (r.sq == MAP_FAILED || r.cq == MAP_FAILED || r.entries == MAP_FAILED)
         die("mmap");
     return r;
+}
+
+static struct ring make_ring(unsigned flags)
+{
+    struct ring r = {.params.flags = flags};
+    r.fd = must(syscall(SYS_io_uring_setup, 4, &r.params));
+    return map_ring(r);
+}
+
+static struct ring make_raw_ring(void)
+{
+    struct ring r = {.is_raw = true};
+    r.fd = must(raw_call(SYS_io_uring_setup, 4, (long)&r.params, 0, 0, 0));
+    return map_ring(r);
 }
 
 /* Puts an operation in, which `enter` has the kernel take. */
@@ -40,7 +54,9 @@ static void put(struct ring *r, struct io_uring_sqe operation)
 
 static void enter(struct ring *r, unsigned count)
 {
-    if (must(syscall(SYS_io_uring_enter, r->fd, count, count, IORING_ENTER_GETEVENTS, NULL, 0)) != count)
+    long taken = r->is_raw ? raw_call(SYS_io_uring_enter, r->fd, count, count, IORING_ENTER_GETEVENTS, 0)
+                           : syscall(SYS_io_uring_enter, r->fd, count, count, IORING_ENTER_GETEVENTS, NULL, 0);
+    if (must(taken) != count)
         die("not all were taken");
 }
 
@@ -269,7 +285,89 @@ static void ring_waits(void)
     serve(epoll, c, &c, 20);
 }
 
+/* Writes and reads a file as often as the queue is long. */
+static void use_file(struct ring *r, int file)
+{
+    for (int i = 0; i < 4; i++) {
+        char text[8] = {0};
+        if (must(move(r, IORING_OP_WRITE, file, "written", 8)) != 8 || must(move(r, IORING_OP_READ, file, text, 8)) != 8)
+            die("moved in part");
+        if (strcmp(text, "written") != 0)
+            die("not what was written");
+    }
+}
+
+/* A ring that no library sees is used for files alone, before connections and beside them. */
+static void raw_ring_for_files(void)
+{
+    int file = must(open("/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+    struct ring r = make_raw_ring();
+    use_file(&r, file);
+    struct connection c = linked();
+    exchange_often(c, 20);
+    use_file(&r, file);
+    exchange_often(c, 20);
+}
+
+/* It tells when a connection is readable, which is read by calls that are seen. */
+static void raw_ring_polls(void)
+{
+    struct ring r = make_raw_ring();
+    struct connection c = connected();
+    for (int i = 0; i < 100; i++) {
+        char byte;
+        struct io_uring_sqe poll = {.opcode = IORING_OP_POLL_ADD, .fd = c.server, .poll32_events = POLLIN};
+        send_text(c.client, "x");
+        if (submit(&r, poll) != POLLIN)
+            die("not readable");
+        receive_exactly(c.server, &byte, 1);
+        send_text(c.server, "y");
+        receive_exactly(c.client, &byte, 1);
+        usleep(1000);
+    }
+    exchange(c);
+}
+
+/* It has a receive in flight, which must never get what the library writes for itself. */
+static void raw_ring_receives(void)
+{
+    struct ring r = make_raw_ring();
+    struct connection c = connected(), d = connected();
+    char text[100] = {0};
+    put(&r, (struct io_uring_sqe){
+                .opcode = IORING_OP_RECV, .fd = c.server, .addr = (uintptr_t)text, .len = sizeof text, .user_data = 7});
+    must(raw_call(SYS_io_uring_enter, r.fd, 1, 0, 0, 0));
+    for (int i = 0; i < 100; i++) {
+        exchange(d);
+        usleep(1000);
+    }
+    send_text(c.client, "for the ring");
+    must(raw_call(SYS_io_uring_enter, r.fd, 0, 1, IORING_ENTER_GETEVENTS, 0));
+    show("recv", result(&r, 7));
+    puts(text);
+    exchange(c);
+}
+
+/* It has not been used, and may be meant for anything, until it is used for a file. */
+static void raw_ring_unused(void)
+{
+    int file = must(open("/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+    struct ring r = make_raw_ring();
+    struct connection c = connected();
+    for (int i = 0; i < 20; i++) {
+        exchange(c);
+        usleep(1000);
+    }
+    use_file(&r, file);
+    struct connection d = linked();
+    exchange_often(d, 20);
+}
+
 const struct test_case ring_cases[] = {
+    {"raw_ring_for_files", raw_ring_for_files},
+    {"raw_ring_polls", raw_ring_polls},
+    {"raw_ring_receives", raw_ring_receives},
+    {"raw_ring_unused", raw_ring_unused},
     {"ring_by_itself", ring_by_itself},
     {"ring_closes", ring_closes},
     {"ring_in_a_child", ring_in_a_child},
