@@ -402,6 +402,28 @@ def test_a_ring_of_the_programs_own_can_be_put_up_with(calls: Path, tmp_path: Pa
     assert "has not been used yet: log" in (tmp_path / "log").read_text()
 
 
+#: Loads the module that is its argument, and uses what that brings with it.
+LOADS = """
+import ctypes, os, sys
+module = ctypes.CDLL(sys.argv[1])
+print(module.use_ring(), module.use_aio(os.memfd_create("file")))
+"""
+
+
+@pytest.mark.usefixtures("library")
+def test_functions_of_a_module_that_is_loaded_are_found(tmp_path: Path) -> None:
+    """Its calls of liburing and libaio arrive at the library, to which those are not visible."""
+    module = tmp_path / "module.so"
+    source = REPO / "tests/apps/programs/module/module.c"
+    flags = ["-std=gnu17", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+    libraries = ["-luring", "-laio"]
+    subprocess.run(["gcc", *flags, "-o", module, source, *libraries], check=True, timeout=60)
+    program: list[str | Path] = [sys.executable, "-c", LOADS, module]
+    natively = run(program)
+    assert natively == "0 1\nstatus 0"
+    assert run([binaries() / "netacc_run", *program]) == natively
+
+
 #: Says that it listens, which makes the library tell what it knows, and waits for the end of its input.
 WAITS = """
 import socket, sys
