@@ -1,9 +1,11 @@
-"""Resource limits: a program that works under one on TCP works under it with the library, and with the same result."""
+"""Resource limits: a program that works under one on TCP works under it with the library, with the same
+result."""
 
 from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -74,7 +76,9 @@ SWEEPS = {
 def test_a_limit_changes_no_result(resource: str, program: Path, tmp_path: Path) -> None:
     for value in SWEEPS[resource]:
         arguments = (resource, value, value, 1, 2, 50)
-        assert accelerated(program, tmp_path, *arguments).text == natively(program, *arguments), f"{resource} {value}"
+        assert accelerated(program, tmp_path, *arguments).text == natively(program, *arguments), (
+            f"{resource} {value}"
+        )
 
 
 def test_without_file_sizes_there_is_no_link_and_a_reason(program: Path, tmp_path: Path) -> None:
@@ -82,7 +86,8 @@ def test_without_file_sizes_there_is_no_link_and_a_reason(program: Path, tmp_pat
     log = tmp_path / "log"
     log.write_text("")
     refused = run(
-        [binaries() / "netacc_run", "-F", "1", program, "FSIZE", "4096", "4096", "1", "2", "50"], NACC_LOG_PATH=str(log)
+        [binaries() / "netacc_run", "-F", "1", program, "FSIZE", "4096", "4096", "1", "2", "50"],
+        NACC_LOG_PATH=str(log),
     )
     assert refused == natively(program, "FSIZE", 4096, 4096, 1, 2, 50)
     assert "staying on TCP: ftruncate" in log.read_text()
@@ -126,13 +131,13 @@ def smallest_data_limit(program: Path) -> int:
     return high * step
 
 
-#: What the library's own data, its buffers for the C library's streams and the stack of its thread may take. It was 9 MB.
+#: What the library's own data, its heap and the stack of its thread may take. It was 9 MB.
 DATA_ALLOWED = MIB
 
 
 def test_little_of_the_data_limit_is_taken(program: Path, tmp_path: Path) -> None:
-    """RLIMIT_DATA counts private writable memory, whether it is touched or not. There are links with little more than the
-    program itself needs."""
+    """RLIMIT_DATA counts private writable memory, whether it is touched or not. There are links with little more
+    than the program itself needs."""
     limit = smallest_data_limit(program) + DATA_ALLOWED
     seen = accelerated(program, tmp_path, "DATA", limit, limit, 1, 2, ROUNDS)
     assert seen.text == natively(program, "DATA", limit, limit, 1, 2, ROUNDS)
@@ -145,3 +150,144 @@ def test_an_address_space_is_not_filled(bytes_allowed: int, program: Path, tmp_p
     assert seen.text == natively(program, "AS", bytes_allowed, bytes_allowed, 3, 2, ROUNDS)
     if bytes_allowed == 1024 * MIB:
         assert seen.link_bytes > 50 * 64
+
+
+#: With few the program has no room for a listener of its own; from 48 on the library begins with some.
+NOFILE = {"epoll": list(range(3, 65)), "poll": [8, 16, 24, 32, 47, 48, 49, 64]}
+
+
+@pytest.mark.parametrize("wait", ["epoll", "poll"])
+def test_as_many_connections_as_on_tcp(wait: str, program: Path, tmp_path: Path) -> None:
+    """Whatever the limit, server and client are stopped by EMFILE exactly where TCP stops them."""
+    for value in NOFILE[wait]:
+        for limits in [(value, "-"), ("-", value)]:
+            arguments = ("NOFILE", *limits, 1, 80, 3, wait)
+            seen = accelerated(program, tmp_path, *arguments)
+            assert seen.text == natively(program, *arguments), f"limits {limits}"
+
+
+@pytest.mark.parametrize("wait", ["epoll", "poll"])
+@pytest.mark.parametrize(("value", "clients"), [(64, 45), (64, 55), (128, 118)])
+def test_many_clients_under_a_limit(
+    value: int, clients: int, wait: str, program: Path, tmp_path: Path
+) -> None:
+    """Connections get onto links, and leave them again before the program would run out of descriptors."""
+    arguments = ("NOFILE", value, "-", clients, 1, ROUNDS // 3, wait)
+    seen = accelerated(program, tmp_path, *arguments)
+    assert seen.text == natively(program, *arguments)
+    assert f"{clients} connections" in seen.text
+    assert seen.link_bytes > 0
+
+
+#: A server that is asked for its descriptors at once, under a limit it has reached.
+OPENS_EVERYTHING = """
+import errno, os, resource, select, socket, sys
+
+def opens():
+    yield "open", lambda: os.open("/dev/null", os.O_RDONLY)
+    yield "dup", lambda: os.dup(0)
+    yield "socket", lambda: socket.socket().detach()
+    yield "pipe", lambda: os.pipe()[0]
+    yield "socketpair", lambda: [s.detach() for s in socket.socketpair()][0]
+    yield "eventfd", lambda: os.eventfd(0)
+    yield "memfd", lambda: os.memfd_create("x")
+    yield "epoll", lambda: kept.append(select.epoll())
+
+kept = []
+listener = socket.create_server(("127.0.0.1", 0))
+limit = 96
+for which, call in opens():
+    child = os.fork()
+    if child == 0:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+        served = socket.create_server(("127.0.0.1", 0))
+        client = os.fork()
+        if client == 0:
+            peer = socket.create_connection(served.getsockname())
+            for _ in range(3000):
+                peer.sendall(b"x" * 64)
+                assert len(peer.recv(64, socket.MSG_WAITALL)) == 64
+            os._exit(0)
+        connection, _ = served.accept()
+        for _ in range(2000):
+            connection.sendall(connection.recv(64, socket.MSG_WAITALL))
+        count = 0
+        try:
+            while count < 2 * limit:
+                call()
+                count += 1
+        except OSError as error:
+            print(which, count, errno.errorcode[error.errno], flush=True)
+        for _ in range(1000):
+            connection.sendall(connection.recv(64, socket.MSG_WAITALL))
+        os.waitpid(client, 0)
+        sys.exit(0)
+    os.waitpid(child, 0)
+"""
+
+
+def test_every_call_that_opens_a_descriptor_gets_those_of_the_library(tmp_path: Path) -> None:
+    """So many times each call succeeds, and then it fails with EMFILE, while a connection is on a link."""
+    script = tmp_path / "opens.py"
+    script.write_text(OPENS_EVERYTHING)
+    without = run([sys.executable, script])
+    counted = tmp_path / "counted"
+    seen = run([binaries() / "netacc_run", "-F", "1", sys.executable, script], NETACC_EXIT_STATS=str(counted))
+    assert seen == without
+    documents = [json.loads(line) for line in counted.read_text().splitlines()]
+    assert sum(document["cnt"].get("tx_bytes_link", 0) for document in documents) > 0
+
+
+#: Counts its descriptors while every client has a connection on a link. Arguments: clients.
+COUNTS = """
+import os, select, socket, sys
+
+clients, rounds = int(sys.argv[1]), 3000
+listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+for _ in range(clients):
+    if os.fork() == 0:
+        with socket.create_connection(listener.getsockname()) as peer:
+            for _ in range(rounds):
+                peer.sendall(b"x" * 64)
+                assert len(peer.recv(64, socket.MSG_WAITALL)) == 64
+            # Until the server has counted.
+            peer.recv(1)
+        os._exit(0)
+poll = select.epoll()
+connections = {}
+for _ in range(clients):
+    connection, _ = listener.accept()
+    connections[connection.fileno()] = connection
+    poll.register(connection.fileno(), select.EPOLLIN)
+left = clients * rounds * 64
+while left:
+    for number, _ in poll.poll():
+        bytes = connections[number].recv(64)
+        connections[number].sendall(bytes)
+        left -= len(bytes)
+print(len(os.listdir("/proc/self/fd")))
+for connection in connections.values():
+    connection.close()
+for _ in range(clients):
+    os.wait()
+"""
+
+#: Without a peer: the helper's epoll instance, its kick, the listener of netacc_ss; the device's listener, epoll
+#: instance, kick, doorbell page; the helper's queue. An epoll instance of the program: its queue and kick.
+OWN = 10
+#: The pair's socket, and the wake descriptor of the one queue on which the peer was woken.
+OF_A_PEER = 2
+
+
+@pytest.mark.parametrize("clients", [1, 45])
+def test_descriptors_are_counted(clients: int, tmp_path: Path) -> None:
+    script = tmp_path / "counts.py"
+    script.write_text(COUNTS)
+    without = run([sys.executable, script, str(clients)])
+    counted = tmp_path / "counted"
+    command: list[str | Path] = [binaries() / "netacc_run", "-F", "1", sys.executable, script, str(clients)]
+    seen = run(command, NETACC_EXIT_STATS=str(counted))
+    taken = int(seen.split("status")[0]) - int(without.split("status")[0])
+    assert taken <= OWN + clients * OF_A_PEER, f"{taken} descriptors for {clients} peers"
+    documents = [json.loads(line) for line in counted.read_text().splitlines()]
+    assert max(document["cnt"].get("tx_bytes_link", 0) for document in documents) > clients * 64 * 1000

@@ -110,6 +110,11 @@ impl Fabric {
         }
     }
 
+    /// Closes descriptors of shared memory; an RDMA device keeps its own. How many.
+    pub(crate) fn give_back(&self, which: netacc_shm::GiveBack) -> usize {
+        self.near.as_ref().map_or(0, |near| near.give_back(which))
+    }
+
     /// Every descriptor that is kept open.
     pub(crate) fn fds(&self) -> BackendFds {
         let mut own = vec![self.bell.fd(), self.alarm.fd(), self.events.fd()];

@@ -16,7 +16,7 @@ use nix::net::if_::InterfaceFlags;
 
 use crate::fabric::Fabric;
 pub use crate::remote::PORT_OFFSET;
-pub use netacc_shm::without_file_size_signal;
+pub use netacc_shm::{without_file_size_signal, GiveBack};
 /// What threads are called that connect links. They come and go, and are not the program's.
 pub use netacc_verbs::CONNECTING;
 /// For whoever forks the process: the libraries that a backend may load must be told.
@@ -43,6 +43,8 @@ pub struct Opened {
     pub opens_later: bool,
     /// To be called by a thread that ends when the process does: peers on this host know of the end at once.
     pub end_with_this_thread: Arc<dyn Fn() + Send + Sync>,
+    /// Closes descriptors of the backend for a program that has none left; how many.
+    pub give_back: Arc<dyn Fn(GiveBack) -> usize + Send + Sync>,
 }
 
 /// Descriptors that a backend keeps open.
@@ -107,7 +109,7 @@ fn has_rdma_device() -> bool {
 
 fn combined(name: &str, fabric: Fabric) -> Opened {
     let fabric = Arc::new(fabric);
-    let (fds, ending) = (fabric.clone(), fabric.clone());
+    let (fds, ending, giving) = (fabric.clone(), fabric.clone(), fabric.clone());
     Opened {
         name: name.into(),
         device: fabric.clone(),
@@ -116,6 +118,7 @@ fn combined(name: &str, fabric: Fabric) -> Opened {
         fds: Arc::new(move || fds.fds()),
         opens_later: true,
         end_with_this_thread: Arc::new(move || ending.end_with_this_thread()),
+        give_back: Arc::new(move |which| giving.give_back(which)),
     }
 }
 
@@ -137,7 +140,7 @@ pub fn shm_config(config: &Config) -> Result<ShmConfig, OpenError> {
 
 fn open_shm(config: &Config) -> Result<Opened, OpenError> {
     let device = ShmDevice::open(shm_config(config)?)?;
-    let (fds, ending) = (device.clone(), device.clone());
+    let (fds, ending, giving) = (device.clone(), device.clone(), device.clone());
     Ok(Opened {
         name: "shm".into(),
         device: device.clone(),
@@ -146,6 +149,7 @@ fn open_shm(config: &Config) -> Result<Opened, OpenError> {
         fds: Arc::new(move || BackendFds { own: fds.fds(), libraries: Vec::new() }),
         opens_later: false,
         end_with_this_thread: Arc::new(move || ending.end_with_this_thread()),
+        give_back: Arc::new(move |which| giving.give_back(which)),
     })
 }
 

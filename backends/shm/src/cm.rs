@@ -1,8 +1,9 @@
 //! Connecting: processes into pairs, and queue pairs within a pair. Control path.
 //!
-//! A pair begins with a socket: the connecting side sends `Hello` with its doorbell page and wake descriptors, the
-//! accepting side answers `Welcome` with the segment and its own. From then on the socket carries `Request`,
-//! `Accept`, `Reject`, `Close` and `WakeFd`; its end is the death of the peer.
+//! A pair begins with a socket: the connecting side sends `Hello` with its doorbell page, the accepting side answers
+//! `Welcome` with the segment and its own. From then on the socket carries `Request`, `Accept`, `Reject`, `Close`, and wake-ups:
+//! `Wake` wakes a queue of the peer's, who answers with the queue's descriptor (`WakeFd`), so that the next one goes past the
+//! socket. The end of the socket is the death of the peer.
 //!
 //! Invariants:
 //! * lock order: [`Cm`], then a pair's `Control`; never the other way, and no `announce_peer` under `Cm`;
@@ -26,7 +27,7 @@ use netacc_device::{
 use crate::alloc::Buddy;
 use crate::config::MIN_SEGMENT_BYTES;
 use crate::device::ShmDevice;
-use crate::layout::{CQS, DOORBELL_BYTES, SLAB_OFFSET};
+use crate::layout::{DOORBELL_BYTES, SLAB_OFFSET};
 use crate::limits;
 use crate::map::Range;
 use crate::pair::{Control, PairSlot, Phase, QpControl, Waiting, DEAD, FREE, HANDSHAKE, LIVE};
@@ -90,7 +91,7 @@ impl ConnectionManager for ShmDevice {
         if private_data.len() > MAX_PRIVATE_DATA {
             return Err(CmError::Exhausted("private data"));
         }
-        if self.channel(cq.0 as usize).is_none() {
+        if !self.has_queue(cq.0 as usize) {
             return Err(CmError::Exhausted("completion queue of that number"));
         }
         let cm = &mut *self.cm.lock();
@@ -116,7 +117,7 @@ impl ConnectionManager for ShmDevice {
         receives: Receives,
     ) -> Result<(), CmError> {
         receives.check(false)?;
-        if self.channel(cq.0 as usize).is_none() {
+        if !self.has_queue(cq.0 as usize) {
             return Err(CmError::Exhausted("completion queue of that number"));
         }
         let mut cm = self.cm.lock();
@@ -166,29 +167,34 @@ impl ConnectionManager for ShmDevice {
 }
 
 impl ShmDevice {
-    /// Takes what the sockets hold, from a thread that is not after events; whoever is hears of them.
-    pub(crate) fn progress_unasked(&self) {
-        if let Some(mut cm) = self.cm.try_lock() {
-            self.progress(&mut cm);
-            if !cm.events.is_empty() {
-                sys::ring(self.kick());
-            }
+    /// Wakes whoever sleeps on a queue of the peer's, without its wake descriptor.
+    pub(crate) fn wake_by_socket(&self, slot: &PairSlot, cq: usize) {
+        let control = &mut *slot.control.lock();
+        let same = |m: &Message| matches!(m, Message::Wake { cq: other, .. } if usize::from(*other) == cq);
+        // One that still waits for room will do; so a peer that reads nothing is not sent without end.
+        if slot.state.load(Acquire) == LIVE && !control.outgoing.iter().any(|(message, _)| same(message)) {
+            let wants_fd = self.descriptors.may_have_wakes() && self.may_open(1);
+            self.send(slot, control, Message::Wake { cq: cq as u8, wants_fd }, &[]);
         }
     }
 
-    /// Announces a new completion queue's channel to every peer.
-    pub(crate) fn share_channel(&self, _cm: &mut Cm, cq: u8) {
-        let Some(fd) = self.channel(cq.into()) else { return };
+    /// The peer has woken a queue of ours, and perhaps wants to do so by itself.
+    fn woken(&self, slot: &PairSlot, cq: usize, wants_fd: bool) -> Result<(), Violation> {
+        if !self.has_queue(cq) {
+            return Err(Violation);
+        }
+        self.ring_self(cq);
+        if let Some(fd) = self.channel(cq).filter(|_| wants_fd) {
+            self.send(slot, &mut slot.control.lock(), Message::WakeFd { cq: cq as u8 }, &[fd]);
+        }
+        Ok(())
+    }
+
+    /// Ends all pairs, before the device gives back its descriptors.
+    pub(crate) fn kill_all(&self, cm: &mut Cm) {
         for slot in self.pair_slots() {
-            let control = &mut *slot.control.lock();
-            // An accepting side in its handshake has said nothing yet: its Welcome will.
-            let introduced = match slot.state.load(Acquire) {
-                LIVE => true,
-                HANDSHAKE => control.connecting,
-                _ => false,
-            };
-            if introduced {
-                self.send(slot, control, Message::WakeFd { cq }, &[fd]);
+            if matches!(slot.state.load(Acquire), LIVE | HANDSHAKE) {
+                self.kill(cm, slot);
             }
         }
     }
@@ -285,16 +291,18 @@ impl ShmDevice {
             slot: self.rendezvous.slot,
             token: self.rendezvous.token,
             segment_bytes: slot.range.segment_bytes(),
-            cqs: self.cq_mask(),
         };
-        let fds: Vec<RawFd> = std::iter::once(self.doorbell_fd()).chain(self.channels()).collect();
-        self.send(slot, &mut slot.control.lock(), hello, &fds);
+        self.send(slot, &mut slot.control.lock(), hello, &[self.doorbell_fd()]);
         Ok(slot)
     }
 
     /// A slot without a pair.
     fn free_slot(&self) -> std::io::Result<&PairSlot> {
         let free = |p: &&PairSlot| p.state.load(Acquire) == FREE && !p.range.is_busy();
+        // Its socket, and one wake descriptor of the peer's.
+        if !self.may_open(2) {
+            return Err(ErrorKind::QuotaExceeded.into());
+        }
         if let Some(slot) = self.pair_slots().find(free) {
             return Ok(slot);
         }
@@ -317,14 +325,6 @@ impl ShmDevice {
         slot.sock.store(fd.into_raw_fd(), Release);
         slot.state.store(HANDSHAKE, Release);
         Ok(())
-    }
-
-    fn channels(&self) -> impl Iterator<Item = RawFd> + '_ {
-        (0..self.cq_count.load(Acquire) as usize).filter_map(|cq| self.channel(cq))
-    }
-
-    fn cq_mask(&self) -> u8 {
-        ((1u32 << self.cq_count.load(Acquire)) - 1) as u8
     }
 
     /// Takes the packets of a pair's socket.
@@ -356,14 +356,13 @@ impl ShmDevice {
         let live = slot.state.load(Acquire) == LIVE;
         let connecting = slot.control.lock().connecting;
         match message {
-            Message::Hello { slot: process, token, segment_bytes, cqs } if !live && !connecting => {
+            Message::Hello { slot: process, token, segment_bytes } if !live && !connecting => {
                 cm.strangers.retain(|&p| p != slot.index);
-                self.hello(cm, slot, process, token, segment_bytes, cqs, fds)
+                self.hello(cm, slot, process, token, segment_bytes, fds)
             }
-            Message::Welcome { segment_bytes, cqs } if !live && connecting => {
-                self.welcome(cm, slot, segment_bytes, cqs, fds)
-            }
-            Message::WakeFd { cq } if live => self.take_channels(slot, 1u8.checked_shl(cq.into()).unwrap_or(0), fds),
+            Message::Welcome { segment_bytes } if !live && connecting => self.welcome(cm, slot, segment_bytes, fds),
+            Message::Wake { cq, wants_fd } if live => self.woken(slot, cq.into(), wants_fd),
+            Message::WakeFd { cq } if live => self.take_channel(slot, cq.into(), fds),
             Message::Request { qp, region, private_data } if live => self.requested(cm, slot, qp, region, private_data),
             Message::Accept { qp, region } if live => self.accepted(cm, slot, qp, region),
             Message::Reject { qp } if live => {
@@ -384,7 +383,6 @@ impl ShmDevice {
         slot.own.store(peer == Some(self.rendezvous.address()), Relaxed);
     }
 
-    #[allow(clippy::too_many_arguments)] // The fields of one message.
     fn hello(
         &self,
         cm: &mut Cm,
@@ -392,26 +390,24 @@ impl ShmDevice {
         process: u32,
         token: [u64; 2],
         segment_bytes: u64,
-        cqs: u8,
-        mut fds: Vec<OwnedFd>,
+        fds: Vec<OwnedFd>,
     ) -> Result<(), Violation> {
+        let [doorbell] = &fds[..] else { return Err(Violation) };
         let process = self.rendezvous.table.process(process).filter(|p| p.token == token).ok_or(Violation)?;
         let pid = sys::peer(slot.sock.load(Acquire), false).map_err(|_| Violation)?.pid;
-        if pid != process.pid || fds.is_empty() || !segment_fits(segment_bytes) {
+        if pid != process.pid || !segment_fits(segment_bytes) {
             return Err(Violation);
         }
         let bytes = segment_bytes.min(slot.range.segment_bytes());
-        let doorbell = fds.remove(0);
-        self.take_channels(slot, cqs, fds)?;
         let segment = sys::memfd(c"netacc-pair", bytes).map_err(|_| Violation)?;
         sys::seal(segment.as_raw_fd(), false).map_err(|_| Violation)?;
-        self.attach(slot, &segment, bytes, &doorbell, false)?;
+        self.attach(slot, &segment, bytes, doorbell, false)?;
         let peer = rendezvous::address(&process);
         let control = &mut *slot.control.lock();
         control.peer = Some(peer);
         self.note_own(slot, control.peer);
-        let welcome = Message::Welcome { segment_bytes: bytes, cqs: self.cq_mask() };
-        let fds: Vec<RawFd> = [segment.as_raw_fd(), self.doorbell_fd()].into_iter().chain(self.channels()).collect();
+        let welcome = Message::Welcome { segment_bytes: bytes };
+        let fds = [segment.as_raw_fd(), self.doorbell_fd()];
         // Not queued: the segment's descriptor does not outlive this call.
         let sent = sys::send(slot.sock.load(Acquire), &welcome.encode(), &fds);
         sent.map_err(|_| Violation)?;
@@ -420,23 +416,12 @@ impl ShmDevice {
         Ok(())
     }
 
-    fn welcome(
-        &self,
-        cm: &mut Cm,
-        slot: &PairSlot,
-        bytes: u64,
-        cqs: u8,
-        mut fds: Vec<OwnedFd>,
-    ) -> Result<(), Violation> {
-        if fds.len() < 2 || !segment_fits(bytes) {
+    fn welcome(&self, cm: &mut Cm, slot: &PairSlot, bytes: u64, fds: Vec<OwnedFd>) -> Result<(), Violation> {
+        let [segment, doorbell] = &fds[..] else { return Err(Violation) };
+        if !segment_fits(bytes) || sys::sealed_size(segment.as_raw_fd()).map_err(|_| Violation)? != bytes {
             return Err(Violation);
         }
-        let channels = fds.split_off(2);
-        self.take_channels(slot, cqs, channels)?;
-        if sys::sealed_size(fds[0].as_raw_fd()).map_err(|_| Violation)? != bytes {
-            return Err(Violation);
-        }
-        self.attach(slot, &fds[0], bytes, &fds[1], true)?;
+        self.attach(slot, segment, bytes, doorbell, true)?;
         let control = &mut *slot.control.lock();
         slot.state.store(LIVE, Release);
         for waiting in std::mem::take(&mut control.waiting) {
@@ -468,17 +453,14 @@ impl ShmDevice {
         Ok(())
     }
 
-    /// Keeps the peer's wake descriptors, one for each bit of `cqs`.
-    fn take_channels(&self, slot: &PairSlot, cqs: u8, fds: Vec<OwnedFd>) -> Result<(), Violation> {
-        if cqs == 0 && !fds.is_empty() || cqs.count_ones() as usize != fds.len() {
-            return Err(Violation);
-        }
+    /// Keeps the peer's wake descriptor of a queue.
+    fn take_channel(&self, slot: &PairSlot, cq: usize, mut fds: Vec<OwnedFd>) -> Result<(), Violation> {
+        let fd = fds.pop().filter(|fd| fds.is_empty() && sys::is_eventfd(fd.as_raw_fd())).ok_or(Violation)?;
         let _guard = slot.wake_fds.lock();
-        for (cq, fd) in (0..CQS).filter(|cq| cqs >> cq & 1 != 0).zip(fds) {
-            if !sys::is_eventfd(fd.as_raw_fd()) || slot.wake[cq].load(Acquire) >= 0 {
-                return Err(Violation);
-            }
-            slot.wake[cq].store(sys::high(fd).into_raw_fd(), Release);
+        let place = slot.wake.get(cq).ok_or(Violation)?;
+        // Asked for twice, or given back meanwhile: this one is closed.
+        if place.load(Acquire) < 0 && self.descriptors.may_have_wakes() {
+            place.store(sys::high(fd).into_raw_fd(), Release);
         }
         Ok(())
     }

@@ -67,7 +67,67 @@ pub struct ShmDevice {
     doorbell: OwnDoorbell,
     /// Listener, epoll, kick and doorbell page. Atomics for a forked child, which must not lock.
     own_fds: [AtomicI32; 4],
+    pub(crate) descriptors: Descriptors,
     pub(crate) cm: Mutex<Cm>,
+}
+
+/// What a program that is short of descriptors is given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GiveBack {
+    /// The wake descriptors of peers, which are woken by way of their connection managers from then on.
+    Wakes,
+    /// All. Nothing may be on a link, and the device connects no more.
+    All,
+}
+
+/// Which descriptors the device may have, and who uses some just now.
+#[derive(Default)]
+pub(crate) struct Descriptors {
+    /// One of the below.
+    state: AtomicU32,
+    /// Threads that have looked up the number of a completion queue's channel and are about to read or write it.
+    uses: AtomicU32,
+}
+
+impl Descriptors {
+    /// No restriction.
+    const ALL: u32 = 0;
+    /// None of peers.
+    const OWN: u32 = 1;
+    const NONE: u32 = 2;
+    /// A use is one system call that does not block. Looks at a yield each; arbitrary.
+    const USE_LOOKS: u32 = 100_000;
+
+    pub(crate) fn may_have_wakes(&self) -> bool {
+        self.state.load(SeqCst) == Descriptors::ALL
+    }
+
+    pub(crate) fn are_gone(&self) -> bool {
+        self.state.load(SeqCst) == Descriptors::NONE
+    }
+
+    /// Runs `f` on the number in `fd`, if there is one, which is not closed meanwhile.
+    fn with(&self, fd: &AtomicI32, f: impl FnOnce(RawFd)) {
+        self.uses.fetch_add(1, SeqCst);
+        let number = fd.load(SeqCst);
+        if number >= 0 {
+            f(number);
+        }
+        self.uses.fetch_sub(1, SeqCst);
+    }
+
+    /// Takes a number out, and waits until nobody uses it any more. `None`: there is none, or a use takes too long.
+    fn take(&self, fd: &AtomicI32) -> Option<RawFd> {
+        let number = fd.swap(-1, SeqCst);
+        let unused = (0..Descriptors::USE_LOOKS).any(|_| {
+            let unused = self.uses.load(SeqCst) == 0;
+            if !unused {
+                std::thread::yield_now();
+            }
+            unused
+        });
+        (number >= 0 && unused).then_some(number)
+    }
 }
 
 const FD_LISTENER: usize = 0;
@@ -90,7 +150,7 @@ impl ShmDevice {
         let epoll = sys::epoll().map_err(os("epoll_create1"))?;
         let kick = sys::eventfd().map_err(os("eventfd"))?;
         let (rendezvous, listener) = Rendezvous::join(&config)?;
-        sys::epoll_set(epoll.as_raw_fd(), true, listener.as_raw_fd(), LISTENER, false).map_err(os("epoll_ctl"))?;
+        sys::epoll_add_edge(epoll.as_raw_fd(), listener.as_raw_fd(), LISTENER).map_err(os("epoll_ctl"))?;
         sys::epoll_set(epoll.as_raw_fd(), true, kick.as_raw_fd(), KICK, false).map_err(os("epoll_ctl"))?;
         let keep = |fd: OwnedFd| AtomicI32::new(fd.into_raw_fd());
         Ok(Arc::new(ShmDevice {
@@ -111,6 +171,7 @@ impl ShmDevice {
             cq_count: AtomicU32::new(0),
             doorbell,
             own_fds: [keep(listener), keep(epoll), keep(kick), keep(doorbell_fd)],
+            descriptors: Descriptors::default(),
             cm: Mutex::new(Cm::default()),
         }))
     }
@@ -123,6 +184,9 @@ impl ShmDevice {
     /// Tells the processes of this user (or group) that we hold a connection to another host, as our stream `stream`.
     /// `false`: the table is full there.
     pub fn announce(&self, t: &FourTuple, stream: u32) -> bool {
+        if self.descriptors.are_gone() {
+            return false;
+        }
         let r = &self.rendezvous;
         r.table.publish(tuple::key(t), r.slot, r.generation, stream)
     }
@@ -167,6 +231,33 @@ impl ShmDevice {
     /// Every descriptor the device holds. For a forked child that closes them itself.
     pub fn fds(&self) -> Vec<RawFd> {
         self.all_fds().map(|fd| fd.load(Acquire)).filter(|&fd| fd >= 0).collect()
+    }
+
+    /// Closes descriptors for the sake of a program that has none left; how many. With [`GiveBack::All`] the device is of no
+    /// use afterwards: its links die, and it makes no others.
+    pub fn give_back(&self, which: GiveBack) -> usize {
+        match which {
+            GiveBack::Wakes => {
+                let _ = self.descriptors.state.compare_exchange(Descriptors::ALL, Descriptors::OWN, SeqCst, SeqCst);
+                self.pair_slots().map(PairSlot::close_wakes).sum()
+            }
+            GiveBack::All => {
+                self.descriptors.state.store(Descriptors::NONE, SeqCst);
+                self.rendezvous.table.unregister(self.rendezvous.slot, self.rendezvous.generation);
+                let cm = &mut *self.cm.lock();
+                let before = self.fds().len();
+                self.kill_all(cm);
+                // Under the lock, without which nobody uses those of the connection manager.
+                let numbers = self.own_fds.iter().chain(self.cqs.iter().map(|cq| &cq.fd));
+                numbers.filter_map(|fd| self.descriptors.take(fd)).for_each(sys::close);
+                before
+            }
+        }
+    }
+
+    /// Whether the device may open so many more descriptors without taking too large a share of those of the process.
+    pub(crate) fn may_open(&self, count: usize) -> bool {
+        !self.descriptors.are_gone() && self.fds().len() + count <= limits::descriptors()
     }
 
     /// In a forked child: closes the descriptors and lets go of the memory, without a word to peers or parent. Takes
@@ -238,10 +329,39 @@ impl ShmDevice {
         (generation & GENERATION_MASK == qp.0 >> (INDEX_BITS + PAIR_BITS)).then_some((pair, index, local))
     }
 
-    /// The channel of a completion queue that exists.
+    /// Whether there is a completion queue of that number.
+    pub(crate) fn has_queue(&self, cq: usize) -> bool {
+        cq < self.cq_count.load(Acquire) as usize
+    }
+
+    /// The channel of a completion queue, made now if there was none.
     pub(crate) fn channel(&self, cq: usize) -> Option<RawFd> {
-        let fd = self.cqs.get(cq)?.fd.load(Acquire);
-        (fd >= 0).then_some(fd)
+        let queue = self.cqs.get(cq).filter(|_| self.has_queue(cq))?;
+        let fd = queue.fd.load(SeqCst);
+        if fd >= 0 {
+            return Some(fd);
+        }
+        self.make_channel(cq, &queue.fd)
+    }
+
+    #[cold]
+    fn make_channel(&self, cq: usize, place: &AtomicI32) -> Option<RawFd> {
+        if self.descriptors.are_gone() {
+            return None;
+        }
+        let fd = sys::eventfd().ok()?.into_raw_fd();
+        if let Err(other) = place.compare_exchange(-1, fd, SeqCst, SeqCst) {
+            sys::close(fd);
+            return Some(other);
+        }
+        if self.descriptors.are_gone() {
+            // Given back while this one was made.
+            self.descriptors.take(place).into_iter().for_each(sys::close);
+            return None;
+        }
+        // Whoever is about to sleep on it may have been called already.
+        self.ring_self(cq);
+        Some(fd)
     }
 
     /// Announces a sleeper, then looks once more.
@@ -271,15 +391,9 @@ impl ShmDevice {
 
     #[cold]
     fn ring_peer(&self, pair: &PairSlot, cq: usize) {
-        // The descriptor of a young completion queue is in our socket already: its owner sent it before it could
-        // arm. Another thread may just be taking it out. Bounded: a lying peer costs itself its wake-ups. One that is gone
-        // wants none.
-        for _ in 0..1000 {
-            if pair.ring(cq) || pair.state.load(Acquire) != LIVE {
-                return;
-            }
-            self.progress_unasked();
-            std::thread::yield_now();
+        // A peer that is gone wants none.
+        if !pair.ring(cq) && pair.state.load(Acquire) == LIVE {
+            self.wake_by_socket(pair, cq);
         }
     }
 
@@ -292,11 +406,9 @@ impl ShmDevice {
     }
 
     /// Wakes whoever sleeps on `cq`.
-    fn ring_self(&self, cq: usize) {
+    pub(crate) fn ring_self(&self, cq: usize) {
         if self.doorbell.armed(cq).load(SeqCst) != 0 {
-            if let Some(fd) = self.channel(cq) {
-                sys::ring(fd);
-            }
+            self.descriptors.with(&self.cqs[cq].fd, sys::ring);
         }
     }
 
@@ -470,14 +582,10 @@ impl Device for ShmDevice {
     }
 
     fn create_cq(&self) -> Result<CompletionQueueId, DeviceError> {
-        let mut cm = self.cm.lock();
-        let cq = self.cq_count.load(Acquire);
-        let queue = self.cqs.get(cq as usize).ok_or(DeviceError::Exhausted { what: "completion queue" })?;
-        let fd = sys::eventfd().map_err(|source| DeviceError::Os { operation: "eventfd", source })?;
-        queue.fd.store(fd.into_raw_fd(), Release);
-        self.cq_count.store(cq + 1, Release);
-        self.share_channel(&mut cm, cq as u8);
-        Ok(CompletionQueueId(cq))
+        // Its channel is made when somebody is to sleep on it.
+        let take = |count: u32| ((count as usize) < CQS && !self.descriptors.are_gone()).then_some(count + 1);
+        let cq = self.cq_count.fetch_update(AcqRel, Acquire, take);
+        cq.map(CompletionQueueId).map_err(|_| DeviceError::Exhausted { what: "completion queue" })
     }
 
     #[inline]
@@ -582,8 +690,8 @@ impl Device for ShmDevice {
     }
 
     fn drain(&self, cq: CompletionQueueId) {
-        if let Some(fd) = self.channel(cq.0 as usize) {
-            sys::drain(fd);
+        if let Some(queue) = self.cqs.get(cq.0 as usize) {
+            self.descriptors.with(&queue.fd, sys::drain);
         }
     }
 
@@ -592,7 +700,9 @@ impl Device for ShmDevice {
     }
 
     fn rebind(&self, qp: QueuePairId, cq: CompletionQueueId) -> Result<(), DeviceError> {
-        self.channel(cq.0 as usize).ok_or(DeviceError::Unknown { what: "completion queue" })?;
+        if !self.has_queue(cq.0 as usize) {
+            return Err(DeviceError::Unknown { what: "completion queue" });
+        }
         let (_, _, local) = self.qp(qp).ok_or(DeviceError::Unknown { what: "queue pair" })?;
         local.rebind(cq.0);
         Ok(())
@@ -677,6 +787,9 @@ impl Directory for ShmDevice {
     fn publish(&self, t: &FourTuple, stream: u32) -> Result<(), DirectoryError> {
         if !tuple::same_host(t) {
             return Err(DirectoryError::NotServed);
+        }
+        if self.descriptors.are_gone() {
+            return Err(DirectoryError::NoDescriptor);
         }
         if self.announce(t, stream) {
             Ok(())

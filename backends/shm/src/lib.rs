@@ -9,13 +9,16 @@
 //!
 //! What it deliberately does not do: move data between users, trust what it reads from a peer, or keep a thread.
 //! Connection manager calls make progress only when somebody calls [`poll_event`]; so a peer's death is
-//! noticed there too. But nothing is posted to a process once it has ended, if a thread of it has asked the kernel to tell
+//! noticed there too, and so is the first wake-up that a peer sends to a completion queue: only then does the peer get the
+//! queue's wake descriptor. Whoever sleeps on a channel therefore has a thread that looks after [`event_fds`], or watches them
+//! as well. But nothing is posted to a process once it has ended, if a thread of it has asked the kernel to tell
 //! ([`ShmDevice::end_with_this_thread`], `doorbell`).
 //!
 //! A process of the same user that is hostile can destroy its own connections, spin a poller of its own pair or
 //! ring our channels; it cannot make us touch memory outside the segment, fault or panic.
 //!
 //! [`poll_event`]: netacc_device::ConnectionManager::poll_event
+//! [`event_fds`]: netacc_device::ConnectionManager::event_fds
 
 mod alloc;
 mod bitmap;
@@ -40,5 +43,5 @@ mod tuple;
 mod wire;
 
 pub use config::{ShmConfig, MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES};
-pub use device::ShmDevice;
+pub use device::{GiveBack, ShmDevice};
 pub use limits::without_file_size_signal;

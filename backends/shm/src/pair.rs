@@ -53,7 +53,7 @@ pub(crate) struct PairSlot {
     pub own: AtomicBool,
     /// The pair's socket, or -1. Atomic only for a forked child, which must not lock.
     pub sock: AtomicI32,
-    /// The peer's wake descriptors, or -1.
+    /// The peer's wake descriptors, or -1. The peer gives one when it was woken on that queue without it.
     pub wake: [AtomicI32; CQS],
     /// Held while a wake descriptor is written or closed, so that no write hits a reused number.
     pub wake_fds: Mutex<()>,
@@ -248,15 +248,16 @@ impl PairSlot {
         fd >= 0
     }
 
+    /// Closes the peer's wake descriptors; how many.
+    pub(crate) fn close_wakes(&self) -> usize {
+        let _guard = self.wake_fds.lock();
+        let open = self.wake.iter().map(|fd| fd.swap(-1, AcqRel)).filter(|fd| *fd >= 0);
+        open.map(sys::close).count()
+    }
+
     /// Closes every descriptor of the pair. `control` is held.
     pub(crate) fn close_fds(&self, epoll: RawFd) {
-        let _guard = self.wake_fds.lock();
-        for fd in &self.wake {
-            let fd = fd.swap(-1, AcqRel);
-            if fd >= 0 {
-                sys::close(fd);
-            }
-        }
+        self.close_wakes();
         let sock = self.sock.swap(-1, AcqRel);
         if sock >= 0 {
             sys::epoll_remove(epoll, sock);

@@ -14,11 +14,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 #[cfg(not(any(loom, miri)))]
 use std::time::Duration;
 
-use crate::limits::without_file_size_signal;
+use crate::limits::{self, without_file_size_signal};
 use crate::wire::MAX_PACKET;
 
-/// Descriptors in one packet: segment, doorbell, and a wake descriptor for each completion queue.
-pub(crate) const MAX_PACKET_FDS: usize = 2 + crate::layout::CQS;
+/// Descriptors in one packet: segment and doorbell.
+pub(crate) const MAX_PACKET_FDS: usize = 2;
 
 fn check(rc: libc::c_int) -> io::Result<libc::c_int> {
     if rc < 0 {
@@ -36,16 +36,7 @@ fn owned(rc: libc::c_int) -> io::Result<OwnedFd> {
 
 /// Moves a descriptor to a high number. Where there is no room up there it stays where it is.
 pub(crate) fn high(fd: OwnedFd) -> OwnedFd {
-    // SAFETY: plain output structure.
-    let mut limit: libc::rlimit = unsafe { zeroed() };
-    // SAFETY: valid pointer.
-    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } != 0 {
-        return fd;
-    }
-    // The kernel's table grows to the highest number in use and fork copies it: 16384 bounds both, and few programs
-    // hold as many. Arbitrary.
-    let soft = limit.rlim_cur.min(16384) as libc::c_int;
-    for base in [(soft - 512).max(soft / 2), soft / 2, soft / 4] {
+    for base in limits::high_numbers() {
         // SAFETY: a valid descriptor.
         if let Ok(moved) = owned(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, base) }) {
             return moved;
@@ -196,9 +187,18 @@ pub(crate) fn epoll() -> io::Result<OwnedFd> {
 
 /// Adds (`add`) or changes what `fd` is watched for. It is always watched for input.
 pub(crate) fn epoll_set(ep: RawFd, add: bool, fd: RawFd, tag: u64, output: bool) -> io::Result<()> {
-    let events = libc::EPOLLIN | if output { libc::EPOLLOUT } else { 0 };
-    let mut ev = libc::epoll_event { events: events as u32, u64: tag };
     let op = if add { libc::EPOLL_CTL_ADD } else { libc::EPOLL_CTL_MOD };
+    epoll_ctl(ep, op, fd, libc::EPOLLIN | if output { libc::EPOLLOUT } else { 0 }, tag)
+}
+
+/// Adds `fd`, to be reported once for each time that something comes. A connection that cannot be accepted for want of a
+/// descriptor must not be reported all the time.
+pub(crate) fn epoll_add_edge(ep: RawFd, fd: RawFd, tag: u64) -> io::Result<()> {
+    epoll_ctl(ep, libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN | libc::EPOLLET, tag)
+}
+
+fn epoll_ctl(ep: RawFd, op: libc::c_int, fd: RawFd, events: libc::c_int, tag: u64) -> io::Result<()> {
+    let mut ev = libc::epoll_event { events: events as u32, u64: tag };
     // SAFETY: valid pointer.
     check(unsafe { libc::epoll_ctl(ep, op, fd, &mut ev) }).map(drop)
 }

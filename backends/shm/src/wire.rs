@@ -8,15 +8,15 @@ use netacc_device::{RemoteKey, RemoteRegion, MAX_PRIVATE_DATA};
 pub(crate) const MAX_PACKET: usize = 128;
 
 const MAGIC: u32 = 0x6e61_6363;
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
-/// A message. `cqs` is a bit set of the sender's completion queues whose wake descriptors follow, lowest first.
+/// A message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Message {
-    /// First packet of the connecting side. Descriptors: doorbell page, then the wake descriptors.
-    Hello { slot: u32, token: [u64; 2], segment_bytes: u64, cqs: u8 },
-    /// The answer. Descriptors: segment, doorbell page, then the wake descriptors.
-    Welcome { segment_bytes: u64, cqs: u8 },
+    /// First packet of the connecting side. Descriptor: its doorbell page.
+    Hello { slot: u32, token: [u64; 2], segment_bytes: u64 },
+    /// The answer. Descriptors: segment, its doorbell page.
+    Welcome { segment_bytes: u64 },
     /// Asks for a queue pair at index `qp`; the sender's half of it is ready, with `region` as its first.
     Request { qp: u16, region: RemoteRegion, private_data: Vec<u8> },
     /// The queue pair exists on both sides; `region` is the sender's first.
@@ -25,8 +25,11 @@ pub(crate) enum Message {
     Reject { qp: u16 },
     /// The sender has destroyed its end and will not touch the index again.
     Close { qp: u16 },
-    /// A completion queue created after the handshake. Descriptor: its wake descriptor.
+    /// Descriptor: the wake descriptor of a completion queue of the sender's. Answers a `Wake` that asked for it.
     WakeFd { cq: u8 },
+    /// Wakes whoever sleeps on a completion queue of the receiver's, for a sender that has no wake descriptor of it.
+    /// `wants_fd`: it would like one.
+    Wake { cq: u8, wants_fd: bool },
 }
 
 impl Message {
@@ -34,8 +37,8 @@ impl Message {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut p = Vec::with_capacity(MAX_PACKET);
         match self {
-            Message::Hello { slot, token, segment_bytes, cqs } => {
-                p.extend([1, *cqs, 0, 0]);
+            Message::Hello { slot, token, segment_bytes } => {
+                p.extend([1, 0, 0, 0]);
                 p.extend(MAGIC.to_le_bytes());
                 p.extend(VERSION.to_le_bytes());
                 p.extend(slot.to_le_bytes());
@@ -43,8 +46,8 @@ impl Message {
                 p.extend(token[1].to_le_bytes());
                 p.extend(segment_bytes.to_le_bytes());
             }
-            Message::Welcome { segment_bytes, cqs } => {
-                p.extend([2, *cqs, 0, 0]);
+            Message::Welcome { segment_bytes } => {
+                p.extend([2, 0, 0, 0]);
                 p.extend(segment_bytes.to_le_bytes());
             }
             Message::Request { qp, region, private_data } => {
@@ -60,6 +63,7 @@ impl Message {
             Message::Reject { qp } => put_head(&mut p, 5, 0, *qp),
             Message::Close { qp } => put_head(&mut p, 6, 0, *qp),
             Message::WakeFd { cq } => p.extend([7, *cq, 0, 0]),
+            Message::Wake { cq, wants_fd } => p.extend([8, *cq, u8::from(*wants_fd), 0]),
         }
         p
     }
@@ -80,12 +84,11 @@ impl Message {
                     slot: u32_at(12)?,
                     token: [u64_at(16)?, u64_at(24)?],
                     segment_bytes: u64_at(32)?,
-                    cqs: byte,
                 })
             }
             2 => {
                 exact(12)?;
-                Some(Message::Welcome { segment_bytes: u64_at(4)?, cqs: byte })
+                Some(Message::Welcome { segment_bytes: u64_at(4)? })
             }
             3 => {
                 (usize::from(byte) <= MAX_PRIVATE_DATA).then_some(())?;
@@ -96,6 +99,7 @@ impl Message {
             5 => exact(4).and(Some(Message::Reject { qp: u16_at(2)? })),
             6 => exact(4).and(Some(Message::Close { qp: u16_at(2)? })),
             7 => exact(4).and(Some(Message::WakeFd { cq: byte })),
+            8 => exact(4).and(Some(Message::Wake { cq: byte, wants_fd: p[2] != 0 })),
             _ => None,
         }
     }
@@ -121,13 +125,15 @@ mod tests {
     fn round_trip() {
         let region = RemoteRegion { rkey: RemoteKey(77), len: 4096, base: 1 << 40 };
         for m in [
-            Message::Hello { slot: 7, token: [1, u64::MAX], segment_bytes: 1 << 30, cqs: 3 },
-            Message::Welcome { segment_bytes: 1 << 26, cqs: 255 },
+            Message::Hello { slot: 7, token: [1, u64::MAX], segment_bytes: 1 << 30 },
+            Message::Welcome { segment_bytes: 1 << 26 },
             Message::Request { qp: 4095, region, private_data: vec![9; MAX_PRIVATE_DATA] },
             Message::Accept { qp: 0x1234, region },
             Message::Reject { qp: 2 },
             Message::Close { qp: 3 },
             Message::WakeFd { cq: 7 },
+            Message::Wake { cq: 6, wants_fd: true },
+            Message::Wake { cq: 0, wants_fd: false },
         ] {
             let p = m.encode();
             assert!(p.len() <= MAX_PACKET);

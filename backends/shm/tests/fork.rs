@@ -33,7 +33,7 @@ fn forked_child_forgets() {
     let node = Node::open(&dir.0);
     let conn = node.connect(node.find(0));
     let fds = node.dev.fds();
-    assert!(fds.len() >= 6);
+    assert!(fds.len() >= 5);
     let status = forked(|| {
         node.dev.forget_after_fork();
         // Also what a late thread might touch is harmless.

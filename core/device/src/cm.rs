@@ -181,6 +181,9 @@ pub enum DirectoryError {
     /// The peer could not tell where to ask: the rule that finds a port for links gives none for this TCP port.
     #[error("no port for links")]
     NoPort,
+    /// The process was short of descriptors, and the backend has none any more.
+    #[error("no descriptor")]
+    NoDescriptor,
     /// The backend cannot reach that address (another host, say).
     #[error("address not served by this backend")]
     NotServed,

@@ -15,7 +15,7 @@
 //! How streams are opened is in [`open`](crate::open), what arrives on links in [`incoming`](crate::incoming).
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -92,8 +92,8 @@ pub struct Endpoint {
     pub(crate) waiting: Mutex<Vec<Waiting>>,
     todo: Mutex<Todo>,
     counters: Counters,
-    /// See [`Endpoint::hold_back`].
-    held_back: AtomicBool,
+    /// Why streams are kept off links: see [`Endpoint::hold_back`]. [`Reason::None`] if they are not.
+    held_back: AtomicU16,
 }
 
 #[derive(Default)]
@@ -149,19 +149,28 @@ impl Endpoint {
             waiting: Mutex::default(),
             todo: Mutex::default(),
             counters: Counters::default(),
-            held_back: AtomicBool::new(false),
+            held_back: AtomicU16::new(Reason::None as u16),
         })
     }
 
     /// From now on no stream is promoted, whichever side asks (`true`), or they are again (`false`). Streams that are on
     /// links stay there.
     pub fn hold_back(&self, on: bool) {
-        self.held_back.store(on, Ordering::Release);
+        let (none, requested) = (Reason::None as u16, Reason::Requested as u16);
+        let (from, to) = if on { (none, requested) } else { (requested, none) };
+        // Whatever else holds them back goes on doing so.
+        let _ = self.held_back.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
     }
 
     /// Whether streams are kept off links.
     pub fn is_held_back(&self) -> bool {
-        self.held_back.load(Ordering::Acquire)
+        self.held_back_for().is_some()
+    }
+
+    /// Why streams are kept off links; `None` if they are not.
+    pub(crate) fn held_back_for(&self) -> Option<Reason> {
+        let reason = Reason::from_code(self.held_back.load(Ordering::Acquire));
+        (reason != Reason::None).then_some(reason)
     }
 
     /// The device.
@@ -239,6 +248,7 @@ impl Endpoint {
             }
             Err(DirectoryError::Full) => Reason::DirectoryFull,
             Err(DirectoryError::NoPort) => Reason::NoLinkPort,
+            Err(DirectoryError::NoDescriptor) => Reason::DescriptorLimit,
             Err(_) => Reason::OtherHost,
         };
         self.counters.reason(reason);
@@ -325,6 +335,16 @@ impl Endpoint {
     /// if the process ended now; call again when peers may have answered.
     pub fn leave(&self, now: Instant) -> bool {
         self.hold_back(true);
+        self.bring_back(Reason::Requested, now)
+    }
+
+    /// As [`leave`](Endpoint::leave), but for good, and for this reason: the process goes on without links.
+    pub fn leave_for_good(&self, reason: Reason, now: Instant) -> bool {
+        self.held_back.store(reason as u16, Ordering::Release);
+        self.bring_back(reason, now)
+    }
+
+    fn bring_back(&self, reason: Reason, now: Instant) -> bool {
         let mut done = true;
         for cell in self.streams() {
             let link = cell.lock(self).link().cloned();
@@ -334,7 +354,7 @@ impl Endpoint {
             let mut guard = cell.lock(self);
             guard.refresh_consumed();
             if guard.is_wanted() {
-                guard.demote(Reason::Requested);
+                guard.demote(reason);
             }
             guard.progress_anchor(false);
             drop(guard);

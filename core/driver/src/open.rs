@@ -26,8 +26,8 @@ impl Endpoint {
                 return Err(Reason::PeerBusy);
             }
         }
-        if self.is_held_back() {
-            return Err(Reason::Requested);
+        if let Some(reason) = self.held_back_for() {
+            return Err(reason);
         }
         self.sink().may_promote()?;
         let (peer, hint) = self.directory().lookup(&cell.tuple).ok_or_else(|| self.obstacle(cell, Role::Opener))?;
@@ -222,8 +222,8 @@ impl Endpoint {
         if !self.directory().admits(link.peer, &cell.tuple) {
             return Err(Reason::NotAdmitted);
         }
-        if self.is_held_back() {
-            return Err(Reason::Requested);
+        if let Some(reason) = self.held_back_for() {
+            return Err(reason);
         }
         self.sink().may_promote()?;
         if cell.is_shared() && !self.sink().holds_alone(&cell) {

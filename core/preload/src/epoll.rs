@@ -39,7 +39,11 @@ use parking_lot::Mutex;
 
 use crate::ops::ending;
 use crate::queues::{Activity, Owner};
-use crate::runtime::{self, Runtime};
+use crate::runtime::{
+    self,
+    shortage::{self, Use},
+    Runtime,
+};
 use crate::socket::Socket;
 use crate::table::{self, Entry};
 use crate::{queues, real, sandbox};
@@ -127,8 +131,10 @@ const CHANNEL: u64 = OURS | 0xffff_fffe;
 
 /// `epoll_create1`.
 pub fn create1(flags: c_int) -> c_int {
-    // SAFETY: no pointers.
-    let fd = unsafe { real::epoll_create1(flags) };
+    let fd = shortage::opening_fd(|| {
+        // SAFETY: no pointers.
+        unsafe { real::epoll_create1(flags) }
+    });
     if fd >= 0 && !runtime::is_inside() && !sandbox::leaves_new_sockets() {
         // What the number may have named before was closed unseen.
         ending::forget(fd);
@@ -192,14 +198,16 @@ impl Shared {
     /// Makes the kick readable, which is an edge for those that watch the instance.
     #[cold]
     fn kick(&self) {
-        let fd = self.kick.load(Ordering::Acquire);
+        let _use = Use::begin();
+        let fd = self.kick.load(Ordering::SeqCst);
         if fd != 0 {
             runtime::kick(fd as c_int);
         }
     }
 
     fn drain_kick(&self) {
-        let fd = self.kick.load(Ordering::Acquire);
+        let _use = Use::begin();
+        let fd = self.kick.load(Ordering::SeqCst);
         if fd != 0 {
             runtime::drain(fd as c_int);
         }
@@ -360,9 +368,10 @@ impl Shared {
     }
 
     fn make_kick(&self, _locked: &mut State) {
-        if self.kick.load(Ordering::Acquire) != 0 {
+        if self.kick.load(Ordering::Acquire) != 0 || shortage::is_over() {
             return;
         }
+        let _use = Use::begin();
         if let Some(fd) = runtime::new_eventfd() {
             self.kick.store(fd as u32, Ordering::Release);
             internal_ctl(self.kernel().epfd, fd, libc::EPOLLIN, KICK);
@@ -480,5 +489,16 @@ impl Epoll {
     /// `fd` has become a connection with a stream: interests made before follow it.
     pub fn attach(&self, fd: c_int, sock: &Socket) {
         attach(&self.shared, fd, sock);
+    }
+
+    /// Closes the descriptors that the library has of the instance. By the helper, when nothing is on a link any more.
+    pub fn give_back(&self) {
+        let shared = &self.shared;
+        let kick = shared.kick.swap(0, Ordering::SeqCst);
+        if kick != 0 && shortage::await_uses() {
+            let _locked = shared.state.lock();
+            deregister(shared.kernel().epfd, kick as c_int);
+            runtime::discard_fd(kick as c_int);
+        }
     }
 }

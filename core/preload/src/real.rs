@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
     aiocb, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off64_t, off_t, pid_t, pollfd, sigevent, sigset_t,
-    size_t, sockaddr, socklen_t, ssize_t, timespec, timeval, FILE,
+    size_t, sockaddr, socklen_t, ssize_t, timespec, timeval, DIR, FILE,
 };
 
 use linux_raw_sys::io_uring::io_uring_params;
@@ -145,6 +145,26 @@ macro_rules! real {
 
 real! {
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
+    fn open(path: *const c_char, flags: c_int, mode: c_uint) -> c_int;
+    fn open64(path: *const c_char, flags: c_int, mode: c_uint) -> c_int;
+    fn openat(dir: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int;
+    fn openat64(dir: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int;
+    fn __open_2(path: *const c_char, flags: c_int) -> c_int;
+    fn __open64_2(path: *const c_char, flags: c_int) -> c_int;
+    fn creat(path: *const c_char, mode: c_uint) -> c_int;
+    fn creat64(path: *const c_char, mode: c_uint) -> c_int;
+    fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE;
+    fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE;
+    fn opendir(path: *const c_char) -> *mut DIR;
+    fn pipe(fds: *mut c_int) -> c_int;
+    fn pipe2(fds: *mut c_int, flags: c_int) -> c_int;
+    fn eventfd(count: c_uint, flags: c_int) -> c_int;
+    fn timerfd_create(clock: c_int, flags: c_int) -> c_int;
+    fn signalfd(fd: c_int, mask: *const sigset_t, flags: c_int) -> c_int;
+    fn memfd_create(name: *const c_char, flags: c_uint) -> c_int;
+    fn inotify_init() -> c_int;
+    fn inotify_init1(flags: c_int) -> c_int;
+    fn tmpfile() -> *mut FILE;
     fn socketpair(domain: c_int, kind: c_int, protocol: c_int, fds: *mut c_int) -> c_int;
     fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int;
     fn listen(fd: c_int, backlog: c_int) -> c_int;

@@ -17,7 +17,7 @@ use netacc_config::{Config, Expiry, Problem, UnseenIoPolicy};
 use netacc_device::{Armed, Instant};
 use netacc_driver::{Endpoint, EndpointConfig, Readiness, ReadySink, StreamCell, STALL_PATIENCE};
 use netacc_proto::{CacheConfig, PreSharedKey, Reason};
-use netacc_registry::BackendFds;
+use netacc_registry::{BackendFds, GiveBack};
 use parking_lot::Mutex;
 
 use crate::answers::Services;
@@ -29,6 +29,7 @@ use crate::{ops, queues, real, stats, wait};
 mod exit;
 mod fork;
 mod helper;
+pub mod shortage;
 
 pub use exit::{end, leave, stay, thread_exits};
 pub use fork::{after_fork_child, after_fork_parent, before_fork, Inherited, FORK_GENERATION};
@@ -46,6 +47,7 @@ pub struct Runtime {
     /// Lists the descriptors that the backend keeps open.
     backend_fds: Option<Arc<dyn Fn() -> BackendFds + Send + Sync>>,
     end_with_this_thread: Option<Arc<dyn Fn() + Send + Sync>>,
+    give_back_of_backend: Option<Arc<dyn Fn(GiveBack) -> usize + Send + Sync>>,
     /// Why nothing is accelerated; empty if something may be.
     pub refused: String,
     /// The same as a reason; `Reason::None` with an endpoint.
@@ -78,6 +80,7 @@ struct Backend {
     opens_later: bool,
     /// For the helper, which ends when the process does.
     end_with_this_thread: Arc<dyn Fn() + Send + Sync>,
+    give_back: Arc<dyn Fn(GiveBack) -> usize + Send + Sync>,
 }
 
 static RUNTIME: AtomicPtr<Runtime> = AtomicPtr::new(std::ptr::null_mut());
@@ -112,13 +115,12 @@ pub fn start() -> &'static Runtime {
     let was_inside = INSIDE.replace(true);
     let made = Box::into_raw(Box::new(Runtime::new()));
     // SAFETY: never freed.
-    if let Err(error) = helper::spawn(unsafe { &*made }) {
+    let rt = unsafe { &*made };
+    if let Err(error) = if rt.helper.has_descriptors() { helper::spawn(rt) } else { Ok(()) } {
         // SAFETY: there is no helper, so nobody else has a reference.
         unsafe { &mut *made }.go_without_helper(&error);
     }
     RUNTIME.store(made, Ordering::Release);
-    // SAFETY: as above.
-    let rt = unsafe { &*made };
     INSIDE.set(was_inside);
     crate::ops::set_errno(errno);
     rt
@@ -197,14 +199,14 @@ pub fn protected_fds() -> Vec<c_int> {
 
 /// Duplicates `fd` to a high number, close-on-exec.
 pub fn duplicate_high(fd: c_int) -> Option<c_int> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the struct is writable.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
-    let soft = limit.rlim_cur.min(table::MAX_FDS as u64) as c_int;
-    for base in [soft - 512, soft - 128, soft / 2, 3] {
-        if base < 3 {
-            continue;
-        }
+    let soft = table::open_limit();
+    // The kernel takes the lowest free number from there on. Where there are few they lie at the very end, so that those
+    // of the program, which come from below, have all the room that is left.
+    let near_the_end = (1..).map(|n| soft - 8 * n).take_while(|base| *base >= 3 && *base >= soft - 512);
+    let bases: [c_int; 4] = [soft - 512, soft - 128, soft / 2, 3];
+    let few = soft < 2048;
+    let bases = bases.into_iter().filter(|_| !few).chain(near_the_end.filter(|_| few)).chain([3]);
+    for base in bases.filter(|base| *base >= 3) {
         // SAFETY: no pointers.
         let new = unsafe { real::fcntl(fd, libc::F_DUPFD_CLOEXEC, base.into()) };
         if new >= 0 {
@@ -286,7 +288,8 @@ impl Runtime {
     fn new() -> Runtime {
         let (config, problems) = Config::load();
         report(&config, &problems);
-        let helper = helper::Helper::new();
+        let short = shortage::is_short();
+        let helper = if short { helper::Helper::none() } else { helper::Helper::new() };
         let mut own_fds = helper.fds();
         own_fds.sort_unstable();
         let mut rt = Runtime {
@@ -298,6 +301,7 @@ impl Runtime {
             backend: "none".into(),
             backend_fds: None,
             end_with_this_thread: None,
+            give_back_of_backend: None,
             refused: String::new(),
             refused_for: Reason::None,
             promotions: Mutex::default(),
@@ -309,6 +313,10 @@ impl Runtime {
             fork: fork::Shared::new(),
             pid: std::process::id(),
         };
+        if short {
+            rt.refuse(Reason::DescriptorLimit, "the process may open too few descriptors (RLIMIT_NOFILE)".into());
+            return rt;
+        }
         match rt.open_endpoint() {
             Ok((endpoint, backend)) => {
                 rt.endpoint = Some(endpoint);
@@ -318,6 +326,7 @@ impl Runtime {
                 OWN_FLOOR.fetch_min(if backend.opens_later { 3 } else { first }, Ordering::Relaxed);
                 rt.backend_fds = Some(backend.fds);
                 rt.end_with_this_thread = Some(backend.end_with_this_thread);
+                rt.give_back_of_backend = Some(backend.give_back);
             }
             Err((reason, text)) => rt.refuse(reason, text),
         }
@@ -331,7 +340,8 @@ impl Runtime {
         // With these the backend is closed.
         self.backend_fds = None;
         self.end_with_this_thread = None;
-        self.helper.close();
+        self.give_back_of_backend = None;
+        self.helper.give_back();
         self.own_fds.get_mut().clear();
         self.refuse(Reason::ThreadLimit, format!("the helper thread cannot be started: {error}"));
     }
@@ -369,17 +379,16 @@ impl Runtime {
             key,
             stall_patience: Some(STALL_PATIENCE),
         };
-        let kick_fd = self.helper.kick_fd();
-        let wake = Box::new(move || {
-            if HELPER_ASLEEP.swap(false, Ordering::SeqCst) {
-                kick(kick_fd);
+        let wake = Box::new(|| {
+            if let Some(rt) = get().filter(|_| HELPER_ASLEEP.swap(false, Ordering::SeqCst)) {
+                rt.helper.kick();
             }
         });
         let endpoint =
             Endpoint::new(opened.device, opened.cm, opened.directory, settings, Arc::new(Sink), wake, Box::new(nonce))
                 .map_err(|e| (reason_of(&e), e.to_string()))?;
-        let netacc_registry::Opened { name, fds, opens_later, end_with_this_thread, .. } = opened;
-        Ok((endpoint, Backend { name, fds, opens_later, end_with_this_thread }))
+        let netacc_registry::Opened { name, fds, opens_later, end_with_this_thread, give_back, .. } = opened;
+        Ok((endpoint, Backend { name, fds, opens_later, end_with_this_thread, give_back }))
     }
 
     /// The pre-shared key, if one is wanted.

@@ -234,6 +234,12 @@ pub fn demote(endpoint: &Endpoint, cell: &Arc<StreamCell>, reason: Reason, patie
     plain == Some(true)
 }
 
+/// Closes the descriptors for waits that are not in use: those of slots in which no thread sleeps, and the calling thread's
+/// signalfd. Whether there were any.
+pub fn give_back_unused(rt: &Runtime) -> bool {
+    rt.queues.slots.give_back() | signals::give_back_signalfd()
+}
+
 /// Sleepers per completion queue: the device is disarmed when the last one leaves.
 static ARMED: [AtomicU32; 64] = [const { AtomicU32::new(0) }; 64];
 

@@ -219,9 +219,10 @@ int main(int argc, char **argv) {
             close(ready[0]), close(ready[1]), close(over[1]);
             (by_poll ? serve_by_poll : serve_by_epoll)(listener, over[0], reports);
         } else {
+            close(ready[1]), close(over[0]);
             if (read(ready[0], &byte, 1) != 1)
-                die("read");
-            close(ready[0]), close(ready[1]), close(over[0]);
+                _exit(3); /* There is no server. */
+            close(ready[0]);
             limit(argv[1], argv[3]);
             client(reports->port, connections, rounds, &reports[i]);
         }

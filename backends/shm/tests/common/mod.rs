@@ -154,7 +154,22 @@ impl Node {
         })
     }
 
-    /// As [`recv`](Node::recv), sleeping on the channel in between. Panics after [`PATIENCE`] of silence.
+    /// Sleeps until the channel is readable, as a program does whose helper looks after the connection manager: that is what
+    /// a peer calls by which has not the channel's descriptor yet. Panics after [`PATIENCE`] of silence.
+    fn sleep(&self) {
+        let channel = self.dev.channel_fd(self.cq).expect("channel");
+        let ready = |fd, events| libc::pollfd { fd, events, revents: 0 };
+        let mut fds = [ready(channel, libc::POLLIN), ready(self.dev.event_fds()[0], libc::POLLIN)];
+        while fds[0].revents == 0 {
+            let patience = PATIENCE.as_millis() as libc::c_int;
+            // SAFETY: two valid entries.
+            let n = unsafe { libc::poll(fds.as_mut_ptr(), 2, patience) };
+            assert!(n > 0, "lost wake-up on the channel");
+            self.dev.poll_event();
+        }
+    }
+
+    /// As [`recv`](Node::recv), sleeping on the channel in between.
     pub fn recv_asleep(&self, qp: QueuePairId) -> Completion {
         let mut ready = [qp; 4];
         loop {
@@ -162,8 +177,7 @@ impl Node {
                 return c;
             }
             if self.dev.arm(self.cq) == Armed::Sleep {
-                let fd = self.dev.channel_fd(self.cq).expect("channel");
-                assert!(poll_fd(fd, PATIENCE), "lost wake-up on the channel");
+                self.sleep();
             }
             self.dev.disarm(self.cq);
             self.dev.drain(self.cq);

@@ -44,7 +44,7 @@ hooks! {
     }
 
     fn fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int {
-        entry_or!(fd, real::fcntl(fd, command, argument), |entry| options::fcntl(entry, fd, command, argument))
+        entry_or!(fd, descriptors::fcntl_of_others(fd, command, argument), |entry| options::fcntl(entry, fd, command, argument))
     }
 
     fn __fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int {

@@ -11,11 +11,10 @@
 //!
 //! Left alone on purpose, because an accelerated descriptor is a kernel socket and the kernel's answer is right:
 //! `bind`, `getsockname`, `getpeername`, `fstat`, `isfdtype`, `sockatmark`, `preadv`/`pwritev` and `pread`/`pwrite`
-//! (ESPIPE), `copy_file_range` (EINVAL). Because they make or take no connection: `socketpair`, `pipe`, `open`, `tee`,
-//! `vmsplice` (pipes only), `setrlimit`, `chroot`, `setuid`. Because `pthread_atfork` handlers see them:
-//! `fork`, `__fork`, `forkpty`. Because the library's own destructor sees it: `exit`. Waits are
-//! interrupted by signals as the kernel's are, so `signal` and `sigaction` are not needed either. `vfork` is in
-//! [`vfork`](crate::vfork). System calls made without the C library (Go) are not seen.
+//! (ESPIPE), `copy_file_range` (EINVAL). Because they make or take no connection: `tee`, `vmsplice` (pipes only),
+//! `setrlimit`, `chroot`, `setuid`. Because `pthread_atfork` handlers see them: `fork`, `__fork`, `forkpty`. Because the
+//! library's own destructor sees it: `exit`. Waits are interrupted by signals as the kernel's are, so `signal` and `sigaction`
+//! are not needed either. `vfork` is in [`vfork`](crate::vfork). System calls made without the C library (Go) are not seen.
 
 pub mod aside;
 pub mod bytes;
@@ -23,6 +22,7 @@ pub mod caller;
 pub mod confinement;
 pub mod descriptors;
 pub mod liburing;
+pub mod opening;
 pub mod process;
 pub mod readiness;
 pub mod sockets;

@@ -6,11 +6,12 @@ use libc::{sockaddr, socklen_t};
 
 use super::{entry_or, hooks};
 use crate::ops::{connection, ending, options};
+use crate::runtime::shortage;
 use crate::{real, sandbox};
 
 hooks! {
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-        let fd = real::socket(domain, kind, protocol);
+        let fd = shortage::opening_fd(|| real::socket(domain, kind, protocol));
         if fd >= 0 {
             connection::socket(domain, kind, protocol, fd);
         }

@@ -13,6 +13,7 @@ use super::hooks;
 use super::process::of_program as process;
 use super::readiness::of_program as readiness;
 use super::sockets::of_program as sockets;
+use crate::runtime::shortage::opening;
 use crate::{real, sandbox};
 
 hooks! {
@@ -80,6 +81,10 @@ hooks! {
             libc::SYS_seccomp => {
                 sandbox::before_seccomp(a, b, c);
                 real::syscall(number, a, b, c, d, e, f)
+            }
+            libc::SYS_openat | libc::SYS_pipe2 | libc::SYS_socketpair | libc::SYS_eventfd2 | libc::SYS_memfd_create
+            | libc::SYS_timerfd_create | libc::SYS_signalfd4 | libc::SYS_inotify_init1 | libc::SYS_pidfd_open => {
+                opening(|result| result < 0, || real::syscall(number, a, b, c, d, e, f))
             }
             _ => real::syscall(number, a, b, c, d, e, f),
         }

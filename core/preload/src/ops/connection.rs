@@ -25,7 +25,7 @@ use crate::answers::Answers;
 use crate::epoll;
 use crate::holders::{socket_number, Sender};
 use crate::ops::{descriptors, ending, errno, options, set_errno};
-use crate::runtime;
+use crate::runtime::{self, shortage};
 use crate::socket::{Listener, Socket};
 use crate::table::{self, Entry};
 use crate::{family, real, sandbox};
@@ -69,13 +69,17 @@ pub fn listen(entry: &Arc<Entry>, fd: c_int, backlog: c_int) -> c_int {
 /// As the C function.
 pub unsafe fn accept4(entry: &Arc<Entry>, fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
     let Entry::Idle(listener) = &**entry else {
-        // SAFETY: passed on.
-        return unsafe { real::accept4(fd, addr, len, flags) };
+        return shortage::opening_fd(|| {
+            // SAFETY: passed on.
+            unsafe { real::accept4(fd, addr, len, flags) }
+        });
     };
     let mut storage = MaybeUninit::<libc::sockaddr_storage>::zeroed();
     let mut storage_len = size_of::<libc::sockaddr_storage>() as socklen_t;
-    // SAFETY: the storage is large enough for any address.
-    let new = unsafe { real::accept4(fd, storage.as_mut_ptr().cast(), &mut storage_len, flags) };
+    let new = shortage::opening_fd(|| {
+        // SAFETY: the storage is large enough for any address.
+        unsafe { real::accept4(fd, storage.as_mut_ptr().cast(), &mut storage_len, flags) }
+    });
     if new < 0 {
         return new;
     }
@@ -114,8 +118,10 @@ pub unsafe fn accept_unknown(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t
             return unsafe { accept4(&entry, fd, addr, len, flags) };
         }
     }
-    // SAFETY: passed on.
-    unsafe { real::accept4(fd, addr, len, flags) }
+    shortage::opening_fd(|| {
+        // SAFETY: passed on.
+        unsafe { real::accept4(fd, addr, len, flags) }
+    })
 }
 
 /// A descriptor that came from another process, or from another program in this one. Takes note of it if it is a socket of

@@ -11,8 +11,9 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use crate::ops::{ending, errno, set_errno};
+use crate::runtime::{self, shortage};
 use crate::table::{self, Entry};
-use crate::{epoll, holders, real, runtime, sandbox, vfork};
+use crate::{epoll, holders, real, sandbox, vfork};
 
 /// Makes `new`, a fresh copy of `from` in the kernel, a copy in the table too. Keeps errno.
 pub fn copied(from: c_int, new: c_int) {
@@ -51,8 +52,10 @@ pub fn dup(fd: c_int) -> c_int {
     if runtime::is_helper_fd(fd) {
         return bad();
     }
-    // SAFETY: no pointers.
-    let new = unsafe { real::dup(fd) };
+    let new = shortage::opening_fd(|| {
+        // SAFETY: no pointers.
+        unsafe { real::dup(fd) }
+    });
     if new >= 0 {
         copied(fd, new);
     }
@@ -61,12 +64,29 @@ pub fn dup(fd: c_int) -> c_int {
 
 /// `fcntl(F_DUPFD)` and `fcntl(F_DUPFD_CLOEXEC)`.
 pub fn dup_from(fd: c_int, command: c_int, lowest: std::ffi::c_long) -> c_int {
-    // SAFETY: no pointers with these commands.
-    let new = unsafe { real::fcntl(fd, command, lowest) };
+    let new = shortage::opening_fd(|| {
+        // SAFETY: no pointers with these commands.
+        unsafe { real::fcntl(fd, command, lowest) }
+    });
     if new >= 0 {
         copied(fd, new);
     }
     new
+}
+
+/// `fcntl` of a descriptor that is not ours.
+///
+/// # Safety
+/// As the C function.
+pub unsafe fn fcntl_of_others(fd: c_int, command: c_int, argument: std::ffi::c_long) -> c_int {
+    let call = || {
+        // SAFETY: passed on.
+        unsafe { real::fcntl(fd, command, argument) }
+    };
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => shortage::opening_fd(call),
+        _ => call(),
+    }
 }
 
 /// `dup2`.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use netacc_driver::Endpoint;
 
-use super::{get, kick, now, Runtime};
+use super::{get, now, Runtime};
 use crate::sandbox;
 use crate::wait::signals::{self, Held};
 
@@ -69,7 +69,7 @@ fn ask() -> bool {
         return false;
     }
     LEAVING.store(ASKED, Ordering::SeqCst);
-    kick(rt.helper.kick_fd());
+    rt.helper.kick();
     true
 }
 
@@ -131,7 +131,7 @@ pub fn thread_exits() {
     if unsafe { libc::gettid() == libc::getpid() } {
         FIRST_THREAD_GONE.store(true, Ordering::SeqCst);
         if let Some(rt) = get() {
-            kick(rt.helper.kick_fd());
+            rt.helper.kick();
         }
     }
 }

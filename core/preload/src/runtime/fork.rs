@@ -70,8 +70,28 @@ pub(super) fn ways_to_parents() -> impl Iterator<Item = c_int> {
     WAYS.iter().map(|way| way.load(Ordering::Relaxed)).filter(|fd| *fd > 0)
 }
 
+/// Closes the ways to parents, which are asked for all that they still have first. Whether there were any.
+pub(super) fn give_back_ways() -> bool {
+    if ways_to_parents().next().is_none() {
+        return false;
+    }
+    for (_, entry) in table::entries() {
+        if let Entry::Stream(sock) = &*entry {
+            sock.reclaim();
+        }
+    }
+    let ways: Vec<c_int> = WAYS.iter().map(|way| way.swap(0, Ordering::SeqCst)).filter(|fd| *fd > 0).collect();
+    let unused = shortage::await_uses();
+    for fd in ways.iter().filter(|_| unused) {
+        // SAFETY: a descriptor of the library, by which nobody is asked any more.
+        unsafe { real::close(*fd) };
+    }
+    unused
+}
+
 thread_local! {
-    /// The backend's descriptors at the fork that this thread is about to do: locks may be held in the child.
+    /// The descriptors of the backend, and those that threads and epoll instances have for their waits, at the fork that this
+    /// thread is about to do: locks may be held in the child.
     static FDS: Cell<BackendFds> = const { Cell::new(BackendFds { own: Vec::new(), libraries: Vec::new() }) };
 }
 
@@ -107,7 +127,12 @@ pub fn before_fork() {
     lingering::before_fork();
     // Last: the helper may be in the middle of a call.
     netacc_registry::before_fork();
-    FDS.set(get().map_or_else(BackendFds::default, Runtime::backend_fds));
+    FDS.set(get().map_or_else(BackendFds::default, |rt| {
+        let mut fds = rt.backend_fds();
+        let helpers = rt.helper.fds();
+        fds.own.extend(rt.own_fds.lock().iter().filter(|fd| !helpers.contains(fd)));
+        fds
+    }));
 }
 
 /// After fork, or one that has failed, in the parent.
@@ -133,6 +158,7 @@ pub fn after_fork_child() {
     RUNTIME.store(std::ptr::null_mut(), Ordering::Release);
     HELPER_ASLEEP.store(false, Ordering::SeqCst);
     exit::after_fork_child();
+    shortage::after_fork_child();
     let mut done: Vec<(*const Entry, Arc<Entry>)> = Vec::new();
     for (fd, entry) in table::entries() {
         table::remove(fd);
@@ -224,7 +250,7 @@ impl Inherited {
         if let Some(word) = self.parent.fork.word(self.number) {
             let wanted = self.idle | WANTED;
             let _ = word.compare_exchange(self.idle, wanted, Ordering::SeqCst, Ordering::SeqCst);
-            kick(self.parent.helper.kick_fd());
+            self.parent.helper.kick();
             let parent = watch_process(self.parent.pid);
             let begun = now();
             while word.load(Ordering::SeqCst) == wanted {

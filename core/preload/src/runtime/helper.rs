@@ -10,11 +10,14 @@ use crate::ring::foreign::{self, Verdict};
 
 /// Kick eventfd of the helper, its epoll, the `netacc_ss` listener, the list of mappings.
 pub(super) struct Helper {
-    epoll: c_int,
-    kick: c_int,
-    stats: Option<c_int>,
-    /// The list of the process's mappings; `None` where it cannot be opened.
-    mappings: Option<c_int>,
+    /// Each -1 where there is none, or it was given back.
+    epoll: AtomicI32,
+    kick: AtomicI32,
+    stats: AtomicI32,
+    /// The list of the process's mappings.
+    mappings: AtomicI32,
+    /// Counts kicks once the eventfd was given back; the helper sleeps on it then.
+    kicks: AtomicU32,
     anchors: Mutex<HashMap<u64, Weak<StreamCell>>>,
     next: std::sync::atomic::AtomicU64,
     /// The thread is to end.
@@ -28,6 +31,8 @@ const DEVICE: u64 = 2;
 const FIRST_ANCHOR: u64 = 16;
 /// Events taken at a time.
 const BATCH: usize = 64;
+const FUTEX_WAIT: std::ffi::c_long = libc::FUTEX_WAIT as std::ffi::c_long;
+const FUTEX_WAKE: std::ffi::c_long = libc::FUTEX_WAKE as std::ffi::c_long;
 
 impl Helper {
     pub(super) fn new() -> Helper {
@@ -39,10 +44,32 @@ impl Helper {
             unsafe { real::close(low) };
         }
         Helper {
-            epoll,
-            kick: new_eventfd().unwrap_or(-1),
-            stats: stats::listen(),
-            mappings: foreign::open_mappings(),
+            epoll: AtomicI32::new(epoll),
+            kick: AtomicI32::new(new_eventfd().unwrap_or(-1)),
+            stats: AtomicI32::new(stats::listen().unwrap_or(-1)),
+            mappings: AtomicI32::new(foreign::open_mappings().unwrap_or(-1)),
+            ..Helper::none()
+        }
+    }
+
+    /// Ends the thread, and waits for its end.
+    pub(super) fn end(&self) {
+        self.ends.store(true, Ordering::SeqCst);
+        self.kick();
+        if let Some(thread) = self.thread.lock().take() {
+            // It does not panic; and if it did it would have ended as well.
+            let _ = thread.join();
+        }
+    }
+
+    /// For a process in which there is none, and which has no descriptor of the library.
+    pub(super) fn none() -> Helper {
+        Helper {
+            epoll: AtomicI32::new(-1),
+            kick: AtomicI32::new(-1),
+            stats: AtomicI32::new(-1),
+            mappings: AtomicI32::new(-1),
+            kicks: AtomicU32::new(0),
             anchors: Mutex::default(),
             next: std::sync::atomic::AtomicU64::new(FIRST_ANCHOR),
             ends: AtomicBool::new(false),
@@ -50,37 +77,69 @@ impl Helper {
         }
     }
 
-    /// Ends the thread, and waits for its end.
-    pub(super) fn end(&self) {
-        self.ends.store(true, Ordering::SeqCst);
-        kick(self.kick);
-        if let Some(thread) = self.thread.lock().take() {
-            // It does not panic; and if it did it would have ended as well.
-            let _ = thread.join();
-        }
+    /// The descriptor that wakes the helper, for a child to keep; -1 if there is none.
+    pub(super) fn kick_fd(&self) -> c_int {
+        self.kick.load(Ordering::SeqCst)
     }
 
-    pub(super) fn kick_fd(&self) -> c_int {
-        self.kick
+    /// Wakes the helper. Safe in a signal handler.
+    pub(super) fn kick(&self) {
+        let _use = shortage::Use::begin();
+        match self.kick_fd() {
+            -1 => {
+                self.kicks.fetch_add(1, Ordering::SeqCst);
+                // SAFETY: the address is only used as a key.
+                unsafe { real::syscall(libc::SYS_futex, self.kicks.as_ptr() as _, FUTEX_WAKE, 1, 0, 0, 0) };
+            }
+            fd => kick(fd),
+        }
     }
 
     pub(super) fn fds(&self) -> Vec<c_int> {
-        [Some(self.epoll), Some(self.kick), self.stats, self.mappings].into_iter().flatten().collect()
+        let all = [&self.epoll, &self.kick, &self.stats, &self.mappings].map(|fd| fd.load(Ordering::SeqCst));
+        all.into_iter().filter(|fd| *fd >= 0).collect()
     }
 
-    /// There is no thread: closes what it would use.
-    pub(super) fn close(&mut self) {
-        for fd in self.fds() {
-            // SAFETY: the descriptor is ours, and used by nobody else.
-            unsafe { real::close(fd) };
+    pub(super) fn has_descriptors(&self) -> bool {
+        !self.fds().is_empty()
+    }
+
+    /// Closes all that there is. By the helper, or where there is none.
+    pub(super) fn give_back(&self) {
+        let all = [&self.epoll, &self.kick, &self.stats, &self.mappings].map(|fd| fd.swap(-1, Ordering::SeqCst));
+        if !shortage::await_uses() {
+            // Somebody may be about to write to one of them: they stay open.
+            return;
         }
-        (self.epoll, self.kick, self.stats, self.mappings) = (-1, -1, None, None);
+        for fd in all.into_iter().filter(|fd| *fd >= 0) {
+            discard_fd(fd);
+        }
+    }
+
+    /// The listener of `netacc_ss`.
+    fn stats(&self) -> Option<c_int> {
+        Some(self.stats.load(Ordering::Relaxed)).filter(|fd| *fd >= 0)
+    }
+
+    /// The list of the process's mappings; `None` where it cannot be opened, or was given back.
+    fn mappings(&self) -> Option<c_int> {
+        Some(self.mappings.load(Ordering::Relaxed)).filter(|fd| *fd >= 0)
+    }
+
+    /// Sleeps until kicked after `seen` kicks, or for so many milliseconds (-1: for ever), without a descriptor.
+    fn sleep(&self, seen: u32, timeout_ms: c_int) {
+        let time = u64::try_from(timeout_ms).ok().map(|ms| wait::timespec(Duration::from_millis(ms)));
+        let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        // SAFETY: a word that lives on, and null or a valid time.
+        unsafe {
+            real::syscall(libc::SYS_futex, self.kicks.as_ptr() as _, FUTEX_WAIT, seen.into(), time as _, 0, 0);
+        }
     }
 
     fn add(&self, fd: c_int, events: c_int, data: u64) -> bool {
         let mut event = libc::epoll_event { events: events as u32, u64: data };
         // SAFETY: the event is readable.
-        unsafe { real::epoll_ctl(self.epoll, libc::EPOLL_CTL_ADD, fd, &mut event) == 0 }
+        unsafe { real::epoll_ctl(self.epoll.load(Ordering::Relaxed), libc::EPOLL_CTL_ADD, fd, &mut event) == 0 }
     }
 
     /// Watches an anchor for records and for its end. The registration goes with the descriptor.
@@ -93,10 +152,11 @@ impl Helper {
         anchors.insert(key, Arc::downgrade(cell));
         drop(anchors);
         let events = libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET;
+        let _use = shortage::Use::begin();
         if !self.add(fd, events, key) {
             let mut event = libc::epoll_event { events: events as u32, u64: key };
             // SAFETY: the event is readable.
-            unsafe { real::epoll_ctl(self.epoll, libc::EPOLL_CTL_MOD, fd, &mut event) };
+            unsafe { real::epoll_ctl(self.epoll.load(Ordering::Relaxed), libc::EPOLL_CTL_MOD, fd, &mut event) };
         }
     }
 }
@@ -106,8 +166,8 @@ impl Helper {
 /// # Errors
 /// The kernel or the C library has no thread left, or no memory for its stack. Then nobody has kept `rt`.
 pub(super) fn spawn(rt: &'static Runtime) -> std::io::Result<()> {
-    rt.helper.add(rt.helper.kick, libc::EPOLLIN, KICK);
-    if let Some(fd) = rt.helper.stats {
+    rt.helper.add(rt.helper.kick_fd(), libc::EPOLLIN, KICK);
+    if let Some(fd) = rt.helper.stats() {
         rt.helper.add(fd, libc::EPOLLIN, STATS);
     }
     if let Some(endpoint) = rt.endpoint() {
@@ -147,10 +207,13 @@ fn run(rt: &'static Runtime) {
     // Something has called the helper, perhaps a child, who is not served yet; and since when.
     let mut kicked = false;
     let mut waiting: Option<Instant> = None;
+    // Since when connections are brought back because the program is short of descriptors.
+    let mut giving_back: Option<Instant> = None;
     while !rt.helper.ends.load(Ordering::SeqCst) {
-        if let Some(verdict) = rt.helper.mappings.and_then(foreign::look) {
+        if let Some(verdict) = rt.helper.mappings().and_then(foreign::look) {
             react_to_rings(rt, endpoint, verdict);
         }
+        let kicks = rt.helper.kicks.load(Ordering::SeqCst);
         // Not in the loop's head: the lock would be held throughout the loop.
         let promotions = std::mem::take(&mut *rt.promotions.lock());
         for cell in promotions {
@@ -171,6 +234,9 @@ fn run(rt: &'static Runtime) {
         if let Some(soon) = exit::after_last_thread(Some(endpoint)) {
             timeout = soon.as_millis() as c_int;
         }
+        if shortage::advance(rt, endpoint, &mut giving_back) {
+            timeout = 1;
+        }
         if exit::advance(endpoint) {
             // What it waits for is the peers' answers, on the anchors: but what they also wait for may be on a link.
             timeout = 1;
@@ -184,18 +250,24 @@ fn run(rt: &'static Runtime) {
         if armed == Armed::Pending || work() {
             timeout = 0;
         }
-        // SAFETY: the array is writable.
-        let n = unsafe { real::epoll_wait(rt.helper.epoll, events.as_mut_ptr(), BATCH as c_int, timeout) };
+        let n = match rt.helper.epoll.load(Ordering::Relaxed) {
+            -1 => {
+                rt.helper.sleep(kicks, timeout);
+                0
+            }
+            // SAFETY: the array is writable.
+            epoll => unsafe { real::epoll_wait(epoll, events.as_mut_ptr(), BATCH as c_int, timeout) },
+        };
         HELPER_ASLEEP.store(false, Ordering::SeqCst);
         device.disarm(cq);
         for event in events.iter().take(n.max(0) as usize) {
             match event.u64 {
                 KICK => {
-                    drain(rt.helper.kick);
+                    drain(rt.helper.kick_fd());
                     kicked = true;
                 }
                 STATS => {
-                    if let Some(fd) = rt.helper.stats {
+                    if let Some(fd) = rt.helper.stats() {
                         stats::serve(fd, rt);
                     }
                 }
@@ -238,14 +310,14 @@ fn react_to_rings(rt: &Runtime, endpoint: &Endpoint, verdict: Verdict) {
 /// Nothing can be accelerated, but `netacc_ss` may ask why.
 fn serve_only(rt: &'static Runtime) {
     let mut event = libc::epoll_event { events: 0, u64: 0 };
-    while !rt.helper.ends.load(Ordering::SeqCst) {
+    while !rt.helper.ends.load(Ordering::SeqCst) && !shortage::advance_without_endpoint(rt) {
         let timeout = exit::after_last_thread(None).map_or(-1, |soon| soon.as_millis() as c_int);
         // SAFETY: one writable event.
-        let n = unsafe { real::epoll_wait(rt.helper.epoll, &mut event, 1, timeout) };
-        match (n, rt.helper.stats) {
+        let n = unsafe { real::epoll_wait(rt.helper.epoll.load(Ordering::Relaxed), &mut event, 1, timeout) };
+        match (n, rt.helper.stats()) {
             (0, _) => {}
             (1, Some(fd)) if event.u64 == STATS => stats::serve(fd, rt),
-            (1, _) => drain(rt.helper.kick),
+            (1, _) => drain(rt.helper.kick_fd()),
             _ if crate::ops::errno() == libc::EINTR => {}
             _ => return,
         }

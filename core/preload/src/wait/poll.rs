@@ -13,13 +13,16 @@ use super::slots::Slot;
 use super::{arm, disarm, timespec, Limit, Waited, SWITCH_PATIENCE};
 use crate::epoll::{anchor_event, Registration};
 use crate::ops::{errno, io, set_errno};
-use crate::runtime::{self, now, Runtime};
+use crate::runtime::{self, now, shortage, Runtime};
 use crate::socket::Socket;
 use crate::table::{self, Entry};
 use crate::{batch, queues, real};
 
 /// What `poll` says of an epoll instance that has events.
 const INSTANCE_READABLE: i16 = libc::POLLIN | libc::POLLRDNORM;
+
+/// How long a thread sleeps at a time that has no descriptor by which it could be woken. Arbitrary.
+const WITHOUT_EVENTFD: Duration = Duration::from_millis(5);
 
 /// Whether any of the descriptors is a stream of ours on a link, or an epoll instance that may watch one. What a child has
 /// inherited is a plain socket afterwards: of a link that its parent has, the kernel knows nothing.
@@ -37,7 +40,7 @@ pub fn any_ours(fds: &[pollfd]) -> bool {
 
 /// `poll` and `ppoll` on a mix of our descriptors and others.
 pub fn poll(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const libc::sigset_t) -> c_int {
-    let Some(rt) = runtime::get() else {
+    let Some(rt) = runtime::get().filter(|_| !shortage::is_over()) else {
         return kernel_poll(fds, timeout, mask);
     };
     let Some(endpoint) = rt.endpoint() else {
@@ -357,8 +360,10 @@ fn sleep(
     mask: *const libc::sigset_t,
 ) -> c_int {
     let Some(slot) = rt.queues.slots.take(rt, endpoint) else {
-        set_errno(libc::ENOMEM);
-        return -1;
+        let left = deadline.map_or(WITHOUT_EVENTFD, |d| d.saturating_since(now()).min(WITHOUT_EVENTFD));
+        let (mut view, _) = kernel_view(fds, entries);
+        // SAFETY: a valid array; the mask is the caller's.
+        return unsafe { real::ppoll(view.as_mut_ptr(), view.len() as libc::nfds_t, &timespec(left), mask) }.min(0);
     };
     let announced = Announced::new(rt, endpoint, entries, slot);
     let (mut view, _) = kernel_view(fds, entries);

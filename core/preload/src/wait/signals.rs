@@ -125,6 +125,16 @@ fn set_wanted(signals: c_int, wanted: &sigset_t) {
     }
 }
 
+/// Closes the thread's signalfd, if it has one. Whether it had. Not while the thread waits.
+pub fn give_back_signalfd() -> bool {
+    let (fd, generation) = SIGNALS.replace((-1, 0));
+    let had = fd >= 0 && generation == runtime::FORK_GENERATION.load(std::sync::atomic::Ordering::Relaxed);
+    if had {
+        runtime::discard_fd(fd);
+    }
+    had
+}
+
 /// Blocks until `fd` has one of `events`, as a blocking call does that restarts.
 pub fn poll(fd: c_int, events: i16, limit: Limit) -> Waited {
     let held = Held::all();

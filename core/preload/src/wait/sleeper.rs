@@ -13,7 +13,7 @@ use crate::epoll::{Registration, Watcher};
 use crate::ops::io::block_in_poll;
 use crate::ops::{errno, set_errno};
 use crate::queues;
-use crate::runtime::{self, Runtime};
+use crate::runtime::{self, shortage::Use, Runtime};
 use crate::socket::Socket;
 
 /// A thread asleep, registered with the sockets that it waits for.
@@ -49,6 +49,7 @@ impl Waiter {
 
     /// Something that the thread waits for may have happened.
     pub fn wake(&self) {
+        let _use = Use::begin();
         if self.asleep.swap(false, Ordering::SeqCst) {
             match &self.place {
                 Place::Slot(slot) => runtime::kick(slot.eventfd()),

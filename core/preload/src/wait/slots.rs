@@ -19,7 +19,11 @@ use parking_lot::Mutex;
 
 use super::Waiter;
 use crate::queues::{self, Activity, Owner};
-use crate::runtime::{self, Runtime};
+use crate::runtime::{
+    self,
+    shortage::{self, Use},
+    Runtime,
+};
 
 /// A place for one sleeping thread.
 pub struct Slot {
@@ -78,6 +82,7 @@ impl Slots {
         };
         let at = match at {
             Some(at) => at,
+            None if shortage::is_over() => return None,
             None => {
                 slots.push(Arc::new(Slot {
                     eventfd: runtime::new_eventfd()?,
@@ -92,6 +97,30 @@ impl Slots {
         };
         THREAD.set((number, at));
         Some(slots[at].clone())
+    }
+
+    /// Closes the slots in which no thread sleeps, because the program needs descriptors. Whether there were any. Their
+    /// completion queues stay theirs until somebody else takes them over.
+    pub fn give_back(&self) -> bool {
+        /// No thread has this number.
+        const NOBODY: usize = usize::MAX;
+        let mut closed = Vec::new();
+        self.0.lock().retain(|slot| {
+            let free = slot.take(NOBODY);
+            if free {
+                closed.push(slot.clone());
+            }
+            !free
+        });
+        for slot in &closed {
+            slot.taken_by.store(0, Ordering::SeqCst);
+        }
+        // Another thread may be about to wake the one that slept there last.
+        let unused = !closed.is_empty() && shortage::await_uses();
+        if unused {
+            closed.iter().for_each(|slot| runtime::discard_fd(slot.eventfd));
+        }
+        unused
     }
 }
 
@@ -132,6 +161,7 @@ impl Slot {
     /// Gives the queue to somebody else. Its links are still there.
     pub fn surrender(&self, queue: CompletionQueueId) -> bool {
         let had = self.queue.compare_exchange(queue.0 + 1, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+        let _use = Use::begin();
         if had && self.taken_by.load(Ordering::SeqCst) != 0 {
             self.surrendered.store(true, Ordering::SeqCst);
             runtime::kick(self.eventfd);

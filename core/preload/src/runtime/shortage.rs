@@ -1,0 +1,202 @@
+//! Descriptors of the library are given back when the program runs short of them.
+//!
+//! A call of the program that fails with EMFILE would not fail on TCP if the library kept a descriptor less. So before
+//! the program sees that error the library gives back what it has, in steps, and the call is made once more:
+//!
+//! | step | descriptors | price |
+//! | --- | --- | --- |
+//! | 1 | wake descriptors of peers, one for each queue that this process has woken there | peers are woken by way of their helpers, for good |
+//! | 2 | those for waits: of slots in which no thread sleeps, and of the calling thread | they are made again |
+//! | 3 | those by which a forked child asks its parents | inherited connections are brought back now |
+//! | 4 | all others | every connection is on TCP, for good; `netacc_ss` gets no answer |
+//!
+//! A process whose limit is below [`LEAST_LIMIT`], or that has little room left when it makes its first socket, begins with
+//! no descriptor of the library, and stays on TCP. Descriptors that the C library opens for itself (name resolution, say) are
+//! not seen; nor are those that `recvmsg` receives.
+//!
+//! The helper gives back, because its own descriptors are among them. A number that was given back is the program's: no thread
+//! may use it any more. Every use of a number that can be given back is therefore within a [`Use`], and the helper waits
+//! until all that have begun are over.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use netacc_driver::Endpoint;
+use netacc_proto::Reason;
+
+use super::{fork, get, now, Runtime};
+use crate::table::{self, Entry};
+use crate::{ops, wait};
+
+/// The smallest limit with which the library opens descriptors of its own. It needs [`LEAST`], and is to take no more than a
+/// quarter of them before it has any link.
+pub const LEAST_LIMIT: u64 = 4 * LEAST;
+
+/// Descriptors of the library in a process with one epoll instance and links to one peer, at most; see ARCHITECTURE.md.
+pub const LEAST: u64 = 12;
+
+/// As long as the helper takes at most to bring all connections back. As for the end of a process.
+const EFFORT: Duration = Duration::from_secs(1);
+/// As long as a program waits for that. Longer, so that it is not turned away in the middle.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// How often it looks.
+const LOOK: Duration = Duration::from_micros(100);
+/// As long as the helper waits for uses of numbers to end. One is a system call that does not block.
+const USE_PATIENCE: Duration = Duration::from_millis(100);
+
+/// The library has its descriptors; a thread of the program has asked for them; the helper has given them back.
+const KEPT: u32 = 0;
+const ASKED: u32 = 1;
+const GIVEN: u32 = 2;
+
+static STATE: AtomicU32 = AtomicU32::new(KEPT);
+static USES: AtomicU32 = AtomicU32::new(0);
+
+/// A use of a descriptor's number, which was looked up within it, until it is dropped.
+pub struct Use(());
+
+impl Use {
+    /// Begins. Look the number up afterwards.
+    pub fn begin() -> Use {
+        USES.fetch_add(1, Ordering::SeqCst);
+        Use(())
+    }
+}
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        USES.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Waits until every use that has begun is over. `false`: one takes too long, perhaps because a signal handler interrupts it.
+pub fn await_uses() -> bool {
+    let begun = now();
+    while USES.load(Ordering::SeqCst) != 0 {
+        if now().saturating_since(begun) > USE_PATIENCE {
+            return false;
+        }
+        std::thread::yield_now();
+    }
+    true
+}
+
+/// Whether the library has no descriptor, and gets none any more.
+pub fn is_over() -> bool {
+    STATE.load(Ordering::SeqCst) == GIVEN
+}
+
+/// Makes a call of the program that opens a descriptor; again, as often as it fails for want of one and the library has one to
+/// give back. `failed`: whether a result stands for an error.
+#[inline]
+pub fn opening<R: Copy>(failed: impl Fn(R) -> bool, mut call: impl FnMut() -> R) -> R {
+    loop {
+        let result = call();
+        if !failed(result) || ops::errno() != libc::EMFILE || !give_back() {
+            return result;
+        }
+    }
+}
+
+/// As [`opening`], for calls that return a negative number instead.
+#[inline]
+pub fn opening_fd(call: impl FnMut() -> std::ffi::c_int) -> std::ffi::c_int {
+    opening(|fd| fd < 0, call)
+}
+
+/// Gives back some descriptors. Whether there are more now than there were. Keeps errno.
+#[cold]
+fn give_back() -> bool {
+    // A child by a bare `clone`, which ran no handler, has nothing of its own.
+    if super::is_inside() || get().is_some_and(|rt| rt.pid != std::process::id()) {
+        return false;
+    }
+    let errno = ops::errno();
+    let given = get().is_some_and(Runtime::give_back_wakes)
+        || get().is_some_and(wait::give_back_unused)
+        || fork::give_back_ways()
+        || get().is_some_and(Runtime::give_back_all);
+    ops::set_errno(errno);
+    given
+}
+
+impl Runtime {
+    /// Step 1.
+    fn give_back_wakes(&self) -> bool {
+        self.give_back_of_backend.as_ref().is_some_and(|give_back| give_back(netacc_registry::GiveBack::Wakes) > 0)
+    }
+
+    /// Step 4: asks the helper, and waits.
+    fn give_back_all(&self) -> bool {
+        if !self.helper.has_descriptors() || STATE.load(Ordering::SeqCst) == GIVEN {
+            return false;
+        }
+        STATE.store(ASKED, Ordering::SeqCst);
+        self.helper.kick();
+        let begun = now();
+        let ts = wait::timespec(LOOK);
+        while STATE.load(Ordering::SeqCst) != GIVEN {
+            if now().saturating_since(begun) > PATIENCE {
+                return false;
+            }
+            // SAFETY: a valid time.
+            unsafe { libc::nanosleep(&ts, std::ptr::null_mut()) };
+        }
+        true
+    }
+
+    /// The helper: closes every descriptor of the library that is not a thread's own.
+    fn close_all(&self) {
+        if let Some(give_back) = &self.give_back_of_backend {
+            give_back(netacc_registry::GiveBack::All);
+        }
+        for (_, entry) in table::entries() {
+            if let Entry::Epoll(epoll) = &*entry {
+                epoll.give_back();
+            }
+        }
+        self.helper.give_back();
+    }
+}
+
+/// The helper: whether it is to come again soon because connections are on their way back.
+pub(super) fn advance(rt: &Runtime, endpoint: &Endpoint, begun: &mut Option<netacc_device::Instant>) -> bool {
+    if STATE.load(Ordering::SeqCst) != ASKED {
+        return false;
+    }
+    let since = *begun.get_or_insert_with(now);
+    let late = now().saturating_since(since) > EFFORT;
+    if !endpoint.leave_for_good(Reason::DescriptorLimit, now()) && !late {
+        return true;
+    }
+    rt.tell_all_children();
+    rt.close_all();
+    STATE.store(GIVEN, Ordering::SeqCst);
+    false
+}
+
+/// The helper of a process without an endpoint: whether it has given back what it had.
+pub(super) fn advance_without_endpoint(rt: &Runtime) -> bool {
+    if STATE.load(Ordering::SeqCst) == ASKED {
+        rt.close_all();
+        STATE.store(GIVEN, Ordering::SeqCst);
+    }
+    is_over()
+}
+
+/// The child of a fork has asked nobody.
+pub(super) fn after_fork_child() {
+    STATE.store(KEPT, Ordering::SeqCst);
+    USES.store(0, Ordering::SeqCst);
+}
+
+/// Whether the process has so few descriptors that the library is to take none.
+pub(super) fn is_short() -> bool {
+    let limit = table::soft_limit();
+    if limit < LEAST_LIMIT {
+        return true;
+    }
+    // One of them is the folder's.
+    let open = std::fs::read_dir("/proc/self/fd").map_or(limit, |folder| folder.count() as u64);
+    limit.saturating_sub(open) < 2 * LEAST
+}
