@@ -136,8 +136,8 @@ DATA_ALLOWED = MIB
 
 
 def test_little_of_the_data_limit_is_taken(program: Path, tmp_path: Path) -> None:
-    """RLIMIT_DATA counts private writable memory, whether it is touched or not. There are links with little more
-    than the program itself needs."""
+    """RLIMIT_DATA counts private writable memory, whether it is touched or not. There are links with little
+    more than the program itself needs."""
     limit = smallest_data_limit(program) + DATA_ALLOWED
     seen = accelerated(program, tmp_path, "DATA", limit, limit, 1, 2, ROUNDS)
     assert seen.text == natively(program, "DATA", limit, limit, 1, 2, ROUNDS)
@@ -272,8 +272,8 @@ for _ in range(clients):
     os.wait()
 """
 
-#: Without a peer: the helper's epoll instance, its kick, the listener of netacc_ss; the device's listener, epoll
-#: instance, kick, doorbell page; the helper's queue. An epoll instance of the program: its queue and kick.
+#: Without a peer: the helper's epoll instance, its kick, the listener of netacc_ss; the device's listener,
+#: epoll instance, kick, doorbell page; the helper's queue. An epoll instance of the program: queue, kick.
 OWN = 10
 #: The pair's socket, and the wake descriptor of the one queue on which the peer was woken.
 OF_A_PEER = 2

@@ -110,6 +110,13 @@ impl Fabric {
         }
     }
 
+    /// See [`Opened::leave`](crate::Opened::leave).
+    pub(crate) fn leave(&self) {
+        if let Some(near) = &self.near {
+            near.leave();
+        }
+    }
+
     /// Closes descriptors of shared memory; an RDMA device keeps its own. How many.
     pub(crate) fn give_back(&self, which: netacc_shm::GiveBack) -> usize {
         self.near.as_ref().map_or(0, |near| near.give_back(which))

@@ -43,6 +43,8 @@ pub struct Opened {
     pub opens_later: bool,
     /// To be called by a thread that ends when the process does: peers on this host know of the end at once.
     pub end_with_this_thread: Arc<dyn Fn() + Send + Sync>,
+    /// To be called when the process ends in good order: removes what it would leave behind. Safe in a signal handler.
+    pub leave: Arc<dyn Fn() + Send + Sync>,
     /// Closes descriptors of the backend for a program that has none left; how many.
     pub give_back: Arc<dyn Fn(GiveBack) -> usize + Send + Sync>,
 }
@@ -109,7 +111,7 @@ fn has_rdma_device() -> bool {
 
 fn combined(name: &str, fabric: Fabric) -> Opened {
     let fabric = Arc::new(fabric);
-    let (fds, ending, giving) = (fabric.clone(), fabric.clone(), fabric.clone());
+    let (fds, ending, giving, leaving) = (fabric.clone(), fabric.clone(), fabric.clone(), fabric.clone());
     Opened {
         name: name.into(),
         device: fabric.clone(),
@@ -118,6 +120,7 @@ fn combined(name: &str, fabric: Fabric) -> Opened {
         fds: Arc::new(move || fds.fds()),
         opens_later: true,
         end_with_this_thread: Arc::new(move || ending.end_with_this_thread()),
+        leave: Arc::new(move || leaving.leave()),
         give_back: Arc::new(move |which| giving.give_back(which)),
     }
 }
@@ -140,7 +143,7 @@ pub fn shm_config(config: &Config) -> Result<ShmConfig, OpenError> {
 
 fn open_shm(config: &Config) -> Result<Opened, OpenError> {
     let device = ShmDevice::open(shm_config(config)?)?;
-    let (fds, ending, giving) = (device.clone(), device.clone(), device.clone());
+    let (fds, ending, giving, leaving) = (device.clone(), device.clone(), device.clone(), device.clone());
     Ok(Opened {
         name: "shm".into(),
         device: device.clone(),
@@ -149,6 +152,7 @@ fn open_shm(config: &Config) -> Result<Opened, OpenError> {
         fds: Arc::new(move || BackendFds { own: fds.fds(), libraries: Vec::new() }),
         opens_later: false,
         end_with_this_thread: Arc::new(move || ending.end_with_this_thread()),
+        leave: Arc::new(move || leaving.leave()),
         give_back: Arc::new(move |which| giving.give_back(which)),
     })
 }

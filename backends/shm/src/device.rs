@@ -228,6 +228,13 @@ impl ShmDevice {
         let _ = sys::tell_of_death(self.doorbell.life());
     }
 
+    /// Leaves the rendezvous, at the end of the process, and removes it if nobody else uses it. Safe in a signal handler.
+    pub fn leave(&self) {
+        if sys::pid() == self.pid {
+            self.rendezvous.leave();
+        }
+    }
+
     /// Every descriptor the device holds. For a forked child that closes them itself.
     pub fn fds(&self) -> Vec<RawFd> {
         self.all_fds().map(|fd| fd.load(Acquire)).filter(|&fd| fd >= 0).collect()

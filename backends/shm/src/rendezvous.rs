@@ -5,21 +5,35 @@
 //!   group, its members can;
 //! * registering and leaving happen under the table's lock, held for microseconds; a lock that cannot be had soon
 //!   makes the backend unavailable, never a hang;
-//! * the last to leave removes file and directory; who opened the file meanwhile notices and starts over.
+//! * the last process to leave removes file and directory; one that has opened the file meanwhile notices and starts over;
+//! * a process that is killed leaves its slot behind, and the last one the directory. Whoever leaves as the last frees the
+//!   slots of the dead first. Whoever creates a directory first removes those of other network namespaces, which may be gone
+//!   with all their processes: of its own user (or group) only, and only if all processes in the table have ended;
+//! * processes of another pid namespace cannot be looked up. Each process therefore keeps a lock on the table, which its
+//!   mapping holds without a descriptor, and the kernel frees when it ends.
 
+use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use netacc_device::{DeviceError, PeerAddress};
 
 use crate::config::ShmConfig;
 use crate::map::FileMap;
-use crate::sys::{self, FileLock};
+use crate::sys::{self, FileLock, Text};
 use crate::table::{Identity, Process, Table, TABLE_BYTES};
 
 const TABLE: &std::ffi::CStr = c"table";
+/// Where the directories are.
+const PARENT: &str = "/dev/shm";
+/// Files of that folder that are looked at for directories left behind. Other users can put any number there.
+const MOST_SIBLINGS: usize = 4096;
+/// Tries to get the lock, a fifth of a millisecond each, of a process that ends. Arbitrary.
+const LEAVE_TRIES: u32 = 100;
 
 /// This process's place in the rendezvous.
 #[derive(Debug)]
@@ -28,8 +42,22 @@ pub(crate) struct Rendezvous {
     pub slot: u32,
     pub generation: u16,
     pub token: [u64; 2],
-    path: PathBuf,
-    group: Option<u32>,
+    path: CString,
+    pid_namespace: u64,
+    /// The table's file, to tell it from one that has taken its place.
+    file: FileId,
+    left: AtomicBool,
+}
+
+/// Device and inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FileId(u64, u64);
+
+impl FileId {
+    fn of(file: &OwnedFd) -> io::Result<FileId> {
+        let st = sys::fstat(file.as_raw_fd())?;
+        Ok(FileId(st.st_dev, st.st_ino))
+    }
 }
 
 impl Rendezvous {
@@ -45,10 +73,19 @@ impl Rendezvous {
             pid_namespace: sys::namespace("pid").map_err(os("stat of /proc/self/ns/pid"))?,
             token,
         };
-        let (table, _lock) = open_locked(&path, config.group)?;
+        let Opened { table, lock, created } = open_locked(&path, config.group)?;
         let is_dead = |id: Identity| is_dead(id, me.pid_namespace);
         let (slot, generation) = table.register(me, is_dead).ok_or(DeviceError::Exhausted { what: "process slot" })?;
-        Ok((Rendezvous { table, slot, generation, token, path, group: config.group }, listener))
+        // Where the kernel cannot, the dead of other pid namespaces are taken for living.
+        let _ = sys::mark_in_use(lock.fd());
+        let file = FileId::of(lock.file()).map_err(os("fstat"))?;
+        drop(lock);
+        if created && config.directory.is_none() {
+            sweep_siblings(&path, config.group);
+        }
+        let path = c_string(&path);
+        let (pid_namespace, left) = (me.pid_namespace, AtomicBool::new(false));
+        Ok((Rendezvous { table, slot, generation, token, path, pid_namespace, file, left }, listener))
     }
 
     /// Our own address.
@@ -56,30 +93,108 @@ impl Rendezvous {
         address(&Process { slot: self.slot, pid: sys::pid(), token: self.token })
     }
 
-    /// Leaves; the last process takes the files along.
+    /// Leaves; the last process takes the files along. Allocates nothing, for a process may end in a signal handler.
     pub(crate) fn leave(&self) {
+        if self.left.swap(true, Ordering::AcqRel) {
+            return;
+        }
         self.table.unregister(self.slot, self.generation);
-        sweep(&self.path, self.group);
+        for _ in 0..LEAVE_TRIES {
+            let Ok(dir) = sys::open_directory(&self.path) else { return };
+            let Ok(file) = sys::open_existing_in(dir.as_raw_fd(), TABLE) else { return };
+            // Another one in its place is others'.
+            if !FileId::of(&file).is_ok_and(|id| id == self.file) {
+                return;
+            }
+            match FileLock::attempt(file) {
+                Ok(_lock) => {
+                    let swept = self.table.bury(|id| is_dead(id, self.pid_namespace));
+                    if swept.live == 0 {
+                        remove(&dir, &self.path);
+                    }
+                    return;
+                }
+                Err(_) => sys::pause(Duration::from_micros(200)),
+            }
+        }
     }
 }
 
-/// Removes what dead processes left behind, and everything if nobody is left. Returns how many things it freed.
+/// Removes table and directory. While the caller has the table's lock nobody registers; whoever waits for it sees the link count
+/// drop. If somebody has put a new table there, the directory stays.
+fn remove(dir: &OwnedFd, path: &std::ffi::CStr) {
+    let _ = sys::unlink_in(dir.as_raw_fd(), TABLE);
+    let _ = sys::remove_directory(path);
+}
+
+/// Removes what dead processes left behind, in the directory and in those beside it, and the directories if nobody is left.
+/// Returns how many things it freed.
 pub(crate) fn sweep(path: &Path, group: Option<u32>) -> usize {
+    let beside = sweep_siblings(path, group);
     if !path.exists() {
+        return beside;
+    }
+    let Ok(ns) = sys::namespace("pid") else { return beside };
+    let Ok(Opened { table, lock, .. }) = open_locked(path, group) else { return beside };
+    let swept = table.bury(|id| is_dead(id, ns));
+    let stale = table.free_stale(&sys::allocated(lock.fd()));
+    if swept.live == 0 {
+        let path = c_string(path);
+        if let Ok(dir) = sys::open_directory(&path) {
+            remove(&dir, &path);
+        }
+    }
+    beside + swept.freed + stale
+}
+
+/// Removes the directories of other network namespaces in which nobody is left. Returns how many things it freed.
+fn sweep_siblings(own: &Path, group: Option<u32>) -> usize {
+    let (Some(parent), Ok(ns)) = (own.parent(), sys::namespace("pid")) else { return 0 };
+    let prefix = prefix(group);
+    let Ok(folder) = std::fs::read_dir(parent) else { return 0 };
+    let names = folder.take(MOST_SIBLINGS).flatten().filter(|entry| {
+        let name = entry.file_name();
+        let digits = name.as_bytes().strip_prefix(prefix.as_bytes());
+        digits.is_some_and(|digits| !digits.is_empty() && digits.iter().all(u8::is_ascii_digit))
+    });
+    let others = names.map(|entry| entry.path()).filter(|path| path != own);
+    others.map(|path| sweep_abandoned(&path, ns)).sum()
+}
+
+/// Removes a directory of ours if nobody in its table lives. How many things were freed.
+fn sweep_abandoned(path: &Path, pid_namespace: u64) -> usize {
+    let path = c_string(path);
+    let is_ours = |fd| sys::fstat(fd).is_ok_and(|st| st.st_uid == sys::euid());
+    let Ok(dir) = sys::open_directory(&path) else { return 0 };
+    if !is_ours(dir.as_raw_fd()) {
         return 0;
     }
-    let Ok(ns) = sys::namespace("pid") else { return 0 };
-    let Ok((table, _lock)) = open_locked(path, group) else { return 0 };
-    let (live, freed) = table.sweep(|id| is_dead(id, ns));
-    if live == 0 {
-        if let Ok(dir) = sys::open_directory(path) {
-            // While we hold the lock nobody registers; who waits for it sees the link count drop.
-            let _ = sys::unlink_in(dir.as_raw_fd(), TABLE);
-        }
-        // Fails if somebody put a new table there: then it stays.
-        let _ = std::fs::remove_dir(path);
+    let Ok(file) = sys::open_existing_in(dir.as_raw_fd(), TABLE) else {
+        // Whoever made it was killed before it made the table. Fails if one is made just now.
+        return usize::from(sys::remove_directory(&path).is_ok());
+    };
+    let Ok(lock) = FileLock::attempt(file).map_err(drop) else { return 0 };
+    let Ok(st) = sys::fstat(lock.fd()) else { return 0 };
+    let regular = st.st_mode & libc::S_IFMT == libc::S_IFREG && st.st_uid == sys::euid() && st.st_nlink != 0;
+    if !regular || sys::is_in_use(lock.fd()) && !all_dead(&lock, st.st_size as u64, pid_namespace) {
+        return 0;
     }
-    freed
+    remove(&dir, &path);
+    1
+}
+
+/// Whether every process in the table that is in use has ended: what uses it are forked children, who have no part in it.
+fn all_dead(lock: &FileLock, bytes: u64, pid_namespace: u64) -> bool {
+    if bytes < TABLE_BYTES as u64 {
+        return false;
+    }
+    let Ok(map) = FileMap::new(lock.fd(), TABLE_BYTES) else { return false };
+    let table = Table::new(map);
+    table.check() && table.bury(|id| is_dead(id, pid_namespace)).live == 0
+}
+
+fn c_string(path: &Path) -> CString {
+    CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
 }
 
 /// The directory that `config` means.
@@ -87,16 +202,20 @@ pub(crate) fn directory(config: &ShmConfig) -> io::Result<PathBuf> {
     if let Some(path) = &config.directory {
         return Ok(path.clone());
     }
-    let net = sys::namespace("net")?;
-    Ok(match config.group {
-        Some(gid) => format!("/dev/shm/netacc-g{gid}-{net}").into(),
-        None => format!("/dev/shm/netacc-{}-{net}", sys::euid()).into(),
-    })
+    Ok(format!("{PARENT}/{}{}", prefix(config.group), sys::namespace("net")?).into())
+}
+
+/// What the names of the directories of this user, or of the group, begin with. The network namespace follows.
+fn prefix(group: Option<u32>) -> String {
+    match group {
+        Some(gid) => format!("netacc-g{gid}-"),
+        None => format!("netacc-{}-", sys::euid()),
+    }
 }
 
 /// The abstract name at which a process listens.
-pub(crate) fn socket_name(pid: u32, token: [u64; 2]) -> String {
-    format!("netacc-shm/{pid}/{:016x}{:016x}", token[0], token[1])
+pub(crate) fn socket_name(pid: u32, token: [u64; 2]) -> Text {
+    Text::of(format_args!("netacc-shm/{pid}/{:016x}{:016x}", token[0], token[1]))
 }
 
 /// A process as an opaque address.
@@ -131,8 +250,16 @@ fn unavailable(what: &'static str) -> impl Fn(io::Error) -> DeviceError {
     move |source| DeviceError::Unavailable { what, source: Some(source) }
 }
 
+/// The table, locked.
+struct Opened {
+    table: Table,
+    lock: FileLock,
+    /// It was empty.
+    created: bool,
+}
+
 /// Opens (or creates) directory and table; returns with the lock held by the descriptor.
-fn open_locked(path: &Path, group: Option<u32>) -> Result<(Table, FileLock), DeviceError> {
+fn open_locked(path: &Path, group: Option<u32>) -> Result<Opened, DeviceError> {
     // Bounded: about a second, only ever waited for by a process that starts or ends.
     for _ in 0..1000 {
         let dir = open_directory(path, group)?;
@@ -157,6 +284,7 @@ fn open_locked(path: &Path, group: Option<u32>) -> Result<(Table, FileLock), Dev
             let mode = if group.is_some() { 0o660 } else { 0o600 };
             sys::restrict(lock.fd(), mode, group).map_err(os("fchmod"))?;
         }
+        let created = st.st_size == 0;
         if (st.st_size as usize) < TABLE_BYTES {
             sys::truncate(lock.fd(), TABLE_BYTES as u64).map_err(os("ftruncate"))?;
         }
@@ -164,7 +292,7 @@ fn open_locked(path: &Path, group: Option<u32>) -> Result<(Table, FileLock), Dev
         if !table.check() {
             return Err(DeviceError::Unavailable { what: "a rendezvous table of this version", source: None });
         }
-        return Ok((table, lock));
+        return Ok(Opened { table, lock, created });
     }
     Err(DeviceError::Unavailable { what: "lock on the rendezvous table", source: None })
 }
@@ -176,7 +304,7 @@ fn open_directory(path: &Path, group: Option<u32>) -> Result<OwnedFd, DeviceErro
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
         Err(e) => return Err(unavailable("rendezvous directory")(e)),
     }
-    let dir = sys::open_directory(path).map_err(unavailable("rendezvous directory"))?;
+    let dir = sys::open_directory(&c_string(path)).map_err(unavailable("rendezvous directory"))?;
     let st = sys::fstat(dir.as_raw_fd()).map_err(os("fstat"))?;
     let ours = st.st_uid == sys::euid();
     if let (Some(gid), true) = (group, ours) {

@@ -8,7 +8,6 @@
 use std::io;
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::path::Path;
 #[cfg(not(any(loom, miri)))]
 use std::sync::atomic::{AtomicU32, Ordering};
 #[cfg(not(any(loom, miri)))]
@@ -222,14 +221,15 @@ pub(crate) fn epoll_ready(ep: RawFd, out: &mut [u64; 32]) -> usize {
 }
 
 /// An abstract address.
-fn abstract_address(name: &str) -> (libc::sockaddr_un, libc::socklen_t) {
+fn abstract_address(name: &Text) -> (libc::sockaddr_un, libc::socklen_t) {
     // SAFETY: plain structure.
     let mut addr: libc::sockaddr_un = unsafe { zeroed() };
     addr.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    for (to, from) in addr.sun_path[1..].iter_mut().zip(name.bytes()) {
-        *to = from as libc::c_char;
+    let name = name.as_bytes();
+    for (to, from) in addr.sun_path[1..].iter_mut().zip(name) {
+        *to = *from as libc::c_char;
     }
-    let len = size_of::<libc::sa_family_t>() + 1 + name.len().min(107);
+    let len = size_of::<libc::sa_family_t>() + 1 + name.len();
     (addr, len as libc::socklen_t)
 }
 
@@ -240,7 +240,7 @@ fn socket() -> io::Result<OwnedFd> {
 }
 
 /// Listens on an abstract name of this network namespace.
-pub(crate) fn listen(name: &str) -> io::Result<OwnedFd> {
+pub(crate) fn listen(name: &Text) -> io::Result<OwnedFd> {
     let fd = socket()?;
     let (addr, len) = abstract_address(name);
     // SAFETY: `addr` is valid for `len` bytes.
@@ -251,7 +251,7 @@ pub(crate) fn listen(name: &str) -> io::Result<OwnedFd> {
 }
 
 /// Connects to an abstract name; does not block.
-pub(crate) fn connect(name: &str) -> io::Result<OwnedFd> {
+pub(crate) fn connect(name: &Text) -> io::Result<OwnedFd> {
     let fd = socket()?;
     let (addr, len) = abstract_address(name);
     // SAFETY: `addr` is valid for `len` bytes.
@@ -383,14 +383,24 @@ pub(crate) fn receive(fd: RawFd) -> io::Result<Packet> {
     Ok(Packet { bytes, fds, whole })
 }
 
-/// Opens a directory without following a symbolic link.
-pub(crate) fn open_directory(path: &Path) -> io::Result<OwnedFd> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let file = std::fs::OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NOFOLLOW | libc::O_DIRECTORY | libc::O_CLOEXEC)
-        .open(path)?;
-    Ok(file.into())
+/// Opens a directory without following a symbolic link. Allocates nothing.
+pub(crate) fn open_directory(path: &std::ffi::CStr) -> io::Result<OwnedFd> {
+    let flags = libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    // SAFETY: valid C string.
+    owned(unsafe { libc::open(path.as_ptr(), flags) })
+}
+
+/// Opens a file in an open directory, if there is one, without following a symbolic link. Allocates nothing.
+pub(crate) fn open_existing_in(dir: RawFd, name: &std::ffi::CStr) -> io::Result<OwnedFd> {
+    let flags = libc::O_RDWR | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    // SAFETY: valid C string.
+    owned(unsafe { libc::openat(dir, name.as_ptr(), flags) })
+}
+
+/// Removes an empty directory. Allocates nothing.
+pub(crate) fn remove_directory(path: &std::ffi::CStr) -> io::Result<()> {
+    // SAFETY: valid C string.
+    check(unsafe { libc::rmdir(path.as_ptr()) }).map(drop)
 }
 
 /// Opens or creates a file in an open directory, without following a symbolic link.
@@ -440,6 +450,10 @@ impl FileLock {
     pub(crate) fn fd(&self) -> RawFd {
         self.0.as_raw_fd()
     }
+
+    pub(crate) fn file(&self) -> &OwnedFd {
+        &self.0
+    }
 }
 
 impl Drop for FileLock {
@@ -448,6 +462,13 @@ impl Drop for FileLock {
         // SAFETY: no memory involved.
         unsafe { libc::flock(self.0.as_raw_fd(), libc::LOCK_UN) };
     }
+}
+
+/// Sleeps for so long. Allocates nothing.
+pub(crate) fn pause(time: std::time::Duration) {
+    let ts = libc::timespec { tv_sec: 0, tv_nsec: time.subsec_nanos().into() };
+    // SAFETY: a valid time.
+    unsafe { libc::nanosleep(&ts, std::ptr::null_mut()) };
 }
 
 /// Random bits for tokens.
@@ -460,16 +481,100 @@ pub(crate) fn random() -> io::Result<[u64; 2]> {
     Ok(words)
 }
 
-/// When a process started, in clock ticks since boot; `None` if it does not run (a zombie does not).
+/// Text on the stack: for what must not allocate, because a signal handler may have called `_exit`.
+pub(crate) struct Text {
+    bytes: [u8; Text::MOST],
+    len: usize,
+}
+
+impl Text {
+    const MOST: usize = 108;
+
+    /// What `arguments` say, cut off where it is too long. Ends in a nul byte that is not part of it.
+    pub(crate) fn of(arguments: std::fmt::Arguments<'_>) -> Text {
+        let mut text = Text { bytes: [0; Text::MOST], len: 0 };
+        // Only a text that is too long is an error.
+        let _ = std::fmt::Write::write_fmt(&mut text, arguments);
+        text
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    fn as_c_str(&self) -> &std::ffi::CStr {
+        std::ffi::CStr::from_bytes_until_nul(&self.bytes).unwrap_or_default()
+    }
+}
+
+impl std::fmt::Write for Text {
+    fn write_str(&mut self, s: &str) -> std::fmt::Result {
+        // The last byte stays nul.
+        let n = s.len().min(Text::MOST - 1 - self.len);
+        self.bytes[self.len..self.len + n].copy_from_slice(&s.as_bytes()[..n]);
+        self.len += n;
+        if n == s.len() {
+            Ok(())
+        } else {
+            Err(std::fmt::Error)
+        }
+    }
+}
+
+/// When a process started, in clock ticks since boot; `None` if it does not run (a zombie does not). Allocates nothing.
 pub(crate) fn start_time(pid: u32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let path = Text::of(format_args!("/proc/{pid}/stat"));
+    // SAFETY: a C string.
+    let file = owned(unsafe { libc::open(path.as_c_str().as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) }).ok()?;
+    // What is looked for comes within a few hundred bytes.
+    let mut stat = [0u8; 1024];
+    // SAFETY: the buffer is writable.
+    let n = unsafe { libc::read(file.as_raw_fd(), stat.as_mut_ptr().cast(), stat.len()) };
+    let stat = &stat[..usize::try_from(n).ok()?];
     // The command name may hold anything, so count from the last parenthesis: state is field 3, start time field 22.
-    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    let end = stat.iter().rposition(|byte| *byte == b')')?;
+    let mut fields = std::str::from_utf8(&stat[end + 1..]).ok()?.split_ascii_whitespace();
     let state = fields.next()?;
     if matches!(state, "Z" | "X") {
         return None;
     }
     fields.nth(18)?.parse().ok()
+}
+
+/// Keeps a file marked as in use for as long as it is open somewhere; a mapping keeps it open, too. In contrast to
+/// [`FileLock`] any number of processes may.
+pub(crate) fn mark_in_use(fd: RawFd) -> io::Result<()> {
+    let mut lock = first_byte(libc::F_RDLCK);
+    // SAFETY: valid pointer.
+    check(unsafe { libc::fcntl(fd, libc::F_OFD_SETLK, &mut lock) }).map(drop)
+}
+
+/// Whether a file that was opened anew is [marked](mark_in_use) by somebody. If that cannot be found out it is.
+pub(crate) fn is_in_use(fd: RawFd) -> bool {
+    let mut lock = first_byte(libc::F_WRLCK);
+    // SAFETY: valid pointer.
+    let rc = unsafe { libc::fcntl(fd, libc::F_OFD_GETLK, &mut lock) };
+    rc != 0 || lock.l_type != libc::F_UNLCK as libc::c_short
+}
+
+fn first_byte(kind: libc::c_int) -> libc::flock {
+    // SAFETY: plain structure; the process number must be 0 for locks of this kind.
+    let mut lock: libc::flock = unsafe { zeroed() };
+    (lock.l_type, lock.l_whence, lock.l_len) = (kind as libc::c_short, libc::SEEK_SET as libc::c_short, 1);
+    lock
+}
+
+/// The parts of a file that have memory: whatever else is read of it is zero, and would get some.
+pub(crate) fn allocated(fd: RawFd) -> Vec<std::ops::Range<u64>> {
+    let seek = |at: u64, whence| {
+        // SAFETY: no pointers.
+        u64::try_from(unsafe { libc::lseek(fd, at as libc::off_t, whence) }).ok()
+    };
+    let parts = std::iter::successors(Some(0..0), |last: &std::ops::Range<u64>| {
+        let start = seek(last.end, libc::SEEK_DATA)?;
+        seek(start, libc::SEEK_HOLE).filter(|end| *end > start).map(|end| start..end)
+    });
+    parts.skip(1).collect()
 }
 
 /// The inode that names a namespace of this process (`net`, `pid`).

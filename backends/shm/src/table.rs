@@ -13,7 +13,7 @@
 
 #![expect(unsafe_code, reason = "a view of shared memory as atomics")]
 
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::atomic::{self, Ordering::*};
 
 use crate::map::FileMap;
@@ -78,6 +78,13 @@ pub(crate) struct Identity {
     pub start_time: u64,
     pub pid_namespace: u64,
     pub token: [u64; 2],
+}
+
+/// What [`Layout::bury`] has found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Swept {
+    pub live: usize,
+    pub freed: usize,
 }
 
 /// The mapped table.
@@ -150,30 +157,39 @@ impl Layout {
         }
     }
 
-    /// Frees the slots of dead processes and every stale entry; returns how many processes remain and how many
-    /// slots and entries were freed. Under the lock.
-    pub(crate) fn sweep(&self, is_dead: impl Fn(Identity) -> bool) -> (usize, usize) {
-        let (mut live, mut freed) = (0, 0);
-        for s in &self.slots {
+    /// Frees the slots of dead processes; returns how many processes remain and how many slots were freed. Under the lock.
+    /// Allocates nothing.
+    pub(crate) fn bury(&self, is_dead: impl Fn(Identity) -> bool) -> Swept {
+        let mut swept = Swept::default();
+        // Slots that were never used come last: to look at them would give them memory.
+        for s in self.slots.iter().take_while(|s| s.state.load(Acquire) != 0) {
             let state = s.state.load(Acquire);
             if state as u32 == 0 {
                 continue;
             }
             if is_dead(s.identity()) {
                 s.state.store(state >> 32 << 32, Release);
-                freed += 1;
+                swept.freed += 1;
             } else {
-                live += 1;
+                swept.live += 1;
             }
         }
-        for e in &self.entries {
+        swept
+    }
+
+    /// Frees every stale entry within these bytes of the table; returns how many.
+    pub(crate) fn free_stale(&self, parts: &[Range<u64>]) -> usize {
+        let begin = std::mem::offset_of!(Layout, entries) as u64;
+        let size = std::mem::size_of::<Entry>() as u64;
+        let index = |at: u64| usize::try_from(at.saturating_sub(begin).div_ceil(size)).unwrap_or(ENTRIES).min(ENTRIES);
+        let entries =
+            parts.iter().flat_map(|part| self.entries.get(index(part.start)..index(part.end)).into_iter().flatten());
+        let stale = entries.filter(|e| {
             let value = e.value.load(Acquire);
             let stale = value != 0 && self.holder(value).is_none();
-            if stale && e.value.compare_exchange(value, 0, AcqRel, Acquire).is_ok() {
-                freed += 1;
-            }
-        }
-        (live, freed)
+            stale && e.value.compare_exchange(value, 0, AcqRel, Acquire).is_ok()
+        });
+        stale.count()
     }
 
     /// The process in a slot, if there is one.
@@ -350,7 +366,7 @@ mod tests {
         assert!(!t.publish(1000, a, ga, 0));
         let (b, gb) = t.register(identity(2), |_| false).unwrap();
         assert!(!t.publish(1000, b, gb, 0));
-        assert_eq!(t.sweep(|id| id.pid == 1).0, 1);
+        assert_eq!(t.bury(|id| id.pid == 1), Swept { live: 1, freed: 1 });
         assert!(t.publish(1000, b, gb, 3));
         assert_eq!(t.lookup(1000).map(|(p, s)| (p.pid, s)), Some((2, 3)));
         assert_eq!(t.lookup(1), None);
@@ -393,7 +409,8 @@ mod tests {
             t.publish(key, slot, 1, 2);
             t.withdraw(key, slot, 1, 2);
             t.unregister(slot, 1);
-            t.sweep(|id| id.pid % 2 == 0);
+            t.bury(|id| id.pid % 2 == 0);
+            t.free_stale(&[0..TABLE_BYTES as u64, next()..next()]);
             t.register(identity(3), |_| false);
         }
     }

@@ -47,6 +47,7 @@ pub struct Runtime {
     /// Lists the descriptors that the backend keeps open.
     backend_fds: Option<Arc<dyn Fn() -> BackendFds + Send + Sync>>,
     end_with_this_thread: Option<Arc<dyn Fn() + Send + Sync>>,
+    leave_backend: Option<Arc<dyn Fn() + Send + Sync>>,
     give_back_of_backend: Option<Arc<dyn Fn(GiveBack) -> usize + Send + Sync>>,
     /// Why nothing is accelerated; empty if something may be.
     pub refused: String,
@@ -80,6 +81,7 @@ struct Backend {
     opens_later: bool,
     /// For the helper, which ends when the process does.
     end_with_this_thread: Arc<dyn Fn() + Send + Sync>,
+    leave: Arc<dyn Fn() + Send + Sync>,
     give_back: Arc<dyn Fn(GiveBack) -> usize + Send + Sync>,
 }
 
@@ -301,6 +303,7 @@ impl Runtime {
             backend: "none".into(),
             backend_fds: None,
             end_with_this_thread: None,
+            leave_backend: None,
             give_back_of_backend: None,
             refused: String::new(),
             refused_for: Reason::None,
@@ -326,6 +329,7 @@ impl Runtime {
                 OWN_FLOOR.fetch_min(if backend.opens_later { 3 } else { first }, Ordering::Relaxed);
                 rt.backend_fds = Some(backend.fds);
                 rt.end_with_this_thread = Some(backend.end_with_this_thread);
+                rt.leave_backend = Some(backend.leave);
                 rt.give_back_of_backend = Some(backend.give_back);
             }
             Err((reason, text)) => rt.refuse(reason, text),
@@ -340,6 +344,7 @@ impl Runtime {
         // With these the backend is closed.
         self.backend_fds = None;
         self.end_with_this_thread = None;
+        self.leave_backend = None;
         self.give_back_of_backend = None;
         self.helper.give_back();
         self.own_fds.get_mut().clear();
@@ -387,8 +392,8 @@ impl Runtime {
         let endpoint =
             Endpoint::new(opened.device, opened.cm, opened.directory, settings, Arc::new(Sink), wake, Box::new(nonce))
                 .map_err(|e| (reason_of(&e), e.to_string()))?;
-        let netacc_registry::Opened { name, fds, opens_later, end_with_this_thread, give_back, .. } = opened;
-        Ok((endpoint, Backend { name, fds, opens_later, end_with_this_thread, give_back }))
+        let netacc_registry::Opened { name, fds, opens_later, end_with_this_thread, leave, give_back, .. } = opened;
+        Ok((endpoint, Backend { name, fds, opens_later, end_with_this_thread, leave, give_back }))
     }
 
     /// The pre-shared key, if one is wanted.

@@ -1,8 +1,8 @@
 //! `netacc_ss -c`: removes what crashed processes left behind.
 //!
 //! netacc_ss's own sockets are abstract, so they leave nothing; what can be left is in the rendezvous of the
-//! shared-memory backend: this user's, and that of the group that the configuration names. Other users' and
-//! other network namespaces' are theirs to clear.
+//! shared-memory backend: this user's, and that of the group that the configuration names; of other network namespaces
+//! too, where nobody is left. Other users' are theirs to clear.
 
 use netacc_config::Config;
 use netacc_shm::{ShmConfig, ShmDevice};

@@ -58,6 +58,10 @@ pub fn end() {
         await_helper(|| !held.take(LOOK).is_some_and(signals::asks_to_end));
         while held.take(Duration::ZERO).is_some() {}
     }
+    let own = get().filter(|rt| rt.pid == std::process::id());
+    if let Some(leave) = own.and_then(|rt| rt.leave_backend.as_ref()) {
+        leave();
+    }
 }
 
 /// Asks the helper, if there is anything to bring back. Whether its answer is to be waited for.
