@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
+import shutil
+import signal
+import time
+from collections.abc import Callable
 from pathlib import Path
 
+from tests.apps.lib import counters
 from tests.apps.lib.data import blob
 from tests.apps.lib.lab import Lab
 from tests.apps.lib.modes import Mode
@@ -17,11 +23,12 @@ from tests.apps.lib.results import Results
 LARGE_BYTES = 128 << 20
 SMALL_FILES = 200
 PAGE_BYTES = 1024
+WORKERS = 2
 
 CONFIG = """
 {user}
-daemon off;
-worker_processes 2;
+daemon {daemon};
+worker_processes {workers};
 pid {folder}/nginx.pid;
 error_log stderr notice;
 events {{ worker_connections 512; }}
@@ -42,25 +49,95 @@ http {{
 """
 
 
-def start_server(lab: Lab, mode: Mode) -> tuple[Process, int]:
+def start_server(lab: Lab, mode: Mode, *, daemon: str = "off") -> tuple[Process, int]:
     port = free_port()
     config = lab.folder / "nginx.conf"
     # Workers that stay root may be found by clients of root; by default they would become www-data.
     user = "user root;" if os.geteuid() == 0 else ""
-    config.write_text(CONFIG.format(user=user, folder=lab.folder, port=port))
+    config.write_text(CONFIG.format(user=user, daemon=daemon, workers=WORKERS, folder=lab.folder, port=port))
     (lab.folder / "served").mkdir()
     server = lab.start(
         "nginx",
-        ["nginx", "-p", str(lab.folder), "-c", str(config), "-e", "stderr"],
+        [str(shutil.which("nginx")), "-p", str(lab.folder), "-c", str(config), "-e", "stderr"],
         accelerated=mode.server,
     )
-    wait_listening(port, server)
+    if daemon == "on":
+        server.finish()
+    else:
+        wait_listening(port, server)
     return server, port
 
 
 def digest_of(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class Master:
+    """A master process that is a daemon, and those of its new binaries. Nobody here is their parent."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self.started = {self.pid()}
+
+    def pid(self) -> int:
+        return int((self.lab.folder / "nginx.pid").read_text())
+
+    def workers(self) -> list[int]:
+        """The workers of the newest master."""
+        children = Path(f"/proc/{self.pid()}/task/{self.pid()}/children")
+        return [int(pid) for pid in children.read_text().split()]
+
+    def upgrade(self) -> None:
+        """Start the new binary, and let the old one end."""
+        old = self.pid()
+        # A signal before that would be noticed at the next one.
+        await_that(lambda: len(self.workers()) == WORKERS)
+        os.kill(old, signal.SIGUSR2)
+        await_that(lambda: (self.lab.folder / "nginx.pid.oldbin").exists() and self.has_new_pid(old))
+        self.started.add(self.pid())
+        await_that(lambda: len(self.workers()) == WORKERS)
+        os.kill(old, signal.SIGQUIT)
+        await_that(lambda: not Path(f"/proc/{old}").exists())
+
+    def has_new_pid(self, old: int) -> bool:
+        text = (self.lab.folder / "nginx.pid").read_text() if (self.lab.folder / "nginx.pid").exists() else ""
+        return text.strip() not in ("", str(old))
+
+    def end(self) -> None:
+        for pid in self.started:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        await_that(lambda: not any(Path(f"/proc/{pid}").exists() for pid in self.started))
+
+
+def await_that(holds: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < deadline, "it does not come about"
+        time.sleep(0.01)
+
+
+def test_new_binary(mode: Mode, lab: Lab) -> None:
+    """SIGUSR2 starts a new binary, with an environment that has nothing but the listening sockets."""
+    _, port = start_server(lab, mode, daemon="on")
+    master = Master(lab)
+    try:
+        master.upgrade()
+        served, fetched = lab.folder / "served/large", lab.folder / "large"
+        served.write_bytes(blob(LARGE_BYTES))
+        argv = ["curl", "-sS", "--fail", "-o", str(fetched), f"http://127.0.0.1:{port}/large"]
+        lab.start("curl", argv, accelerated=mode.client).finish()
+        assert digest_of(fetched) == digest_of(served)
+        seen = counters.sum_of(master.workers())
+        # A worker that has accepted nothing has nothing to tell.
+        assert bool(seen.processes) == mode.server
+        if mode is Mode.SHM:
+            lab.expect_link(seen, who="the new workers", payload_bytes=LARGE_BYTES, share=0.7)
+        elif mode.server:
+            lab.expect_tcp(seen, who="the new workers", payload_bytes=LARGE_BYTES)
+    finally:
+        master.end()
 
 
 def test_large_file(mode: Mode, lab: Lab, results: Results) -> None:
