@@ -263,6 +263,23 @@ CASES = {
     "started_with_permission": ON_LINK,
     # The program demands its link itself: in another root there is no file for counters.
     "drops_privileges": YOUNG,
+    # pointers.c
+    "bad_buffers": ON_LINK,
+    "partly_bad_buffers": ON_LINK,
+    "long_buffers": ON_LINK,
+    "bad_vectors": ON_LINK,
+    "bad_lengths": ON_LINK,
+    "bad_results": ON_LINK,
+    "bad_places_of_events": ON_LINK,
+    "bad_sets": ON_LINK,
+    "bad_messages": ON_LINK,
+    "bad_offsets": ON_LINK,
+    "bad_names": ON_LINK,
+    "handlers": ON_LINK,
+    "handler_from_the_start": BRIEFLY,
+    "without_handler": ON_LINK,
+    "handlers_of_children": BRIEFLY,
+    "handlers_of_system_v": ON_LINK,
 }
 
 

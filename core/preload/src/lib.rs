@@ -4,6 +4,7 @@
 //! * [`ops`]: what each call does for a descriptor of ours. Descriptors that are not ours go straight to [`real`].
 //! * [`table`]: which descriptors are ours. One atomic load for those that are not.
 //! * [`runtime`]: the process's endpoint, created at the first socket that could use it; the helper thread.
+//! * [`access`]: memory of the program's that may not be there, and the two signals that say so.
 //! * `anchor`: the kernel's socket beneath a stream.
 //! * [`answers`], [`bulk`]: how long peers take to answer, and how fast bytes go, which decides between link and TCP.
 //! * [`ring`]: io_urings whose submissions can be looked at.
@@ -17,6 +18,7 @@
 
 #![expect(unsafe_code, reason = "this crate is the C edge: every interposed symbol takes raw pointers")]
 
+pub mod access;
 mod anchor;
 pub mod answers;
 mod batch;

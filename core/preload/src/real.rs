@@ -9,8 +9,8 @@ use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void, CStr};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
-    aiocb, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off64_t, off_t, pid_t, pollfd, sigevent, sigset_t,
-    size_t, sockaddr, socklen_t, ssize_t, timespec, timeval, DIR, FILE,
+    aiocb, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off64_t, off_t, pid_t, pollfd, sigevent, sighandler_t,
+    sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval, DIR, FILE,
 };
 
 use linux_raw_sys::io_uring::io_uring_params;
@@ -92,6 +92,11 @@ impl Absent for c_long {
 
 impl Absent for ssize_t {
     const ABSENT: ssize_t = -1;
+}
+
+/// `SIG_ERR`.
+impl Absent for sighandler_t {
+    const ABSENT: sighandler_t = libc::SIG_ERR;
 }
 
 impl<T> Absent for *mut T {
@@ -288,4 +293,14 @@ real! {
     fn setns(fd: c_int, kind: c_int) -> c_int;
     fn __chk_fail() -> c_int;
     fn execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
+    fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
+    fn __sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
+    fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t;
+    fn bsd_signal(signal: c_int, handler: sighandler_t) -> sighandler_t;
+    fn ssignal(signal: c_int, handler: sighandler_t) -> sighandler_t;
+    fn sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t;
+    fn __sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t;
+    fn sigset(signal: c_int, disposition: sighandler_t) -> sighandler_t;
+    fn sigignore(signal: c_int) -> c_int;
+    fn siginterrupt(signal: c_int, interrupts: c_int) -> c_int;
 }

@@ -13,7 +13,7 @@ use super::interest::{Interest, Watch, BOTH_KERNEL};
 use super::{kernel_ctl, unwatch, Change, Registration, Shared};
 use crate::ops::{errno, set_errno};
 use crate::table::{self, Entry};
-use crate::{queues, real, runtime};
+use crate::{access, queues, real, runtime};
 
 /// `epoll_ctl`. `event` is null or valid, as the system call wants it.
 ///
@@ -26,16 +26,16 @@ pub unsafe fn ctl(entry: &Arc<Entry>, epfd: c_int, op: c_int, fd: c_int, event: 
     };
     let shared = &epoll.shared;
     shared.is_used_here.store(true, Ordering::Relaxed);
+    // SAFETY: any bytes are an event. One is not looked at that is not needed.
+    let wanted = if op == libc::EPOLL_CTL_DEL { None } else { unsafe { access::read(event) } };
+    if op != libc::EPOLL_CTL_DEL && wanted.is_none() {
+        set_errno(libc::EFAULT);
+        return -1;
+    }
     if runtime::is_helper_fd(fd) {
         set_errno(libc::EBADF);
         return -1;
     }
-    if op != libc::EPOLL_CTL_DEL && event.is_null() {
-        set_errno(libc::EFAULT);
-        return -1;
-    }
-    // SAFETY: not null, and valid by the caller's promise; the kernel's struct is packed.
-    let wanted = (!event.is_null()).then(|| unsafe { event.read_unaligned() });
     if wanted.is_some_and(|e| e.events & libc::EPOLLONESHOT as u32 != 0) {
         shared.has_one_shots.store(true, Ordering::Relaxed);
     }

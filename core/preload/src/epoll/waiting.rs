@@ -13,11 +13,14 @@ use super::interest::{Interest, Watch, BOTH_KERNEL, FLAGS, INCOMING, OUTGOING};
 use super::numbers::Wait;
 use super::sleepers::Announced;
 use super::{Change, Epoll, Shared, State, CHANNEL, KICK, OURS};
+use crate::ops::message::is_beyond;
 use crate::ops::{io, set_errno};
 use crate::runtime::{self, now, Runtime};
 use crate::table::Entry;
-use crate::{batch, real, wait};
+use crate::{access, batch, real, wait};
 
+/// `EP_MAX_EVENTS` of fs/eventpoll.c.
+const MOST_EVENTS: c_int = (c_int::MAX as usize / size_of::<epoll_event>()) as c_int;
 /// While streams keep the instance busy, the kernel is asked only in every so many waits.
 const KERNEL_INTERVAL: u64 = 8;
 /// After an event of the kernel, this many waits look there first. Arbitrary: a few turns of an event loop.
@@ -39,13 +42,17 @@ pub unsafe fn wait(
         set_errno(libc::EINVAL);
         return -1;
     };
-    if max <= 0 || events.is_null() {
+    let is_beyond = |max: usize| is_beyond(events.cast(), max.saturating_mul(size_of::<epoll_event>()));
+    if max <= 0 || max > MOST_EVENTS || is_beyond(max as usize) {
         // SAFETY: the kernel reports what is wrong with the arguments.
         return unsafe { real::epoll_wait(epfd, events, max, 0) };
     }
     let shared = &epoll.shared;
     let turn = shared.waits.fetch_add(1, Ordering::Relaxed);
-    let mut out = Out { epfd, events, max: max as usize, len: 0, turn };
+    let mut out = Out { epfd, events, max: max as usize, len: 0, usable: 0, turn };
+    if out.is_full() {
+        return wait_for_nothing(epfd, timeout, mask);
+    }
     shared.is_used_here.store(true, Ordering::Relaxed);
     let mut left = timeout;
     loop {
@@ -130,12 +137,28 @@ fn wait_on_links(
     rc
 }
 
+/// A wait whose first event has no place: once there is one it fails, and the event is there for the next wait.
+#[cold]
+fn wait_for_nothing(epfd: c_int, timeout: Option<Duration>, mask: *const libc::sigset_t) -> c_int {
+    let mut fds = [libc::pollfd { fd: epfd, events: libc::POLLIN, revents: 0 }];
+    match wait::poll(&mut fds, timeout, mask) {
+        n if n > 0 => {
+            set_errno(libc::EFAULT);
+            -1
+        }
+        n => n,
+    }
+}
+
+/// The program's array. Invariant: `len <= usable <= max`, but for what the kernel itself has written.
 struct Out {
     /// The number of the instance by which the program waits.
     epfd: c_int,
     events: *mut epoll_event,
     max: usize,
     len: usize,
+    /// So many elements are known to be writable.
+    usable: usize,
     /// Of which wait it is.
     turn: u64,
 }
@@ -169,8 +192,24 @@ impl Out {
         self.len += 1;
     }
 
-    fn is_full(&self) -> bool {
-        self.len >= self.max
+    /// Whether there is no place for another event.
+    fn is_full(&mut self) -> bool {
+        self.len >= self.usable && !self.extend()
+    }
+
+    /// Looks whether the next place can be written, and with it the rest of its page. Not more: the kernel does not touch
+    /// what it does not use either.
+    fn extend(&mut self) -> bool {
+        const PAGE: usize = 4096;
+        let place = self.events.wrapping_add(self.len);
+        // SAFETY: the array is the caller's to write, if it is there.
+        if self.len >= self.max || !unsafe { access::is_writable(place) } {
+            return false;
+        }
+        let last = place as usize + size_of::<epoll_event>() - 1;
+        let end = last - last % PAGE + PAGE;
+        self.usable = self.max.min(self.len + (end - place as usize) / size_of::<epoll_event>());
+        true
     }
 }
 
@@ -253,16 +292,16 @@ fn kernel_events(
     mask: *const libc::sigset_t,
 ) -> Looked {
     let begin = out.len;
+    // Of what it has no place for behind the first the kernel tells later.
     let room = (out.max - begin) as c_int;
     let mut looked = Looked { count: 0, took_channel: false };
-    if room == 0 {
+    if out.is_full() {
         return looked;
     }
     let mut timeout = timeout;
     for _ in 0..LOOKS {
         let epfd = shared.numbers.of_call(out.epfd);
-        // SAFETY: `begin < max`, and the caller of `wait` promised room for `max`.
-        let n = raw_wait(epfd, (unsafe { out.events.add(begin) }, room), timeout, mask);
+        let n = raw_wait(epfd, (out.events.wrapping_add(begin), room), timeout, mask);
         for i in 0..n.max(0) as usize {
             // SAFETY: the kernel has written `n` events. Not yet overwritten: each one read makes at most one pushed.
             let (events, data) = unsafe {

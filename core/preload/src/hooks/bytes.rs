@@ -6,7 +6,7 @@ use libc::{iovec, mmsghdr, msghdr, off64_t, off_t, size_t, sockaddr, socklen_t, 
 
 use super::{hooks, stream_or};
 use crate::ops::{files, message, rights};
-use crate::{real, table};
+use crate::{access, real, runtime, table};
 
 hooks! {
     fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
@@ -101,7 +101,7 @@ hooks! {
             {
                 let n = real::recvmmsg(fd, msgs, count, flags, timeout);
                 for i in 0..usize::try_from(n).unwrap_or(0) {
-                    let msg = &raw const (*msgs.add(i)).msg_hdr;
+                    let msg = &raw const (*msgs.wrapping_add(i)).msg_hdr;
                     if carries_control(msg) {
                         rights::receive(fd, msg);
                     }
@@ -143,8 +143,8 @@ hooks! {
         stream_or!(
             fd,
             {
-                for i in 0..if msgs.is_null() { 0 } else { count as usize } {
-                    let msg = &raw const (*msgs.add(i)).msg_hdr;
+                for i in 0..(count as usize).min(message::MAX_VECTOR) {
+                    let msg = &raw const (*msgs.wrapping_add(i)).msg_hdr;
                     if carries_control(msg) {
                         rights::release(msg);
                     }
@@ -172,14 +172,14 @@ hooks! {
     }
 }
 
-/// Messages to sockets that are not ours may carry descriptors that are.
+/// Messages to sockets that are not ours may carry descriptors that are. As long as none are, nobody looks.
 ///
 /// # Safety
-/// `msg` is null or valid.
+/// `msg` is of a call that the kernel judges.
 #[inline]
 unsafe fn carries_control(msg: *const msghdr) -> bool {
-    // SAFETY: the caller's promise.
-    unsafe { msg.as_ref() }.is_some_and(|msg| msg.msg_controllen > 0)
+    // SAFETY: any bytes are a header.
+    runtime::get().is_some() && unsafe { access::read(msg) }.is_some_and(|msg| msg.msg_controllen > 0)
 }
 
 /// The check of the `_chk` names: the C library ends the program if it fails.

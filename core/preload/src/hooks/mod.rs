@@ -14,7 +14,7 @@
 //! (ESPIPE), `copy_file_range` (EINVAL). Because they make or take no connection: `tee`, `vmsplice` (pipes only),
 //! `setrlimit`, `chroot`, `setuid`. Because `pthread_atfork` handlers see them: `fork`, `__fork`, `forkpty`. Because the
 //! library's own destructor sees it: `exit`. Waits are interrupted by signals as the kernel's are, so `signal` and `sigaction`
-//! are not needed either. `vfork` is in [`vfork`](crate::vfork). System calls made without the C library (Go) are not seen.
+//! matter for SIGSEGV and SIGBUS only, which tell the library of bad addresses. `vfork` is in [`vfork`](crate::vfork). System calls made without the C library (Go) are not seen.
 
 pub mod aside;
 pub mod bytes;
@@ -25,6 +25,7 @@ pub mod liburing;
 pub mod opening;
 pub mod process;
 pub mod readiness;
+pub mod signals;
 pub mod sockets;
 pub mod syscall;
 pub mod variadic;

@@ -13,6 +13,7 @@ use super::hooks;
 use super::process::of_program as process;
 use super::readiness::of_program as readiness;
 use super::sockets::of_program as sockets;
+use crate::access::fault::with_the_programs;
 use crate::runtime::shortage::opening;
 use crate::{real, sandbox};
 
@@ -54,6 +55,7 @@ hooks! {
             libc::SYS_epoll_pwait => readiness::epoll_pwait(fd, b as _, c as _, d as _, e as _).into(),
             libc::SYS_epoll_pwait2 => readiness::epoll_pwait2(fd, b as _, c as _, d as _, e as _).into(),
             libc::SYS_ppoll => readiness::ppoll(a as _, b as _, c as _, d as _).into(),
+            libc::SYS_rt_sigaction => with_the_programs(fd, || real::syscall(number, a, b, c, d, e, f)),
             libc::SYS_pidfd_getfd => aside::pidfd_getfd(fd, b as _, c as _).into(),
             libc::SYS_io_uring_setup => crate::ops::aside::make_ring(a as _, b as _),
             libc::SYS_io_uring_enter if !crate::ops::aside::before_enter(fd, b as _, d as _) => -1,

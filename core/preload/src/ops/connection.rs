@@ -20,6 +20,7 @@ use netacc_device::FourTuple;
 use netacc_driver::PromotionSchedule;
 use netacc_proto::{Reason, Role};
 
+use crate::access;
 use crate::anchor::{has_connected, FdAnchor};
 use crate::answers::Answers;
 use crate::epoll;
@@ -83,13 +84,15 @@ pub unsafe fn accept4(entry: &Arc<Entry>, fd: c_int, addr: *mut sockaddr, len: *
     if new < 0 {
         return new;
     }
-    if !addr.is_null() && !len.is_null() {
-        // SAFETY: the caller's buffer has `*len` bytes.
-        unsafe {
-            let n = (*len).min(storage_len) as usize;
-            std::ptr::copy_nonoverlapping(storage.as_ptr().cast::<u8>(), addr.cast::<u8>(), n);
-            *len = storage_len;
-        }
+    // SAFETY: as the C function; filled in by accept4.
+    let told = addr.is_null() || unsafe { name_peer((storage.as_ptr(), storage_len), addr, len) };
+    if !told {
+        let saved = errno();
+        // The kernel ends a connection of which it cannot tell.
+        // SAFETY: just accepted, and nobody knows it.
+        unsafe { real::close(new) };
+        set_errno(saved);
+        return -1;
     }
     let saved = errno();
     let nonblocking = flags & libc::SOCK_NONBLOCK != 0;
@@ -105,6 +108,39 @@ pub unsafe fn accept4(entry: &Arc<Entry>, fd: c_int, addr: *mut sockaddr, len: *
     }
     set_errno(saved);
     new
+}
+
+/// Tells the program who has connected. Whether it could be told, or else errno says why not.
+///
+/// # Safety
+/// As `accept4`; the name has as many bytes as it says.
+unsafe fn name_peer(
+    (name, name_len): (*const libc::sockaddr_storage, socklen_t),
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+) -> bool {
+    // SAFETY: any bytes are a length.
+    let Some(room) = (unsafe { access::read(len) }) else {
+        set_errno(libc::EFAULT);
+        return false;
+    };
+    if (room as c_int) < 0 {
+        set_errno(libc::EINVAL);
+        return false;
+    }
+    let n = room.min(name_len) as usize;
+    // SAFETY: as the C function; `n` bytes of the name, to where they are found to be writable.
+    unsafe {
+        let there = access::writable(addr.cast::<u8>(), n) == n;
+        if there {
+            std::ptr::copy_nonoverlapping(name.cast::<u8>(), addr.cast::<u8>(), n);
+        }
+        if !there || !access::write(len, name_len) {
+            set_errno(libc::EFAULT);
+            return false;
+        }
+    }
+    true
 }
 
 /// `accept4` of a descriptor that is not known: a listener that this program was started with, or was sent.
@@ -212,8 +248,7 @@ fn twin(fd: c_int) -> Option<Arc<Entry>> {
 /// # Safety
 /// As the C function.
 pub unsafe fn connect(entry: &Arc<Entry>, fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
-    // SAFETY: the address has `len` bytes, as the C function has it.
-    if unsafe { dissolves(addr, len) } {
+    if dissolves(addr, len) {
         // Before the kernel does so: it resets the connection, and a stream on a link must end first.
         retire(entry, fd);
         // SAFETY: passed on.
@@ -235,14 +270,12 @@ pub unsafe fn connect(entry: &Arc<Entry>, fd: c_int, addr: *const sockaddr, len:
     rc
 }
 
-/// Whether a `connect` to this address dissolves a connection.
-///
-/// # Safety
-/// `addr` is null or has `len` bytes.
-unsafe fn dissolves(addr: *const sockaddr, len: socklen_t) -> bool {
-    // SAFETY: not null, and the family is within `len` bytes.
-    !addr.is_null()
-        && len as usize >= size_of::<libc::sa_family_t>()
+/// Whether a `connect` to this address dissolves a connection: the kernel must be able to read it.
+fn dissolves(addr: *const sockaddr, len: socklen_t) -> bool {
+    let lengths = size_of::<libc::sa_family_t>()..=size_of::<libc::sockaddr_storage>();
+    lengths.contains(&(len as usize))
+        && access::is_readable(addr.cast::<u8>(), len as usize)
+        // SAFETY: readable, and long enough.
         && c_int::from(unsafe { addr.cast::<libc::sa_family_t>().read_unaligned() }) == libc::AF_UNSPEC
 }
 

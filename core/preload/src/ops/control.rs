@@ -4,6 +4,7 @@ use std::ffi::c_int;
 
 use libc::{msghdr, socklen_t};
 
+use crate::access;
 use crate::ops::fail;
 use crate::ops::message::Target;
 use crate::real;
@@ -15,7 +16,7 @@ const SO_EE_CODE_ZEROCOPY_COPIED: u8 = 1;
 /// Writes the only control message of a header as the kernel does: what there is no room for is cut off, and said to be.
 ///
 /// # Safety
-/// `msg.msg_control` is null or has `room` writable bytes.
+/// What is there of the `room` bytes at `msg.msg_control` is the caller's to write.
 pub unsafe fn put(msg: &mut msghdr, room: usize, (level, kind): (c_int, c_int), data: &[u8]) {
     const HEADER: usize = size_of::<libc::cmsghdr>();
     if msg.msg_control.is_null() || room < HEADER {
@@ -23,10 +24,15 @@ pub unsafe fn put(msg: &mut msghdr, room: usize, (level, kind): (c_int, c_int), 
         return;
     }
     let len = HEADER + data.len();
+    let kept = len.min(room);
+    // SAFETY: the caller's to write, if it is there.
+    if unsafe { access::writable(msg.msg_control, kept) } < kept {
+        // The kernel keeps that to itself.
+        return;
+    }
     if room < len {
         msg.msg_flags |= libc::MSG_CTRUNC;
     }
-    let kept = len.min(room);
     // SAFETY: all-zero is a valid header, which may have padding.
     let mut header: libc::cmsghdr = unsafe { std::mem::zeroed() };
     (header.cmsg_len, header.cmsg_level, header.cmsg_type) = (kept as _, level, kind);

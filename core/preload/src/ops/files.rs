@@ -15,8 +15,9 @@ use libc::{off64_t, off_t};
 use netacc_driver::Endpoint;
 use netacc_proto::{Reason, TxSink};
 
+use crate::access;
 use crate::ops::message::{single, Target, MAX_BYTES};
-use crate::ops::{fail, io};
+use crate::ops::{errno, fail, io, set_errno};
 use crate::real;
 use crate::runtime::{self, Runtime};
 use crate::table::{self, Entry};
@@ -37,19 +38,28 @@ pub unsafe fn sendfile(t: Target<'_>, from: c_int, offset: *mut off_t, count: us
         }
         return n;
     }
-    // SAFETY: null, or valid as the C function has it.
-    let offset = unsafe { offset.as_mut() };
-    let mut position = match start(from, offset.as_deref().copied()) {
+    // SAFETY: any bytes are an offset.
+    let given = unsafe { access::read(offset) };
+    if given.is_none() && !offset.is_null() {
+        return fail(libc::EFAULT);
+    }
+    let mut position = match start(from, given) {
+        Ok(_) if count > isize::MAX as usize => return fail(libc::EINVAL),
         Ok(position) => position,
         Err(e) => return fail(e),
     };
     let n = send_pieces(t, from, &mut position, count.min(MAX_BYTES));
-    if n > 0 {
-        match offset {
-            Some(offset) => *offset = position,
-            // SAFETY: no pointers. It could be sought before, so it can be now.
-            None => drop(unsafe { libc::lseek(from, position, libc::SEEK_SET) }),
+    if !offset.is_null() {
+        let saved = errno();
+        // The kernel tells of the position whatever has come of the call, and of that not if it cannot.
+        // SAFETY: as the C function.
+        if !unsafe { access::write(offset, position) } {
+            return fail(libc::EFAULT);
         }
+        set_errno(saved);
+    } else if n > 0 {
+        // SAFETY: no pointers. It could be sought before, so it can be now.
+        unsafe { libc::lseek(from, position, libc::SEEK_SET) };
     }
     n
 }

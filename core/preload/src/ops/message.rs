@@ -12,14 +12,15 @@ use std::sync::Arc;
 use libc::{iovec, mmsghdr, msghdr, sockaddr, socklen_t, timespec};
 use netacc_proto::Reason;
 
-use crate::ops::{control, errno, fail, io};
+use crate::access;
+use crate::ops::{control, errno, fail, io, readiness};
 use crate::real;
 use crate::runtime::now;
 use crate::socket::Socket;
 use crate::table::Entry;
 
 /// Most elements of a vector, and most messages of one call (`UIO_MAXIOV`).
-const MAX_VECTOR: usize = 1024;
+pub const MAX_VECTOR: usize = 1024;
 /// Most bytes that one call moves (`MAX_RW_COUNT`: INT_MAX rounded down to a page).
 pub const MAX_BYTES: usize = 0x7fff_f000;
 /// Not in the `libc` crate for all targets.
@@ -72,53 +73,43 @@ pub fn single(buf: *const c_void, len: usize) -> iovec {
     iovec { iov_base: buf.cast_mut(), iov_len: len.min(MAX_BYTES) }
 }
 
-/// Whether the kernel would fault on it: nothing is ever mapped there. Of other addresses this is not known.
+/// Whether a buffer reaches beyond the memory of programs, for which a call fails before it does anything.
 #[inline]
-pub fn faults(v: &iovec) -> bool {
-    let first = v.iov_base as usize;
-    v.iov_len != 0 && first < LOWEST || is_beyond(v)
+pub fn is_beyond(first: *const c_void, len: usize) -> bool {
+    (first as usize).checked_add(len).is_none_or(|end| end > BEYOND)
 }
 
-/// Whether it reaches beyond the memory of programs, for which a call fails before it waits for anything.
-#[inline]
-fn is_beyond(v: &iovec) -> bool {
-    v.iov_len != 0 && (v.iov_base as usize).checked_add(v.iov_len).is_none_or(|end| end > BEYOND)
-}
-
-/// The page of null, which is kept free.
-const LOWEST: usize = 4096;
 /// Where the memory of programs ends, at the latest.
 const BEYOND: usize = if cfg!(target_arch = "x86_64") { (1 << 47) - 4096 } else { 1 << 52 };
 
-/// The vector of a `readv`, `writev`, `recvmsg` or `sendmsg`; the error for too many elements differs.
-///
-/// # Safety
-/// `iov` is null or has `count` elements.
-unsafe fn vector<'a>(iov: *const iovec, count: usize, too_many: c_int) -> Result<&'a [iovec], c_int> {
+/// The vector of a call; the error for too many elements differs.
+fn vector<'a>(iov: *const iovec, count: usize, too_many: c_int) -> Result<&'a [iovec], c_int> {
     if count > MAX_VECTOR {
         return Err(too_many);
     }
     if count == 0 {
         return Ok(&[]);
     }
-    if iov.is_null() {
+    if !access::is_readable(iov, count) {
         return Err(libc::EFAULT);
     }
-    // SAFETY: not null, and the caller's promise.
+    // SAFETY: readable, and any bytes are elements.
     check(unsafe { std::slice::from_raw_parts(iov, count) })
 }
 
 /// Checks the elements; those beyond [`MAX_BYTES`] in all are left out, for a call may move less than it was asked to.
 fn check(iov: &[iovec]) -> Result<&[iovec], c_int> {
+    if iov.iter().any(|v| v.iov_len > isize::MAX as usize) {
+        return Err(libc::EINVAL);
+    }
+    // The kernel bounds the length of a vector of one before it looks, and of others after.
+    let bound = |len: usize| if iov.len() == 1 { len.min(MAX_BYTES) } else { len };
+    if iov.iter().any(|v| is_beyond(v.iov_base, bound(v.iov_len))) {
+        return Err(libc::EFAULT);
+    }
     let mut total = 0usize;
     let mut kept = iov.len();
     for (i, v) in iov.iter().enumerate() {
-        if v.iov_len > isize::MAX as usize {
-            return Err(libc::EINVAL);
-        }
-        if faults(v) {
-            return Err(libc::EFAULT);
-        }
         total = total.saturating_add(v.iov_len);
         // The first element may be longer: the callee moves what it can of it.
         if total > MAX_BYTES && i > 0 && kept == iov.len() {
@@ -134,16 +125,15 @@ fn check(iov: &[iovec]) -> Result<&[iovec], c_int> {
 /// As the C function.
 #[inline]
 pub unsafe fn read(t: Target<'_>, buf: *mut c_void, len: usize) -> isize {
+    if is_beyond(buf, len) {
+        return fail(libc::EFAULT);
+    }
     if len == 0 {
         // Unlike `recv`, a read of nothing does not wait.
         return 0;
     }
-    let v = single(buf, len);
-    if faults(&v) {
-        return fail(libc::EFAULT);
-    }
     // SAFETY: as the C function.
-    unsafe { t.recv(&[v], 0) }
+    unsafe { t.recv(&[single(buf, len)], 0) }
 }
 
 /// `write`.
@@ -152,12 +142,11 @@ pub unsafe fn read(t: Target<'_>, buf: *mut c_void, len: usize) -> isize {
 /// As the C function.
 #[inline]
 pub unsafe fn write(t: Target<'_>, buf: *const c_void, len: usize) -> isize {
-    let v = single(buf, len);
-    if faults(&v) {
+    if is_beyond(buf, len) {
         return fail(libc::EFAULT);
     }
     // SAFETY: as the C function.
-    unsafe { t.send(&[v], 0) }
+    unsafe { t.send(&[single(buf, len)], 0) }
 }
 
 /// `readv`.
@@ -166,8 +155,7 @@ pub unsafe fn write(t: Target<'_>, buf: *const c_void, len: usize) -> isize {
 /// As the C function.
 pub unsafe fn readv(t: Target<'_>, iov: *const iovec, count: c_int, flags: c_int) -> isize {
     let Ok(count) = usize::try_from(count) else { return fail(libc::EINVAL) };
-    // SAFETY: as the C function.
-    match unsafe { vector(iov, count, libc::EINVAL) } {
+    match vector(iov, count, libc::EINVAL) {
         Ok(iov) if iov.iter().all(|v| v.iov_len == 0) => 0,
         // SAFETY: as the C function.
         Ok(iov) => unsafe { t.recv(iov, flags) },
@@ -181,8 +169,7 @@ pub unsafe fn readv(t: Target<'_>, iov: *const iovec, count: c_int, flags: c_int
 /// As the C function.
 pub unsafe fn writev(t: Target<'_>, iov: *const iovec, count: c_int, flags: c_int) -> isize {
     let Ok(count) = usize::try_from(count) else { return fail(libc::EINVAL) };
-    // SAFETY: as the C function.
-    match unsafe { vector(iov, count, libc::EINVAL) } {
+    match vector(iov, count, libc::EINVAL) {
         // Unlike a `write` of nothing, this does not ask the connection.
         Ok(iov) if iov.iter().all(|v| v.iov_len == 0) => 0,
         // SAFETY: as the C function.
@@ -214,37 +201,43 @@ pub unsafe fn recvfrom(
     addr: *mut sockaddr,
     addr_len: *mut socklen_t,
 ) -> isize {
-    if !addr.is_null() && addr_len.is_null() {
-        return fail(libc::EFAULT);
-    }
     let v = single(buf, len);
     // SAFETY: as the C function.
     let n = unsafe { receive(t, &[v], flags) };
     if n >= 0 && !addr.is_null() {
-        // TCP names no sender.
-        // SAFETY: not null, and writable as the C function has it.
-        unsafe { *addr_len = 0 };
+        // SAFETY: as the C function.
+        if let Err(error) = unsafe { name_nobody(addr_len) } {
+            return fail(error);
+        }
     }
     n
 }
 
+/// TCP names no sender. The kernel looks at the room for one all the same, when the bytes have been received.
+///
 /// # Safety
-/// `iov` describes writable memory, or null.
+/// `len` is the caller's to write, if it is there.
+unsafe fn name_nobody(len: *mut socklen_t) -> Result<(), c_int> {
+    // SAFETY: any bytes are a number.
+    let room = unsafe { access::read(len) }.ok_or(libc::EFAULT)?;
+    if (room as c_int) < 0 {
+        return Err(libc::EINVAL);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { access::write(len, 0) }.then_some(()).ok_or(libc::EFAULT)
+}
+
+/// # Safety
+/// What is there of the memory that `iov` describes is writable, or is found not to be.
 #[inline]
 unsafe fn receive(t: Target<'_>, iov: &[iovec], flags: c_int) -> isize {
     const SPECIAL: c_int = libc::MSG_OOB | libc::MSG_ERRQUEUE | libc::MSG_TRUNC;
+    if iov.iter().any(|v| is_beyond(v.iov_base, v.iov_len)) {
+        return fail(libc::EFAULT);
+    }
     if flags & SPECIAL != 0 {
         // SAFETY: the caller's promise.
         return unsafe { receive_special(t, iov, flags) };
-    }
-    if iov.iter().any(is_beyond) {
-        return fail(libc::EFAULT);
-    }
-    if iov.iter().any(faults) {
-        // As the kernel does, once there is something to be copied.
-        // SAFETY: nothing is written.
-        let n = unsafe { t.recv(&[], flags | libc::MSG_PEEK) };
-        return if n == 0 && readable(t) { fail(libc::EFAULT) } else { n };
     }
     // SAFETY: the caller's promise.
     unsafe { t.recv(iov, flags) }
@@ -263,19 +256,27 @@ unsafe fn receive_special(t: Target<'_>, iov: &[iovec], flags: c_int) -> isize {
     msg.msg_iov = iov.as_ptr().cast_mut();
     msg.msg_iovlen = iov.len();
     // SAFETY: the caller's promise.
-    unsafe { receive_aside(t, &mut msg, flags) }
+    unsafe { receive_aside(t, &raw mut msg, flags) }
 }
 
 /// Urgent data, or the error queue: beside the stream of bytes.
 ///
 /// # Safety
 /// As `recvmsg`.
-unsafe fn receive_aside(t: Target<'_>, msg: &mut msghdr, flags: c_int) -> isize {
+unsafe fn receive_aside(t: Target<'_>, msg: *mut msghdr, flags: c_int) -> isize {
     // SAFETY: the caller's promise.
     let n = unsafe { real::recvmsg(t.fd, msg, flags) };
     if n < 0 && flags & libc::MSG_ERRQUEUE != 0 && errno() == libc::EAGAIN {
+        // SAFETY: any bytes are a header.
+        let Some(mut header) = (unsafe { access::read(msg) }) else { return fail(libc::EFAULT) };
         // SAFETY: the caller's promise.
-        return unsafe { control::notice(t, msg, flags) };
+        return unsafe {
+            let n = control::notice(t, &mut header, flags);
+            if n < 0 {
+                return n;
+            }
+            hand_back(msg, &header).map_or_else(fail, |()| n)
+        };
     }
     if n > 0 && flags & libc::MSG_OOB != 0 {
         // The urgent byte has a position in the sender's stream, so it counts; and such a peer is off the link.
@@ -316,10 +317,9 @@ fn readable(t: Target<'_>) -> bool {
 /// # Safety
 /// As the C function.
 pub unsafe fn recvmsg(t: Target<'_>, msg: *mut msghdr, flags: c_int) -> isize {
-    // SAFETY: null, or valid as the C function has it.
-    let Some(msg) = (unsafe { msg.as_mut() }) else { return fail(libc::EFAULT) };
-    // SAFETY: as the C function.
-    let iov = match unsafe { headers_vector(msg) } {
+    // SAFETY: any bytes are a header.
+    let Some(mut header) = (unsafe { access::read(msg) }) else { return fail(libc::EFAULT) };
+    let iov = match headers_vector(&header) {
         Ok(iov) => iov,
         Err(e) => return fail(e),
     };
@@ -328,7 +328,8 @@ pub unsafe fn recvmsg(t: Target<'_>, msg: *mut msghdr, flags: c_int) -> isize {
         return unsafe { receive_aside(t, msg, flags) };
     }
     // Whoever asked for control messages with a socket option has been put on the kernel path for good.
-    if !msg.msg_control.is_null() && msg.msg_controllen > 0 && flags & libc::MSG_TRUNC == 0 && t.stays_on_kernel() {
+    let wants_control = !header.msg_control.is_null() && header.msg_controllen > 0;
+    if wants_control && flags & libc::MSG_TRUNC == 0 && t.stays_on_kernel() {
         // SAFETY: as the C function.
         let n = unsafe { real::recvmsg(t.fd, msg, flags) };
         if n > 0 && flags & libc::MSG_PEEK == 0 {
@@ -338,40 +339,46 @@ pub unsafe fn recvmsg(t: Target<'_>, msg: *mut msghdr, flags: c_int) -> isize {
     }
     // SAFETY: as the C function.
     let n = unsafe { receive(t, iov, flags) };
-    if n >= 0 {
-        if !msg.msg_name.is_null() {
-            msg.msg_namelen = 0;
-        }
-        let room = std::mem::take(&mut msg.msg_controllen);
-        msg.msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
-        if t.sock.options.tells_queue.load(Ordering::Relaxed) {
-            let queued = io::queued_bytes(t.sock, t.fd);
-            // SAFETY: as the C function.
-            unsafe { control::put(msg, room, (libc::IPPROTO_TCP, libc::TCP_INQ), &queued.to_ne_bytes()) };
-        }
+    if n < 0 {
+        return n;
     }
-    n
+    if !header.msg_name.is_null() {
+        header.msg_namelen = 0;
+    }
+    let room = std::mem::take(&mut header.msg_controllen);
+    header.msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
+    if t.sock.options.tells_queue.load(Ordering::Relaxed) {
+        let queued = io::queued_bytes(t.sock, t.fd);
+        // SAFETY: as the C function.
+        unsafe { control::put(&mut header, room, (libc::IPPROTO_TCP, libc::TCP_INQ), &queued.to_ne_bytes()) };
+    }
+    // SAFETY: as the C function.
+    unsafe { hand_back(msg, &header) }.map_or_else(fail, |()| n)
 }
 
+/// Gives the program what a call has changed in its header; an error if that cannot be written.
+///
 /// # Safety
-/// As `recvmsg`. Null buffers pass: with MSG_TRUNC they are allowed.
-unsafe fn headers_vector<'a>(msg: &msghdr) -> Result<&'a [iovec], c_int> {
-    let count = msg.msg_iovlen;
-    if count > MAX_VECTOR {
-        return Err(libc::EMSGSIZE);
+/// `msg` is the caller's to write, if it is there.
+unsafe fn hand_back(msg: *mut msghdr, header: &msghdr) -> Result<(), c_int> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if !access::is_writable(msg) {
+            return Err(libc::EFAULT);
+        }
+        (&raw mut (*msg).msg_namelen).write_unaligned(header.msg_namelen);
+        (&raw mut (*msg).msg_flags).write_unaligned(header.msg_flags);
+        (&raw mut (*msg).msg_controllen).write_unaligned(header.msg_controllen);
     }
-    if count == 0 {
-        return Ok(&[]);
-    }
-    if msg.msg_iov.is_null() {
-        return Err(libc::EFAULT);
-    }
-    // SAFETY: not null, and the caller's promise.
-    let iov = unsafe { std::slice::from_raw_parts(msg.msg_iov, count) };
-    if iov.iter().any(|v| v.iov_len > isize::MAX as usize) {
+    Ok(())
+}
+
+/// The vector of a message, after what the kernel looks at before it.
+fn headers_vector<'a>(msg: &msghdr) -> Result<&'a [iovec], c_int> {
+    if !msg.msg_name.is_null() && (msg.msg_namelen as c_int) < 0 {
         return Err(libc::EINVAL);
     }
-    Ok(iov)
+    vector(msg.msg_iov, msg.msg_iovlen, libc::EMSGSIZE)
 }
 
 /// `recvmmsg`.
@@ -385,25 +392,23 @@ pub unsafe fn recvmmsg(
     flags: c_int,
     timeout: *mut timespec,
 ) -> c_int {
-    // SAFETY: null, or valid as the C function has it.
-    let mut timeout = unsafe { timeout.as_mut() };
-    let limit = match timeout.as_deref() {
-        None => None,
-        Some(ts) => match crate::ops::readiness::duration(ts) {
-            Some(d) => Some(now() + d),
-            None => return fail(libc::EINVAL) as c_int,
-        },
+    let mut left = match readiness::time_limit(timeout) {
+        Ok(left) => left,
+        Err(error) => return fail(error) as c_int,
     };
+    let end = left.map(|left| now() + left);
+    if flags & libc::MSG_ERRQUEUE == 0 {
+        // The kernel looks at it here before it looks at what there is to be read.
+        if let Some(error) = t.sock.take_deferred_error() {
+            return fail(error) as c_int;
+        }
+    }
     let mut done: c_int = 0;
-    let mut flags = flags;
-    let wait_for_one = flags & libc::MSG_WAITFORONE != 0;
-    flags &= !libc::MSG_WAITFORONE;
-    while (done as usize) < (count as usize).min(MAX_VECTOR) {
-        // SAFETY: within the caller's array.
-        let m = unsafe { &mut *msgs.add(done as usize) };
+    let mut each = flags & !libc::MSG_WAITFORONE;
+    while done.unsigned_abs() < count {
+        let m = msgs.wrapping_add(done as usize);
         // SAFETY: as the C function.
-        let n = unsafe { recvmsg(t, &mut m.msg_hdr, flags) };
-        if n < 0 {
+        if unsafe { receive_one(t, m, each) } < 0 {
             if done == 0 {
                 return -1;
             }
@@ -413,21 +418,41 @@ pub unsafe fn recvmmsg(
             }
             break;
         }
-        m.msg_len = n as c_uint;
         done += 1;
-        if wait_for_one {
-            flags |= libc::MSG_DONTWAIT;
+        if flags & libc::MSG_WAITFORONE != 0 {
+            each |= libc::MSG_DONTWAIT;
         }
         // The kernel looks at the time only here, after each message.
-        if let (Some(ts), Some(limit)) = (timeout.as_deref_mut(), limit) {
-            let left = limit.saturating_since(now());
-            *ts = crate::wait::timespec(left);
-            if left.is_zero() {
+        if let Some(end) = end {
+            let rest = end.saturating_since(now());
+            left = Some(rest);
+            if rest.is_zero() {
                 break;
             }
         }
     }
+    if let Some(left) = left.filter(|_| done > 0) {
+        // SAFETY: as the C function.
+        if !unsafe { access::write(timeout, crate::wait::timespec(left)) } {
+            return fail(libc::EFAULT) as c_int;
+        }
+    }
     done
+}
+
+/// One message of a `recvmmsg`.
+///
+/// # Safety
+/// As the C function.
+unsafe fn receive_one(t: Target<'_>, m: *mut mmsghdr, flags: c_int) -> isize {
+    // SAFETY: as the C function; the fields are not looked at.
+    unsafe {
+        let n = recvmsg(t, &raw mut (*m).msg_hdr, flags);
+        if n >= 0 && !access::write(&raw mut (*m).msg_len, n as c_uint) {
+            return fail(libc::EFAULT);
+        }
+        n
+    }
 }
 
 /// `send` and `sendto`.
@@ -443,12 +468,17 @@ pub unsafe fn sendto(
     addr: *const sockaddr,
     addr_len: socklen_t,
 ) -> isize {
-    if !addr.is_null() && addr_len as usize > size_of::<libc::sockaddr_storage>() {
-        return fail(libc::EINVAL);
-    }
     let v = single(buf, len);
-    if faults(&v) {
+    if is_beyond(v.iov_base, v.iov_len) {
         return fail(libc::EFAULT);
+    }
+    if !addr.is_null() {
+        if addr_len as usize > size_of::<libc::sockaddr_storage>() {
+            return fail(libc::EINVAL);
+        }
+        if !access::is_readable(addr.cast::<u8>(), addr_len as usize) {
+            return fail(libc::EFAULT);
+        }
     }
     if flags & MSG_FASTOPEN != 0 {
         return kernel_only(t, || {
@@ -489,20 +519,37 @@ fn kernel_only(t: Target<'_>, call: impl FnOnce() -> isize) -> isize {
 /// # Safety
 /// As the C function.
 pub unsafe fn sendmsg(t: Target<'_>, msg: *const msghdr, flags: c_int) -> isize {
-    // SAFETY: null, or valid as the C function has it.
-    let Some(header) = (unsafe { msg.as_ref() }) else { return fail(libc::EFAULT) };
-    if header.msg_controllen > 0 && !header.msg_control.is_null() || flags & MSG_FASTOPEN != 0 {
+    // SAFETY: any bytes are a header.
+    let Some(header) = (unsafe { access::read(msg) }) else { return fail(libc::EFAULT) };
+    let iov = match outgoing_vector(&header) {
+        Ok(iov) => iov,
+        Err(e) => return fail(e),
+    };
+    if header.msg_controllen > 0 || flags & MSG_FASTOPEN != 0 {
         return kernel_only(t, || {
             // SAFETY: as the C function.
             unsafe { real::sendmsg(t.fd, msg, flags) }
         });
     }
     // SAFETY: as the C function.
-    match unsafe { vector(header.msg_iov, header.msg_iovlen, libc::EMSGSIZE) } {
-        // SAFETY: as the C function.
-        Ok(iov) => unsafe { transmit(t, iov, flags) },
-        Err(e) => fail(e),
+    unsafe { transmit(t, iov, flags) }
+}
+
+/// The vector of a message that is to be sent, once everything in its header is as the kernel wants it.
+fn outgoing_vector<'a>(msg: &msghdr) -> Result<&'a [iovec], c_int> {
+    let named = (msg.msg_namelen as usize).min(size_of::<libc::sockaddr_storage>());
+    let named = if msg.msg_name.is_null() || (msg.msg_namelen as c_int) < 0 { 0 } else { named };
+    if !access::is_readable(msg.msg_name.cast::<u8>(), named) {
+        return Err(libc::EFAULT);
     }
+    let iov = headers_vector(msg)?;
+    if msg.msg_controllen > c_int::MAX as usize {
+        return Err(libc::ENOBUFS);
+    }
+    if !access::is_readable(msg.msg_control.cast::<u8>(), msg.msg_controllen) {
+        return Err(libc::EFAULT);
+    }
+    Ok(iov)
 }
 
 /// `sendmmsg`.
@@ -512,22 +559,35 @@ pub unsafe fn sendmsg(t: Target<'_>, msg: *const msghdr, flags: c_int) -> isize 
 pub unsafe fn sendmmsg(t: Target<'_>, msgs: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
     let mut done: c_int = 0;
     while (done as usize) < (count as usize).min(MAX_VECTOR) {
-        // SAFETY: within the caller's array.
-        let m = unsafe { &mut *msgs.add(done as usize) };
+        let m = msgs.wrapping_add(done as usize);
         // SAFETY: as the C function.
-        let n = unsafe { sendmsg(t, &m.msg_hdr, flags) };
-        if n < 0 {
+        let Some(is_whole) = (unsafe { send_one(t, m, flags) }) else {
             return if done > 0 { done } else { -1 };
-        }
-        m.msg_len = n as c_uint;
+        };
         done += 1;
-        // SAFETY: as the C function.
-        let wanted = unsafe { headers_vector(&m.msg_hdr) }.map_or(0, |iov| iov.iter().map(|v| v.iov_len).sum());
-        if (n as usize) < wanted {
+        if !is_whole {
             break;
         }
     }
     done
+}
+
+/// One message of a `sendmmsg`: whether all of it has been sent. `None`: it has failed.
+///
+/// # Safety
+/// As the C function.
+unsafe fn send_one(t: Target<'_>, m: *mut mmsghdr, flags: c_int) -> Option<bool> {
+    // SAFETY: as the C function; the fields are not looked at.
+    unsafe {
+        let n = usize::try_from(sendmsg(t, &raw const (*m).msg_hdr, flags)).ok()?;
+        if !access::write(&raw mut (*m).msg_len, n as c_uint) {
+            fail(libc::EFAULT);
+            return None;
+        }
+        let header = access::read(&raw const (*m).msg_hdr)?;
+        let wanted: usize = headers_vector(&header).map_or(0, |iov| iov.iter().map(|v| v.iov_len).sum());
+        Some(n >= wanted)
+    }
 }
 
 #[cfg(test)]
@@ -542,22 +602,22 @@ mod tests {
         let null = |len| iovec { iov_base: std::ptr::null_mut(), iov_len: len };
         assert!(matches!(check(&[v(1), v(0), null(0)]), Ok(iov) if iov.len() == 3));
         assert!(matches!(check(&[v(1), v(usize::MAX)]), Err(libc::EINVAL)));
-        assert!(matches!(check(&[v(1), null(1)]), Err(libc::EFAULT)));
+        assert!(matches!(check(&[v(1), null(1)]), Ok(iov) if iov.len() == 2));
         let at = |first: usize, len| iovec { iov_base: first as *mut c_void, iov_len: len };
-        assert!(faults(&at(8, 1)) && faults(&at(usize::MAX, 1)) && faults(&at(BEYOND, 1)) && faults(&at(4096, BEYOND)));
-        assert!(
-            !faults(&at(8, 0)) && !faults(&at(usize::MAX, 0)) && !faults(&at(4096, 1)) && !faults(&at(BEYOND - 1, 1))
-        );
+        let beyond = |first, len| is_beyond(at(first, len).iov_base, len);
+        assert!(beyond(usize::MAX, 1) && beyond(BEYOND, 1) && beyond(4096, BEYOND) && beyond(usize::MAX, 0));
+        assert!(!beyond(8, 0) && !beyond(8, 1) && !beyond(4096, 1) && !beyond(BEYOND - 1, 1));
+        assert!(matches!(check(&[at(BEYOND, 1), v(usize::MAX)]), Err(libc::EINVAL)));
+        assert!(check(&[at(8, isize::MAX as usize)]).is_ok());
+        assert!(matches!(check(&[at(8, isize::MAX as usize), v(1)]), Err(libc::EFAULT)));
         assert!(matches!(check(&[v(1), v(MAX_BYTES), v(1)]), Ok(iov) if iov.len() == 1));
         assert!(matches!(check(&[v(MAX_BYTES + 1), v(1)]), Ok(iov) if iov.len() == 1));
         let many = vec![v(1); MAX_VECTOR + 1];
-        // SAFETY: the array has that many elements; null is refused before it is used.
-        unsafe {
-            assert!(matches!(vector(many.as_ptr(), many.len(), libc::EMSGSIZE), Err(libc::EMSGSIZE)));
-            assert!(matches!(vector(many.as_ptr(), many.len() - 1, libc::EINVAL), Ok(iov) if iov.len() == MAX_VECTOR));
-            assert!(matches!(vector(std::ptr::null(), 1, libc::EINVAL), Err(libc::EFAULT)));
-            assert!(matches!(vector(std::ptr::null(), 0, libc::EINVAL), Ok([])));
-        }
+        access::fault::install();
+        assert!(matches!(vector(many.as_ptr(), many.len(), libc::EMSGSIZE), Err(libc::EMSGSIZE)));
+        assert!(matches!(vector(many.as_ptr(), many.len() - 1, libc::EINVAL), Ok(iov) if iov.len() == MAX_VECTOR));
+        assert!(matches!(vector(std::ptr::null(), 1, libc::EINVAL), Err(libc::EFAULT)));
+        assert!(matches!(vector(std::ptr::null(), 0, libc::EINVAL), Ok([])));
         assert_eq!(single(std::ptr::null(), usize::MAX).iov_len, MAX_BYTES);
     }
 

@@ -15,6 +15,7 @@ pub mod process;
 pub mod readiness;
 pub mod rights;
 pub mod select;
+pub mod signals;
 pub mod spawn_actions;
 pub mod stdio;
 pub mod waiting;

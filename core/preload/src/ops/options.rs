@@ -9,6 +9,7 @@ use std::sync::Arc;
 use libc::socklen_t;
 use netacc_proto::Reason;
 
+use crate::access;
 use crate::ops::message::Target;
 use crate::ops::{descriptors, fail, io};
 use crate::real;
@@ -60,6 +61,9 @@ fn switches_off(level: c_int, name: c_int, value: &[u8]) -> bool {
     value.len() >= size_of::<c_int>() && value[..size_of::<c_int>()].iter().all(|b| *b == 0)
 }
 
+/// The longest value that the library has a use for: a `timeval`.
+const MOST_OF_VALUE: usize = 16;
+
 /// `setsockopt`.
 ///
 /// # Safety
@@ -72,12 +76,13 @@ pub unsafe fn setsockopt(
     value: *const c_void,
     len: socklen_t,
 ) -> c_int {
-    let bytes: &[u8] = if value.is_null() || len as c_int <= 0 {
-        &[]
-    } else {
-        // SAFETY: not null, and `len` bytes as the C function has it.
-        unsafe { std::slice::from_raw_parts(value.cast::<u8>(), len as usize) }
-    };
+    // As much as the library looks at: the kernel may read less than it is given.
+    let room = if (len as c_int) < 0 { 0 } else { (len as usize).min(MOST_OF_VALUE) };
+    let mut copy = [0u8; MOST_OF_VALUE];
+    let there = access::readable(value.cast::<u8>(), room);
+    // SAFETY: readable, and no longer than the copy.
+    unsafe { std::ptr::copy_nonoverlapping(value.cast::<u8>(), copy.as_mut_ptr(), there) };
+    let bytes = &copy[..there];
     if kernel_only(level, name) && !switches_off(level, name, bytes) {
         leave_link(entry, fd);
     }
@@ -238,19 +243,39 @@ pub unsafe fn getsockopt(
     if level == libc::IPPROTO_TCP && name == libc::TCP_ZEROCOPY_RECEIVE {
         leave_link(entry, fd);
     }
-    if let (Entry::Stream(sock), libc::SOL_SOCKET, libc::SO_ERROR) = (&**entry, level, name) {
+    // SAFETY: any bytes are a length.
+    let room = unsafe { access::read(len) }.and_then(|room| usize::try_from(room as c_int).ok());
+    let (true, Some(room)) = (level == libc::SOL_SOCKET, room) else {
+        // SAFETY: as the C function.
+        return unsafe { kernels_option(entry, (fd, level, name), value, len) };
+    };
+    if let (Entry::Stream(sock), libc::SO_ERROR) = (&**entry, name) {
         if let Some(error) = pending_error(sock) {
             // SAFETY: as the C function.
-            return unsafe { write_int(error, value, len) };
+            return unsafe { write_int(error, (value, room), len) };
         }
     }
-    if let (Entry::Stream(sock), libc::SOL_SOCKET, libc::SO_RCVLOWAT) = (&**entry, level, name) {
+    if let (Entry::Stream(sock), libc::SO_RCVLOWAT) = (&**entry, name) {
         // While a record may come the kernel has another one.
         if sock.stream.as_ref().is_some_and(|cell| cell.low_water() > 1) && !io::on_kernel(sock) {
             // SAFETY: as the C function.
-            return unsafe { write_int(sock.options.low_water.load(Ordering::Relaxed), value, len) };
+            return unsafe { write_int(sock.options.low_water.load(Ordering::Relaxed), (value, room), len) };
         }
     }
+    // SAFETY: as the C function.
+    unsafe { kernels_option(entry, (fd, level, name), value, len) }
+}
+
+/// An option as the kernel has it, with what a link adds.
+///
+/// # Safety
+/// As `getsockopt`.
+unsafe fn kernels_option(
+    entry: &Arc<Entry>,
+    (fd, level, name): (c_int, c_int, c_int),
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> c_int {
     // SAFETY: as the C function.
     let rc = unsafe { real::getsockopt(fd, level, name, value, len) };
     if let (Entry::Stream(sock), 0, libc::IPPROTO_TCP, libc::TCP_INFO) = (&**entry, rc, level, name) {
@@ -299,23 +324,17 @@ fn pending_error(sock: &Socket) -> Option<c_int> {
 ///
 /// # Safety
 /// As `getsockopt`.
-unsafe fn write_int(number: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int {
-    if len.is_null() {
-        return fail(libc::EFAULT) as c_int;
-    }
-    // SAFETY: not null, and valid as the C function has it.
-    let room = unsafe { len.read_unaligned() };
-    if (room as c_int) < 0 {
-        return fail(libc::EINVAL) as c_int;
-    }
-    let n = (room as usize).min(size_of::<c_int>());
-    if value.is_null() && n > 0 {
-        return fail(libc::EFAULT) as c_int;
-    }
-    // SAFETY: both are valid as the C function has it; `n` bytes fit.
+unsafe fn write_int(number: c_int, (value, room): (*mut c_void, usize), len: *mut socklen_t) -> c_int {
+    let n = room.min(size_of::<c_int>());
+    // SAFETY: as the C function; `n` bytes fit where they are found to be writable.
     unsafe {
+        if access::writable(value, n) < n {
+            return fail(libc::EFAULT) as c_int;
+        }
         std::ptr::copy_nonoverlapping((&raw const number).cast::<u8>(), value.cast::<u8>(), n);
-        len.write_unaligned(n as socklen_t);
+        if !access::write(len, n as socklen_t) {
+            return fail(libc::EFAULT) as c_int;
+        }
     }
     0
 }
@@ -359,13 +378,13 @@ pub unsafe fn ioctl(entry: &Arc<Entry>, fd: c_int, request: c_ulong, argument: *
             _ => None,
         };
         if let Some(n) = answer {
-            // SAFETY: not null, and writable as the C function has it.
-            unsafe { number.write_unaligned(n.min(c_int::MAX as usize) as c_int) };
-            return 0;
+            // SAFETY: as the C function.
+            let told = unsafe { access::write(number, n.min(c_int::MAX as usize) as c_int) };
+            return if told { 0 } else { fail(libc::EFAULT) as c_int };
         }
     }
     // SAFETY: these requests take a pointer to an int.
-    let on = || !number.is_null() && unsafe { number.read_unaligned() } != 0;
+    let on = || unsafe { access::read(number) }.is_some_and(|on| on != 0);
     if request == libc::FIOASYNC && on() {
         signal_io(entry, fd);
     }

@@ -1,13 +1,14 @@
 //! Arguments of `poll` and `epoll_wait` and their relatives. `None` of a function here: nothing of the call is ours,
 //! the caller makes the kernel's.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_uint};
 use std::time::Duration;
 
 use libc::{epoll_event, nfds_t, pollfd, sigset_t, timespec};
 
+use crate::ops::fail;
 use crate::table::{self, Entry};
-use crate::{epoll, wait};
+use crate::{access, epoll, runtime, wait};
 
 /// A timespec as a duration; `None` if it is not valid.
 pub fn duration(ts: &timespec) -> Option<Duration> {
@@ -20,17 +21,44 @@ pub fn millis(timeout: c_int) -> Option<Duration> {
     u64::try_from(timeout).ok().map(Duration::from_millis)
 }
 
-/// # Safety
-/// `fds` is null or has `count` elements.
-unsafe fn ours<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
-    // More than there can be descriptors: the kernel says what is wrong with it.
-    if fds.is_null() || count == 0 || count > table::MAX_FDS as nfds_t {
+/// The descriptors of a call, if any is ours. What is wrong with the array the kernel says.
+fn ours<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a [pollfd]> {
+    // The kernel's argument is not as wide.
+    let count = count as c_uint as usize;
+    let is_absurd = count == 0 || count > table::MAX_FDS;
+    if is_absurd || runtime::get().is_none() || !access::is_readable(fds, count) {
         return None;
     }
-    // SAFETY: not null, and the caller's promise.
-    let fds = unsafe { std::slice::from_raw_parts_mut(fds, count as usize) };
+    // SAFETY: readable, and any bytes are elements.
+    let fds = unsafe { std::slice::from_raw_parts(fds, count) };
     wait::any_ours(fds).then_some(fds)
 }
+
+/// Polls into the program's array. As the kernel does, it finds out only at the end that it cannot write there.
+///
+/// # Safety
+/// The array is the caller's to write, if it is there.
+unsafe fn poll_into(fds: &[pollfd], limit: Option<Duration>, mask: *const sigset_t) -> c_int {
+    const FIRST: usize = std::mem::offset_of!(pollfd, revents);
+    let (start, len) = (fds.as_ptr().cast_mut(), size_of_val(fds) - FIRST);
+    // SAFETY: the caller's promise.
+    if unsafe { access::writable(start.cast::<u8>().add(FIRST), len) } == len {
+        // SAFETY: writable.
+        return wait::poll(unsafe { std::slice::from_raw_parts_mut(start, fds.len()) }, limit, mask);
+    }
+    match wait::poll(&mut fds.to_vec(), limit, mask) {
+        n if n < 0 => n,
+        _ => fail(libc::EFAULT) as c_int,
+    }
+}
+
+/// Whether the kernel would take a signal mask.
+pub(super) fn is_mask(mask: *const sigset_t) -> bool {
+    mask.is_null() || access::is_readable(mask.cast::<u8>(), KERNEL_MASK_LEN)
+}
+
+/// Bytes of a signal mask in the kernel, which has fewer signals than the C library has room for.
+pub const KERNEL_MASK_LEN: usize = 8;
 
 /// `poll`.
 ///
@@ -38,9 +66,9 @@ unsafe fn ours<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> 
 /// As the C function.
 #[inline]
 pub unsafe fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> Option<c_int> {
+    let fds = ours(fds, count)?;
     // SAFETY: as the C function.
-    let fds = unsafe { ours(fds, count) }?;
-    Some(wait::poll(fds, millis(timeout), std::ptr::null()))
+    Some(unsafe { poll_into(fds, millis(timeout), std::ptr::null()) })
 }
 
 /// `ppoll`.
@@ -49,23 +77,20 @@ pub unsafe fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> Option<c_
 /// As the C function.
 #[inline]
 pub unsafe fn ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> Option<c_int> {
+    let fds = ours(fds, count)?;
+    let limit = time_limit(timeout).ok()?;
     // SAFETY: as the C function.
-    let fds = unsafe { ours(fds, count) }?;
-    // SAFETY: as the C function.
-    let limit = unsafe { limit(timeout) }?;
-    Some(wait::poll(fds, limit, mask))
+    is_mask(mask).then(|| unsafe { poll_into(fds, limit, mask) })
 }
 
-/// A time limit; `None` if it is not valid.
-///
-/// # Safety
-/// `timeout` is null or valid.
-unsafe fn limit(timeout: *const timespec) -> Option<Option<Duration>> {
-    // SAFETY: the caller's promise.
-    match unsafe { timeout.as_ref() } {
-        None => Some(None),
-        Some(ts) => duration(ts).map(Some),
+/// The time limit at an address of the program's, or the kernel's error.
+pub(crate) fn time_limit(timeout: *const timespec) -> Result<Option<Duration>, c_int> {
+    if timeout.is_null() {
+        return Ok(None);
     }
+    // SAFETY: any bytes are a time.
+    let time = unsafe { access::read(timeout) }.ok_or(libc::EFAULT)?;
+    duration(&time).map(Some).ok_or(libc::EINVAL)
 }
 
 /// Where `epoll_wait` and its relatives put events.
@@ -84,7 +109,7 @@ pub unsafe fn epoll_wait(
 ) -> Option<c_int> {
     let guard = table::get(epfd);
     let entry = guard.as_deref().and_then(Option::as_ref)?;
-    if !matches!(**entry, Entry::Epoll(_)) {
+    if !matches!(**entry, Entry::Epoll(_)) || !is_mask(mask) {
         return None;
     }
     // SAFETY: as the C function.
@@ -102,8 +127,7 @@ pub unsafe fn epoll_pwait2(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> Option<c_int> {
-    // SAFETY: as the C function.
-    let limit = unsafe { limit(timeout) }?;
+    let limit = time_limit(timeout).ok()?;
     // SAFETY: as the C function.
     unsafe { epoll_wait(epfd, events, limit, mask) }
 }

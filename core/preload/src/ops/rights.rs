@@ -5,6 +5,7 @@ use std::ffi::c_int;
 use libc::msghdr;
 use netacc_proto::Reason;
 
+use crate::access;
 use crate::holders::Sender;
 use crate::ops::{connection, errno, io, set_errno};
 use crate::table::{self, Entry};
@@ -14,7 +15,7 @@ use crate::{real, runtime};
 /// because the receiver may be any process.
 ///
 /// # Safety
-/// `msg` is null or valid.
+/// `msg` is of a call that the kernel judges.
 #[cold]
 pub unsafe fn release(msg: *const msghdr) {
     let saved = errno();
@@ -32,7 +33,7 @@ pub unsafe fn release(msg: *const msghdr) {
 /// After `recvmsg` on a socket that is not ours, `channel`: descriptors that it has brought.
 ///
 /// # Safety
-/// `msg` is null or valid, as the kernel has left it.
+/// `msg` is as the kernel has left it.
 #[cold]
 pub unsafe fn receive(channel: c_int, msg: *const msghdr) {
     if runtime::is_inside() {
@@ -57,16 +58,16 @@ fn sender(channel: c_int) -> Sender {
 }
 
 /// # Safety
-/// `msg` is null or valid.
+/// `msg` is of a call that the kernel judges, or has judged.
 unsafe fn rights_of(msg: *const msghdr) -> Vec<c_int> {
-    // SAFETY: the caller's promise.
-    match unsafe { msg.as_ref() } {
-        Some(msg) if !msg.msg_control.is_null() => {
-            // SAFETY: the kernel reads, or has written, the same bytes.
-            rights(unsafe { std::slice::from_raw_parts(msg.msg_control.cast::<u8>(), msg.msg_controllen) })
-        }
-        _ => Vec::new(),
+    // SAFETY: any bytes are a header.
+    let Some(msg) = (unsafe { access::read(msg) }) else { return Vec::new() };
+    let control = msg.msg_control.cast::<u8>();
+    if msg.msg_controllen == 0 || access::readable(control, msg.msg_controllen) < msg.msg_controllen {
+        return Vec::new();
     }
+    // SAFETY: readable.
+    rights(unsafe { std::slice::from_raw_parts(control, msg.msg_controllen) })
 }
 
 /// Descriptors in the SCM_RIGHTS messages of a control buffer. Ends where the buffer is malformed, as the kernel does.

@@ -5,11 +5,12 @@ use std::ffi::{c_int, c_ulong};
 use std::time::Duration;
 
 use libc::{fd_set, pollfd, sigset_t, timespec, timeval};
+use netacc_device::Instant;
 
-use crate::ops::fail;
-use crate::ops::readiness::duration;
-use crate::runtime::now;
-use crate::wait;
+use crate::ops::readiness::{is_mask, time_limit};
+use crate::ops::{errno, fail, set_errno};
+use crate::runtime::{self, now};
+use crate::{access, wait};
 
 const WORD_BITS: usize = c_ulong::BITS as usize;
 const IN_SET: i16 = libc::POLLRDNORM | libc::POLLRDBAND | libc::POLLIN | libc::POLLHUP | libc::POLLERR;
@@ -26,9 +27,23 @@ pub struct Sets {
 
 impl Sets {
     /// # Safety
-    /// Each set is null or has `limit` bits.
+    /// What is there of `limit` bits in each set is the caller's to read and write.
     pub unsafe fn new(limit: usize, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set) -> Sets {
         Sets { words: [read, write, except].map(|set| set.cast::<c_ulong>()), limit }
+    }
+
+    /// Bytes of each set.
+    fn len(&self) -> usize {
+        self.limit.div_ceil(WORD_BITS) * size_of::<c_ulong>()
+    }
+
+    fn are_readable(&self) -> bool {
+        self.words.iter().all(|set| set.is_null() || access::readable(*set, self.len()) == self.len())
+    }
+
+    fn are_writable(&self) -> bool {
+        // SAFETY: the promise of `new`.
+        self.words.iter().all(|set| set.is_null() || unsafe { access::writable(*set, self.len()) } == self.len())
     }
 
     fn word(&self, set: usize, i: usize) -> c_ulong {
@@ -36,7 +51,7 @@ impl Sets {
         if words.is_null() {
             return 0;
         }
-        // SAFETY: `new` was promised `limit` bits, and callers stay below that.
+        // SAFETY: found to be readable, and callers stay below the limit.
         unsafe { words.add(i).read_unaligned() }
     }
 
@@ -71,7 +86,7 @@ impl Sets {
             }
             let mut rest = fds;
             for i in 0..self.limit.div_ceil(WORD_BITS) {
-                // SAFETY: `new` was promised `limit` bits.
+                // SAFETY: found to be writable.
                 let word = unsafe { set.add(i).read_unaligned() };
                 let mut keep = 0;
                 while let Some((p, after)) = rest.split_first().filter(|(p, _)| number(p) / WORD_BITS == i) {
@@ -95,49 +110,65 @@ fn from_timeval(tv: &timeval) -> Option<Duration> {
     Some(Duration::from_secs(seconds).saturating_add(Duration::from_micros(micros)))
 }
 
-/// `select`, or `None` if no descriptor is ours: the caller makes the kernel's call.
+/// `select`, or `None` if no descriptor is ours, or an argument is wrong: the caller makes the kernel's call.
 ///
 /// # Safety
 /// As the C function.
 pub unsafe fn select(sets: Sets, timeout: *mut timeval) -> Option<c_int> {
     let fds = ours(&sets)?;
-    // SAFETY: null, or valid as the C function has it.
-    let timeout = unsafe { timeout.as_mut() };
-    let limit = match timeout.as_deref() {
-        None => None,
-        Some(tv) => match from_timeval(tv) {
-            Some(d) => Some(d),
-            None => return Some(fail(libc::EINVAL) as c_int),
-        },
+    let limit = if timeout.is_null() {
+        None
+    } else {
+        // SAFETY: any bytes are a time.
+        Some(from_timeval(&unsafe { access::read(timeout) }?)?)
     };
     let begun = now();
     let n = wait_for(&sets, fds, limit, std::ptr::null());
-    if let (Some(tv), Some(limit)) = (timeout, limit) {
-        // Linux tells how much of the time is left.
-        let left = limit.saturating_sub(now().saturating_since(begun));
-        *tv = timeval { tv_sec: left.as_secs() as libc::time_t, tv_usec: left.subsec_micros().into() };
+    if let Some(left) = time_left(limit, begun) {
+        let left = timeval { tv_sec: left.as_secs() as libc::time_t, tv_usec: left.subsec_micros().into() };
+        // SAFETY: as the C function. Where it cannot be told, the kernel lets the call succeed all the same.
+        unsafe { access::write(timeout, left) };
     }
     Some(n)
 }
 
-/// `pselect`, or `None` if no descriptor is ours.
+/// `pselect`, or `None` as of [`select`].
 ///
 /// # Safety
 /// As the C function.
 pub unsafe fn pselect(sets: Sets, timeout: *const timespec, mask: *const sigset_t) -> Option<c_int> {
     let fds = ours(&sets)?;
-    // SAFETY: null, or valid as the C function has it.
-    let limit = match unsafe { timeout.as_ref() } {
-        None => None,
-        Some(ts) => match duration(ts) {
-            Some(d) => Some(d),
-            None => return Some(fail(libc::EINVAL) as c_int),
-        },
-    };
-    Some(wait_for(&sets, fds, limit, mask))
+    let limit = time_limit(timeout).ok()?;
+    is_mask(mask).then(|| wait_for(&sets, fds, limit, mask))
+}
+
+/// What Linux tells of the time that is left. Nothing where there was none to begin with.
+fn time_left(limit: Option<Duration>, begun: Instant) -> Option<Duration> {
+    let limit = limit.filter(|limit| !limit.is_zero())?;
+    Some(limit.saturating_sub(now().saturating_since(begun)))
+}
+
+/// Makes a call as the system call does that it is named for, which tells how much of the time is left.
+///
+/// # Safety
+/// As the system call.
+pub unsafe fn telling_time(timeout: *mut timespec, call: impl FnOnce() -> Option<c_int>) -> Option<c_int> {
+    let limit = time_limit(timeout).ok()?;
+    let begun = now();
+    let n = call()?;
+    if let Some(left) = time_left(limit, begun) {
+        let saved = errno();
+        // SAFETY: as the system call.
+        unsafe { access::write(timeout, crate::wait::timespec(left)) };
+        set_errno(saved);
+    }
+    Some(n)
 }
 
 fn ours(sets: &Sets) -> Option<Vec<pollfd>> {
+    if runtime::get().is_none() || !sets.are_readable() {
+        return None;
+    }
     // First without allocating, for the descriptors of programs that have none of ours.
     if !sets.interests().any(|p| crate::table::get(p.fd).is_some()) {
         return None;
@@ -158,6 +189,10 @@ fn wait_for(sets: &Sets, mut fds: Vec<pollfd>, limit: Option<Duration>, mask: *c
             return fail(libc::EBADF) as c_int;
         }
         if n == 0 || fds.iter().any(counts) {
+            // The kernel, too, finds out only when it is about to write.
+            if !sets.are_writable() {
+                return fail(libc::EFAULT) as c_int;
+            }
             return sets.write_back(&fds);
         }
         // Hang-ups and errors that no set asks about, and which will not go away: the descriptor is out.

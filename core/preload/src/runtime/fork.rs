@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 
 use super::*;
 use crate::socket::Socket;
-use crate::{family, lingering, sandbox};
+use crate::{access, family, lingering, sandbox};
 
 /// Counts forks in this line of processes; entries made before the last one are inherited.
 pub static FORK_GENERATION: AtomicU32 = AtomicU32::new(0);
@@ -150,6 +150,7 @@ pub fn after_fork_child() {
         return;
     }
     FORK_GENERATION.fetch_add(1, Ordering::Relaxed);
+    access::fault::after_fork_child();
     netacc_registry::after_fork();
     lingering::after_fork_child();
     family::after_fork_child();

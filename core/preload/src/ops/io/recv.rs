@@ -13,13 +13,13 @@ use super::kernel::{is_broken, is_end, kernel_recv, kernel_recv_limited, unread}
 use super::promotion::note_received;
 use super::replay::await_replay;
 use super::{deferred_or, poll_link, settle_end, take_error, total, Step};
-use crate::batch;
 use crate::ops::waiting::Waiting;
 use crate::ops::{connection, errno, fail};
 use crate::runtime::{self, now};
 use crate::socket::Socket;
 use crate::table::Entry;
 use crate::wait::{Limit, Waited};
+use crate::{access, batch};
 
 /// Receives. See `recv(2)`.
 ///
@@ -133,12 +133,13 @@ unsafe fn recv_step(
     match guard.rx_source() {
         RxSource::Link => {
             // SAFETY: the caller's promise.
-            let n = unsafe { copy_out(&mut guard, iov, skip, flags & libc::MSG_PEEK != 0) };
-            // Receiving nothing waits for something to be there, as in the kernel.
-            if n > 0 || total(iov) == Some(0) && guard.proto().available() > 0 {
-                return Step::Done(n as isize);
+            match unsafe { copy_out(&mut guard, iov, skip, flags & libc::MSG_PEEK != 0) } {
+                // Receiving nothing waits for something to be there, as in the kernel.
+                Some(0) if total(iov) != Some(0) || guard.proto().available() == 0 => Step::Blocked,
+                Some(n) => Step::Done(n as isize),
+                None if skip > 0 => Step::Over,
+                None => Step::Done(fail(libc::EFAULT)),
             }
-            Step::Blocked
         }
         RxSource::Anchor(_) if skip > 0 && is_broken(fd) && unread(fd) == 0 => Step::Over,
         // Bytes that are not limited may follow those that come again.
@@ -185,23 +186,31 @@ unsafe fn recv_step(
     }
 }
 
-/// Copies from the ring into the vector, from its `skip`-th byte on.
+/// Copies from the ring into the vector, from its `skip`-th byte on. `None`: there is something to be copied to where nothing
+/// can be written. Then nothing is consumed, as of a segment in the kernel, though what is before that place is written.
 ///
 /// # Safety
-/// `iov` describes writable memory.
+/// What is there of the memory that `iov` describes is writable, or is found not to be.
 #[inline]
-unsafe fn copy_out(guard: &mut StreamGuard<'_>, iov: &[iovec], skip: usize, peek: bool) -> usize {
+unsafe fn copy_out(guard: &mut StreamGuard<'_>, iov: &[iovec], skip: usize, peek: bool) -> Option<usize> {
+    let available = guard.proto().available() as usize;
     let (mut skip, mut done) = (skip, 0);
     for v in iov {
         if skip >= v.iov_len {
             skip -= v.iov_len;
             continue;
         }
-        let room = v.iov_len - skip;
-        // SAFETY: within the caller's buffer.
-        let n = unsafe { guard.peek_link(v.iov_base.cast::<u8>().add(skip), room, done) };
+        let to = v.iov_base.cast::<u8>().wrapping_add(skip);
+        let room = (v.iov_len - skip).min(available - done);
+        // SAFETY: the caller's promise.
+        let reached = unsafe { access::writable(to, room) };
+        // SAFETY: found to be writable.
+        let n = unsafe { guard.peek_link(to, reached, done) };
+        if reached < room {
+            return None;
+        }
         done += n;
-        if n < room {
+        if n < v.iov_len - skip {
             break;
         }
         skip = 0;
@@ -209,5 +218,5 @@ unsafe fn copy_out(guard: &mut StreamGuard<'_>, iov: &[iovec], skip: usize, peek
     if !peek {
         guard.consume_link(done);
     }
-    done
+    Some(done)
 }

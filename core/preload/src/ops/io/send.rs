@@ -14,13 +14,13 @@ use super::block::block;
 use super::kernel::{has_room, is_broken, is_end, is_full, kernel_send, kernel_send_skipping};
 use super::promotion::note_sent;
 use super::{deferred_or, poll_link, settle_end, take_error, total, Step};
-use crate::batch;
 use crate::ops::waiting::Waiting;
 use crate::ops::{connection, errno, fail, set_errno};
 use crate::runtime::{self, now};
 use crate::socket::Socket;
 use crate::table::Entry;
 use crate::wait::{self, Limit, Waited};
+use crate::{access, batch};
 
 /// After so many bytes written to the anchor a write may have to wait for no reason that the program knows: the kernel's
 /// buffers take about as many.
@@ -179,8 +179,14 @@ unsafe fn send_step(
         }
         TxSink::Link | TxSink::Pledged | TxSink::Wait | TxSink::Refused if total(iov) == Some(0) => Step::Done(0),
         TxSink::Link => {
-            // SAFETY: the caller's promise.
-            match unsafe { copy_in(&mut guard, iov, skip, more) } {
+            let wanted = guard.proto().tx_ring_len() as usize;
+            let extent = Extent::of(iov, skip, wanted);
+            if extent.faults && extent.len < SEGMENT {
+                return refuse_address(&mut guard, skip);
+            }
+            let len = if extent.faults { extent.len - extent.len % SEGMENT } else { extent.len };
+            // SAFETY: found to be readable.
+            match unsafe { copy_in(&mut guard, iov, (skip, len), more) } {
                 LinkIo::Done(n) => Step::Done(n as isize),
                 LinkIo::WouldBlock if guard.is_between() => Step::Between,
                 LinkIo::WouldBlock => Step::Blocked,
@@ -261,22 +267,67 @@ unsafe fn send_step(
     }
 }
 
+/// The kernel takes a write in pieces of up to so many bytes, and nothing of a piece that it cannot read to its end. Of the
+/// first piece it may take less.
+const SEGMENT: usize = 32 << 10;
+
+/// What there is to be sent of a vector.
+struct Extent {
+    /// So many bytes can be read.
+    len: usize,
+    /// The next one cannot.
+    faults: bool,
+}
+
+impl Extent {
+    /// Of the vector from its `skip`-th byte on, at most `most` bytes.
+    #[inline]
+    fn of(iov: &[iovec], mut skip: usize, most: usize) -> Extent {
+        let mut len = 0;
+        for v in iov {
+            let skipped = skip.min(v.iov_len);
+            skip -= skipped;
+            let wanted = (v.iov_len - skipped).min(most - len);
+            let reached = access::readable(v.iov_base.cast::<u8>().wrapping_add(skipped), wanted);
+            len += reached;
+            if reached < wanted {
+                return Extent { len, faults: true };
+            }
+        }
+        Extent { len, faults: false }
+    }
+}
+
+/// A write has come to an address where nothing can be read, for which it fails, unless it has to wait or has sent something.
+#[cold]
+fn refuse_address(guard: &mut StreamGuard<'_>, skip: usize) -> Step {
+    guard.refresh_consumed();
+    match guard.proto().free() {
+        0 if guard.is_between() => Step::Between,
+        0 => Step::Blocked,
+        _ if skip > 0 => Step::Over,
+        _ => Step::Done(fail(libc::EFAULT)),
+    }
+}
+
+/// Sends `len` bytes of the vector from its `skip`-th on, or as many as there is room for.
+///
 /// # Safety
-/// `iov` describes readable memory.
+/// They are readable.
 #[inline]
-unsafe fn copy_in(guard: &mut StreamGuard<'_>, iov: &[iovec], skip: usize, more: bool) -> LinkIo {
+unsafe fn copy_in(guard: &mut StreamGuard<'_>, iov: &[iovec], (skip, len): (usize, usize), more: bool) -> LinkIo {
     if let [v] = iov {
-        // SAFETY: within the caller's buffer, of which less than all has been sent.
-        return unsafe { guard.send_link(v.iov_base.cast::<u8>().add(skip), v.iov_len - skip, more) };
+        // SAFETY: within the caller's buffer.
+        return unsafe { guard.send_link(v.iov_base.cast::<u8>().add(skip), len, more) };
     }
     // The pieces are one message, as they are one segment of the kernel's.
-    let mut skip = skip;
+    let (mut skip, mut left) = (skip, len);
     let pieces = iov.iter().filter_map(|v| {
         let skipped = skip.min(v.iov_len);
         skip -= skipped;
-        // SAFETY: within the caller's buffer.
-        (v.iov_len > skipped)
-            .then(|| (unsafe { v.iov_base.cast::<u8>().add(skipped) }.cast_const(), v.iov_len - skipped))
+        let len = (v.iov_len - skipped).min(left);
+        left -= len;
+        (len > 0).then(|| (v.iov_base.cast::<u8>().wrapping_add(skipped).cast_const(), len))
     });
     // SAFETY: the caller's promise.
     unsafe { guard.send_pieces(pieces, more) }

@@ -1,0 +1,276 @@
+//! SIGSEGV and SIGBUS: recovery from a touch that has faulted, and everything else as the program has it.
+//!
+//! [`install`] puts a handler of ours beneath the program's action, when the runtime is made and not before. Invariants:
+//! * The program sees its own action only. Calls that set or report one are interposed; inside each of them the program's
+//!   action is the kernel's again (see [`with_the_programs`]), so flags, masks and old values are the kernel's own.
+//! * The installed action has the flags and the mask of the program's, so a handler of the program runs on the stack, with
+//!   the signals blocked, and with the restart of calls that it has asked for. It gets the kernel's arguments.
+//! * Without a handler of the program the process ends as it would have: the default action is put back, and the instruction
+//!   faults again, or the signal is sent again with what came with it.
+//! * A signal that the program ignores is left alone, because others inherit that over `exec`. Then no touch can be recovered.
+//!
+//! An action that is set by a system call of the program's own is not seen. It takes the place of ours.
+
+use std::ffi::{c_int, c_long, c_void};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use libc::{sigaction, siginfo_t, ucontext_t};
+
+use super::landing;
+use crate::ops::{errno, set_errno};
+use crate::real;
+use crate::wait::signals::Held;
+
+/// What the program wants done on a signal. Without a lock, for it is read in the handler: a version that is odd while it is
+/// written, and different after.
+struct Action {
+    signal: c_int,
+    version: AtomicU32,
+    handler: AtomicUsize,
+    flags: AtomicU32,
+    mask: AtomicU64,
+}
+
+/// The part of a `sigaction` that the program chooses. All signals that there are fit in the first word of a mask.
+#[derive(Clone, Copy)]
+struct Wanted {
+    handler: usize,
+    flags: c_int,
+    mask: u64,
+}
+
+static ACTIONS: [Action; 2] = [Action::new(libc::SIGSEGV), Action::new(libc::SIGBUS)];
+static INSTALLED: AtomicBool = AtomicBool::new(false);
+
+fn action_of(signal: c_int) -> Option<&'static Action> {
+    ACTIONS.iter().find(|action| action.signal == signal)
+}
+
+impl Wanted {
+    const DEFAULT: Wanted = Wanted { handler: libc::SIG_DFL, flags: 0, mask: 0 };
+
+    fn of(action: &sigaction) -> Wanted {
+        // SAFETY: a set of signals begins with a word.
+        let mask = unsafe { (&raw const action.sa_mask).cast::<u64>().read_unaligned() };
+        Wanted { handler: action.sa_sigaction, flags: action.sa_flags, mask }
+    }
+
+    fn to_c(self) -> sigaction {
+        // SAFETY: all-zero is a valid action, and its mask begins with a word.
+        unsafe {
+            let mut action: sigaction = std::mem::zeroed();
+            action.sa_sigaction = self.handler;
+            action.sa_flags = self.flags;
+            (&raw mut action.sa_mask).cast::<u64>().write_unaligned(self.mask);
+            action
+        }
+    }
+
+    /// What the kernel is given in its place; `None`: itself.
+    fn beneath(self) -> Option<Wanted> {
+        let ours = on_fault as extern "C" fn(c_int, *mut siginfo_t, *mut c_void) as usize;
+        match self.handler {
+            libc::SIG_IGN => None,
+            libc::SIG_DFL => Some(Wanted { handler: ours, flags: libc::SA_SIGINFO | libc::SA_ONSTACK, mask: 0 }),
+            _ => {
+                // What is to happen once is counted by `on_fault`.
+                let flags = (self.flags | libc::SA_SIGINFO) & !libc::SA_RESETHAND;
+                Some(Wanted { handler: ours, flags, ..self })
+            }
+        }
+    }
+
+    fn set(self, signal: c_int) {
+        // SAFETY: a valid action.
+        unsafe { real::sigaction(signal, &self.to_c(), std::ptr::null_mut()) };
+    }
+
+    /// The kernel's action.
+    fn current(signal: c_int) -> Wanted {
+        let mut action = Wanted::DEFAULT.to_c();
+        // SAFETY: the struct is writable.
+        unsafe { real::sigaction(signal, std::ptr::null(), &mut action) };
+        Wanted::of(&action)
+    }
+}
+
+impl Action {
+    const fn new(signal: c_int) -> Action {
+        Action {
+            signal,
+            version: AtomicU32::new(0),
+            handler: AtomicUsize::new(libc::SIG_DFL),
+            flags: AtomicU32::new(0),
+            mask: AtomicU64::new(0),
+        }
+    }
+
+    fn load(&self) -> Wanted {
+        loop {
+            let before = self.version.load(Ordering::Acquire);
+            let wanted = Wanted {
+                handler: self.handler.load(Ordering::Relaxed),
+                flags: self.flags.load(Ordering::Relaxed) as c_int,
+                mask: self.mask.load(Ordering::Relaxed),
+            };
+            std::sync::atomic::fence(Ordering::Acquire);
+            if before.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == before {
+                return wanted;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    fn store(&self, wanted: Wanted) {
+        self.handler.store(wanted.handler, Ordering::Relaxed);
+        self.flags.store(wanted.flags as u32, Ordering::Relaxed);
+        self.mask.store(wanted.mask, Ordering::Relaxed);
+    }
+
+    /// Runs `change` alone. Signals are blocked meanwhile, so that no handler of this thread waits for it.
+    fn alone<R>(&self, change: impl FnOnce() -> R) -> R {
+        let held = Held::all();
+        loop {
+            let version = self.version.load(Ordering::Relaxed) & !1;
+            let take = self.version.compare_exchange(version, version + 1, Ordering::AcqRel, Ordering::Relaxed);
+            if take.is_ok() {
+                break;
+            }
+            std::hint::spin_loop();
+        }
+        let result = change();
+        self.version.fetch_add(1, Ordering::AcqRel);
+        let saved = errno();
+        drop(held);
+        set_errno(saved);
+        result
+    }
+
+    /// Takes what the kernel has as the program's, and puts ours beneath it.
+    fn adopt(&self) {
+        let wanted = Wanted::current(self.signal);
+        self.store(wanted);
+        if let Some(beneath) = wanted.beneath() {
+            beneath.set(self.signal);
+        }
+    }
+}
+
+/// Makes touches recoverable from now on. Once is enough.
+pub fn install() {
+    for action in &ACTIONS {
+        action.alone(|| {
+            if !is_ours(Wanted::current(action.signal)) {
+                action.adopt();
+            }
+        });
+    }
+    INSTALLED.store(true, Ordering::Release);
+}
+
+fn is_ours(wanted: Wanted) -> bool {
+    wanted.handler == on_fault as extern "C" fn(c_int, *mut siginfo_t, *mut c_void) as usize
+}
+
+/// Whether the kernel's action on the signal may not be the program's.
+pub fn is_guarded(signal: c_int) -> bool {
+    INSTALLED.load(Ordering::Acquire) && action_of(signal).is_some()
+}
+
+/// Makes a call that sets or reports the program's action on `signal`, with that action in the kernel.
+pub fn with_the_programs<R>(signal: c_int, call: impl FnOnce() -> R) -> R {
+    let action = action_of(signal).filter(|_| INSTALLED.load(Ordering::Acquire));
+    let Some(action) = action else { return call() };
+    action.alone(|| {
+        if is_ours(Wanted::current(signal)) {
+            // Only this thread is here, so nobody writes to it.
+            let wanted = Wanted {
+                handler: action.handler.load(Ordering::Relaxed),
+                flags: action.flags.load(Ordering::Relaxed) as c_int,
+                mask: action.mask.load(Ordering::Relaxed),
+            };
+            wanted.set(signal);
+        }
+        let result = call();
+        let saved = errno();
+        action.adopt();
+        set_errno(saved);
+        result
+    })
+}
+
+/// In a forked child: another thread of the parent may have been changing an action, and does not exist here.
+pub fn after_fork_child() {
+    for action in &ACTIONS {
+        if action.version.load(Ordering::Relaxed) % 2 == 1 {
+            action.version.fetch_add(1, Ordering::AcqRel);
+            install();
+        }
+    }
+}
+
+/// The handler of both signals.
+extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel's arguments.
+    let (code, context_of) = unsafe { ((*info).si_code, &mut *context.cast::<ucontext_t>()) };
+    // Faults have positive codes; signals that somebody sends have others.
+    if code > 0 && lands(context_of) {
+        return;
+    }
+    let Some(action) = action_of(signal) else { return };
+    let wanted = action.load();
+    match wanted.handler {
+        libc::SIG_DFL => end_by(signal, code, info),
+        // Set since the signal came.
+        libc::SIG_IGN => {}
+        handler => {
+            if wanted.flags & libc::SA_RESETHAND != 0 {
+                reset(action);
+            }
+            // SAFETY: the program has set it for this signal. One that takes fewer arguments leaves the others alone.
+            let handler: extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void) =
+                unsafe { std::mem::transmute(handler) };
+            handler(signal, info, context);
+        }
+    }
+}
+
+/// Continues a touch that has faulted at its landing pad. Whether the fault is one.
+fn lands(context: &mut ucontext_t) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    let pc = &mut context.uc_mcontext.gregs[libc::REG_RIP as usize];
+    #[cfg(target_arch = "aarch64")]
+    let pc = &mut context.uc_mcontext.pc;
+    match landing(*pc as usize) {
+        Some(landing) => {
+            *pc = landing as _;
+            true
+        }
+        None => false,
+    }
+}
+
+/// A handler that runs once is about to.
+fn reset(action: &Action) {
+    let saved = errno();
+    action.alone(|| {
+        action.handler.store(libc::SIG_DFL, Ordering::Relaxed);
+        if let Some(beneath) = Wanted::DEFAULT.beneath() {
+            beneath.set(action.signal);
+        }
+    });
+    set_errno(saved);
+}
+
+/// The default action: what has faulted faults again, and what was sent is sent again, once the handler returns.
+fn end_by(signal: c_int, code: c_int, info: *mut siginfo_t) {
+    Wanted::DEFAULT.set(signal);
+    if code <= 0 {
+        // SAFETY: sends this thread what it has got.
+        unsafe {
+            let (pid, thread) = (libc::getpid(), libc::syscall(libc::SYS_gettid));
+            let number = libc::SYS_rt_tgsigqueueinfo;
+            real::syscall(number, pid.into(), thread, signal.into(), info as c_long, 0, 0);
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Actions on signals, of which the library takes part in two: see [`fault`](crate::access::fault).
+
+use std::ffi::c_int;
+
+use libc::{sigaction as Action, sighandler_t};
+
+use super::hooks;
+use crate::access::fault::with_the_programs;
+use crate::ops::signals;
+use crate::real;
+
+hooks! {
+    fn sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int {
+        signals::sigaction(signal, new, old)
+    }
+
+    fn __sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int {
+        signals::sigaction(signal, new, old)
+    }
+
+    fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
+        with_the_programs(signal, || real::signal(signal, handler))
+    }
+
+    fn bsd_signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
+        with_the_programs(signal, || real::bsd_signal(signal, handler))
+    }
+
+    fn ssignal(signal: c_int, handler: sighandler_t) -> sighandler_t {
+        with_the_programs(signal, || real::ssignal(signal, handler))
+    }
+
+    fn sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
+        with_the_programs(signal, || real::sysv_signal(signal, handler))
+    }
+
+    fn __sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
+        with_the_programs(signal, || real::__sysv_signal(signal, handler))
+    }
+
+    fn sigset(signal: c_int, disposition: sighandler_t) -> sighandler_t {
+        signals::sigset(signal, disposition)
+    }
+
+    fn sigignore(signal: c_int) -> c_int {
+        with_the_programs(signal, || real::sigignore(signal))
+    }
+
+    fn siginterrupt(signal: c_int, interrupts: c_int) -> c_int {
+        with_the_programs(signal, || real::siginterrupt(signal, interrupts))
+    }
+}
