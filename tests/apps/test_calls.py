@@ -280,6 +280,12 @@ CASES = {
     "without_handler": ON_LINK,
     "handlers_of_children": BRIEFLY,
     "handlers_of_system_v": ON_LINK,
+    # raw.c
+    "raw_bytes": ON_LINK,
+    "raw_options": ON_LINK,
+    "raw_descriptors": ON_LINK,
+    "raw_waits": ON_LINK,
+    "raw_waits_interrupted": ON_LINK,
 }
 
 

@@ -14,8 +14,21 @@ use super::process::of_program as process;
 use super::readiness::of_program as readiness;
 use super::sockets::of_program as sockets;
 use crate::access::fault::with_the_programs;
+use crate::ops::raw::{self, Mask};
 use crate::runtime::shortage::opening;
 use crate::{real, sandbox};
+
+/// The system call itself, where nothing of it is ours.
+///
+/// # Safety
+/// As the system call.
+unsafe fn or_kernel(ours: Option<c_int>, (number, [a, b, c, d, e, f]): (c_long, [c_long; 6])) -> c_long {
+    match ours {
+        Some(result) => result.into(),
+        // SAFETY: passed on.
+        None => unsafe { real::syscall(number, a, b, c, d, e, f) },
+    }
+}
 
 hooks! {
     fn syscall(number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long {
@@ -28,6 +41,9 @@ hooks! {
             libc::SYS_write => bytes::write(fd, b as _, c as _) as c_long,
             libc::SYS_readv => bytes::readv(fd, b as _, c as _) as c_long,
             libc::SYS_writev => bytes::writev(fd, b as _, c as _) as c_long,
+            // The upper half of the offset is in the next argument, of which nothing is left where a word holds it all.
+            libc::SYS_preadv2 => bytes::preadv2(fd, b as _, c as _, d, f as _) as c_long,
+            libc::SYS_pwritev2 => bytes::pwritev2(fd, b as _, c as _, d, f as _) as c_long,
             libc::SYS_recvfrom => bytes::recvfrom(fd, b as _, c as _, d as _, e as _, f as _) as c_long,
             libc::SYS_sendto => bytes::sendto(fd, b as _, c as _, d as _, e as _, f as _) as c_long,
             libc::SYS_recvmsg => bytes::recvmsg(fd, b as _, c as _) as c_long,
@@ -52,9 +68,22 @@ hooks! {
             libc::SYS_setsockopt => sockets::setsockopt(fd, b as _, c as _, d as _, e as _).into(),
             libc::SYS_epoll_create1 => readiness::epoll_create1(fd).into(),
             libc::SYS_epoll_ctl => readiness::epoll_ctl(fd, b as _, c as _, d as _).into(),
-            libc::SYS_epoll_pwait => readiness::epoll_pwait(fd, b as _, c as _, d as _, e as _).into(),
-            libc::SYS_epoll_pwait2 => readiness::epoll_pwait2(fd, b as _, c as _, d as _, e as _).into(),
-            libc::SYS_ppoll => readiness::ppoll(a as _, b as _, c as _, d as _).into(),
+            libc::SYS_epoll_pwait => or_kernel(
+                raw::epoll_pwait(fd, (b as _, c as _), d as _, Mask { set: e as _, len: f as _ }),
+                (number, [a, b, c, d, e, f]),
+            ),
+            libc::SYS_epoll_pwait2 => or_kernel(
+                raw::epoll_pwait2(fd, (b as _, c as _), d as _, Mask { set: e as _, len: f as _ }),
+                (number, [a, b, c, d, e, f]),
+            ),
+            libc::SYS_ppoll => or_kernel(
+                raw::ppoll(a as _, b as _, c as _, Mask { set: d as _, len: e as _ }),
+                (number, [a, b, c, d, e, f]),
+            ),
+            libc::SYS_pselect6 => or_kernel(
+                raw::pselect6(fd, [b as _, c as _, d as _], e as _, f as _),
+                (number, [a, b, c, d, e, f]),
+            ),
             libc::SYS_rt_sigaction => with_the_programs(fd, || real::syscall(number, a, b, c, d, e, f)),
             libc::SYS_pidfd_getfd => aside::pidfd_getfd(fd, b as _, c as _).into(),
             libc::SYS_io_uring_setup => crate::ops::aside::make_ring(a as _, b as _),
@@ -72,7 +101,10 @@ hooks! {
             #[cfg(target_arch = "x86_64")]
             libc::SYS_poll => readiness::poll(a as _, b as _, c as _).into(),
             #[cfg(target_arch = "x86_64")]
-            libc::SYS_select => readiness::select(fd, b as _, c as _, d as _, e as _).into(),
+            libc::SYS_select => or_kernel(
+                raw::select(fd, [b as _, c as _, d as _], e as _),
+                (number, [a, b, c, d, e, f]),
+            ),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_epoll_create => readiness::epoll_create(fd).into(),
             #[cfg(target_arch = "x86_64")]

@@ -12,6 +12,7 @@ pub mod liburing;
 pub mod message;
 pub mod options;
 pub mod process;
+pub mod raw;
 pub mod readiness;
 pub mod rights;
 pub mod select;
