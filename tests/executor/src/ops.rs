@@ -25,7 +25,7 @@ mod readiness;
 use bytes::{drain, fill, fionread, receive, receive_all, send, send_all};
 use connections::{accept, bind, close, connect, dup, listen, open_socket};
 use options::{get, set};
-use readiness::{epoll_ctl, epoll_wait, poll};
+use readiness::{close_instance, dup_instance, epoll_ctl, epoll_wait, poll};
 
 /// The same after a step has waited in vain: what follows a difference need not be waited for.
 const IMPATIENCE: Duration = Duration::from_millis(10);
@@ -61,6 +61,7 @@ pub(crate) fn errno_name(error: &io::Error) -> String {
         (libc::EINTR, "EINTR"),
         (libc::EINVAL, "EINVAL"),
         (libc::EISCONN, "EISCONN"),
+        (libc::ELOOP, "ELOOP"),
         (libc::ENOENT, "ENOENT"),
         (libc::ENOTCONN, "ENOTCONN"),
         (libc::EOPNOTSUPP, "EOPNOTSUPP"),
@@ -135,6 +136,8 @@ fn dispatch(worker: &Worker, op: &Op, expect: Option<&Outcome>) -> Outcome {
             };
             outcome(sys::shutdown(slot.fd, how).map(|()| 0))
         }),
+        Op::Close { s } if worker.slots().epolls.contains_key(s) => close_instance(worker, *s),
+        Op::Dup { s, to } if worker.slots().epolls.contains_key(s) => dup_instance(worker, *s, *to),
         Op::Close { s } => close(worker, *s),
         Op::Dup { s, to } => slot(s).map_or_else(none, |slot| dup(worker, &slot, *to)),
         Op::Set { s, option, value } => slot(s).map_or_else(none, |slot| set(&slot, *option, *value)),
@@ -143,7 +146,9 @@ fn dispatch(worker: &Worker, op: &Op, expect: Option<&Outcome>) -> Outcome {
         Op::Poll { s, interest, wait, select } => poll(worker, s, *interest, (*wait, *select), expect),
         Op::EpollCreate { e } => match sys::epoll_create() {
             Ok(fd) => {
-                worker.slots().epolls.insert(*e, Instance { fd, slots: BTreeMap::new() });
+                let mut slots = worker.slots();
+                slots.epolls.insert(*e, Instance { fd, of: *e });
+                slots.members.insert(*e, BTreeMap::new());
                 Outcome::value(0)
             }
             Err(error) => failure(&error),

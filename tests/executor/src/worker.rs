@@ -25,23 +25,42 @@ pub(crate) struct Slot {
     pub(crate) cloexec: bool,
 }
 
-/// An epoll instance and the slots in it.
+/// A descriptor of an epoll instance.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Instance {
     pub(crate) fd: Fd,
-    /// With the slot that names the same socket now: another one, once that under which it was added is closed.
-    pub(crate) slots: BTreeMap<u32, u32>,
+    /// The slot in which the instance was created: the same for all its descriptors.
+    pub(crate) of: u32,
 }
 
+/// The slots that an epoll instance watches, each with the slot that names the same socket or instance now: another one, once
+/// the slot under which it was added is closed.
+pub(crate) type Members = BTreeMap<u32, u32>;
+
 impl Slots {
+    /// The descriptor in a slot, of whatever kind.
+    pub(crate) fn descriptor(&self, s: u32) -> Option<Fd> {
+        self.sockets.get(&s).map(|slot| slot.fd).or_else(|| self.epolls.get(&s).map(|instance| instance.fd))
+    }
+
     /// What was `closed`, in slot `s`, is not a name of its socket any more. Another one of that socket takes its place.
     pub(crate) fn unname(&mut self, s: u32, closed: &Slot) {
         let same = |(other, slot): (&u32, &Slot)| (*other != s && slot.end == closed.end).then_some(*other);
         let other = closed.end.and_then(|_| self.sockets.iter().find_map(same));
-        for instance in self.epolls.values_mut() {
+        self.rename(s, other);
+    }
+
+    /// The same for a descriptor of an epoll instance, which is taken out already.
+    pub(crate) fn unname_instance(&mut self, s: u32, closed: &Instance) {
+        let other = self.epolls.iter().find(|(_, instance)| instance.of == closed.of).map(|(other, _)| *other);
+        self.rename(s, other);
+    }
+
+    fn rename(&mut self, s: u32, other: Option<u32>) {
+        for members in self.members.values_mut() {
             match other {
-                Some(other) => instance.slots.values_mut().filter(|name| **name == s).for_each(|name| *name = other),
-                None => instance.slots.retain(|_, name| *name != s),
+                Some(other) => members.values_mut().filter(|name| **name == s).for_each(|name| *name = other),
+                None => members.retain(|_, name| *name != s),
             }
         }
     }
@@ -52,6 +71,8 @@ impl Slots {
 pub(crate) struct Slots {
     pub(crate) sockets: BTreeMap<u32, Slot>,
     pub(crate) epolls: BTreeMap<u32, Instance>,
+    /// By the slot in which an instance was created.
+    pub(crate) members: BTreeMap<u32, Members>,
 }
 
 /// What survives `exec`, as JSON in an argument.

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{How, Op, Outcome, Program, Step, Trace};
+use crate::program::MAX_STEPS;
+use crate::{EpollAction, How, Interest, Op, Outcome, Program, Step, Trace};
 
 /// What an outcome's `skipped` says of an operation that the executor has no model of.
 pub const UNSUPPORTED: &str = "unsupported";
@@ -56,18 +57,24 @@ struct Before {
     late: BTreeMap<u32, BTreeSet<String>>,
     /// Of those the ones that the process has closed although others hold them, and what was reported of them.
     outlived: BTreeMap<u32, BTreeSet<String>>,
+    /// Epoll instances that the step looks at, as far as freedoms of what they watch are theirs.
+    nested: BTreeMap<u32, Nested>,
+}
+
+/// What is free of an instance because of what it watches.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Nested {
+    /// It may be readable where the oracle's is not: an edge in it may be spurious.
+    Extra,
+    /// It may be readable or not: an edge in it may be late.
+    Any,
 }
 
 impl Before {
     fn of(program: &Program, oracle: &Trace, index: usize) -> Before {
         let edges = edges(program, oracle, index);
         let steps = &program.steps[..index];
-        let ended = |slot: &&u32| {
-            let p = program.steps[index].p;
-            steps.iter().any(|step| {
-                step.p == p && matches!(&step.op, Op::Shutdown { s, how } if s == *slot && *how != How::Read)
-            })
-        };
+        let ended = |slot: &&u32| has_ended(program, index, program.steps[index].p, **slot);
         let late = edges.iter().filter(ended).map(|slot| (*slot, told(program, oracle, index, *slot)));
         let outlived = edges.iter().filter(|slot| outlives(program, index, **slot));
         let outlived = outlived.map(|slot| (*slot, reported(program, oracle, index, *slot)));
@@ -75,6 +82,7 @@ impl Before {
             filled: steps.iter().any(|step| matches!(step.op, Op::Fill { .. })),
             late: late.collect(),
             outlived: outlived.collect(),
+            nested: nested(program, oracle, index, &edges),
             edges,
         }
     }
@@ -90,10 +98,80 @@ fn outlives(program: &Program, index: usize, slot: u32) -> bool {
     closed.is_some_and(|(at, _)| steps().any(|(fork, step)| fork < at && matches!(step.op, Op::Fork { .. })))
 }
 
+/// The slot in which an instance was created that process `p` knows as `name`.
+fn instance(program: &Program, index: usize, p: u8, mut name: u32) -> u32 {
+    for step in program.steps[..index].iter().rev().filter(|step| step.p == p) {
+        match &step.op {
+            Op::Dup { s, to } if *to == name => name = *s,
+            _ => {}
+        }
+    }
+    name
+}
+
+/// What the instance that process `p` knows as `name` watches, by slot.
+fn members(program: &Program, oracle: &Trace, index: usize, p: u8, name: u32) -> BTreeMap<u32, Interest> {
+    let mut members = BTreeMap::new();
+    let watching = instance(program, index, p, name);
+    // What the kernel refused (a second ADD, say) has changed nothing.
+    let done = |at: usize| oracle.outcomes.get(at).is_some_and(|outcome| outcome.errno.is_none());
+    for (at, step) in program.steps[..index].iter().enumerate().filter(|(at, step)| step.p == p && done(*at)) {
+        let Op::EpollCtl { e, s, action, interest } = &step.op else { continue };
+        if instance(program, at, p, *e) != watching {
+            continue;
+        }
+        match action {
+            EpollAction::Del => drop(members.remove(s)),
+            EpollAction::Add | EpollAction::Mod => drop(members.insert(*s, *interest)),
+        }
+    }
+    members
+}
+
+/// The freedoms of the instances that a step looks at; `edges` are the slots that it has edge-triggered.
+fn nested(program: &Program, oracle: &Trace, index: usize, edges: &BTreeSet<u32>) -> BTreeMap<u32, Nested> {
+    let Some(Step { p, op, .. }) = program.steps.get(index) else { return BTreeMap::new() };
+    let slots: Vec<u32> = match op {
+        Op::EpollWait { e, .. } => members(program, oracle, index, *p, *e).into_keys().collect(),
+        Op::Poll { s, .. } => s.clone(),
+        _ => Vec::new(),
+    };
+    let free = |slot: u32| {
+        let mut below = vec![slot];
+        let (mut triggered, mut ended, mut watches) = (edges.contains(&slot), false, false);
+        // Instances are nested five deep at most.
+        for _ in 0..MAX_STEPS {
+            let Some(name) = below.pop() else { break };
+            for (member, interest) in members(program, oracle, index, *p, name) {
+                watches = true;
+                triggered |= interest.edge && !interest.oneshot;
+                ended |= has_ended(program, index, *p, member);
+                below.push(member);
+            }
+        }
+        match (watches && triggered, ended) {
+            (true, true) => Some((slot, Nested::Any)),
+            (true, false) => Some((slot, Nested::Extra)),
+            _ => None,
+        }
+    };
+    slots.into_iter().filter_map(free).collect()
+}
+
+/// Whether a process has ended the direction of a slot that it sends in.
+fn has_ended(program: &Program, index: usize, p: u8, slot: u32) -> bool {
+    program.steps[..index]
+        .iter()
+        .any(|step| step.p == p && matches!(&step.op, Op::Shutdown { s, how } if *s == slot && *how != How::Read))
+}
+
 /// What earlier waits on the same instance have reported of a slot.
 fn reported(program: &Program, oracle: &Trace, index: usize, slot: u32) -> BTreeSet<String> {
     let Some(Step { p, op: Op::EpollWait { e, .. }, .. }) = program.steps.get(index) else { return BTreeSet::new() };
-    let same = |step: &Step| step.p == *p && matches!(&step.op, Op::EpollWait { e: of, .. } if of == e);
+    let same = |step: &Step| {
+        let of = |name| instance(program, index, *p, name);
+        step.p == *p && matches!(&step.op, Op::EpollWait { e: other, .. } if of(*other) == of(*e))
+    };
     let waits = program.steps[..index].iter().zip(&oracle.outcomes).filter(|(step, _)| same(step));
     waits.filter_map(|(_, outcome)| outcome.events.get(&slot)).flat_map(|text| bits(text)).map(str::to_owned).collect()
 }
@@ -107,7 +185,9 @@ fn told(program: &Program, oracle: &Trace, index: usize, slot: u32) -> BTreeSet<
         let failed = oracle.outcomes.get(at).is_some_and(|outcome| outcome.errno.is_some());
         match &program.steps[at] {
             _ if failed => {}
-            Step { p: by, op: Op::EpollWait { e: of, .. }, .. } if (by, of) == (p, e) => {
+            Step { p: by, op: Op::EpollWait { e: of, .. }, .. }
+                if by == p && instance(program, index, *p, *of) == instance(program, index, *p, *e) =>
+            {
                 let events = oracle.outcomes.get(at).and_then(|outcome| outcome.events.get(&slot));
                 told.extend(events.into_iter().flat_map(|text| bits(text)).map(str::to_owned));
             }
@@ -119,9 +199,19 @@ fn told(program: &Program, oracle: &Trace, index: usize, slot: u32) -> BTreeSet<
 }
 
 fn agree(step: &Step, before: &Before, expected: &Outcome, found: &Outcome) -> bool {
-    let Before { filled, edges, late, outlived } = before;
+    let Before { filled, edges, late, outlived, nested } = before;
     let mut expected = expected.clone();
     let mut found = found.clone();
+    for (slot, free) in nested {
+        // Freedom "nested-edges".
+        for (expected, found) in [(&mut expected.events, &mut found.events), (&mut expected.level, &mut found.level)] {
+            if !expected.contains_key(slot) {
+                found.remove(slot);
+            } else if *free == Nested::Any && !found.contains_key(slot) {
+                expected.remove(slot);
+            }
+        }
+    }
     for outcome in [&mut expected, &mut found] {
         // Freedom "splits": into how many pieces a stream is cut is TCP's affair; executors add pieces up.
         outcome.calls = 0;
@@ -154,23 +244,9 @@ fn agree(step: &Step, before: &Before, expected: &Outcome, found: &Outcome) -> b
 
 /// The slots that the instance of an `epoll_wait` has edge-triggered, and not for one shot.
 fn edges(program: &Program, oracle: &Trace, index: usize) -> BTreeSet<u32> {
-    let mut edges = BTreeSet::new();
-    let Some(Step { p, op: Op::EpollWait { e, .. }, .. }) = program.steps.get(index) else { return edges };
-    // What the kernel refused (a second ADD, say) has changed nothing.
-    let done = |at: usize| oracle.outcomes.get(at).is_some_and(|outcome| outcome.errno.is_none());
-    let steps = program.steps[..index].iter().enumerate();
-    for (_, step) in steps.filter(|(at, step)| step.p == *p && done(*at)) {
-        match &step.op {
-            Op::EpollCtl { e: at, s, interest, .. } if at == e && interest.edge && !interest.oneshot => {
-                edges.insert(*s);
-            }
-            Op::EpollCtl { e: at, s, .. } if at == e => {
-                edges.remove(s);
-            }
-            _ => {}
-        }
-    }
-    edges
+    let Some(Step { p, op: Op::EpollWait { e, .. }, .. }) = program.steps.get(index) else { return BTreeSet::new() };
+    let members = members(program, oracle, index, *p, *e);
+    members.into_iter().filter(|(_, interest)| interest.edge && !interest.oneshot).map(|(slot, _)| slot).collect()
 }
 
 fn bits(text: &str) -> impl Iterator<Item = &str> {
@@ -199,7 +275,7 @@ fn spurious(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{generate, EpollAction, Interest, Shape};
+    use crate::{generate, Shape};
 
     fn traces(change: impl FnOnce(&mut Outcome)) -> (Program, Trace, Trace) {
         let program = generate(&Shape::default(), &[0, 0, 1, 2]);
@@ -249,6 +325,40 @@ mod tests {
             |second| Trace { outcomes: vec![Outcome::value(0), second, Outcome::value(0)], ..Trace::default() };
         assert_eq!(edges(&program, &oracle(Outcome::error("EEXIST")), 2), BTreeSet::from([2]));
         assert_eq!(edges(&program, &oracle(Outcome::value(0)), 2), BTreeSet::new());
+    }
+
+    // Breaks if an instance has freedoms that nothing in it gives it, or lacks those that something in it does, also by
+    // another name.
+    #[test]
+    fn an_instance_has_the_freedoms_of_what_it_watches() {
+        let step = |op| Step { p: 0, background: None, op };
+        let add = |e, s, edge| {
+            let interest = Interest { input: true, edge, ..Interest::default() };
+            step(Op::EpollCtl { e, s, action: EpollAction::Add, interest })
+        };
+        let wait = step(Op::EpollWait { e: 6, max: 1, wait: false });
+        let nested_in = |edge, extra: Option<Op>| {
+            let mut steps = vec![step(Op::Dup { s: 4, to: 5 }), add(5, 2, edge), add(6, 4, false)];
+            steps.extend(extra.map(step));
+            steps.push(wait.clone());
+            let outcomes = vec![Outcome::value(0); steps.len()];
+            let program = Program { steps, ..generate(&Shape::default(), &[]) };
+            let last = program.steps.len() - 1;
+            Before::of(&program, &Trace { outcomes, ..Trace::default() }, last).nested
+        };
+        assert!(nested_in(false, None).is_empty());
+        assert!(nested_in(true, None) == BTreeMap::from([(4, Nested::Extra)]));
+        assert!(nested_in(true, Some(Op::Shutdown { s: 2, how: How::Write })) == BTreeMap::from([(4, Nested::Any)]));
+        let seen = |events: &[u32]| Outcome {
+            events: events.iter().map(|slot| (*slot, "in".to_owned())).collect(),
+            ..Outcome::default()
+        };
+        let before = |free| Before { nested: BTreeMap::from([(4, free)]), ..Before::default() };
+        assert!(agree(&wait, &before(Nested::Extra), &seen(&[]), &seen(&[4])));
+        assert!(!agree(&wait, &before(Nested::Extra), &seen(&[4]), &seen(&[])));
+        assert!(agree(&wait, &before(Nested::Any), &seen(&[4]), &seen(&[])));
+        assert!(!agree(&wait, &before(Nested::Any), &seen(&[]), &seen(&[3])));
+        assert!(!agree(&wait, &Before::default(), &seen(&[]), &seen(&[4])));
     }
 
     // Breaks if bytes that came after the last report of a slot count as told, or what was reported does not.

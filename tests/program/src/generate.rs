@@ -124,8 +124,9 @@ struct Connection {
 
 struct EpollModel {
     p: u8,
-    e: u32,
-    /// Slots in it, with their holder's connection and side.
+    /// The slots that name it; never empty.
+    names: Vec<u32>,
+    /// Slots in it: of sockets, and of other instances.
     members: Vec<u32>,
 }
 
@@ -200,6 +201,8 @@ impl Model {
             Kind::Exec => return self.exec(draw),
             Kind::Leave => return self.leave(draw),
             Kind::EpollWait => return self.epoll_wait(draw),
+            Kind::EpollNest => return self.epoll_nest(draw),
+            Kind::EpollCopy => return self.epoll_copy(draw),
             _ => {}
         }
         let Some(holder) = draw.pick(&self.holders.clone()) else { return };
@@ -218,6 +221,7 @@ impl Model {
             Kind::Poll => self.poll(holder, draw),
             Kind::EpollCtl => self.epoll_ctl(holder, draw),
             Kind::BlockedWait => self.blocked_wait(holder, draw),
+            Kind::SharedWait => self.shared_wait(holder, draw),
             Kind::Set => self.set(holder, draw),
             Kind::Get => self.get(holder, draw),
             Kind::Shutdown => self.shutdown(holder, draw),
@@ -311,6 +315,34 @@ mod tests {
                 }
             }
         }
+    }
+
+    // Breaks if programs never nest, duplicate or share epoll instances.
+    #[test]
+    fn instances_are_nested_duplicated_and_shared() {
+        let (mut nested, mut copied, mut closed, mut shared, mut polled) = (0, 0, 0, 0, 0);
+        for seed in 1..500 {
+            let program = generate(&Shape { mix: Mix::Readiness, ..Shape::default() }, &numbers(seed, 40));
+            let created = program.steps.iter().filter_map(|step| match step.op {
+                Op::EpollCreate { e } => Some(e),
+                _ => None,
+            });
+            let instances: Vec<u32> = created.collect();
+            let mut asleep = None;
+            for step in &program.steps {
+                match &step.op {
+                    Op::EpollCtl { s, .. } => nested += usize::from(instances.contains(s)),
+                    Op::Dup { s, .. } => copied += usize::from(instances.contains(s)),
+                    Op::Close { s } => closed += usize::from(instances.contains(s)),
+                    Op::Poll { s, .. } => polled += usize::from(s.iter().any(|s| instances.contains(s))),
+                    Op::EpollWait { e, .. } if step.background.is_some() => asleep = Some(*e),
+                    Op::EpollWait { e, .. } => shared += usize::from(asleep == Some(*e)),
+                    Op::Join { .. } => asleep = None,
+                    _ => {}
+                }
+            }
+        }
+        assert!([nested, copied, closed, shared, polled].iter().all(|count| *count > 0));
     }
 
     // Breaks if an operation is never drawn.

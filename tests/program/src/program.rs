@@ -269,9 +269,9 @@ pub enum Op {
     Drain { s: u32 },
     /// `shutdown`
     Shutdown { s: u32, how: How },
-    /// `close`
+    /// `close`, also of a descriptor of an epoll instance.
     Close { s: u32 },
-    /// `dup`, `dup3` onto the slot's old descriptor if it is open, by whatever name.
+    /// `dup`, `dup3` onto the slot's old descriptor if it is open, by whatever name. Of an epoll instance: `dup`.
     Dup { s: u32, to: u32 },
     /// `setsockopt`, `fcntl` or `ioctl`.
     Set { s: u32, option: Option_, value: i32 },
@@ -279,7 +279,7 @@ pub enum Op {
     Get { s: u32, option: Option_ },
     /// `ioctl(FIONREAD)`.
     Fionread { s: u32 },
-    /// `poll` of several slots; it waits until something is ready if `wait`.
+    /// `poll` of several slots, some of which may be epoll instances; it waits until something is ready if `wait`.
     Poll {
         s: Vec<u32>,
         interest: Interest,
@@ -290,7 +290,7 @@ pub enum Op {
     },
     /// `epoll_create1`
     EpollCreate { e: u32 },
-    /// `epoll_ctl`
+    /// `epoll_ctl`; `s` may be another epoll instance.
     EpollCtl {
         e: u32,
         s: u32,

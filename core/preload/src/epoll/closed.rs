@@ -151,7 +151,9 @@ impl Shared {
             self.streams.fetch_sub(1, Ordering::Relaxed);
             return false;
         }
-        kernel_ctl(epfd, libc::EPOLL_CTL_ADD, kept, interest.kernel_events(interest.watch));
+        if let Some(events) = interest.kernel_events() {
+            kernel_ctl(epfd, libc::EPOLL_CTL_ADD, kept, events);
+        }
         interests.insert(kept, interest);
         ready.iter_mut().filter(|queued| **queued == fd).for_each(|queued| *queued = kept);
         true

@@ -73,7 +73,7 @@ fn unpark(shared: &Arc<Shared>, fd: c_int, e: epoll_event) -> bool {
     i.data = e.u64;
     i.disabled = false;
     i.pending = 0;
-    if r.intersects(BOTH_KERNEL) {
+    if r.intersects(BOTH_KERNEL) || i.watch == Watch::Absent {
         i.register(shared.kernel(), fd, r, true);
     }
     drop(state);
@@ -99,10 +99,14 @@ fn add(shared: &Arc<Shared>, epfd: c_int, fd: c_int, e: epoll_event) -> c_int {
     {
         // Before the kernel can report an event for it.
         let mut state = shared.state.lock();
+        if state.interests.get(&fd).is_some_and(|i| i.watch == Watch::Absent && i.is_of(stream.as_ref())) {
+            set_errno(libc::EEXIST);
+            return -1;
+        }
         interest.watch = interest.watch_for(now, shared.kernel().observed);
         interest.away = interest.watch != Watch::Application;
         interest.travelled = interest.away;
-        let rc = kernel_ctl(epfd, libc::EPOLL_CTL_ADD, fd, interest.kernel_events(interest.watch));
+        let rc = kernel_ctl(epfd, libc::EPOLL_CTL_ADD, fd, interest.kernel_events().unwrap_or(e.events));
         if rc != 0 {
             return rc;
         }
@@ -166,12 +170,14 @@ fn modify(shared: &Arc<Shared>, epfd: c_int, fd: c_int, e: epoll_event) -> c_int
     i.data = e.u64;
     i.disabled = false;
     i.pending = 0;
-    let Some(stream) = i.stream.clone() else { return 0 };
-    // A modified interest is armed anew: if it is ready now, that is an edge.
-    let r = stream.readiness();
-    if i.watch != Watch::Application && r.intersects(BOTH_KERNEL) {
+    let r = i.stream.as_ref().map_or(BOTH_KERNEL, |stream| stream.readiness());
+    if i.watch == Watch::Absent || i.watch != Watch::Application && r.intersects(BOTH_KERNEL) {
         i.register(shared.kernel(), fd, r, true);
     }
+    if i.stream.is_none() {
+        return 0;
+    }
+    // A modified interest is armed anew: if it is ready now, that is an edge.
     drop(state);
     if !r.contains(BOTH_KERNEL) || r.contains(Readiness::NOTICE) {
         shared.changed(fd, r, Change::Interest);
@@ -188,10 +194,16 @@ fn delete(shared: &Arc<Shared>, epfd: c_int, fd: c_int) -> c_int {
         if i.watch != Watch::Application && i.stream.as_ref().is_some_and(|s| !s.readiness().contains(BOTH_KERNEL)) {
             i.parked = true;
             i.events = 0;
+            let now = i.stream.as_ref().map_or(BOTH_KERNEL, |s| s.readiness());
+            i.register(shared.kernel(), fd, now, false);
             return 0;
         }
     }
-    let rc = kernel_ctl(epfd, libc::EPOLL_CTL_DEL, fd, 0);
+    let rc = match shared.state.lock().interests.get(&fd) {
+        // For the kernel it is not there.
+        Some(i) if i.watch == Watch::Absent => 0,
+        _ => kernel_ctl(epfd, libc::EPOLL_CTL_DEL, fd, 0),
+    };
     let saved = errno();
     if rc != 0 && saved == libc::EBADF {
         // A closed descriptor. If its open file lives on, the kernel goes on reporting it.

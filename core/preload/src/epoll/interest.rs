@@ -109,6 +109,8 @@ pub(super) enum Watch {
     Application,
     /// For these events of the anchor.
     Anchor(u32),
+    /// Not at all, because the program is told of nothing: any registration would report an error or a hang-up.
+    Absent,
 }
 
 pub(super) fn events_of(r: Readiness) -> u32 {
@@ -149,6 +151,11 @@ impl Interest {
             parked: false,
             instance: None,
         }
+    }
+
+    /// Whether it is of this stream.
+    pub(super) fn is_of(&self, stream: Option<&Arc<StreamCell>>) -> bool {
+        self.stream.as_ref().zip(stream).is_some_and(|(mine, other)| Arc::ptr_eq(mine, other))
     }
 
     /// All events that the interest is in.
@@ -213,6 +220,9 @@ impl Interest {
 
     /// What the kernel is to report of the descriptor while its stream's readiness is `now`.
     pub(super) fn watch_for(&self, now: Readiness, observed: bool) -> Watch {
+        if observed && (self.disabled || self.parked) {
+            return Watch::Absent;
+        }
         if now.contains(BOTH_KERNEL) {
             return Watch::Application;
         }
@@ -222,8 +232,7 @@ impl Interest {
         }
         // The helper watches for records.
         let incoming = if now.contains(Readiness::KERNEL_RX) { INCOMING } else { 0 };
-        let asked = if self.disabled || self.parked { 0 } else { self.events & (incoming | outgoing) };
-        Watch::Anchor(asked | libc::EPOLLET as u32)
+        Watch::Anchor(self.events & (incoming | outgoing) | libc::EPOLLET as u32)
     }
 
     /// Registers the descriptor with the kernel for what matters while its stream's readiness is `now`. With `rearm`
@@ -233,24 +242,31 @@ impl Interest {
         if watch == self.watch && !rearm {
             return;
         }
-        let events = self.kernel_events(watch);
-        if self.events & EXCLUSIVE != 0 && (watch == Watch::Application || self.watch == Watch::Application) {
+        let applications = watch == Watch::Application || self.watch == Watch::Application;
+        let before = std::mem::replace(&mut self.watch, watch);
+        let Some(events) = self.kernel_events() else {
+            kernel_ctl(kernel.epfd, libc::EPOLL_CTL_DEL, fd, 0);
+            return;
+        };
+        if before == Watch::Absent {
+            kernel_ctl(kernel.epfd, libc::EPOLL_CTL_ADD, fd, events);
+        } else if self.events & EXCLUSIVE != 0 && applications {
             // The kernel does not modify exclusive registrations.
             kernel_ctl(kernel.epfd, libc::EPOLL_CTL_DEL, fd, 0);
             kernel_ctl(kernel.epfd, libc::EPOLL_CTL_ADD, fd, events);
         } else {
             kernel_ctl(kernel.epfd, libc::EPOLL_CTL_MOD, fd, events);
         }
-        self.watch = watch;
     }
 
-    /// The kernel's events for a registration.
-    pub(super) fn kernel_events(&self, watch: Watch) -> u32 {
-        match watch {
-            Watch::Anchor(events) => events,
+    /// The events of the kernel's registration, if there is one.
+    pub(super) fn kernel_events(&self) -> Option<u32> {
+        match self.watch {
+            Watch::Anchor(events) => Some(events),
             // Only the end is reported of what has no events; once.
-            Watch::Application if self.disabled => libc::EPOLLET as u32,
-            Watch::Application => self.events,
+            Watch::Application if self.disabled => Some(libc::EPOLLET as u32),
+            Watch::Application => Some(self.events),
+            Watch::Absent => None,
         }
     }
 

@@ -11,7 +11,6 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::interest::Watch;
 use super::{unwatch, Epoll, Registration, Shared};
 use crate::runtime::{self, Runtime};
 use crate::wait::Waiter;
@@ -69,7 +68,7 @@ impl Shared {
         let mut state = self.state.lock();
         let kernel = self.kernel();
         for (fd, i) in state.interests.iter_mut() {
-            if let (Watch::Anchor(_), Some(now)) = (i.watch, i.stream.as_ref().map(|s| s.readiness())) {
+            if let Some(now) = i.stream.as_ref().map(|s| s.readiness()) {
                 i.register(kernel, fd, now, false);
             }
         }

@@ -255,9 +255,10 @@ fn collect(shared: &Shared, out: &mut Out) {
             if i.events & libc::EPOLLONESHOT as u32 != 0 {
                 i.disabled = true;
                 i.queued = false;
-                if i.watch == Watch::Application {
+                let applications = i.watch == Watch::Application;
+                if applications || shared.observers.any() {
                     // The kernel, which would report it as well, has not been told.
-                    i.register(shared.kernel(), fd, BOTH_KERNEL, true);
+                    i.register(shared.kernel(), fd, BOTH_KERNEL, applications);
                 }
                 continue;
             }

@@ -9,7 +9,7 @@ use netacc_program::{EpollAction, Interest, Outcome};
 
 use super::{failure, outcome, patience, LOOK_AGAIN};
 use crate::sys::{self, Fd};
-use crate::worker::Worker;
+use crate::worker::{Instance, Worker};
 
 const BITS: [(c_int, &str); 6] = [
     (libc::EPOLLIN, "in"),
@@ -59,7 +59,7 @@ fn poll_slots(worker: &Worker, slots: &[(u32, u32)], timeout_ms: c_int, select: 
     let mut fds: Vec<_> = slots
         .iter()
         .map(|(s, events)| libc::pollfd {
-            fd: worker.slot(*s).map_or(-1, |slot| slot.fd),
+            fd: worker.slots().descriptor(*s).unwrap_or(-1),
             events: *events as i16,
             revents: 0,
         })
@@ -71,7 +71,7 @@ fn poll_slots(worker: &Worker, slots: &[(u32, u32)], timeout_ms: c_int, select: 
         sys::poll(&mut fds, timeout_ms)?;
     }
     let of = |fd: Fd| fds.iter().find(|p| p.fd == fd).map_or(0, |p| u32::from(p.revents as u16));
-    Ok(slots.iter().filter_map(|(s, _)| Some((*s, of(worker.slot(*s)?.fd)))).collect())
+    Ok(slots.iter().filter_map(|(s, _)| Some((*s, of(worker.slots().descriptor(*s)?)))).collect())
 }
 
 pub(super) fn poll(
@@ -119,24 +119,44 @@ fn poll_until(
 }
 
 pub(super) fn epoll_ctl(worker: &Worker, e: u32, s: u32, action: EpollAction, interest: Interest) -> Outcome {
-    let Some(slot) = worker.slot(s) else { return Outcome::skipped("no such slot") };
-    let Some(epoll) = worker.slots().epolls.get(&e).map(|i| i.fd) else { return Outcome::skipped("no such instance") };
+    let Some(fd) = worker.slots().descriptor(s) else { return Outcome::skipped("no such slot") };
+    let Some(epoll) = worker.slots().epolls.get(&e).cloned() else { return Outcome::skipped("no such instance") };
     let number = match action {
         EpollAction::Add => libc::EPOLL_CTL_ADD,
         EpollAction::Mod => libc::EPOLL_CTL_MOD,
         EpollAction::Del => libc::EPOLL_CTL_DEL,
     };
-    let result = sys::epoll_ctl(epoll, number, slot.fd, mask(interest), u64::from(s));
+    let result = sys::epoll_ctl(epoll.fd, number, fd, mask(interest), u64::from(s));
     if result.is_ok() {
-        if let Some(instance) = worker.slots().epolls.get_mut(&e) {
+        if let Some(members) = worker.slots().members.get_mut(&epoll.of) {
             match action {
-                EpollAction::Add => drop(instance.slots.insert(s, s)),
+                EpollAction::Add => drop(members.insert(s, s)),
                 EpollAction::Mod => {}
-                EpollAction::Del => drop(instance.slots.remove(&s)),
+                EpollAction::Del => drop(members.remove(&s)),
             }
         }
     }
     outcome(result.map(|()| 0))
+}
+
+pub(super) fn dup_instance(worker: &Worker, e: u32, to: u32) -> Outcome {
+    let Some(instance) = worker.slots().epolls.get(&e).cloned() else { return Outcome::skipped("no such instance") };
+    if worker.slots().descriptor(to).is_some() {
+        return Outcome::skipped("the slot is taken");
+    }
+    let result = sys::dup(instance.fd);
+    if let Ok(fd) = result {
+        worker.slots().epolls.insert(to, Instance { fd, ..instance });
+    }
+    outcome(result.map(|_| 0))
+}
+
+pub(super) fn close_instance(worker: &Worker, e: u32) -> Outcome {
+    let mut slots = worker.slots();
+    let Some(instance) = slots.epolls.remove(&e) else { return Outcome::skipped("no such instance") };
+    slots.unname_instance(e, &instance);
+    drop(slots);
+    outcome(sys::close(instance.fd).map(|()| 0))
 }
 
 pub(super) fn epoll_wait(worker: &Worker, e: u32, max: usize, wait: bool, expect: Option<&Outcome>) -> Outcome {
@@ -164,11 +184,13 @@ pub(super) fn epoll_wait(worker: &Worker, e: u32, max: usize, wait: bool, expect
         }
     }
     let everything = mask(Interest { input: true, output: true, rdhup: true, ..Interest::default() });
-    let all: Vec<_> = instance.slots.values().map(|name| (*name, everything)).collect();
+    // As they are now: other steps may have closed some meanwhile.
+    let members = worker.slots().members.get(&instance.of).cloned().unwrap_or_default();
+    let all: Vec<_> = members.values().map(|name| (*name, everything)).collect();
     // By the slots' present names.
     let expected = expect.map(|e| wanted(&e.level)).unwrap_or_default();
-    let expected = expected.into_iter().filter_map(|(s, bits)| Some((*instance.slots.get(&s)?, bits))).collect();
+    let expected = expected.into_iter().filter_map(|(s, bits)| Some((*members.get(&s)?, bits))).collect();
     let levels = poll_until(worker, &all, &expected, (0, false)).unwrap_or_default();
-    let level = instance.slots.iter().filter_map(|(s, name)| Some((*s, *levels.get(name)?))).collect();
+    let level = members.iter().filter_map(|(s, name)| Some((*s, *levels.get(name)?))).collect();
     Outcome { events: named(&seen), level: named(&level), ..Outcome::value(seen.len() as i64) }
 }
