@@ -228,6 +228,7 @@ CASES = {
     "liburing_moves_bytes": LEAVES,
     "liburing_sends_rights": GIVEN_AWAY,
     "liburing_waits": LEAVES,
+    "liburing_waits_beside": STAYS,
     "liburing_with_a_table": LEAVES,
     # multipath.c
     "multipath_connections": Expected(link_bytes=0, reason="not-tcp", condition="mptcp"),

@@ -277,7 +277,6 @@ real! {
     fn io_uring_submit_and_wait_min_timeout(ring: *mut IoUring, completion: *mut c_void, count: c_uint, timeout: *mut c_void, least: c_uint, mask: *mut sigset_t) -> c_int;
     fn io_uring_submit_and_wait_reg(ring: *mut IoUring, completion: *mut c_void, count: c_uint, index: c_int) -> c_int;
     fn io_uring_wait_cqes(ring: *mut IoUring, completion: *mut c_void, count: c_uint, timeout: *mut c_void, mask: *mut sigset_t) -> c_int;
-    fn io_uring_wait_cqes_min_timeout(ring: *mut IoUring, completion: *mut c_void, count: c_uint, timeout: *mut c_void, least: c_uint, mask: *mut sigset_t) -> c_int;
     fn io_uring_wait_cqe_timeout(ring: *mut IoUring, completion: *mut c_void, timeout: *mut c_void) -> c_int;
     fn io_uring_enter(fd: c_uint, submits: c_uint, count: c_uint, flags: c_uint, mask: *mut sigset_t) -> c_int;
     fn io_uring_enter2(fd: c_uint, submits: c_uint, count: c_uint, flags: c_uint, argument: *mut c_void, len: size_t) -> c_int;

@@ -90,15 +90,17 @@ hooks! {
     }
 
     fn io_uring_wait_cqes(ring: *mut IoUring, completion: *mut c_void, count: c_uint, timeout: *mut c_void, mask: *mut sigset_t) -> c_int {
-        submit!(ring, real::io_uring_wait_cqes(ring, completion, count, timeout, mask))
-    }
-
-    fn io_uring_wait_cqes_min_timeout(ring: *mut IoUring, completion: *mut c_void, count: c_uint, timeout: *mut c_void, least: c_uint, mask: *mut sigset_t) -> c_int {
-        submit!(ring, real::io_uring_wait_cqes_min_timeout(ring, completion, count, timeout, least, mask))
+        if !liburing::before_wait(ring, timeout) {
+            return REFUSED;
+        }
+        real::io_uring_wait_cqes(ring, completion, count, timeout, mask)
     }
 
     fn io_uring_wait_cqe_timeout(ring: *mut IoUring, completion: *mut c_void, timeout: *mut c_void) -> c_int {
-        submit!(ring, real::io_uring_wait_cqe_timeout(ring, completion, timeout))
+        if !liburing::before_wait(ring, timeout) {
+            return REFUSED;
+        }
+        real::io_uring_wait_cqe_timeout(ring, completion, timeout)
     }
 
     fn io_uring_enter(fd: c_uint, submits: c_uint, count: c_uint, flags: c_uint, mask: *mut sigset_t) -> c_int {

@@ -1,13 +1,13 @@
 //! Rings of liburing. Its functions are interposed, as its system calls cannot be: see [`ring::liburing`](crate::ring::liburing).
 
-use std::ffi::{c_int, c_uint};
+use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
 use linux_raw_sys::io_uring::io_uring_params;
 
 use crate::ops::aside::{before_unseen_ring, leave_files_to_ring, take_in_ring, take_notes};
 use crate::ops::ending;
-use crate::ring::liburing::{is_readable, IoUring};
+use crate::ring::liburing::{is_readable, is_supported, IoUring};
 use crate::ring::{foreign, Ring};
 use crate::table::{self, Entry};
 use crate::{real, runtime};
@@ -59,7 +59,24 @@ pub unsafe fn set_up(parameters: *const io_uring_params, fd: c_int) -> c_int {
 /// `ring` is null or a ring of liburing's that the program may submit to.
 pub unsafe fn before_submit(ring: *const IoUring) -> bool {
     // SAFETY: the caller's promise.
-    unsafe { ring.as_ref() }.is_none_or(|ring| take_notes(unsafe { ring.pending() }))
+    match unsafe { ring.as_ref() } {
+        // SAFETY: as above.
+        Some(ring) if is_supported() => take_notes(unsafe { ring.pending() }),
+        // All connections are in the kernel.
+        _ => true,
+    }
+}
+
+/// Before liburing waits with a timeout, or without one if `timeout` is null. Whether it may.
+///
+/// # Safety
+/// `ring` is null or a ring of liburing's that the program may submit to, if waiting submits.
+pub unsafe fn before_wait(ring: *const IoUring, timeout: *const c_void) -> bool {
+    // SAFETY: the caller's promise.
+    let submits =
+        !timeout.is_null() && is_supported() && unsafe { ring.as_ref() }.is_some_and(IoUring::submits_to_wait);
+    // SAFETY: as above.
+    !submits || unsafe { before_submit(ring) }
 }
 
 /// Before descriptors go into the ring's table of files.
@@ -77,7 +94,7 @@ pub unsafe fn before_files(files: *const c_int, count: c_uint) {
 /// `ring` is null or a ring of liburing's.
 pub unsafe fn before_close(ring: *const IoUring) {
     // SAFETY: the caller's promise.
-    let Some(ring) = (unsafe { ring.as_ref() }) else { return };
+    let Some(ring) = (unsafe { ring.as_ref() }).filter(|_| is_supported()) else { return };
     if matches!(table::get_full(ring.fd()).as_deref(), Some(Entry::Ring(_))) {
         ending::forget(ring.fd());
     }
@@ -89,7 +106,7 @@ pub unsafe fn before_close(ring: *const IoUring) {
 /// As [`before_close`].
 pub unsafe fn resized(ring: *const IoUring) {
     // SAFETY: the caller's promise.
-    let Some(ring) = (unsafe { ring.as_ref() }) else { return };
+    let Some(ring) = (unsafe { ring.as_ref() }).filter(|_| is_supported()) else { return };
     if matches!(table::get_full(ring.fd()).as_deref(), Some(Entry::Ring(_))) {
         table::insert(ring.fd(), Arc::new(Entry::Ring(Ring::OfLibrary)));
     }

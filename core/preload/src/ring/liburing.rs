@@ -5,7 +5,8 @@
 //! submissions the kernel takes by itself (`SQPOLL`).
 //!
 //! Invariants: the beginning of the structure is the same in all versions of liburing, because the inline functions are
-//! compiled into programs. [`IoUring::fd`] is where it is since version 2.1: see [`is_supported`].
+//! compiled into programs. The rest of it is as declared
+//! here since version 2.1: see [`is_supported`].
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::NonNull;
@@ -23,6 +24,7 @@ pub struct IoUring {
     completions: CompletionQueue,
     flags: c_uint,
     fd: c_int,
+    features: c_uint,
 }
 
 #[repr(C)]
@@ -75,6 +77,12 @@ impl IoUring {
         self.fd
     }
 
+    /// Whether waiting with a timeout submits: on kernels that take the timeout only as an operation of its own. On others a
+    /// thread may wait while another fills submissions in.
+    pub fn submits_to_wait(&self) -> bool {
+        self.features & uring::IORING_FEAT_EXT_ARG == 0
+    }
+
     /// The submissions that liburing would hand to the kernel now.
     ///
     /// # Safety
@@ -113,6 +121,7 @@ mod tests {
         assert_eq!(offset_of!(IoUring, completions), 104);
         assert_eq!(offset_of!(IoUring, flags), 192);
         assert_eq!(offset_of!(IoUring, fd), 196);
+        assert_eq!(offset_of!(IoUring, features), 200);
     }
 
     #[test]

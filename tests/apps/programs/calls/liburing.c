@@ -261,6 +261,35 @@ static void liburing_closes(void)
     }
 }
 
+/* A thread may wait while another fills a submission in: what stands there meanwhile is not looked at. Here it is the close
+ * of another file that had the connection's number. */
+static void liburing_waits_beside(void)
+{
+    struct io_uring ring = make_ring(0);
+    int listener = listener_on("127.0.0.1");
+    int before = must(dup(listener));
+    io_uring_prep_close(next(&ring), before);
+    show("close", submitted(&ring));
+    for (unsigned i = 1; i < ring.sq.ring_entries; i++) {
+        io_uring_prep_nop(next(&ring));
+        must(submitted(&ring));
+    }
+    struct connection c = connection_by(listener, "127.0.0.1");
+    if (c.client != before)
+        die("another number");
+    warm(c);
+    exchange_often(c, 20);
+    struct io_uring_sqe *unfinished = next(&ring);
+    struct __kernel_timespec moment = {.tv_nsec = 1000};
+    struct io_uring_cqe *none;
+    errno = -io_uring_wait_cqe_timeout(&ring, &none, &moment);
+    show("wait", errno ? -1 : 0);
+    exchange_often(c, 20);
+    io_uring_prep_nop(unfinished);
+    show("nop", submitted(&ring));
+    exchange_often(c, 20);
+}
+
 /* What is no descriptor is not taken for one: as many buffers as a connection's number. */
 static void liburing_buffers(void)
 {
@@ -282,6 +311,7 @@ const struct test_case liburing_cases[] = {
     {"liburing_moves_bytes", liburing_moves_bytes},
     {"liburing_sends_rights", liburing_sends_rights},
     {"liburing_waits", liburing_waits},
+    {"liburing_waits_beside", liburing_waits_beside},
     {"liburing_with_a_table", liburing_with_a_table},
     {NULL, NULL},
 };
