@@ -238,6 +238,41 @@ def test_every_call_that_opens_a_descriptor_gets_those_of_the_library(tmp_path: 
     assert sum(document["cnt"].get("tx_bytes_link", 0) for document in documents) > 0
 
 
+#: Resolves a name until four descriptors are left, while a connection is on a link.
+RESOLVES = """
+import os, resource, socket
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (96, 96))
+served = socket.create_server(("127.0.0.1", 0))
+client = os.fork()
+if client == 0:
+    peer = socket.create_connection(served.getsockname())
+    for _ in range(3000):
+        peer.sendall(b"x" * 64)
+        assert len(peer.recv(64, socket.MSG_WAITALL)) == 64
+    os._exit(0)
+connection, _ = served.accept()
+for _ in range(2000):
+    connection.sendall(connection.recv(64, socket.MSG_WAITALL))
+while os.open("/dev/null", os.O_RDONLY) < 96 - 5:
+    print(socket.getaddrinfo("localhost", 80, socket.AF_INET, socket.SOCK_STREAM), flush=True)
+for _ in range(1000):
+    connection.sendall(connection.recv(64, socket.MSG_WAITALL))
+os.waitpid(client, 0)
+"""
+
+
+def test_the_c_library_has_descriptors_left(tmp_path: Path) -> None:
+    """What it opens for itself is not seen, and so is left to it before."""
+    script = tmp_path / "resolves.py"
+    script.write_text(RESOLVES)
+    counted = tmp_path / "counted"
+    command: list[str | Path] = [binaries() / "netacc_run", "-F", "1", sys.executable, script]
+    assert run(command, NETACC_EXIT_STATS=str(counted)) == run([sys.executable, script])
+    documents = [json.loads(line) for line in counted.read_text().splitlines()]
+    assert sum(document["cnt"].get("tx_bytes_link", 0) for document in documents) > 0
+
+
 #: Counts its descriptors while every client has a connection on a link. Arguments: clients.
 COUNTS = """
 import os, select, socket, sys

@@ -321,6 +321,7 @@ impl Runtime {
             rt.refuse(Reason::DescriptorLimit, "the process may open too few descriptors (RLIMIT_NOFILE)".into());
             return rt;
         }
+        shortage::look_from(table::soft_limit());
         match rt.open_endpoint() {
             Ok((endpoint, backend)) => {
                 rt.endpoint = Some(endpoint);

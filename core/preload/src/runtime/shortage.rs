@@ -11,14 +11,15 @@
 //! | 4 | all others | every connection is on TCP, for good; `netacc_ss` gets no answer |
 //!
 //! A process whose limit is below [`LEAST_LIMIT`], or that has little room left when it makes its first socket, begins with
-//! no descriptor of the library, and stays on TCP. Descriptors that the C library opens for itself (name resolution, say) are
-//! not seen; nor are those that `recvmsg` receives.
+//! no descriptor of the library, and stays on TCP. What the C library opens for itself (name resolution, say) is not seen, nor
+//! what `recvmsg` receives. A few descriptors are kept free for that: the same is done before it comes to EMFILE.
 //!
 //! The helper gives back, because its own descriptors are among them. A number that was given back is the program's: no thread
 //! may use it any more. Every use of a number that can be given back is therefore within a [`Use`], and the helper waits
 //! until all that have begun are over.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::time::Duration;
 
 use netacc_driver::Endpoint;
@@ -48,6 +49,11 @@ const USE_PATIENCE: Duration = Duration::from_millis(100);
 const KEPT: u32 = 0;
 const ASKED: u32 = 1;
 const GIVEN: u32 = 2;
+
+/// Numbers below this are not near the limit: the library has at most half of them, and a few.
+static NEAR: AtomicI32 = AtomicI32::new(c_int::MAX);
+/// As many are kept free for what the C library opens for itself. Arbitrary; resolving a name takes two or three.
+const SPARE: u64 = 4;
 
 static STATE: AtomicU32 = AtomicU32::new(KEPT);
 static USES: AtomicU32 = AtomicU32::new(0);
@@ -98,10 +104,29 @@ pub fn opening<R: Copy>(failed: impl Fn(R) -> bool, mut call: impl FnMut() -> R)
     }
 }
 
-/// As [`opening`], for calls that return a negative number instead.
+/// As [`opening`], for calls that return a descriptor, or a negative number. Also gives back what leaves the C library too few.
 #[inline]
-pub fn opening_fd(call: impl FnMut() -> std::ffi::c_int) -> std::ffi::c_int {
-    opening(|fd| fd < 0, call)
+pub fn opening_fd(call: impl FnMut() -> c_int) -> c_int {
+    let fd = opening(|fd| fd < 0, call);
+    if fd >= NEAR.load(Ordering::Relaxed) {
+        keep_spare(fd);
+    }
+    fd
+}
+
+/// The program has been given `fd`, the lowest free number. Keeps [`SPARE`] descriptors free as long as the library has any.
+#[cold]
+fn keep_spare(fd: c_int) {
+    let is_short = || {
+        let taken = fd as u64 + 1 + super::protected_fds().len() as u64;
+        taken + SPARE > table::soft_limit()
+    };
+    while is_short() && give_back() {}
+}
+
+/// Begins to look at the numbers that the program is given. When the library opens its first descriptors.
+pub(super) fn look_from(limit: u64) {
+    NEAR.store(c_int::try_from(limit / 4).unwrap_or(c_int::MAX), Ordering::Relaxed);
 }
 
 /// Gives back some descriptors. Whether there are more now than there were. Keeps errno.
@@ -171,15 +196,20 @@ pub(super) fn advance(rt: &Runtime, endpoint: &Endpoint, begun: &mut Option<neta
     }
     rt.tell_all_children();
     rt.close_all();
-    STATE.store(GIVEN, Ordering::SeqCst);
+    finish();
     false
+}
+
+fn finish() {
+    NEAR.store(c_int::MAX, Ordering::Relaxed);
+    STATE.store(GIVEN, Ordering::SeqCst);
 }
 
 /// The helper of a process without an endpoint: whether it has given back what it had.
 pub(super) fn advance_without_endpoint(rt: &Runtime) -> bool {
     if STATE.load(Ordering::SeqCst) == ASKED {
         rt.close_all();
-        STATE.store(GIVEN, Ordering::SeqCst);
+        finish();
     }
     is_over()
 }

@@ -49,6 +49,9 @@ impl Waiter {
 
     /// Something that the thread waits for may have happened.
     pub fn wake(&self) {
+        if !self.asleep.load(Ordering::SeqCst) {
+            return;
+        }
         let _use = Use::begin();
         if self.asleep.swap(false, Ordering::SeqCst) {
             match &self.place {
