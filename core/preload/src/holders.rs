@@ -8,14 +8,17 @@
 //!
 //! * It lists the processes again until a list names no new one, because a holder may start another process and end
 //!   before it is visited.
-//! * A process whose descriptors may not be read counts as a holder if it may have got the socket: if it is younger than
-//!   the loan, or if it is the process that has sent the socket.
+//! * A process whose descriptors may not be read, because it is another user's or has gained privileges, counts as a
+//!   holder if it may have got the socket. It may have if it is the sender; or if it is younger than the loan, and
+//!   descends from this process or the sender, or is in the session of one of them. Of a socket that this program was
+//!   started with, its ancestors and all processes in its session may have got it.
 //! * A search that cannot be completed proves nothing.
 //!
 //! A holder that was found is visited first the next time, so a program that keeps a socket costs one look at its
 //! descriptors for each attempt. One search serves all connections that are due.
 //!
-//! Not seen: a socket that is on its way in a message to a third process.
+//! Not seen: a socket that is on its way in a message to a third process; a program that has gained privileges and left
+//! both its parent and its session.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::c_int;
@@ -58,8 +61,9 @@ pub struct Loans {
     count: AtomicU32,
     /// When it was first given away, in the kernel's ticks since boot.
     since: AtomicU64,
-    /// The process that has sent the socket; 0 if there is none.
+    /// The process that has sent the socket, and its session; 0 if there is none.
     sender: AtomicU32,
+    sender_session: AtomicU32,
     /// The process that a search has found to hold it; 0 if there is none.
     holder: AtomicU32,
     /// A search is wanted.
@@ -78,7 +82,11 @@ impl Loans {
     pub fn add_received(&self, sender: Sender) {
         self.add();
         match sender {
-            Sender::Process(pid) => self.sender.store(pid, Ordering::Relaxed),
+            Sender::Process(pid) => {
+                let session = Relations::of(pid).map_or(0, |sender| sender.session);
+                self.sender_session.store(session, Ordering::Relaxed);
+                self.sender.store(pid, Ordering::Relaxed);
+            }
             // Any process may have it: whoever has started this one may have got it in any way.
             Sender::Starter => self.since.store(0, Ordering::Relaxed),
         }
@@ -94,6 +102,7 @@ impl Loans {
         self.count.store(from.count(), Ordering::Relaxed);
         self.since.store(from.since.load(Ordering::Relaxed), Ordering::Relaxed);
         self.sender.store(from.sender.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.sender_session.store(from.sender_session.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
     /// Asks the helper to search for holders.
@@ -103,10 +112,24 @@ impl Loans {
         }
     }
 
-    /// Whether a process whose descriptors may not be read has to be taken for a holder.
+    /// Whether a process whose descriptors may not be read has to be taken for a holder; see the module.
     fn suspects(&self, pid: u32) -> bool {
         let sender = self.sender.load(Ordering::Relaxed);
-        pid == sender || age_of(pid).is_none_or(|start| start >= self.since.load(Ordering::Relaxed))
+        let Some(process) = Relations::of(pid) else { return false };
+        if pid == sender {
+            return true;
+        }
+        let own = std::process::id();
+        let own_session = Relations::of(own).map_or(0, |own| own.session);
+        let sessions = [own_session, self.sender_session.load(Ordering::Relaxed)];
+        let same_session = process.session != 0 && sessions.contains(&process.session);
+        match self.since.load(Ordering::Relaxed) {
+            0 => same_session || ancestors(own).any(|ancestor| ancestor == pid),
+            since => {
+                let descends = || ancestors(pid).any(|ancestor| ancestor == own || ancestor == sender);
+                process.start >= since && (same_session || descends())
+            }
+        }
     }
 }
 
@@ -229,7 +252,7 @@ impl Search {
             let holder = sock.loans.holder.load(Ordering::Relaxed);
             let held = match known.entry(holder).or_insert_with(|| sockets_of(holder).unwrap_or_default()) {
                 Some(sockets) => sockets.contains(&number),
-                None => age_of(holder).is_some() && sock.loans.suspects(holder),
+                None => sock.loans.suspects(holder),
             };
             if !held {
                 wanted.insert(number, one);
@@ -296,6 +319,8 @@ impl Wanted {
             if id == 0 || family::others(id) == Others::Absent {
                 sock.end_sharing(self.shares);
                 sock.publish();
+                // What it has asked for in vain was long ago.
+                sock.promotion.begin_again(sock.operations.load(Ordering::Relaxed));
             }
         });
     }
@@ -355,23 +380,46 @@ fn unreadable(pid: u32, error: &std::io::Error) -> Result<Option<HashSet<u64>>, 
     }
 }
 
-/// The fields of a process in proc(5) from the third on.
-fn stat_of(pid: u32) -> Option<String> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may hold anything.
-    Some(stat.rsplit_once(')')?.1.to_owned())
+/// What the kernel tells everybody about a process; see proc(5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Relations {
+    parent: u32,
+    session: u32,
+    flags: u64,
+    /// When it was started, in ticks since boot.
+    start: u64,
+}
+
+impl Relations {
+    fn of(pid: u32) -> Option<Relations> {
+        Relations::parse(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    fn parse(stat: &str) -> Option<Relations> {
+        // The name, in parentheses, may hold anything. What follows it begins with the third field.
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
+        let field = |number: usize| fields.get(number - 3);
+        Some(Relations {
+            parent: field(4)?.parse().ok()?,
+            session: field(6)?.parse().ok()?,
+            flags: field(9)?.parse().ok()?,
+            start: field(22)?.parse().ok()?,
+        })
+    }
+}
+
+/// The parent of a process, the parent of that, and so on.
+fn ancestors(pid: u32) -> impl Iterator<Item = u32> {
+    /// Arbitrary: no tree of processes is as deep.
+    const MOST: usize = 256;
+    let parent = |pid: &u32| Relations::of(*pid).map(|process| process.parent).filter(|parent| *parent != 0);
+    std::iter::successors(parent(&pid), parent).take(MOST)
 }
 
 fn is_kernel_thread(pid: u32) -> bool {
     /// `PF_KTHREAD` in linux/sched.h.
     const KERNEL_THREAD: u64 = 0x0020_0000;
-    let flags = stat_of(pid).and_then(|stat| stat.split_ascii_whitespace().nth(6)?.parse::<u64>().ok());
-    flags.is_some_and(|flags| flags & KERNEL_THREAD != 0)
-}
-
-/// When a process was started, in ticks since boot.
-fn age_of(pid: u32) -> Option<u64> {
-    stat_of(pid)?.split_ascii_whitespace().nth(19)?.parse().ok()
+    Relations::of(pid).is_some_and(|process| process.flags & KERNEL_THREAD != 0)
 }
 
 fn ticks_since_boot() -> u64 {
@@ -382,4 +430,56 @@ fn ticks_since_boot() -> u64 {
         libc::sysconf(libc::_SC_CLK_TCK).max(1) as u64
     };
     ts.tv_sec as u64 * per_second + ts.tv_nsec as u64 * per_second / 1_000_000_000
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    #[test]
+    fn relations_are_read_whatever_the_name_is() {
+        let stat = "7 (a) b (c)) S 3 7 5 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 12345 1 1";
+        let relations = Relations { parent: 3, session: 5, flags: 4_194_560, start: 12345 };
+        assert_eq!(Relations::parse(stat), Some(relations));
+        for bad in ["", "7 (a", "7 (a)", "7 (a) S 3 7 5", "7 (a) S x 7 5 0 -1 0 1 0 0 0 0 0 0 0 20 0 1 0 1 1"] {
+            assert_eq!(Relations::parse(bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn own_sockets_and_ancestors_are_found() {
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let number = socket_number(socket.as_raw_fd()).expect("a socket");
+        let own = std::process::id();
+        assert!(sees_processes());
+        assert!(processes().is_some_and(|all| all.contains(&own)));
+        assert!(sockets_of(own).is_ok_and(|sockets| sockets.is_some_and(|s| s.contains(&number))));
+        assert_eq!(socket_number(0).filter(|n| *n == number), None);
+        // SAFETY: no arguments.
+        let parent = unsafe { libc::getppid() } as u32;
+        assert_eq!(ancestors(own).next(), Some(parent));
+        // No process has this number.
+        assert_eq!(sockets_of(u32::MAX - 1), Ok(Some(HashSet::new())));
+    }
+
+    #[test]
+    fn a_process_is_suspected_if_it_may_have_got_the_socket() {
+        let own = std::process::id();
+        // SAFETY: no arguments.
+        let parent = unsafe { libc::getppid() } as u32;
+        let lent = Loans::default();
+        lent.add();
+        assert!(!lent.suspects(parent), "it is older");
+        lent.since.store(1, Ordering::Relaxed);
+        assert!(lent.suspects(own), "its session is ours");
+        let sent = Loans::default();
+        sent.add_received(Sender::Process(parent));
+        assert!(sent.suspects(parent));
+        let inherited = Loans::default();
+        inherited.add_received(Sender::Starter);
+        assert!(inherited.suspects(parent));
+        assert!(!inherited.suspects(u32::MAX - 1), "there is no such process");
+    }
 }
