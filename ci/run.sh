@@ -25,7 +25,7 @@ readonly NEEDS_APPS=(
     memcached=memcached memcslap=libmemcached-tools
     nginx=nginx wrk=wrk curl=curl
     '/usr/lib/postgresql/*/bin/initdb=postgresql' '/usr/lib/postgresql/*/bin/pgbench=postgresql'
-    iperf3=iperf3 node=nodejs /usr/sbin/mariadbd=mariadb-server mariadb-slap=mariadb-client
+    /usr/sbin/pgbouncer=pgbouncer iperf3=iperf3 node=nodejs /usr/sbin/mariadbd=mariadb-server mariadb-slap=mariadb-client
     gcc=gcc /usr/include/liburing.h=liburing-dev /usr/include/libaio.h=libaio-dev
     ip=iproute2 setpriv=util-linux prlimit=util-linux
 )

@@ -22,10 +22,10 @@ SHARES = {
     "in_turns": 0.5,
     "held_unused": 0.95,
     "last_one_ends": 0.7,
-    # Another program may use it unseen: it stays on TCP.
-    "replaced": 0.01,
-    "started": 0.01,
-    "passed": 0.01,
+    # Another program gets it, and promotes it once it is the only one that has it.
+    "replaced": 0.7,
+    "started": 0.7,
+    "passed": 0.7,
 }
 
 
