@@ -28,6 +28,7 @@ readonly NEEDS_APPS=(
     /usr/sbin/pgbouncer=pgbouncer iperf3=iperf3 node=nodejs /usr/sbin/mariadbd=mariadb-server mariadb-slap=mariadb-client
     gcc=gcc /usr/include/liburing.h=liburing-dev /usr/include/libaio.h=libaio-dev
     ip=iproute2 setpriv=util-linux prlimit=util-linux
+    valgrind=valgrind
 )
 # The lab installs for itself what booting needs (netacc lab setup); these are the programs that its tests run inside.
 readonly NEEDS_LAB_TESTS=(

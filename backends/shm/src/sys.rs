@@ -5,6 +5,8 @@
 
 #![expect(unsafe_code, reason = "this is the crate's system-call module")]
 
+#[cfg(not(any(loom, miri)))]
+use std::cell::Cell;
 use std::io;
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -158,16 +160,21 @@ struct RobustList {
 /// has open. The thread holds no robust mutex, now or later; `word` stays mapped as long as it lives.
 #[cfg(not(any(loom, miri)))]
 pub(crate) fn tell_of_death(word: &AtomicU32) -> io::Result<()> {
+    thread_local! {
+        /// With the thread, as the kernel reads it at the thread's end. In the heap nothing would refer to it but the kernel,
+        /// and a leak checker would find it.
+        static LIST: Cell<RobustList> =
+            const { Cell::new(RobustList { next: std::ptr::null(), futex_offset: 0, pending: std::ptr::null() }) };
+    }
     // The list is empty but for the lock that is "being taken": of that the kernel looks at the word alone. The list itself
     // lies where no peer can write.
-    let list = Box::leak(Box::new(RobustList { next: std::ptr::null(), futex_offset: 0, pending: std::ptr::null() }));
-    list.next = std::ptr::from_ref(list);
-    list.pending = list.next;
-    list.futex_offset = (word.as_ptr() as libc::c_long).wrapping_sub(list.next as libc::c_long);
+    let list = LIST.with(Cell::as_ptr).cast_const();
+    let futex_offset = (word.as_ptr() as libc::c_long).wrapping_sub(list as libc::c_long);
+    LIST.set(RobustList { next: list, futex_offset, pending: list });
     // SAFETY: no pointers.
     word.store(unsafe { libc::syscall(libc::SYS_gettid) } as u32, Ordering::SeqCst);
-    // SAFETY: the list is never freed, and describes one valid word.
-    match unsafe { libc::syscall(libc::SYS_set_robust_list, list.next, size_of::<RobustList>()) } {
+    // SAFETY: the list lives as long as the thread, and describes one valid word.
+    match unsafe { libc::syscall(libc::SYS_set_robust_list, list, size_of::<RobustList>()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }

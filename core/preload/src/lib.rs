@@ -27,6 +27,7 @@ pub mod epoll;
 pub mod family;
 pub mod holders;
 pub mod hooks;
+mod kept;
 mod lingering;
 pub mod ops;
 pub mod queues;

@@ -26,6 +26,7 @@ use crate::ring::foreign::{self, Verdict};
 use crate::table::{self, Entry};
 use crate::{access, ops, queues, real, stats, wait};
 
+pub mod environment;
 mod exit;
 mod fork;
 mod helper;

@@ -23,7 +23,7 @@ use netacc_proto::Reason;
 use crate::ops::{errno, io, set_errno};
 use crate::runtime::{self, Inside, Runtime};
 use crate::table::{self, Entry};
-use crate::{real, stats};
+use crate::{kept, real, stats};
 
 pub mod bpf;
 mod inherited;
@@ -260,5 +260,5 @@ fn forget_streams(rt: &Runtime) {
 /// makes system calls.
 fn retire(fd: c_int, entry: Arc<Entry>) {
     table::remove(fd);
-    std::mem::forget(entry);
+    kept::keep(entry);
 }

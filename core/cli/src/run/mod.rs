@@ -6,8 +6,10 @@
 //! nothing can be preloaded are told in one line each, and the program starts, on TCP if it must.
 
 mod args;
+mod elf;
 mod library;
 mod program;
+mod sanitizer;
 
 use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -61,7 +63,7 @@ fn launch(request: &Request) -> u8 {
     }
     // Into a program that could not even start with it, nothing is preloaded.
     if !obstacle.is_some_and(|obstacle| obstacle.is_fatal()) {
-        preload();
+        preload(&found.as_deref().map(sanitizer::of).unwrap_or_default());
     }
     let errno = become_program(request);
     let command = request.command.to_string_lossy();
@@ -101,13 +103,16 @@ fn prepare_environment(request: &Request) -> Result<(), u8> {
     Ok(())
 }
 
-fn preload() {
+fn preload(sanitizer: &sanitizer::Sanitizer) {
     let named = std::env::var_os(LIBRARY_VARIABLE).filter(|path| !path.is_empty());
     let own_path = std::env::current_exe().ok();
     match library::find(named.as_deref().map(Path::new), own_path.as_deref()) {
         Ok(path) => {
             let list = library::prepend(&path, std::env::var_os("LD_PRELOAD").as_deref());
-            std::env::set_var("LD_PRELOAD", list);
+            std::env::set_var("LD_PRELOAD", sanitizer.prepend(list));
+            if let Some((name, value)) = sanitizer.variable(std::env::var_os("TSAN_OPTIONS").as_deref()) {
+                std::env::set_var(name, value);
+            }
         }
         Err(error) => warn(&error),
     }

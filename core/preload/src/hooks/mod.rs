@@ -25,6 +25,7 @@ pub mod liburing;
 pub mod opening;
 pub mod process;
 pub mod readiness;
+pub mod sanitizers;
 pub mod signals;
 pub mod sockets;
 pub mod syscall;
@@ -142,6 +143,7 @@ mod load {
 
     extern "C" fn load() {
         super::caller::find_library();
+        crate::runtime::environment::leave_runtime_out();
         crate::ops::process::register();
         crate::ops::environment::remember();
         crate::ops::connection::receive_from_starter();

@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 
 use super::*;
 use crate::socket::Socket;
-use crate::{access, family, lingering, sandbox};
+use crate::{access, family, kept, lingering, sandbox};
 
 /// Counts forks in this line of processes; entries made before the last one are inherited.
 pub static FORK_GENERATION: AtomicU32 = AtomicU32::new(0);
@@ -154,8 +154,12 @@ pub fn after_fork_child() {
     netacc_registry::after_fork();
     lingering::after_fork_child();
     family::after_fork_child();
-    STARTING.store(Box::into_raw(Box::default()), Ordering::Release);
+    let former = STARTING.swap(Box::into_raw(Box::default()), Ordering::AcqRel);
+    if former != (&raw const FIRST_STARTING).cast_mut() {
+        kept::keep(former);
+    }
     let Some(rt) = get() else { return };
+    kept::keep(rt);
     RUNTIME.store(std::ptr::null_mut(), Ordering::Release);
     HELPER_ASLEEP.store(false, Ordering::SeqCst);
     exit::after_fork_child();
@@ -171,7 +175,7 @@ pub fn after_fork_child() {
         }
         done.push((Arc::as_ptr(&entry), new.clone()));
         // The parent's objects stay in memory: locks inside them may be held for ever.
-        std::mem::forget(entry);
+        kept::keep(entry);
         table::insert(fd, new);
     }
     let BackendFds { own, libraries } = FDS.take();

@@ -1,12 +1,13 @@
 //! The helper thread.
 
+use std::alloc::Layout;
 use std::collections::HashMap;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::sync::Weak;
 
 use super::*;
-use crate::epoll;
 use crate::ring::foreign::{self, Verdict};
+use crate::{epoll, kept};
 
 /// Kick eventfd of the helper, its epoll, the `netacc_ss` listener, the list of mappings.
 pub(super) struct Helper {
@@ -22,7 +23,7 @@ pub(super) struct Helper {
     next: std::sync::atomic::AtomicU64,
     /// The thread is to end.
     ends: AtomicBool,
-    thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+    thread: Mutex<Option<libc::pthread_t>>,
 }
 
 const KICK: u64 = 0;
@@ -57,8 +58,8 @@ impl Helper {
         self.ends.store(true, Ordering::SeqCst);
         self.kick();
         if let Some(thread) = self.thread.lock().take() {
-            // It does not panic; and if it did it would have ended as well.
-            let _ = thread.join();
+            // SAFETY: started here, and waited for once.
+            unsafe { libc::pthread_join(thread, std::ptr::null_mut()) };
         }
     }
 
@@ -184,10 +185,47 @@ pub(super) fn spawn(rt: &'static Runtime) -> std::io::Result<()> {
         let (mut all, mut old) = (std::mem::zeroed(), std::mem::zeroed());
         libc::sigfillset(&mut all);
         libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old);
-        let spawned = std::thread::Builder::new().name("netacc".into()).stack_size(256 << 10).spawn(move || run(rt));
+        let spawned = start_thread(rt);
         libc::pthread_sigmask(libc::SIG_SETMASK, &old, std::ptr::null_mut());
-        spawned.map(|thread| *rt.helper.thread.lock() = Some(thread))
+        spawned.map(|thread| *rt.helper.thread.lock() = Some(thread)).map_err(std::io::Error::from_raw_os_error)
     }
+}
+
+/// The helper's stack. There is no page behind it that ends who goes too far, so it is several times as long as needed; what
+/// is not touched is no memory.
+const STACK_BYTES: usize = 512 << 10;
+
+/// Starts the thread on memory of the library's own. The C library keeps the thread's variables there too, and what they
+/// refer to must stay reachable in a forked child, which has the memory but not the thread: a leak checker in the program
+/// would report it there.
+fn start_thread(rt: &'static Runtime) -> Result<libc::pthread_t, c_int> {
+    let check = |error: c_int| if error == 0 { Ok(()) } else { Err(error) };
+    let layout = Layout::from_size_align(STACK_BYTES, 4096).map_err(|_| libc::EINVAL)?;
+    // SAFETY: the layout has a length. The memory is never freed. The attributes are initialised, used and destroyed here.
+    unsafe {
+        let stack = std::alloc::alloc(layout);
+        if stack.is_null() {
+            return Err(libc::ENOMEM);
+        }
+        kept::keep(stack);
+        let mut attributes = std::mem::zeroed();
+        check(libc::pthread_attr_init(&mut attributes))?;
+        let mut thread = std::mem::zeroed();
+        let started = check(libc::pthread_attr_setstack(&mut attributes, stack.cast(), STACK_BYTES)).and_then(|()| {
+            let argument = std::ptr::from_ref(rt).cast_mut().cast();
+            check(libc::pthread_create(&mut thread, &attributes, begin, argument))
+        });
+        libc::pthread_attr_destroy(&mut attributes);
+        started?;
+        libc::pthread_setname_np(thread, c"netacc".as_ptr());
+        Ok(thread)
+    }
+}
+
+extern "C" fn begin(rt: *mut c_void) -> *mut c_void {
+    // SAFETY: `start_thread` passes a runtime, which lives for ever.
+    run(unsafe { &*rt.cast::<Runtime>() });
+    std::ptr::null_mut()
 }
 
 /// How long a child that waits is left alone at most.
