@@ -161,6 +161,8 @@ CASES = {
     "duplicate_closed": ON_LINK,
     "original_closed": ON_LINK,
     "closed_under_waits": ON_LINK,
+    "instance_in_a_child": BRIEFLY,
+    "instance_given_away": GIVEN_AWAY,
     # processes.c
     "by_vfork": STARTED,
     "vfork_in_vain": BRIEFLY,

@@ -18,6 +18,7 @@
 //! * `closed`: descriptors that are closed while they are watched.
 //! * `numbers`: the descriptors that name an instance, which come and go while threads wait on it.
 //! * `observers`: everybody else who looks at an instance: `poll`, `select`, other instances, rings.
+//! * `shared`: instances that other processes hold as well.
 //! * `sleepers`: the threads that sleep on an instance, and what wakes them.
 //!
 //! Wake-ups are level-triggered state, never messages to one thread: the kick stays readable until a thread that holds the
@@ -53,6 +54,7 @@ mod ctl;
 mod interest;
 mod numbers;
 mod observers;
+mod shared;
 mod sleepers;
 mod waiting;
 mod watchers;
@@ -65,6 +67,7 @@ pub use watchers::{carry_over, release, Registration, Watcher};
 use interest::{events_of, Answer, Interest, Interests, Kernel, Watch, BOTH_KERNEL};
 use numbers::Numbers;
 use observers::Observers;
+use shared::Holders;
 use sleepers::Sleepers;
 use watchers::attach;
 
@@ -87,6 +90,7 @@ pub struct Shared {
     streams: AtomicU32,
     ready_len: AtomicU32,
     observers: Observers,
+    holders: Holders,
     /// Some interest has been for one shot.
     has_one_shots: AtomicBool,
     waits: AtomicU64,
@@ -411,6 +415,10 @@ fn deregister(epfd: c_int, fd: c_int) {
 
 impl Epoll {
     fn new(epfd: c_int) -> Epoll {
+        Epoll::held(epfd, Holders::default())
+    }
+
+    fn held(epfd: c_int, holders: Holders) -> Epoll {
         Epoll {
             shared: Arc::new(Shared {
                 numbers: Numbers::new(epfd),
@@ -421,6 +429,7 @@ impl Epoll {
                 streams: AtomicU32::new(0),
                 ready_len: AtomicU32::new(0),
                 observers: Observers::default(),
+                holders,
                 has_one_shots: AtomicBool::new(false),
                 waits: AtomicU64::new(0),
                 activity: Activity::default(),
@@ -433,7 +442,7 @@ impl Epoll {
     /// The same instance, named by `fd`, in a forked child: the kernel's part is shared with the parent, the data must be
     /// kept to translate events; streams are kernel sockets here.
     pub fn after_fork(&self, fd: c_int) -> Epoll {
-        let fresh = Epoll::new(fd);
+        let fresh = Epoll::held(fd, Holders::inherited(&self.shared));
         fresh.shared.is_used_here.store(false, Ordering::Relaxed);
         if let Some(state) = self.shared.state.try_lock() {
             let mut copy = fresh.shared.state.lock();

@@ -10,6 +10,7 @@ use libc::epoll_event;
 use netacc_driver::{Readiness, StreamCell};
 
 use super::interest::{Interest, Watch, BOTH_KERNEL};
+use super::shared::keep_on_kernel;
 use super::{kernel_ctl, unwatch, Change, Registration, Shared};
 use crate::ops::{errno, set_errno};
 use crate::table::{self, Entry};
@@ -35,6 +36,13 @@ pub unsafe fn ctl(entry: &Arc<Entry>, epfd: c_int, op: c_int, fd: c_int, event: 
     if runtime::is_helper_fd(fd) {
         set_errno(libc::EBADF);
         return -1;
+    }
+    if shared.is_given() {
+        if op == libc::EPOLL_CTL_ADD {
+            keep_on_kernel(fd);
+        }
+        // SAFETY: as passed.
+        return unsafe { real::epoll_ctl(epfd, op, fd, event) };
     }
     if wanted.is_some_and(|e| e.events & libc::EPOLLONESHOT as u32 != 0) {
         shared.has_one_shots.store(true, Ordering::Relaxed);

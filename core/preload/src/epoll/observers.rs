@@ -116,7 +116,9 @@ impl Shared {
 impl Epoll {
     /// A thread is about to look at the instance in `poll`. Whether the library has a part in that.
     pub fn observe_by_poll(&self) -> bool {
+        self.shared.reclaim();
         match runtime::get() {
+            _ if self.shared.is_given() => false,
             Some(rt) if rt.endpoint().is_none() => false,
             Some(_) => {
                 self.shared.observe(Kind::Poll);
@@ -134,6 +136,7 @@ impl Epoll {
     /// looks for it.
     pub fn nest(&self) {
         let shared = &self.shared;
+        shared.reclaim();
         shared.observe(Kind::Kernel);
         if runtime::get().is_none() {
             // No stream yet: with the first one it gets its kick.

@@ -48,6 +48,10 @@ pub unsafe fn wait(
         return unsafe { real::epoll_wait(epfd, events, max, 0) };
     }
     let shared = &epoll.shared;
+    if shared.is_given() {
+        return raw_wait(epfd, (events, max), timeout, mask);
+    }
+    shared.reclaim();
     let turn = shared.waits.fetch_add(1, Ordering::Relaxed);
     let mut out = Out { epfd, events, max: max as usize, len: 0, usable: 0, turn };
     if out.is_full() {
@@ -94,7 +98,7 @@ fn wait_on_links(
         if kernel.count < 0 {
             return -1;
         }
-        if out.len > 0 || kernel.took_channel {
+        if out.len > 0 || kernel.took_wake_up {
             // What was written on a link before the kernel's bytes is told no later than they. And peers ring no more
             // before somebody has looked: the thread that was to be woken will not.
             epoll.poll(endpoint);
@@ -277,8 +281,8 @@ fn collect(shared: &Shared, out: &mut Out) {
 struct Looked {
     /// The kernel's count, or -1.
     count: c_int,
-    /// An edge of the completion channel was among it.
-    took_channel: bool,
+    /// A wake-up was among it, of the completion channel or for it.
+    took_wake_up: bool,
 }
 
 /// Looks into the kernel's instance again where the library's own events have taken all the room. Arbitrary.
@@ -295,7 +299,7 @@ fn kernel_events(
     let begin = out.len;
     // Of what it has no place for behind the first the kernel tells later.
     let room = (out.max - begin) as c_int;
-    let mut looked = Looked { count: 0, took_channel: false };
+    let mut looked = Looked { count: 0, took_wake_up: false };
     if out.is_full() {
         return looked;
     }
@@ -310,8 +314,13 @@ fn kernel_events(
                 (e.events, e.u64)
             };
             match data {
-                KICK => shared.take_kick(),
-                CHANNEL => looked.took_channel = true,
+                KICK if shared.kick.load(Ordering::Acquire) == 0 => shared.leave_kick_to_parent(),
+                CHANNEL if shared.own_queue().is_none() => shared.pass_channel_back(),
+                KICK => {
+                    shared.take_kick();
+                    looked.took_wake_up = true;
+                }
+                CHANNEL => looked.took_wake_up = true,
                 ours if ours & !u64::from(u32::MAX) == OURS => kernel_event(shared, out, ours as u32 as c_int, events),
                 _ => out.pass(events, data),
             }

@@ -1,13 +1,15 @@
 //! Descriptors that travel to other processes in control messages (SCM_RIGHTS).
 
 use std::ffi::c_int;
+use std::sync::Arc;
 
 use libc::msghdr;
 use netacc_proto::Reason;
 
 use crate::access;
+use crate::epoll::Epoll;
 use crate::holders::Sender;
-use crate::ops::{connection, errno, io, set_errno};
+use crate::ops::{connection, ending, errno, io, set_errno};
 use crate::table::{self, Entry};
 use crate::{real, runtime};
 
@@ -22,9 +24,11 @@ pub unsafe fn release(msg: *const msghdr) {
     // SAFETY: the caller's promise.
     for fd in unsafe { rights_of(msg) } {
         let Some(entry) = table::get_full(fd) else { continue };
-        if let Entry::Stream(sock) = &*entry {
+        match &*entry {
             // If the peer does not answer there is nothing more that could be done here.
-            io::demote_for(sock, Reason::Shared);
+            Entry::Stream(sock) => drop(io::demote_for(sock, Reason::Shared)),
+            Entry::Epoll(epoll) => epoll.give_away(),
+            Entry::Idle(_) | Entry::Ring(_) => {}
         }
     }
     set_errno(saved);
@@ -39,10 +43,21 @@ pub unsafe fn receive(channel: c_int, msg: *const msghdr) {
     if runtime::is_inside() {
         return;
     }
+    let saved = errno();
     // SAFETY: the caller's promise.
     for fd in unsafe { rights_of(msg) } {
-        connection::received(fd, sender(channel));
+        if !connection::received(fd, sender(channel)) && is_instance(fd) {
+            ending::forget(fd);
+            table::insert(fd, Arc::new(Entry::Epoll(Epoll::received(fd))));
+        }
     }
+    set_errno(saved);
+}
+
+/// Whether `fd` is an epoll instance: the kernel has no call that says so.
+fn is_instance(fd: c_int) -> bool {
+    let _inside = runtime::Inside::enter();
+    std::fs::read_link(format!("/proc/self/fd/{fd}")).is_ok_and(|to| to.as_os_str() == "anon_inode:[eventpoll]")
 }
 
 /// The process at the other end of a Unix socket: the one that has connected or listened, or that has made the pair. Keeps

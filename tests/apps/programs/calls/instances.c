@@ -509,6 +509,124 @@ static void closed_under_waits(void)
     }
 }
 
+/* ---- several processes ---- */
+
+static void show_event(const char *what, int instance)
+{
+    struct epoll_event event = {0};
+    show(what, epoll_wait(instance, &event, 1, PATIENCE_MS));
+    printf("data: %llx\n", (unsigned long long)event.data.u64);
+    fflush(stdout);
+}
+
+static void ended(pid_t child)
+{
+    int status;
+    must(waitpid(child, &status, 0));
+    show("child", WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+}
+
+/* A child waits on the instance that it has from its parent: its own sockets are in it, too. */
+static void instance_in_a_child(void)
+{
+    for (int outer = 0; outer < 2; outer++) {
+        struct connection c = linked(), d = linked();
+        int instance = must(epoll_create1(0));
+        must(epoll_ctl(instance, EPOLL_CTL_ADD, c.server, &(struct epoll_event){EPOLLIN, {.u64 = 0x700000007}}));
+        must(epoll_ctl(instance, EPOLL_CTL_ADD, d.server, &(struct epoll_event){EPOLLIN, {.u64 = 0x800000008}}));
+        int ready[2];
+        must(pipe(ready));
+        fflush(stdout);
+        pid_t child = must(fork());
+        if (child == 0) {
+            alarm(LONGEST_S);
+            must(write(ready[1], "r", 1));
+            struct pollfd p = {.fd = instance, .events = POLLIN};
+            if (outer)
+                show("poll", poll(&p, 1, PATIENCE_MS));
+            show_event("in the child", instance);
+            show_text(c.server, 4);
+            fflush(stdout);
+            _exit(0);
+        }
+        char byte;
+        must(read(ready[0], &byte, 1));
+        send_text(c.client, "wake");
+        ended(child);
+        /* The parent goes on. */
+        send_text(d.client, "more");
+        show_event("in the parent", instance);
+        show_text(d.server, 4);
+        exchange(d);
+        close(instance);
+        close(c.client), close(c.server), close(d.client), close(d.server);
+    }
+}
+
+static void send_descriptor(int over, int fd)
+{
+    char control[CMSG_SPACE(sizeof fd)] = {0};
+    struct msghdr m = {
+        .msg_iov = &(struct iovec){"x", 1}, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+    *c = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof fd)};
+    memcpy(CMSG_DATA(c), &fd, sizeof fd);
+    must(sendmsg(over, &m, 0));
+}
+
+static int receive_descriptor(int over)
+{
+    char byte, control[CMSG_SPACE(sizeof(int))] = {0};
+    struct msghdr m = {
+        .msg_iov = &(struct iovec){&byte, 1}, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    must(recvmsg(over, &m, 0));
+    int fd;
+    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&m)), sizeof fd);
+    return fd;
+}
+
+/* Another process gets an instance in a message, without the sockets that are in it; and so does this one. */
+static void instance_given_away(void)
+{
+    int pair[2];
+    must(socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
+    pid_t child = must(fork());
+    if (child == 0) {
+        alarm(LONGEST_S);
+        show_event("in the child", receive_descriptor(pair[1]));
+        must(write(pair[1], "r", 1));
+        _exit(0);
+    }
+    struct connection c = linked(), young = connected(), late = linked();
+    int instance = must(epoll_create1(0));
+    must(epoll_ctl(instance, EPOLL_CTL_ADD, c.server, &(struct epoll_event){EPOLLIN, {.u64 = 0x700000007}}));
+    must(epoll_ctl(instance, EPOLL_CTL_ADD, young.server, &(struct epoll_event){EPOLLIN, {.u64 = 0x800000008}}));
+    exchange(c);
+    flush(instance);
+    send_descriptor(pair[0], instance);
+    send_text(c.client, "wake");
+    char byte;
+    must(read(pair[0], &byte, 1));
+    ended(child);
+    show_event("in the parent", instance);
+    show_text(c.server, 4);
+    must(epoll_ctl(instance, EPOLL_CTL_MOD, c.server, &(struct epoll_event){EPOLLIN, {.u64 = 0x900000009}}));
+    must(epoll_ctl(instance, EPOLL_CTL_ADD, late.server, &(struct epoll_event){EPOLLIN, {.u64 = 0xa0000000a}}));
+    send_descriptor(pair[0], instance);
+    int back = receive_descriptor(pair[1]);
+    struct connection each[] = {c, young, late};
+    for (int i = 0; i < 3; i++) {
+        exchange_often(each[i], 20);
+        flush(back);
+        send_text(each[i].client, "wake");
+        show_event("by the one that came", back);
+        show_event("by the original", instance);
+        show_text(each[i].server, 4);
+    }
+    close(back);
+    close(instance);
+}
+
 const struct test_case instance_cases[] = {
     {"nested_in_epoll", nested_in_epoll},
     {"nested_in_poll", nested_in_poll},
@@ -519,5 +637,7 @@ const struct test_case instance_cases[] = {
     {"duplicate_closed", duplicate_closed},
     {"original_closed", original_closed},
     {"closed_under_waits", closed_under_waits},
+    {"instance_in_a_child", instance_in_a_child},
+    {"instance_given_away", instance_given_away},
     {NULL, NULL},
 };

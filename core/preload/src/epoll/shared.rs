@@ -1,0 +1,174 @@
+//! Instances that several processes hold.
+//!
+//! A forked child shares the kernel's instance with its parent, and knows the program's data of what was in it. The streams in
+//! it are the parent's until the child waits on the instance: then the child asks for them, because the kernel would report
+//! them to both. What the parent alone can handle, its kick and its channel, the child passes back.
+//!
+//! A process that gets an instance in a message knows nothing of it. So the instance becomes the kernel's alone for everybody,
+//! before it is given away and for good: with the program's own data, and with connections that stay on TCP.
+
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicU32, AtomicU8, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+
+use libc::epoll_event;
+use netacc_driver::StreamCell;
+use netacc_proto::Reason;
+
+use super::{deregister, Epoll, Shared};
+use crate::ops::io;
+use crate::runtime::{self, Runtime};
+use crate::table::{self, Entry};
+use crate::{real, wait};
+
+/// Who else holds an instance.
+#[derive(Default)]
+pub(super) struct Holders {
+    /// A [`Held`].
+    held: AtomicU8,
+    /// The kick of the process that this one was forked from, if that has made one; 0 for none.
+    parents_kick: AtomicU32,
+}
+
+#[repr(u8)]
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Held {
+    /// By the parent, too; this process has not waited on it.
+    Inherited = 1,
+    /// By anybody: it is the kernel's.
+    Given = 2,
+}
+
+/// How long a child leaves a kick to its parent before it looks again. Arbitrary; the parent has been woken.
+const PARENTS_TURN: Duration = Duration::from_millis(1);
+
+impl Holders {
+    pub(super) fn inherited(parent: &Shared) -> Holders {
+        let held = if parent.is_given() { Held::Given } else { Held::Inherited };
+        Holders { held: AtomicU8::new(held as u8), parents_kick: AtomicU32::new(parent.kick.load(Ordering::Relaxed)) }
+    }
+
+    fn are(&self, held: Held) -> bool {
+        self.held.load(Ordering::Acquire) == held as u8
+    }
+}
+
+impl Shared {
+    /// Whether the instance is the kernel's alone.
+    #[inline]
+    pub(super) fn is_given(&self) -> bool {
+        self.holders.are(Held::Given)
+    }
+
+    /// Before the first look of a forked child: what is on links of its parent comes back to the kernel.
+    #[inline]
+    pub(super) fn reclaim(&self) {
+        if self.holders.are(Held::Inherited) {
+            self.reclaim_streams();
+        }
+    }
+
+    #[cold]
+    fn reclaim_streams(&self) {
+        self.holders.held.store(0, Ordering::Release);
+        let watched: Vec<c_int> = self.state.lock().interests.iter().map(|(fd, _)| fd).collect();
+        for entry in watched.into_iter().filter_map(table::get_full) {
+            if let Entry::Stream(sock) = &*entry {
+                sock.reclaim();
+            }
+        }
+    }
+
+    /// The kick of another process is readable, which this one cannot drain.
+    #[cold]
+    pub(super) fn leave_kick_to_parent(&self) {
+        std::thread::sleep(PARENTS_TURN);
+    }
+
+    /// This process has taken an edge of the channel of another one.
+    #[cold]
+    pub(super) fn pass_channel_back(&self) {
+        let kick = self.holders.parents_kick.load(Ordering::Relaxed);
+        if kick != 0 {
+            runtime::kick(kick as c_int);
+        }
+    }
+
+    /// All connections in the instance go to the kernel, and stay there.
+    fn demote_all(&self) {
+        let streams: Vec<(c_int, Arc<StreamCell>)> = {
+            let state = self.state.lock();
+            state.interests.iter().filter_map(|(fd, i)| Some((fd, i.stream.clone()?))).collect()
+        };
+        for (fd, cell) in streams {
+            keep_on_kernel(fd);
+            // Also one whose descriptor is closed.
+            cell.pin();
+            if let Some(endpoint) = runtime::get().and_then(Runtime::endpoint) {
+                wait::demote(endpoint, &cell, Reason::Shared, wait::SETTLE_DEADLINE);
+            }
+        }
+    }
+
+    /// Registers everything as the program has it, and forgets it.
+    fn hand_over(&self) {
+        let mut state = self.state.lock();
+        let epfd = self.kernel().epfd;
+        for (fd, i) in std::mem::take(&mut state.interests).iter() {
+            if i.parked {
+                deregister(epfd, fd);
+                continue;
+            }
+            // One that has been used is armed by the program, with its data. No registration is without ERR and HUP.
+            let events = if i.disabled { libc::EPOLLONESHOT as u32 } else { i.events };
+            let mut event = epoll_event { events, u64: i.data };
+            // SAFETY: the event is readable.
+            if unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, &mut event) } != 0 {
+                deregister(epfd, fd);
+                // SAFETY: as above.
+                unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, &mut event) };
+            }
+        }
+        state.ready.clear();
+        self.ready_len.store(0, Ordering::SeqCst);
+        self.streams.store(0, Ordering::Relaxed);
+        let endpoint = runtime::get().and_then(Runtime::endpoint);
+        let channel = endpoint.zip(self.own_queue()).and_then(|(endpoint, cq)| endpoint.device().channel_fd(cq));
+        let kick = self.kick.load(Ordering::Acquire) as c_int;
+        for own in channel.into_iter().chain((kick != 0).then_some(kick)) {
+            deregister(epfd, own);
+        }
+    }
+}
+
+/// The connection that `fd` names, or will name, stays on TCP.
+pub(super) fn keep_on_kernel(fd: c_int) {
+    match table::get_full(fd).as_deref() {
+        Some(Entry::Stream(sock)) => drop(io::demote_for(sock, Reason::Shared)),
+        Some(Entry::Idle(listener)) => listener.kernel_only.store(true, Ordering::Relaxed),
+        _ => {}
+    }
+}
+
+impl Epoll {
+    /// The instance is about to be given to another process.
+    pub fn give_away(&self) {
+        if self.shared.is_given() {
+            return;
+        }
+        self.shared.reclaim();
+        self.shared.demote_all();
+        self.shared.holders.held.store(Held::Given as u8, Ordering::Release);
+        // What was added meanwhile.
+        self.shared.demote_all();
+        self.shared.hand_over();
+    }
+
+    /// An instance that came from another process, as `fd`.
+    pub fn received(fd: c_int) -> Epoll {
+        let epoll = Epoll::new(fd);
+        epoll.shared.holders.held.store(Held::Given as u8, Ordering::Release);
+        epoll
+    }
+}
