@@ -161,6 +161,7 @@ CASES = {
     "duplicate_closed": ON_LINK,
     "original_closed": ON_LINK,
     "closed_under_waits": ON_LINK,
+    "instance_number_taken": ON_LINK,
     "instance_in_a_child": BRIEFLY,
     "instance_given_away": GIVEN_AWAY,
     # processes.c

@@ -60,15 +60,23 @@ pub fn outlive(sock: &Socket, fd: c_int) {
         }
         return leave_to_kernel(&sock.watchers, fd);
     }
-    if !watched {
-        return;
+    if watched {
+        outlive_as_duplicate(&sock.watchers, &sock.outliving, fd);
     }
+}
+
+/// What is watched under `fd`, which is being closed, is watched under a duplicate from now on.
+pub(super) fn outlive_as_duplicate(
+    watchers: &Mutex<Vec<Registration>>,
+    outliving: &Mutex<Vec<(c_int, c_int)>>,
+    fd: c_int,
+) {
     let Some(kept) = lingering::duplicate(fd) else {
-        instances(&sock.watchers, fd).iter().for_each(|shared| shared.remove(fd, false));
+        instances(watchers, fd).iter().for_each(|shared| shared.remove(fd, false));
         return;
     };
-    rename(&sock.watchers, fd, kept);
-    sock.outliving.lock().push((fd, kept));
+    rename(watchers, fd, kept);
+    outliving.lock().push((fd, kept));
 }
 
 /// Watches under `to` what was watched under `from`. Other threads change the stream meanwhile: instances are told by both
@@ -90,22 +98,22 @@ fn rename(watchers: &Mutex<Vec<Registration>>, from: c_int, to: c_int) {
 }
 
 /// `fd` names the socket again: for the kernel it is the one that is watched, as if it had never been closed.
-pub fn come_back(sock: &Socket, fd: c_int) {
-    let mut outliving = sock.outliving.lock();
+pub fn come_back(watchers: &Mutex<Vec<Registration>>, outliving: &Mutex<Vec<(c_int, c_int)>>, fd: c_int) {
+    let mut outliving = outliving.lock();
     let Some(at) = outliving.iter().position(|(closed, _)| *closed == fd) else { return };
     let (_, kept) = outliving.swap_remove(at);
     drop(outliving);
-    rename(&sock.watchers, kept, fd);
+    rename(watchers, kept, fd);
     lingering::close(kept);
 }
 
 /// The last descriptor of the socket is being closed; `shared` if others may hold the socket.
-pub fn end_outliving(sock: &Socket, shared: bool) {
-    for (_, kept) in std::mem::take(&mut *sock.outliving.lock()) {
+pub fn end_outliving(watchers: &Mutex<Vec<Registration>>, outliving: &Mutex<Vec<(c_int, c_int)>>, shared: bool) {
+    for (_, kept) in std::mem::take(&mut *outliving.lock()) {
         if shared {
-            leave_to_kernel(&sock.watchers, kept);
+            leave_to_kernel(watchers, kept);
         } else {
-            forget_fd(&sock.watchers, kept, true);
+            forget_fd(watchers, kept, true);
         }
         lingering::close(kept);
     }

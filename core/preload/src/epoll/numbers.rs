@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use parking_lot::Mutex;
 
+use super::closed::{come_back, end_outliving, forget_fd, outlive_as_duplicate};
 use super::{Epoll, Shared};
 use crate::lingering;
 
@@ -105,14 +106,24 @@ impl Drop for Wait<'_> {
 impl Epoll {
     /// `fd` names the instance, too.
     pub fn named(&self, fd: c_int) {
+        let observers = &self.shared.observers;
+        come_back(&observers.instances, &observers.outliving, fd);
         let _locked = self.shared.state.lock();
         self.shared.numbers.add(fd);
     }
 
     /// `fd` is about to be closed.
     pub fn closed(&self, fd: c_int) {
-        let state = self.shared.state.lock();
-        self.shared.numbers.remove(fd);
-        drop(state);
+        let observers = &self.shared.observers;
+        let others_left = {
+            let _locked = self.shared.state.lock();
+            self.shared.numbers.remove(fd)
+        };
+        if !others_left {
+            forget_fd(&observers.instances, fd, false);
+            end_outliving(&observers.instances, &observers.outliving, false);
+        } else if observers.instances.lock().iter().any(|r| r.is_under(fd)) {
+            outlive_as_duplicate(&observers.instances, &observers.outliving, fd);
+        }
     }
 }

@@ -25,6 +25,8 @@ pub(super) struct Observers {
     waiters: Mutex<Vec<Arc<Waiter>>>,
     /// Instances that watch this one, and the descriptors under which they do.
     pub(super) instances: Mutex<Vec<Registration>>,
+    /// Descriptors under which they did and which are closed, and the duplicates that are watched now.
+    pub(super) outliving: Mutex<Vec<(c_int, c_int)>>,
     /// Some interest has been of another instance.
     watches_instances: AtomicBool,
 }

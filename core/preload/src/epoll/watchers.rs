@@ -49,6 +49,11 @@ impl Registration {
         }
     }
 
+    /// Whether it is an instance's, which knows what it watches as `fd`.
+    pub(super) fn is_under(&self, fd: c_int) -> bool {
+        matches!(self, Registration::Epoll(_, number) if *number == fd)
+    }
+
     /// The instance, if the watcher is one that still exists.
     pub fn instance(&self) -> Option<Arc<Shared>> {
         match self {

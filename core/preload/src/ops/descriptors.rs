@@ -34,7 +34,7 @@ pub fn copied(from: c_int, new: c_int) {
 pub(super) fn share(entry: Arc<Entry>, new: c_int) {
     match &*entry {
         Entry::Stream(sock) => {
-            epoll::come_back(sock, new);
+            epoll::come_back(&sock.watchers, &sock.outliving, new);
             sock.descriptors.fetch_add(1, Ordering::AcqRel)
         }
         Entry::Idle(listener) => listener.descriptors.fetch_add(1, Ordering::AcqRel),

@@ -112,7 +112,7 @@ fn end(sock: &Socket, fd: c_int) {
     } else {
         epoll::forget_fd(&sock.watchers, fd, lingers);
     }
-    epoll::end_outliving(sock, shared);
+    epoll::end_outliving(&sock.watchers, &sock.outliving, shared);
     family::leave(sock.family.load(Ordering::Relaxed));
 }
 

@@ -509,8 +509,6 @@ static void closed_under_waits(void)
     }
 }
 
-/* ---- several processes ---- */
-
 static void show_event(const char *what, int instance)
 {
     struct epoll_event event = {0};
@@ -518,6 +516,48 @@ static void show_event(const char *what, int instance)
     printf("data: %llx\n", (unsigned long long)event.data.u64);
     fflush(stdout);
 }
+
+/* The number by which an instance is watched is closed, and names a connection that is watched as well. */
+static void instance_number_taken(void)
+{
+    struct connection c = linked(), d = linked();
+    int inner = must(epoll_create1(0)), copy = must(dup(inner)), top = must(epoll_create1(0));
+    add(inner, c.server, EPOLLIN);
+    must(epoll_ctl(top, EPOLL_CTL_ADD, inner, &(struct epoll_event){EPOLLIN, {.u64 = 1}}));
+    must(dup2(d.server, inner));
+    show("again", epoll_ctl(top, EPOLL_CTL_MOD, inner, &(struct epoll_event){EPOLLIN, {.u64 = 3}}));
+    show("by its copy", epoll_ctl(top, EPOLL_CTL_DEL, copy, NULL));
+    must(epoll_ctl(top, EPOLL_CTL_ADD, inner, &(struct epoll_event){EPOLLIN, {.u64 = 2}}));
+    for (int round = 0; round < 2; round++) {
+        send_text(c.client, "wake");
+        show_event("instance", top);
+        show_text(c.server, 4);
+        send_text(d.client, "more");
+        show_event("connection", top);
+        show_text(d.server, 4);
+        show("nothing", epoll_wait(top, &(struct epoll_event){0}, 1, 0));
+        /* The instance comes back to its number, and the kernel finds its registration. */
+        if (round == 0) {
+            must(dup2(copy, inner));
+            show("back", epoll_ctl(top, EPOLL_CTL_MOD, inner, &(struct epoll_event){EPOLLIN, {.u64 = 4}}));
+            must(dup2(d.server, inner));
+            show("the connection's", epoll_ctl(top, EPOLL_CTL_ADD, inner, &(struct epoll_event){EPOLLIN, {.u64 = 5}}));
+        }
+    }
+    /* With its last number the instance is gone. */
+    close(copy);
+    send_text(c.client, "wake");
+    show_text(c.server, 4);
+    send_text(c.client, "none");
+    show("gone", epoll_wait(top, &(struct epoll_event){0}, 1, 0));
+    show_text(c.server, 4);
+    exchange(c);
+    exchange(d);
+    close(inner);
+    close(top);
+}
+
+/* ---- several processes ---- */
 
 static void ended(pid_t child)
 {
@@ -637,6 +677,7 @@ const struct test_case instance_cases[] = {
     {"duplicate_closed", duplicate_closed},
     {"original_closed", original_closed},
     {"closed_under_waits", closed_under_waits},
+    {"instance_number_taken", instance_number_taken},
     {"instance_in_a_child", instance_in_a_child},
     {"instance_given_away", instance_given_away},
     {NULL, NULL},
