@@ -377,7 +377,7 @@ def test_call(case: str, calls: Path, tmp_path: Path, need_condition: Callable[[
 
 @pytest.mark.usefixtures("library")
 def test_a_sleeper_is_woken_beside_a_poller(calls: Path, tmp_path: Path) -> None:
-    """NACC_POLL_MS=0: every wait sleeps, so the poller takes many wake-ups that were meant for the sleeper."""
+    """NACC_POLL_MS=0: every wait sleeps, so the poller takes many wake-ups meant for the sleeper."""
     seen = accelerated(tmp_path, calls, "shared_by_threads", ROUNDS, NACC_POLL_MS="0")
     assert seen.text == run([calls, "shared_by_threads", "0"])
     assert seen.link_bytes >= 40_000

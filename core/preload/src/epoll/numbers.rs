@@ -127,3 +127,54 @@ impl Epoll {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::real;
+    use crate::table::{self, Entry};
+
+    #[test]
+    fn calls_go_on_by_a_number_that_is_left() {
+        let numbers = Numbers::new(5);
+        assert_eq!((numbers.any(), numbers.of_call(5)), (5, 5));
+        numbers.add(9);
+        numbers.add(9);
+        assert_eq!((numbers.of_call(5), numbers.of_call(9)), (5, 9));
+        assert!(numbers.remove(9));
+        assert_eq!((numbers.any(), numbers.of_call(9)), (5, 5));
+        numbers.add(9);
+        assert!(numbers.remove(5));
+        assert_eq!((numbers.any(), numbers.of_call(5)), (9, 9));
+        // Nobody waits.
+        assert!(!numbers.remove(9));
+        assert_eq!(numbers.any(), -1);
+    }
+
+    #[test]
+    fn a_wait_keeps_the_last_number_open() {
+        let Entry::Epoll(epoll) = &*instance() else { unreachable!("just made") };
+        let number = epoll.shared.numbers.any();
+        let first = Wait::begin(&epoll.shared);
+        let second = Wait::begin(&epoll.shared);
+        assert_eq!(crate::ops::ending::close(number), 0);
+        let kept = epoll.shared.numbers.of_call(number);
+        assert!(kept >= 0 && kept != number && is_open(kept));
+        drop(first);
+        assert!(is_open(kept));
+        drop(second);
+        assert_eq!(epoll.shared.numbers.any(), -1);
+    }
+
+    fn instance() -> Arc<Entry> {
+        let fd = super::super::create1(0);
+        table::get_full(fd).expect("it was made here")
+    }
+
+    fn is_open(fd: c_int) -> bool {
+        // SAFETY: no pointers.
+        unsafe { real::fcntl(fd, libc::F_GETFD, 0) >= 0 }
+    }
+}

@@ -190,7 +190,6 @@ impl Out {
 
     /// Reports what the library has no part in.
     fn pass(&mut self, events: u32, data: u64) {
-        crate::ops::aside::unseen_registration();
         // SAFETY: as above.
         unsafe { self.events.add(self.len).write_unaligned(epoll_event { events, u64: data }) };
         self.len += 1;
@@ -322,7 +321,12 @@ fn kernel_events(
                 }
                 CHANNEL => looked.took_wake_up = true,
                 ours if ours & !u64::from(u32::MAX) == OURS => kernel_event(shared, out, ours as u32 as c_int, events),
-                _ => out.pass(events, data),
+                // Given away meanwhile.
+                _ if shared.is_given() => out.pass(events, data),
+                _ => {
+                    crate::ops::aside::unseen_registration();
+                    out.pass(events, data);
+                }
             }
         }
         looked.count = if n < 0 { n } else { looked.count + n };

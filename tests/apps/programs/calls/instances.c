@@ -643,11 +643,16 @@ static void instance_given_away(void)
     must(epoll_ctl(instance, EPOLL_CTL_ADD, young.server, &(struct epoll_event){EPOLLIN, {.u64 = 0x800000008}}));
     exchange(c);
     flush(instance);
+    struct sleeper s = {.top = instance, .inner = instance};
+    pthread_t thread = asleep(&s);
     send_descriptor(pair[0], instance);
     send_text(c.client, "wake");
+    joined("asleep meanwhile", &s, thread);
     char byte;
     must(read(pair[0], &byte, 1));
     ended(child);
+    /* Others may be on links all the same. */
+    exchange(linked());
     show_event("in the parent", instance);
     show_text(c.server, 4);
     must(epoll_ctl(instance, EPOLL_CTL_MOD, c.server, &(struct epoll_event){EPOLLIN, {.u64 = 0x900000009}}));
