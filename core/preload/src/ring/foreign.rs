@@ -15,10 +15,11 @@ use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicU8, Ordering};
 
 use linux_raw_sys::io_uring as uring;
 use linux_raw_sys::io_uring::{io_uring_op as Op, io_uring_sqe};
+use netacc_device::Instant;
 
 use super::{Does, Submission};
 use crate::runtime::{self, now};
@@ -40,6 +41,8 @@ pub enum Verdict {
 static FOUND: AtomicU8 = AtomicU8::new(Verdict::Files as u8);
 /// No other look before this.
 static NEXT_LOOK: AtomicU64 = AtomicU64::new(0);
+/// Somebody has asked for the verdict since the last look.
+static ASKED: AtomicBool = AtomicBool::new(false);
 /// So many times as long as a look has taken, there is no other.
 const PAUSE: u64 = 100;
 
@@ -47,8 +50,9 @@ const PAUSE: u64 = 100;
 static SEEN: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
 static SEEN_COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// What the last look has found.
+/// What the last look has found. If that was before a connection came to depend on it, there is another: [`next_look`].
 pub fn verdict() -> Verdict {
+    ASKED.store(true, Ordering::Relaxed);
     match FOUND.load(Ordering::Relaxed) {
         found if found == Verdict::Files as u8 => Verdict::Files,
         found if found == Verdict::Unknown as u8 => Verdict::Unknown,
@@ -77,11 +81,17 @@ pub fn look(mappings: c_int) -> Option<Verdict> {
     if begun < NEXT_LOOK.load(Ordering::Relaxed) {
         return None;
     }
+    ASKED.store(false, Ordering::Relaxed);
     let maps = read_all(mappings);
     let found = judge_rings(&maps, |inode| SEEN.iter().any(|seen| seen.load(Ordering::Relaxed) == inode), read_memory);
     let done = now().as_nanos();
     NEXT_LOOK.store(done + (done - begun) * PAUSE, Ordering::Relaxed);
     (FOUND.swap(found as u8, Ordering::Relaxed) != found as u8).then_some(found)
+}
+
+/// When the helper must be awake to look, if it need be.
+pub fn next_look() -> Option<Instant> {
+    ASKED.load(Ordering::Relaxed).then(|| Instant::from_nanos(NEXT_LOOK.load(Ordering::Relaxed)))
 }
 
 /// All that can be read of a file from its beginning.

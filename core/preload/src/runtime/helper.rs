@@ -263,7 +263,8 @@ fn run(rt: &'static Runtime) {
         let next = endpoint.progress(now());
         let search = rt.searches.advance();
         HELPER_ASLEEP.store(true, Ordering::SeqCst);
-        let next = next.into_iter().chain(rt.queues.next_look()).chain(search).min();
+        let look = rt.helper.mappings().and_then(|_| foreign::next_look());
+        let next = next.into_iter().chain(rt.queues.next_look()).chain(search).chain(look).min();
         let armed = device.arm(cq);
         let mut timeout = match next {
             Some(at) => at.saturating_since(now()).as_millis().min(60_000) as c_int + 1,

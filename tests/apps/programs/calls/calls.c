@@ -104,8 +104,7 @@ struct connection linked(void)
     return c;
 }
 
-/* What the kernel has carried for a socket. */
-static uint64_t carried(int fd)
+uint64_t carried(int fd)
 {
     struct tcp_info info = {0};
     socklen_t len = sizeof info;

@@ -72,6 +72,8 @@ struct connection connection_by(int listener, const char *host);
 /* A connection over IPv4; and the same, used until it is on a link where there can be one. */
 struct connection connected(void);
 struct connection linked(void);
+/* Bytes that the kernel has carried for a socket. */
+uint64_t carried(int fd);
 /* Uses a connection until both directions are on a link; at most as often as the command line says. */
 void warm(struct connection c);
 /* Starts another program that has the listener, uses a connection to it, and closes both. */

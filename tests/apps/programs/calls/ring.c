@@ -348,6 +348,31 @@ static void raw_ring_receives(void)
     exchange(c);
 }
 
+/* It appears while a connection is on a link, which it is not used for. The connection goes back to the kernel once the library
+ * has reason to look, which another connection gives. */
+static void raw_ring_appears(void)
+{
+    struct connection c = linked();
+    exchange_often(c, 20);
+    int listener = listener_on("127.0.0.1");
+    struct connection d = {.client = connect_to(listener, "127.0.0.1")};
+    struct ring r = make_raw_ring();
+    show("poll", submit(&r, (struct io_uring_sqe){.opcode = IORING_OP_POLL_ADD, .fd = listener, .poll32_events = POLLIN}));
+    d.server = accept_from(listener);
+    uint64_t before;
+    char byte;
+    int looks = 0;
+    do {
+        send_text(d.client, "x");
+        receive_exactly(d.server, &byte, 1);
+        before = carried(c.client);
+        send_text(c.client, "x");
+        receive_exactly(c.server, &byte, 1);
+        usleep(500);
+    } while (carried(c.client) == before && ++looks < 4000);
+    show("on its link", carried(c.client) == before);
+}
+
 /* It has not been used, and may be meant for anything, until it is used for a file. */
 static void raw_ring_unused(void)
 {
@@ -364,6 +389,7 @@ static void raw_ring_unused(void)
 }
 
 const struct test_case ring_cases[] = {
+    {"raw_ring_appears", raw_ring_appears},
     {"raw_ring_for_files", raw_ring_for_files},
     {"raw_ring_polls", raw_ring_polls},
     {"raw_ring_receives", raw_ring_receives},
