@@ -184,6 +184,7 @@ CASES = {
     "clone_shares_memory": ON_LINK,
     "clone_beside": ON_LINK,
     "clone_forks": BRIEFLY,
+    "raw_clone_forks": TAKEN_OVER,
     "by_daemon": BRIEFLY,
     "daemon_closes": ON_LINK,
     "double_fork": BRIEFLY,

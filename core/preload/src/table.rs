@@ -22,6 +22,10 @@ const CHUNK: usize = 1024;
 type Chunk = [ArcSwapOption<Entry>; CHUNK];
 
 /// A descriptor of ours.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "each is in an Arc of its own, and nearly all that are many are connections"
+)]
 pub enum Entry {
     /// A TCP connection.
     Stream(Socket),

@@ -20,9 +20,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::ops::{errno, set_errno};
 use crate::{real, runtime};
 
-/// Parents that sleep until their child has started a program or has ended.
-static SLEEPING_PARENTS: AtomicU32 = AtomicU32::new(0);
-/// A child may run beside this process: see the module.
+/// Counts the parents that sleep until their child has started a program or has ended, and [`BESIDE`]. While it is 0 there
+/// is no such child, which is all that calls on connections look at.
+static CHILDREN: AtomicU32 = AtomicU32::new(0);
+/// A child may run beside this process, from now on: see the module.
 static BESIDE: AtomicBool = AtomicBool::new(false);
 
 /// Numbers that a child may have changed before all are taken for changed. Arbitrary: those of most children are standard
@@ -48,7 +49,7 @@ thread_local! {
 /// Whether the caller is such a child.
 #[inline]
 pub fn is_child() -> bool {
-    SLEEPING_PARENTS.load(Ordering::Relaxed) > 0 && DEPTH.get() > 0 || BESIDE.load(Ordering::Relaxed) && is_beside()
+    CHILDREN.load(Ordering::Relaxed) > 0 && (DEPTH.get() > 0 || BESIDE.load(Ordering::Relaxed) && is_beside())
 }
 
 #[cold]
@@ -59,8 +60,7 @@ fn is_beside() -> bool {
 /// Whether the caller is such a child and the descriptor is not its parent's any more.
 #[inline]
 pub fn has_changed(fd: c_int) -> bool {
-    let possible = SLEEPING_PARENTS.load(Ordering::Relaxed) > 0 || BESIDE.load(Ordering::Relaxed);
-    possible && is_child() && is_changed(fd)
+    is_child() && is_changed(fd)
 }
 
 #[cold]
@@ -88,7 +88,7 @@ pub fn note_changed(fd: c_int) {
 
 /// The parent, before it sleeps. Its depth, for [`child_begins`] and [`parent_goes_on`].
 fn parent_will_sleep() -> u32 {
-    SLEEPING_PARENTS.fetch_add(1, Ordering::SeqCst);
+    CHILDREN.fetch_add(1, Ordering::SeqCst);
     DEPTH.get()
 }
 
@@ -101,7 +101,7 @@ fn child_begins(depth: u32) {
 
 fn parent_goes_on(depth: u32) {
     DEPTH.set(depth);
-    SLEEPING_PARENTS.fetch_sub(1, Ordering::SeqCst);
+    CHILDREN.fetch_sub(1, Ordering::SeqCst);
 }
 
 extern "C" fn before_vfork() -> u32 {
@@ -254,7 +254,9 @@ impl Clone {
             return pid;
         }
         if !has(libc::CLONE_VFORK) {
-            BESIDE.store(true, Ordering::SeqCst);
+            if !BESIDE.swap(true, Ordering::SeqCst) {
+                CHILDREN.fetch_add(1, Ordering::SeqCst);
+            }
             return real(work, argument);
         }
         let depth = parent_will_sleep();

@@ -94,6 +94,12 @@ hooks! {
                 real::syscall(number, a, b, c, d, e, f)
             }
             libc::SYS_exit_group => crate::hooks::process::_exit(fd),
+            // On the same stack, as a fork; what else there is returns on another one.
+            libc::SYS_clone if a & c_long::from(libc::CLONE_VM) == 0 && b == 0 => {
+                crate::ops::process::forks(|| real::syscall(number, a, b, c, d, e, f))
+            }
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_fork => crate::ops::process::forks(|| real::syscall(number, a, b, c, d, e, f)),
             libc::SYS_execve => process::execve(a as _, b as _, c as _).into(),
             libc::SYS_execveat => process::execveat(fd, b as _, c as _, d as _, e as _).into(),
             #[cfg(target_arch = "x86_64")]

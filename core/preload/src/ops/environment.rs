@@ -93,6 +93,18 @@ pub unsafe fn with(envp: Strings, call: impl FnOnce(Strings) -> c_int) -> c_int 
     if given().any(|s| name_of(s) == PRELOAD) || !keeps() {
         return call(envp);
     }
+    // SAFETY: the caller's promise.
+    unsafe { with_kept(kept, envp, call) }
+}
+
+/// As [`with`], which does not take this much of the stack where nothing is to be added: children of `clone` have small ones.
+///
+/// # Safety
+/// As for [`with`].
+#[inline(never)]
+unsafe fn with_kept(kept: &[CString], envp: Strings, call: impl FnOnce(Strings) -> c_int) -> c_int {
+    // SAFETY: the caller's promise.
+    let given = || unsafe { strings(envp) };
     let added = || kept.iter().map(CString::as_c_str).filter(|k| !given().any(|s| name_of(s) == name_of(k)));
     let all = || given().chain(added()).map(CStr::as_ptr).chain([std::ptr::null()]);
     let count = all().count();

@@ -2,14 +2,14 @@
 //!
 //! * Fork: `pthread_atfork` handlers, so that every way through the C library's `fork` is seen: `fork`, `__fork`,
 //!   `daemon`, `forkpty`. Only `_Fork`, which runs no handlers, is interposed.
-//! * `clone` with memory of its own is such a fork too. Children that share the memory: see [`vfork`](crate::vfork).
+//! * `clone` with memory of its own is such a fork too, also by `syscall()`. Children that share the memory: see [`vfork`](crate::vfork).
 //! * `exec`, `posix_spawn`, `system`, `popen`: connections that would be inherited (no close-on-exec) leave their links
 //!   first. They may be promoted again once no program holds them: see [`holders`](crate::holders).
 //!   `posix_spawn_file_actions_adddup2` names a descriptor that will be inherited under another number whatever its
 //!   flag: see [`spawn_actions`](crate::ops::spawn_actions).
 //! * What these start gets the library too: see [`environment`](crate::ops::environment).
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_long, c_void};
 use std::sync::Arc;
 
 use netacc_proto::Reason;
@@ -46,9 +46,14 @@ fn keeping_errno(action: impl FnOnce()) {
 
 /// `_Fork`, with what the handlers do around it.
 pub fn bare_fork() -> libc::pid_t {
-    keeping_errno(runtime::before_fork);
     // SAFETY: no pointers.
-    let pid = unsafe { real::_Fork() };
+    forks(|| unsafe { real::_Fork() }.into()) as libc::pid_t
+}
+
+/// A call that forks without running handlers: does what they do around it.
+pub fn forks(call: impl FnOnce() -> c_long) -> c_long {
+    keeping_errno(runtime::before_fork);
+    let pid = call();
     match pid {
         0 => keeping_errno(runtime::after_fork_child),
         _ => runtime::after_fork_parent(),

@@ -440,6 +440,22 @@ static void clone_forks(void)
     reap(child);
 }
 
+static void raw_clone_forks(void)
+{
+    struct connection c = linked();
+    send_text(c.client, "unread");
+    fflush(stdout);
+    must(fcntl(c.client, F_SETFD, FD_CLOEXEC));
+    pid_t child = must(syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, 0));
+    if (child == 0) {
+        close(c.client);
+        clone_holds(&c.server);
+    }
+    close(c.server);
+    talk_to_holder(c.client);
+    reap(child);
+}
+
 static void by_daemon(void)
 {
     struct connection c = linked();
@@ -932,6 +948,7 @@ const struct test_case process_cases[] = {
     {"clone_shares_memory", clone_shares_memory},
     {"clone_beside", clone_beside},
     {"clone_forks", clone_forks},
+    {"raw_clone_forks", raw_clone_forks},
     {"by_daemon", by_daemon},
     {"daemon_closes", daemon_closes},
     {"double_fork", double_fork},
