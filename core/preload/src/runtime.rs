@@ -24,7 +24,7 @@ use crate::answers::Services;
 use crate::holders::Searches;
 use crate::ring::foreign::{self, Verdict};
 use crate::table::{self, Entry};
-use crate::{access, ops, queues, real, stats, wait};
+use crate::{ops, queues, real, stats, wait};
 
 pub mod environment;
 mod exit;
@@ -123,7 +123,6 @@ pub fn start() -> &'static Runtime {
         // SAFETY: there is no helper, so nobody else has a reference.
         unsafe { &mut *made }.go_without_helper(&error);
     }
-    access::fault::install();
     RUNTIME.store(made, Ordering::Release);
     INSIDE.set(was_inside);
     crate::ops::set_errno(errno);

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use arc_swap::{ArcSwapOption, Guard};
 
+use crate::access::fault;
 use crate::epoll::Epoll;
 use crate::ring::Ring;
 use crate::socket::{Listener, Socket};
@@ -96,6 +97,8 @@ pub fn insert(fd: c_int, entry: Arc<Entry>) -> Option<Arc<Entry>> {
         vfork::note_changed(fd);
         return None;
     }
+    // Before anything that a program passes with a descriptor of ours is looked at.
+    fault::install();
     let old = slot_or_new(fd)?.swap(Some(entry));
     OURS[fd as usize / 64].fetch_or(1 << (fd % 64), Ordering::AcqRel);
     old

@@ -1,6 +1,6 @@
 //! SIGSEGV and SIGBUS: recovery from a touch that has faulted, and everything else as the program has it.
 //!
-//! [`install`] puts a handler of ours beneath the program's action, when the runtime is made and not before. Invariants:
+//! [`install`] puts a handler of ours beneath the program's action, with the first descriptor of ours and not before. Invariants:
 //! * The program sees its own action only. Calls that set or report one are interposed; inside each of them the program's
 //!   action is the kernel's again (see [`with_the_programs`]), so flags, masks and old values are the kernel's own.
 //! * The installed action has the flags and the mask of the program's, so a handler of the program runs on the stack, with
@@ -156,8 +156,16 @@ impl Action {
     }
 }
 
-/// Makes touches recoverable from now on. Once is enough.
+/// Makes touches recoverable from now on. Once does something, and the others cost a load.
+#[inline]
 pub fn install() {
+    if !is_installed() {
+        put_beneath();
+    }
+}
+
+#[cold]
+fn put_beneath() {
     for action in &ACTIONS {
         action.alone(|| {
             if !is_ours(Wanted::current(action.signal)) {
@@ -172,14 +180,20 @@ fn is_ours(wanted: Wanted) -> bool {
     wanted.handler == on_fault as extern "C" fn(c_int, *mut siginfo_t, *mut c_void) as usize
 }
 
+/// Whether touches are recovered: as soon as there can be descriptors in the table, also those that a child has inherited.
+#[inline]
+pub fn is_installed() -> bool {
+    INSTALLED.load(Ordering::Acquire)
+}
+
 /// Whether the kernel's action on the signal may not be the program's.
 pub fn is_guarded(signal: c_int) -> bool {
-    INSTALLED.load(Ordering::Acquire) && action_of(signal).is_some()
+    is_installed() && action_of(signal).is_some()
 }
 
 /// Makes a call that sets or reports the program's action on `signal`, with that action in the kernel.
 pub fn with_the_programs<R>(signal: c_int, call: impl FnOnce() -> R) -> R {
-    let action = action_of(signal).filter(|_| INSTALLED.load(Ordering::Acquire));
+    let action = action_of(signal).filter(|_| is_installed());
     let Some(action) = action else { return call() };
     action.alone(|| {
         if is_ours(Wanted::current(signal)) {
@@ -204,7 +218,7 @@ pub fn after_fork_child() {
     for action in &ACTIONS {
         if action.version.load(Ordering::Relaxed) % 2 == 1 {
             action.version.fetch_add(1, Ordering::AcqRel);
-            install();
+            put_beneath();
         }
     }
 }

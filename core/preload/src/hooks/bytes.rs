@@ -6,7 +6,7 @@ use libc::{iovec, mmsghdr, msghdr, off64_t, off_t, size_t, sockaddr, socklen_t, 
 
 use super::{hooks, stream_or};
 use crate::ops::{files, message, rights};
-use crate::{access, real, runtime, table};
+use crate::{access, real, table};
 
 hooks! {
     fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
@@ -179,7 +179,7 @@ hooks! {
 #[inline]
 unsafe fn carries_control(msg: *const msghdr) -> bool {
     // SAFETY: any bytes are a header.
-    runtime::get().is_some() && unsafe { access::read(msg) }.is_some_and(|msg| msg.msg_controllen > 0)
+    access::fault::is_installed() && unsafe { access::read(msg) }.is_some_and(|msg| msg.msg_controllen > 0)
 }
 
 /// The check of the `_chk` names: the C library ends the program if it fails.

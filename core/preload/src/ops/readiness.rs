@@ -8,7 +8,7 @@ use libc::{epoll_event, nfds_t, pollfd, sigset_t, timespec};
 
 use crate::ops::fail;
 use crate::table::{self, Entry};
-use crate::{access, epoll, runtime, wait};
+use crate::{access, epoll, wait};
 
 /// A timespec as a duration; `None` if it is not valid.
 pub fn duration(ts: &timespec) -> Option<Duration> {
@@ -26,7 +26,7 @@ fn ours<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a [pollfd]> {
     // The kernel's argument is not as wide.
     let count = count as c_uint as usize;
     let is_absurd = count == 0 || count > table::MAX_FDS;
-    if is_absurd || runtime::get().is_none() || !access::is_readable(fds, count) {
+    if is_absurd || !access::fault::is_installed() || !access::is_readable(fds, count) {
         return None;
     }
     // SAFETY: readable, and any bytes are elements.

@@ -9,7 +9,7 @@ use netacc_device::Instant;
 
 use crate::ops::readiness::{is_mask, time_limit};
 use crate::ops::{errno, fail, set_errno};
-use crate::runtime::{self, now};
+use crate::runtime::now;
 use crate::{access, wait};
 
 const WORD_BITS: usize = c_ulong::BITS as usize;
@@ -166,7 +166,7 @@ pub unsafe fn telling_time(timeout: *mut timespec, call: impl FnOnce() -> Option
 }
 
 fn ours(sets: &Sets) -> Option<Vec<pollfd>> {
-    if runtime::get().is_none() || !sets.are_readable() {
+    if !access::fault::is_installed() || !sets.are_readable() {
         return None;
     }
     // First without allocating, for the descriptors of programs that have none of ours.

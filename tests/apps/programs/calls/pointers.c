@@ -165,6 +165,27 @@ static void long_buffers(void)
     show("send, full", send(c.client, bytes + GOOD, 5, 0));
 }
 
+/* Nobody is there to read, but the kernel looks at the address first. */
+static void bad_buffers_after_the_end(void)
+{
+    struct connection c = linked();
+    exchange(c);
+    prepare();
+    signal(SIGPIPE, SIG_IGN);
+    char text[4] = "abc";
+    struct iovec v[2] = {{text, 3}, {missing, 5}};
+    struct pollfd p = {.fd = c.client, .events = POLLIN};
+    close(c.server);
+    must(poll(&p, 1, PATIENCE_MS));
+    show("send", send(c.client, missing, 5, 0));
+    show("writev", writev(c.client, v, 2));
+    show("recv", recv(c.client, missing, 5, 0));
+    show("send of something", send(c.client, text, 3, 0));
+    must(shutdown(c.client, SHUT_WR) < 0 ? errno == ENOTCONN ? 0 : -1 : 0);
+    show("send", send(c.client, missing, 5, 0));
+    show("send", send(c.client, missing, 5, 0));
+}
+
 static void bad_vectors(void)
 {
     struct connection c = linked();
@@ -428,6 +449,40 @@ static void bad_sets(void)
     must(mprotect(readonly, PAGE, PROT_READ));
     show("select, read only", select(c.server + 1, (fd_set *)readonly, NULL, NULL, NULL));
     show_text(c.server, 1);
+    exchange(c);
+}
+
+/* Before anything can be on a link. */
+static void bad_arguments_when_young(void)
+{
+    prepare();
+    struct address bad[8];
+    size_t count = bad_addresses(bad);
+    int epoll = must(epoll_create1(0)), unconnected = must(socket(AF_INET, SOCK_STREAM, 0));
+    int pair[2];
+    must(socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
+    for (size_t i = 0; i < count; i++) {
+        void *at = bad[i].at;
+        socklen_t len = 4;
+        printf("-- %s\n", bad[i].name);
+        show("epoll_wait", epoll_wait(epoll, at, 1, 0));
+        show("epoll_ctl", epoll_ctl(epoll, EPOLL_CTL_ADD, unconnected, at));
+        show("poll", poll(at, 1, 0));
+        show("connect", connect(unconnected, at, 16));
+        show("setsockopt", setsockopt(unconnected, SOL_SOCKET, SO_RCVTIMEO, at, 16));
+        show("getsockopt", getsockopt(unconnected, SOL_SOCKET, SO_ERROR, at, &len));
+        show("accept", accept(unconnected, at, &len));
+        show("send", send(unconnected, at, 5, MSG_NOSIGNAL));
+        show("recv", recv(unconnected, at, 5, 0));
+        show("FIONBIO", ioctl(unconnected, FIONBIO, at));
+        /* A socket that is none of the library's. */
+        show("sendmsg", sendmsg(pair[0], at, 0));
+        show("recvmsg", recvmsg(pair[0], at, MSG_DONTWAIT));
+        show("sendmmsg", sendmmsg(pair[0], at, 2, 0));
+        struct msghdr m = {.msg_control = at, .msg_controllen = 64};
+        show("sendmsg, control", sendmsg(pair[0], &m, 0));
+    }
+    struct connection c = linked();
     exchange(c);
 }
 
@@ -793,11 +848,13 @@ const struct test_case pointer_cases[] = {
     {"bad_buffers", bad_buffers},
     {"partly_bad_buffers", partly_bad_buffers},
     {"long_buffers", long_buffers},
+    {"bad_buffers_after_the_end", bad_buffers_after_the_end},
     {"bad_vectors", bad_vectors},
     {"bad_lengths", bad_lengths},
     {"bad_results", bad_results},
     {"bad_places_of_events", bad_places_of_events},
     {"bad_sets", bad_sets},
+    {"bad_arguments_when_young", bad_arguments_when_young},
     {"bad_messages", bad_messages},
     {"bad_offsets", bad_offsets},
     {"bad_names", bad_names},

@@ -14,6 +14,7 @@ use super::block::block;
 use super::kernel::{has_room, is_broken, is_end, is_full, kernel_send, kernel_send_skipping};
 use super::promotion::note_sent;
 use super::{deferred_or, poll_link, settle_end, take_error, total, Step};
+use crate::ops::message::MAX_BYTES;
 use crate::ops::waiting::Waiting;
 use crate::ops::{connection, errno, fail, set_errno};
 use crate::runtime::{self, now};
@@ -254,8 +255,12 @@ unsafe fn send_step(
             }
         }
         TxSink::Refused => {
+            let extent = Extent::of(iov, skip, MAX_BYTES);
+            if extent.faults && extent.len < SEGMENT {
+                return if skip > 0 { Step::Over } else { Step::Done(fail(libc::EFAULT)) };
+            }
             guard.refuse_write();
-            Step::Done(total(iov).map_or(0, |n| n - skip) as isize)
+            Step::Done(extent.len as isize)
         }
         TxSink::Closed => {
             if guard.rx_source() == RxSource::Record {
