@@ -2,6 +2,7 @@
 //!
 //! * `connections`: sockets, from their making to their end.
 //! * `bytes`: what is sent and received, and what is counted of it.
+//! * `misuse`: calls with arguments that they cannot use.
 //! * `options`: options of sockets.
 //! * `readiness`: what poll, select and epoll say.
 
@@ -19,11 +20,13 @@ use crate::world;
 
 mod bytes;
 mod connections;
+mod misuse;
 mod options;
 mod readiness;
 
 use bytes::{drain, fill, fionread, receive, receive_all, send, send_all};
 use connections::{accept, bind, close, connect, dup, listen, open_socket};
+use misuse::misuse;
 use options::{get, set};
 use readiness::{close_instance, dup_instance, epoll_ctl, epoll_wait, poll};
 
@@ -57,6 +60,7 @@ pub(crate) fn errno_name(error: &io::Error) -> String {
         (libc::ECONNREFUSED, "ECONNREFUSED"),
         (libc::ECONNRESET, "ECONNRESET"),
         (libc::EEXIST, "EEXIST"),
+        (libc::EFAULT, "EFAULT"),
         (libc::EINPROGRESS, "EINPROGRESS"),
         (libc::EINTR, "EINTR"),
         (libc::EINVAL, "EINVAL"),
@@ -143,6 +147,7 @@ fn dispatch(worker: &Worker, op: &Op, expect: Option<&Outcome>) -> Outcome {
         Op::Set { s, option, value } => slot(s).map_or_else(none, |slot| set(&slot, *option, *value)),
         Op::Get { s, option } => slot(s).map_or_else(none, |slot| get(&slot, *option, expect)),
         Op::Fionread { s } => slot(s).map_or_else(none, |slot| fionread(&slot, expect)),
+        Op::Misuse { s, call, at } => slot(s).map_or_else(none, |slot| misuse(&slot, *call, *at, expect)),
         Op::Poll { s, interest, wait, select } => poll(worker, s, *interest, (*wait, *select), expect),
         Op::EpollCreate { e } => match sys::epoll_create() {
             Ok(fd) => {

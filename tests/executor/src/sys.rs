@@ -8,6 +8,9 @@ use std::io;
 use std::mem::{size_of, zeroed};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::OnceLock;
+
+use netacc_program::{BadAddress, Misuse};
 
 /// A descriptor's number. Programs of the test close and replace descriptors at will, so nothing here owns one.
 pub(crate) type Fd = c_int;
@@ -470,6 +473,87 @@ pub(crate) fn epoll_wait(epoll: Fd, max: usize, timeout_ms: c_int) -> io::Result
     // SAFETY: the list lives and is as long as said.
     let n = check(unsafe { libc::epoll_wait(epoll, events.as_mut_ptr(), events.len() as c_int, timeout_ms) })?;
     Ok(events[..n as usize].iter().map(|e| (e.u64, e.events)).collect())
+}
+
+// ---- arguments that cannot be used ------------------------------------------------------------------------------------
+
+/// An address of a kind.
+pub(crate) fn bad_address(kind: BadAddress) -> *mut c_void {
+    static RESERVED: OnceLock<usize> = OnceLock::new();
+    match kind {
+        BadAddress::Null => std::ptr::null_mut(),
+        BadAddress::Low => 0x800 as *mut c_void,
+        BadAddress::Beyond => (1usize << 63) as *mut c_void,
+        BadAddress::Reserved => *RESERVED.get_or_init(|| {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+            // SAFETY: a new mapping, which nobody can use.
+            unsafe { libc::mmap(std::ptr::null_mut(), 1 << 16, libc::PROT_NONE, flags, -1, 0) as usize }
+        }) as *mut c_void,
+    }
+}
+
+/// Makes a call in which `bad` is where something else should be.
+pub(crate) fn misuse(fd: Fd, call: Misuse, bad: *mut c_void) -> io::Result<usize> {
+    const LEN: usize = 100;
+    let mut byte = 0u8;
+    let good: *mut c_void = (&raw mut byte).cast();
+    let element = |base, len| libc::iovec { iov_base: base, iov_len: len };
+    let mut of_bad = [element(good, 1), element(bad, LEN)];
+    let mut after_none = [element(good, 0), element(bad, LEN)];
+    let header = |iov: &mut [libc::iovec]| {
+        let mut message: libc::msghdr = unsafe_zeroed();
+        message.msg_iov = iov.as_mut_ptr();
+        message.msg_iovlen = iov.len() as _;
+        message
+    };
+    let (wait, look) = (libc::MSG_DONTWAIT, libc::MSG_DONTWAIT | libc::MSG_PEEK);
+    let mut name: libc::sockaddr_storage = unsafe_zeroed();
+    let name: *mut libc::sockaddr = (&raw mut name).cast();
+    let mut negative = libc::socklen_t::MAX;
+    let mut len = size_of::<c_int>() as libc::socklen_t;
+    // SAFETY: what is good lives, and is as long as said. What is bad is for the kernel, or for what stands in its place, to
+    // find out.
+    check_size(unsafe {
+        match call {
+            Misuse::Send => libc::send(fd, bad, LEN, 0),
+            Misuse::Write => libc::write(fd, bad, LEN),
+            Misuse::WritevElement => libc::writev(fd, of_bad.as_ptr(), 2),
+            Misuse::WritevVector => libc::writev(fd, bad.cast(), 2),
+            Misuse::SendmsgHeader => libc::sendmsg(fd, bad.cast(), 0),
+            Misuse::SendmsgElement => libc::sendmsg(fd, &header(&mut of_bad), 0),
+            // Null is no name, and nothing is sent.
+            Misuse::SendtoName => libc::sendto(fd, good, 0, 0, bad.cast(), 16),
+            Misuse::SendtoLength => libc::sendto(fd, good, 1, 0, name, 1000),
+            Misuse::Recv => libc::recv(fd, bad, LEN, wait),
+            Misuse::Peek => libc::recv(fd, bad, LEN, look),
+            Misuse::Read => libc::read(fd, bad, LEN),
+            Misuse::ReadvElement => libc::readv(fd, after_none.as_ptr(), 2),
+            Misuse::ReadvVector => libc::readv(fd, bad.cast(), 2),
+            Misuse::RecvmsgHeader => libc::recvmsg(fd, bad.cast(), wait),
+            Misuse::RecvmsgElement => libc::recvmsg(fd, &mut header(&mut after_none), wait),
+            Misuse::RecvfromLength => libc::recvfrom(fd, good, 1, look, name, bad.cast()),
+            Misuse::RecvfromNegative => libc::recvfrom(fd, good, 1, look, name, &mut negative),
+            Misuse::Fionread => libc::ioctl(fd, libc::FIONREAD, bad) as isize,
+            Misuse::GetValue => libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_TYPE, bad, &mut len) as isize,
+            Misuse::SetValue => libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, bad, len) as isize,
+            Misuse::Poll => libc::poll(bad.cast(), 1, 0) as isize,
+            Misuse::Sendfile => sendfile_from(fd, bad.cast()),
+        }
+    })
+}
+
+/// # Safety
+/// As `sendfile`, of which the offset may be bad. A null one is none: then nothing is to be sent.
+unsafe fn sendfile_from(fd: Fd, offset: *mut libc::off_t) -> isize {
+    // SAFETY: the name is a C string; the offset is for the kernel to judge.
+    unsafe {
+        let file = libc::memfd_create(c"netacc-exec".as_ptr(), libc::MFD_CLOEXEC);
+        let n = libc::sendfile(fd, file, offset, 1);
+        let error = io::Error::last_os_error().raw_os_error().unwrap_or(0);
+        libc::close(file);
+        *libc::__errno_location() = error;
+        n
+    }
 }
 
 /// Bytes that the kernel's TCP has delivered on a connection, asked without the C library.

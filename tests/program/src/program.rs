@@ -211,6 +211,118 @@ pub enum EpollAction {
     Del,
 }
 
+/// A call with an argument that it cannot use. None moves a byte, and none waits where there is something to be said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Misuse {
+    /// `send` from a bad address, as all these are.
+    #[default]
+    Send,
+    /// `write`
+    Write,
+    /// `writev` of two elements, of which the second is bad.
+    WritevElement,
+    /// `writev` with a bad vector.
+    WritevVector,
+    /// `sendmsg` with a bad header.
+    SendmsgHeader,
+    /// `sendmsg` with a bad element.
+    SendmsgElement,
+    /// `sendto` with a bad name.
+    SendtoName,
+    /// `sendto` with a name that is too long.
+    SendtoLength,
+    /// `recv`, MSG_DONTWAIT.
+    Recv,
+    /// `recv`, MSG_DONTWAIT and MSG_PEEK.
+    Peek,
+    /// `read`
+    Read,
+    /// `readv` with a bad element, after one that is empty.
+    ReadvElement,
+    /// `readv` with a bad vector.
+    ReadvVector,
+    /// `recvmsg` with a bad header.
+    RecvmsgHeader,
+    /// `recvmsg` with a bad element, MSG_DONTWAIT.
+    RecvmsgElement,
+    /// `recvfrom` with a bad length of the name, MSG_DONTWAIT and MSG_PEEK.
+    RecvfromLength,
+    /// `recvfrom` with a negative length of the name, MSG_DONTWAIT and MSG_PEEK.
+    RecvfromNegative,
+    /// `ioctl(FIONREAD)`
+    Fionread,
+    /// `getsockopt` of SO_TYPE, whose value has a bad place.
+    GetValue,
+    /// `setsockopt` of SO_KEEPALIVE.
+    SetValue,
+    /// `poll`
+    Poll,
+    /// `sendfile` with a bad offset.
+    Sendfile,
+}
+
+impl Misuse {
+    /// All of them.
+    pub const ALL: [Misuse; 22] = [
+        Misuse::Send,
+        Misuse::Write,
+        Misuse::WritevElement,
+        Misuse::WritevVector,
+        Misuse::SendmsgHeader,
+        Misuse::SendmsgElement,
+        Misuse::SendtoName,
+        Misuse::SendtoLength,
+        Misuse::Recv,
+        Misuse::Peek,
+        Misuse::Read,
+        Misuse::ReadvElement,
+        Misuse::ReadvVector,
+        Misuse::RecvmsgHeader,
+        Misuse::RecvmsgElement,
+        Misuse::RecvfromLength,
+        Misuse::RecvfromNegative,
+        Misuse::Fionread,
+        Misuse::GetValue,
+        Misuse::SetValue,
+        Misuse::Poll,
+        Misuse::Sendfile,
+    ];
+
+    /// Whether it waits on a descriptor that does until there is something to be read.
+    pub fn waits(self) -> bool {
+        matches!(self, Misuse::Read | Misuse::ReadvElement)
+    }
+
+    /// Whether it receives.
+    pub fn receives(self) -> bool {
+        self.waits()
+            || matches!(
+                self,
+                Misuse::Recv
+                    | Misuse::Peek
+                    | Misuse::RecvmsgElement
+                    | Misuse::RecvfromLength
+                    | Misuse::RecvfromNegative
+            )
+    }
+}
+
+/// An address where nothing can be read or written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BadAddress {
+    /// Null.
+    #[default]
+    Null,
+    /// Above null, where nothing is ever mapped.
+    Low,
+    /// A page that is reserved only.
+    Reserved,
+    /// Beyond the memory of programs.
+    Beyond,
+}
+
 /// An operation. `s` is a slot: a name for a descriptor, of one process; its number in the system is the system's
 /// affair. A forked process has its parent's slots. `c` is a connection, of the program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -279,6 +391,13 @@ pub enum Op {
     Get { s: u32, option: Option_ },
     /// `ioctl(FIONREAD)`.
     Fionread { s: u32 },
+    /// A call with an argument that it cannot use.
+    Misuse {
+        s: u32,
+        call: Misuse,
+        #[serde(default)]
+        at: BadAddress,
+    },
     /// `poll` of several slots, some of which may be epoll instances; it waits until something is ready if `wait`.
     Poll {
         s: Vec<u32>,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{room, Draw, Holder, Model};
-use crate::program::{How, Interest, Op, Option_, RecvCall, RecvFlags, SendCall, SendFlags};
+use crate::program::{BadAddress, How, Interest, Misuse, Op, Option_, RecvCall, RecvFlags, SendCall, SendFlags};
 
 /// Unread sends of a direction at most; a path may bound messages as well as bytes.
 pub(super) const CALLS: u32 = 12;
@@ -82,6 +82,18 @@ impl Model {
         self.step(h.p, Op::Drain { s: h.s });
         let peer = self.peer(h);
         (peer.unread, peer.calls, peer.filled) = (0, 0, false);
+    }
+
+    /// A call with an argument that it cannot use. Whatever it says, no byte is moved.
+    pub(super) fn misuse(&mut self, h: Holder, draw: &mut Draw) {
+        let call = Misuse::ALL[draw.below(Misuse::ALL.len())];
+        let at = [BadAddress::Null, BadAddress::Reserved, BadAddress::Low, BadAddress::Beyond][draw.below(4)];
+        // How full a connection is that was filled nobody knows.
+        if self.end(h).filled || self.peer(h).filled {
+            return;
+        }
+        let call = if call.waits() && !self.returns(h, 1, false) { Misuse::Recv } else { call };
+        self.step(h.p, Op::Misuse { s: h.s, call, at });
     }
 
     /// A receive that waits, and then a send.
