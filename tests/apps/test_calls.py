@@ -284,6 +284,7 @@ CASES = {
     "bad_offsets": ON_LINK,
     "bad_names": ON_LINK,
     "handlers": ON_LINK,
+    "null_without_signals": ON_LINK,
     "handler_from_the_start": BRIEFLY,
     "without_handler": ON_LINK,
     "handlers_of_children": BRIEFLY,

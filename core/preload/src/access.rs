@@ -14,7 +14,7 @@
 //! * A cache of good pages is stale after the next `munmap`.
 //!
 //! A thread that blocks SIGSEGV or SIGBUS, and a program that ignores them, has no recovery: there the kernel ends the
-//! process on the touch.
+//! process on the touch. The first page is never touched, so null is reported there, too.
 
 use std::arch::global_asm;
 
@@ -168,10 +168,8 @@ pub unsafe fn write<T: Copy>(to: *mut T, value: T) -> bool {
 /// Touches each page of a range; how much of it comes before the first that faults.
 #[inline]
 fn reach(first: usize, len: usize, touch: impl Fn(usize) -> bool) -> usize {
-    if len == 0 {
-        return 0;
-    }
-    if !touch(first) {
+    // Nothing is mapped in the first page. Null, the commonest of bad addresses, needs no recovery.
+    if len == 0 || first < PAGE || !touch(first) {
         return 0;
     }
     // Most ranges end where they begin.

@@ -725,6 +725,31 @@ static void handlers(void)
     exchange(c);
 }
 
+/* A thread that no signal reaches, and a program that ignores this one. */
+static void null_without_signals(void)
+{
+    struct connection c = linked();
+    sigset_t all, before;
+    sigfillset(&all);
+    must(sigprocmask(SIG_SETMASK, &all, &before));
+    struct pollfd p = {.fd = c.server, .events = POLLIN};
+    for (int i = 0; i < 2; i++) {
+        char byte;
+        show("send", send(c.client, NULL, 5, 0));
+        show("writev", writev(c.client, NULL, 5));
+        show("sendmsg", sendmsg(c.client, NULL, 0));
+        send_text(c.client, "x");
+        must(poll(&p, 1, PATIENCE_MS));
+        show("recv", recv(c.server, NULL, 5, 0));
+        show("recvmsg", recvmsg(c.server, NULL, 0));
+        show("recv", recv(c.server, &byte, 1, 0));
+        must(sigprocmask(SIG_SETMASK, &before, NULL));
+        signal(SIGSEGV, SIG_IGN);
+        show_action(SIGSEGV);
+    }
+    exchange(c);
+}
+
 /* A handler that was there before anything was accelerated, as crash handlers are. */
 static void handler_from_the_start(void)
 {
@@ -859,6 +884,7 @@ const struct test_case pointer_cases[] = {
     {"bad_offsets", bad_offsets},
     {"bad_names", bad_names},
     {"handlers", handlers},
+    {"null_without_signals", null_without_signals},
     {"handler_from_the_start", handler_from_the_start},
     {"without_handler", without_handler},
     {"handlers_of_children", handlers_of_children},
