@@ -5,8 +5,8 @@
 //!   action is the kernel's again (see [`with_the_programs`]), so flags, masks and old values are the kernel's own.
 //! * The installed action has the flags and the mask of the program's, so a handler of the program runs on the stack, with
 //!   the signals blocked, and with the restart of calls that it has asked for. It gets the kernel's arguments.
-//! * Without a handler of the program the process ends as it would have: the default action is put back, and the instruction
-//!   faults again, or the signal is sent again with what came with it.
+//! * Without a handler of the program the process ends as it would have: the default action is put back, and the signal is
+//!   sent again with what came with it.
 //! * A signal that the program ignores is left alone, because others inherit that over `exec`. Then no touch can be recovered.
 //!
 //! An action that is set by a system call of the program's own is not seen. It takes the place of ours.
@@ -234,7 +234,7 @@ extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void
     let Some(action) = action_of(signal) else { return };
     let wanted = action.load();
     match wanted.handler {
-        libc::SIG_DFL => end_by(signal, code, info),
+        libc::SIG_DFL => end_by(signal, info),
         // Set since the signal came.
         libc::SIG_IGN => {}
         handler => {
@@ -276,15 +276,14 @@ fn reset(action: &Action) {
     set_errno(saved);
 }
 
-/// The default action: what has faulted faults again, and what was sent is sent again, once the handler returns.
-fn end_by(signal: c_int, code: c_int, info: *mut siginfo_t) {
+/// The default action, which the signal finds when it comes again with all that it came with: once the handler returns, and
+/// where it came first. Not all that the kernel sends would fault again.
+fn end_by(signal: c_int, info: *mut siginfo_t) {
     Wanted::DEFAULT.set(signal);
-    if code <= 0 {
-        // SAFETY: sends this thread what it has got.
-        unsafe {
-            let (pid, thread) = (libc::getpid(), libc::syscall(libc::SYS_gettid));
-            let number = libc::SYS_rt_tgsigqueueinfo;
-            real::syscall(number, pid.into(), thread, signal.into(), info as c_long, 0, 0);
-        }
+    // SAFETY: sends this thread what it has got.
+    unsafe {
+        let (pid, thread) = (libc::getpid(), libc::syscall(libc::SYS_gettid));
+        let number = libc::SYS_rt_tgsigqueueinfo;
+        real::syscall(number, pid.into(), thread, signal.into(), info as c_long, 0, 0);
     }
 }
