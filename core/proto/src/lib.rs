@@ -36,7 +36,7 @@ pub use ring::{RxRing, Span, TxRing, Violation};
 pub use silence::{Silence, PROBE_INTERVAL, SILENCE_LIMIT};
 pub use stream::{
     AnchorWrite, Control, Credit, Demotion, Failure, Phase, RecordVerdict, Role, RxSource, SocketError, Stream,
-    StreamConfig, TxSink, LINGER_LIMIT, RECORD_GRACE,
+    StreamConfig, TcpState, TxSink, LINGER_LIMIT, RECORD_GRACE,
 };
 pub use wire::{
     Accept, ControlMessage, Credential, Hello, Immediate, MessageKind, Nonce, Open, Record, RecordKind, Refuse,

@@ -312,7 +312,7 @@ impl World {
                 }
             }
             TxSink::Refused => {
-                guard.refuse_write();
+                guard.refuse_write(bytes.len());
                 drop(guard);
                 self.connections[c].broken = true;
                 Step::Done(bytes.len())

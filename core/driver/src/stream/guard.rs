@@ -160,9 +160,9 @@ impl StreamGuard<'_> {
         self.arrived |= readiness_of(&self.inner, self.cell.low_water()).contains(Readiness::READABLE);
     }
 
-    /// The application has written some bytes where [`TxSink`] is `Refused`.
-    pub fn refuse_write(&mut self) {
-        self.inner.proto.refuse_write();
+    /// The application has written `len` bytes where [`TxSink`] is `Refused`.
+    pub fn refuse_write(&mut self, len: usize) {
+        self.inner.proto.refuse_write(u32::try_from(len).unwrap_or(u32::MAX));
         self.arrived = true;
     }
 

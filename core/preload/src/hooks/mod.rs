@@ -10,11 +10,12 @@
 //! * errno is the callee's. Work that is not the call itself keeps it.
 //!
 //! Left alone on purpose, because an accelerated descriptor is a kernel socket and the kernel's answer is right:
-//! `bind`, `getsockname`, `getpeername`, `fstat`, `isfdtype`, `sockatmark`, `preadv`/`pwritev` and `pread`/`pwrite`
+//! `bind`, `getsockname`, `fstat`, `isfdtype`, `sockatmark`, `preadv`/`pwritev` and `pread`/`pwrite`
 //! (ESPIPE), `copy_file_range` (EINVAL). Because they make or take no connection: `tee`, `vmsplice` (pipes only),
 //! `setrlimit`, `chroot`, `setuid`. Because `pthread_atfork` handlers see them: `fork`, `__fork`, `forkpty`. Because the
 //! library's own destructor sees it: `exit`. Waits are interrupted by signals as the kernel's are, so `signal` and `sigaction`
-//! matter for SIGSEGV and SIGBUS only, which tell the library of bad addresses. `vfork` is in [`vfork`](crate::vfork). System calls made without the C library (Go) are not seen.
+//! matter for SIGSEGV and SIGBUS only, which tell the library of bad addresses. `vfork` is in
+//! [`vfork`](crate::vfork). System calls made without the C library (Go) are not seen.
 
 pub mod aside;
 pub mod bytes;

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use libc::{sockaddr, socklen_t};
 
 use super::{entry_or, hooks};
-use crate::ops::{connection, ending, options};
+use crate::ops::{connection, ending, options, state};
 use crate::runtime::shortage;
 use crate::{real, sandbox};
 
@@ -43,6 +43,10 @@ hooks! {
 
     fn shutdown(fd: c_int, how: c_int) -> c_int {
         entry_or!(fd, real::shutdown(fd, how), |entry| ending::shutdown(entry, fd, how))
+    }
+
+    fn getpeername(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
+        entry_or!(fd, real::getpeername(fd, addr, len), |entry| state::getpeername(entry, fd, addr, len))
     }
 
     fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int {

@@ -64,6 +64,7 @@ hooks! {
             libc::SYS_accept4 => sockets::accept4(fd, b as _, c as _, d as _).into(),
             libc::SYS_connect => sockets::connect(fd, b as _, c as _).into(),
             libc::SYS_shutdown => sockets::shutdown(fd, b as _).into(),
+            libc::SYS_getpeername => sockets::getpeername(fd, b as _, c as _).into(),
             libc::SYS_getsockopt => sockets::getsockopt(fd, b as _, c as _, d as _, e as _).into(),
             libc::SYS_setsockopt => sockets::setsockopt(fd, b as _, c as _, d as _, e as _).into(),
             libc::SYS_epoll_create1 => readiness::epoll_create1(fd).into(),

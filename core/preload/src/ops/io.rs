@@ -184,10 +184,28 @@ pub fn queued_bytes(sock: &Socket, fd: c_int) -> c_int {
     }
 }
 
-/// Bytes that have left a link and are still to be written to the anchor; `None`: ask the kernel. What is on a link is not
-/// unsent: the peer has it, as its kernel would.
-pub fn unsent_bytes(sock: &Socket) -> Option<usize> {
+/// Which of the bytes that the peer has not read SIOCOUTQ and SIOCOUTQNSD count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outgoing {
+    /// Those that the peer's kernel has not acknowledged.
+    Unacknowledged,
+    /// Those that this kernel has not sent.
+    Unsent,
+}
+
+/// Bytes that the kernel would still have to send, or have acknowledged; `None`: ask the kernel. All of what has left a link and
+/// is still to be written to the anchor; of what is on a link, what the peer's kernel would have no room for.
+pub fn outgoing_bytes(sock: &Socket, which: Outgoing) -> Option<usize> {
     let (cell, endpoint) = sock.stream.as_ref().zip(runtime::get().and_then(Runtime::endpoint))?;
-    let guard = cell.lock(endpoint);
-    (guard.proto().phase() == Phase::Resuming).then(|| guard.proto().unconsumed() as usize)
+    if cell.readiness().contains(Readiness::KERNEL_RX | Readiness::KERNEL_TX) {
+        return None;
+    }
+    let mut guard = cell.lock(endpoint);
+    guard.refresh_consumed();
+    match guard.proto().phase() {
+        Phase::Resuming => Some(guard.proto().unconsumed() as usize),
+        Phase::Linked if which == Outgoing::Unsent => Some(guard.proto().queued_to_send() as usize),
+        Phase::Linked => Some(guard.proto().queued_to_send() as usize + guard.proto().refused() as usize),
+        _ => None,
+    }
 }

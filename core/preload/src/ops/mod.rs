@@ -18,6 +18,7 @@ pub mod rights;
 pub mod select;
 pub mod signals;
 pub mod spawn_actions;
+pub mod state;
 pub mod stdio;
 pub mod waiting;
 

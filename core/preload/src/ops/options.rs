@@ -10,8 +10,9 @@ use libc::socklen_t;
 use netacc_proto::Reason;
 
 use crate::access;
+use crate::ops::io::Outgoing;
 use crate::ops::message::Target;
-use crate::ops::{descriptors, fail, io};
+use crate::ops::{descriptors, fail, io, state};
 use crate::real;
 use crate::runtime::{self, Runtime};
 use crate::socket::{int, Options, Socket};
@@ -280,7 +281,12 @@ unsafe fn kernels_option(
     let rc = unsafe { real::getsockopt(fd, level, name, value, len) };
     if let (Entry::Stream(sock), 0, libc::IPPROTO_TCP, libc::TCP_INFO) = (&**entry, rc, level, name) {
         // SAFETY: the kernel has just written through both pointers, and as many bytes as it says.
-        add_link(sock, unsafe { std::slice::from_raw_parts_mut(value.cast::<u8>(), *len as usize) });
+        let info = unsafe { std::slice::from_raw_parts_mut(value.cast::<u8>(), *len as usize) };
+        add_link(sock, info);
+        // The first byte of `struct tcp_info`.
+        if let (Some(number), Some(field)) = (state::number_of(sock), info.first_mut()) {
+            *field = number;
+        }
     }
     rc
 }
@@ -374,7 +380,8 @@ pub unsafe fn ioctl(entry: &Arc<Entry>, fd: c_int, request: c_ulong, argument: *
     if let (Entry::Stream(sock), false) = (&**entry, number.is_null()) {
         let answer = match request {
             libc::FIONREAD => io::readable_bytes(sock, fd),
-            libc::TIOCOUTQ | SIOCOUTQNSD => io::unsent_bytes(sock),
+            libc::TIOCOUTQ => io::outgoing_bytes(sock, Outgoing::Unacknowledged),
+            SIOCOUTQNSD => io::outgoing_bytes(sock, Outgoing::Unsent),
             _ => None,
         };
         if let Some(n) = answer {

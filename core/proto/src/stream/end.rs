@@ -240,9 +240,9 @@ impl Stream {
         self.take_held(held);
         if self.rx == RxState::Link && self.tx == TxState::Link && !self.peer_is_done() {
             //= spec §4.7.4
-            //# Where a link is known to have brought everything that the peer has ever sent, and nothing is unread on either
-            //# side, its death is an end in good order, as its kernel would have it; and otherwise a reset.
-            if self.unconsumed() == 0 && self.is_ring_empty() {
+            //# Where a link is known to have brought everything that the peer has ever sent, and the peer had read everything that
+            //# this side has sent, its death is an end in good order, after what is unread here; and otherwise a reset.
+            if self.unconsumed() == 0 {
                 self.fin_received = true;
             } else {
                 self.note_failure(Failure::PeerReset);

@@ -39,7 +39,7 @@ use crate::Reason;
 
 pub use anchor::{AnchorWrite, RecordVerdict, RECORD_GRACE};
 pub use end::LINGER_LIMIT;
-pub use tcp::SocketError;
+pub use tcp::{SocketError, TcpState};
 
 /// Which end of the TCP connection this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -257,6 +257,8 @@ pub struct Stream {
     refuses: bool,
     /// The peer's application has shut down reading.
     peer_rx_shutdown: bool,
+    /// Bytes of the write that the peer has answered with a reset, because it reads no more.
+    refused: u32,
     close_sent: bool,
     close_received: bool,
     closed: bool,
@@ -312,6 +314,7 @@ impl Stream {
             anchor_rx_shut: false,
             refuses: false,
             peer_rx_shutdown: false,
+            refused: 0,
             close_sent: false,
             close_received: false,
             closed: false,

@@ -17,6 +17,9 @@
 //! | `send` | the error; EPIPE, if no more goes out; all of it, and a reset, if the peer reads no more |
 //! | `shutdown` | ENOTCONN, if it is over |
 //! | `SO_ERROR` | the error |
+//! | `getpeername` | ENOTCONN, if it is over |
+//! | `TCP_INFO`: state | [`TcpState`] |
+//! | `SIOCOUTQ` | what was written to a peer that reads no more; and [`Stream::queued_to_send`] |
 //! | `poll`: IN | as many bytes as SO_RCVLOWAT wants, or no more in |
 //! | `poll`: OUT | room, or no more out |
 //! | `poll`: RDHUP | no more in |
@@ -38,7 +41,42 @@ pub enum SocketError {
     Pipe,
 }
 
+/// The state of the connection, by the kernel's names. States that last as long as an acknowledgement is under way are not
+/// among them, because a link acknowledges at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TcpState {
+    /// ESTABLISHED
+    Established,
+    /// CLOSE_WAIT: the peer has ended its direction.
+    CloseWait,
+    /// FIN_WAIT2: this side has ended its direction.
+    FinWait,
+    /// CLOSE: the connection is over.
+    Closed,
+}
+
 impl Stream {
+    /// The state that the kernel would report, had it carried the whole connection.
+    pub fn tcp_state(&self) -> TcpState {
+        match (self.fin_received, self.fin_wanted) {
+            _ if self.is_over() => TcpState::Closed,
+            (true, _) => TcpState::CloseWait,
+            (_, true) => TcpState::FinWait,
+            _ => TcpState::Established,
+        }
+    }
+
+    /// Bytes that the kernel would still have to send. A ring stands for both of the kernel's buffers: the first half of what
+    /// is unread counts as received by the peer, the rest as waiting to be sent.
+    pub fn queued_to_send(&self) -> u64 {
+        self.unconsumed().saturating_sub(u64::from(self.tx_ring_len() / 2))
+    }
+
+    /// Bytes that were written to a peer that reads no more: sent, but never acknowledged.
+    pub fn refused(&self) -> u32 {
+        self.refused
+    }
+
     /// Reads end when what has arrived has been read.
     #[inline]
     pub fn no_more_in(&self) -> bool {
@@ -87,8 +125,10 @@ impl Stream {
         self.error.take()
     }
 
-    /// The application has written where [`TxSink`](crate::TxSink) is `Refused`; not for a write of nothing.
-    pub fn refuse_write(&mut self) {
+    /// The application has written `len` bytes where [`TxSink`](crate::TxSink) is `Refused`; not for a write of nothing.
+    pub fn refuse_write(&mut self, len: u32) {
+        // Nobody acknowledges them.
+        self.refused = len;
         //= spec §4.8.3
         //# What is written to a peer that reads no more is thrown away and answered with RESET, for both sides, as its
         //# kernel would answer it.

@@ -94,7 +94,7 @@ fn a_write_to_who_reads_no_more_is_a_reset() {
     closed.settle();
     for (mut p, told) in [(closed, None), (deaf(O), Some(SocketError::Reset))] {
         assert_eq!((p.side[A].tx_sink(), p.side[A].is_over()), (TxSink::Refused, false));
-        p.side[A].refuse_write();
+        p.side[A].refuse_write(1);
         p.settle();
         // A peer that has closed need not know.
         assert_eq!((p.side[A].is_over(), p.side[O].error()), (true, told));
@@ -185,7 +185,7 @@ fn an_ended_stream_is_given_back() {
     //= type=test
     for unread in [false, true] {
         let mut p = deaf(O);
-        p.side[A].refuse_write();
+        p.side[A].refuse_write(1);
         p.settle();
         if unread {
             p = Pair::promoted();
@@ -216,7 +216,7 @@ fn what_nobody_has_read_comes_again_before_a_reset() {
             p.side[O].close(false);
             p.settle();
             if refused {
-                p.side[A].refuse_write();
+                p.side[A].refuse_write(1);
                 p.settle();
             }
             assert!(p.side[A].has_ended() && p.side[O].resets() && p.side[O].must_linger());
@@ -257,7 +257,7 @@ fn whoever_has_left_gets_again_what_it_has_not_read() {
     p.side[O].shutdown_read();
     p.side[O].shutdown_write();
     p.settle();
-    p.side[A].refuse_write();
+    p.side[A].refuse_write(1);
     p.settle();
     assert!(p.side[O].failure().is_some() && p.side[O].revive());
     p.side[O].demote(netacc_proto::Demotion::Requested(Reason::Requested));
@@ -274,7 +274,7 @@ fn a_revived_stream_ends_on_the_anchor_as_it_did_on_the_link() {
     //= type=test
     for leaver in [A, O] {
         let mut p = deaf(O);
-        p.side[A].refuse_write();
+        p.side[A].refuse_write(1);
         p.settle();
         assert!(p.side[O].failure().is_some() && p.side[leaver].revive());
         p.side[leaver].demote(netacc_proto::Demotion::Requested(Reason::Requested));

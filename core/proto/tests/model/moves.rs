@@ -289,7 +289,7 @@ impl World {
                 self.post(bounds, s, k, Message::Data { rewind });
             }
             TxSink::Refused if !bounds.gentle => {
-                self.side[s].stream.refuse_write();
+                self.side[s].stream.refuse_write(1);
                 return Some(());
             }
             TxSink::Wait | TxSink::Closed | TxSink::Refused => return None,

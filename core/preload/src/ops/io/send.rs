@@ -259,7 +259,7 @@ unsafe fn send_step(
             if extent.faults && extent.len < SEGMENT {
                 return if skip > 0 { Step::Over } else { Step::Done(fail(libc::EFAULT)) };
             }
-            guard.refuse_write();
+            guard.refuse_write(extent.len);
             Step::Done(extent.len as isize)
         }
         TxSink::Closed => {
