@@ -12,7 +12,7 @@ pub(super) struct Dynamic {
     /// `DT_RUNPATH`, or else `DT_RPATH`: directories, separated by colons.
     pub(super) search_path: Vec<u8>,
     /// Every name that the program takes from libraries, or has for them.
-    names: Vec<u8>,
+    pub(super) names: Vec<u8>,
 }
 
 /// Names beyond that are not read. Arbitrary: a large browser has a tenth.
