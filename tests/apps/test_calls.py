@@ -121,6 +121,7 @@ CASES = {
     "urgent": LEAVES,
     "files": ON_LINK,
     "splices": LEAVES,
+    "full_young": YOUNG,
     "splice_unread": LEAVES,
     "asynchronous": LEAVES,
     "streams": LEAVES,

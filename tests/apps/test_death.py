@@ -1,5 +1,5 @@
-"""A process that is killed takes its side of every link with it. The other side reads everything that was sent,
-then the end that the kernel would have made of it, and goes on serving others."""
+"""A process that is killed takes its side of every link with it. The other side reads everything that was
+sent, then the end that the kernel would have made of it, and goes on serving others."""
 
 from __future__ import annotations
 

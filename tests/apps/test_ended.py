@@ -1,5 +1,5 @@
-"""What calls return after a connection has ended: the same on a link as in the kernel, for each way to end and
-with each call as the first."""
+"""What calls return after a connection has ended: the same on a link as in the kernel, for each way to end
+and with each call as the first."""
 
 from __future__ import annotations
 

@@ -19,9 +19,9 @@ use netacc_proto::{Immediate, MessageKind, Span, CREDIT_BLOCK_LEN, HELD_REWIND, 
 use super::StreamGuard;
 use crate::LinkIo;
 
-/// How long bytes are held back at least if nothing else is written, and at most twice as long. The kernel's ceiling for
-/// `TCP_CORK` is 200 ms: tcp(7).
-pub(crate) const CORK_INTERVAL: Duration = Duration::from_millis(100);
+/// How long bytes are held back at least, if the application does not let go of them; at most twice as long. The kernel's
+/// ceiling for `TCP_CORK` is 200 ms (tcp(7)), and programs rely on two writes within that time to be one segment.
+pub(crate) const CORK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// After so many messages without a word from the peer's application a stream is no conversation, and its small messages
 /// wait for each other. Arbitrary: more than an answer in pieces, and less than devices are asked for completions.

@@ -20,7 +20,7 @@ fn what_is_corked_goes_out_as_one_message() {
     let (client, server) = (endpoint(&fabric), endpoint(&fabric));
     let pair = Linked::new(&client, &server, 40_012);
     let [(_, near), (_, far)] = &pair.ends;
-    let at = |intervals: f64| Instant::from_nanos((intervals * 1e8) as u64);
+    let at = |intervals: f64| Instant::from_nanos((intervals * 2e8) as u64);
     let messages = || near.lock(&client).counters().tx_msgs_link;
     let before = messages();
     // Until it is let go of.

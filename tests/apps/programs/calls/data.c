@@ -240,6 +240,31 @@ static void splices(void)
     show("at the end", splice(c.server, NULL, ends[1], NULL, 100, 0));
 }
 
+/* Closes a descriptor once the main thread sleeps in a call on it. */
+static void *close_soon(void *fd)
+{
+    await_sleep(getpid());
+    must(close(*(int *)fd));
+    return NULL;
+}
+
+/* A connection that nobody reads, filled as soon as it is there: a write after one that found no room waits in vain, also when
+   another thread closes the descriptor meanwhile. */
+static void full_young(void)
+{
+    struct connection c = connected();
+    static char bytes[65536];
+    size_t done = 0;
+    for (ssize_t n; (n = send(c.client, bytes, sizeof bytes, MSG_DONTWAIT)) > 0;)
+        done += n;
+    printf("%s\n", done > 1000000 ? "much" : "little");
+    set_timeout(c.client, SO_SNDTIMEO, 3000);
+    pthread_t closer;
+    must(-pthread_create(&closer, NULL, close_soon, &c.client));
+    show("send", send(c.client, "x", 1, MSG_NOSIGNAL));
+    must(-pthread_join(closer, NULL));
+}
+
 /* Bytes that lie unread, and a call that need not wait for them, the first of its kind. */
 static void splice_unread(void)
 {
@@ -349,6 +374,7 @@ const struct test_case data_cases[] = {
     {"urgent", urgent},
     {"files", files},
     {"splices", splices},
+    {"full_young", full_young},
     {"splice_unread", splice_unread},
     {"asynchronous", asynchronous},
     {"streams", streams},

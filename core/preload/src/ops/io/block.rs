@@ -64,6 +64,10 @@ pub fn block_in_poll(fd: c_int, events: i16, limit: Limit) -> Waited {
     match n {
         n if n < 0 && errno() == libc::EINTR || held.interrupts(limit) => Waited::Interrupted,
         0 => Waited::TimedOut,
+        // The number was closed under the call. The kernel looks at it once more when the time is over.
+        _ if p.revents & libc::POLLNVAL != 0 && limit.deadline.is_some_and(|deadline| now() >= deadline) => {
+            Waited::TimedOut
+        }
         _ => Waited::Again,
     }
 }

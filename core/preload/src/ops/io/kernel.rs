@@ -53,6 +53,30 @@ pub(super) fn has_room(fd: c_int) -> bool {
     unsafe { real::poll(&mut p, 1, 0) > 0 }
 }
 
+/// Bytes that the peer's kernel has not acknowledged.
+pub(super) fn unacknowledged(fd: c_int) -> c_int {
+    let mut n: c_int = 0;
+    // SAFETY: SIOCOUTQ writes an int.
+    unsafe { real::ioctl(fd, libc::TIOCOUTQ, (&raw mut n).cast()) };
+    n
+}
+
+/// Whether the kernel takes a write that does not block, in part at least. `poll` reports room only when a third of the buffer
+/// is free.
+pub(super) fn has_room_for_some(fd: c_int) -> bool {
+    let mut used: [u32; SK_MEMINFO_VARS] = [0; SK_MEMINFO_VARS];
+    let mut len = size_of_val(&used) as libc::socklen_t;
+    // SAFETY: an array of that many bytes, and its length.
+    let rc = unsafe { real::getsockopt(fd, libc::SOL_SOCKET, SO_MEMINFO, used.as_mut_ptr().cast(), &mut len) };
+    rc == 0 && used[SK_MEMINFO_WMEM_QUEUED] < used[SK_MEMINFO_SNDBUF]
+}
+
+// What the `libc` crate lacks. linux/sock_diag.h, asm-generic/socket.h.
+const SO_MEMINFO: c_int = 55;
+const SK_MEMINFO_SNDBUF: usize = 3;
+const SK_MEMINFO_WMEM_QUEUED: usize = 5;
+const SK_MEMINFO_VARS: usize = 9;
+
 fn header(iov: &[iovec]) -> msghdr {
     // SAFETY: all-zero is a valid msghdr.
     let mut msg: msghdr = unsafe { std::mem::zeroed() };

@@ -11,7 +11,9 @@ use netacc_driver::{Endpoint, LinkIo, Readiness, StreamCell, StreamGuard};
 use netacc_proto::{RxSource, TxSink};
 
 use super::block::block;
-use super::kernel::{has_room, is_broken, is_end, is_full, kernel_send, kernel_send_skipping};
+use super::kernel::{
+    has_room, has_room_for_some, is_broken, is_end, is_full, kernel_send, kernel_send_skipping, unacknowledged,
+};
 use super::promotion::note_sent;
 use super::{deferred_or, poll_link, settle_end, take_error, total, Step};
 use crate::ops::message::MAX_BYTES;
@@ -122,7 +124,14 @@ pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
                 let limit = Limit { deadline, idle: done == 0 };
                 let waiting = waiting.get_or_insert_with(|| Waiting::new(entry, sock));
                 fd = waiting.descriptor(fd);
-                let waited = block(rt, sock, cell, fd, Readiness::WRITABLE, limit);
+                let pledged = awaits_answer(&cell.lock(endpoint), fd);
+                let room = pledged && has_room_for_some(fd);
+                let mut waited = if pledged { block_for_answer(endpoint, cell, limit) } else { Waited::Again };
+                fd = waiting.descriptor(fd);
+                // The kernel wakes a writer that found no room when a third of the buffer is free, not for a few bytes.
+                if matches!(waited, Waited::Again) && !room {
+                    waited = block(rt, sock, cell, fd, Readiness::WRITABLE, limit);
+                }
                 fd = waiting.descriptor(fd);
                 match waited {
                     Waited::Again => polled = false,
@@ -221,20 +230,25 @@ unsafe fn send_step(
         }
         // A program that does something else when a write has to wait: it will read what the answer waits for.
         TxSink::Pledged if nonblocking && may_have_to_wait(&guard, fd) => {
-            guard.wait_for_pledge();
-            Step::Blocked
-        }
-        // The kernel's buffer is full, or nearly: that a write has to wait surprises nobody.
-        TxSink::Pledged if !nonblocking && !guard.proto().is_held() && is_full(fd) => {
             drop(guard);
-            let held = wait::signals::Held::all();
-            await_pledge(endpoint, cell, netacc_driver::PLEDGE_PATIENCE);
-            if held.interrupts(Limit { deadline: None, idle: skip == 0 }) {
-                drop(held);
-                return Step::Done(fail(libc::EINTR));
+            // EAGAIN before the buffer is full is for peers that read, or else the program could write again although
+            // its peer has read nothing.
+            let waits = !has_room_for_some(fd) || peer_reads(endpoint, cell, fd);
+            let mut guard = cell.lock(endpoint);
+            match guard.tx_sink() {
+                TxSink::Pledged if waits => {
+                    guard.wait_for_pledge();
+                    Step::Blocked
+                }
+                TxSink::Pledged => {
+                    guard.void_pledge();
+                    Step::Again
+                }
+                _ => Step::Again,
             }
-            Step::Again
         }
+        // See `block_for_answer`.
+        TxSink::Pledged if !nonblocking && awaits_answer(&guard, fd) => Step::Blocked,
         TxSink::Pledged => {
             let link = guard.link().cloned();
             drop(guard);
@@ -343,6 +357,34 @@ unsafe fn copy_in(guard: &mut StreamGuard<'_>, iov: &[iovec], (skip, len): (usiz
 fn may_have_to_wait(guard: &StreamGuard<'_>, fd: c_int) -> bool {
     let bulk = guard.counters().tx_bytes_tcp >= BULK;
     is_full(fd) && (bulk || !guard.proto().is_held() && !has_room(fd))
+}
+
+/// Whether a write that may wait does so until the pledge is answered: the kernel's buffer is full, or nearly, so that the
+/// program expects to wait.
+fn awaits_answer(guard: &StreamGuard<'_>, fd: c_int) -> bool {
+    guard.tx_sink() == TxSink::Pledged && !guard.proto().is_held() && is_full(fd)
+}
+
+/// Waits until the pledge is answered, and voids it after [`PLEDGE_PATIENCE`](netacc_driver::PLEDGE_PATIENCE).
+#[cold]
+fn block_for_answer(endpoint: &Endpoint, cell: &Arc<StreamCell>, limit: Limit) -> Waited {
+    let held = wait::signals::Held::all();
+    let left = limit.deadline.map_or(Duration::MAX, |deadline| deadline.saturating_since(now()));
+    await_pledge(endpoint, cell, netacc_driver::PLEDGE_PATIENCE.min(left));
+    if held.interrupts(limit) {
+        Waited::Interrupted
+    } else {
+        Waited::Again
+    }
+}
+
+/// Whether the peer takes bytes off the kernel's queue, or answers the pledge, within [`wait::SWITCH_PATIENCE`].
+#[cold]
+fn peer_reads(endpoint: &Endpoint, cell: &Arc<StreamCell>, fd: c_int) -> bool {
+    let before = unacknowledged(fd);
+    let reads =
+        |guard: &mut StreamGuard<'_>| (guard.tx_sink() != TxSink::Pledged || unacknowledged(fd) < before).then_some(());
+    wait::until(endpoint, cell, now() + wait::SWITCH_PATIENCE, reads).is_some()
 }
 
 /// The answer to OPEN is usually microseconds away. If it does not come, the connection stays on TCP for now. Whether it
