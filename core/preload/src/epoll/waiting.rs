@@ -472,10 +472,15 @@ fn plain_wait(epoll: &Epoll, out: &mut Out, timeout: Option<Duration>, mask: *co
         let endpoint = runtime::get().and_then(Runtime::endpoint);
         let announced = (left != Some(Duration::ZERO)).then(|| Announced::new(shared, endpoint, false));
         let pending = announced.as_ref().is_some_and(|announced| announced.pending);
-        let count = kernel_events(shared, out, if pending { Some(Duration::ZERO) } else { left }, mask).count;
+        let Looked { count, took_wake_up } =
+            kernel_events(shared, out, if pending { Some(Duration::ZERO) } else { left }, mask);
         drop(announced);
         if count < 0 {
             return Plain::Over(-1);
+        }
+        if let Some(endpoint) = endpoint.filter(|_| took_wake_up) {
+            // As in `wait_on_links`: the first stream may just have come.
+            shared.poll(endpoint);
         }
         collect(shared, out);
         if out.len > 0 || count == 0 && !pending {
