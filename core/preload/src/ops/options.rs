@@ -221,7 +221,8 @@ pub fn needs_kernel(fd: c_int) -> bool {
     let mut len = name.len() as socklen_t;
     // SAFETY: the buffer has `len` writable bytes.
     let rc = unsafe { real::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_ULP, name.as_mut_ptr().cast(), &raw mut len) };
-    let above = rc == 0 && len > 0;
+    // A listener of MPTCP has MPTCP itself there.
+    let above = rc == 0 && len > 0 && !name.starts_with(b"mptcp\0");
     above
         || [libc::SO_TIMESTAMP, libc::SO_TIMESTAMPNS, libc::SO_TIMESTAMPING, libc::SO_TXTIME].into_iter().any(on)
         || get_int(fd, libc::SOL_SOCKET, libc::SO_PEEK_OFF).is_some_and(|offset| offset >= 0)
