@@ -232,6 +232,8 @@ CASES = {
     "liburing_files": STAYS,
     "liburing_listener": STAYS,
     "liburing_moves_bytes": LEAVES,
+    "liburing_bad_addresses": STAYS,
+    "liburing_polls_epoll": ON_LINK,
     "liburing_sends_rights": GIVEN_AWAY,
     "liburing_waits": LEAVES,
     "liburing_waits_beside": STAYS,
@@ -245,7 +247,9 @@ CASES = {
     # aio.c
     "aio_by_libaio": LEAVES,
     "aio_by_number": LEAVES,
+    "aio_bad_addresses": STAYS,
     "aio_files": STAYS,
+    "aio_polls_epoll": ON_LINK,
     # sandbox.c
     "sandbox_strict": CONFINED,
     "sandbox_kills": CONFINED,

@@ -22,6 +22,8 @@ use linux_raw_sys::io_uring::{
     io_uring_rsrc_update, io_uring_rsrc_update2, io_uring_sqe,
 };
 
+use crate::access;
+
 pub mod foreign;
 pub mod liburing;
 
@@ -286,22 +288,23 @@ impl Register {
     /// As the system call.
     pub unsafe fn of(kind: u32, argument: *const c_void, count: u32) -> Register {
         let is = |other: RegisterOp| other as u32 == kind;
-        if argument.is_null() {
-            // An error where a table is expected.
-        } else if is(RegisterOp::IORING_REGISTER_FILES) {
+        if is(RegisterOp::IORING_REGISTER_FILES) {
             return Register::Files(argument.cast(), count);
-        } else if is(RegisterOp::IORING_REGISTER_FILES_UPDATE) {
-            // SAFETY: the caller's promise.
-            let update = unsafe { argument.cast::<io_uring_rsrc_update>().read_unaligned() };
-            return Register::Files(update.data as *const _, count);
-        } else if is(RegisterOp::IORING_REGISTER_FILES2) {
-            // SAFETY: the caller's promise; the kernel checks the length that `count` is.
-            let table = unsafe { argument.cast::<io_uring_rsrc_register>().read_unaligned() };
-            return Register::Files(table.data as *const _, table.nr);
-        } else if is(RegisterOp::IORING_REGISTER_FILES_UPDATE2) {
-            // SAFETY: as above.
-            let update = unsafe { argument.cast::<io_uring_rsrc_update2>().read_unaligned() };
-            return Register::Files(update.data as *const _, update.nr);
+        }
+        // SAFETY: any bytes are valid for all three. A bad address is the kernel's to report.
+        let table = unsafe {
+            if is(RegisterOp::IORING_REGISTER_FILES_UPDATE) {
+                access::read(argument.cast::<io_uring_rsrc_update>()).map(|update| (update.data, count))
+            } else if is(RegisterOp::IORING_REGISTER_FILES2) {
+                access::read(argument.cast::<io_uring_rsrc_register>()).map(|table| (table.data, table.nr))
+            } else if is(RegisterOp::IORING_REGISTER_FILES_UPDATE2) {
+                access::read(argument.cast::<io_uring_rsrc_update2>()).map(|update| (update.data, update.nr))
+            } else {
+                None
+            }
+        };
+        if let Some((files, count)) = table {
+            return Register::Files(files as *const _, count);
         }
         match HARMLESS_REGISTRATIONS.iter().any(|other| is(*other)) {
             true => Register::Other,

@@ -10,6 +10,7 @@ use linux_raw_sys::io_uring::{io_uring_params, IORING_ENTER_REGISTERED_RING};
 use netacc_config::UnseenIoPolicy;
 use netacc_proto::Reason;
 
+use crate::access;
 use crate::holders::Sender;
 use crate::ops::{ending, errno, process, rights, set_errno};
 use crate::ring::{foreign, Does, Register, Ring, Submission};
@@ -24,6 +25,7 @@ const MAX_FILES: c_uint = 1 << 20;
 
 /// `struct iocb`, an operation of the kernel's asynchronous I/O, as far as its descriptor. linux/aio_abi.h.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct Iocb {
     data: u64,
     key_and_flags: u64,
@@ -201,8 +203,10 @@ pub(super) unsafe fn leave_files_to_ring(files: *const c_int, count: c_uint) {
     }
     let saved = errno();
     for i in 0..count.min(MAX_FILES) as usize {
-        // SAFETY: within the caller's array. Negative numbers stand for no file.
-        leave_to_ring(unsafe { files.add(i).read_unaligned() });
+        // SAFETY: any bytes are a number. A bad address is the kernel's to report.
+        let Some(fd) = (unsafe { access::read(files.wrapping_add(i)) }) else { break };
+        // Negative numbers stand for no file.
+        leave_to_ring(fd);
     }
     set_errno(saved);
 }
@@ -229,10 +233,10 @@ pub unsafe fn before_submit(count: c_long, list: *const *const Iocb) {
     }
     let saved = errno();
     for i in 0..usize::try_from(count).unwrap_or(0).min(MAX_LIST) {
-        // SAFETY: within the caller's array, whose elements are null or valid.
-        if let Some(operation) = unsafe { (*list.add(i)).as_ref() } {
-            leave_to_ring(operation.fd);
-        }
+        // SAFETY: any bytes are valid for both. A bad address is the kernel's to report.
+        let operation = unsafe { access::read(list.wrapping_add(i)).and_then(|operation| access::read(operation)) };
+        let Some(operation) = operation else { break };
+        leave_to_ring(operation.fd);
     }
     set_errno(saved);
 }

@@ -88,9 +88,44 @@ static void aio_files(void)
     exchange_often(c, 20);
 }
 
+/* A registration with an epoll instance that asynchronous I/O polls, before there is anything. */
+static void aio_polls_epoll(void)
+{
+    io_context_t context = NULL;
+    must(io_setup(8, &context));
+    struct connection c = linked();
+    int epoll = must(epoll_create1(0));
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = 7};
+    must(epoll_ctl(epoll, EPOLL_CTL_ADD, c.server, &event));
+    exchange_often(c, 20);
+    struct iocb operation;
+    io_prep_poll(&operation, epoll, POLLIN);
+    show("submit", by_libaio(context, &operation));
+    send_text(c.client, "x");
+    show("poll", (result(context) & POLLIN) != 0);
+    show("wait", epoll_wait(epoll, &event, 1, PATIENCE_MS));
+    show_text(c.server, 1);
+    exchange_often(c, 20);
+}
+
+/* Bad addresses among the operations are the kernel's to report. */
+static void aio_bad_addresses(void)
+{
+    io_context_t context = NULL;
+    must(io_setup(8, &context));
+    struct connection c = linked();
+    exchange_often(c, 20);
+    struct iocb *bad = (struct iocb *)8;
+    show("list", syscall(SYS_io_submit, context, 1, (struct iocb **)8));
+    show("operation", syscall(SYS_io_submit, context, 1, &bad));
+    exchange_often(c, 20);
+}
+
 const struct test_case aio_cases[] = {
+    {"aio_bad_addresses", aio_bad_addresses},
     {"aio_by_libaio", aio_by_libaio},
     {"aio_by_number", aio_by_number},
     {"aio_files", aio_files},
+    {"aio_polls_epoll", aio_polls_epoll},
     {NULL, NULL},
 };

@@ -174,6 +174,37 @@ static void liburing_waits(void)
     show_text(c.client, 4);
 }
 
+/* A ring polls an epoll instance before there is anything, and is told of what comes on a link. */
+static void liburing_polls_epoll(void)
+{
+    struct connection c = linked();
+    struct io_uring ring = make_ring(0);
+    int epoll = must(epoll_create1(0));
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = 7};
+    must(epoll_ctl(epoll, EPOLL_CTL_ADD, c.server, &event));
+    exchange_often(c, 20);
+    io_uring_prep_poll_add(next(&ring), epoll, POLLIN);
+    submit(&ring);
+    send_text(c.client, "x");
+    show("poll", result(&ring));
+    show("wait", epoll_wait(epoll, &event, 1, PATIENCE_MS));
+    show_text(c.server, 1);
+    exchange_often(c, 20);
+}
+
+/* A table of files at a bad address is the kernel's to report. */
+static void liburing_bad_addresses(void)
+{
+    struct connection c = linked();
+    struct io_uring ring = make_ring(0);
+    exchange_often(c, 20);
+    errno = -io_uring_register_files(&ring, (int *)8, 4);
+    show("register", errno ? -1 : 0);
+    io_uring_prep_files_update(next(&ring), (int *)8, 4, 0);
+    show("update", submitted(&ring));
+    exchange_often(c, 20);
+}
+
 /* Descriptors are named by an index: put into the table all at once, one by one, by an operation. */
 static void liburing_with_a_table(void)
 {
@@ -303,12 +334,14 @@ static void liburing_buffers(void)
 }
 
 const struct test_case liburing_cases[] = {
+    {"liburing_bad_addresses", liburing_bad_addresses},
     {"liburing_buffers", liburing_buffers},
     {"liburing_by_itself", liburing_by_itself},
     {"liburing_closes", liburing_closes},
     {"liburing_files", liburing_files},
     {"liburing_listener", liburing_listener},
     {"liburing_moves_bytes", liburing_moves_bytes},
+    {"liburing_polls_epoll", liburing_polls_epoll},
     {"liburing_sends_rights", liburing_sends_rights},
     {"liburing_waits", liburing_waits},
     {"liburing_waits_beside", liburing_waits_beside},
