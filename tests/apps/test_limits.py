@@ -238,10 +238,11 @@ def test_every_call_that_opens_a_descriptor_gets_those_of_the_library(tmp_path: 
     assert sum(document["cnt"].get("tx_bytes_link", 0) for document in documents) > 0
 
 
-#: Resolves a name until four descriptors are left, while a connection is on a link.
-RESOLVES = """
-import os, resource, socket
+#: Makes temporary files, which the C library opens, until four descriptors are left; a connection is on a link.
+OPENS_UNSEEN = """
+import ctypes, os, resource, socket
 
+library = ctypes.CDLL(None)
 resource.setrlimit(resource.RLIMIT_NOFILE, (96, 96))
 served = socket.create_server(("127.0.0.1", 0))
 client = os.fork()
@@ -255,7 +256,12 @@ connection, _ = served.accept()
 for _ in range(2000):
     connection.sendall(connection.recv(64, socket.MSG_WAITALL))
 while os.open("/dev/null", os.O_RDONLY) < 96 - 5:
-    print(socket.getaddrinfo("localhost", 80, socket.AF_INET, socket.SOCK_STREAM), flush=True)
+    path = ctypes.create_string_buffer(b"/tmp/netacc-test-XXXXXX")
+    number = library.mkstemp(path)
+    print(number >= 0, flush=True)
+    if number >= 0:
+        os.close(number)
+        os.unlink(path.value)
 for _ in range(1000):
     connection.sendall(connection.recv(64, socket.MSG_WAITALL))
 os.waitpid(client, 0)
@@ -264,8 +270,8 @@ os.waitpid(client, 0)
 
 def test_the_c_library_has_descriptors_left(tmp_path: Path) -> None:
     """What it opens for itself is not seen, and so is left to it before."""
-    script = tmp_path / "resolves.py"
-    script.write_text(RESOLVES)
+    script = tmp_path / "unseen.py"
+    script.write_text(OPENS_UNSEEN)
     counted = tmp_path / "counted"
     command: list[str | Path] = [binaries() / "netacc_run", "-F", "1", sys.executable, script]
     assert run(command, NETACC_EXIT_STATS=str(counted)) == run([sys.executable, script])

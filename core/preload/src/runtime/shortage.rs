@@ -118,7 +118,8 @@ pub fn opening_fd(call: impl FnMut() -> c_int) -> c_int {
 #[cold]
 fn keep_spare(fd: c_int) {
     let is_short = || {
-        let taken = fd as u64 + 1 + super::protected_fds().len() as u64;
+        let above = super::protected_fds().iter().filter(|own| **own > fd).count();
+        let taken = fd as u64 + 1 + above as u64;
         taken + SPARE > table::soft_limit()
     };
     while is_short() && give_back() {}
