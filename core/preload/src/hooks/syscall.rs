@@ -2,6 +2,11 @@
 //!
 //! Variadic in C; see [`descriptors`](super::descriptors) for why fixed parameters receive the arguments. The seventh
 //! is on the stack on x86-64: if the caller passed fewer, what is read is the caller's own frame, as in glibc.
+//!
+//! The table has every call by which a program can move bytes of a connection, wait for it, make, name, copy or end it.
+//! What the kernel answers rightly by name it answers by number, and is not in the table (see [`hooks`](super)): `bind`,
+//! `getsockname`, `getpeername`, `preadv`, `pwritev`, `tee`, `vmsplice`, `copy_file_range`, `fstat`. Not seen by number are
+//! `fork`, `vfork`, `clone` and the kernel's own asynchronous I/O (`io_submit`).
 
 use std::ffi::{c_int, c_long, c_uint};
 

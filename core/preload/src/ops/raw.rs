@@ -1,6 +1,6 @@
-//! System calls by number that differ from the C function of their name: in the size of a signal mask that comes with it, in
-//! what they tell of the time that is left. `None`: nothing of the call is ours, or an argument
-//! is wrong. Then the caller makes the kernel's call.
+//! System calls by number that differ from the C function of their name: they take the size of a signal mask, and write back
+//! how much of the time is left. `None`: nothing of the call is ours, or an argument is wrong. Then the caller makes the
+//! kernel's call.
 
 use std::ffi::{c_int, c_uint};
 
