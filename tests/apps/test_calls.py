@@ -24,7 +24,14 @@ SOURCES = REPO / "tests/apps/programs/calls"
 ROUNDS = 2000
 
 #: Why the connections of a program are on TCP in the end, where it is not because the program ends.
-BY_ENDING = {"requested", "peer-request", "peer-not-accelerated", "not-yet"}
+BY_ENDING = {
+    "requested",
+    "peer-request",
+    "peer-not-accelerated",
+    "peer-not-accepted",
+    "peer-keeps-tcp",
+    "not-yet",
+}
 
 
 @dataclass(frozen=True)

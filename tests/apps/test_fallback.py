@@ -164,7 +164,88 @@ def test_another_user(lab: Lab, stranger: str, need_condition: Callable[[str, bo
     client.wait_line("49-")
     assert client.stdout().splitlines() == [f"{number}-{'x' * 1000}" for number in range(50)]
     for who, side in (("client", client), ("server", server)):
-        lab.expect_tcp(counters.totals(side), who=who, payload_bytes=2 * 50_000)
+        seen = counters.totals(side)
+        lab.expect_tcp(seen, who=who, payload_bytes=2 * 50_000)
+        assert set(seen.reasons) == {"peer-other-user"}
+
+
+def hold(lab: Lab, program: str, port: int, *, before: Sequence[str] = (), **env: str) -> Process:
+    """A program of `tests.apps.programs.untaken`, once it has done its part and waits for its end."""
+    argv = [sys.executable, "-m", f"{MODULES}.untaken", program, str(port)]
+    held = lab.start(program, argv, accelerated=True, env=env, before=before, interactive=True)
+    held.wait_line("listening" if program == "serve" else "sent 1")
+    return held
+
+
+def why(process: Process) -> str:
+    """Why the connection of a process is on TCP."""
+    seen = counters.ask(process.pid)
+    assert seen is not None
+    (connection,) = [item for item in seen.sockets if item.remote]
+    assert connection.path == "tcp"
+    return connection.reason
+
+
+def test_a_peer_that_has_not_accepted(lab: Lab) -> None:
+    """It runs the library, and its program is busy with something else."""
+    port = free_port()
+    server = hold(lab, "serve", port)
+    client = hold(lab, "send", port)
+    assert why(client) == "peer-not-accepted"
+    server.say("accept")
+    server.wait_line("accepted")
+    client.say("more")
+    client.wait_line("sent 2")
+    seen = counters.totals(client)
+    assert seen.link_bytes > 0, "once it is accepted nothing is in the way"
+    for one in (client, server):
+        lab.dismiss(one)
+
+
+def test_a_peer_that_keeps_to_tcp(lab: Lab) -> None:
+    """It runs the library, which is switched off there."""
+    port = free_port()
+    server = hold(lab, "serve", port, NACC_BACKEND="none")
+    server.say("accept")
+    client = hold(lab, "send", port)
+    server.wait_line("accepted")
+    client.say("more")
+    client.wait_line("sent 2")
+    assert (why(client), why(server)) == ("peer-keeps-tcp", "disabled")
+    for one in (client, server):
+        lab.dismiss(one)
+
+
+def test_a_peer_with_shared_memory_of_its_own(lab: Lab, need_condition: Callable[[str, bool], None]) -> None:
+    """Both run the library, and cannot find each other: as in two containers with one network."""
+    need_condition("root", os.geteuid() == 0)
+    port = free_port()
+    script = 'mount -t tmpfs none /dev/shm && exec "$@"'
+    server = hold(lab, "serve", port, before=["unshare", "--mount", "sh", "-c", script, "sh"])
+    server.say("accept")
+    client = hold(lab, "send", port)
+    server.wait_line("accepted")
+    client.say("more")
+    client.wait_line("sent 2")
+    assert why(client) == "peer-apart"
+    for one in (client, server):
+        lab.dismiss(one)
+
+
+def test_a_peer_without_the_library(lab: Lab) -> None:
+    port = free_port()
+    server = lab.start(
+        "serve", [sys.executable, "-m", f"{MODULES}.untaken", "serve", str(port)], interactive=True
+    )
+    server.wait_line("listening")
+    server.say("accept")
+    client = hold(lab, "send", port)
+    server.wait_line("accepted")
+    client.say("more")
+    client.wait_line("sent 2")
+    assert why(client) == "peer-not-accelerated"
+    for one in (client, server):
+        lab.dismiss(one)
 
 
 @pytest.fixture

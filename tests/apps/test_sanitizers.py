@@ -1,5 +1,5 @@
-"""Programs that are built with sanitizers, or run under valgrind: they come to the same as on TCP, on links, and
-what is wrong with a program is still found."""
+"""Programs that are built with sanitizers, or run under valgrind: they come to the same as on TCP, on links.
+What is wrong with a program is still found."""
 
 from __future__ import annotations
 

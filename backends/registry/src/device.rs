@@ -398,7 +398,7 @@ impl Directory for Fabric {
 
     fn obstacle(&self, tuple: &FourTuple, accepted: bool) -> Option<Obstacle> {
         if self.is_near(tuple) {
-            return None;
+            return self.near.as_ref().filter(|_| self.serves_host)?.obstacle(tuple, accepted);
         }
         let served = if accepted { tuple.local } else { tuple.remote };
         let Some(port) = link_port(served.port()) else { return Some(Obstacle::NoPort) };

@@ -9,8 +9,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use netacc_device::{
-    Armed, Capabilities, CompletionQueueId, Device, DeviceError, Directory, DirectoryError, FourTuple, PeerAddress,
-    PostError, QueuePairId, Region, RemoteRegion, Wait, WorkCompletion, WorkRequest,
+    Armed, Capabilities, CompletionQueueId, Device, DeviceError, Directory, DirectoryError, FourTuple, Obstacle,
+    PeerAddress, PostError, QueuePairId, Region, RemoteRegion, Wait, WorkCompletion, WorkRequest,
 };
 use parking_lot::Mutex;
 
@@ -21,6 +21,7 @@ use crate::doorbell::OwnDoorbell;
 use crate::hold;
 use crate::layout::{ASLEEP, AWAKE, CQS, MODERATED, QPS, RING};
 use crate::limits;
+use crate::obstacle;
 use crate::pair::{PairSlot, LIVE, PAIRS};
 use crate::qp::{Posts, QpLocal, DOWN, MAX_INLINE, MAX_MESSAGE, SEND_RING};
 use crate::rendezvous::{self, Rendezvous};
@@ -812,6 +813,11 @@ impl Directory for ShmDevice {
     fn lookup(&self, t: &FourTuple) -> Option<(PeerAddress, u32)> {
         let (process, stream) = self.rendezvous.table.lookup(tuple::key(&t.reversed()))?;
         Some((rendezvous::address(&process), stream))
+    }
+
+    fn obstacle(&self, t: &FourTuple, _: bool) -> Option<Obstacle> {
+        let is_known = |pid| self.rendezvous.table.has_process(pid);
+        tuple::same_host(t).then(|| obstacle::find(&t.reversed(), self.config.group.is_some(), is_known)).flatten()
     }
 }
 

@@ -32,6 +32,7 @@ mod limits;
 mod map;
 #[cfg(all(test, any(loom, miri)))]
 mod models;
+mod obstacle;
 mod pair;
 mod qp;
 mod region;

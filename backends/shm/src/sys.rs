@@ -584,6 +584,25 @@ pub(crate) fn allocated(fd: RawFd) -> Vec<std::ops::Range<u64>> {
     parts.skip(1).collect()
 }
 
+/// What the kernel answers to a question about sockets: `request` is a whole message of NETLINK_SOCK_DIAG for one of them.
+pub(crate) fn socket_of(request: &[u8]) -> io::Result<Vec<u8>> {
+    const NETLINK_SOCK_DIAG: i32 = 4;
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+    // SAFETY: no memory involved.
+    let fd = owned(unsafe { libc::socket(libc::AF_NETLINK, kind, NETLINK_SOCK_DIAG) })?;
+    let mut answer = vec![0u8; 512];
+    // The kernel answers before `send` returns, so that nobody waits.
+    // SAFETY: both buffers have the length that is passed.
+    let len = unsafe {
+        if libc::send(fd.as_raw_fd(), request.as_ptr().cast(), request.len(), 0) < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        libc::recv(fd.as_raw_fd(), answer.as_mut_ptr().cast(), answer.len(), libc::MSG_DONTWAIT)
+    };
+    answer.truncate(usize::try_from(len).map_err(|_| io::Error::last_os_error())?);
+    Ok(answer)
+}
+
 /// The inode that names a namespace of this process (`net`, `pid`).
 pub(crate) fn namespace(kind: &str) -> io::Result<u64> {
     use std::os::unix::fs::MetadataExt;

@@ -206,6 +206,12 @@ impl Layout {
         (unchanged && identity.pid != 0).then_some(Process { slot, pid: identity.pid, token: identity.token })
     }
 
+    /// Whether a process of that number is registered.
+    pub(crate) fn has_process(&self, pid: u32) -> bool {
+        let used = self.slots.iter().take_while(|s| s.state.load(Acquire) != 0);
+        (0..).zip(used).filter_map(|(slot, _)| self.process(slot)).any(|process| process.pid == pid)
+    }
+
     /// Notes at which port the process of a slot accepts links from other hosts.
     pub(crate) fn tell_link_port(&self, slot: u32, generation: u16, port: u16) {
         if let Some(s) = self.slots.get(slot as usize) {

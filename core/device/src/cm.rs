@@ -199,6 +199,14 @@ pub enum Obstacle {
     NoPort,
     /// Somebody who sends nobody on to us has that port.
     PortTaken,
+    /// The process at the other end belongs to another user, whom this device does not admit.
+    OtherUser,
+    /// Nobody has accepted the connection at the other end yet.
+    NotAccepted,
+    /// The process at the other end could use links, and does not offer this connection.
+    NotOffered,
+    /// The process at the other end uses links, but is in no directory that this one can see.
+    Apart,
 }
 
 /// The number of a stream whose holder alone knows it: see [`Directory::resolve`].

@@ -36,12 +36,16 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Why nobody was found at the other end of a stream, or has found it.
+    /// Why nobody was found at the other end of a stream, or has found it. Control path: may make system calls.
     pub fn obstacle(&self, cell: &StreamCell, role: Role) -> Reason {
         match self.directory().obstacle(&cell.tuple, role == Role::Acceptor) {
             Some(Obstacle::NoDevice) => Reason::DeviceAbsent,
             Some(Obstacle::NoPort) => Reason::NoLinkPort,
             Some(Obstacle::PortTaken) => Reason::LinkPortTaken,
+            Some(Obstacle::OtherUser) => Reason::PeerOtherUser,
+            Some(Obstacle::NotAccepted) => Reason::PeerNotAccepted,
+            Some(Obstacle::NotOffered) => Reason::PeerKeepsTcp,
+            Some(Obstacle::Apart) => Reason::PeerApart,
             _ => Reason::PeerNotFound,
         }
     }

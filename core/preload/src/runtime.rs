@@ -58,6 +58,8 @@ pub struct Runtime {
     pub spin: wait::SpinPolicy,
     /// Streams whose promotion is to be tried.
     promotions: Mutex<Vec<Arc<StreamCell>>>,
+    /// Accepted streams for which nobody has asked: the helper finds out why.
+    unasked: Mutex<Vec<Arc<StreamCell>>>,
     /// How long those take to answer that this process has connected to.
     pub(crate) services: Services,
     helper: helper::Helper,
@@ -309,6 +311,7 @@ impl Runtime {
             refused: String::new(),
             refused_for: Reason::None,
             promotions: Mutex::default(),
+            unasked: Mutex::default(),
             helper,
             own_fds: Mutex::new(own_fds),
             counters: netacc_driver::Counters::default(),
@@ -442,6 +445,14 @@ impl Runtime {
     /// Asks the helper to promote a stream.
     pub fn request_promotion(&self, cell: &Arc<StreamCell>) {
         self.promotions.lock().push(cell.clone());
+        if let Some(endpoint) = &self.endpoint {
+            endpoint.need_helper();
+        }
+    }
+
+    /// Asks the helper why nobody asks for an accepted stream.
+    pub fn request_reason(&self, cell: &Arc<StreamCell>) {
+        self.unasked.lock().push(cell.clone());
         if let Some(endpoint) = &self.endpoint {
             endpoint.need_helper();
         }

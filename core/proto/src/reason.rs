@@ -3,12 +3,12 @@
 use core::fmt;
 
 macro_rules! reasons {
-    ($($(#[$doc:meta])* $name:ident = $code:literal, $text:literal;)*) => {
+    ($($(#[doc = $doc:literal])* $name:ident = $code:literal, $text:literal;)*) => {
         /// Reason codes, stable: they travel in REFUSE messages and appear in `netacc_ss`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u16)]
         #[non_exhaustive]
-        pub enum Reason { $($(#[$doc])* $name = $code,)* }
+        pub enum Reason { $($(#[doc = $doc])* $name = $code,)* }
 
         impl Reason {
             /// All of them.
@@ -22,6 +22,11 @@ macro_rules! reasons {
             /// Short stable text, as `netacc_ss` shows it.
             pub fn as_str(self) -> &'static str {
                 match self { $(Reason::$name => $text,)* }
+            }
+
+            /// What it means, in a sentence or two.
+            pub fn description(self) -> &'static str {
+                match self { $(Reason::$name => concat!($($doc),*).trim_ascii_start(),)* }
             }
         }
     };
@@ -40,7 +45,7 @@ reasons! {
     NoBackend = 4, "no-backend";
     /// The peer is on another host, which this backend does not reach.
     OtherHost = 5, "other-host";
-    /// The peer does not run the library, or is another user.
+    /// The peer does not run the library, as far as can be told from here.
     PeerNotFound = 6, "peer-not-accelerated";
     /// The peer knows the connection but cannot promote it now.
     PeerBusy = 7, "peer-busy";
@@ -102,6 +107,15 @@ reasons! {
     ThreadLimit = 35, "thread-limit";
     /// The program confines itself by a system call filter that does not permit what links need.
     Sandboxed = 36, "sandboxed";
+    /// The peer's process belongs to another user.
+    PeerOtherUser = 37, "peer-other-user";
+    /// The connection is established, but the peer's program has not accepted it yet.
+    PeerNotAccepted = 38, "peer-not-accepted";
+    /// The peer's process runs the library and keeps the connection on TCP: `netacc_ss` tells why there.
+    PeerKeepsTcp = 39, "peer-keeps-tcp";
+    /// The peer's process runs the library, but does not share this one's directory of connections: its mount namespace or
+    /// `NACC_SHM_GROUP` is another.
+    PeerApart = 40, "peer-apart";
     /// A code this version does not know.
     Unknown = 65535, "unknown";
 }

@@ -35,6 +35,7 @@ use std::io::Write;
 
 use args::{Invocation, HELP};
 pub use client::{ask, fetch, FetchError};
+use netacc_proto::Reason;
 
 const USAGE_STATUS: u8 = 2;
 const OTHER_STATUS: u8 = 5;
@@ -42,7 +43,7 @@ const OTHER_STATUS: u8 = 5;
 /// Runs netacc_ss with these arguments, the program's own name first, and returns its exit status.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let result = match args::parse(arguments) {
-        Ok(Invocation::Help) => Ok(HELP.to_owned()),
+        Ok(Invocation::Help) => Ok(help()),
         Ok(Invocation::Version) => Ok(format!("netacc_ss {}\n", env!("CARGO_PKG_VERSION"))),
         Ok(Invocation::Clear) => Ok(clear::clear()),
         Ok(Invocation::List { json }) => list::list().map(|list| show::list(&list, json)),
@@ -64,6 +65,15 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     }
 }
 
+/// The usage, and every reason for which a connection can be on TCP.
+fn help() -> String {
+    let mut text = format!("{HELP}\nReasons why a connection is on TCP (sock: of each; cnt: how many there were):\n");
+    for reason in Reason::ALL.iter().filter(|reason| **reason != Reason::None) {
+        text.push_str(&format!(" {:<22} {}\n", reason.as_str(), reason.description()));
+    }
+    text
+}
+
 fn print(text: &str) -> u8 {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -73,6 +83,22 @@ fn print(text: &str) -> u8 {
         Err(error) => {
             eprintln!("netacc_ss: cannot write: {error}");
             OTHER_STATUS
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_help_explains_every_reason() {
+        let text = help();
+        assert!(text.starts_with(HELP));
+        for reason in Reason::ALL.iter().filter(|reason| **reason != Reason::None) {
+            let line = text.lines().find(|line| line.split_whitespace().next() == Some(reason.as_str()));
+            let explained = line.and_then(|line| line.split_once(reason.as_str())).map(|(_, rest)| rest.trim().len());
+            assert!(explained.is_some_and(|len| len > 10), "{reason}");
         }
     }
 }

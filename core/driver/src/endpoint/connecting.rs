@@ -25,7 +25,7 @@ impl Endpoint {
                 self.attempts.lock().insert(id, Attempt { peer, connector: false });
                 if let Err(error) = self.cm.accept(id, self.control_cq, LINK_REGION_LEN) {
                     // That a peer has gone in between is no reason of ours.
-                    if let Some(reason) = Some(reason_of(&error)).filter(|reason| *reason != Reason::PeerNotFound) {
+                    if let Some(reason) = Some(reason_of(&error)).filter(|reason| !is_about_peer(*reason)) {
                         self.counters.reason(reason);
                     }
                     self.attempts.lock().remove(&id);
@@ -90,7 +90,7 @@ impl Endpoint {
                 let reason = reason_of(&error);
                 let attempt = self.attempts.lock().remove(&id).filter(|attempt| attempt.connector);
                 // That we have no room for a link says nothing of the peer.
-                if let Some(attempt) = attempt.filter(|_| reason == Reason::PeerNotFound) {
+                if let Some(attempt) = attempt.filter(|_| is_about_peer(reason)) {
                     self.directory.note_unreachable(attempt.peer);
                 }
                 self.stop_waiting(reason, |w| w.attempt == Some(id));
@@ -137,10 +137,16 @@ impl Endpoint {
 pub(crate) fn reason_of(error: &CmError) -> Reason {
     match error {
         CmError::MemoryLimit => Reason::MemoryLimit,
+        CmError::NotAdmitted => Reason::NotAdmitted,
         CmError::Exhausted(_) => Reason::Exhausted,
         CmError::Os { source, .. } if is_exhaustion(source) => Reason::Exhausted,
         _ => Reason::PeerNotFound,
     }
+}
+
+/// Whether a link could not be made because of the peer.
+fn is_about_peer(reason: Reason) -> bool {
+    matches!(reason, Reason::PeerNotFound | Reason::NotAdmitted)
 }
 
 /// Why a stream stays on TCP that the device has no region for.

@@ -3,7 +3,9 @@
 use std::alloc::Layout;
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
-use std::sync::Weak;
+use std::sync::{Once, Weak};
+
+use netacc_proto::Role;
 
 use super::*;
 use crate::ring::foreign::{self, Verdict};
@@ -259,6 +261,9 @@ fn run(rt: &'static Runtime) {
                 note_reason(&cell, reason);
             }
         }
+        for cell in std::mem::take(&mut *rt.unasked.lock()) {
+            note_unasked(rt, endpoint, &cell);
+        }
         rt.queues.look(endpoint);
         let next = endpoint.progress(now());
         let search = rt.searches.advance();
@@ -285,7 +290,10 @@ fn run(rt: &'static Runtime) {
             let soon = (now().saturating_since(since).as_millis() / 4).clamp(1, CHILD_INTERVAL_MS) as c_int;
             timeout = if timeout < 0 { soon } else { timeout.min(soon) };
         }
-        let work = || !rt.promotions.lock().is_empty() || endpoint.has_work() || rt.searches.is_due();
+        let work = || {
+            let asked = !rt.promotions.lock().is_empty() || !rt.unasked.lock().is_empty();
+            asked || endpoint.has_work() || rt.searches.is_due()
+        };
         if armed == Armed::Pending || work() {
             timeout = 0;
         }
@@ -399,6 +407,21 @@ fn favour_wake_ups() {
     };
     // SAFETY: the attributes are valid for the call.
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) };
+}
+
+/// A stream that this process has accepted, and for which nobody has asked.
+fn note_unasked(rt: &Runtime, endpoint: &Endpoint, cell: &Arc<StreamCell>) {
+    // What is known of the stream itself says more, and was counted.
+    if cell.lock(endpoint).proto().reason() != Reason::NotYet {
+        return;
+    }
+    let reason = endpoint.obstacle(cell, Role::Acceptor);
+    note_reason(cell, reason);
+    if reason == Reason::LinkPortTaken {
+        static TOLD: Once = Once::new();
+        let port = cell.tuple().local.port();
+        TOLD.call_once(|| log(&rt.config, &format!("the port for links of TCP port {port} is taken")));
+    }
 }
 
 fn note_reason(cell: &Arc<StreamCell>, reason: Reason) {

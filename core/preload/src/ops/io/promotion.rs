@@ -1,12 +1,12 @@
 //! What each operation says of the path of its connection: whether it is time for a link, or to leave a slow one.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Once};
+use std::sync::Arc;
 
 use netacc_driver::{Readiness, StreamCell, Tries, Verdict};
-use netacc_proto::{Reason, Role};
+use netacc_proto::Reason;
 
-use crate::ops::{connection, errno, set_errno};
+use crate::ops::connection;
 use crate::runtime::{self, Runtime};
 use crate::socket::Socket;
 
@@ -75,7 +75,8 @@ fn try_promotion(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, n: u32) {
         return;
     }
     if sock.accepted {
-        return note_unasked(rt, sock, cell);
+        // The connecting side asks for a link; it has had its chance.
+        return rt.request_reason(cell);
     }
     match sock.answers.as_ref().map_or(Verdict::Promote, |answers| answers.judge(n)) {
         Verdict::Promote => {
@@ -90,23 +91,5 @@ fn try_promotion(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, n: u32) {
             sock.promotion.note_slower(n);
             sock.note_reason(Reason::LinkSlower);
         }
-    }
-}
-
-/// The connecting side asks for a link; it has had its chance.
-fn note_unasked(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>) {
-    let Some(endpoint) = rt.endpoint() else { return };
-    // What is known of the stream itself says more, and was counted.
-    if cell.lock(endpoint).proto().reason() != Reason::NotYet {
-        return;
-    }
-    let reason = endpoint.obstacle(cell, Role::Acceptor);
-    sock.note_reason(reason);
-    if reason == Reason::LinkPortTaken {
-        static TOLD: Once = Once::new();
-        let port = cell.tuple().local.port();
-        let saved = errno();
-        TOLD.call_once(|| runtime::log(&rt.config, &format!("the port for links of TCP port {port} is taken")));
-        set_errno(saved);
     }
 }

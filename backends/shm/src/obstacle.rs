@@ -1,0 +1,188 @@
+//! Why nobody of the rendezvous holds the other end of a connection within the host: the kernel is asked who has its socket.
+//!
+//! Control path. One question to the kernel tells the socket's user, and whether it was accepted. Of a socket of the same
+//! user it is looked at whether a process that runs the library has it, which means to look at its descriptors: bounded, and
+//! not more often than every [`INTERVAL`]; in between the last answer for the same service stands, or none.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use netacc_device::{FourTuple, Obstacle};
+use parking_lot::Mutex;
+
+use crate::sys;
+
+/// Between two looks at the descriptors of other processes. Arbitrary.
+const INTERVAL: Duration = Duration::from_millis(20);
+/// Processes that are looked at, and descriptors of each. Arbitrary.
+const MAX_PROCESSES: usize = 256;
+const MAX_DESCRIPTORS: usize = 4096;
+
+/// The kernel's socket of a connection's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KernelSocket {
+    /// The user who has it.
+    pub uid: u32,
+    /// The number of its file; 0 if no program has accepted it.
+    pub inode: u32,
+}
+
+/// The last look at descriptors.
+struct Look {
+    at: Instant,
+    service: SocketAddr,
+    found: Option<Obstacle>,
+}
+
+static LAST: Mutex<Option<Look>> = Mutex::new(None);
+
+/// What keeps the process off links that holds the end which sees the connection as `peer`. `None`: it does not run the
+/// library, or nobody can tell. `admits_group`: users are told apart by their group, not by their number.
+pub(crate) fn find(peer: &FourTuple, admits_group: bool, is_known: impl Fn(u32) -> bool) -> Option<Obstacle> {
+    let socket = sys::socket_of(&request(peer)).ok().and_then(|answer| parse(&answer))?;
+    if socket.inode == 0 {
+        return Some(Obstacle::NotAccepted);
+    }
+    if socket.uid != sys::euid() && !admits_group {
+        return Some(Obstacle::OtherUser);
+    }
+    let mut last = LAST.lock();
+    if let Some(look) = last.as_ref().filter(|look| look.at.elapsed() < INTERVAL) {
+        return look.found.filter(|_| look.service == peer.local);
+    }
+    let found = look(socket.inode, is_known);
+    *last = Some(Look { at: Instant::now(), service: peer.local, found });
+    found
+}
+
+/// Whether a process that runs the library has the socket, and why it was not found.
+fn look(inode: u32, is_known: impl Fn(u32) -> bool) -> Option<Obstacle> {
+    let names = std::fs::read_to_string("/proc/net/unix").ok()?;
+    let listeners = Listeners::of(&names);
+    let own = sys::pid();
+    let others = listeners.running.iter().copied().filter(|pid| *pid != own).take(MAX_PROCESSES);
+    let holder = others.into_iter().find(|pid| holds(*pid, inode))?;
+    if listeners.linking.contains(&holder) && !is_known(holder) {
+        return Some(Obstacle::Apart);
+    }
+    Some(Obstacle::NotOffered)
+}
+
+/// Processes by the abstract addresses at which they listen.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Listeners {
+    /// They run the library.
+    running: Vec<u32>,
+    /// They accept links.
+    linking: Vec<u32>,
+}
+
+impl Listeners {
+    /// From the text of `/proc/net/unix`, in which anybody may have put any name: a hint.
+    fn of(text: &str) -> Listeners {
+        let mut listeners = Listeners::default();
+        for name in text.lines().filter_map(|line| line.split_ascii_whitespace().nth(7)) {
+            if let Some(pid) = name.strip_prefix("@netacc-ss/").and_then(|pid| pid.parse().ok()) {
+                listeners.running.push(pid);
+            } else if let Some((pid, _)) = name.strip_prefix("@netacc-shm/").and_then(|rest| rest.split_once('/')) {
+                listeners.linking.extend(pid.parse::<u32>());
+            }
+        }
+        listeners
+    }
+}
+
+/// Whether a process has a descriptor of the socket.
+fn holds(pid: u32, inode: u32) -> bool {
+    let wanted = format!("socket:[{inode}]");
+    let Ok(folder) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
+    let targets = folder.take(MAX_DESCRIPTORS).filter_map(|file| std::fs::read_link(file.ok()?.path()).ok());
+    targets.into_iter().any(|target| target.as_os_str() == wanted.as_str())
+}
+
+/// Length of `struct nlmsghdr`, and of `struct inet_diag_req_v2`.
+const HEADER: usize = 16;
+const REQUEST: usize = 56;
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
+const NLM_F_REQUEST: u16 = 1;
+
+/// The question for the socket whose own end is `end.local`: `struct nlmsghdr` and `struct inet_diag_req_v2`.
+fn request(end: &FourTuple) -> [u8; HEADER + REQUEST] {
+    let (local, remote) = (end.local.ip().to_canonical(), end.remote.ip().to_canonical());
+    let mut bytes = [0; HEADER + REQUEST];
+    bytes[0..4].copy_from_slice(&((HEADER + REQUEST) as u32).to_ne_bytes());
+    bytes[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+    bytes[6..8].copy_from_slice(&NLM_F_REQUEST.to_ne_bytes());
+    let body = &mut bytes[HEADER..];
+    body[0] = if local.is_ipv4() { libc::AF_INET as u8 } else { libc::AF_INET6 as u8 };
+    body[1] = libc::IPPROTO_TCP as u8;
+    // Every state.
+    body[4..8].copy_from_slice(&u32::MAX.to_ne_bytes());
+    body[8..10].copy_from_slice(&end.local.port().to_be_bytes());
+    body[10..12].copy_from_slice(&end.remote.port().to_be_bytes());
+    let put = |to: &mut [u8], ip: IpAddr| match ip {
+        IpAddr::V4(ip) => to[..4].copy_from_slice(&ip.octets()),
+        IpAddr::V6(ip) => to[..16].copy_from_slice(&ip.octets()),
+    };
+    put(&mut body[12..28], local);
+    put(&mut body[28..44], remote);
+    // Any interface; no cookie.
+    body[48..56].copy_from_slice(&u64::MAX.to_ne_bytes());
+    bytes
+}
+
+/// `struct nlmsghdr` and `struct inet_diag_msg`; `None` for an error, or anything else.
+fn parse(answer: &[u8]) -> Option<KernelSocket> {
+    let word = |at: usize| Some(u32::from_ne_bytes(answer.get(at..at + 4)?.try_into().ok()?));
+    let kind = u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?);
+    (kind == SOCK_DIAG_BY_FAMILY).then_some(())?;
+    Some(KernelSocket { uid: word(HEADER + 64)?, inode: word(HEADER + 68)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    fn asked(socket: &TcpStream) -> Option<KernelSocket> {
+        let end = FourTuple { local: socket.peer_addr().ok()?, remote: socket.local_addr().ok()? };
+        parse(&sys::socket_of(&request(&end)).expect("the kernel answers"))
+    }
+
+    #[test]
+    fn the_kernel_tells_whose_the_other_end_is_and_whether_it_was_accepted() {
+        for host in ["127.0.0.1:0", "[::1]:0"] {
+            let listener = TcpListener::bind(host).expect("a port");
+            let client = TcpStream::connect(listener.local_addr().expect("bound")).expect("listening");
+            assert_eq!(asked(&client).expect("it waits there").inode, 0);
+            let (server, _) = listener.accept().expect("it waits there");
+            let stat = sys::fstat(server.as_raw_fd()).expect("open");
+            let wanted = KernelSocket { uid: sys::euid(), inode: stat.st_ino as u32 };
+            assert_eq!(asked(&client), Some(wanted));
+            assert!(holds(sys::pid(), wanted.inode) && !holds(sys::pid(), 1));
+        }
+        let nobody: SocketAddr = "127.0.0.1:1".parse().expect("an address");
+        let answer = sys::socket_of(&request(&FourTuple { local: nobody, remote: nobody })).expect("an answer");
+        assert_eq!(parse(&answer), None);
+    }
+
+    #[test]
+    fn listeners_are_found_among_any_names() {
+        let text = "Num RefCount Protocol Flags Type St Inode Path\n\
+            0: 2 0 10000 0001 01 77 @netacc-ss/12\n0: 2 0 10000 0005 01 78 @netacc-shm/12/00ff\n\
+            0: 2 0 10000 0001 01 79 @netacc-ss/x\n0: 2 0 10000 0001 01 80\n0: 2 0 1 1 01 81 @netacc-ss/13\n";
+        assert_eq!(Listeners::of(text), Listeners { running: vec![12, 13], linking: vec![12] });
+        assert_eq!(Listeners::of(""), Listeners::default());
+    }
+
+    #[test]
+    fn short_answers_say_nothing() {
+        assert_eq!(parse(&[]), None);
+        assert_eq!(parse(&[0; 88]), None);
+        let mut answer = [0; 87];
+        answer[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+        assert_eq!(parse(&answer), None);
+    }
+}
