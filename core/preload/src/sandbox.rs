@@ -228,14 +228,9 @@ fn confine(cause: &str) {
 
 /// Every connection is a plain socket afterwards, also one whose link a parent has.
 fn bring_connections_back() {
-    for (fd, entry) in table::entries() {
+    for (_, entry) in table::entries() {
         let Entry::Stream(sock) = &*entry else { continue };
-        let was_on_kernel = io::on_kernel(sock);
         io::demote_for(sock, Reason::Sandboxed);
-        // The end of a link is counted by itself.
-        if was_on_kernel && sock.stream.is_some() && sock.fd.load(Ordering::Relaxed) == fd {
-            sock.note_reason(Reason::Sandboxed);
-        }
     }
 }
 

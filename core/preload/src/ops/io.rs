@@ -129,6 +129,10 @@ pub fn bring_back(sock: &Socket, reason: Reason) -> bool {
     match (&sock.stream, runtime::get().and_then(Runtime::endpoint)) {
         (Some(cell), Some(endpoint)) => {
             let was_plain = cell.lock(endpoint).proto().is_plain();
+            if was_plain {
+                // The end of a link is counted by itself.
+                sock.note_reason(reason);
+            }
             let plain = wait::demote(endpoint, cell, reason, DEMOTE_PATIENCE);
             if plain && !was_plain {
                 await_all_replay(endpoint, cell, sock.fd.load(Ordering::Relaxed));

@@ -110,7 +110,10 @@ pub fn before_fork() {
                     family::lend(id);
                 }
             }
-            None => sock.keep_on_kernel(),
+            None => {
+                sock.note_reason(Reason::Shared);
+                sock.keep_on_kernel();
+            }
         }
         let (Some(cell), Some((rt, endpoint))) = (&sock.stream, rt) else { continue };
         rt.share(cell);

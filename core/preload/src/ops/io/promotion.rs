@@ -61,7 +61,11 @@ fn try_promotion(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, n: u32) {
     let asked_off = rt.endpoint().is_some_and(|e| cell.lock(e).proto().reason() == Reason::Requested);
     sock.promotion.note_try(n, runtime::now(), Tries { shared, asked_off });
     if cell.is_pinned() {
-        return sock.note_reason(Reason::KernelOnly);
+        // Whoever has pinned it mostly knows better.
+        if sock.noted_reason().is_none() {
+            sock.note_reason(Reason::KernelOnly);
+        }
+        return;
     }
     if !sock.holds_alone() {
         sock.search_holders();
