@@ -113,6 +113,12 @@ uint64_t carried(int fd)
     return info.tcpi_bytes_sent - info.tcpi_bytes_retrans + info.tcpi_bytes_received;
 }
 
+void await_link(int fd, uint64_t before)
+{
+    if (rounds > 0 && carried(fd) != before)
+        usleep(2000);
+}
+
 void warm(struct connection c)
 {
     for (int i = 0; i < rounds; i++) {

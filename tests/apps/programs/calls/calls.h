@@ -78,6 +78,8 @@ uint64_t carried(int fd);
 void warm(struct connection c);
 /* Starts another program that has the listener, uses a connection to it, and closes both. */
 void use_served_elsewhere(int listener);
+/* Gives helper threads time if the kernel has carried more than `before`, where there can be a link. */
+void await_link(int fd, uint64_t before);
 void send_all(int fd, const void *bytes, size_t len);
 void receive_exactly(int fd, void *bytes, size_t len);
 void send_text(int fd, const char *text);
