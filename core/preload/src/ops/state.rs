@@ -48,6 +48,7 @@ pub fn number_of(sock: &Socket) -> Option<u8> {
 
 /// The state of a stream whose end the kernel's socket may not know; `None`: the kernel knows the state.
 fn of_stream(sock: &Socket) -> Option<TcpState> {
+    sock.reclaim();
     let cell = sock.stream.as_ref()?;
     if cell.readiness().contains(Readiness::KERNEL_RX | Readiness::KERNEL_TX) {
         return None;
