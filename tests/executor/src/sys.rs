@@ -388,6 +388,14 @@ pub(crate) fn get_option<T: Copy>(fd: Fd, level: c_int, name: c_int) -> io::Resu
     Ok(value)
 }
 
+/// `getpeername`, whatever the name.
+pub(crate) fn has_peer_name(fd: Fd) -> io::Result<()> {
+    let mut name: libc::sockaddr_storage = unsafe_zeroed();
+    let mut len = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+    // SAFETY: the storage is large enough for any address.
+    check(unsafe { libc::getpeername(fd, (&raw mut name).cast(), &mut len) }).map(drop)
+}
+
 pub(crate) fn set_nonblocking(fd: Fd, on: bool, by_ioctl: bool) -> io::Result<()> {
     if by_ioctl {
         let mut value = c_int::from(on);

@@ -170,6 +170,10 @@ pub enum Option_ {
     Error,
     /// SO_TYPE, to get only.
     Type,
+    /// `getpeername`, to get only: 1, or its error.
+    Peer,
+    /// The state in TCP_INFO, to get only: the one that it is once acknowledgements that are under way have come.
+    State,
     /// SO_REUSEADDR
     Reuseaddr,
     /// O_NONBLOCK by `fcntl`.

@@ -1,6 +1,7 @@
 //! Options of sockets.
 
 use std::ffi::c_int;
+use std::io;
 use std::time::Instant;
 
 use netacc_program::{Option_, Outcome};
@@ -45,6 +46,37 @@ pub(super) fn set(slot: &Slot, option: Option_, value: i32) -> Outcome {
     outcome(result.map(|()| 0))
 }
 
+/// The answer once it is what the oracle saw, or after [`patience`]: an end may arrive later.
+fn awaited(expect: Option<&Outcome>, ask: impl Fn() -> io::Result<i64>) -> io::Result<i64> {
+    let begun = Instant::now();
+    loop {
+        let answer = ask();
+        let same = expect.is_none_or(|e| match &answer {
+            Ok(value) => e.errno.is_none() && e.ret == *value,
+            Err(_) => e.errno.is_some(),
+        });
+        if same || begun.elapsed() >= patience() {
+            return answer;
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    }
+}
+
+/// The state that follows a transient one of the kernel's when the peer's acknowledgement arrives. linux/tcp_states.h.
+fn settled(state: u8) -> u8 {
+    const FIN_WAIT1: u8 = 4;
+    const FIN_WAIT2: u8 = 5;
+    const TIME_WAIT: u8 = 6;
+    const CLOSE: u8 = 7;
+    const LAST_ACK: u8 = 9;
+    const CLOSING: u8 = 11;
+    match state {
+        FIN_WAIT1 => FIN_WAIT2,
+        TIME_WAIT | LAST_ACK | CLOSING => CLOSE,
+        state => state,
+    }
+}
+
 pub(super) fn get(slot: &Slot, option: Option_, expect: Option<&Outcome>) -> Outcome {
     let ms = |t: libc::timeval| t.tv_sec * 1000 + t.tv_usec / 1000;
     let result = match option {
@@ -58,6 +90,10 @@ pub(super) fn get(slot: &Slot, option: Option_, expect: Option<&Outcome>) -> Out
         Option_::Rcvtimeo => sys::get_option(slot.fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO).map(ms),
         Option_::Sndtimeo => sys::get_option(slot.fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO).map(ms),
         Option_::Nonblock | Option_::Fionbio => sys::is_nonblocking(slot.fd).map(i64::from),
+        Option_::Peer => awaited(expect, || sys::has_peer_name(slot.fd).map(|()| 1)),
+        Option_::State => awaited(expect, || {
+            sys::get_option::<u8>(slot.fd, libc::IPPROTO_TCP, libc::TCP_INFO).map(|state| i64::from(settled(state)))
+        }),
         Option_::Error => {
             let begun = Instant::now();
             loop {

@@ -125,7 +125,11 @@ impl Model {
             Option_::Linger,
             Option_::Type,
             Option_::Keepalive,
-        ][draw.below(10)];
+            Option_::Peer,
+            Option_::Peer,
+            Option_::State,
+            Option_::State,
+        ][draw.below(14)];
         self.step(h.p, Op::Get { s: h.s, option });
     }
 }
