@@ -307,6 +307,9 @@ CASES = {
     "raw_descriptors": ON_LINK,
     "raw_waits": ON_LINK,
     "raw_waits_interrupted": ON_LINK,
+    # order.c
+    "order_of_two_links": ON_LINK,
+    "order_of_two_paths": Expected(link_bytes=40_000, reason="kernel-only-operation"),
 }
 
 

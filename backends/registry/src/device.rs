@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use netacc_device::{
     Armed, Capabilities, CmError, CmEvent, CompletionQueueId, ConnectionId, ConnectionManager, Device, DeviceError,
-    Directory, DirectoryError, FourTuple, Obstacle, PeerAddress, PostError, QueuePairId, Receives, Region,
-    RemoteRegion, Wait, WorkCompletion, WorkRequest, UNKNOWN_STREAM,
+    Directory, DirectoryError, FourTuple, KernelOperation, Obstacle, PeerAddress, PostError, QueuePairId, Receives,
+    Region, RemoteRegion, Wait, WorkCompletion, WorkRequest, UNKNOWN_STREAM,
 };
 use netacc_verbs::VerbsDevice;
 
@@ -102,6 +102,22 @@ impl Device for Fabric {
             Side::Far(far, qp) => far.knock(qp),
             Side::Nobody => {}
         }
+    }
+
+    fn begin_kernel_operation(&self) {
+        if let Some(near) = &self.near {
+            near.begin_kernel_operation();
+        }
+    }
+
+    fn end_kernel_operation(&self, operation: KernelOperation) {
+        if let Some(near) = &self.near {
+            near.end_kernel_operation(operation);
+        }
+    }
+
+    fn kernel_news(&self) -> KernelOperation {
+        self.near.as_ref().map_or_else(KernelOperation::default, |near| near.kernel_news())
     }
 
     fn arm(&self, cq: CompletionQueueId) -> Armed {

@@ -9,8 +9,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use netacc_device::{
-    Armed, Capabilities, CompletionQueueId, Device, DeviceError, Directory, DirectoryError, FourTuple, Obstacle,
-    PeerAddress, PostError, QueuePairId, Region, RemoteRegion, Wait, WorkCompletion, WorkRequest,
+    Armed, Capabilities, CompletionQueueId, Device, DeviceError, Directory, DirectoryError, FourTuple, Instant,
+    KernelOperation, Obstacle, PeerAddress, PostError, QueuePairId, Region, RemoteRegion, Wait, WorkCompletion,
+    WorkRequest,
 };
 use parking_lot::Mutex;
 
@@ -22,8 +23,9 @@ use crate::hold;
 use crate::layout::{ASLEEP, AWAKE, CQS, MODERATED, QPS, RING};
 use crate::limits;
 use crate::obstacle;
+use crate::operations;
 use crate::pair::{PairSlot, LIVE, PAIRS};
-use crate::qp::{Posts, QpLocal, DOWN, MAX_INLINE, MAX_MESSAGE, SEND_RING};
+use crate::qp::{Posts, QpLocal, Stamp, DOWN, MAX_INLINE, MAX_MESSAGE, SEND_RING};
 use crate::rendezvous::{self, Rendezvous};
 use crate::sync;
 use crate::sys;
@@ -64,6 +66,10 @@ pub struct ShmDevice {
     cqs: [CompletionQueue; CQS],
     /// What this process posts to itself, over either of the pairs that it has with itself.
     own_posts: Posts,
+    /// Numbers of what this process does in the kernel.
+    operation_numbers: operations::Numbers,
+    /// See [`Device::kernel_news`]: when it began and ended, in nanoseconds.
+    kernel_news: [AtomicU64; 2],
     pub(crate) cq_count: AtomicU32,
     doorbell: OwnDoorbell,
     /// Listener, epoll, kick and doorbell page. Atomics for a forked child, which must not lock.
@@ -169,6 +175,8 @@ impl ShmDevice {
                 warm: [const { AtomicU64::new(0) }; PAIRS / 64],
             }),
             own_posts: Posts::default(),
+            operation_numbers: operations::Numbers::new(),
+            kernel_news: [const { AtomicU64::new(0) }; 2],
             cq_count: AtomicU32::new(0),
             doorbell,
             own_fds: [keep(listener), keep(epoll), keep(kick), keep(doorbell_fd)],
@@ -439,7 +447,7 @@ impl ShmDevice {
         let taken = bitmap.take(queue.next_qp.load(Relaxed), out.len() - n, |index| {
             let Some(local) = self.reportable(pair, index, cq, out, n) else { return false };
             n += 1;
-            order.note(local.next_stamp());
+            order.note(local.next_stamp().map(Stamp::number));
             true
         });
         queue.next_qp.store(taken.next, Relaxed);
@@ -451,6 +459,26 @@ impl ShmDevice {
             warm.fetch_or(bit, Relaxed);
         }
         n
+    }
+
+    /// A message was taken. If its sender had done something in the kernel since the last one, that is news.
+    #[inline]
+    fn note_stamp(&self, pair: &PairSlot, stamp: Stamp) {
+        if pair.kernel_operation.load(Relaxed) != stamp.kernel_operation() {
+            self.note_kernel_news(pair, stamp.kernel_operation());
+            pair.kernel_operation.store(stamp.kernel_operation(), Release);
+        }
+    }
+
+    #[cold]
+    fn note_kernel_news(&self, pair: &PairSlot, number: u32) {
+        let now = sys::now();
+        // Nobody can have done anything later than now, and what is not known may have been at any time.
+        let known = operations::look_up(pair.kernel_operations(), number);
+        let KernelOperation { begun, ended } = known.unwrap_or(KernelOperation { begun: now, ended: now });
+        for (news, at) in self.kernel_news.iter().zip([begun, ended]) {
+            news.fetch_max(at.min(now).as_nanos(), AcqRel);
+        }
     }
 
     #[inline]
@@ -630,7 +658,7 @@ impl Device for ShmDevice {
 
     #[inline]
     fn poll_qp(&self, qp: QueuePairId, out: &mut [WorkCompletion]) -> usize {
-        self.qp(qp).map_or(0, |(_, _, local)| local.poll(qp, out))
+        self.qp(qp).map_or(0, |(pair, _, local)| local.poll(qp, out, |stamp| self.note_stamp(pair, stamp)))
     }
 
     fn qp_sequence(&self, qp: QueuePairId) -> u32 {
@@ -659,6 +687,21 @@ impl Device for ShmDevice {
         if let Some(cq) = pair.knock(index, local.tx()) {
             self.ring_peer(pair, cq);
         }
+    }
+
+    fn begin_kernel_operation(&self) {
+        self.doorbell.kernel_operations().begun.fetch_add(1, AcqRel);
+    }
+
+    fn end_kernel_operation(&self, operation: KernelOperation) {
+        self.operation_numbers.publish(self.doorbell.kernel_operations(), operation);
+    }
+
+    fn kernel_news(&self) -> KernelOperation {
+        let [begun, ended] = &self.kernel_news;
+        // In this order: of an operation that ended when it says so the beginning is known.
+        let ended = Instant::from_nanos(ended.load(Acquire));
+        KernelOperation { begun: Instant::from_nanos(begun.load(Acquire)), ended }
     }
 
     fn arm(&self, cq: CompletionQueueId) -> Armed {
@@ -744,7 +787,8 @@ impl Device for ShmDevice {
             self.bring_down(pair, index, local);
             return Err(PostError::Dead);
         }
-        match local.post_send(index, posts, wrs) {
+        let stamp = posts.stamp(self.doorbell.kernel_operations().last.load(Acquire));
+        match local.post_send(index, stamp, wrs) {
             Ok(posted) => {
                 if posted.announce_peer {
                     self.announce_peer(pair, index, local);

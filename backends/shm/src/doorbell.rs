@@ -6,7 +6,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use crate::layout::{Doorbell, DOORBELL_BYTES};
+use crate::layout::{Doorbell, KernelOperations, DOORBELL_BYTES};
 use crate::map::FileMap;
 use crate::sync::AtomicU32;
 use crate::sys;
@@ -29,6 +29,14 @@ impl OwnDoorbell {
         // SAFETY: `Doorbell` is atomics only and exactly one page.
         let page: &Doorbell = unsafe { self.0.view() };
         &page.armed[cq].0
+    }
+
+    /// What this process has done in the kernel.
+    #[inline]
+    pub(crate) fn kernel_operations(&self) -> &KernelOperations {
+        // SAFETY: as in `armed`.
+        let page: &Doorbell = unsafe { self.0.view() };
+        &page.kernel_operations
     }
 
     /// The word in which the kernel tells of our end.

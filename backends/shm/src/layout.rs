@@ -39,7 +39,7 @@ pub(crate) const SLAB_OFFSET: u64 = 16 << 20;
 pub(crate) struct Cqe {
     /// Immediate in the low half, length in the high half.
     pub data: AtomicU64,
-    /// Consumer index + 1 in the low half, the number of the post (`Posts`) in the high half. Stored last, with release.
+    /// Consumer index + 1 in the low half, the post's stamp (`Posts`) in the high half. Stored last, with release.
     pub tag: AtomicU64,
 }
 
@@ -106,6 +106,21 @@ const _: () = assert!(QPS / 64 <= 64, "one summary word covers all bitmap words"
 #[repr(C, align(64))]
 pub(crate) struct Flag(pub AtomicU32);
 
+/// A process's operations in the kernel of which its peers learn there. It stamps its posts with the number
+/// of the last one.
+#[repr(C, align(64))]
+pub(crate) struct KernelOperations {
+    /// How many have begun.
+    pub begun: AtomicU32,
+    /// The number of the last one that has ended. Operations are numbered as they end.
+    pub last: AtomicU32,
+    /// When those of the latest numbers began and ended, in nanoseconds. Stored before `last`.
+    pub times: [[AtomicU64; 2]; OPERATIONS],
+}
+
+/// So many operations are remembered.
+pub(crate) const OPERATIONS: usize = 32;
+
 /// In [`Doorbell::armed`]: nobody sleeps on the queue's channel; somebody does who looks by itself before long; somebody
 /// does who relies on being woken.
 pub(crate) const AWAKE: u32 = 0;
@@ -117,6 +132,8 @@ pub(crate) const ASLEEP: u32 = 2;
 #[repr(C, align(4096))]
 pub(crate) struct Doorbell {
     pub armed: [Flag; CQS],
+    /// What the owner has done in the kernel.
+    pub kernel_operations: KernelOperations,
     /// The robust futex of a thread that ends when the process does, with [`DIED`] set once it has; 0 if there is none.
     pub life: Flag,
 }

@@ -33,6 +33,7 @@ mod map;
 #[cfg(all(test, any(loom, miri)))]
 mod models;
 mod obstacle;
+mod operations;
 mod pair;
 mod qp;
 mod region;

@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 
 use crate::alloc::{Block, Buddy};
 use crate::bitmap;
-use crate::layout::{Doorbell, Half, QpShared, CQS, DIED, QPS};
+use crate::layout::{Doorbell, Half, KernelOperations, QpShared, CQS, DIED, QPS};
 use crate::map::{Mapping, Range};
 use crate::qp::{Posts, QpLocal, Wiring};
 use crate::sys;
@@ -49,6 +49,8 @@ pub(crate) struct PairSlot {
     half_bytes: AtomicU64,
     chunks: [OnceLock<Box<[QpLocal; CHUNK]>>; QPS / CHUNK],
     pub posts: Posts,
+    /// The peer's last operation in the kernel before it posted the message that was taken last: the lower half of its number.
+    pub kernel_operation: AtomicU32,
     /// This process is at both ends. It has another such pair for the other direction of connecting.
     pub own: AtomicBool,
     /// The pair's socket, or -1. Atomic only for a forked child, which must not lock.
@@ -138,6 +140,7 @@ impl PairSlot {
             half_bytes: AtomicU64::new(0),
             chunks: [const { OnceLock::new() }; QPS / CHUNK],
             posts: Posts::default(),
+            kernel_operation: AtomicU32::new(0),
             own: AtomicBool::new(false),
             sock: AtomicI32::new(-1),
             wake: [const { AtomicI32::new(-1) }; CQS],
@@ -225,6 +228,11 @@ impl PairSlot {
     /// How the peer sleeps on its completion queue. Its own word.
     pub(crate) fn peer_armed(&self, cq: usize) -> u32 {
         self.doorbell().armed[cq].0.load(SeqCst)
+    }
+
+    /// What the peer tells of its operations in the kernel.
+    pub(crate) fn kernel_operations(&self) -> &KernelOperations {
+        &self.doorbell().kernel_operations
     }
 
     /// Whether the peer's process has ended. Known before its sockets say so; what it has placed is all there.

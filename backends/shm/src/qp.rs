@@ -46,12 +46,32 @@ pub(crate) const DOWN: u32 = 1;
 pub(crate) struct Posts(AtomicU32);
 
 impl Posts {
-    /// The stamp of a post. Of two threads that post at once both may have the same: nothing orders them.
+    /// The stamp of a post by a process whose last operation in the kernel has this number. Of two threads that post at once
+    /// both may have the same stamp: nothing orders them.
     #[inline]
-    fn next(&self) -> u32 {
-        let stamp = self.0.load(Relaxed);
-        self.0.store(stamp.wrapping_add(1), Relaxed);
-        stamp
+    pub(crate) fn stamp(&self, kernel_operation: u32) -> Stamp {
+        let number = self.0.load(Relaxed);
+        self.0.store(number.wrapping_add(1), Relaxed);
+        Stamp(number << 16 | kernel_operation & 0xffff)
+    }
+}
+
+/// When something was posted: the number of the post in the upper half, in the lower that of the operation in the kernel which
+/// its process had done last. Both wrap: a stamp is compared with recent ones.
+#[derive(Clone, Copy)]
+pub(crate) struct Stamp(u32);
+
+impl Stamp {
+    /// The number of the post, in the upper half.
+    #[inline]
+    pub(crate) fn number(self) -> u32 {
+        self.0 & 0xffff_0000
+    }
+
+    /// The number of the poster's last operation in the kernel.
+    #[inline]
+    pub(crate) fn kernel_operation(self) -> u32 {
+        self.0 & 0xffff
     }
 }
 
@@ -186,7 +206,7 @@ impl QpLocal {
 
     /// Posts in order until the peer has no receive left. The caller announces.
     #[inline]
-    pub(crate) fn post_send(&self, index: usize, posts: &Posts, wrs: &[WorkRequest<'_>]) -> Result<Posted, PostError> {
+    pub(crate) fn post_send(&self, index: usize, stamp: Stamp, wrs: &[WorkRequest<'_>]) -> Result<Posted, PostError> {
         if self.down.load(Relaxed) != 0 || self.rx().close.closed.load(Relaxed) != 0 {
             return Err(PostError::Dead);
         }
@@ -194,7 +214,6 @@ impl QpLocal {
         let mut produced = self.post.produced.load(Relaxed);
         let mut result = Posted { accepted: 0, announce_peer: false, announce_self: false };
         let mut failure = PostError::QueueFull;
-        let stamp = posts.next();
         for wr in wrs {
             if let Err(e) = self.post_one((index, stamp), tx, wr, &mut produced, &mut result) {
                 failure = e;
@@ -213,7 +232,7 @@ impl QpLocal {
     #[inline]
     fn post_one(
         &self,
-        (index, stamp): (usize, u32),
+        (index, stamp): (usize, Stamp),
         tx: &QpShared,
         wr: &WorkRequest<'_>,
         produced: &mut u32,
@@ -248,7 +267,7 @@ impl QpLocal {
         if let Some(imm) = imm {
             let cqe = &tx.ring[(*produced % RING) as usize];
             cqe.data.store(u64::from(len) << 32 | u64::from(imm), Relaxed);
-            cqe.tag.store(u64::from(stamp) << 32 | u64::from(produced.wrapping_add(1)), Release);
+            cqe.tag.store(u64::from(stamp.0) << 32 | u64::from(produced.wrapping_add(1)), Release);
             *produced = produced.wrapping_add(1);
             result.announce_peer = true;
         }
@@ -299,14 +318,15 @@ impl QpLocal {
         Ok(())
     }
 
-    /// Takes completions: sends first, then messages, then the end.
+    /// Takes completions: sends first, then messages, then the end. Calls `taken` with the stamp of each message.
     #[inline]
-    pub(crate) fn poll(&self, qp: QueuePairId, out: &mut [WorkCompletion]) -> usize {
+    pub(crate) fn poll(&self, qp: QueuePairId, out: &mut [WorkCompletion], mut taken: impl FnMut(Stamp)) -> usize {
         let mut n = self.poll_sends(qp, out);
         let consumed = self.poll.consumed.load(Relaxed);
         let mut next = consumed;
         while n < out.len() {
-            let Some(completion) = self.message(next) else { break };
+            let Some((completion, stamp)) = self.message(next) else { break };
+            taken(stamp);
             out[n] = WorkCompletion { qp, status: CompletionStatus::Success, completion };
             n += 1;
             next = next.wrapping_add(1);
@@ -341,20 +361,21 @@ impl QpLocal {
 
     /// Message number `next`, if it is there.
     #[inline]
-    fn message(&self, next: u32) -> Option<Completion> {
+    fn message(&self, next: u32) -> Option<(Completion, Stamp)> {
         let cqe = &self.rx().ring[(next % RING) as usize];
-        if cqe.tag.load(Acquire) as u32 != next.wrapping_add(1) {
+        let tag = cqe.tag.load(Acquire);
+        if tag as u32 != next.wrapping_add(1) {
             return None;
         }
         let data = cqe.data.load(Relaxed);
-        Some(Completion::Receive { imm: data as u32, len: (data >> 32) as u32 })
+        Some((Completion::Receive { imm: data as u32, len: (data >> 32) as u32 }, Stamp((tag >> 32) as u32)))
     }
 
     /// The stamp of the next message, if it is there.
-    pub(crate) fn next_stamp(&self) -> Option<u32> {
+    pub(crate) fn next_stamp(&self) -> Option<Stamp> {
         let next = self.poll.consumed.load(Relaxed);
         let tag = self.rx().ring[(next % RING) as usize].tag.load(Acquire);
-        (tag as u32 == next.wrapping_add(1)).then_some((tag >> 32) as u32)
+        (tag as u32 == next.wrapping_add(1)).then_some(Stamp((tag >> 32) as u32))
     }
 
     /// Nothing will follow what is in the ring. Acquire, so that a look at the ring afterwards sees all of it.

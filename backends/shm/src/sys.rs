@@ -51,6 +51,14 @@ pub(crate) fn pid() -> u32 {
     std::process::id()
 }
 
+/// Now, on the monotonic clock, which all processes of the host share.
+pub(crate) fn now() -> netacc_device::Instant {
+    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the struct is writable.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut ts) };
+    netacc_device::Instant::from_nanos(ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64)
+}
+
 /// Effective user.
 pub(crate) fn euid() -> u32 {
     // SAFETY: cannot fail, touches no memory.

@@ -3,7 +3,7 @@
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-use crate::{Capabilities, CompletionQueueId, QueuePairId, Region, RemoteRegion, WorkCompletion, WorkRequest};
+use crate::{Capabilities, CompletionQueueId, Instant, QueuePairId, Region, RemoteRegion, WorkCompletion, WorkRequest};
 
 /// Failures of the control path of a device.
 #[derive(Debug, thiserror::Error)]
@@ -75,6 +75,16 @@ pub enum Armed {
 /// takes, and short for the worst that can happen to a program that stops in the middle of one.
 pub const MODERATION: Duration = Duration::from_millis(1);
 
+/// When a process has done something in the kernel, on a clock that all processes of the host share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct KernelOperation {
+    /// Before the system call, or later: who looked at the kernel earlier has seen nothing of it. Who looked there later has,
+    /// or else will find something newer there as well.
+    pub begun: Instant,
+    /// After the system call: who looks at the kernel later sees it.
+    pub ended: Instant,
+}
+
 /// How a [`Device::wait_qp`] ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Wait {
@@ -134,6 +144,19 @@ pub trait Device: Send + Sync {
     /// [moved](Device::rebind) since, and wakes whoever sleeps there (capability `knock`). After posting a message that is
     /// not to wait until somebody looks at the queue pair again.
     fn knock(&self, _qp: QueuePairId) {}
+
+    /// This process is about to do something on a connection that its peer learns of from the kernel: to send there, to
+    /// connect, to shut down or to close.
+    fn begin_kernel_operation(&self) {}
+
+    /// It has done so. Peers that take messages which are posted later are told to look at the kernel first.
+    fn end_kernel_operation(&self, _operation: KernelOperation) {}
+
+    /// The latest [operation in the kernel](Device::end_kernel_operation) that a sender had done before it posted a message
+    /// which [`poll_qp`](Device::poll_qp) has taken, as far as the device can tell. Never earlier than what was told before.
+    fn kernel_news(&self) -> KernelOperation {
+        KernelOperation::default()
+    }
 
     /// Asks for a wake-up on the channel of `cq`. Call before sleeping, and sleep only on [`Armed::Sleep`].
     /// Stays armed until [`disarm`](Device::disarm).

@@ -50,7 +50,7 @@ pub use cm::{
     UNKNOWN_STREAM,
 };
 #[cfg(feature = "std")]
-pub use device::{Armed, Device, DeviceError, PostError, Reactor, Wait, MODERATION};
+pub use device::{Armed, Device, DeviceError, KernelOperation, PostError, Reactor, Wait, MODERATION};
 #[cfg(feature = "std")]
 pub use memory::{Memory, Region, RemoteRegion};
 #[cfg(feature = "std")]

@@ -6,6 +6,7 @@ use std::io;
 use netacc_device::{Anchor, AnchorError, AnchorPosition};
 
 use crate::ops::options::{get_int, set_int};
+use crate::runtime::in_kernel;
 use crate::{lingering, real};
 
 /// The kernel socket beneath a stream, for records and replay.
@@ -159,7 +160,7 @@ impl Anchor for FdAnchor {
     fn try_write(&mut self, bytes: &[u8]) -> Result<usize, AnchorError> {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         // SAFETY: the slice is readable.
-        result(unsafe { real::send(self.fd, bytes.as_ptr().cast(), bytes.len(), flags) })
+        result(in_kernel(|| unsafe { real::send(self.fd, bytes.as_ptr().cast(), bytes.len(), flags) }))
     }
 
     fn try_read(&mut self, buf: &mut [u8]) -> Result<usize, AnchorError> {
@@ -188,7 +189,7 @@ impl Anchor for FdAnchor {
 
     fn shutdown_write(&mut self) -> Result<(), AnchorError> {
         // SAFETY: no pointers.
-        result(unsafe { real::shutdown(self.fd, libc::SHUT_WR) } as isize).map(|_| ())
+        result(in_kernel(|| unsafe { real::shutdown(self.fd, libc::SHUT_WR) }) as isize).map(|_| ())
     }
 
     fn shutdown_read(&mut self) -> Result<(), AnchorError> {

@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
 use libc::epoll_event;
-use netacc_device::{CompletionQueueId, Instant};
+use netacc_device::{CompletionQueueId, Instant, KernelOperation};
 use netacc_driver::{Endpoint, Readiness};
 use parking_lot::Mutex;
 
@@ -95,6 +95,8 @@ pub struct Shared {
     has_one_shots: AtomicBool,
     waits: AtomicU64,
     activity: Activity,
+    /// When the kernel was asked last for all that it had, in nanoseconds. What peers wrote there before has been reported.
+    kernel_seen: AtomicU64,
     /// So many more waits ask the kernel first, because it had events lately.
     kernel_hot: AtomicU32,
     /// This process has made it, or used it.
@@ -184,6 +186,7 @@ impl Shared {
             return;
         }
         if !std::mem::replace(&mut i.queued, true) {
+            i.queued_after = kernel_news().begun;
             ready.push_back(fd);
             self.ready_len.store(ready.len() as u32, Ordering::SeqCst);
         } else if change != Change::Arrival || !self.observers.include_kernel() || !i.has_arrived(now) {
@@ -396,6 +399,12 @@ impl Drop for Shared {
     }
 }
 
+/// What the device says of peers' operations in the kernel.
+fn kernel_news() -> KernelOperation {
+    let endpoint = runtime::get().and_then(Runtime::endpoint);
+    endpoint.map_or_else(KernelOperation::default, |endpoint| endpoint.device().kernel_news())
+}
+
 fn kernel_ctl(epfd: c_int, op: c_int, fd: c_int, events: u32) -> c_int {
     let mut event = epoll_event { events, u64: OURS | u64::from(fd as u32) };
     // SAFETY: the event is readable.
@@ -433,6 +442,7 @@ impl Epoll {
                 has_one_shots: AtomicBool::new(false),
                 waits: AtomicU64::new(0),
                 activity: Activity::default(),
+                kernel_seen: AtomicU64::new(runtime::now().as_nanos()),
                 kernel_hot: AtomicU32::new(0),
                 is_used_here: AtomicBool::new(true),
             }),

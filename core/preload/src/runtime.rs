@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use netacc_config::{Config, Expiry, Problem, UnseenIoPolicy};
-use netacc_device::{Armed, Instant};
+use netacc_device::{Armed, Instant, KernelOperation};
 use netacc_driver::{Endpoint, EndpointConfig, Readiness, ReadySink, StreamCell, STALL_PATIENCE};
 use netacc_proto::{CacheConfig, PreSharedKey, Reason};
 use netacc_registry::{BackendFds, GiveBack};
@@ -581,6 +581,18 @@ fn reason_of(error: &(dyn std::error::Error + 'static)) -> Reason {
         Some(libc::EMFILE | libc::ENFILE) => Reason::DescriptorLimit,
         _ => Reason::NoBackend,
     }
+}
+
+/// Makes a system call on a connection of which its peer learns from the kernel. Whoever takes what is sent on a link later
+/// looks at the kernel first.
+#[inline]
+pub fn in_kernel<R>(call: impl FnOnce() -> R) -> R {
+    let Some(endpoint) = get().and_then(Runtime::endpoint) else { return call() };
+    let begun = now();
+    endpoint.device().begin_kernel_operation();
+    let result = call();
+    endpoint.device().end_kernel_operation(KernelOperation { begun, ended: now() });
+    result
 }
 
 /// Mark of a stream that has no descriptor.

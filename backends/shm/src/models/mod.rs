@@ -127,7 +127,7 @@ impl<const N: usize> World<N> {
     fn try_send(&self, i: usize, imm: u32) -> bool {
         let operation = Operation::Write { rkey: RemoteKey(0), offset: 0, imm: Some(imm) };
         let wr = WorkRequest { id: WorkRequestId(0), operation, payload: Payload::Inline(&[]), signaled: false };
-        match self.senders[i].post_send(INDEX[i], &self.posts[i], &[wr]) {
+        match self.senders[i].post_send(INDEX[i], self.posts[i].stamp(0), &[wr]) {
             Ok(_) => {
                 self.announce(i);
                 true
@@ -148,7 +148,7 @@ impl<const N: usize> World<N> {
     /// What has arrived on queue pair `i`.
     fn poll(&self, i: usize) -> Vec<Completion> {
         let mut out = [NOTHING; 4];
-        let n = self.receivers[i].poll(QueuePairId(i as u32), &mut out);
+        let n = self.receivers[i].poll(QueuePairId(i as u32), &mut out, |_| ());
         out[..n].iter().map(|wc| wc.completion).collect()
     }
 

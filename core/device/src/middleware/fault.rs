@@ -13,8 +13,8 @@ use parking_lot::Mutex;
 
 use super::SplitMix64;
 use crate::{
-    Armed, Capabilities, Completion, CompletionQueueId, CompletionStatus, Device, DeviceError, PostError, QueuePairId,
-    Region, RemoteRegion, Wait, WorkCompletion, WorkRequest,
+    Armed, Capabilities, Completion, CompletionQueueId, CompletionStatus, Device, DeviceError, KernelOperation,
+    PostError, QueuePairId, Region, RemoteRegion, Wait, WorkCompletion, WorkRequest,
 };
 
 /// What goes wrong, on every queue pair. Single ones are chosen with [`Fault::kill_after`] and [`Fault::delay`].
@@ -265,6 +265,18 @@ impl<D: Device + ?Sized> Device for Fault<D> {
 
     fn knock(&self, qp: QueuePairId) {
         self.inner.knock(qp);
+    }
+
+    fn begin_kernel_operation(&self) {
+        self.inner.begin_kernel_operation();
+    }
+
+    fn end_kernel_operation(&self, operation: KernelOperation) {
+        self.inner.end_kernel_operation(operation);
+    }
+
+    fn kernel_news(&self) -> KernelOperation {
+        self.inner.kernel_news()
     }
 
     fn arm(&self, cq: CompletionQueueId) -> Armed {

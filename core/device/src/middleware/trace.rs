@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::event::{described, Event};
 use crate::{
-    Armed, Capabilities, CompletionQueueId, Device, DeviceError, PostError, QueuePairId, Region, RemoteRegion, Wait,
-    WorkCompletion, WorkRequest,
+    Armed, Capabilities, CompletionQueueId, Device, DeviceError, KernelOperation, PostError, QueuePairId, Region,
+    RemoteRegion, Wait, WorkCompletion, WorkRequest,
 };
 
 /// Who is told. Called on the caller's thread, after the call returned and under no lock; concurrent calls may be
@@ -107,6 +107,18 @@ impl<D: Device + ?Sized, O: Observer> Device for Trace<D, O> {
     fn knock(&self, qp: QueuePairId) {
         self.inner.knock(qp);
         self.observer.observe(&Event::Knock { qp });
+    }
+
+    fn begin_kernel_operation(&self) {
+        self.inner.begin_kernel_operation();
+    }
+
+    fn end_kernel_operation(&self, operation: KernelOperation) {
+        self.inner.end_kernel_operation(operation);
+    }
+
+    fn kernel_news(&self) -> KernelOperation {
+        self.inner.kernel_news()
     }
 
     fn arm(&self, cq: CompletionQueueId) -> Armed {

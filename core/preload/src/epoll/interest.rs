@@ -3,6 +3,7 @@
 use std::ffi::c_int;
 use std::sync::{Arc, Weak};
 
+use netacc_device::Instant;
 use netacc_driver::{Readiness, StreamCell};
 
 use super::{kernel_ctl, Shared};
@@ -68,6 +69,8 @@ pub(super) struct Interest {
     /// It has ever been. What the kernel reports may then be about a record that has been taken since.
     pub(super) travelled: bool,
     pub(super) queued: bool,
+    /// The latest operation of a peer in the kernel that was known when it was queued began then: see `Shared::kernel_seen`.
+    pub(super) queued_after: Instant,
     /// In which wait it was reported last, and where in that wait's array.
     pub(super) told: (u64, usize),
     /// Edges since the last report.
@@ -144,6 +147,7 @@ impl Interest {
             away: false,
             travelled: false,
             queued: false,
+            queued_after: Instant::default(),
             told: (u64::MAX, 0),
             pending: 0,
             ends: 0,

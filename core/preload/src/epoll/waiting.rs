@@ -1,6 +1,7 @@
 //! Waiting on an instance: the ready list, a spin, the kernel, sleep.
 
 use std::ffi::c_int;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +26,10 @@ const MOST_EVENTS: c_int = (c_int::MAX as usize / size_of::<epoll_event>()) as c
 const KERNEL_INTERVAL: u64 = 8;
 /// After an event of the kernel, this many waits look there first. Arbitrary: a few turns of an event loop.
 const KERNEL_HOT: u32 = 16;
+
+/// With room for fewer events links are looked at before the kernel is asked for more of them than there may be room for.
+/// Arbitrary: programs have room for one, or for many.
+const SMALL: usize = 8;
 
 /// `epoll_wait` and its relatives.
 ///
@@ -53,7 +58,17 @@ pub unsafe fn wait(
     }
     shared.reclaim();
     let turn = shared.waits.fetch_add(1, Ordering::Relaxed);
-    let mut out = Out { epfd, events, max: max as usize, len: 0, usable: 0, turn };
+    let mut out = Out {
+        epfd,
+        events,
+        max: max as usize,
+        len: 0,
+        usable: 0,
+        turn,
+        kernels: None,
+        early: 0..0,
+        asked_for_news: false,
+    };
     if out.is_full() {
         return wait_for_nothing(epfd, timeout, mask);
     }
@@ -84,8 +99,9 @@ fn wait_on_links(
 ) -> c_int {
     let shared = &epoll.shared;
     epoll.poll(endpoint);
-    complete_one_shots(shared, endpoint, out);
-    collect(shared, out);
+    if !collect_in_order(epoll, endpoint, out) {
+        return -1;
+    }
     // A wait that is going to spin leaves the kernel alone at first: whatever has it in store is found within a spin.
     // Unless it had something lately: then programs on both paths would wait for nothing.
     let hot = shared.kernel_hot.load(Ordering::Relaxed);
@@ -93,20 +109,12 @@ fn wait_on_links(
         shared.kernel_hot.store(hot - 1, Ordering::Relaxed);
     }
     let idle = out.len == 0 && (hot > 0 || timeout == Some(Duration::ZERO));
-    if idle || out.turn.is_multiple_of(KERNEL_INTERVAL) {
-        let kernel = kernel_events(shared, out, Some(Duration::ZERO), std::ptr::null());
-        if kernel.count < 0 {
-            return -1;
-        }
-        if out.len > 0 || kernel.took_wake_up {
-            // What was written on a link before the kernel's bytes is told no later than they. And peers ring no more
-            // before somebody has looked: the thread that was to be woken will not.
-            epoll.poll(endpoint);
-        }
-        collect(shared, out);
+    let asks = idle || out.turn.is_multiple_of(KERNEL_INTERVAL);
+    if asks && !ask_kernel(epoll, endpoint, out) {
+        return -1;
     }
     if out.len > 0 || timeout == Some(Duration::ZERO) {
-        return out.len as c_int;
+        return out.finish();
     }
     let _wait = Wait::begin(shared);
     let begun = now();
@@ -121,17 +129,20 @@ fn wait_on_links(
                 Slept::Failed => break -1,
                 Slept::Expired => {
                     epoll.poll(endpoint);
-                    collect(shared, out);
-                    break out.len as c_int;
+                    if !collect_in_order(epoll, endpoint, out) {
+                        break -1;
+                    }
+                    break out.finish();
                 }
                 Slept::Woken => {}
             }
         }
         epoll.poll(endpoint);
-        complete_one_shots(shared, endpoint, out);
-        collect(shared, out);
+        if !collect_in_order(epoll, endpoint, out) {
+            break -1;
+        }
         if out.len > 0 {
-            break out.len as c_int;
+            break out.finish();
         }
         if deadline.is_some_and(|d| now() >= d) {
             break 0;
@@ -139,6 +150,31 @@ fn wait_on_links(
     };
     rt.spin.record(now().saturating_since(begun).as_nanos() as u64);
     rc
+}
+
+/// Takes what the kernel has, and what links had before. False: the kernel's error.
+fn ask_kernel(epoll: &Epoll, endpoint: &Endpoint, out: &mut Out) -> bool {
+    let shared = &epoll.shared;
+    if out.max - out.len < SMALL {
+        if !has_kernel_events(shared) {
+            return true;
+        }
+        // There may be no room for both.
+        epoll.poll(endpoint);
+        if !collect_in_order(epoll, endpoint, out) {
+            return false;
+        }
+    }
+    let kernel = kernel_events(shared, out, Some(Duration::ZERO), std::ptr::null());
+    if kernel.count < 0 {
+        return false;
+    }
+    if out.len > 0 || kernel.took_wake_up {
+        // What was written on a link before the kernel's bytes is told no later than they. And peers ring no more
+        // before somebody has looked: the thread that was to be woken will not.
+        epoll.poll(endpoint);
+    }
+    collect_in_order(epoll, endpoint, out)
 }
 
 /// A wait whose first event has no place: once there is one it fails, and the event is there for the next wait.
@@ -154,6 +190,18 @@ fn wait_for_nothing(epfd: c_int, timeout: Option<Duration>, mask: *const libc::s
     }
 }
 
+/// The first events of the kernel in a wait.
+#[derive(Clone, Copy)]
+struct Kernels {
+    /// Where they begin.
+    begin: usize,
+    /// When the kernel had been asked before: none of them had come by then.
+    seen: Instant,
+}
+
+/// The kernel's struct is packed.
+const EVENT_BYTES: usize = size_of::<epoll_event>();
+
 /// The program's array. Invariant: `len <= usable <= max`, but for what the kernel itself has written.
 struct Out {
     /// The number of the instance by which the program waits.
@@ -165,6 +213,12 @@ struct Out {
     usable: usize,
     /// Of which wait it is.
     turn: u64,
+    /// The kernel's events, if there are any.
+    kernels: Option<Kernels>,
+    /// Where the events are that came before those of the kernel, though they may have been found later.
+    early: Range<usize>,
+    /// The kernel was asked for what peers had written there: what is found from then on came later.
+    asked_for_news: bool,
 }
 
 impl Out {
@@ -214,6 +268,29 @@ impl Out {
         self.usable = self.max.min(self.len + (end - place as usize) / size_of::<epoll_event>());
         true
     }
+
+    /// No more is reported: what came early is moved to the front. Returns how many events there are.
+    fn finish(&mut self) -> c_int {
+        let kernels = self.kernels.map(|kernels| kernels.begin);
+        if let Some(kernels) = kernels.filter(|begin| *begin < self.early.start) {
+            // SAFETY: below `len`, so within the caller's array, and written by this call.
+            let found = unsafe {
+                let events = self.events.add(kernels).cast::<[u8; EVENT_BYTES]>();
+                std::slice::from_raw_parts_mut(events, self.early.end - kernels)
+            };
+            found.rotate_left(self.early.start - kernels);
+        }
+        self.len as c_int
+    }
+
+    /// Calls `collect`, whose events came before those of the kernel, unless that was asked for news from peers.
+    fn note_early(&mut self, collect: impl FnOnce(&mut Out)) {
+        let begin = self.len;
+        collect(self);
+        if !self.asked_for_news && self.len > begin {
+            self.early = begin..self.len;
+        }
+    }
 }
 
 /// What is for one shot is to be reported with everything that has arrived, since the rest will not be told later: also
@@ -239,8 +316,47 @@ fn complete_one_shots(shared: &Shared, endpoint: &Endpoint, out: &Out) {
     }
 }
 
-/// Takes what the ready list has.
-fn collect(shared: &Shared, out: &mut Out) {
+/// Takes what the ready list has, and what the kernel has for peers that had written there before. False: the kernel's
+/// error.
+///
+/// Of what has come on links since the kernel was asked last, that which its peers posted before they did anything else in
+/// the kernel comes first. Then comes what the kernel has now, and then the rest. So what a peer wrote first is reported no
+/// later than what it wrote then. Without such news from peers no system call is made.
+fn collect_in_order(epoll: &Epoll, endpoint: &Endpoint, out: &mut Out) -> bool {
+    /// So often the kernel is asked at most: a peer may write faster than this is done.
+    const LOOKS: usize = 4;
+    let shared = &epoll.shared;
+    for _ in 0..LOOKS {
+        complete_one_shots(shared, endpoint, out);
+        let news = endpoint.device().kernel_news();
+        let seen = Instant::from_nanos(shared.kernel_seen.load(Ordering::Relaxed));
+        if news.ended <= seen || shared.ready_len.load(Ordering::SeqCst) == 0 {
+            break;
+        }
+        out.note_early(|out| collect(shared, out, Some(seen)));
+        out.asked_for_news = true;
+        let before = out.len;
+        let kernel = kernel_events(shared, out, Some(Duration::ZERO), std::ptr::null());
+        if kernel.count < 0 && out.len == 0 {
+            return false;
+        }
+        if out.len > before || kernel.took_wake_up {
+            epoll.poll(endpoint);
+        }
+        if out.is_full() {
+            // There may be more.
+            return true;
+        }
+    }
+    if let Some(kernels) = out.kernels {
+        out.note_early(|out| collect(shared, out, Some(kernels.seen)));
+    }
+    collect(shared, out, None);
+    true
+}
+
+/// Takes what the ready list has; with `seen` only what its peers posted when they had done nothing in the kernel since then.
+fn collect(shared: &Shared, out: &mut Out, seen: Option<Instant>) {
     if shared.ready_len.load(Ordering::SeqCst) == 0 {
         return;
     }
@@ -252,6 +368,10 @@ fn collect(shared: &Shared, out: &mut Out) {
         }
         let Some(fd) = ready.pop_front() else { break };
         let Some(i) = interests.get_mut(&fd) else { continue };
+        if seen.is_some_and(|seen| i.queued_after > seen) {
+            ready.push_front(fd);
+            break;
+        }
         let (events, keep) = i.report(fd);
         if events != 0 {
             out.push(events, i);
@@ -303,9 +423,14 @@ fn kernel_events(
         return looked;
     }
     let mut timeout = timeout;
+    let seen = Instant::from_nanos(shared.kernel_seen.load(Ordering::Relaxed));
     for _ in 0..LOOKS {
         let epfd = shared.numbers.of_call(out.epfd);
+        let asked = now();
         let n = raw_wait(epfd, (out.events.wrapping_add(begin), room), timeout, mask);
+        if (0..room).contains(&n) {
+            shared.kernel_seen.fetch_max(asked.as_nanos(), Ordering::Relaxed);
+        }
         for i in 0..n.max(0) as usize {
             // SAFETY: the kernel has written `n` events. Not yet overwritten: each one read makes at most one pushed.
             let (events, data) = unsafe {
@@ -334,6 +459,9 @@ fn kernel_events(
             break;
         }
         timeout = Some(Duration::ZERO);
+    }
+    if out.len > begin {
+        out.kernels.get_or_insert(Kernels { begin, seen });
     }
     looked
 }
@@ -433,6 +561,13 @@ fn instance_event(shared: &Arc<Shared>, out: &mut Out, fd: c_int, (inner, events
     }
 }
 
+/// Whether the kernel has events, which it keeps.
+fn has_kernel_events(shared: &Shared) -> bool {
+    let mut p = libc::pollfd { fd: shared.kernel().epfd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one valid pollfd.
+    unsafe { real::poll(&mut p, 1, 0) > 0 }
+}
+
 /// What the kernel says of a descriptor now.
 fn still(fd: c_int, events: u32) -> u32 {
     let mut p = libc::pollfd { fd, events: (events & !FLAGS) as i16, revents: 0 };
@@ -482,7 +617,7 @@ fn plain_wait(epoll: &Epoll, out: &mut Out, timeout: Option<Duration>, mask: *co
             // As in `wait_on_links`: the first stream may just have come.
             shared.poll(endpoint);
         }
-        collect(shared, out);
+        collect(shared, out, None);
         if out.len > 0 || count == 0 && !pending {
             return Plain::Over(out.len as c_int);
         }
@@ -535,12 +670,15 @@ fn sleep_once(
     mask: *const libc::sigset_t,
 ) -> Slept {
     let announced = Announced::new(shared, Some(endpoint), moderated);
-    let awake = announced.pending || shared.ready_len.load(Ordering::SeqCst) > 0;
-    let count = kernel_events(shared, out, if awake { Some(Duration::ZERO) } else { left }, mask).count;
+    if announced.pending || shared.ready_len.load(Ordering::SeqCst) > 0 {
+        // What is on links was perhaps written before what the kernel has: it is looked at first.
+        return Slept::Woken;
+    }
+    let count = kernel_events(shared, out, left, mask).count;
     drop(announced);
     match count {
         n if n < 0 => Slept::Failed,
-        0 if !awake => Slept::Expired,
+        0 => Slept::Expired,
         _ => Slept::Woken,
     }
 }

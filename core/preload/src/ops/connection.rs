@@ -255,7 +255,7 @@ pub unsafe fn connect(entry: &Arc<Entry>, fd: c_int, addr: *const sockaddr, len:
         return unsafe { real::connect(fd, addr, len) };
     }
     // SAFETY: passed on.
-    let rc = unsafe { real::connect(fd, addr, len) };
+    let rc = runtime::in_kernel(|| unsafe { real::connect(fd, addr, len) });
     let saved = errno();
     if rc == 0 || matches!(saved, libc::EINPROGRESS | libc::EISCONN | libc::EINTR) {
         // SAFETY: the kernel has just accepted the address.

@@ -27,7 +27,7 @@ pub fn shutdown(entry: &Arc<Entry>, fd: c_int, how: c_int) -> c_int {
     let (Some(cell), Some(endpoint)) = (&sock.stream, endpoint) else {
         sock.reclaim();
         // SAFETY: no pointers.
-        return unsafe { real::shutdown(fd, how) };
+        return runtime::in_kernel(|| unsafe { real::shutdown(fd, how) });
     };
     let ends = match how {
         libc::SHUT_RD => Shutdown::Read,
@@ -48,7 +48,7 @@ pub fn shutdown(entry: &Arc<Entry>, fd: c_int, how: c_int) -> c_int {
     guard.take_in_replay();
     if guard.is_kernels() {
         // SAFETY: no pointers.
-        let rc = unsafe { real::shutdown(fd, how) };
+        let rc = runtime::in_kernel(|| unsafe { real::shutdown(fd, how) });
         if rc == 0 {
             guard.note_kernel_shutdown(ends);
         }
@@ -72,7 +72,7 @@ pub fn close(fd: c_int) -> c_int {
     }
     forget(fd);
     // SAFETY: no pointers.
-    unsafe { real::close(fd) }
+    runtime::in_kernel(|| unsafe { real::close(fd) })
 }
 
 /// Ends what the library knows of `fd`; the caller closes or replaces the kernel's descriptor.

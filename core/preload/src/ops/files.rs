@@ -19,7 +19,7 @@ use crate::access;
 use crate::ops::message::{single, Target, MAX_BYTES};
 use crate::ops::{errno, fail, io, set_errno};
 use crate::real;
-use crate::runtime::{self, Runtime};
+use crate::runtime::{self, in_kernel, Runtime};
 use crate::table::{self, Entry};
 
 /// Bytes read from a file at a time. Arbitrary: a ring's length by default.
@@ -32,7 +32,7 @@ const PIECE: usize = 64 << 10;
 pub unsafe fn sendfile(t: Target<'_>, from: c_int, offset: *mut off_t, count: usize) -> isize {
     if t.stays_on_kernel() {
         // SAFETY: as the C function.
-        let n = unsafe { real::sendfile(t.fd, from, offset, count) };
+        let n = in_kernel(|| unsafe { real::sendfile(t.fd, from, offset, count) });
         if n > 0 {
             io::account_kernel(t.sock, n as usize, 0);
         }
@@ -143,7 +143,7 @@ fn kernel_sendfile(t: Target<'_>, endpoint: &Endpoint, from: c_int, position: of
     }
     let mut position = position;
     // SAFETY: the offset is writable.
-    let n = unsafe { real::sendfile(t.fd, from, &mut position, count) };
+    let n = in_kernel(|| unsafe { real::sendfile(t.fd, from, &mut position, count) });
     if n > 0 {
         guard.anchor_sent(n as usize);
     }
@@ -170,7 +170,7 @@ pub unsafe fn splice(
         }
     }
     // SAFETY: as the C function.
-    let n = unsafe { real::splice(from, from_offset, to, to_offset, len, flags) };
+    let n = in_kernel(|| unsafe { real::splice(from, from_offset, to, to_offset, len, flags) });
     if n > 0 {
         let [from, to] = &ends;
         if let Some(Entry::Stream(sock)) = from.as_deref() {

@@ -15,7 +15,7 @@ use netacc_proto::Reason;
 use crate::access;
 use crate::ops::{control, errno, fail, io, readiness};
 use crate::real;
-use crate::runtime::now;
+use crate::runtime::{in_kernel, now};
 use crate::socket::Socket;
 use crate::table::Entry;
 
@@ -528,7 +528,7 @@ pub unsafe fn sendmsg(t: Target<'_>, msg: *const msghdr, flags: c_int) -> isize 
     if header.msg_controllen > 0 || flags & MSG_FASTOPEN != 0 {
         return kernel_only(t, || {
             // SAFETY: as the C function.
-            unsafe { real::sendmsg(t.fd, msg, flags) }
+            in_kernel(|| unsafe { real::sendmsg(t.fd, msg, flags) })
         });
     }
     // SAFETY: as the C function.

@@ -57,17 +57,10 @@ pub fn poll(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const libc::si
     }
     let mut spun = false;
     loop {
-        poll_links(endpoint, &entries);
-        // One call for everything that the kernel decides: it also gives invalid descriptors their POLLNVAL.
-        let (mut view, before) = kernel_view(fds, &entries);
-        // SAFETY: a valid array.
-        let n = unsafe {
-            real::ppoll(view.as_mut_ptr(), view.len() as libc::nfds_t, &timespec(Duration::ZERO), std::ptr::null())
-        };
-        if n < 0 {
+        let ready = look(endpoint, fds, &entries);
+        if ready < 0 {
             return -1;
         }
-        let ready = merge(endpoint, fds, &view, &before, &entries);
         if ready > 0 {
             rt.spin.record(now().saturating_since(begun).as_nanos() as u64);
             return ready;
@@ -91,6 +84,51 @@ pub fn poll(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const libc::si
             return -1;
         }
     }
+}
+
+/// Looks at links and at the kernel: how many descriptors are ready, or -1.
+///
+/// What a peer has written first is found if that is which it wrote then, whatever paths they came by: the kernel is asked
+/// after the links were looked at, and they are looked at once more if it has something. Links of which more is known then
+/// count if no peer tells of anything in the kernel that came before that.
+fn look(endpoint: &Endpoint, fds: &mut [pollfd], entries: &[Option<Arc<Entry>>]) -> c_int {
+    /// So often at most: a peer may write faster than this is done.
+    const LOOKS: usize = 4;
+    let mut looks = 0;
+    loop {
+        looks += 1;
+        poll_links(endpoint, entries);
+        let news = endpoint.device().kernel_news();
+        let on_links: Vec<i16> = fds.iter().zip(entries).map(|(p, entry)| link_events(p.events, entry)).collect();
+        // One call for everything that the kernel decides: it also gives invalid descriptors their POLLNVAL.
+        let (mut view, before) = kernel_view(fds, entries);
+        // SAFETY: a valid array.
+        let n = unsafe {
+            real::ppoll(view.as_mut_ptr(), view.len() as libc::nfds_t, &timespec(Duration::ZERO), std::ptr::null())
+        };
+        if n < 0 {
+            return -1;
+        }
+        let looked = Looked { view, before, on_links, found: n > 0 };
+        if looked.found {
+            await_links(endpoint, entries);
+            if endpoint.device().kernel_news() != news && looks < LOOKS {
+                continue;
+            }
+        }
+        return merge(endpoint, fds, &looked, entries);
+    }
+}
+
+/// What a look has come to.
+struct Looked {
+    /// The kernel's answer, and the readiness that it was asked by.
+    view: Vec<pollfd>,
+    before: Vec<Readiness>,
+    /// What links had before the kernel was asked.
+    on_links: Vec<i16>,
+    /// The kernel has something.
+    found: bool,
 }
 
 /// Who only looks once, and finds that it cannot write, may take a change of path for a full buffer.
@@ -142,6 +180,19 @@ fn poll_links(endpoint: &Endpoint, entries: &[Option<Arc<Entry>>]) {
     }
 }
 
+/// Handles what has come on links, and waits for threads that are about to.
+fn await_links(endpoint: &Endpoint, entries: &[Option<Arc<Entry>>]) {
+    for (_, cell) in entries.iter().filter_map(stream_of) {
+        if !cell.readiness().contains(Readiness::KERNEL_RX | Readiness::KERNEL_TX) {
+            let link = cell.lock(endpoint).link().cloned();
+            if let Some(link) = link {
+                endpoint.poll_link(&link);
+            }
+        }
+    }
+    poll_links(endpoint, entries);
+}
+
 /// What the kernel is asked: everything for foreign descriptors; for ours what the anchor decides, and always the anchor's
 /// readability, which announces a record or its end. Also the readiness that this was decided by.
 fn kernel_view(fds: &[pollfd], entries: &[Option<Arc<Entry>>]) -> (Vec<pollfd>, Vec<Readiness>) {
@@ -162,15 +213,10 @@ fn kernel_view(fds: &[pollfd], entries: &[Option<Arc<Entry>>]) -> (Vec<pollfd>, 
         .unzip()
 }
 
-fn merge(
-    endpoint: &Endpoint,
-    fds: &mut [pollfd],
-    view: &[pollfd],
-    before: &[Readiness],
-    entries: &[Option<Arc<Entry>>],
-) -> c_int {
+fn merge(endpoint: &Endpoint, fds: &mut [pollfd], looked: &Looked, entries: &[Option<Arc<Entry>>]) -> c_int {
     let mut ready = 0;
-    for (((p, k), before), entry) in fds.iter_mut().zip(view).zip(before).zip(entries) {
+    let Looked { view, before, on_links, found } = looked;
+    for ((((p, k), before), on_link), entry) in fds.iter_mut().zip(view).zip(before).zip(on_links).zip(entries) {
         p.revents = match stream_of(entry) {
             None => match entry.as_deref() {
                 Some(Entry::Epoll(epoll)) if epoll.has_ready() => k.revents | (p.events & INSTANCE_READABLE),
@@ -194,7 +240,7 @@ fn merge(
                 }
                 revents & p.events
                     | revents & (libc::POLLERR | libc::POLLHUP | libc::POLLNVAL)
-                    | link_events(p.events, entry)
+                    | if *found { link_events(p.events, entry) } else { *on_link }
             }
         };
         ready += c_int::from(p.revents != 0);

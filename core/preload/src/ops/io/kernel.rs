@@ -6,6 +6,7 @@ use libc::{iovec, msghdr};
 
 use crate::ops::options::SIOCOUTQNSD;
 use crate::real;
+use crate::runtime::in_kernel;
 
 /// Whether an error of the kernel's means that the connection is no more. Others are about the call.
 pub(super) fn is_end(error: c_int) -> bool {
@@ -102,11 +103,11 @@ pub(super) unsafe fn kernel_recv(fd: c_int, iov: &[iovec], flags: c_int) -> isiz
 pub(super) unsafe fn kernel_send(fd: c_int, iov: &[iovec], flags: c_int) -> isize {
     if let [one] = iov {
         // SAFETY: the caller's promise.
-        return unsafe { real::send(fd, one.iov_base, one.iov_len, flags) };
+        return in_kernel(|| unsafe { real::send(fd, one.iov_base, one.iov_len, flags) });
     }
     let msg = header(iov);
     // SAFETY: the caller's promise; the header is valid.
-    unsafe { real::sendmsg(fd, &msg, flags) }
+    in_kernel(|| unsafe { real::sendmsg(fd, &msg, flags) })
 }
 
 /// Receives at most `limit` bytes into the vector from its `skip`-th byte on.

@@ -1,0 +1,86 @@
+//! What a process tells its peers of its operations in the kernel, so that they read in the order in which it wrote, whatever
+//! path the bytes took.
+//!
+//! Writer: raise `begun`; make the system call; store when it began and ended; raise `last` to its number. Posts carry the
+//! lower half of `last` from then on. Reader: take a message; look up the times of the operation with its number. Numbers and
+//! times are the peer's word: wrong ones cost a look at the kernel, or an order that the peer itself has spoilt.
+//!
+//! Who looked at the kernel between the beginning and the end of an operation may have seen it or not. If nothing newer has
+//! begun, what the kernel has now is of that operation. Otherwise it is taken to be newer: who writes again has mostly been
+//! answered before.
+
+use std::sync::atomic::Ordering::*;
+
+use netacc_device::{Instant, KernelOperation};
+
+use crate::layout::{KernelOperations, OPERATIONS};
+use crate::sync::{fence, AtomicU32};
+
+/// Gives the numbers of this process's operations.
+pub(crate) struct Numbers(AtomicU32);
+
+impl Numbers {
+    pub(crate) fn new() -> Numbers {
+        Numbers(AtomicU32::new(0))
+    }
+
+    /// Tells peers of an operation that has ended, and gives it a number.
+    pub(crate) fn publish(&self, told: &KernelOperations, operation: KernelOperation) {
+        let number = self.0.fetch_add(1, Relaxed).wrapping_add(1);
+        let [begun, ended] = &told.times[number as usize % OPERATIONS];
+        begun.store(operation.begun.as_nanos(), Relaxed);
+        ended.store(operation.ended.as_nanos(), Relaxed);
+        // Of threads that publish at once the last number counts; whose has a lower one has told nobody yet.
+        let later = |last: u32| (number.wrapping_sub(last) as i32 > 0).then_some(number);
+        let _ = told.last.fetch_update(Release, Relaxed, later);
+    }
+}
+
+/// The times of the operation whose number has `half` as its lower half; `None` if it is too long ago to be known.
+pub(crate) fn look_up(told: &KernelOperations, half: u32) -> Option<KernelOperation> {
+    let age = || told.last.load(Acquire).wrapping_sub(half) & 0xffff;
+    // Another operation may be about to take the place: it has ended by the time its number is told.
+    let is_known = |age: u32| (age as usize) < OPERATIONS / 2;
+    if !is_known(age()) {
+        return None;
+    }
+    let [begun, ended] = &told.times[half as usize % OPERATIONS];
+    let [mut begun, ended] = [begun, ended].map(|time| Instant::from_nanos(time.load(Relaxed)));
+    if told.begun.load(Acquire) & 0xffff == half {
+        begun = ended;
+    }
+    fence(SeqCst);
+    is_known(age()).then_some(KernelOperation { begun, ended })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sync::AtomicU64;
+
+    fn operation(at: u64) -> KernelOperation {
+        KernelOperation { begun: Instant::from_nanos(at), ended: Instant::from_nanos(at + 1) }
+    }
+
+    // Breaks if a number were looked up in another's place, or an old one taken for a new one.
+    #[test]
+    fn recent_operations_are_known_by_half_their_number() {
+        let word = || AtomicU64::new(0);
+        let told = KernelOperations {
+            begun: AtomicU32::new(0x1_0003),
+            last: AtomicU32::new(0xfffe),
+            times: std::array::from_fn(|_| [word(), word()]),
+        };
+        let numbers = Numbers(AtomicU32::new(0xfffe));
+        (0..4).for_each(|i| numbers.publish(&told, operation(i * 10)));
+        assert_eq!(told.last.load(Relaxed), 0x1_0002);
+        assert_eq!(look_up(&told, 0xffff), Some(operation(0)));
+        assert_eq!(look_up(&told, 2), Some(operation(30)));
+        assert_eq!(look_up(&told, 3), None, "not yet");
+        told.begun.store(0x1_0002, Relaxed);
+        let ended = Instant::from_nanos(31);
+        assert_eq!(look_up(&told, 2), Some(KernelOperation { begun: ended, ended }), "nothing newer has begun");
+        (0..OPERATIONS as u64).for_each(|i| numbers.publish(&told, operation(100 + i)));
+        assert_eq!(look_up(&told, 2), None, "too long ago");
+    }
+}
