@@ -406,7 +406,7 @@ def test_a_sleeper_is_woken_beside_a_poller(calls: Path, tmp_path: Path) -> None
 @pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("case", [case for case in CASES if case.startswith("crowd_")])
 def test_crowds_on_shared_links(case: str, calls: Path, tmp_path: Path) -> None:
-    """A message on a link wakes only the thread that waits for its stream, and not those of the link's other streams."""
+    """A message on a link wakes only the thread that waits for its stream."""
     seen = accelerated(tmp_path, calls, case, ROUNDS, NACC_SOR_CONN_PER_QP="64")
     assert seen.text == run([calls, case, "0"])
     assert seen.link_bytes >= 40_000

@@ -563,9 +563,14 @@ fn instance_event(shared: &Arc<Shared>, out: &mut Out, fd: c_int, (inner, events
 
 /// Whether the kernel has events, which it keeps.
 fn has_kernel_events(shared: &Shared) -> bool {
+    let asked = now();
     let mut p = libc::pollfd { fd: shared.kernel().epfd, events: libc::POLLIN, revents: 0 };
     // SAFETY: one valid pollfd.
-    unsafe { real::poll(&mut p, 1, 0) > 0 }
+    let has = unsafe { real::poll(&mut p, 1, 0) } != 0;
+    if !has {
+        shared.kernel_seen.fetch_max(asked.as_nanos(), Ordering::Relaxed);
+    }
+    has
 }
 
 /// What the kernel says of a descriptor now.

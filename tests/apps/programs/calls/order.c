@@ -3,7 +3,13 @@
 
 #include "calls.h"
 
-enum { ROUNDS = 2000, MESSAGE = 16 };
+enum {
+    ROUNDS = 2000,
+    MESSAGE = 16,
+    /* So often two messages may change places within one array, or where there is room for one: nobody can tell whether the
+       kernel was asked before a send that was under way. A look at one path alone does so in every third round. */
+    FEW = ROUNDS / 100,
+};
 
 /* How the reader waits. */
 enum way { EPOLL, EPOLL_EDGE, EPOLL_ONE, EPOLL_BUSY, POLL, POLL_BUSY, SELECT, RECEIVE, WAYS };
@@ -38,7 +44,9 @@ static bool is_first(int i)
     return strcmp(text, "first") == 0;
 }
 
-/* Takes both messages of a round from an instance. Whether the first came first. */
+static int swapped;
+
+/* Takes both messages of a round from an instance. Whether the first came in the same array, at the latest. */
 static bool in_order_by_epoll(int instance, enum way way)
 {
     bool taken[2] = {false, false}, in_order = true;
@@ -51,7 +59,10 @@ static bool in_order_by_epoll(int instance, enum way way)
             if (taken[at])
                 die("reported again");
             taken[at] = true;
-            in_order &= is_first(at) == (count == 0);
+            if (is_first(at) != (count == 0)) {
+                swapped += count == 0;
+                in_order &= n == 2 || way == EPOLL_ONE;
+            }
             count++;
         }
     }
@@ -118,6 +129,7 @@ static int watching(enum way way)
 static void order_by(enum way way)
 {
     int instance = watching(way), wrong = 0;
+    swapped = 0;
     pthread_t thread;
     must(-pthread_create(&thread, NULL, writer, NULL));
     for (int round = 0; round < ROUNDS; round++) {
@@ -130,8 +142,8 @@ static void order_by(enum way way)
     }
     must(-pthread_join(thread, NULL));
     close(instance);
-    if (wrong > 0)
-        printf("%s: %d of %d rounds in the wrong order\n", names[way], wrong, ROUNDS);
+    if (wrong > 0 || swapped > FEW)
+        printf("%s: of %d rounds %d in the wrong order, %d swapped\n", names[way], ROUNDS, wrong, swapped);
     else
         printf("%s: in order\n", names[way]);
 }
