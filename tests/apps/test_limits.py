@@ -238,7 +238,7 @@ def test_every_call_that_opens_a_descriptor_gets_those_of_the_library(tmp_path: 
     assert sum(document["cnt"].get("tx_bytes_link", 0) for document in documents) > 0
 
 
-#: Makes temporary files, which the C library opens, until four descriptors are left; a connection is on a link.
+#: Makes temporary files, which the C library opens, until four descriptors are left. There is a link.
 OPENS_UNSEEN = """
 import ctypes, os, resource, socket
 

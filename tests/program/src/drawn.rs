@@ -76,7 +76,7 @@ mod tests {
     fn all_bytes_are_sound_programs_and_different_ones() {
         let mut programs = std::collections::BTreeSet::new();
         for seed in 0..500u64 {
-            let bytes: Vec<u8> = (0..200u64).map(|i| ((seed + 1) * (i * i + 7 * i + 11) >> 3) as u8).collect();
+            let bytes: Vec<u8> = (0..200u64).map(|i| (((seed + 1) * (i * i + 7 * i + 11)) >> 3) as u8).collect();
             for bytes in [&bytes[..], &bytes[..9], &bytes[..3], &[]] {
                 assert_eq!(Drawn::from_bytes(bytes).program().check(), Ok(()));
             }
