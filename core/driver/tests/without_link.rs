@@ -524,7 +524,7 @@ fn without_room_for_a_link_a_stream_stays_on_tcp_and_says_so() {
         if let Some(reason) = far_reason {
             assert_eq!(reasons(&server, reason), 1);
             let told = second.lock(&client).proto().reason();
-            assert!([Reason::PeerNotFound, reason].contains(&told), "{told}");
+            assert!([Reason::NotAdmitted, reason].contains(&told), "{told}");
         }
         assert!(first.lock(&client).proto().is_linked(), "the first has lost nothing");
 
