@@ -195,7 +195,7 @@ pub(super) fn spawn(rt: &'static Runtime) -> std::io::Result<()> {
 
 /// The helper's stack. There is no page behind it that ends who goes too far, so it is several times as long as needed; what
 /// is not touched is no memory.
-const STACK_BYTES: usize = 512 << 10;
+const STACK_BYTES: usize = 1 << 20;
 
 /// Starts the thread on memory of the library's own. The C library keeps the thread's variables there too, and what they
 /// refer to must stay reachable in a forked child, which has the memory but not the thread: a leak checker in the program

@@ -56,7 +56,7 @@ const NEEDS: &[Need] = needs! {
         SYS_getsockopt, SYS_setsockopt, SYS_getsockname, SYS_getpeername, SYS_ioctl,
         // Waiting.
         SYS_futex, SYS_ppoll, SYS_epoll_pwait, SYS_epoll_ctl, SYS_epoll_create1, SYS_eventfd2, SYS_signalfd4,
-        SYS_rt_sigprocmask, SYS_rt_sigtimedwait, SYS_rt_sigpending, SYS_clock_nanosleep, SYS_clock_gettime,
+        SYS_rt_sigaction, SYS_rt_sigprocmask, SYS_rt_sigtimedwait, SYS_rt_sigpending, SYS_clock_nanosleep, SYS_clock_gettime,
         SYS_sched_yield,
         // Links within the host.
         SYS_socket (0: libc::AF_UNIX), SYS_connect, SYS_accept4, SYS_memfd_create, SYS_ftruncate,
@@ -75,6 +75,7 @@ const NEEDS: &[Need] = needs! {
         SYS_sched_setattr, SYS_sched_setaffinity, SYS_sched_getaffinity, SYS_nanosleep, SYS_getdents64,
         SYS_readlinkat, SYS_unlinkat, SYS_mkdirat, SYS_flock, SYS_fchmod, SYS_membarrier, SYS_prctl, SYS_sigaltstack,
         SYS_fallocate, SYS_mlock, SYS_tgkill, SYS_wait4,
+        SYS_pread64, SYS_process_vm_readv, SYS_rt_tgsigqueueinfo, SYS_socket (0: libc::AF_NETLINK),
     }
 };
 
