@@ -15,7 +15,7 @@ from tests.apps.test_postgresql import Database, database, tools
 __all__ = ["database"]
 
 CLIENTS = 2
-TRANSACTIONS = 8000  # of each client
+TRANSACTIONS = 30_000  # of each client: some seconds, also where all of them go by links
 
 CONFIG = """
 [databases]

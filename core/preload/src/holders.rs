@@ -207,10 +207,11 @@ impl Searches {
         if !done {
             return Some(begun);
         }
-        let spent = search.spent;
+        let not_before = now() + search.spent * TIME_SHARE;
         state.current = None;
-        state.not_before = Some(now() + spent * TIME_SHARE);
-        None
+        state.not_before = Some(not_before);
+        // Who has asked during the search called the helper in vain, and does not call again.
+        self.asked.load(Ordering::SeqCst).then_some(not_before)
     }
 }
 
@@ -372,9 +373,11 @@ fn sockets_of(pid: u32) -> Result<Option<HashSet<u64>>, ErrorKind> {
 /// What it means that the descriptors of a process could not be read.
 fn unreadable(pid: u32, error: &std::io::Error) -> Result<Option<HashSet<u64>>, ErrorKind> {
     match error.raw_os_error() {
-        // It has ended, or is a thread of the kernel, which has no descriptors.
+        // It has ended, or has no descriptors.
         Some(libc::ENOENT | libc::ESRCH) => Ok(Some(HashSet::new())),
-        Some(libc::EACCES | libc::EPERM) if is_kernel_thread(pid) => Ok(Some(HashSet::new())),
+        Some(libc::EACCES | libc::EPERM) if Relations::of(pid).is_some_and(|process| process.has_no_descriptors()) => {
+            Ok(Some(HashSet::new()))
+        }
         Some(libc::EACCES | libc::EPERM) => Ok(None),
         _ => Err(error.kind()),
     }
@@ -383,9 +386,12 @@ fn unreadable(pid: u32, error: &std::io::Error) -> Result<Option<HashSet<u64>>, 
 /// What the kernel tells everybody about a process; see proc(5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Relations {
+    /// One letter.
+    state: u8,
     parent: u32,
     session: u32,
     flags: u64,
+    threads: u32,
     /// When it was started, in ticks since boot.
     start: u64,
 }
@@ -400,11 +406,21 @@ impl Relations {
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
         let field = |number: usize| fields.get(number - 3);
         Some(Relations {
+            state: *field(3)?.as_bytes().first()?,
             parent: field(4)?.parse().ok()?,
             session: field(6)?.parse().ok()?,
             flags: field(9)?.parse().ok()?,
+            threads: field(20)?.parse().ok()?,
             start: field(22)?.parse().ok()?,
         })
+    }
+
+    /// It is a thread of the kernel; or all its threads have ended, and its parent has not waited for it.
+    fn has_no_descriptors(&self) -> bool {
+        /// `PF_KTHREAD` in linux/sched.h.
+        const KERNEL_THREAD: u64 = 0x0020_0000;
+        let has_ended = matches!(self.state, b'Z' | b'X') && self.threads <= 1;
+        has_ended || self.flags & KERNEL_THREAD != 0
     }
 }
 
@@ -414,12 +430,6 @@ fn ancestors(pid: u32) -> impl Iterator<Item = u32> {
     const MOST: usize = 256;
     let parent = |pid: &u32| Relations::of(*pid).map(|process| process.parent).filter(|parent| *parent != 0);
     std::iter::successors(parent(&pid), parent).take(MOST)
-}
-
-fn is_kernel_thread(pid: u32) -> bool {
-    /// `PF_KTHREAD` in linux/sched.h.
-    const KERNEL_THREAD: u64 = 0x0020_0000;
-    Relations::of(pid).is_some_and(|process| process.flags & KERNEL_THREAD != 0)
 }
 
 fn ticks_since_boot() -> u64 {
@@ -441,7 +451,7 @@ mod tests {
     #[test]
     fn relations_are_read_whatever_the_name_is() {
         let stat = "7 (a) b (c)) S 3 7 5 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 12345 1 1";
-        let relations = Relations { parent: 3, session: 5, flags: 4_194_560, start: 12345 };
+        let relations = Relations { state: b'S', parent: 3, session: 5, flags: 4_194_560, threads: 1, start: 12345 };
         assert_eq!(Relations::parse(stat), Some(relations));
         for bad in ["", "7 (a", "7 (a)", "7 (a) S 3 7 5", "7 (a) S x 7 5 0 -1 0 1 0 0 0 0 0 0 0 20 0 1 0 1 1"] {
             assert_eq!(Relations::parse(bad), None, "{bad:?}");
@@ -462,6 +472,37 @@ mod tests {
         assert_eq!(ancestors(own).next(), Some(parent));
         // No process has this number.
         assert_eq!(sockets_of(u32::MAX - 1), Ok(Some(HashSet::new())));
+    }
+
+    // Breaks if a zombie kept its socket from links until it is waited for, or one whose other threads live did not.
+    #[test]
+    fn who_has_ended_holds_nothing() {
+        let child = std::process::Command::new("/bin/true").spawn().expect("a child").id();
+        // SAFETY: the struct is writable, and the child is this test's; it is left to be waited for.
+        let waited = unsafe {
+            let mut info = std::mem::zeroed();
+            libc::waitid(libc::P_PID, child, &mut info, libc::WEXITED | libc::WNOWAIT)
+        };
+        let zombie = Relations::of(child).expect("it is there still");
+        assert!(waited == 0 && zombie.has_no_descriptors());
+        assert!(!Relations { threads: 2, ..zombie }.has_no_descriptors());
+        assert!(!Relations { state: b'S', ..zombie }.has_no_descriptors());
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::waitpid(child as libc::pid_t, std::ptr::null_mut(), 0) }, child as libc::pid_t);
+    }
+
+    // Breaks if the helper slept for good although somebody wants a search, which is not to begin yet.
+    #[test]
+    fn a_search_that_was_asked_for_during_another_is_not_forgotten() {
+        let searches = Searches::default();
+        searches.ask();
+        assert_eq!(searches.advance(), None, "no connection wants it");
+        let visited = HashSet::new();
+        let empty = Search { wanted: HashMap::new(), pending: Vec::new(), visited, lists: MAX_LISTS, spent: Duration::ZERO };
+        searches.state.lock().current = Some(empty);
+        searches.ask();
+        let next = (0..1000).find_map(|_| searches.advance().filter(|_| searches.state.lock().current.is_none()));
+        assert!(next.is_some_and(|at| Some(at) == searches.state.lock().not_before));
     }
 
     #[test]

@@ -86,7 +86,7 @@ hooks! {
             fd,
             {
                 let n = real::recvmsg(fd, msg, flags);
-                if n >= 0 && carries_control(msg) {
+                if n >= 0 && brought_control(msg) {
                     rights::receive(fd, msg);
                 }
                 n
@@ -102,7 +102,7 @@ hooks! {
                 let n = real::recvmmsg(fd, msgs, count, flags, timeout);
                 for i in 0..usize::try_from(n).unwrap_or(0) {
                     let msg = &raw const (*msgs.wrapping_add(i)).msg_hdr;
-                    if carries_control(msg) {
+                    if brought_control(msg) {
                         rights::receive(fd, msg);
                     }
                 }
@@ -180,6 +180,17 @@ hooks! {
 unsafe fn carries_control(msg: *const msghdr) -> bool {
     // SAFETY: any bytes are a header.
     access::fault::is_installed() && unsafe { access::read(msg) }.is_some_and(|msg| msg.msg_controllen > 0)
+}
+
+/// Whether a message that was received came with control data. The kernel has read and written the header, so no access
+/// needs recovery. A process may receive its first socket this way, before anything is installed.
+///
+/// # Safety
+/// `msg` is of a call that has succeeded.
+#[inline]
+unsafe fn brought_control(msg: *const msghdr) -> bool {
+    // SAFETY: any bytes are a header.
+    unsafe { access::read(msg) }.is_some_and(|msg| msg.msg_controllen > 0)
 }
 
 /// The check of the `_chk` names: the C library ends the program if it fails.
