@@ -400,8 +400,8 @@ static void sandbox_permits(void)
 static const int needs[] = {
     SYS_read, SYS_write, SYS_recvfrom, SYS_sendto, SYS_recvmsg, SYS_sendmsg, SYS_shutdown, SYS_getsockopt,
     SYS_setsockopt, SYS_getsockname, SYS_getpeername, SYS_ioctl, SYS_futex, SYS_ppoll, SYS_poll, SYS_epoll_wait,
-    SYS_epoll_pwait, SYS_epoll_ctl, SYS_epoll_create1, SYS_eventfd2, SYS_rt_sigprocmask, SYS_rt_sigtimedwait,
-    SYS_rt_sigpending, SYS_clock_nanosleep, SYS_clock_gettime, SYS_sched_yield, SYS_socket, SYS_connect, SYS_accept4,
+    SYS_epoll_pwait, SYS_epoll_ctl, SYS_epoll_create1, SYS_eventfd2, SYS_signalfd4, SYS_rt_sigaction,
+    SYS_rt_sigprocmask, SYS_rt_sigtimedwait, SYS_rt_sigpending, SYS_clock_nanosleep, SYS_clock_gettime, SYS_sched_yield, SYS_socket, SYS_connect, SYS_accept4,
     SYS_memfd_create, SYS_ftruncate, SYS_mmap, SYS_munmap, SYS_mprotect, SYS_madvise, SYS_brk, SYS_mremap, SYS_close,
     SYS_fcntl, SYS_dup3, SYS_dup, SYS_prlimit64, SYS_getpid, SYS_gettid, SYS_geteuid, SYS_openat, SYS_fstat,
     SYS_newfstatat, SYS_lseek, SYS_getrandom, SYS_set_robust_list, SYS_exit, SYS_rt_sigreturn,
@@ -409,7 +409,8 @@ static const int needs[] = {
     SYS_statx, SYS_clone3, SYS_clone, SYS_rseq, SYS_epoll_pwait2, SYS_pidfd_open, SYS_bind, SYS_listen,
     SYS_sched_setattr, SYS_sched_setaffinity, SYS_sched_getaffinity, SYS_nanosleep, SYS_getdents64, SYS_readlinkat,
     SYS_unlinkat, SYS_mkdirat, SYS_flock, SYS_fchmod, SYS_membarrier, SYS_prctl, SYS_sigaltstack, SYS_fallocate,
-    SYS_mlock, SYS_tgkill, SYS_readlink, SYS_rmdir, SYS_mkdir,
+    SYS_mlock, SYS_tgkill, SYS_readlink, SYS_rmdir, SYS_mkdir, SYS_pread64, SYS_process_vm_readv,
+    SYS_rt_tgsigqueueinfo,
     /* The program's. */
     SYS_accept, SYS_exit_group, SYS_wait4, -1};
 
