@@ -165,7 +165,7 @@ job_build() { # the release binaries and the library
     done
 }
 
-job_lint() { # formats and lints of Rust, Python and shell
+job_lint() { # formats and lints of Rust, Python and shell, and the structure of crates
     need_rust
     need_python
     need "${NEEDS_LINT[@]}"
@@ -177,6 +177,7 @@ job_lint() { # formats and lints of Rust, Python and shell
     .venv/bin/ruff check .
     .venv/bin/ruff format --check .
     .venv/bin/mypy
+    .venv/bin/python ci/structure.py
     shellcheck ci/*.sh .ci/run
 }
 
