@@ -408,7 +408,8 @@ struct Looked {
 const LOOKS: u32 = 8;
 
 /// Waits in the kernel and translates what it reports, in the program's own array: as much as that has room for in one
-/// call, because a second one would report the same again.
+/// call, because a second one would report the same again. A wake-up is for bytes on a link, which came before what the kernel
+/// reports behind the wake-up: the links are polled before the kernel is asked for more.
 fn kernel_events(
     shared: &Arc<Shared>,
     out: &mut Out,
@@ -455,6 +456,11 @@ fn kernel_events(
             }
         }
         looked.count = if n < 0 { n } else { looked.count + n };
+        if n == room && out.len == begin && looked.took_wake_up {
+            if let Some(endpoint) = runtime::get().and_then(Runtime::endpoint) {
+                shared.poll(endpoint);
+            }
+        }
         if n < room || out.len > begin || shared.ready_len.load(Ordering::SeqCst) > 0 {
             break;
         }
