@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use libc::pollfd;
-use netacc_device::{Armed, CompletionQueueId, Instant};
+use netacc_device::{Armed, CompletionQueueId, Instant, KernelOperation};
 use netacc_driver::{Endpoint, LinkCell, Readiness, StreamCell};
 
 use super::sleeper::{self, Registered, StreamWait, Waiter};
@@ -20,6 +20,8 @@ use crate::{batch, queues, real};
 
 /// What `poll` says of an epoll instance that has events.
 const INSTANCE_READABLE: i16 = libc::POLLIN | libc::POLLRDNORM;
+
+const BOTH_KERNEL: Readiness = Readiness::KERNEL_RX.union(Readiness::KERNEL_TX);
 
 /// How long a thread sleeps at a time that has no descriptor by which it could be woken. Arbitrary.
 const WITHOUT_EVENTFD: Duration = Duration::from_millis(5);
@@ -88,18 +90,14 @@ pub fn poll(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const libc::si
 
 /// Looks at links and at the kernel: how many descriptors are ready, or -1.
 ///
-/// What a peer has written first is found if that is which it wrote then, whatever paths they came by: the kernel is asked
-/// after the links were looked at, and they are looked at once more if it has something. Links of which more is known then
-/// count if no peer tells of anything in the kernel that came before that.
+/// What a peer has written first is found if that is which it wrote then, whatever paths they came by: links are polled again
+/// after one has something, the kernel is asked after that, and links are polled once more if the kernel has something. Links
+/// of which more is known then count if no peer tells of anything in the kernel that came before that.
 fn look(endpoint: &Endpoint, fds: &mut [pollfd], entries: &[Option<Arc<Entry>>]) -> c_int {
-    /// So often at most: a peer may write faster than this is done.
-    const LOOKS: usize = 4;
     let mut looks = 0;
     loop {
         looks += 1;
-        poll_links(endpoint, entries);
-        let news = endpoint.device().kernel_news();
-        let on_links: Vec<i16> = fds.iter().zip(entries).map(|(p, entry)| link_events(p.events, entry)).collect();
+        let OnLinks { events: on_links, news } = look_at_links(endpoint, fds, entries);
         // One call for everything that the kernel decides: it also gives invalid descriptors their POLLNVAL.
         let (mut view, before) = kernel_view(fds, entries);
         // SAFETY: a valid array.
@@ -118,6 +116,54 @@ fn look(endpoint: &Endpoint, fds: &mut [pollfd], entries: &[Option<Arc<Entry>>])
         }
         return merge(endpoint, fds, &looked, entries);
     }
+}
+
+/// So often links or the kernel are looked at again at most: a peer may write faster than this is done.
+const LOOKS: usize = 4;
+
+/// What links have.
+struct OnLinks {
+    events: Vec<i16>,
+    /// What peers had told of the kernel by then.
+    news: KernelOperation,
+}
+
+impl OnLinks {
+    fn of(endpoint: &Endpoint, fds: &[pollfd], entries: &[Option<Arc<Entry>>]) -> OnLinks {
+        let news = endpoint.device().kernel_news();
+        let events = fds.iter().zip(entries).map(|(p, entry)| link_events(p.events, entry)).collect();
+        OnLinks { events, news }
+    }
+
+    fn ready(&self) -> usize {
+        self.events.iter().filter(|events| **events != 0).count()
+    }
+
+    /// Whether a stream has something on a link, and another one nothing.
+    fn are_partly_ready(&self, entries: &[Option<Arc<Entry>>]) -> bool {
+        let is_on_link = |(_, cell): (&Socket, &Arc<StreamCell>)| !cell.readiness().contains(BOTH_KERNEL);
+        let mut waiting = entries.iter().zip(&self.events).filter(|(_, events)| **events == 0);
+        self.ready() > 0 && waiting.any(|(entry, _)| stream_of(entry).is_some_and(is_on_link))
+    }
+}
+
+/// Polls links until one more look finds no other stream ready. A look goes from one link to the next, and other threads take
+/// messages meanwhile. So it may find a message, and miss one on another link that was written before it.
+fn look_at_links(endpoint: &Endpoint, fds: &[pollfd], entries: &[Option<Arc<Entry>>]) -> OnLinks {
+    poll_links(endpoint, entries);
+    let mut found = OnLinks::of(endpoint, fds, entries);
+    for _ in 1..LOOKS {
+        if !found.are_partly_ready(entries) {
+            break;
+        }
+        let before = found.ready();
+        await_links(endpoint, entries);
+        found = OnLinks::of(endpoint, fds, entries);
+        if found.ready() == before {
+            break;
+        }
+    }
+    found
 }
 
 /// What a look has come to.
