@@ -6,6 +6,7 @@
 use std::ptr::NonNull;
 
 use super::*;
+use crate::ring::foreign;
 use crate::socket::Socket;
 use crate::{access, family, kept, lingering, sandbox};
 
@@ -128,8 +129,9 @@ pub fn before_fork() {
         }
     }
     lingering::before_fork();
-    // Last: the helper may be in the middle of a call.
+    // Last: the helper may be in the middle of a call, or of a look.
     netacc_registry::before_fork();
+    foreign::before_fork();
     FDS.set(get().map_or_else(BackendFds::default, |rt| {
         let mut fds = rt.backend_fds();
         let helpers = rt.helper.fds();
@@ -143,6 +145,7 @@ pub fn after_fork_parent() {
     if sandbox::is_confined() {
         return;
     }
+    foreign::after_fork();
     netacc_registry::after_fork();
     lingering::after_fork_parent();
 }
@@ -154,6 +157,7 @@ pub fn after_fork_child() {
     }
     FORK_GENERATION.fetch_add(1, Ordering::Relaxed);
     access::fault::after_fork_child();
+    foreign::after_fork();
     netacc_registry::after_fork();
     lingering::after_fork_child();
     family::after_fork_child();
