@@ -184,16 +184,28 @@ pub(super) fn spawn(rt: &'static Runtime) -> std::io::Result<()> {
     }
 }
 
-/// The helper's stack. There is no page behind it that ends who goes too far, so it is several times as long as needed; what
-/// is not touched is no memory.
-const STACK_BYTES: usize = 1 << 20;
+/// What the helper's own functions may take of its stack. There is no page behind it that ends who goes too far, so it is
+/// several times as long as needed. It counts for RLIMIT_DATA, whether it is touched or not.
+const STACK_BYTES: usize = 512 << 10;
+
+/// The length of the helper's stack: the C library puts the thread's variables there, too. Sanitizers have 900 KiB of them.
+fn stack_bytes() -> usize {
+    type LeastStack = unsafe extern "C" fn(*const libc::pthread_attr_t) -> usize;
+    // SAFETY: a C string. The function, which is glibc's own, has this type; it does not look at the attributes.
+    let least = unsafe {
+        let symbol = libc::dlsym(libc::RTLD_DEFAULT, c"__pthread_get_minstack".as_ptr());
+        let function = std::mem::transmute::<*mut c_void, Option<LeastStack>>(symbol);
+        function.map_or(libc::PTHREAD_STACK_MIN, |function| function(std::ptr::null()))
+    };
+    (STACK_BYTES + least).next_multiple_of(4096)
+}
 
 /// Starts the thread on memory of the library's own. The C library keeps the thread's variables there too, and what they
 /// refer to must stay reachable in a forked child, which has the memory but not the thread: a leak checker in the program
 /// would report it there.
 fn start_thread(rt: &'static Runtime) -> Result<libc::pthread_t, c_int> {
     let check = |error: c_int| if error == 0 { Ok(()) } else { Err(error) };
-    let layout = Layout::from_size_align(STACK_BYTES, 4096).map_err(|_| libc::EINVAL)?;
+    let layout = Layout::from_size_align(stack_bytes(), 4096).map_err(|_| libc::EINVAL)?;
     // SAFETY: the layout has a length. The memory is never freed. The attributes are initialised, used and destroyed here.
     unsafe {
         let stack = std::alloc::alloc(layout);
@@ -204,7 +216,7 @@ fn start_thread(rt: &'static Runtime) -> Result<libc::pthread_t, c_int> {
         let mut attributes = std::mem::zeroed();
         check(libc::pthread_attr_init(&mut attributes))?;
         let mut thread = std::mem::zeroed();
-        let started = check(libc::pthread_attr_setstack(&mut attributes, stack.cast(), STACK_BYTES)).and_then(|()| {
+        let started = check(libc::pthread_attr_setstack(&mut attributes, stack.cast(), layout.size())).and_then(|()| {
             let argument = std::ptr::from_ref(rt).cast_mut().cast();
             check(libc::pthread_create(&mut thread, &attributes, begin, argument))
         });
