@@ -3,7 +3,8 @@
  * limits RESOURCE SERVER_LIMIT CLIENT_LIMIT CLIENTS CONNECTIONS ROUNDS [WAIT]
  *
  * RESOURCE is as in RLIMIT_..., or "none"; a limit is a number, or "-" for none. Each client opens so many connections and
- * has each echo so many rounds of 64 bytes, all connections in turn. The server waits in epoll_wait, or in poll if WAIT is
+ * has each echo so many rounds of 64 bytes, all connections in turn. The first of several clients does that before the others
+ * begin, too, so that its connections are on links by then, if they can be. The server waits in epoll_wait, or in poll if WAIT is
  * "poll"; a client waits in recv. Prints what came of it: how many connections each side had, what stopped it, and how many bytes
  * came back right. On one kernel that is the same each time. */
 #define _GNU_SOURCE
@@ -141,7 +142,21 @@ static void serve_by_poll(int listener, int over, struct report *report) {
     }
 }
 
-static void client(unsigned short port, int connections, int rounds, struct report *report) {
+static void exchange(const int *fds, int open, int rounds, struct report *report) {
+    for (int round = 0; round < rounds; round++)
+        for (int i = 0; i < open; i++) {
+            char sent[SIZE], got[SIZE];
+            memset(sent, round + i, sizeof sent);
+            if (send(fds[i], sent, sizeof sent, MSG_NOSIGNAL) != sizeof sent ||
+                recv(fds[i], got, sizeof got, MSG_WAITALL) != sizeof got || memcmp(sent, got, sizeof got) != 0)
+                report->wrong++;
+            else
+                report->echoed += sizeof got;
+        }
+}
+
+/* `others_begin`: what to close when other clients may begin, or -1. */
+static void client(unsigned short port, int connections, int rounds, int others_begin, struct report *report) {
     static int fds[MOST];
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int open = 0;
@@ -167,16 +182,11 @@ static void client(unsigned short port, int connections, int rounds, struct repo
         }
     }
     report->connections = open;
-    for (int round = 0; round < rounds; round++)
-        for (int i = 0; i < open; i++) {
-            char sent[SIZE], got[SIZE];
-            memset(sent, round + i, sizeof sent);
-            if (send(fds[i], sent, sizeof sent, MSG_NOSIGNAL) != sizeof sent ||
-                recv(fds[i], got, sizeof got, MSG_WAITALL) != sizeof got || memcmp(sent, got, sizeof got) != 0)
-                report->wrong++;
-            else
-                report->echoed += sizeof got;
-        }
+    if (others_begin >= 0) {
+        exchange(fds, open, rounds, report);
+        close(others_begin);
+    }
+    exchange(fds, open, rounds, report);
     for (int i = 0; i < open; i++)
         close(fds[i]);
 }
@@ -193,8 +203,9 @@ int main(int argc, char **argv) {
                                   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (reports == MAP_FAILED)
         die("mmap");
-    int ready[2], over[2];
-    if (pipe(ready) != 0 || pipe(over) != 0)
+    /* The server writes to `ready`; the first client closes `others`; the last process closes `over`. */
+    int ready[2], others[2], over[2];
+    if (pipe(ready) != 0 || pipe(others) != 0 || pipe(over) != 0)
         die("pipe");
     for (int i = 0; i <= clients; i++) {
         pid_t child = fork();
@@ -213,22 +224,24 @@ int main(int argc, char **argv) {
                 getsockname(listener, (struct sockaddr *)&at, &len) != 0)
                 die("listen");
             reports->port = ntohs(at.sin_port);
-            for (int n = 0; n < clients; n++)
-                if (write(ready[1], &byte, 1) != 1)
-                    die("write");
-            close(ready[0]), close(ready[1]), close(over[1]);
+            if (write(ready[1], &byte, 1) != 1)
+                die("write");
+            close(ready[0]), close(ready[1]), close(others[0]), close(others[1]), close(over[1]);
             (by_poll ? serve_by_poll : serve_by_epoll)(listener, over[0], reports);
         } else {
-            close(ready[1]), close(over[0]);
-            if (read(ready[0], &byte, 1) != 1)
+            bool first = i == 1;
+            close(ready[1]), close(over[0]), close(others[first ? 0 : 1]);
+            if (read(first ? ready[0] : others[0], &byte, 1) != (first ? 1 : 0) || reports->port == 0)
                 _exit(3); /* There is no server. */
             close(ready[0]);
+            if (!first || clients == 1)
+                close(others[first ? 1 : 0]);
             limit(argv[1], argv[3]);
-            client(reports->port, connections, rounds, &reports[i]);
+            client(reports->port, connections, rounds, first && clients > 1 ? others[1] : -1, &reports[i]);
         }
         exit(0);
     }
-    close(ready[0]), close(ready[1]), close(over[0]), close(over[1]);
+    close(ready[0]), close(ready[1]), close(others[0]), close(others[1]), close(over[0]), close(over[1]);
     int status, failed = 0;
     for (int i = 0; i <= clients; i++)
         if (wait(&status) > 0 && status != 0)
