@@ -171,7 +171,7 @@ def test_as_many_connections_as_on_tcp(wait: str, program: Path, tmp_path: Path)
 def test_many_clients_under_a_limit(
     value: int, clients: int, wait: str, program: Path, tmp_path: Path
 ) -> None:
-    """The first connection gets onto a link, and leaves it before the program would run out of descriptors."""
+    """The first connection gets onto a link, and leaves it before the program runs out of descriptors."""
     arguments = ("NOFILE", value, "-", clients, 1, ROUNDS // 3, wait)
     seen = accelerated(program, tmp_path, *arguments)
     assert seen.text == natively(program, *arguments)
