@@ -99,8 +99,6 @@ pub struct Shared {
     kernel_seen: AtomicU64,
     /// So many more waits ask the kernel first, because it had events lately.
     kernel_hot: AtomicU32,
-    /// This process has made it, or used it.
-    is_used_here: AtomicBool,
 }
 
 #[derive(Default)]
@@ -424,7 +422,7 @@ fn deregister(epfd: c_int, fd: c_int) {
 
 impl Epoll {
     fn new(epfd: c_int) -> Epoll {
-        Epoll::held(epfd, Holders::default())
+        Epoll::held(epfd, Holders::here())
     }
 
     fn held(epfd: c_int, holders: Holders) -> Epoll {
@@ -444,7 +442,6 @@ impl Epoll {
                 activity: Activity::default(),
                 kernel_seen: AtomicU64::new(runtime::now().as_nanos()),
                 kernel_hot: AtomicU32::new(0),
-                is_used_here: AtomicBool::new(true),
             }),
         }
     }
@@ -453,7 +450,6 @@ impl Epoll {
     /// kept to translate events; streams are kernel sockets here.
     pub fn after_fork(&self, fd: c_int) -> Epoll {
         let fresh = Epoll::held(fd, Holders::inherited(&self.shared));
-        fresh.shared.is_used_here.store(false, Ordering::Relaxed);
         if let Some(state) = self.shared.state.try_lock() {
             let mut copy = fresh.shared.state.lock();
             for (fd, i) in state.interests.iter().filter(|(_, i)| !i.parked) {
@@ -468,7 +464,7 @@ impl Epoll {
     ///
     /// An instance that came with a fork, and was not used since, belongs to the parent, who translates what it reports.
     pub fn return_to_kernel(&self) {
-        if !self.shared.is_used_here.load(Ordering::Relaxed) {
+        if self.shared.is_others() {
             return;
         }
         let state = self.shared.state.lock();

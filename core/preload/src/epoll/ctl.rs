@@ -26,7 +26,7 @@ pub unsafe fn ctl(entry: &Arc<Entry>, epfd: c_int, op: c_int, fd: c_int, event: 
         return -1;
     };
     let shared = &epoll.shared;
-    shared.is_used_here.store(true, Ordering::Relaxed);
+    shared.begin_change();
     // SAFETY: any bytes are an event. One is not looked at that is not needed.
     let wanted = if op == libc::EPOLL_CTL_DEL { None } else { unsafe { access::read(event) } };
     if op != libc::EPOLL_CTL_DEL && wanted.is_none() {

@@ -2,7 +2,7 @@
 //!
 //! A forked child shares the kernel's instance with its parent, and knows the program's data of what was in it. The streams in
 //! it are the parent's until the child waits on the instance: then the child asks for them, because the kernel would report
-//! them to both. What the parent alone can handle, its kick and its channel, the child passes back.
+//! them to both. A child that only adds and removes descriptors leaves the parent's streams on their links. What the parent alone can handle, its kick and its channel, the child passes back.
 //!
 //! A process that gets an instance in a message knows nothing of it. So the instance becomes the kernel's alone for everybody,
 //! before it is given away and for good: with the program's own data, and with connections that stay on TCP.
@@ -23,7 +23,6 @@ use crate::table::{self, Entry};
 use crate::{real, wait};
 
 /// Who else holds an instance.
-#[derive(Default)]
 pub(super) struct Holders {
     /// A [`Held`].
     held: AtomicU8,
@@ -34,16 +33,26 @@ pub(super) struct Holders {
 #[repr(u8)]
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Held {
-    /// By the parent, too; this process has not waited on it.
-    Inherited = 1,
+    /// By this process: it has made the instance, or has waited on it.
+    Here,
+    /// By the parent, too; this process has not touched it.
+    Inherited,
+    /// By the parent, too; this process has changed what is in it, but not waited on it.
+    Changed,
     /// By anybody: it is the kernel's.
-    Given = 2,
+    Given,
 }
 
 /// How long a child leaves a kick to its parent before it looks again. Arbitrary; the parent has been woken.
 const PARENTS_TURN: Duration = Duration::from_millis(1);
 
 impl Holders {
+    /// Of an instance that this process has just made.
+    pub(super) fn here() -> Holders {
+        Holders { held: AtomicU8::new(Held::Here as u8), parents_kick: AtomicU32::new(0) }
+    }
+
+    /// Of the instance of the process that this one was forked from.
     pub(super) fn inherited(parent: &Shared) -> Holders {
         let held = if parent.is_given() { Held::Given } else { Held::Inherited };
         Holders { held: AtomicU8::new(held as u8), parents_kick: AtomicU32::new(parent.kick.load(Ordering::Relaxed)) }
@@ -51,6 +60,10 @@ impl Holders {
 
     fn are(&self, held: Held) -> bool {
         self.held.load(Ordering::Acquire) == held as u8
+    }
+
+    fn become_held(&self, held: Held) {
+        self.held.store(held as u8, Ordering::Release);
     }
 }
 
@@ -61,17 +74,33 @@ impl Shared {
         self.holders.are(Held::Given)
     }
 
+    /// Whether other processes alone translate what the kernel's instance reports, if anybody does.
+    pub(super) fn is_others(&self) -> bool {
+        self.holders.are(Held::Inherited) || self.is_given()
+    }
+
+    /// Before a change of what is in the instance.
+    #[inline]
+    pub(super) fn begin_change(&self) {
+        if self.holders.are(Held::Inherited) {
+            let (from, to) = (Held::Inherited as u8, Held::Changed as u8);
+            // Another thread may have waited on it meanwhile.
+            let _ = self.holders.held.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+
     /// Before the first look of a forked child: what is on links of its parent comes back to the kernel.
     #[inline]
     pub(super) fn reclaim(&self) {
-        if self.holders.are(Held::Inherited) {
+        let held = self.holders.held.load(Ordering::Acquire);
+        if held == Held::Inherited as u8 || held == Held::Changed as u8 {
             self.reclaim_streams();
         }
     }
 
     #[cold]
     fn reclaim_streams(&self) {
-        self.holders.held.store(0, Ordering::Release);
+        self.holders.become_held(Held::Here);
         let watched: Vec<c_int> = self.state.lock().interests.iter().map(|(fd, _)| fd).collect();
         for entry in watched.into_iter().filter_map(table::get_full) {
             if let Entry::Stream(sock) = &*entry {
@@ -159,7 +188,7 @@ impl Epoll {
         }
         self.shared.reclaim();
         self.shared.demote_all();
-        self.shared.holders.held.store(Held::Given as u8, Ordering::Release);
+        self.shared.holders.become_held(Held::Given);
         // What was added meanwhile.
         self.shared.demote_all();
         self.shared.hand_over();
@@ -168,7 +197,7 @@ impl Epoll {
     /// An instance that came from another process, as `fd`.
     pub fn received(fd: c_int) -> Epoll {
         let epoll = Epoll::new(fd);
-        epoll.shared.holders.held.store(Held::Given as u8, Ordering::Release);
+        epoll.shared.holders.become_held(Held::Given);
         epoll
     }
 }

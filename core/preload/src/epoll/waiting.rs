@@ -72,7 +72,6 @@ pub unsafe fn wait(
     if out.is_full() {
         return wait_for_nothing(epfd, timeout, mask);
     }
-    shared.is_used_here.store(true, Ordering::Relaxed);
     let mut left = timeout;
     loop {
         let runtime = runtime::get().and_then(|rt| rt.endpoint().map(|e| (rt, e)));
