@@ -5,9 +5,9 @@ use std::io;
 
 use netacc_device::{Anchor, AnchorError, AnchorPosition};
 
-use crate::ops::options::{get_int, set_int};
+use crate::os::sockopt::{get_int, set_int};
+use crate::os::{lingering, real};
 use crate::runtime::in_kernel;
-use crate::{lingering, real};
 
 /// The kernel socket beneath a stream, for records and replay.
 pub(crate) struct FdAnchor {

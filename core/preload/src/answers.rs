@@ -14,7 +14,8 @@ use netacc_driver::{Path, PathChoice, Readiness, Verdict};
 use parking_lot::Mutex;
 
 use crate::bulk::{self, Run, Way};
-use crate::runtime::{now, Inside};
+use crate::os::clock::now;
+use crate::os::inside::Inside;
 
 /// Services that are measured, at most. Arbitrary; streams to further ones go onto links.
 const MAX_SERVICES: usize = 1024;

@@ -39,6 +39,7 @@ use netacc_driver::{Endpoint, Readiness};
 use parking_lot::Mutex;
 
 use crate::ops::ending;
+use crate::os::real;
 use crate::queues::{Activity, Owner};
 use crate::runtime::{
     self,
@@ -47,7 +48,7 @@ use crate::runtime::{
 };
 use crate::socket::Socket;
 use crate::table::{self, Entry};
-use crate::{queues, real, sandbox};
+use crate::{queues, sandbox};
 
 mod closed;
 mod ctl;
@@ -64,6 +65,9 @@ pub use ctl::{ctl, is_parked};
 pub use waiting::{anchor_event, wait};
 pub use watchers::{carry_over, release, Registration, Watcher};
 
+use crate::os::clock;
+use crate::os::inside;
+use crate::os::own;
 use interest::{events_of, Answer, Interest, Interests, Kernel, Watch, BOTH_KERNEL};
 use numbers::Numbers;
 use observers::Observers;
@@ -139,7 +143,7 @@ pub fn create1(flags: c_int) -> c_int {
         // SAFETY: no pointers.
         unsafe { real::epoll_create1(flags) }
     });
-    if fd >= 0 && !runtime::is_inside() && !sandbox::leaves_new_sockets() {
+    if fd >= 0 && !inside::is_inside() && !sandbox::leaves_new_sockets() {
         // What the number may have named before was closed unseen.
         ending::forget(fd);
         table::insert(fd, Arc::new(Entry::Epoll(Epoll::new(fd))));
@@ -206,7 +210,7 @@ impl Shared {
         let _use = Use::begin();
         let fd = self.kick.load(Ordering::SeqCst);
         if fd != 0 {
-            runtime::kick(fd as c_int);
+            own::kick(fd as c_int);
         }
     }
 
@@ -214,7 +218,7 @@ impl Shared {
         let _use = Use::begin();
         let fd = self.kick.load(Ordering::SeqCst);
         if fd != 0 {
-            runtime::drain(fd as c_int);
+            own::drain(fd as c_int);
         }
     }
 
@@ -377,7 +381,7 @@ impl Shared {
             return;
         }
         let _use = Use::begin();
-        if let Some(fd) = runtime::new_eventfd() {
+        if let Some(fd) = own::new_eventfd() {
             self.kick.store(fd as u32, Ordering::Release);
             internal_ctl(self.kernel().epfd, fd, libc::EPOLLIN, KICK);
         }
@@ -388,7 +392,7 @@ impl Drop for Shared {
     fn drop(&mut self) {
         let kick = *self.kick.get_mut();
         if kick != 0 {
-            runtime::discard_fd(kick as c_int);
+            own::discard(kick as c_int);
         }
         // Completion queues are few: give it back to the pool of the runtime.
         if let Some(rt) = runtime::get().filter(|_| *self.cq.get_mut() != NO_QUEUE) {
@@ -440,7 +444,7 @@ impl Epoll {
                 has_one_shots: AtomicBool::new(false),
                 waits: AtomicU64::new(0),
                 activity: Activity::default(),
-                kernel_seen: AtomicU64::new(runtime::now().as_nanos()),
+                kernel_seen: AtomicU64::new(clock::now().as_nanos()),
                 kernel_hot: AtomicU32::new(0),
             }),
         }
@@ -513,7 +517,7 @@ impl Epoll {
         if kick != 0 && shortage::await_uses() {
             let _locked = shared.state.lock();
             deregister(shared.kernel().epfd, kick as c_int);
-            runtime::discard_fd(kick as c_int);
+            own::discard(kick as c_int);
         }
     }
 }

@@ -16,7 +16,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::*};
 use std::time::Duration;
 
-use crate::runtime::now;
+use crate::os::clock::now;
 
 mod region;
 

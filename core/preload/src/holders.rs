@@ -34,7 +34,8 @@ use parking_lot::Mutex;
 
 use crate::family::{self, Others};
 use crate::ops::io;
-use crate::runtime::{self, now, Runtime};
+use crate::os::clock::now;
+use crate::runtime::{self, Runtime};
 use crate::socket::Socket;
 use crate::table::{self, Entry};
 
@@ -498,7 +499,8 @@ mod tests {
         searches.ask();
         assert_eq!(searches.advance(), None, "no connection wants it");
         let visited = HashSet::new();
-        let empty = Search { wanted: HashMap::new(), pending: Vec::new(), visited, lists: MAX_LISTS, spent: Duration::ZERO };
+        let empty =
+            Search { wanted: HashMap::new(), pending: Vec::new(), visited, lists: MAX_LISTS, spent: Duration::ZERO };
         searches.state.lock().current = Some(empty);
         searches.ask();
         let next = (0..1000).find_map(|_| searches.advance().filter(|_| searches.state.lock().current.is_none()));

@@ -1,10 +1,10 @@
 //! `libnetacc-preload.so`: the socket calls of an unmodified program, over a link where there is one.
 //!
 //! * [`hooks`]: the interposed C symbols. Thin and unsafe: convert, call [`ops`], set errno. No logic.
-//! * [`ops`]: what each call does for a descriptor of ours. Descriptors that are not ours go straight to [`real`].
+//! * [`ops`]: what each call does for a descriptor of ours. Descriptors that are not ours go straight to [`os::real`].
+//! * [`os`]: the C library, the kernel and the library's own descriptors. The lowest layer.
 //! * [`table`]: which descriptors are ours. One atomic load for those that are not.
 //! * [`runtime`]: the process's endpoint, created at the first socket that could use it; the helper thread.
-//! * [`access`]: memory of the program's that may not be there, and the two signals that say so.
 //! * `anchor`: the kernel's socket beneath a stream.
 //! * [`answers`], [`bulk`]: how long peers take to answer, and how fast bytes go, which decides between link and TCP.
 //! * [`ring`]: io_urings whose submissions can be looked at.
@@ -18,7 +18,6 @@
 
 #![expect(unsafe_code, reason = "this crate is the C edge: every interposed symbol takes raw pointers")]
 
-pub mod access;
 mod anchor;
 pub mod answers;
 mod batch;
@@ -27,17 +26,14 @@ pub mod epoll;
 pub mod family;
 pub mod holders;
 pub mod hooks;
-mod kept;
-mod lingering;
 pub mod ops;
+pub mod os;
 pub mod queues;
-pub mod real;
 pub mod ring;
 pub mod runtime;
 pub mod sandbox;
 pub mod socket;
 pub mod stats;
-mod sync;
 pub mod table;
 pub mod vfork;
 pub mod wait;

@@ -36,8 +36,10 @@ use netacc_proto::Phase;
 use parking_lot::Mutex;
 
 use crate::epoll::{self, Registration, Watcher};
-use crate::runtime::{self, Runtime, NO_FD};
+use crate::os::clock;
+use crate::runtime::{self, Runtime};
 use crate::socket::Socket;
+use crate::table::NO_FD;
 use crate::table::{self, Entry};
 use crate::wait::{Slot, Slots};
 
@@ -101,7 +103,7 @@ impl Activity {
 
     /// It goes to sleep. Whether it is to take over the queue of somebody who has slept longer than it has been without.
     pub fn sleeps(&self, has_queue: bool) -> Option<Instant> {
-        let now = runtime::now();
+        let now = clock::now();
         self.last_sleep.store(now.as_nanos(), Ordering::Relaxed);
         if has_queue {
             self.unserved.store(0, Ordering::Relaxed);
@@ -175,7 +177,7 @@ impl Queues {
     /// The helper is to look at the link.
     fn put_off(&self, endpoint: &Endpoint, link: &Arc<LinkCell>) {
         let rest = Duration::from_nanos(self.last_look.load(Ordering::Relaxed)) * REST;
-        let due = runtime::now() + rest;
+        let due = clock::now() + rest;
         let mut put_off = self.put_off.lock();
         if !put_off.iter().any(|(other, _)| Arc::ptr_eq(other, link)) {
             put_off.push((link.clone(), due));
@@ -186,7 +188,7 @@ impl Queues {
 
     /// Looks at links for which it is time. By the helper.
     pub fn look(&self, endpoint: &Endpoint) {
-        let now = runtime::now();
+        let now = clock::now();
         let due: Vec<_> = {
             let mut put_off = self.put_off.lock();
             let (due, later) = std::mem::take(&mut *put_off).into_iter().partition(|(_, at)| *at <= now);
@@ -194,9 +196,9 @@ impl Queues {
             due
         };
         for (link, _) in due.iter().filter(|(link, _)| !link.is_dead()) {
-            let begun = runtime::now();
+            let begun = clock::now();
             settle_all(endpoint, link);
-            let took = runtime::now().saturating_since(begun).as_nanos() as u64;
+            let took = clock::now().saturating_since(begun).as_nanos() as u64;
             self.last_look.store(took, Ordering::Relaxed);
         }
     }

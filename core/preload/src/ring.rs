@@ -22,7 +22,7 @@ use linux_raw_sys::io_uring::{
     io_uring_rsrc_update, io_uring_rsrc_update2, io_uring_sqe,
 };
 
-use crate::access;
+use crate::os::access;
 
 pub mod foreign;
 pub mod liburing;

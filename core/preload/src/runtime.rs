@@ -8,7 +8,6 @@
 
 use std::cell::Cell;
 use std::ffi::c_int;
-use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,9 +21,14 @@ use parking_lot::Mutex;
 
 use crate::answers::Services;
 use crate::holders::Searches;
+use crate::os::clock::now;
+use crate::os::inside::{is_inside, Inside};
+use crate::os::log;
+use crate::os::own;
+use crate::os::real;
 use crate::ring::foreign::{self, Verdict};
-use crate::table::{self, Entry};
-use crate::{ops, queues, real, stats, wait};
+use crate::table::{self, Entry, NO_FD};
+use crate::{ops, queues, stats, wait};
 
 pub mod environment;
 mod exit;
@@ -32,8 +36,9 @@ mod fork;
 mod helper;
 pub mod shortage;
 
+use crate::os::limits;
 pub use exit::{end, leave, stay, thread_exits};
-pub use fork::{after_fork_child, after_fork_parent, before_fork, Inherited, FORK_GENERATION};
+pub use fork::{after_fork_child, after_fork_parent, before_fork, Inherited};
 
 /// Everything of this process. Lives until exit once made.
 pub struct Runtime {
@@ -63,8 +68,6 @@ pub struct Runtime {
     /// How long those take to answer that this process has connected to.
     pub(crate) services: Services,
     helper: helper::Helper,
-    /// Descriptors of the library.
-    own_fds: Mutex<Vec<c_int>>,
     /// Used as long as there is no endpoint, which has its own.
     counters: netacc_driver::Counters,
     /// See [`queues`].
@@ -116,8 +119,8 @@ pub fn start() -> &'static Runtime {
     if let Some(rt) = get() {
         return rt;
     }
-    let errno = crate::ops::errno();
-    let was_inside = INSIDE.replace(true);
+    let errno = crate::os::errno::errno();
+    let inside = Inside::enter();
     let made = Box::into_raw(Box::new(Runtime::new()));
     // SAFETY: never freed.
     let rt = unsafe { &*made };
@@ -126,8 +129,8 @@ pub fn start() -> &'static Runtime {
         unsafe { &mut *made }.go_without_helper(&error);
     }
     RUNTIME.store(made, Ordering::Release);
-    INSIDE.set(was_inside);
-    crate::ops::set_errno(errno);
+    drop(inside);
+    crate::os::errno::set_errno(errno);
     rt
 }
 
@@ -144,149 +147,27 @@ pub fn is_kept_on_kernel() -> bool {
     KEPT_ON_KERNEL.load(Ordering::Relaxed)
 }
 
-thread_local! {
-    /// The thread is inside the library's own control path: what it calls is the library's business, not the
-    /// program's. Needs no initialisation and no destructor, so looking at it is safe anywhere.
-    static INSIDE: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Whether a call that has come to a hook was made by the library itself (through the standard library, or a backend).
-#[inline]
-pub fn is_inside() -> bool {
-    INSIDE.get()
-}
-
-/// While it lives the thread is inside.
-pub struct Inside(bool);
-
-impl Inside {
-    /// Until the result is dropped.
-    pub fn enter() -> Inside {
-        Inside(INSIDE.replace(true))
-    }
-}
-
-impl Drop for Inside {
-    fn drop(&mut self) {
-        INSIDE.set(self.0);
-    }
-}
-
-/// No descriptor of the library lies below this.
-static OWN_FLOOR: AtomicI32 = AtomicI32::new(c_int::MAX);
-
 /// Whether `fd` is one that the library keeps for itself.
 #[inline]
 pub fn is_helper_fd(fd: c_int) -> bool {
-    fd >= OWN_FLOOR.load(Ordering::Relaxed) && !is_inside() && is_own(fd)
+    own::may_be_own(fd) && !is_inside() && is_own(fd)
 }
 
 #[cold]
 fn is_own(fd: c_int) -> bool {
     fork::ways_to_parents().any(|kept| kept == fd)
-        || get().is_some_and(|rt| rt.own_fds.lock().contains(&fd) || rt.device_fds().contains(&fd))
-}
-
-/// The library needs none of its descriptors any more: the program may do with their numbers what it likes.
-pub fn protect_nothing() {
-    OWN_FLOOR.store(c_int::MAX, Ordering::Relaxed);
+        || own::is_listed(fd)
+        || get().is_some_and(|rt| rt.device_fds().contains(&fd))
 }
 
 /// All descriptors that the library keeps for itself.
 pub fn protected_fds() -> Vec<c_int> {
     let mut fds: Vec<c_int> = fork::ways_to_parents().collect();
+    fds.extend(own::list());
     if let Some(rt) = get() {
-        fds.extend_from_slice(&rt.own_fds.lock());
         fds.extend(rt.device_fds());
     }
     fds
-}
-
-/// Duplicates `fd` to a high number, close-on-exec.
-pub fn duplicate_high(fd: c_int) -> Option<c_int> {
-    let soft = table::open_limit();
-    // The kernel takes the lowest free number from there on. Where there are few they lie at the very end, so that those
-    // of the program, which come from below, have all the room that is left.
-    let near_the_end = (1..).map(|n| soft - 8 * n).take_while(|base| *base >= 3 && *base >= soft - 512);
-    let bases: [c_int; 4] = [soft - 512, soft - 128, soft / 2, 3];
-    let few = soft < 2048;
-    let bases = bases.into_iter().filter(|_| !few).chain(near_the_end.filter(|_| few)).chain([3]);
-    for base in bases.filter(|base| *base >= 3) {
-        // SAFETY: no pointers.
-        let new = unsafe { real::fcntl(fd, libc::F_DUPFD_CLOEXEC, base.into()) };
-        if new >= 0 {
-            OWN_FLOOR.fetch_min(new, Ordering::Relaxed);
-            return Some(new);
-        }
-    }
-    None
-}
-
-/// A new eventfd at a high number.
-pub fn new_eventfd() -> Option<c_int> {
-    // SAFETY: no pointers.
-    keep(unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) })
-}
-
-/// Moves a descriptor that the library has just made, `low`, to where it keeps its own. `None` if there is none.
-pub fn keep(low: c_int) -> Option<c_int> {
-    if low < 0 {
-        return None;
-    }
-    let high = duplicate_high(low);
-    // SAFETY: just created, not known to anybody.
-    unsafe { real::close(low) };
-    if let (Some(high), Some(rt)) = (high, get()) {
-        rt.own_fds.lock().push(high);
-    }
-    high
-}
-
-/// Closes a descriptor of the library.
-pub fn discard_fd(fd: c_int) {
-    if let Some(rt) = get() {
-        rt.own_fds.lock().retain(|f| *f != fd);
-    }
-    // SAFETY: the descriptor is ours.
-    unsafe { real::close(fd) };
-}
-
-/// A descriptor that each thread has for itself: kept in `local` with the process generation that it belongs to.
-pub fn of_thread(
-    local: &'static std::thread::LocalKey<Cell<(c_int, u32)>>,
-    make: impl FnOnce() -> Option<c_int>,
-) -> Option<c_int> {
-    let generation = FORK_GENERATION.load(Ordering::Relaxed);
-    let (fd, of) = local.get();
-    if fd >= 0 && of == generation {
-        return Some(fd);
-    }
-    let fd = make()?;
-    local.set((fd, generation));
-    Some(fd)
-}
-
-/// Makes an eventfd readable.
-pub fn kick(fd: c_int) {
-    let one = 1u64;
-    // SAFETY: eight readable bytes.
-    unsafe { real::write(fd, (&raw const one).cast(), 8) };
-}
-
-/// Consumes what made an eventfd readable.
-pub fn drain(fd: c_int) {
-    let mut count = 0u64;
-    // SAFETY: eight writable bytes.
-    unsafe { real::read(fd, (&raw mut count).cast(), 8) };
-}
-
-/// Now, on the monotonic clock.
-#[inline]
-pub fn now() -> Instant {
-    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the struct is writable.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut ts) };
-    Instant::from_nanos(ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64)
 }
 
 impl Runtime {
@@ -295,8 +176,6 @@ impl Runtime {
         report(&config, &problems);
         let short = shortage::is_short();
         let helper = if short { helper::Helper::none() } else { helper::Helper::new() };
-        let mut own_fds = helper.fds();
-        own_fds.sort_unstable();
         let mut rt = Runtime {
             endpoint: None,
             spin: wait::SpinPolicy::new(config.io.poll),
@@ -313,7 +192,6 @@ impl Runtime {
             promotions: Mutex::default(),
             unasked: Mutex::default(),
             helper,
-            own_fds: Mutex::new(own_fds),
             counters: netacc_driver::Counters::default(),
             queues: queues::Queues::new(std::thread::available_parallelism().map_or(1, |count| count.get() as u32)),
             searches: Searches::default(),
@@ -324,14 +202,14 @@ impl Runtime {
             rt.refuse(Reason::DescriptorLimit, "the process may open too few descriptors (RLIMIT_NOFILE)".into());
             return rt;
         }
-        shortage::look_from(table::soft_limit());
+        shortage::look_from(limits::soft_limit());
         match rt.open_endpoint() {
             Ok((endpoint, backend)) => {
                 rt.endpoint = Some(endpoint);
                 rt.backend = backend.name;
                 // Others that it opens get higher numbers than its first, or any.
                 let first = (backend.fds)().own.into_iter().min().unwrap_or(c_int::MAX);
-                OWN_FLOOR.fetch_min(if backend.opens_later { 3 } else { first }, Ordering::Relaxed);
+                own::lower_floor(if backend.opens_later { 3 } else { first });
                 rt.backend_fds = Some(backend.fds);
                 rt.end_with_this_thread = Some(backend.end_with_this_thread);
                 rt.leave_backend = Some(backend.leave);
@@ -352,13 +230,12 @@ impl Runtime {
         self.leave_backend = None;
         self.give_back_of_backend = None;
         self.helper.give_back();
-        self.own_fds.get_mut().clear();
         self.refuse(Reason::ThreadLimit, format!("the helper thread cannot be started: {error}"));
     }
 
     fn refuse(&mut self, reason: Reason, text: String) {
         self.counters.reason(reason);
-        log(&self.config, &format!("staying on TCP: {text}"));
+        log::append(&self.config, &format!("staying on TCP: {text}"));
         self.refused = text;
         self.refused_for = reason;
     }
@@ -533,7 +410,7 @@ impl ReadySink for Sink {
     fn unseen_io(&self, stream: &Arc<StreamCell>) -> bool {
         let (Some(rt), fd) = (get(), stream.tag().load(Ordering::Relaxed)) else { return false };
         let policy = rt.config.unseen_io;
-        log(&rt.config, &format!("bytes of descriptor {fd} were moved by calls that were not seen: {policy}"));
+        log::append(&rt.config, &format!("bytes of descriptor {fd} were moved by calls that were not seen: {policy}"));
         match policy {
             UnseenIoPolicy::Log => return true,
             UnseenIoPolicy::Abort => std::process::abort(),
@@ -595,9 +472,6 @@ pub fn in_kernel<R>(call: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Mark of a stream that has no descriptor.
-pub const NO_FD: u32 = u32::MAX;
-
 fn nonce() -> [u8; 16] {
     let mut bytes = [0; 16];
     // SAFETY: sixteen writable bytes. Without entropy (cannot happen after boot) the peer would refuse nothing, so
@@ -617,15 +491,6 @@ fn report(config: &Config, problems: &[Problem]) {
             // SAFETY: the bytes are readable.
             unsafe { real::write(2, line.as_ptr().cast(), line.len()) };
         }
-        log(config, line.trim_end());
-    }
-}
-
-/// Appends a line to the log, opened anew each time: the program may close any descriptor, and lines are rare.
-pub fn log(config: &Config, line: &str) {
-    let Some(path) = &config.log.path else { return };
-    let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
-    if let Ok(mut file) = file {
-        let _ = netacc_registry::without_file_size_signal(|| writeln!(file, "[{}] {line}", std::process::id()));
+        log::append(config, line.trim_end());
     }
 }

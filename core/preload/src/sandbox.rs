@@ -20,10 +20,13 @@ use std::time::Duration;
 
 use netacc_proto::Reason;
 
-use crate::ops::{errno, io, set_errno};
-use crate::runtime::{self, Inside, Runtime};
+use crate::ops::io;
+use crate::os::errno::{errno, set_errno};
+use crate::os::inside::Inside;
+use crate::os::{kept, log, own, real};
+use crate::runtime::{self, Runtime};
+use crate::stats;
 use crate::table::{self, Entry};
-use crate::{kept, real, stats};
 
 pub mod bpf;
 mod inherited;
@@ -210,7 +213,7 @@ fn confine(cause: &str) {
     if let Some(rt) = rt {
         runtime::leave();
         forget_streams(rt);
-        runtime::log(&rt.config, &format!("all connections stay on TCP, because the program asks for {cause}"));
+        log::append(&rt.config, &format!("all connections stay on TCP, because the program asks for {cause}"));
         stats::tell_at_exit();
         rt.end_helper();
     }
@@ -220,7 +223,7 @@ fn confine(cause: &str) {
         }
         retire(fd, entry);
     }
-    runtime::protect_nothing();
+    own::protect_nothing();
     STATE.store(CONFINED, Ordering::SeqCst);
     drop(inside);
     set_errno(saved);
@@ -243,7 +246,7 @@ fn forget_streams(rt: &Runtime) {
         // A call that waits in another thread goes on with the stream, which is a plain socket for good.
         if let Some(cell) = sock.stream.as_ref().filter(|_| !sock.callers.wait_elsewhere()) {
             if cell.lock(endpoint).close_plain() {
-                cell.tag().store(runtime::NO_FD, Ordering::Relaxed);
+                cell.tag().store(table::NO_FD, Ordering::Relaxed);
                 rt.given_up(cell);
                 endpoint.forget(cell);
             }

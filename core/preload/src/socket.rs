@@ -16,9 +16,10 @@ use crate::family::Others;
 use crate::holders::{socket_number, Loans, Sender};
 use crate::ops::options::{keep_as_reported, read_all_from_kernel, read_from_kernel};
 use crate::ops::waiting::Callers;
+use crate::os::real;
 use crate::runtime::{self, Inherited, Runtime};
 use crate::table::Entry;
-use crate::{family, real, wait};
+use crate::{family, wait};
 
 mod notices;
 mod options;

@@ -22,11 +22,17 @@ use netacc_driver::{Endpoint, StreamCounters};
 use netacc_proto::{Phase, Reason};
 
 use crate::answers::Answers;
-use crate::ops::{errno, process};
-use crate::runtime::{self, duplicate_high, now, Runtime};
+use crate::ops::process;
+use crate::os::clock::now;
+use crate::os::errno::errno;
+use crate::os::inside;
+use crate::os::own;
+use crate::os::own::duplicate_high;
+use crate::os::real;
+use crate::runtime::{self, Runtime};
+use crate::sandbox;
 use crate::socket::Socket;
 use crate::table::{self, Entry};
-use crate::{real, sandbox};
 
 mod peer;
 mod switch;
@@ -45,19 +51,12 @@ static SERVING: AtomicUsize = AtomicUsize::new(0);
 pub fn listen() -> Option<RawFd> {
     // SAFETY: no pointers.
     let low = unsafe { real::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) };
-    if low < 0 {
-        return None;
-    }
-    let high = duplicate_high(low);
-    // SAFETY: just created; the duplicate stays.
-    unsafe { real::close(low) };
-    let fd = high?;
+    let fd = own::keep(low)?;
     let (address, len) = address(std::process::id());
     // SAFETY: the address has `len` bytes.
     let bound = unsafe { real::bind(fd, (&raw const address).cast(), len) == 0 && real::listen(fd, 8) == 0 };
     if !bound {
-        // SAFETY: just created.
-        unsafe { real::close(fd) };
+        own::discard(fd);
         return None;
     }
     Some(fd)
@@ -224,7 +223,7 @@ pub fn tell_at_exit() {
         return;
     }
     let (Some(path), Some(rt)) = (std::env::var_os(netacc_config::EXIT_STATS_VARIABLE), runtime::get()) else { return };
-    let _library = runtime::Inside::enter();
+    let _library = inside::Inside::enter();
     let Ok(mut line) = serde_json::to_vec(&snapshot(rt, Sections { cnt: true, ..Sections::default() })) else { return };
     line.push(b'\n');
     let file = std::fs::OpenOptions::new().create(true).append(true).open(path);

@@ -7,14 +7,15 @@ use std::sync::Arc;
 
 use arc_swap::{ArcSwapOption, Guard};
 
-use crate::access::fault;
 use crate::epoll::Epoll;
+use crate::os::access::fault;
+use crate::os::limits::{open_limit, MAX_FDS};
 use crate::ring::Ring;
 use crate::socket::{Listener, Socket};
 use crate::vfork;
 
-/// Descriptors at or above this are never ours. An arbitrary bound.
-pub const MAX_FDS: usize = 1 << 20;
+/// Mark of a stream that has no descriptor.
+pub const NO_FD: u32 = u32::MAX;
 
 /// Slots of one chunk. Chunks are made when a descriptor in them becomes ours, because static memory for all of them
 /// would be 8 MiB of `RLIMIT_DATA`.
@@ -122,17 +123,4 @@ pub fn entries() -> impl Iterator<Item = (c_int, Arc<Entry>)> {
     let words = OURS.iter().take((open_limit() as usize).div_ceil(64)).enumerate();
     let numbers = words.filter(|(_, w)| w.load(Ordering::Acquire) != 0).flat_map(|(i, _)| i * 64..i * 64 + 64);
     numbers.filter_map(|fd| Some((fd as c_int, get_full(fd as c_int)?)))
-}
-
-/// Upper bound of descriptor numbers in use.
-pub fn open_limit() -> c_int {
-    soft_limit().min(MAX_FDS as u64) as c_int
-}
-
-/// How many descriptors the process may have.
-pub fn soft_limit() -> u64 {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the struct is writable.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
-    limit.rlim_cur
 }

@@ -17,8 +17,9 @@ use std::cell::Cell;
 use std::ffi::{c_int, c_long, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use crate::ops::{errno, set_errno};
-use crate::{real, runtime};
+use crate::os::errno::{errno, set_errno};
+use crate::os::real;
+use crate::runtime;
 
 /// Counts the parents that sleep until their child has started a program or has ended, and [`BESIDE`]. While it is 0 there
 /// is no such child, which is all that calls on connections look at.

@@ -22,13 +22,15 @@ use netacc_proto::{Phase, Reason};
 
 use crate::batch;
 use crate::epoll::anchor_event;
-use crate::ops::errno;
-use crate::real;
-use crate::runtime::{self, now, Runtime};
+use crate::os::clock::now;
+use crate::os::clock::timespec;
+use crate::os::errno::errno;
+use crate::os::real;
+use crate::runtime::{self, Runtime};
 use crate::socket::Socket;
 
 mod poll;
-pub mod signals;
+pub mod signalfd;
 mod sleeper;
 mod slots;
 mod spin;
@@ -38,6 +40,7 @@ pub use sleeper::Waiter;
 pub use slots::{Slot, Slots};
 pub use spin::SpinPolicy;
 
+use crate::os::signals;
 use sleeper::StreamWait;
 
 /// A stream changed while threads sleep on its queue pair.
@@ -157,7 +160,7 @@ pub fn in_transition(endpoint: &Endpoint, cell: &Arc<StreamCell>, fd: c_int, wan
     let mask = if limit.restarts() { std::ptr::null() } else { std::ptr::from_ref(held.before()) };
     // SAFETY: one valid pollfd, and a valid mask or none.
     let n = unsafe { real::ppoll(&mut pfd, 1, &ts, mask) };
-    if n < 0 && errno() == libc::EINTR || held.interrupts(limit) {
+    if n < 0 && errno() == libc::EINTR || held.interrupts(limit.restarts()) {
         return Waited::Interrupted;
     }
     drop(held);
@@ -237,7 +240,7 @@ pub fn demote(endpoint: &Endpoint, cell: &Arc<StreamCell>, reason: Reason, patie
 /// Closes the descriptors for waits that are not in use: those of slots in which no thread sleeps, and the calling thread's
 /// signalfd. Whether there were any.
 pub fn give_back_unused(rt: &Runtime) -> bool {
-    rt.queues.slots.give_back() | signals::give_back_signalfd()
+    rt.queues.slots.give_back() | signalfd::give_back()
 }
 
 /// Sleepers per completion queue: the device is disarmed when the last one leaves.
@@ -267,9 +270,4 @@ pub fn disarm(endpoint: &Endpoint, cq: CompletionQueueId) {
             }
         }
     }
-}
-
-/// As the system calls want it.
-pub fn timespec(d: Duration) -> libc::timespec {
-    libc::timespec { tv_sec: d.as_secs().min(i64::MAX as u64) as libc::time_t, tv_nsec: d.subsec_nanos().into() }
 }

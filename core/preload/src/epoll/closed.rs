@@ -13,9 +13,10 @@ use parking_lot::Mutex;
 
 use super::interest::BOTH_KERNEL;
 use super::{kernel_ctl, Registration, Shared, State};
+use crate::os::lingering;
 use crate::runtime::{self, Runtime};
 use crate::socket::Socket;
-use crate::{lingering, wait};
+use crate::wait;
 
 /// Takes an instance's registration off a socket that is closed or deregistered.
 pub fn unwatch(watchers: &Mutex<Vec<Registration>>, shared: &Arc<Shared>, fd: c_int) {

@@ -12,9 +12,10 @@ use netacc_driver::{Readiness, StreamCell};
 use super::interest::{Interest, Watch, BOTH_KERNEL};
 use super::shared::keep_on_kernel;
 use super::{kernel_ctl, unwatch, Change, Registration, Shared};
-use crate::ops::{errno, set_errno};
+use crate::os::errno::{errno, set_errno};
+use crate::os::{access, real};
 use crate::table::{self, Entry};
-use crate::{access, queues, real, runtime};
+use crate::{queues, runtime};
 
 /// `epoll_ctl`. `event` is null or valid, as the system call wants it.
 ///

@@ -7,7 +7,7 @@ use netacc_device::Instant;
 use netacc_driver::{Readiness, StreamCell};
 
 use super::{kernel_ctl, Shared};
-use crate::real;
+use crate::os::real;
 
 /// What the kernel watches on the anchor of a linked stream, in an instance that only its waiters look at.
 const ANCHOR_WATCH: u32 = (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET) as u32;

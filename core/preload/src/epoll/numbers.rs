@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use super::closed::{come_back, end_outliving, forget_fd, outlive_as_duplicate};
 use super::{Epoll, Shared};
-use crate::lingering;
+use crate::os::lingering;
 
 /// What names one instance. Changed only by threads that hold the instance's lock.
 pub(super) struct Numbers {
@@ -133,7 +133,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::real;
+    use crate::os::real;
     use crate::table::{self, Entry};
 
     #[test]

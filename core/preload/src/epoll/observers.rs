@@ -12,9 +12,10 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::{unwatch, Epoll, Registration, Shared};
+use crate::os::real;
+use crate::queues;
 use crate::runtime::{self, Runtime};
 use crate::wait::Waiter;
-use crate::{queues, real};
 
 /// The observers of one instance.
 #[derive(Default)]

@@ -18,9 +18,11 @@ use netacc_proto::Reason;
 
 use super::{deregister, Epoll, Shared};
 use crate::ops::io;
+use crate::os::own;
+use crate::os::real;
 use crate::runtime::{self, Runtime};
 use crate::table::{self, Entry};
-use crate::{real, wait};
+use crate::wait;
 
 /// Who else holds an instance.
 pub(super) struct Holders {
@@ -120,7 +122,7 @@ impl Shared {
     pub(super) fn pass_channel_back(&self) {
         let kick = self.holders.parents_kick.load(Ordering::Relaxed);
         if kick != 0 {
-            runtime::kick(kick as c_int);
+            own::kick(kick as c_int);
         }
     }
 

@@ -10,7 +10,7 @@ use netacc_device::{Armed, CompletionQueueId};
 use netacc_driver::Endpoint;
 
 use super::Shared;
-use crate::ops::{errno, set_errno};
+use crate::os::errno::{errno, set_errno};
 use crate::wait;
 
 #[derive(Default)]

@@ -14,11 +14,15 @@ use super::interest::{Interest, Watch, BOTH_KERNEL, FLAGS, INCOMING, OUTGOING};
 use super::numbers::Wait;
 use super::sleepers::Announced;
 use super::{Change, Epoll, Shared, State, CHANNEL, KICK, OURS};
+use crate::ops::io;
 use crate::ops::message::is_beyond;
-use crate::ops::{io, set_errno};
-use crate::runtime::{self, now, Runtime};
+use crate::os::clock;
+use crate::os::clock::now;
+use crate::os::errno::set_errno;
+use crate::os::{access, real};
+use crate::runtime::{self, Runtime};
 use crate::table::Entry;
-use crate::{access, batch, real, wait};
+use crate::{batch, wait};
 
 /// `EP_MAX_EVENTS` of fs/eventpoll.c.
 const MOST_EVENTS: c_int = (c_int::MAX as usize / size_of::<epoll_event>()) as c_int;
@@ -482,7 +486,7 @@ fn raw_wait(
         Some(t) if t.is_zero() => 0,
         Some(t) if t.subsec_nanos() % 1_000_000 == 0 && t.as_millis() < c_int::MAX as u128 => t.as_millis() as c_int,
         Some(t) => {
-            let ts = wait::timespec(t);
+            let ts = clock::timespec(t);
             // SAFETY: the array has that much room; the mask is the caller's.
             return unsafe { real::epoll_pwait2(epfd, events, room, &ts, mask) };
         }

@@ -9,7 +9,7 @@
 
 use std::sync::atomic::Ordering::*;
 
-use crate::sync::{fence, AtomicU32, AtomicU64};
+use crate::os::sync::{fence, AtomicU32, AtomicU64};
 
 /// Most processes of a family at a time, and most sockets that are shared. Arbitrary: beyond, sockets stay on TCP. Pages
 /// that are never touched cost nothing.

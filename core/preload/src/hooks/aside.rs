@@ -6,7 +6,9 @@ use libc::{aiocb, sigevent, FILE};
 
 use super::hooks;
 use crate::ops::{aside, connection, stdio};
-use crate::{real, runtime};
+use crate::os::aio;
+use crate::os::real;
+use crate::runtime;
 
 hooks! {
     fn aio_read(operation: *mut aiocb) -> c_int {
@@ -56,7 +58,7 @@ hooks! {
         fd
     }
 
-    fn io_submit(context: c_ulong, count: c_long, list: *const *const aside::Iocb) -> c_int {
+    fn io_submit(context: c_ulong, count: c_long, list: *const *const aio::Iocb) -> c_int {
         aside::before_submit(count, list);
         real::io_submit(context, count, list)
     }

@@ -6,7 +6,8 @@ use libc::{iovec, mmsghdr, msghdr, off64_t, off_t, size_t, sockaddr, socklen_t, 
 
 use super::{hooks, stream_or};
 use crate::ops::{files, message, rights};
-use crate::{access, real, table};
+use crate::os::{access, real};
+use crate::table;
 
 hooks! {
     fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {

@@ -6,7 +6,8 @@
 use std::ffi::{c_int, c_ulong};
 
 use super::hooks;
-use crate::{real, sandbox};
+use crate::os::real;
+use crate::sandbox;
 
 hooks! {
     fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {

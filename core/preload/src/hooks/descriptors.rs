@@ -8,7 +8,7 @@ use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 
 use super::{entry_or, hooks};
 use crate::ops::{descriptors, ending, options};
-use crate::real;
+use crate::os::real;
 
 hooks! {
     fn close(fd: c_int) -> c_int {

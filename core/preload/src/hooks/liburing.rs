@@ -12,8 +12,8 @@ use linux_raw_sys::io_uring::io_uring_params;
 use super::hooks;
 use crate::ops::aside;
 use crate::ops::liburing::{self, REFUSED};
-use crate::real;
-use crate::ring::liburing::IoUring;
+use crate::os::liburing::IoUring;
+use crate::os::real;
 
 /// The real function, unless what it would submit may not be.
 macro_rules! submit {

@@ -76,7 +76,7 @@ macro_rules! hooks {
                 #[allow(non_snake_case, reason = "C's names")]
                 pub(super) unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> $ret {
                     // SAFETY: passed on.
-                    unsafe { $crate::real::$name($($arg),*) }
+                    unsafe { $crate::os::real::$name($($arg),*) }
                 }
             )*
         }

@@ -9,7 +9,7 @@ use std::ffi::{c_char, c_int, c_uint};
 use libc::{sigset_t, DIR, FILE};
 
 use super::hooks;
-use crate::real;
+use crate::os::real;
 use crate::runtime::shortage::{opening, opening_fd};
 
 hooks! {

@@ -7,8 +7,9 @@ use netacc_proto::Reason;
 
 use super::{hooks, stream_or};
 use crate::ops::{process, spawn_actions, stdio};
+use crate::os::real;
 use crate::vfork::{self, Clone};
-use crate::{real, runtime, stats, table};
+use crate::{runtime, stats, table};
 
 type Strings = *const *const c_char;
 

@@ -6,9 +6,11 @@ use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, time
 
 use super::bytes::fits;
 use super::{entry_or, hooks};
+use crate::ops::readiness;
 use crate::ops::select::{self, Sets};
-use crate::ops::{fail, readiness};
-use crate::{epoll, real, sandbox};
+use crate::os::errno::fail;
+use crate::os::real;
+use crate::{epoll, sandbox};
 
 hooks! {
     fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {

@@ -1,13 +1,13 @@
-//! Actions on signals, of which the library takes part in two: see [`fault`](crate::access::fault).
+//! Actions on signals, of which the library takes part in two: see [`fault`](crate::os::access::fault).
 
 use std::ffi::c_int;
 
 use libc::{sigaction as Action, sighandler_t};
 
 use super::hooks;
-use crate::access::fault::with_the_programs;
 use crate::ops::signals;
-use crate::real;
+use crate::os::access::fault::with_the_programs;
+use crate::os::real;
 
 hooks! {
     fn sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int {

@@ -6,8 +6,9 @@ use libc::{sockaddr, socklen_t};
 
 use super::{entry_or, hooks};
 use crate::ops::{connection, ending, options, state};
+use crate::os::real;
 use crate::runtime::shortage;
-use crate::{real, sandbox};
+use crate::sandbox;
 
 hooks! {
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {

@@ -10,29 +10,24 @@ use linux_raw_sys::io_uring::{io_uring_params, IORING_ENTER_REGISTERED_RING};
 use netacc_config::UnseenIoPolicy;
 use netacc_proto::Reason;
 
-use crate::access;
 use crate::holders::Sender;
-use crate::ops::{ending, errno, process, rights, set_errno};
+use crate::ops::{ending, process, rights};
+use crate::os::access;
+use crate::os::aio::Iocb;
+use crate::os::errno::{errno, set_errno};
+use crate::os::inside;
+use crate::os::limits;
+use crate::os::log;
+use crate::os::real;
 use crate::ring::{foreign, Does, Register, Ring, Submission};
 use crate::table::{self, Entry};
-use crate::{epoll, real, runtime, sandbox, stats};
+use crate::{epoll, runtime, sandbox, stats};
 
 /// Most operations of one `lio_listio` that are looked at; the C library has no limit of its own.
 const MAX_LIST: usize = 1 << 16;
 
 /// Most descriptors of one table of a ring's files: the kernel takes no more.
 const MAX_FILES: c_uint = 1 << 20;
-
-/// `struct iocb`, an operation of the kernel's asynchronous I/O, as far as its descriptor. linux/aio_abi.h.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct Iocb {
-    data: u64,
-    key_and_flags: u64,
-    opcode: u16,
-    priority: i16,
-    fd: c_int,
-}
 
 /// Before `aio_read` or `aio_write`: threads of the C library make the calls, where nothing is interposed.
 ///
@@ -78,7 +73,7 @@ pub fn before_unseen_ring() -> bool {
 pub unsafe fn make_ring(entries: c_uint, parameters: *mut io_uring_params) -> c_long {
     // SAFETY: the caller's promise.
     let made = unsafe { real::syscall(libc::SYS_io_uring_setup, entries.into(), parameters as c_long, 0, 0, 0, 0) };
-    if made < 0 || runtime::is_inside() {
+    if made < 0 || inside::is_inside() {
         return made;
     }
     let fd = made as c_int;
@@ -94,7 +89,7 @@ pub unsafe fn make_ring(entries: c_uint, parameters: *mut io_uring_params) -> c_
 
 /// A ring has been made that is entered by calls which are seen. Whether the program may have it.
 pub(super) fn take_in_ring(fd: c_int, made: &io_uring_params) -> bool {
-    match Ring::map(fd, made).filter(|_| (fd as usize) < table::MAX_FDS) {
+    match Ring::map(fd, made).filter(|_| (fd as usize) < limits::MAX_FDS) {
         Some(ring) => {
             foreign::note_seen(fd);
             table::insert(fd, Arc::new(Entry::Ring(ring)));
@@ -271,7 +266,7 @@ fn apply_policy(what: &str) -> bool {
             true
         }
     };
-    runtime::log(&rt.config, &format!("{what}: {policy}"));
+    log::append(&rt.config, &format!("{what}: {policy}"));
     allowed
 }
 

@@ -20,20 +20,24 @@ use netacc_device::FourTuple;
 use netacc_driver::PromotionSchedule;
 use netacc_proto::{Reason, Role};
 
-use crate::access;
 use crate::anchor::{has_connected, FdAnchor};
 use crate::answers::Answers;
 use crate::epoll;
 use crate::holders::{socket_number, Sender};
-use crate::ops::{descriptors, ending, errno, options, set_errno};
+use crate::ops::{descriptors, ending, options};
+use crate::os::access;
+use crate::os::errno::{errno, set_errno};
+use crate::os::inside;
+use crate::os::real;
+use crate::os::sockopt;
 use crate::runtime::{self, shortage};
 use crate::socket::{Listener, Socket};
 use crate::table::{self, Entry};
-use crate::{family, real, sandbox};
+use crate::{family, sandbox};
 
 /// After `socket`: takes note of TCP sockets. `fd` is what the call returned.
 pub fn socket(domain: c_int, kind: c_int, protocol: c_int, fd: c_int) {
-    if runtime::is_inside() || sandbox::leaves_new_sockets() {
+    if inside::is_inside() || sandbox::leaves_new_sockets() {
         return;
     }
     let stream = kind & 0xF == libc::SOCK_STREAM;
@@ -148,7 +152,7 @@ unsafe fn name_peer(
 /// # Safety
 /// As the C function.
 pub unsafe fn accept_unknown(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
-    if !runtime::is_inside() && received(fd, Sender::Starter) {
+    if !inside::is_inside() && received(fd, Sender::Starter) {
         if let Some(entry) = table::get_full(fd) {
             // SAFETY: passed on.
             return unsafe { accept4(&entry, fd, addr, len, flags) };
@@ -191,9 +195,9 @@ fn from_elsewhere(fd: c_int, sender: Sender, multipath: bool) -> Entry {
     // SAFETY: no pointers.
     let nonblocking = unsafe { real::fcntl(fd, libc::F_GETFL, 0) } & libc::O_NONBLOCK != 0;
     if peer_address(fd).is_none() {
-        let domain = options::get_int(fd, libc::SOL_SOCKET, libc::SO_DOMAIN).unwrap_or(libc::AF_INET);
+        let domain = sockopt::get_int(fd, libc::SOL_SOCKET, libc::SO_DOMAIN).unwrap_or(libc::AF_INET);
         let listener = Listener::new(domain, nonblocking);
-        let listening = options::get_int(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Some(1);
+        let listening = sockopt::get_int(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Some(1);
         listener.listening.store(listening, Ordering::Relaxed);
         listener.multipath.store(multipath, Ordering::Relaxed);
         options::read_from_kernel(&listener.options, fd);
@@ -398,7 +402,7 @@ fn follow(new: &Arc<Entry>) {
 
 /// The protocol of a socket, as the kernel has it.
 fn protocol(fd: c_int) -> Option<c_int> {
-    options::get_int(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL)
+    sockopt::get_int(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL)
 }
 
 fn is_tcp(fd: c_int) -> bool {

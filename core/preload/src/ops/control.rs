@@ -4,10 +4,10 @@ use std::ffi::c_int;
 
 use libc::{msghdr, socklen_t};
 
-use crate::access;
-use crate::ops::fail;
 use crate::ops::message::Target;
-use crate::real;
+use crate::os::access;
+use crate::os::errno::fail;
+use crate::os::real;
 
 // Of linux/errqueue.h.
 const SO_EE_ORIGIN_ZEROCOPY: u8 = 5;

@@ -10,10 +10,13 @@ use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use crate::ops::{ending, errno, set_errno};
+use crate::ops::ending;
+use crate::os::errno::{errno, set_errno};
+use crate::os::limits;
+use crate::os::real;
 use crate::runtime::{self, shortage};
 use crate::table::{self, Entry};
-use crate::{epoll, holders, real, sandbox, vfork};
+use crate::{epoll, holders, sandbox, vfork};
 
 /// Makes `new`, a fresh copy of `from` in the kernel, a copy in the table too. Keeps errno.
 pub fn copied(from: c_int, new: c_int) {
@@ -173,7 +176,7 @@ pub fn closefrom(first: c_int) {
     if close_range(first, c_uint::MAX, 0) != 0 {
         // A kernel without close_range. What the library keeps is spared here as well.
         let protected = runtime::protected_fds();
-        for fd in first as c_int..table::open_limit() {
+        for fd in first as c_int..limits::open_limit() {
             if !protected.contains(&fd) {
                 // SAFETY: no pointers.
                 unsafe { real::close(fd) };
@@ -184,9 +187,9 @@ pub fn closefrom(first: c_int) {
 }
 
 fn forget_range(first: c_uint, last: c_uint) {
-    let limit = (last.min(table::MAX_FDS as c_uint - 1) + 1) as c_int;
-    let limit = limit.min(table::open_limit());
-    for fd in first.min(table::MAX_FDS as c_uint) as c_int..limit {
+    let limit = (last.min(limits::MAX_FDS as c_uint - 1) + 1) as c_int;
+    let limit = limit.min(limits::open_limit());
+    for fd in first.min(limits::MAX_FDS as c_uint) as c_int..limit {
         if table::get(fd).is_some() {
             ending::forget(fd);
         }

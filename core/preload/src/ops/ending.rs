@@ -11,11 +11,14 @@ use netacc_proto::{Phase, Reason};
 
 use crate::anchor::FdAnchor;
 use crate::epoll;
-use crate::ops::{fail, set_errno};
-use crate::runtime::{self, now, Runtime, NO_FD};
+use crate::os::clock::now;
+use crate::os::errno::{fail, set_errno};
+use crate::os::{lingering, real};
+use crate::runtime::{self, Runtime};
 use crate::socket::Socket;
+use crate::table::NO_FD;
 use crate::table::{self, Entry};
-use crate::{family, lingering, queues, real, stats, wait};
+use crate::{family, queues, stats, wait};
 
 /// `shutdown`.
 pub fn shutdown(entry: &Arc<Entry>, fd: c_int, how: c_int) -> c_int {

@@ -14,6 +14,7 @@ use std::sync::OnceLock;
 
 use netacc_config::Config;
 
+use crate::os::inside;
 use crate::runtime;
 
 /// An environment or a list of arguments: strings, then null.
@@ -124,24 +125,24 @@ unsafe fn with_kept(kept: &[CString], envp: Strings, call: impl FnOnce(Strings) 
     // SAFETY: there is room for so many.
     all().enumerate().for_each(|(i, string)| unsafe { list.add(i).write(string) });
     let rc = call(list.cast_const());
-    let saved = crate::ops::errno();
+    let saved = crate::os::errno::errno();
     // SAFETY: mapped above, and the call has returned.
     unsafe { libc::munmap(p, len) };
-    crate::ops::set_errno(saved);
+    crate::os::errno::set_errno(saved);
     rc
 }
 
 /// NACC_KEEP_PRELOAD.
 fn keeps() -> bool {
-    let saved = crate::ops::errno();
+    let saved = crate::os::errno::errno();
     let keeps = match runtime::get() {
         Some(rt) => rt.config.keep_preload,
         None => {
-            let _library = runtime::Inside::enter();
+            let _library = inside::Inside::enter();
             Config::load().0.keep_preload
         }
     };
-    crate::ops::set_errno(saved);
+    crate::os::errno::set_errno(saved);
     keeps
 }
 

@@ -15,10 +15,11 @@ use libc::{off64_t, off_t};
 use netacc_driver::Endpoint;
 use netacc_proto::{Reason, TxSink};
 
-use crate::access;
+use crate::ops::io;
 use crate::ops::message::{single, Target, MAX_BYTES};
-use crate::ops::{errno, fail, io, set_errno};
-use crate::real;
+use crate::os::access;
+use crate::os::errno::{errno, fail, set_errno};
+use crate::os::real;
 use crate::runtime::{self, in_kernel, Runtime};
 use crate::table::{self, Entry};
 

@@ -20,9 +20,10 @@ use libc::iovec;
 use netacc_driver::{Endpoint, Readiness, StreamCell, StreamGuard};
 use netacc_proto::{Phase, Reason, RxSource, SocketError};
 
-use crate::ops::fail;
-use crate::real;
-use crate::runtime::{self, now, Runtime};
+use crate::os::clock::now;
+use crate::os::errno::fail;
+use crate::os::real;
+use crate::runtime::{self, Runtime};
 use crate::socket::Socket;
 use crate::wait;
 

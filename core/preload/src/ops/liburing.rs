@@ -7,10 +7,13 @@ use linux_raw_sys::io_uring::io_uring_params;
 
 use crate::ops::aside::{before_unseen_ring, leave_files_to_ring, take_in_ring, take_notes};
 use crate::ops::ending;
-use crate::ring::liburing::{is_readable, is_supported, IoUring};
+use crate::os::inside;
+use crate::os::liburing::IoUring;
+use crate::os::limits;
+use crate::os::real;
+use crate::ring::liburing::{is_readable, is_supported};
 use crate::ring::{foreign, Ring};
 use crate::table::{self, Entry};
-use crate::{real, runtime};
 
 /// What functions of liburing return instead of making or entering a ring that the policy forbids.
 pub const REFUSED: c_int = -libc::ENOSYS;
@@ -20,13 +23,13 @@ pub const REFUSED: c_int = -libc::ENOSYS;
 /// # Safety
 /// `ring` and `parameters` are as the function has left them.
 pub unsafe fn made(ring: *mut IoUring, parameters: *const io_uring_params, made: c_int) -> c_int {
-    if made < 0 || runtime::is_inside() {
+    if made < 0 || inside::is_inside() {
         return made;
     }
     // SAFETY: liburing has just filled them in.
     let (fd, parameters) = unsafe { ((*ring).fd(), &*parameters) };
     if is_readable(parameters) {
-        if (0..table::MAX_FDS as c_int).contains(&fd) {
+        if (0..limits::MAX_FDS as c_int).contains(&fd) {
             foreign::note_seen(fd);
             let ring = Ring::map(fd, parameters).unwrap_or(Ring::OfLibrary);
             table::insert(fd, Arc::new(Entry::Ring(ring)));
@@ -45,7 +48,7 @@ pub unsafe fn made(ring: *mut IoUring, parameters: *const io_uring_params, made:
 /// `parameters` are as the function has left them.
 pub unsafe fn set_up(parameters: *const io_uring_params, fd: c_int) -> c_int {
     // SAFETY: the kernel has just filled them in.
-    if fd < 0 || runtime::is_inside() || take_in_ring(fd, unsafe { &*parameters }) {
+    if fd < 0 || inside::is_inside() || take_in_ring(fd, unsafe { &*parameters }) {
         return fd;
     }
     // SAFETY: the program has not been told of it.

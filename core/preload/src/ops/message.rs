@@ -12,10 +12,12 @@ use std::sync::Arc;
 use libc::{iovec, mmsghdr, msghdr, sockaddr, socklen_t, timespec};
 use netacc_proto::Reason;
 
-use crate::access;
-use crate::ops::{control, errno, fail, io, readiness};
-use crate::real;
-use crate::runtime::{in_kernel, now};
+use crate::ops::{control, io, readiness};
+use crate::os::access;
+use crate::os::clock::now;
+use crate::os::errno::{errno, fail};
+use crate::os::real;
+use crate::runtime::in_kernel;
 use crate::socket::Socket;
 use crate::table::Entry;
 
@@ -433,7 +435,7 @@ pub unsafe fn recvmmsg(
     }
     if let Some(left) = left.filter(|_| done > 0) {
         // SAFETY: as the C function.
-        if !unsafe { access::write(timeout, crate::wait::timespec(left)) } {
+        if !unsafe { access::write(timeout, crate::os::clock::timespec(left)) } {
             return fail(libc::EFAULT) as c_int;
         }
     }

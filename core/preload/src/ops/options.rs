@@ -9,11 +9,13 @@ use std::sync::Arc;
 use libc::socklen_t;
 use netacc_proto::Reason;
 
-use crate::access;
 use crate::ops::io::Outgoing;
 use crate::ops::message::Target;
-use crate::ops::{descriptors, fail, io, state};
-use crate::real;
+use crate::ops::{descriptors, io, state};
+use crate::os::access;
+use crate::os::errno::fail;
+use crate::os::real;
+use crate::os::sockopt::get_int;
 use crate::runtime::{self, Runtime};
 use crate::socket::{int, Options, Socket};
 use crate::table::Entry;
@@ -173,22 +175,6 @@ pub fn keep_as_reported(options: &Options, fd: c_int, name: c_int) {
     if unsafe { real::getsockopt(fd, libc::SOL_SOCKET, name, bytes.as_mut_ptr().cast(), &mut len) } == 0 {
         options.keep(name, &bytes[..(len as usize).min(bytes.len())]);
     }
-}
-
-/// An option of the kernel's socket that is an integer.
-pub fn get_int(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
-    let mut value: c_int = 0;
-    let mut len = size_of::<c_int>() as socklen_t;
-    // SAFETY: an int and its length, both writable.
-    let rc = unsafe { real::getsockopt(fd, level, name, (&raw mut value).cast(), &mut len) };
-    (rc == 0).then_some(value)
-}
-
-/// Sets an option of the kernel's socket that is an integer, if the kernel takes it.
-pub fn set_int(fd: c_int, level: c_int, name: c_int, value: c_int) {
-    let len = size_of::<c_int>() as socklen_t;
-    // SAFETY: an int, and its length.
-    unsafe { real::setsockopt(fd, level, name, (&raw const value).cast(), len) };
 }
 
 /// Options of a socket that another process has set, or may have, but for those of its buffers: whether it has set SO_RCVBUF

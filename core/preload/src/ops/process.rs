@@ -15,9 +15,11 @@ use std::sync::Arc;
 use netacc_proto::Reason;
 
 use crate::ops::environment::Strings;
-use crate::ops::{ending, environment, errno, io, set_errno, spawn_actions};
+use crate::ops::{ending, environment, io, spawn_actions};
+use crate::os::errno::{errno, set_errno};
+use crate::os::real;
 use crate::table::{self, Entry};
-use crate::{family, holders, real, runtime, sandbox, vfork};
+use crate::{family, holders, runtime, sandbox, vfork};
 
 /// Registers the fork handlers. Once, when the library is loaded: before any handler of the program, so that ours run
 /// last before a fork and first after it.

@@ -6,9 +6,9 @@ use std::ffi::{c_int, c_uint};
 
 use libc::{fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 
-use crate::access;
 use crate::ops::readiness::{self, Events, KERNEL_MASK_LEN};
 use crate::ops::select::{self, Sets};
+use crate::os::access;
 
 /// A signal mask, and how long it is said to be.
 #[derive(Clone, Copy)]

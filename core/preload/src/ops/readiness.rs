@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use libc::{epoll_event, nfds_t, pollfd, sigset_t, timespec};
 
-use crate::ops::fail;
+use crate::os::access;
+use crate::os::errno::fail;
+use crate::os::limits;
 use crate::table::{self, Entry};
-use crate::{access, epoll, wait};
+use crate::{epoll, wait};
 
 /// A timespec as a duration; `None` if it is not valid.
 pub fn duration(ts: &timespec) -> Option<Duration> {
@@ -25,7 +27,7 @@ pub fn millis(timeout: c_int) -> Option<Duration> {
 fn ours<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a [pollfd]> {
     // The kernel's argument is not as wide.
     let count = count as c_uint as usize;
-    let is_absurd = count == 0 || count > table::MAX_FDS;
+    let is_absurd = count == 0 || count > limits::MAX_FDS;
     if is_absurd || !access::fault::is_installed() || !access::is_readable(fds, count) {
         return None;
     }

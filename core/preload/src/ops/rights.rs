@@ -6,12 +6,14 @@ use std::sync::Arc;
 use libc::msghdr;
 use netacc_proto::Reason;
 
-use crate::access;
 use crate::epoll::Epoll;
 use crate::holders::Sender;
-use crate::ops::{connection, ending, errno, io, set_errno};
+use crate::ops::{connection, ending, io};
+use crate::os::access;
+use crate::os::errno::{errno, set_errno};
+use crate::os::inside;
+use crate::os::real;
 use crate::table::{self, Entry};
-use crate::{real, runtime};
 
 /// Before `sendmsg` on a socket that is not ours: connections whose descriptors it carries must be plain sockets,
 /// because the receiver may be any process.
@@ -40,7 +42,7 @@ pub unsafe fn release(msg: *const msghdr) {
 /// `msg` is as the kernel has left it.
 #[cold]
 pub unsafe fn receive(channel: c_int, msg: *const msghdr) {
-    if runtime::is_inside() {
+    if inside::is_inside() {
         return;
     }
     let saved = errno();
@@ -56,7 +58,7 @@ pub unsafe fn receive(channel: c_int, msg: *const msghdr) {
 
 /// Whether `fd` is an epoll instance: the kernel has no call that says so.
 fn is_instance(fd: c_int) -> bool {
-    let _inside = runtime::Inside::enter();
+    let _inside = inside::Inside::enter();
     std::fs::read_link(format!("/proc/self/fd/{fd}")).is_ok_and(|to| to.as_os_str() == "anon_inode:[eventpoll]")
 }
 

@@ -8,9 +8,10 @@ use libc::{fd_set, pollfd, sigset_t, timespec, timeval};
 use netacc_device::Instant;
 
 use crate::ops::readiness::{is_mask, time_limit};
-use crate::ops::{errno, fail, set_errno};
-use crate::runtime::now;
-use crate::{access, wait};
+use crate::os::access;
+use crate::os::clock::now;
+use crate::os::errno::{errno, fail, set_errno};
+use crate::wait;
 
 const WORD_BITS: usize = c_ulong::BITS as usize;
 const IN_SET: i16 = libc::POLLRDNORM | libc::POLLRDBAND | libc::POLLIN | libc::POLLHUP | libc::POLLERR;
@@ -159,7 +160,7 @@ pub unsafe fn telling_time(timeout: *mut timespec, call: impl FnOnce() -> Option
     if let Some(left) = time_left(limit, begun) {
         let saved = errno();
         // SAFETY: as the system call.
-        unsafe { access::write(timeout, crate::wait::timespec(left)) };
+        unsafe { access::write(timeout, crate::os::clock::timespec(left)) };
         set_errno(saved);
     }
     Some(n)

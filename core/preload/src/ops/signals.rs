@@ -4,8 +4,8 @@ use std::ffi::c_int;
 
 use libc::{sigaction as Action, sighandler_t, sigset_t};
 
-use crate::access::fault;
-use crate::real;
+use crate::os::access::fault;
+use crate::os::real;
 
 /// `sigaction`.
 ///

@@ -10,8 +10,8 @@ use libc::{sockaddr, socklen_t};
 use netacc_driver::Readiness;
 use netacc_proto::{RxSource, TcpState};
 
-use crate::ops::fail;
-use crate::real;
+use crate::os::errno::fail;
+use crate::os::real;
 use crate::runtime::{self, Runtime};
 use crate::socket::Socket;
 use crate::table::Entry;

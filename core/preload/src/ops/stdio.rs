@@ -6,7 +6,8 @@ use std::ffi::{c_char, c_int, c_void};
 use libc::FILE;
 
 use crate::ops::message::{single, Target};
-use crate::ops::{ending, errno, io, set_errno};
+use crate::ops::{ending, io};
+use crate::os::errno::{errno, set_errno};
 use crate::table;
 
 /// A formatting function: allocates the text, as `vasprintf` does.

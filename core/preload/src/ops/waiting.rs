@@ -8,7 +8,8 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::sync::Arc;
 
-use crate::ops::{ending, errno, set_errno};
+use crate::ops::ending;
+use crate::os::errno::{errno, set_errno};
 use crate::socket::Socket;
 use crate::table::{self, Entry};
 

@@ -28,7 +28,8 @@ use linux_raw_sys::io_uring::{io_uring_op as Op, io_uring_sqe};
 use netacc_device::Instant;
 
 use super::{Does, Submission};
-use crate::runtime::{self, now};
+use crate::os::clock::now;
+use crate::os::own;
 use crate::table::{self, Entry};
 
 /// What the rings of the program's own could be meant for.
@@ -101,11 +102,11 @@ fn read_mappings() -> Option<Vec<u8>> {
     let list = {
         let _opening = opening();
         // SAFETY: a C string.
-        runtime::keep(unsafe { libc::open(c"/proc/self/maps".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) })?
+        own::keep(unsafe { libc::open(c"/proc/self/maps".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) })?
     };
     let bytes = read_all(list);
     let _opening = opening();
-    runtime::discard_fd(list);
+    own::discard(list);
     Some(bytes)
 }
 

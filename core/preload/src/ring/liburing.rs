@@ -8,48 +8,15 @@
 //! compiled into programs. The rest of it is as declared
 //! here since version 2.1: see [`is_supported`].
 
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::c_int;
 use std::ptr::NonNull;
 
 use linux_raw_sys::io_uring as uring;
-use linux_raw_sys::io_uring::{io_uring_params, io_uring_sqe};
+use linux_raw_sys::io_uring::io_uring_params;
 
 use super::{Submission, LINKED, VISIBLE};
-use crate::real::Symbol;
-
-/// `struct io_uring`, as far as the library needs it.
-#[repr(C)]
-pub struct IoUring {
-    submissions: SubmissionQueue,
-    completions: CompletionQueue,
-    flags: c_uint,
-    fd: c_int,
-    features: c_uint,
-}
-
-#[repr(C)]
-struct SubmissionQueue {
-    /// Head, tail, mask, number of entries, flags, number of those dropped, order.
-    shared: [*mut c_uint; 7],
-    entries: *mut io_uring_sqe,
-    /// Those from here on have not been submitted.
-    head: c_uint,
-    /// Those before this have been given to the program to be filled in.
-    tail: c_uint,
-    mapping_len: usize,
-    mapping: *mut c_void,
-    /// In version 2.2 and later: the mask, and the number of entries.
-    padding: [c_uint; 4],
-}
-
-#[repr(C)]
-struct CompletionQueue {
-    shared: [*mut c_uint; 6],
-    entries: *mut c_void,
-    mapping_len: usize,
-    mapping: *mut c_void,
-    padding: [c_uint; 4],
-}
+use crate::os::liburing::IoUring;
+use crate::os::real::Symbol;
 
 /// Properties of a ring of liburing's whose submissions can be read.
 const READABLE: u32 = VISIBLE
@@ -111,6 +78,7 @@ impl IoUring {
 mod tests {
     use super::*;
     use crate::ring::Does;
+    use linux_raw_sys::io_uring::io_uring_sqe;
     use std::mem::offset_of;
 
     #[test]

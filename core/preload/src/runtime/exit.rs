@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use netacc_driver::Endpoint;
 
-use super::{get, now, Runtime};
+use super::{get, Runtime};
+use crate::os::clock::now;
+use crate::os::signals::{self, Held};
 use crate::sandbox;
-use crate::wait::signals::{self, Held};
 
 const ASKED: u32 = 1;
 const DONE: u32 = 2;
@@ -41,7 +42,7 @@ pub fn leave() {
     }
     ANSWERS_UNTIL.store((now() + ANSWER_PATIENCE).as_nanos(), Ordering::SeqCst);
     if ask() {
-        let ts = crate::wait::timespec(LOOK);
+        let ts = crate::os::clock::timespec(LOOK);
         await_helper(|| {
             // SAFETY: a valid time.
             unsafe { libc::nanosleep(&ts, std::ptr::null_mut()) };

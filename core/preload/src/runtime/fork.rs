@@ -6,12 +6,12 @@
 use std::ptr::NonNull;
 
 use super::*;
+use crate::os::clock::{now, timespec};
+use crate::os::own;
+use crate::os::{access, kept, lingering};
 use crate::ring::foreign;
 use crate::socket::Socket;
-use crate::{access, family, kept, lingering, sandbox};
-
-/// Counts forks in this line of processes; entries made before the last one are inherited.
-pub static FORK_GENERATION: AtomicU32 = AtomicU32::new(0);
+use crate::{family, sandbox};
 
 /// Streams with a number below this can be asked for by children.
 const SLOTS: usize = 1 << 16;
@@ -135,7 +135,7 @@ pub fn before_fork() {
     FDS.set(get().map_or_else(BackendFds::default, |rt| {
         let mut fds = rt.backend_fds();
         let helpers = rt.helper.fds();
-        fds.own.extend(rt.own_fds.lock().iter().filter(|fd| !helpers.contains(fd)));
+        fds.own.extend(own::list().into_iter().filter(|fd| !helpers.contains(fd)));
         fds
     }));
 }
@@ -155,7 +155,7 @@ pub fn after_fork_child() {
     if sandbox::is_confined() {
         return;
     }
-    FORK_GENERATION.fetch_add(1, Ordering::Relaxed);
+    own::after_fork_child();
     access::fault::after_fork_child();
     foreign::after_fork();
     netacc_registry::after_fork();
@@ -297,7 +297,7 @@ fn watch_process(pid: u32) -> Watched {
     // SAFETY: no pointers. The descriptor closes on exec.
     match unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) as c_int } {
         fd if fd >= 0 => Watched::By(fd),
-        _ if crate::ops::errno() == libc::ESRCH => Watched::Gone,
+        _ if crate::os::errno::errno() == libc::ESRCH => Watched::Gone,
         _ => Watched::Unknown,
     }
 }
@@ -313,7 +313,7 @@ impl Watched {
         };
         let mut p = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         // SAFETY: one valid pollfd, and a valid time.
-        unsafe { real::ppoll(&mut p, 1, &wait::timespec(patience), std::ptr::null()) > 0 }
+        unsafe { real::ppoll(&mut p, 1, &timespec(patience), std::ptr::null()) > 0 }
     }
 }
 

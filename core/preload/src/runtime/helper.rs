@@ -8,8 +8,13 @@ use std::sync::{Once, Weak};
 use netacc_proto::Role;
 
 use super::*;
+use crate::epoll;
+use crate::os::clock::{now, timespec};
+use crate::os::inside;
+use crate::os::kept;
+use crate::os::log;
+use crate::os::own::{self, drain, kick, new_eventfd};
 use crate::ring::foreign::{self, Verdict};
-use crate::{epoll, kept};
 
 /// Kick eventfd of the helper, its epoll, the `netacc_ss` listener.
 pub(super) struct Helper {
@@ -38,12 +43,7 @@ const FUTEX_WAKE: std::ffi::c_long = libc::FUTEX_WAKE as std::ffi::c_long;
 impl Helper {
     pub(super) fn new() -> Helper {
         // SAFETY: no pointers.
-        let low = unsafe { real::epoll_create1(libc::EPOLL_CLOEXEC) };
-        let epoll = duplicate_high(low).unwrap_or(low);
-        if epoll != low {
-            // SAFETY: just created.
-            unsafe { real::close(low) };
-        }
+        let epoll = own::keep(unsafe { real::epoll_create1(libc::EPOLL_CLOEXEC) }).unwrap_or(-1);
         Helper {
             epoll: AtomicI32::new(epoll),
             kick: AtomicI32::new(new_eventfd().unwrap_or(-1)),
@@ -111,7 +111,7 @@ impl Helper {
             return;
         }
         for fd in all.into_iter().filter(|fd| *fd >= 0) {
-            discard_fd(fd);
+            own::discard(fd);
         }
     }
 
@@ -122,7 +122,7 @@ impl Helper {
 
     /// Sleeps until kicked after `seen` kicks, or for so many milliseconds (-1: for ever), without a descriptor.
     fn sleep(&self, seen: u32, timeout_ms: c_int) {
-        let time = u64::try_from(timeout_ms).ok().map(|ms| wait::timespec(Duration::from_millis(ms)));
+        let time = u64::try_from(timeout_ms).ok().map(|ms| timespec(Duration::from_millis(ms)));
         let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         // SAFETY: a word that lives on, and null or a valid time.
         unsafe {
@@ -237,7 +237,7 @@ extern "C" fn begin(rt: *mut c_void) -> *mut c_void {
 const CHILD_INTERVAL_MS: u128 = 100;
 
 fn run(rt: &'static Runtime) {
-    INSIDE.set(true);
+    inside::mark_thread();
     favour_wake_ups();
     bind(rt);
     let Some(endpoint) = rt.endpoint() else { return serve_only(rt) };
@@ -343,7 +343,7 @@ fn react_to_rings(rt: &Runtime, endpoint: &Endpoint, verdict: Verdict) {
         Verdict::Unknown => "the program has an io_uring of its own that has not been used yet",
         Verdict::Sockets => "the program's own io_urings have been used for sockets",
     };
-    log(&rt.config, &format!("{text}: {policy}"));
+    log::append(&rt.config, &format!("{text}: {policy}"));
     if verdict != Verdict::Sockets || policy == UnseenIoPolicy::Log {
         return;
     }
@@ -370,7 +370,7 @@ fn serve_only(rt: &'static Runtime) {
             (0, _) => {}
             (1, Some(fd)) if event.u64 == STATS => stats::serve(fd, rt),
             (1, _) => drain(rt.helper.kick_fd()),
-            _ if crate::ops::errno() == libc::EINTR => {}
+            _ if crate::os::errno::errno() == libc::EINTR => {}
             _ => return,
         }
     }
@@ -389,7 +389,7 @@ fn bind(rt: &Runtime) {
     // SAFETY: the set is readable, and as long as is said.
     if unsafe { libc::sched_setaffinity(0, size_of_val(&words), words.as_ptr().cast()) } != 0 {
         let error = std::io::Error::last_os_error();
-        log(&rt.config, &format!("NACC_SOR_AFFINITY {}: {error}", rt.config.io.affinity));
+        log::append(&rt.config, &format!("NACC_SOR_AFFINITY {}: {error}", rt.config.io.affinity));
     }
 }
 
@@ -425,7 +425,7 @@ fn note_unasked(rt: &Runtime, endpoint: &Endpoint, cell: &Arc<StreamCell>) {
     if reason == Reason::LinkPortTaken {
         static TOLD: Once = Once::new();
         let port = cell.tuple().local.port();
-        TOLD.call_once(|| log(&rt.config, &format!("the port for links of TCP port {port} is taken")));
+        TOLD.call_once(|| log::append(&rt.config, &format!("the port for links of TCP port {port} is taken")));
     }
 }
 

@@ -25,9 +25,13 @@ use std::time::Duration;
 use netacc_driver::Endpoint;
 use netacc_proto::Reason;
 
-use super::{fork, get, now, Runtime};
+use super::{fork, get, Runtime};
+use crate::os::clock;
+use crate::os::clock::now;
+use crate::os::errno;
+use crate::os::limits;
 use crate::table::{self, Entry};
-use crate::{ops, wait};
+use crate::wait;
 
 /// The smallest limit with which the library opens descriptors of its own. It needs [`LEAST`], and is to take no more than a
 /// quarter of them before it has any link.
@@ -103,7 +107,7 @@ pub(super) fn may_open() -> bool {
 pub fn opening<R: Copy>(failed: impl Fn(R) -> bool, mut call: impl FnMut() -> R) -> R {
     loop {
         let result = call();
-        if !failed(result) || ops::errno() != libc::EMFILE || !give_back() {
+        if !failed(result) || errno::errno() != libc::EMFILE || !give_back() {
             return result;
         }
     }
@@ -125,7 +129,7 @@ fn keep_spare(fd: c_int) {
     let is_short = || {
         let above = super::protected_fds().iter().filter(|own| **own > fd).count();
         let taken = fd as u64 + 1 + above as u64;
-        taken + SPARE > table::soft_limit()
+        taken + SPARE > limits::soft_limit()
     };
     while is_short() && give_back() {}
 }
@@ -139,15 +143,15 @@ pub(super) fn look_from(limit: u64) {
 #[cold]
 fn give_back() -> bool {
     // A child by a bare `clone`, which ran no handler, has nothing of its own.
-    if super::is_inside() || get().is_some_and(|rt| rt.pid != std::process::id()) {
+    if crate::os::inside::is_inside() || get().is_some_and(|rt| rt.pid != std::process::id()) {
         return false;
     }
-    let errno = ops::errno();
+    let errno = errno::errno();
     let given = get().is_some_and(Runtime::give_back_wakes)
         || get().is_some_and(wait::give_back_unused)
         || fork::give_back_ways()
         || get().is_some_and(Runtime::give_back_all);
-    ops::set_errno(errno);
+    errno::set_errno(errno);
     given
 }
 
@@ -165,7 +169,7 @@ impl Runtime {
         STATE.store(ASKED, Ordering::SeqCst);
         self.helper.kick();
         let begun = now();
-        let ts = wait::timespec(LOOK);
+        let ts = clock::timespec(LOOK);
         while STATE.load(Ordering::SeqCst) != GIVEN {
             if now().saturating_since(begun) > PATIENCE {
                 return false;
@@ -228,7 +232,7 @@ pub(super) fn after_fork_child() {
 
 /// Whether the process has so few descriptors that the library is to take none.
 pub(super) fn is_short() -> bool {
-    let limit = table::soft_limit();
+    let limit = limits::soft_limit();
     if limit < LEAST_LIMIT {
         return true;
     }

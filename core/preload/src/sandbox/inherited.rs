@@ -113,7 +113,7 @@ fn probe(number: c_long, fixed: &[(usize, u64)]) -> c_int {
     // SAFETY: no address is valid but the futex word's; what succeeds all the same concerns the child alone.
     let rc = unsafe { libc::syscall(number, a, b, c, d, e, f) };
     if rc == -1 {
-        crate::ops::errno()
+        crate::os::errno::errno()
     } else {
         0
     }

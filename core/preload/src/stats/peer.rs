@@ -8,8 +8,8 @@ use std::os::fd::RawFd;
 use libc::{sockaddr, socklen_t};
 
 use crate::anchor::TcpInfo;
-use crate::ops::options::get_int;
-use crate::real;
+use crate::os::real;
+use crate::os::sockopt::get_int;
 
 /// Whether the client is the same user, or root.
 pub(super) fn is_trusted(client: RawFd) -> bool {

@@ -8,7 +8,8 @@ use netacc_config::stats::{Switched, VERSION};
 use netacc_driver::{Endpoint, Readiness};
 use netacc_proto::{Reason, Role};
 
-use crate::runtime::{now, Runtime};
+use crate::os::clock::now;
+use crate::runtime::Runtime;
 use crate::table::{self, Entry};
 
 /// How long one request tries; whoever asked may ask again. Shorter than a client waits for its answer.

@@ -10,13 +10,17 @@ use netacc_driver::{Endpoint, LinkCell, Readiness, StreamCell};
 
 use super::sleeper::{self, Registered, StreamWait, Waiter};
 use super::slots::Slot;
-use super::{arm, disarm, timespec, Limit, Waited, SWITCH_PATIENCE};
+use super::{arm, disarm, Limit, Waited, SWITCH_PATIENCE};
 use crate::epoll::{anchor_event, Registration};
-use crate::ops::{errno, io, set_errno};
-use crate::runtime::{self, now, shortage, Runtime};
+use crate::ops::io;
+use crate::os::clock::now;
+use crate::os::clock::timespec;
+use crate::os::errno::{errno, set_errno};
+use crate::os::real;
+use crate::runtime::{self, shortage, Runtime};
 use crate::socket::Socket;
 use crate::table::{self, Entry};
-use crate::{batch, queues, real};
+use crate::{batch, queues};
 
 /// What `poll` says of an epoll instance that has events.
 const INSTANCE_READABLE: i16 = libc::POLLIN | libc::POLLRDNORM;

@@ -11,9 +11,10 @@ use super::slots::Slot;
 use super::{wake_sleepers, Limit, Waited};
 use crate::epoll::{Registration, Watcher};
 use crate::ops::io::block_in_poll;
-use crate::ops::{errno, set_errno};
+use crate::os::errno::{errno, set_errno};
+use crate::os::own;
 use crate::queues;
-use crate::runtime::{self, shortage::Use, Runtime};
+use crate::runtime::{shortage::Use, Runtime};
 use crate::socket::Socket;
 
 /// A thread asleep, registered with the sockets that it waits for.
@@ -55,8 +56,8 @@ impl Waiter {
         let _use = Use::begin();
         if self.asleep.swap(false, Ordering::SeqCst) {
             match &self.place {
-                Place::Slot(slot) => runtime::kick(slot.eventfd()),
-                Place::Eventfd(eventfd) => runtime::kick(*eventfd),
+                Place::Slot(slot) => own::kick(slot.eventfd()),
+                Place::Eventfd(eventfd) => own::kick(*eventfd),
                 Place::QueuePair(cell) => wake_sleepers(cell),
             }
         }

@@ -18,9 +18,9 @@ use netacc_driver::Endpoint;
 use parking_lot::Mutex;
 
 use super::Waiter;
+use crate::os::own;
 use crate::queues::{self, Activity, Owner};
 use crate::runtime::{
-    self,
     shortage::{self, Use},
     Runtime,
 };
@@ -85,7 +85,7 @@ impl Slots {
             None if shortage::is_over() => return None,
             None => {
                 slots.push(Arc::new(Slot {
-                    eventfd: runtime::new_eventfd()?,
+                    eventfd: own::new_eventfd()?,
                     taken_by: AtomicUsize::new(number),
                     user: AtomicUsize::new(number),
                     queue: AtomicU32::new(0),
@@ -118,7 +118,7 @@ impl Slots {
         // Another thread may be about to wake the one that slept there last.
         let unused = !closed.is_empty() && shortage::await_uses();
         if unused {
-            closed.iter().for_each(|slot| runtime::discard_fd(slot.eventfd));
+            closed.iter().for_each(|slot| own::discard(slot.eventfd));
         }
         unused
     }
@@ -164,7 +164,7 @@ impl Slot {
         let _use = Use::begin();
         if had && self.taken_by.load(Ordering::SeqCst) != 0 {
             self.surrendered.store(true, Ordering::SeqCst);
-            runtime::kick(self.eventfd);
+            own::kick(self.eventfd);
         }
         had
     }
@@ -172,7 +172,7 @@ impl Slot {
     /// The thread that slept here as `waiter` is up.
     pub fn get_up(&self, waiter: &Waiter) {
         if self.surrendered.swap(false, Ordering::SeqCst) | waiter.get_up() {
-            runtime::drain(self.eventfd);
+            own::drain(self.eventfd);
         }
         self.taken_by.store(0, Ordering::SeqCst);
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use netacc_config::PollBudget;
 use netacc_device::{Instant, MODERATION};
 
-use crate::runtime::now;
+use crate::os::clock::now;
 
 /// How long to spin before sleeping.
 ///

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use libc::{iovec, msghdr};
 
 use crate::ops::options::SIOCOUTQNSD;
-use crate::real;
+use crate::os::real;
 use crate::runtime::in_kernel;
 
 /// Whether an error of the kernel's means that the connection is no more. Others are about the call.

@@ -7,7 +7,8 @@ use netacc_driver::{Readiness, StreamCell, Tries, Verdict};
 use netacc_proto::Reason;
 
 use crate::ops::connection;
-use crate::runtime::{self, Runtime};
+use crate::os::clock;
+use crate::runtime::Runtime;
 use crate::socket::Socket;
 
 #[inline]
@@ -43,7 +44,7 @@ fn note_operation(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>) {
         return;
     }
     let n = sock.operations.fetch_add(1, Ordering::Relaxed) + 1;
-    if sock.promotion.is_due(n, runtime::now) {
+    if sock.promotion.is_due(n, clock::now) {
         try_promotion(rt, sock, cell, n);
     }
 }
@@ -59,7 +60,7 @@ pub fn note_return(sock: &Socket, cell: &StreamCell) {
 fn try_promotion(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, n: u32) {
     let shared = cell.is_shared();
     let asked_off = rt.endpoint().is_some_and(|e| cell.lock(e).proto().reason() == Reason::Requested);
-    sock.promotion.note_try(n, runtime::now(), Tries { shared, asked_off });
+    sock.promotion.note_try(n, clock::now(), Tries { shared, asked_off });
     if cell.is_pinned() {
         // Whoever has pinned it mostly knows better.
         if sock.noted_reason().is_none() {

@@ -13,13 +13,16 @@ use super::kernel::{is_broken, is_end, kernel_recv, kernel_recv_limited, unread}
 use super::promotion::note_received;
 use super::replay::await_replay;
 use super::{deferred_or, poll_link, settle_end, take_error, total, Step};
+use crate::batch;
+use crate::ops::connection;
 use crate::ops::waiting::Waiting;
-use crate::ops::{connection, errno, fail};
-use crate::runtime::{self, now};
+use crate::os::access;
+use crate::os::clock::now;
+use crate::os::errno::{errno, fail};
+use crate::runtime;
 use crate::socket::Socket;
 use crate::table::Entry;
 use crate::wait::{Limit, Waited};
-use crate::{access, batch};
 
 /// Receives. See `recv(2)`.
 ///

@@ -9,7 +9,7 @@ use netacc_driver::{Endpoint, Readiness, StreamCell};
 use netacc_proto::RxSource;
 
 use super::kernel::unread;
-use crate::runtime::now;
+use crate::os::clock::now;
 use crate::wait::{self, Limit};
 
 /// How long a read that need not wait does so all the same: see [`await_replay`]. Arbitrary: as long as a peer that runs

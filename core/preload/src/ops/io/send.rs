@@ -16,14 +16,18 @@ use super::kernel::{
 };
 use super::promotion::note_sent;
 use super::{deferred_or, poll_link, settle_end, take_error, total, Step};
+use crate::batch;
+use crate::ops::connection;
 use crate::ops::message::MAX_BYTES;
 use crate::ops::waiting::Waiting;
-use crate::ops::{connection, errno, fail, set_errno};
-use crate::runtime::{self, now};
+use crate::os::access;
+use crate::os::clock::now;
+use crate::os::errno::{errno, fail, set_errno};
+use crate::os::signals;
+use crate::runtime;
 use crate::socket::Socket;
 use crate::table::Entry;
 use crate::wait::{self, Limit, Waited};
-use crate::{access, batch};
 
 /// After so many bytes written to the anchor a write may have to wait for no reason that the program knows: the kernel's
 /// buffers take about as many.
@@ -368,10 +372,10 @@ fn awaits_answer(guard: &StreamGuard<'_>, fd: c_int) -> bool {
 /// Waits until the pledge is answered, and voids it after [`PLEDGE_PATIENCE`](netacc_driver::PLEDGE_PATIENCE).
 #[cold]
 fn block_for_answer(endpoint: &Endpoint, cell: &Arc<StreamCell>, limit: Limit) -> Waited {
-    let held = wait::signals::Held::all();
+    let held = signals::Held::all();
     let left = limit.deadline.map_or(Duration::MAX, |deadline| deadline.saturating_since(now()));
     await_pledge(endpoint, cell, netacc_driver::PLEDGE_PATIENCE.min(left));
-    if held.interrupts(limit) {
+    if held.interrupts(limit.restarts()) {
         Waited::Interrupted
     } else {
         Waited::Again

@@ -8,7 +8,8 @@ use std::ffi::c_int;
 use std::mem::ManuallyDrop;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::{real, runtime};
+use crate::os::own;
+use crate::os::real;
 
 /// The standard library's lock, which is a number and nothing else: `parking_lot` could hand it, in a child, to a thread
 /// that waits for it in the parent.
@@ -26,7 +27,7 @@ fn locked() -> MutexGuard<'static, Vec<c_int>> {
 /// Duplicates a descriptor of a connection.
 pub(crate) fn duplicate(fd: c_int) -> Option<c_int> {
     let mut lingering = locked();
-    let new = runtime::duplicate_high(fd)?;
+    let new = own::duplicate_high(fd)?;
     lingering.push(new);
     Some(new)
 }

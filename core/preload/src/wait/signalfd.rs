@@ -4,102 +4,14 @@
 
 use std::cell::Cell;
 use std::ffi::c_int;
-use std::mem::MaybeUninit;
 
 use libc::{pollfd, sigset_t};
 
-use super::{timespec, Limit, Waited};
-use crate::{real, runtime};
-
-/// All signals are blocked in this thread, until it is dropped: then the handlers of those that came run.
-pub struct Held {
-    before: sigset_t,
-}
-
-impl Held {
-    /// Blocks all signals; those that the C library uses itself, for cancellation, are never among them.
-    pub fn all() -> Held {
-        let mut all = MaybeUninit::<sigset_t>::zeroed();
-        let mut before = MaybeUninit::<sigset_t>::zeroed();
-        // SAFETY: both sets are writable, and all-zero is the empty set.
-        unsafe {
-            libc::sigfillset(all.as_mut_ptr());
-            libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
-            Held { before: before.assume_init() }
-        }
-    }
-
-    /// The mask that the program has set.
-    pub fn before(&self) -> &sigset_t {
-        &self.before
-    }
-
-    /// Whether a signal waits whose handler ends a blocking call with this limit.
-    pub fn interrupts(&self, limit: Limit) -> bool {
-        let mut pending = MaybeUninit::<sigset_t>::zeroed();
-        // SAFETY: the set is writable.
-        unsafe { libc::sigpending(pending.as_mut_ptr()) };
-        (1..=libc::SIGRTMAX()).any(|n| {
-            // SAFETY: both sets are initialised.
-            let waits =
-                unsafe { libc::sigismember(pending.as_ptr(), n) == 1 && libc::sigismember(&self.before, n) == 0 };
-            waits && ends_calls(n, limit)
-        })
-    }
-}
-
-impl Held {
-    /// Every signal that the program lets through, none of those that it has blocked.
-    fn let_through(&self) -> sigset_t {
-        let mut set = MaybeUninit::<sigset_t>::zeroed();
-        // SAFETY: the sets are writable, and readable.
-        unsafe {
-            libc::sigfillset(set.as_mut_ptr());
-            let mut set = set.assume_init();
-            for n in (1..=libc::SIGRTMAX()).filter(|n| libc::sigismember(&self.before, *n) == 1) {
-                libc::sigdelset(&mut set, n);
-            }
-            set
-        }
-    }
-
-    /// Sleeps for so long, or until a signal comes that the program lets through: its handler then never runs.
-    pub fn take(&self, limit: std::time::Duration) -> Option<c_int> {
-        let (set, limit) = (self.let_through(), timespec(limit));
-        // SAFETY: a readable set and a valid time.
-        let signal = unsafe { libc::sigtimedwait(&set, std::ptr::null_mut(), &limit) };
-        (signal > 0).then_some(signal)
-    }
-}
-
-/// Whether the signal is one by which a process is asked to end, and the program does not ignore it.
-pub fn asks_to_end(signal: c_int) -> bool {
-    let asks = matches!(signal, libc::SIGHUP | libc::SIGINT | libc::SIGQUIT | libc::SIGTERM);
-    asks && action_of(signal).is_some_and(|action| action.sa_sigaction != libc::SIG_IGN)
-}
-
-fn action_of(signal: c_int) -> Option<libc::sigaction> {
-    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: the struct is writable.
-    let rc = unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) };
-    // SAFETY: all-zero is valid, too.
-    (rc == 0).then(|| unsafe { action.assume_init() })
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        // SAFETY: the set is readable.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, std::ptr::null_mut()) };
-    }
-}
-
-/// Whether the signal has a handler, and one after which a call with this limit is not restarted.
-fn ends_calls(signal: c_int, limit: Limit) -> bool {
-    action_of(signal).is_some_and(|action| {
-        let handled = !matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
-        handled && (!limit.restarts() || action.sa_flags & libc::SA_RESTART == 0)
-    })
-}
+use super::{Limit, Waited};
+use crate::os::clock::timespec;
+use crate::os::own;
+use crate::os::real;
+use crate::os::signals::Held;
 
 thread_local! {
     /// The thread's signalfd, made at its first wait of this kind, and the process generation it belongs to.
@@ -126,11 +38,11 @@ fn set_wanted(signals: c_int, wanted: &sigset_t) {
 }
 
 /// Closes the thread's signalfd, if it has one. Whether it had. Not while the thread waits.
-pub fn give_back_signalfd() -> bool {
+pub fn give_back() -> bool {
     let (fd, generation) = SIGNALS.replace((-1, 0));
-    let had = fd >= 0 && generation == runtime::FORK_GENERATION.load(std::sync::atomic::Ordering::Relaxed);
+    let had = fd >= 0 && generation == own::FORK_GENERATION.load(std::sync::atomic::Ordering::Relaxed);
     if had {
-        runtime::discard_fd(fd);
+        own::discard(fd);
     }
     had
 }
@@ -139,10 +51,10 @@ pub fn give_back_signalfd() -> bool {
 pub fn poll(fd: c_int, events: i16, limit: Limit) -> Waited {
     let held = Held::all();
     let wanted = held.let_through();
-    let signals = runtime::of_thread(&SIGNALS, || {
+    let signals = own::of_thread(&SIGNALS, || {
         WANTED.set(kernel_set(&wanted));
         // SAFETY: the set is readable.
-        runtime::keep(unsafe { libc::signalfd(-1, &wanted, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC) })
+        own::keep(unsafe { libc::signalfd(-1, &wanted, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC) })
     });
     let mut fds =
         [pollfd { fd, events, revents: 0 }, pollfd { fd: signals.unwrap_or(-1), events: libc::POLLIN, revents: 0 }];
@@ -157,7 +69,7 @@ pub fn poll(fd: c_int, events: i16, limit: Limit) -> Waited {
     };
     // SAFETY: two valid pollfds.
     unsafe { real::ppoll(fds.as_mut_ptr(), 2, time, std::ptr::null()) };
-    if held.interrupts(limit) {
+    if held.interrupts(limit.restarts()) {
         Waited::Interrupted
     } else {
         Waited::Again
@@ -166,6 +78,8 @@ pub fn poll(fd: c_int, events: i16, limit: Limit) -> Waited {
 
 #[cfg(test)]
 mod tests {
+    use crate::os::signals::asks_to_end;
+    use std::mem::MaybeUninit;
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::time::Duration;
 
@@ -197,16 +111,16 @@ mod tests {
             libc::sigaddset(blocked.as_mut_ptr(), three);
             libc::pthread_sigmask(libc::SIG_BLOCK, blocked.as_ptr(), std::ptr::null_mut());
             let held = Held::all();
-            assert!(!held.interrupts(IDLE));
+            assert!(!held.interrupts(IDLE.restarts()));
             libc::pthread_kill(libc::pthread_self(), three);
-            assert!(!held.interrupts(IDLE), "the program has blocked it");
+            assert!(!held.interrupts(IDLE.restarts()), "the program has blocked it");
             libc::pthread_kill(libc::pthread_self(), two);
-            assert!(!held.interrupts(IDLE), "restarts");
-            assert!(held.interrupts(Limit { idle: false, ..IDLE }), "in the middle");
+            assert!(!held.interrupts(IDLE.restarts()), "restarts");
+            assert!(held.interrupts(Limit { idle: false, ..IDLE }.restarts()), "in the middle");
             libc::pthread_kill(libc::pthread_self(), one);
-            assert!(held.interrupts(IDLE));
+            assert!(held.interrupts(IDLE.restarts()));
             drop(held);
-            assert!(!Held::all().interrupts(IDLE), "handled");
+            assert!(!Held::all().interrupts(IDLE.restarts()), "handled");
         }
     }
     // Breaks if a handler ran for a signal that was taken, or one that the program has blocked or ignores counted.

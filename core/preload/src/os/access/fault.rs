@@ -16,10 +16,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 
 use libc::{sigaction, siginfo_t, ucontext_t};
 
-use super::landing;
-use crate::ops::{errno, set_errno};
-use crate::real;
-use crate::wait::signals::Held;
+use crate::os::access::landing;
+use crate::os::errno::{errno, set_errno};
+use crate::os::real;
+use crate::os::signals::Held;
 
 /// What the program wants done on a signal. Without a lock, for it is read in the handler: a version that is odd while it is
 /// written, and different after.

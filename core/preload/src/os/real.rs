@@ -15,8 +15,8 @@ use libc::{
 
 use linux_raw_sys::io_uring::io_uring_params;
 
-use crate::ops::aside::Iocb;
-use crate::ring::liburing::IoUring;
+use crate::os::aio::Iocb;
+use crate::os::liburing::IoUring;
 
 /// Libraries whose functions are interposed although the program need not be linked with them.
 const LOADED_LATER: [&CStr; 4] = [c"liburing.so.2", c"liburing.so.1", c"libaio.so.1", c"libaio.so.1t64"];
@@ -135,7 +135,7 @@ macro_rules! real {
             pub unsafe fn $name($($arg: $ty),*) -> $ret {
                 let p = symbols::$name.address();
                 if p.is_null() {
-                    crate::ops::set_errno(libc::ENOSYS);
+                    crate::os::errno::set_errno(libc::ENOSYS);
                     return <$ret as Absent>::ABSENT;
                 }
                 // SAFETY: the C library defines this name with this signature.

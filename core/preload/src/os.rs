@@ -1,0 +1,24 @@
+//! The operating system, as the library uses it: the lowest layer, which knows nothing of connections.
+//!
+//! * [`real`]: the functions that the hooks replace. Everything else here and above calls these.
+//! * [`errno`], [`clock`], [`limits`], [`sockopt`], [`signals`]: small parts of the C library and the kernel.
+//! * [`own`], [`lingering`]: descriptors that the library keeps for itself.
+//! * [`access`]: memory of the program's that may not be there, and the two signals that say so.
+//! * [`inside`]: which calls are the library's own. [`kept`]: values that live until the process ends.
+//! * [`aio`], [`liburing`]: structures of other libraries.
+
+pub mod access;
+pub mod aio;
+pub mod clock;
+pub mod errno;
+pub mod inside;
+pub(crate) mod kept;
+pub mod liburing;
+pub mod limits;
+pub(crate) mod lingering;
+pub(crate) mod log;
+pub mod own;
+pub mod real;
+pub mod signals;
+pub mod sockopt;
+pub(crate) mod sync;

@@ -1,0 +1,19 @@
+//! How many descriptors the process may have.
+
+use std::ffi::c_int;
+
+/// Descriptors at or above this are never ours. An arbitrary bound.
+pub const MAX_FDS: usize = 1 << 20;
+
+/// Upper bound of descriptor numbers in use.
+pub fn open_limit() -> c_int {
+    soft_limit().min(MAX_FDS as u64) as c_int
+}
+
+/// How many descriptors the process may have.
+pub fn soft_limit() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the struct is writable.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    limit.rlim_cur
+}

@@ -1,0 +1,132 @@
+//! Descriptors that the library keeps for itself: at high numbers, because programs expect the lowest free one.
+
+use std::cell::Cell;
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
+
+use parking_lot::Mutex;
+
+use super::{kept, limits, real};
+
+/// Counts the forks between the first process and this one. Descriptors that a thread keeps for itself belong to one process.
+pub static FORK_GENERATION: AtomicU32 = AtomicU32::new(0);
+
+/// No descriptor of the library lies below this.
+static FLOOR: AtomicI32 = AtomicI32::new(c_int::MAX);
+
+/// What [`keep`] has moved. A forked child gets a new list, because a thread of its parent may hold the lock of the old one.
+static OWN: AtomicPtr<Mutex<Vec<c_int>>> = AtomicPtr::new((&raw const FIRST_OWN).cast_mut());
+static FIRST_OWN: Mutex<Vec<c_int>> = Mutex::new(Vec::new());
+
+fn own() -> &'static Mutex<Vec<c_int>> {
+    // SAFETY: a static, or a box that is never freed.
+    unsafe { &*OWN.load(Ordering::Acquire) }
+}
+
+/// Whether `fd` may be one of the library's, by its number alone.
+#[inline]
+pub fn may_be_own(fd: c_int) -> bool {
+    fd >= FLOOR.load(Ordering::Relaxed)
+}
+
+/// The library has descriptors from this number on.
+pub fn lower_floor(to: c_int) {
+    FLOOR.fetch_min(to, Ordering::Relaxed);
+}
+
+/// The library needs none of its descriptors any more: the program may do with their numbers what it likes.
+pub fn protect_nothing() {
+    FLOOR.store(c_int::MAX, Ordering::Relaxed);
+}
+
+/// Those that [`keep`] has moved, and that have not been discarded.
+pub fn list() -> Vec<c_int> {
+    own().lock().clone()
+}
+
+/// Whether `fd` is in the [`list`].
+pub fn is_listed(fd: c_int) -> bool {
+    own().lock().contains(&fd)
+}
+
+/// In a forked child: its parent's descriptors are not its own.
+pub fn after_fork_child() {
+    FORK_GENERATION.fetch_add(1, Ordering::Relaxed);
+    let new = Box::into_raw(Box::new(Mutex::new(Vec::new())));
+    kept::keep(new);
+    OWN.store(new, Ordering::Release);
+}
+
+/// Duplicates `fd` to a high number, close-on-exec.
+pub fn duplicate_high(fd: c_int) -> Option<c_int> {
+    let soft = limits::open_limit();
+    // The kernel takes the lowest free number from there on. Where there are few they lie at the very end, so that those
+    // of the program, which come from below, have all the room that is left.
+    let near_the_end = (1..).map(|n| soft - 8 * n).take_while(|base| *base >= 3 && *base >= soft - 512);
+    let bases: [c_int; 4] = [soft - 512, soft - 128, soft / 2, 3];
+    let few = soft < 2048;
+    let bases = bases.into_iter().filter(|_| !few).chain(near_the_end.filter(|_| few)).chain([3]);
+    for base in bases.filter(|base| *base >= 3) {
+        // SAFETY: no pointers.
+        let new = unsafe { real::fcntl(fd, libc::F_DUPFD_CLOEXEC, base.into()) };
+        if new >= 0 {
+            lower_floor(new);
+            return Some(new);
+        }
+    }
+    None
+}
+
+/// A new eventfd at a high number.
+pub fn new_eventfd() -> Option<c_int> {
+    // SAFETY: no pointers.
+    keep(unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) })
+}
+
+/// Moves a descriptor that the library has just made, `low`, to where it keeps its own. `None` if there is none.
+pub fn keep(low: c_int) -> Option<c_int> {
+    if low < 0 {
+        return None;
+    }
+    let high = duplicate_high(low);
+    // SAFETY: just created, not known to anybody.
+    unsafe { real::close(low) };
+    own().lock().extend(high);
+    high
+}
+
+/// Closes a descriptor of the library.
+pub fn discard(fd: c_int) {
+    own().lock().retain(|one| *one != fd);
+    // SAFETY: the descriptor is the library's.
+    unsafe { real::close(fd) };
+}
+
+/// A descriptor that each thread has for itself: kept in `local` with the process generation that it belongs to.
+pub fn of_thread(
+    local: &'static std::thread::LocalKey<Cell<(c_int, u32)>>,
+    make: impl FnOnce() -> Option<c_int>,
+) -> Option<c_int> {
+    let generation = FORK_GENERATION.load(Ordering::Relaxed);
+    let (fd, of) = local.get();
+    if fd >= 0 && of == generation {
+        return Some(fd);
+    }
+    let fd = make()?;
+    local.set((fd, generation));
+    Some(fd)
+}
+
+/// Makes an eventfd readable.
+pub fn kick(fd: c_int) {
+    let one = 1u64;
+    // SAFETY: eight readable bytes.
+    unsafe { real::write(fd, (&raw const one).cast(), 8) };
+}
+
+/// Consumes what made an eventfd readable.
+pub fn drain(fd: c_int) {
+    let mut count = 0u64;
+    // SAFETY: eight writable bytes.
+    unsafe { real::read(fd, (&raw mut count).cast(), 8) };
+}

@@ -1,0 +1,23 @@
+//! Socket options that are integers, as the kernel has them.
+
+use std::ffi::c_int;
+
+use libc::socklen_t;
+
+use super::real;
+
+/// An option of the kernel's socket that is an integer.
+pub fn get_int(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
+    let mut value: c_int = 0;
+    let mut len = size_of::<c_int>() as socklen_t;
+    // SAFETY: an int and its length, both writable.
+    let rc = unsafe { real::getsockopt(fd, level, name, (&raw mut value).cast(), &mut len) };
+    (rc == 0).then_some(value)
+}
+
+/// Sets an option of the kernel's socket that is an integer, if the kernel takes it.
+pub fn set_int(fd: c_int, level: c_int, name: c_int, value: c_int) {
+    let len = size_of::<c_int>() as socklen_t;
+    // SAFETY: an int, and its length.
+    unsafe { real::setsockopt(fd, level, name, (&raw const value).cast(), len) };
+}
