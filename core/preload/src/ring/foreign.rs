@@ -8,20 +8,14 @@
 //! found ([`verdict`]). Invariant: nothing is read through pointers into the program's memory, which may be unmapped at any
 //! time; the kernel copies it.
 //!
-//! The list of mappings is opened for each look, and closed afterwards: between two looks no descriptor is taken from the
-//! program.
-//!
-//! Not seen: any ring where the list cannot be opened, as after a `chroot` or where no descriptor is free; rings that are not
-//! mapped (`NO_MMAP`); rings on a kernel that gives all of them one inode (before 5.16), once the
+//! Not seen: rings that are not mapped (`NO_MMAP`); rings on a kernel that gives all of them one inode (before 5.16), once the
 //! program has another ring that is seen; the use of a ring for the first time while a connection is on a link.
 
-use std::cell::Cell;
 use std::ffi::c_int;
-use std::mem::{ManuallyDrop, MaybeUninit};
+use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicU8, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use linux_raw_sys::io_uring as uring;
 use linux_raw_sys::io_uring::{io_uring_op as Op, io_uring_sqe};
@@ -75,54 +69,25 @@ pub fn note_seen(fd: c_int) {
     }
 }
 
-/// Held while the list of mappings has a low number, or a number that nobody else knows of.
-static OPENING: Mutex<()> = Mutex::new(());
-
-thread_local! {
-    /// [`OPENING`], by the thread that is about to fork. No destructor: a program may fork in one of its own.
-    static HELD: Cell<Option<ManuallyDrop<MutexGuard<'static, ()>>>> = const { Cell::new(None) };
-}
-
-fn opening() -> MutexGuard<'static, ()> {
-    OPENING.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Before a fork, and followed by [`after_fork`]: the child gets no descriptor that it does not know of.
-pub fn before_fork() {
-    HELD.set(Some(ManuallyDrop::new(opening())));
-}
-
-/// After a fork, in parent and child, by the thread that has forked.
-pub fn after_fork() {
-    drop(HELD.take().map(ManuallyDrop::into_inner));
-}
-
-/// The list of this process's mappings. `None` if it cannot be opened.
-fn read_mappings() -> Option<Vec<u8>> {
-    let list = {
-        let _opening = opening();
-        // SAFETY: a C string.
-        own::keep(unsafe { libc::open(c"/proc/self/maps".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) })?
-    };
-    let bytes = read_all(list);
-    let _opening = opening();
-    own::discard(list);
-    Some(bytes)
+/// The list of this process's mappings, for [`look`]. A forked child needs one of its own.
+pub fn open_mappings() -> Option<c_int> {
+    // SAFETY: a C string.
+    own::keep(unsafe { libc::open(c"/proc/self/maps".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) })
 }
 
 /// Looks at the process's rings by the list of its mappings, unless that has been done lately. Returns what it has found if it
 /// is another thing than before.
-pub fn look() -> Option<Verdict> {
+pub fn look(mappings: c_int) -> Option<Verdict> {
     let begun = now().as_nanos();
     if begun < NEXT_LOOK.load(Ordering::Relaxed) {
         return None;
     }
     ASKED.store(false, Ordering::Relaxed);
-    let is_seen = |inode| SEEN.iter().any(|seen| seen.load(Ordering::Relaxed) == inode);
-    let found = read_mappings().map(|maps| judge_rings(&maps, is_seen, read_memory));
+    let maps = read_all(mappings);
+    let found = judge_rings(&maps, |inode| SEEN.iter().any(|seen| seen.load(Ordering::Relaxed) == inode), read_memory);
     let done = now().as_nanos();
     NEXT_LOOK.store(done + (done - begun) * PAUSE, Ordering::Relaxed);
-    found.filter(|found| FOUND.swap(*found as u8, Ordering::Relaxed) != *found as u8)
+    (FOUND.swap(found as u8, Ordering::Relaxed) != found as u8).then_some(found)
 }
 
 /// When the helper must be awake to look, if it need be.

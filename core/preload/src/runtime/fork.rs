@@ -9,7 +9,6 @@ use super::*;
 use crate::os::clock::{now, timespec};
 use crate::os::own;
 use crate::os::{access, kept, lingering};
-use crate::ring::foreign;
 use crate::socket::Socket;
 use crate::{family, sandbox};
 
@@ -129,9 +128,8 @@ pub fn before_fork() {
         }
     }
     lingering::before_fork();
-    // Last: the helper may be in the middle of a call, or of a look.
+    // Last: the helper may be in the middle of a call.
     netacc_registry::before_fork();
-    foreign::before_fork();
     FDS.set(get().map_or_else(BackendFds::default, |rt| {
         let mut fds = rt.backend_fds();
         let helpers = rt.helper.fds();
@@ -145,7 +143,6 @@ pub fn after_fork_parent() {
     if sandbox::is_confined() {
         return;
     }
-    foreign::after_fork();
     netacc_registry::after_fork();
     lingering::after_fork_parent();
 }
@@ -157,7 +154,6 @@ pub fn after_fork_child() {
     }
     own::after_fork_child();
     access::fault::after_fork_child();
-    foreign::after_fork();
     netacc_registry::after_fork();
     lingering::after_fork_child();
     family::after_fork_child();

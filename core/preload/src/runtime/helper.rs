@@ -16,12 +16,14 @@ use crate::os::log;
 use crate::os::own::{self, drain, kick, new_eventfd};
 use crate::ring::foreign::{self, Verdict};
 
-/// Kick eventfd of the helper, its epoll, the `netacc_ss` listener.
+/// Kick eventfd of the helper, its epoll, the `netacc_ss` listener, the list of mappings.
 pub(super) struct Helper {
     /// Each -1 where there is none, or it was given back.
     epoll: AtomicI32,
     kick: AtomicI32,
     stats: AtomicI32,
+    /// The list of the process's mappings.
+    mappings: AtomicI32,
     /// Counts kicks once the eventfd was given back; the helper sleeps on it then.
     kicks: AtomicU32,
     anchors: Mutex<HashMap<u64, Weak<StreamCell>>>,
@@ -48,6 +50,7 @@ impl Helper {
             epoll: AtomicI32::new(epoll),
             kick: AtomicI32::new(new_eventfd().unwrap_or(-1)),
             stats: AtomicI32::new(stats::listen().unwrap_or(-1)),
+            mappings: AtomicI32::new(foreign::open_mappings().unwrap_or(-1)),
             ..Helper::none()
         }
     }
@@ -68,6 +71,7 @@ impl Helper {
             epoll: AtomicI32::new(-1),
             kick: AtomicI32::new(-1),
             stats: AtomicI32::new(-1),
+            mappings: AtomicI32::new(-1),
             kicks: AtomicU32::new(0),
             anchors: Mutex::default(),
             next: std::sync::atomic::AtomicU64::new(FIRST_ANCHOR),
@@ -95,7 +99,7 @@ impl Helper {
     }
 
     pub(super) fn fds(&self) -> Vec<c_int> {
-        let all = [&self.epoll, &self.kick, &self.stats].map(|fd| fd.load(Ordering::SeqCst));
+        let all = [&self.epoll, &self.kick, &self.stats, &self.mappings].map(|fd| fd.load(Ordering::SeqCst));
         all.into_iter().filter(|fd| *fd >= 0).collect()
     }
 
@@ -105,7 +109,7 @@ impl Helper {
 
     /// Closes all that there is. By the helper, or where there is none.
     pub(super) fn give_back(&self) {
-        let all = [&self.epoll, &self.kick, &self.stats].map(|fd| fd.swap(-1, Ordering::SeqCst));
+        let all = [&self.epoll, &self.kick, &self.stats, &self.mappings].map(|fd| fd.swap(-1, Ordering::SeqCst));
         if !shortage::await_uses() {
             // Somebody may be about to write to one of them: they stay open.
             return;
@@ -118,6 +122,11 @@ impl Helper {
     /// The listener of `netacc_ss`.
     fn stats(&self) -> Option<c_int> {
         Some(self.stats.load(Ordering::Relaxed)).filter(|fd| *fd >= 0)
+    }
+
+    /// The list of the process's mappings; `None` where it cannot be opened, or was given back.
+    fn mappings(&self) -> Option<c_int> {
+        Some(self.mappings.load(Ordering::Relaxed)).filter(|fd| *fd >= 0)
     }
 
     /// Sleeps until kicked after `seen` kicks, or for so many milliseconds (-1: for ever), without a descriptor.
@@ -253,10 +262,8 @@ fn run(rt: &'static Runtime) {
     // Since when connections are brought back because the program is short of descriptors.
     let mut giving_back: Option<Instant> = None;
     while !rt.helper.ends.load(Ordering::SeqCst) {
-        if shortage::may_open() {
-            if let Some(verdict) = foreign::look() {
-                react_to_rings(rt, endpoint, verdict);
-            }
+        if let Some(verdict) = rt.helper.mappings().and_then(foreign::look) {
+            react_to_rings(rt, endpoint, verdict);
         }
         let kicks = rt.helper.kicks.load(Ordering::SeqCst);
         // Not in the loop's head: the lock would be held throughout the loop.
@@ -273,7 +280,7 @@ fn run(rt: &'static Runtime) {
         let next = endpoint.progress(now());
         let search = rt.searches.advance();
         HELPER_ASLEEP.store(true, Ordering::SeqCst);
-        let look = foreign::next_look().filter(|_| shortage::may_open());
+        let look = rt.helper.mappings().and_then(|_| foreign::next_look());
         let next = next.into_iter().chain(rt.queues.next_look()).chain(search).chain(look).min();
         let armed = device.arm(cq);
         let mut timeout = match next {

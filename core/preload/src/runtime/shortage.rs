@@ -96,11 +96,6 @@ pub fn is_over() -> bool {
     STATE.load(Ordering::SeqCst) == GIVEN
 }
 
-/// Whether the helper may open a descriptor for a moment: nobody has asked it to give back its own.
-pub(super) fn may_open() -> bool {
-    STATE.load(Ordering::SeqCst) == KEPT
-}
-
 /// Makes a call of the program that opens a descriptor; again, as often as it fails for want of one and the library has one to
 /// give back. `failed`: whether a result stands for an error.
 #[inline]
