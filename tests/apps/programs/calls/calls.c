@@ -294,8 +294,8 @@ int main(int count, char **arguments)
     static const struct test_case *const all[] = {option_cases,     connection_cases, data_cases,    waiting_cases,
                                                   descriptor_cases, unseen_cases,     zerocopy_cases,   process_cases,
                                                   ring_cases, instance_cases, crowd_cases, liburing_cases, aio_cases,
-                                                  sandbox_cases, multipath_cases, pointer_cases, raw_cases,
-                                                  order_cases};
+                                                  sandbox_cases, multipath_cases, pointer_cases, handler_cases,
+                                                  raw_cases, order_cases, spawn_cases, rights_cases};
     const size_t tables = sizeof all / sizeof *all;
     if (count < 2) {
         for (size_t i = 0; i < tables; i++)
