@@ -190,6 +190,7 @@ CASES = {
     "shutdown_by_child": BRIEFLY,
     # spawn.c
     "by_posix_spawn": TAKEN_OVER,
+    "by_many_actions": Expected(link_bytes=0, reason="shared", no_reason="kernel-only-operation"),
     "spawn_beside": ON_LINK,
     "by_system": BRIEFLY,
     "by_popen": BRIEFLY,

@@ -31,6 +31,28 @@ static void by_posix_spawn(void)
     reap(child);
 }
 
+/* A young connection behind more copies than the library remembers: another process may get it at any time from now on. */
+static void by_many_actions(void)
+{
+    struct connection c = connected();
+    must(fcntl(c.client, F_SETFD, FD_CLOEXEC));
+    must(fcntl(c.server, F_SETFD, FD_CLOEXEC));
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    for (int i = 0; i < 1024; i++)
+        posix_spawn_file_actions_adddup2(&actions, STDOUT_FILENO, PLACE);
+    posix_spawn_file_actions_adddup2(&actions, c.server, PLACE);
+    posix_spawn_file_actions_adddup2(&actions, c.client, PLACE + 1);
+    exchange_often(c, 300);
+    char *words[] = {"sh", "-c", "echo from the program >&7", NULL};
+    pid_t child;
+    show("posix_spawnp", posix_spawnp(&child, "sh", &actions, NULL, words, environ));
+    posix_spawn_file_actions_destroy(&actions);
+    reap(child);
+    show_text(c.client, 17);
+    exchange(c);
+}
+
 /* A program that is started and gets nothing of the connection. */
 static void spawn_beside(void)
 {
@@ -250,6 +272,7 @@ static void by_standard_descriptors(void)
 
 const struct test_case spawn_cases[] = {
     {"by_posix_spawn", by_posix_spawn},
+    {"by_many_actions", by_many_actions},
     {"spawn_beside", spawn_beside},
     {"by_system", by_system},
     {"by_popen", by_popen},
