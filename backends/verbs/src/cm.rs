@@ -1,143 +1,26 @@
-//! Connecting: the connection manager's ids, from resolving an address to an established link.
-//!
-//! Ids are named by address in the events of librdmacm, and an address may be used again; so events are taken, and ids
-//! destroyed, under one lock: an event in hand is always about the id that has its name now.
+//! Connecting, from resolving an address to an established link. `manager` has its state.
 
-use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use netacc_device::{
-    CmError, CmEvent, CompletionQueueId, ConnectionId, ConnectionManager, DeviceError, PeerAddress, QueuePairId,
-    Receives, Region, RemoteKey, RemoteRegion, MAX_PRIVATE_DATA,
+    CmError, CmEvent, CompletionQueueId, ConnectionId, ConnectionManager, DeviceError, PeerAddress, Receives, Region,
+    MAX_PRIVATE_DATA,
 };
 
-use crate::device::{listen_at, VerbsDevice};
+use crate::connect_data::Told;
+use crate::device::VerbsDevice;
 use crate::dial::Dialed;
 use crate::ffi::{enter, CmId, ConnectParameters, Event, EventKind, Key};
 use crate::link::Link;
-
-/// Attempts, and requests of peers, that may be open at a time. Arbitrary; more are refused.
-const MAX_ATTEMPTS: usize = 1024;
-
-/// Ids that wait for the peer's answer to a disconnection, or to tell it, of which the oldest give way. Arbitrary.
-const MAX_LEAVING: usize = 1024;
+use crate::manager::{listen_at, Attempt, First, Manager, Stage, MAX_ATTEMPTS};
+use crate::peer_address::{decode, encode, host};
 
 /// How long resolving may take. On one network it takes no longer than ARP.
 const RESOLVE_TIMEOUT_MS: i32 = 2000;
-
-/// The state of connecting.
-pub(crate) struct Manager {
-    /// Ids that listen, each with its port.
-    listeners: HashMap<Key, (CmId, u16)>,
-    next: u64,
-    attempts: HashMap<Key, Attempt>,
-    /// Queue pairs that are connected, by their id.
-    established: HashMap<Key, QueuePairId>,
-    leaving: VecDeque<CmId>,
-    /// Ids that can tell nobody of their end before the port has its network back.
-    ///
-    /// SoftRoCE of Linux 6.1 needs that: a message of the connection manager that finds no way puts the queue pair that
-    /// sends those into error, and only its sending half is put right. The host then hears no request any more, whoever
-    /// listens, until the device is made again.
-    cut_off: VecDeque<CmId>,
-    events: VecDeque<CmEvent>,
-    /// Requests of peers that were refused since that was last told.
-    refused: u64,
-}
-
-/// What a queue pair begins with.
-#[derive(Clone, Copy)]
-struct First {
-    cq: CompletionQueueId,
-    region_len: usize,
-    receives: Receives,
-}
-
-struct Attempt {
-    id: ConnectionId,
-    peer: PeerAddress,
-    stage: Stage,
-}
-
-enum Stage {
-    /// Looking for the device and the way; then the queue pair is made.
-    Resolving { cm: CmId, first: First, private_data: Vec<u8> },
-    /// Our queue pair exists; the peer has not answered.
-    Connecting { link: Arc<Link>, local: Region, private_data: Vec<u8> },
-    /// A peer asks; nobody has answered.
-    Asked { cm: CmId, remote: RemoteRegion },
-    /// We have accepted; the peer has not confirmed.
-    Accepted { link: Arc<Link>, local: Region, remote: RemoteRegion },
-}
-
-impl Manager {
-    /// Ends all that is not a queue pair.
-    pub(crate) fn clear(&mut self) {
-        self.listeners.clear();
-        self.attempts.clear();
-        self.leaving.clear();
-        self.cut_off.clear();
-        self.events.clear();
-    }
-
-    pub(crate) fn new(listeners: Vec<CmId>, port: u16) -> Manager {
-        Manager {
-            listeners: listeners.into_iter().map(|listener| (listener.key(), (listener, port))).collect(),
-            next: 0,
-            attempts: HashMap::new(),
-            established: HashMap::new(),
-            leaving: VecDeque::new(),
-            cut_off: VecDeque::new(),
-            events: VecDeque::new(),
-            refused: 0,
-        }
-    }
-
-    /// Ends an id and its queue pair. Kept until the peer has answered the disconnection, if there is one: the kernel
-    /// repeats a lost one only as long as the id exists.
-    pub(crate) fn forget(&mut self, mut cm: CmId, peer_knows: bool) {
-        let connected = self.established.remove(&cm.key()).is_some();
-        self.attempts.remove(&cm.key());
-        if cm.is_cut_off() {
-            cm.destroy_qp();
-            return keep(&mut self.cut_off, cm);
-        }
-        let told = !peer_knows && cm.disconnect().is_ok();
-        cm.destroy_qp();
-        if connected && told {
-            keep(&mut self.leaving, cm);
-        }
-    }
-
-    /// Ids that could tell nobody of their end do so, if they can now.
-    fn catch_up(&mut self) {
-        while let Some(cm) = self.cut_off.pop_front_if(|cm| !cm.is_cut_off()) {
-            if cm.disconnect().is_ok() {
-                keep(&mut self.leaving, cm);
-            }
-        }
-    }
-
-    fn next_id(&mut self) -> ConnectionId {
-        self.next += 1;
-        ConnectionId(self.next)
-    }
-
-    fn key_of(&self, id: ConnectionId) -> Option<Key> {
-        self.attempts.iter().find(|(_, attempt)| attempt.id == id).map(|(key, _)| *key)
-    }
-}
-
-fn keep(ids: &mut VecDeque<CmId>, cm: CmId) {
-    if ids.len() >= MAX_LEAVING {
-        ids.pop_front();
-    }
-    ids.push_back(cm);
-}
 
 impl VerbsDevice {
     /// What to hand to [`connect`](ConnectionManager::connect) for who listens at `address`.
@@ -452,132 +335,5 @@ fn cm_error(error: DeviceError) -> CmError {
         DeviceError::Exhausted { what } | DeviceError::Unknown { what } => CmError::Exhausted(what),
         DeviceError::Os { operation, source } => CmError::Os { operation, source },
         _ => CmError::Unreachable,
-    }
-}
-
-/// What each end tells the other while connecting. Some devices pad it with zeros, so it brings its own length.
-struct Told {
-    /// Where the sender accepts links.
-    port: u16,
-    /// Its first region.
-    region: RemoteRegion,
-    /// The user's data.
-    data: Vec<u8>,
-}
-
-const VERSION: u8 = 1;
-const TOLD_LEN: usize = 20 + MAX_PRIVATE_DATA;
-
-impl Told {
-    fn encode(&self) -> [u8; TOLD_LEN] {
-        let mut bytes = [0; TOLD_LEN];
-        bytes[0] = VERSION;
-        bytes[1] = self.data.len() as u8;
-        bytes[2..4].copy_from_slice(&self.port.to_le_bytes());
-        bytes[4..8].copy_from_slice(&self.region.rkey.0.to_le_bytes());
-        bytes[8..16].copy_from_slice(&self.region.base.to_le_bytes());
-        bytes[16..20].copy_from_slice(&self.region.len.to_le_bytes());
-        bytes[20..20 + self.data.len()].copy_from_slice(&self.data);
-        bytes
-    }
-
-    /// `None`: not of our making.
-    fn parse(bytes: &[u8]) -> Option<Told> {
-        let bytes = bytes.get(..TOLD_LEN)?;
-        let len = usize::from(bytes[1]);
-        if bytes[0] != VERSION || len > MAX_PRIVATE_DATA {
-            return None;
-        }
-        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        let base = u64::from(word(8)) | u64::from(word(12)) << 32;
-        base.checked_add(u64::from(word(16)))?;
-        Some(Told {
-            port: u16::from_le_bytes([bytes[2], bytes[3]]),
-            region: RemoteRegion { rkey: RemoteKey(word(4)), base, len: word(16) },
-            data: bytes[20..20 + len].to_vec(),
-        })
-    }
-}
-
-/// An address as everybody else holds it: sixteen bytes of IP, family and port, nothing.
-fn encode(address: SocketAddr) -> PeerAddress {
-    let (ip, family) = match address.ip() {
-        IpAddr::V4(v4) => (u128::from(u32::from(v4)), 4),
-        IpAddr::V6(v6) => (u128::from(v6), 6),
-    };
-    PeerAddress([(ip >> 64) as u64, ip as u64, family << 16 | u64::from(address.port()), 0])
-}
-
-/// The host of an address, as [`encode`] would have it with port 0.
-fn host(PeerAddress([high, low, place, _]): PeerAddress) -> PeerAddress {
-    PeerAddress([high, low, place >> 16 << 16, 0])
-}
-
-/// `None`: nothing that [`encode`] makes of an address where somebody could listen.
-fn decode(peer: PeerAddress) -> Option<SocketAddr> {
-    let [high, low, place, rest] = peer.0;
-    let port = place as u16;
-    let ip: IpAddr = match place >> 16 {
-        4 if high == 0 => Ipv4Addr::from(u32::try_from(low).ok()?).into(),
-        6 => Ipv6Addr::from(u128::from(high) << 64 | u128::from(low)).into(),
-        _ => return None,
-    };
-    let usable = !ip.is_unspecified() && !ip.is_multicast() && port != 0 && rest == 0;
-    usable.then_some(SocketAddr::new(ip, port))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_come_back_and_nonsense_does_not() {
-        for text in ["10.99.0.1:26379", "[fd99::2]:1"] {
-            let address: SocketAddr = text.parse().expect("an address");
-            assert_eq!(decode(encode(address)), Some(address));
-        }
-        let real = encode("10.99.0.1:26379".parse().expect("an address")).0;
-        for wrong in
-            [[0; 4], [u64::MAX; 4], [1, real[1], real[2], 0], [0, 1 << 32, real[2], 0], [0, real[1], 4 << 16, 0]]
-        {
-            assert_eq!(decode(PeerAddress(wrong)), None, "{wrong:?}");
-        }
-    }
-
-    /// Breaks if the two ends of a link had different names for it: no proof of the pre-shared key would fit.
-    #[test]
-    fn a_host_has_one_name_whatever_the_port() {
-        let at = |text: &str| host(encode(text.parse().expect("an address")));
-        assert_eq!(at("10.99.0.1:26379"), at("10.99.0.1:4791"));
-        assert_ne!(at("10.99.0.1:26379"), at("10.99.0.2:26379"));
-        assert_ne!(at("[::a63:1]:1"), at("10.99.0.1:1"), "another family");
-    }
-
-    fn told() -> Told {
-        let region = RemoteRegion { rkey: RemoteKey(7), base: 0x1234_5678_9abc_d000, len: 4096 };
-        Told { port: 26379, region, data: b"proof".to_vec() }
-    }
-
-    #[test]
-    fn what_is_told_arrives_also_padded() {
-        let mut bytes = told().encode().to_vec();
-        assert!(bytes.len() <= 56, "RoCE carries no more with a request");
-        bytes.resize(56, 0);
-        let back = Told::parse(&bytes).expect("whole");
-        assert_eq!((back.port, back.region, back.data), (26379, told().region, b"proof".to_vec()));
-    }
-
-    #[test]
-    fn what_is_not_of_our_making_is_refused() {
-        let good = told().encode();
-        assert!(Told::parse(&good[..TOLD_LEN - 1]).is_none(), "too short");
-        for (place, value) in [(0, 0), (0, 2), (1, MAX_PRIVATE_DATA as u8 + 1), (1, 255)] {
-            let mut bytes = good;
-            bytes[place] = value;
-            assert!(Told::parse(&bytes).is_none(), "byte {place} = {value}");
-        }
-        let mut bytes = good;
-        bytes[8..20].fill(0xff);
-        assert!(Told::parse(&bytes).is_none(), "a region beyond the end of addresses");
     }
 }

@@ -1,6 +1,5 @@
 //! The device: what it can do, its completion queues and queue pairs.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
@@ -14,7 +13,6 @@ use netacc_device::{
 };
 use parking_lot::{Mutex, RwLock};
 
-use crate::cm::Manager;
 use crate::dial::Dials;
 use crate::discovery::library;
 use crate::ffi::abi::QpCap;
@@ -22,7 +20,8 @@ use crate::ffi::{
     enter, CmId, CompletionChannel, Context, Cq, DeviceAttributes, EventChannel, Pd, QueuePair, UnlinkWatch,
 };
 use crate::lane::Lane;
-use crate::link::{Link, Shape};
+use crate::link::{Link, Links, Shape};
+use crate::manager::{listen_at, Manager, BACKLOG};
 use crate::memory::{Growth, LinkMemory};
 use crate::profile::{Limits, Profile};
 use crate::queue::Queue;
@@ -108,17 +107,6 @@ pub struct VerbsDevice {
     /// Tells of that first, and of some devices alone: the kernel waits for who has the device open before it tells the
     /// connection manager.
     pub(crate) node: Option<UnlinkWatch>,
-}
-
-/// The living queue pairs. Each call looks its own up, so not in a map that hashes with a key, which numbers that we give
-/// ourselves do not need.
-#[derive(Default)]
-pub(crate) struct Links(RwLock<BTreeMap<QueuePairId, Arc<Link>>>);
-
-impl Links {
-    pub(crate) fn get(&self, id: QueuePairId) -> Option<Arc<Link>> {
-        self.0.read().get(&id).cloned()
-    }
 }
 
 impl VerbsDevice {
@@ -328,9 +316,6 @@ fn end(manager: &mut Manager, link: &Link) {
     link.home().remove(link);
 }
 
-/// Requests that may wait to be accepted. Drivers of iWARP devices drop what exceeds it, silently.
-const BACKLOG: i32 = 128;
-
 /// Whether one more link leaves the program enough descriptors: three quarters of those that it may have. A program that
 /// has just enough for its connections must not fail for having links.
 fn leaves_descriptors(links: usize) -> bool {
@@ -344,17 +329,6 @@ fn leaves_descriptors(links: usize) -> bool {
     let known = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0;
     let most = usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX) / 4;
     known && (links + 1) * PER_LINK + FIXED <= most
-}
-
-/// Accepts links at an address, if this device serves it.
-pub(crate) fn listen_at(channel: &Arc<EventChannel>, context: Context, address: SocketAddr) -> io::Result<CmId> {
-    let listener = CmId::new(channel)?;
-    listener.bind(address)?;
-    if listener.context() != Some(context) {
-        return Err(io::ErrorKind::AddrNotAvailable.into());
-    }
-    listener.listen(BACKLOG)?;
-    Ok(listener)
 }
 
 fn cap(shape: &Shape) -> QpCap {

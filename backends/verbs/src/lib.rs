@@ -23,13 +23,16 @@
 //! queue pair, which is that peer's as well.
 
 mod cm;
+mod connect_data;
 mod device;
 mod dial;
 mod discovery;
 mod ffi;
 mod lane;
 mod link;
+mod manager;
 mod memory;
+mod peer_address;
 mod profile;
 mod queue;
 

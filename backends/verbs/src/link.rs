@@ -11,6 +11,7 @@
 
 mod done;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -19,7 +20,7 @@ use netacc_device::{
     Completion, CompletionStatus, DeviceError, Operation, Payload, PostError, QueuePairId, Region, RemoteKey,
     RemoteRegion, WorkCompletion, WorkRequest, WorkRequestId,
 };
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 
 use crate::ffi::abi::{self, WorkCompletion as RawCompletion};
 use crate::ffi::{Chain, CmId, Pd, QueuePair, RawRecv, RawSend, SendKind, Trouble};
@@ -74,6 +75,17 @@ pub(crate) struct Link {
     /// The peer has to be heard before anything is sent, and has not been.
     listening: AtomicBool,
     done: Mutex<Done>,
+}
+
+/// The living queue pairs. Each call looks its own up, so not in a map that hashes with a key, which numbers that we give
+/// ourselves do not need.
+#[derive(Default)]
+pub(crate) struct Links(pub(crate) RwLock<BTreeMap<QueuePairId, Arc<Link>>>);
+
+impl Links {
+    pub(crate) fn get(&self, id: QueuePairId) -> Option<Arc<Link>> {
+        self.0.read().get(&id).cloned()
+    }
 }
 
 /// What a look at the device brought.

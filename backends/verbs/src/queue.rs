@@ -16,9 +16,8 @@ use std::sync::Arc;
 use netacc_device::{Armed, QueuePairId};
 use parking_lot::Mutex;
 
-use crate::device::Links;
 use crate::ffi::{Bell, EventSet};
-use crate::link::Link;
+use crate::link::{Link, Links};
 
 pub(crate) struct Queue {
     set: EventSet,

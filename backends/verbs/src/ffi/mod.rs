@@ -7,6 +7,7 @@
 
 pub(crate) mod abi;
 mod cm;
+mod errno;
 mod library;
 mod objects;
 mod pinning;

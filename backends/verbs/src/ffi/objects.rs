@@ -10,8 +10,8 @@ use std::sync::Arc;
 use netacc_device::Memory;
 
 use super::abi;
+use super::errno::errno;
 use super::library::Library;
-use super::requests::errno;
 use super::wakeup::raised;
 
 /// A device in the list of `ibv_get_device_list`.

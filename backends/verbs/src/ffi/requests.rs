@@ -3,6 +3,7 @@
 use std::ptr::{self, NonNull};
 
 use super::abi;
+use super::errno::errno;
 use super::library::Library;
 use super::objects::{Cq, Pd};
 
@@ -100,11 +101,6 @@ impl<W: Chained> Chain<W> {
         let taken = self.wrs.iter().position(|wr| ptr::eq(wr, bad)).unwrap_or(0);
         Err((taken, errno(status)))
     }
-}
-
-/// The error number that a call returned: some providers return it negated.
-pub(super) fn errno(status: i32) -> i32 {
-    status.saturating_abs()
 }
 
 /// The calls on a queue pair; whose it is, and so when it is destroyed, is the connection manager's id.
