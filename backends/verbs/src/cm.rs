@@ -11,9 +11,9 @@ use netacc_device::{
     MAX_PRIVATE_DATA,
 };
 
-use crate::connect_data::Told;
+use crate::connect_data::ConnectData;
+use crate::connect_threads::ReturnedConnect;
 use crate::device::VerbsDevice;
-use crate::dial::Dialed;
 use crate::ffi::{enter, CmId, ConnectParameters, Event, EventKind, Key};
 use crate::link::Link;
 use crate::manager::{listen_at, Attempt, First, Manager, Stage, MAX_ATTEMPTS};
@@ -58,8 +58,8 @@ impl VerbsDevice {
     pub fn progress(&self) {
         let mut manager = self.manager.lock();
         let _call = enter();
-        for dialed in self.dials.iter().flat_map(|dials| dials.take()) {
-            self.dialed(&mut manager, dialed);
+        for returned in self.connect_threads.iter().flat_map(|connect_threads| connect_threads.take()) {
+            self.connect_returned(&mut manager, returned);
         }
         while let Some(event) = self.channel.next_event() {
             self.handle(&mut manager, event);
@@ -94,16 +94,16 @@ impl VerbsDevice {
     }
 
     fn asked(&self, manager: &mut Manager, cm: CmId, private_data: &[u8]) {
-        let told = Told::parse(private_data);
-        let (Some(told), Some(ip), true) = (told, cm.peer(), manager.attempts.len() < MAX_ATTEMPTS) else {
+        let theirs = ConnectData::parse(private_data);
+        let (Some(theirs), Some(ip), true) = (theirs, cm.peer(), manager.attempts.len() < MAX_ATTEMPTS) else {
             cm.reject();
             manager.refused += 1;
             return;
         };
         let id = manager.next_id();
-        let peer = encode(SocketAddr::new(ip, told.port));
-        manager.events.push_back(CmEvent::Request { id, peer, private_data: told.data });
-        manager.attempts.insert(cm.key(), Attempt { id, peer, stage: Stage::Asked { remote: told.region, cm } });
+        let peer = encode(SocketAddr::new(ip, theirs.port));
+        manager.events.push_back(CmEvent::Request { id, peer, private_data: theirs.data });
+        manager.attempts.insert(cm.key(), Attempt { id, peer, stage: Stage::Asked { remote: theirs.region, cm } });
     }
 
     fn resolved(&self, manager: &mut Manager, key: Key) {
@@ -119,10 +119,12 @@ impl VerbsDevice {
         let Stage::Resolving { cm, first, private_data } = stage else { return };
         match self.make(cm, first) {
             Ok((link, local)) => {
-                let told = Told { port: self.address.port(), region: local.remote, data: private_data.clone() };
-                let connected = match &self.dials {
-                    Some(dials) => dials.begin(&link, told.encode().to_vec(), self.limits.waits_for_receive),
-                    None => self.with_cm(&link, |cm, parameters| cm.connect(&parameters), &told),
+                let ours = ConnectData { port: self.address.port(), region: local.remote, data: private_data.clone() };
+                let connected = match &self.connect_threads {
+                    Some(connect_threads) => {
+                        connect_threads.begin(&link, ours.encode().to_vec(), self.limits.waits_for_receive)
+                    }
+                    None => self.with_cm(&link, |cm, parameters| cm.connect(&parameters), &ours),
                 };
                 let stage = Stage::Connecting { link, local, private_data };
                 manager.attempts.insert(key, Attempt { id, peer, stage });
@@ -135,7 +137,7 @@ impl VerbsDevice {
     }
 
     /// The call that connects has returned. What became of the request comes as an event, unless it was never sent.
-    fn dialed(&self, manager: &mut Manager, Dialed { cm, link, outcome }: Dialed) {
+    fn connect_returned(&self, manager: &mut Manager, ReturnedConnect { cm, link, outcome }: ReturnedConnect) {
         if self.links.get(link.id).is_none() {
             // The queue pair is gone, and had no id to be ended with.
             return manager.forget(cm, link.peer_knows.load(Ordering::Acquire));
@@ -152,8 +154,8 @@ impl VerbsDevice {
     fn established(&self, manager: &mut Manager, key: Key, private_data: &[u8]) {
         let Some(Attempt { id, peer, stage }) = manager.attempts.remove(&key) else { return };
         let (link, local, remote) = match stage {
-            Stage::Connecting { link, local, private_data: asked } => match Told::parse(private_data) {
-                Some(told) => (link, local, told.region),
+            Stage::Connecting { link, local, private_data: asked } => match ConnectData::parse(private_data) {
+                Some(theirs) => (link, local, theirs.region),
                 None => {
                     let stage = Stage::Connecting { link, local, private_data: asked };
                     manager.attempts.insert(key, Attempt { id, peer, stage });
@@ -175,7 +177,7 @@ impl VerbsDevice {
         let Some(Attempt { id, stage, .. }) = manager.attempts.remove(&key) else { return };
         match stage {
             Stage::Connecting { link, .. } | Stage::Accepted { link, .. } => {
-                // There is no connection whose end the peer would have to be told of.
+                // There is no connection yet, so the peer needs no disconnection.
                 link.close();
                 self.unmake(manager, link.id);
             }
@@ -220,9 +222,9 @@ impl VerbsDevice {
         &self,
         link: &Link,
         call: impl FnOnce(&CmId, ConnectParameters<'_>) -> io::Result<()>,
-        told: &Told,
+        ours: &ConnectData,
     ) -> io::Result<()> {
-        let private_data = told.encode();
+        let private_data = ours.encode();
         let parameters =
             ConnectParameters { private_data: &private_data, waits_for_receive: self.limits.waits_for_receive };
         match link.cm.lock().as_ref() {
@@ -294,8 +296,8 @@ impl ConnectionManager for VerbsDevice {
         if self.limits.initiator_sends_first {
             link.listen_first();
         }
-        let told = Told { port: self.address.port(), region: local.remote, data: Vec::new() };
-        if let Err(source) = self.with_cm(&link, |cm, parameters| cm.accept(&parameters), &told) {
+        let ours = ConnectData { port: self.address.port(), region: local.remote, data: Vec::new() };
+        if let Err(source) = self.with_cm(&link, |cm, parameters| cm.accept(&parameters), &ours) {
             link.close();
             self.unmake(&mut manager, link.id);
             return Err(CmError::Os { operation: "rdma_accept", source });
@@ -324,8 +326,8 @@ impl ConnectionManager for VerbsDevice {
 
     fn event_fds(&self) -> Vec<RawFd> {
         let node = self.node.as_ref().map(|node| node.fd());
-        let dials = self.dials.as_ref().map(|dials| dials.fd());
-        [Some(self.channel.fd()), Some(self.context.fds()[1]), node, dials].into_iter().flatten().collect()
+        let connect_threads = self.connect_threads.as_ref().map(|connect_threads| connect_threads.fd());
+        [Some(self.channel.fd()), Some(self.context.fds()[1]), node, connect_threads].into_iter().flatten().collect()
     }
 }
 

@@ -13,13 +13,13 @@ use netacc_device::{
 };
 use parking_lot::{Mutex, RwLock};
 
-use crate::dial::Dials;
+use crate::connect_threads::ConnectThreads;
+use crate::device_cq::DeviceCq;
 use crate::discovery::library;
 use crate::ffi::abi::QpCap;
 use crate::ffi::{
     enter, CmId, CompletionChannel, Context, Cq, DeviceAttributes, EventChannel, Pd, QueuePair, UnlinkWatch,
 };
-use crate::lane::Lane;
 use crate::link::{Link, Links, Shape};
 use crate::manager::{listen_at, Manager, BACKLOG};
 use crate::memory::{Growth, LinkMemory};
@@ -101,7 +101,7 @@ pub struct VerbsDevice {
     pub(crate) channel: Arc<EventChannel>,
     pub(crate) manager: Mutex<Manager>,
     /// Where connecting takes threads of its own.
-    pub(crate) dials: Option<Arc<Dials>>,
+    pub(crate) connect_threads: Option<Arc<ConnectThreads>>,
     /// The device was taken away.
     pub(crate) gone: AtomicBool,
     /// Tells of that first, and of some devices alone: the kernel waits for who has the device open before it tells the
@@ -163,8 +163,8 @@ impl VerbsDevice {
             initiator_sends_first: limits.initiator_sends_first,
             notices_silence: limits.notices_silence,
         };
-        let dials = limits.connect_waits.then(Dials::new).transpose();
-        let dials = dials.map_err(|source| DeviceError::Os { operation: "eventfd", source })?;
+        let connect_threads = limits.connect_waits.then(ConnectThreads::new).transpose();
+        let connect_threads = connect_threads.map_err(|source| DeviceError::Os { operation: "eventfd", source })?;
         Ok(VerbsDevice {
             name: context.name(),
             context,
@@ -182,7 +182,7 @@ impl VerbsDevice {
             growth: Growth { min_bytes: config.mr_min_inc_bytes, max_bytes: config.mr_max_inc_bytes },
             channel,
             manager: Mutex::new(Manager::new(listeners, port)),
-            dials,
+            connect_threads,
             gone: AtomicBool::new(false),
             node: UnlinkWatch::new(context.fds()[0]),
         })
@@ -191,9 +191,9 @@ impl VerbsDevice {
     /// Descriptors that are ours alone.
     pub fn own_fds(&self) -> Vec<RawFd> {
         let mut fds = Vec::from_iter(self.node.as_ref().map(UnlinkWatch::fd));
-        fds.extend(self.dials.as_ref().map(|dials| dials.fd()));
+        fds.extend(self.connect_threads.as_ref().map(|connect_threads| connect_threads.fd()));
         self.queues.read().iter().for_each(|queue| fds.extend(queue.fds()));
-        self.links.0.read().values().for_each(|link| fds.extend(link.lane.bell_fd()));
+        self.links.0.read().values().for_each(|link| fds.extend(link.device_cq.bell_fd()));
         fds
     }
 
@@ -201,7 +201,7 @@ impl VerbsDevice {
     pub fn library_fds(&self) -> Vec<RawFd> {
         let mut fds = vec![self.channel.fd()];
         fds.extend(self.context.fds());
-        self.links.0.read().values().for_each(|link| fds.push(link.lane.fd()));
+        self.links.0.read().values().for_each(|link| fds.push(link.device_cq.fd()));
         fds
     }
 
@@ -247,8 +247,8 @@ impl VerbsDevice {
         let memory = LinkMemory::new(Arc::clone(&pd), self.growth);
         let notes = memory.alloc(Link::notes_len(&self.shape))?;
         let vector = self.comp_vector.wrapping_add(cq.0);
-        let lane = Lane::new(self.context, self.completion_entries, vector).map_err(os("ibv_create_cq"))?;
-        let qp = cm.create_qp(&pd, &lane.cq, cap(&self.shape)).map_err(os("rdma_create_qp"))?;
+        let device_cq = DeviceCq::new(self.context, self.completion_entries, vector).map_err(os("ibv_create_cq"))?;
+        let qp = cm.create_qp(&pd, &device_cq.cq, cap(&self.shape)).map_err(os("rdma_create_qp"))?;
         let mut links = self.links.0.write();
         let id = loop {
             let id = QueuePairId(self.next_link.fetch_add(1, Ordering::Relaxed) & (u32::MAX >> 1));
@@ -256,7 +256,7 @@ impl VerbsDevice {
                 break id;
             }
         };
-        let link = Arc::new(Link::new(id, Arc::clone(&queue), lane, memory, notes, cm, qp, self.shape));
+        let link = Arc::new(Link::new(id, Arc::clone(&queue), device_cq, memory, notes, cm, qp, self.shape));
         queue.add(&link).map_err(os("epoll_ctl"))?;
         links.insert(id, Arc::clone(&link));
         Ok(link)
@@ -284,7 +284,7 @@ impl VerbsDevice {
         link.hang_up();
         if news {
             link.home().announce(link);
-            link.lane.wake();
+            link.device_cq.wake();
         }
     }
 
@@ -410,18 +410,18 @@ impl Device for VerbsDevice {
     fn qp_sequence(&self, qp: QueuePairId) -> u32 {
         self.links.get(qp).map_or(0, |link| {
             link.collect();
-            link.lane.sequence()
+            link.device_cq.sequence()
         })
     }
 
     fn wait_qp(&self, qp: QueuePairId, seen: u32, timeout: Option<Duration>) -> Wait {
         let Some(link) = self.links.get(qp) else { return Wait::Woken };
-        link.lane.wait(seen, timeout, || link.collect(), || link.home().is_armed())
+        link.device_cq.wait(seen, timeout, || link.collect(), || link.home().is_armed())
     }
 
     fn wake_qp(&self, qp: QueuePairId) {
         if let Some(link) = self.links.get(qp) {
-            link.lane.wake();
+            link.device_cq.wake();
         }
     }
 

@@ -24,11 +24,11 @@
 
 mod cm;
 mod connect_data;
+mod connect_threads;
 mod device;
-mod dial;
+mod device_cq;
 mod discovery;
 mod ffi;
-mod lane;
 mod link;
 mod manager;
 mod memory;
@@ -36,8 +36,8 @@ mod peer_address;
 mod profile;
 mod queue;
 
+pub use connect_threads::CONNECTING;
 pub use device::{VerbsConfig, VerbsDevice};
-pub use dial::CONNECTING;
 pub use discovery::{discover, Attributes, Found};
 pub use ffi::{after_fork, before_fork, Alarm, Bell, EventSet};
 pub use profile::{Limits, Profile};

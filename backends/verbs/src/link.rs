@@ -22,9 +22,9 @@ use netacc_device::{
 };
 use parking_lot::{Mutex, RwLock};
 
+use crate::device_cq::DeviceCq;
 use crate::ffi::abi::{self, WorkCompletion as RawCompletion};
 use crate::ffi::{Chain, CmId, Pd, QueuePair, RawRecv, RawSend, SendKind, Trouble};
-use crate::lane::Lane;
 use crate::memory::{LinkMemory, Part};
 use crate::queue::Queue;
 use done::{status, Done};
@@ -56,7 +56,7 @@ pub(crate) struct Link {
     pub(crate) reported: AtomicBool,
     /// The connection manager has told of the end: there is nobody to be told.
     pub(crate) peer_knows: AtomicBool,
-    pub(crate) lane: Lane,
+    pub(crate) device_cq: DeviceCq,
     /// The queue that it reports to.
     home: Mutex<Arc<Queue>>,
     /// The connection; gone once it is destroyed. Locked after the two sides.
@@ -148,7 +148,7 @@ impl Link {
     pub(crate) fn new(
         id: QueuePairId,
         queue: Arc<Queue>,
-        lane: Lane,
+        device_cq: DeviceCq,
         memory: LinkMemory<Arc<Pd>>,
         notes: Part,
         cm: CmId,
@@ -159,7 +159,7 @@ impl Link {
             id,
             reported: AtomicBool::new(false),
             peer_knows: AtomicBool::new(false),
-            lane,
+            device_cq,
             home: Mutex::new(queue),
             cm: Mutex::new(Some(cm)),
             shape,
@@ -218,7 +218,7 @@ impl Link {
     /// Takes what the device has.
     pub(crate) fn gather(&self) -> Gathered {
         let (was_dead, mut any) = (self.is_dead(), false);
-        self.lane.poll(|completion| {
+        self.device_cq.poll(|completion| {
             // A stray one of a queue pair that is gone is nobody's.
             if link_of(completion.wr_id) == self.id {
                 any |= self.take(completion);
@@ -564,7 +564,7 @@ impl Link {
     pub(crate) fn is_in(&self, trouble: Trouble) -> bool {
         match trouble {
             Trouble::QueuePair(address) => self.send.lock().qp.is_some_and(|qp| qp.address() == address),
-            Trouble::CompletionQueue(address) => self.lane.cq.address() == address,
+            Trouble::CompletionQueue(address) => self.device_cq.cq.address() == address,
             Trouble::Device => true,
             Trouble::Nothing => false,
         }

@@ -1,11 +1,12 @@
 //! A completion queue as the core knows it: the queue pairs that report to it, and a descriptor to sleep on.
 //!
-//! Each queue pair has a completion queue of the device and a channel of its own ([`Lane`](crate::lane::Lane)), and ours
-//! is a set of them: so a queue pair can move to another thread's queue, which no device can do for its own, and a
-//! device's queue never has too few entries. The price is a look at each member; those that sleep are asked together.
+//! Each queue pair has a completion queue of the device and a channel of its own
+//! ([`DeviceCq`](crate::device_cq::DeviceCq)), and ours is a set of them. So a queue pair can move to another thread's
+//! queue, which no device can do for its own, and a device's queue never has too few entries. The price is a look at each
+//! member; those that sleep are asked together.
 //!
 //! Invariants: a link is in `ready` at most once (its flag `reported` says so); the locks are taken in the order
-//! members, lane, link, ready. Whoever makes a link non-empty notes it here, and rings if somebody may sleep here.
+//! members, device queue, link, ready. Whoever makes a link non-empty notes it here, and rings if somebody may sleep here.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -49,10 +50,10 @@ impl Queue {
     /// From now on the link reports here. What it has already need not be reported.
     pub(crate) fn add(&self, link: &Arc<Link>) -> io::Result<()> {
         let mut members = self.members.lock();
-        self.set.add(link.lane.fd(), link.id.0.into())?;
+        self.set.add(link.device_cq.fd(), link.id.0.into())?;
         members.insert(link.id, Arc::clone(link));
         if self.is_armed() {
-            link.lane.arm();
+            link.device_cq.arm();
         }
         Ok(())
     }
@@ -61,7 +62,7 @@ impl Queue {
     pub(crate) fn remove(&self, link: &Link) {
         let mut members = self.members.lock();
         if members.remove(&link.id).is_some() {
-            self.set.remove(link.lane.fd());
+            self.set.remove(link.device_cq.fd());
         }
     }
 
@@ -125,7 +126,7 @@ impl Queue {
     pub(crate) fn arm(&self, links: &Links) -> Armed {
         self.drain();
         self.armed.store(true, Ordering::SeqCst);
-        self.members.lock().values().for_each(|link| link.lane.arm());
+        self.members.lock().values().for_each(|link| link.device_cq.arm());
         // What came before the device was armed makes no event.
         self.collect();
         let waiting = |id: &QueuePairId| links.get(*id).is_some_and(|link| !link.is_empty());
@@ -146,9 +147,9 @@ impl Queue {
         let armed = self.is_armed();
         self.set.readable(|number| match u32::try_from(number).ok().and_then(|id| members.get(&QueuePairId(id))) {
             Some(link) => {
-                link.lane.take_event();
+                link.device_cq.take_event();
                 if armed {
-                    link.lane.arm();
+                    link.device_cq.arm();
                 }
             }
             None => self.bell.clear(),

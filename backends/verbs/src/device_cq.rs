@@ -18,7 +18,7 @@ use crate::ffi::{sleep_on, Bell, CompletionChannel, Context, Cq, Sleep};
 /// Completions taken from the device at a time.
 const BATCH: usize = 16;
 
-pub(crate) struct Lane {
+pub(crate) struct DeviceCq {
     channel: Arc<CompletionChannel>,
     pub(crate) cq: Arc<Cq>,
     /// The device will make an event, or has made one that nobody has taken.
@@ -33,11 +33,11 @@ pub(crate) struct Lane {
     bell: OnceLock<Bell>,
 }
 
-impl Lane {
-    pub(crate) fn new(context: Context, entries: u32, vector: u32) -> io::Result<Lane> {
+impl DeviceCq {
+    pub(crate) fn new(context: Context, entries: u32, vector: u32) -> io::Result<DeviceCq> {
         let channel = CompletionChannel::new(context)?;
         let cq = Arc::new(Cq::new(&channel, entries, vector)?);
-        Ok(Lane {
+        Ok(DeviceCq {
             channel,
             cq,
             armed: AtomicBool::new(false),
