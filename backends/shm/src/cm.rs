@@ -6,7 +6,7 @@
 //! socket. The end of the socket is the death of the peer.
 //!
 //! Invariants:
-//! * lock order: [`Cm`], then a pair's `Control`; never the other way, and no `announce_peer` under `Cm`;
+//! * lock order: [`Manager`], then a pair's `Control`; never the other way, and no `announce_peer` under `Manager`;
 //! * nothing here blocks: sockets are non-blocking, what does not fit waits in `outgoing` until there is room;
 //! * whatever a peer sends that is not exactly right ends its pair, and nothing else;
 //! * both sides compare the peer's credentials with their own before they send or believe anything, and the
@@ -14,7 +14,6 @@
 //!
 //! Two processes that connect to each other at the same moment get two pairs; either serves.
 
-use std::collections::{HashMap, VecDeque};
 use std::io::ErrorKind;
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::Ordering::*;
@@ -29,16 +28,13 @@ use crate::config::MIN_SEGMENT_BYTES;
 use crate::device::ShmDevice;
 use crate::layout::{DOORBELL_BYTES, SLAB_OFFSET};
 use crate::limits;
+use crate::manager::{Manager, KICK, LISTENER};
 use crate::map::Range;
 use crate::pair::{Control, PairSlot, Phase, QpControl, Waiting, DEAD, FREE, HANDSHAKE, LIVE};
 use crate::qp::{self, QpLocal, DOWN};
 use crate::rendezvous;
 use crate::sys;
 use crate::wire::Message;
-
-/// Epoll tags that are not pair indices.
-pub(crate) const LISTENER: u64 = u64::MAX;
-pub(crate) const KICK: u64 = u64::MAX - 1;
 
 /// Accepted sockets that have not introduced themselves; the oldest goes when another comes. Arbitrary.
 const MAX_STRANGERS: usize = 64;
@@ -47,32 +43,8 @@ const BATCH: usize = 64;
 /// Packets that wait for a peer that does not read. More than one per queue pair and kind cannot be needed.
 const MAX_OUTGOING: usize = 4 * crate::layout::QPS;
 
-/// State of the connection manager.
-#[derive(Default)]
-pub(crate) struct Cm {
-    events: VecDeque<CmEvent>,
-    last_id: u64,
-    /// The pair to use for a peer.
-    pairs: HashMap<PeerAddress, u32>,
-    /// Requests not answered yet.
-    incoming: HashMap<ConnectionId, (u32, u16)>,
-    /// Accepted, no `Hello` yet.
-    strangers: VecDeque<u32>,
-}
-
 /// The peer broke the protocol, or a resource for it is missing: its pair ends.
 struct Violation;
-
-impl Cm {
-    fn next_id(&mut self) -> ConnectionId {
-        self.last_id += 1;
-        ConnectionId(self.last_id)
-    }
-
-    fn failed(&mut self, id: ConnectionId, error: CmError) {
-        self.events.push_back(CmEvent::Failed { id, error });
-    }
-}
 
 impl ConnectionManager for ShmDevice {
     fn address(&self) -> PeerAddress {
@@ -191,7 +163,7 @@ impl ShmDevice {
     }
 
     /// Ends all pairs, before the device gives back its descriptors.
-    pub(crate) fn kill_all(&self, cm: &mut Cm) {
+    pub(crate) fn kill_all(&self, cm: &mut Manager) {
         for slot in self.pair_slots() {
             if matches!(slot.state.load(Acquire), LIVE | HANDSHAKE) {
                 self.kill(cm, slot);
@@ -227,7 +199,7 @@ impl ShmDevice {
         }
     }
 
-    fn progress(&self, cm: &mut Cm) {
+    fn progress(&self, cm: &mut Manager) {
         let mut tags = [0u64; 32];
         let ready = sys::epoll_ready(self.epoll(), &mut tags);
         for &tag in &tags[..ready] {
@@ -250,7 +222,7 @@ impl ShmDevice {
         (peer.uid == sys::euid() || self.config.group.is_some_and(member)).then_some(peer)
     }
 
-    fn accept_sockets(&self, cm: &mut Cm) {
+    fn accept_sockets(&self, cm: &mut Manager) {
         for _ in 0..BATCH {
             let Ok(fd) = sys::accept(self.listener()) else { return };
             if self.admits(fd.as_raw_fd()).is_none() {
@@ -270,7 +242,7 @@ impl ShmDevice {
     }
 
     /// Begins a pair with a process that we want something from.
-    fn begin_pair<'a>(&'a self, cm: &mut Cm, peer: PeerAddress) -> Result<&'a PairSlot, CmError> {
+    fn begin_pair<'a>(&'a self, cm: &mut Manager, peer: PeerAddress) -> Result<&'a PairSlot, CmError> {
         let process = rendezvous::process(peer).ok_or(CmError::Unreachable)?;
         let fd = match sys::connect(&rendezvous::socket_name(process.pid, process.token)) {
             Ok(fd) => fd,
@@ -328,7 +300,7 @@ impl ShmDevice {
     }
 
     /// Takes the packets of a pair's socket.
-    fn pump(&self, cm: &mut Cm, slot: &PairSlot) {
+    fn pump(&self, cm: &mut Manager, slot: &PairSlot) {
         self.flush(slot, &mut slot.control.lock());
         for _ in 0..BATCH {
             let sock = slot.sock.load(Acquire);
@@ -352,7 +324,7 @@ impl ShmDevice {
         }
     }
 
-    fn handle(&self, cm: &mut Cm, slot: &PairSlot, message: Message, fds: Vec<OwnedFd>) -> Result<(), Violation> {
+    fn handle(&self, cm: &mut Manager, slot: &PairSlot, message: Message, fds: Vec<OwnedFd>) -> Result<(), Violation> {
         let live = slot.state.load(Acquire) == LIVE;
         let connecting = slot.control.lock().connecting;
         match message {
@@ -385,7 +357,7 @@ impl ShmDevice {
 
     fn hello(
         &self,
-        cm: &mut Cm,
+        cm: &mut Manager,
         slot: &PairSlot,
         process: u32,
         token: [u64; 2],
@@ -416,7 +388,7 @@ impl ShmDevice {
         Ok(())
     }
 
-    fn welcome(&self, cm: &mut Cm, slot: &PairSlot, bytes: u64, fds: Vec<OwnedFd>) -> Result<(), Violation> {
+    fn welcome(&self, cm: &mut Manager, slot: &PairSlot, bytes: u64, fds: Vec<OwnedFd>) -> Result<(), Violation> {
         let [segment, doorbell] = &fds[..] else { return Err(Violation) };
         if !segment_fits(bytes) || sys::sealed_size(segment.as_raw_fd()).map_err(|_| Violation)? != bytes {
             return Err(Violation);
@@ -484,7 +456,7 @@ impl ShmDevice {
 
     fn requested(
         &self,
-        cm: &mut Cm,
+        cm: &mut Manager,
         slot: &PairSlot,
         index: u16,
         region: RemoteRegion,
@@ -503,7 +475,7 @@ impl ShmDevice {
         Ok(())
     }
 
-    fn accepted(&self, cm: &mut Cm, slot: &PairSlot, index: u16, remote: RemoteRegion) -> Result<(), Violation> {
+    fn accepted(&self, cm: &mut Manager, slot: &PairSlot, index: u16, remote: RemoteRegion) -> Result<(), Violation> {
         let control = &mut *slot.control.lock();
         let peer = control.peer.ok_or(Violation)?;
         let qp = control.qps.get_mut(&index).ok_or(Violation)?;
@@ -564,7 +536,7 @@ impl ShmDevice {
     }
 
     /// Ends a pair: the peer died, left, or misbehaved. What it had placed stays readable.
-    fn kill(&self, cm: &mut Cm, slot: &PairSlot) {
+    fn kill(&self, cm: &mut Manager, slot: &PairSlot) {
         let control = &mut *slot.control.lock();
         let was_live = slot.state.load(Acquire) == LIVE;
         slot.close_fds(self.epoll());

@@ -16,12 +16,12 @@ use netacc_device::{
 use parking_lot::Mutex;
 
 use crate::bitmap;
-use crate::cm::{Cm, KICK, LISTENER};
 use crate::config::{ShmConfig, MIN_SEGMENT_BYTES};
 use crate::doorbell::OwnDoorbell;
-use crate::hold;
+use crate::hold::{self, DeviceId};
 use crate::layout::{ASLEEP, AWAKE, CQS, MODERATED, QPS, RING};
 use crate::limits;
+use crate::manager::{Manager, KICK, LISTENER};
 use crate::obstacle;
 use crate::operations;
 use crate::pair::{PairSlot, LIVE, PAIRS};
@@ -75,7 +75,7 @@ pub struct ShmDevice {
     /// Listener, epoll, kick and doorbell page. Atomics for a forked child, which must not lock.
     own_fds: [AtomicI32; 4],
     pub(crate) descriptors: Descriptors,
-    pub(crate) cm: Mutex<Cm>,
+    pub(crate) cm: Mutex<Manager>,
 }
 
 /// What a program that is short of descriptors is given back.
@@ -181,7 +181,7 @@ impl ShmDevice {
             doorbell,
             own_fds: [keep(listener), keep(epoll), keep(kick), keep(doorbell_fd)],
             descriptors: Descriptors::default(),
-            cm: Mutex::new(Cm::default()),
+            cm: Mutex::new(Manager::default()),
         }))
     }
 
@@ -309,6 +309,11 @@ impl ShmDevice {
         self.own_fds[FD_DOORBELL].load(Relaxed)
     }
 
+    /// Its name within this process.
+    fn id(&self) -> DeviceId {
+        DeviceId(std::ptr::from_ref(self).addr())
+    }
+
     /// The slots made so far.
     pub(crate) fn pair_slots(&self) -> impl Iterator<Item = &PairSlot> {
         let count = self.pair_count.load(Acquire) as usize;
@@ -399,7 +404,7 @@ impl ShmDevice {
         while ring != 0 {
             let cq = ring.trailing_zeros() as usize;
             ring &= ring - 1;
-            if pair.peer_armed(cq) != MODERATED || !hold::keep(self, pair.index, cq) {
+            if pair.peer_armed(cq) != MODERATED || !hold::keep(self.id(), pair.index, cq) {
                 self.ring_peer(pair, cq);
             }
         }
@@ -721,11 +726,11 @@ impl Device for ShmDevice {
     }
 
     fn hold_wakes(&self) {
-        hold::begin(self);
+        hold::begin(self.id());
     }
 
     fn release_wakes(&self) {
-        hold::end(self, |pair, cq| {
+        hold::end(self.id(), |pair, cq| {
             let Some(pair) = self.pair(pair as usize) else { return };
             if pair.is_active() && pair.peer_armed(cq) != AWAKE {
                 self.ring_peer(pair, cq);

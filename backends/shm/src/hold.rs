@@ -5,34 +5,35 @@
 
 use std::cell::RefCell;
 
-use crate::device::ShmDevice;
+/// Which device it is, of those of this process: its address.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct DeviceId(pub(crate) usize);
 
 #[derive(Default)]
 struct Held {
-    /// The device whose wake-ups are kept back, as an address; 0 for none.
-    device: usize,
+    /// The device whose wake-ups are kept back.
+    device: Option<DeviceId>,
     /// Pairs and the peer's completion queues, each once.
     wakes: Vec<(u32, usize)>,
 }
 
 thread_local! {
-    static HELD: RefCell<Held> = const { RefCell::new(Held { device: 0, wakes: Vec::new() }) };
+    static HELD: RefCell<Held> = const { RefCell::new(Held { device: None, wakes: Vec::new() }) };
 }
 
 /// From now on this thread keeps wake-ups back.
-pub(crate) fn begin(device: &ShmDevice) {
+pub(crate) fn begin(device: DeviceId) {
     with(|held| {
-        let device = std::ptr::from_ref(device).addr();
-        if held.device != device {
-            *held = Held { device, wakes: Vec::new() };
+        if held.device != Some(device) {
+            *held = Held { device: Some(device), wakes: Vec::new() };
         }
     });
 }
 
 /// Whether the wake-up is kept back.
-pub(crate) fn keep(device: &ShmDevice, pair: u32, cq: usize) -> bool {
+pub(crate) fn keep(device: DeviceId, pair: u32, cq: usize) -> bool {
     with(|held| {
-        let ours = held.device == std::ptr::from_ref(device).addr();
+        let ours = held.device == Some(device);
         if ours && !held.wakes.contains(&(pair, cq)) {
             held.wakes.push((pair, cq));
         }
@@ -42,9 +43,8 @@ pub(crate) fn keep(device: &ShmDevice, pair: u32, cq: usize) -> bool {
 }
 
 /// Keeps nothing back any more, and has `ring` called for what was.
-pub(crate) fn end(device: &ShmDevice, mut ring: impl FnMut(u32, usize)) {
-    let device = std::ptr::from_ref(device).addr();
-    let held = with(|held| if held.device == device { std::mem::take(held) } else { Held::default() });
+pub(crate) fn end(device: DeviceId, mut ring: impl FnMut(u32, usize)) {
+    let held = with(|held| if held.device == Some(device) { std::mem::take(held) } else { Held::default() });
     held.unwrap_or_default().wakes.into_iter().for_each(|(pair, cq)| ring(pair, cq));
 }
 

@@ -29,6 +29,7 @@ mod doorbell;
 mod hold;
 mod layout;
 mod limits;
+mod manager;
 mod map;
 #[cfg(all(test, any(loom, miri)))]
 mod models;
