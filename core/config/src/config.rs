@@ -4,12 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::ser::{Serialize, SerializeMap, Serializer};
-
-use crate::key::{render_lines, KEYS};
-use crate::value::{
-    Backend, ConfigValue, CpuList, Expiry, Group, LogLevel, PathPolicy, PollBudget, RdmaProfile, UnseenIoPolicy,
-};
+use crate::value::{Backend, CpuList, Expiry, Group, LogLevel, PathPolicy, PollBudget, RdmaProfile, UnseenIoPolicy};
 
 /// Everything that can be set. Obtain one from [`Config::load`] or a [`crate::Loader`]; a default one
 /// is what an empty file gives.
@@ -135,17 +130,6 @@ impl Config {
     pub fn acceleration_allowed(&self) -> bool {
         self.accelerate && self.promotion.enabled && self.promotion.percent > 0 && self.backend != Backend::None
     }
-
-    /// Every key with its value, in the order of the file.
-    pub fn values(&self) -> impl Iterator<Item = (&'static str, ConfigValue)> + '_ {
-        KEYS.iter().map(|key| (key.name, key.value(self)))
-    }
-
-    /// The configuration in the file's own format, one line each, without comments. Reading the lines
-    /// back gives an equal configuration, but for [`Config::accelerate`].
-    pub fn to_lines(&self) -> Vec<String> {
-        render_lines(self.values())
-    }
 }
 
 impl PromotionConfig {
@@ -167,16 +151,6 @@ impl LogConfig {
         } else {
             self.level
         }
-    }
-}
-
-impl Serialize for Config {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(KEYS.len()))?;
-        for (name, value) in self.values() {
-            map.serialize_entry(name, &value)?;
-        }
-        map.end()
     }
 }
 

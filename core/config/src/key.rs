@@ -102,16 +102,6 @@ pub(crate) fn resembling(name: &str) -> Option<&'static str> {
         .map(|(_, name)| name)
 }
 
-/// Keys and values in the file's own format, one line each, after a line `[netacc]`.
-pub fn render_lines<'a>(values: impl IntoIterator<Item = (&'a str, ConfigValue)>) -> Vec<String> {
-    let mut lines = vec!["[netacc]".to_owned()];
-    lines.extend(values.into_iter().map(|(name, value)| match value {
-        ConfigValue::Int(number) => format!("{name}={number}"),
-        ConfigValue::Text(text) => format!("{name}=\"{text}\""),
-    }));
-    lines
-}
-
 fn integer(text: &str) -> Option<i64> {
     match text.strip_prefix('-') {
         Some(rest) => digits(rest).map(|n| -n),

@@ -32,14 +32,16 @@ mod file;
 mod key;
 mod load;
 mod problem;
+mod render;
 mod secret;
 pub mod stats;
 mod value;
 
 pub use config::{Config, IoConfig, LinkConfig, LogConfig, MemoryConfig, PromotionConfig, ShmConfig};
-pub use key::{find_key, render_lines, Key, KEYS};
+pub use key::{find_key, Key, KEYS};
 pub use load::Loader;
 pub use problem::{Origin, Problem, ProblemKind};
+pub use render::render_lines;
 pub use secret::{read_secret, SecretError, MIN_SECRET_BYTES};
 pub use value::{
     Backend, ConfigValue, CpuList, Expiry, Group, LogLevel, PathPolicy, PollBudget, RdmaProfile, UnseenIoPolicy,
