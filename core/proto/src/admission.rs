@@ -11,10 +11,7 @@ use hmac::{Hmac, Mac};
 use netacc_device::PeerAddress;
 use sha2::Sha256;
 
-use crate::wire::{Hello, Nonce};
-
-/// What shows that its sender has the key.
-pub type ProofBytes = [u8; 32];
+use crate::wire::{Hello, Nonce, ProofBytes};
 
 /// A key that the processes which may share links have in common.
 #[derive(Clone)]

@@ -28,7 +28,7 @@ mod silence;
 mod stream;
 mod wire;
 
-pub use admission::{Admission, PreSharedKey, ProofBytes};
+pub use admission::{Admission, PreSharedKey};
 pub use cache::{CacheConfig, LinkCache};
 pub use link::{Link, LinkConfig, LinkError, SlotId, SETUP_LIMIT, UNUSED_LIMIT};
 pub use reason::Reason;
@@ -39,7 +39,7 @@ pub use stream::{
     StreamConfig, TcpState, TxSink, LINGER_LIMIT, RECORD_GRACE,
 };
 pub use wire::{
-    Accept, ControlMessage, Credential, Hello, Immediate, MessageKind, Nonce, Open, Record, RecordKind, Refuse,
-    RingDescriptor, WireError, WireTuple, CONTROL_SLOTS, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN, HELD_REWIND, HELD_WORD,
-    INITIAL_MESSAGE_CREDIT, LINK_REGION_LEN, MAGIC_LEN, NO_SLOT, RECORD_LEN, VERSION,
+    Accept, ControlMessage, Credential, Hello, Immediate, MessageKind, Nonce, Open, ProofBytes, Record, RecordKind,
+    Refuse, RingDescriptor, WireError, WireTuple, CONTROL_SLOTS, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN, HELD_REWIND,
+    HELD_WORD, INITIAL_MESSAGE_CREDIT, LINK_REGION_LEN, MAGIC_LEN, NO_SLOT, RECORD_LEN, VERSION,
 };

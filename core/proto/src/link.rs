@@ -9,11 +9,11 @@ use alloc::vec::Vec;
 
 use netacc_device::Instant;
 
-use crate::admission::{Admission, ProofBytes, Side, Transcript};
+use crate::admission::{Admission, Side, Transcript};
 use crate::reason::Reason;
 use crate::ring::Violation;
 use crate::silence::{Heard, Silence, SilenceWatch};
-use crate::wire::{ControlMessage, Credential, Hello, CONTROL_SLOTS, INITIAL_MESSAGE_CREDIT, VERSION};
+use crate::wire::{ControlMessage, Credential, Hello, ProofBytes, CONTROL_SLOTS, INITIAL_MESSAGE_CREDIT, VERSION};
 
 /// Of a link's message credit, this many are for control messages only.
 const CONTROL_RESERVE: u64 = 4;

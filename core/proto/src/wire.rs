@@ -7,8 +7,6 @@
 use device::RemoteKey;
 use netacc_device as device;
 
-use crate::admission::ProofBytes;
-
 /// Protocol version, in HELLO. Links between different versions are refused.
 pub const VERSION: u16 = 1;
 /// Bytes of one control slot.
@@ -51,6 +49,9 @@ pub enum WireError {
 
 /// Sixteen unpredictable bytes.
 pub type Nonce = [u8; 16];
+
+/// The proof that its sender has the pre-shared key.
+pub type ProofBytes = [u8; 32];
 
 /// What a message on a link is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
