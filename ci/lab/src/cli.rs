@@ -12,16 +12,16 @@ use std::time::{Duration, Instant};
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
 
-use crate::accel::{self, AccelChoice};
+use crate::accel::{Accel, AccelChoice};
 use crate::client::{CommandLine, Input, OutputKind, Session, Sink};
 use crate::error::{find_program, LabError};
-use crate::lab::{Lab, Plan, GRACE, MAX_HOSTS};
+use crate::lab::{Lab, Plan, GRACE};
 use crate::machine;
 use crate::provision::{Provision, QEMU};
 use crate::setup::{Impairment, Rdma};
-use crate::state::{LabFolder, Record};
+use crate::state::{LabFolder, Record, MAX_HOSTS};
 use crate::terminal::{self, Raw};
-use crate::{local, siw};
+use crate::{local, probe, siw};
 
 /// Arguments of `netacc lab`.
 #[derive(Debug, Args)]
@@ -399,7 +399,7 @@ fn print_lab(record: &Record) {
         "lab {}: Linux {}, {}",
         record.name,
         record.kernel,
-        if record.accel == accel::Accel::Kvm { "KVM" } else { "software emulation" }
+        if record.accel == Accel::Kvm { "KVM" } else { "software emulation" }
     );
     for host in &record.hosts {
         let device = record.rdma.names().map_or("no RDMA device", |(device, _)| device);
@@ -412,7 +412,7 @@ fn setup(args: &SetupArgs) -> Result<u8, LabError> {
     provision.programs(args.rdma)?;
     let kernel = provision.kernel(args.kernel.as_deref())?;
     let siw = if args.rdma == Rdma::Siw { siw::module(&provision, &kernel)? } else { None };
-    let accel = accel::choose(AccelChoice::Auto, &provision, &kernel)?;
+    let accel = probe::choose(AccelChoice::Auto, &provision, &kernel)?;
     let own = local::obstacle(args.rdma);
     let qemu = find_program(QEMU);
     if args.json {
@@ -424,7 +424,7 @@ fn setup(args: &SetupArgs) -> Result<u8, LabError> {
     } else {
         println!("QEMU         {}", qemu.unwrap_or_default().display());
         println!("kernel       {} ({})", kernel.version, kernel.image.display());
-        println!("runs under   {}", if accel == accel::Accel::Kvm { "KVM" } else { "software emulation" });
+        println!("runs under   {}", if accel == Accel::Kvm { "KVM" } else { "software emulation" });
         if let Some(siw) = siw {
             println!("soft-iWARP   {}", siw.display());
         }

@@ -15,11 +15,8 @@ use std::time::{Duration, Instant};
 use nix::fcntl::{Flock, FlockArg};
 
 use crate::error::LabError;
-use crate::state::HostFiles;
+use crate::state::{HostFiles, PORTS};
 use crate::wire::{self, encode, Answer, Frames, Kind, Request, MAX_PAYLOAD};
-
-/// How many commands can run in a guest at a time.
-pub(crate) const PORTS: u8 = 8;
 
 /// How often a wait looks whether it should be given up.
 const GLANCE: Duration = Duration::from_millis(200);

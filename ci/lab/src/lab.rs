@@ -3,18 +3,16 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use crate::accel::{self, AccelChoice};
-use crate::client::PORTS;
+use crate::accel::{Accel, AccelChoice};
 use crate::error::LabError;
 use crate::guest::GuestConfig;
-use crate::machine::{own_program, Hardware, Machine};
+use crate::machine::Machine;
+use crate::probe;
 use crate::provision::Provision;
+use crate::qemu::{own_program, Hardware};
 use crate::setup::{addresses, Impairment, Rdma};
 use crate::siw;
-use crate::state::{HostRecord, LabFolder, Record};
-
-/// The virtual Ethernet joins two.
-pub(crate) const MAX_HOSTS: u8 = 2;
+use crate::state::{HostRecord, LabFolder, Record, PORTS};
 
 /// How long a machine may take to write back and switch off.
 pub(crate) const GRACE: Duration = Duration::from_secs(20);
@@ -54,7 +52,7 @@ impl Lab {
         provision.programs(plan.rdma)?;
         let kernel = provision.kernel(plan.kernel.as_deref())?;
         let siw = if plan.rdma == Rdma::Siw { siw::module(provision, &kernel)? } else { None };
-        let accel = accel::choose(plan.accel, provision, &kernel)?;
+        let accel = probe::choose(plan.accel, provision, &kernel)?;
         folder.create()?;
         let began = Instant::now();
         let record = Record {
@@ -94,8 +92,8 @@ impl Lab {
             "booting {} under {}, Linux {}",
             if plan.hosts == 1 { "a machine".into() } else { format!("{} machines", plan.hosts) },
             match accel {
-                accel::Accel::Kvm => "KVM",
-                accel::Accel::Tcg => "software emulation",
+                Accel::Kvm => "KVM",
+                Accel::Tcg => "software emulation",
             },
             kernel.version
         ));

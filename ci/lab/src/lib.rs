@@ -8,7 +8,8 @@
 //! | --- | --- |
 //! | [`cli`] | the commands |
 //! | `provision`, `siw` | QEMU, kernel and modules: found or fetched |
-//! | `machine`, `initramfs`, `accel` | one QEMU |
+//! | `machine`, `qemu`, `initramfs` | one QEMU |
+//! | `accel`, `probe` | KVM or software emulation |
 //! | `state`, `lab` | the machines of a lab, and where they are written down |
 //! | `wire`, `client`, [`guest`] | running commands inside, over virtio serial ports |
 //! | `setup`, `local` | links and RDMA devices, in a guest or on this machine |
@@ -25,7 +26,9 @@ mod initramfs;
 mod lab;
 mod local;
 mod machine;
+mod probe;
 mod provision;
+mod qemu;
 mod setup;
 mod siw;
 mod state;

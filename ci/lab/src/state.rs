@@ -13,6 +13,12 @@ use crate::accel::Accel;
 use crate::error::LabError;
 use crate::setup::Rdma;
 
+/// The virtual Ethernet joins two.
+pub(crate) const MAX_HOSTS: u8 = 2;
+
+/// How many commands can run in a guest at a time.
+pub(crate) const PORTS: u8 = 8;
+
 /// What is known of a lab.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Record {
@@ -92,7 +98,7 @@ impl LabFolder {
 
     /// Does a machine of this lab run?
     pub(crate) fn is_alive(&self) -> bool {
-        (1..=crate::lab::MAX_HOSTS).any(|host| self.host(host).is_alive())
+        (1..=MAX_HOSTS).any(|host| self.host(host).is_alive())
     }
 
     pub(crate) fn write(&self, record: &Record) -> Result<(), LabError> {

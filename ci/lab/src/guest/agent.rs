@@ -15,19 +15,11 @@ use nix::sys::resource::{setrlimit, Resource, RLIM_INFINITY};
 use nix::unistd::sethostname;
 
 use super::init::AGENT_CONFIG;
-use super::session::Peer;
+use super::session::{Guest, Peer};
 use super::{port_name, session, GuestConfig};
 use crate::error::LabError;
 use crate::setup;
 use crate::wire::Frames;
-
-/// What the sessions need to know.
-#[derive(Debug)]
-pub(super) struct Guest {
-    pub(super) config: GuestConfig,
-    /// Why the guest is not what it was meant to be.
-    pub(super) problem: Option<String>,
-}
 
 const OPEN_FILES: u64 = 1 << 20;
 

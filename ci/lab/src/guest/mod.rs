@@ -8,6 +8,7 @@ mod agent;
 mod init;
 mod running;
 mod session;
+mod writer;
 
 use std::path::PathBuf;
 

@@ -17,7 +17,7 @@ use nix::pty::{openpty, Winsize};
 use nix::sys::signal::{killpg, Signal};
 use nix::unistd::Pid;
 
-use super::session::{send, send_answer, Writer};
+use super::writer::{send, send_answer, Writer};
 use crate::local::shell_status;
 use crate::wire::{Answer, Kind, MAX_PAYLOAD};
 

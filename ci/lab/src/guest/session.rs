@@ -4,20 +4,25 @@
 //! separate queues, so the end of the session before is often seen in the middle of the next one's request, or after it.
 
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::agent::Guest;
 use super::running::{Running, Spawn};
+use super::writer::{send, send_answer, Writer};
+use super::GuestConfig;
 use crate::setup;
-use crate::wire::{encode, Answer, Frame, Frames, Kind, Request, MAX_PAYLOAD};
+use crate::wire::{Answer, Frame, Frames, Kind, Request};
 
-/// The port's writing side. Each frame is written whole under the lock.
-pub(super) type Writer = Arc<Mutex<File>>;
+/// What the sessions need to know.
+#[derive(Debug)]
+pub(super) struct Guest {
+    pub(super) config: GuestConfig,
+    /// Why the guest is not what it was meant to be.
+    pub(super) problem: Option<String>,
+}
 
 /// Requests beyond this are refused.
 const MAX_REQUEST: usize = 8 << 20;
@@ -128,29 +133,18 @@ fn pass_on(running: Option<&mut Running>, frame: &Frame) {
     }
 }
 
-pub(super) fn send(writer: &Writer, session: u64, kind: Kind, bytes: &[u8]) -> io::Result<()> {
-    for piece in bytes.chunks(MAX_PAYLOAD) {
-        let frame = encode(session, kind, piece);
-        writer.lock().unwrap_or_else(PoisonError::into_inner).write_all(&frame)?;
-    }
-    Ok(())
-}
-
-pub(super) fn send_answer(writer: &Writer, session: u64, answer: &Answer) -> io::Result<()> {
-    send(writer, session, Kind::Answer, &serde_json::to_vec(answer)?)
-}
-
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
     use std::collections::VecDeque;
+    use std::fs::File;
     use std::io::PipeReader;
     use std::os::fd::OwnedFd;
     use std::rc::Rc;
+    use std::sync::Mutex;
 
     use super::*;
-    use crate::guest::GuestConfig;
-    use crate::wire::open;
+    use crate::wire::{encode, open};
 
     enum Step {
         Bytes(Vec<u8>),

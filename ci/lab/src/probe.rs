@@ -1,0 +1,79 @@
+//! KVM or software emulation: found out by booting.
+//!
+//! That /dev/kvm is there says little: on machines that are virtual themselves it may be of a kind that no
+//! distribution's kernel boots on.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::accel::{Accel, AccelChoice};
+use crate::error::{output, LabError};
+use crate::guest::PROBE_ANSWER;
+use crate::initramfs;
+use crate::provision::{Kernel, Provision, QEMU};
+use crate::qemu::{own_program, qemu, spawn, Hardware};
+
+/// A kernel that has not reached its first process by then never will, on hardware.
+const PROBE_TIME: Duration = Duration::from_secs(20);
+
+/// Resolves the choice. What was found is kept until the next boot of this machine.
+pub(crate) fn choose(choice: AccelChoice, provision: &Provision, kernel: &Kernel) -> Result<Accel, LabError> {
+    match choice {
+        AccelChoice::Kvm => return Ok(Accel::Kvm),
+        AccelChoice::Tcg => return Ok(Accel::Tcg),
+        AccelChoice::Auto => {}
+    }
+    if fs::OpenOptions::new().read(true).write(true).open("/dev/kvm").is_err() {
+        return Ok(Accel::Tcg);
+    }
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let qemu = output(std::process::Command::new(QEMU).arg("--version"))?;
+    let situation = format!("{}\n{}\n{}", boot.trim(), String::from_utf8_lossy(&qemu).trim(), kernel.version);
+    let path = provision.cache.join("accel.json");
+    let known = fs::read(&path).ok().and_then(|text| serde_json::from_slice::<Known>(&text).ok());
+    if let Some(known) = known.filter(|known| known.situation == situation) {
+        return Ok(known.accel);
+    }
+    provision.say("trying KVM (once; the result is kept)");
+    let accel = if boots(kernel)? { Accel::Kvm } else { Accel::Tcg };
+    provision.say(if accel == Accel::Kvm { "KVM works" } else { "KVM does not boot this kernel: software emulation" });
+    let text = serde_json::to_vec(&Known { situation, accel }).map_err(|error| LabError::file(&path)(error.into()))?;
+    fs::write(&path, text).map_err(LabError::file(&path))?;
+    Ok(accel)
+}
+
+#[derive(Serialize, Deserialize)]
+struct Known {
+    situation: String,
+    accel: Accel,
+}
+
+fn boots(kernel: &Kernel) -> Result<bool, LabError> {
+    let folder = tempfile::tempdir().map_err(LabError::io("a temporary folder"))?;
+    let console = folder.path().join("console");
+    boot(kernel, folder.path(), &console)?;
+    Ok(answered(&console))
+}
+
+/// Boots `kernel` with KVM to a process that only says so.
+fn boot(kernel: &Kernel, folder: &Path, console: &Path) -> Result<(), LabError> {
+    let initial = folder.join("initramfs");
+    let program = own_program()?;
+    initramfs::write(&initial, &program, &[], b"{}")?;
+    let hardware = Hardware { accel: Accel::Kvm, cpus: 1, memory_mib: 256, real_time: false, tied: true };
+    let mut child = spawn(&mut qemu(kernel, &hardware, &initial, console, "probe"), &hardware)?;
+    let deadline = Instant::now() + PROBE_TIME;
+    while Instant::now() < deadline && matches!(child.try_wait(), Ok(None)) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+    Ok(())
+}
+
+fn answered(console: &Path) -> bool {
+    fs::read(console).is_ok_and(|text| String::from_utf8_lossy(&text).contains(PROBE_ANSWER))
+}

@@ -1,0 +1,126 @@
+#![expect(unsafe_code, reason = "machines are tied to their lab's life between fork and exec")]
+//! The command line of QEMU, and its start.
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
+
+use crate::accel::Accel;
+use crate::error::LabError;
+use crate::initramfs;
+use crate::provision::{Kernel, QEMU};
+
+/// What a machine is made of.
+#[derive(Clone, Debug)]
+pub(crate) struct Hardware {
+    pub(crate) accel: Accel,
+    pub(crate) cpus: u32,
+    pub(crate) memory_mib: u32,
+    /// Packets are carried at real-time priority.
+    pub(crate) real_time: bool,
+    /// End the machine when this process ends, however it ends.
+    pub(crate) tied: bool,
+}
+
+/// The program that a guest runs: this one.
+pub(crate) fn own_program() -> Result<PathBuf, LabError> {
+    std::env::current_exe().map_err(LabError::io("finding this program"))
+}
+
+/// The command line of a machine, without its devices. `role`: what the first process of the guest does.
+pub(crate) fn qemu(kernel: &Kernel, hardware: &Hardware, initial: &Path, console: &Path, role: &str) -> Command {
+    let mut command = Command::new(QEMU);
+    command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-machine", "q35"]);
+    command.args(match hardware.accel {
+        Accel::Kvm => ["-accel", "kvm", "-cpu", "host"],
+        Accel::Tcg => ["-accel", "tcg", "-cpu", "max"],
+    });
+    command.args(["-smp", &processors(hardware.cpus), "-m", &hardware.memory_mib.to_string()]);
+    command.arg("-kernel").arg(&kernel.image).arg("-initrd").arg(initial);
+    // Mitigations would guard nothing here, and are dear in emulation.
+    let line = format!(
+        "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off random.trust_cpu=on rdinit={} -- lab-guest {role}",
+        initramfs::INIT
+    );
+    command.args(["-append", &line]);
+    command.arg("-serial").arg(format!("file:{}", console.display()));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+}
+
+/// The processors of a machine, and room for one more that never comes. QEMU takes a machine that can have but one for one
+/// whose memory nobody else looks at, and translates its locked instructions and barriers into plain ones; but a thread of
+/// QEMU's looks at the queues of the virtual Ethernet. There a kick or an interrupt is lost then, now and then, and with it
+/// the network. (QEMU 7.2, accel/tcg/tcg-accel-ops-mttcg.c: `tcg_cpu_init_cflags(cpu, max_cpus > 1)`; the part of it that
+/// later versions repaired is in `tcg_gen_mb`.)
+fn processors(count: u32) -> String {
+    format!("{count},maxcpus={}", count.saturating_add(1))
+}
+
+/// Starts a machine.
+pub(crate) fn spawn(command: &mut Command, hardware: &Hardware) -> Result<Child, LabError> {
+    // Ctrl-C is for the lab, which ends its machines itself.
+    command.process_group(0);
+    let (real_time, tied) = (hardware.real_time, hardware.tied);
+    // SAFETY: system calls that touch no other memory, as is allowed between fork and exec.
+    unsafe {
+        command.pre_exec(move || {
+            if real_time {
+                favour_main_loop()?;
+            }
+            if tied {
+                set_pdeathsig(Signal::SIGKILL)?;
+            }
+            Ok(())
+        });
+    }
+    command.spawn().map_err(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied if real_time => {
+            LabError::Usage("--real-time: not permitted; it needs CAP_SYS_NICE, or RLIMIT_RTPRIO of 1".into())
+        }
+        _ => LabError::io(QEMU)(error),
+    })
+}
+
+/// Lets this thread run as soon as it wakes up, and those that it starts like any other.
+///
+/// QEMU's first thread carries the packets. A guest that polls has its processor's thread run without an end, and where
+/// there are no more processors than guests the scheduler leaves the first one waiting until the other's slice is over:
+/// milliseconds in a round trip of half a one.
+fn favour_main_loop() -> io::Result<()> {
+    let attributes = libc::sched_attr {
+        size: size_of::<libc::sched_attr>() as u32,
+        sched_policy: libc::SCHED_FIFO as u32,
+        sched_flags: libc::SCHED_FLAG_RESET_ON_FORK as u64,
+        sched_nice: 0,
+        sched_priority: 1,
+        sched_runtime: 0,
+        sched_deadline: 0,
+        sched_period: 0,
+    };
+    // SAFETY: the attributes are valid for the call.
+    match unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// A unix socket that QEMU listens on, as an option of QEMU's.
+pub(crate) fn socket(id: &str, path: &Path) -> String {
+    format!("socket,id={id},path={},server=on,wait=off", escaped(path))
+}
+
+/// Gives the machine a folder of ours over 9p.
+pub(crate) fn export(command: &mut Command, tag: &str, folder: &Path, options: &str) {
+    let device = format!("local,id={tag},path={},security_model=none,multidevs=remap{options}", escaped(folder));
+    command.args(["-fsdev", &device, "-device", &format!("virtio-9p-pci,fsdev={tag},mount_tag={tag}")]);
+}
+
+/// A path within an option of QEMU's.
+pub(crate) fn escaped(path: &Path) -> String {
+    path.display().to_string().replace(',', ",,")
+}
