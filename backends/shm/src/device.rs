@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 
 use crate::bitmap;
 use crate::config::{ShmConfig, MIN_SEGMENT_BYTES};
+use crate::descriptors::{Descriptors, GiveBack};
 use crate::doorbell::OwnDoorbell;
 use crate::hold::{self, DeviceId};
 use crate::layout::{ASLEEP, AWAKE, CQS, MODERATED, QPS, RING};
@@ -24,6 +25,7 @@ use crate::limits;
 use crate::manager::{Manager, KICK, LISTENER};
 use crate::obstacle;
 use crate::operations;
+use crate::order::Order;
 use crate::pair::{PairSlot, LIVE, PAIRS};
 use crate::qp::{Posts, QpLocal, Stamp, DOWN, MAX_INLINE, MAX_MESSAGE, SEND_RING};
 use crate::rendezvous::{self, Rendezvous};
@@ -76,65 +78,6 @@ pub struct ShmDevice {
     own_fds: [AtomicI32; 4],
     pub(crate) descriptors: Descriptors,
     pub(crate) cm: Mutex<Manager>,
-}
-
-/// What a program that is short of descriptors is given back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GiveBack {
-    /// The wake descriptors of peers, which are woken by way of their connection managers from then on.
-    Wakes,
-    /// All. Nothing may be on a link, and the device connects no more.
-    All,
-}
-
-/// Which descriptors the device may have, and who uses some just now.
-#[derive(Default)]
-pub(crate) struct Descriptors {
-    /// One of the below.
-    state: AtomicU32,
-    /// Threads that have looked up the number of a completion queue's channel and are about to read or write it.
-    uses: AtomicU32,
-}
-
-impl Descriptors {
-    /// No restriction.
-    const ALL: u32 = 0;
-    /// None of peers.
-    const OWN: u32 = 1;
-    const NONE: u32 = 2;
-    /// A use is one system call that does not block. Looks at a yield each; arbitrary.
-    const USE_LOOKS: u32 = 100_000;
-
-    pub(crate) fn may_have_wakes(&self) -> bool {
-        self.state.load(SeqCst) == Descriptors::ALL
-    }
-
-    pub(crate) fn are_gone(&self) -> bool {
-        self.state.load(SeqCst) == Descriptors::NONE
-    }
-
-    /// Runs `f` on the number in `fd`, if there is one, which is not closed meanwhile.
-    fn with(&self, fd: &AtomicI32, f: impl FnOnce(RawFd)) {
-        self.uses.fetch_add(1, SeqCst);
-        let number = fd.load(SeqCst);
-        if number >= 0 {
-            f(number);
-        }
-        self.uses.fetch_sub(1, SeqCst);
-    }
-
-    /// Takes a number out, and waits until nobody uses it any more. `None`: there is none, or a use takes too long.
-    fn take(&self, fd: &AtomicI32) -> Option<RawFd> {
-        let number = fd.swap(-1, SeqCst);
-        let unused = (0..Descriptors::USE_LOOKS).any(|_| {
-            let unused = self.uses.load(SeqCst) == 0;
-            if !unused {
-                std::thread::yield_now();
-            }
-            unused
-        });
-        (number >= 0 && unused).then_some(number)
-    }
 }
 
 const FD_LISTENER: usize = 0;
@@ -254,11 +197,11 @@ impl ShmDevice {
     pub fn give_back(&self, which: GiveBack) -> usize {
         match which {
             GiveBack::Wakes => {
-                let _ = self.descriptors.state.compare_exchange(Descriptors::ALL, Descriptors::OWN, SeqCst, SeqCst);
+                self.descriptors.keep_own();
                 self.pair_slots().map(PairSlot::close_wakes).sum()
             }
             GiveBack::All => {
-                self.descriptors.state.store(Descriptors::NONE, SeqCst);
+                self.descriptors.keep_none();
                 self.rendezvous.table.unregister(self.rendezvous.slot, self.rendezvous.generation);
                 let cm = &mut *self.cm.lock();
                 let before = self.fds().len();
@@ -538,56 +481,6 @@ impl ShmDevice {
             }
         }
         n
-    }
-}
-
-/// Queue pairs of one peer, to be taken up in the order in which it posted what is next on each.
-#[derive(Default)]
-struct Order {
-    /// When that was: the stamp of its post, from the first one on that is known.
-    stamps: [i32; Order::MOST],
-    len: usize,
-    base: Option<u32>,
-    /// Some queue pair comes before one with a lower number.
-    unsorted: bool,
-}
-
-impl Order {
-    /// More are left as they come: somebody who writes and then waits has few, and sorting many costs a tenth of what a
-    /// server with a hundred clients can do.
-    const MOST: usize = 8;
-
-    /// The next queue pair's stamp; what has only a completion of its own comes with the one before.
-    #[inline]
-    fn note(&mut self, stamp: Option<u32>) {
-        if self.len == Order::MOST {
-            self.unsorted = false;
-            return;
-        }
-        let last = self.len.checked_sub(1).map_or(0, |at| self.stamps[at]);
-        let after = stamp.map_or(last, |stamp| stamp.wrapping_sub(*self.base.get_or_insert(stamp)) as i32);
-        self.unsorted |= after < last;
-        self.stamps[self.len] = after;
-        self.len += 1;
-    }
-
-    #[inline]
-    fn apply(&self, qps: &mut [QueuePairId]) {
-        if self.unsorted {
-            self.sort(qps);
-        }
-    }
-
-    fn sort(&self, qps: &mut [QueuePairId]) {
-        let mut sorted = [(0, QueuePairId(0)); Order::MOST];
-        let sorted = &mut sorted[..self.len.min(qps.len())];
-        for (at, entry) in sorted.iter_mut().enumerate() {
-            *entry = (self.stamps[at], qps[at]);
-        }
-        sorted.sort_by_key(|(stamp, _)| *stamp);
-        for (qp, (_, of)) in qps.iter_mut().zip(sorted) {
-            *qp = *of;
-        }
     }
 }
 
@@ -886,28 +779,5 @@ impl Drop for ShmDevice {
                 sys::close(fd);
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn ordered(stamps: &[Option<u32>]) -> Vec<u32> {
-        let mut order = Order::default();
-        stamps.iter().for_each(|stamp| order.note(*stamp));
-        let mut qps: Vec<_> = (0..stamps.len() as u32).map(QueuePairId).collect();
-        order.apply(&mut qps);
-        qps.into_iter().map(|qp| qp.0).collect()
-    }
-
-    // Breaks if stamps were compared across their wrap, or too many were sorted in part.
-    #[test]
-    fn queue_pairs_come_in_the_order_of_their_stamps() {
-        assert_eq!(ordered(&[Some(7), Some(5), None, Some(6)]), [1, 2, 3, 0]);
-        assert_eq!(ordered(&[Some(1), Some(u32::MAX)]), [1, 0]);
-        assert_eq!(ordered(&[None, Some(i32::MAX as u32), Some(1 << 31)]), [0, 1, 2]);
-        let many: Vec<_> = (0..9).rev().map(Some).collect();
-        assert_eq!(ordered(&many), [0, 1, 2, 3, 4, 5, 6, 7, 8]);
     }
 }

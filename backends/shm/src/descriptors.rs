@@ -1,0 +1,73 @@
+//! Which descriptors the device may have: a program that is short of them gets some back.
+
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::*};
+
+/// What a program that is short of descriptors is given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GiveBack {
+    /// The wake descriptors of peers, which are woken by way of their connection managers from then on.
+    Wakes,
+    /// All. Nothing may be on a link, and the device connects no more.
+    All,
+}
+
+/// Which descriptors the device may have, and who uses some just now.
+#[derive(Default)]
+pub(crate) struct Descriptors {
+    /// One of the below.
+    state: AtomicU32,
+    /// Threads that have looked up the number of a completion queue's channel and are about to read or write it.
+    uses: AtomicU32,
+}
+
+impl Descriptors {
+    /// No restriction.
+    const ALL: u32 = 0;
+    /// None of peers.
+    const OWN: u32 = 1;
+    const NONE: u32 = 2;
+    /// A use is one system call that does not block. Looks at a yield each; arbitrary.
+    const USE_LOOKS: u32 = 100_000;
+
+    pub(crate) fn may_have_wakes(&self) -> bool {
+        self.state.load(SeqCst) == Descriptors::ALL
+    }
+
+    pub(crate) fn are_gone(&self) -> bool {
+        self.state.load(SeqCst) == Descriptors::NONE
+    }
+
+    /// From now on there are none of peers.
+    pub(crate) fn keep_own(&self) {
+        let _ = self.state.compare_exchange(Descriptors::ALL, Descriptors::OWN, SeqCst, SeqCst);
+    }
+
+    /// From now on there are none.
+    pub(crate) fn keep_none(&self) {
+        self.state.store(Descriptors::NONE, SeqCst);
+    }
+
+    /// Runs `f` on the number in `fd`, if there is one, which is not closed meanwhile.
+    pub(crate) fn with(&self, fd: &AtomicI32, f: impl FnOnce(RawFd)) {
+        self.uses.fetch_add(1, SeqCst);
+        let number = fd.load(SeqCst);
+        if number >= 0 {
+            f(number);
+        }
+        self.uses.fetch_sub(1, SeqCst);
+    }
+
+    /// Takes a number out, and waits until nobody uses it any more. `None`: there is none, or a use takes too long.
+    pub(crate) fn take(&self, fd: &AtomicI32) -> Option<RawFd> {
+        let number = fd.swap(-1, SeqCst);
+        let unused = (0..Descriptors::USE_LOOKS).any(|_| {
+            let unused = self.uses.load(SeqCst) == 0;
+            if !unused {
+                std::thread::yield_now();
+            }
+            unused
+        });
+        (number >= 0 && unused).then_some(number)
+    }
+}
