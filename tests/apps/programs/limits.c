@@ -207,10 +207,14 @@ int main(int argc, char **argv) {
     int ready[2], others[2], over[2];
     if (pipe(ready) != 0 || pipe(others) != 0 || pipe(over) != 0)
         die("pipe");
+    static pid_t children[MOST + 1];
+    if (clients > MOST)
+        die("too many clients");
     for (int i = 0; i <= clients; i++) {
         pid_t child = fork();
         if (child < 0)
             die("fork");
+        children[i] = child;
         if (child > 0)
             continue;
         alarm(LONGEST_S);
@@ -244,7 +248,7 @@ int main(int argc, char **argv) {
     close(ready[0]), close(ready[1]), close(others[0]), close(others[1]), close(over[0]), close(over[1]);
     int status, failed = 0;
     for (int i = 0; i <= clients; i++)
-        if (wait(&status) > 0 && status != 0)
+        if (waitpid(children[i], &status, 0) > 0 && status != 0)
             failed++, printf("a process ended with status %#x\n", status);
     printf("server: %d connections, %ld bytes, %s\n", reports->connections, reports->echoed,
            reports->accept_error == 0 ? "no error" : strerrorname_np(reports->accept_error));
