@@ -13,7 +13,7 @@ SAMPLE   := core/config/netacc.conf
 DOCS     := $(wildcard README.md ARCHITECTURE.md CONTRIBUTING.md LICENSE-MIT LICENSE-APACHE core/proto/SPEC.md)
 
 .DEFAULT_GOAL := help
-.PHONY: help build test demo bench lint install uninstall clean
+.PHONY: help build check test demo bench lint install uninstall clean
 
 help: ## Show these targets
 	@echo 'netacc-lab: unmodified TCP programs over RDMA or shared memory'
@@ -24,6 +24,9 @@ help: ## Show these targets
 
 build: ## Build netacc, netacc_run, netacc_ss and libnetacc-preload.so into target/release
 	@ci/run.sh build
+
+check: ## The quick check before each commit: at most five minutes once built
+	@ci/run.sh check
 
 test: ## Install what is missing, then run every test; ends with the time of each step
 	@ci/run.sh all

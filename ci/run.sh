@@ -14,6 +14,8 @@ readonly NIGHTLY=nightly-2026-05-20
 readonly CARGO_FUZZ_VERSION=0.13.2
 readonly NO_STD_TARGET=x86_64-unknown-none
 readonly RESULTS=results/local
+# Subjects of later commits are checked.
+readonly COMMITS_SINCE=d341f99
 
 # What each job needs, as "command=Debian package". A command that exists, from wherever, is enough.
 readonly NEEDS_RUST=(gcc=gcc 'g++=g++' /usr/include/stdio.h=libc6-dev curl=curl)
@@ -165,7 +167,7 @@ job_build() { # the release binaries and the library
     done
 }
 
-job_lint() { # formats and lints of Rust, Python and shell, and the structure of crates
+job_lint() { # formats and lints of Rust, Python, shell and commit subjects; the structure of crates
     need_rust
     need_python
     need "${NEEDS_LINT[@]}"
@@ -178,7 +180,15 @@ job_lint() { # formats and lints of Rust, Python and shell, and the structure of
     .venv/bin/ruff format --check .
     .venv/bin/mypy
     .venv/bin/python ci/structure.py
+    lint_commits
     shellcheck ci/*.sh .ci/run
+}
+
+# An archive of the sources, or a shallow clone, has no history to check.
+lint_commits() {
+    if git rev-parse --quiet --verify "$COMMITS_SINCE^{commit}" >/dev/null 2>&1; then
+        .venv/bin/gitlint --commits "$COMMITS_SINCE..HEAD"
+    fi
 }
 
 job_unit() { # Rust tests of all crates; the harness and the model have jobs of their own
@@ -525,6 +535,17 @@ closing_lines() {
          END { if (crates) printf "test result: %s. %d passed; %d failed; %d ignored; %d runs\n",
                                   failed ? "FAILED" : "ok", passed, failed, ignored, crates }' "$1"
     grep -E '^=+ .*(passed|failed|error|no tests ran).* in [0-9.]+s.* =+$' "$1" | tail -n 1 || true
+}
+
+# Without the network, real programs, simulations and the lab: what most changes break first.
+job_check() { # the quick check before each commit: formats, clippy, structure, unit tests, model, a few calls
+    need_rust
+    need_python
+    job_lint
+    job_spec
+    cargo test --locked --lib --bins -p netacc-proto -p netacc-driver -p netacc-preload -p netacc-shm -p netacc-config
+    job_build
+    .venv/bin/python -m pytest -q tests/ci tests/apps/test_calls.py tests/apps/test_ended.py -k "not by_ and not rights"
 }
 
 job_all() { # what `make test` runs: every step but demo and bench, then a table (arguments: only these steps)
