@@ -11,6 +11,7 @@
 //! Of one size, or of all powers of two (`-a`), as a table with or without histograms, or as JSON.
 
 mod histogram;
+mod measured;
 mod raw;
 mod report;
 mod tcp;
@@ -183,7 +184,7 @@ fn measure_all(args: &LatArgs) -> Report {
     report
 }
 
-fn measure(args: &LatArgs, path: PathName, size: u32) -> Result<tcp::Measured, LatError> {
+fn measure(args: &LatArgs, path: PathName, size: u32) -> Result<measured::Measured, LatError> {
     let server = SocketAddr::new(args.address, args.port);
     let operation = match path {
         PathName::Write => raw::Kind::Write,
@@ -199,11 +200,11 @@ fn measure(args: &LatArgs, path: PathName, size: u32) -> Result<tcp::Measured, L
     let (config, _) = Config::load();
     let task = raw::Task { kind: operation, size, count: args.count };
     let histogram = raw::ask(&config, from, SocketAddr::new(args.address, args.port + 1), task)?;
-    Ok(tcp::Measured { histogram, link_share: None })
+    Ok(measured::Measured { histogram, link_share: None })
 }
 
 /// The same client as for TCP, as a program under `netacc_run`.
-fn through_the_stack(args: &LatArgs, size: u32) -> Result<tcp::Measured, LatError> {
+fn through_the_stack(args: &LatArgs, size: u32) -> Result<measured::Measured, LatError> {
     let mut command = accelerated()?;
     command.args(["lat-peer", "ask", &SocketAddr::new(args.address, args.port).to_string()]);
     command.args([size.to_string(), args.count.to_string()]);

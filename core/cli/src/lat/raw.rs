@@ -19,7 +19,7 @@ use netacc_registry::{open_raw, raw_peer_address, Raw};
 use nix::errno::Errno;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 
-use super::report::Latencies;
+use super::measured::Latencies;
 use super::{LatError, MAX_SIZE};
 
 /// No answer takes so long.

@@ -6,9 +6,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
-
-use super::report::Latencies;
+use super::measured::{Latencies, Measured};
 use super::{LatError, MAX_SIZE};
 use crate::bench::link::Sample;
 
@@ -22,14 +20,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Round trips between two looks at whether the connection is on a link, at most, and about the bytes that they may have.
 const ROUND: usize = 64;
 const ROUND_BYTES: usize = 4 << 20;
-
-/// What a path has brought.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Measured {
-    pub(crate) histogram: Latencies,
-    /// Of the bytes that were measured, the share that went over the link; nothing without the library.
-    pub(crate) link_share: Option<f64>,
-}
 
 /// The address of ours from which the server is reached.
 pub(super) fn own_address_towards(server: SocketAddr) -> Result<IpAddr, LatError> {
