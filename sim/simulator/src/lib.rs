@@ -11,7 +11,8 @@ mod plan;
 mod recording;
 mod scenario;
 
-pub use recording::{FinishError, NetworkCounts, Recording, Verdict};
+pub use meta::{NetworkCounts, Verdict};
+pub use recording::{FinishError, Recording};
 pub use scenario::{
     Arrival, Client, Commands, Costs, Dcqcn, Fault, Group, Link, Measure, Network, Nic, Pause, Processors, Rate,
     Scenario, ScenarioError, SizeBin, Stack, Switch,

@@ -4,8 +4,40 @@ use hdrhistogram::Histogram;
 use netacc_rpc::SetUp;
 use serde::Serialize;
 
-use crate::recording::{NetworkCounts, Verdict};
 use crate::scenario::Scenario;
+
+/// What is to become of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// It goes on.
+    Going,
+    /// Everything was asked and answered.
+    Complete,
+    /// Nobody has read a byte for too long, though somebody waits.
+    Stalled,
+    /// The time to answer the last requests is over.
+    Unfinished,
+    /// A byte was not the one written.
+    Broken,
+}
+
+/// What ports and switches have counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct NetworkCounts {
+    /// Packets lost on links.
+    pub lost: u64,
+    /// Packets that found no room in a switch.
+    pub dropped: u64,
+    /// Packets that a switch has marked.
+    pub marked: u64,
+    /// Pauses that switches have sent.
+    pub pauses: u64,
+    /// The most bytes that ever waited at one port of a switch.
+    pub max_queue_bytes: u64,
+    /// TCP connections that could not be made, or broke.
+    pub tcp_failed: u64,
+}
 
 /// Sums over all NICs.
 #[derive(Clone, Copy, Debug, Default, Serialize)]

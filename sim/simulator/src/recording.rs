@@ -14,26 +14,11 @@ use hdrhistogram::serialization::{Serializer, V2DeflateSerializeError, V2Deflate
 use hdrhistogram::Histogram;
 use netacc_device::Instant;
 use netacc_rpc::{Run, Sample, ShortConnection};
-use serde::Serialize;
 
-use crate::meta::{GroupMeta, Latency, LinkCounts, Meta, NicCounts, ProcessorCounts, ShortMeta};
+use crate::meta::{
+    GroupMeta, Latency, LinkCounts, Meta, NetworkCounts, NicCounts, ProcessorCounts, ShortMeta, Verdict,
+};
 use crate::scenario::{self, Scenario};
-
-/// What is to become of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Verdict {
-    /// It goes on.
-    Going,
-    /// Everything was asked and answered.
-    Complete,
-    /// Nobody has read a byte for too long, though somebody waits.
-    Stalled,
-    /// The time to answer the last requests is over.
-    Unfinished,
-    /// A byte was not the one written.
-    Broken,
-}
 
 /// Why a recording could not be finished.
 #[derive(Debug, thiserror::Error)]
@@ -45,23 +30,6 @@ pub enum FinishError {
     /// A histogram could not be written.
     #[error("cannot write {path}: {error}", path = .0.display(), error = .1)]
     Histogram(PathBuf, V2DeflateSerializeError),
-}
-
-/// What ports and switches have counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct NetworkCounts {
-    /// Packets lost on links.
-    pub lost: u64,
-    /// Packets that found no room in a switch.
-    pub dropped: u64,
-    /// Packets that a switch has marked.
-    pub marked: u64,
-    /// Pauses that switches have sent.
-    pub pauses: u64,
-    /// The most bytes that ever waited at one port of a switch.
-    pub max_queue_bytes: u64,
-    /// TCP connections that could not be made, or broke.
-    pub tcp_failed: u64,
 }
 
 /// Short connections of a group.
