@@ -21,6 +21,7 @@ mod host;
 mod ledger;
 mod ops;
 mod place;
+mod process;
 mod sys;
 mod worker;
 mod world;

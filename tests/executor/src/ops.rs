@@ -1,4 +1,4 @@
-//! The operations, as a worker does them.
+//! The operations, as a process does them.
 //!
 //! * `connections`: sockets, from their making to their end.
 //! * `bytes`: what is sent and received, and what is counted of it.
@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use netacc_program::{How, Op, Outcome};
 
 use crate::ledger::Ledger;
+use crate::process::{Instance, Process, Slot};
 use crate::sys;
-use crate::worker::{Instance, Slot, Worker};
 use crate::world;
 
 mod bytes;
@@ -98,40 +98,40 @@ fn would_block(error: &io::Error) -> bool {
 }
 
 /// Does one operation. `expect` is what the oracle saw.
-pub(crate) fn run(worker: &Worker, op: &Op, expect: Option<&Outcome>) -> Outcome {
+pub(crate) fn run(process: &Process, op: &Op, expect: Option<&Outcome>) -> Outcome {
     let pipes = sys::pipes();
-    set_in_vain(worker.ledger.in_vain.load(Ordering::SeqCst) != 0);
+    set_in_vain(process.ledger.in_vain.load(Ordering::SeqCst) != 0);
     let begun = Instant::now();
-    let mut outcome = dispatch(worker, op, expect);
+    let mut outcome = dispatch(process, op, expect);
     if begun.elapsed() >= world::patience() {
-        worker.ledger.in_vain.store(1, Ordering::SeqCst);
+        process.ledger.in_vain.store(1, Ordering::SeqCst);
     }
     outcome.sigpipe = sys::pipes() != pipes;
-    worker.ledger.progress.fetch_add(1, Ordering::SeqCst);
+    process.ledger.progress.fetch_add(1, Ordering::SeqCst);
     outcome
 }
 
-fn dispatch(worker: &Worker, op: &Op, expect: Option<&Outcome>) -> Outcome {
-    let slot = |s: &u32| worker.slot(*s);
+fn dispatch(process: &Process, op: &Op, expect: Option<&Outcome>) -> Outcome {
+    let slot = |s: &u32| process.slot(*s);
     let none = || Outcome::skipped("no such slot");
     match op {
-        Op::Socket { s, v6, nonblock, cloexec } => open_socket(worker, *s, *v6, *nonblock, *cloexec),
-        Op::Bind { s } => slot(s).map_or_else(none, |slot| bind(worker, &slot)),
-        Op::Listen { s, l, backlog } => slot(s).map_or_else(none, |slot| listen(worker, &slot, *l, *backlog)),
-        Op::Connect { s, l, c } => slot(s).map_or_else(none, |slot| connect(worker, (*s, &slot), *l, *c)),
+        Op::Socket { s, v6, nonblock, cloexec } => open_socket(process, *s, *v6, *nonblock, *cloexec),
+        Op::Bind { s } => slot(s).map_or_else(none, |slot| bind(process, &slot)),
+        Op::Listen { s, l, backlog } => slot(s).map_or_else(none, |slot| listen(process, &slot, *l, *backlog)),
+        Op::Connect { s, l, c } => slot(s).map_or_else(none, |slot| connect(process, (*s, &slot), *l, *c)),
         Op::Accept { from, s, c, nonblock } => {
-            slot(from).map_or_else(none, |slot| accept(worker, &slot, (*s, *c), *nonblock, expect))
+            slot(from).map_or_else(none, |slot| accept(process, &slot, (*s, *c), *nonblock, expect))
         }
         Op::Send { s, n, call, flags } => {
-            slot(s).map_or_else(none, |slot| send(worker, &slot, (*n, *call, *flags), expect))
+            slot(s).map_or_else(none, |slot| send(process, &slot, (*n, *call, *flags), expect))
         }
-        Op::SendAll { s, n } => slot(s).map_or_else(none, |slot| send_all(worker, &slot, *n)),
+        Op::SendAll { s, n } => slot(s).map_or_else(none, |slot| send_all(process, &slot, *n)),
         Op::Recv { s, n, call, flags } => {
-            slot(s).map_or_else(none, |slot| receive(worker, &slot, (*n, *call, *flags), expect))
+            slot(s).map_or_else(none, |slot| receive(process, &slot, (*n, *call, *flags), expect))
         }
-        Op::RecvAll { s, n } => slot(s).map_or_else(none, |slot| receive_all(worker, &slot, u64::from(*n))),
-        Op::Fill { s } => slot(s).map_or_else(none, |slot| fill(worker, &slot, expect)),
-        Op::Drain { s } => slot(s).map_or_else(none, |slot| drain(worker, &slot, expect)),
+        Op::RecvAll { s, n } => slot(s).map_or_else(none, |slot| receive_all(process, &slot, u64::from(*n))),
+        Op::Fill { s } => slot(s).map_or_else(none, |slot| fill(process, &slot, expect)),
+        Op::Drain { s } => slot(s).map_or_else(none, |slot| drain(process, &slot, expect)),
         Op::Shutdown { s, how } => slot(s).map_or_else(none, |slot| {
             let how = match how {
                 How::Write => libc::SHUT_WR,
@@ -140,26 +140,26 @@ fn dispatch(worker: &Worker, op: &Op, expect: Option<&Outcome>) -> Outcome {
             };
             outcome(sys::shutdown(slot.fd, how).map(|()| 0))
         }),
-        Op::Close { s } if worker.slots().epolls.contains_key(s) => close_instance(worker, *s),
-        Op::Dup { s, to } if worker.slots().epolls.contains_key(s) => dup_instance(worker, *s, *to),
-        Op::Close { s } => close(worker, *s),
-        Op::Dup { s, to } => slot(s).map_or_else(none, |slot| dup(worker, &slot, *to)),
+        Op::Close { s } if process.slots().epolls.contains_key(s) => close_instance(process, *s),
+        Op::Dup { s, to } if process.slots().epolls.contains_key(s) => dup_instance(process, *s, *to),
+        Op::Close { s } => close(process, *s),
+        Op::Dup { s, to } => slot(s).map_or_else(none, |slot| dup(process, &slot, *to)),
         Op::Set { s, option, value } => slot(s).map_or_else(none, |slot| set(&slot, *option, *value)),
         Op::Get { s, option } => slot(s).map_or_else(none, |slot| get(&slot, *option, expect)),
         Op::Fionread { s } => slot(s).map_or_else(none, |slot| fionread(&slot, expect)),
         Op::Misuse { s, call, at } => slot(s).map_or_else(none, |slot| misuse(&slot, *call, *at, expect)),
-        Op::Poll { s, interest, wait, select } => poll(worker, s, *interest, (*wait, *select), expect),
+        Op::Poll { s, interest, wait, select } => poll(process, s, *interest, (*wait, *select), expect),
         Op::EpollCreate { e } => match sys::epoll_create() {
             Ok(fd) => {
-                let mut slots = worker.slots();
+                let mut slots = process.slots();
                 slots.epolls.insert(*e, Instance { fd, of: *e });
                 slots.members.insert(*e, BTreeMap::new());
                 Outcome::value(0)
             }
             Err(error) => failure(&error),
         },
-        Op::EpollCtl { e, s, action, interest } => epoll_ctl(worker, *e, *s, *action, *interest),
-        Op::EpollWait { e, max, wait } => epoll_wait(worker, *e, *max as usize, *wait, expect),
+        Op::EpollCtl { e, s, action, interest } => epoll_ctl(process, *e, *s, *action, *interest),
+        Op::EpollWait { e, max, wait } => epoll_wait(process, *e, *max as usize, *wait, expect),
         Op::Pause { us } => {
             std::thread::sleep(Duration::from_micros(u64::from(*us)));
             Outcome::default()

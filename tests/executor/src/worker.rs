@@ -13,67 +13,9 @@ use serde::{Deserialize, Serialize};
 use crate::channel::{Channel, Reply, Request};
 use crate::ledger::Ledger;
 use crate::ops;
+use crate::process::{Process, Slot, Slots};
 use crate::sys::{self, Fd};
 use crate::world::{join_patience, World};
-
-/// What a slot is.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Slot {
-    pub(crate) fd: Fd,
-    /// Connection and side, once it has one.
-    pub(crate) end: Option<(u32, u8)>,
-    pub(crate) cloexec: bool,
-}
-
-/// A descriptor of an epoll instance.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Instance {
-    pub(crate) fd: Fd,
-    /// The slot in which the instance was created: the same for all its descriptors.
-    pub(crate) of: u32,
-}
-
-/// The slots that an epoll instance watches, each with the slot that names the same socket or instance now: another one, once
-/// the slot under which it was added is closed.
-pub(crate) type Members = BTreeMap<u32, u32>;
-
-impl Slots {
-    /// The descriptor in a slot, of whatever kind.
-    pub(crate) fn descriptor(&self, s: u32) -> Option<Fd> {
-        self.sockets.get(&s).map(|slot| slot.fd).or_else(|| self.epolls.get(&s).map(|instance| instance.fd))
-    }
-
-    /// What was `closed`, in slot `s`, is not a name of its socket any more. Another one of that socket takes its place.
-    pub(crate) fn unname(&mut self, s: u32, closed: &Slot) {
-        let same = |(other, slot): (&u32, &Slot)| (*other != s && slot.end == closed.end).then_some(*other);
-        let other = closed.end.and_then(|_| self.sockets.iter().find_map(same));
-        self.rename(s, other);
-    }
-
-    /// The same for a descriptor of an epoll instance, which is taken out already.
-    pub(crate) fn unname_instance(&mut self, s: u32, closed: &Instance) {
-        let other = self.epolls.iter().find(|(_, instance)| instance.of == closed.of).map(|(other, _)| *other);
-        self.rename(s, other);
-    }
-
-    fn rename(&mut self, s: u32, other: Option<u32>) {
-        for members in self.members.values_mut() {
-            match other {
-                Some(other) => members.values_mut().filter(|name| **name == s).for_each(|name| *name = other),
-                None => members.retain(|_, name| *name != s),
-            }
-        }
-    }
-}
-
-/// A worker's descriptors.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Slots {
-    pub(crate) sockets: BTreeMap<u32, Slot>,
-    pub(crate) epolls: BTreeMap<u32, Instance>,
-    /// By the slot in which an instance was created.
-    pub(crate) members: BTreeMap<u32, Members>,
-}
 
 /// What survives `exec`, as JSON in an argument.
 #[derive(Serialize, Deserialize)]
@@ -86,15 +28,11 @@ struct State {
     slots: Slots,
 }
 
-/// One process.
+/// A process, and what it takes its steps from.
 pub(crate) struct Worker {
     channel: Channel,
     ledger_fd: Fd,
-    pub(crate) ledger: &'static Ledger,
-    pub(crate) process: u8,
-    pub(crate) host: u8,
-    pub(crate) world: World,
-    pub(crate) slots: Mutex<Slots>,
+    process: Process,
     background: Mutex<BTreeMap<u32, Background>>,
 }
 
@@ -120,11 +58,13 @@ pub(crate) fn resume(state: &str) -> ExitCode {
     let worker = Worker {
         channel: Channel { fd: state.channel },
         ledger_fd: state.ledger,
-        ledger,
-        process: state.process,
-        host: state.host,
-        world: state.world,
-        slots: Mutex::new(state.slots),
+        process: Process {
+            ledger,
+            number: state.process,
+            host: state.host,
+            world: state.world,
+            slots: Mutex::new(state.slots),
+        },
         background: Mutex::default(),
     };
     if worker.channel.send(&Reply::default(), None).is_err() {
@@ -138,27 +78,15 @@ impl Worker {
         Worker {
             channel,
             ledger_fd: ledger.0,
-            ledger: ledger.1,
-            process,
-            host,
-            world,
-            slots: Mutex::default(),
+            process: Process { ledger: ledger.1, number: process, host, world, slots: Mutex::default() },
             background: Mutex::default(),
         }
-    }
-
-    pub(crate) fn slots(&self) -> MutexGuard<'_, Slots> {
-        locked(&self.slots)
-    }
-
-    pub(crate) fn slot(&self, s: u32) -> Option<Slot> {
-        self.slots().sockets.get(&s).cloned()
     }
 
     /// Serves until the channel ends. Never returns to the coordinator's code.
     pub(crate) fn run(self: Arc<Self>) -> ! {
         sys::handle_signals();
-        self.world.settle();
+        self.process.world.settle();
         while let Ok(Some((request, beside))) = self.channel.receive::<Request>() {
             let reply = self.answer(request, beside);
             let (reply, attached) = match reply {
@@ -185,9 +113,9 @@ impl Worker {
                 }
             }
             Request::Warm { s, receive, send } => {
-                let ok = (!receive || ops::run(self, &Op::RecvAll { s, n: 1 }, None).ret == 1)
-                    && (!send || ops::run(self, &Op::SendAll { s, n: 1 }, None).ret == 1);
-                let kernel = self.slot(s).and_then(|slot| sys::kernel_received(slot.fd));
+                let ok = (!receive || ops::run(&self.process, &Op::RecvAll { s, n: 1 }, None).ret == 1)
+                    && (!send || ops::run(&self.process, &Op::SendAll { s, n: 1 }, None).ret == 1);
+                let kernel = self.process.slot(s).and_then(|slot| sys::kernel_received(slot.fd));
                 reply.kernel_bytes = if ok { kernel.unwrap_or(0) } else { u64::MAX };
             }
             Request::Fork => return Some(self.fork()),
@@ -196,7 +124,7 @@ impl Worker {
                 reply.outcomes.push((0, ops::failure(&error)));
             }
             Request::Give { s } => {
-                let outcome = match (self.slot(s), beside) {
+                let outcome = match (self.process.slot(s), beside) {
                     (Some(slot), Some(over)) => {
                         reply.end = slot.end;
                         ops::outcome(sys::send_packet(over, b"x", Some(slot.fd)).map(|()| 0))
@@ -209,7 +137,7 @@ impl Worker {
                 let outcome = match beside.map(|over| sys::receive_packet(over, &mut [0; 8])) {
                     Some(Ok((_, Some(fd)))) => {
                         let slot = Slot { fd, end: Some((c, side)), cloexec: false };
-                        self.slots().sockets.insert(to, slot);
+                        self.process.slots().sockets.insert(to, slot);
                         Outcome::value(0)
                     }
                     Some(Err(e)) => ops::failure(&e),
@@ -229,8 +157,8 @@ impl Worker {
     /// Takes one step, now or in a thread.
     fn take(self: &Arc<Self>, index: usize, step: Step, expect: Option<Outcome>, out: &mut Vec<(usize, Outcome)>) {
         use std::sync::atomic::Ordering;
-        self.ledger.at[usize::from(self.process)].store(index as u32 + 1, Ordering::SeqCst);
-        self.ledger.progress.fetch_add(1, Ordering::SeqCst);
+        self.process.ledger.at[usize::from(self.process.number)].store(index as u32 + 1, Ordering::SeqCst);
+        self.process.ledger.progress.fetch_add(1, Ordering::SeqCst);
         if let Some(number) = step.background {
             self.take_in_background(index, number, step.op, expect);
             return;
@@ -248,8 +176,8 @@ impl Worker {
                 out.push((index, Outcome::default()));
             }
             op => {
-                out.push((index, ops::run(self, op, expect.as_ref())));
-                self.world.let_answer(op);
+                out.push((index, ops::run(&self.process, op, expect.as_ref())));
+                self.process.world.let_answer(op);
             }
         }
     }
@@ -259,7 +187,7 @@ impl Worker {
         let worker = self.clone();
         let thread = std::thread::Builder::new().stack_size(256 * 1024).spawn(move || {
             let _ = tell_tid.send(sys::thread());
-            let _ = tell.send(ops::run(&worker, &op, expect.as_ref()));
+            let _ = tell.send(ops::run(&worker.process, &op, expect.as_ref()));
         });
         if let (Ok(thread), Ok(tid)) = (thread, tid.recv()) {
             locked(&self.background).insert(number, Background { index, result, thread, tid });
@@ -287,6 +215,7 @@ impl Worker {
 
     fn fork(self: &Arc<Self>) -> (Reply, Option<Fd>) {
         let mut reply = Reply::default();
+        let process = &self.process;
         let (ours, childs) = match Channel::pair() {
             Ok(pair) => pair,
             Err(e) => {
@@ -301,12 +230,14 @@ impl Worker {
                 let child = Worker {
                     channel: childs,
                     ledger_fd: self.ledger_fd,
-                    ledger: self.ledger,
-                    // The coordinator tells it by what it is asked to run.
-                    process: self.process,
-                    host: self.host,
-                    world: self.world.clone(),
-                    slots: Mutex::new(self.slots().clone()),
+                    process: Process {
+                        ledger: process.ledger,
+                        // The coordinator tells it by what it is asked to run.
+                        number: process.number,
+                        host: process.host,
+                        world: process.world.clone(),
+                        slots: Mutex::new(process.slots().clone()),
+                    },
                     background: Mutex::default(),
                 };
                 Arc::new(child).run()
@@ -325,14 +256,14 @@ impl Worker {
     }
 
     fn exec(&self) -> std::io::Error {
-        let mut slots = self.slots().clone();
+        let mut slots = self.process.slots().clone();
         slots.sockets.retain(|_, slot| !slot.cloexec);
         let state = State {
             channel: self.channel.fd,
             ledger: self.ledger_fd,
-            process: self.process,
-            host: self.host,
-            world: self.world.clone(),
+            process: self.process.number,
+            host: self.process.host,
+            world: self.process.world.clone(),
             slots,
         };
         match serde_json::to_string(&state) {
@@ -344,9 +275,9 @@ impl Worker {
     /// Ends the program: background steps that nobody joined, then everything that is open.
     fn reset(&self, reply: &mut Reply) {
         let left = std::mem::take(&mut *locked(&self.background));
-        let slots = std::mem::take(&mut *self.slots());
+        let slots = std::mem::take(&mut *self.process.slots());
         for slot in slots.sockets.values() {
-            ops::note_kernel(self.ledger, slot);
+            ops::note_kernel(self.process.ledger, slot);
             if !left.is_empty() {
                 // Whoever still waits there is to return.
                 let _ = sys::shutdown(slot.fd, libc::SHUT_RDWR);

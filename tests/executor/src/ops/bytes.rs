@@ -9,8 +9,8 @@ use netacc_program::{pattern, Outcome, RecvCall, RecvFlags, SendCall, SendFlags}
 
 use super::{errno_name, failure, outcome, patience, would_block, LOOK_AGAIN};
 use crate::ledger::Direction;
+use crate::process::{Process, Slot};
 use crate::sys::{self, Fd};
-use crate::worker::{Slot, Worker};
 
 /// Pieces in which `fill` sends, and an end of it on a kernel that grows its buffers.
 const FILL_PIECE: usize = 4000;
@@ -18,9 +18,9 @@ const FILL_MOST: usize = 64 << 20;
 /// Largest piece of `send_all`, `recv_all` and `drain`.
 const PIECE: usize = 256 * 1024;
 
-fn directions<'a>(worker: &'a Worker, slot: &Slot) -> Option<([&'a Direction; 2], [u64; 2])> {
+fn directions<'a>(process: &'a Process, slot: &Slot) -> Option<([&'a Direction; 2], [u64; 2])> {
     let (c, side) = slot.end?;
-    let pair = &worker.ledger.directions[c as usize];
+    let pair = &process.ledger.directions[c as usize];
     let (ours, theirs) = (usize::from(side), usize::from(1 - side));
     Some(([&pair[ours], &pair[theirs]], [pattern::key(c, side), pattern::key(c, 1 - side)]))
 }
@@ -56,13 +56,13 @@ fn send_once(fd: Fd, bytes: &[u8], call: SendCall, flags: SendFlags) -> io::Resu
 }
 
 pub(super) fn send(
-    worker: &Worker,
+    process: &Process,
     slot: &Slot,
     (n, call, flags): (u32, SendCall, SendFlags),
     expect: Option<&Outcome>,
 ) -> Outcome {
     let mut bytes = vec![0; n as usize];
-    let ledger = directions(worker, slot);
+    let ledger = directions(process, slot);
     if let Some(([out, _], [key, _])) = &ledger {
         pattern::fill(*key, out.sent.load(Ordering::SeqCst), &mut bytes);
     }
@@ -92,8 +92,8 @@ pub(super) fn send(
     }
 }
 
-pub(super) fn send_all(worker: &Worker, slot: &Slot, n: u32) -> Outcome {
-    let Some(([out, _], [key, _])) = directions(worker, slot) else { return Outcome::skipped("no connection") };
+pub(super) fn send_all(process: &Process, slot: &Slot, n: u32) -> Outcome {
+    let Some(([out, _], [key, _])) = directions(process, slot) else { return Outcome::skipped("no connection") };
     let mut bytes = vec![0; PIECE.min(n as usize)];
     let (mut done, mut calls) = (0u64, 0);
     let mut begun = Instant::now();
@@ -104,7 +104,7 @@ pub(super) fn send_all(worker: &Worker, slot: &Slot, n: u32) -> Outcome {
         match sys::send(slot.fd, &bytes[..len], 0) {
             Ok(sent) => {
                 out.sent.fetch_add(sent as u64, Ordering::SeqCst);
-                worker.ledger.progress.fetch_add(1, Ordering::SeqCst);
+                process.ledger.progress.fetch_add(1, Ordering::SeqCst);
                 done += sent as u64;
                 begun = Instant::now();
             }
@@ -119,8 +119,8 @@ pub(super) fn send_all(worker: &Worker, slot: &Slot, n: u32) -> Outcome {
     Outcome { calls, ..Outcome::value(done as i64) }
 }
 
-pub(super) fn fill(worker: &Worker, slot: &Slot, expect: Option<&Outcome>) -> Outcome {
-    let Some(([out, _], [key, _])) = directions(worker, slot) else { return Outcome::skipped("no connection") };
+pub(super) fn fill(process: &Process, slot: &Slot, expect: Option<&Outcome>) -> Outcome {
+    let Some(([out, _], [key, _])) = directions(process, slot) else { return Outcome::skipped("no connection") };
     let mut bytes = vec![0; FILL_PIECE];
     let (mut done, begun) = (0, Instant::now());
     let some = expect.is_some_and(|e| e.ret > 0);
@@ -152,7 +152,7 @@ fn receive_once(fd: Fd, buffer: &mut [u8], call: RecvCall, flags: c_int) -> io::
 }
 
 pub(super) fn receive(
-    worker: &Worker,
+    process: &Process,
     slot: &Slot,
     (n, call, flags): (u32, RecvCall, RecvFlags),
     expect: Option<&Outcome>,
@@ -168,7 +168,7 @@ pub(super) fn receive(
             bits |= bit;
         }
     }
-    let ledger = directions(worker, slot);
+    let ledger = directions(process, slot);
     // Where the call takes no flags these are not asked for.
     let plain = matches!(call, RecvCall::Read | RecvCall::Readv);
     let (peek, trunc) = (flags.peek && !plain, flags.trunc && !plain);
@@ -237,8 +237,8 @@ pub(super) fn receive(
 }
 
 /// `recv_all` and `drain`: up to `most` bytes; without, what was sent, and the end if there is one.
-fn take_all(worker: &Worker, slot: &Slot, most: Option<u64>, end_expected: bool) -> Outcome {
-    let Some(([_, from], [_, key])) = directions(worker, slot) else { return Outcome::skipped("no connection") };
+fn take_all(process: &Process, slot: &Slot, most: Option<u64>, end_expected: bool) -> Outcome {
+    let Some(([_, from], [_, key])) = directions(process, slot) else { return Outcome::skipped("no connection") };
     let mut buffer = vec![0; PIECE.min(most.unwrap_or(u64::MAX) as usize).max(1)];
     let mut out = Outcome::default();
     let mut begun = Instant::now();
@@ -261,7 +261,7 @@ fn take_all(worker: &Worker, slot: &Slot, most: Option<u64>, end_expected: bool)
             Ok(k) => {
                 out.wrong = out.wrong.or(pattern::mismatch(key, at, &buffer[..k]));
                 from.received.fetch_add(k as u64, Ordering::SeqCst);
-                worker.ledger.progress.fetch_add(1, Ordering::SeqCst);
+                process.ledger.progress.fetch_add(1, Ordering::SeqCst);
                 out.ret += k as i64;
                 begun = Instant::now();
             }
@@ -280,12 +280,12 @@ fn take_all(worker: &Worker, slot: &Slot, most: Option<u64>, end_expected: bool)
     }
 }
 
-pub(super) fn receive_all(worker: &Worker, slot: &Slot, n: u64) -> Outcome {
-    take_all(worker, slot, Some(n), false)
+pub(super) fn receive_all(process: &Process, slot: &Slot, n: u64) -> Outcome {
+    take_all(process, slot, Some(n), false)
 }
 
-pub(super) fn drain(worker: &Worker, slot: &Slot, expect: Option<&Outcome>) -> Outcome {
-    take_all(worker, slot, None, expect.is_some_and(|e| e.end || e.errno.is_some()))
+pub(super) fn drain(process: &Process, slot: &Slot, expect: Option<&Outcome>) -> Outcome {
+    take_all(process, slot, None, expect.is_some_and(|e| e.end || e.errno.is_some()))
 }
 
 pub(super) fn fionread(slot: &Slot, expect: Option<&Outcome>) -> Outcome {

@@ -9,13 +9,13 @@ use netacc_program::Outcome;
 
 use super::bytes::wait_for;
 use super::{failure, note_kernel, outcome, patience, would_block};
+use crate::process::{Process, Slot};
 use crate::sys::{self, Fd};
-use crate::worker::{Slot, Worker};
 
 /// Ports that this process has asked for.
 static NEXT_PORT: AtomicU32 = AtomicU32::new(0);
 
-pub(super) fn open_socket(worker: &Worker, s: u32, v6: bool, nonblock: bool, cloexec: bool) -> Outcome {
+pub(super) fn open_socket(process: &Process, s: u32, v6: bool, nonblock: bool, cloexec: bool) -> Outcome {
     let mut flags = 0;
     if nonblock {
         flags |= libc::SOCK_NONBLOCK;
@@ -26,7 +26,7 @@ pub(super) fn open_socket(worker: &Worker, s: u32, v6: bool, nonblock: bool, clo
     match sys::socket(v6, flags) {
         Ok(fd) => {
             no_delay(fd);
-            worker.slots().sockets.insert(s, Slot { fd, end: None, cloexec });
+            process.slots().sockets.insert(s, Slot { fd, end: None, cloexec });
             Outcome::value(0)
         }
         Err(error) => failure(&error),
@@ -39,10 +39,10 @@ fn no_delay(fd: Fd) {
     let _ = sys::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &on);
 }
 
-pub(super) fn bind(worker: &Worker, slot: &Slot) -> Outcome {
+pub(super) fn bind(process: &Process, slot: &Slot) -> Outcome {
     let v6 = sys::local_port(slot.fd).is_ok_and(|(_, v6)| v6);
-    let address = worker.world.address(u16::from(worker.host), v6);
-    let Some((from, to)) = worker.world.ports else { return outcome(sys::bind(slot.fd, address, 0).map(|()| 0)) };
+    let address = process.world.address(u16::from(process.host), v6);
+    let Some((from, to)) = process.world.ports else { return outcome(sys::bind(slot.fd, address, 0).map(|()| 0)) };
     // Begins elsewhere in each process, and goes on behind what is taken.
     let count = u32::from(to.saturating_sub(from)) + 1;
     let start = std::process::id().wrapping_mul(31).wrapping_add(NEXT_PORT.fetch_add(1, Ordering::Relaxed));
@@ -56,14 +56,14 @@ pub(super) fn bind(worker: &Worker, slot: &Slot) -> Outcome {
     outcome(Err(io::ErrorKind::AddrInUse.into()))
 }
 
-pub(super) fn listen(worker: &Worker, slot: &Slot, l: u32, backlog: u32) -> Outcome {
+pub(super) fn listen(process: &Process, slot: &Slot, l: u32, backlog: u32) -> Outcome {
     if let Err(error) = sys::listen(slot.fd, backlog) {
         return failure(&error);
     }
     match sys::local_port(slot.fd) {
         Ok((port, v6)) => {
-            let listener = &worker.ledger.listeners[l as usize];
-            listener.host.store(u16::from(worker.host), Ordering::SeqCst);
+            let listener = &process.ledger.listeners[l as usize];
+            listener.host.store(u16::from(process.host), Ordering::SeqCst);
             listener.v6.store(u16::from(v6), Ordering::SeqCst);
             listener.port.store(port, Ordering::SeqCst);
             Outcome::value(0)
@@ -72,23 +72,23 @@ pub(super) fn listen(worker: &Worker, slot: &Slot, l: u32, backlog: u32) -> Outc
     }
 }
 
-pub(super) fn connect(worker: &Worker, (s, slot): (u32, &Slot), l: u32, c: u32) -> Outcome {
-    let listener = &worker.ledger.listeners[l as usize];
+pub(super) fn connect(process: &Process, (s, slot): (u32, &Slot), l: u32, c: u32) -> Outcome {
+    let listener = &process.ledger.listeners[l as usize];
     let port = listener.port.load(Ordering::SeqCst);
     if port == 0 {
         return Outcome::skipped("nobody has listened there");
     }
     let v6 = listener.v6.load(Ordering::SeqCst) != 0;
-    let address = worker.world.address(listener.host.load(Ordering::SeqCst), v6);
+    let address = process.world.address(listener.host.load(Ordering::SeqCst), v6);
     let result = sys::connect(slot.fd, address, port);
-    if let Some(slot) = worker.slots().sockets.get_mut(&s) {
+    if let Some(slot) = process.slots().sockets.get_mut(&s) {
         slot.end = Some((c, 0));
     }
     outcome(result.map(|()| 0))
 }
 
 pub(super) fn accept(
-    worker: &Worker,
+    process: &Process,
     slot: &Slot,
     (s, c): (u32, u32),
     nonblock: bool,
@@ -100,7 +100,7 @@ pub(super) fn accept(
         match sys::accept(slot.fd, flags) {
             Ok(fd) => {
                 no_delay(fd);
-                worker.slots().sockets.insert(s, Slot { fd, end: Some((c, 1)), cloexec: false });
+                process.slots().sockets.insert(s, Slot { fd, end: Some((c, 1)), cloexec: false });
                 return Outcome::value(0);
             }
             Err(error) => {
@@ -114,25 +114,25 @@ pub(super) fn accept(
     }
 }
 
-pub(super) fn close(worker: &Worker, s: u32) -> Outcome {
-    let Some(slot) = worker.slots().sockets.remove(&s) else { return Outcome::skipped("no such slot") };
-    worker.slots().unname(s, &slot);
-    note_kernel(worker.ledger, &slot);
+pub(super) fn close(process: &Process, s: u32) -> Outcome {
+    let Some(slot) = process.slots().sockets.remove(&s) else { return Outcome::skipped("no such slot") };
+    process.slots().unname(s, &slot);
+    note_kernel(process.ledger, &slot);
     outcome(sys::close(slot.fd).map(|()| 0))
 }
 
-pub(super) fn dup(worker: &Worker, slot: &Slot, to: u32) -> Outcome {
-    let onto = worker.slot(to);
+pub(super) fn dup(process: &Process, slot: &Slot, to: u32) -> Outcome {
+    let onto = process.slot(to);
     let result = match &onto {
         Some(old) => {
-            note_kernel(worker.ledger, old);
+            note_kernel(process.ledger, old);
             sys::dup2(slot.fd, old.fd)
         }
         None => sys::dup(slot.fd),
     };
     match result {
         Ok(fd) => {
-            let mut slots = worker.slots();
+            let mut slots = process.slots();
             if let Some(old) = slots.sockets.remove(&to) {
                 slots.unname(to, &old);
             }

@@ -6,8 +6,8 @@ use netacc_program::{BadAddress, Misuse, Outcome};
 
 use super::bytes::wait_for;
 use super::{errno_name, outcome, patience, would_block};
+use crate::process::Slot;
 use crate::sys;
-use crate::worker::Slot;
 
 /// Makes the call. What the oracle has seen arrive (bytes, an end, an error) is waited for.
 pub(super) fn misuse(slot: &Slot, call: Misuse, at: BadAddress, expect: Option<&Outcome>) -> Outcome {

@@ -7,8 +7,8 @@ use std::time::Instant;
 use netacc_program::{Option_, Outcome};
 
 use super::{outcome, patience, LOOK_AGAIN};
+use crate::process::Slot;
 use crate::sys;
-use crate::worker::Slot;
 
 fn timeval(ms: i32) -> libc::timeval {
     libc::timeval { tv_sec: i64::from(ms) / 1000, tv_usec: i64::from(ms % 1000) * 1000 }

@@ -8,8 +8,8 @@ use std::time::Instant;
 use netacc_program::{EpollAction, Interest, Outcome};
 
 use super::{failure, outcome, patience, LOOK_AGAIN};
+use crate::process::{Instance, Process};
 use crate::sys::{self, Fd};
-use crate::worker::{Instance, Worker};
 
 const BITS: [(c_int, &str); 6] = [
     (libc::EPOLLIN, "in"),
@@ -55,11 +55,11 @@ fn named(events: &Events) -> BTreeMap<u32, String> {
     events.iter().filter(|(_, b)| **b != 0).map(|(s, b)| (*s, names(*b))).collect()
 }
 
-fn poll_slots(worker: &Worker, slots: &[(u32, u32)], timeout_ms: c_int, select: bool) -> io::Result<Events> {
+fn poll_slots(process: &Process, slots: &[(u32, u32)], timeout_ms: c_int, select: bool) -> io::Result<Events> {
     let mut fds: Vec<_> = slots
         .iter()
         .map(|(s, events)| libc::pollfd {
-            fd: worker.slots().descriptor(*s).unwrap_or(-1),
+            fd: process.slots().descriptor(*s).unwrap_or(-1),
             events: *events as i16,
             revents: 0,
         })
@@ -71,11 +71,11 @@ fn poll_slots(worker: &Worker, slots: &[(u32, u32)], timeout_ms: c_int, select: 
         sys::poll(&mut fds, timeout_ms)?;
     }
     let of = |fd: Fd| fds.iter().find(|p| p.fd == fd).map_or(0, |p| u32::from(p.revents as u16));
-    Ok(slots.iter().filter_map(|(s, _)| Some((*s, of(worker.slots().descriptor(*s)?)))).collect())
+    Ok(slots.iter().filter_map(|(s, _)| Some((*s, of(process.slots().descriptor(*s)?)))).collect())
 }
 
 pub(super) fn poll(
-    worker: &Worker,
+    process: &Process,
     slots: &[u32],
     interest: Interest,
     (wait, select): (bool, bool),
@@ -84,7 +84,7 @@ pub(super) fn poll(
     let wanted = expect.map(|e| wanted(&e.events)).unwrap_or_default();
     let all: Vec<_> = slots.iter().map(|s| (*s, mask(interest))).collect();
     let timeout = if wait { patience().as_millis() as c_int } else { 0 };
-    match poll_until(worker, &all, &wanted, (timeout, select)) {
+    match poll_until(process, &all, &wanted, (timeout, select)) {
         Ok(seen) => {
             let ready = seen.values().filter(|b| **b != 0).count();
             Outcome { events: named(&seen), ..Outcome::value(ready as i64) }
@@ -95,14 +95,14 @@ pub(super) fn poll(
 
 /// Polls with a time limit of so many milliseconds, and again, bounded, until what is wanted is there.
 fn poll_until(
-    worker: &Worker,
+    process: &Process,
     slots: &[(u32, u32)],
     wanted: &Events,
     (mut timeout_ms, select): (c_int, bool),
 ) -> io::Result<Events> {
     let begun = Instant::now();
     loop {
-        let seen = poll_slots(worker, slots, timeout_ms, select)?;
+        let seen = poll_slots(process, slots, timeout_ms, select)?;
         let missing = missing(wanted, &seen);
         if missing.is_empty() || begun.elapsed() >= patience() {
             return Ok(seen);
@@ -110,7 +110,7 @@ fn poll_until(
         // Sleep for just what is missing, so that a wake-up that is lost is noticed.
         let left = patience().saturating_sub(begun.elapsed()).as_millis() as c_int;
         let before = begun.elapsed();
-        let _ = poll_slots(worker, &missing, left, select);
+        let _ = poll_slots(process, &missing, left, select);
         if begun.elapsed() - before < LOOK_AGAIN {
             std::thread::sleep(LOOK_AGAIN);
         }
@@ -118,9 +118,9 @@ fn poll_until(
     }
 }
 
-pub(super) fn epoll_ctl(worker: &Worker, e: u32, s: u32, action: EpollAction, interest: Interest) -> Outcome {
-    let Some(fd) = worker.slots().descriptor(s) else { return Outcome::skipped("no such slot") };
-    let Some(epoll) = worker.slots().epolls.get(&e).cloned() else { return Outcome::skipped("no such instance") };
+pub(super) fn epoll_ctl(process: &Process, e: u32, s: u32, action: EpollAction, interest: Interest) -> Outcome {
+    let Some(fd) = process.slots().descriptor(s) else { return Outcome::skipped("no such slot") };
+    let Some(epoll) = process.slots().epolls.get(&e).cloned() else { return Outcome::skipped("no such instance") };
     let number = match action {
         EpollAction::Add => libc::EPOLL_CTL_ADD,
         EpollAction::Mod => libc::EPOLL_CTL_MOD,
@@ -128,7 +128,7 @@ pub(super) fn epoll_ctl(worker: &Worker, e: u32, s: u32, action: EpollAction, in
     };
     let result = sys::epoll_ctl(epoll.fd, number, fd, mask(interest), u64::from(s));
     if result.is_ok() {
-        if let Some(members) = worker.slots().members.get_mut(&epoll.of) {
+        if let Some(members) = process.slots().members.get_mut(&epoll.of) {
             match action {
                 EpollAction::Add => drop(members.insert(s, s)),
                 EpollAction::Mod => {}
@@ -139,28 +139,28 @@ pub(super) fn epoll_ctl(worker: &Worker, e: u32, s: u32, action: EpollAction, in
     outcome(result.map(|()| 0))
 }
 
-pub(super) fn dup_instance(worker: &Worker, e: u32, to: u32) -> Outcome {
-    let Some(instance) = worker.slots().epolls.get(&e).cloned() else { return Outcome::skipped("no such instance") };
-    if worker.slots().descriptor(to).is_some() {
+pub(super) fn dup_instance(process: &Process, e: u32, to: u32) -> Outcome {
+    let Some(instance) = process.slots().epolls.get(&e).cloned() else { return Outcome::skipped("no such instance") };
+    if process.slots().descriptor(to).is_some() {
         return Outcome::skipped("the slot is taken");
     }
     let result = sys::dup(instance.fd);
     if let Ok(fd) = result {
-        worker.slots().epolls.insert(to, Instance { fd, ..instance });
+        process.slots().epolls.insert(to, Instance { fd, ..instance });
     }
     outcome(result.map(|_| 0))
 }
 
-pub(super) fn close_instance(worker: &Worker, e: u32) -> Outcome {
-    let mut slots = worker.slots();
+pub(super) fn close_instance(process: &Process, e: u32) -> Outcome {
+    let mut slots = process.slots();
     let Some(instance) = slots.epolls.remove(&e) else { return Outcome::skipped("no such instance") };
     slots.unname_instance(e, &instance);
     drop(slots);
     outcome(sys::close(instance.fd).map(|()| 0))
 }
 
-pub(super) fn epoll_wait(worker: &Worker, e: u32, max: usize, wait: bool, expect: Option<&Outcome>) -> Outcome {
-    let Some(instance) = worker.slots().epolls.get(&e).cloned() else { return Outcome::skipped("no such instance") };
+pub(super) fn epoll_wait(process: &Process, e: u32, max: usize, wait: bool, expect: Option<&Outcome>) -> Outcome {
+    let Some(instance) = process.slots().epolls.get(&e).cloned() else { return Outcome::skipped("no such instance") };
     let begun = Instant::now();
     let expected = expect.map(|e| wanted(&e.events)).unwrap_or_default();
     let mut seen = Events::new();
@@ -185,12 +185,12 @@ pub(super) fn epoll_wait(worker: &Worker, e: u32, max: usize, wait: bool, expect
     }
     let everything = mask(Interest { input: true, output: true, rdhup: true, ..Interest::default() });
     // As they are now: other steps may have closed some meanwhile.
-    let members = worker.slots().members.get(&instance.of).cloned().unwrap_or_default();
+    let members = process.slots().members.get(&instance.of).cloned().unwrap_or_default();
     let all: Vec<_> = members.values().map(|name| (*name, everything)).collect();
     // By the slots' present names.
     let expected = expect.map(|e| wanted(&e.level)).unwrap_or_default();
     let expected = expected.into_iter().filter_map(|(s, bits)| Some((*members.get(&s)?, bits))).collect();
-    let levels = poll_until(worker, &all, &expected, (0, false)).unwrap_or_default();
+    let levels = poll_until(process, &all, &expected, (0, false)).unwrap_or_default();
     let level = members.iter().filter_map(|(s, name)| Some((*s, *levels.get(name)?))).collect();
     Outcome { events: named(&seen), level: named(&level), ..Outcome::value(seen.len() as i64) }
 }
