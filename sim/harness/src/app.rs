@@ -10,20 +10,10 @@ use netacc_driver::{Endpoint, LinkIo, Readiness, Shutdown, StreamCell, StreamGua
 use netacc_proto::{Failure, Reason, RxSource, SocketError, TxSink};
 
 use crate::connection::{key, ECONNRESET, EPIPE};
-use crate::descriptor::{Descriptor, Handle};
+use crate::descriptor::Handle;
+use crate::io::Io;
 use crate::world::World;
 use crate::{bytes, Broken, Check, What};
-
-/// How a call ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Io {
-    /// So many bytes.
-    Done(usize),
-    /// EAGAIN.
-    Blocked,
-    /// An errno.
-    Error(i32),
-}
 
 /// What one attempt came to.
 enum Step {
@@ -56,17 +46,6 @@ fn poll_link(endpoint: &Endpoint, cell: &Arc<StreamCell>) -> bool {
     endpoint.poll_link(&link);
     let after = cell.readiness();
     after != before || after.contains(Readiness::READABLE)
-}
-
-/// Progress on the anchor, with what the kernel says of its end.
-pub(crate) fn look(guard: &mut StreamGuard<'_>, descriptor: &Descriptor) {
-    let state = descriptor.state();
-    if state.reset {
-        guard.anchor_failed();
-    } else {
-        // Behind the peer's FIN the rest of a record will never come.
-        guard.progress_anchor(state.peer_closed);
-    }
 }
 
 impl World {
@@ -183,7 +162,7 @@ impl World {
             }
             RxSource::Record => {
                 let before = guard.rx_source();
-                look(&mut guard, &side.descriptor);
+                side.descriptor.progress(&mut guard);
                 if guard.rx_source() != before {
                     Step::Again
                 } else if guard.proto().is_read_out() {
@@ -289,7 +268,7 @@ impl World {
             },
             TxSink::Pledged => {
                 // The shim sleeps here, looking again and again; the scheduler comes back.
-                look(&mut guard, &side.descriptor);
+                side.descriptor.progress(&mut guard);
                 if guard.tx_sink() != TxSink::Pledged {
                     return Ok(Step::Again);
                 }
@@ -304,7 +283,7 @@ impl World {
                 Step::Blocked
             }
             TxSink::Wait => {
-                look(&mut guard, &side.descriptor);
+                side.descriptor.progress(&mut guard);
                 if guard.tx_sink() == TxSink::Wait {
                     Step::Blocked
                 } else {
@@ -390,7 +369,7 @@ impl World {
         let mut done = guard.proto().is_plain();
         if !done {
             guard.demote(Reason::Requested);
-            look(&mut guard, &side.descriptor);
+            side.descriptor.progress(&mut guard);
             done = guard.proto().is_plain() || guard.proto().failure().is_some();
         }
         let link = guard.link().cloned();

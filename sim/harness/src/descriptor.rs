@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use netacc_device::loopback::anchor::{AnchorState, InMemoryAnchor};
 use netacc_device::{Anchor, AnchorError, AnchorPosition};
-use netacc_driver::Shutdown;
+use netacc_driver::{Shutdown, StreamGuard};
 use parking_lot::Mutex;
 
 use crate::mutants::AnchorMutant;
@@ -72,6 +72,17 @@ impl Descriptor {
     /// What `poll` would say of it; closed descriptors have nothing to say.
     pub(crate) fn state(&self) -> AnchorState {
         self.anchor.lock().as_ref().map_or_else(AnchorState::default, InMemoryAnchor::state)
+    }
+
+    /// Progress of the stream on this anchor, with what the kernel says of its end.
+    pub(crate) fn progress(&self, guard: &mut StreamGuard<'_>) {
+        let state = self.state();
+        if state.reset {
+            guard.anchor_failed();
+        } else {
+            // Behind the peer's FIN the rest of a record will never come.
+            guard.progress_anchor(state.peer_closed);
+        }
     }
 
     pub(crate) fn events(&self) -> u32 {

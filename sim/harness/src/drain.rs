@@ -11,7 +11,8 @@ use netacc_device::Instant;
 use netacc_driver::Shutdown;
 use netacc_proto::Phase;
 
-use crate::app::{Io, PLEDGE_PATIENCE};
+use crate::app::PLEDGE_PATIENCE;
+use crate::io::Io;
 use crate::trace::Event;
 use crate::world::World;
 use crate::{Broken, Check, Mutant, Preset, What};

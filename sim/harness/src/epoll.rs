@@ -11,7 +11,6 @@ use netacc_device::CompletionQueueId;
 use netacc_driver::{Endpoint, Readiness, ReadySink, StreamCell};
 use parking_lot::Mutex;
 
-use crate::app;
 use crate::descriptor::{Descriptor, Watcher, ERR, HUP, IN, OUT, RDHUP};
 use crate::mutants::Countdown;
 
@@ -230,7 +229,7 @@ fn anchor_event(endpoint: &Endpoint, stream: &Arc<StreamCell>, descriptor: &Desc
     }
     let mut guard = stream.lock(endpoint);
     if !guard.proto().is_plain() {
-        app::look(&mut guard, descriptor);
+        descriptor.progress(&mut guard);
     }
 }
 

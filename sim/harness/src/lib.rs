@@ -21,6 +21,7 @@ mod delivery;
 mod descriptor;
 mod drain;
 mod epoll;
+mod io;
 mod meter;
 mod mutants;
 mod network;

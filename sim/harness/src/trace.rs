@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use netacc_device::loopback::anchor::AnchorDelivery;
 use netacc_device::loopback::Delivery;
 
-use crate::app::Io;
+use crate::io::Io;
 
 /// Something that the scheduler did. `c`, `s`, `p`: connection, side, process.
 #[derive(Clone, Copy, Debug)]

@@ -4,7 +4,7 @@ use netacc_driver::{Readiness, Shutdown};
 use netacc_program::{How, Op, Option_, Outcome, SendCall, Step, UNSUPPORTED};
 
 use super::{End, Run};
-use crate::app::Io;
+use crate::io::Io;
 use crate::Check;
 
 /// What a try came to.
