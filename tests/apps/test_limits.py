@@ -314,8 +314,8 @@ for _ in range(clients):
 """
 
 #: Without a peer: the helper's epoll instance, its kick, the listener of netacc_ss, the list of mappings; the
-#: device's listener, epoll instance, kick, doorbell page; the helper's queue. An epoll instance of the program:
-#: queue, kick.
+#: device's listener, epoll instance, kick, doorbell page; the helper's queue. An epoll instance of the
+#: program: queue, kick.
 OWN = 11
 #: The pair's socket, and the wake descriptor of the one queue on which the peer was woken.
 OF_A_PEER = 2

@@ -68,6 +68,9 @@ WRONG = [
         "equal to 1",
     ),
     (("[measure]", "[stack.nacc]\nNACC_LOG_LEVEL = 3\n[measure]"), "NACC_LOG_LEVEL", "NACC_RING_SIZE"),
+    # Bounds are those of the library, which takes less than 64 MiB, and powers of two only.
+    (("[measure]", "[stack.nacc]\nNACC_RING_SIZE = 67108864\n[measure]"), "NACC_RING_SIZE", "4194304"),
+    (("[measure]", "[stack.nacc]\nNACC_RING_SIZE = 5000\n[measure]"), "NACC_RING_SIZE", "a power of two"),
     (
         ('name = "get"', 'name = "get"\nrequests-per-connection = 2'),
         "workload.0.requests-per-connection",

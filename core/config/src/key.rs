@@ -43,6 +43,16 @@ impl Key {
         }
     }
 
+    /// The least and the greatest value of a key that takes an integer. Not all between them need be allowed: see
+    /// [`accepts`](Key::accepts).
+    pub fn range(&self) -> Option<(i64, i64)> {
+        match self.kind {
+            Kind::Int { min, max, .. } => Some((min, max)),
+            Kind::Switch { .. } => Some((0, 1)),
+            Kind::Text { .. } => None,
+        }
+    }
+
     /// The key's value in `config`.
     pub fn value(&self, config: &Config) -> ConfigValue {
         match &self.kind {

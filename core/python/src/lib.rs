@@ -76,6 +76,27 @@ fn mutants() -> Vec<String> {
     Mutant::ALL.iter().map(|m| format!("{m:?}")).collect()
 }
 
+fn key(name: &str) -> PyResult<&'static netacc_config::Key> {
+    netacc_config::find_key(name).ok_or_else(|| wrong(format!("no such key: {name}")))
+}
+
+/// The least, the greatest and the default value of a key of netacc.conf that takes an integer.
+#[pyfunction]
+fn key_range(name: &str) -> PyResult<(i64, i64, i64)> {
+    let key = key(name)?;
+    match (key.range(), key.value(&netacc_config::Config::default())) {
+        (Some((min, max)), netacc_config::ConfigValue::Int(default)) => Ok((min, max, default)),
+        _ => Err(wrong(format!("{name} takes no integer"))),
+    }
+}
+
+/// Whether a key of netacc.conf takes a value; what it takes, in words.
+#[pyfunction]
+fn key_accepts(name: &str, value: &str) -> PyResult<(bool, String)> {
+    let key = key(name)?;
+    Ok((key.accepts(value), key.allowed()))
+}
+
 /// Of the package.
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -84,5 +105,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(normalise, module)?)?;
     module.add_function(wrap_pyfunction!(compare, module)?)?;
     module.add_function(wrap_pyfunction!(simulate, module)?)?;
-    module.add_function(wrap_pyfunction!(mutants, module)?)
+    module.add_function(wrap_pyfunction!(mutants, module)?)?;
+    module.add_function(wrap_pyfunction!(key_range, module)?)?;
+    module.add_function(wrap_pyfunction!(key_accepts, module)?)
 }

@@ -6,10 +6,11 @@ A scenario says *what is asked*; `resolve` makes runs of it. Unknown keys are er
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
+from netacc_lab import _native
 from netacc_lab.sim.units import Duration, Frequency, Rate, Share, Size
 
 Count = Annotated[int, Field(ge=1, strict=True)]
@@ -146,15 +147,29 @@ class HostChoice(Strict):
     client_threads: Count = Field(default=4, description="of the process on any other")
 
 
+def _key(name: str) -> int:
+    """A field for a key of netacc.conf: its bounds and its default are those of the library."""
+    least, greatest, default = _native.key_range(name)
+    return cast(int, Field(default=default, ge=least, le=greatest, strict=True))
+
+
 class Nacc(Strict):
     """NACC_* values with an effect in simulation; the defaults are netacc.conf's."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=None)
 
-    NACC_SOR_CONN_PER_QP: Annotated[int, Field(ge=1, le=65535, strict=True)] = 1
-    NACC_SOR_MSG_SIZE: Annotated[int, Field(ge=64, le=1 << 20, strict=True)] = 16_384
-    NACC_RING_SIZE: Annotated[int, Field(ge=4096, le=1 << 26, strict=True)] = 262_144
-    NACC_PROMOTE_AFTER: Annotated[int, Field(ge=0, le=1_000_000, strict=True)] = 2
+    NACC_SOR_CONN_PER_QP: int = _key("NACC_SOR_CONN_PER_QP")
+    NACC_SOR_MSG_SIZE: int = _key("NACC_SOR_MSG_SIZE")
+    NACC_RING_SIZE: int = _key("NACC_RING_SIZE")
+    NACC_PROMOTE_AFTER: int = _key("NACC_PROMOTE_AFTER")
+
+    @field_validator("*")
+    @classmethod
+    def _as_the_library(cls, value: int, info: ValidationInfo) -> int:
+        accepted, allowed = _native.key_accepts(str(info.field_name), str(value))
+        if not accepted:
+            raise ValueError(f"not allowed; allowed: {allowed}")
+        return value
 
 
 class StackKind(StrEnum):
