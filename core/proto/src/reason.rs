@@ -15,6 +15,8 @@ macro_rules! reasons {
             pub const ALL: &'static [Reason] = &[$(Reason::$name),*];
 
             /// From a code off the wire; unknown codes become [`Reason::Unknown`].
+            //= spec §9.1
+            //# A receiver takes a code that it does not know for 65535.
             pub fn from_code(code: u16) -> Reason {
                 match code { $($code => Reason::$name,)* _ => Reason::Unknown }
             }
@@ -123,5 +125,34 @@ reasons! {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use super::*;
+
+    //= spec §9.1
+    //= type=test
+    //# The reason in REFUSE is one of these codes.
+    #[test]
+    fn the_specification_lists_every_reason() {
+        let specification = include_str!("../SPEC.md");
+        let (_, chapter) = specification.split_once("\n## 9. Reason codes\n").expect("the chapter");
+        let rows: Vec<[&str; 3]> = chapter
+            .lines()
+            .filter_map(|line| {
+                line.strip_prefix("| ")?.strip_suffix(" |")?.split(" | ").collect::<Vec<_>>().try_into().ok()
+            })
+            .skip(2)
+            .collect();
+        assert_eq!(rows.len(), Reason::ALL.len());
+        for ([code, name, meaning], reason) in rows.into_iter().zip(Reason::ALL) {
+            assert_eq!((code.parse(), name, meaning), (Ok(*reason as u16), reason.as_str(), reason.description()));
+            assert_eq!(Reason::from_code(*reason as u16), *reason);
+        }
+        assert_eq!(Reason::from_code(65534), Reason::Unknown);
     }
 }

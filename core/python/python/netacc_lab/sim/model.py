@@ -6,7 +6,7 @@ A scenario says *what is asked*; `resolve` makes runs of it. Unknown keys are er
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
@@ -150,7 +150,8 @@ class HostChoice(Strict):
 def _key(name: str) -> int:
     """A field for a key of netacc.conf: its bounds and its default are those of the library."""
     least, greatest, default = _native.key_range(name)
-    return cast(int, Field(default=default, ge=least, le=greatest, strict=True))
+    field: int = Field(default=default, ge=least, le=greatest, strict=True)
+    return field
 
 
 class Nacc(Strict):
