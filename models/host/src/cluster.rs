@@ -4,38 +4,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use netacc_device::loopback::StreamTable;
-use netacc_device::{CmError, CompletionQueueId, Instant, QueuePairId};
+use netacc_device::{CompletionQueueId, Instant, QueuePairId};
 use netacc_rnic::network::{Network, Topology, TraceHash};
 use netacc_rnic::{Counters, Nic, NicConfig, NodeId, Packet};
 use parking_lot::Mutex;
 
+use crate::config::HostConfig;
+use crate::connecting::Refusal;
+use crate::id::HostId;
 use crate::net::{Driven, Net};
 use crate::state::{HostState, State};
-use crate::{HostConfig, HostDevice, HostId};
 
 /// Entries of the directory. Arbitrary.
 const DIRECTORY_CAPACITY: usize = 1 << 20;
-
-/// Why a process refuses to be connected to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// [`CmError::Unreachable`].
-    Unreachable,
-    /// [`CmError::NotAdmitted`].
-    NotAdmitted,
-    /// [`CmError::Exhausted`].
-    Exhausted,
-}
-
-impl From<Refusal> for CmError {
-    fn from(refusal: Refusal) -> CmError {
-        match refusal {
-            Refusal::Unreachable => CmError::Unreachable,
-            Refusal::NotAdmitted => CmError::NotAdmitted,
-            Refusal::Exhausted => CmError::Exhausted("queue pairs"),
-        }
-    }
-}
 
 /// Hosts on a network. Clones are handles to the same cluster.
 #[derive(Clone)]
@@ -71,12 +52,6 @@ impl Cluster {
             wakes: Vec::new(),
         };
         Cluster { state: Arc::new(Mutex::new(state)) }
-    }
-
-    /// The device of the process on a host.
-    pub fn open(&self, host: HostId) -> Arc<HostDevice> {
-        let config = self.with(|s| s.host(host).config.clone());
-        Arc::new(HostDevice::new(self.clone(), host, config))
     }
 
     /// How many hosts there are.

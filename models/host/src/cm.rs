@@ -15,58 +15,10 @@ use netacc_device::{
 };
 use netacc_rnic::{Command, NodeId};
 
+use crate::connecting::{Attempt, Commanded, Message, Pending, Refusal};
+use crate::device::HostDevice;
+use crate::id::HostId;
 use crate::state::{Outgoing, QpState, State};
-use crate::{HostDevice, HostId, Refusal};
-
-/// An attempt as the connecting side knows it.
-pub(crate) struct Attempt {
-    host: HostId,
-    qp: QueuePairId,
-}
-
-/// A request that waits for an answer on the accepting side.
-pub(crate) struct Pending {
-    host: HostId,
-    initiator: HostId,
-    attempt: u64,
-    qp: QueuePairId,
-    region: RemoteRegion,
-    /// It was accepted: its queue pair is being made.
-    accepted: bool,
-}
-
-/// What happens when a command of a device is done.
-pub(crate) enum Commanded {
-    /// A request leaves.
-    Ask { target: HostId, request: Message },
-    /// A pending request is answered: the queue pair, its region.
-    Accept { number: u64, qp: QueuePairId, region: RemoteRegion },
-    /// The queue pair of a request that was answered can be used: the peer, and its region.
-    Establish { attempt: u64, qp: QueuePairId, peer: HostId, region: RemoteRegion },
-}
-
-/// What a datagram says.
-pub(crate) enum Message {
-    Request {
-        attempt: u64,
-        qp: QueuePairId,
-        region: RemoteRegion,
-        private_data: Vec<u8>,
-    },
-    Reply {
-        attempt: u64,
-        qp: QueuePairId,
-        region: RemoteRegion,
-    },
-    Refused {
-        attempt: u64,
-        refusal: Refusal,
-    },
-    /// The connecting side is gone: its peer's queue pair is connected to nobody.
-    Gone {
-        qp: QueuePairId,
-    },
-}
 
 impl ConnectionManager for HostDevice {
     fn address(&self) -> PeerAddress {

@@ -11,8 +11,10 @@ use netacc_device::{
 };
 use netacc_rnic::{NodeId, SendRequest, Verb};
 
+use crate::cluster::Cluster;
+use crate::config::HostConfig;
+use crate::id::HostId;
 use crate::state::{Posted, Source, State};
-use crate::{Cluster, HostConfig, HostId};
 
 /// One simulated process's device. Opened by [`Cluster::open`]; all of its state lives in the cluster.
 pub struct HostDevice {
@@ -21,11 +23,15 @@ pub struct HostDevice {
     config: HostConfig,
 }
 
-impl HostDevice {
-    pub(crate) fn new(cluster: Cluster, host: HostId, config: HostConfig) -> HostDevice {
-        HostDevice { cluster, host, config }
+impl Cluster {
+    /// The device of the process on a host.
+    pub fn open(&self, host: HostId) -> Arc<HostDevice> {
+        let config = self.with(|s| s.host(host).config.clone());
+        Arc::new(HostDevice { cluster: self.clone(), host, config })
     }
+}
 
+impl HostDevice {
     /// Its host.
     pub fn host(&self) -> HostId {
         self.host

@@ -24,17 +24,20 @@
 mod cluster;
 mod cm;
 mod config;
+mod connecting;
 mod device;
+mod id;
 mod net;
 mod processor;
 mod simulator;
 mod state;
 mod tcp;
 
-pub use cluster::{Cluster, Refusal};
+pub use cluster::Cluster;
 pub use config::HostConfig;
+pub use connecting::Refusal;
 pub use device::HostDevice;
+pub use id::HostId;
 pub use processor::{ProcessorConfig, Processors, Usage, Work};
 pub use simulator::{PlainSimulator, Simulator};
-pub use state::HostId;
 pub use tcp::{Corrupt, TcpWires};

@@ -5,36 +5,15 @@ use std::sync::Arc;
 
 use netacc_device::loopback::StreamTable;
 use netacc_device::{
-    CmEvent, Completion, CompletionQueueId, CompletionStatus, Instant, Memory, PeerAddress, QueuePairId, Reactor,
-    Region, RemoteKey, RemoteRegion, WorkRequestId,
+    CmEvent, Completion, CompletionQueueId, CompletionStatus, Instant, Memory, QueuePairId, Reactor, Region, RemoteKey,
+    RemoteRegion, WorkRequestId,
 };
 use netacc_rnic::{Command, ControlEvent, Nic, NodeId, Placement, Target};
 
-use crate::cm::{Attempt, Commanded, Message, Pending};
+use crate::config::HostConfig;
+use crate::connecting::{Attempt, Commanded, Message, Pending, Refusal};
+use crate::id::HostId;
 use crate::net::Net;
-use crate::{HostConfig, Refusal};
-
-/// A host of a cluster.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct HostId(pub u32);
-
-impl HostId {
-    /// The address at which its process accepts links.
-    pub fn address(self) -> PeerAddress {
-        PeerAddress([ADDRESS_MAGIC, u64::from(self.0), 0, 0])
-    }
-
-    /// The host at an address, if it is one of a cluster's. Whether it exists is another question.
-    pub fn from_address(address: PeerAddress) -> Option<HostId> {
-        match address.0 {
-            [ADDRESS_MAGIC, id, 0, 0] => u32::try_from(id).ok().map(HostId),
-            _ => None,
-        }
-    }
-}
-
-/// First word of every address of a cluster ("sim host" in ASCII), so that another backend's is not taken for ours.
-const ADDRESS_MAGIC: u64 = 0x7369_6d20_686f_7374;
 
 /// An end of a connection, anywhere in the cluster.
 pub(crate) type End = (NodeId, QueuePairId);
