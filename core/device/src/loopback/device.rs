@@ -4,9 +4,11 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::config::{LoopbackConfig, NoReceive, SlotRelease};
+use super::fabric::Fabric;
+use super::id::{DeviceId, Place, QueuePairEnd};
 use super::link::{consumes_receive, sides, Life, Request, Source};
-use super::state::{Place, State};
-use super::{DeliveryMode, DeviceId, Fabric, LoopbackConfig, NoReceive, QueuePairEnd, SlotRelease};
+use super::state::State;
 use crate::{
     Armed, Capabilities, Completion, CompletionQueueId, Device, DeviceError, Operation, Payload, PostError,
     QueuePairId, Reactor, Region, RemoteRegion, Wait, WorkCompletion, WorkRequest,
@@ -19,11 +21,15 @@ pub struct LoopbackDevice {
     config: LoopbackConfig,
 }
 
-impl LoopbackDevice {
-    pub(super) fn new(fabric: Fabric, id: DeviceId, config: LoopbackConfig) -> LoopbackDevice {
-        LoopbackDevice { fabric, id, config }
+impl Fabric {
+    /// Adds a device.
+    pub fn open(&self, config: LoopbackConfig) -> Arc<LoopbackDevice> {
+        let id = self.with(|s| s.open(config.clone()));
+        Arc::new(LoopbackDevice { fabric: self.clone(), id, config })
     }
+}
 
+impl LoopbackDevice {
     /// Its number on the fabric.
     pub fn id(&self) -> DeviceId {
         self.id
@@ -352,12 +358,6 @@ impl Device for LoopbackDevice {
 }
 
 impl State {
-    pub(super) fn settle_if_immediate(&mut self, at: Place) {
-        if self.mode == DeliveryMode::Immediate {
-            self.settle_link(at.link);
-        }
-    }
-
     /// Marks a queue pair as no longer in its queue's ready list; whether it has completions.
     fn unqueue(&mut self, device: DeviceId, qp: QueuePairId) -> bool {
         let Some(at) = self.place(device, qp) else { return false };

@@ -4,58 +4,13 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::config::DeliveryMode;
+use super::connecting::Refusal;
+use super::deliveries::Delivery;
+use super::id::{DeviceId, Place, QueuePairEnd};
 use super::link::{Life, Source};
-use super::state::{Place, State};
-use super::{DeliveryMode, DeviceId, LoopbackConfig, LoopbackDevice, QueuePairEnd};
-use crate::{CmError, ConnectionId, Operation};
-
-/// One thing that can happen next. Within a variant and a queue pair, always the oldest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Delivery {
-    /// The next message of a queue pair reaches its peer.
-    Message {
-        /// Who posted it.
-        from: QueuePairEnd,
-    },
-    /// A queue pair learns that its oldest placed request is done.
-    Acknowledgement {
-        /// Who posted it.
-        to: QueuePairEnd,
-    },
-    /// A queue pair learns that its link is dead.
-    Disconnect {
-        /// Who learns it. Until then it goes on posting.
-        to: QueuePairEnd,
-    },
-    /// A connection manager learns of an attempt's request, success or failure.
-    Connection {
-        /// Who learns it.
-        to: DeviceId,
-        /// The attempt, as `to` numbers it.
-        id: ConnectionId,
-    },
-}
-
-/// Why a device refuses to be connected to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// [`CmError::Unreachable`].
-    Unreachable,
-    /// [`CmError::NotAdmitted`].
-    NotAdmitted,
-    /// [`CmError::Exhausted`].
-    Exhausted,
-}
-
-impl From<Refusal> for CmError {
-    fn from(refusal: Refusal) -> CmError {
-        match refusal {
-            Refusal::Unreachable => CmError::Unreachable,
-            Refusal::NotAdmitted => CmError::NotAdmitted,
-            Refusal::Exhausted => CmError::Exhausted("queue pairs"),
-        }
-    }
-}
+use super::state::State;
+use crate::Operation;
 
 /// Who learns at once of a killed link when delivery is immediate. The others learn when their
 /// [`Delivery::Disconnect`] is delivered; with explicit delivery that is everybody.
@@ -94,12 +49,6 @@ impl Fabric {
     /// An empty fabric.
     pub fn new(mode: DeliveryMode) -> Fabric {
         Fabric { state: Arc::new(Mutex::new(State::new(mode, DIRECTORY_CAPACITY))) }
-    }
-
-    /// Adds a device.
-    pub fn open(&self, config: LoopbackConfig) -> Arc<LoopbackDevice> {
-        let id = self.with(|s| s.open(config.clone()));
-        Arc::new(LoopbackDevice::new(self.clone(), id, config))
     }
 
     /// Everything that can happen next, in a fixed order: attempts to connect first, then links by age. Empty when
@@ -242,49 +191,6 @@ impl Fabric {
 }
 
 impl State {
-    fn deliverable(&self) -> Vec<Delivery> {
-        let mut all = Vec::new();
-        self.deliverable_notices(&mut all);
-        for (id, link) in &self.links {
-            for (side, end) in link.ends.iter().enumerate() {
-                let at = Place { link: *id, side };
-                let end = QueuePairEnd { device: end.device, qp: end.qp };
-                if self.message_ready(at) {
-                    all.push(Delivery::Message { from: end });
-                }
-                if self.acknowledgement_ready(at) {
-                    all.push(Delivery::Acknowledgement { to: end });
-                }
-                if self.disconnect_ready(at) {
-                    all.push(Delivery::Disconnect { to: end });
-                }
-            }
-        }
-        all
-    }
-
-    fn deliver(&mut self, delivery: Delivery) -> bool {
-        // Not `place`: the messages of a destroyed end may still be under way.
-        let find = |s: &State, end: QueuePairEnd| {
-            s.devices.get(end.device.0 as usize).and_then(|d| d.qps.get(&end.qp)).copied()
-        };
-        match delivery {
-            Delivery::Connection { to, id } => self.deliver_notice(to, id),
-            Delivery::Message { from } => {
-                let at = find(self, from).filter(|at| self.message_ready(*at));
-                at.map(|at| self.deliver_message(at)).is_some()
-            }
-            Delivery::Acknowledgement { to } => {
-                let at = find(self, to).filter(|at| self.acknowledgement_ready(*at));
-                at.map(|at| self.deliver_acknowledgement(at)).is_some()
-            }
-            Delivery::Disconnect { to } => {
-                let at = find(self, to).filter(|at| self.disconnect_ready(*at));
-                at.map(|at| self.deliver_disconnect(at)).is_some()
-            }
-        }
-    }
-
     /// Places the first bytes of the next WRITE of `from`, and nothing else of it.
     fn tear(&self, from: Place, bytes: u32) {
         let Some(request) = self.links[&from.link].ends[from.side].outbound.front() else { return };

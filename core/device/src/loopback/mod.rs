@@ -35,16 +35,22 @@
 pub mod anchor;
 mod cm;
 mod config;
+mod connecting;
+mod deliveries;
 mod device;
 mod fabric;
+mod id;
 mod link;
+mod notices;
 mod state;
 mod streams;
 #[cfg(test)]
 mod tests;
 
 pub use config::{DeliveryMode, LoopbackConfig, NoReceive, SlotRelease};
+pub use connecting::Refusal;
+pub use deliveries::Delivery;
 pub use device::LoopbackDevice;
-pub use fabric::{Delivery, Fabric, Kill, Notice, Refusal};
-pub use state::{DeviceId, QueuePairEnd};
+pub use fabric::{Fabric, Kill, Notice};
+pub use id::{DeviceId, QueuePairEnd};
 pub use streams::StreamTable;

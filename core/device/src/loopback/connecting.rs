@@ -1,0 +1,58 @@
+//! What a fabric knows of connections that are being made: attempts, and what connection managers are to learn.
+
+use super::id::DeviceId;
+use crate::{CmError, CompletionQueueId, ConnectionId, PeerAddress, QueuePairId, Receives, Region, RemoteRegion};
+
+/// Why a device refuses to be connected to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// [`CmError::Unreachable`].
+    Unreachable,
+    /// [`CmError::NotAdmitted`].
+    NotAdmitted,
+    /// [`CmError::Exhausted`].
+    Exhausted,
+}
+
+impl From<Refusal> for CmError {
+    fn from(refusal: Refusal) -> CmError {
+        match refusal {
+            Refusal::Unreachable => CmError::Unreachable,
+            Refusal::NotAdmitted => CmError::NotAdmitted,
+            Refusal::Exhausted => CmError::Exhausted("queue pairs"),
+        }
+    }
+}
+
+/// An attempt that was neither accepted nor refused.
+pub(super) struct Attempt {
+    pub(super) initiator: DeviceId,
+    pub(super) initiator_cq: CompletionQueueId,
+    pub(super) initiator_region_len: u32,
+    pub(super) initiator_receives: Receives,
+    pub(super) target: DeviceId,
+}
+
+/// Something a connection manager is to learn. Those of one attempt and device keep their order.
+pub(super) struct CmNotice {
+    pub(super) to: DeviceId,
+    pub(super) id: ConnectionId,
+    pub(super) kind: NoticeKind,
+}
+
+/// What it learns.
+pub(super) enum NoticeKind {
+    Request { peer: PeerAddress, private_data: Vec<u8> },
+    Established { qp: QueuePairId, peer: PeerAddress, local: Region, remote: RemoteRegion },
+    Failed(Refusal),
+}
+
+/// The number of an attempt at its initiator. The two ends know it by different numbers, as they would on any real backend.
+pub(super) fn initiator_id(attempt: u64) -> ConnectionId {
+    ConnectionId(attempt * 2)
+}
+
+/// The number of an attempt at its target.
+pub(super) fn target_id(attempt: u64) -> ConnectionId {
+    ConnectionId(attempt * 2 + 1)
+}
