@@ -26,6 +26,7 @@
 #![forbid(unsafe_code)]
 
 mod cache;
+mod command_queue;
 mod commands;
 mod config;
 mod control;
