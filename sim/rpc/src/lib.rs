@@ -16,19 +16,25 @@
 
 #![forbid(unsafe_op_in_unsafe_fn)]
 
+mod config;
 mod desk;
 mod measured;
+mod outcome;
 mod plain;
 mod process;
 mod promotion;
 mod run;
 mod short;
 mod talk;
+mod turns;
+mod visitor;
 mod work;
 mod workload;
 
-pub use measured::{Carried, Measured, Outcome, Sample, SetUp, ShortConnection};
+pub use config::{RunConfig, Tcp};
+pub use measured::{Carried, Measured, Sample, SetUp, ShortConnection};
+pub use outcome::Outcome;
 pub use plain::run_plain;
 pub use process::{Broken, StackConfig};
-pub use run::{Run, RunConfig, Tcp};
+pub use run::Run;
 pub use workload::{Arrival, Conversation, Pause, Recorded, SizeBin, Sizes};

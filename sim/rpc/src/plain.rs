@@ -7,7 +7,10 @@ use netacc_device::{DeviceError, Instant};
 use netacc_rnic::network::{Network, Station, Topology};
 use netacc_rnic::Packet;
 
-use crate::{Broken, Outcome, Run, RunConfig};
+use crate::config::RunConfig;
+use crate::outcome::Outcome;
+use crate::process::Broken;
+use crate::run::Run;
 
 /// One host of a run, as a station of the plain network.
 struct Host {

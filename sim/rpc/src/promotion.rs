@@ -2,33 +2,16 @@
 //! that stayed on TCP or came back to it again, as the library does.
 
 use netacc_device::Instant;
-use netacc_driver::{PromotionSchedule, Readiness, Tries};
+use netacc_driver::{Readiness, Tries};
 
+use crate::config::Tcp;
 use crate::desk::Errand;
-use crate::run::Tcp;
+use crate::run::Run;
 use crate::talk::Talk;
-use crate::Run;
 
 /// Promotions under way at a time where TCP is in memory: all connections are made at once there, and an acceptor sets up 1024
 /// links at a time, no more.
 const MAX_PROMOTIONS: usize = 512;
-
-/// When the client of a connection asks for a link.
-#[derive(Debug)]
-pub(crate) struct Asking {
-    schedule: PromotionSchedule,
-    /// Calls on TCP so far.
-    operations: u32,
-    /// It is on a link, or was when it was last used.
-    linked: bool,
-}
-
-impl Asking {
-    /// First after so many calls.
-    pub(crate) fn new(first: u32) -> Asking {
-        Asking { schedule: PromotionSchedule::new(first), operations: 0, linked: false }
-    }
-}
 
 impl Run {
     /// Promotes those that are next, not more at a time than acceptors set up.

@@ -8,7 +8,6 @@
 //! names it then finds nobody, or its next holder, who looks once more than it need.
 
 use std::cmp::Reverse;
-use std::num::NonZeroU32;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -19,47 +18,11 @@ use netacc_driver::Endpoint;
 use netacc_host::HostId;
 use netacc_proto::{Phase, Reason};
 
+use crate::config::Tcp;
 use crate::measured::ShortConnection;
-use crate::run::{Due, Tcp};
-use crate::talk::{connect, Numbers, Socket};
-use crate::workload::{Conversation, Source};
-use crate::Run;
-
-/// A client that makes short connections.
-pub(crate) struct Visitor {
-    plan: Conversation,
-    requests: NonZeroU32,
-    /// When connections are due.
-    source: Source,
-    made: u64,
-    /// Those that the client has not closed.
-    open: u32,
-    /// When its host will be woken for the next one.
-    alarm: Option<Instant>,
-}
-
-impl Visitor {
-    pub(crate) fn new(plan: &Conversation) -> Option<Visitor> {
-        let requests = plan.requests_per_connection?;
-        let source = Source::new(plan.clone());
-        Some(Visitor { plan: plan.clone(), requests, source, made: 0, open: 0, alarm: None })
-    }
-
-    /// No connection is open, and none will be made.
-    pub(crate) fn is_over(&self) -> bool {
-        self.open == 0 && self.source.due().is_none()
-    }
-}
-
-/// What is known of a short connection alone.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Short {
-    begun: Instant,
-    pub(crate) connected: Option<Instant>,
-    pub(crate) answered: u32,
-    /// By side: since when it is being closed, or closed.
-    pub(crate) closing: [Option<Instant>; 2],
-}
+use crate::run::{Due, Run};
+use crate::talk::{connect, Numbers, Short, Socket};
+use crate::workload::Conversation;
 
 /// The tag of a stream whose socket is closed.
 const NOBODY: u32 = u32::MAX;

@@ -8,13 +8,11 @@ use std::time::Duration;
 use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig, AnchorWire, InMemoryAnchor};
 use netacc_device::loopback::DeliveryMode;
 use netacc_device::{FourTuple, Instant};
-use netacc_driver::{Endpoint, StreamCell};
+use netacc_driver::{Endpoint, PromotionSchedule, StreamCell};
 use netacc_proto::Role;
 
+use crate::config::Tcp;
 use crate::process::{Direction, End};
-use crate::promotion::Asking;
-use crate::run::Tcp;
-use crate::short::Short;
 use crate::workload::{Conversation, Source};
 
 /// A request that was made and not answered.
@@ -43,6 +41,33 @@ pub(crate) struct Numbers {
     pub(crate) number: u32,
     /// Among all that ever were.
     pub(crate) serial: u64,
+}
+
+/// When the client of a connection asks for a link.
+#[derive(Debug)]
+pub(crate) struct Asking {
+    pub(crate) schedule: PromotionSchedule,
+    /// Calls on TCP so far.
+    pub(crate) operations: u32,
+    /// It is on a link, or was when it was last used.
+    pub(crate) linked: bool,
+}
+
+impl Asking {
+    /// First after so many calls.
+    pub(crate) fn new(first: u32) -> Asking {
+        Asking { schedule: PromotionSchedule::new(first), operations: 0, linked: false }
+    }
+}
+
+/// What is known of a short connection alone.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Short {
+    pub(crate) begun: Instant,
+    pub(crate) connected: Option<Instant>,
+    pub(crate) answered: u32,
+    /// By side: since when it is being closed, or closed.
+    pub(crate) closing: [Option<Instant>; 2],
 }
 
 pub(crate) struct Talk {

@@ -10,8 +10,8 @@ use netacc_device::Instant;
 use netacc_host::{HostId, Work};
 
 use crate::desk::{Errand, Job, Task};
+use crate::run::Run;
 use crate::talk::Moves;
-use crate::Run;
 
 impl Run {
     /// The threads of a host that have a core do their work, and those that are ready get one.

@@ -1,0 +1,36 @@
+//! What a run is made of.
+
+use netacc_host::HostConfig;
+
+use crate::process::StackConfig;
+use crate::workload::Conversation;
+
+/// What runs.
+#[derive(Clone, Debug)]
+pub struct RunConfig {
+    /// The hosts. Before [`commands_from`](HostConfig::commands_from) their helper threads take no time for links, either.
+    pub hosts: Vec<HostConfig>,
+    /// The conversations.
+    pub conversations: Vec<Conversation>,
+    /// How the core is set up.
+    pub stack: StackConfig,
+    /// Whether connections are promoted. If not, what runs is TCP alone.
+    pub promote: bool,
+    /// Who carries their TCP.
+    pub tcp: Tcp,
+    /// Whether [`Run::take_samples`] is to have something.
+    pub sampled: bool,
+}
+
+/// What carries the connections' TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tcp {
+    /// Memory: its bytes take no time and are never lost. Connections that are promoted talk on their links only; alone it wants
+    /// hosts with processors, or nothing takes time.
+    Memory,
+    /// A simulator's own TCP ([`Run::tcp`]). Connections talk as soon as they are made, and are promoted meanwhile.
+    Simulated {
+        /// Bytes of a socket's send and receive buffers each.
+        buffer_bytes: usize,
+    },
+}

@@ -1,0 +1,151 @@
+//! How a run went, and how far it is.
+
+use netacc_device::Instant;
+use netacc_host::Usage;
+use netacc_rnic::network::TraceHash;
+
+use crate::measured::{Carried, Measured, Sample, SetUp, ShortConnection};
+use crate::process::Broken;
+use crate::run::Run;
+
+/// How a run went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// By conversation.
+    pub measured: Vec<Measured>,
+    /// Short connections that were closed, if the run is sampled.
+    pub connections: Vec<ShortConnection>,
+    /// By conversation: bytes that its two processes have read, by path.
+    pub carried: Vec<Carried>,
+    /// What going onto links has taken.
+    pub set_up: SetUp,
+    /// Connections that processes or their kernels still have.
+    pub connections_now: usize,
+    /// Whether all requests were answered.
+    pub complete: bool,
+    /// Every packet that was delivered, and when.
+    pub trace: TraceHash,
+    /// When the last thing happened.
+    pub end: Instant,
+    /// What the processors of each host were used for; `None` where calls take no time.
+    pub usage: Vec<Option<Usage>>,
+}
+
+impl Run {
+    /// How it went so far.
+    ///
+    /// # Errors
+    /// The first byte that was not the one written.
+    pub fn outcome(&self) -> Result<Outcome, Broken> {
+        if let Some(broken) = &self.broken {
+            return Err(broken.clone());
+        }
+        Ok(Outcome {
+            measured: self.measured.clone(),
+            connections: self.connections.clone(),
+            carried: self.carried(),
+            set_up: self.set_up(),
+            connections_now: self.connections_now(),
+            complete: self.open == 0,
+            trace: self.cluster.trace(),
+            end: self.cluster.now(),
+            usage: (0..self.desks.len() as u32).map(|host| self.usage(host)).collect(),
+        })
+    }
+
+    /// What a conversation has measured so far.
+    ///
+    /// # Errors
+    /// The first byte, of any conversation, that was not the one written.
+    pub fn measured(&self, number: usize) -> Result<Option<&Measured>, Broken> {
+        match &self.broken {
+            Some(broken) => Err(broken.clone()),
+            None => Ok(self.measured.get(number)),
+        }
+    }
+
+    /// The requests answered since the last call, in order, if the run is sampled.
+    pub fn take_samples(&mut self) -> Vec<Sample> {
+        std::mem::take(&mut self.samples)
+    }
+
+    /// The short connections that were closed since the last call, in order, if the run is sampled.
+    pub fn take_connections(&mut self) -> Vec<ShortConnection> {
+        std::mem::take(&mut self.connections)
+    }
+
+    /// By conversation: bytes that its two processes have read, by path.
+    pub fn carried(&self) -> Vec<Carried> {
+        let mut carried = self.carried.clone();
+        for (_, talk) in &self.talks {
+            for (side, socket) in talk.sockets.iter().enumerate() {
+                let Some(socket) = socket else { continue };
+                let counters = socket.cell.lock(&self.endpoints[talk.host(side)]).counters();
+                carried[talk.conversation as usize].add(&counters);
+            }
+        }
+        carried
+    }
+
+    /// What going onto links has taken so far.
+    pub fn set_up(&self) -> SetUp {
+        let sum = |name: &str| -> u64 {
+            self.endpoints.iter().map(|e| e.counters().snapshot().get(name).copied().unwrap_or_default()).sum()
+        };
+        SetUp {
+            // Each end counts; who opens a stream alone takes a link again.
+            links_made: sum("links_established") / 2,
+            links_reused: sum("links_reused"),
+            links_failed: sum("links_failed") / 2,
+            asked: sum("opens_sent"),
+            promoted: sum("streams_promoted") / 2,
+            voided: sum("pledges_voided"),
+        }
+    }
+
+    /// Connections that processes or their kernels have now, those included that are being made or closed.
+    pub fn connections_now(&self) -> usize {
+        self.talks.len()
+    }
+
+    /// Bytes that processes have read: while that stands still, there is no progress.
+    pub fn bytes_read(&self) -> u64 {
+        self.read
+    }
+
+    /// Requests that were answered.
+    pub fn answered(&self) -> u64 {
+        self.answered
+    }
+
+    /// Requests that were made and not answered.
+    pub fn unanswered(&self) -> u64 {
+        self.talks.iter().map(|(_, talk)| talk.asked.len() as u64).sum()
+    }
+
+    /// Virtual time.
+    pub fn now(&self) -> Instant {
+        self.cluster.now()
+    }
+
+    /// Whether somebody waits, for an answer or to be able to ask.
+    pub fn is_waiting(&self) -> bool {
+        let now = self.cluster.now();
+        self.talks.iter().any(|(_, t)| !t.asked.is_empty() || t.source.due().is_some_and(|due| due <= now))
+    }
+
+    /// Whether everything was asked and answered.
+    pub fn is_complete(&self) -> bool {
+        self.open == 0
+    }
+
+    /// The first byte that was not the one written.
+    pub fn broken(&self) -> Option<&Broken> {
+        self.broken.as_ref()
+    }
+
+    /// A hash over every packet that was delivered, and when.
+    pub fn trace(&self) -> TraceHash {
+        self.cluster.trace()
+    }
+}
