@@ -31,6 +31,7 @@ use crate::limits;
 use crate::manager::{Manager, KICK, LISTENER};
 use crate::map::Range;
 use crate::pair::{Control, PairSlot, Phase, QpControl, Waiting, DEAD, FREE, HANDSHAKE, LIVE};
+use crate::pairs::qp_id;
 use crate::qp::{self, QpLocal, DOWN};
 use crate::rendezvous;
 use crate::sys;
@@ -67,7 +68,7 @@ impl ConnectionManager for ShmDevice {
             return Err(CmError::Exhausted("completion queue of that number"));
         }
         let cm = &mut *self.cm.lock();
-        let slot = match cm.pairs.get(&peer).and_then(|&p| self.pair(p as usize)) {
+        let slot = match cm.pairs.get(&peer).and_then(|&p| self.pairs.get(p as usize)) {
             Some(slot) => slot,
             None => self.begin_pair(cm, peer)?,
         };
@@ -94,7 +95,7 @@ impl ConnectionManager for ShmDevice {
         }
         let mut cm = self.cm.lock();
         let (pair, index) = cm.incoming.remove(&id).ok_or(CmError::Unreachable)?;
-        let slot = self.pair(pair as usize).ok_or(CmError::Unreachable)?;
+        let slot = self.pairs.get(pair as usize).ok_or(CmError::Unreachable)?;
         let control = &mut *slot.control.lock();
         let peer = control.peer.ok_or(CmError::Unreachable)?;
         let Ok(local) = slot.alloc_region(control, index, region_len) else {
@@ -108,7 +109,7 @@ impl ConnectionManager for ShmDevice {
         qp::reset(&slot.rx().qps[usize::from(index)], cq.0);
         let generation = slot.qp_or_new(index).open(&slot.wiring(index, cq.0));
         self.send(slot, control, Message::Accept { qp: index, region: local.remote }, &[]);
-        let qp = Self::qp_id(slot.index, index.into(), generation);
+        let qp = qp_id(slot.index, index.into(), generation);
         cm.events.push_back(CmEvent::Established { id, qp, peer, local, remote });
         sys::ring(self.kick());
         Ok(())
@@ -117,7 +118,7 @@ impl ConnectionManager for ShmDevice {
     fn reject(&self, id: ConnectionId) {
         let mut cm = self.cm.lock();
         let Some((pair, index)) = cm.incoming.remove(&id) else { return };
-        let Some(slot) = self.pair(pair as usize) else { return };
+        let Some(slot) = self.pairs.get(pair as usize) else { return };
         let control = &mut *slot.control.lock();
         if control.qps.get(&index).is_some_and(|q| q.phase == Phase::Incoming(id)) {
             control.release_index(index);
@@ -164,7 +165,7 @@ impl ShmDevice {
 
     /// Ends all pairs, before the device gives back its descriptors.
     pub(crate) fn kill_all(&self, cm: &mut Manager) {
-        for slot in self.pair_slots() {
+        for slot in self.pairs.iter() {
             if matches!(slot.state.load(Acquire), LIVE | HANDSHAKE) {
                 self.kill(cm, slot);
             }
@@ -207,7 +208,7 @@ impl ShmDevice {
                 LISTENER => self.accept_sockets(cm),
                 KICK => sys::drain(self.kick()),
                 pair => {
-                    if let Some(slot) = self.pair(pair as usize) {
+                    if let Some(slot) = self.pairs.get(pair as usize) {
                         self.pump(cm, slot);
                     }
                 }
@@ -234,7 +235,7 @@ impl ShmDevice {
             }
             cm.strangers.push_back(slot.index);
             if cm.strangers.len() > MAX_STRANGERS {
-                if let Some(oldest) = cm.strangers.pop_front().and_then(|p| self.pair(p as usize)) {
+                if let Some(oldest) = cm.strangers.pop_front().and_then(|p| self.pairs.get(p as usize)) {
                     self.kill(cm, oldest);
                 }
             }
@@ -275,7 +276,7 @@ impl ShmDevice {
         if !self.may_open(2) {
             return Err(ErrorKind::QuotaExceeded.into());
         }
-        if let Some(slot) = self.pair_slots().find(free) {
+        if let Some(slot) = self.pairs.iter().find(free) {
             return Ok(slot);
         }
         let segment_bytes = self.config.segment().min(limits::segment_bytes());
@@ -283,7 +284,7 @@ impl ShmDevice {
             return Err(std::io::ErrorKind::OutOfMemory.into());
         }
         let segment_bytes = 1 << segment_bytes.ilog2();
-        self.push_pair(|index| Ok(PairSlot::new(index, Range::reserve(segment_bytes, MIN_SEGMENT_BYTES)?)))
+        self.pairs.push(|index| Ok(PairSlot::new(index, Range::reserve(segment_bytes, MIN_SEGMENT_BYTES)?)))
     }
 
     /// Puts a fresh socket into a free slot; `connecting` names the peer when we connect.
@@ -485,7 +486,7 @@ impl ShmDevice {
         let generation = slot.qp_or_new(index).open(&slot.wiring(index, cq));
         // Whatever the peer announced before now was dropped for want of a queue pair.
         self.announce_self(slot, index.into(), cq);
-        let qp = Self::qp_id(slot.index, index.into(), generation);
+        let qp = qp_id(slot.index, index.into(), generation);
         cm.events.push_back(CmEvent::Established { id, qp, peer, local, remote });
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Which descriptors the device may have: a program that is short of them gets some back.
+//! The descriptors that a device may have, and their use by several threads.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::*};
@@ -30,22 +30,22 @@ impl Descriptors {
     /// A use is one system call that does not block. Looks at a yield each; arbitrary.
     const USE_LOOKS: u32 = 100_000;
 
+    /// Gives up descriptors of peers.
+    pub(crate) fn give_up_wakes(&self) {
+        let _ = self.state.compare_exchange(Descriptors::ALL, Descriptors::OWN, SeqCst, SeqCst);
+    }
+
+    /// Gives up all descriptors.
+    pub(crate) fn give_up_all(&self) {
+        self.state.store(Descriptors::NONE, SeqCst);
+    }
+
     pub(crate) fn may_have_wakes(&self) -> bool {
         self.state.load(SeqCst) == Descriptors::ALL
     }
 
     pub(crate) fn are_gone(&self) -> bool {
         self.state.load(SeqCst) == Descriptors::NONE
-    }
-
-    /// From now on there are none of peers.
-    pub(crate) fn keep_own(&self) {
-        let _ = self.state.compare_exchange(Descriptors::ALL, Descriptors::OWN, SeqCst, SeqCst);
-    }
-
-    /// From now on there are none.
-    pub(crate) fn keep_none(&self) {
-        self.state.store(Descriptors::NONE, SeqCst);
     }
 
     /// Runs `f` on the number in `fd`, if there is one, which is not closed meanwhile.

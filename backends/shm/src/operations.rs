@@ -9,12 +9,13 @@
 //! begun, what the kernel has now is of that operation. Otherwise it is taken to be newer: who writes again has mostly been
 //! answered before.
 
-use std::sync::atomic::Ordering::*;
+use std::sync::atomic::{self, Ordering::*};
 
 use netacc_device::{Instant, KernelOperation};
 
 use crate::layout::{KernelOperations, OPERATIONS};
 use crate::sync::{fence, AtomicU32};
+use crate::sys;
 
 /// Gives the numbers of this process's operations.
 pub(crate) struct Numbers(AtomicU32);
@@ -51,6 +52,31 @@ pub(crate) fn look_up(told: &KernelOperations, half: u32) -> Option<KernelOperat
     }
     fence(SeqCst);
     is_known(age()).then_some(KernelOperation { begun, ended })
+}
+
+/// See [`Device::kernel_news`](netacc_device::Device::kernel_news): when it began and ended, in nanoseconds.
+#[derive(Default)]
+pub(crate) struct News([atomic::AtomicU64; 2]);
+
+impl News {
+    /// A message came whose sender had done the operation of that number in the kernel.
+    #[cold]
+    pub(crate) fn note(&self, told: &KernelOperations, half: u32) {
+        let now = sys::now();
+        // Nobody can have done anything later than now, and what is not known may have been at any time.
+        let known = look_up(told, half);
+        let KernelOperation { begun, ended } = known.unwrap_or(KernelOperation { begun: now, ended: now });
+        for (news, at) in self.0.iter().zip([begun, ended]) {
+            news.fetch_max(at.min(now).as_nanos(), AcqRel);
+        }
+    }
+
+    pub(crate) fn latest(&self) -> KernelOperation {
+        let [begun, ended] = &self.0;
+        // In this order: of an operation that ended when it says so the beginning is known.
+        let ended = Instant::from_nanos(ended.load(Acquire));
+        KernelOperation { begun: Instant::from_nanos(begun.load(Acquire)), ended }
+    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The order in which queue pairs are taken up.
+//! The order in which queue pairs of one peer are taken up.
 
 use netacc_device::QueuePairId;
 

@@ -1,0 +1,89 @@
+//! The directory: which process holds which connection, within the host and on links to others.
+
+use netacc_device::{Directory, DirectoryError, FourTuple, Obstacle, PeerAddress};
+
+use crate::device::ShmDevice;
+use crate::{obstacle, rendezvous, tuple};
+
+impl ShmDevice {
+    /// Whether both ends of a connection must be on this host (in this network namespace).
+    pub fn is_within_host(t: &FourTuple) -> bool {
+        tuple::same_host(t)
+    }
+
+    /// Tells the processes of this user (or group) that we hold a connection to another host, as our stream `stream`.
+    /// `false`: the table is full there.
+    pub fn announce(&self, t: &FourTuple, stream: u32) -> bool {
+        if self.descriptors.are_gone() {
+            return false;
+        }
+        let r = &self.rendezvous;
+        r.table.publish(tuple::key(t), r.slot, r.generation, stream)
+    }
+
+    /// Takes back what [`announce`](ShmDevice::announce) told.
+    pub fn retract(&self, t: &FourTuple, stream: u32) {
+        let r = &self.rendezvous;
+        r.table.withdraw(tuple::key(t), r.slot, r.generation, stream);
+    }
+
+    /// Tells them at which port we accept links from other hosts; 0: at none.
+    pub fn tell_link_port(&self, port: u16) {
+        self.rendezvous.table.tell_link_port(self.rendezvous.slot, self.rendezvous.generation, port);
+    }
+
+    /// The port at which that process accepts links from other hosts which has announced the connection. `None`: no other
+    /// process has, or it accepts none. A hint, like all that the table says.
+    pub fn link_port_of_holder(&self, t: &FourTuple) -> Option<u16> {
+        let table = &self.rendezvous.table;
+        let (process, _) = table.lookup(tuple::key(t)).filter(|(process, _)| process.slot != self.rendezvous.slot)?;
+        table.link_port(process)
+    }
+
+    /// Whether another process has [told](ShmDevice::tell_link_port) that it accepts links from other hosts.
+    pub fn has_neighbour_with_links(&self) -> bool {
+        self.rendezvous.table.has_link_port_beside(self.rendezvous.slot)
+    }
+}
+
+impl Directory for ShmDevice {
+    fn serves(&self, t: &FourTuple) -> bool {
+        tuple::same_host(t)
+    }
+
+    fn trusts(&self, t: &FourTuple) -> bool {
+        tuple::same_host(t)
+    }
+
+    fn admits(&self, _: PeerAddress, t: &FourTuple) -> bool {
+        tuple::same_host(t)
+    }
+
+    fn publish(&self, t: &FourTuple, stream: u32) -> Result<(), DirectoryError> {
+        if !tuple::same_host(t) {
+            return Err(DirectoryError::NotServed);
+        }
+        if self.descriptors.are_gone() {
+            return Err(DirectoryError::NoDescriptor);
+        }
+        if self.announce(t, stream) {
+            Ok(())
+        } else {
+            Err(DirectoryError::Full)
+        }
+    }
+
+    fn withdraw(&self, t: &FourTuple, stream: u32) {
+        self.retract(t, stream);
+    }
+
+    fn lookup(&self, t: &FourTuple) -> Option<(PeerAddress, u32)> {
+        let (process, stream) = self.rendezvous.table.lookup(tuple::key(&t.reversed()))?;
+        Some((rendezvous::address(&process), stream))
+    }
+
+    fn obstacle(&self, t: &FourTuple, _: bool) -> Option<Obstacle> {
+        let is_known = |pid| self.rendezvous.table.has_process(pid);
+        tuple::same_host(t).then(|| obstacle::find(&t.reversed(), self.config.group.is_some(), is_known)).flatten()
+    }
+}
