@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 
-use netacc_device::loopback::anchor::{AnchorDelivery, AnchorEnd, AnchorWire, Bell};
+use netacc_device::loopback::anchor::{AnchorDelivery, AnchorEnd, AnchorWire, UsedWires};
 
 use crate::HostId;
 
@@ -33,7 +33,7 @@ pub struct Corrupt;
 /// others do nothing.
 #[derive(Default)]
 pub struct TcpWires {
-    bell: Bell,
+    used: UsedWires,
     wires: Vec<Option<Wire>>,
     /// Wires that [`next_connect`](TcpWires::next_connect) will tell of.
     unconnected: VecDeque<u32>,
@@ -51,7 +51,7 @@ impl TcpWires {
     /// As [`add`](TcpWires::add), with a number that the caller chooses. What had that number is forgotten: the simulator, too,
     /// forgets it when it is told of the new one.
     pub fn put(&mut self, number: u32, hosts: [HostId; 2], wire: AnchorWire) {
-        wire.watch(number, &self.bell);
+        wire.watch(number, &self.used);
         if self.wires.len() <= number as usize {
             self.wires.resize_with(number as usize + 1, || None);
         }
@@ -103,7 +103,7 @@ impl TcpWires {
 
     /// A wire whose ends were used: there may be bytes to send, or room for more.
     pub fn take_dirty(&mut self) -> Option<u32> {
-        let number = self.bell.take()?;
+        let number = self.used.take()?;
         if let Some(wire) = self.get(number) {
             wire.wire.look();
         }

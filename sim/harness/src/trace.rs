@@ -21,7 +21,7 @@ pub(crate) enum Event {
     AskPromotion { c: usize },
     Demote { c: usize, s: usize },
     Void { c: usize, s: usize },
-    Told { c: usize, s: usize, events: u32 },
+    Reported { c: usize, s: usize, events: u32 },
     Helper { p: usize },
     Poll { p: usize },
     Fabric(Delivery),

@@ -188,13 +188,13 @@ impl World {
     pub(crate) fn epoll_step(&mut self, p: usize) {
         let kernel_first = self.rng.below(4) == 0;
         let Some(process) = self.processes[p].as_mut() else { return };
-        let told = process.epoll_wait(kernel_first);
-        for (tag, events) in told {
+        let reported = process.epoll_wait(kernel_first);
+        for (tag, events) in reported {
             let (c, s) = (tag as usize / 2, tag as usize % 2);
             let side = &mut self.connections[c].sides[s];
             side.may_read |= events & (IN | RDHUP | HUP | ERR) != 0;
             side.may_write |= events & (OUT | HUP | ERR) != 0;
-            self.trace.note(Event::Told { c, s, events });
+            self.trace.note(Event::Reported { c, s, events });
         }
     }
 

@@ -25,10 +25,10 @@ pub struct RunConfig {
 /// What carries the connections' TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tcp {
-    /// Memory: its bytes take no time and are never lost. Connections that are promoted talk on their links only; alone it wants
+    /// Memory: its bytes take no time and are never lost. Connections that are promoted use their links only; alone it wants
     /// hosts with processors, or nothing takes time.
     Memory,
-    /// A simulator's own TCP ([`Run::tcp`]). Connections talk as soon as they are made, and are promoted meanwhile.
+    /// A simulator's own TCP ([`Run::tcp`]). Connections use it as soon as they are made, and are promoted meanwhile.
     Simulated {
         /// Bytes of a socket's send and receive buffers each.
         buffer_bytes: usize,

@@ -8,7 +8,7 @@
 //! # Invariants
 //! * Nothing here has a clock or entropy: the same configuration on the same network gives the same run.
 //! * A process looks at its device whenever something came for it. Where its host has processors, what it then does takes its
-//!   turn and its time on them (`desk`), and so does the helper thread's making of links. The rest of the core's own
+//!   turn and its time on them (`host_threads`), and so does the helper thread's making of links. The rest of the core's own
 //!   housekeeping never does.
 //!
 //! The connections' TCP is a simulator's ([`Tcp::Simulated`]), or in memory: then its bytes take no time, and what is
@@ -17,7 +17,8 @@
 #![forbid(unsafe_op_in_unsafe_fn)]
 
 mod config;
-mod desk;
+mod connection;
+mod host_threads;
 mod measured;
 mod outcome;
 mod plain;
@@ -25,9 +26,8 @@ mod process;
 mod promotion;
 mod run;
 mod short;
-mod talk;
+mod short_client;
 mod turns;
-mod visitor;
 mod work;
 mod workload;
 

@@ -42,14 +42,14 @@ impl Run {
         }
         Ok(Outcome {
             measured: self.measured.clone(),
-            connections: self.connections.clone(),
+            connections: self.closed.clone(),
             carried: self.carried(),
             set_up: self.set_up(),
             connections_now: self.connections_now(),
             complete: self.open == 0,
             trace: self.cluster.trace(),
             end: self.cluster.now(),
-            usage: (0..self.desks.len() as u32).map(|host| self.usage(host)).collect(),
+            usage: (0..self.host_threads.len() as u32).map(|host| self.usage(host)).collect(),
         })
     }
 
@@ -71,17 +71,17 @@ impl Run {
 
     /// The short connections that were closed since the last call, in order, if the run is sampled.
     pub fn take_connections(&mut self) -> Vec<ShortConnection> {
-        std::mem::take(&mut self.connections)
+        std::mem::take(&mut self.closed)
     }
 
     /// By conversation: bytes that its two processes have read, by path.
     pub fn carried(&self) -> Vec<Carried> {
         let mut carried = self.carried.clone();
-        for (_, talk) in &self.talks {
-            for (side, socket) in talk.sockets.iter().enumerate() {
+        for (_, connection) in &self.connections {
+            for (side, socket) in connection.sockets.iter().enumerate() {
                 let Some(socket) = socket else { continue };
-                let counters = socket.cell.lock(&self.endpoints[talk.host(side)]).counters();
-                carried[talk.conversation as usize].add(&counters);
+                let counters = socket.cell.lock(&self.endpoints[connection.host(side)]).counters();
+                carried[connection.conversation as usize].add(&counters);
             }
         }
         carried
@@ -105,7 +105,7 @@ impl Run {
 
     /// Connections that processes or their kernels have now, those included that are being made or closed.
     pub fn connections_now(&self) -> usize {
-        self.talks.len()
+        self.connections.len()
     }
 
     /// Bytes that processes have read: while that stands still, there is no progress.
@@ -120,7 +120,7 @@ impl Run {
 
     /// Requests that were made and not answered.
     pub fn unanswered(&self) -> u64 {
-        self.talks.iter().map(|(_, talk)| talk.asked.len() as u64).sum()
+        self.connections.iter().map(|(_, connection)| connection.asked.len() as u64).sum()
     }
 
     /// Virtual time.
@@ -131,7 +131,7 @@ impl Run {
     /// Whether somebody waits, for an answer or to be able to ask.
     pub fn is_waiting(&self) -> bool {
         let now = self.cluster.now();
-        self.talks.iter().any(|(_, t)| !t.asked.is_empty() || t.source.due().is_some_and(|due| due <= now))
+        self.connections.iter().any(|(_, t)| !t.asked.is_empty() || t.source.due().is_some_and(|due| due <= now))
     }
 
     /// Whether everything was asked and answered.

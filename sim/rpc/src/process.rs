@@ -20,17 +20,17 @@ pub struct Broken {
     pub position: u64,
 }
 
-/// Hears which streams have something new, by their tags: which conversations they are.
+/// The streams that have something new, by their tags: the numbers of their connections.
 #[derive(Default)]
-pub(crate) struct Ears(Mutex<Vec<u32>>);
+pub(crate) struct ReadyStreams(Mutex<Vec<u32>>);
 
-impl Ears {
-    /// Takes what was heard, each once, in order of the conversations.
+impl ReadyStreams {
+    /// Takes them, each once, in order.
     pub(crate) fn take(&self) -> Vec<usize> {
-        let mut heard = std::mem::take(&mut *self.list());
-        heard.sort_unstable();
-        heard.dedup();
-        heard.into_iter().map(|tag| tag as usize).collect()
+        let mut ready = std::mem::take(&mut *self.list());
+        ready.sort_unstable();
+        ready.dedup();
+        ready.into_iter().map(|tag| tag as usize).collect()
     }
 
     /// As if a stream had something new.
@@ -38,7 +38,7 @@ impl Ears {
         self.list().push(number);
     }
 
-    fn hear(&self, cell: &Arc<StreamCell>) {
+    fn add(&self, cell: &Arc<StreamCell>) {
         self.list().push(cell.tag().load(Ordering::Relaxed));
     }
 
@@ -47,18 +47,18 @@ impl Ears {
     }
 }
 
-impl ReadySink for Ears {
+impl ReadySink for ReadyStreams {
     fn unseen_io(&self, _: &Arc<StreamCell>) -> bool {
         false
     }
     fn ready(&self, cell: &Arc<StreamCell>, _: Readiness, _: bool) {
-        self.hear(cell);
+        self.add(cell);
     }
     fn holds_alone(&self, _: &Arc<StreamCell>) -> bool {
         false
     }
     fn moved(&self, cell: &Arc<StreamCell>) {
-        self.hear(cell);
+        self.add(cell);
     }
 }
 
@@ -99,7 +99,7 @@ const CACHE_LINKS_PER_PEER: usize = 10;
 pub(crate) fn endpoint(
     device: &Arc<HostDevice>,
     stack: &StackConfig,
-    ears: &Arc<Ears>,
+    ready: &Arc<ReadyStreams>,
 ) -> Result<Endpoint, DeviceError> {
     let config = EndpointConfig {
         ring_len: stack.ring_bytes,
@@ -120,7 +120,7 @@ pub(crate) fn endpoint(
         nonce
     };
     let (cm, directory) = (device.clone(), device.clone());
-    Endpoint::new(device.clone(), cm, directory, config, ears.clone(), Box::new(|| {}), Box::new(nonces))
+    Endpoint::new(device.clone(), cm, directory, config, ready.clone(), Box::new(|| {}), Box::new(nonces))
 }
 
 /// An end of a connection: its stream, and the socket under it.

@@ -5,9 +5,9 @@ use netacc_device::Instant;
 use netacc_driver::{Readiness, Tries};
 
 use crate::config::Tcp;
-use crate::desk::Errand;
+use crate::connection::Connection;
+use crate::host_threads::HelperTask;
 use crate::run::Run;
-use crate::talk::Talk;
 
 /// Promotions under way at a time where TCP is in memory: all connections are made at once there, and an acceptor sets up 1024
 /// links at a time, no more.
@@ -24,10 +24,10 @@ impl Run {
     }
 
     fn ask_promotion(&mut self, number: usize) {
-        let Some(talk) = self.talks.get(number) else { return };
-        let (client, errand) = (talk.client as usize, Errand::Ask { number, salt: talk.salt });
-        match self.desks[client].as_mut().filter(|desk| desk.has_helper()) {
-            Some(desk) => desk.send(self.cluster.now(), errand),
+        let Some(connection) = self.connections.get(number) else { return };
+        let (client, helper_task) = (connection.client as usize, HelperTask::Ask { number, salt: connection.salt });
+        match self.host_threads[client].as_mut().filter(|threads| threads.has_helper()) {
+            Some(threads) => threads.send(self.cluster.now(), helper_task),
             None => self.promote(number),
         }
         self.nudge(client);
@@ -35,18 +35,20 @@ impl Run {
 
     /// The library asks for a link for a connection.
     pub(crate) fn promote(&mut self, number: usize) {
-        let Some(talk) = self.talks.get(number) else { return };
-        if let Some(socket) = &talk.sockets[0] {
+        let Some(connection) = self.connections.get(number) else { return };
+        if let Some(socket) = &connection.sockets[0] {
             // Who cannot be promoted stays on TCP.
-            let _ = self.endpoints[talk.client as usize].promote(&socket.cell);
+            let _ = self.endpoints[connection.client as usize].promote(&socket.cell);
         }
     }
 
     /// A conversation may be on its link now: then it is another one's turn.
     pub(crate) fn note_linked(&mut self, number: usize) {
-        let Some(talk) = self.talks.get_mut(number).filter(|talk| !talk.was_linked) else { return };
-        talk.was_linked = (0..2).all(|side| talk.is_linked(&self.endpoints[talk.host(side)], side));
-        if talk.was_linked && self.tcp == Tcp::Memory {
+        let Some(connection) = self.connections.get_mut(number).filter(|connection| !connection.was_linked) else {
+            return;
+        };
+        connection.was_linked = (0..2).all(|side| connection.is_linked(&self.endpoints[connection.host(side)], side));
+        if connection.was_linked && self.tcp == Tcp::Memory {
             self.promoting -= 1;
             self.ask_promotions();
         }
@@ -58,22 +60,22 @@ impl Run {
         if !self.promote || self.tcp == Tcp::Memory {
             return;
         }
-        let Some(talk) = self.talks.get_mut(number) else { return };
-        let Some(socket) = &talk.sockets[0] else { return };
-        let asking = &mut talk.asking;
+        let Some(connection) = self.connections.get_mut(number) else { return };
+        let Some(socket) = &connection.sockets[0] else { return };
+        let asking = &mut connection.asking;
         if socket.cell.readiness().contains(Readiness::KERNEL_TX) {
             // Each request is sent, and its response received.
             asking.operations = asking.operations.saturating_add(2 * answers);
         }
         let now = self.cluster.now();
-        let guard = socket.cell.lock(&self.endpoints[talk.client as usize]);
+        let guard = socket.cell.lock(&self.endpoints[connection.client as usize]);
         asking.linked |= guard.proto().is_linked();
         let may = guard.proto().may_promote();
         drop(guard);
-        if !may || talk.short.is_some() && talk.is_over() {
+        if !may || connection.short.is_some() && connection.is_over() {
             return;
         }
-        let asking = &mut talk.asking;
+        let asking = &mut connection.asking;
         if std::mem::take(&mut asking.linked) {
             asking.schedule.note_return(asking.operations);
         }
@@ -85,8 +87,10 @@ impl Run {
 
     /// Connections that are on a link, at both ends.
     pub fn linked(&self) -> usize {
-        let linked = |talk: &Talk| (0..2).all(|side| talk.is_linked(&self.endpoints[talk.host(side)], side));
-        self.talks.iter().filter(|(_, talk)| linked(talk)).count()
+        let linked = |connection: &Connection| {
+            (0..2).all(|side| connection.is_linked(&self.endpoints[connection.host(side)], side))
+        };
+        self.connections.iter().filter(|(_, connection)| linked(connection)).count()
     }
 
     /// A connection is made, says the simulator.
@@ -94,21 +98,23 @@ impl Run {
         self.cluster.set_now(now);
         self.wires.handle_connected(number);
         self.note_connected(number as usize, now);
-        let Some(client) = self.talks.get(number as usize).map(|talk| talk.client as usize) else { return };
-        if self.talks_at_once() {
-            self.ears[client].note(number);
+        let Some(client) = self.connections.get(number as usize).map(|connection| connection.client as usize) else {
+            return;
+        };
+        if self.uses_tcp() {
+            self.ready[client].note(number);
             self.turn_for_tcp(client);
         }
     }
 
-    /// A connection is made: its ends may talk, and it may be promoted.
+    /// A connection is made: its ends may use it, and it may be promoted.
     pub(crate) fn note_connected(&mut self, number: usize, now: Instant) {
-        let Some(talk) = self.talks.get_mut(number) else { return };
-        if let Some(short) = &mut talk.short {
+        let Some(connection) = self.connections.get_mut(number) else { return };
+        if let Some(short) = &mut connection.short {
             short.connected = Some(now);
         }
-        if self.promote && (self.tcp == Tcp::Memory || talk.asking.schedule.is_due(0, || now)) {
-            talk.asking.schedule.note_try(0, now, Tries::default());
+        if self.promote && (self.tcp == Tcp::Memory || connection.asking.schedule.is_due(0, || now)) {
+            connection.asking.schedule.note_try(0, now, Tries::default());
             self.unasked.push_back(number);
             self.ask_promotions();
         }

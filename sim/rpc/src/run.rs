@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 
-use netacc_device::loopback::anchor::Bell;
+use netacc_device::loopback::anchor::UsedWires;
 use netacc_device::{DeviceError, Instant};
 use netacc_driver::Endpoint;
 use netacc_host::{Cluster, HostId, TcpWires, Usage};
@@ -12,20 +12,20 @@ use netacc_rnic::Counters;
 use slab::Slab;
 
 use crate::config::{RunConfig, Tcp};
-use crate::desk::Desk;
+use crate::connection::Connection;
+use crate::host_threads::HostThreads;
 use crate::measured::{Carried, Measured, Sample, ShortConnection};
-use crate::process::{endpoint, Broken, Ears};
-use crate::talk::Talk;
-use crate::visitor::Visitor;
+use crate::process::{endpoint, Broken, ReadyStreams};
+use crate::short_client::ShortClient;
 use crate::workload::Conversation;
 
 /// What a host is woken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Due {
     /// To look at a connection, by its number: its client has a request to make.
-    Talk(usize),
+    Request(usize),
     /// To make a connection of a conversation.
-    Connection(usize),
+    Connect(usize),
 }
 
 /// Processes on hosts, driven by whoever has the network. See [`Cluster::driven`].
@@ -33,13 +33,13 @@ pub struct Run {
     pub(crate) cluster: Cluster,
     pub(crate) endpoints: Vec<Endpoint>,
     /// The connections that there are, by number.
-    pub(crate) talks: Slab<Talk>,
+    pub(crate) connections: Slab<Connection>,
     /// Connections that ever were.
     pub(crate) connected: u64,
     /// By conversation: who makes short connections.
-    pub(crate) visitors: Vec<Option<Visitor>>,
+    pub(crate) short_clients: Vec<Option<ShortClient>>,
     /// Short connections whose TCP in memory was used.
-    pub(crate) bell: Bell,
+    pub(crate) used: UsedWires,
     /// Connections that are to be promoted when it is their turn.
     pub(crate) unasked: VecDeque<usize>,
     /// Promotions that were asked for, and whose streams have not been on a link.
@@ -49,7 +49,7 @@ pub struct Run {
     /// Hosts that TCP was the last to come to: their deadlines may be others than the simulator knows.
     pub(crate) rewoken: Vec<u32>,
     /// By host; `None` where calls take no time.
-    pub(crate) desks: Vec<Option<Desk>>,
+    pub(crate) host_threads: Vec<Option<HostThreads>>,
     /// By host: when making links begins to take its processors' time.
     pub(crate) links_cost_from: Vec<Instant>,
     /// By host: peers' streams that were granted a link, as far as its helper thread was sent for them.
@@ -58,10 +58,10 @@ pub struct Run {
     pub(crate) promote: bool,
     pub(crate) promote_after: u32,
     pub(crate) tcp: Tcp,
-    pub(crate) ears: Vec<Arc<Ears>>,
+    pub(crate) ready: Vec<Arc<ReadyStreams>>,
     pub(crate) wakes: Vec<Option<Instant>>,
     /// By host: when there is what to do.
-    pub(crate) alarms: Vec<BinaryHeap<Reverse<(Instant, Due)>>>,
+    pub(crate) timers: Vec<BinaryHeap<Reverse<(Instant, Due)>>>,
     /// Bytes that processes have read.
     pub(crate) read: u64,
     /// Requests that were answered.
@@ -72,8 +72,8 @@ pub struct Run {
     pub(crate) carried: Vec<Carried>,
     /// Those that nobody has taken yet.
     pub(crate) samples: Vec<Sample>,
-    /// Those that nobody has taken yet.
-    pub(crate) connections: Vec<ShortConnection>,
+    /// Short connections that were closed, and that nobody has taken yet.
+    pub(crate) closed: Vec<ShortConnection>,
     pub(crate) sampled: bool,
     /// Conversations that are not complete.
     pub(crate) open: usize,
@@ -93,57 +93,57 @@ impl Run {
             return Ok(None);
         }
         let cluster = Cluster::driven(config.hosts.clone());
-        let (mut endpoints, mut ears) = (Vec::new(), Vec::new());
+        let (mut endpoints, mut ready) = (Vec::new(), Vec::new());
         for host in 0..count {
-            let heard = Arc::new(Ears::default());
-            endpoints.push(endpoint(&cluster.open(HostId(host)), &config.stack, &heard)?);
-            ears.push(heard);
+            let streams = Arc::new(ReadyStreams::default());
+            endpoints.push(endpoint(&cluster.open(HostId(host)), &config.stack, &streams)?);
+            ready.push(streams);
         }
-        let visitors: Vec<_> = config.conversations.iter().map(Visitor::new).collect();
+        let short_clients: Vec<_> = config.conversations.iter().map(ShortClient::new).collect();
         let hosts = config.hosts.len();
         let conversations = config.conversations.len();
         let mut run = Run {
             cluster,
             endpoints,
-            talks: Slab::new(),
+            connections: Slab::new(),
             connected: 0,
-            visitors,
-            bell: Bell::default(),
+            short_clients,
+            used: UsedWires::default(),
             unasked: VecDeque::new(),
             promoting: 0,
             nudged: Vec::new(),
             rewoken: Vec::new(),
-            desks: config.hosts.iter().map(|h| h.processor.clone().map(Desk::new)).collect(),
+            host_threads: config.hosts.iter().map(|h| h.processor.clone().map(HostThreads::new)).collect(),
             links_cost_from: config.hosts.iter().map(|h| h.commands_from).collect(),
             granted: vec![0; hosts],
             wires: TcpWires::default(),
             promote: config.promote,
             promote_after: config.stack.promote_after,
             tcp: config.tcp,
-            ears,
+            ready,
             wakes: vec![None; hosts],
-            alarms: (0..hosts).map(|_| BinaryHeap::new()).collect(),
+            timers: (0..hosts).map(|_| BinaryHeap::new()).collect(),
             read: 0,
             answered: 0,
             measured: vec![Measured::default(); conversations],
             carried: vec![Carried::default(); conversations],
             samples: Vec::new(),
-            connections: Vec::new(),
+            closed: Vec::new(),
             sampled: config.sampled,
             open: 0,
             broken: None,
         };
-        for (host, desk) in run.desks.iter().enumerate() {
-            if desk.as_ref().is_some_and(Desk::has_helper) {
+        for (host, threads) in run.host_threads.iter().enumerate() {
+            if threads.as_ref().is_some_and(HostThreads::has_helper) {
                 run.cluster.hold_events(HostId(host as u32));
             }
         }
         for (number, conversation) in config.conversations.iter().enumerate() {
-            let over = match &run.visitors[number] {
-                Some(visitor) => visitor.is_over(),
+            let over = match &run.short_clients[number] {
+                Some(short_client) => short_client.is_over(),
                 None => {
-                    let talk = run.open(number, conversation, None);
-                    run.talks[talk].is_over()
+                    let connection = run.open(number, conversation, None);
+                    run.connections[connection].is_over()
                 }
             };
             run.open += usize::from(!over);
@@ -172,12 +172,12 @@ impl Run {
 
     /// What a host's processors were used for until now; `None` if calls take no time there.
     pub fn usage(&self, host: u32) -> Option<Usage> {
-        let desk = self.desks.get(host as usize)?.as_ref()?;
-        Some(desk.processors.usage(self.cluster.now()))
+        let threads = self.host_threads.get(host as usize)?.as_ref()?;
+        Some(threads.processors.usage(self.cluster.now()))
     }
 
-    /// Connections talk before they are on a link.
-    pub(crate) fn talks_at_once(&self) -> bool {
+    /// Connections use TCP before they are on a link.
+    pub(crate) fn uses_tcp(&self) -> bool {
         self.tcp != Tcp::Memory || !self.promote
     }
 
@@ -185,8 +185,8 @@ impl Run {
     pub fn next_deadline(&self, host: u32) -> Option<Instant> {
         let wake = *self.wakes.get(host as usize)?;
         let wake = wake.filter(|_| self.open > 0);
-        let desk = self.desks[host as usize].as_ref().and_then(|d| d.processors.next_deadline());
-        wake.into_iter().chain(desk).chain(self.cluster.next_deadline(HostId(host))).min()
+        let threads = self.host_threads[host as usize].as_ref().and_then(|d| d.processors.next_deadline());
+        wake.into_iter().chain(threads).chain(self.cluster.next_deadline(HostId(host))).min()
     }
 
     /// A host that must be served again though nothing came for it.

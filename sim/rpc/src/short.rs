@@ -4,7 +4,7 @@
 //! the middle of a promotion is settled first, what is on a link is finished by the endpoint, which has a duplicate of the
 //! socket for that.
 //!
-//! Invariant: a number of [`Run::talks`] is free once both sockets are closed and TCP has nothing more to carry; what still
+//! Invariant: a number of [`Run::connections`] is free once both sockets are closed and TCP has nothing more to carry; what still
 //! names it then finds nobody, or its next holder, who looks once more than it need.
 
 use std::cmp::Reverse;
@@ -19,9 +19,9 @@ use netacc_host::HostId;
 use netacc_proto::{Phase, Reason};
 
 use crate::config::Tcp;
+use crate::connection::{connect, Numbers, Short, Socket};
 use crate::measured::ShortConnection;
 use crate::run::{Due, Run};
-use crate::talk::{connect, Numbers, Short, Socket};
 use crate::workload::Conversation;
 
 /// The tag of a stream whose socket is closed.
@@ -33,69 +33,73 @@ const CLOSE_PATIENCE: Duration = Duration::from_millis(2);
 impl Run {
     /// Makes a connection; its number among those that there are.
     pub(crate) fn open(&mut self, conversation: usize, plan: &Conversation, begun: Option<Instant>) -> usize {
-        let entry = self.talks.vacant_entry();
+        let entry = self.connections.vacant_entry();
         let number = entry.key();
         let numbers = Numbers { conversation: conversation as u32, number: number as u32, serial: self.connected };
         self.connected += 1;
-        let mut talk = connect(&self.endpoints, plan, numbers, self.tcp, self.promote_after);
-        talk.short = begun.map(|begun| Short { begun, connected: None, answered: 0, closing: [None; 2] });
+        let mut connection = connect(&self.endpoints, plan, numbers, self.tcp, self.promote_after);
+        connection.short = begun.map(|begun| Short { begun, connected: None, answered: 0, closing: [None; 2] });
         match self.tcp {
             Tcp::Simulated { .. } => {
-                self.wires.put(number as u32, [HostId(talk.client), HostId(talk.server)], talk.wire.clone());
+                self.wires.put(
+                    number as u32,
+                    [HostId(connection.client), HostId(connection.server)],
+                    connection.wire.clone(),
+                );
             }
-            Tcp::Memory if begun.is_some() => talk.wire.watch(number as u32, &self.bell),
+            Tcp::Memory if begun.is_some() => connection.wire.watch(number as u32, &self.used),
             Tcp::Memory => {}
         }
-        entry.insert(talk);
+        entry.insert(connection);
         number
     }
 
     /// Has a client's host woken when it makes its next connection.
-    pub(crate) fn plan_visit(&mut self, conversation: usize) {
-        let Some(visitor) = self.visitors.get_mut(conversation).and_then(Option::as_mut) else { return };
-        let sooner = |due: &Instant| visitor.alarm.is_none_or(|at| *due < at);
-        if let Some(due) = visitor.source.due().filter(sooner) {
-            visitor.alarm = Some(due);
-            self.alarms[visitor.plan.client as usize].push(Reverse((due, Due::Connection(conversation))));
+    pub(crate) fn plan_connect(&mut self, conversation: usize) {
+        let Some(short_client) = self.short_clients.get_mut(conversation).and_then(Option::as_mut) else { return };
+        let sooner = |due: &Instant| short_client.wake_at.is_none_or(|at| *due < at);
+        if let Some(due) = short_client.source.due().filter(sooner) {
+            short_client.wake_at = Some(due);
+            self.timers[short_client.plan.client as usize].push(Reverse((due, Due::Connect(conversation))));
         }
     }
 
-    /// Makes the connections that are due; those that can be used at once are added to `heard`.
-    pub(crate) fn visit(&mut self, conversation: usize, now: Instant, heard: &mut Vec<usize>) {
-        while let Some(visitor) = self.visitors.get_mut(conversation).and_then(Option::as_mut) {
-            visitor.alarm = None;
-            let Some(due) = visitor.source.take(now) else { break };
+    /// Makes the connections that are due; those that can be used at once are added to `ready`.
+    pub(crate) fn connect_due(&mut self, conversation: usize, now: Instant, ready: &mut Vec<usize>) {
+        while let Some(short_client) = self.short_clients.get_mut(conversation).and_then(Option::as_mut) {
+            short_client.wake_at = None;
+            let Some(due) = short_client.source.take(now) else { break };
             // Each connection has its own sequence.
-            let seed = SplitMix64::new(visitor.plan.seed ^ visitor.made << 24).next_u64();
-            visitor.made += 1;
-            visitor.open += 1;
-            let plan = visitor.plan.one_connection(now, visitor.requests, seed);
+            let seed = SplitMix64::new(short_client.plan.seed ^ short_client.made << 24).next_u64();
+            short_client.made += 1;
+            short_client.open += 1;
+            let plan = short_client.plan.one_connection(now, short_client.requests, seed);
             let number = self.open(conversation, &plan, Some(due.begun));
             if self.tcp == Tcp::Memory {
                 self.note_connected(number, now);
-                heard.push(number);
+                ready.push(number);
             }
         }
-        self.plan_visit(conversation);
+        self.plan_connect(conversation);
     }
 
     /// A side of a short connection has done what it could: whether it closes its socket now, and does so.
     pub(crate) fn close_if_over(&mut self, number: usize, side: usize, now: Instant) {
-        let Some(talk) = self.talks.get_mut(number) else { return };
-        if talk.short.is_none() {
+        let Some(connection) = self.connections.get_mut(number) else { return };
+        if connection.short.is_none() {
             return;
         }
-        let endpoint = &self.endpoints[talk.host(side)];
-        let answered = side == 0 && talk.is_over();
-        let ended = talk.end(endpoint, side).is_some_and(|mut end| end.is_at_end());
-        let Some(short) = &mut talk.short else { return };
+        let endpoint = &self.endpoints[connection.host(side)];
+        let answered = side == 0 && connection.is_over();
+        let ended = connection.end(endpoint, side).is_some_and(|mut end| end.is_at_end());
+        let Some(short) = &mut connection.short else { return };
         if short.closing[side].is_none() {
             if !answered && !ended {
                 return;
             }
             short.closing[side] = Some(now);
             if side == 0 {
-                self.end_visit(number, now, !answered);
+                self.finish_short(number, now, !answered);
             }
         }
         self.go_on_closing(number, side, now);
@@ -103,18 +107,18 @@ impl Run {
 
     /// One step of closing a socket.
     pub(crate) fn go_on_closing(&mut self, number: usize, side: usize, now: Instant) {
-        let Some(talk) = self.talks.get_mut(number) else { return };
-        let host = talk.host(side);
-        let Some(since) = talk.short.and_then(|short| short.closing[side]) else { return };
-        let Some(socket) = &mut talk.sockets[side] else { return };
+        let Some(connection) = self.connections.get_mut(number) else { return };
+        let host = connection.host(side);
+        let Some(since) = connection.short.and_then(|short| short.closing[side]) else { return };
+        let Some(socket) = &mut connection.sockets[side] else { return };
         let endpoint = &self.endpoints[host];
         if !close(endpoint, socket, now.saturating_since(since)) {
-            self.alarms[host].push(Reverse((now + CLOSE_PATIENCE, Due::Talk(number))));
+            self.timers[host].push(Reverse((now + CLOSE_PATIENCE, Due::Request(number))));
             return;
         }
         let counters = socket.cell.lock(endpoint).counters();
-        self.carried[talk.conversation as usize].add(&counters);
-        talk.sockets[side] = None;
+        self.carried[connection.conversation as usize].add(&counters);
+        connection.sockets[side] = None;
         if self.tcp == Tcp::Memory {
             self.nudge_peer(number, host);
         }
@@ -122,64 +126,67 @@ impl Run {
     }
 
     /// A client has its last answer on a connection, or will get none.
-    fn end_visit(&mut self, number: usize, now: Instant, failed: bool) {
-        let Some((talk, short)) = self.talks.get_mut(number).and_then(|talk| talk.short.map(|short| (talk, short)))
+    fn finish_short(&mut self, number: usize, now: Instant, failed: bool) {
+        let Some((connection, short)) =
+            self.connections.get_mut(number).and_then(|connection| connection.short.map(|short| (connection, short)))
         else {
             return;
         };
         // What it would have asked for is not waited for.
-        talk.asked.clear();
-        talk.served = 0;
-        talk.source.end();
-        let conversation = talk.conversation as usize;
+        connection.asked.clear();
+        connection.served = 0;
+        connection.source.end();
+        let conversation = connection.conversation as usize;
         if self.sampled {
-            self.connections.push(ShortConnection {
-                conversation: talk.conversation,
+            self.closed.push(ShortConnection {
+                conversation: connection.conversation,
                 begun: short.begun,
                 connected: short.connected,
                 end: now,
                 answered: short.answered,
                 failed,
-                promoted: talk.was_linked,
+                promoted: connection.was_linked,
             });
         }
-        if self.promote && self.tcp == Tcp::Memory && !talk.was_linked {
+        if self.promote && self.tcp == Tcp::Memory && !connection.was_linked {
             self.promoting = self.promoting.saturating_sub(1);
         }
-        let Some(visitor) = self.visitors.get_mut(conversation).and_then(Option::as_mut) else { return };
-        visitor.open -= 1;
-        visitor.source.handle_answer(now);
-        if visitor.is_over() {
+        let Some(short_client) = self.short_clients.get_mut(conversation).and_then(Option::as_mut) else { return };
+        short_client.open -= 1;
+        short_client.source.handle_answer(now);
+        if short_client.is_over() {
             self.open -= 1;
         }
-        self.plan_visit(conversation);
+        self.plan_connect(conversation);
     }
 
     /// Something has happened to the sockets of a connection: if both are closed and TCP is through, its number is free.
     pub(crate) fn settle(&mut self, number: usize) {
-        let Some(talk) = self.talks.get(number).filter(|talk| talk.short.is_some()) else { return };
+        let Some(connection) = self.connections.get(number).filter(|connection| connection.short.is_some()) else {
+            return;
+        };
         // Resets are no packets: a simulator's sockets have no way to abort.
-        let (wire, hosts) = (talk.wire.clone(), [talk.host(0), talk.host(1)]);
+        let (wire, hosts) = (connection.wire.clone(), [connection.host(0), connection.host(1)]);
         for delivery in wire.deliverable() {
             let AnchorDelivery::Reset { to } = delivery else { continue };
             let host = hosts[usize::from(to == AnchorEnd::Second)];
             if wire.deliver(delivery) {
-                self.ears[host].note(number as u32);
+                self.ready[host].note(number as u32);
                 self.nudge(host);
             }
         }
-        let Some(talk) = self.talks.get(number) else { return };
-        if talk.sockets.iter().all(Option::is_none) && talk.wire.is_over() {
-            self.talks.remove(number);
+        let Some(connection) = self.connections.get(number) else { return };
+        if connection.sockets.iter().all(Option::is_none) && connection.wire.is_over() {
+            self.connections.remove(number);
             self.wires.remove(number as u32);
         }
     }
 
     /// Looks at the connections whose TCP in memory was used by endpoints.
     pub(crate) fn settle_all(&mut self) {
-        while let Some(number) = self.bell.take() {
-            if let Some(talk) = self.talks.get(number as usize) {
-                talk.wire.look();
+        while let Some(number) = self.used.take() {
+            if let Some(connection) = self.connections.get(number as usize) {
+                connection.wire.look();
             }
             self.settle(number as usize);
         }

@@ -7,10 +7,10 @@ use netacc_host::HostId;
 use netacc_rnic::Packet;
 
 use crate::config::Tcp;
+use crate::connection::Exchange;
 use crate::measured::{ns, Sample};
 use crate::process::{look, Broken};
 use crate::run::{Due, Run};
-use crate::talk::Exchange;
 
 /// Looks in a row at most, each because the one before has brought something. Arbitrary: bounds what must end by itself.
 const MAX_LOOKS: u32 = 1000;
@@ -19,26 +19,26 @@ impl Run {
     /// Has every client begin. Once, at the beginning of time.
     pub fn start(&mut self) {
         if self.tcp == Tcp::Memory {
-            (0..self.talks.len()).for_each(|number| self.handle_connected(number as u32, Instant::ZERO));
+            (0..self.connections.len()).for_each(|number| self.handle_connected(number as u32, Instant::ZERO));
         }
-        (0..self.visitors.len()).for_each(|conversation| self.plan_visit(conversation));
+        (0..self.short_clients.len()).for_each(|conversation| self.plan_connect(conversation));
         (0..self.endpoints.len()).for_each(|host| self.turn(host));
     }
 
     /// TCP has brought something to a side (0 connected, 1 accepted) of a connection: bytes, the end, or a failure.
     pub fn handle_arrival(&mut self, number: u32, side: usize, now: Instant) {
-        let Some(talk) = self.talks.get_mut(number as usize).filter(|_| side < 2) else { return };
+        let Some(connection) = self.connections.get_mut(number as usize).filter(|_| side < 2) else { return };
         self.cluster.set_now(now);
-        let hosts = [talk.client as usize, talk.server as usize];
+        let hosts = [connection.client as usize, connection.server as usize];
         let host = hosts[side];
-        if let Some(mut end) = talk.end(&self.endpoints[host], side) {
+        if let Some(mut end) = connection.end(&self.endpoints[host], side) {
             end.look_at_anchor();
         }
-        let waits = std::mem::take(&mut talk.blocked[1 - side]);
-        self.ears[host].note(number);
+        let waits = std::mem::take(&mut connection.blocked[1 - side]);
+        self.ready[host].note(number);
         self.turn_for_tcp(host);
         if waits {
-            self.ears[hosts[1 - side]].note(number);
+            self.ready[hosts[1 - side]].note(number);
             self.turn_for_tcp(hosts[1 - side]);
         }
         self.settle(number as usize);
@@ -46,8 +46,8 @@ impl Run {
 
     /// TCP has brought wrong bytes.
     pub fn handle_corruption(&mut self, number: u32) {
-        let Some(talk) = self.talks.get(number as usize) else { return };
-        let (conversation, position) = (talk.conversation as usize, talk.directions[0].read);
+        let Some(connection) = self.connections.get(number as usize) else { return };
+        let (conversation, position) = (connection.conversation as usize, connection.directions[0].read);
         self.broken.get_or_insert(Broken { conversation, position });
     }
 
@@ -97,9 +97,9 @@ impl Run {
 
     /// TCP in memory has carried something at once: its other end is told, as nobody else does.
     pub(crate) fn nudge_peer(&mut self, number: usize, host: usize) {
-        let Some(talk) = self.talks.get(number) else { return };
-        let peer = talk.host(usize::from(host == talk.client as usize));
-        self.ears[peer].note(number as u32);
+        let Some(connection) = self.connections.get(number) else { return };
+        let peer = connection.host(usize::from(host == connection.client as usize));
+        self.ready[peer].note(number as u32);
         self.nudge(peer);
     }
 
@@ -116,15 +116,15 @@ impl Run {
         let mut peers = Vec::new();
         for _ in 0..MAX_LOOKS {
             let wake = look(&self.endpoints[host], now);
-            let mut heard = self.ears[host].take();
-            self.take_due(host, now, &mut heard);
-            for number in &heard {
-                if !self.talks.contains(*number) {
+            let mut ready = self.ready[host].take();
+            self.take_due(host, now, &mut ready);
+            for number in &ready {
+                if !self.connections.contains(*number) {
                     continue;
                 }
-                match &mut self.desks[host] {
-                    Some(desk) => desk.put(now, *number),
-                    None => self.talk(*number, host, now),
+                match &mut self.host_threads[host] {
+                    Some(threads) => threads.put(now, *number),
+                    None => self.serve(*number, host, now),
                 }
                 peers.extend(self.unlinked_peer(*number, host));
                 if self.promote {
@@ -134,9 +134,9 @@ impl Run {
             self.send_helper(host, now);
             self.work(host, now);
             self.settle_all();
-            let alarm = self.alarms[host].peek().map(|Reverse((at, _))| *at);
-            self.wakes[host] = wake.into_iter().chain(alarm).min();
-            if heard.is_empty() {
+            let wake_at = self.timers[host].peek().map(|Reverse((at, _))| *at);
+            self.wakes[host] = wake.into_iter().chain(wake_at).min();
+            if ready.is_empty() {
                 break;
             }
         }
@@ -147,31 +147,31 @@ impl Run {
 
     /// The other host of a conversation whose ends are not both on their link.
     fn unlinked_peer(&self, number: usize, host: usize) -> Option<usize> {
-        let talk = self.talks.get(number).filter(|_| self.tcp == Tcp::Memory)?;
-        let linked = |side: usize| talk.is_linked(&self.endpoints[talk.host(side)], side);
-        let peer = talk.host(usize::from(host == talk.client as usize));
+        let connection = self.connections.get(number).filter(|_| self.tcp == Tcp::Memory)?;
+        let linked = |side: usize| connection.is_linked(&self.endpoints[connection.host(side)], side);
+        let peer = connection.host(usize::from(host == connection.client as usize));
         (!linked(0) || !linked(1)).then_some(peer)
     }
 
-    /// What is due on a host by now: connections are made, and those with something to do are added to `heard`.
-    fn take_due(&mut self, host: usize, now: Instant, heard: &mut Vec<usize>) {
-        while let Some(Reverse((_, due))) = self.alarms[host].peek().filter(|Reverse((at, _))| *at <= now) {
+    /// What is due on a host by now: connections are made, and those with something to do are added to `ready`.
+    fn take_due(&mut self, host: usize, now: Instant, ready: &mut Vec<usize>) {
+        while let Some(Reverse((_, due))) = self.timers[host].peek().filter(|Reverse((at, _))| *at <= now) {
             let due = *due;
-            self.alarms[host].pop();
+            self.timers[host].pop();
             match due {
-                Due::Talk(number) => {
-                    heard.push(number);
-                    if let Some(talk) = self.talks.get_mut(number) {
-                        talk.alarm = None;
+                Due::Request(number) => {
+                    ready.push(number);
+                    if let Some(connection) = self.connections.get_mut(number) {
+                        connection.wake_at = None;
                     }
                 }
-                Due::Connection(conversation) => self.visit(conversation, now, heard),
+                Due::Connect(conversation) => self.connect_due(conversation, now, ready),
             }
         }
     }
 
     /// One end of a conversation does what it can.
-    pub(crate) fn talk(&mut self, number: usize, host: usize, now: Instant) {
+    pub(crate) fn serve(&mut self, number: usize, host: usize, now: Instant) {
         if self.promote || self.tcp != Tcp::Memory {
             return self.move_bytes(number, host, now);
         }
@@ -184,60 +184,60 @@ impl Run {
     }
 
     fn move_bytes(&mut self, number: usize, host: usize, now: Instant) {
-        let at_once = self.talks_at_once();
+        let at_once = self.uses_tcp();
         let connected = self.tcp == Tcp::Memory || self.wires.is_connected(number as u32);
-        let Some(talk) = self.talks.get_mut(number) else { return };
-        let side = usize::from(host != talk.client as usize);
+        let Some(connection) = self.connections.get_mut(number) else { return };
+        let side = usize::from(host != connection.client as usize);
         let endpoint = &self.endpoints[host];
-        if talk.is_closing(side) {
+        if connection.is_closing(side) {
             return self.go_on_closing(number, side, now);
         }
-        if !connected || !at_once && !talk.is_linked(endpoint, side) {
+        if !connected || !at_once && !connection.is_linked(endpoint, side) {
             return self.close_if_over(number, side, now);
         }
-        let conversation = talk.conversation as usize;
-        let before = talk.directions[1 - side].read;
-        if let Err(position) = talk.read(endpoint, side) {
+        let conversation = connection.conversation as usize;
+        let before = connection.directions[1 - side].read;
+        if let Err(position) = connection.read(endpoint, side) {
             self.broken.get_or_insert(Broken { conversation, position });
             return;
         }
-        self.read += talk.directions[1 - side].read - before;
+        self.read += connection.directions[1 - side].read - before;
         if side == 1 {
-            let until = talk.answerable();
-            talk.write(endpoint, 1, until);
+            let until = connection.answerable();
+            connection.write(endpoint, 1, until);
             return self.close_if_over(number, side, now);
         }
-        self.ask_and_hear(number, now);
+        self.take_answers_and_ask(number, now);
         self.close_if_over(number, side, now);
     }
 
     /// A client takes its answers, and asks what it has to.
-    fn ask_and_hear(&mut self, number: usize, now: Instant) {
-        let Some(talk) = self.talks.get_mut(number) else { return };
-        let was_over = talk.is_over();
+    fn take_answers_and_ask(&mut self, number: usize, now: Instant) {
+        let Some(connection) = self.connections.get_mut(number) else { return };
+        let was_over = connection.is_over();
         let mut answers = 0;
-        while let Some(exchange) = talk.take_answered() {
+        while let Some(exchange) = connection.take_answered() {
             let Exchange { begun, request_bytes, response_bytes, .. } = exchange;
             answers += 1;
-            self.measured[talk.conversation as usize].latencies_ns.push(ns(begun, now));
+            self.measured[connection.conversation as usize].latencies_ns.push(ns(begun, now));
             if self.sampled {
-                let conversation = talk.conversation;
+                let conversation = connection.conversation;
                 self.samples.push(Sample { conversation, begun, end: now, request_bytes, response_bytes });
             }
-            talk.source.handle_answer(now);
+            connection.source.handle_answer(now);
         }
         self.answered += u64::from(answers);
-        let host = talk.client as usize;
-        talk.ask(now);
-        talk.write(&self.endpoints[host], 0, talk.ends[0]);
-        let ends = !was_over && talk.is_over();
-        match &mut talk.short {
+        let host = connection.client as usize;
+        connection.ask(now);
+        connection.write(&self.endpoints[host], 0, connection.ends[0]);
+        let ends = !was_over && connection.is_over();
+        match &mut connection.short {
             Some(short) => short.answered += answers,
             None => self.open -= usize::from(ends),
         }
-        if let Some(due) = talk.source.due().filter(|due| talk.alarm.is_none_or(|at| *due < at)) {
-            talk.alarm = Some(due);
-            self.alarms[host].push(Reverse((due, Due::Talk(number))));
+        if let Some(due) = connection.source.due().filter(|due| connection.wake_at.is_none_or(|at| *due < at)) {
+            connection.wake_at = Some(due);
+            self.timers[host].push(Reverse((due, Due::Request(number))));
         }
         self.ask_after_use(number, answers);
     }

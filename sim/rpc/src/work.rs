@@ -9,33 +9,33 @@ use std::sync::atomic::Ordering;
 use netacc_device::Instant;
 use netacc_host::{HostId, Work};
 
-use crate::desk::{Errand, Job, Task};
+use crate::connection::Moves;
+use crate::host_threads::{HelperTask, Job, Task};
 use crate::run::Run;
-use crate::talk::Moves;
 
 impl Run {
     /// The threads of a host that have a core do their work, and those that are ready get one.
     pub(crate) fn work(&mut self, host: usize, now: Instant) {
         loop {
-            let Some(desk) = &mut self.desks[host] else { return };
-            if let Some((thread, job)) = desk.poll_done(now) {
+            let Some(threads) = &mut self.host_threads[host] else { return };
+            if let Some((thread, job)) = threads.poll_done(now) {
                 let work = self.finish(host, &job, now);
-                if let Some(desk) = &mut self.desks[host] {
-                    desk.settle(now, thread, &job, &work);
+                if let Some(threads) = &mut self.host_threads[host] {
+                    threads.settle(now, thread, &job, &work);
                 }
                 continue;
             }
-            let Some((thread, task)) = desk.poll_start(now) else { return };
+            let Some((thread, task)) = threads.poll_start(now) else { return };
             let work = match task {
-                Task::Talk(number) => {
+                Task::Connection(number) => {
                     let expected = self.expect(number, host);
                     self.price(number, host, expected)
                 }
-                Task::Errand(_) if now < self.links_cost_from[host] => Work::default(),
-                Task::Errand(errand) => self.price_errand(host, errand),
+                Task::Helper(_) if now < self.links_cost_from[host] => Work::default(),
+                Task::Helper(helper_task) => self.price_helper_task(host, helper_task),
             };
-            if let Some(desk) = &mut self.desks[host] {
-                desk.begin(now, thread, task, work);
+            if let Some(threads) = &mut self.host_threads[host] {
+                threads.begin(now, thread, task, work);
             }
         }
     }
@@ -43,14 +43,14 @@ impl Run {
     /// The time of a job is over: it happens. What it has cost.
     fn finish(&mut self, host: usize, job: &Job, now: Instant) -> Work {
         let number = match job.task {
-            Task::Talk(number) => number,
-            Task::Errand(errand) => {
-                self.do_errand(host, errand);
+            Task::Connection(number) => number,
+            Task::Helper(helper_task) => {
+                self.run_helper_task(host, helper_task);
                 return Work::default();
             }
         };
         let before = self.moved(number, host);
-        self.talk(number, host, now);
+        self.serve(number, host, now);
         let after = self.moved(number, host);
         let moves = Moves {
             read: after.read.saturating_sub(before.read),
@@ -64,68 +64,71 @@ impl Run {
 
     /// The helper thread of a host is sent for what has come for it.
     pub(crate) fn send_helper(&mut self, host: usize, now: Instant) {
-        let Some(desk) = self.desks[host].as_mut().filter(|desk| desk.has_helper()) else { return };
-        if self.cluster.held_event(HostId(host as u32)).is_some() && !desk.is_sent(Errand::Event) {
-            desk.send(now, Errand::Event);
+        let Some(threads) = self.host_threads[host].as_mut().filter(|threads| threads.has_helper()) else { return };
+        if self.cluster.held_event(HostId(host as u32)).is_some() && !threads.is_sent(HelperTask::Event) {
+            threads.send(now, HelperTask::Event);
         }
         let granted = self.endpoints[host].counters().opens_accepted.load(Ordering::Relaxed);
         let before = std::mem::replace(&mut self.granted[host], granted);
         if let Some(count) = u32::try_from(granted - before).ok().filter(|count| *count > 0) {
-            desk.send(now, Errand::Grant(count));
+            threads.send(now, HelperTask::Grant(count));
         }
     }
 
-    fn price_errand(&self, host: usize, errand: Errand) -> Work {
-        match errand {
-            Errand::Ask { .. } => Work { promotions: 1, ..Work::default() },
-            Errand::Event => {
+    fn price_helper_task(&self, host: usize, helper_task: HelperTask) -> Work {
+        match helper_task {
+            HelperTask::Ask { .. } => Work { promotions: 1, ..Work::default() },
+            HelperTask::Event => {
                 let links = self.cluster.held_event(HostId(host as u32)).is_some_and(|makes_link| makes_link);
                 Work { links: u32::from(links), ..Work::default() }
             }
-            Errand::Grant(count) => Work { promotions: count, ..Work::default() },
+            HelperTask::Grant(count) => Work { promotions: count, ..Work::default() },
         }
     }
 
-    fn do_errand(&mut self, host: usize, errand: Errand) {
-        match errand {
-            Errand::Ask { number, salt } => {
-                let same = self.talks.get(number).is_some_and(|talk| talk.salt == salt && !talk.is_closing(0));
+    fn run_helper_task(&mut self, host: usize, helper_task: HelperTask) {
+        match helper_task {
+            HelperTask::Ask { number, salt } => {
+                let same = self
+                    .connections
+                    .get(number)
+                    .is_some_and(|connection| connection.salt == salt && !connection.is_closing(0));
                 if same {
                     self.promote(number);
                 }
             }
-            Errand::Event => self.cluster.release_event(HostId(host as u32)),
-            Errand::Grant(_) => return,
+            HelperTask::Event => self.cluster.release_event(HostId(host as u32)),
+            HelperTask::Grant(_) => return,
         }
         self.nudge(host);
     }
 
     /// What one end of a conversation has moved so far.
     pub(crate) fn moved(&self, number: usize, host: usize) -> Moves {
-        let Some(talk) = self.talks.get(number) else { return Moves::default() };
-        let side = usize::from(host != talk.client as usize);
-        let served = if side == 1 { talk.answers } else { 0 };
-        Moves { read: talk.directions[1 - side].read, written: talk.directions[side].written, served }
+        let Some(connection) = self.connections.get(number) else { return Moves::default() };
+        let side = usize::from(host != connection.client as usize);
+        let served = if side == 1 { connection.answers } else { 0 };
+        Moves { read: connection.directions[1 - side].read, written: connection.directions[side].written, served }
     }
 
     /// What one end of a conversation will move, as far as can be told before.
     fn expect(&mut self, number: usize, host: usize) -> Moves {
-        let Some(talk) = self.talks.get_mut(number) else { return Moves::default() };
-        let side = usize::from(host != talk.client as usize);
-        let unread = talk.end(&self.endpoints[host], side).map_or(0, |end| end.unread());
-        talk.expect(side, unread)
+        let Some(connection) = self.connections.get_mut(number) else { return Moves::default() };
+        let side = usize::from(host != connection.client as usize);
+        let unread = connection.end(&self.endpoints[host], side).map_or(0, |end| end.unread());
+        connection.expect(side, unread)
     }
 
     /// What it costs to move that: a call each to wait, to read and to write.
     fn price(&mut self, number: usize, host: usize, moves: Moves) -> Work {
         let bytes = moves.read + moves.written;
-        let Some(talk) = self.talks.get_mut(number).filter(|_| bytes > 0) else { return Work::default() };
-        let side = usize::from(host != talk.client as usize);
+        let Some(connection) = self.connections.get_mut(number).filter(|_| bytes > 0) else { return Work::default() };
+        let side = usize::from(host != connection.client as usize);
         // Paid when it is first used; whoever lasts was made before the run.
-        let connections = u32::from(talk.short.is_some() && !talk.was_used[side]);
+        let connections = u32::from(connection.short.is_some() && !connection.was_used[side]);
         let calls = 1 + u32::from(moves.read > 0) + u32::from(moves.written > 0);
-        let work = Work { connections, bytes, service: talk.service * moves.served, ..Work::default() };
-        match talk.is_linked(&self.endpoints[host], side) {
+        let work = Work { connections, bytes, service: connection.service * moves.served, ..Work::default() };
+        match connection.is_linked(&self.endpoints[host], side) {
             true => Work { library_calls: calls, ..work },
             false => Work { system_calls: calls, segment_bytes: bytes, ..work },
         }
@@ -133,8 +136,8 @@ impl Run {
 
     /// What was moved has been paid for.
     fn note_used(&mut self, number: usize, host: usize, moves: Moves) {
-        if let Some(talk) = self.talks.get_mut(number).filter(|_| moves.read + moves.written > 0) {
-            talk.was_used[usize::from(host != talk.client as usize)] = true;
+        if let Some(connection) = self.connections.get_mut(number).filter(|_| moves.read + moves.written > 0) {
+            connection.was_used[usize::from(host != connection.client as usize)] = true;
         }
     }
 }

@@ -315,7 +315,7 @@ mod tests {
         Duration::from_micros(us)
     }
 
-    fn talk(arrival: Arrival) -> Conversation {
+    fn conversation(arrival: Arrival) -> Conversation {
         let base = Conversation::closed(0, 1, 100, 200, 1).expect("lengths above 0");
         Conversation { arrival, count: None, ..base }
     }
@@ -341,7 +341,7 @@ mod tests {
     #[test]
     fn a_closed_loop_waits_for_answers() {
         let at = |n| Instant::ZERO + us(n);
-        let plan = talk(Arrival::Closed { depth: 2, think: Pause::Fixed(us(5)) });
+        let plan = conversation(Arrival::Closed { depth: 2, think: Pause::Fixed(us(5)) });
         let mut source = Source::new(Conversation { count: Some(3), ..plan });
         assert!(source.take(at(0)).is_some() && source.take(at(0)).is_some());
         assert_eq!((source.due(), source.take(at(1))), (None, None));
@@ -357,7 +357,7 @@ mod tests {
     #[test]
     fn an_open_loop_does_not_wait() {
         let at = |n| Instant::ZERO + us(n);
-        let plan = talk(Arrival::Open { interval: Pause::Fixed(us(10)) });
+        let plan = conversation(Arrival::Open { interval: Pause::Fixed(us(10)) });
         let mut source = Source::new(Conversation { until: Some(at(30)), ..plan });
         assert_eq!(source.take(at(9)), None);
         let taken: Vec<Instant> = std::iter::from_fn(|| source.take(at(100))).map(|r| r.begun).collect();
@@ -386,11 +386,11 @@ mod tests {
     fn a_recorded_load_is_replayed() {
         let at = |n| Instant::ZERO + us(n);
         let one = |n, request_bytes| Recorded { at: at(n), request_bytes, response_bytes: 7 };
-        let mut source = Source::new(talk(Arrival::Trace(vec![one(3, 10), one(3, 20), one(8, 30)])));
+        let mut source = Source::new(conversation(Arrival::Trace(vec![one(3, 10), one(3, 20), one(8, 30)])));
         let taken: Vec<(Instant, u32)> =
             std::iter::from_fn(|| source.take(at(20))).map(|r| (r.begun, r.request_bytes)).collect();
         assert_eq!(taken, [(at(3), 10), (at(3), 20), (at(8), 30)]);
-        assert!(!talk(Arrival::Trace(vec![one(3, 0)])).is_sane());
-        assert!(!talk(Arrival::Trace(vec![one(3, 1), one(2, 1)])).is_sane());
+        assert!(!conversation(Arrival::Trace(vec![one(3, 0)])).is_sane());
+        assert!(!conversation(Arrival::Trace(vec![one(3, 1), one(2, 1)])).is_sane());
     }
 }

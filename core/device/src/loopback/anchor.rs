@@ -131,19 +131,19 @@ struct Pipe {
     watch: Option<Watch>,
 }
 
-/// Who is told that an end was used.
+/// Where an end's use is recorded.
 struct Watch {
     number: u32,
-    bell: Bell,
-    /// It was told, and has not looked since.
-    told: bool,
+    used: UsedWires,
+    /// It is recorded, and nobody has looked since.
+    recorded: bool,
 }
 
-/// Numbers of the wires whose ends were used since somebody looked, each once. For who carries what many wires have.
+/// The numbers of the wires whose ends were used since somebody looked, each once: for an owner of many wires.
 #[derive(Clone, Default)]
-pub struct Bell(Arc<Mutex<VecDeque<u32>>>);
+pub struct UsedWires(Arc<Mutex<VecDeque<u32>>>);
 
-impl Bell {
+impl UsedWires {
     /// The next number.
     pub fn take(&self) -> Option<u32> {
         self.0.lock().pop_front()
@@ -184,7 +184,7 @@ impl InMemoryAnchor {
         let mut pipe = self.holder.pipe.lock();
         let result = f(&mut pipe, self.holder.end);
         pipe.settle_if_immediate();
-        pipe.tell();
+        pipe.record_use();
         result
     }
 }
@@ -311,7 +311,7 @@ impl Drop for Holder {
             near.write_ended = true;
         }
         pipe.settle_if_immediate();
-        pipe.tell();
+        pipe.record_use();
     }
 }
 
@@ -360,15 +360,15 @@ impl AnchorWire {
         self.pipe.lock().state(end)
     }
 
-    /// Has `bell` told `number` whenever an end was used, until [`look`](AnchorWire::look).
-    pub fn watch(&self, number: u32, bell: &Bell) {
-        self.pipe.lock().watch = Some(Watch { number, bell: bell.clone(), told: false });
+    /// Has `number` recorded in `used` when an end is used, once until [`look`](AnchorWire::look).
+    pub fn watch(&self, number: u32, used: &UsedWires) {
+        self.pipe.lock().watch = Some(Watch { number, used: used.clone(), recorded: false });
     }
 
-    /// The watcher looks: it will be told again.
+    /// Has the next use recorded again.
     pub fn look(&self) {
         if let Some(watch) = &mut self.pipe.lock().watch {
-            watch.told = false;
+            watch.recorded = false;
         }
     }
 
@@ -490,10 +490,10 @@ impl Pipe {
         }
     }
 
-    fn tell(&mut self) {
+    fn record_use(&mut self) {
         if let Some(watch) = &mut self.watch {
-            if !std::mem::replace(&mut watch.told, true) {
-                watch.bell.0.lock().push_back(watch.number);
+            if !std::mem::replace(&mut watch.recorded, true) {
+                watch.used.0.lock().push_back(watch.number);
             }
         }
     }

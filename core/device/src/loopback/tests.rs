@@ -355,17 +355,17 @@ fn unsignaled_requests_hold_their_slots_until_a_signaled_one_is_polled() {
 #[test]
 fn an_armed_queue_wakes_its_reactor_once() {
     #[derive(Default)]
-    struct Bell(Mutex<Vec<CompletionQueueId>>);
-    impl Reactor for Bell {
+    struct WakeList(Mutex<Vec<CompletionQueueId>>);
+    impl Reactor for WakeList {
         fn wake(&self, cq: CompletionQueueId) {
             self.0.lock().push(cq);
         }
     }
     let (_, a, b) = pair(DeliveryMode::Immediate, LoopbackConfig::shm());
-    let (bell, cq) = (Arc::new(Bell::default()), CompletionQueueId(0));
-    b.device.attach_reactor(bell.clone());
+    let (wakes, cq) = (Arc::new(WakeList::default()), CompletionQueueId(0));
+    b.device.attach_reactor(wakes.clone());
     b.device.post_recv(b.qp, 5).expect("there is room");
-    let rings = || bell.0.lock().len();
+    let rings = || wakes.0.lock().len();
     assert_eq!(a.say(1), Ok(1));
     assert_eq!((rings(), b.device.channel_ready(cq)), (0, false), "not armed");
     assert_eq!(b.device.arm(cq), crate::Armed::Pending);

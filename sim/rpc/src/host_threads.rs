@@ -4,7 +4,7 @@
 //! order. Its calls happen when their time is over: a response leaves when it was made. What they cost is known before as far
 //! as what lies there tells; what is left, as of bytes that came meanwhile, the thread pays before its next work.
 //!
-//! The library's helper thread is one more, which sleeps between its [errands](Errand).
+//! The library's helper thread is one more, which sleeps between its [tasks](HelperTask).
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use netacc_host::{ProcessorConfig, Processors, Work};
 
 /// What the helper thread does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Errand {
+pub(crate) enum HelperTask {
     /// Has a connection ask for a link: its number, and what tells it from others that have had that.
     Ask { number: usize, salt: u64 },
     /// Takes the oldest event of the connection manager.
@@ -27,8 +27,8 @@ pub(crate) enum Errand {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Task {
     /// A look at a conversation.
-    Talk(usize),
-    Errand(Errand),
+    Connection(usize),
+    Helper(HelperTask),
 }
 
 /// What a thread is doing.
@@ -50,7 +50,7 @@ struct Thread {
 }
 
 /// See the module documentation.
-pub(crate) struct Desk {
+pub(crate) struct HostThreads {
     pub(crate) processors: Processors,
     threads: Vec<Thread>,
     /// The helper's number, if it takes time.
@@ -59,12 +59,12 @@ pub(crate) struct Desk {
     waiting: Vec<bool>,
 }
 
-impl Desk {
-    pub(crate) fn new(config: ProcessorConfig) -> Desk {
+impl HostThreads {
+    pub(crate) fn new(config: ProcessorConfig) -> HostThreads {
         let helper = config.helper();
         let threads = config.threads.max(1) + u32::from(helper.is_some());
         let threads = (0..threads).map(|_| Thread::default()).collect();
-        Desk { processors: Processors::new(config), threads, helper, waiting: Vec::new() }
+        HostThreads { processors: Processors::new(config), threads, helper, waiting: Vec::new() }
     }
 
     /// Whether its helper thread takes time.
@@ -73,18 +73,18 @@ impl Desk {
     }
 
     /// The helper has something to do; without one that takes time, without effect.
-    pub(crate) fn send(&mut self, now: Instant, errand: Errand) {
+    pub(crate) fn send(&mut self, now: Instant, helper_task: HelperTask) {
         let Some(helper) = self.helper else { return };
         let thread = &mut self.threads[helper as usize];
-        thread.inbox.push_back(Task::Errand(errand));
+        thread.inbox.push_back(Task::Helper(helper_task));
         thread.slept |= self.processors.wake(now, helper);
     }
 
-    /// Whether the helper has an errand of that kind, and has not done it.
-    pub(crate) fn is_sent(&self, errand: Errand) -> bool {
+    /// Whether the helper has an helper_task of that kind, and has not done it.
+    pub(crate) fn is_sent(&self, helper_task: HelperTask) -> bool {
         let Some(helper) = self.helper else { return false };
         let thread = &self.threads[helper as usize];
-        let task = Task::Errand(errand);
+        let task = Task::Helper(helper_task);
         thread.inbox.contains(&task) || thread.job.is_some_and(|job| job.task == task)
     }
 
@@ -97,17 +97,17 @@ impl Desk {
             self.waiting.resize(number + 1, false);
         }
         if !std::mem::replace(&mut self.waiting[number], true) {
-            thread.inbox.push_back(Task::Talk(number));
+            thread.inbox.push_back(Task::Connection(number));
         }
         thread.slept |= self.processors.wake(now, index as u32);
     }
 
-    /// A thread that has a core now, and what it does. [`begin`](Desk::begin) comes next.
+    /// A thread that has a core now, and what it does. [`begin`](HostThreads::begin) comes next.
     pub(crate) fn poll_start(&mut self, now: Instant) -> Option<(u32, Task)> {
         let thread = self.processors.poll_start(now)?;
         let task = self.threads[thread as usize].inbox.pop_front();
         let task = task.expect("a thread is woken for something");
-        if let Task::Talk(number) = task {
+        if let Task::Connection(number) = task {
             self.waiting[number] = false;
         }
         Some((thread, task))
@@ -124,7 +124,7 @@ impl Desk {
         self.processors.work(now, index, time);
     }
 
-    /// A thread whose time is over: now it does it. [`settle`](Desk::settle) comes next.
+    /// A thread whose time is over: now it does it. [`settle`](HostThreads::settle) comes next.
     pub(crate) fn poll_done(&mut self, now: Instant) -> Option<(u32, Job)> {
         let thread = self.processors.poll_done(now)?;
         let job = self.threads[thread as usize].job.take();

@@ -7,7 +7,7 @@ use netacc_device::Instant;
 use crate::workload::{Conversation, Source};
 
 /// A client that makes short connections.
-pub(crate) struct Visitor {
+pub(crate) struct ShortClient {
     pub(crate) plan: Conversation,
     pub(crate) requests: NonZeroU32,
     /// When connections are due.
@@ -16,14 +16,14 @@ pub(crate) struct Visitor {
     /// Those that the client has not closed.
     pub(crate) open: u32,
     /// When its host will be woken for the next one.
-    pub(crate) alarm: Option<Instant>,
+    pub(crate) wake_at: Option<Instant>,
 }
 
-impl Visitor {
-    pub(crate) fn new(plan: &Conversation) -> Option<Visitor> {
+impl ShortClient {
+    pub(crate) fn new(plan: &Conversation) -> Option<ShortClient> {
         let requests = plan.requests_per_connection?;
         let source = Source::new(plan.clone());
-        Some(Visitor { plan: plan.clone(), requests, source, made: 0, open: 0, alarm: None })
+        Some(ShortClient { plan: plan.clone(), requests, source, made: 0, open: 0, wake_at: None })
     }
 
     /// No connection is open, and none will be made.

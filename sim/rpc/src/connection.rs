@@ -70,7 +70,7 @@ pub(crate) struct Short {
     pub(crate) closing: [Option<Instant>; 2],
 }
 
-pub(crate) struct Talk {
+pub(crate) struct Connection {
     /// Whose plan it follows.
     pub(crate) conversation: u32,
     /// Makes its bytes others than those of any other connection.
@@ -89,7 +89,7 @@ pub(crate) struct Talk {
     /// Bytes of all requests, and of all responses to them.
     pub(crate) ends: [u64; 2],
     /// When its host will be woken for the next request.
-    pub(crate) alarm: Option<Instant>,
+    pub(crate) wake_at: Option<Instant>,
     /// It has been on a link.
     pub(crate) was_linked: bool,
     /// When its client asks for a link.
@@ -116,7 +116,7 @@ pub(crate) struct Moves {
     pub(crate) served: u32,
 }
 
-impl Talk {
+impl Connection {
     /// The host of a side.
     pub(crate) fn host(&self, side: usize) -> usize {
         [self.client as usize, self.server as usize][side]
@@ -212,7 +212,7 @@ pub(crate) fn connect(
     numbers: Numbers,
     tcp: Tcp,
     promote_after: u32,
-) -> Talk {
+) -> Connection {
     let Numbers { number, serial, .. } = numbers;
     // Any addresses will do that no two connections share.
     let [.., turn, a, b, c] = serial.to_be_bytes();
@@ -232,7 +232,7 @@ pub(crate) fn connect(
     let near = endpoints[conversation.client as usize].adopt(Role::Opener, tuple, Box::new(near));
     [&near, &far].iter().for_each(|cell| cell.tag().store(number, std::sync::atomic::Ordering::Relaxed));
     let [near_anchor, far_anchor] = anchors;
-    Talk {
+    Connection {
         conversation: numbers.conversation,
         salt: serial * 2,
         client: conversation.client,
@@ -243,7 +243,7 @@ pub(crate) fn connect(
         asked: VecDeque::new(),
         served: 0,
         ends: [0; 2],
-        alarm: None,
+        wake_at: None,
         answers: 0,
         was_linked: false,
         asking: Asking::new(promote_after),
