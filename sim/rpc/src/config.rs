@@ -18,7 +18,7 @@ pub struct RunConfig {
     pub promote: bool,
     /// Who carries their TCP.
     pub tcp: Tcp,
-    /// Whether [`Run::take_samples`] is to have something.
+    /// Whether [`Run::take_samples`](crate::Run::take_samples) is to have something.
     pub sampled: bool,
 }
 
@@ -28,7 +28,7 @@ pub enum Tcp {
     /// Memory: its bytes take no time and are never lost. Connections that are promoted use their links only; alone it wants
     /// hosts with processors, or nothing takes time.
     Memory,
-    /// A simulator's own TCP ([`Run::tcp`]). Connections use it as soon as they are made, and are promoted meanwhile.
+    /// A simulator's own TCP ([`Run::tcp`](crate::Run::tcp)). Connections use it as soon as they are made, and are promoted meanwhile.
     Simulated {
         /// Bytes of a socket's send and receive buffers each.
         buffer_bytes: usize,

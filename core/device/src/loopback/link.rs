@@ -91,7 +91,7 @@ pub(super) struct End {
     pub(super) heard: bool,
     /// Posted, not consumed.
     pub(super) receives: u32,
-    /// Of those, set aside for messages under way ([`NoReceive::QueueFull`]).
+    /// Of those, set aside for messages under way ([`QueueFull`](super::NoReceive::QueueFull)).
     pub(super) promised: u32,
     /// Receive slots in use: posted, or consumed with the completion not yet polled.
     pub(super) receive_slots: u32,
