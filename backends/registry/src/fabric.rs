@@ -18,7 +18,7 @@ use arc_swap::ArcSwapOption;
 use netacc_config::Config;
 use netacc_device::{Capabilities, CompletionQueueId, ConnectionManager, Device, DeviceError, FourTuple, QueuePairId};
 use netacc_shm::ShmDevice;
-use netacc_verbs::{Alarm, Bell, EventSet, VerbsDevice};
+use netacc_verbs::{EventFd, EventSet, TimerFd, VerbsDevice};
 use parking_lot::Mutex;
 
 use crate::remote::{Backoff, Known};
@@ -38,9 +38,9 @@ pub(crate) struct Fabric {
     wanted: AtomicBool,
     /// When the device may be tried again that could not be opened.
     failed: Mutex<Option<Backoff>>,
-    bell: Bell,
+    event: EventFd,
     rung: AtomicBool,
-    alarm: Alarm,
+    timer: TimerFd,
     /// What the connection manager's driver sleeps on.
     events: EventSet,
     /// One for each completion queue.
@@ -62,10 +62,10 @@ impl Fabric {
     pub(crate) fn new(config: &Config, near: Option<Arc<ShmDevice>>, serves_host: bool) -> Result<Fabric, OpenError> {
         let os = |operation| move |source| DeviceError::Os { operation, source };
         let events = EventSet::new().map_err(os("epoll_create"))?;
-        let bell = Bell::new().map_err(os("eventfd"))?;
-        let alarm = Alarm::new().map_err(os("timerfd_create"))?;
+        let event = EventFd::new().map_err(os("eventfd"))?;
+        let timer = TimerFd::new().map_err(os("timerfd_create"))?;
         let near_fds = near.iter().flat_map(|near| near.event_fds());
-        for fd in near_fds.chain([bell.fd(), alarm.fd()]) {
+        for fd in near_fds.chain([event.fd(), timer.fd()]) {
             events.add(fd, MEMBER).map_err(os("epoll_ctl"))?;
         }
         let capabilities = Capabilities {
@@ -83,9 +83,9 @@ impl Fabric {
             capabilities,
             wanted: AtomicBool::new(false),
             failed: Mutex::new(None),
-            bell,
+            event,
             rung: AtomicBool::new(false),
-            alarm,
+            timer,
             events,
             queues: Mutex::default(),
             armed: AtomicU64::new(0),
@@ -124,7 +124,7 @@ impl Fabric {
 
     /// Every descriptor that is kept open.
     pub(crate) fn fds(&self) -> BackendFds {
-        let mut own = vec![self.bell.fd(), self.alarm.fd(), self.events.fd()];
+        let mut own = vec![self.event.fd(), self.timer.fd(), self.events.fd()];
         own.extend(self.queues.lock().iter().map(EventSet::fd));
         own.extend(self.near.iter().flat_map(|near| near.fds()));
         let mut libraries = Vec::new();
@@ -160,7 +160,7 @@ impl Fabric {
     /// Has [`tend`](Fabric::tend) called soon.
     pub(crate) fn call(&self) {
         if !self.rung.swap(true, Ordering::SeqCst) {
-            self.bell.ring();
+            self.event.signal();
         }
     }
 
@@ -168,7 +168,7 @@ impl Fabric {
     pub(crate) fn tend(&self) {
         if self.rung.load(Ordering::SeqCst) {
             // In this order: who rings in between is heard below, or rings.
-            self.bell.clear();
+            self.event.clear();
             self.rung.store(false, Ordering::SeqCst);
         }
         let gone = match &*self.far.load() {
@@ -205,7 +205,7 @@ impl Fabric {
         match open_rdma(&self.config).and_then(|far| self.attach(far)) {
             Ok(far) => {
                 *failed = None;
-                self.alarm.set(None);
+                self.timer.set(None);
                 Ok(far)
             }
             Err(error) => {
@@ -220,7 +220,7 @@ impl Fabric {
     fn try_later(&self, left: Duration) {
         let published = self.known.is_published();
         self.wanted.store(published, Ordering::SeqCst);
-        self.alarm.set(published.then_some(left));
+        self.timer.set(published.then_some(left));
     }
 
     fn attach(&self, far: Arc<VerbsDevice>) -> Result<Arc<VerbsDevice>, OpenError> {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::ffi::{with_signals_blocked, Bell, CmId, ConnectParameters};
+use crate::ffi::{with_signals_blocked, CmId, ConnectParameters, EventFd};
 use crate::link::Link;
 
 /// Attempts of a device that may be under way. Arbitrary: a peer that does not answer is tried less and less often.
@@ -27,7 +27,7 @@ const STACK_LEN: usize = 128 << 10;
 /// Attempts of one device.
 pub(crate) struct ConnectThreads {
     /// Invariant: rung whenever `done` has something, and only then.
-    bell: Bell,
+    event: EventFd,
     done: Mutex<Vec<ReturnedConnect>>,
     under_way: AtomicUsize,
 }
@@ -47,12 +47,12 @@ impl ConnectThreads {
     /// # Errors
     /// There is no descriptor left.
     pub(crate) fn new() -> io::Result<Arc<ConnectThreads>> {
-        Ok(Arc::new(ConnectThreads { bell: Bell::new()?, done: Mutex::default(), under_way: AtomicUsize::new(0) }))
+        Ok(Arc::new(ConnectThreads { event: EventFd::new()?, done: Mutex::default(), under_way: AtomicUsize::new(0) }))
     }
 
     /// Readable when there is something to [`take`](ConnectThreads::take).
     pub(crate) fn fd(&self) -> RawFd {
-        self.bell.fd()
+        self.event.fd()
     }
 
     /// Connects a link. The request carries `private_data`.
@@ -87,7 +87,7 @@ impl ConnectThreads {
             let outcome = cm.connect(&ConnectParameters { private_data, waits_for_receive });
             let mut done = self.done.lock();
             done.push(ReturnedConnect { cm, link, outcome });
-            self.bell.ring();
+            self.event.signal();
         }
         self.under_way.fetch_sub(1, Ordering::AcqRel);
     }
@@ -96,7 +96,7 @@ impl ConnectThreads {
     pub(crate) fn take(&self) -> Vec<ReturnedConnect> {
         let mut done = self.done.lock();
         if !done.is_empty() {
-            self.bell.clear();
+            self.event.clear();
         }
         std::mem::take(&mut *done)
     }

@@ -193,7 +193,7 @@ impl VerbsDevice {
         let mut fds = Vec::from_iter(self.node.as_ref().map(UnlinkWatch::fd));
         fds.extend(self.connect_threads.as_ref().map(|connect_threads| connect_threads.fd()));
         self.queues.read().iter().for_each(|queue| fds.extend(queue.fds()));
-        self.links.0.read().values().for_each(|link| fds.extend(link.device_cq.bell_fd()));
+        self.links.0.read().values().for_each(|link| fds.extend(link.device_cq.event_fd()));
         fds
     }
 
@@ -319,7 +319,7 @@ fn end(manager: &mut Manager, link: &Link) {
 /// Whether one more link leaves the program enough descriptors: three quarters of those that it may have. A program that
 /// has just enough for its connections must not fail for having links.
 fn leaves_descriptors(links: usize) -> bool {
-    /// A channel, and a bell.
+    /// A channel, and an eventfd.
     const PER_LINK: usize = 2;
     /// About what the device and the endpoint have besides.
     const FIXED: usize = 16;

@@ -13,7 +13,7 @@ use netacc_device::Wait;
 use parking_lot::Mutex;
 
 use crate::ffi::abi::WorkCompletion;
-use crate::ffi::{sleep_on, Bell, CompletionChannel, Context, Cq, Sleep};
+use crate::ffi::{sleep_on, CompletionChannel, Context, Cq, EventFd, Sleep};
 
 /// Completions taken from the device at a time.
 const BATCH: usize = 16;
@@ -30,7 +30,7 @@ pub(crate) struct DeviceCq {
     sequence: AtomicU32,
     sleepers: AtomicU32,
     /// Wakes sleepers for other causes; made at the first sleep.
-    bell: OnceLock<Bell>,
+    event: OnceLock<EventFd>,
 }
 
 impl DeviceCq {
@@ -44,7 +44,7 @@ impl DeviceCq {
             polling: Mutex::new([WorkCompletion::default(); BATCH]),
             sequence: AtomicU32::new(0),
             sleepers: AtomicU32::new(0),
-            bell: OnceLock::new(),
+            event: OnceLock::new(),
         })
     }
 
@@ -53,8 +53,8 @@ impl DeviceCq {
     }
 
     /// The descriptor that is ours alone.
-    pub(crate) fn bell_fd(&self) -> Option<RawFd> {
-        self.bell.get().map(Bell::fd)
+    pub(crate) fn event_fd(&self) -> Option<RawFd> {
+        self.event.get().map(EventFd::fd)
     }
 
     /// Hands what the device has to `take`.
@@ -100,10 +100,10 @@ impl DeviceCq {
         collect: impl Fn(),
         wanted: impl Fn() -> bool,
     ) -> Wait {
-        let bell = match self.bell.get() {
-            Some(bell) => bell,
-            None => match Bell::new() {
-                Ok(bell) => self.bell.get_or_init(|| bell),
+        let event = match self.event.get() {
+            Some(event) => event,
+            None => match EventFd::new() {
+                Ok(event) => self.event.get_or_init(|| event),
                 // Without descriptors: looks again and again.
                 Err(_) => return Wait::Woken,
             },
@@ -112,7 +112,7 @@ impl DeviceCq {
         self.arm();
         collect();
         let slept = match self.sequence() == seen {
-            true => sleep_on([self.channel.fd(), bell.fd()], timeout),
+            true => sleep_on([self.channel.fd(), event.fd()], timeout),
             false => Sleep::Readable,
         };
         self.take_event();
@@ -123,10 +123,11 @@ impl DeviceCq {
             collect();
         }
         if !others {
-            // A bell wakes everybody, so the last to wake clears it. Who has begun to sleep meanwhile may have been meant.
-            bell.clear();
+            // An eventfd wakes every sleeper, so the last to wake clears it. It may have been signalled for a thread that has
+            // begun to sleep meanwhile.
+            event.clear();
             if self.sleepers.load(Ordering::SeqCst) > 0 {
-                bell.ring();
+                event.signal();
             }
         }
         match slept {
@@ -140,8 +141,8 @@ impl DeviceCq {
     pub(crate) fn wake(&self) {
         self.sequence.fetch_add(1, Ordering::Release);
         if self.sleepers.load(Ordering::SeqCst) > 0 {
-            if let Some(bell) = self.bell.get() {
-                bell.ring();
+            if let Some(event) = self.event.get() {
+                event.signal();
             }
         }
     }

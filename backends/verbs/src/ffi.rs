@@ -25,4 +25,4 @@ pub(crate) use requests::{Chain, QueuePair, RawRecv, RawSend, SendKind};
 pub(crate) use threads::with_signals_blocked;
 pub(crate) use trouble::Trouble;
 pub(crate) use wakeup::{sleep_on, Sleep, UnlinkWatch};
-pub use wakeup::{Alarm, Bell, EventSet};
+pub use wakeup::{EventFd, EventSet, TimerFd};

@@ -39,5 +39,5 @@ mod queue;
 pub use connect_threads::CONNECTING;
 pub use device::{VerbsConfig, VerbsDevice};
 pub use discovery::{discover, Attributes, Found};
-pub use ffi::{after_fork, before_fork, Alarm, Bell, EventSet};
+pub use ffi::{after_fork, before_fork, EventFd, EventSet, TimerFd};
 pub use profile::{Limits, Profile};

@@ -17,25 +17,25 @@ use std::sync::Arc;
 use netacc_device::{Armed, QueuePairId};
 use parking_lot::Mutex;
 
-use crate::ffi::{Bell, EventSet};
+use crate::ffi::{EventFd, EventSet};
 use crate::link::{Link, Links};
 
 pub(crate) struct Queue {
     set: EventSet,
-    bell: Bell,
+    event: EventFd,
     armed: AtomicBool,
     members: Mutex<HashMap<QueuePairId, Arc<Link>>>,
     ready: Mutex<VecDeque<QueuePairId>>,
 }
 
-/// The bell's number in the set; those of links have 32 bits.
-const BELL: u64 = u64::MAX;
+/// The event's number in the set; those of links have 32 bits.
+const EVENT_FD: u64 = u64::MAX;
 
 impl Queue {
     pub(crate) fn new() -> io::Result<Queue> {
-        let (set, bell) = (EventSet::new()?, Bell::new()?);
-        set.add(bell.fd(), BELL)?;
-        Ok(Queue { set, bell, armed: AtomicBool::new(false), members: Mutex::default(), ready: Mutex::default() })
+        let (set, event) = (EventSet::new()?, EventFd::new()?);
+        set.add(event.fd(), EVENT_FD)?;
+        Ok(Queue { set, event, armed: AtomicBool::new(false), members: Mutex::default(), ready: Mutex::default() })
     }
 
     pub(crate) fn fd(&self) -> RawFd {
@@ -44,7 +44,7 @@ impl Queue {
 
     /// The queue's own descriptors.
     pub(crate) fn fds(&self) -> [RawFd; 2] {
-        [self.set.fd(), self.bell.fd()]
+        [self.set.fd(), self.event.fd()]
     }
 
     /// From now on the link reports here. What it has already need not be reported.
@@ -75,7 +75,7 @@ impl Queue {
     pub(crate) fn announce(&self, link: &Link) {
         self.note(link);
         if self.is_armed() {
-            self.bell.ring();
+            self.event.signal();
         }
     }
 
@@ -152,7 +152,7 @@ impl Queue {
                     link.device_cq.arm();
                 }
             }
-            None => self.bell.clear(),
+            None => self.event.clear(),
         });
     }
 }

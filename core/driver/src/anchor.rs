@@ -319,7 +319,7 @@ impl StreamGuard<'_> {
         }
         let over = self.has_waited(now);
         if over {
-            self.inner.proto.handle_over();
+            self.inner.proto.end_revival();
             self.inner.proto.skip_read_shutdown();
         }
         over
@@ -343,7 +343,7 @@ impl StreamGuard<'_> {
         if !inner.anchor.is_over() {
             return false;
         }
-        inner.proto.handle_over();
+        inner.proto.end_revival();
         if told {
             inner.anchor.clear_error();
         }

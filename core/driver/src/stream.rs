@@ -117,7 +117,7 @@ pub(crate) struct Inner {
     /// How much of a closed stream was written to the anchor, and what was unconsumed, when it was looked at last.
     pub(crate) lingered: (u64, u64),
     /// The anchor has ended in another way than the stream.
-    unlike: bool,
+    differs_from_kernel: bool,
     /// How often the anchor was seen to have ended, but not by the reset that is to come; see `provoke_reset`.
     looks_at_end: u32,
     /// Records or replay wait for room on the anchor, and the endpoint knows.
@@ -149,7 +149,7 @@ impl Inner {
     /// Whether the kernel, of an anchor that has ended as the stream has, has the same error to tell: of a broken pipe if
     /// the peer's FIN was there before its reset.
     fn knows_error(&self) -> bool {
-        !self.unlike && (self.proto.error() != Some(SocketError::Reset) || !self.fin_seen)
+        !self.differs_from_kernel && (self.proto.error() != Some(SocketError::Reset) || !self.fin_seen)
     }
 
     /// Whether the peer's FIN is next on the anchor.
@@ -260,7 +260,7 @@ impl StreamCell {
                 end_handled: false,
                 anchor_broken: false,
                 replay_since: None,
-                unlike: false,
+                differs_from_kernel: false,
                 anchor_low_water: 1,
                 lingered: (0, 0),
                 looks_at_end: 0,

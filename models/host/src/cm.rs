@@ -15,7 +15,7 @@ use netacc_device::{
 };
 use netacc_rnic::{Command, NodeId};
 
-use crate::connecting::{Attempt, Commanded, Message, Pending, Refusal};
+use crate::connecting::{Attempt, Message, NicCommand, Pending, Refusal};
 use crate::device::HostDevice;
 use crate::id::HostId;
 use crate::state::{Outgoing, QpState, State};
@@ -50,7 +50,7 @@ impl ConnectionManager for HostDevice {
             s.attempts.insert(attempt, Attempt { host: self.host, qp });
             let private_data = private_data.to_vec();
             let request = Message::Request { attempt, qp, region, private_data };
-            s.when_done(self.host, made_at, Commanded::Ask { target, request });
+            s.when_done(self.host, made_at, NicCommand::Ask { target, request });
             Ok(id)
         })
     }
@@ -72,7 +72,7 @@ impl ConnectionManager for HostDevice {
                 pending.accepted = true;
             }
             let connected_at = s.command(self.host, Command::ConnectQueuePair);
-            s.when_done(self.host, connected_at, Commanded::Accept { number: id.0, qp, region });
+            s.when_done(self.host, connected_at, NicCommand::Accept { number: id.0, qp, region });
             Ok(())
         })
     }
@@ -152,7 +152,7 @@ impl State {
     }
 
     /// Has something happen when a command of a device is done: at once if it is.
-    fn when_done(&mut self, host: HostId, at: Instant, what: Commanded) {
+    fn when_done(&mut self, host: HostId, at: Instant, what: NicCommand) {
         if at <= self.net.now() && self.host(host).commanded.is_empty() {
             return self.handle_done(host, what);
         }
@@ -169,14 +169,14 @@ impl State {
         }
     }
 
-    fn handle_done(&mut self, host: HostId, what: Commanded) {
+    fn handle_done(&mut self, host: HostId, what: NicCommand) {
         match what {
-            Commanded::Ask { target, request } => {
+            NicCommand::Ask { target, request } => {
                 if self.live(host).is_some() {
                     self.send_message(host, target, request);
                 }
             }
-            Commanded::Accept { number, qp, region } => {
+            NicCommand::Accept { number, qp, region } => {
                 // A process that is gone has refused everybody.
                 let Some(pending) = self.pending.remove(&number) else { return };
                 let Pending { initiator, attempt, qp: theirs, region: remote, .. } = pending;
@@ -184,7 +184,7 @@ impl State {
                 self.establish((host, qp), ConnectionId(number), (initiator, remote), false);
                 self.send_message(host, initiator, Message::Reply { attempt, qp, region });
             }
-            Commanded::Establish { attempt, qp, peer, region } => {
+            NicCommand::Establish { attempt, qp, peer, region } => {
                 self.establish((host, qp), ConnectionId(attempt), (peer, region), true);
             }
         }
@@ -250,7 +250,7 @@ impl State {
                     // Now, so that the peer's death is heard; it is used when its process learns of it.
                     self.join((host, qp), (from, theirs));
                     let connected_at = self.command(host, Command::ConnectQueuePair);
-                    self.when_done(host, connected_at, Commanded::Establish { attempt, qp, peer: from, region });
+                    self.when_done(host, connected_at, NicCommand::Establish { attempt, qp, peer: from, region });
                 }
                 _ => self.send_message(host, from, Message::Gone { qp: theirs }),
             },

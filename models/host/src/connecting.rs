@@ -43,7 +43,7 @@ pub(crate) struct Pending {
 }
 
 /// What happens when a command of a device is done.
-pub(crate) enum Commanded {
+pub(crate) enum NicCommand {
     /// A request leaves.
     Ask { target: HostId, request: Message },
     /// A pending request is answered: the queue pair, its region.

@@ -11,7 +11,7 @@ use netacc_device::{
 use netacc_rnic::{Command, ControlEvent, Nic, NodeId, Placement, Target};
 
 use crate::config::HostConfig;
-use crate::connecting::{Attempt, Commanded, Message, Pending, Refusal};
+use crate::connecting::{Attempt, Message, NicCommand, Pending, Refusal};
 use crate::id::HostId;
 use crate::net::Net;
 
@@ -74,7 +74,7 @@ pub(crate) struct HostState {
     /// How many of them its helper may take; `None`: all.
     pub(crate) released: Option<usize>,
     /// What waits for the device's commands, and until when; in the order in which they are done.
-    pub(crate) commanded: VecDeque<(Instant, Commanded)>,
+    pub(crate) commanded: VecDeque<(Instant, NicCommand)>,
     pub(crate) crashed: bool,
     pub(crate) refusal: Option<Refusal>,
     pub(crate) reactor: Option<Arc<dyn Reactor>>,

@@ -327,7 +327,7 @@ impl World {
         // What comes from now on is answered with a reset.
         connection.broken |= connection.directions[s].ended && side.read_shut;
         let mut guard = cell.lock(&endpoint);
-        if !guard.is_kernels() {
+        if !guard.kernel_is_accurate() {
             guard.shutdown(how);
             guard.note_arrival();
         } else if side.descriptor.shutdown(how).is_ok() {

@@ -45,7 +45,7 @@ pub(crate) struct Numbers {
 
 /// When the client of a connection asks for a link.
 #[derive(Debug)]
-pub(crate) struct Asking {
+pub(crate) struct PromotionAttempts {
     pub(crate) schedule: PromotionSchedule,
     /// Calls on TCP so far.
     pub(crate) operations: u32,
@@ -53,10 +53,10 @@ pub(crate) struct Asking {
     pub(crate) linked: bool,
 }
 
-impl Asking {
+impl PromotionAttempts {
     /// First after so many calls.
-    pub(crate) fn new(first: u32) -> Asking {
-        Asking { schedule: PromotionSchedule::new(first), operations: 0, linked: false }
+    pub(crate) fn new(first: u32) -> PromotionAttempts {
+        PromotionAttempts { schedule: PromotionSchedule::new(first), operations: 0, linked: false }
     }
 }
 
@@ -93,7 +93,7 @@ pub(crate) struct Connection {
     /// It has been on a link.
     pub(crate) was_linked: bool,
     /// When its client asks for a link.
-    pub(crate) asking: Asking,
+    pub(crate) asking: PromotionAttempts,
     /// By side: its process has done something with it.
     pub(crate) was_used: [bool; 2],
     /// What a connection that does not last has besides.
@@ -246,7 +246,7 @@ pub(crate) fn connect(
         wake_at: None,
         answers: 0,
         was_linked: false,
-        asking: Asking::new(promote_after),
+        asking: PromotionAttempts::new(promote_after),
         was_used: [false; 2],
         short: None,
         blocked: [false; 2],

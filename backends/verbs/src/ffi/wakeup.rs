@@ -1,4 +1,4 @@
-//! Descriptors to sleep on: a bell that we ring ourselves, and a set of descriptors of which any may be readable.
+//! Descriptors to sleep on: an eventfd that the backend signals, and a set of descriptors of which any may be readable.
 //!
 //! The calls go to the kernel directly: libc's functions of these names may be interposed, by a library of which this
 //! crate is a part, which would take the descriptors for the program's.
@@ -11,17 +11,17 @@ use std::time::Duration;
 
 use libc::syscall;
 
-/// Readable from the first ring on until it is cleared.
-pub struct Bell(OwnedFd);
+/// Readable from the first signal on until it is cleared.
+pub struct EventFd(OwnedFd);
 
-impl Bell {
-    /// Not rung.
+impl EventFd {
+    /// Not signalled.
     ///
     /// # Errors
     /// There is no descriptor left.
-    pub fn new() -> io::Result<Bell> {
+    pub fn new() -> io::Result<EventFd> {
         // SAFETY: a new descriptor, owned here alone.
-        Ok(Bell(unsafe { owned(syscall(libc::SYS_eventfd2, 0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK))? }))
+        Ok(EventFd(unsafe { owned(syscall(libc::SYS_eventfd2, 0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK))? }))
     }
 
     /// To sleep on.
@@ -30,32 +30,32 @@ impl Bell {
     }
 
     /// Makes it readable.
-    pub fn ring(&self) {
+    pub fn signal(&self) {
         let one = 1u64.to_ne_bytes();
-        // SAFETY: eight readable bytes. A bell that is full has been rung.
+        // SAFETY: eight readable bytes. One that is full has been signalled.
         unsafe { syscall(libc::SYS_write, self.fd(), one.as_ptr(), one.len()) };
     }
 
     /// Makes it unreadable.
     pub fn clear(&self) {
         let mut count = [0u8; 8];
-        // SAFETY: eight writable bytes. A bell that was not rung says so.
+        // SAFETY: eight writable bytes. One that was not signalled fails with EAGAIN.
         unsafe { syscall(libc::SYS_read, self.fd(), count.as_mut_ptr(), count.len()) };
     }
 }
 
 /// Readable from the time it is set to on, until it is set again.
-pub struct Alarm(OwnedFd);
+pub struct TimerFd(OwnedFd);
 
-impl Alarm {
+impl TimerFd {
     /// Not set.
     ///
     /// # Errors
     /// There is no descriptor left.
-    pub fn new() -> io::Result<Alarm> {
+    pub fn new() -> io::Result<TimerFd> {
         let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
         // SAFETY: a new descriptor, owned here alone.
-        Ok(Alarm(unsafe { owned(syscall(libc::SYS_timerfd_create, libc::CLOCK_MONOTONIC, flags))? }))
+        Ok(TimerFd(unsafe { owned(syscall(libc::SYS_timerfd_create, libc::CLOCK_MONOTONIC, flags))? }))
     }
 
     /// To sleep on.

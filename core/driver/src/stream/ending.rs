@@ -65,7 +65,7 @@ impl StreamGuard<'_> {
                 Some(SocketError::Pipe) => inner.has_fin(),
             };
             if !known {
-                inner.unlike = true;
+                inner.differs_from_kernel = true;
                 return;
             }
         }

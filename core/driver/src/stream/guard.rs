@@ -67,13 +67,13 @@ impl StreamGuard<'_> {
     pub fn is_between(&self) -> bool {
         match self.tx_sink() {
             TxSink::Wait => true,
-            TxSink::Link => self.is_bereft(),
+            TxSink::Link => self.has_failing_link(),
             _ => false,
         }
     }
 
     /// Whether its link is dead, or was found to be.
-    pub fn is_bereft(&self) -> bool {
+    pub fn has_failing_link(&self) -> bool {
         self.inner.link.as_ref().is_some_and(|link| link.is_failing())
     }
 
@@ -98,7 +98,7 @@ impl StreamGuard<'_> {
     }
 
     /// Whether the kernel's socket knows all of the stream, so far: what it says is right, and nothing is to be replayed.
-    pub fn is_kernels(&self) -> bool {
+    pub fn kernel_is_accurate(&self) -> bool {
         let proto = &self.inner.proto;
         matches!(proto.tx_sink(), TxSink::Anchor | TxSink::Pledged) && self.rx_source() == RxSource::Anchor(u64::MAX)
     }

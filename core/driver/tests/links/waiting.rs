@@ -226,7 +226,7 @@ fn a_write_to_a_dead_link_is_one_between_the_paths() {
     assert!(fabric.kill(QueuePairEnd { device: device.id(), qp }, Kill::default()));
     assert!(!near.lock(&client).is_between());
     assert_eq!(write(&client, near, b"lost?"), LinkIo::WouldBlock);
-    assert!(near.lock(&client).is_between() && near.lock(&client).is_bereft());
+    assert!(near.lock(&client).is_between() && near.lock(&client).has_failing_link());
     for turn in 0..2 {
         pair.settle(Instant::from_nanos(turn * 60_000_000));
     }

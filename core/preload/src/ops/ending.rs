@@ -49,7 +49,7 @@ pub fn shutdown(entry: &Arc<Entry>, fd: c_int, how: c_int) -> c_int {
         guard = cell.lock(endpoint);
     }
     guard.take_in_replay();
-    if guard.is_kernels() {
+    if guard.kernel_is_accurate() {
         // SAFETY: no pointers.
         let rc = runtime::in_kernel(|| unsafe { real::shutdown(fd, how) });
         if rc == 0 {

@@ -310,7 +310,7 @@ fn pending_error(sock: &Socket) -> Option<c_int> {
     cell.take_in(endpoint);
     let mut guard = cell.lock(endpoint);
     guard.take_in_replay();
-    (!guard.is_kernels()).then(|| io::take_error(guard).unwrap_or(0))
+    (!guard.kernel_is_accurate()).then(|| io::take_error(guard).unwrap_or(0))
 }
 
 /// Hands out an integer as the kernel does: as much of it as there is room for.

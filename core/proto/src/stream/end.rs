@@ -134,7 +134,7 @@ impl Stream {
     }
 
     /// A stream that failed on its link is to leave it, because one of its sides is given away: as if it had not failed, if
-    /// that is possible. Until [`handle_over`](Stream::handle_over) it is [`revived`](Stream::revived).
+    /// that is possible. Until [`end_revival`](Stream::end_revival) it is [`revived`](Stream::revived).
     pub fn revive(&mut self) -> bool {
         if !self.is_revivable() {
             return false;
@@ -153,7 +153,7 @@ impl Stream {
     }
 
     /// It has; or will not.
-    pub fn handle_over(&mut self) {
+    pub fn end_revival(&mut self) {
         self.revived = None;
     }
 

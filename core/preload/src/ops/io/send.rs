@@ -413,7 +413,7 @@ fn switch_patience(endpoint: &Endpoint, cell: &Arc<StreamCell>) -> Duration {
     let guard = cell.lock(endpoint);
     let in_vain = IN_VAIN.load(Ordering::Relaxed);
     let hopeful = in_vain == 0 || now().saturating_since(Instant::from_nanos(in_vain)) > VAIN_INTERVAL;
-    if hopeful && (guard.proto().awaits_switch() || guard.is_bereft()) {
+    if hopeful && (guard.proto().awaits_switch() || guard.has_failing_link()) {
         wait::JOIN_PATIENCE
     } else {
         wait::SWITCH_PATIENCE
