@@ -24,9 +24,6 @@ pub use netacc_verbs::{after_fork, before_fork};
 /// RDMA devices of this machine, for people.
 pub use netacc_verbs::{discover as rdma_devices, Found as RdmaDevice};
 
-/// Names of all backends that this build has, best first.
-pub const BACKENDS: &[&str] = &["shm", "verbs"];
-
 /// An opened backend.
 pub struct Opened {
     /// Its name.

@@ -217,9 +217,3 @@ pub trait Device: Send + Sync {
     /// Destroys the queue pair and frees its regions. The peer sees `Disconnected`, after what was already placed.
     fn destroy_qp(&self, qp: QueuePairId);
 }
-
-/// Somebody who can be told that a completion queue has work. Implemented by the driver's waiters.
-pub trait Reactor: Send + Sync {
-    /// `cq` has, or soon will have, completions. Must not block and must not call back into the device.
-    fn wake(&self, cq: CompletionQueueId);
-}

@@ -2,8 +2,7 @@
 //!
 //! A backend implements [`Device`] (queue pairs, completion queues, memory), [`ConnectionManager`]
 //! (connecting queue pairs) and [`Directory`] (finding the process at the other end of a TCP
-//! connection). The kernel TCP connection beside every link is an [`Anchor`]; whoever wants to hear
-//! of completions on a sleeping queue implements [`Reactor`].
+//! connection). The kernel TCP connection beside every link is an [`Anchor`].
 //!
 //! Invariants every backend keeps, checked by [`conformance`]:
 //! * work requests of one queue pair complete in order, and their data is placed in order;
@@ -50,7 +49,7 @@ pub use cm::{
     UNKNOWN_STREAM,
 };
 #[cfg(feature = "std")]
-pub use device::{Armed, Device, DeviceError, KernelOperation, PostError, Reactor, Wait, MODERATION};
+pub use device::{Armed, Device, DeviceError, KernelOperation, PostError, Wait, MODERATION};
 #[cfg(feature = "std")]
 pub use memory::{Memory, Region, RemoteRegion};
 #[cfg(feature = "std")]

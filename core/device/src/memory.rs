@@ -8,7 +8,7 @@
 use std::any::Any;
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::AtomicU64;
 use std::sync::Arc;
 
 use crate::RemoteKey;
@@ -142,17 +142,6 @@ impl Memory {
         }
         // SAFETY: in bounds, aligned (base is 64-byte aligned), and only ever accessed atomically as a word.
         Some(unsafe { AtomicU64::from_ptr(self.ptr.as_ptr().add(offset).cast()) })
-    }
-
-    /// The 32-bit word at `offset` (a multiple of 4), or `None` out of bounds.
-    #[inline]
-    pub fn word32(&self, offset: usize) -> Option<&AtomicU32> {
-        self.check(offset, 4)?;
-        if !offset.is_multiple_of(4) {
-            return None;
-        }
-        // SAFETY: as for `word`.
-        Some(unsafe { AtomicU32::from_ptr(self.ptr.as_ptr().add(offset).cast()) })
     }
 
     /// Address of a byte, for prefetching and for system calls that fill or drain a region.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use netacc_device::loopback::StreamTable;
-use netacc_device::{CompletionQueueId, Instant, QueuePairId};
+use netacc_device::{Instant, QueuePairId};
 use netacc_rnic::network::{Network, Topology, TraceHash};
 use netacc_rnic::{Counters, Nic, NicConfig, NodeId, Packet};
 use parking_lot::Mutex;
@@ -49,7 +49,6 @@ impl Cluster {
             pending: BTreeMap::new(),
             next_number: 1,
             directory: StreamTable::new(DIRECTORY_CAPACITY),
-            wakes: Vec::new(),
         };
         Cluster { state: Arc::new(Mutex::new(state)) }
     }
@@ -125,7 +124,6 @@ impl Cluster {
             state.crashed = true;
             state.events.clear();
             state.cqs.clear();
-            state.reactor = None;
             s.settle(host);
         });
     }
@@ -183,12 +181,8 @@ impl Cluster {
     /// It is time for what [`next_deadline`](Cluster::next_deadline) has announced.
     pub fn handle_timer(&self, host: HostId, now: Instant) {
         self.with(|s| {
-            let due = s.interrupt_of(host).filter(|(at, _)| *at <= now);
             s.net.handle_timer(host.0 as usize, now);
             s.handle_commands(host);
-            if let Some((_, cq)) = due {
-                s.interrupt(host, cq);
-            }
             s.settle(host);
         });
     }
@@ -216,16 +210,9 @@ impl Cluster {
         self.with(|s| s.net.take_dirty().map(|host| HostId(host as u32)))
     }
 
-    /// Runs `f` under the lock, then calls the reactors it woke without it.
+    /// Runs `f` under the lock.
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
-        let mut state = self.state.lock();
-        let result = f(&mut state);
-        let wakes: Vec<(_, CompletionQueueId)> = std::mem::take(&mut state.wakes);
-        drop(state);
-        for (reactor, cq) in wakes {
-            reactor.wake(cq);
-        }
-        result
+        f(&mut self.state.lock())
     }
 }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use netacc_device::{
-    Armed, Capabilities, CompletionQueueId, Device, DeviceError, Operation, Payload, PostError, QueuePairId, Reactor,
-    Region, RemoteRegion, Wait, WorkCompletion, WorkRequest,
+    Armed, Capabilities, CompletionQueueId, Device, DeviceError, Operation, Payload, PostError, QueuePairId, Region,
+    RemoteRegion, Wait, WorkCompletion, WorkRequest,
 };
 use netacc_rnic::{NodeId, SendRequest, Verb};
 
@@ -35,11 +35,6 @@ impl HostDevice {
     /// Its host.
     pub fn host(&self) -> HostId {
         self.host
-    }
-
-    /// Has `reactor` told when a sleeper is interrupted.
-    pub fn attach_reactor(&self, reactor: Arc<dyn Reactor>) {
-        self.cluster.with(|s| s.host(self.host).reactor = Some(reactor));
     }
 
     /// Whether the connection manager has something to tell. Stands in for its descriptors.

@@ -1,11 +1,10 @@
 //! The tables of a cluster: hosts, their queues and regions, and the bytes under way. One lock guards them all.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 
 use netacc_device::loopback::StreamTable;
 use netacc_device::{
-    CmEvent, Completion, CompletionQueueId, CompletionStatus, Instant, Memory, QueuePairId, Reactor, Region, RemoteKey,
+    CmEvent, Completion, CompletionQueueId, CompletionStatus, Instant, Memory, QueuePairId, Region, RemoteKey,
     RemoteRegion, WorkRequestId,
 };
 use netacc_rnic::{Command, ControlEvent, Nic, NodeId, Placement, Target};
@@ -77,7 +76,6 @@ pub(crate) struct HostState {
     pub(crate) commanded: VecDeque<(Instant, NicCommand)>,
     pub(crate) crashed: bool,
     pub(crate) refusal: Option<Refusal>,
-    pub(crate) reactor: Option<Arc<dyn Reactor>>,
     /// Below the NIC's own, if somebody limits them.
     pub(crate) send_depth: u32,
     pub(crate) recv_depth: u32,
@@ -94,8 +92,6 @@ pub(crate) struct State {
     pub(crate) next_number: u64,
     /// Key: local and remote address as the publisher sees them.
     pub(crate) directory: StreamTable<HostId>,
-    /// Reactors to call once the lock is released.
-    pub(crate) wakes: Vec<(Arc<dyn Reactor>, CompletionQueueId)>,
 }
 
 impl HostState {
@@ -115,7 +111,6 @@ impl HostState {
             commanded: VecDeque::new(),
             crashed: false,
             refusal: None,
-            reactor: None,
         }
     }
 }
@@ -141,12 +136,8 @@ impl State {
             (Some(event), None) => self.net.advance(event),
             (Some(event), Some((at, _))) if event <= at => self.net.advance(event),
             (_, Some((at, host))) => {
-                let interrupt = self.interrupt_of(host).filter(|(due, _)| *due <= at);
                 self.net.advance(at);
                 self.handle_commands(host);
-                if let Some((_, cq)) = interrupt {
-                    self.interrupt(host, cq);
-                }
                 return true;
             }
         }
@@ -171,22 +162,16 @@ impl State {
 
     /// When a host is interrupted next, or has a command done.
     pub(crate) fn due(&self, host: HostId) -> Option<Instant> {
-        let interrupt = self.interrupt_of(host).map(|(at, _)| at);
+        let interrupt = self.interrupt_of(host);
         let commanded = self.hosts[host.0 as usize].commanded.front().map(|(at, _)| *at);
         interrupt.into_iter().chain(commanded).min()
     }
 
-    /// The earliest interrupt of a host that has not happened, and its queue.
-    pub(crate) fn interrupt_of(&self, host: HostId) -> Option<(Instant, usize)> {
+    /// The earliest interrupt of a host that has not happened.
+    fn interrupt_of(&self, host: HostId) -> Option<Instant> {
         let now = self.net.now();
-        let cqs = self.hosts[host.0 as usize].cqs.iter().enumerate();
-        cqs.filter_map(|(i, cq)| Some((cq.interrupt_at.filter(|at| *at > now)?, i))).min()
-    }
-
-    pub(crate) fn interrupt(&mut self, host: HostId, cq: usize) {
-        if let Some(reactor) = self.hosts[host.0 as usize].reactor.clone() {
-            self.wakes.push((reactor, CompletionQueueId(cq as u32)));
-        }
+        let cqs = self.hosts[host.0 as usize].cqs.iter();
+        cqs.filter_map(|cq| cq.interrupt_at.filter(|at| *at > now)).min()
     }
 
     /// A host's NIC was given something: takes out what has come of it.
@@ -238,12 +223,7 @@ impl State {
         if !cq.armed || cq.interrupt_at.is_some() {
             return;
         }
-        let delay = state.config.nic.costs.interrupt;
-        cq.interrupt_at = Some(now + delay);
-        if delay.is_zero() {
-            let id = q.cq;
-            self.interrupt(host, id.0 as usize);
-        }
+        cq.interrupt_at = Some(now + state.config.nic.costs.interrupt);
     }
 
     /// What was posted up to the request that has completed is done with.

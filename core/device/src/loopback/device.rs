@@ -11,7 +11,7 @@ use super::link::{consumes_receive, sides, Life, Request, Source};
 use super::state::State;
 use crate::{
     Armed, Capabilities, Completion, CompletionQueueId, Device, DeviceError, Operation, Payload, PostError,
-    QueuePairId, Reactor, Region, RemoteRegion, Wait, WorkCompletion, WorkRequest,
+    QueuePairId, Region, RemoteRegion, Wait, WorkCompletion, WorkRequest,
 };
 
 /// One simulated process's device. Opened by [`Fabric::open`]; all of its state lives in the fabric.
@@ -38,11 +38,6 @@ impl LoopbackDevice {
     /// Names one of its queue pairs to the fabric.
     pub fn end(&self, qp: QueuePairId) -> QueuePairEnd {
         QueuePairEnd { device: self.id, qp }
-    }
-
-    /// Has `reactor` told when an armed completion queue gets its first completion.
-    pub fn attach_reactor(&self, reactor: Arc<dyn Reactor>) {
-        self.fabric.with(|s| s.device_mut(self.id).reactor = Some(reactor));
     }
 
     /// Whether the channel of `cq` would be readable: it was armed, and completions came. Stands in for

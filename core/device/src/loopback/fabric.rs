@@ -133,7 +133,6 @@ impl Fabric {
             device.crashed = true;
             device.events.clear();
             device.cqs.clear();
-            device.reactor = None;
         });
     }
 
@@ -177,16 +176,9 @@ impl Fabric {
         })
     }
 
-    /// Runs `f` under the lock, then calls the reactors it woke without it.
+    /// Runs `f` under the lock.
     pub(super) fn with<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
-        let mut state = self.state.lock();
-        let result = f(&mut state);
-        let wakes = std::mem::take(&mut state.wakes);
-        drop(state);
-        for (reactor, cq) in wakes {
-            reactor.wake(cq);
-        }
-        result
+        f(&mut self.state.lock())
     }
 }
 

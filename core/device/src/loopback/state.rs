@@ -1,7 +1,6 @@
 //! The tables of a fabric: devices, links, attempts to connect. One lock guards them all.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 
 use super::config::{DeliveryMode, LoopbackConfig};
 use super::connecting::{Attempt, CmNotice, Refusal};
@@ -9,8 +8,7 @@ use super::id::{DeviceId, LinkId, Place};
 use super::link::{Entry, Life, Link};
 use super::streams::StreamTable;
 use crate::{
-    CmEvent, Completion, CompletionQueueId, CompletionStatus, Memory, QueuePairId, Reactor, Region, RemoteKey,
-    RemoteRegion, WorkCompletion,
+    CmEvent, Completion, CompletionStatus, Memory, QueuePairId, Region, RemoteKey, RemoteRegion, WorkCompletion,
 };
 
 /// A completion queue. Invariant: a queue pair is in `ready` exactly when its `queued` is set.
@@ -38,7 +36,6 @@ pub(super) struct DeviceState {
     pub(super) events: VecDeque<CmEvent>,
     pub(super) crashed: bool,
     pub(super) refusal: Option<Refusal>,
-    pub(super) reactor: Option<Arc<dyn Reactor>>,
     pub(super) send_depth: u32,
     pub(super) recv_depth: u32,
     next_qp: u32,
@@ -53,8 +50,6 @@ pub(super) struct State {
     pub(super) notices: VecDeque<CmNotice>,
     /// Key: local and remote address as the publisher sees them.
     pub(super) directory: StreamTable<DeviceId>,
-    /// Reactors to call once the lock is released.
-    pub(super) wakes: Vec<(Arc<dyn Reactor>, CompletionQueueId)>,
     pub(super) next_link: u32,
     pub(super) next_attempt: u64,
 }
@@ -68,7 +63,6 @@ impl State {
             attempts: BTreeMap::new(),
             notices: VecDeque::new(),
             directory: StreamTable::new(directory_capacity),
-            wakes: Vec::new(),
             next_link: 1,
             next_attempt: 1,
         }
@@ -87,7 +81,6 @@ impl State {
             events: VecDeque::new(),
             crashed: false,
             refusal: None,
-            reactor: None,
             // Numbers of different devices differ, so that a handle used on the wrong device is noticed.
             next_qp: (id.0 + 1) << 16,
             next_region: (id.0 + 1) << 16,
@@ -129,11 +122,7 @@ impl State {
         if report {
             cq.ready.push_back(qp);
         }
-        if cq.armed && !std::mem::replace(&mut cq.fired, true) {
-            if let Some(reactor) = &device.reactor {
-                self.wakes.push((reactor.clone(), cq_id));
-            }
-        }
+        cq.fired |= cq.armed;
     }
 
     pub(super) fn complete_send(
