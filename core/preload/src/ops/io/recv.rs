@@ -59,6 +59,8 @@ pub unsafe fn recv(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
     let mut deadline = None;
     let mut polled = false;
     let mut replay_until = None;
+    // The wait is over, and this is what it comes to if there is nothing.
+    let mut given_up = None;
     let (mut fd, mut waiting) = (fd, None);
     if flags & libc::MSG_PEEK != 0 && cell.has_news(endpoint) {
         // A program that waits for more must see it come.
@@ -88,6 +90,9 @@ pub unsafe fn recv(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
             Step::Done(_) | Step::Over => return done as isize,
             Step::Again => continue,
             Step::Blocked | Step::Between => {
+                if let Some(error) = given_up {
+                    return if done > 0 { done as isize } else { fail(error) };
+                }
                 if !polled {
                     polled = true;
                     // Readiness does not tell of fewer bytes than the low water mark.
@@ -110,10 +115,14 @@ pub unsafe fn recv(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
                 fd = waiting.descriptor(fd);
                 let waited = block(rt, sock, cell, fd, Readiness::READABLE, limit);
                 fd = waiting.descriptor(fd);
-                match waited {
-                    Waited::Again => {}
-                    Waited::TimedOut => return if done > 0 { done as isize } else { fail(libc::EAGAIN) },
-                    Waited::Interrupted => return if done > 0 { done as isize } else { fail(libc::EINTR) },
+                given_up = match waited {
+                    Waited::Again => None,
+                    Waited::TimedOut => Some(libc::EAGAIN),
+                    Waited::Interrupted => Some(libc::EINTR),
+                };
+                if given_up.is_some() {
+                    // The kernel takes what has come in the meantime before it looks at signals and the time.
+                    poll_link(endpoint, cell);
                 }
             }
         }
