@@ -284,6 +284,13 @@ job_spec() { # every clause of SPEC.md has code and a test
     .venv/bin/python ci/spec.py
 }
 
+job_docs() { # the documentation as a site in target/docs: reference from the code, references and links checked
+    need_lab
+    need_binaries
+    .venv/bin/sphinx-build -q -W -n --keep-going -d target/docs-doctrees docs target/docs
+    say "target/docs/index.html"
+}
+
 job_props() { # generated programs on kernel TCP, shared memory, the core alone and the core in ns-3 (arguments: for pytest)
     need_lab
     need_binaries
@@ -527,7 +534,7 @@ job_bench() { # all four benchmarks
 # ---- everything, with timings -----------------------------------------------------------------------------
 
 # Cheap and telling first. The applications come last, so their closing lines end the output.
-readonly ALL_STEPS=(setup build lint spec unit no-std model sim ns3 studies props lab apps)
+readonly ALL_STEPS=(setup build lint spec unit no-std model docs sim ns3 studies props lab apps)
 
 # What a test runner says when it ends: `cargo test` once a crate, pytest once.
 closing_lines() {

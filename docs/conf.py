@@ -1,0 +1,17 @@
+"""Settings of Sphinx for this site. `ci/run.sh docs` builds it; every warning is an error."""
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+project = "netacc-lab"
+extensions = ["myst_parser", "sphinx.ext.autodoc", "netacc_site"]
+exclude_patterns = ["_build"]
+html_theme = "alabaster"
+html_theme_options = {"description": "Unmodified TCP programs over RDMA or shared memory"}
+myst_enable_extensions = ["deflist"]
+myst_heading_anchors = 3
+# Signatures name types of other packages, and this site has no index of those.
+nitpick_ignore_regex = [("py:.*", ".*")]
