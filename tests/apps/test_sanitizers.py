@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.apps.lib.paths import REPO, binaries
+from tests.apps.lib.paths import PROGRAMS, binaries
 
-SOURCE = REPO / "tests/apps/programs/sanitized.c"
+SOURCE = PROGRAMS / "sanitized.c"
 
 #: At least so many bytes of a run are on a link: of 400 messages of 4000 bytes each way.
 LEAST = 1_000_000
@@ -133,6 +133,19 @@ def test_what_it_starts_has_no_runtime(build: str, programs: dict[str, Path], tm
     assert (seen.status, seen.err) == (0, "")
     listed = seen.out.splitlines()[-1]
     assert listed == str(binaries().resolve() / "libnetacc-preload.so")
+
+
+@pytest.mark.usefixtures("library")
+def test_no_fork_finds_the_library_allocating(tmp_path: Path) -> None:
+    """A child inherits locks that are held. Without the library none is: the program has one thread."""
+    program = tmp_path / "unguarded"
+    flags = ["-std=gnu17", "-O1", "-fno-builtin", "-Wall", "-Wextra", "-Werror"]
+    subprocess.run(["gcc", *flags, "-o", program, PROGRAMS / "unguarded.c"], check=True, timeout=60)
+    natively = run(tmp_path, [program, "40"])
+    assert (natively.status, natively.out, natively.err) == (0, "80 of 80 children were right\n", "")
+    seen = accelerated(tmp_path, [program, "40"])
+    assert (seen.status, seen.out, seen.err) == (0, natively.out, "")
+    assert seen.link_bytes > 0
 
 
 @pytest.mark.usefixtures("library")

@@ -5,12 +5,14 @@
 //! * [`own`], [`lingering`]: descriptors that the library keeps for itself.
 //! * [`access`]: memory of the program's that may not be there, and the two signals that say so.
 //! * [`inside`]: which calls are the library's own. [`kept`]: values that live until the process ends.
+//! * [`futex`]: sleeping on a word. [`work`]: what the library's threads do, which a fork waits for.
 //! * [`aio`], [`liburing`]: structures of other libraries.
 
 pub mod access;
 pub mod aio;
 pub mod clock;
 pub mod errno;
+pub mod futex;
 pub mod inside;
 pub(crate) mod kept;
 pub mod liburing;
@@ -22,3 +24,4 @@ pub mod real;
 pub mod signals;
 pub mod sockopt;
 pub(crate) mod sync;
+pub mod work;

@@ -349,6 +349,14 @@ impl Runtime {
         stats::await_answers();
     }
 
+    /// Does what a thread of the library, other than the helper, does without waiting for anybody. No fork begins meanwhile.
+    pub fn work<T>(&self, action: impl FnOnce() -> T) -> T {
+        self.helper.work.begin();
+        let done = action();
+        self.helper.work.end();
+        done
+    }
+
     /// Lets the helper watch the anchor of a linked stream.
     fn watch_anchor(&self, fd: c_int, cell: &Arc<StreamCell>) {
         self.helper.watch(fd, cell);

@@ -130,7 +130,7 @@ impl Client {
     fn answer(&self, runtime: &Runtime) {
         let answer = match self.request(now() + PATIENCE) {
             None => return,
-            Some(Request::Tell(sections)) => serde_json::to_vec(&snapshot(runtime, sections)),
+            Some(Request::Tell(sections)) => runtime.work(|| serde_json::to_vec(&snapshot(runtime, sections))),
             Some(Request::Demote) => serde_json::to_vec(&switch::demote(runtime)),
             Some(Request::Promote) => serde_json::to_vec(&switch::promote(runtime)),
             Some(Request::Surrender(fd)) => {

@@ -154,6 +154,8 @@ pub(super) fn after_last_thread(endpoint: Option<&Endpoint>) -> Option<Duration>
         }
         if let Some(rt) = get() {
             rt.tell_all_children();
+            // The program's exit handlers run in this thread, and may fork.
+            rt.helper.work.end();
         }
         LEAVING.store(DONE, Ordering::SeqCst);
         // As the C library does in the last thread.

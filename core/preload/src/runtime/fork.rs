@@ -93,6 +93,9 @@ thread_local! {
     /// The descriptors of the backend, and those that threads and epoll instances have for their waits, at the fork that this
     /// thread is about to do: locks may be held in the child.
     static FDS: Cell<BackendFds> = const { Cell::new(BackendFds { own: Vec::new(), libraries: Vec::new() }) };
+
+    /// The runtime whose helper does not work until this thread has forked.
+    static HELD_UP: Cell<Option<&'static Runtime>> = const { Cell::new(None) };
 }
 
 /// Before fork: nothing may be half done, and the child enters the family as one more holder of each socket.
@@ -127,6 +130,8 @@ pub fn before_fork() {
             wait::demote(endpoint, cell, Reason::Shared, wait::SETTLE_DEADLINE);
         }
     }
+    // Before locks are taken that the helper's work may need, and after the last wait for the helper.
+    HELD_UP.set(get().filter(|rt| rt.helper.work.hold_up()));
     lingering::before_fork();
     // Last: the helper may be in the middle of a call.
     netacc_registry::before_fork();
@@ -140,6 +145,9 @@ pub fn before_fork() {
 
 /// After fork, or one that has failed, in the parent.
 pub fn after_fork_parent() {
+    if let Some(rt) = HELD_UP.take() {
+        rt.helper.work.go_on();
+    }
     if sandbox::is_confined() {
         return;
     }
@@ -152,6 +160,7 @@ pub fn after_fork_child() {
     if sandbox::is_confined() {
         return;
     }
+    HELD_UP.set(None);
     own::after_fork_child();
     access::fault::after_fork_child();
     netacc_registry::after_fork();

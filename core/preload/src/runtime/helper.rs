@@ -9,11 +9,13 @@ use netacc_proto::Role;
 
 use super::*;
 use crate::epoll;
-use crate::os::clock::{now, timespec};
+use crate::os::clock::now;
+use crate::os::futex;
 use crate::os::inside;
 use crate::os::kept;
 use crate::os::log;
 use crate::os::own::{self, drain, kick, new_eventfd};
+use crate::os::work::Work;
 use crate::ring::foreign::{self, Verdict};
 
 /// Kick eventfd of the helper, its epoll, the `netacc_ss` listener, the list of mappings.
@@ -31,6 +33,8 @@ pub(super) struct Helper {
     /// The thread is to end.
     ends: AtomicBool,
     thread: Mutex<Option<libc::pthread_t>>,
+    /// Of this thread, and of those that answer `netacc_ss`.
+    pub(super) work: Work,
 }
 
 const KICK: u64 = 0;
@@ -39,8 +43,6 @@ const DEVICE: u64 = 2;
 const FIRST_ANCHOR: u64 = 16;
 /// Events taken at a time.
 const BATCH: usize = 64;
-const FUTEX_WAIT: std::ffi::c_long = libc::FUTEX_WAIT as std::ffi::c_long;
-const FUTEX_WAKE: std::ffi::c_long = libc::FUTEX_WAKE as std::ffi::c_long;
 
 impl Helper {
     pub(super) fn new() -> Helper {
@@ -77,6 +79,7 @@ impl Helper {
             next: std::sync::atomic::AtomicU64::new(FIRST_ANCHOR),
             ends: AtomicBool::new(false),
             thread: Mutex::default(),
+            work: Work::default(),
         }
     }
 
@@ -91,8 +94,7 @@ impl Helper {
         match self.kick_fd() {
             -1 => {
                 self.kicks.fetch_add(1, Ordering::SeqCst);
-                // SAFETY: the address is only used as a key.
-                unsafe { real::syscall(libc::SYS_futex, self.kicks.as_ptr() as _, FUTEX_WAKE, 1, 0, 0, 0) };
+                futex::wake_all(&self.kicks);
             }
             fd => kick(fd),
         }
@@ -131,12 +133,7 @@ impl Helper {
 
     /// Sleeps until kicked after `seen` kicks, or for so many milliseconds (-1: for ever), without a descriptor.
     fn sleep(&self, seen: u32, timeout_ms: c_int) {
-        let time = u64::try_from(timeout_ms).ok().map(|ms| timespec(Duration::from_millis(ms)));
-        let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-        // SAFETY: a word that lives on, and null or a valid time.
-        unsafe {
-            real::syscall(libc::SYS_futex, self.kicks.as_ptr() as _, FUTEX_WAIT, seen.into(), time as _, 0, 0);
-        }
+        futex::wait(&self.kicks, seen, u64::try_from(timeout_ms).ok().map(Duration::from_millis));
     }
 
     fn add(&self, fd: c_int, events: c_int, data: u64) -> bool {
@@ -227,7 +224,9 @@ fn start_thread(rt: &'static Runtime) -> Result<libc::pthread_t, c_int> {
         let mut thread = std::mem::zeroed();
         let started = check(libc::pthread_attr_setstack(&mut attributes, stack.cast(), layout.size())).and_then(|()| {
             let argument = std::ptr::from_ref(rt).cast_mut().cast();
-            check(libc::pthread_create(&mut thread, &attributes, begin, argument))
+            // On behalf of the thread, which takes locks of the C library and of a sanitizer before it gets to `begin`.
+            rt.helper.work.begin();
+            check(libc::pthread_create(&mut thread, &attributes, begin, argument)).inspect_err(|_| rt.helper.work.end())
         });
         libc::pthread_attr_destroy(&mut attributes);
         started?;
@@ -238,7 +237,9 @@ fn start_thread(rt: &'static Runtime) -> Result<libc::pthread_t, c_int> {
 
 extern "C" fn begin(rt: *mut c_void) -> *mut c_void {
     // SAFETY: `start_thread` passes a runtime, which lives for ever.
-    run(unsafe { &*rt.cast::<Runtime>() });
+    let rt = unsafe { &*rt.cast::<Runtime>() };
+    run(rt);
+    rt.helper.work.end();
     std::ptr::null_mut()
 }
 
@@ -302,21 +303,21 @@ fn run(rt: &'static Runtime) {
             let soon = (now().saturating_since(since).as_millis() / 4).clamp(1, CHILD_INTERVAL_MS) as c_int;
             timeout = if timeout < 0 { soon } else { timeout.min(soon) };
         }
-        let work = || {
+        let has_work = || {
             let asked = !rt.promotions.lock().is_empty() || !rt.unasked.lock().is_empty();
             asked || endpoint.has_work() || rt.searches.is_due()
         };
-        if armed == Armed::Pending || work() {
+        if armed == Armed::Pending || has_work() {
             timeout = 0;
         }
-        let n = match rt.helper.epoll.load(Ordering::Relaxed) {
+        let n = rt.helper.work.pause(|| match rt.helper.epoll.load(Ordering::Relaxed) {
             -1 => {
                 rt.helper.sleep(kicks, timeout);
                 0
             }
             // SAFETY: the array is writable.
             epoll => unsafe { real::epoll_wait(epoll, events.as_mut_ptr(), BATCH as c_int, timeout) },
-        };
+        });
         HELPER_ASLEEP.store(false, Ordering::SeqCst);
         device.disarm(cq);
         for event in events.iter().take(n.max(0) as usize) {
@@ -371,13 +372,17 @@ fn serve_only(rt: &'static Runtime) {
     let mut event = libc::epoll_event { events: 0, u64: 0 };
     while !rt.helper.ends.load(Ordering::SeqCst) && !shortage::advance_without_endpoint(rt) {
         let timeout = exit::after_last_thread(None).map_or(-1, |soon| soon.as_millis() as c_int);
-        // SAFETY: one writable event.
-        let n = unsafe { real::epoll_wait(rt.helper.epoll.load(Ordering::Relaxed), &mut event, 1, timeout) };
+        let epoll = rt.helper.epoll.load(Ordering::Relaxed);
+        let (n, errno) = rt.helper.work.pause(|| {
+            // SAFETY: one writable event.
+            let n = unsafe { real::epoll_wait(epoll, &mut event, 1, timeout) };
+            (n, crate::os::errno::errno())
+        });
         match (n, rt.helper.stats()) {
             (0, _) => {}
             (1, Some(fd)) if event.u64 == STATS => stats::serve(fd, rt),
             (1, _) => drain(rt.helper.kick_fd()),
-            _ if crate::os::errno::errno() == libc::EINTR => {}
+            _ if errno == libc::EINTR => {}
             _ => return,
         }
     }
