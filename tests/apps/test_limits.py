@@ -39,6 +39,7 @@ class Accelerated:
     text: str
     link_bytes: int = 0
     reasons: set[str] = field(default_factory=set)
+    violations: int = 0
 
 
 def natively(program: Path, *arguments: object) -> str:
@@ -59,6 +60,7 @@ def accelerated(program: Path, folder: Path, *arguments: object, before: tuple[s
             continue  # RLIMIT_FSIZE has cut it off.
         document = json.loads(line)
         seen.link_bytes += document["cnt"].get("tx_bytes_link", 0)
+        seen.violations += document["cnt"].get("violations", 0)
         seen.reasons |= {reason for reason, count in document["reasons"].items() if count}
     return seen
 
@@ -171,12 +173,15 @@ def test_as_many_connections_as_on_tcp(wait: str, program: Path, tmp_path: Path)
 def test_many_clients_under_a_limit(
     value: int, clients: int, wait: str, program: Path, tmp_path: Path
 ) -> None:
-    """The first connection gets onto a link, and leaves it before the program runs out of descriptors."""
+    """The first connection gets onto a link, and leaves it before the program runs out of descriptors. Nobody
+    breaks the protocol: no process may say so of another one that gives back its descriptors."""
     arguments = ("NOFILE", value, "-", clients, 1, ROUNDS // 3, wait)
     seen = accelerated(program, tmp_path, *arguments)
     assert seen.text == natively(program, *arguments)
     assert f"{clients} connections" in seen.text
     assert seen.link_bytes > ROUNDS // 3 * 64
+    assert seen.violations == 0
+    assert "protocol-violation" not in seen.reasons
 
 
 #: A server that is asked for its descriptors at once, under a limit it has reached.

@@ -23,6 +23,7 @@ NOT_APPLICABLE = {
     "message_limit",
     "send_in_order",
     "window_descriptor_is_checked",
+    "window_after_the_peer_has_ended",
     "write_with_imm_needs_capability",
 }
 

@@ -180,9 +180,10 @@ impl ShmDevice {
             if std::mem::replace(&mut qp.closed_here, true) {
                 return;
             }
-            qp.regions.keys().for_each(|&key| slot.revoke(key));
             local.down.store(DOWN, Release);
+            // Before the regions go: a peer that misses one is to find out why.
             local.tx().close.closed.store(1, SeqCst);
+            qp.regions.keys().for_each(|&key| slot.revoke(key));
             local.close();
         }
         // No lock held: this may have to look for the peer's wake descriptor.

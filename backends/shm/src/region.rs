@@ -51,8 +51,7 @@ impl PairSlot {
         let key = region.remote.rkey.0;
         let Some(block) = qp.regions.remove(&key) else { return };
         self.revoke(key);
-        let ended = local.down.load(Acquire) != 0 || self.rx().qps[usize::from(index)].close.closed.load(Acquire) != 0;
-        if ended && !qp.closed_there {
+        if self.has_ended(index.into(), local) && !qp.closed_there {
             // The peer may be in the middle of a write that it will learn to be void only later.
             qp.limbo.push(block);
         } else {
@@ -65,15 +64,21 @@ impl PairSlot {
     /// See `Device::window`.
     pub(crate) fn window(&self, index: usize, local: &QpLocal, remote: RemoteRegion) -> Result<Region, DeviceError> {
         let control = self.control.lock();
-        let unknown = DeviceError::Unknown { what: "remote region" };
-        let Some(mapping) = &control.mapping else { return Err(unknown) };
-        let Some(at) = local.remote(index, remote.rkey.0, remote.base, u64::from(remote.len)) else {
-            return Err(unknown);
+        let unconnected = DeviceError::Unknown { what: "queue pair" };
+        let Some(mapping) = &control.mapping else { return Err(unconnected) };
+        let at = local.remote(index, remote.rkey.0, remote.base, u64::from(remote.len)).and_then(NonNull::new);
+        let Some(at) = at.filter(|_| remote.base.is_multiple_of(64)) else {
+            // The peer says that it ends before it revokes its regions, so look in the other order.
+            return Err(if self.has_ended(index, local) { unconnected } else { DeviceError::NotRegistered });
         };
-        let Some(at) = NonNull::new(at).filter(|_| remote.base.is_multiple_of(64)) else { return Err(unknown) };
         // SAFETY: `remote` checked that the range lies in the peer's half, which `mapping` keeps; aligned as checked.
         let memory = unsafe { Memory::from_raw(at, remote.len as usize, mapping.clone()) };
         Ok(Region { memory, remote })
+    }
+
+    /// Whether either side has ended the queue pair at `index`, or its pair of processes has ended.
+    fn has_ended(&self, index: usize, local: &QpLocal) -> bool {
+        local.down.load(Acquire) != 0 || self.rx().qps[index].close.closed.load(Acquire) != 0
     }
 
     /// The peer's writes with this key fail from now on.

@@ -36,6 +36,9 @@ pub enum DeviceError {
         /// What was named.
         what: &'static str,
     },
+    /// The peer named memory that it has not registered for this queue pair, which is connected: it breaks the rules.
+    #[error("memory of the peer that it has not registered")]
+    NotRegistered,
     /// A system call failed.
     #[error("{operation} failed: {source}")]
     Os {
@@ -202,6 +205,10 @@ pub trait Device: Send + Sync {
 
     /// Maps the peer's region (capability `peer_memory`). The returned region's bytes *are* the peer's.
     /// The descriptor comes from the peer and is checked.
+    ///
+    /// # Errors
+    /// [`DeviceError::NotRegistered`] when the peer has registered no such region. [`DeviceError::Unknown`] when the queue pair
+    /// is not connected any more: the peer's regions end with its end, so a region that is missing then is nobody's fault.
     fn window(&self, qp: QueuePairId, remote: RemoteRegion) -> Result<Region, DeviceError>;
 
     /// Posts `count` receives, which have what was chosen when connecting ([`Receives`](crate::Receives)).

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use netacc_device::{
-    ConnectionId, FourTuple, Obstacle, PeerAddress, QueuePairId, Region, RemoteRegion, UNKNOWN_STREAM,
+    ConnectionId, DeviceError, FourTuple, Obstacle, PeerAddress, QueuePairId, Region, RemoteRegion, UNKNOWN_STREAM,
 };
 use netacc_proto::{Accept, Open, Reason, RingDescriptor, Role, SlotId, WireTuple, CREDIT_BLOCK_LEN, LINK_REGION_LEN};
 
@@ -302,12 +302,26 @@ impl Endpoint {
         }
     }
 
+    /// Why a stream stays on TCP that has no window onto the peer's ring. Counts a violation.
+    fn reason_without_window(&self, error: &DeviceError) -> Reason {
+        match error {
+            DeviceError::NotRegistered => {
+                //= spec §1.4
+                //# A violation costs the stream: the detecting side aborts it and counts the event.
+                Counters::bump(&self.counters().violations);
+                Reason::Violation
+            }
+            // The peer may end a link, and its ring with it, at any time after it has named the ring.
+            _ => Reason::LinkFailed,
+        }
+    }
+
     /// Where bytes to the peer's ring are written.
     fn outgoing(&self, link: &LinkCell, ring: &RingDescriptor) -> Result<Outgoing, Reason> {
         let len = CREDIT_BLOCK_LEN as u32 + ring.ring_len;
         if link.caps.peer_memory {
             let remote = RemoteRegion { rkey: ring.rkey, base: ring.base, len };
-            let window = self.device().window(link.qp(), remote).map_err(|_| Reason::Violation)?;
+            let window = self.device().window(link.qp(), remote).map_err(|e| self.reason_without_window(&e))?;
             return Ok(Outgoing { ring: *ring, memory: window.memory, staging: None });
         }
         let staging = link.alloc_region(self.device(), len as usize);

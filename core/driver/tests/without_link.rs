@@ -365,6 +365,34 @@ fn each_violation_is_counted_once() {
     assert_eq!((count(&server, "violations"), server.links().len()), (2, 0));
 }
 
+/// Breaks if a peer that ends its link after an OPEN were said to break the rules, or if one that names a ring that it does not
+/// have were not.
+#[test]
+fn an_opener_that_ends_its_link_breaks_no_rule() {
+    //= spec §1.4
+    //= type=test
+    //# A violation costs the stream: the detecting side aborts it and counts the event.
+    for (ends, expected, violations) in [(true, Reason::LinkFailed, 0), (false, Reason::Violation, 1)] {
+        let fabric = Fabric::new(DeliveryMode::Immediate);
+        let ((client, _), (server, device)) = (endpoint(&fabric, None), endpoint(&fabric, None));
+        let (_near, far) = connect(&client, &server, 40_016);
+        let mut stranger = Stranger::at(&fabric, &server, ConnectionManager::address(&*device));
+        stranger.say(&hello(None));
+        run([&client, &server]);
+        let region = stranger.device.alloc_region(stranger.qp, CREDIT_BLOCK_LEN + 4096).expect("it has memory");
+        let ring_len = if ends { 4096 } else { 8192 };
+        let ring = RingDescriptor { rkey: region.remote.rkey, base: region.remote.base, ring_len };
+        stranger.say(&open_with(&tuple(40_016), far.number(), ring));
+        if ends {
+            stranger.device.destroy_qp(stranger.qp);
+        }
+        run([&client, &server]);
+        assert_eq!((count(&server, "opens_refused"), reasons(&server, expected)), (1, 1), "{expected}");
+        assert_eq!(count(&server, "violations"), violations);
+        assert!(far.lock(&server).proto().is_plain());
+    }
+}
+
 /// Breaks if who names another's connection could keep it off links for as long as it likes.
 #[test]
 fn a_stream_that_a_stranger_has_claimed_is_its_openers_after_a_while() {

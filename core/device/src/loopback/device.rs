@@ -281,7 +281,15 @@ impl Device for LoopbackDevice {
             let at = at.ok_or(DeviceError::Unknown { what: "queue pair with peer memory" })?;
             let target = s.remote_target(at.peer(), remote.rkey, remote.base, remote.len);
             let memory = target.and_then(|(memory, position)| memory.slice(position, remote.len as usize));
-            memory.map(|memory| Region { memory, remote }).ok_or(DeviceError::Unknown { what: "remote region" })
+            memory.map(|memory| Region { memory, remote }).ok_or_else(|| {
+                let link = &s.links[&at.link];
+                let connected = !link.dead && link.ends[1 - at.side].life == Life::Alive;
+                if connected {
+                    DeviceError::NotRegistered
+                } else {
+                    DeviceError::Unknown { what: "queue pair" }
+                }
+            })
         })
     }
 

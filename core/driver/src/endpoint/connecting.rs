@@ -153,6 +153,8 @@ fn is_about_peer(reason: Reason) -> bool {
 pub(crate) fn reason_without_region(error: &DeviceError) -> Reason {
     match error {
         DeviceError::Exhausted { .. } => Reason::Exhausted,
+        // The link's queue pair has ended meanwhile.
+        DeviceError::Unknown { .. } => Reason::LinkFailed,
         _ => Reason::MemoryLimit,
     }
 }

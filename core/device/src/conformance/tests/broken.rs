@@ -45,6 +45,8 @@ pub(super) enum Flaw {
     DestroyIsSilent,
     TearsPayload,
     MistakesWhoSendsFirst,
+    BlamesPeersThatHaveEnded,
+    RefusesWindowsForNoReason,
 }
 
 impl Flaw {
@@ -79,6 +81,8 @@ impl Flaw {
             (Flaw::TearsPayload, C::shm(), "write_with_imm_in_order"),
             (Flaw::MistakesWhoSendsFirst, C::erdma(), "who_sends_first"),
             (Flaw::MistakesWhoSendsFirst, C::soft_roce(), "who_sends_first"),
+            (Flaw::BlamesPeersThatHaveEnded, C::shm(), "window_after_the_peer_has_ended"),
+            (Flaw::RefusesWindowsForNoReason, C::shm(), "window_descriptor_is_checked"),
         ]
     }
 }
@@ -290,7 +294,11 @@ impl Device for Broken {
     }
 
     fn window(&self, qp: QueuePairId, remote: RemoteRegion) -> Result<Region, DeviceError> {
-        self.inner.window(qp, remote)
+        self.inner.window(qp, remote).map_err(|error| match self.flaw {
+            Flaw::BlamesPeersThatHaveEnded => DeviceError::NotRegistered,
+            Flaw::RefusesWindowsForNoReason => DeviceError::Unknown { what: "remote region" },
+            _ => error,
+        })
     }
 
     fn post_recv(&self, qp: QueuePairId, count: u32) -> Result<(), PostError> {
