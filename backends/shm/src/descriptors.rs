@@ -3,7 +3,7 @@
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::*};
 
-/// What a program that is short of descriptors is given back.
+/// Descriptors that the device gives back to a program that is short of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GiveBack {
     /// The wake descriptors of peers, which are woken by way of their connection managers from then on.
@@ -12,7 +12,7 @@ pub enum GiveBack {
     All,
 }
 
-/// Which descriptors the device may have, and who uses some just now.
+/// The descriptors of the device, and the threads that use some of them just now.
 #[derive(Default)]
 pub(crate) struct Descriptors {
     /// One of the below.

@@ -31,7 +31,7 @@ impl OwnDoorbell {
         &page.armed[cq].0
     }
 
-    /// What this process has done in the kernel.
+    /// The kernel operations of this process.
     #[inline]
     pub(crate) fn kernel_operations(&self) -> &KernelOperations {
         // SAFETY: as in `armed`.

@@ -5,7 +5,7 @@
 
 use std::cell::RefCell;
 
-/// Which device it is, of those of this process: its address.
+/// The device, by its address: it tells the devices of this process apart.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DeviceId(pub(crate) usize);
 

@@ -132,7 +132,7 @@ pub(crate) const ASLEEP: u32 = 2;
 #[repr(C, align(4096))]
 pub(crate) struct Doorbell {
     pub armed: [Flag; CQS],
-    /// What the owner has done in the kernel.
+    /// The kernel operations of the owner.
     pub kernel_operations: KernelOperations,
     /// The robust futex of a thread that ends when the process does, with [`DIED`] set once it has; 0 if there is none.
     pub life: Flag,

@@ -5,7 +5,7 @@
 //! lower half of `last` from then on. Reader: take a message; look up the times of the operation with its number. Numbers and
 //! times are the peer's word: wrong ones cost a look at the kernel, or an order that the peer itself has spoilt.
 //!
-//! Who looked at the kernel between the beginning and the end of an operation may have seen it or not. If nothing newer has
+//! A look at the kernel between the beginning and the end of an operation may or may not have found it. If nothing newer has
 //! begun, what the kernel has now is of that operation. Otherwise it is taken to be newer: who writes again has mostly been
 //! answered before.
 

@@ -30,7 +30,7 @@ impl ShmDevice {
         let queue = &self.cqs[cq];
         let first = queue.next_pair.load(Relaxed) as usize;
         let mut n = 0;
-        // What one process has posted, from `begin` on; a process's own pairs come one after the other.
+        // The posts of one process begin at `begin`; the pairs of a process come one after the other.
         let (mut begin, mut order, mut own) = (0, Order::default(), false);
         for i in 0..count {
             let index = if first + i < count { first + i } else { (first + i) % count };

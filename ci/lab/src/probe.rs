@@ -19,7 +19,7 @@ use crate::qemu::{own_program, qemu, spawn, Hardware};
 /// A kernel that has not reached its first process by then never will, on hardware.
 const PROBE_TIME: Duration = Duration::from_secs(20);
 
-/// Resolves the choice. What was found is kept until the next boot of this machine.
+/// Resolves the choice, and keeps the result until the next boot of this machine.
 pub(crate) fn choose(choice: AccelChoice, provision: &Provision, kernel: &Kernel) -> Result<Accel, LabError> {
     match choice {
         AccelChoice::Kvm => return Ok(Accel::Kvm),

@@ -14,7 +14,7 @@ use crate::error::LabError;
 use crate::initramfs;
 use crate::provision::{Kernel, QEMU};
 
-/// What a machine is made of.
+/// The hardware of a machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Hardware {
     pub(crate) accel: Accel,

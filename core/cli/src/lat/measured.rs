@@ -1,4 +1,4 @@
-//! What a path has brought: a histogram of latencies, and how much went over the link.
+//! The measurement of one path: a histogram of latencies, and how much went over the link.
 
 use std::time::Duration;
 
