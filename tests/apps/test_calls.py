@@ -151,6 +151,7 @@ CASES = {
     "copies": ON_LINK,
     "ranges": ON_LINK,
     "numbers_again": BRIEFLY,
+    "lowest_numbers": BRIEFLY,
     "leave_quickly": BRIEFLY,
     "leave_by_last_thread": BRIEFLY,
     "close_under_calls": BRIEFLY,

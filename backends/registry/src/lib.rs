@@ -103,6 +103,7 @@ pub fn open(config: &Config) -> Result<Opened, OpenError> {
 
 /// Whether the kernel has an RDMA device. Loads nothing.
 fn has_rdma_device() -> bool {
+    let _number = netacc_descriptors::borrow();
     std::fs::read_dir("/sys/class/infiniband").is_ok_and(|mut devices| devices.next().is_some())
 }
 

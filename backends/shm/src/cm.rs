@@ -434,7 +434,7 @@ impl ShmDevice {
         let place = slot.wake.get(cq).ok_or(Violation)?;
         // Asked for twice, or given back meanwhile: this one is closed.
         if place.load(Acquire) < 0 && self.descriptors.may_have_wakes() {
-            place.store(sys::high(fd).into_raw_fd(), Release);
+            place.store(fd.into_raw_fd(), Release);
         }
         Ok(())
     }

@@ -17,7 +17,7 @@ pub(crate) struct OwnDoorbell(FileMap);
 impl OwnDoorbell {
     /// A fresh page, and the descriptor from which peers can map it for reading only.
     pub(crate) fn new() -> io::Result<(OwnDoorbell, OwnedFd)> {
-        let fd = sys::high(sys::memfd(c"netacc-doorbell", DOORBELL_BYTES as u64)?);
+        let fd = sys::memfd(c"netacc-doorbell", DOORBELL_BYTES as u64)?;
         let map = FileMap::new(fd.as_raw_fd(), DOORBELL_BYTES)?;
         sys::seal(fd.as_raw_fd(), true)?;
         Ok((OwnDoorbell(map), fd))

@@ -55,18 +55,6 @@ pub(crate) fn descriptors() -> usize {
     usize::try_from(soft(libc::RLIMIT_NOFILE) / 2).unwrap_or(usize::MAX)
 }
 
-/// Where the numbers of the library's descriptors begin: the numbers at which to look for a free one, the best first. Where
-/// there are few, at the very end, so that those of the program, which come from below, have all the room that is left.
-pub(crate) fn high_numbers() -> impl Iterator<Item = libc::c_int> {
-    // The kernel's table grows to the highest number in use and fork copies it: 16384 bounds both, and few programs
-    // hold as many. Arbitrary.
-    let soft = soft(libc::RLIMIT_NOFILE).min(16384) as libc::c_int;
-    let few = soft < 2048;
-    let near_the_end = (1..).map(move |n| soft - 8 * n).take_while(move |base| few && *base >= 3);
-    let far = [soft - 512, soft / 2, soft / 4].into_iter().filter(move |_| !few);
-    far.chain(near_the_end)
-}
-
 fn soft(resource: libc::__rlimit_resource_t) -> u64 {
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: the struct is writable.
@@ -76,6 +64,7 @@ fn soft(resource: libc::__rlimit_resource_t) -> u64 {
 
 /// What this process has mapped.
 fn mapped_bytes() -> Option<u64> {
+    let _number = netacc_descriptors::borrow();
     let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
     let pages: u64 = statm.split_ascii_whitespace().next()?.parse().ok()?;
     // SAFETY: no pointers.

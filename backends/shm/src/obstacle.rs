@@ -57,7 +57,7 @@ pub(crate) fn find(peer: &FourTuple, admits_group: bool, is_known: impl Fn(u32) 
 
 /// Whether a process that runs the library has the socket, and why it was not found.
 fn look(inode: u32, is_known: impl Fn(u32) -> bool) -> Option<Obstacle> {
-    let names = std::fs::read_to_string("/proc/net/unix").ok()?;
+    let names = sys::read_text("/proc/net/unix").ok()?;
     let listeners = Listeners::of(&names);
     let own = sys::pid();
     let others = listeners.running.iter().copied().filter(|pid| *pid != own).take(MAX_PROCESSES);
@@ -95,6 +95,7 @@ impl Listeners {
 /// Whether a process has a descriptor of the socket.
 fn holds(pid: u32, inode: u32) -> bool {
     let wanted = format!("socket:[{inode}]");
+    let _number = netacc_descriptors::borrow();
     let Ok(folder) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
     let targets = folder.take(MAX_DESCRIPTORS).filter_map(|file| std::fs::read_link(file.ok()?.path()).ok());
     targets.into_iter().any(|target| target.as_os_str() == wanted.as_str())

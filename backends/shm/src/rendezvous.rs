@@ -151,6 +151,7 @@ pub(crate) fn sweep(path: &Path, group: Option<u32>) -> usize {
 fn sweep_siblings(own: &Path, group: Option<u32>) -> usize {
     let (Some(parent), Ok(ns)) = (own.parent(), sys::namespace("pid")) else { return 0 };
     let prefix = prefix(group);
+    let _number = netacc_descriptors::borrow();
     let Ok(folder) = std::fs::read_dir(parent) else { return 0 };
     let names = folder.take(MOST_SIBLINGS).flatten().filter(|entry| {
         let name = entry.file_name();

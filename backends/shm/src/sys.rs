@@ -1,6 +1,6 @@
 //! System calls, each behind a safe function. No policy.
 //!
-//! Every descriptor this crate keeps is close-on-exec and numbered high ([`high`]), because programs expect
+//! Every descriptor this crate keeps is close-on-exec and numbered high ([`new_high`]), because programs expect
 //! `open()` and `socket()` to return the lowest free number.
 
 #![expect(unsafe_code, reason = "this is the crate's system-call module")]
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 #[cfg(not(any(loom, miri)))]
 use std::time::Duration;
 
-use crate::limits::{self, without_file_size_signal};
+use crate::limits::without_file_size_signal;
 use crate::wire::MAX_PACKET;
 
 /// Descriptors in one packet: segment and doorbell.
@@ -35,15 +35,16 @@ fn owned(rc: libc::c_int) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Moves a descriptor to a high number. Where there is no room up there it stays where it is.
-pub(crate) fn high(fd: OwnedFd) -> OwnedFd {
-    for base in limits::high_numbers() {
-        // SAFETY: a valid descriptor.
-        if let Ok(moved) = owned(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, base) }) {
-            return moved;
-        }
-    }
-    fd
+/// A new descriptor at a high number.
+fn new_high(make: impl FnOnce() -> libc::c_int) -> io::Result<OwnedFd> {
+    let _number = netacc_descriptors::borrow();
+    owned(make()).map(netacc_descriptors::raise)
+}
+
+/// The text of a file of /proc.
+pub(crate) fn read_text(path: impl AsRef<std::path::Path>) -> io::Result<String> {
+    let _number = netacc_descriptors::borrow();
+    std::fs::read_to_string(path)
 }
 
 /// This process, as the rendezvous knows it.
@@ -86,7 +87,7 @@ pub(crate) fn fstat(fd: RawFd) -> io::Result<libc::stat> {
 /// An anonymous file of `bytes`, sparse, that can be sealed.
 pub(crate) fn memfd(name: &std::ffi::CStr, bytes: u64) -> io::Result<OwnedFd> {
     // SAFETY: valid C string.
-    let fd = owned(unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) })?;
+    let fd = new_high(|| unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) })?;
     truncate(fd.as_raw_fd(), bytes)?;
     Ok(fd)
 }
@@ -103,7 +104,7 @@ pub(crate) fn seal(fd: RawFd, read_only: bool) -> io::Result<()> {
 
 pub(crate) fn eventfd() -> io::Result<OwnedFd> {
     // SAFETY: no memory involved.
-    owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }).map(high)
+    new_high(|| unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })
 }
 
 /// Whether a received descriptor is an eventfd: writing to anything else could block or do harm.
@@ -196,7 +197,7 @@ pub(crate) fn tell_of_death(_: &crate::sync::AtomicU32) -> io::Result<()> {
 /// An epoll instance.
 pub(crate) fn epoll() -> io::Result<OwnedFd> {
     // SAFETY: no memory involved.
-    owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }).map(high)
+    new_high(|| unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })
 }
 
 /// Adds (`add`) or changes what `fd` is watched for. It is always watched for input.
@@ -251,7 +252,7 @@ fn abstract_address(name: &Text) -> (libc::sockaddr_un, libc::socklen_t) {
 fn socket() -> io::Result<OwnedFd> {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: no memory involved.
-    owned(unsafe { libc::socket(libc::AF_UNIX, kind, 0) }).map(high)
+    new_high(|| unsafe { libc::socket(libc::AF_UNIX, kind, 0) })
 }
 
 /// Listens on an abstract name of this network namespace.
@@ -277,7 +278,7 @@ pub(crate) fn connect(name: &Text) -> io::Result<OwnedFd> {
 pub(crate) fn accept(fd: RawFd) -> io::Result<OwnedFd> {
     let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: null address is allowed.
-    owned(unsafe { libc::accept4(fd, std::ptr::null_mut(), std::ptr::null_mut(), flags) }).map(high)
+    new_high(|| unsafe { libc::accept4(fd, std::ptr::null_mut(), std::ptr::null_mut(), flags) })
 }
 
 /// Ends both directions, for every process that shares the socket.
@@ -364,7 +365,7 @@ pub(crate) struct Packet {
     pub whole: bool,
 }
 
-/// Takes the next packet; does not block. Descriptors are close-on-exec; their numbers are still low.
+/// Takes the next packet; does not block. Its descriptors are close-on-exec and have high numbers.
 pub(crate) fn receive(fd: RawFd) -> io::Result<Packet> {
     let mut bytes = vec![0u8; MAX_PACKET];
     let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
@@ -375,6 +376,7 @@ pub(crate) fn receive(fd: RawFd) -> io::Result<Packet> {
     msg.msg_iovlen = 1;
     msg.msg_control = control.as_mut_ptr().cast();
     msg.msg_controllen = size_of_val(&control) as _;
+    let _number = netacc_descriptors::borrow();
     // SAFETY: `msg` and all it points to are valid for the call.
     let n = unsafe { libc::recvmsg(fd, &mut msg, libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT) };
     if n < 0 {
@@ -389,7 +391,8 @@ pub(crate) fn receive(fd: RawFd) -> io::Result<Packet> {
             if (*header).cmsg_level == libc::SOL_SOCKET && (*header).cmsg_type == libc::SCM_RIGHTS {
                 let data = libc::CMSG_DATA(header).cast::<RawFd>();
                 let count = ((*header).cmsg_len as usize - libc::CMSG_LEN(0) as usize) / size_of::<RawFd>();
-                fds.extend((0..count).map(|i| OwnedFd::from_raw_fd(data.add(i).read_unaligned())));
+                let received = (0..count).map(|i| OwnedFd::from_raw_fd(data.add(i).read_unaligned()));
+                fds.extend(received.map(netacc_descriptors::raise));
             }
             header = libc::CMSG_NXTHDR(&msg, header);
         }
@@ -402,14 +405,14 @@ pub(crate) fn receive(fd: RawFd) -> io::Result<Packet> {
 pub(crate) fn open_directory(path: &std::ffi::CStr) -> io::Result<OwnedFd> {
     let flags = libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_DIRECTORY | libc::O_CLOEXEC;
     // SAFETY: valid C string.
-    owned(unsafe { libc::open(path.as_ptr(), flags) })
+    new_high(|| unsafe { libc::open(path.as_ptr(), flags) })
 }
 
 /// Opens a file in an open directory, if there is one, without following a symbolic link. Allocates nothing.
 pub(crate) fn open_existing_in(dir: RawFd, name: &std::ffi::CStr) -> io::Result<OwnedFd> {
     let flags = libc::O_RDWR | libc::O_NOFOLLOW | libc::O_CLOEXEC;
     // SAFETY: valid C string.
-    owned(unsafe { libc::openat(dir, name.as_ptr(), flags) })
+    new_high(|| unsafe { libc::openat(dir, name.as_ptr(), flags) })
 }
 
 /// Removes an empty directory. Allocates nothing.
@@ -422,7 +425,7 @@ pub(crate) fn remove_directory(path: &std::ffi::CStr) -> io::Result<()> {
 pub(crate) fn open_in(dir: RawFd, name: &std::ffi::CStr, mode: u32) -> io::Result<OwnedFd> {
     let flags = libc::O_RDWR | libc::O_CREAT | libc::O_NOFOLLOW | libc::O_CLOEXEC;
     // SAFETY: valid C string.
-    owned(unsafe { libc::openat(dir, name.as_ptr(), flags, mode) })
+    new_high(|| unsafe { libc::openat(dir, name.as_ptr(), flags, mode) })
 }
 
 /// Removes a file of an open directory.
@@ -539,6 +542,7 @@ impl std::fmt::Write for Text {
 /// When a process started, in clock ticks since boot; `None` if it does not run (a zombie does not). Allocates nothing.
 pub(crate) fn start_time(pid: u32) -> Option<u64> {
     let path = Text::of(format_args!("/proc/{pid}/stat"));
+    let _number = netacc_descriptors::borrow();
     // SAFETY: a C string.
     let file = owned(unsafe { libc::open(path.as_c_str().as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) }).ok()?;
     // What is looked for comes within a few hundred bytes.
@@ -597,7 +601,7 @@ pub(crate) fn socket_of(request: &[u8]) -> io::Result<Vec<u8>> {
     const NETLINK_SOCK_DIAG: i32 = 4;
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
     // SAFETY: no memory involved.
-    let fd = owned(unsafe { libc::socket(libc::AF_NETLINK, kind, NETLINK_SOCK_DIAG) })?;
+    let fd = new_high(|| unsafe { libc::socket(libc::AF_NETLINK, kind, NETLINK_SOCK_DIAG) })?;
     let mut answer = vec![0u8; 512];
     // The kernel answers before `send` returns, so that nobody waits.
     // SAFETY: both buffers have the length that is passed.

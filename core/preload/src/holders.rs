@@ -24,6 +24,7 @@ use std::collections::{HashMap, HashSet};
 use std::ffi::c_int;
 use std::io::ErrorKind;
 use std::mem::MaybeUninit;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -35,6 +36,7 @@ use parking_lot::Mutex;
 use crate::family::{self, Others};
 use crate::ops::io;
 use crate::os::clock::now;
+use crate::os::own;
 use crate::runtime::{self, Runtime};
 use crate::socket::Socket;
 use crate::table::{self, Entry};
@@ -121,9 +123,9 @@ impl Loans {
             return true;
         }
         let own = std::process::id();
-        let own_session = Relations::of(own).map_or(0, |own| own.session);
-        let sessions = [own_session, self.sender_session.load(Ordering::Relaxed)];
-        let same_session = process.session != 0 && sessions.contains(&process.session);
+        let own_session = Relations::of(own).map(|own| own.session);
+        let senders_session = (sender != 0).then(|| self.sender_session.load(Ordering::Relaxed));
+        let same_session = [own_session, senders_session].contains(&Some(process.session));
         match self.since.load(Ordering::Relaxed) {
             0 => same_session || ancestors(own).any(|ancestor| ancestor == pid),
             since => {
@@ -346,25 +348,22 @@ fn sees_processes() -> bool {
 /// All processes; `None` if they cannot be listed.
 fn processes() -> Option<Vec<u32>> {
     let mut pids = Vec::new();
-    for entry in std::fs::read_dir("/proc").ok()? {
-        pids.extend(entry.ok()?.file_name().to_str().and_then(|name| name.parse::<u32>().ok()));
+    for name in own::read_folder("/proc").ok()? {
+        pids.extend(name.to_str().and_then(|name| name.parse::<u32>().ok()));
     }
     Some(pids)
 }
 
 /// The numbers of the sockets that a process holds. `Ok(None)`: they may not be read.
 fn sockets_of(pid: u32) -> Result<Option<HashSet<u64>>, ErrorKind> {
-    let entries = match std::fs::read_dir(format!("/proc/{pid}/fd")) {
-        Ok(entries) => entries,
+    let folder = format!("/proc/{pid}/fd");
+    let names = match own::read_folder(&folder) {
+        Ok(names) => names,
         Err(error) => return unreadable(pid, &error),
     };
     let mut numbers = HashSet::new();
-    for entry in entries {
-        let link = match entry {
-            Ok(entry) => std::fs::read_link(entry.path()),
-            Err(error) => return unreadable(pid, &error),
-        };
-        let Ok(link) = link else { continue };
+    for name in names {
+        let Ok(link) = std::fs::read_link(Path::new(&folder).join(name)) else { continue };
         let number = link.to_str().and_then(|name| name.strip_prefix("socket:[")?.strip_suffix(']'));
         numbers.extend(number.and_then(|number| number.parse::<u64>().ok()));
     }
@@ -390,6 +389,7 @@ struct Relations {
     /// One letter.
     state: u8,
     parent: u32,
+    /// 0 if it was made outside this process's PID namespace. Two such sessions may be the same.
     session: u32,
     flags: u64,
     threads: u32,
@@ -399,7 +399,7 @@ struct Relations {
 
 impl Relations {
     fn of(pid: u32) -> Option<Relations> {
-        Relations::parse(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+        Relations::parse(&own::read_text(format!("/proc/{pid}/stat")).ok()?)
     }
 
     fn parse(stat: &str) -> Option<Relations> {

@@ -27,7 +27,6 @@ use crate::os::clock::now;
 use crate::os::errno::errno;
 use crate::os::inside;
 use crate::os::own;
-use crate::os::own::duplicate_high;
 use crate::os::real;
 use crate::runtime::{self, Runtime};
 use crate::sandbox;
@@ -49,9 +48,7 @@ static SERVING: AtomicUsize = AtomicUsize::new(0);
 /// Opens the socket on which [`serve`] answers: non-blocking, close-on-exec, at a high number. `None` if that cannot be
 /// had (another process of this number in another PID namespace, say): the process then tells nobody.
 pub fn listen() -> Option<RawFd> {
-    // SAFETY: no pointers.
-    let low = unsafe { real::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) };
-    let fd = own::keep(low)?;
+    let fd = own::keep(new_socket)?;
     let (address, len) = address(std::process::id());
     // SAFETY: the address has `len` bytes.
     let bound = unsafe { real::bind(fd, (&raw const address).cast(), len) == 0 && real::listen(fd, 8) == 0 };
@@ -60,6 +57,11 @@ pub fn listen() -> Option<RawFd> {
         return None;
     }
     Some(fd)
+}
+
+fn new_socket() -> RawFd {
+    // SAFETY: no pointers.
+    unsafe { real::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) }
 }
 
 fn address(pid: u32) -> (libc::sockaddr_un, libc::socklen_t) {
@@ -76,16 +78,10 @@ fn address(pid: u32) -> (libc::sockaddr_un, libc::socklen_t) {
 /// Takes one client. Called by the helper thread when the listener is readable; never blocks.
 pub fn serve(listener: RawFd, runtime: &'static Runtime) {
     // SAFETY: no addresses are asked for.
-    let low = unsafe {
+    let accepted = own::make_high(|| unsafe {
         real::accept4(listener, std::ptr::null_mut(), std::ptr::null_mut(), libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK)
-    };
-    if low < 0 {
-        return;
-    }
-    let high = duplicate_high(low);
-    // SAFETY: just accepted; the duplicate stays.
-    unsafe { real::close(low) };
-    let Some(fd) = high else { return };
+    });
+    let Some(fd) = accepted else { return };
     // SAFETY: a new descriptor that nobody else knows.
     let client = Client(unsafe { OwnedFd::from_raw_fd(fd) });
     let turn = Turn::take();
@@ -192,15 +188,11 @@ impl Client {
 /// answer has nothing on a link.
 pub fn surrender_elsewhere(pid: u32, fd: RawFd) {
     let (address, len) = address(pid);
-    // SAFETY: no pointers.
-    let low = unsafe { real::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) };
-    if low < 0 {
-        return;
-    }
+    let Some(socket) = own::make_high(new_socket) else { return };
     // SAFETY: a new descriptor that nobody else knows.
-    let client = Client(unsafe { OwnedFd::from_raw_fd(low) });
+    let client = Client(unsafe { OwnedFd::from_raw_fd(socket) });
     // SAFETY: the address has `len` bytes.
-    if unsafe { real::connect(low, (&raw const address).cast(), len) } != 0 {
+    if unsafe { real::connect(socket, (&raw const address).cast(), len) } != 0 {
         return;
     }
     client.send(format!("SURRENDER {fd}\n").as_bytes(), now() + PATIENCE);
@@ -208,7 +200,7 @@ pub fn surrender_elsewhere(pid: u32, fd: RawFd) {
     let mut answer = [0u8; MAX_REQUEST];
     loop {
         // SAFETY: the buffer is writable.
-        match unsafe { real::recv(low, answer.as_mut_ptr().cast(), answer.len(), 0) } {
+        match unsafe { real::recv(socket, answer.as_mut_ptr().cast(), answer.len(), 0) } {
             0 => return,
             n if n < 0 && !client.wait(libc::POLLIN, deadline) => return,
             _ => {}
@@ -294,7 +286,7 @@ fn snapshot(rt: &Runtime, asked: Sections) -> Snapshot {
     let mut snapshot = Snapshot {
         version: VERSION,
         pid: std::process::id(),
-        program: std::fs::read_to_string("/proc/self/comm").unwrap_or_default().trim_end().to_owned(),
+        program: own::read_text("/proc/self/comm").unwrap_or_default().trim_end().to_owned(),
         backend: rt.backend.clone(),
         refused: rt.refused.clone(),
         ..Snapshot::default()
@@ -449,8 +441,8 @@ fn sockets(endpoint: Option<&Endpoint>) -> Vec<SocketStats> {
 
 /// TCP sockets that the library has not seen being made: the program was started with them, and has not accepted from them.
 fn unknown() -> Vec<SocketStats> {
-    let Ok(folder) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
-    let numbers = folder.filter_map(|file| file.ok()?.file_name().to_str()?.parse::<RawFd>().ok());
+    let names = own::read_folder("/proc/self/fd").unwrap_or_default();
+    let numbers = names.iter().filter_map(|name| name.to_str()?.parse::<RawFd>().ok());
     numbers
         .filter(|fd| table::get(*fd).is_none() && peer::is_tcp(*fd))
         .map(|fd| {

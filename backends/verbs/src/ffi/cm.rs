@@ -56,6 +56,7 @@ impl EventChannel {
     /// # Errors
     /// The kernel has no connection manager (module rdma_ucm), or we may not use it.
     pub(crate) fn new(library: &'static Library) -> io::Result<Arc<EventChannel>> {
+        let _number = netacc_descriptors::borrow();
         // SAFETY: no arguments.
         let raw = unsafe { (library.rdma_create_event_channel)() };
         let mut raw = NonNull::new(raw).ok_or_else(io::Error::last_os_error)?;

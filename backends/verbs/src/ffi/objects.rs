@@ -42,6 +42,8 @@ pub(crate) struct DeviceAttributes {
 /// # Errors
 /// The list cannot be had: no kernel support, usually.
 pub(crate) fn device_list(library: &'static Library) -> io::Result<Vec<ListedDevice>> {
+    // libibverbs reads files, and opens the devices.
+    let _number = netacc_descriptors::borrow();
     let mut count = 0;
     // SAFETY: `count` is writable; the list is freed below, after its last use.
     let list = unsafe { (library.ibv_get_device_list)(&raw mut count) };
@@ -293,6 +295,7 @@ unsafe impl Sync for CompletionChannel {}
 impl CompletionChannel {
     /// A channel whose descriptor never blocks.
     pub(crate) fn new(context: Context) -> io::Result<Arc<CompletionChannel>> {
+        let _number = netacc_descriptors::borrow();
         // SAFETY: the context is open.
         let raw = unsafe { (context.library.ibv_create_comp_channel)(context.raw.as_ptr()) };
         let mut raw = NonNull::new(raw).ok_or_else(io::Error::last_os_error)?;

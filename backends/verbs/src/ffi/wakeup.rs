@@ -5,7 +5,7 @@
 
 use std::ffi::c_long;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::ptr;
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ impl EventFd {
     /// There is no descriptor left.
     pub fn new() -> io::Result<EventFd> {
         // SAFETY: a new descriptor, owned here alone.
-        Ok(EventFd(unsafe { owned(syscall(libc::SYS_eventfd2, 0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK))? }))
+        Ok(EventFd(unsafe { owned(|| syscall(libc::SYS_eventfd2, 0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK))? }))
     }
 
     /// To sleep on.
@@ -55,7 +55,7 @@ impl TimerFd {
     pub fn new() -> io::Result<TimerFd> {
         let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
         // SAFETY: a new descriptor, owned here alone.
-        Ok(TimerFd(unsafe { owned(syscall(libc::SYS_timerfd_create, libc::CLOCK_MONOTONIC, flags))? }))
+        Ok(TimerFd(unsafe { owned(|| syscall(libc::SYS_timerfd_create, libc::CLOCK_MONOTONIC, flags))? }))
     }
 
     /// To sleep on.
@@ -93,7 +93,7 @@ impl UnlinkWatch {
         let path = std::ffi::CString::new(format!("/proc/self/fd/{fd}")).ok()?;
         // SAFETY: a new descriptor, owned here alone; the path is a C string.
         unsafe {
-            let watch = owned(syscall(libc::SYS_inotify_init1, libc::IN_CLOEXEC | libc::IN_NONBLOCK)).ok()?;
+            let watch = owned(|| syscall(libc::SYS_inotify_init1, libc::IN_CLOEXEC | libc::IN_NONBLOCK)).ok()?;
             let added = syscall(libc::SYS_inotify_add_watch, watch.as_raw_fd(), path.as_ptr(), libc::IN_ATTRIB);
             (added >= 0).then_some(UnlinkWatch { watch, of: fd })
         }
@@ -132,7 +132,7 @@ impl EventSet {
     /// There is no descriptor left.
     pub fn new() -> io::Result<EventSet> {
         // SAFETY: a new descriptor, owned here alone.
-        Ok(EventSet(unsafe { owned(syscall(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC))? }))
+        Ok(EventSet(unsafe { owned(|| syscall(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC))? }))
     }
 
     /// To sleep on.
@@ -201,34 +201,26 @@ pub(crate) fn sleep_on(fds: [RawFd; 2], timeout: Option<Duration>) -> Sleep {
     }
 }
 
+/// A new descriptor at a high number: programs expect the lowest free ones for theirs. Where there is no room up there it
+/// stays where it is.
+///
 /// # Safety
-/// `fd` is new, or an error.
-unsafe fn owned(fd: c_long) -> io::Result<OwnedFd> {
+/// `make` returns a new descriptor, or an error.
+unsafe fn owned(make: impl FnOnce() -> c_long) -> io::Result<OwnedFd> {
+    let _number = netacc_descriptors::borrow();
+    let fd = make();
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: new, as the caller promises.
-    Ok(unsafe { OwnedFd::from_raw_fd(raised(fd as RawFd)) })
+    Ok(netacc_descriptors::raise(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }))
 }
 
-/// Moves a new descriptor to a high number: programs expect the lowest free ones for theirs. Where there is no room up
-/// there it stays where it is.
-pub(super) fn raised(fd: RawFd) -> RawFd {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the structure is writable.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
-    // The kernel's table grows to the highest number in use, and fork copies it: this bounds both, and few programs hold
-    // as many. Arbitrary.
-    let soft = limit.rlim_cur.min(16_384) as RawFd;
-    for base in [(soft - 512).max(soft / 2), soft / 2, soft / 4] {
-        // SAFETY: no pointers; the low number is known to the caller alone.
-        unsafe {
-            let high = syscall(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, base);
-            if high >= 0 {
-                syscall(libc::SYS_close, fd);
-                return high as RawFd;
-            }
-        }
-    }
-    fd
+/// Moves a descriptor that a library has made, within [`netacc_descriptors::borrow`], to a high number.
+///
+/// # Safety
+/// `fd` is open, and the caller puts the result in its place.
+pub(super) unsafe fn raised(fd: RawFd) -> RawFd {
+    // SAFETY: as the caller promises.
+    netacc_descriptors::raise(unsafe { OwnedFd::from_raw_fd(fd) }).into_raw_fd()
 }

@@ -1,5 +1,6 @@
-//! Calls that open a descriptor which is never ours. They are interposed for one reason: if the program has none left, the
-//! library gives back its own (see [`shortage`](crate::runtime::shortage)).
+//! Calls that open a descriptor which is never ours. They are interposed for two reasons: if the program has none left, the
+//! library gives back its own (see [`shortage`](crate::runtime::shortage)); and the program is given the lowest free numbers
+//! also while the library makes descriptors (see [`netacc_descriptors`]).
 //!
 //! `open` and its like are variadic in C; see [`descriptors`](super::descriptors) for why fixed parameters receive the
 //! arguments. What opens descriptors within the C library (`mkstemp`, `getaddrinfo`, `fork` with `exec` in `popen`) is not seen.
@@ -10,7 +11,7 @@ use libc::{sigset_t, DIR, FILE};
 
 use super::hooks;
 use crate::os::real;
-use crate::runtime::shortage::{opening, opening_fd};
+use crate::runtime::shortage::{opening, opening_fd, opening_pair};
 
 hooks! {
     fn open(path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
@@ -58,15 +59,15 @@ hooks! {
     }
 
     fn pipe(fds: *mut c_int) -> c_int {
-        opening_fd(|| real::pipe(fds))
+        opening_pair(fds, || real::pipe(fds))
     }
 
     fn pipe2(fds: *mut c_int, flags: c_int) -> c_int {
-        opening_fd(|| real::pipe2(fds, flags))
+        opening_pair(fds, || real::pipe2(fds, flags))
     }
 
     fn socketpair(domain: c_int, kind: c_int, protocol: c_int, fds: *mut c_int) -> c_int {
-        opening_fd(|| real::socketpair(domain, kind, protocol, fds))
+        opening_pair(fds, || real::socketpair(domain, kind, protocol, fds))
     }
 
     fn eventfd(count: c_uint, flags: c_int) -> c_int {

@@ -18,6 +18,7 @@ use crate::os::errno::{errno, set_errno};
 use crate::os::inside;
 use crate::os::limits;
 use crate::os::log;
+use crate::os::own;
 use crate::os::real;
 use crate::ring::{foreign, Does, Register, Ring, Submission};
 use crate::table::{self, Entry};
@@ -297,7 +298,7 @@ pub fn sender(pidfd: c_int) -> Sender {
 
 /// The process behind a pidfd.
 fn pid_of(pidfd: c_int) -> Option<u32> {
-    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{pidfd}")).ok()?;
+    let info = own::read_text(format!("/proc/self/fdinfo/{pidfd}")).ok()?;
     info.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse().ok()
 }
 

@@ -67,7 +67,7 @@ pub fn dup(fd: c_int) -> c_int {
 
 /// `fcntl(F_DUPFD)` and `fcntl(F_DUPFD_CLOEXEC)`.
 pub fn dup_from(fd: c_int, command: c_int, lowest: std::ffi::c_long) -> c_int {
-    let new = shortage::opening_fd(|| {
+    let new = shortage::opening_fd_from(lowest.try_into().unwrap_or(0), || {
         // SAFETY: no pointers with these commands.
         unsafe { real::fcntl(fd, command, lowest) }
     });
@@ -87,7 +87,7 @@ pub unsafe fn fcntl_of_others(fd: c_int, command: c_int, argument: std::ffi::c_l
         unsafe { real::fcntl(fd, command, argument) }
     };
     match command {
-        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => shortage::opening_fd(call),
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => shortage::opening_fd_from(argument.try_into().unwrap_or(0), call),
         _ => call(),
     }
 }
@@ -121,7 +121,8 @@ fn replace(from: c_int, to: c_int, duplicate: impl FnOnce() -> c_int) -> c_int {
     if runtime::is_helper_fd(to) || runtime::is_helper_fd(from) {
         return bad();
     }
-    if table::get(to).is_some() {
+    let is_known = table::get(to).is_some();
+    if is_known {
         // What `to` names is ended only if the call is going to succeed: `to` is open, so its number is valid.
         // SAFETY: no pointers.
         if unsafe { real::fcntl(from, libc::F_GETFD, 0) } < 0 {
@@ -129,7 +130,8 @@ fn replace(from: c_int, to: c_int, duplicate: impl FnOnce() -> c_int) -> c_int {
         }
         ending::forget(to);
     }
-    let new = duplicate();
+    // A number that is known is the program's own, and to close a connection may take time.
+    let new = if is_known { duplicate() } else { netacc_descriptors::change(duplicate) };
     if new >= 0 {
         copied(from, new);
     }
@@ -155,14 +157,16 @@ pub fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
         return unsafe { real::close_range(first, last, flags) };
     }
     forget_range(first, last);
-    for part in around(first..=last, &runtime::protected_fds()) {
-        // SAFETY: no pointers.
-        let rc = unsafe { real::close_range(*part.start(), *part.end(), flags) };
-        if rc != 0 {
-            return rc;
+    netacc_descriptors::change(|| {
+        for part in around(first..=last, &runtime::protected_fds()) {
+            // SAFETY: no pointers.
+            let rc = unsafe { real::close_range(*part.start(), *part.end(), flags) };
+            if rc != 0 {
+                return rc;
+            }
         }
-    }
-    0
+        0
+    })
 }
 
 /// `closefrom`, which cannot fail.
@@ -175,13 +179,13 @@ pub fn closefrom(first: c_int) {
     let saved = errno();
     if close_range(first, c_uint::MAX, 0) != 0 {
         // A kernel without close_range. What the library keeps is spared here as well.
-        let protected = runtime::protected_fds();
-        for fd in first as c_int..limits::open_limit() {
-            if !protected.contains(&fd) {
+        netacc_descriptors::change(|| {
+            let protected = runtime::protected_fds();
+            for fd in (first as c_int..limits::open_limit()).filter(|fd| !protected.contains(fd)) {
                 // SAFETY: no pointers.
                 unsafe { real::close(fd) };
             }
-        }
+        });
     }
     set_errno(saved);
 }

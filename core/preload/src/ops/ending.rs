@@ -73,6 +73,10 @@ pub fn close(fd: c_int) -> c_int {
         set_errno(libc::EBADF);
         return -1;
     }
+    if table::get(fd).is_none() {
+        // SAFETY: no pointers.
+        return runtime::in_kernel(|| netacc_descriptors::change(|| unsafe { real::close(fd) }));
+    }
     forget(fd);
     // SAFETY: no pointers.
     runtime::in_kernel(|| unsafe { real::close(fd) })

@@ -2,11 +2,14 @@
 
 use std::cell::Cell;
 use std::ffi::c_int;
+use std::io;
+use std::os::fd::IntoRawFd;
+use std::path::Path;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
 use parking_lot::Mutex;
 
-use super::{kept, limits, real};
+use super::{kept, real};
 
 /// Counts the forks between the first process and this one. Descriptors that a thread keeps for itself belong to one process.
 pub static FORK_GENERATION: AtomicU32 = AtomicU32::new(0);
@@ -52,6 +55,7 @@ pub fn is_listed(fd: c_int) -> bool {
 /// In a forked child: its parent's descriptors are not its own.
 pub fn after_fork_child() {
     FORK_GENERATION.fetch_add(1, Ordering::Relaxed);
+    netacc_descriptors::after_fork_child();
     let new = Box::into_raw(Box::new(Mutex::new(Vec::new())));
     kept::keep(new);
     OWN.store(new, Ordering::Release);
@@ -59,40 +63,47 @@ pub fn after_fork_child() {
 
 /// Duplicates `fd` to a high number, close-on-exec.
 pub fn duplicate_high(fd: c_int) -> Option<c_int> {
-    let soft = limits::open_limit();
-    // The kernel takes the lowest free number from there on. Where there are few they lie at the very end, so that those
-    // of the program, which come from below, have all the room that is left.
-    let near_the_end = (1..).map(|n| soft - 8 * n).take_while(|base| *base >= 3 && *base >= soft - 512);
-    let bases: [c_int; 4] = [soft - 512, soft - 128, soft / 2, 3];
-    let few = soft < 2048;
-    let bases = bases.into_iter().filter(|_| !few).chain(near_the_end.filter(|_| few)).chain([3]);
-    for base in bases.filter(|base| *base >= 3) {
-        // SAFETY: no pointers.
-        let new = unsafe { real::fcntl(fd, libc::F_DUPFD_CLOEXEC, base.into()) };
-        if new >= 0 {
-            lower_floor(new);
-            return Some(new);
-        }
-    }
-    None
+    let new = netacc_descriptors::raised_copy(fd)?.into_raw_fd();
+    lower_floor(new);
+    Some(new)
 }
 
 /// A new eventfd at a high number.
 pub fn new_eventfd() -> Option<c_int> {
     // SAFETY: no pointers.
-    keep(unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) })
+    keep(|| unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) })
 }
 
-/// Moves a descriptor that the library has just made, `low`, to where it keeps its own. `None` if there is none.
-pub fn keep(low: c_int) -> Option<c_int> {
+/// Makes a descriptor, at a number where the library keeps its own. `None` if `make` returns none.
+pub fn keep(make: impl FnOnce() -> c_int) -> Option<c_int> {
+    let high = make_high(make)?;
+    own().lock().push(high);
+    Some(high)
+}
+
+/// As [`keep`], for a descriptor that its owner closes himself.
+pub fn make_high(make: impl FnOnce() -> c_int) -> Option<c_int> {
+    let _number = netacc_descriptors::borrow();
+    let low = make();
     if low < 0 {
         return None;
     }
     let high = duplicate_high(low);
     // SAFETY: just created, not known to anybody.
     unsafe { real::close(low) };
-    own().lock().extend(high);
     high
+}
+
+/// The text of a file, of /proc for the most part.
+pub fn read_text(path: impl AsRef<Path>) -> io::Result<String> {
+    let _number = netacc_descriptors::borrow();
+    std::fs::read_to_string(path)
+}
+
+/// The names in a folder.
+pub fn read_folder(path: impl AsRef<Path>) -> io::Result<Vec<std::ffi::OsString>> {
+    let _number = netacc_descriptors::borrow();
+    std::fs::read_dir(path)?.map(|entry| Ok(entry?.file_name())).collect()
 }
 
 /// Closes a descriptor of the library.

@@ -72,7 +72,7 @@ pub fn note_seen(fd: c_int) {
 /// The list of this process's mappings, for [`look`]. A forked child needs one of its own.
 pub fn open_mappings() -> Option<c_int> {
     // SAFETY: a C string.
-    own::keep(unsafe { libc::open(c"/proc/self/maps".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) })
+    own::keep(|| unsafe { libc::open(c"/proc/self/maps".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) })
 }
 
 /// Looks at the process's rings by the list of its mappings, unless that has been done lately. Returns what it has found if it

@@ -5,6 +5,7 @@
 //! The helper does the work, because `_exit` may be called in a signal handler that has interrupted anything: the caller
 //! only sets a word, makes an eventfd readable and sleeps. That is also why it waits for a bounded time.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use netacc_driver::Endpoint;
 
 use super::{get, Runtime};
 use crate::os::clock::now;
+use crate::os::own;
 use crate::os::signals::{self, Held};
 use crate::sandbox;
 
@@ -166,13 +168,13 @@ pub(super) fn after_last_thread(endpoint: Option<&Endpoint>) -> Option<Duration>
 
 /// Whether the calling thread is the only one besides the first, which is no more, and those that connect links.
 fn is_alone() -> bool {
-    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return false };
+    let Ok(tasks) = own::read_folder("/proc/self/task") else { return false };
     let first = std::process::id();
-    let connects = |task: &std::fs::DirEntry| {
-        std::fs::read_to_string(task.path().join("comm"))
+    let connects = |task: &std::ffi::OsString| {
+        own::read_text(Path::new("/proc/self/task").join(task).join("comm"))
             .is_ok_and(|name| name.trim_end() == netacc_registry::CONNECTING)
     };
-    let stat = std::fs::read_to_string(format!("/proc/self/task/{first}/stat")).unwrap_or_default();
+    let stat = own::read_text(format!("/proc/self/task/{first}/stat")).unwrap_or_default();
     let gone = stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('Z'));
-    gone && tasks.flatten().filter(|task| !connects(task)).count() == 2
+    gone && tasks.iter().filter(|task| !connects(task)).count() == 2
 }

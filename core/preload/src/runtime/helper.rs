@@ -47,7 +47,7 @@ const BATCH: usize = 64;
 impl Helper {
     pub(super) fn new() -> Helper {
         // SAFETY: no pointers.
-        let epoll = own::keep(unsafe { real::epoll_create1(libc::EPOLL_CLOEXEC) }).unwrap_or(-1);
+        let epoll = own::keep(|| unsafe { real::epoll_create1(libc::EPOLL_CLOEXEC) }).unwrap_or(-1);
         Helper {
             epoll: AtomicI32::new(epoll),
             kick: AtomicI32::new(new_eventfd().unwrap_or(-1)),

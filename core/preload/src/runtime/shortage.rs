@@ -30,6 +30,7 @@ use crate::os::clock;
 use crate::os::clock::now;
 use crate::os::errno;
 use crate::os::limits;
+use crate::os::own;
 use crate::table::{self, Entry};
 use crate::wait;
 
@@ -111,11 +112,27 @@ pub fn opening<R: Copy>(failed: impl Fn(R) -> bool, mut call: impl FnMut() -> R)
 /// As [`opening`], for calls that return a descriptor, or a negative number. Also gives back what leaves the C library too few.
 #[inline]
 pub fn opening_fd(call: impl FnMut() -> c_int) -> c_int {
-    let fd = opening(|fd| fd < 0, call);
+    opening_fd_from(0, call)
+}
+
+/// As [`opening_fd`], for calls that give the lowest free number from `lowest` on.
+#[inline]
+pub fn opening_fd_from(lowest: c_int, call: impl FnMut() -> c_int) -> c_int {
+    let fd = netacc_descriptors::lowest(lowest, || opening(|fd| fd < 0, call));
     if fd >= NEAR.load(Ordering::Relaxed) {
         keep_spare(fd);
     }
     fd
+}
+
+/// As [`opening_fd`], for calls that write the numbers of two descriptors to `pair` and return 0.
+///
+/// # Safety
+/// As the call.
+#[inline]
+pub unsafe fn opening_pair(pair: *mut c_int, call: impl FnMut() -> c_int) -> c_int {
+    // SAFETY: a call that succeeds has written the numbers.
+    unsafe { netacc_descriptors::lowest_pair(pair.cast(), || opening(|rc| rc < 0, call)) }
 }
 
 /// The program has been given `fd`, the lowest free number. Keeps [`SPARE`] descriptors free as long as the library has any.
@@ -232,6 +249,6 @@ pub(super) fn is_short() -> bool {
         return true;
     }
     // One of them is the folder's.
-    let open = std::fs::read_dir("/proc/self/fd").map_or(limit, |folder| folder.count() as u64);
+    let open = own::read_folder("/proc/self/fd").map_or(limit, |names| names.len() as u64);
     limit.saturating_sub(open) < 2 * LEAST
 }

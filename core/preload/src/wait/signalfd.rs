@@ -54,7 +54,7 @@ pub fn poll(fd: c_int, events: i16, limit: Limit) -> Waited {
     let signals = own::of_thread(&SIGNALS, || {
         WANTED.set(kernel_set(&wanted));
         // SAFETY: the set is readable.
-        own::keep(unsafe { libc::signalfd(-1, &wanted, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC) })
+        own::keep(|| unsafe { libc::signalfd(-1, &wanted, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC) })
     });
     let mut fds =
         [pollfd { fd, events, revents: 0 }, pollfd { fd: signals.unwrap_or(-1), events: libc::POLLIN, revents: 0 }];

@@ -110,6 +110,51 @@ static void answer(int fd)
     }
 }
 
+/* Whether descriptors get the numbers that POSIX promises: the lowest free ones. Leaves nothing open. */
+static bool numbers_are_lowest(void)
+{
+    int first = must(open("/dev/null", O_RDONLY)), next = first + 1;
+    int ends[2], pair[2];
+    must(pipe(ends));
+    must(socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
+    int copy = must(dup(first)), higher = must(fcntl(first, F_DUPFD, next + 5)), epoll = must(epoll_create1(0));
+    bool right = ends[0] == next && ends[1] == next + 1 && pair[0] == next + 2 && pair[1] == next + 3 &&
+                 copy == next + 4 && higher == next + 5 && epoll == next + 6;
+    int free_number = epoll + 1;
+    right = right && close(free_number) == -1 && dup2(first, free_number) == free_number;
+    for (int fd = first; fd <= free_number; fd++)
+        must(close(fd));
+    return right;
+}
+
+/* While clients come, for which the library makes descriptors of its own. */
+static void lowest_numbers(void)
+{
+    int listener = listener_on("127.0.0.1"), wrong = 0;
+    for (int client = 0; client < 6; client++) {
+        pid_t child = must(fork());
+        if (child == 0) {
+            alarm(LONGEST_S);
+            ask(connect_to(listener, "127.0.0.1"));
+            _exit(0);
+        }
+        int fd = accept_from(listener), lowest = must(dup(listener));
+        must(close(lowest));
+        char byte;
+        for (int i = 0; i < ROUND_TRIPS; i++) {
+            receive_exactly(fd, &byte, 1);
+            int first = must(open("/dev/null", O_RDONLY));
+            wrong += first != lowest;
+            must(close(first));
+            wrong += !numbers_are_lowest();
+            send_text(fd, "y");
+        }
+        must(close(fd));
+        must(waitpid(child, NULL, 0));
+    }
+    show("wrong", wrong);
+}
+
 /* A child that has a connection of its own to this process, used until it is on a link, and then leaves. */
 static void leave_by(void (*leave)(int))
 {
@@ -404,6 +449,7 @@ const struct test_case descriptor_cases[] = {
     {"copies", copies},
     {"ranges", ranges},
     {"numbers_again", numbers_again},
+    {"lowest_numbers", lowest_numbers},
     {"leave_quickly", leave_quickly},
     {"leave_by_last_thread", leave_by_last_thread},
     {"close_under_calls", close_under_calls},
