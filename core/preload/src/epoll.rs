@@ -68,7 +68,7 @@ pub use watchers::{carry_over, release, Registration, Watcher};
 use crate::os::clock;
 use crate::os::inside;
 use crate::os::own;
-use interest::{events_of, Answer, Interest, Interests, Kernel, Watch, BOTH_KERNEL};
+use interest::{events_of, Answer, Interest, Interests, Kernel, Watch, BOTH_KERNEL, OUTGOING};
 use numbers::Numbers;
 use observers::Observers;
 use shared::Holders;
@@ -163,6 +163,7 @@ impl Shared {
         let mut state = self.state.lock();
         let State { interests, ready, .. } = &mut *state;
         let Some(i) = interests.get_mut(&fd) else { return };
+        let gained = events_of(now) & !std::mem::replace(&mut i.known, events_of(now));
         if now.contains(BOTH_KERNEL) {
             if i.parked {
                 kernel_ctl(self.kernel().epfd, libc::EPOLL_CTL_DEL, fd, 0);
@@ -191,10 +192,13 @@ impl Shared {
             i.queued_after = kernel_news().begun;
             ready.push_back(fd);
             self.ready_len.store(ready.len() as u32, Ordering::SeqCst);
-        } else if change != Change::Arrival || !self.observers.include_kernel() || !i.has_arrived(now) {
-            return;
+        } else {
+            let is_edge = change == Change::Arrival && i.has_arrived(now) || gained & i.asked() & OUTGOING != 0;
+            if !is_edge || !self.observers.include_kernel() {
+                return;
+            }
         }
-        // The kernel tells those that watch an instance of each arrival, also where the interest is on its list already.
+        // The kernel tells those that watch an instance of each edge, also where the interest is on its list already.
         let kicks = self.sleepers.any() || self.observers.include_kernel();
         state.kicked |= kicks;
         drop(state);

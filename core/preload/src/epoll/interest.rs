@@ -73,6 +73,8 @@ pub(super) struct Interest {
     pub(super) queued_after: Instant,
     /// In which wait it was reported last, and where in that wait's array.
     pub(super) told: (u64, usize),
+    /// The events of its stream when that changed last.
+    pub(super) known: u32,
     /// Edges since the last report.
     pub(super) pending: u32,
     /// What has ended, and been an edge once: it does not end again.
@@ -149,6 +151,7 @@ impl Interest {
             queued: false,
             queued_after: Instant::default(),
             told: (u64::MAX, 0),
+            known: 0,
             pending: 0,
             ends: 0,
             disabled: false,
