@@ -146,6 +146,8 @@ CASES = {
     "interrupted_waiting": BRIEFLY,
     "masks": BRIEFLY,
     "sigio": LEAVES,
+    "without_descriptors": BRIEFLY,
+    "without_descriptors_young": YOUNG,
     "sigio_before_connect": KERNEL,
     # descriptors.c
     "copies": ON_LINK,

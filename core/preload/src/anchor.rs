@@ -5,6 +5,7 @@ use std::io;
 
 use netacc_device::{Anchor, AnchorError, AnchorPosition};
 
+use crate::os::poll;
 use crate::os::sockopt::{get_int, set_int};
 use crate::os::{lingering, real};
 use crate::runtime::in_kernel;
@@ -115,9 +116,7 @@ fn queued(fd: c_int, request: libc::c_ulong) -> Option<u64> {
 }
 
 fn says_read_hang_up(fd: c_int) -> bool {
-    let mut p = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
-    // SAFETY: one valid pollfd.
-    unsafe { real::poll(&mut p, 1, 0) > 0 }
+    poll::look(fd, libc::POLLRDHUP) != 0
 }
 
 /// Which side of an established connection the socket is, as the kernel's counts tell: `Some(true)` for the one that has
@@ -139,10 +138,7 @@ pub(crate) fn dissolve(fd: c_int) {
 
 /// What `poll` says of a descriptor, asked for nothing: POLLERR, POLLHUP, POLLNVAL.
 fn polled(fd: c_int) -> i16 {
-    let mut p = libc::pollfd { fd, events: 0, revents: 0 };
-    // SAFETY: one valid pollfd.
-    unsafe { real::poll(&mut p, 1, 0) };
-    p.revents
+    poll::look(fd, 0)
 }
 
 fn result(n: isize) -> Result<usize, AnchorError> {

@@ -4,6 +4,7 @@
 //! * [`errno`], [`clock`], [`limits`], [`sockopt`], [`signals`]: small parts of the C library and the kernel.
 //! * [`own`], [`lingering`]: descriptors that the library keeps for itself.
 //! * [`access`]: memory of the program's that may not be there, and the two signals that say so.
+//! * [`poll`]: looks at descriptors, whatever the resource limits are.
 //! * [`inside`]: which calls are the library's own. [`kept`]: values that live until the process ends.
 //! * [`futex`]: sleeping on a word. [`work`]: what the library's threads do, which a fork waits for.
 //! * [`aio`], [`liburing`]: structures of other libraries.
@@ -20,6 +21,7 @@ pub mod limits;
 pub(crate) mod lingering;
 pub(crate) mod log;
 pub mod own;
+pub mod poll;
 pub mod real;
 pub mod signals;
 pub mod sockopt;

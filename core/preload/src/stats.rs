@@ -8,7 +8,6 @@
 //! that reads slowly stalls nobody; there are never more than a few of them.
 
 use std::collections::BTreeMap;
-use std::ffi::c_int;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -24,9 +23,11 @@ use netacc_proto::{Phase, Reason};
 use crate::answers::Answers;
 use crate::ops::process;
 use crate::os::clock::now;
+use crate::os::clock::timespec;
 use crate::os::errno::errno;
 use crate::os::inside;
 use crate::os::own;
+use crate::os::poll;
 use crate::os::real;
 use crate::runtime::{self, Runtime};
 use crate::sandbox;
@@ -178,9 +179,8 @@ impl Client {
         if !again || left.is_zero() {
             return false;
         }
-        let mut p = libc::pollfd { fd: self.0.as_raw_fd(), events, revents: 0 };
-        // SAFETY: one valid pollfd.
-        unsafe { real::poll(&mut p, 1, left.as_millis() as c_int + 1) != 0 }
+        let mut fds = [libc::pollfd { fd: self.0.as_raw_fd(), events, revents: 0 }];
+        poll::wait(&mut fds, &timespec(left), std::ptr::null()) != 0
     }
 }
 

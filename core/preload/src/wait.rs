@@ -25,7 +25,6 @@ use crate::epoll::anchor_event;
 use crate::os::clock::now;
 use crate::os::clock::timespec;
 use crate::os::errno::errno;
-use crate::os::real;
 use crate::runtime::{self, Runtime};
 use crate::socket::Socket;
 
@@ -35,7 +34,7 @@ mod sleeper;
 mod slots;
 mod spin;
 
-pub use poll::{any_ours, poll};
+pub use poll::{any_ours, poll, Call};
 pub use sleeper::Waiter;
 pub use slots::{Slot, Slots};
 pub use spin::SpinPolicy;
@@ -155,16 +154,15 @@ pub fn in_transition(endpoint: &Endpoint, cell: &Arc<StreamCell>, fd: c_int, wan
     let step = Duration::from_millis(1);
     let left = limit.deadline.map_or(step, |d| d.saturating_since(now()).min(step));
     let ts = timespec(left);
-    let mut pfd = pollfd { fd, events, revents: 0 };
+    let mut fds = [pollfd { fd, events, revents: 0 }];
     let held = signals::Held::all();
     let mask = if limit.restarts() { std::ptr::null() } else { std::ptr::from_ref(held.before()) };
-    // SAFETY: one valid pollfd, and a valid mask or none.
-    let n = unsafe { real::ppoll(&mut pfd, 1, &ts, mask) };
+    let n = crate::os::poll::wait(&mut fds, &ts, mask);
     if n < 0 && errno() == libc::EINTR || held.interrupts(limit.restarts()) {
         return Waited::Interrupted;
     }
     drop(held);
-    cell.anchor_event(endpoint, anchor_event(pfd.revents as u16 as u32));
+    cell.anchor_event(endpoint, anchor_event(fds[0].revents as u16 as u32));
     if n == 1 {
         // Something is there, but not for the application: give the rest time to come.
         std::thread::yield_now();

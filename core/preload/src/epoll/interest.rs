@@ -7,6 +7,7 @@ use netacc_device::Instant;
 use netacc_driver::{Readiness, StreamCell};
 
 use super::{kernel_ctl, Shared};
+use crate::os::poll;
 use crate::os::real;
 
 /// What the kernel watches on the anchor of a linked stream, in an instance that only its waiters look at.
@@ -323,14 +324,12 @@ impl Interest {
 
 /// The kernel's answer for the direction of a stream that is still, or again, on the anchor.
 fn kernel_half(fd: c_int, r: Readiness) -> u32 {
-    let mut p = libc::pollfd { fd, events: 0, revents: 0 };
+    let mut events = 0;
     if r.contains(Readiness::KERNEL_RX) {
-        p.events |= libc::POLLIN | libc::POLLRDHUP;
+        events |= libc::POLLIN | libc::POLLRDHUP;
     }
     if r.contains(Readiness::KERNEL_TX) {
-        p.events |= libc::POLLOUT;
+        events |= libc::POLLOUT;
     }
-    // SAFETY: one valid pollfd.
-    unsafe { real::poll(&mut p, 1, 0) };
-    (p.revents & p.events) as u16 as u32
+    (poll::look(fd, events) & events) as u16 as u32
 }

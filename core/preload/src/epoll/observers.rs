@@ -12,7 +12,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::{unwatch, Epoll, Registration, Shared};
-use crate::os::real;
+use crate::os::poll;
 use crate::queues;
 use crate::runtime::{self, Runtime};
 use crate::wait::Waiter;
@@ -108,9 +108,7 @@ impl Shared {
             return true;
         }
         let state = self.state.lock();
-        let mut p = libc::pollfd { fd: self.kernel().epfd, events: libc::POLLIN, revents: 0 };
-        // SAFETY: one valid pollfd.
-        let readable = unsafe { real::poll(&mut p, 1, 0) > 0 };
+        let readable = poll::look(self.kernel().epfd, libc::POLLIN) != 0;
         drop(state);
         readable || self.is_ready()
     }

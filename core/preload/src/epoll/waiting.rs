@@ -19,6 +19,7 @@ use crate::ops::message::is_beyond;
 use crate::os::clock;
 use crate::os::clock::now;
 use crate::os::errno::set_errno;
+use crate::os::poll;
 use crate::os::{access, real};
 use crate::runtime::{self, Runtime};
 use crate::table::Entry;
@@ -184,7 +185,7 @@ fn ask_kernel(epoll: &Epoll, endpoint: &Endpoint, out: &mut Out) -> bool {
 #[cold]
 fn wait_for_nothing(epfd: c_int, timeout: Option<Duration>, mask: *const libc::sigset_t) -> c_int {
     let mut fds = [libc::pollfd { fd: epfd, events: libc::POLLIN, revents: 0 }];
-    match wait::poll(&mut fds, timeout, mask) {
+    match wait::poll(wait::Call::Another, &mut fds, timeout, mask) {
         n if n > 0 => {
             set_errno(libc::EFAULT);
             -1
@@ -573,9 +574,7 @@ fn instance_event(shared: &Arc<Shared>, out: &mut Out, fd: c_int, (inner, events
 /// Whether the kernel has events, which it keeps.
 fn has_kernel_events(shared: &Shared) -> bool {
     let asked = now();
-    let mut p = libc::pollfd { fd: shared.kernel().epfd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one valid pollfd.
-    let has = unsafe { real::poll(&mut p, 1, 0) } != 0;
+    let has = poll::look(shared.kernel().epfd, libc::POLLIN) != 0;
     if !has {
         shared.kernel_seen.fetch_max(asked.as_nanos(), Ordering::Relaxed);
     }
@@ -584,10 +583,7 @@ fn has_kernel_events(shared: &Shared) -> bool {
 
 /// What the kernel says of a descriptor now.
 fn still(fd: c_int, events: u32) -> u32 {
-    let mut p = libc::pollfd { fd, events: (events & !FLAGS) as i16, revents: 0 };
-    // SAFETY: one valid pollfd.
-    unsafe { real::poll(&mut p, 1, 0) };
-    p.revents as u16 as u32
+    poll::look(fd, (events & !FLAGS) as i16) as u16 as u32
 }
 
 /// What the kernel's events of an anchor mean.

@@ -22,7 +22,7 @@ use netacc_proto::{Phase, Reason, RxSource, SocketError};
 
 use crate::os::clock::now;
 use crate::os::errno::fail;
-use crate::os::real;
+use crate::os::poll;
 use crate::runtime::{self, Runtime};
 use crate::socket::Socket;
 use crate::wait;
@@ -178,9 +178,8 @@ pub fn queued_bytes(sock: &Socket, fd: c_int) -> c_int {
     let queued = readable_bytes(sock, fd).unwrap_or_else(|| unread(fd) as usize).min(c_int::MAX as usize) as c_int;
     let ended = || {
         let r = sock.stream.as_ref().map_or(Readiness::KERNEL_RX, |cell| cell.readiness());
-        let mut p = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
-        // SAFETY: one valid pollfd.
-        r.contains(Readiness::RDHUP) || r.contains(Readiness::KERNEL_RX) && unsafe { real::poll(&mut p, 1, 0) } > 0
+        let ends = || poll::look(fd, libc::POLLRDHUP) != 0;
+        r.contains(Readiness::RDHUP) || r.contains(Readiness::KERNEL_RX) && ends()
     };
     if queued == 0 && ended() {
         1

@@ -46,9 +46,9 @@ unsafe fn poll_into(fds: &[pollfd], limit: Option<Duration>, mask: *const sigset
     // SAFETY: the caller's promise.
     if unsafe { access::writable(start.cast::<u8>().add(FIRST), len) } == len {
         // SAFETY: writable.
-        return wait::poll(unsafe { std::slice::from_raw_parts_mut(start, fds.len()) }, limit, mask);
+        return wait::poll(wait::Call::Poll, unsafe { std::slice::from_raw_parts_mut(start, fds.len()) }, limit, mask);
     }
-    match wait::poll(&mut fds.to_vec(), limit, mask) {
+    match wait::poll(wait::Call::Poll, &mut fds.to_vec(), limit, mask) {
         n if n < 0 => n,
         _ => fail(libc::EFAULT) as c_int,
     }

@@ -182,7 +182,7 @@ fn wait_for(sets: &Sets, mut fds: Vec<pollfd>, limit: Option<Duration>, mask: *c
     let begun = now();
     loop {
         let left = limit.map(|limit| limit.saturating_sub(now().saturating_since(begun)));
-        let n = wait::poll(&mut fds, left, mask);
+        let n = wait::poll(wait::Call::Another, &mut fds, left, mask);
         if n < 0 {
             return -1;
         }

@@ -8,6 +8,7 @@ use std::ptr::NonNull;
 use super::*;
 use crate::os::clock::{now, timespec};
 use crate::os::own;
+use crate::os::poll;
 use crate::os::{access, kept, lingering};
 use crate::socket::Socket;
 use crate::{family, sandbox};
@@ -316,9 +317,8 @@ impl Watched {
             // Passed over below.
             Watched::Unknown => -1,
         };
-        let mut p = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        // SAFETY: one valid pollfd, and a valid time.
-        unsafe { real::ppoll(&mut p, 1, &timespec(patience), std::ptr::null()) > 0 }
+        let mut fds = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
+        poll::wait(&mut fds, &timespec(patience), std::ptr::null()) > 0
     }
 }
 

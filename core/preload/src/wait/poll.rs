@@ -44,13 +44,22 @@ pub fn any_ours(fds: &[pollfd]) -> bool {
     })
 }
 
-/// `poll` and `ppoll` on a mix of our descriptors and others.
-pub fn poll(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const libc::sigset_t) -> c_int {
+/// For which call descriptors are polled.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Call {
+    /// `poll` or `ppoll`: of more descriptors than RLIMIT_NOFILE says it is refused.
+    Poll,
+    /// One that is not.
+    Another,
+}
+
+/// `poll` and `ppoll` on a mix of our descriptors and others; also for others that wait.
+pub fn poll(call: Call, fds: &mut [pollfd], timeout: Option<Duration>, mask: *const libc::sigset_t) -> c_int {
     let Some(rt) = runtime::get().filter(|_| !shortage::is_over()) else {
-        return kernel_poll(fds, timeout, mask);
+        return kernel_poll(call, fds, timeout, mask);
     };
     let Some(endpoint) = rt.endpoint() else {
-        return kernel_poll(fds, timeout, mask);
+        return kernel_poll(call, fds, timeout, mask);
     };
     batch::end(endpoint);
     let begun = now();
@@ -63,7 +72,7 @@ pub fn poll(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const libc::si
     }
     let mut spun = false;
     loop {
-        let ready = look(endpoint, fds, &entries);
+        let ready = look(call, endpoint, fds, &entries);
         if ready < 0 {
             return -1;
         }
@@ -97,17 +106,14 @@ pub fn poll(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const libc::si
 /// What a peer has written first is found if that is which it wrote then, whatever paths they came by: links are polled again
 /// after one has something, the kernel is asked after that, and links are polled once more if the kernel has something. Links
 /// of which more is known then count if no peer tells of anything in the kernel that came before that.
-fn look(endpoint: &Endpoint, fds: &mut [pollfd], entries: &[Option<Arc<Entry>>]) -> c_int {
+fn look(call: Call, endpoint: &Endpoint, fds: &mut [pollfd], entries: &[Option<Arc<Entry>>]) -> c_int {
     let mut looks = 0;
     loop {
         looks += 1;
         let OnLinks { events: on_links, news } = look_at_links(endpoint, fds, entries);
         // One call for everything that the kernel decides: it also gives invalid descriptors their POLLNVAL.
         let (mut view, before) = kernel_view(fds, entries);
-        // SAFETY: a valid array.
-        let n = unsafe {
-            real::ppoll(view.as_mut_ptr(), view.len() as libc::nfds_t, &timespec(Duration::ZERO), std::ptr::null())
-        };
+        let n = kernel_poll(call, &mut view, Some(Duration::ZERO), std::ptr::null());
         if n < 0 {
             return -1;
         }
@@ -193,11 +199,14 @@ fn settle_writers(endpoint: &Endpoint, fds: &[pollfd], entries: &[Option<Arc<Ent
     }
 }
 
-fn kernel_poll(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const libc::sigset_t) -> c_int {
+fn kernel_poll(call: Call, fds: &mut [pollfd], timeout: Option<Duration>, mask: *const libc::sigset_t) -> c_int {
     let ts = timeout.map(timespec);
     let ts = ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: a valid array; the mask is the caller's.
-    unsafe { real::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, ts, mask) }
+    match call {
+        // SAFETY: a valid array; the mask is the caller's.
+        Call::Poll => unsafe { real::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, ts, mask) },
+        Call::Another => crate::os::poll::wait(fds, ts, mask),
+    }
 }
 
 fn stream_of(entry: &Option<Arc<Entry>>) -> Option<(&Socket, &Arc<StreamCell>)> {
@@ -277,7 +286,7 @@ fn merge(endpoint: &Endpoint, fds: &mut [pollfd], looked: &Looked, entries: &[Op
                 let mut revents = k.revents;
                 if revents & libc::POLLERR != 0 && io::settle_error(endpoint, cell) {
                     let mut again = [pollfd { revents: 0, ..*k }];
-                    kernel_poll(&mut again, Some(Duration::ZERO), std::ptr::null());
+                    kernel_poll(Call::Another, &mut again, Some(Duration::ZERO), std::ptr::null());
                     revents = again[0].revents;
                 }
                 // Of a stream that was on its link when it was asked the kernel may mean a record, which has perhaps been
@@ -458,8 +467,7 @@ fn sleep(
     let Some(slot) = rt.queues.slots.take(rt, endpoint) else {
         let left = deadline.map_or(WITHOUT_EVENTFD, |d| d.saturating_since(now()).min(WITHOUT_EVENTFD));
         let (mut view, _) = kernel_view(fds, entries);
-        // SAFETY: a valid array; the mask is the caller's.
-        return unsafe { real::ppoll(view.as_mut_ptr(), view.len() as libc::nfds_t, &timespec(left), mask) }.min(0);
+        return kernel_poll(Call::Another, &mut view, Some(left), mask).min(0);
     };
     let announced = Announced::new(rt, endpoint, entries, slot);
     let (mut view, _) = kernel_view(fds, entries);
@@ -469,8 +477,5 @@ fn sleep(
     if announced.pending || fds.iter().zip(entries).any(|(p, e)| link_events(p.events, e) != 0) {
         return 0;
     }
-    let ts = deadline.map(|d| timespec(d.saturating_since(now())));
-    let ts = ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: a valid array; the mask is the caller's.
-    unsafe { real::ppoll(view.as_mut_ptr(), view.len() as libc::nfds_t, ts, mask) }.min(0)
+    kernel_poll(Call::Another, &mut view, deadline.map(|d| d.saturating_since(now())), mask).min(0)
 }

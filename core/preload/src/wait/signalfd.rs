@@ -10,7 +10,7 @@ use libc::{pollfd, sigset_t};
 use super::{Limit, Waited};
 use crate::os::clock::timespec;
 use crate::os::own;
-use crate::os::real;
+use crate::os::poll;
 use crate::os::signals::Held;
 
 thread_local! {
@@ -67,8 +67,7 @@ pub fn poll(fd: c_int, events: i16, limit: Limit) -> Waited {
         }
         None => std::ptr::from_ref(&step),
     };
-    // SAFETY: two valid pollfds.
-    unsafe { real::ppoll(fds.as_mut_ptr(), 2, time, std::ptr::null()) };
+    poll::wait(&mut fds, time, std::ptr::null());
     if held.interrupts(limit.restarts()) {
         Waited::Interrupted
     } else {

@@ -2,6 +2,8 @@
 
 #include "calls.h"
 
+#include <sys/resource.h>
+
 /* ---- cancellation ---- */
 
 static struct connection shared;
@@ -426,6 +428,93 @@ static void sigio_before_connect(void)
     io_signal(c.client, c.server);
 }
 
+/* ---- a process that may open no more descriptors ---- */
+
+#define LARGE (1 << 20)
+
+/* Answers each byte late, so that whoever waits for it sleeps; then takes LARGE bytes late. */
+static void answer_late(int fd)
+{
+    char byte;
+    for (int i = 0; i < 5; i++) {
+        receive_exactly(fd, &byte, 1);
+        usleep(20000);
+        send_text(fd, "y");
+    }
+    usleep(20000);
+    static char bytes[LARGE];
+    receive_exactly(fd, bytes, LARGE);
+    send_text(fd, "z");
+}
+
+/* The kernel refuses poll of more descriptors than RLIMIT_NOFILE says, and nothing else that waits. */
+static void wait_in_each_way(int fd)
+{
+    int epoll = must(epoll_create1(0));
+    struct epoll_event event = {.events = EPOLLIN};
+    must(epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event));
+    struct rlimit before;
+    must(getrlimit(RLIMIT_NOFILE, &before));
+    must(setrlimit(RLIMIT_NOFILE, &(struct rlimit){0, before.rlim_max}));
+    char byte;
+    send_text(fd, "x");
+    show("recv", recv(fd, &byte, 1, 0));
+    send_text(fd, "x");
+    show("epoll_wait", epoll_wait(epoll, &event, 1, PATIENCE_MS));
+    show("recv", recv(fd, &byte, 1, MSG_DONTWAIT));
+    send_text(fd, "x");
+    fd_set readable;
+    FD_ZERO(&readable);
+    FD_SET(fd, &readable);
+    struct timeval long_time = {PATIENCE_MS / 1000, 0};
+    show("select", select(fd + 1, &readable, NULL, NULL, &long_time));
+    show("recv", recv(fd, &byte, 1, MSG_DONTWAIT));
+    set_timeout(fd, SO_RCVTIMEO, PATIENCE_MS);
+    send_text(fd, "x");
+    show("recv with a time limit", recv(fd, &byte, 1, 0));
+    send_text(fd, "x");
+    show("recv of both", recv(fd, &byte, 1, MSG_WAITALL));
+    set_timeout(fd, SO_RCVTIMEO, 50);
+    show("recv that times out", recv(fd, &byte, 1, 0));
+    show("nothing", select(fd + 1, &readable, NULL, NULL, &(struct timeval){0, 1000}));
+    show("poll", poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, 0));
+    static char bytes[LARGE];
+    send_all(fd, bytes, LARGE);
+    set_timeout(fd, SO_RCVTIMEO, 0);
+    show("recv", recv(fd, &byte, 1, 0));
+    show("dup", dup(fd));
+    must(setrlimit(RLIMIT_NOFILE, &before));
+    close(epoll);
+}
+
+static void limited(int fd, int peer)
+{
+    pid_t child = must(fork());
+    if (child == 0) {
+        alarm(LONGEST_S);
+        close(fd);
+        answer_late(peer);
+        _exit(0);
+    }
+    close(peer);
+    wait_in_each_way(fd);
+    close(fd);
+    must(waitpid(child, NULL, 0));
+}
+
+static void without_descriptors(void)
+{
+    struct connection c = linked(), d = linked();
+    limited(c.client, c.server);
+    limited(d.server, d.client);
+}
+
+static void without_descriptors_young(void)
+{
+    struct connection c = connected();
+    limited(c.client, c.server);
+}
+
 const struct test_case waiting_cases[] = {
     {"cancel_receiving", cancel_receiving},
     {"cancel_sending", cancel_sending},
@@ -438,6 +527,8 @@ const struct test_case waiting_cases[] = {
     {"interrupted_waiting", interrupted_waiting},
     {"masks", masks},
     {"sigio", sigio},
+    {"without_descriptors", without_descriptors},
+    {"without_descriptors_young", without_descriptors_young},
     {"sigio_before_connect", sigio_before_connect},
     {NULL, NULL},
 };

@@ -9,6 +9,7 @@ use netacc_driver::{Readiness, StreamCell};
 use crate::os::clock;
 use crate::os::clock::now;
 use crate::os::errno::errno;
+use crate::os::poll;
 use crate::os::real;
 use crate::os::signals;
 use crate::runtime::Runtime;
@@ -58,17 +59,16 @@ pub fn block_in_poll(fd: c_int, events: i16, limit: Limit) -> Waited {
     }
     let left = limit.deadline.map(|d| d.saturating_since(now()));
     let ts = left.map(clock::timespec);
-    let mut p = libc::pollfd { fd, events, revents: 0 };
+    let mut fds = [libc::pollfd { fd, events, revents: 0 }];
     // A signal after which `ppoll` finds another file under the number, or this one ready, must not be lost.
     let held = signals::Held::all();
     let time = ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: one valid pollfd, a valid time or none, and a valid mask.
-    let n = unsafe { real::ppoll(&mut p, 1, time, held.before()) };
+    let n = poll::wait(&mut fds, time, held.before());
     match n {
         n if n < 0 && errno() == libc::EINTR || held.interrupts(limit.restarts()) => Waited::Interrupted,
         0 => Waited::TimedOut,
         // The number was closed under the call. The kernel looks at it once more when the time is over.
-        _ if p.revents & libc::POLLNVAL != 0 && limit.deadline.is_some_and(|deadline| now() >= deadline) => {
+        _ if fds[0].revents & libc::POLLNVAL != 0 && limit.deadline.is_some_and(|deadline| now() >= deadline) => {
             Waited::TimedOut
         }
         _ => Waited::Again,

@@ -5,6 +5,7 @@ use std::ffi::c_int;
 use libc::{iovec, msghdr};
 
 use crate::ops::options::SIOCOUTQNSD;
+use crate::os::poll;
 use crate::os::real;
 use crate::runtime::in_kernel;
 
@@ -26,9 +27,7 @@ pub(super) fn is_end(error: c_int) -> bool {
 /// Whether the kernel has an error to tell, or knows that the connection is over.
 #[cold]
 pub(super) fn is_broken(fd: c_int) -> bool {
-    let mut p = libc::pollfd { fd, events: 0, revents: 0 };
-    // SAFETY: one valid pollfd.
-    unsafe { real::poll(&mut p, 1, 0) > 0 }
+    poll::look(fd, 0) != 0
 }
 
 /// Unread bytes that the kernel has.
@@ -49,9 +48,7 @@ pub(super) fn is_full(fd: c_int) -> bool {
 
 /// Whether the kernel takes bytes now.
 pub(super) fn has_room(fd: c_int) -> bool {
-    let mut p = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
-    // SAFETY: one valid pollfd.
-    unsafe { real::poll(&mut p, 1, 0) > 0 }
+    poll::look(fd, libc::POLLOUT) != 0
 }
 
 /// Bytes that the peer's kernel has not acknowledged.
