@@ -2,14 +2,14 @@
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
 
 use arc_swap::{ArcSwapOption, Guard};
 
 use crate::epoll::Epoll;
 use crate::os::access::fault;
-use crate::os::limits::{open_limit, MAX_FDS};
+use crate::os::limits::MAX_FDS;
 use crate::ring::Ring;
 use crate::socket::{Listener, Socket};
 use crate::vfork;
@@ -60,6 +60,14 @@ fn slot(fd: c_int) -> Option<&'static ArcSwapOption<Entry>> {
     Some(&chunk[fd % CHUNK])
 }
 
+/// Above all numbers that have ever been in the table. RLIMIT_NOFILE is no bound: it may have been lowered since.
+static END: AtomicUsize = AtomicUsize::new(0);
+
+/// A number above those of all descriptors of ours.
+pub fn end() -> c_int {
+    END.load(Ordering::Acquire) as c_int
+}
+
 /// The slot of a descriptor, whose chunk is made now if need be; `None` beyond [`MAX_FDS`].
 fn slot_or_new(fd: c_int) -> Option<&'static ArcSwapOption<Entry>> {
     let place = TABLE.get(fd as usize / CHUNK)?;
@@ -101,6 +109,7 @@ pub fn insert(fd: c_int, entry: Arc<Entry>) -> Option<Arc<Entry>> {
     // Before anything that a program passes with a descriptor of ours is looked at.
     fault::install();
     let old = slot_or_new(fd)?.swap(Some(entry));
+    END.fetch_max(fd as usize + 1, Ordering::AcqRel);
     OURS[fd as usize / 64].fetch_or(1 << (fd % 64), Ordering::AcqRel);
     old
 }
@@ -120,7 +129,7 @@ pub fn remove(fd: c_int) -> Option<Arc<Entry>> {
 
 /// All descriptors of ours, in order.
 pub fn entries() -> impl Iterator<Item = (c_int, Arc<Entry>)> {
-    let words = OURS.iter().take((open_limit() as usize).div_ceil(64)).enumerate();
+    let words = OURS.iter().take((end() as usize).div_ceil(64)).enumerate();
     let numbers = words.filter(|(_, w)| w.load(Ordering::Acquire) != 0).flat_map(|(i, _)| i * 64..i * 64 + 64);
     numbers.filter_map(|fd| Some((fd as c_int, get_full(fd as c_int)?)))
 }

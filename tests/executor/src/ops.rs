@@ -2,7 +2,7 @@
 //!
 //! * `connections`: sockets, from their making to their end.
 //! * `bytes`: what is sent and received, and what is counted of it.
-//! * `misuse`: calls with arguments that they cannot use.
+//! * `misuse`: calls with arguments that they cannot use, and of processes that may have no more of a resource.
 //! * `options`: options of sockets.
 //! * `readiness`: what poll, select and epoll say.
 
@@ -26,7 +26,7 @@ mod readiness;
 
 use bytes::{drain, fill, fionread, receive, receive_all, send, send_all};
 use connections::{accept, bind, close, connect, dup, listen, open_socket};
-use misuse::misuse;
+use misuse::{limited, misuse};
 use options::{get, set};
 use readiness::{close_instance, dup_instance, epoll_ctl, epoll_wait, poll};
 
@@ -66,6 +66,7 @@ pub(crate) fn errno_name(error: &io::Error) -> String {
         (libc::EINVAL, "EINVAL"),
         (libc::EISCONN, "EISCONN"),
         (libc::ELOOP, "ELOOP"),
+        (libc::EMFILE, "EMFILE"),
         (libc::ENOENT, "ENOENT"),
         (libc::ENOTCONN, "ENOTCONN"),
         (libc::EOPNOTSUPP, "EOPNOTSUPP"),
@@ -148,6 +149,7 @@ fn dispatch(process: &Process, op: &Op, expect: Option<&Outcome>) -> Outcome {
         Op::Get { s, option } => slot(s).map_or_else(none, |slot| get(&slot, *option, expect)),
         Op::Fionread { s } => slot(s).map_or_else(none, |slot| fionread(&slot, expect)),
         Op::Misuse { s, call, at } => slot(s).map_or_else(none, |slot| misuse(&slot, *call, *at, expect)),
+        Op::Limited { s, resource, call } => slot(s).map_or_else(none, |slot| limited(&slot, *resource, *call, expect)),
         Op::Poll { s, interest, wait, select } => poll(process, s, *interest, (*wait, *select), expect),
         Op::EpollCreate { e } => match sys::epoll_create() {
             Ok(fd) => {

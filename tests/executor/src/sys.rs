@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::OnceLock;
 
-use netacc_program::{BadAddress, Misuse};
+use netacc_program::{BadAddress, LimitedCall, Misuse, Resource};
 
 /// A descriptor's number. Programs of the test close and replace descriptors at will, so nothing here owns one.
 pub(crate) type Fd = c_int;
@@ -548,6 +548,88 @@ pub(crate) fn misuse(fd: Fd, call: Misuse, bad: *mut c_void) -> io::Result<usize
             Misuse::Sendfile => sendfile_from(fd, bad.cast()),
         }
     })
+}
+
+/// Makes a call while the process may have no more of a resource. What is open stays usable.
+pub(crate) fn limited(fd: Fd, resource: Resource, call: LimitedCall) -> io::Result<usize> {
+    let resource = match resource {
+        Resource::Descriptors => libc::RLIMIT_NOFILE,
+        Resource::FileSize => libc::RLIMIT_FSIZE,
+    };
+    let time = if call == LimitedCall::PeekBriefly { Some(receive_time(fd)?) } else { None };
+    if time.is_some() {
+        set_receive_time(fd, libc::timeval { tv_sec: 0, tv_usec: 1000 })?;
+    }
+    let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure is writable.
+    check(unsafe { libc::getrlimit(resource, &mut before) })?;
+    let none = libc::rlimit { rlim_cur: 0, ..before };
+    // SAFETY: valid limits.
+    check(unsafe { libc::setrlimit(resource, &none) })?;
+    let result = while_limited(fd, call);
+    // SAFETY: the limits that were in force.
+    check(unsafe { libc::setrlimit(resource, &before) })?;
+    if let Some(time) = time {
+        set_receive_time(fd, time)?;
+    }
+    result
+}
+
+fn while_limited(fd: Fd, call: LimitedCall) -> io::Result<usize> {
+    let mut byte = 0u8;
+    let mut receive = |flags| {
+        // SAFETY: one writable byte.
+        check_size(unsafe { libc::recv(fd, (&raw mut byte).cast(), 1, flags) })
+    };
+    match call {
+        LimitedCall::Peek => receive(libc::MSG_DONTWAIT | libc::MSG_PEEK),
+        LimitedCall::PeekBriefly => receive(libc::MSG_PEEK),
+        LimitedCall::Poll => {
+            let mut one = libc::pollfd { fd, events: 0, revents: 0 };
+            // SAFETY: one valid pollfd.
+            check(unsafe { libc::poll(&mut one, 1, 0) }).map(|_| 0)
+        }
+        LimitedCall::Select => {
+            let mut sets: [libc::fd_set; 3] = [unsafe_zeroed(), unsafe_zeroed(), unsafe_zeroed()];
+            let mut at_once = libc::timeval { tv_sec: 0, tv_usec: 0 };
+            let [r, w, e] = &mut sets;
+            // SAFETY: descriptors of programs are few, so that each set has room for this one.
+            let n = unsafe {
+                for set in [&mut *r, &mut *w, &mut *e] {
+                    libc::FD_SET(fd, set);
+                }
+                libc::select(fd + 1, r, w, e, &mut at_once)
+            };
+            check(n).map(|_| 0)
+        }
+        LimitedCall::Dup | LimitedCall::Socket => {
+            // SAFETY: no pointers; what is opened is closed.
+            let new = unsafe {
+                match call {
+                    LimitedCall::Dup => libc::dup(fd),
+                    _ => libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0),
+                }
+            };
+            check(new)?;
+            // SAFETY: just opened.
+            check(unsafe { libc::close(new) }).map(|_| 0)
+        }
+    }
+}
+
+fn receive_time(fd: Fd) -> io::Result<libc::timeval> {
+    let mut time: libc::timeval = unsafe_zeroed();
+    let mut len = size_of::<libc::timeval>() as libc::socklen_t;
+    // SAFETY: room for the value.
+    check(unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, (&raw mut time).cast(), &mut len) })?;
+    Ok(time)
+}
+
+fn set_receive_time(fd: Fd, time: libc::timeval) -> io::Result<()> {
+    let len = size_of::<libc::timeval>() as libc::socklen_t;
+    // SAFETY: a valid time of that length.
+    check(unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, (&raw const time).cast(), len) })
+        .map(|_| ())
 }
 
 /// # Safety

@@ -214,6 +214,7 @@ impl Model {
             Kind::Drain => self.drain(holder),
             Kind::Fionread => self.step(holder.p, Op::Fionread { s: holder.s }),
             Kind::Misuse => self.misuse(holder, draw),
+            Kind::Limited => self.limited(holder, draw),
             Kind::BlockedReceive => self.blocked_receive(holder, draw),
             Kind::Interrupted => self.interrupted(holder, draw),
             Kind::Herd => self.herd(holder, draw),
@@ -360,7 +361,7 @@ mod tests {
         }
         for op in
             "accept bind close connect drain dup epoll_create epoll_ctl epoll_wait exec exit fill fionread fork get \
-                   join kill listen misuse pass pause poll recv recv_all send send_all set shutdown signal socket warm"
+                   join kill limited listen misuse pass pause poll recv recv_all send send_all set shutdown signal socket warm"
                 .split_whitespace()
         {
             assert!(seen.contains(op), "{op} is never drawn");

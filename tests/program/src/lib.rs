@@ -22,7 +22,7 @@ pub use compare::{compare, Difference, LOST, UNSUPPORTED};
 pub use drawn::Drawn;
 pub use generate::{generate, Mix, Shape};
 pub use program::{
-    BadAddress, Config, EpollAction, How, Interest, Misuse, Op, Option_, Program, ProgramError, RecvCall, RecvFlags,
-    SendCall, SendFlags, Step, FORMAT, MAX_BYTES, MAX_CONNECTIONS, MAX_PROCESSES, MAX_STEPS,
+    BadAddress, Config, EpollAction, How, Interest, LimitedCall, Misuse, Op, Option_, Program, ProgramError, RecvCall,
+    RecvFlags, Resource, SendCall, SendFlags, Step, FORMAT, MAX_BYTES, MAX_CONNECTIONS, MAX_PROCESSES, MAX_STEPS,
 };
 pub use trace::{Outcome, Trace, Wrong};

@@ -327,6 +327,44 @@ pub enum BadAddress {
     Beyond,
 }
 
+/// A resource of which the process may have no more. Both are its own limits, which are put back after the call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Resource {
+    /// RLIMIT_NOFILE is 0: no descriptor can be opened, and `poll` is refused.
+    #[default]
+    Descriptors,
+    /// RLIMIT_FSIZE is 0: no file can be written. Sockets are not files in this sense.
+    FileSize,
+}
+
+/// A call with a [`Resource`] used up. None moves a byte, and none waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LimitedCall {
+    /// `recv`, MSG_DONTWAIT and MSG_PEEK.
+    #[default]
+    Peek,
+    /// `recv` with SO_RCVTIMEO of a millisecond and MSG_PEEK, from a descriptor that waits; 0 if the time was over.
+    PeekBriefly,
+    /// `poll` for nothing, which is refused or not.
+    Poll,
+    /// `select` for all three, which is refused or not.
+    Select,
+    /// `dup`; the copy is closed again.
+    Dup,
+    /// `socket`; it is closed again.
+    Socket,
+}
+
+impl LimitedCall {
+    /// Those that need no new descriptor.
+    pub const WITHOUT: [LimitedCall; 4] =
+        [LimitedCall::Peek, LimitedCall::PeekBriefly, LimitedCall::Poll, LimitedCall::Select];
+    /// Those that open one.
+    pub const OPENING: [LimitedCall; 2] = [LimitedCall::Dup, LimitedCall::Socket];
+}
+
 /// An operation. `s` is a slot: a name for a descriptor, of one process; its number in the system is the system's
 /// affair. A forked process has its parent's slots. `c` is a connection, of the program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -402,6 +440,8 @@ pub enum Op {
         #[serde(default)]
         at: BadAddress,
     },
+    /// A call of a process that may have no more of a resource.
+    Limited { s: u32, resource: Resource, call: LimitedCall },
     /// `poll` of several slots, some of which may be epoll instances; it waits until something is ready if `wait`.
     Poll {
         s: Vec<u32>,

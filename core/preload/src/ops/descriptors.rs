@@ -181,7 +181,7 @@ pub fn closefrom(first: c_int) {
         // A kernel without close_range. What the library keeps is spared here as well.
         netacc_descriptors::change(|| {
             let protected = runtime::protected_fds();
-            for fd in (first as c_int..limits::open_limit()).filter(|fd| !protected.contains(fd)) {
+            for fd in (first as c_int..limits::open_limit().max(table::end())).filter(|fd| !protected.contains(fd)) {
                 // SAFETY: no pointers.
                 unsafe { real::close(fd) };
             }
@@ -192,7 +192,7 @@ pub fn closefrom(first: c_int) {
 
 fn forget_range(first: c_uint, last: c_uint) {
     let limit = (last.min(limits::MAX_FDS as c_uint - 1) + 1) as c_int;
-    let limit = limit.min(limits::open_limit());
+    let limit = limit.min(table::end());
     for fd in first.min(limits::MAX_FDS as c_uint) as c_int..limit {
         if table::get(fd).is_some() {
             ending::forget(fd);

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 /// Descriptors at or above this are never ours. An arbitrary bound.
 pub const MAX_FDS: usize = 1 << 20;
 
-/// Upper bound of descriptor numbers in use.
+/// Above the numbers that the process may open now. Those that are open may be higher: the limit can be lowered.
 pub fn open_limit() -> c_int {
     soft_limit().min(MAX_FDS as u64) as c_int
 }

@@ -55,7 +55,7 @@ pub enum Call {
 
 /// `poll` and `ppoll` on a mix of our descriptors and others; also for others that wait.
 pub fn poll(call: Call, fds: &mut [pollfd], timeout: Option<Duration>, mask: *const libc::sigset_t) -> c_int {
-    let Some(rt) = runtime::get().filter(|_| !shortage::is_over()) else {
+    let Some(rt) = runtime::get().filter(|_| !shortage::is_over() || fds.iter().any(is_ours_to_tell)) else {
         return kernel_poll(call, fds, timeout, mask);
     };
     let Some(endpoint) = rt.endpoint() else {
@@ -197,6 +197,13 @@ fn settle_writers(endpoint: &Endpoint, fds: &[pollfd], entries: &[Option<Arc<Ent
             io::await_switch(endpoint, cell, until);
         }
     }
+}
+
+/// Whether the kernel does not know how a stream ended: its error was taken from the kernel, and is told by the library.
+fn is_ours_to_tell(p: &pollfd) -> bool {
+    let guard = table::get(p.fd);
+    let Some(Entry::Stream(sock)) = guard.as_deref().and_then(Option::as_deref) else { return false };
+    sock.stream.as_ref().is_some_and(|cell| !cell.readiness().contains(BOTH_KERNEL))
 }
 
 fn kernel_poll(call: Call, fds: &mut [pollfd], timeout: Option<Duration>, mask: *const libc::sigset_t) -> c_int {

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::{room, Draw, Holder, Model};
-use crate::program::{BadAddress, How, Interest, Misuse, Op, Option_, RecvCall, RecvFlags, SendCall, SendFlags};
+use crate::program::{
+    BadAddress, How, Interest, LimitedCall, Misuse, Op, Option_, RecvCall, RecvFlags, Resource, SendCall, SendFlags,
+};
 
 /// Unread sends of a direction at most; a path may bound messages as well as bytes.
 pub(super) const CALLS: u32 = 12;
@@ -94,6 +96,15 @@ impl Model {
         }
         let call = if call.waits() && !self.returns(h, 1, false) { Misuse::Recv } else { call };
         self.step(h.p, Op::Misuse { s: h.s, call, at });
+    }
+
+    /// A call of a process that may have no more of a resource. One that opens a descriptor is drawn less often: it makes the
+    /// library of the process give its own back, and what comes afterwards goes over kernel TCP.
+    pub(super) fn limited(&mut self, h: Holder, draw: &mut Draw) {
+        let resource = if draw.below(4) == 0 { Resource::FileSize } else { Resource::Descriptors };
+        let calls: &[LimitedCall] = if draw.below(4) == 0 { &LimitedCall::OPENING } else { &LimitedCall::WITHOUT };
+        let call = calls[draw.below(calls.len())];
+        self.step(h.p, Op::Limited { s: h.s, resource, call });
     }
 
     /// A receive that waits, and then a send.
