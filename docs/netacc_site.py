@@ -23,6 +23,7 @@ PAGES = {
     "core/proto/SPEC.md": "reference/generated/spec.md",
     "ARCHITECTURE.md": "reference/generated/architecture.md",
     "CONTRIBUTING.md": "reference/generated/contributing.md",
+    "SECURITY.md": "reference/generated/security.md",
 }
 LINK = re.compile(r"(?<!!)\[([^\]\n]+)\]\(([^)#\s:]+)(#[^)\s]*)?\)")
 logger = logging.getLogger(__name__)

@@ -38,7 +38,8 @@ use crate::wait;
 /// quarter of them before it has any link.
 pub const LEAST_LIMIT: u64 = 4 * LEAST;
 
-/// Descriptors of the library in a process with one epoll instance and links to one peer, at most; see ARCHITECTURE.md.
+/// Descriptors of the library in a process with one epoll instance and links to one peer, at most; see
+/// docs/explanation/decisions-shm.md.
 pub const LEAST: u64 = 13;
 
 /// As long as the helper takes at most to bring all connections back. As for the end of a process.
