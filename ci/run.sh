@@ -268,7 +268,7 @@ job_studies() { # scenarios, their tools, and simulation against closed forms an
     need_lab
     need_ns3
     need_binaries
-    .venv/bin/python -m pytest tests/sim "$@"
+    .venv/bin/python -m pytest tests/sim docs/tutorials/simulation.md "$@"
 }
 
 job_validate() { # tables of simulation against closed forms, published results, this machine and SoftRoCE (arguments: only these)
@@ -284,9 +284,11 @@ job_spec() { # every clause of SPEC.md has code and a test
     .venv/bin/python ci/spec.py
 }
 
-job_docs() { # the documentation as a site in target/docs: reference from the code, references and links checked
+job_docs() { # the documentation as a site in target/docs: reference from the code, links checked, tutorials run
     need_lab
+    need "${NEEDS_REDIS[@]}"
     need_binaries
+    .venv/bin/python -m pytest docs
     .venv/bin/sphinx-build -q -W -n --keep-going -d target/docs-doctrees docs target/docs
     say "target/docs/index.html"
 }
@@ -372,6 +374,7 @@ job_lab() { # real RDMA devices in micro-VMs: SoftRoCE and soft-iWARP, one host 
     # machines are late now and then for what their kernels or their peers allow, so a test that fails gets a second
     # chance, and is told in the summary, with what was wrong; one that fails twice has failed.
     run_lab_tests -n 2 --dist loadgroup --reruns 1 --rerun-show-tracebacks -rR -m "not long" "$@"
+    NETACC_TUTORIALS=lab .venv/bin/python -m pytest docs/tutorials/ci.md --reruns 1
 }
 
 job_lab-long() { # what rarely happens to those devices, and takes its time (NETACC_LAB_PROGRAMS=300; arguments: for pytest)
