@@ -16,5 +16,7 @@ myst_heading_anchors = 3
 # The tutorial in Jupyter is executed at each build, and fails it; nothing is kept in between.
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
+# Seconds for a cell. The first one that plots takes long on a busy machine.
+nb_execution_timeout = 300
 # Signatures name types of other packages, and this site has no index of those.
 nitpick_ignore_regex = [("py:.*", ".*")]
