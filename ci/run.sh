@@ -374,7 +374,8 @@ job_lab() { # real RDMA devices in micro-VMs: SoftRoCE and soft-iWARP, one host 
     # machines are late now and then for what their kernels or their peers allow, so a test that fails gets a second
     # chance, and is told in the summary, with what was wrong; one that fails twice has failed.
     run_lab_tests -n 2 --dist loadgroup --reruns 1 --rerun-show-tracebacks -rR -m "not long" "$@"
-    NETACC_TUTORIALS=lab .venv/bin/python -m pytest docs/tutorials/ci.md --reruns 1
+    # Arguments choose among the tests; without any the tutorial is run, too.
+    [ $# -gt 0 ] || NETACC_TUTORIALS=lab .venv/bin/python -m pytest docs/tutorials/ci.md --reruns 1
 }
 
 job_lab-long() { # what rarely happens to those devices, and takes its time (NETACC_LAB_PROGRAMS=300; arguments: for pytest)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,13 @@ SECONDS_MOST = 120
 MATCHING = ELLIPSIS | NORMALIZE_WHITESPACE
 
 
+def free_port() -> int:
+    """A port that nobody has at the moment, also when another run of the same page goes on."""
+    with socket.socket() as any_port:
+        any_port.bind(("127.0.0.1", 0))
+        return int(any_port.getsockname()[1])
+
+
 class Shell:
     """One bash, with a folder of its own, for all blocks of a page."""
 
@@ -43,6 +51,7 @@ class Shell:
             "PATH": path,
             "NETACC_ROOT": str(ROOT),
             "NETACC_RUNS": f"{self.folder.name}/runs",
+            "PORT": str(free_port()),
         }
         self.bash = subprocess.Popen(
             ["bash", "--norc"],

@@ -156,6 +156,35 @@ def python_api() -> str:
     return "\n".join(lines)
 
 
+def real_programs() -> str:
+    """The table of `real-programs.md`, from the recorded run of `ci/run.sh apps`."""
+    loads: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in json.loads((ROOT / "results/apps.json").read_text())["results"]:
+        loads.setdefault(row["program"], {})[row["mode"]] = row
+    lines = [
+        "| load | bytes counted, both sides | both sides: on links | server only | client only |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for name, modes in loads.items():
+        both = modes["shm"]
+        counted = (both["link_bytes"] + both["tcp_bytes"]) / 1e6
+        # Rounded down: 100 % would say that nothing went over TCP.
+        shares = [
+            f"{int(1e4 * modes[mode]['link_share']) / 100:.2f} %"
+            for mode in ("shm", "server-only", "client-only")
+        ]
+        lines.append(f"| {name} | {counted:.1f} MB | {' | '.join(shares)} |")
+    return "\n".join(lines) + "\n"
+
+
+def check_real_programs(_app: Sphinx) -> None:
+    """GitHub shows that page as it is, so it has the table itself."""
+    if real_programs() not in (DOCS / "real-programs.md").read_text():
+        logger.warning(
+            "the table is not that of results/apps.json:\n%s", real_programs(), location="real-programs"
+        )
+
+
 def write(path: Path, text: str) -> None:
     """Writes a page only if it has changed, so that Sphinx does not read it again."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -206,5 +235,6 @@ def check_links(_app: Sphinx, name: str, content: list[str]) -> None:
 def setup(app: Sphinx) -> dict[str, bool]:
     """Called by Sphinx."""
     app.connect("builder-inited", generate)
+    app.connect("builder-inited", check_real_programs)
     app.connect("source-read", check_links)
     return {"parallel_read_safe": True}
