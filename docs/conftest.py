@@ -11,6 +11,7 @@ NETACC_TUTORIALS names it (`ci/run.sh lab`), `simulator` where there is one.
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -33,10 +34,18 @@ MATCHING = ELLIPSIS | NORMALIZE_WHITESPACE
 
 
 def free_port() -> int:
-    """A port that nobody has at the moment, also when another run of the same page goes on."""
-    with socket.socket() as any_port:
-        any_port.bind(("127.0.0.1", 0))
-        return int(any_port.getsockname()[1])
+    """A port that nobody has, also while another run of the same page goes on.
+
+    It is below those that the kernel gives to clients: a client could take such a port before the server does.
+    """
+    while True:
+        port = random.randrange(20000, 32000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("0.0.0.0", port))
+            except OSError:
+                continue
+            return port
 
 
 class Shell:
@@ -84,7 +93,9 @@ class Shell:
                 lines.append(line)
         finally:
             late.cancel()
-        raise AssertionError(f"no end after {SECONDS_MOST} s, or the shell has ended:\n{''.join(lines)}")
+        logs = [f"{log.name}:\n{log.read_text()[-2000:]}" for log in Path(self.folder.name).glob("*.log")]
+        told = "\n".join(["".join(lines), *logs])
+        raise AssertionError(f"no end after {SECONDS_MOST} s, or the shell has ended:\n{told}")
 
     def kill(self) -> None:
         """Ends the shell and all jobs that it has left."""
