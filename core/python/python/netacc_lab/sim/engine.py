@@ -82,6 +82,8 @@ class DaskEngine:
             threads_per_worker=self._jobs,
             processes=False,
             dashboard_address=None,
+            # Without it the scheduler wants port 8787 all the same, and warns if another process has that.
+            scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},
             memory_limit=0,
         )
         self._client = Client(self._cluster)
