@@ -36,7 +36,7 @@ MATCHING = ELLIPSIS | NORMALIZE_WHITESPACE
 def free_port() -> int:
     """A port that nobody has, also while another run of the same page goes on.
 
-    It is below those that the kernel gives to clients: a client could take such a port before the server does.
+    It is below those that the kernel gives to clients: a client could take such a port before the server.
     """
     while True:
         port = random.randrange(20000, 32000)
