@@ -28,6 +28,7 @@ mod anchor;
 mod data;
 mod driver;
 mod end;
+mod state;
 mod switch;
 mod tcp;
 
@@ -36,6 +37,8 @@ use alloc::collections::VecDeque;
 use crate::ring::{RxRing, TxRing};
 use crate::wire::{Accept, ControlMessage, MessageKind, Nonce, Open, Record, RingDescriptor};
 use crate::Reason;
+
+use state::Shutdown;
 
 pub use anchor::{AnchorWrite, RecordVerdict, RECORD_GRACE};
 pub use end::LINGER_LIMIT;
@@ -243,16 +246,9 @@ pub struct Stream {
     peer_wants: bool,
     /// We asked, and have not seen credit since.
     we_want: bool,
-    fin_wanted: bool,
-    fin_done: bool,
-    /// The anchor's outgoing direction has been shut down.
-    anchor_shut: bool,
+    tx_shutdown: Shutdown,
+    rx_shutdown: Shutdown,
     fin_received: bool,
-    rx_shutdown: bool,
-    /// The peer has been told of it on this link.
-    rx_shutdown_told: bool,
-    /// It holds for the anchor too.
-    anchor_rx_shut: bool,
     /// Both directions were shut down where a marker may come: what comes instead is for nobody.
     refuses: bool,
     /// The peer's application has shut down reading.
@@ -305,13 +301,9 @@ impl Stream {
             held: None,
             peer_wants: false,
             we_want: false,
-            fin_wanted: false,
-            fin_done: false,
-            anchor_shut: false,
+            tx_shutdown: Shutdown::Open,
+            rx_shutdown: Shutdown::Open,
             fin_received: false,
-            rx_shutdown: false,
-            rx_shutdown_told: false,
-            anchor_rx_shut: false,
             refuses: false,
             peer_rx_shutdown: false,
             refused: 0,
@@ -436,7 +428,7 @@ impl Stream {
     pub fn tx_sink(&self) -> TxSink {
         if self.no_more_out() {
             // The kernel has errors of its own to tell.
-            let kernels = self.anchor_shut && self.failure.is_none() && self.is_plain();
+            let kernels = self.tx_shutdown == Shutdown::OnAnchor && self.failure.is_none() && self.is_plain();
             return if kernels { TxSink::Anchor } else { TxSink::Closed };
         }
         if self.peer_is_deaf() {

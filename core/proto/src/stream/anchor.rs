@@ -3,6 +3,7 @@
 use core::time::Duration;
 
 use crate::ring::Span;
+use crate::stream::state::Shutdown;
 use crate::stream::{Control, Failure, Role, RxState, Stream, TxState};
 use crate::wire::{MessageKind, Record, RecordKind, MAGIC_LEN, RECORD_LEN};
 
@@ -80,7 +81,7 @@ impl Stream {
         }
         //= spec §4.8.5
         //# What has been shut down on the link is shut down on the anchor once no record is to come there.
-        if self.rx_shutdown && !self.anchor_rx_shut && self.rx == RxState::Anchor && self.is_plain() {
+        if self.read_shutdown_is_due() && self.rx == RxState::Anchor && self.is_plain() {
             return Some(AnchorWrite::ShutdownRead);
         }
         //= spec §4.8.9
@@ -94,19 +95,23 @@ impl Stream {
         if self.closed && !self.must_linger() {
             return None;
         }
-        (self.fin_wanted && !self.fin_done).then_some(AnchorWrite::Shutdown)
+        (self.tx_shutdown == Shutdown::Pending).then_some(AnchorWrite::Shutdown)
     }
 
     /// Reading is to be shut down on the anchor as soon as that has brought all that comes again.
     pub fn awaits_read_shutdown(&self) -> bool {
-        self.rx_shutdown && self.tx == TxState::Anchor && matches!(self.rx, RxState::Replay(_)) && !self.anchor_rx_shut
+        self.read_shutdown_is_due() && self.tx == TxState::Anchor && matches!(self.rx, RxState::Replay(_))
     }
 
     /// It brings it too slowly: the kernel has no room for all of it.
     pub fn skip_read_shutdown(&mut self) {
         if self.awaits_read_shutdown() {
-            self.anchor_rx_shut = true;
+            self.rx_shutdown = Shutdown::OnAnchor;
         }
+    }
+
+    fn read_shutdown_is_due(&self) -> bool {
+        matches!(self.rx_shutdown, Shutdown::Pending | Shutdown::OnLink)
     }
 
     /// Whether the end of the peer's direction, which had come by the link, is to come on the anchor too.
@@ -135,8 +140,8 @@ impl Stream {
             self.finish_replay();
         } else {
             match self.poll_shutdown() {
-                Some(AnchorWrite::ShutdownRead) => self.anchor_rx_shut = true,
-                Some(_) => (self.fin_done, self.anchor_shut) = (true, true),
+                Some(AnchorWrite::ShutdownRead) => self.rx_shutdown = Shutdown::OnAnchor,
+                Some(_) => self.tx_shutdown = Shutdown::OnAnchor,
                 None => {}
             }
         }

@@ -3,6 +3,7 @@
 use core::time::Duration;
 
 use crate::ring::RxRing;
+use crate::stream::state::Shutdown;
 use crate::stream::{Control, Failure, Phase, Role, RxState, Stream, TxState};
 use crate::wire::{MessageKind, Record, RecordKind, HELD_REWIND};
 use crate::Reason;
@@ -14,10 +15,10 @@ pub const LINGER_LIMIT: Duration = Duration::from_millis(200 * ((2 << 8) - 1));
 impl Stream {
     /// Ends the outgoing direction (`shutdown(SHUT_WR)`), after what was written.
     pub fn shutdown_write(&mut self) {
-        if self.fin_wanted || self.failure.is_some() {
+        if self.tx_shutdown.is_wanted() || self.failure.is_some() {
             return;
         }
-        self.fin_wanted = true;
+        self.tx_shutdown = Shutdown::Pending;
         self.give_up(Reason::PledgeVoided);
         if self.tx == TxState::Pledged {
             self.void_pledge();
@@ -34,10 +35,10 @@ impl Stream {
     /// `shutdown(SHUT_RD)`: reads end once what is here has been read. What comes later can be read too, unless both
     /// directions have ended.
     pub fn shutdown_read(&mut self) {
-        if self.rx_shutdown || self.failure.is_some() {
+        if self.rx_shutdown.is_wanted() || self.failure.is_some() {
             return;
         }
-        self.rx_shutdown = true;
+        self.rx_shutdown = Shutdown::Pending;
         self.withdraw();
         self.note_refusal();
         self.try_fin();
@@ -45,7 +46,7 @@ impl Stream {
 
     /// Whether both directions have ended once these are shut down as well.
     pub fn ends_both(&self, read: bool, write: bool) -> bool {
-        (read || self.rx_shutdown) && (write || self.fin_wanted)
+        (read || self.rx_shutdown.is_wanted()) && (write || self.tx_shutdown.is_wanted())
     }
 
     /// Gives up an attempt at promotion if nobody has acted on it: what is asked of the connection is then the kernel's
@@ -333,7 +334,7 @@ impl Stream {
         //= spec §4.6.5
         //# A side that has all of a closed peer's bytes answers its RESUME with one of its own that asks for none,
         //# unless it has used the anchor since.
-        if self.tx == TxState::Anchor && tx.sent() == self.tx_position && !self.anchor_shut {
+        if self.tx == TxState::Anchor && tx.sent() == self.tx_position && self.tx_shutdown != Shutdown::OnAnchor {
             let (position, end) = (rx.received(), self.tx_position);
             self.push_record(Record { kind: RecordKind::Resume, position, end, token: self.peer_nonce });
         }
@@ -344,15 +345,15 @@ impl Stream {
         if self.tx != TxState::Link || !self.records.is_empty() {
             return;
         }
-        if self.rx_shutdown && !self.rx_shutdown_told {
+        if self.rx_shutdown == Shutdown::Pending {
             //= spec §4.8.1
             //# A side whose application shuts down reading says so with READ_SHUT, once, and before a FIN that comes
             //# later.
-            self.rx_shutdown_told = true;
+            self.rx_shutdown = Shutdown::OnLink;
             self.push_control(Control::Signal(MessageKind::ReadShut));
         }
-        if self.fin_wanted && !self.fin_done {
-            self.fin_done = true;
+        if self.tx_shutdown == Shutdown::Pending {
+            self.tx_shutdown = Shutdown::OnLink;
             self.push_control(Control::Signal(MessageKind::Fin));
         }
     }

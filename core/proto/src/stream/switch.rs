@@ -18,8 +18,8 @@ impl Stream {
             && self.records.is_empty()
             && self.held.is_none()
             && !self.voided
-            && !self.fin_wanted
-            && !self.rx_shutdown
+            && !self.tx_shutdown.is_wanted()
+            && !self.rx_shutdown.is_wanted()
             && !self.closed
             && self.failure.is_none()
             && !(self.link_alive && self.holds_slot())
@@ -412,7 +412,7 @@ impl Stream {
         if let TxState::Replay(next) = self.tx {
             if next == self.tx_position && self.records.is_empty() {
                 self.tx = TxState::Anchor;
-                self.fin_done = false;
+                self.tx_shutdown.repeat_on_anchor();
                 self.tx_ring = None;
                 self.try_close();
             }
@@ -462,8 +462,6 @@ impl Stream {
         self.revived = None;
         self.held = None;
         self.demote_pending = None;
-        self.fin_done = false;
-        self.rx_shutdown_told = false;
         self.refuses = false;
         self.peer_rx_shutdown = false;
         self.controls.clear();

@@ -58,7 +58,7 @@ pub enum TcpState {
 impl Stream {
     /// The state that the kernel would report, had it carried the whole connection.
     pub fn tcp_state(&self) -> TcpState {
-        match (self.fin_received, self.fin_wanted) {
+        match (self.fin_received, self.tx_shutdown.is_wanted()) {
             _ if self.is_over() => TcpState::Closed,
             (true, _) => TcpState::CloseWait,
             (_, true) => TcpState::FinWait,
@@ -80,28 +80,28 @@ impl Stream {
     /// Reads end when what has arrived has been read.
     #[inline]
     pub fn no_more_in(&self) -> bool {
-        self.fin_received || self.rx_shutdown || self.failure.is_some()
+        self.fin_received || self.rx_shutdown.is_wanted() || self.failure.is_some()
     }
 
     /// Writes fail.
     #[inline]
     pub fn no_more_out(&self) -> bool {
-        self.fin_wanted || self.failure.is_some()
+        self.tx_shutdown.is_wanted() || self.failure.is_some()
     }
 
     /// The application has ended its direction, by `shutdown` or by closing, before anything else ended it.
     pub fn has_said_fin(&self) -> bool {
-        self.fin_wanted
+        self.tx_shutdown.is_wanted()
     }
 
     /// The connection is no more, in the kernel's terms closed.
     pub fn is_over(&self) -> bool {
-        self.failure.is_some() || self.fin_received && self.fin_wanted
+        self.failure.is_some() || self.fin_received && self.tx_shutdown.is_wanted()
     }
 
     /// Whether nothing is left for a program that reads no more, although the anchor's next bytes are not known.
     pub fn is_read_out(&self) -> bool {
-        self.rx_shutdown && matches!(self.rx, RxState::Expect(_)) && self.is_ring_empty()
+        self.rx_shutdown.is_wanted() && matches!(self.rx, RxState::Expect(_)) && self.is_ring_empty()
     }
 
     /// Whether a record on the anchor can only be RESUME: no marker is to come.
@@ -158,7 +158,7 @@ impl Stream {
         (self.tx, self.rx) = (TxState::Anchor, RxState::Anchor);
         (self.tx_ring, self.rx_ring) = (None, None);
         (self.failure, self.error, self.fin_received) = (None, None, false);
-        self.fin_done = self.anchor_shut;
+        self.tx_shutdown.repeat_on_anchor();
         self.demote_pending = None;
         self.records.clear();
         self.try_close();
@@ -180,7 +180,7 @@ impl Stream {
         //# A stream that fails after both directions have ended tells nobody; after the peer's alone, of a broken pipe;
         //# otherwise of a reset.
         if self.failure.is_none() {
-            self.error = match (self.end_is_here(), self.fin_wanted) {
+            self.error = match (self.end_is_here(), self.tx_shutdown.is_wanted()) {
                 (true, true) => None,
                 (true, false) => Some(SocketError::Pipe),
                 (false, _) => Some(SocketError::Reset),
@@ -213,6 +213,6 @@ impl Stream {
         //= spec §4.8.2
         //# A side that has closed, or has shut down reading and ended its own direction, answers DATA with RESET, unless the
         //# peer's direction has ended too.
-        self.closed || self.rx_shutdown && self.fin_wanted && !self.fin_received
+        self.closed || self.rx_shutdown.is_wanted() && self.tx_shutdown.is_wanted() && !self.fin_received
     }
 }

@@ -1,0 +1,32 @@
+//! The states that a stream has besides the paths of its two directions. Each type has exactly the combinations that occur.
+
+/// How far the shutdown of one direction, by this side's application, has got.
+///
+/// A direction that is shut down never returns to the link once the stream is plain (SPEC §4.1.1), so nothing follows
+/// `OnAnchor`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Shutdown {
+    /// The application uses the direction.
+    Open,
+    /// The application has shut it down. Neither path has carried that.
+    Pending,
+    /// FIN or READ_SHUT is sent on the link.
+    OnLink,
+    /// The anchor's direction is shut down.
+    OnAnchor,
+}
+
+impl Shutdown {
+    /// Whether the application has shut the direction down.
+    #[inline]
+    pub(super) fn is_wanted(self) -> bool {
+        self != Shutdown::Open
+    }
+
+    /// The link's message does not count any more: the anchor is to carry the end as well.
+    pub(super) fn repeat_on_anchor(&mut self) {
+        if *self == Shutdown::OnLink {
+            *self = Shutdown::Pending;
+        }
+    }
+}
