@@ -38,7 +38,7 @@ use crate::ring::{RxRing, TxRing};
 use crate::wire::{Accept, ControlMessage, MessageKind, Nonce, Open, Record, RingDescriptor};
 use crate::Reason;
 
-use state::Shutdown;
+use state::{Shutdown, Socket};
 
 pub use anchor::{AnchorWrite, RecordVerdict, RECORD_GRACE};
 pub use end::LINGER_LIMIT;
@@ -257,9 +257,7 @@ pub struct Stream {
     refused: u32,
     close_sent: bool,
     close_received: bool,
-    closed: bool,
-    /// Closed, and the anchor is to end with a reset once the peer wants nothing more.
-    resets: bool,
+    socket: Socket,
     /// See [`revived`](Stream::revived).
     revived: Option<bool>,
     /// Of `failure`: the anchor does not know of it.
@@ -309,8 +307,7 @@ impl Stream {
             refused: 0,
             close_sent: false,
             close_received: false,
-            closed: false,
-            resets: false,
+            socket: Socket::Open,
             revived: None,
             on_link_only: false,
             end_again: false,

@@ -92,7 +92,7 @@ impl Stream {
         }
         //= spec §4.8.9
         //# For the same reason a side that has closed, and has nothing left to do on the anchor, ends it by closing it.
-        if self.closed && !self.must_linger() {
+        if self.is_closed() && !self.must_linger() {
             return None;
         }
         (self.tx_shutdown == Shutdown::Pending).then_some(AnchorWrite::Shutdown)
@@ -225,7 +225,7 @@ impl Stream {
                 RecordVerdict::Consume
             }
             (RxState::Link | RxState::AwaitResume, _) => {
-                if self.closed {
+                if self.is_closed() {
                     // Data for a closed socket.
                     self.fail(Failure::PeerReset);
                 } else {

@@ -8,7 +8,11 @@ impl Stream {
     /// Nothing is to be sent and nothing is changing: the hot path need not look further.
     #[inline]
     pub fn is_steady(&self) -> bool {
-        self.is_linked() && self.controls.is_empty() && self.records.is_empty() && !self.closed && !self.close_received
+        self.is_linked()
+            && self.controls.is_empty()
+            && self.records.is_empty()
+            && !self.is_closed()
+            && !self.close_received
     }
 
     /// Whether a message of ours would be about bytes that the peer takes from the link.
@@ -32,7 +36,7 @@ impl Stream {
             RxState::Replay(_) => self.link_alive && self.close_received,
             RxState::Anchor => false,
         };
-        (ours || theirs) && !self.closed || self.must_linger()
+        (ours || theirs) && !self.is_closed() || self.must_linger()
     }
 
     /// Length of the incoming ring; 0 if there is none.

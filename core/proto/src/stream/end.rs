@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use crate::ring::RxRing;
-use crate::stream::state::Shutdown;
+use crate::stream::state::{Shutdown, Socket};
 use crate::stream::{Control, Failure, Phase, Role, RxState, Stream, TxState};
 use crate::wire::{MessageKind, Record, RecordKind, HELD_REWIND};
 use crate::Reason;
@@ -63,7 +63,7 @@ impl Stream {
     /// Keep feeding the stream until [`holds_slot`](Stream::holds_slot) and [`must_linger`](Stream::must_linger) are
     /// false, and meanwhile throw away what comes as [`RxSource::Anchor`](crate::RxSource).
     pub fn close(&mut self, reset: bool) {
-        if self.closed {
+        if self.is_closed() {
             return;
         }
         if self.is_revivable() && self.unconsumed() > 0 {
@@ -71,20 +71,18 @@ impl Stream {
             //# So may one whose RESET comes while it leaves, and so one that its side closes before its peer
             //# has read everything: that side keeps its anchor as in 4.8.7.
             (self.failure, self.error) = (None, None);
-            self.closed = true;
-            self.resets = true;
+            self.socket = Socket::ClosedWithReset;
             return self.try_close();
         }
         let unread = matches!(self.rx, RxState::Link | RxState::Expect(_))
             && self.rx_ring.as_ref().is_some_and(|r| !r.is_empty());
         let replays = self.link_alive && self.tx == TxState::Link && self.failure.is_none() && !self.peer_is_done();
         if (reset || unread) && replays {
-            self.closed = true;
             self.reset_at_end();
         } else if reset {
             self.abort();
         } else {
-            self.closed = true;
+            self.socket = Socket::Closed;
             if unread && self.link_alive {
                 self.push_control(Control::Signal(MessageKind::Reset));
                 self.note_failure(Failure::PeerReset);
@@ -101,12 +99,17 @@ impl Stream {
         //# A side that has closed, and ends the stream with RESET, keeps its anchor open like one that ends it with FIN
         //# (§4.6.4), and resets it then.
         self.push_control(Control::Signal(MessageKind::Reset));
-        self.resets = true;
+        self.socket = Socket::ClosedWithReset;
     }
 
     /// Closed, and the anchor is to end with a reset.
     pub fn resets(&self) -> bool {
-        self.resets
+        self.socket == Socket::ClosedWithReset
+    }
+
+    #[inline]
+    pub(super) fn is_closed(&self) -> bool {
+        self.socket != Socket::Open
     }
 
     /// RESET of the peer.
@@ -114,10 +117,12 @@ impl Stream {
         match self.rx {
             // The anchor brings it too, behind what the application has not read there.
             RxState::Anchor | RxState::Replay(_) => self.withdraw(),
-            RxState::AwaitResume | RxState::ExpectThenResume(_) if !self.closed && self.link_alive => {
+            RxState::AwaitResume | RxState::ExpectThenResume(_) if !self.is_closed() && self.link_alive => {
                 self.revived.get_or_insert(false);
             }
-            _ if self.closed && self.failure.is_none() && self.tx == TxState::Link => self.resets = true,
+            _ if self.is_closed() && self.failure.is_none() && self.tx == TxState::Link => {
+                self.socket = Socket::ClosedWithReset;
+            }
             _ => self.fail_on_link(),
         }
     }
@@ -131,7 +136,12 @@ impl Stream {
     /// Whether a stream that has failed can leave its link as if it had not.
     pub fn is_revivable(&self) -> bool {
         let failed = self.failure == Some(Failure::PeerReset) && self.on_link_only;
-        failed && self.link_alive && self.is_linked() && self.records.is_empty() && !self.close_sent && !self.closed
+        failed
+            && self.link_alive
+            && self.is_linked()
+            && self.records.is_empty()
+            && !self.close_sent
+            && !self.is_closed()
     }
 
     /// A stream that failed on its link is to leave it, because one of its sides is given away: as if it had not failed, if
@@ -164,11 +174,11 @@ impl Stream {
         //= spec §4.6.4
         //# A side that has closed while on the link keeps its anchor open until the peer's CLOSE has come, so that it
         //# can replay if the link dies first.
-        let on_link = self.closed && self.tx == TxState::Link && !self.close_received;
+        let on_link = self.is_closed() && self.tx == TxState::Link && !self.close_received;
         //= spec §4.6.8
         //# A side that has closed in the middle of promotion keeps its anchor open until it has consumed the peer's
         //# marker or knows that there is none: the kernel would answer the marker with a reset.
-        let marker_may_come = self.closed && matches!(self.rx, RxState::Expect(_)) && !self.peer_is_done();
+        let marker_may_come = self.is_closed() && matches!(self.rx, RxState::Expect(_)) && !self.peer_is_done();
         self.failure.is_none()
             && (!self.records.is_empty()
                 || on_link
@@ -187,7 +197,9 @@ impl Stream {
             self.push_control(Control::Signal(MessageKind::Reset));
         }
         self.note_failure(Failure::PeerReset);
-        self.closed = true;
+        if self.socket == Socket::Open {
+            self.socket = Socket::Closed;
+        }
         self.try_close();
     }
 
@@ -362,9 +374,9 @@ impl Stream {
     pub(super) fn try_close(&mut self) {
         let done = match self.phase() {
             Phase::Plain => !self.voided,
-            Phase::Linked => self.closed || self.rx == RxState::Drain,
+            Phase::Linked => self.is_closed() || self.rx == RxState::Drain,
             // The anchor is gone, so what stands on it does not matter any more.
-            Phase::Promoting => self.closed && (self.failure.is_some() || self.tx == TxState::Anchor),
+            Phase::Promoting => self.is_closed() && (self.failure.is_some() || self.tx == TxState::Anchor),
             Phase::Resuming => self.failure.is_some(),
         };
         // A marker that is not wholly written is announced before CLOSE; after a failure nobody reads it.
@@ -379,10 +391,10 @@ impl Stream {
 
     /// Data for a socket that reads no more, its own or the peer's.
     pub(super) fn reset_peer(&mut self) {
-        if self.failure.is_some() || self.resets {
+        if self.failure.is_some() || self.resets() {
             return;
         }
-        if self.closed && self.link_alive && self.tx == TxState::Link {
+        if self.is_closed() && self.link_alive && self.tx == TxState::Link {
             return self.reset_at_end();
         }
         if self.link_alive {

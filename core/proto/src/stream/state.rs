@@ -1,5 +1,17 @@
 //! The states that a stream has besides the paths of its two directions. Each type has exactly the combinations that occur.
 
+/// What this side's application has done with its socket as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Socket {
+    /// At least one descriptor is open.
+    Open,
+    /// The last holder has closed it.
+    Closed,
+    /// The last holder has closed it, and the anchor is to end with a reset once the peer wants nothing more
+    /// (SPEC §4.8.7).
+    ClosedWithReset,
+}
+
 /// How far the shutdown of one direction, by this side's application, has got.
 ///
 /// A direction that is shut down never returns to the link once the stream is plain (SPEC §4.1.1), so nothing follows

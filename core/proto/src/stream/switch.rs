@@ -20,7 +20,7 @@ impl Stream {
             && !self.voided
             && !self.tx_shutdown.is_wanted()
             && !self.rx_shutdown.is_wanted()
-            && !self.closed
+            && !self.is_closed()
             && self.failure.is_none()
             && !(self.link_alive && self.holds_slot())
     }
@@ -335,7 +335,7 @@ impl Stream {
             (_, TxState::Paused, _) | (Role::Acceptor, TxState::Pledged, _) => {}
             (_, TxState::Link, RxState::Link | RxState::Expect(_)) => {
                 self.history.last_reason = reason;
-                if self.resets && !self.link_alive {
+                if self.resets() && !self.link_alive {
                     // It will end with a reset anyway.
                     self.note_failure(Failure::PeerReset);
                 } else if self.peer_is_done() && !self.link_alive {

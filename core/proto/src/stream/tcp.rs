@@ -149,7 +149,7 @@ impl Stream {
     /// Gives a stream that [`has_ended`](Stream::has_ended), and of which nothing is left to read, back to its anchor, which
     /// has ended in the same way. Whether that could be done.
     pub fn give_back(&mut self) -> bool {
-        if !self.has_ended() || !self.is_ring_empty() || self.closed {
+        if !self.has_ended() || !self.is_ring_empty() || self.is_closed() {
             return false;
         }
         //= spec §4.8.6
@@ -213,6 +213,6 @@ impl Stream {
         //= spec §4.8.2
         //# A side that has closed, or has shut down reading and ended its own direction, answers DATA with RESET, unless the
         //# peer's direction has ended too.
-        self.closed || self.rx_shutdown.is_wanted() && self.tx_shutdown.is_wanted() && !self.fin_received
+        self.is_closed() || self.rx_shutdown.is_wanted() && self.tx_shutdown.is_wanted() && !self.fin_received
     }
 }
