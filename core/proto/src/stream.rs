@@ -38,7 +38,7 @@ use crate::ring::{RxRing, TxRing};
 use crate::wire::{Accept, ControlMessage, MessageKind, Nonce, Open, Record, RingDescriptor};
 use crate::Reason;
 
-use state::{Shutdown, Socket};
+use state::{PeerFin, Shutdown, Socket};
 
 pub use anchor::{AnchorWrite, RecordVerdict, RECORD_GRACE};
 pub use end::LINGER_LIMIT;
@@ -248,7 +248,7 @@ pub struct Stream {
     we_want: bool,
     tx_shutdown: Shutdown,
     rx_shutdown: Shutdown,
-    fin_received: bool,
+    peer_fin: PeerFin,
     /// Both directions were shut down where a marker may come: what comes instead is for nobody.
     refuses: bool,
     /// The peer's application has shut down reading.
@@ -262,8 +262,6 @@ pub struct Stream {
     revived: Option<bool>,
     /// Of `failure`: the anchor does not know of it.
     on_link_only: bool,
-    /// The peer's FIN had come by the link that this side has left.
-    end_again: bool,
     failure: Option<Failure>,
     /// Of `failure`, until somebody is told.
     error: Option<SocketError>,
@@ -301,7 +299,7 @@ impl Stream {
             we_want: false,
             tx_shutdown: Shutdown::Open,
             rx_shutdown: Shutdown::Open,
-            fin_received: false,
+            peer_fin: PeerFin::Awaited,
             refuses: false,
             peer_rx_shutdown: false,
             refused: 0,
@@ -310,7 +308,6 @@ impl Stream {
             socket: Socket::Open,
             revived: None,
             on_link_only: false,
-            end_again: false,
             failure: None,
             error: None,
             records: VecDeque::new(),
@@ -416,8 +413,9 @@ impl Stream {
     }
 
     /// Whether the peer's end of stream has come by the link.
+    #[inline]
     pub fn fin_received(&self) -> bool {
-        self.fin_received
+        self.peer_fin == PeerFin::Received
     }
 
     /// Where application writes go now.

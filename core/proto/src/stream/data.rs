@@ -101,8 +101,9 @@ impl Stream {
         if self.takes_no_data() {
             return self.reset_peer();
         }
+        let fin_received = self.fin_received();
         match (self.rx, &mut self.rx_ring) {
-            (RxState::Link | RxState::Expect(_), Some(ring)) if !self.fin_received => {
+            (RxState::Link | RxState::Expect(_), Some(ring)) if !fin_received => {
                 if let Err(Violation(what)) = ring.handle_data(len, rewind) {
                     self.violate(what);
                 }

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use crate::ring::RxRing;
-use crate::stream::state::{Shutdown, Socket};
+use crate::stream::state::{PeerFin, Shutdown, Socket};
 use crate::stream::{Control, Failure, Phase, Role, RxState, Stream, TxState};
 use crate::wire::{MessageKind, Record, RecordKind, HELD_REWIND};
 use crate::Reason;
@@ -236,7 +236,7 @@ impl Stream {
                 //# died: its reader gets what is in the ring, then a reset, never a clean end.
                 self.rx = RxState::Drain;
                 // With bytes unconsumed off the link it was gone before it could say what it consumed.
-                if !self.fin_received || self.tx != TxState::Link && self.unconsumed() > 0 {
+                if !self.fin_received() || self.tx != TxState::Link && self.unconsumed() > 0 {
                     self.note_failure(Failure::PeerReset);
                 } else {
                     self.tx = TxState::Anchor;
@@ -256,7 +256,7 @@ impl Stream {
             //# Where a link is known to have brought everything that the peer has ever sent, and the peer had read everything that
             //# this side has sent, its death is an end in good order, after what is unread here; and otherwise a reset.
             if self.unconsumed() == 0 {
-                self.fin_received = true;
+                self.peer_fin = PeerFin::Received;
             } else {
                 self.note_failure(Failure::PeerReset);
             }
@@ -267,7 +267,7 @@ impl Stream {
     //= spec §5.1.5
     //# whoever finds that the sender has died (§4.7.4) takes it as that message.
     fn take_held(&mut self, held: u64) {
-        if self.rx != RxState::Link || self.fin_received || self.takes_no_data() {
+        if self.rx != RxState::Link || self.fin_received() || self.takes_no_data() {
             return;
         }
         let Some(ring) = &self.rx_ring else { return };
@@ -300,7 +300,7 @@ impl Stream {
                 self.try_demote();
             }
             (TxState::Link, RxState::Link | RxState::Expect(_))
-                if self.failure.is_none() && !self.fin_received && !self.close_sent =>
+                if self.failure.is_none() && !self.fin_received() && !self.close_sent =>
             {
                 //= spec §4.6.2
                 //# CLOSE on a switched stream comes after FIN or RESET, or answers CLOSE.
@@ -313,7 +313,7 @@ impl Stream {
 
     /// Whether the peer has sent all it ever will, and everything is here.
     pub(super) fn peer_is_done(&self) -> bool {
-        self.fin_received && self.close_received
+        self.fin_received() && self.close_received
     }
 
     /// The peer has closed its socket. Once the application has read everything, nothing is left to do on the link;

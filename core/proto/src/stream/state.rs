@@ -12,6 +12,17 @@ pub(super) enum Socket {
     ClosedWithReset,
 }
 
+/// What is known of the end of the peer's direction from the link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum PeerFin {
+    /// No FIN has come on the link.
+    Awaited,
+    /// FIN has come: the direction ends after what is in the ring.
+    Received,
+    /// FIN had come when this side left the link, or came afterwards. The anchor brings the end again (SPEC §4.5.4).
+    Repeated,
+}
+
 /// How far the shutdown of one direction, by this side's application, has got.
 ///
 /// A direction that is shut down never returns to the link once the stream is plain (SPEC §4.1.1), so nothing follows

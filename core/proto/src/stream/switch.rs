@@ -1,6 +1,7 @@
 //! Promotion and demotion: what happens to a stream when messages about it arrive on the link, and when the link dies.
 
 use crate::ring::{RxRing, TxRing};
+use crate::stream::state::PeerFin;
 use crate::stream::{Control, Demotion, Failure, Held, Phase, Role, RxState, Stream, TxState};
 use crate::wire::{
     Accept, ControlMessage, MessageKind, Nonce, Open, Record, RecordKind, Refuse, RingDescriptor, WireTuple,
@@ -234,21 +235,21 @@ impl Stream {
     pub fn handle_signal(&mut self, kind: MessageKind) {
         match kind {
             MessageKind::Fin => {
-                if self.fin_received || !matches!(self.rx, RxState::Link | RxState::Expect(_)) {
+                if self.fin_received() || !matches!(self.rx, RxState::Link | RxState::Expect(_)) {
                     //= spec §4.7.4
                     //# The FIN of a peer that
                     //# has only closed may still be under way then, if both have: it is no second one.
-                    if self.fin_received && self.rx == RxState::Drain {
+                    if self.fin_received() && self.rx == RxState::Drain {
                         return;
                     }
-                    if self.fin_received {
+                    if self.fin_received() {
                         return self.violate("second FIN");
                     }
                     // Frozen: the end of stream will come again, on the anchor.
-                    self.end_again = true;
+                    self.peer_fin = PeerFin::Repeated;
                     return;
                 }
-                self.fin_received = true;
+                self.peer_fin = PeerFin::Received;
             }
             MessageKind::Reset => self.handle_reset(),
             MessageKind::ReadShut => self.peer_rx_shutdown = true,
@@ -401,8 +402,9 @@ impl Stream {
             true => RxState::Replay(record.end),
             false => RxState::Anchor,
         };
-        self.end_again |= self.fin_received;
-        self.fin_received = false;
+        if self.fin_received() {
+            self.peer_fin = PeerFin::Repeated;
+        }
         self.peer_rx_shutdown = false;
         self.rx_ring = None;
         self.finish_replay();
@@ -458,7 +460,9 @@ impl Stream {
         self.leaving_told = false;
         self.leaving_heard = false;
         self.on_link_only = false;
-        self.end_again = false;
+        if self.peer_fin == PeerFin::Repeated {
+            self.peer_fin = PeerFin::Awaited;
+        }
         self.revived = None;
         self.held = None;
         self.demote_pending = None;

@@ -30,6 +30,7 @@
 //! reading and ended its own direction, or is gone.
 
 use crate::ring::RxRing;
+use crate::stream::state::PeerFin;
 use crate::stream::{Failure, RxSource, RxState, Stream, TxState};
 
 /// An error that one call is told of.
@@ -58,7 +59,7 @@ pub enum TcpState {
 impl Stream {
     /// The state that the kernel would report, had it carried the whole connection.
     pub fn tcp_state(&self) -> TcpState {
-        match (self.fin_received, self.tx_shutdown.is_wanted()) {
+        match (self.fin_received(), self.tx_shutdown.is_wanted()) {
             _ if self.is_over() => TcpState::Closed,
             (true, _) => TcpState::CloseWait,
             (_, true) => TcpState::FinWait,
@@ -80,7 +81,7 @@ impl Stream {
     /// Reads end when what has arrived has been read.
     #[inline]
     pub fn no_more_in(&self) -> bool {
-        self.fin_received || self.rx_shutdown.is_wanted() || self.failure.is_some()
+        self.fin_received() || self.rx_shutdown.is_wanted() || self.failure.is_some()
     }
 
     /// Writes fail.
@@ -96,7 +97,7 @@ impl Stream {
 
     /// The connection is no more, in the kernel's terms closed.
     pub fn is_over(&self) -> bool {
-        self.failure.is_some() || self.fin_received && self.tx_shutdown.is_wanted()
+        self.failure.is_some() || self.fin_received() && self.tx_shutdown.is_wanted()
     }
 
     /// Whether nothing is left for a program that reads no more, although the anchor's next bytes are not known.
@@ -157,7 +158,10 @@ impl Stream {
         //# has ended in the same way
         (self.tx, self.rx) = (TxState::Anchor, RxState::Anchor);
         (self.tx_ring, self.rx_ring) = (None, None);
-        (self.failure, self.error, self.fin_received) = (None, None, false);
+        (self.failure, self.error) = (None, None);
+        if self.fin_received() {
+            self.peer_fin = PeerFin::Awaited;
+        }
         self.tx_shutdown.repeat_on_anchor();
         self.demote_pending = None;
         self.records.clear();
@@ -192,7 +196,7 @@ impl Stream {
     /// The peer's FIN has come, and all that it sent before can be read.
     fn end_is_here(&self) -> bool {
         let lost = matches!(self.rx, RxState::Expect(_)) && !self.is_ring_empty();
-        self.fin_received && !lost
+        self.fin_received() && !lost
     }
 
     pub(super) fn is_ring_empty(&self) -> bool {
@@ -202,7 +206,7 @@ impl Stream {
     /// Whether the peer throws away what is written to it.
     #[inline]
     pub(super) fn peer_is_deaf(&self) -> bool {
-        let ended = self.fin_received && (self.close_received || self.peer_rx_shutdown) || self.rx == RxState::Drain;
+        let ended = self.fin_received() && (self.close_received || self.peer_rx_shutdown) || self.rx == RxState::Drain;
         // While a stream changes its path the answer is the anchor's.
         ended && matches!(self.tx, TxState::Link | TxState::Anchor)
     }
@@ -213,6 +217,6 @@ impl Stream {
         //= spec §4.8.2
         //# A side that has closed, or has shut down reading and ended its own direction, answers DATA with RESET, unless the
         //# peer's direction has ended too.
-        self.is_closed() || self.rx_shutdown.is_wanted() && self.tx_shutdown.is_wanted() && !self.fin_received
+        self.is_closed() || self.rx_shutdown.is_wanted() && self.tx_shutdown.is_wanted() && !self.fin_received()
     }
 }
