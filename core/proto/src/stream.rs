@@ -38,7 +38,7 @@ use crate::ring::{RxRing, TxRing};
 use crate::wire::{Accept, ControlMessage, MessageKind, Nonce, Open, Record, RingDescriptor};
 use crate::Reason;
 
-use state::{PeerFin, Shutdown, Socket};
+use state::{Failed, PeerFin, Shutdown, Socket};
 
 pub use anchor::{AnchorWrite, RecordVerdict, RECORD_GRACE};
 pub use end::LINGER_LIMIT;
@@ -260,11 +260,7 @@ pub struct Stream {
     socket: Socket,
     /// See [`revived`](Stream::revived).
     revived: Option<bool>,
-    /// Of `failure`: the anchor does not know of it.
-    on_link_only: bool,
-    failure: Option<Failure>,
-    /// Of `failure`, until somebody is told.
-    error: Option<SocketError>,
+    failed: Option<Failed>,
     records: VecDeque<Record>,
     record_sent: usize,
     controls: VecDeque<Control>,
@@ -307,9 +303,7 @@ impl Stream {
             close_received: false,
             socket: Socket::Open,
             revived: None,
-            on_link_only: false,
-            failure: None,
-            error: None,
+            failed: None,
             records: VecDeque::new(),
             record_sent: 0,
             controls: VecDeque::new(),
@@ -423,7 +417,7 @@ impl Stream {
     pub fn tx_sink(&self) -> TxSink {
         if self.no_more_out() {
             // The kernel has errors of its own to tell.
-            let kernels = self.tx_shutdown == Shutdown::OnAnchor && self.failure.is_none() && self.is_plain();
+            let kernels = self.tx_shutdown == Shutdown::OnAnchor && self.failed.is_none() && self.is_plain();
             return if kernels { TxSink::Anchor } else { TxSink::Closed };
         }
         if self.peer_is_deaf() {
@@ -446,7 +440,7 @@ impl Stream {
                 _ => self.rx_end(),
             };
         }
-        if self.failure.is_some() {
+        if self.failed.is_some() {
             return self.rx_end();
         }
         match self.rx {
@@ -497,7 +491,7 @@ impl Stream {
 
     /// The failure, if any.
     pub fn failure(&self) -> Option<Failure> {
-        self.failure
+        self.failed.map(|failed| failed.cause.into())
     }
 
     /// Takes the next message to send on the link.
@@ -531,7 +525,7 @@ impl Stream {
     fn violate(&mut self, what: &'static str) {
         //= spec §1.4
         //# A violation costs the stream: the detecting side aborts it and counts the event.
-        if self.failure.is_none() {
+        if self.failed.is_none() {
             self.note_failure(Failure::Violation(what));
             self.history.last_reason = Reason::Violation;
             if self.link_alive && self.peer_slot.is_some() {

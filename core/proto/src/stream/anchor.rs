@@ -76,7 +76,7 @@ impl Stream {
     }
 
     pub(super) fn poll_shutdown(&self) -> Option<AnchorWrite> {
-        if self.tx != TxState::Anchor || self.failure.is_some() {
+        if self.tx != TxState::Anchor || self.failed.is_some() {
             return None;
         }
         //= spec §4.8.5

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use crate::ring::RxRing;
-use crate::stream::state::{PeerFin, Shutdown, Socket};
+use crate::stream::state::{Cause, Failed, PeerFin, Shutdown, Socket};
 use crate::stream::{Control, Failure, Phase, Role, RxState, Stream, TxState};
 use crate::wire::{MessageKind, Record, RecordKind, HELD_REWIND};
 use crate::Reason;
@@ -15,7 +15,7 @@ pub const LINGER_LIMIT: Duration = Duration::from_millis(200 * ((2 << 8) - 1));
 impl Stream {
     /// Ends the outgoing direction (`shutdown(SHUT_WR)`), after what was written.
     pub fn shutdown_write(&mut self) {
-        if self.tx_shutdown.is_wanted() || self.failure.is_some() {
+        if self.tx_shutdown.is_wanted() || self.failed.is_some() {
             return;
         }
         self.tx_shutdown = Shutdown::Pending;
@@ -35,7 +35,7 @@ impl Stream {
     /// `shutdown(SHUT_RD)`: reads end once what is here has been read. What comes later can be read too, unless both
     /// directions have ended.
     pub fn shutdown_read(&mut self) {
-        if self.rx_shutdown.is_wanted() || self.failure.is_some() {
+        if self.rx_shutdown.is_wanted() || self.failed.is_some() {
             return;
         }
         self.rx_shutdown = Shutdown::Pending;
@@ -70,13 +70,13 @@ impl Stream {
             //= spec §4.8.8
             //# So may one whose RESET comes while it leaves, and so one that its side closes before its peer
             //# has read everything: that side keeps its anchor as in 4.8.7.
-            (self.failure, self.error) = (None, None);
+            self.failed = None;
             self.socket = Socket::ClosedWithReset;
             return self.try_close();
         }
         let unread = matches!(self.rx, RxState::Link | RxState::Expect(_))
             && self.rx_ring.as_ref().is_some_and(|r| !r.is_empty());
-        let replays = self.link_alive && self.tx == TxState::Link && self.failure.is_none() && !self.peer_is_done();
+        let replays = self.link_alive && self.tx == TxState::Link && self.failed.is_none() && !self.peer_is_done();
         if (reset || unread) && replays {
             self.reset_at_end();
         } else if reset {
@@ -120,7 +120,7 @@ impl Stream {
             RxState::AwaitResume | RxState::ExpectThenResume(_) if !self.is_closed() && self.link_alive => {
                 self.revived.get_or_insert(false);
             }
-            _ if self.is_closed() && self.failure.is_none() && self.tx == TxState::Link => {
+            _ if self.is_closed() && self.failed.is_none() && self.tx == TxState::Link => {
                 self.socket = Socket::ClosedWithReset;
             }
             _ => self.fail_on_link(),
@@ -129,13 +129,15 @@ impl Stream {
 
     /// The link's word alone has ended the stream: its anchor has not.
     fn fail_on_link(&mut self) {
-        self.on_link_only = self.link_alive;
         self.fail(Failure::PeerReset);
+        if let Some(Failed { cause: cause @ (Cause::Reset | Cause::ResetOnLink), .. }) = &mut self.failed {
+            *cause = if self.link_alive { Cause::ResetOnLink } else { Cause::Reset };
+        }
     }
 
     /// Whether a stream that has failed can leave its link as if it had not.
     pub fn is_revivable(&self) -> bool {
-        let failed = self.failure == Some(Failure::PeerReset) && self.on_link_only;
+        let failed = self.failed.is_some_and(|failed| failed.cause == Cause::ResetOnLink);
         failed
             && self.link_alive
             && self.is_linked()
@@ -153,8 +155,8 @@ impl Stream {
         //= spec §4.8.8
         //# A stream that has failed by RESET alone may leave the link as if it had not: what nobody has read comes again on
         //# the anchor, and the reset after it.
-        self.failure = None;
-        self.revived = Some(self.error.take().is_none());
+        let failed = self.failed.take();
+        self.revived = Some(failed.is_some_and(|failed| failed.error.is_none()));
         true
     }
 
@@ -179,7 +181,7 @@ impl Stream {
         //# A side that has closed in the middle of promotion keeps its anchor open until it has consumed the peer's
         //# marker or knows that there is none: the kernel would answer the marker with a reset.
         let marker_may_come = self.is_closed() && matches!(self.rx, RxState::Expect(_)) && !self.peer_is_done();
-        self.failure.is_none()
+        self.failed.is_none()
             && (!self.records.is_empty()
                 || on_link
                 || marker_may_come
@@ -210,7 +212,7 @@ impl Stream {
         if reset {
             if self.rx != RxState::Drain {
                 // The peer may not have heard yet, and would take our CLOSE for one of an open stream.
-                if self.failure.is_none() && self.link_alive && self.peer_slot.is_some() && self.phase() != Phase::Plain
+                if self.failed.is_none() && self.link_alive && self.peer_slot.is_some() && self.phase() != Phase::Plain
                 {
                     self.push_control(Control::Signal(MessageKind::Reset));
                 }
@@ -300,7 +302,7 @@ impl Stream {
                 self.try_demote();
             }
             (TxState::Link, RxState::Link | RxState::Expect(_))
-                if self.failure.is_none() && !self.fin_received() && !self.close_sent =>
+                if self.failed.is_none() && !self.fin_received() && !self.close_sent =>
             {
                 //= spec §4.6.2
                 //# CLOSE on a switched stream comes after FIN or RESET, or answers CLOSE.
@@ -324,7 +326,7 @@ impl Stream {
         //# A side whose peer has sent FIN and CLOSE sends CLOSE when its application has read everything, not before:
         //# until then a demotion can still have the peer replay.
         let read = self.rx_ring.as_ref().is_none_or(RxRing::is_empty);
-        let done = self.peer_is_done() || self.close_received && self.failure.is_some();
+        let done = self.peer_is_done() || self.close_received && self.failed.is_some();
         if done && self.tx == TxState::Link && self.rx == RxState::Link && read {
             self.leave_to_drain();
             self.try_close();
@@ -376,11 +378,11 @@ impl Stream {
             Phase::Plain => !self.voided,
             Phase::Linked => self.is_closed() || self.rx == RxState::Drain,
             // The anchor is gone, so what stands on it does not matter any more.
-            Phase::Promoting => self.is_closed() && (self.failure.is_some() || self.tx == TxState::Anchor),
-            Phase::Resuming => self.failure.is_some(),
+            Phase::Promoting => self.is_closed() && (self.failed.is_some() || self.tx == TxState::Anchor),
+            Phase::Resuming => self.failed.is_some(),
         };
         // A marker that is not wholly written is announced before CLOSE; after a failure nobody reads it.
-        let done = done && (self.records.is_empty() || self.failure.is_some());
+        let done = done && (self.records.is_empty() || self.failed.is_some());
         if done && self.peer_slot.is_some() && self.link_alive && !self.close_sent {
             //= spec §4.6.1
             //# CLOSE is the last message of its sender for a stream slot.
@@ -391,7 +393,7 @@ impl Stream {
 
     /// Data for a socket that reads no more, its own or the peer's.
     pub(super) fn reset_peer(&mut self) {
-        if self.failure.is_some() || self.resets() {
+        if self.failed.is_some() || self.resets() {
             return;
         }
         if self.is_closed() && self.link_alive && self.tx == TxState::Link {

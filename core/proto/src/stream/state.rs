@@ -1,5 +1,7 @@
 //! The states that a stream has besides the paths of its two directions. Each type has exactly the combinations that occur.
 
+use crate::stream::{Failure, SocketError};
+
 /// What this side's application has done with its socket as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Socket {
@@ -10,6 +12,43 @@ pub(super) enum Socket {
     /// The last holder has closed it, and the anchor is to end with a reset once the peer wants nothing more
     /// (SPEC §4.8.7).
     ClosedWithReset,
+}
+
+/// How a stream has failed, and whether the program knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Failed {
+    pub(super) cause: Cause,
+    /// For the first call that reports errors; `None` if there is nothing to report, or it is reported.
+    pub(super) error: Option<SocketError>,
+}
+
+/// Why a stream has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Cause {
+    /// RESET on the link alone: the anchor does not know of it, so the stream can be revived (SPEC §4.8.8).
+    ResetOnLink,
+    /// The peer aborted or died, or this side aborted.
+    Reset,
+    /// The peer broke the protocol.
+    Violation(&'static str),
+}
+
+impl From<Failure> for Cause {
+    fn from(failure: Failure) -> Cause {
+        match failure {
+            Failure::PeerReset => Cause::Reset,
+            Failure::Violation(what) => Cause::Violation(what),
+        }
+    }
+}
+
+impl From<Cause> for Failure {
+    fn from(cause: Cause) -> Failure {
+        match cause {
+            Cause::ResetOnLink | Cause::Reset => Failure::PeerReset,
+            Cause::Violation(what) => Failure::Violation(what),
+        }
+    }
 }
 
 /// What is known of the end of the peer's direction from the link.

@@ -22,7 +22,7 @@ impl Stream {
             && !self.tx_shutdown.is_wanted()
             && !self.rx_shutdown.is_wanted()
             && !self.is_closed()
-            && self.failure.is_none()
+            && self.failed.is_none()
             && !(self.link_alive && self.holds_slot())
     }
 
@@ -316,7 +316,7 @@ impl Stream {
 
     pub(super) fn try_demote(&mut self) {
         let Some(why) = self.demote_pending else { return };
-        if self.failure.is_some() && self.phase() != Phase::Plain {
+        if self.failed.is_some() && self.phase() != Phase::Plain {
             return;
         }
         let reason = match why {
@@ -459,7 +459,6 @@ impl Stream {
         self.announced = false;
         self.leaving_told = false;
         self.leaving_heard = false;
-        self.on_link_only = false;
         if self.peer_fin == PeerFin::Repeated {
             self.peer_fin = PeerFin::Awaited;
         }

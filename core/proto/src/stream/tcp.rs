@@ -30,7 +30,7 @@
 //! reading and ended its own direction, or is gone.
 
 use crate::ring::RxRing;
-use crate::stream::state::PeerFin;
+use crate::stream::state::{Failed, PeerFin};
 use crate::stream::{Failure, RxSource, RxState, Stream, TxState};
 
 /// An error that one call is told of.
@@ -81,13 +81,13 @@ impl Stream {
     /// Reads end when what has arrived has been read.
     #[inline]
     pub fn no_more_in(&self) -> bool {
-        self.fin_received() || self.rx_shutdown.is_wanted() || self.failure.is_some()
+        self.fin_received() || self.rx_shutdown.is_wanted() || self.failed.is_some()
     }
 
     /// Writes fail.
     #[inline]
     pub fn no_more_out(&self) -> bool {
-        self.tx_shutdown.is_wanted() || self.failure.is_some()
+        self.tx_shutdown.is_wanted() || self.failed.is_some()
     }
 
     /// The application has ended its direction, by `shutdown` or by closing, before anything else ended it.
@@ -97,7 +97,7 @@ impl Stream {
 
     /// The connection is no more, in the kernel's terms closed.
     pub fn is_over(&self) -> bool {
-        self.failure.is_some() || self.fin_received() && self.tx_shutdown.is_wanted()
+        self.failed.is_some() || self.fin_received() && self.tx_shutdown.is_wanted()
     }
 
     /// Whether nothing is left for a program that reads no more, although the anchor's next bytes are not known.
@@ -118,12 +118,12 @@ impl Stream {
     /// The error that nobody has been told of.
     #[inline]
     pub fn error(&self) -> Option<SocketError> {
-        self.error
+        self.failed.and_then(|failed| failed.error)
     }
 
     /// The error, for the call that is told.
     pub fn take_error(&mut self) -> Option<SocketError> {
-        self.error.take()
+        self.failed.as_mut().and_then(|failed| failed.error.take())
     }
 
     /// The application has written `len` bytes where [`TxSink`](crate::TxSink) is `Refused`; not for a write of nothing.
@@ -138,7 +138,7 @@ impl Stream {
 
     /// Whether the stream has ended for good, so far as it can: nothing more comes by the link, and nothing can be replayed.
     pub fn has_ended(&self) -> bool {
-        self.rx == RxState::Drain || self.failure.is_some() && self.is_linked()
+        self.rx == RxState::Drain || self.failed.is_some() && self.is_linked()
     }
 
     /// Whether the peer's end of the connection is no more: what is written there is read by nobody. CLOSE alone does not
@@ -158,7 +158,7 @@ impl Stream {
         //# has ended in the same way
         (self.tx, self.rx) = (TxState::Anchor, RxState::Anchor);
         (self.tx_ring, self.rx_ring) = (None, None);
-        (self.failure, self.error) = (None, None);
+        self.failed = None;
         if self.fin_received() {
             self.peer_fin = PeerFin::Awaited;
         }
@@ -171,8 +171,8 @@ impl Stream {
 
     /// What `recv` says when nothing is left to read.
     pub(super) fn rx_end(&self) -> RxSource {
-        match (self.failure, self.error) {
-            (Some(failure), Some(_)) if !self.end_is_here() => RxSource::Failed(failure),
+        match self.failed {
+            Some(Failed { cause, error: Some(_) }) if !self.end_is_here() => RxSource::Failed(cause.into()),
             _ if self.no_more_in() || self.rx == RxState::Drain => RxSource::Eof,
             _ => RxSource::Link,
         }
@@ -183,13 +183,13 @@ impl Stream {
         //= spec §4.8.4
         //# A stream that fails after both directions have ended tells nobody; after the peer's alone, of a broken pipe;
         //# otherwise of a reset.
-        if self.failure.is_none() {
-            self.error = match (self.end_is_here(), self.tx_shutdown.is_wanted()) {
+        if self.failed.is_none() {
+            let error = match (self.end_is_here(), self.tx_shutdown.is_wanted()) {
                 (true, true) => None,
                 (true, false) => Some(SocketError::Pipe),
                 (false, _) => Some(SocketError::Reset),
             };
-            self.failure = Some(failure);
+            self.failed = Some(Failed { cause: failure.into(), error });
         }
     }
 
