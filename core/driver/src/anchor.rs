@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use netacc_device::{AnchorError, Instant};
 use netacc_proto::{
-    AnchorWrite, Demotion, Phase, RecordVerdict, RxSource, CREDIT_BLOCK_LEN, HELD_WORD, MAGIC_LEN, RECORD_GRACE,
-    RECORD_LEN,
+    AnchorWrite, Demotion, Phase, RecordVerdict, Revival, RxSource, CREDIT_BLOCK_LEN, HELD_WORD, MAGIC_LEN,
+    RECORD_GRACE, RECORD_LEN,
 };
 
 use crate::{Endpoint, StreamCell, StreamGuard};
@@ -268,7 +268,7 @@ impl StreamGuard<'_> {
                     inner.proto.anchor_written(0);
                     if write == AnchorWrite::ShutdownRead && inner.proto.refuse_unread(inner.anchor.unread()) {
                         inner.anchor.reset();
-                        if inner.proto.revived() == Some(true) {
+                        if inner.proto.revived() == Some(Revival::Reported) {
                             // At once: nobody is to see again what the application has been told.
                             inner.anchor.clear_error();
                         }
@@ -333,7 +333,7 @@ impl StreamGuard<'_> {
     /// Whether the reset of a stream that was revived is there, if it is one.
     fn take_in_reset(&mut self) -> bool {
         let inner = &mut *self.inner;
-        let Some(told) = inner.proto.revived() else { return true };
+        let Some(revival) = inner.proto.revived() else { return true };
         if !inner.proto.is_plain() {
             return false;
         }
@@ -344,7 +344,7 @@ impl StreamGuard<'_> {
             return false;
         }
         inner.proto.end_revival();
-        if told {
+        if revival == Revival::Reported {
             inner.anchor.clear_error();
         }
         true

@@ -129,6 +129,15 @@ pub enum Demotion {
     Requested(Reason),
 }
 
+/// A reset with which the anchor of a stream that left its link is to end (SPEC §4.8.8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Revival {
+    /// The application learns of the reset from the anchor.
+    Unreported,
+    /// The application has had the error already.
+    Reported,
+}
+
 /// Where application writes go now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TxSink {
@@ -259,7 +268,7 @@ pub struct Stream {
     close_received: bool,
     socket: Socket,
     /// See [`revived`](Stream::revived).
-    revived: Option<bool>,
+    revival: Option<Revival>,
     failed: Option<Failed>,
     records: VecDeque<Record>,
     record_sent: usize,
@@ -302,7 +311,7 @@ impl Stream {
             close_sent: false,
             close_received: false,
             socket: Socket::Open,
-            revived: None,
+            revival: None,
             failed: None,
             records: VecDeque::new(),
             record_sent: 0,

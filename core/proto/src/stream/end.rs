@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use crate::ring::RxRing;
 use crate::stream::state::{Cause, Failed, PeerFin, Shutdown, Socket};
-use crate::stream::{Control, Failure, Phase, Role, RxState, Stream, TxState};
+use crate::stream::{Control, Failure, Phase, Revival, Role, RxState, Stream, TxState};
 use crate::wire::{MessageKind, Record, RecordKind, HELD_REWIND};
 use crate::Reason;
 
@@ -118,7 +118,7 @@ impl Stream {
             // The anchor brings it too, behind what the application has not read there.
             RxState::Anchor | RxState::Replay(_) => self.withdraw(),
             RxState::AwaitResume | RxState::ExpectThenResume(_) if !self.is_closed() && self.link_alive => {
-                self.revived.get_or_insert(false);
+                self.revival.get_or_insert(Revival::Unreported);
             }
             _ if self.is_closed() && self.failed.is_none() && self.tx == TxState::Link => {
                 self.socket = Socket::ClosedWithReset;
@@ -156,18 +156,21 @@ impl Stream {
         //# A stream that has failed by RESET alone may leave the link as if it had not: what nobody has read comes again on
         //# the anchor, and the reset after it.
         let failed = self.failed.take();
-        self.revived = Some(failed.is_some_and(|failed| failed.error.is_none()));
+        self.revival = failed.map(|failed| match failed.error {
+            Some(_) => Revival::Unreported,
+            None => Revival::Reported,
+        });
         true
     }
 
-    /// The anchor is to end with a reset, of which the application has been told already (`true`) or not.
-    pub fn revived(&self) -> Option<bool> {
-        self.revived
+    /// Whether the anchor is to end with a reset because the stream left its link as if it had not failed.
+    pub fn revived(&self) -> Option<Revival> {
+        self.revival
     }
 
-    /// It has; or will not.
+    /// The anchor has ended so, or will not.
     pub fn end_revival(&mut self) {
-        self.revived = None;
+        self.revival = None;
     }
 
     /// Closed by the application, but the anchor must stay open: bytes or records are still to go there, or may have

@@ -397,7 +397,7 @@ impl Stream {
         //# a reset too early. One whose CLOSE comes after its DEMOTE has left, and not closed.
         let peer_closed = self.close_received && !self.leaving_heard;
         self.tx =
-            TxState::Replay(if self.revived.is_some() && peer_closed { self.tx_position } else { record.position });
+            TxState::Replay(if self.revival.is_some() && peer_closed { self.tx_position } else { record.position });
         self.rx = match record.end > rx.consumed() {
             true => RxState::Replay(record.end),
             false => RxState::Anchor,
@@ -462,7 +462,7 @@ impl Stream {
         if self.peer_fin == PeerFin::Repeated {
             self.peer_fin = PeerFin::Awaited;
         }
-        self.revived = None;
+        self.revival = None;
         self.held = None;
         self.demote_pending = None;
         self.refuses = false;

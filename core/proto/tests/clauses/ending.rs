@@ -1,4 +1,4 @@
-use netacc_proto::{Failure, MessageKind, Reason, RxSource, SocketError, TxSink};
+use netacc_proto::{Failure, MessageKind, Reason, Revival, RxSource, SocketError, TxSink};
 
 use crate::pair::{Pair, A, O};
 
@@ -224,7 +224,7 @@ fn what_nobody_has_read_comes_again_before_a_reset() {
                 assert!(p.side[A].take_error().is_some());
             }
             assert!(p.side[A].revive());
-            assert_eq!(p.side[A].revived(), Some(told));
+            assert_eq!(p.side[A].revived(), Some(if told { Revival::Reported } else { Revival::Unreported }));
             p.side[A].demote(netacc_proto::Demotion::Requested(Reason::Requested));
             p.settle();
             assert_eq!(p.read_plain(A), b"last words");
@@ -244,7 +244,7 @@ fn what_nobody_has_read_comes_again_before_a_reset() {
     let mut p = Pair::promoted();
     p.side[A].demote(netacc_proto::Demotion::Requested(Reason::Requested));
     p.side[A].handle_signal(MessageKind::Reset);
-    assert_eq!((p.side[A].failure(), p.side[A].revived()), (None, Some(false)));
+    assert_eq!((p.side[A].failure(), p.side[A].revived()), (None, Some(Revival::Unreported)));
 }
 
 /// Breaks if the CLOSE with which a side frees its slot once it has left were taken for one of a closed socket.
@@ -280,6 +280,6 @@ fn a_revived_stream_ends_on_the_anchor_as_it_did_on_the_link() {
         p.side[leaver].demote(netacc_proto::Demotion::Requested(Reason::Requested));
         p.settle();
         assert!(p.side[A].is_plain() && p.side[O].is_plain() && p.anchor_read_shut[O] && p.anchor_ended[A]);
-        assert_eq!((p.side[A].revived(), p.side[O].revived()), (Some(false), Some(false)));
+        assert_eq!([A, O].map(|side| p.side[side].revived()), [Some(Revival::Unreported); 2]);
     }
 }
