@@ -38,7 +38,7 @@ use crate::ring::{RxRing, TxRing};
 use crate::wire::{Accept, ControlMessage, MessageKind, Nonce, Open, Record, RingDescriptor};
 use crate::Reason;
 
-use state::{Failed, PeerFin, Shutdown, Socket};
+use state::{Failed, PeerFin, Shutdown, SlotUse, Socket};
 
 pub use anchor::{AnchorWrite, RecordVerdict, RECORD_GRACE};
 pub use end::LINGER_LIMIT;
@@ -246,10 +246,6 @@ pub struct Stream {
     demote_pending: Option<Demotion>,
     /// The opener's SWITCHED has come: its marker is on the anchor, so a CLOSE does not mean that none will come.
     announced: bool,
-    /// DEMOTE was said on this link.
-    leaving_told: bool,
-    /// The peer has said it before anything else that frees the slot: a CLOSE that follows says nothing of its socket.
-    leaving_heard: bool,
     held: Option<Held>,
     /// Peer asked for credit that it did not have.
     peer_wants: bool,
@@ -264,8 +260,8 @@ pub struct Stream {
     peer_rx_shutdown: bool,
     /// Bytes of the write that the peer has answered with a reset, because it reads no more.
     refused: u32,
-    close_sent: bool,
-    close_received: bool,
+    our_use: SlotUse,
+    peer_use: SlotUse,
     socket: Socket,
     /// See [`revived`](Stream::revived).
     revival: Option<Revival>,
@@ -297,8 +293,6 @@ impl Stream {
             voided: false,
             demote_pending: None,
             announced: false,
-            leaving_told: false,
-            leaving_heard: false,
             held: None,
             peer_wants: false,
             we_want: false,
@@ -308,8 +302,8 @@ impl Stream {
             refuses: false,
             peer_rx_shutdown: false,
             refused: 0,
-            close_sent: false,
-            close_received: false,
+            our_use: SlotUse::Used,
+            peer_use: SlotUse::Used,
             socket: Socket::Open,
             revival: None,
             failed: None,
@@ -367,7 +361,7 @@ impl Stream {
 
     /// Whether the slot on the link is still in use by either side.
     pub fn holds_slot(&self) -> bool {
-        self.link_alive && !(self.close_sent && self.close_received)
+        self.link_alive && !(self.our_use.is_closed() && self.peer_use.is_closed())
     }
 
     /// Why the stream is not on the link ([`Reason::None`] when it is).
@@ -546,7 +540,7 @@ impl Stream {
 
     fn push_control(&mut self, control: Control) {
         // Bounded: each signal is sent at most once per promotion, and CREDIT_* once per stall.
-        if !self.close_sent {
+        if !self.our_use.is_closed() {
             self.controls.push_back(control);
         }
     }

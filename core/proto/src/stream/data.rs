@@ -130,12 +130,12 @@ impl Stream {
         ring.consume(len);
         self.rx_position += u64::from(len);
         let (consumed, available, half) = (ring.consumed(), ring.available(), ring.len() / 2);
-        if self.close_received {
+        if self.peer_use.is_closed() {
             self.finish_reading();
         }
         //= spec §4.6.3
         //# After its CLOSE, and after the death of the link, a side writes no more to the peer's memory.
-        let tell = self.link_alive && !self.close_sent;
+        let tell = self.link_alive && !self.our_use.is_closed();
         //= spec §5.2.4
         //# A receiver that was asked sends CREDIT_GIVE when at least half of the ring is free.
         let give = self.peer_wants && tell && available <= half;

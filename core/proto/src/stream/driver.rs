@@ -12,7 +12,7 @@ impl Stream {
             && self.controls.is_empty()
             && self.records.is_empty()
             && !self.is_closed()
-            && !self.close_received
+            && !self.peer_use.is_closed()
     }
 
     /// Whether a message of ours would be about bytes that the peer takes from the link.
@@ -33,7 +33,7 @@ impl Stream {
             //= spec §4.6.7
             //# Memory that the peer may be replaying from is not freed on the peer's CLOSE alone, but when the
             //# replayed bytes have come.
-            RxState::Replay(_) => self.link_alive && self.close_received,
+            RxState::Replay(_) => self.link_alive && self.peer_use.is_closed(),
             RxState::Anchor => false,
         };
         (ours || theirs) && !self.is_closed() || self.must_linger()

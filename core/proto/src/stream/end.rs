@@ -142,7 +142,7 @@ impl Stream {
             && self.link_alive
             && self.is_linked()
             && self.records.is_empty()
-            && !self.close_sent
+            && !self.our_use.is_closed()
             && !self.is_closed()
     }
 
@@ -179,7 +179,7 @@ impl Stream {
         //= spec §4.6.4
         //# A side that has closed while on the link keeps its anchor open until the peer's CLOSE has come, so that it
         //# can replay if the link dies first.
-        let on_link = self.is_closed() && self.tx == TxState::Link && !self.close_received;
+        let on_link = self.is_closed() && self.tx == TxState::Link && !self.peer_use.is_closed();
         //= spec §4.6.8
         //# A side that has closed in the middle of promotion keeps its anchor open until it has consumed the peer's
         //# marker or knows that there is none: the kernel would answer the marker with a reset.
@@ -285,10 +285,10 @@ impl Stream {
 
     /// CLOSE of the peer.
     pub(super) fn handle_close(&mut self) {
-        if self.close_received {
+        if self.peer_use.is_closed() {
             return self.violate("second CLOSE");
         }
-        self.close_received = true;
+        self.peer_use.close();
         self.give_up(Reason::PledgeVoided);
         match (self.tx, self.rx) {
             //= spec §4.3.5
@@ -305,7 +305,7 @@ impl Stream {
                 self.try_demote();
             }
             (TxState::Link, RxState::Link | RxState::Expect(_))
-                if self.failed.is_none() && !self.fin_received() && !self.close_sent =>
+                if self.failed.is_none() && !self.fin_received() && !self.our_use.is_closed() =>
             {
                 //= spec §4.6.2
                 //# CLOSE on a switched stream comes after FIN or RESET, or answers CLOSE.
@@ -318,7 +318,7 @@ impl Stream {
 
     /// Whether the peer has sent all it ever will, and everything is here.
     pub(super) fn peer_is_done(&self) -> bool {
-        self.fin_received() && self.close_received
+        self.fin_received() && self.peer_use.is_closed()
     }
 
     /// The peer has closed its socket. Once the application has read everything, nothing is left to do on the link;
@@ -329,7 +329,7 @@ impl Stream {
         //# A side whose peer has sent FIN and CLOSE sends CLOSE when its application has read everything, not before:
         //# until then a demotion can still have the peer replay.
         let read = self.rx_ring.as_ref().is_none_or(RxRing::is_empty);
-        let done = self.peer_is_done() || self.close_received && self.failed.is_some();
+        let done = self.peer_is_done() || self.peer_use.is_closed() && self.failed.is_some();
         if done && self.tx == TxState::Link && self.rx == RxState::Link && read {
             self.leave_to_drain();
             self.try_close();
@@ -386,11 +386,11 @@ impl Stream {
         };
         // A marker that is not wholly written is announced before CLOSE; after a failure nobody reads it.
         let done = done && (self.records.is_empty() || self.failed.is_some());
-        if done && self.peer_slot.is_some() && self.link_alive && !self.close_sent {
+        if done && self.peer_slot.is_some() && self.link_alive && !self.our_use.is_closed() {
             //= spec §4.6.1
             //# CLOSE is the last message of its sender for a stream slot.
             self.push_control(Control::Signal(MessageKind::Close));
-            self.close_sent = true;
+            self.our_use.close();
         }
     }
 

@@ -62,6 +62,42 @@ pub(super) enum PeerFin {
     Repeated,
 }
 
+/// What one side does with a slot on the link, as far as it has said so there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum SlotUse {
+    /// It has sent neither DEMOTE nor CLOSE.
+    Used,
+    /// DEMOTE is sent: the side leaves the link.
+    Leaving,
+    /// CLOSE is sent, without DEMOTE before it.
+    Closed,
+    /// CLOSE is sent after DEMOTE: it frees the slot, and says nothing of the socket (SPEC §4.8.8).
+    Left,
+}
+
+impl SlotUse {
+    /// Whether CLOSE is sent, so that the side uses the slot no more.
+    #[inline]
+    pub(super) fn is_closed(self) -> bool {
+        matches!(self, SlotUse::Closed | SlotUse::Left)
+    }
+
+    /// DEMOTE is sent. After CLOSE it would say nothing.
+    pub(super) fn leave(&mut self) {
+        if *self == SlotUse::Used {
+            *self = SlotUse::Leaving;
+        }
+    }
+
+    /// CLOSE is sent.
+    pub(super) fn close(&mut self) {
+        *self = match self {
+            SlotUse::Used | SlotUse::Closed => SlotUse::Closed,
+            SlotUse::Leaving | SlotUse::Left => SlotUse::Left,
+        };
+    }
+}
+
 /// How far the shutdown of one direction, by this side's application, has got.
 ///
 /// A direction that is shut down never returns to the link once the stream is plain (SPEC §4.1.1), so nothing follows

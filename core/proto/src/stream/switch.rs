@@ -1,7 +1,7 @@
 //! Promotion and demotion: what happens to a stream when messages about it arrive on the link, and when the link dies.
 
 use crate::ring::{RxRing, TxRing};
-use crate::stream::state::PeerFin;
+use crate::stream::state::{PeerFin, SlotUse};
 use crate::stream::{Control, Demotion, Failure, Held, Phase, Role, RxState, Stream, TxState};
 use crate::wire::{
     Accept, ControlMessage, MessageKind, Nonce, Open, Record, RecordKind, Refuse, RingDescriptor, WireTuple,
@@ -133,8 +133,8 @@ impl Stream {
                     self.push_control(Control::Message(ControlMessage::Refuse(refuse)));
                 }
                 // Nothing of the stream exists at the peer: the slot is free on both sides.
-                self.close_sent = true;
-                self.close_received = true;
+                self.our_use.close();
+                self.peer_use.close();
             }
             Some(Held::Accept(_)) => {
                 self.history.last_reason = reason;
@@ -153,7 +153,7 @@ impl Stream {
             return false;
         }
         let over = self.role == Role::Acceptor && self.is_plain() && self.controls.is_empty();
-        let left = over && self.close_sent && self.holds_slot();
+        let left = over && self.our_use.is_closed() && self.holds_slot();
         self.link_alive &= !left;
         left
     }
@@ -191,8 +191,8 @@ impl Stream {
         self.tx = TxState::Anchor;
         self.history.last_reason = reason;
         // Nothing of the stream exists at the peer: the slot is free on both sides.
-        self.close_sent = true;
-        self.close_received = true;
+        self.our_use.close();
+        self.peer_use.close();
     }
 
     /// The application writes on although a pledge is out: the anchor keeps the direction.
@@ -265,7 +265,7 @@ impl Stream {
             MessageKind::CreditGive => self.we_want = false,
             MessageKind::Switched => self.handle_switched(),
             MessageKind::Demote => {
-                self.leaving_heard |= !self.close_received;
+                self.peer_use.leave();
                 self.demote(Demotion::Requested(Reason::PeerRequest));
             }
             MessageKind::Close => self.handle_close(),
@@ -299,8 +299,8 @@ impl Stream {
     }
 
     fn tell_leaving(&mut self) {
-        if self.link_alive && !self.leaving_told {
-            self.leaving_told = true;
+        if self.link_alive && self.our_use == SlotUse::Used {
+            self.our_use.leave();
             self.push_control(Control::Signal(MessageKind::Demote));
         }
     }
@@ -395,7 +395,7 @@ impl Stream {
         //= spec §4.8.8
         //# Nothing comes again to a side that has closed: its kernel would answer with
         //# a reset too early. One whose CLOSE comes after its DEMOTE has left, and not closed.
-        let peer_closed = self.close_received && !self.leaving_heard;
+        let peer_closed = self.peer_use == SlotUse::Closed;
         self.tx =
             TxState::Replay(if self.revival.is_some() && peer_closed { self.tx_position } else { record.position });
         self.rx = match record.end > rx.consumed() {
@@ -451,14 +451,12 @@ impl Stream {
         self.our_nonce = nonce;
         self.rx_ring_len = ring_len;
         self.link_alive = true;
-        self.close_sent = false;
-        self.close_received = false;
+        self.our_use = SlotUse::Used;
+        self.peer_use = SlotUse::Used;
         self.peer_wants = false;
         self.we_want = false;
         self.voided = false;
         self.announced = false;
-        self.leaving_told = false;
-        self.leaving_heard = false;
         if self.peer_fin == PeerFin::Repeated {
             self.peer_fin = PeerFin::Awaited;
         }

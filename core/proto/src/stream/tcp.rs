@@ -206,7 +206,8 @@ impl Stream {
     /// Whether the peer throws away what is written to it.
     #[inline]
     pub(super) fn peer_is_deaf(&self) -> bool {
-        let ended = self.fin_received() && (self.close_received || self.peer_rx_shutdown) || self.rx == RxState::Drain;
+        let ended =
+            self.fin_received() && (self.peer_use.is_closed() || self.peer_rx_shutdown) || self.rx == RxState::Drain;
         // While a stream changes its path the answer is the anchor's.
         ended && matches!(self.tx, TxState::Link | TxState::Anchor)
     }
