@@ -35,10 +35,10 @@ mod tcp;
 use alloc::collections::VecDeque;
 
 use crate::ring::{RxRing, TxRing};
-use crate::wire::{Accept, ControlMessage, MessageKind, Nonce, Open, Record, RingDescriptor};
+use crate::wire::{ControlMessage, MessageKind, Nonce, Record};
 use crate::Reason;
 
-use state::{Failed, PeerFin, Shutdown, SlotUse, Socket};
+use state::{Attempt, Failed, PeerFin, Shutdown, SlotUse, Socket};
 
 pub use anchor::{AnchorWrite, RecordVerdict, RECORD_GRACE};
 pub use end::LINGER_LIMIT;
@@ -190,15 +190,6 @@ pub enum Control {
     Signal(MessageKind),
 }
 
-/// An attempt at promotion that waits for the application to read what stands on the anchor before the peer's pledge.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Held {
-    /// Acceptor: not answered yet. With our slot's nonce and ring.
-    Open(Open, Nonce, RingDescriptor),
-    /// Opener: the marker is not written yet.
-    Accept(Accept),
-}
-
 /// What is only for display. Streams that differ in nothing else are equal, so that a model checker takes them for
 /// one state.
 #[derive(Clone, Copy, Debug)]
@@ -241,12 +232,10 @@ pub struct Stream {
     peer_nonce: Nonce,
     /// False once the link is dead or released.
     link_alive: bool,
-    /// Set while an OPEN is out whose pledge was voided: the answer is to be cancelled.
-    voided: bool,
+    attempt: Attempt,
     demote_pending: Option<Demotion>,
     /// The opener's SWITCHED has come: its marker is on the anchor, so a CLOSE does not mean that none will come.
     announced: bool,
-    held: Option<Held>,
     /// Peer asked for credit that it did not have.
     peer_wants: bool,
     /// We asked, and have not seen credit since.
@@ -290,10 +279,9 @@ impl Stream {
             our_nonce: [0; 16],
             peer_nonce: [0; 16],
             link_alive: false,
-            voided: false,
+            attempt: Attempt::Settled,
             demote_pending: None,
             announced: false,
-            held: None,
             peer_wants: false,
             we_want: false,
             tx_shutdown: Shutdown::Open,
@@ -347,7 +335,9 @@ impl Stream {
     /// Opener: what the peer has to say of the attempt comes by the link alone.
     #[inline]
     pub fn is_opening(&self) -> bool {
-        self.role == Role::Opener && self.link_alive && (self.tx == TxState::Pledged || self.voided || self.is_held())
+        self.role == Role::Opener
+            && self.link_alive
+            && (self.tx == TxState::Pledged || self.attempt != Attempt::Settled)
     }
 
     /// The fd is an ordinary kernel socket: no record is under way, and none will come. The answer to an OPEN whose pledge
@@ -356,7 +346,7 @@ impl Stream {
         self.tx == TxState::Anchor
             && matches!(self.rx, RxState::Anchor | RxState::Replay(_))
             && self.records.is_empty()
-            && self.held.is_none()
+            && !self.is_held()
     }
 
     /// Whether the slot on the link is still in use by either side.
@@ -510,7 +500,7 @@ impl Stream {
 
     /// Whether an attempt at promotion waits for this side's application to read.
     pub fn is_held(&self) -> bool {
-        self.held.is_some()
+        matches!(self.attempt, Attempt::HeldOpen { .. } | Attempt::HeldAccept(_))
     }
 
     /// Whether a record is to be written on the anchor.

@@ -1,6 +1,7 @@
 //! The data path: claiming and committing outgoing bytes, taking in and consuming incoming ones. No allocation here.
 
 use crate::ring::{Span, Violation};
+use crate::stream::state::Attempt;
 use crate::stream::{Control, Credit, RxState, Stream, TxState};
 use crate::wire::MessageKind;
 
@@ -20,7 +21,7 @@ impl Stream {
             RxState::Replay(until) if self.rx_position >= until => self.rx = RxState::Anchor,
             _ => {}
         }
-        if self.held.is_some() {
+        if self.attempt != Attempt::Settled {
             self.take_up();
         }
     }

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use crate::ring::RxRing;
-use crate::stream::state::{Cause, Failed, PeerFin, Shutdown, Socket};
+use crate::stream::state::{Attempt, Cause, Failed, PeerFin, Shutdown, Socket};
 use crate::stream::{Control, Failure, Phase, Revival, Role, RxState, Stream, TxState};
 use crate::wire::{MessageKind, Record, RecordKind, HELD_REWIND};
 use crate::Reason;
@@ -378,7 +378,7 @@ impl Stream {
     /// Sends CLOSE when this side needs the slot no more.
     pub(super) fn try_close(&mut self) {
         let done = match self.phase() {
-            Phase::Plain => !self.voided,
+            Phase::Plain => self.attempt != Attempt::Voided,
             Phase::Linked => self.is_closed() || self.rx == RxState::Drain,
             // The anchor is gone, so what stands on it does not matter any more.
             Phase::Promoting => self.is_closed() && (self.failed.is_some() || self.tx == TxState::Anchor),

@@ -1,6 +1,7 @@
 //! The states that a stream has besides the paths of its two directions. Each type has exactly the combinations that occur.
 
 use crate::stream::{Failure, SocketError};
+use crate::wire::{Accept, Nonce, Open, RingDescriptor};
 
 /// What this side's application has done with its socket as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -96,6 +97,21 @@ impl SlotUse {
             SlotUse::Leaving | SlotUse::Left => SlotUse::Left,
         };
     }
+}
+
+/// What an attempt at promotion waits for, where the paths of the directions do not say so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Attempt {
+    /// Nothing.
+    Settled,
+    /// Opener: the link's answer to an OPEN whose pledge is void. ACCEPT is to be answered with CLOSE (SPEC §4.2.4).
+    Voided,
+    /// Acceptor: the application has not read everything before the opener's pledge, so OPEN is not answered (SPEC §4.2.7).
+    /// With the nonce and the ring of this side.
+    HeldOpen { open: Open, nonce: Nonce, ring: RingDescriptor },
+    /// Opener: the application has not read everything before the acceptor's pledge, so the marker is not written
+    /// (SPEC §4.2.8).
+    HeldAccept(Accept),
 }
 
 /// How far the shutdown of one direction, by this side's application, has got.

@@ -1,8 +1,8 @@
 //! Promotion and demotion: what happens to a stream when messages about it arrive on the link, and when the link dies.
 
 use crate::ring::{RxRing, TxRing};
-use crate::stream::state::{PeerFin, SlotUse};
-use crate::stream::{Control, Demotion, Failure, Held, Phase, Role, RxState, Stream, TxState};
+use crate::stream::state::{Attempt, PeerFin, SlotUse};
+use crate::stream::{Control, Demotion, Failure, Phase, Role, RxState, Stream, TxState};
 use crate::wire::{
     Accept, ControlMessage, MessageKind, Nonce, Open, Record, RecordKind, Refuse, RingDescriptor, WireTuple,
 };
@@ -17,8 +17,7 @@ impl Stream {
         self.tx == TxState::Anchor
             && self.rx == RxState::Anchor
             && self.records.is_empty()
-            && self.held.is_none()
-            && !self.voided
+            && self.attempt == Attempt::Settled
             && !self.tx_shutdown.is_wanted()
             && !self.rx_shutdown.is_wanted()
             && !self.is_closed()
@@ -64,7 +63,7 @@ impl Stream {
         //= spec §4.2.7
         //# The acceptor answers OPEN when its application has read everything before the opener's pledge.
         if open.pledge > self.rx_position {
-            self.held = Some(Held::Open(*open, nonce, ring));
+            self.attempt = Attempt::HeldOpen { open: *open, nonce, ring };
         } else {
             self.grant(open, nonce, ring);
         }
@@ -91,7 +90,7 @@ impl Stream {
 
     /// Opener: the peer granted promotion.
     pub fn handle_accept(&mut self, accept: &Accept) {
-        if self.role != Role::Opener || self.peer_slot.is_some() || !(self.voided || self.tx == TxState::Pledged) {
+        if self.role != Role::Opener || self.peer_slot.is_some() || !self.awaits_answer() {
             return self.violate("ACCEPT without OPEN");
         }
         self.peer_slot = Some(accept.slot);
@@ -99,8 +98,8 @@ impl Stream {
         //= spec §4.2.8
         //# The opener writes its marker when its application has read everything before the acceptor's pledge. Until then
         //# it may still void its own, and answers with CLOSE.
-        if !self.voided && accept.pledge > self.rx_position {
-            self.held = Some(Held::Accept(*accept));
+        if self.attempt != Attempt::Voided && accept.pledge > self.rx_position {
+            self.attempt = Attempt::HeldAccept(*accept);
         } else {
             self.switch_on(accept);
         }
@@ -109,14 +108,14 @@ impl Stream {
     /// Takes up an attempt that has waited for the application, now that it has read on.
     #[cold]
     pub(super) fn take_up(&mut self) {
-        match self.held {
-            Some(Held::Open(open, nonce, ring)) if open.pledge == self.rx_position => {
-                self.held = None;
+        match self.attempt {
+            Attempt::HeldOpen { open, nonce, ring } if open.pledge == self.rx_position => {
+                self.attempt = Attempt::Settled;
                 self.grant(&open, nonce, ring);
             }
-            Some(Held::Open(open, ..)) if open.pledge < self.rx_position => self.give_up(Reason::PledgeVoided),
-            Some(Held::Accept(accept)) if accept.pledge <= self.rx_position => {
-                self.held = None;
+            Attempt::HeldOpen { open, .. } if open.pledge < self.rx_position => self.give_up(Reason::PledgeVoided),
+            Attempt::HeldAccept(accept) if accept.pledge <= self.rx_position => {
+                self.attempt = Attempt::Settled;
                 self.switch_on(&accept);
             }
             _ => {}
@@ -125,8 +124,9 @@ impl Stream {
 
     /// Ends an attempt that has waited for the application, if there is one.
     pub(super) fn give_up(&mut self, reason: Reason) {
-        match self.held.take() {
-            Some(Held::Open(open, ..)) => {
+        match self.attempt {
+            Attempt::HeldOpen { open, .. } => {
+                self.attempt = Attempt::Settled;
                 self.history.last_reason = reason;
                 if self.link_alive {
                     let refuse = Refuse { peer_slot: open.slot, reason: reason as u16, ask_at: 0 };
@@ -136,19 +136,20 @@ impl Stream {
                 self.our_use.close();
                 self.peer_use.close();
             }
-            Some(Held::Accept(_)) => {
+            Attempt::HeldAccept(_) => {
+                self.attempt = Attempt::Settled;
                 self.history.last_reason = reason;
                 self.tx = TxState::Anchor;
                 self.try_close();
             }
-            None => {}
+            Attempt::Settled | Attempt::Voided => {}
         }
     }
 
     /// Acceptor: ends an attempt on the link that another one contests, where nothing of it can stand on the anchor. True: this
     /// side has closed its slot and the peer has not, so the slot stays taken; but the stream uses it no more.
     pub fn abandon(&mut self) -> bool {
-        if matches!(self.held, Some(Held::Open(..))) {
+        if matches!(self.attempt, Attempt::HeldOpen { .. }) {
             self.give_up(Reason::PeerBusy);
             return false;
         }
@@ -158,11 +159,23 @@ impl Stream {
         left
     }
 
+    /// Whether OPEN is sent and the answer has not come.
+    fn awaits_answer(&self) -> bool {
+        self.attempt == Attempt::Voided || self.tx == TxState::Pledged
+    }
+
+    /// A dead link brings no answer to an OPEN whose pledge is void.
+    fn forget_answer(&mut self) {
+        if self.attempt == Attempt::Voided && !self.link_alive {
+            self.attempt = Attempt::Settled;
+        }
+    }
+
     fn switch_on(&mut self, accept: &Accept) {
         //= spec §4.2.4
         //# An opener that has voided its pledge, or has read beyond the acceptor's, answers ACCEPT with CLOSE.
-        if self.voided || accept.pledge < self.rx_position {
-            self.voided = false;
+        if self.attempt == Attempt::Voided || accept.pledge < self.rx_position {
+            self.attempt = Attempt::Settled;
             self.tx = TxState::Anchor;
             self.history.last_reason = Reason::PledgeVoided;
             return self.try_close();
@@ -184,10 +197,10 @@ impl Stream {
 
     /// Opener: the peer declined.
     pub fn handle_refuse(&mut self, reason: Reason) {
-        if self.role != Role::Opener || self.peer_slot.is_some() || !(self.voided || self.tx == TxState::Pledged) {
+        if self.role != Role::Opener || self.peer_slot.is_some() || !self.awaits_answer() {
             return self.violate("REFUSE without OPEN");
         }
-        self.voided = false;
+        self.attempt = Attempt::Settled;
         self.tx = TxState::Anchor;
         self.history.last_reason = reason;
         // Nothing of the stream exists at the peer: the slot is free on both sides.
@@ -200,7 +213,7 @@ impl Stream {
         if self.tx != TxState::Pledged {
             return;
         }
-        if self.held.is_some() {
+        if self.is_held() {
             return self.give_up(Reason::PledgeVoided);
         }
         //= spec §4.2.5
@@ -209,7 +222,7 @@ impl Stream {
         self.history.last_reason = Reason::PledgeVoided;
         if self.role == Role::Opener {
             if self.link_alive {
-                self.voided = true;
+                self.attempt = Attempt::Voided;
             } else {
                 self.rx = RxState::Anchor;
             }
@@ -328,7 +341,7 @@ impl Stream {
                 //= spec §4.5.2
                 //# An opener without an answer voids its pledge.
                 self.void_pledge();
-                self.voided &= self.link_alive;
+                self.forget_answer();
                 self.history.last_reason = reason;
                 self.demote_pending = None;
             }
@@ -347,7 +360,7 @@ impl Stream {
                 }
             }
             _ => {
-                self.voided &= self.link_alive;
+                self.forget_answer();
                 self.demote_pending = None;
             }
         }
@@ -455,13 +468,12 @@ impl Stream {
         self.peer_use = SlotUse::Used;
         self.peer_wants = false;
         self.we_want = false;
-        self.voided = false;
+        self.attempt = Attempt::Settled;
         self.announced = false;
         if self.peer_fin == PeerFin::Repeated {
             self.peer_fin = PeerFin::Awaited;
         }
         self.revival = None;
-        self.held = None;
         self.demote_pending = None;
         self.refuses = false;
         self.peer_rx_shutdown = false;
