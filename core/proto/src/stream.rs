@@ -34,15 +34,17 @@ mod tcp;
 
 use alloc::collections::VecDeque;
 
-use crate::ring::{RxRing, TxRing};
+use crate::ring::TxRing;
 use crate::wire::{ControlMessage, MessageKind, Nonce, Record};
 use crate::Reason;
 
-use state::{Attempt, Failed, PeerFin, Shutdown, SlotUse, Socket};
+use state::{
+    AnchorState, Attempt, Failed, History, Incoming, LinkState, Outgoing, PeerFin, RxState, Shutdown, Socket, TxState,
+};
 
 pub use anchor::{AnchorWrite, RecordVerdict, RECORD_GRACE};
 pub use end::LINGER_LIMIT;
-pub use tcp::{SocketError, TcpState};
+pub use tcp::TcpState;
 
 /// Which end of the TCP connection this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -74,43 +76,6 @@ pub enum Phase {
     Resuming,
 }
 
-/// Path of the outgoing direction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum TxState {
-    /// Application bytes go to the anchor.
-    Anchor,
-    /// A pledge is out; nothing has been sent beyond it.
-    Pledged,
-    /// Opener: our marker is on the anchor, the acceptor's answer is not known.
-    Paused,
-    /// Application bytes go to the link.
-    Link,
-    /// RESUME written; the peer's consumed position is not known.
-    Frozen,
-    /// Replaying retained bytes on the anchor from this position on.
-    Replay(u64),
-}
-
-/// Path of the incoming direction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum RxState {
-    /// The anchor carries application bytes.
-    Anchor,
-    /// At this position, where the application has read to, a marker stands on the anchor, or the pledge is void.
-    Expect(u64),
-    /// The ring carries application bytes; the anchor may carry a RESUME record.
-    Link,
-    /// As `Expect`, but RESUME has been written: after the marker comes the peer's RESUME.
-    ExpectThenResume(u64),
-    /// Waiting for the peer's RESUME record.
-    AwaitResume,
-    /// The anchor carries application bytes again; those up to this position were sent on the link before, so the
-    /// anchor may not end without them.
-    Replay(u64),
-    /// The peer is gone for good: what the ring holds is all there will be.
-    Drain,
-}
-
 /// Why a stream ended otherwise than by FIN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Failure {
@@ -118,6 +83,15 @@ pub enum Failure {
     PeerReset,
     /// The peer broke the protocol: ECONNRESET, and it is told so.
     Violation(&'static str),
+}
+
+/// An error that one call is told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SocketError {
+    /// ECONNRESET
+    Reset,
+    /// EPIPE
+    Pipe,
 }
 
 /// Why a stream leaves the link.
@@ -190,74 +164,19 @@ pub enum Control {
     Signal(MessageKind),
 }
 
-/// What is only for display. Streams that differ in nothing else are equal, so that a model checker takes them for
-/// one state.
-#[derive(Clone, Copy, Debug)]
-struct History {
-    promotions: u32,
-    last_reason: Reason,
-}
-
-impl PartialEq for History {
-    fn eq(&self, _: &History) -> bool {
-        true
-    }
-}
-
-impl Eq for History {}
-
-impl core::hash::Hash for History {
-    fn hash<H: core::hash::Hasher>(&self, _: &mut H) {}
-}
-
 /// The state machine of one stream. See the module documentation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Stream {
     role: Role,
     config: StreamConfig,
-    tx: TxState,
-    rx: RxState,
-    /// Application bytes accepted so far, on whichever path. While on the link: `tx_ring.sent()`.
-    tx_position: u64,
-    /// Application bytes handed out so far. While on the link: `rx_ring.consumed()`.
-    rx_position: u64,
-    tx_ring: Option<TxRing>,
-    rx_ring: Option<RxRing>,
-    /// Length of the ring that this side registered for the current attempt.
-    rx_ring_len: u32,
-    /// Our slot and the peer's on the current link.
-    slot: u16,
-    peer_slot: Option<u16>,
-    our_nonce: Nonce,
-    peer_nonce: Nonce,
-    /// False once the link is dead or released.
-    link_alive: bool,
-    attempt: Attempt,
-    demote_pending: Option<Demotion>,
-    /// The opener's SWITCHED has come: its marker is on the anchor, so a CLOSE does not mean that none will come.
-    announced: bool,
-    /// Peer asked for credit that it did not have.
-    peer_wants: bool,
-    /// We asked, and have not seen credit since.
-    we_want: bool,
-    tx_shutdown: Shutdown,
-    rx_shutdown: Shutdown,
-    peer_fin: PeerFin,
-    /// Both directions were shut down where a marker may come: what comes instead is for nobody.
-    refuses: bool,
-    /// The peer's application has shut down reading.
-    peer_rx_shutdown: bool,
-    /// Bytes of the write that the peer has answered with a reset, because it reads no more.
-    refused: u32,
-    our_use: SlotUse,
-    peer_use: SlotUse,
-    socket: Socket,
-    /// See [`revived`](Stream::revived).
-    revival: Option<Revival>,
-    failed: Option<Failed>,
-    records: VecDeque<Record>,
-    record_sent: usize,
+    tx: Outgoing,
+    rx: Incoming,
+    anchor: AnchorState,
+    link: LinkState,
+    /// Messages to send on the link.
     controls: VecDeque<Control>,
+    socket: Socket,
+    failed: Option<Failed>,
     history: History,
 }
 
@@ -267,37 +186,13 @@ impl Stream {
         Stream {
             role,
             config,
-            tx: TxState::Anchor,
-            rx: RxState::Anchor,
-            tx_position: 0,
-            rx_position: 0,
-            tx_ring: None,
-            rx_ring: None,
-            rx_ring_len: 0,
-            slot: 0,
-            peer_slot: None,
-            our_nonce: [0; 16],
-            peer_nonce: [0; 16],
-            link_alive: false,
-            attempt: Attempt::Settled,
-            demote_pending: None,
-            announced: false,
-            peer_wants: false,
-            we_want: false,
-            tx_shutdown: Shutdown::Open,
-            rx_shutdown: Shutdown::Open,
-            peer_fin: PeerFin::Awaited,
-            refuses: false,
-            peer_rx_shutdown: false,
-            refused: 0,
-            our_use: SlotUse::Used,
-            peer_use: SlotUse::Used,
-            socket: Socket::Open,
-            revival: None,
-            failed: None,
-            records: VecDeque::new(),
-            record_sent: 0,
+            tx: Outgoing::default(),
+            rx: Incoming::default(),
+            anchor: AnchorState::default(),
+            link: LinkState::default(),
             controls: VecDeque::new(),
+            socket: Socket::Open,
+            failed: None,
             history: History { promotions: 0, last_reason: Reason::NotYet },
         }
     }
@@ -310,7 +205,7 @@ impl Stream {
     /// Where the stream stands.
     pub fn phase(&self) -> Phase {
         use {RxState as R, TxState as T};
-        match (self.tx, self.rx) {
+        match (self.tx.state, self.rx.state) {
             (T::Anchor, R::Anchor | R::Replay(_)) => Phase::Plain,
             // The peer is gone and what it sent is in the ring, perhaps after older bytes on the anchor.
             (T::Anchor, R::Drain) => Phase::Linked,
@@ -324,34 +219,34 @@ impl Stream {
     /// Both directions use the link only: nothing but a record can be on the anchor.
     #[inline]
     pub fn is_linked(&self) -> bool {
-        self.tx == TxState::Link && self.rx == RxState::Link
+        self.tx.state == TxState::Link && self.rx.state == RxState::Link
     }
 
     /// Our marker is on the anchor, or on its way there, and the peer has not answered it.
     pub fn awaits_switch(&self) -> bool {
-        self.tx == TxState::Paused
+        self.tx.state == TxState::Paused
     }
 
     /// Opener: what the peer has to say of the attempt comes by the link alone.
     #[inline]
     pub fn is_opening(&self) -> bool {
         self.role == Role::Opener
-            && self.link_alive
-            && (self.tx == TxState::Pledged || self.attempt != Attempt::Settled)
+            && self.link.alive
+            && (self.tx.state == TxState::Pledged || self.link.attempt != Attempt::Settled)
     }
 
     /// The fd is an ordinary kernel socket: no record is under way, and none will come. The answer to an OPEN whose pledge
     /// was voided may still come by the link.
     pub fn is_plain(&self) -> bool {
-        self.tx == TxState::Anchor
-            && matches!(self.rx, RxState::Anchor | RxState::Replay(_))
-            && self.records.is_empty()
+        self.tx.state == TxState::Anchor
+            && matches!(self.rx.state, RxState::Anchor | RxState::Replay(_))
+            && self.anchor.records.is_empty()
             && !self.is_held()
     }
 
     /// Whether the slot on the link is still in use by either side.
     pub fn holds_slot(&self) -> bool {
-        self.link_alive && !(self.our_use.is_closed() && self.peer_use.is_closed())
+        self.link.alive && !(self.link.ours.usage.is_closed() && self.link.peer.usage.is_closed())
     }
 
     /// Why the stream is not on the link ([`Reason::None`] when it is).
@@ -370,13 +265,18 @@ impl Stream {
 
     /// Our slot on the link.
     pub fn slot(&self) -> u16 {
-        self.slot
+        self.link.ours.number
     }
 
     /// The peer's slot on the link, once known.
     #[inline]
     pub fn peer_slot(&self) -> Option<u16> {
-        self.peer_slot
+        self.link.peer.name.map(|name| name.slot)
+    }
+
+    /// The token of records that the peer reads.
+    fn peer_nonce(&self) -> Nonce {
+        self.link.peer.name.map_or(Nonce::default(), |name| name.nonce)
     }
 
     /// How often it was promoted.
@@ -391,18 +291,18 @@ impl Stream {
         //= spec §4.2.6
         //# At a promotion positions are counted anew: they begin at the number of bytes that stand on the anchor before the
         //# pledge, records and replayed bytes included.
-        (self.tx_position, self.rx_position) = (tx, rx);
+        (self.tx.position, self.rx.position) = (tx, rx);
     }
 
     /// The positions up to which the application has written and read.
     pub fn positions(&self) -> (u64, u64) {
-        (self.tx_position, self.rx_position)
+        (self.tx.position, self.rx.position)
     }
 
     /// Whether the peer's end of stream has come by the link.
     #[inline]
     pub fn fin_received(&self) -> bool {
-        self.peer_fin == PeerFin::Received
+        self.rx.fin == PeerFin::Received
     }
 
     /// Where application writes go now.
@@ -410,15 +310,15 @@ impl Stream {
     pub fn tx_sink(&self) -> TxSink {
         if self.no_more_out() {
             // The kernel has errors of its own to tell.
-            let kernels = self.tx_shutdown == Shutdown::OnAnchor && self.failed.is_none() && self.is_plain();
+            let kernels = self.tx.shutdown == Shutdown::OnAnchor && self.failed.is_none() && self.is_plain();
             return if kernels { TxSink::Anchor } else { TxSink::Closed };
         }
         if self.peer_is_deaf() {
             return TxSink::Refused;
         }
-        match self.tx {
-            TxState::Link if self.records.is_empty() => TxSink::Link,
-            TxState::Anchor if self.records.is_empty() => TxSink::Anchor,
+        match self.tx.state {
+            TxState::Link if self.anchor.records.is_empty() => TxSink::Link,
+            TxState::Anchor if self.anchor.records.is_empty() => TxSink::Anchor,
             TxState::Pledged => TxSink::Pledged,
             _ => TxSink::Wait,
         }
@@ -427,8 +327,8 @@ impl Stream {
     /// Where application reads come from now.
     #[inline]
     pub fn rx_source(&self) -> RxSource {
-        if let RxState::Link | RxState::Drain = self.rx {
-            return match &self.rx_ring {
+        if let RxState::Link | RxState::Drain = self.rx.state {
+            return match &self.rx.ring {
                 Some(ring) if !ring.is_empty() => RxSource::Link,
                 _ => self.rx_end(),
             };
@@ -436,9 +336,9 @@ impl Stream {
         if self.failed.is_some() {
             return self.rx_end();
         }
-        match self.rx {
+        match self.rx.state {
             RxState::Expect(_) | RxState::ExpectThenResume(_) | RxState::AwaitResume => RxSource::Record,
-            RxState::Replay(until) => RxSource::Anchor(until - self.rx_position),
+            RxState::Replay(until) => RxSource::Anchor(until - self.rx.position),
             _ => RxSource::Anchor(u64::MAX),
         }
     }
@@ -446,7 +346,7 @@ impl Stream {
     /// Bytes readable from the ring.
     #[inline]
     pub fn available(&self) -> u32 {
-        match (&self.rx_ring, self.rx) {
+        match (&self.rx.ring, self.rx.state) {
             (Some(ring), RxState::Link | RxState::Drain) => ring.available(),
             _ => 0,
         }
@@ -454,7 +354,7 @@ impl Stream {
 
     /// Bytes that were readable when this side began to leave the link, and will be again.
     pub fn frozen(&self) -> u32 {
-        match (&self.rx_ring, self.rx) {
+        match (&self.rx.ring, self.rx.state) {
             (Some(ring), RxState::AwaitResume) => ring.available(),
             _ => 0,
         }
@@ -463,23 +363,23 @@ impl Stream {
     /// Bytes that a write could place now on the link.
     #[inline]
     pub fn free(&self) -> u32 {
-        self.tx_ring.as_ref().map_or(0, TxRing::free)
+        self.tx.ring.as_ref().map_or(0, TxRing::free)
     }
 
     /// Length of the outgoing ring; 0 if there is none.
     pub fn tx_ring_len(&self) -> u32 {
-        self.tx_ring.as_ref().map_or(0, TxRing::len)
+        self.tx.ring.as_ref().map_or(0, TxRing::len)
     }
 
     /// Bytes sent on the link that the peer's application has not consumed, as far as known.
     pub fn unconsumed(&self) -> u64 {
-        self.tx_ring.as_ref().map_or(0, |r| r.sent() - r.consumed())
+        self.tx.ring.as_ref().map_or(0, |r| r.sent() - r.consumed())
     }
 
     /// Whether `poll` should call the link writable: a quarter of the ring is free.
     #[inline]
     pub fn link_writable(&self) -> bool {
-        self.tx_ring.as_ref().is_some_and(|r| r.free() >= r.len() / 4)
+        self.tx.ring.as_ref().is_some_and(|r| r.free() >= r.len() / 4)
     }
 
     /// The failure, if any.
@@ -500,13 +400,13 @@ impl Stream {
 
     /// Whether an attempt at promotion waits for this side's application to read.
     pub fn is_held(&self) -> bool {
-        matches!(self.attempt, Attempt::HeldOpen { .. } | Attempt::HeldAccept(_))
+        matches!(self.link.attempt, Attempt::HeldOpen { .. } | Attempt::HeldAccept(_))
     }
 
     /// Whether a record is to be written on the anchor.
     #[inline]
     pub fn has_record(&self) -> bool {
-        !self.records.is_empty()
+        !self.anchor.records.is_empty()
     }
 
     /// Whether `poll_control` has something.
@@ -521,7 +421,7 @@ impl Stream {
         if self.failed.is_none() {
             self.note_failure(Failure::Violation(what));
             self.history.last_reason = Reason::Violation;
-            if self.link_alive && self.peer_slot.is_some() {
+            if self.link.alive && self.link.peer.name.is_some() {
                 self.push_control(Control::Signal(MessageKind::Reset));
             }
             self.try_close();
@@ -530,12 +430,12 @@ impl Stream {
 
     fn push_control(&mut self, control: Control) {
         // Bounded: each signal is sent at most once per promotion, and CREDIT_* once per stall.
-        if !self.our_use.is_closed() {
+        if !self.link.ours.usage.is_closed() {
             self.controls.push_back(control);
         }
     }
 
     fn push_record(&mut self, record: Record) {
-        self.records.push_back(record);
+        self.anchor.records.push_back(record);
     }
 }

@@ -48,16 +48,16 @@ impl Stream {
     /// What to write on the anchor next, before any application byte.
     #[inline]
     pub fn poll_anchor_write(&mut self) -> Option<AnchorWrite> {
-        if self.records.is_empty()
-            && matches!(self.tx, TxState::Link | TxState::Pledged | TxState::Paused | TxState::Frozen)
+        if self.anchor.records.is_empty()
+            && matches!(self.tx.state, TxState::Link | TxState::Pledged | TxState::Paused | TxState::Frozen)
         {
             return None;
         }
-        if let Some(record) = self.records.front() {
-            return Some(AnchorWrite::Record(record.encode(), self.record_sent));
+        if let Some(record) = self.anchor.records.front() {
+            return Some(AnchorWrite::Record(record.encode(), self.anchor.record_sent));
         }
-        match self.tx {
-            TxState::Replay(next) => match self.tx_ring.as_ref().and_then(|r| r.retained(next)) {
+        match self.tx.state {
+            TxState::Replay(next) => match self.tx.ring.as_ref().and_then(|r| r.retained(next)) {
                 Some(span) => Some(AnchorWrite::Replay(span)),
                 None => {
                     self.finish_replay();
@@ -72,16 +72,17 @@ impl Stream {
     /// Whether the next thing to write on the anchor is a marker, of which nothing is there yet.
     #[inline]
     pub fn is_about_to_switch(&self) -> bool {
-        self.record_sent == 0 && self.records.front().is_some_and(|record| record.kind == RecordKind::Marker)
+        self.anchor.record_sent == 0
+            && self.anchor.records.front().is_some_and(|record| record.kind == RecordKind::Marker)
     }
 
     pub(super) fn poll_shutdown(&self) -> Option<AnchorWrite> {
-        if self.tx != TxState::Anchor || self.failed.is_some() {
+        if self.tx.state != TxState::Anchor || self.failed.is_some() {
             return None;
         }
         //= spec §4.8.5
         //# What has been shut down on the link is shut down on the anchor once no record is to come there.
-        if self.read_shutdown_is_due() && self.rx == RxState::Anchor && self.is_plain() {
+        if self.read_shutdown_is_due() && self.rx.state == RxState::Anchor && self.is_plain() {
             return Some(AnchorWrite::ShutdownRead);
         }
         //= spec §4.8.9
@@ -95,53 +96,53 @@ impl Stream {
         if self.is_closed() && !self.must_linger() {
             return None;
         }
-        (self.tx_shutdown == Shutdown::Pending).then_some(AnchorWrite::Shutdown)
+        (self.tx.shutdown == Shutdown::Pending).then_some(AnchorWrite::Shutdown)
     }
 
     /// Reading is to be shut down on the anchor as soon as that has brought all that comes again.
     pub fn awaits_read_shutdown(&self) -> bool {
-        self.read_shutdown_is_due() && self.tx == TxState::Anchor && matches!(self.rx, RxState::Replay(_))
+        self.read_shutdown_is_due() && self.tx.state == TxState::Anchor && matches!(self.rx.state, RxState::Replay(_))
     }
 
     /// It brings it too slowly: the kernel has no room for all of it.
     pub fn skip_read_shutdown(&mut self) {
         if self.awaits_read_shutdown() {
-            self.rx_shutdown = Shutdown::OnAnchor;
+            self.rx.shutdown = Shutdown::OnAnchor;
         }
     }
 
     fn read_shutdown_is_due(&self) -> bool {
-        matches!(self.rx_shutdown, Shutdown::Pending | Shutdown::OnLink)
+        matches!(self.rx.shutdown, Shutdown::Pending | Shutdown::OnLink)
     }
 
     /// Whether the end of the peer's direction, which had come by the link, is to come on the anchor too.
     pub fn expects_end(&self) -> bool {
-        self.peer_fin == PeerFin::Repeated
+        self.rx.fin == PeerFin::Repeated
     }
 
     /// `n` bytes of the last [`AnchorWrite`] were written (for the shutdowns: 0, done).
     pub fn anchor_written(&mut self, n: usize) {
-        if let Some(record) = self.records.front() {
-            self.record_sent += n;
-            if self.record_sent >= RECORD_LEN {
-                self.record_sent = 0;
+        if let Some(record) = self.anchor.records.front() {
+            self.anchor.record_sent += n;
+            if self.anchor.record_sent >= RECORD_LEN {
+                self.anchor.record_sent = 0;
                 //= spec §4.3.3
                 //# A side that has written the whole of its marker says so with SWITCHED on the link, if that lives.
-                if record.kind == RecordKind::Marker && self.link_alive {
+                if record.kind == RecordKind::Marker && self.link.alive {
                     self.push_control(Control::Signal(MessageKind::Switched));
                 }
-                self.records.pop_front();
+                self.anchor.records.pop_front();
                 self.finish_replay();
                 self.try_fin();
                 self.try_close();
             }
-        } else if let TxState::Replay(next) = &mut self.tx {
+        } else if let TxState::Replay(next) = &mut self.tx.state {
             *next += n as u64;
             self.finish_replay();
         } else {
             match self.poll_shutdown() {
-                Some(AnchorWrite::ShutdownRead) => self.rx_shutdown = Shutdown::OnAnchor,
-                Some(_) => self.tx_shutdown = Shutdown::OnAnchor,
+                Some(AnchorWrite::ShutdownRead) => self.rx.shutdown = Shutdown::OnAnchor,
+                Some(_) => self.tx.shutdown = Shutdown::OnAnchor,
                 None => {}
             }
         }
@@ -153,7 +154,7 @@ impl Stream {
         //= spec §4.8.2
         //# Application bytes that come on the anchor where it expects a marker it answers with a reset of the anchor, as its
         //# kernel would.
-        let refused = core::mem::take(&mut self.refuses) && unread > 0;
+        let refused = core::mem::take(&mut self.rx.refuses) && unread > 0;
         if refused {
             self.fail(Failure::PeerReset);
         }
@@ -162,8 +163,8 @@ impl Stream {
 
     /// The anchor takes nothing any more: what is still to be replayed is read by nobody.
     pub fn drop_replay(&mut self) {
-        if matches!(self.tx, TxState::Replay(_)) && self.records.is_empty() {
-            self.tx = TxState::Replay(self.tx_position);
+        if matches!(self.tx.state, TxState::Replay(_)) && self.anchor.records.is_empty() {
+            self.tx.state = TxState::Replay(self.tx.position);
             self.finish_replay();
         }
     }
@@ -182,24 +183,24 @@ impl Stream {
     pub fn handle_record_cut(&mut self) {
         //= spec §3.3.2
         //# Any others never do: if the anchor ends after them, the peer has died, and its reader gets a reset.
-        match self.rx {
+        match self.rx.state {
             RxState::Expect(_) | RxState::ExpectThenResume(_) => self.fail(Failure::PeerReset),
             _ => self.handle_anchor_end(false),
         }
     }
 
     fn find(&self, peeked: &[u8], complete: bool) -> Found {
-        let pledged = matches!(self.rx, RxState::Expect(_) | RxState::ExpectThenResume(_));
+        let pledged = matches!(self.rx.state, RxState::Expect(_) | RxState::ExpectThenResume(_));
         let ambiguous = peeked.is_empty() || pledged && peeked.len() < MAGIC_LEN;
         match peeked.first_chunk().map(Record::decode) {
-            Some(Ok(record)) if record.token == self.our_nonce => Found::Record(record),
-            None if !(complete && ambiguous) && Record::could_begin(peeked, &self.our_nonce) => Found::Partial,
+            Some(Ok(record)) if record.token == self.link.ours.nonce => Found::Record(record),
+            None if !(complete && ambiguous) && Record::could_begin(peeked, &self.link.ours.nonce) => Found::Partial,
             _ => Found::Other,
         }
     }
 
     fn take_record(&mut self, found: Found) -> RecordVerdict {
-        match (self.rx, found) {
+        match (self.rx.state, found) {
             (RxState::Anchor | RxState::Replay(_), _) => RecordVerdict::Plain,
             (RxState::Drain, Found::Record(r)) if r.kind == RecordKind::Resume => {
                 self.answer_lingering();
@@ -239,31 +240,31 @@ impl Stream {
     }
 
     fn marker_read(&mut self) {
-        match (self.rx, self.role, self.tx) {
-            (RxState::ExpectThenResume(_), ..) => self.rx = RxState::AwaitResume,
+        match (self.rx.state, self.role, self.tx.state) {
+            (RxState::ExpectThenResume(_), ..) => self.rx.state = RxState::AwaitResume,
             (_, _, TxState::Anchor) if self.peer_is_done() => {
-                self.rx = RxState::Drain;
+                self.rx.state = RxState::Drain;
                 self.try_close();
             }
             (_, _, TxState::Anchor) => {
                 //= spec §4.3.4
                 //# An acceptor that has voided its pledge reads on from the anchor after the opener's marker.
-                self.rx = RxState::Anchor;
-                self.rx_ring = None;
-                self.tx_ring = None;
+                self.rx.state = RxState::Anchor;
+                self.rx.ring = None;
+                self.tx.ring = None;
                 self.try_close();
             }
             (_, Role::Acceptor, TxState::Pledged) => {
-                self.rx = RxState::Link;
+                self.rx.state = RxState::Link;
                 self.acceptor_switches();
             }
             (_, Role::Opener, TxState::Paused) => {
-                self.rx = RxState::Link;
+                self.rx.state = RxState::Link;
                 self.tx_to_link();
             }
             // Our direction had switched on the peer's word already.
             _ => {
-                self.rx = RxState::Link;
+                self.rx.state = RxState::Link;
                 self.try_demote();
             }
         }
@@ -272,23 +273,24 @@ impl Stream {
     }
 
     pub(super) fn no_marker(&mut self) {
-        let vouched =
-            matches!(self.rx, RxState::ExpectThenResume(_)) || self.tx == TxState::Link || self.peer_is_done();
+        let vouched = matches!(self.rx.state, RxState::ExpectThenResume(_))
+            || self.tx.state == TxState::Link
+            || self.peer_is_done();
         if vouched {
             // We switched on its word that the marker is there.
             return self.violate("no marker at the pledged position");
         }
         //= spec §4.4.3
         //# A void pledge of either side ends the attempt; both directions stay on the anchor.
-        self.rx = RxState::Anchor;
-        self.rx_ring = None;
-        self.tx_ring = None;
-        self.tx = TxState::Anchor;
-        self.demote_pending = None;
+        self.rx.state = RxState::Anchor;
+        self.rx.ring = None;
+        self.tx.ring = None;
+        self.tx.state = TxState::Anchor;
+        self.link.demotion = None;
         self.history.last_reason = crate::Reason::PledgeVoided;
-        if self.record_sent == 0 {
+        if self.anchor.record_sent == 0 {
             // Our own marker, of which nothing is on the anchor yet.
-            self.records.clear();
+            self.anchor.records.clear();
         }
         self.try_close();
     }

@@ -9,45 +9,45 @@ impl Stream {
     /// `n` application bytes went to the anchor.
     #[inline]
     pub fn anchor_sent(&mut self, n: u64) {
-        debug_assert!(self.tx == TxState::Anchor, "application bytes on a switched anchor");
-        self.tx_position += n;
+        debug_assert!(self.tx.state == TxState::Anchor, "application bytes on a switched anchor");
+        self.tx.position += n;
     }
 
     /// `n` application bytes were read from the anchor.
     #[inline]
     pub fn anchor_received(&mut self, n: u64) {
-        self.rx_position += n;
-        match self.rx {
-            RxState::Replay(until) if self.rx_position >= until => self.rx = RxState::Anchor,
+        self.rx.position += n;
+        match self.rx.state {
+            RxState::Replay(until) if self.rx.position >= until => self.rx.state = RxState::Anchor,
             _ => {}
         }
-        if self.attempt != Attempt::Settled {
+        if self.link.attempt != Attempt::Settled {
             self.take_up();
         }
     }
 
     /// How many bytes are still to come again on the anchor, which has begun to bring them.
     pub fn replay_left(&self) -> u64 {
-        match self.rx {
-            RxState::Replay(until) => until - self.rx_position,
+        match self.rx.state {
+            RxState::Replay(until) => until - self.rx.position,
             _ => 0,
         }
     }
 
     /// All of them are there, unread: what the anchor does from now on is all that there is to the direction.
     pub fn handle_replay(&mut self) {
-        if matches!(self.rx, RxState::Replay(_)) {
-            self.rx = RxState::Anchor;
+        if matches!(self.rx.state, RxState::Replay(_)) {
+            self.rx.state = RxState::Anchor;
         }
     }
 
     /// The next span to fill, at most `want` long. Empty: no byte credit; call [`stalled`](Stream::stalled).
     #[inline]
     pub fn claim(&mut self, want: u32) -> Span {
-        match &mut self.tx_ring {
+        match &mut self.tx.ring {
             //= spec §4.3.2
             //# Once that is wholly on the anchor, its application's bytes go to the link.
-            Some(ring) if self.tx == TxState::Link && self.records.is_empty() => ring.claim(want),
+            Some(ring) if self.tx.state == TxState::Link && self.anchor.records.is_empty() => ring.claim(want),
             _ => Span { offset: 0, len: 0 },
         }
     }
@@ -55,16 +55,16 @@ impl Stream {
     /// `len` bytes of the claimed span go out as one DATA message; returns whether it carries REWIND.
     #[inline]
     pub fn commit(&mut self, len: u32) -> bool {
-        let Some(ring) = &mut self.tx_ring else { return false };
-        self.tx_position += u64::from(len);
+        let Some(ring) = &mut self.tx.ring else { return false };
+        self.tx.position += u64::from(len);
         ring.commit(len)
     }
 
     /// The message of the last commit could not be posted (queue full).
     pub fn uncommit(&mut self, len: u32, rewind: bool) {
-        if let Some(ring) = &mut self.tx_ring {
+        if let Some(ring) = &mut self.tx.ring {
             ring.uncommit(len, rewind);
-            self.tx_position -= u64::from(len);
+            self.tx.position -= u64::from(len);
         }
     }
 
@@ -72,8 +72,8 @@ impl Stream {
     pub fn stalled(&mut self) {
         //= spec §5.2.3
         //# A sender that runs out of byte credit sends CREDIT_WANT once, and waits for CREDIT_GIVE.
-        if !self.we_want && self.tx == TxState::Link {
-            self.we_want = true;
+        if !self.link.ours.wants_credit && self.tx.state == TxState::Link {
+            self.link.ours.wants_credit = true;
             self.push_control(Control::Signal(MessageKind::CreditWant));
         }
     }
@@ -81,10 +81,10 @@ impl Stream {
     /// Takes in the credit word. Returns whether there is new credit.
     #[inline]
     pub fn handle_consumed(&mut self, consumed: u64) -> bool {
-        let Some(ring) = &mut self.tx_ring else { return false };
+        let Some(ring) = &mut self.tx.ring else { return false };
         //= spec §5.2.1
         //# The credit word is zero until the receiver first writes it; zero tells nothing.
-        if self.tx != TxState::Link || consumed == 0 {
+        if self.tx.state != TxState::Link || consumed == 0 {
             return false;
         }
         match ring.handle_consumed(consumed) {
@@ -103,7 +103,7 @@ impl Stream {
             return self.reset_peer();
         }
         let fin_received = self.fin_received();
-        match (self.rx, &mut self.rx_ring) {
+        match (self.rx.state, &mut self.rx.ring) {
             (RxState::Link | RxState::Expect(_), Some(ring)) if !fin_received => {
                 if let Err(Violation(what)) = ring.handle_data(len, rewind) {
                     self.violate(what);
@@ -118,7 +118,7 @@ impl Stream {
     /// The readable span that begins `skip` bytes after the consumed position.
     #[inline]
     pub fn readable(&self, skip: u32) -> Span {
-        match (&self.rx_ring, self.rx) {
+        match (&self.rx.ring, self.rx.state) {
             (Some(ring), RxState::Link | RxState::Drain) => ring.readable(skip),
             _ => Span { offset: 0, len: 0 },
         }
@@ -127,20 +127,20 @@ impl Stream {
     /// The application has taken `len` bytes from the ring.
     #[inline]
     pub fn consume(&mut self, len: u32) -> Credit {
-        let Some(ring) = &mut self.rx_ring else { return Credit { consumed: 0, tell: false, give: false } };
+        let Some(ring) = &mut self.rx.ring else { return Credit { consumed: 0, tell: false, give: false } };
         ring.consume(len);
-        self.rx_position += u64::from(len);
+        self.rx.position += u64::from(len);
         let (consumed, available, half) = (ring.consumed(), ring.available(), ring.len() / 2);
-        if self.peer_use.is_closed() {
+        if self.link.peer.usage.is_closed() {
             self.finish_reading();
         }
         //= spec §4.6.3
         //# After its CLOSE, and after the death of the link, a side writes no more to the peer's memory.
-        let tell = self.link_alive && !self.our_use.is_closed();
+        let tell = self.link.alive && !self.link.ours.usage.is_closed();
         //= spec §5.2.4
         //# A receiver that was asked sends CREDIT_GIVE when at least half of the ring is free.
-        let give = self.peer_wants && tell && available <= half;
-        self.peer_wants &= !give;
+        let give = self.link.peer.wants_credit && tell && available <= half;
+        self.link.peer.wants_credit &= !give;
         Credit { consumed, tell, give }
     }
 }

@@ -10,30 +10,30 @@ impl Stream {
     pub fn is_steady(&self) -> bool {
         self.is_linked()
             && self.controls.is_empty()
-            && self.records.is_empty()
+            && self.anchor.records.is_empty()
             && !self.is_closed()
-            && !self.peer_use.is_closed()
+            && !self.link.peer.usage.is_closed()
     }
 
     /// Whether a message of ours would be about bytes that the peer takes from the link.
     pub fn sends_on_link(&self) -> bool {
-        self.tx == TxState::Link && self.link_alive
+        self.tx.state == TxState::Link && self.link.alive
     }
 
     /// Whether rings are still needed although the slot on the link may be free: unread or unreplayed bytes, our own or
     /// those that the peer replays from our memory.
     pub fn needs_memory(&self) -> bool {
-        let ours = match self.tx {
+        let ours = match self.tx.state {
             TxState::Frozen | TxState::Replay(_) | TxState::Paused | TxState::Link => true,
             TxState::Anchor | TxState::Pledged => false,
         };
-        let theirs = match self.rx {
+        let theirs = match self.rx.state {
             RxState::Link | RxState::Expect(_) | RxState::ExpectThenResume(_) | RxState::AwaitResume => true,
-            RxState::Drain => self.rx_ring.as_ref().is_some_and(|r| !r.is_empty()),
+            RxState::Drain => self.rx.ring.as_ref().is_some_and(|r| !r.is_empty()),
             //= spec §4.6.7
             //# Memory that the peer may be replaying from is not freed on the peer's CLOSE alone, but when the
             //# replayed bytes have come.
-            RxState::Replay(_) => self.link_alive && self.peer_use.is_closed(),
+            RxState::Replay(_) => self.link.alive && self.link.peer.usage.is_closed(),
             RxState::Anchor => false,
         };
         (ours || theirs) && !self.is_closed() || self.must_linger()
@@ -41,7 +41,7 @@ impl Stream {
 
     /// Length of the incoming ring; 0 if there is none.
     pub fn rx_ring_len(&self) -> u32 {
-        self.rx_ring.as_ref().map_or(0, RxRing::len)
+        self.rx.ring.as_ref().map_or(0, RxRing::len)
     }
 
     /// Sends the CREDIT_GIVE that [`consume`](Stream::consume) asked for. Separate, because the credit word must be

@@ -15,12 +15,12 @@ pub const LINGER_LIMIT: Duration = Duration::from_millis(200 * ((2 << 8) - 1));
 impl Stream {
     /// Ends the outgoing direction (`shutdown(SHUT_WR)`), after what was written.
     pub fn shutdown_write(&mut self) {
-        if self.tx_shutdown.is_wanted() || self.failed.is_some() {
+        if self.tx.shutdown.is_wanted() || self.failed.is_some() {
             return;
         }
-        self.tx_shutdown = Shutdown::Pending;
+        self.tx.shutdown = Shutdown::Pending;
         self.give_up(Reason::PledgeVoided);
-        if self.tx == TxState::Pledged {
+        if self.tx.state == TxState::Pledged {
             self.void_pledge();
         }
         self.note_refusal();
@@ -29,16 +29,16 @@ impl Stream {
 
     /// From now on what comes is for nobody, if both directions have ended and a marker may come.
     fn note_refusal(&mut self) {
-        self.refuses = matches!(self.rx, RxState::Expect(_)) && self.takes_no_data();
+        self.rx.refuses = matches!(self.rx.state, RxState::Expect(_)) && self.takes_no_data();
     }
 
     /// `shutdown(SHUT_RD)`: reads end once what is here has been read. What comes later can be read too, unless both
     /// directions have ended.
     pub fn shutdown_read(&mut self) {
-        if self.rx_shutdown.is_wanted() || self.failed.is_some() {
+        if self.rx.shutdown.is_wanted() || self.failed.is_some() {
             return;
         }
-        self.rx_shutdown = Shutdown::Pending;
+        self.rx.shutdown = Shutdown::Pending;
         self.withdraw();
         self.note_refusal();
         self.try_fin();
@@ -46,14 +46,14 @@ impl Stream {
 
     /// Whether both directions have ended once these are shut down as well.
     pub fn ends_both(&self, read: bool, write: bool) -> bool {
-        (read || self.rx_shutdown.is_wanted()) && (write || self.tx_shutdown.is_wanted())
+        (read || self.rx.shutdown.is_wanted()) && (write || self.tx.shutdown.is_wanted())
     }
 
     /// Gives up an attempt at promotion if nobody has acted on it: what is asked of the connection is then the kernel's
     /// to answer.
     pub fn withdraw(&mut self) {
         self.give_up(Reason::PledgeVoided);
-        if self.tx == TxState::Pledged && self.role == Role::Opener {
+        if self.tx.state == TxState::Pledged && self.role == Role::Opener {
             self.void_pledge();
         }
     }
@@ -74,16 +74,17 @@ impl Stream {
             self.socket = Socket::ClosedWithReset;
             return self.try_close();
         }
-        let unread = matches!(self.rx, RxState::Link | RxState::Expect(_))
-            && self.rx_ring.as_ref().is_some_and(|r| !r.is_empty());
-        let replays = self.link_alive && self.tx == TxState::Link && self.failed.is_none() && !self.peer_is_done();
+        let unread = matches!(self.rx.state, RxState::Link | RxState::Expect(_))
+            && self.rx.ring.as_ref().is_some_and(|r| !r.is_empty());
+        let replays =
+            self.link.alive && self.tx.state == TxState::Link && self.failed.is_none() && !self.peer_is_done();
         if (reset || unread) && replays {
             self.reset_at_end();
         } else if reset {
             self.abort();
         } else {
             self.socket = Socket::Closed;
-            if unread && self.link_alive {
+            if unread && self.link.alive {
                 self.push_control(Control::Signal(MessageKind::Reset));
                 self.note_failure(Failure::PeerReset);
             } else {
@@ -114,13 +115,13 @@ impl Stream {
 
     /// RESET of the peer.
     pub(super) fn handle_reset(&mut self) {
-        match self.rx {
+        match self.rx.state {
             // The anchor brings it too, behind what the application has not read there.
             RxState::Anchor | RxState::Replay(_) => self.withdraw(),
-            RxState::AwaitResume | RxState::ExpectThenResume(_) if !self.is_closed() && self.link_alive => {
-                self.revival.get_or_insert(Revival::Unreported);
+            RxState::AwaitResume | RxState::ExpectThenResume(_) if !self.is_closed() && self.link.alive => {
+                self.link.revival.get_or_insert(Revival::Unreported);
             }
-            _ if self.is_closed() && self.failed.is_none() && self.tx == TxState::Link => {
+            _ if self.is_closed() && self.failed.is_none() && self.tx.state == TxState::Link => {
                 self.socket = Socket::ClosedWithReset;
             }
             _ => self.fail_on_link(),
@@ -131,7 +132,7 @@ impl Stream {
     fn fail_on_link(&mut self) {
         self.fail(Failure::PeerReset);
         if let Some(Failed { cause: cause @ (Cause::Reset | Cause::ResetOnLink), .. }) = &mut self.failed {
-            *cause = if self.link_alive { Cause::ResetOnLink } else { Cause::Reset };
+            *cause = if self.link.alive { Cause::ResetOnLink } else { Cause::Reset };
         }
     }
 
@@ -139,10 +140,10 @@ impl Stream {
     pub fn is_revivable(&self) -> bool {
         let failed = self.failed.is_some_and(|failed| failed.cause == Cause::ResetOnLink);
         failed
-            && self.link_alive
+            && self.link.alive
             && self.is_linked()
-            && self.records.is_empty()
-            && !self.our_use.is_closed()
+            && self.anchor.records.is_empty()
+            && !self.link.ours.usage.is_closed()
             && !self.is_closed()
     }
 
@@ -156,7 +157,7 @@ impl Stream {
         //# A stream that has failed by RESET alone may leave the link as if it had not: what nobody has read comes again on
         //# the anchor, and the reset after it.
         let failed = self.failed.take();
-        self.revival = failed.map(|failed| match failed.error {
+        self.link.revival = failed.map(|failed| match failed.error {
             Some(_) => Revival::Unreported,
             None => Revival::Reported,
         });
@@ -165,12 +166,12 @@ impl Stream {
 
     /// Whether the anchor is to end with a reset because the stream left its link as if it had not failed.
     pub fn revived(&self) -> Option<Revival> {
-        self.revival
+        self.link.revival
     }
 
     /// The anchor has ended so, or will not.
     pub fn end_revival(&mut self) {
-        self.revival = None;
+        self.link.revival = None;
     }
 
     /// Closed by the application, but the anchor must stay open: bytes or records are still to go there, or may have
@@ -179,26 +180,26 @@ impl Stream {
         //= spec §4.6.4
         //# A side that has closed while on the link keeps its anchor open until the peer's CLOSE has come, so that it
         //# can replay if the link dies first.
-        let on_link = self.is_closed() && self.tx == TxState::Link && !self.peer_use.is_closed();
+        let on_link = self.is_closed() && self.tx.state == TxState::Link && !self.link.peer.usage.is_closed();
         //= spec §4.6.8
         //# A side that has closed in the middle of promotion keeps its anchor open until it has consumed the peer's
         //# marker or knows that there is none: the kernel would answer the marker with a reset.
-        let marker_may_come = self.is_closed() && matches!(self.rx, RxState::Expect(_)) && !self.peer_is_done();
+        let marker_may_come = self.is_closed() && matches!(self.rx.state, RxState::Expect(_)) && !self.peer_is_done();
         self.failed.is_none()
-            && (!self.records.is_empty()
+            && (!self.anchor.records.is_empty()
                 || on_link
                 || marker_may_come
-                || matches!(self.tx, TxState::Frozen | TxState::Replay(_) | TxState::Paused))
+                || matches!(self.tx.state, TxState::Frozen | TxState::Replay(_) | TxState::Paused))
     }
 
     /// Aborts: SO_LINGER 0, or a local error.
     pub fn abort(&mut self) {
         self.give_up(Reason::PledgeVoided);
-        if self.tx == TxState::Pledged {
+        if self.tx.state == TxState::Pledged {
             // So that a late ACCEPT is answered.
             self.void_pledge();
         }
-        if self.link_alive && self.peer_slot.is_some() && self.phase() != Phase::Plain {
+        if self.link.alive && self.link.peer.name.is_some() && self.phase() != Phase::Plain {
             self.push_control(Control::Signal(MessageKind::Reset));
         }
         self.note_failure(Failure::PeerReset);
@@ -213,22 +214,25 @@ impl Stream {
     /// that the peer sent before it ended is in.
     pub fn handle_anchor_end(&mut self, reset: bool) {
         if reset {
-            if self.rx != RxState::Drain {
+            if self.rx.state != RxState::Drain {
                 // The peer may not have heard yet, and would take our CLOSE for one of an open stream.
-                if self.failed.is_none() && self.link_alive && self.peer_slot.is_some() && self.phase() != Phase::Plain
+                if self.failed.is_none()
+                    && self.link.alive
+                    && self.link.peer.name.is_some()
+                    && self.phase() != Phase::Plain
                 {
                     self.push_control(Control::Signal(MessageKind::Reset));
                 }
                 //= spec §4.7.3
                 //# What the ring holds when the anchor is reset can still be read, as what the kernel holds can.
-                if matches!(self.rx, RxState::Link | RxState::AwaitResume) {
-                    self.rx = RxState::Drain;
+                if matches!(self.rx.state, RxState::Link | RxState::AwaitResume) {
+                    self.rx.state = RxState::Drain;
                 }
                 self.fail(Failure::PeerReset);
             }
             return;
         }
-        match self.rx {
+        match self.rx.state {
             RxState::Anchor | RxState::Drain => {}
             //= spec §4.7.2
             //# If the anchor ends before it has brought every byte that RESUME announced, the peer has died, and its
@@ -239,14 +243,14 @@ impl Stream {
                 //= spec §4.7.1
                 //# If the anchor ends while the direction is on the link and no FIN came by the link, the peer has
                 //# died: its reader gets what is in the ring, then a reset, never a clean end.
-                self.rx = RxState::Drain;
+                self.rx.state = RxState::Drain;
                 // With bytes unconsumed off the link it was gone before it could say what it consumed.
-                if !self.fin_received() || self.tx != TxState::Link && self.unconsumed() > 0 {
+                if !self.fin_received() || self.tx.state != TxState::Link && self.unconsumed() > 0 {
                     self.note_failure(Failure::PeerReset);
                 } else {
-                    self.tx = TxState::Anchor;
+                    self.tx.state = TxState::Anchor;
                 }
-                self.demote_pending = None;
+                self.link.demotion = None;
                 self.try_close();
             }
         }
@@ -256,12 +260,12 @@ impl Stream {
     /// however it ended. `held` is what it has written of bytes of which it had not told.
     pub fn handle_last_end(&mut self, held: u64) {
         self.take_held(held);
-        if self.rx == RxState::Link && self.tx == TxState::Link && !self.peer_is_done() {
+        if self.rx.state == RxState::Link && self.tx.state == TxState::Link && !self.peer_is_done() {
             //= spec §4.7.4
             //# Where a link is known to have brought everything that the peer has ever sent, and the peer had read everything that
             //# this side has sent, its death is an end in good order, after what is unread here; and otherwise a reset.
             if self.unconsumed() == 0 {
-                self.peer_fin = PeerFin::Received;
+                self.rx.fin = PeerFin::Received;
             } else {
                 self.note_failure(Failure::PeerReset);
             }
@@ -272,10 +276,10 @@ impl Stream {
     //= spec §5.1.5
     //# whoever finds that the sender has died (§4.7.4) takes it as that message.
     fn take_held(&mut self, held: u64) {
-        if self.rx != RxState::Link || self.fin_received() || self.takes_no_data() {
+        if self.rx.state != RxState::Link || self.fin_received() || self.takes_no_data() {
             return;
         }
-        let Some(ring) = &self.rx_ring else { return };
+        let Some(ring) = &self.rx.ring else { return };
         match u32::try_from((held & !HELD_REWIND).saturating_sub(ring.received())) {
             Ok(0) => {}
             Ok(len) => self.handle_data(len, held & HELD_REWIND != 0),
@@ -285,27 +289,27 @@ impl Stream {
 
     /// CLOSE of the peer.
     pub(super) fn handle_close(&mut self) {
-        if self.peer_use.is_closed() {
+        if self.link.peer.usage.is_closed() {
             return self.violate("second CLOSE");
         }
-        self.peer_use.close();
+        self.link.peer.usage.close();
         self.give_up(Reason::PledgeVoided);
-        match (self.tx, self.rx) {
+        match (self.tx.state, self.rx.state) {
             //= spec §4.3.5
             //# A CLOSE without a SWITCHED before it says that the opener has written no marker and will write none:
             //# the acceptor expects none any more. After SWITCHED it still reads the marker.
             (TxState::Pledged | TxState::Anchor, RxState::Expect(_)) if !self.peer_is_done() => {
-                self.tx = TxState::Anchor;
-                if !self.announced {
-                    self.rx = RxState::Anchor;
-                    self.rx_ring = None;
-                    self.tx_ring = None;
+                self.tx.state = TxState::Anchor;
+                if !self.link.peer.switched {
+                    self.rx.state = RxState::Anchor;
+                    self.rx.ring = None;
+                    self.tx.ring = None;
                 }
                 self.history.last_reason = Reason::PledgeVoided;
                 self.try_demote();
             }
             (TxState::Link, RxState::Link | RxState::Expect(_))
-                if self.failed.is_none() && !self.fin_received() && !self.our_use.is_closed() =>
+                if self.failed.is_none() && !self.fin_received() && !self.link.ours.usage.is_closed() =>
             {
                 //= spec §4.6.2
                 //# CLOSE on a switched stream comes after FIN or RESET, or answers CLOSE.
@@ -318,7 +322,7 @@ impl Stream {
 
     /// Whether the peer has sent all it ever will, and everything is here.
     pub(super) fn peer_is_done(&self) -> bool {
-        self.fin_received() && self.peer_use.is_closed()
+        self.fin_received() && self.link.peer.usage.is_closed()
     }
 
     /// The peer has closed its socket. Once the application has read everything, nothing is left to do on the link;
@@ -328,9 +332,9 @@ impl Stream {
         //= spec §4.6.6
         //# A side whose peer has sent FIN and CLOSE sends CLOSE when its application has read everything, not before:
         //# until then a demotion can still have the peer replay.
-        let read = self.rx_ring.as_ref().is_none_or(RxRing::is_empty);
-        let done = self.peer_is_done() || self.peer_use.is_closed() && self.failed.is_some();
-        if done && self.tx == TxState::Link && self.rx == RxState::Link && read {
+        let read = self.rx.ring.as_ref().is_none_or(RxRing::is_empty);
+        let done = self.peer_is_done() || self.link.peer.usage.is_closed() && self.failed.is_some();
+        if done && self.tx.state == TxState::Link && self.rx.state == RxState::Link && read {
             self.leave_to_drain();
             self.try_close();
         }
@@ -338,39 +342,39 @@ impl Stream {
 
     /// The peer is gone: what the ring holds is all that is left of the stream.
     pub(super) fn leave_to_drain(&mut self) {
-        self.tx = TxState::Anchor;
-        self.demote_pending = None;
-        if self.rx == RxState::Link {
-            self.rx = RxState::Drain;
+        self.tx.state = TxState::Anchor;
+        self.link.demotion = None;
+        if self.rx.state == RxState::Link {
+            self.rx.state = RxState::Drain;
         }
     }
 
     /// The peer, closed and lingering, has lost the link before our CLOSE came, and asks what is still wanted.
     pub(super) fn answer_lingering(&mut self) {
-        let (Some(tx), Some(rx)) = (self.tx_ring.take(), &self.rx_ring) else { return };
+        let (Some(tx), Some(rx)) = (self.tx.ring.take(), &self.rx.ring) else { return };
         //= spec §4.6.5
         //# A side that has all of a closed peer's bytes answers its RESUME with one of its own that asks for none,
         //# unless it has used the anchor since.
-        if self.tx == TxState::Anchor && tx.sent() == self.tx_position && self.tx_shutdown != Shutdown::OnAnchor {
-            let (position, end) = (rx.received(), self.tx_position);
-            self.push_record(Record { kind: RecordKind::Resume, position, end, token: self.peer_nonce });
+        if self.tx.state == TxState::Anchor && tx.sent() == self.tx.position && self.tx.shutdown != Shutdown::OnAnchor {
+            let (position, end) = (rx.received(), self.tx.position);
+            self.push_record(Record { kind: RecordKind::Resume, position, end, token: self.peer_nonce() });
         }
     }
 
     /// Says on the link what the application has shut down, once the outgoing direction is there.
     pub(super) fn try_fin(&mut self) {
-        if self.tx != TxState::Link || !self.records.is_empty() {
+        if self.tx.state != TxState::Link || !self.anchor.records.is_empty() {
             return;
         }
-        if self.rx_shutdown == Shutdown::Pending {
+        if self.rx.shutdown == Shutdown::Pending {
             //= spec §4.8.1
             //# A side whose application shuts down reading says so with READ_SHUT, once, and before a FIN that comes
             //# later.
-            self.rx_shutdown = Shutdown::OnLink;
+            self.rx.shutdown = Shutdown::OnLink;
             self.push_control(Control::Signal(MessageKind::ReadShut));
         }
-        if self.tx_shutdown == Shutdown::Pending {
-            self.tx_shutdown = Shutdown::OnLink;
+        if self.tx.shutdown == Shutdown::Pending {
+            self.tx.shutdown = Shutdown::OnLink;
             self.push_control(Control::Signal(MessageKind::Fin));
         }
     }
@@ -378,19 +382,19 @@ impl Stream {
     /// Sends CLOSE when this side needs the slot no more.
     pub(super) fn try_close(&mut self) {
         let done = match self.phase() {
-            Phase::Plain => self.attempt != Attempt::Voided,
-            Phase::Linked => self.is_closed() || self.rx == RxState::Drain,
+            Phase::Plain => self.link.attempt != Attempt::Voided,
+            Phase::Linked => self.is_closed() || self.rx.state == RxState::Drain,
             // The anchor is gone, so what stands on it does not matter any more.
-            Phase::Promoting => self.is_closed() && (self.failed.is_some() || self.tx == TxState::Anchor),
+            Phase::Promoting => self.is_closed() && (self.failed.is_some() || self.tx.state == TxState::Anchor),
             Phase::Resuming => self.failed.is_some(),
         };
         // A marker that is not wholly written is announced before CLOSE; after a failure nobody reads it.
-        let done = done && (self.records.is_empty() || self.failed.is_some());
-        if done && self.peer_slot.is_some() && self.link_alive && !self.our_use.is_closed() {
+        let done = done && (self.anchor.records.is_empty() || self.failed.is_some());
+        if done && self.link.peer.name.is_some() && self.link.alive && !self.link.ours.usage.is_closed() {
             //= spec §4.6.1
             //# CLOSE is the last message of its sender for a stream slot.
             self.push_control(Control::Signal(MessageKind::Close));
-            self.our_use.close();
+            self.link.ours.usage.close();
         }
     }
 
@@ -399,10 +403,10 @@ impl Stream {
         if self.failed.is_some() || self.resets() {
             return;
         }
-        if self.is_closed() && self.link_alive && self.tx == TxState::Link {
+        if self.is_closed() && self.link.alive && self.tx.state == TxState::Link {
             return self.reset_at_end();
         }
-        if self.link_alive {
+        if self.link.alive {
             self.push_control(Control::Signal(MessageKind::Reset));
         }
         self.fail_on_link();

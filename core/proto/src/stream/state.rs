@@ -1,7 +1,140 @@
-//! The states that a stream has besides the paths of its two directions. Each type has exactly the combinations that occur.
+//! The parts of a stream's state: its two directions, the anchor, the link, and what has ended. Each enum has exactly the
+//! states that occur.
 
-use crate::stream::{Failure, SocketError};
-use crate::wire::{Accept, Nonce, Open, RingDescriptor};
+use alloc::collections::VecDeque;
+
+use crate::ring::{RxRing, TxRing};
+use crate::stream::{Demotion, Failure, Revival, SocketError};
+use crate::wire::{Accept, Nonce, Open, Record, RingDescriptor};
+use crate::Reason;
+
+/// Path of the outgoing direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) enum TxState {
+    /// Application bytes go to the anchor.
+    #[default]
+    Anchor,
+    /// A pledge is out; nothing has been sent beyond it.
+    Pledged,
+    /// Opener: our marker is on the anchor, the acceptor's answer is not known.
+    Paused,
+    /// Application bytes go to the link.
+    Link,
+    /// RESUME written; the peer's consumed position is not known.
+    Frozen,
+    /// Replaying retained bytes on the anchor from this position on.
+    Replay(u64),
+}
+
+/// Path of the incoming direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) enum RxState {
+    /// The anchor carries application bytes.
+    #[default]
+    Anchor,
+    /// At this position, where the application has read to, a marker stands on the anchor, or the pledge is void.
+    Expect(u64),
+    /// The ring carries application bytes; the anchor may carry a RESUME record.
+    Link,
+    /// As `Expect`, but RESUME has been written: after the marker comes the peer's RESUME.
+    ExpectThenResume(u64),
+    /// Waiting for the peer's RESUME record.
+    AwaitResume,
+    /// The anchor carries application bytes again; those up to this position were sent on the link before, so the
+    /// anchor may not end without them.
+    Replay(u64),
+    /// The peer is gone for good: what the ring holds is all there will be.
+    Drain,
+}
+
+/// The direction from this side's application to the peer's.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Outgoing {
+    pub(super) state: TxState,
+    /// Application bytes accepted so far, on whichever path. While on the link: the ring's `sent()`.
+    pub(super) position: u64,
+    /// From the first pledge until nothing can be replayed from it.
+    pub(super) ring: Option<TxRing>,
+    pub(super) shutdown: Shutdown,
+    /// Bytes of the write that the peer has answered with a reset, because it reads no more.
+    pub(super) refused: u32,
+}
+
+/// The direction from the peer's application to this side's.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Incoming {
+    pub(super) state: RxState,
+    /// Application bytes handed out so far. While on the link: the ring's `consumed()`.
+    pub(super) position: u64,
+    pub(super) ring: Option<RxRing>,
+    pub(super) shutdown: Shutdown,
+    pub(super) fin: PeerFin,
+    /// Both directions were shut down where a marker may come: a reset answers application bytes there (SPEC §4.8.2).
+    pub(super) refuses: bool,
+}
+
+/// What is to be written on the anchor before any application byte.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct AnchorState {
+    pub(super) records: VecDeque<Record>,
+    /// Bytes of the first record that are written.
+    pub(super) record_sent: usize,
+}
+
+/// What concerns the link. Each attempt at promotion begins with a new one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct LinkState {
+    /// False once the link is dead or released, and before the first attempt.
+    pub(super) alive: bool,
+    pub(super) ours: OurSlot,
+    pub(super) peer: PeerSlot,
+    pub(super) attempt: Attempt,
+    /// The stream is to leave the link, and has not begun to.
+    pub(super) demotion: Option<Demotion>,
+    /// See [`revived`](crate::Stream::revived).
+    pub(super) revival: Option<Revival>,
+}
+
+impl LinkState {
+    /// An attempt begins, with this side's slot, nonce and ring.
+    pub(super) fn new(slot: u16, nonce: Nonce, ring_len: u32) -> LinkState {
+        let ours = OurSlot { number: slot, nonce, ring_len, ..OurSlot::default() };
+        LinkState { alive: true, ours, ..LinkState::default() }
+    }
+}
+
+/// This side's slot on the link.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct OurSlot {
+    pub(super) number: u16,
+    pub(super) nonce: Nonce,
+    /// Length of the ring that this side has registered.
+    pub(super) ring_len: u32,
+    pub(super) usage: SlotUse,
+    /// CREDIT_WANT is sent, and CREDIT_GIVE has not come.
+    pub(super) wants_credit: bool,
+}
+
+/// The peer's slot on the link, and what the peer has said there.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct PeerSlot {
+    /// Known from OPEN or ACCEPT on.
+    pub(super) name: Option<PeerName>,
+    pub(super) usage: SlotUse,
+    /// SWITCHED has come: the marker is on the anchor, so CLOSE does not mean that none will come.
+    pub(super) switched: bool,
+    /// READ_SHUT has come.
+    pub(super) read_shut: bool,
+    /// CREDIT_WANT has come, and CREDIT_GIVE is not sent.
+    pub(super) wants_credit: bool,
+}
+
+/// How messages and records name the peer's end of the stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct PeerName {
+    pub(super) slot: u16,
+    pub(super) nonce: Nonce,
+}
 
 /// What this side's application has done with its socket as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -53,9 +186,10 @@ impl From<Cause> for Failure {
 }
 
 /// What is known of the end of the peer's direction from the link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) enum PeerFin {
     /// No FIN has come on the link.
+    #[default]
     Awaited,
     /// FIN has come: the direction ends after what is in the ring.
     Received,
@@ -64,9 +198,10 @@ pub(super) enum PeerFin {
 }
 
 /// What one side does with a slot on the link, as far as it has said so there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) enum SlotUse {
     /// It has sent neither DEMOTE nor CLOSE.
+    #[default]
     Used,
     /// DEMOTE is sent: the side leaves the link.
     Leaving,
@@ -100,9 +235,10 @@ impl SlotUse {
 }
 
 /// What an attempt at promotion waits for, where the paths of the directions do not say so.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) enum Attempt {
     /// Nothing.
+    #[default]
     Settled,
     /// Opener: the link's answer to an OPEN whose pledge is void. ACCEPT is to be answered with CLOSE (SPEC §4.2.4).
     Voided,
@@ -118,9 +254,10 @@ pub(super) enum Attempt {
 ///
 /// A direction that is shut down never returns to the link once the stream is plain (SPEC §4.1.1), so nothing follows
 /// `OnAnchor`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) enum Shutdown {
     /// The application uses the direction.
+    #[default]
     Open,
     /// The application has shut it down. Neither path has carried that.
     Pending,
@@ -143,4 +280,24 @@ impl Shutdown {
             *self = Shutdown::Pending;
         }
     }
+}
+
+/// What is only for display. Streams that differ in nothing else are equal, so that a model checker takes them for
+/// one state.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct History {
+    pub(super) promotions: u32,
+    pub(super) last_reason: Reason,
+}
+
+impl PartialEq for History {
+    fn eq(&self, _: &History) -> bool {
+        true
+    }
+}
+
+impl Eq for History {}
+
+impl core::hash::Hash for History {
+    fn hash<H: core::hash::Hasher>(&self, _: &mut H) {}
 }

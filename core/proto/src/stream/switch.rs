@@ -1,7 +1,7 @@
 //! Promotion and demotion: what happens to a stream when messages about it arrive on the link, and when the link dies.
 
 use crate::ring::{RxRing, TxRing};
-use crate::stream::state::{Attempt, PeerFin, SlotUse};
+use crate::stream::state::{Attempt, LinkState, PeerFin, PeerName, SlotUse};
 use crate::stream::{Control, Demotion, Failure, Phase, Role, RxState, Stream, TxState};
 use crate::wire::{
     Accept, ControlMessage, MessageKind, Nonce, Open, Record, RecordKind, Refuse, RingDescriptor, WireTuple,
@@ -14,15 +14,15 @@ impl Stream {
         //= spec §4.1.1
         //# A stream is promoted only while both its directions are on the anchor, neither has ended, no record is
         //# under way, and its slot on a living link is free.
-        self.tx == TxState::Anchor
-            && self.rx == RxState::Anchor
-            && self.records.is_empty()
-            && self.attempt == Attempt::Settled
-            && !self.tx_shutdown.is_wanted()
-            && !self.rx_shutdown.is_wanted()
+        self.tx.state == TxState::Anchor
+            && self.rx.state == RxState::Anchor
+            && self.anchor.records.is_empty()
+            && self.link.attempt == Attempt::Settled
+            && !self.tx.shutdown.is_wanted()
+            && !self.rx.shutdown.is_wanted()
             && !self.is_closed()
             && self.failed.is_none()
-            && !(self.link_alive && self.holds_slot())
+            && !(self.link.alive && self.holds_slot())
     }
 
     /// Opener: pledges the current position and asks the peer for promotion. `slot` is ours on the link; `ring` our
@@ -33,12 +33,12 @@ impl Stream {
         //# The opener pledges its current position in OPEN, and sends no application byte beyond it on the
         //# anchor before the answer, unless it voids the pledge.
         self.begin(slot, nonce, ring.ring_len);
-        self.tx = TxState::Pledged;
+        self.tx.state = TxState::Pledged;
         self.push_control(Control::Message(ControlMessage::Open(Open {
             slot,
             tuple,
             hint,
-            pledge: self.tx_position,
+            pledge: self.tx.position,
             nonce,
             ring,
         })));
@@ -56,14 +56,14 @@ impl Stream {
         }
         //= spec §4.2.3
         //# An OPEN whose pledge lies before what was already read from the anchor has been voided; it is refused.
-        if open.pledge < self.rx_position {
+        if open.pledge < self.rx.position {
             return Err(Reason::PledgeVoided);
         }
         self.begin(slot, nonce, ring.ring_len);
         //= spec §4.2.7
         //# The acceptor answers OPEN when its application has read everything before the opener's pledge.
-        if open.pledge > self.rx_position {
-            self.attempt = Attempt::HeldOpen { open: *open, nonce, ring };
+        if open.pledge > self.rx.position {
+            self.link.attempt = Attempt::HeldOpen { open: *open, nonce, ring };
         } else {
             self.grant(open, nonce, ring);
         }
@@ -73,16 +73,15 @@ impl Stream {
     fn grant(&mut self, open: &Open, nonce: Nonce, ring: RingDescriptor) {
         //= spec §4.2.2
         //# The acceptor pledges its own current position in ACCEPT, under the same rule.
-        self.peer_slot = Some(open.slot);
-        self.peer_nonce = open.nonce;
-        self.tx = TxState::Pledged;
-        self.rx = RxState::Expect(open.pledge);
-        self.rx_ring = Some(RxRing::new(ring.ring_len, open.pledge));
-        self.tx_ring = Some(TxRing::new(open.ring.ring_len, self.tx_position));
+        self.link.peer.name = Some(PeerName { slot: open.slot, nonce: open.nonce });
+        self.tx.state = TxState::Pledged;
+        self.rx.state = RxState::Expect(open.pledge);
+        self.rx.ring = Some(RxRing::new(ring.ring_len, open.pledge));
+        self.tx.ring = Some(TxRing::new(open.ring.ring_len, self.tx.position));
         self.push_control(Control::Message(ControlMessage::Accept(Accept {
             peer_slot: open.slot,
-            slot: self.slot,
-            pledge: self.tx_position,
+            slot: self.link.ours.number,
+            pledge: self.tx.position,
             nonce,
             ring,
         })));
@@ -90,16 +89,15 @@ impl Stream {
 
     /// Opener: the peer granted promotion.
     pub fn handle_accept(&mut self, accept: &Accept) {
-        if self.role != Role::Opener || self.peer_slot.is_some() || !self.awaits_answer() {
+        if self.role != Role::Opener || self.link.peer.name.is_some() || !self.awaits_answer() {
             return self.violate("ACCEPT without OPEN");
         }
-        self.peer_slot = Some(accept.slot);
-        self.peer_nonce = accept.nonce;
+        self.link.peer.name = Some(PeerName { slot: accept.slot, nonce: accept.nonce });
         //= spec §4.2.8
         //# The opener writes its marker when its application has read everything before the acceptor's pledge. Until then
         //# it may still void its own, and answers with CLOSE.
-        if self.attempt != Attempt::Voided && accept.pledge > self.rx_position {
-            self.attempt = Attempt::HeldAccept(*accept);
+        if self.link.attempt != Attempt::Voided && accept.pledge > self.rx.position {
+            self.link.attempt = Attempt::HeldAccept(*accept);
         } else {
             self.switch_on(accept);
         }
@@ -108,14 +106,14 @@ impl Stream {
     /// Takes up an attempt that has waited for the application, now that it has read on.
     #[cold]
     pub(super) fn take_up(&mut self) {
-        match self.attempt {
-            Attempt::HeldOpen { open, nonce, ring } if open.pledge == self.rx_position => {
-                self.attempt = Attempt::Settled;
+        match self.link.attempt {
+            Attempt::HeldOpen { open, nonce, ring } if open.pledge == self.rx.position => {
+                self.link.attempt = Attempt::Settled;
                 self.grant(&open, nonce, ring);
             }
-            Attempt::HeldOpen { open, .. } if open.pledge < self.rx_position => self.give_up(Reason::PledgeVoided),
-            Attempt::HeldAccept(accept) if accept.pledge <= self.rx_position => {
-                self.attempt = Attempt::Settled;
+            Attempt::HeldOpen { open, .. } if open.pledge < self.rx.position => self.give_up(Reason::PledgeVoided),
+            Attempt::HeldAccept(accept) if accept.pledge <= self.rx.position => {
+                self.link.attempt = Attempt::Settled;
                 self.switch_on(&accept);
             }
             _ => {}
@@ -124,22 +122,22 @@ impl Stream {
 
     /// Ends an attempt that has waited for the application, if there is one.
     pub(super) fn give_up(&mut self, reason: Reason) {
-        match self.attempt {
+        match self.link.attempt {
             Attempt::HeldOpen { open, .. } => {
-                self.attempt = Attempt::Settled;
+                self.link.attempt = Attempt::Settled;
                 self.history.last_reason = reason;
-                if self.link_alive {
+                if self.link.alive {
                     let refuse = Refuse { peer_slot: open.slot, reason: reason as u16, ask_at: 0 };
                     self.push_control(Control::Message(ControlMessage::Refuse(refuse)));
                 }
                 // Nothing of the stream exists at the peer: the slot is free on both sides.
-                self.our_use.close();
-                self.peer_use.close();
+                self.link.ours.usage.close();
+                self.link.peer.usage.close();
             }
             Attempt::HeldAccept(_) => {
-                self.attempt = Attempt::Settled;
+                self.link.attempt = Attempt::Settled;
                 self.history.last_reason = reason;
-                self.tx = TxState::Anchor;
+                self.tx.state = TxState::Anchor;
                 self.try_close();
             }
             Attempt::Settled | Attempt::Voided => {}
@@ -149,68 +147,68 @@ impl Stream {
     /// Acceptor: ends an attempt on the link that another one contests, where nothing of it can stand on the anchor. True: this
     /// side has closed its slot and the peer has not, so the slot stays taken; but the stream uses it no more.
     pub fn abandon(&mut self) -> bool {
-        if matches!(self.attempt, Attempt::HeldOpen { .. }) {
+        if matches!(self.link.attempt, Attempt::HeldOpen { .. }) {
             self.give_up(Reason::PeerBusy);
             return false;
         }
         let over = self.role == Role::Acceptor && self.is_plain() && self.controls.is_empty();
-        let left = over && self.our_use.is_closed() && self.holds_slot();
-        self.link_alive &= !left;
+        let left = over && self.link.ours.usage.is_closed() && self.holds_slot();
+        self.link.alive &= !left;
         left
     }
 
     /// Whether OPEN is sent and the answer has not come.
     fn awaits_answer(&self) -> bool {
-        self.attempt == Attempt::Voided || self.tx == TxState::Pledged
+        self.link.attempt == Attempt::Voided || self.tx.state == TxState::Pledged
     }
 
     /// A dead link brings no answer to an OPEN whose pledge is void.
     fn forget_answer(&mut self) {
-        if self.attempt == Attempt::Voided && !self.link_alive {
-            self.attempt = Attempt::Settled;
+        if self.link.attempt == Attempt::Voided && !self.link.alive {
+            self.link.attempt = Attempt::Settled;
         }
     }
 
     fn switch_on(&mut self, accept: &Accept) {
         //= spec §4.2.4
         //# An opener that has voided its pledge, or has read beyond the acceptor's, answers ACCEPT with CLOSE.
-        if self.attempt == Attempt::Voided || accept.pledge < self.rx_position {
-            self.attempt = Attempt::Settled;
-            self.tx = TxState::Anchor;
+        if self.link.attempt == Attempt::Voided || accept.pledge < self.rx.position {
+            self.link.attempt = Attempt::Settled;
+            self.tx.state = TxState::Anchor;
             self.history.last_reason = Reason::PledgeVoided;
             return self.try_close();
         }
         //= spec §4.3.1
         //# On ACCEPT the opener writes its marker at its pledge, and nothing more until the acceptor has switched.
-        self.rx = RxState::Expect(accept.pledge);
-        let own_ring_len = self.rx_ring_len;
-        self.rx_ring = Some(RxRing::new(own_ring_len, accept.pledge));
-        self.tx_ring = Some(TxRing::new(accept.ring.ring_len, self.tx_position));
-        self.tx = TxState::Paused;
+        self.rx.state = RxState::Expect(accept.pledge);
+        let own_ring_len = self.link.ours.ring_len;
+        self.rx.ring = Some(RxRing::new(own_ring_len, accept.pledge));
+        self.tx.ring = Some(TxRing::new(accept.ring.ring_len, self.tx.position));
+        self.tx.state = TxState::Paused;
         self.push_record(Record {
             kind: RecordKind::Marker,
-            position: self.tx_position,
+            position: self.tx.position,
             end: 0,
-            token: self.peer_nonce,
+            token: self.peer_nonce(),
         });
     }
 
     /// Opener: the peer declined.
     pub fn handle_refuse(&mut self, reason: Reason) {
-        if self.role != Role::Opener || self.peer_slot.is_some() || !self.awaits_answer() {
+        if self.role != Role::Opener || self.link.peer.name.is_some() || !self.awaits_answer() {
             return self.violate("REFUSE without OPEN");
         }
-        self.attempt = Attempt::Settled;
-        self.tx = TxState::Anchor;
+        self.link.attempt = Attempt::Settled;
+        self.tx.state = TxState::Anchor;
         self.history.last_reason = reason;
         // Nothing of the stream exists at the peer: the slot is free on both sides.
-        self.our_use.close();
-        self.peer_use.close();
+        self.link.ours.usage.close();
+        self.link.peer.usage.close();
     }
 
     /// The application writes on although a pledge is out: the anchor keeps the direction.
     pub fn void_pledge(&mut self) {
-        if self.tx != TxState::Pledged {
+        if self.tx.state != TxState::Pledged {
             return;
         }
         if self.is_held() {
@@ -218,26 +216,26 @@ impl Stream {
         }
         //= spec §4.2.5
         //# A pledge is voided by application bytes (or the end of stream) at its position; nothing announces it.
-        self.tx = TxState::Anchor;
+        self.tx.state = TxState::Anchor;
         self.history.last_reason = Reason::PledgeVoided;
         if self.role == Role::Opener {
-            if self.link_alive {
-                self.attempt = Attempt::Voided;
+            if self.link.alive {
+                self.link.attempt = Attempt::Voided;
             } else {
-                self.rx = RxState::Anchor;
+                self.rx.state = RxState::Anchor;
             }
         }
     }
 
     /// The peer's SWITCHED arrived: its marker is on the anchor.
     pub fn handle_switched(&mut self) {
-        self.announced = true;
+        self.link.peer.switched = true;
         if !self.config.trust_hints {
             return;
         }
         //= spec §4.3.6
         //# A side that trusts hints MAY act on SWITCHED as on the marker, and reads the marker when it comes to it.
-        match (self.role, self.tx) {
+        match (self.role, self.tx.state) {
             (Role::Acceptor, TxState::Pledged) => self.acceptor_switches(),
             (Role::Opener, TxState::Paused) => self.tx_to_link(),
             _ => {}
@@ -248,37 +246,37 @@ impl Stream {
     pub fn handle_signal(&mut self, kind: MessageKind) {
         match kind {
             MessageKind::Fin => {
-                if self.fin_received() || !matches!(self.rx, RxState::Link | RxState::Expect(_)) {
+                if self.fin_received() || !matches!(self.rx.state, RxState::Link | RxState::Expect(_)) {
                     //= spec §4.7.4
                     //# The FIN of a peer that
                     //# has only closed may still be under way then, if both have: it is no second one.
-                    if self.fin_received() && self.rx == RxState::Drain {
+                    if self.fin_received() && self.rx.state == RxState::Drain {
                         return;
                     }
                     if self.fin_received() {
                         return self.violate("second FIN");
                     }
                     // Frozen: the end of stream will come again, on the anchor.
-                    self.peer_fin = PeerFin::Repeated;
+                    self.rx.fin = PeerFin::Repeated;
                     return;
                 }
-                self.peer_fin = PeerFin::Received;
+                self.rx.fin = PeerFin::Received;
             }
             MessageKind::Reset => self.handle_reset(),
-            MessageKind::ReadShut => self.peer_rx_shutdown = true,
+            MessageKind::ReadShut => self.link.peer.read_shut = true,
             MessageKind::CreditWant => {
                 //= spec §5.2.4
                 //# A receiver that was asked sends CREDIT_GIVE when at least half of the ring is free.
-                if self.rx_ring.as_ref().is_some_and(|r| r.available() <= r.len() / 2) {
+                if self.rx.ring.as_ref().is_some_and(|r| r.available() <= r.len() / 2) {
                     self.push_control(Control::Signal(MessageKind::CreditGive));
                 } else {
-                    self.peer_wants = true;
+                    self.link.peer.wants_credit = true;
                 }
             }
-            MessageKind::CreditGive => self.we_want = false,
+            MessageKind::CreditGive => self.link.ours.wants_credit = false,
             MessageKind::Switched => self.handle_switched(),
             MessageKind::Demote => {
-                self.peer_use.leave();
+                self.link.peer.usage.leave();
                 self.demote(Demotion::Requested(Reason::PeerRequest));
             }
             MessageKind::Close => self.handle_close(),
@@ -291,18 +289,18 @@ impl Stream {
     /// The link is dead, or is to be left. Idempotent.
     pub fn demote(&mut self, why: Demotion) {
         if matches!(why, Demotion::LinkFailed) {
-            if !self.link_alive {
+            if !self.link.alive {
                 return;
             }
-            self.link_alive = false;
+            self.link.alive = false;
             self.controls.clear();
         }
-        self.demote_pending.get_or_insert(why);
+        self.link.demotion.get_or_insert(why);
         self.give_up(match why {
             Demotion::LinkFailed => Reason::LinkFailed,
             Demotion::Requested(reason) => reason,
         });
-        if matches!((self.tx, self.rx), (TxState::Pledged | TxState::Anchor, RxState::Expect(_))) {
+        if matches!((self.tx.state, self.rx.state), (TxState::Pledged | TxState::Anchor, RxState::Expect(_))) {
             //= spec §4.5.5
             //# A side that is to leave while it expects a marker, and has written none, says DEMOTE too: a peer that waits for
             //# its application before it writes one gives up, as in 4.2.8.
@@ -312,23 +310,23 @@ impl Stream {
     }
 
     fn tell_leaving(&mut self) {
-        if self.link_alive && self.our_use == SlotUse::Used {
-            self.our_use.leave();
+        if self.link.alive && self.link.ours.usage == SlotUse::Used {
+            self.link.ours.usage.leave();
             self.push_control(Control::Signal(MessageKind::Demote));
         }
     }
 
     /// Whether bytes that the application could read on the link are still to come again on the anchor.
     pub fn awaits_replay(&self) -> bool {
-        match self.rx {
+        match self.rx.state {
             RxState::AwaitResume => self.frozen() > 0,
-            RxState::Replay(until) => self.rx_position < until,
+            RxState::Replay(until) => self.rx.position < until,
             _ => false,
         }
     }
 
     pub(super) fn try_demote(&mut self) {
-        let Some(why) = self.demote_pending else { return };
+        let Some(why) = self.link.demotion else { return };
         if self.failed.is_some() && self.phase() != Phase::Plain {
             return;
         }
@@ -336,23 +334,23 @@ impl Stream {
             Demotion::LinkFailed => Reason::LinkFailed,
             Demotion::Requested(reason) => reason,
         };
-        match (self.role, self.tx, self.rx) {
+        match (self.role, self.tx.state, self.rx.state) {
             (Role::Opener, TxState::Pledged, _) => {
                 //= spec §4.5.2
                 //# An opener without an answer voids its pledge.
                 self.void_pledge();
                 self.forget_answer();
                 self.history.last_reason = reason;
-                self.demote_pending = None;
+                self.link.demotion = None;
             }
             // Settled by what stands on the anchor at the known position.
             (_, TxState::Paused, _) | (Role::Acceptor, TxState::Pledged, _) => {}
             (_, TxState::Link, RxState::Link | RxState::Expect(_)) => {
                 self.history.last_reason = reason;
-                if self.resets() && !self.link_alive {
+                if self.resets() && !self.link.alive {
                     // It will end with a reset anyway.
                     self.note_failure(Failure::PeerReset);
-                } else if self.peer_is_done() && !self.link_alive {
+                } else if self.peer_is_done() && !self.link.alive {
                     // Everything it sent is here, and most likely it is gone.
                     self.leave_to_drain();
                 } else {
@@ -361,7 +359,7 @@ impl Stream {
             }
             _ => {
                 self.forget_answer();
-                self.demote_pending = None;
+                self.link.demotion = None;
             }
         }
         self.try_close();
@@ -371,29 +369,29 @@ impl Stream {
         //= spec §4.5.1
         //# To leave the link a side stops sending and consuming on it, and writes RESUME with its consumed
         //# position on the anchor; it then waits for the peer's.
-        self.demote_pending = None;
-        self.tx = TxState::Frozen;
-        self.rx = match self.rx {
+        self.link.demotion = None;
+        self.tx.state = TxState::Frozen;
+        self.rx.state = match self.rx.state {
             RxState::Expect(at) => RxState::ExpectThenResume(at),
             _ => RxState::AwaitResume,
         };
-        let position = self.rx_ring.as_ref().map_or(self.rx_position, RxRing::consumed);
-        let (end, token) = (self.tx_position, self.peer_nonce);
+        let position = self.rx.ring.as_ref().map_or(self.rx.position, RxRing::consumed);
+        let (end, token) = (self.tx.position, self.peer_nonce());
         self.push_record(Record { kind: RecordKind::Resume, position, end, token });
         self.tell_leaving();
     }
 
     /// The peer's RESUME was read.
     pub(super) fn handle_resume(&mut self, record: &Record) {
-        if self.tx == TxState::Link {
+        if self.tx.state == TxState::Link {
             self.history.last_reason = Reason::PeerRequest;
             self.revive();
             self.begin_resume();
         }
-        if self.tx != TxState::Frozen {
+        if self.tx.state != TxState::Frozen {
             return self.violate("RESUME out of turn");
         }
-        let (Some(tx), Some(rx)) = (&mut self.tx_ring, &self.rx_ring) else {
+        let (Some(tx), Some(rx)) = (&mut self.tx.ring, &self.rx.ring) else {
             return self.violate("RESUME without a ring");
         };
         //= spec §4.5.3
@@ -408,27 +406,30 @@ impl Stream {
         //= spec §4.8.8
         //# Nothing comes again to a side that has closed: its kernel would answer with
         //# a reset too early. One whose CLOSE comes after its DEMOTE has left, and not closed.
-        let peer_closed = self.peer_use == SlotUse::Closed;
-        self.tx =
-            TxState::Replay(if self.revival.is_some() && peer_closed { self.tx_position } else { record.position });
-        self.rx = match record.end > rx.consumed() {
+        let peer_closed = self.link.peer.usage == SlotUse::Closed;
+        self.tx.state = TxState::Replay(if self.link.revival.is_some() && peer_closed {
+            self.tx.position
+        } else {
+            record.position
+        });
+        self.rx.state = match record.end > rx.consumed() {
             true => RxState::Replay(record.end),
             false => RxState::Anchor,
         };
         if self.fin_received() {
-            self.peer_fin = PeerFin::Repeated;
+            self.rx.fin = PeerFin::Repeated;
         }
-        self.peer_rx_shutdown = false;
-        self.rx_ring = None;
+        self.link.peer.read_shut = false;
+        self.rx.ring = None;
         self.finish_replay();
     }
 
     pub(super) fn finish_replay(&mut self) {
-        if let TxState::Replay(next) = self.tx {
-            if next == self.tx_position && self.records.is_empty() {
-                self.tx = TxState::Anchor;
-                self.tx_shutdown.repeat_on_anchor();
-                self.tx_ring = None;
+        if let TxState::Replay(next) = self.tx.state {
+            if next == self.tx.position && self.anchor.records.is_empty() {
+                self.tx.state = TxState::Anchor;
+                self.tx.shutdown.repeat_on_anchor();
+                self.tx.ring = None;
                 self.try_close();
             }
         }
@@ -440,43 +441,30 @@ impl Stream {
         //# An acceptor that has not voided its pledge answers the opener's marker with its own.
         self.push_record(Record {
             kind: RecordKind::Marker,
-            position: self.tx_position,
+            position: self.tx.position,
             end: 0,
-            token: self.peer_nonce,
+            token: self.peer_nonce(),
         });
         self.tx_to_link();
     }
 
     pub(super) fn tx_to_link(&mut self) {
-        self.tx = TxState::Link;
+        self.tx.state = TxState::Link;
         self.history.promotions += 1;
         self.try_fin();
         self.try_close();
-        if !self.link_alive {
-            self.demote_pending.get_or_insert(Demotion::LinkFailed);
+        if !self.link.alive {
+            self.link.demotion.get_or_insert(Demotion::LinkFailed);
         }
         self.try_demote();
     }
 
     fn begin(&mut self, slot: u16, nonce: Nonce, ring_len: u32) {
-        self.slot = slot;
-        self.peer_slot = None;
-        self.our_nonce = nonce;
-        self.rx_ring_len = ring_len;
-        self.link_alive = true;
-        self.our_use = SlotUse::Used;
-        self.peer_use = SlotUse::Used;
-        self.peer_wants = false;
-        self.we_want = false;
-        self.attempt = Attempt::Settled;
-        self.announced = false;
-        if self.peer_fin == PeerFin::Repeated {
-            self.peer_fin = PeerFin::Awaited;
+        self.link = LinkState::new(slot, nonce, ring_len);
+        if self.rx.fin == PeerFin::Repeated {
+            self.rx.fin = PeerFin::Awaited;
         }
-        self.revival = None;
-        self.demote_pending = None;
-        self.refuses = false;
-        self.peer_rx_shutdown = false;
+        self.rx.refuses = false;
         self.controls.clear();
     }
 }

@@ -31,16 +31,7 @@
 
 use crate::ring::RxRing;
 use crate::stream::state::{Failed, PeerFin};
-use crate::stream::{Failure, RxSource, RxState, Stream, TxState};
-
-/// An error that one call is told of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum SocketError {
-    /// ECONNRESET
-    Reset,
-    /// EPIPE
-    Pipe,
-}
+use crate::stream::{Failure, RxSource, RxState, SocketError, Stream, TxState};
 
 /// The state of the connection, by the kernel's names. States that last as long as an acknowledgement is under way are not
 /// among them, because a link acknowledges at once.
@@ -59,7 +50,7 @@ pub enum TcpState {
 impl Stream {
     /// The state that the kernel would report, had it carried the whole connection.
     pub fn tcp_state(&self) -> TcpState {
-        match (self.fin_received(), self.tx_shutdown.is_wanted()) {
+        match (self.fin_received(), self.tx.shutdown.is_wanted()) {
             _ if self.is_over() => TcpState::Closed,
             (true, _) => TcpState::CloseWait,
             (_, true) => TcpState::FinWait,
@@ -75,44 +66,44 @@ impl Stream {
 
     /// Bytes that were written to a peer that reads no more: sent, but never acknowledged.
     pub fn refused(&self) -> u32 {
-        self.refused
+        self.tx.refused
     }
 
     /// Reads end when what has arrived has been read.
     #[inline]
     pub fn no_more_in(&self) -> bool {
-        self.fin_received() || self.rx_shutdown.is_wanted() || self.failed.is_some()
+        self.fin_received() || self.rx.shutdown.is_wanted() || self.failed.is_some()
     }
 
     /// Writes fail.
     #[inline]
     pub fn no_more_out(&self) -> bool {
-        self.tx_shutdown.is_wanted() || self.failed.is_some()
+        self.tx.shutdown.is_wanted() || self.failed.is_some()
     }
 
     /// The application has ended its direction, by `shutdown` or by closing, before anything else ended it.
     pub fn has_said_fin(&self) -> bool {
-        self.tx_shutdown.is_wanted()
+        self.tx.shutdown.is_wanted()
     }
 
     /// The connection is no more, in the kernel's terms closed.
     pub fn is_over(&self) -> bool {
-        self.failed.is_some() || self.fin_received() && self.tx_shutdown.is_wanted()
+        self.failed.is_some() || self.fin_received() && self.tx.shutdown.is_wanted()
     }
 
     /// Whether nothing is left for a program that reads no more, although the anchor's next bytes are not known.
     pub fn is_read_out(&self) -> bool {
-        self.rx_shutdown.is_wanted() && matches!(self.rx, RxState::Expect(_)) && self.is_ring_empty()
+        self.rx.shutdown.is_wanted() && matches!(self.rx.state, RxState::Expect(_)) && self.is_ring_empty()
     }
 
     /// Whether a record on the anchor can only be RESUME: no marker is to come.
     pub fn expects_resume(&self) -> bool {
-        matches!(self.rx, RxState::Link | RxState::AwaitResume)
+        matches!(self.rx.state, RxState::Link | RxState::AwaitResume)
     }
 
     /// Whether what the peer has said on the link decides what an end of the anchor means.
     pub fn ends_by_link(&self) -> bool {
-        matches!(self.rx, RxState::Link | RxState::AwaitResume | RxState::Drain) || self.tx == TxState::Link
+        matches!(self.rx.state, RxState::Link | RxState::AwaitResume | RxState::Drain) || self.tx.state == TxState::Link
     }
 
     /// The error that nobody has been told of.
@@ -129,7 +120,7 @@ impl Stream {
     /// The application has written `len` bytes where [`TxSink`](crate::TxSink) is `Refused`; not for a write of nothing.
     pub fn refuse_write(&mut self, len: u32) {
         // Nobody acknowledges them.
-        self.refused = len;
+        self.tx.refused = len;
         //= spec §4.8.3
         //# What is written to a peer that reads no more is thrown away and answered with RESET, for both sides, as its
         //# kernel would answer it.
@@ -138,13 +129,13 @@ impl Stream {
 
     /// Whether the stream has ended for good, so far as it can: nothing more comes by the link, and nothing can be replayed.
     pub fn has_ended(&self) -> bool {
-        self.rx == RxState::Drain || self.failed.is_some() && self.is_linked()
+        self.rx.state == RxState::Drain || self.failed.is_some() && self.is_linked()
     }
 
     /// Whether the peer's end of the connection is no more: what is written there is read by nobody. CLOSE alone does not
     /// say so, a peer that has left the link sends it too.
     pub fn is_peer_gone(&self) -> bool {
-        self.peer_is_done() || self.rx == RxState::Drain
+        self.peer_is_done() || self.rx.state == RxState::Drain
     }
 
     /// Gives a stream that [`has_ended`](Stream::has_ended), and of which nothing is left to read, back to its anchor, which
@@ -156,15 +147,15 @@ impl Stream {
         //= spec §4.8.6
         //# A stream that has ended for good, and of which nothing is left to read, is given back to its anchor once that
         //# has ended in the same way
-        (self.tx, self.rx) = (TxState::Anchor, RxState::Anchor);
-        (self.tx_ring, self.rx_ring) = (None, None);
+        (self.tx.state, self.rx.state) = (TxState::Anchor, RxState::Anchor);
+        (self.tx.ring, self.rx.ring) = (None, None);
         self.failed = None;
         if self.fin_received() {
-            self.peer_fin = PeerFin::Awaited;
+            self.rx.fin = PeerFin::Awaited;
         }
-        self.tx_shutdown.repeat_on_anchor();
-        self.demote_pending = None;
-        self.records.clear();
+        self.tx.shutdown.repeat_on_anchor();
+        self.link.demotion = None;
+        self.anchor.records.clear();
         self.try_close();
         true
     }
@@ -173,7 +164,7 @@ impl Stream {
     pub(super) fn rx_end(&self) -> RxSource {
         match self.failed {
             Some(Failed { cause, error: Some(_) }) if !self.end_is_here() => RxSource::Failed(cause.into()),
-            _ if self.no_more_in() || self.rx == RxState::Drain => RxSource::Eof,
+            _ if self.no_more_in() || self.rx.state == RxState::Drain => RxSource::Eof,
             _ => RxSource::Link,
         }
     }
@@ -184,7 +175,7 @@ impl Stream {
         //# A stream that fails after both directions have ended tells nobody; after the peer's alone, of a broken pipe;
         //# otherwise of a reset.
         if self.failed.is_none() {
-            let error = match (self.end_is_here(), self.tx_shutdown.is_wanted()) {
+            let error = match (self.end_is_here(), self.tx.shutdown.is_wanted()) {
                 (true, true) => None,
                 (true, false) => Some(SocketError::Pipe),
                 (false, _) => Some(SocketError::Reset),
@@ -195,21 +186,21 @@ impl Stream {
 
     /// The peer's FIN has come, and all that it sent before can be read.
     fn end_is_here(&self) -> bool {
-        let lost = matches!(self.rx, RxState::Expect(_)) && !self.is_ring_empty();
+        let lost = matches!(self.rx.state, RxState::Expect(_)) && !self.is_ring_empty();
         self.fin_received() && !lost
     }
 
     pub(super) fn is_ring_empty(&self) -> bool {
-        self.rx_ring.as_ref().is_none_or(RxRing::is_empty)
+        self.rx.ring.as_ref().is_none_or(RxRing::is_empty)
     }
 
     /// Whether the peer throws away what is written to it.
     #[inline]
     pub(super) fn peer_is_deaf(&self) -> bool {
-        let ended =
-            self.fin_received() && (self.peer_use.is_closed() || self.peer_rx_shutdown) || self.rx == RxState::Drain;
+        let ended = self.fin_received() && (self.link.peer.usage.is_closed() || self.link.peer.read_shut)
+            || self.rx.state == RxState::Drain;
         // While a stream changes its path the answer is the anchor's.
-        ended && matches!(self.tx, TxState::Link | TxState::Anchor)
+        ended && matches!(self.tx.state, TxState::Link | TxState::Anchor)
     }
 
     /// Whether this side does, with what comes by the link.
@@ -218,6 +209,6 @@ impl Stream {
         //= spec §4.8.2
         //# A side that has closed, or has shut down reading and ended its own direction, answers DATA with RESET, unless the
         //# peer's direction has ended too.
-        self.is_closed() || self.rx_shutdown.is_wanted() && self.tx_shutdown.is_wanted() && !self.fin_received()
+        self.is_closed() || self.rx.shutdown.is_wanted() && self.tx.shutdown.is_wanted() && !self.fin_received()
     }
 }
