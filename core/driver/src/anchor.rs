@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use netacc_device::{AnchorError, Instant};
 use netacc_proto::{
-    AnchorWrite, Demotion, Phase, RecordVerdict, Revival, RxSource, CREDIT_BLOCK_LEN, HELD_WORD, MAGIC_LEN,
+    AnchorWrite, Demotion, PeerFin, Phase, RecordVerdict, Revival, RxSource, CREDIT_BLOCK_LEN, HELD_WORD, MAGIC_LEN,
     RECORD_GRACE, RECORD_LEN,
 };
 
@@ -313,7 +313,7 @@ impl StreamGuard<'_> {
     pub fn has_replay(&mut self, now: Instant) -> bool {
         let inner = &mut *self.inner;
         let ended = inner.anchor.is_ended();
-        let all = self.take_in_replay() && (ended || !self.inner.proto.expects_end());
+        let all = self.take_in_replay() && (ended || self.inner.proto.peer_fin() != PeerFin::Repeated);
         if (all || ended) && self.take_in_reset() {
             return true;
         }

@@ -441,7 +441,7 @@ fn a_stream_that_a_stranger_has_claimed_is_its_openers_after_a_while() {
             stranger.signal(kind, 0);
         }
         run([&client, &server]);
-        assert!(!far.lock(&server).proto().fin_received());
+        assert_ne!(far.lock(&server).proto().peer_fin(), netacc_proto::PeerFin::Received);
         assert!(far.lock(&server).proto().is_linked() && near.lock(&client).proto().is_linked());
         assert_eq!((count(&server, "violations"), count(&client, "violations")), (0, 0));
         assert_eq!(server.links().len(), 2);

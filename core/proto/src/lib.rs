@@ -35,8 +35,8 @@ pub use reason::Reason;
 pub use ring::{RxRing, Span, TxRing, Violation};
 pub use silence::{Silence, PROBE_INTERVAL, SILENCE_LIMIT};
 pub use stream::{
-    AnchorWrite, Control, Credit, Demotion, Failure, Phase, RecordVerdict, Revival, Role, RxSource, SocketError,
-    Stream, StreamConfig, TcpState, TxSink, LINGER_LIMIT, RECORD_GRACE,
+    AnchorWrite, Control, Credit, Demotion, Failure, PeerFin, Phase, RecordVerdict, Revival, Role, RxSource,
+    SocketError, Stream, StreamConfig, TcpState, TxSink, LINGER_LIMIT, RECORD_GRACE,
 };
 pub use wire::{
     Accept, ControlMessage, Credential, Hello, Immediate, MessageKind, Nonce, Open, ProofBytes, Record, RecordKind,

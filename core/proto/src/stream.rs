@@ -38,9 +38,7 @@ use crate::ring::TxRing;
 use crate::wire::{ControlMessage, MessageKind, Nonce, Record};
 use crate::Reason;
 
-use state::{
-    AnchorState, Attempt, Failed, History, Incoming, LinkState, Outgoing, PeerFin, RxState, Shutdown, Socket, TxState,
-};
+use state::{AnchorState, Attempt, Failed, History, Incoming, LinkState, Outgoing, RxState, Shutdown, Socket, TxState};
 
 pub use anchor::{AnchorWrite, RecordVerdict, RECORD_GRACE};
 pub use end::LINGER_LIMIT;
@@ -101,6 +99,18 @@ pub enum Demotion {
     LinkFailed,
     /// The application, an operator, or a rule of sharing wants a plain socket.
     Requested(Reason),
+}
+
+/// What is known of the end of the peer's direction from the link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum PeerFin {
+    /// No FIN has come on the link.
+    #[default]
+    Awaited,
+    /// FIN has come: the direction ends after what is in the ring.
+    Received,
+    /// FIN had come when this side left the link, or came afterwards. The anchor brings the end again (SPEC §4.5.4).
+    Repeated,
 }
 
 /// A reset with which the anchor of a stream that left its link is to end (SPEC §4.8.8).
@@ -299,9 +309,13 @@ impl Stream {
         (self.tx.position, self.rx.position)
     }
 
-    /// Whether the peer's end of stream has come by the link.
+    /// Whether the end of the peer's direction has come by the link, and what that means now.
+    pub fn peer_fin(&self) -> PeerFin {
+        self.rx.fin
+    }
+
     #[inline]
-    pub fn fin_received(&self) -> bool {
+    fn fin_received(&self) -> bool {
         self.rx.fin == PeerFin::Received
     }
 

@@ -5,7 +5,7 @@ use netacc_device::loopback::{DeliveryMode, Fabric, Kill, LoopbackConfig, QueueP
 use netacc_device::middleware::Event;
 use netacc_device::{Anchor, AnchorError, Instant};
 use netacc_driver::{AnchorProgress, LinkIo, Shutdown, STALL_PATIENCE};
-use netacc_proto::{Phase, Reason, RxSource, RECORD_LEN};
+use netacc_proto::{PeerFin, Phase, Reason, RxSource, RECORD_LEN};
 
 use crate::common::{connect_over, Deaf};
 use crate::endpoints::{endpoint, fill, read, with_sharing, write, Linked};
@@ -76,7 +76,7 @@ fn what_the_peer_has_said_on_the_link_counts_before_it_leaves() {
     assert_eq!(near.lock(&client).progress_anchor(false), AnchorProgress::Unpolled);
     assert!(!near.lock(&client).proto().is_plain());
     near.take_in(&client);
-    assert!(near.lock(&client).proto().is_plain() && near.lock(&client).proto().expects_end());
+    assert!(near.lock(&client).proto().is_plain() && near.lock(&client).proto().peer_fin() == PeerFin::Repeated);
 }
 
 /// Breaks if a look or a record of ours took the error of an anchor that was reset, and the stream was then given back to

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use crate::ring::Span;
-use crate::stream::state::{PeerFin, Shutdown};
+use crate::stream::state::Shutdown;
 use crate::stream::{Control, Failure, Role, RxState, Stream, TxState};
 use crate::wire::{MessageKind, Record, RecordKind, MAGIC_LEN, RECORD_LEN};
 
@@ -113,11 +113,6 @@ impl Stream {
 
     fn read_shutdown_is_due(&self) -> bool {
         matches!(self.rx.shutdown, Shutdown::Pending | Shutdown::OnLink)
-    }
-
-    /// Whether the end of the peer's direction, which had come by the link, is to come on the anchor too.
-    pub fn expects_end(&self) -> bool {
-        self.rx.fin == PeerFin::Repeated
     }
 
     /// `n` bytes of the last [`AnchorWrite`] were written (for the shutdowns: 0, done).

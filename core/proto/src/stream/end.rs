@@ -3,8 +3,8 @@
 use core::time::Duration;
 
 use crate::ring::RxRing;
-use crate::stream::state::{Attempt, Cause, Failed, PeerFin, Shutdown, Socket};
-use crate::stream::{Control, Failure, Phase, Revival, Role, RxState, Stream, TxState};
+use crate::stream::state::{Attempt, Cause, Failed, Shutdown, Socket};
+use crate::stream::{Control, Failure, PeerFin, Phase, Revival, Role, RxState, Stream, TxState};
 use crate::wire::{MessageKind, Record, RecordKind, HELD_REWIND};
 use crate::Reason;
 

@@ -4,7 +4,7 @@
 use alloc::collections::VecDeque;
 
 use crate::ring::{RxRing, TxRing};
-use crate::stream::{Demotion, Failure, Revival, SocketError};
+use crate::stream::{Demotion, Failure, PeerFin, Revival, SocketError};
 use crate::wire::{Accept, Nonce, Open, Record, RingDescriptor};
 use crate::Reason;
 
@@ -183,18 +183,6 @@ impl From<Cause> for Failure {
             Cause::Violation(what) => Failure::Violation(what),
         }
     }
-}
-
-/// What is known of the end of the peer's direction from the link.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) enum PeerFin {
-    /// No FIN has come on the link.
-    #[default]
-    Awaited,
-    /// FIN has come: the direction ends after what is in the ring.
-    Received,
-    /// FIN had come when this side left the link, or came afterwards. The anchor brings the end again (SPEC §4.5.4).
-    Repeated,
 }
 
 /// What one side does with a slot on the link, as far as it has said so there.

@@ -1,8 +1,8 @@
 //! Promotion and demotion: what happens to a stream when messages about it arrive on the link, and when the link dies.
 
 use crate::ring::{RxRing, TxRing};
-use crate::stream::state::{Attempt, LinkState, PeerFin, PeerName, SlotUse};
-use crate::stream::{Control, Demotion, Failure, Phase, Role, RxState, Stream, TxState};
+use crate::stream::state::{Attempt, LinkState, PeerName, SlotUse};
+use crate::stream::{Control, Demotion, Failure, PeerFin, Phase, Role, RxState, Stream, TxState};
 use crate::wire::{
     Accept, ControlMessage, MessageKind, Nonce, Open, Record, RecordKind, Refuse, RingDescriptor, WireTuple,
 };
@@ -228,7 +228,7 @@ impl Stream {
     }
 
     /// The peer's SWITCHED arrived: its marker is on the anchor.
-    pub fn handle_switched(&mut self) {
+    fn handle_switched(&mut self) {
         self.link.peer.switched = true;
         if !self.config.trust_hints {
             return;

@@ -30,8 +30,8 @@
 //! reading and ended its own direction, or is gone.
 
 use crate::ring::RxRing;
-use crate::stream::state::{Failed, PeerFin};
-use crate::stream::{Failure, RxSource, RxState, SocketError, Stream, TxState};
+use crate::stream::state::Failed;
+use crate::stream::{Failure, PeerFin, RxSource, RxState, SocketError, Stream, TxState};
 
 /// The state of the connection, by the kernel's names. States that last as long as an acknowledgement is under way are not
 /// among them, because a link acknowledges at once.
