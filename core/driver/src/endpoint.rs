@@ -10,6 +10,7 @@
 //! * [`dying`]: links that have died.
 //! * [`contest`]: streams that two links claim.
 //! * [`release`]: what a stream leaves behind on its link, and empty links.
+//! * [`room`]: streams that wait for room on their link.
 //! * [`silence`]: links that fall silent without a word from their device.
 //!
 //! How streams are opened is in [`open`](crate::open), what arrives on links in [`incoming`](crate::incoming).
@@ -26,14 +27,15 @@ use netacc_device::{
 use netacc_proto::{CacheConfig, LinkCache, Nonce, PreSharedKey, Reason, Role, Stream, StreamConfig};
 use parking_lot::{Mutex, RwLock};
 
-use crate::link::{LinkCell, LinkStatus};
-use crate::{Counters, ReadySink, StreamCell};
+use crate::link::LinkStatus;
+use crate::{Counters, LinkCell, ReadySink, StreamCell};
 
 mod connecting;
 mod contest;
 mod dying;
 mod progress;
 mod release;
+mod room;
 mod silence;
 mod todo;
 

@@ -10,8 +10,8 @@ use netacc_proto::{
 };
 
 use crate::endpoint::{Endpoint, BATCH};
-use crate::link::{LinkCell, LinkRx};
-use crate::Counters;
+use crate::link::LinkRx;
+use crate::{Counters, LinkCell, StreamCell};
 
 /// What a look at a link found.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl Endpoint {
         }
     }
 
-    fn drain_link(&self, link: &Arc<LinkCell>, rx: &mut LinkRx) -> LinkState {
+    fn drain_link(&self, link: &Arc<LinkCell>, rx: &mut LinkRx<StreamCell>) -> LinkState {
         link.mark_seen(self.device());
         let mut wcs = [EMPTY; BATCH];
         let (mut alive, mut failed, mut sent) = (true, false, 0);
@@ -74,7 +74,7 @@ impl Endpoint {
     }
 
     /// The device is done with some requests: what waited for that goes on.
-    fn after_completions(&self, link: &Arc<LinkCell>, rx: &LinkRx, count: u32) {
+    fn after_completions(&self, link: &Arc<LinkCell>, rx: &LinkRx<StreamCell>, count: u32) {
         // Not in the head of what follows, which locks streams.
         let was_full = link.tx.lock().completed(count);
         self.let_go(link, rx);
@@ -86,7 +86,7 @@ impl Endpoint {
     /// The anchors of some streams showed while their messages were handled what counts after what their peers had sent
     /// before.
     #[cold]
-    fn take_in_looks(&self, link: &Arc<LinkCell>, rx: &mut LinkRx, state: LinkState) -> LinkState {
+    fn take_in_looks(&self, link: &Arc<LinkCell>, rx: &mut LinkRx<StreamCell>, state: LinkState) -> LinkState {
         let looks = std::mem::take(&mut rx.looks);
         let state = if state == LinkState::Alive { self.drain_link(link, rx) } else { state };
         for cell in looks {
@@ -102,16 +102,16 @@ impl Endpoint {
     pub(crate) fn return_messages(&self, link: &Arc<LinkCell>, messages: u32) {
         let device = self.device();
         let mut tx = link.tx.lock();
-        let posted = tx.repost_receives(device, link.qp(), messages);
+        let posted = tx.repost_receives(device, messages);
         let mut count = None;
         for _ in 0..posted {
             count = tx.proto.handle_message().or(count);
         }
         if let Some(count) = count {
-            tx.message_credit(device, link, count);
+            tx.message_credit(device, count);
         }
         if tx.proto.poll_give() {
-            tx.give(device, link);
+            tx.give(device);
         }
         let owes = tx.owes();
         if tx.resting && messages > 0 {
@@ -125,7 +125,7 @@ impl Endpoint {
 
     /// Returns false if the link must end.
     #[inline]
-    fn handle_message(&self, link: &Arc<LinkCell>, rx: &mut LinkRx, imm: u32, len: u32) -> bool {
+    fn handle_message(&self, link: &Arc<LinkCell>, rx: &mut LinkRx<StreamCell>, imm: u32, len: u32) -> bool {
         let Ok(imm) = Immediate::decode(imm) else {
             link.tx.lock().proto.note_violation();
             return false;
@@ -150,7 +150,7 @@ impl Endpoint {
             MessageKind::LinkGive => {
                 let mut tx = link.tx.lock();
                 tx.proto.handle_give();
-                let ok = tx.refresh_credit(&link.local);
+                let ok = tx.refresh_credit();
                 drop(tx);
                 self.serve(link, rx);
                 ok
@@ -175,7 +175,7 @@ impl Endpoint {
         }
     }
 
-    fn handle_control(&self, link: &Arc<LinkCell>, rx: &mut LinkRx) -> bool {
+    fn handle_control(&self, link: &Arc<LinkCell>, rx: &mut LinkRx<StreamCell>) -> bool {
         let at = CREDIT_BLOCK_LEN + netacc_proto::Link::control_slot_of(rx.controls) * CONTROL_SLOT_LEN;
         rx.controls += 1;
         let mut bytes = [0; CONTROL_SLOT_LEN];
@@ -194,7 +194,7 @@ impl Endpoint {
                         return self.end_setup(link, error);
                     }
                 };
-                let sent = answer.map_or(Ok(true), |answer| tx.send(self.device(), link, answer));
+                let sent = answer.map_or(Ok(true), |answer| tx.send(self.device(), answer));
                 drop(tx);
                 if link.connector {
                     // Places the stream that waits for the link; if it has gone meanwhile, the link is kept for others.
@@ -234,7 +234,7 @@ impl Endpoint {
                     let refuse =
                         Refuse { peer_slot: open.slot, reason: reason as u16, ask_at: elsewhere.unwrap_or_default() };
                     let refuse = ControlMessage::Refuse(refuse);
-                    let sent = link.tx.lock().send(self.device(), link, refuse);
+                    let sent = link.tx.lock().send(self.device(), refuse);
                     // It may have no stream.
                     self.note_idle(link);
                     return self.keep_sending(link, sent);
@@ -275,7 +275,7 @@ impl Endpoint {
         //= spec §2.5.4
         //# Who refuses a link says so with REFUSE, in which the opener's slot is 0xffff, and sends nothing more.
         let refuse = ControlMessage::Refuse(Refuse { peer_slot: NO_SLOT, reason: reason as u16, ask_at: 0 });
-        let sent = link.tx.lock().send(self.device(), link, refuse);
+        let sent = link.tx.lock().send(self.device(), refuse);
         self.keep_sending(link, sent)
     }
 

@@ -1,6 +1,7 @@
 //! The only loop that connects the protocol core to a device.
 //!
 //! * [`Endpoint`]: everything of one process on one device. Finding peers, connecting and caching links, answering OPEN.
+//! * [`LinkCell`]: a link, for the streams of this crate; [`LinkOf`] does not know them.
 //! * [`StreamCell`]: one accelerated socket, shared by threads; [`StreamGuard`] is it while locked.
 //! * [`PathChoice`]: whether a link or the anchor is the faster path to a service.
 //! * [`PromotionSchedule`]: when a connection asks for a link.
@@ -14,6 +15,7 @@
 
 mod anchor;
 mod choice;
+mod counted;
 mod counters;
 mod endpoint;
 mod incoming;
@@ -21,17 +23,16 @@ mod link;
 mod open;
 mod readiness;
 mod schedule;
-mod spare;
 mod stall;
 mod stream;
-mod waitlist;
 
 pub use anchor::{AnchorEvent, AnchorProgress};
 pub use choice::{Path, PathChoice, Verdict};
+pub use counted::Counted;
 pub use counters::{Counters, StreamCounters};
 pub use endpoint::{Endpoint, EndpointConfig, HelperNeeded, CONTEST_PATIENCE};
-pub use link::{AnswerPatience, LinkCell, LinkStatus};
+pub use link::{AnswerPatience, LinkOf, LinkStatus};
 pub use readiness::{Readiness, ReadySink};
 pub use schedule::{PromotionSchedule, Tries};
 pub use stall::STALL_PATIENCE;
-pub use stream::{Counted, LinkIo, Shutdown, StreamCell, StreamGuard, PLEDGE_PATIENCE};
+pub use stream::{LinkCell, LinkIo, Shutdown, StreamCell, StreamGuard, PLEDGE_PATIENCE};

@@ -12,9 +12,9 @@ use netacc_device::{
 use netacc_proto::{Accept, Open, Reason, RingDescriptor, Role, SlotId, WireTuple, CREDIT_BLOCK_LEN, LINK_REGION_LEN};
 
 use crate::endpoint::{reason_of, reason_without_region, Attempt, Endpoint, Waiting};
-use crate::link::{LinkCell, LinkRx};
+use crate::link::LinkRx;
 use crate::stream::Outgoing;
-use crate::{Counters, StreamCell};
+use crate::{Counters, LinkCell, StreamCell};
 
 impl Endpoint {
     /// Begins promoting an opener's stream, if its peer is accelerated. Control path: may allocate and make system calls.
@@ -203,7 +203,12 @@ impl Endpoint {
         self.directory().holder(&tuple).filter(|_| self.directory().admits(link.peer, &tuple))
     }
 
-    pub(crate) fn handle_open(&self, link: &Arc<LinkCell>, rx: &mut LinkRx, open: &Open) -> Result<(), Reason> {
+    pub(crate) fn handle_open(
+        &self,
+        link: &Arc<LinkCell>,
+        rx: &mut LinkRx<StreamCell>,
+        open: &Open,
+    ) -> Result<(), Reason> {
         //= spec §4.1.2
         //# OPEN names the anchor by its addresses; the acceptor refuses one that it does not hold.
         //= spec §4.1.3
@@ -282,7 +287,7 @@ impl Endpoint {
         accepted
     }
 
-    pub(crate) fn handle_accept(&self, link: &Arc<LinkCell>, rx: &mut LinkRx, accept: &Accept) {
+    pub(crate) fn handle_accept(&self, link: &Arc<LinkCell>, rx: &mut LinkRx<StreamCell>, accept: &Accept) {
         let Some(Some(cell)) = rx.slots.get(usize::from(accept.peer_slot)) else { return };
         let outgoing = self.outgoing(link, &accept.ring);
         let mut guard = cell.lock(self);
@@ -351,7 +356,7 @@ fn shared_attempts(waiting: &[Waiting]) -> Vec<SharedAttempt> {
     shared
 }
 
-fn put_slot(rx: &mut LinkRx, slot: SlotId, cell: &Arc<StreamCell>) {
+fn put_slot(rx: &mut LinkRx<StreamCell>, slot: SlotId, cell: &Arc<StreamCell>) {
     let i = usize::from(slot.0);
     if rx.slots.len() <= i {
         rx.slots.resize(i + 1, None);

@@ -44,7 +44,7 @@ impl StreamGuard<'_> {
     /// Whether there is still no room, and the stream stays on its link.
     fn is_still_stalled(&mut self, now: Instant, patience: Duration) -> bool {
         if let Some(link) = &self.inner.link {
-            link.tx.lock().refresh_credit(&link.local);
+            link.tx.lock().refresh_credit();
         }
         self.refresh_consumed();
         let stalled = self.tx_sink() == TxSink::Link && (!self.proto().link_writable() || self.inner.crowded);

@@ -19,8 +19,10 @@ use netacc_proto::{Reason, RingDescriptor, SocketError, Stream};
 use parking_lot::Mutex;
 
 use self::cork::Cork;
+use crate::counted::Counted;
+use crate::link::LinkOf;
 use crate::stall::Taken;
-use crate::{Endpoint, LinkCell, Readiness, StreamCounters};
+use crate::{Endpoint, Readiness, StreamCounters};
 
 mod cork;
 mod ending;
@@ -40,6 +42,9 @@ pub const PLEDGE_PATIENCE: Duration = Duration::from_millis(200);
 /// At which look at an anchor that has ended a reset is provoked. Arbitrary: looks are tens of microseconds apart where somebody
 /// waits, and a peer's reset follows its FIN within a few.
 const PROVOKING_LOOK: u32 = 16;
+
+/// A link of streams.
+pub type LinkCell = LinkOf<StreamCell>;
 
 /// A stream of this process.
 pub struct StreamCell {
@@ -344,14 +349,14 @@ impl StreamCell {
             }
             self.kernel_readers.fetch_add(1, Ordering::SeqCst);
         }
-        let _one = Counted(&self.kernel_readers);
+        let _one = Counted::new(&self.kernel_readers);
         Some(wait())
     }
 
     /// Counts the calling thread among the [`sleepers`](StreamCell::sleepers) until the result is dropped.
     pub fn sleeps(&self) -> Counted<'_> {
         self.sleepers.fetch_add(1, Ordering::SeqCst);
-        Counted(&self.sleepers)
+        Counted::new(&self.sleepers)
     }
 
     /// The queue pair that sleepers sleep on.
@@ -433,21 +438,5 @@ impl StreamCell {
     /// As `lock`, or `None` if another thread holds it.
     pub fn try_lock<'a>(self: &'a Arc<Self>, endpoint: &'a Endpoint) -> Option<StreamGuard<'a>> {
         Some(StreamGuard { cell: self, endpoint, inner: self.inner.try_lock()?, arrived: false, polled: false })
-    }
-}
-
-/// One of those that a count counts; not any more once dropped, also if the thread is cancelled while it waits.
-pub struct Counted<'a>(&'a AtomicU32);
-
-impl<'a> Counted<'a> {
-    /// Counted already.
-    pub(crate) fn new(count: &'a AtomicU32) -> Counted<'a> {
-        Counted(count)
-    }
-}
-
-impl Drop for Counted<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }

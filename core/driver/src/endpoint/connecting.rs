@@ -7,8 +7,7 @@ use netacc_device::{CmError, CmEvent, DeviceError, Instant};
 use netacc_proto::{Admission, LinkConfig, PreSharedKey, Reason, LINK_REGION_LEN, SETUP_LIMIT, UNUSED_LIMIT};
 
 use super::{Attempt, Endpoint};
-use crate::link::LinkCell;
-use crate::Counters;
+use crate::{Counters, LinkCell};
 
 /// Links that are being set up, or had no stream yet, beyond which peers' requests are refused. Arbitrary: as many as a
 /// connection manager has attempts.
@@ -56,7 +55,7 @@ impl Endpoint {
                     self.control_cq,
                     (local, remote),
                 ));
-                link.tx.lock().post_receives(self.device(), qp, depth);
+                link.tx.lock().post_receives(self.device(), depth);
                 self.links.write().insert(qp, link.clone());
                 self.todo.lock().setup.push((link.clone(), None));
                 Counters::bump(&self.counters.links_established);
@@ -69,7 +68,7 @@ impl Endpoint {
                     let mut tx = link.tx.lock();
                     let hello = tx.proto.hello();
                     // The peer may not have posted receives yet: the message then waits.
-                    let sent = tx.send(self.device(), &link, hello);
+                    let sent = tx.send(self.device(), hello);
                     drop(tx);
                     if !self.keep_sending(&link, sent) {
                         self.note_dead(&link);

@@ -10,8 +10,7 @@ use netacc_device::{Instant, QueuePairId};
 use netacc_proto::Reason;
 
 use super::Endpoint;
-use crate::link::LinkCell;
-use crate::Counters;
+use crate::{Counters, LinkCell};
 
 /// How long the anchors of a dead link may take to say that their peer has ended. Arbitrary: the kernel closes the sockets
 /// of a process within microseconds, once it has a processor for that.

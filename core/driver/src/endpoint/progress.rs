@@ -78,7 +78,7 @@ impl Endpoint {
             let link = self.links.read().get(&qp).cloned();
             if let Some(link) = link {
                 self.return_messages(&link, 0);
-                let sent = link.tx.lock().resume(self.device(), &link);
+                let sent = link.tx.lock().resume(self.device());
                 if !self.keep_sending(&link, sent) {
                     self.note_dead(&link);
                 }

@@ -6,8 +6,7 @@ use std::time::Duration;
 use netacc_device::Instant;
 
 use super::Endpoint;
-use crate::link::LinkCell;
-use crate::StreamCell;
+use crate::{LinkCell, StreamCell};
 
 /// How much longer than twice its own bound the accepting side keeps an empty link. Arbitrary: so the connecting side, whose
 /// it is to say, comes first even where it has a longer one, or none is kept here.

@@ -9,8 +9,8 @@ use netacc_device::Instant;
 use netacc_proto::{Phase, Silence, PROBE_INTERVAL};
 
 use super::Endpoint;
-use crate::link::{LinkCell, LinkTx};
-use crate::Counters;
+use crate::link::LinkTx;
+use crate::{Counters, LinkCell};
 
 impl Endpoint {
     /// Something was sent on a link that rests, or has come: it is looked at from now on.
@@ -59,7 +59,7 @@ impl Endpoint {
         if link.is_failing() {
             return false;
         }
-        if !tx.refresh_credit(&link.local) {
+        if !tx.refresh_credit() {
             // The peer has lied, which is noted.
             drop(tx);
             self.note_dead(link);
@@ -79,7 +79,7 @@ impl Endpoint {
             //= spec §2.6.1
             //# A side that has heard nothing on a link for PROBE_INTERVAL (1 s), and does not know that the peer has consumed
             //# all its messages, sends LINK_WANT (§5.4.2).
-            Silence::Ask => drop(tx.want(self.device(), link)),
+            Silence::Ask => drop(tx.want(self.device())),
             //= spec §2.6.2
             //# A side that has asked so and hears nothing for SILENCE_LIMIT (10 s) ends the link.
             Silence::Dead => {
@@ -108,7 +108,7 @@ impl Endpoint {
             return !tx.resting;
         }
         tx.resting = false;
-        tx.asked_before_rest = tx.want(self.device(), link);
+        tx.asked_before_rest = tx.want(self.device());
         true
     }
 }

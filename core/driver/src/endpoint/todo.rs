@@ -8,8 +8,7 @@ use std::sync::Arc;
 use netacc_device::{Instant, QueuePairId};
 
 use super::Endpoint;
-use crate::link::LinkCell;
-use crate::StreamCell;
+use crate::{LinkCell, StreamCell};
 
 /// A stream, and since when what it is noted for has lasted. `None`: `progress` has not seen it yet.
 pub(super) type Noted = (Arc<StreamCell>, Option<Instant>);

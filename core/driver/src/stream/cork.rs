@@ -3,7 +3,7 @@
 //! A write that finds no room for its message is held, as the kernel takes it into a buffer. So is a small one of a stream
 //! that has sent several without hearing from its peer, while a completion is due that will let it go: what is written
 //! meanwhile goes out as one message, as the kernel's `tcp_autocorking` has it. Without a word from the device the endpoint
-//! lets go of it when it looks after the link; see [`crate::waitlist`].
+//! lets go of it when it looks after the link; see `endpoint/room.rs`.
 //!
 //! They lie in the ring and count as sent; what is held back is the message that tells the peer of them. Invariants: what is
 //! held is one contiguous span that ends where the next byte will lie; every other message of the stream goes after it, except
@@ -211,7 +211,7 @@ impl StreamGuard<'_> {
         if tx.resting {
             self.endpoint.rouse(&mut tx);
         }
-        match tx.data(self.endpoint.device(), link, &out.ring, out.staging.as_ref(), held.span, imm) {
+        match tx.data(self.endpoint.device(), &out.ring, out.staging.as_ref(), held.span, imm) {
             Ok(()) => {
                 inner.counters.tx_msgs_link += 1;
                 inner.unheard = inner.unheard.saturating_add(1);

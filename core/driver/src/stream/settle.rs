@@ -44,7 +44,7 @@ impl StreamGuard<'_> {
                 (Control::Signal(MessageKind::CreditGive), Some(out)) if out.staging.is_some() => {
                     let consumed = inner.proto.positions().1;
                     if consumed > inner.told && matches!(inner.proto.rx_source(), RxSource::Link) {
-                        tx.credit_word(device, link, &out.ring, consumed).map(|()| inner.told = consumed)
+                        tx.credit_word(device, &out.ring, consumed).map(|()| inner.told = consumed)
                     } else {
                         Ok(())
                     }
@@ -53,9 +53,9 @@ impl StreamGuard<'_> {
             };
             let sent = match &control {
                 _ if told.is_err() => told,
-                Control::Message(message) => tx.control(device, link, message),
+                Control::Message(message) => tx.control(device, message),
                 Control::Signal(kind) => match inner.proto.peer_slot() {
-                    Some(slot) => tx.signal(device, link, *kind, slot),
+                    Some(slot) => tx.signal(device, *kind, slot),
                     None => Ok(()),
                 },
             };

@@ -65,7 +65,7 @@ impl StreamGuard<'_> {
             if tx.resting {
                 self.endpoint.rouse(&mut tx);
             }
-            match tx.data(device, link, &out.ring, out.staging.as_ref(), span, imm) {
+            match tx.data(device, &out.ring, out.staging.as_ref(), span, imm) {
                 Ok(()) => {
                     inner.counters.tx_bytes_link += u64::from(span.len);
                     inner.counters.tx_msgs_link += 1;
@@ -119,8 +119,8 @@ impl StreamGuard<'_> {
         Counters::bump(&self.endpoint.counters().message_credit_stalls);
         let mut tx = link.tx.lock();
         // Otherwise it is the device's queue that is full, which is soon over.
-        inner.crowded = !tx.has_room(&link.local);
-        tx.want(self.endpoint.device(), link);
+        inner.crowded = !tx.has_room();
+        tx.want(self.endpoint.device());
         drop(tx);
         self.wait_for_room();
         self.note_stall();
@@ -189,7 +189,7 @@ impl StreamGuard<'_> {
             //# Where a write is not cheap, a receiver MAY tell of consumption only after a quarter of its ring.
             let due = credit.consumed - inner.told >= u64::from(inner.proto.rx_ring_len() / 4);
             // What the queue has no room for is told with the next read, or when the peer asks.
-            if due && !credit.give && link.tx.lock().credit_word(device, link, &out.ring, credit.consumed).is_ok() {
+            if due && !credit.give && link.tx.lock().credit_word(device, &out.ring, credit.consumed).is_ok() {
                 inner.told = credit.consumed;
             }
         }
@@ -237,7 +237,7 @@ impl StreamGuard<'_> {
         self.push_held();
         let inner = &mut *self.inner;
         if let Some(link) = inner.link.as_ref().filter(|_| inner.crowded) {
-            link.tx.lock().want(self.endpoint.device(), link);
+            link.tx.lock().want(self.endpoint.device());
             self.wait_for_room();
         }
         let proto = &mut self.inner.proto;
@@ -254,8 +254,7 @@ impl StreamGuard<'_> {
         let inner = &mut *self.inner;
         if inner.crowded {
             // A dead link will never have room: nothing is to be waited for.
-            inner.crowded =
-                inner.link.as_ref().is_some_and(|link| !link.is_dead() && !link.tx.lock().has_room(&link.local));
+            inner.crowded = inner.link.as_ref().is_some_and(|link| !link.is_dead() && !link.tx.lock().has_room());
         }
         if let Some(word) = inner.region.as_ref().and_then(|r| r.memory.word(0)) {
             inner.proto.handle_consumed(word.load(Ordering::Acquire));

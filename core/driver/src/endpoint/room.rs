@@ -4,55 +4,15 @@
 //! small messages. With thousands of streams on a link only those that wait are looked at, and only as many as there is room
 //! for; the others keep their places. Should no announcement come, the endpoint serves them when it looks after the link.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use netacc_device::Instant;
 use parking_lot::MutexGuard;
 
-use crate::endpoint::RETRY_INTERVAL;
-use crate::link::{LinkCell, LinkRx, LinkTx};
-use crate::{Endpoint, StreamGuard};
-
-/// Slots of a link in the order in which they came, each once. A slot whose stream has left is worth nothing, but may be a
-/// later stream's: that one is then served although it did not ask.
-#[derive(Debug, Default)]
-pub(crate) struct WaitList {
-    slots: VecDeque<u16>,
-    listed: Vec<bool>,
-}
-
-impl WaitList {
-    /// Adds a slot at the end, unless it is there.
-    pub(crate) fn push(&mut self, slot: u16) {
-        let at = usize::from(slot);
-        if self.listed.len() <= at {
-            self.listed.resize(at + 1, false);
-        }
-        if !std::mem::replace(&mut self.listed[at], true) {
-            self.slots.push_back(slot);
-        }
-    }
-
-    /// Takes the slot that has waited longest.
-    pub(crate) fn pop(&mut self) -> Option<u16> {
-        let slot = self.slots.pop_front()?;
-        self.listed[usize::from(slot)] = false;
-        Some(slot)
-    }
-
-    fn contains(&self, slot: u16) -> bool {
-        self.listed.get(usize::from(slot)).is_some_and(|listed| *listed)
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.slots.len()
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.slots.is_empty()
-    }
-}
+use super::{Endpoint, RETRY_INTERVAL};
+use crate::link::{LinkRx, LinkTx};
+use crate::stream::StreamGuard;
+use crate::{LinkCell, StreamCell};
 
 impl StreamGuard<'_> {
     /// The stream is told when its link has room again.
@@ -87,13 +47,13 @@ impl Endpoint {
     }
 
     /// The link may have room: those who have waited for it longest go on, as far as it goes. `rx` is the link's.
-    pub(crate) fn serve(&self, link: &Arc<LinkCell>, rx: &LinkRx) {
+    pub(crate) fn serve(&self, link: &Arc<LinkCell>, rx: &LinkRx<StreamCell>) {
         // Who finds no room after all comes last, and has its turn next time.
         let turns = link.tx.lock().waiting.len();
         for _ in 0..turns {
             let mut tx = link.tx.lock();
-            if !tx.has_room(&link.local) {
-                tx.want(self.device(), link);
+            if !tx.has_room() {
+                tx.want(self.device());
                 break;
             }
             let next = if tx.is_full() { None } else { tx.waiting.pop() };
@@ -106,7 +66,7 @@ impl Endpoint {
     }
 
     /// A completion has come: what was held back until then goes out.
-    pub(crate) fn let_go(&self, link: &LinkCell, rx: &LinkRx) {
+    pub(crate) fn let_go(&self, link: &LinkCell, rx: &LinkRx<StreamCell>) {
         let turns = link.tx.lock().held.len();
         for _ in 0..turns {
             let next = link.tx.lock().held.pop();
@@ -141,23 +101,5 @@ impl Endpoint {
                 self.renote_starved(link, now);
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_waits_once_and_in_turn() {
-        let mut list = WaitList::default();
-        for slot in [7, 300, 7, 0] {
-            list.push(slot);
-        }
-        assert_eq!(list.len(), 3);
-        assert_eq!(list.pop(), Some(7));
-        list.push(7);
-        assert_eq!([(); 4].map(|()| list.pop()), [Some(300), Some(0), Some(7), None]);
-        assert!(list.is_empty());
     }
 }

@@ -4,23 +4,21 @@
 //! want regions of the same few lengths, so what one has given back serves the next. A peer that goes on using what an earlier
 //! stream had told it reaches what is its own: another stream of the same link.
 
-use netacc_device::{Device, DeviceError, Region};
-
-use crate::LinkCell;
+use netacc_device::Region;
 
 /// Bytes that a link keeps at most. Arbitrary: the rings, and their copies, of a few dozen streams.
 const MAX_BYTES: usize = 4 << 20;
 
 /// Regions of a link that nobody uses, the one that was given back first at the front.
 #[derive(Default)]
-pub(crate) struct Spare {
+pub(super) struct Spare {
     regions: Vec<Region>,
     bytes: usize,
 }
 
 impl Spare {
     /// One of `len` zeroed bytes.
-    fn take(&mut self, len: usize) -> Option<Region> {
+    pub(super) fn take(&mut self, len: usize) -> Option<Region> {
         let at = self.regions.iter().position(|region| region.memory.len() == len)?;
         let region = self.regions.remove(at);
         self.bytes -= len;
@@ -28,12 +26,17 @@ impl Spare {
     }
 
     /// How many there are.
-    pub(crate) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.regions.len()
     }
 
+    /// All of them.
+    pub(super) fn into_regions(self) -> impl Iterator<Item = Region> {
+        self.regions.into_iter()
+    }
+
     /// Keeps it, or gives it back: there is enough.
-    fn keep(&mut self, region: Region) -> Option<Region> {
+    pub(super) fn keep(&mut self, region: Region) -> Option<Region> {
         let bytes = self.bytes + region.memory.len();
         if bytes > MAX_BYTES {
             return Some(region);
@@ -41,36 +44,6 @@ impl Spare {
         self.bytes = bytes;
         self.regions.push(region);
         None
-    }
-}
-
-impl LinkCell {
-    /// `len` zeroed bytes of registered memory.
-    ///
-    /// # Errors
-    /// Of the device, also without what is only kept.
-    pub(crate) fn alloc_region(&self, device: &dyn Device, len: usize) -> Result<Region, DeviceError> {
-        let kept = self.spare.lock().take(len);
-        if let Some(region) = kept {
-            return Ok(region);
-        }
-        device.alloc_region(self.qp, len).or_else(|error| {
-            let kept = std::mem::take(&mut *self.spare.lock());
-            if kept.len() == 0 {
-                return Err(error);
-            }
-            kept.regions.into_iter().for_each(|region| device.free_region(self.qp, region));
-            device.alloc_region(self.qp, len)
-        })
-    }
-
-    /// A stream of the link needs it no more.
-    pub(crate) fn free_region(&self, device: &dyn Device, region: Region) {
-        // Where memory is shared nothing is registered.
-        let rest = if self.caps.peer_memory { Some(region) } else { self.spare.lock().keep(region) };
-        if let Some(region) = rest {
-            device.free_region(self.qp, region);
-        }
     }
 }
 

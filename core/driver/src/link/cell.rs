@@ -1,0 +1,224 @@
+//! A link: the queue pair, and its two halves under two locks.
+//!
+//! A link keeps the streams that are on it, and does nothing with them: [`LinkOf`] takes any type for them. So a stream,
+//! which has a link, is above it.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::Arc;
+
+use netacc_device::{
+    Capabilities, CompletionQueueId, Device, DeviceError, PeerAddress, QueuePairId, Region, RemoteRegion,
+};
+use netacc_proto::Link;
+use parking_lot::Mutex;
+
+use super::patience::AnswerPatience;
+use super::spare::Spare;
+use super::tx::LinkTx;
+use crate::counted::Counted;
+
+/// A link as `netacc_ss -s qp` shows it.
+#[derive(Clone, Debug)]
+pub struct LinkStatus {
+    /// The queue pair.
+    pub qp: u32,
+    /// Streams on it.
+    pub streams: u16,
+    /// Whether it is dead.
+    pub dead: bool,
+    /// The completion queue it reports to.
+    pub cq: u32,
+    /// Regions that it keeps for the next stream.
+    pub spare_regions: usize,
+}
+
+/// One connected queue pair, with streams of this type.
+pub struct LinkOf<S> {
+    pub(crate) qp: QueuePairId,
+    pub(crate) peer: PeerAddress,
+    /// What the device can do for this queue pair.
+    pub(crate) caps: Capabilities,
+    /// This side asked for the connection, so it speaks first.
+    pub(crate) connector: bool,
+    pub(crate) cq: AtomicU32,
+    pub(crate) dead: AtomicBool,
+    /// Found dead: the control path is to know.
+    pub(crate) failing: AtomicBool,
+    /// It knows, but has not ended it yet.
+    pub(crate) dying: AtomicBool,
+    answer_patience: AnswerPatience,
+    /// Threads that sleep on the queue pair.
+    sleepers: AtomicU32,
+    /// See [`LinkOf::dispatch`].
+    dispatched: AtomicBool,
+    /// The queue pair's sequence when it was last drained.
+    seen: AtomicU32,
+    /// Our first region: credit word, control slots.
+    pub(crate) local: Region,
+    spare: Mutex<Spare>,
+    pub(crate) rx: Mutex<LinkRx<S>>,
+    pub(crate) tx: Mutex<LinkTx>,
+}
+
+/// The receiving half.
+pub(crate) struct LinkRx<S> {
+    /// Streams by our slot.
+    pub(crate) slots: Vec<Option<Arc<S>>>,
+    /// Control messages received.
+    pub(crate) controls: u64,
+    /// Streams whose anchors have shown, while the link was polled, what counts after another poll.
+    pub(crate) looks: Vec<Arc<S>>,
+}
+
+impl<S> LinkOf<S> {
+    pub(crate) fn new(
+        device: &dyn Device,
+        proto: Link,
+        qp: QueuePairId,
+        peer: PeerAddress,
+        connector: bool,
+        cq: CompletionQueueId,
+        regions: (Region, RemoteRegion),
+    ) -> LinkOf<S> {
+        let (local, remote) = regions;
+        let caps = device.capabilities_of(qp);
+        let tx = LinkTx::new(device, proto, qp, &caps, local.clone(), remote);
+        LinkOf {
+            qp,
+            peer,
+            connector,
+            cq: AtomicU32::new(cq.0),
+            dead: AtomicBool::new(false),
+            failing: AtomicBool::new(false),
+            dying: AtomicBool::new(false),
+            answer_patience: AnswerPatience::default(),
+            sleepers: AtomicU32::new(0),
+            dispatched: AtomicBool::new(false),
+            seen: AtomicU32::new(0),
+            local,
+            spare: Mutex::default(),
+            rx: Mutex::new(LinkRx { slots: Vec::new(), controls: 0, looks: Vec::new() }),
+            tx: Mutex::new(tx),
+            caps,
+        }
+    }
+
+    /// Whether completions may have been added since the link was last drained.
+    #[inline]
+    pub(crate) fn has_news(&self, device: &dyn Device) -> bool {
+        device.qp_sequence(self.qp) != self.seen.load(Ordering::Relaxed)
+    }
+
+    /// Before draining: what comes from now on is news.
+    pub(crate) fn mark_seen(&self, device: &dyn Device) {
+        self.seen.store(device.qp_sequence(self.qp), Ordering::Relaxed);
+    }
+
+    /// The queue pair.
+    pub fn qp(&self) -> QueuePairId {
+        self.qp
+    }
+
+    /// The completion queue that the queue pair reports to.
+    pub fn cq(&self) -> CompletionQueueId {
+        CompletionQueueId(self.cq.load(Ordering::Relaxed))
+    }
+
+    /// Whether the peer may open another stream here, and has no means to call anybody for it: somebody must look.
+    pub fn awaits_streams(&self) -> bool {
+        !self.caps.knock && self.tx.lock().proto.has_room()
+    }
+
+    /// How many streams it has.
+    pub fn streams(&self) -> u16 {
+        self.tx.lock().proto.streams()
+    }
+
+    /// Counts the calling thread among those that sleep on the queue pair, until the result is dropped. Whether others do.
+    pub fn sleeps(&self) -> (Counted<'_>, bool) {
+        let others = self.sleepers.fetch_add(1, Ordering::SeqCst) > 0;
+        (Counted::new(&self.sleepers), others)
+    }
+
+    /// What arrives on the link is for several threads from now on: who looks at it, the owner says elsewhere, and no thread
+    /// sleeps on the queue pair. Whether that is news.
+    pub fn dispatch(&self) -> bool {
+        !self.dispatched.swap(true, Ordering::SeqCst)
+    }
+
+    /// Ends that.
+    pub fn end_dispatch(&self) {
+        if self.is_dispatched() {
+            self.dispatched.store(false, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether [`dispatch`](LinkOf::dispatch) was called.
+    pub fn is_dispatched(&self) -> bool {
+        self.dispatched.load(Ordering::SeqCst)
+    }
+
+    /// Whether threads can sleep on the queue pair.
+    pub fn can_be_waited_for(&self) -> bool {
+        self.caps.qp_wait
+    }
+
+    /// How long a write waits for the answer to an OPEN.
+    pub fn answer_patience(&self) -> &AnswerPatience {
+        &self.answer_patience
+    }
+
+    /// Whether the link is dead.
+    pub fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::Acquire)
+    }
+
+    /// Whether the link is dead, or found to be: what is written waits until its streams have left it.
+    pub(crate) fn is_failing(&self) -> bool {
+        self.is_dead() || self.failing.load(Ordering::Acquire)
+    }
+
+    /// Whether the link is dead, or about to be ended: it takes no further stream.
+    pub(crate) fn is_dying(&self) -> bool {
+        self.is_dead() || self.dying.load(Ordering::Acquire)
+    }
+
+    /// `len` zeroed bytes of registered memory.
+    ///
+    /// # Errors
+    /// Of the device, also without what is only kept.
+    pub(crate) fn alloc_region(&self, device: &dyn Device, len: usize) -> Result<Region, DeviceError> {
+        let kept = self.spare.lock().take(len);
+        if let Some(region) = kept {
+            return Ok(region);
+        }
+        device.alloc_region(self.qp, len).or_else(|error| {
+            let kept = std::mem::take(&mut *self.spare.lock());
+            if kept.len() == 0 {
+                return Err(error);
+            }
+            kept.into_regions().for_each(|region| device.free_region(self.qp, region));
+            device.alloc_region(self.qp, len)
+        })
+    }
+
+    /// A stream of the link needs it no more.
+    pub(crate) fn free_region(&self, device: &dyn Device, region: Region) {
+        // Where memory is shared nothing is registered.
+        let rest = if self.caps.peer_memory { Some(region) } else { self.spare.lock().keep(region) };
+        if let Some(region) = rest {
+            device.free_region(self.qp, region);
+        }
+    }
+
+    /// For display.
+    pub fn status(&self) -> LinkStatus {
+        LinkStatus {
+            qp: self.qp.0,
+            streams: self.streams(),
+            dead: self.is_dead(),
+            cq: self.cq.load(Ordering::Relaxed),
+            spare_regions: self.spare.lock().len(),
+        }
+    }
+}
