@@ -31,7 +31,7 @@ use crate::link::LinkStatus;
 use crate::{Counters, LinkCell, ReadySink, StreamCell};
 
 mod connecting;
-mod contest;
+pub(crate) mod contest;
 mod dying;
 mod progress;
 mod release;
@@ -40,7 +40,6 @@ mod silence;
 mod todo;
 
 pub(crate) use connecting::{reason_of, reason_without_region};
-pub use contest::CONTEST_PATIENCE;
 use todo::Todo;
 
 /// Completions taken at a time.

@@ -13,7 +13,6 @@
 //! Lock order: `Link::rx` before `StreamCell` before `Link::tx`. Nothing is held while calling the [`ReadySink`]
 //! except a stream.
 
-mod anchor;
 mod choice;
 mod counted;
 mod counters;
@@ -23,16 +22,18 @@ mod link;
 mod open;
 mod readiness;
 mod schedule;
-mod stall;
+mod sink;
 mod stream;
 
-pub use anchor::{AnchorEvent, AnchorProgress};
 pub use choice::{Path, PathChoice, Verdict};
 pub use counted::Counted;
 pub use counters::{Counters, StreamCounters};
-pub use endpoint::{Endpoint, EndpointConfig, HelperNeeded, CONTEST_PATIENCE};
+pub use endpoint::contest::CONTEST_PATIENCE;
+pub use endpoint::{Endpoint, EndpointConfig, HelperNeeded};
 pub use link::{AnswerPatience, LinkOf, LinkStatus};
-pub use readiness::{Readiness, ReadySink};
+pub use readiness::Readiness;
 pub use schedule::{PromotionSchedule, Tries};
-pub use stall::STALL_PATIENCE;
-pub use stream::{LinkCell, LinkIo, Shutdown, StreamCell, StreamGuard, PLEDGE_PATIENCE};
+pub use sink::ReadySink;
+pub use stream::{
+    AnchorEvent, AnchorProgress, LinkCell, LinkIo, Shutdown, StreamCell, StreamGuard, PLEDGE_PATIENCE, STALL_PATIENCE,
+};

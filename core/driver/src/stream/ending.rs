@@ -3,7 +3,7 @@
 use netacc_device::{Anchor, AnchorError, AnchorPosition, Instant};
 use netacc_proto::{AnchorWrite, Demotion, Phase, Reason, SocketError};
 
-use super::StreamGuard;
+use super::guard::StreamGuard;
 
 /// What `shutdown` shuts down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

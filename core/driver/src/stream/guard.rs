@@ -1,15 +1,59 @@
-//! A stream while it is locked: what it is, and what travels on its anchor.
+//! A stream while it is locked: how a thread locks it, what it is, and what travels on its anchor.
 
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
+use std::time::Duration;
 
 use netacc_device::Anchor;
 use netacc_proto::{Reason, RxSource, SocketError, Stream, TxSink};
 use parking_lot::MutexGuard;
 
-use super::settle::readiness_of;
-use super::{Inner, StreamCell};
-use crate::{Counters, Endpoint, LinkCell, Readiness, StreamCounters};
+use super::cell::{Inner, LinkCell, StreamCell};
+use super::inner::readiness_of;
+use crate::counted::Counted;
+use crate::{Counters, Endpoint, Readiness, StreamCounters};
+
+/// How long a write that finds the anchor full waits for the answer to an OPEN before the pledge is voided: it would
+/// have waited anyway, and the peer's application has up to some megabytes to read first. Arbitrary.
+pub const PLEDGE_PATIENCE: Duration = Duration::from_millis(200);
+
+impl StreamCell {
+    /// Locks the stream. Drop the guard before waiting for anything.
+    #[inline]
+    pub fn lock<'a>(self: &'a Arc<Self>, endpoint: &'a Endpoint) -> StreamGuard<'a> {
+        StreamGuard { cell: self, endpoint, inner: self.inner.lock(), arrived: false, polled: false }
+    }
+
+    /// As `lock`, or `None` if another thread holds it.
+    pub fn try_lock<'a>(self: &'a Arc<Self>, endpoint: &'a Endpoint) -> Option<StreamGuard<'a>> {
+        Some(StreamGuard { cell: self, endpoint, inner: self.inner.try_lock()?, arrived: false, polled: false })
+    }
+
+    /// Whether something has arrived on the stream's link since it was last looked at. Cheap; no lock but the stream's.
+    #[inline]
+    pub fn has_news(self: &Arc<Self>, endpoint: &Endpoint) -> bool {
+        if self.readiness().contains(Readiness::KERNEL_RX | Readiness::KERNEL_TX) {
+            return false;
+        }
+        let inner = self.inner.lock();
+        inner.link.as_ref().is_some_and(|link| link.has_news(endpoint.device()))
+    }
+
+    /// Runs `wait`, which blocks in the kernel until the anchor is readable, if reads come from the anchor at all.
+    /// Meanwhile no other thread takes records off the anchor: the blocked one would be woken by the record's arrival,
+    /// find nothing, and sleep on although the stream has moved to the link.
+    pub fn block_in_kernel<R>(self: &Arc<Self>, endpoint: &Endpoint, wait: impl FnOnce() -> R) -> Option<R> {
+        {
+            let _guard = self.lock(endpoint);
+            if !self.readiness().contains(Readiness::KERNEL_RX) {
+                return None;
+            }
+            self.kernel_readers.fetch_add(1, Ordering::SeqCst);
+        }
+        let _one = Counted::new(&self.kernel_readers);
+        Some(wait())
+    }
+}
 
 /// A locked stream. Dropping it sends what the protocol wants sent and publishes the new readiness.
 pub struct StreamGuard<'a> {
@@ -139,7 +183,7 @@ impl StreamGuard<'_> {
     }
 
     /// The application wants to write while a pledge is out, and does something else meanwhile. It is told when it can
-    /// write: after [`PLEDGE_PATIENCE`](crate::PLEDGE_PATIENCE) at the latest.
+    /// write: after [`PLEDGE_PATIENCE`] at the latest.
     pub fn wait_for_pledge(&mut self) {
         if !std::mem::replace(&mut self.inner.pledge_awaited, true) {
             self.endpoint.note_pledged(self.cell);

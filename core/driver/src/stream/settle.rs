@@ -4,9 +4,10 @@
 use std::sync::atomic::Ordering;
 
 use netacc_device::PostError;
-use netacc_proto::{Control, ControlMessage, Failure, MessageKind, RxSource, TxSink};
+use netacc_proto::{Control, ControlMessage, Failure, MessageKind, RxSource};
 
-use super::{Inner, StreamGuard};
+use super::guard::StreamGuard;
+use super::inner::readiness_of;
 use crate::{Counters, Readiness};
 
 impl StreamGuard<'_> {
@@ -147,40 +148,4 @@ impl StreamGuard<'_> {
             inner.anchor.set_low_water(wanted);
         }
     }
-}
-
-/// What `poll` says: the table of `netacc_proto`'s `stream/tcp.rs`.
-#[inline]
-pub(super) fn readiness_of(inner: &Inner, low_water: u32) -> Readiness {
-    let proto = &inner.proto;
-    let mut r = match proto.rx_source() {
-        RxSource::Anchor(_) => Readiness::KERNEL_RX,
-        _ if proto.no_more_in() => Readiness::READABLE,
-        // A sender that has no room does not wait for a reader that wants more than there is room for.
-        RxSource::Link if proto.available() >= low_water.min(proto.rx_ring_len() / 2).max(1) => Readiness::READABLE,
-        // The kernel's readiness announces a record; whoever asks makes progress first.
-        RxSource::Link | RxSource::Record => Readiness::empty(),
-        RxSource::Eof | RxSource::Failed(_) => Readiness::READABLE,
-    };
-    r |= match proto.tx_sink() {
-        TxSink::Link if inner.has_room() => Readiness::WRITABLE,
-        TxSink::Link | TxSink::Wait => Readiness::empty(),
-        // Writable, as far as anybody knows, until a write has been told to wait.
-        TxSink::Pledged if inner.pledge_awaited => Readiness::empty(),
-        TxSink::Anchor | TxSink::Pledged => Readiness::KERNEL_TX,
-        TxSink::Closed | TxSink::Refused => Readiness::WRITABLE,
-    };
-    if r.contains(Readiness::KERNEL_RX | Readiness::KERNEL_TX) {
-        return r;
-    }
-    if proto.error().is_some() {
-        r |= Readiness::ERR;
-    }
-    if proto.no_more_in() {
-        r |= Readiness::RDHUP;
-    }
-    if proto.no_more_in() && proto.no_more_out() {
-        r |= Readiness::HUP;
-    }
-    r
 }

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use netacc_device::PostError;
 use netacc_proto::{Immediate, MessageKind, RxSource, Span, TxSink, CREDIT_BLOCK_LEN};
 
-use super::cork::UNHEARD;
-use super::StreamGuard;
+use super::guard::StreamGuard;
+use super::held::UNHEARD;
 use crate::Counters;
 
 /// How far an operation on the link came.

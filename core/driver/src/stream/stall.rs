@@ -9,19 +9,14 @@ use std::time::Duration;
 use netacc_device::Instant;
 use netacc_proto::{Reason, TxSink};
 
-use crate::{Endpoint, StreamCell, StreamGuard};
+use super::cell::{StreamCell, Taken};
+use super::guard::StreamGuard;
+use crate::Endpoint;
 
 /// How long a peer may take nothing from a link that has no room, usually. Arbitrary: longer than a busy event loop takes
 /// to come round, on a machine whose processors are wanted by many; and short for a program that would not have had to
 /// wait.
 pub const STALL_PATIENCE: Duration = Duration::from_millis(250);
-
-/// What a peer has taken: bytes of the stream, messages of the link. It has moved if either has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Taken {
-    bytes: u64,
-    messages: u64,
-}
 
 impl StreamGuard<'_> {
     /// The link has no room for the stream's next message, or soon will not.

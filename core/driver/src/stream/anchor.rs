@@ -10,7 +10,9 @@ use netacc_proto::{
     RECORD_GRACE, RECORD_LEN,
 };
 
-use crate::{Endpoint, StreamCell, StreamGuard};
+use super::cell::StreamCell;
+use super::guard::StreamGuard;
+use crate::Endpoint;
 
 /// What [`StreamGuard::progress_anchor`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

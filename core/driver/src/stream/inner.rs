@@ -1,0 +1,113 @@
+//! What a locked stream and its anchor show without the endpoint: readiness, above all.
+
+use netacc_device::AnchorError;
+use netacc_proto::{RxSource, SocketError, TxSink};
+
+use super::cell::Inner;
+use crate::Readiness;
+
+/// At which look at an anchor that has ended a reset is provoked. Arbitrary: looks are tens of microseconds apart where somebody
+/// waits, and a peer's reset follows its FIN within a few.
+const PROVOKING_LOOK: u32 = 16;
+
+impl Inner {
+    /// Neither side uses what the stream holds on its link any more. A CLOSE that found the queue full is still to go.
+    pub(crate) fn is_idle(&self) -> bool {
+        let proto = &self.proto;
+        !(proto.holds_slot() || proto.needs_memory() || proto.has_control() || self.lingers())
+    }
+
+    /// Whether the kernel, of an anchor that has ended as the stream has, has the same error to tell: of a broken pipe if
+    /// the peer's FIN was there before its reset.
+    pub(super) fn knows_error(&self) -> bool {
+        !self.differs_from_kernel && (self.proto.error() != Some(SocketError::Reset) || !self.fin_seen)
+    }
+
+    /// Whether the peer's FIN is next on the anchor.
+    pub(crate) fn has_fin(&mut self) -> bool {
+        let now = match self.look_for_fin() {
+            Some(fin) => fin && self.anchor.unread() == 0,
+            // Takes the error of a reset that came without one.
+            None => match self.anchor.try_peek(&mut [0]) {
+                Ok(n) => n == 0,
+                Err(error) => {
+                    self.anchor_broken |= !matches!(error, AnchorError::WouldBlock);
+                    false
+                }
+            },
+        };
+        self.fin_seen |= now;
+        now
+    }
+
+    /// Whether the peer's FIN has come on the anchor, be it with unread bytes in front of it; `None` if only reading tells.
+    pub(crate) fn look_for_fin(&mut self) -> Option<bool> {
+        let counted = (!self.recount).then_some(self.carried.read)?;
+        let fin = self.anchor.has_fin(counted)?;
+        self.fin_seen |= fin;
+        Some(fin)
+    }
+
+    /// If the peer's FIN is all that the kernel knows of a reset: writes one byte, once, which the peer's kernel answers with it.
+    ///
+    /// Not at the first look. A peer that resets its anchor has said FIN just before, and the error of a reset that comes at this
+    /// moment would be the write's, not the application's.
+    pub(crate) fn provoke_reset(&mut self) {
+        if !self.anchor.is_ended() || self.anchor.is_over() {
+            return;
+        }
+        self.looks_at_end = self.looks_at_end.saturating_add(1);
+        if self.looks_at_end == PROVOKING_LOOK {
+            self.carried.written += self.anchor.try_write(&[0]).unwrap_or(0) as u64;
+        }
+    }
+
+    /// Whether a write would not have to wait: there is byte credit, and room for a message or a place behind what waits for
+    /// that.
+    pub(super) fn has_room(&self) -> bool {
+        let behind = || !self.cork.is_full(self.message_len, self.proto.tx_ring_len());
+        let fails = || self.link.as_ref().is_none_or(|link| link.is_failing());
+        self.proto.link_writable() && (!self.crowded || !fails() && behind())
+    }
+
+    /// Closed by the application, but records may still have to be read from the anchor or written to it.
+    pub(crate) fn lingers(&self) -> bool {
+        self.proto.must_linger()
+    }
+}
+
+/// What `poll` says: the table of `netacc_proto`'s `stream/tcp.rs`.
+#[inline]
+pub(super) fn readiness_of(inner: &Inner, low_water: u32) -> Readiness {
+    let proto = &inner.proto;
+    let mut r = match proto.rx_source() {
+        RxSource::Anchor(_) => Readiness::KERNEL_RX,
+        _ if proto.no_more_in() => Readiness::READABLE,
+        // A sender that has no room does not wait for a reader that wants more than there is room for.
+        RxSource::Link if proto.available() >= low_water.min(proto.rx_ring_len() / 2).max(1) => Readiness::READABLE,
+        // The kernel's readiness announces a record; whoever asks makes progress first.
+        RxSource::Link | RxSource::Record => Readiness::empty(),
+        RxSource::Eof | RxSource::Failed(_) => Readiness::READABLE,
+    };
+    r |= match proto.tx_sink() {
+        TxSink::Link if inner.has_room() => Readiness::WRITABLE,
+        TxSink::Link | TxSink::Wait => Readiness::empty(),
+        // Writable, as far as anybody knows, until a write has been told to wait.
+        TxSink::Pledged if inner.pledge_awaited => Readiness::empty(),
+        TxSink::Anchor | TxSink::Pledged => Readiness::KERNEL_TX,
+        TxSink::Closed | TxSink::Refused => Readiness::WRITABLE,
+    };
+    if r.contains(Readiness::KERNEL_RX | Readiness::KERNEL_TX) {
+        return r;
+    }
+    if proto.error().is_some() {
+        r |= Readiness::ERR;
+    }
+    if proto.no_more_in() {
+        r |= Readiness::RDHUP;
+    }
+    if proto.no_more_in() && proto.no_more_out() {
+        r |= Readiness::HUP;
+    }
+    r
+}
