@@ -5,15 +5,21 @@
 //! [`Endpoint::poll`] or [`Endpoint::poll_link`]: usually the application's own thread.
 //!
 //! * [`todo`](mod@todo): work that is noted under locks, for the control path.
+//! * [`adopt`]: which streams there are.
+//! * [`open`]: how streams are opened.
+//! * [`incoming`]: what arrives on links.
 //! * [`progress`]: the control path.
 //! * [`connecting`]: links that are being made.
+//! * [`reasons`]: why one could not be made.
 //! * [`dying`]: links that have died.
 //! * [`contest`]: streams that two links claim.
 //! * [`release`]: what a stream leaves behind on its link, and empty links.
 //! * [`room`]: streams that wait for room on their link.
 //! * [`silence`]: links that fall silent without a word from their device.
+//! * [`leave`]: leaving all links.
 //!
-//! How streams are opened is in [`open`](crate::open), what arrives on links in [`incoming`](crate::incoming).
+//! This module and [`todo`](mod@todo) have the data. A thread needs the endpoint to lock a stream, so the other modules,
+//! which lock streams, are above them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -21,29 +27,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use netacc_device::{
-    Anchor, CompletionQueueId, ConnectionId, ConnectionManager, Device, DeviceError, Directory, DirectoryError,
-    FourTuple, Instant, PeerAddress, QueuePairId,
+    CompletionQueueId, ConnectionId, ConnectionManager, Device, DeviceError, Directory, PeerAddress, QueuePairId,
 };
-use netacc_proto::{CacheConfig, LinkCache, Nonce, PreSharedKey, Reason, Role, Stream, StreamConfig};
+use netacc_proto::{CacheConfig, LinkCache, Nonce, PreSharedKey, Reason};
 use parking_lot::{Mutex, RwLock};
 
 use crate::link::LinkStatus;
 use crate::{Counters, LinkCell, ReadySink, StreamCell};
 
+mod adopt;
 mod connecting;
 pub(crate) mod contest;
 mod dying;
+mod incoming;
+mod leave;
+mod open;
 mod progress;
+mod reasons;
 mod release;
 mod room;
 mod silence;
 mod todo;
 
-pub(crate) use connecting::{reason_of, reason_without_region};
 use todo::Todo;
-
-/// Completions taken at a time.
-pub(crate) const BATCH: usize = 32;
 
 /// Settings of an endpoint.
 #[derive(Clone, Debug)]
@@ -58,11 +64,12 @@ pub struct EndpointConfig {
     pub receive_depth: u32,
     /// The cache of empty links.
     pub cache: CacheConfig,
-    /// See [`StreamConfig::trust_hints`]: where the directory [trusts](Directory::trusts) the other end.
+    /// See [`StreamConfig::trust_hints`](netacc_proto::StreamConfig::trust_hints): where the directory [trusts](Directory::trusts) the other end.
     pub trust_hints: bool,
     /// Who has not the same key shares no link with this process; `None`: nobody needs one.
     pub key: Option<PreSharedKey>,
-    /// How long a stream without room stays on a link whose peer takes nothing from it; `None`: for ever. See `stall`.
+    /// How long a stream without room stays on a link whose peer takes nothing from it; `None`: for ever. See
+    /// `stream/stall.rs`.
     pub stall_patience: Option<Duration>,
 }
 
@@ -220,63 +227,6 @@ impl Endpoint {
         (self.nonces)()
     }
 
-    /// A TCP connection of this process, from now on counted and eligible for promotion. For an acceptor's to be found it
-    /// must be [`published`](Endpoint::publish).
-    pub fn adopt(&self, role: Role, tuple: FourTuple, anchor: Box<dyn Anchor + Send>) -> Arc<StreamCell> {
-        let trust_hints = self.config.trust_hints && self.directory.trusts(&tuple);
-        let proto = Stream::new(role, StreamConfig { trust_hints });
-        let mut streams = self.streams.write();
-        let number = streams.free.pop().unwrap_or_else(|| {
-            streams.cells.push(None);
-            (streams.cells.len() - 1) as u32
-        });
-        let cell = Arc::new(StreamCell::new(number, tuple, proto, anchor, self.config.message_len));
-        streams.cells[number as usize] = Some(cell.clone());
-        drop(streams);
-        cell
-    }
-
-    /// Lets the opener of a connection find it here. Of several processes that hold the acceptor's end only one may.
-    pub fn publish(&self, cell: &Arc<StreamCell>) {
-        let mut guard = cell.lock(self);
-        if guard.inner.published || guard.inner.closed {
-            return;
-        }
-        let reason = match self.directory.publish(&cell.tuple, cell.number) {
-            Ok(()) => {
-                guard.inner.published = true;
-                return;
-            }
-            Err(DirectoryError::Full) => Reason::DirectoryFull,
-            Err(DirectoryError::NoPort) => Reason::NoLinkPort,
-            Err(DirectoryError::NoDescriptor) => Reason::DescriptorLimit,
-            Err(_) => Reason::OtherHost,
-        };
-        self.counters.reason(reason);
-        guard.inner.proto.note_without_link(reason);
-    }
-
-    /// Forgets a stream that never left plain TCP, or is closed and released.
-    pub fn forget(&self, cell: &Arc<StreamCell>) {
-        // Whoever still holds the stream must neither open it nor touch a descriptor that may be another's by now.
-        self.waiting.lock().retain(|w| !Arc::ptr_eq(&w.stream, cell));
-        let mut guard = cell.lock(self);
-        guard.abandon();
-        if std::mem::take(&mut guard.inner.published) {
-            self.directory.withdraw(&cell.tuple, cell.number);
-        }
-        let counters = guard.inner.counters;
-        drop(guard);
-        let mut streams = self.streams.write();
-        let slot = &mut streams.cells[cell.number as usize];
-        if slot.as_ref().is_some_and(|c| Arc::ptr_eq(c, cell)) {
-            *slot = None;
-            streams.free.push(cell.number);
-            drop(streams);
-            self.counters.absorb(&counters);
-        }
-    }
-
     /// All streams, for display and for demoting everything.
     pub fn streams(&self) -> Vec<Arc<StreamCell>> {
         self.streams.read().cells.iter().flatten().cloned().collect()
@@ -287,41 +237,6 @@ impl Endpoint {
         self.links.read().values().map(|l| l.status()).collect()
     }
 
-    /// Polls `cq` and handles everything on it. Any thread.
-    #[inline]
-    pub fn poll(&self, cq: CompletionQueueId) -> usize {
-        let mut qps = [QueuePairId(0); BATCH];
-        let mut total = 0;
-        // Bounded: a flood of messages must not keep the caller here for ever.
-        for _ in 0..8 {
-            let n = self.device.pending(cq, &mut qps);
-            for &qp in &qps[..n] {
-                let link = self.links.read().get(&qp).cloned();
-                if let Some(link) = link {
-                    self.poll_link(&link);
-                }
-            }
-            total += n;
-            if n < qps.len() {
-                break;
-            }
-        }
-        total
-    }
-
-    /// Moves a link, and with it all its streams, to another completion queue.
-    pub fn rebind(&self, link: &Arc<LinkCell>, cq: CompletionQueueId) {
-        {
-            // Of two threads that move a link the later one wins, in the device as in our own note of it.
-            let _one = link.rx.lock();
-            if link.cq() == cq || !link.caps.rebind || self.device.rebind(link.qp, cq).is_err() {
-                return;
-            }
-            link.cq.store(cq.0, Ordering::Relaxed);
-        }
-        self.poll_link(link);
-    }
-
     /// The links on a completion queue.
     pub fn links_at(&self, cq: CompletionQueueId) -> Vec<Arc<LinkCell>> {
         self.links.read().values().filter(|link| link.cq() == cq).cloned().collect()
@@ -330,44 +245,6 @@ impl Endpoint {
     /// The streams on a link.
     pub fn streams_on(&self, link: &LinkCell) -> Vec<Arc<StreamCell>> {
         link.rx.lock().slots.iter().flatten().cloned().collect()
-    }
-
-    /// The process is about to end: streams are held back, and those on a link leave it. Whether nothing would be lost
-    /// if the process ended now; call again when peers may have answered.
-    pub fn leave(&self, now: Instant) -> bool {
-        self.hold_back(true);
-        self.bring_back(Reason::Requested, now)
-    }
-
-    /// As [`leave`](Endpoint::leave), but for good, and for this reason: the process goes on without links.
-    pub fn leave_for_good(&self, reason: Reason, now: Instant) -> bool {
-        self.held_back.store(reason as u16, Ordering::Release);
-        self.bring_back(reason, now)
-    }
-
-    fn bring_back(&self, reason: Reason, now: Instant) -> bool {
-        let mut done = true;
-        for cell in self.streams() {
-            let link = cell.lock(self).link().cloned();
-            if let Some(link) = link {
-                self.poll_link(&link);
-            }
-            let mut guard = cell.lock(self);
-            guard.refresh_consumed();
-            if guard.is_wanted() {
-                guard.demote(reason);
-            }
-            guard.progress_anchor(false);
-            drop(guard);
-            done &= cell.lock(self).can_be_left(now);
-        }
-        done
-    }
-
-    /// Whether a peer is still to act before whoever has the sockets next knows all from the kernel: to answer an OPEN,
-    /// perhaps one that was given up, or to end the anchor of a stream that has failed.
-    pub fn awaits_peers(&self) -> bool {
-        self.streams().iter().any(|cell| cell.is_opening() || cell.lock(self).awaits_end())
     }
 }
 

@@ -11,7 +11,8 @@ use netacc_device::{
 };
 use netacc_proto::{Accept, Open, Reason, RingDescriptor, Role, SlotId, WireTuple, CREDIT_BLOCK_LEN, LINK_REGION_LEN};
 
-use crate::endpoint::{reason_of, reason_without_region, Attempt, Endpoint, Waiting};
+use super::reasons::{reason_of, reason_without_region};
+use super::{Attempt, Endpoint, Waiting};
 use crate::link::LinkRx;
 use crate::stream::Outgoing;
 use crate::{Counters, LinkCell, StreamCell};

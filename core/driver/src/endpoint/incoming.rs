@@ -2,16 +2,22 @@
 //!
 //! Invariant: the messages of a link are handled in the order in which they came, by whoever holds its `rx`.
 
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use netacc_device::{Completion, CompletionStatus, PostError, QueuePairId, WorkCompletion, WorkRequestId};
+use netacc_device::{
+    Completion, CompletionQueueId, CompletionStatus, PostError, QueuePairId, WorkCompletion, WorkRequestId,
+};
 use netacc_proto::{
     ControlMessage, Immediate, LinkError, MessageKind, Reason, Refuse, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN, NO_SLOT,
 };
 
-use crate::endpoint::{Endpoint, BATCH};
+use super::Endpoint;
 use crate::link::LinkRx;
 use crate::{Counters, LinkCell, StreamCell};
+
+/// Completions taken at a time.
+const BATCH: usize = 32;
 
 /// What a look at a link found.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -24,6 +30,41 @@ enum LinkState {
 }
 
 impl Endpoint {
+    /// Polls `cq` and handles everything on it. Any thread.
+    #[inline]
+    pub fn poll(&self, cq: CompletionQueueId) -> usize {
+        let mut qps = [QueuePairId(0); BATCH];
+        let mut total = 0;
+        // Bounded: a flood of messages must not keep the caller here for ever.
+        for _ in 0..8 {
+            let n = self.device.pending(cq, &mut qps);
+            for &qp in &qps[..n] {
+                let link = self.links.read().get(&qp).cloned();
+                if let Some(link) = link {
+                    self.poll_link(&link);
+                }
+            }
+            total += n;
+            if n < qps.len() {
+                break;
+            }
+        }
+        total
+    }
+
+    /// Moves a link, and with it all its streams, to another completion queue.
+    pub fn rebind(&self, link: &Arc<LinkCell>, cq: CompletionQueueId) {
+        {
+            // Of two threads that move a link the later one wins, in the device as in our own note of it.
+            let _one = link.rx.lock();
+            if link.cq() == cq || !link.caps.rebind || self.device.rebind(link.qp, cq).is_err() {
+                return;
+            }
+            link.cq.store(cq.0, Ordering::Relaxed);
+        }
+        self.poll_link(link);
+    }
+
     /// Handles what has arrived on one link. Any thread; a second thread waits for the first.
     pub fn poll_link(&self, link: &Arc<LinkCell>) {
         let mut rx = link.rx.lock();

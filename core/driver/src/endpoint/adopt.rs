@@ -1,0 +1,68 @@
+//! Which streams the endpoint has: adopted, published for their openers, forgotten.
+
+use std::sync::Arc;
+
+use netacc_device::{Anchor, DirectoryError, FourTuple};
+use netacc_proto::{Reason, Role, Stream, StreamConfig};
+
+use super::Endpoint;
+use crate::StreamCell;
+
+impl Endpoint {
+    /// A TCP connection of this process, from now on counted and eligible for promotion. For an acceptor's to be found it
+    /// must be [`published`](Endpoint::publish).
+    pub fn adopt(&self, role: Role, tuple: FourTuple, anchor: Box<dyn Anchor + Send>) -> Arc<StreamCell> {
+        let trust_hints = self.config.trust_hints && self.directory.trusts(&tuple);
+        let proto = Stream::new(role, StreamConfig { trust_hints });
+        let mut streams = self.streams.write();
+        let number = streams.free.pop().unwrap_or_else(|| {
+            streams.cells.push(None);
+            (streams.cells.len() - 1) as u32
+        });
+        let cell = Arc::new(StreamCell::new(number, tuple, proto, anchor, self.config.message_len));
+        streams.cells[number as usize] = Some(cell.clone());
+        drop(streams);
+        cell
+    }
+
+    /// Lets the opener of a connection find it here. Of several processes that hold the acceptor's end only one may.
+    pub fn publish(&self, cell: &Arc<StreamCell>) {
+        let mut guard = cell.lock(self);
+        if guard.inner.published || guard.inner.closed {
+            return;
+        }
+        let reason = match self.directory.publish(&cell.tuple, cell.number) {
+            Ok(()) => {
+                guard.inner.published = true;
+                return;
+            }
+            Err(DirectoryError::Full) => Reason::DirectoryFull,
+            Err(DirectoryError::NoPort) => Reason::NoLinkPort,
+            Err(DirectoryError::NoDescriptor) => Reason::DescriptorLimit,
+            Err(_) => Reason::OtherHost,
+        };
+        self.counters.reason(reason);
+        guard.inner.proto.note_without_link(reason);
+    }
+
+    /// Forgets a stream that never left plain TCP, or is closed and released.
+    pub fn forget(&self, cell: &Arc<StreamCell>) {
+        // Whoever still holds the stream must neither open it nor touch a descriptor that may be another's by now.
+        self.waiting.lock().retain(|w| !Arc::ptr_eq(&w.stream, cell));
+        let mut guard = cell.lock(self);
+        guard.abandon();
+        if std::mem::take(&mut guard.inner.published) {
+            self.directory.withdraw(&cell.tuple, cell.number);
+        }
+        let counters = guard.inner.counters;
+        drop(guard);
+        let mut streams = self.streams.write();
+        let slot = &mut streams.cells[cell.number as usize];
+        if slot.as_ref().is_some_and(|c| Arc::ptr_eq(c, cell)) {
+            *slot = None;
+            streams.free.push(cell.number);
+            drop(streams);
+            self.counters.absorb(&counters);
+        }
+    }
+}

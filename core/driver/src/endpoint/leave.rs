@@ -1,0 +1,48 @@
+//! Leaving all links, because the process ends or goes on without them.
+
+use std::sync::atomic::Ordering;
+
+use netacc_device::Instant;
+use netacc_proto::Reason;
+
+use super::Endpoint;
+
+impl Endpoint {
+    /// The process is about to end: streams are held back, and those on a link leave it. Whether nothing would be lost
+    /// if the process ended now; call again when peers may have answered.
+    pub fn leave(&self, now: Instant) -> bool {
+        self.hold_back(true);
+        self.bring_back(Reason::Requested, now)
+    }
+
+    /// As [`leave`](Endpoint::leave), but for good, and for this reason: the process goes on without links.
+    pub fn leave_for_good(&self, reason: Reason, now: Instant) -> bool {
+        self.held_back.store(reason as u16, Ordering::Release);
+        self.bring_back(reason, now)
+    }
+
+    fn bring_back(&self, reason: Reason, now: Instant) -> bool {
+        let mut done = true;
+        for cell in self.streams() {
+            let link = cell.lock(self).link().cloned();
+            if let Some(link) = link {
+                self.poll_link(&link);
+            }
+            let mut guard = cell.lock(self);
+            guard.refresh_consumed();
+            if guard.is_wanted() {
+                guard.demote(reason);
+            }
+            guard.progress_anchor(false);
+            drop(guard);
+            done &= cell.lock(self).can_be_left(now);
+        }
+        done
+    }
+
+    /// Whether a peer is still to act before whoever has the sockets next knows all from the kernel: to answer an OPEN,
+    /// perhaps one that was given up, or to end the anchor of a stream that has failed.
+    pub fn awaits_peers(&self) -> bool {
+        self.streams().iter().any(|cell| cell.is_opening() || cell.lock(self).awaits_end())
+    }
+}

@@ -1,0 +1,40 @@
+//! Why a stream stays on TCP: what the errors of devices and connection managers come to.
+
+use netacc_device::{CmError, DeviceError};
+use netacc_proto::Reason;
+
+/// Why a stream stays on TCP whose link could not be made.
+pub(super) fn reason_of(error: &CmError) -> Reason {
+    match error {
+        CmError::MemoryLimit => Reason::MemoryLimit,
+        CmError::NotAdmitted => Reason::NotAdmitted,
+        CmError::Exhausted(_) => Reason::Exhausted,
+        CmError::Os { source, .. } if is_exhaustion(source) => Reason::Exhausted,
+        _ => Reason::PeerNotFound,
+    }
+}
+
+/// Whether a link could not be made because of the peer.
+pub(super) fn is_about_peer(reason: Reason) -> bool {
+    matches!(reason, Reason::PeerNotFound | Reason::NotAdmitted)
+}
+
+/// Why a stream stays on TCP that the device has no region for.
+pub(super) fn reason_without_region(error: &DeviceError) -> Reason {
+    match error {
+        DeviceError::Exhausted { .. } => Reason::Exhausted,
+        // The link's queue pair has ended meanwhile.
+        DeviceError::Unknown { .. } => Reason::LinkFailed,
+        _ => Reason::MemoryLimit,
+    }
+}
+
+/// Whether a system call failed for want of something that it makes. EAGAIN is what the kernel says where a group of
+/// processes has its share of a device.
+fn is_exhaustion(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind;
+    const EMFILE: i32 = 24;
+    const ENFILE: i32 = 23;
+    let kinds = [ErrorKind::OutOfMemory, ErrorKind::StorageFull, ErrorKind::QuotaExceeded, ErrorKind::WouldBlock];
+    kinds.contains(&error.kind()) || matches!(error.raw_os_error(), Some(EMFILE | ENFILE))
+}
