@@ -49,6 +49,7 @@ mod room;
 mod silence;
 mod todo;
 
+pub(crate) use todo::Entry;
 use todo::Todo;
 
 /// Settings of an endpoint.

@@ -28,7 +28,7 @@ pub use counted::Counted;
 pub use counters::{Counters, StreamCounters};
 pub use endpoint::contest::CONTEST_PATIENCE;
 pub use endpoint::{Endpoint, EndpointConfig, HelperNeeded};
-pub use link::{AnswerPatience, LinkOf, LinkStatus};
+pub use link::{AnswerPatience, LinkOf, LinkSleep, LinkStatus};
 pub use readiness::Readiness;
 pub use schedule::{PromotionSchedule, Tries};
 pub use sink::ReadySink;

@@ -12,7 +12,7 @@ mod spare;
 mod tx;
 mod waitlist;
 
-pub(crate) use cell::LinkRx;
-pub use cell::{LinkOf, LinkStatus};
+pub(crate) use cell::{FirstRegions, LinkLife, LinkRx};
+pub use cell::{LinkOf, LinkSleep, LinkStatus};
 pub use patience::AnswerPatience;
 pub(crate) use tx::LinkTx;

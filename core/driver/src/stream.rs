@@ -2,6 +2,7 @@
 //!
 //! * [`cell`]: a stream, and what can be asked without its lock.
 //! * [`inner`]: what it and its anchor show under its lock, without the endpoint.
+//! * [`states`]: the parts and states of what the lock covers.
 //! * [`held`]: what it holds back.
 //! * [`guard`]: the stream while it is locked; whoever lets go of it has it settled.
 //! * [`transfer`]: bytes on the link.
@@ -11,7 +12,7 @@
 //! * [`ending`]: leaving the link, shutting down, closing.
 //! * [`settle`]: what follows from a change: messages, records, readiness.
 //!
-//! The first three know no endpoint. The endpoint is above them, and below the others.
+//! The first four know no endpoint. The endpoint is above them, and below the others.
 //!
 //! Invariant: all bits of a stream's readiness but [`Readiness::NOTICE`](crate::Readiness::NOTICE) are changed only by who
 //! has it locked.
@@ -25,13 +26,15 @@ mod held;
 mod inner;
 mod settle;
 mod stall;
+mod states;
 mod transfer;
 
 pub use anchor::{AnchorEvent, AnchorProgress};
-pub(crate) use cell::Outgoing;
+pub(crate) use cell::{Attachment, Outgoing};
 pub use cell::{LinkCell, StreamCell};
 pub use ending::Shutdown;
 pub use guard::{StreamGuard, PLEDGE_PATIENCE};
 pub(crate) use held::CORK_INTERVAL;
 pub use stall::STALL_PATIENCE;
+pub(crate) use states::{Claim, LingerProgress, Noted, Referral};
 pub use transfer::LinkIo;

@@ -28,7 +28,7 @@ impl Endpoint {
     /// Lets the opener of a connection find it here. Of several processes that hold the acceptor's end only one may.
     pub fn publish(&self, cell: &Arc<StreamCell>) {
         let mut guard = cell.lock(self);
-        if guard.inner.published || guard.inner.closed {
+        if guard.inner.published || guard.inner.closing.is_closed() {
             return;
         }
         let reason = match self.directory.publish(&cell.tuple, cell.number) {

@@ -3,11 +3,13 @@
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use netacc_device::{CmEvent, Instant};
+use netacc_device::{CmEvent, ConnectionId, Instant, PeerAddress, QueuePairId};
 use netacc_proto::{Admission, LinkConfig, PreSharedKey, Reason, LINK_REGION_LEN, SETUP_LIMIT, UNUSED_LIMIT};
 
 use super::reasons::{is_about_peer, reason_of};
+use super::todo::Entry;
 use super::{Attempt, Endpoint};
+use crate::link::FirstRegions;
 use crate::{Counters, LinkCell};
 
 /// Links that are being set up, or had no stream yet, beyond which peers' requests are refused. Arbitrary: as many as a
@@ -17,74 +19,9 @@ const MAX_SETUPS: usize = 1024;
 impl Endpoint {
     pub(super) fn handle_cm_event(&self, event: CmEvent) {
         match event {
-            CmEvent::Request { id, peer, .. } => {
-                if self.is_held_back() || self.todo.lock().setup.len() >= MAX_SETUPS {
-                    Counters::bump(&self.counters.requests_refused);
-                    return self.cm.reject(id);
-                }
-                self.attempts.lock().insert(id, Attempt { peer, connector: false });
-                if let Err(error) = self.cm.accept(id, self.control_cq, LINK_REGION_LEN) {
-                    // That a peer has gone in between is no reason of ours.
-                    if let Some(reason) = Some(reason_of(&error)).filter(|reason| !is_about_peer(*reason)) {
-                        self.counters.reason(reason);
-                    }
-                    self.attempts.lock().remove(&id);
-                    self.cm.reject(id);
-                }
-            }
+            CmEvent::Request { id, peer, .. } => self.handle_request(id, peer),
             CmEvent::Established { id, qp, peer, local, remote } => {
-                let attempt = self.attempts.lock().remove(&id);
-                let connector = attempt.is_some_and(|a| a.connector && a.peer == peer);
-                let caps = self.device.capabilities_of(qp);
-                let depth = self.config.receive_depth.min(caps.max_recv_wr);
-                let credit_interval = if caps.cheap_writes { 1 } else { depth / 4 };
-                let config = LinkConfig {
-                    max_streams: self.config.streams_per_link,
-                    receive_depth: depth,
-                    credit_interval: credit_interval.max(1),
-                    connector,
-                };
-                let admission =
-                    |key: &PreSharedKey| Admission { key: key.clone(), nonce: self.nonce(), ends: self.cm.ends(peer) };
-                let proto = netacc_proto::Link::new(config, self.config.key.as_ref().map(admission));
-                let link = Arc::new(LinkCell::new(
-                    self.device(),
-                    proto,
-                    qp,
-                    peer,
-                    connector,
-                    self.control_cq,
-                    (local, remote),
-                ));
-                link.tx.lock().post_receives(self.device(), depth);
-                self.links.write().insert(qp, link.clone());
-                self.todo.lock().setup.push((link.clone(), None));
-                Counters::bump(&self.counters.links_established);
-                for w in self.waiting.lock().iter_mut().filter(|w| w.attempt == Some(id)) {
-                    w.link = Some(qp);
-                }
-                //= spec §2.3.1
-                //# The connecting side sends HELLO first; the accepting side answers with its own.
-                if connector {
-                    let mut tx = link.tx.lock();
-                    let hello = tx.proto.hello();
-                    // The peer may not have posted receives yet: the message then waits.
-                    let sent = tx.send(self.device(), hello);
-                    drop(tx);
-                    if !self.keep_sending(&link, sent) {
-                        self.note_dead(&link);
-                    }
-                }
-                let mut tx = link.tx.lock();
-                if tx.resting {
-                    self.rouse(&mut tx);
-                }
-                let owes = tx.owes();
-                drop(tx);
-                if owes {
-                    self.note_owing(&link);
-                }
-                self.poll_link(&link);
+                self.handle_established(id, qp, peer, FirstRegions { local, remote });
             }
             CmEvent::Failed { id, error } => {
                 let reason = reason_of(&error);
@@ -102,10 +39,80 @@ impl Endpoint {
         }
     }
 
+    /// A peer wants a link.
+    fn handle_request(&self, id: ConnectionId, peer: PeerAddress) {
+        if self.is_held_back() || self.todo.lock().setup.len() >= MAX_SETUPS {
+            Counters::bump(&self.counters.requests_refused);
+            return self.cm.reject(id);
+        }
+        self.attempts.lock().insert(id, Attempt { peer, connector: false });
+        if let Err(error) = self.cm.accept(id, self.control_cq, LINK_REGION_LEN) {
+            // A peer that has gone meanwhile is no reason of ours.
+            if let Some(reason) = Some(reason_of(&error)).filter(|reason| !is_about_peer(*reason)) {
+                self.counters.reason(reason);
+            }
+            self.attempts.lock().remove(&id);
+            self.cm.reject(id);
+        }
+    }
+
+    /// A queue pair is connected: makes it a link, which begins with HELLO.
+    fn handle_established(&self, id: ConnectionId, qp: QueuePairId, peer: PeerAddress, regions: FirstRegions) {
+        let attempt = self.attempts.lock().remove(&id);
+        let connector = attempt.is_some_and(|a| a.connector && a.peer == peer);
+        let link = self.add_link(qp, peer, connector, regions);
+        for w in self.waiting.lock().iter_mut().filter(|w| w.attempt == Some(id)) {
+            w.link = Some(qp);
+        }
+        //= spec §2.3.1
+        //# The connecting side sends HELLO first; the accepting side answers with its own.
+        if connector {
+            let mut tx = link.tx.lock();
+            let hello = tx.proto.hello();
+            // The peer may not have posted receives yet: the message then waits.
+            let sent = tx.send(self.device(), hello);
+            drop(tx);
+            if !self.keep_sending(&link, sent) {
+                self.note_dead(&link);
+            }
+        }
+        let mut tx = link.tx.lock();
+        if tx.watch.resting {
+            self.rouse(&mut tx);
+        }
+        let owes = tx.owes();
+        drop(tx);
+        if owes {
+            self.note_owing(&link);
+        }
+        self.poll_link(&link);
+    }
+
+    fn add_link(&self, qp: QueuePairId, peer: PeerAddress, connector: bool, regions: FirstRegions) -> Arc<LinkCell> {
+        let caps = self.device.capabilities_of(qp);
+        let depth = self.config.receive_depth.min(caps.max_recv_wr);
+        let credit_interval = if caps.cheap_writes { 1 } else { depth / 4 };
+        let config = LinkConfig {
+            max_streams: self.config.streams_per_link,
+            receive_depth: depth,
+            credit_interval: credit_interval.max(1),
+            connector,
+        };
+        let admission =
+            |key: &PreSharedKey| Admission { key: key.clone(), nonce: self.nonce(), ends: self.cm.ends(peer) };
+        let proto = netacc_proto::Link::new(config, self.config.key.as_ref().map(admission));
+        let link = Arc::new(LinkCell::new(self.device(), proto, qp, peer, connector, self.control_cq, regions));
+        link.tx.lock().post_receives(self.device(), depth);
+        self.links.write().insert(qp, link.clone());
+        self.todo.lock().setup.push(Entry::new(&link));
+        Counters::bump(&self.counters.links_established);
+        link
+    }
+
     /// Ends links that have not become ready in time, or that nobody has used. Returns when it wants to look again.
-    pub(super) fn look_at_setups(&self, now: Instant, setup: Vec<(Arc<LinkCell>, Option<Instant>)>) -> Option<Instant> {
+    pub(super) fn look_at_setups(&self, now: Instant, setup: Vec<Entry<LinkCell>>) -> Option<Instant> {
         let mut next: Option<Instant> = None;
-        for (link, since) in setup {
+        for Entry { item: link, since } in setup {
             let since = since.unwrap_or(now);
             let (ready, used) = {
                 let tx = link.tx.lock();
@@ -121,7 +128,7 @@ impl Endpoint {
             let due = since + if ready { UNUSED_LIMIT } else { SETUP_LIMIT };
             if now < due {
                 next = Some(next.map_or(due, |at| at.min(due)));
-                self.todo.lock().setup.push((link, Some(since)));
+                self.todo.lock().setup.push(Entry::lasting(link, since));
                 continue;
             }
             if self.config.key.is_some() && !ready {

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use netacc_device::{Instant, QueuePairId};
 
-use super::todo::Noted;
+use super::todo::Entry;
 use super::Endpoint;
-use crate::stream::StreamGuard;
+use crate::stream::{Claim, StreamGuard};
 use crate::StreamCell;
 
 /// How long an attempt lasts at least that another link contests. Arbitrary: who has no right to a stream can end its opener's
@@ -23,23 +23,23 @@ pub const CONTEST_PATIENCE: Duration = Duration::from_secs(1);
 impl Endpoint {
     /// Another link than `link`, where the stream is, asks for it.
     pub(crate) fn note_contest(&self, guard: &mut StreamGuard<'_>, link: QueuePairId) {
-        let attempt = Some((link, guard.inner.proto.slot()));
-        if std::mem::replace(&mut guard.inner.contested, attempt) != attempt {
-            self.todo.lock().contested.push((guard.cell.clone(), None));
+        let claim = Some(Claim { link, slot: guard.inner.proto.slot() });
+        if std::mem::replace(&mut guard.inner.attempt.contested, claim) != claim {
+            self.todo.lock().contested.push(Entry::new(guard.cell));
             self.need_helper();
         }
     }
 
     /// Gives attempts up that were contested for long enough. Returns when it wants to look again.
-    pub(super) fn look_at_contested(&self, now: Instant, contested: Vec<Noted>) -> Option<Instant> {
+    pub(super) fn look_at_contested(&self, now: Instant, contested: Vec<Entry<StreamCell>>) -> Option<Instant> {
         let mut next: Option<Instant> = None;
-        for (cell, since) in contested {
+        for Entry { item: cell, since } in contested {
             let since = since.unwrap_or(now);
             if now.saturating_since(since) >= CONTEST_PATIENCE {
                 self.settle_contest(&cell);
                 continue;
             }
-            self.todo.lock().contested.push((cell, Some(since)));
+            self.todo.lock().contested.push(Entry::lasting(cell, since));
             let due = since + CONTEST_PATIENCE;
             next = Some(next.map_or(due, |at| at.min(due)));
         }
@@ -49,20 +49,24 @@ impl Endpoint {
     fn settle_contest(&self, cell: &Arc<StreamCell>) {
         let link = cell.lock(self).link().cloned();
         let Some(link) = link else {
-            cell.lock(self).inner.contested = None;
+            cell.lock(self).inner.attempt.contested = None;
             return;
         };
         let mut rx = link.rx.lock();
         let mut guard = cell.lock(self);
-        let contested = guard.inner.contested.take();
+        let contested = guard.inner.attempt.contested.take();
         let here = guard.link().is_some_and(|now| Arc::ptr_eq(now, &link));
         let slot = guard.inner.proto.slot();
-        if !here || contested != Some((link.qp, slot)) || guard.inner.closed || !guard.inner.proto.abandon() {
+        if !here
+            || contested != Some(Claim { link: link.qp, slot })
+            || guard.inner.closing.is_closed()
+            || !guard.inner.proto.abandon()
+        {
             return;
         }
         // The peer may still write to the region, and name the slot: both stay what they are until the link ends.
         let inner = &mut *guard.inner;
-        (inner.link, inner.region, inner.outgoing) = (None, None, None);
+        inner.attached = None;
         if let Some(entry) = rx.slots.get_mut(usize::from(slot)) {
             *entry = None;
         }

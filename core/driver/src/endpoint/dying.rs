@@ -2,14 +2,15 @@
 //!
 //! Any thread may find one; it only notes it. The control path ends each once, after a last look at what has arrived.
 
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
 use netacc_device::{Instant, QueuePairId};
 use netacc_proto::Reason;
 
+use super::todo::Entry;
 use super::Endpoint;
+use crate::link::LinkLife;
 use crate::{Counters, LinkCell};
 
 /// How long the anchors of a dead link may take to say that their peer has ended. Arbitrary: the kernel closes the sockets
@@ -21,19 +22,19 @@ impl Endpoint {
         if link.is_dying() {
             return;
         }
-        link.failing.store(true, Ordering::Release);
+        link.advance(LinkLife::Failing);
         self.todo.lock().dead.push(link.qp);
         (self.helper_needed)();
     }
 
     /// Ends links that were found dead, or were and are to be looked at again.
-    pub(super) fn end_links(&self, now: Instant, dying: Vec<(Arc<LinkCell>, Instant)>, dead: Vec<QueuePairId>) {
-        for (link, since) in dying {
-            self.end_link(link, since, now);
+    pub(super) fn end_links(&self, now: Instant, dying: Vec<Entry<LinkCell>>, dead: Vec<QueuePairId>) {
+        for Entry { item: link, since } in dying {
+            self.end_link(link, since.unwrap_or(now), now);
         }
         for qp in dead {
             let link = self.links.read().get(&qp).cloned();
-            if let Some(link) = link.filter(|link| !link.dying.swap(true, Ordering::AcqRel)) {
+            if let Some(link) = link.filter(|link| link.advance(LinkLife::Dying)) {
                 self.end_link(link, now, now);
             }
         }
@@ -46,14 +47,14 @@ impl Endpoint {
         self.poll_link(&link);
         let undecided = || self.streams_on(&link).iter().any(|cell| cell.lock(self).may_end_yet());
         if now.saturating_since(since) < END_PATIENCE && !link.is_dead() && undecided() {
-            return self.todo.lock().dying.push((link, since));
+            return self.todo.lock().dying.push(Entry::lasting(link, since));
         }
         self.link_died(&link);
     }
 
     /// A link is dead: all its streams leave it.
     pub(crate) fn link_died(&self, link: &Arc<LinkCell>) {
-        if link.dead.swap(true, Ordering::AcqRel) {
+        if !link.advance(LinkLife::Dead) {
             return;
         }
         self.cache.lock().remove(link.qp);
@@ -78,7 +79,7 @@ impl Endpoint {
         for cell in &cells {
             let mut guard = cell.lock(self);
             guard.link_died();
-            let closed = guard.inner.closed;
+            let closed = guard.inner.closing.is_closed();
             drop(guard);
             if closed {
                 self.note_release(cell);
@@ -91,7 +92,7 @@ impl Endpoint {
 
     pub(crate) fn destroy_link(&self, qp: QueuePairId) {
         if let Some(link) = self.links.write().remove(&qp) {
-            link.dead.store(true, Ordering::Release);
+            link.advance(LinkLife::Dead);
             self.device.destroy_qp(qp);
         }
     }

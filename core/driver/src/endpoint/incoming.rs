@@ -9,11 +9,13 @@ use netacc_device::{
     Completion, CompletionQueueId, CompletionStatus, PostError, QueuePairId, WorkCompletion, WorkRequestId,
 };
 use netacc_proto::{
-    ControlMessage, Immediate, LinkError, MessageKind, Reason, Refuse, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN, NO_SLOT,
+    ControlMessage, Hello, Immediate, LinkError, MessageKind, Open, Reason, Refuse, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN,
+    NO_SLOT,
 };
 
 use super::Endpoint;
 use crate::link::LinkRx;
+use crate::stream::{Noted, Referral};
 use crate::{Counters, LinkCell, StreamCell};
 
 /// Completions taken at a time.
@@ -155,7 +157,7 @@ impl Endpoint {
             tx.give(device);
         }
         let owes = tx.owes();
-        if tx.resting && messages > 0 {
+        if tx.watch.resting && messages > 0 {
             self.rouse(&mut tx);
         }
         drop(tx);
@@ -178,7 +180,7 @@ impl Endpoint {
                     let mut guard = cell.lock(self);
                     guard.inner.proto.handle_data(len, imm.rewind);
                     guard.inner.counters.rx_msgs_link += 1;
-                    guard.inner.unheard = 0;
+                    guard.inner.sending.unheard = 0;
                     guard.arrived = true;
                 }
                 true
@@ -206,7 +208,7 @@ impl Endpoint {
                         guard.unstall();
                     }
                     guard.progress_anchor(false);
-                    if guard.inner.look_noted {
+                    if guard.inner.noted.contains(Noted::LOOK) {
                         drop(guard);
                         rx.looks.push(cell.clone());
                     }
@@ -226,23 +228,7 @@ impl Endpoint {
             return false;
         };
         match message {
-            ControlMessage::Hello(hello) => {
-                let mut tx = link.tx.lock();
-                let answer = match tx.proto.handle_hello(&hello) {
-                    Ok(answer) => answer,
-                    Err(error) => {
-                        drop(tx);
-                        return self.end_setup(link, error);
-                    }
-                };
-                let sent = answer.map_or(Ok(true), |answer| tx.send(self.device(), answer));
-                drop(tx);
-                if link.connector {
-                    // Places the stream that waits for the link; if it has gone meanwhile, the link is kept for others.
-                    self.note_idle(link);
-                }
-                self.keep_sending(link, sent)
-            }
+            ControlMessage::Hello(hello) => self.handle_hello(link, &hello),
             ControlMessage::Proof(proof) => {
                 let proven = link.tx.lock().proto.handle_proof(&proof);
                 proven.map_or_else(|error| self.end_setup(link, error), |()| true)
@@ -257,53 +243,82 @@ impl Endpoint {
                 self.refuse_link(link, reason);
                 false
             }
-            ControlMessage::Open(open) => {
-                let refused = self.handle_open(link, rx, &open);
-                if let Err(mut reason) = refused {
-                    Counters::bump(&self.counters().opens_refused);
-                    //= spec §4.1.5
-                    //# An acceptor that does not hold the anchor, but knows the process of its host that does, names in REFUSE
-                    //# the port at which that one accepts links.
-                    let elsewhere = match reason {
-                        Reason::UnknownStream => self.holder(link, &open),
-                        _ => None,
-                    };
-                    if elsewhere.is_some() {
-                        reason = Reason::HeldElsewhere;
-                    }
-                    self.counters().reason(reason);
-                    let refuse =
-                        Refuse { peer_slot: open.slot, reason: reason as u16, ask_at: elsewhere.unwrap_or_default() };
-                    let refuse = ControlMessage::Refuse(refuse);
-                    let sent = link.tx.lock().send(self.device(), refuse);
-                    // It may have no stream.
-                    self.note_idle(link);
-                    return self.keep_sending(link, sent);
+            ControlMessage::Open(open) => match self.handle_open(link, rx, &open) {
+                Ok(()) => {
+                    Counters::bump(&self.counters().opens_accepted);
+                    true
                 }
-                Counters::bump(&self.counters().opens_accepted);
-                true
-            }
+                Err(reason) => self.refuse_open(link, &open, reason),
+            },
             ControlMessage::Accept(accept) => {
                 self.handle_accept(link, rx, &accept);
                 true
             }
             ControlMessage::Refuse(refuse) => {
                 if let Some(Some(cell)) = rx.slots.get(usize::from(refuse.peer_slot)) {
-                    let mut guard = cell.lock(self);
-                    //= spec §4.1.5
-                    //# The opener MAY ask there, once, and at no other address.
-                    let elsewhere = match refuse.ask_at {
-                        0 => None,
-                        port => self.directory().neighbour(link.peer, port),
-                    };
-                    guard.inner.ask_next = elsewhere.filter(|peer| !guard.inner.sent_on && *peer != link.peer);
-                    guard.inner.proto.handle_refuse(Reason::from_code(refuse.reason));
-                    self.counters().reason(Reason::from_code(refuse.reason));
-                    guard.arrived = true;
+                    self.handle_refuse(link, cell, &refuse);
                 }
                 true
             }
         }
+    }
+
+    /// Returns false if the link must end.
+    fn handle_hello(&self, link: &Arc<LinkCell>, hello: &Hello) -> bool {
+        let mut tx = link.tx.lock();
+        let answer = match tx.proto.handle_hello(hello) {
+            Ok(answer) => answer,
+            Err(error) => {
+                drop(tx);
+                return self.end_setup(link, error);
+            }
+        };
+        let sent = answer.map_or(Ok(true), |answer| tx.send(self.device(), answer));
+        drop(tx);
+        if link.connector {
+            // Places the stream that waits for the link; if it has gone meanwhile, the link is kept for others.
+            self.note_idle(link);
+        }
+        self.keep_sending(link, sent)
+    }
+
+    /// Sends REFUSE to an opener. False if the link must end.
+    fn refuse_open(&self, link: &Arc<LinkCell>, open: &Open, mut reason: Reason) -> bool {
+        Counters::bump(&self.counters().opens_refused);
+        //= spec §4.1.5
+        //# An acceptor that does not hold the anchor, but knows the process of its host that does, names in REFUSE
+        //# the port at which that one accepts links.
+        let elsewhere = match reason {
+            Reason::UnknownStream => self.holder(link, open),
+            _ => None,
+        };
+        if elsewhere.is_some() {
+            reason = Reason::HeldElsewhere;
+        }
+        self.counters().reason(reason);
+        let refuse = Refuse { peer_slot: open.slot, reason: reason as u16, ask_at: elsewhere.unwrap_or_default() };
+        let sent = link.tx.lock().send(self.device(), ControlMessage::Refuse(refuse));
+        // It may have no stream.
+        self.note_idle(link);
+        self.keep_sending(link, sent)
+    }
+
+    /// The peer does not accept a stream of ours.
+    fn handle_refuse(&self, link: &LinkCell, cell: &Arc<StreamCell>, refuse: &Refuse) {
+        let mut guard = cell.lock(self);
+        //= spec §4.1.5
+        //# The opener MAY ask there, once, and at no other address.
+        if guard.inner.attempt.referral != Referral::Followed {
+            let elsewhere = match refuse.ask_at {
+                0 => None,
+                port => self.directory().neighbour(link.peer, port),
+            };
+            let elsewhere = elsewhere.filter(|peer| *peer != link.peer);
+            guard.inner.attempt.referral = elsewhere.map_or(Referral::None, Referral::To);
+        }
+        guard.inner.proto.handle_refuse(Reason::from_code(refuse.reason));
+        self.counters().reason(Reason::from_code(refuse.reason));
+        guard.arrived = true;
     }
 
     /// The peer cannot have the link. False if that ends it now.

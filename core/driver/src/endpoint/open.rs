@@ -14,7 +14,7 @@ use netacc_proto::{Accept, Open, Reason, RingDescriptor, Role, SlotId, WireTuple
 use super::reasons::{reason_of, reason_without_region};
 use super::{Attempt, Endpoint, Waiting};
 use crate::link::LinkRx;
-use crate::stream::Outgoing;
+use crate::stream::{Attachment, Noted, Outgoing, Referral};
 use crate::{Counters, LinkCell, StreamCell};
 
 impl Endpoint {
@@ -32,7 +32,7 @@ impl Endpoint {
         }
         self.sink().may_promote()?;
         let (peer, hint) = self.directory().lookup(&cell.tuple).ok_or_else(|| self.obstacle(cell, Role::Opener))?;
-        cell.lock(self).inner.sent_on = false;
+        cell.lock(self).inner.attempt.referral = Referral::None;
         self.wait_for_link(cell, peer, hint);
         Ok(())
     }
@@ -63,7 +63,7 @@ impl Endpoint {
 
     /// The peer has sent a stream, which has left its link, to a process that is at `peer`.
     pub(crate) fn ask_elsewhere(&self, cell: &Arc<StreamCell>, peer: PeerAddress) {
-        cell.lock(self).inner.sent_on = true;
+        cell.lock(self).inner.attempt.referral = Referral::Followed;
         self.wait_for_link(cell, peer, UNKNOWN_STREAM);
     }
 
@@ -147,9 +147,13 @@ impl Endpoint {
     fn open_on(&self, link: &Arc<LinkCell>, cell: &Arc<StreamCell>, hint: u32) -> Result<(), Reason> {
         let mut rx = link.rx.lock();
         let slot = link.tx.lock().proto.alloc_slot().map_err(|_| Reason::Exhausted)?;
-        let opened = self.prepare(link, cell).and_then(|(region, ring)| {
+        let opened = self.prepare(link, cell).and_then(|Incoming { region, ring }| {
             let mut guard = cell.lock(self);
-            if !guard.proto().may_promote() || guard.link().is_some() || guard.inner.closed || self.is_held_back() {
+            if !guard.proto().may_promote()
+                || guard.link().is_some()
+                || guard.inner.closing.is_closed()
+                || self.is_held_back()
+            {
                 drop(guard);
                 link.free_region(self.device(), region);
                 return Err(Reason::PeerBusy);
@@ -160,10 +164,8 @@ impl Endpoint {
                 return Err(reason);
             }
             let inner = &mut *guard.inner;
-            inner.region = Some(region);
-            inner.link = Some(link.clone());
-            inner.outgoing = None;
-            inner.released = false;
+            inner.attached = Some(Attachment { link: link.clone(), region, outgoing: None });
+            inner.noted.remove(Noted::RELEASE);
             put_slot(&mut rx, slot, cell);
             inner.proto.open(slot.0, wire_tuple(&cell.tuple), hint, self.nonce(), ring);
             Counters::bump(&self.counters().opens_sent);
@@ -175,12 +177,13 @@ impl Endpoint {
         opened
     }
 
-    fn prepare(&self, link: &LinkCell, cell: &StreamCell) -> Result<(Region, RingDescriptor), Reason> {
+    /// Memory for the bytes that the peer sends.
+    fn prepare(&self, link: &LinkCell, cell: &StreamCell) -> Result<Incoming, Reason> {
         let ring_len = cell.next_ring_len(self.config.ring_len);
         let len = CREDIT_BLOCK_LEN + ring_len as usize;
         let region = link.alloc_region(self.device(), len).map_err(|e| reason_without_region(&e))?;
         let ring = RingDescriptor { rkey: region.remote.rkey, base: region.remote.base, ring_len };
-        Ok((region, ring))
+        Ok(Incoming { region, ring })
     }
 
     /// Streams for which there will be no link stay on TCP, for this reason.
@@ -210,16 +213,34 @@ impl Endpoint {
         rx: &mut LinkRx<StreamCell>,
         open: &Open,
     ) -> Result<(), Reason> {
-        //= spec §4.1.2
-        //# OPEN names the anchor by its addresses; the acceptor refuses one that it does not hold.
-        //= spec §4.1.3
-        //# The hint 0xffffffff says that the opener does not know the acceptor's stream number; the acceptor then finds
-        //# the stream by the addresses.
         //= spec §2.5.3
         //# Before it has verified the connecting side's proof, the accepting side refuses every OPEN.
         if !link.tx.lock().proto.is_admitted() {
             return Err(Reason::KeyMissing);
         }
+        let cell = self.named_by(link, open)?;
+        if let Some(reason) = self.held_back_for() {
+            return Err(reason);
+        }
+        self.sink().may_promote()?;
+        if cell.is_shared() && !self.sink().holds_alone(&cell) {
+            return Err(Reason::Shared);
+        }
+        let slot = link.tx.lock().proto.alloc_slot().map_err(|_| Reason::Exhausted)?;
+        let accepted = self.accept_on(link, rx, &cell, slot, open);
+        if accepted.is_err() {
+            link.tx.lock().proto.free_slot(slot);
+        }
+        accepted
+    }
+
+    /// The stream that an OPEN names, if this process holds it and the link's peer may have it.
+    fn named_by(&self, link: &LinkCell, open: &Open) -> Result<Arc<StreamCell>, Reason> {
+        //= spec §4.1.2
+        //# OPEN names the anchor by its addresses; the acceptor refuses one that it does not hold.
+        //= spec §4.1.3
+        //# The hint 0xffffffff says that the opener does not know the acceptor's stream number; the acceptor then finds
+        //# the stream by the addresses.
         let number = match open.hint {
             UNKNOWN_STREAM => four_tuple(&open.tuple).and_then(|tuple| self.directory().resolve(&tuple.reversed())),
             number => Some(number),
@@ -232,60 +253,57 @@ impl Endpoint {
         if !self.directory().admits(link.peer, &cell.tuple) {
             return Err(Reason::NotAdmitted);
         }
-        if let Some(reason) = self.held_back_for() {
-            return Err(reason);
-        }
-        self.sink().may_promote()?;
-        if cell.is_shared() && !self.sink().holds_alone(&cell) {
-            return Err(Reason::Shared);
-        }
-        let slot = link.tx.lock().proto.alloc_slot().map_err(|_| Reason::Exhausted)?;
-        let accepted = self.outgoing(link, &open.ring).and_then(|outgoing| {
-            let (region, ring) = match self.prepare(link, &cell) {
-                Ok(prepared) => prepared,
-                Err(reason) => {
-                    self.free_outgoing(link, outgoing);
-                    return Err(reason);
-                }
-            };
-            let mut guard = cell.lock(self);
-            let held_by = guard.inner.link.as_ref().map(|held_by| held_by.qp);
-            let result = match held_by {
-                Some(qp) => {
-                    if qp != link.qp {
-                        self.note_contest(&mut guard, qp);
-                    }
-                    Err(Reason::PeerBusy)
-                }
-                None if guard.inner.closed => Err(Reason::UnknownStream),
-                None if !guard.inner.proto.may_promote() => Err(Reason::PeerBusy),
-                None => cell
-                    .may_leave_kernel()
-                    .and_then(|()| guard.count_positions())
-                    .and_then(|()| guard.inner.proto.accept(open, slot.0, self.nonce(), ring)),
-            };
-            let inner = &mut *guard.inner;
-            if let Err(reason) = result {
-                drop(guard);
-                link.free_region(self.device(), region);
+        Ok(cell)
+    }
+
+    /// Accepts a stream on a slot of its link. An error leaves the slot to the caller.
+    fn accept_on(
+        &self,
+        link: &Arc<LinkCell>,
+        rx: &mut LinkRx<StreamCell>,
+        cell: &Arc<StreamCell>,
+        slot: SlotId,
+        open: &Open,
+    ) -> Result<(), Reason> {
+        let outgoing = self.outgoing(link, &open.ring)?;
+        let Incoming { region, ring } = match self.prepare(link, cell) {
+            Ok(incoming) => incoming,
+            Err(reason) => {
                 self.free_outgoing(link, outgoing);
                 return Err(reason);
             }
-            inner.region = Some(region);
-            inner.outgoing = Some(outgoing);
-            inner.link = Some(link.clone());
-            inner.released = false;
-            put_slot(rx, slot, &cell);
-            guard.arrived = true;
-            // The peer waits for this side to see its marker, which need not wait for whoever polls the link: that may be a
-            // thread that waits for something else.
-            self.note_moved(&cell);
-            Ok(())
-        });
-        if accepted.is_err() {
-            link.tx.lock().proto.free_slot(slot);
+        };
+        let mut guard = cell.lock(self);
+        let held_by = guard.link().map(|held_by| held_by.qp);
+        let result = match held_by {
+            Some(qp) => {
+                if qp != link.qp {
+                    self.note_contest(&mut guard, qp);
+                }
+                Err(Reason::PeerBusy)
+            }
+            None if guard.inner.closing.is_closed() => Err(Reason::UnknownStream),
+            None if !guard.inner.proto.may_promote() => Err(Reason::PeerBusy),
+            None => cell
+                .may_leave_kernel()
+                .and_then(|()| guard.count_positions())
+                .and_then(|()| guard.inner.proto.accept(open, slot.0, self.nonce(), ring)),
+        };
+        if let Err(reason) = result {
+            drop(guard);
+            link.free_region(self.device(), region);
+            self.free_outgoing(link, outgoing);
+            return Err(reason);
         }
-        accepted
+        let inner = &mut *guard.inner;
+        inner.attached = Some(Attachment { link: link.clone(), region, outgoing: Some(outgoing) });
+        inner.noted.remove(Noted::RELEASE);
+        put_slot(rx, slot, cell);
+        guard.arrived = true;
+        // The peer waits for this side to see its marker, which need not wait for whoever polls the link: that may be a
+        // thread that waits for something else.
+        self.note_moved(cell);
+        Ok(())
     }
 
     pub(crate) fn handle_accept(&self, link: &Arc<LinkCell>, rx: &mut LinkRx<StreamCell>, accept: &Accept) {
@@ -293,7 +311,11 @@ impl Endpoint {
         let outgoing = self.outgoing(link, &accept.ring);
         let mut guard = cell.lock(self);
         match outgoing {
-            Ok(outgoing) => guard.inner.outgoing = Some(outgoing),
+            Ok(outgoing) => {
+                if let Some(at) = &mut guard.inner.attached {
+                    at.outgoing = Some(outgoing);
+                }
+            }
             Err(_) => guard.inner.proto.void_pledge(),
         }
         guard.inner.proto.handle_accept(accept);
@@ -334,6 +356,12 @@ impl Endpoint {
         let staging = staging.map_err(|e| reason_without_region(&e))?;
         Ok(Outgoing { ring: *ring, memory: staging.memory.clone(), staging: Some(staging) })
     }
+}
+
+/// Our region for a stream, and the ring in it as the peer is told of it.
+struct Incoming {
+    region: Region,
+    ring: RingDescriptor,
 }
 
 /// An attempt, and the streams that wait for its link.

@@ -6,10 +6,10 @@ use std::time::Duration;
 use netacc_device::{Instant, QueuePairId};
 use netacc_proto::{TxSink, LINGER_LIMIT, RECORD_GRACE};
 
-use super::todo::Noted;
+use super::todo::Entry;
 use super::{Endpoint, RETRY_INTERVAL};
-use crate::stream::CORK_INTERVAL;
-use crate::PLEDGE_PATIENCE;
+use crate::stream::{LingerProgress, Noted, CORK_INTERVAL};
+use crate::{StreamCell, PLEDGE_PATIENCE};
 
 /// As [`LINGER_LIMIT`] while the peer has bytes to read: as the kernel gives up an orphan whose peer opens no window.
 const UNREAD_LIMIT: Duration = Duration::from_secs(240);
@@ -47,7 +47,7 @@ impl Endpoint {
         }
         for cell in todo.blocked {
             let mut guard = cell.lock(self);
-            guard.inner.blocked = false;
+            guard.inner.noted.remove(Noted::BLOCKED);
             guard.progress_anchor(false);
             guard.settle_end(now);
         }
@@ -87,18 +87,18 @@ impl Endpoint {
     }
 
     /// Voids pledges that writers have waited for long enough. Returns when it wants to look again.
-    fn look_at_pledged(&self, now: Instant, pledged: Vec<Noted>) -> Option<Instant> {
+    fn look_at_pledged(&self, now: Instant, pledged: Vec<Entry<StreamCell>>) -> Option<Instant> {
         let mut next: Option<Instant> = None;
-        for (cell, since) in pledged {
+        for Entry { item: cell, since } in pledged {
             let since = since.unwrap_or(now);
             let mut guard = cell.lock(self);
             if guard.tx_sink() == TxSink::Pledged && now.saturating_since(since) < PLEDGE_PATIENCE {
                 drop(guard);
-                self.todo.lock().pledged.push((cell, Some(since)));
+                self.todo.lock().pledged.push(Entry::lasting(cell, since));
                 next = Some(next.map_or(since + PLEDGE_PATIENCE, |at| at.min(since + PLEDGE_PATIENCE)));
                 continue;
             }
-            guard.inner.pledge_awaited = false;
+            guard.inner.noted.remove(Noted::PLEDGED);
             if guard.tx_sink() == TxSink::Pledged {
                 guard.void_pledge();
             }
@@ -107,14 +107,14 @@ impl Endpoint {
     }
 
     /// Takes for bytes what has not become a record in time. Returns when it wants to look again.
-    fn look_at_partial(&self, now: Instant, partial: Vec<Noted>) -> Option<Instant> {
+    fn look_at_partial(&self, now: Instant, partial: Vec<Entry<StreamCell>>) -> Option<Instant> {
         let mut next: Option<Instant> = None;
-        for (cell, since) in partial {
+        for Entry { item: cell, since } in partial {
             // Its look notes it again, from now on: that note is replaced by the one that knows since when.
             let Some(since) = cell.lock(self).wait_for_record(now, since.unwrap_or(now)) else { continue };
             let mut todo = self.todo.lock();
-            todo.partial.retain(|(c, _)| !Arc::ptr_eq(c, &cell));
-            todo.partial.push((cell, Some(since)));
+            todo.partial.retain(|entry| !Arc::ptr_eq(&entry.item, &cell));
+            todo.partial.push(Entry::lasting(cell, since));
             let at = (since + RECORD_GRACE).max(now + RETRY_INTERVAL);
             next = Some(next.map_or(at, |n| n.min(at)));
         }
@@ -122,12 +122,12 @@ impl Endpoint {
     }
 
     /// Tells peers of what was held back for long enough. Returns when it wants to look again.
-    fn look_at_corked(&self, now: Instant, corked: Vec<Noted>) -> Option<Instant> {
+    fn look_at_corked(&self, now: Instant, corked: Vec<Entry<StreamCell>>) -> Option<Instant> {
         let mut next: Option<Instant> = None;
-        for (cell, since) in corked {
+        for Entry { item: cell, since } in corked {
             let since = cell.lock(self).look_at_held(now, since);
             if let Some(since) = since {
-                self.todo.lock().corked.push((cell, Some(since)));
+                self.todo.lock().corked.push(Entry::lasting(cell, since));
                 let due = since + CORK_INTERVAL;
                 next = Some(next.map_or(due, |at| at.min(due)));
             }
@@ -136,9 +136,9 @@ impl Endpoint {
     }
 
     /// Brings closed streams to their end. Returns when it wants to look again.
-    fn look_at_lingering(&self, now: Instant, lingering: Vec<Noted>) -> Option<Instant> {
+    fn look_at_lingering(&self, now: Instant, lingering: Vec<Entry<StreamCell>>) -> Option<Instant> {
         let mut next: Option<Instant> = None;
-        for (cell, since) in lingering {
+        for Entry { item: cell, since } in lingering {
             // No thread of the program looks at its link any more.
             let link = cell.lock(self).link().cloned();
             if let Some(link) = link {
@@ -149,17 +149,17 @@ impl Endpoint {
             guard.refresh_consumed();
             let left = guard.proto().unconsumed();
             // Since the last look: others make progress on the anchor, too.
-            let moved = (guard.inner.counters.tx_bytes_tcp, left);
-            let busy = guard.refuse_unread() || moved != std::mem::replace(&mut guard.inner.lingered, moved);
+            let now_at = LingerProgress { written: guard.inner.counters.tx_bytes_tcp, unconsumed: left };
+            let busy = guard.refuse_unread() || guard.inner.closing.has_moved_to(now_at);
             let since = since.filter(|_| !busy).unwrap_or(now);
             let limit = if left > 0 { UNREAD_LIMIT } else { LINGER_LIMIT };
             if guard.inner.lingers() && now.saturating_since(since) > limit {
                 guard.inner.proto.abort();
-                guard.inner.refused = true;
+                guard.inner.closing.refuse();
             }
             if guard.inner.lingers() {
                 drop(guard);
-                self.todo.lock().lingering.push((cell, Some(since)));
+                self.todo.lock().lingering.push(Entry::lasting(cell, since));
                 // Most are through at the first look; those that wait for their peer's application need patience.
                 let patience = if busy { RETRY_INTERVAL } else { now.saturating_since(since) / 4 };
                 let patience = patience.clamp(RETRY_INTERVAL, LINGER_INTERVAL);

@@ -6,6 +6,7 @@ use std::time::Duration;
 use netacc_device::Instant;
 
 use super::Endpoint;
+use crate::stream::{Attachment, Noted};
 use crate::{LinkCell, StreamCell};
 
 /// How much longer than twice its own bound the accepting side keeps an empty link. Arbitrary: so the connecting side, whose
@@ -17,32 +18,26 @@ impl Endpoint {
     pub(super) fn release(&self, cell: &Arc<StreamCell>, now: Instant) {
         let mut guard = cell.lock(self);
         let inner = &mut *guard.inner;
+        inner.noted.remove(Noted::RELEASE);
         if !inner.is_idle() {
-            inner.released = false;
             return;
         }
-        inner.released = false;
-        let closed = inner.closed;
+        let closed = inner.closing.is_closed();
         if closed {
             // Another thread may have found it through before the look at what lingers has.
             guard.end_linger();
         }
         let inner = &mut *guard.inner;
-        let outgoing = inner.outgoing.take();
-        let (link, region) = (inner.link.take(), inner.region.take());
+        let attached = inner.attached.take();
         let slot = inner.proto.slot();
-        let ask_next = inner.ask_next.take().filter(|_| !closed);
+        let ask_next = inner.attempt.referral.take().filter(|_| !closed);
         drop(guard);
-        if let Some(link) = link {
-            if !link.is_dead() {
-                if let Some(outgoing) = outgoing {
-                    self.free_outgoing(&link, outgoing);
-                }
-                if let Some(region) = region {
-                    link.free_region(self.device(), region);
-                }
-                self.free_slot(&link, slot, cell, now);
+        if let Some(Attachment { link, region, outgoing }) = attached.filter(|at| !at.link.is_dead()) {
+            if let Some(outgoing) = outgoing {
+                self.free_outgoing(&link, outgoing);
             }
+            link.free_region(self.device(), region);
+            self.free_slot(&link, slot, cell, now);
         }
         if closed {
             self.forget(cell);

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use netacc_device::Instant;
 use parking_lot::MutexGuard;
 
+use super::todo::Entry;
 use super::{Endpoint, RETRY_INTERVAL};
 use crate::link::{LinkRx, LinkTx};
 use crate::stream::StreamGuard;
@@ -17,19 +18,19 @@ use crate::{LinkCell, StreamCell};
 impl StreamGuard<'_> {
     /// The stream is told when its link has room again.
     pub(crate) fn wait_for_room(&mut self) {
-        if let Some(link) = &self.inner.link {
+        if let Some(link) = self.link() {
             let mut tx = link.tx.lock();
-            tx.waiting.push(self.inner.proto.slot());
+            tx.waiters.room.push(self.inner.proto.slot());
             self.endpoint.look_after(link, tx);
         }
     }
 
     /// What the stream holds back goes out with the next completion, unless it is held for want of room.
     pub(crate) fn wait_for_completion(&mut self) {
-        if let Some(link) = &self.inner.link {
+        if let Some(link) = self.link() {
             let (mut tx, slot) = (link.tx.lock(), self.inner.proto.slot());
-            if !tx.waiting.contains(slot) {
-                tx.held.push(slot);
+            if !tx.waiters.room.contains(slot) {
+                tx.waiters.completion.push(slot);
             }
             self.endpoint.look_after(link, tx);
         }
@@ -39,7 +40,7 @@ impl StreamGuard<'_> {
 impl Endpoint {
     /// Streams of the link wait: whatever becomes of that, the endpoint looks at it before long.
     fn look_after(&self, link: &Arc<LinkCell>, mut tx: MutexGuard<'_, LinkTx>) {
-        let known = std::mem::replace(&mut tx.looked_after, true);
+        let known = std::mem::replace(&mut tx.waiters.noted, true);
         drop(tx);
         if !known {
             self.note_starved(link);
@@ -49,14 +50,14 @@ impl Endpoint {
     /// The link may have room: those who have waited for it longest go on, as far as it goes. `rx` is the link's.
     pub(crate) fn serve(&self, link: &Arc<LinkCell>, rx: &LinkRx<StreamCell>) {
         // Who finds no room after all comes last, and has its turn next time.
-        let turns = link.tx.lock().waiting.len();
+        let turns = link.tx.lock().waiters.room.len();
         for _ in 0..turns {
             let mut tx = link.tx.lock();
             if !tx.has_room() {
                 tx.want(self.device());
                 break;
             }
-            let next = if tx.is_full() { None } else { tx.waiting.pop() };
+            let next = if tx.is_full() { None } else { tx.waiters.room.pop() };
             drop(tx);
             let Some(slot) = next else { break };
             if let Some(Some(cell)) = rx.slots.get(usize::from(slot)) {
@@ -67,9 +68,9 @@ impl Endpoint {
 
     /// A completion has come: what was held back until then goes out.
     pub(crate) fn let_go(&self, link: &LinkCell, rx: &LinkRx<StreamCell>) {
-        let turns = link.tx.lock().held.len();
+        let turns = link.tx.lock().waiters.completion.len();
         for _ in 0..turns {
-            let next = link.tx.lock().held.pop();
+            let next = link.tx.lock().waiters.completion.pop();
             let Some(slot) = next else { break };
             if let Some(Some(cell)) = rx.slots.get(usize::from(slot)) {
                 cell.lock(self).push_unasked();
@@ -78,8 +79,8 @@ impl Endpoint {
     }
 
     /// Looks at links whose streams wait.
-    pub(crate) fn look_at_starved(&self, now: Instant, starved: Vec<(Arc<LinkCell>, Option<Instant>)>) {
-        for (link, since) in starved {
+    pub(crate) fn look_at_starved(&self, now: Instant, starved: Vec<Entry<LinkCell>>) {
+        for Entry { item: link, since } in starved {
             let since = since.unwrap_or(now);
             if now.saturating_since(since) < RETRY_INTERVAL {
                 self.renote_starved(link, since);
@@ -94,8 +95,8 @@ impl Endpoint {
             self.serve(&link, &rx);
             drop(rx);
             let mut tx = link.tx.lock();
-            tx.looked_after = !(tx.waiting.is_empty() && tx.held.is_empty());
-            let again = tx.looked_after;
+            tx.waiters.noted = !(tx.waiters.room.is_empty() && tx.waiters.completion.is_empty());
+            let again = tx.waiters.noted;
             drop(tx);
             if again {
                 self.renote_starved(link, now);

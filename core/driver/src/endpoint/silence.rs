@@ -16,15 +16,15 @@ impl Endpoint {
     /// Something was sent on a link that rests, or has come: it is looked at from now on.
     #[cold]
     pub(crate) fn rouse(&self, tx: &mut LinkTx) {
-        tx.resting = false;
+        tx.watch.resting = false;
         self.todo.lock().listen_at.get_or_insert(Instant::ZERO);
         (self.helper_needed)();
     }
 
     /// Something is expected of the link's peer that was not before.
     pub(crate) fn expect_answer(&self, tx: &mut LinkTx) {
-        tx.asked_before_rest = false;
-        if tx.resting {
+        tx.watch.asked_before_rest = false;
+        if tx.watch.resting {
             self.rouse(tx);
         }
     }
@@ -48,7 +48,7 @@ impl Endpoint {
 
     /// Whether the link is still awake.
     fn listen_to(&self, link: &Arc<LinkCell>, now: Instant) -> bool {
-        if link.tx.lock().resting {
+        if link.tx.lock().watch.resting {
             return false;
         }
         //= spec §2.6.3
@@ -72,7 +72,7 @@ impl Endpoint {
         match tx.proto.look_for_silence(now) {
             Silence::None => {}
             Silence::Rest => {
-                tx.resting = true;
+                tx.watch.resting = true;
                 drop(tx);
                 return self.ask_before_rest(link);
             }
@@ -101,14 +101,15 @@ impl Endpoint {
         let expects = cells.len() < usize::from(link.streams())
             || cells.iter().any(|cell| {
                 let guard = cell.lock(self);
-                guard.proto().holds_slot() && (guard.inner.closed || guard.proto().phase() != Phase::Linked)
+                guard.proto().holds_slot()
+                    && (guard.inner.closing.is_closed() || guard.proto().phase() != Phase::Linked)
             });
         let mut tx = link.tx.lock();
-        if !expects || tx.asked_before_rest {
-            return !tx.resting;
+        if !expects || tx.watch.asked_before_rest {
+            return !tx.watch.resting;
         }
-        tx.resting = false;
-        tx.asked_before_rest = tx.want(self.device());
+        tx.watch.resting = false;
+        tx.watch.asked_before_rest = tx.want(self.device());
         true
     }
 }

@@ -10,35 +10,50 @@ use netacc_device::{Instant, QueuePairId};
 use super::Endpoint;
 use crate::{LinkCell, StreamCell};
 
-/// A stream, and since when what it is noted for has lasted. `None`: `progress` has not seen it yet.
-pub(super) type Noted = (Arc<StreamCell>, Option<Instant>);
+/// A stream or a link that is noted for something.
+pub(crate) struct Entry<T> {
+    pub(crate) item: Arc<T>,
+    /// Since when that has lasted. `None`: `progress` has not seen it yet.
+    pub(crate) since: Option<Instant>,
+}
+
+impl<T> Entry<T> {
+    pub(crate) fn new(item: &Arc<T>) -> Entry<T> {
+        Entry { item: item.clone(), since: None }
+    }
+
+    /// One that `progress` keeps.
+    pub(crate) fn lasting(item: Arc<T>, since: Instant) -> Entry<T> {
+        Entry { item, since: Some(since) }
+    }
+}
 
 /// Work noted under a lock that could not be done there.
 #[derive(Default)]
 pub(super) struct Todo {
     /// Links whose streams wait for room, and since when `progress` has known. What they wait for usually tells them itself;
     /// this is for whatever does not, so it need not be soon.
-    pub(super) starved: Vec<(Arc<LinkCell>, Option<Instant>)>,
+    pub(super) starved: Vec<Entry<LinkCell>>,
     /// With the time since which they linger.
-    pub(super) lingering: Vec<Noted>,
+    pub(super) lingering: Vec<Entry<StreamCell>>,
     /// Streams whose anchor has shown what counts after a look at the link.
     pub(super) looks: Vec<Arc<StreamCell>>,
     /// Streams whose application waits to write until the pledge is answered, and since when.
-    pub(super) pledged: Vec<Noted>,
+    pub(super) pledged: Vec<Entry<StreamCell>>,
     /// Streams whose link has no room, and when that was looked at last.
-    pub(super) stalled: Vec<Noted>,
+    pub(super) stalled: Vec<Entry<StreamCell>>,
     /// Streams with the mere beginning of a record on the anchor, and since when.
-    pub(super) partial: Vec<Noted>,
+    pub(super) partial: Vec<Entry<StreamCell>>,
     /// Streams that hold bytes back, and since when.
-    pub(super) corked: Vec<Noted>,
+    pub(super) corked: Vec<Entry<StreamCell>>,
     /// Streams with records or replay that found the anchor full.
     pub(super) blocked: Vec<Arc<StreamCell>>,
     /// Acceptors' streams that are asked for on another link than theirs, and since when.
-    pub(super) contested: Vec<Noted>,
+    pub(super) contested: Vec<Entry<StreamCell>>,
     pub(super) release: Vec<Arc<StreamCell>>,
     pub(super) dead: Vec<QueuePairId>,
     /// Dead links whose peers may be about to end, and since when.
-    pub(super) dying: Vec<(Arc<LinkCell>, Instant)>,
+    pub(super) dying: Vec<Entry<LinkCell>>,
     pub(super) claims: Vec<Arc<StreamCell>>,
     /// Links with receives or messages that the device would not take yet.
     pub(super) owing: Vec<QueuePairId>,
@@ -47,7 +62,7 @@ pub(super) struct Todo {
     /// Accepted links that have been empty at the last look.
     pub(super) empty: Vec<Arc<LinkCell>>,
     /// Links that are not ready for streams, or are and had none, and since when they have existed.
-    pub(super) setup: Vec<(Arc<LinkCell>, Option<Instant>)>,
+    pub(super) setup: Vec<Entry<LinkCell>>,
     /// When links that may fall silent unnoticed are looked at next; `None`: all rest. It stays from one `progress` to the
     /// next.
     pub(super) listen_at: Option<Instant>,
@@ -63,12 +78,12 @@ impl Todo {
     /// Whether `progress`, which leaves it so, is to be called again soon. What its very call has noted is to be seen, too:
     /// the caller was awake, so no wake-up will come for it.
     pub(super) fn wants_retry(&self) -> bool {
-        let unseen = |noted: &[Noted]| noted.iter().any(|(_, since)| since.is_none());
+        let unseen = |noted: &[Entry<StreamCell>]| noted.iter().any(|entry| entry.since.is_none());
         !(self.starved.is_empty() && self.owing.is_empty() && self.blocked.is_empty() && self.dying.is_empty())
             || [&self.lingering, &self.partial, &self.pledged, &self.stalled, &self.corked, &self.contested]
                 .into_iter()
                 .any(|noted| unseen(noted))
-            || self.setup.iter().any(|(_, since)| since.is_none())
+            || self.setup.iter().any(|entry| entry.since.is_none())
     }
 }
 
@@ -106,13 +121,13 @@ impl Endpoint {
     }
     /// Streams of the link wait for room, or for a completion.
     pub(crate) fn note_starved(&self, link: &Arc<LinkCell>) {
-        self.todo.lock().starved.push((link.clone(), None));
+        self.todo.lock().starved.push(Entry::new(link));
         (self.helper_needed)();
     }
 
     /// They wait still. By `progress`, which says itself when it is to look again.
     pub(crate) fn renote_starved(&self, link: Arc<LinkCell>, since: Instant) {
-        self.todo.lock().starved.push((link, Some(since)));
+        self.todo.lock().starved.push(Entry::lasting(link, since));
     }
 
     pub(crate) fn note_moved(&self, cell: &Arc<StreamCell>) {
@@ -121,7 +136,7 @@ impl Endpoint {
     }
 
     pub(crate) fn note_lingering(&self, cell: &Arc<StreamCell>) {
-        self.todo.lock().lingering.push((cell.clone(), None));
+        self.todo.lock().lingering.push(Entry::new(cell));
         (self.helper_needed)();
     }
 
@@ -131,27 +146,27 @@ impl Endpoint {
     }
 
     pub(crate) fn note_corked(&self, cell: &Arc<StreamCell>) {
-        self.todo.lock().corked.push((cell.clone(), None));
+        self.todo.lock().corked.push(Entry::new(cell));
         (self.helper_needed)();
     }
 
     pub(crate) fn note_pledged(&self, cell: &Arc<StreamCell>) {
-        self.todo.lock().pledged.push((cell.clone(), None));
+        self.todo.lock().pledged.push(Entry::new(cell));
         (self.helper_needed)();
     }
 
     pub(crate) fn note_stalled(&self, cell: &Arc<StreamCell>) {
-        self.todo.lock().stalled.push((cell.clone(), None));
+        self.todo.lock().stalled.push(Entry::new(cell));
         (self.helper_needed)();
     }
 
     /// It is stalled still. By `progress`, which says itself when it is to look again.
     pub(crate) fn renote_stalled(&self, cell: Arc<StreamCell>, looked: Instant) {
-        self.todo.lock().stalled.push((cell, Some(looked)));
+        self.todo.lock().stalled.push(Entry::lasting(cell, looked));
     }
 
     pub(crate) fn note_partial(&self, cell: &Arc<StreamCell>) {
-        self.todo.lock().partial.push((cell.clone(), None));
+        self.todo.lock().partial.push(Entry::new(cell));
         (self.helper_needed)();
     }
 

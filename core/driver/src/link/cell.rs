@@ -3,7 +3,7 @@
 //! A link keeps the streams that are on it, and does nothing with them: [`LinkOf`] takes any type for them. So a stream,
 //! which has a link, is above it.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU8, Ordering};
 use std::sync::Arc;
 
 use netacc_device::{
@@ -32,6 +32,26 @@ pub struct LinkStatus {
     pub spare_regions: usize,
 }
 
+/// A thread that sleeps on a link's queue pair.
+pub struct LinkSleep<'a> {
+    /// Counts the thread.
+    pub counted: Counted<'a>,
+    /// Whether other threads slept there already.
+    pub others: bool,
+}
+
+/// How a link ends: each state comes after the one above it, and may be skipped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum LinkLife {
+    Alive,
+    /// A thread has found it dead, and notes it for the control path.
+    Failing,
+    /// The control path knows, but has not ended it yet.
+    Dying,
+    Dead,
+}
+
 /// One connected queue pair, with streams of this type.
 pub struct LinkOf<S> {
     pub(crate) qp: QueuePairId,
@@ -41,11 +61,8 @@ pub struct LinkOf<S> {
     /// This side asked for the connection, so it speaks first.
     pub(crate) connector: bool,
     pub(crate) cq: AtomicU32,
-    pub(crate) dead: AtomicBool,
-    /// Found dead: the control path is to know.
-    pub(crate) failing: AtomicBool,
-    /// It knows, but has not ended it yet.
-    pub(crate) dying: AtomicBool,
+    /// A [`LinkLife`], which only grows.
+    life: AtomicU8,
     answer_patience: AnswerPatience,
     /// Threads that sleep on the queue pair.
     sleepers: AtomicU32,
@@ -58,6 +75,12 @@ pub struct LinkOf<S> {
     spare: Mutex<Spare>,
     pub(crate) rx: Mutex<LinkRx<S>>,
     pub(crate) tx: Mutex<LinkTx>,
+}
+
+/// The first region of each side, as the connection manager made them known.
+pub(crate) struct FirstRegions {
+    pub(crate) local: Region,
+    pub(crate) remote: RemoteRegion,
 }
 
 /// The receiving half.
@@ -78,9 +101,8 @@ impl<S> LinkOf<S> {
         peer: PeerAddress,
         connector: bool,
         cq: CompletionQueueId,
-        regions: (Region, RemoteRegion),
+        FirstRegions { local, remote }: FirstRegions,
     ) -> LinkOf<S> {
-        let (local, remote) = regions;
         let caps = device.capabilities_of(qp);
         let tx = LinkTx::new(device, proto, qp, &caps, local.clone(), remote);
         LinkOf {
@@ -88,9 +110,7 @@ impl<S> LinkOf<S> {
             peer,
             connector,
             cq: AtomicU32::new(cq.0),
-            dead: AtomicBool::new(false),
-            failing: AtomicBool::new(false),
-            dying: AtomicBool::new(false),
+            life: AtomicU8::new(LinkLife::Alive as u8),
             answer_patience: AnswerPatience::default(),
             sleepers: AtomicU32::new(0),
             dispatched: AtomicBool::new(false),
@@ -134,10 +154,10 @@ impl<S> LinkOf<S> {
         self.tx.lock().proto.streams()
     }
 
-    /// Counts the calling thread among those that sleep on the queue pair, until the result is dropped. Whether others do.
-    pub fn sleeps(&self) -> (Counted<'_>, bool) {
+    /// Counts the calling thread among those that sleep on the queue pair, until the result is dropped.
+    pub fn sleeps(&self) -> LinkSleep<'_> {
         let others = self.sleepers.fetch_add(1, Ordering::SeqCst) > 0;
-        (Counted::new(&self.sleepers), others)
+        LinkSleep { counted: Counted::new(&self.sleepers), others }
     }
 
     /// What arrives on the link is for several threads from now on: who looks at it, the owner says elsewhere, and no thread
@@ -168,19 +188,29 @@ impl<S> LinkOf<S> {
         &self.answer_patience
     }
 
+    #[inline]
+    fn life(&self) -> u8 {
+        self.life.load(Ordering::Acquire)
+    }
+
+    /// The link's life has come to `life` at least. Whether it had not before.
+    pub(crate) fn advance(&self, life: LinkLife) -> bool {
+        self.life.fetch_max(life as u8, Ordering::AcqRel) < life as u8
+    }
+
     /// Whether the link is dead.
     pub fn is_dead(&self) -> bool {
-        self.dead.load(Ordering::Acquire)
+        self.life() >= LinkLife::Dead as u8
     }
 
     /// Whether the link is dead, or found to be: what is written waits until its streams have left it.
     pub(crate) fn is_failing(&self) -> bool {
-        self.is_dead() || self.failing.load(Ordering::Acquire)
+        self.life() >= LinkLife::Failing as u8
     }
 
     /// Whether the link is dead, or about to be ended: it takes no further stream.
     pub(crate) fn is_dying(&self) -> bool {
-        self.is_dead() || self.dying.load(Ordering::Acquire)
+        self.life() >= LinkLife::Dying as u8
     }
 
     /// `len` zeroed bytes of registered memory.

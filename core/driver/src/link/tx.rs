@@ -24,45 +24,78 @@ const MAX_DELAYED: usize = 256;
 pub(crate) struct LinkTx {
     pub(crate) proto: Link,
     qp: QueuePairId,
+    memory: Ends,
+    signals: Signals,
+    owed: Owed,
+    pub(crate) waiters: Waiters,
+    pub(crate) watch: Watch,
+    /// On the accepting side: since when it has had no stream, as far as the endpoint has noted it.
+    pub(crate) empty_since: Option<Instant>,
+}
+
+/// The first regions of both sides.
+struct Ends {
     /// Our first region, where the peer counts the messages that it has consumed.
     local: Region,
     remote: RemoteRegion,
     window: Option<Memory>,
     /// Local copy of the peer's first region, where what goes there can neither be mapped nor go inline.
     staging: Option<Region>,
+}
+
+/// Requests that ask the device for a completion.
+struct Signals {
     /// The device wants to be asked for completions now and then.
-    signals: bool,
+    needed: bool,
+    /// The next request is to be signaled, whatever went before.
+    wanted: bool,
     /// Requests posted since the last signaled one.
     unsignaled: u32,
     /// Signaled requests whose completions have not come.
     signaled: u32,
-    /// The next request is to be signaled, whatever went before.
-    wanted: bool,
-    /// Streams that hold small messages until a completion comes.
-    pub(crate) held: WaitList,
-    /// Streams that wait for room for a message: message credit, a control slot, or a place in the send queue.
-    pub(crate) waiting: WaitList,
-    /// The endpoint looks at those who wait.
-    pub(crate) looked_after: bool,
-    /// Nothing happens on the link, and nobody listens: [`Endpoint::rouse`](crate::Endpoint) once something is sent, or has
-    /// come. Never where the device notices silence.
-    pub(crate) resting: bool,
-    /// On the accepting side: since when it has had no stream, as far as the endpoint has noted it.
-    pub(crate) empty_since: Option<Instant>,
-    /// The peer was asked before the link was to rest, and nothing but data was sent since.
-    pub(crate) asked_before_rest: bool,
     /// The send queue had no room, and no completion has come since.
     full: bool,
+}
+
+/// What found a queue full, and goes out with [`LinkTx::resume`].
+#[derive(Default)]
+struct Owed {
     /// Receives that the device would not take back yet.
-    owed_receives: u32,
+    receives: u32,
     /// Of those, the first ones, which the peer has had as credit from the beginning.
-    owed_initial: u32,
-    /// Count of consumed messages that the queue had no room for.
-    owed_credit: Option<u64>,
-    /// LINK_GIVE that it had no room for.
-    owed_give: bool,
-    /// The link's own messages (HELLO, REFUSE) that found the queue full. At most [`MAX_DELAYED`].
-    delayed: VecDeque<ControlMessage>,
+    initial_receives: u32,
+    /// Count of consumed messages.
+    credit: Option<u64>,
+    /// LINK_GIVE.
+    give: bool,
+    /// The link's own messages (HELLO, REFUSE). At most [`MAX_DELAYED`].
+    messages: VecDeque<ControlMessage>,
+}
+
+/// The streams of the link that wait.
+#[derive(Default)]
+pub(crate) struct Waiters {
+    /// For a completion, before which they send no small message.
+    pub(crate) completion: WaitList,
+    /// For room for a message: message credit, a control slot, or a place in the send queue.
+    pub(crate) room: WaitList,
+    /// The endpoint knows of them, and looks at them.
+    pub(crate) noted: bool,
+}
+
+/// Whether the endpoint watches the link for a peer that is silent.
+pub(crate) struct Watch {
+    /// Nothing happens on the link, and the endpoint does not watch it: [`Endpoint::rouse`](crate::Endpoint) once something
+    /// is sent, or has come. Never where the device notices silence.
+    pub(crate) resting: bool,
+    /// The peer was asked before the link was to rest, and nothing but data was sent since.
+    pub(crate) asked_before_rest: bool,
+}
+
+impl Owed {
+    fn is_empty(&self) -> bool {
+        self.receives == 0 && self.credit.is_none() && !self.give && self.messages.is_empty()
+    }
 }
 
 impl LinkTx {
@@ -83,33 +116,19 @@ impl LinkTx {
         LinkTx {
             proto,
             qp,
-            local,
-            remote,
-            window: window.map(|w| w.memory),
-            staging,
-            signals: !caps.cheap_writes,
-            unsignaled: 0,
-            signaled: 0,
-            wanted: false,
-            held: WaitList::default(),
-            waiting: WaitList::default(),
-            looked_after: false,
-            resting: !caps.notices_silence,
-            asked_before_rest: false,
+            memory: Ends { local, remote, window: window.map(|w| w.memory), staging },
+            signals: Signals { needed: !caps.cheap_writes, wanted: false, unsignaled: 0, signaled: 0, full: false },
+            owed: Owed::default(),
+            waiters: Waiters::default(),
+            watch: Watch { resting: !caps.notices_silence, asked_before_rest: false },
             empty_since: None,
-            full: false,
-            owed_receives: 0,
-            owed_initial: 0,
-            owed_credit: None,
-            owed_give: false,
-            delayed: VecDeque::new(),
         }
     }
 
     /// Takes in the peer's count of consumed messages. `false`: it lied.
     #[inline]
     pub(crate) fn refresh_credit(&mut self) -> bool {
-        let Some(word) = self.local.memory.word(0) else { return false };
+        let Some(word) = self.memory.local.memory.word(0) else { return false };
         self.proto.handle_peer_consumed(word.load(Ordering::Acquire)).is_ok()
     }
 
@@ -143,18 +162,18 @@ impl LinkTx {
 
     #[inline]
     fn post(&mut self, device: &dyn Device, operation: Operation, payload: Payload<'_>) -> Result<(), PostError> {
-        let signaled = self.signals && (self.wanted || self.unsignaled + 1 >= SIGNAL_INTERVAL);
+        let signaled = self.signals.needed && (self.signals.wanted || self.signals.unsignaled + 1 >= SIGNAL_INTERVAL);
         let wr = WorkRequest { id: WorkRequestId(0), operation, payload, signaled };
         match device.post_send(self.qp, &[wr]) {
             // Only what was taken counts: a signaled request that met a full queue is still due.
             Ok(1) => {
-                self.unsignaled = if signaled { 0 } else { self.unsignaled + 1 };
-                self.signaled += u32::from(signaled);
-                self.wanted = false;
+                self.signals.unsignaled = if signaled { 0 } else { self.signals.unsignaled + 1 };
+                self.signals.signaled += u32::from(signaled);
+                self.signals.wanted = false;
                 Ok(())
             }
             Ok(_) | Err(PostError::QueueFull) => {
-                self.full = true;
+                self.signals.full = true;
                 Err(PostError::QueueFull)
             }
             Err(e) => Err(e),
@@ -164,43 +183,43 @@ impl LinkTx {
     /// Whether a completion is due.
     #[inline]
     pub(crate) fn awaits_completion(&self) -> bool {
-        self.signaled > 0
+        self.signals.signaled > 0
     }
 
     /// Whether the next request is to have a completion of its own.
     #[inline]
     pub(crate) fn want_completion(&mut self, wanted: bool) {
-        self.wanted = wanted;
+        self.signals.wanted = wanted;
     }
 
     /// So many completions have come. Whether the send queue was full.
     pub(crate) fn completed(&mut self, count: u32) -> bool {
-        self.signaled = self.signaled.saturating_sub(count);
-        std::mem::take(&mut self.full)
+        self.signals.signaled = self.signals.signaled.saturating_sub(count);
+        std::mem::take(&mut self.signals.full)
     }
 
     /// Whether the send queue had no room, as far as is known.
     pub(crate) fn is_full(&self) -> bool {
-        self.full
+        self.signals.full
     }
 
     /// The send queue may have room without a word from the device.
     pub(crate) fn retry(&mut self) {
-        self.full = false;
+        self.signals.full = false;
     }
 
     /// Posts the first receives.
     pub(crate) fn post_receives(&mut self, device: &dyn Device, depth: u32) {
-        self.owed_initial = depth;
+        self.owed.initial_receives = depth;
         self.repost_receives(device, depth);
     }
 
     /// Posts `messages` consumed receives again, and earlier ones that the device would not take. Returns how many it
     /// took: only those may be told to the peer as credit.
     pub(crate) fn repost_receives(&mut self, device: &dyn Device, messages: u32) -> u32 {
-        let taken = self.try_receives(device, self.owed_receives + messages);
-        let initial = taken.min(self.owed_initial);
-        self.owed_initial -= initial;
+        let taken = self.try_receives(device, self.owed.receives + messages);
+        let initial = taken.min(self.owed.initial_receives);
+        self.owed.initial_receives -= initial;
         taken - initial
     }
 
@@ -208,26 +227,26 @@ impl LinkTx {
         match device.post_recv(self.qp, want) {
             Err(PostError::QueueFull) => {}
             posted => {
-                self.owed_receives = 0;
+                self.owed.receives = 0;
                 return if posted.is_ok() { want } else { 0 };
             }
         }
         // All or nothing is the device's rule: a queue that is too short for all may have room for some.
         let taken = (0..want).take_while(|_| device.post_recv(self.qp, 1).is_ok()).count() as u32;
-        self.owed_receives = want - taken;
+        self.owed.receives = want - taken;
         taken
     }
 
     /// Whether something waits for room in a queue, and nothing but [`resume`](LinkTx::resume) will bring it there.
     pub(crate) fn owes(&self) -> bool {
-        self.owed_receives > 0 || self.owed_credit.is_some() || self.owed_give || !self.delayed.is_empty()
+        !self.owed.is_empty()
     }
 
     /// Posts a message that is all in its immediate.
     pub(crate) fn signal(&mut self, device: &dyn Device, kind: MessageKind, slot: u16) -> Result<(), PostError> {
         self.take_credit(true)?;
         let imm = Some(Immediate::new(kind, slot).encode());
-        let operation = Operation::Write { rkey: self.remote.rkey, offset: self.remote.base, imm };
+        let operation = Operation::Write { rkey: self.memory.remote.rkey, offset: self.memory.remote.base, imm };
         self.post(device, operation, Payload::Inline(&[])).inspect_err(|_| self.proto.return_credit())
     }
 
@@ -249,14 +268,15 @@ impl LinkTx {
         let at = CREDIT_BLOCK_LEN + slot * CONTROL_SLOT_LEN;
         let bytes = message.encode();
         // The slot's copy stays as it is until the peer has consumed the message: so long the slot is not used again.
-        let staging = self.staging.clone().filter(|s| s.memory.write(at, &bytes));
-        let payload = match (&self.window, &staging) {
+        let staging = self.memory.staging.clone().filter(|s| s.memory.write(at, &bytes));
+        let payload = match (&self.memory.window, &staging) {
             (Some(window), _) if window.write(at, &bytes) => Payload::InPlace { len: CONTROL_SLOT_LEN as u32 },
             (_, Some(region)) => Payload::Region { region, offset: at, len: CONTROL_SLOT_LEN as u32 },
             _ => Payload::Inline(&bytes),
         };
         let imm = Some(Immediate::new(MessageKind::Control, 0).encode());
-        let operation = Operation::Write { rkey: self.remote.rkey, offset: self.remote.base + at as u64, imm };
+        let operation =
+            Operation::Write { rkey: self.memory.remote.rkey, offset: self.memory.remote.base + at as u64, imm };
         let posted = self.post(device, operation, payload);
         posted.inspect_err(|_| {
             self.proto.return_control_slot();
@@ -267,27 +287,27 @@ impl LinkTx {
     /// Posts a message of the link itself, now or when there is room. `Ok(false)`: call
     /// [`resume`](LinkTx::resume) soon.
     pub(crate) fn send(&mut self, device: &dyn Device, message: ControlMessage) -> Result<bool, PostError> {
-        if self.delayed.len() >= MAX_DELAYED {
+        if self.owed.messages.len() >= MAX_DELAYED {
             // An honest peer has not that many OPENs under way.
             return Err(PostError::Invalid);
         }
-        self.delayed.push_back(message);
+        self.owed.messages.push_back(message);
         self.resume(device)
     }
 
     /// Posts delayed messages; whether none is left, and no receive is owed.
     pub(crate) fn resume(&mut self, device: &dyn Device) -> Result<bool, PostError> {
-        while let Some(message) = self.delayed.front().copied() {
+        while let Some(message) = self.owed.messages.front().copied() {
             match self.control(device, &message) {
-                Ok(()) => drop(self.delayed.pop_front()),
+                Ok(()) => drop(self.owed.messages.pop_front()),
                 Err(PostError::QueueFull) => return Ok(false),
                 Err(e) => return Err(e),
             }
         }
-        if let Some(count) = self.owed_credit {
+        if let Some(count) = self.owed.credit {
             self.message_credit(device, count);
         }
-        if self.owed_give {
+        if self.owed.give {
             self.give(device);
         }
         Ok(!self.owes())
@@ -295,15 +315,15 @@ impl LinkTx {
 
     /// Tells the peer to look at its message credit. After [`message_credit`](LinkTx::message_credit).
     pub(crate) fn give(&mut self, device: &dyn Device) {
-        if self.owed_credit.is_some() {
-            self.owed_give = true;
+        if self.owed.credit.is_some() {
+            self.owed.give = true;
             return;
         }
         let posted = self.signal(device, MessageKind::LinkGive, 0);
         if posted.is_ok() {
             self.proto.note_give();
         }
-        self.owed_give = posted == Err(PostError::QueueFull);
+        self.owed.give = posted == Err(PostError::QueueFull);
     }
 
     /// Posts a DATA message whose bytes lie in the window, or in `staging` at the same offset.
@@ -340,12 +360,12 @@ impl LinkTx {
 
     /// Tells the peer how many of its messages we have consumed.
     pub(crate) fn message_credit(&mut self, device: &dyn Device, count: u64) {
-        if let Some(word) = self.window.as_ref().and_then(|w| w.word(0)) {
+        if let Some(word) = self.memory.window.as_ref().and_then(|w| w.word(0)) {
             word.store(count, Ordering::Release);
             return;
         }
-        let operation = Operation::Write { rkey: self.remote.rkey, offset: self.remote.base, imm: None };
+        let operation = Operation::Write { rkey: self.memory.remote.rkey, offset: self.memory.remote.base, imm: None };
         let posted = self.post(device, operation, Payload::Inline(&count.to_le_bytes()));
-        self.owed_credit = (posted == Err(PostError::QueueFull)).then_some(count);
+        self.owed.credit = (posted == Err(PostError::QueueFull)).then_some(count);
     }
 }

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use netacc_device::{AnchorError, Instant};
 use netacc_proto::{
-    AnchorWrite, Demotion, PeerFin, Phase, RecordVerdict, Revival, RxSource, CREDIT_BLOCK_LEN, HELD_WORD, MAGIC_LEN,
+    AnchorWrite, Demotion, PeerFin, Phase, RecordVerdict, Revival, RxSource, Span, CREDIT_BLOCK_LEN, HELD_WORD, MAGIC_LEN,
     RECORD_GRACE, RECORD_LEN,
 };
 
 use super::cell::StreamCell;
 use super::guard::StreamGuard;
+use super::states::Noted;
 use crate::Endpoint;
 
 /// What [`StreamGuard::progress_anchor`] found.
@@ -38,6 +39,24 @@ pub enum AnchorEvent {
     Failed,
 }
 
+/// What is known of the rest of a record of which the beginning is there, perhaps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rest {
+    Coming,
+    /// The beginning has been there for RECORD_GRACE.
+    Late,
+    /// The peer has ended its direction: it will never come.
+    Never,
+}
+
+/// What [`StreamGuard::progress_records`] does next.
+enum Step {
+    /// Looks for the next record.
+    Next,
+    /// With this result; `None`: with that of the writes before.
+    Stop(Option<AnchorProgress>),
+}
+
 /// Arbitrary: a peer that lives does what is waited for within a few milliseconds.
 const REPLAY_PATIENCE: Duration = Duration::from_millis(100);
 
@@ -54,7 +73,7 @@ impl StreamCell {
             }
             guard.polled = polled;
             guard.progress_anchor(false);
-            if !std::mem::take(&mut guard.inner.look_noted) {
+            if !guard.inner.noted.take(Noted::LOOK) {
                 return;
             }
         }
@@ -72,7 +91,7 @@ impl StreamCell {
             return;
         }
         guard.polled = event != AnchorEvent::Readable;
-        guard.inner.peer_ended |= guard.polled;
+        guard.inner.tcp.end.reported |= guard.polled;
         if event == AnchorEvent::Failed {
             return guard.anchor_failed();
         }
@@ -89,7 +108,11 @@ impl StreamGuard<'_> {
     /// become readable or writable and the stream is not plain. `complete`: the peer has ended its direction, so that a
     /// mere beginning of a record is application bytes; once an [`AnchorEvent`] has said so it need not be repeated.
     pub fn progress_anchor(&mut self, complete: bool) -> AnchorProgress {
-        let complete = complete || self.inner.peer_ended;
+        self.progress_records(if complete { Rest::Never } else { Rest::Coming })
+    }
+
+    fn progress_records(&mut self, rest: Rest) -> AnchorProgress {
+        let rest = if self.inner.tcp.end.reported { Rest::Never } else { rest };
         loop {
             let write = self.write_anchor();
             // A thread blocked in the kernel takes the record itself: see `StreamCell::block_in_kernel`.
@@ -98,19 +121,16 @@ impl StreamGuard<'_> {
             }
             let inner = &mut *self.inner;
             match inner.proto.rx_source() {
-                RxSource::Anchor(_) | RxSource::Eof | RxSource::Failed(_) if inner.proto.phase() != Phase::Linked => {
-                    return write
-                }
                 RxSource::Anchor(_) => return write,
+                RxSource::Eof | RxSource::Failed(_) if inner.proto.phase() != Phase::Linked => return write,
                 _ => {}
             }
-            let before = inner.proto.rx_source();
             let mut head = [0; RECORD_LEN];
             // In this order: a reset that comes in between is seen next time, and a peek would take its error away.
             let something = inner.anchor.unread() > 0 || inner.anchor.is_ended();
             if inner.anchor.is_broken() && (inner.look_for_fin().is_some() || inner.proto.ends_by_link()) {
                 // The error stays where whoever is given the socket finds it.
-                inner.anchor_broken = true;
+                inner.tcp.end.broken = true;
                 self.end_of_anchor();
                 return write;
             }
@@ -118,42 +138,19 @@ impl StreamGuard<'_> {
             if matches!(peeked, Ok(RECORD_LEN)) && inner.proto.expects_resume() && self.waits_for_link() {
                 return AnchorProgress::Unpolled;
             }
-            let inner = &mut *self.inner;
             match peeked {
                 Ok(0) => {
-                    inner.fin_seen = true;
+                    self.inner.tcp.end.fin_seen = true;
                     self.end_of_anchor();
                     return write;
                 }
-                Ok(n) => match inner.proto.handle_record(&head[..n], complete || inner.grace_over && n < MAGIC_LEN) {
-                    RecordVerdict::Consume => {
-                        self.arrived = true;
-                        if self.inner.anchor.try_read(&mut head).ok() != Some(RECORD_LEN) {
-                            self.inner.proto.abort();
-                            return AnchorProgress::Idle;
-                        }
-                        self.inner.carried.read += RECORD_LEN as u64;
-                    }
-                    RecordVerdict::NeedMore if complete => {
-                        // Too much of a record to be anything else, and the rest will never come: its writer is dead.
-                        self.anchor_ended();
-                        return write;
-                    }
-                    RecordVerdict::NeedMore => {
-                        if n < MAGIC_LEN && std::mem::replace(&mut inner.partial, n) == 0 {
-                            self.endpoint.note_partial(self.cell);
-                        }
-                        return AnchorProgress::Partial;
-                    }
-                    RecordVerdict::Plain => {
-                        // Telling the owner of nothing new would have it come back here at once.
-                        self.arrived |= before != inner.proto.rx_source();
-                        return self.write_anchor();
-                    }
+                Ok(n) => match self.take_record(&mut head, n, rest) {
+                    Step::Next => {}
+                    Step::Stop(found) => return found.unwrap_or(write),
                 },
                 Err(AnchorError::WouldBlock) => return write,
                 Err(_) => {
-                    inner.anchor_broken = true;
+                    self.inner.tcp.end.broken = true;
                     self.end_of_anchor();
                     return write;
                 }
@@ -161,15 +158,48 @@ impl StreamGuard<'_> {
         }
     }
 
+    /// `n` bytes are next on the anchor, and in `head`: takes them if they are a record.
+    fn take_record(&mut self, head: &mut [u8; RECORD_LEN], n: usize, rest: Rest) -> Step {
+        let inner = &mut *self.inner;
+        let before = inner.proto.rx_source();
+        let complete = rest == Rest::Never || rest == Rest::Late && n < MAGIC_LEN;
+        match inner.proto.handle_record(&head[..n], complete) {
+            RecordVerdict::Consume => {
+                self.arrived = true;
+                if self.inner.anchor.try_read(head).ok() != Some(RECORD_LEN) {
+                    self.inner.proto.abort();
+                    return Step::Stop(Some(AnchorProgress::Idle));
+                }
+                self.inner.tcp.carried.read += RECORD_LEN as u64;
+                Step::Next
+            }
+            RecordVerdict::NeedMore if rest == Rest::Never => {
+                // Too much of a record to be anything else, and the rest will never come: its writer is dead.
+                self.anchor_ended();
+                Step::Stop(None)
+            }
+            RecordVerdict::NeedMore => {
+                if n < MAGIC_LEN && std::mem::replace(&mut inner.tcp.partial, n) == 0 {
+                    self.endpoint.note_partial(self.cell);
+                }
+                Step::Stop(Some(AnchorProgress::Partial))
+            }
+            RecordVerdict::Plain => {
+                // Telling the owner of nothing new would have it come back here at once.
+                self.arrived |= before != inner.proto.rx_source();
+                Step::Stop(Some(self.write_anchor()))
+            }
+        }
+    }
+
     /// What may be the beginning of a record, or application bytes that look like it, has been there since `since`:
     /// decides after RECORD_GRACE. Returns since when to count from now on, if it is still undecided.
     pub(crate) fn wait_for_record(&mut self, now: Instant, since: Instant) -> Option<Instant> {
-        let before = std::mem::take(&mut self.inner.partial);
-        self.inner.grace_over = now.saturating_since(since) >= RECORD_GRACE;
+        let before = std::mem::take(&mut self.inner.tcp.partial);
+        let rest = if now.saturating_since(since) >= RECORD_GRACE { Rest::Late } else { Rest::Coming };
         // Noted again by the look below, if there is reason to.
-        let waiting = self.progress_anchor(false) == AnchorProgress::Partial && self.inner.partial > 0;
-        self.inner.grace_over = false;
-        waiting.then_some(if self.inner.partial == before { since } else { now })
+        let waiting = self.progress_records(rest) == AnchorProgress::Partial && self.inner.tcp.partial > 0;
+        waiting.then_some(if self.inner.tcp.partial == before { since } else { now })
     }
 
     /// What has been seen on the anchor, its end or RESUME, counts once the link has been polled after that: the peer may
@@ -180,9 +210,9 @@ impl StreamGuard<'_> {
         //# once everything is taken in that the peer had sent on the link before: how it has ended its stream, above all.
         let inner = &mut *self.inner;
         // Where a marker may come nothing of the kind is on the link.
-        let live = inner.proto.ends_by_link() && inner.link.as_ref().is_some_and(|l| !l.is_dead());
+        let live = inner.proto.ends_by_link() && inner.link().is_some_and(|link| !link.is_dead());
         let waits = live && !self.polled;
-        if waits && !std::mem::replace(&mut inner.look_noted, true) {
+        if waits && inner.noted.add(Noted::LOOK) {
             self.endpoint.note_look(self.cell);
         }
         waits
@@ -190,33 +220,33 @@ impl StreamGuard<'_> {
 
     /// The anchor's FIN is next, or its reset.
     pub(crate) fn end_of_anchor(&mut self) {
-        if !self.inner.end_handled && self.waits_for_link() {
+        if !self.inner.tcp.end.handled && self.waits_for_link() {
             return;
         }
         let inner = &mut *self.inner;
         let before = inner.proto.rx_source();
-        let delivered = inner.link.as_ref().is_some_and(|link| link.caps.placement_is_delivery);
+        let delivered = inner.link().is_some_and(|link| link.caps.placement_is_delivery);
         // While the kernel knows all of the stream it tells of the error itself, if nobody has taken it; and of a reset
         // after a FIN it tells a reader nothing.
-        let kernels = inner.fin_seen || inner.anchor.is_broken();
-        let reset = inner.anchor_broken && (inner.proto.ends_by_link() || !kernels);
+        let kernels = inner.tcp.end.fin_seen || inner.anchor.is_broken();
+        let reset = inner.tcp.end.broken && (inner.proto.ends_by_link() || !kernels);
         if reset || !delivered {
             inner.proto.handle_anchor_end(reset);
         } else {
             self.refresh_consumed();
-            let word = self.inner.region.as_ref().and_then(|region| region.memory.word(HELD_WORD));
+            let word = self.inner.attached.as_ref().and_then(|at| at.region.memory.word(HELD_WORD));
             let held = word.map_or(0, |word| word.load(Ordering::Acquire));
             self.inner.proto.handle_last_end(held);
         }
         let inner = &mut *self.inner;
-        self.arrived |= !std::mem::replace(&mut inner.end_handled, true) || before != inner.proto.rx_source();
+        self.arrived |= !std::mem::replace(&mut inner.tcp.end.handled, true) || before != inner.proto.rx_source();
     }
 
     /// The link is dead. Whether the anchor of a stream that somebody uses does not say so far that the peer is, too.
     pub(crate) fn may_end_yet(&mut self) -> bool {
         let inner = &mut *self.inner;
-        let open = !inner.closed && inner.proto.is_linked();
-        open && !inner.peer_ended && !inner.anchor.is_over() && !inner.has_fin()
+        let open = !inner.closing.is_closed() && inner.proto.is_linked();
+        open && !inner.tcp.end.reported && !inner.anchor.is_over() && !inner.has_fin()
     }
 
     /// The link is dead, and polled. If the anchor has ended too the peer is, and there is nobody to come back to.
@@ -243,71 +273,92 @@ impl StreamGuard<'_> {
                 return AnchorProgress::WantWrite;
             }
         }
-        let inner = &mut *self.inner;
-        let mut chunk = [0; 4096];
-        while let Some(write) = inner.proto.poll_anchor_write() {
-            if matches!(write, AnchorWrite::Replay(_)) && inner.anchor.is_over() {
+        while let Some(write) = self.inner.proto.poll_anchor_write() {
+            let written = match write {
+                AnchorWrite::Record(record, from) => self.write_record(&record[from..]),
                 // A write would take the error that the application, or whoever is given the socket, is to be told of.
-                inner.proto.drop_replay();
-                continue;
-            }
-            let bytes: &[u8] = match &write {
-                AnchorWrite::Record(record, from) => &record[*from..],
-                AnchorWrite::Replay(span) => {
-                    let n = (span.len as usize).min(chunk.len());
-                    let Some(out) = &inner.outgoing else { break };
-                    if !out.memory.read(CREDIT_BLOCK_LEN + span.offset as usize, &mut chunk[..n]) {
-                        break;
-                    }
-                    &chunk[..n]
+                AnchorWrite::Replay(_) if self.inner.anchor.is_over() => {
+                    self.inner.proto.drop_replay();
+                    continue;
                 }
-                AnchorWrite::Shutdown | AnchorWrite::ShutdownRead => {
+                AnchorWrite::Replay(span) => match self.write_replay(span) {
+                    Some(written) => written,
+                    None => break,
+                },
+                AnchorWrite::Shutdown => {
                     // Of a connection that is broken reading the anchor will say so.
-                    let _ = match write {
-                        AnchorWrite::ShutdownRead => inner.anchor.shutdown_read(),
-                        _ => inner.anchor.shutdown_write(),
-                    };
-                    inner.proto.anchor_written(0);
-                    if write == AnchorWrite::ShutdownRead && inner.proto.refuse_unread(inner.anchor.unread()) {
-                        inner.anchor.reset();
-                        if inner.proto.revived() == Some(Revival::Reported) {
-                            // At once: nobody is to see again what the application has been told.
-                            inner.anchor.clear_error();
-                        }
-                        self.arrived = true;
-                    }
+                    let _ = self.inner.anchor.shutdown_write();
+                    self.inner.proto.anchor_written(0);
+                    continue;
+                }
+                AnchorWrite::ShutdownRead => {
+                    self.shut_down_read();
                     continue;
                 }
             };
-            match inner.anchor.try_write(bytes) {
+            match written {
                 Ok(n) => {
-                    if matches!(write, AnchorWrite::Replay(_)) {
-                        inner.counters.tx_bytes_tcp += n as u64;
-                        inner.counters.tx_bytes_link -= n as u64;
-                    }
-                    inner.carried.written += n as u64;
-                    if matches!(write, AnchorWrite::Record(..)) {
-                        // The peer answers it, and only then the application may write again.
-                        inner.anchor.push();
-                    }
-                    inner.proto.anchor_written(n);
+                    self.inner.tcp.carried.written += n as u64;
+                    self.inner.proto.anchor_written(n);
                 }
                 Err(AnchorError::WouldBlock) => {
                     // Nobody else watches for room. A closed stream lingers, and is looked at anyway.
-                    if !inner.closed && !std::mem::replace(&mut inner.blocked, true) {
+                    if !self.inner.closing.is_closed() && self.inner.noted.add(Noted::BLOCKED) {
                         self.endpoint.note_blocked(self.cell);
                     }
                     return AnchorProgress::WantWrite;
                 }
                 Err(_) => {
                     // The kernel has told of it, and will not again.
-                    inner.anchor_broken = true;
+                    self.inner.tcp.end.broken = true;
                     self.end_of_anchor();
                     break;
                 }
             }
         }
         AnchorProgress::Idle
+    }
+
+    fn write_record(&mut self, rest: &[u8]) -> Result<usize, AnchorError> {
+        let anchor = &mut self.inner.anchor;
+        let n = anchor.try_write(rest)?;
+        // The peer answers it, and only then the application may write again.
+        anchor.push();
+        Ok(n)
+    }
+
+    /// Writes bytes that the peer has not consumed on the link, as many as a chunk has. `None`: they cannot be read.
+    fn write_replay(&mut self, span: Span) -> Option<Result<usize, AnchorError>> {
+        let inner = &mut *self.inner;
+        let mut chunk = [0; 4096];
+        let len = (span.len as usize).min(chunk.len());
+        let out = inner.attached.as_ref()?.outgoing.as_ref()?;
+        if !out.memory.read(CREDIT_BLOCK_LEN + span.offset as usize, &mut chunk[..len]) {
+            return None;
+        }
+        let written = inner.anchor.try_write(&chunk[..len]);
+        if let Ok(n) = written {
+            inner.counters.tx_bytes_tcp += n as u64;
+            inner.counters.tx_bytes_link -= n as u64;
+        }
+        Some(written)
+    }
+
+    /// Shuts the anchor down for reading. If bytes are refused with that, the anchor ends with a reset.
+    fn shut_down_read(&mut self) {
+        let inner = &mut *self.inner;
+        // Of a connection that is broken reading the anchor will say so.
+        let _ = inner.anchor.shutdown_read();
+        inner.proto.anchor_written(0);
+        if !inner.proto.refuse_unread(inner.anchor.unread()) {
+            return;
+        }
+        inner.anchor.reset();
+        if inner.proto.revived() == Some(Revival::Reported) {
+            // At once: nobody is to see again what the application has been told.
+            inner.anchor.clear_error();
+        }
+        self.arrived = true;
     }
 
     /// Whether the kernel has all that comes again on the anchor of a plain stream. Not waited for longer than
@@ -329,7 +380,7 @@ impl StreamGuard<'_> {
 
     /// Whether what is on its way on the anchor has been waited for long enough: [`REPLAY_PATIENCE`] since the first call.
     pub(crate) fn has_waited(&mut self, now: Instant) -> bool {
-        now.saturating_since(*self.inner.replay_since.get_or_insert(now)) > REPLAY_PATIENCE
+        now.saturating_since(*self.inner.tcp.replay_since.get_or_insert(now)) > REPLAY_PATIENCE
     }
 
     /// Whether the reset of a stream that was revived is there, if it is one.
@@ -386,7 +437,7 @@ impl StreamGuard<'_> {
     /// The kernel reports an error on the anchor (EPOLLERR). What has arrived can still be read, but no record that is
     /// not all there will be completed.
     pub fn anchor_failed(&mut self) {
-        self.inner.anchor_broken = true;
+        self.inner.tcp.end.broken = true;
         if self.progress_anchor(false) == AnchorProgress::Partial {
             self.anchor_ended();
         }
@@ -412,8 +463,8 @@ impl StreamGuard<'_> {
                 Ok(0) => return inner.proto.handle_anchor_end(true),
                 Ok(n) => {
                     inner.proto.anchor_received(n as u64);
-                    inner.carried.read += n as u64;
-                    inner.refused = true;
+                    inner.tcp.carried.read += n as u64;
+                    inner.closing.refuse();
                 }
                 Err(AnchorError::WouldBlock) => return,
                 Err(_) => return inner.proto.handle_anchor_end(true),

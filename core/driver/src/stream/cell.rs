@@ -5,11 +5,11 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
 
-use netacc_device::{Anchor, AnchorPosition, FourTuple, Instant, Memory, PeerAddress, QueuePairId, Region};
+use netacc_device::{Anchor, FourTuple, Memory, QueuePairId, Region};
 use netacc_proto::{Reason, RingDescriptor, Stream};
 use parking_lot::Mutex;
 
-use super::held::Cork;
+use super::states::{AnchorState, Attempt, Closing, Noted, Reported, Sending, Stall};
 use crate::counted::Counted;
 use crate::link::LinkOf;
 use crate::{Readiness, StreamCounters};
@@ -44,84 +44,35 @@ pub struct StreamCell {
     pub(super) inner: Mutex<Inner>,
 }
 
+/// What a thread finds that has the stream locked. The states are in [`states`](super::states).
 pub(crate) struct Inner {
     pub(crate) proto: Stream,
     pub(crate) anchor: Box<dyn Anchor + Send>,
-    pub(crate) link: Option<Arc<LinkCell>>,
-    /// The peer has named another process to ask, once the stream has left the link.
-    pub(crate) ask_next: Option<PeerAddress>,
-    /// This attempt is at a process that the peer has named.
-    pub(crate) sent_on: bool,
-    /// Our region: the peer's consumed position, then our incoming ring.
-    pub(crate) region: Option<Region>,
-    /// Where outgoing bytes are written: the peer's region itself, or a local copy of the same shape.
-    pub(crate) outgoing: Option<Outgoing>,
-    /// Bytes that this process has written to and read from the anchor, records included.
-    pub(crate) carried: AnchorPosition,
-    /// Others may have used the anchor too: ask it.
-    pub(crate) recount: bool,
-    pub(crate) counters: StreamCounters,
+    /// What this process knows of the anchor.
+    pub(crate) tcp: AnchorState,
+    /// The link that the stream is on, or is being moved to or from.
+    pub(crate) attached: Option<Attachment>,
+    pub(crate) attempt: Attempt,
+    pub(crate) sending: Sending,
+    pub(crate) stall: Stall,
+    pub(crate) closing: Closing,
+    /// The directory names this process to the opener.
     pub(crate) published: bool,
-    pub(crate) reported_promotions: u32,
-    pub(crate) was_linked: bool,
-    /// The attempt, by its link and slot, that the endpoint knows another link to contest.
-    pub(crate) contested: Option<(QueuePairId, u16)>,
-    /// Its peer has broken the protocol, and that was counted.
-    pub(super) violated: bool,
-    pub(crate) released: bool,
-    pub(crate) closed: bool,
-    /// The application waits to write until the pledge is answered, and the endpoint knows.
-    pub(crate) pledge_awaited: bool,
-    /// So many bytes that may be the beginning of a record are next on the anchor, and the endpoint knows.
-    pub(crate) partial: usize,
-    /// They have been for RECORD_GRACE. Only while [`StreamGuard::wait_for_record`](crate::StreamGuard::wait_for_record) looks.
-    pub(crate) grace_over: bool,
-    /// The kernel has said that the peer has ended its direction of the anchor.
-    pub(crate) peer_ended: bool,
-    /// Its FIN was read: the kernel will tell a reader of no reset that comes after it.
-    pub(crate) fin_seen: bool,
-    /// Something was seen on the anchor that counts once the link has been polled.
-    pub(crate) look_noted: bool,
-    /// It was taken in.
-    pub(crate) end_handled: bool,
-    /// A call of ours was told that the anchor is broken. The kernel tells of it once.
-    pub(crate) anchor_broken: bool,
-    /// Since when somebody waits for what comes again on the anchor; see [`has_replay`](crate::StreamGuard::has_replay).
-    pub(crate) replay_since: Option<Instant>,
-    /// SO_RCVLOWAT of the anchor.
-    pub(crate) anchor_low_water: u32,
-    /// How much of a closed stream was written to the anchor, and what was unconsumed, when it was looked at last.
-    pub(crate) lingered: (u64, u64),
-    /// The anchor has ended in another way than the stream.
-    pub(super) differs_from_kernel: bool,
-    /// How often the anchor was seen to have ended, but not by the reset that is to come; see `provoke_reset`.
-    pub(super) looks_at_end: u32,
-    /// Records or replay wait for room on the anchor, and the endpoint knows.
-    pub(crate) blocked: bool,
-    /// The endpoint knows that its link has no room; and what the peer had taken when that was last looked at.
-    pub(crate) stall_noted: bool,
-    pub(crate) taken: Taken,
-    pub(crate) taken_nothing_since: Option<Instant>,
-    /// A write found byte credit but no room for a message.
-    pub(crate) crowded: bool,
-    /// Messages sent since the peer's last one.
-    pub(crate) unheard: u32,
-    /// Bytes for a closed socket were thrown away: it ends with a reset, as from the kernel.
-    pub(crate) refused: bool,
-    /// What the peer has not been told of.
-    pub(super) cork: Cork,
-    /// Consumed position last told to the peer.
-    pub(super) told: u64,
-    pub(super) message_len: u32,
+    pub(crate) noted: Noted,
+    pub(crate) reported: Reported,
+    pub(crate) counters: StreamCounters,
 }
 
-/// What a peer has taken: bytes of the stream, messages of the link. It has moved if either has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Taken {
-    pub(super) bytes: u64,
-    pub(super) messages: u64,
+/// A stream's place on a link. It has one from the attempt at promotion until neither side uses the slot any more.
+pub(crate) struct Attachment {
+    pub(crate) link: Arc<LinkCell>,
+    /// Our region: the peer's consumed position, then our incoming ring.
+    pub(crate) region: Region,
+    /// Where outgoing bytes are written. The opener knows it from ACCEPT on.
+    pub(crate) outgoing: Option<Outgoing>,
 }
 
+/// Where outgoing bytes are written: the peer's region itself, or a local copy of the same shape.
 pub(crate) struct Outgoing {
     pub(crate) ring: RingDescriptor,
     pub(crate) memory: Memory,
@@ -153,44 +104,16 @@ impl StreamCell {
             inner: Mutex::new(Inner {
                 proto,
                 anchor,
-                link: None,
-                ask_next: None,
-                sent_on: false,
-                region: None,
-                outgoing: None,
-                carried: AnchorPosition { written: 0, read: 0 },
-                recount: false,
-                counters: StreamCounters::default(),
+                tcp: AnchorState::new(),
+                attached: None,
+                attempt: Attempt::default(),
+                sending: Sending::new(message_len),
+                stall: Stall::default(),
+                closing: Closing::Open,
                 published: false,
-                reported_promotions: 0,
-                was_linked: false,
-                contested: None,
-                violated: false,
-                released: false,
-                closed: false,
-                pledge_awaited: false,
-                partial: 0,
-                grace_over: false,
-                peer_ended: false,
-                fin_seen: false,
-                look_noted: false,
-                end_handled: false,
-                anchor_broken: false,
-                replay_since: None,
-                differs_from_kernel: false,
-                anchor_low_water: 1,
-                lingered: (0, 0),
-                looks_at_end: 0,
-                blocked: false,
-                stall_noted: false,
-                taken: Taken::default(),
-                taken_nothing_since: None,
-                crowded: false,
-                unheard: 0,
-                refused: false,
-                cork: Cork::default(),
-                told: 0,
-                message_len,
+                noted: Noted::empty(),
+                reported: Reported::default(),
+                counters: StreamCounters::default(),
             }),
         }
     }
@@ -260,7 +183,7 @@ impl StreamCell {
     /// socket, and what this process has counted is not all that the anchor has carried. Once the stream has been locked
     /// after this, no promotion begins. Returns whether it was shared already.
     pub fn share(&self) -> bool {
-        self.inner.lock().recount = true;
+        self.inner.lock().tcp.recount = true;
         self.shared.fetch_add(1, Ordering::AcqRel) > 0
     }
 

@@ -13,8 +13,9 @@
 use std::sync::atomic::Ordering;
 
 use netacc_device::{Instant, PostError};
-use netacc_proto::{Immediate, MessageKind, Span, CREDIT_BLOCK_LEN, HELD_REWIND, HELD_WORD};
+use netacc_proto::{Immediate, MessageKind, CREDIT_BLOCK_LEN, HELD_REWIND, HELD_WORD};
 
+use super::cell::Attachment;
 use super::guard::StreamGuard;
 use super::held::{Held, CORK_INTERVAL, UNHEARD};
 use super::transfer::LinkIo;
@@ -39,7 +40,7 @@ impl StreamGuard<'_> {
     /// Each piece is readable.
     #[expect(unsafe_code, reason = "application buffers arrive as raw pointers")]
     pub unsafe fn send_pieces(&mut self, pieces: impl Iterator<Item = (*const u8, usize)>, more: bool) -> LinkIo {
-        self.inner.cork.asked = more;
+        self.inner.sending.cork.asked = more;
         // What of this write is held, and so not sent if the link turns out to be dead.
         let (mut done, mut fresh) = (0, 0);
         for (src, len) in pieces {
@@ -47,11 +48,18 @@ impl StreamGuard<'_> {
             while at < len {
                 // SAFETY: `at < len`.
                 let pushed = match unsafe { self.hold_span(src.add(at), len - at) } {
-                    Some(0) if !self.inner.cork.holds() => return self.sent(done),
+                    Some(0) if !self.inner.sending.cork.holds() => return self.sent(done),
                     Some(0) => self.push(fresh),
                     Some(n) => {
                         (at, done, fresh) = (at + n, done + n, fresh + n as u32);
-                        if self.inner.cork.held.as_ref().is_none_or(|held| held.span.len < self.inner.message_len) {
+                        if self
+                            .inner
+                            .sending
+                            .cork
+                            .held
+                            .as_ref()
+                            .is_none_or(|held| held.span.len < self.inner.sending.message_len)
+                        {
                             continue;
                         }
                         self.push(fresh)
@@ -82,14 +90,16 @@ impl StreamGuard<'_> {
     #[expect(unsafe_code, reason = "application buffers arrive as raw pointers")]
     unsafe fn hold_span(&mut self, src: *const u8, len: usize) -> Option<usize> {
         let inner = &mut *self.inner;
-        let (region, out) = (inner.region.as_ref()?, inner.outgoing.as_ref()?);
-        inner.proto.peer_slot().filter(|_| inner.link.is_some())?;
+        let Attachment { region, outgoing, .. } = inner.attached.as_ref()?;
+        let out = outgoing.as_ref()?;
+        inner.proto.peer_slot()?;
         inner.proto.handle_consumed(region.memory.word(0)?.load(Ordering::Acquire));
-        let so_far = inner.cork.held.as_ref().map_or(0, |held| held.span.len);
-        let most = (inner.message_len - so_far) as usize;
+        let so_far = inner.sending.cork.held.as_ref().map_or(0, |held| held.span.len);
+        let most = (inner.sending.message_len - so_far) as usize;
         let span = inner.proto.claim(len.min(most) as u32);
         // Not behind it: at the other end of the ring.
-        let apart = inner.cork.held.as_ref().is_some_and(|held| held.span.offset + held.span.len != span.offset);
+        let apart =
+            inner.sending.cork.held.as_ref().is_some_and(|held| held.span.offset + held.span.len != span.offset);
         if span.len == 0 || apart {
             return Some(0);
         }
@@ -98,22 +108,23 @@ impl StreamGuard<'_> {
             return Some(0);
         }
         let rewind = inner.proto.commit(span.len);
-        self.hold(span, rewind);
+        self.hold(Held { span, rewind });
         Some(span.len as usize)
     }
 
     /// Holds a span that has been filled and committed, behind what is held.
-    pub(super) fn hold(&mut self, span: Span, rewind: bool) {
+    pub(super) fn hold(&mut self, new: Held) {
         let inner = &mut *self.inner;
-        inner.counters.tx_bytes_link += u64::from(span.len);
-        match &mut inner.cork.held {
-            Some(held) => held.span.len += span.len,
+        inner.counters.tx_bytes_link += u64::from(new.span.len);
+        match &mut inner.sending.cork.held {
+            Some(held) => held.span.len += new.span.len,
             None => {
-                inner.cork.held = Some(Held { span, rewind });
-                inner.cork.spans += 1;
+                inner.sending.cork.held = Some(new);
+                inner.sending.cork.spans += 1;
             }
         }
-        let (Some(out), Some(held)) = (&inner.outgoing, &inner.cork.held) else { return };
+        let outgoing = inner.attached.as_ref().and_then(|at| at.outgoing.as_ref());
+        let (Some(out), Some(held)) = (outgoing, &inner.sending.cork.held) else { return };
         if let (None, Some(word)) = (&out.staging, out.memory.word(HELD_WORD)) {
             let rewind = if held.rewind { HELD_REWIND } else { 0 };
             word.store(inner.proto.positions().0 | rewind, Ordering::Release);
@@ -124,18 +135,18 @@ impl StreamGuard<'_> {
     /// completion is due, which lets go of it.
     #[inline]
     pub(super) fn goes_with_others(&mut self) -> bool {
-        self.inner.unheard >= UNHEARD && self.inner.link.as_ref().is_some_and(|link| link.tx.lock().awaits_completion())
+        self.inner.sending.unheard >= UNHEARD && self.link().is_some_and(|link| link.tx.lock().awaits_completion())
     }
 
     /// What is held waits for a completion: should none come soon, the endpoint lets go of it.
     fn wait_for_others(&mut self) {
-        self.inner.cork.waited = true;
+        self.inner.sending.cork.waited = true;
         self.wait_for_completion();
     }
 
     /// Whether the peer has not been told of everything that was written.
     pub fn holds_back(&self) -> bool {
-        self.inner.cork.holds()
+        self.inner.sending.cork.holds()
     }
 
     /// Tells the peer of what is held back; false if there is no room for the message. It is tried again once there is.
@@ -145,7 +156,7 @@ impl StreamGuard<'_> {
 
     /// Tells the peer of what is held back, but for what the application wants held.
     pub(crate) fn push_unasked(&mut self) {
-        if self.inner.cork.holds_unasked() {
+        if self.inner.sending.cork.holds_unasked() {
             self.push_held();
         }
     }
@@ -153,24 +164,26 @@ impl StreamGuard<'_> {
     /// As [`push_held`](StreamGuard::push_held), in a write whose last `fresh` bytes are held.
     fn push(&mut self, fresh: u32) -> Pushed {
         let inner = &mut *self.inner;
-        let Some(held) = inner.cork.held.take() else { return Pushed::Sent };
+        let Some(held) = inner.sending.cork.held.take() else { return Pushed::Sent };
         let slot = inner.proto.peer_slot().filter(|_| inner.proto.sends_on_link());
-        let (Some(slot), Some(out), Some(link)) = (slot, &inner.outgoing, &inner.link) else { return Pushed::Sent };
+        let (Some(slot), Some(Attachment { link, outgoing: Some(out), .. })) = (slot, &inner.attached) else {
+            return Pushed::Sent;
+        };
         let imm = Immediate { kind: MessageKind::Data, rewind: held.rewind, slot };
         let mut tx = link.tx.lock();
         // More may be written before this one is over.
-        tx.want_completion(std::mem::take(&mut inner.cork.waited));
-        if tx.resting {
+        tx.want_completion(std::mem::take(&mut inner.sending.cork.waited));
+        if tx.watch.resting {
             self.endpoint.rouse(&mut tx);
         }
         match tx.data(self.endpoint.device(), &out.ring, out.staging.as_ref(), held.span, imm) {
             Ok(()) => {
                 inner.counters.tx_msgs_link += 1;
-                inner.unheard = inner.unheard.saturating_add(1);
+                inner.sending.unheard = inner.sending.unheard.saturating_add(1);
                 Pushed::Sent
             }
             Err(PostError::QueueFull) => {
-                inner.cork.held = Some(held);
+                inner.sending.cork.held = Some(held);
                 drop(tx);
                 self.no_room();
                 Pushed::Full
@@ -181,7 +194,7 @@ impl StreamGuard<'_> {
                 inner.proto.uncommit(fresh, held.rewind && fresh == held.span.len);
                 inner.counters.tx_bytes_link -= u64::from(fresh);
                 self.endpoint.note_dead(link);
-                inner.crowded = true;
+                inner.sending.crowded = true;
                 Pushed::Dead { unsent: fresh }
             }
         }
@@ -192,10 +205,10 @@ impl StreamGuard<'_> {
     #[cold]
     pub(super) fn settle_held(&mut self) {
         if !self.inner.proto.sends_on_link() {
-            self.inner.cork.held = None;
-        } else if !self.inner.cork.asked {
+            self.inner.sending.cork.held = None;
+        } else if !self.inner.sending.cork.asked {
             self.wait_for_others();
-        } else if !std::mem::replace(&mut self.inner.cork.noted, true) {
+        } else if !std::mem::replace(&mut self.inner.sending.cork.noted, true) {
             self.endpoint.note_corked(self.cell);
         }
     }
@@ -204,17 +217,18 @@ impl StreamGuard<'_> {
     /// count from now on, unless nothing was held for as long.
     pub(crate) fn look_at_held(&mut self, now: Instant, since: Option<Instant>) -> Option<Instant> {
         let since = since.filter(|since| {
-            now.saturating_since(*since) < CORK_INTERVAL || self.inner.cork.spans == self.inner.cork.seen
+            now.saturating_since(*since) < CORK_INTERVAL
+                || self.inner.sending.cork.spans == self.inner.sending.cork.seen
         });
         let Some(since) = since else {
-            self.inner.cork.seen = self.inner.cork.spans;
+            self.inner.sending.cork.seen = self.inner.sending.cork.spans;
             return Some(now);
         };
         if now.saturating_since(since) < CORK_INTERVAL {
             return Some(since);
         }
         self.push_held();
-        self.inner.cork.noted = false;
+        self.inner.sending.cork.noted = false;
         None
     }
 }

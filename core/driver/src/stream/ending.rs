@@ -36,7 +36,7 @@ impl StreamGuard<'_> {
         let inner = &mut *self.inner;
         let failed = inner.proto.failure().is_some();
         // Of a closed stream nobody asks.
-        if inner.closed || !inner.knows_error() {
+        if inner.closing.is_closed() || !inner.knows_error() {
             return;
         }
         // Records may come until the anchor has ended, and be there in part.
@@ -65,7 +65,7 @@ impl StreamGuard<'_> {
                 Some(SocketError::Pipe) => inner.has_fin(),
             };
             if !known {
-                inner.differs_from_kernel = true;
+                inner.tcp.end.differs = true;
                 return;
             }
         }
@@ -82,7 +82,7 @@ impl StreamGuard<'_> {
                 return;
             }
             let Ok(n) = inner.anchor.try_read(&mut bytes) else { return };
-            inner.carried.read += n as u64;
+            inner.tcp.carried.read += n as u64;
         }
     }
 
@@ -99,13 +99,13 @@ impl StreamGuard<'_> {
     /// Whether the stream has failed, and its anchor, which soon will have, may bring records before.
     pub(crate) fn awaits_end(&self) -> bool {
         let proto = &self.inner.proto;
-        proto.failure().is_some() && !proto.is_plain() && !self.inner.closed && !self.is_kept()
+        proto.failure().is_some() && !proto.is_plain() && !self.inner.closing.is_closed() && !self.is_kept()
     }
 
     /// Whether the stream has anything that must not end with the process: it is open, or its peer has not read it all. What
     /// lies on the link can be read by the process at its other end alone, and that may give the socket away.
     pub(crate) fn is_wanted(&self) -> bool {
-        !self.inner.closed || self.inner.proto.unconsumed() > 0
+        !self.inner.closing.is_closed() || self.inner.proto.unconsumed() > 0
     }
 
     /// Whether nobody would miss anything if the process ended: the kernel has it all, or the link of a closed stream.
@@ -115,13 +115,13 @@ impl StreamGuard<'_> {
         if proto.failure().is_some() || said {
             return true;
         }
-        if proto.phase() == Phase::Promoting && self.inner.link.as_ref().is_none_or(|link| link.is_dead()) {
+        if proto.phase() == Phase::Promoting && self.link().is_none_or(|link| link.is_dead()) {
             // Nobody will write a marker any more, but one may be under way, or none: as long as it takes at most.
             return self.has_waited(now);
         }
         // What comes again to a socket that is closed already is answered with a reset behind its FIN; had it been there
         // unread, the reset would have come at once.
-        proto.is_plain() && (self.inner.closed || self.has_replay(now))
+        proto.is_plain() && (self.inner.closing.is_closed() || self.has_replay(now))
     }
 
     /// Whether nothing can be read or written any more after this `shutdown`.
@@ -145,7 +145,7 @@ impl StreamGuard<'_> {
     /// stream is to be [forgotten](crate::Endpoint::forget). From now on nobody opens it, whichever side asks: a pledge would be
     /// followed by the kernel's end of the connection, and its peer would take that for a death.
     pub fn close_plain(&mut self) -> bool {
-        let plain = self.inner.proto.is_plain() && self.inner.link.is_none();
+        let plain = self.inner.proto.is_plain() && self.inner.attached.is_none();
         if plain {
             self.abandon();
         }
@@ -156,7 +156,7 @@ impl StreamGuard<'_> {
     /// duplicate) until records and replay are through; the endpoint then finishes by itself.
     pub fn close(&mut self, abort: bool, keep: impl FnOnce() -> Option<Box<dyn Anchor + Send>>) -> bool {
         let inner = &mut *self.inner;
-        inner.closed = true;
+        inner.closing.close();
         inner.proto.close(abort);
         if inner.proto.must_linger() {
             // It may be through at once.
@@ -176,7 +176,7 @@ impl StreamGuard<'_> {
             None => inner.anchor = Box::new(GoneAnchor),
         }
         // From now on only the link could tell that the peer is through with the slot, or is gone.
-        if let Some(link) = &inner.link {
+        if let Some(link) = inner.link() {
             self.endpoint.expect_answer(&mut link.tx.lock());
         }
         if linger {
@@ -204,7 +204,7 @@ impl StreamGuard<'_> {
             // In the order in which a kernel would have said it. Of one that has ended already nobody asks.
             let _ = inner.anchor.shutdown_write();
         }
-        if inner.refused || inner.proto.resets() || inner.proto.failure().is_some() {
+        if inner.closing.has_refused() || inner.proto.resets() || inner.proto.failure().is_some() {
             inner.anchor.abort();
         }
         self.abandon();
@@ -212,7 +212,7 @@ impl StreamGuard<'_> {
 
     /// The application has closed the descriptor of a stream that is plain TCP: it must not be used again.
     pub(crate) fn abandon(&mut self) {
-        self.inner.closed = true;
+        self.inner.closing.close();
         self.inner.anchor = Box::new(GoneAnchor);
     }
 }

@@ -10,6 +10,7 @@ use parking_lot::MutexGuard;
 
 use super::cell::{Inner, LinkCell, StreamCell};
 use super::inner::readiness_of;
+use super::states::Noted;
 use crate::counted::Counted;
 use crate::{Counters, Endpoint, Readiness, StreamCounters};
 
@@ -36,7 +37,7 @@ impl StreamCell {
             return false;
         }
         let inner = self.inner.lock();
-        inner.link.as_ref().is_some_and(|link| link.has_news(endpoint.device()))
+        inner.attached.as_ref().is_some_and(|at| at.link.has_news(endpoint.device()))
     }
 
     /// Runs `wait`, which blocks in the kernel until the anchor is readable, if reads come from the anchor at all.
@@ -79,20 +80,20 @@ impl StreamGuard<'_> {
         let inner = &mut *self.inner;
         match inner.anchor.position() {
             Some(actual) => {
-                let expected = inner.recount || actual == inner.carried;
+                let expected = inner.tcp.recount || actual == inner.tcp.carried;
                 if !expected && !self.endpoint.sink().unseen_io(self.cell) {
                     return Err(Reason::UnseenIo);
                 }
-                (inner.carried, inner.recount) = (actual, false);
+                (inner.tcp.carried, inner.tcp.recount) = (actual, false);
             }
-            None if inner.recount => return Err(Reason::Shared),
+            None if inner.tcp.recount => return Err(Reason::Shared),
             None => {}
         }
-        inner.proto.set_positions(inner.carried.written, inner.carried.read);
+        inner.proto.set_positions(inner.tcp.carried.written, inner.tcp.carried.read);
         // Of the last link, which may have died with its queue full; and positions begin anew.
-        inner.crowded = false;
-        inner.replay_since = None;
-        inner.told = inner.carried.read;
+        inner.sending.crowded = false;
+        inner.tcp.replay_since = None;
+        inner.sending.told = inner.tcp.carried.read;
         Ok(())
     }
 
@@ -118,7 +119,7 @@ impl StreamGuard<'_> {
 
     /// Whether its link is dead, or was found to be.
     pub fn has_failing_link(&self) -> bool {
-        self.inner.link.as_ref().is_some_and(|link| link.is_failing())
+        self.link().is_some_and(|link| link.is_failing())
     }
 
     /// Where reads come from now. What is still to be replayed to a socket that others may read from is not counted: an
@@ -149,12 +150,13 @@ impl StreamGuard<'_> {
 
     /// Whether the application has closed it.
     pub fn is_closed(&self) -> bool {
-        self.inner.closed
+        self.inner.closing.is_closed()
     }
 
     /// The link it is on, or being moved to.
+    #[inline]
     pub fn link(&self) -> Option<&Arc<LinkCell>> {
-        self.inner.link.as_ref()
+        self.inner.link()
     }
 
     /// Bytes and messages so far.
@@ -166,7 +168,7 @@ impl StreamGuard<'_> {
     #[inline]
     pub fn anchor_sent(&mut self, n: usize) {
         self.inner.proto.anchor_sent(n as u64);
-        self.inner.carried.written += n as u64;
+        self.inner.tcp.carried.written += n as u64;
         self.inner.counters.tx_bytes_tcp += n as u64;
     }
 
@@ -175,7 +177,7 @@ impl StreamGuard<'_> {
     #[inline]
     pub fn anchor_received(&mut self, n: usize) {
         self.inner.proto.anchor_received(n as u64);
-        self.inner.carried.read += n as u64;
+        self.inner.tcp.carried.read += n as u64;
         self.inner.counters.rx_bytes_tcp += n as u64;
         if self.rx_source() == RxSource::Record {
             self.progress_anchor(false);
@@ -185,7 +187,7 @@ impl StreamGuard<'_> {
     /// The application wants to write while a pledge is out, and does something else meanwhile. It is told when it can
     /// write: after [`PLEDGE_PATIENCE`] at the latest.
     pub fn wait_for_pledge(&mut self) {
-        if !std::mem::replace(&mut self.inner.pledge_awaited, true) {
+        if self.inner.noted.add(Noted::PLEDGED) {
             self.endpoint.note_pledged(self.cell);
         }
     }
@@ -198,7 +200,7 @@ impl StreamGuard<'_> {
     /// SO_RCVLOWAT, which has been set on the anchor: with fewer unread bytes the stream is not readable.
     pub fn set_low_water(&mut self, bytes: u32) {
         self.cell.low_water.store(bytes.max(1), Ordering::Relaxed);
-        self.inner.anchor_low_water = bytes.max(1);
+        self.inner.tcp.low_water = bytes.max(1);
         self.settle_low_water();
         // As the kernel does: whoever waits is told of what is there already.
         self.arrived |= readiness_of(&self.inner, self.cell.low_water()).contains(Readiness::READABLE);

@@ -1,9 +1,12 @@
 //! What a locked stream and its anchor show without the endpoint: readiness, above all.
 
+use std::sync::Arc;
+
 use netacc_device::AnchorError;
 use netacc_proto::{RxSource, SocketError, TxSink};
 
-use super::cell::Inner;
+use super::cell::{Inner, LinkCell};
+use super::states::Noted;
 use crate::Readiness;
 
 /// At which look at an anchor that has ended a reset is provoked. Arbitrary: looks are tens of microseconds apart where somebody
@@ -11,6 +14,12 @@ use crate::Readiness;
 const PROVOKING_LOOK: u32 = 16;
 
 impl Inner {
+    /// The link that the stream is on, or is being moved to or from.
+    #[inline]
+    pub(crate) fn link(&self) -> Option<&Arc<LinkCell>> {
+        self.attached.as_ref().map(|at| &at.link)
+    }
+
     /// Neither side uses what the stream holds on its link any more. A CLOSE that found the queue full is still to go.
     pub(crate) fn is_idle(&self) -> bool {
         let proto = &self.proto;
@@ -20,7 +29,7 @@ impl Inner {
     /// Whether the kernel, of an anchor that has ended as the stream has, has the same error to tell: of a broken pipe if
     /// the peer's FIN was there before its reset.
     pub(super) fn knows_error(&self) -> bool {
-        !self.differs_from_kernel && (self.proto.error() != Some(SocketError::Reset) || !self.fin_seen)
+        !self.tcp.end.differs && (self.proto.error() != Some(SocketError::Reset) || !self.tcp.end.fin_seen)
     }
 
     /// Whether the peer's FIN is next on the anchor.
@@ -31,20 +40,20 @@ impl Inner {
             None => match self.anchor.try_peek(&mut [0]) {
                 Ok(n) => n == 0,
                 Err(error) => {
-                    self.anchor_broken |= !matches!(error, AnchorError::WouldBlock);
+                    self.tcp.end.broken |= !matches!(error, AnchorError::WouldBlock);
                     false
                 }
             },
         };
-        self.fin_seen |= now;
+        self.tcp.end.fin_seen |= now;
         now
     }
 
     /// Whether the peer's FIN has come on the anchor, be it with unread bytes in front of it; `None` if only reading tells.
     pub(crate) fn look_for_fin(&mut self) -> Option<bool> {
-        let counted = (!self.recount).then_some(self.carried.read)?;
+        let counted = (!self.tcp.recount).then_some(self.tcp.carried.read)?;
         let fin = self.anchor.has_fin(counted)?;
-        self.fin_seen |= fin;
+        self.tcp.end.fin_seen |= fin;
         Some(fin)
     }
 
@@ -56,18 +65,18 @@ impl Inner {
         if !self.anchor.is_ended() || self.anchor.is_over() {
             return;
         }
-        self.looks_at_end = self.looks_at_end.saturating_add(1);
-        if self.looks_at_end == PROVOKING_LOOK {
-            self.carried.written += self.anchor.try_write(&[0]).unwrap_or(0) as u64;
+        self.tcp.end.looks = self.tcp.end.looks.saturating_add(1);
+        if self.tcp.end.looks == PROVOKING_LOOK {
+            self.tcp.carried.written += self.anchor.try_write(&[0]).unwrap_or(0) as u64;
         }
     }
 
     /// Whether a write would not have to wait: there is byte credit, and room for a message or a place behind what waits for
     /// that.
     pub(super) fn has_room(&self) -> bool {
-        let behind = || !self.cork.is_full(self.message_len, self.proto.tx_ring_len());
-        let fails = || self.link.as_ref().is_none_or(|link| link.is_failing());
-        self.proto.link_writable() && (!self.crowded || !fails() && behind())
+        let behind = || !self.sending.cork.is_full(self.sending.message_len, self.proto.tx_ring_len());
+        let fails = || self.link().is_none_or(|link| link.is_failing());
+        self.proto.link_writable() && (!self.sending.crowded || !fails() && behind())
     }
 
     /// Closed by the application, but records may still have to be read from the anchor or written to it.
@@ -93,7 +102,7 @@ pub(super) fn readiness_of(inner: &Inner, low_water: u32) -> Readiness {
         TxSink::Link if inner.has_room() => Readiness::WRITABLE,
         TxSink::Link | TxSink::Wait => Readiness::empty(),
         // Writable, as far as anybody knows, until a write has been told to wait.
-        TxSink::Pledged if inner.pledge_awaited => Readiness::empty(),
+        TxSink::Pledged if inner.noted.contains(Noted::PLEDGED) => Readiness::empty(),
         TxSink::Anchor | TxSink::Pledged => Readiness::KERNEL_TX,
         TxSink::Closed | TxSink::Refused => Readiness::WRITABLE,
     };

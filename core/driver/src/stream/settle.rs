@@ -6,8 +6,10 @@ use std::sync::atomic::Ordering;
 use netacc_device::PostError;
 use netacc_proto::{Control, ControlMessage, Failure, MessageKind, RxSource};
 
+use super::cell::Attachment;
 use super::guard::StreamGuard;
 use super::inner::readiness_of;
+use super::states::Noted;
 use crate::{Counters, Readiness};
 
 impl StreamGuard<'_> {
@@ -15,10 +17,10 @@ impl StreamGuard<'_> {
     #[inline]
     pub(crate) fn settle(&mut self) {
         let proto = &self.inner.proto;
-        if !proto.is_steady() || proto.promotions() != self.inner.reported_promotions {
+        if !proto.is_steady() || proto.promotions() != self.inner.reported.promotions {
             self.flush();
         }
-        if self.inner.cork.holds() {
+        if self.inner.sending.cork.holds() {
             self.settle_held();
         }
         self.publish();
@@ -37,15 +39,15 @@ impl StreamGuard<'_> {
                 break;
             }
             let inner = &mut *self.inner;
-            let Some(link) = &inner.link else { continue };
+            let Some(Attachment { link, outgoing, .. }) = &inner.attached else { continue };
             let mut tx = link.tx.lock();
             self.endpoint.expect_answer(&mut tx);
-            let told = match (&control, &inner.outgoing) {
+            let told = match (&control, outgoing) {
                 // "Look at the credit word" is worth nothing before the word is there.
                 (Control::Signal(MessageKind::CreditGive), Some(out)) if out.staging.is_some() => {
                     let consumed = inner.proto.positions().1;
-                    if consumed > inner.told && matches!(inner.proto.rx_source(), RxSource::Link) {
-                        tx.credit_word(device, &out.ring, consumed).map(|()| inner.told = consumed)
+                    if consumed > inner.sending.told && matches!(inner.proto.rx_source(), RxSource::Link) {
+                        tx.credit_word(device, &out.ring, consumed).map(|()| inner.sending.told = consumed)
                     } else {
                         Ok(())
                     }
@@ -89,22 +91,22 @@ impl StreamGuard<'_> {
         let counters = self.endpoint.counters();
         let opening = inner.proto.is_opening();
         let mut moved = self.cell.opening.swap(opening, Ordering::AcqRel) != opening;
-        if inner.proto.promotions() != inner.reported_promotions {
-            inner.reported_promotions = inner.proto.promotions();
+        if inner.proto.promotions() != inner.reported.promotions {
+            inner.reported.promotions = inner.proto.promotions();
             Counters::bump(&counters.streams_promoted);
-            inner.was_linked = true;
+            inner.reported.linked = true;
             moved = true;
         }
         if moved {
             self.endpoint.note_moved(self.cell);
         }
-        if matches!(inner.proto.failure(), Some(Failure::Violation(_))) && !inner.violated {
-            inner.violated = true;
+        if matches!(inner.proto.failure(), Some(Failure::Violation(_))) && !inner.reported.violation {
+            inner.reported.violation = true;
             Counters::bump(&counters.violations);
         }
-        if inner.was_linked && inner.proto.is_plain() {
-            inner.was_linked = false;
-            if !inner.closed {
+        if inner.reported.linked && inner.proto.is_plain() {
+            inner.reported.linked = false;
+            if !inner.closing.is_closed() {
                 Counters::bump(&counters.streams_demoted);
                 counters.reason(inner.proto.reason());
                 // Whoever looked at its link for it may look there no more.
@@ -112,12 +114,12 @@ impl StreamGuard<'_> {
             }
         }
         // Its application may never use it again; but the peer's is to see the end.
-        if self.is_settling() && !self.inner.closed && !std::mem::replace(&mut self.inner.blocked, true) {
+        if self.is_settling() && !self.inner.closing.is_closed() && self.inner.noted.add(Noted::BLOCKED) {
             self.endpoint.note_blocked(self.cell);
         }
         let inner = &mut *self.inner;
-        if inner.link.is_some() && !inner.released && inner.is_idle() {
-            inner.released = true;
+        if inner.attached.is_some() && !inner.noted.contains(Noted::RELEASE) && inner.is_idle() {
+            inner.noted.insert(Noted::RELEASE);
             self.endpoint.note_release(self.cell);
         }
     }
@@ -144,7 +146,7 @@ impl StreamGuard<'_> {
     pub(super) fn settle_low_water(&mut self) {
         let inner = &mut *self.inner;
         let wanted = if matches!(inner.proto.rx_source(), RxSource::Anchor(_)) { self.cell.low_water() } else { 1 };
-        if std::mem::replace(&mut inner.anchor_low_water, wanted) != wanted {
+        if std::mem::replace(&mut inner.tcp.low_water, wanted) != wanted {
             inner.anchor.set_low_water(wanted);
         }
     }

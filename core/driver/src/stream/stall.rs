@@ -3,14 +3,15 @@
 //! has had no room for `stall_patience`, while its peer took nothing at all, goes on in the kernel: where waiting is all
 //! there is to do, the link has no advantage. The peer's end is brought there by whoever watches its anchor.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use netacc_device::Instant;
 use netacc_proto::{Reason, TxSink};
 
-use super::cell::{StreamCell, Taken};
+use super::cell::StreamCell;
 use super::guard::StreamGuard;
+use super::states::{Noted, Taken};
+use crate::endpoint::Entry;
 use crate::Endpoint;
 
 /// How long a peer may take nothing from a link that has no room, usually. Arbitrary: longer than a busy event loop takes
@@ -23,39 +24,39 @@ impl StreamGuard<'_> {
     #[cold]
     pub(crate) fn note_stall(&mut self) {
         let bounded = self.endpoint.config().stall_patience.is_some();
-        if bounded && !std::mem::replace(&mut self.inner.stall_noted, true) {
-            self.inner.taken = self.taken();
-            self.inner.taken_nothing_since = None;
+        if bounded && self.inner.noted.add(Noted::STALLED) {
+            self.inner.stall.taken = self.taken();
+            self.inner.stall.since = None;
             self.endpoint.note_stalled(self.cell);
         }
     }
 
     fn taken(&self) -> Taken {
         let proto = &self.inner.proto;
-        let messages = self.inner.link.as_ref().map_or(0, |link| link.tx.lock().proto.peer_consumed());
+        let messages = self.link().map_or(0, |link| link.tx.lock().proto.peer_consumed());
         Taken { bytes: proto.positions().0 - proto.unconsumed(), messages }
     }
 
     /// Whether there is still no room, and the stream stays on its link.
     fn is_still_stalled(&mut self, now: Instant, patience: Duration) -> bool {
-        if let Some(link) = &self.inner.link {
+        if let Some(link) = self.link() {
             link.tx.lock().refresh_credit();
         }
         self.refresh_consumed();
-        let stalled = self.tx_sink() == TxSink::Link && (!self.proto().link_writable() || self.inner.crowded);
-        if stalled && !self.inner.closed {
+        let stalled = self.tx_sink() == TxSink::Link && (!self.proto().link_writable() || self.inner.sending.crowded);
+        if stalled && !self.inner.closing.is_closed() {
             let taken = self.taken();
-            if std::mem::replace(&mut self.inner.taken, taken) != taken {
-                self.inner.taken_nothing_since = None;
+            if std::mem::replace(&mut self.inner.stall.taken, taken) != taken {
+                self.inner.stall.since = None;
             }
-            let since = *self.inner.taken_nothing_since.get_or_insert(now);
+            let since = *self.inner.stall.since.get_or_insert(now);
             if now.saturating_since(since) < patience {
                 return true;
             }
             self.demote(Reason::PeerIdle);
             self.progress_anchor(false);
         }
-        self.inner.stall_noted = false;
+        self.inner.noted.remove(Noted::STALLED);
         false
     }
 }
@@ -63,15 +64,11 @@ impl StreamGuard<'_> {
 impl Endpoint {
     /// Looks at streams that had no room, of which there may be thousands: eight times in `stall_patience`. Each comes with the
     /// time of the last look. Returns when to look again.
-    pub(crate) fn look_at_stalls(
-        &self,
-        now: Instant,
-        stalled: Vec<(Arc<StreamCell>, Option<Instant>)>,
-    ) -> Option<Instant> {
+    pub(crate) fn look_at_stalls(&self, now: Instant, stalled: Vec<Entry<StreamCell>>) -> Option<Instant> {
         let patience = self.config().stall_patience?;
         let interval = patience / 8;
         let mut next: Option<Instant> = None;
-        for (cell, looked) in stalled {
+        for Entry { item: cell, since: looked } in stalled {
             let mut looked = looked.unwrap_or(now);
             if now.saturating_since(looked) >= interval {
                 looked = now;

@@ -3,10 +3,11 @@
 use std::sync::atomic::Ordering;
 
 use netacc_device::PostError;
-use netacc_proto::{Immediate, MessageKind, RxSource, Span, TxSink, CREDIT_BLOCK_LEN};
+use netacc_proto::{Immediate, MessageKind, RxSource, TxSink, CREDIT_BLOCK_LEN};
 
+use super::cell::Attachment;
 use super::guard::StreamGuard;
-use super::held::UNHEARD;
+use super::held::{Held, UNHEARD};
 use crate::Counters;
 
 /// How far an operation on the link came.
@@ -29,12 +30,12 @@ impl StreamGuard<'_> {
     #[expect(unsafe_code, reason = "application buffers arrive as raw pointers")]
     #[inline]
     pub unsafe fn send_link(&mut self, src: *const u8, len: usize, more: bool) -> LinkIo {
-        if more || self.inner.cork.holds() {
+        if more || self.inner.sending.cork.holds() {
             // SAFETY: passed on to the caller.
             return unsafe { self.send_pieces(std::iter::once((src, len)), more) };
         }
         let inner = &mut *self.inner;
-        let (Some(region), Some(out), Some(link)) = (&inner.region, &inner.outgoing, &inner.link) else {
+        let Some(Attachment { link, region, outgoing: Some(out) }) = &inner.attached else {
             return LinkIo::Moved;
         };
         let Some(word) = region.memory.word(0) else { return LinkIo::Moved };
@@ -43,7 +44,7 @@ impl StreamGuard<'_> {
         let mut done = 0;
         while done < len {
             inner.proto.handle_consumed(word.load(Ordering::Acquire));
-            let span = inner.proto.claim((len - done).min(inner.message_len as usize) as u32);
+            let span = inner.proto.claim((len - done).min(inner.sending.message_len as usize) as u32);
             if span.len == 0 {
                 break;
             }
@@ -56,34 +57,34 @@ impl StreamGuard<'_> {
             let mut tx = link.tx.lock();
             let rewind = inner.proto.commit(span.len);
             // The last of the write, which others may follow.
-            if inner.unheard >= UNHEARD && span.len < inner.message_len / 2 && tx.awaits_completion() {
+            if inner.sending.unheard >= UNHEARD && span.len < inner.sending.message_len / 2 && tx.awaits_completion() {
                 drop(tx);
                 // SAFETY: the rest of the caller's buffer.
-                return unsafe { self.hold_and_go_on((span, rewind), src, len, done) };
+                return unsafe { self.hold_and_go_on(Held { span, rewind }, src, len, done) };
             }
             let imm = Immediate { kind: MessageKind::Data, rewind, slot };
-            if tx.resting {
+            if tx.watch.resting {
                 self.endpoint.rouse(&mut tx);
             }
             match tx.data(device, &out.ring, out.staging.as_ref(), span, imm) {
                 Ok(()) => {
                     inner.counters.tx_bytes_link += u64::from(span.len);
                     inner.counters.tx_msgs_link += 1;
-                    inner.unheard = inner.unheard.saturating_add(1);
+                    inner.sending.unheard = inner.sending.unheard.saturating_add(1);
                     done += span.len as usize;
                 }
                 Err(PostError::QueueFull) => {
                     drop(tx);
                     // The kernel, too, takes what it cannot send yet.
                     // SAFETY: the rest of the caller's buffer.
-                    return unsafe { self.hold_and_go_on((span, rewind), src, len, done) };
+                    return unsafe { self.hold_and_go_on(Held { span, rewind }, src, len, done) };
                 }
                 Err(_) => {
                     inner.proto.uncommit(span.len, rewind);
                     drop(tx);
                     // What the peer had sent before is taken in first: see `progress`.
                     self.endpoint.note_dead(link);
-                    inner.crowded = true;
+                    inner.sending.crowded = true;
                     return if done > 0 { LinkIo::Done(done) } else { LinkIo::WouldBlock };
                 }
             }
@@ -101,10 +102,9 @@ impl StreamGuard<'_> {
     /// `src..src + len` is readable.
     #[cold]
     #[expect(unsafe_code, reason = "application buffers arrive as raw pointers")]
-    unsafe fn hold_and_go_on(&mut self, held: (Span, bool), src: *const u8, len: usize, done: usize) -> LinkIo {
-        let (span, rewind) = held;
-        self.hold(span, rewind);
-        let done = done + span.len as usize;
+    unsafe fn hold_and_go_on(&mut self, held: Held, src: *const u8, len: usize, done: usize) -> LinkIo {
+        let done = done + held.span.len as usize;
+        self.hold(held);
         // SAFETY: `done <= len`; nothing is left, or the rest.
         match unsafe { self.send_pieces(std::iter::once((src.add(done), len - done)), false) } {
             LinkIo::Done(n) => LinkIo::Done(done + n),
@@ -115,11 +115,11 @@ impl StreamGuard<'_> {
     /// A message found no room on the link: the peer is asked for some, and the stream is looked at again.
     pub(super) fn no_room(&mut self) {
         let inner = &mut *self.inner;
-        let Some(link) = &inner.link else { return };
+        let Some(Attachment { link, .. }) = &inner.attached else { return };
         Counters::bump(&self.endpoint.counters().message_credit_stalls);
         let mut tx = link.tx.lock();
         // Otherwise it is the device's queue that is full, which is soon over.
-        inner.crowded = !tx.has_room();
+        inner.sending.crowded = !tx.has_room();
         tx.want(self.endpoint.device());
         drop(tx);
         self.wait_for_room();
@@ -149,7 +149,7 @@ impl StreamGuard<'_> {
     #[expect(unsafe_code, reason = "application buffers arrive as raw pointers")]
     #[inline]
     pub unsafe fn peek_link(&mut self, dst: *mut u8, len: usize, skip: usize) -> usize {
-        let Some(region) = &self.inner.region else { return 0 };
+        let Some(Attachment { region, .. }) = &self.inner.attached else { return 0 };
         let mut done = 0;
         // At most two spans: the ring wraps once.
         while done < len {
@@ -178,7 +178,7 @@ impl StreamGuard<'_> {
             // The peer has let go of the memory that the word lies in.
             return;
         }
-        let (Some(out), Some(link)) = (&inner.outgoing, &inner.link) else { return };
+        let Some(Attachment { link, outgoing: Some(out), .. }) = &inner.attached else { return };
         let device = self.endpoint.device();
         if out.staging.is_none() {
             if let Some(word) = out.memory.word(0) {
@@ -187,10 +187,10 @@ impl StreamGuard<'_> {
         } else {
             //= spec §5.2.5
             //# Where a write is not cheap, a receiver MAY tell of consumption only after a quarter of its ring.
-            let due = credit.consumed - inner.told >= u64::from(inner.proto.rx_ring_len() / 4);
+            let due = credit.consumed - inner.sending.told >= u64::from(inner.proto.rx_ring_len() / 4);
             // What the queue has no room for is told with the next read, or when the peer asks.
             if due && !credit.give && link.tx.lock().credit_word(device, &out.ring, credit.consumed).is_ok() {
-                inner.told = credit.consumed;
+                inner.sending.told = credit.consumed;
             }
         }
         if credit.give {
@@ -236,7 +236,7 @@ impl StreamGuard<'_> {
         self.refresh_consumed();
         self.push_held();
         let inner = &mut *self.inner;
-        if let Some(link) = inner.link.as_ref().filter(|_| inner.crowded) {
+        if let Some(link) = inner.link().filter(|_| inner.sending.crowded) {
             link.tx.lock().want(self.endpoint.device());
             self.wait_for_room();
         }
@@ -252,11 +252,11 @@ impl StreamGuard<'_> {
     #[inline]
     pub fn refresh_consumed(&mut self) {
         let inner = &mut *self.inner;
-        if inner.crowded {
+        if inner.sending.crowded {
             // A dead link will never have room: nothing is to be waited for.
-            inner.crowded = inner.link.as_ref().is_some_and(|link| !link.is_dead() && !link.tx.lock().has_room());
+            inner.sending.crowded = inner.link().is_some_and(|link| !link.is_dead() && !link.tx.lock().has_room());
         }
-        if let Some(word) = inner.region.as_ref().and_then(|r| r.memory.word(0)) {
+        if let Some(word) = inner.attached.as_ref().and_then(|at| at.region.memory.word(0)) {
             inner.proto.handle_consumed(word.load(Ordering::Acquire));
         }
     }

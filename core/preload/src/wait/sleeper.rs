@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 use netacc_device::Wait;
-use netacc_driver::{Endpoint, LinkCell, StreamCell};
+use netacc_driver::{Endpoint, LinkCell, LinkSleep, StreamCell};
 
 use super::slots::Slot;
 use super::{wake_sleepers, Limit, Waited};
@@ -117,7 +117,7 @@ impl StreamWait<'_> {
     /// Sleeps until the stream may have changed, which `ready` finds out. The caller has just looked.
     pub(super) fn sleep(&self, rt: &Runtime, endpoint: &Endpoint, ready: impl Fn() -> bool) -> Waited {
         let asleep = self.cell.sleeps();
-        let (on_link, others) = self.link.sleeps();
+        let LinkSleep { counted: on_link, others } = self.link.sleeps();
         let alone = self.link.streams() <= 1;
         let waited = if !alone && is_for_several(endpoint, self.link, others) {
             drop(on_link);
