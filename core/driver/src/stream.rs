@@ -4,13 +4,13 @@
 //! * [`inner`]: what it and its anchor show under its lock, without the endpoint.
 //! * [`states`]: the parts and states of what the lock covers.
 //! * [`held`]: what it holds back.
-//! * [`guard`]: the stream while it is locked; whoever lets go of it has it settled.
+//! * [`guard`]: the stream while it is locked; it is flushed before it is unlocked.
 //! * [`transfer`]: bytes on the link.
 //! * [`cork`]: bytes that are held back.
 //! * [`anchor`]: records and replay on the anchor, and its end.
 //! * [`stall`]: leaving a link whose peer takes nothing.
 //! * [`ending`]: leaving the link, shutting down, closing.
-//! * [`settle`]: what follows from a change: messages, records, readiness.
+//! * [`flush`]: what follows from a change: messages, records, readiness.
 //!
 //! The first four know no endpoint. The endpoint is above them, and below the others.
 //!
@@ -21,10 +21,10 @@ mod anchor;
 mod cell;
 mod cork;
 mod ending;
+mod flush;
 mod guard;
 mod held;
 mod inner;
-mod settle;
 mod stall;
 mod states;
 mod transfer;

@@ -56,7 +56,8 @@ impl StreamCell {
     }
 }
 
-/// A locked stream. Dropping it sends what the protocol wants sent and publishes the new readiness.
+/// A locked stream. Before it unlocks `flush` runs, by whatever way its owner leaves: a change that
+/// were not flushed would have both sides wait for ever.
 pub struct StreamGuard<'a> {
     pub(crate) cell: &'a Arc<StreamCell>,
     pub(crate) endpoint: &'a Endpoint,
@@ -69,7 +70,7 @@ pub struct StreamGuard<'a> {
 impl Drop for StreamGuard<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.settle();
+        self.flush();
     }
 }
 

@@ -13,12 +13,13 @@ use super::states::Noted;
 use crate::{Counters, Readiness};
 
 impl StreamGuard<'_> {
-    /// Sends what the protocol wants sent, and publishes readiness.
+    /// Sends what the protocol wants sent, and publishes readiness. The one place from which messages and records of a
+    /// stream leave that do not carry data: [`StreamGuard`] calls it before it unlocks.
     #[inline]
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn flush(&mut self) {
         let proto = &self.inner.proto;
         if !proto.is_steady() || proto.promotions() != self.inner.reported.promotions {
-            self.flush();
+            self.send_pending();
         }
         if self.inner.sending.cork.holds() {
             self.settle_held();
@@ -26,7 +27,8 @@ impl StreamGuard<'_> {
         self.publish();
     }
 
-    fn flush(&mut self) {
+    /// Writes records, posts control messages, OPEN among them, and signals, as far as there is room.
+    fn send_pending(&mut self) {
         // Before the peer can answer: see `publish`.
         self.publish();
         // An anchor write can produce a signal (SWITCHED), hence this order.
