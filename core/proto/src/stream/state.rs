@@ -53,7 +53,7 @@ pub(super) struct Outgoing {
     pub(super) state: TxState,
     /// Application bytes accepted so far, on whichever path. While on the link: the ring's `sent()`.
     pub(super) position: u64,
-    /// From the first pledge until nothing can be replayed from it.
+    /// The ring at the peer, from ACCEPT until nothing is left to replay.
     pub(super) ring: Option<TxRing>,
     pub(super) shutdown: Shutdown,
     /// Bytes of the write that the peer has answered with a reset, because it reads no more.
@@ -66,6 +66,7 @@ pub(super) struct Incoming {
     pub(super) state: RxState,
     /// Application bytes handed out so far. While on the link: the ring's `consumed()`.
     pub(super) position: u64,
+    /// The ring of this side, from ACCEPT on. There is none in `Anchor` and `Replay`.
     pub(super) ring: Option<RxRing>,
     pub(super) shutdown: Shutdown,
     pub(super) fin: PeerFin,
