@@ -41,12 +41,7 @@ impl Run<'_> {
                 if usize::from(q) >= self.world.processes.len() || usize::from(p) >= self.world.processes.len() {
                     return unsupported();
                 }
-                let number = self.world.connections.len();
-                self.world.connect_between(usize::from(p), usize::from(q));
-                self.connections.insert(*c, number);
-                self.acceptors.insert(*c, q);
-                self.openers.insert(*c, (p, *s));
-                self.slots.insert((p, *s), End { c: number, s: 0 });
+                self.connect((p, *s), q, *c);
                 self.connected(*c, expect)
             }
             Op::Accept { s, c, .. } => {
@@ -73,14 +68,7 @@ impl Run<'_> {
                 over(Outcome::default())
             }
             Op::Fork { child } => {
-                let of = |slot: &(u8, u32)| slot.0 == p;
-                let slots: Vec<_> =
-                    self.slots.iter().filter(|(slot, _)| of(slot)).map(|((_, s), end)| (*s, *end)).collect();
-                let cloexec: Vec<_> = self.cloexec.iter().filter(|slot| of(slot)).map(|(_, s)| (*child, *s)).collect();
-                self.cloexec.extend(cloexec);
-                for (s, end) in slots {
-                    self.share((*child, s), end);
-                }
+                self.fork(p, *child);
                 over(Outcome::default())
             }
             Op::Pass { s, q, to } => {
@@ -99,27 +87,11 @@ impl Run<'_> {
                 closed.into_iter().for_each(|slot| self.release(slot));
                 over(Outcome::default())
             }
-            Op::Set { s, option, value } => match (self.end(p, *s), option) {
-                (Some(end), Option_::Linger) => {
-                    self.aborts.insert((end.c, end.s), *value == 0);
-                    over(Outcome::default())
-                }
-                (Some(end), Option_::Cork | Option_::Nodelay) => {
-                    let on = *value != 0;
-                    match option {
-                        Option_::Cork if on => drop(self.corked.insert((end.c, end.s))),
-                        Option_::Cork => drop(self.corked.remove(&(end.c, end.s))),
-                        _ => {}
-                    }
-                    // Taking back the one or setting the other lets go of what is held back.
-                    if on == (*option == Option_::Nodelay) {
-                        self.world.push_held(end.c, end.s);
-                    }
-                    over(Outcome::default())
-                }
-                (Some(_), _) => over(Outcome::default()),
-                _ => unsupported(),
-            },
+            Op::Set { s, option, value } => {
+                let Some(end) = self.end(p, *s) else { return unsupported() };
+                self.set(end, *option, *value);
+                over(Outcome::default())
+            }
             op => {
                 let (Op::Send { s, .. }
                 | Op::SendAll { s, .. }
@@ -136,6 +108,45 @@ impl Run<'_> {
                 }
                 self.move_bytes(end, op, expect.as_ref(), done)
             }
+        }
+    }
+
+    /// Process `q` listens; the slot is the connecting one.
+    fn connect(&mut self, slot: (u8, u32), q: u8, c: u32) {
+        let number = self.world.connections.len();
+        self.world.connect_between(usize::from(slot.0), usize::from(q));
+        self.connections.insert(c, number);
+        self.acceptors.insert(c, q);
+        self.openers.insert(c, slot);
+        self.slots.insert(slot, End { c: number, s: 0 });
+    }
+
+    fn fork(&mut self, parent: u8, child: u8) {
+        let of = |slot: &(u8, u32)| slot.0 == parent;
+        let slots: Vec<_> = self.slots.iter().filter(|(slot, _)| of(slot)).map(|((_, s), end)| (*s, *end)).collect();
+        let cloexec: Vec<_> = self.cloexec.iter().filter(|slot| of(slot)).map(|(_, s)| (child, *s)).collect();
+        self.cloexec.extend(cloexec);
+        for (s, end) in slots {
+            self.share((child, s), end);
+        }
+    }
+
+    fn set(&mut self, end: End, option: Option_, value: i32) {
+        let on = value != 0;
+        match option {
+            Option_::Linger => drop(self.aborts.insert((end.c, end.s), !on)),
+            Option_::Cork | Option_::Nodelay => {
+                match option {
+                    Option_::Cork if on => drop(self.corked.insert((end.c, end.s))),
+                    Option_::Cork => drop(self.corked.remove(&(end.c, end.s))),
+                    _ => {}
+                }
+                // Taking back the one or setting the other lets go of what is held back.
+                if on == (option == Option_::Nodelay) {
+                    self.world.push_held(end.c, end.s);
+                }
+            }
+            _ => {}
         }
     }
 
@@ -229,24 +240,9 @@ impl Run<'_> {
                 over(Outcome::default())
             }
             Op::Send { n, .. } | Op::SendAll { n, .. } => {
-                if self.world.connections[c].directions[s].ended
-                    || self.world.connections[c].sides[1 - s].cell.is_none()
-                {
-                    return over(Outcome::skipped(UNSUPPORTED));
-                }
-                let left = i64::from(*n) - done;
-                if left == 0 {
-                    return over(Outcome::value(done));
-                }
                 let takes_flags = |call: &SendCall| !matches!(call, SendCall::Write | SendCall::Writev);
                 let more = matches!(op, Op::Send { call, flags, .. } if flags.more && takes_flags(call));
-                let more = more || self.corked.contains(&(c, s));
-                match self.world.send(c, s, left as usize, more)? {
-                    Io::Done(k) if done + k as i64 == i64::from(*n) => over(Outcome::value(i64::from(*n))),
-                    Io::Done(k) => Ok(Attempt::More(done + k as i64)),
-                    Io::Blocked => Ok(Attempt::More(done)),
-                    Io::Error(errno) => over(Outcome::error(format!("errno {errno}"))),
-                }
+                self.send(end, i64::from(*n), done, more)
             }
             Op::Recv { n, flags, .. } => {
                 let want = expect.map_or(1, |e| e.ret);
@@ -280,6 +276,25 @@ impl Run<'_> {
                 }
             }
             _ => over(Outcome::skipped(UNSUPPORTED)),
+        }
+    }
+
+    /// Sends on after `done` of `n` bytes.
+    fn send(&mut self, End { c, s }: End, n: i64, done: i64, more: bool) -> Check<Attempt> {
+        let over = |outcome| Ok(Attempt::Over(outcome));
+        let connection = &self.world.connections[c];
+        if connection.directions[s].ended || connection.sides[1 - s].cell.is_none() {
+            return over(Outcome::skipped(UNSUPPORTED));
+        }
+        if n == done {
+            return over(Outcome::value(done));
+        }
+        let more = more || self.corked.contains(&(c, s));
+        match self.world.send(c, s, (n - done) as usize, more)? {
+            Io::Done(k) if done + k as i64 == n => over(Outcome::value(n)),
+            Io::Done(k) => Ok(Attempt::More(done + k as i64)),
+            Io::Blocked => Ok(Attempt::More(done)),
+            Io::Error(errno) => over(Outcome::error(format!("errno {errno}"))),
         }
     }
 }
