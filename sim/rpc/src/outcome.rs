@@ -41,15 +41,15 @@ impl Run {
             return Err(broken.clone());
         }
         Ok(Outcome {
-            measured: self.measured.clone(),
-            connections: self.closed.clone(),
+            measured: self.results.measured.clone(),
+            connections: self.results.closed.clone(),
             carried: self.carried(),
             set_up: self.set_up(),
             connections_now: self.connections_now(),
             complete: self.open == 0,
             trace: self.cluster.trace(),
             end: self.cluster.now(),
-            usage: (0..self.host_threads.len() as u32).map(|host| self.usage(host)).collect(),
+            usage: (0..self.hosts.len() as u32).map(|host| self.usage(host)).collect(),
         })
     }
 
@@ -60,23 +60,23 @@ impl Run {
     pub fn measured(&self, number: usize) -> Result<Option<&Measured>, Broken> {
         match &self.broken {
             Some(broken) => Err(broken.clone()),
-            None => Ok(self.measured.get(number)),
+            None => Ok(self.results.measured.get(number)),
         }
     }
 
     /// The requests answered since the last call, in order, if the run is sampled.
     pub fn take_samples(&mut self) -> Vec<Sample> {
-        std::mem::take(&mut self.samples)
+        std::mem::take(&mut self.results.samples)
     }
 
     /// The short connections that were closed since the last call, in order, if the run is sampled.
     pub fn take_connections(&mut self) -> Vec<ShortConnection> {
-        std::mem::take(&mut self.closed)
+        std::mem::take(&mut self.results.closed)
     }
 
     /// By conversation: bytes that its two processes have read, by path.
     pub fn carried(&self) -> Vec<Carried> {
-        let mut carried = self.carried.clone();
+        let mut carried = self.results.carried.clone();
         for (_, connection) in &self.connections {
             for (side, socket) in connection.sockets.iter().enumerate() {
                 let Some(socket) = socket else { continue };
@@ -110,12 +110,12 @@ impl Run {
 
     /// Bytes that processes have read: while that stands still, there is no progress.
     pub fn bytes_read(&self) -> u64 {
-        self.read
+        self.results.read
     }
 
     /// Requests that were answered.
     pub fn answered(&self) -> u64 {
-        self.answered
+        self.results.answered
     }
 
     /// Requests that were made and not answered.

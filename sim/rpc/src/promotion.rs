@@ -16,9 +16,9 @@ const MAX_PROMOTIONS: usize = 512;
 impl Run {
     /// Promotes those that are next, not more at a time than acceptors set up.
     pub(crate) fn ask_promotions(&mut self) {
-        while self.tcp != Tcp::Memory || self.promoting < MAX_PROMOTIONS {
-            let Some(number) = self.unasked.pop_front() else { return };
-            self.promoting += usize::from(self.tcp == Tcp::Memory);
+        while self.tcp != Tcp::Memory || self.promotions.promoting < MAX_PROMOTIONS {
+            let Some(number) = self.promotions.unasked.pop_front() else { return };
+            self.promotions.promoting += usize::from(self.tcp == Tcp::Memory);
             self.ask_promotion(number);
         }
     }
@@ -26,7 +26,7 @@ impl Run {
     fn ask_promotion(&mut self, number: usize) {
         let Some(connection) = self.connections.get(number) else { return };
         let (client, helper_task) = (connection.client as usize, HelperTask::Ask { number, salt: connection.salt });
-        match self.host_threads[client].as_mut().filter(|threads| threads.has_helper()) {
+        match self.hosts[client].threads.as_mut().filter(|threads| threads.has_helper()) {
             Some(threads) => threads.send(self.cluster.now(), helper_task),
             None => self.promote(number),
         }
@@ -49,7 +49,7 @@ impl Run {
         };
         connection.was_linked = (0..2).all(|side| connection.is_linked(&self.endpoints[connection.host(side)], side));
         if connection.was_linked && self.tcp == Tcp::Memory {
-            self.promoting -= 1;
+            self.promotions.promoting -= 1;
             self.ask_promotions();
         }
     }
@@ -57,7 +57,7 @@ impl Run {
     /// The client of a conversation has used it, and had so many answers: if it is on TCP it asks for a link now and then. Where
     /// TCP is in memory it has no use without a link.
     pub(crate) fn ask_after_use(&mut self, number: usize, answers: u32) {
-        if !self.promote || self.tcp == Tcp::Memory {
+        if !self.promotions.wanted || self.tcp == Tcp::Memory {
             return;
         }
         let Some(connection) = self.connections.get_mut(number) else { return };
@@ -102,7 +102,7 @@ impl Run {
             return;
         };
         if self.uses_tcp() {
-            self.ready[client].note(number);
+            self.hosts[client].ready.note(number);
             self.turn_for_tcp(client);
         }
     }
@@ -113,9 +113,9 @@ impl Run {
         if let Some(short) = &mut connection.short {
             short.connected = Some(now);
         }
-        if self.promote && (self.tcp == Tcp::Memory || connection.asking.schedule.is_due(0, || now)) {
+        if self.promotions.wanted && (self.tcp == Tcp::Memory || connection.asking.schedule.is_due(0, || now)) {
             connection.asking.schedule.note_try(0, now, Tries::default());
-            self.unasked.push_back(number);
+            self.promotions.unasked.push_back(number);
             self.ask_promotions();
         }
     }

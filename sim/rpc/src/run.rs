@@ -28,6 +28,48 @@ pub(crate) enum Due {
     Connect(usize),
 }
 
+/// The process of one host, and when it has what to do.
+pub(crate) struct HostState {
+    /// `None` where calls take no time.
+    pub(crate) threads: Option<HostThreads>,
+    /// When making links begins to take the processors' time.
+    pub(crate) links_cost_from: Instant,
+    /// Peers' streams that were granted a link, as far as the helper thread was sent for them.
+    pub(crate) granted: u64,
+    pub(crate) ready: Arc<ReadyStreams>,
+    pub(crate) wake: Option<Instant>,
+    pub(crate) timers: BinaryHeap<Reverse<(Instant, Due)>>,
+}
+
+/// Which connections are to be promoted, and how far that has come.
+pub(crate) struct Promotions {
+    pub(crate) wanted: bool,
+    /// Operations before a connection is promoted.
+    pub(crate) after: u32,
+    /// Connections that are to be promoted when it is their turn.
+    pub(crate) unasked: VecDeque<usize>,
+    /// Promotions that were asked for, and whose streams have not been on a link.
+    pub(crate) promoting: usize,
+}
+
+/// What a run has measured.
+pub(crate) struct Results {
+    /// Bytes that processes have read.
+    pub(crate) read: u64,
+    /// Requests that were answered.
+    pub(crate) answered: u64,
+    /// By conversation.
+    pub(crate) measured: Vec<Measured>,
+    /// By conversation: of connections that are closed.
+    pub(crate) carried: Vec<Carried>,
+    /// Each request is kept in `samples`, and each short connection in `closed`.
+    pub(crate) sampled: bool,
+    /// Requests that nobody has taken yet.
+    pub(crate) samples: Vec<Sample>,
+    /// Short connections that were closed, and that nobody has taken yet.
+    pub(crate) closed: Vec<ShortConnection>,
+}
+
 /// Processes on hosts, driven by whoever has the network. See [`Cluster::driven`].
 pub struct Run {
     pub(crate) cluster: Cluster,
@@ -40,41 +82,15 @@ pub struct Run {
     pub(crate) short_clients: Vec<Option<ShortClient>>,
     /// Short connections whose TCP in memory was used.
     pub(crate) used: UsedWires,
-    /// Connections that are to be promoted when it is their turn.
-    pub(crate) unasked: VecDeque<usize>,
-    /// Promotions that were asked for, and whose streams have not been on a link.
-    pub(crate) promoting: usize,
+    pub(crate) promotions: Promotions,
     /// Hosts that have something to look at, brought by TCP in memory.
     pub(crate) nudged: Vec<usize>,
     /// Hosts that TCP was the last to come to: their deadlines may be others than the simulator knows.
     pub(crate) rewoken: Vec<u32>,
-    /// By host; `None` where calls take no time.
-    pub(crate) host_threads: Vec<Option<HostThreads>>,
-    /// By host: when making links begins to take its processors' time.
-    pub(crate) links_cost_from: Vec<Instant>,
-    /// By host: peers' streams that were granted a link, as far as its helper thread was sent for them.
-    pub(crate) granted: Vec<u64>,
+    pub(crate) hosts: Vec<HostState>,
     pub(crate) wires: TcpWires,
-    pub(crate) promote: bool,
-    pub(crate) promote_after: u32,
     pub(crate) tcp: Tcp,
-    pub(crate) ready: Vec<Arc<ReadyStreams>>,
-    pub(crate) wakes: Vec<Option<Instant>>,
-    /// By host: when there is what to do.
-    pub(crate) timers: Vec<BinaryHeap<Reverse<(Instant, Due)>>>,
-    /// Bytes that processes have read.
-    pub(crate) read: u64,
-    /// Requests that were answered.
-    pub(crate) answered: u64,
-    /// By conversation.
-    pub(crate) measured: Vec<Measured>,
-    /// By conversation: of connections that are closed.
-    pub(crate) carried: Vec<Carried>,
-    /// Those that nobody has taken yet.
-    pub(crate) samples: Vec<Sample>,
-    /// Short connections that were closed, and that nobody has taken yet.
-    pub(crate) closed: Vec<ShortConnection>,
-    pub(crate) sampled: bool,
+    pub(crate) results: Results,
     /// Conversations that are not complete.
     pub(crate) open: usize,
     pub(crate) broken: Option<Broken>,
@@ -93,14 +109,20 @@ impl Run {
             return Ok(None);
         }
         let cluster = Cluster::driven(config.hosts.clone());
-        let (mut endpoints, mut ready) = (Vec::new(), Vec::new());
-        for host in 0..count {
-            let streams = Arc::new(ReadyStreams::default());
-            endpoints.push(endpoint(&cluster.open(HostId(host)), &config.stack, &streams)?);
-            ready.push(streams);
+        let (mut endpoints, mut hosts) = (Vec::new(), Vec::new());
+        for (host, of) in config.hosts.iter().enumerate() {
+            let ready = Arc::new(ReadyStreams::default());
+            endpoints.push(endpoint(&cluster.open(HostId(host as u32)), &config.stack, &ready)?);
+            hosts.push(HostState {
+                threads: of.processor.clone().map(HostThreads::new),
+                links_cost_from: of.commands_from,
+                granted: 0,
+                ready,
+                wake: None,
+                timers: BinaryHeap::new(),
+            });
         }
         let short_clients: Vec<_> = config.conversations.iter().map(ShortClient::new).collect();
-        let hosts = config.hosts.len();
         let conversations = config.conversations.len();
         let mut run = Run {
             cluster,
@@ -109,32 +131,31 @@ impl Run {
             connected: 0,
             short_clients,
             used: UsedWires::default(),
-            unasked: VecDeque::new(),
-            promoting: 0,
+            promotions: Promotions {
+                wanted: config.promote,
+                after: config.stack.promote_after,
+                unasked: VecDeque::new(),
+                promoting: 0,
+            },
             nudged: Vec::new(),
             rewoken: Vec::new(),
-            host_threads: config.hosts.iter().map(|h| h.processor.clone().map(HostThreads::new)).collect(),
-            links_cost_from: config.hosts.iter().map(|h| h.commands_from).collect(),
-            granted: vec![0; hosts],
+            hosts,
             wires: TcpWires::default(),
-            promote: config.promote,
-            promote_after: config.stack.promote_after,
             tcp: config.tcp,
-            ready,
-            wakes: vec![None; hosts],
-            timers: (0..hosts).map(|_| BinaryHeap::new()).collect(),
-            read: 0,
-            answered: 0,
-            measured: vec![Measured::default(); conversations],
-            carried: vec![Carried::default(); conversations],
-            samples: Vec::new(),
-            closed: Vec::new(),
-            sampled: config.sampled,
+            results: Results {
+                read: 0,
+                answered: 0,
+                measured: vec![Measured::default(); conversations],
+                carried: vec![Carried::default(); conversations],
+                sampled: config.sampled,
+                samples: Vec::new(),
+                closed: Vec::new(),
+            },
             open: 0,
             broken: None,
         };
-        for (host, threads) in run.host_threads.iter().enumerate() {
-            if threads.as_ref().is_some_and(HostThreads::has_helper) {
+        for (host, state) in run.hosts.iter().enumerate() {
+            if state.threads.as_ref().is_some_and(HostThreads::has_helper) {
                 run.cluster.hold_events(HostId(host as u32));
             }
         }
@@ -172,20 +193,20 @@ impl Run {
 
     /// What a host's processors were used for until now; `None` if calls take no time there.
     pub fn usage(&self, host: u32) -> Option<Usage> {
-        let threads = self.host_threads.get(host as usize)?.as_ref()?;
+        let threads = self.hosts.get(host as usize)?.threads.as_ref()?;
         Some(threads.processors.usage(self.cluster.now()))
     }
 
     /// Connections use TCP before they are on a link.
     pub(crate) fn uses_tcp(&self) -> bool {
-        self.tcp != Tcp::Memory || !self.promote
+        self.tcp != Tcp::Memory || !self.promotions.wanted
     }
 
     /// When a host wants to be called. What processes want for housekeeping ends with the last response.
     pub fn next_deadline(&self, host: u32) -> Option<Instant> {
-        let wake = *self.wakes.get(host as usize)?;
+        let wake = self.hosts.get(host as usize)?.wake;
         let wake = wake.filter(|_| self.open > 0);
-        let threads = self.host_threads[host as usize].as_ref().and_then(|d| d.processors.next_deadline());
+        let threads = self.hosts[host as usize].threads.as_ref().and_then(|d| d.processors.next_deadline());
         wake.into_iter().chain(threads).chain(self.cluster.next_deadline(HostId(host))).min()
     }
 

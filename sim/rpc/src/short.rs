@@ -37,7 +37,7 @@ impl Run {
         let number = entry.key();
         let numbers = Numbers { conversation: conversation as u32, number: number as u32, serial: self.connected };
         self.connected += 1;
-        let mut connection = connect(&self.endpoints, plan, numbers, self.tcp, self.promote_after);
+        let mut connection = connect(&self.endpoints, plan, numbers, self.tcp, self.promotions.after);
         connection.short = begun.map(|begun| Short { begun, connected: None, answered: 0, closing: [None; 2] });
         match self.tcp {
             Tcp::Simulated { .. } => {
@@ -60,7 +60,7 @@ impl Run {
         let sooner = |due: &Instant| short_client.wake_at.is_none_or(|at| *due < at);
         if let Some(due) = short_client.source.due().filter(sooner) {
             short_client.wake_at = Some(due);
-            self.timers[short_client.plan.client as usize].push(Reverse((due, Due::Connect(conversation))));
+            self.hosts[short_client.plan.client as usize].timers.push(Reverse((due, Due::Connect(conversation))));
         }
     }
 
@@ -113,11 +113,11 @@ impl Run {
         let Some(socket) = &mut connection.sockets[side] else { return };
         let endpoint = &self.endpoints[host];
         if !close(endpoint, socket, now.saturating_since(since)) {
-            self.timers[host].push(Reverse((now + CLOSE_PATIENCE, Due::Request(number))));
+            self.hosts[host].timers.push(Reverse((now + CLOSE_PATIENCE, Due::Request(number))));
             return;
         }
         let counters = socket.cell.lock(endpoint).counters();
-        self.carried[connection.conversation as usize].add(&counters);
+        self.results.carried[connection.conversation as usize].add(&counters);
         connection.sockets[side] = None;
         if self.tcp == Tcp::Memory {
             self.nudge_peer(number, host);
@@ -137,8 +137,8 @@ impl Run {
         connection.served = 0;
         connection.source.end();
         let conversation = connection.conversation as usize;
-        if self.sampled {
-            self.closed.push(ShortConnection {
+        if self.results.sampled {
+            self.results.closed.push(ShortConnection {
                 conversation: connection.conversation,
                 begun: short.begun,
                 connected: short.connected,
@@ -148,8 +148,8 @@ impl Run {
                 promoted: connection.was_linked,
             });
         }
-        if self.promote && self.tcp == Tcp::Memory && !connection.was_linked {
-            self.promoting = self.promoting.saturating_sub(1);
+        if self.promotions.wanted && self.tcp == Tcp::Memory && !connection.was_linked {
+            self.promotions.promoting = self.promotions.promoting.saturating_sub(1);
         }
         let Some(short_client) = self.short_clients.get_mut(conversation).and_then(Option::as_mut) else { return };
         short_client.open -= 1;
@@ -171,7 +171,7 @@ impl Run {
             let AnchorDelivery::Reset { to } = delivery else { continue };
             let host = hosts[usize::from(to == AnchorEnd::Second)];
             if wire.deliver(delivery) {
-                self.ready[host].note(number as u32);
+                self.hosts[host].ready.note(number as u32);
                 self.nudge(host);
             }
         }

@@ -35,10 +35,10 @@ impl Run {
             end.look_at_anchor();
         }
         let waits = std::mem::take(&mut connection.blocked[1 - side]);
-        self.ready[host].note(number);
+        self.hosts[host].ready.note(number);
         self.turn_for_tcp(host);
         if waits {
-            self.ready[hosts[1 - side]].note(number);
+            self.hosts[hosts[1 - side]].ready.note(number);
             self.turn_for_tcp(hosts[1 - side]);
         }
         self.settle(number as usize);
@@ -99,7 +99,7 @@ impl Run {
     pub(crate) fn nudge_peer(&mut self, number: usize, host: usize) {
         let Some(connection) = self.connections.get(number) else { return };
         let peer = connection.host(usize::from(host == connection.client as usize));
-        self.ready[peer].note(number as u32);
+        self.hosts[peer].ready.note(number as u32);
         self.nudge(peer);
     }
 
@@ -116,26 +116,26 @@ impl Run {
         let mut peers = Vec::new();
         for _ in 0..MAX_LOOKS {
             let wake = look(&self.endpoints[host], now);
-            let mut ready = self.ready[host].take();
+            let mut ready = self.hosts[host].ready.take();
             self.take_due(host, now, &mut ready);
             for number in &ready {
                 if !self.connections.contains(*number) {
                     continue;
                 }
-                match &mut self.host_threads[host] {
+                match &mut self.hosts[host].threads {
                     Some(threads) => threads.put(now, *number),
                     None => self.serve(*number, host, now),
                 }
                 peers.extend(self.unlinked_peer(*number, host));
-                if self.promote {
+                if self.promotions.wanted {
                     self.note_linked(*number);
                 }
             }
             self.send_helper(host, now);
             self.work(host, now);
             self.settle_all();
-            let wake_at = self.timers[host].peek().map(|Reverse((at, _))| *at);
-            self.wakes[host] = wake.into_iter().chain(wake_at).min();
+            let wake_at = self.hosts[host].timers.peek().map(|Reverse((at, _))| *at);
+            self.hosts[host].wake = wake.into_iter().chain(wake_at).min();
             if ready.is_empty() {
                 break;
             }
@@ -155,9 +155,9 @@ impl Run {
 
     /// What is due on a host by now: connections are made, and those with something to do are added to `ready`.
     fn take_due(&mut self, host: usize, now: Instant, ready: &mut Vec<usize>) {
-        while let Some(Reverse((_, due))) = self.timers[host].peek().filter(|Reverse((at, _))| *at <= now) {
+        while let Some(Reverse((_, due))) = self.hosts[host].timers.peek().filter(|Reverse((at, _))| *at <= now) {
             let due = *due;
-            self.timers[host].pop();
+            self.hosts[host].timers.pop();
             match due {
                 Due::Request(number) => {
                     ready.push(number);
@@ -172,7 +172,7 @@ impl Run {
 
     /// One end of a conversation does what it can.
     pub(crate) fn serve(&mut self, number: usize, host: usize, now: Instant) {
-        if self.promote || self.tcp != Tcp::Memory {
+        if self.promotions.wanted || self.tcp != Tcp::Memory {
             return self.move_bytes(number, host, now);
         }
         let before = self.moved(number, host);
@@ -201,7 +201,7 @@ impl Run {
             self.broken.get_or_insert(Broken { conversation, position });
             return;
         }
-        self.read += connection.directions[1 - side].read - before;
+        self.results.read += connection.directions[1 - side].read - before;
         if side == 1 {
             let until = connection.answerable();
             connection.write(endpoint, 1, until);
@@ -219,14 +219,14 @@ impl Run {
         while let Some(exchange) = connection.take_answered() {
             let Exchange { begun, request_bytes, response_bytes, .. } = exchange;
             answers += 1;
-            self.measured[connection.conversation as usize].latencies_ns.push(ns(begun, now));
-            if self.sampled {
+            self.results.measured[connection.conversation as usize].latencies_ns.push(ns(begun, now));
+            if self.results.sampled {
                 let conversation = connection.conversation;
-                self.samples.push(Sample { conversation, begun, end: now, request_bytes, response_bytes });
+                self.results.samples.push(Sample { conversation, begun, end: now, request_bytes, response_bytes });
             }
             connection.source.handle_answer(now);
         }
-        self.answered += u64::from(answers);
+        self.results.answered += u64::from(answers);
         let host = connection.client as usize;
         connection.ask(now);
         connection.write(&self.endpoints[host], 0, connection.ends[0]);
@@ -237,7 +237,7 @@ impl Run {
         }
         if let Some(due) = connection.source.due().filter(|due| connection.wake_at.is_none_or(|at| *due < at)) {
             connection.wake_at = Some(due);
-            self.timers[host].push(Reverse((due, Due::Request(number))));
+            self.hosts[host].timers.push(Reverse((due, Due::Request(number))));
         }
         self.ask_after_use(number, answers);
     }

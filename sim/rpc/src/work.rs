@@ -11,16 +11,16 @@ use netacc_host::{HostId, Work};
 
 use crate::connection::Moves;
 use crate::host_threads::{HelperTask, Job, Task};
-use crate::run::Run;
+use crate::run::{HostState, Run};
 
 impl Run {
     /// The threads of a host that have a core do their work, and those that are ready get one.
     pub(crate) fn work(&mut self, host: usize, now: Instant) {
         loop {
-            let Some(threads) = &mut self.host_threads[host] else { return };
+            let Some(threads) = &mut self.hosts[host].threads else { return };
             if let Some((thread, job)) = threads.poll_done(now) {
                 let work = self.finish(host, &job, now);
-                if let Some(threads) = &mut self.host_threads[host] {
+                if let Some(threads) = &mut self.hosts[host].threads {
                     threads.settle(now, thread, &job, &work);
                 }
                 continue;
@@ -31,10 +31,10 @@ impl Run {
                     let expected = self.expect(number, host);
                     self.price(number, host, expected)
                 }
-                Task::Helper(_) if now < self.links_cost_from[host] => Work::default(),
+                Task::Helper(_) if now < self.hosts[host].links_cost_from => Work::default(),
                 Task::Helper(helper_task) => self.price_helper_task(host, helper_task),
             };
-            if let Some(threads) = &mut self.host_threads[host] {
+            if let Some(threads) = &mut self.hosts[host].threads {
                 threads.begin(now, thread, task, work);
             }
         }
@@ -64,12 +64,13 @@ impl Run {
 
     /// The helper thread of a host is sent for what has come for it.
     pub(crate) fn send_helper(&mut self, host: usize, now: Instant) {
-        let Some(threads) = self.host_threads[host].as_mut().filter(|threads| threads.has_helper()) else { return };
+        let HostState { threads, granted: before, .. } = &mut self.hosts[host];
+        let Some(threads) = threads.as_mut().filter(|threads| threads.has_helper()) else { return };
         if self.cluster.held_event(HostId(host as u32)).is_some() && !threads.is_sent(HelperTask::Event) {
             threads.send(now, HelperTask::Event);
         }
         let granted = self.endpoints[host].counters().opens_accepted.load(Ordering::Relaxed);
-        let before = std::mem::replace(&mut self.granted[host], granted);
+        let before = std::mem::replace(before, granted);
         if let Some(count) = u32::try_from(granted - before).ok().filter(|count| *count > 0) {
             threads.send(now, HelperTask::Grant(count));
         }
