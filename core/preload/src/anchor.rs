@@ -8,6 +8,7 @@ use netacc_device::{Anchor, AnchorError, AnchorPosition};
 use crate::os::sockopt::{get_int, set_int};
 use crate::os::{lingering, real};
 use crate::runtime::in_kernel;
+use netacc_driver::AnchorEvent;
 
 /// The kernel socket beneath a stream, for records and replay.
 pub(crate) struct FdAnchor {
@@ -267,6 +268,17 @@ impl Anchor for FdAnchor {
 
     fn set_low_water(&mut self, bytes: u32) {
         set_int(self.fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, c_int::try_from(bytes).unwrap_or(c_int::MAX));
+    }
+}
+
+/// What the kernel's events of an anchor mean.
+pub(crate) fn anchor_event(events: u32) -> AnchorEvent {
+    if events & libc::EPOLLERR as u32 != 0 {
+        AnchorEvent::Failed
+    } else if events & libc::EPOLLRDHUP as u32 != 0 {
+        AnchorEvent::Ended
+    } else {
+        AnchorEvent::Readable
     }
 }
 

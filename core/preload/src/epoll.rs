@@ -40,15 +40,12 @@ use parking_lot::Mutex;
 
 use crate::ops::ending;
 use crate::os::real;
+use crate::os::uses::Use;
+use crate::queues;
 use crate::queues::{Activity, Owner};
-use crate::runtime::{
-    self,
-    shortage::{self, Use},
-    Runtime,
-};
+use crate::runtime::{self, shortage, Runtime};
 use crate::socket::Socket;
 use crate::table::{self, Entry};
-use crate::{queues, sandbox};
 
 mod closed;
 mod ctl;
@@ -62,12 +59,14 @@ mod watchers;
 
 pub use closed::{come_back, end_outliving, forget_fd, leave_to_kernel, outlive, unwatch};
 pub use ctl::{ctl, is_parked};
-pub use waiting::{anchor_event, wait};
+pub use waiting::wait;
 pub use watchers::{carry_over, release, Registration, Watcher};
 
 use crate::os::clock;
+use crate::os::confinement;
 use crate::os::inside;
 use crate::os::own;
+use crate::os::uses;
 use interest::{events_of, Answer, Interest, Interests, Kernel, Watch, BOTH_KERNEL};
 use numbers::Numbers;
 use observers::Observers;
@@ -143,7 +142,7 @@ pub fn create1(flags: c_int) -> c_int {
         // SAFETY: no pointers.
         unsafe { real::epoll_create1(flags) }
     });
-    if fd >= 0 && !inside::is_inside() && !sandbox::leaves_new_sockets() {
+    if fd >= 0 && !inside::is_inside() && !confinement::leaves_new_sockets() {
         // What the number may have named before was closed unseen.
         ending::forget(fd);
         table::insert(fd, Arc::new(Entry::Epoll(Epoll::new(fd))));
@@ -377,7 +376,7 @@ impl Shared {
     }
 
     fn make_kick(&self, _locked: &mut State) {
-        if self.kick.load(Ordering::Acquire) != 0 || shortage::is_over() {
+        if self.kick.load(Ordering::Acquire) != 0 || uses::is_over() {
             return;
         }
         let _use = Use::begin();
@@ -514,7 +513,7 @@ impl Epoll {
     pub fn give_back(&self) {
         let shared = &self.shared;
         let kick = shared.kick.swap(0, Ordering::SeqCst);
-        if kick != 0 && shortage::await_uses() {
+        if kick != 0 && uses::await_uses() {
             let _locked = shared.state.lock();
             deregister(shared.kernel().epfd, kick as c_int);
             own::discard(kick as c_int);

@@ -33,7 +33,7 @@ use netacc_proto::Reason;
 use parking_lot::Mutex;
 
 use crate::family::{self, Others};
-use crate::ops::io;
+use crate::leaving;
 use crate::os::clock::now;
 use crate::runtime::{self, Runtime};
 use crate::socket::Socket;
@@ -160,7 +160,7 @@ pub fn lend(entries: &[Arc<Entry>]) {
         }
     }
     for sock in socks() {
-        io::bring_back(sock, Reason::Shared);
+        leaving::bring_back(sock, Reason::Shared);
     }
 }
 

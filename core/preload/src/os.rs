@@ -4,6 +4,7 @@
 //! * [`errno`], [`clock`], [`limits`], [`sockopt`], [`signals`]: small parts of the C library and the kernel.
 //! * [`own`], [`lingering`]: descriptors that the library keeps for itself.
 //! * [`access`]: memory of the program's that may not be there, and the two signals that say so.
+//! * [`confinement`]: whether the process may make system calls of the library's. [`uses`]: of descriptors that may be given back.
 //! * [`inside`]: which calls are the library's own. [`kept`]: values that live until the process ends.
 //! * [`futex`]: sleeping on a word. [`work`]: what the library's threads do, which a fork waits for.
 //! * [`aio`], [`liburing`]: structures of other libraries.
@@ -11,6 +12,7 @@
 pub mod access;
 pub mod aio;
 pub mod clock;
+pub mod confinement;
 pub mod errno;
 pub mod futex;
 pub mod inside;
@@ -24,4 +26,5 @@ pub mod real;
 pub mod signals;
 pub mod sockopt;
 pub(crate) mod sync;
+pub mod uses;
 pub mod work;

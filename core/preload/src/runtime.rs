@@ -37,6 +37,7 @@ mod helper;
 pub mod shortage;
 
 use crate::os::limits;
+use crate::settling;
 pub use exit::{end, leave, stay, thread_exits};
 pub use fork::{after_fork_child, after_fork_parent, before_fork, Inherited};
 
@@ -379,7 +380,7 @@ impl ReadySink for Sink {
             }
         }
         if stream.sleepers() > 0 {
-            wait::wake_sleepers(stream);
+            settling::wake_sleepers(stream);
         }
         let fd = stream.tag().load(Ordering::Relaxed);
         if fd == NO_FD {

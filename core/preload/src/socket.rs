@@ -12,20 +12,21 @@ use parking_lot::Mutex;
 use crate::anchor::dissolve;
 use crate::answers::Answers;
 use crate::epoll::Registration;
+use crate::family;
 use crate::family::Others;
 use crate::holders::{socket_number, Loans, Sender};
-use crate::ops::options::{keep_as_reported, read_all_from_kernel, read_from_kernel};
-use crate::ops::waiting::Callers;
 use crate::os::real;
 use crate::runtime::{self, Inherited, Runtime};
 use crate::table::Entry;
-use crate::{family, wait};
 
+mod callers;
 mod notices;
 mod options;
 
+use crate::settling;
+pub use callers::{Callers, Place};
 use notices::Notices;
-pub use options::{int, Options};
+pub use options::{int, keep_as_reported, needs_kernel, read_all_from_kernel, read_from_kernel, Options};
 
 /// How long leaving a link may take whose ring has become too long. Arbitrary: a live peer answers in well under a
 /// millisecond.
@@ -371,7 +372,7 @@ impl Socket {
         // A ring keeps its length as long as the stream is on its link. It comes back with a shorter one.
         let len = cell.lock(endpoint).proto().rx_ring_len();
         if len > cell.next_ring_len(endpoint.config().ring_len) {
-            wait::demote(endpoint, cell, Reason::KernelOnly, LEAVE_PATIENCE);
+            settling::demote(endpoint, cell, Reason::KernelOnly, LEAVE_PATIENCE);
         }
     }
 

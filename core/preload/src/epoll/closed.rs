@@ -15,8 +15,8 @@ use super::interest::BOTH_KERNEL;
 use super::{kernel_ctl, Registration, Shared, State};
 use crate::os::lingering;
 use crate::runtime::{self, Runtime};
+use crate::settling;
 use crate::socket::Socket;
-use crate::wait;
 
 /// Takes an instance's registration off a socket that is closed or deregistered.
 pub fn unwatch(watchers: &Mutex<Vec<Registration>>, shared: &Arc<Shared>, fd: c_int) {
@@ -57,7 +57,7 @@ pub fn outlive(sock: &Socket, fd: c_int) {
         // It stays the kernel's, and so must the stream: who waits on the instance alone has nobody look at it any more.
         sock.keep_on_kernel();
         if let (Some(cell), Some(endpoint)) = (&sock.stream, runtime::get().and_then(Runtime::endpoint)) {
-            wait::demote(endpoint, cell, Reason::Shared, wait::SETTLE_DEADLINE);
+            settling::demote(endpoint, cell, Reason::Shared, settling::SETTLE_DEADLINE);
         }
         return leave_to_kernel(&sock.watchers, fd);
     }

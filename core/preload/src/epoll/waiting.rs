@@ -8,19 +8,20 @@ use std::time::Duration;
 
 use libc::epoll_event;
 use netacc_device::{Instant, MODERATION};
-use netacc_driver::{AnchorEvent, Endpoint, Readiness};
+use netacc_driver::{Endpoint, Readiness};
 
 use super::interest::{Interest, Watch, BOTH_KERNEL, FLAGS, INCOMING, OUTGOING};
 use super::numbers::Wait;
 use super::sleepers::Announced;
 use super::{Change, Epoll, Shared, State, CHANNEL, KICK, OURS};
-use crate::ops::io;
-use crate::ops::message::is_beyond;
+use crate::anchor::anchor_event;
+use crate::os::access::is_beyond;
 use crate::os::clock;
 use crate::os::clock::now;
 use crate::os::errno::set_errno;
 use crate::os::{access, real};
 use crate::runtime::{self, Runtime};
+use crate::settling;
 use crate::table::Entry;
 use crate::{batch, wait};
 
@@ -506,7 +507,7 @@ fn without_told_error(shared: &Shared, fd: c_int, events: u32) -> u32 {
     let stream = shared.state.lock().interests.get(&fd).and_then(|i| i.stream.clone());
     let endpoint = runtime::get().and_then(Runtime::endpoint);
     match stream.zip(endpoint) {
-        Some((stream, endpoint)) if io::settle_error(endpoint, &stream) => events & still(fd, events),
+        Some((stream, endpoint)) if settling::settle_error(endpoint, &stream) => events & still(fd, events),
         _ => events,
     }
 }
@@ -588,17 +589,6 @@ fn still(fd: c_int, events: u32) -> u32 {
     // SAFETY: one valid pollfd.
     unsafe { real::poll(&mut p, 1, 0) };
     p.revents as u16 as u32
-}
-
-/// What the kernel's events of an anchor mean.
-pub fn anchor_event(events: u32) -> AnchorEvent {
-    if events & libc::EPOLLERR as u32 != 0 {
-        AnchorEvent::Failed
-    } else if events & libc::EPOLLRDHUP as u32 != 0 {
-        AnchorEvent::Ended
-    } else {
-        AnchorEvent::Readable
-    }
 }
 
 /// How a wait ended that only the kernel was asked for.

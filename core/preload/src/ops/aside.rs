@@ -11,9 +11,11 @@ use netacc_config::UnseenIoPolicy;
 use netacc_proto::Reason;
 
 use crate::holders::Sender;
-use crate::ops::{ending, process, rights};
+use crate::leaving;
+use crate::ops::{ending, rights};
 use crate::os::access;
 use crate::os::aio::Iocb;
+use crate::os::confinement;
 use crate::os::errno::{errno, set_errno};
 use crate::os::inside;
 use crate::os::limits;
@@ -21,7 +23,7 @@ use crate::os::log;
 use crate::os::real;
 use crate::ring::{foreign, Does, Register, Ring, Submission};
 use crate::table::{self, Entry};
-use crate::{epoll, runtime, sandbox, stats};
+use crate::{epoll, runtime, stats};
 
 /// Most operations of one `lio_listio` that are looked at; the C library has no limit of its own.
 const MAX_LIST: usize = 1 << 16;
@@ -37,7 +39,7 @@ pub unsafe fn before_aio(operation: *const aiocb) {
     // SAFETY: the caller's promise.
     let Some(operation) = (unsafe { operation.as_ref() }) else { return };
     if table::get(operation.aio_fildes).is_some() {
-        process::surrender(operation.aio_fildes, Reason::KernelOnly);
+        leaving::surrender(operation.aio_fildes, Reason::KernelOnly);
     }
 }
 
@@ -57,7 +59,7 @@ pub unsafe fn before_list(list: *const *mut aiocb, count: c_int) {
 
 /// Before an io_uring is made of which nothing is seen: whether it may be. What becomes of it is the policy for such I/O.
 pub fn before_unseen_ring() -> bool {
-    if sandbox::is_confined() {
+    if confinement::is_confined() {
         return true;
     }
     let saved = errno();
@@ -168,7 +170,7 @@ fn take_note(submission: &mut Submission) -> bool {
         Does::Close(fd) if runtime::is_helper_fd(fd) => submission.replace(-libc::EBADF),
         Does::Close(fd) => {
             if submission.is_late() {
-                process::surrender(fd, Reason::KernelOnly);
+                leaving::surrender(fd, Reason::KernelOnly);
             }
             if table::get(fd).is_some() {
                 ending::forget(fd);
@@ -209,7 +211,7 @@ pub(super) unsafe fn leave_files_to_ring(files: *const c_int, count: c_uint) {
 /// The kernel uses a descriptor past the library from now on.
 fn leave_to_ring(fd: c_int) {
     match table::get_full(fd).as_deref() {
-        Some(Entry::Stream(_)) => process::surrender(fd, Reason::KernelOnly),
+        Some(Entry::Stream(_)) => leaving::surrender(fd, Reason::KernelOnly),
         // What is accepted is another file, and arrives at the kernel's listener in any case.
         Some(Entry::Idle(listener)) if listener.listening.load(Ordering::Relaxed) => {}
         Some(Entry::Idle(listener)) => listener.kernel_only.store(true, Ordering::Relaxed),
@@ -261,7 +263,7 @@ fn apply_policy(what: &str) -> bool {
             for (fd, entry) in table::entries() {
                 let Entry::Stream(sock) = &*entry else { continue };
                 sock.note_reason(Reason::UnseenIo);
-                process::surrender(fd, Reason::UnseenIo);
+                leaving::surrender(fd, Reason::UnseenIo);
             }
             true
         }
@@ -273,13 +275,13 @@ fn apply_policy(what: &str) -> bool {
 /// Before `pidfd_getfd`: the process whose descriptor is taken must bring the connection back to the kernel, for it does
 /// not see what becomes of it. A process without the library has nothing to bring back.
 pub fn before_taking(pidfd: c_int, fd: c_int) {
-    if sandbox::is_confined() {
+    if confinement::is_confined() {
         return;
     }
     let saved = errno();
     if let Some(pid) = pid_of(pidfd) {
         if pid == std::process::id() {
-            process::surrender(fd, Reason::Shared);
+            leaving::surrender(fd, Reason::Shared);
         } else {
             stats::surrender_elsewhere(pid, fd);
         }

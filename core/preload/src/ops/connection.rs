@@ -24,20 +24,22 @@ use crate::anchor::{has_connected, FdAnchor};
 use crate::answers::Answers;
 use crate::epoll;
 use crate::holders::{socket_number, Sender};
-use crate::ops::{descriptors, ending, options};
+use crate::ops::{descriptors, ending};
 use crate::os::access;
+use crate::os::confinement;
 use crate::os::errno::{errno, set_errno};
 use crate::os::inside;
 use crate::os::real;
 use crate::os::sockopt;
 use crate::runtime::{self, shortage};
+use crate::socket;
 use crate::socket::{Listener, Socket};
 use crate::table::{self, Entry};
 use crate::{family, sandbox};
 
 /// After `socket`: takes note of TCP sockets. `fd` is what the call returned.
 pub fn socket(domain: c_int, kind: c_int, protocol: c_int, fd: c_int) {
-    if inside::is_inside() || sandbox::leaves_new_sockets() {
+    if inside::is_inside() || confinement::leaves_new_sockets() {
         return;
     }
     let stream = kind & 0xF == libc::SOCK_STREAM;
@@ -45,7 +47,7 @@ pub fn socket(domain: c_int, kind: c_int, protocol: c_int, fd: c_int) {
     let tcp = tcp && matches!(domain, libc::AF_INET | libc::AF_INET6);
     if fd >= 0 && stream && tcp {
         sandbox::before_first_socket();
-        if sandbox::leaves_new_sockets() {
+        if confinement::leaves_new_sockets() {
             return;
         }
         table::insert(fd, Arc::new(Entry::Idle(Listener::new(domain, kind & libc::SOCK_NONBLOCK != 0))));
@@ -102,7 +104,7 @@ pub unsafe fn accept4(entry: &Arc<Entry>, fd: c_int, addr: *mut sockaddr, len: *
     let nonblocking = flags & libc::SOCK_NONBLOCK != 0;
     // SAFETY: filled in by accept4.
     let peer = unsafe { address(storage.as_ptr()) };
-    if !sandbox::leaves_new_sockets() {
+    if !confinement::leaves_new_sockets() {
         let sock = match listener.multipath.load(Ordering::Relaxed) && !is_tcp(new) {
             true => not_tcp(new, nonblocking),
             false => make(new, Role::Acceptor, peer, nonblocking),
@@ -171,7 +173,7 @@ pub fn received(fd: c_int, sender: Sender) -> bool {
     if fd >= 0 {
         sandbox::before_first_socket();
     }
-    if sandbox::leaves_new_sockets() {
+    if confinement::leaves_new_sockets() {
         return false;
     }
     let saved = errno();
@@ -200,9 +202,9 @@ fn from_elsewhere(fd: c_int, sender: Sender, multipath: bool) -> Entry {
         let listening = sockopt::get_int(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Some(1);
         listener.listening.store(listening, Ordering::Relaxed);
         listener.multipath.store(multipath, Ordering::Relaxed);
-        options::read_from_kernel(&listener.options, fd);
-        options::keep_as_reported(&listener.options, fd, libc::SO_RCVLOWAT);
-        listener.kernel_only.store(options::needs_kernel(fd), Ordering::Relaxed);
+        socket::read_from_kernel(&listener.options, fd);
+        socket::keep_as_reported(&listener.options, fd, libc::SO_RCVLOWAT);
+        listener.kernel_only.store(socket::needs_kernel(fd), Ordering::Relaxed);
         return Entry::Idle(listener);
     }
     if multipath {
@@ -214,7 +216,7 @@ fn from_elsewhere(fd: c_int, sender: Sender, multipath: bool) -> Entry {
     let accepted = has_connected(fd) == Some(false);
     let sock = Socket::received(fd, accepted, sender);
     // Of a sender in another namespace nobody here can see whether it holds the socket.
-    if sender == Sender::Process(0) || has_connected(fd).is_none() || options::needs_kernel(fd) {
+    if sender == Sender::Process(0) || has_connected(fd).is_none() || socket::needs_kernel(fd) {
         sock.keep_on_kernel();
     }
     Entry::Stream(sock)
@@ -427,7 +429,7 @@ fn make(fd: c_int, role: Role, peer: Option<SocketAddr>, nonblocking: bool) -> S
     if runtime::is_kept_on_kernel() {
         return stay(Reason::UnseenIo);
     }
-    if sandbox::leaves_new_sockets() {
+    if confinement::leaves_new_sockets() {
         return stay(Reason::Sandboxed);
     }
     let Some(remote) = peer else { return stay(Reason::NotTcp) };

@@ -11,12 +11,13 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use crate::ops::ending;
+use crate::os::confinement;
 use crate::os::errno::{errno, set_errno};
 use crate::os::limits;
 use crate::os::real;
 use crate::runtime::{self, shortage};
 use crate::table::{self, Entry};
-use crate::{epoll, holders, sandbox, vfork};
+use crate::{epoll, holders, vfork};
 
 /// Makes `new`, a fresh copy of `from` in the kernel, a copy in the table too. Keeps errno.
 pub fn copied(from: c_int, new: c_int) {
@@ -148,8 +149,10 @@ const CLOSE_RANGE_UNSHARE: c_int = 1 << 1;
 
 /// `close_range`.
 pub fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    let plain =
-        sandbox::is_confined() || first > last || flags & CLOSE_RANGE_CLOEXEC != 0 || flags & !CLOSE_RANGE_UNSHARE != 0;
+    let plain = confinement::is_confined()
+        || first > last
+        || flags & CLOSE_RANGE_CLOEXEC != 0
+        || flags & !CLOSE_RANGE_UNSHARE != 0;
     if plain {
         // SAFETY: no pointers; wrong arguments are the kernel's to report.
         return unsafe { real::close_range(first, last, flags) };
@@ -167,7 +170,7 @@ pub fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
 
 /// `closefrom`, which cannot fail.
 pub fn closefrom(first: c_int) {
-    if sandbox::is_confined() {
+    if confinement::is_confined() {
         // SAFETY: no pointers.
         return unsafe { real::closefrom(first) };
     }

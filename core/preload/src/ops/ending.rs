@@ -15,10 +15,11 @@ use crate::os::clock::now;
 use crate::os::errno::{fail, set_errno};
 use crate::os::{lingering, real};
 use crate::runtime::{self, Runtime};
+use crate::settling;
 use crate::socket::Socket;
 use crate::table::NO_FD;
 use crate::table::{self, Entry};
-use crate::{family, queues, stats, wait};
+use crate::{family, queues, stats};
 
 /// `shutdown`.
 pub fn shutdown(entry: &Arc<Entry>, fd: c_int, how: c_int) -> c_int {
@@ -165,10 +166,10 @@ fn keep_other(entry: &Arc<Entry>, sock: &Socket, fd: c_int, known: Option<Readin
 fn leave_promotion(endpoint: &Endpoint, cell: &Arc<StreamCell>) {
     if cell.lock(endpoint).proto().awaits_switch() {
         // Until then the peer could not be told of the end, but would go on writing.
-        wait::until_settled(endpoint, cell);
+        settling::until_settled(endpoint, cell);
     } else if cell.lock(endpoint).proto().phase() == Phase::Promoting {
         // As long as the peer's marker may come the anchor stays open, and takes what should be answered with a reset.
-        wait::demote(endpoint, cell, Reason::PledgeVoided, wait::SWITCH_PATIENCE);
+        settling::demote(endpoint, cell, Reason::PledgeVoided, settling::SWITCH_PATIENCE);
     }
 }
 
@@ -183,7 +184,9 @@ pub(super) fn close_stream(sock: &Socket, fd: c_int) -> bool {
     if cell.readiness().contains(Readiness::KERNEL_RX | Readiness::KERNEL_TX) {
         if cell.lock(endpoint).proto().replay_left() > 0 {
             // Unread bytes make a reset of the close; what came behind it would find a FIN sent.
-            wait::until(endpoint, cell, now() + wait::SETTLE_DEADLINE, |guard| guard.has_replay(now()).then_some(()));
+            settling::until(endpoint, cell, now() + settling::SETTLE_DEADLINE, |guard| {
+                guard.has_replay(now()).then_some(())
+            });
         }
         let plain = cell.lock(endpoint).close_plain();
         if plain {
@@ -198,7 +201,7 @@ pub(super) fn close_stream(sock: &Socket, fd: c_int) -> bool {
     }
     if !sock.holds_alone() {
         // Another process holds the socket: it must find a plain one.
-        wait::demote(endpoint, cell, Reason::Shared, Duration::from_secs(2));
+        settling::demote(endpoint, cell, Reason::Shared, Duration::from_secs(2));
         rt.given_up(cell);
     }
     cell.tag().store(NO_FD, Ordering::Relaxed);

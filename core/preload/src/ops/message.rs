@@ -12,8 +12,10 @@ use std::sync::Arc;
 use libc::{iovec, mmsghdr, msghdr, sockaddr, socklen_t, timespec};
 use netacc_proto::Reason;
 
+use crate::leaving;
 use crate::ops::{control, io, readiness};
 use crate::os::access;
+use crate::os::access::is_beyond;
 use crate::os::clock::now;
 use crate::os::errno::{errno, fail};
 use crate::os::real;
@@ -60,7 +62,7 @@ impl Target<'_> {
 
     /// Leaves the link for good, for an operation that only the kernel can do.
     pub fn to_kernel(self, reason: Reason) -> bool {
-        io::demote_for(self.sock, reason)
+        leaving::demote_for(self.sock, reason)
     }
 
     /// On the kernel path now, and never to leave it again: what is passed through cannot meet a promotion.
@@ -74,15 +76,6 @@ impl Target<'_> {
 pub fn single(buf: *const c_void, len: usize) -> iovec {
     iovec { iov_base: buf.cast_mut(), iov_len: len.min(MAX_BYTES) }
 }
-
-/// Whether a buffer reaches beyond the memory of programs, for which a call fails before it does anything.
-#[inline]
-pub fn is_beyond(first: *const c_void, len: usize) -> bool {
-    (first as usize).checked_add(len).is_none_or(|end| end > BEYOND)
-}
-
-/// Where the memory of programs ends, at the latest.
-const BEYOND: usize = if cfg!(target_arch = "x86_64") { (1 << 47) - 4096 } else { 1 << 52 };
 
 /// The vector of a call; the error for too many elements differs.
 fn vector<'a>(iov: *const iovec, count: usize, too_many: c_int) -> Result<&'a [iovec], c_int> {
@@ -595,6 +588,7 @@ unsafe fn send_one(t: Target<'_>, m: *mut mmsghdr, flags: c_int) -> Option<bool>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::os::access::BEYOND;
 
     #[test]
     fn vectors_are_refused_as_the_kernel_refuses_them() {

@@ -12,14 +12,13 @@
 use std::ffi::{c_int, c_long, c_void};
 use std::sync::Arc;
 
-use netacc_proto::Reason;
-
 use crate::ops::environment::Strings;
-use crate::ops::{ending, environment, io, spawn_actions};
+use crate::ops::{ending, environment, spawn_actions};
+use crate::os::confinement;
 use crate::os::errno::{errno, set_errno};
 use crate::os::real;
 use crate::table::{self, Entry};
-use crate::{family, holders, runtime, sandbox, vfork};
+use crate::{family, holders, runtime, vfork};
 
 /// Registers the fork handlers. Once, when the library is loaded: before any handler of the program, so that ours run
 /// last before a fork and first after it.
@@ -68,7 +67,7 @@ pub fn forks(call: impl FnOnce() -> c_long) -> c_long {
 /// # Safety
 /// `envp` is null or a list of strings that ends with null.
 pub unsafe fn exec(envp: Strings, call: impl FnOnce(Strings) -> c_int) -> c_int {
-    if sandbox::is_confined() {
+    if confinement::is_confined() {
         return call(envp);
     }
     // A child that shares the memory replaces itself, and not the process whose links these are.
@@ -97,7 +96,7 @@ pub unsafe fn exec(envp: Strings, call: impl FnOnce(Strings) -> c_int) -> c_int 
 /// # Safety
 /// As for [`exec`].
 pub unsafe fn spawn(actions: *const c_void, envp: Strings, call: impl FnOnce(Strings) -> c_int) -> c_int {
-    if sandbox::is_confined() {
+    if confinement::is_confined() {
         return call(envp);
     }
     before_start(&spawn_actions::copied_by(actions));
@@ -108,7 +107,7 @@ pub unsafe fn spawn(actions: *const c_void, envp: Strings, call: impl FnOnce(Str
 /// Before a program is started: the connections that it inherits, and `others`, leave their links, because this process
 /// cannot see what another does with them. In a forked child that is about to exec, they are asked for from the parent.
 pub fn before_start(others: &[c_int]) {
-    if sandbox::is_confined() {
+    if confinement::is_confined() {
         return;
     }
     keeping_errno(|| {
@@ -138,16 +137,6 @@ fn tell_children() {
                 rt.tell_children(cell);
             }
         }
-    }
-}
-
-/// `fd` is about to be used by somebody who does not call this library, or by another process: for good.
-pub fn surrender(fd: c_int, reason: Reason) {
-    let Some(entry) = table::get_full(fd) else { return };
-    if let Entry::Stream(sock) = &*entry {
-        keeping_errno(|| {
-            io::demote_for(sock, reason);
-        });
     }
 }
 

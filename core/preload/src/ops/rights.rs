@@ -8,7 +8,8 @@ use netacc_proto::Reason;
 
 use crate::epoll::Epoll;
 use crate::holders::Sender;
-use crate::ops::{connection, ending, io};
+use crate::leaving;
+use crate::ops::{connection, ending};
 use crate::os::access;
 use crate::os::errno::{errno, set_errno};
 use crate::os::inside;
@@ -28,7 +29,7 @@ pub unsafe fn release(msg: *const msghdr) {
         let Some(entry) = table::get_full(fd) else { continue };
         match &*entry {
             // If the peer does not answer there is nothing more that could be done here.
-            Entry::Stream(sock) => drop(io::demote_for(sock, Reason::Shared)),
+            Entry::Stream(sock) => drop(leaving::demote_for(sock, Reason::Shared)),
             Entry::Epoll(epoll) => epoll.give_away(),
             Entry::Idle(_) | Entry::Ring(_) => {}
         }

@@ -6,11 +6,14 @@
 use std::ptr::NonNull;
 
 use super::*;
+use crate::family;
 use crate::os::clock::{now, timespec};
+use crate::os::confinement;
 use crate::os::own;
+use crate::os::uses;
 use crate::os::{access, kept, lingering};
+use crate::settling;
 use crate::socket::Socket;
-use crate::{family, sandbox};
 
 /// Streams with a number below this can be asked for by children.
 const SLOTS: usize = 1 << 16;
@@ -81,7 +84,7 @@ pub(super) fn give_back_ways() -> bool {
         }
     }
     let ways: Vec<c_int> = WAYS.iter().map(|way| way.swap(0, Ordering::SeqCst)).filter(|fd| *fd > 0).collect();
-    let unused = shortage::await_uses();
+    let unused = uses::await_uses();
     for fd in ways.iter().filter(|_| unused) {
         // SAFETY: a descriptor of the library, by which nobody is asked any more.
         unsafe { real::close(*fd) };
@@ -100,7 +103,7 @@ thread_local! {
 
 /// Before fork: nothing may be half done, and the child enters the family as one more holder of each socket.
 pub fn before_fork() {
-    if sandbox::is_confined() {
+    if confinement::is_confined() {
         return;
     }
     let known = family::before_fork();
@@ -127,7 +130,7 @@ pub fn before_fork() {
         drop(guard);
         if promoting {
             // The peer may be waiting for its application to read, for as long as it likes.
-            wait::demote(endpoint, cell, Reason::Shared, wait::SETTLE_DEADLINE);
+            settling::demote(endpoint, cell, Reason::Shared, settling::SETTLE_DEADLINE);
         }
     }
     // Before locks are taken that the helper's work may need, and after the last wait for the helper.
@@ -148,7 +151,7 @@ pub fn after_fork_parent() {
     if let Some(rt) = HELD_UP.take() {
         rt.helper.work.go_on();
     }
-    if sandbox::is_confined() {
+    if confinement::is_confined() {
         return;
     }
     netacc_registry::after_fork();
@@ -157,7 +160,7 @@ pub fn after_fork_parent() {
 
 /// After fork, in the child: the device, the links and the helper stay with the parent.
 pub fn after_fork_child() {
-    if sandbox::is_confined() {
+    if confinement::is_confined() {
         return;
     }
     HELD_UP.set(None);

@@ -8,13 +8,14 @@ use std::sync::{Once, Weak};
 use netacc_proto::Role;
 
 use super::*;
-use crate::epoll;
+use crate::anchor;
 use crate::os::clock::now;
 use crate::os::futex;
 use crate::os::inside;
 use crate::os::kept;
 use crate::os::log;
 use crate::os::own::{self, drain, kick, new_eventfd};
+use crate::os::uses;
 use crate::os::work::Work;
 use crate::ring::foreign::{self, Verdict};
 
@@ -90,7 +91,7 @@ impl Helper {
 
     /// Wakes the helper. Safe in a signal handler.
     pub(super) fn kick(&self) {
-        let _use = shortage::Use::begin();
+        let _use = uses::Use::begin();
         match self.kick_fd() {
             -1 => {
                 self.kicks.fetch_add(1, Ordering::SeqCst);
@@ -112,7 +113,7 @@ impl Helper {
     /// Closes all that there is. By the helper, or where there is none.
     pub(super) fn give_back(&self) {
         let all = [&self.epoll, &self.kick, &self.stats, &self.mappings].map(|fd| fd.swap(-1, Ordering::SeqCst));
-        if !shortage::await_uses() {
+        if !uses::await_uses() {
             // Somebody may be about to write to one of them: they stay open.
             return;
         }
@@ -152,7 +153,7 @@ impl Helper {
         anchors.insert(key, Arc::downgrade(cell));
         drop(anchors);
         let events = libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET;
-        let _use = shortage::Use::begin();
+        let _use = uses::Use::begin();
         if !self.add(fd, events, key) {
             let mut event = libc::epoll_event { events: events as u32, u64: key };
             // SAFETY: the event is readable.
@@ -453,7 +454,7 @@ fn note_reason(cell: &Arc<StreamCell>, reason: Reason) {
 fn anchor_event(rt: &Runtime, endpoint: &Endpoint, key: u64, events: u32) {
     let cell = rt.helper.anchors.lock().get(&key).cloned();
     match cell.and_then(|c| c.upgrade()) {
-        Some(cell) => cell.anchor_event(endpoint, epoll::anchor_event(events)),
+        Some(cell) => cell.anchor_event(endpoint, anchor::anchor_event(events)),
         None => drop(rt.helper.anchors.lock().remove(&key)),
     }
 }

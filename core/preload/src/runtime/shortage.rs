@@ -15,8 +15,8 @@
 //! what `recvmsg` receives. A few descriptors are kept free for that: the same is done before it comes to EMFILE.
 //!
 //! The helper gives back, because its own descriptors are among them. A number that was given back is the program's: no thread
-//! may use it any more. Every use of a number that can be given back is therefore within a [`Use`], and the helper waits
-//! until all that have begun are over.
+//! may use it any more. Every use of a number that can be given back is therefore within a [`Use`](uses::Use), and the helper
+//! waits until all that have begun are over.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
@@ -30,6 +30,7 @@ use crate::os::clock;
 use crate::os::clock::now;
 use crate::os::errno;
 use crate::os::limits;
+use crate::os::uses;
 use crate::table::{self, Entry};
 use crate::wait;
 
@@ -46,8 +47,6 @@ const EFFORT: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(3);
 /// How often it looks.
 const LOOK: Duration = Duration::from_micros(100);
-/// As long as the helper waits for uses of numbers to end. One is a system call that does not block.
-const USE_PATIENCE: Duration = Duration::from_millis(100);
 
 /// The library has its descriptors; a thread of the program has asked for them; the helper has given them back.
 const KEPT: u32 = 0;
@@ -60,41 +59,6 @@ static NEAR: AtomicI32 = AtomicI32::new(c_int::MAX);
 const SPARE: u64 = 4;
 
 static STATE: AtomicU32 = AtomicU32::new(KEPT);
-static USES: AtomicU32 = AtomicU32::new(0);
-
-/// A use of a descriptor's number, which was looked up within it, until it is dropped.
-pub struct Use(());
-
-impl Use {
-    /// Begins. Look the number up afterwards.
-    pub fn begin() -> Use {
-        USES.fetch_add(1, Ordering::SeqCst);
-        Use(())
-    }
-}
-
-impl Drop for Use {
-    fn drop(&mut self) {
-        USES.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-/// Waits until every use that has begun is over. `false`: one takes too long, perhaps because a signal handler interrupts it.
-pub fn await_uses() -> bool {
-    let begun = now();
-    while USES.load(Ordering::SeqCst) != 0 {
-        if now().saturating_since(begun) > USE_PATIENCE {
-            return false;
-        }
-        std::thread::yield_now();
-    }
-    true
-}
-
-/// Whether the library has no descriptor, and gets none any more.
-pub fn is_over() -> bool {
-    STATE.load(Ordering::SeqCst) == GIVEN
-}
 
 /// Makes a call of the program that opens a descriptor; again, as often as it fails for want of one and the library has one to
 /// give back. `failed`: whether a result stands for an error.
@@ -207,6 +171,7 @@ pub(super) fn advance(rt: &Runtime, endpoint: &Endpoint, begun: &mut Option<neta
 
 fn finish() {
     NEAR.store(c_int::MAX, Ordering::Relaxed);
+    uses::end();
     STATE.store(GIVEN, Ordering::SeqCst);
 }
 
@@ -216,13 +181,13 @@ pub(super) fn advance_without_endpoint(rt: &Runtime) -> bool {
         rt.close_all();
         finish();
     }
-    is_over()
+    uses::is_over()
 }
 
 /// The child of a fork has asked nobody.
 pub(super) fn after_fork_child() {
     STATE.store(KEPT, Ordering::SeqCst);
-    USES.store(0, Ordering::SeqCst);
+    uses::after_fork_child();
 }
 
 /// Whether the process has so few descriptors that the library is to take none.

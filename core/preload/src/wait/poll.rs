@@ -10,14 +10,17 @@ use netacc_driver::{Endpoint, LinkCell, Readiness, StreamCell};
 
 use super::sleeper::{self, Registered, StreamWait, Waiter};
 use super::slots::Slot;
-use super::{arm, disarm, Limit, Waited, SWITCH_PATIENCE};
-use crate::epoll::{anchor_event, Registration};
-use crate::ops::io;
+use super::{arm, disarm, Limit, Waited};
+use crate::anchor::anchor_event;
+use crate::epoll::Registration;
 use crate::os::clock::now;
 use crate::os::clock::timespec;
 use crate::os::errno::{errno, set_errno};
 use crate::os::real;
-use crate::runtime::{self, shortage, Runtime};
+use crate::os::uses;
+use crate::runtime::{self, Runtime};
+use crate::settling;
+use crate::settling::SWITCH_PATIENCE;
 use crate::socket::Socket;
 use crate::table::{self, Entry};
 use crate::{batch, queues};
@@ -46,7 +49,7 @@ pub fn any_ours(fds: &[pollfd]) -> bool {
 
 /// `poll` and `ppoll` on a mix of our descriptors and others.
 pub fn poll(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const libc::sigset_t) -> c_int {
-    let Some(rt) = runtime::get().filter(|_| !shortage::is_over()) else {
+    let Some(rt) = runtime::get().filter(|_| !uses::is_over()) else {
         return kernel_poll(fds, timeout, mask);
     };
     let Some(endpoint) = rt.endpoint() else {
@@ -188,7 +191,7 @@ fn settle_writers(endpoint: &Endpoint, fds: &[pollfd], entries: &[Option<Arc<Ent
         let Some((_, cell)) = stream_of(entry) else { continue };
         let asked = p.events & (libc::POLLOUT | libc::POLLWRNORM) != 0;
         if asked && !cell.readiness().intersects(Readiness::WRITABLE | Readiness::KERNEL_TX) {
-            io::await_switch(endpoint, cell, until);
+            settling::await_switch(endpoint, cell, until);
         }
     }
 }
@@ -275,7 +278,7 @@ fn merge(endpoint: &Endpoint, fds: &mut [pollfd], looked: &Looked, entries: &[Op
             },
             Some((_, cell)) => {
                 let mut revents = k.revents;
-                if revents & libc::POLLERR != 0 && io::settle_error(endpoint, cell) {
+                if revents & libc::POLLERR != 0 && settling::settle_error(endpoint, cell) {
                     let mut again = [pollfd { revents: 0, ..*k }];
                     kernel_poll(&mut again, Some(Duration::ZERO), std::ptr::null());
                     revents = again[0].revents;

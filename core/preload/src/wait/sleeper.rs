@@ -8,14 +8,16 @@ use netacc_device::Wait;
 use netacc_driver::{Endpoint, LinkCell, StreamCell};
 
 use super::slots::Slot;
-use super::{wake_sleepers, Limit, Waited};
+use super::{Limit, Waited};
 use crate::epoll::{Registration, Watcher};
-use crate::ops::io::block_in_poll;
 use crate::os::errno::{errno, set_errno};
 use crate::os::own;
+use crate::os::uses::Use;
 use crate::queues;
-use crate::runtime::{shortage::Use, Runtime};
+use crate::runtime::Runtime;
+use crate::settling::wake_sleepers;
 use crate::socket::Socket;
+use crate::wait::block_in_poll;
 
 /// A thread asleep, registered with the sockets that it waits for.
 pub struct Waiter {

@@ -19,11 +19,10 @@ use parking_lot::Mutex;
 
 use super::Waiter;
 use crate::os::own;
+use crate::os::uses;
+use crate::os::uses::Use;
 use crate::queues::{self, Activity, Owner};
-use crate::runtime::{
-    shortage::{self, Use},
-    Runtime,
-};
+use crate::runtime::Runtime;
 
 /// A place for one sleeping thread.
 pub struct Slot {
@@ -82,7 +81,7 @@ impl Slots {
         };
         let at = match at {
             Some(at) => at,
-            None if shortage::is_over() => return None,
+            None if uses::is_over() => return None,
             None => {
                 slots.push(Arc::new(Slot {
                     eventfd: own::new_eventfd()?,
@@ -116,7 +115,7 @@ impl Slots {
             slot.taken_by.store(0, Ordering::SeqCst);
         }
         // Another thread may be about to wake the one that slept there last.
-        let unused = !closed.is_empty() && shortage::await_uses();
+        let unused = !closed.is_empty() && uses::await_uses();
         if unused {
             closed.iter().for_each(|slot| own::discard(slot.eventfd));
         }
