@@ -8,6 +8,7 @@ use std::time::Duration;
 use netacc_driver::{Endpoint, StreamCell};
 use netacc_proto::{Reason, RxSource};
 
+use crate::family;
 use crate::os::clock::now;
 use crate::os::errno::{errno, set_errno};
 use crate::os::sockopt::unread;
@@ -77,5 +78,35 @@ pub fn surrender(fd: c_int, reason: Reason) {
         let saved = errno();
         demote_for(sock, reason);
         set_errno(saved);
+    }
+}
+
+/// Brings connections back to the kernel because processes that do not enter themselves anywhere are about to get their
+/// sockets. They may be promoted again once none of these processes holds the socket.
+pub fn lend(entries: &[Arc<Entry>]) {
+    let socks = || {
+        entries.iter().filter_map(|entry| match &**entry {
+            Entry::Stream(sock) => Some(sock),
+            _ => None,
+        })
+    };
+    let rt = runtime::get();
+    for sock in socks() {
+        sock.loans.add();
+        family::lend(sock.family.load(Ordering::Relaxed));
+        let (Some(cell), Some((rt, endpoint))) = (&sock.stream, rt.and_then(|rt| Some((rt, rt.endpoint()?)))) else {
+            continue;
+        };
+        rt.share(cell);
+        sock.promotion.begin_again(sock.operations.load(Ordering::Relaxed));
+        // All begin before any is waited for: the peers answer at the same time.
+        let mut guard = cell.lock(endpoint);
+        if !guard.proto().is_plain() {
+            guard.demote(Reason::Shared);
+            guard.progress_anchor(false);
+        }
+    }
+    for sock in socks() {
+        bring_back(sock, Reason::Shared);
     }
 }

@@ -20,7 +20,6 @@ use netacc_registry::{BackendFds, GiveBack};
 use parking_lot::Mutex;
 
 use crate::answers::Services;
-use crate::holders::Searches;
 use crate::os::clock::now;
 use crate::os::inside::{is_inside, Inside};
 use crate::os::log;
@@ -28,7 +27,7 @@ use crate::os::own;
 use crate::os::real;
 use crate::ring::foreign::{self, Verdict};
 use crate::table::{self, Entry, NO_FD};
-use crate::{ops, queues, stats, wait};
+use crate::{queues, stats, wait};
 
 pub mod environment;
 mod exit;
@@ -73,8 +72,8 @@ pub struct Runtime {
     counters: netacc_driver::Counters,
     /// See [`queues`].
     pub(crate) queues: queues::Queues,
-    /// Searches for processes that hold sockets unseen.
-    searches: Searches,
+    /// Some connection wants a search for processes that hold its socket unseen.
+    search_wanted: AtomicBool,
     fork: fork::Shared,
     /// The process that it belongs to.
     pid: u32,
@@ -195,7 +194,7 @@ impl Runtime {
             helper,
             counters: netacc_driver::Counters::default(),
             queues: queues::Queues::new(std::thread::available_parallelism().map_or(1, |count| count.get() as u32)),
-            searches: Searches::default(),
+            search_wanted: AtomicBool::new(false),
             fork: fork::Shared::new(),
             pid: std::process::id(),
         };
@@ -338,7 +337,7 @@ impl Runtime {
 
     /// Lets the helper search for processes that hold sockets unseen.
     pub fn search_holders(&self) {
-        self.searches.ask();
+        self.search_wanted.store(true, Ordering::SeqCst);
         if let Some(endpoint) = &self.endpoint {
             endpoint.need_helper();
         }
@@ -390,7 +389,7 @@ impl ReadySink for Sink {
         if let Some(Entry::Stream(sock)) = guard.as_deref() {
             if sock.stream.as_ref().is_some_and(|s| Arc::ptr_eq(s, stream)) {
                 if now.contains(Readiness::KERNEL_RX | Readiness::KERNEL_TX) {
-                    ops::io::note_return(sock, stream);
+                    sock.note_return(stream);
                 }
                 for watcher in sock.watchers.lock().iter() {
                     watcher.ready(now, arrived);

@@ -150,6 +150,13 @@ impl Socket {
         }
     }
 
+    /// The stream has come back from its link: after some use it may go onto one again.
+    pub fn note_return(&self, cell: &StreamCell) {
+        if !cell.is_pinned() && !self.accepted {
+            self.promotion.note_return(self.operations.load(Ordering::Relaxed));
+        }
+    }
+
     /// What was noted last.
     pub fn noted_reason(&self) -> Option<Reason> {
         let code = self.noted.load(Ordering::Relaxed);

@@ -7,9 +7,10 @@ use netacc_proto::Reason;
 
 use super::{hooks, stream_or};
 use crate::leaving;
+use crate::ops::clone::Clone;
 use crate::ops::{process, spawn_actions, stdio};
 use crate::os::real;
-use crate::vfork::{self, Clone};
+use crate::vfork;
 use crate::{runtime, stats, table};
 
 type Strings = *const *const c_char;

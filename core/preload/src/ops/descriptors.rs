@@ -10,6 +10,7 @@ use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
+use crate::leaving;
 use crate::ops::ending;
 use crate::os::confinement;
 use crate::os::errno::{errno, set_errno};
@@ -17,7 +18,7 @@ use crate::os::limits;
 use crate::os::real;
 use crate::runtime::{self, shortage};
 use crate::table::{self, Entry};
-use crate::{epoll, holders, vfork};
+use crate::{epoll, vfork};
 
 /// Makes `new`, a fresh copy of `from` in the kernel, a copy in the table too. Keeps errno.
 pub fn copied(from: c_int, new: c_int) {
@@ -27,7 +28,7 @@ pub fn copied(from: c_int, new: c_int) {
     }
     match table::get_full(from) {
         // The program that the child starts gets the connection by a number of which this process knows nothing.
-        Some(entry) if vfork::is_child() => holders::lend(&[entry]),
+        Some(entry) if vfork::is_child() => leaving::lend(&[entry]),
         Some(entry) => share(entry, new),
         None => {}
     }

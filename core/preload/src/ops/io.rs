@@ -30,7 +30,6 @@ mod replay;
 mod send;
 
 pub use crate::settling::await_switch;
-pub use promotion::note_return;
 pub use recv::recv;
 pub use send::send;
 

@@ -18,6 +18,7 @@ use crate::os::access;
 use crate::os::access::is_beyond;
 use crate::os::clock::now;
 use crate::os::errno::{errno, fail};
+use crate::os::limits::MAX_BYTES;
 use crate::os::real;
 use crate::runtime::in_kernel;
 use crate::socket::Socket;
@@ -25,8 +26,7 @@ use crate::table::Entry;
 
 /// Most elements of a vector, and most messages of one call (`UIO_MAXIOV`).
 pub const MAX_VECTOR: usize = 1024;
-/// Most bytes that one call moves (`MAX_RW_COUNT`: INT_MAX rounded down to a page).
-pub const MAX_BYTES: usize = 0x7fff_f000;
+
 /// Not in the `libc` crate for all targets.
 const MSG_FASTOPEN: c_int = 0x2000_0000;
 /// Bytes that MSG_TRUNC throws away at a time. Arbitrary.
@@ -266,7 +266,7 @@ unsafe fn receive_aside(t: Target<'_>, msg: *mut msghdr, flags: c_int) -> isize 
         let Some(mut header) = (unsafe { access::read(msg) }) else { return fail(libc::EFAULT) };
         // SAFETY: the caller's promise.
         return unsafe {
-            let n = control::notice(t, &mut header, flags);
+            let n = control::notice(t.sock, t.fd, &mut header, flags);
             if n < 0 {
                 return n;
             }

@@ -12,13 +12,14 @@
 use std::ffi::{c_int, c_long, c_void};
 use std::sync::Arc;
 
+use crate::leaving;
 use crate::ops::environment::Strings;
 use crate::ops::{ending, environment, spawn_actions};
 use crate::os::confinement;
 use crate::os::errno::{errno, set_errno};
 use crate::os::real;
 use crate::table::{self, Entry};
-use crate::{family, holders, runtime, vfork};
+use crate::{family, runtime, vfork};
 
 /// Registers the fork handlers. Once, when the library is loaded: before any handler of the program, so that ours run
 /// last before a fork and first after it.
@@ -124,7 +125,7 @@ pub fn before_start(others: &[c_int]) {
                 lent.push(entry);
             }
         }
-        holders::lend(&lent);
+        leaving::lend(&lent);
     });
 }
 

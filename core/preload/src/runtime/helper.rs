@@ -9,6 +9,7 @@ use netacc_proto::Role;
 
 use super::*;
 use crate::anchor;
+use crate::holders::search::Searches;
 use crate::os::clock::now;
 use crate::os::futex;
 use crate::os::inside;
@@ -263,6 +264,7 @@ fn run(rt: &'static Runtime) {
     let mut waiting: Option<Instant> = None;
     // Since when connections are brought back because the program is short of descriptors.
     let mut giving_back: Option<Instant> = None;
+    let mut searches = Searches::new(&rt.search_wanted);
     while !rt.helper.ends.load(Ordering::SeqCst) {
         if let Some(verdict) = rt.helper.mappings().and_then(foreign::look) {
             react_to_rings(rt, endpoint, verdict);
@@ -280,7 +282,7 @@ fn run(rt: &'static Runtime) {
         }
         rt.queues.look(endpoint);
         let next = endpoint.progress(now());
-        let search = rt.searches.advance();
+        let search = searches.advance();
         HELPER_ASLEEP.store(true, Ordering::SeqCst);
         let look = rt.helper.mappings().and_then(|_| foreign::next_look());
         let next = next.into_iter().chain(rt.queues.next_look()).chain(search).chain(look).min();
@@ -306,7 +308,7 @@ fn run(rt: &'static Runtime) {
         }
         let has_work = || {
             let asked = !rt.promotions.lock().is_empty() || !rt.unasked.lock().is_empty();
-            asked || endpoint.has_work() || rt.searches.is_due()
+            asked || endpoint.has_work() || searches.is_due()
         };
         if armed == Armed::Pending || has_work() {
             timeout = 0;
