@@ -5,7 +5,7 @@
 //! * [`own`], [`lingering`]: descriptors that the library keeps for itself.
 //! * [`access`]: memory of the program's that may not be there, and the two signals that say so.
 //! * [`confinement`]: whether the process may make system calls of the library's. [`uses`]: of descriptors that may be given back.
-//! * [`inside`]: which calls are the library's own. [`kept`]: values that live until the process ends.
+//! * [`inside`]: which calls are the library's own. [`kept`]: values that live until the process ends; [`per_process`]: those of which a forked child has its own.
 //! * [`futex`]: sleeping on a word. [`work`]: what the library's threads do, which a fork waits for.
 //! * [`aio`], [`liburing`]: structures of other libraries.
 
@@ -22,6 +22,7 @@ pub mod limits;
 pub(crate) mod lingering;
 pub(crate) mod log;
 pub mod own;
+pub(crate) mod per_process;
 pub mod real;
 pub mod signals;
 pub mod sockopt;

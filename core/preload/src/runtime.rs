@@ -70,8 +70,6 @@ pub struct Runtime {
     helper: helper::Helper,
     /// Used as long as there is no endpoint, which has its own.
     counters: netacc_driver::Counters,
-    /// See [`queues`].
-    pub(crate) queues: queues::Queues,
     /// Some connection wants a search for processes that hold its socket unseen.
     search_wanted: AtomicBool,
     fork: fork::Shared,
@@ -121,6 +119,8 @@ pub fn start() -> &'static Runtime {
     }
     let errno = crate::os::errno::errno();
     let inside = Inside::enter();
+    // Before any thread needs them.
+    queues::of_process();
     let made = Box::into_raw(Box::new(Runtime::new()));
     // SAFETY: never freed.
     let rt = unsafe { &*made };
@@ -193,7 +193,6 @@ impl Runtime {
             unasked: Mutex::default(),
             helper,
             counters: netacc_driver::Counters::default(),
-            queues: queues::Queues::new(std::thread::available_parallelism().map_or(1, |count| count.get() as u32)),
             search_wanted: AtomicBool::new(false),
             fork: fork::Shared::new(),
             pid: std::process::id(),
@@ -452,7 +451,7 @@ impl ReadySink for Sink {
             rt.watch_anchor(fd as c_int, stream);
         }
         if let Some(link) = link {
-            queues::settle(rt, endpoint, &link, stream);
+            queues::settle(endpoint, &link, stream);
         }
     }
 }

@@ -11,13 +11,14 @@ use parking_lot::Mutex;
 
 use crate::anchor::dissolve;
 use crate::answers::Answers;
-use crate::epoll::Registration;
 use crate::family;
 use crate::family::Others;
 use crate::holders::{socket_number, Loans, Sender};
+use crate::instance::Instance;
 use crate::os::real;
+use crate::ring::Ring;
 use crate::runtime::{self, Inherited, Runtime};
-use crate::table::Entry;
+use crate::watchers::Registration;
 
 mod callers;
 mod notices;
@@ -496,4 +497,20 @@ impl Listener {
             sock.note_reason(Reason::KernelOnly);
         }
     }
+}
+
+/// A descriptor of ours.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "each is in an Arc of its own, and nearly all that are many are connections"
+)]
+pub enum Entry {
+    /// A TCP connection.
+    Stream(Socket),
+    /// A TCP socket that is not (yet) connected: just created, bound or listening.
+    Idle(Listener),
+    /// An epoll instance.
+    Epoll(Box<dyn Instance>),
+    /// An io_uring whose submissions are seen.
+    Ring(Ring),
 }

@@ -38,6 +38,7 @@ mod spin;
 pub use block::{block, block_in_poll};
 pub use poll::{any_ours, poll};
 pub use sleeper::Waiter;
+pub(crate) use slots::after_fork_child;
 pub use slots::{Slot, Slots};
 pub use spin::SpinPolicy;
 
@@ -168,8 +169,8 @@ pub fn in_transition(endpoint: &Endpoint, cell: &Arc<StreamCell>, fd: c_int, wan
 
 /// Closes the descriptors for waits that are not in use: those of slots in which no thread sleeps, and the calling thread's
 /// signalfd. Whether there were any.
-pub fn give_back_unused(rt: &Runtime) -> bool {
-    rt.queues.slots.give_back() | signalfd::give_back()
+pub fn give_back_unused() -> bool {
+    slots::of_process().give_back() | signalfd::give_back()
 }
 
 /// Sleepers per completion queue: the device is disarmed when the last one leaves.

@@ -184,7 +184,7 @@ pub(super) fn keep_on_kernel(fd: c_int) {
 
 impl Epoll {
     /// The instance is about to be given to another process.
-    pub fn give_away(&self) {
+    pub(super) fn give_away(&self) {
         if self.shared.is_given() {
             return;
         }

@@ -20,6 +20,7 @@ use crate::os::clock;
 use crate::os::clock::now;
 use crate::os::errno::set_errno;
 use crate::os::{access, real};
+use crate::queues;
 use crate::runtime::{self, Runtime};
 use crate::settling;
 use crate::table::Entry;
@@ -48,7 +49,7 @@ pub unsafe fn wait(
     timeout: Option<Duration>,
     mask: *const libc::sigset_t,
 ) -> c_int {
-    let Entry::Epoll(epoll) = &**entry else {
+    let Some(epoll) = Epoll::of(entry) else {
         set_errno(libc::EINVAL);
         return -1;
     };
@@ -102,7 +103,7 @@ fn wait_on_links(
     mask: *const libc::sigset_t,
 ) -> c_int {
     let shared = &epoll.shared;
-    epoll.poll(endpoint);
+    epoll.shared.poll(endpoint);
     if !collect_in_order(epoll, endpoint, out) {
         return -1;
     }
@@ -125,14 +126,14 @@ fn wait_on_links(
     let deadline = timeout.map(|t| begun + t);
     let rc = loop {
         let spun = rt.spin.spin(begun, deadline, || {
-            epoll.poll(endpoint);
+            epoll.shared.poll(endpoint);
             shared.ready_len.load(Ordering::Relaxed) > 0
         });
         if !spun {
             match sleep(shared, (rt, endpoint), out, deadline, mask) {
                 Slept::Failed => break -1,
                 Slept::Expired => {
-                    epoll.poll(endpoint);
+                    epoll.shared.poll(endpoint);
                     if !collect_in_order(epoll, endpoint, out) {
                         break -1;
                     }
@@ -141,7 +142,7 @@ fn wait_on_links(
                 Slept::Woken => {}
             }
         }
-        epoll.poll(endpoint);
+        epoll.shared.poll(endpoint);
         if !collect_in_order(epoll, endpoint, out) {
             break -1;
         }
@@ -164,7 +165,7 @@ fn ask_kernel(epoll: &Epoll, endpoint: &Endpoint, out: &mut Out) -> bool {
             return true;
         }
         // There may be no room for both.
-        epoll.poll(endpoint);
+        epoll.shared.poll(endpoint);
         if !collect_in_order(epoll, endpoint, out) {
             return false;
         }
@@ -176,7 +177,7 @@ fn ask_kernel(epoll: &Epoll, endpoint: &Endpoint, out: &mut Out) -> bool {
     if out.len > 0 || kernel.took_wake_up {
         // What was written on a link before the kernel's bytes is told no later than they. And peers ring no more
         // before somebody has looked: the thread that was to be woken will not.
-        epoll.poll(endpoint);
+        epoll.shared.poll(endpoint);
     }
     collect_in_order(epoll, endpoint, out)
 }
@@ -345,7 +346,7 @@ fn collect_in_order(epoll: &Epoll, endpoint: &Endpoint, out: &mut Out) -> bool {
             return false;
         }
         if out.len > before || kernel.took_wake_up {
-            epoll.poll(endpoint);
+            epoll.shared.poll(endpoint);
         }
         if out.is_full() {
             // There may be more.
@@ -544,7 +545,7 @@ fn kernel_event(shared: &Arc<Shared>, out: &mut Out, fd: c_int, events: u32) {
     drop(state);
     let Some(endpoint) = runtime::get().and_then(Runtime::endpoint) else { return };
     stream.anchor_event(endpoint, anchor_event(events));
-    shared.changed(fd, stream.readiness(), Change::Arrival);
+    shared.note_change(fd, stream.readiness(), Change::Arrival);
 }
 
 /// Reports what the kernel has told of an interest that is its own.
@@ -652,9 +653,9 @@ fn sleep(
     mask: *const libc::sigset_t,
 ) -> Slept {
     shared.ensure_kick();
-    shared.queue_for_sleep(rt, endpoint);
+    shared.queue_for_sleep(endpoint);
     let left = |until: Option<Instant>| until.map(|d| d.saturating_since(now()));
-    if !rt.spin.is_busy() || !rt.queues.outnumber_processors() {
+    if !rt.spin.is_busy() || !queues::of_process().outnumber_processors() {
         return sleep_once(shared, endpoint, out, (left(deadline), false), mask);
     }
     let most = left(deadline).map_or(MODERATION, |left| left.min(MODERATION));

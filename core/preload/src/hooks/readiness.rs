@@ -74,12 +74,12 @@ hooks! {
         } else if size <= 0 {
             fail(libc::EINVAL) as c_int
         } else {
-            epoll::create1(0)
+            readiness::epoll_create1(0)
         }
     }
 
     fn epoll_create1(flags: c_int) -> c_int {
-        epoll::create1(flags)
+        readiness::epoll_create1(flags)
     }
 
     fn epoll_ctl(ep: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {

@@ -22,7 +22,6 @@ use netacc_proto::{Reason, Role};
 
 use crate::anchor::{has_connected, FdAnchor};
 use crate::answers::Answers;
-use crate::epoll;
 use crate::holders::{socket_number, Sender};
 use crate::ops::{descriptors, ending};
 use crate::os::access;
@@ -35,6 +34,7 @@ use crate::runtime::{self, shortage};
 use crate::socket;
 use crate::socket::{Listener, Socket};
 use crate::table::{self, Entry};
+use crate::watched;
 use crate::{family, sandbox};
 
 /// After `socket`: takes note of TCP sockets. `fd` is what the call returned.
@@ -310,7 +310,7 @@ fn retire(entry: &Arc<Entry>, fd: c_int) -> Option<Arc<Entry>> {
     };
     let idle = Arc::new(Entry::Idle(Listener::once_connected(sock, domain)));
     if let Entry::Idle(listener) = &*idle {
-        *listener.watchers.lock() = epoll::release(std::mem::take(&mut *sock.watchers.lock()));
+        *listener.watchers.lock() = watched::release(std::mem::take(&mut *sock.watchers.lock()));
     }
     // What the kernel does to the peer is a reset, so the stream ends with one; the option itself is not touched.
     let mut linger = libc::linger { l_onoff: 0, l_linger: 0 };
@@ -351,7 +351,7 @@ fn become_connection(entry: &Arc<Entry>, listener: &Listener, fd: c_int, peer: O
     let new = Arc::new(Entry::Stream(sock));
     if let Entry::Stream(sock) = &*new {
         let watchers = std::mem::take(&mut *listener.watchers.lock());
-        epoll::carry_over(watchers, fd, sock);
+        watched::carry_over(watchers, fd, sock);
     }
     if listener.descriptors.load(Ordering::Relaxed) > 1 {
         replace_everywhere(entry, &new);
@@ -396,7 +396,7 @@ fn follow(new: &Arc<Entry>) {
     for (fd, _) in table::entries().filter(|(_, e)| Arc::ptr_eq(e, new)) {
         for (_, e) in table::entries() {
             if let Entry::Epoll(epoll) = &*e {
-                epoll.attach(fd, sock);
+                watched::attach(&epoll.subscriber(), fd, sock);
             }
         }
     }

@@ -18,7 +18,8 @@ use crate::os::limits;
 use crate::os::real;
 use crate::runtime::{self, shortage};
 use crate::table::{self, Entry};
-use crate::{epoll, vfork};
+use crate::vfork;
+use crate::watched;
 
 /// Makes `new`, a fresh copy of `from` in the kernel, a copy in the table too. Keeps errno.
 pub fn copied(from: c_int, new: c_int) {
@@ -39,7 +40,7 @@ pub fn copied(from: c_int, new: c_int) {
 pub(super) fn share(entry: Arc<Entry>, new: c_int) {
     match &*entry {
         Entry::Stream(sock) => {
-            epoll::come_back(&sock.watchers, &sock.outliving, new);
+            watched::come_back(&sock.watchers, &sock.outliving, new);
             sock.descriptors.fetch_add(1, Ordering::AcqRel)
         }
         Entry::Idle(listener) => listener.descriptors.fetch_add(1, Ordering::AcqRel),

@@ -10,7 +10,6 @@ use netacc_driver::{Endpoint, Readiness, Shutdown, StreamCell};
 use netacc_proto::{Phase, Reason};
 
 use crate::anchor::FdAnchor;
-use crate::epoll;
 use crate::os::clock::now;
 use crate::os::errno::{fail, set_errno};
 use crate::os::{lingering, real};
@@ -19,6 +18,7 @@ use crate::settling;
 use crate::socket::Socket;
 use crate::table::NO_FD;
 use crate::table::{self, Entry};
+use crate::watched;
 use crate::{family, queues, stats};
 
 /// `shutdown`.
@@ -90,7 +90,7 @@ pub fn forget(fd: c_int) {
     match &*entry {
         Entry::Stream(sock) => {
             if sock.descriptors.fetch_sub(1, Ordering::AcqRel) > 1 {
-                epoll::outlive(sock, fd);
+                watched::outlive(sock, fd);
                 keep_other(&entry, sock, fd, known);
                 return;
             }
@@ -100,7 +100,7 @@ pub fn forget(fd: c_int) {
         }
         Entry::Idle(listener) => {
             listener.descriptors.fetch_sub(1, Ordering::AcqRel);
-            epoll::leave_to_kernel(&listener.watchers, fd);
+            watched::leave_to_kernel(&listener.watchers, fd);
         }
         Entry::Epoll(epoll) => epoll.closed(fd),
         Entry::Ring(_) => {}
@@ -112,18 +112,18 @@ fn end(sock: &Socket, fd: c_int) {
     let shared = !sock.holds_alone() || sock.stream.as_ref().is_some_and(|cell| cell.is_pinned());
     let lingers = close_stream(sock, fd);
     if shared {
-        epoll::leave_to_kernel(&sock.watchers, fd);
+        watched::leave_to_kernel(&sock.watchers, fd);
     } else {
-        epoll::forget_fd(&sock.watchers, fd, lingers);
+        watched::forget_fd(&sock.watchers, fd, lingers);
     }
-    epoll::end_outliving(&sock.watchers, &sock.outliving, shared);
+    watched::end_outliving(&sock.watchers, &sock.outliving, shared);
     family::leave(sock.family.load(Ordering::Relaxed));
 }
 
 /// The last descriptor of a connection goes under calls that wait: they go on with a duplicate. False if there can be none.
 fn keep_for_callers(sock: &Socket, fd: c_int) -> bool {
     let Some(kept) = lingering::duplicate(fd) else { return false };
-    epoll::outlive(sock, fd);
+    watched::outlive(sock, fd);
     sock.fd.store(kept, Ordering::Release);
     if let (Some(cell), Some(endpoint)) = (&sock.stream, runtime::get().and_then(Runtime::endpoint)) {
         cell.lock(endpoint).replace_anchor(Box::new(FdAnchor::borrowed(kept)));
@@ -214,7 +214,7 @@ pub(super) fn close_stream(sock: &Socket, fd: c_int) -> bool {
     let lingers =
         cell.lock(endpoint).close(abort, || FdAnchor::duplicate(fd).map(|a| Box::new(a) as Box<dyn Anchor + Send>));
     if let Some(link) = &link {
-        queues::settle(rt, endpoint, link, cell);
+        queues::settle(endpoint, link, cell);
     }
     lingers
 }

@@ -51,7 +51,7 @@ pub unsafe fn receive(channel: c_int, msg: *const msghdr) {
     for fd in unsafe { rights_of(msg) } {
         if !connection::received(fd, sender(channel)) && is_instance(fd) {
             ending::forget(fd);
-            table::insert(fd, Arc::new(Entry::Epoll(Epoll::received(fd))));
+            table::insert(fd, Arc::new(Entry::Epoll(Box::new(Epoll::received(fd)))));
         }
     }
     set_errno(saved);

@@ -177,6 +177,8 @@ pub fn after_fork_child() {
     kept::keep(rt);
     RUNTIME.store(std::ptr::null_mut(), Ordering::Release);
     HELPER_ASLEEP.store(false, Ordering::SeqCst);
+    queues::after_fork_child();
+    wait::after_fork_child();
     exit::after_fork_child();
     shortage::after_fork_child();
     let mut done: Vec<(*const Entry, Arc<Entry>)> = Vec::new();

@@ -280,12 +280,12 @@ fn run(rt: &'static Runtime) {
         for cell in std::mem::take(&mut *rt.unasked.lock()) {
             note_unasked(rt, endpoint, &cell);
         }
-        rt.queues.look(endpoint);
+        queues::of_process().look(endpoint);
         let next = endpoint.progress(now());
         let search = searches.advance();
         HELPER_ASLEEP.store(true, Ordering::SeqCst);
         let look = rt.helper.mappings().and_then(|_| foreign::next_look());
-        let next = next.into_iter().chain(rt.queues.next_look()).chain(search).chain(look).min();
+        let next = next.into_iter().chain(queues::of_process().next_look()).chain(search).chain(look).min();
         let armed = device.arm(cq);
         let mut timeout = match next {
             Some(at) => at.saturating_since(now()).as_millis().min(60_000) as c_int + 1,

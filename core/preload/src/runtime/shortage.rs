@@ -107,7 +107,7 @@ fn give_back() -> bool {
     }
     let errno = errno::errno();
     let given = get().is_some_and(Runtime::give_back_wakes)
-        || get().is_some_and(wait::give_back_unused)
+        || get().is_some_and(|_| wait::give_back_unused())
         || fork::give_back_ways()
         || get().is_some_and(Runtime::give_back_all);
     errno::set_errno(errno);

@@ -19,10 +19,10 @@ use parking_lot::Mutex;
 
 use super::Waiter;
 use crate::os::own;
+use crate::os::per_process::PerProcess;
 use crate::os::uses;
 use crate::os::uses::Use;
-use crate::queues::{self, Activity, Owner};
-use crate::runtime::Runtime;
+use crate::queues::{self, Activity, Owner, User};
 
 /// A place for one sleeping thread.
 pub struct Slot {
@@ -36,6 +36,18 @@ pub struct Slot {
     /// Somebody else has got the queue: who sleeps here is called to sleep without it.
     surrendered: AtomicBool,
     activity: Activity,
+}
+
+static SLOTS: PerProcess<Slots> = PerProcess::new();
+
+/// The slots of this process.
+pub(super) fn of_process() -> &'static Slots {
+    SLOTS.get_or_make(Slots::default)
+}
+
+/// In a forked child: the slots are its parent's.
+pub(crate) fn after_fork_child() {
+    SLOTS.forget();
 }
 
 /// The slots of a process.
@@ -61,12 +73,12 @@ fn thread_number() -> usize {
 
 impl Slots {
     /// A slot for the calling thread, until it [is up](Slot::get_up). `None` without a descriptor for it.
-    pub fn take(&self, rt: &Runtime, endpoint: &Endpoint) -> Option<Arc<Slot>> {
+    pub fn take(&self, endpoint: &Endpoint) -> Option<Arc<Slot>> {
         let slot = self.choose()?;
         let before = slot.user.swap(thread_number(), Ordering::Relaxed);
         if before != thread_number() {
             if let Some(queue) = slot.queue() {
-                queues::clear(rt, endpoint, queue);
+                queues::clear(endpoint, queue);
             }
         }
         Some(slot)
@@ -140,32 +152,16 @@ impl Slot {
 
     /// Who has taken the slot goes to sleep, and waits for links: its queue, which it has now if one is free or belongs to
     /// somebody who sleeps for longer.
-    pub fn queue_for_sleep(self: &Arc<Self>, rt: &Runtime, endpoint: &Endpoint) -> Option<CompletionQueueId> {
+    pub fn queue_for_sleep(self: &Arc<Self>, endpoint: &Endpoint) -> Option<CompletionQueueId> {
         let own = self.queue();
         let wanted = self.activity.sleeps(own.is_some());
         if own.is_some() {
             return own;
         }
-        let queue = queues::take_free(rt, endpoint).or_else(|| rt.queues.take_over(rt, endpoint, wanted?))?;
+        let queue = queues::take_free(endpoint).or_else(|| queues::take_over(endpoint, wanted?))?;
         self.queue.store(queue.0 + 1, Ordering::SeqCst);
-        rt.queues.belongs_to(queue, Owner::Slot(self.clone()));
+        queues::belongs_to(queue, Owner::Slot(self.clone()));
         Some(queue)
-    }
-
-    /// When somebody went to sleep here last.
-    pub fn last_sleep(&self) -> Instant {
-        self.activity.last_sleep()
-    }
-
-    /// Gives the queue to somebody else. Its links are still there.
-    pub fn surrender(&self, queue: CompletionQueueId) -> bool {
-        let had = self.queue.compare_exchange(queue.0 + 1, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok();
-        let _use = Use::begin();
-        if had && self.taken_by.load(Ordering::SeqCst) != 0 {
-            self.surrendered.store(true, Ordering::SeqCst);
-            own::kick(self.eventfd);
-        }
-        had
     }
 
     /// The thread that slept here as `waiter` is up.
@@ -174,5 +170,21 @@ impl Slot {
             own::drain(self.eventfd);
         }
         self.taken_by.store(0, Ordering::SeqCst);
+    }
+}
+
+impl User for Slot {
+    fn last_sleep(&self) -> Instant {
+        self.activity.last_sleep()
+    }
+
+    fn surrender(&self, _endpoint: &Endpoint, queue: CompletionQueueId) -> bool {
+        let had = self.queue.compare_exchange(queue.0 + 1, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+        let _use = Use::begin();
+        if had && self.taken_by.load(Ordering::SeqCst) != 0 {
+            self.surrendered.store(true, Ordering::SeqCst);
+            own::kick(self.eventfd);
+        }
+        had
     }
 }
