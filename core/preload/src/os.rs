@@ -7,12 +7,13 @@
 //! * [`confinement`]: whether the process may make system calls of the library's. [`uses`]: of descriptors that may be given back.
 //! * [`inside`]: which calls are the library's own. [`kept`]: values that live until the process ends; [`per_process`]: those of which a forked child has its own.
 //! * [`futex`]: sleeping on a word. [`work`]: what the library's threads do, which a fork waits for.
-//! * [`aio`], [`liburing`]: structures of other libraries.
+//! * [`aio`], [`liburing`]: structures of other libraries. [`environment`]: what `netacc_run` has put there.
 
 pub mod access;
 pub mod aio;
 pub mod clock;
 pub mod confinement;
+pub mod environment;
 pub mod errno;
 pub mod futex;
 pub mod inside;

@@ -31,6 +31,7 @@ pub mod bpf;
 mod inherited;
 mod needs;
 
+use crate::control::exit;
 use crate::leaving;
 use crate::os::confinement::{self, is_confined};
 use bpf::{Instruction, Program, MAX_INSTRUCTIONS};
@@ -193,11 +194,13 @@ fn confine(cause: &str) {
     let rt = runtime::get();
     bring_connections_back();
     if let Some(rt) = rt {
-        runtime::leave();
+        exit::leave();
         forget_streams(rt);
         log::append(&rt.config, &format!("all connections stay on TCP, because the program asks for {cause}"));
         stats::tell_at_exit();
-        rt.end_helper();
+        // Nobody answers other processes any more.
+        rt.helper.end();
+        stats::await_answers();
     }
     for (fd, entry) in table::entries() {
         if let Entry::Epoll(epoll) = &*entry {

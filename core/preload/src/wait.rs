@@ -1,6 +1,6 @@
 //! Waiting: how to sleep, and bringing streams back to the anchor.
 //!
-//! * `spin`: how long to spin before.
+//! * [`spin`](crate::spin): how long to spin before.
 //! * `poll`: sleeping on several descriptors.
 //! * [`signals`]: what a handler finds that runs meanwhile.
 //!
@@ -33,14 +33,12 @@ mod poll;
 pub mod signalfd;
 mod sleeper;
 mod slots;
-mod spin;
 
 pub use block::{block, block_in_poll};
 pub use poll::{any_ours, poll};
 pub use sleeper::Waiter;
 pub(crate) use slots::after_fork_child;
 pub use slots::{Slot, Slots};
-pub use spin::SpinPolicy;
 
 use crate::os::signals;
 use sleeper::StreamWait;

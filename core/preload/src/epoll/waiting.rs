@@ -455,7 +455,7 @@ fn kernel_events(
                 // Given away meanwhile.
                 _ if shared.is_given() => out.pass(events, data),
                 _ => {
-                    crate::ops::aside::unseen_registration();
+                    crate::control::unseen::unseen_registration();
                     out.pass(events, data);
                 }
             }

@@ -9,8 +9,8 @@ use std::ffi::{c_char, c_int, c_uint};
 use libc::{sigset_t, DIR, FILE};
 
 use super::hooks;
+use crate::control::shortage::{opening, opening_fd};
 use crate::os::real;
-use crate::runtime::shortage::{opening, opening_fd};
 
 hooks! {
     fn open(path: *const c_char, flags: c_int, mode: c_uint) -> c_int {

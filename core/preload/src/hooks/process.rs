@@ -6,12 +6,13 @@ use libc::{pid_t, FILE};
 use netacc_proto::Reason;
 
 use super::{hooks, stream_or};
+use crate::control::exit;
 use crate::leaving;
 use crate::ops::clone::Clone;
 use crate::ops::{process, spawn_actions, stdio};
 use crate::os::real;
 use crate::vfork;
-use crate::{runtime, stats, table};
+use crate::{stats, table};
 
 type Strings = *const *const c_char;
 
@@ -28,7 +29,7 @@ extern "C" {
 #[cfg_attr(not(test), no_mangle)]
 pub unsafe extern "C-unwind" fn _exit(status: c_int) -> ! {
     if !vfork::is_child() {
-        runtime::end();
+        exit::end();
         stats::tell_at_exit();
     }
     loop {

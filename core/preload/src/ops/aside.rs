@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use libc::aiocb;
 use linux_raw_sys::io_uring::{io_uring_params, IORING_ENTER_REGISTERED_RING};
-use netacc_config::UnseenIoPolicy;
 use netacc_proto::Reason;
 
+use crate::control::unseen::apply_policy;
 use crate::holders::Sender;
 use crate::leaving;
 use crate::ops::{ending, rights};
@@ -19,7 +19,6 @@ use crate::os::confinement;
 use crate::os::errno::{errno, set_errno};
 use crate::os::inside;
 use crate::os::limits;
-use crate::os::log;
 use crate::os::real;
 use crate::ring::{foreign, Does, Register, Ring, Submission};
 use crate::table::{self, Entry};
@@ -236,40 +235,6 @@ pub unsafe fn before_submit(count: c_long, list: *const *const Iocb) {
         leave_to_ring(operation.fd);
     }
     set_errno(saved);
-}
-
-/// An epoll instance reports a registration that was made unseen. Whoever relies on it would not be told of what comes on a
-/// link.
-#[cold]
-pub fn unseen_registration() {
-    static KNOWN: AtomicBool = AtomicBool::new(false);
-    if !KNOWN.swap(true, Ordering::Relaxed) {
-        let saved = errno();
-        apply_policy("the program has registered a descriptor with an epoll instance unseen");
-        set_errno(saved);
-    }
-}
-
-/// What the policy for unseen I/O makes of a program of which anything may be unseen. Whether it may do `what`.
-fn apply_policy(what: &str) -> bool {
-    let rt = runtime::start();
-    let policy = if rt.endpoint().is_some() { rt.config.unseen_io } else { UnseenIoPolicy::Log };
-    let allowed = match policy {
-        UnseenIoPolicy::Log => true,
-        UnseenIoPolicy::Error => false,
-        UnseenIoPolicy::Abort => std::process::abort(),
-        _ => {
-            runtime::keep_on_kernel();
-            for (fd, entry) in table::entries() {
-                let Entry::Stream(sock) = &*entry else { continue };
-                sock.note_reason(Reason::UnseenIo);
-                leaving::surrender(fd, Reason::UnseenIo);
-            }
-            true
-        }
-    };
-    log::append(&rt.config, &format!("{what}: {policy}"));
-    allowed
 }
 
 /// Before `pidfd_getfd`: the process whose descriptor is taken must bring the connection back to the kernel, for it does

@@ -2,9 +2,9 @@
 
 use std::ffi::{c_int, c_void};
 
+use crate::control::fork;
 use crate::os::errno::{errno, set_errno};
 use crate::os::real;
-use crate::runtime;
 use crate::vfork::{self, child_begins, parent_goes_on, parent_will_sleep};
 
 /// The arguments of `clone` that only the kernel needs.
@@ -44,7 +44,7 @@ unsafe extern "C" fn begin(start: *mut c_void) -> c_int {
         Begin::Vfork(depth) => child_begins(*depth),
         Begin::Fork => {
             let saved = errno();
-            runtime::after_fork_child();
+            fork::after_fork_child();
             set_errno(saved);
         }
     }
@@ -68,11 +68,11 @@ impl Clone {
         };
         if !has(libc::CLONE_VM) {
             let saved = errno();
-            runtime::before_fork();
+            fork::before_fork();
             set_errno(saved);
             let mut start = Start { work: program, argument, begin: Begin::Fork };
             let pid = real(Some(begin), (&raw mut start).cast());
-            runtime::after_fork_parent();
+            fork::after_fork_parent();
             return pid;
         }
         if !has(libc::CLONE_VFORK) {

@@ -22,6 +22,8 @@ use netacc_proto::{Reason, Role};
 
 use crate::anchor::{has_connected, FdAnchor};
 use crate::answers::Answers;
+use crate::control;
+use crate::control::shortage;
 use crate::holders::{socket_number, Sender};
 use crate::ops::{descriptors, ending};
 use crate::os::access;
@@ -30,7 +32,7 @@ use crate::os::errno::{errno, set_errno};
 use crate::os::inside;
 use crate::os::real;
 use crate::os::sockopt;
-use crate::runtime::{self, shortage};
+use crate::runtime;
 use crate::socket;
 use crate::socket::{Listener, Socket};
 use crate::table::{self, Entry};
@@ -65,7 +67,7 @@ pub fn listen(entry: &Arc<Entry>, fd: c_int, backlog: c_int) -> c_int {
         l.listening.store(true, Ordering::Relaxed);
         l.multipath.store(protocol(fd) == Some(libc::IPPROTO_MPTCP), Ordering::Relaxed);
         // Now, and not at the first accept: peers may look us up at once.
-        runtime::start();
+        control::start();
     }
     rc
 }
@@ -211,7 +213,7 @@ fn from_elsewhere(fd: c_int, sender: Sender, multipath: bool) -> Entry {
         return Entry::Stream(not_tcp(fd, nonblocking));
     }
     if let Sender::Process(_) = sender {
-        runtime::start().count_reason(Reason::Inherited);
+        control::start().count_reason(Reason::Inherited);
     }
     let accepted = has_connected(fd) == Some(false);
     let sock = Socket::received(fd, accepted, sender);
@@ -365,7 +367,7 @@ pub fn adopt(entry: &Arc<Entry>, sock: &Socket) -> Option<Arc<Entry>> {
     let saved = errno();
     // Not a duplicate that happens to be used first: of these only the socket's own is replaced when it is closed.
     let adopted = sock.adopt(|fd, with_stream| {
-        let rt = runtime::start();
+        let rt = control::start();
         let endpoint = rt.endpoint().filter(|_| !runtime::is_kept_on_kernel())?;
         let tuple = FourTuple { local: canonical(local_address(fd)?), remote: canonical(peer_address(fd)?) };
         if !endpoint.directory().serves(&tuple) || !draw(rt.config.promotion.percent, &tuple) {
@@ -413,12 +415,12 @@ fn is_tcp(fd: c_int) -> bool {
 
 /// A connection of another protocol than TCP, which stays in the kernel.
 fn not_tcp(fd: c_int, nonblocking: bool) -> Socket {
-    runtime::start().count_reason(Reason::NotTcp);
+    control::start().count_reason(Reason::NotTcp);
     Socket::new(fd, None, Reason::NotTcp, nonblocking, u32::MAX)
 }
 
 fn make(fd: c_int, role: Role, peer: Option<SocketAddr>, nonblocking: bool) -> Socket {
-    let rt = runtime::start();
+    let rt = control::start();
     let stay = |reason| {
         rt.count_reason(reason);
         Socket::new(fd, None, reason, nonblocking, u32::MAX)

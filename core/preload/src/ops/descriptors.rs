@@ -10,13 +10,14 @@ use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
+use crate::control::shortage;
 use crate::leaving;
 use crate::ops::ending;
 use crate::os::confinement;
 use crate::os::errno::{errno, set_errno};
 use crate::os::limits;
 use crate::os::real;
-use crate::runtime::{self, shortage};
+use crate::runtime;
 use crate::table::{self, Entry};
 use crate::vfork;
 use crate::watched;

@@ -12,6 +12,8 @@
 use std::ffi::{c_int, c_long, c_void};
 use std::sync::Arc;
 
+use crate::control::exit;
+use crate::control::fork;
 use crate::leaving;
 use crate::ops::environment::Strings;
 use crate::ops::{ending, environment, spawn_actions};
@@ -29,15 +31,15 @@ pub fn register() {
 }
 
 unsafe extern "C" fn prepare() {
-    keeping_errno(runtime::before_fork);
+    keeping_errno(fork::before_fork);
 }
 
 unsafe extern "C" fn parent() {
-    runtime::after_fork_parent();
+    fork::after_fork_parent();
 }
 
 unsafe extern "C" fn child() {
-    keeping_errno(runtime::after_fork_child);
+    keeping_errno(fork::after_fork_child);
 }
 
 fn keeping_errno(action: impl FnOnce()) {
@@ -54,11 +56,11 @@ pub fn bare_fork() -> libc::pid_t {
 
 /// A call that forks without running handlers: does what they do around it.
 pub fn forks(call: impl FnOnce() -> c_long) -> c_long {
-    keeping_errno(runtime::before_fork);
+    keeping_errno(fork::before_fork);
     let pid = call();
     match pid {
-        0 => keeping_errno(runtime::after_fork_child),
-        _ => runtime::after_fork_parent(),
+        0 => keeping_errno(fork::after_fork_child),
+        _ => fork::after_fork_parent(),
     }
     pid
 }
@@ -74,7 +76,7 @@ pub unsafe fn exec(envp: Strings, call: impl FnOnce(Strings) -> c_int) -> c_int 
     // A child that shares the memory replaces itself, and not the process whose links these are.
     let replaces = !vfork::is_child();
     if replaces {
-        runtime::leave();
+        exit::leave();
     }
     before_start(&[]);
     if replaces {
@@ -87,7 +89,7 @@ pub unsafe fn exec(envp: Strings, call: impl FnOnce(Strings) -> c_int) -> c_int 
     let rc = unsafe { environment::with(envp, call) };
     if replaces {
         keeping_errno(|| family::set_replaced(false));
-        runtime::stay();
+        exit::stay();
     }
     rc
 }

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use libc::{epoll_event, nfds_t, pollfd, sigset_t, timespec};
 
+use crate::control::shortage;
 use crate::epoll::Epoll;
 use crate::ops::ending;
 use crate::os::access;
 use crate::os::errno::fail;
 use crate::os::limits;
 use crate::os::{confinement, inside, real};
-use crate::runtime::shortage;
 use crate::table::{self, Entry};
 use crate::{epoll, wait};
 use std::sync::Arc;

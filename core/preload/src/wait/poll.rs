@@ -446,7 +446,7 @@ impl Drop for Announced<'_> {
                 epoll.remove_sleeper(&sleeper);
             }
         }
-        self.slot.get_up(&self.waiter);
+        self.slot.get_up(|| self.waiter.get_up());
         set_errno(saved);
     }
 }

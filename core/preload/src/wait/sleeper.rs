@@ -185,7 +185,7 @@ struct Seated<'a> {
 impl Drop for Seated<'_> {
     fn drop(&mut self) {
         let saved = errno();
-        self.slot.get_up(&self.on.waiter);
+        self.slot.get_up(|| self.on.waiter.get_up());
         set_errno(saved);
     }
 }

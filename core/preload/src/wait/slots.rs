@@ -17,7 +17,6 @@ use netacc_device::{CompletionQueueId, Instant};
 use netacc_driver::Endpoint;
 use parking_lot::Mutex;
 
-use super::Waiter;
 use crate::os::own;
 use crate::os::per_process::PerProcess;
 use crate::os::uses;
@@ -164,9 +163,9 @@ impl Slot {
         Some(queue)
     }
 
-    /// The thread that slept here as `waiter` is up.
-    pub fn get_up(&self, waiter: &Waiter) {
-        if self.surrendered.swap(false, Ordering::SeqCst) | waiter.get_up() {
+    /// The thread that slept here is up. `was_woken` ends its sleep for others: whether one of them has woken it here.
+    pub fn get_up(&self, was_woken: impl FnOnce() -> bool) {
+        if self.surrendered.swap(false, Ordering::SeqCst) | was_woken() {
             own::drain(self.eventfd);
         }
         self.taken_by.store(0, Ordering::SeqCst);

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use netacc_driver::Endpoint;
 
-use super::{get, Runtime};
 use crate::os::clock::now;
 use crate::os::confinement;
 use crate::os::signals::{self, Held};
+use crate::runtime::{get, Runtime};
 
 const ASKED: u32 = 1;
 const DONE: u32 = 2;

@@ -25,12 +25,14 @@ use std::time::Duration;
 use netacc_driver::Endpoint;
 use netacc_proto::Reason;
 
-use super::{fork, get, Runtime};
 use crate::os::clock;
 use crate::os::clock::now;
 use crate::os::errno;
 use crate::os::limits;
+use crate::os::real;
 use crate::os::uses;
+use crate::runtime::inherited::{take_ways, ways_to_parents};
+use crate::runtime::{get, protected_fds, Runtime};
 use crate::table::{self, Entry};
 use crate::wait;
 
@@ -86,7 +88,7 @@ pub fn opening_fd(call: impl FnMut() -> c_int) -> c_int {
 #[cold]
 fn keep_spare(fd: c_int) {
     let is_short = || {
-        let above = super::protected_fds().iter().filter(|own| **own > fd).count();
+        let above = protected_fds().iter().filter(|own| **own > fd).count();
         let taken = fd as u64 + 1 + above as u64;
         taken + SPARE > limits::soft_limit()
     };
@@ -106,51 +108,49 @@ fn give_back() -> bool {
         return false;
     }
     let errno = errno::errno();
-    let given = get().is_some_and(Runtime::give_back_wakes)
+    let given = get().is_some_and(give_back_wakes)
         || get().is_some_and(|_| wait::give_back_unused())
-        || fork::give_back_ways()
-        || get().is_some_and(Runtime::give_back_all);
+        || give_back_ways()
+        || get().is_some_and(give_back_all);
     errno::set_errno(errno);
     given
 }
 
-impl Runtime {
-    /// Step 1.
-    fn give_back_wakes(&self) -> bool {
-        self.give_back_of_backend.as_ref().is_some_and(|give_back| give_back(netacc_registry::GiveBack::Wakes) > 0)
-    }
+/// Step 1.
+fn give_back_wakes(rt: &Runtime) -> bool {
+    rt.give_back_of_backend.as_ref().is_some_and(|give_back| give_back(netacc_registry::GiveBack::Wakes) > 0)
+}
 
-    /// Step 4: asks the helper, and waits.
-    fn give_back_all(&self) -> bool {
-        if !self.helper.has_descriptors() || STATE.load(Ordering::SeqCst) == GIVEN {
+/// Step 4: asks the helper, and waits.
+fn give_back_all(rt: &Runtime) -> bool {
+    if !rt.helper.has_descriptors() || STATE.load(Ordering::SeqCst) == GIVEN {
+        return false;
+    }
+    STATE.store(ASKED, Ordering::SeqCst);
+    rt.helper.kick();
+    let begun = now();
+    let ts = clock::timespec(LOOK);
+    while STATE.load(Ordering::SeqCst) != GIVEN {
+        if now().saturating_since(begun) > PATIENCE {
             return false;
         }
-        STATE.store(ASKED, Ordering::SeqCst);
-        self.helper.kick();
-        let begun = now();
-        let ts = clock::timespec(LOOK);
-        while STATE.load(Ordering::SeqCst) != GIVEN {
-            if now().saturating_since(begun) > PATIENCE {
-                return false;
-            }
-            // SAFETY: a valid time.
-            unsafe { libc::nanosleep(&ts, std::ptr::null_mut()) };
-        }
-        true
+        // SAFETY: a valid time.
+        unsafe { libc::nanosleep(&ts, std::ptr::null_mut()) };
     }
+    true
+}
 
-    /// The helper: closes every descriptor of the library that is not a thread's own.
-    fn close_all(&self) {
-        if let Some(give_back) = &self.give_back_of_backend {
-            give_back(netacc_registry::GiveBack::All);
-        }
-        for (_, entry) in table::entries() {
-            if let Entry::Epoll(epoll) = &*entry {
-                epoll.give_back();
-            }
-        }
-        self.helper.give_back();
+/// The helper: closes every descriptor of the library that is not a thread's own.
+fn close_all(rt: &Runtime) {
+    if let Some(give_back) = &rt.give_back_of_backend {
+        give_back(netacc_registry::GiveBack::All);
     }
+    for (_, entry) in table::entries() {
+        if let Entry::Epoll(epoll) = &*entry {
+            epoll.give_back();
+        }
+    }
+    rt.helper.give_back();
 }
 
 /// The helper: whether it is to come again soon because connections are on their way back.
@@ -164,7 +164,7 @@ pub(super) fn advance(rt: &Runtime, endpoint: &Endpoint, begun: &mut Option<neta
         return true;
     }
     rt.tell_all_children();
-    rt.close_all();
+    close_all(rt);
     finish();
     false
 }
@@ -178,7 +178,7 @@ fn finish() {
 /// The helper of a process without an endpoint: whether it has given back what it had.
 pub(super) fn advance_without_endpoint(rt: &Runtime) -> bool {
     if STATE.load(Ordering::SeqCst) == ASKED {
-        rt.close_all();
+        close_all(rt);
         finish();
     }
     uses::is_over()
@@ -199,4 +199,23 @@ pub(super) fn is_short() -> bool {
     // One of them is the folder's.
     let open = std::fs::read_dir("/proc/self/fd").map_or(limit, |folder| folder.count() as u64);
     limit.saturating_sub(open) < 2 * LEAST
+}
+
+/// Closes the ways to parents, which are asked for all that they still have first. Whether there were any.
+fn give_back_ways() -> bool {
+    if ways_to_parents().next().is_none() {
+        return false;
+    }
+    for (_, entry) in table::entries() {
+        if let Entry::Stream(sock) = &*entry {
+            sock.reclaim();
+        }
+    }
+    let ways = take_ways();
+    let unused = uses::await_uses();
+    for fd in ways.iter().filter(|_| unused) {
+        // SAFETY: a descriptor of the library, by which nobody is asked any more.
+        unsafe { real::close(*fd) };
+    }
+    unused
 }
