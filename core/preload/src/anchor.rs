@@ -4,11 +4,11 @@ use std::ffi::c_int;
 use std::io;
 
 use netacc_device::{Anchor, AnchorError, AnchorPosition};
+use netacc_driver::AnchorEvent;
 
 use crate::os::sockopt::{get_int, set_int};
 use crate::os::{lingering, real};
 use crate::runtime::in_kernel;
-use netacc_driver::AnchorEvent;
 
 /// The kernel socket beneath a stream, for records and replay.
 pub(crate) struct FdAnchor {

@@ -38,10 +38,9 @@ use netacc_device::{CompletionQueueId, Instant, KernelOperation};
 use netacc_driver::{Endpoint, Readiness};
 use parking_lot::Mutex;
 
-use crate::os::real;
-use crate::os::uses::Use;
-use crate::queues;
-use crate::queues::{Activity, Owner, User};
+use crate::os::uses::{self, Use};
+use crate::os::{clock, own, real};
+use crate::queues::{self, Activity, Owner, User};
 use crate::runtime::{self, Runtime};
 
 mod ctl;
@@ -57,9 +56,6 @@ mod waiting;
 pub use ctl::{ctl, is_parked};
 pub use waiting::wait;
 
-use crate::os::clock;
-use crate::os::own;
-use crate::os::uses;
 use interest::{events_of, Answer, Interests, Kernel, Watch, BOTH_KERNEL};
 use numbers::Numbers;
 use observers::Observers;

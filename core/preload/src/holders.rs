@@ -26,9 +26,9 @@ use std::io::ErrorKind;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-pub(crate) mod search;
-
 use crate::runtime::Runtime;
+
+pub(crate) mod search;
 
 /// Where a socket came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

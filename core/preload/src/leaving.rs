@@ -8,14 +8,13 @@ use std::time::Duration;
 use netacc_driver::{Endpoint, StreamCell};
 use netacc_proto::{Reason, RxSource};
 
-use crate::family;
 use crate::os::clock::now;
 use crate::os::errno::{errno, set_errno};
 use crate::os::sockopt::unread;
 use crate::runtime::{self, Runtime};
-use crate::settling;
 use crate::socket::Socket;
 use crate::table::{self, Entry};
+use crate::{family, settling};
 
 /// Leaves the link for an operation that only the kernel can do, and stays off it.
 pub fn demote_for(sock: &Socket, reason: Reason) -> bool {

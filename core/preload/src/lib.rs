@@ -1,17 +1,21 @@
 //! `libnetacc-preload.so`: the socket calls of an unmodified program, over a link where there is one.
 //!
-//! * [`hooks`]: the interposed C symbols. Thin and unsafe: convert, call [`ops`], set errno. No logic.
-//! * [`ops`]: what each call does for a descriptor of ours. Descriptors that are not ours go straight to [`os::real`].
-//! * [`os`]: the C library, the kernel and the library's own descriptors. The lowest layer.
-//! * [`table`]: which descriptors are ours. One atomic load for those that are not.
-//! * [`runtime`]: the process's endpoint, created at the first socket that could use it; the helper thread.
-//! * `anchor`: the kernel's socket beneath a stream.
-//! * [`answers`], [`bulk`]: how long peers take to answer, and how fast bytes go, which decides between link and TCP.
-//! * [`ring`]: io_urings whose submissions can be looked at.
-//! * [`family`]: which sockets other processes hold too; [`holders`]: whether programs without the library do.
-//! * `vfork`: children that share this process's memory, but have descriptors of their own.
-//! * [`sandbox`]: programs that install system call filters.
-//! * [`epoll`], [`wait`]: readiness and blocking; [`queues`]: which completion queue a link reports to.
+//! The modules are in layers, of which each uses only those below. `ci/structure.toml` lists them, and the lint job checks them:
+//!
+//! | layer | modules |
+//! | --- | --- |
+//! | the interposed C symbols: convert, call [`ops`], set errno. No logic | [`hooks`] |
+//! | what each call does for a descriptor of ours. Other descriptors go straight to [`os::real`] | [`ops`] |
+//! | epoll instances | [`epoll`] |
+//! | the control path: making the runtime, the helper thread, fork, exit; programs that install system call filters; statistics | [`control`], [`sandbox`], [`stats`] |
+//! | blocking, and the completion queue to which a link reports | [`wait`], [`queues`] |
+//! | connections that leave their links, or whose watched descriptors come and go | [`leaving`], [`watched`] |
+//! | state: which descriptors are ours ([`table`]) and what they name ([`socket`], [`ring`]), the kernel's socket beneath a stream (`anchor`), the process's endpoint ([`runtime`]) | also [`settling`], [`holders`], [`vfork`] |
+//! | an epoll instance as its descriptors ([`instance`]) and what it watches ([`watchers`]) know it: traits | |
+//! | parts that stand alone: answers and throughput, which decide between link and TCP; who else holds a socket; spinning | [`answers`], [`bulk`], `batch`, [`family`], [`spin`] |
+//! | the C library, the kernel, and the library's own descriptors | [`os`] |
+//!
+//! So whoever changes [`epoll`] need not read how a process forks: fork, closing and the sandbox know the traits alone.
 //!
 //! Every accelerated descriptor *is* a kernel TCP socket (the anchor), so a call that is not interposed still acts on
 //! the right connection. What the library cannot do for a descriptor it leaves to the kernel, with a reason.

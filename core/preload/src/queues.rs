@@ -37,10 +37,9 @@ use parking_lot::Mutex;
 
 use crate::os::clock;
 use crate::os::per_process::PerProcess;
-use crate::runtime::{self};
+use crate::runtime;
 use crate::socket::Socket;
-use crate::table::NO_FD;
-use crate::table::{self, Entry};
+use crate::table::{self, Entry, NO_FD};
 use crate::watchers::{Registration, Watcher};
 
 static QUEUES: PerProcess<Queues> = PerProcess::new();

@@ -20,20 +20,19 @@ use std::time::Duration;
 
 use netacc_proto::Reason;
 
+use crate::control::exit;
+use crate::os::confinement::{self, is_confined};
 use crate::os::errno::{errno, set_errno};
 use crate::os::inside::Inside;
 use crate::os::{kept, log, own, real};
 use crate::runtime::{self, Runtime};
-use crate::stats;
 use crate::table::{self, Entry};
+use crate::{leaving, stats};
 
 pub mod bpf;
 mod inherited;
 mod needs;
 
-use crate::control::exit;
-use crate::leaving;
-use crate::os::confinement::{self, is_confined};
 use bpf::{Instruction, Program, MAX_INSTRUCTIONS};
 
 /// Before the first socket is looked at: confines a process that was started with a filter which does not permit links.

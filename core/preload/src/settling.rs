@@ -127,7 +127,7 @@ pub fn switch_patience(endpoint: &Endpoint, cell: &Arc<StreamCell>) -> Duration 
     }
 }
 
-/// When a write has waited for [`wait::JOIN_PATIENCE`] in vain, in nanoseconds; 0 for never.
+/// When a write has waited for [`JOIN_PATIENCE`] in vain, in nanoseconds; 0 for never.
 static IN_VAIN: AtomicU64 = AtomicU64::new(0);
 
 /// How long none waits for so long then: the next connection's peer is likely to be as far away. Arbitrary.

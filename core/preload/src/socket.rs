@@ -11,23 +11,23 @@ use parking_lot::Mutex;
 
 use crate::anchor::dissolve;
 use crate::answers::Answers;
-use crate::family;
-use crate::family::Others;
+use crate::family::{self, Others};
 use crate::holders::{socket_number, Loans, Sender};
 use crate::instance::Instance;
 use crate::os::real;
 use crate::ring::Ring;
 use crate::runtime::{self, Inherited, Runtime};
+use crate::settling;
 use crate::watchers::Registration;
 
 mod callers;
 mod notices;
 mod options;
 
-use crate::settling;
 pub use callers::{Callers, Place};
-use notices::Notices;
 pub use options::{int, keep_as_reported, needs_kernel, read_all_from_kernel, read_from_kernel, Options};
+
+use notices::Notices;
 
 /// How long leaving a link may take whose ring has become too long. Arbitrary: a live peer answers in well under a
 /// millisecond.

@@ -21,10 +21,9 @@ use netacc_driver::{AnchorProgress, Endpoint, Readiness, StreamCell};
 
 use crate::anchor::anchor_event;
 use crate::batch;
-use crate::os::clock::now;
-use crate::os::clock::timespec;
+use crate::os::clock::{now, timespec};
 use crate::os::errno::errno;
-use crate::os::real;
+use crate::os::{real, signals};
 use crate::runtime::Runtime;
 use crate::socket::Socket;
 
@@ -40,7 +39,6 @@ pub use sleeper::Waiter;
 pub(crate) use slots::after_fork_child;
 pub use slots::{Slot, Slots};
 
-use crate::os::signals;
 use sleeper::StreamWait;
 
 /// How a wait for a stream ended.

@@ -99,10 +99,11 @@ pub fn after_fork_child() {
     lingering::after_fork_child();
     family::after_fork_child();
     starting::after_fork_child();
-    let Some(rt) = runtime::forget() else { return };
-    ASLEEP.store(false, Ordering::SeqCst);
+    // Also where the parent's runtime was only being made: its helper may have held their locks.
     queues::after_fork_child();
     wait::after_fork_child();
+    let Some(rt) = runtime::forget() else { return };
+    ASLEEP.store(false, Ordering::SeqCst);
     exit::after_fork_child();
     shortage::after_fork_child();
     let mut done: Vec<(*const Entry, Arc<Entry>)> = Vec::new();

@@ -25,12 +25,8 @@ use std::time::Duration;
 use netacc_driver::Endpoint;
 use netacc_proto::Reason;
 
-use crate::os::clock;
-use crate::os::clock::now;
-use crate::os::errno;
-use crate::os::limits;
-use crate::os::real;
-use crate::os::uses;
+use crate::os::clock::{self, now};
+use crate::os::{errno, limits, real, uses};
 use crate::runtime::inherited::{take_ways, ways_to_parents};
 use crate::runtime::{get, protected_fds, Runtime};
 use crate::table::{self, Entry};

@@ -39,7 +39,6 @@ struct Backend {
 /// Held while the runtime is made. A forked child has a new one: a thread of its parent that was making one, and does not
 /// exist in the child, would hold the old one for ever.
 static STARTING: AtomicPtr<Mutex<()>> = AtomicPtr::new((&raw const FIRST_STARTING).cast_mut());
-
 static FIRST_STARTING: Mutex<()> = Mutex::new(());
 
 pub(super) fn starting() -> &'static Mutex<()> {

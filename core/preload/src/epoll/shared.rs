@@ -17,12 +17,10 @@ use netacc_driver::StreamCell;
 use netacc_proto::Reason;
 
 use super::{deregister, Epoll, Shared};
-use crate::leaving;
-use crate::os::own;
-use crate::os::real;
+use crate::os::{own, real};
 use crate::runtime::{self, Runtime};
-use crate::settling;
 use crate::table::{self, Entry};
+use crate::{leaving, settling};
 
 /// Who else holds an instance.
 pub(super) struct Holders {

@@ -15,16 +15,13 @@ use super::numbers::Wait;
 use super::sleepers::Announced;
 use super::{Change, Epoll, Shared, State, CHANNEL, KICK, OURS};
 use crate::anchor::anchor_event;
-use crate::os::access::is_beyond;
-use crate::os::clock;
-use crate::os::clock::now;
+use crate::os::access::{self, is_beyond};
+use crate::os::clock::{self, now};
 use crate::os::errno::set_errno;
-use crate::os::{access, real};
-use crate::queues;
+use crate::os::real;
 use crate::runtime::{self, Runtime};
-use crate::settling;
 use crate::table::Entry;
-use crate::{batch, wait};
+use crate::{batch, queues, settling, wait};
 
 /// `EP_MAX_EVENTS` of fs/eventpoll.c.
 const MOST_EVENTS: c_int = (c_int::MAX as usize / size_of::<epoll_event>()) as c_int;

@@ -1,5 +1,5 @@
 //! Calls that open a descriptor which is never ours. They are interposed for one reason: if the program has none left, the
-//! library gives back its own (see [`shortage`](crate::runtime::shortage)).
+//! library gives back its own (see [`shortage`](crate::control::shortage)).
 //!
 //! `open` and its like are variadic in C; see [`descriptors`](super::descriptors) for why fixed parameters receive the
 //! arguments. What opens descriptors within the C library (`mkstemp`, `getaddrinfo`, `fork` with `exec` in `popen`) is not seen.

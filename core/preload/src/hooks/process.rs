@@ -7,12 +7,10 @@ use netacc_proto::Reason;
 
 use super::{hooks, stream_or};
 use crate::control::exit;
-use crate::leaving;
 use crate::ops::clone::Clone;
 use crate::ops::{process, spawn_actions, stdio};
 use crate::os::real;
-use crate::vfork;
-use crate::{stats, table};
+use crate::{leaving, stats, table, vfork};
 
 type Strings = *const *const c_char;
 

@@ -9,9 +9,8 @@ use super::{entry_or, hooks};
 use crate::epoll;
 use crate::ops::readiness;
 use crate::ops::select::{self, Sets};
-use crate::os::confinement;
 use crate::os::errno::fail;
-use crate::os::real;
+use crate::os::{confinement, real};
 
 hooks! {
     fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {

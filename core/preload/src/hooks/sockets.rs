@@ -7,8 +7,7 @@ use libc::{sockaddr, socklen_t};
 use super::{entry_or, hooks};
 use crate::control::shortage;
 use crate::ops::{connection, ending, options, state};
-use crate::os::confinement;
-use crate::os::real;
+use crate::os::{confinement, real};
 
 hooks! {
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {

@@ -20,9 +20,8 @@ use super::readiness::of_program as readiness;
 use super::sockets::of_program as sockets;
 use crate::control::shortage::opening;
 use crate::ops::raw::{self, Mask};
-use crate::os;
 use crate::os::access::fault::with_the_programs;
-use crate::os::real;
+use crate::os::{self, real};
 use crate::sandbox;
 
 /// The system call itself, where nothing of it is ours.

@@ -11,18 +11,13 @@ use netacc_proto::Reason;
 
 use crate::control::unseen::apply_policy;
 use crate::holders::Sender;
-use crate::leaving;
 use crate::ops::{ending, rights};
-use crate::os::access;
 use crate::os::aio::Iocb;
-use crate::os::confinement;
 use crate::os::errno::{errno, set_errno};
-use crate::os::inside;
-use crate::os::limits;
-use crate::os::real;
+use crate::os::{access, confinement, inside, limits, real};
 use crate::ring::{foreign, Does, Register, Ring, Submission};
 use crate::table::{self, Entry};
-use crate::{epoll, runtime, stats};
+use crate::{epoll, leaving, runtime, stats};
 
 /// Most operations of one `lio_listio` that are looked at; the C library has no limit of its own.
 const MAX_LIST: usize = 1 << 16;

@@ -22,22 +22,14 @@ use netacc_proto::{Reason, Role};
 
 use crate::anchor::{has_connected, FdAnchor};
 use crate::answers::Answers;
-use crate::control;
-use crate::control::shortage;
+use crate::control::{self, shortage};
 use crate::holders::{socket_number, Sender};
 use crate::ops::{descriptors, ending};
-use crate::os::access;
-use crate::os::confinement;
 use crate::os::errno::{errno, set_errno};
-use crate::os::inside;
-use crate::os::real;
-use crate::os::sockopt;
-use crate::runtime;
-use crate::socket;
-use crate::socket::{Listener, Socket};
+use crate::os::{access, confinement, inside, real, sockopt};
+use crate::socket::{self, Listener, Socket};
 use crate::table::{self, Entry};
-use crate::watched;
-use crate::{family, sandbox};
+use crate::{family, runtime, sandbox, watched};
 
 /// After `socket`: takes note of TCP sockets. `fd` is what the call returned.
 pub fn socket(domain: c_int, kind: c_int, protocol: c_int, fd: c_int) {

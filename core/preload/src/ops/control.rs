@@ -4,9 +4,8 @@ use std::ffi::c_int;
 
 use libc::{msghdr, socklen_t};
 
-use crate::os::access;
 use crate::os::errno::fail;
-use crate::os::real;
+use crate::os::{access, real};
 use crate::socket::Socket;
 
 // Of linux/errqueue.h.

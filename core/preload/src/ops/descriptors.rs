@@ -11,16 +11,11 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use crate::control::shortage;
-use crate::leaving;
 use crate::ops::ending;
-use crate::os::confinement;
 use crate::os::errno::{errno, set_errno};
-use crate::os::limits;
-use crate::os::real;
-use crate::runtime;
+use crate::os::{confinement, limits, real};
 use crate::table::{self, Entry};
-use crate::vfork;
-use crate::watched;
+use crate::{leaving, runtime, vfork, watched};
 
 /// Makes `new`, a fresh copy of `from` in the kernel, a copy in the table too. Keeps errno.
 pub fn copied(from: c_int, new: c_int) {

@@ -14,12 +14,9 @@ use crate::os::clock::now;
 use crate::os::errno::{fail, set_errno};
 use crate::os::{lingering, real};
 use crate::runtime::{self, Runtime};
-use crate::settling;
 use crate::socket::Socket;
-use crate::table::NO_FD;
-use crate::table::{self, Entry};
-use crate::watched;
-use crate::{family, queues, stats};
+use crate::table::{self, Entry, NO_FD};
+use crate::{family, queues, settling, stats, watched};
 
 /// `shutdown`.
 pub fn shutdown(entry: &Arc<Entry>, fd: c_int, how: c_int) -> c_int {

@@ -20,6 +20,7 @@ use netacc_proto::{Phase, RxSource, SocketError};
 
 use crate::os::errno::fail;
 use crate::os::real;
+use crate::os::sockopt::unread;
 use crate::runtime::{self, Runtime};
 use crate::socket::Socket;
 
@@ -32,8 +33,6 @@ mod send;
 pub use crate::settling::await_switch;
 pub use recv::recv;
 pub use send::send;
-
-use crate::os::sockopt::unread;
 
 /// What one attempt came to.
 enum Step {

@@ -14,8 +14,7 @@ use netacc_proto::Reason;
 
 use crate::leaving;
 use crate::ops::{control, io, readiness};
-use crate::os::access;
-use crate::os::access::is_beyond;
+use crate::os::access::{self, is_beyond};
 use crate::os::clock::now;
 use crate::os::errno::{errno, fail};
 use crate::os::limits::MAX_BYTES;

@@ -9,16 +9,14 @@ use std::sync::Arc;
 use libc::socklen_t;
 use netacc_proto::Reason;
 
-use crate::ops::io::Outgoing;
+use crate::ops::io::{self, Outgoing};
 use crate::ops::message::Target;
-use crate::ops::{descriptors, io, state};
-use crate::os::access;
+use crate::ops::{descriptors, state};
 use crate::os::errno::fail;
-use crate::os::real;
 use crate::os::sockopt::SIOCOUTQNSD;
+use crate::os::{access, real};
 use crate::runtime::{self, Runtime};
-use crate::socket::keep_as_reported;
-use crate::socket::{int, Socket};
+use crate::socket::{int, keep_as_reported, Socket};
 use crate::table::Entry;
 
 // Values that the `libc` crate lacks, or has for some targets only; the same on all that the library supports.

@@ -12,16 +12,13 @@
 use std::ffi::{c_int, c_long, c_void};
 use std::sync::Arc;
 
-use crate::control::exit;
-use crate::control::fork;
-use crate::leaving;
-use crate::ops::environment::Strings;
-use crate::ops::{ending, environment, spawn_actions};
-use crate::os::confinement;
+use crate::control::{exit, fork};
+use crate::ops::environment::{self, Strings};
+use crate::ops::{ending, spawn_actions};
 use crate::os::errno::{errno, set_errno};
-use crate::os::real;
+use crate::os::{confinement, real};
 use crate::table::{self, Entry};
-use crate::{family, runtime, vfork};
+use crate::{family, leaving, runtime, vfork};
 
 /// Registers the fork handlers. Once, when the library is loaded: before any handler of the program, so that ours run
 /// last before a fork and first after it.

@@ -2,20 +2,18 @@
 //! the caller makes the kernel's.
 
 use std::ffi::{c_int, c_uint};
+use std::sync::Arc;
 use std::time::Duration;
 
 use libc::{epoll_event, nfds_t, pollfd, sigset_t, timespec};
 
 use crate::control::shortage;
-use crate::epoll::Epoll;
+use crate::epoll::{self, Epoll};
 use crate::ops::ending;
-use crate::os::access;
 use crate::os::errno::fail;
-use crate::os::limits;
-use crate::os::{confinement, inside, real};
+use crate::os::{access, confinement, inside, limits, real};
 use crate::table::{self, Entry};
-use crate::{epoll, wait};
-use std::sync::Arc;
+use crate::wait;
 
 /// A timespec as a duration; `None` if it is not valid.
 pub fn duration(ts: &timespec) -> Option<Duration> {

@@ -10,10 +10,8 @@ use crate::epoll::Epoll;
 use crate::holders::Sender;
 use crate::leaving;
 use crate::ops::{connection, ending};
-use crate::os::access;
 use crate::os::errno::{errno, set_errno};
-use crate::os::inside;
-use crate::os::real;
+use crate::os::{access, inside, real};
 use crate::table::{self, Entry};
 
 /// Before `sendmsg` on a socket that is not ours: connections whose descriptors it carries must be plain sockets,

@@ -155,9 +155,6 @@ impl Helper {
 }
 
 pub(crate) const KICK: u64 = 0;
-
 pub(crate) const STATS: u64 = 1;
-
 pub(crate) const DEVICE: u64 = 2;
-
 const FIRST_ANCHOR: u64 = 16;

@@ -25,7 +25,6 @@ pub(crate) struct Asked {
 
 // SAFETY: only atomics are reached through the pointer, and the mapping is never removed.
 unsafe impl Send for Asked {}
-
 // SAFETY: as above.
 unsafe impl Sync for Asked {}
 
@@ -61,9 +60,7 @@ impl Asked {
 /// In a word: a child wants the stream back; it is a plain socket now, or gone. Above them the use of the number: a
 /// number is used for one stream after another.
 const WANTED: u32 = 1;
-
 const PLAIN: u32 = 2;
-
 const USE: u32 = 4;
 
 /// Descriptors by which a child asks its parents, the next one and those before: a child that closes everything, before

@@ -1,12 +1,14 @@
 //! Options that the library must know. A connection takes them over from the socket that it was before, or from the
 //! listener that accepted it, as in the kernel.
 
-use crate::os::real;
-use crate::os::sockopt::get_int;
-use libc::socklen_t;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU32, Ordering};
 use std::time::Duration;
+
+use libc::socklen_t;
+
+use crate::os::real;
+use crate::os::sockopt::get_int;
 
 /// What has been set of them.
 pub struct Options {

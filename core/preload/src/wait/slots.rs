@@ -19,8 +19,7 @@ use parking_lot::Mutex;
 
 use crate::os::own;
 use crate::os::per_process::PerProcess;
-use crate::os::uses;
-use crate::os::uses::Use;
+use crate::os::uses::{self, Use};
 use crate::queues::{self, Activity, Owner, User};
 
 /// A place for one sleeping thread.

@@ -12,19 +12,17 @@ use super::kernel::{is_broken, is_end, kernel_recv, kernel_recv_limited};
 use super::promotion::note_received;
 use super::replay::await_replay;
 use super::{deferred_or, poll_link, take_error, total, Step};
-use crate::batch;
 use crate::ops::connection;
 use crate::ops::waiting::Waiting;
 use crate::os::access;
 use crate::os::clock::now;
 use crate::os::errno::{errno, fail};
 use crate::os::sockopt::unread;
-use crate::runtime;
 use crate::settling::settle_end;
 use crate::socket::Socket;
 use crate::table::Entry;
-use crate::wait::block;
-use crate::wait::{Limit, Waited};
+use crate::wait::{block, Limit, Waited};
+use crate::{batch, runtime};
 
 /// Receives. See `recv(2)`.
 ///

@@ -14,22 +14,17 @@ use super::kernel::{
 };
 use super::promotion::note_sent;
 use super::{deferred_or, poll_link, take_error, total, Step};
-use crate::batch;
 use crate::ops::connection;
 use crate::ops::waiting::Waiting;
-use crate::os::access;
 use crate::os::clock::now;
 use crate::os::errno::{errno, fail, set_errno};
 use crate::os::limits::MAX_BYTES;
-use crate::os::signals;
-use crate::runtime;
-use crate::settling;
-use crate::settling::await_switch;
-use crate::settling::settle_end;
+use crate::os::{access, signals};
+use crate::settling::{self, await_switch, settle_end};
 use crate::socket::Socket;
 use crate::table::Entry;
-use crate::wait::block;
-use crate::wait::{Limit, Waited};
+use crate::wait::{block, Limit, Waited};
+use crate::{batch, runtime};
 
 /// After so many bytes written to the anchor a write may have to wait for no reason that the program knows: the kernel's
 /// buffers take about as many.
@@ -379,7 +374,7 @@ fn block_for_answer(endpoint: &Endpoint, cell: &Arc<StreamCell>, limit: Limit) -
     }
 }
 
-/// Whether the peer takes bytes off the kernel's queue, or answers the pledge, within [`wait::SWITCH_PATIENCE`].
+/// Whether the peer takes bytes off the kernel's queue, or answers the pledge, within [`SWITCH_PATIENCE`](settling::SWITCH_PATIENCE).
 #[cold]
 fn peer_reads(endpoint: &Endpoint, cell: &Arc<StreamCell>, fd: c_int) -> bool {
     let before = unacknowledged(fd);
