@@ -12,10 +12,10 @@
 //! Its parts:
 //!
 //! * `interest`: one descriptor in an instance: what is reported of it, and what the kernel watches.
-//! * `descriptor`: the instance as a descriptor knows it that names it ([`instance`](crate::instance)).
+//! * `descriptor`: an instance as the table of descriptors knows it ([`instance`](crate::instance)).
 //! * `ctl`: `epoll_ctl`, which makes interests, changes and deletes them.
 //! * `waiting`: `epoll_wait`, from the ready list to sleep.
-//! * `subscriber`: the instance as a socket knows it that is watched ([`watchers`](crate::watchers)).
+//! * `subscriber`: an instance as the sockets that it watches know it ([`watchers`](crate::watchers)).
 //! * `numbers`: the descriptors that name an instance, which come and go while threads wait on it.
 //! * `observers`: everybody else who looks at an instance: `poll`, `select`, other instances, rings.
 //! * `shared`: instances that other processes hold as well.

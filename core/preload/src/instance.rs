@@ -1,4 +1,5 @@
-//! Epoll instances, as what names them by their descriptors knows them.
+//! Epoll instances, as the table of descriptors knows them: what becomes of an instance when its descriptors are duplicated and
+//! closed, when the process forks, and when others than its waiters look at it. [`epoll`](crate::epoll) implements it.
 
 use std::any::Any;
 use std::ffi::c_int;
@@ -56,6 +57,6 @@ pub trait Instance: Any + Send + Sync {
     /// Undoes [`add_sleeper`](Instance::add_sleeper).
     fn remove_sleeper(&self, sleeper: &Arc<dyn Sleeper>);
 
-    /// The instance as those know it that it watches.
+    /// The instance, as the sockets that it watches know it.
     fn subscriber(&self) -> Arc<dyn Subscriber>;
 }

@@ -9,9 +9,9 @@
 //! | epoll instances | [`epoll`] |
 //! | the control path: making the runtime, the helper thread, fork, exit; programs that install system call filters; statistics | [`control`], [`sandbox`], [`stats`] |
 //! | blocking, and the completion queue to which a link reports | [`wait`], [`queues`] |
-//! | connections that leave their links, or whose watched descriptors come and go | [`leaving`], [`watched`] |
-//! | state: which descriptors are ours ([`table`]) and what they name ([`socket`], [`ring`]), the kernel's socket beneath a stream (`anchor`), the process's endpoint ([`runtime`]) | also [`settling`], [`holders`], [`vfork`] |
-//! | an epoll instance as its descriptors ([`instance`]) and what it watches ([`watchers`]) know it: traits | |
+//! | state, upper part: connections that leave their links; watched sockets whose descriptors come and go | [`leaving`], [`watched`] |
+//! | state: which descriptors are ours, and what they name; the process's endpoint; the kernel's socket beneath a stream; waiting until a stream is on one path; unseen holders; children that share the memory | [`table`], [`socket`], [`ring`], [`runtime`], `anchor`, [`settling`], [`holders`], [`vfork`] |
+//! | traits: an epoll instance as the table ([`instance`]) and the sockets that it watches ([`watchers`]) know it | [`instance`], [`watchers`] |
 //! | parts that stand alone: answers and throughput, which decide between link and TCP; who else holds a socket; spinning | [`answers`], [`bulk`], `batch`, [`family`], [`spin`] |
 //! | the C library, the kernel, and the library's own descriptors | [`os`] |
 //!

@@ -1,4 +1,4 @@
-//! What becomes of the watchers of a socket when it becomes another thing, and when descriptors are closed that they watch.
+//! Sockets that are watched, while their descriptors are closed, and while they become connections or cease to be.
 //!
 //! For the kernel what an instance watches is the open file: a registration lives until the last descriptor of that is
 //! closed, and keeps reporting although the number under which it was made may name something else by then. So here: the
@@ -19,16 +19,16 @@ use crate::watchers::{unwatch, Registration, Subscriber};
 /// All instances forget `fd`, which is being closed, the last descriptor that the program has of its socket. If the
 /// library has others (`lingers`) the kernel would go on reporting it to nobody.
 pub fn forget_fd(watchers: &Mutex<Vec<Registration>>, fd: c_int, lingers: bool) {
-    for shared in instances(watchers, fd) {
-        shared.remove(fd, lingers);
+    for instance in instances(watchers, fd) {
+        instance.remove(fd, lingers);
     }
 }
 
 /// `fd`, the last descriptor of its socket here, is being closed, and others may hold that: what the kernel watches lives
 /// on as long as they do. The stream, if there was one, is plain by now.
 pub fn leave_to_kernel(watchers: &Mutex<Vec<Registration>>, fd: c_int) {
-    for shared in instances(watchers, fd) {
-        shared.leave_to_kernel(fd);
+    for instance in instances(watchers, fd) {
+        instance.leave_to_kernel(fd);
     }
 }
 
@@ -60,7 +60,7 @@ pub fn outlive(sock: &Socket, fd: c_int) {
 /// What is watched under `fd`, which is being closed, is watched under a duplicate from now on.
 pub fn outlive_as_duplicate(watchers: &Mutex<Vec<Registration>>, outliving: &Mutex<Vec<(c_int, c_int)>>, fd: c_int) {
     let Some(kept) = lingering::duplicate(fd) else {
-        instances(watchers, fd).iter().for_each(|shared| shared.remove(fd, false));
+        instances(watchers, fd).iter().for_each(|instance| instance.remove(fd, false));
         return;
     };
     rename(watchers, fd, kept);
@@ -74,12 +74,12 @@ fn rename(watchers: &Mutex<Vec<Registration>>, from: c_int, to: c_int) {
         let mut all = watchers.lock();
         let mine = all.iter().filter(|r| r.is_under(from));
         let watching: Vec<_> = mine.filter_map(Registration::instance).collect();
-        all.extend(watching.iter().map(|shared| Registration::Epoll(Arc::downgrade(shared), to)));
+        all.extend(watching.iter().map(|instance| Registration::Epoll(Arc::downgrade(instance), to)));
         watching
     };
-    for shared in &watching {
-        if !shared.rename(from, to) {
-            unwatch(watchers, shared, to);
+    for instance in &watching {
+        if !instance.rename(from, to) {
+            unwatch(watchers, instance, to);
         }
     }
     instances(watchers, from);

@@ -1,4 +1,5 @@
-//! What a socket knows of those that watch it: epoll instances, and threads in `poll`.
+//! Epoll instances and threads in `poll`, as the sockets that they watch know them. [`epoll`](crate::epoll) and
+//! [`wait`](crate::wait) implement the traits.
 
 use std::ffi::c_int;
 use std::sync::{Arc, Weak};
@@ -7,10 +8,10 @@ use netacc_device::CompletionQueueId;
 use netacc_driver::{Endpoint, Readiness, StreamCell};
 use parking_lot::Mutex;
 
-/// An epoll instance, as those know it that it watches. It knows each of them by a descriptor.
+/// An epoll instance, as the sockets that it watches know it. It knows each of them by a descriptor.
 pub trait Subscriber: Send + Sync {
-    /// The readiness of `fd`'s stream is `now`; `arrived`: because bytes, an end or an error have come. Called with the stream
-    /// locked.
+    /// The stream of `fd` has changed: its readiness is `now`. `arrived`: bytes, an end or an error have come. Called with the
+    /// stream locked.
     fn changed(&self, fd: c_int, now: Readiness, arrived: bool);
 
     /// `fd`, which is watched already, has become a connection, with a stream perhaps. `false`: it is not watched.

@@ -1,4 +1,4 @@
-//! An instance as a descriptor knows it that names it.
+//! An instance as the table of descriptors knows it.
 
 use std::any::Any;
 use std::ffi::c_int;
@@ -48,8 +48,8 @@ impl Instance for Epoll {
         Box::new(fresh)
     }
 
-    // An instance that came with a fork, and was not used since, belongs to the parent, who translates what it reports.
     fn return_to_kernel(&self) {
+        // An instance that came with a fork, and was not used since, belongs to the parent, who translates what it reports.
         if self.shared.is_others() {
             return;
         }

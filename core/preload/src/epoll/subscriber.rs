@@ -1,4 +1,4 @@
-//! An instance as those know it that it watches.
+//! An instance as the sockets that it watches know it.
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -12,6 +12,23 @@ use super::{kernel_ctl, Change, Shared, State};
 use crate::watchers::Subscriber;
 
 impl Subscriber for Shared {
+    #[inline]
+    fn changed(&self, fd: c_int, now: Readiness, arrived: bool) {
+        self.note_change(fd, now, if arrived { Change::Arrival } else { Change::Readiness });
+    }
+
+    fn attach(&self, fd: c_int, stream: Option<&Arc<StreamCell>>) -> bool {
+        let mut state = self.state.lock();
+        let Some(i) = state.interests.get_mut(&fd) else { return false };
+        i.stream = stream.cloned();
+        drop(state);
+        if stream.is_some() {
+            self.streams.fetch_add(1, Ordering::Relaxed);
+            self.ensure_kick();
+        }
+        true
+    }
+
     fn remove(&self, fd: c_int, deregister: bool) {
         let mut state = self.state.lock();
         if deregister {
@@ -54,23 +71,6 @@ impl Subscriber for Shared {
         }
         interests.insert(kept, interest);
         ready.iter_mut().filter(|queued| **queued == fd).for_each(|queued| *queued = kept);
-        true
-    }
-
-    #[inline]
-    fn changed(&self, fd: c_int, now: Readiness, arrived: bool) {
-        self.note_change(fd, now, if arrived { Change::Arrival } else { Change::Readiness });
-    }
-
-    fn attach(&self, fd: c_int, stream: Option<&Arc<StreamCell>>) -> bool {
-        let mut state = self.state.lock();
-        let Some(i) = state.interests.get_mut(&fd) else { return false };
-        i.stream = stream.cloned();
-        drop(state);
-        if stream.is_some() {
-            self.streams.fetch_add(1, Ordering::Relaxed);
-            self.ensure_kick();
-        }
         true
     }
 
