@@ -4,6 +4,7 @@ use std::ffi::c_int;
 use std::io;
 
 use netacc_device::{Anchor, AnchorError, AnchorPosition};
+use netacc_driver::AnchorEvent;
 
 use crate::os::poll;
 use crate::os::sockopt::{get_int, set_int};
@@ -263,6 +264,17 @@ impl Anchor for FdAnchor {
 
     fn set_low_water(&mut self, bytes: u32) {
         set_int(self.fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, c_int::try_from(bytes).unwrap_or(c_int::MAX));
+    }
+}
+
+/// What the kernel's events of an anchor mean.
+pub(crate) fn anchor_event(events: u32) -> AnchorEvent {
+    if events & libc::EPOLLERR as u32 != 0 {
+        AnchorEvent::Failed
+    } else if events & libc::EPOLLRDHUP as u32 != 0 {
+        AnchorEvent::Ended
+    } else {
+        AnchorEvent::Readable
     }
 }
 

@@ -12,10 +12,10 @@
 //! Its parts:
 //!
 //! * `interest`: one descriptor in an instance: what is reported of it, and what the kernel watches.
+//! * `descriptor`: an instance as the table of descriptors knows it ([`instance`](crate::instance)).
 //! * `ctl`: `epoll_ctl`, which makes interests, changes and deletes them.
 //! * `waiting`: `epoll_wait`, from the ready list to sleep.
-//! * `watchers`: what a socket knows of those that watch it.
-//! * `closed`: descriptors that are closed while they are watched.
+//! * `subscriber`: an instance as the sockets that it watches know it ([`watchers`](crate::watchers)).
 //! * `numbers`: the descriptors that name an instance, which come and go while threads wait on it.
 //! * `observers`: everybody else who looks at an instance: `poll`, `select`, other instances, rings.
 //! * `shared`: instances that other processes hold as well.
@@ -38,42 +38,29 @@ use netacc_device::{CompletionQueueId, Instant, KernelOperation};
 use netacc_driver::{Endpoint, Readiness};
 use parking_lot::Mutex;
 
-use crate::ops::ending;
-use crate::os::real;
-use crate::queues::{Activity, Owner};
-use crate::runtime::{
-    self,
-    shortage::{self, Use},
-    Runtime,
-};
-use crate::socket::Socket;
-use crate::table::{self, Entry};
-use crate::{queues, sandbox};
+use crate::os::uses::{self, Use};
+use crate::os::{clock, own, real};
+use crate::queues::{self, Activity, Owner, User};
+use crate::runtime::{self, Runtime};
 
-mod closed;
 mod ctl;
+mod descriptor;
 mod interest;
 mod numbers;
 mod observers;
 mod shared;
 mod sleepers;
+mod subscriber;
 mod waiting;
-mod watchers;
 
-pub use closed::{come_back, end_outliving, forget_fd, leave_to_kernel, outlive, unwatch};
 pub use ctl::{ctl, is_parked};
-pub use waiting::{anchor_event, wait};
-pub use watchers::{carry_over, release, Registration, Watcher};
+pub use waiting::wait;
 
-use crate::os::clock;
-use crate::os::inside;
-use crate::os::own;
-use interest::{events_of, Answer, Interest, Interests, Kernel, Watch, BOTH_KERNEL, OUTGOING};
+use interest::{events_of, Answer, Interests, Kernel, Watch, BOTH_KERNEL, OUTGOING};
 use numbers::Numbers;
 use observers::Observers;
 use shared::Holders;
 use sleepers::Sleepers;
-use watchers::attach;
 
 /// An epoll instance.
 pub struct Epoll {
@@ -137,20 +124,6 @@ const OURS: u64 = 0x6e61_6363 << 32;
 const KICK: u64 = OURS | 0xffff_ffff;
 const CHANNEL: u64 = OURS | 0xffff_fffe;
 
-/// `epoll_create1`.
-pub fn create1(flags: c_int) -> c_int {
-    let fd = shortage::opening_fd(|| {
-        // SAFETY: no pointers.
-        unsafe { real::epoll_create1(flags) }
-    });
-    if fd >= 0 && !inside::is_inside() && !sandbox::leaves_new_sockets() {
-        // What the number may have named before was closed unseen.
-        ending::forget(fd);
-        table::insert(fd, Arc::new(Entry::Epoll(Epoll::new(fd))));
-    }
-    fd
-}
-
 impl Shared {
     /// The kernel's instance, for calls that hold the lock: only so is the number certain not to be closed meanwhile.
     fn kernel(&self) -> Kernel {
@@ -159,7 +132,7 @@ impl Shared {
 
     /// A stream of this instance changed. Called with the stream locked.
     #[inline]
-    fn changed(&self, fd: c_int, now: Readiness, change: Change) {
+    fn note_change(&self, fd: c_int, now: Readiness, change: Change) {
         let mut state = self.state.lock();
         let State { interests, ready, .. } = &mut *state;
         let Some(i) = interests.get_mut(&fd) else { return };
@@ -268,7 +241,7 @@ impl Shared {
 
     /// The completion queue of the instance's links: its own, or the helper's if there is none to be had, or if no thread can
     /// be relied on to wait on the instance. Not with a lock held.
-    pub fn queue(self: &Arc<Self>, endpoint: &Endpoint) -> CompletionQueueId {
+    fn queue_of_links(self: &Arc<Self>, endpoint: &Endpoint) -> CompletionQueueId {
         let helpers = endpoint.control_cq();
         if self.observers.include_kernel() {
             return helpers;
@@ -276,31 +249,28 @@ impl Shared {
         if let Some(own) = self.own_queue() {
             return own;
         }
-        let Some(rt) = runtime::get() else { return helpers };
+        if runtime::get().is_none() {
+            return helpers;
+        }
         let before = self.cq.load(Ordering::Acquire);
-        let taken = if before == NO_QUEUE { queues::take(rt, endpoint) } else { queues::take_free(rt, endpoint) };
-        self.assign(rt, endpoint, taken)
+        let taken = if before == NO_QUEUE { queues::take(endpoint) } else { queues::take_free(endpoint) };
+        self.assign(endpoint, taken)
     }
 
     /// The instance, which has no queue of its own, gets one; `None`: the helper looks at its links.
-    fn assign(
-        self: &Arc<Self>,
-        rt: &Runtime,
-        endpoint: &Endpoint,
-        queue: Option<CompletionQueueId>,
-    ) -> CompletionQueueId {
+    fn assign(self: &Arc<Self>, endpoint: &Endpoint, queue: Option<CompletionQueueId>) -> CompletionQueueId {
         let helpers = endpoint.control_cq();
         let new = queue.map_or(HELPERS_QUEUE, |cq| cq.0);
         let unserved = |cq: u32| matches!(cq, NO_QUEUE | HELPERS_QUEUE).then_some(new);
         if self.cq.fetch_update(Ordering::SeqCst, Ordering::Acquire, unserved).is_err() {
             // Another thread was quicker.
             if let Some(cq) = queue {
-                queues::put_back(rt, cq);
+                queues::put_back(cq);
             }
             return self.own_queue().unwrap_or(helpers);
         }
         let Some(own) = queue else { return helpers };
-        rt.queues.belongs_to(own, Owner::Instance(Arc::downgrade(self)));
+        queues::belongs_to(own, Owner::of_instance(self));
         let mut state = self.state.lock();
         if let Some(channel) = endpoint.device().channel_fd(own) {
             // Edge-triggered, so that it need not be drained. If a peer has rung it before, adding it reports that.
@@ -327,37 +297,16 @@ impl Shared {
 
     /// A thread is about to sleep on the instance. If it has no queue, and often sleeps, it gets the queue of somebody who
     /// has slept all the while.
-    fn queue_for_sleep(self: &Arc<Self>, rt: &Runtime, endpoint: &Endpoint) {
+    fn queue_for_sleep(self: &Arc<Self>, endpoint: &Endpoint) {
         let own = self.own_queue().is_some();
         let Some(since) = self.activity.sleeps(own) else { return };
         if self.observers.include_kernel() {
             return;
         }
-        if let Some(queue) = rt.queues.take_over(rt, endpoint, since) {
-            self.assign(rt, endpoint, Some(queue));
+        if let Some(queue) = queues::take_over(endpoint, since) {
+            self.assign(endpoint, Some(queue));
             self.settle_streams();
         }
-    }
-
-    /// When a thread went to sleep on the instance last.
-    pub fn last_sleep(&self) -> Instant {
-        self.activity.last_sleep()
-    }
-
-    /// Gives the queue to somebody else: from now on the helper looks at the instance's links, which are still there.
-    pub fn surrender(&self, endpoint: &Endpoint, queue: CompletionQueueId) -> bool {
-        if self.cq.compare_exchange(queue.0, HELPERS_QUEUE, Ordering::SeqCst, Ordering::Relaxed).is_err() {
-            return false;
-        }
-        let mut state = self.state.lock();
-        if let Some(channel) = endpoint.device().channel_fd(queue) {
-            deregister(self.kernel().epfd, channel);
-        }
-        // Threads that sleep have armed the queue, and are to sleep again without it.
-        if self.sleepers.any() && !std::mem::replace(&mut state.kicked, true) {
-            self.kick();
-        }
-        true
     }
 
     fn settle_streams(&self) {
@@ -381,7 +330,7 @@ impl Shared {
     }
 
     fn make_kick(&self, _locked: &mut State) {
-        if self.kick.load(Ordering::Acquire) != 0 || shortage::is_over() {
+        if self.kick.load(Ordering::Acquire) != 0 || uses::is_over() {
             return;
         }
         let _use = Use::begin();
@@ -392,6 +341,28 @@ impl Shared {
     }
 }
 
+impl User for Shared {
+    fn last_sleep(&self) -> Instant {
+        self.activity.last_sleep()
+    }
+
+    /// From now on the helper looks at the instance's links, which are still there.
+    fn surrender(&self, endpoint: &Endpoint, queue: CompletionQueueId) -> bool {
+        if self.cq.compare_exchange(queue.0, HELPERS_QUEUE, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+            return false;
+        }
+        let mut state = self.state.lock();
+        if let Some(channel) = endpoint.device().channel_fd(queue) {
+            deregister(self.kernel().epfd, channel);
+        }
+        // Threads that sleep have armed the queue, and are to sleep again without it.
+        if self.sleepers.any() && !std::mem::replace(&mut state.kicked, true) {
+            self.kick();
+        }
+        true
+    }
+}
+
 impl Drop for Shared {
     fn drop(&mut self) {
         let kick = *self.kick.get_mut();
@@ -399,8 +370,8 @@ impl Drop for Shared {
             own::discard(kick as c_int);
         }
         // Completion queues are few: give it back to the pool of the runtime.
-        if let Some(rt) = runtime::get().filter(|_| *self.cq.get_mut() != NO_QUEUE) {
-            queues::give_back(rt, self.own_queue());
+        if runtime::get().is_some() && *self.cq.get_mut() != NO_QUEUE {
+            queues::give_back(self.own_queue());
         }
     }
 }
@@ -429,7 +400,8 @@ fn deregister(epfd: c_int, fd: c_int) {
 }
 
 impl Epoll {
-    fn new(epfd: c_int) -> Epoll {
+    /// The instance that the kernel has just made, as `epfd`.
+    pub fn new(epfd: c_int) -> Epoll {
         Epoll::held(epfd, Holders::here())
     }
 
@@ -454,74 +426,8 @@ impl Epoll {
         }
     }
 
-    /// The same instance, named by `fd`, in a forked child: the kernel's part is shared with the parent, the data must be
-    /// kept to translate events; streams are kernel sockets here.
-    pub fn after_fork(&self, fd: c_int) -> Epoll {
-        let fresh = Epoll::held(fd, Holders::inherited(&self.shared));
-        if let Some(state) = self.shared.state.try_lock() {
-            let mut copy = fresh.shared.state.lock();
-            for (fd, i) in state.interests.iter().filter(|(_, i)| !i.parked) {
-                copy.interests.insert(fd, Interest { disabled: i.disabled, ..Interest::kernels(i.events, i.data) });
-            }
-        }
-        fresh
-    }
-
-    /// The kernel's instance is all there is from now on: what it reports goes to the program as it is. All connections are
-    /// plain sockets.
-    ///
-    /// An instance that came with a fork, and was not used since, belongs to the parent, who translates what it reports.
-    pub fn return_to_kernel(&self) {
-        if self.shared.is_others() {
-            return;
-        }
-        let state = self.shared.state.lock();
-        let epfd = self.shared.kernel().epfd;
-        state.interests.iter().for_each(|(fd, interest)| interest.return_to_kernel(epfd, fd));
-        self.shared.streams.store(0, Ordering::Relaxed);
-        let kick = self.shared.kick.load(Ordering::Acquire);
-        if kick != 0 {
-            kernel_ctl(epfd, libc::EPOLL_CTL_DEL, kick as c_int, 0);
-        }
-        let endpoint = runtime::get().and_then(runtime::Runtime::endpoint);
-        if let Some(channel) = endpoint.zip(self.shared.own_queue()).and_then(|(e, cq)| e.device().channel_fd(cq)) {
-            kernel_ctl(epfd, libc::EPOLL_CTL_DEL, channel, 0);
-        }
-    }
-
     /// Whether any interest is a stream.
     pub fn has_streams(&self) -> bool {
         self.shared.streams.load(Ordering::Relaxed) > 0
-    }
-
-    /// Whether a wait would find something on the ready list.
-    pub fn has_ready(&self) -> bool {
-        self.shared.is_ready()
-    }
-
-    /// Handles completions of the instance's queue.
-    pub fn poll(&self, endpoint: &Endpoint) {
-        self.shared.poll(endpoint);
-    }
-
-    /// The instance's completion queue, if it has one of its own.
-    pub fn own_queue(&self) -> Option<CompletionQueueId> {
-        self.shared.own_queue()
-    }
-
-    /// `fd` has become a connection with a stream: interests made before follow it.
-    pub fn attach(&self, fd: c_int, sock: &Socket) {
-        attach(&self.shared, fd, sock);
-    }
-
-    /// Closes the descriptors that the library has of the instance. By the helper, when nothing is on a link any more.
-    pub fn give_back(&self) {
-        let shared = &self.shared;
-        let kick = shared.kick.swap(0, Ordering::SeqCst);
-        if kick != 0 && shortage::await_uses() {
-            let _locked = shared.state.lock();
-            deregister(shared.kernel().epfd, kick as c_int);
-            own::discard(kick as c_int);
-        }
     }
 }

@@ -1,9 +1,9 @@
 //! Which processes hold a socket without being entered in the [`family`](crate::family): programs that this process has
 //! started, what these start in turn, and processes that have sent the socket here. They need not have the library.
 //!
-//! A connection leaves its link before such a process gets its socket ([`lend`]), because that process may use it unseen.
+//! A connection leaves its link before such a process gets its socket ([`lend`](crate::leaving::lend)), because that process may use it unseen.
 //! It may be promoted again once none of them holds the socket. Only the kernel knows that, and it tells by
-//! `/proc/<pid>/fd`. The helper thread searches there ([`Search`]) when a connection is due for promotion. The search
+//! `/proc/<pid>/fd`. The helper thread searches there (`search`) when a connection is due for promotion. The search
 //! finds a holder or proves that there is none:
 //!
 //! * It lists the processes again until a list names no new one, because a holder may start another process and end
@@ -20,33 +20,17 @@
 //! Not seen: a socket that is on its way in a message to a third process; a program that has gained privileges and left
 //! both its parent and its session.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::ffi::c_int;
 use std::io::ErrorKind;
 use std::mem::MaybeUninit;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
-use std::time::Duration;
 
-use netacc_device::Instant;
-use netacc_proto::Reason;
-use parking_lot::Mutex;
-
-use crate::family::{self, Others};
-use crate::ops::io;
-use crate::os::clock::now;
 use crate::os::own;
-use crate::runtime::{self, Runtime};
-use crate::socket::Socket;
-use crate::table::{self, Entry};
+use crate::runtime::Runtime;
 
-/// Processes that are visited before the helper does something else. Arbitrary: one takes some tens of microseconds.
-const SLICE: usize = 16;
-/// Most lists of processes for one search. Arbitrary: beyond, processes start and end all the time.
-const MAX_LISTS: u32 = 16;
-/// The share of the helper's time that searches may take: one in so many.
-const TIME_SHARE: u32 = 10;
+pub(crate) mod search;
 
 /// Where a socket came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,200 +117,6 @@ impl Loans {
                 process.start >= since && (same_session || descends())
             }
         }
-    }
-}
-
-/// Brings connections back to the kernel because processes that do not enter themselves anywhere are about to get their
-/// sockets. They may be promoted again once none of these processes holds the socket.
-pub fn lend(entries: &[Arc<Entry>]) {
-    let socks = || {
-        entries.iter().filter_map(|entry| match &**entry {
-            Entry::Stream(sock) => Some(sock),
-            _ => None,
-        })
-    };
-    let rt = runtime::get();
-    for sock in socks() {
-        sock.loans.add();
-        family::lend(sock.family.load(Ordering::Relaxed));
-        let (Some(cell), Some((rt, endpoint))) = (&sock.stream, rt.and_then(|rt| Some((rt, rt.endpoint()?)))) else {
-            continue;
-        };
-        rt.share(cell);
-        sock.promotion.begin_again(sock.operations.load(Ordering::Relaxed));
-        // All begin before any is waited for: the peers answer at the same time.
-        let mut guard = cell.lock(endpoint);
-        if !guard.proto().is_plain() {
-            guard.demote(Reason::Shared);
-            guard.progress_anchor(false);
-        }
-    }
-    for sock in socks() {
-        io::bring_back(sock, Reason::Shared);
-    }
-}
-
-/// Searches that connections have asked for. Only the helper looks inside.
-#[derive(Default)]
-pub(crate) struct Searches {
-    asked: AtomicBool,
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
-    current: Option<Search>,
-    not_before: Option<Instant>,
-}
-
-impl Searches {
-    /// Some connection wants one.
-    pub(crate) fn ask(&self) {
-        self.asked.store(true, Ordering::SeqCst);
-    }
-
-    /// Whether one is to begin now.
-    pub(crate) fn is_due(&self) -> bool {
-        self.asked.load(Ordering::SeqCst) && self.state.lock().not_before.is_none_or(|at| at <= now())
-    }
-
-    /// The helper: does a part of what is to be done. When to come again.
-    pub(crate) fn advance(&self) -> Option<Instant> {
-        let begun = now();
-        let mut state = self.state.lock();
-        if state.current.is_none() {
-            if !self.asked.load(Ordering::SeqCst) {
-                return None;
-            }
-            if let Some(at) = state.not_before.filter(|at| *at > begun) {
-                return Some(at);
-            }
-            self.asked.store(false, Ordering::SeqCst);
-            state.current = Search::begin();
-        }
-        let search = state.current.as_mut()?;
-        let done = search.advance();
-        search.spent += now().saturating_since(begun);
-        if !done {
-            return Some(begun);
-        }
-        let not_before = now() + search.spent * TIME_SHARE;
-        state.current = None;
-        state.not_before = Some(not_before);
-        // Who has asked during the search called the helper in vain, and does not call again.
-        self.asked.load(Ordering::SeqCst).then_some(not_before)
-    }
-}
-
-/// A connection whose holders are searched for, and what was known of them when the search began.
-struct Wanted {
-    entry: Weak<Entry>,
-    loans: u32,
-    shares: u32,
-    unseen: family::Unseen,
-}
-
-/// One search through the processes, for the holders of several sockets.
-struct Search {
-    /// By the number of the socket. A socket whose holder was found is taken out.
-    wanted: HashMap<u64, Wanted>,
-    pending: Vec<u32>,
-    visited: HashSet<u32>,
-    lists: u32,
-    spent: Duration,
-}
-
-impl Search {
-    /// For all connections that want one. `None` if their known holders still have them, or if nothing can be seen.
-    fn begin() -> Option<Search> {
-        let mut wanted = HashMap::new();
-        let mut known: HashMap<u32, Option<HashSet<u64>>> = HashMap::new();
-        for (fd, entry) in table::entries() {
-            let Entry::Stream(sock) = &*entry else { continue };
-            if sock.fd.load(Ordering::Relaxed) != fd || !sock.loans.wanted.swap(false, Ordering::AcqRel) {
-                continue;
-            }
-            let (Some(cell), Some(number)) = (&sock.stream, socket_number(fd)) else { continue };
-            let one = Wanted {
-                entry: Arc::downgrade(&entry),
-                loans: sock.loans.count(),
-                shares: cell.shares(),
-                unseen: family::unseen(sock.family.load(Ordering::Relaxed)),
-            };
-            let holder = sock.loans.holder.load(Ordering::Relaxed);
-            let held = match known.entry(holder).or_insert_with(|| sockets_of(holder).unwrap_or_default()) {
-                Some(sockets) => sockets.contains(&number),
-                None => sock.loans.suspects(holder),
-            };
-            if !held {
-                wanted.insert(number, one);
-            }
-        }
-        let visited = HashSet::from([std::process::id()]);
-        let search = Search { wanted, pending: Vec::new(), visited, lists: 0, spent: Duration::ZERO };
-        (!search.wanted.is_empty() && sees_processes()).then_some(search)
-    }
-
-    /// Visits some processes. Whether the search is over.
-    fn advance(&mut self) -> bool {
-        if self.pending.is_empty() {
-            self.lists += 1;
-            let Some(all) = processes() else { return true };
-            self.pending = all.into_iter().filter(|pid| self.visited.insert(*pid)).collect();
-            if self.pending.is_empty() {
-                self.wanted.values().for_each(Wanted::note_alone);
-                return true;
-            }
-            if self.lists > MAX_LISTS {
-                return true;
-            }
-        }
-        for pid in self.pending.split_off(self.pending.len().saturating_sub(SLICE)) {
-            match sockets_of(pid) {
-                Ok(Some(sockets)) => {
-                    self.wanted.retain(|number, one| !sockets.contains(number) || one.note_holder(pid))
-                }
-                Ok(None) => self.wanted.retain(|_, one| !one.suspects(pid) || one.note_holder(pid)),
-                // Not even this process's own descriptors may be what fails: it proves nothing.
-                Err(_) => return true,
-            }
-        }
-        self.wanted.is_empty()
-    }
-}
-
-impl Wanted {
-    fn with<T>(&self, look: impl FnOnce(&Socket) -> T) -> Option<T> {
-        match self.entry.upgrade().as_deref() {
-            Some(Entry::Stream(sock)) => Some(look(sock)),
-            _ => None,
-        }
-    }
-
-    fn suspects(&self, pid: u32) -> bool {
-        self.with(|sock| sock.loans.suspects(pid)).unwrap_or(false)
-    }
-
-    /// `pid` holds the socket. Always false: it is not to be searched for any more.
-    fn note_holder(&self, pid: u32) -> bool {
-        self.with(|sock| sock.loans.holder.store(pid, Ordering::Relaxed));
-        false
-    }
-
-    /// No unseen process holds the socket, unless it was given away after the search has begun.
-    fn note_alone(&self) {
-        self.with(|sock| {
-            let id = sock.family.load(Ordering::Relaxed);
-            family::expel(id, &self.unseen);
-            sock.loans.holder.store(0, Ordering::Relaxed);
-            let _ = sock.loans.count.compare_exchange(self.loans, 0, Ordering::AcqRel, Ordering::Relaxed);
-            if id == 0 || family::others(id) == Others::Absent {
-                sock.end_sharing(self.shares);
-                sock.publish();
-                // What it has asked for in vain was long ago.
-                sock.promotion.begin_again(sock.operations.load(Ordering::Relaxed));
-            }
-        });
     }
 }
 
@@ -490,21 +280,6 @@ mod tests {
         assert!(!Relations { state: b'S', ..zombie }.has_no_descriptors());
         // SAFETY: as above.
         assert_eq!(unsafe { libc::waitpid(child as libc::pid_t, std::ptr::null_mut(), 0) }, child as libc::pid_t);
-    }
-
-    // Breaks if the helper slept for good although somebody wants a search, which is not to begin yet.
-    #[test]
-    fn a_search_that_was_asked_for_during_another_is_not_forgotten() {
-        let searches = Searches::default();
-        searches.ask();
-        assert_eq!(searches.advance(), None, "no connection wants it");
-        let visited = HashSet::new();
-        let empty =
-            Search { wanted: HashMap::new(), pending: Vec::new(), visited, lists: MAX_LISTS, spent: Duration::ZERO };
-        searches.state.lock().current = Some(empty);
-        searches.ask();
-        let next = (0..1000).find_map(|_| searches.advance().filter(|_| searches.state.lock().current.is_none()));
-        assert!(next.is_some_and(|at| Some(at) == searches.state.lock().not_before));
     }
 
     #[test]

@@ -144,7 +144,7 @@ mod load {
 
     extern "C" fn load() {
         super::caller::find_library();
-        crate::runtime::environment::leave_runtime_out();
+        crate::os::environment::leave_runtime_out();
         crate::ops::process::register();
         crate::ops::environment::remember();
         crate::ops::connection::receive_from_starter();
@@ -158,7 +158,7 @@ mod load {
     static EXIT: extern "C" fn() = exit;
 
     extern "C" fn exit() {
-        crate::runtime::end();
+        crate::control::exit::end();
         crate::stats::tell_at_exit();
     }
 

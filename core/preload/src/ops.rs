@@ -1,6 +1,7 @@
 //! What each call does for a descriptor of ours.
 
 pub mod aside;
+pub mod clone;
 pub mod connection;
 pub mod control;
 pub mod descriptors;

@@ -5,13 +5,16 @@
 //! * [`own`], [`lingering`]: descriptors that the library keeps for itself.
 //! * [`access`]: memory of the program's that may not be there, and the two signals that say so.
 //! * [`poll`]: looks at descriptors, whatever the resource limits are.
-//! * [`inside`]: which calls are the library's own. [`kept`]: values that live until the process ends.
+//! * [`confinement`]: whether the process may make system calls of the library's. [`uses`]: of descriptors that may be given back.
+//! * [`inside`]: which calls are the library's own. [`kept`]: values that live until the process ends; [`per_process`]: those of which a forked child has its own.
 //! * [`futex`]: sleeping on a word. [`work`]: what the library's threads do, which a fork waits for.
-//! * [`aio`], [`liburing`]: structures of other libraries.
+//! * [`aio`], [`liburing`]: structures of other libraries. [`environment`]: what `netacc_run` has put there.
 
 pub mod access;
 pub mod aio;
 pub mod clock;
+pub mod confinement;
+pub mod environment;
 pub mod errno;
 pub mod futex;
 pub mod inside;
@@ -21,9 +24,11 @@ pub mod limits;
 pub(crate) mod lingering;
 pub(crate) mod log;
 pub mod own;
+pub(crate) mod per_process;
 pub mod poll;
 pub mod real;
 pub mod signals;
 pub mod sockopt;
 pub(crate) mod sync;
+pub mod uses;
 pub mod work;

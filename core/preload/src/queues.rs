@@ -35,13 +35,24 @@ use netacc_driver::{Endpoint, LinkCell, Readiness, StreamCell};
 use netacc_proto::Phase;
 use parking_lot::Mutex;
 
-use crate::epoll::{self, Registration, Watcher};
 use crate::os::clock;
-use crate::runtime::{self, Runtime};
+use crate::os::per_process::PerProcess;
+use crate::runtime;
 use crate::socket::Socket;
-use crate::table::NO_FD;
-use crate::table::{self, Entry};
-use crate::wait::{Slot, Slots};
+use crate::table::{self, Entry, NO_FD};
+use crate::watchers::{Registration, Watcher};
+
+static QUEUES: PerProcess<Queues> = PerProcess::new();
+
+/// The queues of this process.
+pub fn of_process() -> &'static Queues {
+    QUEUES.get_or_make(|| Queues::new(std::thread::available_parallelism().map_or(1, |count| count.get() as u32)))
+}
+
+/// In a forked child: the queues are its parent's.
+pub(crate) fn after_fork_child() {
+    QUEUES.forget();
+}
 
 /// The queues of those that watch links.
 pub struct Queues {
@@ -49,8 +60,6 @@ pub struct Queues {
     free: Mutex<Vec<CompletionQueueId>>,
     /// The device has no more.
     exhausted: AtomicBool,
-    /// Where threads sleep in `poll`.
-    pub(crate) slots: Slots,
     /// Who has each queue that somebody has.
     owners: Mutex<Vec<(CompletionQueueId, Owner)>>,
     /// Instances that have a queue.
@@ -63,25 +72,40 @@ pub struct Queues {
     last_look: AtomicU64,
 }
 
+/// Who may have a queue: a slot, or an epoll instance.
+pub trait User: Send + Sync {
+    /// When a thread went to sleep there last.
+    fn last_sleep(&self) -> Instant;
+
+    /// Gives the queue to somebody else. Its links are still there. `false`: it had another one, or none.
+    fn surrender(&self, endpoint: &Endpoint, queue: CompletionQueueId) -> bool;
+}
+
 /// Who has a queue.
 pub(crate) enum Owner {
-    Slot(Arc<Slot>),
-    Instance(Weak<epoll::Shared>),
+    Slot(Arc<dyn User>),
+    Instance(Weak<dyn User>),
 }
 
 impl Owner {
+    /// An epoll instance.
+    pub(crate) fn of_instance<U: User + 'static>(instance: &Arc<U>) -> Owner {
+        let weak: Weak<U> = Arc::downgrade(instance);
+        Owner::Instance(weak)
+    }
+
     /// When it went to sleep last. `None` if it is gone; its queue is free then.
     fn last_sleep(&self) -> Option<Instant> {
         match self {
             Owner::Slot(slot) => Some(slot.last_sleep()),
-            Owner::Instance(shared) => shared.upgrade().map(|shared| shared.last_sleep()),
+            Owner::Instance(instance) => instance.upgrade().map(|instance| instance.last_sleep()),
         }
     }
 
     fn surrender(&self, endpoint: &Endpoint, queue: CompletionQueueId) -> bool {
         match self {
-            Owner::Slot(slot) => slot.surrender(queue),
-            Owner::Instance(shared) => shared.upgrade().is_some_and(|shared| shared.surrender(endpoint, queue)),
+            Owner::Slot(slot) => slot.surrender(endpoint, queue),
+            Owner::Instance(instance) => instance.upgrade().is_some_and(|instance| instance.surrender(endpoint, queue)),
         }
     }
 }
@@ -138,35 +162,12 @@ impl Queues {
         Queues {
             free: Mutex::default(),
             exhausted: AtomicBool::new(false),
-            slots: Slots::default(),
             owners: Mutex::default(),
             waited_at: AtomicU32::new(0),
             processors,
             put_off: Mutex::default(),
             last_look: AtomicU64::new(0),
         }
-    }
-
-    /// From now on `owner` has the queue.
-    pub(crate) fn belongs_to(&self, queue: CompletionQueueId, owner: Owner) {
-        let mut owners = self.owners.lock();
-        owners.retain(|(of, _)| *of != queue);
-        owners.push((queue, owner));
-    }
-
-    /// The queue of somebody who has not gone to sleep since `since`, without links. Not with a lock held.
-    pub(crate) fn take_over(&self, rt: &Runtime, endpoint: &Endpoint, since: Instant) -> Option<CompletionQueueId> {
-        let idle = {
-            let mut owners = self.owners.lock();
-            let idlest = owners.iter().enumerate().filter_map(|(at, (_, owner))| Some((owner.last_sleep()?, at))).min();
-            idlest.filter(|(last, _)| *last < since).map(|(_, at)| owners.swap_remove(at))
-        };
-        let (queue, owner) = idle?;
-        if !owner.surrender(endpoint, queue) {
-            return None;
-        }
-        clear(rt, endpoint, queue);
-        Some(queue)
     }
 
     /// Whether the threads that wait on instances with links leave no processor to their peers.
@@ -209,24 +210,46 @@ impl Queues {
     }
 }
 
+/// From now on `owner` has the queue.
+pub(crate) fn belongs_to(queue: CompletionQueueId, owner: Owner) {
+    let mut owners = of_process().owners.lock();
+    owners.retain(|(of, _)| *of != queue);
+    owners.push((queue, owner));
+}
+
+/// The queue of somebody who has not gone to sleep since `since`, without links. Not with a lock held.
+pub fn take_over(endpoint: &Endpoint, since: Instant) -> Option<CompletionQueueId> {
+    let idle = {
+        let mut owners = of_process().owners.lock();
+        let idlest = owners.iter().enumerate().filter_map(|(at, (_, owner))| Some((owner.last_sleep()?, at))).min();
+        idlest.filter(|(last, _)| *last < since).map(|(_, at)| owners.swap_remove(at))
+    };
+    let (queue, owner) = idle?;
+    if !owner.surrender(endpoint, queue) {
+        return None;
+    }
+    clear(endpoint, queue);
+    Some(queue)
+}
+
 /// A completion queue for an epoll instance that has none. `None`: the helper's is to be its queue.
-pub fn take(rt: &Runtime, endpoint: &Endpoint) -> Option<CompletionQueueId> {
-    rt.queues.waited_at.fetch_add(1, Ordering::Relaxed);
-    take_free(rt, endpoint)
+pub fn take(endpoint: &Endpoint) -> Option<CompletionQueueId> {
+    of_process().waited_at.fetch_add(1, Ordering::Relaxed);
+    take_free(endpoint)
 }
 
 /// A completion queue without links: one of an instance that is gone, or a new one. (A device has few, and they cannot be
 /// destroyed.) Not with a lock held.
-pub fn take_free(rt: &Runtime, endpoint: &Endpoint) -> Option<CompletionQueueId> {
-    let free = rt.queues.free.lock().pop();
+pub fn take_free(endpoint: &Endpoint) -> Option<CompletionQueueId> {
+    let free = of_process().free.lock().pop();
     if let Some(cq) = free {
-        clear(rt, endpoint, cq);
+        clear(endpoint, cq);
         return Some(cq);
     }
-    if !rt.queues.exhausted.load(Ordering::Relaxed) {
+    if !of_process().exhausted.load(Ordering::Relaxed) {
         match endpoint.device().create_cq() {
             Ok(cq) => return Some(cq),
-            Err(DeviceError::Exhausted { .. }) => rt.queues.exhausted.store(true, Ordering::Relaxed),
+            Err(DeviceError::Exhausted { .. }) => of_process().exhausted.store(true, Ordering::Relaxed),
             // There may be descriptors later.
             Err(_) => {}
         }
@@ -235,25 +258,25 @@ pub fn take_free(rt: &Runtime, endpoint: &Endpoint) -> Option<CompletionQueueId>
 }
 
 /// Moves the links of a queue to where they belong now that its owner has gone.
-pub fn clear(rt: &Runtime, endpoint: &Endpoint, cq: CompletionQueueId) {
+pub fn clear(endpoint: &Endpoint, cq: CompletionQueueId) {
     for link in endpoint.links_at(cq) {
-        settle_link(rt, endpoint, &link);
+        settle_link(endpoint, &link);
     }
 }
 
 /// The instance is gone: somebody else may have its queue, if it had one.
-pub fn give_back(rt: &Runtime, cq: Option<CompletionQueueId>) {
-    rt.queues.waited_at.fetch_sub(1, Ordering::Relaxed);
-    rt.queues.free.lock().extend(cq);
+pub fn give_back(cq: Option<CompletionQueueId>) {
+    of_process().waited_at.fetch_sub(1, Ordering::Relaxed);
+    of_process().free.lock().extend(cq);
 }
 
 /// Puts back a queue that was taken and not used.
-pub fn put_back(rt: &Runtime, cq: CompletionQueueId) {
-    rt.queues.free.lock().push(cq);
+pub fn put_back(cq: CompletionQueueId) {
+    of_process().free.lock().push(cq);
 }
 
 /// Something has changed for a stream of the link: the link moves to the queue where it belongs, at once or before long.
-pub fn settle(rt: &Runtime, endpoint: &Endpoint, link: &Arc<LinkCell>, cell: &Arc<StreamCell>) {
+pub fn settle(endpoint: &Endpoint, link: &Arc<LinkCell>, cell: &Arc<StreamCell>) {
     if link.streams() <= FEW {
         return settle_all(endpoint, link);
     }
@@ -262,22 +285,21 @@ pub fn settle(rt: &Runtime, endpoint: &Endpoint, link: &Arc<LinkCell>, cell: &Ar
     if link.cq() != helpers && home.is_some_and(|home| home != link.cq()) {
         endpoint.rebind(link, helpers);
     }
-    rt.queues.put_off(endpoint, link);
+    of_process().put_off(endpoint, link);
 }
 
 /// As [`settle`], where any stream of the link may have changed.
-fn settle_link(rt: &Runtime, endpoint: &Endpoint, link: &Arc<LinkCell>) {
+fn settle_link(endpoint: &Endpoint, link: &Arc<LinkCell>) {
     if link.streams() <= FEW {
         return settle_all(endpoint, link);
     }
     endpoint.rebind(link, endpoint.control_cq());
-    rt.queues.put_off(endpoint, link);
+    of_process().put_off(endpoint, link);
 }
 
 /// The link of a stream that a thread begins to watch in `poll`, sleeping at `queue` if it has one. Nothing to do if the
 /// link is there already, or if the helper dispatches it for others besides.
 pub fn settle_watched(
-    rt: &Runtime,
     endpoint: &Endpoint,
     cell: &Arc<StreamCell>,
     queue: Option<CompletionQueueId>,
@@ -289,7 +311,7 @@ pub fn settle_watched(
         None => helpers,
     };
     if !at_home {
-        settle(rt, endpoint, &link, cell);
+        settle(endpoint, &link, cell);
     }
     Some(link.cq())
 }
@@ -313,7 +335,7 @@ pub fn settle_stream(cell: &Arc<StreamCell>) {
         guard.link().filter(|_| guard.proto().phase() == Phase::Linked).cloned()
     };
     if let Some(link) = link {
-        settle(rt, endpoint, &link, cell);
+        settle(endpoint, &link, cell);
     }
 }
 
@@ -385,7 +407,7 @@ fn home_of_one(endpoint: &Endpoint, cell: &Arc<StreamCell>) -> Option<Home> {
         watchers.extend(sock.watchers.lock().iter().filter_map(Registration::watcher));
     });
     // Not with the watchers locked: an instance may have to take a queue.
-    let mut homes = watchers.iter().map(|watcher| match watcher {
+    let mut homes = watchers.into_iter().map(|watcher| match watcher {
         Watcher::Instance(instance) => Home { queue: instance.queue(endpoint), passing: false },
         Watcher::Sleeper(queue) => Home { queue: queue.unwrap_or(helpers), passing: true },
     });

@@ -14,44 +14,26 @@
 //! A filter that the program was started with cannot be read. `inherited` tries out what it permits.
 
 use std::ffi::{c_int, c_long, c_ulong, c_void};
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
 use netacc_proto::Reason;
 
-use crate::ops::io;
+use crate::control::exit;
+use crate::os::confinement::{self, is_confined};
 use crate::os::errno::{errno, set_errno};
 use crate::os::inside::Inside;
 use crate::os::{kept, log, own, real};
 use crate::runtime::{self, Runtime};
-use crate::stats;
 use crate::table::{self, Entry};
+use crate::{leaving, stats};
 
 pub mod bpf;
 mod inherited;
 mod needs;
 
 use bpf::{Instruction, Program, MAX_INSTRUCTIONS};
-
-const FREE: u8 = 0;
-/// A thread is confining the process: no new connection is to be known to the library.
-const CONFINING: u8 = 1;
-const CONFINED: u8 = 2;
-
-static STATE: AtomicU8 = AtomicU8::new(FREE);
-
-/// Whether the process may make no system call that the program did not ask for.
-#[inline]
-pub fn is_confined() -> bool {
-    STATE.load(Ordering::Relaxed) == CONFINED
-}
-
-/// Whether new sockets are the kernel's alone: the process is confined, or about to be.
-#[inline]
-pub fn leaves_new_sockets() -> bool {
-    STATE.load(Ordering::Relaxed) != FREE
-}
 
 /// Before the first socket is looked at: confines a process that was started with a filter which does not permit links.
 #[inline]
@@ -199,7 +181,7 @@ unsafe fn copy(from: *const c_void, to: *mut c_void, len: usize) -> bool {
 fn confine(cause: &str) {
     let saved = errno();
     let inside = Inside::enter();
-    if STATE.compare_exchange(FREE, CONFINING, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+    if !confinement::begin() {
         // Another thread is at it.
         while !is_confined() {
             std::thread::sleep(Duration::from_micros(50));
@@ -211,11 +193,13 @@ fn confine(cause: &str) {
     let rt = runtime::get();
     bring_connections_back();
     if let Some(rt) = rt {
-        runtime::leave();
+        exit::leave();
         forget_streams(rt);
         log::append(&rt.config, &format!("all connections stay on TCP, because the program asks for {cause}"));
         stats::tell_at_exit();
-        rt.end_helper();
+        // Nobody answers other processes any more.
+        rt.helper.end();
+        stats::await_answers();
     }
     for (fd, entry) in table::entries() {
         if let Entry::Epoll(epoll) = &*entry {
@@ -224,7 +208,7 @@ fn confine(cause: &str) {
         retire(fd, entry);
     }
     own::protect_nothing();
-    STATE.store(CONFINED, Ordering::SeqCst);
+    confinement::finish();
     drop(inside);
     set_errno(saved);
 }
@@ -233,7 +217,7 @@ fn confine(cause: &str) {
 fn bring_connections_back() {
     for (_, entry) in table::entries() {
         let Entry::Stream(sock) = &*entry else { continue };
-        io::demote_for(sock, Reason::Sandboxed);
+        leaving::demote_for(sock, Reason::Sandboxed);
     }
 }
 

@@ -11,21 +11,23 @@ use parking_lot::Mutex;
 
 use crate::anchor::dissolve;
 use crate::answers::Answers;
-use crate::epoll::Registration;
-use crate::family::Others;
+use crate::family::{self, Others};
 use crate::holders::{socket_number, Loans, Sender};
-use crate::ops::options::{keep_as_reported, read_all_from_kernel, read_from_kernel};
-use crate::ops::waiting::Callers;
+use crate::instance::Instance;
 use crate::os::real;
+use crate::ring::Ring;
 use crate::runtime::{self, Inherited, Runtime};
-use crate::table::Entry;
-use crate::{family, wait};
+use crate::settling;
+use crate::watchers::Registration;
 
+mod callers;
 mod notices;
 mod options;
 
+pub use callers::{Callers, Place};
+pub use options::{int, keep_as_reported, needs_kernel, read_all_from_kernel, read_from_kernel, Options};
+
 use notices::Notices;
-pub use options::{int, Options};
 
 /// How long leaving a link may take whose ring has become too long. Arbitrary: a live peer answers in well under a
 /// millisecond.
@@ -146,6 +148,13 @@ impl Socket {
             if let Some(rt) = crate::runtime::get() {
                 rt.count_reason(reason);
             }
+        }
+    }
+
+    /// The stream has come back from its link: after some use it may go onto one again.
+    pub fn note_return(&self, cell: &StreamCell) {
+        if !cell.is_pinned() && !self.accepted {
+            self.promotion.note_return(self.operations.load(Ordering::Relaxed));
         }
     }
 
@@ -371,7 +380,7 @@ impl Socket {
         // A ring keeps its length as long as the stream is on its link. It comes back with a shorter one.
         let len = cell.lock(endpoint).proto().rx_ring_len();
         if len > cell.next_ring_len(endpoint.config().ring_len) {
-            wait::demote(endpoint, cell, Reason::KernelOnly, LEAVE_PATIENCE);
+            settling::demote(endpoint, cell, Reason::KernelOnly, LEAVE_PATIENCE);
         }
     }
 
@@ -488,4 +497,20 @@ impl Listener {
             sock.note_reason(Reason::KernelOnly);
         }
     }
+}
+
+/// A descriptor of ours.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "each is in an Arc of its own, and nearly all that are many are connections"
+)]
+pub enum Entry {
+    /// A TCP connection.
+    Stream(Socket),
+    /// A TCP socket that is not (yet) connected: just created, bound or listening.
+    Idle(Listener),
+    /// An epoll instance.
+    Epoll(Box<dyn Instance>),
+    /// An io_uring whose submissions are seen.
+    Ring(Ring),
 }

@@ -21,16 +21,12 @@ use netacc_driver::{Endpoint, StreamCounters};
 use netacc_proto::{Phase, Reason};
 
 use crate::answers::Answers;
-use crate::ops::process;
+use crate::leaving;
 use crate::os::clock::now;
 use crate::os::clock::timespec;
 use crate::os::errno::errno;
-use crate::os::inside;
-use crate::os::own;
-use crate::os::poll;
-use crate::os::real;
+use crate::os::{confinement, inside, own, poll, real};
 use crate::runtime::{self, Runtime};
-use crate::sandbox;
 use crate::socket::Socket;
 use crate::table::{self, Entry};
 
@@ -131,7 +127,7 @@ impl Client {
             Some(Request::Demote) => serde_json::to_vec(&switch::demote(runtime)),
             Some(Request::Promote) => serde_json::to_vec(&switch::promote(runtime)),
             Some(Request::Surrender(fd)) => {
-                process::surrender(fd, Reason::Shared);
+                leaving::surrender(fd, Reason::Shared);
                 serde_json::to_vec(&switch::count(runtime.endpoint()))
             }
         };
@@ -211,7 +207,7 @@ pub fn surrender_elsewhere(pid: u32, fd: RawFd) {
 /// At exit: tells what was counted, if somebody wants to know. Not safe in a signal handler that calls `_exit`, but then
 /// only for who has asked for it; and not for processes that a signal ends.
 pub fn tell_at_exit() {
-    if sandbox::is_confined() {
+    if confinement::is_confined() {
         return;
     }
     let (Some(path), Some(rt)) = (std::env::var_os(netacc_config::EXIT_STATS_VARIABLE), runtime::get()) else { return };

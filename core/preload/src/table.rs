@@ -7,11 +7,9 @@ use std::sync::Arc;
 
 use arc_swap::{ArcSwapOption, Guard};
 
-use crate::epoll::Epoll;
 use crate::os::access::fault;
 use crate::os::limits::MAX_FDS;
-use crate::ring::Ring;
-use crate::socket::{Listener, Socket};
+pub use crate::socket::Entry;
 use crate::vfork;
 
 /// Mark of a stream that has no descriptor.
@@ -22,22 +20,6 @@ pub const NO_FD: u32 = u32::MAX;
 const CHUNK: usize = 1024;
 
 type Chunk = [ArcSwapOption<Entry>; CHUNK];
-
-/// A descriptor of ours.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "each is in an Arc of its own, and nearly all that are many are connections"
-)]
-pub enum Entry {
-    /// A TCP connection.
-    Stream(Socket),
-    /// A TCP socket that is not (yet) connected: just created, bound or listening.
-    Idle(Listener),
-    /// An epoll instance.
-    Epoll(Epoll),
-    /// An io_uring whose submissions are seen.
-    Ring(Ring),
-}
 
 /// Not `OnceLock`: a thread that makes a chunk while another one forks would hold it for ever in the child.
 static TABLE: [AtomicPtr<Chunk>; MAX_FDS / CHUNK] = [const { AtomicPtr::new(null_mut()) }; MAX_FDS / CHUNK];

@@ -14,11 +14,10 @@
 //! by its number alone.
 
 use std::cell::Cell;
-use std::ffi::{c_int, c_long, c_void};
+use std::ffi::{c_int, c_long};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use crate::os::errno::{errno, set_errno};
-use crate::os::real;
+use crate::os::errno::set_errno;
 use crate::runtime;
 
 /// Counts the parents that sleep until their child has started a program or has ended, and [`BESIDE`]. While it is 0 there
@@ -88,21 +87,30 @@ pub fn note_changed(fd: c_int) {
 }
 
 /// The parent, before it sleeps. Its depth, for [`child_begins`] and [`parent_goes_on`].
-fn parent_will_sleep() -> u32 {
+pub fn parent_will_sleep() -> u32 {
     CHILDREN.fetch_add(1, Ordering::SeqCst);
     DEPTH.get()
 }
 
-fn child_begins(depth: u32) {
+/// The child of a parent of this depth, which sleeps, begins.
+pub fn child_begins(depth: u32) {
     if depth == 0 {
         CHANGED.set(NONE_CHANGED);
     }
     DEPTH.set(depth + 1);
 }
 
-fn parent_goes_on(depth: u32) {
+/// The parent goes on: its child has started a program, or has ended.
+pub fn parent_goes_on(depth: u32) {
     DEPTH.set(depth);
     CHILDREN.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// A child is about to run beside this process, with its memory.
+pub fn child_runs_beside() {
+    if !BESIDE.swap(true, Ordering::SeqCst) {
+        CHILDREN.fetch_add(1, Ordering::SeqCst);
+    }
 }
 
 extern "C" fn before_vfork() -> u32 {
@@ -184,86 +192,4 @@ pub unsafe extern "C" fn __vfork() -> libc::pid_t {
     std::arch::naked_asm!("jmp {vfork}", vfork = sym vfork);
     #[cfg(target_arch = "aarch64")]
     std::arch::naked_asm!("b {vfork}", vfork = sym vfork);
-}
-
-/// The arguments of `clone` that only the kernel needs.
-#[derive(Clone, Copy)]
-pub struct Clone {
-    /// Where the child's stack begins.
-    pub stack: *mut c_void,
-    /// What the two share.
-    pub flags: c_int,
-    /// For `CLONE_PARENT_SETTID`.
-    pub parent_tid: *mut c_void,
-    /// For `CLONE_SETTLS`.
-    pub tls: *mut c_void,
-    /// For `CLONE_CHILD_SETTID`.
-    pub child_tid: *mut c_void,
-}
-
-/// What a child runs, and what must happen before.
-struct Start {
-    work: real::Work,
-    argument: *mut c_void,
-    begin: Begin,
-}
-
-enum Begin {
-    /// The child of a parent of this depth, which sleeps.
-    Vfork(u32),
-    /// The child has memory of its own.
-    Fork,
-}
-
-/// Runs in the child. `start` is on its parent's stack, in memory that is shared with a parent that sleeps, or is the child's own.
-unsafe extern "C" fn begin(start: *mut c_void) -> c_int {
-    // SAFETY: `Clone::call` passes one that is still there.
-    let Start { work, argument, ref begin } = unsafe { &*start.cast_const().cast::<Start>() };
-    match begin {
-        Begin::Vfork(depth) => child_begins(*depth),
-        Begin::Fork => {
-            let saved = errno();
-            runtime::after_fork_child();
-            set_errno(saved);
-        }
-    }
-    // SAFETY: passed on.
-    unsafe { work(*argument) }
-}
-
-impl Clone {
-    /// `clone`. A thread, and a child that shares the descriptors as well as the memory, are the kernel's affair alone.
-    ///
-    /// # Safety
-    /// As the C function.
-    pub unsafe fn call(self, work: Option<real::Work>, argument: *mut c_void) -> c_int {
-        let Clone { stack, flags, parent_tid, tls, child_tid } = self;
-        // SAFETY: passed on.
-        let real = |work, argument| unsafe { real::clone(work, stack, flags, argument, parent_tid, tls, child_tid) };
-        let has = |flag| flags & flag != 0;
-        let Some(program) = work.filter(|_| !has(libc::CLONE_VM) || !has(libc::CLONE_FILES | libc::CLONE_THREAD))
-        else {
-            return real(work, argument);
-        };
-        if !has(libc::CLONE_VM) {
-            let saved = errno();
-            runtime::before_fork();
-            set_errno(saved);
-            let mut start = Start { work: program, argument, begin: Begin::Fork };
-            let pid = real(Some(begin), (&raw mut start).cast());
-            runtime::after_fork_parent();
-            return pid;
-        }
-        if !has(libc::CLONE_VFORK) {
-            if !BESIDE.swap(true, Ordering::SeqCst) {
-                CHILDREN.fetch_add(1, Ordering::SeqCst);
-            }
-            return real(work, argument);
-        }
-        let depth = parent_will_sleep();
-        let mut start = Start { work: program, argument, begin: Begin::Vfork(depth) };
-        let pid = real(Some(begin), (&raw mut start).cast());
-        parent_goes_on(depth);
-        pid
-    }
 }

@@ -1,6 +1,6 @@
 //! Waiting: how to sleep, and bringing streams back to the anchor.
 //!
-//! * `spin`: how long to spin before.
+//! * [`spin`](crate::spin): how long to spin before.
 //! * `poll`: sleeping on several descriptors.
 //! * [`signals`]: what a handler finds that runs meanwhile.
 //!
@@ -17,40 +17,29 @@ use std::time::Duration;
 
 use libc::pollfd;
 use netacc_device::{Armed, CompletionQueueId, Instant};
-use netacc_driver::{AnchorProgress, Endpoint, Readiness, StreamCell, StreamGuard};
-use netacc_proto::{Phase, Reason};
+use netacc_driver::{AnchorProgress, Endpoint, Readiness, StreamCell};
 
+use crate::anchor::anchor_event;
 use crate::batch;
-use crate::epoll::anchor_event;
-use crate::os::clock::now;
-use crate::os::clock::timespec;
+use crate::os::clock::{now, timespec};
 use crate::os::errno::errno;
-use crate::runtime::{self, Runtime};
+use crate::os::signals;
+use crate::runtime::Runtime;
 use crate::socket::Socket;
 
+mod block;
 mod poll;
 pub mod signalfd;
 mod sleeper;
 mod slots;
-mod spin;
 
+pub use block::{block, block_in_poll};
 pub use poll::{any_ours, poll, Call};
 pub use sleeper::Waiter;
+pub(crate) use slots::after_fork_child;
 pub use slots::{Slot, Slots};
-pub use spin::SpinPolicy;
 
-use crate::os::signals;
 use sleeper::StreamWait;
-
-/// A stream changed while threads sleep on its queue pair.
-#[cold]
-pub fn wake_sleepers(cell: &Arc<StreamCell>) {
-    let Some(endpoint) = runtime::get().and_then(Runtime::endpoint) else { return };
-    let qp = cell.sleep_qp();
-    if let Some(qp) = qp {
-        endpoint.device().wake_qp(qp);
-    }
-}
 
 /// How a wait for a stream ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,72 +162,10 @@ pub fn in_transition(endpoint: &Endpoint, cell: &Arc<StreamCell>, fd: c_int, wan
     }
 }
 
-/// Looks at a stream again and again, with its link and the helper's queue taken care of in between, until `look` has an
-/// answer, or until `deadline`: then the answer is `None`. For what is microseconds away, if the peer lives.
-pub fn until<T>(
-    endpoint: &Endpoint,
-    cell: &Arc<StreamCell>,
-    deadline: Instant,
-    mut look: impl FnMut(&mut StreamGuard<'_>) -> Option<T>,
-) -> Option<T> {
-    loop {
-        cell.take_in(endpoint);
-        let answer = look(&mut cell.lock(endpoint));
-        if answer.is_some() || now() >= deadline {
-            return answer;
-        }
-        endpoint.poll(endpoint.control_cq());
-        // The helpers of both sides need a processor for this.
-        std::thread::sleep(Duration::from_micros(20));
-    }
-}
-
-/// Waits, for a bounded time, until a stream is neither being promoted nor demoted.
-pub fn until_settled(endpoint: &Endpoint, cell: &Arc<StreamCell>) {
-    until(endpoint, cell, now() + SETTLE_DEADLINE, |guard| {
-        matches!(guard.proto().phase(), Phase::Plain | Phase::Linked).then_some(())
-    });
-}
-
-/// How long a call that would not wait on TCP waits for its stream to be on one path, where the peer has to act first.
-/// Arbitrary: microseconds on an idle machine, several wake-ups on a busy one.
-pub const SWITCH_PATIENCE: Duration = Duration::from_millis(10);
-
-/// The same for a promotion that only the peer's answer is missing of, and for a link that has died. Arbitrary; far longer
-/// than a peer that runs takes on a busy machine. Who was told that it could write and then cannot may take that for the end,
-/// as hiredis 1.0 does.
-pub const JOIN_PATIENCE: Duration = Duration::from_secs(1);
-
-/// How long a fork or a close waits for a promotion under way. Arbitrary; peers answer in microseconds, or never.
-pub const SETTLE_DEADLINE: Duration = Duration::from_millis(200);
-
-/// How long the kernel's socket of a stream that has ended may take to end as well. Arbitrary; it takes microseconds,
-/// unless the peer has not closed.
-const ENDED_PATIENCE: Duration = Duration::from_millis(50);
-
-/// Brings a stream back to the anchor; true once it is a plain socket.
-pub fn demote(endpoint: &Endpoint, cell: &Arc<StreamCell>, reason: Reason, patience: Duration) -> bool {
-    let begun = now();
-    let plain = until(endpoint, cell, begun + patience, |guard| {
-        if !guard.proto().is_plain() {
-            guard.demote(reason);
-            guard.progress_anchor(false);
-        }
-        if guard.proto().is_plain() && guard.has_replay(now()) {
-            return Some(true);
-        }
-        let ended = guard.proto().has_ended();
-        let lost = guard.is_kept() || !ended && guard.proto().failure().is_some();
-        let late = ended && now().saturating_since(begun) > ENDED_PATIENCE;
-        (lost || late).then_some(false)
-    });
-    plain == Some(true)
-}
-
 /// Closes the descriptors for waits that are not in use: those of slots in which no thread sleeps, and the calling thread's
 /// signalfd. Whether there were any.
-pub fn give_back_unused(rt: &Runtime) -> bool {
-    rt.queues.slots.give_back() | signalfd::give_back()
+pub fn give_back_unused() -> bool {
+    slots::of_process().give_back() | signalfd::give_back()
 }
 
 /// Sleepers per completion queue: the device is disarmed when the last one leaves.

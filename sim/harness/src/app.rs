@@ -359,7 +359,7 @@ impl World {
         descriptor.close();
     }
 
-    /// One look of `wait::demote`, which the shim repeats until the stream is a plain socket.
+    /// One look of `settling::demote`, which the shim repeats until the stream is a plain socket.
     pub(crate) fn demote_step(&mut self, c: usize, s: usize) {
         let now = self.now;
         let Some((endpoint, cell)) = self.open_side(c, s) else { return };

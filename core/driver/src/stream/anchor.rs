@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use netacc_device::{AnchorError, Instant};
 use netacc_proto::{
-    AnchorWrite, Demotion, PeerFin, Phase, RecordVerdict, Revival, RxSource, Span, CREDIT_BLOCK_LEN, HELD_WORD, MAGIC_LEN,
-    RECORD_GRACE, RECORD_LEN,
+    AnchorWrite, Demotion, PeerFin, Phase, RecordVerdict, Revival, RxSource, Span, CREDIT_BLOCK_LEN, HELD_WORD,
+    MAGIC_LEN, RECORD_GRACE, RECORD_LEN,
 };
 
 use super::cell::StreamCell;

@@ -11,10 +11,11 @@ use netacc_driver::{Readiness, StreamCell};
 
 use super::interest::{Interest, Watch, BOTH_KERNEL};
 use super::shared::keep_on_kernel;
-use super::{kernel_ctl, unwatch, Change, Registration, Shared};
+use super::{kernel_ctl, Change, Epoll, Shared};
 use crate::os::errno::{errno, set_errno};
 use crate::os::{access, real};
 use crate::table::{self, Entry};
+use crate::watchers::{unwatch, Registration};
 use crate::{queues, runtime};
 
 /// `epoll_ctl`. `event` is null or valid, as the system call wants it.
@@ -22,7 +23,7 @@ use crate::{queues, runtime};
 /// # Safety
 /// As the C function.
 pub unsafe fn ctl(entry: &Arc<Entry>, epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
-    let Entry::Epoll(epoll) = &**entry else {
+    let Some(epoll) = Epoll::of(entry) else {
         set_errno(libc::EINVAL);
         return -1;
     };
@@ -59,7 +60,7 @@ pub unsafe fn ctl(entry: &Arc<Entry>, epfd: c_int, op: c_int, fd: c_int, event: 
 
 /// Whether a descriptor is in `entry`'s instance for the kernel only: the program has deleted it.
 pub fn is_parked(entry: &Entry, fd: c_int) -> bool {
-    let Entry::Epoll(epoll) = entry else { return false };
+    let Some(epoll) = Epoll::of(entry) else { return false };
     epoll.shared.state.lock().interests.get(&fd).is_some_and(|i| i.parked)
 }
 
@@ -86,7 +87,7 @@ fn unpark(shared: &Arc<Shared>, fd: c_int, e: epoll_event) -> bool {
         i.register(shared.kernel(), fd, r, true);
     }
     drop(state);
-    shared.changed(fd, r, Change::Interest);
+    shared.note_change(fd, r, Change::Interest);
     true
 }
 
@@ -100,10 +101,7 @@ fn add(shared: &Arc<Shared>, epfd: c_int, fd: c_int, e: epoll_event) -> c_int {
         _ => None,
     };
     let now = stream.as_ref().map_or(BOTH_KERNEL, |s| s.readiness());
-    let instance = match entry.as_deref() {
-        Some(Entry::Epoll(inner)) => Some(Arc::downgrade(&inner.shared)),
-        _ => None,
-    };
+    let instance = entry.as_deref().and_then(Epoll::of).map(|inner| Arc::downgrade(&inner.shared));
     let mut interest = Interest { stream: stream.clone(), instance, ..Interest::kernels(e.events, e.u64) };
     {
         // Before the kernel can report an event for it.
@@ -132,19 +130,21 @@ fn follow(shared: &Arc<Shared>, fd: c_int, entry: Option<&Entry>, stream: Option
     match entry {
         Some(Entry::Stream(sock)) => {
             unwatch(&sock.watchers, shared, fd);
-            sock.watchers.lock().push(Registration::Epoll(Arc::downgrade(shared), fd));
+            sock.watchers.lock().push(Registration::of(shared, fd));
             if let Some(stream) = stream {
                 shared.streams.fetch_add(1, Ordering::Relaxed);
                 shared.ensure_kick();
                 queues::settle_stream(&stream);
-                shared.changed(fd, stream.readiness(), Change::Interest);
+                shared.note_change(fd, stream.readiness(), Change::Interest);
             }
         }
         Some(Entry::Idle(listener)) => {
-            listener.watchers.lock().push(Registration::Epoll(Arc::downgrade(shared), fd));
+            listener.watchers.lock().push(Registration::of(shared, fd));
         }
-        Some(Entry::Epoll(inner)) => {
-            inner.watch(shared, fd);
+        Some(entry @ Entry::Epoll(_)) => {
+            if let Some(inner) = Epoll::of(entry) {
+                inner.watch(shared, fd);
+            }
         }
         Some(Entry::Ring(_)) | None => {}
     }
@@ -189,7 +189,7 @@ fn modify(shared: &Arc<Shared>, epfd: c_int, fd: c_int, e: epoll_event) -> c_int
     // A modified interest is armed anew: if it is ready now, that is an edge.
     drop(state);
     if !r.contains(BOTH_KERNEL) || r.contains(Readiness::NOTICE) {
-        shared.changed(fd, r, Change::Interest);
+        shared.note_change(fd, r, Change::Interest);
     }
     0
 }
@@ -224,8 +224,12 @@ fn delete(shared: &Arc<Shared>, epfd: c_int, fd: c_int) -> c_int {
     match table::get_full(fd).as_deref() {
         Some(Entry::Stream(sock)) => unwatch(&sock.watchers, shared, fd),
         Some(Entry::Idle(listener)) => unwatch(&listener.watchers, shared, fd),
-        Some(Entry::Epoll(inner)) => inner.unwatch(shared, fd),
-        _ => {}
+        Some(entry) => {
+            if let Some(inner) = Epoll::of(entry) {
+                inner.unwatch(shared, fd);
+            }
+        }
+        None => {}
     }
     set_errno(saved);
     rc

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use parking_lot::Mutex;
 
-use super::closed::{come_back, end_outliving, forget_fd, outlive_as_duplicate};
 use super::{Epoll, Shared};
 use crate::os::lingering;
+use crate::watched::{come_back, end_outliving, forget_fd, outlive_as_duplicate};
 
 /// What names one instance. Changed only by threads that hold the instance's lock.
 pub(super) struct Numbers {
@@ -105,7 +105,7 @@ impl Drop for Wait<'_> {
 
 impl Epoll {
     /// `fd` names the instance, too.
-    pub fn named(&self, fd: c_int) {
+    pub(super) fn named(&self, fd: c_int) {
         let observers = &self.shared.observers;
         come_back(&observers.instances, &observers.outliving, fd);
         let _locked = self.shared.state.lock();
@@ -113,7 +113,7 @@ impl Epoll {
     }
 
     /// `fd` is about to be closed.
-    pub fn closed(&self, fd: c_int) {
+    pub(super) fn closed(&self, fd: c_int) {
         let observers = &self.shared.observers;
         let others_left = {
             let _locked = self.shared.state.lock();
@@ -155,7 +155,8 @@ mod tests {
 
     #[test]
     fn a_wait_keeps_the_last_number_open() {
-        let Entry::Epoll(epoll) = &*instance() else { unreachable!("just made") };
+        let entry = instance();
+        let epoll = Epoll::of(&entry).expect("just made");
         let number = epoll.shared.numbers.any();
         let first = Wait::begin(&epoll.shared);
         let second = Wait::begin(&epoll.shared);
@@ -169,7 +170,7 @@ mod tests {
     }
 
     fn instance() -> Arc<Entry> {
-        let fd = super::super::create1(0);
+        let fd = crate::ops::readiness::epoll_create1(0);
         table::get_full(fd).expect("it was made here")
     }
 

@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{unwatch, Epoll, Registration, Shared};
+use super::{Epoll, Shared};
 use crate::os::poll;
 use crate::queues;
 use crate::runtime::{self, Runtime};
-use crate::wait::Waiter;
+use crate::watchers::{unwatch, Registration, Sleeper};
 
 /// The observers of one instance.
 #[derive(Default)]
@@ -23,7 +23,7 @@ pub(super) struct Observers {
     /// A [`Kind`]. Only grows: that an observer is gone is not always seen.
     most: AtomicU8,
     /// Threads that sleep in `poll`.
-    waiters: Mutex<Vec<Arc<Waiter>>>,
+    sleepers: Mutex<Vec<Arc<dyn Sleeper>>>,
     /// Instances that watch this one, and the descriptors under which they do.
     pub(super) instances: Mutex<Vec<Registration>>,
     /// Descriptors under which they did and which are closed, and the duplicates that are watched now.
@@ -53,11 +53,21 @@ impl Observers {
         self.most.load(Ordering::SeqCst) >= Kind::Kernel as u8
     }
 
+    /// A thread in `poll` sleeps on the instance, too.
+    pub(super) fn add(&self, sleeper: &Arc<dyn Sleeper>) {
+        self.sleepers.lock().push(sleeper.clone());
+    }
+
+    /// Undoes [`add`](Observers::add).
+    pub(super) fn remove(&self, sleeper: &Arc<dyn Sleeper>) {
+        self.sleepers.lock().retain(|other| !std::ptr::addr_eq(Arc::as_ptr(other), Arc::as_ptr(sleeper)));
+    }
+
     /// Wakes threads that sleep in `poll`.
     #[inline]
     pub(super) fn wake(&self) {
         if self.any() {
-            self.waiters.lock().iter().for_each(|waiter| waiter.wake());
+            self.sleepers.lock().iter().for_each(|sleeper| sleeper.wake());
         }
     }
 }
@@ -116,7 +126,7 @@ impl Shared {
 
 impl Epoll {
     /// A thread is about to look at the instance in `poll`. Whether the library has a part in that.
-    pub fn observe_by_poll(&self) -> bool {
+    pub(super) fn observe_by_poll(&self) -> bool {
         self.shared.reclaim();
         match runtime::get() {
             _ if self.shared.is_given() => false,
@@ -135,7 +145,7 @@ impl Epoll {
 
     /// Those who know the kernel's view alone observe the instance. Nobody can be relied on to wait on it, so the helper
     /// looks for it.
-    pub fn nest(&self) {
+    pub(super) fn nest(&self) {
         let shared = &self.shared;
         shared.reclaim();
         shared.observe(Kind::Kernel);
@@ -161,7 +171,7 @@ impl Epoll {
     /// The instance is watched by `outer`, under `fd`.
     pub(super) fn watch(&self, outer: &Arc<Shared>, fd: c_int) {
         unwatch(&self.shared.observers.instances, outer, fd);
-        self.shared.observers.instances.lock().push(Registration::Epoll(Arc::downgrade(outer), fd));
+        self.shared.observers.instances.lock().push(Registration::of(outer, fd));
         outer.observers.watches_instances.store(true, Ordering::Relaxed);
         self.nest();
     }
@@ -169,20 +179,5 @@ impl Epoll {
     /// `outer` watches it no more.
     pub(super) fn unwatch(&self, outer: &Arc<Shared>, fd: c_int) {
         unwatch(&self.shared.observers.instances, outer, fd);
-    }
-
-    /// Whether the instance is readable, as the kernel says.
-    pub fn confirm(&self) -> bool {
-        self.shared.confirm()
-    }
-
-    /// A thread in `poll` sleeps on the instance, too.
-    pub fn add_outer(&self, waiter: &Arc<Waiter>) {
-        self.shared.observers.waiters.lock().push(waiter.clone());
-    }
-
-    /// Undoes `add_outer`.
-    pub fn remove_outer(&self, waiter: &Arc<Waiter>) {
-        self.shared.observers.waiters.lock().retain(|w| !Arc::ptr_eq(w, waiter));
     }
 }

@@ -17,12 +17,10 @@ use netacc_driver::StreamCell;
 use netacc_proto::Reason;
 
 use super::{deregister, Epoll, Shared};
-use crate::ops::io;
-use crate::os::own;
-use crate::os::real;
+use crate::os::{own, real};
 use crate::runtime::{self, Runtime};
 use crate::table::{self, Entry};
-use crate::wait;
+use crate::{leaving, settling};
 
 /// Who else holds an instance.
 pub(super) struct Holders {
@@ -137,7 +135,7 @@ impl Shared {
             // Also one whose descriptor is closed.
             cell.pin();
             if let Some(endpoint) = runtime::get().and_then(Runtime::endpoint) {
-                wait::demote(endpoint, &cell, Reason::Shared, wait::SETTLE_DEADLINE);
+                settling::demote(endpoint, &cell, Reason::Shared, settling::SETTLE_DEADLINE);
             }
         }
     }
@@ -176,7 +174,7 @@ impl Shared {
 /// The connection that `fd` names, or will name, stays on TCP.
 pub(super) fn keep_on_kernel(fd: c_int) {
     match table::get_full(fd).as_deref() {
-        Some(Entry::Stream(sock)) => drop(io::demote_for(sock, Reason::Shared)),
+        Some(Entry::Stream(sock)) => drop(leaving::demote_for(sock, Reason::Shared)),
         Some(Entry::Idle(listener)) => listener.kernel_only.store(true, Ordering::Relaxed),
         _ => {}
     }
@@ -184,7 +182,7 @@ pub(super) fn keep_on_kernel(fd: c_int) {
 
 impl Epoll {
     /// The instance is about to be given to another process.
-    pub fn give_away(&self) {
+    pub(super) fn give_away(&self) {
         if self.shared.is_given() {
             return;
         }

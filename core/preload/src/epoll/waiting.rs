@@ -8,22 +8,20 @@ use std::time::Duration;
 
 use libc::epoll_event;
 use netacc_device::{Instant, MODERATION};
-use netacc_driver::{AnchorEvent, Endpoint, Readiness};
+use netacc_driver::{Endpoint, Readiness};
 
 use super::interest::{Interest, Watch, BOTH_KERNEL, FLAGS, INCOMING, OUTGOING};
 use super::numbers::Wait;
 use super::sleepers::Announced;
 use super::{Change, Epoll, Shared, State, CHANNEL, KICK, OURS};
-use crate::ops::io;
-use crate::ops::message::is_beyond;
-use crate::os::clock;
-use crate::os::clock::now;
+use crate::anchor::anchor_event;
+use crate::os::access::{self, is_beyond};
+use crate::os::clock::{self, now};
 use crate::os::errno::set_errno;
-use crate::os::poll;
-use crate::os::{access, real};
+use crate::os::{poll, real};
 use crate::runtime::{self, Runtime};
 use crate::table::Entry;
-use crate::{batch, wait};
+use crate::{batch, queues, settling, wait};
 
 /// `EP_MAX_EVENTS` of fs/eventpoll.c.
 const MOST_EVENTS: c_int = (c_int::MAX as usize / size_of::<epoll_event>()) as c_int;
@@ -48,7 +46,7 @@ pub unsafe fn wait(
     timeout: Option<Duration>,
     mask: *const libc::sigset_t,
 ) -> c_int {
-    let Entry::Epoll(epoll) = &**entry else {
+    let Some(epoll) = Epoll::of(entry) else {
         set_errno(libc::EINVAL);
         return -1;
     };
@@ -102,7 +100,7 @@ fn wait_on_links(
     mask: *const libc::sigset_t,
 ) -> c_int {
     let shared = &epoll.shared;
-    epoll.poll(endpoint);
+    epoll.shared.poll(endpoint);
     if !collect_in_order(epoll, endpoint, out) {
         return -1;
     }
@@ -125,14 +123,14 @@ fn wait_on_links(
     let deadline = timeout.map(|t| begun + t);
     let rc = loop {
         let spun = rt.spin.spin(begun, deadline, || {
-            epoll.poll(endpoint);
+            epoll.shared.poll(endpoint);
             shared.ready_len.load(Ordering::Relaxed) > 0
         });
         if !spun {
             match sleep(shared, (rt, endpoint), out, deadline, mask) {
                 Slept::Failed => break -1,
                 Slept::Expired => {
-                    epoll.poll(endpoint);
+                    epoll.shared.poll(endpoint);
                     if !collect_in_order(epoll, endpoint, out) {
                         break -1;
                     }
@@ -141,7 +139,7 @@ fn wait_on_links(
                 Slept::Woken => {}
             }
         }
-        epoll.poll(endpoint);
+        epoll.shared.poll(endpoint);
         if !collect_in_order(epoll, endpoint, out) {
             break -1;
         }
@@ -164,7 +162,7 @@ fn ask_kernel(epoll: &Epoll, endpoint: &Endpoint, out: &mut Out) -> bool {
             return true;
         }
         // There may be no room for both.
-        epoll.poll(endpoint);
+        epoll.shared.poll(endpoint);
         if !collect_in_order(epoll, endpoint, out) {
             return false;
         }
@@ -176,7 +174,7 @@ fn ask_kernel(epoll: &Epoll, endpoint: &Endpoint, out: &mut Out) -> bool {
     if out.len > 0 || kernel.took_wake_up {
         // What was written on a link before the kernel's bytes is told no later than they. And peers ring no more
         // before somebody has looked: the thread that was to be woken will not.
-        epoll.poll(endpoint);
+        epoll.shared.poll(endpoint);
     }
     collect_in_order(epoll, endpoint, out)
 }
@@ -345,7 +343,7 @@ fn collect_in_order(epoll: &Epoll, endpoint: &Endpoint, out: &mut Out) -> bool {
             return false;
         }
         if out.len > before || kernel.took_wake_up {
-            epoll.poll(endpoint);
+            epoll.shared.poll(endpoint);
         }
         if out.is_full() {
             // There may be more.
@@ -454,7 +452,7 @@ fn kernel_events(
                 // Given away meanwhile.
                 _ if shared.is_given() => out.pass(events, data),
                 _ => {
-                    crate::ops::aside::unseen_registration();
+                    crate::control::unseen::unseen_registration();
                     out.pass(events, data);
                 }
             }
@@ -507,7 +505,7 @@ fn without_told_error(shared: &Shared, fd: c_int, events: u32) -> u32 {
     let stream = shared.state.lock().interests.get(&fd).and_then(|i| i.stream.clone());
     let endpoint = runtime::get().and_then(Runtime::endpoint);
     match stream.zip(endpoint) {
-        Some((stream, endpoint)) if io::settle_error(endpoint, &stream) => events & still(fd, events),
+        Some((stream, endpoint)) if settling::settle_error(endpoint, &stream) => events & still(fd, events),
         _ => events,
     }
 }
@@ -544,7 +542,7 @@ fn kernel_event(shared: &Arc<Shared>, out: &mut Out, fd: c_int, events: u32) {
     drop(state);
     let Some(endpoint) = runtime::get().and_then(Runtime::endpoint) else { return };
     stream.anchor_event(endpoint, anchor_event(events));
-    shared.changed(fd, stream.readiness(), Change::Arrival);
+    shared.note_change(fd, stream.readiness(), Change::Arrival);
 }
 
 /// Reports what the kernel has told of an interest that is its own.
@@ -584,17 +582,6 @@ fn has_kernel_events(shared: &Shared) -> bool {
 /// What the kernel says of a descriptor now.
 fn still(fd: c_int, events: u32) -> u32 {
     poll::look(fd, (events & !FLAGS) as i16) as u16 as u32
-}
-
-/// What the kernel's events of an anchor mean.
-pub fn anchor_event(events: u32) -> AnchorEvent {
-    if events & libc::EPOLLERR as u32 != 0 {
-        AnchorEvent::Failed
-    } else if events & libc::EPOLLRDHUP as u32 != 0 {
-        AnchorEvent::Ended
-    } else {
-        AnchorEvent::Readable
-    }
 }
 
 /// How a wait ended that only the kernel was asked for.
@@ -658,9 +645,9 @@ fn sleep(
     mask: *const libc::sigset_t,
 ) -> Slept {
     shared.ensure_kick();
-    shared.queue_for_sleep(rt, endpoint);
+    shared.queue_for_sleep(endpoint);
     let left = |until: Option<Instant>| until.map(|d| d.saturating_since(now()));
-    if !rt.spin.is_busy() || !rt.queues.outnumber_processors() {
+    if !rt.spin.is_busy() || !queues::of_process().outnumber_processors() {
         return sleep_once(shared, endpoint, out, (left(deadline), false), mask);
     }
     let most = left(deadline).map_or(MODERATION, |left| left.min(MODERATION));

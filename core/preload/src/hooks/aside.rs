@@ -5,10 +5,10 @@ use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use libc::{aiocb, sigevent, FILE};
 
 use super::hooks;
+use crate::control::exit;
 use crate::ops::{aside, connection, stdio};
 use crate::os::aio;
 use crate::os::real;
-use crate::runtime;
 
 hooks! {
     fn aio_read(operation: *mut aiocb) -> c_int {
@@ -64,7 +64,7 @@ hooks! {
     }
 
     fn pthread_exit(value: *mut c_void) -> () {
-        runtime::thread_exits();
+        exit::thread_exits();
         real::pthread_exit(value)
     }
 }

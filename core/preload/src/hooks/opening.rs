@@ -1,5 +1,5 @@
 //! Calls that open a descriptor which is never ours. They are interposed for two reasons: if the program has none left, the
-//! library gives back its own (see [`shortage`](crate::runtime::shortage)); and the program is given the lowest free numbers
+//! library gives back its own (see [`shortage`](crate::control::shortage)); and the program is given the lowest free numbers
 //! also while the library makes descriptors (see [`netacc_descriptors`]).
 //!
 //! `open` and its like are variadic in C; see [`descriptors`](super::descriptors) for why fixed parameters receive the
@@ -10,8 +10,8 @@ use std::ffi::{c_char, c_int, c_uint};
 use libc::{sigset_t, DIR, FILE};
 
 use super::hooks;
+use crate::control::shortage::{opening, opening_fd, opening_pair};
 use crate::os::real;
-use crate::runtime::shortage::{opening, opening_fd, opening_pair};
 
 hooks! {
     fn open(path: *const c_char, flags: c_int, mode: c_uint) -> c_int {

@@ -6,10 +6,11 @@ use libc::{pid_t, FILE};
 use netacc_proto::Reason;
 
 use super::{hooks, stream_or};
+use crate::control::exit;
+use crate::ops::clone::Clone;
 use crate::ops::{process, spawn_actions, stdio};
 use crate::os::real;
-use crate::vfork::{self, Clone};
-use crate::{runtime, stats, table};
+use crate::{leaving, stats, table, vfork};
 
 type Strings = *const *const c_char;
 
@@ -26,7 +27,7 @@ extern "C" {
 #[cfg_attr(not(test), no_mangle)]
 pub unsafe extern "C-unwind" fn _exit(status: c_int) -> ! {
     if !vfork::is_child() {
-        runtime::end();
+        exit::end();
         stats::tell_at_exit();
     }
     loop {
@@ -111,7 +112,7 @@ hooks! {
 
     fn posix_spawn_file_actions_adddup2(actions: *mut c_void, from: c_int, to: c_int) -> c_int {
         if !spawn_actions::note_copy(actions, from) {
-            process::surrender(from, Reason::Shared);
+            leaving::surrender(from, Reason::Shared);
         }
         real::posix_spawn_file_actions_adddup2(actions, from, to)
     }
@@ -128,7 +129,7 @@ hooks! {
 
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
         if table::get(fd).is_some() {
-            process::surrender(fd, Reason::KernelOnly);
+            leaving::surrender(fd, Reason::KernelOnly);
         }
         real::fdopen(fd, mode)
     }

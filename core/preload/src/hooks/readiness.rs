@@ -6,11 +6,11 @@ use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, time
 
 use super::bytes::fits;
 use super::{entry_or, hooks};
+use crate::epoll;
 use crate::ops::readiness;
 use crate::ops::select::{self, Sets};
 use crate::os::errno::fail;
-use crate::os::real;
-use crate::{epoll, sandbox};
+use crate::os::{confinement, real};
 
 hooks! {
     fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
@@ -42,7 +42,7 @@ hooks! {
     }
 
     fn select(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: *mut timeval) -> c_int {
-        if sandbox::is_confined() {
+        if confinement::is_confined() {
             return real::select(n, r, w, e, timeout);
         }
         let sets = usize::try_from(n).map(|limit| Sets::new(limit, r, w, e));
@@ -57,7 +57,7 @@ hooks! {
     }
 
     fn pselect(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int {
-        if sandbox::is_confined() {
+        if confinement::is_confined() {
             return real::pselect(n, r, w, e, timeout, mask);
         }
         let sets = usize::try_from(n).map(|limit| Sets::new(limit, r, w, e));
@@ -68,17 +68,17 @@ hooks! {
     }
 
     fn epoll_create(size: c_int) -> c_int {
-        if sandbox::is_confined() {
+        if confinement::is_confined() {
             real::epoll_create(size)
         } else if size <= 0 {
             fail(libc::EINVAL) as c_int
         } else {
-            epoll::create1(0)
+            readiness::epoll_create1(0)
         }
     }
 
     fn epoll_create1(flags: c_int) -> c_int {
-        epoll::create1(flags)
+        readiness::epoll_create1(flags)
     }
 
     fn epoll_ctl(ep: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {

@@ -5,10 +5,9 @@ use std::ffi::{c_int, c_void};
 use libc::{sockaddr, socklen_t};
 
 use super::{entry_or, hooks};
+use crate::control::shortage;
 use crate::ops::{connection, ending, options, state};
-use crate::os::real;
-use crate::runtime::shortage;
-use crate::sandbox;
+use crate::os::{confinement, real};
 
 hooks! {
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -24,7 +23,7 @@ hooks! {
     }
 
     fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
-        if sandbox::is_confined() {
+        if confinement::is_confined() {
             return real::accept(fd, addr, len);
         }
         accept4(fd, addr, len, 0)

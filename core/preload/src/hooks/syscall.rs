@@ -18,10 +18,10 @@ use super::hooks;
 use super::process::of_program as process;
 use super::readiness::of_program as readiness;
 use super::sockets::of_program as sockets;
+use crate::control::shortage::opening;
 use crate::ops::raw::{self, Mask};
 use crate::os::access::fault::with_the_programs;
-use crate::os::real;
-use crate::runtime::shortage::opening;
+use crate::os::{self, real};
 use crate::sandbox;
 
 /// The system call itself, where nothing of it is ours.
@@ -38,7 +38,7 @@ unsafe fn or_kernel(ours: Option<c_int>, (number, [a, b, c, d, e, f]): (c_long, 
 
 hooks! {
     fn syscall(number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long {
-        if sandbox::is_confined() {
+        if os::confinement::is_confined() {
             return real::syscall(number, a, b, c, d, e, f);
         }
         let fd = a as c_int;

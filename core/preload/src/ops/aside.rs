@@ -7,22 +7,17 @@ use std::sync::Arc;
 
 use libc::aiocb;
 use linux_raw_sys::io_uring::{io_uring_params, IORING_ENTER_REGISTERED_RING};
-use netacc_config::UnseenIoPolicy;
 use netacc_proto::Reason;
 
+use crate::control::unseen::apply_policy;
 use crate::holders::Sender;
-use crate::ops::{ending, process, rights};
-use crate::os::access;
+use crate::ops::{ending, rights};
 use crate::os::aio::Iocb;
 use crate::os::errno::{errno, set_errno};
-use crate::os::inside;
-use crate::os::limits;
-use crate::os::log;
-use crate::os::own;
-use crate::os::real;
+use crate::os::{access, confinement, inside, limits, own, real};
 use crate::ring::{foreign, Does, Register, Ring, Submission};
 use crate::table::{self, Entry};
-use crate::{epoll, runtime, sandbox, stats};
+use crate::{epoll, leaving, runtime, stats};
 
 /// Most operations of one `lio_listio` that are looked at; the C library has no limit of its own.
 const MAX_LIST: usize = 1 << 16;
@@ -38,7 +33,7 @@ pub unsafe fn before_aio(operation: *const aiocb) {
     // SAFETY: the caller's promise.
     let Some(operation) = (unsafe { operation.as_ref() }) else { return };
     if table::get(operation.aio_fildes).is_some() {
-        process::surrender(operation.aio_fildes, Reason::KernelOnly);
+        leaving::surrender(operation.aio_fildes, Reason::KernelOnly);
     }
 }
 
@@ -58,7 +53,7 @@ pub unsafe fn before_list(list: *const *mut aiocb, count: c_int) {
 
 /// Before an io_uring is made of which nothing is seen: whether it may be. What becomes of it is the policy for such I/O.
 pub fn before_unseen_ring() -> bool {
-    if sandbox::is_confined() {
+    if confinement::is_confined() {
         return true;
     }
     let saved = errno();
@@ -169,7 +164,7 @@ fn take_note(submission: &mut Submission) -> bool {
         Does::Close(fd) if runtime::is_helper_fd(fd) => submission.replace(-libc::EBADF),
         Does::Close(fd) => {
             if submission.is_late() {
-                process::surrender(fd, Reason::KernelOnly);
+                leaving::surrender(fd, Reason::KernelOnly);
             }
             if table::get(fd).is_some() {
                 ending::forget(fd);
@@ -210,7 +205,7 @@ pub(super) unsafe fn leave_files_to_ring(files: *const c_int, count: c_uint) {
 /// The kernel uses a descriptor past the library from now on.
 fn leave_to_ring(fd: c_int) {
     match table::get_full(fd).as_deref() {
-        Some(Entry::Stream(_)) => process::surrender(fd, Reason::KernelOnly),
+        Some(Entry::Stream(_)) => leaving::surrender(fd, Reason::KernelOnly),
         // What is accepted is another file, and arrives at the kernel's listener in any case.
         Some(Entry::Idle(listener)) if listener.listening.load(Ordering::Relaxed) => {}
         Some(Entry::Idle(listener)) => listener.kernel_only.store(true, Ordering::Relaxed),
@@ -237,50 +232,16 @@ pub unsafe fn before_submit(count: c_long, list: *const *const Iocb) {
     set_errno(saved);
 }
 
-/// An epoll instance reports a registration that was made unseen. Whoever relies on it would not be told of what comes on a
-/// link.
-#[cold]
-pub fn unseen_registration() {
-    static KNOWN: AtomicBool = AtomicBool::new(false);
-    if !KNOWN.swap(true, Ordering::Relaxed) {
-        let saved = errno();
-        apply_policy("the program has registered a descriptor with an epoll instance unseen");
-        set_errno(saved);
-    }
-}
-
-/// What the policy for unseen I/O makes of a program of which anything may be unseen. Whether it may do `what`.
-fn apply_policy(what: &str) -> bool {
-    let rt = runtime::start();
-    let policy = if rt.endpoint().is_some() { rt.config.unseen_io } else { UnseenIoPolicy::Log };
-    let allowed = match policy {
-        UnseenIoPolicy::Log => true,
-        UnseenIoPolicy::Error => false,
-        UnseenIoPolicy::Abort => std::process::abort(),
-        _ => {
-            runtime::keep_on_kernel();
-            for (fd, entry) in table::entries() {
-                let Entry::Stream(sock) = &*entry else { continue };
-                sock.note_reason(Reason::UnseenIo);
-                process::surrender(fd, Reason::UnseenIo);
-            }
-            true
-        }
-    };
-    log::append(&rt.config, &format!("{what}: {policy}"));
-    allowed
-}
-
 /// Before `pidfd_getfd`: the process whose descriptor is taken must bring the connection back to the kernel, for it does
 /// not see what becomes of it. A process without the library has nothing to bring back.
 pub fn before_taking(pidfd: c_int, fd: c_int) {
-    if sandbox::is_confined() {
+    if confinement::is_confined() {
         return;
     }
     let saved = errno();
     if let Some(pid) = pid_of(pidfd) {
         if pid == std::process::id() {
-            process::surrender(fd, Reason::Shared);
+            leaving::surrender(fd, Reason::Shared);
         } else {
             stats::surrender_elsewhere(pid, fd);
         }

@@ -22,22 +22,18 @@ use netacc_proto::{Reason, Role};
 
 use crate::anchor::{has_connected, FdAnchor};
 use crate::answers::Answers;
-use crate::epoll;
+use crate::control::{self, shortage};
 use crate::holders::{socket_number, Sender};
-use crate::ops::{descriptors, ending, options};
-use crate::os::access;
+use crate::ops::{descriptors, ending};
 use crate::os::errno::{errno, set_errno};
-use crate::os::inside;
-use crate::os::real;
-use crate::os::sockopt;
-use crate::runtime::{self, shortage};
-use crate::socket::{Listener, Socket};
+use crate::os::{access, confinement, inside, real, sockopt};
+use crate::socket::{self, Listener, Socket};
 use crate::table::{self, Entry};
-use crate::{family, sandbox};
+use crate::{family, runtime, sandbox, watched};
 
 /// After `socket`: takes note of TCP sockets. `fd` is what the call returned.
 pub fn socket(domain: c_int, kind: c_int, protocol: c_int, fd: c_int) {
-    if inside::is_inside() || sandbox::leaves_new_sockets() {
+    if inside::is_inside() || confinement::leaves_new_sockets() {
         return;
     }
     let stream = kind & 0xF == libc::SOCK_STREAM;
@@ -45,7 +41,7 @@ pub fn socket(domain: c_int, kind: c_int, protocol: c_int, fd: c_int) {
     let tcp = tcp && matches!(domain, libc::AF_INET | libc::AF_INET6);
     if fd >= 0 && stream && tcp {
         sandbox::before_first_socket();
-        if sandbox::leaves_new_sockets() {
+        if confinement::leaves_new_sockets() {
             return;
         }
         table::insert(fd, Arc::new(Entry::Idle(Listener::new(domain, kind & libc::SOCK_NONBLOCK != 0))));
@@ -63,7 +59,7 @@ pub fn listen(entry: &Arc<Entry>, fd: c_int, backlog: c_int) -> c_int {
         l.listening.store(true, Ordering::Relaxed);
         l.multipath.store(protocol(fd) == Some(libc::IPPROTO_MPTCP), Ordering::Relaxed);
         // Now, and not at the first accept: peers may look us up at once.
-        runtime::start();
+        control::start();
     }
     rc
 }
@@ -102,7 +98,7 @@ pub unsafe fn accept4(entry: &Arc<Entry>, fd: c_int, addr: *mut sockaddr, len: *
     let nonblocking = flags & libc::SOCK_NONBLOCK != 0;
     // SAFETY: filled in by accept4.
     let peer = unsafe { address(storage.as_ptr()) };
-    if !sandbox::leaves_new_sockets() {
+    if !confinement::leaves_new_sockets() {
         let sock = match listener.multipath.load(Ordering::Relaxed) && !is_tcp(new) {
             true => not_tcp(new, nonblocking),
             false => make(new, Role::Acceptor, peer, nonblocking),
@@ -171,7 +167,7 @@ pub fn received(fd: c_int, sender: Sender) -> bool {
     if fd >= 0 {
         sandbox::before_first_socket();
     }
-    if sandbox::leaves_new_sockets() {
+    if confinement::leaves_new_sockets() {
         return false;
     }
     let saved = errno();
@@ -200,21 +196,21 @@ fn from_elsewhere(fd: c_int, sender: Sender, multipath: bool) -> Entry {
         let listening = sockopt::get_int(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Some(1);
         listener.listening.store(listening, Ordering::Relaxed);
         listener.multipath.store(multipath, Ordering::Relaxed);
-        options::read_from_kernel(&listener.options, fd);
-        options::keep_as_reported(&listener.options, fd, libc::SO_RCVLOWAT);
-        listener.kernel_only.store(options::needs_kernel(fd), Ordering::Relaxed);
+        socket::read_from_kernel(&listener.options, fd);
+        socket::keep_as_reported(&listener.options, fd, libc::SO_RCVLOWAT);
+        listener.kernel_only.store(socket::needs_kernel(fd), Ordering::Relaxed);
         return Entry::Idle(listener);
     }
     if multipath {
         return Entry::Stream(not_tcp(fd, nonblocking));
     }
     if let Sender::Process(_) = sender {
-        runtime::start().count_reason(Reason::Inherited);
+        control::start().count_reason(Reason::Inherited);
     }
     let accepted = has_connected(fd) == Some(false);
     let sock = Socket::received(fd, accepted, sender);
     // Of a sender in another namespace nobody here can see whether it holds the socket.
-    if sender == Sender::Process(0) || has_connected(fd).is_none() || options::needs_kernel(fd) {
+    if sender == Sender::Process(0) || has_connected(fd).is_none() || socket::needs_kernel(fd) {
         sock.keep_on_kernel();
     }
     Entry::Stream(sock)
@@ -308,7 +304,7 @@ fn retire(entry: &Arc<Entry>, fd: c_int) -> Option<Arc<Entry>> {
     };
     let idle = Arc::new(Entry::Idle(Listener::once_connected(sock, domain)));
     if let Entry::Idle(listener) = &*idle {
-        *listener.watchers.lock() = epoll::release(std::mem::take(&mut *sock.watchers.lock()));
+        *listener.watchers.lock() = watched::release(std::mem::take(&mut *sock.watchers.lock()));
     }
     // What the kernel does to the peer is a reset, so the stream ends with one; the option itself is not touched.
     let mut linger = libc::linger { l_onoff: 0, l_linger: 0 };
@@ -349,7 +345,7 @@ fn become_connection(entry: &Arc<Entry>, listener: &Listener, fd: c_int, peer: O
     let new = Arc::new(Entry::Stream(sock));
     if let Entry::Stream(sock) = &*new {
         let watchers = std::mem::take(&mut *listener.watchers.lock());
-        epoll::carry_over(watchers, fd, sock);
+        watched::carry_over(watchers, fd, sock);
     }
     if listener.descriptors.load(Ordering::Relaxed) > 1 {
         replace_everywhere(entry, &new);
@@ -363,7 +359,7 @@ pub fn adopt(entry: &Arc<Entry>, sock: &Socket) -> Option<Arc<Entry>> {
     let saved = errno();
     // Not a duplicate that happens to be used first: of these only the socket's own is replaced when it is closed.
     let adopted = sock.adopt(|fd, with_stream| {
-        let rt = runtime::start();
+        let rt = control::start();
         let endpoint = rt.endpoint().filter(|_| !runtime::is_kept_on_kernel())?;
         let tuple = FourTuple { local: canonical(local_address(fd)?), remote: canonical(peer_address(fd)?) };
         if !endpoint.directory().serves(&tuple) || !draw(rt.config.promotion.percent, &tuple) {
@@ -394,7 +390,7 @@ fn follow(new: &Arc<Entry>) {
     for (fd, _) in table::entries().filter(|(_, e)| Arc::ptr_eq(e, new)) {
         for (_, e) in table::entries() {
             if let Entry::Epoll(epoll) = &*e {
-                epoll.attach(fd, sock);
+                watched::attach(&epoll.subscriber(), fd, sock);
             }
         }
     }
@@ -411,12 +407,12 @@ fn is_tcp(fd: c_int) -> bool {
 
 /// A connection of another protocol than TCP, which stays in the kernel.
 fn not_tcp(fd: c_int, nonblocking: bool) -> Socket {
-    runtime::start().count_reason(Reason::NotTcp);
+    control::start().count_reason(Reason::NotTcp);
     Socket::new(fd, None, Reason::NotTcp, nonblocking, u32::MAX)
 }
 
 fn make(fd: c_int, role: Role, peer: Option<SocketAddr>, nonblocking: bool) -> Socket {
-    let rt = runtime::start();
+    let rt = control::start();
     let stay = |reason| {
         rt.count_reason(reason);
         Socket::new(fd, None, reason, nonblocking, u32::MAX)
@@ -427,7 +423,7 @@ fn make(fd: c_int, role: Role, peer: Option<SocketAddr>, nonblocking: bool) -> S
     if runtime::is_kept_on_kernel() {
         return stay(Reason::UnseenIo);
     }
-    if sandbox::leaves_new_sockets() {
+    if confinement::leaves_new_sockets() {
         return stay(Reason::Sandboxed);
     }
     let Some(remote) = peer else { return stay(Reason::NotTcp) };

@@ -4,10 +4,9 @@ use std::ffi::c_int;
 
 use libc::{msghdr, socklen_t};
 
-use crate::ops::message::Target;
-use crate::os::access;
 use crate::os::errno::fail;
-use crate::os::real;
+use crate::os::{access, real};
+use crate::socket::Socket;
 
 // Of linux/errqueue.h.
 const SO_EE_ORIGIN_ZEROCOPY: u8 = 5;
@@ -49,12 +48,12 @@ pub unsafe fn put(msg: &mut msghdr, room: usize, (level, kind): (c_int, c_int), 
 ///
 /// # Safety
 /// As `recvmsg`.
-pub unsafe fn notice(t: Target<'_>, msg: &mut msghdr, flags: c_int) -> isize {
-    let Some((first, last)) = t.sock.take_notices() else { return fail(libc::EAGAIN) };
+pub unsafe fn notice(sock: &Socket, fd: c_int, msg: &mut msghdr, flags: c_int) -> isize {
+    let Some((first, last)) = sock.take_notices() else { return fail(libc::EAGAIN) };
     let mut domain: c_int = libc::AF_INET;
     let mut len = size_of::<c_int>() as socklen_t;
     // SAFETY: an int and its length, both writable.
-    unsafe { real::getsockopt(t.fd, libc::SOL_SOCKET, libc::SO_DOMAIN, (&raw mut domain).cast(), &mut len) };
+    unsafe { real::getsockopt(fd, libc::SOL_SOCKET, libc::SO_DOMAIN, (&raw mut domain).cast(), &mut len) };
     let (kind, offender) = match domain {
         libc::AF_INET6 => ((libc::SOL_IPV6, libc::IPV6_RECVERR), size_of::<libc::sockaddr_in6>()),
         _ => ((libc::SOL_IP, libc::IP_RECVERR), size_of::<libc::sockaddr_in>()),

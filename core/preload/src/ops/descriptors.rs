@@ -10,13 +10,12 @@ use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
+use crate::control::shortage;
 use crate::ops::ending;
 use crate::os::errno::{errno, set_errno};
-use crate::os::limits;
-use crate::os::real;
-use crate::runtime::{self, shortage};
+use crate::os::{confinement, limits, real};
 use crate::table::{self, Entry};
-use crate::{epoll, holders, sandbox, vfork};
+use crate::{leaving, runtime, vfork, watched};
 
 /// Makes `new`, a fresh copy of `from` in the kernel, a copy in the table too. Keeps errno.
 pub fn copied(from: c_int, new: c_int) {
@@ -26,7 +25,7 @@ pub fn copied(from: c_int, new: c_int) {
     }
     match table::get_full(from) {
         // The program that the child starts gets the connection by a number of which this process knows nothing.
-        Some(entry) if vfork::is_child() => holders::lend(&[entry]),
+        Some(entry) if vfork::is_child() => leaving::lend(&[entry]),
         Some(entry) => share(entry, new),
         None => {}
     }
@@ -37,7 +36,7 @@ pub fn copied(from: c_int, new: c_int) {
 pub(super) fn share(entry: Arc<Entry>, new: c_int) {
     match &*entry {
         Entry::Stream(sock) => {
-            epoll::come_back(&sock.watchers, &sock.outliving, new);
+            watched::come_back(&sock.watchers, &sock.outliving, new);
             sock.descriptors.fetch_add(1, Ordering::AcqRel)
         }
         Entry::Idle(listener) => listener.descriptors.fetch_add(1, Ordering::AcqRel),
@@ -150,8 +149,10 @@ const CLOSE_RANGE_UNSHARE: c_int = 1 << 1;
 
 /// `close_range`.
 pub fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    let plain =
-        sandbox::is_confined() || first > last || flags & CLOSE_RANGE_CLOEXEC != 0 || flags & !CLOSE_RANGE_UNSHARE != 0;
+    let plain = confinement::is_confined()
+        || first > last
+        || flags & CLOSE_RANGE_CLOEXEC != 0
+        || flags & !CLOSE_RANGE_UNSHARE != 0;
     if plain {
         // SAFETY: no pointers; wrong arguments are the kernel's to report.
         return unsafe { real::close_range(first, last, flags) };
@@ -171,7 +172,7 @@ pub fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
 
 /// `closefrom`, which cannot fail.
 pub fn closefrom(first: c_int) {
-    if sandbox::is_confined() {
+    if confinement::is_confined() {
         // SAFETY: no pointers.
         return unsafe { real::closefrom(first) };
     }

@@ -10,15 +10,13 @@ use netacc_driver::{Endpoint, Readiness, Shutdown, StreamCell};
 use netacc_proto::{Phase, Reason};
 
 use crate::anchor::FdAnchor;
-use crate::epoll;
 use crate::os::clock::now;
 use crate::os::errno::{fail, set_errno};
 use crate::os::{lingering, real};
 use crate::runtime::{self, Runtime};
 use crate::socket::Socket;
-use crate::table::NO_FD;
-use crate::table::{self, Entry};
-use crate::{family, queues, stats, wait};
+use crate::table::{self, Entry, NO_FD};
+use crate::{family, queues, settling, stats, watched};
 
 /// `shutdown`.
 pub fn shutdown(entry: &Arc<Entry>, fd: c_int, how: c_int) -> c_int {
@@ -93,7 +91,7 @@ pub fn forget(fd: c_int) {
     match &*entry {
         Entry::Stream(sock) => {
             if sock.descriptors.fetch_sub(1, Ordering::AcqRel) > 1 {
-                epoll::outlive(sock, fd);
+                watched::outlive(sock, fd);
                 keep_other(&entry, sock, fd, known);
                 return;
             }
@@ -103,7 +101,7 @@ pub fn forget(fd: c_int) {
         }
         Entry::Idle(listener) => {
             listener.descriptors.fetch_sub(1, Ordering::AcqRel);
-            epoll::leave_to_kernel(&listener.watchers, fd);
+            watched::leave_to_kernel(&listener.watchers, fd);
         }
         Entry::Epoll(epoll) => epoll.closed(fd),
         Entry::Ring(_) => {}
@@ -115,18 +113,18 @@ fn end(sock: &Socket, fd: c_int) {
     let shared = !sock.holds_alone() || sock.stream.as_ref().is_some_and(|cell| cell.is_pinned());
     let lingers = close_stream(sock, fd);
     if shared {
-        epoll::leave_to_kernel(&sock.watchers, fd);
+        watched::leave_to_kernel(&sock.watchers, fd);
     } else {
-        epoll::forget_fd(&sock.watchers, fd, lingers);
+        watched::forget_fd(&sock.watchers, fd, lingers);
     }
-    epoll::end_outliving(&sock.watchers, &sock.outliving, shared);
+    watched::end_outliving(&sock.watchers, &sock.outliving, shared);
     family::leave(sock.family.load(Ordering::Relaxed));
 }
 
 /// The last descriptor of a connection goes under calls that wait: they go on with a duplicate. False if there can be none.
 fn keep_for_callers(sock: &Socket, fd: c_int) -> bool {
     let Some(kept) = lingering::duplicate(fd) else { return false };
-    epoll::outlive(sock, fd);
+    watched::outlive(sock, fd);
     sock.fd.store(kept, Ordering::Release);
     if let (Some(cell), Some(endpoint)) = (&sock.stream, runtime::get().and_then(Runtime::endpoint)) {
         cell.lock(endpoint).replace_anchor(Box::new(FdAnchor::borrowed(kept)));
@@ -169,10 +167,10 @@ fn keep_other(entry: &Arc<Entry>, sock: &Socket, fd: c_int, known: Option<Readin
 fn leave_promotion(endpoint: &Endpoint, cell: &Arc<StreamCell>) {
     if cell.lock(endpoint).proto().awaits_switch() {
         // Until then the peer could not be told of the end, but would go on writing.
-        wait::until_settled(endpoint, cell);
+        settling::until_settled(endpoint, cell);
     } else if cell.lock(endpoint).proto().phase() == Phase::Promoting {
         // As long as the peer's marker may come the anchor stays open, and takes what should be answered with a reset.
-        wait::demote(endpoint, cell, Reason::PledgeVoided, wait::SWITCH_PATIENCE);
+        settling::demote(endpoint, cell, Reason::PledgeVoided, settling::SWITCH_PATIENCE);
     }
 }
 
@@ -187,7 +185,9 @@ pub(super) fn close_stream(sock: &Socket, fd: c_int) -> bool {
     if cell.readiness().contains(Readiness::KERNEL_RX | Readiness::KERNEL_TX) {
         if cell.lock(endpoint).proto().replay_left() > 0 {
             // Unread bytes make a reset of the close; what came behind it would find a FIN sent.
-            wait::until(endpoint, cell, now() + wait::SETTLE_DEADLINE, |guard| guard.has_replay(now()).then_some(()));
+            settling::until(endpoint, cell, now() + settling::SETTLE_DEADLINE, |guard| {
+                guard.has_replay(now()).then_some(())
+            });
         }
         let plain = cell.lock(endpoint).close_plain();
         if plain {
@@ -202,7 +202,7 @@ pub(super) fn close_stream(sock: &Socket, fd: c_int) -> bool {
     }
     if !sock.holds_alone() {
         // Another process holds the socket: it must find a plain one.
-        wait::demote(endpoint, cell, Reason::Shared, Duration::from_secs(2));
+        settling::demote(endpoint, cell, Reason::Shared, Duration::from_secs(2));
         rt.given_up(cell);
     }
     cell.tag().store(NO_FD, Ordering::Relaxed);
@@ -215,7 +215,7 @@ pub(super) fn close_stream(sock: &Socket, fd: c_int) -> bool {
     let lingers =
         cell.lock(endpoint).close(abort, || FdAnchor::duplicate(fd).map(|a| Box::new(a) as Box<dyn Anchor + Send>));
     if let Some(link) = &link {
-        queues::settle(rt, endpoint, link, cell);
+        queues::settle(endpoint, link, cell);
     }
     lingers
 }

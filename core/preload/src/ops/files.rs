@@ -16,10 +16,10 @@ use netacc_driver::Endpoint;
 use netacc_proto::{Reason, TxSink};
 
 use crate::ops::io;
-use crate::ops::message::{single, Target, MAX_BYTES};
-use crate::os::access;
+use crate::ops::message::{single, Target};
 use crate::os::errno::{errno, fail, set_errno};
-use crate::os::real;
+use crate::os::limits::MAX_BYTES;
+use crate::os::{access, real};
 use crate::runtime::{self, in_kernel, Runtime};
 use crate::table::{self, Entry};
 

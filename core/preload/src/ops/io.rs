@@ -12,35 +12,27 @@
 //! Here: what all of these share, leaving the link for good, and how much is queued.
 
 use std::ffi::c_int;
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
-use std::time::Duration;
 
 use libc::iovec;
 use netacc_driver::{Endpoint, Readiness, StreamCell, StreamGuard};
-use netacc_proto::{Phase, Reason, RxSource, SocketError};
+use netacc_proto::{Phase, RxSource, SocketError};
 
-use crate::os::clock::now;
 use crate::os::errno::fail;
 use crate::os::poll;
+use crate::os::sockopt::unread;
 use crate::runtime::{self, Runtime};
 use crate::socket::Socket;
-use crate::wait;
 
-mod block;
 mod kernel;
 mod promotion;
 mod recv;
 mod replay;
 mod send;
 
-pub use block::block_in_poll;
-pub use promotion::note_return;
+pub use crate::settling::await_switch;
 pub use recv::recv;
-pub use send::{await_switch, send};
-
-use kernel::unread;
-use replay::await_all_replay;
+pub use send::send;
 
 /// What one attempt came to.
 enum Step {
@@ -59,24 +51,6 @@ enum Step {
 /// Total length of a vector, or `None` beyond SSIZE_MAX.
 fn total(iov: &[iovec]) -> Option<usize> {
     iov.iter().try_fold(0usize, |n, v| n.checked_add(v.iov_len)).filter(|n| *n <= isize::MAX as usize)
-}
-
-/// A stream that has left its link, but whose anchor has not ended as it has: what the application was told it is not told
-/// again.
-#[inline]
-fn settle_end(guard: &mut StreamGuard<'_>) {
-    if guard.is_settling() {
-        guard.settle_end(now());
-    }
-}
-
-/// The kernel tells of an error on a stream's socket. Whether that may be one which the application has been told of already, on
-/// the link; the kernel does not tell of it any more then.
-pub fn settle_error(endpoint: &Endpoint, cell: &Arc<StreamCell>) -> bool {
-    let mut guard = cell.lock(endpoint);
-    let settling = guard.is_settling();
-    settle_end(&mut guard);
-    settling
 }
 
 /// The error of a call that returned a number of bytes instead, or else `result`.
@@ -118,37 +92,6 @@ pub fn on_kernel(sock: &Socket) -> bool {
         }
     }
 }
-
-/// Leaves the link for an operation that only the kernel can do, and stays off it.
-pub fn demote_for(sock: &Socket, reason: Reason) -> bool {
-    sock.keep_on_kernel();
-    bring_back(sock, reason)
-}
-
-/// Leaves the link, and waits until the kernel has what was unread on it. Whether it has.
-pub fn bring_back(sock: &Socket, reason: Reason) -> bool {
-    match (&sock.stream, runtime::get().and_then(Runtime::endpoint)) {
-        (Some(cell), Some(endpoint)) => {
-            let was_plain = cell.lock(endpoint).proto().is_plain();
-            if was_plain {
-                // The end of a link is counted by itself.
-                sock.note_reason(reason);
-            }
-            let plain = wait::demote(endpoint, cell, reason, DEMOTE_PATIENCE);
-            if plain && !was_plain {
-                await_all_replay(endpoint, cell, sock.fd.load(Ordering::Relaxed));
-            }
-            plain
-        }
-        _ => {
-            sock.reclaim();
-            true
-        }
-    }
-}
-
-/// How long a demotion may take. Arbitrary: a live peer answers in well under a millisecond.
-const DEMOTE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A call that went to the kernel moved so many bytes.
 pub fn account_kernel(sock: &Socket, sent: usize, received: usize) {

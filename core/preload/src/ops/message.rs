@@ -12,10 +12,12 @@ use std::sync::Arc;
 use libc::{iovec, mmsghdr, msghdr, sockaddr, socklen_t, timespec};
 use netacc_proto::Reason;
 
+use crate::leaving;
 use crate::ops::{control, io, readiness};
-use crate::os::access;
+use crate::os::access::{self, is_beyond};
 use crate::os::clock::now;
 use crate::os::errno::{errno, fail};
+use crate::os::limits::MAX_BYTES;
 use crate::os::real;
 use crate::runtime::in_kernel;
 use crate::socket::Socket;
@@ -23,8 +25,7 @@ use crate::table::Entry;
 
 /// Most elements of a vector, and most messages of one call (`UIO_MAXIOV`).
 pub const MAX_VECTOR: usize = 1024;
-/// Most bytes that one call moves (`MAX_RW_COUNT`: INT_MAX rounded down to a page).
-pub const MAX_BYTES: usize = 0x7fff_f000;
+
 /// Not in the `libc` crate for all targets.
 const MSG_FASTOPEN: c_int = 0x2000_0000;
 /// Bytes that MSG_TRUNC throws away at a time. Arbitrary.
@@ -60,7 +61,7 @@ impl Target<'_> {
 
     /// Leaves the link for good, for an operation that only the kernel can do.
     pub fn to_kernel(self, reason: Reason) -> bool {
-        io::demote_for(self.sock, reason)
+        leaving::demote_for(self.sock, reason)
     }
 
     /// On the kernel path now, and never to leave it again: what is passed through cannot meet a promotion.
@@ -74,15 +75,6 @@ impl Target<'_> {
 pub fn single(buf: *const c_void, len: usize) -> iovec {
     iovec { iov_base: buf.cast_mut(), iov_len: len.min(MAX_BYTES) }
 }
-
-/// Whether a buffer reaches beyond the memory of programs, for which a call fails before it does anything.
-#[inline]
-pub fn is_beyond(first: *const c_void, len: usize) -> bool {
-    (first as usize).checked_add(len).is_none_or(|end| end > BEYOND)
-}
-
-/// Where the memory of programs ends, at the latest.
-const BEYOND: usize = if cfg!(target_arch = "x86_64") { (1 << 47) - 4096 } else { 1 << 52 };
 
 /// The vector of a call; the error for too many elements differs.
 fn vector<'a>(iov: *const iovec, count: usize, too_many: c_int) -> Result<&'a [iovec], c_int> {
@@ -273,7 +265,7 @@ unsafe fn receive_aside(t: Target<'_>, msg: *mut msghdr, flags: c_int) -> isize 
         let Some(mut header) = (unsafe { access::read(msg) }) else { return fail(libc::EFAULT) };
         // SAFETY: the caller's promise.
         return unsafe {
-            let n = control::notice(t, &mut header, flags);
+            let n = control::notice(t.sock, t.fd, &mut header, flags);
             if n < 0 {
                 return n;
             }
@@ -595,6 +587,7 @@ unsafe fn send_one(t: Target<'_>, m: *mut mmsghdr, flags: c_int) -> Option<bool>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::os::access::BEYOND;
 
     #[test]
     fn vectors_are_refused_as_the_kernel_refuses_them() {

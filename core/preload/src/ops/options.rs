@@ -9,15 +9,14 @@ use std::sync::Arc;
 use libc::socklen_t;
 use netacc_proto::Reason;
 
-use crate::ops::io::Outgoing;
+use crate::ops::io::{self, Outgoing};
 use crate::ops::message::Target;
-use crate::ops::{descriptors, io, state};
-use crate::os::access;
+use crate::ops::{descriptors, state};
 use crate::os::errno::fail;
-use crate::os::real;
-use crate::os::sockopt::get_int;
+use crate::os::sockopt::SIOCOUTQNSD;
+use crate::os::{access, real};
 use crate::runtime::{self, Runtime};
-use crate::socket::{int, Options, Socket};
+use crate::socket::{int, keep_as_reported, Socket};
 use crate::table::Entry;
 
 // Values that the `libc` crate lacks, or has for some targets only; the same on all that the library supports.
@@ -25,8 +24,6 @@ const SO_TIMESTAMP_NEW: c_int = 63;
 const SO_TIMESTAMPNS_NEW: c_int = 64;
 const SO_TIMESTAMPING_NEW: c_int = 65;
 const TCP_TX_DELAY: c_int = 37;
-/// Bytes that the kernel has not sent yet. linux/sockios.h.
-pub const SIOCOUTQNSD: c_ulong = 0x894B;
 
 /// Whether only the kernel can honour the option once it is not zero.
 fn kernel_only(level: c_int, name: c_int) -> bool {
@@ -165,55 +162,6 @@ fn note_option(entry: &Arc<Entry>, fd: c_int, name: c_int, bytes: &[u8]) {
         Entry::Stream(sock) => sock.apply_options(),
         _ => {}
     }
-}
-
-/// What the kernel says of an option of SOL_SOCKET.
-pub fn keep_as_reported(options: &Options, fd: c_int, name: c_int) {
-    let mut bytes = [0u8; 16];
-    let mut len = bytes.len() as socklen_t;
-    // SAFETY: the buffer has `len` writable bytes.
-    if unsafe { real::getsockopt(fd, libc::SOL_SOCKET, name, bytes.as_mut_ptr().cast(), &mut len) } == 0 {
-        options.keep(name, &bytes[..(len as usize).min(bytes.len())]);
-    }
-}
-
-/// Options of a socket that another process has set, or may have, but for those of its buffers: whether it has set SO_RCVBUF
-/// cannot be told, and SO_RCVLOWAT is the library's to set as well.
-pub fn read_from_kernel(options: &Options, fd: c_int) {
-    for name in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO, libc::SO_LINGER, libc::SO_ZEROCOPY] {
-        keep_as_reported(options, fd, name);
-    }
-    options.cork.store(get_int(fd, libc::IPPROTO_TCP, libc::TCP_CORK).is_some_and(|on| on != 0), Ordering::Relaxed);
-}
-
-/// All options of a socket that has just been made, and whose buffers nobody but the kernel and its listener has set.
-pub fn read_all_from_kernel(options: &Options, fd: c_int) {
-    read_from_kernel(options, fd);
-    keep_as_reported(options, fd, libc::SO_RCVLOWAT);
-    if options.receive_buffer.load(Ordering::Relaxed) != u32::MAX {
-        keep_as_reported(options, fd, libc::SO_RCVBUF);
-    }
-    let tells = get_int(fd, libc::IPPROTO_TCP, libc::TCP_INQ).is_some_and(|on| on != 0);
-    options.tells_queue.store(tells, Ordering::Relaxed);
-}
-
-/// Whether another process has set what only the kernel can honour, as far as the kernel tells.
-pub fn needs_kernel(fd: c_int) -> bool {
-    let on = |name| get_int(fd, libc::SOL_SOCKET, name).is_some_and(|value| value != 0);
-    // SAFETY: no pointers.
-    let signals = || unsafe { real::fcntl(fd, libc::F_GETFL, 0) } & libc::O_ASYNC != 0;
-    // The name of the protocol above TCP; no bytes where there is none.
-    let mut name = [0u8; 16];
-    let mut len = name.len() as socklen_t;
-    // SAFETY: the buffer has `len` writable bytes.
-    let rc = unsafe { real::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_ULP, name.as_mut_ptr().cast(), &raw mut len) };
-    // A listener of MPTCP has MPTCP itself there.
-    let above = rc == 0 && len > 0 && !name.starts_with(b"mptcp\0");
-    above
-        || [libc::SO_TIMESTAMP, libc::SO_TIMESTAMPNS, libc::SO_TIMESTAMPING, libc::SO_TXTIME].into_iter().any(on)
-        || get_int(fd, libc::SOL_SOCKET, libc::SO_PEEK_OFF).is_some_and(|offset| offset >= 0)
-        || get_int(fd, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE).is_some_and(|rate| rate != -1)
-        || signals()
 }
 
 /// `getsockopt`.

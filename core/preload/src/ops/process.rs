@@ -12,14 +12,13 @@
 use std::ffi::{c_int, c_long, c_void};
 use std::sync::Arc;
 
-use netacc_proto::Reason;
-
-use crate::ops::environment::Strings;
-use crate::ops::{ending, environment, io, spawn_actions};
+use crate::control::{exit, fork};
+use crate::ops::environment::{self, Strings};
+use crate::ops::{ending, spawn_actions};
 use crate::os::errno::{errno, set_errno};
-use crate::os::real;
+use crate::os::{confinement, real};
 use crate::table::{self, Entry};
-use crate::{family, holders, runtime, sandbox, vfork};
+use crate::{family, leaving, runtime, vfork};
 
 /// Registers the fork handlers. Once, when the library is loaded: before any handler of the program, so that ours run
 /// last before a fork and first after it.
@@ -29,15 +28,15 @@ pub fn register() {
 }
 
 unsafe extern "C" fn prepare() {
-    keeping_errno(runtime::before_fork);
+    keeping_errno(fork::before_fork);
 }
 
 unsafe extern "C" fn parent() {
-    runtime::after_fork_parent();
+    fork::after_fork_parent();
 }
 
 unsafe extern "C" fn child() {
-    keeping_errno(runtime::after_fork_child);
+    keeping_errno(fork::after_fork_child);
 }
 
 fn keeping_errno(action: impl FnOnce()) {
@@ -54,11 +53,11 @@ pub fn bare_fork() -> libc::pid_t {
 
 /// A call that forks without running handlers: does what they do around it.
 pub fn forks(call: impl FnOnce() -> c_long) -> c_long {
-    keeping_errno(runtime::before_fork);
+    keeping_errno(fork::before_fork);
     let pid = call();
     match pid {
-        0 => keeping_errno(runtime::after_fork_child),
-        _ => runtime::after_fork_parent(),
+        0 => keeping_errno(fork::after_fork_child),
+        _ => fork::after_fork_parent(),
     }
     pid
 }
@@ -68,13 +67,13 @@ pub fn forks(call: impl FnOnce() -> c_long) -> c_long {
 /// # Safety
 /// `envp` is null or a list of strings that ends with null.
 pub unsafe fn exec(envp: Strings, call: impl FnOnce(Strings) -> c_int) -> c_int {
-    if sandbox::is_confined() {
+    if confinement::is_confined() {
         return call(envp);
     }
     // A child that shares the memory replaces itself, and not the process whose links these are.
     let replaces = !vfork::is_child();
     if replaces {
-        runtime::leave();
+        exit::leave();
     }
     before_start(&[]);
     if replaces {
@@ -87,7 +86,7 @@ pub unsafe fn exec(envp: Strings, call: impl FnOnce(Strings) -> c_int) -> c_int 
     let rc = unsafe { environment::with(envp, call) };
     if replaces {
         keeping_errno(|| family::set_replaced(false));
-        runtime::stay();
+        exit::stay();
     }
     rc
 }
@@ -97,7 +96,7 @@ pub unsafe fn exec(envp: Strings, call: impl FnOnce(Strings) -> c_int) -> c_int 
 /// # Safety
 /// As for [`exec`].
 pub unsafe fn spawn(actions: *const c_void, envp: Strings, call: impl FnOnce(Strings) -> c_int) -> c_int {
-    if sandbox::is_confined() {
+    if confinement::is_confined() {
         return call(envp);
     }
     before_start(&spawn_actions::copied_by(actions));
@@ -108,7 +107,7 @@ pub unsafe fn spawn(actions: *const c_void, envp: Strings, call: impl FnOnce(Str
 /// Before a program is started: the connections that it inherits, and `others`, leave their links, because this process
 /// cannot see what another does with them. In a forked child that is about to exec, they are asked for from the parent.
 pub fn before_start(others: &[c_int]) {
-    if sandbox::is_confined() {
+    if confinement::is_confined() {
         return;
     }
     keeping_errno(|| {
@@ -125,7 +124,7 @@ pub fn before_start(others: &[c_int]) {
                 lent.push(entry);
             }
         }
-        holders::lend(&lent);
+        leaving::lend(&lent);
     });
 }
 
@@ -138,16 +137,6 @@ fn tell_children() {
                 rt.tell_children(cell);
             }
         }
-    }
-}
-
-/// `fd` is about to be used by somebody who does not call this library, or by another process: for good.
-pub fn surrender(fd: c_int, reason: Reason) {
-    let Some(entry) = table::get_full(fd) else { return };
-    if let Entry::Stream(sock) = &*entry {
-        keeping_errno(|| {
-            io::demote_for(sock, reason);
-        });
     }
 }
 

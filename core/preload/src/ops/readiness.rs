@@ -1,16 +1,19 @@
-//! Arguments of `poll` and `epoll_wait` and their relatives. `None` of a function here: nothing of the call is ours,
+//! `epoll_create1`, and the arguments of `poll` and `epoll_wait` and their relatives. `None` of a function for these: nothing of the call is ours,
 //! the caller makes the kernel's.
 
 use std::ffi::{c_int, c_uint};
+use std::sync::Arc;
 use std::time::Duration;
 
 use libc::{epoll_event, nfds_t, pollfd, sigset_t, timespec};
 
-use crate::os::access;
+use crate::control::shortage;
+use crate::epoll::{self, Epoll};
+use crate::ops::ending;
 use crate::os::errno::fail;
-use crate::os::limits;
+use crate::os::{access, confinement, inside, limits, real};
 use crate::table::{self, Entry};
-use crate::{epoll, wait};
+use crate::wait;
 
 /// A timespec as a duration; `None` if it is not valid.
 pub fn duration(ts: &timespec) -> Option<Duration> {
@@ -132,6 +135,20 @@ pub unsafe fn epoll_pwait2(
     let limit = time_limit(timeout).ok()?;
     // SAFETY: as the C function.
     unsafe { epoll_wait(epfd, events, limit, mask) }
+}
+
+/// `epoll_create1`.
+pub fn epoll_create1(flags: c_int) -> c_int {
+    let fd = shortage::opening_fd(|| {
+        // SAFETY: no pointers.
+        unsafe { real::epoll_create1(flags) }
+    });
+    if fd >= 0 && !inside::is_inside() && !confinement::leaves_new_sockets() {
+        // What the number may have named before was closed unseen.
+        ending::forget(fd);
+        table::insert(fd, Arc::new(Entry::Epoll(Box::new(Epoll::new(fd)))));
+    }
+    fd
 }
 
 #[cfg(test)]

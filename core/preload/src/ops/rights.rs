@@ -8,11 +8,10 @@ use netacc_proto::Reason;
 
 use crate::epoll::Epoll;
 use crate::holders::Sender;
-use crate::ops::{connection, ending, io};
-use crate::os::access;
+use crate::leaving;
+use crate::ops::{connection, ending};
 use crate::os::errno::{errno, set_errno};
-use crate::os::inside;
-use crate::os::real;
+use crate::os::{access, inside, real};
 use crate::table::{self, Entry};
 
 /// Before `sendmsg` on a socket that is not ours: connections whose descriptors it carries must be plain sockets,
@@ -28,7 +27,7 @@ pub unsafe fn release(msg: *const msghdr) {
         let Some(entry) = table::get_full(fd) else { continue };
         match &*entry {
             // If the peer does not answer there is nothing more that could be done here.
-            Entry::Stream(sock) => drop(io::demote_for(sock, Reason::Shared)),
+            Entry::Stream(sock) => drop(leaving::demote_for(sock, Reason::Shared)),
             Entry::Epoll(epoll) => epoll.give_away(),
             Entry::Idle(_) | Entry::Ring(_) => {}
         }
@@ -50,7 +49,7 @@ pub unsafe fn receive(channel: c_int, msg: *const msghdr) {
     for fd in unsafe { rights_of(msg) } {
         if !connection::received(fd, sender(channel)) && is_instance(fd) {
             ending::forget(fd);
-            table::insert(fd, Arc::new(Entry::Epoll(Epoll::received(fd))));
+            table::insert(fd, Arc::new(Entry::Epoll(Box::new(Epoll::received(fd)))));
         }
     }
     set_errno(saved);

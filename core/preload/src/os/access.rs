@@ -17,6 +17,7 @@
 //! process on the touch. The first page is never touched, so null is reported there, too.
 
 use std::arch::global_asm;
+use std::ffi::c_void;
 
 pub mod fault;
 
@@ -185,6 +186,15 @@ fn reach(first: usize, len: usize, touch: impl Fn(usize) -> bool) -> usize {
     }
     len
 }
+
+/// Whether a buffer reaches beyond the memory of programs, for which a call fails before it does anything.
+#[inline]
+pub fn is_beyond(first: *const c_void, len: usize) -> bool {
+    (first as usize).checked_add(len).is_none_or(|end| end > BEYOND)
+}
+
+/// Where the memory of programs ends, at the latest.
+pub(crate) const BEYOND: usize = if cfg!(target_arch = "x86_64") { (1 << 47) - 4096 } else { 1 << 52 };
 
 #[cfg(test)]
 mod tests {

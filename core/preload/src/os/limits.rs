@@ -1,4 +1,4 @@
-//! How many descriptors the process may have.
+//! How many descriptors the process may have, and how many bytes a call may move.
 
 use std::ffi::c_int;
 
@@ -17,3 +17,6 @@ pub fn soft_limit() -> u64 {
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
     limit.rlim_cur
 }
+
+/// Most bytes that one call moves (`MAX_RW_COUNT`: INT_MAX rounded down to a page).
+pub const MAX_BYTES: usize = 0x7fff_f000;

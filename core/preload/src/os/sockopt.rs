@@ -1,6 +1,6 @@
 //! Socket options that are integers, as the kernel has them.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_ulong};
 
 use libc::socklen_t;
 
@@ -21,3 +21,15 @@ pub fn set_int(fd: c_int, level: c_int, name: c_int, value: c_int) {
     // SAFETY: an int, and its length.
     unsafe { real::setsockopt(fd, level, name, (&raw const value).cast(), len) };
 }
+
+/// Unread bytes that the kernel has.
+#[cold]
+pub fn unread(fd: c_int) -> u64 {
+    let mut n: c_int = 0;
+    // SAFETY: FIONREAD writes an int.
+    unsafe { real::ioctl(fd, libc::FIONREAD, (&raw mut n).cast()) };
+    n.max(0) as u64
+}
+
+/// Bytes that the kernel has not sent yet. linux/sockios.h.
+pub const SIOCOUTQNSD: c_ulong = 0x894B;

@@ -5,6 +5,11 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU32, Ordering};
 use std::time::Duration;
 
+use libc::socklen_t;
+
+use crate::os::real;
+use crate::os::sockopt::get_int;
+
 /// What has been set of them.
 pub struct Options {
     /// SO_RCVTIMEO in microseconds; 0 for none.
@@ -124,6 +129,55 @@ fn timeout(us: &AtomicI64) -> Option<Duration> {
         n if n > 0 => Some(Duration::from_micros(n as u64)),
         _ => None,
     }
+}
+
+/// What the kernel says of an option of SOL_SOCKET.
+pub fn keep_as_reported(options: &Options, fd: c_int, name: c_int) {
+    let mut bytes = [0u8; 16];
+    let mut len = bytes.len() as socklen_t;
+    // SAFETY: the buffer has `len` writable bytes.
+    if unsafe { real::getsockopt(fd, libc::SOL_SOCKET, name, bytes.as_mut_ptr().cast(), &mut len) } == 0 {
+        options.keep(name, &bytes[..(len as usize).min(bytes.len())]);
+    }
+}
+
+/// Options of a socket that another process has set, or may have, but for those of its buffers: whether it has set SO_RCVBUF
+/// cannot be told, and SO_RCVLOWAT is the library's to set as well.
+pub fn read_from_kernel(options: &Options, fd: c_int) {
+    for name in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO, libc::SO_LINGER, libc::SO_ZEROCOPY] {
+        keep_as_reported(options, fd, name);
+    }
+    options.cork.store(get_int(fd, libc::IPPROTO_TCP, libc::TCP_CORK).is_some_and(|on| on != 0), Ordering::Relaxed);
+}
+
+/// All options of a socket that has just been made, and whose buffers nobody but the kernel and its listener has set.
+pub fn read_all_from_kernel(options: &Options, fd: c_int) {
+    read_from_kernel(options, fd);
+    keep_as_reported(options, fd, libc::SO_RCVLOWAT);
+    if options.receive_buffer.load(Ordering::Relaxed) != u32::MAX {
+        keep_as_reported(options, fd, libc::SO_RCVBUF);
+    }
+    let tells = get_int(fd, libc::IPPROTO_TCP, libc::TCP_INQ).is_some_and(|on| on != 0);
+    options.tells_queue.store(tells, Ordering::Relaxed);
+}
+
+/// Whether another process has set what only the kernel can honour, as far as the kernel tells.
+pub fn needs_kernel(fd: c_int) -> bool {
+    let on = |name| get_int(fd, libc::SOL_SOCKET, name).is_some_and(|value| value != 0);
+    // SAFETY: no pointers.
+    let signals = || unsafe { real::fcntl(fd, libc::F_GETFL, 0) } & libc::O_ASYNC != 0;
+    // The name of the protocol above TCP; no bytes where there is none.
+    let mut name = [0u8; 16];
+    let mut len = name.len() as socklen_t;
+    // SAFETY: the buffer has `len` writable bytes.
+    let rc = unsafe { real::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_ULP, name.as_mut_ptr().cast(), &raw mut len) };
+    // A listener of MPTCP has MPTCP itself there.
+    let above = rc == 0 && len > 0 && !name.starts_with(b"mptcp\0");
+    above
+        || [libc::SO_TIMESTAMP, libc::SO_TIMESTAMPNS, libc::SO_TIMESTAMPING, libc::SO_TXTIME].into_iter().any(on)
+        || get_int(fd, libc::SOL_SOCKET, libc::SO_PEEK_OFF).is_some_and(|offset| offset >= 0)
+        || get_int(fd, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE).is_some_and(|rate| rate != -1)
+        || signals()
 }
 
 #[cfg(test)]

@@ -8,18 +8,18 @@ use libc::pollfd;
 use netacc_device::{Armed, CompletionQueueId, Instant, KernelOperation};
 use netacc_driver::{Endpoint, LinkCell, Readiness, StreamCell};
 
-use super::sleeper::{self, Registered, StreamWait, Waiter};
-use super::slots::Slot;
-use super::{arm, disarm, Limit, Waited, SWITCH_PATIENCE};
-use crate::epoll::{anchor_event, Registration};
-use crate::ops::io;
-use crate::os::clock::now;
-use crate::os::clock::timespec;
+use super::sleeper::{Registered, StreamWait, Waiter};
+use super::slots::{self, Slot};
+use super::{arm, disarm, Limit, Waited};
+use crate::anchor::anchor_event;
+use crate::os::clock::{now, timespec};
 use crate::os::errno::{errno, set_errno};
-use crate::os::real;
-use crate::runtime::{self, shortage, Runtime};
+use crate::os::{real, uses};
+use crate::runtime::{self, Runtime};
+use crate::settling::{self, SWITCH_PATIENCE};
 use crate::socket::Socket;
 use crate::table::{self, Entry};
+use crate::watchers::{self, Registration, Sleeper};
 use crate::{batch, queues};
 
 /// What `poll` says of an epoll instance that has events.
@@ -55,7 +55,7 @@ pub enum Call {
 
 /// `poll` and `ppoll` on a mix of our descriptors and others; also for others that wait.
 pub fn poll(call: Call, fds: &mut [pollfd], timeout: Option<Duration>, mask: *const libc::sigset_t) -> c_int {
-    let Some(rt) = runtime::get().filter(|_| !shortage::is_over() || fds.iter().any(is_ours_to_tell)) else {
+    let Some(rt) = runtime::get().filter(|_| !uses::is_over() || fds.iter().any(is_ours_to_tell)) else {
         return kernel_poll(call, fds, timeout, mask);
     };
     let Some(endpoint) = rt.endpoint() else {
@@ -93,7 +93,7 @@ pub fn poll(call: Call, fds: &mut [pollfd], timeout: Option<Duration>, mask: *co
         }
         let slept = match OnlyStream::of(endpoint, fds, &entries, mask) {
             Some(only) => only.sleep(rt, endpoint, deadline),
-            None => sleep((rt, endpoint), fds, &entries, deadline, mask),
+            None => sleep(endpoint, fds, &entries, deadline, mask),
         };
         if slept < 0 {
             return -1;
@@ -194,7 +194,7 @@ fn settle_writers(endpoint: &Endpoint, fds: &[pollfd], entries: &[Option<Arc<Ent
         let Some((_, cell)) = stream_of(entry) else { continue };
         let asked = p.events & (libc::POLLOUT | libc::POLLWRNORM) != 0;
         if asked && !cell.readiness().intersects(Readiness::WRITABLE | Readiness::KERNEL_TX) {
-            io::await_switch(endpoint, cell, until);
+            settling::await_switch(endpoint, cell, until);
         }
     }
 }
@@ -291,7 +291,7 @@ fn merge(endpoint: &Endpoint, fds: &mut [pollfd], looked: &Looked, entries: &[Op
             },
             Some((_, cell)) => {
                 let mut revents = k.revents;
-                if revents & libc::POLLERR != 0 && io::settle_error(endpoint, cell) {
+                if revents & libc::POLLERR != 0 && settling::settle_error(endpoint, cell) {
                     let mut again = [pollfd { revents: 0, ..*k }];
                     kernel_poll(Call::Another, &mut again, Some(Duration::ZERO), std::ptr::null());
                     revents = again[0].revents;
@@ -394,7 +394,6 @@ impl<'a> OnlyStream<'a> {
 
 /// A thread in `poll` that is announced everywhere. Not any more once dropped, also if the thread is cancelled in its sleep.
 struct Announced<'a> {
-    rt: &'a Runtime,
     endpoint: &'a Endpoint,
     entries: &'a [Option<Arc<Entry>>],
     slot: Arc<Slot>,
@@ -405,20 +404,21 @@ struct Announced<'a> {
 }
 
 impl<'a> Announced<'a> {
-    fn new(rt: &'a Runtime, endpoint: &'a Endpoint, entries: &'a [Option<Arc<Entry>>], slot: Arc<Slot>) -> Self {
+    fn new(endpoint: &'a Endpoint, entries: &'a [Option<Arc<Entry>>], slot: Arc<Slot>) -> Self {
         let on_link = |(_, cell): (&Socket, &Arc<StreamCell>)| cell.lock(endpoint).link().is_some();
         let queue = match entries.iter().filter_map(stream_of).any(on_link) {
-            true => slot.queue_for_sleep(rt, endpoint),
+            true => slot.queue_for_sleep(endpoint),
             false => slot.queue(),
         };
         let waiter = Waiter::at_slot(&slot);
+        let sleeper: Arc<dyn Sleeper> = waiter.clone();
         let mut queues = Vec::from_iter(queue);
         for entry in entries {
             if let Some((sock, cell)) = stream_of(entry) {
-                sock.watchers.lock().push(Registration::Waiter(waiter.clone()));
-                queues.extend(queues::settle_watched(rt, endpoint, cell, queue));
+                sock.watchers.lock().push(Registration::Sleeper(waiter.clone()));
+                queues.extend(queues::settle_watched(endpoint, cell, queue));
             } else if let Some(Entry::Epoll(epoll)) = entry.as_deref() {
-                epoll.add_outer(&waiter);
+                epoll.add_sleeper(&sleeper);
                 queues.extend(epoll.own_queue());
             }
         }
@@ -430,15 +430,15 @@ impl<'a> Announced<'a> {
         for &cq in &queues {
             pending |= arm(endpoint, cq, false) == Armed::Pending;
         }
-        Announced { rt, endpoint, entries, slot, waiter, queues, pending }
+        Announced { endpoint, entries, slot, waiter, queues, pending }
     }
 
     /// Takes the thread off a stream. If an epoll instance watches that as well, its link goes back to that one's queue.
     fn leave(&self, sock: &Socket, cell: &Arc<StreamCell>) {
-        if sleeper::remove(sock, &self.waiter) {
+        if watchers::remove_sleeper(&sock.watchers, &self.waiter) {
             let link = cell.lock(self.endpoint).link().cloned();
             if let Some(link) = link.filter(|link| link.cq() == self.endpoint.control_cq()) {
-                queues::settle(self.rt, self.endpoint, &link, cell);
+                queues::settle(self.endpoint, &link, cell);
             }
         }
     }
@@ -451,32 +451,33 @@ impl Drop for Announced<'_> {
             self.endpoint.device().drain(cq);
             disarm(self.endpoint, cq);
         }
+        let sleeper: Arc<dyn Sleeper> = self.waiter.clone();
         for entry in self.entries {
             if let Some((sock, cell)) = stream_of(entry) {
                 self.leave(sock, cell);
             } else if let Some(Entry::Epoll(epoll)) = entry.as_deref() {
-                epoll.remove_outer(&self.waiter);
+                epoll.remove_sleeper(&sleeper);
             }
         }
-        self.slot.get_up(&self.waiter);
+        self.slot.get_up(|| self.waiter.get_up());
         set_errno(saved);
     }
 }
 
 /// Announces, looks once more, sleeps.
 fn sleep(
-    (rt, endpoint): (&Runtime, &Endpoint),
+    endpoint: &Endpoint,
     fds: &[pollfd],
     entries: &[Option<Arc<Entry>>],
     deadline: Option<Instant>,
     mask: *const libc::sigset_t,
 ) -> c_int {
-    let Some(slot) = rt.queues.slots.take(rt, endpoint) else {
+    let Some(slot) = slots::of_process().take(endpoint) else {
         let left = deadline.map_or(WITHOUT_EVENTFD, |d| d.saturating_since(now()).min(WITHOUT_EVENTFD));
         let (mut view, _) = kernel_view(fds, entries);
         return kernel_poll(Call::Another, &mut view, Some(left), mask).min(0);
     };
-    let announced = Announced::new(rt, endpoint, entries, slot);
+    let announced = Announced::new(endpoint, entries, slot);
     let (mut view, _) = kernel_view(fds, entries);
     view.push(pollfd { fd: announced.slot.eventfd(), events: libc::POLLIN, revents: 0 });
     let channels = announced.queues.iter().filter_map(|&cq| endpoint.device().channel_fd(cq));

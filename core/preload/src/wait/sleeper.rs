@@ -4,18 +4,20 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
-use netacc_device::Wait;
+use netacc_device::{CompletionQueueId, Wait};
 use netacc_driver::{Endpoint, LinkCell, LinkSleep, StreamCell};
 
-use super::slots::Slot;
-use super::{wake_sleepers, Limit, Waited};
-use crate::epoll::{Registration, Watcher};
-use crate::ops::io::block_in_poll;
+use super::slots::{self, Slot};
+use super::{Limit, Waited};
 use crate::os::errno::{errno, set_errno};
 use crate::os::own;
+use crate::os::uses::Use;
 use crate::queues;
-use crate::runtime::{shortage::Use, Runtime};
+use crate::runtime::Runtime;
+use crate::settling::wake_sleepers;
 use crate::socket::Socket;
+use crate::wait::block_in_poll;
+use crate::watchers::{self, Registration, Sleeper};
 
 /// A thread asleep, registered with the sockets that it waits for.
 pub struct Waiter {
@@ -48,8 +50,14 @@ impl Waiter {
         Arc::new(Waiter { asleep: AtomicBool::new(true), place })
     }
 
-    /// Something that the thread waits for may have happened.
-    pub fn wake(&self) {
+    /// The thread is up. Whether somebody has woken it by its eventfd.
+    pub fn get_up(&self) -> bool {
+        !self.asleep.swap(false, Ordering::SeqCst) && !matches!(self.place, Place::QueuePair(_))
+    }
+}
+
+impl Sleeper for Waiter {
+    fn wake(&self) {
         if !self.asleep.load(Ordering::SeqCst) {
             return;
         }
@@ -63,18 +71,13 @@ impl Waiter {
         }
     }
 
-    /// Where it wants to be woken for links, if that matters: on a queue pair it is woken wherever the link is.
-    pub fn watcher(&self) -> Option<Watcher> {
+    /// On a queue pair it is woken wherever the link is.
+    fn queue(&self) -> Option<Option<CompletionQueueId>> {
         match &self.place {
-            Place::Slot(slot) => Some(Watcher::Sleeper(slot.queue())),
-            Place::Eventfd(_) => Some(Watcher::Sleeper(None)),
+            Place::Slot(slot) => Some(slot.queue()),
+            Place::Eventfd(_) => Some(None),
             Place::QueuePair(_) => None,
         }
-    }
-
-    /// The thread is up. Whether somebody has woken it by its eventfd.
-    pub fn get_up(&self) -> bool {
-        !self.asleep.swap(false, Ordering::SeqCst) && !matches!(self.place, Place::QueuePair(_))
     }
 }
 
@@ -87,22 +90,15 @@ pub(super) struct Registered<'a> {
 impl<'a> Registered<'a> {
     /// Registers `waiter` with `sock`.
     pub(super) fn new(sock: &'a Socket, waiter: Arc<Waiter>) -> Registered<'a> {
-        sock.watchers.lock().push(Registration::Waiter(waiter.clone()));
+        sock.watchers.lock().push(Registration::Sleeper(waiter.clone()));
         Registered { sock, waiter }
     }
 }
 
 impl Drop for Registered<'_> {
     fn drop(&mut self) {
-        remove(self.sock, &self.waiter);
+        watchers::remove_sleeper(&self.sock.watchers, &self.waiter);
     }
-}
-
-/// Takes a waiter off a socket. Whether others watch it.
-pub(super) fn remove(sock: &Socket, waiter: &Arc<Waiter>) -> bool {
-    let mut watchers = sock.watchers.lock();
-    watchers.retain(|r| !matches!(r, Registration::Waiter(w) if Arc::ptr_eq(w, waiter)));
-    !watchers.is_empty()
 }
 
 /// A thread's wait for one stream that is on a link.
@@ -125,7 +121,7 @@ impl StreamWait<'_> {
         } else {
             if alone && self.link.cq() == endpoint.control_cq() {
                 // The helper need not wake up for what this thread waits for.
-                queues::settle(rt, endpoint, self.link, self.cell);
+                queues::settle(endpoint, self.link, self.cell);
             }
             let waited = self.sleep_on_queue_pair(endpoint, &ready);
             drop(on_link);
@@ -159,8 +155,8 @@ impl StreamWait<'_> {
     }
 
     /// Sleeps until the helper, which looks at the link, wakes the thread for its stream.
-    fn sleep_dispatched(&self, rt: &Runtime, endpoint: &Endpoint, ready: &impl Fn() -> bool) -> Waited {
-        let Some(slot) = rt.queues.slots.take(rt, endpoint) else {
+    fn sleep_dispatched(&self, _rt: &Runtime, endpoint: &Endpoint, ready: &impl Fn() -> bool) -> Waited {
+        let Some(slot) = slots::of_process().take(endpoint) else {
             // Without a descriptor it is woken for others' messages as well.
             return self.sleep_on_queue_pair(endpoint, ready);
         };
@@ -189,7 +185,7 @@ struct Seated<'a> {
 impl Drop for Seated<'_> {
     fn drop(&mut self) {
         let saved = errno();
-        self.slot.get_up(&self.on.waiter);
+        self.slot.get_up(|| self.on.waiter.get_up());
         set_errno(saved);
     }
 }

@@ -17,13 +17,10 @@ use netacc_device::{CompletionQueueId, Instant};
 use netacc_driver::Endpoint;
 use parking_lot::Mutex;
 
-use super::Waiter;
 use crate::os::own;
-use crate::queues::{self, Activity, Owner};
-use crate::runtime::{
-    shortage::{self, Use},
-    Runtime,
-};
+use crate::os::per_process::PerProcess;
+use crate::os::uses::{self, Use};
+use crate::queues::{self, Activity, Owner, User};
 
 /// A place for one sleeping thread.
 pub struct Slot {
@@ -37,6 +34,18 @@ pub struct Slot {
     /// Somebody else has got the queue: who sleeps here is called to sleep without it.
     surrendered: AtomicBool,
     activity: Activity,
+}
+
+static SLOTS: PerProcess<Slots> = PerProcess::new();
+
+/// The slots of this process.
+pub(super) fn of_process() -> &'static Slots {
+    SLOTS.get_or_make(Slots::default)
+}
+
+/// In a forked child: the slots are its parent's.
+pub(crate) fn after_fork_child() {
+    SLOTS.forget();
 }
 
 /// The slots of a process.
@@ -62,12 +71,12 @@ fn thread_number() -> usize {
 
 impl Slots {
     /// A slot for the calling thread, until it [is up](Slot::get_up). `None` without a descriptor for it.
-    pub fn take(&self, rt: &Runtime, endpoint: &Endpoint) -> Option<Arc<Slot>> {
+    pub fn take(&self, endpoint: &Endpoint) -> Option<Arc<Slot>> {
         let slot = self.choose()?;
         let before = slot.user.swap(thread_number(), Ordering::Relaxed);
         if before != thread_number() {
             if let Some(queue) = slot.queue() {
-                queues::clear(rt, endpoint, queue);
+                queues::clear(endpoint, queue);
             }
         }
         Some(slot)
@@ -82,7 +91,7 @@ impl Slots {
         };
         let at = match at {
             Some(at) => at,
-            None if shortage::is_over() => return None,
+            None if uses::is_over() => return None,
             None => {
                 slots.push(Arc::new(Slot {
                     eventfd: own::new_eventfd()?,
@@ -116,7 +125,7 @@ impl Slots {
             slot.taken_by.store(0, Ordering::SeqCst);
         }
         // Another thread may be about to wake the one that slept there last.
-        let unused = !closed.is_empty() && shortage::await_uses();
+        let unused = !closed.is_empty() && uses::await_uses();
         if unused {
             closed.iter().for_each(|slot| own::discard(slot.eventfd));
         }
@@ -141,25 +150,33 @@ impl Slot {
 
     /// Who has taken the slot goes to sleep, and waits for links: its queue, which it has now if one is free or belongs to
     /// somebody who sleeps for longer.
-    pub fn queue_for_sleep(self: &Arc<Self>, rt: &Runtime, endpoint: &Endpoint) -> Option<CompletionQueueId> {
+    pub fn queue_for_sleep(self: &Arc<Self>, endpoint: &Endpoint) -> Option<CompletionQueueId> {
         let own = self.queue();
         let wanted = self.activity.sleeps(own.is_some());
         if own.is_some() {
             return own;
         }
-        let queue = queues::take_free(rt, endpoint).or_else(|| rt.queues.take_over(rt, endpoint, wanted?))?;
+        let queue = queues::take_free(endpoint).or_else(|| queues::take_over(endpoint, wanted?))?;
         self.queue.store(queue.0 + 1, Ordering::SeqCst);
-        rt.queues.belongs_to(queue, Owner::Slot(self.clone()));
+        queues::belongs_to(queue, Owner::Slot(self.clone()));
         Some(queue)
     }
 
-    /// When somebody went to sleep here last.
-    pub fn last_sleep(&self) -> Instant {
+    /// The thread that slept here is up. `was_woken` ends its sleep for others: whether one of them has woken it here.
+    pub fn get_up(&self, was_woken: impl FnOnce() -> bool) {
+        if self.surrendered.swap(false, Ordering::SeqCst) | was_woken() {
+            own::drain(self.eventfd);
+        }
+        self.taken_by.store(0, Ordering::SeqCst);
+    }
+}
+
+impl User for Slot {
+    fn last_sleep(&self) -> Instant {
         self.activity.last_sleep()
     }
 
-    /// Gives the queue to somebody else. Its links are still there.
-    pub fn surrender(&self, queue: CompletionQueueId) -> bool {
+    fn surrender(&self, _endpoint: &Endpoint, queue: CompletionQueueId) -> bool {
         let had = self.queue.compare_exchange(queue.0 + 1, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok();
         let _use = Use::begin();
         if had && self.taken_by.load(Ordering::SeqCst) != 0 {
@@ -167,13 +184,5 @@ impl Slot {
             own::kick(self.eventfd);
         }
         had
-    }
-
-    /// The thread that slept here as `waiter` is up.
-    pub fn get_up(&self, waiter: &Waiter) {
-        if self.surrendered.swap(false, Ordering::SeqCst) | waiter.get_up() {
-            own::drain(self.eventfd);
-        }
-        self.taken_by.store(0, Ordering::SeqCst);
     }
 }

@@ -4,9 +4,9 @@ use std::ffi::c_int;
 
 use libc::{iovec, msghdr};
 
-use crate::ops::options::SIOCOUTQNSD;
 use crate::os::poll;
 use crate::os::real;
+use crate::os::sockopt::SIOCOUTQNSD;
 use crate::runtime::in_kernel;
 
 /// Whether an error of the kernel's means that the connection is no more. Others are about the call.
@@ -28,15 +28,6 @@ pub(super) fn is_end(error: c_int) -> bool {
 #[cold]
 pub(super) fn is_broken(fd: c_int) -> bool {
     poll::look(fd, 0) != 0
-}
-
-/// Unread bytes that the kernel has.
-#[cold]
-pub(super) fn unread(fd: c_int) -> u64 {
-    let mut n: c_int = 0;
-    // SAFETY: FIONREAD writes an int.
-    unsafe { real::ioctl(fd, libc::FIONREAD, (&raw mut n).cast()) };
-    n.max(0) as u64
 }
 
 /// Whether bytes wait that the peer's kernel has no room for, or the network.

@@ -49,13 +49,6 @@ fn note_operation(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>) {
     }
 }
 
-/// The stream has come back from its link: after some use it may go onto one again.
-pub fn note_return(sock: &Socket, cell: &StreamCell) {
-    if !cell.is_pinned() && !sock.accepted {
-        sock.promotion.note_return(sock.operations.load(Ordering::Relaxed));
-    }
-}
-
 #[cold]
 fn try_promotion(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, n: u32) {
     let shared = cell.is_shared();

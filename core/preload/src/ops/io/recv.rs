@@ -8,21 +8,21 @@ use libc::iovec;
 use netacc_driver::{Endpoint, Readiness, StreamCell, StreamGuard};
 use netacc_proto::RxSource;
 
-use super::block::block;
-use super::kernel::{is_broken, is_end, kernel_recv, kernel_recv_limited, unread};
+use super::kernel::{is_broken, is_end, kernel_recv, kernel_recv_limited};
 use super::promotion::note_received;
 use super::replay::await_replay;
-use super::{deferred_or, poll_link, settle_end, take_error, total, Step};
-use crate::batch;
+use super::{deferred_or, poll_link, take_error, total, Step};
 use crate::ops::connection;
 use crate::ops::waiting::Waiting;
 use crate::os::access;
 use crate::os::clock::now;
 use crate::os::errno::{errno, fail};
-use crate::runtime;
+use crate::os::sockopt::unread;
+use crate::settling::settle_end;
 use crate::socket::Socket;
 use crate::table::Entry;
-use crate::wait::{Limit, Waited};
+use crate::wait::{block, Limit, Waited};
+use crate::{batch, runtime};
 
 /// Receives. See `recv(2)`.
 ///

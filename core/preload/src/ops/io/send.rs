@@ -1,43 +1,34 @@
 //! Sending.
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
 use libc::iovec;
-use netacc_device::Instant;
 use netacc_driver::{Endpoint, LinkIo, Readiness, StreamCell, StreamGuard};
 use netacc_proto::{RxSource, TxSink};
 
-use super::block::block;
 use super::kernel::{
     has_room, has_room_for_some, is_broken, is_end, is_full, kernel_send, kernel_send_skipping, unacknowledged,
 };
 use super::promotion::note_sent;
-use super::{deferred_or, poll_link, settle_end, take_error, total, Step};
-use crate::batch;
+use super::{deferred_or, poll_link, take_error, total, Step};
 use crate::ops::connection;
-use crate::ops::message::MAX_BYTES;
 use crate::ops::waiting::Waiting;
-use crate::os::access;
 use crate::os::clock::now;
 use crate::os::errno::{errno, fail, set_errno};
-use crate::os::signals;
-use crate::runtime;
+use crate::os::limits::MAX_BYTES;
+use crate::os::{access, signals};
+use crate::settling::{self, await_switch, settle_end};
 use crate::socket::Socket;
 use crate::table::Entry;
-use crate::wait::{self, Limit, Waited};
+use crate::wait::{block, Limit, Waited};
+use crate::{batch, runtime};
 
 /// After so many bytes written to the anchor a write may have to wait for no reason that the program knows: the kernel's
 /// buffers take about as many.
 const BULK: u64 = 256 << 10;
-
-/// When a write has waited for [`wait::JOIN_PATIENCE`] in vain, in nanoseconds; 0 for never.
-static IN_VAIN: AtomicU64 = AtomicU64::new(0);
-
-/// How long none waits for so long then: the next connection's peer is likely to be as far away. Arbitrary.
-const VAIN_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Sends. See `send(2)`.
 ///
@@ -117,7 +108,8 @@ pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
                         return done as isize;
                     }
                     if matches!(blocked, Step::Between) {
-                        let until = *switch_until.get_or_insert_with(|| now() + switch_patience(endpoint, cell));
+                        let until =
+                            *switch_until.get_or_insert_with(|| now() + settling::switch_patience(endpoint, cell));
                         if await_switch(endpoint, cell, until) {
                             continue;
                         }
@@ -382,13 +374,13 @@ fn block_for_answer(endpoint: &Endpoint, cell: &Arc<StreamCell>, limit: Limit) -
     }
 }
 
-/// Whether the peer takes bytes off the kernel's queue, or answers the pledge, within [`wait::SWITCH_PATIENCE`].
+/// Whether the peer takes bytes off the kernel's queue, or answers the pledge, within [`SWITCH_PATIENCE`](settling::SWITCH_PATIENCE).
 #[cold]
 fn peer_reads(endpoint: &Endpoint, cell: &Arc<StreamCell>, fd: c_int) -> bool {
     let before = unacknowledged(fd);
     let reads =
         |guard: &mut StreamGuard<'_>| (guard.tx_sink() != TxSink::Pledged || unacknowledged(fd) < before).then_some(());
-    wait::until(endpoint, cell, now() + wait::SWITCH_PATIENCE, reads).is_some()
+    settling::until(endpoint, cell, now() + settling::SWITCH_PATIENCE, reads).is_some()
 }
 
 /// The answer to OPEN is usually microseconds away. If it does not come, the connection stays on TCP for now. Whether it
@@ -396,7 +388,7 @@ fn peer_reads(endpoint: &Endpoint, cell: &Arc<StreamCell>, fd: c_int) -> bool {
 #[cold]
 fn await_pledge(endpoint: &Endpoint, cell: &Arc<StreamCell>, patience: Duration) -> bool {
     // An answer that waits for this program to read does so in vain while it writes.
-    let answered = wait::until(endpoint, cell, now() + patience, |guard| {
+    let answered = settling::until(endpoint, cell, now() + patience, |guard| {
         (guard.tx_sink() != TxSink::Pledged || guard.proto().is_held()).then_some(())
     });
     let mut guard = cell.lock(endpoint);
@@ -404,32 +396,6 @@ fn await_pledge(endpoint: &Endpoint, cell: &Arc<StreamCell>, patience: Duration)
         guard.void_pledge();
     }
     answered.is_some()
-}
-
-/// How long a write that would not wait on TCP waits for a change of path: longer where the program has done nothing for it,
-/// but not of one connection after the other.
-#[cold]
-fn switch_patience(endpoint: &Endpoint, cell: &Arc<StreamCell>) -> Duration {
-    let guard = cell.lock(endpoint);
-    let in_vain = IN_VAIN.load(Ordering::Relaxed);
-    let hopeful = in_vain == 0 || now().saturating_since(Instant::from_nanos(in_vain)) > VAIN_INTERVAL;
-    if hopeful && (guard.proto().awaits_switch() || guard.has_failing_link()) {
-        wait::JOIN_PATIENCE
-    } else {
-        wait::SWITCH_PATIENCE
-    }
-}
-
-/// While the outgoing direction changes its path nothing can be written, which takes microseconds. A program with nothing
-/// unread on its way expects to be able to write: it waits for the change until `deadline`. Whether that has come.
-#[cold]
-pub fn await_switch(endpoint: &Endpoint, cell: &Arc<StreamCell>, deadline: Instant) -> bool {
-    let begun = now();
-    let come = wait::until(endpoint, cell, deadline, |guard| (!guard.is_between()).then_some(())).is_some();
-    if !come && now().saturating_since(begun) >= wait::JOIN_PATIENCE {
-        IN_VAIN.store(now().as_nanos(), Ordering::Relaxed);
-    }
-    come
 }
 
 #[cold]

@@ -17,14 +17,7 @@ use crate::socket::Socket;
 use crate::wait::{self, Limit, Waited};
 
 /// Blocks until the stream may be ready: on the link, or in the kernel.
-pub(super) fn block(
-    rt: &Runtime,
-    sock: &Socket,
-    cell: &Arc<StreamCell>,
-    fd: c_int,
-    want: Readiness,
-    limit: Limit,
-) -> Waited {
+pub fn block(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, fd: c_int, want: Readiness, limit: Limit) -> Waited {
     let r = cell.readiness();
     let reading = want.contains(Readiness::READABLE);
     if reading && r.contains(Readiness::KERNEL_RX) {

@@ -1,63 +1,54 @@
-//! Descriptors that are closed while instances watch them.
+//! Sockets that are watched, while their descriptors are closed, and while they become connections or cease to be.
 //!
 //! For the kernel what an instance watches is the open file: a registration lives until the last descriptor of that is
 //! closed, and keeps reporting although the number under which it was made may name something else by then. So here: the
 //! interest moves to a duplicate that the library keeps for as long as the program has other descriptors of the socket.
 
 use std::ffi::c_int;
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use netacc_proto::Reason;
 use parking_lot::Mutex;
 
-use super::interest::BOTH_KERNEL;
-use super::{kernel_ctl, Registration, Shared, State};
 use crate::os::lingering;
 use crate::runtime::{self, Runtime};
+use crate::settling;
 use crate::socket::Socket;
-use crate::wait;
-
-/// Takes an instance's registration off a socket that is closed or deregistered.
-pub fn unwatch(watchers: &Mutex<Vec<Registration>>, shared: &Arc<Shared>, fd: c_int) {
-    let same = |r: &Registration| matches!(r, Registration::Epoll(s, f) if *f == fd && std::ptr::eq(s.as_ptr(), Arc::as_ptr(shared)));
-    watchers.lock().retain(|r| !same(r));
-}
+use crate::watchers::{unwatch, Registration, Subscriber};
 
 /// All instances forget `fd`, which is being closed, the last descriptor that the program has of its socket. If the
 /// library has others (`lingers`) the kernel would go on reporting it to nobody.
 pub fn forget_fd(watchers: &Mutex<Vec<Registration>>, fd: c_int, lingers: bool) {
-    for shared in instances(watchers, fd) {
-        shared.remove(fd, lingers);
+    for instance in instances(watchers, fd) {
+        instance.remove(fd, lingers);
     }
 }
 
 /// `fd`, the last descriptor of its socket here, is being closed, and others may hold that: what the kernel watches lives
 /// on as long as they do. The stream, if there was one, is plain by now.
 pub fn leave_to_kernel(watchers: &Mutex<Vec<Registration>>, fd: c_int) {
-    for shared in instances(watchers, fd) {
-        shared.leave_to_kernel(fd);
+    for instance in instances(watchers, fd) {
+        instance.leave_to_kernel(fd);
     }
 }
 
 /// Takes the registrations of `fd` off; the instances that they were with.
-fn instances(watchers: &Mutex<Vec<Registration>>, fd: c_int) -> Vec<Arc<Shared>> {
+fn instances(watchers: &Mutex<Vec<Registration>>, fd: c_int) -> Vec<Arc<dyn Subscriber>> {
     let mut all = watchers.lock();
-    let (mine, rest): (Vec<_>, Vec<_>) =
-        std::mem::take(&mut *all).into_iter().partition(|r| matches!(r, Registration::Epoll(_, f) if *f == fd));
+    let (mine, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut *all).into_iter().partition(|r| r.is_under(fd));
     *all = rest;
     mine.iter().filter_map(Registration::instance).collect()
 }
 
 /// `fd` is being closed, and is not the last descriptor of its socket.
 pub fn outlive(sock: &Socket, fd: c_int) {
-    let watched = sock.watchers.lock().iter().any(|r| matches!(r, Registration::Epoll(_, f) if *f == fd));
+    let watched = sock.watchers.lock().iter().any(|r| r.is_under(fd));
     if watched && sock.stream.is_some() && !sock.holds_alone() {
         // Who else holds the socket may have the instance as well, in which a registration that moves would be another one.
         // It stays the kernel's, and so must the stream: who waits on the instance alone has nobody look at it any more.
         sock.keep_on_kernel();
         if let (Some(cell), Some(endpoint)) = (&sock.stream, runtime::get().and_then(Runtime::endpoint)) {
-            wait::demote(endpoint, cell, Reason::Shared, wait::SETTLE_DEADLINE);
+            settling::demote(endpoint, cell, Reason::Shared, settling::SETTLE_DEADLINE);
         }
         return leave_to_kernel(&sock.watchers, fd);
     }
@@ -67,13 +58,9 @@ pub fn outlive(sock: &Socket, fd: c_int) {
 }
 
 /// What is watched under `fd`, which is being closed, is watched under a duplicate from now on.
-pub(super) fn outlive_as_duplicate(
-    watchers: &Mutex<Vec<Registration>>,
-    outliving: &Mutex<Vec<(c_int, c_int)>>,
-    fd: c_int,
-) {
+pub fn outlive_as_duplicate(watchers: &Mutex<Vec<Registration>>, outliving: &Mutex<Vec<(c_int, c_int)>>, fd: c_int) {
     let Some(kept) = lingering::duplicate(fd) else {
-        instances(watchers, fd).iter().for_each(|shared| shared.remove(fd, false));
+        instances(watchers, fd).iter().for_each(|instance| instance.remove(fd, false));
         return;
     };
     rename(watchers, fd, kept);
@@ -85,14 +72,14 @@ pub(super) fn outlive_as_duplicate(
 fn rename(watchers: &Mutex<Vec<Registration>>, from: c_int, to: c_int) {
     let watching: Vec<_> = {
         let mut all = watchers.lock();
-        let mine = all.iter().filter(|r| matches!(r, Registration::Epoll(_, f) if *f == from));
+        let mine = all.iter().filter(|r| r.is_under(from));
         let watching: Vec<_> = mine.filter_map(Registration::instance).collect();
-        all.extend(watching.iter().map(|shared| Registration::Epoll(Arc::downgrade(shared), to)));
+        all.extend(watching.iter().map(|instance| Registration::Epoll(Arc::downgrade(instance), to)));
         watching
     };
-    for shared in &watching {
-        if !shared.rename(from, to) {
-            unwatch(watchers, shared, to);
+    for instance in &watching {
+        if !instance.rename(from, to) {
+            unwatch(watchers, instance, to);
         }
     }
     instances(watchers, from);
@@ -120,51 +107,28 @@ pub fn end_outliving(watchers: &Mutex<Vec<Registration>>, outliving: &Mutex<Vec<
     }
 }
 
-impl Shared {
-    /// Forgets `fd`; with `deregister` the kernel is to forget it as well.
-    fn remove(&self, fd: c_int, deregister: bool) {
-        let mut state = self.state.lock();
-        if deregister {
-            kernel_ctl(self.kernel().epfd, libc::EPOLL_CTL_DEL, fd, 0);
-        }
-        if state.interests.remove(&fd).is_some_and(|i| i.stream.is_some()) {
-            self.streams.fetch_sub(1, Ordering::Relaxed);
-        }
+/// `fd` has become the connection `sock`: an interest of `instance` in it follows it.
+pub fn attach(instance: &Arc<dyn Subscriber>, fd: c_int, sock: &Socket) {
+    if instance.attach(fd, sock.stream.as_ref()) {
+        sock.watchers.lock().push(Registration::Epoll(Arc::downgrade(instance), fd));
     }
+}
 
-    pub(super) fn leave_to_kernel(&self, fd: c_int) {
-        let mut state = self.state.lock();
-        let Some(i) = state.interests.get_mut(&fd) else { return };
-        if i.stream.take().is_some() {
-            self.streams.fetch_sub(1, Ordering::Relaxed);
-        }
-        if i.parked {
-            kernel_ctl(self.kernel().epfd, libc::EPOLL_CTL_DEL, fd, 0);
-            state.interests.remove(&fd);
-            return;
-        }
-        let away = std::mem::take(&mut i.away);
-        i.register(self.kernel(), fd, BOTH_KERNEL, away);
-        // No record comes any more, and of a closed descriptor nobody can ask.
-        i.travelled = false;
+/// Carries registrations over from a socket that was not connected to the connection it has become.
+pub fn carry_over(watchers: Vec<Registration>, fd: c_int, sock: &Socket) {
+    for instance in watchers.iter().filter_map(Registration::instance) {
+        attach(&instance, fd, sock);
     }
+}
 
-    /// What is watched under `fd` is watched under `kept` from now on, another descriptor of the same socket.
-    fn rename(&self, fd: c_int, kept: c_int) -> bool {
-        let mut state = self.state.lock();
-        let State { interests, ready, .. } = &mut *state;
-        let Some(interest) = interests.remove(&fd) else { return false };
-        let epfd = self.kernel().epfd;
-        kernel_ctl(epfd, libc::EPOLL_CTL_DEL, fd, 0);
-        if interest.parked {
-            self.streams.fetch_sub(1, Ordering::Relaxed);
-            return false;
+/// A connection is dissolved, and its descriptors stay open: interests in it are the kernel's alone again. Returns the
+/// registrations for what becomes of it.
+pub fn release(watchers: Vec<Registration>) -> Vec<Registration> {
+    for watcher in &watchers {
+        let Registration::Epoll(instance, fd) = watcher else { continue };
+        if let Some(instance) = instance.upgrade() {
+            instance.leave_to_kernel(*fd);
         }
-        if let Some(events) = interest.kernel_events() {
-            kernel_ctl(epfd, libc::EPOLL_CTL_ADD, kept, events);
-        }
-        interests.insert(kept, interest);
-        ready.iter_mut().filter(|queued| **queued == fd).for_each(|queued| *queued = kept);
-        true
     }
+    watchers
 }

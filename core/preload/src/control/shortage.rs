@@ -15,8 +15,8 @@
 //! what `recvmsg` receives. A few descriptors are kept free for that: the same is done before it comes to EMFILE.
 //!
 //! The helper gives back, because its own descriptors are among them. A number that was given back is the program's: no thread
-//! may use it any more. Every use of a number that can be given back is therefore within a [`Use`], and the helper waits
-//! until all that have begun are over.
+//! may use it any more. Every use of a number that can be given back is therefore within a [`Use`](uses::Use), and the helper
+//! waits until all that have begun are over.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
@@ -25,12 +25,10 @@ use std::time::Duration;
 use netacc_driver::Endpoint;
 use netacc_proto::Reason;
 
-use super::{fork, get, Runtime};
-use crate::os::clock;
-use crate::os::clock::now;
-use crate::os::errno;
-use crate::os::limits;
-use crate::os::own;
+use crate::os::clock::{self, now};
+use crate::os::{errno, limits, own, real, uses};
+use crate::runtime::inherited::{take_ways, ways_to_parents};
+use crate::runtime::{get, protected_fds, Runtime};
 use crate::table::{self, Entry};
 use crate::wait;
 
@@ -48,8 +46,6 @@ const EFFORT: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(3);
 /// How often it looks.
 const LOOK: Duration = Duration::from_micros(100);
-/// As long as the helper waits for uses of numbers to end. One is a system call that does not block.
-const USE_PATIENCE: Duration = Duration::from_millis(100);
 
 /// The library has its descriptors; a thread of the program has asked for them; the helper has given them back.
 const KEPT: u32 = 0;
@@ -62,41 +58,6 @@ static NEAR: AtomicI32 = AtomicI32::new(c_int::MAX);
 const SPARE: u64 = 4;
 
 static STATE: AtomicU32 = AtomicU32::new(KEPT);
-static USES: AtomicU32 = AtomicU32::new(0);
-
-/// A use of a descriptor's number, which was looked up within it, until it is dropped.
-pub struct Use(());
-
-impl Use {
-    /// Begins. Look the number up afterwards.
-    pub fn begin() -> Use {
-        USES.fetch_add(1, Ordering::SeqCst);
-        Use(())
-    }
-}
-
-impl Drop for Use {
-    fn drop(&mut self) {
-        USES.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-/// Waits until every use that has begun is over. `false`: one takes too long, perhaps because a signal handler interrupts it.
-pub fn await_uses() -> bool {
-    let begun = now();
-    while USES.load(Ordering::SeqCst) != 0 {
-        if now().saturating_since(begun) > USE_PATIENCE {
-            return false;
-        }
-        std::thread::yield_now();
-    }
-    true
-}
-
-/// Whether the library has no descriptor, and gets none any more.
-pub fn is_over() -> bool {
-    STATE.load(Ordering::SeqCst) == GIVEN
-}
 
 /// Makes a call of the program that opens a descriptor; again, as often as it fails for want of one and the library has one to
 /// give back. `failed`: whether a result stands for an error.
@@ -140,7 +101,7 @@ pub unsafe fn opening_pair(pair: *mut c_int, call: impl FnMut() -> c_int) -> c_i
 #[cold]
 fn keep_spare(fd: c_int) {
     let is_short = || {
-        let above = super::protected_fds().iter().filter(|own| **own > fd).count();
+        let above = protected_fds().iter().filter(|own| **own > fd).count();
         let taken = fd as u64 + 1 + above as u64;
         taken + SPARE > limits::soft_limit()
     };
@@ -160,51 +121,49 @@ fn give_back() -> bool {
         return false;
     }
     let errno = errno::errno();
-    let given = get().is_some_and(Runtime::give_back_wakes)
-        || get().is_some_and(wait::give_back_unused)
-        || fork::give_back_ways()
-        || get().is_some_and(Runtime::give_back_all);
+    let given = get().is_some_and(give_back_wakes)
+        || get().is_some_and(|_| wait::give_back_unused())
+        || give_back_ways()
+        || get().is_some_and(give_back_all);
     errno::set_errno(errno);
     given
 }
 
-impl Runtime {
-    /// Step 1.
-    fn give_back_wakes(&self) -> bool {
-        self.give_back_of_backend.as_ref().is_some_and(|give_back| give_back(netacc_registry::GiveBack::Wakes) > 0)
-    }
+/// Step 1.
+fn give_back_wakes(rt: &Runtime) -> bool {
+    rt.give_back_of_backend.as_ref().is_some_and(|give_back| give_back(netacc_registry::GiveBack::Wakes) > 0)
+}
 
-    /// Step 4: asks the helper, and waits.
-    fn give_back_all(&self) -> bool {
-        if !self.helper.has_descriptors() || STATE.load(Ordering::SeqCst) == GIVEN {
+/// Step 4: asks the helper, and waits.
+fn give_back_all(rt: &Runtime) -> bool {
+    if !rt.helper.has_descriptors() || STATE.load(Ordering::SeqCst) == GIVEN {
+        return false;
+    }
+    STATE.store(ASKED, Ordering::SeqCst);
+    rt.helper.kick();
+    let begun = now();
+    let ts = clock::timespec(LOOK);
+    while STATE.load(Ordering::SeqCst) != GIVEN {
+        if now().saturating_since(begun) > PATIENCE {
             return false;
         }
-        STATE.store(ASKED, Ordering::SeqCst);
-        self.helper.kick();
-        let begun = now();
-        let ts = clock::timespec(LOOK);
-        while STATE.load(Ordering::SeqCst) != GIVEN {
-            if now().saturating_since(begun) > PATIENCE {
-                return false;
-            }
-            // SAFETY: a valid time.
-            unsafe { libc::nanosleep(&ts, std::ptr::null_mut()) };
-        }
-        true
+        // SAFETY: a valid time.
+        unsafe { libc::nanosleep(&ts, std::ptr::null_mut()) };
     }
+    true
+}
 
-    /// The helper: closes every descriptor of the library that is not a thread's own.
-    fn close_all(&self) {
-        if let Some(give_back) = &self.give_back_of_backend {
-            give_back(netacc_registry::GiveBack::All);
-        }
-        for (_, entry) in table::entries() {
-            if let Entry::Epoll(epoll) = &*entry {
-                epoll.give_back();
-            }
-        }
-        self.helper.give_back();
+/// The helper: closes every descriptor of the library that is not a thread's own.
+fn close_all(rt: &Runtime) {
+    if let Some(give_back) = &rt.give_back_of_backend {
+        give_back(netacc_registry::GiveBack::All);
     }
+    for (_, entry) in table::entries() {
+        if let Entry::Epoll(epoll) = &*entry {
+            epoll.give_back();
+        }
+    }
+    rt.helper.give_back();
 }
 
 /// The helper: whether it is to come again soon because connections are on their way back.
@@ -218,29 +177,30 @@ pub(super) fn advance(rt: &Runtime, endpoint: &Endpoint, begun: &mut Option<neta
         return true;
     }
     rt.tell_all_children();
-    rt.close_all();
+    close_all(rt);
     finish();
     false
 }
 
 fn finish() {
     NEAR.store(c_int::MAX, Ordering::Relaxed);
+    uses::end();
     STATE.store(GIVEN, Ordering::SeqCst);
 }
 
 /// The helper of a process without an endpoint: whether it has given back what it had.
 pub(super) fn advance_without_endpoint(rt: &Runtime) -> bool {
     if STATE.load(Ordering::SeqCst) == ASKED {
-        rt.close_all();
+        close_all(rt);
         finish();
     }
-    is_over()
+    uses::is_over()
 }
 
 /// The child of a fork has asked nobody.
 pub(super) fn after_fork_child() {
     STATE.store(KEPT, Ordering::SeqCst);
-    USES.store(0, Ordering::SeqCst);
+    uses::after_fork_child();
 }
 
 /// Whether the process has so few descriptors that the library is to take none.
@@ -252,4 +212,23 @@ pub(super) fn is_short() -> bool {
     // One of them is the folder's.
     let open = own::read_folder("/proc/self/fd").map_or(limit, |names| names.len() as u64);
     limit.saturating_sub(open) < 2 * LEAST
+}
+
+/// Closes the ways to parents, which are asked for all that they still have first. Whether there were any.
+fn give_back_ways() -> bool {
+    if ways_to_parents().next().is_none() {
+        return false;
+    }
+    for (_, entry) in table::entries() {
+        if let Entry::Stream(sock) = &*entry {
+            sock.reclaim();
+        }
+    }
+    let ways = take_ways();
+    let unused = uses::await_uses();
+    for fd in ways.iter().filter(|_| unused) {
+        // SAFETY: a descriptor of the library, by which nobody is asked any more.
+        unsafe { real::close(*fd) };
+    }
+    unused
 }

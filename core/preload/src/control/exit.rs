@@ -11,11 +11,10 @@ use std::time::Duration;
 
 use netacc_driver::Endpoint;
 
-use super::{get, Runtime};
 use crate::os::clock::now;
-use crate::os::own;
 use crate::os::signals::{self, Held};
-use crate::sandbox;
+use crate::os::{confinement, own};
+use crate::runtime::{get, Runtime};
 
 const ASKED: u32 = 1;
 const DONE: u32 = 2;
@@ -39,7 +38,7 @@ const LOOK: Duration = Duration::from_micros(50);
 /// after that would wait for a marker which nobody writes, so the answer is awaited for a while, and declined. And what
 /// comes on the anchor of a stream that has failed until that ends as well is for nobody.
 pub fn leave() {
-    if sandbox::is_confined() {
+    if confinement::is_confined() {
         return;
     }
     ANSWERS_UNTIL.store((now() + ANSWER_PATIENCE).as_nanos(), Ordering::SeqCst);
@@ -62,7 +61,7 @@ pub fn end() {
         while held.take(Duration::ZERO).is_some() {}
     }
     // A confined process makes no system call of the library's: it has left everything before.
-    let own = get().filter(|rt| !sandbox::is_confined() && rt.pid == std::process::id());
+    let own = get().filter(|rt| !confinement::is_confined() && rt.pid == std::process::id());
     if let Some(leave) = own.and_then(|rt| rt.leave_backend.as_ref()) {
         leave();
     }
@@ -70,7 +69,7 @@ pub fn end() {
 
 /// Asks the helper, if there is anything to bring back. Whether its answer is to be waited for.
 fn ask() -> bool {
-    let Some(rt) = get().filter(|_| !sandbox::is_confined()) else { return false };
+    let Some(rt) = get().filter(|_| !confinement::is_confined()) else { return false };
     let linked = rt.endpoint().is_some_and(|e| e.counters().links_established.load(Ordering::Relaxed) > 0);
     // A child by a bare `clone`, which ran no handler, has neither a helper nor a say.
     if !linked || std::process::id() != rt.pid || LEAVING.load(Ordering::SeqCst) == DONE {
@@ -90,7 +89,7 @@ fn await_helper(mut sleep: impl FnMut() -> bool) {
 
 /// The program was not replaced after all.
 pub fn stay() {
-    if sandbox::is_confined() {
+    if confinement::is_confined() {
         return;
     }
     ANSWERS_UNTIL.store(0, Ordering::SeqCst);
@@ -132,7 +131,7 @@ const LAST_THREAD_LOOK: Duration = Duration::from_millis(20);
 /// A thread is about to end. A process ends with its last thread, but the helper is one too: once the first thread has
 /// gone, which programs seldom let it, the helper looks whether it is the last.
 pub fn thread_exits() {
-    if sandbox::is_confined() {
+    if confinement::is_confined() {
         return;
     }
     // SAFETY: no arguments.

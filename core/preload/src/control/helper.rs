@@ -1,0 +1,325 @@
+//! The helper thread. It runs the control path: connecting links, answering OPEN, watching the anchors of linked streams for
+//! records and for their end, serving `netacc_ss`. It sleeps in one `epoll_wait` without a timeout; an idle process uses no
+//! CPU. It blocks all signals, so the program's handlers run in the program's threads.
+
+use std::alloc::Layout;
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Once};
+
+use netacc_config::UnseenIoPolicy;
+use netacc_device::{Armed, Instant};
+use netacc_driver::{Endpoint, StreamCell};
+use netacc_proto::{Reason, Role};
+
+use super::{exit, shortage};
+use crate::holders::search::Searches;
+use crate::os::clock::now;
+use crate::os::own::drain;
+use crate::os::{inside, kept, log, real};
+use crate::ring::foreign::{self, Verdict};
+use crate::runtime::helper::{ASLEEP, DEVICE, KICK, STATS};
+use crate::runtime::Runtime;
+use crate::table::{self, Entry};
+use crate::{anchor, queues, stats};
+
+/// Events taken at a time.
+const BATCH: usize = 64;
+
+/// Starts the thread, with every signal blocked.
+///
+/// # Errors
+/// The kernel or the C library has no thread left, or no memory for its stack. Then nobody has kept `rt`.
+pub(super) fn spawn(rt: &'static Runtime) -> std::io::Result<()> {
+    rt.helper.add(rt.helper.kick_fd(), libc::EPOLLIN, KICK);
+    if let Some(fd) = rt.helper.stats() {
+        rt.helper.add(fd, libc::EPOLLIN, STATS);
+    }
+    if let Some(endpoint) = rt.endpoint() {
+        for fd in endpoint.cm().event_fds() {
+            rt.helper.add(fd, libc::EPOLLIN, DEVICE);
+        }
+        if let Some(fd) = endpoint.device().channel_fd(endpoint.control_cq()) {
+            // Edge-triggered, so that it need not be drained.
+            rt.helper.add(fd, libc::EPOLLIN | libc::EPOLLET, DEVICE);
+        }
+    }
+    // SAFETY: both sets are initialised by the calls; the mask is restored.
+    unsafe {
+        let (mut all, mut old) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old);
+        let spawned = start_thread(rt);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &old, std::ptr::null_mut());
+        spawned.map(|thread| *rt.helper.thread.lock() = Some(thread)).map_err(std::io::Error::from_raw_os_error)
+    }
+}
+
+/// What the helper's own functions may take of its stack. There is no page behind it that ends who goes too far, so it is
+/// several times as long as needed. It counts for RLIMIT_DATA, whether it is touched or not.
+const STACK_BYTES: usize = 512 << 10;
+
+/// The length of the helper's stack: the C library puts the thread's variables there, too. Sanitizers have 900 KiB of them.
+fn stack_bytes() -> usize {
+    type LeastStack = unsafe extern "C" fn(*const libc::pthread_attr_t) -> usize;
+    // SAFETY: a C string. The function, which is glibc's own, has this type; it does not look at the attributes.
+    let least = unsafe {
+        let symbol = libc::dlsym(libc::RTLD_DEFAULT, c"__pthread_get_minstack".as_ptr());
+        let function = std::mem::transmute::<*mut c_void, Option<LeastStack>>(symbol);
+        function.map_or(libc::PTHREAD_STACK_MIN, |function| function(std::ptr::null()))
+    };
+    (STACK_BYTES + least).next_multiple_of(4096)
+}
+
+/// Starts the thread on memory of the library's own. The C library keeps the thread's variables there too, and what they
+/// refer to must stay reachable in a forked child, which has the memory but not the thread: a leak checker in the program
+/// would report it there.
+fn start_thread(rt: &'static Runtime) -> Result<libc::pthread_t, c_int> {
+    let check = |error: c_int| if error == 0 { Ok(()) } else { Err(error) };
+    let layout = Layout::from_size_align(stack_bytes(), 4096).map_err(|_| libc::EINVAL)?;
+    // SAFETY: the layout has a length. The memory is never freed. The attributes are initialised, used and destroyed here.
+    unsafe {
+        let stack = std::alloc::alloc(layout);
+        if stack.is_null() {
+            return Err(libc::ENOMEM);
+        }
+        kept::keep(stack);
+        let mut attributes = std::mem::zeroed();
+        check(libc::pthread_attr_init(&mut attributes))?;
+        let mut thread = std::mem::zeroed();
+        let started = check(libc::pthread_attr_setstack(&mut attributes, stack.cast(), layout.size())).and_then(|()| {
+            let argument = std::ptr::from_ref(rt).cast_mut().cast();
+            // On behalf of the thread, which takes locks of the C library and of a sanitizer before it gets to `begin`.
+            rt.helper.work.begin();
+            check(libc::pthread_create(&mut thread, &attributes, begin, argument)).inspect_err(|_| rt.helper.work.end())
+        });
+        libc::pthread_attr_destroy(&mut attributes);
+        started?;
+        libc::pthread_setname_np(thread, c"netacc".as_ptr());
+        Ok(thread)
+    }
+}
+
+extern "C" fn begin(rt: *mut c_void) -> *mut c_void {
+    // SAFETY: `start_thread` passes a runtime, which lives for ever.
+    let rt = unsafe { &*rt.cast::<Runtime>() };
+    run(rt);
+    rt.helper.work.end();
+    std::ptr::null_mut()
+}
+
+/// How long a child that waits is left alone at most.
+const CHILD_INTERVAL_MS: u128 = 100;
+
+fn run(rt: &'static Runtime) {
+    inside::mark_thread();
+    favour_wake_ups();
+    bind(rt);
+    let Some(endpoint) = rt.endpoint() else { return serve_only(rt) };
+    if let Some(end) = &rt.end_with_this_thread {
+        end();
+    }
+    let device = endpoint.device();
+    let cq = endpoint.control_cq();
+    let mut events: [libc::epoll_event; BATCH] = [libc::epoll_event { events: 0, u64: 0 }; BATCH];
+    // Something has called the helper, perhaps a child, who is not served yet; and since when.
+    let mut kicked = false;
+    let mut waiting: Option<Instant> = None;
+    // Since when connections are brought back because the program is short of descriptors.
+    let mut giving_back: Option<Instant> = None;
+    let mut searches = Searches::new(&rt.search_wanted);
+    while !rt.helper.ends.load(Ordering::SeqCst) {
+        if let Some(verdict) = rt.helper.mappings().and_then(foreign::look) {
+            react_to_rings(rt, endpoint, verdict);
+        }
+        let kicks = rt.helper.kicks.load(Ordering::SeqCst);
+        // Not in the loop's head: the lock would be held throughout the loop.
+        let promotions = std::mem::take(&mut *rt.promotions.lock());
+        for cell in promotions {
+            if let Err(reason) = endpoint.promote(&cell) {
+                note_reason(&cell, reason);
+            }
+        }
+        for cell in std::mem::take(&mut *rt.unasked.lock()) {
+            note_unasked(rt, endpoint, &cell);
+        }
+        queues::of_process().look(endpoint);
+        let next = endpoint.progress(now());
+        let search = searches.advance();
+        ASLEEP.store(true, Ordering::SeqCst);
+        let look = rt.helper.mappings().and_then(|_| foreign::next_look());
+        let next = next.into_iter().chain(queues::of_process().next_look()).chain(search).chain(look).min();
+        let armed = device.arm(cq);
+        let mut timeout = match next {
+            Some(at) => at.saturating_since(now()).as_millis().min(60_000) as c_int + 1,
+            None => -1,
+        };
+        if let Some(soon) = exit::after_last_thread(Some(endpoint)) {
+            timeout = soon.as_millis() as c_int;
+        }
+        if shortage::advance(rt, endpoint, &mut giving_back) {
+            timeout = 1;
+        }
+        if exit::advance(endpoint) {
+            // What it waits for is the peers' answers, on the anchors: but what they also wait for may be on a link.
+            timeout = 1;
+        }
+        if let Some(since) = waiting {
+            // What a child waits for need not be announced to this process. One that has died waiting costs little.
+            let soon = (now().saturating_since(since).as_millis() / 4).clamp(1, CHILD_INTERVAL_MS) as c_int;
+            timeout = if timeout < 0 { soon } else { timeout.min(soon) };
+        }
+        let has_work = || {
+            let asked = !rt.promotions.lock().is_empty() || !rt.unasked.lock().is_empty();
+            asked || endpoint.has_work() || searches.is_due()
+        };
+        if armed == Armed::Pending || has_work() {
+            timeout = 0;
+        }
+        let n = rt.helper.work.pause(|| match rt.helper.epoll.load(Ordering::Relaxed) {
+            -1 => {
+                rt.helper.sleep(kicks, timeout);
+                0
+            }
+            // SAFETY: the array is writable.
+            epoll => unsafe { real::epoll_wait(epoll, events.as_mut_ptr(), BATCH as c_int, timeout) },
+        });
+        ASLEEP.store(false, Ordering::SeqCst);
+        device.disarm(cq);
+        for event in events.iter().take(n.max(0) as usize) {
+            match event.u64 {
+                KICK => {
+                    drain(rt.helper.kick_fd());
+                    kicked = true;
+                }
+                STATS => {
+                    if let Some(fd) = rt.helper.stats() {
+                        stats::serve(fd, rt);
+                    }
+                }
+                DEVICE => {}
+                key => anchor_event(rt, endpoint, key, event.events),
+            }
+        }
+        // After the anchors: what a child has asked for comes back with the peer's record.
+        kicked = kicked && rt.serve_children();
+        waiting = kicked.then(|| waiting.unwrap_or_else(now));
+    }
+}
+
+/// Another thing is known than before of rings that the program enters by system calls of its own. Where one has used sockets,
+/// any connection could be next: those on links begin to leave them.
+#[cold]
+fn react_to_rings(rt: &Runtime, endpoint: &Endpoint, verdict: Verdict) {
+    let policy = rt.config.unseen_io;
+    let text = match verdict {
+        Verdict::Files => "the program's own io_urings have been used for files only",
+        Verdict::Unknown => "the program has an io_uring of its own that has not been used yet",
+        Verdict::Sockets => "the program's own io_urings have been used for sockets",
+    };
+    log::append(&rt.config, &format!("{text}: {policy}"));
+    if verdict != Verdict::Sockets || policy == UnseenIoPolicy::Log {
+        return;
+    }
+    if policy == UnseenIoPolicy::Abort {
+        std::process::abort();
+    }
+    for cell in endpoint.streams() {
+        let mut guard = cell.lock(endpoint);
+        if !guard.proto().is_plain() && !guard.is_closed() {
+            guard.demote(Reason::UnseenIo);
+            guard.progress_anchor(false);
+        }
+    }
+}
+
+/// Nothing can be accelerated, but `netacc_ss` may ask why.
+fn serve_only(rt: &'static Runtime) {
+    let mut event = libc::epoll_event { events: 0, u64: 0 };
+    while !rt.helper.ends.load(Ordering::SeqCst) && !shortage::advance_without_endpoint(rt) {
+        let timeout = exit::after_last_thread(None).map_or(-1, |soon| soon.as_millis() as c_int);
+        let epoll = rt.helper.epoll.load(Ordering::Relaxed);
+        let (n, errno) = rt.helper.work.pause(|| {
+            // SAFETY: one writable event.
+            let n = unsafe { real::epoll_wait(epoll, &mut event, 1, timeout) };
+            (n, crate::os::errno::errno())
+        });
+        match (n, rt.helper.stats()) {
+            (0, _) => {}
+            (1, Some(fd)) if event.u64 == STATS => stats::serve(fd, rt),
+            (1, _) => drain(rt.helper.kick_fd()),
+            _ if errno == libc::EINTR => {}
+            _ => return,
+        }
+    }
+}
+
+/// Keeps this thread, and those that it starts, on the processors that the configuration names.
+fn bind(rt: &Runtime) {
+    let cpus = rt.config.io.affinity.as_slice();
+    if cpus.is_empty() {
+        return;
+    }
+    let mut words = [0u64; CPU_WORDS];
+    for cpu in cpus {
+        words[*cpu as usize / 64] |= 1 << (cpu % 64);
+    }
+    // SAFETY: the set is readable, and as long as is said.
+    if unsafe { libc::sched_setaffinity(0, size_of_val(&words), words.as_ptr().cast()) } != 0 {
+        let error = std::io::Error::last_os_error();
+        log::append(&rt.config, &format!("NACC_SOR_AFFINITY {}: {error}", rt.config.io.affinity));
+    }
+}
+
+/// Words of 64 processors in a set.
+const CPU_WORDS: usize = netacc_config::CpuList::LIMIT as usize / 64;
+
+/// Asks the scheduler for short slices: this thread runs for microseconds, but on a busy machine whole promotions wait
+/// for it. Needs no privilege; an older kernel refuses, and nothing is lost.
+fn favour_wake_ups() {
+    let attr = libc::sched_attr {
+        size: size_of::<libc::sched_attr>() as u32,
+        sched_policy: libc::SCHED_OTHER as u32,
+        sched_flags: 0,
+        sched_nice: 0,
+        sched_priority: 0,
+        // 100 us, the shortest slice that the fair scheduler takes.
+        sched_runtime: 100_000,
+        sched_deadline: 0,
+        sched_period: 0,
+    };
+    // SAFETY: the attributes are valid for the call.
+    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) };
+}
+
+/// A stream that this process has accepted, and for which nobody has asked.
+fn note_unasked(rt: &Runtime, endpoint: &Endpoint, cell: &Arc<StreamCell>) {
+    // What is known of the stream itself says more, and was counted.
+    if cell.lock(endpoint).proto().reason() != Reason::NotYet {
+        return;
+    }
+    let reason = endpoint.obstacle(cell, Role::Acceptor);
+    note_reason(cell, reason);
+    if reason == Reason::LinkPortTaken {
+        static TOLD: Once = Once::new();
+        let port = cell.tuple().local.port();
+        TOLD.call_once(|| log::append(&rt.config, &format!("the port for links of TCP port {port} is taken")));
+    }
+}
+
+fn note_reason(cell: &Arc<StreamCell>, reason: Reason) {
+    let entry = table::get_full(cell.tag().load(Ordering::Relaxed) as c_int);
+    if let Some(Entry::Stream(sock)) = entry.as_deref() {
+        if sock.stream.as_ref().is_some_and(|s| Arc::ptr_eq(s, cell)) {
+            sock.note_reason(reason);
+        }
+    }
+}
+
+fn anchor_event(rt: &Runtime, endpoint: &Endpoint, key: u64, events: u32) {
+    let cell = rt.helper.anchors.lock().get(&key).cloned();
+    match cell.and_then(|c| c.upgrade()) {
+        Some(cell) => cell.anchor_event(endpoint, anchor::anchor_event(events)),
+        None => drop(rt.helper.anchors.lock().remove(&key)),
+    }
+}

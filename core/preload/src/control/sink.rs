@@ -1,0 +1,106 @@
+//! The library's answer to changes of streams.
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+use netacc_config::UnseenIoPolicy;
+use netacc_driver::{Readiness, ReadySink, StreamCell};
+use netacc_proto::Reason;
+
+use crate::os::log;
+use crate::ring::foreign::{self, Verdict};
+use crate::runtime::{get, Runtime};
+use crate::table::{self, Entry, NO_FD};
+use crate::{queues, settling};
+
+/// The library's answer to changes of streams.
+pub(super) struct Sink;
+
+impl ReadySink for Sink {
+    #[inline]
+    fn ready(&self, stream: &Arc<StreamCell>, now: Readiness, arrived: bool) {
+        if stream.is_shared() && now.contains(Readiness::KERNEL_RX | Readiness::KERNEL_TX) {
+            // A child may be waiting for it.
+            if let Some(endpoint) = get().and_then(Runtime::endpoint) {
+                endpoint.need_helper();
+            }
+        }
+        if stream.sleepers() > 0 {
+            settling::wake_sleepers(stream);
+        }
+        let fd = stream.tag().load(Ordering::Relaxed);
+        if fd == NO_FD {
+            return;
+        }
+        let Some(guard) = table::get(fd as c_int) else { return };
+        if let Some(Entry::Stream(sock)) = guard.as_deref() {
+            if sock.stream.as_ref().is_some_and(|s| Arc::ptr_eq(s, stream)) {
+                if now.contains(Readiness::KERNEL_RX | Readiness::KERNEL_TX) {
+                    sock.note_return(stream);
+                }
+                for watcher in sock.watchers.lock().iter() {
+                    watcher.ready(now, arrived);
+                }
+            }
+        }
+    }
+
+    fn holds_alone(&self, stream: &Arc<StreamCell>) -> bool {
+        let fd = stream.tag().load(Ordering::Relaxed);
+        if fd == NO_FD {
+            return false;
+        }
+        match table::get_full(fd as c_int).as_deref() {
+            Some(Entry::Stream(sock)) if sock.stream.as_ref().is_some_and(|s| Arc::ptr_eq(s, stream)) => {
+                let alone = sock.holds_alone();
+                if !alone {
+                    sock.search_holders();
+                }
+                alone
+            }
+            _ => false,
+        }
+    }
+
+    fn unseen_io(&self, stream: &Arc<StreamCell>) -> bool {
+        let (Some(rt), fd) = (get(), stream.tag().load(Ordering::Relaxed)) else { return false };
+        let policy = rt.config.unseen_io;
+        log::append(&rt.config, &format!("bytes of descriptor {fd} were moved by calls that were not seen: {policy}"));
+        match policy {
+            UnseenIoPolicy::Log => return true,
+            UnseenIoPolicy::Abort => std::process::abort(),
+            _ => stream.pin(),
+        }
+        if let Some(Entry::Stream(sock)) = table::get_full(fd as c_int).as_deref() {
+            if policy == UnseenIoPolicy::Error && sock.stream.as_ref().is_some_and(|s| Arc::ptr_eq(s, stream)) {
+                sock.deferred_error.store(libc::EIO, Ordering::Relaxed);
+            }
+        }
+        false
+    }
+
+    fn may_promote(&self) -> Result<(), Reason> {
+        let allowed =
+            foreign::verdict() == Verdict::Files || get().is_none_or(|rt| rt.config.unseen_io == UnseenIoPolicy::Log);
+        allowed.then_some(()).ok_or(Reason::UnseenIo)
+    }
+
+    fn moved(&self, stream: &Arc<StreamCell>) {
+        let (Some(rt), fd) = (get(), stream.tag().load(Ordering::Relaxed)) else { return };
+        let Some(endpoint) = rt.endpoint() else { return };
+        if fd == NO_FD {
+            return;
+        }
+        let (link, plain) = {
+            let guard = stream.lock(endpoint);
+            (guard.link().cloned(), guard.proto().is_plain())
+        };
+        if !plain && !stream.is_opening() {
+            rt.watch_anchor(fd as c_int, stream);
+        }
+        if let Some(link) = link {
+            queues::settle(endpoint, &link, stream);
+        }
+    }
+}

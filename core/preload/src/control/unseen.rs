@@ -1,0 +1,46 @@
+//! What the policy for unseen I/O makes of a program that can use connections in ways that the library does not see.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use netacc_config::UnseenIoPolicy;
+use netacc_proto::Reason;
+
+use super::start;
+use crate::os::errno::{errno, set_errno};
+use crate::os::log;
+use crate::table::{self, Entry};
+use crate::{leaving, runtime};
+
+/// An epoll instance reports a registration that was made unseen. Whoever relies on it would not be told of what comes on a
+/// link.
+#[cold]
+pub fn unseen_registration() {
+    static KNOWN: AtomicBool = AtomicBool::new(false);
+    if !KNOWN.swap(true, Ordering::Relaxed) {
+        let saved = errno();
+        apply_policy("the program has registered a descriptor with an epoll instance unseen");
+        set_errno(saved);
+    }
+}
+
+/// What the policy for unseen I/O makes of a program of which anything may be unseen. Whether it may do `what`.
+pub fn apply_policy(what: &str) -> bool {
+    let rt = start();
+    let policy = if rt.endpoint().is_some() { rt.config.unseen_io } else { UnseenIoPolicy::Log };
+    let allowed = match policy {
+        UnseenIoPolicy::Log => true,
+        UnseenIoPolicy::Error => false,
+        UnseenIoPolicy::Abort => std::process::abort(),
+        _ => {
+            runtime::keep_on_kernel();
+            for (fd, entry) in table::entries() {
+                let Entry::Stream(sock) = &*entry else { continue };
+                sock.note_reason(Reason::UnseenIo);
+                leaving::surrender(fd, Reason::UnseenIo);
+            }
+            true
+        }
+    };
+    log::append(&rt.config, &format!("{what}: {policy}"));
+    allowed
+}

@@ -1,0 +1,119 @@
+//! An instance as the table of descriptors knows it.
+
+use std::any::Any;
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+use netacc_device::CompletionQueueId;
+use netacc_driver::Endpoint;
+
+use super::interest::Interest;
+use super::shared::Holders;
+use super::{deregister, kernel_ctl, Epoll};
+use crate::instance::Instance;
+use crate::os::{own, uses};
+use crate::runtime::{self, Runtime};
+use crate::table::Entry;
+use crate::watchers::{Sleeper, Subscriber};
+
+impl Epoll {
+    /// The instance that `entry` is; `None` if it is another thing.
+    #[inline]
+    pub fn of(entry: &Entry) -> Option<&Epoll> {
+        match entry {
+            Entry::Epoll(instance) => (&**instance as &dyn Any).downcast_ref(),
+            _ => None,
+        }
+    }
+}
+
+impl Instance for Epoll {
+    fn named(&self, fd: c_int) {
+        self.named(fd);
+    }
+
+    fn closed(&self, fd: c_int) {
+        self.closed(fd);
+    }
+
+    fn after_fork(&self, fd: c_int) -> Box<dyn Instance> {
+        let fresh = Epoll::held(fd, Holders::inherited(&self.shared));
+        if let Some(state) = self.shared.state.try_lock() {
+            let mut copy = fresh.shared.state.lock();
+            for (fd, i) in state.interests.iter().filter(|(_, i)| !i.parked) {
+                copy.interests.insert(fd, Interest { disabled: i.disabled, ..Interest::kernels(i.events, i.data) });
+            }
+        }
+        Box::new(fresh)
+    }
+
+    fn return_to_kernel(&self) {
+        // An instance that came with a fork, and was not used since, belongs to the parent, who translates what it reports.
+        if self.shared.is_others() {
+            return;
+        }
+        let state = self.shared.state.lock();
+        let epfd = self.shared.kernel().epfd;
+        state.interests.iter().for_each(|(fd, interest)| interest.return_to_kernel(epfd, fd));
+        self.shared.streams.store(0, Ordering::Relaxed);
+        let kick = self.shared.kick.load(Ordering::Acquire);
+        if kick != 0 {
+            kernel_ctl(epfd, libc::EPOLL_CTL_DEL, kick as c_int, 0);
+        }
+        let endpoint = runtime::get().and_then(Runtime::endpoint);
+        if let Some(channel) = endpoint.zip(self.shared.own_queue()).and_then(|(e, cq)| e.device().channel_fd(cq)) {
+            kernel_ctl(epfd, libc::EPOLL_CTL_DEL, channel, 0);
+        }
+    }
+
+    fn give_away(&self) {
+        self.give_away();
+    }
+
+    fn give_back(&self) {
+        let shared = &self.shared;
+        let kick = shared.kick.swap(0, Ordering::SeqCst);
+        if kick != 0 && uses::await_uses() {
+            let _locked = shared.state.lock();
+            deregister(shared.kernel().epfd, kick as c_int);
+            own::discard(kick as c_int);
+        }
+    }
+
+    fn nest(&self) {
+        self.nest();
+    }
+
+    fn observe_by_poll(&self) -> bool {
+        self.observe_by_poll()
+    }
+
+    fn confirm(&self) -> bool {
+        self.shared.confirm()
+    }
+
+    fn has_ready(&self) -> bool {
+        self.shared.is_ready()
+    }
+
+    fn poll(&self, endpoint: &Endpoint) {
+        self.shared.poll(endpoint);
+    }
+
+    fn own_queue(&self) -> Option<CompletionQueueId> {
+        self.shared.own_queue()
+    }
+
+    fn add_sleeper(&self, sleeper: &Arc<dyn Sleeper>) {
+        self.shared.observers.add(sleeper);
+    }
+
+    fn remove_sleeper(&self, sleeper: &Arc<dyn Sleeper>) {
+        self.shared.observers.remove(sleeper);
+    }
+
+    fn subscriber(&self) -> Arc<dyn Subscriber> {
+        self.shared.clone()
+    }
+}

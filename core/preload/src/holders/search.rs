@@ -1,0 +1,201 @@
+//! Searches for the processes that hold sockets unseen.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use netacc_device::Instant;
+
+use super::{processes, sees_processes, socket_number, sockets_of};
+use crate::family::{self, Others};
+use crate::os::clock::now;
+use crate::socket::Socket;
+use crate::table::{self, Entry};
+
+/// Searches that connections have asked for. Only the helper has them.
+pub(crate) struct Searches<'a> {
+    /// Some connection wants one.
+    asked: &'a AtomicBool,
+    current: Option<Search>,
+    not_before: Option<Instant>,
+}
+
+impl Searches<'_> {
+    /// None yet. `asked` is set by connections that want one.
+    pub(crate) fn new(asked: &AtomicBool) -> Searches<'_> {
+        Searches { asked, current: None, not_before: None }
+    }
+
+    /// Whether one is to begin now.
+    pub(crate) fn is_due(&self) -> bool {
+        self.asked.load(Ordering::SeqCst) && self.not_before.is_none_or(|at| at <= now())
+    }
+
+    /// The helper: does a part of what is to be done. When to come again.
+    pub(crate) fn advance(&mut self) -> Option<Instant> {
+        let begun = now();
+        if self.current.is_none() {
+            if !self.asked.load(Ordering::SeqCst) {
+                return None;
+            }
+            if let Some(at) = self.not_before.filter(|at| *at > begun) {
+                return Some(at);
+            }
+            self.asked.store(false, Ordering::SeqCst);
+            self.current = Search::begin();
+        }
+        let search = self.current.as_mut()?;
+        let done = search.advance();
+        search.spent += now().saturating_since(begun);
+        if !done {
+            return Some(begun);
+        }
+        let not_before = now() + search.spent * TIME_SHARE;
+        self.current = None;
+        self.not_before = Some(not_before);
+        // Who has asked during the search called the helper in vain, and does not call again.
+        self.asked.load(Ordering::SeqCst).then_some(not_before)
+    }
+}
+
+/// A connection whose holders are searched for, and what was known of them when the search began.
+struct Wanted {
+    entry: Weak<Entry>,
+    loans: u32,
+    shares: u32,
+    unseen: family::Unseen,
+}
+
+/// One search through the processes, for the holders of several sockets.
+struct Search {
+    /// By the number of the socket. A socket whose holder was found is taken out.
+    wanted: HashMap<u64, Wanted>,
+    pending: Vec<u32>,
+    visited: HashSet<u32>,
+    lists: u32,
+    spent: Duration,
+}
+
+impl Search {
+    /// For all connections that want one. `None` if their known holders still have them, or if nothing can be seen.
+    fn begin() -> Option<Search> {
+        let mut wanted = HashMap::new();
+        let mut known: HashMap<u32, Option<HashSet<u64>>> = HashMap::new();
+        for (fd, entry) in table::entries() {
+            let Entry::Stream(sock) = &*entry else { continue };
+            if sock.fd.load(Ordering::Relaxed) != fd || !sock.loans.wanted.swap(false, Ordering::AcqRel) {
+                continue;
+            }
+            let (Some(cell), Some(number)) = (&sock.stream, socket_number(fd)) else { continue };
+            let one = Wanted {
+                entry: Arc::downgrade(&entry),
+                loans: sock.loans.count(),
+                shares: cell.shares(),
+                unseen: family::unseen(sock.family.load(Ordering::Relaxed)),
+            };
+            let holder = sock.loans.holder.load(Ordering::Relaxed);
+            let held = match known.entry(holder).or_insert_with(|| sockets_of(holder).unwrap_or_default()) {
+                Some(sockets) => sockets.contains(&number),
+                None => sock.loans.suspects(holder),
+            };
+            if !held {
+                wanted.insert(number, one);
+            }
+        }
+        let visited = HashSet::from([std::process::id()]);
+        let search = Search { wanted, pending: Vec::new(), visited, lists: 0, spent: Duration::ZERO };
+        (!search.wanted.is_empty() && sees_processes()).then_some(search)
+    }
+
+    /// Visits some processes. Whether the search is over.
+    fn advance(&mut self) -> bool {
+        if self.pending.is_empty() {
+            self.lists += 1;
+            let Some(all) = processes() else { return true };
+            self.pending = all.into_iter().filter(|pid| self.visited.insert(*pid)).collect();
+            if self.pending.is_empty() {
+                self.wanted.values().for_each(Wanted::note_alone);
+                return true;
+            }
+            if self.lists > MAX_LISTS {
+                return true;
+            }
+        }
+        for pid in self.pending.split_off(self.pending.len().saturating_sub(SLICE)) {
+            match sockets_of(pid) {
+                Ok(Some(sockets)) => {
+                    self.wanted.retain(|number, one| !sockets.contains(number) || one.note_holder(pid))
+                }
+                Ok(None) => self.wanted.retain(|_, one| !one.suspects(pid) || one.note_holder(pid)),
+                // Not even this process's own descriptors may be what fails: it proves nothing.
+                Err(_) => return true,
+            }
+        }
+        self.wanted.is_empty()
+    }
+}
+
+impl Wanted {
+    fn with<T>(&self, look: impl FnOnce(&Socket) -> T) -> Option<T> {
+        match self.entry.upgrade().as_deref() {
+            Some(Entry::Stream(sock)) => Some(look(sock)),
+            _ => None,
+        }
+    }
+
+    fn suspects(&self, pid: u32) -> bool {
+        self.with(|sock| sock.loans.suspects(pid)).unwrap_or(false)
+    }
+
+    /// `pid` holds the socket. Always false: it is not to be searched for any more.
+    fn note_holder(&self, pid: u32) -> bool {
+        self.with(|sock| sock.loans.holder.store(pid, Ordering::Relaxed));
+        false
+    }
+
+    /// No unseen process holds the socket, unless it was given away after the search has begun.
+    fn note_alone(&self) {
+        self.with(|sock| {
+            let id = sock.family.load(Ordering::Relaxed);
+            family::expel(id, &self.unseen);
+            sock.loans.holder.store(0, Ordering::Relaxed);
+            let _ = sock.loans.count.compare_exchange(self.loans, 0, Ordering::AcqRel, Ordering::Relaxed);
+            if id == 0 || family::others(id) == Others::Absent {
+                sock.end_sharing(self.shares);
+                sock.publish();
+                // What it has asked for in vain was long ago.
+                sock.promotion.begin_again(sock.operations.load(Ordering::Relaxed));
+            }
+        });
+    }
+}
+
+/// Processes that are visited before the helper does something else. Arbitrary: one takes some tens of microseconds.
+const SLICE: usize = 16;
+
+/// Most lists of processes for one search. Arbitrary: beyond, processes start and end all the time.
+const MAX_LISTS: u32 = 16;
+
+/// The share of the helper's time that searches may take: one in so many.
+const TIME_SHARE: u32 = 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Breaks if the helper slept for good although somebody wants a search, which is not to begin yet.
+    #[test]
+    fn a_search_that_was_asked_for_during_another_is_not_forgotten() {
+        let asked = AtomicBool::new(true);
+        let mut searches = Searches::new(&asked);
+        assert_eq!(searches.advance(), None, "no connection wants it");
+        let visited = HashSet::new();
+        let empty =
+            Search { wanted: HashMap::new(), pending: Vec::new(), visited, lists: MAX_LISTS, spent: Duration::ZERO };
+        searches.current = Some(empty);
+        asked.store(true, Ordering::SeqCst);
+        let next = (0..1000).find_map(|_| searches.advance().filter(|_| searches.current.is_none()));
+        assert!(next.is_some_and(|at| Some(at) == searches.not_before));
+    }
+}

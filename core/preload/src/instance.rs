@@ -1,0 +1,62 @@
+//! Epoll instances, as the table of descriptors knows them: what becomes of an instance when its descriptors are duplicated and
+//! closed, when the process forks, and when others than its waiters look at it. [`epoll`](crate::epoll) implements it.
+
+use std::any::Any;
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use netacc_device::CompletionQueueId;
+use netacc_driver::Endpoint;
+
+use crate::watchers::{Sleeper, Subscriber};
+
+/// An epoll instance that a descriptor names.
+pub trait Instance: Any + Send + Sync {
+    /// `fd` names the instance, too.
+    fn named(&self, fd: c_int);
+
+    /// `fd` is about to be closed.
+    fn closed(&self, fd: c_int);
+
+    /// The same instance, named by `fd`, in a forked child: the kernel's part is shared with the parent, the data must be kept
+    /// to translate events; streams are kernel sockets here. Waits for no lock.
+    fn after_fork(&self, fd: c_int) -> Box<dyn Instance>;
+
+    /// The kernel's instance is all there is from now on: what it reports goes to the program as it is. All connections are
+    /// plain sockets.
+    fn return_to_kernel(&self);
+
+    /// The instance is about to be given to another process.
+    fn give_away(&self);
+
+    /// Closes the descriptors that the library has of the instance. By the helper, when nothing is on a link any more.
+    fn give_back(&self);
+
+    /// Those who know the kernel's view alone observe the instance. Nobody can be relied on to wait on it, so the helper looks
+    /// for it.
+    fn nest(&self);
+
+    /// A thread is about to look at the instance in `poll`. Whether the library has a part in that.
+    fn observe_by_poll(&self) -> bool;
+
+    /// Whether the instance is readable, as the kernel says.
+    fn confirm(&self) -> bool;
+
+    /// Whether a wait would find something on the ready list.
+    fn has_ready(&self) -> bool;
+
+    /// Handles completions of the instance's queue.
+    fn poll(&self, endpoint: &Endpoint);
+
+    /// The instance's completion queue, if it has one of its own.
+    fn own_queue(&self) -> Option<CompletionQueueId>;
+
+    /// A thread in `poll` sleeps on the instance, too.
+    fn add_sleeper(&self, sleeper: &Arc<dyn Sleeper>);
+
+    /// Undoes [`add_sleeper`](Instance::add_sleeper).
+    fn remove_sleeper(&self, sleeper: &Arc<dyn Sleeper>);
+
+    /// The instance, as the sockets that it watches know it.
+    fn subscriber(&self) -> Arc<dyn Subscriber>;
+}

@@ -1,0 +1,111 @@
+//! Connections that leave their links because the kernel, or another process, is to have all of them.
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::time::Duration;
+
+use netacc_driver::{Endpoint, StreamCell};
+use netacc_proto::{Reason, RxSource};
+
+use crate::os::clock::now;
+use crate::os::errno::{errno, set_errno};
+use crate::os::sockopt::unread;
+use crate::runtime::{self, Runtime};
+use crate::socket::Socket;
+use crate::table::{self, Entry};
+use crate::{family, settling};
+
+/// Leaves the link for an operation that only the kernel can do, and stays off it.
+pub fn demote_for(sock: &Socket, reason: Reason) -> bool {
+    sock.keep_on_kernel();
+    bring_back(sock, reason)
+}
+
+/// Leaves the link, and waits until the kernel has what was unread on it. Whether it has.
+pub fn bring_back(sock: &Socket, reason: Reason) -> bool {
+    match (&sock.stream, runtime::get().and_then(Runtime::endpoint)) {
+        (Some(cell), Some(endpoint)) => {
+            let was_plain = cell.lock(endpoint).proto().is_plain();
+            if was_plain {
+                // The end of a link is counted by itself.
+                sock.note_reason(reason);
+            }
+            let plain = settling::demote(endpoint, cell, reason, DEMOTE_PATIENCE);
+            if plain && !was_plain {
+                await_all_replay(endpoint, cell, sock.fd.load(Ordering::Relaxed));
+            }
+            plain
+        }
+        _ => {
+            sock.reclaim();
+            true
+        }
+    }
+}
+
+/// How long a demotion may take. Arbitrary: a live peer answers in well under a millisecond.
+const DEMOTE_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long a read that need not wait does so all the same: also one for what comes again on the anchor. Arbitrary: as long as a peer that runs
+/// may take to be scheduled on a machine with far more threads than processors. Paid at most once for a demotion, when
+/// the peer has stopped in the middle of it.
+pub const REPLAY_PATIENCE: Duration = Duration::from_millis(200);
+
+/// The stream is plain, and what lay unread comes again: returns once the kernel has all of it, as it would have had all
+/// along. Whoever acts on the socket now may be told of it, and closes it with a reset if it is never read.
+#[cold]
+pub fn await_all_replay(endpoint: &Endpoint, cell: &Arc<StreamCell>, fd: c_int) {
+    let begun = now();
+    loop {
+        let left = match cell.lock(endpoint).proto().rx_source() {
+            RxSource::Anchor(left) if left != u64::MAX => left,
+            _ => return,
+        };
+        // A small buffer of the kernel's has no room for all that a ring had.
+        if unread(fd) >= left || now().saturating_since(begun) > REPLAY_PATIENCE {
+            return;
+        }
+        std::thread::sleep(Duration::from_micros(20));
+    }
+}
+
+/// `fd` is about to be used by somebody who does not call this library, or by another process: for good.
+pub fn surrender(fd: c_int, reason: Reason) {
+    let Some(entry) = table::get_full(fd) else { return };
+    if let Entry::Stream(sock) = &*entry {
+        let saved = errno();
+        demote_for(sock, reason);
+        set_errno(saved);
+    }
+}
+
+/// Brings connections back to the kernel because processes that do not enter themselves anywhere are about to get their
+/// sockets. They may be promoted again once none of these processes holds the socket.
+pub fn lend(entries: &[Arc<Entry>]) {
+    let socks = || {
+        entries.iter().filter_map(|entry| match &**entry {
+            Entry::Stream(sock) => Some(sock),
+            _ => None,
+        })
+    };
+    let rt = runtime::get();
+    for sock in socks() {
+        sock.loans.add();
+        family::lend(sock.family.load(Ordering::Relaxed));
+        let (Some(cell), Some((rt, endpoint))) = (&sock.stream, rt.and_then(|rt| Some((rt, rt.endpoint()?)))) else {
+            continue;
+        };
+        rt.share(cell);
+        sock.promotion.begin_again(sock.operations.load(Ordering::Relaxed));
+        // All begin before any is waited for: the peers answer at the same time.
+        let mut guard = cell.lock(endpoint);
+        if !guard.proto().is_plain() {
+            guard.demote(Reason::Shared);
+            guard.progress_anchor(false);
+        }
+    }
+    for sock in socks() {
+        bring_back(sock, Reason::Shared);
+    }
+}

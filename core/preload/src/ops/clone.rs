@@ -1,0 +1,88 @@
+//! `clone`, by which a child may share this process's memory (see [`vfork`]), or fork.
+
+use std::ffi::{c_int, c_void};
+
+use crate::control::fork;
+use crate::os::errno::{errno, set_errno};
+use crate::os::real;
+use crate::vfork::{self, child_begins, parent_goes_on, parent_will_sleep};
+
+/// The arguments of `clone` that only the kernel needs.
+#[derive(Clone, Copy)]
+pub struct Clone {
+    /// Where the child's stack begins.
+    pub stack: *mut c_void,
+    /// What the two share.
+    pub flags: c_int,
+    /// For `CLONE_PARENT_SETTID`.
+    pub parent_tid: *mut c_void,
+    /// For `CLONE_SETTLS`.
+    pub tls: *mut c_void,
+    /// For `CLONE_CHILD_SETTID`.
+    pub child_tid: *mut c_void,
+}
+
+/// What a child runs, and what must happen before.
+struct Start {
+    work: real::Work,
+    argument: *mut c_void,
+    begin: Begin,
+}
+
+enum Begin {
+    /// The child of a parent of this depth, which sleeps.
+    Vfork(u32),
+    /// The child has memory of its own.
+    Fork,
+}
+
+/// Runs in the child. `start` is on its parent's stack, in memory that is shared with a parent that sleeps, or is the child's own.
+unsafe extern "C" fn begin(start: *mut c_void) -> c_int {
+    // SAFETY: `Clone::call` passes one that is still there.
+    let Start { work, argument, ref begin } = unsafe { &*start.cast_const().cast::<Start>() };
+    match begin {
+        Begin::Vfork(depth) => child_begins(*depth),
+        Begin::Fork => {
+            let saved = errno();
+            fork::after_fork_child();
+            set_errno(saved);
+        }
+    }
+    // SAFETY: passed on.
+    unsafe { work(*argument) }
+}
+
+impl Clone {
+    /// `clone`. A thread, and a child that shares the descriptors as well as the memory, are the kernel's affair alone.
+    ///
+    /// # Safety
+    /// As the C function.
+    pub unsafe fn call(self, work: Option<real::Work>, argument: *mut c_void) -> c_int {
+        let Clone { stack, flags, parent_tid, tls, child_tid } = self;
+        // SAFETY: passed on.
+        let real = |work, argument| unsafe { real::clone(work, stack, flags, argument, parent_tid, tls, child_tid) };
+        let has = |flag| flags & flag != 0;
+        let Some(program) = work.filter(|_| !has(libc::CLONE_VM) || !has(libc::CLONE_FILES | libc::CLONE_THREAD))
+        else {
+            return real(work, argument);
+        };
+        if !has(libc::CLONE_VM) {
+            let saved = errno();
+            fork::before_fork();
+            set_errno(saved);
+            let mut start = Start { work: program, argument, begin: Begin::Fork };
+            let pid = real(Some(begin), (&raw mut start).cast());
+            fork::after_fork_parent();
+            return pid;
+        }
+        if !has(libc::CLONE_VFORK) {
+            vfork::child_runs_beside();
+            return real(work, argument);
+        }
+        let depth = parent_will_sleep();
+        let mut start = Start { work: program, argument, begin: Begin::Vfork(depth) };
+        let pid = real(Some(begin), (&raw mut start).cast());
+        parent_goes_on(depth);
+        pid
+    }
+}

@@ -1,0 +1,34 @@
+//! Whether the process may make only the system calls that the program asks for: see the module `sandbox`, which confines it.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+const FREE: u8 = 0;
+
+/// A thread is confining the process: no new connection is to be known to the library.
+const CONFINING: u8 = 1;
+
+const CONFINED: u8 = 2;
+
+static STATE: AtomicU8 = AtomicU8::new(FREE);
+
+/// Whether the process may make no system call that the program did not ask for.
+#[inline]
+pub fn is_confined() -> bool {
+    STATE.load(Ordering::Relaxed) == CONFINED
+}
+
+/// Whether new sockets are the kernel's alone: the process is confined, or about to be.
+#[inline]
+pub fn leaves_new_sockets() -> bool {
+    STATE.load(Ordering::Relaxed) != FREE
+}
+
+/// The calling thread is to confine the process. `false`: another thread does.
+pub fn begin() -> bool {
+    STATE.compare_exchange(FREE, CONFINING, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+}
+
+/// The process is confined from now on.
+pub fn finish() {
+    STATE.store(CONFINED, Ordering::SeqCst);
+}

@@ -1,0 +1,252 @@
+//! Connections that a forked child has inherited, and that its parent has on a link: the child asks the parent to bring them
+//! back to the anchor, which both processes hold.
+
+use std::ffi::c_int;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+
+use netacc_driver::StreamCell;
+use netacc_proto::Reason;
+
+use super::Runtime;
+use crate::os::clock::{now, timespec};
+use crate::os::errno::errno;
+use crate::os::{own, poll, real};
+
+/// Streams with a number below this can be asked for by children.
+const SLOTS: usize = 1 << 16;
+
+/// A page set shared with all children: per stream number, whether a child wants it back.
+pub(crate) struct Asked {
+    words: Option<NonNull<[AtomicU32; SLOTS]>>,
+}
+
+// SAFETY: only atomics are reached through the pointer, and the mapping is never removed.
+unsafe impl Send for Asked {}
+// SAFETY: as above.
+unsafe impl Sync for Asked {}
+
+impl Asked {
+    pub(crate) fn new() -> Asked {
+        // SAFETY: a fresh anonymous mapping.
+        let p = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                size_of::<[AtomicU32; SLOTS]>(),
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        Asked { words: (p != libc::MAP_FAILED).then(|| NonNull::new(p.cast())).flatten() }
+    }
+
+    fn word(&self, number: u32) -> Option<&AtomicU32> {
+        // SAFETY: the mapping is zeroed, live for ever, and holds atomics only.
+        self.words.and_then(|w| unsafe { w.as_ref() }.get(number as usize))
+    }
+
+    /// Changes a word in one step: a child may change it at the same time.
+    fn update(&self, number: u32, change: impl Fn(u32) -> u32) {
+        if let Some(word) = self.word(number) {
+            let _ = word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |value| Some(change(value)));
+        }
+    }
+}
+
+/// In a word: a child wants the stream back; it is a plain socket now, or gone. Above them the use of the number: a
+/// number is used for one stream after another.
+const WANTED: u32 = 1;
+const PLAIN: u32 = 2;
+const USE: u32 = 4;
+
+/// Descriptors by which a child asks its parents, the next one and those before: a child that closes everything, before
+/// it starts a program, keeps them. 0: none. Arbitrary: longer lines of processes that all have used sockets before
+/// they forked are not known.
+static WAYS: [AtomicI32; 8] = [const { AtomicI32::new(0) }; 8];
+
+/// See [`WAYS`].
+pub(crate) fn ways_to_parents() -> impl Iterator<Item = c_int> {
+    WAYS.iter().map(|way| way.load(Ordering::Relaxed)).filter(|fd| *fd > 0)
+}
+
+/// The child of a fork may ask `fd`'s process, too: its parent.
+pub(crate) fn add_way(fd: c_int) {
+    if let Some(free) = WAYS.iter().find(|way| way.load(Ordering::Relaxed) == 0) {
+        free.store(fd, Ordering::Relaxed);
+    }
+}
+
+/// Nobody is asked from now on: the descriptors are the caller's to close.
+pub(crate) fn take_ways() -> Vec<c_int> {
+    WAYS.iter().map(|way| way.swap(0, Ordering::SeqCst)).filter(|fd| *fd > 0).collect()
+}
+
+/// A way to ask the parent for an inherited stream.
+pub struct Inherited {
+    number: u32,
+    /// The word when nobody wants it.
+    idle: u32,
+    parent: &'static Runtime,
+    done: AtomicBool,
+}
+
+impl Inherited {
+    /// The parent, whose runtime is `parent`, has `cell` on a link.
+    pub(crate) fn of(cell: &StreamCell, parent: &'static Runtime) -> Inherited {
+        let word = parent.asked.word(cell.number()).map_or(0, |word| word.load(Ordering::SeqCst));
+        Inherited::new(cell.number(), word & !(USE - 1), parent)
+    }
+
+    /// The same for a child of this process, which has not asked yet: it asks whom this one would ask. `None`: the descriptor
+    /// is known to be a plain socket.
+    pub(crate) fn passed_on(&self) -> Option<Inherited> {
+        (!self.is_done()).then(|| Inherited::new(self.number, self.idle, self.parent))
+    }
+
+    fn new(number: u32, idle: u32, parent: &'static Runtime) -> Inherited {
+        Inherited { number, idle, parent, done: AtomicBool::new(false) }
+    }
+
+    /// Whether the descriptor is known to be a plain socket.
+    fn is_done(&self) -> bool {
+        self.done.load(Ordering::Acquire)
+    }
+
+    /// Waits until the descriptor is a plain socket; false if it will not be. Bounded: a parent that was killed cannot
+    /// answer, and its stream is lost.
+    pub fn reclaim(&self) -> bool {
+        if self.is_done() {
+            return true;
+        }
+        let mut told = true;
+        if let Some(word) = self.parent.asked.word(self.number) {
+            let wanted = self.idle | WANTED;
+            let _ = word.compare_exchange(self.idle, wanted, Ordering::SeqCst, Ordering::SeqCst);
+            self.parent.helper.kick();
+            let parent = watch_process(self.parent.pid);
+            let begun = now();
+            while word.load(Ordering::SeqCst) == wanted {
+                // Its last word may have come just before its end.
+                let dead = parent.has_ended(Duration::from_micros(100)) && word.load(Ordering::SeqCst) == wanted;
+                if dead || now().saturating_since(begun) > ANSWER_PATIENCE {
+                    told = false;
+                    break;
+                }
+            }
+            // In vain.
+            let _ = word.compare_exchange(wanted, self.idle, Ordering::SeqCst, Ordering::SeqCst);
+        }
+        self.done.store(true, Ordering::Release);
+        told
+    }
+}
+
+/// How long a child waits for the answer of a parent that lives: its helper takes well under a millisecond. Arbitrary.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A process that may end.
+enum Watched {
+    /// A descriptor that becomes readable then.
+    By(c_int),
+    Gone,
+    /// The kernel cannot, or has no descriptor left.
+    Unknown,
+}
+
+fn watch_process(pid: u32) -> Watched {
+    let mut is_gone = false;
+    let fd = own::make_high(|| {
+        // SAFETY: no pointers. The descriptor closes on exec.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) as c_int };
+        is_gone = fd < 0 && errno() == libc::ESRCH;
+        fd
+    });
+    match fd {
+        Some(fd) => Watched::By(fd),
+        None if is_gone => Watched::Gone,
+        None => Watched::Unknown,
+    }
+}
+
+impl Watched {
+    /// Waits so long for the end; whether it has come.
+    fn has_ended(&self, patience: Duration) -> bool {
+        let fd = match self {
+            Watched::Gone => return true,
+            Watched::By(fd) => *fd,
+            // Passed over below.
+            Watched::Unknown => -1,
+        };
+        let mut fds = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
+        poll::wait(&mut fds, &timespec(patience), std::ptr::null()) > 0
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        if let Watched::By(fd) = self {
+            // SAFETY: opened by `watch_process`.
+            unsafe { real::close(*fd) };
+        }
+    }
+}
+
+impl Runtime {
+    /// Another process is about to hold the stream's socket.
+    pub fn share(&self, cell: &StreamCell) {
+        if !cell.share() {
+            self.asked.update(cell.number(), |word| (word & !(USE - 1)).wrapping_add(USE));
+        }
+    }
+
+    /// Parent: brings back what children want; whether some have to wait. Called by the helper.
+    pub(crate) fn serve_children(&self) -> bool {
+        let Some(endpoint) = self.endpoint() else { return false };
+        let mut waiting = false;
+        for cell in endpoint.streams().into_iter().filter(|c| c.is_shared()) {
+            let Some(word) = self.asked.word(cell.number()) else { continue };
+            if word.load(Ordering::SeqCst) & WANTED == 0 {
+                continue;
+            }
+            // Nobody may have looked for what the peer has said on the link.
+            cell.take_in(endpoint);
+            let mut guard = cell.lock(endpoint);
+            guard.demote(Reason::Shared);
+            guard.progress_anchor(false);
+            // One that has ended and is kept will not become plain: the child finds what the kernel knows of it.
+            let settled = guard.proto().is_plain() && guard.has_replay(now()) || guard.is_kept();
+            // Still locked: it must not be promoted in between.
+            if settled {
+                self.given_up(&cell);
+            }
+            waiting |= !settled;
+        }
+        waiting
+    }
+
+    /// Parent, about to end or to be replaced by another program, and then to answer nobody: children need not ask, whatever
+    /// has become of the stream.
+    pub fn tell_children(&self, cell: &Arc<StreamCell>) {
+        let Some(endpoint) = self.endpoint().filter(|_| cell.is_shared()) else { return };
+        // Locked, as above.
+        let _guard = cell.lock(endpoint);
+        self.given_up(cell);
+    }
+
+    /// [`tell_children`](Runtime::tell_children) of all streams.
+    pub(crate) fn tell_all_children(&self) {
+        let Some(endpoint) = self.endpoint() else { return };
+        endpoint.streams().iter().for_each(|cell| self.tell_children(cell));
+    }
+
+    /// Parent: the stream is a plain socket now, or closed here: children need not wait.
+    pub fn given_up(&self, cell: &StreamCell) {
+        if cell.is_shared() {
+            self.asked.update(cell.number(), |word| word & !WANTED | PLAIN);
+        }
+    }
+}

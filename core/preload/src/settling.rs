@@ -1,0 +1,134 @@
+//! Streams between their paths: waiting until one is on the link or on the anchor, and bringing one back to the anchor.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+
+use netacc_device::Instant;
+use netacc_driver::{Endpoint, StreamCell, StreamGuard};
+use netacc_proto::{Phase, Reason};
+
+use crate::os::clock::now;
+use crate::runtime::{self, Runtime};
+
+/// A stream changed while threads sleep on its queue pair.
+#[cold]
+pub fn wake_sleepers(cell: &Arc<StreamCell>) {
+    let Some(endpoint) = runtime::get().and_then(Runtime::endpoint) else { return };
+    let qp = cell.sleep_qp();
+    if let Some(qp) = qp {
+        endpoint.device().wake_qp(qp);
+    }
+}
+
+/// Looks at a stream again and again, with its link and the helper's queue taken care of in between, until `look` has an
+/// answer, or until `deadline`: then the answer is `None`. For what is microseconds away, if the peer lives.
+pub fn until<T>(
+    endpoint: &Endpoint,
+    cell: &Arc<StreamCell>,
+    deadline: Instant,
+    mut look: impl FnMut(&mut StreamGuard<'_>) -> Option<T>,
+) -> Option<T> {
+    loop {
+        cell.take_in(endpoint);
+        let answer = look(&mut cell.lock(endpoint));
+        if answer.is_some() || now() >= deadline {
+            return answer;
+        }
+        endpoint.poll(endpoint.control_cq());
+        // The helpers of both sides need a processor for this.
+        std::thread::sleep(Duration::from_micros(20));
+    }
+}
+
+/// Waits, for a bounded time, until a stream is neither being promoted nor demoted.
+pub fn until_settled(endpoint: &Endpoint, cell: &Arc<StreamCell>) {
+    until(endpoint, cell, now() + SETTLE_DEADLINE, |guard| {
+        matches!(guard.proto().phase(), Phase::Plain | Phase::Linked).then_some(())
+    });
+}
+
+/// How long a call that would not wait on TCP waits for its stream to be on one path, where the peer has to act first.
+/// Arbitrary: microseconds on an idle machine, several wake-ups on a busy one.
+pub const SWITCH_PATIENCE: Duration = Duration::from_millis(10);
+
+/// The same for a promotion that only the peer's answer is missing of, and for a link that has died. Arbitrary; far longer
+/// than a peer that runs takes on a busy machine. Who was told that it could write and then cannot may take that for the end,
+/// as hiredis 1.0 does.
+pub const JOIN_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long a fork or a close waits for a promotion under way. Arbitrary; peers answer in microseconds, or never.
+pub const SETTLE_DEADLINE: Duration = Duration::from_millis(200);
+
+/// How long the kernel's socket of a stream that has ended may take to end as well. Arbitrary; it takes microseconds,
+/// unless the peer has not closed.
+const ENDED_PATIENCE: Duration = Duration::from_millis(50);
+
+/// Brings a stream back to the anchor; true once it is a plain socket.
+pub fn demote(endpoint: &Endpoint, cell: &Arc<StreamCell>, reason: Reason, patience: Duration) -> bool {
+    let begun = now();
+    let plain = until(endpoint, cell, begun + patience, |guard| {
+        if !guard.proto().is_plain() {
+            guard.demote(reason);
+            guard.progress_anchor(false);
+        }
+        if guard.proto().is_plain() && guard.has_replay(now()) {
+            return Some(true);
+        }
+        let ended = guard.proto().has_ended();
+        let lost = guard.is_kept() || !ended && guard.proto().failure().is_some();
+        let late = ended && now().saturating_since(begun) > ENDED_PATIENCE;
+        (lost || late).then_some(false)
+    });
+    plain == Some(true)
+}
+
+/// A stream that has left its link, but whose anchor has not ended as it has: what the application was told it is not told
+/// again.
+#[inline]
+pub fn settle_end(guard: &mut StreamGuard<'_>) {
+    if guard.is_settling() {
+        guard.settle_end(now());
+    }
+}
+
+/// The kernel tells of an error on a stream's socket. Whether that may be one which the application has been told of already, on
+/// the link; the kernel does not tell of it any more then.
+pub fn settle_error(endpoint: &Endpoint, cell: &Arc<StreamCell>) -> bool {
+    let mut guard = cell.lock(endpoint);
+    let settling = guard.is_settling();
+    settle_end(&mut guard);
+    settling
+}
+
+/// While the outgoing direction changes its path nothing can be written, which takes microseconds. A program with nothing
+/// unread on its way expects to be able to write: it waits for the change until `deadline`. Whether that has come.
+#[cold]
+pub fn await_switch(endpoint: &Endpoint, cell: &Arc<StreamCell>, deadline: Instant) -> bool {
+    let begun = now();
+    let come = until(endpoint, cell, deadline, |guard| (!guard.is_between()).then_some(())).is_some();
+    if !come && now().saturating_since(begun) >= JOIN_PATIENCE {
+        IN_VAIN.store(now().as_nanos(), Ordering::Relaxed);
+    }
+    come
+}
+
+/// How long a write that would not wait on TCP waits for a change of path: longer where the program has done nothing for it,
+/// but not of one connection after the other.
+#[cold]
+pub fn switch_patience(endpoint: &Endpoint, cell: &Arc<StreamCell>) -> Duration {
+    let guard = cell.lock(endpoint);
+    let in_vain = IN_VAIN.load(Ordering::Relaxed);
+    let hopeful = in_vain == 0 || now().saturating_since(Instant::from_nanos(in_vain)) > VAIN_INTERVAL;
+    if hopeful && (guard.proto().awaits_switch() || guard.has_failing_link()) {
+        JOIN_PATIENCE
+    } else {
+        SWITCH_PATIENCE
+    }
+}
+
+/// When a write has waited for [`JOIN_PATIENCE`] in vain, in nanoseconds; 0 for never.
+static IN_VAIN: AtomicU64 = AtomicU64::new(0);
+
+/// How long none waits for so long then: the next connection's peer is likely to be as far away. Arbitrary.
+const VAIN_INTERVAL: Duration = Duration::from_secs(60);

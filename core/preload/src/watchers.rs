@@ -1,0 +1,113 @@
+//! Epoll instances and threads in `poll`, as the sockets that they watch know them. [`epoll`](crate::epoll) and
+//! [`wait`](crate::wait) implement the traits.
+
+use std::ffi::c_int;
+use std::sync::{Arc, Weak};
+
+use netacc_device::CompletionQueueId;
+use netacc_driver::{Endpoint, Readiness, StreamCell};
+use parking_lot::Mutex;
+
+/// An epoll instance, as the sockets that it watches know it. It knows each of them by a descriptor.
+pub trait Subscriber: Send + Sync {
+    /// The stream of `fd` has changed: its readiness is `now`. `arrived`: bytes, an end or an error have come. Called with the
+    /// stream locked.
+    fn changed(&self, fd: c_int, now: Readiness, arrived: bool);
+
+    /// `fd`, which is watched already, has become a connection, with a stream perhaps. `false`: it is not watched.
+    fn attach(&self, fd: c_int, stream: Option<&Arc<StreamCell>>) -> bool;
+
+    /// Forgets `fd`; with `deregister` the kernel is to forget it as well.
+    fn remove(&self, fd: c_int, deregister: bool);
+
+    /// What `fd` names is the kernel's alone from now on.
+    fn leave_to_kernel(&self, fd: c_int);
+
+    /// What is watched under `fd` is watched under `kept` from now on, another descriptor of the same socket. `false`: it is
+    /// not watched.
+    fn rename(&self, fd: c_int, kept: c_int) -> bool;
+
+    /// The completion queue to which links of watched streams are to report. Not with a lock held.
+    fn queue(self: Arc<Self>, endpoint: &Endpoint) -> CompletionQueueId;
+}
+
+/// A thread that sleeps in `poll`, as others see it.
+pub trait Sleeper: Send + Sync {
+    /// Something that the thread waits for may have happened.
+    fn wake(&self);
+
+    /// Where it wants to be woken for links, if that matters: see [`Watcher::Sleeper`].
+    fn queue(&self) -> Option<Option<CompletionQueueId>>;
+}
+
+/// Somebody who watches a socket.
+pub enum Registration {
+    /// An epoll instance, and the descriptor under which it knows the socket.
+    Epoll(Weak<dyn Subscriber>, c_int),
+    /// A thread in `poll`.
+    Sleeper(Arc<dyn Sleeper>),
+}
+
+/// Where a watcher of a stream is woken.
+pub enum Watcher {
+    /// At the instance's completion queue.
+    Instance(Arc<dyn Subscriber>),
+    /// A thread in `poll`: at its own queue, or by the helper if it has none.
+    Sleeper(Option<CompletionQueueId>),
+}
+
+impl Registration {
+    /// Of the instance, which knows what it watches as `fd`.
+    pub fn of<S: Subscriber + 'static>(instance: &Arc<S>, fd: c_int) -> Registration {
+        let weak: Weak<S> = Arc::downgrade(instance);
+        Registration::Epoll(weak, fd)
+    }
+
+    /// The stream's readiness may have gained something.
+    #[inline]
+    pub fn ready(&self, now: Readiness, arrived: bool) {
+        match self {
+            Registration::Epoll(instance, fd) => {
+                if let Some(instance) = instance.upgrade() {
+                    instance.changed(*fd, now, arrived);
+                }
+            }
+            Registration::Sleeper(sleeper) => sleeper.wake(),
+        }
+    }
+
+    /// Who wants to be woken where for the stream's link, if that matters to the watcher, and it still exists.
+    pub fn watcher(&self) -> Option<Watcher> {
+        match self {
+            Registration::Epoll(instance, _) => instance.upgrade().map(Watcher::Instance),
+            Registration::Sleeper(sleeper) => sleeper.queue().map(Watcher::Sleeper),
+        }
+    }
+
+    /// Whether it is an instance's, which knows what it watches as `fd`.
+    pub fn is_under(&self, fd: c_int) -> bool {
+        matches!(self, Registration::Epoll(_, number) if *number == fd)
+    }
+
+    /// The instance, if the watcher is one that still exists.
+    pub fn instance(&self) -> Option<Arc<dyn Subscriber>> {
+        match self {
+            Registration::Epoll(instance, _) => instance.upgrade(),
+            Registration::Sleeper(_) => None,
+        }
+    }
+}
+
+/// Takes an instance's registration off what is closed or deregistered.
+pub fn unwatch<S: Subscriber + ?Sized>(watchers: &Mutex<Vec<Registration>>, instance: &Arc<S>, fd: c_int) {
+    let is_of = |other: &Weak<dyn Subscriber>| std::ptr::addr_eq(other.as_ptr(), Arc::as_ptr(instance));
+    watchers.lock().retain(|r| !matches!(r, Registration::Epoll(other, number) if *number == fd && is_of(other)));
+}
+
+/// Takes a thread off what it has waited for. Whether others watch that.
+pub fn remove_sleeper<S: Sleeper + ?Sized>(watchers: &Mutex<Vec<Registration>>, sleeper: &Arc<S>) -> bool {
+    let is_it = |other: &Arc<dyn Sleeper>| std::ptr::addr_eq(Arc::as_ptr(other), Arc::as_ptr(sleeper));
+    let mut watchers = watchers.lock();
+    watchers.retain(|r| !matches!(r, Registration::Sleeper(other) if is_it(other)));
+    !watchers.is_empty()
+}
