@@ -80,12 +80,28 @@ impl Drop for Borrowed {
 
 /// Makes a call of the program that closes or replaces a number, while no other thread borrows one.
 pub fn change<R>(call: impl FnOnce() -> R) -> R {
-    CHANGES.fetch_add(1, Ordering::SeqCst);
-    // Nobody begins to borrow from here on.
-    await_borrowers();
-    let result = call();
-    CHANGES.fetch_sub(1, Ordering::SeqCst);
-    result
+    let _one = Change::begin();
+    call()
+}
+
+/// A call that closes or replaces numbers, until it returns. Also if its thread is cancelled in it: `close` is a cancellation
+/// point.
+struct Change(());
+
+impl Change {
+    fn begin() -> Change {
+        CHANGES.fetch_add(1, Ordering::SeqCst);
+        let one = Change(());
+        // Nobody begins to borrow from here on.
+        await_borrowers();
+        one
+    }
+}
+
+impl Drop for Change {
+    fn drop(&mut self) {
+        CHANGES.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 #[inline]
@@ -259,4 +275,17 @@ fn high_numbers() -> impl Iterator<Item = c_int> {
     let near_the_end = (1..).map(move |n| end - 8 * n).take_while(move |from| end < FEW && *from >= 3);
     let far = [end - 512, end / 2, end / 4].into_iter().filter(move |_| end >= FEW);
     far.chain(near_the_end).chain([3])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Breaks if a call that unwinds kept borrowers waiting for ever after.
+    #[test]
+    fn a_call_that_unwinds_is_over() {
+        let unwound = std::panic::catch_unwind(|| change(|| panic!("as if it was cancelled")));
+        assert!(unwound.is_err());
+        assert_eq!(CHANGES.load(Ordering::SeqCst), 0);
+    }
 }

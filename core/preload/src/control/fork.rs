@@ -89,6 +89,8 @@ pub fn after_fork_parent() {
 
 /// After fork, in the child: the device, the links and the helper stay with the parent.
 pub fn after_fork_child() {
+    // Also in one that confines itself: the calls of the program count in any case.
+    netacc_descriptors::after_fork_child();
     if confinement::is_confined() {
         return;
     }

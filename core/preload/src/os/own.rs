@@ -55,7 +55,6 @@ pub fn is_listed(fd: c_int) -> bool {
 /// In a forked child: its parent's descriptors are not its own.
 pub fn after_fork_child() {
     FORK_GENERATION.fetch_add(1, Ordering::Relaxed);
-    netacc_descriptors::after_fork_child();
     let new = Box::into_raw(Box::new(Mutex::new(Vec::new())));
     kept::keep(new);
     OWN.store(new, Ordering::Release);
