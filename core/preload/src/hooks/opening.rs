@@ -79,6 +79,10 @@ hooks! {
     }
 
     fn signalfd(fd: c_int, mask: *const sigset_t, flags: c_int) -> c_int {
+        if fd >= 0 {
+            // Changes that one, which keeps its number.
+            return real::signalfd(fd, mask, flags);
+        }
         opening_fd(|| real::signalfd(fd, mask, flags))
     }
 

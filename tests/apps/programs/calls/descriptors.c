@@ -4,6 +4,7 @@
 
 #include <linux/close_range.h>
 #include <sys/pidfd.h>
+#include <sys/signalfd.h>
 
 static void copies(void)
 {
@@ -120,7 +121,14 @@ static bool numbers_are_lowest(void)
     int copy = must(dup(first)), higher = must(fcntl(first, F_DUPFD, next + 5)), epoll = must(epoll_create1(0));
     bool right = ends[0] == next && ends[1] == next + 1 && pair[0] == next + 2 && pair[1] == next + 3 &&
                  copy == next + 4 && higher == next + 5 && epoll == next + 6;
-    int free_number = epoll + 1;
+    sigset_t none;
+    sigemptyset(&none);
+    int signals = must(signalfd(-1, &none, 0));
+    must(close(first));
+    /* One that is changed keeps its number, also if a lower one is free. */
+    right = right && signals == epoll + 1 && signalfd(signals, &none, 0) == signals;
+    right = right && must(open("/dev/null", O_RDONLY)) == first;
+    int free_number = signals + 1;
     right = right && close(free_number) == -1 && dup2(first, free_number) == free_number;
     for (int fd = first; fd <= free_number; fd++)
         must(close(fd));
