@@ -344,6 +344,7 @@ impl Stream {
         if let RxState::Link | RxState::Drain = self.rx.state {
             return match &self.rx.ring {
                 Some(ring) if !ring.is_empty() => RxSource::Link,
+                _ if self.is_flowing() => RxSource::Link,
                 _ => self.rx_end(),
             };
         }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use netacc_device::{
     Capabilities, CompletionQueueId, Device, DeviceError, PeerAddress, QueuePairId, Region, RemoteRegion,
+    WorkCompletion,
 };
 use netacc_proto::Link;
 use parking_lot::Mutex;
@@ -91,6 +92,8 @@ pub(crate) struct LinkRx<S> {
     pub(crate) controls: u64,
     /// Streams whose anchors have shown, while the link was polled, what counts after another poll.
     pub(crate) looks: Vec<Arc<S>>,
+    /// Room for completions, kept between looks at the link.
+    pub(crate) completions: Vec<WorkCompletion>,
 }
 
 impl<S> LinkOf<S> {
@@ -117,7 +120,7 @@ impl<S> LinkOf<S> {
             seen: AtomicU32::new(0),
             local,
             spare: Mutex::default(),
-            rx: Mutex::new(LinkRx { slots: Vec::new(), controls: 0, looks: Vec::new() }),
+            rx: Mutex::new(LinkRx { slots: Vec::new(), controls: 0, looks: Vec::new(), completions: Vec::new() }),
             tx: Mutex::new(tx),
             caps,
         }

@@ -89,11 +89,19 @@ impl Inner {
 #[inline]
 pub(super) fn readiness_of(inner: &Inner, low_water: u32) -> Readiness {
     let proto = &inner.proto;
+    // A sender that has no room does not wait for a reader that wants more than there is room for.
+    let has_enough = || {
+        let available = proto.available();
+        available > 0 && (available >= low_water || available >= proto.rx_ring_len() / 2)
+    };
+    if proto.is_flowing() {
+        let readable = if has_enough() { Readiness::READABLE } else { Readiness::empty() };
+        return if inner.has_room() { readable | Readiness::WRITABLE } else { readable };
+    }
     let mut r = match proto.rx_source() {
         RxSource::Anchor(_) => Readiness::KERNEL_RX,
         _ if proto.no_more_in() => Readiness::READABLE,
-        // A sender that has no room does not wait for a reader that wants more than there is room for.
-        RxSource::Link if proto.available() >= low_water.min(proto.rx_ring_len() / 2).max(1) => Readiness::READABLE,
+        RxSource::Link if has_enough() => Readiness::READABLE,
         // The kernel's readiness announces a record; whoever asks makes progress first.
         RxSource::Link | RxSource::Record => Readiness::empty(),
         RxSource::Eof | RxSource::Failed(_) => Readiness::READABLE,

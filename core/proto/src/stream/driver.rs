@@ -1,7 +1,7 @@
 //! What only the driver asks: memory that may be freed, work that is pending.
 
 use crate::ring::RxRing;
-use crate::stream::{Control, RxState, Stream, TxState};
+use crate::stream::{Control, PeerFin, RxState, Shutdown, Stream, TxState};
 use crate::wire::MessageKind;
 
 impl Stream {
@@ -13,6 +13,18 @@ impl Stream {
             && self.anchor.records.is_empty()
             && !self.is_closed()
             && !self.link.peer.usage.is_closed()
+    }
+
+    /// Both directions are on the link, and nothing has ended or failed: what most calls find. [`rx_source`](Stream::rx_source)
+    /// and [`tx_sink`](Stream::tx_sink) are `Link` then.
+    #[inline]
+    pub fn is_flowing(&self) -> bool {
+        self.is_linked()
+            && self.failed.is_none()
+            && self.tx.shutdown == Shutdown::Open
+            && self.rx.shutdown == Shutdown::Open
+            && self.rx.fin == PeerFin::Awaited
+            && self.anchor.records.is_empty()
     }
 
     /// Whether a message of ours would be about bytes that the peer takes from the link.
