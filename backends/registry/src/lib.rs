@@ -1,5 +1,6 @@
 //! Opens a backend by name: the only place that knows which there are, and that makes one of two.
 
+mod backends;
 mod device;
 mod fabric;
 mod remote;
@@ -14,6 +15,7 @@ use netacc_shm::{ShmConfig, ShmDevice};
 use netacc_verbs::{Profile, VerbsConfig, VerbsDevice};
 use nix::net::if_::InterfaceFlags;
 
+pub use crate::backends::sweep;
 use crate::fabric::Fabric;
 pub use crate::remote::PORT_OFFSET;
 pub use netacc_shm::{without_file_size_signal, GiveBack};
