@@ -1,19 +1,80 @@
 //! The backends of this build, as the commands see them: a command iterates, and names none.
 
+use std::path::Path;
+
 use netacc_config::Config;
 use netacc_shm::{ShmConfig, ShmDevice};
 
+use crate::health::{machine, shm, verbs, Check, Findings};
+
 /// A backend, as the commands see it.
 struct Entry {
+    /// Its name, as `NACC_BACKEND` takes it.
+    name: &'static str,
+    /// What keeps it from connecting two processes of this host; looks without opening it. `None`: it connects hosts.
+    problems_within_host: Option<fn() -> Vec<String>>,
+    /// Looks at what it needs below a root folder, and opens it for a moment. The numbers are TCP ports of services that
+    /// other hosts are to reach.
+    examine: fn(&Path, &Config, &[u16]) -> Findings,
     /// Removes what processes that are gone left behind; returns the number of entries.
     sweep: fn(&Config) -> usize,
 }
 
+/// In the order in which `netacc doctor` prints them.
 const BACKENDS: [Entry; 2] = [
-    Entry { sweep: sweep_shm },
-    // The kernel frees what a process had of an RDMA device.
-    Entry { sweep: |_| 0 },
+    Entry {
+        name: "shm",
+        problems_within_host: Some(shm::problems),
+        examine: |_, _, _| shm::examine(),
+        sweep: sweep_shm,
+    },
+    Entry {
+        name: "verbs",
+        problems_within_host: None,
+        examine: verbs::examine,
+        // The kernel frees what a process had of an RDMA device.
+        sweep: |_| 0,
+    },
 ];
+
+/// A backend, and whether it can be used on this machine.
+#[derive(Clone, Debug)]
+pub struct Availability {
+    /// Its name, as `NACC_BACKEND` takes it.
+    pub name: &'static str,
+    /// Why it cannot be used here; empty when it can.
+    pub problems: Vec<String>,
+}
+
+/// The backends that connect two processes of one host, each with what keeps it from working here. Opens none.
+pub fn within_host() -> Vec<Availability> {
+    let availability =
+        |backend: &Entry| Some(Availability { name: backend.name, problems: backend.problems_within_host?() });
+    BACKENDS.iter().filter_map(availability).collect()
+}
+
+/// What [`examine`] found.
+#[derive(Debug)]
+pub struct Examination {
+    /// All backends.
+    pub backends: Vec<Availability>,
+    /// The machine, then what each backend needs of it.
+    pub checks: Vec<Check>,
+}
+
+/// Looks at the machine, and at each backend on it. Loads RDMA libraries and opens devices, if the kernel has any.
+///
+/// `ports`: TCP ports of services that other hosts are to reach through a backend.
+pub fn examine(config: &Config, ports: &[u16]) -> Examination {
+    let root = Path::new("/");
+    let mut examination = Examination { backends: Vec::new(), checks: machine::checks(root) };
+    for backend in &BACKENDS {
+        let found = (backend.examine)(root, config, ports);
+        examination.backends.push(Availability { name: backend.name, problems: found.problems });
+        examination.checks.extend(found.checks);
+    }
+    examination
+}
 
 /// Removes what processes that are gone left behind, of all backends; returns the number of entries.
 ///
@@ -30,4 +91,21 @@ fn sweep_shm(config: &Config) -> usize {
     let own = ShmConfig::default();
     let shared = group.map(|gid| ShmConfig { group: Some(gid), ..ShmConfig::default() });
     std::iter::once(own).chain(shared).map(|config| ShmDevice::sweep(&config)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Breaks if a backend could be opened by a name that no command knows.
+    #[test]
+    fn the_commands_know_each_backend_that_can_be_asked_for_by_name() {
+        let known: Vec<_> = BACKENDS.iter().map(|backend| backend.name).collect();
+        for name in &known {
+            let backend: netacc_config::Backend = name.parse().expect("NACC_BACKEND takes it");
+            assert!(!matches!(backend, netacc_config::Backend::Auto | netacc_config::Backend::None), "{name}");
+        }
+        let all: Vec<_> = examine(&Config::default(), &[]).backends.iter().map(|backend| backend.name).collect();
+        assert_eq!(all, known);
+    }
 }

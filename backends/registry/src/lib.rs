@@ -1,8 +1,12 @@
 //! Opens a backend by name: the only place that knows which there are, and that makes one of two.
+//!
+//! The commands use what iterates over all backends: [`examine`] and [`Check`] (`netacc doctor`), [`within_host`]
+//! (`netacc bench`), [`sweep`] (`netacc_ss -c`).
 
 mod backends;
 mod device;
 mod fabric;
+mod health;
 mod remote;
 
 use std::net::{IpAddr, SocketAddr};
@@ -15,16 +19,14 @@ use netacc_shm::{ShmConfig, ShmDevice};
 use netacc_verbs::{Profile, VerbsConfig, VerbsDevice};
 use nix::net::if_::InterfaceFlags;
 
-pub use crate::backends::sweep;
+pub use crate::backends::{examine, sweep, within_host, Availability, Examination};
 use crate::fabric::Fabric;
-pub use crate::remote::PORT_OFFSET;
+pub use crate::health::{Check, Status};
 pub use netacc_shm::{without_file_size_signal, GiveBack};
 /// What threads are called that connect links. They come and go, and are not the program's.
 pub use netacc_verbs::CONNECTING;
 /// For whoever forks the process: the libraries that a backend may load must be told.
 pub use netacc_verbs::{after_fork, before_fork};
-/// RDMA devices of this machine, for people.
-pub use netacc_verbs::{discover as rdma_devices, Found as RdmaDevice};
 
 /// An opened backend.
 pub struct Opened {
@@ -213,7 +215,7 @@ pub fn raw_peer_address(address: SocketAddr) -> PeerAddress {
 }
 
 /// Tries to open an RDMA device at the configured address, or at each of this machine's; for people. Each is closed again.
-pub fn open_rdma_at_each(config: &Config) -> Vec<(IpAddr, Result<String, OpenError>)> {
+pub(crate) fn open_rdma_at_each(config: &Config) -> Vec<(IpAddr, Result<String, OpenError>)> {
     let addresses = config.verbs.address.map_or_else(own_addresses, |address| vec![address]);
     let open = |address| {
         let opened = VerbsDevice::open(&verbs_config(config, address));

@@ -14,7 +14,7 @@ use netacc_device::{FourTuple, PeerAddress};
 use parking_lot::RwLock;
 
 /// From a TCP port to the port for links: the original's rule.
-pub const PORT_OFFSET: u16 = 20_000;
+pub(crate) const PORT_OFFSET: u16 = 20_000;
 
 /// How long a peer that was not there is left alone at first. Arbitrary: a server that has just been accepted from needs
 /// about that to begin to listen.

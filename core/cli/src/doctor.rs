@@ -1,19 +1,17 @@
 //! `netacc doctor`: what this machine can do, what stands in the way, and what to do about it.
 //!
-//! It looks, opens each RDMA device for a moment, and changes nothing.
+//! It looks, opens devices for a moment, and changes nothing. The registry of backends examines the machine.
 
 mod own;
-mod rdma;
-mod system;
 
-use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Args;
 use netacc_config::Config;
+use netacc_registry::{examine, Availability, Check, Status};
 use serde::Serialize;
 
-use crate::bench::{available_backends, Tools};
+use crate::bench::Tools;
 
 /// Arguments of `netacc doctor`.
 #[derive(Debug, Args)]
@@ -44,39 +42,9 @@ struct BackendHealth {
     problems: Vec<String>,
 }
 
-/// What came of looking at one thing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum Status {
-    /// As it should be.
-    Ok,
-    /// It works, and could be better.
-    Warn,
-    /// It is not there, which only matters to who wants what needs it.
-    Absent,
-    /// Something that is wanted does not work.
-    Fail,
-}
-
-#[derive(Debug, Serialize)]
-struct Check {
-    /// What was looked at.
-    name: String,
-    status: Status,
-    /// What was found.
-    finding: String,
-    /// What to do; nothing where all is well.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    fix: Option<String>,
-}
-
-impl Check {
-    fn ok(name: impl Into<String>, finding: impl Into<String>) -> Check {
-        Check { name: name.into(), status: Status::Ok, finding: finding.into(), fix: None }
-    }
-
-    fn not(status: Status, name: impl Into<String>, finding: impl Into<String>, fix: impl Into<String>) -> Check {
-        Check { name: name.into(), status, finding: finding.into(), fix: Some(fix.into()) }
+impl From<Availability> for BackendHealth {
+    fn from(Availability { name, problems }: Availability) -> Self {
+        BackendHealth { name, works: problems.is_empty(), problems }
     }
 }
 
@@ -98,31 +66,15 @@ pub fn run(args: &DoctorArgs) -> ExitCode {
 }
 
 fn diagnose(ports: &[u16]) -> Diagnosis {
-    let root = Path::new("/");
     let tools = Tools::find();
     let (config, problems) = Config::load();
     let mut checks = own::files(&tools);
     let configured = own::configuration(&config, &problems);
     let allowed = configured.iter().all(|check| check.status != Status::Fail);
     checks.extend(configured);
-    checks.extend(system::checks(root));
-    let (rdma, devices_work) = rdma::checks(root, &config, ports);
-    let rdma_problems: Vec<String> = rdma
-        .iter()
-        .filter(|check| matches!(check.status, Status::Absent | Status::Fail) && !check.name.starts_with("TCP port"))
-        .map(|check| format!("{}: {}", check.name, check.finding))
-        .collect();
-    checks.extend(rdma);
-    let mut backends: Vec<_> = available_backends()
-        .into_iter()
-        .map(|backend| BackendHealth {
-            name: backend.name,
-            works: backend.problems.is_empty(),
-            problems: backend.problems,
-        })
-        .collect();
-    let problems = if devices_work { Vec::new() } else { rdma_problems };
-    backends.push(BackendHealth { name: "verbs", works: devices_work, problems });
+    let found = examine(&config, ports);
+    checks.extend(found.checks);
+    let backends: Vec<_> = found.backends.into_iter().map(BackendHealth::from).collect();
     let complete = tools.netacc_run.is_some() && tools.preload.is_some();
     let ok = complete && allowed && backends.iter().any(|backend| backend.works);
     Diagnosis { ok, version: env!("CARGO_PKG_VERSION"), backends, checks }
@@ -156,17 +108,4 @@ fn mark(status: Status) -> &'static str {
         Status::Absent => "--",
         Status::Fail => "!!",
     }
-}
-
-/// A file of the machine, without the spaces around it.
-fn read(path: &Path) -> Option<String> {
-    Some(std::fs::read_to_string(path).ok()?.trim().to_owned())
-}
-
-/// The names in a folder, in order; none where there is no such folder.
-fn names(folder: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-    names.sort();
-    names
 }

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use netacc_config::{read_secret, Config, Problem};
+use netacc_registry::{Check, Status};
 
-use super::{Check, Status};
 use crate::bench::Tools;
 
 pub(super) fn files(tools: &Tools) -> Vec<Check> {

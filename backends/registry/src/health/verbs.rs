@@ -1,15 +1,20 @@
-//! RDMA: the card in the machine, modules, nodes, libraries, devices with their ports and addresses, ports for links.
+//! RDMA: limits of the process, the card in the machine, modules, nodes, libraries, devices with their ports and
+//! addresses, ports for links.
+
+mod limits;
+mod link_port;
 
 use std::fs::OpenOptions;
 use std::io;
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 
 use netacc_config::Config;
 use netacc_device::DeviceError;
-use netacc_registry::{open_rdma_at_each, rdma_devices, RdmaDevice, PORT_OFFSET};
+use netacc_verbs::{discover, Found};
 
-use super::{names, read, Check, Status};
+use self::link_port::Listening;
+use super::{names, read, Check, Findings, Status};
+use crate::open_rdma_at_each;
 
 /// The elastic RDMA interface of Alibaba Cloud, as the PCI bus names it.
 const ERI: (&str, &str) = ("0x1ded", "0x107f");
@@ -22,10 +27,11 @@ const DRIVERS: [(&str, &str); 4] = [
     ("siw", "soft-iWARP, on any network device"),
 ];
 
-/// What was found, and whether a device can be used.
-pub(super) fn checks(root: &Path, config: &Config, ports: &[u16]) -> (Vec<Check>, bool) {
-    let mut checks: Vec<Check> = eri(root).into_iter().chain(modules(root)).collect();
-    let present = names(&root.join("sys/class/infiniband"));
+/// `ports`: TCP ports of services that other hosts are to reach over RDMA.
+pub(crate) fn examine(root: &Path, config: &Config, ports: &[u16]) -> Findings {
+    let present = devices(root);
+    let mut checks = Vec::from(limits::checks(!present.is_empty()));
+    checks.extend(eri(root).into_iter().chain(modules(root)));
     if present.is_empty() {
         let fix =
             "modprobe the driver of the card; SoftRoCE: modprobe rdma_rxe; rdma link add rxe0 type rxe netdev DEV; \
@@ -39,7 +45,7 @@ pub(super) fn checks(root: &Path, config: &Config, ports: &[u16]) -> (Vec<Check>
     let mut listening = Listening::Nobody;
     // Libraries are loaded only where there is a device for them, as a program's are.
     if !present.is_empty() {
-        let known = rdma_devices();
+        let known = discover();
         listening = Listening::of(&known);
         checks.push(libraries(&known));
         for (address, outcome) in open_rdma_at_each(config) {
@@ -63,8 +69,16 @@ pub(super) fn checks(root: &Path, config: &Config, ports: &[u16]) -> (Vec<Check>
             checks.push(Check::not(Status::Fail, "RDMA", "no address of this machine can be used", fix));
         }
     }
-    checks.extend(ports.iter().map(|port| link_port(*port, listening)));
-    (checks, works)
+    let keeps_from_working = |check: &&Check| !works && matches!(check.status, Status::Absent | Status::Fail);
+    let in_words = |check: &Check| format!("{}: {}", check.name, check.finding);
+    let problems = checks.iter().filter(keeps_from_working).map(in_words).collect();
+    checks.extend(ports.iter().map(|port| link_port::check(*port, listening)));
+    Findings { checks, problems }
+}
+
+/// The RDMA devices that the kernel has.
+fn devices(root: &Path) -> Vec<String> {
+    names(&root.join("sys/class/infiniband"))
 }
 
 /// Elastic RDMA interfaces, each with its driver.
@@ -143,14 +157,14 @@ fn nodes(root: &Path, open: impl Fn(&Path) -> io::Result<()>) -> Vec<Check> {
 }
 
 /// Whether the libraries are there, and what they know of the devices that the kernel has.
-fn libraries(known: &Result<Vec<RdmaDevice>, DeviceError>) -> Check {
+fn libraries(known: &Result<Vec<Found>, DeviceError>) -> Check {
     match known {
         Ok(devices) if devices.is_empty() => {
             let fix = "apt-get install ibverbs-providers, or the vendor's provider";
             Check::not(Status::Fail, "libibverbs", "loads, and knows none of the kernel's devices", fix)
         }
         Ok(devices) => {
-            let describe = |device: &RdmaDevice| match &device.attributes {
+            let describe = |device: &Found| match &device.attributes {
                 Ok(attributes) => format!(
                     "{}: firmware {}, {} queue pairs, {} regions",
                     device.name, attributes.firmware, attributes.max_qp, attributes.max_mr
@@ -198,96 +212,30 @@ fn device(root: &Path, name: &str) -> Vec<Check> {
     names(&ports).into_iter().map(port).collect()
 }
 
-/// Whose ports links are accepted at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Listening {
-    /// There is no device.
-    Nobody,
-    /// Those of the connection manager, of which TCP knows nothing (InfiniBand, RoCE).
-    ConnectionManager,
-    /// The kernel's TCP ports (iWARP).
-    Tcp,
-}
-
-impl Listening {
-    /// Of several devices any may be used, and of those that we do not know it may be so.
-    fn of(known: &Result<Vec<RdmaDevice>, DeviceError>) -> Listening {
-        match known {
-            Ok(devices) if devices.iter().all(|device| !device.limits().takes_tcp_port) => {
-                if devices.is_empty() {
-                    Listening::Nobody
-                } else {
-                    Listening::ConnectionManager
-                }
-            }
-            _ => Listening::Tcp,
-        }
-    }
-}
-
-/// Whether links for a service can be accepted where its peers look.
-fn link_port(tcp: u16, listening: Listening) -> Check {
-    let name = format!("TCP port {tcp}");
-    let Some(port) = tcp.checked_add(PORT_OFFSET) else {
-        let fix = format!("a port up to {}: connections to this one stay on TCP", u16::MAX - PORT_OFFSET);
-        return Check::not(Status::Fail, name, format!("{tcp} + {PORT_OFFSET} is no port"), fix);
-    };
-    match listening {
-        Listening::Nobody => {
-            let finding = format!("no RDMA device would accept its links, which belong at port {port}");
-            Check::not(Status::Absent, name, finding, "only if other hosts are to reach it over RDMA: see above")
-        }
-        Listening::ConnectionManager => Check::ok(
-            name,
-            format!(
-                "its links are accepted at port {port} of the RDMA connection manager, whoever has TCP's of that number; \
-                 over RoCE all of them go to UDP port 4791, which firewalls must let pass"
-            ),
-        ),
-        Listening::Tcp => match TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)) {
-            Ok(_) => Check::ok(
-                name,
-                format!("its links are accepted at TCP port {port}, which is free; firewalls must let it pass"),
-            ),
-            Err(error) => Check::not(
-                Status::Warn,
-                name,
-                format!("its links are accepted at TCP port {port}: {error}"),
-                format!(
-                    "end what has it (ss -tlnp sport = {port}), unless that is the service; \
-                     reserve it: sysctl net.ipv4.ip_local_reserved_ports={port}"
-                ),
-            ),
-        },
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use nix::errno::Errno;
+
+    use super::super::machine_of;
     use super::*;
 
-    /// A machine's files, some of them.
-    fn machine(files: &[(&str, &str)]) -> tempfile::TempDir {
-        let root = tempfile::tempdir().expect("a folder");
-        for (path, text) in files {
-            let path = root.path().join(path);
-            std::fs::create_dir_all(path.parent().expect("inside")).expect("made");
-            std::fs::write(path, text).expect("written");
-        }
-        root
+    #[test]
+    fn the_kernel_has_devices_or_none() {
+        assert!(devices(machine_of(&[]).path()).is_empty());
+        assert_eq!(devices(machine_of(&[("sys/class/infiniband/rxe0/node_type", "1")]).path()), ["rxe0"]);
     }
 
     #[test]
     fn an_interface_without_a_driver_is_told_from_none_and_from_one_that_works() {
-        assert_eq!(eri(machine(&[]).path())[0].status, Status::Absent);
+        assert_eq!(eri(machine_of(&[]).path())[0].status, Status::Absent);
         let other = [
             ("sys/bus/pci/devices/0000:00:07.0/vendor", "0x1ded"),
             ("sys/bus/pci/devices/0000:00:07.0/device", "0x1\n"),
         ];
-        assert_eq!(eri(machine(&other).path())[0].status, Status::Absent);
+        assert_eq!(eri(machine_of(&other).path())[0].status, Status::Absent);
         let mut files = other;
         files[1].1 = "0x107f\n";
-        let root = machine(&files);
+        let root = machine_of(&files);
         let found = eri(root.path());
         assert_eq!((found.len(), found[0].status, found[0].name.as_str()), (1, Status::Fail, "ERI 0000:00:07.0"));
         let driver = root.path().join("sys/bus/pci/devices/0000:00:07.0/driver");
@@ -303,7 +251,7 @@ mod tests {
                 ["state", "link_layer", "gid_attrs/ndevs/0", "gids/0", "gids/1"].map(|file| format!("{PORT}/{file}"));
             let texts = [state, "Ethernet", "eth0", "0000:0000:0000:0000:0000:0000:0000:0000", gid];
             let files: Vec<_> = paths.iter().map(String::as_str).zip(texts).collect();
-            device(machine(&files).path(), "rxe0").remove(0)
+            device(machine_of(&files).path(), "rxe0").remove(0)
         };
         let none = "0000:0000:0000:0000:0000:0000:0000:0000";
         let good = port("4: ACTIVE\n", "0000:0000:0000:0000:0000:ffff:0a63:0001\n");
@@ -316,7 +264,7 @@ mod tests {
 
     #[test]
     fn modules_are_loaded_there_or_missing() {
-        let root = machine(&[
+        let root = machine_of(&[
             ("proc/sys/kernel/osrelease", "6.1.0\n"),
             (
                 "lib/modules/6.1.0/modules.dep",
@@ -333,13 +281,13 @@ mod tests {
             Some("can be loaded: SoftRoCE, on any network device")
         );
         assert!(told("siw").is_none());
-        let nothing = modules(machine(&[]).path());
+        let nothing = modules(machine_of(&[]).path());
         assert!(nothing.iter().all(|check| check.status == Status::Absent && check.finding == "this kernel has none"));
     }
 
     #[test]
     fn a_device_file_that_cannot_be_opened_is_told_with_what_helps() {
-        let root = machine(&[("dev/infiniband/uverbs0", ""), ("dev/infiniband/issm0", "")]);
+        let root = machine_of(&[("dev/infiniband/uverbs0", ""), ("dev/infiniband/issm0", "")]);
         let found = |errno: i32| {
             nodes(root.path(), |path| {
                 assert!(path.starts_with(root.path().join("dev/infiniband")), "{path:?}");
@@ -350,19 +298,19 @@ mod tests {
                 }
             })
         };
-        let denied = found(libc::EACCES);
+        let denied = found(Errno::EACCES as i32);
         let names: Vec<&str> = denied.iter().map(|check| check.name.as_str()).collect();
         assert_eq!(names, ["/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs0"]);
         assert_eq!((denied[0].status, denied[1].status), (Status::Ok, Status::Fail));
         assert!(denied[1].finding.contains("Permission denied"), "{}", denied[1].finding);
         assert!(denied[1].fix.as_deref().is_some_and(|fix| fix.contains("mode 0666")), "{denied:?}");
-        assert!(found(libc::ENOENT)[1].fix.as_deref().is_some_and(|fix| fix.contains("modprobe")));
-        let nothing = nodes(machine(&[]).path(), |_| Err(io::ErrorKind::NotFound.into()));
+        assert!(found(Errno::ENOENT as i32)[1].fix.as_deref().is_some_and(|fix| fix.contains("modprobe")));
+        let nothing = nodes(machine_of(&[]).path(), |_| Err(io::ErrorKind::NotFound.into()));
         assert_eq!((nothing.len(), nothing[0].status), (1, Status::Fail), "the kernel has a device, and no way to it");
     }
 
-    fn known(iwarp: bool) -> RdmaDevice {
-        RdmaDevice { name: "x0".into(), iwarp, profile: None, attributes: Err(libc::EACCES) }
+    fn known(iwarp: bool) -> Found {
+        Found { name: "x0".into(), iwarp, profile: None, attributes: Err(Errno::EACCES as i32) }
     }
 
     #[test]
@@ -378,31 +326,5 @@ mod tests {
         let good = libraries(&Ok(vec![known(true)]));
         assert_eq!((good.status, good.fix), (Status::Ok, None));
         assert!(good.finding.starts_with("x0: Permission denied"), "{}", good.finding);
-    }
-
-    #[test]
-    fn a_device_listens_at_tcp_ports_or_at_others() {
-        assert_eq!(Listening::of(&Ok(Vec::new())), Listening::Nobody);
-        assert_eq!(Listening::of(&Ok(vec![known(false)])), Listening::ConnectionManager);
-        assert_eq!(Listening::of(&Ok(vec![known(false), known(true)])), Listening::Tcp);
-        let unknown = Err(DeviceError::Unavailable { what: "libraries", source: None });
-        assert_eq!(Listening::of(&unknown), Listening::Tcp);
-    }
-
-    /// Breaks if a service were said to have no links over RoCE for a TCP port that somebody has.
-    #[test]
-    fn a_service_has_a_port_for_links_or_is_told_why_not() {
-        assert_eq!(link_port(45_536, Listening::Tcp).status, Status::Fail);
-        assert_eq!(link_port(45_536, Listening::ConnectionManager).status, Status::Fail);
-        let taken = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("some port is free");
-        let port = taken.local_addr().expect("bound").port();
-        let tcp = port.checked_sub(PORT_OFFSET).expect("the kernel's own ports begin above");
-        assert_eq!(link_port(tcp, Listening::Tcp).status, Status::Warn, "{port} is taken");
-        let roce = link_port(tcp, Listening::ConnectionManager);
-        assert_eq!(roce.status, Status::Ok, "{port} is TCP's");
-        assert!(roce.finding.contains("UDP port 4791"), "{}", roce.finding);
-        assert_eq!(link_port(tcp, Listening::Nobody).status, Status::Absent);
-        drop(taken);
-        assert_eq!(link_port(tcp, Listening::Tcp).status, Status::Ok, "{port} is free");
     }
 }

@@ -1,54 +1,13 @@
-//! The kernel, shared memory, and what a process may have.
-
-use std::path::Path;
+//! What a process may lock, and how many descriptors it may have.
 
 use nix::errno::Errno;
 use nix::sys::resource::{getrlimit, Resource, RLIM_INFINITY};
 
-use super::{names, read, Check, Status};
+use crate::health::{Check, Status};
 
-/// From this one on the kernel copies pages under DMA at a fork: a child of a process with RDMA devices cannot harm it.
-const COPIES_AT_FORK: (u32, u32) = (5, 12);
-
-pub(super) fn checks(root: &Path) -> Vec<Check> {
-    let locked = locked_memory(has_rdma(root), getrlimit(Resource::RLIMIT_MEMLOCK));
-    vec![kernel(root), architecture(), shared_memory(), locked, descriptors(getrlimit(Resource::RLIMIT_NOFILE))]
-}
-
-/// Whether the kernel has an RDMA device.
-fn has_rdma(root: &Path) -> bool {
-    !names(&root.join("sys/class/infiniband")).is_empty()
-}
-
-fn kernel(root: &Path) -> Check {
-    let release = read(&root.join("proc/sys/kernel/osrelease")).unwrap_or_default();
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|part| part.parse::<u32>().ok());
-    match (numbers.next(), numbers.next()) {
-        (Some(major), Some(minor)) if (major, minor) >= COPIES_AT_FORK => Check::ok("kernel", release),
-        _ => Check::not(
-            Status::Warn,
-            "kernel",
-            format!("'{release}': before 5.12, programs that fork must not use RDMA devices"),
-            "a newer kernel, or NACC_BACKEND=shm for programs that fork",
-        ),
-    }
-}
-
-fn architecture() -> Check {
-    match nix::sys::utsname::uname() {
-        Ok(name) => Check::ok("architecture", name.machine().to_string_lossy().into_owned()),
-        Err(errno) => Check::not(Status::Warn, "architecture", errno.desc(), "report this"),
-    }
-}
-
-fn shared_memory() -> Check {
-    match tempfile::tempfile_in("/dev/shm") {
-        Ok(_) => Check::ok("/dev/shm", "writable"),
-        Err(error) => {
-            let fix = "mount -t tmpfs tmpfs /dev/shm; processes of one host find each other there";
-            Check::not(Status::Fail, "/dev/shm", error.to_string(), fix)
-        }
-    }
+/// `has_device`: the kernel has an RDMA device.
+pub(super) fn checks(has_device: bool) -> [Check; 2] {
+    [locked_memory(has_device, getrlimit(Resource::RLIMIT_MEMLOCK)), descriptors(getrlimit(Resource::RLIMIT_NOFILE))]
 }
 
 /// A limit of this process, and how far it may be raised.
@@ -98,29 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_old_kernel_is_told() {
-        for (release, status) in [
-            ("6.1.0-50-amd64", Status::Ok),
-            ("5.12.3", Status::Ok),
-            ("5.10.134-19.al8", Status::Warn),
-            ("4.19", Status::Warn),
-            ("", Status::Warn),
-            ("nonsense", Status::Warn),
-        ] {
-            let root = tempfile::tempdir().expect("a folder");
-            let folder = root.path().join("proc/sys/kernel");
-            std::fs::create_dir_all(&folder).expect("made");
-            std::fs::write(folder.join("osrelease"), release).expect("written");
-            assert_eq!(kernel(root.path()).status, status, "{release:?}");
-        }
-    }
-
-    #[test]
     fn locked_memory_matters_where_there_is_a_device() {
-        let root = tempfile::tempdir().expect("a folder");
-        assert!(!has_rdma(root.path()));
-        std::fs::create_dir_all(root.path().join("sys/class/infiniband/rxe0")).expect("made");
-        assert!(has_rdma(root.path()));
         let little = Ok((64 << 10, RLIM_INFINITY));
         let check = locked_memory(true, little);
         assert_eq!((check.status, check.finding.starts_with("64 KiB (hard limit unlimited)")), (Status::Warn, true));
