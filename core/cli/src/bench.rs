@@ -4,8 +4,8 @@
 //!
 //! * every path runs the *same* server and load generator with the same settings; a backend path
 //!   only starts both of them through `netacc_run`;
-//! * measurements are interleaved (tcp, unix, shm, tcp, unix, shm, ...), and ratios are taken
-//!   within a round, so that a slow minute of the machine hits all paths alike;
+//! * measurements are interleaved (tcp, unix, a backend, tcp, unix, the backend, ...), and ratios are
+//!   taken within a round, so that a slow minute of the machine hits all paths alike;
 //! * what is reported is the median over the rounds, with the spread of the ratios beside it, and
 //!   every raw run is kept in the JSON;
 //! * a backend's figures count only if the bytes went over its link: `link_share` says how many
@@ -33,7 +33,7 @@ mod stats;
 mod table;
 
 pub use error::BenchError;
-pub use paths::{available_backends, Backend, Tools};
+pub use paths::Tools;
 pub use result::{Latency, PathResult, Paths, Report, Run};
 pub(crate) use rounds::progress_bar;
 

@@ -7,6 +7,7 @@ use std::path::{Path as FilePath, PathBuf};
 use std::process::Command;
 
 use indexmap::IndexMap;
+use netacc_registry::{within_host, Availability};
 
 use super::args::CommonArgs;
 use super::error::BenchError;
@@ -39,31 +40,6 @@ impl Path {
     pub(crate) fn is_backend(&self) -> bool {
         matches!(self, Path::Backend(_))
     }
-}
-
-/// A backend and whether it can be used on this machine.
-#[derive(Debug, Clone)]
-pub struct Backend {
-    /// Its name, as `NACC_BACKEND` takes it.
-    pub name: &'static str,
-    /// Why it cannot be used here; empty when it can.
-    pub problems: Vec<String>,
-}
-
-/// The backends that this build knows, with what keeps each from working here.
-// TODO: ask netacc-registry, once it can open a device by name and say why not.
-pub fn available_backends() -> Vec<Backend> {
-    let mut problems = Vec::new();
-    // memfd needs no /dev/shm, but both live on the kernel's tmpfs: a sandbox without it has
-    // neither.
-    let name = c"netacc-probe";
-    if let Err(errno) = nix::sys::memfd::memfd_create(name, nix::sys::memfd::MFdFlags::MFD_CLOEXEC) {
-        problems.push(format!("memfd_create: {}", errno.desc()));
-    }
-    if let Err(errno) = nix::sys::eventfd::EventFd::new() {
-        problems.push(format!("eventfd: {}", errno.desc()));
-    }
-    vec![Backend { name: "shm", problems }]
 }
 
 /// Our own programs and library, as found beside this one.
@@ -137,9 +113,9 @@ impl Launcher {
     /// skipped.
     pub(crate) fn new(args: &CommonArgs) -> Result<Self, BenchError> {
         let tools = Tools::find();
-        let backends = available_backends();
+        let backends = within_host();
         let problem =
-            |backend: &Backend| tools.missing().map(str::to_owned).or_else(|| backend.problems.first().cloned());
+            |backend: &Availability| tools.missing().map(str::to_owned).or_else(|| backend.problems.first().cloned());
         let mut paths = Vec::new();
         let mut skipped = IndexMap::new();
         if args.paths.is_empty() {
@@ -240,13 +216,14 @@ mod tests {
     fn unknown_path_is_a_usage_error() {
         let error = launcher(&["--paths", "tcp,warp"]).expect_err("there is no such path");
         assert_eq!(error.exit_code(), 2);
-        assert!(error.to_string().contains("shm"), "names what is known: {error}");
+        let known = within_host();
+        assert!(!known.is_empty() && known.iter().all(|backend| error.to_string().contains(backend.name)), "{error}");
     }
 
     #[test]
     fn by_default_everything_is_measured_or_skipped_with_a_reason() {
         let launcher = launcher(&[]).expect("nothing was asked for by name");
         assert_eq!(launcher.paths[..2], [Path::Tcp, Path::Unix]);
-        assert_eq!(launcher.paths.len() - 2 + launcher.skipped.len(), available_backends().len());
+        assert_eq!(launcher.paths.len() - 2 + launcher.skipped.len(), within_host().len());
     }
 }
