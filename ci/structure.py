@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""Check the structure of the Rust crates: no circles of modules, no arrow from a lower layer to a higher one.
+"""Check the structure of the Rust crates: no circles of modules, no upward arrows, no way around a front.
 
 Module A depends on module B if A names something that B defines, by a path or through an import. A re-export
 counts as the module that defines the item, and tests inside the crates are left out. Method calls are not
 seen, because that would take type inference. A module may use the modules around it freely, because it is a
 part of them; what these use of it counts.
 
-``ci/structure.toml`` lists the circles that stay, each with its reason, and the layers of crates.
+A front is the one crate below a folder on which crates outside of it may depend, in their tests and build
+scripts, too.
+
+``ci/structure.toml`` lists the circles that stay, each with its reason, the layers of crates, and the fronts.
 
 Exit status: 0 if the structure is as listed, 1 if not, 2 if a source or the list cannot be read.
 """
@@ -23,6 +26,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import networkx
 import tree_sitter_rust
@@ -250,12 +254,16 @@ def segments(path: str) -> Path_:
     return tuple(part.strip() for part in path.split("::") if part.strip())
 
 
-def crates() -> list[Crate]:
-    """The libraries and programs of the workspace; not its tests, benchmarks and build scripts."""
+def workspace() -> list[dict[str, Any]]:
+    """The packages of the workspace, as cargo describes them."""
     command = ["cargo", "metadata", "--no-deps", "--offline", "--format-version", "1"]
-    packages = json.loads(
-        subprocess.run(command, cwd=REPO, check=True, capture_output=True, text=True).stdout
-    )["packages"]
+    ran = subprocess.run(command, cwd=REPO, check=True, capture_output=True, text=True)
+    packages: list[dict[str, Any]] = json.loads(ran.stdout)["packages"]
+    return packages
+
+
+def crates(packages: list[dict[str, Any]]) -> list[Crate]:
+    """The libraries and programs of the workspace; not its tests, benchmarks and build scripts."""
     wanted = {"lib", "bin", "cdylib", "rlib", "staticlib", "proc-macro"}
     return [
         Crate(package["name"], Path(target["src_path"]))
@@ -299,6 +307,24 @@ class Layers:
         return sorted(up, key=lambda a: (a.source, a.target, a.name)), sorted("::".join(m) for m in homeless)
 
 
+@dataclass(frozen=True)
+class Front:
+    """The one crate below a folder on which crates outside of the folder may depend."""
+
+    folder: Path
+    crate: str
+
+    def check(self, packages: list[dict[str, Any]]) -> list[str]:
+        """The dependencies that go around it."""
+        return sorted(
+            f"around {self.crate}: {package['name']} depends on {dependency['name']}"
+            for package in packages
+            if not Path(package["manifest_path"]).is_relative_to(self.folder)
+            for dependency in package["dependencies"]
+            if dependency["name"] != self.crate and self.folder in Path(dependency.get("path") or "/").parents
+        )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--json", action="store_true", help="print all circles and upward arrows as JSON")
@@ -306,9 +332,11 @@ def main() -> int:
     args = parser.parse_args()
     try:
         listed = tomllib.loads(LISTED.read_text())
-        arrows: set[Arrow] = set().union(*(crate.arrows() for crate in crates()))
+        packages = workspace()
+        arrows: set[Arrow] = set().union(*(crate.arrows() for crate in crates(packages)))
         known = {Circle(c["crate"], tuple(c["modules"])) for c in listed.get("circle", [])}
         layered = [Layers(c["crate"], c["layers"]) for c in listed.get("layered", [])]
+        fronts = [Front(REPO / f["folder"], f["crate"]) for f in listed.get("front", [])]
     except (OSError, KeyError, subprocess.CalledProcessError, tomllib.TOMLDecodeError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -323,6 +351,7 @@ def main() -> int:
     problems += [f"listed, but not a circle any more: {c.crate}: {', '.join(c.modules)}" for c in gone]
     problems += [f"upward: {'::'.join(a.source)} uses {a.name} of {'::'.join(a.target)}" for a in up]
     problems += [f"in no layer: {module}" for _, homeless in checked for module in homeless]
+    problems += [line for front in fronts for line in front.check(packages)]
     for line in problems:
         print(line, file=sys.stderr)
     if args.json:

@@ -1,12 +1,13 @@
-"""The check of the crates' structure sees circles and upward arrows, however the names are written."""
+"""The check of the crates' structure sees circles, upward arrows and ways around a front."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ci.structure import Arrow, Circle, Crate, Layers, circles
+from ci.structure import Arrow, Circle, Crate, Front, Layers, circles
 
 
 def arrows_of(folder: Path, files: dict[str, str]) -> set[Arrow]:
@@ -93,3 +94,28 @@ def test_arrows_to_higher_layers_are_found(tmp_path: Path) -> None:
     assert homeless == ["lost"]
     # A part may be in another layer than the whole.
     assert Layers("made", [["high::part"], ["low"], ["high", "lost"]]).check(arrows) == ([], [])
+
+
+def package(folder: str, *dependencies: str) -> dict[str, Any]:
+    """A package as ``cargo metadata`` describes it; a dependency without a slash is from a registry."""
+    return {
+        "name": folder.rpartition("/")[2],
+        "manifest_path": f"/repo/{folder}/Cargo.toml",
+        "dependencies": [
+            {"name": path.rpartition("/")[2]} | ({"path": f"/repo/{path}"} if "/" in path else {})
+            for path in dependencies
+        ],
+    }
+
+
+def test_a_dependency_around_the_front_is_found() -> None:
+    packages = [
+        package("core/cli", "backends/registry", "backends/shm", "core/config", "libc"),
+        package("backends-old/lib", "backends/verbs"),
+        package("backends/registry", "backends/shm", "backends/verbs"),
+        package("backends/shm", "core/device"),
+    ]
+    around = ["around registry: cli depends on shm", "around registry: lib depends on verbs"]
+    front = Front(Path("/repo/backends"), "registry")
+    assert front.check(packages) == around
+    assert front.check(packages[2:]) == []
