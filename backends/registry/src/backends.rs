@@ -11,7 +11,7 @@ use crate::health::{machine, shm, verbs, Check, Findings};
 struct Entry {
     /// Its name, as `NACC_BACKEND` takes it.
     name: &'static str,
-    /// What keeps it from connecting two processes of this host; looks without opening it. `None`: it connects hosts.
+    /// What keeps it from connecting two processes of this host; does not open it. `None`: it connects only hosts.
     problems_within_host: Option<fn() -> Vec<String>>,
     /// Looks at what it needs below a root folder, and opens it for a moment. The numbers are TCP ports of services that
     /// other hosts are to reach.
@@ -78,8 +78,8 @@ pub fn examine(config: &Config, ports: &[u16]) -> Examination {
 
 /// Removes what processes that are gone left behind, of all backends; returns the number of entries.
 ///
-/// Only this user's, and those of the group that the configuration names; but those of other network namespaces too,
-/// where nobody is left. Other users' are theirs to clear.
+/// It clears entries of this user and of the group that the configuration names, also of network namespaces in which
+/// nobody is left. Other users clear theirs.
 pub fn sweep(config: &Config) -> usize {
     BACKENDS.iter().map(|backend| (backend.sweep)(config)).sum()
 }
@@ -97,9 +97,9 @@ fn sweep_shm(config: &Config) -> usize {
 mod tests {
     use super::*;
 
-    /// Breaks if a backend could be opened by a name that no command knows.
+    /// Breaks if a command offered a name that `NACC_BACKEND` does not take, or left a backend out.
     #[test]
-    fn the_commands_know_each_backend_that_can_be_asked_for_by_name() {
+    fn each_backend_is_examined_and_can_be_chosen_by_name() {
         let known: Vec<_> = BACKENDS.iter().map(|backend| backend.name).collect();
         for name in &known {
             let backend: netacc_config::Backend = name.parse().expect("NACC_BACKEND takes it");

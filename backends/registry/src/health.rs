@@ -1,4 +1,4 @@
-//! What `netacc doctor` looks at: the machine, and what each backend needs of it.
+//! The checks of `netacc doctor`: of the machine, and of what each backend needs of it.
 //!
 //! It opens each RDMA device for a moment, and changes nothing.
 
@@ -18,7 +18,7 @@ pub enum Status {
     Ok,
     /// It works, and could be better.
     Warn,
-    /// It is not there, which only matters to who wants what needs it.
+    /// It is not there. That matters only to users of what needs it.
     Absent,
     /// Something that is wanted does not work.
     Fail,
