@@ -23,6 +23,7 @@ use crate::os::poll;
 use crate::os::sockopt::unread;
 use crate::runtime::{self, Runtime};
 use crate::socket::Socket;
+use crate::table::Entry;
 
 mod kernel;
 mod promotion;
@@ -48,6 +49,16 @@ enum Step {
     Over,
 }
 
+/// The connection that a call moves data of, and where its stream lives.
+#[derive(Clone, Copy)]
+struct Target<'a> {
+    rt: &'static Runtime,
+    endpoint: &'a Endpoint,
+    entry: &'a Arc<Entry>,
+    sock: &'a Socket,
+    cell: &'a Arc<StreamCell>,
+}
+
 /// Total length of a vector, or `None` beyond SSIZE_MAX.
 fn total(iov: &[iovec]) -> Option<usize> {
     iov.iter().try_fold(0usize, |n, v| n.checked_add(v.iov_len)).filter(|n| *n <= isize::MAX as usize)
@@ -58,6 +69,15 @@ fn deferred_or(sock: &Socket, result: isize) -> isize {
     match sock.take_deferred_error() {
         Some(error) => fail(error),
         None => result,
+    }
+}
+
+/// The result of a call that moved `done` bytes before it ended with `error`.
+fn moved_or_fail(done: usize, error: c_int) -> isize {
+    if done > 0 {
+        done as isize
+    } else {
+        fail(error)
     }
 }
 

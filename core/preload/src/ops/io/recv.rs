@@ -1,17 +1,19 @@
 //! Receiving.
 
 use std::ffi::c_int;
+use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use libc::iovec;
+use netacc_device::Instant;
 use netacc_driver::{Endpoint, Readiness, StreamCell, StreamGuard};
 use netacc_proto::RxSource;
 
 use super::kernel::{is_broken, is_end, kernel_recv, kernel_recv_limited};
 use super::promotion::note_received;
 use super::replay::await_replay;
-use super::{deferred_or, poll_link, take_error, total, Step};
+use super::{deferred_or, moved_or_fail, poll_link, take_error, total, Step, Target};
 use crate::ops::connection;
 use crate::ops::waiting::Waiting;
 use crate::os::access;
@@ -24,6 +26,16 @@ use crate::table::Entry;
 use crate::wait::{block, Limit, Waited};
 use crate::{batch, runtime};
 
+/// What a call receives, and how.
+struct Request<'a> {
+    /// The descriptor that reaches the connection. It changes when another thread closes the one of the call.
+    fd: c_int,
+    iov: &'a [iovec],
+    flags: c_int,
+    /// The call does not wait, because of its flags or of the socket's.
+    nonblocking: bool,
+}
+
 /// Receives. See `recv(2)`.
 ///
 /// # Safety
@@ -31,13 +43,8 @@ use crate::{batch, runtime};
 #[inline]
 pub unsafe fn recv(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], flags: c_int) -> isize {
     let Some(cell) = &sock.stream else {
-        sock.reclaim();
-        if let Some(Entry::Stream(adopted)) = connection::adopt(entry, sock).as_deref() {
-            // SAFETY: passed on.
-            return unsafe { recv(entry, adopted, fd, iov, flags) };
-        }
         // SAFETY: passed on.
-        return unsafe { kernel_recv(fd, iov, flags) };
+        return unsafe { recv_without_stream(entry, sock, fd, iov, flags) };
     };
     let Some(rt) = runtime::get() else {
         // SAFETY: passed on.
@@ -55,21 +62,16 @@ pub unsafe fn recv(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
         0 => want.min(cell.low_water() as usize),
         _ => 1,
     };
+    let mut request = Request { fd, iov, flags, nonblocking };
+    let mut wait = RecvWait::new(Target { rt, endpoint, entry, sock, cell });
     let mut done = 0usize;
-    let mut deadline = None;
-    let mut polled = false;
-    let mut replay_until = None;
-    // The wait is over, and this is what it comes to if there is nothing.
-    let mut given_up = None;
-    let (mut fd, mut waiting) = (fd, None);
     if flags & libc::MSG_PEEK != 0 && cell.has_news(endpoint) {
         // A program that waits for more must see it come.
         poll_link(endpoint, cell);
     }
     loop {
         // SAFETY: the caller's promise.
-        let step = unsafe { recv_step(cell, endpoint, fd, iov, done, flags) };
-        match step {
+        match unsafe { recv_step(cell, endpoint, &request, done) } {
             Step::Done(n) if n > 0 => {
                 done += n as usize;
                 if done >= least || nonblocking {
@@ -80,66 +82,117 @@ pub unsafe fn recv(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
                 }
             }
             // After SHUT_RD what arrives is still there to be read.
-            Step::Done(0) if !polled => {
-                polled = true;
+            Step::Done(0) if !wait.polled => {
+                wait.polled = true;
                 if !poll_link(endpoint, cell) {
                     return if done > 0 { done as isize } else { deferred_or(sock, 0) };
                 }
             }
             Step::Done(n) if done == 0 => return if n == 0 { deferred_or(sock, 0) } else { n },
             Step::Done(_) | Step::Over => return done as isize,
-            Step::Again => continue,
+            Step::Again => {}
             Step::Blocked | Step::Between => {
-                if let Some(error) = given_up {
-                    return if done > 0 { done as isize } else { fail(error) };
-                }
-                if !polled {
-                    polled = true;
-                    // Readiness does not tell of fewer bytes than the low water mark.
-                    if poll_link(endpoint, cell) || cell.low_water() > 1 {
-                        continue;
-                    }
-                }
-                if done == 0 && sock.deferred_error.load(Ordering::Relaxed) != 0 {
-                    return deferred_or(sock, 0);
-                }
-                if nonblocking || sock.is_nonblocking() {
-                    if done == 0 && await_replay(endpoint, cell, fd, &mut replay_until) {
-                        continue;
-                    }
-                    return if done > 0 { done as isize } else { fail(libc::EAGAIN) };
-                }
-                let deadline = *deadline.get_or_insert_with(|| sock.options.recv_timeout().map(|t| now() + t));
-                let limit = Limit { deadline, idle: done == 0 };
-                let waiting = waiting.get_or_insert_with(|| Waiting::new(entry, sock));
-                fd = waiting.descriptor(fd);
-                let waited = block(rt, sock, cell, fd, Readiness::READABLE, limit);
-                fd = waiting.descriptor(fd);
-                given_up = match waited {
-                    Waited::Again => None,
-                    Waited::TimedOut => Some(libc::EAGAIN),
-                    Waited::Interrupted => Some(libc::EINTR),
-                };
-                if given_up.is_some() {
-                    // The kernel takes what has come in the meantime before it looks at signals and the time.
-                    poll_link(endpoint, cell);
+                if let ControlFlow::Break(result) = wait.pass(&mut request, done) {
+                    return result;
                 }
             }
         }
     }
 }
 
+/// Receives from a socket that has no stream, or has none yet.
+///
 /// # Safety
 /// `iov` describes writable memory.
 #[inline]
-unsafe fn recv_step(
-    cell: &Arc<StreamCell>,
-    endpoint: &Endpoint,
-    fd: c_int,
-    iov: &[iovec],
-    skip: usize,
-    flags: c_int,
-) -> Step {
+unsafe fn recv_without_stream(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], flags: c_int) -> isize {
+    sock.reclaim();
+    if let Some(Entry::Stream(adopted)) = connection::adopt(entry, sock).as_deref() {
+        // SAFETY: passed on.
+        return unsafe { recv(entry, adopted, fd, iov, flags) };
+    }
+    // SAFETY: passed on.
+    unsafe { kernel_recv(fd, iov, flags) }
+}
+
+/// The waits of one call that receives.
+struct RecvWait<'a> {
+    target: Target<'a>,
+    /// The link has been polled.
+    polled: bool,
+    /// When the call ends with EAGAIN, once it has had to wait.
+    deadline: Option<Option<Instant>>,
+    /// Until when a call that does not wait awaits bytes that come again, once it has had to.
+    replay_until: Option<Instant>,
+    /// The wait is over, and the call fails with this error if it finds nothing.
+    given_up: Option<c_int>,
+    /// The registration of this call with its socket, once it has had to wait.
+    waiting: Option<Waiting<'a>>,
+}
+
+impl<'a> RecvWait<'a> {
+    #[inline]
+    fn new(target: Target<'a>) -> RecvWait<'a> {
+        RecvWait { target, polled: false, deadline: None, replay_until: None, given_up: None, waiting: None }
+    }
+
+    /// Passes the time until the call can make another attempt, or breaks with the call's result. `done` bytes are
+    /// received.
+    #[inline]
+    fn pass(&mut self, request: &mut Request<'_>, done: usize) -> ControlFlow<isize> {
+        let Target { endpoint, sock, cell, .. } = self.target;
+        if let Some(error) = self.given_up {
+            return ControlFlow::Break(moved_or_fail(done, error));
+        }
+        if !self.polled {
+            self.polled = true;
+            // Readiness does not tell of fewer bytes than the low water mark.
+            if poll_link(endpoint, cell) || cell.low_water() > 1 {
+                return ControlFlow::Continue(());
+            }
+        }
+        if done == 0 && sock.deferred_error.load(Ordering::Relaxed) != 0 {
+            return ControlFlow::Break(deferred_or(sock, 0));
+        }
+        if request.nonblocking || sock.is_nonblocking() {
+            if done == 0 && await_replay(endpoint, cell, request.fd, &mut self.replay_until) {
+                return ControlFlow::Continue(());
+            }
+            return ControlFlow::Break(moved_or_fail(done, libc::EAGAIN));
+        }
+        self.sleep(request, done);
+        ControlFlow::Continue(())
+    }
+
+    /// Waits for something to read.
+    #[inline]
+    fn sleep(&mut self, request: &mut Request<'_>, done: usize) {
+        let Target { rt, endpoint, entry, sock, cell } = self.target;
+        let timeout = || sock.options.recv_timeout().map(|t| now() + t);
+        let limit = Limit { deadline: *self.deadline.get_or_insert_with(timeout), idle: done == 0 };
+        let waiting = self.waiting.get_or_insert_with(|| Waiting::new(entry, sock));
+        request.fd = waiting.descriptor(request.fd);
+        let waited = block(rt, sock, cell, request.fd, Readiness::READABLE, limit);
+        request.fd = waiting.descriptor(request.fd);
+        self.given_up = match waited {
+            Waited::Again => None,
+            Waited::TimedOut => Some(libc::EAGAIN),
+            Waited::Interrupted => Some(libc::EINTR),
+        };
+        if self.given_up.is_some() {
+            // The kernel takes what has come in the meantime before it looks at signals and the time.
+            poll_link(endpoint, cell);
+        }
+    }
+}
+
+/// Attempts once to receive into the request's memory from its `skip`-th byte on.
+///
+/// # Safety
+/// `request.iov` describes writable memory.
+#[inline]
+unsafe fn recv_step(cell: &Arc<StreamCell>, endpoint: &Endpoint, request: &Request<'_>, skip: usize) -> Step {
+    let &Request { fd, iov, flags, .. } = request;
     let mut guard = cell.lock(endpoint);
     settle_end(&mut guard);
     match guard.rx_source() {

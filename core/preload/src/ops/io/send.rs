@@ -1,19 +1,21 @@
 //! Sending.
 
 use std::ffi::c_int;
+use std::ops::{ControlFlow, Range};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
 use libc::iovec;
-use netacc_driver::{Endpoint, LinkIo, Readiness, StreamCell, StreamGuard};
+use netacc_device::Instant;
+use netacc_driver::{Endpoint, LinkCell, LinkIo, Readiness, StreamCell, StreamGuard};
 use netacc_proto::{RxSource, TxSink};
 
 use super::kernel::{
     has_room, has_room_for_some, is_broken, is_end, is_full, kernel_send, kernel_send_skipping, unacknowledged,
 };
 use super::promotion::note_sent;
-use super::{deferred_or, poll_link, take_error, total, Step};
+use super::{deferred_or, moved_or_fail, poll_link, take_error, total, Step, Target};
 use crate::ops::connection;
 use crate::ops::waiting::Waiting;
 use crate::os::clock::now;
@@ -30,6 +32,18 @@ use crate::{batch, runtime};
 /// buffers take about as many.
 const BULK: u64 = 256 << 10;
 
+/// What a call sends, and how.
+struct Request<'a> {
+    /// The descriptor that reaches the connection. It changes when another thread closes the one of the call.
+    fd: c_int,
+    iov: &'a [iovec],
+    flags: c_int,
+    /// The call does not wait, because of its flags or of the socket's.
+    nonblocking: bool,
+    /// More data follows: MSG_MORE or TCP_CORK.
+    more: bool,
+}
+
 /// Sends. See `send(2)`.
 ///
 /// # Safety
@@ -41,13 +55,8 @@ pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
         return unsafe { send_noted(entry, sock, fd, iov, flags) };
     }
     let Some((cell, rt)) = sock.stream.as_ref().zip(runtime::get()) else {
-        sock.reclaim();
-        if let Some(Entry::Stream(adopted)) = connection::adopt(entry, sock).as_deref() {
-            // SAFETY: passed on.
-            return unsafe { send(entry, adopted, fd, iov, flags) };
-        }
         // SAFETY: passed on.
-        return unsafe { kernel_send(fd, iov, flags) };
+        return unsafe { send_without_stream(entry, sock, fd, iov, flags) };
     };
     let Some(endpoint) = rt.endpoint() else {
         // SAFETY: passed on.
@@ -60,19 +69,17 @@ pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
     if sock.deferred_error.load(Ordering::Relaxed) != 0 {
         return deferred_or(sock, 0);
     }
-    let mut done = 0usize;
     batch::count_write(endpoint);
     // The end of the peer, above all, must be seen by a program that only writes.
     if cell.has_news(endpoint) {
         poll_link(endpoint, cell);
     }
-    let mut deadline = None;
-    let mut polled = false;
-    let mut switch_until = None;
-    let (mut fd, mut waiting) = (fd, None);
+    let mut request = Request { fd, iov, flags, nonblocking, more };
+    let mut wait = SendWait::new(Target { rt, endpoint, entry, sock, cell });
+    let mut done = 0usize;
     loop {
         // SAFETY: the caller's promise.
-        match unsafe { send_step(cell, endpoint, (fd, nonblocking), iov, done, (flags, more)) } {
+        match unsafe { send_step(cell, endpoint, &request, done) } {
             Step::Done(n) if n >= 0 => {
                 done += n as usize;
                 if done >= want || nonblocking && n > 0 && want == 0 {
@@ -81,60 +88,125 @@ pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
                 }
                 if nonblocking {
                     // Whatever credit has come back meanwhile is found by the next step, which then says Blocked.
-                    polled = false;
+                    wait.polled = false;
                 }
             }
             Step::Over => return done as isize,
-            Step::Done(n) => {
-                if done > 0 {
-                    return done as isize;
-                }
-                if errno() == libc::EPIPE && flags & libc::MSG_NOSIGNAL == 0 {
-                    raise_sigpipe();
-                }
-                return n;
-            }
-            Step::Again => continue,
+            Step::Done(_) if done > 0 => return done as isize,
+            Step::Done(n) => return end_failed(n, flags),
+            Step::Again => {}
             blocked @ (Step::Blocked | Step::Between) => {
-                if !polled {
-                    polled = true;
-                    if poll_link(endpoint, cell) {
-                        continue;
-                    }
-                }
-                if nonblocking || sock.is_nonblocking() {
-                    if done > 0 {
-                        note_sent(rt, sock, cell, done);
-                        return done as isize;
-                    }
-                    if matches!(blocked, Step::Between) {
-                        let until =
-                            *switch_until.get_or_insert_with(|| now() + settling::switch_patience(endpoint, cell));
-                        if await_switch(endpoint, cell, until) {
-                            continue;
-                        }
-                    }
-                    return fail(libc::EAGAIN);
-                }
-                let deadline = *deadline.get_or_insert_with(|| sock.options.send_timeout().map(|t| now() + t));
-                let limit = Limit { deadline, idle: done == 0 };
-                let waiting = waiting.get_or_insert_with(|| Waiting::new(entry, sock));
-                fd = waiting.descriptor(fd);
-                let pledged = awaits_answer(&cell.lock(endpoint), fd);
-                let room = pledged && has_room_for_some(fd);
-                let mut waited = if pledged { block_for_answer(endpoint, cell, limit) } else { Waited::Again };
-                fd = waiting.descriptor(fd);
-                // The kernel wakes a writer that found no room when a third of the buffer is free, not for a few bytes.
-                if matches!(waited, Waited::Again) && !room {
-                    waited = block(rt, sock, cell, fd, Readiness::WRITABLE, limit);
-                }
-                fd = waiting.descriptor(fd);
-                match waited {
-                    Waited::Again => polled = false,
-                    Waited::TimedOut => return if done > 0 { done as isize } else { fail(libc::EAGAIN) },
-                    Waited::Interrupted => return if done > 0 { done as isize } else { fail(libc::EINTR) },
+                if let ControlFlow::Break(result) = wait.pass(&mut request, &blocked, done) {
+                    return result;
                 }
             }
+        }
+    }
+}
+
+/// Sends on a socket that has no stream, or has none yet.
+///
+/// # Safety
+/// `iov` describes readable memory.
+#[inline]
+unsafe fn send_without_stream(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], flags: c_int) -> isize {
+    sock.reclaim();
+    if let Some(Entry::Stream(adopted)) = connection::adopt(entry, sock).as_deref() {
+        // SAFETY: passed on.
+        return unsafe { send(entry, adopted, fd, iov, flags) };
+    }
+    // SAFETY: passed on.
+    unsafe { kernel_send(fd, iov, flags) }
+}
+
+/// Ends a call that has sent nothing and has failed with `result`.
+#[inline]
+fn end_failed(result: isize, flags: c_int) -> isize {
+    if errno() == libc::EPIPE && flags & libc::MSG_NOSIGNAL == 0 {
+        raise_sigpipe();
+    }
+    result
+}
+
+/// The waits of one call that sends.
+struct SendWait<'a> {
+    target: Target<'a>,
+    /// The link has been polled since the last wait.
+    polled: bool,
+    /// When the call ends with EAGAIN, once it has had to wait.
+    deadline: Option<Option<Instant>>,
+    /// Until when a call that does not wait awaits a change of paths, once it has had to.
+    switch_until: Option<Instant>,
+    /// The registration of this call with its socket, once it has had to wait.
+    waiting: Option<Waiting<'a>>,
+}
+
+impl<'a> SendWait<'a> {
+    #[inline]
+    fn new(target: Target<'a>) -> SendWait<'a> {
+        SendWait { target, polled: false, deadline: None, switch_until: None, waiting: None }
+    }
+
+    /// Passes the time until the call can make another attempt, or breaks with the call's result. `blocked` is the result
+    /// of its last attempt; `done` bytes are sent.
+    #[inline]
+    fn pass(&mut self, request: &mut Request<'_>, blocked: &Step, done: usize) -> ControlFlow<isize> {
+        let Target { endpoint, sock, cell, .. } = self.target;
+        if !self.polled {
+            self.polled = true;
+            if poll_link(endpoint, cell) {
+                return ControlFlow::Continue(());
+            }
+        }
+        if request.nonblocking || sock.is_nonblocking() {
+            self.pass_without_waiting(blocked, done)
+        } else {
+            self.sleep(request, done)
+        }
+    }
+
+    /// Ends a call that does not wait, unless a change of paths is about to be over.
+    #[inline]
+    fn pass_without_waiting(&mut self, blocked: &Step, done: usize) -> ControlFlow<isize> {
+        let Target { rt, endpoint, sock, cell, .. } = self.target;
+        if done > 0 {
+            note_sent(rt, sock, cell, done);
+            return ControlFlow::Break(done as isize);
+        }
+        if matches!(blocked, Step::Between) {
+            let patience = || now() + settling::switch_patience(endpoint, cell);
+            let until = *self.switch_until.get_or_insert_with(patience);
+            if await_switch(endpoint, cell, until) {
+                return ControlFlow::Continue(());
+            }
+        }
+        ControlFlow::Break(fail(libc::EAGAIN))
+    }
+
+    /// Waits for the answer to a pledge, or else for room.
+    #[inline]
+    fn sleep(&mut self, request: &mut Request<'_>, done: usize) -> ControlFlow<isize> {
+        let Target { rt, endpoint, entry, sock, cell } = self.target;
+        let timeout = || sock.options.send_timeout().map(|t| now() + t);
+        let limit = Limit { deadline: *self.deadline.get_or_insert_with(timeout), idle: done == 0 };
+        let waiting = self.waiting.get_or_insert_with(|| Waiting::new(entry, sock));
+        request.fd = waiting.descriptor(request.fd);
+        let pledged = awaits_answer(&cell.lock(endpoint), request.fd);
+        let room = pledged && has_room_for_some(request.fd);
+        let mut waited = if pledged { block_for_answer(endpoint, cell, limit) } else { Waited::Again };
+        request.fd = waiting.descriptor(request.fd);
+        // The kernel wakes a writer that found no room when a third of the buffer is free, not for a few bytes.
+        if matches!(waited, Waited::Again) && !room {
+            waited = block(rt, sock, cell, request.fd, Readiness::WRITABLE, limit);
+        }
+        request.fd = waiting.descriptor(request.fd);
+        match waited {
+            Waited::Again => {
+                self.polled = false;
+                ControlFlow::Continue(())
+            }
+            Waited::TimedOut => ControlFlow::Break(moved_or_fail(done, libc::EAGAIN)),
+            Waited::Interrupted => ControlFlow::Break(moved_or_fail(done, libc::EINTR)),
         }
     }
 }
@@ -164,17 +236,13 @@ unsafe fn send_noted(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec]
     n
 }
 
+/// Attempts once to send the request from its `skip`-th byte on.
+///
 /// # Safety
-/// `iov` describes readable memory.
+/// `request.iov` describes readable memory.
 #[inline]
-unsafe fn send_step(
-    cell: &Arc<StreamCell>,
-    endpoint: &Endpoint,
-    (fd, nonblocking): (c_int, bool),
-    iov: &[iovec],
-    skip: usize,
-    (flags, more): (c_int, bool),
-) -> Step {
+unsafe fn send_step(cell: &Arc<StreamCell>, endpoint: &Endpoint, request: &Request<'_>, skip: usize) -> Step {
+    let &Request { fd, iov, nonblocking, .. } = request;
     let mut guard = cell.lock(endpoint);
     settle_end(&mut guard);
     match guard.tx_sink() {
@@ -184,77 +252,24 @@ unsafe fn send_step(
             Step::Again
         }
         TxSink::Link | TxSink::Pledged | TxSink::Wait | TxSink::Refused if total(iov) == Some(0) => Step::Done(0),
-        TxSink::Link => {
-            let wanted = guard.proto().tx_ring_len() as usize;
-            let extent = Extent::of(iov, skip, wanted);
-            if extent.faults && extent.len < SEGMENT {
-                return refuse_address(&mut guard, skip);
-            }
-            let len = if extent.faults { extent.len - extent.len % SEGMENT } else { extent.len };
-            // SAFETY: found to be readable.
-            match unsafe { copy_in(&mut guard, iov, (skip, len), more) } {
-                LinkIo::Done(n) => Step::Done(n as isize),
-                LinkIo::WouldBlock if guard.is_between() => Step::Between,
-                LinkIo::WouldBlock => Step::Blocked,
-                LinkIo::Moved => Step::Again,
-            }
-        }
+        // SAFETY: the caller's promise.
+        TxSink::Link => unsafe { send_on_link(&mut guard, request, skip) },
         TxSink::Anchor | TxSink::Closed if skip > 0 && (guard.tx_sink() == TxSink::Closed || is_broken(fd)) => {
             Step::Over
         }
-        TxSink::Anchor => {
-            // SAFETY: the caller's promise.
-            let n = unsafe { kernel_send_skipping(fd, iov, skip, flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
-            if n >= 0 {
-                guard.anchor_sent(n as usize);
-                return Step::Done(n);
-            }
-            match errno() {
-                libc::EAGAIN => Step::Blocked,
-                error if is_end(error) && !guard.proto().is_plain() => {
-                    // The kernel tells of it once, and the stream must not tell of it again.
-                    guard.withdraw();
-                    if !guard.proto().is_plain() {
-                        guard.anchor_ended();
-                        guard.take_error();
-                    }
-                    drop(guard);
-                    Step::Done(fail(error))
-                }
-                _ => Step::Done(-1),
-            }
-        }
+        // SAFETY: the caller's promise.
+        TxSink::Anchor => unsafe { send_on_anchor(guard, request, skip) },
         // A program that does something else when a write has to wait: it will read what the answer waits for.
         TxSink::Pledged if nonblocking && may_have_to_wait(&guard, fd) => {
             drop(guard);
-            // EAGAIN before the buffer is full is for peers that read, or else the program could write again although
-            // its peer has read nothing.
-            let waits = !has_room_for_some(fd) || peer_reads(endpoint, cell, fd);
-            let mut guard = cell.lock(endpoint);
-            match guard.tx_sink() {
-                TxSink::Pledged if waits => {
-                    guard.wait_for_pledge();
-                    Step::Blocked
-                }
-                TxSink::Pledged => {
-                    guard.void_pledge();
-                    Step::Again
-                }
-                _ => Step::Again,
-            }
+            block_or_void_pledge(endpoint, cell, fd)
         }
         // See `block_for_answer`.
         TxSink::Pledged if !nonblocking && awaits_answer(&guard, fd) => Step::Blocked,
         TxSink::Pledged => {
             let link = guard.link().cloned();
             drop(guard);
-            let begun = now();
-            let patience = link.as_ref().map_or(Duration::ZERO, |link| link.answer_patience().get());
-            let answered = await_pledge(endpoint, cell, patience);
-            if let Some(link) = link {
-                link.answer_patience().note(answered.then(|| now().saturating_since(begun)));
-            }
-            Step::Again
+            await_answer(endpoint, cell, link)
         }
         TxSink::Wait => {
             guard.progress_anchor(false);
@@ -264,14 +279,7 @@ unsafe fn send_step(
                 Step::Again
             }
         }
-        TxSink::Refused => {
-            let extent = Extent::of(iov, skip, MAX_BYTES);
-            if extent.faults && extent.len < SEGMENT {
-                return if skip > 0 { Step::Over } else { Step::Done(fail(libc::EFAULT)) };
-            }
-            guard.refuse_write(extent.len);
-            Step::Done(extent.len as isize)
-        }
+        TxSink::Refused => refuse_write(&mut guard, iov, skip),
         TxSink::Closed => {
             if guard.rx_source() == RxSource::Record {
                 // The peer may have written to a side that takes nothing.
@@ -280,6 +288,99 @@ unsafe fn send_step(
             Step::Done(fail(take_error(guard).unwrap_or(libc::EPIPE)))
         }
     }
+}
+
+/// Copies into the link's ring as many bytes as there is room for.
+///
+/// # Safety
+/// `request.iov` describes readable memory.
+#[inline]
+unsafe fn send_on_link(guard: &mut StreamGuard<'_>, request: &Request<'_>, skip: usize) -> Step {
+    let wanted = guard.proto().tx_ring_len() as usize;
+    let extent = Extent::of(request.iov, skip, wanted);
+    if extent.faults && extent.len < SEGMENT {
+        return refuse_address(guard, skip);
+    }
+    let len = if extent.faults { extent.len - extent.len % SEGMENT } else { extent.len };
+    // SAFETY: found to be readable.
+    match unsafe { copy_in(guard, request.iov, skip..skip + len, request.more) } {
+        LinkIo::Done(n) => Step::Done(n as isize),
+        LinkIo::WouldBlock if guard.is_between() => Step::Between,
+        LinkIo::WouldBlock => Step::Blocked,
+        LinkIo::Moved => Step::Again,
+    }
+}
+
+/// Sends by the kernel, with the stream locked.
+///
+/// # Safety
+/// `request.iov` describes readable memory.
+#[inline]
+unsafe fn send_on_anchor(mut guard: StreamGuard<'_>, request: &Request<'_>, skip: usize) -> Step {
+    let flags = request.flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: the caller's promise.
+    let n = unsafe { kernel_send_skipping(request.fd, request.iov, skip, flags) };
+    if n >= 0 {
+        guard.anchor_sent(n as usize);
+        return Step::Done(n);
+    }
+    match errno() {
+        libc::EAGAIN => Step::Blocked,
+        error if is_end(error) && !guard.proto().is_plain() => {
+            // The kernel tells of it once, and the stream must not tell of it again.
+            guard.withdraw();
+            if !guard.proto().is_plain() {
+                guard.anchor_ended();
+                guard.take_error();
+            }
+            drop(guard);
+            Step::Done(fail(error))
+        }
+        _ => Step::Done(-1),
+    }
+}
+
+/// Decides for a write that does not wait, during a pledge and with the kernel's buffer full: EAGAIN, or the pledge is void.
+#[inline]
+fn block_or_void_pledge(endpoint: &Endpoint, cell: &Arc<StreamCell>, fd: c_int) -> Step {
+    // EAGAIN before the buffer is full is for peers that read, or else the program could write again although
+    // its peer has read nothing.
+    let waits = !has_room_for_some(fd) || peer_reads(endpoint, cell, fd);
+    let mut guard = cell.lock(endpoint);
+    match guard.tx_sink() {
+        TxSink::Pledged if waits => {
+            guard.wait_for_pledge();
+            Step::Blocked
+        }
+        TxSink::Pledged => {
+            guard.void_pledge();
+            Step::Again
+        }
+        _ => Step::Again,
+    }
+}
+
+/// Waits for the answer to a pledge as long as `link` usually takes, and notes how long this answer took.
+#[inline]
+fn await_answer(endpoint: &Endpoint, cell: &Arc<StreamCell>, link: Option<Arc<LinkCell>>) -> Step {
+    let begun = now();
+    let patience = link.as_ref().map_or(Duration::ZERO, |link| link.answer_patience().get());
+    let answered = await_pledge(endpoint, cell, patience);
+    if let Some(link) = link {
+        link.answer_patience().note(answered.then(|| now().saturating_since(begun)));
+    }
+    Step::Again
+}
+
+/// Reports a write as sent that the peer does not take any more.
+#[inline]
+fn refuse_write(guard: &mut StreamGuard<'_>, iov: &[iovec], skip: usize) -> Step {
+    let extent = Extent::of(iov, skip, MAX_BYTES);
+    if extent.faults && extent.len < SEGMENT {
+        return if skip > 0 { Step::Over } else { Step::Done(fail(libc::EFAULT)) };
+    }
+    guard.refuse_write(extent.len);
+    Step::Done(extent.len as isize)
 }
 
 /// The kernel takes a write in pieces of up to so many bytes, and nothing of a piece that it cannot read to its end. Of the
@@ -325,18 +426,18 @@ fn refuse_address(guard: &mut StreamGuard<'_>, skip: usize) -> Step {
     }
 }
 
-/// Sends `len` bytes of the vector from its `skip`-th on, or as many as there is room for.
+/// Sends the bytes of the vector that are in `range`, or as many of them as there is room for.
 ///
 /// # Safety
 /// They are readable.
 #[inline]
-unsafe fn copy_in(guard: &mut StreamGuard<'_>, iov: &[iovec], (skip, len): (usize, usize), more: bool) -> LinkIo {
+unsafe fn copy_in(guard: &mut StreamGuard<'_>, iov: &[iovec], range: Range<usize>, more: bool) -> LinkIo {
+    let (mut skip, mut left) = (range.start, range.len());
     if let [v] = iov {
         // SAFETY: within the caller's buffer.
-        return unsafe { guard.send_link(v.iov_base.cast::<u8>().add(skip), len, more) };
+        return unsafe { guard.send_link(v.iov_base.cast::<u8>().add(skip), left, more) };
     }
     // The pieces are one message, as they are one segment of the kernel's.
-    let (mut skip, mut left) = (skip, len);
     let pieces = iov.iter().filter_map(|v| {
         let skipped = skip.min(v.iov_len);
         skip -= skipped;
