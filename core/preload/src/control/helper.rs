@@ -119,91 +119,131 @@ fn run(rt: &'static Runtime) {
     if let Some(end) = &rt.end_with_this_thread {
         end();
     }
-    let device = endpoint.device();
-    let cq = endpoint.control_cq();
-    let mut events: [libc::epoll_event; BATCH] = [libc::epoll_event { events: 0, u64: 0 }; BATCH];
-    // Something has called the helper, perhaps a child, who is not served yet; and since when.
-    let mut kicked = false;
-    let mut waiting: Option<Instant> = None;
-    // Since when connections are brought back because the program is short of descriptors.
-    let mut giving_back: Option<Instant> = None;
-    let mut searches = Searches::new(&rt.search_wanted);
+    let mut helper = Helper {
+        rt,
+        endpoint,
+        searches: Searches::new(&rt.search_wanted),
+        kicked: false,
+        child_waits_since: None,
+        giving_back: None,
+    };
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; BATCH];
     while !rt.helper.ends.load(Ordering::SeqCst) {
+        helper.turn(&mut events);
+    }
+}
+
+/// The helper's state between two turns of its loop.
+struct Helper<'a> {
+    rt: &'static Runtime,
+    endpoint: &'a Endpoint,
+    searches: Searches<'a>,
+    /// Something has called the helper, perhaps a child, which is not served yet.
+    kicked: bool,
+    /// Since when the helper has tried to serve it.
+    child_waits_since: Option<Instant>,
+    /// Since when connections are brought back because the program is short of descriptors.
+    giving_back: Option<Instant>,
+}
+
+impl Helper<'_> {
+    /// Does what there is to do, sleeps until there is more, and handles what woke it.
+    fn turn(&mut self, events: &mut [libc::epoll_event; BATCH]) {
+        let Helper { rt, endpoint, .. } = *self;
         if let Some(verdict) = rt.helper.mappings().and_then(foreign::look) {
             react_to_rings(rt, endpoint, verdict);
         }
         let kicks = rt.helper.kicks.load(Ordering::SeqCst);
-        // Not in the loop's head: the lock would be held throughout the loop.
-        let promotions = std::mem::take(&mut *rt.promotions.lock());
-        for cell in promotions {
-            if let Err(reason) = endpoint.promote(&cell) {
-                note_reason(&cell, reason);
-            }
-        }
-        for cell in std::mem::take(&mut *rt.unasked.lock()) {
-            note_unasked(rt, endpoint, &cell);
-        }
+        self.serve_requests();
         queues::of_process().look(endpoint);
         let next = endpoint.progress(now());
-        let search = searches.advance();
+        let search = self.searches.advance();
         ASLEEP.store(true, Ordering::SeqCst);
         let look = rt.helper.mappings().and_then(|_| foreign::next_look());
         let next = next.into_iter().chain(queues::of_process().next_look()).chain(search).chain(look).min();
+        let device = endpoint.device();
+        let cq = endpoint.control_cq();
         let armed = device.arm(cq);
-        let mut timeout = match next {
-            Some(at) => at.saturating_since(now()).as_millis().min(60_000) as c_int + 1,
-            None => -1,
-        };
-        if let Some(soon) = exit::after_last_thread(Some(endpoint)) {
-            timeout = soon.as_millis() as c_int;
-        }
-        if shortage::advance(rt, endpoint, &mut giving_back) {
-            timeout = 1;
-        }
-        if exit::advance(endpoint) {
-            // What it waits for is the peers' answers, on the anchors: but what they also wait for may be on a link.
-            timeout = 1;
-        }
-        if let Some(since) = waiting {
-            // What a child waits for need not be announced to this process. One that has died waiting costs little.
-            let soon = (now().saturating_since(since).as_millis() / 4).clamp(1, CHILD_INTERVAL_MS) as c_int;
-            timeout = if timeout < 0 { soon } else { timeout.min(soon) };
-        }
-        let has_work = || {
-            let asked = !rt.promotions.lock().is_empty() || !rt.unasked.lock().is_empty();
-            asked || endpoint.has_work() || searches.is_due()
-        };
-        if armed == Armed::Pending || has_work() {
-            timeout = 0;
+        let mut timeout_ms = self.timeout_ms(next);
+        if armed == Armed::Pending || self.has_work() {
+            timeout_ms = 0;
         }
         let n = rt.helper.work.pause(|| match rt.helper.epoll.load(Ordering::Relaxed) {
             -1 => {
-                rt.helper.sleep(kicks, timeout);
+                rt.helper.sleep(kicks, timeout_ms);
                 0
             }
             // SAFETY: the array is writable.
-            epoll => unsafe { real::epoll_wait(epoll, events.as_mut_ptr(), BATCH as c_int, timeout) },
+            epoll => unsafe { real::epoll_wait(epoll, events.as_mut_ptr(), BATCH as c_int, timeout_ms) },
         });
         ASLEEP.store(false, Ordering::SeqCst);
         device.disarm(cq);
         for event in events.iter().take(n.max(0) as usize) {
-            match event.u64 {
-                KICK => {
-                    drain(rt.helper.kick_fd());
-                    kicked = true;
-                }
-                STATS => {
-                    if let Some(fd) = rt.helper.stats() {
-                        stats::serve(fd, rt);
-                    }
-                }
-                DEVICE => {}
-                key => anchor_event(rt, endpoint, key, event.events),
-            }
+            self.handle(event);
         }
         // After the anchors: what a child has asked for comes back with the peer's record.
-        kicked = kicked && rt.serve_children();
-        waiting = kicked.then(|| waiting.unwrap_or_else(now));
+        self.kicked = self.kicked && rt.serve_children();
+        self.child_waits_since = self.kicked.then(|| self.child_waits_since.unwrap_or_else(now));
+    }
+
+    /// Promotes the streams that the program's threads have queued, and notes why others are not promoted.
+    fn serve_requests(&self) {
+        // Not in the loop's head: the lock would be held throughout the loop.
+        let promotions = std::mem::take(&mut *self.rt.promotions.lock());
+        for cell in promotions {
+            if let Err(reason) = self.endpoint.promote(&cell) {
+                note_reason(&cell, reason);
+            }
+        }
+        for cell in std::mem::take(&mut *self.rt.unasked.lock()) {
+            note_unasked(self.rt, self.endpoint, &cell);
+        }
+    }
+
+    /// How long the helper may sleep if its next task is due at `next`; -1 is for ever.
+    fn timeout_ms(&mut self, next: Option<Instant>) -> c_int {
+        let mut timeout = match next {
+            Some(at) => at.saturating_since(now()).as_millis().min(60_000) as c_int + 1,
+            None => -1,
+        };
+        if let Some(soon) = exit::after_last_thread(Some(self.endpoint)) {
+            timeout = soon.as_millis() as c_int;
+        }
+        if shortage::advance(self.rt, self.endpoint, &mut self.giving_back) {
+            timeout = 1;
+        }
+        if exit::advance(self.endpoint) {
+            // What it waits for is the peers' answers, on the anchors: but what they also wait for may be on a link.
+            timeout = 1;
+        }
+        if let Some(since) = self.child_waits_since {
+            // What a child waits for need not be announced to this process. One that has died waiting costs little.
+            let soon = (now().saturating_since(since).as_millis() / 4).clamp(1, CHILD_INTERVAL_MS) as c_int;
+            timeout = if timeout < 0 { soon } else { timeout.min(soon) };
+        }
+        timeout
+    }
+
+    /// Whether there is work that came after the helper had looked.
+    fn has_work(&self) -> bool {
+        let asked = !self.rt.promotions.lock().is_empty() || !self.rt.unasked.lock().is_empty();
+        asked || self.endpoint.has_work() || self.searches.is_due()
+    }
+
+    fn handle(&mut self, event: &libc::epoll_event) {
+        match event.u64 {
+            KICK => {
+                drain(self.rt.helper.kick_fd());
+                self.kicked = true;
+            }
+            STATS => {
+                if let Some(fd) = self.rt.helper.stats() {
+                    stats::serve(fd, self.rt);
+                }
+            }
+            DEVICE => {}
+            key => anchor_event(self.rt, self.endpoint, key, event.events),
+        }
     }
 }
 
