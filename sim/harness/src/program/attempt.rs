@@ -16,99 +16,110 @@ pub(super) enum Attempt {
     Short,
 }
 
+/// The step is over and has done what it was to do.
+fn over() -> Check<Attempt> {
+    Ok(Attempt::Over(Outcome::default()))
+}
+
+/// The simulation does not support the step here.
+fn unsupported() -> Check<Attempt> {
+    Ok(Attempt::Over(Outcome::skipped(UNSUPPORTED)))
+}
+
 impl Run<'_> {
     /// One try of a step; it is over, or has come so far and waits.
     pub(super) fn attempt(&mut self, index: usize, step: &Step, done: i64) -> Check<Attempt> {
         let p = step.p;
         let expect = self.expect.and_then(|t| t.outcomes.get(index)).cloned();
-        let over = |outcome: Outcome| Ok(Attempt::Over(outcome));
-        let unsupported = || Ok(Attempt::Over(Outcome::skipped(UNSUPPORTED)));
         match &step.op {
             Op::Socket { s, cloexec, .. } => {
                 if *cloexec {
                     self.cloexec.insert((p, *s));
                 }
-                over(Outcome::default())
+                over()
             }
-            Op::Bind { .. } | Op::Pause { .. } => over(Outcome::default()),
+            Op::Bind { .. } | Op::Pause { .. } => over(),
             Op::Listen { l, .. } => {
                 self.listeners.insert(*l, p);
-                over(Outcome::default())
+                over()
             }
-            Op::Connect { c, .. } if self.connections.contains_key(c) => self.connected(*c, expect),
-            Op::Connect { s, l, c } => {
-                let Some(&q) = self.listeners.get(l) else { return unsupported() };
-                if usize::from(q) >= self.world.processes.len() || usize::from(p) >= self.world.processes.len() {
-                    return unsupported();
-                }
-                self.connect((p, *s), q, *c);
-                self.connected(*c, expect)
-            }
-            Op::Accept { s, c, .. } => {
-                let Some(&number) = self.connections.get(c) else { return unsupported() };
-                if !self.world.is_connected(number) {
-                    return Ok(Attempt::More(done));
-                }
-                self.slots.insert((p, *s), End { c: number, s: 1 });
-                over(Outcome::default())
-            }
+            Op::Connect { s, l, c } => self.begin_connect((p, *s), *l, *c, expect),
+            Op::Accept { s, c, .. } => self.accept((p, *s), *c, done),
             Op::Warm { s, .. } => self.warm(p, *s, done),
-            Op::Dup { s, to } => {
-                let Some(end) = self.end(p, *s) else { return unsupported() };
-                if s != to {
-                    self.release((p, *to));
-                    self.cloexec.remove(&(p, *to));
-                    self.slots.insert((p, *to), end);
-                }
-                over(Outcome::default())
-            }
+            Op::Dup { s, to } => self.duplicate(p, *s, *to),
             Op::Close { s } if self.end(p, *s).is_none() => unsupported(),
             Op::Close { s } => {
                 self.release((p, *s));
-                over(Outcome::default())
+                over()
             }
             Op::Fork { child } => {
                 self.fork(p, *child);
-                over(Outcome::default())
+                over()
             }
             Op::Pass { s, q, to } => {
                 let Some(end) = self.end(p, *s) else { return unsupported() };
                 self.share((*q, *to), end);
-                over(Outcome::default())
+                over()
             }
             Op::Exec => {
                 let closed: Vec<_> = self.cloexec.iter().copied().filter(|(at, _)| *at == p).collect();
                 closed.into_iter().for_each(|slot| self.release(slot));
-                over(Outcome::default())
+                over()
             }
             // A program has a process killed only where that is the same.
             Op::Exit | Op::Kill => {
                 let closed: Vec<_> = self.slots.keys().copied().filter(|(at, _)| *at == p).collect();
                 closed.into_iter().for_each(|slot| self.release(slot));
-                over(Outcome::default())
+                over()
             }
             Op::Set { s, option, value } => {
                 let Some(end) = self.end(p, *s) else { return unsupported() };
                 self.set(end, *option, *value);
-                over(Outcome::default())
+                over()
             }
-            op => {
-                let (Op::Send { s, .. }
-                | Op::SendAll { s, .. }
-                | Op::Recv { s, .. }
-                | Op::RecvAll { s, .. }
-                | Op::Drain { s }
-                | Op::Shutdown { s, .. }) = op
-                else {
-                    return unsupported();
-                };
-                let Some(end) = self.end(p, *s) else { return unsupported() };
-                if self.beyond(end) {
-                    return unsupported();
-                }
+            op @ (Op::Send { s, .. }
+            | Op::SendAll { s, .. }
+            | Op::Recv { s, .. }
+            | Op::RecvAll { s, .. }
+            | Op::Drain { s }
+            | Op::Shutdown { s, .. }) => {
+                let Some(end) = self.end(p, *s).filter(|end| !self.beyond(*end)) else { return unsupported() };
                 self.move_bytes(end, op, expect.as_ref(), done)
             }
+            _ => unsupported(),
         }
+    }
+
+    /// Connects a slot to listener `l`, as connection `c`, unless an earlier try has begun to.
+    fn begin_connect(&mut self, slot: (u8, u32), l: u32, c: u32, expect: Option<Outcome>) -> Check<Attempt> {
+        if !self.connections.contains_key(&c) {
+            let Some(&q) = self.listeners.get(&l) else { return unsupported() };
+            let processes = self.world.processes.len();
+            if usize::from(q) >= processes || usize::from(slot.0) >= processes {
+                return unsupported();
+            }
+            self.connect(slot, q, c);
+        }
+        self.connected(c, expect)
+    }
+
+    fn accept(&mut self, slot: (u8, u32), c: u32, done: i64) -> Check<Attempt> {
+        let Some(&number) = self.connections.get(&c) else { return unsupported() };
+        if !self.world.is_connected(number) {
+            return Ok(Attempt::More(done));
+        }
+        self.slots.insert(slot, End { c: number, s: 1 });
+        over()
+    }
+
+    fn duplicate(&mut self, p: u8, s: u32, to: u32) -> Check<Attempt> {
+        let Some(end) = self.end(p, s) else { return unsupported() };
+        if s != to {
+            self.release((p, to));
+            self.cloexec.remove(&(p, to));
+            self.slots.insert((p, to), end);
+        }
+        over()
     }
 
     /// Process `q` listens; the slot is the connecting one.
