@@ -64,8 +64,7 @@ fn soft(resource: libc::__rlimit_resource_t) -> u64 {
 
 /// What this process has mapped.
 fn mapped_bytes() -> Option<u64> {
-    let _number = netacc_descriptors::borrow();
-    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let statm = netacc_descriptors::read_text("/proc/self/statm").ok()?;
     let pages: u64 = statm.split_ascii_whitespace().next()?.parse().ok()?;
     // SAFETY: no pointers.
     Some(pages * unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64)

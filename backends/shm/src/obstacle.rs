@@ -57,7 +57,7 @@ pub(crate) fn find(peer: &FourTuple, admits_group: bool, is_known: impl Fn(u32) 
 
 /// Whether a process that runs the library has the socket, and why it was not found.
 fn look(inode: u32, is_known: impl Fn(u32) -> bool) -> Option<Obstacle> {
-    let names = sys::read_text("/proc/net/unix").ok()?;
+    let names = netacc_descriptors::read_text("/proc/net/unix").ok()?;
     let listeners = Listeners::of(&names);
     let own = sys::pid();
     let others = listeners.running.iter().copied().filter(|pid| *pid != own).take(MAX_PROCESSES);

@@ -41,12 +41,6 @@ fn new_high(make: impl FnOnce() -> libc::c_int) -> io::Result<OwnedFd> {
     owned(make()).map(netacc_descriptors::raise)
 }
 
-/// The text of a file of /proc.
-pub(crate) fn read_text(path: impl AsRef<std::path::Path>) -> io::Result<String> {
-    let _number = netacc_descriptors::borrow();
-    std::fs::read_to_string(path)
-}
-
 /// This process, as the rendezvous knows it.
 pub(crate) fn pid() -> u32 {
     std::process::id()

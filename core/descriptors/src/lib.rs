@@ -12,14 +12,19 @@
 //!   number may be too high.
 //! * There is no lock that a forked child could find held: a child calls [`after_fork_child`].
 //!
+//! A number may still be too high where nothing is lowered: regular files, because to close a copy would release the program's
+//! locks on the file; streams of the C library (`fopen`, `opendir`, `tmpfile`), and calls by number; descriptors that
+//! `recvmsg` receives.
+//!
 //! System calls are made by rustix, which calls the kernel and not the C library: an interposed function does not see them, and
 //! errno stays.
 
 #![expect(unsafe_code, reason = "a number of the program's is no owned descriptor")]
 
 use std::cell::Cell;
-use std::ffi::c_int;
+use std::ffi::{c_int, OsString};
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -76,6 +81,24 @@ impl Drop for Borrowed {
         }
         DEPTH.set(depth);
     }
+}
+
+/// The text of a file, of /proc for the most part.
+///
+/// # Errors
+/// As `read_to_string`.
+pub fn read_text(path: impl AsRef<Path>) -> std::io::Result<String> {
+    let _number = borrow();
+    std::fs::read_to_string(path)
+}
+
+/// The names in a folder.
+///
+/// # Errors
+/// As `read_dir`, also of a later part of the folder.
+pub fn read_names(path: impl AsRef<Path>) -> std::io::Result<Vec<OsString>> {
+    let _number = borrow();
+    std::fs::read_dir(path)?.map(|entry| Ok(entry?.file_name())).collect()
 }
 
 /// Makes a call of the program that closes or replaces a number, while no other thread borrows one.

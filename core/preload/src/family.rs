@@ -17,7 +17,6 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::*};
 use std::time::Duration;
 
 use crate::os::clock::now;
-use crate::os::own;
 
 mod region;
 
@@ -79,7 +78,7 @@ fn is_alive(pid: u32, start: u64) -> bool {
 
 /// When a process was started, in ticks since boot. `None` if there is none, or it has ended and is only waited for.
 fn started(pid: u32) -> Option<u64> {
-    let stat = own::read_text(format!("/proc/{pid}/stat")).ok()?;
+    let stat = netacc_descriptors::read_text(format!("/proc/{pid}/stat")).ok()?;
     // The name, in parentheses, may hold anything.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let state = fields.next()?;

@@ -27,7 +27,6 @@ use std::mem::MaybeUninit;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use crate::os::own;
 use crate::runtime::Runtime;
 
 pub(crate) mod search;
@@ -138,7 +137,7 @@ fn sees_processes() -> bool {
 /// All processes; `None` if they cannot be listed.
 fn processes() -> Option<Vec<u32>> {
     let mut pids = Vec::new();
-    for name in own::read_folder("/proc").ok()? {
+    for name in netacc_descriptors::read_names("/proc").ok()? {
         pids.extend(name.to_str().and_then(|name| name.parse::<u32>().ok()));
     }
     Some(pids)
@@ -147,7 +146,7 @@ fn processes() -> Option<Vec<u32>> {
 /// The numbers of the sockets that a process holds. `Ok(None)`: they may not be read.
 fn sockets_of(pid: u32) -> Result<Option<HashSet<u64>>, ErrorKind> {
     let folder = format!("/proc/{pid}/fd");
-    let names = match own::read_folder(&folder) {
+    let names = match netacc_descriptors::read_names(&folder) {
         Ok(names) => names,
         Err(error) => return unreadable(pid, &error),
     };
@@ -189,7 +188,7 @@ struct Relations {
 
 impl Relations {
     fn of(pid: u32) -> Option<Relations> {
-        Relations::parse(&own::read_text(format!("/proc/{pid}/stat")).ok()?)
+        Relations::parse(&netacc_descriptors::read_text(format!("/proc/{pid}/stat")).ok()?)
     }
 
     fn parse(stat: &str) -> Option<Relations> {

@@ -282,7 +282,7 @@ fn snapshot(rt: &Runtime, asked: Sections) -> Snapshot {
     let mut snapshot = Snapshot {
         version: VERSION,
         pid: std::process::id(),
-        program: own::read_text("/proc/self/comm").unwrap_or_default().trim_end().to_owned(),
+        program: netacc_descriptors::read_text("/proc/self/comm").unwrap_or_default().trim_end().to_owned(),
         backend: rt.backend.clone(),
         refused: rt.refused.clone(),
         ..Snapshot::default()
@@ -437,7 +437,7 @@ fn sockets(endpoint: Option<&Endpoint>) -> Vec<SocketStats> {
 
 /// TCP sockets that the library has not seen being made: the program was started with them, and has not accepted from them.
 fn unknown() -> Vec<SocketStats> {
-    let names = own::read_folder("/proc/self/fd").unwrap_or_default();
+    let names = netacc_descriptors::read_names("/proc/self/fd").unwrap_or_default();
     let numbers = names.iter().filter_map(|name| name.to_str()?.parse::<RawFd>().ok());
     numbers
         .filter(|fd| table::get(*fd).is_none() && peer::is_tcp(*fd))

@@ -1,4 +1,4 @@
-//! Which streams the endpoint has: adopted, published for their openers, forgotten.
+//! The endpoint adopts streams, publishes them for their openers, and forgets them.
 
 use std::sync::Arc;
 

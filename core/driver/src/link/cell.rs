@@ -57,7 +57,7 @@ pub(crate) enum LinkLife {
 pub struct LinkOf<S> {
     pub(crate) qp: QueuePairId,
     pub(crate) peer: PeerAddress,
-    /// What the device can do for this queue pair.
+    /// The device's capabilities for this queue pair.
     pub(crate) caps: Capabilities,
     /// This side asked for the connection, so it speaks first.
     pub(crate) connector: bool,
@@ -163,8 +163,8 @@ impl<S> LinkOf<S> {
         LinkSleep { counted: Counted::new(&self.sleepers), others }
     }
 
-    /// What arrives on the link is for several threads from now on: who looks at it, the owner says elsewhere, and no thread
-    /// sleeps on the queue pair. Whether that is news.
+    /// From now on several threads wait for messages of the link. The owner has chosen who looks at it, and no thread sleeps
+    /// on the queue pair. Returns whether that is news.
     pub fn dispatch(&self) -> bool {
         !self.dispatched.swap(true, Ordering::SeqCst)
     }

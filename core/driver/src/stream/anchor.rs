@@ -39,7 +39,7 @@ pub enum AnchorEvent {
     Failed,
 }
 
-/// What is known of the rest of a record of which the beginning is there, perhaps.
+/// The rest of a record whose beginning has perhaps come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rest {
     Coming,

@@ -1,4 +1,4 @@
-//! What a stream is: the part that anybody may look at, and the part under its lock.
+//! A stream: the part that any thread may read, and the part under its lock.
 //!
 //! The methods here need nothing but the stream. Locking it takes the endpoint, too: see [`guard`](super::guard).
 
@@ -44,7 +44,7 @@ pub struct StreamCell {
     pub(super) inner: Mutex<Inner>,
 }
 
-/// What a thread finds that has the stream locked. The states are in [`states`](super::states).
+/// The part of a stream under its lock. The states are in [`states`](super::states).
 pub(crate) struct Inner {
     pub(crate) proto: Stream,
     pub(crate) anchor: Box<dyn Anchor + Send>,

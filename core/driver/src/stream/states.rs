@@ -133,7 +133,7 @@ impl Noted {
     }
 }
 
-/// What of the stream the process's counters have.
+/// The changes of the stream that the process has counted.
 #[derive(Default)]
 pub(crate) struct Reported {
     pub(crate) promotions: u32,
@@ -143,7 +143,7 @@ pub(crate) struct Reported {
     pub(crate) violation: bool,
 }
 
-/// What this process knows of a stream's anchor.
+/// A stream's anchor, as far as this process knows it.
 pub(crate) struct AnchorState {
     /// Bytes that this process has written to and read from the anchor, records included.
     pub(crate) carried: AnchorPosition,
@@ -189,11 +189,11 @@ pub(crate) struct AnchorEnd {
     pub(crate) looks: u32,
 }
 
-/// What becomes of outgoing messages and credit.
+/// Outgoing messages and credit.
 pub(crate) struct Sending {
     /// The largest DATA message.
     pub(crate) message_len: u32,
-    /// What the peer has not been told of.
+    /// Bytes in the peer's ring that no message has announced.
     pub(crate) cork: Cork,
     /// A write found byte credit but no room for a message.
     pub(crate) crowded: bool,
@@ -210,7 +210,7 @@ impl Sending {
     }
 }
 
-/// What the peer of a stream without room takes.
+/// The progress of a peer whose stream has no room.
 #[derive(Default)]
 pub(crate) struct Stall {
     /// When that was looked at last.
@@ -219,7 +219,7 @@ pub(crate) struct Stall {
     pub(crate) since: Option<Instant>,
 }
 
-/// What a peer has taken: bytes of the stream, messages of the link. It has moved if either has.
+/// Bytes of the stream and messages of the link that a peer has taken. The peer has moved if either has grown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Taken {
     pub(crate) bytes: u64,

@@ -12,8 +12,8 @@ use std::time::Duration;
 use netacc_driver::Endpoint;
 
 use crate::os::clock::now;
+use crate::os::confinement;
 use crate::os::signals::{self, Held};
-use crate::os::{confinement, own};
 use crate::runtime::{get, Runtime};
 
 const ASKED: u32 = 1;
@@ -167,13 +167,13 @@ pub(super) fn after_last_thread(endpoint: Option<&Endpoint>) -> Option<Duration>
 
 /// Whether the calling thread is the only one besides the first, which is no more, and those that connect links.
 fn is_alone() -> bool {
-    let Ok(tasks) = own::read_folder("/proc/self/task") else { return false };
+    let Ok(tasks) = netacc_descriptors::read_names("/proc/self/task") else { return false };
     let first = std::process::id();
     let connects = |task: &std::ffi::OsString| {
-        own::read_text(Path::new("/proc/self/task").join(task).join("comm"))
+        netacc_descriptors::read_text(Path::new("/proc/self/task").join(task).join("comm"))
             .is_ok_and(|name| name.trim_end() == netacc_registry::CONNECTING)
     };
-    let stat = own::read_text(format!("/proc/self/task/{first}/stat")).unwrap_or_default();
+    let stat = netacc_descriptors::read_text(format!("/proc/self/task/{first}/stat")).unwrap_or_default();
     let gone = stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('Z'));
     gone && tasks.iter().filter(|task| !connects(task)).count() == 2
 }

@@ -147,7 +147,7 @@ pub fn after_fork_child() {
     }
 }
 
-/// What the child has in place of the parent's entry. Takes no lock that another thread of the parent may hold.
+/// The child's entry in place of the parent's. Takes no lock that another thread of the parent may hold.
 fn inherit(rt: &'static Runtime, fd: c_int, entry: &Entry) -> Entry {
     match entry {
         Entry::Stream(sock) => {

@@ -26,7 +26,7 @@ use netacc_driver::Endpoint;
 use netacc_proto::Reason;
 
 use crate::os::clock::{self, now};
-use crate::os::{errno, limits, own, real, uses};
+use crate::os::{errno, limits, real, uses};
 use crate::runtime::inherited::{take_ways, ways_to_parents};
 use crate::runtime::{get, protected_fds, Runtime};
 use crate::table::{self, Entry};
@@ -210,7 +210,7 @@ pub(super) fn is_short() -> bool {
         return true;
     }
     // One of them is the folder's.
-    let open = own::read_folder("/proc/self/fd").map_or(limit, |names| names.len() as u64);
+    let open = netacc_descriptors::read_names("/proc/self/fd").map_or(limit, |names| names.len() as u64);
     limit.saturating_sub(open) < 2 * LEAST
 }
 

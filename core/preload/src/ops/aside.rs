@@ -14,7 +14,7 @@ use crate::holders::Sender;
 use crate::ops::{ending, rights};
 use crate::os::aio::Iocb;
 use crate::os::errno::{errno, set_errno};
-use crate::os::{access, confinement, inside, limits, own, real};
+use crate::os::{access, confinement, inside, limits, real};
 use crate::ring::{foreign, Does, Register, Ring, Submission};
 use crate::table::{self, Entry};
 use crate::{epoll, leaving, runtime, stats};
@@ -259,7 +259,7 @@ pub fn sender(pidfd: c_int) -> Sender {
 
 /// The process behind a pidfd.
 fn pid_of(pidfd: c_int) -> Option<u32> {
-    let info = own::read_text(format!("/proc/self/fdinfo/{pidfd}")).ok()?;
+    let info = netacc_descriptors::read_text(format!("/proc/self/fdinfo/{pidfd}")).ok()?;
     info.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse().ok()
 }
 

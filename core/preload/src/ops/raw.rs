@@ -6,9 +6,10 @@ use std::ffi::{c_int, c_uint};
 
 use libc::{fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 
-use crate::ops::readiness::{self, Events, KERNEL_MASK_LEN};
+use crate::ops::readiness::{self, Events};
 use crate::ops::select::{self, Sets};
 use crate::os::access;
+use crate::os::poll::KERNEL_MASK_LEN;
 
 /// A signal mask, and how long it is said to be.
 #[derive(Clone, Copy)]

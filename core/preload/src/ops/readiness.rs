@@ -11,6 +11,7 @@ use crate::control::shortage;
 use crate::epoll::{self, Epoll};
 use crate::ops::ending;
 use crate::os::errno::fail;
+use crate::os::poll::KERNEL_MASK_LEN;
 use crate::os::{access, confinement, inside, limits, real};
 use crate::table::{self, Entry};
 use crate::wait;
@@ -61,9 +62,6 @@ unsafe fn poll_into(fds: &[pollfd], limit: Option<Duration>, mask: *const sigset
 pub(super) fn is_mask(mask: *const sigset_t) -> bool {
     mask.is_null() || access::is_readable(mask.cast::<u8>(), KERNEL_MASK_LEN)
 }
-
-/// Bytes of a signal mask in the kernel, which has fewer signals than the C library has room for.
-pub const KERNEL_MASK_LEN: usize = 8;
 
 /// `poll`.
 ///

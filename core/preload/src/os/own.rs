@@ -2,9 +2,7 @@
 
 use std::cell::Cell;
 use std::ffi::c_int;
-use std::io;
 use std::os::fd::IntoRawFd;
-use std::path::Path;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
 use parking_lot::Mutex;
@@ -91,18 +89,6 @@ pub fn make_high(make: impl FnOnce() -> c_int) -> Option<c_int> {
     // SAFETY: just created, not known to anybody.
     unsafe { real::close(low) };
     high
-}
-
-/// The text of a file, of /proc for the most part.
-pub fn read_text(path: impl AsRef<Path>) -> io::Result<String> {
-    let _number = netacc_descriptors::borrow();
-    std::fs::read_to_string(path)
-}
-
-/// The names in a folder.
-pub fn read_folder(path: impl AsRef<Path>) -> io::Result<Vec<std::ffi::OsString>> {
-    let _number = netacc_descriptors::borrow();
-    std::fs::read_dir(path)?.map(|entry| Ok(entry?.file_name())).collect()
 }
 
 /// Closes a descriptor of the library.

@@ -100,8 +100,8 @@ fn wait_by_select(fds: &mut [pollfd], time: *const timespec, mask: *const sigset
     fds.iter().filter(|p| p.revents != 0).count() as c_int
 }
 
-/// Bytes of a signal mask in the kernel.
-const KERNEL_MASK_LEN: usize = 8;
+/// Bytes of a signal mask in the kernel, which has fewer signals than the C library has room for.
+pub(crate) const KERNEL_MASK_LEN: usize = 8;
 
 fn is_open(fd: c_int) -> bool {
     // SAFETY: no pointers.

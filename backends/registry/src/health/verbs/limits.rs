@@ -1,4 +1,4 @@
-//! What a process may lock, and how many descriptors it may have.
+//! The limits of a process on locked memory and descriptors.
 
 use nix::errno::Errno;
 use nix::sys::resource::{getrlimit, Resource, RLIM_INFINITY};

@@ -8,7 +8,7 @@ use netacc_verbs::Found;
 use crate::health::{Check, Status};
 use crate::remote::PORT_OFFSET;
 
-/// Whose ports links are accepted at.
+/// The kind of port at which a process accepts links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Listening {
     /// There is no device.
