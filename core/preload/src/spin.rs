@@ -1,21 +1,28 @@
-//! Spinning: for how long, and when not at all.
+//! Spinning before a sleep: whether, and for how long.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+mod choice;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use netacc_config::PollBudget;
 use netacc_device::{Instant, MODERATION};
+use parking_lot::Mutex;
 
 use crate::os::clock::now;
+use choice::{Choice, Sample, Strategy};
 
-/// How long to spin before sleeping.
+/// How the process' threads wait.
 ///
-/// Adaptive: an average of how long recent waits took, spinning and sleeping alike. Short waits are worth a spin
-/// somewhat longer than they take; long ones are not worth any. A spinner that notices it was preempted (more
-/// runnable threads than processors) stops spinning for a while.
+/// Adaptive in two ways. Whether waits spin at all is a [`Choice`] by what spinning and sleeping have cost lately. How long
+/// they spin follows an average of how long recent waits took, spinning and sleeping alike: short waits are worth a spin
+/// somewhat longer than they take; long ones are not worth any.
 pub struct SpinPolicy {
     fixed_ns: Option<u64>,
     average_ns: AtomicU64,
-    crowded_until_ns: AtomicU64,
+    /// What `choice` says.
+    spins: AtomicBool,
+    /// Samples that find it locked are left out.
+    choice: Mutex<Choice>,
 }
 
 /// Longest adaptive spin. Arbitrary: about what a sleep and a wake-up cost on a slow machine.
@@ -24,10 +31,14 @@ const MAX_SPIN_NS: u64 = 50_000;
 const WORTH_NS: u64 = 40_000;
 /// A gap this long between two looks at the clock means that the thread was preempted.
 const PREEMPTED_NS: u64 = 30_000;
-/// Longest time spent yielding before a sleep. Arbitrary: several time slices of threads that do little at a time.
-const YIELD_NS: u64 = 200_000;
-/// How long not to spin after a preemption.
-const CROWDED_NS: u64 = 5_000_000;
+
+/// A wait that may spin before it sleeps.
+pub struct Waiting<'a> {
+    policy: &'a SpinPolicy,
+    begun: Instant,
+    strategy: Strategy,
+    was_preempted: bool,
+}
 
 impl SpinPolicy {
     /// From the configuration.
@@ -38,46 +49,15 @@ impl SpinPolicy {
                 PollBudget::Fixed(d) => Some(d.as_nanos() as u64),
             },
             average_ns: AtomicU64::new(10_000),
-            crowded_until_ns: AtomicU64::new(0),
+            spins: AtomicBool::new(true),
+            choice: Mutex::new(Choice::new()),
         }
     }
 
-    /// Nanoseconds to spin in a wait that begins now.
-    pub fn budget(&self, now: Instant) -> u64 {
-        if let Some(ns) = self.fixed_ns {
-            return ns;
-        }
-        if now.as_nanos() < self.crowded_until_ns.load(Ordering::Relaxed) {
-            return 0;
-        }
-        let average = self.average_ns.load(Ordering::Relaxed);
-        if average > WORTH_NS {
-            0
-        } else {
-            (2 * average + 10_000).min(MAX_SPIN_NS)
-        }
-    }
-
-    fn is_crowded(&self, now: Instant) -> bool {
-        self.fixed_ns.is_none()
-            && now.as_nanos() < self.crowded_until_ns.load(Ordering::Relaxed)
-            && self.average_ns.load(Ordering::Relaxed) < YIELD_NS
-    }
-
-    /// More threads want to run than there are processors: let them, and look again afterwards. Cheaper than being
-    /// put to sleep and woken, and what they send meanwhile arrives in one batch.
-    fn yield_until(&self, begun: Instant, deadline: Option<Instant>, mut done: impl FnMut() -> bool) -> bool {
-        loop {
-            // SAFETY: no arguments.
-            unsafe { libc::sched_yield() };
-            if done() {
-                return true;
-            }
-            let t = now();
-            if t.saturating_since(begun).as_nanos() as u64 > YIELD_NS || deadline.is_some_and(|d| t >= d) {
-                return false;
-            }
-        }
+    /// A wait begins.
+    pub fn begin(&self, begun: Instant) -> Waiting<'_> {
+        let strategy = if self.spins.load(Ordering::Relaxed) { Strategy::Spin } else { Strategy::Sleep };
+        Waiting { policy: self, begun, strategy, was_preempted: false }
     }
 
     /// Whether waits are short lately: one that begins now is worth a second system call if it turns out to be long.
@@ -85,25 +65,34 @@ impl SpinPolicy {
         self.average_ns.load(Ordering::Relaxed) < MODERATION.as_nanos() as u64 / 4
     }
 
-    /// A wait took this long.
-    pub fn record(&self, waited_ns: u64) {
+    fn average(&self, waited_ns: u64) {
         let average = self.average_ns.load(Ordering::Relaxed);
         let sample = waited_ns.min(1_000_000);
         self.average_ns.store(average - average / 8 + sample / 8, Ordering::Relaxed);
     }
+}
 
-    /// The spinner was preempted.
-    fn crowded(&self, now: Instant) {
-        self.crowded_until_ns.store(now.as_nanos() + CROWDED_NS, Ordering::Relaxed);
+impl Waiting<'_> {
+    /// Nanoseconds to spin.
+    fn budget(&self) -> u64 {
+        if let Some(ns) = self.policy.fixed_ns {
+            return ns;
+        }
+        let average = self.policy.average_ns.load(Ordering::Relaxed);
+        if self.strategy == Strategy::Sleep || average > WORTH_NS {
+            0
+        } else {
+            (2 * average + 10_000).min(MAX_SPIN_NS)
+        }
     }
 
     /// Spins until `done` says so (true), or the budget or `deadline` is over (false).
-    pub fn spin(&self, begun: Instant, deadline: Option<Instant>, mut done: impl FnMut() -> bool) -> bool {
-        let budget = self.budget(begun);
+    pub fn spin(&mut self, deadline: Option<Instant>, mut done: impl FnMut() -> bool) -> bool {
+        let budget = self.budget();
         if budget == 0 {
-            return done() || self.is_crowded(begun) && self.yield_until(begun, deadline, done);
+            return done();
         }
-        let mut last = begun;
+        let mut last = self.begun;
         loop {
             for _ in 0..8 {
                 if done() {
@@ -113,14 +102,31 @@ impl SpinPolicy {
             }
             let t = now();
             let gap = t.saturating_since(last).as_nanos() as u64;
-            if gap > PREEMPTED_NS && self.fixed_ns.is_none() {
-                self.crowded(t);
+            if gap > PREEMPTED_NS && self.policy.fixed_ns.is_none() {
+                self.was_preempted = true;
                 return done();
             }
-            if t.saturating_since(begun).as_nanos() as u64 > budget || deadline.is_some_and(|d| t >= d) {
+            if t.saturating_since(self.begun).as_nanos() as u64 > budget || deadline.is_some_and(|d| t >= d) {
                 return false;
             }
             last = t;
         }
+    }
+
+    /// The wait is over, and has brought so many events.
+    pub fn end(self, events: usize) {
+        let policy = self.policy;
+        let now = now();
+        let waited = now.saturating_since(self.begun);
+        policy.average(waited.as_nanos() as u64);
+        if policy.fixed_ns.is_some() {
+            return;
+        }
+        let Some(mut choice) = policy.choice.try_lock() else { return };
+        choice.record(
+            now,
+            Sample { strategy: self.strategy, was_preempted: self.was_preempted, waited, events: events as u32 },
+        );
+        policy.spins.store(choice.strategy() == Strategy::Spin, Ordering::Relaxed);
     }
 }

@@ -103,7 +103,8 @@ pub fn for_stream(
     };
     let mut seen = endpoint.device().qp_sequence(link.qp());
     endpoint.poll_link(&link);
-    let spun = rt.spin.spin(begun, limit.deadline, || {
+    let mut waiting = rt.spin.begin(begun);
+    let spun = waiting.spin(limit.deadline, || {
         let sequence = endpoint.device().qp_sequence(link.qp());
         if sequence != seen {
             seen = sequence;
@@ -123,7 +124,7 @@ pub fn for_stream(
             ended => return ended,
         }
     }
-    rt.spin.record(now().saturating_since(begun).as_nanos() as u64);
+    waiting.end(1);
     Waited::Again
 }
 

@@ -121,8 +121,9 @@ fn wait_on_links(
     let _wait = Wait::begin(shared);
     let begun = now();
     let deadline = timeout.map(|t| begun + t);
+    let mut waiting = rt.spin.begin(begun);
     let rc = loop {
-        let spun = rt.spin.spin(begun, deadline, || {
+        let spun = waiting.spin(deadline, || {
             epoll.shared.poll(endpoint);
             shared.ready_len.load(Ordering::Relaxed) > 0
         });
@@ -150,7 +151,7 @@ fn wait_on_links(
             break 0;
         }
     };
-    rt.spin.record(now().saturating_since(begun).as_nanos() as u64);
+    waiting.end(out.len);
     rc
 }
 

@@ -70,6 +70,7 @@ pub fn poll(call: Call, fds: &mut [pollfd], timeout: Option<Duration>, mask: *co
     if timeout == Some(Duration::ZERO) {
         settle_writers(endpoint, fds, &entries);
     }
+    let mut waiting = rt.spin.begin(begun);
     let mut spun = false;
     loop {
         let ready = look(call, endpoint, fds, &entries);
@@ -77,14 +78,14 @@ pub fn poll(call: Call, fds: &mut [pollfd], timeout: Option<Duration>, mask: *co
             return -1;
         }
         if ready > 0 {
-            rt.spin.record(now().saturating_since(begun).as_nanos() as u64);
+            waiting.end(ready as usize);
             return ready;
         }
         if deadline.is_some_and(|d| now() >= d) {
             return 0;
         }
         if !std::mem::replace(&mut spun, true)
-            && rt.spin.spin(begun, deadline, || {
+            && waiting.spin(deadline, || {
                 poll_links(endpoint, &entries);
                 fds.iter().zip(&entries).any(|(p, e)| link_events(p.events, e) != 0)
             })

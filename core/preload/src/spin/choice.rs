@@ -1,0 +1,280 @@
+//! Which way of waiting costs less: to spin before a sleep, or to sleep at once.
+//!
+//! On a machine with a free processor a spinner sees an event within a microsecond, and a sleeper has to be woken. On a
+//! busy machine a spinner stands in the way of its own peer, or loses its time slice, and a sleeper is put before threads
+//! that compute. No figure of the system tells these two machines apart, also not with a quota or a low priority. So both
+//! ways are tried, and what an event has cost in waiting time decides.
+//!
+//! Invariant: the way that is not in use is tried for at most one [`WINDOW`] (or until one spin is preempted) in each
+//! interval, and intervals double as long as it loses.
+
+use netacc_device::Instant;
+use std::time::Duration;
+
+/// A way to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Strategy {
+    /// Spin, then sleep.
+    Spin,
+    /// Sleep at once.
+    Sleep,
+}
+
+impl Strategy {
+    fn other(self) -> Strategy {
+        match self {
+            Strategy::Spin => Strategy::Sleep,
+            Strategy::Sleep => Strategy::Spin,
+        }
+    }
+}
+
+/// One wait that has ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sample {
+    /// What the wait began with.
+    pub(super) strategy: Strategy,
+    /// Whether a spin in it was preempted.
+    pub(super) was_preempted: bool,
+    pub(super) waited: Duration,
+    /// How many events it brought.
+    pub(super) events: u32,
+}
+
+/// Waits are compared over at least this long. Arbitrary: more than a time slice of the kernel's scheduler.
+const WINDOW: Duration = Duration::from_millis(4);
+/// And at least over this many events. Arbitrary.
+const EVENTS: u64 = 32;
+/// A wait that takes longer says that nobody had anything to send. Arbitrary: longer than several time slices.
+const IDLE: Duration = Duration::from_millis(10);
+/// How soon the other way is tried, first and at the latest. Arbitrary: the latter makes a lost time slice in each trial
+/// cost less than 1 %.
+const RETRY: Duration = Duration::from_millis(20);
+const RETRY_MAX: Duration = Duration::from_secs(2);
+/// A sleep and a wake-up cost at least this much an event, so that spins below it are not compared. Arbitrary: about what
+/// two system calls and two switches of context take.
+const SLEEP_FLOOR_NS: u64 = 2_500;
+
+/// What has been learned about the two ways.
+#[derive(Debug)]
+pub(super) struct Choice {
+    in_use: Strategy,
+    phase: Phase,
+    /// Nanoseconds waited an event.
+    spin_ns: Option<u64>,
+    sleep_ns: Option<u64>,
+    window: Window,
+    settled_at: Instant,
+    /// How long the other way is not tried after that.
+    interval: Duration,
+    retry_at: Instant,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The way in use was the better one.
+    Settled,
+    /// The way in use is compared with the other one.
+    Trial,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    begun: Instant,
+    waited_ns: u64,
+    events: u64,
+}
+
+impl Window {
+    fn new(begun: Instant) -> Window {
+        Window { begun, waited_ns: 0, events: 0 }
+    }
+}
+
+impl Choice {
+    pub(super) const fn new() -> Choice {
+        let begun = Instant::ZERO;
+        Choice {
+            in_use: Strategy::Spin,
+            phase: Phase::Settled,
+            spin_ns: None,
+            sleep_ns: None,
+            window: Window { begun, waited_ns: 0, events: 0 },
+            settled_at: begun,
+            interval: RETRY,
+            retry_at: begun,
+        }
+    }
+
+    /// How to wait next.
+    pub(super) fn strategy(&self) -> Strategy {
+        self.in_use
+    }
+
+    /// A wait ended at `now`.
+    pub(super) fn record(&mut self, now: Instant, sample: Sample) {
+        if sample.strategy != self.in_use || sample.waited > IDLE && !sample.was_preempted {
+            return;
+        }
+        self.window.waited_ns += sample.waited.as_nanos() as u64;
+        self.window.events += u64::from(sample.events.max(1));
+        let is_lost = self.phase == Phase::Trial && sample.was_preempted;
+        let is_short = self.window.events < EVENTS || now.saturating_since(self.window.begun) < WINDOW;
+        if is_short && !is_lost {
+            return;
+        }
+        let cost = self.window.waited_ns / self.window.events;
+        self.window = Window::new(now);
+        match self.in_use {
+            Strategy::Spin => self.spin_ns = Some(cost),
+            Strategy::Sleep => self.sleep_ns = Some(cost),
+        }
+        match self.phase {
+            Phase::Trial if !is_lost && self.is_better(cost) => {
+                self.interval = RETRY;
+                self.settle(now);
+            }
+            Phase::Trial => {
+                self.in_use = self.in_use.other();
+                self.interval = (2 * self.interval).min(RETRY_MAX);
+                self.settle(now);
+            }
+            Phase::Settled if self.is_due(cost, now) => {
+                self.in_use = self.in_use.other();
+                self.phase = Phase::Trial;
+            }
+            Phase::Settled => {}
+        }
+    }
+
+    /// Whether the way on trial, at this cost, beats the other one. To sleep must win clearly, because a spinner's answers
+    /// come sooner than the cost of its waits tells if its peer sends at a rate of its own.
+    fn is_better(&self, cost: u64) -> bool {
+        match self.in_use {
+            Strategy::Spin => self.sleep_ns.is_none_or(|sleep| cost <= sleep),
+            Strategy::Sleep => self.spin_ns.is_none_or(|spin| cost <= spin - spin / 10),
+        }
+    }
+
+    /// Whether the other way is to be tried: its time has come, or spins cost clearly more than sleeps did.
+    fn is_due(&self, cost: u64, now: Instant) -> bool {
+        match self.in_use {
+            Strategy::Sleep => now >= self.retry_at,
+            Strategy::Spin if cost <= SLEEP_FLOOR_NS => false,
+            Strategy::Spin => {
+                let is_worse = self.sleep_ns.is_some_and(|sleep| cost > 2 * sleep);
+                now >= self.retry_at || is_worse && now >= self.settled_at + RETRY
+            }
+        }
+    }
+
+    fn settle(&mut self, now: Instant) {
+        self.phase = Phase::Settled;
+        self.window = Window::new(now);
+        self.settled_at = now;
+        self.retry_at = now + self.interval;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A machine: what a wait takes by each way. A spin is preempted once in so many, for so long.
+    struct Machine {
+        spin_ns: u64,
+        sleep_ns: u64,
+        preempted: Option<(u64, u64)>,
+    }
+
+    const IDLE_MACHINE: Machine = Machine { spin_ns: 500, sleep_ns: 6_000, preempted: None };
+    const BUSY_MACHINE: Machine = Machine { spin_ns: 50_000, sleep_ns: 6_000, preempted: Some((20, 3_000_000)) };
+
+    struct Run {
+        now: u64,
+        /// Nanoseconds spent by strategy: spin, sleep.
+        spent: [u64; 2],
+    }
+
+    fn run(choice: &mut Choice, machine: &Machine, begun: u64, lasting: Duration) -> Run {
+        let mut run = Run { now: begun, spent: [0; 2] };
+        let mut spins = 0;
+        while run.now < begun + lasting.as_nanos() as u64 {
+            let strategy = choice.strategy();
+            let mut waited = match strategy {
+                Strategy::Spin => machine.spin_ns,
+                Strategy::Sleep => machine.sleep_ns,
+            };
+            let mut was_preempted = false;
+            if let Some((every, slice)) = machine.preempted.filter(|_| strategy == Strategy::Spin) {
+                spins += 1;
+                was_preempted = spins % every == 0;
+                waited += if was_preempted { slice } else { 0 };
+            }
+            run.spent[strategy as usize] += waited;
+            run.now += waited + 500;
+            let waited = Duration::from_nanos(waited);
+            choice.record(Instant::from_nanos(run.now), Sample { strategy, was_preempted, waited, events: 1 });
+        }
+        run
+    }
+
+    const SECONDS: Duration = Duration::from_secs(10);
+
+    #[test]
+    fn an_idle_machine_spins_always() {
+        let run = run(&mut Choice::new(), &IDLE_MACHINE, 0, SECONDS);
+        assert_eq!(run.spent[Strategy::Sleep as usize], 0);
+    }
+
+    #[test]
+    fn a_busy_machine_loses_less_than_a_hundredth_by_spins() {
+        let mut choice = Choice::new();
+        let start = run(&mut choice, &BUSY_MACHINE, 0, SECONDS);
+        let run = run(&mut choice, &BUSY_MACHINE, start.now, SECONDS);
+        let [spin, sleep] = run.spent;
+        assert!(spin * 100 < sleep, "{spin} ns spinning, {sleep} ns asleep");
+    }
+
+    #[test]
+    fn a_machine_that_becomes_idle_spins_again_within_two_intervals() {
+        let mut choice = Choice::new();
+        let busy = run(&mut choice, &BUSY_MACHINE, 0, SECONDS);
+        let change = run(&mut choice, &IDLE_MACHINE, busy.now, 2 * RETRY_MAX);
+        let after = run(&mut choice, &IDLE_MACHINE, change.now, SECONDS);
+        assert_eq!(after.spent[Strategy::Sleep as usize], 0);
+    }
+
+    #[test]
+    fn a_machine_that_becomes_busy_sleeps_within_a_tenth_of_a_second() {
+        let mut choice = Choice::new();
+        let idle = run(&mut choice, &IDLE_MACHINE, 0, SECONDS);
+        run(&mut choice, &BUSY_MACHINE, idle.now, Duration::from_millis(100));
+        assert_eq!(choice.strategy(), Strategy::Sleep);
+    }
+
+    #[test]
+    fn spins_that_are_never_preempted_are_compared_too() {
+        // The peer runs on the same processor, and only once the spinner sleeps.
+        let one_processor = Machine { spin_ns: 56_000, sleep_ns: 6_000, preempted: None };
+        let mut choice = Choice::new();
+        let start = run(&mut choice, &one_processor, 0, SECONDS);
+        let [spin, sleep] = run(&mut choice, &one_processor, start.now, SECONDS).spent;
+        assert!(spin * 100 < sleep, "{spin} ns spinning, {sleep} ns asleep");
+    }
+
+    #[test]
+    fn pauses_of_the_peer_decide_nothing() {
+        let mut choice = Choice::new();
+        let waited = Duration::from_millis(50);
+        for i in 0..1_000u64 {
+            let strategy = choice.strategy();
+            choice.record(
+                Instant::from_nanos(i * 50_000_000),
+                Sample { strategy, was_preempted: false, waited, events: 1 },
+            );
+        }
+        assert_eq!(choice.strategy(), Strategy::Spin);
+        assert_eq!(choice.spin_ns, None);
+    }
+}
