@@ -63,9 +63,9 @@ WRONG = [
     (('duration = "1ms"\n', ""), "measure.duration", "is missing"),
     (("seeds = [1, 2]", "seeds = []"), "measure.seeds", "at least 1"),
     (
-        ("[measure]", "[stack.nacc]\nNACC_SOR_CONN_PER_QP = 0\n[measure]"),
+        ("[measure]", "[stack.nacc]\nNACC_SOR_CONN_PER_QP = -1\n[measure]"),
         "NACC_SOR_CONN_PER_QP",
-        "equal to 1",
+        "equal to 0",
     ),
     (("[measure]", "[stack.nacc]\nNACC_LOG_LEVEL = 3\n[measure]"), "NACC_LOG_LEVEL", "NACC_RING_SIZE"),
     # Bounds are those of the library, which takes less than 64 MiB, and powers of two only.

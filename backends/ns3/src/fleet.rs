@@ -98,9 +98,6 @@ fn run_config(
     // What the machine has is the limit here.
     host.memory_limit_bytes = usize::MAX;
     let StackSpec { streams_per_link, ring_bytes, promote, tcp_buffer_bytes } = stack;
-    if streams_per_link == 0 {
-        return Err(FleetError::Zero("streams_per_link"));
-    }
     if !ring_bytes.is_power_of_two() || ring_bytes < MIN_RING_BYTES {
         return Err(FleetError::Ring);
     }

@@ -111,6 +111,7 @@ mod ffi {
     /// How the core is set up, and who carries TCP.
     #[derive(Clone, Copy)]
     struct StackSpec {
+        /// As `NACC_SOR_CONN_PER_QP`.
         streams_per_link: u16,
         /// Of a stream's ring; a power of two. A message is a quarter of it at most.
         ring_bytes: u32,

@@ -30,7 +30,9 @@ pub(crate) const RING: u32 = if cfg!(any(loom, miri)) { 2 } else { 128 };
 /// Completion queues of a device.
 pub(crate) const CQS: usize = if cfg!(any(loom, miri)) { 2 } else { 8 };
 /// Regions per half.
-pub(crate) const KEYS: usize = 16384;
+pub(crate) const KEYS: usize = 1 << KEY_BITS;
+/// Bits of a region key that are its index.
+pub(crate) const KEY_BITS: u32 = 15;
 /// Where region memory begins in a half.
 pub(crate) const SLAB_OFFSET: u64 = 16 << 20;
 

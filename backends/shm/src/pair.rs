@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 
 use crate::alloc::{Block, Buddy};
 use crate::bitmap;
-use crate::layout::{Doorbell, Half, KernelOperations, QpShared, CQS, DIED, QPS};
+use crate::layout::{Doorbell, Half, KernelOperations, QpShared, CQS, DIED, KEYS, KEY_BITS, QPS};
 use crate::map::{Mapping, Range};
 use crate::qp::{Posts, QpLocal, Wiring};
 use crate::sys;
@@ -313,21 +313,19 @@ impl Control {
     pub(crate) fn take_key(&mut self) -> Option<u32> {
         let index = match self.spare_keys.pop() {
             Some(index) => index,
-            None if self.key_generations.len() < crate::layout::KEYS => {
+            None if self.key_generations.len() < KEYS => {
                 self.key_generations.push(0);
                 (self.key_generations.len() - 1) as u16
             }
             None => return None,
         };
         let generation = &mut self.key_generations[usize::from(index)];
-        // 18 bits of generation above 14 of index; never 0, so that a key is never 0.
+        // The generation above the index; never 0, so that a key is never 0.
         *generation = generation.wrapping_add(1).max(1);
-        Some(u32::from(*generation) << 14 | u32::from(index))
+        Some(u32::from(*generation) << KEY_BITS | u32::from(index))
     }
 
     pub(crate) fn release_key(&mut self, key: u32) {
-        self.spare_keys.push((key & 0x3fff) as u16);
+        self.spare_keys.push((key % KEYS as u32) as u16);
     }
 }
-
-const _: () = assert!(crate::layout::KEYS == 1 << 14);

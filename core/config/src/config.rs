@@ -55,7 +55,8 @@ pub struct MemoryConfig {
 /// Links, and the cache of empty ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkConfig {
-    /// `NACC_SOR_CONN_PER_QP`, `-p`: streams that may share a link; 1 is no sharing.
+    /// `NACC_SOR_CONN_PER_QP`, `-p`: streams that may share a link; 1 is no sharing, and 0 shares links with peers to
+    /// which there are many.
     pub streams_per_link: u32,
     /// `NACC_EMPTY_QP_EXPIRE_MS`: how long an empty link is kept.
     pub empty_expiry: Expiry,
@@ -191,7 +192,7 @@ impl Default for MemoryConfig {
 impl Default for LinkConfig {
     fn default() -> Self {
         Self {
-            streams_per_link: 1,
+            streams_per_link: 0,
             empty_expiry: Expiry::After(Duration::from_secs(60)),
             empty_max: 100,
             empty_max_per_peer: 10,

@@ -158,7 +158,7 @@ pub static KEYS: &[Key] = &[
     .note("NACC_RDMA_MR_MIN_INC_SIZE x 2^N"),
     int(
         "NACC_SOR_CONN_PER_QP",
-        1,
+        0,
         65_535,
         |c| c.links.streams_per_link.into(),
         |c, n| {

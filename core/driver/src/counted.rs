@@ -1,6 +1,7 @@
-//! Threads that are counted while they wait.
+//! Threads that are counted while they wait, and things that are counted while they exist.
 
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
 
 /// One of those that a count counts; not any more once dropped, also if the thread is cancelled while it waits.
 pub struct Counted<'a>(&'a AtomicU32);
@@ -15,5 +16,44 @@ impl<'a> Counted<'a> {
 impl Drop for Counted<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A count of things that exist.
+#[derive(Clone, Default)]
+pub(crate) struct Tally(Arc<AtomicU32>);
+
+/// One of them, until it is dropped.
+pub(crate) struct Tallied(Tally);
+
+impl Tally {
+    pub(crate) fn now(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// One more.
+    pub(crate) fn add(&self) -> Tallied {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Tallied(self.clone())
+    }
+}
+
+impl Drop for Tallied {
+    fn drop(&mut self) {
+        self.0 .0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn things_that_are_dropped_are_counted_no_more() {
+        let tally = Tally::default();
+        let (first, second) = (tally.add(), tally.add());
+        assert_eq!(tally.now(), 2);
+        drop((first, second));
+        assert_eq!(tally.now(), 0);
     }
 }

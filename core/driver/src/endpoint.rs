@@ -32,6 +32,7 @@ use netacc_device::{
 use netacc_proto::{CacheConfig, LinkCache, Nonce, PreSharedKey, Reason};
 use parking_lot::{Mutex, RwLock};
 
+use crate::counted::Tally;
 use crate::link::LinkStatus;
 use crate::{Counters, LinkCell, ReadySink, StreamCell};
 
@@ -43,12 +44,17 @@ mod incoming;
 mod leave;
 mod open;
 mod progress;
+mod promotions;
 mod reasons;
 mod release;
+mod rings;
 mod room;
+mod sharing;
 mod silence;
 mod todo;
 
+use promotions::Promotions;
+pub use sharing::Sharing;
 pub(crate) use todo::Entry;
 use todo::Todo;
 
@@ -59,8 +65,8 @@ pub struct EndpointConfig {
     pub ring_len: u32,
     /// Largest DATA message (`NACC_SOR_MSG_SIZE`).
     pub message_len: u32,
-    /// Streams per link (`NACC_SOR_CONN_PER_QP`).
-    pub streams_per_link: u16,
+    /// How many streams share a link (`NACC_SOR_CONN_PER_QP`).
+    pub sharing: Sharing,
     /// Receives kept posted per link; narrowed to what the device has.
     pub receive_depth: u32,
     /// The cache of empty links.
@@ -98,7 +104,9 @@ pub struct Endpoint {
     pub(crate) streams: RwLock<Streams>,
     pub(crate) cache: Mutex<LinkCache<QueuePairId, PeerAddress>>,
     pub(crate) attempts: Mutex<HashMap<ConnectionId, Attempt>>,
-    pub(crate) waiting: Mutex<Vec<Waiting>>,
+    promotions: Mutex<Promotions>,
+    /// Streams on links.
+    attached: Tally,
     todo: Mutex<Todo>,
     counters: Counters,
     /// Why streams are kept off links: see [`Endpoint::hold_back`]. [`Reason::None`] if they are not.
@@ -115,16 +123,6 @@ pub(crate) struct Streams {
 pub(crate) struct Attempt {
     pub(crate) peer: PeerAddress,
     pub(crate) connector: bool,
-}
-
-/// A stream that waits for a link to `peer`.
-pub(crate) struct Waiting {
-    pub(crate) stream: Arc<StreamCell>,
-    pub(crate) peer: PeerAddress,
-    pub(crate) hint: u32,
-    /// The link being set up for it, once connected.
-    pub(crate) link: Option<QueuePairId>,
-    pub(crate) attempt: Option<ConnectionId>,
 }
 
 impl Endpoint {
@@ -155,7 +153,8 @@ impl Endpoint {
             streams: RwLock::default(),
             cache,
             attempts: Mutex::default(),
-            waiting: Mutex::default(),
+            promotions: Mutex::default(),
+            attached: Tally::default(),
             todo: Mutex::default(),
             counters: Counters::default(),
             held_back: AtomicU16::new(Reason::None as u16),

@@ -27,7 +27,7 @@ pub use choice::{Path, PathChoice, Verdict};
 pub use counted::Counted;
 pub use counters::{Counters, StreamCounters};
 pub use endpoint::contest::CONTEST_PATIENCE;
-pub use endpoint::{Endpoint, EndpointConfig, HelperNeeded};
+pub use endpoint::{Endpoint, EndpointConfig, HelperNeeded, Sharing};
 pub use link::{AnswerPatience, LinkOf, LinkSleep, LinkStatus};
 pub use readiness::Readiness;
 pub use schedule::{PromotionSchedule, Tries};

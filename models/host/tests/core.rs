@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig, AnchorWire};
 use netacc_device::{FourTuple, Instant};
-use netacc_driver::{Endpoint, EndpointConfig, LinkIo, Readiness, ReadySink, StreamCell};
+use netacc_driver::{Endpoint, EndpointConfig, LinkIo, Readiness, ReadySink, Sharing, StreamCell};
 use netacc_host::{Cluster, HostConfig, HostDevice, HostId};
 use netacc_proto::{CacheConfig, Role};
 use netacc_rnic::network::{LinkConfig, Topology};
@@ -33,7 +33,7 @@ fn endpoint(device: Arc<HostDevice>) -> Endpoint {
     let config = EndpointConfig {
         ring_len: 65_536,
         message_len: 16_384,
-        streams_per_link: 1,
+        sharing: Sharing::UpTo(1),
         receive_depth: 64,
         cache: CacheConfig { expire: Some(Duration::from_secs(1)), max_all: 4, max_per: 4 },
         trust_hints: false,

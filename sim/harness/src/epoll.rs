@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, OnceLock, Weak};
 
 use netacc_device::CompletionQueueId;
-use netacc_driver::{Endpoint, Readiness, ReadySink, StreamCell};
+use netacc_driver::{Endpoint, Readiness, ReadySink, Sharing, StreamCell};
 use parking_lot::Mutex;
 
 use crate::descriptor::{Descriptor, Watcher, ERR, HUP, IN, OUT, RDHUP};
@@ -261,7 +261,7 @@ impl ReadySink for Epoll {
         drop(state);
         let link = stream.lock(&endpoint).link().cloned();
         if let (Some(link), Some(cq)) = (link, self.cq.get()) {
-            if endpoint.config().streams_per_link <= 1 || link.cq() == endpoint.control_cq() {
+            if endpoint.config().sharing == Sharing::UpTo(1) || link.cq() == endpoint.control_cq() {
                 endpoint.rebind(&link, *cq);
                 self.state.lock().kicked = true;
             }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use netacc_device::loopback::anchor::AnchorConfig;
 use netacc_device::loopback::{DeliveryMode, LoopbackConfig};
 use netacc_device::middleware::{FaultConfig, SplitMix64};
-use netacc_driver::EndpointConfig;
+use netacc_driver::{EndpointConfig, Sharing};
 use netacc_proto::{CacheConfig, PreSharedKey};
 
 use crate::{Options, Preset};
@@ -76,7 +76,7 @@ impl Plan {
         let endpoint = EndpointConfig {
             ring_len,
             message_len: (ring_len / 2) >> rng.below(4),
-            streams_per_link: [1, 2, 8][rng.below(3)],
+            sharing: Sharing::UpTo([1, 2, 8][rng.below(3)]),
             receive_depth: [8, 12, 16, 64][rng.below(4)],
             cache: CacheConfig { expire, max_all: 1 + rng.below(4), max_per: 1 + rng.below(3) },
             trust_hints: rng.below(2) == 0 && preset == Preset::Shm,

@@ -84,7 +84,7 @@ fn plan(program: &Program, seed: u64, options: &Options) -> Plan {
     let children = program.steps.iter().filter(|step| matches!(step.op, Op::Fork { .. })).count();
     plan.processes = program.hosts.len() + children;
     plan.connections = usize::MAX;
-    plan.endpoint.streams_per_link = program.config.conn_per_qp.clamp(1, 64) as _;
+    plan.endpoint.sharing = netacc_driver::Sharing::from_setting(program.config.conn_per_qp.clamp(0, 64) as _);
     plan.endpoint.ring_len = program.config.ring_bytes.next_power_of_two().clamp(4096, 1 << 20);
     plan.endpoint.message_len = plan.endpoint.message_len.min(plan.endpoint.ring_len / 2);
     plan.eager = program.config.promote_after == 0;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use netacc_device::loopback::anchor::InMemoryAnchor;
 use netacc_device::middleware::SplitMix64;
 use netacc_device::{Anchor, DeviceError, Instant};
-use netacc_driver::{Endpoint, EndpointConfig, LinkIo, Readiness, ReadySink, StreamCell};
+use netacc_driver::{Endpoint, EndpointConfig, LinkIo, Readiness, ReadySink, Sharing, StreamCell};
 use netacc_host::HostDevice;
 use netacc_proto::{CacheConfig, RxSource, TxSink};
 
@@ -69,7 +69,7 @@ pub struct StackConfig {
     pub ring_bytes: u32,
     /// Bytes of a message at most (`NACC_SOR_MSG_SIZE`); not more than half a ring.
     pub message_bytes: u32,
-    /// Streams on a link (`NACC_SOR_CONN_PER_QP`); at least 1.
+    /// Streams on a link (`NACC_SOR_CONN_PER_QP`); 0 shares links with peers to which there are many.
     pub streams_per_link: u16,
     /// Receives posted on a queue pair at most.
     pub receive_depth: u32,
@@ -104,7 +104,7 @@ pub(crate) fn endpoint(
     let config = EndpointConfig {
         ring_len: stack.ring_bytes,
         message_len: stack.message_bytes,
-        streams_per_link: stack.streams_per_link,
+        sharing: Sharing::from_setting(stack.streams_per_link),
         receive_depth: stack.receive_depth,
         cache: CacheConfig { expire: Some(CACHE_EXPIRY), max_all: CACHE_LINKS, max_per: CACHE_LINKS_PER_PEER },
         trust_hints: false,

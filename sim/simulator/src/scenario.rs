@@ -403,8 +403,8 @@ impl Scenario {
         let Stack { promote, tcp_buffer_bytes, tcp_mtu_bytes, .. } = self.stack;
         refuse(!promote && tcp_buffer_bytes == 0, "what is not promoted needs a TCP that takes time")?;
         refuse(tcp_buffer_bytes > 0 && tcp_mtu_bytes < 576, "tcp_mtu_bytes is at least 576")?;
-        let Stack { ring_bytes, message_bytes, streams_per_link, receive_depth, .. } = self.stack;
-        refuse(streams_per_link == 0 || receive_depth == 0, "streams_per_link or receive_depth is 0")?;
+        let Stack { ring_bytes, message_bytes, receive_depth, .. } = self.stack;
+        refuse(receive_depth == 0, "receive_depth is 0")?;
         let threads = self.processors.map_or(1, |p| p.server_threads.min(p.client_threads).min(p.segment_bytes));
         refuse(threads == 0, "a host has no thread, or segments have no bytes")?;
         refuse(message_bytes == 0 || message_bytes > ring_bytes / 2, "a message is at most half a ring")?;

@@ -15,7 +15,7 @@ use netacc_device::{
     Anchor, CmEvent, ConnectionManager, Device, FourTuple, Instant, Operation, Payload, QueuePairId, Region,
     RemoteRegion, WorkRequest, WorkRequestId,
 };
-use netacc_driver::{Endpoint, EndpointConfig, LinkIo, Readiness, ReadySink, Shutdown, StreamCell};
+use netacc_driver::{Endpoint, EndpointConfig, LinkIo, Readiness, ReadySink, Sharing, Shutdown, StreamCell};
 use netacc_proto::{
     Accept, CacheConfig, ControlMessage, Hello, Immediate, MessageKind, Open, Record, RecordKind, RingDescriptor, Role,
     TxSink, WireTuple, CONTROL_SLOTS, CONTROL_SLOT_LEN, CREDIT_BLOCK_LEN, LINK_REGION_LEN,
@@ -316,7 +316,7 @@ fn endpoint(fabric: &Fabric, trust_hints: bool) -> (Endpoint, Arc<LoopbackDevice
     let config = EndpointConfig {
         ring_len: RING_LEN,
         message_len: 1024,
-        streams_per_link: 4,
+        sharing: Sharing::UpTo(4),
         receive_depth: 64,
         cache: CacheConfig { expire: Some(Duration::from_secs(1)), max_all: 4, max_per: 4 },
         trust_hints,

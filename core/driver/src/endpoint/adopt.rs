@@ -48,7 +48,7 @@ impl Endpoint {
     /// Forgets a stream that never left plain TCP, or is closed and released.
     pub fn forget(&self, cell: &Arc<StreamCell>) {
         // Whoever still holds the stream must neither open it nor touch a descriptor that may be another's by now.
-        self.waiting.lock().retain(|w| !Arc::ptr_eq(&w.stream, cell));
+        self.promotions.lock().remove(cell);
         let mut guard = cell.lock(self);
         guard.abandon();
         if std::mem::take(&mut guard.inner.published) {

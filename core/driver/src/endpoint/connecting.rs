@@ -27,10 +27,13 @@ impl Endpoint {
                 let reason = reason_of(&error);
                 let attempt = self.attempts.lock().remove(&id).filter(|attempt| attempt.connector);
                 // That we have no room for a link says nothing of the peer.
-                if let Some(attempt) = attempt.filter(|_| is_about_peer(reason)) {
-                    self.directory.note_unreachable(attempt.peer);
+                if let Some(Attempt { peer, .. }) = attempt {
+                    if is_about_peer(reason) {
+                        self.directory.note_unreachable(peer);
+                    }
+                    self.promotions.lock().failed(peer, id, reason);
+                    self.place(peer);
                 }
-                self.stop_waiting(reason, |w| w.attempt == Some(id));
             }
             CmEvent::Refused(requests) => {
                 self.counters.requests_refused.fetch_add(requests, Ordering::Relaxed);
@@ -59,10 +62,13 @@ impl Endpoint {
     /// A queue pair is connected: makes it a link, which begins with HELLO.
     fn handle_established(&self, id: ConnectionId, qp: QueuePairId, peer: PeerAddress, regions: FirstRegions) {
         let attempt = self.attempts.lock().remove(&id);
-        let connector = attempt.is_some_and(|a| a.connector && a.peer == peer);
+        let connector = attempt.as_ref().is_some_and(|a| a.connector && a.peer == peer);
         let link = self.add_link(qp, peer, connector, regions);
-        for w in self.waiting.lock().iter_mut().filter(|w| w.attempt == Some(id)) {
-            w.link = Some(qp);
+        if connector {
+            self.promotions.lock().established(peer, id, qp);
+        } else if let Some(attempt) = attempt.filter(|a| a.connector) {
+            // Somebody else has answered.
+            self.promotions.lock().failed(attempt.peer, id, Reason::PeerNotFound);
         }
         //= spec §2.3.1
         //# The connecting side sends HELLO first; the accepting side answers with its own.
@@ -93,7 +99,7 @@ impl Endpoint {
         let depth = self.config.receive_depth.min(caps.max_recv_wr);
         let credit_interval = if caps.cheap_writes { 1 } else { depth / 4 };
         let config = LinkConfig {
-            max_streams: self.config.streams_per_link,
+            max_streams: self.config.sharing.most(),
             receive_depth: depth,
             credit_interval: credit_interval.max(1),
             connector,

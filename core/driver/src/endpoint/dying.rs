@@ -75,7 +75,9 @@ impl Endpoint {
         }
         // Of a link that is refused they were told why.
         let reason = if violated { Reason::Violation } else { Reason::LinkFailed };
-        self.stop_waiting(reason, |w| w.link == Some(link.qp));
+        if link.connector {
+            self.promotions.lock().ended(link.peer, link.qp, reason);
+        }
         for cell in &cells {
             let mut guard = cell.lock(self);
             guard.link_died();
@@ -88,12 +90,16 @@ impl Endpoint {
         self.links.write().remove(&link.qp);
         // Rings live on in the streams' regions until their bytes are read or replayed.
         self.device.destroy_qp(link.qp);
+        self.place(link.peer);
     }
 
     pub(crate) fn destroy_link(&self, qp: QueuePairId) {
         if let Some(link) = self.links.write().remove(&qp) {
             link.advance(LinkLife::Dead);
             self.device.destroy_qp(qp);
+            if link.connector {
+                self.promotions.lock().ended(link.peer, qp, Reason::LinkFailed);
+            }
         }
     }
 }

@@ -348,7 +348,9 @@ impl Endpoint {
             return self.counters().reason(reason);
         }
         self.directory().note_unreachable(link.peer);
-        self.stop_waiting(reason, |w| w.link == Some(link.qp));
+        // `progress` tells the streams that waited for it.
+        self.promotions.lock().ended(link.peer, link.qp, reason);
+        self.need_helper();
     }
 
     /// A message of the link itself was sent, or waits for room. False if the link must end.

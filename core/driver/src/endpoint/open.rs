@@ -3,16 +3,16 @@
 //! A stream that is to be promoted waits for a link to its peer: one with room, a cached one, or one that is made for it.
 //! Then it is opened there, or it stays on TCP for a reason that it is told.
 
+use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use netacc_device::{
-    ConnectionId, DeviceError, FourTuple, Obstacle, PeerAddress, QueuePairId, Region, RemoteRegion, UNKNOWN_STREAM,
-};
+use netacc_device::{DeviceError, FourTuple, Obstacle, PeerAddress, QueuePairId, Region, RemoteRegion, UNKNOWN_STREAM};
 use netacc_proto::{Accept, Open, Reason, RingDescriptor, Role, SlotId, WireTuple, CREDIT_BLOCK_LEN, LINK_REGION_LEN};
 
+use super::promotions::{Look, Promotions, Waiting};
 use super::reasons::{reason_of, reason_without_region};
-use super::{Attempt, Endpoint, Waiting};
+use super::{rings, Attempt, Endpoint};
 use crate::link::LinkRx;
 use crate::stream::{Attachment, Noted, Outgoing, Referral};
 use crate::{Counters, LinkCell, StreamCell};
@@ -53,12 +53,8 @@ impl Endpoint {
 
     /// The stream is to be opened at `peer`.
     fn wait_for_link(&self, cell: &Arc<StreamCell>, peer: PeerAddress, hint: u32) {
-        let mut waiting = self.waiting.lock();
-        if !waiting.iter().any(|w| Arc::ptr_eq(&w.stream, cell)) {
-            waiting.push(Waiting { stream: cell.clone(), peer, hint, link: None, attempt: None });
-        }
-        drop(waiting);
-        self.place_waiting();
+        self.promotions.lock().add(peer, cell, hint);
+        self.place(peer);
     }
 
     /// The peer has sent a stream, which has left its link, to a process that is at `peer`.
@@ -69,79 +65,94 @@ impl Endpoint {
 
     /// Gives waiting streams a link: one with room, a cached one, or a new one.
     pub(crate) fn place_waiting(&self) {
-        let (mut ready, mut failed) = (Vec::new(), Vec::new());
-        let mut waiting = self.waiting.lock();
-        let mut shared = shared_attempts(&waiting);
-        waiting.retain_mut(|w| {
-            if let Some(link) = self.usable_link(w) {
-                ready.push((link, w.stream.clone(), w.hint));
-                return false;
-            }
-            if w.attempt.is_none() && w.link.is_none() {
-                let most = self.config.streams_per_link;
-                if let Some(joined) = shared.iter_mut().find(|s| s.peer == w.peer && s.streams < most) {
-                    joined.streams += 1;
-                    (w.attempt, w.link) = (Some(joined.id), joined.link);
-                    return true;
-                }
-                match self.cm().connect(w.peer, self.control_cq(), LINK_REGION_LEN, &[]) {
-                    Ok(id) => {
-                        self.attempts.lock().insert(id, Attempt { peer: w.peer, connector: true });
-                        w.attempt = Some(id);
-                        shared.push(SharedAttempt { id, peer: w.peer, link: None, streams: 1 });
-                    }
-                    Err(error) => {
-                        failed.push((w.stream.clone(), reason_of(&error)));
-                        return false;
-                    }
-                }
-            }
-            true
-        });
-        drop(waiting);
-        failed.into_iter().for_each(|(stream, reason)| self.note_without_link(&stream, reason));
-        for (link, stream, hint) in ready {
+        let unfinished = self.promotions.lock().unfinished();
+        unfinished.into_iter().for_each(|peer| self.place(peer));
+    }
+
+    /// As [`place_waiting`](Endpoint::place_waiting), for streams to one peer.
+    pub(super) fn place(&self, address: PeerAddress) {
+        let mut ready = VecDeque::new();
+        let mut promotions = self.promotions.lock();
+        // One at a time: a stream takes its room on a link when it is opened there.
+        while let Some(link) = self.link_for_first(&mut promotions, address, &mut ready) {
+            let Some(Waiting { stream, hint }) = promotions.pop(address) else { break };
+            drop(promotions);
             if let Err(reason) = self.open_on(&link, &stream, hint) {
                 self.note_without_link(&stream, reason);
                 self.note_idle(&link);
             }
+            promotions = self.promotions.lock();
+        }
+        self.connect_wanted(&mut promotions, address);
+        let refused = promotions.peer(address).filter(|peer| !peer.is_making()).and_then(|peer| peer.refused);
+        let failed = refused.map(|reason| (reason, promotions.drain(address)));
+        promotions.finish(address);
+        drop(promotions);
+        for qp in ready {
+            // Those it was made for have gone.
+            let link = self.links.read().get(&qp).cloned();
+            link.iter().for_each(|link| self.note_idle(link));
+        }
+        if let Some((reason, streams)) = failed {
+            streams.iter().for_each(|w| self.note_without_link(&w.stream, reason));
         }
     }
 
-    fn usable_link(&self, w: &mut Waiting) -> Option<Arc<LinkCell>> {
-        let usable = |l: &Arc<LinkCell>| {
-            let tx = l.tx.lock();
-            !l.is_dying() && tx.proto.is_ready() && tx.proto.has_room()
-        };
-        let links = self.links.read();
-        if let Some(qp) = w.link {
-            let link = links.get(&qp)?;
-            if usable(link) {
-                return Some(link.clone());
-            }
-            if !link.tx.lock().proto.is_ready() {
-                return None;
-            }
-            // Other streams were quicker: look for another link.
-            (w.link, w.attempt) = (None, None);
-        }
-        if w.attempt.is_some() {
+    /// A link for the stream that has waited for longest: one of `ready`, a cached one, or one with room.
+    fn link_for_first(
+        &self,
+        promotions: &mut Promotions,
+        address: PeerAddress,
+        ready: &mut VecDeque<QueuePairId>,
+    ) -> Option<Arc<LinkCell>> {
+        let peer = promotions.peer(address)?;
+        ready.extend(peer.take_ready(|qp| self.look_at_link(qp)));
+        if peer.waiting.is_empty() {
             return None;
         }
-        if let Some(qp) = self.cache.lock().take(w.peer) {
-            if let Some(link) = links.get(&qp).filter(|l| usable(l)) {
+        let get = |qp: QueuePairId| self.links.read().get(&qp).cloned();
+        while let Some(qp) = ready.pop_front() {
+            if self.look_at_link(qp) == Look::Usable {
+                return get(qp);
+            }
+        }
+        if let Some(qp) = self.cache.lock().take(address) {
+            if self.look_at_link(qp) == Look::Usable {
                 Counters::bump(&self.counters().links_reused);
-                return Some(link.clone());
+                return get(qp);
             }
         }
-        if self.config.streams_per_link <= 1 {
-            return None;
+        let shared = peer.find_room(self.config.sharing, |qp| self.look_at_link(qp)).and_then(get)?;
+        self.cache.lock().remove(shared.qp);
+        Some(shared)
+    }
+
+    /// Begins to make the links that are wanted for the streams that wait.
+    fn connect_wanted(&self, promotions: &mut Promotions, address: PeerAddress) {
+        let Some(peer) = promotions.peer(address) else { return };
+        for _ in 0..peer.wanted(self.config.sharing) {
+            match self.cm().connect(address, self.control_cq(), LINK_REGION_LEN, &[]) {
+                Ok(id) => {
+                    self.attempts.lock().insert(id, Attempt { peer: address, connector: true });
+                    peer.attempts.push(id);
+                }
+                Err(error) => {
+                    peer.refused = Some(reason_of(&error));
+                    break;
+                }
+            }
         }
-        let shared = links.values().find(|l| l.connector && l.peer == w.peer && usable(l)).cloned();
-        if let Some(link) = &shared {
-            self.cache.lock().remove(link.qp);
+    }
+
+    fn look_at_link(&self, qp: QueuePairId) -> Look {
+        let links = self.links.read();
+        let Some(link) = links.get(&qp).filter(|link| !link.is_dying()) else { return Look::Unusable };
+        let tx = link.tx.lock();
+        match (tx.proto.is_ready(), tx.proto.has_room()) {
+            (false, _) => Look::NotReady,
+            (true, true) => Look::Usable,
+            (true, false) => Look::Unusable,
         }
-        shared
     }
 
     fn open_on(&self, link: &Arc<LinkCell>, cell: &Arc<StreamCell>, hint: u32) -> Result<(), Reason> {
@@ -164,7 +175,8 @@ impl Endpoint {
                 return Err(reason);
             }
             let inner = &mut *guard.inner;
-            inner.attached = Some(Attachment { link: link.clone(), region, outgoing: None });
+            inner.attached =
+                Some(Attachment { link: link.clone(), region, outgoing: None, _tallied: self.attached.add() });
             inner.noted.remove(Noted::RELEASE);
             put_slot(&mut rx, slot, cell);
             inner.proto.open(slot.0, wire_tuple(&cell.tuple), hint, self.nonce(), ring);
@@ -179,20 +191,11 @@ impl Endpoint {
 
     /// Memory for the bytes that the peer sends.
     fn prepare(&self, link: &LinkCell, cell: &StreamCell) -> Result<Incoming, Reason> {
-        let ring_len = cell.next_ring_len(self.config.ring_len);
+        let ring_len = cell.next_ring_len(rings::ring_len(self.config.ring_len, self.attached.now()));
         let len = CREDIT_BLOCK_LEN + ring_len as usize;
         let region = link.alloc_region(self.device(), len).map_err(|e| reason_without_region(&e))?;
         let ring = RingDescriptor { rkey: region.remote.rkey, base: region.remote.base, ring_len };
         Ok(Incoming { region, ring })
-    }
-
-    /// Streams for which there will be no link stay on TCP, for this reason.
-    pub(crate) fn stop_waiting(&self, reason: Reason, is_over: impl Fn(&Waiting) -> bool) {
-        let mut waiting = self.waiting.lock();
-        let (over, left): (Vec<_>, Vec<_>) = std::mem::take(&mut *waiting).into_iter().partition(is_over);
-        *waiting = left;
-        drop(waiting);
-        over.iter().for_each(|w| self.note_without_link(&w.stream, reason));
     }
 
     /// A stream that waited for a link stays on TCP, for this reason.
@@ -296,7 +299,8 @@ impl Endpoint {
             return Err(reason);
         }
         let inner = &mut *guard.inner;
-        inner.attached = Some(Attachment { link: link.clone(), region, outgoing: Some(outgoing) });
+        inner.attached =
+            Some(Attachment { link: link.clone(), region, outgoing: Some(outgoing), _tallied: self.attached.add() });
         inner.noted.remove(Noted::RELEASE);
         put_slot(rx, slot, cell);
         guard.arrived = true;
@@ -362,27 +366,6 @@ impl Endpoint {
 struct Incoming {
     region: Region,
     ring: RingDescriptor,
-}
-
-/// An attempt, and the streams that wait for its link.
-struct SharedAttempt {
-    id: ConnectionId,
-    peer: PeerAddress,
-    /// Once connected.
-    link: Option<QueuePairId>,
-    streams: u16,
-}
-
-fn shared_attempts(waiting: &[Waiting]) -> Vec<SharedAttempt> {
-    let mut shared: Vec<SharedAttempt> = Vec::new();
-    for w in waiting {
-        let Some(id) = w.attempt else { continue };
-        match shared.iter_mut().find(|s| s.id == id) {
-            Some(s) => s.streams = s.streams.saturating_add(1),
-            None => shared.push(SharedAttempt { id, peer: w.peer, link: w.link, streams: 1 }),
-        }
-    }
-    shared
 }
 
 fn put_slot(rx: &mut LinkRx<StreamCell>, slot: SlotId, cell: &Arc<StreamCell>) {

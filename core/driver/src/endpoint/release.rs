@@ -32,7 +32,7 @@ impl Endpoint {
         let slot = inner.proto.slot();
         let ask_next = inner.attempt.referral.take().filter(|_| !closed);
         drop(guard);
-        if let Some(Attachment { link, region, outgoing }) = attached.filter(|at| !at.link.is_dead()) {
+        if let Some(Attachment { link, region, outgoing, _tallied: _ }) = attached.filter(|at| !at.link.is_dead()) {
             if let Some(outgoing) = outgoing {
                 self.free_outgoing(&link, outgoing);
             }
@@ -59,6 +59,9 @@ impl Endpoint {
         let empty = tx.proto.streams() == 0;
         drop(tx);
         drop(rx);
+        if link.connector {
+            self.promotions.lock().freed(link.peer);
+        }
         if empty {
             self.park(link, now);
         }
@@ -66,7 +69,7 @@ impl Endpoint {
 
     /// Keeps an empty link for the next stream, or closes it.
     pub(super) fn park(&self, link: &Arc<LinkCell>, now: Instant) {
-        let awaited = self.waiting.lock().iter().any(|w| w.link == Some(link.qp));
+        let awaited = self.promotions.lock().awaits(link.peer, link.qp);
         if link.is_dying() || awaited || link.tx.lock().proto.streams() > 0 {
             return;
         }

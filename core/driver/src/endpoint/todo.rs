@@ -89,9 +89,13 @@ impl Todo {
 
 impl Endpoint {
     /// How much work `progress` has of each kind, for people.
-    pub fn backlog(&self) -> [(&'static str, usize); 15] {
+    pub fn backlog(&self) -> [(&'static str, usize); 17] {
+        let connecting = self.attempts.lock().len();
+        let waiting = self.promotions.lock().waiting();
         let todo = self.todo.lock();
         [
+            ("connecting", connecting),
+            ("waiting", waiting),
             ("starved", todo.starved.len()),
             ("lingering", todo.lingering.len()),
             ("release", todo.release.len()),

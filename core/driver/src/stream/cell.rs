@@ -10,7 +10,7 @@ use netacc_proto::{Reason, RingDescriptor, Stream};
 use parking_lot::Mutex;
 
 use super::states::{AnchorState, Attempt, Closing, Noted, Reported, Sending, Stall};
-use crate::counted::Counted;
+use crate::counted::{Counted, Tallied};
 use crate::link::LinkOf;
 use crate::{Readiness, StreamCounters};
 
@@ -70,6 +70,8 @@ pub(crate) struct Attachment {
     pub(crate) region: Region,
     /// Where outgoing bytes are written. The opener knows it from ACCEPT on.
     pub(crate) outgoing: Option<Outgoing>,
+    /// The endpoint counts its streams on links.
+    pub(crate) _tallied: Tallied,
 }
 
 /// Where outgoing bytes are written: the peer's region itself, or a local copy of the same shape.

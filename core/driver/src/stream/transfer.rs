@@ -35,7 +35,7 @@ impl StreamGuard<'_> {
             return unsafe { self.send_pieces(std::iter::once((src, len)), more) };
         }
         let inner = &mut *self.inner;
-        let Some(Attachment { link, region, outgoing: Some(out) }) = &inner.attached else {
+        let Some(Attachment { link, region, outgoing: Some(out), .. }) = &inner.attached else {
             return LinkIo::Moved;
         };
         let Some(word) = region.memory.word(0) else { return LinkIo::Moved };

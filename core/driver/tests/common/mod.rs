@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig, InMemoryAnchor};
 use netacc_device::{Anchor, FourTuple, Instant};
-use netacc_driver::{Endpoint, EndpointConfig, Readiness, ReadySink, StreamCell, STALL_PATIENCE};
+use netacc_driver::{Endpoint, EndpointConfig, Readiness, ReadySink, Sharing, StreamCell, STALL_PATIENCE};
 use netacc_proto::{CacheConfig, Role};
 
 /// An owner that wants to know nothing.
@@ -30,7 +30,7 @@ pub(crate) fn config(streams_per_link: u16) -> EndpointConfig {
     EndpointConfig {
         ring_len: 4096,
         message_len: 1024,
-        streams_per_link,
+        sharing: Sharing::UpTo(streams_per_link),
         receive_depth: 64,
         cache: CacheConfig { expire: Some(Duration::from_secs(1)), max_all: 4, max_per: 4 },
         trust_hints: true,

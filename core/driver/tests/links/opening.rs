@@ -7,7 +7,7 @@ use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig};
 use netacc_device::loopback::{DeliveryMode, Fabric, Kill, LoopbackConfig, QueuePairEnd};
 use netacc_device::middleware::Event;
 use netacc_device::{Anchor, Instant};
-use netacc_driver::{EndpointConfig, LinkIo, StreamCell};
+use netacc_driver::{EndpointConfig, LinkIo, Sharing, StreamCell};
 use netacc_proto::Reason;
 
 use crate::common::{config, connect, connect_over, run, Deaf};
@@ -46,6 +46,57 @@ fn streams_that_wait_for_a_link_share_it() {
         .iter()
         .all(|(near, far)| near.lock(&client).proto().is_linked() && far.lock(&server).proto().is_linked()));
     assert_eq!(client.counters().snapshot()["links_established"], 2, "five streams, four to a link");
+}
+
+/// Breaks if the first streams to a peer had to share a link, if further ones had links made for them while others have
+/// room, if they crowded on one link, or if nothing were made once all are full.
+#[test]
+fn streams_share_links_once_there_are_many() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let open = || {
+        let sharing = Sharing::Automatic { dedicated: 2, most: 3 };
+        let config = EndpointConfig { sharing, ..config(1) };
+        configured(fabric.open(LoopbackConfig::shm()), None, |_: &Event| {}, Deaf, config)
+    };
+    let (client, server) = (open(), open());
+    let mut pairs = Vec::new();
+    let mut links_after = |streams: u16| {
+        for port in 40_100 + pairs.len() as u16..40_100 + streams {
+            let (near, far) = connect(&client, &server, port);
+            client.promote(&near).expect("the acceptor is published");
+            pairs.push((near, far));
+        }
+        run([&client, &server]);
+        for (near, far) in &pairs {
+            assert!(near.lock(&client).proto().is_linked() && far.lock(&server).proto().is_linked());
+        }
+        let mut streams: Vec<_> = client.links().iter().map(|link| link.streams).collect();
+        streams.sort_unstable();
+        streams
+    };
+    assert_eq!(links_after(1), [1]);
+    assert_eq!(links_after(2), [1, 1]);
+    assert_eq!(links_after(4), [2, 2], "spread over those that there are");
+    assert_eq!(links_after(6), [3, 3]);
+    assert_eq!(links_after(8), [2, 3, 3], "a third one once both are full");
+}
+
+/// Breaks if more links are being made at a time than peers queue, or if streams that wait for the next one are forgotten.
+#[test]
+fn a_crowd_of_streams_is_promoted_a_few_links_at_a_time() {
+    const STREAMS: u16 = 100;
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, server) = (endpoint(&fabric), endpoint(&fabric));
+    let pairs: Vec<_> = (0..STREAMS).map(|i| connect(&client, &server, 41_000 + i)).collect();
+    for (near, _) in &pairs {
+        client.promote(near).expect("the acceptor is published");
+    }
+    let backlog = client.backlog();
+    assert!(backlog.contains(&("connecting", 32)), "of {STREAMS} that are wanted: {backlog:?}");
+    assert!(backlog.contains(&("waiting", usize::from(STREAMS))), "{backlog:?}");
+    run([&client, &server]);
+    let linked = pairs.iter().filter(|(near, _)| near.lock(&client).proto().is_linked()).count();
+    assert_eq!(linked, usize::from(STREAMS));
 }
 
 /// Breaks if each stream on a link that is used again has memory registered for it, or finds there what the one before

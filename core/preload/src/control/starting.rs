@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::Arc;
 
 use netacc_config::{Config, Expiry, Problem};
-use netacc_driver::{Endpoint, EndpointConfig, STALL_PATIENCE};
+use netacc_driver::{Endpoint, EndpointConfig, Sharing, STALL_PATIENCE};
 use netacc_proto::{CacheConfig, PreSharedKey, Reason};
 use netacc_registry::{BackendFds, GiveBack};
 use parking_lot::Mutex;
@@ -166,7 +166,7 @@ fn open_endpoint(c: &Config) -> Result<(Endpoint, Backend), (Reason, String)> {
     let settings = EndpointConfig {
         ring_len: c.memory.ring_bytes as u32,
         message_len: c.memory.msg_bytes.min(c.memory.ring_bytes / 2) as u32,
-        streams_per_link: c.links.streams_per_link.min(u32::from(u16::MAX)) as u16,
+        sharing: Sharing::from_setting(c.links.streams_per_link.min(u32::from(u16::MAX)) as u16),
         // As many as the device has.
         receive_depth: u32::MAX,
         cache,

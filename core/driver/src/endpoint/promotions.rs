@@ -1,0 +1,232 @@
+//! Streams that wait for a link, and links that are made for them, by peer.
+//!
+//! The cost of placing a stream does not depend on how many others wait: a peer's streams wait in a queue, only its links
+//! that are being made are looked at each time, and links with room are found in turn.
+//!
+//! Invariant: a peer with streams that wait has a link being made, or its streams have been placed or failed.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+
+use netacc_device::{ConnectionId, PeerAddress, QueuePairId};
+use netacc_proto::Reason;
+
+use super::Sharing;
+use crate::StreamCell;
+
+/// Links to one peer that are made at the same time, at most. Arbitrary: enough to keep both sides busy, and fewer than
+/// connection managers queue.
+const MAX_CONNECTING: usize = 32;
+
+/// A stream that waits for a link.
+pub(super) struct Waiting {
+    pub(super) stream: Arc<StreamCell>,
+    pub(super) hint: u32,
+}
+
+/// What waits, by peer.
+#[derive(Default)]
+pub(crate) struct Promotions {
+    peers: HashMap<PeerAddress, Peer>,
+    /// Peers to which links are being made, or for which streams wait. Ordered, so that replays go through them in the
+    /// same order.
+    unfinished: BTreeSet<PeerAddress>,
+    /// The streams that wait, by their numbers.
+    queued: HashMap<u32, PeerAddress>,
+}
+
+/// One peer: the streams that wait for a link to it, and the links to it that this side has made.
+#[derive(Default)]
+pub(super) struct Peer {
+    pub(super) waiting: VecDeque<Waiting>,
+    pub(super) attempts: Vec<ConnectionId>,
+    /// Connected, and not ready for streams when that was looked at last.
+    pub(super) connecting: Vec<QueuePairId>,
+    /// All of them, `connecting` too.
+    links: Vec<QueuePairId>,
+    /// Where in `links` the search for room begins.
+    next: usize,
+    room: Room,
+    /// Why no further link is made for those that wait now.
+    pub(super) refused: Option<Reason>,
+}
+
+/// What is known of room on a peer's links.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Room {
+    #[default]
+    Unknown,
+    /// The last search found none, and no stream has left a link since then.
+    None,
+}
+
+/// What a look at a link finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    Usable,
+    /// HELLO has not come yet.
+    NotReady,
+    /// Dead, or full.
+    Unusable,
+}
+
+impl Promotions {
+    /// `stream` waits for a link to `peer`, if it does not already wait.
+    pub(super) fn add(&mut self, peer: PeerAddress, stream: &Arc<StreamCell>, hint: u32) {
+        if self.queued.contains_key(&stream.number) {
+            return;
+        }
+        self.queued.insert(stream.number, peer);
+        self.unfinished.insert(peer);
+        self.peers.entry(peer).or_default().waiting.push_back(Waiting { stream: stream.clone(), hint });
+    }
+
+    /// `stream` does not wait any more.
+    pub(super) fn remove(&mut self, stream: &Arc<StreamCell>) {
+        let Some(peer) = self.queued.get(&stream.number).and_then(|address| self.peers.get_mut(address)) else {
+            return;
+        };
+        let before = peer.waiting.len();
+        peer.waiting.retain(|w| !Arc::ptr_eq(&w.stream, stream));
+        if peer.waiting.len() < before {
+            self.queued.remove(&stream.number);
+        }
+    }
+
+    /// How many streams wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.queued.len()
+    }
+
+    /// The peers to which links are being made, or for which streams wait.
+    pub(super) fn unfinished(&self) -> Vec<PeerAddress> {
+        self.unfinished.iter().copied().collect()
+    }
+
+    pub(super) fn peer(&mut self, address: PeerAddress) -> Option<&mut Peer> {
+        self.peers.get_mut(&address)
+    }
+
+    /// The stream at the head of a peer's queue leaves it.
+    pub(super) fn pop(&mut self, address: PeerAddress) -> Option<Waiting> {
+        let first = self.peers.get_mut(&address)?.waiting.pop_front()?;
+        self.queued.remove(&first.stream.number);
+        Some(first)
+    }
+
+    /// All streams that wait for a link to `address` leave its queue.
+    pub(super) fn drain(&mut self, address: PeerAddress) -> Vec<Waiting> {
+        std::iter::from_fn(|| self.pop(address)).collect()
+    }
+
+    /// The attempt has made a link.
+    pub(super) fn established(&mut self, address: PeerAddress, id: ConnectionId, qp: QueuePairId) {
+        let peer = self.peers.entry(address).or_default();
+        peer.attempts.retain(|attempt| *attempt != id);
+        peer.connecting.push(qp);
+        peer.links.push(qp);
+        self.unfinished.insert(address);
+    }
+
+    /// The attempt has failed.
+    pub(super) fn failed(&mut self, address: PeerAddress, id: ConnectionId, reason: Reason) {
+        let Some(peer) = self.peers.get_mut(&address) else { return };
+        peer.attempts.retain(|attempt| *attempt != id);
+        peer.refused = Some(reason);
+    }
+
+    /// A link that this side has made carries no further stream.
+    pub(super) fn ended(&mut self, address: PeerAddress, qp: QueuePairId, reason: Reason) {
+        let Some(peer) = self.peers.get_mut(&address) else { return };
+        peer.links.retain(|link| *link != qp);
+        let before = peer.connecting.len();
+        peer.connecting.retain(|link| *link != qp);
+        if peer.connecting.len() < before {
+            peer.refused = Some(reason);
+        }
+        self.finish(address);
+    }
+
+    /// Whether streams wait that may use the link once it is ready.
+    pub(super) fn awaits(&self, address: PeerAddress, qp: QueuePairId) -> bool {
+        self.peers.get(&address).is_some_and(|peer| !peer.waiting.is_empty() && peer.connecting.contains(&qp))
+    }
+
+    /// A stream has left a link to `address`.
+    pub(super) fn freed(&mut self, address: PeerAddress) {
+        if let Some(peer) = self.peers.get_mut(&address) {
+            peer.room = Room::Unknown;
+        }
+    }
+
+    /// Forgets that a peer is unfinished if it is not, and the peer if nothing is left of it.
+    pub(super) fn finish(&mut self, address: PeerAddress) {
+        let Some(peer) = self.peers.get_mut(&address) else { return };
+        if peer.is_making() || !peer.waiting.is_empty() {
+            return;
+        }
+        self.unfinished.remove(&address);
+        peer.refused = None;
+        if peer.links.is_empty() {
+            self.peers.remove(&address);
+        }
+    }
+}
+
+impl Peer {
+    /// Whether links are being made.
+    pub(super) fn is_making(&self) -> bool {
+        !(self.attempts.is_empty() && self.connecting.is_empty())
+    }
+
+    /// How many links are to be made now for the streams that wait.
+    pub(super) fn wanted(&self, sharing: Sharing) -> usize {
+        if self.refused.is_some() {
+            return 0;
+        }
+        let making = self.attempts.len() + self.connecting.len();
+        // Each link is planned as if the one before were made.
+        let (mut links, mut streams, mut wanted) = (self.links.len() - self.connecting.len(), self.waiting.len(), 0);
+        while streams > 0 && wanted < MAX_CONNECTING {
+            streams = streams.saturating_sub(sharing.planned(links));
+            links += 1;
+            wanted += 1;
+        }
+        wanted.saturating_sub(making)
+    }
+
+    /// Links that have become ready, or are no more, since the last look at those being made.
+    pub(super) fn take_ready(&mut self, look: impl Fn(QueuePairId) -> Look) -> Vec<QueuePairId> {
+        let mut ready = Vec::new();
+        self.connecting.retain(|qp| match look(*qp) {
+            Look::NotReady => true,
+            Look::Usable => {
+                ready.push(*qp);
+                false
+            }
+            Look::Unusable => false,
+        });
+        if !ready.is_empty() {
+            self.room = Room::Unknown;
+        }
+        ready
+    }
+
+    /// A link with room that other streams use, if `sharing` has streams share links by now.
+    pub(super) fn find_room(&mut self, sharing: Sharing, look: impl Fn(QueuePairId) -> Look) -> Option<QueuePairId> {
+        let made = self.links.len() - self.connecting.len();
+        if self.room == Room::None || !sharing.shares(made, self.refused.is_some()) {
+            return None;
+        }
+        for i in 0..self.links.len() {
+            let at = (self.next + i) % self.links.len();
+            let qp = self.links[at];
+            if look(qp) == Look::Usable {
+                self.next = at + usize::from(sharing.spreads());
+                return Some(qp);
+            }
+        }
+        self.room = Room::None;
+        None
+    }
+}

@@ -1,0 +1,60 @@
+//! How many streams share a link.
+
+/// How streams to one peer are spread over links.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// A new link is made once all have this many streams (`NACC_SOR_CONN_PER_QP`).
+    UpTo(u16),
+    /// Each stream has a link of its own until there are `dedicated` links to its peer. Further streams share these,
+    /// up to `most` on each.
+    Automatic {
+        /// Links with one stream each.
+        dedicated: u16,
+        /// Streams on a link.
+        most: u16,
+    },
+}
+
+impl Sharing {
+    /// What `NACC_SOR_CONN_PER_QP=0` stands for. Arbitrary: a link takes some tens of kilobytes, and a device has
+    /// at least a thousand queue pairs; a link that many threads wait on needs the helper thread to wake them.
+    pub const AUTOMATIC: Sharing = Sharing::Automatic { dedicated: 256, most: 1024 };
+
+    /// As a setting has it: the number of streams that may share a link, or 0 for [`AUTOMATIC`](Sharing::AUTOMATIC).
+    pub fn from_setting(streams_per_link: u16) -> Sharing {
+        match streams_per_link {
+            0 => Sharing::AUTOMATIC,
+            most => Sharing::UpTo(most),
+        }
+    }
+
+    /// Streams that this side admits on a link.
+    pub fn most(self) -> u16 {
+        match self {
+            Sharing::UpTo(most) | Sharing::Automatic { most, .. } => most,
+        }
+    }
+
+    /// How many streams a link that is made now will carry, if there are so many links to the peer.
+    pub(super) fn planned(self, links: usize) -> usize {
+        match self {
+            Sharing::UpTo(most) => usize::from(most.max(1)),
+            Sharing::Automatic { dedicated, .. } if links < usize::from(dedicated) => 1,
+            Sharing::Automatic { most, .. } => usize::from(most),
+        }
+    }
+
+    /// Whether a stream goes onto a link that others use, if there are so many links to the peer and `refused` says that
+    /// there will be no more.
+    pub(super) fn shares(self, links: usize, refused: bool) -> bool {
+        match self {
+            Sharing::UpTo(most) => most > 1,
+            Sharing::Automatic { dedicated, .. } => refused || links >= usize::from(dedicated),
+        }
+    }
+
+    /// Whether the next stream goes onto the next link, in place of the same one as long as that has room.
+    pub(super) fn spreads(self) -> bool {
+        matches!(self, Sharing::Automatic { .. })
+    }
+}
