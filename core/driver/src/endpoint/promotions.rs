@@ -188,6 +188,10 @@ impl Peer {
         // Each link is planned as if the one before were made.
         let (mut links, mut streams, mut wanted) = (self.links.len() - self.connecting.len(), self.waiting.len(), 0);
         while streams > 0 && wanted < MAX_CONNECTING {
+            if sharing.spreads() && sharing.shares(links, false) && self.room != Room::None {
+                // The links that there are by then have room for the rest.
+                break;
+            }
             streams = streams.saturating_sub(sharing.planned(links));
             links += 1;
             wanted += 1;
