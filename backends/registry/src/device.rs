@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use netacc_device::{
-    Armed, Capabilities, CmError, CmEvent, CompletionQueueId, ConnectionId, ConnectionManager, Device, DeviceError,
-    Directory, DirectoryError, FourTuple, KernelOperation, Obstacle, PeerAddress, PostError, QueuePairId, Receives,
-    Region, RemoteRegion, Wait, WorkCompletion, WorkRequest, UNKNOWN_STREAM,
+    Armed, Capabilities, CmError, CmEvent, CompletionEvents, CompletionQueueId, ConnectionId, ConnectionManager,
+    Device, DeviceError, Directory, DirectoryError, FourTuple, KernelOperation, KernelOrder, Obstacle, PeerAddress,
+    PostError, QueuePairId, Receives, Region, RemoteRegion, Wait, WorkCompletion, WorkRequest, UNKNOWN_STREAM,
 };
 use netacc_verbs::VerbsDevice;
 
@@ -70,103 +70,6 @@ impl Device for Fabric {
             }
             Side::Nobody => 0,
         }
-    }
-
-    fn qp_sequence(&self, qp: QueuePairId) -> u32 {
-        match self.split(qp) {
-            Side::Near(near) => near.qp_sequence(qp),
-            Side::Far(far, qp) => far.qp_sequence(qp),
-            Side::Nobody => 0,
-        }
-    }
-
-    fn wait_qp(&self, qp: QueuePairId, seen: u32, timeout: Option<Duration>) -> Wait {
-        match self.split(qp) {
-            Side::Near(near) => near.wait_qp(qp, seen, timeout),
-            Side::Far(far, qp) => far.wait_qp(qp, seen, timeout),
-            Side::Nobody => Wait::Woken,
-        }
-    }
-
-    fn wake_qp(&self, qp: QueuePairId) {
-        match self.split(qp) {
-            Side::Near(near) => near.wake_qp(qp),
-            Side::Far(far, qp) => far.wake_qp(qp),
-            Side::Nobody => {}
-        }
-    }
-
-    fn knock(&self, qp: QueuePairId) {
-        match self.split(qp) {
-            Side::Near(near) => near.knock(qp),
-            Side::Far(far, qp) => far.knock(qp),
-            Side::Nobody => {}
-        }
-    }
-
-    fn begin_kernel_operation(&self) {
-        if let Some(near) = &self.near {
-            near.begin_kernel_operation();
-        }
-    }
-
-    fn end_kernel_operation(&self, operation: KernelOperation) {
-        if let Some(near) = &self.near {
-            near.end_kernel_operation(operation);
-        }
-    }
-
-    fn kernel_news(&self) -> KernelOperation {
-        self.near.as_ref().map_or_else(KernelOperation::default, |near| near.kernel_news())
-    }
-
-    fn arm(&self, cq: CompletionQueueId) -> Armed {
-        self.note_armed(cq);
-        let near = self.near.as_ref().map_or(Armed::Sleep, |near| near.arm(cq));
-        let far = self.far.load().as_ref().map_or(Armed::Sleep, |far| far.arm(cq));
-        either(near, far)
-    }
-
-    fn arm_moderated(&self, cq: CompletionQueueId) -> Armed {
-        self.note_armed(cq);
-        let near = self.near.as_ref().map_or(Armed::Sleep, |near| near.arm_moderated(cq));
-        let far = self.far.load().as_ref().map_or(Armed::Sleep, |far| far.arm_moderated(cq));
-        either(near, far)
-    }
-
-    fn hold_wakes(&self) {
-        if let Some(near) = &self.near {
-            near.hold_wakes();
-        }
-    }
-
-    fn release_wakes(&self) {
-        if let Some(near) = &self.near {
-            near.release_wakes();
-        }
-    }
-
-    fn disarm(&self, cq: CompletionQueueId) {
-        self.note_disarmed(cq);
-        if let Some(near) = &self.near {
-            near.disarm(cq);
-        }
-        if let Some(far) = &*self.far.load() {
-            far.disarm(cq);
-        }
-    }
-
-    fn drain(&self, cq: CompletionQueueId) {
-        if let Some(near) = &self.near {
-            near.drain(cq);
-        }
-        if let Some(far) = &*self.far.load() {
-            far.drain(cq);
-        }
-    }
-
-    fn channel_fd(&self, cq: CompletionQueueId) -> Option<RawFd> {
-        self.queues.lock().get(cq.0 as usize).map(|queue| queue.fd())
     }
 
     fn rebind(&self, qp: QueuePairId, cq: CompletionQueueId) -> Result<(), DeviceError> {
@@ -236,6 +139,107 @@ impl Device for Fabric {
             }
             Side::Nobody => {}
         }
+    }
+}
+
+impl CompletionEvents for Fabric {
+    fn arm(&self, cq: CompletionQueueId) -> Armed {
+        self.note_armed(cq);
+        let near = self.near.as_ref().map_or(Armed::Sleep, |near| near.arm(cq));
+        let far = self.far.load().as_ref().map_or(Armed::Sleep, |far| far.arm(cq));
+        either(near, far)
+    }
+
+    fn arm_moderated(&self, cq: CompletionQueueId) -> Armed {
+        self.note_armed(cq);
+        let near = self.near.as_ref().map_or(Armed::Sleep, |near| near.arm_moderated(cq));
+        let far = self.far.load().as_ref().map_or(Armed::Sleep, |far| far.arm_moderated(cq));
+        either(near, far)
+    }
+
+    fn disarm(&self, cq: CompletionQueueId) {
+        self.note_disarmed(cq);
+        if let Some(near) = &self.near {
+            near.disarm(cq);
+        }
+        if let Some(far) = &*self.far.load() {
+            far.disarm(cq);
+        }
+    }
+
+    fn channel_fd(&self, cq: CompletionQueueId) -> Option<RawFd> {
+        self.queues.lock().get(cq.0 as usize).map(|queue| queue.fd())
+    }
+
+    fn drain(&self, cq: CompletionQueueId) {
+        if let Some(near) = &self.near {
+            near.drain(cq);
+        }
+        if let Some(far) = &*self.far.load() {
+            far.drain(cq);
+        }
+    }
+
+    fn qp_sequence(&self, qp: QueuePairId) -> u32 {
+        match self.split(qp) {
+            Side::Near(near) => near.qp_sequence(qp),
+            Side::Far(far, qp) => far.qp_sequence(qp),
+            Side::Nobody => 0,
+        }
+    }
+
+    fn wait_qp(&self, qp: QueuePairId, seen: u32, timeout: Option<Duration>) -> Wait {
+        match self.split(qp) {
+            Side::Near(near) => near.wait_qp(qp, seen, timeout),
+            Side::Far(far, qp) => far.wait_qp(qp, seen, timeout),
+            Side::Nobody => Wait::Woken,
+        }
+    }
+
+    fn wake_qp(&self, qp: QueuePairId) {
+        match self.split(qp) {
+            Side::Near(near) => near.wake_qp(qp),
+            Side::Far(far, qp) => far.wake_qp(qp),
+            Side::Nobody => {}
+        }
+    }
+
+    fn knock(&self, qp: QueuePairId) {
+        match self.split(qp) {
+            Side::Near(near) => near.knock(qp),
+            Side::Far(far, qp) => far.knock(qp),
+            Side::Nobody => {}
+        }
+    }
+
+    fn hold_wakes(&self) {
+        if let Some(near) = &self.near {
+            near.hold_wakes();
+        }
+    }
+
+    fn release_wakes(&self) {
+        if let Some(near) = &self.near {
+            near.release_wakes();
+        }
+    }
+}
+
+impl KernelOrder for Fabric {
+    fn begin_kernel_operation(&self) {
+        if let Some(near) = &self.near {
+            near.begin_kernel_operation();
+        }
+    }
+
+    fn end_kernel_operation(&self, operation: KernelOperation) {
+        if let Some(near) = &self.near {
+            near.end_kernel_operation(operation);
+        }
+    }
+
+    fn kernel_news(&self) -> KernelOperation {
+        self.near.as_ref().map_or_else(KernelOperation::default, |near| near.kernel_news())
     }
 }
 

@@ -16,7 +16,9 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use netacc_config::Config;
-use netacc_device::{Capabilities, CompletionQueueId, ConnectionManager, Device, DeviceError, FourTuple, QueuePairId};
+use netacc_device::{
+    Capabilities, CompletionEvents, CompletionQueueId, ConnectionManager, Device, DeviceError, FourTuple, QueuePairId,
+};
 use netacc_shm::ShmDevice;
 use netacc_verbs::{EventFd, EventSet, TimerFd, VerbsDevice};
 use parking_lot::Mutex;

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use netacc_device::{
-    Armed, Capabilities, CompletionQueueId, Device, DeviceError, PostError, QueuePairId, Region, RemoteRegion, Wait,
-    WorkCompletion, WorkRequest,
+    Armed, Capabilities, CompletionEvents, CompletionQueueId, Device, DeviceError, KernelOrder, PostError, QueuePairId,
+    Region, Wait, WorkCompletion, WorkRequest,
 };
 use parking_lot::{Mutex, RwLock};
 
@@ -407,44 +407,6 @@ impl Device for VerbsDevice {
         count
     }
 
-    fn qp_sequence(&self, qp: QueuePairId) -> u32 {
-        self.links.get(qp).map_or(0, |link| {
-            link.collect();
-            link.device_cq.sequence()
-        })
-    }
-
-    fn wait_qp(&self, qp: QueuePairId, seen: u32, timeout: Option<Duration>) -> Wait {
-        let Some(link) = self.links.get(qp) else { return Wait::Woken };
-        link.device_cq.wait(seen, timeout, || link.collect(), || link.home().is_armed())
-    }
-
-    fn wake_qp(&self, qp: QueuePairId) {
-        if let Some(link) = self.links.get(qp) {
-            link.device_cq.wake();
-        }
-    }
-
-    fn arm(&self, cq: CompletionQueueId) -> Armed {
-        self.queue(cq).map_or(Armed::Sleep, |queue| queue.arm(&self.links))
-    }
-
-    fn disarm(&self, cq: CompletionQueueId) {
-        if let Some(queue) = self.queue(cq) {
-            queue.disarm();
-        }
-    }
-
-    fn drain(&self, cq: CompletionQueueId) {
-        if let Some(queue) = self.queue(cq) {
-            queue.drain();
-        }
-    }
-
-    fn channel_fd(&self, cq: CompletionQueueId) -> Option<RawFd> {
-        self.queue(cq).map(|queue| queue.fd())
-    }
-
     fn rebind(&self, qp: QueuePairId, cq: CompletionQueueId) -> Result<(), DeviceError> {
         let queue = self.queue(cq).ok_or(DeviceError::Unknown { what: "completion queue" })?;
         self.link(qp)?.move_to(queue).map_err(|source| DeviceError::Os { operation: "epoll_ctl", source })
@@ -458,10 +420,6 @@ impl Device for VerbsDevice {
         if let Some(link) = self.links.get(qp) {
             link.memory.free(region.remote.base, region.remote.rkey.0);
         }
-    }
-
-    fn window(&self, _: QueuePairId, _: RemoteRegion) -> Result<Region, DeviceError> {
-        Err(DeviceError::Unavailable { what: "a peer's memory cannot be mapped", source: None })
     }
 
     fn post_recv(&self, qp: QueuePairId, count: u32) -> Result<(), PostError> {
@@ -488,6 +446,48 @@ impl Device for VerbsDevice {
         self.unmake(&mut self.manager.lock(), qp);
     }
 }
+
+impl CompletionEvents for VerbsDevice {
+    fn arm(&self, cq: CompletionQueueId) -> Armed {
+        self.queue(cq).map_or(Armed::Sleep, |queue| queue.arm(&self.links))
+    }
+
+    fn disarm(&self, cq: CompletionQueueId) {
+        if let Some(queue) = self.queue(cq) {
+            queue.disarm();
+        }
+    }
+
+    fn channel_fd(&self, cq: CompletionQueueId) -> Option<RawFd> {
+        self.queue(cq).map(|queue| queue.fd())
+    }
+
+    fn drain(&self, cq: CompletionQueueId) {
+        if let Some(queue) = self.queue(cq) {
+            queue.drain();
+        }
+    }
+
+    fn qp_sequence(&self, qp: QueuePairId) -> u32 {
+        self.links.get(qp).map_or(0, |link| {
+            link.collect();
+            link.device_cq.sequence()
+        })
+    }
+
+    fn wait_qp(&self, qp: QueuePairId, seen: u32, timeout: Option<Duration>) -> Wait {
+        let Some(link) = self.links.get(qp) else { return Wait::Woken };
+        link.device_cq.wait(seen, timeout, || link.collect(), || link.home().is_armed())
+    }
+
+    fn wake_qp(&self, qp: QueuePairId) {
+        if let Some(link) = self.links.get(qp) {
+            link.device_cq.wake();
+        }
+    }
+}
+
+impl KernelOrder for VerbsDevice {}
 
 impl Drop for VerbsDevice {
     fn drop(&mut self) {

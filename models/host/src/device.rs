@@ -1,13 +1,11 @@
 //! The [`Device`] that a simulated process holds.
 
 use std::collections::VecDeque;
-use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::time::Duration;
 
 use netacc_device::{
-    Armed, Capabilities, CompletionQueueId, Device, DeviceError, Operation, Payload, PostError, QueuePairId, Region,
-    RemoteRegion, Wait, WorkCompletion, WorkRequest,
+    Armed, Capabilities, CompletionEvents, CompletionQueueId, Device, DeviceError, KernelOrder, Operation, Payload,
+    PostError, QueuePairId, Region, WorkCompletion, WorkRequest,
 };
 use netacc_rnic::{NodeId, SendRequest, Verb};
 
@@ -42,7 +40,7 @@ impl HostDevice {
         self.cluster.with(|s| !s.host(self.host).events.is_empty())
     }
 
-    /// Whether the channel of `cq` would be readable. Stands in for [`Device::channel_fd`].
+    /// Whether the channel of `cq` would be readable. Stands in for [`CompletionEvents::channel_fd`].
     pub fn channel_ready(&self, cq: CompletionQueueId) -> bool {
         self.cluster.with(|s| {
             let now = s.net.now();
@@ -140,54 +138,6 @@ impl Device for HostDevice {
         })
     }
 
-    fn qp_sequence(&self, _qp: QueuePairId) -> u32 {
-        0
-    }
-
-    fn wait_qp(&self, _qp: QueuePairId, _seen: u32, _timeout: Option<Duration>) -> Wait {
-        // Nothing may block in simulation.
-        Wait::Woken
-    }
-
-    fn wake_qp(&self, _qp: QueuePairId) {}
-
-    fn arm(&self, cq: CompletionQueueId) -> Armed {
-        self.cluster.with(|s| {
-            let now = s.net.now();
-            let ready = match s.host(self.host).cqs.get_mut(cq.0 as usize) {
-                Some(cq) => std::mem::take(&mut cq.ready),
-                None => return Armed::Sleep,
-            };
-            let ready: VecDeque<QueuePairId> = ready.into_iter().filter(|qp| s.keep_queued(self.host, *qp)).collect();
-            let outcome = if ready.is_empty() { Armed::Sleep } else { Armed::Pending };
-            let cq = &mut s.host(self.host).cqs[cq.0 as usize];
-            cq.ready = ready;
-            if !cq.armed {
-                cq.interrupt_at = None;
-            }
-            if outcome == Armed::Pending {
-                cq.interrupt_at = Some(now);
-            }
-            cq.armed = true;
-            outcome
-        })
-    }
-
-    fn disarm(&self, cq: CompletionQueueId) {
-        self.cluster.with(|s| {
-            if let Some(cq) = s.host(self.host).cqs.get_mut(cq.0 as usize) {
-                cq.armed = false;
-                cq.interrupt_at = None;
-            }
-        });
-    }
-
-    fn drain(&self, _: CompletionQueueId) {}
-
-    fn channel_fd(&self, _cq: CompletionQueueId) -> Option<RawFd> {
-        None
-    }
-
     fn rebind(&self, qp: QueuePairId, cq: CompletionQueueId) -> Result<(), DeviceError> {
         self.cluster.with(|s| {
             let host = s.host(self.host);
@@ -223,10 +173,6 @@ impl Device for HostDevice {
 
     fn free_region(&self, qp: QueuePairId, region: Region) {
         self.cluster.with(|s| s.unregister(self.host, qp, region.remote.rkey.0));
-    }
-
-    fn window(&self, _qp: QueuePairId, _remote: RemoteRegion) -> Result<Region, DeviceError> {
-        Err(DeviceError::Unknown { what: "queue pair with peer memory" })
     }
 
     fn post_recv(&self, qp: QueuePairId, count: u32) -> Result<(), PostError> {
@@ -283,6 +229,41 @@ impl Device for HostDevice {
         });
     }
 }
+
+impl CompletionEvents for HostDevice {
+    fn arm(&self, cq: CompletionQueueId) -> Armed {
+        self.cluster.with(|s| {
+            let now = s.net.now();
+            let ready = match s.host(self.host).cqs.get_mut(cq.0 as usize) {
+                Some(cq) => std::mem::take(&mut cq.ready),
+                None => return Armed::Sleep,
+            };
+            let ready: VecDeque<QueuePairId> = ready.into_iter().filter(|qp| s.keep_queued(self.host, *qp)).collect();
+            let outcome = if ready.is_empty() { Armed::Sleep } else { Armed::Pending };
+            let cq = &mut s.host(self.host).cqs[cq.0 as usize];
+            cq.ready = ready;
+            if !cq.armed {
+                cq.interrupt_at = None;
+            }
+            if outcome == Armed::Pending {
+                cq.interrupt_at = Some(now);
+            }
+            cq.armed = true;
+            outcome
+        })
+    }
+
+    fn disarm(&self, cq: CompletionQueueId) {
+        self.cluster.with(|s| {
+            if let Some(cq) = s.host(self.host).cqs.get_mut(cq.0 as usize) {
+                cq.armed = false;
+                cq.interrupt_at = None;
+            }
+        });
+    }
+}
+
+impl KernelOrder for HostDevice {}
 
 impl State {
     /// Whether a queue pair in a queue's ready list still has completions; else it is in the list no more.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use netacc_device::{
-    Armed, Capabilities, CompletionQueueId, Device, DeviceError, PostError, QueuePairId, Region, RemoteRegion, Wait,
-    WorkCompletion, WorkRequest,
+    Armed, Capabilities, CompletionEvents, CompletionQueueId, Device, DeviceError, KernelOrder, PostError, QueuePairId,
+    Region, RemoteRegion, Wait, WorkCompletion, WorkRequest,
 };
 use parking_lot::Mutex;
 
@@ -58,50 +58,6 @@ impl Device for Meter {
         self.mutant.as_ref().map_or(n, |m| m.filter(&mut out[..n]))
     }
 
-    fn qp_sequence(&self, qp: QueuePairId) -> u32 {
-        self.inner.qp_sequence(qp)
-    }
-
-    fn wait_qp(&self, qp: QueuePairId, seen: u32, timeout: Option<Duration>) -> Wait {
-        self.inner.wait_qp(qp, seen, timeout)
-    }
-
-    fn wake_qp(&self, qp: QueuePairId) {
-        self.inner.wake_qp(qp);
-    }
-
-    fn knock(&self, qp: QueuePairId) {
-        self.inner.knock(qp);
-    }
-
-    fn arm(&self, cq: CompletionQueueId) -> Armed {
-        self.inner.arm(cq)
-    }
-
-    fn arm_moderated(&self, cq: CompletionQueueId) -> Armed {
-        self.inner.arm_moderated(cq)
-    }
-
-    fn hold_wakes(&self) {
-        self.inner.hold_wakes();
-    }
-
-    fn release_wakes(&self) {
-        self.inner.release_wakes();
-    }
-
-    fn disarm(&self, cq: CompletionQueueId) {
-        self.inner.disarm(cq);
-    }
-
-    fn drain(&self, cq: CompletionQueueId) {
-        self.inner.drain(cq);
-    }
-
-    fn channel_fd(&self, cq: CompletionQueueId) -> Option<RawFd> {
-        self.inner.channel_fd(cq)
-    }
-
     fn rebind(&self, qp: QueuePairId, cq: CompletionQueueId) -> Result<(), DeviceError> {
         self.inner.rebind(qp, cq)
     }
@@ -146,3 +102,51 @@ impl Device for Meter {
         self.inner.destroy_qp(qp);
     }
 }
+
+impl CompletionEvents for Meter {
+    fn arm(&self, cq: CompletionQueueId) -> Armed {
+        self.inner.arm(cq)
+    }
+
+    fn arm_moderated(&self, cq: CompletionQueueId) -> Armed {
+        self.inner.arm_moderated(cq)
+    }
+
+    fn disarm(&self, cq: CompletionQueueId) {
+        self.inner.disarm(cq);
+    }
+
+    fn channel_fd(&self, cq: CompletionQueueId) -> Option<RawFd> {
+        self.inner.channel_fd(cq)
+    }
+
+    fn drain(&self, cq: CompletionQueueId) {
+        self.inner.drain(cq);
+    }
+
+    fn qp_sequence(&self, qp: QueuePairId) -> u32 {
+        self.inner.qp_sequence(qp)
+    }
+
+    fn wait_qp(&self, qp: QueuePairId, seen: u32, timeout: Option<Duration>) -> Wait {
+        self.inner.wait_qp(qp, seen, timeout)
+    }
+
+    fn wake_qp(&self, qp: QueuePairId) {
+        self.inner.wake_qp(qp);
+    }
+
+    fn knock(&self, qp: QueuePairId) {
+        self.inner.knock(qp);
+    }
+
+    fn hold_wakes(&self) {
+        self.inner.hold_wakes();
+    }
+
+    fn release_wakes(&self) {
+        self.inner.release_wakes();
+    }
+}
+
+impl KernelOrder for Meter {}

@@ -1,8 +1,6 @@
 //! The [`Device`] that a simulated process holds.
 
-use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::config::{LoopbackConfig, NoReceive, SlotRelease};
 use super::fabric::Fabric;
@@ -10,8 +8,8 @@ use super::id::{DeviceId, Place, QueuePairEnd};
 use super::link::{consumes_receive, sides, Life, Request, Source};
 use super::state::State;
 use crate::{
-    Armed, Capabilities, Completion, CompletionQueueId, Device, DeviceError, Operation, Payload, PostError,
-    QueuePairId, Region, RemoteRegion, Wait, WorkCompletion, WorkRequest,
+    Armed, Capabilities, Completion, CompletionEvents, CompletionQueueId, Device, DeviceError, KernelOrder, Operation,
+    Payload, PostError, QueuePairId, Region, RemoteRegion, WorkCompletion, WorkRequest,
 };
 
 /// One simulated process's device. Opened by [`Fabric::open`]; all of its state lives in the fabric.
@@ -41,7 +39,7 @@ impl LoopbackDevice {
     }
 
     /// Whether the channel of `cq` would be readable: it was armed, and completions came. Stands in for
-    /// [`Device::channel_fd`].
+    /// [`CompletionEvents::channel_fd`].
     pub fn channel_ready(&self, cq: CompletionQueueId) -> bool {
         self.fabric.with(|s| {
             let cq = s.live(self.id).and_then(|d| d.cqs.get(cq.0 as usize));
@@ -198,49 +196,6 @@ impl Device for LoopbackDevice {
         })
     }
 
-    fn qp_sequence(&self, _qp: QueuePairId) -> u32 {
-        0
-    }
-
-    fn wait_qp(&self, _qp: QueuePairId, _seen: u32, _timeout: Option<Duration>) -> Wait {
-        // Nothing may block in simulation.
-        Wait::Woken
-    }
-
-    fn wake_qp(&self, _qp: QueuePairId) {}
-
-    fn arm(&self, cq: CompletionQueueId) -> Armed {
-        self.fabric.with(|s| {
-            let ready = match s.device_mut(self.id).cqs.get_mut(cq.0 as usize) {
-                Some(cq) => std::mem::take(&mut cq.ready),
-                None => return Armed::Sleep,
-            };
-            let ready =
-                ready.into_iter().filter(|qp| s.keep_queued(self.id, *qp)).collect::<std::collections::VecDeque<_>>();
-            let cq = &mut s.device_mut(self.id).cqs[cq.0 as usize];
-            let outcome = if ready.is_empty() { Armed::Sleep } else { Armed::Pending };
-            cq.ready = ready;
-            cq.fired = (cq.armed && cq.fired) || outcome == Armed::Pending;
-            cq.armed = true;
-            outcome
-        })
-    }
-
-    fn disarm(&self, cq: CompletionQueueId) {
-        self.fabric.with(|s| {
-            if let Some(cq) = s.device_mut(self.id).cqs.get_mut(cq.0 as usize) {
-                cq.armed = false;
-                cq.fired = false;
-            }
-        });
-    }
-
-    fn drain(&self, _: CompletionQueueId) {}
-
-    fn channel_fd(&self, _cq: CompletionQueueId) -> Option<RawFd> {
-        None
-    }
-
     fn rebind(&self, qp: QueuePairId, cq: CompletionQueueId) -> Result<(), DeviceError> {
         self.fabric.with(|s| {
             let known = self.config.capabilities.rebind && (cq.0 as usize) < s.devices[self.id.0 as usize].cqs.len();
@@ -359,6 +314,36 @@ impl Device for LoopbackDevice {
         });
     }
 }
+
+impl CompletionEvents for LoopbackDevice {
+    fn arm(&self, cq: CompletionQueueId) -> Armed {
+        self.fabric.with(|s| {
+            let ready = match s.device_mut(self.id).cqs.get_mut(cq.0 as usize) {
+                Some(cq) => std::mem::take(&mut cq.ready),
+                None => return Armed::Sleep,
+            };
+            let ready =
+                ready.into_iter().filter(|qp| s.keep_queued(self.id, *qp)).collect::<std::collections::VecDeque<_>>();
+            let cq = &mut s.device_mut(self.id).cqs[cq.0 as usize];
+            let outcome = if ready.is_empty() { Armed::Sleep } else { Armed::Pending };
+            cq.ready = ready;
+            cq.fired = (cq.armed && cq.fired) || outcome == Armed::Pending;
+            cq.armed = true;
+            outcome
+        })
+    }
+
+    fn disarm(&self, cq: CompletionQueueId) {
+        self.fabric.with(|s| {
+            if let Some(cq) = s.device_mut(self.id).cqs.get_mut(cq.0 as usize) {
+                cq.armed = false;
+                cq.fired = false;
+            }
+        });
+    }
+}
+
+impl KernelOrder for LoopbackDevice {}
 
 impl State {
     /// Marks a queue pair as no longer in its queue's ready list; whether it has completions.

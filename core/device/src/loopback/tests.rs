@@ -5,8 +5,9 @@ use std::sync::Arc;
 use super::*;
 use crate::middleware::SplitMix64;
 use crate::{
-    CmError, CmEvent, Completion, CompletionQueueId, CompletionStatus, ConnectionManager, Device, Directory, FourTuple,
-    Operation, Payload, PostError, QueuePairId, Region, RemoteRegion, WorkCompletion, WorkRequest, WorkRequestId,
+    CmError, CmEvent, Completion, CompletionEvents, CompletionQueueId, CompletionStatus, ConnectionManager, Device,
+    Directory, FourTuple, Operation, Payload, PostError, QueuePairId, Region, RemoteRegion, WorkCompletion,
+    WorkRequest, WorkRequestId,
 };
 
 const LEN: usize = 4096;

@@ -13,8 +13,8 @@ use parking_lot::Mutex;
 
 use super::SplitMix64;
 use crate::{
-    Armed, Capabilities, Completion, CompletionQueueId, CompletionStatus, Device, DeviceError, KernelOperation,
-    PostError, QueuePairId, Region, RemoteRegion, Wait, WorkCompletion, WorkRequest,
+    Armed, Capabilities, Completion, CompletionEvents, CompletionQueueId, CompletionStatus, Device, DeviceError,
+    KernelOperation, KernelOrder, PostError, QueuePairId, Region, RemoteRegion, Wait, WorkCompletion, WorkRequest,
 };
 
 /// What goes wrong, on every queue pair. Single ones are chosen with [`Fault::kill_after`] and [`Fault::delay`].
@@ -247,66 +247,6 @@ impl<D: Device + ?Sized> Device for Fault<D> {
         count
     }
 
-    fn qp_sequence(&self, qp: QueuePairId) -> u32 {
-        self.inner.qp_sequence(qp)
-    }
-
-    fn wait_qp(&self, qp: QueuePairId, seen: u32, timeout: Option<Duration>) -> Wait {
-        // The device may have nothing left to wake us with.
-        if self.state.lock().held.contains_key(&qp) {
-            return Wait::Woken;
-        }
-        self.inner.wait_qp(qp, seen, timeout)
-    }
-
-    fn wake_qp(&self, qp: QueuePairId) {
-        self.inner.wake_qp(qp);
-    }
-
-    fn knock(&self, qp: QueuePairId) {
-        self.inner.knock(qp);
-    }
-
-    fn begin_kernel_operation(&self) {
-        self.inner.begin_kernel_operation();
-    }
-
-    fn end_kernel_operation(&self, operation: KernelOperation) {
-        self.inner.end_kernel_operation(operation);
-    }
-
-    fn kernel_news(&self) -> KernelOperation {
-        self.inner.kernel_news()
-    }
-
-    fn arm(&self, cq: CompletionQueueId) -> Armed {
-        self.armed(cq, self.inner.arm(cq))
-    }
-
-    fn arm_moderated(&self, cq: CompletionQueueId) -> Armed {
-        self.armed(cq, self.inner.arm_moderated(cq))
-    }
-
-    fn hold_wakes(&self) {
-        self.inner.hold_wakes();
-    }
-
-    fn release_wakes(&self) {
-        self.inner.release_wakes();
-    }
-
-    fn disarm(&self, cq: CompletionQueueId) {
-        self.inner.disarm(cq);
-    }
-
-    fn drain(&self, cq: CompletionQueueId) {
-        self.inner.drain(cq);
-    }
-
-    fn channel_fd(&self, cq: CompletionQueueId) -> Option<RawFd> {
-        self.inner.channel_fd(cq)
-    }
-
     fn rebind(&self, qp: QueuePairId, cq: CompletionQueueId) -> Result<(), DeviceError> {
         self.inner.rebind(qp, cq)?;
         self.state.lock().queues.insert(qp, cq);
@@ -369,6 +309,70 @@ impl<D: Device + ?Sized> Device for Fault<D> {
         state.delays.remove(&qp);
         state.queues.remove(&qp);
         state.held.remove(&qp);
+    }
+}
+
+impl<D: Device + ?Sized> CompletionEvents for Fault<D> {
+    fn arm(&self, cq: CompletionQueueId) -> Armed {
+        self.armed(cq, self.inner.arm(cq))
+    }
+
+    fn arm_moderated(&self, cq: CompletionQueueId) -> Armed {
+        self.armed(cq, self.inner.arm_moderated(cq))
+    }
+
+    fn disarm(&self, cq: CompletionQueueId) {
+        self.inner.disarm(cq);
+    }
+
+    fn channel_fd(&self, cq: CompletionQueueId) -> Option<RawFd> {
+        self.inner.channel_fd(cq)
+    }
+
+    fn drain(&self, cq: CompletionQueueId) {
+        self.inner.drain(cq);
+    }
+
+    fn qp_sequence(&self, qp: QueuePairId) -> u32 {
+        self.inner.qp_sequence(qp)
+    }
+
+    fn wait_qp(&self, qp: QueuePairId, seen: u32, timeout: Option<Duration>) -> Wait {
+        // The device may have nothing left to wake us with.
+        if self.state.lock().held.contains_key(&qp) {
+            return Wait::Woken;
+        }
+        self.inner.wait_qp(qp, seen, timeout)
+    }
+
+    fn wake_qp(&self, qp: QueuePairId) {
+        self.inner.wake_qp(qp);
+    }
+
+    fn knock(&self, qp: QueuePairId) {
+        self.inner.knock(qp);
+    }
+
+    fn hold_wakes(&self) {
+        self.inner.hold_wakes();
+    }
+
+    fn release_wakes(&self) {
+        self.inner.release_wakes();
+    }
+}
+
+impl<D: Device + ?Sized> KernelOrder for Fault<D> {
+    fn begin_kernel_operation(&self) {
+        self.inner.begin_kernel_operation();
+    }
+
+    fn end_kernel_operation(&self, operation: KernelOperation) {
+        self.inner.end_kernel_operation(operation);
+    }
+
+    fn kernel_news(&self) -> KernelOperation {
+        self.inner.kernel_news()
     }
 }
 

@@ -12,8 +12,9 @@ use parking_lot::Mutex;
 
 use crate::loopback::LoopbackConfig;
 use crate::{
-    Armed, Capabilities, Completion, CompletionQueueId, CompletionStatus, Device, DeviceError, Operation, Payload,
-    PostError, QueuePairId, Region, RemoteRegion, Wait, WorkCompletion, WorkRequest, WorkRequestId,
+    Armed, Capabilities, Completion, CompletionEvents, CompletionQueueId, CompletionStatus, Device, DeviceError,
+    KernelOrder, Operation, Payload, PostError, QueuePairId, Region, RemoteRegion, Wait, WorkCompletion, WorkRequest,
+    WorkRequestId,
 };
 
 /// What is wrong.
@@ -235,43 +236,6 @@ impl Device for Broken {
         count
     }
 
-    fn qp_sequence(&self, qp: QueuePairId) -> u32 {
-        self.inner.qp_sequence(qp)
-    }
-
-    fn wait_qp(&self, qp: QueuePairId, seen: u32, timeout: Option<Duration>) -> Wait {
-        self.inner.wait_qp(qp, seen, timeout)
-    }
-
-    fn wake_qp(&self, qp: QueuePairId) {
-        self.inner.wake_qp(qp);
-    }
-
-    fn knock(&self, qp: QueuePairId) {
-        self.inner.knock(qp);
-    }
-
-    fn arm(&self, cq: CompletionQueueId) -> Armed {
-        let outcome = self.inner.arm(cq);
-        if self.is(Flaw::AlwaysSleeps) {
-            Armed::Sleep
-        } else {
-            outcome
-        }
-    }
-
-    fn disarm(&self, cq: CompletionQueueId) {
-        self.inner.disarm(cq);
-    }
-
-    fn drain(&self, cq: CompletionQueueId) {
-        self.inner.drain(cq);
-    }
-
-    fn channel_fd(&self, cq: CompletionQueueId) -> Option<RawFd> {
-        self.inner.channel_fd(cq)
-    }
-
     fn rebind(&self, qp: QueuePairId, cq: CompletionQueueId) -> Result<(), DeviceError> {
         if self.is(Flaw::IgnoresRebind) {
             Ok(())
@@ -342,3 +306,44 @@ impl Device for Broken {
         }
     }
 }
+
+impl CompletionEvents for Broken {
+    fn arm(&self, cq: CompletionQueueId) -> Armed {
+        let outcome = self.inner.arm(cq);
+        if self.is(Flaw::AlwaysSleeps) {
+            Armed::Sleep
+        } else {
+            outcome
+        }
+    }
+
+    fn disarm(&self, cq: CompletionQueueId) {
+        self.inner.disarm(cq);
+    }
+
+    fn channel_fd(&self, cq: CompletionQueueId) -> Option<RawFd> {
+        self.inner.channel_fd(cq)
+    }
+
+    fn drain(&self, cq: CompletionQueueId) {
+        self.inner.drain(cq);
+    }
+
+    fn qp_sequence(&self, qp: QueuePairId) -> u32 {
+        self.inner.qp_sequence(qp)
+    }
+
+    fn wait_qp(&self, qp: QueuePairId, seen: u32, timeout: Option<Duration>) -> Wait {
+        self.inner.wait_qp(qp, seen, timeout)
+    }
+
+    fn wake_qp(&self, qp: QueuePairId) {
+        self.inner.wake_qp(qp);
+    }
+
+    fn knock(&self, qp: QueuePairId) {
+        self.inner.knock(qp);
+    }
+}
+
+impl KernelOrder for Broken {}
