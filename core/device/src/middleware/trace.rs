@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::event::{described, Event};
 use crate::{
-    Armed, Capabilities, CompletionEvents, CompletionQueueId, Device, DeviceError, KernelOperation, KernelOrder,
-    PostError, QueuePairId, Region, RemoteRegion, Wait, WorkCompletion, WorkRequest,
+    forward, to_inner, Armed, CompletionEvents, CompletionQueueId, Device, DeviceError, KernelOrder, PostError,
+    QueuePairId, Region, RemoteRegion, Wait, WorkCompletion, WorkRequest,
 };
 
 /// Who is told. Called on the caller's thread, after the call returned and under no lock; concurrent calls may be
@@ -56,17 +56,7 @@ fn text<T>(result: &Result<T, DeviceError>) -> Result<&T, String> {
 }
 
 impl<D: Device + ?Sized, O: Observer> Device for Trace<D, O> {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn capabilities(&self) -> &Capabilities {
-        self.inner.capabilities()
-    }
-
-    fn capabilities_of(&self, qp: QueuePairId) -> Capabilities {
-        self.inner.capabilities_of(qp)
-    }
+    forward!(to_inner: name, capabilities, capabilities_of);
 
     fn create_cq(&self) -> Result<CompletionQueueId, DeviceError> {
         let result = self.inner.create_cq();
@@ -134,6 +124,8 @@ impl<D: Device + ?Sized, O: Observer> Device for Trace<D, O> {
 }
 
 impl<D: Device + ?Sized, O: Observer> CompletionEvents for Trace<D, O> {
+    forward!(to_inner: drain);
+
     fn arm(&self, cq: CompletionQueueId) -> Armed {
         let outcome = self.inner.arm(cq);
         self.observer.observe(&Event::Arm { cq, outcome });
@@ -155,10 +147,6 @@ impl<D: Device + ?Sized, O: Observer> CompletionEvents for Trace<D, O> {
         let fd = self.inner.channel_fd(cq);
         self.observer.observe(&Event::ChannelFd { cq, fd });
         fd
-    }
-
-    fn drain(&self, cq: CompletionQueueId) {
-        self.inner.drain(cq);
     }
 
     fn qp_sequence(&self, qp: QueuePairId) -> u32 {
@@ -196,17 +184,7 @@ impl<D: Device + ?Sized, O: Observer> CompletionEvents for Trace<D, O> {
 }
 
 impl<D: Device + ?Sized, O: Observer> KernelOrder for Trace<D, O> {
-    fn begin_kernel_operation(&self) {
-        self.inner.begin_kernel_operation();
-    }
-
-    fn end_kernel_operation(&self, operation: KernelOperation) {
-        self.inner.end_kernel_operation(operation);
-    }
-
-    fn kernel_news(&self) -> KernelOperation {
-        self.inner.kernel_news()
-    }
+    forward!(to_inner: KernelOrder);
 }
 
 #[cfg(test)]
