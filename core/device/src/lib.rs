@@ -39,6 +39,8 @@ mod memory;
 #[cfg(feature = "std")]
 pub mod middleware;
 #[cfg(feature = "std")]
+pub mod tables;
+#[cfg(feature = "std")]
 mod work;
 
 #[cfg(feature = "std")]
