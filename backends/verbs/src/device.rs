@@ -141,28 +141,6 @@ impl VerbsDevice {
             let second = listen_at(&channel, context, SocketAddr::new(*ip, port));
             second.map(|second| listeners.push(second)).is_ok()
         });
-        let capabilities = Capabilities {
-            // Where the device has none, a WRITE and a SEND do the same.
-            write_with_imm: true,
-            sends: true,
-            max_inline: shape.max_copied(),
-            max_send_sge: limits.max_send_sge.min(attributes.max_sge).max(1),
-            max_recv_sge: limits.max_recv_sge.min(attributes.max_sge),
-            // A message may take two requests of the device.
-            max_send_wr: if limits.immediate { shape.send_depth } else { shape.send_depth / 2 },
-            max_recv_wr: shape.recv_depth,
-            max_message: shape.max_message,
-            max_cq: MAX_CQ,
-            peer_memory: false,
-            placement_is_delivery: false,
-            cheap_writes: false,
-            qp_wait: true,
-            rebind: true,
-            knock: false,
-            exact_bounds: false,
-            initiator_sends_first: limits.initiator_sends_first,
-            notices_silence: limits.notices_silence,
-        };
         let connect_threads = limits.connect_waits.then(ConnectThreads::new).transpose();
         let connect_threads = connect_threads.map_err(|source| DeviceError::Os { operation: "eventfd", source })?;
         Ok(VerbsDevice {
@@ -172,7 +150,7 @@ impl VerbsDevice {
             shape,
             address: SocketAddr::new(config.address, port),
             second_address,
-            capabilities,
+            capabilities: capabilities(&attributes, &limits, &shape),
             guard,
             queues: RwLock::default(),
             links: Links::default(),
@@ -370,6 +348,32 @@ fn shape(
     shape.max_inline = QueuePair::probe(&pd, &cq, cap(&shape))
         .ok_or_else(|| DeviceError::Os { operation: "ibv_create_qp", source: io::Error::last_os_error() })?;
     Ok(shape)
+}
+
+/// What the device can do, held to the limits.
+fn capabilities(attributes: &DeviceAttributes, limits: &Limits, shape: &Shape) -> Capabilities {
+    Capabilities {
+        // Where the device has none, a WRITE and a SEND do the same.
+        write_with_imm: true,
+        sends: true,
+        max_inline: shape.max_copied(),
+        max_send_sge: limits.max_send_sge.min(attributes.max_sge).max(1),
+        max_recv_sge: limits.max_recv_sge.min(attributes.max_sge),
+        // A message may take two requests of the device.
+        max_send_wr: if limits.immediate { shape.send_depth } else { shape.send_depth / 2 },
+        max_recv_wr: shape.recv_depth,
+        max_message: shape.max_message,
+        max_cq: MAX_CQ,
+        peer_memory: false,
+        placement_is_delivery: false,
+        cheap_writes: false,
+        qp_wait: true,
+        rebind: true,
+        knock: false,
+        exact_bounds: false,
+        initiator_sends_first: limits.initiator_sends_first,
+        notices_silence: limits.notices_silence,
+    }
 }
 
 impl Device for VerbsDevice {
