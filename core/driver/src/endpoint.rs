@@ -49,8 +49,8 @@ mod room;
 mod silence;
 mod todo;
 
-pub(crate) use todo::Entry;
 use todo::Todo;
+pub(crate) use todo::{Again, Timed};
 
 /// Settings of an endpoint.
 #[derive(Clone, Debug)]

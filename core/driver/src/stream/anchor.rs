@@ -13,6 +13,7 @@ use netacc_proto::{
 use super::cell::StreamCell;
 use super::guard::StreamGuard;
 use super::states::Noted;
+use crate::endpoint::Timed;
 use crate::Endpoint;
 
 /// What [`StreamGuard::progress_anchor`] found.
@@ -180,7 +181,7 @@ impl StreamGuard<'_> {
             }
             RecordVerdict::NeedMore => {
                 if n < MAGIC_LEN && std::mem::replace(&mut inner.tcp.partial, n) == 0 {
-                    self.endpoint.note_partial(self.cell);
+                    self.endpoint.note(Timed::Partial(self.cell.clone()));
                 }
                 Step::Stop(Some(AnchorProgress::Partial))
             }
