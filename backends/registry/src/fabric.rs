@@ -17,12 +17,12 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use netacc_config::Config;
-use netacc_device::{Capabilities, CompletionQueueId, DeviceError, FourTuple, QueuePairId};
+use netacc_device::{Backoff, Capabilities, CompletionQueueId, DeviceError, FourTuple, QueuePairId};
 use netacc_verbs::{EventFd, EventSet, TimerFd};
 use parking_lot::Mutex;
 
 use crate::parts::{BetweenHosts, WithinHost};
-use crate::remote::{Backoff, Known};
+use crate::remote::{Known, Pause};
 use crate::{BackendFds, OpenError};
 
 /// The two devices of a fabric: what they are called together, and how they are come by.
@@ -50,7 +50,7 @@ pub(crate) struct Fabric<N, F> {
     /// Somebody has a use for the far device.
     wanted: AtomicBool,
     /// When the device may be tried again that could not be opened.
-    failed: Mutex<Option<Backoff>>,
+    failed: Mutex<Option<Pause>>,
     event: EventFd,
     rung: AtomicBool,
     timer: TimerFd,
@@ -64,9 +64,9 @@ pub(crate) struct Fabric<N, F> {
     pub(crate) turn: AtomicBool,
 }
 
-/// How long a far device that is not there is left alone at most. Arbitrary: to try costs little, and only who has
+/// How long a far device that is not there is left alone. Arbitrary: to try costs little, and only who has
 /// connections to other hosts does.
-const LONGEST_WITHOUT: Duration = Duration::from_secs(4);
+const WITHOUT: Backoff = Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(4) };
 
 /// Numbers of members of sets, which nobody looks at.
 const MEMBER: u64 = 0;
@@ -226,8 +226,8 @@ impl<N: WithinHost, F: BetweenHosts> Fabric<N, F> {
                 Ok(far)
             }
             Err(error) => {
-                *failed = Some(Backoff::after(*failed, now, LONGEST_WITHOUT));
-                self.try_later(failed.map_or(LONGEST_WITHOUT, |failed| failed.left(now)));
+                *failed = Some(Pause::after(*failed, now, WITHOUT));
+                self.try_later(failed.map_or(WITHOUT.longest, |failed| failed.left(now)));
                 Err(error)
             }
         }
@@ -275,9 +275,9 @@ impl<N: WithinHost, F: BetweenHosts> Fabric<N, F> {
         // Its descriptors leave the sets as they are closed.
         self.far.store(None);
         let (mut failed, now) = (self.failed.lock(), Instant::now());
-        let backoff = Backoff::after(None, now, LONGEST_WITHOUT);
-        *failed = Some(backoff);
-        self.try_later(backoff.left(now));
+        let pause = Pause::after(None, now, WITHOUT);
+        *failed = Some(pause);
+        self.try_later(pause.left(now));
     }
 
     /// One more completion queue.
@@ -571,7 +571,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let fabric = fabric(folder.path());
         let between = tuple("10.99.0.1:6379", "10.99.0.2:40000");
-        *fabric.failed.lock() = Some(Backoff::after(None, Instant::now() + LONGEST_WITHOUT, LONGEST_WITHOUT));
+        *fabric.failed.lock() = Some(Pause::after(None, Instant::now() + WITHOUT.longest, WITHOUT));
         assert!(fabric.open_far().is_err(), "not before the pause is over");
         assert!(fabric.serves(&between));
         assert_eq!(fabric.publish(&between, 3), Ok(()));

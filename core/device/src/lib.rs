@@ -16,10 +16,12 @@
 
 #![cfg_attr(not(feature = "std"), no_std)]
 
+mod backoff;
 mod capabilities;
 mod ids;
 mod instant;
 
+pub use backoff::Backoff;
 pub use capabilities::{Capabilities, CREDIT_WORD_LEN};
 pub use ids::{CompletionQueueId, ConnectionId, PeerAddress, QueuePairId, RemoteKey, WorkRequestId};
 pub use instant::Instant;
