@@ -175,7 +175,8 @@ impl StreamGuard<'_> {
                 Step::Next
             }
             RecordVerdict::NeedMore if rest == Rest::Never => {
-                // Too much of a record to be anything else, and the rest will never come: its writer is dead.
+                //= spec §3.3.2
+                //# Any others never do: if the anchor ends after them, the peer has died, and its reader gets a reset.
                 self.anchor_ended();
                 Step::Stop(None)
             }
