@@ -14,57 +14,57 @@ use crate::fabric::{mark, Fabric, Side};
 use crate::parts::{BetweenHosts, WithinHost};
 use crate::remote::link_port;
 
-/// What a call comes to on a queue pair of a device that is no more.
-trait OfNobody {
-    fn of_nobody() -> Self;
+/// The result of a call on a queue pair whose device is gone.
+trait Gone {
+    fn gone() -> Self;
 }
 
-impl OfNobody for () {
-    fn of_nobody() {}
+impl Gone for () {
+    fn gone() {}
 }
 
-impl OfNobody for u32 {
-    fn of_nobody() -> u32 {
+impl Gone for u32 {
+    fn gone() -> u32 {
         0
     }
 }
 
-impl OfNobody for usize {
-    fn of_nobody() -> usize {
+impl Gone for usize {
+    fn gone() -> usize {
         0
     }
 }
 
-impl OfNobody for Wait {
-    fn of_nobody() -> Wait {
+impl Gone for Wait {
+    fn gone() -> Wait {
         Wait::Woken
     }
 }
 
-impl<T> OfNobody for Result<T, DeviceError> {
-    fn of_nobody() -> Result<T, DeviceError> {
+impl<T> Gone for Result<T, DeviceError> {
+    fn gone() -> Result<T, DeviceError> {
         Err(DeviceError::Unknown { what: "queue pair" })
     }
 }
 
-impl<T> OfNobody for Result<T, PostError> {
-    fn of_nobody() -> Result<T, PostError> {
+impl<T> Gone for Result<T, PostError> {
+    fn gone() -> Result<T, PostError> {
         Err(PostError::Dead)
     }
 }
 
-/// To the device that has the queue pair.
+/// Calls the device that has the queue pair.
 macro_rules! to_owner {
     ($self:ident, $method:ident($qp:ident $(, $argument:ident)*)) => {
         match $self.split($qp) {
             Side::Near(near) => near.$method($qp $(, $argument)*),
             Side::Far(far, qp) => far.$method(qp $(, $argument)*),
-            Side::Nobody => OfNobody::of_nobody(),
+            Side::Nobody => Gone::gone(),
         }
     };
 }
 
-/// To the near device alone, as the far one shares no kernel with its peers.
+/// Calls the near device alone: only its peers share the kernel with this process.
 macro_rules! to_near {
     ($self:ident, $method:ident($($argument:ident),*)) => {
         match &$self.near {
@@ -74,7 +74,7 @@ macro_rules! to_near {
     };
 }
 
-/// To both.
+/// Calls both devices.
 macro_rules! to_both {
     ($self:ident, $method:ident($($argument:ident),*)) => {{
         if let Some(near) = &$self.near {

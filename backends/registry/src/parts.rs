@@ -1,6 +1,6 @@
-//! What [`Fabric`](crate::fabric::Fabric) needs of the two devices that it is made of.
+//! The two devices that [`Fabric`](crate::fabric::Fabric) is made of, as traits.
 //!
-//! Another device is of use to it as soon as one of these traits is implemented for it here.
+//! A further device can take the place of either as soon as this module implements the trait for it.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -12,19 +12,20 @@ use netacc_verbs::VerbsDevice;
 
 use crate::BackendFds;
 
-/// A device that joins the processes of one host. They find out of one another, too, who of them holds a connection to
-/// another host.
+/// A device that connects the processes of one host. Its directory also says which of these neighbours holds a connection
+/// to another host.
 pub(crate) trait WithinHost: Device + ConnectionManager + Directory {
     /// Whether both ends of a connection must be on this host.
     fn is_within_host(tuple: &FourTuple) -> bool;
 
-    /// Tells neighbours that we hold a connection to another host, as our stream `stream`. `false`: there is no room for that.
+    /// Publishes to neighbours that this process holds a connection to another host, as its stream `stream`. `false`: the table
+    /// is full.
     fn announce(&self, tuple: &FourTuple, stream: u32) -> bool;
 
-    /// Takes back what [`announce`](WithinHost::announce) told.
+    /// Withdraws what [`announce`](WithinHost::announce) published.
     fn retract(&self, tuple: &FourTuple, stream: u32);
 
-    /// Tells neighbours at which port we accept links from other hosts; 0: at none.
+    /// Publishes to neighbours the port at which this process accepts links from other hosts; 0: none.
     fn tell_link_port(&self, port: u16);
 
     /// The port at which the neighbour that has announced the connection accepts links from other hosts.
@@ -48,13 +49,13 @@ pub(crate) trait WithinHost: Device + ConnectionManager + Directory {
 
 /// A device that reaches other hosts, and may be taken away.
 pub(crate) trait BetweenHosts: Device + ConnectionManager {
-    /// What to connect to for who accepts links at `address`.
+    /// The address to connect to where a process accepts links at `address`.
     fn peer_address(address: SocketAddr) -> PeerAddress;
 
-    /// What [`peer_address`](BetweenHosts::peer_address) was made of. `None`: of nothing where somebody could listen.
+    /// The inverse of [`peer_address`](BetweenHosts::peer_address). `None`: no process can listen at such an address.
     fn socket_address(peer: PeerAddress) -> Option<SocketAddr>;
 
-    /// The port at which links are accepted in any case.
+    /// The port at which this process always accepts links.
     fn port(&self) -> u16;
 
     /// Accepts links at one more port, from now on.
@@ -66,7 +67,7 @@ pub(crate) trait BetweenHosts: Device + ConnectionManager {
     /// The address of ours that links of a family come from and are accepted at.
     fn address_of_family(&self, like: IpAddr) -> Option<IpAddr>;
 
-    /// Whether it was taken away. All its queue pairs then end, and once they are destroyed the object should be dropped.
+    /// Whether the device was taken away. All its queue pairs then end; drop the object once they are destroyed.
     fn is_gone(&self) -> bool;
 
     /// Whether it has queue pairs.

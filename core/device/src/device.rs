@@ -1,5 +1,5 @@
-//! The device: queue pairs, completion queues, memory. Apart from those: sleeping until it has something, and the order of
-//! its messages and the kernel's bytes.
+//! The device: queue pairs, completion queues, memory. Traits of their own are sleeping until it has completions, and the
+//! order of its messages and the kernel's bytes.
 
 use std::os::fd::RawFd;
 use std::time::Duration;
@@ -178,8 +178,8 @@ pub trait Device: CompletionEvents + KernelOrder + Send + Sync {
     fn destroy_qp(&self, qp: QueuePairId);
 }
 
-/// How threads sleep until a completion comes, and what wakes them. A device in virtual time, on which nobody may sleep,
-/// arms and disarms, and leaves the rest as it is here.
+/// How threads sleep until a completion comes, and what wakes them. A device in virtual time needs `arm` and `disarm` alone,
+/// because no thread may sleep there.
 pub trait CompletionEvents {
     /// Asks for a wake-up on the channel of `cq`. Call before sleeping, and sleep only on [`Armed::Sleep`].
     /// Stays armed until [`disarm`](CompletionEvents::disarm).
@@ -242,8 +242,8 @@ pub trait CompletionEvents {
     fn release_wakes(&self) {}
 }
 
-/// How peers on one kernel order a message after what its sender did in the kernel before. A device that reaches other
-/// hosts leaves this as it is here.
+/// How peers on one kernel order a message after what its sender did in the kernel before. A device between hosts needs none
+/// of it.
 pub trait KernelOrder {
     /// This process is about to do something on a connection that its peer learns of from the kernel: to send there, to
     /// connect, to shut down or to close.

@@ -1,5 +1,5 @@
-//! The tables of devices that exist in a simulation only: what one in memory ([`loopback`](crate::loopback)) and one on a
-//! modelled NIC (`models/host`) keep alike, whatever moves their bytes.
+//! The tables of simulated devices, which those in memory ([`loopback`](crate::loopback)) and those on modelled NICs
+//! (`models/host`) share.
 
 mod completion_queues;
 mod regions;

@@ -1,8 +1,8 @@
-//! The signatures of the methods of a device, for what passes calls on.
+//! Forwarding: the signature of each method of a device, once.
 
-/// Writes methods of [`Device`](crate::Device), [`CompletionEvents`](crate::CompletionEvents) and
-/// [`KernelOrder`](crate::KernelOrder) within an `impl` of one of them, each passed on as the macro `$to` says: it gets
-/// `self, method(arguments)`. The name of one of the latter two traits stands for all its methods.
+/// Writes the named methods of [`Device`](crate::Device), [`CompletionEvents`](crate::CompletionEvents) or
+/// [`KernelOrder`](crate::KernelOrder) in an `impl` of that trait. The body of each is `$to!(self, method(arguments))`, a
+/// macro of the caller's. `CompletionEvents` and `KernelOrder` stand for all methods of the trait.
 ///
 /// ```
 /// # use std::sync::Arc;

@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::{Armed, CompletionQueueId, DeviceError, Instant, QueuePairId};
 
-/// The completion queues of a device. Where the completions are is the device's affair: it is asked whether a queue pair has
-/// any.
+/// The completion queues of a device. The device keeps the completions themselves, and says which queue pairs have any.
 ///
 /// Invariant: a queue pair is in its queue's `ready` exactly when it is `listed`.
 #[derive(Debug, Default)]
@@ -29,10 +28,10 @@ struct Member {
 }
 
 impl CompletionQueues {
-    /// One more, of `max` at most.
+    /// Adds a queue, unless there are `max`.
     ///
     /// # Errors
-    /// There are as many.
+    /// There are `max` queues already.
     pub fn create(&mut self, max: u32) -> Result<CompletionQueueId, DeviceError> {
         if self.queues.len() >= max as usize {
             return Err(DeviceError::Exhausted { what: "completion queue" });
@@ -51,20 +50,20 @@ impl CompletionQueues {
         self.members.insert(qp, Member { cq, listed: false });
     }
 
-    /// A queue pair is no more.
+    /// A queue pair was destroyed.
     pub fn remove(&mut self, qp: QueuePairId) {
         if let Some(member) = self.members.remove(&qp) {
             self.forget(member.cq, qp);
         }
     }
 
-    /// All of them are no more.
+    /// Drops all queues: their process has died.
     pub fn clear(&mut self) {
         *self = CompletionQueues::default();
     }
 
-    /// A queue pair reports to another queue from now on. What it has already neither reports: the caller has promised to look.
-    /// `false`: there is no such queue pair or queue.
+    /// Moves a queue pair to another queue. Neither queue reports the completions that it already has, because the caller
+    /// polls it next. `false`: there is no such queue pair or queue.
     pub fn rebind(&mut self, qp: QueuePairId, cq: CompletionQueueId) -> bool {
         if !self.contains(cq) {
             return false;
@@ -81,8 +80,8 @@ impl CompletionQueues {
         }
     }
 
-    /// A queue pair has a completion. If its queue is armed, the channel becomes readable at `readable_at`, unless it is to
-    /// before.
+    /// A queue pair has a completion. If its queue is armed, the channel becomes readable at `readable_at`, or earlier if an
+    /// earlier completion said so.
     pub fn report(&mut self, qp: QueuePairId, readable_at: Instant) {
         let Some(member) = self.members.get_mut(&qp) else { return };
         let Some(queue) = self.queues.get_mut(member.cq.0 as usize) else { return };
@@ -94,7 +93,7 @@ impl CompletionQueues {
         }
     }
 
-    /// As [`Device::pending`](crate::Device::pending). Queue pairs for which `counts` is false are left out.
+    /// As [`Device::pending`](crate::Device::pending). Leaves out queue pairs for which `counts` is false.
     pub fn take(
         &mut self,
         cq: CompletionQueueId,
@@ -115,7 +114,7 @@ impl CompletionQueues {
         count
     }
 
-    /// As [`CompletionEvents::arm`](crate::CompletionEvents::arm). Queue pairs that have no completion any more leave the list.
+    /// As [`CompletionEvents::arm`](crate::CompletionEvents::arm). Queue pairs without completions leave the list.
     pub fn arm(
         &mut self,
         cq: CompletionQueueId,
@@ -155,7 +154,7 @@ impl CompletionQueues {
         queue.is_some_and(|queue| queue.armed && queue.readable_at.is_some_and(|at| at <= now))
     }
 
-    /// When the first channel becomes readable that is not yet.
+    /// The next time at which a channel becomes readable.
     pub fn next_readable(&self, now: Instant) -> Option<Instant> {
         self.queues.iter().filter_map(|queue| queue.readable_at.filter(|at| *at > now)).min()
     }

@@ -20,19 +20,19 @@ struct Entry {
 }
 
 impl Regions {
-    /// None yet, and never more bytes than `limit_bytes`. Keys are numbered from `first_key` on: those of different devices
-    /// are to differ, so that one used on the wrong device is noticed.
+    /// An empty table that holds at most `limit_bytes`. Keys count up from `first_key`. Different devices use different keys,
+    /// so that a test notices one on the wrong device.
     pub fn new(first_key: u32, limit_bytes: usize) -> Regions {
         Regions { entries: BTreeMap::new(), registered_bytes: 0, limit_bytes, last_key: first_key }
     }
 
-    /// The length of a region that may be registered now; `None`: that is beyond the limit.
+    /// `len`, if a region of that length may be registered now; `None`: it would exceed the limit.
     pub fn checked_len(&self, len: usize) -> Option<u32> {
         let free = self.limit_bytes.saturating_sub(self.registered_bytes);
         u32::try_from(len).ok().filter(|_| len <= free)
     }
 
-    /// A name for a region that is to be [added](Regions::add).
+    /// A new name, under which to [add](Regions::add) a region.
     pub fn name(&mut self, len: u32) -> RemoteRegion {
         self.last_key = self.last_key.wrapping_add(1);
         let key = self.last_key;
@@ -48,7 +48,7 @@ impl Regions {
         region
     }
 
-    /// Gives a region of `qp` back. Whether there was one.
+    /// Removes a region of `qp`. Returns whether there was one.
     pub fn remove(&mut self, qp: QueuePairId, rkey: RemoteKey) -> bool {
         if self.entries.get(&rkey.0).is_none_or(|entry| entry.qp != qp) {
             return false;
@@ -69,7 +69,7 @@ impl Regions {
         self.entries.get(&rkey.0).map(|entry| &entry.region)
     }
 
-    /// Where the peer of `qp` may write `len` bytes; `None`: nowhere.
+    /// The memory that the peer of `qp` addresses by these; `None`: the peer may not write there.
     pub fn target(&self, qp: QueuePairId, rkey: RemoteKey, offset: u64, len: u32) -> Option<(Memory, usize)> {
         let Entry { qp: owner, region } = self.entries.get(&rkey.0)?;
         let position = usize::try_from(offset.checked_sub(region.remote.base)?).ok()?;
