@@ -2,29 +2,101 @@
 
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use netacc_device::{
-    Armed, Capabilities, CmError, CmEvent, CompletionQueueId, ConnectionId, ConnectionManager, Device, DeviceError,
-    Directory, DirectoryError, FourTuple, KernelOperation, Obstacle, PeerAddress, PostError, QueuePairId, Receives,
-    Region, RemoteRegion, Wait, WorkCompletion, WorkRequest, UNKNOWN_STREAM,
+    forward, Armed, Capabilities, CmError, CmEvent, CompletionEvents, CompletionQueueId, ConnectionId,
+    ConnectionManager, Device, DeviceError, Directory, DirectoryError, FourTuple, KernelOrder, Obstacle, PeerAddress,
+    PostError, QueuePairId, Receives, Wait, WorkCompletion, UNKNOWN_STREAM,
 };
-use netacc_verbs::VerbsDevice;
 
 use crate::fabric::{mark, Fabric, Side};
+use crate::parts::{BetweenHosts, WithinHost};
 use crate::remote::link_port;
 
-const NO_QP: DeviceError = DeviceError::Unknown { what: "queue pair" };
+/// The result of a call on a queue pair whose device is gone.
+trait Gone {
+    fn gone() -> Self;
+}
 
-impl Fabric {
+impl Gone for () {
+    fn gone() {}
+}
+
+impl Gone for u32 {
+    fn gone() -> u32 {
+        0
+    }
+}
+
+impl Gone for usize {
+    fn gone() -> usize {
+        0
+    }
+}
+
+impl Gone for Wait {
+    fn gone() -> Wait {
+        Wait::Woken
+    }
+}
+
+impl<T> Gone for Result<T, DeviceError> {
+    fn gone() -> Result<T, DeviceError> {
+        Err(DeviceError::Unknown { what: "queue pair" })
+    }
+}
+
+impl<T> Gone for Result<T, PostError> {
+    fn gone() -> Result<T, PostError> {
+        Err(PostError::Dead)
+    }
+}
+
+/// Calls the device that has the queue pair.
+macro_rules! to_owner {
+    ($self:ident, $method:ident($qp:ident $(, $argument:ident)*)) => {
+        match $self.split($qp) {
+            Side::Near(near) => near.$method($qp $(, $argument)*),
+            Side::Far(far, qp) => far.$method(qp $(, $argument)*),
+            Side::Nobody => Gone::gone(),
+        }
+    };
+}
+
+/// Calls the near device alone: only its peers share the kernel with this process.
+macro_rules! to_near {
+    ($self:ident, $method:ident($($argument:ident),*)) => {
+        match &$self.near {
+            Some(near) => near.$method($($argument),*),
+            None => Default::default(),
+        }
+    };
+}
+
+/// Calls both devices.
+macro_rules! to_both {
+    ($self:ident, $method:ident($($argument:ident),*)) => {{
+        if let Some(near) = &$self.near {
+            near.$method($($argument),*);
+        }
+        if let Some(far) = &*$self.far.load() {
+            far.$method($($argument),*);
+        }
+    }};
+}
+
+impl<N: WithinHost, F: BetweenHosts> Fabric<N, F> {
     fn near_pending(&self, cq: CompletionQueueId, out: &mut [QueuePairId]) -> usize {
         self.near.as_ref().map_or(0, |near| near.pending(cq, out))
     }
 }
 
-impl Device for Fabric {
+impl<N: WithinHost, F: BetweenHosts> Device for Fabric<N, F> {
+    forward!(to_owner: rebind, alloc_region, free_region, window, post_recv, post_send, fail_qp);
+
     fn name(&self) -> &str {
-        "shared memory and RDMA"
+        self.name
     }
 
     fn capabilities(&self) -> &Capabilities {
@@ -72,53 +144,24 @@ impl Device for Fabric {
         }
     }
 
-    fn qp_sequence(&self, qp: QueuePairId) -> u32 {
+    fn destroy_qp(&self, qp: QueuePairId) {
         match self.split(qp) {
-            Side::Near(near) => near.qp_sequence(qp),
-            Side::Far(far, qp) => far.qp_sequence(qp),
-            Side::Nobody => 0,
-        }
-    }
-
-    fn wait_qp(&self, qp: QueuePairId, seen: u32, timeout: Option<Duration>) -> Wait {
-        match self.split(qp) {
-            Side::Near(near) => near.wait_qp(qp, seen, timeout),
-            Side::Far(far, qp) => far.wait_qp(qp, seen, timeout),
-            Side::Nobody => Wait::Woken,
-        }
-    }
-
-    fn wake_qp(&self, qp: QueuePairId) {
-        match self.split(qp) {
-            Side::Near(near) => near.wake_qp(qp),
-            Side::Far(far, qp) => far.wake_qp(qp),
+            Side::Near(near) => near.destroy_qp(qp),
+            Side::Far(far, qp) => {
+                far.destroy_qp(qp);
+                if far.is_gone() {
+                    self.call();
+                }
+            }
             Side::Nobody => {}
         }
     }
+}
 
-    fn knock(&self, qp: QueuePairId) {
-        match self.split(qp) {
-            Side::Near(near) => near.knock(qp),
-            Side::Far(far, qp) => far.knock(qp),
-            Side::Nobody => {}
-        }
-    }
-
-    fn begin_kernel_operation(&self) {
-        if let Some(near) = &self.near {
-            near.begin_kernel_operation();
-        }
-    }
-
-    fn end_kernel_operation(&self, operation: KernelOperation) {
-        if let Some(near) = &self.near {
-            near.end_kernel_operation(operation);
-        }
-    }
-
-    fn kernel_news(&self) -> KernelOperation {
-        self.near.as_ref().map_or_else(KernelOperation::default, |near| near.kernel_news())
-    }
+impl<N: WithinHost, F: BetweenHosts> CompletionEvents for Fabric<N, F> {
+    forward!(to_owner: qp_sequence, wait_qp, wake_qp, knock);
+    forward!(to_near: hold_wakes, release_wakes);
+    forward!(to_both: drain);
 
     fn arm(&self, cq: CompletionQueueId) -> Armed {
         self.note_armed(cq);
@@ -134,109 +177,18 @@ impl Device for Fabric {
         either(near, far)
     }
 
-    fn hold_wakes(&self) {
-        if let Some(near) = &self.near {
-            near.hold_wakes();
-        }
-    }
-
-    fn release_wakes(&self) {
-        if let Some(near) = &self.near {
-            near.release_wakes();
-        }
-    }
-
     fn disarm(&self, cq: CompletionQueueId) {
         self.note_disarmed(cq);
-        if let Some(near) = &self.near {
-            near.disarm(cq);
-        }
-        if let Some(far) = &*self.far.load() {
-            far.disarm(cq);
-        }
-    }
-
-    fn drain(&self, cq: CompletionQueueId) {
-        if let Some(near) = &self.near {
-            near.drain(cq);
-        }
-        if let Some(far) = &*self.far.load() {
-            far.drain(cq);
-        }
+        to_both!(self, disarm(cq));
     }
 
     fn channel_fd(&self, cq: CompletionQueueId) -> Option<RawFd> {
         self.queues.lock().get(cq.0 as usize).map(|queue| queue.fd())
     }
+}
 
-    fn rebind(&self, qp: QueuePairId, cq: CompletionQueueId) -> Result<(), DeviceError> {
-        match self.split(qp) {
-            Side::Near(near) => near.rebind(qp, cq),
-            Side::Far(far, qp) => far.rebind(qp, cq),
-            Side::Nobody => Err(NO_QP),
-        }
-    }
-
-    fn alloc_region(&self, qp: QueuePairId, len: usize) -> Result<Region, DeviceError> {
-        match self.split(qp) {
-            Side::Near(near) => near.alloc_region(qp, len),
-            Side::Far(far, qp) => far.alloc_region(qp, len),
-            Side::Nobody => Err(NO_QP),
-        }
-    }
-
-    fn free_region(&self, qp: QueuePairId, region: Region) {
-        match self.split(qp) {
-            Side::Near(near) => near.free_region(qp, region),
-            Side::Far(far, qp) => far.free_region(qp, region),
-            Side::Nobody => {}
-        }
-    }
-
-    fn window(&self, qp: QueuePairId, remote: RemoteRegion) -> Result<Region, DeviceError> {
-        match self.split(qp) {
-            Side::Near(near) => near.window(qp, remote),
-            Side::Far(far, qp) => far.window(qp, remote),
-            Side::Nobody => Err(NO_QP),
-        }
-    }
-
-    fn post_recv(&self, qp: QueuePairId, count: u32) -> Result<(), PostError> {
-        match self.split(qp) {
-            Side::Near(near) => near.post_recv(qp, count),
-            Side::Far(far, qp) => far.post_recv(qp, count),
-            Side::Nobody => Err(PostError::Dead),
-        }
-    }
-
-    fn post_send(&self, qp: QueuePairId, wrs: &[WorkRequest<'_>]) -> Result<usize, PostError> {
-        match self.split(qp) {
-            Side::Near(near) => near.post_send(qp, wrs),
-            Side::Far(far, qp) => far.post_send(qp, wrs),
-            Side::Nobody => Err(PostError::Dead),
-        }
-    }
-
-    fn fail_qp(&self, qp: QueuePairId) {
-        match self.split(qp) {
-            Side::Near(near) => near.fail_qp(qp),
-            Side::Far(far, qp) => far.fail_qp(qp),
-            Side::Nobody => {}
-        }
-    }
-
-    fn destroy_qp(&self, qp: QueuePairId) {
-        match self.split(qp) {
-            Side::Near(near) => near.destroy_qp(qp),
-            Side::Far(far, qp) => {
-                far.destroy_qp(qp);
-                if far.is_gone() {
-                    self.call();
-                }
-            }
-            Side::Nobody => {}
-        }
-    }
+impl<N: WithinHost, F: BetweenHosts> KernelOrder for Fabric<N, F> {
+    forward!(to_near: KernelOrder);
 }
 
 fn either(a: Armed, b: Armed) -> Armed {
@@ -247,30 +199,30 @@ fn either(a: Armed, b: Armed) -> Armed {
     }
 }
 
-/// Marks the attempts of the RDMA device's connection manager.
+/// Marks the attempts of the far device's connection manager.
 const FAR_ATTEMPT: u64 = 1 << 63;
 
 fn mark_attempt(id: &mut ConnectionId) {
     id.0 |= FAR_ATTEMPT;
 }
 
-/// Whether an address is one of the RDMA device's: what it makes, nobody else does.
-fn is_far(peer: PeerAddress) -> bool {
-    VerbsDevice::socket_address(peer).is_some()
+/// Whether an address is one of the far device's: what it makes, nobody else does.
+fn is_far<F: BetweenHosts>(peer: PeerAddress) -> bool {
+    F::socket_address(peer).is_some()
 }
 
-impl ConnectionManager for Fabric {
+impl<N: WithinHost, F: BetweenHosts> ConnectionManager for Fabric<N, F> {
     fn address(&self) -> PeerAddress {
         match (&self.near, &*self.far.load()) {
             (Some(near), _) => near.address(),
-            (None, Some(far)) => ConnectionManager::address(&**far),
+            (None, Some(far)) => far.address(),
             (None, None) => PeerAddress([0; 4]),
         }
     }
 
     fn ends(&self, peer: PeerAddress) -> [PeerAddress; 2] {
         match (&self.near, &*self.far.load()) {
-            (_, Some(far)) if is_far(peer) => far.ends(peer),
+            (_, Some(far)) if is_far::<F>(peer) => far.ends(peer),
             (Some(near), _) => near.ends(peer),
             // Of a device that is gone; there is no link to prove anything of.
             _ => [PeerAddress([0; 4]), peer],
@@ -285,7 +237,7 @@ impl ConnectionManager for Fabric {
         private_data: &[u8],
         receives: Receives,
     ) -> Result<ConnectionId, CmError> {
-        if is_far(peer) {
+        if is_far::<F>(peer) {
             let far = self.far.load_full().ok_or(CmError::Unreachable)?;
             let mut id = far.connect_with(peer, cq, region_len, private_data, receives)?;
             mark_attempt(&mut id);
@@ -342,7 +294,7 @@ impl ConnectionManager for Fabric {
     }
 }
 
-impl Directory for Fabric {
+impl<N: WithinHost, F: BetweenHosts> Directory for Fabric<N, F> {
     fn serves(&self, tuple: &FourTuple) -> bool {
         if self.is_near(tuple) {
             return self.serves_host && self.near.is_some();
@@ -355,7 +307,7 @@ impl Directory for Fabric {
     }
 
     fn admits(&self, peer: PeerAddress, tuple: &FourTuple) -> bool {
-        match VerbsDevice::socket_address(peer) {
+        match F::socket_address(peer) {
             Some(peer) => !self.is_near(tuple) && peer.ip() == tuple.remote.ip() && self.may_serve(tuple),
             None => self.is_near(tuple),
         }
@@ -395,7 +347,7 @@ impl Directory for Fabric {
         let port = link_port(tuple.remote.port())?;
         // By the thread that connects, too.
         self.open_far().ok().filter(|far| !far.is_gone() && self.may_serve(tuple))?;
-        let peer = VerbsDevice::peer_address((tuple.remote.ip(), port).into());
+        let peer = F::peer_address((tuple.remote.ip(), port).into());
         (!self.known.is_absent(peer, Instant::now())).then_some((peer, UNKNOWN_STREAM))
     }
 
@@ -408,8 +360,8 @@ impl Directory for Fabric {
     }
 
     fn neighbour(&self, peer: PeerAddress, port: u16) -> Option<PeerAddress> {
-        let address = VerbsDevice::socket_address(peer)?;
-        (port != 0).then(|| VerbsDevice::peer_address((address.ip(), port).into()))
+        let address = F::socket_address(peer)?;
+        (port != 0).then(|| F::peer_address((address.ip(), port).into()))
     }
 
     fn obstacle(&self, tuple: &FourTuple, accepted: bool) -> Option<Obstacle> {
@@ -427,7 +379,7 @@ impl Directory for Fabric {
     }
 
     fn note_unreachable(&self, peer: PeerAddress) {
-        if is_far(peer) {
+        if is_far::<F>(peer) {
             self.known.note_absent(peer, Instant::now());
         }
     }

@@ -1,11 +1,12 @@
-//! One device made of two: shared memory towards processes of this host, an RDMA device towards other hosts.
+//! One device made of two: the near one joins the processes of this host, the far one reaches other hosts. They are shared
+//! memory and an RDMA device; nothing here depends on that, but on the traits of `parts`.
 //!
-//! The RDMA device is opened when the first connection to another host asks for it, by the thread that drives the
+//! The far device is opened when the first connection to another host asks for it, by the thread that drives the
 //! connection manager; closed when it is taken away, and opened again when it is back. The core sees one device: the
 //! highest bit of a queue pair's id tells whose it is, a completion queue is one of each with a descriptor that stands for
 //! both, and capabilities are asked for each queue pair.
 //!
-//! Invariants: the two devices number their completion queues alike, from 0. An RDMA device that was taken away stays
+//! Invariants: the two devices number their completion queues alike, from 0. A far device that was taken away stays
 //! here until its last queue pair is destroyed, so its users hear of their end.
 
 use std::io;
@@ -16,28 +17,40 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use netacc_config::Config;
-use netacc_device::{Capabilities, CompletionQueueId, ConnectionManager, Device, DeviceError, FourTuple, QueuePairId};
-use netacc_shm::ShmDevice;
-use netacc_verbs::{EventFd, EventSet, TimerFd, VerbsDevice};
+use netacc_device::{Backoff, Capabilities, CompletionQueueId, DeviceError, FourTuple, QueuePairId};
+use netacc_verbs::{EventFd, EventSet, TimerFd};
 use parking_lot::Mutex;
 
-use crate::remote::{Backoff, Known};
-use crate::{open_rdma, BackendFds, OpenError};
+use crate::parts::{BetweenHosts, WithinHost};
+use crate::remote::{Known, Pause};
+use crate::{BackendFds, OpenError};
+
+/// The two devices of a fabric: what they are called together, and how they are come by.
+pub(crate) struct Parts<N, F> {
+    /// For people.
+    pub(crate) name: &'static str,
+    /// The near one, if it works here.
+    pub(crate) near: Option<Arc<N>>,
+    /// Opens the far one.
+    pub(crate) open_far: fn(&Config) -> Result<Arc<F>, OpenError>,
+}
 
 /// See the module documentation.
-pub(crate) struct Fabric {
+pub(crate) struct Fabric<N, F> {
     config: Config,
-    /// Without it nothing is found out of other processes of this host, and nothing goes over shared memory.
-    pub(crate) near: Option<Arc<ShmDevice>>,
-    /// Connections within this host go over shared memory, not only what is known of them.
+    pub(crate) name: &'static str,
+    open: fn(&Config) -> Result<Arc<F>, OpenError>,
+    /// Without it nothing is found out of other processes of this host, and nothing goes within the host.
+    pub(crate) near: Option<Arc<N>>,
+    /// Connections within this host go over the near device, not only what is known of them.
     pub(crate) serves_host: bool,
-    pub(crate) far: ArcSwapOption<VerbsDevice>,
+    pub(crate) far: ArcSwapOption<F>,
     pub(crate) known: Known,
     capabilities: Capabilities,
-    /// Somebody has a use for the RDMA device.
+    /// Somebody has a use for the far device.
     wanted: AtomicBool,
     /// When the device may be tried again that could not be opened.
-    failed: Mutex<Option<Backoff>>,
+    failed: Mutex<Option<Pause>>,
     event: EventFd,
     rung: AtomicBool,
     timer: TimerFd,
@@ -51,15 +64,16 @@ pub(crate) struct Fabric {
     pub(crate) turn: AtomicBool,
 }
 
-/// How long an RDMA device that is not there is left alone at most. Arbitrary: to try costs little, and only who has
+/// How long a far device that is not there is left alone. Arbitrary: to try costs little, and only who has
 /// connections to other hosts does.
-const LONGEST_WITHOUT: Duration = Duration::from_secs(4);
+const WITHOUT: Backoff = Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(4) };
 
 /// Numbers of members of sets, which nobody looks at.
 const MEMBER: u64 = 0;
 
-impl Fabric {
-    pub(crate) fn new(config: &Config, near: Option<Arc<ShmDevice>>, serves_host: bool) -> Result<Fabric, OpenError> {
+impl<N: WithinHost, F: BetweenHosts> Fabric<N, F> {
+    pub(crate) fn new(config: &Config, parts: Parts<N, F>, serves_host: bool) -> Result<Fabric<N, F>, OpenError> {
+        let Parts { name, near, open_far } = parts;
         let os = |operation| move |source| DeviceError::Os { operation, source };
         let events = EventSet::new().map_err(os("epoll_create"))?;
         let event = EventFd::new().map_err(os("eventfd"))?;
@@ -76,6 +90,8 @@ impl Fabric {
         };
         Ok(Fabric {
             config: config.clone(),
+            name,
+            open: open_far,
             near,
             serves_host,
             far: ArcSwapOption::empty(),
@@ -95,7 +111,7 @@ impl Fabric {
 
     /// Whether both ends are on this host.
     pub(crate) fn is_near(&self, tuple: &FourTuple) -> bool {
-        ShmDevice::is_within_host(tuple)
+        N::is_within_host(tuple)
     }
 
     /// What both can do.
@@ -117,7 +133,7 @@ impl Fabric {
         }
     }
 
-    /// Closes descriptors of shared memory; an RDMA device keeps its own. How many.
+    /// Closes descriptors of the near device; the far one keeps its own. How many.
     pub(crate) fn give_back(&self, which: netacc_shm::GiveBack) -> usize {
         self.near.as_ref().map_or(0, |near| near.give_back(which))
     }
@@ -129,8 +145,9 @@ impl Fabric {
         own.extend(self.near.iter().flat_map(|near| near.fds()));
         let mut libraries = Vec::new();
         if let Some(far) = &*self.far.load() {
-            own.extend(far.own_fds());
-            libraries = far.library_fds();
+            let fds = far.fds();
+            own.extend(fds.own);
+            libraries = fds.libraries;
         }
         BackendFds { own, libraries }
     }
@@ -139,18 +156,18 @@ impl Fabric {
         self.events.fd()
     }
 
-    /// Whether an RDMA device may serve a connection to another host, now or when it is there.
+    /// Whether the far device may serve a connection to another host, now or when it is there.
     pub(crate) fn may_serve(&self, tuple: &FourTuple) -> bool {
         // A connection may outlive the absence of the device by far.
         self.far.load().as_ref().is_none_or(|far| far.address_of_family(tuple.remote.ip()) == Some(tuple.local.ip()))
     }
 
-    /// Whether there is an RDMA device that can be used.
+    /// Whether there is a far device that can be used.
     pub(crate) fn has_far(&self) -> bool {
         self.far.load().as_ref().is_some_and(|far| !far.is_gone())
     }
 
-    /// There is a use for the RDMA device. Opening it takes time, which is not the caller's.
+    /// There is a use for the far device. Opening it takes time, which is not the caller's.
     pub(crate) fn want_far(&self) {
         if self.far.load().is_none() && !self.wanted.swap(true, Ordering::SeqCst) {
             self.call();
@@ -188,11 +205,11 @@ impl Fabric {
         }
     }
 
-    /// The RDMA device, opened now if it was not.
+    /// The far device, opened now if it was not.
     ///
     /// # Errors
     /// It cannot be, or could not a moment ago.
-    pub(crate) fn open_far(&self) -> Result<Arc<VerbsDevice>, OpenError> {
+    pub(crate) fn open_far(&self) -> Result<Arc<F>, OpenError> {
         let mut failed = self.failed.lock();
         if let Some(far) = self.far.load_full() {
             return Ok(far);
@@ -202,15 +219,15 @@ impl Fabric {
             self.try_later(failed.left(now));
             return Err(OpenError::Paused);
         }
-        match open_rdma(&self.config).and_then(|far| self.attach(far)) {
+        match (self.open)(&self.config).and_then(|far| self.attach(far)) {
             Ok(far) => {
                 *failed = None;
                 self.timer.set(None);
                 Ok(far)
             }
             Err(error) => {
-                *failed = Some(Backoff::after(*failed, now, LONGEST_WITHOUT));
-                self.try_later(failed.map_or(LONGEST_WITHOUT, |failed| failed.left(now)));
+                *failed = Some(Pause::after(*failed, now, WITHOUT));
+                self.try_later(failed.map_or(WITHOUT.longest, |failed| failed.left(now)));
                 Err(error)
             }
         }
@@ -223,17 +240,17 @@ impl Fabric {
         self.timer.set(published.then_some(left));
     }
 
-    fn attach(&self, far: Arc<VerbsDevice>) -> Result<Arc<VerbsDevice>, OpenError> {
+    fn attach(&self, far: Arc<F>) -> Result<Arc<F>, OpenError> {
         let os = |source| DeviceError::Os { operation: "epoll_ctl", source };
         let queues = self.queues.lock();
         for queue in queues.iter() {
-            join(&far, queue)?;
+            join(&*far, queue)?;
         }
         for fd in far.event_fds() {
             self.events.add(fd, MEMBER).map_err(os)?;
         }
         if let Some(near) = &self.near {
-            near.tell_link_port(far.address().port());
+            near.tell_link_port(far.port());
         }
         self.far.store(Some(Arc::clone(&far)));
         // Who sleeps already did not know of this device. The other queues stay as they are: of each message on one that
@@ -250,7 +267,7 @@ impl Fabric {
         Ok(far)
     }
 
-    /// The RDMA device was taken away, and nobody uses it any more.
+    /// The far device was taken away, and nobody uses it any more.
     fn let_go(&self) {
         if let Some(near) = &self.near {
             near.tell_link_port(0);
@@ -258,9 +275,9 @@ impl Fabric {
         // Its descriptors leave the sets as they are closed.
         self.far.store(None);
         let (mut failed, now) = (self.failed.lock(), Instant::now());
-        let backoff = Backoff::after(None, now, LONGEST_WITHOUT);
-        *failed = Some(backoff);
-        self.try_later(backoff.left(now));
+        let pause = Pause::after(None, now, WITHOUT);
+        *failed = Some(pause);
+        self.try_later(pause.left(now));
     }
 
     /// One more completion queue.
@@ -278,13 +295,13 @@ impl Fabric {
             }
         }
         if let Some(far) = &*self.far.load() {
-            join(far, &queue)?;
+            join(&**far, &queue)?;
         }
         queues.push(queue);
         Ok(CompletionQueueId(queues.len() as u32 - 1))
     }
 
-    /// Somebody is about to sleep on `cq`. To be called before the RDMA device is looked for: either it is there, or who
+    /// Somebody is about to sleep on `cq`. To be called before the far device is looked for: either it is there, or who
     /// opens it sees this.
     pub(crate) fn note_armed(&self, cq: CompletionQueueId) {
         self.armed.fetch_or(bit(cq), Ordering::Relaxed);
@@ -297,7 +314,7 @@ impl Fabric {
     }
 
     /// Which of the two has `qp`, and as what.
-    pub(crate) fn split(&self, qp: QueuePairId) -> Side<'_> {
+    pub(crate) fn split(&self, qp: QueuePairId) -> Side<'_, N, F> {
         if qp.0 & FAR == 0 {
             return self.near.as_deref().map_or(Side::Nobody, Side::Near);
         }
@@ -308,8 +325,8 @@ impl Fabric {
     }
 }
 
-/// A completion queue of an RDMA device, whose events come to `queue`.
-fn join(far: &VerbsDevice, queue: &EventSet) -> Result<(), DeviceError> {
+/// A completion queue of a far device, whose events come to `queue`.
+fn join(far: &impl BetweenHosts, queue: &EventSet) -> Result<(), DeviceError> {
     let cq = far.create_cq()?;
     if let Some(fd) = far.channel_fd(cq) {
         queue.add(fd, MEMBER).map_err(|source| DeviceError::Os { operation: "epoll_ctl", source })?;
@@ -322,10 +339,10 @@ fn bit(cq: CompletionQueueId) -> u64 {
     1u64.checked_shl(cq.0).unwrap_or(0)
 }
 
-/// Completion queues where there is no shared memory, which has fewer.
+/// Completion queues where there is no near device, which has fewer.
 const MAX_CQ: u32 = 8;
 
-/// Marks what is the RDMA device's.
+/// Marks what is the far device's.
 const FAR: u32 = 1 << 31;
 
 pub(crate) fn mark(qp: &mut QueuePairId) {
@@ -333,23 +350,31 @@ pub(crate) fn mark(qp: &mut QueuePairId) {
 }
 
 /// Whose a queue pair is.
-pub(crate) enum Side<'a> {
-    Near(&'a ShmDevice),
-    Far(Arc<VerbsDevice>, QueuePairId),
+pub(crate) enum Side<'a, N, F> {
+    Near(&'a N),
+    Far(Arc<F>, QueuePairId),
     /// A device's that is no more.
     Nobody,
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::{IpAddr, SocketAddr};
+
     use super::*;
     use netacc_device::conformance::{run, Fixture};
-    use netacc_device::{conformance, Directory, Obstacle};
-    use netacc_shm::ShmConfig;
+    use netacc_device::{
+        conformance, forward, to_inner, CmError, CmEvent, CompletionEvents, ConnectionId, ConnectionManager, Device,
+        Directory, KernelOrder, Obstacle, PeerAddress, Receives,
+    };
+    use netacc_shm::{ShmConfig, ShmDevice};
+    use netacc_verbs::VerbsDevice;
 
-    struct TwoDevices([Arc<Fabric>; 2]);
+    type Real = Fabric<ShmDevice, VerbsDevice>;
 
-    impl Fixture for TwoDevices {
+    struct TwoDevices<N, F>([Arc<Fabric<N, F>>; 2]);
+
+    impl<N: WithinHost + 'static, F: BetweenHosts + 'static> Fixture for TwoDevices<N, F> {
         fn device(&self, side: conformance::Side) -> Arc<dyn Device> {
             self.0[side as usize].clone()
         }
@@ -359,20 +384,135 @@ mod tests {
         }
 
         fn directory(&self, side: conformance::Side) -> Option<Arc<dyn Directory>> {
+            self.0[side as usize].near.as_ref()?;
             Some(self.0[side as usize].clone())
         }
 
         fn progress(&mut self) {}
     }
 
-    fn fabric(folder: &std::path::Path) -> Arc<Fabric> {
+    fn fabric(folder: &std::path::Path) -> Arc<Real> {
         let config = ShmConfig { directory: Some(folder.join("rendezvous")), ..ShmConfig::default() };
         let near = ShmDevice::open(config).expect("shared memory");
-        let mut fabric = Fabric::new(&Config::default(), Some(near.clone()), true).expect("descriptors");
+        let parts = Parts { name: "of a test", near: Some(near.clone()), open_far: |_| Err(OpenError::NoAddress) };
+        let mut fabric = Fabric::new(&Config::default(), parts, true).expect("descriptors");
         assert!(!fabric.capabilities.peer_memory, "an RDMA device has none");
         // As it will be for every queue pair here: the suite asks but once.
         fabric.capabilities = near.capabilities().clone();
         Arc::new(fabric)
+    }
+
+    /// A third device: shared memory that takes its peers to be on other hosts.
+    struct Third {
+        inner: Arc<ShmDevice>,
+    }
+
+    impl Device for Third {
+        forward!(to_inner: name, capabilities, capabilities_of, create_cq, pending, poll_qp, rebind);
+        forward!(to_inner: alloc_region, free_region, window, post_recv, post_send, fail_qp, destroy_qp);
+    }
+
+    impl CompletionEvents for Third {
+        forward!(to_inner: CompletionEvents);
+    }
+
+    impl KernelOrder for Third {}
+
+    impl ConnectionManager for Third {
+        fn address(&self) -> PeerAddress {
+            self.inner.address()
+        }
+
+        fn connect_with(
+            &self,
+            peer: PeerAddress,
+            cq: CompletionQueueId,
+            region_len: usize,
+            private_data: &[u8],
+            receives: Receives,
+        ) -> Result<ConnectionId, CmError> {
+            self.inner.connect_with(peer, cq, region_len, private_data, receives)
+        }
+
+        fn accept_with(
+            &self,
+            id: ConnectionId,
+            cq: CompletionQueueId,
+            region_len: usize,
+            receives: Receives,
+        ) -> Result<(), CmError> {
+            self.inner.accept_with(id, cq, region_len, receives)
+        }
+
+        fn reject(&self, id: ConnectionId) {
+            self.inner.reject(id);
+        }
+
+        fn poll_event(&self) -> Option<CmEvent> {
+            self.inner.poll_event()
+        }
+
+        fn event_fds(&self) -> Vec<RawFd> {
+            self.inner.event_fds()
+        }
+    }
+
+    impl BetweenHosts for Third {
+        fn peer_address(_: SocketAddr) -> PeerAddress {
+            PeerAddress([0; 4])
+        }
+
+        fn socket_address(peer: PeerAddress) -> Option<SocketAddr> {
+            (peer != PeerAddress([0; 4])).then_some(SocketAddr::from(([10, 99, 0, 1], 1)))
+        }
+
+        fn port(&self) -> u16 {
+            0
+        }
+
+        fn listen_on(&self, _: u16) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn address_of_family(&self, like: IpAddr) -> Option<IpAddr> {
+            Some(like)
+        }
+
+        fn is_gone(&self) -> bool {
+            false
+        }
+
+        fn is_in_use(&self) -> bool {
+            true
+        }
+
+        fn fds(&self) -> BackendFds {
+            BackendFds { own: self.inner.fds(), libraries: Vec::new() }
+        }
+    }
+
+    fn open_third(_: &Config) -> Result<Arc<Third>, OpenError> {
+        // Two opened in one test thread find each other.
+        thread_local!(static FOLDER: tempfile::TempDir = tempfile::tempdir().expect("a folder"));
+        let directory = FOLDER.with(|folder| folder.path().join("rendezvous"));
+        let inner = ShmDevice::open(ShmConfig { directory: Some(directory), ..ShmConfig::default() })?;
+        Ok(Arc::new(Third { inner }))
+    }
+
+    /// Breaks if a call on a queue pair of the far device went to the near one, or only a device that is known here could be
+    /// the far one.
+    #[test]
+    fn the_conformance_suite_passes_over_a_third_device() {
+        let fabric = || {
+            let parts = Parts::<ShmDevice, Third> { name: "of a test", near: None, open_far: open_third };
+            let mut fabric = Fabric::new(&Config::default(), parts, true).expect("descriptors");
+            let far = fabric.open_far().expect("shared memory");
+            fabric.capabilities = far.capabilities().clone();
+            Arc::new(fabric)
+        };
+        let report = run(&mut TwoDevices([fabric(), fabric()]));
+        let failed: Vec<_> = report.failed().collect();
+        assert!(failed.is_empty(), "{failed:#?}");
     }
 
     /// What shared memory can do it can do as a part, too.
@@ -431,7 +571,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let fabric = fabric(folder.path());
         let between = tuple("10.99.0.1:6379", "10.99.0.2:40000");
-        *fabric.failed.lock() = Some(Backoff::after(None, Instant::now() + LONGEST_WITHOUT, LONGEST_WITHOUT));
+        *fabric.failed.lock() = Some(Pause::after(None, Instant::now() + WITHOUT.longest, WITHOUT));
         assert!(fabric.open_far().is_err(), "not before the pause is over");
         assert!(fabric.serves(&between));
         assert_eq!(fabric.publish(&between, 3), Ok(()));
@@ -446,7 +586,7 @@ mod tests {
     fn a_neighbour_that_accepts_links_may_have_the_port() {
         let folder = tempfile::tempdir().expect("a folder");
         let [one, other] = [fabric(folder.path()), fabric(folder.path())];
-        let near = |fabric: &Fabric| fabric.near.clone().expect("given");
+        let near = |fabric: &Real| fabric.near.clone().expect("given");
         assert!(!near(&one).has_neighbour_with_links());
         near(&one).tell_link_port(40001);
         assert!(!near(&one).has_neighbour_with_links() && near(&other).has_neighbour_with_links());

@@ -7,6 +7,7 @@ mod backends;
 mod device;
 mod fabric;
 mod health;
+mod parts;
 mod remote;
 
 use std::net::{IpAddr, SocketAddr};
@@ -20,8 +21,9 @@ use netacc_verbs::{Profile, VerbsConfig, VerbsDevice};
 use nix::net::if_::InterfaceFlags;
 
 pub use crate::backends::{examine, sweep, within_host, Availability, Examination};
-use crate::fabric::Fabric;
+use crate::fabric::{Fabric, Parts};
 pub use crate::health::{Check, Status};
+use crate::parts::{BetweenHosts, WithinHost};
 pub use netacc_shm::{without_file_size_signal, GiveBack};
 /// What threads are called that connect links. They come and go, and are not the program's.
 pub use netacc_verbs::CONNECTING;
@@ -90,14 +92,13 @@ pub fn open(config: &Config) -> Result<Opened, OpenError> {
         Backend::Shm => open_shm(config),
         Backend::Auto if !has_rdma_device() => open_shm(config),
         Backend::Auto => {
-            let near = ShmDevice::open(shm_config(config)?).ok();
-            let name = if near.is_some() { "shm+verbs" } else { "verbs" };
-            Ok(combined(name, Fabric::new(config, near, true)?))
+            let parts = parts(config)?;
+            let name = if parts.near.is_some() { "shm+verbs" } else { "verbs" };
+            Ok(combined(name, Fabric::new(config, parts, true)?))
         }
         Backend::Verbs => {
             // Shared memory carries nothing then, but neighbours find each other in it.
-            let near = ShmDevice::open(shm_config(config)?).ok();
-            let fabric = Fabric::new(config, near, false)?;
+            let fabric = Fabric::new(config, parts(config)?, false)?;
             fabric.open_far()?;
             Ok(combined("verbs", fabric))
         }
@@ -111,7 +112,17 @@ fn has_rdma_device() -> bool {
     std::fs::read_dir("/sys/class/infiniband").is_ok_and(|mut devices| devices.next().is_some())
 }
 
-fn combined(name: &str, fabric: Fabric) -> Opened {
+/// The devices of which one is made.
+fn parts(config: &Config) -> Result<Parts<ShmDevice, VerbsDevice>, OpenError> {
+    let near = ShmDevice::open(shm_config(config)?).ok();
+    Ok(Parts { name: "shared memory and RDMA", near, open_far: open_rdma })
+}
+
+fn combined<N, F>(name: &str, fabric: Fabric<N, F>) -> Opened
+where
+    N: WithinHost + 'static,
+    F: BetweenHosts + 'static,
+{
     let fabric = Arc::new(fabric);
     let (fds, ending, giving, leaving) = (fabric.clone(), fabric.clone(), fabric.clone(), fabric.clone());
     Opened {

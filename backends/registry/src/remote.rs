@@ -10,18 +10,16 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use netacc_device::{FourTuple, PeerAddress};
+use netacc_device::{Backoff, FourTuple, PeerAddress};
 use parking_lot::RwLock;
 
 /// From a TCP port to the port for links: the original's rule.
 pub(crate) const PORT_OFFSET: u16 = 20_000;
 
-/// How long a peer that was not there is left alone at first. Arbitrary: a server that has just been accepted from needs
-/// about that to begin to listen.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// And at most. Arbitrary: how long the connections of a server that is accelerated from its next start on stay on TCP, for
-/// a request to each server that is not, so often, of which nobody waits for the answer.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// How long a peer that was not there is left alone. Arbitrary at first: a server that has just been accepted from needs about
+/// that to begin to listen. And at most: how long the connections of a server that is accelerated from its next start on stay
+/// on TCP, for a request to each server that is not, so often, of which nobody waits for the answer.
+const PAUSE: Backoff = Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(30) };
 
 /// After how long a port that was taken is tried again, if there is a new connection. Arbitrary: about what a server takes
 /// to be started anew.
@@ -30,18 +28,18 @@ const PORT_PAUSE: Duration = Duration::from_secs(1);
 /// Peers of which is known that they were not there. Arbitrary; beyond it all are forgotten.
 const MAX_ABSENT: usize = 4096;
 
-/// A pause that grows each time, to a bound.
+/// A pause after something has failed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Backoff {
+pub(crate) struct Pause {
     until: Instant,
-    pause: Duration,
+    len: Duration,
 }
 
-impl Backoff {
-    /// After something has failed; `before`: what was said when it failed the last time.
-    pub(crate) fn after(before: Option<Backoff>, now: Instant, longest: Duration) -> Backoff {
-        let pause = before.map_or(FIRST_PAUSE, |before| (before.pause * 2).min(longest));
-        Backoff { until: now + pause, pause }
+impl Pause {
+    /// It has failed now. `before`: the pause after it had failed the last time.
+    pub(crate) fn after(before: Option<Pause>, now: Instant, backoff: Backoff) -> Pause {
+        let len = backoff.after(before.map(|before| before.len));
+        Pause { until: now + len, len }
     }
 
     pub(crate) fn is_over(&self, now: Instant) -> bool {
@@ -56,7 +54,7 @@ impl Backoff {
 /// A peer that was not there, or would not have a link of ours.
 #[derive(Clone, Copy, Debug)]
 struct Absence {
-    backoff: Backoff,
+    pause: Pause,
     /// When a link was connected since. It may still be refused, for the pre-shared key, so what was known stays known.
     present: Option<Instant>,
 }
@@ -111,7 +109,7 @@ impl Known {
     }
 
     pub(crate) fn is_absent(&self, peer: PeerAddress, now: Instant) -> bool {
-        self.absent.read().get(&peer).is_some_and(|absence| absence.present.is_none() && !absence.backoff.is_over(now))
+        self.absent.read().get(&peer).is_some_and(|absence| absence.present.is_none() && !absence.pause.is_over(now))
     }
 
     pub(crate) fn note_absent(&self, peer: PeerAddress, now: Instant) {
@@ -121,8 +119,8 @@ impl Known {
         }
         let settled = |since: Instant| now.saturating_duration_since(since) >= SETTLED;
         let before = absent.get(&peer).filter(|absence| !absence.present.is_some_and(settled));
-        let backoff = Backoff::after(before.map(|absence| absence.backoff), now, LONGEST_PAUSE);
-        absent.insert(peer, Absence { backoff, present: None });
+        let pause = Pause::after(before.map(|absence| absence.pause), now, PAUSE);
+        absent.insert(peer, Absence { pause, present: None });
     }
 
     pub(crate) fn note_present(&self, peer: PeerAddress, now: Instant) {
@@ -200,16 +198,16 @@ mod tests {
             assert!(!known.is_absent(peer, now));
             pauses.push(pause);
         }
-        assert_eq!((pauses[0], pauses[1], pauses[11]), (FIRST_PAUSE, FIRST_PAUSE * 2, LONGEST_PAUSE));
+        assert_eq!((pauses[0], pauses[1], pauses[11]), (PAUSE.first, PAUSE.first * 2, PAUSE.longest));
         known.note_present(peer, now);
         assert!(!known.is_absent(peer, now));
         now += SETTLED;
         known.note_absent(peer, now);
-        assert_eq!(pause_of(&known, peer), FIRST_PAUSE);
+        assert_eq!(pause_of(&known, peer), PAUSE.first);
     }
 
     fn pause_of(known: &Known, peer: PeerAddress) -> Duration {
-        known.absent.read()[&peer].backoff.pause
+        known.absent.read()[&peer].pause.len
     }
 
     /// Breaks if a peer with another key were asked for a link again and again, as it can be connected to.
@@ -226,7 +224,7 @@ mod tests {
             pauses.push(pause);
             now += pause;
         }
-        assert_eq!(pauses, [1, 2, 4, 8].map(|times| FIRST_PAUSE * times));
+        assert_eq!(pauses, [1, 2, 4, 8].map(|times| PAUSE.first * times));
     }
 
     #[test]

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use netacc_device::{
-    Armed, Capabilities, CompletionQueueId, Device, DeviceError, KernelOperation, PostError, QueuePairId, Region,
-    RemoteRegion, Wait, WorkCompletion, WorkRequest,
+    Armed, Capabilities, CompletionEvents, CompletionQueueId, Device, DeviceError, KernelOperation, KernelOrder,
+    PostError, QueuePairId, Region, RemoteRegion, Wait, WorkCompletion, WorkRequest,
 };
 use parking_lot::Mutex;
 
@@ -335,92 +335,6 @@ impl Device for ShmDevice {
         self.pairs.qp(qp).map_or(0, |(pair, _, local)| local.poll(qp, out, |stamp| self.note_stamp(pair, stamp)))
     }
 
-    fn qp_sequence(&self, qp: QueuePairId) -> u32 {
-        self.pairs.qp(qp).map_or(0, |(_, _, local)| local.sequence())
-    }
-
-    fn wait_qp(&self, qp: QueuePairId, seen: u32, timeout: Option<Duration>) -> Wait {
-        let Some((_, _, local)) = self.pairs.qp(qp) else { return Wait::Woken };
-        let Some(value) = local.prepare_sleep(seen) else { return Wait::Woken };
-        match sync::futex_wait(local.futex(), value, timeout) {
-            Err(libc::ETIMEDOUT) => Wait::TimedOut,
-            // The kernel restarts the call itself after handlers with SA_RESTART.
-            Err(libc::EINTR) => Wait::Interrupted,
-            _ => Wait::Woken,
-        }
-    }
-
-    fn wake_qp(&self, qp: QueuePairId) {
-        if let Some((_, _, local)) = self.pairs.qp(qp) {
-            local.kick();
-        }
-    }
-
-    fn knock(&self, qp: QueuePairId) {
-        let Some((pair, index, local)) = self.pairs.qp(qp) else { return };
-        if let Some(cq) = pair.knock(index, local.tx()) {
-            self.ring_peer(pair, cq);
-        }
-    }
-
-    fn begin_kernel_operation(&self) {
-        self.doorbell.kernel_operations().begun.fetch_add(1, AcqRel);
-    }
-
-    fn end_kernel_operation(&self, operation: KernelOperation) {
-        self.operation_numbers.publish(self.doorbell.kernel_operations(), operation);
-    }
-
-    fn kernel_news(&self) -> KernelOperation {
-        self.kernel_news.latest()
-    }
-
-    fn arm(&self, cq: CompletionQueueId) -> Armed {
-        let index = cq.0 as usize;
-        if index >= CQS {
-            return Armed::Pending;
-        }
-        self.arm_as(index, ASLEEP)
-    }
-
-    fn arm_moderated(&self, cq: CompletionQueueId) -> Armed {
-        let index = cq.0 as usize;
-        if index >= CQS {
-            return Armed::Pending;
-        }
-        self.arm_as(index, MODERATED)
-    }
-
-    fn hold_wakes(&self) {
-        hold::begin(self.id());
-    }
-
-    fn release_wakes(&self) {
-        hold::end(self.id(), |pair, cq| {
-            let Some(pair) = self.pairs.get(pair as usize) else { return };
-            if pair.is_active() && pair.peer_armed(cq) != AWAKE {
-                self.ring_peer(pair, cq);
-            }
-        });
-    }
-
-    fn disarm(&self, cq: CompletionQueueId) {
-        let index = cq.0 as usize;
-        if index < CQS {
-            self.doorbell.armed(index).store(AWAKE, SeqCst);
-        }
-    }
-
-    fn drain(&self, cq: CompletionQueueId) {
-        if let Some(queue) = self.cqs.get(cq.0 as usize) {
-            self.descriptors.with(&queue.fd, sys::drain);
-        }
-    }
-
-    fn channel_fd(&self, cq: CompletionQueueId) -> Option<RawFd> {
-        self.channel(cq.0 as usize)
-    }
-
     fn rebind(&self, qp: QueuePairId, cq: CompletionQueueId) -> Result<(), DeviceError> {
         if !self.has_queue(cq.0 as usize) {
             return Err(DeviceError::Unknown { what: "completion queue" });
@@ -491,6 +405,96 @@ impl Device for ShmDevice {
         if let Some((pair, index, local)) = self.pairs.qp(qp) {
             self.destroy(pair, index as u16, local);
         }
+    }
+}
+
+impl CompletionEvents for ShmDevice {
+    fn arm(&self, cq: CompletionQueueId) -> Armed {
+        let index = cq.0 as usize;
+        if index >= CQS {
+            return Armed::Pending;
+        }
+        self.arm_as(index, ASLEEP)
+    }
+
+    fn arm_moderated(&self, cq: CompletionQueueId) -> Armed {
+        let index = cq.0 as usize;
+        if index >= CQS {
+            return Armed::Pending;
+        }
+        self.arm_as(index, MODERATED)
+    }
+
+    fn disarm(&self, cq: CompletionQueueId) {
+        let index = cq.0 as usize;
+        if index < CQS {
+            self.doorbell.armed(index).store(AWAKE, SeqCst);
+        }
+    }
+
+    fn channel_fd(&self, cq: CompletionQueueId) -> Option<RawFd> {
+        self.channel(cq.0 as usize)
+    }
+
+    fn drain(&self, cq: CompletionQueueId) {
+        if let Some(queue) = self.cqs.get(cq.0 as usize) {
+            self.descriptors.with(&queue.fd, sys::drain);
+        }
+    }
+
+    fn qp_sequence(&self, qp: QueuePairId) -> u32 {
+        self.pairs.qp(qp).map_or(0, |(_, _, local)| local.sequence())
+    }
+
+    fn wait_qp(&self, qp: QueuePairId, seen: u32, timeout: Option<Duration>) -> Wait {
+        let Some((_, _, local)) = self.pairs.qp(qp) else { return Wait::Woken };
+        let Some(value) = local.prepare_sleep(seen) else { return Wait::Woken };
+        match sync::futex_wait(local.futex(), value, timeout) {
+            Err(libc::ETIMEDOUT) => Wait::TimedOut,
+            // The kernel restarts the call itself after handlers with SA_RESTART.
+            Err(libc::EINTR) => Wait::Interrupted,
+            _ => Wait::Woken,
+        }
+    }
+
+    fn wake_qp(&self, qp: QueuePairId) {
+        if let Some((_, _, local)) = self.pairs.qp(qp) {
+            local.kick();
+        }
+    }
+
+    fn knock(&self, qp: QueuePairId) {
+        let Some((pair, index, local)) = self.pairs.qp(qp) else { return };
+        if let Some(cq) = pair.knock(index, local.tx()) {
+            self.ring_peer(pair, cq);
+        }
+    }
+
+    fn hold_wakes(&self) {
+        hold::begin(self.id());
+    }
+
+    fn release_wakes(&self) {
+        hold::end(self.id(), |pair, cq| {
+            let Some(pair) = self.pairs.get(pair as usize) else { return };
+            if pair.is_active() && pair.peer_armed(cq) != AWAKE {
+                self.ring_peer(pair, cq);
+            }
+        });
+    }
+}
+
+impl KernelOrder for ShmDevice {
+    fn begin_kernel_operation(&self) {
+        self.doorbell.kernel_operations().begun.fetch_add(1, AcqRel);
+    }
+
+    fn end_kernel_operation(&self, operation: KernelOperation) {
+        self.operation_numbers.publish(self.doorbell.kernel_operations(), operation);
+    }
+
+    fn kernel_news(&self) -> KernelOperation {
+        self.kernel_news.latest()
     }
 }
 

@@ -54,7 +54,7 @@ pub(crate) fn look_up(told: &KernelOperations, half: u32) -> Option<KernelOperat
     is_known(age()).then_some(KernelOperation { begun, ended })
 }
 
-/// See [`Device::kernel_news`](netacc_device::Device::kernel_news): when it began and ended, in nanoseconds.
+/// See [`KernelOrder::kernel_news`](netacc_device::KernelOrder::kernel_news): when it began and ended, in nanoseconds.
 #[derive(Default)]
 pub(crate) struct News([atomic::AtomicU64; 2]);
 

@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use netacc_device::{CmError, CmEvent, Completion, ConnectionManager, Device, Directory, PostError};
+use netacc_device::{CmError, CmEvent, Completion, CompletionEvents, ConnectionManager, Device, Directory, PostError};
 use netacc_shm::ShmDevice;
 use std::os::unix::process::CommandExt;
 

@@ -9,8 +9,8 @@ use std::os::fd::RawFd;
 use std::process::ExitCode;
 
 use netacc_device::{
-    Armed, CmEvent, Completion, CompletionQueueId, CompletionStatus, ConnectionManager, Device, Operation, Payload,
-    QueuePairId, Region, RemoteRegion, WorkCompletion, WorkRequest, WorkRequestId,
+    Armed, CmEvent, Completion, CompletionEvents, CompletionQueueId, CompletionStatus, ConnectionManager, Device,
+    Operation, Payload, QueuePairId, Region, RemoteRegion, WorkCompletion, WorkRequest, WorkRequestId,
 };
 use netacc_verbs::{VerbsConfig, VerbsDevice};
 

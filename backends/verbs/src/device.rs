@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use netacc_device::{
-    Armed, Capabilities, CompletionQueueId, Device, DeviceError, PostError, QueuePairId, Region, RemoteRegion, Wait,
-    WorkCompletion, WorkRequest,
+    Armed, Capabilities, CompletionEvents, CompletionQueueId, Device, DeviceError, KernelOrder, PostError, QueuePairId,
+    Region, Wait, WorkCompletion, WorkRequest,
 };
 use parking_lot::{Mutex, RwLock};
 
@@ -141,28 +141,6 @@ impl VerbsDevice {
             let second = listen_at(&channel, context, SocketAddr::new(*ip, port));
             second.map(|second| listeners.push(second)).is_ok()
         });
-        let capabilities = Capabilities {
-            // Where the device has none, a WRITE and a SEND do the same.
-            write_with_imm: true,
-            sends: true,
-            max_inline: shape.max_copied(),
-            max_send_sge: limits.max_send_sge.min(attributes.max_sge).max(1),
-            max_recv_sge: limits.max_recv_sge.min(attributes.max_sge),
-            // A message may take two requests of the device.
-            max_send_wr: if limits.immediate { shape.send_depth } else { shape.send_depth / 2 },
-            max_recv_wr: shape.recv_depth,
-            max_message: shape.max_message,
-            max_cq: MAX_CQ,
-            peer_memory: false,
-            placement_is_delivery: false,
-            cheap_writes: false,
-            qp_wait: true,
-            rebind: true,
-            knock: false,
-            exact_bounds: false,
-            initiator_sends_first: limits.initiator_sends_first,
-            notices_silence: limits.notices_silence,
-        };
         let connect_threads = limits.connect_waits.then(ConnectThreads::new).transpose();
         let connect_threads = connect_threads.map_err(|source| DeviceError::Os { operation: "eventfd", source })?;
         Ok(VerbsDevice {
@@ -172,7 +150,7 @@ impl VerbsDevice {
             shape,
             address: SocketAddr::new(config.address, port),
             second_address,
-            capabilities,
+            capabilities: capabilities(&attributes, &limits, &shape),
             guard,
             queues: RwLock::default(),
             links: Links::default(),
@@ -372,6 +350,32 @@ fn shape(
     Ok(shape)
 }
 
+/// What the device can do, held to the limits.
+fn capabilities(attributes: &DeviceAttributes, limits: &Limits, shape: &Shape) -> Capabilities {
+    Capabilities {
+        // Where the device has none, a WRITE and a SEND do the same.
+        write_with_imm: true,
+        sends: true,
+        max_inline: shape.max_copied(),
+        max_send_sge: limits.max_send_sge.min(attributes.max_sge).max(1),
+        max_recv_sge: limits.max_recv_sge.min(attributes.max_sge),
+        // A message may take two requests of the device.
+        max_send_wr: if limits.immediate { shape.send_depth } else { shape.send_depth / 2 },
+        max_recv_wr: shape.recv_depth,
+        max_message: shape.max_message,
+        max_cq: MAX_CQ,
+        peer_memory: false,
+        placement_is_delivery: false,
+        cheap_writes: false,
+        qp_wait: true,
+        rebind: true,
+        knock: false,
+        exact_bounds: false,
+        initiator_sends_first: limits.initiator_sends_first,
+        notices_silence: limits.notices_silence,
+    }
+}
+
 impl Device for VerbsDevice {
     fn name(&self) -> &str {
         &self.name
@@ -407,44 +411,6 @@ impl Device for VerbsDevice {
         count
     }
 
-    fn qp_sequence(&self, qp: QueuePairId) -> u32 {
-        self.links.get(qp).map_or(0, |link| {
-            link.collect();
-            link.device_cq.sequence()
-        })
-    }
-
-    fn wait_qp(&self, qp: QueuePairId, seen: u32, timeout: Option<Duration>) -> Wait {
-        let Some(link) = self.links.get(qp) else { return Wait::Woken };
-        link.device_cq.wait(seen, timeout, || link.collect(), || link.home().is_armed())
-    }
-
-    fn wake_qp(&self, qp: QueuePairId) {
-        if let Some(link) = self.links.get(qp) {
-            link.device_cq.wake();
-        }
-    }
-
-    fn arm(&self, cq: CompletionQueueId) -> Armed {
-        self.queue(cq).map_or(Armed::Sleep, |queue| queue.arm(&self.links))
-    }
-
-    fn disarm(&self, cq: CompletionQueueId) {
-        if let Some(queue) = self.queue(cq) {
-            queue.disarm();
-        }
-    }
-
-    fn drain(&self, cq: CompletionQueueId) {
-        if let Some(queue) = self.queue(cq) {
-            queue.drain();
-        }
-    }
-
-    fn channel_fd(&self, cq: CompletionQueueId) -> Option<RawFd> {
-        self.queue(cq).map(|queue| queue.fd())
-    }
-
     fn rebind(&self, qp: QueuePairId, cq: CompletionQueueId) -> Result<(), DeviceError> {
         let queue = self.queue(cq).ok_or(DeviceError::Unknown { what: "completion queue" })?;
         self.link(qp)?.move_to(queue).map_err(|source| DeviceError::Os { operation: "epoll_ctl", source })
@@ -458,10 +424,6 @@ impl Device for VerbsDevice {
         if let Some(link) = self.links.get(qp) {
             link.memory.free(region.remote.base, region.remote.rkey.0);
         }
-    }
-
-    fn window(&self, _: QueuePairId, _: RemoteRegion) -> Result<Region, DeviceError> {
-        Err(DeviceError::Unavailable { what: "a peer's memory cannot be mapped", source: None })
     }
 
     fn post_recv(&self, qp: QueuePairId, count: u32) -> Result<(), PostError> {
@@ -488,6 +450,48 @@ impl Device for VerbsDevice {
         self.unmake(&mut self.manager.lock(), qp);
     }
 }
+
+impl CompletionEvents for VerbsDevice {
+    fn arm(&self, cq: CompletionQueueId) -> Armed {
+        self.queue(cq).map_or(Armed::Sleep, |queue| queue.arm(&self.links))
+    }
+
+    fn disarm(&self, cq: CompletionQueueId) {
+        if let Some(queue) = self.queue(cq) {
+            queue.disarm();
+        }
+    }
+
+    fn channel_fd(&self, cq: CompletionQueueId) -> Option<RawFd> {
+        self.queue(cq).map(|queue| queue.fd())
+    }
+
+    fn drain(&self, cq: CompletionQueueId) {
+        if let Some(queue) = self.queue(cq) {
+            queue.drain();
+        }
+    }
+
+    fn qp_sequence(&self, qp: QueuePairId) -> u32 {
+        self.links.get(qp).map_or(0, |link| {
+            link.collect();
+            link.device_cq.sequence()
+        })
+    }
+
+    fn wait_qp(&self, qp: QueuePairId, seen: u32, timeout: Option<Duration>) -> Wait {
+        let Some(link) = self.links.get(qp) else { return Wait::Woken };
+        link.device_cq.wait(seen, timeout, || link.collect(), || link.home().is_armed())
+    }
+
+    fn wake_qp(&self, qp: QueuePairId) {
+        if let Some(link) = self.links.get(qp) {
+            link.device_cq.wake();
+        }
+    }
+}
+
+impl KernelOrder for VerbsDevice {}
 
 impl Drop for VerbsDevice {
     fn drop(&mut self) {

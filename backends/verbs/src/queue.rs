@@ -122,7 +122,7 @@ impl Queue {
         count
     }
 
-    /// See [`Device::arm`](netacc_device::Device::arm).
+    /// See [`CompletionEvents::arm`](netacc_device::CompletionEvents::arm).
     pub(crate) fn arm(&self, links: &Links) -> Armed {
         self.drain();
         self.armed.store(true, Ordering::SeqCst);

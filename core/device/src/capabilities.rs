@@ -34,12 +34,12 @@ pub struct Capabilities {
     pub placement_is_delivery: bool,
     /// A small RDMA WRITE without immediate costs no more than a store: credit may be returned on every read.
     pub cheap_writes: bool,
-    /// Threads can sleep on one queue pair ([`Device::wait_qp`](crate::Device::wait_qp)).
+    /// Threads can sleep on one queue pair ([`CompletionEvents::wait_qp`](crate::CompletionEvents::wait_qp)).
     pub qp_wait: bool,
     /// A queue pair can be moved to another completion queue while connected.
     pub rebind: bool,
     /// The peer can be told of a message at the completion queue that its queue pair was connected on
-    /// ([`Device::knock`](crate::Device::knock)).
+    /// ([`CompletionEvents::knock`](crate::CompletionEvents::knock)).
     pub knock: bool,
     /// A peer's write is refused to the byte where its region ends, and a region that was given back is out of its reach.
     /// Without it regions are parts of memory that is registered as a whole: a stray write may then reach whatever its own

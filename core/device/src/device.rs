@@ -1,4 +1,5 @@
-//! The device: queue pairs, completion queues, memory.
+//! The device: queue pairs, completion queues, memory. Traits of their own are sleeping until it has completions, and the
+//! order of its messages and the kernel's bytes.
 
 use std::os::fd::RawFd;
 use std::time::Duration;
@@ -74,7 +75,7 @@ pub enum Armed {
     Pending,
 }
 
-/// By how much a wake-up may be late that was asked for with [`Device::arm_moderated`]. Arbitrary: much longer than a batch
+/// By how much a wake-up may be late that was asked for with [`CompletionEvents::arm_moderated`]. Arbitrary: much longer than a batch
 /// takes, and short for the worst that can happen to a program that stops in the middle of one.
 pub const MODERATION: Duration = Duration::from_millis(1);
 
@@ -88,7 +89,7 @@ pub struct KernelOperation {
     pub ended: Instant,
 }
 
-/// How a [`Device::wait_qp`] ended.
+/// How a [`CompletionEvents::wait_qp`] ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Wait {
     /// Something may have happened: look again.
@@ -99,12 +100,12 @@ pub enum Wait {
     Interrupted,
 }
 
-/// An RDMA device, real or software. Shared by all threads of a process; only `wait_qp` blocks.
+/// An RDMA device, real or software. Shared by all threads of a process; only [`wait_qp`](CompletionEvents::wait_qp) blocks.
 ///
 /// Locking is the caller's: `post_send` and `post_recv` calls for one queue pair are serialised, `poll_qp` calls for
 /// one queue pair are serialised, and the two groups may run at the same time. Everything else may be called
 /// from any thread at any time. The hot path takes no lock of its own.
-pub trait Device: Send + Sync {
+pub trait Device: CompletionEvents + KernelOrder + Send + Sync {
     /// The backend's name, for people. Never branch on it.
     fn name(&self) -> &str;
 
@@ -117,6 +118,8 @@ pub trait Device: Send + Sync {
         let _ = qp;
         self.capabilities().clone()
     }
+
+    // Completion queues.
 
     /// Creates a completion queue with its channel. At most `capabilities().max_cq`.
     fn create_cq(&self) -> Result<CompletionQueueId, DeviceError>;
@@ -132,66 +135,11 @@ pub trait Device: Send + Sync {
     /// Calls for one queue pair are serialised by the caller (the link's lock); never blocks.
     fn poll_qp(&self, qp: QueuePairId, out: &mut [WorkCompletion]) -> usize;
 
-    /// A number that changes whenever a completion is added to `qp` (capability `qp_wait`, else 0).
-    /// Read it before the last look at the queue pair, then pass it to [`wait_qp`](Device::wait_qp).
-    fn qp_sequence(&self, qp: QueuePairId) -> u32;
-
-    /// Sleeps until the sequence of `qp` differs from `seen`, [`wake_qp`](Device::wake_qp), a signal, or `timeout`
-    /// (capability `qp_wait`). For a thread blocked on one stream. May wake for no reason.
-    fn wait_qp(&self, qp: QueuePairId, seen: u32, timeout: Option<Duration>) -> Wait;
-
-    /// Wakes local threads in [`wait_qp`](Device::wait_qp) on `qp`, for causes that are not completions.
-    fn wake_qp(&self, qp: QueuePairId);
-
-    /// Has the peer's end of `qp` reported by the completion queue that it was connected on, too, though it may have been
-    /// [moved](Device::rebind) since, and wakes whoever sleeps there (capability `knock`). After posting a message that is
-    /// not to wait until somebody looks at the queue pair again.
-    fn knock(&self, _qp: QueuePairId) {}
-
-    /// This process is about to do something on a connection that its peer learns of from the kernel: to send there, to
-    /// connect, to shut down or to close.
-    fn begin_kernel_operation(&self) {}
-
-    /// It has done so. Peers that take messages which are posted later are told to look at the kernel first.
-    fn end_kernel_operation(&self, _operation: KernelOperation) {}
-
-    /// The latest [operation in the kernel](Device::end_kernel_operation) that a sender had done before it posted a message
-    /// which [`poll_qp`](Device::poll_qp) has taken, as far as the device can tell. Never earlier than what was told before.
-    fn kernel_news(&self) -> KernelOperation {
-        KernelOperation::default()
-    }
-
-    /// Asks for a wake-up on the channel of `cq`. Call before sleeping, and sleep only on [`Armed::Sleep`].
-    /// Stays armed until [`disarm`](Device::disarm).
-    fn arm(&self, cq: CompletionQueueId) -> Armed;
-
-    /// As [`arm`](Device::arm), with moderation: the wake-up may come late, so the caller looks by itself after
-    /// [`MODERATION`]. Peers in the middle of a batch (see [`hold_wakes`](Device::hold_wakes)) then wake it once instead of
-    /// for each message: what verbs calls completion queue moderation. A device may make no difference.
-    fn arm_moderated(&self, cq: CompletionQueueId) -> Armed {
-        self.arm(cq)
-    }
-
-    /// This thread is in the middle of a batch: until it calls [`release_wakes`](Device::release_wakes) its posts need not
-    /// wake peers that sleep [with moderation](Device::arm_moderated).
-    fn hold_wakes(&self) {}
-
-    /// Wakes whoever was not because of [`hold_wakes`](Device::hold_wakes), and from now on everybody at once.
-    fn release_wakes(&self) {}
-
-    /// Ends what [`arm`](Device::arm) or [`arm_moderated`](Device::arm_moderated) began. The channel may stay readable until [`drain`](Device::drain).
-    fn disarm(&self, cq: CompletionQueueId);
-
-    /// Consumes pending wake-ups of the channel, so that it is not readable any more. Who watches the channel
-    /// edge-triggered can do without: each wake-up is an edge, and draining is a system call.
-    fn drain(&self, cq: CompletionQueueId);
-
-    /// The file descriptor that is readable while an armed `cq` has completions. `None` in simulation.
-    fn channel_fd(&self, cq: CompletionQueueId) -> Option<RawFd>;
-
     /// Moves `qp` to `cq` (capability `rebind`). After the call the caller must drain `qp` once with `poll_qp`: what
     /// came before the move need not be reported by either queue, nor wake anybody. What comes after it is, by `cq`.
     fn rebind(&self, qp: QueuePairId, cq: CompletionQueueId) -> Result<(), DeviceError>;
+
+    // Memory.
 
     /// Allocates `len` zeroed and registered bytes that the peer of `qp` may write, and nobody else.
     ///
@@ -209,7 +157,12 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// [`DeviceError::NotRegistered`] when the peer has registered no such region. [`DeviceError::Unknown`] when the queue pair
     /// is not connected any more: the peer's regions end with its end, so a region that is missing then is nobody's fault.
-    fn window(&self, qp: QueuePairId, remote: RemoteRegion) -> Result<Region, DeviceError>;
+    fn window(&self, qp: QueuePairId, remote: RemoteRegion) -> Result<Region, DeviceError> {
+        let _ = (qp, remote);
+        Err(DeviceError::Unavailable { what: "a peer's memory cannot be mapped", source: None })
+    }
+
+    // Requests.
 
     /// Posts `count` receives, which have what was chosen when connecting ([`Receives`](crate::Receives)).
     fn post_recv(&self, qp: QueuePairId, count: u32) -> Result<(), PostError>;
@@ -223,4 +176,88 @@ pub trait Device: Send + Sync {
 
     /// Destroys the queue pair and frees its regions. The peer sees `Disconnected`, after what was already placed.
     fn destroy_qp(&self, qp: QueuePairId);
+}
+
+/// How threads sleep until a completion comes, and what wakes them. A device in virtual time needs `arm` and `disarm` alone,
+/// because no thread may sleep there.
+pub trait CompletionEvents {
+    /// Asks for a wake-up on the channel of `cq`. Call before sleeping, and sleep only on [`Armed::Sleep`].
+    /// Stays armed until [`disarm`](CompletionEvents::disarm).
+    fn arm(&self, cq: CompletionQueueId) -> Armed;
+
+    /// As [`arm`](CompletionEvents::arm), with moderation: the wake-up may come late, so the caller looks by itself after
+    /// [`MODERATION`]. Peers in the middle of a batch (see [`hold_wakes`](CompletionEvents::hold_wakes)) then wake it once
+    /// instead of for each message: what verbs calls completion queue moderation. A device may make no difference.
+    fn arm_moderated(&self, cq: CompletionQueueId) -> Armed {
+        self.arm(cq)
+    }
+
+    /// Ends what [`arm`](CompletionEvents::arm) or [`arm_moderated`](CompletionEvents::arm_moderated) began. The channel may
+    /// stay readable until [`drain`](CompletionEvents::drain).
+    fn disarm(&self, cq: CompletionQueueId);
+
+    /// The file descriptor that is readable while an armed `cq` has completions. `None` in simulation.
+    fn channel_fd(&self, cq: CompletionQueueId) -> Option<RawFd> {
+        let _ = cq;
+        None
+    }
+
+    /// Consumes pending wake-ups of the channel, so that it is not readable any more. Who watches the channel
+    /// edge-triggered can do without: each wake-up is an edge, and draining is a system call.
+    fn drain(&self, cq: CompletionQueueId) {
+        let _ = cq;
+    }
+
+    /// A number that changes whenever a completion is added to `qp` (capability `qp_wait`, else 0).
+    /// Read it before the last look at the queue pair, then pass it to [`wait_qp`](CompletionEvents::wait_qp).
+    fn qp_sequence(&self, qp: QueuePairId) -> u32 {
+        let _ = qp;
+        0
+    }
+
+    /// Sleeps until the sequence of `qp` differs from `seen`, [`wake_qp`](CompletionEvents::wake_qp), a signal, or `timeout`
+    /// (capability `qp_wait`). For a thread blocked on one stream. May wake for no reason.
+    fn wait_qp(&self, qp: QueuePairId, seen: u32, timeout: Option<Duration>) -> Wait {
+        let _ = (qp, seen, timeout);
+        Wait::Woken
+    }
+
+    /// Wakes local threads in [`wait_qp`](CompletionEvents::wait_qp) on `qp`, for causes that are not completions.
+    fn wake_qp(&self, qp: QueuePairId) {
+        let _ = qp;
+    }
+
+    /// Has the peer's end of `qp` reported by the completion queue that it was connected on, too, though it may have been
+    /// [moved](Device::rebind) since, and wakes whoever sleeps there (capability `knock`). After posting a message that is
+    /// not to wait until somebody looks at the queue pair again.
+    fn knock(&self, qp: QueuePairId) {
+        let _ = qp;
+    }
+
+    /// This thread is in the middle of a batch: until it calls [`release_wakes`](CompletionEvents::release_wakes) its posts
+    /// need not wake peers that sleep [with moderation](CompletionEvents::arm_moderated).
+    fn hold_wakes(&self) {}
+
+    /// Wakes whoever was not because of [`hold_wakes`](CompletionEvents::hold_wakes), and from now on everybody at once.
+    fn release_wakes(&self) {}
+}
+
+/// How peers on one kernel order a message after what its sender did in the kernel before. A device between hosts needs none
+/// of it.
+pub trait KernelOrder {
+    /// This process is about to do something on a connection that its peer learns of from the kernel: to send there, to
+    /// connect, to shut down or to close.
+    fn begin_kernel_operation(&self) {}
+
+    /// It has done so. Peers that take messages which are posted later are told to look at the kernel first.
+    fn end_kernel_operation(&self, operation: KernelOperation) {
+        let _ = operation;
+    }
+
+    /// The latest [operation in the kernel](KernelOrder::end_kernel_operation) that a sender had done before it posted a
+    /// message which [`poll_qp`](Device::poll_qp) has taken, as far as the device can tell. Never earlier than what was told
+    /// before.
+    fn kernel_news(&self) -> KernelOperation {
+        KernelOperation::default()
+    }
 }

@@ -1,8 +1,8 @@
 //! The boundary between the protocol core and whatever moves the bytes.
 //!
-//! A backend implements [`Device`] (queue pairs, completion queues, memory), [`ConnectionManager`]
-//! (connecting queue pairs) and [`Directory`] (finding the process at the other end of a TCP
-//! connection). The kernel TCP connection beside every link is an [`Anchor`].
+//! A backend implements [`Device`] (queue pairs, completion queues, memory), [`CompletionEvents`] (sleeping until a completion
+//! comes), [`KernelOrder`] (where peers share a kernel), [`ConnectionManager`] (connecting queue pairs) and [`Directory`]
+//! (finding the process at the other end of a TCP connection). The kernel TCP connection beside every link is an [`Anchor`].
 //!
 //! Invariants every backend keeps, checked by [`conformance`]:
 //! * work requests of one queue pair complete in order, and their data is placed in order;
@@ -16,10 +16,12 @@
 
 #![cfg_attr(not(feature = "std"), no_std)]
 
+mod backoff;
 mod capabilities;
 mod ids;
 mod instant;
 
+pub use backoff::Backoff;
 pub use capabilities::{Capabilities, CREDIT_WORD_LEN};
 pub use ids::{CompletionQueueId, ConnectionId, PeerAddress, QueuePairId, RemoteKey, WorkRequestId};
 pub use instant::Instant;
@@ -39,6 +41,8 @@ mod memory;
 #[cfg(feature = "std")]
 pub mod middleware;
 #[cfg(feature = "std")]
+pub mod tables;
+#[cfg(feature = "std")]
 mod work;
 
 #[cfg(feature = "std")]
@@ -49,7 +53,9 @@ pub use cm::{
     UNKNOWN_STREAM,
 };
 #[cfg(feature = "std")]
-pub use device::{Armed, Device, DeviceError, KernelOperation, PostError, Wait, MODERATION};
+pub use device::{
+    Armed, CompletionEvents, Device, DeviceError, KernelOperation, KernelOrder, PostError, Wait, MODERATION,
+};
 #[cfg(feature = "std")]
 pub use memory::{Memory, Region, RemoteRegion};
 #[cfg(feature = "std")]

@@ -43,14 +43,11 @@ mod id;
 mod link;
 mod notices;
 mod state;
-mod streams;
 #[cfg(test)]
 mod tests;
 
 pub use config::{DeliveryMode, LoopbackConfig, NoReceive, SlotRelease};
-pub use connecting::Refusal;
 pub use deliveries::Delivery;
 pub use device::LoopbackDevice;
 pub use fabric::{Fabric, Kill, Notice};
 pub use id::{DeviceId, QueuePairEnd};
-pub use streams::StreamTable;

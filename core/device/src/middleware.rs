@@ -5,6 +5,7 @@
 
 mod event;
 mod fault;
+mod forward;
 mod record;
 mod rng;
 mod trace;

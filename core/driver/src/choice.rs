@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-use netacc_device::Instant;
+use netacc_device::{Backoff, Instant};
 use parking_lot::Mutex;
 
 /// A link whose median is more than 5/4 of the anchor's is slower. Arbitrary: what two medians of so few samples may
@@ -26,8 +26,8 @@ const LEAST: usize = 16;
 const PATIENCE: u32 = 4 * LEAST as u32;
 /// What takes longer is not about the way there and back: the service has kept its answer back.
 const LONGEST: Duration = Duration::from_secs(1);
-/// The pause before the choice is put to the test again, and what it grows to.
-const PAUSE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(600));
+/// The pause before the choice is put to the test again.
+const PAUSE: Backoff = Backoff { first: Duration::from_secs(10), longest: Duration::from_secs(600) };
 /// After so long without a verdict another stream is tried. Arbitrary.
 const TRIAL: Duration = Duration::from_secs(10);
 
@@ -81,7 +81,7 @@ impl Default for Inner {
     fn default() -> Inner {
         Inner {
             state: State::OnLink(Instant::ZERO),
-            pause: PAUSE.0,
+            pause: PAUSE.first,
             anchor: Window::default(),
             link: Window::default(),
         }
@@ -167,7 +167,7 @@ impl Inner {
     }
 
     fn next_pause(&mut self) -> Duration {
-        let next = (self.pause * 2).min(PAUSE.1);
+        let next = PAUSE.after(Some(self.pause));
         std::mem::replace(&mut self.pause, next)
     }
 }
@@ -290,7 +290,7 @@ mod tests {
         assert_eq!(b.judge(), Verdict::Stay);
         assert!(b.choice.note(Path::Link, Duration::from_micros(200), b.now), "every other stream leaves too");
         b.talk(Path::Anchor, LEAST);
-        let mut pause = PAUSE.0;
+        let mut pause = PAUSE.first;
         for _ in 0..10 {
             b.pass(pause - Duration::from_millis(1));
             assert_eq!(b.judge(), Verdict::Stay);
@@ -298,14 +298,14 @@ mod tests {
             assert_eq!(b.judge(), Verdict::Promote);
             assert_eq!(b.judge(), Verdict::Stay, "one stream is enough");
             assert!(b.talk(Path::Link, LEAST));
-            pause = (pause * 2).min(PAUSE.1);
+            pause = PAUSE.after(Some(pause));
         }
     }
 
     #[test]
     fn a_link_that_has_become_as_fast_is_taken_again() {
         let mut b = Bench::on_anchor(100 * US, 200 * US);
-        b.pass(PAUSE.0);
+        b.pass(PAUSE.first);
         assert_eq!(b.judge(), Verdict::Promote);
         b.link = 99 * US;
         assert!(!b.talk(Path::Link, WINDOW));
@@ -327,7 +327,7 @@ mod tests {
     #[test]
     fn a_trial_that_comes_to_nothing_is_repeated() {
         let mut b = Bench::on_anchor(100 * US, 200 * US);
-        b.pass(PAUSE.0);
+        b.pass(PAUSE.first);
         assert_eq!(b.judge(), Verdict::Promote);
         b.pass(TRIAL - Duration::from_nanos(1));
         assert_eq!(b.judge(), Verdict::Stay);
@@ -366,7 +366,7 @@ mod tests {
                     on_link = b.judge() == Verdict::Promote;
                 }
             }
-            let pauses = std::iter::successors(Some(PAUSE.0), |pause| Some((*pause * 2).min(PAUSE.1)));
+            let pauses = std::iter::successors(Some(PAUSE.first), |pause| Some(PAUSE.after(Some(*pause))));
             let least: Duration = pauses.take(left.saturating_sub(1)).sum();
             prop_assert!(least <= Duration::from_nanos(b.now.as_nanos()), "left {left} times in {:?}", b.now);
         }

@@ -55,8 +55,8 @@ mod todo;
 
 use promotions::Promotions;
 pub use sharing::Sharing;
-pub(crate) use todo::Entry;
 use todo::Todo;
+pub(crate) use todo::{Again, Timed};
 
 /// Settings of an endpoint.
 #[derive(Clone, Debug)]

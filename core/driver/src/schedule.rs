@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use netacc_device::Instant;
+use netacc_device::{Backoff, Instant};
 
 /// After this many operations promotion that did not succeed is tried again, half as many more each time, up to a bound.
 const RETRY_AFTER: u32 = 8;
@@ -13,8 +13,7 @@ const RETRY_ASKED: u32 = 1 << 10;
 
 /// After so long it is tried again too, twice as long each time: of a connection that is hardly used a million operations are
 /// days, for which an outage of seconds must not keep it on TCP. Arbitrary: to try costs a look at what is known of the peer.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+const PAUSE: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
 /// One operation of so many looks at the clock, which costs it some nanoseconds. Arbitrary.
 const CLOCK_INTERVAL: u32 = 8;
 
@@ -42,8 +41,7 @@ pub struct PromotionSchedule {
 }
 
 const NOT_OVERDUE: u64 = u64::MAX;
-const FIRST_PAUSE_NS: u64 = FIRST_PAUSE.as_nanos() as u64;
-const LONGEST_PAUSE_NS: u64 = LONGEST_PAUSE.as_nanos() as u64;
+const FIRST_PAUSE_NS: u64 = PAUSE.first.as_nanos() as u64;
 
 impl PromotionSchedule {
     /// The count of a connection that does not ask.
@@ -75,7 +73,8 @@ impl PromotionSchedule {
     /// It asks now: again later, if it has to.
     pub fn note_try(&self, operations: u32, now: Instant, tries: Tries) {
         let pause = self.pause_ns.load(Ordering::Relaxed);
-        self.pause_ns.store((2 * pause).min(LONGEST_PAUSE_NS), Ordering::Relaxed);
+        let next = PAUSE.after(Some(Duration::from_nanos(pause)));
+        self.pause_ns.store(next.as_nanos() as u64, Ordering::Relaxed);
         self.overdue_ns.store(now.as_nanos().saturating_add(pause), Ordering::Relaxed);
         let most = if tries.asked_off { RETRY_ASKED } else { MAX_RETRY_AFTER };
         let least = if tries.shared { 1 } else { RETRY_AFTER };
@@ -185,7 +184,7 @@ mod tests {
         let pauses: Vec<_> = asked.windows(2).map(|two| two[1] - two[0]).collect();
         assert!(pauses.len() > 10, "{pauses:?}");
         let clock = Duration::from_millis(500) * CLOCK_INTERVAL;
-        assert!(pauses.iter().all(|pause| *pause >= LONGEST_PAUSE && *pause <= LONGEST_PAUSE + clock), "{pauses:?}");
+        assert!(pauses.iter().all(|pause| *pause >= PAUSE.longest && *pause <= PAUSE.longest + clock), "{pauses:?}");
 
         // From short to long, and short again after it has been on a link.
         let schedule = PromotionSchedule::new(0);
@@ -196,18 +195,18 @@ mod tests {
             (at(after - Duration::from_nanos(1)), at(after))
         };
         for doubled in 0..6 {
-            assert_eq!(overdue(CLOCK_INTERVAL * 100, FIRST_PAUSE * (1 << doubled)), (false, true));
+            assert_eq!(overdue(CLOCK_INTERVAL * 100, PAUSE.first * (1 << doubled)), (false, true));
         }
-        assert_eq!(overdue(CLOCK_INTERVAL * 100, LONGEST_PAUSE), (false, true));
+        assert_eq!(overdue(CLOCK_INTERVAL * 100, PAUSE.longest), (false, true));
         schedule.note_return(CLOCK_INTERVAL * 100);
-        assert!(!schedule.is_due(CLOCK_INTERVAL * 100, || begun() + LONGEST_PAUSE), "it has not asked since");
-        assert_eq!(overdue(CLOCK_INTERVAL * 100, FIRST_PAUSE), (false, true));
+        assert!(!schedule.is_due(CLOCK_INTERVAL * 100, || begun() + PAUSE.longest), "it has not asked since");
+        assert_eq!(overdue(CLOCK_INTERVAL * 100, PAUSE.first), (false, true));
     }
 
     // Breaks if who is never to ask did so after a while, or if each operation looked at the clock.
     #[test]
     fn the_clock_is_looked_at_rarely_and_not_at_all_by_who_does_not_ask() {
-        let late = || begun() + LONGEST_PAUSE * 10;
+        let late = || begun() + PAUSE.longest * 10;
         let never = PromotionSchedule::new(PromotionSchedule::NEVER);
         let ended = PromotionSchedule::new(0);
         ended.note_try(0, begun(), Tries::default());

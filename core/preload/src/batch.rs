@@ -1,7 +1,7 @@
 //! Batches: an event loop that was given several events reads several requests, and then writes as many answers. Whoever
 //! waits for those is woken when the last is written, not by each of them: a wake-up costs more than an answer. Nothing
 //! depends on it: who sleeps while wake-ups are kept back looks by itself before long (see
-//! [`Device::arm_moderated`](netacc_device::Device::arm_moderated)).
+//! [`CompletionEvents::arm_moderated`](netacc_device::CompletionEvents::arm_moderated)).
 
 use std::cell::Cell;
 

@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use netacc_device::loopback::StreamTable;
+use netacc_device::tables::{QueueDepths, Refusal, StreamTable};
 use netacc_device::{Instant, QueuePairId};
 use netacc_rnic::network::{Network, Topology, TraceHash};
 use netacc_rnic::{Counters, Nic, NicConfig, NodeId, Packet};
 use parking_lot::Mutex;
 
 use crate::config::HostConfig;
-use crate::connecting::Refusal;
 use crate::id::HostId;
 use crate::net::{Driven, Net};
 use crate::state::{HostState, State};
@@ -135,11 +134,10 @@ impl Cluster {
 
     /// Shrinks the queues of a device below its capabilities, or restores them (they never grow beyond). What is already
     /// posted stays.
-    pub fn limit_queues(&self, host: HostId, send_depth: u32, recv_depth: u32) {
+    pub fn limit_queues(&self, host: HostId, depths: QueueDepths) {
         self.with(|s| {
             let state = s.host(host);
-            state.send_depth = send_depth.min(state.config.capabilities.max_send_wr);
-            state.recv_depth = recv_depth.min(state.config.capabilities.max_recv_wr);
+            state.depths = depths.within(&state.config.capabilities);
         });
     }
 

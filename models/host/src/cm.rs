@@ -9,16 +9,17 @@
 
 use std::os::fd::RawFd;
 
+use netacc_device::tables::Refusal;
 use netacc_device::{
     CmError, CmEvent, CompletionQueueId, ConnectionId, ConnectionManager, Directory, DirectoryError, FourTuple,
-    Instant, PeerAddress, QueuePairId, Receives, Region, RemoteRegion, MAX_PRIVATE_DATA,
+    Instant, PeerAddress, QueuePairId, Receives, RemoteRegion, MAX_PRIVATE_DATA,
 };
 use netacc_rnic::{Command, NodeId};
 
-use crate::connecting::{Attempt, Message, NicCommand, Pending, Refusal};
+use crate::connecting::{Attempt, Message, NicCommand, Pending};
 use crate::device::HostDevice;
 use crate::id::HostId;
-use crate::state::{Outgoing, QpState, State};
+use crate::state::{Outgoing, State};
 
 impl ConnectionManager for HostDevice {
     fn address(&self) -> PeerAddress {
@@ -133,12 +134,10 @@ impl State {
         region_len: usize,
     ) -> Result<(QueuePairId, RemoteRegion, Instant), CmError> {
         let state = self.live(host).ok_or(CmError::Exhausted("processes"))?;
-        if cq.0 as usize >= state.cqs.len() {
+        if !state.cqs.contains(cq) {
             return Err(CmError::Exhausted("completion queues"));
         }
-        let free = state.config.memory_limit_bytes.saturating_sub(state.registered_bytes);
-        let len = u32::try_from(region_len).ok().filter(|_| region_len <= free);
-        let len = len.ok_or(CmError::MemoryLimit)?;
+        let len = state.regions.checked_len(region_len).ok_or(CmError::MemoryLimit)?;
         let qp = self.nic(host).create_qp().ok_or(CmError::Exhausted("queue pairs"))?;
         self.command(host, Command::CreateQueuePair);
         let Some((region, made_at)) = self.register(host, qp, len) else {
@@ -146,8 +145,9 @@ impl State {
             self.nic(host).destroy_qp(now, qp);
             return Err(CmError::Exhausted("regions"));
         };
-        let first_region = region.remote.rkey.0;
-        self.host(host).qps.insert(qp, QpState { cq, queued: false, first_region });
+        let state = self.host(host);
+        state.qps.insert(qp, region.remote.rkey);
+        state.cqs.bind(qp, cq);
         Ok((qp, region.remote, made_at))
     }
 
@@ -209,8 +209,7 @@ impl State {
     fn establish(&mut self, end: (HostId, QueuePairId), id: ConnectionId, peer: (HostId, RemoteRegion), asked: bool) {
         let ((host, qp), (peer, remote)) = (end, peer);
         let state = self.host(host);
-        let Some(first) = state.qps.get(&qp).and_then(|q| state.regions.get(&q.first_region)) else { return };
-        let local = Region { memory: first.memory.clone(), remote: first.remote };
+        let Some(local) = state.qps.get(&qp).and_then(|first| state.regions.get(*first)).cloned() else { return };
         let event = CmEvent::Established { id, qp, peer: peer.address(), local, remote };
         self.tell(host, event, asked);
     }

@@ -1,29 +1,9 @@
 //! What hosts know of connections that are being made: attempts, requests, datagrams. `cm` works on them.
 
-use netacc_device::{CmError, QueuePairId, RemoteRegion};
+use netacc_device::tables::Refusal;
+use netacc_device::{QueuePairId, RemoteRegion};
 
 use crate::id::HostId;
-
-/// Why a process refuses to be connected to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// [`CmError::Unreachable`].
-    Unreachable,
-    /// [`CmError::NotAdmitted`].
-    NotAdmitted,
-    /// [`CmError::Exhausted`].
-    Exhausted,
-}
-
-impl From<Refusal> for CmError {
-    fn from(refusal: Refusal) -> CmError {
-        match refusal {
-            Refusal::Unreachable => CmError::Unreachable,
-            Refusal::NotAdmitted => CmError::NotAdmitted,
-            Refusal::Exhausted => CmError::Exhausted("queue pairs"),
-        }
-    }
-}
 
 /// An attempt as the connecting side knows it.
 pub(crate) struct Attempt {

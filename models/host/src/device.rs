@@ -1,13 +1,10 @@
 //! The [`Device`] that a simulated process holds.
 
-use std::collections::VecDeque;
-use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::time::Duration;
 
 use netacc_device::{
-    Armed, Capabilities, CompletionQueueId, Device, DeviceError, Operation, Payload, PostError, QueuePairId, Region,
-    RemoteRegion, Wait, WorkCompletion, WorkRequest,
+    Armed, Capabilities, CompletionEvents, CompletionQueueId, Device, DeviceError, KernelOrder, Operation, Payload,
+    PostError, QueuePairId, Region, WorkCompletion, WorkRequest,
 };
 use netacc_rnic::{NodeId, SendRequest, Verb};
 
@@ -42,19 +39,18 @@ impl HostDevice {
         self.cluster.with(|s| !s.host(self.host).events.is_empty())
     }
 
-    /// Whether the channel of `cq` would be readable. Stands in for [`Device::channel_fd`].
+    /// Whether the channel of `cq` would be readable. Stands in for [`CompletionEvents::channel_fd`].
     pub fn channel_ready(&self, cq: CompletionQueueId) -> bool {
         self.cluster.with(|s| {
             let now = s.net.now();
-            let cq = s.live(self.host).and_then(|h| h.cqs.get(cq.0 as usize));
-            cq.is_some_and(|cq| cq.armed && cq.interrupt_at.is_some_and(|at| at <= now))
+            s.live(self.host).is_some_and(|host| host.cqs.is_readable(cq, now))
         })
     }
 
     fn permits(&self, state: &State, wr: &WorkRequest<'_>) -> bool {
         let known = match wr.payload {
             Payload::Region { region, .. } => {
-                state.hosts[self.host.0 as usize].regions.contains_key(&region.remote.rkey.0)
+                state.hosts[self.host.0 as usize].regions.get(region.remote.rkey).is_some()
             }
             Payload::Inline(_) => true,
             Payload::InPlace { .. } => false,
@@ -99,28 +95,13 @@ impl Device for HostDevice {
     fn create_cq(&self) -> Result<CompletionQueueId, DeviceError> {
         self.cluster.with(|s| {
             let host = s.host(self.host);
-            if host.crashed || host.cqs.len() >= self.config.capabilities.max_cq as usize {
-                return Err(DeviceError::Exhausted { what: "completion queue" });
-            }
-            host.cqs.push(Default::default());
-            Ok(CompletionQueueId(host.cqs.len() as u32 - 1))
+            let max = if host.crashed { 0 } else { self.config.capabilities.max_cq };
+            host.cqs.create(max)
         })
     }
 
     fn pending(&self, cq: CompletionQueueId, out: &mut [QueuePairId]) -> usize {
-        self.cluster.with(|s| {
-            let host = s.host(self.host);
-            let Some(cq) = host.cqs.get_mut(cq.0 as usize) else { return 0 };
-            let mut count = 0;
-            while count < out.len() {
-                let Some(qp) = cq.ready.pop_front() else { break };
-                let Some(state) = host.qps.get_mut(&qp) else { continue };
-                state.queued = false;
-                out[count] = qp;
-                count += 1;
-            }
-            count
-        })
+        self.cluster.with(|s| s.host(self.host).cqs.take(cq, out, |_| true))
     }
 
     fn poll_qp(&self, qp: QueuePairId, out: &mut [WorkCompletion]) -> usize {
@@ -140,65 +121,10 @@ impl Device for HostDevice {
         })
     }
 
-    fn qp_sequence(&self, _qp: QueuePairId) -> u32 {
-        0
-    }
-
-    fn wait_qp(&self, _qp: QueuePairId, _seen: u32, _timeout: Option<Duration>) -> Wait {
-        // Nothing may block in simulation.
-        Wait::Woken
-    }
-
-    fn wake_qp(&self, _qp: QueuePairId) {}
-
-    fn arm(&self, cq: CompletionQueueId) -> Armed {
-        self.cluster.with(|s| {
-            let now = s.net.now();
-            let ready = match s.host(self.host).cqs.get_mut(cq.0 as usize) {
-                Some(cq) => std::mem::take(&mut cq.ready),
-                None => return Armed::Sleep,
-            };
-            let ready: VecDeque<QueuePairId> = ready.into_iter().filter(|qp| s.keep_queued(self.host, *qp)).collect();
-            let outcome = if ready.is_empty() { Armed::Sleep } else { Armed::Pending };
-            let cq = &mut s.host(self.host).cqs[cq.0 as usize];
-            cq.ready = ready;
-            if !cq.armed {
-                cq.interrupt_at = None;
-            }
-            if outcome == Armed::Pending {
-                cq.interrupt_at = Some(now);
-            }
-            cq.armed = true;
-            outcome
-        })
-    }
-
-    fn disarm(&self, cq: CompletionQueueId) {
-        self.cluster.with(|s| {
-            if let Some(cq) = s.host(self.host).cqs.get_mut(cq.0 as usize) {
-                cq.armed = false;
-                cq.interrupt_at = None;
-            }
-        });
-    }
-
-    fn drain(&self, _: CompletionQueueId) {}
-
-    fn channel_fd(&self, _cq: CompletionQueueId) -> Option<RawFd> {
-        None
-    }
-
     fn rebind(&self, qp: QueuePairId, cq: CompletionQueueId) -> Result<(), DeviceError> {
         self.cluster.with(|s| {
-            let host = s.host(self.host);
-            let known = self.config.capabilities.rebind && (cq.0 as usize) < host.cqs.len();
-            let state = host.qps.get_mut(&qp).filter(|_| known);
-            let state = state.ok_or(DeviceError::Unknown { what: "queue pair or queue" })?;
-            // What is there already is reported by neither queue: the caller has promised to look.
-            state.queued = false;
-            let old = std::mem::replace(&mut state.cq, cq);
-            host.cqs[old.0 as usize].ready.retain(|q| *q != qp);
-            Ok(())
+            let moved = self.config.capabilities.rebind && s.host(self.host).cqs.rebind(qp, cq);
+            moved.then_some(()).ok_or(DeviceError::Unknown { what: "queue pair or queue" })
         })
     }
 
@@ -207,26 +133,17 @@ impl Device for HostDevice {
             if !self.knows(s, qp) {
                 return Err(DeviceError::Unknown { what: "queue pair" });
             }
-            let free = self.config.memory_limit_bytes.saturating_sub(s.host(self.host).registered_bytes);
-            match u32::try_from(len) {
-                Ok(bytes) if len <= free => {
-                    let (region, known_at) =
-                        s.register(self.host, qp, bytes).ok_or(DeviceError::Exhausted { what: "region" })?;
-                    // Whoever registers waits for it, and posts what names the region after that.
-                    s.nic(self.host).hold_posts(qp, known_at);
-                    Ok(region)
-                }
-                _ => Err(DeviceError::MemoryLimit { wanted: len }),
-            }
+            let bytes = s.host(self.host).regions.checked_len(len).ok_or(DeviceError::MemoryLimit { wanted: len })?;
+            let (region, known_at) =
+                s.register(self.host, qp, bytes).ok_or(DeviceError::Exhausted { what: "region" })?;
+            // Whoever registers waits for it, and posts what names the region after that.
+            s.nic(self.host).hold_posts(qp, known_at);
+            Ok(region)
         })
     }
 
     fn free_region(&self, qp: QueuePairId, region: Region) {
-        self.cluster.with(|s| s.unregister(self.host, qp, region.remote.rkey.0));
-    }
-
-    fn window(&self, _qp: QueuePairId, _remote: RemoteRegion) -> Result<Region, DeviceError> {
-        Err(DeviceError::Unknown { what: "queue pair with peer memory" })
+        self.cluster.with(|s| s.unregister(self.host, qp, region.remote.rkey));
     }
 
     fn post_recv(&self, qp: QueuePairId, count: u32) -> Result<(), PostError> {
@@ -234,7 +151,7 @@ impl Device for HostDevice {
             if !self.knows(s, qp) {
                 return Err(PostError::Dead);
             }
-            let spare = self.config.capabilities.max_recv_wr - s.host(self.host).recv_depth;
+            let spare = self.config.capabilities.max_recv_wr - s.host(self.host).depths.recv;
             let room = s.nic(self.host).receive_room(qp).saturating_sub(spare);
             if count > room && s.nic(self.host).is_connected(qp) {
                 return Err(PostError::QueueFull);
@@ -251,7 +168,7 @@ impl Device for HostDevice {
             if !wrs.iter().all(|wr| self.permits(s, wr)) {
                 return Err(PostError::Invalid);
             }
-            let spare = self.config.capabilities.max_send_wr - s.host(self.host).send_depth;
+            let spare = self.config.capabilities.max_send_wr - s.host(self.host).depths.send;
             let room = s.nic(self.host).send_room(qp).saturating_sub(spare) as usize;
             if room == 0 && !wrs.is_empty() {
                 return Err(PostError::QueueFull);
@@ -284,14 +201,19 @@ impl Device for HostDevice {
     }
 }
 
-impl State {
-    /// Whether a queue pair in a queue's ready list still has completions; else it is in the list no more.
-    fn keep_queued(&mut self, host: HostId, qp: QueuePairId) -> bool {
-        let now = self.net.now();
-        let has = self.nic(host).has_completion(now, qp);
-        if let Some(state) = self.host(host).qps.get_mut(&qp) {
-            state.queued = has;
-        }
-        has
+impl CompletionEvents for HostDevice {
+    fn arm(&self, cq: CompletionQueueId) -> Armed {
+        self.cluster.with(|s| {
+            let now = s.net.now();
+            let State { net, hosts, .. } = s;
+            let nic = net.nic_mut(self.host.0 as usize);
+            hosts[self.host.0 as usize].cqs.arm(cq, now, |qp| nic.has_completion(now, qp))
+        })
+    }
+
+    fn disarm(&self, cq: CompletionQueueId) {
+        self.cluster.with(|s| s.host(self.host).cqs.disarm(cq));
     }
 }
+
+impl KernelOrder for HostDevice {}

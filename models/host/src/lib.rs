@@ -35,7 +35,6 @@ mod tcp;
 
 pub use cluster::Cluster;
 pub use config::HostConfig;
-pub use connecting::Refusal;
 pub use device::HostDevice;
 pub use id::HostId;
 pub use processor::{ProcessorConfig, Processors, Usage, Work};

@@ -2,15 +2,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use netacc_device::loopback::StreamTable;
+use netacc_device::tables::{CompletionQueues, QueueDepths, Refusal, Regions, StreamTable};
 use netacc_device::{
-    CmEvent, Completion, CompletionQueueId, CompletionStatus, Instant, Memory, QueuePairId, Region, RemoteKey,
-    RemoteRegion, WorkRequestId,
+    CmEvent, Completion, CompletionStatus, Instant, Memory, QueuePairId, Region, RemoteKey, WorkRequestId,
 };
 use netacc_rnic::{Command, ControlEvent, Nic, NodeId, Placement, Target};
 
 use crate::config::HostConfig;
-use crate::connecting::{Attempt, Message, NicCommand, Pending, Refusal};
+use crate::connecting::{Attempt, Message, NicCommand, Pending};
 use crate::id::HostId;
 use crate::net::Net;
 
@@ -40,34 +39,12 @@ pub(crate) struct Outgoing {
     pub(crate) destroyed: bool,
 }
 
-/// A completion queue. Invariant: a queue pair is in `ready` exactly when its `queued` is set.
-#[derive(Default)]
-pub(crate) struct CqState {
-    pub(crate) ready: VecDeque<QueuePairId>,
-    pub(crate) armed: bool,
-    /// When the sleeper is interrupted; in the past, the simulated channel is readable.
-    pub(crate) interrupt_at: Option<Instant>,
-}
-
-pub(crate) struct QpState {
-    pub(crate) cq: CompletionQueueId,
-    pub(crate) queued: bool,
-    pub(crate) first_region: u32,
-}
-
-pub(crate) struct RegionState {
-    pub(crate) qp: QueuePairId,
-    pub(crate) memory: Memory,
-    pub(crate) remote: RemoteRegion,
-}
-
 pub(crate) struct HostState {
     pub(crate) config: HostConfig,
-    pub(crate) cqs: Vec<CqState>,
-    pub(crate) qps: BTreeMap<QueuePairId, QpState>,
-    pub(crate) regions: BTreeMap<u32, RegionState>,
-    pub(crate) registered_bytes: usize,
-    next_key: u32,
+    pub(crate) cqs: CompletionQueues,
+    /// With the key of their first region.
+    pub(crate) qps: BTreeMap<QueuePairId, RemoteKey>,
+    pub(crate) regions: Regions,
     /// What the process is told; and whether telling it goes with the work of making a link.
     pub(crate) events: VecDeque<(CmEvent, bool)>,
     /// How many of them its helper may take; `None`: all.
@@ -77,8 +54,7 @@ pub(crate) struct HostState {
     pub(crate) crashed: bool,
     pub(crate) refusal: Option<Refusal>,
     /// Below the NIC's own, if somebody limits them.
-    pub(crate) send_depth: u32,
-    pub(crate) recv_depth: u32,
+    pub(crate) depths: QueueDepths,
 }
 
 pub(crate) struct State {
@@ -97,15 +73,12 @@ pub(crate) struct State {
 impl HostState {
     pub(crate) fn new(config: HostConfig, host: u32) -> HostState {
         HostState {
-            send_depth: config.capabilities.max_send_wr,
-            recv_depth: config.capabilities.max_recv_wr,
-            config,
-            cqs: Vec::new(),
-            qps: BTreeMap::new(),
-            regions: BTreeMap::new(),
-            registered_bytes: 0,
+            depths: QueueDepths::of(&config.capabilities),
             // Keys of different hosts differ, so that one used on the wrong host is noticed.
-            next_key: (host + 1) << 16,
+            regions: Regions::new((host + 1) << 16, config.memory_limit_bytes),
+            config,
+            cqs: CompletionQueues::default(),
+            qps: BTreeMap::new(),
             events: VecDeque::new(),
             released: None,
             commanded: VecDeque::new(),
@@ -162,16 +135,10 @@ impl State {
 
     /// When a host is interrupted next, or has a command done.
     pub(crate) fn due(&self, host: HostId) -> Option<Instant> {
-        let interrupt = self.interrupt_of(host);
-        let commanded = self.hosts[host.0 as usize].commanded.front().map(|(at, _)| *at);
+        let state = &self.hosts[host.0 as usize];
+        let interrupt = state.cqs.next_readable(self.net.now());
+        let commanded = state.commanded.front().map(|(at, _)| *at);
         interrupt.into_iter().chain(commanded).min()
-    }
-
-    /// The earliest interrupt of a host that has not happened.
-    fn interrupt_of(&self, host: HostId) -> Option<Instant> {
-        let now = self.net.now();
-        let cqs = self.hosts[host.0 as usize].cqs.iter();
-        cqs.filter_map(|cq| cq.interrupt_at.filter(|at| *at > now)).min()
     }
 
     /// A host's NIC was given something: takes out what has come of it.
@@ -202,7 +169,7 @@ impl State {
             debug_assert!(false, "bytes of a message that nobody has posted");
             return;
         };
-        let Some(region) = self.hosts[host.0 as usize].regions.get(&rkey.0) else { return };
+        let Some(region) = self.hosts[host.0 as usize].regions.get(rkey) else { return };
         let at = (remote - region.remote.base) as usize;
         let (offset, len) = (offset as usize, len as usize);
         let placed = match &posted.source {
@@ -215,15 +182,7 @@ impl State {
     /// A completion of `qp` is visible: its queue reports it, and interrupts a sleeper.
     fn report(&mut self, host: HostId, qp: QueuePairId, now: Instant) {
         let state = &mut self.hosts[host.0 as usize];
-        let Some(q) = state.qps.get_mut(&qp) else { return };
-        let Some(cq) = state.cqs.get_mut(q.cq.0 as usize) else { return };
-        if !std::mem::replace(&mut q.queued, true) {
-            cq.ready.push_back(qp);
-        }
-        if !cq.armed || cq.interrupt_at.is_some() {
-            return;
-        }
-        cq.interrupt_at = Some(now + state.config.nic.costs.interrupt);
+        state.cqs.report(qp, now + state.config.nic.costs.interrupt);
     }
 
     /// What was posted up to the request that has completed is done with.
@@ -253,42 +212,31 @@ impl State {
     /// A new region, and when the device knows it.
     pub(crate) fn register(&mut self, host: HostId, qp: QueuePairId, len: u32) -> Option<(Region, Instant)> {
         let state = self.host(host);
-        state.next_key = state.next_key.wrapping_add(1);
-        let key = state.next_key;
-        // Far apart and never 0: an offset mistaken for an address, or the reverse, misses every region.
-        let remote = RemoteRegion { rkey: RemoteKey(key), base: u64::from(key) << 32, len };
+        let remote = state.regions.name(len);
         if !self.nic(host).register(qp, remote.rkey, remote.base, u64::from(len)) {
             return None;
         }
-        let memory = Memory::heap(len as usize);
-        let state = self.host(host);
-        state.registered_bytes += len as usize;
-        state.regions.insert(key, RegionState { qp, memory: memory.clone(), remote });
+        let region = self.host(host).regions.add(qp, remote);
         let known_at = self.command(host, Command::Register { bytes: u64::from(len) });
-        Some((Region { memory, remote }, known_at))
+        Some((region, known_at))
     }
 
-    pub(crate) fn unregister(&mut self, host: HostId, qp: QueuePairId, key: u32) {
-        let state = self.host(host);
-        if state.regions.get(&key).is_none_or(|r| r.qp != qp) {
-            return;
-        }
-        if let Some(region) = state.regions.remove(&key) {
-            state.registered_bytes -= region.memory.len();
-            self.nic(host).deregister(RemoteKey(key));
+    pub(crate) fn unregister(&mut self, host: HostId, qp: QueuePairId, rkey: RemoteKey) {
+        if self.host(host).regions.remove(qp, rkey) {
+            self.nic(host).deregister(rkey);
             self.command(host, Command::Deregister);
         }
     }
 
     /// The queue pair is no more; its peer is told by the NIC.
     pub(crate) fn destroy(&mut self, host: HostId, qp: QueuePairId) {
-        let Some(state) = self.host(host).qps.remove(&qp) else { return };
-        if let Some(cq) = self.host(host).cqs.get_mut(state.cq.0 as usize) {
-            cq.ready.retain(|q| *q != qp);
+        let state = self.host(host);
+        if state.qps.remove(&qp).is_none() {
+            return;
         }
-        let owned = self.host(host).regions.iter().filter(|(_, r)| r.qp == qp);
-        let keys: Vec<u32> = owned.map(|(key, _)| *key).collect();
-        keys.into_iter().for_each(|key| self.unregister(host, qp, key));
+        state.cqs.remove(qp);
+        let keys = state.regions.keys_of(qp);
+        keys.into_iter().for_each(|rkey| self.unregister(host, qp, rkey));
         let now = self.net.now();
         self.nic(host).destroy_qp(now, qp);
         self.command(host, Command::DestroyQueuePair);

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use netacc_device::conformance::{run, Fixture, Side};
 use netacc_device::{
-    Armed, CmError, CmEvent, ConnectionManager, Device, Directory, Operation, Payload, QueuePairId, WorkRequest,
-    WorkRequestId,
+    Armed, CmError, CmEvent, CompletionEvents, ConnectionManager, Device, Directory, Operation, Payload, QueuePairId,
+    WorkRequest, WorkRequestId,
 };
 use netacc_host::{Cluster, HostConfig, HostDevice, HostId};
 use netacc_rnic::network::{LinkConfig, Topology};

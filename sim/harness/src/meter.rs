@@ -2,12 +2,10 @@
 //! so here, too.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::time::Duration;
 
 use netacc_device::{
-    Armed, Capabilities, CompletionQueueId, Device, DeviceError, PostError, QueuePairId, Region, RemoteRegion, Wait,
+    forward, to_inner, CompletionEvents, Device, DeviceError, KernelOrder, PostError, QueuePairId, Region,
     WorkCompletion, WorkRequest,
 };
 use parking_lot::Mutex;
@@ -33,77 +31,11 @@ impl Meter {
 }
 
 impl Device for Meter {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn capabilities(&self) -> &Capabilities {
-        self.inner.capabilities()
-    }
-
-    fn capabilities_of(&self, qp: QueuePairId) -> Capabilities {
-        self.inner.capabilities_of(qp)
-    }
-
-    fn create_cq(&self) -> Result<CompletionQueueId, DeviceError> {
-        self.inner.create_cq()
-    }
-
-    fn pending(&self, cq: CompletionQueueId, out: &mut [QueuePairId]) -> usize {
-        self.inner.pending(cq, out)
-    }
+    forward!(to_inner: name, capabilities, capabilities_of, create_cq, pending, rebind, window, post_recv, fail_qp);
 
     fn poll_qp(&self, qp: QueuePairId, out: &mut [WorkCompletion]) -> usize {
         let n = self.inner.poll_qp(qp, out);
         self.mutant.as_ref().map_or(n, |m| m.filter(&mut out[..n]))
-    }
-
-    fn qp_sequence(&self, qp: QueuePairId) -> u32 {
-        self.inner.qp_sequence(qp)
-    }
-
-    fn wait_qp(&self, qp: QueuePairId, seen: u32, timeout: Option<Duration>) -> Wait {
-        self.inner.wait_qp(qp, seen, timeout)
-    }
-
-    fn wake_qp(&self, qp: QueuePairId) {
-        self.inner.wake_qp(qp);
-    }
-
-    fn knock(&self, qp: QueuePairId) {
-        self.inner.knock(qp);
-    }
-
-    fn arm(&self, cq: CompletionQueueId) -> Armed {
-        self.inner.arm(cq)
-    }
-
-    fn arm_moderated(&self, cq: CompletionQueueId) -> Armed {
-        self.inner.arm_moderated(cq)
-    }
-
-    fn hold_wakes(&self) {
-        self.inner.hold_wakes();
-    }
-
-    fn release_wakes(&self) {
-        self.inner.release_wakes();
-    }
-
-    fn disarm(&self, cq: CompletionQueueId) {
-        self.inner.disarm(cq);
-    }
-
-    fn drain(&self, cq: CompletionQueueId) {
-        self.inner.drain(cq);
-    }
-
-    fn channel_fd(&self, cq: CompletionQueueId) -> Option<RawFd> {
-        self.inner.channel_fd(cq)
-    }
-
-    fn rebind(&self, qp: QueuePairId, cq: CompletionQueueId) -> Result<(), DeviceError> {
-        self.inner.rebind(qp, cq)
     }
 
     fn alloc_region(&self, qp: QueuePairId, len: usize) -> Result<Region, DeviceError> {
@@ -122,14 +54,6 @@ impl Device for Meter {
         self.inner.free_region(qp, region);
     }
 
-    fn window(&self, qp: QueuePairId, remote: RemoteRegion) -> Result<Region, DeviceError> {
-        self.inner.window(qp, remote)
-    }
-
-    fn post_recv(&self, qp: QueuePairId, count: u32) -> Result<(), PostError> {
-        self.inner.post_recv(qp, count)
-    }
-
     fn post_send(&self, qp: QueuePairId, wrs: &[WorkRequest<'_>]) -> Result<usize, PostError> {
         match &self.mutant {
             Some(mutant) => mutant.post_send(&*self.inner, qp, wrs),
@@ -137,12 +61,16 @@ impl Device for Meter {
         }
     }
 
-    fn fail_qp(&self, qp: QueuePairId) {
-        self.inner.fail_qp(qp);
-    }
-
     fn destroy_qp(&self, qp: QueuePairId) {
         self.regions.lock().remove(&qp);
         self.inner.destroy_qp(qp);
     }
+}
+
+impl CompletionEvents for Meter {
+    forward!(to_inner: CompletionEvents);
+}
+
+impl KernelOrder for Meter {
+    forward!(to_inner: KernelOrder);
 }

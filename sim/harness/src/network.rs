@@ -8,8 +8,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use netacc_device::loopback::{Delivery, DeliveryMode, Fabric, Kill, LoopbackDevice, QueuePairEnd, Refusal};
+use netacc_device::loopback::{Delivery, DeliveryMode, Fabric, Kill, LoopbackDevice, QueuePairEnd};
 use netacc_device::middleware::SplitMix64;
+use netacc_device::tables::{QueueDepths, Refusal};
 use netacc_device::{CompletionQueueId, ConnectionManager, Device, Directory, Instant, QueuePairId};
 use netacc_host::{Cluster, HostConfig, HostDevice, HostId, PlainSimulator, Simulator};
 use netacc_rnic::network::{LinkConfig, SwitchConfig, Topology};
@@ -110,10 +111,10 @@ impl Net {
         }
     }
 
-    pub(crate) fn limit_queues(&self, port: &Port, send: u32, recv: u32) {
+    pub(crate) fn limit_queues(&self, port: &Port, depths: QueueDepths) {
         match (self, port) {
-            (Net::Memory(fabric), Port::Memory(device)) => fabric.limit_queues(device.id(), send, recv),
-            (Net::Nics(cluster), Port::Nic(device)) => cluster.limit_queues(device.host(), send, recv),
+            (Net::Memory(fabric), Port::Memory(device)) => fabric.limit_queues(device.id(), depths),
+            (Net::Nics(cluster), Port::Nic(device)) => cluster.limit_queues(device.host(), depths),
             _ => {}
         }
     }
@@ -121,14 +122,7 @@ impl Net {
     pub(crate) fn refuse_connects(&self, port: &Port, refusal: Option<Refusal>) {
         match (self, port) {
             (Net::Memory(fabric), Port::Memory(device)) => fabric.refuse_connects(device.id(), refusal),
-            (Net::Nics(cluster), Port::Nic(device)) => {
-                let refusal = refusal.map(|refusal| match refusal {
-                    Refusal::Unreachable => netacc_host::Refusal::Unreachable,
-                    Refusal::NotAdmitted => netacc_host::Refusal::NotAdmitted,
-                    Refusal::Exhausted => netacc_host::Refusal::Exhausted,
-                });
-                cluster.refuse_connects(device.host(), refusal);
-            }
+            (Net::Nics(cluster), Port::Nic(device)) => cluster.refuse_connects(device.host(), refusal),
             _ => {}
         }
     }

@@ -7,8 +7,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 
 use netacc_device::loopback::anchor::anchor_pair;
-use netacc_device::loopback::{QueuePairEnd, Refusal};
+use netacc_device::loopback::QueuePairEnd;
 use netacc_device::middleware::SplitMix64;
+use netacc_device::tables::{QueueDepths, Refusal};
 use netacc_device::{FourTuple, Instant, QueuePairId};
 use netacc_host::Simulator;
 use netacc_proto::{Failure as StreamFailure, Role};
@@ -259,7 +260,7 @@ impl World {
         let p = self.rng.below(self.processes.len());
         let Some(process) = &self.processes[p] else { return };
         let (send, recv) = (4 + self.rng.below(30) as u32, 4 + self.rng.below(30) as u32);
-        self.net.limit_queues(&process.port, send, recv);
+        self.net.limit_queues(&process.port, QueueDepths { send, recv });
         self.hampered.push(p);
         self.trace.note(Event::Limit { p, send, recv });
     }
@@ -278,7 +279,7 @@ impl World {
     pub(crate) fn relieve(&mut self) {
         for p in std::mem::take(&mut self.hampered) {
             if let Some(process) = &self.processes[p] {
-                self.net.limit_queues(&process.port, u32::MAX, u32::MAX);
+                self.net.limit_queues(&process.port, QueueDepths { send: u32::MAX, recv: u32::MAX });
                 self.net.refuse_connects(&process.port, None);
             }
         }

@@ -15,8 +15,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use netacc_device::{
-    Armed, CmEvent, Completion, CompletionQueueId, ConnectionManager, Device, Directory, FourTuple, Operation, Payload,
-    PeerAddress, PostError, QueuePairId, Region, RemoteRegion, WorkCompletion, WorkRequest, WorkRequestId,
+    Armed, CmEvent, Completion, CompletionEvents, CompletionQueueId, ConnectionManager, Device, Directory, FourTuple,
+    Operation, Payload, PeerAddress, PostError, QueuePairId, Region, RemoteRegion, WorkCompletion, WorkRequest,
+    WorkRequestId,
 };
 use netacc_shm::{ShmConfig, ShmDevice};
 

@@ -2,8 +2,9 @@
 
 use std::os::fd::RawFd;
 
-use super::connecting::{initiator_id, target_id, Attempt, NoticeKind, Refusal};
+use super::connecting::{initiator_id, target_id, Attempt, NoticeKind};
 use super::device::LoopbackDevice;
+use crate::tables::Refusal;
 use crate::{
     CmError, CmEvent, CompletionQueueId, ConnectionId, ConnectionManager, Directory, DirectoryError, FourTuple,
     PeerAddress, Receives, MAX_PRIVATE_DATA,

@@ -1,28 +1,8 @@
 //! What a fabric knows of connections that are being made: attempts, and what connection managers are to learn.
 
 use super::id::DeviceId;
-use crate::{CmError, CompletionQueueId, ConnectionId, PeerAddress, QueuePairId, Receives, Region, RemoteRegion};
-
-/// Why a device refuses to be connected to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// [`CmError::Unreachable`].
-    Unreachable,
-    /// [`CmError::NotAdmitted`].
-    NotAdmitted,
-    /// [`CmError::Exhausted`].
-    Exhausted,
-}
-
-impl From<Refusal> for CmError {
-    fn from(refusal: Refusal) -> CmError {
-        match refusal {
-            Refusal::Unreachable => CmError::Unreachable,
-            Refusal::NotAdmitted => CmError::NotAdmitted,
-            Refusal::Exhausted => CmError::Exhausted("queue pairs"),
-        }
-    }
-}
+use crate::tables::Refusal;
+use crate::{CompletionQueueId, ConnectionId, PeerAddress, QueuePairId, Receives, Region, RemoteRegion};
 
 /// An attempt that was neither accepted nor refused.
 pub(super) struct Attempt {

@@ -172,7 +172,7 @@ impl State {
         let placed = match &request.source {
             Source::Inline(bytes) => target.write(position, bytes),
             Source::Region { rkey, memory, offset, len } => {
-                self.devices[device.0 as usize].regions.contains_key(&rkey.0)
+                self.devices[device.0 as usize].regions.get(*rkey).is_some()
                     && memory.copy_to(*offset, &target, position, *len as usize)
             }
             Source::InPlace { .. } | Source::Placed { .. } => true,
@@ -268,10 +268,9 @@ impl State {
     /// Takes an end away, with its regions. The link is forgotten when both ends are gone.
     pub(super) fn destroy_end(&mut self, at: Place) {
         let Some(end) = self.end_mut(at) else { return };
-        let (device, qp, cq) = (end.device, end.qp, end.cq);
+        let (device, qp) = (end.device, end.qp);
         end.life = Life::Destroyed;
         end.disconnect = None;
-        end.queued = false;
         end.completions.clear();
         self.kill(at.link, [false; 2]);
         if let Some(end) = self.end_mut(at) {
@@ -279,11 +278,10 @@ impl State {
             end.flushed.clear();
         }
         let state = self.device_mut(device);
-        if let Some(cq) = state.cqs.get_mut(cq.0 as usize) {
-            cq.ready.retain(|q| *q != qp);
+        state.cqs.remove(qp);
+        for rkey in state.regions.keys_of(qp) {
+            state.regions.remove(qp, rkey);
         }
-        let keys: Vec<u32> = state.regions.iter().filter(|(_, r)| r.qp == qp).map(|(k, _)| *k).collect();
-        keys.into_iter().for_each(|key| state.unregister(qp, key));
         if self.links.get(&at.link).is_some_and(|l| l.ends.iter().all(|e| e.life == Life::Destroyed)) {
             if let Some(link) = self.links.remove(&at.link) {
                 for end in &link.ends {

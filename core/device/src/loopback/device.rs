@@ -1,17 +1,16 @@
 //! The [`Device`] that a simulated process holds.
 
-use std::os::fd::RawFd;
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::config::{LoopbackConfig, NoReceive, SlotRelease};
 use super::fabric::Fabric;
-use super::id::{DeviceId, Place, QueuePairEnd};
-use super::link::{consumes_receive, sides, Life, Request, Source};
-use super::state::State;
+use super::id::{DeviceId, LinkId, Place, QueuePairEnd};
+use super::link::{consumes_receive, sides, Life, Link, Request, Source};
+use super::state::{DeviceState, State};
 use crate::{
-    Armed, Capabilities, Completion, CompletionQueueId, Device, DeviceError, Operation, Payload, PostError,
-    QueuePairId, Region, RemoteRegion, Wait, WorkCompletion, WorkRequest,
+    Armed, Capabilities, Completion, CompletionEvents, CompletionQueueId, Device, DeviceError, Instant, KernelOrder,
+    Operation, Payload, PostError, QueuePairId, Region, RemoteRegion, WorkCompletion, WorkRequest,
 };
 
 /// One simulated process's device. Opened by [`Fabric::open`]; all of its state lives in the fabric.
@@ -41,12 +40,9 @@ impl LoopbackDevice {
     }
 
     /// Whether the channel of `cq` would be readable: it was armed, and completions came. Stands in for
-    /// [`Device::channel_fd`].
+    /// [`CompletionEvents::channel_fd`].
     pub fn channel_ready(&self, cq: CompletionQueueId) -> bool {
-        self.fabric.with(|s| {
-            let cq = s.live(self.id).and_then(|d| d.cqs.get(cq.0 as usize));
-            cq.is_some_and(|c| c.armed && c.fired)
-        })
+        self.fabric.with(|s| s.live(self.id).is_some_and(|device| device.cqs.is_readable(cq, Instant::ZERO)))
     }
 
     /// Whether a request is one this device can do at all, peer or no peer.
@@ -54,7 +50,7 @@ impl LoopbackDevice {
         let caps = &self.config.capabilities;
         let known = match wr.payload {
             Payload::Region { region, .. } => {
-                state.devices[self.id.0 as usize].regions.contains_key(&region.remote.rkey.0)
+                state.devices[self.id.0 as usize].regions.get(region.remote.rkey).is_some()
             }
             Payload::Inline(_) | Payload::InPlace { .. } => true,
         };
@@ -127,7 +123,7 @@ impl LoopbackDevice {
     fn room(&self, state: &State, at: Place, wrs: &[WorkRequest<'_>]) -> usize {
         let link = &state.links[&at.link];
         let (near, far) = (&link.ends[at.side], &link.ends[1 - at.side]);
-        let depth = state.devices[self.id.0 as usize].send_depth;
+        let depth = state.devices[self.id.0 as usize].depths.send;
         let slots = depth.saturating_sub(near.send_slots) as usize;
         if self.config.no_receive != NoReceive::QueueFull || link.dead {
             return slots.min(wrs.len());
@@ -157,27 +153,17 @@ impl Device for LoopbackDevice {
     fn create_cq(&self) -> Result<CompletionQueueId, DeviceError> {
         self.fabric.with(|s| {
             let device = s.device_mut(self.id);
-            if device.crashed || device.cqs.len() >= self.config.capabilities.max_cq as usize {
-                return Err(DeviceError::Exhausted { what: "completion queue" });
-            }
-            device.cqs.push(Default::default());
-            Ok(CompletionQueueId(device.cqs.len() as u32 - 1))
+            let max = if device.crashed { 0 } else { self.config.capabilities.max_cq };
+            device.cqs.create(max)
         })
     }
 
     fn pending(&self, cq: CompletionQueueId, out: &mut [QueuePairId]) -> usize {
         self.fabric.with(|s| {
-            let mut count = 0;
-            while count < out.len() {
-                let cqs = &mut s.device_mut(self.id).cqs;
-                let Some(qp) = cqs.get_mut(cq.0 as usize).and_then(|c| c.ready.pop_front()) else { break };
-                // Drained meanwhile, by somebody who did not ask for it here.
-                if s.unqueue(self.id, qp) {
-                    out[count] = qp;
-                    count += 1;
-                }
-            }
-            count
+            let State { devices, links, .. } = s;
+            let DeviceState { cqs, qps, .. } = &mut devices[self.id.0 as usize];
+            // Some were drained meanwhile, by somebody who did not ask for them here.
+            cqs.take(cq, out, |qp| has_completions(links, qps, qp))
         })
     }
 
@@ -198,61 +184,11 @@ impl Device for LoopbackDevice {
         })
     }
 
-    fn qp_sequence(&self, _qp: QueuePairId) -> u32 {
-        0
-    }
-
-    fn wait_qp(&self, _qp: QueuePairId, _seen: u32, _timeout: Option<Duration>) -> Wait {
-        // Nothing may block in simulation.
-        Wait::Woken
-    }
-
-    fn wake_qp(&self, _qp: QueuePairId) {}
-
-    fn arm(&self, cq: CompletionQueueId) -> Armed {
-        self.fabric.with(|s| {
-            let ready = match s.device_mut(self.id).cqs.get_mut(cq.0 as usize) {
-                Some(cq) => std::mem::take(&mut cq.ready),
-                None => return Armed::Sleep,
-            };
-            let ready =
-                ready.into_iter().filter(|qp| s.keep_queued(self.id, *qp)).collect::<std::collections::VecDeque<_>>();
-            let cq = &mut s.device_mut(self.id).cqs[cq.0 as usize];
-            let outcome = if ready.is_empty() { Armed::Sleep } else { Armed::Pending };
-            cq.ready = ready;
-            cq.fired = (cq.armed && cq.fired) || outcome == Armed::Pending;
-            cq.armed = true;
-            outcome
-        })
-    }
-
-    fn disarm(&self, cq: CompletionQueueId) {
-        self.fabric.with(|s| {
-            if let Some(cq) = s.device_mut(self.id).cqs.get_mut(cq.0 as usize) {
-                cq.armed = false;
-                cq.fired = false;
-            }
-        });
-    }
-
-    fn drain(&self, _: CompletionQueueId) {}
-
-    fn channel_fd(&self, _cq: CompletionQueueId) -> Option<RawFd> {
-        None
-    }
-
     fn rebind(&self, qp: QueuePairId, cq: CompletionQueueId) -> Result<(), DeviceError> {
         self.fabric.with(|s| {
-            let known = self.config.capabilities.rebind && (cq.0 as usize) < s.devices[self.id.0 as usize].cqs.len();
-            let at =
-                s.place(self.id, qp).filter(|_| known).ok_or(DeviceError::Unknown { what: "queue pair or queue" })?;
-            let Some(link) = s.links.get_mut(&at.link) else { return Ok(()) };
-            let end = &mut link.ends[at.side];
-            // What is there already is reported by neither queue: the caller has promised to look.
-            end.queued = false;
-            let old = std::mem::replace(&mut end.cq, cq);
-            s.device_mut(self.id).cqs[old.0 as usize].ready.retain(|q| *q != qp);
-            Ok(())
+            let known = self.config.capabilities.rebind && s.place(self.id, qp).is_some();
+            let moved = known && s.device_mut(self.id).cqs.rebind(qp, cq);
+            moved.then_some(()).ok_or(DeviceError::Unknown { what: "queue pair or queue" })
         })
     }
 
@@ -260,19 +196,16 @@ impl Device for LoopbackDevice {
         self.fabric.with(|s| {
             s.place(self.id, qp).ok_or(DeviceError::Unknown { what: "queue pair" })?;
             let device = s.device_mut(self.id);
-            let free = self.config.memory_limit_bytes.saturating_sub(device.registered_bytes);
             if device.regions.len() >= self.config.max_mr as usize {
                 return Err(DeviceError::Exhausted { what: "region" });
             }
-            match u32::try_from(len) {
-                Ok(bytes) if len <= free => Ok(device.register(qp, bytes)),
-                _ => Err(DeviceError::MemoryLimit { wanted: len }),
-            }
+            let bytes = device.regions.checked_len(len).ok_or(DeviceError::MemoryLimit { wanted: len })?;
+            Ok(device.register(qp, bytes))
         })
     }
 
     fn free_region(&self, qp: QueuePairId, region: Region) {
-        self.fabric.with(|s| s.device_mut(self.id).unregister(qp, region.remote.rkey.0));
+        self.fabric.with(|s| s.device_mut(self.id).regions.remove(qp, region.remote.rkey));
     }
 
     fn window(&self, qp: QueuePairId, remote: RemoteRegion) -> Result<Region, DeviceError> {
@@ -296,7 +229,7 @@ impl Device for LoopbackDevice {
     fn post_recv(&self, qp: QueuePairId, count: u32) -> Result<(), PostError> {
         self.fabric.with(|s| {
             let at = s.place(self.id, qp).ok_or(PostError::Dead)?;
-            let depth = s.devices[self.id.0 as usize].recv_depth;
+            let depth = s.devices[self.id.0 as usize].depths.recv;
             let Some(link) = s.links.get_mut(&at.link) else { return Err(PostError::Dead) };
             let end = &mut link.ends[at.side];
             if end.life != Life::Alive {
@@ -360,24 +293,24 @@ impl Device for LoopbackDevice {
     }
 }
 
-impl State {
-    /// Marks a queue pair as no longer in its queue's ready list; whether it has completions.
-    fn unqueue(&mut self, device: DeviceId, qp: QueuePairId) -> bool {
-        let Some(at) = self.place(device, qp) else { return false };
-        let Some(link) = self.links.get_mut(&at.link) else { return false };
-        let end = &mut link.ends[at.side];
-        end.queued = false;
-        !end.completions.is_empty()
+impl CompletionEvents for LoopbackDevice {
+    fn arm(&self, cq: CompletionQueueId) -> Armed {
+        self.fabric.with(|s| {
+            let State { devices, links, .. } = s;
+            let DeviceState { cqs, qps, .. } = &mut devices[self.id.0 as usize];
+            cqs.arm(cq, Instant::ZERO, |qp| has_completions(links, qps, qp))
+        })
     }
 
-    /// As [`unqueue`](State::unqueue), but a queue pair that has completions stays queued.
-    fn keep_queued(&mut self, device: DeviceId, qp: QueuePairId) -> bool {
-        let has_completions = self.unqueue(device, qp);
-        if let Some(at) = self.place(device, qp) {
-            if let Some(link) = self.links.get_mut(&at.link) {
-                link.ends[at.side].queued = has_completions;
-            }
-        }
-        has_completions
+    fn disarm(&self, cq: CompletionQueueId) {
+        self.fabric.with(|s| s.device_mut(self.id).cqs.disarm(cq));
     }
+}
+
+impl KernelOrder for LoopbackDevice {}
+
+/// Whether a queue pair has completions that nobody has polled.
+fn has_completions(links: &BTreeMap<LinkId, Link>, qps: &BTreeMap<QueuePairId, Place>, qp: QueuePairId) -> bool {
+    let at = qps.get(&qp);
+    at.and_then(|at| Some(&links.get(&at.link)?.ends[at.side])).is_some_and(|end| !end.completions.is_empty())
 }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::config::DeliveryMode;
-use super::connecting::Refusal;
 use super::deliveries::Delivery;
 use super::id::{DeviceId, Place, QueuePairEnd};
 use super::link::{Life, Source};
 use super::state::State;
+use crate::tables::{QueueDepths, Refusal};
 use crate::Operation;
 
 /// Who learns at once of a killed link when delivery is immediate. The others learn when their
@@ -147,12 +147,11 @@ impl Fabric {
 
     /// Shrinks the queues of a device below its capabilities, or restores them (they never grow beyond).
     /// What is already posted stays.
-    pub fn limit_queues(&self, id: DeviceId, send_depth: u32, recv_depth: u32) {
+    pub fn limit_queues(&self, id: DeviceId, depths: QueueDepths) {
         self.with(|s| {
             if s.live(id).is_some() {
                 let device = s.device_mut(id);
-                device.send_depth = send_depth.min(device.config.capabilities.max_send_wr);
-                device.recv_depth = recv_depth.min(device.config.capabilities.max_recv_wr);
+                device.depths = depths.within(&device.config.capabilities);
             }
         });
     }

@@ -7,9 +7,7 @@
 use std::collections::VecDeque;
 
 use super::id::DeviceId;
-use crate::{
-    CompletionQueueId, Memory, Operation, QueuePairId, RemoteKey, RemoteRegion, WorkCompletion, WorkRequestId,
-};
+use crate::{Memory, Operation, QueuePairId, RemoteKey, RemoteRegion, WorkCompletion, WorkRequestId};
 
 /// How far an end has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +81,6 @@ pub(super) struct Entry {
 pub(super) struct End {
     pub(super) device: DeviceId,
     pub(super) qp: QueuePairId,
-    pub(super) cq: CompletionQueueId,
     /// What its receives have to put bytes into.
     pub(super) into: Option<RemoteRegion>,
     pub(super) life: Life,
@@ -102,17 +99,15 @@ pub(super) struct End {
     pub(super) unacked: VecDeque<Request>,
     pub(super) flushed: VecDeque<Request>,
     pub(super) completions: VecDeque<Entry>,
-    pub(super) queued: bool,
     /// A `Disconnected` is under way; `true` if even immediate delivery holds it back.
     pub(super) disconnect: Option<bool>,
 }
 
 impl End {
-    pub(super) fn new(device: DeviceId, qp: QueuePairId, cq: CompletionQueueId) -> End {
+    pub(super) fn new(device: DeviceId, qp: QueuePairId) -> End {
         End {
             device,
             qp,
-            cq,
             into: None,
             life: Life::Alive,
             heard: false,
@@ -125,7 +120,6 @@ impl End {
             unacked: VecDeque::new(),
             flushed: VecDeque::new(),
             completions: VecDeque::new(),
-            queued: false,
             disconnect: None,
         }
     }

@@ -1,17 +1,18 @@
 //! Attempts to connect, and the notices of them that connection managers get.
 
 use super::config::DeliveryMode;
-use super::connecting::{initiator_id, target_id, Attempt, CmNotice, NoticeKind, Refusal};
+use super::connecting::{initiator_id, target_id, Attempt, CmNotice, NoticeKind};
 use super::id::{DeviceId, LinkId, Place};
 use super::link::{End, Life, Link};
 use super::state::State;
+use crate::tables::Refusal;
 use crate::{CmError, CmEvent, CompletionQueueId, ConnectionId, PeerAddress, QueuePairId, Receives, RemoteRegion};
 
 impl State {
     /// A device can have one more queue pair, on that completion queue and with a first region of that length.
     pub(super) fn check_room(&self, id: DeviceId, cq: CompletionQueueId, region_len: usize) -> Result<u32, CmError> {
         let device = self.live(id).ok_or(CmError::Exhausted("devices"))?;
-        if cq.0 as usize >= device.cqs.len() {
+        if !device.cqs.contains(cq) {
             return Err(CmError::Exhausted("completion queues"));
         }
         let connected =
@@ -20,8 +21,7 @@ impl State {
         if connected.count() + connecting.count() >= device.config.max_qp as usize {
             return Err(CmError::Exhausted("queue pairs"));
         }
-        let free = device.config.memory_limit_bytes.saturating_sub(device.registered_bytes);
-        u32::try_from(region_len).ok().filter(|_| region_len <= free).ok_or(CmError::MemoryLimit)
+        device.regions.checked_len(region_len).ok_or(CmError::MemoryLimit)
     }
 
     pub(super) fn check_receives(&self, id: DeviceId, receives: Receives) -> Result<(), CmError> {
@@ -59,8 +59,10 @@ impl State {
         let link = LinkId(self.next_link);
         self.next_link += 1;
         let ends = [near, far].map(|(device, cq)| {
-            let qp = self.device_mut(device).fresh_qp();
-            End::new(device, qp, cq)
+            let state = self.device_mut(device);
+            let qp = state.fresh_qp();
+            state.cqs.bind(qp, cq);
+            End::new(device, qp)
         });
         let qps = [ends[0].qp, ends[1].qp];
         for (side, end) in ends.iter().enumerate() {

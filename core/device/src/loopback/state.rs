@@ -3,43 +3,23 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::config::{DeliveryMode, LoopbackConfig};
-use super::connecting::{Attempt, CmNotice, Refusal};
+use super::connecting::{Attempt, CmNotice};
 use super::id::{DeviceId, LinkId, Place};
 use super::link::{Entry, Life, Link};
-use super::streams::StreamTable;
-use crate::{
-    CmEvent, Completion, CompletionStatus, Memory, QueuePairId, Region, RemoteKey, RemoteRegion, WorkCompletion,
-};
-
-/// A completion queue. Invariant: a queue pair is in `ready` exactly when its `queued` is set.
-#[derive(Default)]
-pub(super) struct CqState {
-    pub(super) ready: VecDeque<QueuePairId>,
-    pub(super) armed: bool,
-    /// A completion came while armed: the simulated channel is readable.
-    pub(super) fired: bool,
-}
-
-pub(super) struct RegionState {
-    pub(super) qp: QueuePairId,
-    pub(super) memory: Memory,
-    pub(super) remote: RemoteRegion,
-}
+use crate::tables::{CompletionQueues, QueueDepths, Refusal, Regions, StreamTable};
+use crate::{CmEvent, Completion, CompletionStatus, Instant, Memory, QueuePairId, Region, RemoteKey, WorkCompletion};
 
 pub(super) struct DeviceState {
     pub(super) config: LoopbackConfig,
-    pub(super) cqs: Vec<CqState>,
+    pub(super) cqs: CompletionQueues,
     /// Entries stay until the whole link is forgotten; destroyed ends are told by their `life`.
     pub(super) qps: BTreeMap<QueuePairId, Place>,
-    pub(super) regions: BTreeMap<u32, RegionState>,
-    pub(super) registered_bytes: usize,
+    pub(super) regions: Regions,
     pub(super) events: VecDeque<CmEvent>,
     pub(super) crashed: bool,
     pub(super) refusal: Option<Refusal>,
-    pub(super) send_depth: u32,
-    pub(super) recv_depth: u32,
+    pub(super) depths: QueueDepths,
     next_qp: u32,
-    next_region: u32,
 }
 
 pub(super) struct State {
@@ -70,20 +50,18 @@ impl State {
 
     pub(super) fn open(&mut self, config: LoopbackConfig) -> DeviceId {
         let id = DeviceId(self.devices.len() as u32);
+        // Numbers of different devices differ, so that a handle used on the wrong device is noticed.
+        let first = (id.0 + 1) << 16;
         self.devices.push(DeviceState {
-            send_depth: config.capabilities.max_send_wr,
-            recv_depth: config.capabilities.max_recv_wr,
+            depths: QueueDepths::of(&config.capabilities),
+            regions: Regions::new(first, config.memory_limit_bytes),
             config,
-            cqs: Vec::new(),
+            cqs: CompletionQueues::default(),
             qps: BTreeMap::new(),
-            regions: BTreeMap::new(),
-            registered_bytes: 0,
             events: VecDeque::new(),
             crashed: false,
             refusal: None,
-            // Numbers of different devices differ, so that a handle used on the wrong device is noticed.
-            next_qp: (id.0 + 1) << 16,
-            next_region: (id.0 + 1) << 16,
+            next_qp: first,
         });
         id
     }
@@ -115,14 +93,8 @@ impl State {
             return;
         }
         end.completions.push_back(entry);
-        let report = !std::mem::replace(&mut end.queued, true);
-        let (qp, cq_id) = (end.qp, end.cq);
-        let device = &mut self.devices[end.device.0 as usize];
-        let cq = &mut device.cqs[cq_id.0 as usize];
-        if report {
-            cq.ready.push_back(qp);
-        }
-        cq.fired |= cq.armed;
+        // There is no time here.
+        self.devices[end.device.0 as usize].cqs.report(end.qp, Instant::ZERO);
     }
 
     pub(super) fn complete_send(
@@ -140,10 +112,7 @@ impl State {
     /// The bytes of `to`'s region that a peer names, or `None` if it may not write there.
     pub(super) fn remote_target(&self, to: Place, rkey: RemoteKey, offset: u64, len: u32) -> Option<(Memory, usize)> {
         let end = &self.links.get(&to.link)?.ends[to.side];
-        let region = self.devices[end.device.0 as usize].regions.get(&rkey.0)?;
-        let position = usize::try_from(offset.checked_sub(region.remote.base)?).ok()?;
-        let fits = position.checked_add(len as usize)? <= region.memory.len();
-        (fits && region.qp == end.qp).then(|| (region.memory.clone(), position))
+        self.devices[end.device.0 as usize].regions.target(end.qp, rkey, offset, len)
     }
 }
 
@@ -154,21 +123,7 @@ impl DeviceState {
     }
 
     pub(super) fn register(&mut self, qp: QueuePairId, len: u32) -> Region {
-        self.next_region = self.next_region.wrapping_add(1);
-        let key = self.next_region;
-        let memory = Memory::heap(len as usize);
-        // Far apart and never 0: an offset mistaken for an address, or the reverse, misses every region.
-        let remote = RemoteRegion { rkey: RemoteKey(key), base: u64::from(key) << 32, len };
-        self.registered_bytes += len as usize;
-        self.regions.insert(key, RegionState { qp, memory: memory.clone(), remote });
-        Region { memory, remote }
-    }
-
-    pub(super) fn unregister(&mut self, qp: QueuePairId, key: u32) {
-        if self.regions.get(&key).is_some_and(|r| r.qp == qp) {
-            if let Some(region) = self.regions.remove(&key) {
-                self.registered_bytes -= region.memory.len();
-            }
-        }
+        let remote = self.regions.name(len);
+        self.regions.add(qp, remote)
     }
 }

@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use super::*;
 use crate::middleware::SplitMix64;
+use crate::tables::{QueueDepths, Refusal};
 use crate::{
-    CmError, CmEvent, Completion, CompletionQueueId, CompletionStatus, ConnectionManager, Device, Directory, FourTuple,
-    Operation, Payload, PostError, QueuePairId, Region, RemoteRegion, WorkCompletion, WorkRequest, WorkRequestId,
+    CmError, CmEvent, Completion, CompletionEvents, CompletionQueueId, CompletionStatus, ConnectionManager, Device,
+    Directory, FourTuple, Operation, Payload, PostError, QueuePairId, Region, RemoteRegion, WorkCompletion,
+    WorkRequest, WorkRequestId,
 };
 
 const LEN: usize = 4096;
@@ -300,14 +302,14 @@ fn tables_are_bounded() {
 #[test]
 fn queues_can_be_shrunk() {
     let (fabric, a, b) = pair(DeliveryMode::Immediate, LoopbackConfig::shm());
-    fabric.limit_queues(a.device.id(), 2, 64);
+    fabric.limit_queues(a.device.id(), QueueDepths { send: 2, recv: 64 });
     b.device.post_recv(b.qp, 10).expect("there is room");
     assert_eq!([a.say(1), a.say(2), a.say(3)], [Ok(1), Ok(1), Err(PostError::QueueFull)]);
     assert_eq!(a.poll().len(), 2);
     assert_eq!(a.say(3), Ok(1));
-    fabric.limit_queues(b.device.id(), 64, 0);
+    fabric.limit_queues(b.device.id(), QueueDepths { send: 64, recv: 0 });
     assert_eq!(b.device.post_recv(b.qp, 1), Err(PostError::QueueFull));
-    fabric.limit_queues(b.device.id(), u32::MAX, u32::MAX);
+    fabric.limit_queues(b.device.id(), QueueDepths { send: u32::MAX, recv: u32::MAX });
     assert_eq!(b.device.post_recv(b.qp, 55), Err(PostError::QueueFull), "never beyond the capabilities");
 }
 

@@ -103,14 +103,14 @@ pub enum Event {
         /// What it gave.
         completions: Vec<WorkCompletion>,
     },
-    /// [`Device::qp_sequence`](crate::Device::qp_sequence).
+    /// [`CompletionEvents::qp_sequence`](crate::CompletionEvents::qp_sequence).
     QpSequence {
         /// The queue pair.
         qp: QueuePairId,
         /// The result.
         sequence: u32,
     },
-    /// [`Device::wait_qp`](crate::Device::wait_qp).
+    /// [`CompletionEvents::wait_qp`](crate::CompletionEvents::wait_qp).
     WaitQp {
         /// The queue pair.
         qp: QueuePairId,
@@ -121,40 +121,40 @@ pub enum Event {
         /// How it ended.
         outcome: Wait,
     },
-    /// [`Device::wake_qp`](crate::Device::wake_qp).
+    /// [`CompletionEvents::wake_qp`](crate::CompletionEvents::wake_qp).
     WakeQp {
         /// The queue pair.
         qp: QueuePairId,
     },
-    /// [`Device::knock`](crate::Device::knock).
+    /// [`CompletionEvents::knock`](crate::CompletionEvents::knock).
     Knock {
         /// The queue pair.
         qp: QueuePairId,
     },
-    /// [`Device::arm`](crate::Device::arm).
+    /// [`CompletionEvents::arm`](crate::CompletionEvents::arm).
     Arm {
         /// The queue.
         cq: CompletionQueueId,
         /// The result.
         outcome: Armed,
     },
-    /// [`Device::arm_moderated`](crate::Device::arm_moderated).
+    /// [`CompletionEvents::arm_moderated`](crate::CompletionEvents::arm_moderated).
     ArmModerated {
         /// The queue.
         cq: CompletionQueueId,
         /// The result.
         outcome: Armed,
     },
-    /// [`Device::hold_wakes`](crate::Device::hold_wakes).
+    /// [`CompletionEvents::hold_wakes`](crate::CompletionEvents::hold_wakes).
     HoldWakes,
-    /// [`Device::release_wakes`](crate::Device::release_wakes).
+    /// [`CompletionEvents::release_wakes`](crate::CompletionEvents::release_wakes).
     ReleaseWakes,
-    /// [`Device::disarm`](crate::Device::disarm).
+    /// [`CompletionEvents::disarm`](crate::CompletionEvents::disarm).
     Disarm {
         /// The queue.
         cq: CompletionQueueId,
     },
-    /// [`Device::channel_fd`](crate::Device::channel_fd).
+    /// [`CompletionEvents::channel_fd`](crate::CompletionEvents::channel_fd).
     ChannelFd {
         /// The queue.
         cq: CompletionQueueId,

@@ -5,7 +5,6 @@
 //! seed and from the order of the calls. With nothing switched on it only forwards.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,8 +12,8 @@ use parking_lot::Mutex;
 
 use super::SplitMix64;
 use crate::{
-    Armed, Capabilities, Completion, CompletionQueueId, CompletionStatus, Device, DeviceError, KernelOperation,
-    PostError, QueuePairId, Region, RemoteRegion, Wait, WorkCompletion, WorkRequest,
+    forward, to_inner, Armed, Completion, CompletionEvents, CompletionQueueId, CompletionStatus, Device, DeviceError,
+    KernelOrder, PostError, QueuePairId, Wait, WorkCompletion, WorkRequest,
 };
 
 /// What goes wrong, on every queue pair. Single ones are chosen with [`Fault::kill_after`] and [`Fault::delay`].
@@ -181,21 +180,7 @@ impl<D: Device + ?Sized> Fault<D> {
 }
 
 impl<D: Device + ?Sized> Device for Fault<D> {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn capabilities(&self) -> &Capabilities {
-        self.inner.capabilities()
-    }
-
-    fn capabilities_of(&self, qp: QueuePairId) -> Capabilities {
-        self.inner.capabilities_of(qp)
-    }
-
-    fn create_cq(&self) -> Result<CompletionQueueId, DeviceError> {
-        self.inner.create_cq()
-    }
+    forward!(to_inner: name, capabilities, capabilities_of, create_cq, alloc_region, free_region, window, fail_qp);
 
     fn pending(&self, cq: CompletionQueueId, out: &mut [QueuePairId]) -> usize {
         let state = &mut *self.state.lock();
@@ -247,82 +232,10 @@ impl<D: Device + ?Sized> Device for Fault<D> {
         count
     }
 
-    fn qp_sequence(&self, qp: QueuePairId) -> u32 {
-        self.inner.qp_sequence(qp)
-    }
-
-    fn wait_qp(&self, qp: QueuePairId, seen: u32, timeout: Option<Duration>) -> Wait {
-        // The device may have nothing left to wake us with.
-        if self.state.lock().held.contains_key(&qp) {
-            return Wait::Woken;
-        }
-        self.inner.wait_qp(qp, seen, timeout)
-    }
-
-    fn wake_qp(&self, qp: QueuePairId) {
-        self.inner.wake_qp(qp);
-    }
-
-    fn knock(&self, qp: QueuePairId) {
-        self.inner.knock(qp);
-    }
-
-    fn begin_kernel_operation(&self) {
-        self.inner.begin_kernel_operation();
-    }
-
-    fn end_kernel_operation(&self, operation: KernelOperation) {
-        self.inner.end_kernel_operation(operation);
-    }
-
-    fn kernel_news(&self) -> KernelOperation {
-        self.inner.kernel_news()
-    }
-
-    fn arm(&self, cq: CompletionQueueId) -> Armed {
-        self.armed(cq, self.inner.arm(cq))
-    }
-
-    fn arm_moderated(&self, cq: CompletionQueueId) -> Armed {
-        self.armed(cq, self.inner.arm_moderated(cq))
-    }
-
-    fn hold_wakes(&self) {
-        self.inner.hold_wakes();
-    }
-
-    fn release_wakes(&self) {
-        self.inner.release_wakes();
-    }
-
-    fn disarm(&self, cq: CompletionQueueId) {
-        self.inner.disarm(cq);
-    }
-
-    fn drain(&self, cq: CompletionQueueId) {
-        self.inner.drain(cq);
-    }
-
-    fn channel_fd(&self, cq: CompletionQueueId) -> Option<RawFd> {
-        self.inner.channel_fd(cq)
-    }
-
     fn rebind(&self, qp: QueuePairId, cq: CompletionQueueId) -> Result<(), DeviceError> {
         self.inner.rebind(qp, cq)?;
         self.state.lock().queues.insert(qp, cq);
         Ok(())
-    }
-
-    fn alloc_region(&self, qp: QueuePairId, len: usize) -> Result<Region, DeviceError> {
-        self.inner.alloc_region(qp, len)
-    }
-
-    fn free_region(&self, qp: QueuePairId, region: Region) {
-        self.inner.free_region(qp, region);
-    }
-
-    fn window(&self, qp: QueuePairId, remote: RemoteRegion) -> Result<Region, DeviceError> {
-        self.inner.window(qp, remote)
     }
 
     fn post_recv(&self, qp: QueuePairId, count: u32) -> Result<(), PostError> {
@@ -357,10 +270,6 @@ impl<D: Device + ?Sized> Device for Fault<D> {
         Ok(accepted)
     }
 
-    fn fail_qp(&self, qp: QueuePairId) {
-        self.inner.fail_qp(qp);
-    }
-
     fn destroy_qp(&self, qp: QueuePairId) {
         self.inner.destroy_qp(qp);
         let state = &mut *self.state.lock();
@@ -370,6 +279,30 @@ impl<D: Device + ?Sized> Device for Fault<D> {
         state.queues.remove(&qp);
         state.held.remove(&qp);
     }
+}
+
+impl<D: Device + ?Sized> CompletionEvents for Fault<D> {
+    forward!(to_inner: disarm, channel_fd, drain, qp_sequence, wake_qp, knock, hold_wakes, release_wakes);
+
+    fn arm(&self, cq: CompletionQueueId) -> Armed {
+        self.armed(cq, self.inner.arm(cq))
+    }
+
+    fn arm_moderated(&self, cq: CompletionQueueId) -> Armed {
+        self.armed(cq, self.inner.arm_moderated(cq))
+    }
+
+    fn wait_qp(&self, qp: QueuePairId, seen: u32, timeout: Option<Duration>) -> Wait {
+        // The device may have nothing left to wake us with.
+        if self.state.lock().held.contains_key(&qp) {
+            return Wait::Woken;
+        }
+        self.inner.wait_qp(qp, seen, timeout)
+    }
+}
+
+impl<D: Device + ?Sized> KernelOrder for Fault<D> {
+    forward!(to_inner: KernelOrder);
 }
 
 /// Fills batches before the device does.

@@ -181,8 +181,8 @@ mod tests {
     use super::*;
     use crate::loopback::{DeliveryMode, Fabric, LoopbackConfig};
     use crate::{
-        Completion, CompletionQueueId, CompletionStatus, Operation, Payload, PostError, QueuePairId, RemoteKey,
-        WorkCompletion, WorkRequest, WorkRequestId,
+        Completion, CompletionEvents, CompletionQueueId, CompletionStatus, Operation, Payload, PostError, QueuePairId,
+        RemoteKey, WorkCompletion, WorkRequest, WorkRequestId,
     };
 
     fn record(f: impl Fn(&dyn Device)) -> Vec<u8> {

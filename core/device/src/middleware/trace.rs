@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::event::{described, Event};
 use crate::{
-    Armed, Capabilities, CompletionQueueId, Device, DeviceError, KernelOperation, PostError, QueuePairId, Region,
-    RemoteRegion, Wait, WorkCompletion, WorkRequest,
+    forward, to_inner, Armed, CompletionEvents, CompletionQueueId, Device, DeviceError, KernelOrder, PostError,
+    QueuePairId, Region, RemoteRegion, Wait, WorkCompletion, WorkRequest,
 };
 
 /// Who is told. Called on the caller's thread, after the call returned and under no lock; concurrent calls may be
@@ -56,17 +56,7 @@ fn text<T>(result: &Result<T, DeviceError>) -> Result<&T, String> {
 }
 
 impl<D: Device + ?Sized, O: Observer> Device for Trace<D, O> {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn capabilities(&self) -> &Capabilities {
-        self.inner.capabilities()
-    }
-
-    fn capabilities_of(&self, qp: QueuePairId) -> Capabilities {
-        self.inner.capabilities_of(qp)
-    }
+    forward!(to_inner: name, capabilities, capabilities_of);
 
     fn create_cq(&self) -> Result<CompletionQueueId, DeviceError> {
         let result = self.inner.create_cq();
@@ -84,78 +74,6 @@ impl<D: Device + ?Sized, O: Observer> Device for Trace<D, O> {
         let count = self.inner.poll_qp(qp, out);
         self.observer.observe(&Event::PollQp { qp, completions: out[..count].to_vec() });
         count
-    }
-
-    fn qp_sequence(&self, qp: QueuePairId) -> u32 {
-        let sequence = self.inner.qp_sequence(qp);
-        self.observer.observe(&Event::QpSequence { qp, sequence });
-        sequence
-    }
-
-    fn wait_qp(&self, qp: QueuePairId, seen: u32, timeout: Option<Duration>) -> Wait {
-        let outcome = self.inner.wait_qp(qp, seen, timeout);
-        let timeout_ns = timeout.map(|t| u64::try_from(t.as_nanos()).unwrap_or(u64::MAX));
-        self.observer.observe(&Event::WaitQp { qp, seen, timeout_ns, outcome });
-        outcome
-    }
-
-    fn wake_qp(&self, qp: QueuePairId) {
-        self.inner.wake_qp(qp);
-        self.observer.observe(&Event::WakeQp { qp });
-    }
-
-    fn knock(&self, qp: QueuePairId) {
-        self.inner.knock(qp);
-        self.observer.observe(&Event::Knock { qp });
-    }
-
-    fn begin_kernel_operation(&self) {
-        self.inner.begin_kernel_operation();
-    }
-
-    fn end_kernel_operation(&self, operation: KernelOperation) {
-        self.inner.end_kernel_operation(operation);
-    }
-
-    fn kernel_news(&self) -> KernelOperation {
-        self.inner.kernel_news()
-    }
-
-    fn arm(&self, cq: CompletionQueueId) -> Armed {
-        let outcome = self.inner.arm(cq);
-        self.observer.observe(&Event::Arm { cq, outcome });
-        outcome
-    }
-
-    fn arm_moderated(&self, cq: CompletionQueueId) -> Armed {
-        let outcome = self.inner.arm_moderated(cq);
-        self.observer.observe(&Event::ArmModerated { cq, outcome });
-        outcome
-    }
-
-    fn hold_wakes(&self) {
-        self.inner.hold_wakes();
-        self.observer.observe(&Event::HoldWakes);
-    }
-
-    fn release_wakes(&self) {
-        self.inner.release_wakes();
-        self.observer.observe(&Event::ReleaseWakes);
-    }
-
-    fn disarm(&self, cq: CompletionQueueId) {
-        self.inner.disarm(cq);
-        self.observer.observe(&Event::Disarm { cq });
-    }
-
-    fn drain(&self, cq: CompletionQueueId) {
-        self.inner.drain(cq);
-    }
-
-    fn channel_fd(&self, cq: CompletionQueueId) -> Option<RawFd> {
-        let fd = self.inner.channel_fd(cq);
-        self.observer.observe(&Event::ChannelFd { cq, fd });
-        fd
     }
 
     fn rebind(&self, qp: QueuePairId, cq: CompletionQueueId) -> Result<(), DeviceError> {
@@ -203,6 +121,70 @@ impl<D: Device + ?Sized, O: Observer> Device for Trace<D, O> {
         self.inner.destroy_qp(qp);
         self.observer.observe(&Event::DestroyQp { qp });
     }
+}
+
+impl<D: Device + ?Sized, O: Observer> CompletionEvents for Trace<D, O> {
+    forward!(to_inner: drain);
+
+    fn arm(&self, cq: CompletionQueueId) -> Armed {
+        let outcome = self.inner.arm(cq);
+        self.observer.observe(&Event::Arm { cq, outcome });
+        outcome
+    }
+
+    fn arm_moderated(&self, cq: CompletionQueueId) -> Armed {
+        let outcome = self.inner.arm_moderated(cq);
+        self.observer.observe(&Event::ArmModerated { cq, outcome });
+        outcome
+    }
+
+    fn disarm(&self, cq: CompletionQueueId) {
+        self.inner.disarm(cq);
+        self.observer.observe(&Event::Disarm { cq });
+    }
+
+    fn channel_fd(&self, cq: CompletionQueueId) -> Option<RawFd> {
+        let fd = self.inner.channel_fd(cq);
+        self.observer.observe(&Event::ChannelFd { cq, fd });
+        fd
+    }
+
+    fn qp_sequence(&self, qp: QueuePairId) -> u32 {
+        let sequence = self.inner.qp_sequence(qp);
+        self.observer.observe(&Event::QpSequence { qp, sequence });
+        sequence
+    }
+
+    fn wait_qp(&self, qp: QueuePairId, seen: u32, timeout: Option<Duration>) -> Wait {
+        let outcome = self.inner.wait_qp(qp, seen, timeout);
+        let timeout_ns = timeout.map(|t| u64::try_from(t.as_nanos()).unwrap_or(u64::MAX));
+        self.observer.observe(&Event::WaitQp { qp, seen, timeout_ns, outcome });
+        outcome
+    }
+
+    fn wake_qp(&self, qp: QueuePairId) {
+        self.inner.wake_qp(qp);
+        self.observer.observe(&Event::WakeQp { qp });
+    }
+
+    fn knock(&self, qp: QueuePairId) {
+        self.inner.knock(qp);
+        self.observer.observe(&Event::Knock { qp });
+    }
+
+    fn hold_wakes(&self) {
+        self.inner.hold_wakes();
+        self.observer.observe(&Event::HoldWakes);
+    }
+
+    fn release_wakes(&self) {
+        self.inner.release_wakes();
+        self.observer.observe(&Event::ReleaseWakes);
+    }
+}
+
+impl<D: Device + ?Sized, O: Observer> KernelOrder for Trace<D, O> {
+    forward!(to_inner: KernelOrder);
 }
 
 #[cfg(test)]

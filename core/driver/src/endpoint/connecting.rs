@@ -7,8 +7,8 @@ use netacc_device::{CmEvent, ConnectionId, Instant, PeerAddress, QueuePairId};
 use netacc_proto::{Admission, LinkConfig, PreSharedKey, Reason, LINK_REGION_LEN, SETUP_LIMIT, UNUSED_LIMIT};
 
 use super::reasons::{is_about_peer, reason_of};
-use super::todo::Entry;
-use super::{Attempt, Endpoint};
+use super::todo::Kind;
+use super::{Again, Attempt, Endpoint, Timed};
 use crate::link::FirstRegions;
 use crate::{Counters, LinkCell};
 
@@ -44,7 +44,7 @@ impl Endpoint {
 
     /// A peer wants a link.
     fn handle_request(&self, id: ConnectionId, peer: PeerAddress) {
-        if self.is_held_back() || self.todo.lock().setup.len() >= MAX_SETUPS {
+        if self.is_held_back() || self.todo.lock().timers.count(Kind::Setup) >= MAX_SETUPS {
             Counters::bump(&self.counters.requests_refused);
             return self.cm.reject(id);
         }
@@ -110,38 +110,32 @@ impl Endpoint {
         let link = Arc::new(LinkCell::new(self.device(), proto, qp, peer, connector, self.control_cq, regions));
         link.tx.lock().post_receives(self.device(), depth);
         self.links.write().insert(qp, link.clone());
-        self.todo.lock().setup.push(Entry::new(&link));
+        self.todo.lock().timers.note(Timed::Setup(link.clone()));
         Counters::bump(&self.counters.links_established);
         link
     }
 
-    /// Ends links that have not become ready in time, or that nobody has used. Returns when it wants to look again.
-    pub(super) fn look_at_setups(&self, now: Instant, setup: Vec<Entry<LinkCell>>) -> Option<Instant> {
-        let mut next: Option<Instant> = None;
-        for Entry { item: link, since } in setup {
-            let since = since.unwrap_or(now);
-            let (ready, used) = {
-                let tx = link.tx.lock();
-                (tx.proto.is_ready(), tx.proto.was_used() || link.connector)
-            };
-            if link.is_dead() || (ready && used) {
-                continue;
-            }
-            //= spec §2.5.5
-            //# A link that is not ready for streams after SETUP_LIMIT (10 s) is ended.
-            //= spec §2.5.6
-            //# The accepting side ends a link on which no stream was opened within UNUSED_LIMIT (60 s).
-            let due = since + if ready { UNUSED_LIMIT } else { SETUP_LIMIT };
-            if now < due {
-                next = Some(next.map_or(due, |at| at.min(due)));
-                self.todo.lock().setup.push(Entry::lasting(link, since));
-                continue;
-            }
-            if self.config.key.is_some() && !ready {
-                self.refuse_link(&link, Reason::KeyMissing);
-            }
-            self.link_died(&link);
+    /// Ends a link that has not become ready in time, or that nobody has used.
+    pub(super) fn look_at_setup(&self, now: Instant, link: &Arc<LinkCell>, since: Instant) -> Option<Again> {
+        let (ready, used) = {
+            let tx = link.tx.lock();
+            (tx.proto.is_ready(), tx.proto.was_used() || link.connector)
+        };
+        if link.is_dead() || (ready && used) {
+            return None;
         }
-        next
+        //= spec §2.5.5
+        //# A link that is not ready for streams after SETUP_LIMIT (10 s) is ended.
+        //= spec §2.5.6
+        //# The accepting side ends a link on which no stream was opened within UNUSED_LIMIT (60 s).
+        let at = since + if ready { UNUSED_LIMIT } else { SETUP_LIMIT };
+        if now < at {
+            return Some(Again { since, at });
+        }
+        if self.config.key.is_some() && !ready {
+            self.refuse_link(link, Reason::KeyMissing);
+        }
+        self.link_died(link);
+        None
     }
 }

@@ -11,8 +11,7 @@ use std::time::Duration;
 
 use netacc_device::{Instant, QueuePairId};
 
-use super::todo::Entry;
-use super::Endpoint;
+use super::{Again, Endpoint, Timed};
 use crate::stream::{Claim, StreamGuard};
 use crate::StreamCell;
 
@@ -25,25 +24,17 @@ impl Endpoint {
     pub(crate) fn note_contest(&self, guard: &mut StreamGuard<'_>, link: QueuePairId) {
         let claim = Some(Claim { link, slot: guard.inner.proto.slot() });
         if std::mem::replace(&mut guard.inner.attempt.contested, claim) != claim {
-            self.todo.lock().contested.push(Entry::new(guard.cell));
-            self.need_helper();
+            self.note(Timed::Contested(guard.cell.clone()));
         }
     }
 
-    /// Gives attempts up that were contested for long enough. Returns when it wants to look again.
-    pub(super) fn look_at_contested(&self, now: Instant, contested: Vec<Entry<StreamCell>>) -> Option<Instant> {
-        let mut next: Option<Instant> = None;
-        for Entry { item: cell, since } in contested {
-            let since = since.unwrap_or(now);
-            if now.saturating_since(since) >= CONTEST_PATIENCE {
-                self.settle_contest(&cell);
-                continue;
-            }
-            self.todo.lock().contested.push(Entry::lasting(cell, since));
-            let due = since + CONTEST_PATIENCE;
-            next = Some(next.map_or(due, |at| at.min(due)));
+    /// Gives an attempt up that was contested for long enough.
+    pub(super) fn look_at_contested(&self, now: Instant, cell: &Arc<StreamCell>, since: Instant) -> Option<Again> {
+        if now.saturating_since(since) < CONTEST_PATIENCE {
+            return Some(Again { since, at: since + CONTEST_PATIENCE });
         }
-        next
+        self.settle_contest(cell);
+        None
     }
 
     fn settle_contest(&self, cell: &Arc<StreamCell>) {

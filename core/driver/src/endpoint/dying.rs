@@ -8,8 +8,7 @@ use std::time::Duration;
 use netacc_device::{Instant, QueuePairId};
 use netacc_proto::Reason;
 
-use super::todo::Entry;
-use super::Endpoint;
+use super::{Again, Endpoint, Timed, RETRY_INTERVAL};
 use crate::link::LinkLife;
 use crate::{Counters, LinkCell};
 
@@ -27,29 +26,31 @@ impl Endpoint {
         (self.helper_needed)();
     }
 
-    /// Ends links that were found dead, or were and are to be looked at again.
-    pub(super) fn end_links(&self, now: Instant, dying: Vec<Entry<LinkCell>>, dead: Vec<QueuePairId>) {
-        for Entry { item: link, since } in dying {
-            self.end_link(link, since.unwrap_or(now), now);
-        }
+    /// Ends links that were found dead. Returns when to look again at those that are not ended yet.
+    pub(super) fn end_links(&self, now: Instant, dead: Vec<QueuePairId>) -> Option<Instant> {
+        let mut next = None;
         for qp in dead {
             let link = self.links.read().get(&qp).cloned();
-            if let Some(link) = link.filter(|link| link.advance(LinkLife::Dying)) {
-                self.end_link(link, now, now);
+            let Some(link) = link.filter(|link| link.advance(LinkLife::Dying)) else { continue };
+            if let Some(Again { since, at }) = self.end_link(now, &link, now) {
+                self.todo.lock().timers.keep(Timed::Dying(link), since);
+                next = Some(at);
             }
         }
+        next
     }
 
     /// A link was found dead at `since`. Ends it, unless its peer may be a process that ends, whose sockets are closed one
     /// after the other: the anchors say so soon, and a record written to one meanwhile would be answered with a reset.
-    fn end_link(&self, link: Arc<LinkCell>, since: Instant, now: Instant) {
+    pub(super) fn end_link(&self, now: Instant, link: &Arc<LinkCell>, since: Instant) -> Option<Again> {
         // What the peer sent before it died, or before the link did, has arrived and must not be lost.
-        self.poll_link(&link);
-        let undecided = || self.streams_on(&link).iter().any(|cell| cell.lock(self).may_end_yet());
+        self.poll_link(link);
+        let undecided = || self.streams_on(link).iter().any(|cell| cell.lock(self).may_end_yet());
         if now.saturating_since(since) < END_PATIENCE && !link.is_dead() && undecided() {
-            return self.todo.lock().dying.push(Entry::lasting(link, since));
+            return Some(Again { since, at: now + RETRY_INTERVAL });
         }
-        self.link_died(&link);
+        self.link_died(link);
+        None
     }
 
     /// A link is dead: all its streams leave it.

@@ -1,13 +1,15 @@
 //! The control path: what `progress` does with the work that was noted, and when it wants to be called again.
 
+use std::iter::Peekable;
 use std::sync::Arc;
 use std::time::Duration;
+use std::vec;
 
 use netacc_device::{Instant, QueuePairId};
 use netacc_proto::{TxSink, LINGER_LIMIT, RECORD_GRACE};
 
-use super::todo::Entry;
-use super::{Endpoint, RETRY_INTERVAL};
+use super::todo::{Kind, Timer};
+use super::{Again, Endpoint, Timed, RETRY_INTERVAL};
 use crate::stream::{LingerProgress, Noted, CORK_INTERVAL};
 use crate::{StreamCell, PLEDGE_PATIENCE};
 
@@ -35,13 +37,14 @@ impl Endpoint {
         self.place_waiting();
         let silence = self.look_for_silence(now);
         let todo = self.todo.lock().take();
-        let setup = self.look_at_setups(now, todo.setup);
-        self.end_links(now, todo.dying, todo.dead);
+        let mut timers = todo.timers.sorted();
+        let links = self.look_at_timed(now, &mut timers, Kind::Dying);
+        let dead = self.end_links(now, todo.dead);
         for link in todo.idle {
             self.park(&link, now);
         }
         self.send_owed(todo.owing);
-        self.look_at_starved(now, todo.starved);
+        let starved = self.look_at_timed(now, &mut timers, Kind::Starved);
         for cell in todo.looks {
             cell.take_in(self);
         }
@@ -51,13 +54,7 @@ impl Endpoint {
             guard.progress_anchor(false);
             guard.settle_end(now);
         }
-        let pledged = self.look_at_pledged(now, todo.pledged);
-        let partial = self.look_at_partial(now, todo.partial);
-        let stalled = self.look_at_stalls(now, todo.stalled);
-        let corked = self.look_at_corked(now, todo.corked);
-        let contested = self.look_at_contested(now, todo.contested);
-        let lingering = self.look_at_lingering(now, todo.lingering);
-        let empty = self.look_at_empty(now, todo.empty);
+        let streams = self.look_at_timed(now, &mut timers, Kind::Empty);
         // Not in the loop's head: a lock taken there would be held throughout the loop.
         let more = std::mem::take(&mut self.todo.lock().release);
         for cell in todo.release.into_iter().chain(more) {
@@ -69,7 +66,7 @@ impl Endpoint {
         let expiry = self.expire_links(now);
         let again = self.todo.lock().wants_retry();
         let retry = again.then(|| now + RETRY_INTERVAL);
-        earliest([retry, setup, silence, pledged, partial, stalled, corked, contested, lingering, empty, expiry])
+        earliest([retry, silence, links, dead, starved, streams, expiry])
     }
 
     /// Sends what links owe their peers: receives, and messages of their own.
@@ -86,92 +83,88 @@ impl Endpoint {
         }
     }
 
-    /// Voids pledges that writers have waited for long enough. Returns when it wants to look again.
-    fn look_at_pledged(&self, now: Instant, pledged: Vec<Entry<StreamCell>>) -> Option<Instant> {
-        let mut next: Option<Instant> = None;
-        for Entry { item: cell, since } in pledged {
-            let since = since.unwrap_or(now);
-            let mut guard = cell.lock(self);
-            if guard.tx_sink() == TxSink::Pledged && now.saturating_since(since) < PLEDGE_PATIENCE {
-                drop(guard);
-                self.todo.lock().pledged.push(Entry::lasting(cell, since));
-                next = Some(next.map_or(since + PLEDGE_PATIENCE, |at| at.min(since + PLEDGE_PATIENCE)));
-                continue;
-            }
-            guard.inner.noted.remove(Noted::PLEDGED);
-            if guard.tx_sink() == TxSink::Pledged {
-                guard.void_pledge();
-            }
-        }
-        next
-    }
-
-    /// Takes for bytes what has not become a record in time. Returns when it wants to look again.
-    fn look_at_partial(&self, now: Instant, partial: Vec<Entry<StreamCell>>) -> Option<Instant> {
-        let mut next: Option<Instant> = None;
-        for Entry { item: cell, since } in partial {
-            // Its look notes it again, from now on: that note is replaced by the one that knows since when.
-            let Some(since) = cell.lock(self).wait_for_record(now, since.unwrap_or(now)) else { continue };
-            let mut todo = self.todo.lock();
-            todo.partial.retain(|entry| !Arc::ptr_eq(&entry.item, &cell));
-            todo.partial.push(Entry::lasting(cell, since));
-            let at = (since + RECORD_GRACE).max(now + RETRY_INTERVAL);
-            next = Some(next.map_or(at, |n| n.min(at)));
-        }
-        next
-    }
-
-    /// Tells peers of what was held back for long enough. Returns when it wants to look again.
-    fn look_at_corked(&self, now: Instant, corked: Vec<Entry<StreamCell>>) -> Option<Instant> {
-        let mut next: Option<Instant> = None;
-        for Entry { item: cell, since } in corked {
-            let since = cell.lock(self).look_at_held(now, since);
-            if let Some(since) = since {
-                self.todo.lock().corked.push(Entry::lasting(cell, since));
-                let due = since + CORK_INTERVAL;
-                next = Some(next.map_or(due, |at| at.min(due)));
+    /// Looks at what waits for the clock, up to a kind. Returns when it wants to look again.
+    fn look_at_timed(&self, now: Instant, timers: &mut Peekable<vec::IntoIter<Timer>>, last: Kind) -> Option<Instant> {
+        let mut next = None;
+        while let Some(Timer { what, since: known }) = timers.next_if(|timer| timer.what.kind() <= last) {
+            let since = known.unwrap_or(now);
+            let again = match &what {
+                Timed::Setup(link) => self.look_at_setup(now, link, since),
+                Timed::Dying(link) => self.end_link(now, link, since),
+                Timed::Starved(link) => self.look_at_starved(now, link, since),
+                Timed::Pledged(cell) => self.look_at_pledged(now, cell, since),
+                Timed::Partial(cell) => self.look_at_partial(now, cell, since),
+                Timed::Stalled(cell) => self.look_at_stall(now, cell, since),
+                Timed::Corked(cell) => self.look_at_corked(now, cell, known),
+                Timed::Contested(cell) => self.look_at_contested(now, cell, since),
+                Timed::Lingering(cell) => self.look_at_lingering(now, cell, since),
+                Timed::Empty(link) => self.look_at_empty(now, link),
+            };
+            if let Some(Again { since, at }) = again {
+                self.todo.lock().timers.keep(what, since);
+                next = earliest([next, Some(at)]);
             }
         }
         next
     }
 
-    /// Brings closed streams to their end. Returns when it wants to look again.
-    fn look_at_lingering(&self, now: Instant, lingering: Vec<Entry<StreamCell>>) -> Option<Instant> {
-        let mut next: Option<Instant> = None;
-        for Entry { item: cell, since } in lingering {
-            // No thread of the program looks at its link any more.
-            let link = cell.lock(self).link().cloned();
-            if let Some(link) = link {
-                self.poll_link(&link);
-            }
-            let mut guard = cell.lock(self);
-            guard.progress_anchor(false);
-            guard.refresh_consumed();
-            let left = guard.proto().unconsumed();
-            // Since the last look: others make progress on the anchor, too.
-            let now_at = LingerProgress { written: guard.inner.counters.tx_bytes_tcp, unconsumed: left };
-            let busy = guard.refuse_unread() || guard.inner.closing.has_moved_to(now_at);
-            let since = since.filter(|_| !busy).unwrap_or(now);
-            let limit = if left > 0 { UNREAD_LIMIT } else { LINGER_LIMIT };
-            if guard.inner.lingers() && now.saturating_since(since) > limit {
-                guard.inner.proto.abort();
-                guard.inner.closing.refuse();
-            }
-            if guard.inner.lingers() {
-                drop(guard);
-                self.todo.lock().lingering.push(Entry::lasting(cell, since));
-                // Most are through at the first look; those that wait for their peer's application need patience.
-                let patience = if busy { RETRY_INTERVAL } else { now.saturating_since(since) / 4 };
-                let patience = patience.clamp(RETRY_INTERVAL, LINGER_INTERVAL);
-                next = Some(next.map_or(now + patience, |at| at.min(now + patience)));
-            } else {
-                // The slot on the link may be needed for longer; the connection ends here.
-                guard.end_linger();
-                drop(guard);
-                self.note_release(&cell);
-            }
+    /// Voids a pledge that a writer has waited for long enough.
+    fn look_at_pledged(&self, now: Instant, cell: &Arc<StreamCell>, since: Instant) -> Option<Again> {
+        let mut guard = cell.lock(self);
+        if guard.tx_sink() == TxSink::Pledged && now.saturating_since(since) < PLEDGE_PATIENCE {
+            return Some(Again { since, at: since + PLEDGE_PATIENCE });
         }
-        next
+        guard.inner.noted.remove(Noted::PLEDGED);
+        if guard.tx_sink() == TxSink::Pledged {
+            guard.void_pledge();
+        }
+        None
+    }
+
+    /// Takes for bytes what has not become a record in time.
+    fn look_at_partial(&self, now: Instant, cell: &Arc<StreamCell>, since: Instant) -> Option<Again> {
+        let since = cell.lock(self).wait_for_record(now, since)?;
+        // That look has noted it again, from now on: the one that knows since when takes the place of that note.
+        self.todo.lock().timers.forget_partial(cell);
+        Some(Again { since, at: (since + RECORD_GRACE).max(now + RETRY_INTERVAL) })
+    }
+
+    /// Tells a peer of what was held back for long enough.
+    fn look_at_corked(&self, now: Instant, cell: &Arc<StreamCell>, since: Option<Instant>) -> Option<Again> {
+        let since = cell.lock(self).look_at_held(now, since)?;
+        Some(Again { since, at: since + CORK_INTERVAL })
+    }
+
+    /// Brings a closed stream to its end.
+    fn look_at_lingering(&self, now: Instant, cell: &Arc<StreamCell>, since: Instant) -> Option<Again> {
+        // No thread of the program looks at its link any more.
+        let link = cell.lock(self).link().cloned();
+        if let Some(link) = link {
+            self.poll_link(&link);
+        }
+        let mut guard = cell.lock(self);
+        guard.progress_anchor(false);
+        guard.refresh_consumed();
+        let left = guard.proto().unconsumed();
+        // Since the last look: others make progress on the anchor, too.
+        let now_at = LingerProgress { written: guard.inner.counters.tx_bytes_tcp, unconsumed: left };
+        let busy = guard.refuse_unread() || guard.inner.closing.has_moved_to(now_at);
+        let since = if busy { now } else { since };
+        let limit = if left > 0 { UNREAD_LIMIT } else { LINGER_LIMIT };
+        if guard.inner.lingers() && now.saturating_since(since) > limit {
+            guard.inner.proto.abort();
+            guard.inner.closing.refuse();
+        }
+        if guard.inner.lingers() {
+            // Most are through at the first look; those that wait for their peer's application need patience.
+            let patience = if busy { RETRY_INTERVAL } else { now.saturating_since(since) / 4 };
+            return Some(Again { since, at: now + patience.clamp(RETRY_INTERVAL, LINGER_INTERVAL) });
+        }
+        // The slot on the link may be needed for longer; the connection ends here.
+        guard.end_linger();
+        drop(guard);
+        self.note_release(cell);
+        None
     }
 
     /// Closes cached links that have not been used for long enough. Returns when the next one is due.

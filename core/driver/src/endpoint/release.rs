@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use netacc_device::Instant;
 
-use super::Endpoint;
+use super::{Again, Endpoint, Timed};
 use crate::stream::{Attachment, Noted};
 use crate::{LinkCell, StreamCell};
 
@@ -85,7 +85,7 @@ impl Endpoint {
                 self.destroy_link(evicted);
             }
         } else if self.accepted_limit().is_some() && link.tx.lock().empty_since.replace(now).is_none() {
-            self.todo.lock().empty.push(link.clone());
+            self.todo.lock().timers.keep(Timed::Empty(link.clone()), now);
         }
     }
 
@@ -94,28 +94,23 @@ impl Endpoint {
         self.config.cache.expire.map(|expire| expire * 2 + ACCEPTED_GRACE)
     }
 
-    /// Closes accepted links that have been empty for too long. Returns when it wants to look again.
-    pub(super) fn look_at_empty(&self, now: Instant, empty: Vec<Arc<LinkCell>>) -> Option<Instant> {
+    /// Closes an accepted link that has been empty for too long.
+    pub(super) fn look_at_empty(&self, now: Instant, link: &Arc<LinkCell>) -> Option<Again> {
         let limit = self.accepted_limit()?;
-        let mut next: Option<Instant> = None;
-        for link in empty {
-            let mut tx = link.tx.lock();
-            let since = tx.empty_since.filter(|_| tx.proto.streams() == 0 && !link.is_dying());
-            let Some(due) = since.map(|since| since + limit) else {
-                tx.empty_since = None;
-                continue;
-            };
-            drop(tx);
-            //= spec §2.4.2
-            //# The accepting side closes a link that has been empty for twice its own NACC_EMPTY_QP_EXPIRE_MS and 10 s more.
-            if now >= due {
-                // An OPEN that comes in this very moment is as one on a link that dies.
-                self.destroy_link(link.qp);
-                continue;
-            }
-            self.todo.lock().empty.push(link);
-            next = Some(next.map_or(due, |at| at.min(due)));
+        let mut tx = link.tx.lock();
+        let Some(since) = tx.empty_since.filter(|_| tx.proto.streams() == 0 && !link.is_dying()) else {
+            tx.empty_since = None;
+            return None;
+        };
+        drop(tx);
+        //= spec §2.4.2
+        //# The accepting side closes a link that has been empty for twice its own NACC_EMPTY_QP_EXPIRE_MS and 10 s more.
+        let at = since + limit;
+        if now < at {
+            return Some(Again { since, at });
         }
-        next
+        // An OPEN that comes in this very moment is as one on a link that dies.
+        self.destroy_link(link.qp);
+        None
     }
 }

@@ -9,8 +9,7 @@ use std::sync::Arc;
 use netacc_device::Instant;
 use parking_lot::MutexGuard;
 
-use super::todo::Entry;
-use super::{Endpoint, RETRY_INTERVAL};
+use super::{Again, Endpoint, Timed, RETRY_INTERVAL};
 use crate::link::{LinkRx, LinkTx};
 use crate::stream::StreamGuard;
 use crate::{LinkCell, StreamCell};
@@ -43,7 +42,7 @@ impl Endpoint {
         let known = std::mem::replace(&mut tx.waiters.noted, true);
         drop(tx);
         if !known {
-            self.note_starved(link);
+            self.note(Timed::Starved(link.clone()));
         }
     }
 
@@ -78,29 +77,22 @@ impl Endpoint {
         }
     }
 
-    /// Looks at links whose streams wait.
-    pub(crate) fn look_at_starved(&self, now: Instant, starved: Vec<Entry<LinkCell>>) {
-        for Entry { item: link, since } in starved {
-            let since = since.unwrap_or(now);
-            if now.saturating_since(since) < RETRY_INTERVAL {
-                self.renote_starved(link, since);
-                continue;
-            }
-            if link.is_dead() {
-                continue;
-            }
-            let rx = link.rx.lock();
-            link.tx.lock().retry();
-            self.let_go(&link, &rx);
-            self.serve(&link, &rx);
-            drop(rx);
-            let mut tx = link.tx.lock();
-            tx.waiters.noted = !(tx.waiters.room.is_empty() && tx.waiters.completion.is_empty());
-            let again = tx.waiters.noted;
-            drop(tx);
-            if again {
-                self.renote_starved(link, now);
-            }
+    /// Looks at a link whose streams wait.
+    pub(super) fn look_at_starved(&self, now: Instant, link: &Arc<LinkCell>, since: Instant) -> Option<Again> {
+        let at = now + RETRY_INTERVAL;
+        if now.saturating_since(since) < RETRY_INTERVAL {
+            return Some(Again { since, at });
         }
+        if link.is_dead() {
+            return None;
+        }
+        let rx = link.rx.lock();
+        link.tx.lock().retry();
+        self.let_go(link, &rx);
+        self.serve(link, &rx);
+        drop(rx);
+        let mut tx = link.tx.lock();
+        tx.waiters.noted = !(tx.waiters.room.is_empty() && tx.waiters.completion.is_empty());
+        tx.waiters.noted.then_some(Again { since: now, at })
     }
 }

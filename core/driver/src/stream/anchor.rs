@@ -13,6 +13,7 @@ use netacc_proto::{
 use super::cell::StreamCell;
 use super::guard::StreamGuard;
 use super::states::Noted;
+use crate::endpoint::Timed;
 use crate::Endpoint;
 
 /// What [`StreamGuard::progress_anchor`] found.
@@ -174,13 +175,14 @@ impl StreamGuard<'_> {
                 Step::Next
             }
             RecordVerdict::NeedMore if rest == Rest::Never => {
-                // Too much of a record to be anything else, and the rest will never come: its writer is dead.
+                //= spec §3.3.2
+                //# Any others never do: if the anchor ends after them, the peer has died, and its reader gets a reset.
                 self.anchor_ended();
                 Step::Stop(None)
             }
             RecordVerdict::NeedMore => {
                 if n < MAGIC_LEN && std::mem::replace(&mut inner.tcp.partial, n) == 0 {
-                    self.endpoint.note_partial(self.cell);
+                    self.endpoint.note(Timed::Partial(self.cell.clone()));
                 }
                 Step::Stop(Some(AnchorProgress::Partial))
             }

@@ -19,6 +19,7 @@ use super::cell::Attachment;
 use super::guard::StreamGuard;
 use super::held::{Held, CORK_INTERVAL, UNHEARD};
 use super::transfer::LinkIo;
+use crate::endpoint::Timed;
 
 /// What has become of what was held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -209,7 +210,7 @@ impl StreamGuard<'_> {
         } else if !self.inner.sending.cork.asked {
             self.wait_for_others();
         } else if !std::mem::replace(&mut self.inner.sending.cork.noted, true) {
-            self.endpoint.note_corked(self.cell);
+            self.endpoint.note(Timed::Corked(self.cell.clone()));
         }
     }
 

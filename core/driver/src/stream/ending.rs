@@ -4,6 +4,7 @@ use netacc_device::{Anchor, AnchorError, AnchorPosition, Instant};
 use netacc_proto::{AnchorWrite, Demotion, Phase, Reason, SocketError};
 
 use super::guard::StreamGuard;
+use crate::endpoint::Timed;
 
 /// What `shutdown` shuts down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,7 +181,7 @@ impl StreamGuard<'_> {
             self.endpoint.expect_answer(&mut link.tx.lock());
         }
         if linger {
-            self.endpoint.note_lingering(self.cell);
+            self.endpoint.note(Timed::Lingering(self.cell.clone()));
         } else if inner.is_idle() {
             self.endpoint.note_release(self.cell);
         }

@@ -12,6 +12,7 @@ use super::cell::{Inner, LinkCell, StreamCell};
 use super::inner::readiness_of;
 use super::states::Noted;
 use crate::counted::Counted;
+use crate::endpoint::Timed;
 use crate::{Counters, Endpoint, Readiness, StreamCounters};
 
 /// How long a write that finds the anchor full waits for the answer to an OPEN before the pledge is voided: it would
@@ -189,7 +190,7 @@ impl StreamGuard<'_> {
     /// write: after [`PLEDGE_PATIENCE`] at the latest.
     pub fn wait_for_pledge(&mut self) {
         if self.inner.noted.add(Noted::PLEDGED) {
-            self.endpoint.note_pledged(self.cell);
+            self.endpoint.note(Timed::Pledged(self.cell.clone()));
         }
     }
 

@@ -3,6 +3,7 @@
 //! has had no room for `stall_patience`, while its peer took nothing at all, goes on in the kernel: where waiting is all
 //! there is to do, the link has no advantage. The peer's end is brought there by whoever watches its anchor.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use netacc_device::Instant;
@@ -11,7 +12,7 @@ use netacc_proto::{Reason, TxSink};
 use super::cell::StreamCell;
 use super::guard::StreamGuard;
 use super::states::{Noted, Taken};
-use crate::endpoint::Entry;
+use crate::endpoint::{Again, Timed};
 use crate::Endpoint;
 
 /// How long a peer may take nothing from a link that has no room, usually. Arbitrary: longer than a busy event loop takes
@@ -27,7 +28,7 @@ impl StreamGuard<'_> {
         if bounded && self.inner.noted.add(Noted::STALLED) {
             self.inner.stall.taken = self.taken();
             self.inner.stall.since = None;
-            self.endpoint.note_stalled(self.cell);
+            self.endpoint.note(Timed::Stalled(self.cell.clone()));
         }
     }
 
@@ -62,24 +63,18 @@ impl StreamGuard<'_> {
 }
 
 impl Endpoint {
-    /// Looks at streams that had no room, of which there may be thousands: eight times in `stall_patience`. Each comes with the
-    /// time of the last look. Returns when to look again.
-    pub(crate) fn look_at_stalls(&self, now: Instant, stalled: Vec<Entry<StreamCell>>) -> Option<Instant> {
+    /// Looks at a stream that had no room, of which there may be thousands: eight times in `stall_patience`. `looked` is the
+    /// time of the last look.
+    pub(crate) fn look_at_stall(&self, now: Instant, cell: &Arc<StreamCell>, looked: Instant) -> Option<Again> {
         let patience = self.config().stall_patience?;
         let interval = patience / 8;
-        let mut next: Option<Instant> = None;
-        for Entry { item: cell, since: looked } in stalled {
-            let mut looked = looked.unwrap_or(now);
-            if now.saturating_since(looked) >= interval {
-                looked = now;
-                if !cell.lock(self).is_still_stalled(now, patience) {
-                    continue;
-                }
+        let mut since = looked;
+        if now.saturating_since(looked) >= interval {
+            since = now;
+            if !cell.lock(self).is_still_stalled(now, patience) {
+                return None;
             }
-            self.renote_stalled(cell, looked);
-            let at = looked + interval;
-            next = Some(next.map_or(at, |n| n.min(at)));
         }
-        next
+        Some(Again { since, at: since + interval })
     }
 }

@@ -166,22 +166,11 @@ impl Stream {
 
     /// Bytes peeked from the anchor where a record may stand ([`RxSource::Record`](crate::RxSource), or the anchor
     /// became readable while reading from the link). `complete`: no more will come ever, or has come for
-    /// [`RECORD_GRACE`]; the first few bytes of a record then count as application bytes. More of one never do: see
-    /// [`handle_record_cut`](Stream::handle_record_cut).
+    /// [`RECORD_GRACE`]; the first few bytes of a record then count as application bytes. More of one never do: where no more
+    /// will come, that is a reset, for [`handle_anchor_end`](Stream::handle_anchor_end).
     pub fn handle_record(&mut self, peeked: &[u8], complete: bool) -> RecordVerdict {
         let found = self.find(peeked, complete);
         self.take_record(found)
-    }
-
-    /// The anchor has ended, by FIN or an error, after what [`handle_record`](Stream::handle_record) calls the beginning
-    /// of a record even if `complete`; and the link has been polled since.
-    pub fn handle_record_cut(&mut self) {
-        //= spec §3.3.2
-        //# Any others never do: if the anchor ends after them, the peer has died, and its reader gets a reset.
-        match self.rx.state {
-            RxState::Expect(_) | RxState::ExpectThenResume(_) => self.fail(Failure::PeerReset),
-            _ => self.handle_anchor_end(false),
-        }
     }
 
     fn find(&self, peeked: &[u8], complete: bool) -> Found {

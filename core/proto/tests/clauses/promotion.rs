@@ -188,7 +188,7 @@ fn a_beginning_is_waited_for() {
     assert_eq!(p.side[A].clone().handle_record(&marker[..7], true), RecordVerdict::Plain);
     let mut cut = p.side[A].clone();
     assert_eq!(cut.handle_record(&marker[..8], true), RecordVerdict::NeedMore);
-    cut.handle_record_cut();
+    cut.handle_anchor_end(true);
     assert_eq!(cut.rx_source(), RxSource::Failed(Failure::PeerReset));
     assert_eq!(p.side[A].handle_record(&marker, false), RecordVerdict::Consume);
     assert_eq!(RECORD_GRACE.as_secs(), 3);

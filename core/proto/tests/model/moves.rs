@@ -169,7 +169,7 @@ impl World {
                 if !self.link_polled(s) {
                     return None;
                 }
-                self.side[s].stream.handle_record_cut();
+                self.side[s].stream.handle_anchor_end(true);
             }
             Symbol::Rst => stream.handle_anchor_end(true),
             Symbol::Fin => {

@@ -151,12 +151,7 @@ fn receive_once(fd: Fd, buffer: &mut [u8], call: RecvCall, flags: c_int) -> io::
     }
 }
 
-pub(super) fn receive(
-    process: &Process,
-    slot: &Slot,
-    (n, call, flags): (u32, RecvCall, RecvFlags),
-    expect: Option<&Outcome>,
-) -> Outcome {
+fn bits_of(flags: RecvFlags) -> c_int {
     let mut bits = 0;
     for (on, bit) in [
         (flags.dontwait, libc::MSG_DONTWAIT),
@@ -168,6 +163,16 @@ pub(super) fn receive(
             bits |= bit;
         }
     }
+    bits
+}
+
+pub(super) fn receive(
+    process: &Process,
+    slot: &Slot,
+    (n, call, flags): (u32, RecvCall, RecvFlags),
+    expect: Option<&Outcome>,
+) -> Outcome {
+    let bits = bits_of(flags);
     let ledger = directions(process, slot);
     // Where the call takes no flags these are not asked for.
     let plain = matches!(call, RecvCall::Read | RecvCall::Readv);

@@ -56,6 +56,7 @@ pub(super) enum Kind {
     Herd,
 }
 
+#[expect(clippy::too_many_lines, reason = "a table")]
 pub(super) fn weights(mix: Mix) -> &'static [(Kind, usize)] {
     use Kind as K;
     match mix {

@@ -4,16 +4,15 @@
 //! on outside these tests.
 
 use std::collections::BTreeMap;
-use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use crate::loopback::LoopbackConfig;
 use crate::{
-    Armed, Capabilities, Completion, CompletionQueueId, CompletionStatus, Device, DeviceError, Operation, Payload,
-    PostError, QueuePairId, Region, RemoteRegion, Wait, WorkCompletion, WorkRequest, WorkRequestId,
+    forward, to_inner, Armed, Capabilities, Completion, CompletionEvents, CompletionQueueId, CompletionStatus, Device,
+    DeviceError, KernelOrder, Operation, Payload, PostError, QueuePairId, Region, RemoteRegion, WorkCompletion,
+    WorkRequest, WorkRequestId,
 };
 
 /// What is wrong.
@@ -165,16 +164,10 @@ impl Broken {
 }
 
 impl Device for Broken {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
+    forward!(to_inner: name, create_cq, free_region, fail_qp);
 
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
-    }
-
-    fn create_cq(&self) -> Result<CompletionQueueId, DeviceError> {
-        self.inner.create_cq()
     }
 
     fn pending(&self, cq: CompletionQueueId, out: &mut [QueuePairId]) -> usize {
@@ -235,43 +228,6 @@ impl Device for Broken {
         count
     }
 
-    fn qp_sequence(&self, qp: QueuePairId) -> u32 {
-        self.inner.qp_sequence(qp)
-    }
-
-    fn wait_qp(&self, qp: QueuePairId, seen: u32, timeout: Option<Duration>) -> Wait {
-        self.inner.wait_qp(qp, seen, timeout)
-    }
-
-    fn wake_qp(&self, qp: QueuePairId) {
-        self.inner.wake_qp(qp);
-    }
-
-    fn knock(&self, qp: QueuePairId) {
-        self.inner.knock(qp);
-    }
-
-    fn arm(&self, cq: CompletionQueueId) -> Armed {
-        let outcome = self.inner.arm(cq);
-        if self.is(Flaw::AlwaysSleeps) {
-            Armed::Sleep
-        } else {
-            outcome
-        }
-    }
-
-    fn disarm(&self, cq: CompletionQueueId) {
-        self.inner.disarm(cq);
-    }
-
-    fn drain(&self, cq: CompletionQueueId) {
-        self.inner.drain(cq);
-    }
-
-    fn channel_fd(&self, cq: CompletionQueueId) -> Option<RawFd> {
-        self.inner.channel_fd(cq)
-    }
-
     fn rebind(&self, qp: QueuePairId, cq: CompletionQueueId) -> Result<(), DeviceError> {
         if self.is(Flaw::IgnoresRebind) {
             Ok(())
@@ -287,10 +243,6 @@ impl Device for Broken {
             assert!(dirtied, "the region has the length asked for");
         }
         Ok(region)
-    }
-
-    fn free_region(&self, qp: QueuePairId, region: Region) {
-        self.inner.free_region(qp, region);
     }
 
     fn window(&self, qp: QueuePairId, remote: RemoteRegion) -> Result<Region, DeviceError> {
@@ -332,13 +284,26 @@ impl Device for Broken {
         }
     }
 
-    fn fail_qp(&self, qp: QueuePairId) {
-        self.inner.fail_qp(qp);
-    }
-
     fn destroy_qp(&self, qp: QueuePairId) {
         if !self.is(Flaw::DestroyIsSilent) {
             self.inner.destroy_qp(qp);
         }
     }
+}
+
+impl CompletionEvents for Broken {
+    forward!(to_inner: disarm, channel_fd, drain, qp_sequence, wait_qp, wake_qp, knock);
+
+    fn arm(&self, cq: CompletionQueueId) -> Armed {
+        let outcome = self.inner.arm(cq);
+        if self.is(Flaw::AlwaysSleeps) {
+            Armed::Sleep
+        } else {
+            outcome
+        }
+    }
+}
+
+impl KernelOrder for Broken {
+    forward!(to_inner: KernelOrder);
 }
