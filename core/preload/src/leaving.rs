@@ -101,8 +101,10 @@ pub fn lend(entries: &[Arc<Entry>]) {
         // All begin before any is waited for: the peers answer at the same time.
         let mut guard = cell.lock(endpoint);
         if !guard.proto().is_plain() {
-            guard.demote(Reason::Shared);
-            guard.progress_anchor(false);
+            guard.change(|stream| {
+                stream.demote(Reason::Shared);
+                stream.progress_anchor(false);
+            });
         }
     }
     for sock in socks() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use netacc_device::Instant;
-use netacc_driver::{Endpoint, StreamCell, StreamGuard};
+use netacc_driver::{Endpoint, LockedStream, StreamCell, StreamGuard};
 use netacc_proto::{Phase, Reason};
 
 use crate::os::clock::now;
@@ -27,11 +27,11 @@ pub fn until<T>(
     endpoint: &Endpoint,
     cell: &Arc<StreamCell>,
     deadline: Instant,
-    mut look: impl FnMut(&mut StreamGuard<'_>) -> Option<T>,
+    mut look: impl FnMut(&mut LockedStream<'_>) -> Option<T>,
 ) -> Option<T> {
     loop {
         cell.take_in(endpoint);
-        let answer = look(&mut cell.lock(endpoint));
+        let answer = cell.lock(endpoint).change(&mut look);
         if answer.is_some() || now() >= deadline {
             return answer;
         }
@@ -88,7 +88,7 @@ pub fn demote(endpoint: &Endpoint, cell: &Arc<StreamCell>, reason: Reason, patie
 #[inline]
 pub fn settle_end(guard: &mut StreamGuard<'_>) {
     if guard.is_settling() {
-        guard.settle_end(now());
+        guard.change(|stream| stream.settle_end(now()));
     }
 }
 

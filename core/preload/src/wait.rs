@@ -110,7 +110,7 @@ pub fn for_stream(
             endpoint.poll_link(&link);
         }
         if want.contains(Readiness::WRITABLE) {
-            cell.lock(endpoint).refresh_consumed();
+            cell.lock(endpoint).change(|stream| stream.refresh_consumed());
         }
         ready()
     });
@@ -129,7 +129,7 @@ pub fn for_stream(
 
 /// Between the paths: the anchor moves things on, or the peer's answer on the link.
 pub fn in_transition(endpoint: &Endpoint, cell: &Arc<StreamCell>, fd: c_int, want: Readiness, limit: Limit) -> Waited {
-    let progress = cell.lock(endpoint).progress_anchor(false);
+    let progress = cell.lock(endpoint).change(|stream| stream.progress_anchor(false));
     if cell.readiness().intersects(want) {
         return Waited::Again;
     }

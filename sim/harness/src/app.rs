@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use netacc_device::{Anchor, AnchorError};
-use netacc_driver::{Endpoint, LinkIo, Readiness, Shutdown, StreamCell, StreamGuard};
+use netacc_driver::{Endpoint, LinkIo, LockedStream, Readiness, Shutdown, StreamCell};
 use netacc_proto::{Failure, Reason, RxSource, SocketError, TxSink};
 
 use crate::connection::{key, ECONNRESET, EPIPE};
@@ -123,10 +123,13 @@ impl World {
         let mut guard = cell.lock(endpoint);
         Ok(match guard.rx_source() {
             RxSource::Link => {
-                let n = guard.peek_slice(buf, 0);
-                if !peek {
-                    guard.consume_link(n);
-                }
+                let n = guard.change(|stream| {
+                    let n = stream.peek_slice(buf, 0);
+                    if !peek {
+                        stream.consume_link(n);
+                    }
+                    n
+                });
                 if n > 0 {
                     Step::Done(n)
                 } else {
@@ -140,10 +143,10 @@ impl World {
                 match result {
                     Ok(n) => {
                         if !peek {
-                            guard.anchor_received(n);
+                            guard.change(|stream| stream.anchor_received(n));
                         }
                         if n == 0 && limit != u64::MAX {
-                            guard.anchor_ended();
+                            guard.change(LockedStream::anchor_ended);
                             return Ok(Step::Again);
                         }
                         Step::Done(n)
@@ -152,8 +155,10 @@ impl World {
                         None => Step::Blocked,
                         Some(errno) => {
                             if limit != u64::MAX {
-                                guard.anchor_ended();
-                                guard.take_error();
+                                guard.change(|stream| {
+                                    stream.anchor_ended();
+                                    stream.take_error();
+                                });
                             }
                             Step::Failed(errno)
                         }
@@ -162,7 +167,7 @@ impl World {
             }
             RxSource::Record => {
                 let before = guard.rx_source();
-                side.descriptor.progress(&mut guard);
+                guard.change(|stream| side.descriptor.progress(stream));
                 if guard.rx_source() != before {
                     Step::Again
                 } else if guard.proto().is_read_out() {
@@ -174,7 +179,7 @@ impl World {
             RxSource::Eof => Step::Done(0),
             RxSource::Failed(failure) => {
                 honest(failure, (c, s))?;
-                take_error(&mut guard).map_or(Step::Done(0), Step::Failed)
+                guard.change(take_error).map_or(Step::Done(0), Step::Failed)
             }
         })
     }
@@ -254,27 +259,27 @@ impl World {
         }
         let side = &mut self.connections[c].sides[s];
         Ok(match guard.tx_sink() {
-            TxSink::Link => match guard.send_slice(bytes, more) {
+            TxSink::Link => match guard.change(|stream| stream.send_slice(bytes, more)) {
                 LinkIo::Done(n) => Step::Done(n),
                 LinkIo::WouldBlock => Step::Blocked,
                 LinkIo::Moved => Step::Again,
             },
             TxSink::Anchor => match side.descriptor.write(bytes) {
                 Ok(n) => {
-                    guard.anchor_sent(n);
+                    guard.change(|stream| stream.anchor_sent(n));
                     Step::Done(n)
                 }
                 Err(e) => os_error(&e).map_or(Step::Blocked, Step::Failed),
             },
             TxSink::Pledged => {
                 // The shim sleeps here, looking again and again; the scheduler comes back.
-                side.descriptor.progress(&mut guard);
+                guard.change(|stream| side.descriptor.progress(stream));
                 if guard.tx_sink() != TxSink::Pledged {
                     return Ok(Step::Again);
                 }
                 let since = pledged.unwrap_or(now);
                 if now.saturating_since(since) > PLEDGE_PATIENCE {
-                    guard.void_pledge();
+                    guard.change(LockedStream::void_pledge);
                     return Ok(Step::Again);
                 }
                 side.pledge_since = Some(since);
@@ -283,7 +288,7 @@ impl World {
                 Step::Blocked
             }
             TxSink::Wait => {
-                side.descriptor.progress(&mut guard);
+                guard.change(|stream| side.descriptor.progress(stream));
                 if guard.tx_sink() == TxSink::Wait {
                     Step::Blocked
                 } else {
@@ -291,7 +296,7 @@ impl World {
                 }
             }
             TxSink::Refused => {
-                guard.refuse_write(bytes.len());
+                guard.change(|stream| stream.refuse_write(bytes.len()));
                 drop(guard);
                 self.connections[c].broken = true;
                 Step::Done(bytes.len())
@@ -300,7 +305,7 @@ impl World {
                 if let Some(failure) = guard.proto().failure() {
                     honest(failure, (c, s))?;
                 }
-                Step::Failed(take_error(&mut guard).unwrap_or(EPIPE))
+                Step::Failed(guard.change(take_error).unwrap_or(EPIPE))
             }
         })
     }
@@ -308,7 +313,7 @@ impl World {
     /// What MSG_MORE or TCP_CORK holds back goes out, as when the option is taken back. TCP holds nothing back here.
     pub(crate) fn push_held(&mut self, c: usize, s: usize) {
         if let Some((endpoint, cell)) = self.open_side(c, s) {
-            cell.lock(&endpoint).push_held();
+            cell.lock(&endpoint).change(|stream| stream.push_held());
         }
     }
 
@@ -328,10 +333,12 @@ impl World {
         connection.broken |= connection.directions[s].ended && side.read_shut;
         let mut guard = cell.lock(&endpoint);
         if !guard.kernel_is_accurate() {
-            guard.shutdown(how);
-            guard.note_arrival();
+            guard.change(|stream| {
+                stream.shutdown(how);
+                stream.note_arrival();
+            });
         } else if side.descriptor.shutdown(how).is_ok() {
-            guard.note_kernel_shutdown(how);
+            guard.change(|stream| stream.note_kernel_shutdown(how));
         }
     }
 
@@ -368,8 +375,10 @@ impl World {
         let mut guard = cell.lock(&endpoint);
         let mut done = guard.proto().is_plain();
         if !done {
-            guard.demote(Reason::Requested);
-            side.descriptor.progress(&mut guard);
+            guard.change(|stream| {
+                stream.demote(Reason::Requested);
+                side.descriptor.progress(stream);
+            });
             done = guard.proto().is_plain() || guard.proto().failure().is_some();
         }
         let link = guard.link().cloned();
@@ -406,12 +415,12 @@ fn close_stream(
     if let Some(link) = link {
         endpoint.poll_link(&link);
     }
-    cell.lock(endpoint).close(abort, keep);
+    cell.lock(endpoint).change(|stream| stream.close(abort, keep));
 }
 
 /// The errno of a stream that has failed, told once.
-fn take_error(guard: &mut StreamGuard<'_>) -> Option<i32> {
-    guard.take_error().map(|error| match error {
+fn take_error(stream: &mut LockedStream<'_>) -> Option<i32> {
+    stream.take_error().map(|error| match error {
         SocketError::Reset => ECONNRESET,
         SocketError::Pipe => EPIPE,
     })

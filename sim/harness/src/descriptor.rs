@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use netacc_device::loopback::anchor::{AnchorState, InMemoryAnchor};
 use netacc_device::{Anchor, AnchorError, AnchorPosition};
-use netacc_driver::{Shutdown, StreamGuard};
+use netacc_driver::{LockedStream, Shutdown};
 use parking_lot::Mutex;
 
 use crate::mutants::AnchorMutant;
@@ -75,13 +75,13 @@ impl Descriptor {
     }
 
     /// Progress of the stream on this anchor, with what the kernel says of its end.
-    pub(crate) fn progress(&self, guard: &mut StreamGuard<'_>) {
+    pub(crate) fn progress(&self, stream: &mut LockedStream<'_>) {
         let state = self.state();
         if state.reset {
-            guard.anchor_failed();
+            stream.anchor_failed();
         } else {
             // Behind the peer's FIN the rest of a record will never come.
-            guard.progress_anchor(state.peer_closed);
+            stream.progress_anchor(state.peer_closed);
         }
     }
 

@@ -219,22 +219,22 @@ impl End<'_> {
         for _ in 0..MAX_TRIES {
             let mut guard = self.cell.lock(self.endpoint);
             match guard.tx_sink() {
-                TxSink::Link => match guard.send_slice(bytes, false) {
+                TxSink::Link => match guard.change(|stream| stream.send_slice(bytes, false)) {
                     LinkIo::Done(count) => return count,
                     LinkIo::WouldBlock => return 0,
                     LinkIo::Moved => {}
                 },
                 TxSink::Anchor => {
                     let count = self.anchor.try_write(bytes).unwrap_or(0);
-                    guard.anchor_sent(count);
+                    guard.change(|stream| stream.anchor_sent(count));
                     return count;
                 }
                 sink @ (TxSink::Pledged | TxSink::Wait) => {
-                    guard.progress_anchor(self.anchor.is_ended());
+                    guard.change(|stream| stream.progress_anchor(self.anchor.is_ended()));
                     if guard.tx_sink() == sink {
                         // It is told when it can write.
                         if sink == TxSink::Pledged {
-                            guard.wait_for_pledge();
+                            guard.change(|stream| stream.wait_for_pledge());
                         }
                         return 0;
                     }
@@ -251,18 +251,20 @@ impl End<'_> {
             let mut guard = self.cell.lock(self.endpoint);
             match guard.rx_source() {
                 RxSource::Link => {
-                    let count = guard.peek_slice(bytes, 0);
-                    guard.consume_link(count);
-                    return count;
+                    return guard.change(|stream| {
+                        let count = stream.peek_slice(bytes, 0);
+                        stream.consume_link(count);
+                        count
+                    });
                 }
                 RxSource::Anchor(limit) => {
                     let most = bytes.len().min(usize::try_from(limit).unwrap_or(usize::MAX));
                     let count = self.anchor.try_read(&mut bytes[..most]).unwrap_or(0);
-                    guard.anchor_received(count);
+                    guard.change(|stream| stream.anchor_received(count));
                     return count;
                 }
                 RxSource::Record => {
-                    guard.progress_anchor(self.anchor.is_ended());
+                    guard.change(|stream| stream.progress_anchor(self.anchor.is_ended()));
                     if guard.rx_source() == RxSource::Record {
                         return 0;
                     }
@@ -280,7 +282,7 @@ impl End<'_> {
             RxSource::Eof | RxSource::Failed(_) => true,
             RxSource::Anchor(limit) if self.anchor.is_ended() && self.anchor.unread() == 0 => {
                 if limit != u64::MAX {
-                    guard.anchor_ended();
+                    guard.change(|stream| stream.anchor_ended());
                 }
                 true
             }
@@ -307,7 +309,7 @@ impl End<'_> {
         }
         let mut guard = self.cell.lock(self.endpoint);
         if !guard.proto().is_plain() {
-            guard.progress_anchor(self.anchor.is_ended());
+            guard.change(|stream| stream.progress_anchor(self.anchor.is_ended()));
         }
     }
 }

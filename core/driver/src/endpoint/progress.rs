@@ -46,10 +46,11 @@ impl Endpoint {
             cell.take_in(self);
         }
         for cell in todo.blocked {
-            let mut guard = cell.lock(self);
-            guard.inner.noted.remove(Noted::BLOCKED);
-            guard.progress_anchor(false);
-            guard.settle_end(now);
+            cell.lock(self).change(|stream| {
+                stream.inner.noted.remove(Noted::BLOCKED);
+                stream.progress_anchor(false);
+                stream.settle_end(now);
+            });
         }
         let pledged = self.look_at_pledged(now, todo.pledged);
         let partial = self.look_at_partial(now, todo.partial);
@@ -98,10 +99,12 @@ impl Endpoint {
                 next = Some(next.map_or(since + PLEDGE_PATIENCE, |at| at.min(since + PLEDGE_PATIENCE)));
                 continue;
             }
-            guard.inner.noted.remove(Noted::PLEDGED);
-            if guard.tx_sink() == TxSink::Pledged {
-                guard.void_pledge();
-            }
+            guard.change(|stream| {
+                stream.inner.noted.remove(Noted::PLEDGED);
+                if stream.tx_sink() == TxSink::Pledged {
+                    stream.void_pledge();
+                }
+            });
         }
         next
     }
@@ -111,7 +114,8 @@ impl Endpoint {
         let mut next: Option<Instant> = None;
         for Entry { item: cell, since } in partial {
             // Its look notes it again, from now on: that note is replaced by the one that knows since when.
-            let Some(since) = cell.lock(self).wait_for_record(now, since.unwrap_or(now)) else { continue };
+            let since = cell.lock(self).change(|stream| stream.wait_for_record(now, since.unwrap_or(now)));
+            let Some(since) = since else { continue };
             let mut todo = self.todo.lock();
             todo.partial.retain(|entry| !Arc::ptr_eq(&entry.item, &cell));
             todo.partial.push(Entry::lasting(cell, since));
@@ -125,7 +129,7 @@ impl Endpoint {
     fn look_at_corked(&self, now: Instant, corked: Vec<Entry<StreamCell>>) -> Option<Instant> {
         let mut next: Option<Instant> = None;
         for Entry { item: cell, since } in corked {
-            let since = cell.lock(self).look_at_held(now, since);
+            let since = cell.lock(self).change(|stream| stream.look_at_held(now, since));
             if let Some(since) = since {
                 self.todo.lock().corked.push(Entry::lasting(cell, since));
                 let due = since + CORK_INTERVAL;
@@ -144,30 +148,33 @@ impl Endpoint {
             if let Some(link) = link {
                 self.poll_link(&link);
             }
-            let mut guard = cell.lock(self);
-            guard.progress_anchor(false);
-            guard.refresh_consumed();
-            let left = guard.proto().unconsumed();
-            // Since the last look: others make progress on the anchor, too.
-            let now_at = LingerProgress { written: guard.inner.counters.tx_bytes_tcp, unconsumed: left };
-            let busy = guard.refuse_unread() || guard.inner.closing.has_moved_to(now_at);
-            let since = since.filter(|_| !busy).unwrap_or(now);
-            let limit = if left > 0 { UNREAD_LIMIT } else { LINGER_LIMIT };
-            if guard.inner.lingers() && now.saturating_since(since) > limit {
-                guard.inner.proto.abort();
-                guard.inner.closing.refuse();
-            }
-            if guard.inner.lingers() {
-                drop(guard);
+            let (since, busy, lingers) = cell.lock(self).change(|stream| {
+                stream.progress_anchor(false);
+                stream.refresh_consumed();
+                let left = stream.proto().unconsumed();
+                // Since the last look: others make progress on the anchor, too.
+                let now_at = LingerProgress { written: stream.inner.counters.tx_bytes_tcp, unconsumed: left };
+                let busy = stream.refuse_unread() || stream.inner.closing.has_moved_to(now_at);
+                let since = since.filter(|_| !busy).unwrap_or(now);
+                let limit = if left > 0 { UNREAD_LIMIT } else { LINGER_LIMIT };
+                if stream.inner.lingers() && now.saturating_since(since) > limit {
+                    stream.inner.proto.abort();
+                    stream.inner.closing.refuse();
+                }
+                let lingers = stream.inner.lingers();
+                if !lingers {
+                    // The slot on the link may be needed for longer; the connection ends here.
+                    stream.end_linger();
+                }
+                (since, busy, lingers)
+            });
+            if lingers {
                 self.todo.lock().lingering.push(Entry::lasting(cell, since));
                 // Most are through at the first look; those that wait for their peer's application need patience.
                 let patience = if busy { RETRY_INTERVAL } else { now.saturating_since(since) / 4 };
                 let patience = patience.clamp(RETRY_INTERVAL, LINGER_INTERVAL);
                 next = Some(next.map_or(now + patience, |at| at.min(now + patience)));
             } else {
-                // The slot on the link may be needed for longer; the connection ends here.
-                guard.end_linger();
-                drop(guard);
                 self.note_release(&cell);
             }
         }

@@ -11,11 +11,11 @@ use netacc_proto::{
 };
 
 use super::cell::StreamCell;
-use super::guard::StreamGuard;
+use super::guard::LockedStream;
 use super::states::Noted;
 use crate::Endpoint;
 
-/// What [`StreamGuard::progress_anchor`] found.
+/// What [`LockedStream::progress_anchor`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnchorProgress {
     /// Nothing (more) to do on the anchor now.
@@ -49,7 +49,7 @@ enum Rest {
     Never,
 }
 
-/// What [`StreamGuard::progress_records`] does next.
+/// What [`LockedStream::progress_records`] does next.
 enum Step {
     /// Looks for the next record.
     Next,
@@ -71,9 +71,12 @@ impl StreamCell {
                 endpoint.poll_link(&link);
                 guard = self.lock(endpoint);
             }
-            guard.polled = polled;
-            guard.progress_anchor(false);
-            if !guard.inner.noted.take(Noted::LOOK) {
+            let shown = guard.change(|stream| {
+                stream.polled = polled;
+                stream.progress_anchor(false);
+                stream.inner.noted.take(Noted::LOOK)
+            });
+            if !shown {
                 return;
             }
         }
@@ -90,12 +93,15 @@ impl StreamCell {
         if guard.proto().is_plain() {
             return;
         }
-        guard.polled = event != AnchorEvent::Readable;
-        guard.inner.tcp.end.reported |= guard.polled;
-        if event == AnchorEvent::Failed {
-            return guard.anchor_failed();
-        }
-        let found = guard.progress_anchor(false);
+        let found = guard.change(|stream| {
+            stream.polled = event != AnchorEvent::Readable;
+            stream.inner.tcp.end.reported |= stream.polled;
+            if event == AnchorEvent::Failed {
+                stream.anchor_failed();
+                return AnchorProgress::Idle;
+            }
+            stream.progress_anchor(false)
+        });
         drop(guard);
         if found == AnchorProgress::Unpolled {
             self.take_in(endpoint);
@@ -103,7 +109,7 @@ impl StreamCell {
     }
 }
 
-impl StreamGuard<'_> {
+impl LockedStream<'_> {
     /// Reads and writes records and replayed bytes on the anchor, as far as they go. Call when the anchor may have
     /// become readable or writable and the stream is not plain. `complete`: the peer has ended its direction, so that a
     /// mere beginning of a record is application bytes; once an [`AnchorEvent`] has said so it need not be repeated.

@@ -67,13 +67,13 @@ fn what_the_peer_has_said_on_the_link_counts_before_it_leaves() {
     let (client, server) = (endpoint(&fabric), endpoint(&fabric));
     let pair = Linked::new(&client, &server, 40_011);
     let [(_, near), (_, far)] = &pair.ends;
-    far.lock(&server).shutdown(Shutdown::Write);
-    near.lock(&client).demote(Reason::Requested);
+    far.lock(&server).change(|stream| stream.shutdown(Shutdown::Write));
+    near.lock(&client).change(|stream| stream.demote(Reason::Requested));
     pair.wire.settle();
     server.progress(Instant::from_nanos(0));
     far.take_in(&server);
     pair.wire.settle();
-    assert_eq!(near.lock(&client).progress_anchor(false), AnchorProgress::Unpolled);
+    assert_eq!(near.lock(&client).change(|stream| stream.progress_anchor(false)), AnchorProgress::Unpolled);
     assert!(!near.lock(&client).proto().is_plain());
     near.take_in(&client);
     assert!(near.lock(&client).proto().is_plain() && near.lock(&client).proto().peer_fin() == PeerFin::Repeated);
@@ -99,8 +99,8 @@ fn a_reset_is_told_by_whoever_knows_of_it() {
         pair.wire.break_off();
         for turn in 0..3 {
             client.progress(Instant::from_nanos(turn));
-            near.lock(&client).demote(Reason::Requested);
-            near.lock(&client).progress_anchor(false);
+            near.lock(&client).change(|stream| stream.demote(Reason::Requested));
+            near.lock(&client).change(|stream| stream.progress_anchor(false));
             near.take_in(&client);
         }
         let found = near.lock(&client).rx_source();
@@ -166,4 +166,22 @@ fn a_marker_of_a_peer_that_is_gone_is_waited_for_as_long_as_it_may_take() {
     assert!(!server.leave(at(150)));
     assert!(promoting());
     assert!(server.leave(at(250)));
+}
+
+/// Breaks if what follows from a change stayed where it is until somebody changes the stream again: the peer would wait for
+/// ever.
+#[test]
+fn a_change_is_flushed_while_the_stream_is_locked() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, server) = (endpoint(&fabric), endpoint(&fabric));
+    let pair = Linked::new(&client, &server, 40_029);
+    let near = &pair.ends[0].1;
+    let on_anchor = || pair.wire.state(AnchorEnd::Second).unread;
+    let mut guard = near.lock(&client);
+    assert!(guard.proto().is_linked());
+    assert_eq!(on_anchor(), 0);
+    guard.change(|stream| stream.demote(Reason::Requested));
+    assert_eq!(on_anchor(), RECORD_LEN);
+    drop(guard);
+    assert_eq!(on_anchor(), RECORD_LEN);
 }

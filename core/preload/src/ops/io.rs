@@ -15,7 +15,7 @@ use std::ffi::c_int;
 use std::sync::Arc;
 
 use libc::iovec;
-use netacc_driver::{Endpoint, Readiness, StreamCell, StreamGuard};
+use netacc_driver::{Endpoint, LockedStream, Readiness, StreamCell};
 use netacc_proto::{Phase, RxSource, SocketError};
 
 use crate::os::errno::fail;
@@ -82,8 +82,8 @@ fn moved_or_fail(done: usize, error: c_int) -> isize {
 }
 
 /// The error of a stream that has failed, if nobody has been told of it.
-pub fn take_error(mut guard: StreamGuard<'_>) -> Option<c_int> {
-    guard.take_error().map(|error| match error {
+pub fn take_error(stream: &mut LockedStream<'_>) -> Option<c_int> {
+    stream.take_error().map(|error| match error {
         SocketError::Reset => libc::ECONNRESET,
         SocketError::Pipe => libc::EPIPE,
     })
@@ -116,9 +116,10 @@ pub fn on_kernel(sock: &Socket) -> bool {
 /// A call that went to the kernel moved so many bytes.
 pub fn account_kernel(sock: &Socket, sent: usize, received: usize) {
     if let (Some(cell), Some(endpoint)) = (&sock.stream, runtime::get().and_then(Runtime::endpoint)) {
-        let mut guard = cell.lock(endpoint);
-        guard.anchor_sent(sent);
-        guard.anchor_received(received);
+        cell.lock(endpoint).change(|stream| {
+            stream.anchor_sent(sent);
+            stream.anchor_received(received);
+        });
     }
 }
 
@@ -168,7 +169,7 @@ pub fn outgoing_bytes(sock: &Socket, which: Outgoing) -> Option<usize> {
         return None;
     }
     let mut guard = cell.lock(endpoint);
-    guard.refresh_consumed();
+    guard.change(LockedStream::refresh_consumed);
     match guard.proto().phase() {
         Phase::Resuming => Some(guard.proto().unconsumed() as usize),
         Phase::Linked if which == Outgoing::Unsent => Some(guard.proto().queued_to_send() as usize),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use libc::iovec;
 use netacc_device::Instant;
-use netacc_driver::{Endpoint, Readiness, StreamCell, StreamGuard};
+use netacc_driver::{Endpoint, LockedStream, Readiness, StreamCell};
 use netacc_proto::RxSource;
 
 use super::kernel::{is_broken, is_end, kernel_recv, kernel_recv_limited};
@@ -198,7 +198,8 @@ unsafe fn recv_step(cell: &Arc<StreamCell>, endpoint: &Endpoint, request: &Reque
     match guard.rx_source() {
         RxSource::Link => {
             // SAFETY: the caller's promise.
-            match unsafe { copy_out(&mut guard, iov, skip, flags & libc::MSG_PEEK != 0) } {
+            let copied = guard.change(|stream| unsafe { copy_out(stream, iov, skip, flags & libc::MSG_PEEK != 0) });
+            match copied {
                 // Receiving nothing waits for something to be there, as in the kernel.
                 Some(0) if total(iov) != Some(0) || guard.proto().available() == 0 => Step::Blocked,
                 Some(n) => Step::Done(n as isize),
@@ -208,16 +209,16 @@ unsafe fn recv_step(cell: &Arc<StreamCell>, endpoint: &Endpoint, request: &Reque
         }
         RxSource::Anchor(_) if skip > 0 && is_broken(fd) && unread(fd) == 0 => Step::Over,
         // Bytes that are not limited may follow those that come again.
-        RxSource::Anchor(limit) if limit != u64::MAX && guard.take_in_replay() => Step::Again,
+        RxSource::Anchor(limit) if limit != u64::MAX && guard.change(LockedStream::take_in_replay) => Step::Again,
         RxSource::Anchor(limit) => {
             // SAFETY: the caller's promise.
             let n = unsafe { kernel_recv_limited(fd, iov, skip, limit, flags | libc::MSG_DONTWAIT) };
             if n >= 0 {
                 if flags & libc::MSG_PEEK == 0 {
-                    guard.anchor_received(n as usize);
+                    guard.change(|stream| stream.anchor_received(n as usize));
                 }
                 if n == 0 && limit != u64::MAX && total(iov) != Some(0) {
-                    guard.anchor_ended();
+                    guard.change(LockedStream::anchor_ended);
                     return Step::Again;
                 }
                 return Step::Done(n);
@@ -226,8 +227,10 @@ unsafe fn recv_step(cell: &Arc<StreamCell>, endpoint: &Endpoint, request: &Reque
                 libc::EAGAIN => Step::Blocked,
                 error if limit != u64::MAX && is_end(error) => {
                     // The kernel tells of it once; what follows is the end of the stream.
-                    guard.anchor_ended();
-                    guard.take_error();
+                    guard.change(|stream| {
+                        stream.anchor_ended();
+                        stream.take_error();
+                    });
                     drop(guard);
                     Step::Done(fail(error))
                 }
@@ -236,7 +239,7 @@ unsafe fn recv_step(cell: &Arc<StreamCell>, endpoint: &Endpoint, request: &Reque
         }
         RxSource::Record => {
             let before = guard.rx_source();
-            guard.progress_anchor(false);
+            guard.change(|stream| stream.progress_anchor(false));
             if guard.rx_source() != before {
                 Step::Again
             } else if guard.proto().is_read_out() {
@@ -247,7 +250,7 @@ unsafe fn recv_step(cell: &Arc<StreamCell>, endpoint: &Endpoint, request: &Reque
         }
         RxSource::Eof => Step::Done(0),
         RxSource::Failed(_) if skip > 0 => Step::Over,
-        RxSource::Failed(_) => Step::Done(take_error(guard).map_or(0, fail)),
+        RxSource::Failed(_) => Step::Done(guard.change(take_error).map_or(0, fail)),
     }
 }
 
@@ -257,7 +260,7 @@ unsafe fn recv_step(cell: &Arc<StreamCell>, endpoint: &Endpoint, request: &Reque
 /// # Safety
 /// What is there of the memory that `iov` describes is writable, or is found not to be.
 #[inline]
-unsafe fn copy_out(guard: &mut StreamGuard<'_>, iov: &[iovec], skip: usize, peek: bool) -> Option<usize> {
+unsafe fn copy_out(guard: &mut LockedStream<'_>, iov: &[iovec], skip: usize, peek: bool) -> Option<usize> {
     let available = guard.proto().available() as usize;
     let (mut skip, mut done) = (skip, 0);
     for v in iov {

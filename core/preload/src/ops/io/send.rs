@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use libc::iovec;
 use netacc_device::Instant;
-use netacc_driver::{Endpoint, LinkCell, LinkIo, Readiness, StreamCell, StreamGuard};
+use netacc_driver::{Endpoint, LinkCell, LinkIo, LockedStream, Readiness, StreamCell, StreamGuard};
 use netacc_proto::{RxSource, TxSink};
 
 use super::kernel::{
@@ -248,12 +248,12 @@ unsafe fn send_step(cell: &Arc<StreamCell>, endpoint: &Endpoint, request: &Reque
     match guard.tx_sink() {
         // There is nothing to wait for, and the kernel has an error to tell.
         TxSink::Pledged if is_broken(fd) => {
-            guard.void_pledge();
+            guard.change(LockedStream::void_pledge);
             Step::Again
         }
         TxSink::Link | TxSink::Pledged | TxSink::Wait | TxSink::Refused if total(iov) == Some(0) => Step::Done(0),
         // SAFETY: the caller's promise.
-        TxSink::Link => unsafe { send_on_link(&mut guard, request, skip) },
+        TxSink::Link => guard.change(|stream| unsafe { send_on_link(stream, request, skip) }),
         TxSink::Anchor | TxSink::Closed if skip > 0 && (guard.tx_sink() == TxSink::Closed || is_broken(fd)) => {
             Step::Over
         }
@@ -272,20 +272,20 @@ unsafe fn send_step(cell: &Arc<StreamCell>, endpoint: &Endpoint, request: &Reque
             await_answer(endpoint, cell, link)
         }
         TxSink::Wait => {
-            guard.progress_anchor(false);
+            guard.change(|stream| stream.progress_anchor(false));
             if guard.tx_sink() == TxSink::Wait {
                 Step::Between
             } else {
                 Step::Again
             }
         }
-        TxSink::Refused => refuse_write(&mut guard, iov, skip),
+        TxSink::Refused => guard.change(|stream| refuse_write(stream, iov, skip)),
         TxSink::Closed => {
             if guard.rx_source() == RxSource::Record {
                 // The peer may have written to a side that takes nothing.
-                guard.progress_anchor(false);
+                guard.change(|stream| stream.progress_anchor(false));
             }
-            Step::Done(fail(take_error(guard).unwrap_or(libc::EPIPE)))
+            Step::Done(fail(guard.change(take_error).unwrap_or(libc::EPIPE)))
         }
     }
 }
@@ -295,7 +295,7 @@ unsafe fn send_step(cell: &Arc<StreamCell>, endpoint: &Endpoint, request: &Reque
 /// # Safety
 /// `request.iov` describes readable memory.
 #[inline]
-unsafe fn send_on_link(guard: &mut StreamGuard<'_>, request: &Request<'_>, skip: usize) -> Step {
+unsafe fn send_on_link(guard: &mut LockedStream<'_>, request: &Request<'_>, skip: usize) -> Step {
     let wanted = guard.proto().tx_ring_len() as usize;
     let extent = Extent::of(request.iov, skip, wanted);
     if extent.faults && extent.len < SEGMENT {
@@ -321,18 +321,20 @@ unsafe fn send_on_anchor(mut guard: StreamGuard<'_>, request: &Request<'_>, skip
     // SAFETY: the caller's promise.
     let n = unsafe { kernel_send_skipping(request.fd, request.iov, skip, flags) };
     if n >= 0 {
-        guard.anchor_sent(n as usize);
+        guard.change(|stream| stream.anchor_sent(n as usize));
         return Step::Done(n);
     }
     match errno() {
         libc::EAGAIN => Step::Blocked,
         error if is_end(error) && !guard.proto().is_plain() => {
             // The kernel tells of it once, and the stream must not tell of it again.
-            guard.withdraw();
-            if !guard.proto().is_plain() {
-                guard.anchor_ended();
-                guard.take_error();
-            }
+            guard.change(|stream| {
+                stream.withdraw();
+                if !stream.proto().is_plain() {
+                    stream.anchor_ended();
+                    stream.take_error();
+                }
+            });
             drop(guard);
             Step::Done(fail(error))
         }
@@ -349,11 +351,11 @@ fn block_or_void_pledge(endpoint: &Endpoint, cell: &Arc<StreamCell>, fd: c_int) 
     let mut guard = cell.lock(endpoint);
     match guard.tx_sink() {
         TxSink::Pledged if waits => {
-            guard.wait_for_pledge();
+            guard.change(LockedStream::wait_for_pledge);
             Step::Blocked
         }
         TxSink::Pledged => {
-            guard.void_pledge();
+            guard.change(LockedStream::void_pledge);
             Step::Again
         }
         _ => Step::Again,
@@ -374,7 +376,7 @@ fn await_answer(endpoint: &Endpoint, cell: &Arc<StreamCell>, link: Option<Arc<Li
 
 /// Reports a write as sent that the peer does not take any more.
 #[inline]
-fn refuse_write(guard: &mut StreamGuard<'_>, iov: &[iovec], skip: usize) -> Step {
+fn refuse_write(guard: &mut LockedStream<'_>, iov: &[iovec], skip: usize) -> Step {
     let extent = Extent::of(iov, skip, MAX_BYTES);
     if extent.faults && extent.len < SEGMENT {
         return if skip > 0 { Step::Over } else { Step::Done(fail(libc::EFAULT)) };
@@ -416,7 +418,7 @@ impl Extent {
 
 /// A write has come to an address where nothing can be read, for which it fails, unless it has to wait or has sent something.
 #[cold]
-fn refuse_address(guard: &mut StreamGuard<'_>, skip: usize) -> Step {
+fn refuse_address(guard: &mut LockedStream<'_>, skip: usize) -> Step {
     guard.refresh_consumed();
     match guard.proto().free() {
         0 if guard.is_between() => Step::Between,
@@ -431,7 +433,7 @@ fn refuse_address(guard: &mut StreamGuard<'_>, skip: usize) -> Step {
 /// # Safety
 /// They are readable.
 #[inline]
-unsafe fn copy_in(guard: &mut StreamGuard<'_>, iov: &[iovec], range: Range<usize>, more: bool) -> LinkIo {
+unsafe fn copy_in(guard: &mut LockedStream<'_>, iov: &[iovec], range: Range<usize>, more: bool) -> LinkIo {
     let (mut skip, mut left) = (range.start, range.len());
     if let [v] = iov {
         // SAFETY: within the caller's buffer.
@@ -479,8 +481,9 @@ fn block_for_answer(endpoint: &Endpoint, cell: &Arc<StreamCell>, limit: Limit) -
 #[cold]
 fn peer_reads(endpoint: &Endpoint, cell: &Arc<StreamCell>, fd: c_int) -> bool {
     let before = unacknowledged(fd);
-    let reads =
-        |guard: &mut StreamGuard<'_>| (guard.tx_sink() != TxSink::Pledged || unacknowledged(fd) < before).then_some(());
+    let reads = |guard: &mut LockedStream<'_>| {
+        (guard.tx_sink() != TxSink::Pledged || unacknowledged(fd) < before).then_some(())
+    };
     settling::until(endpoint, cell, now() + settling::SWITCH_PATIENCE, reads).is_some()
 }
 
@@ -494,7 +497,7 @@ fn await_pledge(endpoint: &Endpoint, cell: &Arc<StreamCell>, patience: Duration)
     });
     let mut guard = cell.lock(endpoint);
     if guard.tx_sink() == TxSink::Pledged {
-        guard.void_pledge();
+        guard.change(LockedStream::void_pledge);
     }
     answered.is_some()
 }
