@@ -168,6 +168,8 @@ impl LockedStream<'_> {
     fn take_record(&mut self, head: &mut [u8; RECORD_LEN], n: usize, rest: Rest) -> Step {
         let inner = &mut *self.inner;
         let before = inner.proto.rx_source();
+        // Of a connection that was reset the kernel may say so to nobody: that of a closed stream, above all.
+        let rest = if n < RECORD_LEN && inner.anchor.is_over() { Rest::Never } else { rest };
         let complete = rest == Rest::Never || rest == Rest::Late && n < MAGIC_LEN;
         match inner.proto.handle_record(&head[..n], complete) {
             RecordVerdict::Consume => {

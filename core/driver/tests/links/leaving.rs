@@ -185,3 +185,33 @@ fn a_change_is_flushed_while_the_stream_is_locked() {
     drop(guard);
     assert_eq!(on_anchor(), RECORD_LEN);
 }
+
+/// Breaks if a closed stream waited for the rest of a record after its anchor was reset, for as long as it may linger.
+#[test]
+fn a_closed_stream_does_not_wait_for_a_record_that_a_reset_has_cut_off() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let device = fabric.open(LoopbackConfig::shm());
+    let (client, server) = (with_sharing(device.clone(), None, |_: &Event| {}, Deaf, 1), endpoint(&fabric));
+    let (a, b, wire) = anchor_pair(AnchorConfig { mode: DeliveryMode::Explicit, ..AnchorConfig::default() });
+    let pair = Linked::over(&client, &server, 40_030, (a.clone(), b), wire);
+    let [(_, near), (_, far)] = &pair.ends;
+    let qp = near.lock(&client).link().expect("it is linked").qp();
+    assert!(fabric.kill(QueuePairEnd { device: device.id(), qp }, Kill::default()));
+    near.lock(&client).change(|stream| stream.close(false, || Some(Box::new(a))));
+    client.progress(Instant::from_nanos(0));
+    server.progress(Instant::from_nanos(0));
+    far.lock(&server).change(|stream| stream.demote(Reason::Requested));
+    assert!(pair.wire.deliver(AnchorDelivery::Bytes { to: AnchorEnd::First, len: 1 }));
+    pair.wire.break_off();
+    for to in [AnchorEnd::First, AnchorEnd::Second] {
+        assert!(pair.wire.deliver(AnchorDelivery::Reset { to }));
+    }
+    let lingers = || client.backlog().contains(&("lingering", 1));
+    assert!(lingers());
+    let (mut now, mut next) = (0, client.progress(Instant::from_nanos(1)));
+    for _ in 0..10 {
+        now = next.map_or(now, |at| at.as_nanos());
+        next = client.progress(Instant::from_nanos(now));
+    }
+    assert!(!lingers(), "at {now} ns");
+}
