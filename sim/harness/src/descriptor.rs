@@ -85,6 +85,11 @@ impl Descriptor {
         }
     }
 
+    /// Whether `poll` would report an error, or that the connection is over.
+    pub(crate) fn is_over(&self) -> bool {
+        self.anchor.lock().as_ref().is_none_or(Anchor::is_over)
+    }
+
     pub(crate) fn events(&self) -> u32 {
         let s = self.state();
         if !s.writable {
@@ -234,7 +239,7 @@ impl Anchor for Handle {
     }
 
     fn is_over(&self) -> bool {
-        self.descriptor.anchor.lock().as_ref().is_none_or(Anchor::is_over)
+        self.descriptor.is_over()
     }
 
     fn is_ended(&self) -> bool {

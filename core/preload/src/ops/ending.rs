@@ -173,7 +173,7 @@ fn leave_promotion(endpoint: &Endpoint, cell: &Arc<StreamCell>) {
         settling::until_settled(endpoint, cell);
     } else if cell.lock(endpoint).proto().phase() == Phase::Promoting {
         // As long as the peer's marker may come the anchor stays open, and takes what should be answered with a reset.
-        settling::demote(endpoint, cell, Reason::PledgeVoided, settling::SWITCH_PATIENCE);
+        settling::demote(endpoint, cell, Reason::PledgeVoided, netacc_socket::SWITCH_PATIENCE);
     }
 }
 

@@ -258,7 +258,7 @@ fn pending_error(sock: &Socket) -> Option<c_int> {
     cell.take_in(endpoint);
     cell.lock(endpoint).change(|stream| {
         stream.take_in_replay();
-        (!stream.kernel_is_accurate()).then(|| io::take_error(stream).unwrap_or(0))
+        (!stream.kernel_is_accurate()).then(|| netacc_socket::take_error(stream).map_or(0, |error| error.0))
     })
 }
 
