@@ -7,7 +7,7 @@ use std::time::Duration;
 use netacc_device::loopback::anchor::InMemoryAnchor;
 use netacc_device::middleware::SplitMix64;
 use netacc_device::{Anchor, AnchorError, DeviceError, Instant};
-use netacc_driver::{AnchorEvent, Endpoint, EndpointConfig, LinkIo, LockedStream, Readiness, ReadySink, StreamCell};
+use netacc_driver::{Endpoint, EndpointConfig, LinkIo, LockedStream, Readiness, ReadySink, StreamCell};
 use netacc_host::HostDevice;
 use netacc_proto::{CacheConfig, RxSource, TxSink};
 use netacc_socket::{
