@@ -226,7 +226,7 @@ job_tsan() { # unit tests of what threads share, under ThreadSanitizer
     # The standard library is built too: with locks that TSan does not know it would report races that are none.
     RUSTFLAGS="-Zsanitizer=thread" TSAN_OPTIONS="halt_on_error=1 exitcode=66 history_size=4" \
         cargo +"$NIGHTLY" test --locked -Zbuild-std --target x86_64-unknown-linux-gnu --target-dir target/tsan \
-        -p netacc-device -p netacc-driver -p netacc-shm -p netacc-preload --lib --tests
+        -p netacc-device -p netacc-driver -p netacc-socket -p netacc-shm -p netacc-preload --lib --tests
 }
 
 # What Miri cannot run is left out: memory shared through files, sockets, C, and what would take it hours.

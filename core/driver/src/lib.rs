@@ -2,7 +2,8 @@
 //!
 //! * [`Endpoint`]: everything of one process on one device. Finding peers, connecting and caching links, answering OPEN.
 //! * [`LinkCell`]: a link, for the streams of this crate; [`LinkOf`] does not know them.
-//! * [`StreamCell`]: one accelerated socket, shared by threads; [`StreamGuard`] is it while locked.
+//! * [`StreamCell`]: one accelerated socket, shared by threads; [`StreamGuard`] is it while locked, and
+//!   [`LockedStream`] while it changes.
 //! * [`PathChoice`]: whether a link or the anchor is the faster path to a service.
 //! * [`PromotionSchedule`]: when a connection asks for a link.
 //! * [`Readiness`]: what `poll` would say of a stream, readable without a lock.
@@ -33,5 +34,6 @@ pub use readiness::Readiness;
 pub use schedule::{PromotionSchedule, Tries};
 pub use sink::ReadySink;
 pub use stream::{
-    AnchorEvent, AnchorProgress, LinkCell, LinkIo, Shutdown, StreamCell, StreamGuard, PLEDGE_PATIENCE, STALL_PATIENCE,
+    AnchorEvent, AnchorProgress, LinkCell, LinkIo, LockedStream, Shutdown, StreamCell, StreamGuard, PLEDGE_PATIENCE,
+    STALL_PATIENCE,
 };

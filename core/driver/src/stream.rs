@@ -4,7 +4,7 @@
 //! * [`inner`]: what it and its anchor show under its lock, without the endpoint.
 //! * [`states`]: the parts and states of what the lock covers.
 //! * [`held`]: what it holds back.
-//! * [`guard`]: the stream while it is locked; it is flushed before it is unlocked.
+//! * [`guard`]: the stream while it is locked; every change of it is flushed before it is unlocked.
 //! * [`transfer`]: bytes on the link.
 //! * [`cork`]: bytes that are held back.
 //! * [`anchor`]: records and replay on the anchor, and its end.
@@ -33,7 +33,7 @@ pub use anchor::{AnchorEvent, AnchorProgress};
 pub(crate) use cell::{Attachment, Outgoing};
 pub use cell::{LinkCell, StreamCell};
 pub use ending::Shutdown;
-pub use guard::{StreamGuard, PLEDGE_PATIENCE};
+pub use guard::{LockedStream, StreamGuard, PLEDGE_PATIENCE};
 pub(crate) use held::CORK_INTERVAL;
 pub use stall::STALL_PATIENCE;
 pub(crate) use states::{Claim, LingerProgress, Noted, Referral};

@@ -281,7 +281,7 @@ fn a_link_that_nobody_uses_is_ended() {
     run([&client, &server]);
     assert_eq!((server.links().len(), count(&server, "opens_refused")), (2, 1));
     // The honest one has been used, and is empty now.
-    near.lock(&client).demote(Reason::Requested);
+    near.lock(&client).change(|stream| stream.demote(Reason::Requested));
     run([&client, &server]);
     assert!(far.lock(&server).proto().is_plain());
     let limit = UNUSED_LIMIT.as_nanos() as u64;
@@ -413,19 +413,19 @@ fn a_stream_that_a_stranger_has_claimed_is_its_openers_after_a_while() {
         assert_eq!(count(&server, "opens_accepted"), 1);
         // The connection goes on, so that no marker can come.
         assert_eq!(to.try_write(b"go on").expect("there is room"), 5);
-        near.lock(&client).anchor_sent(5);
+        near.lock(&client).change(|stream| stream.anchor_sent(5));
         wire.settle();
-        far.lock(&server).progress_anchor(false);
+        far.lock(&server).change(|stream| stream.progress_anchor(false));
         assert_eq!(from.try_read(&mut [0; 64]).expect("it is there"), 5);
-        far.lock(&server).anchor_received(5);
+        far.lock(&server).change(|stream| stream.anchor_received(5));
 
         let promote = || {
             client.promote(&near).expect("the acceptor is published");
             for _ in 0..4 {
                 run([&client, &server]);
                 wire.settle();
-                near.lock(&client).progress_anchor(false);
-                far.lock(&server).progress_anchor(false);
+                near.lock(&client).change(|stream| stream.progress_anchor(false));
+                far.lock(&server).change(|stream| stream.progress_anchor(false));
             }
             near.lock(&client).proto().is_linked() && far.lock(&server).proto().is_linked()
         };
@@ -557,10 +557,10 @@ fn without_room_for_a_link_a_stream_stays_on_tcp_and_says_so() {
         assert!(first.lock(&client).proto().is_linked(), "the first has lost nothing");
 
         // The first goes, and its link with it.
-        first.lock(&client).demote(Reason::Requested);
+        first.lock(&client).change(|stream| stream.demote(Reason::Requested));
         run([&client, &server]);
-        first_far.lock(&server).progress_anchor(false);
-        first.lock(&client).progress_anchor(false);
+        first_far.lock(&server).change(|stream| stream.progress_anchor(false));
+        first.lock(&client).change(|stream| stream.progress_anchor(false));
         run([&client, &server]);
         client.promote(&second).expect("the acceptor is published");
         run([&client, &server]);

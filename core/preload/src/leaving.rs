@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use netacc_driver::{Endpoint, StreamCell};
 use netacc_proto::{Reason, RxSource};
+use netacc_socket::REPLAY_PATIENCE;
 
 use crate::os::clock::now;
 use crate::os::errno::{errno, set_errno};
@@ -46,11 +47,6 @@ pub fn bring_back(sock: &Socket, reason: Reason) -> bool {
 
 /// How long a demotion may take. Arbitrary: a live peer answers in well under a millisecond.
 const DEMOTE_PATIENCE: Duration = Duration::from_secs(2);
-
-/// How long a read that need not wait does so all the same: also one for what comes again on the anchor. Arbitrary: as long as a peer that runs
-/// may take to be scheduled on a machine with far more threads than processors. Paid at most once for a demotion, when
-/// the peer has stopped in the middle of it.
-pub const REPLAY_PATIENCE: Duration = Duration::from_millis(200);
 
 /// The stream is plain, and what lay unread comes again: returns once the kernel has all of it, as it would have had all
 /// along. Whoever acts on the socket now may be told of it, and closes it with a reset if it is never read.
@@ -101,8 +97,10 @@ pub fn lend(entries: &[Arc<Entry>]) {
         // All begin before any is waited for: the peers answer at the same time.
         let mut guard = cell.lock(endpoint);
         if !guard.proto().is_plain() {
-            guard.demote(Reason::Shared);
-            guard.progress_anchor(false);
+            guard.change(|stream| {
+                stream.demote(Reason::Shared);
+                stream.progress_anchor(false);
+            });
         }
     }
     for sock in socks() {

@@ -1,11 +1,10 @@
 //! Streams between their paths: waiting until one is on the link or on the anchor, and bringing one back to the anchor.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
 use netacc_device::Instant;
-use netacc_driver::{Endpoint, StreamCell, StreamGuard};
+use netacc_driver::{Endpoint, LockedStream, StreamCell};
 use netacc_proto::{Phase, Reason};
 
 use crate::os::clock::now;
@@ -27,11 +26,11 @@ pub fn until<T>(
     endpoint: &Endpoint,
     cell: &Arc<StreamCell>,
     deadline: Instant,
-    mut look: impl FnMut(&mut StreamGuard<'_>) -> Option<T>,
+    mut look: impl FnMut(&mut LockedStream<'_>) -> Option<T>,
 ) -> Option<T> {
     loop {
         cell.take_in(endpoint);
-        let answer = look(&mut cell.lock(endpoint));
+        let answer = cell.lock(endpoint).change(&mut look);
         if answer.is_some() || now() >= deadline {
             return answer;
         }
@@ -47,15 +46,6 @@ pub fn until_settled(endpoint: &Endpoint, cell: &Arc<StreamCell>) {
         matches!(guard.proto().phase(), Phase::Plain | Phase::Linked).then_some(())
     });
 }
-
-/// How long a call that would not wait on TCP waits for its stream to be on one path, where the peer has to act first.
-/// Arbitrary: microseconds on an idle machine, several wake-ups on a busy one.
-pub const SWITCH_PATIENCE: Duration = Duration::from_millis(10);
-
-/// The same for a promotion that only the peer's answer is missing of, and for a link that has died. Arbitrary; far longer
-/// than a peer that runs takes on a busy machine. Who was told that it could write and then cannot may take that for the end,
-/// as hiredis 1.0 does.
-pub const JOIN_PATIENCE: Duration = Duration::from_secs(1);
 
 /// How long a fork or a close waits for a promotion under way. Arbitrary; peers answer in microseconds, or never.
 pub const SETTLE_DEADLINE: Duration = Duration::from_millis(200);
@@ -83,52 +73,18 @@ pub fn demote(endpoint: &Endpoint, cell: &Arc<StreamCell>, reason: Reason, patie
     plain == Some(true)
 }
 
-/// A stream that has left its link, but whose anchor has not ended as it has: what the application was told it is not told
-/// again.
-#[inline]
-pub fn settle_end(guard: &mut StreamGuard<'_>) {
-    if guard.is_settling() {
-        guard.settle_end(now());
-    }
-}
-
 /// The kernel tells of an error on a stream's socket. Whether that may be one which the application has been told of already, on
 /// the link; the kernel does not tell of it any more then.
 pub fn settle_error(endpoint: &Endpoint, cell: &Arc<StreamCell>) -> bool {
     let mut guard = cell.lock(endpoint);
     let settling = guard.is_settling();
-    settle_end(&mut guard);
+    netacc_socket::settle_end(&mut guard, now);
     settling
 }
 
 /// While the outgoing direction changes its path nothing can be written, which takes microseconds. A program with nothing
-/// unread on its way expects to be able to write: it waits for the change until `deadline`. Whether that has come.
+/// unread on its way expects to be able to write: it waits for the change until `deadline`.
 #[cold]
-pub fn await_switch(endpoint: &Endpoint, cell: &Arc<StreamCell>, deadline: Instant) -> bool {
-    let begun = now();
-    let come = until(endpoint, cell, deadline, |guard| (!guard.is_between()).then_some(())).is_some();
-    if !come && now().saturating_since(begun) >= JOIN_PATIENCE {
-        IN_VAIN.store(now().as_nanos(), Ordering::Relaxed);
-    }
-    come
+pub fn await_switch(endpoint: &Endpoint, cell: &Arc<StreamCell>, deadline: Instant) {
+    until(endpoint, cell, deadline, |stream| (!stream.is_between()).then_some(()));
 }
-
-/// How long a write that would not wait on TCP waits for a change of path: longer where the program has done nothing for it,
-/// but not of one connection after the other.
-#[cold]
-pub fn switch_patience(endpoint: &Endpoint, cell: &Arc<StreamCell>) -> Duration {
-    let guard = cell.lock(endpoint);
-    let in_vain = IN_VAIN.load(Ordering::Relaxed);
-    let hopeful = in_vain == 0 || now().saturating_since(Instant::from_nanos(in_vain)) > VAIN_INTERVAL;
-    if hopeful && (guard.proto().awaits_switch() || guard.has_failing_link()) {
-        JOIN_PATIENCE
-    } else {
-        SWITCH_PATIENCE
-    }
-}
-
-/// When a write has waited for [`JOIN_PATIENCE`] in vain, in nanoseconds; 0 for never.
-static IN_VAIN: AtomicU64 = AtomicU64::new(0);
-
-/// How long none waits for so long then: the next connection's peer is likely to be as far away. Arbitrary.
-const VAIN_INTERVAL: Duration = Duration::from_secs(60);

@@ -387,7 +387,8 @@ impl Socket {
     /// SO_RCVLOWAT has been set, perhaps to what it was: that, too, tells who waits of what is there.
     pub fn apply_low_water(&self) {
         if let Some((cell, endpoint)) = self.stream.as_ref().zip(runtime::get().and_then(Runtime::endpoint)) {
-            cell.lock(endpoint).set_low_water(self.options.low_water.load(Ordering::Relaxed).max(1) as u32);
+            cell.lock(endpoint)
+                .change(|stream| stream.set_low_water(self.options.low_water.load(Ordering::Relaxed).max(1) as u32));
         }
     }
 
@@ -403,7 +404,7 @@ impl Socket {
     /// What TCP_CORK or MSG_MORE holds back goes out.
     pub fn push_held(&self) {
         if let Some((cell, endpoint)) = self.stream.as_ref().zip(runtime::get().and_then(Runtime::endpoint)) {
-            cell.lock(endpoint).push_held();
+            cell.lock(endpoint).change(|stream| stream.push_held());
         }
     }
 

@@ -16,8 +16,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use libc::pollfd;
-use netacc_device::{Armed, CompletionQueueId, Instant};
+use netacc_device::{Armed, CompletionQueueId};
 use netacc_driver::{AnchorProgress, Endpoint, Readiness, StreamCell};
+use netacc_socket::{Limit, Waited};
 
 use crate::anchor::anchor_event;
 use crate::batch;
@@ -41,40 +42,12 @@ pub use slots::{Slot, Slots};
 
 use sleeper::StreamWait;
 
-/// How a wait for a stream ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Waited {
-    /// Look again.
-    Again,
-    /// The time is over: EAGAIN.
-    TimedOut,
-    /// A signal: EINTR.
-    Interrupted,
-}
-
-/// How long a call may wait, and what signals do to it.
-#[derive(Clone, Copy)]
-pub struct Limit {
-    /// When it ends with EAGAIN.
-    pub deadline: Option<Instant>,
-    /// It has moved nothing yet. Without a deadline it is then restarted after handlers with SA_RESTART; otherwise every
-    /// handler ends it.
-    pub idle: bool,
-}
-
-impl Limit {
-    /// Whether the call goes on after handlers with SA_RESTART.
-    pub fn restarts(self) -> bool {
-        self.idle && self.deadline.is_none()
-    }
-
-    /// The rest of the time, or as good as none at all: a wait of the kernel that has an end is not restarted.
-    fn left(self) -> Option<Duration> {
-        const LONG: Duration = Duration::from_secs(1 << 30);
-        match self.deadline {
-            Some(deadline) => Some(deadline.saturating_since(now())),
-            None => (!self.idle).then_some(LONG),
-        }
+/// The rest of a call's time, or as good as none at all: a wait of the kernel that has an end is not restarted.
+fn left(limit: Limit) -> Option<Duration> {
+    const LONG: Duration = Duration::from_secs(1 << 30);
+    match limit.deadline {
+        Some(deadline) => Some(deadline.saturating_since(now())),
+        None => (!limit.idle).then_some(LONG),
     }
 }
 
@@ -111,12 +84,12 @@ pub fn for_stream(
             endpoint.poll_link(&link);
         }
         if want.contains(Readiness::WRITABLE) {
-            cell.lock(endpoint).refresh_consumed();
+            cell.lock(endpoint).change(|stream| stream.refresh_consumed());
         }
         ready()
     });
     if !spun {
-        if limit.left() == Some(Duration::ZERO) {
+        if left(limit) == Some(Duration::ZERO) {
             return Waited::TimedOut;
         }
         match (StreamWait { sock, cell, link: &link, limit }).sleep(rt, endpoint, ready) {
@@ -130,7 +103,7 @@ pub fn for_stream(
 
 /// Between the paths: the anchor moves things on, or the peer's answer on the link.
 pub fn in_transition(endpoint: &Endpoint, cell: &Arc<StreamCell>, fd: c_int, want: Readiness, limit: Limit) -> Waited {
-    let progress = cell.lock(endpoint).progress_anchor(false);
+    let progress = cell.lock(endpoint).change(|stream| stream.progress_anchor(false));
     if cell.readiness().intersects(want) {
         return Waited::Again;
     }

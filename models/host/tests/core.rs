@@ -101,7 +101,7 @@ impl Pair {
         let mut guard = self.streams[n].lock(&self.ends[n]);
         // SAFETY: the slice is readable.
         #[expect(unsafe_code, reason = "the driver takes application buffers as raw pointers")]
-        let wrote = unsafe { guard.send_link(bytes.as_ptr(), bytes.len(), false) };
+        let wrote = unsafe { guard.change(|stream| stream.send_link(bytes.as_ptr(), bytes.len(), false)) };
         match wrote {
             LinkIo::Done(count) => count,
             _ => 0,
@@ -112,7 +112,8 @@ impl Pair {
         let mut buf = vec![0; most];
         // SAFETY: the vector has `most` writable bytes.
         #[expect(unsafe_code, reason = "the driver takes application buffers as raw pointers")]
-        let got = unsafe { self.streams[n].lock(&self.ends[n]).recv_link(buf.as_mut_ptr(), most) };
+        let got =
+            unsafe { self.streams[n].lock(&self.ends[n]).change(|stream| stream.recv_link(buf.as_mut_ptr(), most)) };
         match got {
             LinkIo::Done(count) => buf.truncate(count),
             _ => buf.clear(),

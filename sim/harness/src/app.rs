@@ -1,51 +1,172 @@
-//! The applications: `recv`, `send`, `shutdown` and `close` as `core/preload/src/ops` does them, on simulated
-//! descriptors. Same order of calls, so that the simulation runs what production runs. Nothing blocks: where the shim
-//! would wait, the call says [`Io::Blocked`].
+//! The applications: `recv`, `send`, `shutdown` and `close` on simulated descriptors. What a `recv` and a `send` do is decided
+//! by `core/socket`, as in the library; `shutdown` and `close` have the order of calls of `core/preload/src/ops`. Nothing
+//! blocks: where the library would wait, the call says [`Io::Blocked`].
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use netacc_device::{Anchor, AnchorError};
-use netacc_driver::{Endpoint, LinkIo, Readiness, Shutdown, StreamCell, StreamGuard};
-use netacc_proto::{Failure, Reason, RxSource, SocketError, TxSink};
+use netacc_device::{Anchor, AnchorError, Instant};
+use netacc_driver::{Endpoint, LinkIo, LockedStream, Readiness, Shutdown, StreamCell};
+use netacc_proto::{Failure, Reason};
+use netacc_socket::{
+    Connection, Errno, Expected, KernelError, Next, Receiving, RecvSocket, SendSocket, SendWait, Sending, Socket,
+    SwitchPatience, Waited,
+};
 
-use crate::connection::{key, ECONNRESET, EPIPE};
-use crate::descriptor::Handle;
+use crate::connection::{key, SuspendedSend};
+use crate::descriptor::{Descriptor, Handle, OUT};
 use crate::io::Io;
 use crate::world::World;
 use crate::{bytes, Broken, Check, What};
 
-/// What one attempt came to.
-enum Step {
-    Done(usize),
-    Blocked,
-    Again,
-    Failed(i32),
-}
-
-/// As `PLEDGE_PATIENCE` of the shim.
-pub(crate) const PLEDGE_PATIENCE: Duration = Duration::from_millis(2);
-/// As `DEMOTE_PATIENCE` of the shim.
+/// As `DEMOTE_PATIENCE` of the library.
 const DEMOTE_PATIENCE: Duration = Duration::from_secs(2);
 /// A call that goes round more often than this is lost. Arbitrary.
 const ROUNDS: u32 = 1000;
 
-fn os_error(error: &AnchorError) -> Option<i32> {
+/// The environment of a call: the kernel's socket, and the virtual time.
+struct Call<'a, B> {
+    now: Instant,
+    connection: Connection<'a>,
+    descriptor: &'a Descriptor,
+    bytes: B,
+}
+
+/// What a call sends.
+struct Outgoing<'a> {
+    bytes: &'a [u8],
+    more: bool,
+    patience: &'a SwitchPatience,
+    /// The peer takes no more.
+    refused: bool,
+}
+
+/// Where a call receives.
+struct Incoming<'a> {
+    room: &'a mut [u8],
+    peek: bool,
+}
+
+fn kernel_error(error: &AnchorError) -> KernelError {
     match error {
-        AnchorError::WouldBlock => None,
-        AnchorError::Os(e) => Some(e.raw_os_error().unwrap_or(0)),
-        _ => Some(0),
+        AnchorError::WouldBlock => KernelError::WouldBlock,
+        AnchorError::Os(e) => KernelError::from(Errno(e.raw_os_error().unwrap_or(0))),
+        _ => KernelError::Call(Errno(0)),
     }
 }
 
-/// Looks at the link once; whether the stream has changed.
-fn poll_link(endpoint: &Endpoint, cell: &Arc<StreamCell>) -> bool {
-    let link = cell.lock(endpoint).link().cloned();
-    let Some(link) = link else { return false };
-    let before = cell.readiness();
-    endpoint.poll_link(&link);
-    let after = cell.readiness();
-    after != before || after.contains(Readiness::READABLE)
+impl<B> Socket for Call<'_, B> {
+    fn now(&self) -> Instant {
+        self.now
+    }
+
+    fn is_nonblocking(&self) -> bool {
+        true
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        None
+    }
+
+    fn begin_wait(&mut self) {}
+
+    fn is_broken(&self) -> bool {
+        self.descriptor.is_over()
+    }
+
+    fn poll_link(&mut self) -> bool {
+        self.connection.poll_link()
+    }
+}
+
+impl SendSocket for Call<'_, Outgoing<'_>> {
+    fn len(&self) -> usize {
+        self.bytes.bytes.len()
+    }
+
+    fn send_kernel(&mut self, skip: usize) -> Result<usize, KernelError> {
+        self.descriptor.write(&self.bytes.bytes[skip..]).map_err(|e| kernel_error(&e))
+    }
+
+    fn send_link(&mut self, stream: &mut LockedStream<'_>, skip: usize) -> Option<LinkIo> {
+        Some(stream.send_slice(&self.bytes.bytes[skip..], self.bytes.more))
+    }
+
+    fn refused_len(&mut self, skip: usize) -> Option<usize> {
+        self.bytes.refused = true;
+        Some(self.len() - skip)
+    }
+
+    fn is_full(&self) -> bool {
+        self.unacknowledged() > 0
+    }
+
+    fn has_room(&self) -> bool {
+        self.descriptor.events() & OUT != 0
+    }
+
+    fn has_room_for_some(&self) -> bool {
+        self.descriptor.state().writable
+    }
+
+    fn unacknowledged(&self) -> u64 {
+        self.descriptor.state().unsent as u64
+    }
+
+    fn switch_patience(&self) -> &SwitchPatience {
+        self.bytes.patience
+    }
+
+    fn note_sent(&mut self, _: usize) {}
+}
+
+impl RecvSocket for Call<'_, Incoming<'_>> {
+    fn len(&self) -> usize {
+        self.bytes.room.len()
+    }
+
+    fn is_peek(&self) -> bool {
+        self.bytes.peek
+    }
+
+    fn recv_kernel(&mut self, skip: usize, limit: u64) -> Result<usize, KernelError> {
+        let room = &mut self.bytes.room[skip..];
+        let len = room.len().min(usize::try_from(limit).unwrap_or(usize::MAX));
+        let room = &mut room[..len];
+        let result = if self.bytes.peek { self.descriptor.peek(room) } else { self.descriptor.read(room) };
+        result.map_err(|e| kernel_error(&e))
+    }
+
+    fn recv_link(&mut self, stream: &mut LockedStream<'_>, skip: usize) -> Option<usize> {
+        let n = stream.peek_slice(&mut self.bytes.room[skip..], 0);
+        if !self.bytes.peek {
+            stream.consume_link(n);
+        }
+        Some(n)
+    }
+
+    fn unread(&self) -> u64 {
+        self.descriptor.state().unread as u64
+    }
+
+    fn has_deferred_error(&self) -> bool {
+        false
+    }
+
+    fn take_deferred_error(&mut self) -> Option<Errno> {
+        None
+    }
+
+    fn note_received(&mut self, _: usize) {}
+}
+
+/// How a call ends with this error.
+fn failed(error: Errno) -> Io {
+    if error == Errno::AGAIN {
+        Io::Blocked
+    } else {
+        Io::Error(error.0)
+    }
 }
 
 impl World {
@@ -62,39 +183,36 @@ impl World {
         let mut buf = std::mem::take(&mut self.buffer);
         buf.resize(want.max(1), 0);
         let claimed = cell.readiness();
-        let mut polled = false;
-        let mut rounds = 0;
+        let connection = Connection { endpoint: &endpoint, cell: &cell };
+        let descriptor = &self.connections[c].sides[s].descriptor;
+        let mut call = Call { now: self.now, connection, descriptor, bytes: Incoming { room: &mut buf, peek } };
+        let mut receiving = Receiving::begin(connection, &mut call, 1, true);
+        let mut next = Next::Again;
+        let mut attempts = 0;
         let io = loop {
-            if let Some(errno) = self.connections[c].sides[s].pending_error.take() {
-                break Io::Error(errno);
-            }
-            rounds += 1;
-            if rounds > ROUNDS {
-                return Err(Broken::new(
-                    What::Restless,
-                    format!("recv on connection {c} side {s} goes round and round"),
-                ));
-            }
-            match self.recv_step(&endpoint, &cell, (c, s), &mut buf, peek)? {
-                Step::Done(n) => {
-                    let silent = !claimed.intersects(Readiness::READABLE | Readiness::KERNEL_RX);
-                    if silent && rounds == 1 {
-                        let detail = format!("connection {c} side {s} could read {n} bytes at {claimed:?}");
-                        return Err(Broken::new(What::Readiness, detail));
-                    }
-                    break Io::Done(n);
+            next = match next {
+                Next::Again if attempts == ROUNDS => {
+                    let detail = format!("recv on connection {c} side {s} goes round and round");
+                    return Err(Broken::new(What::Restless, detail));
                 }
-                Step::Again => {}
-                Step::Failed(errno) => break Io::Error(errno),
-                Step::Blocked if !polled => {
-                    polled = true;
-                    if !poll_link(&endpoint, &cell) {
-                        break Io::Blocked;
-                    }
+                Next::Again => {
+                    attempts += 1;
+                    receiving.attempt(connection, &mut call)
                 }
-                Step::Blocked => break Io::Blocked,
-            }
+                // As if the patience were over, or the library had none.
+                Next::Wait(wait) => receiving.resume(&mut call, wait, Waited::TimedOut),
+                Next::Done(Ok(n)) => break Io::Done(n),
+                Next::Done(Err(error)) => break failed(error),
+            };
         };
+        let silent = !claimed.intersects(Readiness::READABLE | Readiness::KERNEL_RX);
+        if let (Io::Done(n), true, 1) = (io, silent, attempts) {
+            let detail = format!("connection {c} side {s} could read {n} bytes at {claimed:?}");
+            return Err(Broken::new(What::Readiness, detail));
+        }
+        if !matches!(io, Io::Blocked | Io::Done(1..)) {
+            honest(&endpoint, &cell, (c, s))?;
+        }
         let connection = &mut self.connections[c];
         match io {
             Io::Done(0) => connection.check_end(c, s)?,
@@ -111,204 +229,86 @@ impl World {
         Ok(io)
     }
 
-    fn recv_step(
-        &mut self,
-        endpoint: &Endpoint,
-        cell: &Arc<StreamCell>,
-        (c, s): (usize, usize),
-        buf: &mut [u8],
-        peek: bool,
-    ) -> Check<Step> {
-        let side = &mut self.connections[c].sides[s];
-        let mut guard = cell.lock(endpoint);
-        Ok(match guard.rx_source() {
-            RxSource::Link => {
-                let n = guard.peek_slice(buf, 0);
-                if !peek {
-                    guard.consume_link(n);
-                }
-                if n > 0 {
-                    Step::Done(n)
-                } else {
-                    Step::Blocked
-                }
-            }
-            RxSource::Anchor(limit) => {
-                let len = buf.len().min(usize::try_from(limit).unwrap_or(usize::MAX));
-                let buf = &mut buf[..len];
-                let result = if peek { side.descriptor.peek(buf) } else { side.descriptor.read(buf) };
-                match result {
-                    Ok(n) => {
-                        if !peek {
-                            guard.anchor_received(n);
-                        }
-                        if n == 0 && limit != u64::MAX {
-                            guard.anchor_ended();
-                            return Ok(Step::Again);
-                        }
-                        Step::Done(n)
-                    }
-                    Err(e) => match os_error(&e) {
-                        None => Step::Blocked,
-                        Some(errno) => {
-                            if limit != u64::MAX {
-                                guard.anchor_ended();
-                                guard.take_error();
-                            }
-                            Step::Failed(errno)
-                        }
-                    },
-                }
-            }
-            RxSource::Record => {
-                let before = guard.rx_source();
-                side.descriptor.progress(&mut guard);
-                if guard.rx_source() != before {
-                    Step::Again
-                } else if guard.proto().is_read_out() {
-                    Step::Done(0)
-                } else {
-                    Step::Blocked
-                }
-            }
-            RxSource::Eof => Step::Done(0),
-            RxSource::Failed(failure) => {
-                honest(failure, (c, s))?;
-                take_error(&mut guard).map_or(Step::Done(0), Step::Failed)
-            }
-        })
-    }
-
-    /// `send` of `want` more bytes of the direction, with MSG_MORE if `more`.
+    /// `send` of `want` more bytes of the direction, with MSG_MORE if `more`. Where the library waits for the peer's answer, the
+    /// call is suspended, and the next one goes on with it.
     pub(crate) fn send(&mut self, c: usize, s: usize, want: usize, more: bool) -> Check<Io> {
         let Some((endpoint, cell)) = self.open_side(c, s) else { return Ok(Io::Blocked) };
         let mut buf = std::mem::take(&mut self.buffer);
         buf.resize(want.max(1), 0);
         bytes::fill(key(c, s), self.connections[c].directions[s].written, &mut buf);
-        let (mut done, mut polled, mut rounds) = (0, false, 0);
-        let io = loop {
-            if let Some(errno) = self.connections[c].sides[s].pending_error.take() {
-                break Io::Error(errno);
+        let suspended = self.connections[c].sides[s].suspended.take();
+        let side = &self.connections[c].sides[s];
+        let Some(process) = &self.processes[side.process] else { return Ok(Io::Blocked) };
+        let connection = Connection { endpoint: &endpoint, cell: &cell };
+        let outgoing = Outgoing { bytes: &buf, more, patience: &process.switch_patience, refused: false };
+        let mut call = Call { now: self.now, connection, descriptor: &side.descriptor, bytes: outgoing };
+        let mut looked = suspended.is_some();
+        let (mut sending, mut next) = match suspended {
+            Some(SuspendedSend { mut sending, waited }) => {
+                cell.take_in(&endpoint);
+                let next = sending.resume(connection, &mut call, waited);
+                (sending, next)
             }
-            rounds += 1;
-            if rounds > ROUNDS + buf.len() as u32 {
-                return Err(Broken::new(
-                    What::Restless,
-                    format!("send on connection {c} side {s} goes round and round"),
-                ));
-            }
-            match self.send_step(&endpoint, &cell, (c, s), &buf[done..], more)? {
-                Step::Done(n) => {
-                    // Readiness may lag behind here: credit comes silently, and is announced to whoever asked for it.
-                    done += n;
-                    polled = false;
-                    if done >= buf.len() {
-                        break Io::Done(done);
-                    }
-                }
-                Step::Again => {}
-                Step::Failed(errno) if done > 0 => {
-                    self.connections[c].sides[s].pending_error = Some(errno);
-                    break Io::Done(done);
-                }
-                Step::Failed(errno) => break Io::Error(errno),
-                Step::Blocked if !polled => {
-                    polled = true;
-                    if !poll_link(&endpoint, &cell) {
-                        break if done > 0 { Io::Done(done) } else { Io::Blocked };
-                    }
-                }
-                Step::Blocked => break if done > 0 { Io::Done(done) } else { Io::Blocked },
-            }
+            None => (Sending::begin(connection, &mut call, true), Next::Again),
         };
+        let mut attempts = 0;
+        let (io, suspended) = loop {
+            next = match next {
+                Next::Again if attempts > ROUNDS + buf.len() as u32 => {
+                    let detail = format!("send on connection {c} side {s} goes round and round");
+                    return Err(Broken::new(What::Restless, detail));
+                }
+                Next::Again => {
+                    attempts += 1;
+                    // Readiness may lag behind here: credit comes silently, and is announced to whoever asked for it.
+                    sending.attempt(connection, &mut call)
+                }
+                // As if the patience were over: the program is told when it can write.
+                Next::Wait(SendWait::Peer { expected: Expected::Switch, .. }) => {
+                    sending.resume(connection, &mut call, Waited::TimedOut)
+                }
+                Next::Wait(_) if !looked => {
+                    looked = true;
+                    cell.take_in(&endpoint);
+                    sending.resume(connection, &mut call, Waited::Again)
+                }
+                Next::Wait(_) => {
+                    endpoint.poll(endpoint.control_cq());
+                    let done = sending.done();
+                    sending.begin_rest();
+                    let io = if done > 0 { Io::Done(done) } else { Io::Blocked };
+                    break (io, Some(SuspendedSend { sending, waited: Waited::Again }));
+                }
+                Next::Done(Ok(n)) => break (Io::Done(n), None),
+                Next::Done(Err(error)) => break (failed(error), None),
+            };
+        };
+        let refused = call.bytes.refused;
+        if matches!(io, Io::Error(_)) {
+            honest(&endpoint, &cell, (c, s))?;
+        }
         let whole = buf.len();
         self.buffer = buf;
         let connection = &mut self.connections[c];
+        connection.broken |= refused;
+        let waits = suspended.is_some();
+        connection.sides[s].suspended = suspended;
         match io {
             Io::Done(n) => {
                 connection.directions[s].written += n as u64;
                 // A short write is as good as EAGAIN.
-                connection.sides[s].may_write &= n == whole || connection.sides[s].pledge_since.is_some();
+                connection.sides[s].may_write &= n == whole || waits;
             }
-            Io::Blocked => connection.sides[s].may_write = connection.sides[s].pledge_since.is_some(),
+            Io::Blocked => connection.sides[s].may_write = waits,
             Io::Error(errno) => connection.check_error(c, s, errno, true)?,
         }
         Ok(io)
     }
 
-    fn send_step(
-        &mut self,
-        endpoint: &Endpoint,
-        cell: &Arc<StreamCell>,
-        (c, s): (usize, usize),
-        bytes: &[u8],
-        more: bool,
-    ) -> Check<Step> {
-        let now = self.now;
-        let side = &mut self.connections[c].sides[s];
-        let mut guard = cell.lock(endpoint);
-        let pledged = side.pledge_since.take();
-        // A kernel that would not shut down a broken connection leaves the stream unaware of it.
-        if self.connections[c].directions[s].ended && guard.tx_sink() == TxSink::Pledged {
-            return Ok(Step::Failed(EPIPE));
-        }
-        let side = &mut self.connections[c].sides[s];
-        Ok(match guard.tx_sink() {
-            TxSink::Link => match guard.send_slice(bytes, more) {
-                LinkIo::Done(n) => Step::Done(n),
-                LinkIo::WouldBlock => Step::Blocked,
-                LinkIo::Moved => Step::Again,
-            },
-            TxSink::Anchor => match side.descriptor.write(bytes) {
-                Ok(n) => {
-                    guard.anchor_sent(n);
-                    Step::Done(n)
-                }
-                Err(e) => os_error(&e).map_or(Step::Blocked, Step::Failed),
-            },
-            TxSink::Pledged => {
-                // The shim sleeps here, looking again and again; the scheduler comes back.
-                side.descriptor.progress(&mut guard);
-                if guard.tx_sink() != TxSink::Pledged {
-                    return Ok(Step::Again);
-                }
-                let since = pledged.unwrap_or(now);
-                if now.saturating_since(since) > PLEDGE_PATIENCE {
-                    guard.void_pledge();
-                    return Ok(Step::Again);
-                }
-                side.pledge_since = Some(since);
-                drop(guard);
-                endpoint.poll(endpoint.control_cq());
-                Step::Blocked
-            }
-            TxSink::Wait => {
-                side.descriptor.progress(&mut guard);
-                if guard.tx_sink() == TxSink::Wait {
-                    Step::Blocked
-                } else {
-                    Step::Again
-                }
-            }
-            TxSink::Refused => {
-                guard.refuse_write(bytes.len());
-                drop(guard);
-                self.connections[c].broken = true;
-                Step::Done(bytes.len())
-            }
-            TxSink::Closed => {
-                if let Some(failure) = guard.proto().failure() {
-                    honest(failure, (c, s))?;
-                }
-                Step::Failed(take_error(&mut guard).unwrap_or(EPIPE))
-            }
-        })
-    }
-
     /// What MSG_MORE or TCP_CORK holds back goes out, as when the option is taken back. TCP holds nothing back here.
     pub(crate) fn push_held(&mut self, c: usize, s: usize) {
         if let Some((endpoint, cell)) = self.open_side(c, s) {
-            cell.lock(&endpoint).push_held();
+            cell.lock(&endpoint).change(|stream| stream.push_held());
         }
     }
 
@@ -323,15 +323,17 @@ impl World {
         let side = &mut connection.sides[s];
         connection.directions[s].ended |= how != Shutdown::Read;
         side.read_shut |= how != Shutdown::Write;
-        side.pledge_since = None;
+        side.suspended = None;
         // What comes from now on is answered with a reset.
         connection.broken |= connection.directions[s].ended && side.read_shut;
         let mut guard = cell.lock(&endpoint);
         if !guard.kernel_is_accurate() {
-            guard.shutdown(how);
-            guard.note_arrival();
+            guard.change(|stream| {
+                stream.shutdown(how);
+                stream.note_arrival();
+            });
         } else if side.descriptor.shutdown(how).is_ok() {
-            guard.note_kernel_shutdown(how);
+            guard.change(|stream| stream.note_kernel_shutdown(how));
         }
     }
 
@@ -344,6 +346,7 @@ impl World {
         let tag = World::tag(c, s);
         let side = &mut connection.sides[s];
         side.cell = None;
+        side.suspended = None;
         let descriptor = side.descriptor.clone();
         if abort {
             // The option was set on the kernel's socket.
@@ -368,8 +371,10 @@ impl World {
         let mut guard = cell.lock(&endpoint);
         let mut done = guard.proto().is_plain();
         if !done {
-            guard.demote(Reason::Requested);
-            side.descriptor.progress(&mut guard);
+            guard.change(|stream| {
+                stream.demote(Reason::Requested);
+                side.descriptor.progress(stream);
+            });
             done = guard.proto().is_plain() || guard.proto().failure().is_some();
         }
         let link = guard.link().cloned();
@@ -406,21 +411,13 @@ fn close_stream(
     if let Some(link) = link {
         endpoint.poll_link(&link);
     }
-    cell.lock(endpoint).close(abort, keep);
-}
-
-/// The errno of a stream that has failed, told once.
-fn take_error(guard: &mut StreamGuard<'_>) -> Option<i32> {
-    guard.take_error().map(|error| match error {
-        SocketError::Reset => ECONNRESET,
-        SocketError::Pipe => EPIPE,
-    })
+    cell.lock(endpoint).change(|stream| stream.close(abort, keep));
 }
 
 /// Among honest processes nobody breaks the protocol.
-fn honest(failure: Failure, (c, s): (usize, usize)) -> Check {
-    match failure {
-        Failure::Violation(what) => Err(Broken::new(What::Violation, format!("connection {c} side {s}: {what}"))),
+fn honest(endpoint: &Endpoint, cell: &Arc<StreamCell>, (c, s): (usize, usize)) -> Check {
+    match cell.lock(endpoint).proto().failure() {
+        Some(Failure::Violation(what)) => Err(Broken::new(What::Violation, format!("connection {c} side {s}: {what}"))),
         _ => Ok(()),
     }
 }

@@ -5,10 +5,18 @@ use std::sync::Arc;
 use netacc_device::loopback::anchor::AnchorWire;
 use netacc_device::Instant;
 use netacc_driver::StreamCell;
+use netacc_socket::{Errno, Sending, Waited};
 
 use crate::bytes;
 use crate::descriptor::Descriptor;
 use crate::{Broken, Check, What};
+
+/// A write in the middle of a wait.
+pub(crate) struct SuspendedSend {
+    pub(crate) sending: Sending,
+    /// How the wait has ended, when the write goes on.
+    pub(crate) waited: Waited,
+}
 
 /// One end, as its application has it.
 pub(crate) struct Side {
@@ -20,16 +28,14 @@ pub(crate) struct Side {
     pub(crate) may_read: bool,
     /// As `may_read`.
     pub(crate) may_write: bool,
-    /// A write waits for the answer to an OPEN since then.
-    pub(crate) pledge_since: Option<Instant>,
+    /// A write that waits for its peer to act.
+    pub(crate) suspended: Option<SuspendedSend>,
     /// A demotion that the application waits for.
     pub(crate) demoting_since: Option<Instant>,
     /// A read gave end of stream.
     pub(crate) ended: bool,
     /// A call gave an error: there is nothing to do but to close.
     pub(crate) failed: bool,
-    /// An error that came after some bytes of a call had gone: the next call reports it, as in the kernel.
-    pub(crate) pending_error: Option<i32>,
     pub(crate) read_shut: bool,
     /// Bytes still to write before the end, in the drain.
     pub(crate) left: u64,
@@ -122,7 +128,7 @@ impl Connection {
 
     /// A call on `side` failed with `errno`.
     pub(crate) fn check_error(&mut self, number: usize, side: usize, errno: i32, writing: bool) -> Check {
-        let own_end = writing && errno == EPIPE && self.directions[side].ended;
+        let own_end = writing && errno == Errno::PIPE.0 && self.directions[side].ended;
         if own_end {
             return Ok(());
         }
@@ -139,8 +145,3 @@ impl Connection {
 pub(crate) fn key(connection: usize, writer: usize) -> u64 {
     (connection as u64 * 2 + writer as u64 + 1) << 32
 }
-
-/// Linux errno of a write to a direction that has ended.
-pub(crate) const EPIPE: i32 = 32;
-/// Linux errno of a reset.
-pub(crate) const ECONNRESET: i32 = 104;

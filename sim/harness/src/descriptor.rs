@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use netacc_device::loopback::anchor::{AnchorState, InMemoryAnchor};
 use netacc_device::{Anchor, AnchorError, AnchorPosition};
-use netacc_driver::{Shutdown, StreamGuard};
+use netacc_driver::{LockedStream, Shutdown};
 use parking_lot::Mutex;
 
 use crate::mutants::AnchorMutant;
@@ -75,14 +75,19 @@ impl Descriptor {
     }
 
     /// Progress of the stream on this anchor, with what the kernel says of its end.
-    pub(crate) fn progress(&self, guard: &mut StreamGuard<'_>) {
+    pub(crate) fn progress(&self, stream: &mut LockedStream<'_>) {
         let state = self.state();
         if state.reset {
-            guard.anchor_failed();
+            stream.anchor_failed();
         } else {
             // Behind the peer's FIN the rest of a record will never come.
-            guard.progress_anchor(state.peer_closed);
+            stream.progress_anchor(state.peer_closed);
         }
+    }
+
+    /// Whether `poll` would report an error, or that the connection is over.
+    pub(crate) fn is_over(&self) -> bool {
+        self.anchor.lock().as_ref().is_none_or(Anchor::is_over)
     }
 
     pub(crate) fn events(&self) -> u32 {
@@ -234,7 +239,7 @@ impl Anchor for Handle {
     }
 
     fn is_over(&self) -> bool {
-        self.descriptor.anchor.lock().as_ref().is_none_or(Anchor::is_over)
+        self.descriptor.is_over()
     }
 
     fn is_ended(&self) -> bool {

@@ -11,7 +11,6 @@ use netacc_device::Instant;
 use netacc_driver::Shutdown;
 use netacc_proto::Phase;
 
-use crate::app::PLEDGE_PATIENCE;
 use crate::io::Io;
 use crate::trace::Event;
 use crate::world::World;
@@ -160,8 +159,8 @@ impl World {
             return Ok(false);
         }
         let peer_closed = connection.sides[1 - s].cell.is_none();
-        let waiting = side.pledge_since;
-        if side.left == 0 && !peer_closed && waiting.is_none() {
+        let waits = side.suspended.is_some();
+        if side.left == 0 && !peer_closed && !waits {
             self.shutdown(c, s, Shutdown::Write);
             self.trace.note(Event::ShutdownWrite { c, s });
             return Ok(true);
@@ -182,8 +181,8 @@ impl World {
             }
             Io::Done(n) => side.left -= n as u64,
             Io::Error(_) => side.left = 0,
-            // Waiting for the answer to an OPEN, as before: that is no move.
-            Io::Blocked => return Ok(waiting.is_none() || side.pledge_since.is_none()),
+            // Waiting for the peer to act, as before: that is no move.
+            Io::Blocked => return Ok(!waits || side.suspended.is_none()),
         }
         if self.connections[c].sides[s].probes > MAX_PROBES {
             let detail = format!("connection {c} side {s} writes and writes to a closed peer");
@@ -196,9 +195,9 @@ impl World {
         let helpers = self.processes.iter().flatten().filter_map(|p| p.timer);
         let sides = self.connections.iter().flat_map(|c| &c.sides).filter(|s| s.cell.is_some() && !s.failed);
         let waits = sides.flat_map(|s| {
-            let pledge = s.pledge_since.map(|at| at + PLEDGE_PATIENCE + Duration::from_micros(1));
+            let send = s.suspended.as_ref().and_then(|suspended| suspended.sending.waits_until());
             let demotion = s.demoting_since.map(|_| self.now + Duration::from_millis(200));
-            [pledge, demotion]
+            [send, demotion]
         });
         // An entry of the cache may be far away; it is what the third phase waits for.
         helpers.chain(waits.flatten()).min()

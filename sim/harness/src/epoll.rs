@@ -229,7 +229,7 @@ fn anchor_event(endpoint: &Endpoint, stream: &Arc<StreamCell>, descriptor: &Desc
     }
     let mut guard = stream.lock(endpoint);
     if !guard.proto().is_plain() {
-        descriptor.progress(&mut guard);
+        guard.change(|stream| descriptor.progress(stream));
     }
 }
 

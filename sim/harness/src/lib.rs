@@ -9,8 +9,9 @@
 //! * readiness tells the truth, and whoever waits for it edge-triggered is told;
 //! * nothing is used after close, and in the end nothing is left over: stream, link, slot, region, message.
 //!
-//! The core and the driver are the ones that production runs. The applications ([`app`]), the epoll instance
-//! ([`epoll`]) and the helper thread ([`process`]) are models of the preload shim's.
+//! The core, the driver and what `core/socket` decides of a send and a receive are the ones that production runs. What else
+//! the applications do ([`app`]), the epoll instance ([`epoll`]) and the helper thread ([`process`]) are models of the
+//! library's.
 //!
 //! There is no thread, clock or sleep in a run, and nothing iterates in hash order: a seed replays exactly.
 

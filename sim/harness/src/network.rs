@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use netacc_device::loopback::{Delivery, DeliveryMode, Fabric, Kill, LoopbackDevice, QueuePairEnd};
+use netacc_device::loopback::{Delivery, DeliveryMode, DeviceId, Fabric, Kill, LoopbackDevice, QueuePairEnd};
 use netacc_device::middleware::SplitMix64;
 use netacc_device::tables::{QueueDepths, Refusal};
 use netacc_device::{CompletionQueueId, ConnectionManager, Device, Directory, Instant, QueuePairId};
@@ -105,7 +105,13 @@ impl Net {
 
     pub(crate) fn crash(&self, port: &Port) {
         match (self, port) {
-            (Net::Memory(fabric), Port::Memory(device)) => fabric.crash(device.id()),
+            (Net::Memory(fabric), Port::Memory(device)) => {
+                fabric.crash(device.id());
+                if device.capabilities().placement_is_delivery {
+                    // Whoever sees the anchor's end finds it there: see `Stream::handle_last_end`.
+                    deliver_placed(fabric, device.id());
+                }
+            }
             (Net::Nics(cluster), Port::Nic(device)) => cluster.crash(device.host()),
             _ => {}
         }
@@ -220,6 +226,14 @@ fn host(rng: &mut SplitMix64) -> HostConfig {
         costs,
         ..NicConfig::ideal(LINE_RATE_BPS)
     })
+}
+
+/// Delivers what a device that has crashed had placed.
+fn deliver_placed(fabric: &Fabric, crashed: DeviceId) {
+    let placed = |delivery: &Delivery| matches!(delivery, Delivery::Message { from } if from.device == crashed);
+    while let Some(next) = fabric.deliverable().into_iter().find(placed) {
+        fabric.deliver(next);
+    }
 }
 
 /// Half of the devices make queue pairs and register memory at once.

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use netacc_device::middleware::{Fault, FaultConfig, Record, SplitMix64};
 use netacc_device::{Armed, CompletionQueueId, Device, Instant};
 use netacc_driver::{Endpoint, StreamCell};
+use netacc_socket::SwitchPatience;
 use parking_lot::Mutex;
 
 use crate::descriptor::Descriptor;
@@ -46,6 +47,7 @@ pub(crate) struct Process {
     /// Arming a queue found completions: look again at once.
     helper_again: bool,
     epoll_again: bool,
+    pub(crate) switch_patience: SwitchPatience,
 }
 
 /// What a process is made of.
@@ -118,6 +120,7 @@ impl Process {
             flags,
             helper_again: true,
             epoll_again: true,
+            switch_patience: SwitchPatience::new(),
         })
     }
 

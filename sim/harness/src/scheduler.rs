@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use netacc_driver::Shutdown;
+use netacc_socket::Waited;
 
 use crate::plan::Weights;
 use crate::trace::Event;
@@ -150,7 +151,7 @@ impl World {
             self.demote_step(c, s);
             return Ok(());
         }
-        if self.connections[c].sides[s].pledge_since.is_some() && !matches!(action, Action::Write | Action::Read) {
+        if self.connections[c].sides[s].suspended.is_some() && !matches!(action, Action::Write | Action::Read) {
             return Ok(());
         }
         if self.connections[c].sides[s].failed && matches!(action, Action::Read | Action::Peek) {
@@ -200,9 +201,11 @@ impl World {
         if connection.directions[s].written >= self.plan.volume || connection.sides[s].failed {
             return Ok(());
         }
-        if connection.sides[s].pledge_since.is_some() && self.rng.below(8) == 0 {
+        if connection.sides[s].suspended.is_some() && self.rng.below(8) == 0 {
             // As if the patience were over.
-            self.connections[c].sides[s].pledge_since = Some(netacc_device::Instant::ZERO);
+            if let Some(suspended) = &mut self.connections[c].sides[s].suspended {
+                suspended.waited = Waited::TimedOut;
+            }
             self.trace.note(Event::Void { c, s });
         }
         let want = self.amount();

@@ -170,17 +170,17 @@ impl Connection {
     }
 
     /// A side reads what there is.
-    pub(crate) fn read(&mut self, endpoint: &Endpoint, side: usize) -> Result<(), u64> {
+    pub(crate) fn read(&mut self, endpoint: &Endpoint, side: usize, now: Instant) -> Result<(), u64> {
         let Some(socket) = &mut self.sockets[side] else { return Ok(()) };
         let mut end = End { endpoint, cell: &socket.cell, anchor: &mut socket.anchor };
-        self.directions[1 - side].read(&mut end, self.salt + 1 - side as u64)
+        self.directions[1 - side].read(&mut end, self.salt + 1 - side as u64, now)
     }
 
     /// A side writes up to position `until`, as far as there is room.
-    pub(crate) fn write(&mut self, endpoint: &Endpoint, side: usize, until: u64) {
+    pub(crate) fn write(&mut self, endpoint: &Endpoint, side: usize, until: u64, now: Instant) {
         let Some(socket) = &mut self.sockets[side] else { return };
         let mut end = End { endpoint, cell: &socket.cell, anchor: &mut socket.anchor };
-        self.directions[side].write(&mut end, self.salt + side as u64, until);
+        self.directions[side].write(&mut end, self.salt + side as u64, until, now);
         self.blocked[side] = self.directions[side].written < until;
     }
 

@@ -6,10 +6,14 @@ use std::time::Duration;
 
 use netacc_device::loopback::anchor::InMemoryAnchor;
 use netacc_device::middleware::SplitMix64;
-use netacc_device::{Anchor, DeviceError, Instant};
-use netacc_driver::{Endpoint, EndpointConfig, LinkIo, Readiness, ReadySink, Sharing, StreamCell};
+use netacc_device::{Anchor, AnchorError, DeviceError, Instant};
+use netacc_driver::{Endpoint, EndpointConfig, LinkIo, LockedStream, Readiness, ReadySink, Sharing, StreamCell};
 use netacc_host::HostDevice;
 use netacc_proto::{CacheConfig, RxSource, TxSink};
+use netacc_socket::{
+    Connection, Errno, KernelError, Next, Receiving, RecvSocket, SendSocket, SendWait, Sending, Socket, SwitchPatience,
+    Waited,
+};
 
 /// A promise that a run found broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -142,24 +146,25 @@ const CHUNK: u64 = 16_384;
 
 impl Direction {
     /// Writes up to position `until`, as far as there is room.
-    pub(crate) fn write(&mut self, end: &mut End<'_>, salt: u64, until: u64) {
+    pub(crate) fn write(&mut self, end: &mut End<'_>, salt: u64, until: u64, now: Instant) {
         let mut bytes = Vec::new();
         while self.written < until {
             let count = (until - self.written).min(CHUNK);
             bytes.resize(count as usize, 0);
             fill(salt, self.written, &mut bytes);
-            match end.send(&bytes) {
-                0 => break,
-                n => self.written += n as u64,
+            let sent = end.send(&bytes, now) as u64;
+            self.written += sent;
+            if sent < count {
+                break;
             }
         }
     }
 
     /// Reads what there is.
-    pub(crate) fn read(&mut self, end: &mut End<'_>, salt: u64) -> Result<(), u64> {
+    pub(crate) fn read(&mut self, end: &mut End<'_>, salt: u64, now: Instant) -> Result<(), u64> {
         let mut bytes = vec![0; CHUNK as usize];
         loop {
-            let count = end.receive(&mut bytes);
+            let count = end.receive(&mut bytes, now);
             if let Some(position) = mismatch(salt, self.read, &bytes[..count]) {
                 return Err(position);
             }
@@ -210,64 +215,159 @@ fn word(salt: u64, index: u64) -> u64 {
     mixed ^ mixed >> 29
 }
 
-/// Looks at a stream that changes as it is looked at. Arbitrary: bounds what must end by itself.
-const MAX_TRIES: u32 = 100;
+/// Attempts of a call at a stream that changes meanwhile. Arbitrary: bounds what must end by itself.
+const MAX_ATTEMPTS: u32 = 100;
+
+/// The environment of a call on a simulated host: the socket under the stream, and what the call moves.
+struct Call<'a, B> {
+    now: Instant,
+    anchor: &'a mut InMemoryAnchor,
+    bytes: B,
+    /// Of this call alone: a call that would wait ends.
+    patience: SwitchPatience,
+}
+
+impl<B> Socket for Call<'_, B> {
+    fn now(&self) -> Instant {
+        self.now
+    }
+
+    fn is_nonblocking(&self) -> bool {
+        true
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        None
+    }
+
+    fn begin_wait(&mut self) {}
+
+    fn is_broken(&self) -> bool {
+        self.anchor.is_over()
+    }
+
+    /// The process has polled all of its links in this turn, see [`look`].
+    fn poll_link(&mut self) -> bool {
+        false
+    }
+}
+
+impl SendSocket for Call<'_, &[u8]> {
+    fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn send_kernel(&mut self, skip: usize) -> Result<usize, KernelError> {
+        self.anchor.try_write(&self.bytes[skip..]).map_err(|error| kernel_error(&error))
+    }
+
+    fn send_link(&mut self, stream: &mut LockedStream<'_>, skip: usize) -> Option<LinkIo> {
+        Some(stream.send_slice(&self.bytes[skip..], false))
+    }
+
+    fn refused_len(&mut self, skip: usize) -> Option<usize> {
+        Some(self.bytes.len() - skip)
+    }
+
+    fn is_full(&self) -> bool {
+        self.unacknowledged() > 0
+    }
+
+    fn has_room(&self) -> bool {
+        self.anchor.state().writable
+    }
+
+    fn has_room_for_some(&self) -> bool {
+        self.has_room()
+    }
+
+    fn unacknowledged(&self) -> u64 {
+        self.anchor.state().unsent as u64
+    }
+
+    fn switch_patience(&self) -> &SwitchPatience {
+        &self.patience
+    }
+
+    fn note_sent(&mut self, _: usize) {}
+}
+
+impl RecvSocket for Call<'_, &mut [u8]> {
+    fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn is_peek(&self) -> bool {
+        false
+    }
+
+    fn recv_kernel(&mut self, skip: usize, limit: u64) -> Result<usize, KernelError> {
+        let room = &mut self.bytes[skip..];
+        let most = room.len().min(usize::try_from(limit).unwrap_or(usize::MAX));
+        self.anchor.try_read(&mut room[..most]).map_err(|error| kernel_error(&error))
+    }
+
+    fn recv_link(&mut self, stream: &mut LockedStream<'_>, skip: usize) -> Option<usize> {
+        let count = stream.peek_slice(&mut self.bytes[skip..], 0);
+        stream.consume_link(count);
+        Some(count)
+    }
+
+    fn unread(&self) -> u64 {
+        self.anchor.unread()
+    }
+
+    fn has_deferred_error(&self) -> bool {
+        false
+    }
+
+    fn take_deferred_error(&mut self) -> Option<Errno> {
+        None
+    }
+
+    fn note_received(&mut self, _: usize) {}
+}
+
+fn kernel_error(error: &AnchorError) -> KernelError {
+    match error {
+        AnchorError::WouldBlock => KernelError::WouldBlock,
+        AnchorError::Os(error) => KernelError::from(Errno(error.raw_os_error().unwrap_or(0))),
+        _ => KernelError::Call(Errno(0)),
+    }
+}
 
 impl End<'_> {
     /// Writes some of the bytes, wherever the stream goes; how many.
-    fn send(&mut self, bytes: &[u8]) -> usize {
-        for _ in 0..MAX_TRIES {
-            let mut guard = self.cell.lock(self.endpoint);
-            match guard.tx_sink() {
-                TxSink::Link => match guard.send_slice(bytes, false) {
-                    LinkIo::Done(count) => return count,
-                    LinkIo::WouldBlock => return 0,
-                    LinkIo::Moved => {}
-                },
-                TxSink::Anchor => {
-                    let count = self.anchor.try_write(bytes).unwrap_or(0);
-                    guard.anchor_sent(count);
-                    return count;
+    fn send(&mut self, bytes: &[u8], now: Instant) -> usize {
+        let connection = Connection { endpoint: self.endpoint, cell: self.cell };
+        let mut call = Call { now, anchor: &mut *self.anchor, bytes, patience: SwitchPatience::new() };
+        let mut sending = Sending::begin(connection, &mut call, true);
+        let mut next = Next::Again;
+        for _ in 0..MAX_ATTEMPTS {
+            next = match next {
+                Next::Again => sending.attempt(connection, &mut call),
+                Next::Wait(wait) if has_come(connection, &call, wait) => {
+                    sending.resume(connection, &mut call, Waited::Again)
                 }
-                sink @ (TxSink::Pledged | TxSink::Wait) => {
-                    guard.progress_anchor(self.anchor.is_ended());
-                    if guard.tx_sink() == sink {
-                        // It is told when it can write.
-                        if sink == TxSink::Pledged {
-                            guard.wait_for_pledge();
-                        }
-                        return 0;
-                    }
-                }
-                TxSink::Refused | TxSink::Closed => return 0,
-            }
+                // It is told when it can write.
+                Next::Wait(_) => break,
+                Next::Done(sent) => return sent.unwrap_or(0),
+            };
         }
-        0
+        sending.done()
     }
 
     /// Reads what there is, wherever it comes from; how many bytes.
-    fn receive(&mut self, bytes: &mut [u8]) -> usize {
-        for _ in 0..MAX_TRIES {
-            let mut guard = self.cell.lock(self.endpoint);
-            match guard.rx_source() {
-                RxSource::Link => {
-                    let count = guard.peek_slice(bytes, 0);
-                    guard.consume_link(count);
-                    return count;
-                }
-                RxSource::Anchor(limit) => {
-                    let most = bytes.len().min(usize::try_from(limit).unwrap_or(usize::MAX));
-                    let count = self.anchor.try_read(&mut bytes[..most]).unwrap_or(0);
-                    guard.anchor_received(count);
-                    return count;
-                }
-                RxSource::Record => {
-                    guard.progress_anchor(self.anchor.is_ended());
-                    if guard.rx_source() == RxSource::Record {
-                        return 0;
-                    }
-                }
-                RxSource::Eof | RxSource::Failed(_) => return 0,
+    fn receive(&mut self, bytes: &mut [u8], now: Instant) -> usize {
+        let connection = Connection { endpoint: self.endpoint, cell: self.cell };
+        let mut call = Call { now, anchor: &mut *self.anchor, bytes, patience: SwitchPatience::new() };
+        let mut receiving = Receiving::begin(connection, &mut call, 1, true);
+        for _ in 0..MAX_ATTEMPTS {
+            match receiving.attempt(connection, &mut call) {
+                Next::Again => {}
+                // It is told when it can read.
+                Next::Wait(_) => break,
+                Next::Done(received) => return received.unwrap_or(0),
             }
         }
         0
@@ -280,7 +380,7 @@ impl End<'_> {
             RxSource::Eof | RxSource::Failed(_) => true,
             RxSource::Anchor(limit) if self.anchor.is_ended() && self.anchor.unread() == 0 => {
                 if limit != u64::MAX {
-                    guard.anchor_ended();
+                    guard.change(|stream| stream.anchor_ended());
                 }
                 true
             }
@@ -307,9 +407,23 @@ impl End<'_> {
         }
         let mut guard = self.cell.lock(self.endpoint);
         if !guard.proto().is_plain() {
-            guard.progress_anchor(self.anchor.is_ended());
+            guard.change(|stream| stream.progress_anchor(self.anchor.is_ended()));
         }
     }
+}
+
+/// Whether what a call would wait for has come. If that is the answer to an OPEN and it has not, the program does something else
+/// meanwhile.
+fn has_come(connection: Connection<'_>, call: &Call<'_, &[u8]>, wait: SendWait) -> bool {
+    let SendWait::Peer { expected, .. } = wait else { return false };
+    connection.cell.lock(connection.endpoint).change(|stream| {
+        stream.progress_anchor(call.anchor.is_ended());
+        let come = expected.is_done(stream, call);
+        if !come && stream.tx_sink() == TxSink::Pledged {
+            stream.wait_for_pledge();
+        }
+        come
+    })
 }
 
 /// Turns that an endpoint gets in a row at most; it asks for few.

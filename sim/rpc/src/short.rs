@@ -197,7 +197,7 @@ impl Run {
 /// passed.
 fn close(endpoint: &Endpoint, socket: &mut Socket, waited: Duration) -> bool {
     let cell = &socket.cell;
-    if cell.lock(endpoint).close_plain() {
+    if cell.lock(endpoint).change(|stream| stream.close_plain()) {
         cell.tag().store(NOBODY, Ordering::Relaxed);
         endpoint.forget(cell);
         return true;
@@ -205,21 +205,23 @@ fn close(endpoint: &Endpoint, socket: &mut Socket, waited: Duration) -> bool {
     // What has arrived but was not looked at decides between FIN and RST.
     cell.take_in(endpoint);
     let mut guard = cell.lock(endpoint);
-    guard.withdraw();
+    guard.change(|stream| stream.withdraw());
     if guard.proto().awaits_switch() {
-        guard.progress_anchor(false);
+        guard.change(|stream| stream.progress_anchor(false));
         if guard.proto().awaits_switch() && waited < SETTLE_PATIENCE {
             return false;
         }
     } else if guard.proto().phase() == Phase::Promoting {
-        guard.demote(Reason::PledgeVoided);
-        guard.progress_anchor(false);
+        guard.change(|stream| {
+            stream.demote(Reason::PledgeVoided);
+            stream.progress_anchor(false);
+        });
         if guard.proto().phase() == Phase::Promoting && waited < CLOSE_PATIENCE {
             return false;
         }
     }
     cell.tag().store(NOBODY, Ordering::Relaxed);
     let kept = socket.anchor.clone();
-    guard.close(false, || Some(Box::new(kept)));
+    guard.change(|stream| stream.close(false, || Some(Box::new(kept))));
     true
 }

@@ -197,14 +197,14 @@ impl Run {
         }
         let conversation = connection.conversation as usize;
         let before = connection.directions[1 - side].read;
-        if let Err(position) = connection.read(endpoint, side) {
+        if let Err(position) = connection.read(endpoint, side, now) {
             self.broken.get_or_insert(Broken { conversation, position });
             return;
         }
         self.results.read += connection.directions[1 - side].read - before;
         if side == 1 {
             let until = connection.answerable();
-            connection.write(endpoint, 1, until);
+            connection.write(endpoint, 1, until, now);
             return self.close_if_over(number, side, now);
         }
         self.take_answers_and_ask(number, now);
@@ -229,7 +229,7 @@ impl Run {
         self.results.answered += u64::from(answers);
         let host = connection.client as usize;
         connection.ask(now);
-        connection.write(&self.endpoints[host], 0, connection.ends[0]);
+        connection.write(&self.endpoints[host], 0, connection.ends[0], now);
         let ends = !was_over && connection.is_over();
         match &mut connection.short {
             Some(short) => short.answered += answers,

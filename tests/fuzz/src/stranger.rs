@@ -134,8 +134,8 @@ impl World {
         world.client.promote(&world.honest.0).expect("the acceptor is published");
         for _ in 0..4 {
             world.run();
-            world.honest.0.lock(&world.client).progress_anchor(false);
-            world.honest.1.lock(&world.server).progress_anchor(false);
+            world.honest.0.lock(&world.client).change(|stream| stream.progress_anchor(false));
+            world.honest.1.lock(&world.server).change(|stream| stream.progress_anchor(false));
         }
         world.check_honest();
         world
@@ -149,7 +149,7 @@ impl World {
                 endpoint.poll(endpoint.default_cq());
             }
             self.wire.settle();
-            self.victim.lock(&self.server).progress_anchor(false);
+            self.victim.lock(&self.server).change(|stream| stream.progress_anchor(false));
         }
     }
 
@@ -158,14 +158,16 @@ impl World {
         let ends = [(&self.honest.0, &self.client), (&self.honest.1, &self.server)];
         for (from, to) in [(ends[0], ends[1]), (ends[1], ends[0])] {
             assert_eq!(from.0.lock(from.1).tx_sink(), TxSink::Link, "the honest connection left its link");
-            assert_eq!(from.0.lock(from.1).send_slice(b"still here", false), LinkIo::Done(10));
+            assert_eq!(from.0.lock(from.1).change(|stream| stream.send_slice(b"still here", false)), LinkIo::Done(10));
             to.1.poll(to.1.default_cq());
             to.1.poll(to.1.control_cq());
             let mut bytes = [0; 16];
-            let mut guard = to.0.lock(to.1);
-            let n = guard.peek_slice(&mut bytes, 0);
+            let n = to.0.lock(to.1).change(|stream| {
+                let n = stream.peek_slice(&mut bytes, 0);
+                stream.consume_link(n);
+                n
+            });
             assert_eq!(&bytes[..n], b"still here");
-            guard.consume_link(n);
         }
     }
 
@@ -175,25 +177,26 @@ impl World {
             Action::ProgramSends(n) => {
                 let mut guard = self.victim.lock(&self.server);
                 if guard.tx_sink() == TxSink::Link {
-                    guard.send_slice(&vec![7; usize::from(n)], false);
+                    guard.change(|stream| stream.send_slice(&vec![7; usize::from(n)], false));
                 }
             }
             Action::ProgramReceives(n) => {
-                let mut guard = self.victim.lock(&self.server);
                 let mut bytes = vec![0; usize::from(n)];
-                let got = guard.peek_slice(&mut bytes, 0);
-                guard.consume_link(got);
+                self.victim.lock(&self.server).change(|stream| {
+                    let got = stream.peek_slice(&mut bytes, 0);
+                    stream.consume_link(got);
+                });
             }
             Action::ProgramShutsDown(how) => {
                 let how = [Shutdown::Write, Shutdown::Read, Shutdown::Both][usize::from(how) % 3];
-                self.victim.lock(&self.server).shutdown(how);
+                self.victim.lock(&self.server).change(|stream| stream.shutdown(how));
             }
             Action::ProgramMoves { promote: true } => {
                 // Refused, mostly: the stranger opened the connection.
                 let _ = self.server.promote(&self.victim);
             }
             Action::ProgramMoves { promote: false } => {
-                self.victim.lock(&self.server).demote(netacc_proto::Reason::KernelOnly);
+                self.victim.lock(&self.server).change(|stream| stream.demote(netacc_proto::Reason::KernelOnly));
             }
             _ => self.stranger.act(action, self.victim.number()),
         }
@@ -367,7 +370,7 @@ mod tests {
         world.act(&Action::Data { offset: 0, len: 10, rewind: true });
         world.run();
         let mut bytes = [0; 16];
-        assert_eq!(world.victim.lock(&world.server).peek_slice(&mut bytes, 0), 10);
+        assert_eq!(world.victim.lock(&world.server).change(|stream| stream.peek_slice(&mut bytes, 0)), 10);
         world.act(&Action::StreamCredit(1 << 40));
         world.act(&Action::Signal { kind: MessageKind::CreditGive as u8, slot: None });
         world.run();

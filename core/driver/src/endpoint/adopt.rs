@@ -31,31 +31,33 @@ impl Endpoint {
         if guard.inner.published || guard.inner.closing.is_closed() {
             return;
         }
-        let reason = match self.directory.publish(&cell.tuple, cell.number) {
-            Ok(()) => {
-                guard.inner.published = true;
-                return;
-            }
-            Err(DirectoryError::Full) => Reason::DirectoryFull,
-            Err(DirectoryError::NoPort) => Reason::NoLinkPort,
-            Err(DirectoryError::NoDescriptor) => Reason::DescriptorLimit,
-            Err(_) => Reason::OtherHost,
-        };
-        self.counters.reason(reason);
-        guard.inner.proto.note_without_link(reason);
+        guard.change(|stream| {
+            let reason = match self.directory.publish(&cell.tuple, cell.number) {
+                Ok(()) => {
+                    stream.inner.published = true;
+                    return;
+                }
+                Err(DirectoryError::Full) => Reason::DirectoryFull,
+                Err(DirectoryError::NoPort) => Reason::NoLinkPort,
+                Err(DirectoryError::NoDescriptor) => Reason::DescriptorLimit,
+                Err(_) => Reason::OtherHost,
+            };
+            self.counters.reason(reason);
+            stream.inner.proto.note_without_link(reason);
+        });
     }
 
     /// Forgets a stream that never left plain TCP, or is closed and released.
     pub fn forget(&self, cell: &Arc<StreamCell>) {
         // Whoever still holds the stream must neither open it nor touch a descriptor that may be another's by now.
         self.promotions.lock().remove(cell);
-        let mut guard = cell.lock(self);
-        guard.abandon();
-        if std::mem::take(&mut guard.inner.published) {
-            self.directory.withdraw(&cell.tuple, cell.number);
-        }
-        let counters = guard.inner.counters;
-        drop(guard);
+        let counters = cell.lock(self).change(|stream| {
+            stream.abandon();
+            if std::mem::take(&mut stream.inner.published) {
+                self.directory.withdraw(&cell.tuple, cell.number);
+            }
+            stream.inner.counters
+        });
         let mut streams = self.streams.write();
         let slot = &mut streams.cells[cell.number as usize];
         if slot.as_ref().is_some_and(|c| Arc::ptr_eq(c, cell)) {

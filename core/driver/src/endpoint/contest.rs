@@ -12,7 +12,7 @@ use std::time::Duration;
 use netacc_device::{Instant, QueuePairId};
 
 use super::{Again, Endpoint, Timed};
-use crate::stream::{Claim, StreamGuard};
+use crate::stream::{Claim, LockedStream};
 use crate::StreamCell;
 
 /// How long an attempt lasts at least that another link contests. Arbitrary: who has no right to a stream can end its opener's
@@ -21,10 +21,10 @@ pub const CONTEST_PATIENCE: Duration = Duration::from_secs(1);
 
 impl Endpoint {
     /// Another link than `link`, where the stream is, asks for it.
-    pub(crate) fn note_contest(&self, guard: &mut StreamGuard<'_>, link: QueuePairId) {
-        let claim = Some(Claim { link, slot: guard.inner.proto.slot() });
-        if std::mem::replace(&mut guard.inner.attempt.contested, claim) != claim {
-            self.note(Timed::Contested(guard.cell.clone()));
+    pub(crate) fn note_contest(&self, stream: &mut LockedStream<'_>, link: QueuePairId) {
+        let claim = Some(Claim { link, slot: stream.inner.proto.slot() });
+        if std::mem::replace(&mut stream.inner.attempt.contested, claim) != claim {
+            self.note(Timed::Contested(stream.cell.clone()));
         }
     }
 
@@ -40,27 +40,27 @@ impl Endpoint {
     fn settle_contest(&self, cell: &Arc<StreamCell>) {
         let link = cell.lock(self).link().cloned();
         let Some(link) = link else {
-            cell.lock(self).inner.attempt.contested = None;
+            cell.lock(self).change(|stream| stream.inner.attempt.contested = None);
             return;
         };
         let mut rx = link.rx.lock();
-        let mut guard = cell.lock(self);
-        let contested = guard.inner.attempt.contested.take();
-        let here = guard.link().is_some_and(|now| Arc::ptr_eq(now, &link));
-        let slot = guard.inner.proto.slot();
-        if !here
-            || contested != Some(Claim { link: link.qp, slot })
-            || guard.inner.closing.is_closed()
-            || !guard.inner.proto.abandon()
-        {
-            return;
-        }
-        // The peer may still write to the region, and name the slot: both stay what they are until the link ends.
-        let inner = &mut *guard.inner;
-        inner.attached = None;
-        if let Some(entry) = rx.slots.get_mut(usize::from(slot)) {
-            *entry = None;
-        }
-        self.expect_answer(&mut link.tx.lock());
+        cell.lock(self).change(|stream| {
+            let contested = stream.inner.attempt.contested.take();
+            let here = stream.link().is_some_and(|now| Arc::ptr_eq(now, &link));
+            let slot = stream.inner.proto.slot();
+            if !here
+                || contested != Some(Claim { link: link.qp, slot })
+                || stream.inner.closing.is_closed()
+                || !stream.inner.proto.abandon()
+            {
+                return;
+            }
+            // The peer may still write to the region, and name the slot: both stay what they are until the link ends.
+            stream.inner.attached = None;
+            if let Some(entry) = rx.slots.get_mut(usize::from(slot)) {
+                *entry = None;
+            }
+            self.expect_answer(&mut link.tx.lock());
+        });
     }
 }

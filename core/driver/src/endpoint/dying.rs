@@ -10,6 +10,7 @@ use netacc_proto::Reason;
 
 use super::{Again, Endpoint, Timed, RETRY_INTERVAL};
 use crate::link::LinkLife;
+use crate::stream::LockedStream;
 use crate::{Counters, LinkCell};
 
 /// How long the anchors of a dead link may take to say that their peer has ended. Arbitrary: the kernel closes the sockets
@@ -45,7 +46,7 @@ impl Endpoint {
     pub(super) fn end_link(&self, now: Instant, link: &Arc<LinkCell>, since: Instant) -> Option<Again> {
         // What the peer sent before it died, or before the link did, has arrived and must not be lost.
         self.poll_link(link);
-        let undecided = || self.streams_on(link).iter().any(|cell| cell.lock(self).may_end_yet());
+        let undecided = || self.streams_on(link).iter().any(|cell| cell.lock(self).change(LockedStream::may_end_yet));
         if now.saturating_since(since) < END_PATIENCE && !link.is_dead() && undecided() {
             return Some(Again { since, at: now + RETRY_INTERVAL });
         }
@@ -80,10 +81,10 @@ impl Endpoint {
             self.promotions.lock().ended(link.peer, link.qp, reason);
         }
         for cell in &cells {
-            let mut guard = cell.lock(self);
-            guard.link_died();
-            let closed = guard.inner.closing.is_closed();
-            drop(guard);
+            let closed = cell.lock(self).change(|stream| {
+                stream.link_died();
+                stream.inner.closing.is_closed()
+            });
             if closed {
                 self.note_release(cell);
             }

@@ -136,9 +136,10 @@ impl Endpoint {
         let looks = std::mem::take(&mut rx.looks);
         let state = if state == LinkState::Alive { self.drain_link(link, rx) } else { state };
         for cell in looks {
-            let mut guard = cell.lock(self);
-            guard.polled = true;
-            guard.progress_anchor(false);
+            cell.lock(self).change(|stream| {
+                stream.polled = true;
+                stream.progress_anchor(false);
+            });
         }
         state
     }
@@ -180,11 +181,12 @@ impl Endpoint {
             MessageKind::Data => {
                 // A slot that is free here: the message crossed our CLOSE.
                 if let Some(Some(cell)) = rx.slots.get(usize::from(imm.slot)) {
-                    let mut guard = cell.lock(self);
-                    guard.inner.proto.handle_data(len, imm.rewind);
-                    guard.inner.counters.rx_msgs_link += 1;
-                    guard.inner.sending.unheard = 0;
-                    guard.arrived = true;
+                    cell.lock(self).change(|stream| {
+                        stream.inner.proto.handle_data(len, imm.rewind);
+                        stream.inner.counters.rx_msgs_link += 1;
+                        stream.inner.sending.unheard = 0;
+                        stream.arrived = true;
+                    });
                 }
                 true
             }
@@ -203,16 +205,17 @@ impl Endpoint {
             }
             kind => {
                 if let Some(Some(cell)) = rx.slots.get(usize::from(imm.slot)) {
-                    let mut guard = cell.lock(self);
-                    guard.inner.proto.handle_signal(kind);
-                    guard.arrived = true;
-                    if kind == MessageKind::CreditGive {
-                        // The credit it announces may have been found, and used up, before: then ask again.
-                        guard.unstall();
-                    }
-                    guard.progress_anchor(false);
-                    if guard.inner.noted.contains(Noted::LOOK) {
-                        drop(guard);
+                    let shown = cell.lock(self).change(|stream| {
+                        stream.inner.proto.handle_signal(kind);
+                        stream.arrived = true;
+                        if kind == MessageKind::CreditGive {
+                            // The credit it announces may have been found, and used up, before: then ask again.
+                            stream.unstall();
+                        }
+                        stream.progress_anchor(false);
+                        stream.inner.noted.contains(Noted::LOOK)
+                    });
+                    if shown {
                         rx.looks.push(cell.clone());
                     }
                 }
@@ -308,20 +311,21 @@ impl Endpoint {
 
     /// The peer does not accept a stream of ours.
     fn handle_refuse(&self, link: &LinkCell, cell: &Arc<StreamCell>, refuse: &Refuse) {
-        let mut guard = cell.lock(self);
-        //= spec §4.1.5
-        //# The opener MAY ask there, once, and at no other address.
-        if guard.inner.attempt.referral != Referral::Followed {
-            let elsewhere = match refuse.ask_at {
-                0 => None,
-                port => self.directory().neighbour(link.peer, port),
-            };
-            let elsewhere = elsewhere.filter(|peer| *peer != link.peer);
-            guard.inner.attempt.referral = elsewhere.map_or(Referral::None, Referral::To);
-        }
-        guard.inner.proto.handle_refuse(Reason::from_code(refuse.reason));
-        self.counters().reason(Reason::from_code(refuse.reason));
-        guard.arrived = true;
+        cell.lock(self).change(|stream| {
+            //= spec §4.1.5
+            //# The opener MAY ask there, once, and at no other address.
+            if stream.inner.attempt.referral != Referral::Followed {
+                let elsewhere = match refuse.ask_at {
+                    0 => None,
+                    port => self.directory().neighbour(link.peer, port),
+                };
+                let elsewhere = elsewhere.filter(|peer| *peer != link.peer);
+                stream.inner.attempt.referral = elsewhere.map_or(Referral::None, Referral::To);
+            }
+            stream.inner.proto.handle_refuse(Reason::from_code(refuse.reason));
+            self.counters().reason(Reason::from_code(refuse.reason));
+            stream.arrived = true;
+        });
     }
 
     /// The peer cannot have the link. False if that ends it now.

@@ -29,13 +29,14 @@ impl Endpoint {
                 self.poll_link(&link);
             }
             let mut guard = cell.lock(self);
-            guard.refresh_consumed();
-            if guard.is_wanted() {
-                guard.demote(reason);
-            }
-            guard.progress_anchor(false);
-            drop(guard);
-            done &= cell.lock(self).can_be_left(now);
+            guard.change(|stream| {
+                stream.refresh_consumed();
+                if stream.is_wanted() {
+                    stream.demote(reason);
+                }
+                stream.progress_anchor(false);
+            });
+            done &= guard.change(|stream| stream.can_be_left(now));
         }
         done
     }

@@ -14,7 +14,7 @@ use super::promotions::{Look, Promotions, Waiting};
 use super::reasons::{reason_of, reason_without_region};
 use super::{rings, Attempt, Endpoint};
 use crate::link::LinkRx;
-use crate::stream::{Attachment, Noted, Outgoing, Referral};
+use crate::stream::{Attachment, LockedStream, Noted, Outgoing, Referral};
 use crate::{Counters, LinkCell, StreamCell};
 
 impl Endpoint {
@@ -32,7 +32,7 @@ impl Endpoint {
         }
         self.sink().may_promote()?;
         let (peer, hint) = self.directory().lookup(&cell.tuple).ok_or_else(|| self.obstacle(cell, Role::Opener))?;
-        cell.lock(self).inner.attempt.referral = Referral::None;
+        cell.lock(self).change(|stream| stream.inner.attempt.referral = Referral::None);
         self.wait_for_link(cell, peer, hint);
         Ok(())
     }
@@ -59,7 +59,7 @@ impl Endpoint {
 
     /// The peer has sent a stream, which has left its link, to a process that is at `peer`.
     pub(crate) fn ask_elsewhere(&self, cell: &Arc<StreamCell>, peer: PeerAddress) {
-        cell.lock(self).inner.attempt.referral = Referral::Followed;
+        cell.lock(self).change(|stream| stream.inner.attempt.referral = Referral::Followed);
         self.wait_for_link(cell, peer, UNKNOWN_STREAM);
     }
 
@@ -169,18 +169,20 @@ impl Endpoint {
                 link.free_region(self.device(), region);
                 return Err(Reason::PeerBusy);
             }
-            if let Err(reason) = cell.may_leave_kernel().and_then(|()| guard.count_positions()) {
+            if let Err(reason) = cell.may_leave_kernel().and_then(|()| guard.change(LockedStream::count_positions)) {
                 drop(guard);
                 link.free_region(self.device(), region);
                 return Err(reason);
             }
-            let inner = &mut *guard.inner;
-            inner.attached =
-                Some(Attachment { link: link.clone(), region, outgoing: None, _tallied: self.attached.add() });
-            inner.noted.remove(Noted::RELEASE);
-            put_slot(&mut rx, slot, cell);
-            inner.proto.open(slot.0, wire_tuple(&cell.tuple), hint, self.nonce(), ring);
-            Counters::bump(&self.counters().opens_sent);
+            guard.change(|stream| {
+                let inner = &mut *stream.inner;
+                inner.attached =
+                    Some(Attachment { link: link.clone(), region, outgoing: None, _tallied: self.attached.add() });
+                inner.noted.remove(Noted::RELEASE);
+                put_slot(&mut rx, slot, cell);
+                inner.proto.open(slot.0, wire_tuple(&cell.tuple), hint, self.nonce(), ring);
+                Counters::bump(&self.counters().opens_sent);
+            });
             Ok(())
         });
         if opened.is_err() {
@@ -201,7 +203,7 @@ impl Endpoint {
     /// A stream that waited for a link stays on TCP, for this reason.
     fn note_without_link(&self, stream: &Arc<StreamCell>, reason: Reason) {
         self.counters().reason(reason);
-        stream.lock(self).inner.proto.note_without_link(reason);
+        stream.lock(self).change(|stream| stream.inner.proto.note_without_link(reason));
     }
 
     /// Where the process accepts links that holds what `open` asks for, if its asker may know.
@@ -277,54 +279,73 @@ impl Endpoint {
             }
         };
         let mut guard = cell.lock(self);
-        let held_by = guard.link().map(|held_by| held_by.qp);
-        let result = match held_by {
-            Some(qp) => {
-                if qp != link.qp {
-                    self.note_contest(&mut guard, qp);
+        let refused = guard.change(|stream| match self.accept_position(stream, link.qp, open, slot, ring) {
+            Ok(()) => {
+                let inner = &mut *stream.inner;
+                let outgoing = Some(outgoing);
+                inner.attached =
+                    Some(Attachment { link: link.clone(), region, outgoing, _tallied: self.attached.add() });
+                inner.noted.remove(Noted::RELEASE);
+                put_slot(rx, slot, cell);
+                stream.arrived = true;
+                // The peer waits for this side to see its marker, which need not wait for whoever polls the link: that may be
+                // a thread that waits for something else.
+                self.note_moved(cell);
+                None
+            }
+            Err(reason) => Some((reason, region, outgoing)),
+        });
+        drop(guard);
+        let Some((reason, region, outgoing)) = refused else { return Ok(()) };
+        link.free_region(self.device(), region);
+        self.free_outgoing(link, outgoing);
+        Err(reason)
+    }
+
+    /// Lets the protocol accept a stream on a slot of link `qp`, from the positions at which its anchor is.
+    fn accept_position(
+        &self,
+        stream: &mut LockedStream<'_>,
+        qp: QueuePairId,
+        open: &Open,
+        slot: SlotId,
+        ring: RingDescriptor,
+    ) -> Result<(), Reason> {
+        let held_by = stream.link().map(|held_by| held_by.qp);
+        match held_by {
+            Some(held_by) => {
+                if held_by != qp {
+                    self.note_contest(stream, held_by);
                 }
                 Err(Reason::PeerBusy)
             }
-            None if guard.inner.closing.is_closed() => Err(Reason::UnknownStream),
-            None if !guard.inner.proto.may_promote() => Err(Reason::PeerBusy),
-            None => cell
-                .may_leave_kernel()
-                .and_then(|()| guard.count_positions())
-                .and_then(|()| guard.inner.proto.accept(open, slot.0, self.nonce(), ring)),
-        };
-        if let Err(reason) = result {
-            drop(guard);
-            link.free_region(self.device(), region);
-            self.free_outgoing(link, outgoing);
-            return Err(reason);
+            None if stream.inner.closing.is_closed() => Err(Reason::UnknownStream),
+            None if !stream.inner.proto.may_promote() => Err(Reason::PeerBusy),
+            None => {
+                stream.cell.may_leave_kernel()?;
+                stream.count_positions()?;
+                stream.inner.proto.accept(open, slot.0, self.nonce(), ring)
+            }
         }
-        let inner = &mut *guard.inner;
-        inner.attached =
-            Some(Attachment { link: link.clone(), region, outgoing: Some(outgoing), _tallied: self.attached.add() });
-        inner.noted.remove(Noted::RELEASE);
-        put_slot(rx, slot, cell);
-        guard.arrived = true;
-        // The peer waits for this side to see its marker, which need not wait for whoever polls the link: that may be a
-        // thread that waits for something else.
-        self.note_moved(cell);
-        Ok(())
     }
 
     pub(crate) fn handle_accept(&self, link: &Arc<LinkCell>, rx: &mut LinkRx<StreamCell>, accept: &Accept) {
         let Some(Some(cell)) = rx.slots.get(usize::from(accept.peer_slot)) else { return };
         let outgoing = self.outgoing(link, &accept.ring);
         let mut guard = cell.lock(self);
-        match outgoing {
-            Ok(outgoing) => {
-                if let Some(at) = &mut guard.inner.attached {
-                    at.outgoing = Some(outgoing);
+        guard.change(|stream| {
+            match outgoing {
+                Ok(outgoing) => {
+                    if let Some(at) = &mut stream.inner.attached {
+                        at.outgoing = Some(outgoing);
+                    }
                 }
+                Err(_) => stream.inner.proto.void_pledge(),
             }
-            Err(_) => guard.inner.proto.void_pledge(),
-        }
-        guard.inner.proto.handle_accept(accept);
-        guard.arrived = true;
-        guard.progress_anchor(false);
+            stream.inner.proto.handle_accept(accept);
+            stream.arrived = true;
+            stream.progress_anchor(false);
+        });
     }
 
     /// Gives back what [`outgoing`](Endpoint::outgoing) took from the device of a link that lives.

@@ -49,10 +49,11 @@ impl Endpoint {
             cell.take_in(self);
         }
         for cell in todo.blocked {
-            let mut guard = cell.lock(self);
-            guard.inner.noted.remove(Noted::BLOCKED);
-            guard.progress_anchor(false);
-            guard.settle_end(now);
+            cell.lock(self).change(|stream| {
+                stream.inner.noted.remove(Noted::BLOCKED);
+                stream.progress_anchor(false);
+                stream.settle_end(now);
+            });
         }
         let streams = self.look_at_timed(now, &mut timers, Kind::Empty);
         // Not in the loop's head: a lock taken there would be held throughout the loop.
@@ -114,16 +115,18 @@ impl Endpoint {
         if guard.tx_sink() == TxSink::Pledged && now.saturating_since(since) < PLEDGE_PATIENCE {
             return Some(Again { since, at: since + PLEDGE_PATIENCE });
         }
-        guard.inner.noted.remove(Noted::PLEDGED);
-        if guard.tx_sink() == TxSink::Pledged {
-            guard.void_pledge();
-        }
+        guard.change(|stream| {
+            stream.inner.noted.remove(Noted::PLEDGED);
+            if stream.tx_sink() == TxSink::Pledged {
+                stream.void_pledge();
+            }
+        });
         None
     }
 
     /// Takes for bytes what has not become a record in time.
     fn look_at_partial(&self, now: Instant, cell: &Arc<StreamCell>, since: Instant) -> Option<Again> {
-        let since = cell.lock(self).wait_for_record(now, since)?;
+        let since = cell.lock(self).change(|stream| stream.wait_for_record(now, since))?;
         // That look has noted it again, from now on: the one that knows since when takes the place of that note.
         self.todo.lock().timers.forget_partial(cell);
         Some(Again { since, at: (since + RECORD_GRACE).max(now + RETRY_INTERVAL) })
@@ -131,7 +134,7 @@ impl Endpoint {
 
     /// Tells a peer of what was held back for long enough.
     fn look_at_corked(&self, now: Instant, cell: &Arc<StreamCell>, since: Option<Instant>) -> Option<Again> {
-        let since = cell.lock(self).look_at_held(now, since)?;
+        let since = cell.lock(self).change(|stream| stream.look_at_held(now, since))?;
         Some(Again { since, at: since + CORK_INTERVAL })
     }
 
@@ -142,27 +145,31 @@ impl Endpoint {
         if let Some(link) = link {
             self.poll_link(&link);
         }
-        let mut guard = cell.lock(self);
-        guard.progress_anchor(false);
-        guard.refresh_consumed();
-        let left = guard.proto().unconsumed();
-        // Since the last look: others make progress on the anchor, too.
-        let now_at = LingerProgress { written: guard.inner.counters.tx_bytes_tcp, unconsumed: left };
-        let busy = guard.refuse_unread() || guard.inner.closing.has_moved_to(now_at);
-        let since = if busy { now } else { since };
-        let limit = if left > 0 { UNREAD_LIMIT } else { LINGER_LIMIT };
-        if guard.inner.lingers() && now.saturating_since(since) > limit {
-            guard.inner.proto.abort();
-            guard.inner.closing.refuse();
-        }
-        if guard.inner.lingers() {
+        let (since, busy, lingers) = cell.lock(self).change(|stream| {
+            stream.progress_anchor(false);
+            stream.refresh_consumed();
+            let left = stream.proto().unconsumed();
+            // Since the last look: others make progress on the anchor, too.
+            let now_at = LingerProgress { written: stream.inner.counters.tx_bytes_tcp, unconsumed: left };
+            let busy = stream.refuse_unread() || stream.inner.closing.has_moved_to(now_at);
+            let since = if busy { now } else { since };
+            let limit = if left > 0 { UNREAD_LIMIT } else { LINGER_LIMIT };
+            if stream.inner.lingers() && now.saturating_since(since) > limit {
+                stream.inner.proto.abort();
+                stream.inner.closing.refuse();
+            }
+            let lingers = stream.inner.lingers();
+            if !lingers {
+                // The slot on the link may be needed for longer; the connection ends here.
+                stream.end_linger();
+            }
+            (since, busy, lingers)
+        });
+        if lingers {
             // Most are through at the first look; those that wait for their peer's application need patience.
             let patience = if busy { RETRY_INTERVAL } else { now.saturating_since(since) / 4 };
             return Some(Again { since, at: now + patience.clamp(RETRY_INTERVAL, LINGER_INTERVAL) });
         }
-        // The slot on the link may be needed for longer; the connection ends here.
-        guard.end_linger();
-        drop(guard);
         self.note_release(cell);
         None
     }

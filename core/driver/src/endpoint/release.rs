@@ -16,22 +16,21 @@ const ACCEPTED_GRACE: Duration = Duration::from_secs(10);
 impl Endpoint {
     /// Frees what a stream held on its link, if neither side uses it any more.
     pub(super) fn release(&self, cell: &Arc<StreamCell>, now: Instant) {
-        let mut guard = cell.lock(self);
-        let inner = &mut *guard.inner;
-        inner.noted.remove(Noted::RELEASE);
-        if !inner.is_idle() {
-            return;
-        }
-        let closed = inner.closing.is_closed();
-        if closed {
-            // Another thread may have found it through before the look at what lingers has.
-            guard.end_linger();
-        }
-        let inner = &mut *guard.inner;
-        let attached = inner.attached.take();
-        let slot = inner.proto.slot();
-        let ask_next = inner.attempt.referral.take().filter(|_| !closed);
-        drop(guard);
+        let freed = cell.lock(self).change(|stream| {
+            stream.inner.noted.remove(Noted::RELEASE);
+            if !stream.inner.is_idle() {
+                return None;
+            }
+            let closed = stream.inner.closing.is_closed();
+            if closed {
+                // Another thread may have found it through before the look at what lingers has.
+                stream.end_linger();
+            }
+            let inner = &mut *stream.inner;
+            let ask_next = inner.attempt.referral.take().filter(|_| !closed);
+            Some((closed, inner.attached.take(), inner.proto.slot(), ask_next))
+        });
+        let Some((closed, attached, slot, ask_next)) = freed else { return };
         if let Some(Attachment { link, region, outgoing, _tallied: _ }) = attached.filter(|at| !at.link.is_dead()) {
             if let Some(outgoing) = outgoing {
                 self.free_outgoing(&link, outgoing);

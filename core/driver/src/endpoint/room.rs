@@ -11,10 +11,10 @@ use parking_lot::MutexGuard;
 
 use super::{Again, Endpoint, Timed, RETRY_INTERVAL};
 use crate::link::{LinkRx, LinkTx};
-use crate::stream::StreamGuard;
+use crate::stream::LockedStream;
 use crate::{LinkCell, StreamCell};
 
-impl StreamGuard<'_> {
+impl LockedStream<'_> {
     /// The stream is told when its link has room again.
     pub(crate) fn wait_for_room(&mut self) {
         if let Some(link) = self.link() {
@@ -60,7 +60,7 @@ impl Endpoint {
             drop(tx);
             let Some(slot) = next else { break };
             if let Some(Some(cell)) = rx.slots.get(usize::from(slot)) {
-                cell.lock(self).unstall();
+                cell.lock(self).change(LockedStream::unstall);
             }
         }
     }
@@ -72,7 +72,7 @@ impl Endpoint {
             let next = link.tx.lock().waiters.completion.pop();
             let Some(slot) = next else { break };
             if let Some(Some(cell)) = rx.slots.get(usize::from(slot)) {
-                cell.lock(self).push_unasked();
+                cell.lock(self).change(LockedStream::push_unasked);
             }
         }
     }

@@ -11,12 +11,12 @@ use netacc_proto::{
 };
 
 use super::cell::StreamCell;
-use super::guard::StreamGuard;
+use super::guard::LockedStream;
 use super::states::Noted;
 use crate::endpoint::Timed;
 use crate::Endpoint;
 
-/// What [`StreamGuard::progress_anchor`] found.
+/// What [`LockedStream::progress_anchor`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnchorProgress {
     /// Nothing (more) to do on the anchor now.
@@ -50,7 +50,7 @@ enum Rest {
     Never,
 }
 
-/// What [`StreamGuard::progress_records`] does next.
+/// What [`LockedStream::progress_records`] does next.
 enum Step {
     /// Looks for the next record.
     Next,
@@ -72,9 +72,12 @@ impl StreamCell {
                 endpoint.poll_link(&link);
                 guard = self.lock(endpoint);
             }
-            guard.polled = polled;
-            guard.progress_anchor(false);
-            if !guard.inner.noted.take(Noted::LOOK) {
+            let shown = guard.change(|stream| {
+                stream.polled = polled;
+                stream.progress_anchor(false);
+                stream.inner.noted.take(Noted::LOOK)
+            });
+            if !shown {
                 return;
             }
         }
@@ -91,12 +94,15 @@ impl StreamCell {
         if guard.proto().is_plain() {
             return;
         }
-        guard.polled = event != AnchorEvent::Readable;
-        guard.inner.tcp.end.reported |= guard.polled;
-        if event == AnchorEvent::Failed {
-            return guard.anchor_failed();
-        }
-        let found = guard.progress_anchor(false);
+        let found = guard.change(|stream| {
+            stream.polled = event != AnchorEvent::Readable;
+            stream.inner.tcp.end.reported |= stream.polled;
+            if event == AnchorEvent::Failed {
+                stream.anchor_failed();
+                return AnchorProgress::Idle;
+            }
+            stream.progress_anchor(false)
+        });
         drop(guard);
         if found == AnchorProgress::Unpolled {
             self.take_in(endpoint);
@@ -104,7 +110,7 @@ impl StreamCell {
     }
 }
 
-impl StreamGuard<'_> {
+impl LockedStream<'_> {
     /// Reads and writes records and replayed bytes on the anchor, as far as they go. Call when the anchor may have
     /// become readable or writable and the stream is not plain. `complete`: the peer has ended its direction, so that a
     /// mere beginning of a record is application bytes; once an [`AnchorEvent`] has said so it need not be repeated.
@@ -163,6 +169,8 @@ impl StreamGuard<'_> {
     fn take_record(&mut self, head: &mut [u8; RECORD_LEN], n: usize, rest: Rest) -> Step {
         let inner = &mut *self.inner;
         let before = inner.proto.rx_source();
+        // Of a connection that was reset the kernel may say so to nobody: that of a closed stream, above all.
+        let rest = if n < RECORD_LEN && inner.anchor.is_over() { Rest::Never } else { rest };
         let complete = rest == Rest::Never || rest == Rest::Late && n < MAGIC_LEN;
         match inner.proto.handle_record(&head[..n], complete) {
             RecordVerdict::Consume => {

@@ -37,7 +37,7 @@ pub struct StreamCell {
     pub(super) pinned: AtomicBool,
     /// See [`StreamCell::is_opening`].
     pub(super) opening: AtomicBool,
-    /// See [`StreamGuard::set_low_water`](crate::StreamGuard::set_low_water).
+    /// See [`LockedStream::set_low_water`](crate::LockedStream::set_low_water).
     pub(super) low_water: AtomicU32,
     /// See [`StreamCell::limit_ring`].
     pub(super) ring_limit: AtomicU32,

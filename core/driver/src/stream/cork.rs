@@ -16,7 +16,7 @@ use netacc_device::{Instant, PostError};
 use netacc_proto::{Immediate, MessageKind, CREDIT_BLOCK_LEN, HELD_REWIND, HELD_WORD};
 
 use super::cell::Attachment;
-use super::guard::StreamGuard;
+use super::guard::LockedStream;
 use super::held::{Held, CORK_INTERVAL, UNHEARD};
 use super::transfer::LinkIo;
 use crate::endpoint::Timed;
@@ -33,8 +33,8 @@ enum Pushed {
     },
 }
 
-impl StreamGuard<'_> {
-    /// Sends the pieces as one write: as [`send_link`](StreamGuard::send_link), but the peer is told only of whole messages, and
+impl LockedStream<'_> {
+    /// Sends the pieces as one write: as [`send_link`](LockedStream::send_link), but the peer is told only of whole messages, and
     /// of the rest if no `more` is to come.
     ///
     /// # Safety
@@ -162,7 +162,7 @@ impl StreamGuard<'_> {
         }
     }
 
-    /// As [`push_held`](StreamGuard::push_held), in a write whose last `fresh` bytes are held.
+    /// As [`push_held`](LockedStream::push_held), in a write whose last `fresh` bytes are held.
     fn push(&mut self, fresh: u32) -> Pushed {
         let inner = &mut *self.inner;
         let Some(held) = inner.sending.cork.held.take() else { return Pushed::Sent };

@@ -3,7 +3,7 @@
 use netacc_device::{Anchor, AnchorError, AnchorPosition, Instant};
 use netacc_proto::{AnchorWrite, Demotion, Phase, Reason, SocketError};
 
-use super::guard::StreamGuard;
+use super::guard::LockedStream;
 use crate::endpoint::Timed;
 
 /// What `shutdown` shuts down.
@@ -17,8 +17,8 @@ pub enum Shutdown {
     Both,
 }
 
-impl StreamGuard<'_> {
-    /// Leaves the link. Progress comes with [`progress_anchor`](StreamGuard::progress_anchor) until `proto().is_plain()`.
+impl LockedStream<'_> {
+    /// Leaves the link. Progress comes with [`progress_anchor`](LockedStream::progress_anchor) until `proto().is_plain()`.
     pub fn demote(&mut self, reason: Reason) {
         if self.inner.proto.has_ended() && !self.inner.proto.revive() {
             return self.give_back();

@@ -7,14 +7,14 @@ use netacc_device::PostError;
 use netacc_proto::{Control, ControlMessage, Failure, MessageKind, RxSource};
 
 use super::cell::Attachment;
-use super::guard::StreamGuard;
+use super::guard::LockedStream;
 use super::inner::readiness_of;
 use super::states::Noted;
 use crate::{Counters, Readiness};
 
-impl StreamGuard<'_> {
+impl LockedStream<'_> {
     /// Sends what the protocol wants sent, and publishes readiness. The one place from which messages and records of a
-    /// stream leave that do not carry data: [`StreamGuard`] calls it before it unlocks.
+    /// stream leave that do not carry data. [`StreamGuard::change`](super::guard::StreamGuard::change) calls it after each change.
     #[inline]
     pub(crate) fn flush(&mut self) {
         let proto = &self.inner.proto;

@@ -1,5 +1,6 @@
 //! A stream while it is locked: how a thread locks it, what it is, and what travels on its anchor.
 
+use std::ops::Deref;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,12 +24,12 @@ impl StreamCell {
     /// Locks the stream. Drop the guard before waiting for anything.
     #[inline]
     pub fn lock<'a>(self: &'a Arc<Self>, endpoint: &'a Endpoint) -> StreamGuard<'a> {
-        StreamGuard { cell: self, endpoint, inner: self.inner.lock(), arrived: false, polled: false }
+        StreamGuard::new(self, endpoint, self.inner.lock())
     }
 
     /// As `lock`, or `None` if another thread holds it.
     pub fn try_lock<'a>(self: &'a Arc<Self>, endpoint: &'a Endpoint) -> Option<StreamGuard<'a>> {
-        Some(StreamGuard { cell: self, endpoint, inner: self.inner.try_lock()?, arrived: false, polled: false })
+        Some(StreamGuard::new(self, endpoint, self.inner.try_lock()?))
     }
 
     /// Whether something has arrived on the stream's link since it was last looked at. Cheap; no lock but the stream's.
@@ -57,9 +58,15 @@ impl StreamCell {
     }
 }
 
-/// A locked stream. Before it unlocks `flush` runs, by whatever way its owner leaves: a change that
-/// were not flushed would have both sides wait for ever.
+/// A locked stream, which can be read. [`change`](StreamGuard::change) is the only way to change it, and sends what follows
+/// from the change: a change that were not flushed would have both sides wait for ever.
+#[must_use]
 pub struct StreamGuard<'a> {
+    stream: LockedStream<'a>,
+}
+
+/// A locked stream, which can be changed: what [`StreamGuard::change`] lends.
+pub struct LockedStream<'a> {
     pub(crate) cell: &'a Arc<StreamCell>,
     pub(crate) endpoint: &'a Endpoint,
     pub(crate) inner: MutexGuard<'a, Inner>,
@@ -68,14 +75,32 @@ pub struct StreamGuard<'a> {
     pub(crate) polled: bool,
 }
 
-impl Drop for StreamGuard<'_> {
+impl<'a> StreamGuard<'a> {
     #[inline]
-    fn drop(&mut self) {
-        self.flush();
+    fn new(cell: &'a Arc<StreamCell>, endpoint: &'a Endpoint, inner: MutexGuard<'a, Inner>) -> StreamGuard<'a> {
+        StreamGuard { stream: LockedStream { cell, endpoint, inner, arrived: false, polled: false } }
+    }
+
+    /// Changes the stream, and flushes it: messages and records that the protocol wants sent leave, and readiness is
+    /// published. The stream stays locked.
+    #[inline]
+    pub fn change<R>(&mut self, change: impl FnOnce(&mut LockedStream<'a>) -> R) -> R {
+        let result = change(&mut self.stream);
+        self.stream.flush();
+        result
     }
 }
 
-impl StreamGuard<'_> {
+impl<'a> Deref for StreamGuard<'a> {
+    type Target = LockedStream<'a>;
+
+    #[inline]
+    fn deref(&self) -> &LockedStream<'a> {
+        &self.stream
+    }
+}
+
+impl LockedStream<'_> {
     /// Counts the positions of a stream that is to be promoted. What its anchor has carried must be what this process has
     /// moved, or else somebody uses the descriptor in ways that are not seen.
     pub(crate) fn count_positions(&mut self) -> Result<(), Reason> {

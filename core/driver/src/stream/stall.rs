@@ -10,7 +10,7 @@ use netacc_device::Instant;
 use netacc_proto::{Reason, TxSink};
 
 use super::cell::StreamCell;
-use super::guard::StreamGuard;
+use super::guard::LockedStream;
 use super::states::{Noted, Taken};
 use crate::endpoint::{Again, Timed};
 use crate::Endpoint;
@@ -20,7 +20,7 @@ use crate::Endpoint;
 /// wait.
 pub const STALL_PATIENCE: Duration = Duration::from_millis(250);
 
-impl StreamGuard<'_> {
+impl LockedStream<'_> {
     /// The link has no room for the stream's next message, or soon will not.
     #[cold]
     pub(crate) fn note_stall(&mut self) {
@@ -71,7 +71,7 @@ impl Endpoint {
         let mut since = looked;
         if now.saturating_since(looked) >= interval {
             since = now;
-            if !cell.lock(self).is_still_stalled(now, patience) {
+            if !cell.lock(self).change(|stream| stream.is_still_stalled(now, patience)) {
                 return None;
             }
         }

@@ -152,7 +152,7 @@ pub(crate) struct AnchorState {
     pub(crate) end: AnchorEnd,
     /// So many bytes that may be the beginning of a record are next on the anchor, and the endpoint knows.
     pub(crate) partial: usize,
-    /// Since when somebody waits for what comes again on the anchor; see [`has_replay`](crate::StreamGuard::has_replay).
+    /// Since when somebody waits for what comes again on the anchor; see [`has_replay`](crate::LockedStream::has_replay).
     pub(crate) replay_since: Option<Instant>,
     /// SO_RCVLOWAT of the anchor.
     pub(crate) low_water: u32,

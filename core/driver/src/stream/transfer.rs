@@ -6,7 +6,7 @@ use netacc_device::PostError;
 use netacc_proto::{Immediate, MessageKind, RxSource, TxSink, CREDIT_BLOCK_LEN};
 
 use super::cell::Attachment;
-use super::guard::StreamGuard;
+use super::guard::LockedStream;
 use super::held::{Held, UNHEARD};
 use crate::Counters;
 
@@ -21,9 +21,9 @@ pub enum LinkIo {
     Moved,
 }
 
-impl StreamGuard<'_> {
+impl LockedStream<'_> {
     /// Sends from `src` on the link, as much as credit allows. `more`: the peer need not be told of it yet, because there is
-    /// more to come, or until [`push_held`](StreamGuard::push_held).
+    /// more to come, or until [`push_held`](LockedStream::push_held).
     ///
     /// # Safety
     /// `src..src + len` is readable.
@@ -214,7 +214,7 @@ impl StreamGuard<'_> {
         LinkIo::Done(n)
     }
 
-    /// [`send_link`](StreamGuard::send_link) from a slice.
+    /// [`send_link`](LockedStream::send_link) from a slice.
     #[expect(unsafe_code, reason = "calls the raw form")]
     #[inline]
     pub fn send_slice(&mut self, src: &[u8], more: bool) -> LinkIo {
@@ -222,7 +222,7 @@ impl StreamGuard<'_> {
         unsafe { self.send_link(src.as_ptr(), src.len(), more) }
     }
 
-    /// [`peek_link`](StreamGuard::peek_link) into a slice.
+    /// [`peek_link`](LockedStream::peek_link) into a slice.
     #[expect(unsafe_code, reason = "calls the raw form")]
     #[inline]
     pub fn peek_slice(&mut self, dst: &mut [u8], skip: usize) -> usize {

@@ -67,7 +67,7 @@ pub(crate) fn write(endpoint: &Endpoint, cell: &Arc<StreamCell>, bytes: &[u8]) -
     // SAFETY: the slice is readable.
     #[expect(unsafe_code, reason = "the driver takes application buffers as raw pointers")]
     unsafe {
-        guard.send_link(bytes.as_ptr(), bytes.len(), false)
+        guard.change(|stream| stream.send_link(bytes.as_ptr(), bytes.len(), false))
     }
 }
 
@@ -77,7 +77,7 @@ pub(crate) fn write_more(endpoint: &Endpoint, cell: &Arc<StreamCell>, bytes: &[u
     // SAFETY: the slice is readable.
     #[expect(unsafe_code, reason = "the driver takes application buffers as raw pointers")]
     unsafe {
-        guard.send_link(bytes.as_ptr(), bytes.len(), true)
+        guard.change(|stream| stream.send_link(bytes.as_ptr(), bytes.len(), true))
     }
 }
 
@@ -87,7 +87,7 @@ pub(crate) fn write_pieces(endpoint: &Endpoint, cell: &Arc<StreamCell>, pieces: 
     // SAFETY: the slices are readable.
     #[expect(unsafe_code, reason = "the driver takes application buffers as raw pointers")]
     unsafe {
-        guard.send_pieces(pieces.iter().map(|piece| (piece.as_ptr(), piece.len())), false)
+        guard.change(|stream| stream.send_pieces(pieces.iter().map(|piece| (piece.as_ptr(), piece.len())), false))
     }
 }
 
@@ -95,7 +95,7 @@ pub(crate) fn read(endpoint: &Endpoint, cell: &Arc<StreamCell>, len: usize) -> V
     let mut buf = vec![0; len];
     // SAFETY: the vector has `len` writable bytes.
     #[expect(unsafe_code, reason = "the driver takes application buffers as raw pointers")]
-    let got = unsafe { cell.lock(endpoint).recv_link(buf.as_mut_ptr(), len) };
+    let got = unsafe { cell.lock(endpoint).change(|stream| stream.recv_link(buf.as_mut_ptr(), len)) };
     match got {
         LinkIo::Done(n) => buf.truncate(n),
         _ => buf.clear(),
@@ -144,7 +144,7 @@ impl<'a> Linked<'a> {
             self.ends[0].0.progress(at);
             self.wire.settle();
             self.ends.iter().for_each(|(endpoint, cell)| {
-                let found = cell.lock(endpoint).progress_anchor(false);
+                let found = cell.lock(endpoint).change(|stream| stream.progress_anchor(false));
                 if found == AnchorProgress::Unpolled {
                     cell.take_in(endpoint);
                 }

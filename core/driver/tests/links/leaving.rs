@@ -67,13 +67,13 @@ fn what_the_peer_has_said_on_the_link_counts_before_it_leaves() {
     let (client, server) = (endpoint(&fabric), endpoint(&fabric));
     let pair = Linked::new(&client, &server, 40_011);
     let [(_, near), (_, far)] = &pair.ends;
-    far.lock(&server).shutdown(Shutdown::Write);
-    near.lock(&client).demote(Reason::Requested);
+    far.lock(&server).change(|stream| stream.shutdown(Shutdown::Write));
+    near.lock(&client).change(|stream| stream.demote(Reason::Requested));
     pair.wire.settle();
     server.progress(Instant::from_nanos(0));
     far.take_in(&server);
     pair.wire.settle();
-    assert_eq!(near.lock(&client).progress_anchor(false), AnchorProgress::Unpolled);
+    assert_eq!(near.lock(&client).change(|stream| stream.progress_anchor(false)), AnchorProgress::Unpolled);
     assert!(!near.lock(&client).proto().is_plain());
     near.take_in(&client);
     assert!(near.lock(&client).proto().is_plain() && near.lock(&client).proto().peer_fin() == PeerFin::Repeated);
@@ -99,8 +99,8 @@ fn a_reset_is_told_by_whoever_knows_of_it() {
         pair.wire.break_off();
         for turn in 0..3 {
             client.progress(Instant::from_nanos(turn));
-            near.lock(&client).demote(Reason::Requested);
-            near.lock(&client).progress_anchor(false);
+            near.lock(&client).change(|stream| stream.demote(Reason::Requested));
+            near.lock(&client).change(|stream| stream.progress_anchor(false));
             near.take_in(&client);
         }
         let found = near.lock(&client).rx_source();
@@ -166,4 +166,52 @@ fn a_marker_of_a_peer_that_is_gone_is_waited_for_as_long_as_it_may_take() {
     assert!(!server.leave(at(150)));
     assert!(promoting());
     assert!(server.leave(at(250)));
+}
+
+/// Breaks if what follows from a change stayed where it is until somebody changes the stream again: the peer would wait for
+/// ever.
+#[test]
+fn a_change_is_flushed_while_the_stream_is_locked() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let (client, server) = (endpoint(&fabric), endpoint(&fabric));
+    let pair = Linked::new(&client, &server, 40_029);
+    let near = &pair.ends[0].1;
+    let on_anchor = || pair.wire.state(AnchorEnd::Second).unread;
+    let mut guard = near.lock(&client);
+    assert!(guard.proto().is_linked());
+    assert_eq!(on_anchor(), 0);
+    guard.change(|stream| stream.demote(Reason::Requested));
+    assert_eq!(on_anchor(), RECORD_LEN);
+    drop(guard);
+    assert_eq!(on_anchor(), RECORD_LEN);
+}
+
+/// Breaks if a closed stream waited for the rest of a record after its anchor was reset, for as long as it may linger.
+#[test]
+fn a_closed_stream_does_not_wait_for_a_record_that_a_reset_has_cut_off() {
+    let fabric = Fabric::new(DeliveryMode::Immediate);
+    let device = fabric.open(LoopbackConfig::shm());
+    let (client, server) = (with_sharing(device.clone(), None, |_: &Event| {}, Deaf, 1), endpoint(&fabric));
+    let (a, b, wire) = anchor_pair(AnchorConfig { mode: DeliveryMode::Explicit, ..AnchorConfig::default() });
+    let pair = Linked::over(&client, &server, 40_030, (a.clone(), b), wire);
+    let [(_, near), (_, far)] = &pair.ends;
+    let qp = near.lock(&client).link().expect("it is linked").qp();
+    assert!(fabric.kill(QueuePairEnd { device: device.id(), qp }, Kill::default()));
+    near.lock(&client).change(|stream| stream.close(false, || Some(Box::new(a))));
+    client.progress(Instant::from_nanos(0));
+    server.progress(Instant::from_nanos(0));
+    far.lock(&server).change(|stream| stream.demote(Reason::Requested));
+    assert!(pair.wire.deliver(AnchorDelivery::Bytes { to: AnchorEnd::First, len: 1 }));
+    pair.wire.break_off();
+    for to in [AnchorEnd::First, AnchorEnd::Second] {
+        assert!(pair.wire.deliver(AnchorDelivery::Reset { to }));
+    }
+    let lingers = || client.backlog().contains(&("lingering", 1));
+    assert!(lingers());
+    let (mut now, mut next) = (0, client.progress(Instant::from_nanos(1)));
+    for _ in 0..10 {
+        now = next.map_or(now, |at| at.as_nanos());
+        next = client.progress(Instant::from_nanos(now));
+    }
+    assert!(!lingers(), "at {now} ns");
 }

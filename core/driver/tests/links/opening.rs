@@ -119,8 +119,8 @@ fn the_next_stream_of_a_link_registers_nothing() {
         assert_eq!(write(&client, &near, b"for this stream alone"), LinkIo::Done(21));
         run([&client, &server]);
         assert_eq!(read(&server, &far, 64), b"for this stream alone");
-        near.lock(&client).close(false, || None);
-        far.lock(&server).close(false, || None);
+        near.lock(&client).change(|stream| stream.close(false, || None));
+        far.lock(&server).change(|stream| stream.close(false, || None));
         run([&client, &server]);
         first = if first == 0 { registered.load(Relaxed) } else { first };
     }
@@ -182,13 +182,13 @@ fn a_plain_stream_that_is_closed_is_not_opened_any_more() {
     let fabric = Fabric::new(DeliveryMode::Immediate);
     let (client, server) = (endpoint(&fabric), endpoint(&fabric));
     let (near, _far) = connect(&client, &server, 40_007);
-    assert!(near.lock(&client).close_plain());
+    assert!(near.lock(&client).change(|stream| stream.close_plain()));
     let _ = client.promote(&near);
     run([&client, &server]);
     assert_eq!(client.counters().snapshot()["opens_sent"], 0);
 
     let (near, far) = connect(&client, &server, 40_008);
-    assert!(far.lock(&server).close_plain());
+    assert!(far.lock(&server).change(|stream| stream.close_plain()));
     client.promote(&near).expect("the acceptor is published");
     run([&client, &server]);
     assert_eq!(server.counters().snapshot()["opens_accepted"], 0);
@@ -197,7 +197,10 @@ fn a_plain_stream_that_is_closed_is_not_opened_any_more() {
     let (near, far) = connect(&client, &server, 40_009);
     client.promote(&near).expect("the acceptor is published");
     run([&client, &server]);
-    assert!(!near.lock(&client).close_plain() && !far.lock(&server).close_plain());
+    assert!(
+        !near.lock(&client).change(|stream| stream.close_plain())
+            && !far.lock(&server).change(|stream| stream.close_plain())
+    );
 }
 
 /// Breaks if the acceptor believed the directory's hint without looking at the addresses.
@@ -237,8 +240,8 @@ fn a_socket_that_others_have_used_is_promoted_again() {
         for _ in 0..4 {
             run([&client, &server]);
             wire.settle();
-            near.lock(&client).progress_anchor(false);
-            far.lock(&server).progress_anchor(false);
+            near.lock(&client).change(|stream| stream.progress_anchor(false));
+            far.lock(&server).change(|stream| stream.progress_anchor(false));
         }
     };
     client.promote(&near).expect("the acceptor is published");
@@ -246,7 +249,7 @@ fn a_socket_that_others_have_used_is_promoted_again() {
     assert_eq!(write(&client, &near, b"by the link"), LinkIo::Done(11));
     settle();
     assert_eq!(read(&server, &far, 64), b"by the link");
-    near.lock(&client).demote(Reason::Requested);
+    near.lock(&client).change(|stream| stream.demote(Reason::Requested));
     settle();
     assert!(near.lock(&client).proto().is_plain() && far.lock(&server).proto().is_plain());
     // Another process of the client's writes, which this one does not see. The server has only counted itself.
@@ -254,7 +257,7 @@ fn a_socket_that_others_have_used_is_promoted_again() {
     assert_eq!(to.try_write(b"by others").expect("there is room"), 9);
     wire.settle();
     assert_eq!(from.try_read(&mut [0; 64]).expect("it is there"), 9);
-    far.lock(&server).anchor_received(9);
+    far.lock(&server).change(|stream| stream.anchor_received(9));
     near.unshare(near.shares());
     let carried = to.position().expect("the model knows");
     client.promote(&near).expect("the acceptor is published");

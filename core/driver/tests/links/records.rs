@@ -22,32 +22,32 @@ fn reading_up_to_a_pledge_looks_at_what_follows() {
     let (mut to, mut from) = (a.clone(), b.clone());
     let (near, far) = connect_over(&client, &server, 40_003, (a, b));
     assert_eq!(to.try_write(b"before").expect("there is room"), 6);
-    near.lock(&client).anchor_sent(6);
+    near.lock(&client).change(|stream| stream.anchor_sent(6));
     client.promote(&near).expect("the acceptor is published");
     for _ in 0..4 {
         run([&client, &server]);
     }
     // The acceptor waits until its application has read; the opener does not.
-    near.lock(&client).void_pledge();
+    near.lock(&client).change(|stream| stream.void_pledge());
     assert_eq!(to.try_write(b"after").expect("there is room"), 5);
-    near.lock(&client).anchor_sent(5);
+    near.lock(&client).change(|stream| stream.anchor_sent(5));
     wire.settle();
     assert!(far.readiness().contains(Readiness::KERNEL_RX), "{:?}", far.readiness());
     assert_eq!(from.try_read(&mut [0; 6]).expect("bytes are there"), 6);
-    far.lock(&server).anchor_received(6);
+    far.lock(&server).change(|stream| stream.anchor_received(6));
     assert!(far.readiness().contains(Readiness::KERNEL_RX), "{:?}", far.readiness());
     run([&client, &server]);
     assert!(near.lock(&client).proto().is_plain() && far.lock(&server).proto().is_plain());
     assert_eq!(client.counters().snapshot()["violations"], 0);
     // Read to the end, it may be promoted.
     assert_eq!(from.try_read(&mut [0; 64]).expect("bytes are there"), 5);
-    far.lock(&server).anchor_received(5);
+    far.lock(&server).change(|stream| stream.anchor_received(5));
     client.promote(&near).expect("the acceptor is published");
     for _ in 0..4 {
         run([&client, &server]);
         wire.settle();
-        near.lock(&client).progress_anchor(false);
-        far.lock(&server).progress_anchor(false);
+        near.lock(&client).change(|stream| stream.progress_anchor(false));
+        far.lock(&server).change(|stream| stream.progress_anchor(false));
     }
     assert_eq!(write(&client, &near, b"by the link"), LinkIo::Done(11));
     run([&client, &server]);
@@ -67,12 +67,12 @@ fn bytes_that_look_like_a_record_are_delivered_after_a_while() {
         server.progress(Instant::from_nanos(0));
         client.progress(Instant::from_nanos(0));
     }
-    near.lock(&client).void_pledge();
+    near.lock(&client).change(|stream| stream.void_pledge());
     assert_eq!(to.try_write(&[0xA7, 0x9D]).expect("there is room"), 2);
-    near.lock(&client).anchor_sent(2);
+    near.lock(&client).change(|stream| stream.anchor_sent(2));
     wire.settle();
     server.progress(Instant::from_nanos(0));
-    far.lock(&server).progress_anchor(false);
+    far.lock(&server).change(|stream| stream.progress_anchor(false));
     assert!(!far.readiness().contains(Readiness::KERNEL_RX), "{:?}", far.readiness());
     let early = Instant::from_nanos(RECORD_GRACE.as_nanos() as u64 / 2);
     let next = server.progress(Instant::from_nanos(1)).expect("it wants to look again");
@@ -171,7 +171,7 @@ fn a_marker_is_never_taken_for_application_bytes() {
     for _ in 0..4 {
         run([&client, &server]);
         wire.settle();
-        near.lock(&client).progress_anchor(false);
+        near.lock(&client).change(|stream| stream.progress_anchor(false));
     }
     assert!(near.lock(&client).proto().is_linked());
     for (watch, first) in [(at_client, "the marker"), (at_server, "ACCEPT")] {

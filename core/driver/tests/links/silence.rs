@@ -114,7 +114,7 @@ fn nobody_looks_where_there_is_no_need() {
         assert_eq!(client.progress(at(61)), looks.then(|| at(62)));
         assert_eq!(server.progress(at(61)).is_some(), looks);
         assert_eq!(read(&server, far, 64), b"again");
-        near.lock(&client).demote(netacc_proto::Reason::Requested);
+        near.lock(&client).change(|stream| stream.demote(netacc_proto::Reason::Requested));
         (62..66).for_each(|s| pair.settle(at(s)));
         assert!(pair.are_plain() && client.links().is_empty(), "the cache keeps it for a second");
         assert_eq!(client.progress(at(66)), None);
@@ -128,9 +128,9 @@ fn whatever_is_sent_is_listened_for() {
         |endpoint, cell| assert_eq!(write(endpoint, cell, b"bytes"), LinkIo::Done(5)),
         |endpoint, cell| {
             assert_eq!(write_more(endpoint, cell, b"bytes"), LinkIo::Done(5));
-            assert!(cell.lock(endpoint).push_held());
+            assert!(cell.lock(endpoint).change(|stream| stream.push_held()));
         },
-        |endpoint, cell| cell.lock(endpoint).shutdown(Shutdown::Write),
+        |endpoint, cell| cell.lock(endpoint).change(|stream| stream.shutdown(Shutdown::Write)),
     ];
     for send in sends {
         let fabric = Fabric::new(DeliveryMode::Immediate);
@@ -158,7 +158,7 @@ fn an_answer_that_does_not_come_is_asked_for() {
         let (near, _far) = connect_over(&client, &server, 40_054, (a, b));
         // The acceptor's program does not read this, and so it does not answer.
         assert_eq!(to.try_write(b"before").expect("there is room"), 6);
-        near.lock(&client).anchor_sent(6);
+        near.lock(&client).change(|stream| stream.anchor_sent(6));
         client.promote(&near).expect("the acceptor is published");
         for s in 0..120 {
             if silent_from == Some(s) {
@@ -190,7 +190,7 @@ fn an_accepted_link_that_stays_empty_is_closed() {
     let server = finding(fabric.open(LoopbackConfig::soft_roce()), None, |_: &Event| {}, Deaf);
     let pair = Linked::new(&client, &server, 40_055);
     let qp = client_qp(&pair.ends[0].1, &client);
-    pair.ends[0].1.lock(&client).demote(netacc_proto::Reason::Requested);
+    pair.ends[0].1.lock(&client).change(|stream| stream.demote(netacc_proto::Reason::Requested));
     pair.settle(at(0));
     assert!(pair.are_plain() && server.links().len() == 1);
     // The client's cache keeps it for a second; what it says then is not heard.

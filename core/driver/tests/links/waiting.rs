@@ -28,7 +28,7 @@ fn what_is_corked_goes_out_as_one_message() {
     assert_eq!(write_more(&client, near, b"back, "), LinkIo::Done(6));
     pair.settle(at(0.0));
     assert_eq!((messages() - before, read(&server, far, 64)), (0, vec![]));
-    assert!(near.lock(&client).push_held());
+    assert!(near.lock(&client).change(|stream| stream.push_held()));
     pair.settle(at(0.0));
     assert_eq!((messages() - before, read(&server, far, 64)), (1, b"held back, ".to_vec()));
     // Until something follows that is not.
@@ -52,7 +52,7 @@ fn what_is_corked_goes_out_as_one_message() {
     pair.settle(at(3.0));
     assert_eq!(read(&server, far, 8192).len(), 4096);
     assert_eq!(write_more(&client, near, b"the end"), LinkIo::Done(7));
-    near.lock(&client).shutdown(Shutdown::Write);
+    near.lock(&client).change(|stream| stream.shutdown(Shutdown::Write));
     pair.settle(at(3.0));
     assert_eq!(read(&server, far, 64), b"the end");
     assert_eq!(far.lock(&server).rx_source(), RxSource::Eof);
@@ -80,7 +80,7 @@ fn what_is_held_back_comes_on_the_anchor_if_the_link_is_left() {
             assert_eq!(write_pieces(&client, near, &[b"not ", b"sent"]), LinkIo::WouldBlock);
         }
         if !dies {
-            near.lock(&client).demote(Reason::Requested);
+            near.lock(&client).change(|stream| stream.demote(Reason::Requested));
         }
         // Before what is held would be told of by itself.
         for turn in 0..2 {

@@ -54,7 +54,7 @@ pub fn before_fork() {
         rt.share(cell);
         let mut guard = cell.lock(endpoint);
         // The child sees a plain socket there, and writes; the marker would come behind that.
-        guard.withdraw();
+        guard.change(|stream| stream.withdraw());
         let promoting = matches!(guard.proto().phase(), netacc_proto::Phase::Promoting);
         drop(guard);
         if promoting {

@@ -267,8 +267,10 @@ fn react_to_rings(rt: &Runtime, endpoint: &Endpoint, verdict: Verdict) {
     for cell in endpoint.streams() {
         let mut guard = cell.lock(endpoint);
         if !guard.proto().is_plain() && !guard.is_closed() {
-            guard.demote(Reason::UnseenIo);
-            guard.progress_anchor(false);
+            guard.change(|stream| {
+                stream.demote(Reason::UnseenIo);
+                stream.progress_anchor(false);
+            });
         }
     }
 }

@@ -315,7 +315,7 @@ fn complete_one_shots(shared: &Shared, endpoint: &Endpoint, out: &Out) {
             endpoint.poll_link(&link);
         }
         // Bytes of the application may stand where a record could.
-        cell.lock(endpoint).progress_anchor(false);
+        cell.lock(endpoint).change(|stream| stream.progress_anchor(false));
     }
 }
 

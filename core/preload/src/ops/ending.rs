@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use netacc_device::Anchor;
-use netacc_driver::{Endpoint, Readiness, Shutdown, StreamCell};
+use netacc_driver::{Endpoint, LockedStream, Readiness, Shutdown, StreamCell};
 use netacc_proto::{Phase, Reason};
 
 use crate::anchor::FdAnchor;
@@ -39,25 +39,27 @@ pub fn shutdown(entry: &Arc<Entry>, fd: c_int, how: c_int) -> c_int {
     // What has arrived before is not for a socket that reads no more; and the connection may be over.
     cell.take_in(endpoint);
     let mut guard = cell.lock(endpoint);
-    guard.withdraw();
+    guard.change(LockedStream::withdraw);
     if guard.ends_both(ends) {
         drop(guard);
         // What comes from then on is to be answered with a reset, at once.
         leave_promotion(endpoint, cell);
         guard = cell.lock(endpoint);
     }
-    guard.take_in_replay();
+    guard.change(LockedStream::take_in_replay);
     if guard.kernel_is_accurate() {
         // SAFETY: no pointers.
         let rc = runtime::in_kernel(|| unsafe { real::shutdown(fd, how) });
         if rc == 0 {
-            guard.note_kernel_shutdown(ends);
+            guard.change(|stream| stream.note_kernel_shutdown(ends));
         }
         return rc;
     }
     let over = guard.proto().is_over();
-    guard.shutdown(ends);
-    guard.note_arrival();
+    guard.change(|stream| {
+        stream.shutdown(ends);
+        stream.note_arrival();
+    });
     drop(guard);
     if over {
         return fail(libc::ENOTCONN) as c_int;
@@ -127,7 +129,7 @@ fn keep_for_callers(sock: &Socket, fd: c_int) -> bool {
     watched::outlive(sock, fd);
     sock.fd.store(kept, Ordering::Release);
     if let (Some(cell), Some(endpoint)) = (&sock.stream, runtime::get().and_then(Runtime::endpoint)) {
-        cell.lock(endpoint).replace_anchor(Box::new(FdAnchor::borrowed(kept)));
+        cell.lock(endpoint).change(|stream| stream.replace_anchor(Box::new(FdAnchor::borrowed(kept))));
         cell.tag().store(NO_FD, Ordering::Relaxed);
     }
     if let Some(kept) = sock.callers.go_on(kept) {
@@ -153,12 +155,13 @@ fn keep_other(entry: &Arc<Entry>, sock: &Socket, fd: c_int, known: Option<Readin
     sock.fd.store(other, Ordering::Relaxed);
     if let (Some(cell), Some(endpoint)) = (&sock.stream, runtime::get().and_then(Runtime::endpoint)) {
         // Changes are announced under this lock: before it to nobody, after it by the other name.
-        let mut guard = cell.lock(endpoint);
-        guard.replace_anchor(Box::new(FdAnchor::borrowed(other)));
-        cell.tag().store(other as u32, Ordering::Relaxed);
-        if known.is_some_and(|known| known != cell.readiness()) {
-            guard.note_arrival();
-        }
+        cell.lock(endpoint).change(|stream| {
+            stream.replace_anchor(Box::new(FdAnchor::borrowed(other)));
+            cell.tag().store(other as u32, Ordering::Relaxed);
+            if known.is_some_and(|known| known != cell.readiness()) {
+                stream.note_arrival();
+            }
+        });
     }
 }
 
@@ -170,7 +173,7 @@ fn leave_promotion(endpoint: &Endpoint, cell: &Arc<StreamCell>) {
         settling::until_settled(endpoint, cell);
     } else if cell.lock(endpoint).proto().phase() == Phase::Promoting {
         // As long as the peer's marker may come the anchor stays open, and takes what should be answered with a reset.
-        settling::demote(endpoint, cell, Reason::PledgeVoided, settling::SWITCH_PATIENCE);
+        settling::demote(endpoint, cell, Reason::PledgeVoided, netacc_socket::SWITCH_PATIENCE);
     }
 }
 
@@ -189,7 +192,7 @@ pub(super) fn close_stream(sock: &Socket, fd: c_int) -> bool {
                 guard.has_replay(now()).then_some(())
             });
         }
-        let plain = cell.lock(endpoint).close_plain();
+        let plain = cell.lock(endpoint).change(|stream| stream.close_plain());
         if plain {
             if sock.noted_reason().is_none() && cell.lock(endpoint).proto().promotions() == 0 {
                 sock.note_reason(Reason::NotYet);
@@ -209,11 +212,12 @@ pub(super) fn close_stream(sock: &Socket, fd: c_int) -> bool {
     let abort = sock.aborts_on_close(fd);
     // What has arrived but was not looked at decides between FIN and RST.
     cell.take_in(endpoint);
-    cell.lock(endpoint).withdraw();
+    cell.lock(endpoint).change(|stream| stream.withdraw());
     leave_promotion(endpoint, cell);
     let link = cell.lock(endpoint).link().cloned();
-    let lingers =
-        cell.lock(endpoint).close(abort, || FdAnchor::duplicate(fd).map(|a| Box::new(a) as Box<dyn Anchor + Send>));
+    let lingers = cell.lock(endpoint).change(|stream| {
+        stream.close(abort, || FdAnchor::duplicate(fd).map(|a| Box::new(a) as Box<dyn Anchor + Send>))
+    });
     if let Some(link) = &link {
         queues::settle(endpoint, link, cell);
     }

@@ -3,61 +3,34 @@
 //! While a stream is on the kernel path the real call is made, without blocking and with the stream locked, so that
 //! what was moved can be counted exactly; blocking then waits outside. While it is on a link no system call is made.
 //!
-//! * `recv`, `send`: the two calls, as attempts (`Step`) and what is done between them.
-//! * `block`: what a call that must wait waits for.
-//! * `replay`: waiting for what lay unread on a link that is left.
+//! * `recv`, `send`: the two calls. `core/socket` decides what they do.
+//! * `call`: what both have in common.
 //! * `promotion`: operations are counted, and a link asked for when it is time.
 //! * `kernel`: the real calls.
 //!
 //! Here: what all of these share, leaving the link for good, and how much is queued.
 
 use std::ffi::c_int;
-use std::sync::Arc;
 
 use libc::iovec;
-use netacc_driver::{Endpoint, Readiness, StreamCell, StreamGuard};
-use netacc_proto::{Phase, RxSource, SocketError};
+use netacc_driver::{LockedStream, Readiness};
+use netacc_proto::{Phase, RxSource};
+use netacc_socket::Connection;
 
 use crate::os::errno::fail;
 use crate::os::poll;
 use crate::os::sockopt::unread;
 use crate::runtime::{self, Runtime};
 use crate::socket::Socket;
-use crate::table::Entry;
 
+mod call;
 mod kernel;
 mod promotion;
 mod recv;
-mod replay;
 mod send;
 
-pub use crate::settling::await_switch;
 pub use recv::recv;
 pub use send::send;
-
-/// What one attempt came to.
-enum Step {
-    /// Return this to the application.
-    Done(isize),
-    /// Nothing now: block, or EAGAIN.
-    Blocked,
-    /// The same, because a write is between the paths.
-    Between,
-    /// The path changed: try again at once.
-    Again,
-    /// The call has moved some bytes and moves no more; whatever ended it is for the next call.
-    Over,
-}
-
-/// The connection that a call moves data of, and where its stream lives.
-#[derive(Clone, Copy)]
-struct Target<'a> {
-    rt: &'static Runtime,
-    endpoint: &'a Endpoint,
-    entry: &'a Arc<Entry>,
-    sock: &'a Socket,
-    cell: &'a Arc<StreamCell>,
-}
 
 /// Total length of a vector, or `None` beyond SSIZE_MAX.
 fn total(iov: &[iovec]) -> Option<usize> {
@@ -70,33 +43,6 @@ fn deferred_or(sock: &Socket, result: isize) -> isize {
         Some(error) => fail(error),
         None => result,
     }
-}
-
-/// The result of a call that moved `done` bytes before it ended with `error`.
-fn moved_or_fail(done: usize, error: c_int) -> isize {
-    if done > 0 {
-        done as isize
-    } else {
-        fail(error)
-    }
-}
-
-/// The error of a stream that has failed, if nobody has been told of it.
-pub fn take_error(mut guard: StreamGuard<'_>) -> Option<c_int> {
-    guard.take_error().map(|error| match error {
-        SocketError::Reset => libc::ECONNRESET,
-        SocketError::Pipe => libc::EPIPE,
-    })
-}
-
-/// Looks at the link once; whether the stream has changed.
-fn poll_link(endpoint: &Endpoint, cell: &Arc<StreamCell>) -> bool {
-    let link = cell.lock(endpoint).link().cloned();
-    let Some(link) = link else { return false };
-    let before = cell.readiness();
-    endpoint.poll_link(&link);
-    let after = cell.readiness();
-    after != before || after.contains(Readiness::READABLE)
 }
 
 /// The connection is entirely on the kernel path (for now).
@@ -116,9 +62,10 @@ pub fn on_kernel(sock: &Socket) -> bool {
 /// A call that went to the kernel moved so many bytes.
 pub fn account_kernel(sock: &Socket, sent: usize, received: usize) {
     if let (Some(cell), Some(endpoint)) = (&sock.stream, runtime::get().and_then(Runtime::endpoint)) {
-        let mut guard = cell.lock(endpoint);
-        guard.anchor_sent(sent);
-        guard.anchor_received(received);
+        cell.lock(endpoint).change(|stream| {
+            stream.anchor_sent(sent);
+            stream.anchor_received(received);
+        });
     }
 }
 
@@ -126,7 +73,7 @@ pub fn account_kernel(sock: &Socket, sent: usize, received: usize) {
 pub fn readable_bytes(sock: &Socket, fd: c_int) -> Option<usize> {
     sock.reclaim();
     let (cell, endpoint) = sock.stream.as_ref().zip(runtime::get().and_then(Runtime::endpoint))?;
-    poll_link(endpoint, cell);
+    Connection { endpoint, cell }.poll_link();
     let guard = cell.lock(endpoint);
     match guard.rx_source() {
         RxSource::Anchor(u64::MAX) => None,
@@ -168,7 +115,7 @@ pub fn outgoing_bytes(sock: &Socket, which: Outgoing) -> Option<usize> {
         return None;
     }
     let mut guard = cell.lock(endpoint);
-    guard.refresh_consumed();
+    guard.change(LockedStream::refresh_consumed);
     match guard.proto().phase() {
         Phase::Resuming => Some(guard.proto().unconsumed() as usize),
         Phase::Linked if which == Outgoing::Unsent => Some(guard.proto().queued_to_send() as usize),

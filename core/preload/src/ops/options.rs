@@ -256,9 +256,10 @@ fn pending_error(sock: &Socket) -> Option<c_int> {
     sock.reclaim();
     let (cell, endpoint) = sock.stream.as_ref().zip(runtime::get().and_then(Runtime::endpoint))?;
     cell.take_in(endpoint);
-    let mut guard = cell.lock(endpoint);
-    guard.take_in_replay();
-    (!guard.kernel_is_accurate()).then(|| io::take_error(guard).unwrap_or(0))
+    cell.lock(endpoint).change(|stream| {
+        stream.take_in_replay();
+        (!stream.kernel_is_accurate()).then(|| netacc_socket::take_error(stream).map_or(0, |error| error.0))
+    })
 }
 
 /// Hands out an integer as the kernel does: as much of it as there is room for.

@@ -215,10 +215,12 @@ impl Runtime {
             // Nobody may have looked for what the peer has said on the link.
             cell.take_in(endpoint);
             let mut guard = cell.lock(endpoint);
-            guard.demote(Reason::Shared);
-            guard.progress_anchor(false);
-            // One that has ended and is kept will not become plain: the child finds what the kernel knows of it.
-            let settled = guard.proto().is_plain() && guard.has_replay(now()) || guard.is_kept();
+            let settled = guard.change(|stream| {
+                stream.demote(Reason::Shared);
+                stream.progress_anchor(false);
+                // One that has ended and is kept will not become plain: the child finds what the kernel knows of it.
+                stream.proto().is_plain() && stream.has_replay(now()) || stream.is_kept()
+            });
             // Still locked: it must not be promoted in between.
             if settled {
                 self.given_up(&cell);

@@ -29,8 +29,10 @@ pub(super) fn demote(rt: &Runtime) -> Switched {
             if guard.proto().is_plain() || guard.is_closed() {
                 continue;
             }
-            guard.demote(Reason::Requested);
-            guard.progress_anchor(false);
+            guard.change(|stream| {
+                stream.demote(Reason::Requested);
+                stream.progress_anchor(false);
+            });
             let link = guard.link().cloned();
             drop(guard);
             if let Some(link) = link {

@@ -14,7 +14,9 @@ use crate::os::real;
 use crate::os::signals;
 use crate::runtime::Runtime;
 use crate::socket::Socket;
-use crate::wait::{self, Limit, Waited};
+use netacc_socket::{Limit, Waited};
+
+use crate::wait;
 
 /// Blocks until the stream may be ready: on the link, or in the kernel.
 pub fn block(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, fd: c_int, want: Readiness, limit: Limit) -> Waited {

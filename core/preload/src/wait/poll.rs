@@ -16,7 +16,7 @@ use crate::os::clock::{now, timespec};
 use crate::os::errno::{errno, set_errno};
 use crate::os::{real, uses};
 use crate::runtime::{self, Runtime};
-use crate::settling::{self, SWITCH_PATIENCE};
+use crate::settling;
 use crate::socket::Socket;
 use crate::table::{self, Entry};
 use crate::watchers::{self, Registration, Sleeper};
@@ -190,7 +190,7 @@ struct Looked {
 
 /// Who only looks once, and finds that it cannot write, may take a change of path for a full buffer.
 fn settle_writers(endpoint: &Endpoint, fds: &[pollfd], entries: &[Option<Arc<Entry>>]) {
-    let until = now() + SWITCH_PATIENCE;
+    let until = now() + netacc_socket::SWITCH_PATIENCE;
     for (p, entry) in fds.iter().zip(entries) {
         let Some((_, cell)) = stream_of(entry) else { continue };
         let asked = p.events & (libc::POLLOUT | libc::POLLWRNORM) != 0;

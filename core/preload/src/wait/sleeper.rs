@@ -8,7 +8,7 @@ use netacc_device::{CompletionQueueId, Wait};
 use netacc_driver::{Endpoint, LinkCell, LinkSleep, StreamCell};
 
 use super::slots::{self, Slot};
-use super::{Limit, Waited};
+use super::{left, Limit, Waited};
 use crate::os::errno::{errno, set_errno};
 use crate::os::own;
 use crate::os::uses::Use;
@@ -147,7 +147,7 @@ impl StreamWait<'_> {
         if ready() || self.link.is_dead() {
             return Waited::Again;
         }
-        match device.wait_qp(qp, seen, self.limit.left()) {
+        match device.wait_qp(qp, seen, left(self.limit)) {
             Wait::Interrupted => Waited::Interrupted,
             Wait::TimedOut => Waited::TimedOut,
             Wait::Woken => Waited::Again,

@@ -9,21 +9,6 @@ use crate::os::real;
 use crate::os::sockopt::SIOCOUTQNSD;
 use crate::runtime::in_kernel;
 
-/// Whether an error of the kernel's means that the connection is no more. Others are about the call.
-pub(super) fn is_end(error: c_int) -> bool {
-    matches!(
-        error,
-        libc::ECONNRESET
-            | libc::ECONNABORTED
-            | libc::EPIPE
-            | libc::ETIMEDOUT
-            | libc::EHOSTUNREACH
-            | libc::EHOSTDOWN
-            | libc::ENETUNREACH
-            | libc::ENETDOWN
-    )
-}
-
 /// Whether the kernel has an error to tell, or knows that the connection is over.
 #[cold]
 pub(super) fn is_broken(fd: c_int) -> bool {

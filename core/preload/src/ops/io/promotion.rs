@@ -31,9 +31,10 @@ pub(super) fn note_received(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>,
 #[cold]
 fn leave_slow_link(rt: &Runtime, cell: &Arc<StreamCell>) {
     if let Some(endpoint) = rt.endpoint() {
-        let mut guard = cell.lock(endpoint);
-        guard.demote(Reason::LinkSlower);
-        guard.progress_anchor(false);
+        cell.lock(endpoint).change(|stream| {
+            stream.demote(Reason::LinkSlower);
+            stream.progress_anchor(false);
+        });
     }
 }
 

@@ -1,0 +1,454 @@
+//! Calls on connections of two endpoints on loopback devices: what a send and a receive do next, and what they wait for.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+
+use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig, AnchorWire, InMemoryAnchor};
+use netacc_device::loopback::{DeliveryMode, Fabric, LoopbackConfig};
+use netacc_device::{Anchor, AnchorError, FourTuple, Instant};
+use netacc_driver::{
+    Endpoint, EndpointConfig, LinkIo, LockedStream, Readiness, ReadySink, StreamCell, PLEDGE_PATIENCE,
+};
+use netacc_proto::{CacheConfig, Reason, Role, TxSink};
+use netacc_socket::{
+    Connection, Errno, Expected, KernelError, Limit, Next, Receiving, RecvSocket, RecvWait, SendSocket, SendWait,
+    Sending, Socket, SwitchPatience, Waited, JOIN_PATIENCE, REPLAY_PATIENCE, SWITCH_PATIENCE,
+};
+
+struct Owner;
+
+impl ReadySink for Owner {
+    fn unseen_io(&self, _: &Arc<StreamCell>) -> bool {
+        false
+    }
+
+    fn ready(&self, _: &Arc<StreamCell>, _: Readiness, _: bool) {}
+
+    fn holds_alone(&self, _: &Arc<StreamCell>) -> bool {
+        false
+    }
+
+    fn moved(&self, _: &Arc<StreamCell>) {}
+}
+
+fn endpoint(fabric: &Fabric) -> Endpoint {
+    static NONCE: AtomicU64 = AtomicU64::new(1);
+    let config = EndpointConfig {
+        ring_len: 4096,
+        message_len: 1024,
+        sharing: Sharing::UpTo(1),
+        receive_depth: 64,
+        cache: CacheConfig { expire: None, max_all: 4, max_per: 4 },
+        trust_hints: true,
+        key: None,
+        stall_patience: None,
+    };
+    let nonce = || {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&NONCE.fetch_add(1, Ordering::Relaxed).to_le_bytes());
+        bytes
+    };
+    let device = fabric.open(LoopbackConfig::shm());
+    Endpoint::new(device.clone(), device.clone(), device, config, Arc::new(Owner), Box::new(|| {}), Box::new(nonce))
+        .expect("a loopback device has queues")
+}
+
+/// A connection whose ends are on plain TCP.
+struct Pair {
+    client: Endpoint,
+    server: Endpoint,
+    near: Arc<StreamCell>,
+    far: Arc<StreamCell>,
+    /// The near one's.
+    anchor: InMemoryAnchor,
+    wire: AnchorWire,
+    now: Instant,
+}
+
+impl Pair {
+    fn new(config: AnchorConfig) -> Pair {
+        let fabric = Fabric::new(DeliveryMode::Immediate);
+        let (client, server) = (endpoint(&fabric), endpoint(&fabric));
+        let (a, b, wire) = anchor_pair(config);
+        let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let tuple = FourTuple { local: address(40_000), remote: address(6379) };
+        let far = server.adopt(Role::Acceptor, tuple.reversed(), Box::new(b));
+        server.publish(&far);
+        let near = client.adopt(Role::Opener, tuple, Box::new(a.clone()));
+        Pair { client, server, near, far, anchor: a, wire, now: Instant::from_nanos(1) }
+    }
+
+    /// Both processes do what there is to do.
+    fn settle(&self) {
+        for _ in 0..8 {
+            for (endpoint, cell) in [(&self.client, &self.near), (&self.server, &self.far)] {
+                endpoint.progress(self.now);
+                self.wire.settle();
+                cell.take_in(endpoint);
+            }
+        }
+    }
+
+    fn linked() -> Pair {
+        let pair = Pair::new(AnchorConfig::default());
+        pair.client.promote(&pair.near).expect("the acceptor is published");
+        pair.settle();
+        assert!(pair.near.lock(&pair.client).proto().is_linked() && pair.far.lock(&pair.server).proto().is_linked());
+        pair
+    }
+
+    /// The near end has a pledge out, which the server has not seen.
+    fn pledged(config: AnchorConfig) -> Pair {
+        let pair = Pair::new(config);
+        pair.client.promote(&pair.near).expect("the acceptor is published");
+        while pair.sink() != TxSink::Pledged {
+            pair.server.progress(pair.now);
+            pair.client.progress(pair.now);
+        }
+        pair
+    }
+
+    fn sink(&self) -> TxSink {
+        self.near.lock(&self.client).tx_sink()
+    }
+
+    fn connection(&self) -> Connection<'_> {
+        Connection { endpoint: &self.client, cell: &self.near }
+    }
+
+    fn call(&self, len: usize) -> Call {
+        let patience = SwitchPatience::new();
+        let bytes = vec![7; len];
+        Call { now: self.now, anchor: self.anchor.clone(), bytes, noted: 0, waits: 0, polls: VecDeque::new(), patience }
+    }
+}
+
+/// A call by the near end.
+struct Call {
+    now: Instant,
+    anchor: InMemoryAnchor,
+    bytes: Vec<u8>,
+    noted: usize,
+    waits: u32,
+    /// What the next polls find.
+    polls: VecDeque<bool>,
+    patience: SwitchPatience,
+}
+
+fn kernel_error(error: &AnchorError) -> KernelError {
+    match error {
+        AnchorError::Os(error) => KernelError::from(Errno(error.raw_os_error().unwrap_or(0))),
+        _ => KernelError::WouldBlock,
+    }
+}
+
+impl Socket for Call {
+    fn now(&self) -> Instant {
+        self.now
+    }
+
+    fn is_nonblocking(&self) -> bool {
+        false
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        None
+    }
+
+    fn begin_wait(&mut self) {
+        self.waits += 1;
+    }
+
+    fn is_broken(&self) -> bool {
+        self.anchor.is_over()
+    }
+
+    fn poll_link(&mut self) -> bool {
+        self.polls.pop_front().unwrap_or(false)
+    }
+}
+
+impl SendSocket for Call {
+    fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn send_kernel(&mut self, skip: usize) -> Result<usize, KernelError> {
+        self.anchor.try_write(&self.bytes[skip..]).map_err(|error| kernel_error(&error))
+    }
+
+    fn send_link(&mut self, stream: &mut LockedStream<'_>, skip: usize) -> Option<LinkIo> {
+        Some(stream.send_slice(&self.bytes[skip..], false))
+    }
+
+    fn refused_len(&mut self, skip: usize) -> Option<usize> {
+        Some(self.bytes.len() - skip)
+    }
+
+    fn is_full(&self) -> bool {
+        self.unacknowledged() > 0
+    }
+
+    fn has_room(&self) -> bool {
+        self.anchor.state().writable
+    }
+
+    fn has_room_for_some(&self) -> bool {
+        self.has_room()
+    }
+
+    fn unacknowledged(&self) -> u64 {
+        self.anchor.state().unsent as u64
+    }
+
+    fn switch_patience(&self) -> &SwitchPatience {
+        &self.patience
+    }
+
+    fn note_sent(&mut self, len: usize) {
+        self.noted += len;
+    }
+}
+
+impl RecvSocket for Call {
+    fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn is_peek(&self) -> bool {
+        false
+    }
+
+    fn recv_kernel(&mut self, skip: usize, limit: u64) -> Result<usize, KernelError> {
+        let room = &mut self.bytes[skip..];
+        let most = room.len().min(usize::try_from(limit).unwrap_or(usize::MAX));
+        self.anchor.try_read(&mut room[..most]).map_err(|error| kernel_error(&error))
+    }
+
+    fn recv_link(&mut self, stream: &mut LockedStream<'_>, skip: usize) -> Option<usize> {
+        let n = stream.peek_slice(&mut self.bytes[skip..], 0);
+        stream.consume_link(n);
+        Some(n)
+    }
+
+    fn unread(&self) -> u64 {
+        self.anchor.unread()
+    }
+
+    fn has_deferred_error(&self) -> bool {
+        false
+    }
+
+    fn take_deferred_error(&mut self) -> Option<Errno> {
+        None
+    }
+
+    fn note_received(&mut self, len: usize) {
+        self.noted += len;
+    }
+}
+
+/// Goes on until the call waits or is over.
+fn send_on(sending: &mut Sending, pair: &Pair, call: &mut Call, mut next: Next<SendWait>) -> Next<SendWait> {
+    while let Next::Again = next {
+        next = sending.attempt(pair.connection(), call);
+    }
+    next
+}
+
+fn recv_on(receiving: &mut Receiving, pair: &Pair, call: &mut Call, mut next: Next<RecvWait>) -> Next<RecvWait> {
+    while let Next::Again = next {
+        next = receiving.attempt(pair.connection(), call);
+    }
+    next
+}
+
+/// A write of `len` bytes until it waits or is over.
+fn send(pair: &Pair, call: &mut Call, nonblocking: bool) -> (Sending, Next<SendWait>) {
+    let mut sending = Sending::begin(pair.connection(), call, nonblocking);
+    let next = send_on(&mut sending, pair, call, Next::Again);
+    (sending, next)
+}
+
+const IDLE: Limit = Limit { deadline: None, idle: true };
+
+/// Breaks if a call lost what it has sent when the ring is full, or if one that blocks did not wait for room.
+#[test]
+fn a_full_ring_ends_a_call_that_does_not_wait_and_holds_one_that_does() {
+    let pair = Pair::linked();
+    let mut call = pair.call(5000);
+    let (_, next) = send(&pair, &mut call, true);
+    assert!(matches!(next, Next::Done(Ok(4096))), "{next:?}");
+    assert_eq!((call.noted, call.waits), (4096, 0));
+    let (_, next) = send(&pair, &mut pair.call(1), true);
+    assert!(matches!(next, Next::Done(Err(Errno::AGAIN))), "{next:?}");
+    let mut call = pair.call(1);
+    let (mut sending, next) = send(&pair, &mut call, false);
+    assert!(matches!(next, Next::Wait(SendWait::Room(IDLE))), "{next:?}");
+    assert_eq!(call.waits, 1);
+    let next = sending.resume(pair.connection(), &mut call, Waited::Interrupted);
+    assert!(matches!(next, Next::Done(Err(Errno::INTERRUPTED))), "{next:?}");
+}
+
+/// Breaks if a call that would fail with EAGAIN did not look at the link once before.
+#[test]
+fn a_blocked_call_polls_the_link_once() {
+    let pair = Pair::linked();
+    let mut call = pair.call(10);
+    call.polls = VecDeque::from([true, true]);
+    let mut receiving = Receiving::begin(pair.connection(), &mut call, 1, true);
+    let next = receiving.attempt(pair.connection(), &mut call);
+    assert!(matches!(next, Next::Again), "{next:?}");
+    let next = recv_on(&mut receiving, &pair, &mut call, next);
+    assert!(matches!(next, Next::Done(Err(Errno::AGAIN))), "{next:?}");
+    assert_eq!(call.polls.len(), 1);
+}
+
+/// Breaks if a write waited for an answer to OPEN for another time than its link's patience, or went on while the pledge stands:
+/// the bytes would lie where the marker has to.
+#[test]
+fn a_write_during_a_pledge_waits_for_the_answer_and_then_voids_it() {
+    let pair = Pair::pledged(AnchorConfig::default());
+    let patience = pair.near.lock(&pair.client).link().expect("its OPEN is on one").answer_patience().get();
+    let mut call = pair.call(10);
+    let (mut sending, next) = send(&pair, &mut call, true);
+    assert!(matches!(next, Next::Wait(SendWait::Peer { expected: Expected::Answer, limit: None, .. })), "{next:?}");
+    assert_eq!(sending.waits_until(), Some(pair.now + patience));
+    // Woken too early: nothing has changed.
+    let next = sending.resume(pair.connection(), &mut call, Waited::Again);
+    assert!(matches!(next, Next::Wait(_)), "{next:?}");
+    assert_eq!(pair.sink(), TxSink::Pledged);
+    call.now = pair.now + patience;
+    let next = sending.resume(pair.connection(), &mut call, Waited::Again);
+    assert_eq!(pair.sink(), TxSink::Anchor);
+    let next = send_on(&mut sending, &pair, &mut call, next);
+    assert!(matches!(next, Next::Done(Ok(10))), "{next:?}");
+    let longer = pair.near.lock(&pair.client).link().expect("CLOSE is outstanding").answer_patience().get();
+    assert!(longer > patience, "the link has learned that {patience:?} is too short");
+}
+
+/// Breaks if a write went to the anchor although the answer has come.
+#[test]
+fn a_write_during_a_pledge_goes_to_the_link_once_the_answer_is_there() {
+    let pair = Pair::pledged(AnchorConfig::default());
+    let mut call = pair.call(10);
+    let (mut sending, next) = send(&pair, &mut call, true);
+    assert!(matches!(next, Next::Wait(_)), "{next:?}");
+    pair.settle();
+    let next = sending.resume(pair.connection(), &mut call, Waited::Again);
+    let next = send_on(&mut sending, &pair, &mut call, next);
+    assert!(matches!(next, Next::Done(Ok(10))), "{next:?}");
+    assert_eq!(pair.near.lock(&pair.client).counters().tx_bytes_link, 10);
+}
+
+/// Breaks if a call that may wait did so for the short patience of one that may not, or if a signal left the pledge standing:
+/// its answer would wait for bytes that are nowhere.
+#[test]
+fn a_write_that_blocks_on_a_full_anchor_waits_longer_and_a_signal_voids_the_pledge() {
+    let config = AnchorConfig { send_capacity: 64, receive_capacity: 64, mode: DeliveryMode::Explicit };
+    let mut pair = Pair::pledged(config);
+    assert!(pair.anchor.try_write(&[1; 64]).is_ok());
+    let mut call = pair.call(10);
+    let (mut sending, next) = send(&pair, &mut call, false);
+    let Next::Wait(SendWait::Peer { expected: Expected::Answer, until, limit: Some(IDLE) }) = next else {
+        panic!("{next:?}")
+    };
+    assert_eq!(until, pair.now + PLEDGE_PATIENCE);
+    let next = sending.resume(pair.connection(), &mut call, Waited::Interrupted);
+    assert!(matches!(next, Next::Done(Err(Errno::INTERRUPTED))), "{next:?}");
+    assert_eq!(pair.sink(), TxSink::Anchor);
+}
+
+/// Breaks if a program that does something else when it cannot write waited all the same, or was not told when it can.
+#[test]
+fn a_write_that_does_not_wait_leaves_the_pledge_where_the_anchor_is_full() {
+    let config = AnchorConfig { send_capacity: 64, receive_capacity: 64, mode: DeliveryMode::Explicit };
+    let mut pair = Pair::pledged(config);
+    assert!(pair.anchor.try_write(&[1; 64]).is_ok());
+    let (_, next) = send(&pair, &mut pair.call(10), true);
+    assert!(matches!(next, Next::Done(Err(Errno::AGAIN))), "{next:?}");
+    assert_eq!(pair.sink(), TxSink::Pledged);
+    assert!(!pair.near.readiness().contains(Readiness::KERNEL_TX));
+    pair.client.progress(pair.now);
+    pair.client.progress(pair.now + PLEDGE_PATIENCE);
+    assert_eq!(pair.sink(), TxSink::Anchor);
+    assert!(pair.near.readiness().contains(Readiness::KERNEL_TX));
+}
+
+/// Breaks if a program was told EAGAIN for a change of path that is microseconds away; or if each write of it waited as long.
+#[test]
+fn a_write_between_the_paths_waits_for_the_change() {
+    let pair = Pair::linked();
+    pair.near.lock(&pair.client).change(|stream| stream.demote(Reason::Requested));
+    assert_eq!(pair.sink(), TxSink::Wait);
+    let mut call = pair.call(10);
+    let (mut sending, next) = send(&pair, &mut call, true);
+    let Next::Wait(SendWait::Peer { expected: Expected::Switch, until, limit: None }) = next else {
+        panic!("{next:?}")
+    };
+    assert_eq!(until, pair.now + SWITCH_PATIENCE);
+    call.now = until;
+    let next = sending.resume(pair.connection(), &mut call, Waited::Again);
+    assert!(matches!(next, Next::Done(Err(Errno::AGAIN))), "{next:?}");
+    pair.settle();
+    let (_, next) = send(&pair, &mut call, true);
+    assert!(matches!(next, Next::Done(Ok(10))), "{next:?}");
+}
+
+/// Breaks if one peer that is far away had every write of the process wait for a second.
+#[test]
+fn a_long_wait_without_success_makes_the_next_ones_short() {
+    let pair = Pair::pledged(AnchorConfig::default());
+    // The server accepts; its marker stays under way.
+    while !pair.near.lock(&pair.client).proto().awaits_switch() {
+        pair.server.progress(pair.now);
+        pair.client.progress(pair.now);
+    }
+    let patience = SwitchPatience::new();
+    let guard = pair.near.lock(&pair.client);
+    let later = pair.now + JOIN_PATIENCE;
+    assert_eq!(patience.get(&guard, pair.now), JOIN_PATIENCE);
+    patience.note_failed(SWITCH_PATIENCE, pair.now);
+    assert_eq!(patience.get(&guard, pair.now), JOIN_PATIENCE);
+    patience.note_failed(JOIN_PATIENCE, later);
+    assert_eq!(patience.get(&guard, later), SWITCH_PATIENCE);
+    assert_eq!(patience.get(&guard, later + Duration::from_secs(61)), JOIN_PATIENCE);
+}
+
+/// Breaks if bytes that were there on the link seemed to be gone while they come again on the anchor.
+#[test]
+fn a_read_waits_for_what_comes_again() {
+    let pair = Pair::linked();
+    pair.far.lock(&pair.server).change(|stream| stream.send_slice(b"again", false));
+    pair.client.poll(pair.client.default_cq());
+    pair.client.poll(pair.client.control_cq());
+    pair.near.lock(&pair.client).change(|stream| stream.demote(Reason::Requested));
+    let mut call = pair.call(10);
+    let mut receiving = Receiving::begin(pair.connection(), &mut call, 1, true);
+    let next = recv_on(&mut receiving, &pair, &mut call, Next::Again);
+    let Next::Wait(wait @ RecvWait::Replay(until)) = next else { panic!("{next:?}") };
+    assert_eq!(until, pair.now + REPLAY_PATIENCE);
+    pair.settle();
+    let next = receiving.resume(&mut call, wait, Waited::Again);
+    let next = recv_on(&mut receiving, &pair, &mut call, next);
+    assert!(matches!(next, Next::Done(Ok(5))), "{next:?}");
+    assert_eq!(&call.bytes[..5], b"again");
+}
+
+/// Breaks if a signal or a timeout ended a read although bytes have come meanwhile.
+#[test]
+fn a_read_takes_what_has_come_before_it_gives_up() {
+    let pair = Pair::linked();
+    let mut call = pair.call(10);
+    let mut receiving = Receiving::begin(pair.connection(), &mut call, 1, false);
+    let next = recv_on(&mut receiving, &pair, &mut call, Next::Again);
+    let Next::Wait(wait @ RecvWait::Data(IDLE)) = next else { panic!("{next:?}") };
+    pair.far.lock(&pair.server).change(|stream| stream.send_slice(b"late", false));
+    pair.settle();
+    let next = receiving.resume(&mut call, wait, Waited::TimedOut);
+    let next = recv_on(&mut receiving, &pair, &mut call, next);
+    assert!(matches!(next, Next::Done(Ok(4))), "{next:?}");
+}
