@@ -223,10 +223,10 @@ def ours(load: Load) -> Run:
     if load.leaves:
         command += ["--permutation=1", f"--leaves={load.leaves}", f"--spines={load.leaves}"]
     if load.dcqcn:
-        switch = {"MarkMinBytes": 400_000, "MarkMaxBytes": 1_600_000, "MarkMaxPpm": 200_000}
+        switch = {"EcnMinBytes": 400_000, "EcnMaxBytes": 1_600_000, "EcnProbabilityPpm": 200_000}
         switch["PfcXoffBytes"] = 1 << 22
         # Their senders cut their rates at most once in 4 us, however often they are notified.
-        command += ["--rate=DcqcnHpcc", "--mark=1", "--ns3::RnicFleet::NotificationInterval=4us"]
+        command += ["--rate=dcqcn-hpcc", "--ecn=1", "--ns3::RnicFleet::NotificationInterval=4us"]
     else:
         # An eighth of what 16 such leave free of 2 MiB less headroom: where their threshold is.
         switch = {"PfcXoffBytes": 71_000, "PfcXonBytes": 68_000}

@@ -7,7 +7,18 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from netacc_lab.sim import Scenario, ScenarioError, estimate, paths, profiles, read, resolve, runs, units
+from netacc_lab.sim import (
+    Scenario,
+    ScenarioError,
+    declared,
+    estimate,
+    paths,
+    profiles,
+    read,
+    resolve,
+    runs,
+    units,
+)
 from netacc_lab.sim.model import Placement, Topology
 from netacc_lab.sim.topology import build
 
@@ -146,6 +157,21 @@ def test_a_sweep_is_checked_before_it_runs(write: Write) -> None:
     assert len(runs(file, sweep={"topology.delay": ["1us", "2us"], "workload.0.connections": [2, 4]})) == 8
 
 
+@pytest.mark.parametrize("table", ["device", "switch"])
+def test_declared_parameters_reach_the_resolved_form(write: Write, table: str) -> None:
+    """Breaks if a parameter that a model declares cannot be set, or its value gets lost."""
+    key = {"device": "device", "switch": "topology.switch"}[table]
+    other = {"count": 77, "factor": 0.25, "time": "77ns", "size": "77B", "share": "77ppm"}
+    for each in declared.TABLES[table]:
+        if each.name in ("rate-control", "window"):
+            continue
+        value = other.get(each.unit, each.choices[-1] if each.choices else not each.default)
+        resolved = runs(write(), sweep={f"{key}.{each.name}": [value]})[0].resolved
+        objects = {**resolved["device"], "switch": resolved["network"]["switch"]}
+        expected = 77 if each.unit in ("time", "size", "share") else value
+        assert objects[each.section][each.key] == expected, each.name
+
+
 def test_units() -> None:
     """Breaks if a unit is worth something else."""
     assert units.parse("1.5us", "", units.TIME) == 1500
@@ -194,4 +220,4 @@ def test_profiles_say_everything(kind: str) -> None:
         assert all(len(sourced.source) > 5 for sourced in profile.values.values())
         if kind == "device":
             profiles.device(name, Scenario.model_fields["device"].default, "-")
-    assert resolve.FORMAT == 1
+    assert resolve.FORMAT == 2

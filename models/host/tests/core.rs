@@ -136,7 +136,7 @@ impl Pair {
 }
 
 // Breaks if the core sends more than one message for a small write, waits for anything before it does, or the model does not
-// count what each stage costs: the time is a sum that can be computed by hand.
+// count the cost of each stage: the time is a sum that can be computed by hand.
 #[test]
 fn a_message_over_the_core_takes_what_its_parts_take() {
     let ns = Duration::from_nanos;

@@ -23,7 +23,7 @@ static const uint64_t DELAY_NS = 500;
 /// Ethernet with preamble and gap, IP, TCP with time stamps.
 static const uint64_t TCP_FRAME = 38 + 20 + 20 + 12;
 
-/// What runs, and how it went.
+/// A run and its result.
 struct TcpRun
 {
     bool promote{false};           //!< to links
