@@ -1,4 +1,4 @@
-//! What hosts know of connections that are being made: attempts, requests, datagrams. `cm` works on them.
+//! State of connections that are being made: attempts, requests, datagrams. `cm` works on them.
 
 use netacc_device::{CmError, QueuePairId, RemoteRegion};
 
@@ -25,7 +25,7 @@ impl From<Refusal> for CmError {
     }
 }
 
-/// An attempt as the connecting side knows it.
+/// An attempt, at the connector.
 pub(crate) struct Attempt {
     pub(crate) host: HostId,
     pub(crate) qp: QueuePairId,
@@ -42,7 +42,7 @@ pub(crate) struct Pending {
     pub(crate) accepted: bool,
 }
 
-/// What happens when a command of a device is done.
+/// The action when a command of a device is done.
 pub(crate) enum NicCommand {
     /// A request leaves.
     Ask { target: HostId, request: Message },
@@ -52,7 +52,7 @@ pub(crate) enum NicCommand {
     Establish { attempt: u64, qp: QueuePairId, peer: HostId, region: RemoteRegion },
 }
 
-/// What a datagram says.
+/// The content of a datagram.
 pub(crate) enum Message {
     Request {
         attempt: u64,
@@ -69,7 +69,7 @@ pub(crate) enum Message {
         attempt: u64,
         refusal: Refusal,
     },
-    /// The connecting side is gone: its peer's queue pair is connected to nobody.
+    /// The connector is gone: the acceptor's queue pair has no peer.
     Gone {
         qp: QueuePairId,
     },
