@@ -3,14 +3,14 @@
 //! A thread waits for events. When one comes ([`Processors::wake`]) it becomes runnable: at once if it still polls, else
 //! [`wake_up`](ProcessorConfig::wake_up) later. Runnable threads get cores in the order in which they became so
 //! ([`Processors::poll_start`]); the caller sets how long its work takes ([`Processors::work`]), and polls for its end
-//! ([`Processors::poll_done`]). Sans-IO like the NIC: called with the time, calls nobody back.
+//! ([`Processors::poll_done`]). Sans-IO like the NIC: called with the time, without callbacks.
 //!
 //! # Invariants
 //! * At most `cores` threads run at a time, and none waits for a core while one is free.
 //! * Work that a thread has begun is not interrupted: it takes microseconds, which no scheduler divides.
 //!
 //! Not modelled: preferences of threads for cores, caches, frequencies, and other programs of the host. A thread that polls
-//! gives its core to one that has work, so polling costs time that is counted, and nobody else's.
+//! gives its core to one that has work, so polling costs counted time, but delays no other thread.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};

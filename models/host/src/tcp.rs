@@ -118,7 +118,7 @@ impl TcpWires {
         count
     }
 
-    /// Whether a side writes no more and all that it has written was taken. Told once.
+    /// Whether a side writes no more and all its bytes were taken. Reported once.
     pub fn poll_end(&mut self, number: u32, side: usize) -> bool {
         let Some((wire, from)) = self.get_mut(number).zip(ENDS.get(side)) else { return false };
         let left = wire.wire.copy_unsent(*from, wire.given[side], &mut [0]);

@@ -54,7 +54,7 @@ impl Pair {
         Pair { cluster, devices }
     }
 
-    /// The first asks for so many links at once, the second accepts each when it is asked: what each has been told, and when.
+    /// The first connects so many links at once, the second accepts each request. Returns the events of each, and their times.
     fn connect(&self, count: usize) -> [Vec<(Instant, CmEvent)>; 2] {
         let cq = netacc_device::CompletionQueueId(0);
         for _ in 0..count {

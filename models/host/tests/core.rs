@@ -75,7 +75,7 @@ impl Pair {
         Pair { cluster, ends, streams: [near, far], _wire: wire }
     }
 
-    /// Both processes look at everything.
+    /// Both processes poll everything.
     fn turn(&self) {
         for end in &self.ends {
             end.progress(self.cluster.now());

@@ -117,7 +117,7 @@ class RnicTcpClosedFormTestCase : public TestCase
 /**
  * \ingroup rnic-test
  * Many connections over lossy links, of TCP alone and of the core. Breaks if a byte is lost or wrong, if streams do not leave
- * TCP for their links, or if a run is not what its seed says.
+ * TCP for their links, or if a run is not the one of its seed.
  */
 class RnicTcpLossTestCase : public TestCase
 {

@@ -189,8 +189,8 @@ class RnicSameTraceTestCase : public TestCase
             NS_TEST_ASSERT_MSG_EQ(helper.GetSwitches()[0]->GetDropped(), reference.dropped, "drops");
             NS_TEST_ASSERT_MSG_EQ(helper.GetSwitches()[0]->GetMarked(), reference.marked, "marks");
             bool expectDrops = m_run.bufferBytes < 100000;
-            NS_TEST_ASSERT_MSG_EQ((reference.dropped > 0), expectDrops, "the run is what its name says");
-            NS_TEST_ASSERT_MSG_EQ((reference.marked > 0), m_run.mark, "the run is what its name says");
+            NS_TEST_ASSERT_MSG_EQ((reference.dropped > 0), expectDrops, "the run has the faults of its name");
+            NS_TEST_ASSERT_MSG_EQ((reference.marked > 0), m_run.mark, "the run has the faults of its name");
         }
         NS_TEST_ASSERT_MSG_EQ(CountDelivered(fleet), flows.size(), "everything is delivered");
         Simulator::Destroy();
@@ -463,7 +463,7 @@ class RnicCoreTestCase : public TestCase
         {
             repeated += fleet->GetModel().counters(i).data_repeated;
         }
-        NS_TEST_ASSERT_MSG_EQ((repeated > 0), (m_lossPpm > 0), "the run is what its name says");
+        NS_TEST_ASSERT_MSG_EQ((repeated > 0), (m_lossPpm > 0), "the run has the faults of its name");
         for (uint32_t i = 0; i < talks.size(); i++)
         {
             netacc::ConversationResult result = fleet->GetModel().conversation(i);

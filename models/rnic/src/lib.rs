@@ -13,7 +13,7 @@
 //! # The model
 //! Segmentation, acknowledgement, loss recovery, timeouts, RNR, retry limits, errors and flushes ([`NicConfig`]); the time that
 //! doorbells, fetches, engines, placement and completions take ([`Costs`]); caches of queue-pair contexts and region entries
-//! that miss; rate control ([`RateControl`]). Payload is virtual: a [`Placement`] says which bytes of which message go where, and
+//! that miss; rate control ([`RateControl`]). Payload is virtual: a [`Placement`] names the bytes of a message and their place, and
 //! the owner of the memory copies them.
 //!
 //! # Invariants

@@ -413,8 +413,8 @@ impl Nic {
         self.watch_progress(id);
     }
 
-    /// Sees to it that a timer runs for the requester's deadline, or an earlier one that will look at it again: a timer is
-    /// never moved, as nearly every packet would.
+    /// Starts a timer for the requester's deadline, unless an earlier one will check it: a timer is never moved, because
+    /// nearly every packet would move it.
     pub(crate) fn watch_progress(&mut self, id: QueuePairId) {
         let Some(qp) = self.qps.get_mut(id) else { return };
         let Some(deadline) = qp.requester.deadline() else { return };

@@ -116,7 +116,7 @@ impl DcqcnConfig {
         }
     }
 
-    /// As the HPCC authors ran it (`dcqcn` of their `run.py`, and `RdmaHw`'s `...Mlx`, which says to be what a vendor ships):
+    /// As the HPCC authors ran it (`dcqcn` of their `run.py`, and `RdmaHw`'s `...Mlx`, which its name attributes to a vendor):
     /// alpha 1 us, decrease 4 us, increase 300 us by time alone, g 1/256, F 1, steps of 5 and 50 Mb/s at 25 Gb/s and in
     /// proportion at other line rates. Theirs decides about decreases every 4 us; here it is upon a notification, no sooner
     /// than 4 us after the last.

@@ -264,7 +264,7 @@ impl<'a> Run<'a> {
         self.try_pending()
     }
 
-    /// Nothing has come for a while: timers may have to fire first.
+    /// No event for a while: timers may have to fire first.
     fn pass_time(&mut self, waited: u32) {
         if waited > PATIENCE / 4 {
             self.world.now = self.world.now + Duration::from_millis(5);

@@ -1,5 +1,5 @@
 //! Seeds that found a bug, by the name of the bug. Each fails with its fix taken out (checked when it was added), except
-//! where it says that other fixes have covered it since. A change of the draws of plan or scheduler moves the bugs
+//! where its text states that other fixes have covered it since. A change of the draws of plan or scheduler moves the bugs
 //! to other seeds: then take the fix out and search again.
 
 use netacc_harness::{run, Options, Preset};

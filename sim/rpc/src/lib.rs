@@ -6,7 +6,7 @@
 //! Every byte is checked. The owner of the network drives a [`Run`]: [`run_plain`] with the plain network, or a simulator.
 //!
 //! # Invariants
-//! * Nothing here has a clock or entropy: the same configuration on the same network gives the same run.
+//! * This crate has no clock or entropy: the same configuration on the same network gives the same run.
 //! * A process polls its device whenever something came for it. Where its host has processors, its work takes its
 //!   turn and its time on them (`host_threads`), and so does the helper thread's making of links. The rest of the core's own
 //!   housekeeping never does.

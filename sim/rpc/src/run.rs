@@ -172,7 +172,7 @@ impl Run {
         Ok(Some(run))
     }
 
-    /// The connections' TCP, for the simulator that carries it; after it has brought something it says so with
+    /// The connections' TCP, for the simulator that carries it. After each delivery the simulator calls
     /// [`handle_connected`](Run::handle_connected) or [`handle_arrival`](Run::handle_arrival).
     pub fn tcp(&mut self) -> &mut TcpWires {
         &mut self.wires

@@ -1,8 +1,8 @@
 //! The work of processes takes its turn and its time on their hosts' processors.
 //!
-//! What the library's helper thread does in the background: it has connections ask for links, it takes what the connection
-//! manager tells, and it grants peers what they ask for. Its time for that is the making of links and the taking of streams onto
-//! them; what else it does (ends of links, retries) takes none.
+//! The library's helper thread works in the background: it lets connections ask for links, takes the events of the connection
+//! manager, and grants links to peers. Making links and taking streams onto them take its time; its other work (ends of links,
+//! retries) takes none.
 
 use std::sync::atomic::Ordering;
 

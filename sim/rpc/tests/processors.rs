@@ -176,7 +176,7 @@ fn each_link_takes_the_helpers_time_at_each_end() {
         for host in 0..2 {
             let [without, with] = [&without, &with].map(|o| o.usage[host].expect("both have processors"));
             assert_eq!(without.wake_ups, 0, "workers poll");
-            assert!(with.wake_ups > 0, "the helper slept before its first errand");
+            assert!(with.wake_ups > 0, "the helper slept before its first task");
             let helped = ns(count as u64 * (300_000 + 40_000) + with.wake_ups * 400);
             assert_eq!(with.busy, without.busy + helped, "{count} links, host {host}");
         }

@@ -59,7 +59,7 @@ parameters! {
 }
 
 parameters! {
-    /// What a device's driver permits.
+    /// Limits that a device's driver sets.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Driver {
         /// Bytes of payload that a request may carry in itself.

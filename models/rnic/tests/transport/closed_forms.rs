@@ -1,4 +1,4 @@
-//! Times that can be computed by hand. One byte takes 1 ns on these links unless a test says otherwise.
+//! Times that can be computed by hand. One byte takes 1 ns on these links unless a test sets another rate.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 """Folders of runs, named by scenario and code.
 
-The name is a hash of the resolved scenario and of the code: the simulator program and its ns-3. Who asks for
-the same run again finds its folder. A run is made in a folder of its own beside them and renamed when it is
-complete, so a folder with a name is a finished run, whatever was interrupted.
+The name is a hash of the resolved scenario and of the code: the simulator program and its ns-3. A second
+request for the same run finds its folder. A run is made in a folder of its own beside them and renamed when
+it is complete, so a folder with a name is a finished run, also after an interruption.
 """
 
 from __future__ import annotations
