@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The jobs of continuous integration and of `make`. Usage: ci/run.sh <job>; "help" lists them.
 #
-# Every job first installs what it needs and does nothing when all is there, so that any of them is the
+# Every job first installs its needs, and nothing when all of them are there, so that any of them is the
 # first command that works on a fresh Debian 12 machine. Nothing that runs already is stopped or changed:
 # tests start their own servers on free ports.
 set -euo pipefail
@@ -9,7 +9,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly RUSTUP_VERSION=1.28.2
 readonly RUSTUP_SHA256=20a06e644b0d9bd2fbdbfd52d42540bdde820ea7df86e92e533c073da0cdd43c
-# For what only the compiler's nightly builds have: ThreadSanitizer, Miri. Of a date at which they work here.
+# For tools that only the compiler's nightly builds have: ThreadSanitizer, Miri. Of a date at which they work here.
 readonly NIGHTLY=nightly-2026-05-20
 readonly CARGO_FUZZ_VERSION=0.13.2
 readonly NO_STD_TARGET=x86_64-unknown-none
@@ -17,7 +17,7 @@ readonly RESULTS=results/local
 # Subjects of later commits are checked.
 readonly COMMITS_SINCE=d341f99
 
-# What each job needs, as "command=Debian package". A command that exists, from wherever, is enough.
+# The needs of each job, as "command=Debian package". A command that exists already, of any origin, is enough.
 readonly NEEDS_RUST=(gcc=gcc 'g++=g++' /usr/include/stdio.h=libc6-dev curl=curl)
 readonly NEEDS_PYTHON=(python3=python3)
 readonly NEEDS_LINT=(shellcheck=shellcheck)
@@ -32,7 +32,7 @@ readonly NEEDS_APPS=(
     ip=iproute2 setpriv=util-linux prlimit=util-linux
     valgrind=valgrind
 )
-# The lab installs for itself what booting needs (netacc lab setup); these are the programs that its tests run inside.
+# The lab itself installs the packages for booting (netacc lab setup); these are the programs that its tests run inside.
 readonly NEEDS_LAB_TESTS=(
     "${NEEDS_APPS[@]}" ibv_devinfo=ibverbs-utils rping=rdmacm-utils ib_send_lat=perftest ss=iproute2 pgrep=procps
     ssh=openssh-client
@@ -110,7 +110,7 @@ need_rust() {
     local wanted
     wanted="$(sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml)"
     if ! rustup toolchain list | grep -q "^$wanted-" || ! rustup target list --installed | grep -qx "$NO_STD_TARGET"; then
-        say "installing Rust $wanted as rust-toolchain.toml says"
+        say "installing Rust $wanted, the version of rust-toolchain.toml"
         rustup toolchain install "$wanted" --profile minimal --component rustfmt --component clippy \
             --target "$NO_STD_TARGET" --no-self-update
     fi
@@ -136,19 +136,19 @@ need_python() {
     echo "$wanted" >"$stamp"
 }
 
-# The Python package netacc_lab, into .venv. Cargo knows what has changed, so this is quick when nothing has.
+# The Python package netacc_lab, into .venv. Cargo builds changed files only, so this is quick when nothing has.
 need_lab() {
     need_rust
     need_python
     VIRTUAL_ENV="$PWD/.venv" .venv/bin/maturin develop --quiet --release --locked --manifest-path core/python/Cargo.toml
 }
 
-# The programs under test: what `build` left, or the folder in $NETACC_BIN_DIR.
+# The programs under test: those of `build`, or the folder in $NETACC_BIN_DIR.
 need_binaries() { [ -n "${NETACC_BIN_DIR:-}" ] || job_build; }
 
 # ---- jobs -------------------------------------------------------------------------------------------------
 
-job_setup() { # install what every other job needs
+job_setup() { # install the needs of every other job
     need_rust
     need_python
     need "${NEEDS_LINT[@]}" "${NEEDS_APPS[@]}" "${NEEDS_NS3[@]}"
@@ -158,7 +158,7 @@ job_setup() { # install what every other job needs
 job_build() { # the release binaries and the library
     need_rust
     cargo build --release --locked
-    # Cargo cannot put a dash into a library's name. Renamed into place: running programs keep what they mapped.
+    # Cargo cannot put a dash into a library's name. Renamed into place: running programs keep their mapped file.
     cp target/release/libnetacc_preload.so target/release/.libnetacc-preload.so.new
     mv target/release/.libnetacc-preload.so.new target/release/libnetacc-preload.so
     local file
@@ -173,7 +173,7 @@ job_lint() { # formats and lints of Rust, Python, shell and commit subjects; the
     need "${NEEDS_LINT[@]}"
     cargo fmt --all --check
     cargo clippy --workspace --all-targets --locked -- -D warnings
-    # What only a job that is seldom run compiles.
+    # Code that only a rare job compiles.
     RUSTFLAGS="--cfg loom" cargo check --quiet --locked --target-dir target/loom -p netacc-shm -p netacc-preload --lib
     need_lab
     .venv/bin/ruff check .
@@ -221,15 +221,15 @@ job_threads() { # a program of many threads, natively and accelerated, many time
     done
 }
 
-job_tsan() { # unit tests of what threads share, under ThreadSanitizer
+job_tsan() { # unit tests of memory that threads share, under ThreadSanitizer
     need_nightly
-    # The standard library is built too: with locks that TSan does not know it would report races that are none.
+    # The standard library is built too: with locks that TSan does not see it would report races that are none.
     RUSTFLAGS="-Zsanitizer=thread" TSAN_OPTIONS="halt_on_error=1 exitcode=66 history_size=4" \
         cargo +"$NIGHTLY" test --locked -Zbuild-std --target x86_64-unknown-linux-gnu --target-dir target/tsan \
         -p netacc-device -p netacc-driver -p netacc-socket -p netacc-shm -p netacc-preload --lib --tests
 }
 
-# What Miri cannot run is left out: memory shared through files, sockets, C, and what would take it hours.
+# Without the tests that Miri cannot run (memory shared through files, sockets, C) or that would take hours.
 job_miri() { # the models of the lock-free parts and the driver on loopback devices, with every use of memory checked
     need_nightly
     # The kernel's entropy and clock are asked for. Endpoints that refer to each other are not taken apart at the end.
@@ -245,7 +245,7 @@ job_sim() { # whole conversations under the seeded scheduler, with faults
     cargo test --locked --release -p netacc-harness
 }
 
-# The ns-3 module and its executables. Cargo and make know what has changed.
+# The ns-3 module and its executables. Cargo and make build changed files only.
 need_ns3() {
     need_rust
     need "${NEEDS_NS3[@]}"
@@ -259,7 +259,7 @@ job_ns3() { # the ns-3 module: closed forms, the same traces as the plain networ
     for suite in rnic rnic-tcp; do
         report="$(target/ns3/rnic-test --suite="$suite" --verbose)" || { printf '%s\n' "$report"; die "$suite failed"; }
         printf '%s\n' "$report"
-        # The runner is content with a suite that it does not find.
+        # The runner accepts a suite that it does not find.
         grep -q "^PASS $suite " <<<"$report" || die "$suite did not run"
     done
 }
@@ -320,7 +320,7 @@ need_fuzz() {
     fi
 }
 
-# The core needs no AddressSanitizer: it has no unsafe code but that of the regions, which Miri looks at.
+# The core needs no AddressSanitizer: it has no unsafe code but that of the regions, which Miri checks.
 fuzz_target() { # TARGET RUNS SECONDS
     local corpus="$RESULTS/fuzz/$1" artifacts="$RESULTS/fuzz/$1-failures/"
     mkdir -p "$corpus" "$artifacts"
@@ -340,7 +340,7 @@ job_fuzz() { # coverage-guided fuzzing: encodings, a peer that follows no rules,
     done
 }
 
-job_nightly() { # what takes hours: fuzzing, and 10^6 programs on shared memory (arguments: for the runner of programs)
+job_nightly() { # hours of fuzzing, and 10^6 programs on shared memory (arguments: for the runner of programs)
     need_fuzz
     need_lab
     need_binaries
@@ -371,14 +371,14 @@ job_lab() { # real RDMA devices in micro-VMs: SoftRoCE and soft-iWARP, one host 
     need /usr/bin/dpkg=dpkg
     unpack_sshd
     # Those of the two devices' labs at the same time: half of the time a machine waits for the other. Four emulated
-    # machines are late now and then for what their kernels or their peers allow, so a test that fails gets a second
-    # chance, and is told in the summary, with what was wrong; one that fails twice has failed.
+    # machines miss deadlines of their kernels or their peers now and then, so a test that fails gets a second chance. The
+    # summary lists it with its error. A test that fails twice has failed.
     run_lab_tests -n 2 --dist loadgroup --reruns 1 --rerun-show-tracebacks -rR -m "not long" "$@"
     # Arguments choose among the tests; without any the tutorial is run, too.
     [ $# -gt 0 ] || NETACC_TUTORIALS=lab .venv/bin/python -m pytest docs/tutorials/ci.md --reruns 1
 }
 
-job_lab-long() { # what rarely happens to those devices, and takes its time (NETACC_LAB_PROGRAMS=300; arguments: for pytest)
+job_lab-long() { # rare events on those devices; takes long (NETACC_LAB_PROGRAMS=300; arguments: for pytest)
     need /usr/bin/dpkg=dpkg
     unpack_sshd
     run_lab_tests -m long "$@"
@@ -387,7 +387,7 @@ job_lab-long() { # what rarely happens to those devices, and takes its time (NET
 run_lab_tests() {
     need_lab
     need "${NEEDS_LAB_TESTS[@]}"
-    # Limits hold for others than root, so some tests run programs as nobody: inside, but from this very folder.
+    # Limits do not bind root, so some tests run programs as the user nobody: inside, but from this very folder.
     as_root setpriv --reuid=65534 --regid=65534 --clear-groups test -r "$PWD/ci/run.sh" ||
         die "other users cannot reach $PWD, as some tests need: move it, or give them x on the folders above it"
     need_binaries
@@ -472,7 +472,7 @@ redis_tests() {
     built_from_source redis redis runtest "${links[@]}"
 }
 
-# By the node that is installed, of whatever version: the same one natively and accelerated.
+# By the node that is installed, of any version: the same one natively and accelerated.
 node_tests() { built_from_source node nodejs test/parallel; }
 
 job_suites() { # test suites of CPython, libuv, libevent, Node and Redis, natively and under netacc_run (arguments: see tests/suites)
@@ -537,10 +537,10 @@ job_bench() { # all four benchmarks
 
 # ---- everything, with timings -----------------------------------------------------------------------------
 
-# Cheap and telling first. The applications come last, so their closing lines end the output.
+# Cheap steps that find most come first. The applications come last, so their closing lines end the output.
 readonly ALL_STEPS=(setup build lint spec unit no-std model docs sim ns3 studies props lab apps)
 
-# What a test runner says when it ends: `cargo test` once a crate, pytest once.
+# The last lines of a test runner: `cargo test` prints them once a crate, pytest once.
 closing_lines() {
     awk '/^test result: / { crates++; passed += $4; failed += $6; ignored += $8 }
          END { if (crates) printf "test result: %s. %d passed; %d failed; %d ignored; %d runs\n",
@@ -548,7 +548,7 @@ closing_lines() {
     grep -E '^=+ .*(passed|failed|error|no tests ran).* in [0-9.]+s.* =+$' "$1" | tail -n 1 || true
 }
 
-# Without the network, real programs, simulations and the lab: what most changes break first.
+# Without the network, real programs, simulations and the lab: the checks that most changes break first.
 job_check() { # the quick check before each commit: formats, clippy, structure, unit tests, model, a few calls
     need_rust
     need_python
@@ -559,7 +559,7 @@ job_check() { # the quick check before each commit: formats, clippy, structure, 
     .venv/bin/python -m pytest -q tests/ci tests/apps/test_calls.py tests/apps/test_ended.py -k "not by_ and not rights"
 }
 
-job_all() { # what `make test` runs: every step but demo and bench, then a table (arguments: only these steps)
+job_all() { # everything that `make test` runs: every step but demo and bench, then a table (arguments: only these steps)
     local step began status failed=() table="" logs="$RESULTS/logs"
     [ $# != 0 ] || set -- "${ALL_STEPS[@]}"
     mkdir -p "$logs"

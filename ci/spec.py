@@ -49,7 +49,7 @@ class Clause:
 
 @dataclass(frozen=True)
 class Citation:
-    """A comment that names clauses, and what it quotes of them."""
+    """A comment that names clauses, and its quotations."""
 
     place: str
     numbers: tuple[str, ...]

@@ -49,7 +49,7 @@ Path_ = tuple[str, ...]
 
 @dataclass
 class Module:
-    """A module of a crate: its file, what it defines, and what it imports."""
+    """A module of a crate: its file, its definitions and its imports."""
 
     path: Path_
     file: Path
@@ -216,7 +216,7 @@ class Crate:
         return None
 
     def definition(self, path: Path_, depth: int = 0) -> Module | None:
-        """The module that defines what an absolute path names; ``None`` for a module itself."""
+        """The module that defines the item of an absolute path; ``None`` for a module itself."""
         at = self.modules[()]
         for i, segment in enumerate(path):
             if segment in at.children:

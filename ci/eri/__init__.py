@@ -1,1 +1,1 @@
-"""The kit for two machines with RDMA devices: what README.md beside this says."""
+"""The kit for two machines with RDMA devices: see README.md in this folder."""

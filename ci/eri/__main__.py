@@ -1,4 +1,4 @@
-"""`python -m ci.eri HOST1 HOST2`: what two machines with RDMA devices can tell, as recorded runs."""
+"""`python -m ci.eri HOST1 HOST2`: measurements of two machines with RDMA devices, as recorded runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ci.eri.record import Record
 from ci.eri.report import table
 from ci.eri.steps import PROGRAMS, STEPS, Kit, say
 
-#: Says what the interface of a host's first RDMA device is called at, IPv4 first.
+#: Prints the addresses of the interface of a host's first RDMA device, IPv4 first.
 ADDRESSES = """
 dev=$(rdma link show | sed -n 's/.* netdev \\([^ ]*\\).*/\\1/p' | head -n 1)
 ip -o addr show dev "$dev" scope global | sed -n 's/.* inet6\\{0,1\\} \\([^ /]*\\).*/\\1/p'
@@ -31,7 +31,7 @@ def addresses(host: Host, number: int) -> tuple[str, str]:
     found = alone.run(1, "sh", "-c", ADDRESSES).stdout.split()
     ipv4 = [one for one in found if ":" not in one]
     if not ipv4:
-        raise Failed(f"host {number} ({host.name}): no RDMA device with an IPv4 address; say --addresses")
+        raise Failed(f"host {number} ({host.name}): no RDMA device with an IPv4 address; set --addresses")
     return ipv4[0], next((one for one in found if ":" in one), "")
 
 
@@ -55,7 +55,7 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m ci.eri",
         description=__doc__,
-        epilog="Exit status: 0 if all that was asked for was done; 1 if something failed, which is told; "
+        epilog="Exit status: 0 if all steps were done; 1 if something failed, which is printed; "
         "2 for wrong arguments. `python -m ci.eri.report RESULTS` prints tables, `--plot FILE` draws.",
     )
     parser.add_argument("hosts", nargs=2, metavar="HOST", help="names for ssh; with --reach, of any kind")
@@ -136,7 +136,7 @@ def hosts_of(arguments: argparse.Namespace) -> tuple[Host, Host]:
 
 
 def run_step(kit: Kit, name: str) -> Record:
-    """Runs a step, and keeps what it has found, however it ends."""
+    """Runs a step, and keeps its findings, also when it fails."""
     arguments = kit.arguments
     begun = time.monotonic()
     measured = {

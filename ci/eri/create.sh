@@ -29,7 +29,7 @@ while [[ $# -gt 0 ]]; do
         --dry-run) dry=1; shift; continue ;;
         --region | --vswitch | --security-group | --key-pair | --image | --placement | --type)
             [[ $# -ge 2 ]] || wrong "$1 needs a value" ;;
-        *) wrong "what is $1?" ;;
+        *) wrong "unknown option $1" ;;
     esac
     case $1 in
         --region) region=$2 ;;

@@ -1,4 +1,4 @@
-"""Puts on two machines what the steps need: packages of their distribution, and our programs."""
+"""Installs the needs of the steps on two machines: packages of their distribution, and our programs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ci.eri.pair import Failed, Pair
 from ci.eri.preflight import OURS
 from ci.eri.record import Record
 
-#: By what installs them: Debian and Ubuntu; Alibaba Cloud Linux, Red Hat and their like (wrk is in EPEL).
+#: By their installers: Debian and Ubuntu; Alibaba Cloud Linux, Red Hat and their like (wrk is in EPEL).
 PACKAGES = {
     "apt-get": "redis memcached libmemcached-tools nginx wrk curl postgresql perftest "
     "librdmacm1 rdmacm-utils ibverbs-providers ibverbs-utils iproute2 procps util-linux",
@@ -40,7 +40,7 @@ SECONDS = 900
 
 
 def install(pair: Pair, binaries: Path, record: Record, *, packages: bool) -> None:
-    """Fails with what could not be installed. `binaries`: of ours, here."""
+    """Fails with the packages that could not be installed. `binaries`: the folder of our programs, here."""
     missing = [str(binaries / name) for name in OURS if not (binaries / name).exists()]
     if missing:
         raise Failed(f"not built here: {', '.join(missing)}: `ci/run.sh build` makes them")

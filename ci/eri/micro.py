@@ -29,7 +29,7 @@ PATHS = ("write", "message", "send", "stack", "tcp")
 
 
 def both(pair: Pair, server: list[str], client: list[str], seconds: float | None = None) -> str:
-    """What a client writes that is started again until its server listens, which nothing else shows."""
+    """The output of a client that is started again until its server listens: nothing else shows that."""
     started = pair.start(1, *server)
     deadline = time.monotonic() + pair.seconds
     try:
@@ -57,7 +57,7 @@ def rstream(pair: Pair, stack: Stack, shape: tuple[str, ...]) -> float:
 
 
 def sockets(pair: Pair, stack: Stack) -> Figures:
-    """What a program with sockets gets."""
+    """The latency and throughput of a program with sockets."""
     one_way = rstream(pair, stack, ROUND_TRIP)
     each = rstream(pair, stack, MESSAGES)
     # rstream's own figure has two digits after the point.
@@ -76,7 +76,7 @@ def medians(turns: list[Figures]) -> Figures:
 
 @dataclass(frozen=True)
 class PathLatency:
-    """What `netacc lat` says of a path. `pairs`: nanoseconds there and back, and how often each came."""
+    """The results of `netacc lat` of a path. `pairs`: nanoseconds there and back, and how often each came."""
 
     name: str
     pairs: list[tuple[int, int]]
@@ -89,11 +89,11 @@ def netacc_lat(pair: Pair, paths: tuple[str, ...], round_trips: int) -> list[Pat
     netacc = ("env", "NACC_POLL_MS=1000", str(pair.binaries / "netacc"), "lat")
     wanted = [word for path in paths for word in ("--path", path)]
     client = [*netacc, pair.address(1), *wanted, "-n", str(round_trips), "--json"]
-    # Emulated machines take up to tens of milliseconds for a round trip: who polls keeps their one processor.
+    # Emulated machines take up to tens of milliseconds for a round trip: polling keeps their one processor.
     report = json.loads(both(pair, [*netacc, "--serve", pair.address(1)], client, seconds=300))
     found = []
     for path in report["paths"]:
-        # It measures there and back, and tells half of it, as perftest does.
+        # It measures there and back, and reports half of it, as perftest does.
         halves = path["latency_ns"]
         figures = {f"{name}_us": 2 * halves[name] / 1000 for name in ("min", "p50", "p90", "p99")}
         more = {"link_share": path["link_share"]} if path.get("link_share") is not None else {}
@@ -156,9 +156,9 @@ BANDWIDTH = (("ib_send_bw", ("-s", "65536", "-n", "500"), "gbit_per_s"),)
 
 
 def verbs(pair: Pair, tools: tuple[tuple[str, tuple[str, ...], str], ...]) -> tuple[Figures, dict[str, str]]:
-    """What the device gives to who uses it directly, and which tools failed, and how.
+    """The latency and throughput of the device itself, and the tools that failed, with their errors.
 
-    Half of the round trip is what ib_send_lat prints.
+    ib_send_lat prints half of the round trip.
     """
     figures, failures = {}, {}
     for tool, arguments, name in tools:

@@ -1,4 +1,4 @@
-"""Two machines, each reached by a command (`ssh HOST`, `netacc lab exec 1 --`), and what runs on them."""
+"""Two machines, each reached by a command (`ssh HOST`, `netacc lab exec 1 --`), and their processes."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ done
 echo 'librspreload.so of librdmacm is not installed' >&2
 exit 127
 """
-#: What ssh ends with if it does not reach a host.
+#: The exit status of ssh if it does not reach a host.
 UNREACHABLE = 255
-#: Of what a program has written, so much is kept for a message.
+#: Bytes of a program's output that are kept for a message.
 TAIL = 600
-#: Settings of the library if nothing else is said: what is compared is what links carry, slower or not.
+#: Default settings of the library: links are compared even where they are slower.
 ON_LINKS = {"NACC_PATH_CHOICE": "link"}
 
 
@@ -51,7 +51,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Stack:
-    """What carries connections: words that a command line begins with."""
+    """A carrier of connections: words that a command line begins with."""
 
     name: str
     launcher: tuple[str, ...] = ()
@@ -93,7 +93,7 @@ class Started:
 
 
 class Pair:
-    """Two hosts and what was started on them. Numbers of hosts are 1 and 2."""
+    """Two hosts and the processes that were started on them. Numbers of hosts are 1 and 2."""
 
     def __init__(self, hosts: tuple[Host, Host], binaries: Path, *, seconds: float = 60) -> None:
         """`seconds`: within which anything must work, here and there."""
@@ -126,7 +126,7 @@ class Pair:
         return subprocess.CompletedProcess(argv, ran.returncode, out, err)
 
     def out(self, host: int, *command: str, seconds: float | None = None) -> str:
-        """What a command that succeeds writes."""
+        """The output of a command that succeeds."""
         result = self.run(host, *command, seconds=seconds)
         if result.returncode != 0:
             how = (
@@ -158,7 +158,7 @@ class Pair:
         return started
 
     def wait_for(self, host: int, condition: str, what: str, *needed: Started) -> None:
-        """Waits until a shell condition holds there, as long as what it needs lives."""
+        """Waits until a shell condition holds there, as long as the process that it needs lives."""
         deadline = time.monotonic() + self.seconds
         while self.run(host, "sh", "-c", condition, seconds=20).returncode != 0:
             for started in needed:
@@ -170,7 +170,7 @@ class Pair:
             time.sleep(0.2)
 
     def signal(self, started: Started, name: str) -> None:
-        """Sends a signal to what was started."""
+        """Sends a signal to the process."""
         for host, file, one in self._started:
             if one is started:
                 self.run(host, "sh", "-c", f"kill -{name} $(cat {file})")
@@ -182,7 +182,7 @@ class Pair:
             # Its children first, with it stopped, or it would begin others.
             each = 'p=$(cat "$f"); kill -STOP "$p"; pkill -KILL -P "$p"; kill -KILL "$p"; rm -f "$f"'
             script = f"for f; do {each}; done 2>/dev/null; rm -rf {self.folder}-*"
-            # What a host that cannot be reached has left, stays there.
+            # Files on a host that cannot be reached stay there.
             with contextlib.suppress(Failed):
                 self.run(host, "sh", "-c", script, "sh", *files)
         for _, _, started in self._started:
@@ -194,7 +194,7 @@ class Pair:
         self._started.clear()
 
     def counters(self, host: int) -> dict[int, dict[str, int]]:
-        """What the accelerated processes of a host have counted, by process."""
+        """The counters of the accelerated processes of a host, by process."""
         ss = self.binaries / "netacc_ss"
         script = (
             f"{ss} --json | sed -n 's/.*\"pid\": \\([0-9]*\\).*/\\1/p' | "

@@ -1,4 +1,4 @@
-"""Whether two machines have what the steps need."""
+"""Checks that two machines have the needs of the steps."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def missing_here(binaries: Path, steps: list[str]) -> list[str]:
 
 
 def missing_there(pair: Pair, host: int, record: Record) -> list[str]:
-    """What a host lacks. What it has is recorded."""
+    """The needs that a host lacks. Those that it has are recorded."""
     netacc = pair.binaries / "netacc"
     script = 'for p; do command -v "$p" >/dev/null || echo "$p"; done'
     missing = pair.out(host, "sh", "-c", script, "sh", *PROGRAMS).split()
@@ -62,7 +62,7 @@ def missing_there(pair: Pair, host: int, record: Record) -> list[str]:
     if not devices:
         missing.append("an RDMA device in /sys/class/infiniband (of an ERI: the eRDMA driver is not loaded)")
     memlock = pair.out(host, "sh", "-c", "ulimit -l").strip()
-    # Whoever may exceed it, root usually, is not held to it.
+    # A user who may exceed it, root usually, is not limited by it.
     root = pair.out(host, "id", "-u").strip() == "0"
     if memlock != "unlimited" and int(memlock) << 10 < LEAST_MEMLOCK and not root:
         missing.append(f"memlock: {memlock} KiB; `* - memlock unlimited` in /etc/security/limits.conf")

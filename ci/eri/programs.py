@@ -50,13 +50,13 @@ class Run:
         return server
 
     def redis(self, host: int, port: int, *words: str) -> str:
-        """What a server says, asked from its own host and not accelerated."""
+        """The output of a server's client on its own host, not accelerated."""
         return self.pair.out(
             host, "redis-cli", "-h", self.pair.address(host), "-p", str(port), *words
         ).strip()
 
     def redis_load(self, address: str, port: int, *more: str, client: int = 2) -> Figures:
-        """What a server gives to redis-benchmark on the host `client`."""
+        """The rates of a server for redis-benchmark on the host `client`."""
         size = self.size
         asked = (
             "-t",
@@ -69,7 +69,7 @@ class Run:
             str(size.value_bytes),
         )
         command = self.stack.of("redis-benchmark", "-h", address, "-p", str(port), *asked, *more)
-        # Twice: by the second time the server has opened its device, and whoever asks knows where it listens.
+        # Twice: by the second time the server has opened its device, and the client has its address.
         self.benchmark(command, self.pair.seconds * 2, client)
         figures = self.benchmark(command, self.pair.seconds * 2, client)
         if not {"set_per_s", "get_per_s"} <= figures.keys():
@@ -77,7 +77,7 @@ class Run:
         return figures
 
     def benchmark(self, command: list[str], seconds: float, client: int = 2) -> Figures:
-        """What redis-benchmark says of SET and GET."""
+        """The results of redis-benchmark for SET and GET."""
         printed = self.pair.out(client, *command, "--csv", seconds=seconds)
         figures: Figures = {}
         for row in csv.reader(line for line in printed.splitlines() if line.startswith('"')):
@@ -109,7 +109,7 @@ class Comparison:
         return Comparison(requests=4000, seconds=120)
 
     def commands(self, pair: Pair, stack: Stack) -> dict[str, str]:
-        """What is run, but for the folder."""
+        """The command line, without the folder."""
         return {"server": shlex.join(self._server(stack)), "client": shlex.join(self._client(pair, stack))}
 
     def _server(self, stack: Stack) -> list[str]:
@@ -215,7 +215,7 @@ def redis_sentinel(run: Run) -> Figures:
         sentinels.append(run.pair.start(host, *run.stack.of("redis-server", file, "--sentinel")))
     cli = f"redis-cli -h {run.pair.address(2)} -p 16401"
     known = f"{cli} info sentinel | grep -q 'status=ok.*slaves=1,sentinels=3'"
-    run.pair.wait_for(2, known, "the sentinels know each other", *sentinels)
+    run.pair.wait_for(2, known, "the sentinels have found each other", *sentinels)
     write_keys(run, 1, 6400)
     same_data(run, (1, 6400), (2, 6401))
     run.pair.signal(server, "KILL")
@@ -264,7 +264,7 @@ def memcached(run: Run) -> Figures:
     sets = int(re.findall(r"cmd_set: (\d+)", stats)[0])
     if sets < 2 * each * run.size.clients:
         raise Failed(f"the server saw {sets} sets of {2 * each * run.size.clients}")
-    # Of the second time; what the client needs to start is in it.
+    # Of the second time; includes the start of the client.
     return {"set_per_s": round(each * run.size.clients / took, 1)}
 
 
@@ -355,7 +355,7 @@ DEPLOYMENTS: dict[str, Callable[[Run], Figures]] = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a deployment."""
+    """The outcome of a deployment."""
 
     works: bool
     figures: Figures

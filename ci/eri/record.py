@@ -1,6 +1,6 @@
 """Folders of recorded runs of two machines, as `netacc sim` leaves them of simulated ones.
 
-`meta.json` has what was asked, of whom, and what came of it; `latency-GROUP.hdr` is a histogram of
+`meta.json` has the request, the machines, and the outcome; `latency-GROUP.hdr` is a histogram of
 nanoseconds there and back, in HdrHistogram's V2 format, compressed. `netacc_lab.sim.store.Recorded` reads
 both kinds. A folder that has a `meta.json` is complete.
 """
@@ -26,17 +26,17 @@ PERCENTILES = {"p50_ns": 50, "p90_ns": 90, "p99_ns": 99, "p999_ns": 99.9}
 
 @dataclass
 class Record:
-    """What a step finds. Shown to it empty, and kept however the step ends."""
+    """The findings of a step. The step gets it empty; it is kept also when the step fails."""
 
-    #: What the step was asked, and of whom.
+    #: The arguments of the step, and the machines.
     measured: dict[str, Any]
-    #: Latencies, by what carried them.
+    #: Latencies, by carrier.
     groups: list[dict[str, Any]] = field(default_factory=list)
     #: Everything else, in words of the step's own.
     figures: dict[str, Any] = field(default_factory=dict)
-    #: What did not work, and how; the run has failed.
+    #: Operations that did not work, with their errors; the run has failed.
     failures: dict[str, str] = field(default_factory=dict)
-    #: What did not work, and is not ours to work.
+    #: Operations that did not work and that this project does not provide.
     remarks: dict[str, str] = field(default_factory=dict)
     _histograms: dict[str, HdrHistogram] = field(default_factory=dict)
 

@@ -34,7 +34,7 @@ def rows(head: list[str], body: list[list[str]]) -> str:
 
 def spread(of: Mapping[str, Any], name: str) -> str:
     """The median of the turns of rstream, and their range."""
-    # Runs of before November 2026 have one turn, and no note of it.
+    # Runs before November 2026 have one turn, and do not record it.
     turns = [turn[name] for turn in of.get("rstream_turns", [of["rstream"]] if of["rstream"] else [])]
     if not turns:
         return "fails"
@@ -79,7 +79,7 @@ def latencies(runs: list[Recorded]) -> str:
             group["name"]: (group["p50_ns"] / 1000, group["p99_ns"] / 1000) for group in run.meta["groups"]
         }
         for row in run.meta["figures"].get("ib_write_lat_us", ()):
-            # perftest tells one way.
+            # perftest reports one way.
             told[f"ib_write_lat {row['bytes']:.0f} B"] = (2 * row["typical"], 2 * row["p99"])
         for name, figures in told.items():
             found.setdefault(name, [None] * len(runs))[column] = figures
@@ -151,7 +151,7 @@ def told(runs: list[Recorded]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m ci.eri.report", description=__doc__)
-    parser.add_argument("results", type=Path, help="what `python -m ci.eri` has left, or a part of it")
+    parser.add_argument("results", type=Path, help="the results of `python -m ci.eri`, or a part of them")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the latencies, as .svg or .png")
     arguments = parser.parse_args()
     runs = recorded(arguments.results)

@@ -1,4 +1,4 @@
-"""What can be asked of two machines, a step at a time."""
+"""The steps that can run on two machines."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PROGRAMS = ("rstream", *DEPLOYMENTS, "verbs")
 
 @dataclasses.dataclass(frozen=True)
 class Kit:
-    """What the steps are given."""
+    """The arguments of the steps."""
 
     pair: Pair
     size: Size
@@ -52,12 +52,12 @@ class Kit:
 
 
 def say(text: str) -> None:
-    """A line for who watches, above the bar of progress."""
+    """Prints a line above the bar of progress."""
     tqdm.write(text, file=sys.stderr)
 
 
 def steadily(what: str, items: Iterable[T], unit: str) -> Iterator[T]:
-    """The items, with a bar of progress where somebody watches."""
+    """The items, with a bar of progress on a terminal."""
     return iter(tqdm(list(items), desc=what, unit=unit, disable=None, leave=False, file=sys.stderr))
 
 
@@ -115,7 +115,7 @@ def latency(kit: Kit, record: Record) -> None:
 
 
 def polled(kit: Kit, record: Record) -> None:
-    """64 bytes there and back, both ends polling: what the stack adds to the device."""
+    """64 bytes there and back, both ends polling: the stack's addition to the device."""
     record.measured["params"] = {"bytes": 64, "round_trips": micro.ROUND_TRIPS, "turns": TURNS}
     tools = record.remarks if kit.arguments.emulated else record.failures
     turns = micro.Polled()
@@ -134,17 +134,17 @@ def polled(kit: Kit, record: Record) -> None:
 
 
 def figures(kit: Kit, record: Record) -> None:
-    """Every program and rstream on kernel TCP, under rsockets, and ours; and what the device gives alone."""
+    """Every program and rstream on kernel TCP, under rsockets, and ours; and the device alone."""
     record.measured["params"] = dataclasses.asdict(kit.size)
     stacks = {stack.name: stack for stack in (Stack.tcp(), Stack.rsockets(), kit.netacc)}
     asked = kit.arguments.programs or PROGRAMS
     record.figures |= {stack: {"rstream": {}, "rstream_turns": [], "programs": {}} for stack in stacks}
-    # What is compared by its ratio takes turns.
+    # Stacks that are compared by their ratio take turns.
     turns = [(stack, "rstream") for _ in range(RSTREAM_TURNS) for stack in stacks if "rstream" in asked]
     turns += [(stack, name) for stack in stacks for name in asked if name not in ("rstream", "verbs")]
     turns += [("verbs", name) for name in asked if name == "verbs"]
     for stack, name in steadily("figures", turns, "program"):
-        # What rsockets cannot do is a finding; what the others cannot do is a failure.
+        # An operation that rsockets cannot do is a finding; with the others it is a failure.
         told = record.remarks if stack == "rsockets" else record.failures
         if name == "verbs":
             alone, failures = micro.verbs(kit.pair, micro.LATENCY + micro.BANDWIDTH)
@@ -188,11 +188,13 @@ def properties(kit: Kit, record: Record) -> None:
     record.figures |= {"said": ran.stdout.strip(), "counts": json.loads(report.read_text())}
     report.unlink()
     if ran.returncode:
-        record.failures["programs"] = f"some do what they do not on kernel TCP: {ran.stdout.strip()[-2000:]}"
+        record.failures["programs"] = (
+            f"some behave differently than on kernel TCP: {ran.stdout.strip()[-2000:]}"
+        )
 
 
 def preflight(kit: Kit, record: Record) -> None:
-    """Whether the machines have what the steps need and reach one another. Fails with all that is missing."""
+    """Checks that the machines have the needs of the steps and reach one another. Fails with the rest."""
     check(kit.pair, kit.arguments, record)
 
 

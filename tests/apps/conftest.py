@@ -1,4 +1,4 @@
-"""Fixtures of the tests of real programs, and the table of what they moved."""
+"""Fixtures of the tests of real programs, and the table of the bytes that they moved."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def backend_environment(config: pytest.Config) -> dict[str, str]:
-    """Shared memory is what the library chooses by itself on one host, and it is left to do so."""
+    """The library itself chooses shared memory on one host; no setting changes that."""
     backend = config.getoption("backend")
     return {} if backend == "shm" else {"NACC_BACKEND": backend}
 
@@ -87,7 +87,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     results = config.stash[RESULTS_KEY]
     if not results.rows:
         return
-    terminalreporter.section("what went over the link")
+    terminalreporter.section("bytes over the link")
     for line in results.table():
         terminalreporter.write_line(line)
     path = RESULTS / "apps.json"

@@ -1,5 +1,5 @@
 """Options, calls, signals, descriptors: small C programs (`programs/calls`) do on a link what they do in the
-kernel, and the counters say what carried their bytes."""
+kernel, and the counters show the carrier of their bytes."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ BY_ENDING = {
 
 @dataclass(frozen=True)
 class Expected:
-    """What must have carried a program's bytes."""
+    """The expected carrier of a program's bytes."""
 
     #: At least so many went over a link. 0: none did, from the first to the last. None: either may be.
     link_bytes: int | None = 1
-    #: A reason that must be counted for what was on TCP.
+    #: A reason that must be counted for connections on TCP.
     reason: str = ""
     #: A reason that must not be counted.
     no_reason: str = ""
-    #: What the machine must permit.
+    #: The conditions that the machine must permit.
     condition: str = ""
 
 
@@ -57,7 +57,7 @@ LEAVES = Expected(reason="kernel-only-operation")
 KERNEL = Expected(link_bytes=0, reason="kernel-only-operation")
 #: On a link, where few bytes are moved.
 BRIEFLY = Expected()
-#: On a link until it is given to somebody who does not see that it was.
+#: On a link until it is lent to a process that does not have the library.
 HANDED_ON = Expected(reason="inherited")
 #: On a link until it is given away, and no more when it comes back.
 GIVEN_AWAY = Expected(reason="shared")
@@ -65,7 +65,7 @@ GIVEN_AWAY = Expected(reason="shared")
 STARTED = Expected(reason="shared")
 #: On a link again once the program that was started with it is no more.
 COMES_BACK = Expected(link_bytes=40_000, reason="shared")
-#: Never on a link, for a reason that nobody can be told.
+#: Never on a link, for a reason that no process can report.
 NO_LINK = Expected(link_bytes=0)
 #: On a link until the program confines itself.
 CONFINED = Expected(reason="sandboxed")
@@ -280,7 +280,7 @@ CASES = {
     "sandbox_probes": ON_LINK,
     "sandbox_openssh": CONFINED,
     "sandbox_unshares": CONFINED,
-    # Confined from its first socket on, so nobody counts.
+    # Confined from its first socket on, so no library counts.
     "started_with_killer": NO_LINK,
     "started_with_trap": NO_LINK,
     "started_with_error": NO_LINK,
@@ -345,9 +345,9 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a program that the library has run."""
+    """The outcome of a program under the library."""
 
-    #: What it printed, and its status.
+    #: Its output, and its status.
     text: str
     link_bytes: int
     reasons: set[str]
@@ -390,7 +390,7 @@ def test_call(case: str, calls: Path, tmp_path: Path, need_condition: Callable[[
         need_condition(expected.condition, CONDITIONS[expected.condition]())
     natively = run([calls, case, "0"])
     assert natively.endswith("status 0"), natively
-    # A program that goes on until there is a link must not be told to where there is none.
+    # A program that goes on until there is a link must not do so where there is none.
     seen = accelerated(tmp_path, calls, case, 0 if expected.link_bytes == 0 else ROUNDS)
     assert seen.text == natively
     if expected.link_bytes == 0:
@@ -456,7 +456,7 @@ def test_a_ring_of_the_programs_own_can_be_put_up_with(calls: Path, tmp_path: Pa
     assert "has not been used yet: log" in (tmp_path / "log").read_text()
 
 
-#: Loads the module that is its argument, and uses what that brings with it.
+#: Loads the module that is its argument, and uses the module's dependencies.
 LOADS = """
 import ctypes, os, sys
 module = ctypes.CDLL(sys.argv[1])
@@ -478,7 +478,7 @@ def test_functions_of_a_module_that_is_loaded_are_found(tmp_path: Path) -> None:
     assert run([binaries() / "netacc_run", *program]) == natively
 
 
-#: Says that it listens, which makes the library tell what it knows, and waits for the end of its input.
+#: Prints that it listens, which makes the library log, and waits for the end of its input.
 WAITS = """
 import socket, sys
 listener = socket.create_server(("127.0.0.1", 0))

@@ -19,7 +19,7 @@ from tests.apps.lib.process import Process
 
 STREAM = [sys.executable, "-m", "tests.apps.programs.stream"]
 BEFORE_PAUSE = 64 << 20  # enough for a stream that is always busy to find its way onto a link
-# What is sent in all: the rest is less than a link takes, so that the stream stays there while nobody reads.
+# Bytes sent in all: the rest fits into a link, so that the stream stays there while the peer reads nothing.
 SENT = BEFORE_PAUSE + (96 << 10)
 BOUNDED = ["--bytes", str(SENT), "--stay"]
 
@@ -47,7 +47,7 @@ def settled(process: Process) -> Counters:
 
 @pytest.mark.parametrize("mode", [Mode.TCP, Mode.SHM], ids=lambda mode: mode.value, indirect=True)
 def test_server_killed(mode: Mode, lab: Lab) -> None:
-    """The client reads what the server had sent, and then the end: the server had nothing unread."""
+    """The client reads all bytes that the server sent, and then the end: the server had nothing unread."""
     port = free_port()
     server = lab.start("sender", [*STREAM, "listen", "send", str(port), *BOUNDED], accelerated=mode.server)
     wait_listening(port, server)
@@ -65,7 +65,7 @@ def test_server_killed(mode: Mode, lab: Lab) -> None:
     end = read_end(client.wait_line("end"))
     assert end.intact
     assert end.bytes >= BEFORE_PAUSE
-    # The kernel of a sender that is killed gives up what its peer has had no room for.
+    # The kernel of a killed sender drops bytes for which its peer had no room.
     assert mode is Mode.TCP or end.how == "eof"
     if mode is Mode.SHM:
         assert [socket.path for socket in sent.sockets if not socket.listening] == ["link"]
@@ -75,7 +75,7 @@ def test_server_killed(mode: Mode, lab: Lab) -> None:
 
 @pytest.mark.parametrize("mode", [Mode.TCP, Mode.SHM], ids=lambda mode: mode.value, indirect=True)
 def test_client_killed(mode: Mode, lab: Lab) -> None:
-    """The server is told, loses nothing that was sent, and serves the next one."""
+    """The server sees the end, loses no sent byte, and serves the next client."""
     port = free_port()
     server = lab.start(
         "receiver",
@@ -93,7 +93,7 @@ def test_client_killed(mode: Mode, lab: Lab) -> None:
     end = read_end(server.wait_line("end"))
     assert end.intact
     assert end.bytes >= BEFORE_PAUSE
-    # The kernel of a sender that is killed gives up what its peer has had no room for.
+    # The kernel of a killed sender drops bytes for which its peer had no room.
     assert mode is Mode.TCP or end.how == "eof"
     if mode is Mode.SHM:
         assert [socket.path for socket in sent.sockets] == ["link"]
@@ -119,8 +119,8 @@ def test_client_killed(mode: Mode, lab: Lab) -> None:
 
 @pytest.mark.parametrize("mode", [Mode.TCP, Mode.SHM], ids=lambda mode: mode.value, indirect=True)
 def test_parent_killed(mode: Mode, lab: Lab) -> None:
-    """A link dies with its process. A child that holds the socket gets a reset, and no byte of what the other
-    side says to the dead on the kernel's connection."""
+    """A link dies with its process. A child that holds the socket gets a reset, and no byte that the
+    other side sends to the dead process on the kernel's connection."""
     port = free_port()
     server = lab.start(
         "sender", [*STREAM, "listen", "send", str(port), *BOUNDED[:2]], accelerated=mode.server
@@ -150,7 +150,7 @@ def test_parent_killed(mode: Mode, lab: Lab) -> None:
 
 @pytest.mark.parametrize("mode", [Mode.TCP, Mode.SHM], ids=lambda mode: mode.value, indirect=True)
 def test_a_write_to_who_was_killed_is_not_told_to_wait(mode: Mode, lab: Lab) -> None:
-    """Where `poll` has said that it can be: hiredis 1.0 takes EAGAIN there for an error without a name."""
+    """Where `poll` has reported room: hiredis 1.0 takes EAGAIN there for an error without a name."""
     module = [sys.executable, "-m", "tests.apps.programs.bereaved_client"]
     client = lab.start(
         "client",

@@ -1,4 +1,4 @@
-"""What calls return after a connection has ended: the same on a link as in the kernel, for each way to end
+"""The results of calls after a connection has ended: the same on a link as in the kernel, for each way to end
 and with each call as the first."""
 
 from __future__ import annotations

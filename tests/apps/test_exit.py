@@ -1,4 +1,4 @@
-"""A process that ends waits until its peers have what it sent. To the program it has ended."""
+"""A process that ends waits until its peers have its bytes. For the program it has ended."""
 
 from __future__ import annotations
 

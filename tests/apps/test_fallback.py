@@ -61,7 +61,7 @@ def test_backend_missing_on_one_side(lab: Lab) -> None:
 
 
 def test_no_locked_memory(lab: Lab) -> None:
-    """Shared memory may not need locked memory; whoever does must fall back and say so."""
+    """Shared memory may not need locked memory; a backend that does must fall back and report it."""
     before = ["prlimit", "--memlock=0:0"]
     server, port = start_echo(lab, before=before)
     client, report = lab.client("echo-client", echo_client(port), accelerated=True, before=before)
@@ -86,7 +86,7 @@ def test_no_locked_memory(lab: Lab) -> None:
     ],
 )
 def test_bad_configuration(lab: Lab, line: str, key: str) -> None:
-    """One clear line says where and what; the program starts and works all the same."""
+    """One clear line names file and error; the program starts and works all the same."""
     conf = lab.folder / "bad.conf"
     conf.write_text(f"[netacc]\n# a comment\n{line}\n")
     _, port = start_echo(lab, accelerated=False)
@@ -266,7 +266,7 @@ def inside(namespace: str) -> list[str]:
 
 
 def test_peer_in_another_namespace(lab: Lab, namespace: str) -> None:
-    """The nearest thing to another host: a link or not, the bytes are right and the reason is told."""
+    """The nearest thing to another host: a link or not, the bytes are right and the reason is reported."""
     here, there = "198.18.77.1", "198.18.77.2"  # a range set aside for tests of networks
     near = f"nt{os.getpid()}a"
     commands = [

@@ -13,8 +13,8 @@ from tests.apps.lib.net import free_port, wait_listening
 from tests.apps.programs.forking_server import MESSAGE, SCENARIOS
 
 MESSAGES = 5000
-# What goes over TCP: before the first promotion, while two processes use the connection, and until it is
-# tried again, which takes the longer the more often it was in vain.
+# Bytes go over TCP before the first promotion, while two processes use the connection, and until the next
+# attempt, which comes later after each failure.
 SHARES = {
     "handed_over": 0.9,
     "handed_over_late": 0.7,

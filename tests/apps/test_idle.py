@@ -16,14 +16,14 @@ from tests.apps.lib.process import Process
 
 SPAN_S = 2.0
 SETTLE_S = 0.5  # for the waiting policy to stop spinning, and for start-up work to end
-# Redis wakes itself ten times a second in either case; what differs from run to run is its rounding.
+# Redis wakes itself ten times a second in either case; only its rounding differs from run to run.
 WAKEUPS_ALLOWED = 4
 CPU_ALLOWED_S = 0.010
 
 
 @dataclass(frozen=True)
 class Activity:
-    """What all threads of a process did so far."""
+    """The activity of all threads of a process so far."""
 
     wakeups: int
     cpu_s: float

@@ -1,4 +1,4 @@
-"""What a call costs, in instructions: callgrind counts them, and comes to the same each time."""
+"""The cost of a call in instructions: callgrind counts them, and gets the same count each time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.apps.test_sanitizers import accelerated
 RECORDED = Path(__file__).with_name("instructions.toml")
 #: Of the recorded count. Compilers and C libraries differ by less.
 TOLERANCE = 0.03
-#: Round trips of two runs, of which the difference is counted: both begin in the same way.
+#: Round trips of two runs. Their difference is counted, because both begin in the same way.
 FEW, MANY = 2_000, 22_000
 
 
@@ -27,7 +27,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def collected(folder: Path, program: Path, call: str, round_trips: int) -> int:
-    """Instructions within `call`, and what it calls, of a whole run on a link."""
+    """Instructions within `call`, and the functions that it calls, of a whole run on a link."""
     profile = folder / "profile"
     flags = ["--tool=callgrind", f"--toggle-collect={call}", f"--callgrind-out-file={profile}"]
     done = accelerated(folder, ["valgrind", *flags, program, str(round_trips)])

@@ -35,7 +35,7 @@ def test_stream(mode: Mode, load: str, lab: Lab, results: Results) -> None:
         argv += ["--bitrate", "3G"]  # so that it lives long enough to be asked
     done = lab.load("iperf3-client", argv + LOADS[load], mode)
     moved, seconds = read_sums(json.loads(done.printed))
-    assert moved >= STREAM_BYTES * 0.9  # iperf3 counts no more once the sender says that it is done
+    assert moved >= STREAM_BYTES * 0.9  # iperf3 stops counting at the sender's end
     seen = lab.judge(mode, server=server, client=done, payload_bytes=moved, share=0.8)
     results.add(f"iperf3 {load}", mode, seen, payload_bytes=moved, seconds=seconds)
 

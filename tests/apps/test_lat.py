@@ -1,4 +1,4 @@
-"""`netacc lat` on a machine without RDMA devices: what can be measured is, and what cannot is told."""
+"""`netacc lat` on a machine without RDMA devices: it measures the paths there are, and reports the others."""
 
 from __future__ import annotations
 

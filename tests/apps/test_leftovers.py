@@ -1,4 +1,4 @@
-"""What processes leave behind in /dev/shm: nothing if the last of a network namespace ends in good order, and
+"""Files that processes leave in /dev/shm: nothing if the last of a network namespace ends in good order, and
 nothing for long if it is killed."""
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def test_nothing_is_left_by_who_ends_in_good_order(program: Path) -> None:
         assert not folder.exists()
 
 
-#: Shows the folder of its namespace, and ends as its argument says.
+#: Lists the folder of its namespace, and ends in the way of its argument.
 ENDS = """
 import os, socket, sys
 listener = socket.create_server(("127.0.0.1", 0))
@@ -97,7 +97,7 @@ def test_what_the_killed_left_is_removed_by_the_next(program: Path) -> None:
     with server() as (process, folder):
         process.send_signal(signal.SIGKILL)
         process.wait(timeout=20)
-        assert (folder / "table").exists(), "nobody could remove it"
+        assert (folder / "table").exists(), "no process could remove it"
         start_elsewhere(program)
         assert not folder.exists()
 
@@ -125,7 +125,7 @@ def test_what_is_in_use_stays(program: Path) -> None:
 
 
 def test_the_table_takes_little_memory() -> None:
-    """It is 2.3 MB long, and mostly a hole: also after it was looked through for what is stale."""
+    """It is 2.3 MB long, and mostly a hole: also after a search for stale entries."""
     with server() as (process, folder):
         into = ["nsenter", "--net", "--target", str(process.pid)]
         assert run([*into, binaries() / "netacc_ss", "-c"]).endswith("status 0")
@@ -133,7 +133,7 @@ def test_the_table_takes_little_memory() -> None:
 
 
 def test_what_is_in_use_in_another_pid_namespace_stays(program: Path) -> None:
-    """There its process cannot be looked up: the lock says that it lives, and then that it does not."""
+    """There its process cannot be looked up: the lock shows that it lives, and then that it does not."""
     apart = ["unshare", "--net", "--pid", "--fork", "--kill-child", *APART[2:]]
     script = "import os\nprint(os.stat('/proc/self/ns/net').st_ino, flush=True)\n" + WAITS
     command = [*apart, str(binaries() / "netacc_run"), sys.executable, "-c", script]

@@ -34,7 +34,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass
 class Accelerated:
-    """What a run under the library printed, and what its processes counted."""
+    """The output of a run under the library, and the counters of its processes."""
 
     text: str
     link_bytes: int = 0
@@ -84,7 +84,7 @@ def test_a_limit_changes_no_result(resource: str, program: Path, tmp_path: Path)
 
 
 def test_without_file_sizes_there_is_no_link_and_a_reason(program: Path, tmp_path: Path) -> None:
-    """No SIGXFSZ: neither side can size a file, nor write down what it has counted."""
+    """No SIGXFSZ: neither side can size a file, nor write its counters."""
     log = tmp_path / "log"
     log.write_text("")
     refused = run(
@@ -133,7 +133,7 @@ def smallest_data_limit(program: Path) -> int:
     return high * step
 
 
-#: What the library's own data, its heap and the stack of its thread may take. It was 9 MB.
+#: The limit for the library's own data, its heap and the stack of its thread. It was 9 MB.
 DATA_ALLOWED = MIB
 
 
@@ -160,7 +160,7 @@ NOFILE = {"epoll": list(range(3, 65)), "poll": [8, 16, 24, 32, 51, 52, 53, 64]}
 
 @pytest.mark.parametrize("wait", ["epoll", "poll"])
 def test_as_many_connections_as_on_tcp(wait: str, program: Path, tmp_path: Path) -> None:
-    """Whatever the limit, server and client are stopped by EMFILE exactly where TCP stops them."""
+    """With any limit, EMFILE stops server and client exactly where it stops them on TCP."""
     for value in NOFILE[wait]:
         for limits in [(value, "-"), ("-", value)]:
             arguments = ("NOFILE", *limits, 1, 80, 3, wait)
@@ -173,8 +173,8 @@ def test_as_many_connections_as_on_tcp(wait: str, program: Path, tmp_path: Path)
 def test_many_clients_under_a_limit(
     value: int, clients: int, wait: str, program: Path, tmp_path: Path
 ) -> None:
-    """The first connection gets onto a link, and leaves it before the program runs out of descriptors. Nobody
-    breaks the protocol: no process may say so of another one that gives back its descriptors."""
+    """The first connection gets onto a link, and leaves it before the program runs out of descriptors. No
+    process may report a violation by another one that gives back its descriptors."""
     arguments = ("NOFILE", value, "-", clients, 1, ROUNDS // 3, wait)
     seen = accelerated(program, tmp_path, *arguments)
     assert seen.text == natively(program, *arguments)
@@ -274,7 +274,7 @@ os.waitpid(client, 0)
 
 
 def test_the_c_library_has_descriptors_left(tmp_path: Path) -> None:
-    """What it opens for itself is not seen, and so is left to it before."""
+    """The library does not see descriptors that it opens, so it leaves room for them before."""
     script = tmp_path / "unseen.py"
     script.write_text(OPENS_UNSEEN)
     counted = tmp_path / "counted"

@@ -61,7 +61,7 @@ class Database:
         return self.lab.run("mariadb", words, accelerated=accelerated)
 
 
-#: The server and its installer refuse to be root unless they are told to.
+#: The server and its installer refuse to be root without these options.
 AS_ROOT = ("--user=root",) if os.geteuid() == 0 else ()
 
 

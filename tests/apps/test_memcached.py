@@ -13,14 +13,14 @@ from tests.apps.lib.results import Results
 
 THREADS = 4
 SLAP_CLIENTS = 8
-SLAP_SETS = 6000  # of each client, of about 500 bytes: a second, of which connecting takes a small part
+SLAP_SETS = 6000  # of each client, of about 500 bytes: a second; connecting takes a small part
 
 
 def start_server(lab: Lab, mode: Mode) -> tuple[Process, int]:
     port = free_port()
     argv = ["memcached", "-l", "127.0.0.1", "-p", str(port), "-U", "0", "-t", "2", "-m", "256"]
     if os.geteuid() == 0:
-        argv += ["-u", "root"]  # or it would become another user, whom no link admits
+        argv += ["-u", "root"]  # or it would become another user, which gets no link
     server = lab.start("memcached", argv, accelerated=mode.server)
     wait_listening(port, server)
     return server, port

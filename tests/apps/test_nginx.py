@@ -74,7 +74,7 @@ def digest_of(path: Path) -> str:
 
 
 class Master:
-    """A master process that is a daemon, and those of its new binaries. Nobody here is their parent."""
+    """A master process that is a daemon, and those of its new binaries. The test is not their parent."""
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
@@ -130,7 +130,7 @@ def test_new_binary(mode: Mode, lab: Lab) -> None:
         lab.start("curl", argv, accelerated=mode.client).finish()
         assert digest_of(fetched) == digest_of(served)
         seen = counters.sum_of(master.workers())
-        # A worker that has accepted nothing has nothing to tell.
+        # A worker that has accepted no connection has no counters.
         assert bool(seen.processes) == mode.server
         if mode is Mode.SHM:
             lab.expect_link(seen, who="the new workers", payload_bytes=LARGE_BYTES, share=0.7)

@@ -61,7 +61,7 @@ def test_takeover(mode: Mode, database: Database, lab: Lab) -> None:
     assert match and match[1] == match[2] == str(CLIENTS * TRANSACTIONS), printed
     if mode.server:
         seen = counters.totals(new)
-        # What went before the new process was there, and until it had the sockets alone, is not on its links.
+        # Bytes from before the new process held the sockets alone are not on its links.
         if mode is Mode.SHM:
             lab.expect_link(seen, who="the new process", payload_bytes=100_000, share=0.5)
             assert seen.streams_promoted >= 2 * CLIENTS, seen.describe()

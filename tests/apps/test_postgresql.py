@@ -113,7 +113,7 @@ def test_pgbench(mode: Mode, database: Database, lab: Lab, results: Results) -> 
     match = re.search(r"actually processed: (\d+)/(\d+)", printed)
     assert match and match[1] == match[2] == str(CLIENTS * TRANSACTIONS), printed
     assert "number of failed transactions: 0" in printed
-    # Every transaction adds the same amount to three tables and notes it in a fourth.
+    # Every transaction adds the same amount to three tables and records it in a fourth.
     columns = {"abalance": "accounts", "bbalance": "branches", "tbalance": "tellers", "delta": "history"}
     queries = [f"SELECT sum({column}) FROM pgbench_{table}" for column, table in columns.items()]
     queries.append("SELECT count(*) FROM pgbench_history")

@@ -1,4 +1,4 @@
-"""The pre-shared key: who has the same is accelerated; all other connections stay on TCP, for that reason."""
+"""The pre-shared key: processes with the same key are accelerated; others stay on TCP, for that reason."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ def test_another_key_or_none(lab: Lab, server_key: str, client_key: str, reason:
         lab.expect_tcp(seen, who=who, payload_bytes=payload_bytes)
         assert seen.reasons[reason] > 0, f"{who}: {seen.describe()}"
     shown = {socket.reason for socket in counters.totals(client).sockets if not socket.listening}
-    assert shown <= {reason}, f"each connection of the client's says why: {shown}"
+    assert shown <= {reason}, f"each connection of the client's has that reason: {shown}"
     lab.dismiss(client)
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o622])
 def test_a_key_that_is_no_secret(lab: Lab, mode: int) -> None:
-    """A key that others could have read protects nothing: the program says so and is not accelerated."""
+    """A key that others could have read protects nothing: the library logs that, and stays off links."""
     env = key_file(lab, "one", mode)
     log = lab.folder / "netacc.log"
     server, client, payload_bytes = echo(lab, key_file(lab, "other"), env | {"NACC_LOG_PATH": str(log)})

@@ -103,7 +103,7 @@ def test_cli(mode: Mode, lab: Lab, results: Results) -> None:
 def test_pipe(mode: Mode, lab: Lab) -> None:
     """redis-cli --pipe: a long one-way stream of commands, and as many answers."""
     server, port = start_server(lab, mode.server)
-    commands = 200_000  # several times what the kernel's buffers take before the connection is on its link
+    commands = 200_000  # several times the kernel's buffers, which fill before the connection is on its link
     script = lab.folder / "commands"
     script.write_text("".join(f"SET key:{n} {sha256(str(n).encode())}\r\n" for n in range(commands)))
     shell = f"exec redis-cli -p {port} --pipe <{script}"

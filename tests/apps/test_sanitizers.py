@@ -1,5 +1,5 @@
 """Programs that are built with sanitizers, or run under valgrind: they come to the same as on TCP, on links.
-What is wrong with a program is still found."""
+The faults of a program are still found."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BUILDS = {
     "leak": ["-fsanitize=leak"],
 }
 
-#: What a sanitizer says of a program that is wrong.
+#: The report of a sanitizer about a faulty program.
 FINDINGS = {
     ("address", "overflow"): "heap-buffer-overflow",
     ("address-static", "overflow"): "heap-buffer-overflow",
@@ -118,7 +118,7 @@ def test_what_is_wrong_is_found(build: str, case: str, programs: dict[str, Path]
 def test_a_program_that_another_starts_runs_too(
     build: str, programs: dict[str, Path], tmp_path: Path
 ) -> None:
-    """Nobody puts the runtime first: the library comes first."""
+    """Without netacc_run, which puts the runtime first, the library comes first."""
     shell = shutil.which("sh")
     assert shell is not None
     seen = accelerated(tmp_path, [shell, "-c", f"{programs[build]} fork; echo status $?"])
@@ -163,7 +163,7 @@ def test_valgrind_finds_nothing(case: str, programs: dict[str, Path], tmp_path: 
     natively = run(tmp_path, command)
     assert natively.status == 0
     seen = accelerated(tmp_path, command)
-    # It does not know SIOCOUTQNSD, and says so.
+    # It does not have SIOCOUTQNSD, and reports that.
     assert (seen.status, seen.out) == (0, natively.out), seen.err
     assert "definitely lost" not in seen.err
     assert seen.link_bytes > 0

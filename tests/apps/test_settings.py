@@ -1,4 +1,4 @@
-"""What single settings do to connections, seen from outside: each changes what it says, and nothing else."""
+"""The effects of single settings on connections, seen from outside: each has its own, and no other."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONNECTIONS = 60
 
 
 def echo(lab: Lab, server_env: dict[str, str], client_env: dict[str, str]) -> tuple[Counters, Counters]:
-    """Many short conversations, every byte compared; what server and client have counted."""
+    """Many short conversations, every byte compared; the counters of server and client."""
     port = free_port()
     argv = [sys.executable, "-m", f"{MODULES}.echo_server", str(port), "127.0.0.1"]
     server = lab.start("echo-server", argv, accelerated=True, env=server_env)
@@ -72,7 +72,7 @@ def test_switched_off(lab: Lab, env: dict[str, str], side: str) -> None:
 
 
 def test_fast_connect(lab: Lab) -> None:
-    """-F: at the first operation, whatever NACC_PROMOTE_AFTER says."""
+    """-F: at the first operation, with any NACC_PROMOTE_AFTER."""
     late = {"NACC_PROMOTE_AFTER": "1000000"}
     _, client = echo(lab, {}, late)
     assert client.streams_promoted == 0, "so many operations there are not"
@@ -81,7 +81,7 @@ def test_fast_connect(lab: Lab) -> None:
 
 
 def test_tcp_first(lab: Lab) -> None:
-    """NACC_CONN_TCP_FIRST: what a process opens stays on TCP; of what it accepts the other side decides."""
+    """NACC_CONN_TCP_FIRST: a process's own connections stay on TCP; the opener decides about the others."""
     env = {"NACC_CONN_TCP_FIRST": "1"}
     server, client = echo(lab, {}, env)
     assert client.streams_promoted == 0 and client.link_bytes == server.link_bytes == 0
@@ -107,7 +107,7 @@ def test_tcp_first_until_somebody_asks(lab: Lab) -> None:
 
 
 def test_shared_link_that_nobody_looks_at(lab: Lab) -> None:
-    """Breaks if a stream can be opened on a link only while somebody waits for another one on it."""
+    """Breaks if a stream can be opened on a link only while a thread waits for another one on it."""
     # A byte has come back by the time of the second operation: the server has accepted, and can be found.
     env = {"NACC_SOR_CONN_PER_QP": "8", "NACC_PROMOTE_AFTER": "2"}
     port = free_port()
@@ -127,7 +127,7 @@ def test_shared_link_that_nobody_looks_at(lab: Lab) -> None:
 
 
 def test_shared_link_of_many_streams_that_two_instances_watch(lab: Lab) -> None:
-    """Breaks if a link with many streams stays where only one of two instances finds what comes."""
+    """Breaks if a link with many streams stays where only one of two instances finds its messages."""
     connections = 100
     env = {"NACC_SOR_CONN_PER_QP": "200", "NACC_PROMOTE_AFTER": "2"}
     port = free_port()

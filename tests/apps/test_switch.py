@@ -26,7 +26,7 @@ ROUNDS = 5
 
 
 def switch(word: str, *processes: Process) -> list[dict[str, object]]:
-    """Run `netacc demote` or `netacc promote`; what it says of each process."""
+    """Run `netacc demote` or `netacc promote`; its line for each process."""
     pids = [argument for process in processes for argument in ("-p", str(process.pid))]
     done = subprocess.run(
         [str(binaries() / "netacc"), word, "--json", *pids], capture_output=True, text=True, timeout=60
@@ -36,7 +36,7 @@ def switch(word: str, *processes: Process) -> list[dict[str, object]]:
 
 
 def linked(process: Process) -> int:
-    """Connections on links; none as long as the process has no library yet that could tell."""
+    """Connections on links; none as long as the process has not loaded the library."""
     seen = counters.sum_of(member.pid for member in process.family())
     return sum(socket.path == "link" for socket in seen.sockets)
 

@@ -1,4 +1,4 @@
-"""A list that leaves tests out must say why, and must not outlive what it names."""
+"""A list that leaves tests out must have reasons, and must not outlive the tests that it names."""
 
 from __future__ import annotations
 

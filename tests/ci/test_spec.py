@@ -1,4 +1,4 @@
-"""ci/spec.py finds what it must: a specification that nobody checks would rot unseen."""
+"""ci/spec.py finds missing citations: a specification without checks would rot unseen."""
 
 from ci.spec import check, clauses_of
 

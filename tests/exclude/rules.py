@@ -1,4 +1,4 @@
-"""Reads the lists of what is left out, and why. The format is in README.md beside this file."""
+"""Reads the lists of tests that are left out, with their reasons. The format is in README.md."""
 
 from __future__ import annotations
 

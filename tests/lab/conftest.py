@@ -1,4 +1,4 @@
-"""Labs that several tests share: booting takes longer than what most of them do."""
+"""Labs that several tests share: booting takes longer than most tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.apps.lib.paths import binaries
 from tests.lab.lib import UpLab, down, up
 
 
-# Before xdist looks at the marks.
+# Before xdist reads the marks.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of one lab are for one process, where there are several (`pytest -n 2 --dist loadgroup`)."""
@@ -75,11 +75,11 @@ def shared_siw(netacc: Path) -> Iterator[UpLab]:
 
 
 def served(lab: UpLab) -> Iterator[UpLab]:
-    """A lab whose hosts answer, and the end of what a test started there.
+    """A lab whose hosts answer. Ends the processes that a test started there.
 
     A host's kernel has stood still, in a driver's own code (`repair` in ci/lab/src/siw.rs), and another's
-    network, after SoftRoCE had warned of a queue pair that it could not clean up. What comes after such a
-    test, and its second chance, gets a lab of its own.
+    network, after SoftRoCE had warned of a queue pair that it could not clean up. The tests after such a
+    test, and its second chance, get a lab of their own.
     """
     if not lab.answers():
         warnings.warn(f"a host of {lab.name} stands still: booted again", stacklevel=1)

@@ -53,7 +53,7 @@ class Conversation:
         return self._both("links_failed")
 
     def links_silent(self) -> int:
-        """At either end, so far: of those the links that were given up because nothing was heard on them."""
+        """At either end, so far: the links that were given up because they were silent."""
         return self._both("links_silent")
 
     def _both(self, counter: str) -> int:
@@ -81,7 +81,7 @@ class Conversation:
 
 
 def _counter(name: str, pid: str) -> str:
-    """What tells one counter of a process, in the shell."""
+    """A shell command that prints one counter of a process."""
     return f"{binaries()}/netacc_ss -p {pid} -s cnt | awk '/^{name}/ {{ print $2 }}'"
 
 

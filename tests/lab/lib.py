@@ -1,4 +1,4 @@
-"""Labs as a test sees them: `netacc lab` and what it answers."""
+"""Labs as a test sees them: `netacc lab` and its output."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.apps.lib.paths import binaries
 BOOT_SECONDS = 150
 COMMAND_SECONDS = 100
 ANSWER_SECONDS = 30  # far longer than a host with other work takes for nothing at all
-# The same, for what is repeated until it shows something.
+# The same, for commands that are repeated until they show something.
 PATIENCE_SECONDS = 100
 
 # Whether packets go to the other host, if there is one, and come back: nothing listens at that port.
 REACHES_PEER = '[ -z "$NETACC_LAB_PEER" ] || (: <"/dev/tcp/$NETACC_LAB_PEER/9") 2>&1 | grep -q refused'
 
-# In emulation a link is slower than TCP. What runs in a lab is there for links all the same.
+# In emulation a link is slower than TCP, but tests in a lab are about links.
 ON_LINKS = {"NACC_PATH_CHOICE": "link"}
 
 Result = subprocess.CompletedProcess[str]
@@ -52,7 +52,7 @@ class UpLab:
 
     name: str
     record: dict[str, Any]
-    #: Of what each host sends on the link, in the words of netem.
+    #: Faults of the packets that each host sends on the link, as arguments of netem.
     impairment: tuple[str, ...] = ()
     #: Of `netacc lab up`.
     arguments: tuple[str, ...] = ()
@@ -68,7 +68,7 @@ class UpLab:
         return netacc_lab(*self.argv(host, command)[2:], text=text, seconds=COMMAND_SECONDS + 20)
 
     def out(self, host: int, *command: str) -> str:
-        """What a command that succeeds writes to its stdout."""
+        """The stdout of a command that succeeds."""
         result = self.run(host, *command)
         assert result.returncode == 0, f"{command}: {result.returncode}\n{result.stdout}\n{result.stderr}"
         return result.stdout
@@ -99,13 +99,13 @@ class UpLab:
         return all(result.returncode == 0 for result in runs)
 
     def boot_again(self) -> None:
-        """End a lab of which a host stands still, and boot another one in its place."""
+        """End a lab in which a host stands still, and boot another one in its place."""
         self.end_commands()
         down(self.name)
         self.record = up(self.name, *self.arguments).record
 
     def end_commands(self) -> None:
-        """End what `start` started."""
+        """End the processes that `start` started."""
         for process in self.started:
             process.kill()
             process.wait()
@@ -113,10 +113,10 @@ class UpLab:
 
 
 def attempts() -> Iterator[int]:
-    """Numbers of attempts at what depends on when something else happens, as long as there is patience.
+    """Numbers of attempts at a case that depends on timing, until PATIENCE_SECONDS have passed.
 
-    When a connection gets onto a link depends on how fast an emulated machine is, what else runs on it, and
-    which packets are lost. So nothing is expected of the first attempt, and something of one of them.
+    The time at which a connection gets onto a link depends on the speed of an emulated machine, its other
+    load, and lost packets. So the first attempt may fail, and one of them must succeed.
     """
     until = time.monotonic() + PATIENCE_SECONDS
     for number in itertools.count():
@@ -149,7 +149,7 @@ def down(name: str) -> Result:
 def whole_wire(lab: UpLab) -> Iterator[None]:
     """Takes loss and delay off the link between the hosts for a while, if it has them.
 
-    For what is not about loss: a lost packet of an RDMA device costs hundreds of milliseconds.
+    For tests that are not about loss: a lost packet of an RDMA device costs hundreds of milliseconds.
     """
 
     def change(*impairment: str) -> None:

@@ -1,4 +1,4 @@
-"""Commands in a lab that is up: status, output, input, files, and what happens when somebody goes away."""
+"""Commands in a lab that is up: status, output, input, files, and interrupted commands."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_writes_last_only_where_they_were_allowed_to(rxe: UpLab, kept: Path, tmp
     rxe.out(1, "sh", "-c", f"echo one > {kept}/file && echo two > {lost} && cat {lost}")
     assert (kept / "file").read_text() == "one\n"
     assert not lost.exists()
-    # The hosts share such a folder, and see what is written on this side.
+    # The hosts share such a folder, and see files that are written on this side.
     assert rxe.out(2, "cat", f"{kept}/file") == "one\n"
     (kept / "from-here").write_text("three\n")
     assert rxe.out(2, "cat", f"{kept}/from-here") == "three\n"

@@ -12,15 +12,15 @@ from ci.eri.programs import DEPLOYMENTS, Run, Size, deploy
 from tests.apps.lib.paths import binaries
 from tests.lab.lib import UpLab, whole_wire
 
-# Of one deployment: what it needs in emulation on a busy machine, far above any honest run.
+# The limit for one deployment in emulation on a busy machine, far above any honest run.
 SECONDS = 60
-# The connection manager of eRDMA, and of what is held to its limits, knows IPv4 alone.
+# The connection manager of eRDMA, and of devices that are held to its limits, has IPv4 alone.
 ON_TCP = {("erdma", "redis-ipv6")}
-# What is left of a deployment's bytes on TCP is its beginning: connecting, loading devices.
+# Only the beginning of a deployment is on TCP: connecting, loading devices.
 LEAST_SHARE = 0.1
 LEAST_BYTES = 10_000
-# A set of memcslap is several writes. One that finds a promotion under way waits for the answer, 10 ms at
-# first and longer as the link shows what it takes; where that is not enough, the write goes to the anchor.
+# A set of memcslap is several writes. One that finds a promotion in progress waits for the answer, 10 ms at
+# first and longer on a slow link; where that is not enough, the write goes to the anchor.
 SMALL_SHARE = {"memcached": 0.05}
 
 

@@ -48,7 +48,7 @@ def test_rc_pingpong_between_the_hosts(rxe: UpLab) -> None:
 
 @pytest.mark.long
 def test_latency_over_the_connection_manager(pair: UpLab) -> None:
-    """What perftest measures. It hangs now and then, as rping does, which is not for us to mend."""
+    """The measurements of perftest. It hangs now and then, as rping does; neither is part of this project."""
     arguments = ("ib_send_lat", "-R", "-F", "-n", "100", "-s", "64")
     for _ in attempts():
         server = pair.start(1, "timeout", "30", *arguments)

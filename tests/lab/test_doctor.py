@@ -1,4 +1,4 @@
-"""`netacc doctor` on hosts with RDMA devices: what it says of them, and what it does not find."""
+"""`netacc doctor` on hosts with RDMA devices: its findings, and the faults that it does not find."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_device_that_works(kind: str, request: pytest.FixtureRequest) -> None:
 
 
 def test_what_stands_in_the_way(siw: UpLab) -> None:
-    """An address without a device, little memory to lock, and a port for links that somebody else has."""
+    """An address without a device, little memory to lock, and a port for links that another program has."""
     siw.start(1, "/usr/bin/python3", "-m", "http.server", "26379")
     siw.wait_for(1, "ss -tln | grep -q :26379")
     limited = (*AS_NOBODY, "prlimit", "--memlock=65536:65536", "env", "NACC_VERBS_ADDRESS=127.0.0.1")

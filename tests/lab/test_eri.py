@@ -41,8 +41,8 @@ Host lab1
 Host lab2
     ProxyCommand {reach} 2 sh {folder}/serve
 """
-# The user without rights that it wants is in its package's installation only. What a shell of root's reads
-# first on the machine that the hosts have their files from may take seconds in emulation.
+# The user without rights that it wants is in its package's installation only. The start-up files of
+# root's shell on the machine that the hosts have their files from may take seconds in emulation.
 SERVE = """
 mkdir -p /run/sshd
 grep -q ^sshd: /etc/passwd || echo sshd:x:65533:65534::/run/sshd:/usr/sbin/nologin >>/etc/passwd
@@ -53,7 +53,7 @@ exec {unpacked}/usr/sbin/sshd -i -f {folder}/sshd
 
 
 def ssh_to(lab: UpLab, folder: Path) -> None:
-    """A configuration for ssh in that folder, which knows the hosts as lab1 and lab2."""
+    """A configuration for ssh in that folder, which names the hosts lab1 and lab2."""
     reach = f"{binaries() / 'netacc'} lab exec --name {lab.name} --timeout 3300"
     for name in ("host", "key"):
         make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]
@@ -77,7 +77,7 @@ class Kit:
         return self.folder / "results"
 
     def run(self, *more: str, placement: str = "one-emulator", seconds: float = 170) -> Ended:
-        """How it ends, and what it has left, by step."""
+        """Its exit status, and its results, by step."""
         config = self.folder / "ssh"
         if not config.exists():
             ssh_to(self.lab, self.folder)
@@ -125,7 +125,7 @@ def test_what_is_missing_is_said_first(kit: Kit) -> None:
 
 
 def test_a_host_that_cannot_be_reached_is_told(kit: Kit) -> None:
-    """No traceback, and what was asked is on record."""
+    """No traceback, and the request is on record."""
     ended = kit.run("--ssh", "ssh -F /dev/null -o ConnectTimeout=5 -p 9 -o BatchMode=yes", *ADDRESSES)
     ended.expect(1)
     assert "Traceback" not in ended.ran.stderr
@@ -133,7 +133,7 @@ def test_a_host_that_cannot_be_reached_is_told(kit: Kit) -> None:
 
 
 def test_from_nothing_to_programs_on_two_machines(kit: Kit) -> None:
-    """As README.md says: installs, finds the addresses, checks, and runs.
+    """As in README.md: installs, finds the addresses, checks, and runs.
 
     Breaks if words for a host's shell are not quoted for it, as a setting with a blank shows.
     """
@@ -153,7 +153,7 @@ def test_from_nothing_to_programs_on_two_machines(kit: Kit) -> None:
 
 
 def test_what_fails_is_told_by_the_exit_status(kit: Kit) -> None:
-    """A deployment of ours that does not work, and what did is on record all the same."""
+    """A deployment of ours that does not work; the results of the others are on record all the same."""
     broken = kit.folder / "broken"
     broken.mkdir()
     for name in OURS:

@@ -1,4 +1,4 @@
-"""What the kit for two machines asks for, leaves, and prints, without machines."""
+"""The commands, records and output of the kit for two machines, without machines."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_hosts_that_do_not_answer_are_named() -> None:
 
 
 def test_rsockets_that_are_not_installed_do_not_run_on_tcp(tmp_path: Path) -> None:
-    """ld.so only warns of what it cannot load."""
+    """ld.so only warns of libraries that it cannot load."""
     words = Stack.rsockets().of("echo", "ran")
     script = words[2].replace("/usr/lib", str(tmp_path))
     ran = subprocess.run(["sh", "-c", script, *words[3:]], capture_output=True, text=True, check=False)

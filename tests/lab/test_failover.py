@@ -1,7 +1,7 @@
-"""A conversation with checked blocks goes on over TCP, whatever happens to the link, and comes back to it.
+"""A conversation with checked blocks goes on over TCP after any fault of the link, and comes back to it.
 
-What each scenario costs is told: a line of JSON in results/local/failover.json, with the longest time that a
-block took and the bound that the test has for it.
+Each scenario writes its cost to results/local/failover.json: a line of JSON with the longest time of a block
+and the test's bound for it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def quiet_rxe() -> Iterator[UpLab]:
 
 @pytest.fixture
 def hosts(request: pytest.FixtureRequest) -> Iterator[Hosts]:
-    """Two hosts with the device that the test names, and the end of what it did there."""
+    """Two hosts with the device that the test names, and the end of its faults there."""
     kind = str(request.param)
     lab = request.getfixturevalue({"rxe": "quiet_rxe", "siw": "siw"}[kind])
     yield Hosts(kind, lab)
@@ -83,7 +83,7 @@ def comes_back(conversation: Conversation) -> None:
 
 @on("siw", long=("rxe",))
 def test_a_device_is_taken_away_and_comes_back(hosts: Hosts) -> None:
-    """The kernel waits for whoever has it open, so the command ends only if the link is let go of."""
+    """The kernel waits for processes that have it open, so the command ends only if the link is closed."""
     conversation = begin_on_link(hosts.lab)
     hosts.lab.out(1, "timeout", "20", "rdma", "link", "delete", hosts.device)
     conversation.wait_for_progress()
@@ -99,7 +99,7 @@ def test_a_device_is_taken_away_and_comes_back(hosts: Hosts) -> None:
 def test_a_queue_pair_is_put_into_error(hosts: Hosts, host: int) -> None:
     """While device and network stay as they are: the kernel aborts the TCP connection that is beneath it.
 
-    Nothing does that to a queue pair of SoftRoCE, but the firewall below.
+    Only the firewall below does that to a queue pair of SoftRoCE.
     """
     conversation = begin_on_link(hosts.lab)
     side = {1: "sport", 2: "dport"}[host]
@@ -115,7 +115,7 @@ def test_a_queue_pair_is_put_into_error(hosts: Hosts, host: int) -> None:
 
 @on("siw", long=("rxe",))
 def test_a_firewall_drops_what_is_rdma(hosts: Hosts) -> None:
-    """TCP goes on, and nobody tells of it.
+    """TCP goes on, and no device reports it.
 
     SoftRoCE finds that nothing is acknowledged. Soft-iWARP would find that as late as TCP does, on which it
     is built: there the ends find that the other one does not answer (core/proto/SPEC.md, 2.6).
@@ -127,7 +127,7 @@ def test_a_firewall_drops_what_is_rdma(hosts: Hosts) -> None:
         rule = f"protocol ip u32 {what_is_rdma(hosts.kind, host)}"
         hosts.lab.out(host, "tc", "filter", "add", "dev", "lab0", "ingress", *rule.split(), "action", "drop")
     conversation.wait_for_progress()
-    # What the device finds is not what the ends found.
+    # The device's finding is not that of the ends.
     silent = conversation.links_silent()
     assert (silent >= 1) == (hosts.kind == "siw"), silent
     for host in (1, 2):
@@ -137,7 +137,7 @@ def test_a_firewall_drops_what_is_rdma(hosts: Hosts) -> None:
 
 
 def what_is_rdma(kind: str, host: int) -> str:
-    """Among what comes to a host, in the words of tc's u32: protocol 17 is UDP, 6 is TCP."""
+    """Of packets to a host, as a filter of tc's u32: protocol 17 is UDP, 6 is TCP."""
     if kind == "rxe":
         return "match ip protocol 17 0xff match ip dport 4791 0xffff"
     # The first host accepts links, the second one asks for them.

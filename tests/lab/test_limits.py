@@ -1,4 +1,4 @@
-"""A process that runs out of something goes on over TCP and says why; what it has stays as it is."""
+"""A process that runs out of a resource goes on over TCP with a reason; its links stay as they are."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ shift
 exec "$@"
 """
 
-#: How a command is limited, what it then says, and with how many connections it is: of descriptors there are
-#: enough for the program, and would not be if each connection had a link.
+#: The limit of a command, its reason, and its number of connections: there are enough descriptors for the
+#: program, and would not be if each connection had a link.
 LIMITS = {
     "locked memory": ((*AS_NOBODY, "prlimit", "--memlock=65536:65536"), "memory-limit", 20),
     "descriptors": (("prlimit", "--nofile=130:130"), "exhausted", 60),
@@ -71,7 +71,7 @@ def ask(lab: UpLab, *command: str) -> None:
 
 
 def counted(device: Device, pid: str, reason: str, *command: str) -> Counters:
-    """Conversations until the server has counted the reason; what it has counted then."""
+    """Conversations until the server has counted the reason; its counters then."""
     for _ in attempts():
         ask(device.lab, *command)
         counters = device.counters(pid)
@@ -100,7 +100,7 @@ def test_a_server_that_runs_out(device: Device, limit: str) -> None:
 
 @pytest.mark.parametrize(("device", "limit"), also_long("client"), indirect=["device"])
 def test_a_client_that_runs_out(device: Device, limit: str) -> None:
-    """It says that it was its own limit, and not that its peer was not there."""
+    """The reason is its own limit, and not an absent peer."""
     before, reason, connections = LIMITS[limit]
     serve(device, "7005")
     told = f"/tmp/{limit.replace(' ', '-')}.json"

@@ -27,7 +27,7 @@ def counted(lab: UpLab, server: str) -> tuple[int, int]:
 
 
 def links_made(lab: UpLab, connections: int, rounds: int, **settings: str) -> tuple[int, int]:
-    """Links that a client had made for its connections, of which three quarters got onto one."""
+    """Links that a client had made for its connections; three quarters of those got onto one."""
     variables = [f"{key}={value}" for key, value in settings.items()]
     run = ["env", *variables, str(binaries() / "netacc_run"), sys.executable, ECHO]
     server = lab.start(1, *run, "threaded", SERVER, PORT)
@@ -35,7 +35,7 @@ def links_made(lab: UpLab, connections: int, rounds: int, **settings: str) -> tu
     assert words[:2] == ["listening", "as"]
     links, streams = 0, 0
     for number in attempts():
-        # Longer each time: the way to a link takes what it takes.
+        # Longer each time, because the time to get onto a link is not known.
         messages = str(60 << min(number, 4))
         asked = lab.out(2, *run, "ask", SERVER, PORT, messages, str(connections), str(rounds))
         assert asked == f"{messages} answers as asked\n"
@@ -56,7 +56,7 @@ def test_streams_share_links_and_links_are_used_again(siw: UpLab) -> None:
 
 
 def test_connections_that_end_at_once_cost_nobody_the_listener(siw: UpLab) -> None:
-    """Breaks if who connects to the port of links, and leaves again, ends it for all others."""
+    """Breaks if a client that connects to the port of links, and leaves again, ends it for all others."""
     run = [str(binaries() / "netacc_run"), sys.executable, ECHO]
     server = siw.start(1, *run, "threaded", SERVER, PORT)
     words = line_from(server.stdout).split()
@@ -103,7 +103,7 @@ def test_many_streams_get_onto_one_link_at_once(siw: UpLab) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("device", ["rxe", "siw"])
 def test_ten_thousand_streams_share_three_links(device: str) -> None:
-    """Breaks if what one stream waits for is looked for in all streams of its link: a host did nothing else.
+    """Breaks if each wait of one stream polls all streams of its link: a host did nothing else.
 
     The burst at the end is more than the server takes in the patience of a link in emulation, so some streams
     leave it then. No byte is lost, and no link.
@@ -164,7 +164,7 @@ def in_turn(lab: UpLab, connections: int, **settings: str) -> Iterator[str]:
 
 
 def test_a_shared_link_that_the_program_does_not_look_at_takes_streams(siw: UpLab) -> None:
-    """Who accepts blocks on the very connection that is to get onto the link of the one before."""
+    """The acceptor blocks on the very connection that is to get onto the link of the one before."""
     with in_turn(siw, 3, NACC_SOR_CONN_PER_QP="4") as server:
         assert counted(siw, server)[0] >= 1
 
@@ -180,7 +180,7 @@ def test_memory_is_registered_in_the_steps_that_are_set(siw: UpLab) -> None:
 
 
 def test_a_link_of_one_stream_has_two_registrations(siw: UpLab) -> None:
-    """As many as eRDMA has for a queue pair: what receives and the link need, and what the stream does."""
+    """As many as eRDMA has for a queue pair: for receives, the link and the stream."""
     with in_turn(siw, 3) as server:
         threads = siw.out(1, "ls", f"/proc/{server}/task").split()
         registered = json.loads(siw.out(1, "rdma", "-j", "-d", "resource", "show", "mr"))

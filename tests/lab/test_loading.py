@@ -1,4 +1,4 @@
-"""The libraries for RDMA devices are loaded by who could use them, on a host that has a device."""
+"""Only processes that could use the libraries for RDMA devices load them, on a host that has a device."""
 
 from __future__ import annotations
 

@@ -21,14 +21,14 @@ VAIN = str(REPO / "tests/lab/programs/vain.py")
 SERVER, PORT = "10.99.0.1", 7020
 #: The rule of the original.
 LINK_PORT = PORT + 20000
-#: Processes that ask, connections of each, answers to each: a process knows nothing of a peer at first, and a
+#: Client processes, connections of each, answers to each: a process has no record of a peer at first, and a
 #: connection tries to get onto a link at its second operation.
 PROCESSES, CONNECTIONS, ANSWERS = 2, 4, 12
-#: Beyond what it takes natively. What RDMA devices and their connection managers wait for is many seconds; an
-#: emulated machine that opens a device beside it is not to be confused with that.
+#: Seconds beyond the native time. Timeouts of RDMA devices and their connection managers are many seconds
+#: long; an emulated machine that opens a device meanwhile is faster than that.
 MEDIAN_LATER, WORST_LATER = 2.0, 5.0
 
-#: Holds a port of TCP, and takes what comes.
+#: Holds a port of TCP, and takes all bytes.
 HOLDER = f"""
 import socket
 listener = socket.create_server(({SERVER!r}, {LINK_PORT}))
@@ -96,7 +96,7 @@ def quick(request: pytest.FixtureRequest) -> Iterator[Quick]:
 
 @pytest.fixture(scope="module")
 def known() -> dict[str, Taken]:
-    """What `native` has found, by lab."""
+    """The results of `native`, by lab."""
     return {}
 
 
@@ -115,7 +115,7 @@ def accelerated(**settings: str) -> tuple[str, ...]:
 
 
 def judge(ours: Taken, native: Taken) -> None:
-    """Breaks if a connection, or its first bytes, waited for what its link is refused or nobody answers."""
+    """Breaks if a connection, or its first bytes, waited for a refused or unanswered request for a link."""
     print(f"seconds: {ours.each}, natively {native.each}")
     assert statistics.median(ours.firsts) < max(native.each) + MEDIAN_LATER
     assert max(ours.each) < max(native.each) + WORST_LATER
@@ -127,7 +127,7 @@ def expect_tcp(counters: Counters) -> None:
 
 @pytest.mark.parametrize("quick", ["siw"], indirect=True)
 def test_another_program_has_the_port_for_links(quick: Quick, native: Taken) -> None:
-    """On soft-iWARP, where ports are TCP's: it takes who asks for a link, and never answers."""
+    """On soft-iWARP, where ports are TCP's: it accepts requests for links, and never answers."""
     holder = quick.lab.start(1, sys.executable, "-c", HOLDER)
     assert line_from(holder.stdout) == "holds it\n"
     quick.serve(*accelerated())
@@ -136,7 +136,7 @@ def test_another_program_has_the_port_for_links(quick: Quick, native: Taken) -> 
 
 
 def test_another_program_wants_the_port_for_links(quick: Quick, native: Taken) -> None:
-    """It gets what it would get beside any program that listens there. SoftRoCE has ports of its own."""
+    """It gets the same connections as without the library. SoftRoCE has ports of its own."""
     quick.serve(*accelerated())
     for number in attempts():
         # Longer each time: the way to a link takes what it takes.
@@ -195,7 +195,7 @@ def test_a_firewall_drops_what_would_connect_a_link(quick: Quick, native: Taken)
 
 @pytest.mark.parametrize("quick", ["siw"], indirect=True)
 def test_who_asks_for_a_link_in_vain_does_not_wait_for_it(quick: Quick) -> None:
-    """Soft-iWARP's driver connects in the very call, which takes two minutes where nobody answers.
+    """Soft-iWARP's driver connects in the very call, which takes two minutes without an answer.
 
     Breaks if that holds up a fork, `netacc_ss`, or anything else that the library does for the process.
     """

@@ -18,9 +18,9 @@ from tests.lab.lib import COMMAND_SECONDS, UpLab, attempts, line_from, whole_wir
 
 POUR = str(REPO / "tests/lab/programs/pour.py")
 
-# Far above what an emulated machine takes for an answer on either path.
+# Far above an emulated machine's time for an answer on either path.
 SLOW = "50ms"
-# IP protocols of what is delayed: RoCE's packets are UDP.
+# IP protocols of the delayed packets: RoCE's packets are UDP.
 TCP, ROCE = "6", "17"
 # Blocks within which the choice is made, which takes the median of sixteen answers: on a link it times one of
 # eight, over TCP each.
@@ -28,13 +28,13 @@ MANY, FEW = 8 * 16 + 40, 16 + 64
 # Seconds for which a link that was left is not tried again, at first.
 PAUSE = 10.0
 
-# What `netacc_ss` says of the connection that asks: FD LOCAL REMOTE STATE PATH QP REASON.
+# The line of `netacc_ss` for the client's connection: FD LOCAL REMOTE STATE PATH QP REASON.
 ON_LINK, LEFT = '$5 == "link"', '$5 == "tcp" && $7 == "link-slower"'
 
 
 @contextmanager
 def bands(lab: UpLab) -> Iterator[None]:
-    """Gives what the second host sends a slow band, in which nothing is yet."""
+    """Adds a slow band for packets of the second host. It is empty at first."""
     qdisc = ("dev", "lab0", "root")
     lab.out(2, "modprobe", "-a", "sch_prio", "sch_netem", "cls_u32")
     # Everything goes into the first band.
@@ -134,7 +134,7 @@ def test_a_pinned_path_is_kept(lab: UpLab) -> None:
     conversation.wait_for_progress(MANY)
     counters = conversation.client_counters()
     assert not counters.reasons["link-slower"], counters.describe()
-    # Unless it fails, for which a device under test may have other reasons, it has carried all of them.
+    # Unless the link failed, for which a device may have other reasons, it has carried all of them.
     if counters.streams_demoted == before.streams_demoted:
         assert counters.since(before).tcp_bytes == 0, counters.describe()
     conversation.end()
@@ -142,7 +142,7 @@ def test_a_pinned_path_is_kept(lab: UpLab) -> None:
 
 @pytest.mark.timeout(300)
 def test_a_stream_in_one_direction_leaves_the_slower_path(lab: UpLab) -> None:
-    """Nobody answers it, so how fast it goes is what is compared."""
+    """It has no answers, so its rates are compared."""
     told, port = "/tmp/pour", "7008"
     run = [str(binaries() / "netacc_run"), sys.executable, POUR]
     lab.out(2, "rm", "-f", told, f"{told}.stop")
@@ -154,7 +154,7 @@ def test_a_stream_in_one_direction_leaves_the_slower_path(lab: UpLab) -> None:
     lab.wait_for(2, f"test -s {told}")
     pid = lab.out(2, "cat", told)
     look = [str(binaries() / "netacc_ss"), "-p", pid, "-s", "all", "--json"]
-    # It has left, and what it was compared with is known again.
+    # It has left, and the rate of the other path is measured again.
     both = "grep -q link-slower /tmp/look && grep -q bulk_bytes_per_s_tcp /tmp/look"
     lab.wait_for(2, f"{shlex.join(look)} >/tmp/look && {both}")
     counters = parse(lab.out(2, *look))

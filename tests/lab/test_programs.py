@@ -1,4 +1,4 @@
-"""Unmodified programs on two hosts, over RDMA devices: what they do, and that their bytes went over links."""
+"""Unmodified programs on two hosts, over RDMA devices: their results, and their bytes over links."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Device:
     lab: UpLab
     profile: str
     #: The link between the hosts loses packets. One of the connection manager's costs seconds, in which a
-    #: conversation goes on over TCP; one of a stream may make it leave the link, as if nobody read.
+    #: conversation goes on over TCP; one of a stream may make it leave the link, as if its peer read nothing.
     loses: bool
 
     @property
@@ -36,7 +36,7 @@ class Device:
         return [*variables, str(binaries() / "netacc_run"), *command]
 
     def counters(self, pid: str) -> Counters:
-        """What a process on the first host has counted."""
+        """The counters of a process on the first host."""
         asking = (str(binaries() / "netacc_ss"), "-p", pid, "-s", "all", "--json")
         # Opening a device, in a process that is new, takes seconds in emulation.
         self.lab.wait_for(1, f"{' '.join(asking)} >/dev/null 2>&1")
@@ -59,9 +59,9 @@ def serve_redis(device: Device) -> str:
 
 
 def until_on_links(device: Device, pid: str, conversation: Callable[[int], None]) -> Counters:
-    """Conversations, each longer than the last, until most bytes of one went over links; what it counted.
+    """Conversations, each longer than the last, until most bytes of one went over links; its counters.
 
-    Whatever the way to a link takes, what comes after it is longer in the end.
+    With any time to get onto a link, the rest of a conversation is longer in the end.
     """
     before = Counters()
     for number in attempts():
@@ -95,7 +95,7 @@ def test_redis_with_a_client_that_is_not_accelerated(device: Device) -> None:
     assert '"GET"' in device.lab.out(2, *benchmark("-n", "300"))
     counters = device.counters(server)
     assert counters.link_bytes == 0 and counters.tcp_bytes > 300 * 512
-    # A connection that was hardly used cannot tell.
+    # A connection that was hardly used proves nothing.
     assert set(counters.reasons) <= {"peer-not-accelerated", "not-yet"}, counters.describe()
     assert counters.reasons["peer-not-accelerated"] > 0
 
@@ -108,7 +108,7 @@ def test_redis_with_a_server_that_is_not_accelerated(device: Device) -> None:
 
 
 def test_blocking_sockets_bring_every_byte(device: Device) -> None:
-    """Both ends sleep in recv; what comes back is compared."""
+    """Both ends sleep in recv; the answers are compared."""
     server = device.lab.start(1, *device.accelerated(sys.executable, ECHO, "serve", SERVER, "7000"))
     words = line_from(server.stdout).split()
     assert words[:2] == ["listening", "as"]
@@ -122,7 +122,7 @@ def test_blocking_sockets_bring_every_byte(device: Device) -> None:
 
 @pytest.mark.parametrize(("kind", "profile"), [("rxe", "native"), ("siw", "native"), ("siw", "erdma")])
 def test_ipv6(kind: str, profile: str, request: pytest.FixtureRequest) -> None:
-    """On links where the device's connection manager knows IPv6, which eRDMA's does not."""
+    """On links where the device's connection manager has IPv6, which eRDMA's has not."""
     device = Device(request.getfixturevalue(kind), profile, kind == "rxe")
     server = device.lab.start(1, *device.accelerated(sys.executable, ECHO, "serve", SERVER6, "7008"))
     words = line_from(server.stdout).split()
@@ -145,7 +145,7 @@ def test_ipv6(kind: str, profile: str, request: pytest.FixtureRequest) -> None:
 def test_each_of_several_processes_of_one_port_is_found(
     kind: str, role: str, request: pytest.FixtureRequest
 ) -> None:
-    """Two that accept for themselves, of which one has the port for links; and children that do not."""
+    """Two that accept for themselves, one of them with the port for links; and children that do not."""
     lab = request.getfixturevalue(kind)
     device = Device(lab, "native", loses=False)
     on_links: set[str] = set()

@@ -22,7 +22,7 @@ from tests.apps.lib.paths import REPO, binaries
 from tests.lab.lib import ON_LINKS, UpLab, whole_wire
 
 PROPERTIES = REPO / "tests/properties"
-# What is open on devices alone.
+# Findings that are open on devices alone.
 OPEN = OpenFindings.load(REPO / "tests/lab/open.json")
 # Programs of the fast profile for each device, and of the test that is `long`. SoftRoCE as it is has more
 # inline than with the limits of eRDMA, and IPv6, which soft-iWARP has as well: a few show that it works.
@@ -46,7 +46,7 @@ class Device:
         return FEWER if self.name == "rxe" else FEW
 
     def packets(self) -> int | None:
-        """What the device of the first host has sent; None where it does not count."""
+        """The packets that the device of the first host has sent; None where it does not count."""
         counter = "/sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts"
         return int(self.lab.out(1, "cat", counter)) if self.name.startswith("rxe") else None
 
@@ -105,7 +105,7 @@ def test_bytes_leave_the_kernel(device: Device) -> None:
     programs = [generate(shape, [rng.getrandbits(56) for _ in range(30)]) for _ in range(min(8, device.few))]
     for index, verdict in device.run.check_all(programs):
         tally.add(str(index), verdict)
-    # By the kernel's own count of what TCP delivered.
+    # By the kernel's own count of bytes that TCP delivered.
     assert tally.moved >= 0.7 * tally.programs, tally.describe()
     assert tally.kernel_bytes < 0.5 * tally.app_bytes, tally.describe()
     after = device.packets()

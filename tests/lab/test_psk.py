@@ -1,4 +1,4 @@
-"""The pre-shared key between two hosts: links are made by who has the same, and by nobody else."""
+"""The pre-shared key between two hosts: only hosts with the same key make links."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def machines_of(name: str) -> list[str]:
 
 
 def start_run() -> subprocess.Popen[str]:
-    """A `run` whose command says that it has begun, and does not end."""
+    """A `run` whose command prints that it has begun, and does not end."""
     lab_run = [str(binaries() / "netacc"), "lab", "run", "--where", "vm", "--"]
     command = ["sh", "-c", "echo up; exec sleep 1000"]
     return subprocess.Popen([*lab_run, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -67,7 +67,7 @@ def test_this_machines_own_driver_is_used_where_there_is_one() -> None:
     lines = result.stdout.splitlines()
     assert lines[0].startswith("link rxe0/1 state ACTIVE"), result
     assert lines[1] == "status 5"
-    assert "lab0" not in "".join(lines[2:]), "what was made is taken away again"
+    assert "lab0" not in "".join(lines[2:]), "the interface is removed again"
 
 
 def test_an_interrupt_ends_the_machines_too() -> None:
@@ -143,7 +143,7 @@ def test_a_shell_has_a_terminal() -> None:
 
 
 def read_until(terminal: int, wanted: bytes) -> bytes:
-    """What a terminal shows up to and with `wanted`; bounded by the limit of the test."""
+    """The output of a terminal up to and with `wanted`; bounded by the limit of the test."""
     seen = b""
     while wanted not in seen:
         seen += os.read(terminal, 4096)

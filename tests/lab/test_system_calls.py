@@ -1,4 +1,4 @@
-"""What a message on a link costs in system calls: the device's doorbell, and nothing of ours."""
+"""The cost of a message on a link in system calls: the device's doorbell, and none of ours."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROUNDS, COUNT = "20", "200"
 
 
 def test_a_message_costs_one_call_where_nobody_sleeps(rxe: UpLab) -> None:
-    """Breaks if somebody is woken who does not sleep, or a message is several requests to the device."""
+    """Breaks if a thread is woken that does not sleep, or a message is several requests to the device."""
     run = ["env", "NACC_POLL_MS=1000", str(binaries() / "netacc_run"), sys.executable, ROUND_TRIPS]
     with whole_wire(rxe):
         server = rxe.start(1, *run, "serve", SERVER, PORT)

@@ -13,7 +13,7 @@ from tests.lab.lib import UpLab
 
 EXAMPLES = REPO / "target/debug/examples"
 
-# What no device of this backend has, or what the suite has for those that lack something which these have.
+# Tests of properties that no device of this backend has, or of the lack of one that all of them have.
 NOT_APPLICABLE = {
     "directory_finds_the_other_end",
     "directory_withdraws_what_was_published",
@@ -30,7 +30,7 @@ NOT_APPLICABLE = {
 
 @dataclass
 class Report:
-    """What the suite found."""
+    """The results of the suite."""
 
     devices: list[dict[str, Any]] = field(default_factory=list)
     capabilities: dict[str, Any] = field(default_factory=dict)
@@ -78,7 +78,7 @@ def test_softroce_over_ipv6(rxe: UpLab) -> None:
 
 @pytest.mark.parametrize(
     ("profile", "inline", "receive_entries", "immediate"),
-    # What is no longer than a credit word goes inline whatever the device can.
+    # Messages no longer than a credit word go inline on every device.
     [("erdma", 96, 1, True), ("siw", 64, 6, False), ("portable", 8, 1, False)],
 )
 def test_softroce_with_the_limits_of_another(
@@ -113,7 +113,7 @@ def test_soft_iwarp_with_the_limits_of_erdma(siw: UpLab) -> None:
 def test_an_overflowing_completion_queue_is_the_end_of_its_link_alone(
     kind: str, request: pytest.FixtureRequest
 ) -> None:
-    """Both devices drop what finds no room, and say so by nothing but an asynchronous event."""
+    """Both devices drop completions that find no room, and report it by an asynchronous event alone."""
     result = request.getfixturevalue(kind).run(1, str(EXAMPLES / "verbs_overflow"), "10.99.0.1")
     assert result.returncode == 0, result.stderr
     seen = json.loads(result.stdout)

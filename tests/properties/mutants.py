@@ -37,7 +37,7 @@ PATIENCE_S = 60.0
 
 
 def copy_sources() -> Path:
-    """The tracked files, so that a mutant never touches what people work on."""
+    """The tracked files, so that a mutant never touches files in the working tree."""
     sources = WORK / "sources"
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=REPO, capture_output=True, check=True).stdout
     for name in filter(None, listed.decode().split("\0")):
@@ -63,7 +63,7 @@ def build(sources: Path, name: str) -> Path:
 
 
 def hunt(mutant: Differential, unbroken: Differential, mixes: tuple[Mix, ...]) -> tuple[str, int, float]:
-    """What the first program shows that fails twice with the mutant, and never without."""
+    """The failure of the first program that fails twice with the mutant, and never without."""
     began, ran = time.monotonic(), 0
     for ran in range(1, MOST + 1):
         program = from_seed(FIRST_SEED + ran, mixes=mixes).program
@@ -106,7 +106,7 @@ def break_once(sources: Path, mutant: dict[str, Any]) -> tuple[Path, str]:
     whole = path.read_text()
     count = whole.count(mutant["find"])
     if count != mutant.get("count", 1):
-        raise SystemExit(f"{mutant['name']}: {mutant['file']} has what it looks for {count} times")
+        raise SystemExit(f"{mutant['name']}: {mutant['file']} has the text to replace {count} times")
     path.write_text(whole.replace(mutant["find"], mutant["replace"]))
     return path, whole
 
@@ -134,7 +134,7 @@ def break_library(only: list[str]) -> list[dict[str, Any]]:
 
 
 def simulated(program: Program, expected: Trace, seed: int, mutant: str) -> str:
-    """What differs on the core alone, if anything does."""
+    """The difference on the core alone, if there is one."""
     try:
         differences = compare(
             program, expected, HarnessExecutor(seed=seed, mutant=mutant).run(program, expected)
@@ -158,7 +158,7 @@ def break_device(only: list[str]) -> list[dict[str, Any]]:
                 program = generate(replace(drawn.shape, config=config), drawn.decisions)
                 expected = oracle.check(program).oracle
                 found = simulated(program, expected, ran, mutant)
-                # Another seed is another schedule: what fails without a mutant proves nothing.
+                # Another seed is another schedule: a program that fails without the mutant proves nothing.
                 if found and not any(simulated(program, expected, seed, "") for seed in range(ran, ran + 20)):
                     break
                 found = ""
@@ -174,12 +174,12 @@ def row(where: str, name: str, found: str, ran: int, seconds: float) -> dict[str
     return {"where": where, "mutant": name, "found": found, "programs": ran, "seconds": round(seconds, 2)}
 
 
-# What no program of these executors can see, and who sees it instead.
+# Mutants that no program of these executors can see, and the tests that see them.
 SIMULATION = "ci/run.sh sim sees it"
 BEYOND = {
     "LeakRegion": f"nothing that a program does shows a leak; {SIMULATION}",
-    "DropGive": f"a step that waits tries again, and finds the credit without being told of it; {SIMULATION}",
-    "DropDisconnect": f"who writes finds the link dead, and who reads a record on the anchor; {SIMULATION}",
+    "DropGive": f"a step that waits tries again, and finds the credit without an event; {SIMULATION}",
+    "DropDisconnect": f"a writer finds the link dead, and a reader a record on the anchor; {SIMULATION}",
     "DropEdge": f"the programs do not wait with the simulation's epoll; {SIMULATION}",
 }
 

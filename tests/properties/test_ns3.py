@@ -1,4 +1,4 @@
-"""The core on simulated hosts in ns-3: programs do what they do on kernel TCP, and a seed gives one run."""
+"""The core on simulated hosts in ns-3: programs behave as on kernel TCP, and a seed gives one run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.properties.conftest import PROFILE
 
 EXECUTABLE = REPO / "target/ns3/netacc-ns3-exec"
 SHAPE = Shape(mix=Mix.DATA, warm=12)
-#: What the scheduler has a model of; single operations that it has none of are `unsupported` in the trace.
+#: Operations with a model in the scheduler; single operations without one are `unsupported` in the trace.
 SIMULATED = MIXES["ns3"]
 
 
@@ -69,8 +69,8 @@ def some_programs(count: int, faults: int) -> Iterator[Program]:
 def test_ns3(
     oracle: Differential, ns3: Ns3Executor, shape: Shape, made: list[int], seed: int, faults: int
 ) -> None:
-    """Breaks wherever a stream in ns-3 differs from the kernel's, whatever its network loses and reorders,
-    whatever queue pair dies and whatever cable is cut."""
+    """Breaks wherever a stream in ns-3 differs from the kernel's, with any loss and reordering,
+    any dead queue pair and any cut cable."""
     program = generate(with_faults(shape, faults), made)
     expected = oracle.check(program).oracle
     ns3.seed = seed
@@ -81,7 +81,7 @@ def test_ns3(
 @pytest.mark.parametrize("faults", [0, 1, 30])
 def test_as_on_the_plain_network(oracle: Differential, in_memory: Ns3Executor, faults: int) -> None:
     """Breaks if ns-3's network, or the boundary to it, differs in anything from the plain one: a time, an
-    order, a loss, a cut cable; or if a run is not what its seed says."""
+    order, a loss, a cut cable; or if a run is not the one of its seed."""
     networks = set()
     for seed, program in enumerate(some_programs(40, faults)):
         expected = oracle.check(program).oracle
@@ -111,7 +111,7 @@ def test_bytes_leave_tcp(oracle: Differential, ns3: Ns3Executor) -> None:
 
 def test_tcp_is_the_simulators(oracle: Differential, ns3: Ns3Executor, in_memory: Ns3Executor) -> None:
     """Breaks if bytes of connections that are not promoted do not cross the network, or a run with them is
-    not what its seed says."""
+    not the one of its seed."""
     apart = dataclasses.replace(SHAPE.config, promote_after=1_000_000)
     shape = dataclasses.replace(SHAPE, warm=0, processes=2, config=apart)
     rng = random.Random(7)
@@ -171,7 +171,7 @@ def test_an_end_follows_what_is_under_way(
 
 @pytest.mark.parametrize("faults", [0, 30])
 def test_both_ends_at_once(oracle: Differential, ns3: Ns3Executor, faults: int) -> None:
-    """Breaks if who has ended its direction is not told of its peer's end before its own is acknowledged."""
+    """Breaks if a side that has ended its direction sees its peer's end after its own is acknowledged."""
     steps: list[dict[str, object]] = [
         {"p": 0, "op": "send_all", "s": 3, "n": 30},
         {"p": 1, "op": "send_all", "s": 2, "n": 60},
@@ -197,7 +197,7 @@ def notices(ns3: Ns3Executor, program: Program, expected: Trace) -> bool:
 
 @pytest.mark.parametrize("mutant", ["DropData", "ReorderData", "CorruptData"])
 def test_faults_on_purpose_are_noticed(oracle: Differential, mutant: str) -> None:
-    """Breaks if runs in ns-3 agree with the kernel whatever the device does."""
+    """Breaks if runs in ns-3 agree with the kernel under every fault of the device."""
     with Ns3Executor(EXECUTABLE, mutant=mutant) as ns3:
         for seed, program in enumerate(some_programs(60, 0)):
             ns3.seed = seed

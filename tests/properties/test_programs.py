@@ -1,4 +1,4 @@
-"""Whatever a program does with its sockets, it sees what it would see on kernel TCP."""
+"""A program sees the same as on kernel TCP, with any operations on its sockets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 REGRESSIONS = sorted((HERE / "regressions").glob("*.json"))
 SCHEMA = json.loads((HERE.parent / "program/schema.json").read_text())
 OPEN = OpenFindings.load(HERE / "open.json")
-# What the simulation has a model of.
+# The operations that the simulation has a model of.
 SIMULATED = MIXES["harness"]
 TRIES = 12  # of an open regression that depends on timing
 
@@ -53,7 +53,7 @@ def test_accelerated(lab: Differential, program: Program) -> None:
 def test_core(
     oracle: Differential, shape: Shape, made: list[int], seed: int, faults: int, preset: str
 ) -> None:
-    """Breaks wherever the core's streams differ from the kernel's, whatever dies beneath them."""
+    """Breaks wherever the core's streams differ from the kernel's, with any faults beneath them."""
     program = generate(
         dataclasses.replace(shape, config=dataclasses.replace(shape.config, fault_per_mille=faults)), made
     )
@@ -68,7 +68,7 @@ def test_core(
 
 @given(program=programs(PROFILE))
 def test_oracle_is_stable(oracle: Differential, program: Program) -> None:
-    """Breaks if a program's result depends on what kernel TCP leaves open."""
+    """Breaks if a program's result depends on a freedom of kernel TCP."""
     verdict = oracle.check(program)
     assert not verdict.differences, verdict.differences[0].describe()
 
@@ -87,7 +87,7 @@ def test_most_programs_leave_the_kernel(lab: Differential) -> None:
 
 @pytest.mark.parametrize("path", REGRESSIONS, ids=lambda path: path.stem)
 def test_regression(lab: Differential, path: Path) -> None:
-    """A program that once failed. While its finding is open it must still fail, so that nobody forgets it."""
+    """A program that once failed. While its finding is open it must fail, so that it is not forgotten."""
     program = Program.load(path)
     still_open = program.data.get("note", "").startswith("open")
     for _ in range(TRIES):

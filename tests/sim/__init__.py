@@ -1,1 +1,1 @@
-"""Scenarios, their tools, and what simulation says against the world."""
+"""Scenarios, their tools, and simulation compared with closed forms and machines."""

@@ -1,4 +1,4 @@
-"""What tests of scenarios share: a scenario that takes a moment, and folders of their own."""
+"""Fixtures of the tests of scenarios: a scenario that takes a moment, and folders of their own."""
 
 from __future__ import annotations
 
@@ -58,5 +58,5 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where this test's runs are kept."""
     folder = tmp_path / "runs"
     monkeypatch.setenv("NETACC_RUNS", str(folder))
-    paths.simulator()  # Who has none is told here how to build it.
+    paths.simulator()  # Raises the instruction to build it if there is none.
     return folder

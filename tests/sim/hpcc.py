@@ -73,7 +73,7 @@ class Load:
         return self.senders if self.leaves else self.senders + 1
 
     def pairs(self) -> list[tuple[int, int]]:
-        """Who sends to whom, by flow."""
+        """Sender and receiver of each flow."""
         half = self.nodes // 2
         each = [(i, (i + half) % self.nodes if self.leaves else self.senders) for i in range(self.senders)]
         return [pair for pair in each for _ in range(self.flows)]
@@ -97,7 +97,7 @@ LOADS = [
 
 @dataclass(frozen=True)
 class Run:
-    """What one process has taken, and when its flows ended."""
+    """Time and memory of one process, and the ends of its flows."""
 
     processor_s: float
     wall_s: float
@@ -115,7 +115,7 @@ def _measured(command: list[str], ok: tuple[int, ...], **environment: str) -> tu
         )
         timer = threading.Timer(MOST_SECONDS, process.kill)
         timer.start()
-        # Not `wait`: only this tells what the process itself has used.
+        # Not `wait`: only this reports the time of the process itself.
         _, status, usage = os.wait4(process.pid, 0)
         timer.cancel()
         process.returncode = os.waitstatus_to_exitcode(status)
@@ -128,7 +128,7 @@ def _measured(command: list[str], ok: tuple[int, ...], **environment: str) -> tu
 
 
 def write_inputs(load: Load, folder: Path) -> Path:
-    """What their program reads: network, flows, and a configuration that names both."""
+    """The inputs of their program: network, flows, and a configuration that names both."""
     switch = load.nodes
     if load.leaves:
         each = load.nodes // load.leaves
@@ -223,15 +223,15 @@ def ours(load: Load) -> Run:
     if load.leaves:
         command += ["--permutation=1", f"--leaves={load.leaves}", f"--spines={load.leaves}"]
     if load.dcqcn:
-        switch = {"MarkMinBytes": 400_000, "MarkMaxBytes": 1_600_000, "MarkMaxPpm": 200_000}
+        switch = {"EcnMinBytes": 400_000, "EcnMaxBytes": 1_600_000, "EcnProbabilityPpm": 200_000}
         switch["PfcXoffBytes"] = 1 << 22
         # Their senders cut their rates at most once in 4 us, however often they are notified.
-        command += ["--rate=DcqcnHpcc", "--mark=1", "--ns3::RnicFleet::NotificationInterval=4us"]
+        command += ["--rate=dcqcn-hpcc", "--ecn=1", "--ns3::RnicFleet::NotificationInterval=4us"]
     else:
-        # An eighth of what 16 such leave free of 2 MiB less headroom: where their threshold is.
+        # An eighth of the bytes that 16 such leave free of 2 MiB less headroom: their threshold.
         switch = {"PfcXoffBytes": 71_000, "PfcXonBytes": 68_000}
     command += [f"--ns3::RnicSwitch::{name}={value}" for name, value in switch.items()]
-    # 1 says that not all were delivered, which is for the table.
+    # 1: not all flows were delivered, which the table shows.
     text, processor, wall, peak = _measured(command, (0, 1))
     return Run(processor, wall, peak, tuple(sorted(end for end in json.loads(text)["ends_ns"] if end > 0)))
 
@@ -241,7 +241,7 @@ def closed_form_ns(load: Load) -> tuple[float, float] | None:
     if load.leaves or load.dcqcn or load.loss_ppm:
         return None
     byte_ns = 8e9 / RATE_BPS
-    # To the switch, through the queue, and back to whoever counts that.
+    # To the switch, through the queue, and back to the sender.
     their = (load.packets + 1) * THEIR_FRAME * byte_ns + 2 * THEIR_ACK * byte_ns + 4 * DELAY_NS
     our = (load.packets * OUR_FRAME + load.count * OUR_RETH + OUR_FRAME + OUR_RETH) * byte_ns + 2 * DELAY_NS
     return their, our

@@ -1,4 +1,4 @@
-"""The comparison with the HPCC authors' simulator: what that one is given and says, and our half of it."""
+"""The comparison with the HPCC authors' simulator: its inputs and outputs, and our half of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.sim.hpcc import LOADS, Load, closed_form_ns, ours, read_ends, write_i
 
 @pytest.mark.parametrize("load", LOADS, ids=lambda load: load.name)
 def test_both_are_given_the_same(load: Load, tmp_path: Path) -> None:
-    """Breaks if a file of theirs is not what it says at its head, or a node has no link."""
+    """Breaks if a file of theirs does not match its head, or a node has no link."""
     config = dict(line.split(" ", 1) for line in write_inputs(load, tmp_path).read_text().splitlines())
     head, switches, *links = (tmp_path / "topology.txt").read_text().splitlines()
     nodes, switch_count, link_count = map(int, head.split())

@@ -1,4 +1,4 @@
-"""Runs: the same twice, found when asked again, failed when they hang; and what is told of them."""
+"""Runs: the same twice, found when asked again, failed when they hang; and their reports."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_run_is_the_same_twice(write: Write, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("anchor", ["tcp", "memory"])
 def test_links_carry_the_bytes(write: Write, runs: Path, anchor: str) -> None:
-    """Breaks if connections stay on TCP, whatever TCP is, or are on queue pairs that nothing was sent on."""
+    """Breaks if connections stay on TCP, on either kind of TCP, or are on unused queue pairs."""
     study(write(("[measure]", f'[stack]\nanchor = "{anchor}"\n[measure]')), seeds=[1], engine=SerialEngine())
     (run,) = Store(runs).all()
     assert run.meta["linked"] == 4
@@ -61,7 +61,7 @@ def test_links_carry_the_bytes(write: Write, runs: Path, anchor: str) -> None:
     ("warmup", "duration", "linked"), [("0s", "1ms", 0), ("0s", "8ms", 4), ("100us", "1ms", 4)]
 )
 def test_links_take_their_time(write: Write, runs: Path, warmup: str, duration: str, linked: int) -> None:
-    """Breaks if devices make links in no time, or need it for what was made before the run."""
+    """Breaks if devices make links in no time, or need time for links that were made before the run."""
     # Either end makes a queue pair and connects it, 0.89 ms each: 1.8 ms until the first link.
     study(write(('"100us"', f'"{warmup}"'), ('"1ms"', f'"{duration}"')), seeds=[1], engine=SerialEngine())
     (run,) = Store(runs).all()
@@ -69,7 +69,7 @@ def test_links_take_their_time(write: Write, runs: Path, warmup: str, duration: 
 
 
 def test_tcp_alone(write: Write, runs: Path) -> None:
-    """Breaks if TCP uses a queue pair, or who first asks long after connecting is never heard."""
+    """Breaks if TCP uses a queue pair, or a request long after connecting is never answered."""
     late = (
         "[measure]\nwarmup = ",
         '[stack]\nkind = "kernel-tcp"\n[host]\nprofile = "two-cores"\n[measure]\nwarmup = ',
@@ -94,7 +94,7 @@ SHORT = ('name = "get"', 'name = "get"\nkind = "short-connections"\nrequests-per
 
 
 def test_short_connections(write: Write, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Breaks if short connections are not closed, not told of, or gain otherwise than by going onto links."""
+    """Breaks if short connections are not closed, not reported, or gain otherwise than by links."""
     stacks = {"stack.kind": ["netacc", "kernel-tcp"]}
     found = study(write(SHORT, LONGER), sweep=stacks, seeds=[1], engine=SerialEngine())
     links, tcp = (point.runs[0].meta for point in found.points)
@@ -178,7 +178,7 @@ def test_what_is_there_is_not_made_again(write: Write, runs: Path) -> None:
     kept = Store(runs).all()
     assert len(kept) == 4
     assert made <= {run.folder.stat().st_ino for run in kept}
-    # What an interruption leaves is no run, and is in nobody's way.
+    # An interrupted run leaves no folder that counts as a run.
     (runs / ".partial.1").mkdir()
     assert len(Store(runs).all()) == 4
 
@@ -258,7 +258,7 @@ def test_links_come_back(write: Write, runs: Path) -> None:
     study(file, seeds=[1], engine=SerialEngine())
     (run,) = Store(runs).all()
     assert run.status == "complete"
-    # Both ends of each link, whose streams have waited for their anchors to say that the peer is gone, before
+    # Both ends of each link, whose streams have waited for a reset of a dead peer on their anchors, before
     # they went back to them.
     assert run.meta["nics"]["failed"] >= 8
     assert run.meta["groups"][0]["max_ns"] > 50_000_000
@@ -286,7 +286,7 @@ def test_a_crash_is_a_failed_run(runs: Path, tmp_path: Path) -> None:
 
 
 def test_the_program_refuses_nonsense(tmp_path: Path) -> None:
-    """Breaks if the simulator runs what it does not understand."""
+    """Breaks if the simulator runs a scenario that it does not understand."""
     program = paths.simulator()
     ended = subprocess.run(
         [program, "/dev/stdin", tmp_path / "out"], input="{}", capture_output=True, text=True
@@ -314,7 +314,7 @@ def test_parquet_keeps_histograms_whole(write: Write, runs: Path, tmp_path: Path
 def test_a_parameter_that_changes_nothing_is_told(
     write: Write, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Breaks if what is never used passes for what does not matter, or what is used is told so, too."""
+    """Breaks if the report does not mark a key that no run uses, or marks one that is used."""
     del runs
     sweep = (
         '[sweep]\n"device.recovery" = ["go-back-n", "selective-repeat"]\n"topology.delay" = ["1us", "3us"]'
@@ -341,14 +341,14 @@ def cheap_sweeps() -> list[Path]:
 
 @pytest.mark.parametrize("file", cheap_sweeps(), ids=lambda file: file.stem)
 def test_ready_scenarios_use_what_they_sweep(file: Path, runs: Path) -> None:
-    """Breaks if a scenario asks about what its runs never come to."""
+    """Breaks if a scenario has a question that its runs never reach."""
     found = study(file, seeds=[1], folder=runs, engine=SerialEngine())
     assert len(found.points) > 1
     assert found.without_effect() == []
 
 
 def test_the_command(write: Write, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Breaks if a subcommand does not do what it says, or ends with another code."""
+    """Breaks if a subcommand does not follow its help, or ends with another code."""
     file = write(("seeds = [1, 2]", 'seeds = [1, 2]\n[sweep]\n"topology.delay" = ["1us", "3us"]'))
     assert main(["sweep", str(file), "--dry-run", "--json"]) == 0
     planned = json.loads(capsys.readouterr().out)
@@ -393,7 +393,7 @@ def test_netacc_starts_it() -> None:
 
 
 def test_intervals() -> None:
-    """Breaks if an interval is not the t-interval, or a percentile is told from too few samples."""
+    """Breaks if an interval is not the t-interval, or a percentile is reported from too few samples."""
     found = stats.mean([10.0, 12.0, 14.0])
     # t(0.975, 2) = 4.3027, standard error 2 / sqrt(3).
     assert found.value == 12.0

@@ -1,4 +1,4 @@
-"""Scenarios are checked before anything runs, and say what is wrong with them."""
+"""Scenarios are checked before anything runs, and errors name the key and the allowed values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,18 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from netacc_lab.sim import Scenario, ScenarioError, estimate, paths, profiles, read, resolve, runs, units
+from netacc_lab.sim import (
+    Scenario,
+    ScenarioError,
+    declared,
+    estimate,
+    paths,
+    profiles,
+    read,
+    resolve,
+    runs,
+    units,
+)
 from netacc_lab.sim.model import Placement, Topology
 from netacc_lab.sim.topology import build
 
@@ -18,7 +29,7 @@ READY = sorted(paths.scenarios_folder().glob("*.toml"))
 
 @pytest.mark.parametrize("file", READY, ids=lambda file: file.stem)
 def test_ready_scenarios_resolve(file: Path) -> None:
-    """Breaks if a ready scenario cannot be run, or its dry run says nothing."""
+    """Breaks if a ready scenario cannot be run, or its dry run estimates nothing."""
     found = runs(file)
     assert len({json.dumps(run.resolved, sort_keys=True) for run in found}) == len(found)
     assert all(estimate.events(run.resolved) > 0 for run in found)
@@ -41,7 +52,7 @@ def test_schema_is_published() -> None:
 
 
 WRONG = [
-    # what is written, what is told: the key, and what is allowed
+    # The change, the key in the message, and the allowed values in the message.
     (('delay = "1us"', 'delay = "1 parsec"'), "topology.delay", "ns, us, ms, s"),
     (('delay = "1us"', "delay = 1"), "topology.delay", "a time: a number and one of"),
     (('delay = "1us"', 'delay = "0.5ns"'), "topology.delay", "no whole number of ns"),
@@ -123,8 +134,10 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("change", "key", "allowed"), WRONG, ids=[f"{c[1]!r}" for c, _, _ in WRONG])
-def test_what_is_wrong_is_told(write: Write, change: tuple[str, str], key: str, allowed: str) -> None:
-    """Breaks if nonsense would run, or its message lacks file, key or what is allowed."""
+def test_errors_name_the_key_and_the_allowed_values(
+    write: Write, change: tuple[str, str], key: str, allowed: str
+) -> None:
+    """Breaks if an invalid scenario would run, or its message lacks file, key or allowed values."""
     file = write(change)
     with pytest.raises(ScenarioError) as caught:
         runs(file)
@@ -135,7 +148,7 @@ def test_what_is_wrong_is_told(write: Write, change: tuple[str, str], key: str, 
 
 
 def test_a_sweep_is_checked_before_it_runs(write: Write) -> None:
-    """Breaks if a sweep begins though one of its points makes no sense."""
+    """Breaks if a sweep begins though one of its points is not valid."""
     file = write()
     with pytest.raises(ScenarioError, match=r"topology\.delay"):
         runs(file, sweep={"topology.delay": ["1us", "2 weeks"]})
@@ -144,6 +157,21 @@ def test_a_sweep_is_checked_before_it_runs(write: Write) -> None:
     with pytest.raises(ScenarioError, match="no such key"):
         runs(file, sweep={"topology.lenght": [1]})
     assert len(runs(file, sweep={"topology.delay": ["1us", "2us"], "workload.0.connections": [2, 4]})) == 8
+
+
+@pytest.mark.parametrize("table", ["device", "switch"])
+def test_declared_parameters_reach_the_resolved_form(write: Write, table: str) -> None:
+    """Breaks if a parameter that a model declares cannot be set, or its value gets lost."""
+    key = {"device": "device", "switch": "topology.switch"}[table]
+    other = {"count": 77, "factor": 0.25, "time": "77ns", "size": "77B", "share": "77ppm"}
+    for each in declared.TABLES[table]:
+        if each.name in ("rate-control", "window"):
+            continue
+        value = other.get(each.unit, each.choices[-1] if each.choices else not each.default)
+        resolved = runs(write(), sweep={f"{key}.{each.name}": [value]})[0].resolved
+        objects = {**resolved["device"], "switch": resolved["network"]["switch"]}
+        expected = 77 if each.unit in ("time", "size", "share") else value
+        assert objects[each.section][each.key] == expected, each.name
 
 
 def test_units() -> None:
@@ -165,7 +193,7 @@ def test_topologies() -> None:
     two = {"kind": "leaf-spine", "racks": 3, "hosts-per-rack": 4, "spines": 2, "rate": "10Gbit/s"}
     tiers = build(Topology.model_validate(two | {"oversubscription": 2.0}), "-")
     assert (tiers.hosts, tiers.switches, len(tiers.links)) == (12, 5, 18)
-    # Four hosts of 10 Gbit/s over two uplinks, half of what they need.
+    # Four hosts of 10 Gbit/s over two uplinks: half of the rate that they need.
     assert {link.rate_bps for link in tiers.links[12:]} == {10 * 10**9}
     assert tiers.in_order(Placement.SPREAD)[:4] == [0, 4, 8, 1]
 
@@ -185,8 +213,8 @@ def test_faults_are_of_the_right_links(write: Write) -> None:
 
 
 @pytest.mark.parametrize("kind", ["device", "host", "stack"])
-def test_profiles_say_everything(kind: str) -> None:
-    """Breaks if a profile lacks a value, or a value its source."""
+def test_profiles_are_valid(kind: str) -> None:
+    """Breaks if a profile has a wrong value, or a value without its source."""
     names = profiles.names(kind)
     assert names
     for name in names:
@@ -194,4 +222,4 @@ def test_profiles_say_everything(kind: str) -> None:
         assert all(len(sourced.source) > 5 for sourced in profile.values.values())
         if kind == "device":
             profiles.device(name, Scenario.model_fields["device"].default, "-")
-    assert resolve.FORMAT == 1
+    assert resolve.FORMAT == 2

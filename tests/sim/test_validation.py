@@ -11,7 +11,7 @@ from tests.sim.validation import CHECKS, Row, table
 
 @pytest.mark.parametrize("name", CHECKS)
 def test_simulation_agrees(name: str, tmp_path: Path) -> None:
-    """Breaks if a model is no longer what it says: the table tells which figure."""
+    """Breaks if a model leaves its bounds: the table shows the figure."""
     rows = CHECKS[name](tmp_path)
     assert rows
     assert all(row.holds for row in rows), "\n" + table(name, rows, "")

@@ -32,15 +32,15 @@ RETH_BYTES, IMMEDIATE_BYTES, AETH_BYTES = 16, 4, 4
 
 @dataclass(frozen=True)
 class Row:
-    """A figure that is known, and what the simulator says."""
+    """A figure that is known, and the simulator's figure."""
 
     what: str
     expected: float
     simulated: float
     unit: str
-    #: How far it may be off, as a share of what is expected; None for a figure that is only told.
+    #: How far it may be off, as a share of what is expected; None for a figure that is only reported.
     tolerance: float | None
-    #: What is expected is a bound: simulated may not be below ("least") or above ("most") it.
+    #: The expected figure is a bound: simulated may not be below ("least") or above ("most") it.
     bound: str = ""
 
     @property
@@ -69,7 +69,7 @@ class Row:
 
 def simulate(folder: Path, **tables: dict[str, Any] | list[dict[str, Any]]) -> Point:
     """Runs a scenario that is given as its tables, with its seeds."""
-    text = 'question = "Does simulation agree with what is known?"\n'
+    text = 'question = "Does simulation agree with known figures?"\n'
     for name, table in tables.items():
         for each in table if isinstance(table, list) else [table]:
             brackets = f"[[{name}]]" if isinstance(table, list) else f"[{name.replace('__', '.')}]"
@@ -99,7 +99,7 @@ def serialisation(folder: Path) -> list[Row]:
         )
         packets = -(-response // 4096)
         once = RETH_BYTES + IMMEDIATE_BYTES
-        # Either side acknowledges what it has got before it says anything itself.
+        # Either side acknowledges received packets before it sends anything itself.
         ack = FRAME_BYTES + AETH_BYTES
         expected = 2 * (1000 + ack + once) + (64 + FRAME_BYTES) + (response + packets * FRAME_BYTES)
         rows.append(
@@ -177,7 +177,7 @@ def queueing(folder: Path) -> list[Row]:
         )
         return _mean(point, "put", "mean_ns")
 
-    # A byte takes a nanosecond. So rarely that nobody waits:
+    # A byte takes a nanosecond. So rarely that no packet waits:
     alone = run(2000.0, "50ms")
     rows = []
     for load in (0.3, 0.5, 0.7):
@@ -192,7 +192,7 @@ def queueing(folder: Path) -> list[Row]:
 
 #: A lossless switch for so many ingress ports as there are here.
 LOSSLESS = {"port-buffer": "48MiB", "pfc": True}
-#: As deployed in SIGCOMM 2015: a packet that finds Kmax waiting is marked, whatever Pmax.
+#: As deployed in SIGCOMM 2015: a packet that finds Kmax waiting is marked, with any Pmax.
 PAPER = {"ecn": True, "ecn-min": "5kB", "ecn-max": "200kB", "ecn-probability": "1%"}
 #: The same slope, for ten times as long a queue: no packet comes to its end.
 LINEAR = {"ecn": True, "ecn-min": "5kB", "ecn-max": "1955kB", "ecn-probability": "10%"}
@@ -278,7 +278,7 @@ def _marked(folder: Path, flows: int, ecn: dict[str, Any]) -> float:
         meta = point.runs[0].meta
         return meta["network"]["marked"], meta["nics"]["data_sent"]
 
-    # What begins at line rate has settled by then.
+    # Flows that begin at line rate are stable by then.
     early, late = totals("100ms"), totals("200ms")
     return (late[0] - early[0]) / (late[1] - early[1])
 
@@ -344,7 +344,7 @@ def links(folder: Path) -> list[Row]:
             ],
             measure={"warmup": "0s", "duration": "50ms", "seeds": [1]},
         )
-        # At each end a link has two regions, a stream its ring and what it sends from. Those who ask have
+        # At each end a link has two regions, a stream its ring and its send region. Those who ask have
         # their queue pair before they do, and register the last of it when they are answered.
         there = create + register
         expected = there + hosts * (create + connect + 4 * register) + register
@@ -372,7 +372,7 @@ def redis(folder: Path) -> list[Row]:
 
 
 def machine(folder: Path) -> list[Row]:
-    """Round trips over shared memory, measured here: two lengths give a profile, which tells others."""
+    """Round trips over shared memory, measured here: two lengths give a profile, which predicts others."""
     binary = Path(os.environ.get("NETACC_BIN_DIR", "target/release")) / "netacc"
     sizes = (64, 1024, 4096, 16384)
     measured = {}
@@ -386,7 +386,7 @@ def machine(folder: Path) -> list[Row]:
     by_byte = (measured[16384] - measured[64]) / 2 / (16384 - 64)
     fixed = measured[64] / 2 - 64 * by_byte
     rate = int(8e9 / by_byte)
-    # What a frame and its acknowledgement add to payload is part of the measured time already.
+    # The bytes of a frame and its acknowledgement beside the payload are part of the measured time already.
     framing = 2 * FRAME_BYTES + RETH_BYTES + IMMEDIATE_BYTES + AETH_BYTES
     delay = max(round(fixed - framing * by_byte), 1)
     rows = []
@@ -422,8 +422,8 @@ def softroce(folder: Path) -> list[Row]:
                 measured[path["path"]][size] = path["latency_ns"]["min"]
     finally:
         down(name)
-    # A software device works by the packet, its wire takes nothing, and either side acknowledges what it has
-    # got before it says anything itself.
+    # A software device works by the packet, its wire takes nothing, and either side acknowledges received
+    # packets before it sends anything itself.
     raw = measured["write"]
     by_packet = (raw[16384] - raw[64]) // (16384 // packet - 1)
     delay = max(raw[64] - 2 * by_packet, 1)

@@ -30,7 +30,7 @@ from tests.suites.runs import Mode
 HERE = Path(__file__).parent
 RESULTS = Path("results/local")
 
-#: What the job runs.
+#: The suites of the job.
 CPYTHON = ["test_socket", "test_asyncio", "test_ssl", "test_selectors", "test_socketserver"]
 #: Suites whose connections must be seen on links, or their outcomes prove nothing.
 CONNECTED = {
@@ -168,7 +168,7 @@ def table(results: list[Result]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.suites", description=__doc__)
-    parser.add_argument("suites", nargs="*", help="names; default: what the job runs")
+    parser.add_argument("suites", nargs="*", help="names; default: those of the job")
     parser.add_argument("--python", default="python3", help="an interpreter that has its test suite")
     parser.add_argument("--libuv", type=Path, help="libuv's built test/run-tests")
     parser.add_argument("--libevent", type=Path, help="libevent's built test/regress")
@@ -176,7 +176,7 @@ def main() -> int:
     parser.add_argument("--redis", type=Path, help="runtest of Redis's sources, with binaries in src")
     parser.add_argument("--more", action="store_true", help="every suite that is known")
     parser.add_argument(
-        "--rounds", type=int, default=3, help="how often what differs is repeated in each mode"
+        "--rounds", type=int, default=3, help="how often tests that differ are repeated in each mode"
     )
     parser.add_argument("--limit", type=float, default=60.0, help="seconds for one test")
     parser.add_argument("--default-promotion", action="store_true", help="promote as configured, not at once")

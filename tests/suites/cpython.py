@@ -59,8 +59,8 @@ class CPython:
         return outcomes
 
     def _read(self, lines: Path, outcomes: Outcomes) -> str | None:
-        """Adds what the file says. Returns the test that was running when the process ended, `None` if it got
-        to the end of the module."""
+        """Adds the outcomes of the file. Returns the test that was running when the process ended, `None`
+        after the end of the module."""
         running = "(before the first test)"
         finished = False
         for text in lines.read_text(encoding="utf-8").splitlines() if lines.exists() else []:

@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.suites.outcomes import CRASHED, FAILED, HUNG, PASSED, SKIPPED, Outcome, Outcomes
 from tests.suites.runs import Mode
 
-#: Runs `$@` in a network namespace, new and empty, whose default route leads to nobody. The addresses are
+#: Runs `$@` in a network namespace, new and empty, whose default route leads nowhere. The addresses are
 #: documentation's (RFC 5737).
 _ALONE = """set -e
 ip link set lo up
@@ -31,8 +31,8 @@ _LISTED = re.compile(r"([a-z0-9_]+)(?: +\(helpers: [a-z0-9_ ]+\))?")
 
 
 def names(listed: str) -> list[str]:
-    """Of tests, from what the runner's `--list` says: a line each, behind the name the processes that help
-    it. Raises `ValueError` for a line that says something else: no test is left out in silence."""
+    """Tests, from the output of the runner's `--list`: a line each, behind the name the processes that help
+    it. Raises `ValueError` for any other line: no test is left out in silence."""
     found: list[str] = []
     for line in listed.splitlines():
         match = _LISTED.fullmatch(line.strip())

@@ -16,7 +16,7 @@ SKIPPED = "skipped"
 HUNG = "hung"
 #: The process died.
 CRASHED = "crashed"
-#: The run does not know the test.
+#: The run does not have the test.
 ABSENT = "absent"
 
 #: By test.
@@ -25,7 +25,7 @@ Outcomes = dict[str, "Outcome"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a test ended, and what it said."""
+    """How a test ended, and its output."""
 
     kind: str
     detail: str = ""
@@ -123,7 +123,7 @@ def kinds(outcomes: Outcomes) -> dict[str, int]:
 
 
 def differing(native: Outcomes, accelerated: Outcomes) -> list[str]:
-    """Tests that did not end alike; one that only one run knows is among them."""
+    """Tests that did not end alike; a test of only one run is among them."""
     return [
         test
         for test in dict.fromkeys([*native, *accelerated])

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.suites.outcomes import CRASHED, FAILED, HUNG, PASSED, SKIPPED, Outcome, Outcomes
 from tests.suites.runs import Mode
 
-#: The files about connections, their buffers, and processes: what the others test does not depend on sockets.
+#: The files about connections, their buffers, and processes: the other files do not depend on sockets.
 UNITS = (
     "unit/acl", "unit/auth", "unit/client-eviction", "unit/info", "unit/introspection",
     "unit/introspection-2", "unit/limits", "unit/multi", "unit/networking", "unit/obuf-limits",
@@ -62,7 +62,7 @@ class Redis:
         words = ("tclsh", "tests/test_helper.tcl", "--clients", "1", "--single", unit)
         status = mode.run(["env", "-C", tree, *words], log, self.limit)
         said = _COLOUR.sub("", log.read_text(encoding="utf-8", errors="replace"))
-        # What became of the file itself: a server that crashed fails no test in particular.
+        # The outcome of the file itself: a server that crashed fails no test in particular.
         whole = HUNG if status is None else PASSED if status == 0 else FAILED
         outcomes = {f"{unit}: (the file)": Outcome(whole, said)}
         for kind, title in _LINE.findall(said):

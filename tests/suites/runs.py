@@ -23,7 +23,7 @@ class Mode:
     name: str
     prefix: list[str] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
-    #: Where processes tell what they counted; `None` natively.
+    #: The folder in which processes write their counters; `None` natively.
     counts: Path | None = None
 
     def run(self, command: Sequence[str], log: Path, limit: float, **environment: str) -> int | None:
@@ -54,7 +54,7 @@ class Mode:
         return status
 
     def counters(self) -> Counter[str]:
-        """What all processes that ended in good order have counted so far."""
+        """The counters of all processes that ended in good order so far."""
         total: Counter[str] = Counter()
         if self.counts is not None and self.counts.exists():
             for line in self.counts.read_text(encoding="utf-8").splitlines():

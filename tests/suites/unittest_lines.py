@@ -24,11 +24,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-#: What tests of the standard library may use. Without "network" test_socketserver does not even load.
+#: Resources that tests of the standard library may use. Without "network" test_socketserver does not load.
 RESOURCES = ["cpu", "network", "walltime"]
 
 
-#: What `sys.exc_info` gives.
+#: The type of `sys.exc_info()`.
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType] | tuple[None, None, None]
 
 

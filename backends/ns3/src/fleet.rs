@@ -7,14 +7,14 @@ use netacc_harness::ProgramTcp;
 use netacc_host::{Cluster, HostConfig, HostId};
 use netacc_rnic::flows::{Flow, FlowStation, Outcome};
 use netacc_rnic::network::{LinkConfig, Marking, Network, Station, SwitchConfig, Topology, TraceHash};
-use netacc_rnic::{Body, Costs, DcqcnConfig, NicConfig, NodeId, Packet, RateConfig, Recovery};
-
+use netacc_rnic::{Body, NodeId, Packet};
 use netacc_rpc::{run_plain, Broken, Conversation, Run, RunConfig, StackConfig, Tcp};
 
 use crate::ffi::{
-    ConversationResult, ConversationSpec, FlowResult, FlowSpec, FlowState, Frame, NicCounters, NicParameters, Rate,
+    ConversationResult, ConversationSpec, FlowResult, FlowSpec, FlowState, Frame, NicCounters, NicParameters,
     ReferenceNetwork, RunSummary, StackSpec,
 };
+use crate::parameters::{nic_config, ParameterError};
 
 /// The shortest ring of a stream. Arbitrary: the core's messages about itself fit in.
 const MIN_RING_BYTES: u32 = 4096;
@@ -22,28 +22,28 @@ const MIN_RING_BYTES: u32 = 4096;
 /// The NICs of a simulation. See the crate's documentation.
 pub struct Fleet(Workload);
 
-/// What the NICs carry.
+/// The load of the NICs.
 enum Workload {
     /// Messages.
     Flows { stations: Vec<FlowStation>, flows: usize, trace: TraceHash },
     /// Conversations of the production core.
     Rpc(Box<Run>),
-    /// Whatever processes do on these hosts.
+    /// Programs of socket operations: the harness runs the hosts' processes.
     Hosts(Cluster, Option<ProgramTcp>),
 }
 
-/// What is wrong with a simulation, or its description.
+/// An error in a simulation, or in its description.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum FleetError {
     /// Zero where something is needed.
     Zero(&'static str),
-    /// A rate that is none of the known ones.
-    UnknownRate,
+    /// A parameter of the NICs has no value, or one that is not permitted.
+    Parameters(ParameterError),
     /// A ring that is too short, or not a power of two.
     Ring,
     /// A flow names a node that does not exist, or there are too many.
     Flows,
-    /// A conversation names a host that does not exist, or says nothing.
+    /// A conversation names a host that does not exist, or has no bytes.
     Conversations,
     /// A direct link joins two nodes.
     NotTwo,
@@ -53,12 +53,18 @@ pub(crate) enum FleetError {
     Broken(Broken),
 }
 
+impl From<ParameterError> for FleetError {
+    fn from(error: ParameterError) -> FleetError {
+        FleetError::Parameters(error)
+    }
+}
+
 impl std::fmt::Display for FleetError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             FleetError::Zero(what) => write!(f, "{what} must not be 0"),
             FleetError::Ring => write!(f, "a ring has a power of two of bytes, at least {MIN_RING_BYTES}"),
-            FleetError::UnknownRate => f.write_str("rate is none of Unlimited, FixedWindow, DcqcnPaper, DcqcnHpcc"),
+            FleetError::Parameters(error) => write!(f, "{error}"),
             FleetError::Flows => f.write_str("a flow names a node that does not exist, or there are too many flows"),
             FleetError::Conversations => f.write_str(
                 "a conversation names a host that does not exist, or itself, or has an empty request or response",
@@ -95,7 +101,7 @@ fn run_config(
     stack: StackSpec,
 ) -> Result<RunConfig, FleetError> {
     let mut host = HostConfig::roce(nic_config(parameters)?);
-    // What the machine has is the limit here.
+    // Only the machine limits memory here.
     host.memory_limit_bytes = usize::MAX;
     let StackSpec { streams_per_link, ring_bytes, promote, tcp_buffer_bytes } = stack;
     if !ring_bytes.is_power_of_two() || ring_bytes < MIN_RING_BYTES {
@@ -120,55 +126,6 @@ fn stations(nodes: u32, parameters: &NicParameters, flows: &[FlowSpec]) -> Resul
     FlowStation::build(nodes, &config, &flows).ok_or(FleetError::Flows)
 }
 
-fn nic_config(p: &NicParameters) -> Result<NicConfig, FleetError> {
-    for (value, what) in [
-        (u64::from(p.mtu_bytes), "mtu_bytes"),
-        (p.line_rate_bps, "line_rate_bps"),
-        (p.retry_timeout_ns, "retry_timeout_ns"),
-        (u64::from(p.max_in_flight), "max_in_flight"),
-    ] {
-        if value == 0 {
-            return Err(FleetError::Zero(what));
-        }
-    }
-    let rate = match p.rate {
-        Rate::Unlimited => RateConfig::Unlimited,
-        Rate::FixedWindow => RateConfig::FixedWindow { bytes: p.window_bytes },
-        Rate::DcqcnPaper => RateConfig::Dcqcn(DcqcnConfig::paper()),
-        Rate::DcqcnHpcc => RateConfig::Dcqcn(DcqcnConfig::hpcc(p.line_rate_bps)),
-        _ => return Err(FleetError::UnknownRate),
-    };
-    let ns = Duration::from_nanos;
-    let costs = Costs {
-        doorbell: ns(p.doorbell_ns),
-        request_fetch: ns(p.request_fetch_ns),
-        payload_fetch: ns(p.payload_fetch_ns),
-        transmit_packet: ns(p.transmit_packet_ns),
-        receive_packet: ns(p.receive_packet_ns),
-        context_miss: ns(p.context_miss_ns),
-        region_miss: ns(p.region_miss_ns),
-        placement: ns(p.placement_ns),
-        completion: ns(p.completion_ns),
-        // Nobody sleeps in this workload.
-        interrupt: Duration::ZERO,
-    };
-    Ok(NicConfig {
-        mtu_bytes: p.mtu_bytes,
-        recovery: if p.selective_repeat { Recovery::SelectiveRepeat } else { Recovery::GoBackN },
-        ack_interval: p.ack_interval,
-        retry_timeout: ns(p.retry_timeout_ns),
-        retry_count: p.retry_count,
-        rnr_pause: ns(p.rnr_pause_ns),
-        max_in_flight: p.max_in_flight,
-        rate,
-        notification_interval: ns(p.notification_interval_ns),
-        context_cache_entries: p.context_cache_entries as usize,
-        region_cache_entries: p.region_cache_entries as usize,
-        costs,
-        ..NicConfig::ideal(p.line_rate_bps)
-    })
-}
-
 impl Fleet {
     /// Hosts with the production core and their conversations.
     pub(crate) fn of_run(run: Run) -> Fleet {
@@ -189,12 +146,12 @@ impl Fleet {
         }
     }
 
-    /// Hosts whose processes somebody else runs, and their connections' TCP if it is to be carried.
+    /// Hosts whose processes the caller runs, and the TCP of their connections if the simulator carries it.
     pub(crate) fn of_hosts(cluster: Option<Cluster>, tcp: Option<ProgramTcp>) -> Fleet {
         Fleet(Workload::Hosts(cluster.unwrap_or_else(|| Cluster::driven(Vec::new())), tcp))
     }
 
-    /// The TCP of hosts whose processes somebody else runs.
+    /// The TCP of hosts whose processes the caller runs.
     pub(crate) fn program_tcp(&self) -> Option<&ProgramTcp> {
         match &self.0 {
             Workload::Hosts(_, tcp) => tcp.as_ref(),
@@ -294,7 +251,7 @@ impl Fleet {
         if flow as usize >= *flows {
             return open;
         }
-        // What was delivered counts, though the sender may not have heard of it.
+        // A delivered message counts, even if its acknowledgement has not arrived.
         let of_flow = stations.iter().flat_map(FlowStation::outcomes).filter(|(number, _)| *number == flow);
         let end = |(_, outcome): &(u32, Outcome)| match *outcome {
             Outcome::Delivered(at) => FlowResult { state: FlowState::Delivered, end_ns: at.as_nanos() },
@@ -353,7 +310,7 @@ pub(crate) fn reference_rpc_run(
     Ok(RunSummary {
         trace_hash: outcome.trace.value(),
         deliveries: outcome.trace.deliveries(),
-        // Not told by a run of conversations.
+        // A run of conversations does not count it.
         dropped: 0,
         marked: 0,
         last_ns: outcome.end.as_nanos(),

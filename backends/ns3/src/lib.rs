@@ -3,8 +3,8 @@
 //! The simulator is in charge: it calls in with the time, and nothing calls back, but for programs of socket operations
 //! (`program`), which run between its events and ask for one at a time. After each call on a node it asks
 //! [`Fleet::poll_transmit`] if the node's port is free, and [`Fleet::next_deadline`] for when to call
-//! [`Fleet::handle_timer`]; then [`Fleet::next_dirty`] names other nodes to be served likewise. What the NICs carry is either
-//! plain messages or conversations of the production core; [`reference_run`] and [`reference_rpc_run`] are the same on the
+//! [`Fleet::handle_timer`]; then [`Fleet::next_dirty`] names other nodes to be served likewise. The NICs carry either plain
+//! messages or conversations of the production core; [`reference_run`] and [`reference_rpc_run`] are the same on the
 //! network of `netacc_rnic`, to compare with.
 //!
 //! # Invariants
@@ -12,23 +12,25 @@
 //! * Times are nanoseconds of the simulator's clock and never go back.
 //! * A frame's `words` mean nothing to the simulator; it may set `congestion` and nothing else.
 //!
-//! This crate knows nothing of ns-3 and links nothing of it: `models/ns3`, under ns-3's licence, links this.
+//! This crate does not use or link ns-3: `models/ns3`, under ns-3's licence, links this.
 
 #![expect(unsafe_code, reason = "the shims that cxx generates")]
 #![expect(unreachable_pub, reason = "cxx declares public what the two languages share")]
 
 mod fleet;
+mod parameters;
 mod program;
 mod scenario;
 mod tcp;
 
 pub use fleet::Fleet;
 use fleet::{new_fleet, new_rpc_fleet, reference_rpc_run, reference_run};
+use parameters::{nic_attributes, switch_attributes};
 use program::{new_program_run, ProgramRun};
 use scenario::{new_recording, read_scenario};
 pub use scenario::{Recording, Scenario};
 
-/// What both sides know.
+/// Types and functions that both languages share.
 #[cxx::bridge(namespace = "netacc")]
 mod ffi {
     /// A packet.
@@ -40,7 +42,7 @@ mod ffi {
         src: u32,
         /// Node it is for.
         dst: u32,
-        /// What packets of one flow have in common, to spread flows over paths.
+        /// The same for all packets of a flow, to spread flows over paths.
         flow: u32,
         /// All of the frame, as it occupies a link.
         wire_bytes: u32,
@@ -50,43 +52,42 @@ mod ffi {
         congestion: bool,
     }
 
-    /// How a NIC's queue pairs are kept from sending too fast.
-    enum Rate {
-        /// They are not.
-        Unlimited,
-        /// A window of `window_bytes`.
-        FixedWindow,
-        /// DCQCN with the parameters of its paper.
-        DcqcnPaper,
-        /// DCQCN with the parameters of the HPCC authors.
-        DcqcnHpcc,
+    /// The form of an attribute's value.
+    enum AttributeForm {
+        /// A whole number.
+        Number,
+        /// A number with a fraction.
+        Factor,
+        /// True or false.
+        Flag,
+        /// One of some words.
+        Word,
+        /// A time, as a number of nanoseconds.
+        Nanoseconds,
     }
 
-    /// A NIC. Times in nanoseconds.
+    /// A declared parameter of the models, as an attribute.
+    struct AttributeSpec {
+        name: String,
+        description: String,
+        form: AttributeForm,
+        least: u64,
+        greatest: u64,
+        initial: String,
+    }
+
+    /// An attribute and its value.
+    struct AttributeSetting {
+        name: String,
+        value: String,
+    }
+
+    /// A NIC.
     #[derive(Clone)]
     struct NicParameters {
-        mtu_bytes: u32,
         line_rate_bps: u64,
-        selective_repeat: bool,
-        ack_interval: u32,
-        retry_timeout_ns: u64,
-        retry_count: u8,
-        rnr_pause_ns: u64,
-        max_in_flight: u32,
-        rate: Rate,
-        window_bytes: u64,
-        notification_interval_ns: u64,
-        doorbell_ns: u64,
-        request_fetch_ns: u64,
-        payload_fetch_ns: u64,
-        transmit_packet_ns: u64,
-        receive_packet_ns: u64,
-        context_miss_ns: u64,
-        region_miss_ns: u64,
-        placement_ns: u64,
-        completion_ns: u64,
-        context_cache_entries: u32,
-        region_cache_entries: u32,
+        /// The values of `nic_attributes`, in their order.
+        values: Vec<String>,
     }
 
     /// A message.
@@ -108,14 +109,14 @@ mod ffi {
         count: u32,
     }
 
-    /// How the core is set up, and who carries TCP.
+    /// How the core is set up, and what carries TCP.
     #[derive(Clone, Copy)]
     struct StackSpec {
         /// As `NACC_SOR_CONN_PER_QP`.
         streams_per_link: u16,
         /// Of a stream's ring; a power of two. A message is a quarter of it at most.
         ring_bytes: u32,
-        /// Connections are promoted. If not, what runs is TCP alone.
+        /// Connections are promoted. If not, they stay on TCP.
         promote: bool,
         /// The simulator's TCP carries the connections, with sockets' buffers of so many bytes; 0: memory does.
         tcp_buffer_bytes: u64,
@@ -131,7 +132,7 @@ mod ffi {
         server: u32,
     }
 
-    /// What a conversation has measured.
+    /// The measurements of a conversation.
     struct ConversationResult {
         answered: u32,
         min_ns: u64,
@@ -139,7 +140,7 @@ mod ffi {
         max_ns: u64,
     }
 
-    /// What has become of a flow.
+    /// The outcome of a flow.
     enum FlowState {
         /// Not known yet.
         Open,
@@ -149,13 +150,13 @@ mod ffi {
         Failed,
     }
 
-    /// What has become of a flow, and when.
+    /// The outcome of a flow, and its time.
     struct FlowResult {
         state: FlowState,
         end_ns: u64,
     }
 
-    /// What a NIC has counted.
+    /// The counters of a NIC.
     struct NicCounters {
         data_sent: u64,
         data_repeated: u64,
@@ -216,20 +217,12 @@ mod ffi {
         switches: u32,
         links: Vec<NetworkLink>,
         faults: Vec<NetworkFault>,
-        port_buffer_bytes: u64,
-        shared_buffer_bytes: u64,
-        alpha: f64,
-        mark: bool,
-        mark_min_bytes: u64,
-        mark_max_bytes: u64,
-        mark_max_ppm: u32,
-        pfc: bool,
-        pfc_xoff_bytes: u64,
-        pfc_xon_bytes: u64,
+        /// Attributes of every switch.
+        switch_settings: Vec<AttributeSetting>,
         seed: u64,
-        /// How often a recording is to be told the time.
+        /// How often the simulator calls `tick` of a recording.
         tick_ns: u64,
-        /// Buffer of a TCP socket; 0: nobody carries TCP.
+        /// Buffer of a TCP socket; 0: memory carries TCP.
         tcp_buffer_bytes: u32,
         /// Bytes of an IP packet of TCP at most.
         tcp_mtu_bytes: u16,
@@ -241,7 +234,7 @@ mod ffi {
         Going,
         /// Everything was asked and answered.
         Complete,
-        /// Nobody makes progress, though somebody waits.
+        /// Some process waits, and none makes progress.
         Stalled,
         /// The time to answer the last requests is over.
         Unfinished,
@@ -249,7 +242,7 @@ mod ffi {
         Broken,
     }
 
-    /// What ports and switches have counted in a run.
+    /// The counters of ports and switches in a run.
     #[derive(Clone, Copy)]
     struct NetworkTotals {
         lost: u64,
@@ -290,7 +283,7 @@ mod ffi {
     extern "Rust" {
         type ProgramRun;
 
-        /// A program of socket operations, as a line of JSON; throws what is wrong with it. See `program`.
+        /// A program of socket operations, as a line of JSON. Throws if the program is not valid. See `program`.
         fn new_program_run(request: &str) -> Result<Box<ProgramRun>>;
         /// The network that it wants.
         fn network(self: &ProgramRun) -> ProgramNetwork;
@@ -305,19 +298,19 @@ mod ffi {
         type Scenario;
         type Recording;
 
-        /// A resolved scenario, from its JSON; throws what is wrong with it.
+        /// A resolved scenario, from its JSON. Throws if the JSON is not valid.
         fn read_scenario(text: &str) -> Result<Box<Scenario>>;
-        /// What the network is to be.
+        /// The description of the network.
         fn network(self: &Scenario) -> NetworkSpec;
-        /// Its hosts, with nothing said yet; throws what is wrong with them.
+        /// Its hosts, before the first request. Throws if a host cannot be made.
         fn fleet(self: &Scenario) -> Result<Box<Fleet>>;
-        /// Begins to record a run of it in a folder; throws what cannot be written.
+        /// Begins to record a run of it in a folder. Throws if a file cannot be written.
         fn new_recording(scenario: &Scenario, folder: &str) -> Result<Box<Recording>>;
-        /// Writes down what happened by now; throws what cannot be written.
+        /// Records the events until now. Throws if a file cannot be written.
         fn tick(self: &mut Recording, fleet: &mut Fleet, now_ns: u64) -> Result<RunState>;
-        /// A line of JSON that says how far the run is.
+        /// The progress of the run, as a line of JSON.
         fn progress(self: &Recording, fleet: &Fleet, now_ns: u64, events: u64) -> String;
-        /// Writes what is left; throws what cannot be written.
+        /// Writes the remaining files. Throws if one cannot be written.
         fn finish(
             self: &mut Recording,
             fleet: &Fleet,
@@ -327,18 +320,22 @@ mod ffi {
             ns3_version: &str,
         ) -> Result<()>;
 
-        /// `nodes` NICs and the flows between them; throws what is wrong with them.
+        /// The attributes that NICs have.
+        fn nic_attributes() -> Vec<AttributeSpec>;
+        /// The attributes that switches have.
+        fn switch_attributes() -> Vec<AttributeSpec>;
+        /// `nodes` NICs and the flows between them. Throws if a parameter or a flow is not valid.
         fn new_fleet(nodes: u32, parameters: &NicParameters, flows: &[FlowSpec]) -> Result<Box<Fleet>>;
-        /// `nodes` hosts with the production core, and the conversations between them; throws what is wrong with them.
+        /// `nodes` hosts with the production core, and the conversations between them. Throws if one of these is not valid.
         fn new_rpc_fleet(
             nodes: u32,
             parameters: &NicParameters,
             conversations: &[ConversationSpec],
             stack: StackSpec,
         ) -> Result<Box<Fleet>>;
-        /// Has everybody begin. Once, at the beginning of time; then every node is served.
+        /// Starts all hosts. Call it once, at time 0, and serve every node after it.
         fn start(self: &mut Fleet);
-        /// A node that must be served again though nothing came for it; the greatest number for none.
+        /// A node that must be served again although no packet came for it; the greatest number for none.
         fn next_dirty(self: &mut Fleet) -> u32;
         /// Whether the simulator's TCP is to carry the processes' connections, and with buffers of how many bytes; 0 if not.
         fn tcp_buffer_bytes(self: &Fleet) -> u64;
@@ -350,7 +347,7 @@ mod ffi {
         fn next_wire(self: &mut Fleet) -> u32;
         /// Bytes that a side (0 connected, 1 accepted) has written; how many. They are the simulator's now.
         fn poll_wire(self: &mut Fleet, wire: u32, side: u32, buffer: &mut [u8]) -> usize;
-        /// Whether a side has written all that it ever will. Told once.
+        /// Whether a side has written its last byte. Reported once.
         fn poll_wire_end(self: &mut Fleet, wire: u32, side: u32) -> bool;
         /// Bytes that a side has room for.
         fn wire_room(self: &Fleet, wire: u32, side: u32) -> usize;
@@ -358,9 +355,9 @@ mod ffi {
         fn handle_wire(self: &mut Fleet, wire: u32, side: u32, now_ns: u64, bytes: &[u8]);
         /// The end of the peer's bytes reaches a side.
         fn handle_wire_end(self: &mut Fleet, wire: u32, side: u32, now_ns: u64);
-        /// A connection could not be made, or is no more.
+        /// A connection could not be made, or has failed.
         fn handle_wire_failure(self: &mut Fleet, wire: u32, now_ns: u64);
-        /// What a conversation has measured; throws if a byte was not the one written.
+        /// The measurements of a conversation; throws if a byte was not the one written.
         fn conversation(self: &Fleet, number: u32) -> Result<ConversationResult>;
         /// A frame reaches a node.
         fn handle_packet(self: &mut Fleet, node: u32, now_ns: u64, frame: &Frame);
@@ -374,9 +371,9 @@ mod ffi {
         fn trace_hash(self: &Fleet) -> u64;
         /// How many frames reached a node.
         fn deliveries(self: &Fleet) -> u64;
-        /// What has become of a flow.
+        /// The outcome of a flow.
         fn result(self: &Fleet, flow: u32) -> FlowResult;
-        /// What a NIC has counted.
+        /// The counters of a NIC.
         fn counters(self: &Fleet, node: u32) -> NicCounters;
 
         /// The same conversations on the plain network, ten simulated seconds at most.

@@ -3,7 +3,7 @@
 //! A request is an object with `program`, and maybe `expect` (the oracle's trace), `seed`, `mutant`, and `tcp`: "simulated" (the
 //! simulator's own TCP carries the connections) or "memory" (the scheduler does, as on the plain network). The answer has the
 //! `trace`, the promise that was `broken`, the streams' `state` where a step was given up, `network`: a hash over what was
-//! delivered to NICs and when, and `tcp_bytes`: what the simulator's TCP has brought.
+//! delivered to NICs and when, and `tcp_bytes`: the bytes that the simulator's TCP has carried.
 
 use cxx::UniquePtr;
 use netacc_device::Instant;
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::ffi::{Network, ProgramNetwork};
 use crate::fleet::Fleet;
 
-/// A program, and what was drawn for it.
+/// A program, and the configuration that its seed draws.
 pub(crate) struct ProgramRun {
     program: Program,
     expect: Option<Trace>,
@@ -37,7 +37,7 @@ struct Request {
     tcp: ProgramsTcp,
 }
 
-/// Who carries the connections' TCP.
+/// The carrier of the connections' TCP.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum ProgramsTcp {
@@ -55,16 +55,16 @@ struct Answer {
     tcp_bytes: u64,
 }
 
-/// What is wrong with a request.
+/// An error in a request.
 #[derive(Debug)]
 pub(crate) enum RequestError {
     /// Not JSON, or not of this form.
     Form(serde_json::Error),
-    /// The program does not make sense.
+    /// The program is not valid.
     Program(String),
     /// No such deliberate fault.
     Mutant(String),
-    /// It has run.
+    /// The program has run already.
     Again,
 }
 

@@ -7,6 +7,7 @@ use netacc_simulator::{self as simulator, FinishError, NetworkCounts, ScenarioEr
 
 use crate::ffi::{NetworkFault, NetworkLink, NetworkSpec, NetworkTotals, RunState};
 use crate::fleet::Fleet;
+use crate::parameters::switch_settings;
 
 /// A resolved scenario.
 pub struct Scenario(simulator::Scenario);
@@ -18,7 +19,6 @@ pub(crate) fn read_scenario(text: &str) -> Result<Box<Scenario>, ScenarioError> 
 impl Scenario {
     pub(crate) fn network(&self) -> NetworkSpec {
         let simulator::Scenario { network, measure, .. } = &self.0;
-        let switch = &network.switch;
         let stack = &self.0.stack;
         let link = |l: &simulator::Link| NetworkLink {
             a: l.a,
@@ -39,16 +39,7 @@ impl Scenario {
             switches: network.switches,
             links: network.links.iter().map(link).collect(),
             faults: self.0.faults.iter().map(fault).collect(),
-            port_buffer_bytes: switch.port_buffer_bytes,
-            shared_buffer_bytes: switch.shared_buffer_bytes,
-            alpha: switch.alpha,
-            mark: switch.mark,
-            mark_min_bytes: switch.mark_min_bytes,
-            mark_max_bytes: switch.mark_max_bytes,
-            mark_max_ppm: switch.mark_max_ppm,
-            pfc: switch.pfc,
-            pfc_xoff_bytes: switch.pfc_xoff_bytes,
-            pfc_xon_bytes: switch.pfc_xon_bytes,
+            switch_settings: switch_settings(&network.switch),
             seed: self.0.seed,
             tick_ns: measure.progress_ns,
             tcp_buffer_bytes: stack.tcp_buffer_bytes,
@@ -71,7 +62,7 @@ pub(crate) fn new_recording(scenario: &Scenario, folder: &str) -> Result<Box<Rec
 
 impl Recording {
     pub(crate) fn tick(&mut self, fleet: &mut Fleet, now_ns: u64) -> Result<RunState, FinishError> {
-        // A recording that is finished, or a fleet that carries plain messages, has nothing to tell.
+        // A recording that is finished, or a fleet that carries plain messages, has no progress to report.
         let (Some(recording), Some(run)) = (&mut self.0, fleet.run_mut()) else { return Ok(RunState::Complete) };
         Ok(match recording.tick(run, Instant::from_nanos(now_ns))? {
             Verdict::Going => RunState::Going,

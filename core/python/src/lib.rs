@@ -1,4 +1,4 @@
-//! The Rust half of the Python package `netacc_lab`: what must be exact or fast. Programs and traces cross as JSON.
+//! The Rust half of the Python package `netacc_lab`: the parts that must be exact or fast. Programs and traces cross as JSON.
 
 use netacc_program::{compare as compare_traces, generate as generate_program, Drawn, Program, Shape, Trace};
 use pyo3::exceptions::PyValueError;
@@ -39,9 +39,9 @@ fn compare(program: &str, oracle: &str, other: &str) -> PyResult<String> {
 }
 
 /// Runs a program on the core alone. `expect` is the oracle's trace, or empty; `mutant` a deliberate fault, or empty;
-/// `preset` what the devices are, or empty for drawn from the seed.
+/// `preset` the kind of devices, or empty for devices that are drawn from the seed.
 /// Returns the trace, the promise that was broken or an empty string, the streams as they stood where a step was given up,
-/// and a hash over what the network has delivered or an empty string.
+/// and a hash over the deliveries of the network or an empty string.
 #[pyfunction]
 fn simulate(
     py: Python<'_>,
@@ -90,11 +90,17 @@ fn key_range(name: &str) -> PyResult<(i64, i64, i64)> {
     }
 }
 
-/// Whether a key of netacc.conf takes a value; what it takes, in words.
+/// Whether a key of netacc.conf takes a value; the permitted values, in words.
 #[pyfunction]
 fn key_accepts(name: &str, value: &str) -> PyResult<(bool, String)> {
     let key = key(name)?;
     Ok((key.accepts(value), key.allowed()))
+}
+
+/// The parameters that the models declare, as a JSON list of sections.
+#[pyfunction]
+fn parameters() -> PyResult<String> {
+    serde_json::to_string(&netacc_simulator::sections()).map_err(wrong)
 }
 
 /// Of the package.
@@ -107,5 +113,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(simulate, module)?)?;
     module.add_function(wrap_pyfunction!(mutants, module)?)?;
     module.add_function(wrap_pyfunction!(key_range, module)?)?;
-    module.add_function(wrap_pyfunction!(key_accepts, module)?)
+    module.add_function(wrap_pyfunction!(key_accepts, module)?)?;
+    module.add_function(wrap_pyfunction!(parameters, module)?)
 }

@@ -10,7 +10,7 @@ use netacc_device::loopback::anchor::{anchor_pair, AnchorConfig, AnchorWire, InM
 use netacc_device::loopback::{DeliveryMode, Fabric, LoopbackConfig};
 use netacc_device::{Anchor, AnchorError, FourTuple, Instant};
 use netacc_driver::{
-    Endpoint, EndpointConfig, LinkIo, LockedStream, Readiness, ReadySink, StreamCell, PLEDGE_PATIENCE,
+    Endpoint, EndpointConfig, LinkIo, LockedStream, Readiness, ReadySink, Sharing, StreamCell, PLEDGE_PATIENCE,
 };
 use netacc_proto::{CacheConfig, Reason, Role, TxSink};
 use netacc_socket::{

@@ -216,8 +216,8 @@ impl Cluster {
 
 fn nics(hosts: &[HostConfig]) -> Vec<Nic> {
     let nic = |(i, host): (usize, &HostConfig)| {
-        let (max_send_wr, max_recv_wr) = (host.capabilities.max_send_wr, host.capabilities.max_recv_wr);
-        Nic::new(NodeId(i as u32), NicConfig { max_send_wr, max_recv_wr, ..host.nic.clone() })
+        let (send_depth, receive_depth) = (host.capabilities.max_send_wr, host.capabilities.max_recv_wr);
+        Nic::new(NodeId(i as u32), NicConfig { send_depth, receive_depth, ..host.nic.clone() })
     };
     hosts.iter().enumerate().map(nic).collect()
 }

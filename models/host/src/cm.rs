@@ -1,11 +1,12 @@
 //! Connecting queue pairs through the network, and the directory of streams.
 //!
-//! REQUEST, then REPLY or REFUSAL, each a datagram that the NIC repeats until it is acknowledged. The connecting side knows its
-//! queue pair from the beginning, so that the accepting one can use its own at once; what it sends before the REPLY has come
+//! REQUEST, then REPLY or REFUSAL, each a datagram that the NIC repeats until it is acknowledged. The connector has its queue
+//! pair from the beginning, so the acceptor can use its own at once. Packets that the acceptor sends before the REPLY has come
 //! would be lost and sent again.
 //!
-//! What a queue pair takes of a device's command queue is waited for: a REQUEST leaves when the queue pair is made and its region
-//! registered; a REPLY when that one's is, and connected; and either side is established when its own is connected.
+//! Commands for a queue pair take their time in the device's command queue. A REQUEST leaves when the queue pair is made and its
+//! region registered, a REPLY when the accepting queue pair is connected, too. Each side is established when its own queue pair is
+//! connected.
 
 use std::os::fd::RawFd;
 
@@ -151,7 +152,7 @@ impl State {
         Ok((qp, region.remote, made_at))
     }
 
-    /// Has something happen when a command of a device is done: at once if it is.
+    /// Defers an action until a command of a device is done; does it at once if the command is done.
     fn when_done(&mut self, host: HostId, at: Instant, what: NicCommand) {
         if at <= self.net.now() && self.host(host).commanded.is_empty() {
             return self.handle_done(host, what);
@@ -160,7 +161,7 @@ impl State {
         self.net.kick(host.0 as usize);
     }
 
-    /// Does what waited for commands of a device that are done by now.
+    /// Does the actions that waited for commands of a device that are done by now.
     pub(crate) fn handle_commands(&mut self, host: HostId) {
         let now = self.net.now();
         while self.host(host).commanded.front().is_some_and(|(at, _)| *at <= now) {
@@ -177,7 +178,7 @@ impl State {
                 }
             }
             NicCommand::Accept { number, qp, region } => {
-                // A process that is gone has refused everybody.
+                // A process that is gone has refused all requests.
                 let Some(pending) = self.pending.remove(&number) else { return };
                 let Pending { initiator, attempt, qp: theirs, region: remote, .. } = pending;
                 self.join((host, qp), (initiator, theirs));
@@ -199,13 +200,13 @@ impl State {
         self.outgoing.insert((NodeId(host.0), qp), Outgoing { peer: Some(peer), ..Outgoing::default() });
     }
 
-    /// Has a process told of something; `links` if that goes with the work of making a link.
+    /// Queues an event for a process; `links` if it comes with the work of making a link.
     fn tell(&mut self, host: HostId, event: CmEvent, links: bool) {
         self.host(host).events.push_back((event, links));
     }
 
-    /// A process learns that a queue pair is connected to `peer`, whose first region is `remote`. Who has `asked` for it has its
-    /// work with it now; who was asked has had it.
+    /// Reports to a process that a queue pair is connected to `peer`, whose first region is `remote`. The connector (`asked`) has
+    /// its work now; the acceptor has had it.
     fn establish(&mut self, end: (HostId, QueuePairId), id: ConnectionId, peer: (HostId, RemoteRegion), asked: bool) {
         let ((host, qp), (peer, remote)) = (end, peer);
         let state = self.host(host);
@@ -246,7 +247,7 @@ impl State {
             }
             Some(Message::Reply { attempt, qp: theirs, region }) => match self.attempts.remove(&attempt) {
                 Some(Attempt { qp, .. }) if self.live(host).is_some() => {
-                    // Now, so that the peer's death is heard; it is used when its process learns of it.
+                    // Now, so that the peer's death is noticed; the process uses it after its own event.
                     self.join((host, qp), (from, theirs));
                     let connected_at = self.command(host, Command::ConnectQueuePair);
                     self.when_done(host, connected_at, NicCommand::Establish { attempt, qp, peer: from, region });
@@ -259,9 +260,9 @@ impl State {
         }
     }
 
-    /// A datagram was repeated in vain.
+    /// A datagram was repeated and never acknowledged.
     pub(crate) fn give_up_message(&mut self, host: HostId, token: u64) {
-        // It may have come all the same, its acknowledgements lost; then it is known no more.
+        // It may have arrived while its acknowledgements were lost; then its attempt is gone.
         if let Some(message) = self.messages.remove(&token) {
             self.fail_message(host, message);
         }
@@ -295,8 +296,8 @@ impl State {
         }
     }
 
-    /// A process is gone: who waits for its answer learns that it is unreachable. What it has asked for itself ends when the
-    /// answer comes.
+    /// A process is gone: peers that wait for its answer get "unreachable". Its own requests end when their answers
+    /// come.
     pub(crate) fn forget_attempts(&mut self, gone: HostId) {
         let waiting: Vec<u64> = self.pending.iter().filter(|(_, p)| p.host == gone).map(|(n, _)| *n).collect();
         waiting.into_iter().for_each(|number| self.refuse(number, Refusal::Unreachable));

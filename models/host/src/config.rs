@@ -1,7 +1,7 @@
-//! A host: its NIC, and what its driver says of it.
+//! A host: its NIC, and the capabilities that its driver reports.
 
 use netacc_device::{Capabilities, Instant};
-use netacc_rnic::{NicConfig, NoReceive, Recovery};
+use netacc_rnic::{NicConfig, Recovery};
 
 use crate::ProcessorConfig;
 
@@ -12,13 +12,13 @@ pub struct HostConfig {
     pub name: String,
     /// The NIC. Its queue depths are `capabilities`'.
     pub nic: NicConfig,
-    /// What the device reports, and obeys. Peer memory, cheap writes and sleeping on one queue pair are not modelled.
+    /// The capabilities that the device reports, and obeys. Peer memory, cheap writes and sleeping on one queue pair are not modelled.
     pub capabilities: Capabilities,
     /// Bytes that may be registered at once.
     pub memory_limit_bytes: usize,
     /// Its processors; without, calls and applications take no time.
     pub processor: Option<ProcessorConfig>,
-    /// Commands of its device that are given before take no time: what lasts was made before a run begins.
+    /// Commands to its device before this time take no time: lasting objects were made before a run begins.
     pub commands_from: Instant,
 }
 
@@ -31,8 +31,8 @@ impl HostConfig {
             max_inline: 96,
             max_send_sge: 1,
             max_recv_sge: 1,
-            max_send_wr: nic.max_send_wr,
-            max_recv_wr: nic.max_recv_wr,
+            max_send_wr: nic.send_depth,
+            max_recv_wr: nic.receive_depth,
             max_message: 1 << 20,
             max_cq: 64,
             peer_memory: false,
@@ -59,12 +59,8 @@ impl HostConfig {
     /// A host with eRDMA's limits (no receive is fatal, dead queue pairs stay silent, queue pairs stay on their queue) and a
     /// network that loses. Its recovery is a proxy: the real one is not public.
     pub fn erdma_proxy(nic: NicConfig) -> HostConfig {
-        let nic = NicConfig {
-            no_receive: NoReceive::Fatal,
-            report_flushes: false,
-            recovery: Recovery::SelectiveRepeat,
-            ..nic
-        };
+        let nic =
+            NicConfig { no_receive_is_fatal: true, report_flushes: false, recovery: Recovery::SelectiveRepeat, ..nic };
         let mut config = HostConfig::roce(nic);
         config.name = "host-erdma-proxy".into();
         config.capabilities.rebind = false;

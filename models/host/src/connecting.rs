@@ -1,11 +1,11 @@
-//! What hosts know of connections that are being made: attempts, requests, datagrams. `cm` works on them.
+//! State of connections that are being made: attempts, requests, datagrams. `cm` works on them.
 
 use netacc_device::tables::Refusal;
 use netacc_device::{QueuePairId, RemoteRegion};
 
 use crate::id::HostId;
 
-/// An attempt as the connecting side knows it.
+/// An attempt, at the connector.
 pub(crate) struct Attempt {
     pub(crate) host: HostId,
     pub(crate) qp: QueuePairId,
@@ -22,7 +22,7 @@ pub(crate) struct Pending {
     pub(crate) accepted: bool,
 }
 
-/// What happens when a command of a device is done.
+/// The action when a command of a device is done.
 pub(crate) enum NicCommand {
     /// A request leaves.
     Ask { target: HostId, request: Message },
@@ -32,7 +32,7 @@ pub(crate) enum NicCommand {
     Establish { attempt: u64, qp: QueuePairId, peer: HostId, region: RemoteRegion },
 }
 
-/// What a datagram says.
+/// The content of a datagram.
 pub(crate) enum Message {
     Request {
         attempt: u64,
@@ -49,7 +49,7 @@ pub(crate) enum Message {
         attempt: u64,
         refusal: Refusal,
     },
-    /// The connecting side is gone: its peer's queue pair is connected to nobody.
+    /// The connector is gone: the acceptor's queue pair has no peer.
     Gone {
         qp: QueuePairId,
     },

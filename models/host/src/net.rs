@@ -1,10 +1,10 @@
-//! Who moves packets and time: a network of ours, or a simulator that calls in.
+//! The mover of packets and time: the plain network, or a simulator that calls in.
 
 use netacc_device::Instant;
 use netacc_rnic::network::{Network, Station, TraceHash};
 use netacc_rnic::{Nic, Packet};
 
-/// The NICs, and what drives them.
+/// The NICs, and their driver.
 pub(crate) enum Net {
     /// A plain network, which the cluster steps.
     Own(Box<Network<Nic>>),
@@ -12,7 +12,7 @@ pub(crate) enum Net {
     Driven(Driven),
 }
 
-/// NICs whose packets and time are somebody else's.
+/// NICs whose packets and time a simulator moves.
 pub(crate) struct Driven {
     now: Instant,
     nics: Vec<Nic>,
@@ -61,7 +61,7 @@ impl Net {
         }
     }
 
-    /// When the network's next event is. A simulator knows its own.
+    /// The time of the network's next event. `None` where a simulator has the events.
     pub(crate) fn next_event(&self) -> Option<Instant> {
         match self {
             Net::Own(net) => net.next_event(),
@@ -124,7 +124,7 @@ impl Net {
         }
     }
 
-    /// The simulator says that it is time.
+    /// The simulator calls at a host's deadline.
     pub(crate) fn handle_timer(&mut self, host: usize, now: Instant) {
         if let Net::Driven(driven) = self {
             driven.now = now;

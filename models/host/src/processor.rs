@@ -2,68 +2,60 @@
 //!
 //! A thread waits for events. When one comes ([`Processors::wake`]) it becomes runnable: at once if it still polls, else
 //! [`wake_up`](ProcessorConfig::wake_up) later. Runnable threads get cores in the order in which they became so
-//! ([`Processors::poll_start`]); who runs one says how long its work takes ([`Processors::work`]), and hears when it is done
-//! ([`Processors::poll_done`]). Sans-IO like the NIC: called with the time, calls nobody back.
+//! ([`Processors::poll_start`]); the caller sets how long its work takes ([`Processors::work`]), and polls for its end
+//! ([`Processors::poll_done`]). Sans-IO like the NIC: called with the time, without callbacks.
 //!
 //! # Invariants
 //! * At most `cores` threads run at a time, and none waits for a core while one is free.
-//! * What a thread has begun is not interrupted: its work is in microseconds, which no scheduler takes apart.
+//! * Work that a thread has begun is not interrupted: it takes microseconds, which no scheduler divides.
 //!
 //! Not modelled: preferences of threads for cores, caches, frequencies, and other programs of the host. A thread that polls
-//! gives its core to one that has work, so polling costs time that is counted, and nobody else's.
+//! gives its core to one that has work, so polling costs counted time, but delays no other thread.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
 use netacc_device::Instant;
+use netacc_parameters::parameters;
 
-/// Processors of a host, and what calls cost on them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProcessorConfig {
-    /// Cores; 0 for as many as there are threads.
-    pub cores: u32,
-    /// Threads of the process, which share its connections; at least 1.
-    pub threads: u32,
-    /// How long a thread without work polls before it sleeps.
-    pub spin: Duration,
-    /// From an event until a thread that sleeps runs: interrupt, scheduler, return of the call. Nobody works meanwhile.
-    pub wake_up: Duration,
-    /// A call that stays in the library: on a stream that is on a link.
-    pub library_call: Duration,
-    /// A call of the kernel: on a stream that is on TCP, and each sleep.
-    pub system_call: Duration,
-    /// Copying a byte, in picoseconds.
-    pub copy_ps_per_byte: u32,
-    /// Making and closing a connection, at each end; its segments without data are in it.
-    pub connection: Duration,
-    /// Making a link, at each end: the time of the library's helper thread. The device's own is not in it.
-    pub link: Duration,
-    /// Taking a stream onto a link, at each end: the time of the helper thread.
-    pub promotion: Duration,
-    /// The kernel's work for one TCP segment that is sent or received.
-    pub segment: Duration,
-    /// Bytes of such a segment; with segmentation offload many times a packet's. At least 1.
-    pub segment_bytes: u32,
+parameters! {
+    /// Processors of a host, and the costs of calls on them. By default calls cost nothing.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct ProcessorConfig {
+        /// How long a thread without work polls before it sleeps.
+        spin: Duration = Duration::ZERO;
+        /// From an event until a sleeping thread runs: interrupt, scheduler, return of the call. No thread works meanwhile.
+        wake_up: Duration = Duration::ZERO;
+        /// A call that stays in the library: on a stream that is on a link.
+        library_call: Duration = Duration::ZERO;
+        /// A call of the kernel: on a stream that is on TCP, and each sleep.
+        system_call: Duration = Duration::ZERO;
+        /// Copying 1024 bytes.
+        copy_per_kib: Duration = Duration::ZERO;
+        /// Making and closing a connection, at each end, including its segments without data.
+        connection: Duration = Duration::ZERO;
+        /// Making a link, at each end: the time of the library's helper thread, without the device's own.
+        link: Duration = Duration::ZERO;
+        /// Taking a stream onto a link, at each end: the time of the helper thread.
+        promotion: Duration = Duration::ZERO;
+        /// The stack's work for one TCP segment that is sent or received.
+        segment: Duration = Duration::ZERO;
+        /// Bytes of such a segment; with segmentation offload many times a packet's.
+        segment_size_bytes: u32 = 1448, at least 1;
+    }
+    beside {
+        /// Cores; 0 for as many as there are threads.
+        cores: u32 = 0;
+        /// Threads of the process, which share its connections; at least 1.
+        threads: u32 = 1;
+    }
 }
 
 impl ProcessorConfig {
     /// Processors that cost nothing.
     pub fn free() -> ProcessorConfig {
-        ProcessorConfig {
-            cores: 0,
-            threads: 1,
-            spin: Duration::ZERO,
-            wake_up: Duration::ZERO,
-            library_call: Duration::ZERO,
-            system_call: Duration::ZERO,
-            copy_ps_per_byte: 0,
-            connection: Duration::ZERO,
-            link: Duration::ZERO,
-            promotion: Duration::ZERO,
-            segment: Duration::ZERO,
-            segment_bytes: 1448,
-        }
+        ProcessorConfig::default()
     }
 
     /// Threads that do the application's work.
@@ -80,8 +72,9 @@ impl ProcessorConfig {
 
     /// How long a core takes.
     pub fn time(&self, work: &Work) -> Duration {
-        let copying = u128::from(work.bytes) * u128::from(self.copy_ps_per_byte) / 1000;
-        let segments = u32::try_from(work.segment_bytes.div_ceil(u64::from(self.segment_bytes.max(1))));
+        // Whole picoseconds a byte.
+        let copying = u128::from(work.bytes) * (self.copy_per_kib.as_nanos() * 1000 / 1024) / 1000;
+        let segments = u32::try_from(work.segment_bytes.div_ceil(u64::from(self.segment_size_bytes.max(1))));
         self.library_call * work.library_calls
             + self.system_call * work.system_calls
             + self.connection * work.connections
@@ -93,7 +86,7 @@ impl ProcessorConfig {
     }
 }
 
-/// What a thread does at a stretch.
+/// The work of a thread between two waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
     /// Calls that stay in the library.
@@ -114,7 +107,7 @@ pub struct Work {
     pub service: Duration,
 }
 
-/// What processors were used for.
+/// How processors were used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Core time in calls and in the application.
@@ -230,7 +223,7 @@ impl Processors {
         end.into_iter().chain(woken).min()
     }
 
-    /// What they were used for until now; work that has begun counts as a whole.
+    /// How they were used until now; work that has begun counts as a whole.
     pub fn usage(&self, now: Instant) -> Usage {
         let polling = |(index, thread): (usize, &Thread)| match thread {
             Thread::Idle(since) => now.saturating_since(*since).min(self.spin(index)),
@@ -319,7 +312,7 @@ mod tests {
                 Instant::from_nanos(time as u64)
             };
             let arrivals: Vec<Instant> = (0..400_000).map(|_| arrival()).collect();
-            // One thread that always polls: what remains is the queue.
+            // One thread that always polls: only the queue remains.
             let config = ProcessorConfig { cores: 1, spin: Duration::MAX, ..ProcessorConfig::free() };
             let (waited, ..) = waits(config, service, &arrivals);
             let mean = waited.iter().map(|w| w.as_nanos() as f64).sum::<f64>() / waited.len() as f64;
@@ -328,7 +321,7 @@ mod tests {
         }
     }
 
-    // Breaks if a sleeper runs at once, a poller late, or polling is not told from work.
+    // Breaks if a sleeper runs at once, a poller late, or polling counts as work.
     #[test]
     fn who_polls_is_there_at_once() {
         let config = ProcessorConfig { cores: 1, spin: us(50), wake_up: us(5), ..ProcessorConfig::free() };
@@ -346,18 +339,18 @@ mod tests {
         let config = ProcessorConfig {
             library_call: Duration::from_nanos(100),
             system_call: Duration::from_nanos(300),
-            copy_ps_per_byte: 50,
+            copy_per_kib: Duration::from_nanos(512),
             connection: us(20),
             link: us(300),
             promotion: us(40),
             segment: us(1),
-            segment_bytes: 1000,
+            segment_size_bytes: 1000,
             ..ProcessorConfig::free()
         };
         let calls = Work { library_calls: 2, system_calls: 3, ..Work::default() };
         let links = Work { links: 1, promotions: 2, ..calls };
         let work = Work { connections: 2, bytes: 4000, segment_bytes: 2001, service: us(7), ..links };
-        let expected = 200 + 900 + 200 + 40_000 + 300_000 + 80_000 + 3000 + 7000;
+        let expected = 200 + 900 + 2000 + 40_000 + 300_000 + 80_000 + 3000 + 7000;
         assert_eq!(config.time(&work), Duration::from_nanos(expected));
         assert_eq!(ProcessorConfig::free().time(&Work { service: Duration::ZERO, ..work }), Duration::ZERO);
     }

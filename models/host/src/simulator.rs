@@ -6,12 +6,12 @@ use netacc_rnic::Packet;
 
 use crate::{Cluster, HostId};
 
-/// Who has the network and the time of a [driven](Cluster::driven) cluster.
+/// The simulator that moves packets and time of a [driven](Cluster::driven) cluster.
 pub trait Simulator {
     /// Serves the hosts that need it, then makes the next thing happen: when that was. `None` if nothing ever will.
     fn step(&mut self) -> Option<Instant>;
 
-    /// Cuts the cable of a host, or repairs it. What is under way still arrives.
+    /// Cuts the cable of a host, or repairs it. Packets in flight still arrive.
     fn set_cut(&mut self, host: HostId, cut: bool);
 }
 
@@ -28,7 +28,7 @@ struct Port {
 }
 
 impl PlainSimulator {
-    /// Joins the hosts of a driven cluster. The seed decides what is lost.
+    /// Joins the hosts of a driven cluster. The seed decides which packets are lost.
     pub fn new(cluster: &Cluster, topology: &Topology, seed: u64) -> PlainSimulator {
         let port = |host| Port { cluster: cluster.clone(), host: HostId(host) };
         let ports = (0..cluster.len() as u32).map(port).collect();

@@ -1,7 +1,7 @@
 //! TCP connections whose bytes a simulator's own TCP carries.
 //!
 //! Both ends are [in-memory anchors](netacc_device::loopback::anchor); their sockets' buffers are those of the anchors. The
-//! simulator takes what an end has written ([`TcpWires::poll_bytes`]), and says what has arrived
+//! simulator takes the bytes that an end has written ([`TcpWires::poll_bytes`]), and delivers bytes
 //! ([`TcpWires::handle_bytes`]): the bytes themselves, which are compared with those that were written.
 //!
 //! Invariant: of the bytes that an end has written and that have not arrived, the first `given` are in the simulator's TCP.
@@ -21,11 +21,11 @@ struct Wire {
     connected: bool,
     /// By writer.
     given: [usize; 2],
-    /// By writer: the simulator knows that there is no more.
+    /// By writer: the simulator has taken the end.
     ended: [bool; 2],
 }
 
-/// The simulator's TCP has brought bytes that nobody has written there.
+/// The simulator's TCP has delivered bytes that no process wrote there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Corrupt;
 
@@ -35,7 +35,7 @@ pub struct Corrupt;
 pub struct TcpWires {
     used: UsedWires,
     wires: Vec<Option<Wire>>,
-    /// Wires that [`next_connect`](TcpWires::next_connect) will tell of.
+    /// Wires that [`next_connect`](TcpWires::next_connect) will return.
     unconnected: VecDeque<u32>,
     buffer: Vec<u8>,
 }
@@ -48,8 +48,8 @@ impl TcpWires {
         number
     }
 
-    /// As [`add`](TcpWires::add), with a number that the caller chooses. What had that number is forgotten: the simulator, too,
-    /// forgets it when it is told of the new one.
+    /// As [`add`](TcpWires::add), with a number that the caller chooses. The wire that had the number is dropped, and the
+    /// simulator drops it when it takes the new one.
     pub fn put(&mut self, number: u32, hosts: [HostId; 2], wire: AnchorWire) {
         wire.watch(number, &self.used);
         if self.wires.len() <= number as usize {
@@ -118,7 +118,7 @@ impl TcpWires {
         count
     }
 
-    /// Whether a side writes no more and all that it has written was taken. Told once.
+    /// Whether a side writes no more and all its bytes were taken. Reported once.
     pub fn poll_end(&mut self, number: u32, side: usize) -> bool {
         let Some((wire, from)) = self.get_mut(number).zip(ENDS.get(side)) else { return false };
         let left = wire.wire.copy_unsent(*from, wire.given[side], &mut [0]);
@@ -137,7 +137,7 @@ impl TcpWires {
         lens.max().unwrap_or(0).min(wire.given[1 - side])
     }
 
-    /// Bytes arrive at a side, at most as many as it has [`room`](TcpWires::room) for. After a reset they are nobody's.
+    /// Bytes arrive at a side, at most as many as it has [`room`](TcpWires::room) for. After a reset they are dropped.
     ///
     /// # Errors
     /// When they are not the bytes that its peer has written there.
@@ -231,7 +231,7 @@ mod tests {
         assert_eq!(wires.handle_bytes(0, 1, b"abc"), Ok(()));
     }
 
-    // Breaks if an end arrives before the last byte, or is told again; or a failure leaves an end waiting.
+    // Breaks if an end arrives before the last byte, or twice; or a failure leaves an end waiting.
     #[test]
     fn ends_and_failures_arrive() {
         let (mut near, mut far, mut wires) = pair(8);

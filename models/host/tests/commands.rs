@@ -18,16 +18,16 @@ const DELAY_NS: u64 = 1_000;
 const DATAGRAM_NS: u64 = 82 + 8 + 256;
 const REGION: usize = 1 << 16;
 
-/// Times that are told apart in any sum of a few of them.
+/// Times that can be recognised in any sum of a few of them.
 fn times() -> CommandTimes {
     let us = Duration::from_micros;
     CommandTimes {
-        create_qp: us(100),
-        connect_qp: us(1_000),
-        destroy_qp: us(10_000),
-        register: us(7),
-        register_mib: us(16),
-        deregister: us(100_000),
+        create_queue_pair: us(100),
+        connect_queue_pair: us(1_000),
+        destroy_queue_pair: us(10_000),
+        register_memory: us(7),
+        register_per_mib: us(16),
+        deregister_memory: us(100_000),
     }
 }
 
@@ -54,7 +54,7 @@ impl Pair {
         Pair { cluster, devices }
     }
 
-    /// The first asks for so many links at once, the second accepts each when it is asked: what each has been told, and when.
+    /// The first connects so many links at once, the second accepts each request. Returns the events of each, and their times.
     fn connect(&self, count: usize) -> [Vec<(Instant, CmEvent)>; 2] {
         let cq = netacc_device::CompletionQueueId(0);
         for _ in 0..count {
@@ -101,7 +101,7 @@ fn a_link_takes_the_sum_of_its_commands() {
     let told = Pair::new([times(), times()]).connect(1);
     assert_eq!(established(&told[1]), [accepted_at]);
     assert_eq!(established(&told[0]), [accepted_at + way + CONNECT_NS]);
-    // Where commands take no time, what is left is the way there and back, where the reply follows an acknowledgement.
+    // Where commands take no time, only the way there and back is left, where the reply follows an acknowledgement.
     let told = Pair::new([CommandTimes::default(), CommandTimes::default()]).connect(1);
     assert_eq!(established(&told[0]), [2 * way + DATAGRAM_NS]);
 }
@@ -114,14 +114,15 @@ fn links_wait_for_each_other_on_one_device() {
     let told = Pair::new([CommandTimes::default(), times()]).connect(20);
     let first = DATAGRAM_NS + DELAY_NS;
     assert_eq!(established(&told[1]), (1..=20).map(|n| first + n * one).collect::<Vec<u64>>());
-    // Who asks for all of them has made its queue pairs before it connects the first; the last reply is on its way then.
-    let told = Pair::new([CommandTimes { connect_qp: Duration::ZERO, ..times() }, CommandTimes::default()]).connect(20);
+    // The connector makes all its queue pairs before it connects the first; the last reply is in flight then.
+    let told = Pair::new([CommandTimes { connect_queue_pair: Duration::ZERO, ..times() }, CommandTimes::default()])
+        .connect(20);
     let made = 20 * (CREATE_NS + REGISTER_NS);
     assert_eq!(established(&told[0])[..19], [made; 19]);
     assert_eq!(established(&told[0])[19], made + 2 * first + DATAGRAM_NS);
 }
 
-// Breaks if what names a region leaves before the device knows it, or others wait for it, too.
+// Breaks if a message that names a region leaves before the device has registered it, or others wait for it, too.
 #[test]
 fn what_is_posted_waits_for_a_registration() {
     let pair = Pair::new([times(), CommandTimes::default()]);
@@ -149,7 +150,7 @@ fn what_is_posted_waits_for_a_registration() {
     pair.devices[0].free_region(qp, region);
 }
 
-// Breaks if who dies while its device makes a queue pair leaves its peer waiting, or with a link that does not end.
+// Breaks if a process that dies while its device makes a queue pair leaves its peer waiting, or with a link that does not end.
 #[test]
 fn who_dies_meanwhile_leaves_nobody_waiting() {
     // Before the request leaves, while the acceptor's queue pair is made, and after the reply has come.
@@ -185,7 +186,7 @@ fn who_dies_meanwhile_leaves_nobody_waiting() {
                     status: CompletionStatus::Success,
                     completion: Completion::Send { id: WorkRequestId(0) },
                 }];
-                // Whoever has posted nothing learns it from its peer's connection manager.
+                // A process that has posted nothing gets it from its peer's connection manager.
                 assert_eq!(survivor.poll_qp(qp, &mut ended), 1, "{what}");
                 assert_eq!(ended[0].completion, Completion::Disconnected, "{what}");
             }

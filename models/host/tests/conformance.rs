@@ -93,12 +93,12 @@ fn modelled_devices_conform() {
 fn devices_that_take_their_time_conform() {
     let us = Duration::from_micros;
     let commands = CommandTimes {
-        create_qp: us(200),
-        connect_qp: us(600),
-        destroy_qp: us(100),
-        register: us(50),
-        register_mib: us(200),
-        deregister: us(30),
+        create_queue_pair: us(200),
+        connect_queue_pair: us(600),
+        destroy_queue_pair: us(100),
+        register_memory: us(50),
+        register_per_mib: us(200),
+        deregister_memory: us(30),
     };
     let nic = NicConfig { commands, ..nic(Recovery::GoBackN) };
     let link = LinkConfig::clean(LINE, us(1));
@@ -124,7 +124,7 @@ fn they_conform_on_a_bad_network() {
     }
 }
 
-// Breaks if a host that cannot be reached leaves who connects to it waiting for ever.
+// Breaks if a connector of a host that cannot be reached waits for ever.
 #[test]
 fn a_cut_cable_is_unreachable() {
     let link = LinkConfig::clean(LINE, Duration::from_micros(1));

@@ -75,7 +75,7 @@ impl Pair {
         Pair { cluster, ends, streams: [near, far], _wire: wire }
     }
 
-    /// Both processes look at everything.
+    /// Both processes poll everything.
     fn turn(&self) {
         for end in &self.ends {
             end.progress(self.cluster.now());
@@ -137,7 +137,7 @@ impl Pair {
 }
 
 // Breaks if the core sends more than one message for a small write, waits for anything before it does, or the model does not
-// count what each stage costs: the time is a sum that can be computed by hand.
+// count the cost of each stage: the time is a sum that can be computed by hand.
 #[test]
 fn a_message_over_the_core_takes_what_its_parts_take() {
     let ns = Duration::from_nanos;

@@ -15,7 +15,7 @@
 #include <chrono>
 #include <cstdint>
 
-/// What the examples share.
+/// The network of the examples.
 namespace example
 {
 

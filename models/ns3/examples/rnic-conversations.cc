@@ -22,7 +22,7 @@
 
 using namespace ns3;
 
-/// \return what the process has used so far
+/// \return the resources that the process has used so far
 static struct rusage
 Usage()
 {
@@ -71,11 +71,11 @@ main(int argc, char* argv[])
     cmd.AddValue("promote", "ns3::RnicFleet::Promote");
     cmd.AddValue("ring", "ns3::RnicFleet::RingBytes");
     cmd.AddValue("rate", "ns3::RnicFleet::RateControl");
-    cmd.AddValue("selective", "ns3::RnicFleet::SelectiveRepeat");
+    cmd.AddValue("recovery", "ns3::RnicFleet::Recovery");
     cmd.AddValue("mtu", "ns3::RnicFleet::MtuBytes");
     cmd.AddValue("timeout", "ns3::RnicFleet::RetryTimeout");
-    cmd.AddValue("contexts", "ns3::RnicFleet::ContextCacheEntries");
-    cmd.AddValue("miss", "ns3::RnicFleet::ContextMissPenalty");
+    cmd.AddValue("contexts", "ns3::RnicFleet::ContextCache");
+    cmd.AddValue("miss", "ns3::RnicFleet::ContextMiss");
     cmd.AddValue("loss", "ns3::RnicPort::LossPpm");
     cmd.AddValue("buffer", "ns3::RnicSwitch::PortBufferBytes");
     cmd.Parse(argc, argv);
@@ -83,7 +83,7 @@ main(int argc, char* argv[])
 
     example::UseFastScheduler();
     uint32_t nodeCount = example::RoundUp(mesh ? hosts : hosts + 1, leaves);
-    NS_ABORT_MSG_IF(nodeCount < 2, "somebody else is there to ask");
+    NS_ABORT_MSG_IF(nodeCount < 2, "at least two hosts are needed");
     auto begun = std::chrono::steady_clock::now();
     Ptr<RnicFleet> fleet = CreateObject<RnicFleet>();
     for (uint32_t i = 0; i < connections; i++)
@@ -142,6 +142,6 @@ main(int argc, char* argv[])
               << ", \"events_per_s\": " << static_cast<double>(events) / wall << ", \"trace\": \"" << std::hex
               << model.trace_hash() << "\"}" << std::endl;
     Simulator::Destroy();
-    // A run that left a question open says so.
+    // The exit code reports requests without an answer.
     return answered == asked ? 0 : 1;
 }

@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: GPL-2.0-only
  */
 
-// Many senders, one receiver, on a star or on leaves and spines: how long it takes, what is dropped, marked and sent again, and
+// Many senders, one receiver, on a star or on leaves and spines: the time it takes, the packets dropped, marked and sent again, and
 // how fast the simulation is. One line of JSON; attributes that have no name here are given as ns-3 takes them
 // (--ns3::RnicPort::DataRate=8Gbps).
 
@@ -44,14 +44,14 @@ main(int argc, char* argv[])
     cmd.AddValue("permutation", "Each node sends to the one half the network away, instead of all to one", permutation);
     cmd.AddValue("ends", "Tell when each message was delivered, in nanoseconds (0: it was not)", ends);
     cmd.AddValue("rate", "ns3::RnicFleet::RateControl");
-    cmd.AddValue("selective", "ns3::RnicFleet::SelectiveRepeat");
+    cmd.AddValue("recovery", "ns3::RnicFleet::Recovery");
     cmd.AddValue("mtu", "ns3::RnicFleet::MtuBytes");
     cmd.AddValue("acks", "ns3::RnicFleet::AckInterval");
     cmd.AddValue("timeout", "ns3::RnicFleet::RetryTimeout");
     cmd.AddValue("retries", "ns3::RnicFleet::RetryCount");
     cmd.AddValue("loss", "ns3::RnicPort::LossPpm");
     cmd.AddValue("buffer", "ns3::RnicSwitch::PortBufferBytes");
-    cmd.AddValue("mark", "ns3::RnicSwitch::Mark");
+    cmd.AddValue("ecn", "ns3::RnicSwitch::Ecn");
     cmd.Parse(argc, argv);
 
     example::UseFastScheduler();
@@ -112,6 +112,6 @@ main(int argc, char* argv[])
     }
     std::cout << "}" << std::endl;
     Simulator::Destroy();
-    // A run that lost a flow says so.
+    // The exit code reports failed flows.
     return delivered == senders * flows ? 0 : 1;
 }

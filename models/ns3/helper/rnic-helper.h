@@ -42,7 +42,7 @@ class RnicHelper
     void SetSwitchAttribute(std::string name, const AttributeValue& value);
 
     /**
-     * \param seed decides what is lost, what is marked, and which path a flow takes
+     * \param seed decides which frames are lost or marked, and which path a flow takes
      */
     void SetSeed(uint64_t seed);
 
@@ -70,7 +70,7 @@ class RnicHelper
     void InstallLeafSpine(NodeContainer nodes, uint32_t leaves, uint32_t spines, Ptr<RnicFleet> fleet);
 
     /**
-     * Cuts the cable of a host, or repairs it. What is under way still arrives.
+     * Cuts the cable of a host, or repairs it. Packets in flight still arrive.
      * \param host number of the node
      * \param cut whether to cut it
      */
@@ -131,7 +131,7 @@ class RnicHelper
     uint64_t m_seed;                          //!< of the run
     uint64_t m_nextPort;                      //!< number of the next port
     std::vector<Ptr<RnicDevice>> m_devices;   //!< by node
-    std::vector<Ptr<RnicPort>> m_farPorts;    //!< what sends to each host, by node
+    std::vector<Ptr<RnicPort>> m_farPorts;    //!< the port that sends to each host, by node
     std::vector<Ptr<RnicSwitch>> m_switches;  //!< in the order they were made
     std::vector<uint64_t> m_switchPorts;      //!< ports of each switch
 };

@@ -6,8 +6,9 @@
 
 #include "rnic-fleet.h"
 
+#include "rnic-parameters.h"
+
 #include "ns3/boolean.h"
-#include "ns3/enum.h"
 #include "ns3/fatal-error.h"
 #include "ns3/log.h"
 #include "ns3/uinteger.h"
@@ -18,10 +19,71 @@ namespace ns3
 NS_LOG_COMPONENT_DEFINE("RnicFleet");
 NS_OBJECT_ENSURE_REGISTERED(RnicFleet);
 
+namespace
+{
+
+/// Keeps the value of a declared parameter in its fleet.
+class ParameterAccessor : public AttributeAccessor
+{
+  public:
+    /**
+     * \param number of the parameter
+     */
+    explicit ParameterAccessor(std::size_t number)
+        : m_number(number)
+    {
+    }
+
+    bool Set(ObjectBase* object, const AttributeValue& value) const override
+    {
+        auto fleet = dynamic_cast<RnicFleet*>(object);
+        if (fleet)
+        {
+            fleet->SetParameter(m_number, ParameterText(value));
+        }
+        return fleet != nullptr;
+    }
+
+    bool Get(const ObjectBase*, AttributeValue&) const override
+    {
+        return false;
+    }
+
+    bool HasGetter() const override
+    {
+        return false;
+    }
+
+    bool HasSetter() const override
+    {
+        return true;
+    }
+
+  private:
+    std::size_t m_number; //!< number of the parameter
+};
+
+/**
+ * \param tid the type of fleets
+ * \return the same type, with an attribute for each parameter of NICs that the model declares
+ */
+TypeId
+AddNicAttributes(TypeId tid)
+{
+    std::size_t number = 0;
+    for (const auto& spec : netacc::nic_attributes())
+    {
+        tid = AddParameter(tid, spec, Create<ParameterAccessor>(number++));
+    }
+    return tid;
+}
+
+} // namespace
+
 TypeId
 RnicFleet::GetTypeId()
 {
-    static TypeId tid =
+    static TypeId tid = AddNicAttributes(
         TypeId("ns3::RnicFleet")
             .SetParent<Object>()
             .SetGroupName("Rnic")
@@ -48,124 +110,11 @@ RnicFleet::GetTypeId()
                           UintegerValue(0),
                           MakeUintegerAccessor(&RnicFleet::m_tcpBufferBytes),
                           MakeUintegerChecker<uint32_t>())
-            .AddAttribute("MtuBytes",
-                          "Payload bytes of a full packet. eRDMA has 1400, or 8500 with jumbo frames.",
-                          UintegerValue(4096),
-                          MakeUintegerAccessor(&RnicFleet::m_mtuBytes),
-                          MakeUintegerChecker<uint32_t>(64, 65536))
             .AddAttribute("LineRate",
                           "Rate of the port, in bits per second: what rate control never exceeds.",
                           DataRateValue(DataRate("100Gbps")),
                           MakeDataRateAccessor(&RnicFleet::m_lineRate),
-                          MakeDataRateChecker())
-            .AddAttribute("SelectiveRepeat",
-                          "Send again what is missing; else everything from the first gap on (go-back-N).",
-                          BooleanValue(false),
-                          MakeBooleanAccessor(&RnicFleet::m_selectiveRepeat),
-                          MakeBooleanChecker())
-            .AddAttribute("AckInterval",
-                          "Packets after which an acknowledgement is asked for within a message.",
-                          UintegerValue(16),
-                          MakeUintegerAccessor(&RnicFleet::m_ackInterval),
-                          MakeUintegerChecker<uint32_t>(1))
-            .AddAttribute("RetryTimeout",
-                          "Time without progress after which everything unacknowledged is sent again.",
-                          TimeValue(MicroSeconds(67109)),
-                          MakeTimeAccessor(&RnicFleet::m_retryTimeout),
-                          MakeTimeChecker(NanoSeconds(1)))
-            .AddAttribute("RetryCount",
-                          "Attempts to recover without progress before the queue pair fails.",
-                          UintegerValue(7),
-                          MakeUintegerAccessor(&RnicFleet::m_retryCount),
-                          MakeUintegerChecker<uint8_t>())
-            .AddAttribute("RnrPause",
-                          "Pause that a responder without a receive asks for.",
-                          TimeValue(MicroSeconds(640)),
-                          MakeTimeAccessor(&RnicFleet::m_rnrPause),
-                          MakeTimeChecker(Time(0)))
-            .AddAttribute("MaxInFlight",
-                          "Packets of a queue pair that may be unacknowledged.",
-                          UintegerValue(512),
-                          MakeUintegerAccessor(&RnicFleet::m_maxInFlight),
-                          MakeUintegerChecker<uint32_t>(1))
-            .AddAttribute("RateControl",
-                          "What keeps queue pairs from sending too fast. eRDMA's own is not public: proxies.",
-                          EnumValue(UNLIMITED),
-                          MakeEnumAccessor(&RnicFleet::m_rateControl),
-                          MakeEnumChecker(UNLIMITED,
-                                          "Unlimited",
-                                          FIXED_WINDOW,
-                                          "FixedWindow",
-                                          DCQCN_PAPER,
-                                          "DcqcnPaper",
-                                          DCQCN_HPCC,
-                                          "DcqcnHpcc"))
-            .AddAttribute("WindowBytes",
-                          "Window of FixedWindow, in bytes of payload.",
-                          UintegerValue(65536),
-                          MakeUintegerAccessor(&RnicFleet::m_windowBytes),
-                          MakeUintegerChecker<uint64_t>(1))
-            .AddAttribute("NotificationInterval",
-                          "Time between notifications of congestion to a queue pair, at least. DCQCN's paper has 50 us; the HPCC authors' "
-                          "receivers notify with every acknowledgement.",
-                          TimeValue(MicroSeconds(50)),
-                          MakeTimeAccessor(&RnicFleet::m_notificationInterval),
-                          MakeTimeChecker(Time(0)))
-            .AddAttribute("DoorbellDelay",
-                          "Time from the store to the doorbell until the NIC has seen it.",
-                          TimeValue(Time(0)),
-                          MakeTimeAccessor(&RnicFleet::m_doorbell),
-                          MakeTimeChecker(Time(0)))
-            .AddAttribute("RequestFetchDelay",
-                          "Time to fetch a work request over the bus.",
-                          TimeValue(Time(0)),
-                          MakeTimeAccessor(&RnicFleet::m_requestFetch),
-                          MakeTimeChecker(Time(0)))
-            .AddAttribute("PayloadFetchDelay",
-                          "Time to fetch the first bytes of a payload.",
-                          TimeValue(Time(0)),
-                          MakeTimeAccessor(&RnicFleet::m_payloadFetch),
-                          MakeTimeChecker(Time(0)))
-            .AddAttribute("TransmitPacketTime",
-                          "Time of the transmit engine for one packet.",
-                          TimeValue(Time(0)),
-                          MakeTimeAccessor(&RnicFleet::m_transmitPacket),
-                          MakeTimeChecker(Time(0)))
-            .AddAttribute("ReceivePacketTime",
-                          "Time of the receive engine for one packet.",
-                          TimeValue(Time(0)),
-                          MakeTimeAccessor(&RnicFleet::m_receivePacket),
-                          MakeTimeChecker(Time(0)))
-            .AddAttribute("ContextMissPenalty",
-                          "Time an engine waits when a queue pair's context is not on chip.",
-                          TimeValue(Time(0)),
-                          MakeTimeAccessor(&RnicFleet::m_contextMiss),
-                          MakeTimeChecker(Time(0)))
-            .AddAttribute("RegionMissPenalty",
-                          "Time an engine waits when a region's entry is not on chip.",
-                          TimeValue(Time(0)),
-                          MakeTimeAccessor(&RnicFleet::m_regionMiss),
-                          MakeTimeChecker(Time(0)))
-            .AddAttribute("PlacementDelay",
-                          "Time from the receive engine until a payload is in host memory.",
-                          TimeValue(Time(0)),
-                          MakeTimeAccessor(&RnicFleet::m_placement),
-                          MakeTimeChecker(Time(0)))
-            .AddAttribute("CompletionDelay",
-                          "Time to write a completion to host memory.",
-                          TimeValue(Time(0)),
-                          MakeTimeAccessor(&RnicFleet::m_completion),
-                          MakeTimeChecker(Time(0)))
-            .AddAttribute("ContextCacheEntries",
-                          "Queue-pair contexts on chip; 0 for all.",
-                          UintegerValue(0),
-                          MakeUintegerAccessor(&RnicFleet::m_contextCacheEntries),
-                          MakeUintegerChecker<uint32_t>())
-            .AddAttribute("RegionCacheEntries",
-                          "Region entries on chip; 0 for all.",
-                          UintegerValue(0),
-                          MakeUintegerAccessor(&RnicFleet::m_regionCacheEntries),
-                          MakeUintegerChecker<uint32_t>());
+                          MakeDataRateChecker()));
     return tid;
 }
 
@@ -246,48 +195,26 @@ RnicFleet::GetModel()
     return **m_model;
 }
 
+void
+RnicFleet::SetParameter(std::size_t number, const std::string& value)
+{
+    if (m_parameters.size() <= number)
+    {
+        m_parameters.resize(number + 1);
+    }
+    m_parameters[number] = value;
+}
+
 netacc::NicParameters
 RnicFleet::GetParameters() const
 {
-    auto ns = [](Time time) { return static_cast<uint64_t>(time.GetNanoSeconds()); };
-    netacc::NicParameters p;
-    p.mtu_bytes = m_mtuBytes;
-    p.line_rate_bps = m_lineRate.GetBitRate();
-    p.selective_repeat = m_selectiveRepeat;
-    p.ack_interval = m_ackInterval;
-    p.retry_timeout_ns = ns(m_retryTimeout);
-    p.retry_count = m_retryCount;
-    p.rnr_pause_ns = ns(m_rnrPause);
-    p.max_in_flight = m_maxInFlight;
-    switch (m_rateControl)
+    netacc::NicParameters parameters;
+    parameters.line_rate_bps = m_lineRate.GetBitRate();
+    for (const auto& value : m_parameters)
     {
-    case UNLIMITED:
-        p.rate = netacc::Rate::Unlimited;
-        break;
-    case FIXED_WINDOW:
-        p.rate = netacc::Rate::FixedWindow;
-        break;
-    case DCQCN_PAPER:
-        p.rate = netacc::Rate::DcqcnPaper;
-        break;
-    case DCQCN_HPCC:
-        p.rate = netacc::Rate::DcqcnHpcc;
-        break;
+        parameters.values.push_back(value);
     }
-    p.window_bytes = m_windowBytes;
-    p.notification_interval_ns = ns(m_notificationInterval);
-    p.doorbell_ns = ns(m_doorbell);
-    p.request_fetch_ns = ns(m_requestFetch);
-    p.payload_fetch_ns = ns(m_payloadFetch);
-    p.transmit_packet_ns = ns(m_transmitPacket);
-    p.receive_packet_ns = ns(m_receivePacket);
-    p.context_miss_ns = ns(m_contextMiss);
-    p.region_miss_ns = ns(m_regionMiss);
-    p.placement_ns = ns(m_placement);
-    p.completion_ns = ns(m_completion);
-    p.context_cache_entries = m_contextCacheEntries;
-    p.region_cache_entries = m_regionCacheEntries;
-    return p;
+    return parameters;
 }
 
 const std::vector<netacc::ConversationSpec>&

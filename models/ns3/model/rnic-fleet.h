@@ -14,6 +14,7 @@
 #include "ns3/object.h"
 
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace ns3
@@ -23,20 +24,11 @@ namespace ns3
  * \ingroup rnic
  * All modelled NICs of a simulation: configuration as attributes, and the way to the model, which is in Rust.
  *
- * The model is a state machine. It is called with the time and calls nobody back.
+ * The model is a state machine. It is called with the time and makes no callbacks.
  */
 class RnicFleet : public Object
 {
   public:
-    /// How queue pairs are kept from sending too fast.
-    enum RateControl
-    {
-        UNLIMITED,    //!< they are not
-        FIXED_WINDOW, //!< a window of WindowBytes
-        DCQCN_PAPER,  //!< DCQCN with the parameters of its paper
-        DCQCN_HPCC,   //!< DCQCN with the parameters of the HPCC authors
-    };
-
     /**
      * \brief Get the type ID.
      * \return the object TypeId
@@ -90,7 +82,14 @@ class RnicFleet : public Object
     /// \return the model; not before Build
     netacc::Fleet& GetModel();
 
-    /// \return the NIC's parameters, as the attributes say
+    /**
+     * Sets a parameter of the NICs that the model declares. Programs use the attribute of that name.
+     * \param number of the parameter
+     * \param value in the form that the model reads
+     */
+    void SetParameter(std::size_t number, const std::string& value);
+
+    /// \return the NIC's parameters: the values of the attributes
     netacc::NicParameters GetParameters() const;
 
     /// \return the conversations
@@ -113,28 +112,8 @@ class RnicFleet : public Object
     uint32_t m_ringBytes;                            //!< attribute RingBytes
     bool m_promote;                                  //!< attribute Promote
     uint32_t m_tcpBufferBytes;                       //!< attribute TcpBufferBytes
-    uint32_t m_mtuBytes;                             //!< attribute MtuBytes
     DataRate m_lineRate;                             //!< attribute LineRate
-    bool m_selectiveRepeat;                          //!< attribute SelectiveRepeat
-    uint32_t m_ackInterval;                          //!< attribute AckInterval
-    Time m_retryTimeout;                             //!< attribute RetryTimeout
-    uint8_t m_retryCount;                            //!< attribute RetryCount
-    Time m_rnrPause;                                 //!< attribute RnrPause
-    uint32_t m_maxInFlight;                          //!< attribute MaxInFlight
-    RateControl m_rateControl;                       //!< attribute RateControl
-    uint64_t m_windowBytes;                          //!< attribute WindowBytes
-    Time m_notificationInterval;                     //!< attribute NotificationInterval
-    Time m_doorbell;                                 //!< attribute DoorbellDelay
-    Time m_requestFetch;                             //!< attribute RequestFetchDelay
-    Time m_payloadFetch;                             //!< attribute PayloadFetchDelay
-    Time m_transmitPacket;                           //!< attribute TransmitPacketTime
-    Time m_receivePacket;                            //!< attribute ReceivePacketTime
-    Time m_contextMiss;                              //!< attribute ContextMissPenalty
-    Time m_regionMiss;                               //!< attribute RegionMissPenalty
-    Time m_placement;                                //!< attribute PlacementDelay
-    Time m_completion;                               //!< attribute CompletionDelay
-    uint32_t m_contextCacheEntries;                  //!< attribute ContextCacheEntries
-    uint32_t m_regionCacheEntries;                   //!< attribute RegionCacheEntries
+    std::vector<std::string> m_parameters;           //!< the model's parameters, by their numbers
 };
 
 } // namespace ns3

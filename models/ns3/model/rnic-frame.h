@@ -19,19 +19,19 @@ namespace ns3
 
 /**
  * \ingroup rnic
- * A packet on the network: plain values. What it says is the NICs' business; the network reads addresses and length, and may
+ * A packet on the network: plain values. Only the NICs read its content; the network reads addresses and length, and may
  * set congestion.
  */
 struct RnicFrame
 {
-    netacc::Frame head{};     //!< what the network reads, and the NICs
+    netacc::Frame head{};     //!< read by the network and by the NICs
     Ptr<const Packet> packet; //!< of the kernels' IP; null for the NICs' own
 };
 
 /**
  * \ingroup rnic
  * The generator of the plain Rust network (SplitMix64), so that both lose and mark the same packets for the same seed. Each
- * port has its own: what one draws changes nothing for another.
+ * port has its own, so the draws of one do not change those of another.
  */
 class RnicRandom
 {

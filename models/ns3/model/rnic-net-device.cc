@@ -24,7 +24,7 @@ NS_OBJECT_ENSURE_REGISTERED(RnicNetDevice);
 
 /// 10.0.0.1: the address of node 0.
 static const uint32_t FIRST_ADDRESS = 0x0a000001;
-/// What a frame has besides its packet, on the link: preamble, Ethernet header, check sequence, gap.
+/// Bytes of a frame on the link besides its packet: preamble, Ethernet header, check sequence, gap.
 static const uint32_t FRAME_BYTES = 8 + 14 + 4 + 12;
 /// The shortest payload of an Ethernet frame.
 static const uint32_t MIN_PAYLOAD_BYTES = 46;

@@ -20,7 +20,7 @@ namespace ns3
  * \ingroup rnic
  * The Ethernet side of a NIC: what the kernel's IP sends over the port that the NIC's queue pairs use as well.
  *
- * All nodes are on one link as far as IP knows. The address of node n is FirstAddress + n, so there is nothing to resolve.
+ * For IP all nodes are on one link. The address of node n is FirstAddress + n, so there is nothing to resolve.
  */
 class RnicNetDevice : public NetDevice
 {

@@ -22,7 +22,7 @@ namespace ns3
  * \ingroup rnic
  * One direction of a link: serialises frames, delays them, and loses, doubles and reorders some.
  *
- * It has no queue: its owner is told when it is ready, and gives it one frame at a time. Sending schedules first the end of
+ * It has no queue: it signals its owner when it is ready, and takes one frame at a time. Sending schedules first the end of
  * the serialisation, then the arrival, as the plain Rust network does; events of one instant happen in the order of their
  * scheduling, so both networks go the same way.
  */

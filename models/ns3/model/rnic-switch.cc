@@ -6,6 +6,8 @@
 
 #include "rnic-switch.h"
 
+#include "rnic-parameters.h"
+
 #include "ns3/boolean.h"
 #include "ns3/double.h"
 #include "ns3/log.h"
@@ -22,63 +24,33 @@ NS_LOG_COMPONENT_DEFINE("RnicSwitch");
 NS_OBJECT_ENSURE_REGISTERED(RnicSwitch);
 
 TypeId
+RnicSwitch::AddSwitchAttributes(TypeId tid)
+{
+    auto specs = netacc::switch_attributes();
+    auto add = [&](const char* name, Ptr<const AttributeAccessor> accessor) {
+        tid = AddParameter(tid, FindParameter(specs, name), accessor);
+    };
+    add("PortBufferBytes", MakeUintegerAccessor(&RnicSwitch::m_portBufferBytes));
+    add("SharedBufferBytes", MakeUintegerAccessor(&RnicSwitch::m_sharedBufferBytes));
+    add("Alpha", MakeDoubleAccessor(&RnicSwitch::m_alpha));
+    add("Ecn", MakeBooleanAccessor(&RnicSwitch::m_ecn));
+    add("EcnMinBytes", MakeUintegerAccessor(&RnicSwitch::m_ecnMinBytes));
+    add("EcnMaxBytes", MakeUintegerAccessor(&RnicSwitch::m_ecnMaxBytes));
+    add("EcnProbabilityPpm", MakeUintegerAccessor(&RnicSwitch::m_ecnProbabilityPpm));
+    add("Pfc", MakeBooleanAccessor(&RnicSwitch::m_pfc));
+    add("PfcXoffBytes", MakeUintegerAccessor(&RnicSwitch::m_pfcXoffBytes));
+    add("PfcXonBytes", MakeUintegerAccessor(&RnicSwitch::m_pfcXonBytes));
+    return tid;
+}
+
+TypeId
 RnicSwitch::GetTypeId()
 {
-    static TypeId tid =
+    static TypeId tid = AddSwitchAttributes(
         TypeId("ns3::RnicSwitch")
             .SetParent<Object>()
             .SetGroupName("Rnic")
             .AddConstructor<RnicSwitch>()
-            .AddAttribute("PortBufferBytes",
-                          "Bytes that wait at one port at most.",
-                          UintegerValue(1 << 20),
-                          MakeUintegerAccessor(&RnicSwitch::m_portBufferBytes),
-                          MakeUintegerChecker<uint64_t>())
-            .AddAttribute("SharedBufferBytes",
-                          "Bytes that wait in all of the switch at most; 0 for no such bound.",
-                          UintegerValue(0),
-                          MakeUintegerAccessor(&RnicSwitch::m_sharedBufferBytes),
-                          MakeUintegerChecker<uint64_t>())
-            .AddAttribute("Alpha",
-                          "With a shared buffer a port gets at most this many times the bytes that are free.",
-                          DoubleValue(1.0),
-                          MakeDoubleAccessor(&RnicSwitch::m_alpha),
-                          MakeDoubleChecker<double>(0.0))
-            .AddAttribute("Mark",
-                          "Mark data that meets congestion (ECN).",
-                          BooleanValue(false),
-                          MakeBooleanAccessor(&RnicSwitch::m_mark),
-                          MakeBooleanChecker())
-            .AddAttribute("MarkMinBytes",
-                          "Below so many waiting bytes nothing is marked (Kmin).",
-                          UintegerValue(5000),
-                          MakeUintegerAccessor(&RnicSwitch::m_markMinBytes),
-                          MakeUintegerChecker<uint64_t>())
-            .AddAttribute("MarkMaxBytes",
-                          "From so many waiting bytes on everything is marked (Kmax).",
-                          UintegerValue(200000),
-                          MakeUintegerAccessor(&RnicSwitch::m_markMaxBytes),
-                          MakeUintegerChecker<uint64_t>())
-            .AddAttribute("MarkMaxPpm",
-                          "Frames marked of a million just below MarkMaxBytes (Pmax).",
-                          UintegerValue(10000),
-                          MakeUintegerAccessor(&RnicSwitch::m_markMaxPpm),
-                          MakeUintegerChecker<uint32_t>(0, 1000000))
-            .AddAttribute("Pfc",
-                          "Priority flow control. Off for a lossy network, as a VPC is.",
-                          BooleanValue(false),
-                          MakeBooleanAccessor(&RnicSwitch::m_pfc),
-                          MakeBooleanChecker())
-            .AddAttribute("PfcXoffBytes",
-                          "Bytes from one ingress above which its peer is paused.",
-                          UintegerValue(100000),
-                          MakeUintegerAccessor(&RnicSwitch::m_pfcXoffBytes),
-                          MakeUintegerChecker<uint64_t>())
-            .AddAttribute("PfcXonBytes",
-                          "Bytes from one ingress down to which its peer stays paused.",
-                          UintegerValue(80000),
-                          MakeUintegerAccessor(&RnicSwitch::m_pfcXonBytes),
-                          MakeUintegerChecker<uint64_t>())
             .AddTraceSource("Drop",
                             "A frame finds no room.",
                             MakeTraceSourceAccessor(&RnicSwitch::m_dropTrace),
@@ -90,7 +62,7 @@ RnicSwitch::GetTypeId()
             .AddTraceSource("Pause",
                             "The peer of a port is paused (true) or released (false).",
                             MakeTraceSourceAccessor(&RnicSwitch::m_pauseTrace),
-                            "ns3::RnicSwitch::PauseTracedCallback");
+                            "ns3::RnicSwitch::PauseTracedCallback"));
     return tid;
 }
 
@@ -168,7 +140,7 @@ void
 RnicSwitch::Receive(uint32_t ingress, const RnicFrame& received)
 {
     NS_LOG_FUNCTION(this << ingress << received.head.src << received.head.dst);
-    // An address that nobody has.
+    // An address that no host has.
     if (received.head.dst >= m_routes.size() || m_routes[received.head.dst].empty())
     {
         return;
@@ -195,7 +167,7 @@ RnicSwitch::Receive(uint32_t ingress, const RnicFrame& received)
         return;
     }
     RnicFrame frame = received;
-    if (m_mark && frame.head.data && output.random.Chance(MarkPpm(output.bytes)))
+    if (m_ecn && frame.head.data && output.random.Chance(MarkPpm(output.bytes)))
     {
         frame.head.congestion = true;
         m_marked++;
@@ -249,17 +221,17 @@ RnicSwitch::HasRoom(const Output& output, uint32_t bytes) const
 uint32_t
 RnicSwitch::MarkPpm(uint64_t queued) const
 {
-    if (queued < m_markMinBytes)
+    if (queued < m_ecnMinBytes)
     {
         return 0;
     }
-    if (queued >= m_markMaxBytes)
+    if (queued >= m_ecnMaxBytes)
     {
         return 1000000;
     }
     // At most a million times a buffer: far below 2^64.
-    return static_cast<uint32_t>(m_markMaxPpm * (queued - m_markMinBytes) /
-                                 std::max<uint64_t>(m_markMaxBytes - m_markMinBytes, 1));
+    return static_cast<uint32_t>(m_ecnProbabilityPpm * (queued - m_ecnMinBytes) /
+                                 std::max<uint64_t>(m_ecnMaxBytes - m_ecnMinBytes, 1));
 }
 
 void

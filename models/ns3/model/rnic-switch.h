@@ -21,12 +21,12 @@ namespace ns3
 /**
  * \ingroup rnic
  * A switch that stores and forwards: output queues in one buffer, marking, priority flow control, and several paths to a
- * destination, of which a flow always takes the same one.
+ * destination. A flow always takes the same path.
  *
- * What is in the buffer waits; the frame that a port is sending is not counted. A frame is accepted if its port has room
- * (PortBufferBytes) and the shared buffer has (SharedBufferBytes, of which a port gets at most Alpha times what is free, after
+ * Frames in the buffer wait; the frame that a port is sending is not counted. A frame is accepted if its port has room
+ * (PortBufferBytes) and the shared buffer has (SharedBufferBytes: a port gets at most Alpha times the free bytes, after
  * Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998). With flow control each
- * ingress may hold PfcXoffBytes before its peer is paused, until it is down to PfcXonBytes; what is under way by then needs
+ * ingress may hold PfcXoffBytes before its peer is paused, until it is down to PfcXonBytes; frames in flight by then need
  * room as well. One priority only.
  */
 class RnicSwitch : public Object
@@ -112,6 +112,12 @@ class RnicSwitch : public Object
     void DoDispose() override;
 
   private:
+    /**
+     * \param tid the type of switches
+     * \return the same type, with an attribute for each parameter of switches that the model declares
+     */
+    static TypeId AddSwitchAttributes(TypeId tid);
+
     /// A frame that waits.
     struct Waiting
     {
@@ -127,7 +133,7 @@ class RnicSwitch : public Object
         std::deque<Waiting> queue; //!< waits
         uint64_t bytes{0};         //!< of the queue
         uint64_t ingressBytes{0};  //!< waiting in any queue, having come in here
-        bool pausing{false};       //!< the peer was told to pause
+        bool pausing{false};       //!< the peer is paused
         uint64_t forwarded{0};     //!< frames sent
         RnicRandom random;         //!< decides what is marked
     };
@@ -168,10 +174,10 @@ class RnicSwitch : public Object
     uint64_t m_portBufferBytes;                  //!< attribute PortBufferBytes
     uint64_t m_sharedBufferBytes;                //!< attribute SharedBufferBytes
     double m_alpha;                              //!< attribute Alpha
-    bool m_mark;                                 //!< attribute Mark
-    uint64_t m_markMinBytes;                     //!< attribute MarkMinBytes
-    uint64_t m_markMaxBytes;                     //!< attribute MarkMaxBytes
-    uint32_t m_markMaxPpm;                       //!< attribute MarkMaxPpm
+    bool m_ecn;                                 //!< attribute Ecn
+    uint64_t m_ecnMinBytes;                     //!< attribute EcnMinBytes
+    uint64_t m_ecnMaxBytes;                     //!< attribute EcnMaxBytes
+    uint32_t m_ecnProbabilityPpm;                       //!< attribute EcnProbabilityPpm
     bool m_pfc;                                  //!< attribute Pfc
     uint64_t m_pfcXoffBytes;                     //!< attribute PfcXoffBytes
     uint64_t m_pfcXonBytes;                      //!< attribute PfcXonBytes

@@ -47,7 +47,7 @@ CreateChosen(Ptr<TcpL4Protocol> tcp, const std::string& name)
 Ptr<RnicTcpSocket>
 RnicTcpSocket::Create(Ptr<Node> node)
 {
-    // As TcpL4Protocol::CreateSocket, which knows one class of sockets.
+    // As TcpL4Protocol::CreateSocket, which has one class of sockets.
     Ptr<TcpL4Protocol> tcp = node->GetObject<TcpL4Protocol>();
     Ptr<RnicTcpSocket> socket = CreateObject<RnicTcpSocket>();
     socket->SetNode(node);
@@ -79,7 +79,7 @@ RnicTcpSocket::DoForwardUp(Ptr<Packet> packet, const Address& from, const Addres
             NS_LOG_LOGIC("not of the FIN: " << header);
             if (header.GetFlags() & TcpHeader::FIN)
             {
-                // The peer's again, whose acknowledgement was lost. Ours says both.
+                // The peer's FIN again, because its acknowledgement was lost. Our answer acknowledges both.
                 SendEmptyPacket(TcpHeader::FIN);
             }
             return;

@@ -18,9 +18,9 @@ namespace ns3
  * ns-3's TCP, but for the end of a stream that both sides have ended.
  *
  * In LAST_ACK and CLOSING ns-3 takes any acknowledgement for that of its FIN, also one that is late, and forgets a FIN that
- * nobody has got: its peer waits for it for ever. Here only what acknowledges the FIN does (RFC 9293, 3.10.7.4). And in
- * CLOSING ns-3 tells nobody that the peer has ended the stream until its own FIN is acknowledged, which is never if that was
- * lost and the peer's TIME_WAIT is over. Here it is told at once.
+ * was lost: its peer waits for it for ever. Here only an acknowledgement of the FIN counts (RFC 9293, 3.10.7.4). And in
+ * CLOSING ns-3 does not report the peer's end of the stream until its own FIN is acknowledged, which is never if that was
+ * lost and the peer's TIME_WAIT is over. Here it is reported at once.
  */
 class RnicTcpSocket : public TcpSocketBase
 {

@@ -176,7 +176,7 @@ RnicTcp::Serve()
 /**
  * \param client address of who connects
  * \param server number of the node that accepts
- * \return what tells connections apart: a client's ports are distinct
+ * \return a key that differs for each connection: a client's ports are distinct
  */
 static uint64_t
 GetKey(const InetSocketAddress& client, uint32_t server)
@@ -280,7 +280,7 @@ void
 RnicTcp::HandleAccept(uint32_t server, Ptr<Socket> socket, const Address& from)
 {
     auto found = m_connecting.find(GetKey(InetSocketAddress::ConvertFrom(from), server));
-    NS_ABORT_MSG_IF(found == m_connecting.end(), "a connection that nobody has asked for");
+    NS_ABORT_MSG_IF(found == m_connecting.end(), "a connection that no process has requested");
     auto [number, client] = found->second;
     m_connecting.erase(found);
     if (!IsOf(number, client))
@@ -301,7 +301,7 @@ RnicTcp::HandleConnect(uint32_t number, Ptr<Socket> socket)
         return;
     }
     Wire& wire = m_wires[number];
-    // Who accepts may not know of it yet: data completes a handshake whose last packet was lost, or Confirm does.
+    // The server may not have accepted yet: data completes a handshake whose last packet was lost, or Confirm does.
     if (!wire.connected && socket == wire.sockets[0])
     {
         wire.connected = true;
@@ -444,7 +444,7 @@ RnicTcp::PumpOut(uint32_t number, uint32_t side)
         NS_ABORT_MSG_UNLESS(sent == static_cast<int>(count), "a socket with room refuses bytes");
     }
     m_wires[number].ending[side] |= model.poll_wire_end(number, side);
-    // What was sent has to be acknowledged first: with less ns-3 would neither end the stream now nor later.
+    // All sent bytes have to be acknowledged first: else ns-3 would neither end the stream now nor later.
     if (m_wires[number].ending[side] && socket->GetTxAvailable() == m_bufferBytes)
     {
         m_wires[number].ending[side] = false;

@@ -60,8 +60,8 @@ class RnicTcp : public Object
     struct Wire
     {
         std::array<Ptr<Socket>, 2> sockets; //!< null until it is made
-        std::array<bool, 2> ending{};       //!< all was written, but the socket does not know it yet
-        bool connected{false};              //!< who connects knows that it is made; who accepts may not yet
+        std::array<bool, 2> ending{};       //!< all was written, but the socket is not closed yet
+        bool connected{false};              //!< made at the client; the server may not have accepted yet
         bool failed{false};                 //!< it is no more
     };
 
@@ -84,7 +84,7 @@ class RnicTcp : public Object
 
     /**
      * A sender never has more under way than its own buffer has, as a byte stays there until the process at the other end can have
-     * it. With room for twice that no window is ever closed: a sender of ns-3 that has nothing to say then crashes.
+     * it. With room for twice that no window is ever closed: a sender of ns-3 without bytes then crashes.
      * \return bytes of a socket's receive buffer
      */
     uint32_t GetReceiveBytes() const;
@@ -113,7 +113,7 @@ class RnicTcp : public Object
     void HandleConnect(uint32_t number, Ptr<Socket> socket);
 
     /**
-     * Acknowledges the peer's SYN again while nobody has accepted: ns-3 never does by itself, and a server that is to speak first
+     * Acknowledges the peer's SYN again until the server has accepted: ns-3 never does by itself, and a server that is to speak first
      * would wait for ever.
      * \param number of the wire
      * \param socket who connects
@@ -121,14 +121,14 @@ class RnicTcp : public Object
     void Confirm(uint32_t number, Ptr<Socket> socket);
 
     /**
-     * The number of a connection that is over is another one's now: what the sockets have to say yet is nobody's.
+     * Another connection has the number of one that is over: later events of the old sockets are ignored.
      * \param number of the wire
      */
     void Forget(uint32_t number);
 
     /**
      * \param number of the wire
-     * \param socket a socket that has something to say
+     * \param socket a socket with bytes to send
      * \return whether it is one of that wire, and not of one that had the number before
      */
     bool IsOf(uint32_t number, Ptr<Socket> socket) const;
@@ -151,7 +151,7 @@ class RnicTcp : public Object
     /**
      * The peer writes no more.
      * \param number of the wire
-     * \param side which side was told
+     * \param side the side of the event
      * \param socket the socket
      */
     void HandleEnd(uint32_t number, uint32_t side, Ptr<Socket> socket);
@@ -189,7 +189,7 @@ class RnicTcp : public Object
      */
     void PumpIn(uint32_t number, uint32_t side);
 
-    /// A connection that nobody has accepted yet.
+    /// A connection that the server has not accepted yet.
     struct Attempt
     {
         uint32_t number;    //!< of the wire

@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: GPL-2.0-only
  */
 
-// The simulator program: reads a resolved scenario (JSON), runs it, tells how far it is in lines of JSON, and leaves a folder.
+// The simulator program: reads a resolved scenario (JSON), runs it, reports progress in lines of JSON, and writes a folder.
 // People use `netacc sim`, which checks and resolves scenarios and keeps the folders of many runs.
 
 #include "scenario-network.h"
@@ -22,25 +22,25 @@ using namespace ns3;
 namespace
 {
 
-/// What the program ends with.
+/// The exit codes.
 enum ExitCode : int
 {
     COMPLETE = 0,   //!< everything was asked and answered
     ERROR = 1,      //!< a file cannot be read or written
-    USAGE = 2,      //!< arguments or scenario make no sense
-    STALLED = 3,    //!< nobody made progress: the watchdog ended the run
+    USAGE = 2,      //!< arguments or scenario are not valid
+    STALLED = 3,    //!< no process made progress: the watchdog ended the run
     UNFINISHED = 4, //!< some requests were not answered in time
     BROKEN = 5,     //!< a byte was not the one written
 };
 
-/// Tells a recording the time, and ends the run when it says so.
+/// Calls a recording at each tick, and ends the run at its verdict.
 class Watch
 {
   public:
     /**
-     * \param recording what is kept
-     * \param fleet what runs
-     * \param tickNs how often it looks
+     * \param recording the recording of the run
+     * \param fleet the hosts
+     * \param tickNs the time between ticks
      */
     Watch(netacc::Recording& recording, netacc::Fleet& fleet, uint64_t tickNs)
         : m_recording(recording),
@@ -50,14 +50,14 @@ class Watch
         Simulator::Schedule(m_tick, &Watch::Look, this);
     }
 
-    /// \return how the run stands
+    /// \return the state of the run
     netacc::RunState GetState() const
     {
         return m_state;
     }
 
   private:
-    /// Looks, and again later.
+    /// Ticks, and schedules the next tick.
     void Look()
     {
         auto now = static_cast<uint64_t>(Simulator::Now().GetNanoSeconds());
@@ -71,15 +71,15 @@ class Watch
         Simulator::Schedule(m_tick, &Watch::Look, this);
     }
 
-    netacc::Recording& m_recording;                     //!< what is kept
-    netacc::Fleet& m_fleet;                             //!< what runs
-    Time m_tick;                                        //!< how often
-    netacc::RunState m_state{netacc::RunState::Going}; //!< how the run stands
+    netacc::Recording& m_recording;                     //!< the recording of the run
+    netacc::Fleet& m_fleet;                             //!< the hosts
+    Time m_tick;                                        //!< time between ticks
+    netacc::RunState m_state{netacc::RunState::Going}; //!< state of the run
 };
 
 /**
  * \param state how a run ended
- * \return what the program ends with
+ * \return the exit code
  */
 ExitCode
 CodeOf(netacc::RunState state)
@@ -128,12 +128,12 @@ main(int argc, char* argv[])
     bool version = false;
     CommandLine cmd;
     cmd.Usage("Runs a resolved scenario. Ends with 0 if everything was answered, 1 for files that cannot be read or written,\n"
-              "2 for a scenario that makes no sense, 3 if the run made no progress, 4 if requests were left unanswered,\n"
+              "2 for a scenario that is not valid, 3 if the run made no progress, 4 if requests were left unanswered,\n"
               "5 if a byte was not the one written.");
     cmd.AddValue("ns3-version", "Print the version of ns-3 and end", version);
-    cmd.AddValue("code-version", "What meta.json says of the code", codeVersion);
+    cmd.AddValue("code-version", "The version of the code for meta.json", codeVersion);
     cmd.AddNonOption("scenario", "JSON file", path);
-    cmd.AddNonOption("folder", "Where the run is recorded", folder);
+    cmd.AddNonOption("folder", "Folder for the record of the run", folder);
     cmd.Parse(argc, argv);
     if (version)
     {
@@ -143,7 +143,7 @@ main(int argc, char* argv[])
     std::string text;
     if (folder.empty() || !ReadAll(path, text))
     {
-        std::cerr << "netacc-simulator: " << (folder.empty() ? "which folder?" : "cannot read " + path) << std::endl;
+        std::cerr << "netacc-simulator: " << (folder.empty() ? "name the folder for the record: netacc-simulator SCENARIO FOLDER" : "cannot read " + path) << std::endl;
         return folder.empty() ? USAGE : ERROR;
     }
 

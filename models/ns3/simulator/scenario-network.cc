@@ -6,10 +6,9 @@
 
 #include "scenario-network.h"
 
-#include "ns3/boolean.h"
 #include "ns3/config.h"
-#include "ns3/double.h"
 #include "ns3/simulator.h"
+#include "ns3/string.h"
 #include "ns3/uinteger.h"
 
 #include <algorithm>
@@ -45,16 +44,10 @@ ScenarioNetwork::ScenarioNetwork(const netacc::NetworkSpec& spec, Ptr<RnicFleet>
       m_nodes(spec.hosts)
 {
     m_helper.SetSeed(spec.seed);
-    m_helper.SetSwitchAttribute("PortBufferBytes", UintegerValue(spec.port_buffer_bytes));
-    m_helper.SetSwitchAttribute("SharedBufferBytes", UintegerValue(spec.shared_buffer_bytes));
-    m_helper.SetSwitchAttribute("Alpha", DoubleValue(spec.alpha));
-    m_helper.SetSwitchAttribute("Mark", BooleanValue(spec.mark));
-    m_helper.SetSwitchAttribute("MarkMinBytes", UintegerValue(spec.mark_min_bytes));
-    m_helper.SetSwitchAttribute("MarkMaxBytes", UintegerValue(spec.mark_max_bytes));
-    m_helper.SetSwitchAttribute("MarkMaxPpm", UintegerValue(spec.mark_max_ppm));
-    m_helper.SetSwitchAttribute("Pfc", BooleanValue(spec.pfc));
-    m_helper.SetSwitchAttribute("PfcXoffBytes", UintegerValue(spec.pfc_xoff_bytes));
-    m_helper.SetSwitchAttribute("PfcXonBytes", UintegerValue(spec.pfc_xon_bytes));
+    for (const auto& setting : spec.switch_settings)
+    {
+        m_helper.SetSwitchAttribute(std::string(setting.name), StringValue(std::string(setting.value)));
+    }
     Build(spec, fleet);
     if (spec.tcp_buffer_bytes > 0)
     {

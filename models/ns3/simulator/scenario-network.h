@@ -31,10 +31,10 @@ class ScenarioNetwork
 
     ~ScenarioNetwork();
 
-    /// Has every NIC begin, and plans what goes wrong. Once, before Simulator::Run.
+    /// Starts every NIC and schedules the faults. Once, before Simulator::Run.
     void Start();
 
-    /// \return what ports and switches have counted
+    /// \return the counters of ports and switches
     netacc::NetworkTotals GetTotals() const;
 
   private:
@@ -60,8 +60,8 @@ class ScenarioNetwork
     void Join(const netacc::NetworkLink& spec);
 
     /**
-     * A link changes.
-     * \param fault which, and how
+     * Changes a link.
+     * \param fault the link and its new properties
      */
     void Change(netacc::NetworkFault fault);
 
@@ -80,7 +80,7 @@ class ScenarioNetwork
     std::vector<netacc::NetworkFault> m_faults;  //!< to come
     NodeContainer m_nodes;                       //!< the hosts
     RnicHelper m_helper;                         //!< makes ports and switches
-    Ptr<RnicTcp> m_tcp;                          //!< carries TCP, if somebody does
+    Ptr<RnicTcp> m_tcp;                          //!< carries TCP, unless memory does
 };
 
 } // namespace ns3

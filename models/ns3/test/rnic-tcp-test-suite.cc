@@ -23,7 +23,7 @@ static const uint64_t DELAY_NS = 500;
 /// Ethernet with preamble and gap, IP, TCP with time stamps.
 static const uint64_t TCP_FRAME = 38 + 20 + 20 + 12;
 
-/// What runs, and how it went.
+/// A run and its result.
 struct TcpRun
 {
     bool promote{false};           //!< to links
@@ -117,7 +117,7 @@ class RnicTcpClosedFormTestCase : public TestCase
 /**
  * \ingroup rnic-test
  * Many connections over lossy links, of TCP alone and of the core. Breaks if a byte is lost or wrong, if streams do not leave
- * TCP for their links, or if a run is not what its seed says.
+ * TCP for their links, or if a run is not the one of its seed.
  */
 class RnicTcpLossTestCase : public TestCase
 {

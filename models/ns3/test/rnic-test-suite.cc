@@ -6,7 +6,6 @@
 
 #include "ns3/boolean.h"
 #include "ns3/double.h"
-#include "ns3/enum.h"
 #include "ns3/node-container.h"
 #include "ns3/rnic-helper.h"
 #include "ns3/simulator.h"
@@ -133,15 +132,15 @@ class RnicSameTraceTestCase : public TestCase
         scheduler.SetTypeId(m_run.scheduler);
         Simulator::SetScheduler(scheduler);
         Ptr<RnicFleet> fleet = MakeFleet();
-        fleet->SetAttribute("SelectiveRepeat", BooleanValue(m_run.selectiveRepeat));
+        fleet->SetAttribute("Recovery", StringValue(m_run.selectiveRepeat ? "selective-repeat" : "go-back-n"));
         fleet->SetAttribute("RetryCount", UintegerValue(100));
-        fleet->SetAttribute("ContextCacheEntries", UintegerValue(2));
-        fleet->SetAttribute("ContextMissPenalty", TimeValue(NanoSeconds(300)));
-        fleet->SetAttribute("ReceivePacketTime", TimeValue(NanoSeconds(70)));
-        fleet->SetAttribute("DoorbellDelay", TimeValue(NanoSeconds(90)));
+        fleet->SetAttribute("ContextCache", UintegerValue(2));
+        fleet->SetAttribute("ContextMiss", TimeValue(NanoSeconds(300)));
+        fleet->SetAttribute("ReceivePacket", TimeValue(NanoSeconds(70)));
+        fleet->SetAttribute("Doorbell", TimeValue(NanoSeconds(90)));
         if (m_run.mark)
         {
-            fleet->SetAttribute("RateControl", EnumValue(RnicFleet::DCQCN_PAPER));
+            fleet->SetAttribute("RateControl", StringValue("dcqcn-paper"));
         }
         for (uint32_t i = 1; i < m_run.nodes; i++)
         {
@@ -156,7 +155,7 @@ class RnicSameTraceTestCase : public TestCase
         helper.SetPortAttribute("Delay", TimeValue(NanoSeconds(m_run.delayNs)));
         helper.SetPortAttribute("LossPpm", UintegerValue(m_run.lossPpm));
         helper.SetSwitchAttribute("PortBufferBytes", UintegerValue(m_run.bufferBytes));
-        helper.SetSwitchAttribute("Mark", BooleanValue(m_run.mark));
+        helper.SetSwitchAttribute("Ecn", BooleanValue(m_run.mark));
         NodeContainer nodes(m_run.nodes);
         if (m_run.star)
         {
@@ -190,8 +189,8 @@ class RnicSameTraceTestCase : public TestCase
             NS_TEST_ASSERT_MSG_EQ(helper.GetSwitches()[0]->GetDropped(), reference.dropped, "drops");
             NS_TEST_ASSERT_MSG_EQ(helper.GetSwitches()[0]->GetMarked(), reference.marked, "marks");
             bool expectDrops = m_run.bufferBytes < 100000;
-            NS_TEST_ASSERT_MSG_EQ((reference.dropped > 0), expectDrops, "the run is what its name says");
-            NS_TEST_ASSERT_MSG_EQ((reference.marked > 0), m_run.mark, "the run is what its name says");
+            NS_TEST_ASSERT_MSG_EQ((reference.dropped > 0), expectDrops, "the run has the faults of its name");
+            NS_TEST_ASSERT_MSG_EQ((reference.marked > 0), m_run.mark, "the run has the faults of its name");
         }
         NS_TEST_ASSERT_MSG_EQ(CountDelivered(fleet), flows.size(), "everything is delivered");
         Simulator::Destroy();
@@ -372,7 +371,7 @@ class RnicEcmpTestCase : public TestCase
 
 /**
  * \ingroup rnic-test
- * A network that loses everything. Breaks if the simulation does not end, or a flow's end is not told.
+ * A network that loses everything. Breaks if the simulation does not end, or a flow's end is not reported.
  */
 class RnicHopelessTestCase : public TestCase
 {
@@ -429,8 +428,8 @@ class RnicCoreTestCase : public TestCase
         const uint64_t seed = 9;
         Ptr<RnicFleet> fleet = MakeFleet();
         fleet->SetAttribute("StreamsPerLink", UintegerValue(m_streamsPerLink));
-        fleet->SetAttribute("DoorbellDelay", TimeValue(NanoSeconds(150)));
-        fleet->SetAttribute("PlacementDelay", TimeValue(NanoSeconds(400)));
+        fleet->SetAttribute("Doorbell", TimeValue(NanoSeconds(150)));
+        fleet->SetAttribute("Placement", TimeValue(NanoSeconds(400)));
         for (uint32_t i = 1; i < hosts; i++)
         {
             fleet->AddConversation(i, 0, 64, 3000, count);
@@ -464,7 +463,7 @@ class RnicCoreTestCase : public TestCase
         {
             repeated += fleet->GetModel().counters(i).data_repeated;
         }
-        NS_TEST_ASSERT_MSG_EQ((repeated > 0), (m_lossPpm > 0), "the run is what its name says");
+        NS_TEST_ASSERT_MSG_EQ((repeated > 0), (m_lossPpm > 0), "the run has the faults of its name");
         for (uint32_t i = 0; i < talks.size(); i++)
         {
             netacc::ConversationResult result = fleet->GetModel().conversation(i);

@@ -14,7 +14,7 @@ struct Entry {
     older: u32,
 }
 
-/// Which keys are on chip. A capacity of 0 stands for a cache without bound: everything hits.
+/// The keys that are on chip. A capacity of 0 is a cache without limit: every lookup hits.
 #[derive(Debug)]
 pub(crate) struct Cache {
     capacity: usize,

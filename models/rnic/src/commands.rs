@@ -1,25 +1,29 @@
-//! What a driver asks of a NIC's command queue, and how long that takes. `command_queue` has the queue.
+//! Commands of a driver to a NIC, and their times. `command_queue` has the queue.
 
 use std::time::Duration;
 
-/// How long each command takes. By default nothing.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct CommandTimes {
-    /// Making a queue pair, with its queues: RESET.
-    pub create_qp: Duration,
-    /// All changes of state until a queue pair can send: INIT, RTR, RTS.
-    pub connect_qp: Duration,
-    /// Unmaking a queue pair.
-    pub destroy_qp: Duration,
-    /// Registering memory, however long it is.
-    pub register: Duration,
-    /// Registering memory: what each 2^20 bytes of it take besides, as pages are pinned and told to the device.
-    pub register_mib: Duration,
-    /// Ending a registration.
-    pub deregister: Duration,
+use netacc_parameters::parameters;
+
+parameters! {
+    /// How long each command takes. By default nothing.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct CommandTimes {
+        /// Making a queue pair, with its queues: RESET.
+        create_queue_pair: Duration = Duration::ZERO;
+        /// All changes of state until a queue pair can send: INIT, RTR, RTS.
+        connect_queue_pair: Duration = Duration::ZERO;
+        /// Unmaking a queue pair.
+        destroy_queue_pair: Duration = Duration::ZERO;
+        /// Registering memory, however long it is.
+        register_memory: Duration = Duration::ZERO;
+        /// Registering memory: the additional time of each 2^20 bytes, for pinning pages and describing them to the device.
+        register_per_mib: Duration = Duration::ZERO;
+        /// Ending a registration.
+        deregister_memory: Duration = Duration::ZERO;
+    }
 }
 
-/// What a driver asks of a NIC.
+/// A command of a driver to a NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
     /// To make a queue pair.
@@ -41,14 +45,14 @@ impl CommandTimes {
     /// How long a command takes.
     pub fn time(&self, command: Command) -> Duration {
         match command {
-            Command::CreateQueuePair => self.create_qp,
-            Command::ConnectQueuePair => self.connect_qp,
-            Command::DestroyQueuePair => self.destroy_qp,
+            Command::CreateQueuePair => self.create_queue_pair,
+            Command::ConnectQueuePair => self.connect_queue_pair,
+            Command::DestroyQueuePair => self.destroy_queue_pair,
             Command::Register { bytes } => {
-                let pinning = (self.register_mib.as_nanos() * u128::from(bytes)) >> 20;
-                self.register + Duration::from_nanos(u64::try_from(pinning).unwrap_or(u64::MAX))
+                let pinning = (self.register_per_mib.as_nanos() * u128::from(bytes)) >> 20;
+                self.register_memory + Duration::from_nanos(u64::try_from(pinning).unwrap_or(u64::MAX))
             }
-            Command::Deregister => self.deregister,
+            Command::Deregister => self.deregister_memory,
         }
     }
 }
@@ -60,12 +64,12 @@ mod tests {
     fn times() -> CommandTimes {
         let ns = Duration::from_nanos;
         CommandTimes {
-            create_qp: ns(1),
-            connect_qp: ns(20),
-            destroy_qp: ns(300),
-            register: ns(4_000),
-            register_mib: ns(1 << 20),
-            deregister: ns(50_000),
+            create_queue_pair: ns(1),
+            connect_queue_pair: ns(20),
+            destroy_queue_pair: ns(300),
+            register_memory: ns(4_000),
+            register_per_mib: ns(1 << 20),
+            deregister_memory: ns(50_000),
         }
     }
 

@@ -1,109 +1,116 @@
-//! What a modelled NIC can do, what it costs, and how it recovers.
+//! Parameters of a modelled NIC: its limits, its costs, and how it recovers.
 //!
-//! Every figure has a unit in its type or name. [`NicConfig::ideal`] costs nothing, so that closed forms hold exactly;
+//! Every figure has a unit in its type or name. A parameter that is declared here can be set in scenarios and profiles; a
+//! value beside them is set by the program. [`NicConfig::ideal`] costs nothing, so that closed forms hold exactly;
 //! calibrated figures of real devices belong to `models/profiles`, with their sources. eRDMA's own congestion control and
 //! loss recovery are not public: a configuration of this model that stands for it is a proxy.
 
 use std::time::Duration;
 
+use netacc_parameters::{choice, parameters};
+
 use crate::commands::CommandTimes;
 use crate::rate::RateConfig;
 
-/// How lost packets are sent again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Recovery {
-    /// The responder drops what comes out of order and asks once; the requester goes back (RoCE as specified).
-    GoBackN,
-    /// The responder keeps what comes out of order and says so for each packet; the requester sends what is missing
-    /// (after IRN: Mittal et al., "Revisiting Network Support for RDMA", SIGCOMM 2018). Placement stays in order.
-    SelectiveRepeat,
-}
-
-/// What a message does that finds no posted receive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoReceive {
-    /// RNR NAK: the requester tries again after a pause.
-    Retry,
-    /// The connection dies at both ends (iWARP, eRDMA).
-    Fatal,
-}
-
-/// Times that the NIC and the bus take. All of them latency, except the two `*_packet` ones and the misses, which occupy the
-/// transmit or receive engine and so bound packets per second.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Costs {
-    /// From the store to the doorbell until the NIC has seen it.
-    pub doorbell: Duration,
-    /// Fetching a work request over the bus.
-    pub request_fetch: Duration,
-    /// Fetching the first bytes of a payload; later ones stream behind.
-    pub payload_fetch: Duration,
-    /// The transmit engine's time for one packet.
-    pub transmit_packet: Duration,
-    /// The receive engine's time for one packet.
-    pub receive_packet: Duration,
-    /// What either engine waits when a queue pair's context is not on chip.
-    pub context_miss: Duration,
-    /// What either engine waits when a region's entry of the table is not on chip.
-    pub region_miss: Duration,
-    /// From the receive engine until a payload is in host memory.
-    pub placement: Duration,
-    /// Writing a completion to host memory.
-    pub completion: Duration,
-    /// From a completion until a sleeper has been interrupted, where its queue was armed.
-    pub interrupt: Duration,
-}
-
-/// Configuration of one NIC. The two ends of a connection may differ, except in `recovery` and `mtu_bytes`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NicConfig {
-    /// Payload bytes of a full packet.
-    pub mtu_bytes: u32,
-    /// Rate of the port, in bits per second: where rate control begins, and what it never exceeds.
-    pub line_rate_bps: u64,
+choice! {
     /// How lost packets are sent again.
-    pub recovery: Recovery,
-    /// Packets after which an acknowledgement is asked for; one always is at the end of a message, when the window is
-    /// full, and for what is sent again.
-    pub ack_interval: u32,
-    /// Without progress for so long, everything unacknowledged is sent again.
-    pub retry_timeout: Duration,
-    /// Attempts to recover without progress, before the queue pair fails.
-    pub retry_count: u8,
-    /// The pause that an RNR NAK asks for.
-    pub rnr_pause: Duration,
-    /// RNR NAKs without progress before the queue pair fails; `None` is for ever (the value 7 of the real field).
-    pub rnr_retry: Option<u8>,
-    /// What a message does that finds no receive here.
-    pub no_receive: NoReceive,
-    /// Packets in flight on a queue pair, whatever rate control says. Bounds what a responder keeps out of order.
-    pub max_in_flight: u32,
-    /// Rate control of each queue pair.
-    pub rate: RateConfig,
-    /// At most one congestion notification for a queue pair in so long.
-    pub notification_interval: Duration,
-    /// Whether requests that a dead queue pair never did complete as flushed. Some devices stay silent.
-    pub report_flushes: bool,
-    /// Queue pairs that may exist at once. At most 2^20.
-    pub max_qp: u32,
-    /// Requests of a send queue, those included whose completion was not polled.
-    pub max_send_wr: u32,
-    /// Receives of a receive queue, those included whose completion was not polled.
-    pub max_recv_wr: u32,
-    /// Bytes of a message.
-    pub max_message_bytes: u32,
-    /// Regions that may be registered at once.
-    pub max_regions: u32,
-    /// Queue-pair contexts on chip; 0 for all.
-    pub context_cache_entries: usize,
-    /// Region entries on chip; 0 for all.
-    pub region_cache_entries: usize,
-    /// Packets that wait for the receive engine; more are dropped.
-    pub receive_buffer_packets: usize,
-    /// What everything costs that is posted.
-    pub costs: Costs,
-    /// What everything costs that is asked of its command queue.
-    pub commands: CommandTimes,
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Recovery {
+        /// The responder drops what comes out of order and asks once; the requester goes back (RoCE as specified).
+        GoBackN = "go-back-n",
+        /// The responder keeps packets that come out of order and acknowledges each; the requester sends the missing ones (after
+        /// IRN: Mittal et al., "Revisiting Network Support for RDMA", SIGCOMM 2018). Placement stays in order.
+        SelectiveRepeat = "selective-repeat",
+    }
+}
+
+parameters! {
+    /// Times that the NIC and the bus take. All are latency, except the two `*_packet` ones and the misses, which occupy the
+    /// transmit or receive engine and so bound packets per second.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Costs {
+        /// From the store to the doorbell until the NIC has seen it.
+        doorbell: Duration = Duration::ZERO;
+        /// Fetching a work request over the bus.
+        request_fetch: Duration = Duration::ZERO;
+        /// Fetching the first bytes of a payload; later ones stream behind.
+        payload_fetch: Duration = Duration::ZERO;
+        /// The transmit engine's time for one packet.
+        transmit_packet: Duration = Duration::ZERO;
+        /// The receive engine's time for one packet.
+        receive_packet: Duration = Duration::ZERO;
+        /// The wait of either engine when a queue pair's context is not on chip.
+        context_miss: Duration = Duration::ZERO;
+        /// The wait of either engine when a region's entry of the table is not on chip.
+        region_miss: Duration = Duration::ZERO;
+        /// From the receive engine until a payload is in host memory.
+        placement: Duration = Duration::ZERO;
+        /// Writing a completion to host memory.
+        completion: Duration = Duration::ZERO;
+        /// From a completion until a sleeping thread has been interrupted, where its queue was armed.
+        interrupt: Duration = Duration::ZERO;
+    }
+}
+
+parameters! {
+    /// Configuration of one NIC. The two ends of a connection may differ, except in `recovery` and `mtu_bytes`.
+    ///
+    /// The defaults are those of an ideal NIC, which costs nothing and forgets nothing.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct NicConfig {
+        /// Payload bytes of a full packet.
+        mtu_bytes: u32 = 4096, at least 1;
+        /// How lost packets are sent again.
+        recovery: Recovery = Recovery::GoBackN;
+        /// Packets after which the requester asks for an acknowledgement. It always asks at the end of a message, when the
+        /// window is full, and for packets that it sends again.
+        ack_interval: u32 = 16, at least 1;
+        /// After this time without progress, everything unacknowledged is sent again. The usual code 14: 67 ms, as
+        /// applications and rdma_cm set it.
+        retry_timeout: Duration = local_ack_timeout(14), at least 1;
+        /// Attempts to recover without progress, before the queue pair fails.
+        retry_count: u8 = 7;
+        /// The pause that an RNR NAK asks for. The usual code 12: 0.64 ms.
+        rnr_pause: Duration = Duration::from_micros(640);
+        /// A message that finds no receive ends the connection at both ends (iWARP, eRDMA). Else the responder sends an RNR NAK,
+        /// and the requester tries again after a pause.
+        no_receive_is_fatal: bool = false;
+        /// Packets in flight on a queue pair, whatever rate control permits. Bounds the packets that a responder keeps out of
+        /// order. The default is arbitrary: twice what 100 Gb/s and 100 us hold at an MTU of 4096 bytes.
+        max_in_flight: u32 = 512, at least 1;
+        /// The shortest time between congestion notifications for a queue pair (DCQCN, SIGCOMM 2015, section 3: N).
+        notification_interval: Duration = Duration::from_micros(50);
+        /// Requests that a dead queue pair never did complete as flushed. Some devices stay silent.
+        report_flushes: bool = true;
+        /// Queue pairs that may exist at once, up to 2^20.
+        max_queue_pairs: u32 = 1 << 17, at least 1;
+        /// Requests of a send queue, including those whose completion was not polled.
+        send_depth: u32 = 64, at least 1;
+        /// Receives of a receive queue, including those whose completion was not polled.
+        receive_depth: u32 = 64, at least 1;
+        /// Queue-pair contexts on chip; 0 for all.
+        context_cache: usize = 0;
+        /// Region entries on chip; 0 for all.
+        region_cache: usize = 0;
+        /// Packets that wait for the receive engine; more are dropped.
+        receive_buffer_packets: usize = 1024, at least 1;
+    }
+    beside {
+        /// Rate of the port, in bits per second: where rate control begins, and its limit.
+        line_rate_bps: u64 = 100_000_000_000;
+        /// RNR NAKs without progress before the queue pair fails; `None` is for ever (the value 7 of the real field).
+        rnr_retry: Option<u8> = Some(6);
+        /// Rate control of each queue pair.
+        rate_control: RateConfig = RateConfig::Unlimited;
+        /// Bytes of a message.
+        max_message_bytes: u32 = 1 << 30;
+        /// Regions that may be registered at once.
+        max_regions: u32 = 1 << 18;
+        /// Times of posted requests.
+        costs: Costs = Costs::default();
+        /// Times of commands to the command queue.
+        commands: CommandTimes = CommandTimes::default();
+    }
 }
 
 /// The InfiniBand encoding of the local ACK timeout: 4.096 us times 2^`exponent` (IBTA volume 1, 9.7.6.1.3).
@@ -112,35 +119,8 @@ pub fn local_ack_timeout(exponent: u8) -> Duration {
 }
 
 impl NicConfig {
-    /// A NIC that costs nothing and forgets nothing: what remains is the protocol and the network.
+    /// A NIC that costs nothing and forgets nothing: only the protocol and the network remain.
     pub fn ideal(line_rate_bps: u64) -> NicConfig {
-        NicConfig {
-            mtu_bytes: 4096,
-            line_rate_bps,
-            recovery: Recovery::GoBackN,
-            ack_interval: 16,
-            // The usual 14: 67 ms, as applications and rdma_cm set it.
-            retry_timeout: local_ack_timeout(14),
-            retry_count: 7,
-            // The usual code 12: 0.64 ms.
-            rnr_pause: Duration::from_micros(640),
-            rnr_retry: Some(6),
-            no_receive: NoReceive::Retry,
-            // Arbitrary: twice what 100 Gb/s and 100 us hold at this MTU.
-            max_in_flight: 512,
-            rate: RateConfig::Unlimited,
-            notification_interval: Duration::from_micros(50),
-            report_flushes: true,
-            max_qp: 1 << 17,
-            max_send_wr: 64,
-            max_recv_wr: 64,
-            max_message_bytes: 1 << 30,
-            max_regions: 1 << 18,
-            context_cache_entries: 0,
-            region_cache_entries: 0,
-            receive_buffer_packets: 1024,
-            costs: Costs::default(),
-            commands: CommandTimes::default(),
-        }
+        NicConfig { line_rate_bps, ..NicConfig::default() }
     }
 }

@@ -1,8 +1,8 @@
 //! Datagrams of the connection manager: few, small, and each repeated until it is acknowledged or given up.
 //!
-//! What real devices do with DREQ/DREP and MADs, or with a TCP connection. Delivered at most once, in any order.
+//! Real devices use DREQ/DREP and MADs for this, or a TCP connection. Datagrams are delivered at most once, in any order.
 //!
-//! Invariants: at most [`MAX_PENDING`] are under way; what is kept of peers' numbers is bounded by [`MAX_HOLES`] for each.
+//! Invariants: at most [`MAX_PENDING`] are in flight; the numbers kept of each peer are bounded by [`MAX_HOLES`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;

@@ -8,9 +8,9 @@ use crate::{Nic, NicConfig, NodeId, Packet, SendRequest, Verb};
 /// One message from one station to another, on queue pairs of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// Who sends.
+    /// The sender.
     pub src: u32,
-    /// Who receives.
+    /// The receiver.
     pub dst: u32,
     /// Bytes.
     pub bytes: u32,
@@ -18,7 +18,7 @@ pub struct Flow {
     pub start: Instant,
 }
 
-/// What became of a flow.
+/// The outcome of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The receiver saw it complete.
@@ -27,7 +27,7 @@ pub enum Outcome {
     Failed(Instant),
 }
 
-/// A NIC, what it has to send, and what has become of it.
+/// A NIC, its messages to send, and their outcomes.
 pub struct FlowStation {
     nic: Nic,
     /// By time; those before `next` were posted.
@@ -75,7 +75,7 @@ impl FlowStation {
         &self.nic
     }
 
-    /// What has become of flows so far: deliveries to this station, and failures of its own, by number of the flow.
+    /// The outcomes of flows so far: deliveries to this station, and failures of its own, by number of the flow.
     pub fn outcomes(&self) -> &[(u32, Outcome)] {
         &self.outcomes
     }
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
     use crate::network::{LinkConfig, Network, SwitchConfig, Topology};
 
-    // Breaks if a flow starts at another time than its own, or its end is not told: two flows of one packet each, one after
+    // Breaks if a flow starts at another time than its own, or its end is not reported: two flows of one packet each, one after
     // the other.
     #[test]
     fn flows_start_and_end() {

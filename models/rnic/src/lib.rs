@@ -1,6 +1,6 @@
 //! A model of an RDMA NIC with reliable connections, as a pure function of its inputs.
 //!
-//! A [`Nic`] takes what its host posts and what the network delivers, and gives packets, placements and completions. It has
+//! A [`Nic`] takes requests from its host and packets from the network, and gives packets, placements and completions. It has
 //! no clock, thread or entropy: time comes in with every call. The same model serves the network of [`network`], which is
 //! plain Rust, and ns-3.
 //!
@@ -10,16 +10,16 @@
 //!   free, ask [`Nic::poll_transmit`].
 //! * Call [`Nic::handle_timer`] at [`Nic::next_deadline`], which every call may change.
 //!
-//! # What is modelled
+//! # The model
 //! Segmentation, acknowledgement, loss recovery, timeouts, RNR, retry limits, errors and flushes ([`NicConfig`]); the time that
 //! doorbells, fetches, engines, placement and completions take ([`Costs`]); caches of queue-pair contexts and region entries
-//! that miss; rate control ([`RateControl`]). Payload is virtual: a [`Placement`] says which bytes of which message go where, and
-//! who owns the memory copies them.
+//! that miss; rate control ([`RateControl`]). Payload is virtual: a [`Placement`] names the bytes of a message and their place, and
+//! the owner of the memory copies them.
 //!
 //! # Invariants
 //! * A message is delivered at most once and in order, whatever the network loses, doubles or reorders; a request that
 //!   completes with success was delivered.
-//! * Whatever is posted completes, or its queue pair ends in [`Completion::Disconnected`](netacc_device::Completion), within a
+//! * Every posted request completes, or its queue pair ends in [`Completion::Disconnected`](netacc_device::Completion), within a
 //!   time bounded by `retry_timeout` and `retry_count` (except where `rnr_retry` is `None`).
 //! * Every queue is bounded by the configuration. No value in a packet panics.
 
@@ -42,7 +42,7 @@ mod responder;
 mod transmit;
 
 pub use commands::{Command, CommandTimes};
-pub use config::{local_ack_timeout, Costs, NicConfig, NoReceive, Recovery};
+pub use config::{local_ack_timeout, Costs, NicConfig, Recovery};
 pub use nic::{ControlEvent, Counters, Nic, Placement, SendRequest, Target};
 pub use packet::{Body, Control, NakReason, NodeId, Packet, Segment, Verb, Words};
 pub use rate::{DcqcnConfig, RateConfig, RateControl};

@@ -1,6 +1,6 @@
 //! A simple network in virtual time: stations joined by one link, or each by a link to one switch.
 //!
-//! Links have a rate and a delay; they lose, double and delay packets as a seed says. The switch stores and forwards, has a
+//! Links have a rate and a delay; a seed decides which packets they lose, double and delay. The switch stores and forwards, has a
 //! bounded queue for each port, and marks. Anything richer (shared buffers, PFC, several paths) is ns-3's.
 //!
 //! # Invariants
@@ -27,7 +27,7 @@ pub use trace::TraceHash;
 use link::Link;
 use switch::Queue;
 
-/// What a port is attached to: a NIC, alone or with more around it.
+/// The owner of a port: a NIC, alone or with more around it.
 pub trait Station {
     /// A packet arrives.
     fn handle_packet(&mut self, now: Instant, packet: Packet);
@@ -166,17 +166,17 @@ impl<S: Station> Network<S> {
         &self.stations
     }
 
-    /// What was delivered so far.
+    /// The hash over all deliveries so far.
     pub fn trace(&self) -> &TraceHash {
         &self.trace
     }
 
-    /// Packets that the switch dropped for want of room, and marked.
+    /// Packets that the switch dropped because its queue was full, and packets that it marked.
     pub fn switch_counts(&self) -> (u64, u64) {
         self.queues.iter().fold((0, 0), |(d, m), q| (d + q.dropped, m + q.marked))
     }
 
-    /// Cuts the cable of a station, or repairs it. What is under way still arrives.
+    /// Cuts the cable of a station, or repairs it. Packets in flight still arrive.
     pub fn set_cut(&mut self, index: usize, cut: bool) {
         let count = self.stations.len();
         // Without a switch a station's cable is its peer's.
@@ -272,7 +272,7 @@ impl<S: Station> Network<S> {
     fn forward(&mut self, packet: Packet) {
         let Packet { dst: NodeId(dst), .. } = packet;
         let dst = dst as usize;
-        // An address that nobody has.
+        // An address that no station has.
         if dst >= self.queues.len() {
             return;
         }

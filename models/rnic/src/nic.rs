@@ -1,4 +1,4 @@
-//! The NIC: its tables, its timers, and what its host may call.
+//! The NIC: its tables, its timers, and the calls of its host.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -20,7 +20,7 @@ use crate::NicConfig;
 pub struct SendRequest {
     /// Returned in the completion.
     pub id: WorkRequestId,
-    /// What to do.
+    /// The operation.
     pub verb: Verb,
     /// Bytes.
     pub len: u32,
@@ -47,9 +47,9 @@ pub enum Target {
 /// Bytes that have arrived and belong in memory now, before the completion that follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// Who receives.
+    /// The receiving queue pair.
     pub qp: QueuePairId,
-    /// Who sent.
+    /// The sending queue pair.
     pub from: (NodeId, QueuePairId),
     /// The sender's number of the message, as [`Nic::post_send`] returned it.
     pub message: u64,
@@ -61,26 +61,26 @@ pub struct Placement {
     pub target: Target,
 }
 
-/// What the connection manager learns.
+/// An event of the connection manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ControlEvent {
     /// A datagram came, once.
     Received {
-        /// Who sent it.
+        /// The sender.
         from: NodeId,
         /// Its token.
         token: u64,
     },
-    /// A datagram was repeated as often as permitted, and nobody acknowledged it.
+    /// A datagram was repeated as often as permitted, and never acknowledged.
     GivenUp {
-        /// Whom it was for.
+        /// The destination.
         to: NodeId,
         /// Its token.
         token: u64,
     },
 }
 
-/// What happened so far, in packets and events.
+/// Counts of packets and events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Packets of data that were sent, repetitions included.
@@ -91,7 +91,7 @@ pub struct Counters {
     pub data_delivered: u64,
     /// Packets of data that had been delivered before.
     pub duplicates: u64,
-    /// Times that a queue pair waited for progress in vain.
+    /// Times that a queue pair waited for progress and none came.
     pub timeouts: u64,
     /// RNR NAKs that were sent.
     pub not_ready_sent: u64,
@@ -105,7 +105,7 @@ pub struct Counters {
     pub receive_overflows: u64,
     /// Acknowledgements dropped because too many waited for the port.
     pub urgent_overflows: u64,
-    /// Queue pairs that failed: retries exhausted, refused, or told by the peer.
+    /// Queue pairs that failed: retries exhausted, refused, or ended by the peer.
     pub failed: u64,
 }
 
@@ -148,7 +148,7 @@ pub struct Nic {
     pub(crate) staged: Option<(Instant, Packet)>,
     /// Acknowledgements and notifications: they go first.
     pub(crate) urgent: VecDeque<Packet>,
-    /// Packets that the receive engine has to look at, and when it will be done with each.
+    /// Packets that wait for the receive engine, and the time at which it will be done with each.
     pub(crate) receiving: VecDeque<(Instant, Packet)>,
     pub(crate) receive_free_at: Instant,
     pub(crate) placements: VecDeque<Placement>,
@@ -167,8 +167,8 @@ impl Nic {
         let control = ControlPlane::new(config.retry_timeout, config.retry_count);
         Nic {
             node,
-            context_cache: Cache::new(config.context_cache_entries),
-            region_cache: Cache::new(config.region_cache_entries),
+            context_cache: Cache::new(config.context_cache),
+            region_cache: Cache::new(config.region_cache),
             config,
             qps: Table::default(),
             regions: BTreeMap::new(),
@@ -200,15 +200,15 @@ impl Nic {
         &self.config
     }
 
-    /// What happened so far.
+    /// Counts of packets and events so far.
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
     /// A queue pair that is not connected. `None`: there are too many.
     pub fn create_qp(&mut self) -> Option<QueuePairId> {
-        let rate = self.config.rate.build(self.config.line_rate_bps);
-        self.qps.insert(QueuePair::new(rate), self.config.max_qp)
+        let rate = self.config.rate_control.build(self.config.line_rate_bps);
+        self.qps.insert(QueuePair::new(rate), self.config.max_queue_pairs)
     }
 
     /// Connects a new queue pair to the one that a connection manager has negotiated. `false` if it is not new.
@@ -256,7 +256,7 @@ impl Nic {
         if request.len > self.config.max_message_bytes {
             return Err(PostError::Invalid);
         }
-        if qp.send_slots >= self.config.max_send_wr {
+        if qp.send_slots >= self.config.send_depth {
             return Err(PostError::QueueFull);
         }
         qp.send_slots += 1;
@@ -282,12 +282,12 @@ impl Nic {
 
     /// How many more receives `id` takes now.
     pub fn receive_room(&self, id: QueuePairId) -> u32 {
-        self.qps.get(id).map_or(0, |qp| self.config.max_recv_wr - qp.receive_slots)
+        self.qps.get(id).map_or(0, |qp| self.config.receive_depth - qp.receive_slots)
     }
 
     /// How many more requests `id` takes now.
     pub fn send_room(&self, id: QueuePairId) -> u32 {
-        self.qps.get(id).map_or(0, |qp| self.config.max_send_wr - qp.send_slots)
+        self.qps.get(id).map_or(0, |qp| self.config.send_depth - qp.send_slots)
     }
 
     /// Posts `count` receives of `len` bytes each; all or none.
@@ -296,7 +296,7 @@ impl Nic {
     /// `QueueFull` until completions are polled; `Dead` if the queue pair is not connected (any more).
     pub fn post_recv(&mut self, id: QueuePairId, count: u32, len: u32) -> Result<(), PostError> {
         let qp = self.qps.get_mut(id).filter(|qp| qp.peer().is_some()).ok_or(PostError::Dead)?;
-        if count > self.config.max_recv_wr - qp.receive_slots {
+        if count > self.config.receive_depth - qp.receive_slots {
             return Err(PostError::QueueFull);
         }
         qp.receive_slots += count;
@@ -304,14 +304,14 @@ impl Nic {
         Ok(())
     }
 
-    /// The queue pair fails; its peer is told.
+    /// The queue pair fails; its peer gets a datagram.
     pub fn fail_qp(&mut self, now: Instant, id: QueuePairId) {
         self.now = now;
         self.fail(id, CompletionStatus::Flushed, true);
         self.start_transmit();
     }
 
-    /// The queue pair is no more, nor are its regions; its peer is told.
+    /// Destroys the queue pair and its regions; its peer gets a datagram.
     pub fn destroy_qp(&mut self, now: Instant, id: QueuePairId) {
         self.now = now;
         self.fail(id, CompletionStatus::Flushed, true);
@@ -366,8 +366,8 @@ impl Nic {
         Some(entry.wc)
     }
 
-    /// When [`handle_timer`](Nic::handle_timer) has something to do. What only waits for the port, or to be polled, has no
-    /// time.
+    /// When [`handle_timer`](Nic::handle_timer) has something to do. Packets that wait for the port, and entries that wait to be
+    /// polled, have no time.
     pub fn next_deadline(&self) -> Option<Instant> {
         let staged = self.staged.as_ref().map(|(done, _)| *done);
         let polled = [staged, self.visible.front().map(|(at, _)| *at), self.control.next_due()];
@@ -413,8 +413,8 @@ impl Nic {
         self.watch_progress(id);
     }
 
-    /// Sees to it that a timer runs for the requester's deadline, or an earlier one that will look at it again: a timer is
-    /// never moved, as nearly every packet would.
+    /// Starts a timer for the requester's deadline, unless an earlier one will check it: a timer is never moved, because
+    /// nearly every packet would move it.
     pub(crate) fn watch_progress(&mut self, id: QueuePairId) {
         let Some(qp) = self.qps.get_mut(id) else { return };
         let Some(deadline) = qp.requester.deadline() else { return };

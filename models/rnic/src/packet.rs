@@ -1,4 +1,4 @@
-//! What travels between modelled NICs: a header of plain values and a length. Payload is virtual.
+//! Packets between modelled NICs: a header of plain values and a length. Payload is virtual.
 //!
 //! Sizes on the wire are those of RoCEv2 over Ethernet, all of the frame counted, as it occupies the link:
 //! preamble and inter-frame gap (20 bytes), Ethernet header and check sequence (18), IPv4 (20), UDP (8), BTH (12),
@@ -31,9 +31,9 @@ const MIN_FRAME_BYTES: u32 = 84;
 /// One packet. Plain and small, so that simulators may copy it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// Who sent it.
+    /// The sender.
     pub src: NodeId,
-    /// Whom it is for.
+    /// The destination.
     pub dst: NodeId,
     /// The queue pair that sent it. For a network that spreads flows over paths.
     pub src_qp: QueuePairId,
@@ -43,11 +43,11 @@ pub struct Packet {
     pub wire_bytes: u32,
     /// Congestion Experienced: set by a switch.
     pub congestion: bool,
-    /// What it says.
+    /// The content.
     pub body: Body,
 }
 
-/// What a packet says.
+/// The content of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
     /// A piece of a message.
@@ -68,7 +68,7 @@ pub enum Body {
     Nak {
         /// The next sequence number: the one that is missing, or refused.
         expected: u64,
-        /// What is wrong.
+        /// The reason.
         reason: NakReason,
     },
     /// Packets of this queue pair met congestion.
@@ -77,12 +77,12 @@ pub enum Body {
     Control {
         /// Numbered by the sender, from 1.
         sequence: u64,
-        /// What it says.
+        /// The content.
         content: Control,
     },
     /// Acknowledges a control datagram.
     ControlAck {
-        /// Which.
+        /// Its number.
         sequence: u64,
     },
 }
@@ -92,7 +92,7 @@ pub enum Body {
 pub struct Segment {
     /// Number of the message, from 0.
     pub message: u64,
-    /// What the message does.
+    /// The operation of the message.
     pub verb: Verb,
     /// First byte of the piece within the message.
     pub offset: u32,
@@ -102,7 +102,7 @@ pub struct Segment {
     pub last: bool,
 }
 
-/// What a message does at its destination.
+/// The operation of a message at its destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     /// RDMA WRITE; with an immediate it consumes a receive.
@@ -135,7 +135,7 @@ impl Verb {
     }
 }
 
-/// Why a responder refuses.
+/// The reason for which a responder refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NakReason {
     /// A packet came out of order; with selective repeat, which.
@@ -152,12 +152,12 @@ pub enum NakReason {
     Access,
 }
 
-/// What a control datagram says.
+/// The content of a control datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
-    /// The sender's end of a connection is no more: a DREQ of RoCE's connection manager, or iWARP's TERMINATE.
+    /// The sender's end of a connection has ended: a DREQ of RoCE's connection manager, or iWARP's TERMINATE.
     Disconnect {
-        /// The end that is told.
+        /// The end that receives the datagram.
         qp: QueuePairId,
         /// The end that is gone.
         from: QueuePairId,

@@ -1,14 +1,14 @@
-//! How fast a queue pair may send: one trait, and what implements it.
+//! Rate control of queue pairs: one trait, and its implementations.
 //!
-//! Time comes in with every call, and nothing here asks to be called: what timers would have done is caught up with when a
-//! rate is next needed. Arithmetic is on integers, so that every machine gets the same.
+//! Time comes in with every call, and there are no timers here: their effects are caught up with when a rate is next
+//! needed. Arithmetic is on integers, so that every machine gets the same.
 
 use std::fmt;
 use std::time::Duration;
 
 use netacc_device::Instant;
 
-/// Which rate control a NIC gives its queue pairs.
+/// The rate control of a NIC's queue pairs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RateConfig {
     /// As fast as the port.
@@ -31,7 +31,7 @@ impl RateConfig {
         }
     }
 
-    /// Whether responders tell requesters of packets that a switch has marked.
+    /// Whether responders notify requesters of packets that a switch has marked.
     pub(crate) fn notifies(&self) -> bool {
         matches!(self, RateConfig::Dcqcn(_))
     }
@@ -48,7 +48,7 @@ pub trait RateControl: fmt::Debug + Send {
     /// A packet was handed to the port.
     fn handle_sent(&mut self, now: Instant, wire_bytes: u32);
 
-    /// The peer says that our packets met congestion.
+    /// The peer has notified us of congestion.
     fn handle_congestion(&mut self, now: Instant);
 }
 
@@ -116,7 +116,7 @@ impl DcqcnConfig {
         }
     }
 
-    /// As the HPCC authors ran it (`dcqcn` of their `run.py`, and `RdmaHw`'s `...Mlx`, which says to be what a vendor ships):
+    /// As the HPCC authors ran it (`dcqcn` of their `run.py`, and `RdmaHw`'s `...Mlx`, which its name attributes to a vendor):
     /// alpha 1 us, decrease 4 us, increase 300 us by time alone, g 1/256, F 1, steps of 5 and 50 Mb/s at 25 Gb/s and in
     /// proportion at other line rates. Theirs decides about decreases every 4 us; here it is upon a notification, no sooner
     /// than 4 us after the last.

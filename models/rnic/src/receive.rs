@@ -7,10 +7,10 @@ use netacc_device::{Completion, CompletionStatus, Instant, QueuePairId, RemoteKe
 use crate::nic::Nic;
 use crate::packet::{Body, Control, NakReason, Packet, Segment, Verb};
 use crate::responder::{Arrival, Refused};
-use crate::{ControlEvent, NoReceive, Placement, Target};
+use crate::{ControlEvent, Placement, Target};
 
 impl Nic {
-    /// A packet came from the network. Those for others are not looked at.
+    /// A packet came from the network. Packets for other nodes are ignored.
     pub fn handle_packet(&mut self, now: Instant, packet: Packet) {
         self.now = now;
         if packet.dst != self.node {
@@ -189,7 +189,7 @@ impl Nic {
 
     fn refuse(&mut self, id: QueuePairId, refused: Refused) {
         let Some(expected) = self.qps.get(id).map(|qp| qp.responder.expected()) else { return };
-        if refused == Refused::NotReady && self.config.no_receive == NoReceive::Retry {
+        if refused == Refused::NotReady && !self.config.no_receive_is_fatal {
             let pause_ns = u64::try_from(self.config.rnr_pause.as_nanos()).unwrap_or(u64::MAX);
             self.counters.not_ready_sent += 1;
             return self.answer(id, Body::Nak { expected, reason: NakReason::NotReady { pause_ns } });

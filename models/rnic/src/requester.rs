@@ -31,7 +31,7 @@ pub(crate) struct Request {
     packets: u64,
 }
 
-/// What a caller posts.
+/// A posted request.
 pub(crate) struct Posting {
     pub(crate) id: WorkRequestId,
     pub(crate) verb: Verb,
@@ -114,7 +114,7 @@ impl Requester {
         }
     }
 
-    /// What packet `psn` carries, and whether an acknowledgement shall be asked for.
+    /// The content of packet `psn`, and whether it requests an acknowledgement.
     pub(crate) fn segment(&self, psn: u64, config: &NicConfig, window: u64) -> Option<(Segment, bool)> {
         let request = self.request_of(psn)?;
         let index = psn - request.first;
@@ -156,7 +156,7 @@ impl Requester {
         }
         self.una = expected;
         (self.retries, self.rnr_retries) = (0, 0);
-        // What the peer kept and then refused, having no receive for it, it does not have.
+        // The peer does not have a packet that it kept and then refused because it had no receive.
         self.sacked = self.sacked.split_off(&(expected + 1));
         if self.resend.is_some_and(|r| expected >= r.limit.unwrap_or(r.recover)) {
             self.resend = None;
@@ -219,7 +219,7 @@ impl Requester {
             }
             self.rnr_retries += 1;
         }
-        // What was kept, the refused packet among it, may have been refused since.
+        // Kept packets, the refused one among them, may have been refused since.
         let limit = (config.recovery == Recovery::GoBackN).then_some(self.next);
         self.resend = Some(Resend { cursor: self.una, limit, recover: self.next });
         self.pause_until = self.pause_until.max(now + pause);

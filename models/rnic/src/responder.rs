@@ -10,7 +10,7 @@ use netacc_device::Instant;
 use crate::packet::{Segment, Verb};
 use crate::{NicConfig, Recovery};
 
-/// What becomes of a packet.
+/// The treatment of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
     /// It is the next one: deliver it, then what [`Responder::next_kept`] gives.
@@ -19,9 +19,9 @@ pub(crate) enum Arrival {
     Duplicate,
     /// It came too early and is kept.
     Kept,
-    /// It came too early and is dropped; the requester shall be told, this once.
+    /// It came too early and is dropped; the requester gets a NAK, once.
     Gap,
-    /// It came too early and is dropped; the requester was told.
+    /// It came too early and is dropped; the requester has had its NAK.
     Ignored,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct Responder {
     offset: u32,
     /// Lengths of the posted receives.
     receives: VecDeque<u32>,
-    /// The requester was told of the gap before which everything waits.
+    /// The requester has had its NAK for the gap before which everything waits.
     told: bool,
     kept: BTreeMap<u64, Segment>,
     notified_at: Option<Instant>,
@@ -64,7 +64,7 @@ impl Responder {
         self.receives.push_back(len);
     }
 
-    /// Where a packet stands. Whatever is returned but `Next`, nothing of it was delivered.
+    /// The treatment of a packet. It is delivered only after `Next`.
     pub(crate) fn arrive(&mut self, psn: u64, segment: Segment, config: &NicConfig) -> Arrival {
         if psn < self.expected {
             return Arrival::Duplicate;
@@ -126,10 +126,10 @@ impl Responder {
         self.kept.remove(&self.expected)
     }
 
-    /// Whether the requester is to be told now that a packet met congestion.
+    /// Whether to notify the requester now that a packet met congestion.
     pub(crate) fn notify(&mut self, now: Instant, config: &NicConfig) -> bool {
         let recent = |t: Instant| now.saturating_since(t) < config.notification_interval;
-        if !config.rate.notifies() || self.notified_at.is_some_and(recent) {
+        if !config.rate_control.notifies() || self.notified_at.is_some_and(recent) {
             return false;
         }
         self.notified_at = Some(now);

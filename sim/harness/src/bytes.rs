@@ -6,7 +6,7 @@
 /// First bytes of every record on an anchor (SPEC §3.3).
 const MAGIC: [u8; 8] = [0xA7, 0x9D, b'n', b'a', b'c', b'c', 0xE1, 0x1A];
 
-/// How many of the last of `bytes` may be the first bytes of a record whose writer died: too few to be told from data.
+/// How many of the last of `bytes` may be the first bytes of a record whose writer died: too few to distinguish from data.
 pub(crate) fn torn_record(bytes: &[u8]) -> usize {
     (1..MAGIC.len().min(bytes.len() + 1)).rev().find(|n| bytes.ends_with(&MAGIC[..*n])).unwrap_or(0)
 }
@@ -40,7 +40,7 @@ pub(crate) fn fill(key: u64, position: u64, out: &mut [u8]) {
     }
 }
 
-/// The first position at which `bytes`, read from `position` on, differ from what was written.
+/// The first position at which `bytes`, read from `position` on, differ from the written ones.
 pub(crate) fn mismatch(key: u64, position: u64, bytes: &[u8]) -> Option<(u64, u8, u8)> {
     let mut expected = [0; 512];
     for (i, part) in bytes.chunks(expected.len()).enumerate() {

@@ -1,4 +1,4 @@
-//! What the world knows of each connection: the ledger that every read is checked against.
+//! The ledger of each connection, which every read is checked against.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub(crate) struct Side {
     /// `None` once closed.
     pub(crate) cell: Option<Arc<StreamCell>>,
     pub(crate) descriptor: Arc<Descriptor>,
-    /// It has not seen EAGAIN since it was told that it may read.
+    /// It has not seen EAGAIN since its epoll reported that it may read.
     pub(crate) may_read: bool,
     /// As `may_read`.
     pub(crate) may_write: bool,
@@ -62,7 +62,7 @@ pub(crate) struct Connection {
     pub(crate) sides: [Side; 2],
     /// By writer.
     pub(crate) directions: [Direction; 2],
-    /// Somebody aborted it, died, or broke it: errors are allowed.
+    /// An end aborted it, died, or broke it: errors are allowed.
     pub(crate) broken: bool,
 }
 
@@ -101,7 +101,7 @@ impl Connection {
             return Err(Broken::new(What::WrongByte, detail));
         }
         if at + bytes.len() as u64 > direction.written {
-            let detail = format!("connection {number} side {side} read beyond what was written, at {at}");
+            let detail = format!("connection {number} side {side} read beyond the written bytes, at {at}");
             return Err(Broken::new(What::WrongByte, detail));
         }
         if self.sides[side].ended && !self.sides[side].read_shut && !bytes.is_empty() {
@@ -114,7 +114,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The reader on `side` was told that the stream ends here.
+    /// The reader on `side` saw the end of the stream here.
     pub(crate) fn check_end(&mut self, number: usize, side: usize) -> Check {
         let direction = self.directions[1 - side];
         let reader = &mut self.sides[side];

@@ -1,4 +1,4 @@
-//! What the world delivers: on the fabric, on the connections' wires, and by making a simulator's next event happen.
+//! Deliveries of the world: on the fabric, on the connections' wires, and by making a simulator's next event happen.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use crate::tcp::ProgramTcp;
 use crate::trace::Event;
 use crate::world::World;
 
-/// Far above what a queue pair's retries take, and far below what TCP's do.
+/// Far above the time of a queue pair's retries, and far below that of TCP's.
 const MAX_CUT: Duration = Duration::from_millis(50);
 
-/// A simulator's clock that moves by more has leapt over a timer of its TCP. Far above what anything takes within a host, and
+/// A simulator's clock that moves by more has leapt over a timer of its TCP. Far above any time within a host, and
 /// below the times after which streams give up.
 const LEAP: Duration = Duration::from_millis(100);
 
@@ -77,7 +77,7 @@ impl World {
         }
     }
 
-    /// What TCP has brought wakes whoever waits for it.
+    /// Bytes that TCP has brought wake their reader.
     fn tell_arrivals(&mut self) {
         while let Some((number, delivery)) = self.tcp.as_ref().and_then(ProgramTcp::take_arrival) {
             if let Some(c) = self.connections.iter().position(|k| k.carried == Some(number)) {
@@ -97,7 +97,7 @@ impl World {
         !self.cut.is_empty()
     }
 
-    /// What the network still has to do, for people; makes it happen.
+    /// Describes the network's next event, and makes it happen.
     pub(crate) fn under_way(&mut self) -> Option<String> {
         let event = self.simulator.as_mut().and_then(|s| s.step());
         event.map(|at| format!("an event at {} ns", at.as_nanos())).or_else(|| self.net.under_way())
@@ -123,7 +123,7 @@ impl World {
         true
     }
 
-    /// The peer has not heard yet that it is connected, and so has posted no receives: on a device where that is fatal
+    /// The peer has not had the event that it is connected, and so has posted no receives: on a device where that is fatal
     /// nearly every link would die at once, because the connection manager's interface leaves no way to post them before.
     /// Mostly the peer is given its turn instead.
     fn too_early(&mut self, fabric: &Fabric, delivery: Delivery) -> bool {
@@ -166,7 +166,7 @@ impl World {
         true
     }
 
-    /// What crosses no network has arrived long before a simulator's TCP sends anything again.
+    /// Deliveries that cross no network happen long before a simulator's TCP retransmits.
     fn deliver_within_hosts(&mut self) {
         for c in 0..self.connections.len() {
             while self.connections[c].carried.is_none() && self.wire_step(c) {}

@@ -1,7 +1,7 @@
 //! A simulated file descriptor: the application's handle of an anchor, with the kernel's readiness edges.
 //!
 //! Invariants:
-//! * after `close` nobody may use it: in a real process the number may already name another connection. Uses are
+//! * after `close` no thread may use it: in a real process the number may already name another connection. Uses are
 //!   counted, and the world fails the run;
 //! * an OUT edge comes only after a write or a poll found no room, as from the kernel (SOCK_NOSPACE).
 
@@ -27,7 +27,7 @@ pub(crate) const HUP: u32 = 16;
 /// The peer's direction ended.
 pub(crate) const RDHUP: u32 = 32;
 
-/// Who waits for edges of a descriptor.
+/// The watchers of edges of a descriptor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Watcher {
     /// The application's epoll instance.
@@ -69,12 +69,12 @@ impl Descriptor {
         Some(Descriptor::new(anchor, self.mutant.clone()))
     }
 
-    /// What `poll` would say of it; closed descriptors have nothing to say.
+    /// The events that `poll` would report; closed descriptors have none.
     pub(crate) fn state(&self) -> AnchorState {
         self.anchor.lock().as_ref().map_or_else(AnchorState::default, InMemoryAnchor::state)
     }
 
-    /// Progress of the stream on this anchor, with what the kernel says of its end.
+    /// Progress of the stream on this anchor, with the kernel's state of its end.
     pub(crate) fn progress(&self, stream: &mut LockedStream<'_>) {
         let state = self.state();
         if state.reset {
@@ -93,7 +93,7 @@ impl Descriptor {
     pub(crate) fn events(&self) -> u32 {
         let s = self.state();
         if !s.writable {
-            // As `tcp_poll`: whoever is told that there is no room is told when there is.
+            // As `tcp_poll`: a watcher that saw no room gets an edge when there is.
             self.no_space.store(true, Ordering::Relaxed);
         }
         let mut events = 0;
@@ -119,7 +119,7 @@ impl Descriptor {
         }
     }
 
-    /// As EPOLL_CTL_ADD or EPOLL_CTL_MOD: what is ready now counts as an edge.
+    /// As EPOLL_CTL_ADD or EPOLL_CTL_MOD: events that are ready now count as an edge.
     pub(crate) fn rearm(&self, watcher: Watcher) {
         self.edges[watcher as usize].store(self.events(), Ordering::Relaxed);
     }

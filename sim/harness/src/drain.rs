@@ -1,7 +1,7 @@
-//! The end of a run: faults stop, and everybody acts only when told. What is not finished when all is quiet never will be.
+//! The end of a run: faults stop, and applications and helpers act only on events. Work that is unfinished when all is quiet never ends.
 //!
 //! 1. Each open side writes some last bytes, ends its direction, and reads until the end. An application acts only
-//!    when its epoll told it so (edge-triggered), a helper only when it would wake.
+//!    when its epoll reports it (edge-triggered), a helper only when it would wake.
 //! 2. Counters are compared, everything is closed, and all streams must be gone.
 //! 3. The cache expires: all links must be gone, and no region left.
 
@@ -16,7 +16,7 @@ use crate::trace::Event;
 use crate::world::World;
 use crate::{Broken, Check, Mutant, Preset, What};
 
-/// Rounds after which something that is not quiet never will be. Arbitrary, far above what an honest run needs.
+/// Rounds after which a run that is not quiet never will be. Arbitrary, far above the need of an honest run.
 const MAX_ROUNDS: u32 = 60_000;
 /// Writes into a connection that is closed at the other end, until an error must have come. Arbitrary: the closed end may
 /// have to read tens of kilobytes through the smallest buffer before it finds a record.
@@ -27,14 +27,14 @@ impl World {
     pub(crate) fn drain(&mut self) -> Check {
         self.relieve();
         if let Some((Mutant::DropEdge, countdown)) = &self.mutant {
-            // Before the drain somebody looks sooner or later, told or not.
+            // Before the drain every application polls sooner or later, even without an event.
             countdown.reset(self.rng.below(20) as u32);
         }
         self.trace.note(Event::Drain("last bytes"));
         for c in 0..self.connections.len() {
             for s in 0..2 {
                 if self.connections[c].sides[s].read_shut {
-                    // Nobody reads there any more: its peer could wait for room for ever, as with kernel TCP.
+                    // No application reads there any more: its peer could wait for room for ever, as with kernel TCP.
                     self.connections[c].broken = true;
                     self.close(c, s, false);
                 }
@@ -73,10 +73,10 @@ impl World {
         Ok(())
     }
 
-    /// Runs everybody who would run by himself, until nobody would.
+    /// Runs all helpers and applications that would run by themselves, until none would.
     fn settle(&mut self) -> Check {
         for _ in 0..MAX_ROUNDS {
-            // Nothing takes no time: timers fire even while everybody is busy.
+            // Every round takes time: timers fire even while all are busy.
             self.now = self.now + Duration::from_micros(200);
             let moved = self.round()?;
             self.check()?;
@@ -97,7 +97,7 @@ impl World {
         Err(Broken::new(What::Restless, detail))
     }
 
-    /// Gives everybody a turn who would take one, in an order that changes. Whether anybody did.
+    /// Gives a turn to each helper and application that would take one, in an order that changes. Whether any did.
     fn round(&mut self) -> Check<bool> {
         let mut moved = false;
         for _ in 0..1 + self.rng.below(8) {
@@ -133,7 +133,7 @@ impl World {
         Ok(moved)
     }
 
-    /// What an application does that was told, or waits in a call. Whether it did anything.
+    /// The turn of an application that had an event, or waits in a call. Whether it did anything.
     fn application(&mut self, c: usize, s: usize) -> Check<bool> {
         let side = &self.connections[c].sides[s];
         if side.cell.is_none() || side.failed {
@@ -176,7 +176,7 @@ impl World {
         match io {
             Io::Done(n) if probing => {
                 side.probes += n as u32;
-                // A closed peer that lingers looks at its anchor only from time to time.
+                // A closed peer that lingers polls its anchor only from time to time.
                 self.now = self.now + Duration::from_millis(20);
             }
             Io::Done(n) => side.left -= n as u64,
@@ -199,11 +199,11 @@ impl World {
             let demotion = s.demoting_since.map(|_| self.now + Duration::from_millis(200));
             [send, demotion]
         });
-        // An entry of the cache may be far away; it is what the third phase waits for.
+        // The deadline of a cached link may be far away; the third phase waits for it.
         helpers.chain(waits.flatten()).min()
     }
 
-    /// Every byte was read, every end of stream seen; else somebody sleeps who should not.
+    /// Every byte was read, every end of stream seen; else an application or helper missed a wake-up.
     fn check_finished(&mut self) -> Check {
         for c in 0..self.connections.len() {
             for s in 0..2 {
@@ -223,7 +223,7 @@ impl World {
         Ok(())
     }
 
-    /// Quiet but not finished: would it go on if somebody looked?
+    /// Quiet but not finished: would it go on after a poll?
     fn diagnose(&mut self, c: usize, s: usize) -> Broken {
         let name = format!("connection {c} side {s}");
         let before = self.connections[c].directions;
@@ -236,13 +236,13 @@ impl World {
             false => Io::Blocked,
         };
         if reads != Io::Blocked || writes != Io::Blocked {
-            let detail = format!("{name} was not told: a read gives {reads:?}, a write {writes:?}; {before:?}");
+            let detail = format!("{name} had no event: a read gives {reads:?}, a write {writes:?}; {before:?}");
             return Broken::new(What::LostEdge, detail);
         }
         Broken::new(What::Stuck, format!("{name}: {before:?}"))
     }
 
-    /// What one side sent the other received, path by path in sum.
+    /// Each side received the bytes that the other one sent, path by path in sum.
     fn check_counters(&self) -> Check {
         for (c, k) in self.connections.iter().enumerate() {
             for s in 0..2 {
@@ -305,7 +305,7 @@ impl World {
             }
         }
         match self.under_way() {
-            Some(event) => Err(Broken::new(What::Leak, format!("still under way: {event}"))),
+            Some(event) => Err(Broken::new(What::Leak, format!("still in flight: {event}"))),
             None => Ok(()),
         }
     }

@@ -1,8 +1,8 @@
 //! The applications' epoll instance: the model of `core/preload/src/epoll.rs`, edge-triggered.
 //!
-//! One per process, with all its streams in it. It is told of changes by the driver through [`ReadySink`], and of the
-//! kernel's edges by the descriptors. What it reports is all that an application ever learns: an application that has
-//! seen EAGAIN does nothing until it is told, so a lost edge starves it, and the run.
+//! One per process, with all its streams in it. The driver reports changes to it through [`ReadySink`], and the descriptors
+//! report the kernel's edges. An application that has seen EAGAIN does nothing until the instance reports the stream, so a
+//! lost edge starves it, and the run.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, OnceLock, Weak};
@@ -16,7 +16,7 @@ use crate::mutants::Countdown;
 
 const BOTH_KERNEL: Readiness = Readiness::KERNEL_RX.union(Readiness::KERNEL_TX);
 const ALL: u32 = IN | OUT | RDHUP;
-/// What the kernel watches on the anchor of a linked stream.
+/// The events that the kernel watches on the anchor of a linked stream.
 const ANCHOR_WATCH: u32 = IN | RDHUP;
 
 /// One stream in the instance.
@@ -26,7 +26,7 @@ struct Interest {
     /// The kernel holds the application's own registration, not just the watch on the anchor.
     kernel: bool,
     /// It was between the paths since the kernel's registration was armed: the application may have seen EAGAIN for a
-    /// reason that the kernel does not know, so coming back is an edge.
+    /// reason that the kernel does not have, so coming back is an edge.
     away: bool,
     queued: bool,
     pending: u32,
@@ -116,7 +116,7 @@ impl Epoll {
             || state.interests.values().any(|i| i.descriptor.has_edges(Watcher::Application, mask(i)))
     }
 
-    /// Takes what the ready list has, as `(tag, events)`.
+    /// Takes the entries of the ready list, as `(tag, events)`.
     pub(crate) fn collect(&self, out: &mut Vec<(u32, u32)>) {
         let mut state = self.state.lock();
         state.kicked = false;
@@ -197,7 +197,7 @@ impl Epoll {
         self.state.lock().watched.values().any(|(_, d)| d.has_edges(Watcher::Helper, ANCHOR_WATCH))
     }
 
-    /// The helper looks at the anchors it watches.
+    /// The helper polls the anchors it watches.
     pub(crate) fn helper_look(&self, endpoint: &Endpoint) {
         let edgy: Vec<_> = {
             let state = self.state.lock();
@@ -220,9 +220,9 @@ fn mask(i: &Interest) -> u32 {
     }
 }
 
-/// Somebody saw an edge of the anchor of a stream that is, or was, on a link.
+/// The application or the helper saw an edge of the anchor of a stream that is, or was, on a link.
 fn anchor_event(endpoint: &Endpoint, stream: &Arc<StreamCell>, descriptor: &Descriptor) {
-    // What came by the link before the anchor moved must be seen first: a FIN, above all.
+    // Bytes that came by the link before the anchor moved must be seen first, and above all a FIN.
     let link = stream.lock(endpoint).link().cloned();
     if let Some(link) = link {
         endpoint.poll_link(&link);
@@ -235,7 +235,7 @@ fn anchor_event(endpoint: &Endpoint, stream: &Arc<StreamCell>, descriptor: &Desc
 
 impl ReadySink for Epoll {
     fn unseen_io(&self, _: &Arc<StreamCell>) -> bool {
-        // No program has such calls; of faults the trace is to tell.
+        // No program has such calls; the trace has the faults.
         true
     }
 

@@ -4,9 +4,9 @@
 //! scheduler do random things for a while, then stops the faults and drives everything to quiescence. All the way it
 //! checks that
 //! * every byte read is the one written at its position; the end of stream comes after the last byte; errors come only
-//!   to connections that somebody broke;
+//!   to connections that an end broke;
 //! * no honest process is accused of a protocol violation;
-//! * readiness tells the truth, and whoever waits for it edge-triggered is told;
+//! * readiness is true, and an edge-triggered waiter gets each edge;
 //! * nothing is used after close, and in the end nothing is left over: stream, link, slot, region, message.
 //!
 //! The core, the driver and what `core/socket` decides of a send and a receive are the ones that production runs. What else
@@ -48,7 +48,7 @@ use world::World;
 /// Runs one seed from beginning to end.
 ///
 /// # Errors
-/// The first broken promise, with what is needed to replay it.
+/// The first broken promise, with the data to replay it.
 pub fn run(seed: u64, options: &Options) -> Result<Summary, Box<Failure>> {
     let mut world = World::new(seed, options).map_err(|broken| {
         Box::new(Failure { seed, step: 0, broken, trace: Vec::new(), state: String::new(), plan: String::new() })

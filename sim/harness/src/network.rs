@@ -1,9 +1,9 @@
-//! The devices of a run and what joins them: in-memory ones whose deliveries the scheduler picks one by one, or modelled NICs
+//! The devices of a run and their network: in-memory ones whose deliveries the scheduler picks one by one, or modelled NICs
 //! on a network with times and losses of its own.
 //!
-//! On modelled NICs the scheduler decides only *when* the next event of the network happens relative to what processes do.
-//! The processes' clock never is behind the network's; how far it is ahead is as slow as the network is to them. Who makes the
-//! events happen is a [`Simulator`]: the plain network of `models/rnic`, or another simulator.
+//! On modelled NICs the scheduler decides only *when* the next event of the network happens relative to the processes' steps.
+//! The processes' clock never is behind the network's; its lead is the slowness of the network for them. A [`Simulator`] makes
+//! the events happen: the plain network of `models/rnic`, or another simulator.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,13 +41,13 @@ pub struct NetworkPlan {
     pub link: LinkConfig,
     /// The switch that all of them have a cable to.
     pub switch: SwitchConfig,
-    /// Decides what the network loses, doubles and reorders.
+    /// Decides which packets the network loses, doubles and reorders.
     pub seed: u64,
 }
 
 impl NetworkPlan {
     pub(crate) fn draw(seed: u64, processes: usize) -> NetworkPlan {
-        // Draws of its own: those of the plan stay what they are for other presets.
+        // Draws of its own, so that those of the plan stay the same for other presets.
         let rng = &mut SplitMix64::new(seed ^ 0x7c1e_55d0);
         let mut host = host(rng);
         let (link, switch) = topology(rng);
@@ -64,7 +64,7 @@ impl NetworkPlan {
 }
 
 impl Net {
-    /// The devices that the plan wants, and who moves their packets, if that is not the scheduler itself.
+    /// The devices of the plan, and the simulator that moves their packets. `None`: the scheduler itself does.
     pub(crate) fn new(seed: u64, plan: &Plan) -> (Net, Option<Box<dyn Simulator>>) {
         if plan.preset != Preset::Nic {
             return (Net::Memory(Fabric::new(DeliveryMode::Explicit)), None);
@@ -83,7 +83,7 @@ impl Net {
         }
     }
 
-    /// Kills the link of a queue pair; on NICs the network tells the peer, and tears by itself what is under way.
+    /// Kills the link of a queue pair; on NICs the network carries the end to the peer, and drops packets in flight by itself.
     pub(crate) fn kill(&self, port: &Port, qp: QueuePairId, torn_bytes: u32) -> bool {
         match (self, port) {
             (Net::Memory(fabric), Port::Memory(device)) => {
@@ -95,7 +95,7 @@ impl Net {
         }
     }
 
-    /// Has the link of a queue pair carry nothing any more, and say nothing of it.
+    /// Silences the link of a queue pair: it carries nothing any more, and neither end gets an event.
     pub(crate) fn silence(&self, port: &Port, qp: QueuePairId) -> bool {
         match (self, port) {
             (Net::Memory(fabric), Port::Memory(device)) => fabric.silence(QueuePairEnd { device: device.id(), qp }),
@@ -133,7 +133,7 @@ impl Net {
         }
     }
 
-    /// The first thing that is still to be delivered, for people. What a simulator has is not known here.
+    /// The first thing that is still to be delivered, for people. `None` where a simulator has the events.
     pub(crate) fn under_way(&self) -> Option<String> {
         match self {
             Net::Memory(fabric) => fabric.deliverable().first().map(|d: &Delivery| format!("{d:?}")),
@@ -149,7 +149,7 @@ impl Net {
         }
     }
 
-    /// A hash over what the network has delivered, where it has times.
+    /// A hash over the deliveries of the network, where it has times.
     pub(crate) fn trace(&self) -> Option<u64> {
         match self {
             Net::Memory(_) => None,
@@ -187,7 +187,7 @@ impl Port {
         }
     }
 
-    /// Whether the connection manager has something to tell that nobody was told of otherwise.
+    /// Whether the connection manager has an event that no other descriptor announces.
     pub(crate) fn has_events(&self) -> bool {
         match self {
             Port::Memory(_) => false,
@@ -196,7 +196,7 @@ impl Port {
     }
 }
 
-/// A NIC with times in the order of real ones. Retries are many and RNR is patient: what ends links are the run's own faults,
+/// A NIC with times in the order of real ones. Retries are many and RNR is patient: only the run's own faults end links,
 /// or its cut cables.
 fn host(rng: &mut SplitMix64) -> HostConfig {
     let ns = Duration::from_nanos;
@@ -220,9 +220,9 @@ fn host(rng: &mut SplitMix64) -> HostConfig {
         rnr_pause: Duration::from_micros(20),
         rnr_retry: None,
         max_in_flight: [4, 64, 512][rng.below(3)],
-        rate: [RateConfig::Unlimited, RateConfig::FixedWindow { bytes: 8192 }][rng.below(2)].clone(),
-        context_cache_entries: [0, 2][rng.below(2)],
-        region_cache_entries: [0, 2][rng.below(2)],
+        rate_control: [RateConfig::Unlimited, RateConfig::FixedWindow { bytes: 8192 }][rng.below(2)].clone(),
+        context_cache: [0, 2][rng.below(2)],
+        region_cache: [0, 2][rng.below(2)],
         costs,
         ..NicConfig::ideal(LINE_RATE_BPS)
     })
@@ -243,12 +243,12 @@ fn commands(rng: &mut SplitMix64) -> CommandTimes {
     }
     let mut up_to_us = |most: usize| Duration::from_nanos(rng.below(most * 1000) as u64);
     CommandTimes {
-        create_qp: up_to_us(500),
-        connect_qp: up_to_us(1_000),
-        destroy_qp: up_to_us(500),
-        register: up_to_us(100),
-        register_mib: up_to_us(500),
-        deregister: up_to_us(100),
+        create_queue_pair: up_to_us(500),
+        connect_queue_pair: up_to_us(1_000),
+        destroy_queue_pair: up_to_us(500),
+        register_memory: up_to_us(100),
+        register_per_mib: up_to_us(500),
+        deregister_memory: up_to_us(100),
     }
 }
 

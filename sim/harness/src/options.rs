@@ -1,4 +1,4 @@
-//! What a run is asked to do, and what comes out of it.
+//! The options of a run, and its results.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ pub enum Preset {
     Erdma,
     /// SoftRoCE: messages wait for receives, flushes are reported.
     Rxe,
-    /// As [`Erdma`](Preset::Erdma), and links fall silent where others die: neither end is told.
+    /// As [`Erdma`](Preset::Erdma), and links fall silent where others die: neither end gets an event.
     Silent,
     /// Modelled NICs on a network with times, losses and reordering.
     Nic,
@@ -57,7 +57,7 @@ pub enum Mutant {
     CorruptCredit,
     /// A message that gives credit is lost.
     DropGive,
-    /// A queue pair dies and its owner is never told.
+    /// A queue pair dies and its owner gets no event.
     DropDisconnect,
     /// A RESUME record is written to the anchor and vanishes.
     DropResume,
@@ -97,11 +97,11 @@ pub struct Options {
     pub mutant: Option<Mutant>,
     /// Print every event as it happens, on standard error.
     pub trace: bool,
-    /// Write what each device was asked to `FILE.<process>.jsonl`.
+    /// Write the requests to each device to `FILE.<process>.jsonl`.
     pub record: Option<PathBuf>,
 }
 
-/// What a run that went well did.
+/// The counts of a run without a failure.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
     /// Scheduler steps, those of the final drain included.
@@ -120,9 +120,9 @@ pub struct Summary {
     pub links_failed: u64,
     /// Processes that crashed.
     pub crashes: u64,
-    /// A hash over what the network has delivered, and when, where it has times. Of several runs: the last.
+    /// A hash over the deliveries of the network and their times, where it has times. Of several runs: the last.
     pub network_trace: Option<u64>,
-    /// Reasons counted why streams were not on a link: what the run has been through.
+    /// Counts of the reasons for which streams were not on a link.
     pub reasons: std::collections::BTreeMap<String, u64>,
 }
 
@@ -141,22 +141,22 @@ impl std::ops::AddAssign for Summary {
     }
 }
 
-/// Which promise was broken.
+/// The promise that was broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// The code under test panicked.
     Panic,
     /// A byte was read that is not the one written at its position.
     WrongByte,
-    /// An end of stream that nobody asked for, or before the last byte.
+    /// An end of stream that the peer did not send, or before the last byte.
     FalseEnd,
-    /// A reset or broken pipe that nobody caused.
+    /// A reset or broken pipe without a cause.
     FalseError,
     /// A process was accused of breaking the protocol.
     Violation,
-    /// Readiness said "would block" and the call did not.
+    /// Readiness was "would block" and the call did not block.
     Readiness,
-    /// Readiness was there and the application was not told.
+    /// Readiness was there and the application had no event.
     LostEdge,
     /// Everything is quiet, and something is still to be done.
     Stuck,
@@ -173,7 +173,7 @@ pub enum What {
 /// A broken promise, as it is found.
 #[derive(Clone, Debug)]
 pub struct Broken {
-    /// Which.
+    /// The promise.
     pub what: What,
     /// Where and how.
     pub detail: String,
@@ -196,7 +196,7 @@ pub struct Failure {
     pub seed: u64,
     /// The step at which it was noticed.
     pub step: u64,
-    /// What was noticed.
+    /// A description of the failure.
     pub broken: Broken,
     /// The last events before it.
     pub trace: Vec<String>,

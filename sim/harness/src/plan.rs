@@ -20,7 +20,7 @@ pub(crate) struct FaultRates {
     pub(crate) break_anchor: u16,
 }
 
-/// Relative frequencies of what the applications and the scheduler do.
+/// Relative frequencies of the steps of applications and scheduler.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Weights {
     pub(crate) write: u32,

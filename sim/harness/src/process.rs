@@ -22,7 +22,7 @@ use crate::network::{Net, Port};
 use crate::plan::Plan;
 use crate::{Broken, Check, Mutant, What};
 
-/// Whether the helper sleeps, and whether somebody woke it.
+/// Whether the helper sleeps, and whether it was woken.
 #[derive(Default)]
 struct HelperFlags {
     asleep: AtomicBool,
@@ -50,7 +50,7 @@ pub(crate) struct Process {
     pub(crate) switch_patience: SwitchPatience,
 }
 
-/// What a process is made of.
+/// The parts of a process.
 pub(crate) struct Setup<'a> {
     pub(crate) net: &'a Net,
     pub(crate) plan: &'a Plan,
@@ -186,7 +186,7 @@ impl Process {
         self.epoll_again || self.epoll.has_events() || self.port.channel_ready(self.cq)
     }
 
-    /// One `epoll_wait` that does not block, and going to sleep after it. What is reported, as `(tag, events)`.
+    /// One `epoll_wait` that does not block, and going to sleep after it. Returns its report as `(tag, events)`.
     pub(crate) fn epoll_wait(&mut self, kernel_first: bool) -> Vec<(u32, u32)> {
         let mut out = Vec::new();
         self.endpoint.device().disarm(self.cq);

@@ -1,11 +1,11 @@
 //! The executor `harness`: runs a program on the core alone, under the seeded scheduler, with faults.
 //!
-//! Between the steps of the program the scheduler does what it likes: deliveries, helper turns, demotions, and links
-//! that die, as `fault_per_mille` says. None of that may show in the trace. What the simulation has no model of (epoll as
-//! the program uses it, the kernel's manners after a reset) is `unsupported` in the trace, never silently passed.
+//! Between the steps of the program the scheduler makes deliveries, helper turns, demotions, and links that die
+//! (`fault_per_mille`). None of that may show in the trace. An operation without a model here (epoll as the program uses
+//! it, the kernel's behaviour after a reset) is `unsupported` in the trace, never silently passed.
 //!
-//! A socket that several processes hold is one end of one connection, off its link, whoever uses it: that it becomes the
-//! kernel's, and how its holders learn of each other, is the library's affair, and tested with it.
+//! A socket that several processes hold is one end of one connection, off its link, whichever of them uses it. The library
+//! demotes such sockets and lets their holders find each other; its own tests check that.
 
 mod attempt;
 
@@ -23,19 +23,19 @@ use crate::tcp::ProgramTcp;
 use crate::world::World;
 use crate::{Check, Mutant, Options, Preset};
 
-/// Rounds of the scheduler for which a step waits for what the oracle saw. Arbitrary, far above what it takes.
+/// Rounds of the scheduler for which a step waits for the oracle's outcome. Arbitrary, far above the need.
 const PATIENCE: u32 = 3000;
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct ProgramRun {
     /// The trace; `kernel_bytes` are the bytes read from anchors.
     pub trace: Trace,
-    /// A promise of the core that was broken, whatever the program says.
+    /// A promise of the core that was broken, independent of the program.
     pub broken: Option<String>,
     /// The streams as they stood when a step was first given up, for people.
     pub state: String,
-    /// A hash over what the network has delivered and when, where it has times.
+    /// A hash over the deliveries of the network and their times, where it has times.
     pub network_trace: Option<u64>,
 }
 
@@ -48,7 +48,7 @@ pub fn run_program(program: &Program, seed: u64, options: &Options, expect: Opti
 
 /// A program that waits for a simulator to make its network: on modelled NICs, as with [`Preset::Nic`].
 pub struct DrivenProgram {
-    /// What is to be made.
+    /// The description of the network.
     pub network: NetworkPlan,
     /// The hosts, for the simulator to drive.
     pub cluster: Cluster,
@@ -78,7 +78,7 @@ impl DrivenProgram {
     }
 }
 
-/// What the seed draws, and the program's own wishes.
+/// The plan that the seed draws, with the program's own settings.
 fn plan(program: &Program, seed: u64, options: &Options) -> Plan {
     let mut plan = Plan::draw(seed, options);
     let children = program.steps.iter().filter(|step| matches!(step.op, Op::Fork { .. })).count();
@@ -88,7 +88,7 @@ fn plan(program: &Program, seed: u64, options: &Options) -> Plan {
     plan.endpoint.ring_len = program.config.ring_bytes.next_power_of_two().clamp(4096, 1 << 20);
     plan.endpoint.message_len = plan.endpoint.message_len.min(plan.endpoint.ring_len / 2);
     plan.eager = program.config.promote_after == 0;
-    // The oracle's kernel has room for what a sound program leaves unread.
+    // The oracle's kernel has room for the unread bytes of a sound program.
     plan.anchor.send_capacity = plan.anchor.send_capacity.max(16384);
     plan.anchor.receive_capacity = plan.anchor.receive_capacity.max(16384);
     plan.faults = FaultRates::default();
@@ -225,7 +225,7 @@ impl<'a> Run<'a> {
         self.world.check_streams()
     }
 
-    /// One turn of the world: what happens at any time, and may not show.
+    /// One turn of the world: events that happen at any time, and may not show.
     fn pump(&mut self) -> Check {
         self.world.tick();
         if self.faults > 0 && self.world.rng.below(1000) < self.faults as usize {
@@ -253,7 +253,7 @@ impl<'a> Run<'a> {
             }
             _ => {}
         }
-        // A demotion that has begun goes on by itself: somebody waits in a call for it.
+        // A demotion that has begun goes on by itself: an application waits in a call for it.
         for c in 0..self.world.connections.len() {
             for s in 0..2 {
                 if self.world.connections[c].sides[s].demoting_since.is_some() {
@@ -264,7 +264,7 @@ impl<'a> Run<'a> {
         self.try_pending()
     }
 
-    /// Nothing has come for a while: timers may have to fire first.
+    /// No event for a while: timers may have to fire first.
     fn pass_time(&mut self, waited: u32) {
         if waited > PATIENCE / 4 {
             self.world.now = self.world.now + Duration::from_millis(5);
@@ -316,7 +316,7 @@ impl<'a> Run<'a> {
         }
         Ok(match &step.op {
             Op::Recv { .. } if short => Outcome::skipped(UNSUPPORTED),
-            // It did not come: what the program saw, it saw.
+            // The oracle's outcome did not come: the trace has the outcome that the program saw.
             Op::Recv { .. } if done == 0 => Outcome::error("EAGAIN"),
             Op::Recv { .. } => Outcome::value(done),
             _ => {
@@ -328,7 +328,7 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// A background step that a handler without SA_RESTART ends has moved what it could before. With SA_RESTART nothing
+    /// A background step that a handler without SA_RESTART ends has moved all bytes that it could before. With SA_RESTART nothing
     /// happens.
     fn signal(&mut self, of: u32, restart: bool) -> Check<Outcome> {
         let wanted = |run: &Self, index: usize| {

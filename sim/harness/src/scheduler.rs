@@ -10,7 +10,7 @@ use crate::trace::Event;
 use crate::world::World;
 use crate::Check;
 
-/// What a step does.
+/// The action of a step.
 #[derive(Clone, Copy)]
 enum Action {
     Write,
@@ -226,7 +226,7 @@ impl World {
         }
     }
 
-    /// Somebody polls without having been told: another thread, say.
+    /// An application polls without an event, for example in another thread.
     fn blind_poll(&mut self) {
         let p = self.rng.below(self.processes.len());
         let which = self.rng.below(3);

@@ -1,8 +1,8 @@
 //! Connections of a program whose TCP is a simulator's own, instead of wires that the scheduler delivers on.
 //!
-//! What an end writes the simulator takes, and brings to the other end when its packets have arrived: late, after losses and
-//! cut cables, but all of it, and in order. Resets alone are no packets: a simulator's sockets have no way to abort, so the
-//! scheduler delivers them, and what TCP brings later is nobody's.
+//! The simulator takes the bytes that an end writes, and brings them to the other end when their packets have arrived: late, after
+//! losses and cut cables, but all of them, and in order. Resets alone are no packets: a simulator's sockets have no way to abort,
+//! so the scheduler delivers them, and bytes that TCP brings later are dropped.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub struct ProgramTcp {
 #[derive(Default)]
 struct State {
     wires: TcpWires,
-    /// What has come to ends, and who waits there was not told of yet.
+    /// Bytes and ends that have arrived, and whose readers were not woken yet.
     arrivals: VecDeque<(u32, AnchorDelivery)>,
     delivered_bytes: u64,
     /// A connection to which wrong bytes have come.
@@ -38,7 +38,7 @@ impl ProgramTcp {
         self.buffer_bytes
     }
 
-    /// The connections, for the simulator to ask what there is to carry. What it brings goes through the methods below.
+    /// The connections, from which the simulator takes bytes. It delivers with the methods below.
     pub fn with<R>(&self, f: impl FnOnce(&mut TcpWires) -> R) -> R {
         f(&mut self.state.lock().wires)
     }
@@ -88,7 +88,7 @@ impl ProgramTcp {
         self.state.lock().arrivals.pop_front()
     }
 
-    /// A connection to which bytes have come that nobody has written there.
+    /// A connection to which bytes have come that no process wrote there.
     pub(crate) fn corrupt(&self) -> Option<u32> {
         self.state.lock().corrupt
     }

@@ -1,4 +1,4 @@
-//! The last events of a run, kept cheaply and formatted only when somebody wants to read them.
+//! The last events of a run, kept cheaply and formatted only when they are read.
 
 use std::collections::VecDeque;
 
@@ -38,7 +38,7 @@ pub(crate) enum Event {
     Drain(&'static str),
 }
 
-/// Events kept. Arbitrary: what one reads on a screen.
+/// Events kept. Arbitrary: a few screens.
 const KEPT: usize = 60;
 
 pub(crate) struct Trace {

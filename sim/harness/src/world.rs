@@ -43,7 +43,7 @@ pub(crate) struct World {
     pub(crate) trace: Trace,
     pub(crate) buffer: Vec<u8>,
     pub(crate) mutant: Option<(Mutant, Countdown)>,
-    /// Queue pairs whose owner knows of them.
+    /// Queue pairs that their owners have.
     pub(crate) connected: BTreeSet<QueuePairEnd>,
     /// Processes whose queues are limited, or that refuse connects.
     hampered: Vec<usize>,
@@ -56,7 +56,7 @@ impl World {
         World::with_plan(seed, options, plan, net, simulator)
     }
 
-    /// A world whose plan somebody has changed, on a network that somebody has made.
+    /// A world of a given plan, on a given network.
     pub(crate) fn with_plan(
         seed: u64,
         options: &Options,
@@ -184,7 +184,7 @@ impl World {
         }
     }
 
-    /// The application's wait reports what is ready.
+    /// The application's wait reports ready streams.
     pub(crate) fn epoll_step(&mut self, p: usize) {
         let kernel_first = self.rng.below(4) == 0;
         let Some(process) = self.processes[p].as_mut() else { return };
@@ -297,7 +297,7 @@ impl World {
         }
     }
 
-    /// What holds at any time, among honest processes.
+    /// Checks the invariants that hold at any time among honest processes.
     pub(crate) fn check(&self) -> Check {
         if let Some(c) = self.tcp.as_ref().and_then(ProgramTcp::corrupt) {
             return Err(Broken::new(What::WrongByte, format!("connection {c}: TCP has brought other bytes")));
@@ -352,7 +352,7 @@ impl World {
         }
     }
 
-    /// The streams and links as they stand, for people. What is plain or finished is left out.
+    /// The streams and links as they stand, for people, without those on TCP and those that are finished.
     pub(crate) fn dump(&self) -> String {
         use std::fmt::Write;
         let mut out = String::new();

@@ -5,7 +5,7 @@ use netacc_harness::{run, Mutant, Options, Preset, What};
 /// Seeds tried before a mutant counts as missed.
 const SEEDS: u64 = 400;
 
-/// The first failing seed, what was noticed, and that the same seed is fine without the mutant.
+/// The first failing seed, its failure, and that the same seed is fine without the mutant.
 fn caught(mutant: Mutant, preset: Option<Preset>, expected: &[What]) {
     let options = Options { mutant: Some(mutant), preset, ..Options::default() };
     let honest = Options { mutant: None, ..options.clone() };
@@ -77,7 +77,7 @@ fn a_swallowed_edge() {
 
 #[test]
 fn a_region_not_given_back() {
-    // Elsewhere links keep what their streams give back.
+    // Elsewhere links keep the regions of streams that have left.
     caught(Mutant::LeakRegion, Some(Preset::Shm), &[What::Leak]);
 }
 

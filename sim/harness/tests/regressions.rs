@@ -1,5 +1,5 @@
 //! Seeds that found a bug, by the name of the bug. Each fails with its fix taken out (checked when it was added), except
-//! where it says that other fixes have covered it since. A change of what the plan or the scheduler draws moves the bugs
+//! where its text states that other fixes have covered it since. A change of the draws of plan or scheduler moves the bugs
 //! to other seeds: then take the fix out and search again.
 
 use netacc_harness::{run, Options, Preset};
@@ -24,13 +24,13 @@ regressions! {
     staging_is_given_back: 34, 35, 43;
     /// A link made for a stream that had gone meanwhile was neither used nor closed.
     a_link_nobody_needs_any_more: 5, 8, 9;
-    /// A receive that could not be posted again was forgotten, and told to the peer as credit all the same.
+    /// A receive that could not be posted again was forgotten, and granted to the peer as credit all the same.
     receives_the_queue_had_no_room_for: 586, 1601, 1809;
     /// Message credit, and LINK_GIVE, that found the send queue full were never sent again.
     credit_the_queue_had_no_room_for: 387, 414, 595, 750;
     /// CREDIT_GIVE went out before the credit word it speaks of, where that is written only now and then.
     give_before_the_credit_word: 33, 88, 478;
-    /// Replay that filled the anchor waited for room that nobody watched for.
+    /// Replay that filled the anchor waited for room, and the anchor was not watched for it.
     replay_meets_a_full_anchor: 21, 126, 139;
     /// CLOSE that found the queue full counted as sent: the slot was freed, and CLOSE dropped.
     close_meets_a_full_queue: 195, 484, 715;
@@ -39,11 +39,11 @@ regressions! {
     linger_ends_before_the_slot: 23, 321, 445;
     /// Out of message credit and nearly out of byte credit: only the former was asked for.
     starved_while_byte_credit_runs_out: 381, 497, 775;
-    /// Work that `progress` itself left for later woke nobody.
+    /// Work that `progress` itself left for later did not wake the helper.
     starved_noted_by_progress_itself: 45, 60, 153;
     /// A stream failed with half a marker written: CLOSE waited for the other half.
     failed_with_half_a_marker: 12, 28, 16144;
-    /// Sixteen control messages went out on a link with credit left: nobody looked how far the peer had come, and no
+    /// Sixteen control messages went out on a link with credit left: the peer's progress was never read, and no
     /// control slot was ever free again.
     sixteen_control_messages_with_credit_left: 167625;
     /// A replay through small socket buffers took longer than a closed stream may linger idly. (Covered since: it also
@@ -51,25 +51,25 @@ regressions! {
     patience_with_a_lingering_replay: 152694, 154229;
     /// A peer died with a marker half written: its reader waited for the rest.
     a_torn_marker_at_the_end: 173697;
-    /// An error of the anchor was taken by the look for a record beyond unread bytes, and told to nobody.
+    /// The search for a record beyond unread bytes took an error of the anchor, and did not report it.
     an_error_seen_by_looking_ahead: 11963;
     /// The anchor was reset while the link lived: CLOSE without RESET looked like a violation of the peer.
     a_broken_anchor_on_a_living_link: 2014, 3287, 3301;
-    /// A look that found nothing new announced an edge, for which the application looked again. (Covered since: time now
+    /// A poll that found nothing new announced an edge, for which the application polled again. (Covered since: time now
     /// passes in the drain.)
     edges_that_bring_about_themselves: 165824, 171442;
     /// An acceptor that closed in the middle of promotion did not wait for the marker: the kernel answered that with a
     /// reset.
-    a_marker_for_who_has_closed: 256, 1907, 20050;
+    a_marker_after_close: 256, 1907, 20050;
     /// A stream that had waited for room on a link waited for it on the dead link too, and woke its owner for ever.
     no_room_on_a_dead_link: 13779;
-    /// What a lingering stream replayed while nobody looked did not count: its patience ended in the middle.
+    /// Bytes that a lingering stream replayed between two polls did not count: its time limit ended in the middle.
     a_lingering_replay_that_others_drive: 40985;
-    /// An error that nobody had been told of was left to a kernel that showed an end; and a closed stream wrote where its
+    /// An unreported error was left to a kernel that showed an end; and a closed stream wrote where its
     /// peer still read.
     given_back_too_early: 201918, 210564;
-    /// The anchor was reset, a record of ours was told of it, and the stream was given back: its reader found an end.
-    given_back_to_who_has_told_already: 19590;
+    /// The anchor was reset, the write of a record took the error, and the stream was demoted: its reader found an end.
+    given_back_after_the_error_was_read: 19590;
 }
 
 /// The same on modelled NICs; and a reset that dropped bytes let the end through that waited behind them.
@@ -82,8 +82,8 @@ fn false_ends_on_modelled_nics() {
     }
 }
 
-/// Links that fell silent, and of which something was left: a stream that was closed, before its OPEN was answered or later; one whose
-/// question met a full queue; a link whose only OPEN was refused; the slot of a claim that was given up.
+/// Links that fell silent, and left something: a stream that was closed, before its OPEN was answered or later; one whose
+/// request met a full queue; a link whose only OPEN was refused; the slot of a claim that was given up.
 #[test]
 fn what_silence_leaves_behind() {
     for seed in [50_018, 50_129, 51_076, 53_024, 57_593, 60_745, 63_364, 64_697, 65_385, 65_863] {

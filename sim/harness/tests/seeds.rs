@@ -29,7 +29,7 @@ fn rxe() {
     seeds(30_000, 30_200, &Options { preset: Some(Preset::Rxe), ..Options::default() });
 }
 
-// Breaks if streams stand still, or lose anything, where their links say nothing any more and nobody is told.
+// Breaks if streams stand still, or lose anything, where their links fall silent without an event.
 #[test]
 fn silent() {
     let options = Options { preset: Some(Preset::Silent), ..Options::default() };
@@ -41,7 +41,7 @@ fn silent() {
     assert!(total.links_failed > 20, "{total:?}");
 }
 
-// Breaks if the protocol does not stand what a modelled NIC does on a network with times, losses and reordering: completions
+// Breaks if the protocol does not stand a modelled NIC on a network with times, losses and reordering: completions
 // that are late, pauses, retries, connecting that takes round trips.
 #[test]
 fn nic() {
@@ -60,7 +60,7 @@ fn a_seed_replays_exactly() {
     }
 }
 
-// Breaks if the hash of what a network delivered says nothing: every seed has its own.
+// Breaks if the hash of a network's deliveries does not depend on them: every seed has its own.
 #[test]
 fn networks_go_their_own_ways() {
     let options = Options { preset: Some(Preset::Nic), ..Options::default() };
@@ -83,7 +83,7 @@ fn every_preset_promotes() {
     }
 }
 
-// Breaks if the runs no longer reach what they are for.
+// Breaks if the runs no longer reach the cases that they are for.
 #[test]
 fn runs_cover_the_ways_a_stream_can_go() {
     let mut total = netacc_harness::Summary::default();

@@ -1,11 +1,11 @@
-//! What a run is made of.
+//! The configuration of a run.
 
 use netacc_host::HostConfig;
 
 use crate::process::StackConfig;
 use crate::workload::Conversation;
 
-/// What runs.
+/// The hosts of a run, and their load.
 #[derive(Clone, Debug)]
 pub struct RunConfig {
     /// The hosts. Before [`commands_from`](HostConfig::commands_from) their helper threads take no time for links, either.
@@ -14,15 +14,15 @@ pub struct RunConfig {
     pub conversations: Vec<Conversation>,
     /// How the core is set up.
     pub stack: StackConfig,
-    /// Whether connections are promoted. If not, what runs is TCP alone.
+    /// Whether connections are promoted. If not, they stay on TCP.
     pub promote: bool,
-    /// Who carries their TCP.
+    /// The carrier of their TCP.
     pub tcp: Tcp,
-    /// Whether [`Run::take_samples`](crate::Run::take_samples) is to have something.
+    /// Whether [`Run::take_samples`](crate::Run::take_samples) has samples.
     pub sampled: bool,
 }
 
-/// What carries the connections' TCP.
+/// The carrier of the connections' TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tcp {
     /// Memory: its bytes take no time and are never lost. Connections that are promoted use their links only; alone it wants

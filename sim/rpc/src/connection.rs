@@ -1,4 +1,4 @@
-//! One conversation: its two ends, how far each has come, and what is unanswered.
+//! One conversation: its two ends, their progress, and the unanswered requests.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -26,16 +26,16 @@ pub(crate) struct Exchange {
     pub(crate) response_end: u64,
 }
 
-/// One side's socket: the stream, and what is under it.
+/// One side's socket: the stream, and the anchor under it.
 pub(crate) struct Socket {
     pub(crate) cell: Arc<StreamCell>,
     pub(crate) anchor: InMemoryAnchor,
 }
 
-/// What tells a connection from others.
+/// The identity of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Numbers {
-    /// Whose plan it follows.
+    /// The conversation whose plan it follows.
     pub(crate) conversation: u32,
     /// Among those that there are.
     pub(crate) number: u32,
@@ -60,7 +60,7 @@ impl PromotionAttempts {
     }
 }
 
-/// What is known of a short connection alone.
+/// State of a short connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Short {
     pub(crate) begun: Instant,
@@ -71,7 +71,7 @@ pub(crate) struct Short {
 }
 
 pub(crate) struct Connection {
-    /// Whose plan it follows.
+    /// The conversation whose plan it follows.
     pub(crate) conversation: u32,
     /// Makes its bytes others than those of any other connection.
     pub(crate) salt: u64,
@@ -96,7 +96,7 @@ pub(crate) struct Connection {
     pub(crate) asking: PromotionAttempts,
     /// By side: its process has done something with it.
     pub(crate) was_used: [bool; 2],
-    /// What a connection that does not last has besides.
+    /// Additional state of a short connection.
     pub(crate) short: Option<Short>,
     /// By side: a write stopped for want of room.
     pub(crate) blocked: [bool; 2],
@@ -107,7 +107,7 @@ pub(crate) struct Connection {
     pub(crate) wire: AnchorWire,
 }
 
-/// What one end of a conversation does with what is there.
+/// The actions that one end of a conversation can take now.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Moves {
     pub(crate) read: u64,
@@ -127,7 +127,7 @@ impl Connection {
         self.short.is_some_and(|short| short.closing[side].is_some())
     }
 
-    /// Nothing is unanswered, and nothing more will be asked.
+    /// Every request is answered, and no more will be made.
     pub(crate) fn is_over(&self) -> bool {
         self.asked.is_empty() && self.source.due().is_none()
     }
@@ -169,7 +169,7 @@ impl Connection {
         self.sockets[side].as_ref().is_some_and(|socket| socket.cell.lock(endpoint).proto().is_linked())
     }
 
-    /// A side reads what there is.
+    /// A side reads all available bytes.
     pub(crate) fn read(&mut self, endpoint: &Endpoint, side: usize, now: Instant) -> Result<(), u64> {
         let Some(socket) = &mut self.sockets[side] else { return Ok(()) };
         let mut end = End { endpoint, cell: &socket.cell, anchor: &mut socket.anchor };
@@ -184,7 +184,7 @@ impl Connection {
         self.blocked[side] = self.directions[side].written < until;
     }
 
-    /// What an end would do that has so many unread bytes, as far as can be told before.
+    /// The actions of an end that has so many unread bytes, as far as they can be predicted.
     pub(crate) fn expect(&self, side: usize, unread: u64) -> Moves {
         let read = self.directions[1 - side].read + unread;
         if side == 0 {
@@ -214,7 +214,7 @@ pub(crate) fn connect(
     promote_after: u32,
 ) -> Connection {
     let Numbers { number, serial, .. } = numbers;
-    // Any addresses will do that no two connections share.
+    // The addresses are arbitrary, but differ for each connection.
     let [.., turn, a, b, c] = serial.to_be_bytes();
     let port = |base: u16| SocketAddr::from(([10, a, b, c], base));
     let tuple = FourTuple { local: port(40_000 + u16::from(turn)), remote: port(6_379) };

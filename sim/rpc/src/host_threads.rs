@@ -1,8 +1,8 @@
 //! The work of a host's process, on its processors.
 //!
-//! Connections belong to threads in turn. What comes for one waits in its thread's inbox; the thread takes one at a time, in
-//! order. Its calls happen when their time is over: a response leaves when it was made. What they cost is known before as far
-//! as what lies there tells; what is left, as of bytes that came meanwhile, the thread pays before its next work.
+//! Connections belong to threads in turn. A connection with something to do waits in its thread's inbox; the thread takes one
+//! at a time, in order. Its calls happen when their time is over: a response leaves when it was made. Their cost is predicted
+//! from the bytes that are there; the rest, for bytes that came meanwhile, the thread pays before its next work.
 //!
 //! The library's helper thread is one more, which sleeps between its [tasks](HelperTask).
 
@@ -12,30 +12,30 @@ use std::time::Duration;
 use netacc_device::Instant;
 use netacc_host::{ProcessorConfig, Processors, Work};
 
-/// What the helper thread does.
+/// A task of the helper thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HelperTask {
-    /// Has a connection ask for a link: its number, and what tells it from others that have had that.
+    /// Has a connection ask for a link: its number, and its identity among those that have had the number.
     Ask { number: usize, salt: u64 },
     /// Takes the oldest event of the connection manager.
     Event,
-    /// Has granted so many streams of peers a link. That has happened, and takes its time now.
+    /// Has granted a link to so many streams of peers. The grants have happened; their time is paid now.
     Grant(u32),
 }
 
-/// What a thread is for at a time.
+/// The task of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Task {
-    /// A look at a conversation.
+    /// One turn of a conversation.
     Connection(usize),
     Helper(HelperTask),
 }
 
-/// What a thread is doing.
+/// The current work of a thread.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Job {
     pub(crate) task: Task,
-    /// What was paid for.
+    /// The work that was predicted and paid for.
     paid: Duration,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Job {
 struct Thread {
     inbox: VecDeque<Task>,
     job: Option<Job>,
-    /// Time that its last work took beyond what was known.
+    /// Time that its last work took beyond the prediction.
     owed: Duration,
     /// It has slept: its next work begins with the end of that call.
     slept: bool,
@@ -80,7 +80,7 @@ impl HostThreads {
         thread.slept |= self.processors.wake(now, helper);
     }
 
-    /// Whether the helper has an helper_task of that kind, and has not done it.
+    /// Whether the helper has an unfinished task of that kind.
     pub(crate) fn is_sent(&self, helper_task: HelperTask) -> bool {
         let Some(helper) = self.helper else { return false };
         let thread = &self.threads[helper as usize];
@@ -102,7 +102,7 @@ impl HostThreads {
         thread.slept |= self.processors.wake(now, index as u32);
     }
 
-    /// A thread that has a core now, and what it does. [`begin`](HostThreads::begin) comes next.
+    /// A thread that has a core now, and its task. [`begin`](HostThreads::begin) comes next.
     pub(crate) fn poll_start(&mut self, now: Instant) -> Option<(u32, Task)> {
         let thread = self.processors.poll_start(now)?;
         let task = self.threads[thread as usize].inbox.pop_front();
@@ -113,7 +113,7 @@ impl HostThreads {
         Some((thread, task))
     }
 
-    /// The thread begins with what has that price.
+    /// The thread begins work of that price.
     pub(crate) fn begin(&mut self, now: Instant, index: u32, task: Task, work: Work) {
         let thread = &mut self.threads[index as usize];
         let sleep = Work { system_calls: u32::from(std::mem::take(&mut thread.slept)), ..Work::default() };
@@ -131,7 +131,7 @@ impl HostThreads {
         Some((thread, job.expect("a thread that runs has begun with something")))
     }
 
-    /// What was done had that price.
+    /// The work that was done had that price.
     pub(crate) fn settle(&mut self, now: Instant, index: u32, job: &Job, work: &Work) {
         let thread = &mut self.threads[index as usize];
         thread.owed = self.processors.config().time(work).saturating_sub(job.paid);

@@ -1,18 +1,18 @@
 //! Requests and responses over the production core, on simulated hosts with modelled NICs, in virtual time.
 //!
 //! Each host has one process with an [`Endpoint`](netacc_driver::Endpoint). A [`Conversation`] is a TCP connection between two of
-//! them that is promoted; the client sends requests as its plan says, and the server answers each when it has all of it. Or it
+//! them that is promoted; the client sends requests by its plan, and the server answers each when it has all of it. Or it
 //! is a client that makes short connections, each for some requests (`short`).
-//! Every byte is checked. [`Run`] is driven by whoever has the network: [`run_plain`] with the plain network, or a simulator.
+//! Every byte is checked. The owner of the network drives a [`Run`]: [`run_plain`] with the plain network, or a simulator.
 //!
 //! # Invariants
-//! * Nothing here has a clock or entropy: the same configuration on the same network gives the same run.
-//! * A process looks at its device whenever something came for it. Where its host has processors, what it then does takes its
+//! * This crate has no clock or entropy: the same configuration on the same network gives the same run.
+//! * A process polls its device whenever something came for it. Where its host has processors, its work takes its
 //!   turn and its time on them (`host_threads`), and so does the helper thread's making of links. The rest of the core's own
 //!   housekeeping never does.
 //!
-//! The connections' TCP is a simulator's ([`Tcp::Simulated`]), or in memory: then its bytes take no time, and what is
-//! measured is the link.
+//! The connections' TCP is a simulator's ([`Tcp::Simulated`]), or in memory: then its bytes take no time, and only the
+//! link is measured.
 
 #![forbid(unsafe_op_in_unsafe_fn)]
 

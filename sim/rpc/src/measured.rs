@@ -1,4 +1,4 @@
-//! What a run measures.
+//! Measurements of a run.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ pub struct ShortConnection {
     pub promoted: bool,
 }
 
-/// What a conversation has measured: from when a request was made until the last byte of its response was read.
+/// The latencies of a conversation: from when a request was made until the last byte of its response was read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Measured {
     /// In nanoseconds, in order.
@@ -62,7 +62,7 @@ impl Carried {
     }
 }
 
-/// What going onto links has taken, at all hosts.
+/// Counts and times of promotions, at all hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetUp {
     /// Links that were connected: a queue pair and its rings at both ends.

@@ -17,7 +17,7 @@ pub struct Outcome {
     pub connections: Vec<ShortConnection>,
     /// By conversation: bytes that its two processes have read, by path.
     pub carried: Vec<Carried>,
-    /// What going onto links has taken.
+    /// Counts and times of promotions.
     pub set_up: SetUp,
     /// Connections that processes or their kernels still have.
     pub connections_now: usize,
@@ -27,7 +27,7 @@ pub struct Outcome {
     pub trace: TraceHash,
     /// When the last thing happened.
     pub end: Instant,
-    /// What the processors of each host were used for; `None` where calls take no time.
+    /// How the processors of each host were used; `None` where calls take no time.
     pub usage: Vec<Option<Usage>>,
 }
 
@@ -53,7 +53,7 @@ impl Run {
         })
     }
 
-    /// What a conversation has measured so far.
+    /// The latencies of a conversation so far.
     ///
     /// # Errors
     /// The first byte, of any conversation, that was not the one written.
@@ -87,13 +87,13 @@ impl Run {
         carried
     }
 
-    /// What going onto links has taken so far.
+    /// Counts and times of promotions so far.
     pub fn set_up(&self) -> SetUp {
         let sum = |name: &str| -> u64 {
             self.endpoints.iter().map(|e| e.counters().snapshot().get(name).copied().unwrap_or_default()).sum()
         };
         SetUp {
-            // Each end counts; who opens a stream alone takes a link again.
+            // Each end counts; only the opener of a stream takes a link again.
             links_made: sum("links_established") / 2,
             links_reused: sum("links_reused"),
             links_failed: sum("links_failed") / 2,
@@ -128,7 +128,7 @@ impl Run {
         self.cluster.now()
     }
 
-    /// Whether somebody waits, for an answer or to be able to ask.
+    /// Whether a client waits, for an answer or to be able to make a request.
     pub fn is_waiting(&self) -> bool {
         let now = self.cluster.now();
         self.connections.iter().any(|(_, t)| !t.asked.is_empty() || t.source.due().is_some_and(|due| due <= now))

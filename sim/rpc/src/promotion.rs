@@ -1,4 +1,4 @@
-//! Which connections ask for a link, and when: where TCP is in memory all when they are made; else after some use, and those
+//! The connections that ask for a link, and when: where TCP is in memory all when they are made; else after some use, and those
 //! that stayed on TCP or came back to it again, as the library does.
 
 use netacc_device::Instant;
@@ -37,7 +37,7 @@ impl Run {
     pub(crate) fn promote(&mut self, number: usize) {
         let Some(connection) = self.connections.get(number) else { return };
         if let Some(socket) = &connection.sockets[0] {
-            // Who cannot be promoted stays on TCP.
+            // A connection that cannot be promoted stays on TCP.
             let _ = self.endpoints[connection.client as usize].promote(&socket.cell);
         }
     }
@@ -93,7 +93,7 @@ impl Run {
         self.connections.iter().filter(|(_, connection)| linked(connection)).count()
     }
 
-    /// A connection is made, says the simulator.
+    /// The simulator has made a connection.
     pub fn handle_connected(&mut self, number: u32, now: Instant) {
         self.cluster.set_now(now);
         self.wires.handle_connected(number);

@@ -1,4 +1,4 @@
-//! The state of a run: hosts, connections, and what is measured. `turns` drives it.
+//! The state of a run: hosts, connections, and measurements. `turns` drives it.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -19,16 +19,16 @@ use crate::process::{endpoint, Broken, ReadyStreams};
 use crate::short_client::ShortClient;
 use crate::workload::Conversation;
 
-/// What a host is woken for.
+/// The reason for which a host is woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Due {
-    /// To look at a connection, by its number: its client has a request to make.
+    /// A connection, by its number: its client has a request to make.
     Request(usize),
     /// To make a connection of a conversation.
     Connect(usize),
 }
 
-/// The process of one host, and when it has what to do.
+/// The process of one host, and the times at which it has something to do.
 pub(crate) struct HostState {
     /// `None` where calls take no time.
     pub(crate) threads: Option<HostThreads>,
@@ -41,7 +41,7 @@ pub(crate) struct HostState {
     pub(crate) timers: BinaryHeap<Reverse<(Instant, Due)>>,
 }
 
-/// Which connections are to be promoted, and how far that has come.
+/// The connections to promote, and the progress of each.
 pub(crate) struct Promotions {
     pub(crate) wanted: bool,
     /// Operations before a connection is promoted.
@@ -52,7 +52,7 @@ pub(crate) struct Promotions {
     pub(crate) promoting: usize,
 }
 
-/// What a run has measured.
+/// The measurements of a run.
 pub(crate) struct Results {
     /// Bytes that processes have read.
     pub(crate) read: u64,
@@ -64,13 +64,13 @@ pub(crate) struct Results {
     pub(crate) carried: Vec<Carried>,
     /// Each request is kept in `samples`, and each short connection in `closed`.
     pub(crate) sampled: bool,
-    /// Requests that nobody has taken yet.
+    /// Requests that the caller has not taken yet.
     pub(crate) samples: Vec<Sample>,
-    /// Short connections that were closed, and that nobody has taken yet.
+    /// Short connections that were closed, and that the caller has not taken yet.
     pub(crate) closed: Vec<ShortConnection>,
 }
 
-/// Processes on hosts, driven by whoever has the network. See [`Cluster::driven`].
+/// Processes on hosts, driven by the owner of the network. See [`Cluster::driven`].
 pub struct Run {
     pub(crate) cluster: Cluster,
     pub(crate) endpoints: Vec<Endpoint>,
@@ -78,14 +78,14 @@ pub struct Run {
     pub(crate) connections: Slab<Connection>,
     /// Connections that ever were.
     pub(crate) connected: u64,
-    /// By conversation: who makes short connections.
+    /// By conversation: the client that makes short connections.
     pub(crate) short_clients: Vec<Option<ShortClient>>,
     /// Short connections whose TCP in memory was used.
     pub(crate) used: UsedWires,
     pub(crate) promotions: Promotions,
-    /// Hosts that have something to look at, brought by TCP in memory.
+    /// Hosts for which TCP in memory has brought something.
     pub(crate) nudged: Vec<usize>,
-    /// Hosts that TCP was the last to come to: their deadlines may be others than the simulator knows.
+    /// Hosts that TCP was the last to come to: the simulator may have earlier deadlines of them.
     pub(crate) rewoken: Vec<u32>,
     pub(crate) hosts: Vec<HostState>,
     pub(crate) wires: TcpWires,
@@ -97,7 +97,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// Hosts with nothing said yet. `None` if a conversation names a host that does not exist, or itself, or has a plan that
+    /// Hosts before their first request. `None` if a conversation names a host that does not exist, or itself, or has a plan that
     /// makes no sense.
     ///
     /// # Errors
@@ -172,7 +172,7 @@ impl Run {
         Ok(Some(run))
     }
 
-    /// The connections' TCP, for the simulator that carries it; after it has brought something it says so with
+    /// The connections' TCP, for the simulator that carries it. After each delivery the simulator calls
     /// [`handle_connected`](Run::handle_connected) or [`handle_arrival`](Run::handle_arrival).
     pub fn tcp(&mut self) -> &mut TcpWires {
         &mut self.wires
@@ -191,7 +191,7 @@ impl Run {
         }
     }
 
-    /// What a host's processors were used for until now; `None` if calls take no time there.
+    /// How a host's processors were used until now; `None` if calls take no time there.
     pub fn usage(&self, host: u32) -> Option<Usage> {
         let threads = self.hosts.get(host as usize)?.threads.as_ref()?;
         Some(threads.processors.usage(self.cluster.now()))
@@ -202,7 +202,7 @@ impl Run {
         self.tcp != Tcp::Memory || !self.promotions.wanted
     }
 
-    /// When a host wants to be called. What processes want for housekeeping ends with the last response.
+    /// When a host wants to be called. Deadlines for housekeeping end with the last response.
     pub fn next_deadline(&self, host: u32) -> Option<Instant> {
         let wake = self.hosts.get(host as usize)?.wake;
         let wake = wake.filter(|_| self.open > 0);
@@ -215,7 +215,7 @@ impl Run {
         self.cluster.take_dirty().map(|host| host.0).or_else(|| self.rewoken.pop())
     }
 
-    /// What a host's NIC has counted.
+    /// The counters of a host's NIC.
     pub fn counters(&self, host: u32) -> Option<Counters> {
         ((host as usize) < self.endpoints.len()).then(|| self.cluster.counters(HostId(host)))
     }

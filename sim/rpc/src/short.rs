@@ -1,11 +1,11 @@
 //! Short connections: made when they are due, used, and closed while the run goes on.
 //!
-//! The client closes when it has its last answer, the server when it has read the end. Both do as the library does: what is in
-//! the middle of a promotion is settled first, what is on a link is finished by the endpoint, which has a duplicate of the
+//! The client closes when it has its last answer, the server when it has read the end. Both do as the library does: a
+//! promotion in progress ends first, and the endpoint finishes a stream that is on a link, which has a duplicate of the
 //! socket for that.
 //!
-//! Invariant: a number of [`Run::connections`] is free once both sockets are closed and TCP has nothing more to carry; what still
-//! names it then finds nobody, or its next holder, who looks once more than it need.
+//! Invariant: a number of [`Run::connections`] is free once both sockets are closed and TCP has nothing more to carry; a task
+//! that still names it then finds no connection, or the next one of that number, which polls once more than it need.
 
 use std::cmp::Reverse;
 use std::sync::atomic::Ordering;
@@ -132,7 +132,7 @@ impl Run {
         else {
             return;
         };
-        // What it would have asked for is not waited for.
+        // Its requests that it has not made are not waited for.
         connection.asked.clear();
         connection.served = 0;
         connection.source.end();
@@ -202,7 +202,7 @@ fn close(endpoint: &Endpoint, socket: &mut Socket, waited: Duration) -> bool {
         endpoint.forget(cell);
         return true;
     }
-    // What has arrived but was not looked at decides between FIN and RST.
+    // Bytes that have arrived and were not read decide between FIN and RST.
     cell.take_in(endpoint);
     let mut guard = cell.lock(endpoint);
     guard.change(|stream| stream.withdraw());

@@ -1,4 +1,4 @@
-//! What brings a run on: packets, timers and TCP come in, and processes look at what has come for them.
+//! The turns of a run: packets, timers and TCP come in, and processes handle them.
 
 use std::cmp::Reverse;
 
@@ -12,7 +12,7 @@ use crate::measured::{ns, Sample};
 use crate::process::{look, Broken};
 use crate::run::{Due, Run};
 
-/// Looks in a row at most, each because the one before has brought something. Arbitrary: bounds what must end by itself.
+/// Polls in a row at most, each because the one before has brought something. Arbitrary: bounds a loop that must end by itself.
 const MAX_LOOKS: u32 = 1000;
 
 impl Run {
@@ -72,13 +72,13 @@ impl Run {
         ((host as usize) < self.endpoints.len()).then(|| self.cluster.poll_transmit(HostId(host), now)).flatten()
     }
 
-    /// As [`turn`](Run::turn), for what the host's NIC has nothing to do with: nobody asks it for its deadline by itself.
+    /// As [`turn`](Run::turn), for events that do not involve the host's NIC: the simulator does not ask for its deadline by itself.
     pub(crate) fn turn_for_tcp(&mut self, host: usize) {
         self.turn(host);
         self.rewoken.push(host as u32);
     }
 
-    /// The process of a host looks at its device and does what can be done; and, while a connection of its has not been
+    /// The process of a host polls its device and does what it can; and, while a connection of its has not been
     /// promoted, so does the other end, as the anchor's bytes take no time, and then this one again.
     fn turn(&mut self, host: usize) {
         let peers = self.look(host);
@@ -95,7 +95,7 @@ impl Run {
         }
     }
 
-    /// TCP in memory has carried something at once: its other end is told, as nobody else does.
+    /// TCP in memory has carried something at once: it wakes the other end, because no event does.
     pub(crate) fn nudge_peer(&mut self, number: usize, host: usize) {
         let Some(connection) = self.connections.get(number) else { return };
         let peer = connection.host(usize::from(host == connection.client as usize));
@@ -103,7 +103,7 @@ impl Run {
         self.nudge(peer);
     }
 
-    /// A host has something to look at that no event brings.
+    /// A host has something to do that no event brings.
     pub(crate) fn nudge(&mut self, host: usize) {
         if !self.nudged.contains(&host) {
             self.nudged.push(host);
@@ -153,7 +153,7 @@ impl Run {
         (!linked(0) || !linked(1)).then_some(peer)
     }
 
-    /// What is due on a host by now: connections are made, and those with something to do are added to `ready`.
+    /// Does the actions that are due on a host by now: makes connections, and adds those with something to do to `ready`.
     fn take_due(&mut self, host: usize, now: Instant, ready: &mut Vec<usize>) {
         while let Some(Reverse((_, due))) = self.hosts[host].timers.peek().filter(|Reverse((at, _))| *at <= now) {
             let due = *due;
@@ -170,7 +170,7 @@ impl Run {
         }
     }
 
-    /// One end of a conversation does what it can.
+    /// One end of a conversation does all that it can.
     pub(crate) fn serve(&mut self, number: usize, host: usize, now: Instant) {
         if self.promotions.wanted || self.tcp != Tcp::Memory {
             return self.move_bytes(number, host, now);
@@ -211,7 +211,7 @@ impl Run {
         self.close_if_over(number, side, now);
     }
 
-    /// A client takes its answers, and asks what it has to.
+    /// A client takes its answers, and makes the requests that are due.
     fn take_answers_and_ask(&mut self, number: usize, now: Instant) {
         let Some(connection) = self.connections.get_mut(number) else { return };
         let was_over = connection.is_over();

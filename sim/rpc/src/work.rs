@@ -1,8 +1,8 @@
-//! What processes do takes its turn and its time on their hosts' processors.
+//! The work of processes takes its turn and its time on their hosts' processors.
 //!
-//! What the library's helper thread does in the background: it has connections ask for links, it takes what the connection
-//! manager tells, and it grants peers what they ask for. Its time for that is the making of links and the taking of streams onto
-//! them; what else it does (ends of links, retries) takes none.
+//! The library's helper thread works in the background: it lets connections ask for links, takes the events of the connection
+//! manager, and grants links to peers. Making links and taking streams onto them take its time; its other work (ends of links,
+//! retries) takes none.
 
 use std::sync::atomic::Ordering;
 
@@ -40,7 +40,7 @@ impl Run {
         }
     }
 
-    /// The time of a job is over: it happens. What it has cost.
+    /// The time of a job is over: it happens. Returns its cost.
     fn finish(&mut self, host: usize, job: &Job, now: Instant) -> Work {
         let number = match job.task {
             Task::Connection(number) => number,
@@ -62,7 +62,7 @@ impl Run {
         work
     }
 
-    /// The helper thread of a host is sent for what has come for it.
+    /// Wakes the helper thread of a host for its events.
     pub(crate) fn send_helper(&mut self, host: usize, now: Instant) {
         let HostState { threads, granted: before, .. } = &mut self.hosts[host];
         let Some(threads) = threads.as_mut().filter(|threads| threads.has_helper()) else { return };
@@ -104,7 +104,7 @@ impl Run {
         self.nudge(host);
     }
 
-    /// What one end of a conversation has moved so far.
+    /// The bytes that one end of a conversation has moved so far.
     pub(crate) fn moved(&self, number: usize, host: usize) -> Moves {
         let Some(connection) = self.connections.get(number) else { return Moves::default() };
         let side = usize::from(host != connection.client as usize);
@@ -112,7 +112,7 @@ impl Run {
         Moves { read: connection.directions[1 - side].read, written: connection.directions[side].written, served }
     }
 
-    /// What one end of a conversation will move, as far as can be told before.
+    /// The bytes that one end of a conversation will move, as far as they can be predicted.
     fn expect(&mut self, number: usize, host: usize) -> Moves {
         let Some(connection) = self.connections.get_mut(number) else { return Moves::default() };
         let side = usize::from(host != connection.client as usize);
@@ -120,12 +120,12 @@ impl Run {
         connection.expect(side, unread)
     }
 
-    /// What it costs to move that: a call each to wait, to read and to write.
+    /// The cost of moving them: a call each to wait, to read and to write.
     fn price(&mut self, number: usize, host: usize, moves: Moves) -> Work {
         let bytes = moves.read + moves.written;
         let Some(connection) = self.connections.get_mut(number).filter(|_| bytes > 0) else { return Work::default() };
         let side = usize::from(host != connection.client as usize);
-        // Paid when it is first used; whoever lasts was made before the run.
+        // Paid when it is first used; lasting connections were made before the run.
         let connections = u32::from(connection.short.is_some() && !connection.was_used[side]);
         let calls = 1 + u32::from(moves.read > 0) + u32::from(moves.written > 0);
         let work = Work { connections, bytes, service: connection.service * moves.served, ..Work::default() };
@@ -135,7 +135,7 @@ impl Run {
         }
     }
 
-    /// What was moved has been paid for.
+    /// The moved bytes have been paid for.
     fn note_used(&mut self, number: usize, host: usize, moves: Moves) {
         if let Some(connection) = self.connections.get_mut(number).filter(|_| moves.read + moves.written > 0) {
             connection.was_used[usize::from(host != connection.client as usize)] = true;

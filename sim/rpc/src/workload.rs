@@ -1,6 +1,6 @@
-//! What a client asks, and when.
+//! The requests of a client, and their times.
 //!
-//! A [`Source`] is one connection's plan: it names the next request and when it is due, and hears of answers. Everything is
+//! A [`Source`] is one connection's plan: it names the next request and when it is due, and takes answers. Everything is
 //! drawn from its own seed with integer arithmetic, so a run asks the same on every machine.
 
 use std::cmp::Reverse;
@@ -93,7 +93,7 @@ fn exponential(bits: u64) -> u64 {
     let mut mantissa = (value << shift) >> 32;
     let mut fraction: u64 = 0;
     for _ in 0..32 {
-        // Squaring doubles the logarithm: what carries over is its next bit.
+        // Squaring doubles the logarithm: the carry is its next bit.
         mantissa = (mantissa * mantissa) >> 31;
         fraction <<= 1;
         if mantissa >= 1 << 32 {
@@ -147,8 +147,8 @@ pub struct Conversation {
     pub request: Sizes,
     /// Lengths of responses; a recorded load has its own.
     pub response: Sizes,
-    /// So many requests are made on a connection, each when the one before was answered; then it is closed. What comes as
-    /// `arrival` says, from `start` `until` then, `count` times at most, are connections. `None`: one connection for all requests.
+    /// Requests on a connection, each made when the one before was answered; then it is closed. `arrival`, `start`, `until` and
+    /// `count` are of connections. `None`: one connection for all requests.
     pub requests_per_connection: Option<NonZeroU32>,
     /// When requests come.
     pub arrival: Arrival,
@@ -278,7 +278,7 @@ impl Source {
         Some(Request { begun, request_bytes, response_bytes })
     }
 
-    /// Nothing more is asked.
+    /// No more requests are made.
     pub(crate) fn end(&mut self) {
         self.due.clear();
     }

@@ -1,4 +1,4 @@
-//! What runs need for connections that are closed: nothing. A program of its own, as what others allocate would count.
+//! Closed connections take no memory of a run. A program of its own, because allocations of other tests would count.
 
 #![expect(unsafe_code, reason = "an allocator that counts")]
 

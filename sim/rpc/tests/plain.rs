@@ -54,7 +54,7 @@ fn a_round_trip_takes_what_its_parts_take() {
 }
 
 // Breaks if a request is lost, or answered with other bytes, on a network that loses, doubles and reorders; or if a run is
-// not what its seed says.
+// not the one of its seed.
 #[test]
 fn a_bad_network_costs_time_and_nothing_else() {
     let talks: Vec<Conversation> =

@@ -1,4 +1,4 @@
-//! Processors bound what a server answers, as closed forms say.
+//! Processors bound the answers of a server by closed forms.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -26,9 +26,9 @@ fn polling() -> ProcessorConfig {
         wake_up: ns(5_000),
         library_call: ns(100),
         system_call: ns(400),
-        copy_ps_per_byte: 500,
+        copy_per_kib: ns(512),
         segment: ns(700),
-        segment_bytes: 1_000,
+        segment_size_bytes: 1_000,
         ..ProcessorConfig::free()
     }
 }
@@ -70,7 +70,7 @@ fn median(outcome: &Outcome, conversation: usize) -> u64 {
     all[all.len() / 2]
 }
 
-/// What a request of 64 bytes with a response of 200 costs on a link: waiting, reading, writing, copying, and the service.
+/// The cost of a request of 64 bytes with a response of 200 on a link: waiting, reading, writing, copying, and the service.
 fn cost_on_a_link() -> u64 {
     3 * 100 + (64 + 200) / 2 + 10_000
 }
@@ -118,7 +118,7 @@ fn poisson_requests_wait_as_md1() {
     }
 }
 
-// Breaks if a server that sleeps answers as fast as one that polls, or polling is not told from work.
+// Breaks if a server that sleeps answers as fast as one that polls, or polling counts as work.
 #[test]
 fn sleeping_costs_a_wake_up_and_a_call() {
     let pause = Pause::Fixed(Duration::from_micros(100));
@@ -138,7 +138,7 @@ fn sleeping_costs_a_wake_up_and_a_call() {
 fn tcp_costs_the_kernels_work() {
     let large = |talk| Conversation { response: netacc_rpc::Sizes::fixed(5_000).expect("above 0"), ..talk };
     let talks = || talks(1, 20).into_iter().map(large).collect::<Vec<_>>();
-    // In memory TCP takes no time, so what remains is the server's.
+    // In memory TCP takes no time, so only the server's time remains.
     let free = run(None, false, talks());
     let paid = run(Some(polling()), false, talks());
     let bytes = 64 + 5_000;
@@ -149,8 +149,8 @@ fn tcp_costs_the_kernels_work() {
     assert_eq!(paid.usage[1].map(|u: Usage| u.busy), Some(ns(20 * median(&paid, 0))));
 }
 
-// Breaks if whoever has the network is not told that the other end of a connection in memory has something to do, and when; or
-// if a client's own time is not part of what it measures.
+// Breaks if the owner of the network does not get the deadline of the other end of a connection in memory; or
+// if a client's own time is not part of its latencies.
 #[test]
 fn both_ends_take_their_time() {
     let both = run_on(vec![Some(polling()), Some(polling())], false, talks(1, 30));
@@ -176,7 +176,7 @@ fn each_link_takes_the_helpers_time_at_each_end() {
         for host in 0..2 {
             let [without, with] = [&without, &with].map(|o| o.usage[host].expect("both have processors"));
             assert_eq!(without.wake_ups, 0, "workers poll");
-            assert!(with.wake_ups > 0, "the helper slept before its first errand");
+            assert!(with.wake_ups > 0, "the helper slept before its first task");
             let helped = ns(count as u64 * (300_000 + 40_000) + with.wake_ups * 400);
             assert_eq!(with.busy, without.busy + helped, "{count} links, host {host}");
         }
@@ -207,12 +207,12 @@ fn who_makes_links_slows_the_application_on_one_core() {
     }
 }
 
-// Breaks if what was made before a run began takes time in it, or what is made in it none.
+// Breaks if links that were made before a run take time in it, or links that are made in it take none.
 #[test]
 fn what_was_made_before_the_run_takes_no_time() {
     let us = Duration::from_micros;
     let nic = NicConfig {
-        commands: CommandTimes { create_qp: us(500), ..CommandTimes::default() },
+        commands: CommandTimes { create_queue_pair: us(500), ..CommandTimes::default() },
         ..NicConfig::ideal(LINE)
     };
     let run = |commands_from| {
@@ -222,7 +222,7 @@ fn what_was_made_before_the_run_takes_no_time() {
     let (within, before) = (run(Instant::ZERO), run(Instant::from_nanos(1_000_000)));
     for host in 0..2 {
         let [within, before] = [&within, &before].map(|o| o.usage[host].expect("both have processors"));
-        // What it sleeps between its errands is all that is left of them.
+        // Only the sleep between its tasks is left of them.
         let left = |usage: Usage| usage.busy - ns(usage.wake_ups * 400);
         assert_eq!(left(within), left(before) + ns(4 * (300_000 + 40_000)), "host {host}");
     }

@@ -69,7 +69,7 @@ fn connections_come_and_go() {
     }
 }
 
-// Breaks if what connecting costs is paid never, with each request, or by one end alone.
+// Breaks if the cost of connecting is paid never, with each request, or by one end alone.
 #[test]
 fn connecting_costs_once_at_each_end() {
     for requests in [1, 4] {
@@ -81,7 +81,7 @@ fn connecting_costs_once_at_each_end() {
     }
 }
 
-// Breaks if each short connection makes a link of its own, though one is left that nobody uses.
+// Breaks if each short connection makes a link of its own, though an unused one is left.
 #[test]
 fn links_are_used_again() {
     let outcome = run(true, vec![visits(2, 100, one_after_the_other())]);
@@ -124,12 +124,12 @@ fn a_run_is_the_same_twice() {
 #[test]
 fn who_is_closed_before_it_has_a_link_is_none_the_worse() {
     let commands = CommandTimes {
-        create_qp: us(200),
-        connect_qp: us(600),
-        destroy_qp: us(100),
-        register: us(50),
-        register_mib: us(200),
-        deregister: us(30),
+        create_queue_pair: us(200),
+        connect_queue_pair: us(600),
+        destroy_queue_pair: us(100),
+        register_memory: us(50),
+        register_per_mib: us(200),
+        deregister_memory: us(30),
     };
     let processor = ProcessorConfig {
         cores: 1,

@@ -1,4 +1,4 @@
-//! What `meta.json` says.
+//! The content of `meta.json`.
 
 use hdrhistogram::Histogram;
 use netacc_rpc::SetUp;
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::scenario::Scenario;
 
-/// What is to become of a run.
+/// The verdict on a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
@@ -14,7 +14,7 @@ pub enum Verdict {
     Going,
     /// Everything was asked and answered.
     Complete,
-    /// Nobody has read a byte for too long, though somebody waits.
+    /// A process waits, and no byte was read for too long.
     Stalled,
     /// The time to answer the last requests is over.
     Unfinished,
@@ -22,7 +22,7 @@ pub enum Verdict {
     Broken,
 }
 
-/// What ports and switches have counted.
+/// The counters of ports and switches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NetworkCounts {
     /// Packets lost on links.
@@ -66,7 +66,7 @@ pub(crate) struct ProcessorCounts {
     pub(crate) wake_ups: u64,
 }
 
-/// What going onto links has taken, at all hosts.
+/// Counts and times of promotions, at all hosts.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(crate) struct LinkCounts {
     /// A queue pair and its rings at both ends.
@@ -77,26 +77,26 @@ pub(crate) struct LinkCounts {
     /// Times that a connection asked for a link.
     pub(crate) asked: u64,
     pub(crate) promoted: u64,
-    /// Promotions that were called off.
+    /// Promotions that were cancelled.
     pub(crate) voided: u64,
 }
 
-/// What `meta.json` says of a group.
+/// The entry of a group.
 #[derive(Serialize)]
 pub(crate) struct GroupMeta<'a> {
     pub(crate) name: &'a str,
     pub(crate) connections: usize,
-    /// Requests made within the measured span and answered: what the histogram counts.
+    /// Requests made within the measured span and answered: those in the histogram.
     pub(crate) samples: u64,
     /// Answers that came within the measured span, a second.
     pub(crate) answered_per_s: f64,
     /// Bytes of those requests and responses, a second.
     pub(crate) bytes_per_s: f64,
-    /// Of the bytes that processes have read, in the whole run, those that came on links.
+    /// The share of the bytes read in the whole run that came on links.
     pub(crate) link_share: f64,
     #[serde(flatten)]
     pub(crate) latency: Latency,
-    /// Nothing where connections last.
+    /// `None` where connections last.
     pub(crate) short: Option<ShortMeta>,
 }
 
@@ -112,7 +112,7 @@ pub(crate) struct Latency {
     pub(crate) max_ns: u64,
 }
 
-/// What `meta.json` says of short connections: those that were begun within the measured span.
+/// Short connections of a group that were begun within the measured span.
 #[derive(Serialize)]
 pub(crate) struct ShortMeta {
     pub(crate) made: u64,
@@ -150,7 +150,7 @@ pub(crate) struct Meta<'a> {
     pub(crate) network: NetworkCounts,
     pub(crate) nics: NicCounts,
     pub(crate) links: LinkCounts,
-    /// Of hosts that some group asks; nothing where calls take no time.
+    /// Of hosts with servers; zeros where calls take no time.
     pub(crate) servers: ProcessorCounts,
     /// Of the others.
     pub(crate) clients: ProcessorCounts,

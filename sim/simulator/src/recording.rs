@@ -1,10 +1,10 @@
-//! What is kept of a run, and whether it gets anywhere.
+//! The recording of a run, and the watchdog for its progress.
 //!
 //! The folder of a run: `meta.json` (everything that was configured, and how it went), `samples.csv` (each answered request,
 //! written while the run goes on), and for each group `latency-<group>.hdr`, a histogram of nanoseconds in HdrHistogram's V2
 //! format, compressed. A group of short connections has `connections.csv` (each one that was closed), `connect-<group>.hdr` (until
-//! it could be used) and `whole-<group>.hdr` (until its last answer) besides. What counts for a histogram was made within the
-//! measured span.
+//! it could be used) and `whole-<group>.hdr` (until its last answer) besides. Histograms count requests that were made within
+//! the measured span.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -44,7 +44,7 @@ struct Short {
     failed: u64,
 }
 
-/// Connections that do the same: what they measured.
+/// The measurements of a group.
 struct Group {
     latency: Histogram<u64>,
     short: Option<Short>,
@@ -58,7 +58,7 @@ struct Group {
 const SAMPLES: &str = "samples.csv";
 const CONNECTIONS: &str = "connections.csv";
 
-/// Version of the folder's format: what `format` of `meta.json` says.
+/// Version of the folder's format: `format` of `meta.json`.
 const FORMAT: u32 = 1;
 
 /// Watches a run and writes its folder.
@@ -76,7 +76,7 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Begins. The folder is made; what is in it by these names is overwritten.
+    /// Begins a recording. Makes the folder; files of these names in it are overwritten.
     ///
     /// # Errors
     /// A file that cannot be written.
@@ -124,7 +124,7 @@ impl Recording {
         })
     }
 
-    /// Writes down what was answered since the last call, and says how the run stands.
+    /// Writes the requests that were answered since the last call, and returns the verdict.
     ///
     /// # Errors
     /// A file that cannot be written.
@@ -154,7 +154,7 @@ impl Recording {
         })
     }
 
-    /// A line of JSON that says how far the run is.
+    /// The progress of the run, as a line of JSON.
     pub fn progress(&self, run: &Run, now: Instant, events: u64) -> String {
         let measure = &self.scenario.measure;
         serde_json::json!({
@@ -167,7 +167,7 @@ impl Recording {
         .to_string()
     }
 
-    /// Writes what is left, and `meta.json` last: a folder that has one is complete.
+    /// Writes the remaining files, `meta.json` last: a folder that has one is complete.
     ///
     /// # Errors
     /// A file that cannot be written.
@@ -309,7 +309,7 @@ impl Recording {
     }
 }
 
-/// From a nanosecond to an hour, to three digits; what takes longer counts as an hour.
+/// From a nanosecond to an hour, to three digits; longer times count as an hour.
 fn histogram() -> Histogram<u64> {
     const HOUR_NS: u64 = 3_600_000_000_000;
     Histogram::new_with_bounds(1, HOUR_NS, 3).expect("1 is at least 1, and an hour more than twice that")

@@ -1,1 +1,1 @@
-"""What the tests of real programs share: processes, ports, counters, modes and the table of results."""
+"""Shared parts of the tests of real programs: processes, ports, counters, modes and the table of results."""

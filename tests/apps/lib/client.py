@@ -15,7 +15,7 @@ DONE = "done "
 
 @dataclass(frozen=True)
 class Report:
-    """What a client did, all of it verified."""
+    """The work of a client, all of it verified."""
 
     requests: int
     payload_bytes: int
@@ -35,7 +35,7 @@ class Stopwatch:
         self.payload_bytes += payload_bytes
 
     def finish(self) -> None:
-        """Print the report and wait until nobody needs this process any more."""
+        """Print the report and wait until the test needs this process no more."""
         report = Report(self.requests, self.payload_bytes, time.perf_counter() - self._began)
         print(DONE + json.dumps(asdict(report)), flush=True)
         sys.stdin.read()

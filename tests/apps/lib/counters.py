@@ -1,4 +1,4 @@
-"""What the library counted, asked for with netacc_ss."""
+"""The library's counters, read with netacc_ss."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Counters:
         self.processes += other.processes
 
     def since(self, before: Counters) -> Counters:
-        """What has come since `before`, of the same processes. Sockets are those of now."""
+        """The increase since `before`, of the same processes. Sockets are the current ones."""
         totals = {name: getattr(self, name) - getattr(before, name) for name in _TOTALS}
         return Counters(**totals, reasons=self.reasons - before.reasons, sockets=self.sockets)
 
@@ -88,7 +88,7 @@ _TOTALS = (
 
 
 def parse(text: str) -> Counters:
-    """Read what `netacc_ss -s all --json` prints for one process. A counter that is absent was never used."""
+    """Read the output of `netacc_ss -s all --json` for one process. An absent counter was never used."""
     data: dict[str, Any] = json.loads(text)
     return Counters(
         **{name: int(data["cnt"].get(name, 0)) for name in _TOTALS},
@@ -133,12 +133,12 @@ def sum_of(pids: Iterable[int]) -> Counters:
 def last_of(process: Process, *, until: Process | None = None) -> Counters:
     """Watch a process and its descendants until it (or `until`) ends; their counters as they were last seen.
 
-    For those that nobody can ask to stay: a benchmark that ends with its work, a backend that ends with its
-    client.
+    For processes that cannot be made to stay: a benchmark that ends with its work, a backend that ends
+    with its client.
     """
     seen: dict[int, Counters] = {}
     while (until or process).poll() is None:
-        time.sleep(0.02)  # leaves the processor to what is watched
+        time.sleep(0.02)  # leaves the processor to the watched process
         for member in process.family():
             if counters := ask(member.pid):
                 seen[member.pid] = counters

@@ -17,13 +17,13 @@ from tests.apps.lib.modes import Mode
 from tests.apps.lib.paths import NEEDED, REPO, binaries
 from tests.apps.lib.process import Process
 
-# Environment that would change what is measured, were it inherited.
+# Variables that would change the measurement if they were inherited.
 CLEARED = ("LD_PRELOAD", "NACC_", "NETACC_")
 
 
 @dataclass(frozen=True)
 class Load:
-    """A client that has ended: what it printed, how long it took, and its counters where it was watched."""
+    """A client that has ended: its output, its time, and its counters where it was watched."""
 
     printed: str
     seconds: float
@@ -54,7 +54,7 @@ class Lab:
     ) -> Process:
         """Start a program.
 
-        `user` runs it, and netacc_run, as that user. `before` is put in front of everything (prlimit, say).
+        `user` runs it, and netacc_run, as that user. `before` is put in front, for example prlimit.
         `config` is added to the netacc.conf of an accelerated program. `interactive` keeps its standard
         input open.
         """
@@ -93,7 +93,7 @@ class Lab:
         user: str | None = None,
         timeout_s: float = 60.0,
     ) -> str:
-        """Start a program, wait for its success and return what it printed."""
+        """Start a program, wait for its success and return its output."""
         return self.start(name, argv, accelerated=accelerated, user=user).finish(timeout_s)
 
     def client(
@@ -111,9 +111,9 @@ class Lab:
         return started, read_report(started.wait_line(DONE, timeout_s))
 
     def load(self, name: str, argv: Sequence[str | Path], mode: Mode, *, user: str | None = None) -> Load:
-        """Run somebody else's client to its end.
+        """Run the client of another project to its end.
 
-        Where only the client is preloaded nobody else can tell what it did, so it is watched while it runs;
+        Where only the client is preloaded, only it has counters, so it is watched while it runs;
         it must take long enough (a few tenths of a second) to be asked.
         """
         began = time.perf_counter()
@@ -176,7 +176,7 @@ class Lab:
     def judge(
         self, mode: Mode, *, server: Process, client: Process | Load, payload_bytes: int, share: float
     ) -> Counters:
-        """What the counters of both sides must show in this mode, while the server still runs.
+        """Check the counters of both sides in this mode, while the server still runs.
 
         Returns the counters of the server, or of the client if only that one counts.
         """

@@ -1,4 +1,4 @@
-"""Which of the two sides run under netacc_run."""
+"""Modes: the sides that run under netacc_run."""
 
 from __future__ import annotations
 

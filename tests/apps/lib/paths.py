@@ -13,7 +13,7 @@ NEEDED = ("netacc_run", "netacc_ss", "libnetacc-preload.so")
 
 
 def binaries() -> Path:
-    """The folder with the library and its commands: what `make build` leaves, or $NETACC_BIN_DIR."""
+    """The folder with the library and its commands: built by `make build`, or $NETACC_BIN_DIR."""
     return Path(os.environ.get("NETACC_BIN_DIR", REPO / "target/release"))
 
 

@@ -1,4 +1,4 @@
-"""The table at the end of the session: program x mode, what was moved, and how much of it over the link."""
+"""The table at the end of the session: program x mode, the bytes moved, and their share over the link."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A client whose server is killed, again and again, while it writes where `poll` says that it can.
+"""A client whose server is killed, again and again, while it writes where `poll` reports room.
 
-Prints how many writes were told to wait, which natively is none, and stays until its input ends.
+Prints how many writes returned EAGAIN, which natively is none, and stays until its input ends.
 `bereaved_client.py PORT ROUNDS`"""
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def connect(port: int) -> socket.socket:
 
 
 def write(connection: socket.socket) -> tuple[bool, bool]:
-    """Whether the write was told to wait, and whether it was the last one."""
+    """Whether the write returned EAGAIN, and whether it was the last one."""
     ready(connection, select.POLLOUT)
     try:
         connection.send(MESSAGE)
@@ -54,7 +54,7 @@ def write(connection: socket.socket) -> tuple[bool, bool]:
 
 
 def lose(port: int) -> int:
-    """A server that is killed; how many writes to it were told to wait."""
+    """A server that is killed; how many writes to it returned EAGAIN."""
     refused = 0
     with subprocess.Popen([sys.executable, "-m", SERVER, str(port)]) as server:
         living = [connect(port) for _ in range(CONNECTIONS)]

@@ -1,5 +1,5 @@
 """Small situations in which the kernel's behaviour is definite: `python -m tests.apps.programs.cases NAME`
-prints what came of one, the same natively and accelerated. Each was once different."""
+prints the outcome of one, the same natively and accelerated. Each was once different."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def leave_by_exec() -> None:
 
 
 def write_to_closed() -> None:
-    """Who goes on writing to a socket that was closed is told, also if it was not reading anything then."""
+    """A program that goes on writing to a closed socket gets an error, also if it was not reading then."""
     client, server = pair()
     client.sendall(b"never read")
     client.close()
@@ -130,7 +130,7 @@ def many_events() -> None:
     for _ in range(3):
         seen.update(fd for fd, _ in epoll.poll(PATIENCE, 500))
     print(len(seen))
-    # While a stream on a link keeps the instance busy, not each wait asks the kernel: one may tell less.
+    # While a stream on a link keeps the instance busy, not each wait asks the kernel: one may report less.
     print(
         max(len(epoll.poll(PATIENCE, 300)) for _ in range(32)),
         max(len(epoll.poll(PATIENCE, 1)) for _ in range(32)),

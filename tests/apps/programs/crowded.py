@@ -35,7 +35,7 @@ def serve(port: int) -> None:
                 if data == HANDED_OVER:
                     other = threading.Thread(target=answer_alone, args=(connections[fd],))
                     other.start()
-                    # Nobody waits on this thread's instance any more.
+                    # No thread waits on this instance any more.
                     other.join()
 
 

@@ -1,4 +1,4 @@
-"""What calls return on a connection after it has ended:
+"""The results of calls on a connection after it has ended:
 `python -m tests.apps.programs.ended ENDING ROLE ROUNDS`.
 
 For each observer (a call) a fresh connection is ended in the way `ENDING`. The observer is called first, then
@@ -86,7 +86,7 @@ class Pipe:
 
 
 def serve(pipe: Pipe) -> None:
-    """Obeys the observed process until it is killed, or told to exit."""
+    """Obeys the observed process until it is killed, or ordered to exit."""
     listener = socket.create_server(("127.0.0.1", 0))
     pipe.say(f"{os.getpid()} {listener.getsockname()[1]}")
     connection: socket.socket | None = None
@@ -106,7 +106,7 @@ def serve(pipe: Pipe) -> None:
 
 
 def echo(connection: socket.socket) -> None:
-    """Sends back what comes until it is an E."""
+    """Sends back all bytes until an E comes."""
     while data := connection.recv(100):
         connection.sendall(data)
         if data.endswith(b"E"):
@@ -171,7 +171,7 @@ class Side:
             assert self.pipe.hear() == "done"
 
     def end_peer(self, how: str) -> None:
-        # What was unread on a link is sent again in the kernel as the process ends.
+        # Bytes that were unread on a link are sent again in the kernel as the process ends.
         self.race_of_acknowledgement = how == "exit"
         if how == "kill":
             os.kill(self.pid, signal.SIGKILL)
@@ -179,7 +179,7 @@ class Side:
             self.pipe.say("exit")
         assert self.pipe.hear() == "ended"
         self.peer_lives = False
-        # A library may learn of it later than the kernel. `poll` waits for what is to come.
+        # A library may get the event later than the kernel. `poll` waits for it.
         poll = select.poll()
         poll.register(self.s, select.POLLRDHUP)
         assert poll.poll(PATIENCE * 1000)
@@ -271,7 +271,7 @@ def sends(length: int) -> Callable[[Side], None]:
     return lambda side: side.send(length)
 
 
-#: What both sides do, in this order.
+#: The operations of both sides, in order.
 ENDINGS: dict[str, tuple[Callable[[Side], None], ...]] = {
     # The peer ends first.
     "closed": (peer("close"),),

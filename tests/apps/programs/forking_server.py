@@ -2,7 +2,7 @@
 
     python -m tests.apps.programs.forking_server PORT SCENARIO
 
-Messages have MESSAGE bytes. Before it closes its last descriptor, whoever serves last sends FAREWELL.
+Messages have MESSAGE bytes. Before it closes its last descriptor, the last serving process sends FAREWELL.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def serve(connection: socket.socket, messages: int | None = None) -> None:
 
 
 def finish(connection: socket.socket) -> None:
-    """Serve the rest and say farewell."""
+    """Serve the rest and send FAREWELL."""
     serve(connection)
     connection.sendall(FAREWELL)
     connection.close()
@@ -54,7 +54,7 @@ def reap(pid: int) -> None:
 
 
 def handed_over(connection: socket.socket) -> None:
-    """Accept, fork, close in the parent: what PostgreSQL, Apache and OpenSSH do."""
+    """Accept, fork, close in the parent, as PostgreSQL, Apache and OpenSSH do."""
     pid = fork(lambda: finish(connection))
     connection.close()
     reap(pid)
@@ -173,7 +173,7 @@ def passed(connection: socket.socket) -> None:
 
 
 def go_on(words: list[str]) -> None:
-    """What this program does when another has started it."""
+    """The work of this program when another has started it."""
     number = int(words[1])
     if words[0] == "continue":
         connection = socket.socket(fileno=number)

@@ -1,4 +1,4 @@
-"""Connections that are opened one after the other, and kept; nobody waits for more than one of them.
+"""Connections that are opened one after the other, and kept; no thread waits for more than one of them.
 
     python -m tests.apps.programs.holding server PORT
     python -m tests.apps.programs.holding client PORT

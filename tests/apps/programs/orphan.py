@@ -19,7 +19,7 @@ from tests.apps.programs.stream import CHUNK, Pattern
 
 
 def inherit(peer: socket.socket, position: int, pattern: Pattern, parent: int) -> None:
-    """The child: reads on once nobody has the other end of the pipe any more."""
+    """The child: reads on once no process has the other end of the pipe any more."""
     os.read(parent, 1)
     how, intact = "eof", True
     try:
@@ -51,7 +51,7 @@ if __name__ == "__main__":
     parser.add_argument("port", type=int)
     parser.add_argument("--pause-after", type=int, required=True)
     parsed = parser.parse_args()
-    # Whoever watches this program waits for its own end: the process that is killed is a child.
+    # The test waits for the end of this program: the process that is killed is a child.
     if os.fork() == 0:
         own(parsed)
     os.wait()

@@ -1,4 +1,4 @@
-"""A client whose writes must be taken where `poll` has said that they would be: for many young connections, a
+"""A client whose writes must be taken where `poll` has reported room: for many young connections, a
 few messages each. Prints how many were not, which natively is none. `pacing_client.py PORT CONNECTIONS`"""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One long stream in one direction, every byte of it known: for what happens when an end disappears.
+"""One long stream in one direction, every byte of it known: for tests in which an end disappears.
 
     python -m tests.apps.programs.stream {listen,connect} {send,receive} PORT [options]
 

@@ -1,4 +1,4 @@
-"""A server that accepts when it is told to, and a client that sends in the meantime."""
+"""A server that accepts on command, and a client that sends in the meantime."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 use netacc_proto::{ControlMessage, Immediate, Record, CONTROL_SLOT_LEN, RECORD_LEN};
 
-/// Decodes the bytes as everything that they could be. What a decoder accepts must encode to what it has read.
+/// Decodes the bytes as everything that they could be. Accepted bytes must encode to the same bytes.
 ///
 /// # Panics
 /// If a decoder panics, or accepts bytes that its encoder would not have written.

@@ -1,4 +1,4 @@
-//! What the fuzz targets run: one function for each target, from bytes, which panics if a promise is broken.
+//! The code of the fuzz targets: one function for each target, from bytes, which panics if a promise is broken.
 //!
 //! * [`encodings`]: the decoders of everything that a peer can send, alone. A million inputs a second.
 //! * [`stranger`]: a peer that follows no rules, at the surface of a whole endpoint. It must not make the endpoint panic,

@@ -11,7 +11,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use netacc_harness::{run_program, Options, Preset};
 use netacc_program::{compare, Drawn, Program, Trace};
 
-/// What kept a program from being judged.
+/// The reason for which a program was not judged.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum DifferentialError {

@@ -25,7 +25,7 @@ const RING_LEN: u32 = 4096;
 /// Actions of one input at most. Arbitrary; more than any finding so far needed.
 const MAX_ACTIONS: usize = 64;
 
-/// What the stranger, or the program that it talks to, does next.
+/// The next action of the stranger, or of the program at its other end.
 #[derive(Debug, Arbitrary)]
 enum Action {
     /// A control message of these bytes, with the header of a type that exists if `kind` names one.
@@ -283,7 +283,7 @@ impl Stranger {
         self.write(self.remote, at as u64, Some(Immediate::new(MessageKind::Control, 0).encode()), message);
     }
 
-    /// What the device refuses, it refuses: the peer never sees it.
+    /// The peer never sees a request that the device refuses.
     fn write(&self, region: RemoteRegion, at: u64, imm: Option<u32>, bytes: &[u8]) {
         let operation = Operation::Write { rkey: region.rkey, offset: region.base.wrapping_add(at), imm };
         let wr = WorkRequest { id: WorkRequestId(0), operation, payload: Payload::Inline(bytes), signaled: false };

@@ -1,6 +1,6 @@
 """Many connections that are open at once, each with checked exchanges.
 
-`serve ADDRESS PORT` answers whoever asks, in one thread. `ask ADDRESS PORT CONNECTIONS ROUNDS` opens so
+`serve ADDRESS PORT` answers all clients, in one thread. `ask ADDRESS PORT CONNECTIONS ROUNDS` opens so
 many, with one exchange on each as it is opened, and then goes round them so often; at last it asks on all
 before it reads an answer. It says how many answers came. Both may have as many descriptors as they need,
 where they are allowed to say so.
@@ -14,7 +14,7 @@ import selectors
 import socket
 import sys
 
-DESCRIPTORS = 20_000  # for ten thousand connections, and what is needed beside them
+DESCRIPTORS = 20_000  # for ten thousand connections, and other files
 
 
 def read(connection: socket.socket, count: int) -> bytes:
@@ -30,7 +30,7 @@ def read(connection: socket.socket, count: int) -> bytes:
 
 
 def message(number: int, turn: int) -> bytes:
-    """What no other connection asks, nor this one at another time."""
+    """A request that no other connection makes, nor this one at another time."""
     return f"{number:06}.{turn:04};".encode() * 4
 
 

@@ -1,6 +1,6 @@
 """Blocking sockets.
 
-`serve`, `threaded`, `prefork` and `forking ADDRESS PORT` answer with what they are sent: one connection after
+`serve`, `threaded`, `prefork` and `forking ADDRESS PORT` send back all bytes: one connection after
 the other, each in a thread, two at a time in processes that accept for themselves, each in a process of its
 own that did not accept it.
 `ask ADDRESS PORT COUNT [CONNECTIONS [ROUNDS]]` compares, on that many connections at a time, so often anew.
@@ -46,11 +46,11 @@ def serve(address: str, port: int) -> None:
         while True:
             connection, _ = listener.accept()
             answer(connection)
-            # Kept open, so that what it counted can be asked for.
+            # Kept open, so that its counters can be read.
 
 
 def answer_in_turn(address: str, port: int) -> None:
-    """A connection is left open, and not looked at any more, after its first empty message."""
+    """A connection is left open, and not read any more, after its first empty message."""
     left_open = []
     with listen(address, port) as listener:
         print("listening as", os.getpid(), flush=True)
@@ -107,7 +107,7 @@ def forking(address: str, port: int) -> None:
             if os.fork() == 0:
                 listener.close()
                 answer(connection)
-                # What it has counted can be asked for.
+                # Its counters can be read.
                 signal.pause()
             connection.close()
 

@@ -1,4 +1,4 @@
-"""Which libraries for RDMA devices a process has loaded: `loaded.py HERE FAR PORT`.
+"""The libraries for RDMA devices that a process has loaded: `loaded.py HERE FAR PORT`.
 
 Prints, as JSON, those that are mapped at the beginning, with a listener, with a connection within the host,
 and in the end, when a connection to another host has been used until they are there, or for a minute.

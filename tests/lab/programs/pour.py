@@ -1,4 +1,4 @@
-"""A stream in one direction that goes on until it is told to end.
+"""A stream in one direction that goes on until it is stopped.
 
 `drain ADDRESS PORT` takes one connection, and prints how many bytes came and their digest. `pour ADDRESS PORT
 FILE` sends until FILE.stop exists, keeps its process id in FILE, and prints the same of what it sent.

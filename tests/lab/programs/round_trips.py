@@ -1,4 +1,4 @@
-"""Round trips of a few bytes, and what they cost in system calls.
+"""Round trips of a few bytes, and their cost in system calls.
 
 `serve ADDRESS PORT` echoes one connection after the other. `ask ADDRESS PORT ROUNDS COUNT` asks in rounds of
 COUNT, and prints for each how many calls of the kind of write(2) a round trip took, by the kernel's count.

@@ -1,4 +1,4 @@
-"""A conversation that goes on until it is told to end, whatever happens to the link beneath.
+"""A conversation that goes on until it is stopped, with any faults of the link beneath.
 
 `serve ADDRESS PORT` echoes one connection after the other. `ask ADDRESS PORT FILE` sends numbered blocks
 with their digests, compares what comes back, and keeps FILE, as JSON: how many blocks came, and the longest

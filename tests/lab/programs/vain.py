@@ -1,8 +1,8 @@
-"""A connection whose link is asked for in vain: what the process does meanwhile.
+"""A connection whose request for a link is never answered: the work of the process meanwhile.
 
-`ADDRESS PORT LINK_PORT NETACC_SS`: talks to a server that echoes until the kernel has a request under way to
-the port for links that nobody answers; then forks, asks for its own counters, and talks on. Prints what it
-did, and whether the request is still under way after that.
+`ADDRESS PORT LINK_PORT NETACC_SS`: exchanges bytes with an echo server until the kernel has an unanswered
+request to the port for links; then forks, reads its own counters, and goes on. Prints its steps, and
+whether the request is still unanswered after that.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ pub(crate) fn connect(to: &impl Fn() -> io::Result<TcpStream>) -> io::Result<()>
                     s.spawn(move || {
                         begun.wait();
                         let call = [Call::Message, Call::Socket, Call::Polled][i % 3];
-                        // Nobody reads it, so this ends with an error only.
+                        // The peer reads nothing, so this ends with an error only.
                         loop {
                             if let Err(e) = sys::send(socket, call, &[7; 30_000]) {
                                 return e;

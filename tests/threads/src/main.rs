@@ -39,7 +39,7 @@ struct Options {
     /// Threads that read from one connection.
     #[arg(long, default_value_t = 3)]
     readers: u8,
-    /// What each of them writes.
+    /// The bytes that each of them writes.
     #[arg(long, default_value_t = 4 << 20)]
     bytes: usize,
     /// Connections of the conversation with many.

@@ -73,7 +73,7 @@ pub(crate) fn serve(listener: &TcpListener, options: &Options) -> io::Result<u64
             }
             if fd == listener.as_raw_fd() {
                 let mut accepted = accepted.lock().expect("no thread panicked");
-                // What comes after them belongs to the next conversation.
+                // Later bytes belong to the next conversation.
                 if *accepted < options.sockets && accept(listener, &open, &epoll)? {
                     *accepted += 1;
                 }
@@ -125,7 +125,7 @@ fn accept(listener: &TcpListener, open: &Mutex<HashMap<i32, Arc<TcpStream>>>, ep
     }
 }
 
-/// Sends back everything that is there. What was moved, and whether that was the end.
+/// Sends back everything that is there. Returns the bytes moved, and whether that was the end.
 fn echo(mut socket: &TcpStream) -> io::Result<(u64, bool)> {
     let mut buffer = [0; LONGEST];
     let mut moved = 0;

@@ -11,7 +11,7 @@ use std::thread;
 use crate::sys::{self, Epoll, CALLS};
 use crate::Options;
 
-/// What was received: how often each byte came.
+/// The received bytes: how often each came.
 type Census = [u64; 256];
 
 /// Bits of a byte that are the count.

@@ -100,7 +100,7 @@ pub(crate) fn receive(socket: &impl AsRawFd, call: Call, buffer: &mut [u8]) -> i
     }
 }
 
-/// What is ready of `events`, within `ms` milliseconds or with -1 for ever.
+/// The ready ones of `events`, within `ms` milliseconds or with -1 for ever.
 pub(crate) fn poll(socket: &impl AsRawFd, events: c_short, ms: c_int) -> io::Result<c_short> {
     let mut entry = libc::pollfd { fd: socket.as_raw_fd(), events, revents: 0 };
     // SAFETY: one valid entry.
@@ -108,7 +108,7 @@ pub(crate) fn poll(socket: &impl AsRawFd, events: c_short, ms: c_int) -> io::Res
     Ok(entry.revents)
 }
 
-/// What the kernel's, or the library's, queue of incoming bytes has.
+/// The length of the kernel's, or the library's, queue of incoming bytes.
 pub(crate) fn readable_bytes(socket: &impl AsRawFd) -> io::Result<usize> {
     let mut count: c_int = 0;
     // SAFETY: one writable int.

@@ -28,7 +28,7 @@ def main() -> int:
         "--executor",
         choices=("shm", *MIXES),
         default="shm",
-        help="what is compared with kernel TCP: the library, or the core in a simulation, with faults",
+        help="compare this with kernel TCP: the library, or the core in a simulation, with faults",
     )
     parser.add_argument(
         "--ns3", type=Path, default=Path("target/ns3/netacc-ns3-exec"), help="the executor ns3"
@@ -50,7 +50,7 @@ def main() -> int:
         "--slowness", type=int, default=1, help="how much slower than an ordinary machine they are"
     )
     far.add_argument(
-        "--settle-ms", type=int, default=Far.settle_ms, help="what the other end needs to answer"
+        "--settle-ms", type=int, default=Far.settle_ms, help="time that the other end needs to answer"
     )
     far.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="for the library there")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -120,7 +120,7 @@ def laboratory(arguments: argparse.Namespace, seed: int, *, native: bool = False
 
 
 def draw_of(arguments: argparse.Namespace, seed: int) -> Draw:
-    """What a seed gives for that executor."""
+    """The result of a seed with that executor."""
     simulated = MIXES.get(arguments.executor)
     mixes = tuple(arguments.mix or simulated or Mix)
     if simulated:
@@ -132,7 +132,7 @@ def draw_of(arguments: argparse.Namespace, seed: int) -> Draw:
 class Source:
     """Where programs come from."""
 
-    #: What replays each, and the program.
+    #: The command that replays each, and the program.
     programs: Iterator[tuple[str, Program]]
     count: int
     #: Of the first program, for executors that have one.
@@ -216,7 +216,7 @@ def run(arguments: argparse.Namespace, source: Source) -> int:
 
 
 def report(arguments: argparse.Namespace, source: Source, tally: Tally) -> None:
-    """Prints the counts, and writes them where the arguments say."""
+    """Prints the counts, and writes them to the file of the arguments."""
     if sys.stderr.isatty():
         print(file=sys.stderr)
     print(tally.describe())

@@ -1,4 +1,4 @@
-"""The differential runner: a program on the oracle and on another executor, and what a difference means."""
+"""The differential runner: a program on the oracle and on another executor, and the verdict."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WINDOW = 6  # programs under way at once: enough that neither side waits for the
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came out of one program."""
+    """The result of one program."""
 
     program: Program
     oracle: Trace
@@ -83,7 +83,7 @@ class Tally:
     failed_with: Counter[str] = field(default_factory=Counter)  # programs that differ and use each
 
     def add(self, label: str, verdict: Verdict) -> None:
-        """Counts a program; `label` is what replays it."""
+        """Counts a program; `label` is the command that replays it."""
         data = verdict.found.data
         features = verdict.program.features
         self.features.update(features)

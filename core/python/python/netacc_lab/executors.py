@@ -1,4 +1,4 @@
-"""What runs programs."""
+"""Executors: they run programs and return traces."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Executor(Protocol):
     name: str
 
     def run(self, program: Program, expect: Trace | None = None) -> Trace:
-        """The program's trace. `expect` is the oracle's: what arrived there at once is waited for."""
+        """The program's trace. `expect` is the oracle's: bytes that arrived there at once are waited for."""
 
     def close(self) -> None:
-        """Ends what it started."""
+        """Ends the processes that it started."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Far:
     ports: str = "20000-29999"
     #: How many times slower than an ordinary machine they are: in emulation about ten.
     slowness: int = 1
-    #: What the network and a kernel at its other end need to answer.
+    #: The time that the network and a kernel at its other end need to answer.
     settle_ms: int = 2
     #: More variables for the library there.
     env: Mapping[str, str] = field(default_factory=dict)
@@ -155,7 +155,7 @@ class ProcessExecutor:
         self.name = name
         options = ["--fresh"] * fresh + ["--kernel-only"] * (not launcher)
         if far:
-            # What coordinates is no program under test then.
+            # Then the coordinator is no program under test.
             options += far.options(env or {}, accelerated=bool(launcher))
             launcher = ()
         clean = {
@@ -214,7 +214,7 @@ class Ns3Executor:
         self.mutant = mutant
         self.tcp = tcp
         self.state = ""  # the streams as they stood where a step was given up
-        self.network = ""  # a hash over what the network has delivered, and when
+        self.network = ""  # a hash over the deliveries of the network and their times
         self.tcp_bytes = 0  # that ns-3's TCP has brought
         self._process = LineProcess("ns3", [str(executable)])
 
@@ -249,7 +249,7 @@ class Ns3Executor:
 class HarnessExecutor:
     """The core alone, under the seeded scheduler of `sim/harness`, in this process; deterministic.
 
-    What it has no model of is `unsupported` in its traces, and counted. `preset` is what the devices are:
+    Operations without a model are `unsupported` in its traces, and counted. `preset` chooses the devices:
     "nic" for modelled NICs on a network with times, losses and reordering; empty for in-memory ones, drawn
     from the seed.
     """
@@ -260,7 +260,7 @@ class HarnessExecutor:
         self.seed = seed
         self.mutant = mutant
         self.state = ""  # the streams as they stood where a step was given up
-        self.network = ""  # a hash over what the network has delivered, and when, where it has times
+        self.network = ""  # a hash over the deliveries of the network and their times, where it has times
         self.steps = 0
         self.unsupported = 0
 
@@ -277,4 +277,4 @@ class HarnessExecutor:
         return trace
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: no process or file is open."""

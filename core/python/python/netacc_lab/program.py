@@ -15,7 +15,7 @@ Outcome = dict[str, Any]
 
 
 class Mix(enum.Enum):
-    """Which operations a program is made of."""
+    """The mix of operations of a program."""
 
     DATA = "data"
     READINESS = "readiness"
@@ -86,7 +86,7 @@ class Program:
 
     @property
     def features(self) -> frozenset[str]:
-        """What the program uses, for summaries: its operations, and what cuts across them."""
+        """The features that the program uses, for summaries: operations, and properties of all of them."""
         found = set()
         for step in self.steps:
             operation = str(step["op"])
@@ -155,7 +155,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Trace:
-    """What came out of a program. `text` is its JSON on one line."""
+    """The outcomes of a program. `text` is its JSON on one line."""
 
     text: str
 
@@ -181,7 +181,7 @@ class Difference:
 
     @property
     def signature(self) -> str:
-        """What kind of difference it is, for counting: the same for the same bug, mostly."""
+        """The kind of difference, for counting: mostly the same for the same bug."""
 
         def kind(outcome: Outcome, other: Outcome) -> str:
             if outcome.get("stuck"):
@@ -218,7 +218,7 @@ def generate(shape: Shape, decisions: Sequence[int]) -> Program:
 
 
 def compare(program: Program, oracle: Trace, other: Trace) -> list[Difference]:
-    """The differences, the first first; what follows the first may be its consequence."""
+    """The differences in order; later ones may be consequences of the first."""
     found = json.loads(_native.compare(program.text, oracle.text, other.text))
     steps = program.steps
     return [Difference(d["step"], steps[d["step"]], d["expected"], d["found"]) for d in found]

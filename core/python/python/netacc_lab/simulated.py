@@ -14,7 +14,7 @@ from netacc_lab.strategies import Draw, Profile, from_seed
 
 FAULTS_PER_MILLE = (0, 1, 5, 30)  # by seed: none, and so many of the scheduler's turns
 
-# What a simulation has a model of.
+# The operations that a simulation has a model of.
 MIXES = {
     "harness": (Mix.DATA, Mix.SHARING),
     "ns3": (Mix.DATA, Mix.READINESS, Mix.ENDINGS, Mix.SHARING, Mix.ALL),
@@ -22,7 +22,7 @@ MIXES = {
 
 
 def with_faults(seed: int, profile: Profile = Profile.FAST, mixes: tuple[Mix, ...] = tuple(Mix)) -> Draw:
-    """The program of a seed, on a network and devices that fail as often as the seed says."""
+    """The program of a seed, on a network and devices whose faults the seed draws."""
     draw = from_seed(seed, profile, mixes)
     faults = FAULTS_PER_MILLE[seed % len(FAULTS_PER_MILLE)]
     config = replace(draw.shape.config, fault_per_mille=faults)
@@ -31,7 +31,7 @@ def with_faults(seed: int, profile: Profile = Profile.FAST, mixes: tuple[Mix, ..
 
 @dataclass(frozen=True)
 class Promise(Difference):
-    """The core itself was caught, at whatever step."""
+    """The core itself broke a promise, at any step."""
 
     what: str = ""
 

@@ -81,7 +81,7 @@ def programs(
 
 @dataclass(frozen=True)
 class Draw:
-    """A program together with what it was made of."""
+    """A program together with its shape and decisions."""
 
     seed: int
     shape: Shape

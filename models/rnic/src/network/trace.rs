@@ -27,7 +27,7 @@ impl TraceHash {
 
     fn word(&mut self, word: u64) {
         self.hash = (self.hash ^ word).wrapping_mul(PRIME);
-        // The product's low bits know nothing of the word's high ones.
+        // The product's low bits do not depend on the word's high ones.
         self.hash ^= self.hash >> 32;
     }
 

@@ -1,4 +1,4 @@
-//! Times that can be computed by hand. One byte takes 1 ns on these links unless a test says otherwise.
+//! Times that can be computed by hand. One byte takes 1 ns on these links unless a test sets another rate.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ fn a_long_message_goes_at_line_rate() {
 fn a_window_limits_throughput() {
     for window in [1, 2, 3] {
         let rate = RateConfig::FixedWindow { bytes: window * 1000 };
-        let mut bench = Bench::new(&direct(50_000), vec![NicConfig { rate, ..config() }, config()], 0);
+        let mut bench = Bench::new(&direct(50_000), vec![NicConfig { rate_control: rate, ..config() }, config()], 0);
         let [a, b] = bench.connect(0, 1, 10);
         bench.post_recv(1, b, 1);
         bench.write(0, a, 11, 12_000, 7);
@@ -114,7 +114,7 @@ fn contexts_that_do_not_fit_cost_a_miss_for_each_packet() {
     const MISS: u64 = 10_000;
     for (entries, misses) in [(1, 18), (2, 2), (0, 0)] {
         let costs = Costs { context_miss: Duration::from_nanos(MISS), ..Costs::default() };
-        let sender = NicConfig { context_cache_entries: entries, costs, ack_interval: 100, ..config() };
+        let sender = NicConfig { context_cache: entries, costs, ack_interval: 100, ..config() };
         let mut bench = Bench::new(&direct(MISS * 2), vec![sender, config()], 0);
         let pairs = [bench.connect(0, 1, 10), bench.connect(0, 1, 20)];
         for (rkey, [a, b]) in [11, 21].into_iter().zip(pairs) {

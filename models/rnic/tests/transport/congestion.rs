@@ -21,7 +21,7 @@ struct Incast {
 fn incast(rate: RateConfig, recovery: Recovery, switch: SwitchConfig) -> Incast {
     let config = NicConfig {
         mtu_bytes: 1000,
-        rate,
+        rate_control: rate,
         recovery,
         retry_timeout: Duration::from_millis(1),
         // Without congestion control a flow may lose everything many times over.
@@ -49,7 +49,7 @@ fn incast(rate: RateConfig, recovery: Recovery, switch: SwitchConfig) -> Incast 
     }
 }
 
-/// Nothing can be faster than the receiver's link.
+/// No transfer is faster than the receiver's link.
 fn serialisation_ns() -> u64 {
     SENDERS as u64 * (u64::from(MESSAGE) / 1000) * 1082
 }

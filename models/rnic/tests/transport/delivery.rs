@@ -1,4 +1,4 @@
-//! Whatever the network does, messages arrive once and in order, or the queue pair ends.
+//! Messages arrive once and in order, or the queue pair ends, under every fault of the network.
 
 use std::time::Duration;
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use netacc_device::{CompletionStatus, Instant, RemoteKey, WorkRequestId};
 use netacc_rnic::network::{LinkConfig, Topology};
-use netacc_rnic::{Body, ControlEvent, Costs, NakReason, NicConfig, NoReceive, NodeId, Recovery, SendRequest, Verb};
+use netacc_rnic::{Body, ControlEvent, Costs, NakReason, NicConfig, NodeId, Recovery, SendRequest, Verb};
 
 use crate::pair::{direct, Bench, BYTE_PER_NS};
 
@@ -19,7 +19,7 @@ fn config() -> NicConfig {
     }
 }
 
-// Breaks if a cut cable is noticed at another time than after 1 + retry_count timeouts, or flushes are not told apart.
+// Breaks if a cut cable is noticed at another time than after 1 + retry_count timeouts, or flushes look alike.
 #[test]
 fn retries_end_in_an_error_then_flushes() {
     for recovery in [Recovery::GoBackN, Recovery::SelectiveRepeat] {
@@ -77,7 +77,7 @@ fn receiver_not_ready_is_retried_then_fails() {
 // Breaks if an empty receive queue is forgiven where it must not be.
 #[test]
 fn an_empty_receive_queue_can_be_fatal() {
-    let mut bench = Bench::new(&direct(0), vec![NicConfig { no_receive: NoReceive::Fatal, ..config() }; 2], 0);
+    let mut bench = Bench::new(&direct(0), vec![NicConfig { no_receive_is_fatal: true, ..config() }; 2], 0);
     let [a, b] = bench.connect(0, 1, 10);
     bench.write(0, a, 11, 0, 1);
     bench.run();
@@ -100,7 +100,7 @@ fn writes_outside_are_refused() {
     }
 }
 
-// Breaks if the peer of a queue pair that was destroyed is not told, or is told before what was under way arrived; also with
+// Breaks if the peer of a queue pair that was destroyed gets no datagram, or gets it before packets in flight arrived; also with
 // the first disconnect lost.
 #[test]
 fn the_peer_is_told() {
@@ -127,7 +127,7 @@ fn the_peer_is_told() {
 // Breaks if a late packet of a connection that is gone reaches the queue pair that has its place now.
 #[test]
 fn a_reused_slot_is_another_queue_pair() {
-    let mut bench = Bench::new(&direct(10_000), vec![NicConfig { max_qp: 1, ..config() }; 2], 0);
+    let mut bench = Bench::new(&direct(10_000), vec![NicConfig { max_queue_pairs: 1, ..config() }; 2], 0);
     let [a, b] = bench.connect(0, 1, 10);
     bench.post_recv(1, b, 1);
     bench.write(0, a, 11, 8, 1);
@@ -161,7 +161,7 @@ fn datagrams_come_once() {
     assert_eq!(bench.net.station_mut(0).poll_control(), None);
 }
 
-// Breaks if a datagram to nobody is not given up, or nobody learns of it.
+// Breaks if a datagram to a node that does not exist is not given up, or its sender gets no event.
 #[test]
 fn datagrams_are_given_up() {
     let mut bench = Bench::new(&direct(0), vec![config(); 2], 0);

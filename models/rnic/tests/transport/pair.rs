@@ -20,7 +20,7 @@ pub(crate) fn star(delay_ns: u64, switch: SwitchConfig) -> Topology {
     Topology::Star(LinkConfig::clean(BYTE_PER_NS, Duration::from_nanos(delay_ns)), switch)
 }
 
-/// What one queue pair has seen.
+/// The events of one queue pair.
 #[derive(Default)]
 pub(crate) struct Seen {
     pub(crate) completions: Vec<(Instant, WorkCompletion)>,

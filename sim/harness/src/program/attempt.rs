@@ -7,7 +7,7 @@ use super::{End, Run};
 use crate::io::Io;
 use crate::Check;
 
-/// What a try came to.
+/// The result of an attempt.
 pub(super) enum Attempt {
     Over(Outcome),
     More(i64),
@@ -16,7 +16,7 @@ pub(super) enum Attempt {
     Short,
 }
 
-/// The step is over and has done what it was to do.
+/// The step is over and complete.
 fn over() -> Check<Attempt> {
     Ok(Attempt::Over(Outcome::default()))
 }
@@ -152,7 +152,7 @@ impl Run<'_> {
                     Option_::Cork => drop(self.corked.remove(&(end.c, end.s))),
                     _ => {}
                 }
-                // Taking back the one or setting the other lets go of what is held back.
+                // Clearing TCP_CORK or setting TCP_NODELAY releases corked bytes.
                 if on == (option == Option_::Nodelay) {
                     self.world.push_held(end.c, end.s);
                 }
@@ -175,8 +175,8 @@ impl Run<'_> {
         self.world.close(end.c, end.s, abort);
     }
 
-    /// Another process holds the socket, too, under that slot. It leaves its link, as in the library: what is there is the
-    /// kernel's socket, and who of its holders uses that is all the same.
+    /// Another process holds the socket, too, under that slot. It leaves its link, as in the library: only the kernel's
+    /// socket is left, and it does not matter which of its holders uses that.
     fn share(&mut self, slot: (u8, u32), end: End) {
         self.slots.insert(slot, end);
         self.world.demote_step(end.c, end.s);
@@ -194,7 +194,7 @@ impl Run<'_> {
         }
     }
 
-    /// The connection has been reset or closed somewhere, or nobody may read: the kernel has manners there that the
+    /// The connection has been reset or closed somewhere, or reading is shut down: the kernel has behaviour there that the
     /// simulated anchor has not.
     fn beyond(&self, end: End) -> bool {
         let connection = &self.world.connections[end.c];
@@ -202,7 +202,7 @@ impl Run<'_> {
         connection.may_fail()
             || connection.sides.iter().any(|s| s.read_shut || s.failed)
             || closed && {
-                // Reading what a closed peer left is plain; writing to it is not.
+                // Reading the bytes that a closed peer left is simple; writing to it is not.
                 connection.sides[end.s].cell.is_none()
             }
     }

@@ -1,4 +1,4 @@
-"""What-if studies: scenarios in, runs of the simulator program, and what they say.
+"""What-if studies: scenarios in, runs of the simulator program, and their results.
 
 >>> from netacc_lab.sim import study
 >>> result = study("connections-per-qp", seeds=[1, 2, 3])  # doctest: +SKIP

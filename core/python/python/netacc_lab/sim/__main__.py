@@ -1,4 +1,4 @@
-"""`python -m netacc_lab.sim`: what `netacc sim` starts."""
+"""`python -m netacc_lab.sim`: started by `netacc sim`."""
 
 import sys
 

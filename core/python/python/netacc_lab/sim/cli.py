@@ -16,12 +16,12 @@ from typing import Any
 from tqdm import tqdm
 
 from netacc_lab.sim import estimate, paths, resolve
+from netacc_lab.sim.columns import CHANGES_NOTHING, table
 from netacc_lab.sim.engine import DaskEngine, Engine, EngineError, SerialEngine
 from netacc_lab.sim.errors import ScenarioError, refuse
 from netacc_lab.sim.model import Scenario
 from netacc_lab.sim.store import Store
 from netacc_lab.sim.study import Progress, Study, find, study
-from netacc_lab.sim.telling import CHANGES_NOTHING, table
 
 #: Why one simulation is one process.
 NO_RANKS = (
@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     def add(name: str, do: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text, description=text)
         command.set_defaults(do=do)
-        command.add_argument("--json", action="store_true", help="say it as JSON")
+        command.add_argument("--json", action="store_true", help="print JSON")
         command.add_argument(
             "--runs", type=Path, metavar="FOLDER", help="where runs are kept; else NETACC_RUNS"
         )
@@ -144,7 +144,7 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _study(options: argparse.Namespace, sweep: dict[str, list[Any]] | None) -> Study | None:
-    """The study; None for a dry run, which is told here."""
+    """The study; None for a dry run, which is printed here."""
     file = find(options.scenario)
     scenario = resolve.check(resolve.read(file), file)
     axes = {**(scenario.sweep if sweep is None else sweep), **_settings(options)}
@@ -174,7 +174,7 @@ def _study(options: argparse.Namespace, sweep: dict[str, list[Any]] | None) -> S
 
 
 class _Shown:
-    """A bar with the time that is left, of runs or of one run's simulated time; none where nobody looks."""
+    """A bar with the time that is left, of runs or of one run's simulated time; none without a terminal."""
 
     def __init__(self) -> None:
         self._bar: tqdm[Any] | None = None

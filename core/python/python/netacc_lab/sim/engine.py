@@ -1,7 +1,7 @@
-"""Who makes many runs: an existing scheduler behind a small interface.
+"""Engines make many runs: an existing scheduler behind a small interface.
 
-Each run is a process of the simulator, so an engine only has to start a few of them at a time. Nothing is
-kept in a scheduler: what is done is in the store, and a second attempt finds it there.
+Each run is a process of the simulator, so an engine only has to start a few of them at a time. The
+scheduler keeps no results: finished runs are in the store, and a second attempt finds them there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from netacc_lab.sim.runner import Done, Progress, Task, make
 
 
 class Engine(Protocol):
-    """Makes runs, a few at a time, in whatever order."""
+    """Makes runs, a few at a time, in any order."""
 
     def __enter__(self) -> Self: ...
 
@@ -24,7 +24,7 @@ class Engine(Protocol):
     ) -> None: ...
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Done]:
-        """What became of each, as it comes."""
+        """The outcome of each run, as it ends."""
 
 
 class SerialEngine:
@@ -39,7 +39,7 @@ class SerialEngine:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Nothing is open."""
+        """Does nothing: no process is open."""
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Done]:
         for task in tasks:
@@ -50,7 +50,7 @@ class EngineError(Exception):
     """An engine cannot be had: nothing was run."""
 
 
-#: Seconds that a cluster's scheduler has to answer. Arbitrary: long for a network, short for who waits.
+#: Seconds that a cluster's scheduler has to answer. Arbitrary: long for a network, short for a user.
 CONNECT_TIMEOUT_S = 10
 
 
@@ -66,7 +66,7 @@ class DaskEngine:
         self._address = address
 
     def __enter__(self) -> Self:
-        # Costs most of a second, which who runs one thing alone need not wait for.
+        # Costs most of a second, which a single run need not wait for.
         from distributed import Client, LocalCluster
 
         if self._address:
@@ -76,7 +76,7 @@ class DaskEngine:
             except (OSError, TimeoutError, ValueError) as error:
                 raise EngineError(f"no Dask scheduler at {self._address}: {error}") from error
             return self
-        # Threads are enough: each waits for a process. Nothing is listened on but for this process itself.
+        # Threads are enough: each waits for a process. Only this process itself can connect.
         self._cluster = LocalCluster(
             n_workers=1,
             threads_per_worker=self._jobs,

@@ -1,4 +1,4 @@
-"""What can be wrong with a scenario, said for people: file, key, what is allowed."""
+"""Errors of scenarios, for people: file, key, allowed values."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pydantic import BaseModel, ValidationError
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong."""
+    """One error."""
 
     key: str
     text: str
 
 
 class ScenarioError(Exception):
-    """A scenario or a profile that cannot be used; nothing was run."""
+    """A scenario or a profile that cannot be used. It is raised before any run."""
 
     def __init__(self, file: Path | str, problems: Sequence[Problem]) -> None:
         self.file = str(file)

@@ -14,7 +14,7 @@ EVENTS_A_SECOND = 1_000_000
 
 def events(resolved: Resolved) -> int:
     """Right within a factor of a few: an unloaded network, and no more than the servers' links carry."""
-    network, nic, measure = resolved["network"], resolved["nic"], resolved["measure"]
+    network, device, measure = resolved["network"], resolved["device"], resolved["measure"]
     hops = 1 if network["switches"] == 0 else 2 if network["switches"] == 1 else 4
     rate = min(link["rate_bps"] for link in network["links"])
     delay = max(link["delay_ns"] for link in network["links"])
@@ -24,14 +24,14 @@ def events(resolved: Resolved) -> int:
         connections = sum(client["connections"] for client in group["clients"])
         sizes = [_mean(group["request"]), _mean(group["response"])]
         arrival, each = group["arrival"], group["requests_per_connection"] or 1
-        packets = sum(-(-size // nic["mtu_bytes"]) + 1 for size in sizes)
+        packets = sum(-(-size // device["nic"]["mtu_bytes"]) + 1 for size in sizes)
         serial = max(sizes) * 8e9 / rate
         if arrival["kind"] == "trace":
             requests = float(len(arrival["requests"]) * connections)
         elif arrival["kind"] == "open":
             requests = each * connections * span / arrival["interval"]["mean_ns"]
         else:
-            costs = sum(nic["costs"].values())
+            costs = sum(device["costs"].values())
             alone = 2 * (hops * delay + costs) + serial * hops + arrival["think"]["mean_ns"] / each
             if group["requests_per_connection"]:
                 # Connecting takes another way there and back.
@@ -52,14 +52,15 @@ def events(resolved: Resolved) -> int:
 
 def _work(resolved: Resolved, group: Resolved, size: float) -> float:
     """Nanoseconds of one server's threads for a request."""
-    costs = resolved["processors"]
+    processors = resolved["processors"]
+    costs = processors["costs"]
     calls = 3 * costs["library_call_ns"]
     if not resolved["stack"]["promote"]:
-        calls = 3 * costs["system_call_ns"] + costs["segment_ns"] * -(-size // costs["segment_bytes"])
+        calls = 3 * costs["system_call_ns"] + costs["segment_ns"] * -(-size // costs["segment_size_bytes"])
     if group["requests_per_connection"]:
         calls += costs["connection_ns"] / group["requests_per_connection"]
-    work = group["service_ns"] + calls + size * costs["copy_ps_per_byte"] / 1000
-    return float(max(work / costs["server_threads"], 1))
+    work = group["service_ns"] + calls + size * costs["copy_per_kib_ns"] / 1024
+    return float(max(work / processors["server_threads"], 1))
 
 
 def _mean(bins: list[Resolved]) -> float:

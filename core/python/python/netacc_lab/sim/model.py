@@ -1,6 +1,6 @@
-"""What a scenario file says: the schema. `Scenario.model_json_schema()` publishes it (`netacc sim schema`).
+"""The schema of scenario files. `Scenario.model_json_schema()` publishes it (`netacc sim schema`).
 
-A scenario says *what is asked*; `resolve` makes runs of it. Unknown keys are errors everywhere.
+A scenario is a question; `resolve` makes runs of it. Unknown keys are errors everywhere.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 from netacc_lab import _native
+from netacc_lab.sim import declared
 from netacc_lab.sim.units import Duration, Frequency, Rate, Share, Size
 
 Count = Annotated[int, Field(ge=1, strict=True)]
@@ -30,26 +31,16 @@ class Strict(BaseModel):
 
 
 class Placement(StrEnum):
-    """Which hosts take part: of one rack, of the racks of one pod in turn, of all pods in turn."""
+    """The hosts that take part: of one rack, of the racks of one pod in turn, of all pods in turn."""
 
     SAME_RACK = "same-rack"
     LOW_LATENCY_SET = "low-latency-set"
     SPREAD = "spread"
 
 
-class Switches(Strict):
+# The models declare most parameters, so the bases of these classes are made when this module is imported.
+class Switches(declared.model("switch", Strict)):  # type: ignore[misc]
     """Every switch."""
-
-    port_buffer: Size = 1 << 20
-    shared_buffer: Size = 0
-    alpha: float = Field(default=1.0, ge=0, description="Share of what is free that a port gets")
-    ecn: bool = False
-    ecn_min: Size = 5_000
-    ecn_max: Size = 200_000
-    ecn_probability: Share = 10_000
-    pfc: bool = False
-    pfc_xoff: Size = 100_000
-    pfc_xon: Size = 80_000
 
 
 class Topology(Strict):
@@ -64,9 +55,7 @@ class Topology(Strict):
     rate: Rate = 100 * 10**9
     delay: Duration = 500
     loss: Share = Field(default=0, description="packets lost on each host's link, each way")
-    uplink_rate: Rate | None = Field(
-        default=None, description="between switches; else as oversubscription says"
-    )
+    uplink_rate: Rate | None = Field(default=None, description="between switches; else by oversubscription")
     uplink_delay: Duration | None = Field(default=None, description="between switches; else delay")
     oversubscription: float = Field(
         default=1.0, gt=0, description="of a rack's uplinks: hosts' rate over theirs"
@@ -75,68 +64,18 @@ class Topology(Strict):
     switch: Switches = Switches()
 
 
-class RateControl(StrEnum):
-    """What keeps queue pairs from sending too fast."""
-
-    NONE = "none"
-    FIXED_WINDOW = "fixed-window"
-    DCQCN_PAPER = "dcqcn-paper"
-    DCQCN_HPCC = "dcqcn-hpcc"
-
-
-class Recovery(StrEnum):
-    """How lost packets are sent again."""
-
-    GO_BACK_N = "go-back-n"
-    SELECTIVE_REPEAT = "selective-repeat"
-
-
-class DeviceValues(Strict):
-    """A NIC. In a scenario what is not said is the profile's; every value of a profile has its source."""
-
-    mtu: Size | None = None
-    recovery: Recovery | None = None
-    ack_interval: Count | None = None
-    retry_timeout: Duration | None = None
-    retry_count: Annotated[int, Field(ge=0, le=255, strict=True)] | None = None
-    rnr_pause: Duration | None = None
-    no_receive_is_fatal: bool | None = None
-    report_flushes: bool | None = None
-    rebind: bool | None = None
-    max_in_flight: Count | None = None
-    rate_control: RateControl | None = None
-    window: Size | None = None
-    notification_interval: Duration | None = None
-    max_queue_pairs: Count | None = None
-    send_depth: Count | None = None
-    receive_depth: Count | None = None
-    max_inline: Size | None = None
-    context_cache: Annotated[int, Field(ge=0, strict=True)] | None = None
-    region_cache: Annotated[int, Field(ge=0, strict=True)] | None = None
-    receive_buffer_packets: Count | None = None
-    memory_limit: Size | None = None
-    doorbell: Duration | None = None
-    request_fetch: Duration | None = None
-    payload_fetch: Duration | None = None
-    transmit_packet: Duration | None = None
-    receive_packet: Duration | None = None
-    context_miss: Duration | None = None
-    region_miss: Duration | None = None
-    placement: Duration | None = None
-    completion: Duration | None = None
-    interrupt: Duration | None = None
-    create_queue_pair: Duration | None = None
-    connect_queue_pair: Duration | None = None
-    destroy_queue_pair: Duration | None = None
-    register_memory: Duration | None = None
-    register_per_mib: Duration | None = None
-    deregister_memory: Duration | None = None
+class DeviceValues(declared.model("device", Strict, optional=True)):  # type: ignore[misc]
+    """A NIC. A scenario takes the values that it does not give from a profile."""
 
 
 class Device(DeviceValues):
-    """A NIC: a profile of `models/profiles`, and what differs from it."""
+    """A NIC: a profile of `models/profiles`, and values that differ from it."""
 
     profile: Name = "ideal"
+
+
+class StackValues(declared.model("stack", Strict)):  # type: ignore[misc]
+    """Costs of a stack on a processor."""
 
 
 class HostChoice(Strict):
@@ -174,7 +113,7 @@ class Nacc(Strict):
 
 
 class StackKind(StrEnum):
-    """What carries the bytes."""
+    """The carrier of the bytes."""
 
     NETACC = "netacc"
     KERNEL_TCP = "kernel-tcp"
@@ -189,7 +128,7 @@ class Stack(Strict):
     nacc: Nacc = Nacc()
     anchor: Literal["tcp", "memory"] = Field(
         default="tcp",
-        description="netacc: what is under links; memory takes no time, and connections talk on links only",
+        description="netacc: TCP under links; in memory it takes no time, and connections use links only",
     )
     tcp_buffer: Size = Field(default=262_144, description="of a TCP socket")
     tcp_mtu: Size = Field(default=1500, description="of a TCP packet, with its headers")
@@ -233,7 +172,7 @@ class Workload(Strict):
     clients: Count = Field(description="hosts with clients")
     connections: Count = Field(
         default=1,
-        description="in all, spread evenly over the clients' hosts; short-connections: who makes them",
+        description="in all, spread evenly over the clients' hosts; short-connections: clients",
     )
     requests_per_connection: Count | None = Field(
         default=None,
@@ -255,7 +194,7 @@ class Workload(Strict):
     spacing: Literal["exponential", "fixed"] = "exponential"
     count: Count | None = Field(
         default=None,
-        description="requests of each at most; short-connections: connections of each who makes them",
+        description="requests of each at most; short-connections: connections of each client",
     )
     trace: str | None = Field(default=None, description="trace-replay: a CSV file beside the scenario")
     start: Duration = 0
@@ -263,7 +202,7 @@ class Workload(Strict):
 
 
 class FaultKind(StrEnum):
-    """What goes wrong."""
+    """The kind of a fault."""
 
     CUT = "cut"
     LOSS = "loss"
@@ -280,19 +219,19 @@ class Fault(Strict):
         description="host:N (by its part: servers first), rack:N and spine:N (their switch), switch:N, link:N"
     )
     loss: Share | None = Field(default=None, description="loss: packets lost, each way")
-    rate: Rate | None = Field(default=None, description="slow: what is left")
-    reroute_after: Duration | None = Field(default=None, description="until switches go around what is cut")
+    rate: Rate | None = Field(default=None, description="slow: the remaining rate")
+    reroute_after: Duration | None = Field(default=None, description="until switches route around the cut")
 
 
 class Measure(Strict):
-    """What counts, and when a run ends."""
+    """The measured span, and the end of a run."""
 
     warmup: Duration = 1_000_000
     duration: Duration
     drain: Duration = Field(default=10**10, description="for the last answers")
     stall: Duration = Field(default=5 * 10**9, description="no progress for so long is a failed run")
     progress: Duration | None = Field(
-        default=None, description="how often progress is told; else a hundredth"
+        default=None, description="time between progress reports; else a hundredth"
     )
     samples: bool = Field(default=True, description="write down each request")
     seeds: Annotated[list[Annotated[int, Field(ge=0, strict=True)]], Field(min_length=1)] = [1, 2, 3]
@@ -301,7 +240,7 @@ class Measure(Strict):
 class Scenario(Strict):
     """One file of `sim/scenarios`."""
 
-    question: Annotated[str, Field(min_length=10, description="what a user would ask")]
+    question: Annotated[str, Field(min_length=10, description="the user's question")]
     topology: Topology
     device: Device = Device()
     host: HostChoice = HostChoice()

@@ -1,4 +1,4 @@
-"""Where things are: in a checkout of the project, unless the environment says otherwise."""
+"""Paths in a checkout of the project, which environment variables can change."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def runs_folder() -> Path:
 
 
 def simulator() -> Path:
-    """The simulator program: `NETACC_SIMULATOR`, or what `ci/run.sh ns3` has built, or the one in PATH."""
+    """The simulator program: `NETACC_SIMULATOR`, or the one built by `ci/run.sh ns3`, or the one in PATH."""
     named = os.environ.get("NETACC_SIMULATOR")
     built = root() / "target/ns3/netacc-simulator"
     found = named or (str(built) if built.exists() else shutil.which("netacc-simulator"))

@@ -10,9 +10,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from netacc_lab.sim.errors import from_validation, refuse
-from netacc_lab.sim.model import DeviceValues, Strict
+from netacc_lab.sim.model import DeviceValues, StackValues, Strict
 from netacc_lab.sim.paths import profiles_folder
-from netacc_lab.sim.units import Duration, Size
 
 
 class Sourced(BaseModel):
@@ -29,22 +28,7 @@ class HostValues(Strict):
     """Processors of a host."""
 
     cores: Annotated[int, Field(ge=0, strict=True, description="0 for one each thread")]
-    free: bool = Field(description="calls take no time, whatever the stack")
-
-
-class StackValues(Strict):
-    """What a stack costs a processor."""
-
-    spin: Duration = Field(description="how long an idle thread polls before it sleeps")
-    wake_up: Duration = Field(description="from an event until the sleeper runs")
-    system_call: Duration
-    library_call: Duration = Field(description="a call that stays in user space")
-    copy_per_kib: Duration = Field(description="copying 1024 bytes")
-    connection: Duration = Field(description="making and closing a connection, at each end")
-    link: Duration = Field(description="making a link, at each end: the helper thread; the device apart")
-    promotion: Duration = Field(description="taking a stream onto a link, at each end: the helper thread")
-    segment: Duration = Field(description="the stack's work for a TCP segment, each way")
-    segment_size: Size = Field(description="bytes of such a segment; with offloads many times a packet's")
+    free: bool = Field(description="calls take no time, with any stack")
 
 
 class Profile(BaseModel):
@@ -53,7 +37,7 @@ class Profile(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: Literal["device", "host", "stack"]
-    what: Annotated[str, Field(min_length=10, description="what it stands for, and how far to believe it")]
+    what: Annotated[str, Field(min_length=10, description="its meaning, and how far to believe it")]
     values: dict[str, Sourced]
 
     def plain(self) -> dict[str, Any]:
@@ -72,7 +56,7 @@ def names(kind: str) -> list[str]:
 
 
 def load(kind: str, name: str, asked_by: Path | str) -> Profile:
-    """A profile. Raises ScenarioError where there is none of that name, or it says nonsense."""
+    """A profile. Raises ScenarioError where there is none of that name, or it is not valid."""
     path = profiles_folder() / f"{name}.toml"
     if not path.exists():
         raise refuse(asked_by, f"{kind}.profile", f"there is no {name!r}; there are {', '.join(names(kind))}")
@@ -99,10 +83,7 @@ def device(name: str, overrides: DeviceValues, asked_by: Path | str) -> DeviceVa
     """A NIC: the profile's values, and over them those of a scenario."""
     base = DeviceValues.model_validate(load("device", name, asked_by).plain())
     said = {key: value for key, value in overrides if value is not None and key != "profile"}
-    merged = base.model_copy(update=said)
-    missing = [key for key, value in merged if value is None and key != "window"]
-    if missing:
-        raise refuse(profiles_folder() / f"{name}.toml", "values", f"says nothing of {', '.join(missing)}")
+    merged: DeviceValues = base.model_copy(update=said)
     return merged
 
 
@@ -112,5 +93,6 @@ def host(name: str, asked_by: Path | str) -> HostValues:
 
 
 def stack(name: str, asked_by: Path | str) -> StackValues:
-    """What a stack costs."""
-    return StackValues.model_validate(load("stack", name, asked_by).plain())
+    """The costs of a stack."""
+    values: StackValues = StackValues.model_validate(load("stack", name, asked_by).plain())
+    return values

@@ -16,8 +16,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from netacc_lab.sim import stats
+from netacc_lab.sim.columns import CHANGES_NOTHING, COLUMNS, columns, say
 from netacc_lab.sim.study import Point, Study
-from netacc_lab.sim.telling import CHANGES_NOTHING, COLUMNS, columns, say
 
 _STYLE = """
 body { font: 15px/1.5 sans-serif; max-width: 75em; margin: 2em auto; padding: 0 1em }

@@ -2,7 +2,7 @@
 
 The form is that of `sim/simulator/src/scenario.rs`.
 
-What the simulator cannot do is refused here, never ignored.
+A scenario that the simulator cannot run is refused here, never ignored.
 """
 
 from __future__ import annotations
@@ -18,14 +18,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from netacc_lab.sim import profiles
+from netacc_lab.sim import declared, profiles
 from netacc_lab.sim.errors import ScenarioError, from_validation, refuse
 from netacc_lab.sim.model import (
     DeviceValues,
     Fault,
     FaultKind,
-    RateControl,
-    Recovery,
     Scenario,
     Sizes,
     StackKind,
@@ -34,7 +32,7 @@ from netacc_lab.sim.model import (
 from netacc_lab.sim.topology import Graph, build
 
 #: Of the resolved form.
-FORMAT = 1
+FORMAT = 2
 
 Resolved = dict[str, Any]
 
@@ -112,7 +110,6 @@ def resolve(scenario: Scenario, file: Path) -> Resolved:
     device = profiles.device(scenario.device.profile, scenario.device, file)
     measure = scenario.measure
     end = measure.warmup + measure.duration
-    switch = scenario.topology.switch
     return {
         "format": FORMAT,
         "name": file.stem,
@@ -121,21 +118,10 @@ def resolve(scenario: Scenario, file: Path) -> Resolved:
             "hosts": graph.hosts,
             "switches": graph.switches,
             "links": [vars(link) for link in graph.links],
-            "switch": {
-                "port_buffer_bytes": switch.port_buffer,
-                "shared_buffer_bytes": switch.shared_buffer,
-                "alpha": switch.alpha,
-                "mark": switch.ecn,
-                "mark_min_bytes": switch.ecn_min,
-                "mark_max_bytes": switch.ecn_max,
-                "mark_max_ppm": switch.ecn_probability,
-                "pfc": switch.pfc,
-                "pfc_xoff_bytes": switch.pfc_xoff,
-                "pfc_xon_bytes": switch.pfc_xon,
-            },
+            **declared.resolved("switch", scenario.topology.switch),
         },
-        "nic": _nic(device, scenario, file),
-        "stack": _stack(scenario, device, file),
+        "device": _device(device, scenario, file),
+        "stack": _stack(scenario, file),
         "processors": _processors(scenario, file),
         "groups": [_group(number, scenario, parts, file) for number in range(len(scenario.workload))],
         "faults": _faults(scenario, graph, parts, file),
@@ -162,72 +148,18 @@ def _parts(scenario: Scenario, graph: Graph, file: Path) -> tuple[list[int], lis
     return order[:servers], order[servers : servers + clients]
 
 
-def _nic(device: DeviceValues, scenario: Scenario, file: Path) -> Resolved:
-    names = {"mtu": "mtu_bytes", "max_queue_pairs": "max_qp", "send_depth": "max_send_wr"}
-    names |= {"receive_depth": "max_recv_wr", "max_inline": "max_inline_bytes"}
-    names |= {"context_cache": "context_cache_entries", "region_cache": "region_cache_entries"}
-    names |= {"retry_timeout": "retry_timeout_ns", "rnr_pause": "rnr_pause_ns"}
-    names |= {"notification_interval": "notification_interval_ns", "memory_limit": "memory_limit_bytes"}
-    same = ("ack_interval", "retry_count", "no_receive_is_fatal", "report_flushes", "rebind", "max_in_flight")
-    names |= {name: name for name in (*same, "receive_buffer_packets")}
-    costs = ["doorbell", "request_fetch", "payload_fetch", "transmit_packet", "receive_packet"]
-    costs += ["context_miss", "region_miss", "placement", "completion", "interrupt"]
-    commands = {f"{verb}_queue_pair": f"{verb}_qp_ns" for verb in ("create", "connect", "destroy")}
-    commands |= {f"{verb}_memory": f"{verb}_ns" for verb in ("register", "deregister")}
-    commands |= {"register_per_mib": "register_mib_ns"}
-    return {
-        **{there: getattr(device, here) for here, there in names.items()},
-        "selective_repeat": device.recovery is Recovery.SELECTIVE_REPEAT,
-        "rnr_retry": 6,
-        "rate": _rate(device, scenario, file),
-        "costs": {f"{name}_ns": getattr(device, name) for name in costs},
-        "commands": {there: getattr(device, here) for here, there in commands.items()},
-    }
-
-
-def _rate(device: DeviceValues, scenario: Scenario, file: Path) -> Resolved:
+def _device(device: DeviceValues, scenario: Scenario, file: Path) -> Resolved:
     control = device.rate_control
-    if scenario.device.window is not None and control is not RateControl.FIXED_WINDOW:
+    if scenario.device.window is not None and control != "fixed-window":
         raise refuse(file, "device.window", "has no effect unless rate-control is fixed-window")
-    if control is RateControl.NONE:
-        return {"kind": "unlimited"}
-    if control is RateControl.FIXED_WINDOW:
-        if device.window is None:
-            raise refuse(file, "device.window", "is missing: fixed-window needs it")
-        return {"kind": "fixed-window", "bytes": device.window}
-    if not scenario.topology.switch.ecn:
+    if control == "fixed-window" and device.window is None:
+        raise refuse(file, "device.window", "is missing: fixed-window needs it")
+    if control in ("dcqcn-paper", "dcqcn-hpcc") and not scenario.topology.switch.ecn:
         raise refuse(file, "topology.switch.ecn", f"must be true: {control} needs switches that mark")
-    # As netacc_rnic::DcqcnConfig has them, with the sources.
-    paper = {
-        "kind": "dcqcn",
-        "gain_shift": 8,
-        "alpha_interval_ns": 55_000,
-        "decrease_interval_ns": 0,
-        "increase_interval_ns": 55_000,
-        "increase_bytes": 10_000_000,
-        "fast_recovery_steps": 5,
-        "keeps_target": False,
-        "additive_bps": 40_000_000,
-        "hyper_bps": 400_000_000,
-        "min_rate_bps": 40_000_000,
-    }
-    if control is RateControl.DCQCN_PAPER:
-        return paper
-    mbps = scenario.topology.rate // 10**6
-    return paper | {
-        "alpha_interval_ns": 1_000,
-        "decrease_interval_ns": 4_000,
-        "increase_interval_ns": 300_000,
-        "increase_bytes": None,
-        "fast_recovery_steps": 1,
-        "keeps_target": True,
-        "additive_bps": max(5_000_000 * mbps // 25_000, 1),
-        "hyper_bps": max(50_000_000 * mbps // 25_000, 1),
-        "min_rate_bps": 100_000_000,
-    }
+    return declared.resolved("device", device)
 
 
-def _stack(scenario: Scenario, device: DeviceValues, file: Path) -> Resolved:
+def _stack(scenario: Scenario, file: Path) -> Resolved:
     stack = scenario.stack
     promoted = stack.kind is StackKind.NETACC
     in_memory = promoted and stack.anchor == "memory"
@@ -258,8 +190,6 @@ def _stack(scenario: Scenario, device: DeviceValues, file: Path) -> Resolved:
         "ring_bytes": nacc.NACC_RING_SIZE,
         "message_bytes": nacc.NACC_SOR_MSG_SIZE,
         "streams_per_link": nacc.NACC_SOR_CONN_PER_QP,
-        # As the library does it: as many as the device has.
-        "receive_depth": device.receive_depth,
         "promote_after": nacc.NACC_PROMOTE_AFTER,
     }
 
@@ -272,23 +202,14 @@ def _processors(scenario: Scenario, file: Path) -> Resolved | None:
             if name in scenario.host.model_fields_set:
                 raise refuse(file, f"host.{name.replace('_', '-')}", "has no effect: calls take no time")
         if scenario.stack.kind not in (StackKind.NETACC, StackKind.KERNEL_TCP):
-            text = f"{scenario.stack.kind} is what it costs: choose processors that take time"
+            text = f"{scenario.stack.kind} differs by its costs only: choose processors that take time"
             raise refuse(file, "host.profile", f"{text}; there are {', '.join(profiles.names('host'))}")
         return None
     return {
         "cores": host.cores,
         "server_threads": scenario.host.server_threads,
         "client_threads": scenario.host.client_threads,
-        "spin_ns": costs.spin,
-        "wake_up_ns": costs.wake_up,
-        "library_call_ns": costs.library_call,
-        "system_call_ns": costs.system_call,
-        "copy_ps_per_byte": costs.copy_per_kib * 1000 // 1024,
-        "connection_ns": costs.connection,
-        "link_ns": costs.link,
-        "promotion_ns": costs.promotion,
-        "segment_ns": costs.segment,
-        "segment_bytes": costs.segment_size,
+        **declared.resolved("stack", costs),
     }
 
 
@@ -332,7 +253,7 @@ def _service(workload: Workload, scenario: Scenario, key: str, file: Path) -> in
         if workload.service:
             raise refuse(file, f"{key}.service", "has no effect: calls on free processors take no time")
         return 0
-    # What is left of a SET's 1.3 us with NetACC when three calls and a copy are taken off (profile netacc).
+    # The rest of a SET's 1.3 us with NetACC without three calls and a copy (profile netacc).
     usual = 950 if workload.kind == "redis-like" else 0
     return usual if workload.service is None else workload.service
 
@@ -445,7 +366,7 @@ def _fault(fault: Fault, links: list[int], graph: Graph) -> list[Resolved]:
         if fault.until is not None:
             found.append(whole | {"at_ns": fault.until})
     if fault.reroute_after is not None:
-        # One of the links says when switches have learned of all.
+        # The last link carries the change of routes, for all of them.
         last = found[-1:] if fault.until is None else found[-2:]
         found += [each | {"at_ns": each["at_ns"] + fault.reroute_after, "reroute": True} for each in last]
     return found

@@ -25,7 +25,7 @@ class SimulatorError(Exception):
 
 @dataclass(frozen=True)
 class Task:
-    """A run to be made, as it goes to whoever makes it: plain values only."""
+    """A run to be made, as it goes to a worker: plain values only."""
 
     key: str
     resolved: Resolved
@@ -37,7 +37,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Done:
-    """What became of a task. `error` is empty unless there is no folder."""
+    """The outcome of a task. `error` is empty unless there is no folder."""
 
     key: str
     status: str
@@ -89,7 +89,7 @@ def _simulate(task: Task, folder: Path, progress: Progress | None) -> str:
         said = errors.read().strip()
     if code not in STATUSES or not (folder / "meta.json").exists():
         how = f"signal {-code}" if code < 0 else f"status {code}"
-        raise SimulatorError(f"the simulator ended with {how}: {said[-2000:] or 'without a word'}")
+        raise SimulatorError(f"the simulator ended with {how}: {said[-2000:] or 'without a message'}")
     return STATUSES[code]
 
 

@@ -16,7 +16,7 @@ from scipy import stats
 
 #: Of all intervals.
 CONFIDENCE = 0.95
-#: With fewer samples than this many beyond it, a percentile is not told.
+#: With fewer samples than this many beyond it, a percentile is not reported.
 TAIL_SAMPLES = 10
 #: Resamplings of a bootstrap. Arbitrary: the interval's own error is then about a percent of its width.
 RESAMPLINGS = 2000
@@ -52,7 +52,7 @@ def percentile(histograms: Sequence[HdrHistogram], percent: float) -> Estimate:
     value = float(merged(histograms).get_value_at_percentile(percent))
     if len(histograms) < 2:
         return Estimate(value)
-    # Resampled are runs, not requests; seeded, so that a report says the same again.
+    # Resamples runs, not requests; seeded, so that a report is the same again.
     values, counts = _counts(histograms)
     runs = len(histograms)
     weights = np.random.default_rng(0).multinomial(runs, np.full(runs, 1 / runs), size=RESAMPLINGS)

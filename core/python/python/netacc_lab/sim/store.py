@@ -1,8 +1,8 @@
-"""Folders of runs, named by what they are runs of.
+"""Folders of runs, named by scenario and code.
 
-The name is a hash of the resolved scenario and of the code: the simulator program and its ns-3. Who asks for
-the same run again finds its folder. A run is made in a folder of its own beside them and renamed when it is
-complete, so a folder with a name is a finished run, whatever was interrupted.
+The name is a hash of the resolved scenario and of the code: the simulator program and its ns-3. A second
+request for the same run finds its folder. A run is made in a folder of its own beside them and renamed when
+it is complete, so a folder with a name is a finished run, also after an interruption.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from netacc_lab.sim.resolve import Resolved
 
 @dataclass(frozen=True)
 class Code:
-    """The simulator program: what runs, and what it is called in names of folders."""
+    """The simulator program, and its version in the names of folders."""
 
     program: Path
 
@@ -99,7 +99,7 @@ class Store:
             try:
                 partial.rename(self.folder / key)
             except OSError:
-                # Somebody else has made the same run meanwhile: theirs is as good.
+                # Another process has made the same run meanwhile: its folder is as good.
                 if self.find(key) is None:
                     raise
         finally:

@@ -1,4 +1,4 @@
-"""Studies: a scenario, its runs made or found, and what they say.
+"""Studies: a scenario, its runs made or found, and their results.
 
 The same from Python, a notebook and `netacc sim`.
 
@@ -21,7 +21,7 @@ from netacc_lab.sim.errors import refuse
 from netacc_lab.sim.runner import Done, Task
 from netacc_lab.sim.store import Code, Recorded, Store
 
-#: What a point of a study is told to be, by group: estimates in nanoseconds and per second.
+#: The figures of a point of a study, by group: estimates in nanoseconds and per second.
 Metrics = dict[str, stats.Estimate]
 
 
@@ -37,7 +37,7 @@ class Progress:
 
     @property
     def remaining_s(self) -> float | None:
-        """By what runs have taken that were not found; None before the first."""
+        """By the times of the runs that were made; None before the first."""
         made = self.done - self.hits
         return (self.total - self.done) * self.elapsed_s / made if made else None
 
@@ -56,7 +56,7 @@ class Point:
 
     @property
     def status(self) -> str:
-        """`complete`, or what its worst run is."""
+        """`complete`, or the status of its worst run."""
         order = ("complete", "unfinished", "stalled", "broken")
         return max((run.status for run in self.runs), key=order.index, default="missing")
 
@@ -65,7 +65,7 @@ class Point:
         return [group["name"] for group in self.runs[0].meta["groups"]] if self.runs else []
 
     def metrics(self, group: str) -> Metrics:
-        """What the runs say of a group: rates of one run are averaged, latencies put together."""
+        """The figures of a group: rates of one run are averaged, latencies put together."""
         metas = [next(g for g in run.meta["groups"] if g["name"] == group) for run in self.runs]
         histograms = [run.histogram(group) for run in self.runs]
         found = {
@@ -89,7 +89,7 @@ class Point:
 
 @dataclass
 class Study:
-    """What a scenario's runs say."""
+    """The results of a scenario's runs."""
 
     name: str
     question: str
@@ -114,9 +114,9 @@ class Study:
         return rows
 
     def without_effect(self) -> list[str]:
-        """Keys of the sweep that change nothing: whatever their value, with all else equal runs are equal.
+        """Keys of the sweep that change nothing: with all else equal, runs with different values are equal.
 
-        Whoever compares them would take a parameter that was never used for one that does not matter.
+        A reader could take a parameter that was never used for one that does not matter.
         """
         keys = list(self.points[0].values) if self.points else []
         return [key for key in keys if self._changes_nothing(key)]
@@ -160,7 +160,7 @@ def study(
     file = find(scenario)
     runs = resolve.runs(file, sweep=sweep, seeds=seeds)
     question = str(resolve.read(file)["question"])
-    # Whoever makes runs may have another working folder.
+    # Workers may have another working folder.
     store = Store((folder or paths.runs_folder()).resolve())
     code = Code(paths.simulator().resolve())
     keys = [store.key(run.resolved, code) for run in runs]
@@ -174,7 +174,9 @@ def study(
         for count, done in enumerate(opened.run(tasks.values()), 1):
             hits += done.hit
             if not done.failed and store.find(done.key) is None:
-                error = f"its folder is not in {store.folder}: who makes runs and who reads them share it"
+                error = (
+                    f"its folder is not in {store.folder}: workers and this process must share that folder"
+                )
                 done = replace(done, status="error", error=error)
             if done.failed:
                 failures.append(done)

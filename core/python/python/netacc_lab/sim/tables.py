@@ -36,7 +36,9 @@ SCHEMA = pa.schema(
         _column("links_made", pa.uint64(), "links connected: a queue pair and its rings at both ends"),
         _column("links_reused", pa.uint64(), "times a connection took a link that another one had left"),
         _column("group", pa.string(), "name of the workload's group"),
-        _column("connections", pa.uint64(), "connections of the group; of short ones, who makes them"),
+        _column(
+            "connections", pa.uint64(), "connections of the group; of short ones, the clients that make them"
+        ),
         _column("samples", pa.uint64(), "requests in the histogram"),
         _column("requests_per_s", pa.float64(), "answers within the measured span, a second"),
         _column("bytes_per_s", pa.float64(), "bytes of those requests and responses, a second"),
@@ -89,7 +91,7 @@ def rows(run: Recorded) -> Iterable[dict[str, Any]]:
 
 
 def _short(run: Recorded, group: dict[str, Any]) -> dict[str, Any]:
-    """What is told of short connections; nothing where connections last."""
+    """The columns of short connections; empty where connections last."""
     short = group["short"]
     if short is None:
         return {}

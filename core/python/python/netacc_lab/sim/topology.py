@@ -1,6 +1,6 @@
 """Graphs of hosts and switches, and which hosts take part.
 
-Hosts are numbered rack by rack; switches follow: one for each rack first, then what joins them.
+Hosts are numbered rack by rack; switches follow: one for each rack first, then those that join them.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def build(topology: Topology, file: Path | str) -> Graph:
     if topology.kind == "leaf-spine" and topology.placement is Placement.LOW_LATENCY_SET:
         raise refuse(file, "topology.placement", "leaf-spine has no pods; there are same-rack, spread")
     if topology.uplink_rate is not None and "oversubscription" in topology.model_fields_set:
-        raise refuse(file, "topology.oversubscription", "uplink-rate says the same: leave one out")
+        raise refuse(file, "topology.oversubscription", "uplink-rate sets the same value: leave one out")
     match topology.kind:
         case "direct":
             link = Link(0, 1, topology.rate, topology.delay, topology.loss)

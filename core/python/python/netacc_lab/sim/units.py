@@ -24,7 +24,7 @@ _NUMBER = r"\d+(\.\d+)?"
 
 
 def parse(text: object, what: str, units: Mapping[str, int]) -> int:
-    """The quantity in base units. Raises ValueError with what is allowed."""
+    """The quantity in base units. Raises ValueError with the allowed forms."""
     allowed = f"{what}: a number and one of {', '.join(units)}"
     match = re.fullmatch(rf"({_NUMBER})\s*(\S+)", text) if isinstance(text, str) else None
     if match is None or match[3] not in units:
@@ -56,6 +56,21 @@ Share = Annotated[int, Field(le=10**6), BeforeValidator(_reader("a share", SHARE
 Frequency = Annotated[
     int, Field(gt=0), BeforeValidator(_reader("a frequency", FREQUENCY)), _schema("a frequency", FREQUENCY)
 ]
+
+
+#: The units of quantities that are not just numbers.
+UNITS: Mapping[str, Mapping[str, int]] = {"time": TIME, "size": SIZE, "rate": RATE, "share": SHARE}
+
+
+def describe(kind: str, value: object) -> str:
+    """A value of a parameter as scenarios write it, in the greatest unit that leaves a whole number."""
+    if kind == "switch":
+        return str(value).lower()
+    if kind not in UNITS or not isinstance(value, int):
+        return str(value)
+    fitting = [(size, unit) for unit, size in UNITS[kind].items() if value % size == 0 and value >= size]
+    size, unit = max(fitting, default=(1, next(iter(UNITS[kind]))))
+    return f"{value // size}{unit}"
 
 
 def describe_ns(ns: float) -> str:

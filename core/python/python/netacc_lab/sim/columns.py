@@ -6,7 +6,7 @@ from netacc_lab.sim.stats import Estimate
 from netacc_lab.sim.study import Study
 from netacc_lab.sim.units import describe_ns
 
-#: What a table tells, and what it calls it.
+#: The figures of a table, and their headings.
 COLUMNS = {
     "requests_per_s": "requests/s",
     "bytes_per_s": "MB/s",
@@ -16,7 +16,7 @@ COLUMNS = {
     "p999_ns": "p99.9",
     "link_share": "on links",
 }
-#: And of short connections: until they could be used, and until the last answer.
+#: For short connections: until they could be used, and until the last answer.
 SHORT_COLUMNS = {
     "connections_per_s": "connections/s",
     "connect_mean_ns": "connect",
@@ -24,12 +24,12 @@ SHORT_COLUMNS = {
     "whole_mean_ns": "whole",
     "whole_p99_ns": "whole p99",
 }
-#: Said of a key of a sweep.
-CHANGES_NOTHING = "changes nothing here: whatever its value, the runs are the same to the last packet"
+#: The note about a key of a sweep that has no effect.
+CHANGES_NOTHING = "changes nothing here: with each of its values the runs are the same to the last packet"
 
 
 def columns(study: Study) -> dict[str, str]:
-    """What is told of a study: the columns of short connections only where there are some."""
+    """The columns of a study: those of short connections only where there are some."""
     groups = (run.meta["groups"] for point in study.points for run in point.runs)
     short = any(group["short"] for each in groups for group in each)
     return COLUMNS | SHORT_COLUMNS if short else COLUMNS
