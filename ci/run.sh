@@ -300,7 +300,7 @@ job_props() { # generated programs on kernel TCP, shared memory, the core alone 
     .venv/bin/python -m pytest tests/properties "$@"
 }
 
-job_props-long() { # many more of them (EXECUTOR=shm|harness|ns3 SEEDS=0..100000 PROFILE=balanced SECONDS_MOST=3600)
+job_props-long() { # many more of them (EXECUTOR=shm|harness|ns3 SEEDS=0..100000 PROFILE=balanced SECONDS_MOST=3600; --resume)
     need_lab
     need_binaries
     [ "${EXECUTOR:-shm}" != ns3 ] || need_ns3
@@ -308,7 +308,8 @@ job_props-long() { # many more of them (EXECUTOR=shm|harness|ns3 SEEDS=0..100000
     .venv/bin/python -m netacc_lab --binaries "${NETACC_BIN_DIR:-target/release}" --log "$RESULTS/props.log" \
         --executor "${EXECUTOR:-shm}" run \
         --seeds "${SEEDS:-0..100000}" --profile "${PROFILE:-balanced}" --seconds "${SECONDS_MOST:-3600}" \
-        --known tests/properties/open.json --json "$RESULTS/props.json" --features --save "$RESULTS/shrunk" "$@"
+        --known tests/properties/open.json --json "$RESULTS/props.json" --revision "$(git rev-parse --short HEAD)" \
+        --features --save "$RESULTS/shrunk" "$@"
 }
 
 # cargo-fuzz wants a nightly compiler for the instrumentation.
@@ -350,7 +351,9 @@ job_nightly() { # hours of fuzzing, and 10^6 programs on shared memory (argument
     say "the programs that the fuzzer kept, on shared memory"
     .venv/bin/python -m netacc_lab --binaries "${NETACC_BIN_DIR:-target/release}" --log "$RESULTS/corpus.log" \
         corpus --known tests/properties/open.json --json "$RESULTS/corpus.json" --features "$RESULTS/fuzz/programs"
-    SEEDS="${SEEDS:-0..1000000}" PROFILE="${PROFILE:-fast}" SECONDS_MOST="${SECONDS_MOST:-36000}" job_props-long "$@"
+    # A run that has not come to the end goes on in the next one. Remove the file to begin again.
+    SEEDS="${SEEDS:-0..1000000}" PROFILE="${PROFILE:-fast}" SECONDS_MOST="${SECONDS_MOST:-36000}" job_props-long \
+        --json "$RESULTS/nightly.json" --resume "$@"
 }
 
 job_mutants() { # deliberate faults of library and device, which the programs must notice (arguments: only these)

@@ -152,8 +152,11 @@ impl Shared {
         } else {
             i.away = true;
             i.travelled = true;
-            if i.watch != Watch::Application {
-                i.register(self.kernel(), fd, now, false);
+            // The kernel's next report changes it anyway. Observers see the kernel's instance before that, and a record on
+            // the anchor is nothing for them.
+            let kernel = self.kernel();
+            if i.watch != Watch::Application || kernel.observed {
+                i.register(kernel, fd, now, false);
             }
         }
         i.add_edges(now, change != Change::Readiness);

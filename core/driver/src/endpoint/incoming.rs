@@ -70,10 +70,12 @@ impl Endpoint {
     /// Handles what has arrived on one link. Any thread; a second thread waits for the first.
     pub fn poll_link(&self, link: &Arc<LinkCell>) {
         let mut rx = link.rx.lock();
+        let sequence = self.device().qp_sequence(link.qp());
         let mut state = self.drain_link(link, &mut rx);
         if !rx.looks.is_empty() {
             state = self.take_in_looks(link, &mut rx, state);
         }
+        link.mark_seen(sequence);
         drop(rx);
         match state {
             LinkState::Alive => {}
@@ -83,7 +85,6 @@ impl Endpoint {
     }
 
     fn drain_link(&self, link: &Arc<LinkCell>, rx: &mut LinkRx<StreamCell>) -> LinkState {
-        link.mark_seen(self.device());
         // Room that stays: to initialise it at each look would be a tenth of the cost of a message.
         let mut wcs = std::mem::take(&mut rx.completions);
         wcs.resize(BATCH, EMPTY);

@@ -69,7 +69,7 @@ pub struct LinkOf<S> {
     sleepers: AtomicU32,
     /// See [`LinkOf::dispatch`].
     dispatched: AtomicBool,
-    /// The queue pair's sequence when it was last drained.
+    /// The queue pair's sequence before it was last drained.
     seen: AtomicU32,
     /// Our first region: credit word, control slots.
     pub(crate) local: Region,
@@ -126,15 +126,17 @@ impl<S> LinkOf<S> {
         }
     }
 
-    /// Whether completions may have been added since the link was last drained.
+    /// Whether completions may have been added that are not handled yet: since the link was last drained, or another thread
+    /// is draining it.
     #[inline]
     pub(crate) fn has_news(&self, device: &dyn Device) -> bool {
-        device.qp_sequence(self.qp) != self.seen.load(Ordering::Relaxed)
+        device.qp_sequence(self.qp) != self.seen.load(Ordering::Acquire)
     }
 
-    /// Before draining: what comes from now on is news.
-    pub(crate) fn mark_seen(&self, device: &dyn Device) {
-        self.seen.store(device.qp_sequence(self.qp), Ordering::Relaxed);
+    /// After draining: what had come when the sequence was this is handled.
+    #[inline]
+    pub(crate) fn mark_seen(&self, sequence: u32) {
+        self.seen.store(sequence, Ordering::Release);
     }
 
     /// The queue pair.

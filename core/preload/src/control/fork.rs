@@ -13,7 +13,7 @@ use netacc_proto::Reason;
 use netacc_registry::BackendFds;
 
 use super::{exit, shortage, starting};
-use crate::os::{access, confinement, kept, lingering, own, real};
+use crate::os::{access, confinement, kept, lingering, own, real, uses};
 use crate::runtime::helper::ASLEEP;
 use crate::runtime::inherited::add_way;
 use crate::runtime::{self, get, Inherited, Runtime};
@@ -107,13 +107,15 @@ pub fn after_fork_child() {
     let Some(rt) = runtime::forget() else { return };
     ASLEEP.store(false, Ordering::SeqCst);
     exit::after_fork_child();
+    // A parent without descriptors has no link, and does not answer.
+    let answers = !uses::is_over();
     shortage::after_fork_child();
     let mut done: Vec<(*const Entry, Arc<Entry>)> = Vec::new();
     for (fd, entry) in table::entries() {
         table::remove(fd);
         // Several descriptors may name one socket.
         let known = done.iter().find(|(old, _)| *old == Arc::as_ptr(&entry)).map(|(_, new)| new.clone());
-        let new = known.unwrap_or_else(|| Arc::new(inherit(rt, fd, &entry)));
+        let new = known.unwrap_or_else(|| Arc::new(inherit((rt, answers), fd, &entry)));
         if let Entry::Epoll(epoll) = &*new {
             epoll.named(fd);
         }
@@ -147,13 +149,14 @@ pub fn after_fork_child() {
     }
 }
 
-/// The child's entry in place of the parent's. Takes no lock that another thread of the parent may hold.
-fn inherit(rt: &'static Runtime, fd: c_int, entry: &Entry) -> Entry {
+/// The child's entry in place of the parent's, which is asked for its streams if it `answers`. Takes no lock that another
+/// thread of the parent may hold.
+fn inherit((rt, answers): (&'static Runtime, bool), fd: c_int, entry: &Entry) -> Entry {
     match entry {
         Entry::Stream(sock) => {
             let fresh = Socket::inherited_from(sock, fd);
             let kernel = Readiness::KERNEL_RX | Readiness::KERNEL_TX;
-            if let Some(cell) = sock.stream.as_ref().filter(|s| !s.readiness().contains(kernel)) {
+            if let Some(cell) = sock.stream.as_ref().filter(|s| answers && !s.readiness().contains(kernel)) {
                 fresh.inherit(Inherited::of(cell, rt));
             } else if let Some(unused) = sock.inherited().and_then(Inherited::passed_on) {
                 // The parent has not used it either: the link is still with whom the parent would ask.

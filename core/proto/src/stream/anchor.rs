@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use crate::ring::Span;
+use crate::ring::{Span, TxRing};
 use crate::stream::state::Shutdown;
 use crate::stream::{Control, Failure, Role, RxState, Stream, TxState};
 use crate::wire::{MessageKind, Record, RecordKind, MAGIC_LEN, RECORD_LEN};
@@ -230,6 +230,12 @@ impl Stream {
                 self.rx.state = RxState::Drain;
                 self.try_close();
             }
+            //= spec §4.2.5
+            //# A write that was to void a pledge and has failed has not.
+            (_, Role::Acceptor, TxState::Anchor) if self.keeps_pledge() => {
+                self.rx.state = RxState::Link;
+                self.acceptor_switches();
+            }
             (_, _, TxState::Anchor) => {
                 //= spec §4.3.4
                 //# An acceptor that has voided its pledge reads on from the anchor after the opener's marker.
@@ -254,6 +260,12 @@ impl Stream {
         }
         // FIN and CLOSE may have come before the marker was read.
         self.finish_reading();
+    }
+
+    /// Acceptor, to whom the opener's marker has come: whether nothing stands at its own pledge, which it was about to void.
+    fn keeps_pledge(&self) -> bool {
+        let pledge = self.tx.ring.as_ref().map(TxRing::sent);
+        pledge == Some(self.tx.position) && !self.tx.shutdown.is_wanted()
     }
 
     pub(super) fn no_marker(&mut self) {

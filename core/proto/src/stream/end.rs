@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use crate::ring::RxRing;
-use crate::stream::state::{Attempt, Cause, Failed, Shutdown, Socket};
+use crate::stream::state::{Attempt, Cause, Failed, Shutdown, SlotUse, Socket};
 use crate::stream::{Control, Failure, PeerFin, Phase, Revival, Role, RxState, Stream, TxState};
 use crate::wire::{MessageKind, Record, RecordKind, HELD_REWIND};
 use crate::Reason;
@@ -245,7 +245,8 @@ impl Stream {
                 //# died: its reader gets what is in the ring, then a reset, never a clean end.
                 self.rx.state = RxState::Drain;
                 // With bytes unconsumed off the link it was gone before it could say what it consumed.
-                if !self.fin_received() || self.tx.state != TxState::Link && self.unconsumed() > 0 {
+                let died = !self.fin_received() || self.tx.state != TxState::Link && self.unconsumed() > 0;
+                if died && !self.peer_has_answered() {
                     self.note_failure(Failure::PeerReset);
                 } else {
                     self.tx.state = TxState::Anchor;
@@ -260,7 +261,8 @@ impl Stream {
     /// however it ended. `held` is what it has written of bytes of which it had not told.
     pub fn handle_last_end(&mut self, held: u64) {
         self.take_held(held);
-        if self.rx.state == RxState::Link && self.tx.state == TxState::Link && !self.peer_is_done() {
+        let judges = !self.peer_is_done() && !self.peer_has_answered();
+        if self.rx.state == RxState::Link && self.tx.state == TxState::Link && judges {
             //= spec §4.7.4
             //# Where a link is known to have brought everything that the peer has ever sent, and the peer had read everything that
             //# this side has sent, its death is an end in good order, after what is unread here; and otherwise a reset.
@@ -323,6 +325,14 @@ impl Stream {
     /// Whether the peer has sent all it ever will, and everything is here.
     pub(super) fn peer_is_done(&self) -> bool {
         self.fin_received() && self.link.peer.usage.is_closed()
+    }
+
+    /// This side has closed, and the peer has read everything and sent CLOSE (SPEC §4.6.6), so that no FIN of it can come.
+    fn peer_has_answered(&self) -> bool {
+        //= spec §4.7.1
+        //# A side that has closed and has got the peer's
+        //# CLOSE without DEMOTE waits for nothing more, and the end is one in good order.
+        self.is_closed() && self.link.peer.usage == SlotUse::Closed
     }
 
     /// The peer has closed its socket. Once the application has read everything, nothing is left to do on the link;

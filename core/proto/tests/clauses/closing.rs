@@ -1,4 +1,4 @@
-use netacc_proto::{Demotion, Failure, MessageKind, Reason, RecordKind, RxSource, LINGER_LIMIT};
+use netacc_proto::{Demotion, Failure, MessageKind, Reason, RecordKind, RxSource, Stream, LINGER_LIMIT};
 
 use crate::pair::{Pair, A, O};
 
@@ -108,6 +108,28 @@ fn close_waits_for_the_reader() {
     p.settle();
     assert!(p.side[A].is_plain());
     assert_eq!(p.read_plain(A), b"response");
+}
+
+#[test]
+fn a_peer_that_has_read_everything_ends_the_anchor_in_good_order() {
+    //= spec §4.7.1
+    //= type=test
+    type Ending = fn(&mut Stream);
+    for ended in [(|s| s.handle_anchor_end(false)) as Ending, |s| s.handle_last_end(0)] {
+        let mut p = Pair::promoted();
+        p.write_linked(O, b"response");
+        p.side[O].close(false);
+        p.flush();
+        p.deliver(A);
+        p.side[A].consume(8);
+        // Its CLOSE goes out, which no FIN can follow: it ends on the anchor.
+        p.flush();
+        p.side[A].shutdown_write();
+        p.flush();
+        p.deliver(O);
+        ended(&mut p.side[O]);
+        assert_eq!((p.side[O].failure(), p.side[O].must_linger(), p.side[O].holds_slot()), (None, false, false));
+    }
 }
 
 #[test]

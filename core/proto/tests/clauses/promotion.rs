@@ -220,6 +220,25 @@ fn a_marker_has_nothing_unread_before_it() {
 }
 
 #[test]
+fn a_write_that_fails_leaves_the_pledge() {
+    //= spec §4.2.5
+    //= type=test
+    let answered = |before: fn(&mut Pair)| {
+        let mut p = Pair::new(false);
+        p.open();
+        p.deliver(A);
+        p.side[A].void_pledge();
+        assert_eq!(p.side[A].tx_sink(), TxSink::Anchor, "the application may write");
+        before(&mut p);
+        p.settle();
+        (p.side[O].is_linked(), p.side[A].is_linked(), p.side[A].is_plain())
+    };
+    assert_eq!(answered(|_| {}), (true, true, false));
+    assert_eq!(answered(|p| p.write_plain(A, b"answer")), (false, false, true));
+    assert!(!answered(|p| p.side[A].shutdown_write()).1);
+}
+
+#[test]
 fn an_attempt_that_waits_for_the_application_can_be_given_up() {
     //= spec §4.2.7
     //= type=test

@@ -51,6 +51,17 @@ fn second_attempt() {
     }
 }
 
+/// Writes fail for which a pledge was to be void: nobody waits for what they would have written.
+#[test]
+#[cfg_attr(debug_assertions, ignore = "ci/run.sh model runs it, optimised")]
+fn failed_writes() {
+    for trust_hints in HINTS {
+        let bounds = Bounds { trust_hints, fails: true, writes: [1, 1], ..Bounds::default() };
+        check("failed writes", Bounds { opens: 2, shutdowns: [false; 2], ..bounds.clone() });
+        check("failed writes", Bounds { demotes: [1, 1], ..bounds });
+    }
+}
+
 /// Demotion on request, by either side or both at once.
 #[test]
 #[cfg_attr(debug_assertions, ignore = "ci/run.sh model runs it, optimised")]

@@ -62,19 +62,20 @@ fn choices() -> impl Strategy<Value = Vec<u16>> {
 }
 
 fn bounds() -> impl Strategy<Value = Bounds> {
-    (any::<[bool; 3]>(), 0u8..6, 0u8..6, 0u8..4).prop_map(|([trust_hints, lazy, split], opens, deaths, demotes)| {
-        Bounds {
+    (any::<[bool; 4]>(), 0u8..6, 0u8..6, 0u8..4).prop_map(
+        |([trust_hints, lazy, split, fails], opens, deaths, demotes)| Bounds {
             trust_hints,
             lazy_control: lazy,
             lazy_anchor: lazy,
             split,
+            fails,
             opens,
             deaths,
             demotes: [demotes; 2],
             writes: [100; 2],
             ..Bounds::default()
-        }
-    })
+        },
+    )
 }
 
 proptest! {

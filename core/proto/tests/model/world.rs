@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use netacc_proto::{
-    AnchorWrite, ControlMessage, Demotion, MessageKind, Reason, Record, Role, Stream, StreamConfig, RECORD_LEN,
+    AnchorWrite, ControlMessage, Demotion, MessageKind, Reason, Record, Role, Stream, StreamConfig, TxSink, RECORD_LEN,
 };
 
 use crate::mutants::Mutant;
@@ -26,6 +26,8 @@ pub(crate) struct Bounds {
     pub(crate) opens: u8,
     pub(crate) deaths: u8,
     pub(crate) demotes: [u8; 2],
+    /// Writes for which a pledge is voided may fail.
+    pub(crate) fails: bool,
     pub(crate) shutdowns: [bool; 2],
     pub(crate) closes: [bool; 2],
     /// This side may abort.
@@ -50,6 +52,7 @@ impl Default for Bounds {
             opens: 1,
             deaths: 1,
             demotes: [0, 0],
+            fails: false,
             shutdowns: [true, true],
             closes: [false, false],
             abort: None,
@@ -74,6 +77,7 @@ pub(crate) enum Step {
     Peek(usize),
     Read(usize),
     Write(usize),
+    FailToWrite(usize),
     Shutdown(usize),
     Close(usize),
     Abort(usize),
@@ -232,6 +236,9 @@ impl World {
                 if side.wrote < bounds.writes[s] && !side.asleep {
                     steps.push(Step::Write(s));
                 }
+                if bounds.fails && side.stream.tx_sink() == TxSink::Pledged {
+                    steps.push(Step::FailToWrite(s));
+                }
                 if bounds.shutdowns[s] {
                     steps.push(Step::Shutdown(s));
                 }
@@ -288,6 +295,7 @@ impl World {
             Step::Peek(s) => self.peek(s)?,
             Step::Read(s) => self.read(bounds, s)?,
             Step::Write(s) => self.write(bounds, s)?,
+            Step::FailToWrite(s) => self.side[s].stream.void_pledge(),
             Step::Shutdown(s) => {
                 self.side[s].shut = true;
                 self.side[s].stream.shutdown_write();

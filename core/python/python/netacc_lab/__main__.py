@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import sys
 import time
@@ -13,9 +12,13 @@ from pathlib import Path
 
 from netacc_lab.differential import Differential, OpenFindings, Tally, Verdict, shrink, shrink_steps
 from netacc_lab.executors import Far, Host
+from netacc_lab.pieces import OtherRunError, Pieces
 from netacc_lab.program import Mix, Program
 from netacc_lab.simulated import MIXES, Simulated, with_faults
 from netacc_lab.strategies import Draw, Profile, across_hosts, from_seed
+
+#: So often the file with the counts is written, so that a run which is killed loses little.
+WRITE_INTERVAL_S = 30.0
 
 
 def main() -> int:
@@ -67,7 +70,15 @@ def main() -> int:
         command.add_argument(
             "--known", type=Path, help="signatures of open findings: counted, but no failure"
         )
-        command.add_argument("--json", type=Path, help="write the counts there")
+        command.add_argument(
+            "--json", type=Path, help="write the counts there, also now and then while it runs"
+        )
+        command.add_argument(
+            "--resume",
+            action="store_true",
+            help="go on behind the programs that are counted in the file of --json, and add to it",
+        )
+        command.add_argument("--revision", default="", help="what is tested, for the file of --json")
         command.add_argument("--features", action="store_true", help="print the counts of each feature, too")
         command.add_argument(
             "--save", type=Path, help="write the shrunk program of each new signature into this folder"
@@ -132,14 +143,14 @@ def draw_of(arguments: argparse.Namespace, seed: int) -> Draw:
 class Source:
     """Where programs come from."""
 
-    #: The command that replays each, and the program.
-    programs: Iterator[tuple[str, Program]]
+    #: By the first number: the command that replays each, and the program.
+    programs: Callable[[int], Iterator[tuple[str, Program]]]
     count: int
     #: Of the first program, for executors that have one.
     first_seed: int
     #: Shrinks the failed program with that label.
     shrink: Callable[[Differential, str, Verdict], Program]
-    #: For the document with the counts.
+    #: For the document with the counts: what all pieces of a run have in common.
     description: dict[str, object]
 
 
@@ -155,8 +166,12 @@ def of_seeds(arguments: argparse.Namespace) -> Source:
             lab.seed = seed
         return shrink_failure(lab, draw_of(arguments, seed), verdict)
 
-    programs = ((f"{seed}{options}", draw_of(arguments, seed).program) for seed in range(start, end))
-    description = {"seeds": [start, end], "profile": arguments.profile.value}
+    def programs(first: int) -> Iterator[tuple[str, Program]]:
+        for seed in range(start + first, end):
+            yield f"{seed}{options}", draw_of(arguments, seed).program
+
+    mixes = [mix.value for mix in arguments.mix or ()]
+    description = {"first_seed": start, "profile": arguments.profile.value, "mixes": mixes}
     return Source(programs, end - start, start, shrunk, description)
 
 
@@ -171,38 +186,52 @@ def of_corpus(arguments: argparse.Namespace) -> Source:
 
         return shrink_steps(verdict.program, fails)
 
-    programs = ((str(path), Program.from_bytes(path.read_bytes())) for path in files)
+    def programs(first: int) -> Iterator[tuple[str, Program]]:
+        return ((str(path), Program.from_bytes(path.read_bytes())) for path in files[first:])
+
     return Source(programs, len(files), 0, shrunk, {"folders": [str(folder) for folder in arguments.folder]})
 
 
 def run(arguments: argparse.Namespace, source: Source) -> int:
     known = OpenFindings.load(arguments.known) if arguments.known else OpenFindings()
-    tally = Tally()
+    description = {**source.description, "executor": arguments.executor, "native": arguments.native}
+    if arguments.resume and not arguments.json:
+        print("--resume needs the file of --json", file=sys.stderr)
+        return 2
+    try:
+        pieces = Pieces.load(arguments.json, description) if arguments.resume else Pieces(description)
+    except OtherRunError as error:
+        print(error, file=sys.stderr)
+        return 2
+    tally = pieces.tally
     new: dict[str, tuple[str, Verdict]] = {}
     labels: list[str] = []
-    began = time.monotonic()
+    began = written = time.monotonic()
 
     def programs() -> Iterator[Program]:
-        for label, program in source.programs:
+        for label, program in source.programs(pieces.before):
             if time.monotonic() - began > arguments.seconds:
                 return
             labels.append(label)
             yield program
 
-    with laboratory(arguments, source.first_seed, native=arguments.native) as lab:
+    with laboratory(arguments, source.first_seed + pieces.before, native=arguments.native) as lab:
         for done, (index, verdict) in enumerate(lab.check_all(programs()), 1):
             tally.add(labels[index], verdict)
-            tally.seconds = time.monotonic() - began
+            in_order = pieces.judged(index, time.monotonic() - began)
             if done % 1000 == 0 and sys.stderr.isatty():
-                print(f"\r{done} of {source.count}: {tally.describe()}", end="", file=sys.stderr)
-            if not verdict.failed:
-                continue
-            finding = known.explain(verdict)
-            tally.findings[finding or "NEW"] += 1
-            if finding is None:
-                new.setdefault(verdict.signature, (labels[index], verdict))
-        tally.seconds = time.monotonic() - began
-        report(arguments, source, tally)
+                print(f"\r{tally.programs} of {source.count}: {tally.describe()}", end="", file=sys.stderr)
+            if verdict.failed:
+                finding = known.explain(verdict)
+                tally.findings[finding or "NEW"] += 1
+                if finding is None:
+                    new.setdefault(verdict.signature, (labels[index], verdict))
+            if in_order and arguments.json and time.monotonic() - written > WRITE_INTERVAL_S:
+                pieces.write(arguments.json, arguments.revision)
+                written = time.monotonic()
+        report(arguments, tally)
+        if arguments.json:
+            pieces.write(arguments.json, arguments.revision)
         for signature, (label, verdict) in new.items():
             print(f"\n{signature}\n{verdict.differences[0].describe()}")
             print(f"replay: python -m netacc_lab --executor {arguments.executor} replay {label}")
@@ -215,8 +244,8 @@ def run(arguments: argparse.Namespace, source: Source) -> int:
     return 1 if new else 0
 
 
-def report(arguments: argparse.Namespace, source: Source, tally: Tally) -> None:
-    """Prints the counts, and writes them to the file of the arguments."""
+def report(arguments: argparse.Namespace, tally: Tally) -> None:
+    """Prints the counts."""
     if sys.stderr.isatty():
         print(file=sys.stderr)
     print(tally.describe())
@@ -226,10 +255,6 @@ def report(arguments: argparse.Namespace, source: Source, tally: Tally) -> None:
         print(f"  {count:6} {finding}")
     if arguments.features:
         print(tally.describe_features())
-    if arguments.json:
-        document: dict[str, object] = {**source.description, "executor": arguments.executor}
-        document |= {name: getattr(tally, name) for name in vars(tally) if name != "first"}
-        arguments.json.write_text(json.dumps(document, indent=1) + "\n")
 
 
 def read_program(path: Path) -> Program:

@@ -6,11 +6,11 @@ import itertools
 import json
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from netacc_lab.executors import ExecutorError, Far, ProcessExecutor
 from netacc_lab.program import Config, Difference, Program, Shape, Trace, compare, generate
@@ -99,6 +99,18 @@ class Tally:
             self.signatures[verdict.signature] += 1
             self.first.setdefault(verdict.signature, label)
             self.failed_with.update(features)
+
+    def document(self) -> dict[str, object]:
+        """For a file."""
+        return {name: getattr(self, name) for name in vars(self)}
+
+    @staticmethod
+    def of(document: Mapping[str, Any]) -> Tally:
+        """The counts that `document` has made a file of."""
+        tally = Tally()
+        for name, empty in vars(Tally()).items():
+            setattr(tally, name, type(empty)(document[name]))
+        return tally
 
     def describe(self) -> str:
         rate = self.programs / self.seconds if self.seconds else 0.0
