@@ -215,9 +215,12 @@ impl Lab {
     pub(crate) fn start(&mut self, function: usize) {
         let guest = self.guests[function].clone();
         let command_events = self.allocate(function, u64::from(EVENT_DEPTH) * 16);
-        for (at, value) in
-            [(0x20, guest.commands), (0x28, guest.command_completions), (0x38, command_events), (0x40, guest.async_events)]
-        {
+        for (at, value) in [
+            (0x20, guest.commands),
+            (0x28, guest.command_completions),
+            (0x38, command_events),
+            (0x40, guest.async_events),
+        ] {
             self.write32(function, at, value as u32);
             self.write32(function, at + 4, (value >> 32) as u32);
         }

@@ -167,7 +167,9 @@ fn requests_before_the_peer_wait() {
 // Breaks if queue pairs are joined whose connections or cookies are not each other's.
 #[test]
 fn others_are_no_peers() {
-    for (local, remote, cookie) in [((1, 11), (2, 23), 0), ((1, 11), (3, 22), 0), ((1, 12), (2, 22), 0), ((1, 11), (2, 22), 1)] {
+    for (local, remote, cookie) in
+        [((1, 11), (2, 23), 0), ((1, 11), (3, 22), 0), ((1, 12), (2, 22), 0), ((1, 11), (2, 22), 1)]
+    {
         let mut lab = Lab::started(2);
         let mut cqs = [0, 1].map(|function| lab.create_cq(function, 6));
         let mut qps = [0, 1].map(|function| lab.create_qp(function, cqs[function].cqn, DOMAIN));

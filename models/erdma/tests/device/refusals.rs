@@ -1,8 +1,6 @@
 //! What the device refuses: keys, bounds, rights, domains, states, depths and forms; and what becomes of the connection then.
 
-use crate::driver::{
-    sqe, Cq, Lab, Qp, ALL, ATOMIC, DOMAIN, LOCAL_READ, LOCAL_WRITE, REMOTE_READ, REMOTE_WRITE,
-};
+use crate::driver::{sqe, Cq, Lab, Qp, ALL, ATOMIC, DOMAIN, LOCAL_READ, LOCAL_WRITE, REMOTE_READ, REMOTE_WRITE};
 use crate::events::statuses;
 
 const FLUSHED: u8 = 15;
@@ -222,7 +220,9 @@ fn depths() {
 fn doorbells_for_nothing() {
     let mut lab = Lab::started(1);
     let before = lab.fabric.counters(0).doorbells_refused;
-    for (at, value) in [(0x1000, 99 << 32 | 1), (0x61000, 99 << 32 | 1), (0x79000, 99 << 32 | 1 << 31), (0x110, 1 << 31)] {
+    for (at, value) in
+        [(0x1000, 99 << 32 | 1), (0x61000, 99 << 32 | 1), (0x79000, 99 << 32 | 1 << 31), (0x110, 1 << 31)]
+    {
         lab.doorbell(0, at, value);
     }
     assert_eq!(lab.fabric.counters(0).doorbells_refused, before + 4);
@@ -333,9 +333,8 @@ fn flushes() {
     assert_eq!(lab.drain(0, &mut cqs[0]), []);
     // The kernel asks for it.
     let (sends, receives) = (u32::from(qps[0].send_posted), u32::from(qps[0].receive_posted));
-    let request = |sends, receives| {
-        crate::driver::Request::new(0, 6).u32(8, qps[0].qpn).u32(12, sends).u32(16, receives)
-    };
+    let request =
+        |sends, receives| crate::driver::Request::new(0, 6).u32(8, qps[0].qpn).u32(12, sends).u32(16, receives);
     assert_eq!(lab.command(0, request(sends + 17, receives)).0, 2, "beyond the queue");
     assert_eq!(lab.command(0, request(sends, receives)).0, 0);
     assert_eq!(statuses(&lab.drain(0, &mut cqs[0])), [(4, FLUSHED), (0, FLUSHED)]);
