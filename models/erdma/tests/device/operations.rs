@@ -30,7 +30,7 @@ fn write() {
     assert_eq!((cqe.receive, cqe.opcode, cqe.status, cqe.len, cqe.qpn), (false, 0, 0, 5010, qps[0].qpn));
     let expected = [lab.peek(0, near.physical + 4000, 5000), lab.peek(0, near.physical, 10)].concat();
     assert_eq!(lab.peek(1, far.physical + 100, 5010), expected);
-    assert_eq!(lab.peek(1, far.physical + 99, 1), [(99 * 7 + 1) as u8 & 0xff]);
+    assert_eq!(lab.peek(1, far.physical + 99, 1), [(99 * 7 + 1) as u8]);
     assert_eq!(lab.drain(1, &mut cqs[1]), [], "the peer learns nothing");
 }
 

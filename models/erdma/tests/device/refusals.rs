@@ -175,7 +175,7 @@ fn atomics_are_off_at_first() {
 fn blocks_that_were_not_posted() {
     for (blocks, posted) in [(5u64, 5), (8, 8), (2, 1)] {
         let (mut lab, mut qps, mut cqs) = Lab::connected();
-        let header = blocks - 1 << 52 | u64::from(qps[0].qpn) << 32 | sqe::SIGNALED;
+        let header = (blocks - 1) << 52 | u64::from(qps[0].qpn) << 32 | sqe::SIGNALED;
         let mut bytes = vec![0; posted * 32];
         bytes[..8].copy_from_slice(&header.to_le_bytes());
         lab.write_raw(&mut qps[0], &bytes);
@@ -242,7 +242,8 @@ fn an_empty_receive_queue_is_fatal() {
 // Breaks if a receive that cannot take its message does not end the connection, or does not say why.
 #[test]
 fn receives() {
-    let cases: [(&str, u8, fn(&mut Lab, &mut Qp)); 6] = [
+    type Post = fn(&mut Lab, &mut Qp);
+    let cases: [(&str, u8, Post); 6] = [
         ("too short", 4, |lab, qp| {
             let mr = lab.register(1, 64, ALL, DOMAIN);
             lab.post_receive(qp, mr.va, 7, mr.key);

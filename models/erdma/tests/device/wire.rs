@@ -34,7 +34,7 @@ fn lossy() -> WireSettings {
 fn everything_arrives_once_and_in_order() {
     let (mut lab, mut qps, mut cqs, [near, far]) = on(lossy());
     lab.post_receive(&mut qps[1], far.va + 8192, 4096, far.key);
-    let bytes: Vec<u8> = (0..65536u32).map(|at| (at * 31 >> 3) as u8).collect();
+    let bytes: Vec<u8> = (0..65536u32).map(|at| ((at * 31) >> 3) as u8).collect();
     lab.poke(0, near.physical, &bytes);
     let to = |at| (far.va + at, far.key);
     lab.write_request(&mut qps[0], &sqe::write(0, 0, [0; 4], to(0), &[(near.va, 65536, near.key)]));
