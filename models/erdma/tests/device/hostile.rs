@@ -97,7 +97,6 @@ proptest! {
                         request = request.u32(8 + 4 * (field % 14), value as u32);
                     }
                     lab.post_command(0, &request);
-                    lab.poll_command(0);
                 }
                 // Outside of its memory there is nothing to write to.
                 Act::Scribble(at, bytes) => drop(lab.fabric.host_mut(0).write(at, &bytes)),
