@@ -341,6 +341,18 @@ fn flushes() {
     assert_eq!(statuses(&lab.drain(0, &mut cqs[0])), [(4, FLUSHED), (0, FLUSHED)]);
 }
 
+// Breaks if what was posted behind a failure is sent while the failure waits for older requests.
+#[test]
+fn nothing_is_sent_behind_a_failure() {
+    let (mut lab, mut qps, mut cqs) = Lab::connected();
+    lab.set(1, |settings| settings.stall_receive = true);
+    three(&mut lab, &mut qps[0]);
+    assert_eq!(lab.drain(0, &mut cqs[0]), []);
+    lab.set(1, |settings| settings.stall_receive = false);
+    assert_eq!(statuses(&lab.drain(0, &mut cqs[0])), [(0, 0), (0, 10), (0, FLUSHED)]);
+    assert_eq!(lab.fabric.counters(0).tx_requests, 1);
+}
+
 // Breaks if a queue pair that runs can be flushed.
 #[test]
 fn reflush_needs_a_stopped_queue_pair() {
