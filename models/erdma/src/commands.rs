@@ -82,13 +82,10 @@ impl Device {
                 self.commands.fetched = self.commands.posted;
                 return;
             };
-            let begun = self.commands.done_at;
             let done_at = *self.commands.done_at.get_or_insert(now + time(cx, &command));
             if done_at > now {
                 return;
             }
-            // The next one begins when this one ends, not when somebody noticed.
-            debug_assert!(begun.is_none_or(|begun| begun <= now));
             self.commands.done_at = None;
             self.run_command(cx, driver, &command);
         }

@@ -57,8 +57,8 @@ pub(crate) struct EventLost;
 impl EventQueue {
     /// `None`: too long.
     pub(crate) fn new(base: u64, log_depth: u32, vector: u16) -> Option<EventQueue> {
-        let depth = 1 << log_depth;
-        (log_depth <= MAX_LOG_DEPTH).then_some(EventQueue { base, depth, vector, produced: 0, consumed: 0 })
+        let depth = (log_depth <= MAX_LOG_DEPTH).then(|| 1 << log_depth)?;
+        Some(EventQueue { base, depth, vector, produced: 0, consumed: 0 })
     }
 
     /// `None`: no power of two, or too long.

@@ -372,6 +372,35 @@ fn a_stopped_peer_answers_nothing() {
     assert_eq!(statuses(&lab.drain(0, &mut cqs[0])), [(0, FLUSHED)]);
 }
 
+// Breaks if the successor of a queue pair that refused, whose peer does not know yet, is taken for it.
+#[test]
+fn a_refusal_is_not_its_successor_s() {
+    let (mut lab, mut qps, mut cqs) = Lab::connected();
+    let delay = std::time::Duration::from_micros(100);
+    lab.fabric.set_wire(netacc_erdma::wire::modelled::WireSettings { delay, ..Default::default() });
+    let mr = lab.register(0, 64, ALL, DOMAIN);
+    lab.post_send(&mut qps[0], &sqe::write(0, 0, [0; 4], (0, 0x7700), &[sqe::of(&mr, 8)]));
+    // It was refused, and the refusal is on its way back.
+    lab.advance(delay + delay / 2);
+    assert_eq!(lab.async_events(1), [(ACCESS_ERROR, qps[1].qpn)]);
+    assert_eq!(lab.drain(0, &mut cqs[0]), []);
+    assert_eq!(lab.command(1, crate::driver::Request::new(0, 2).u32(8, qps[1].qpn)).0, 0);
+    let ring = lab.allocate(1, 4096);
+    let (status, results) = lab.command(1, crate::driver::create_qp(qps[1].qpn, cqs[1].cqn, DOMAIN, ring, ring));
+    assert_eq!(status, 0);
+    let third = lab.create_qp(0, cqs[0].cqn, DOMAIN);
+    let mut successor = qps[1];
+    successor.cookie = results[0];
+    let mut pair = [third, successor];
+    lab.connect(&mut pair);
+    // The first one's end does not part the new pair.
+    lab.stop(&qps[0]);
+    lab.drain(0, &mut cqs[0]);
+    lab.post_send(&mut pair[0], &sqe::write(0, 0, [0; 4], (0, 0), &[]));
+    lab.advance(4 * delay);
+    assert_eq!(statuses(&lab.drain(0, &mut cqs[0])), [(0, 0)]);
+}
+
 // Breaks if a queue pair that is gone is completed or reported, or its number cannot be used again.
 #[test]
 fn destroyed_with_work() {
