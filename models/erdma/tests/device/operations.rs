@@ -31,7 +31,7 @@ fn write() {
     let expected = [lab.peek(0, near.physical + 4000, 5000), lab.peek(0, near.physical, 10)].concat();
     assert_eq!(lab.peek(1, far.physical + 100, 5010), expected);
     assert_eq!(lab.peek(1, far.physical + 99, 1), [(99 * 7 + 1) as u8]);
-    assert_eq!(lab.drain(1, &mut cqs[1]), [], "the peer learns nothing");
+    assert_eq!(lab.drain(1, &mut cqs[1]), [], "the peer gets no completion");
 }
 
 // Breaks if an immediate is not the provider's: big-endian in the request, little-endian in the completion.

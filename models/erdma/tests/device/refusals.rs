@@ -1,4 +1,4 @@
-//! What the device refuses: keys, bounds, rights, domains, states, depths and forms; and what becomes of the connection then.
+//! Refusals: keys, bounds, rights, domains, states, depths and malformed requests; and how the connection ends then.
 
 use crate::driver::{sqe, Cq, Lab, Qp, ALL, ATOMIC, DOMAIN, LOCAL_READ, LOCAL_WRITE, REMOTE_READ, REMOTE_WRITE};
 use crate::events::statuses;
@@ -205,7 +205,7 @@ fn depths() {
     lab.doorbell(0, 0x1000, u64::from(qps[0].qpn) << 32 | 2);
     fatal(&mut lab, &qps[0]);
 
-    // What is posted but not completed counts, also while it is under way.
+    // Requests under way count against the depth, too.
     let (mut lab, mut qps, _) = Lab::connected();
     lab.set(1, |settings| settings.stall_receive = true);
     for _ in 0..16 {
@@ -367,7 +367,7 @@ fn a_stopped_peer_answers_nothing() {
     let (mut lab, mut qps, mut cqs) = Lab::connected();
     lab.stop(&qps[1]);
     lab.post_send(&mut qps[0], &sqe::write(0, 0, [0; 4], (0, 0), &[]));
-    assert_eq!(lab.drain(0, &mut cqs[0]), [], "it waits, until the driver hears of the end");
+    assert_eq!(lab.drain(0, &mut cqs[0]), [], "it waits until the driver stops the queue pair");
     lab.stop(&qps[0]);
     assert_eq!(statuses(&lab.drain(0, &mut cqs[0])), [(0, FLUSHED)]);
 }
