@@ -77,7 +77,7 @@ def shared_siw(netacc: Path) -> Iterator[UpLab]:
 def served(lab: UpLab) -> Iterator[UpLab]:
     """A lab whose hosts answer, and the end of what a test started there.
 
-    A host's kernel has stood still, in a driver's own code (`repair` in ci/lab/src/siw.rs), and another's
+    A host's kernel has stood still, in a driver's own code (`repair_siw` in ci/lab/src/drivers.rs), and another's
     network, after SoftRoCE had warned of a queue pair that it could not clean up. What comes after such a
     test, and its second chance, gets a lab of its own.
     """

@@ -35,6 +35,22 @@ pub enum LabError {
         /// The last lines of its console.
         console: String,
     },
+    /// The process with the emulated eRDMA functions did not come up, or went away.
+    #[error("netacc-erdma: {why}{log}")]
+    Functions {
+        /// What happened.
+        why: String,
+        /// The last lines of its log.
+        log: String,
+    },
+    /// The process with the emulated eRDMA functions refused a command.
+    #[error("netacc-erdma refused '{command}': {answer}")]
+    Refused {
+        /// The command.
+        command: String,
+        /// The answer.
+        answer: String,
+    },
     /// No lab of that name is running.
     #[error("no lab named '{0}' is running (start one with: netacc lab up)")]
     NotRunning(String),

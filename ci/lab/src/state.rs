@@ -10,6 +10,7 @@ use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 
 use crate::accel::Accel;
+use crate::erdma;
 use crate::error::LabError;
 use crate::setup::Rdma;
 
@@ -26,6 +27,8 @@ pub(crate) struct Record {
     pub(crate) kernel: String,
     pub(crate) accel: Accel,
     pub(crate) rdma: Rdma,
+    /// Of eRDMA functions.
+    pub(crate) driver: Option<erdma::Driver>,
     pub(crate) hosts: Vec<HostRecord>,
     /// How long the machines took until commands could run.
     pub(crate) boot_ms: u64,
@@ -86,14 +89,25 @@ impl LabFolder {
         fs::create_dir(&self.path).map_err(LabError::file(&self.path))
     }
 
-    /// Removes the folder of a lab that has ended. What cannot be removed does no harm.
+    /// Ends what is left of a lab whose machines have ended, and removes its folder. What cannot be removed does no harm.
     pub(crate) fn remove(&self) {
+        erdma::end(self);
         let _ = fs::remove_dir_all(&self.path);
     }
 
     /// The files of a host.
     pub(crate) fn host(&self, host: u8) -> HostFiles {
         HostFiles { folder: self.path.clone(), host }
+    }
+
+    /// Where the process with the eRDMA functions takes commands.
+    pub(crate) fn control(&self) -> PathBuf {
+        self.path.join("erdma.control")
+    }
+
+    /// What that process has to say.
+    pub(crate) fn functions_log(&self) -> PathBuf {
+        self.path.join("erdma.log")
     }
 
     /// Does a machine of this lab run?
@@ -155,6 +169,11 @@ impl HostFiles {
         self.file("link")
     }
 
+    /// The eRDMA function's socket, to which QEMU connects.
+    pub(crate) fn function(&self) -> PathBuf {
+        self.file("erdma")
+    }
+
     pub(crate) fn port(&self, port: u8) -> PathBuf {
         self.file(&format!("p{port}"))
     }
@@ -172,18 +191,20 @@ impl HostFiles {
     pub(crate) fn console_tail(&self) -> String {
         let mut text = fs::read(self.console()).unwrap_or_default();
         text.extend(fs::read(self.complaints()).unwrap_or_default());
-        let text = String::from_utf8_lossy(&text);
-        let lines: Vec<&str> = text.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
-        let last = &lines[lines.len().saturating_sub(CONSOLE_LINES)..];
-        if last.is_empty() {
-            "(nothing on its console)".into()
-        } else {
-            format!("The end of its console:\n  {}", last.join("\n  "))
+        match last_lines(&text) {
+            last if last.is_empty() => "(nothing on its console)".into(),
+            last => format!("The end of its console:{last}"),
         }
     }
 }
 
-const CONSOLE_LINES: usize = 12;
+/// The last lines of a text that somebody should read, each on a line of its own.
+pub(crate) fn last_lines(text: &[u8]) -> String {
+    const SHOWN: usize = 12;
+    let text = String::from_utf8_lossy(text);
+    let lines: Vec<&str> = text.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
+    lines[lines.len().saturating_sub(SHOWN)..].iter().map(|line| format!("\n  {line}")).collect()
+}
 
 /// A folder that only this user can enter.
 fn private_root() -> Result<PathBuf, LabError> {
