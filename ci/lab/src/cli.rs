@@ -430,6 +430,7 @@ fn fabric(args: &FabricArgs) -> Result<u8, LabError> {
 fn down(args: &NameArgs) -> Result<u8, LabError> {
     let folder = LabFolder::of(&args.name)?;
     if !folder.is_alive() {
+        erdma::end(&folder);
         folder.remove();
         return Err(LabError::NotRunning(args.name.clone()));
     }
@@ -441,6 +442,7 @@ fn down(args: &NameArgs) -> Result<u8, LabError> {
     if off.contains(&false) {
         return Err(LabError::io(format!("switching {} off", args.name))(io::ErrorKind::TimedOut.into()));
     }
+    erdma::end(&folder);
     folder.remove();
     Ok(0)
 }

@@ -11,9 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::error::{find_program, output, LabError};
-use crate::provision::Provision;
-
-pub(crate) const QEMU: &str = "qemu-system-x86_64";
+use crate::provision::{Provision, QEMU};
 
 /// The device through which QEMU uses a function of another process.
 const VFIO_USER: &str = "vfio-user-pci";

@@ -13,18 +13,16 @@ use std::sync::mpsc::{sync_channel, SyncSender};
 use std::thread;
 use std::time::Duration;
 
-use clap::ValueEnum;
 use nix::sys::signal::{kill, Signal};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::Pid;
-use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::error::{find_program, output, LabError};
+use crate::error::{find_program, last_lines, output, LabError};
 use crate::provision::{Kernel, Provision};
 use crate::qemu::{own_program, spawn_apart};
-use crate::setup::Impairment;
-use crate::state::{last_lines, LabFolder};
+use crate::setup::{ErdmaDriver, Impairment};
+use crate::state::LabFolder;
 use crate::{drivers, machine};
 
 const PROGRAM: &str = "netacc-erdma";
@@ -38,31 +36,12 @@ const START_TIME: Duration = Duration::from_secs(20);
 /// An answer takes as long as the process needs for what it is doing.
 const ANSWER_TIME: Duration = Duration::from_secs(20);
 
-/// The driver that the hosts load: what it expects of the function differs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Driver {
-    /// The kernel's own, built from the distribution's kernel source
-    Upstream,
-    /// Alibaba Cloud's own, as a module that was built before (--driver-module)
-    Alibaba,
-}
-
-impl Driver {
-    fn name(self) -> &'static str {
-        match self {
-            Driver::Upstream => "upstream",
-            Driver::Alibaba => "alibaba",
-        }
-    }
-}
-
 /// Which driver the hosts of a lab with `--rdma erdma` load.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ErdmaArgs {
     /// The driver of --rdma erdma
-    #[arg(long, value_enum, default_value_t = Driver::Upstream)]
-    pub(crate) driver: Driver,
+    #[arg(long, value_enum, default_value_t = ErdmaDriver::Upstream)]
+    pub(crate) driver: ErdmaDriver,
 
     /// Load this erdma.ko, built for the lab's kernel, instead of one that is built here (also: $NETACC_LAB_ERDMA_MODULE)
     #[arg(long, value_name = "FILE")]
@@ -77,8 +56,8 @@ pub(crate) fn module(provision: &Provision, kernel: &Kernel, args: &ErdmaArgs) -
     let set = std::env::var_os(MODULE_VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from);
     match (args.driver, args.driver_module.clone().or(set)) {
         (_, Some(built)) => fits(kernel, &built).map(Some),
-        (Driver::Upstream, None) => drivers::module(provision, kernel, drivers::Driver::Erdma),
-        (Driver::Alibaba, None) => Err(LabError::Missing {
+        (ErdmaDriver::Upstream, None) => drivers::module(provision, kernel, drivers::Driver::Erdma),
+        (ErdmaDriver::Alibaba, None) => Err(LabError::Missing {
             what: "no package has Alibaba Cloud's driver".into(),
             fix: format!(
                 "build its erdma.ko for Linux {} and name that file with --driver-module or {MODULE_VARIABLE}",
@@ -129,7 +108,7 @@ pub(crate) struct Functions {
 
 impl Functions {
     /// Starts the process and waits until its sockets are there. Says so when it ends by itself.
-    pub(crate) fn start(folder: &LabFolder, hosts: u8, driver: Driver, tied: bool) -> Result<Functions, LabError> {
+    pub(crate) fn start(folder: &LabFolder, hosts: u8, driver: ErdmaDriver, tied: bool) -> Result<Functions, LabError> {
         let program = program()?;
         let mut command = Command::new(&program);
         for host in 1..=hosts {

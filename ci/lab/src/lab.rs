@@ -67,6 +67,10 @@ impl Lab {
         let module = device_module(&plan.device, provision, &kernel)?;
         let emulator = emulator(plan.device.rdma, provision)?;
         let accel = probe::choose(plan.accel, provision, &kernel, &emulator)?;
+        if !folder.is_alive() {
+            // Its machines may have gone without it.
+            erdma::end(&folder);
+        }
         folder.create()?;
         let with_functions = plan.device.rdma == Rdma::Erdma;
         let began = Instant::now();

@@ -10,7 +10,6 @@ use std::process::{Command, Stdio};
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::geteuid;
 
-use crate::emulator::QEMU;
 use crate::error::{find_program, output, LabError};
 use crate::setup::Rdma;
 
@@ -22,6 +21,8 @@ pub(crate) struct Kernel {
     /// `.../lib/modules/VERSION`.
     pub(crate) tree: PathBuf,
 }
+
+pub(crate) const QEMU: &str = "qemu-system-x86_64";
 
 /// The driver without which a kernel is of no use here.
 const RXE: &str = "kernel/drivers/infiniband/sw/rxe";

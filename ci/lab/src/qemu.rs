@@ -10,10 +10,10 @@ use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 
 use crate::accel::Accel;
-use crate::emulator::{Emulator, QEMU};
+use crate::emulator::Emulator;
 use crate::error::LabError;
 use crate::initramfs;
-use crate::provision::Kernel;
+use crate::provision::{Kernel, QEMU};
 
 /// The hardware of a machine.
 #[derive(Clone, Debug)]

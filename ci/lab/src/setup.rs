@@ -6,8 +6,7 @@ use std::process::Command;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use crate::error::{find_program, output, LabError};
-use crate::state::last_lines;
+use crate::error::{find_program, last_lines, output, LabError};
 
 /// The RDMA device of each host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
@@ -40,6 +39,26 @@ impl Rdma {
             Rdma::Siw => Some(("siw0", "siw")),
             Rdma::Erdma => Some(("erdma_0", "erdma")),
             Rdma::None => None,
+        }
+    }
+}
+
+/// The driver that the hosts load: what it expects of the function differs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ErdmaDriver {
+    /// The kernel's own, built from the distribution's kernel source
+    Upstream,
+    /// Alibaba Cloud's own, as a module that was built before (--driver-module)
+    Alibaba,
+}
+
+impl ErdmaDriver {
+    /// As netacc-erdma has it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            ErdmaDriver::Upstream => "upstream",
+            ErdmaDriver::Alibaba => "alibaba",
         }
     }
 }

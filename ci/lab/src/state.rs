@@ -10,9 +10,8 @@ use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 
 use crate::accel::Accel;
-use crate::erdma;
-use crate::error::LabError;
-use crate::setup::Rdma;
+use crate::error::{last_lines, LabError};
+use crate::setup::{ErdmaDriver, Rdma};
 
 /// The virtual Ethernet joins two.
 pub(crate) const MAX_HOSTS: u8 = 2;
@@ -28,7 +27,7 @@ pub(crate) struct Record {
     pub(crate) accel: Accel,
     pub(crate) rdma: Rdma,
     /// Of eRDMA functions.
-    pub(crate) driver: Option<erdma::Driver>,
+    pub(crate) driver: Option<ErdmaDriver>,
     pub(crate) hosts: Vec<HostRecord>,
     /// How long the machines took until commands could run.
     pub(crate) boot_ms: u64,
@@ -89,9 +88,8 @@ impl LabFolder {
         fs::create_dir(&self.path).map_err(LabError::file(&self.path))
     }
 
-    /// Ends what is left of a lab whose machines have ended, and removes its folder. What cannot be removed does no harm.
+    /// Removes the folder of a lab that has ended. What cannot be removed does no harm.
     pub(crate) fn remove(&self) {
-        erdma::end(self);
         let _ = fs::remove_dir_all(&self.path);
     }
 
@@ -196,14 +194,6 @@ impl HostFiles {
             last => format!("The end of its console:{last}"),
         }
     }
-}
-
-/// The last lines of a text that somebody should read, each on a line of its own.
-pub(crate) fn last_lines(text: &[u8]) -> String {
-    const SHOWN: usize = 12;
-    let text = String::from_utf8_lossy(text);
-    let lines: Vec<&str> = text.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
-    lines[lines.len().saturating_sub(SHOWN)..].iter().map(|line| format!("\n  {line}")).collect()
 }
 
 /// A folder that only this user can enter.
