@@ -13,6 +13,10 @@ from tests.apps.lib.paths import binaries
 from tests.lab.lib import UpLab, down, up
 
 
+# By their devices.
+LABS = ("rxe", "siw", "erdma")
+
+
 # Before xdist looks at the marks.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -32,14 +36,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def lab_of(item: pytest.Item) -> str:
     """The lab that a test uses: by its fixtures, or by the parameter that names one."""
     fixtures = getattr(item, "fixturenames", ())
-    for lab, names in {"rxe": {"rxe", "shared_rxe"}, "siw": {"siw", "shared_siw"}}.items():
-        if names & set(fixtures):
+    for lab in LABS:
+        if {lab, f"shared_{lab}"} & set(fixtures):
             return lab
     named = {
         str(value).partition("-")[0]
         for value in getattr(getattr(item, "callspec", None), "params", {}).values()
     }
-    return next((lab for lab in ("rxe", "siw") if lab in named), "own")
+    return next((lab for lab in LABS if lab in named), "own")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -74,6 +78,15 @@ def shared_siw(netacc: Path) -> Iterator[UpLab]:
     down(name)
 
 
+@pytest.fixture(scope="session")
+def shared_erdma(netacc: Path) -> Iterator[UpLab]:
+    """Two hosts with an emulated eRDMA function each, its true driver and provider."""
+    del netacc
+    name = f"erdma-{os.getpid()}"
+    yield up(name, "--hosts", "2", "--rdma", "erdma")
+    down(name)
+
+
 def served(lab: UpLab) -> Iterator[UpLab]:
     """A lab whose hosts answer, and the end of what a test started there.
 
@@ -100,7 +113,21 @@ def siw(shared_siw: UpLab) -> Iterator[UpLab]:
     yield from served(shared_siw)
 
 
-@pytest.fixture(params=["rxe", "siw"])
+@pytest.fixture
+def erdma(shared_erdma: UpLab) -> Iterator[UpLab]:
+    """`shared_erdma` for a test."""
+    yield from served(shared_erdma)
+
+
+@pytest.fixture(params=["siw", pytest.param("erdma", marks=pytest.mark.long)])
+def iwarp(request: pytest.FixtureRequest) -> UpLab:
+    """Two hosts, with each of the devices that speak iWARP."""
+    lab = request.getfixturevalue(request.param)
+    assert isinstance(lab, UpLab)
+    return lab
+
+
+@pytest.fixture(params=["rxe", "siw", "erdma"])
 def pair(request: pytest.FixtureRequest) -> UpLab:
     """Two hosts, with each of the devices."""
     lab = request.getfixturevalue(request.param)
