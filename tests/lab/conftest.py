@@ -12,7 +12,6 @@ import pytest
 from tests.apps.lib.paths import binaries
 from tests.lab.lib import UpLab, down, up
 
-
 # By their devices.
 LABS = ("rxe", "siw", "erdma")
 
@@ -90,9 +89,9 @@ def shared_erdma(netacc: Path) -> Iterator[UpLab]:
 def served(lab: UpLab) -> Iterator[UpLab]:
     """A lab whose hosts answer, and the end of what a test started there.
 
-    A host's kernel has stood still, in a driver's own code (`repair_siw` in ci/lab/src/drivers.rs), and another's
-    network, after SoftRoCE had warned of a queue pair that it could not clean up. What comes after such a
-    test, and its second chance, gets a lab of its own.
+    A host's kernel has stood still, in a driver's own code (`repair_siw` in ci/lab/src/drivers.rs), and
+    another's network, after SoftRoCE had warned of a queue pair that it could not clean up. What comes after
+    such a test, and its second chance, gets a lab of its own.
     """
     if not lab.answers():
         warnings.warn(f"a host of {lab.name} stands still: booted again", stacklevel=1)

@@ -48,7 +48,7 @@ DEVICES = ("rxe", "rxe-as-erdma", "siw")
 
 @pytest.fixture(params=[*DEVICES, pytest.param("erdma", marks=pytest.mark.long)])
 def device(request: pytest.FixtureRequest) -> Device:
-    """Two hosts: with SoftRoCE on a link that loses packets, the same as eRDMA, with soft-iWARP, and with eRDMA."""
+    """Two hosts: with SoftRoCE on a link that loses packets, the same as eRDMA, soft-iWARP, and eRDMA."""
     kind, _, profile = str(request.param).partition("-as-")
     return Device(request.getfixturevalue(kind), profile or "native", kind == "rxe")
 
