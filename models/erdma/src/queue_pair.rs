@@ -1,0 +1,161 @@
+//! A queue pair: its rings, its state, and the requests under way.
+//!
+//! States: erdma_verbs.h, `enum erdma_qp_state`; transitions: erdma_qp.c, `erdma_modify_qp_internal`. A queue pair is made in
+//! IDLE, connected once, and stopped once.
+
+use std::collections::VecDeque;
+
+use crate::pages::Ring;
+use crate::status::Status;
+use crate::wire::Message;
+use crate::work::Segment;
+
+/// The two ends of the TCP connection that the queue pair takes over, in the byte order of the command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Connection {
+    pub(crate) local: (u32, u16),
+    pub(crate) remote: (u32, u16),
+    /// What the peer's CREATE_QP returned: it came with the connection's private data.
+    pub(crate) peer_cookie: u32,
+}
+
+/// How far a queue pair has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Made, and perhaps given receives.
+    Idle,
+    /// Sends and receives, once its peer is there, too.
+    Ready(Connection),
+    /// Takes and gives nothing any more.
+    Stopped,
+}
+
+/// The send queue.
+///
+/// Invariant: `fetched - oldest` is at most the depth, and so is `posted - oldest`; all of them modulo 2^16.
+#[derive(Debug)]
+pub(crate) struct SendQueue {
+    pub(crate) ring: Ring,
+    pub(crate) cqn: u32,
+    /// One past the last block that the driver has written.
+    pub(crate) posted: u16,
+    /// The next block to fetch.
+    pub(crate) fetched: u16,
+    /// Fetched and not completed, the oldest first.
+    pub(crate) pending: VecDeque<Pending>,
+    /// Payload of all that is pending.
+    pub(crate) pending_bytes: u64,
+}
+
+/// A request that was fetched.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    /// Number of its message, if it has one.
+    pub(crate) id: Option<u64>,
+    /// Its first block.
+    pub(crate) index: u16,
+    pub(crate) opcode: u8,
+    pub(crate) signaled: bool,
+    pub(crate) len: u32,
+    /// Where an answer's data goes; its region is no more to be used afterwards if that is set.
+    pub(crate) sink: Option<(Segment, bool)>,
+    /// What became of it, while older ones are not done.
+    pub(crate) outcome: Option<Status>,
+}
+
+/// The receive queue. Invariant: `posted - consumed` is at most the depth.
+#[derive(Debug)]
+pub(crate) struct ReceiveQueue {
+    pub(crate) ring: Ring,
+    pub(crate) cqn: u32,
+    pub(crate) posted: u16,
+    pub(crate) consumed: u16,
+    /// Messages that have arrived and wait, for a receive or because the direction is stalled.
+    pub(crate) waiting: VecDeque<Message>,
+}
+
+#[derive(Debug)]
+pub(crate) struct QueuePair {
+    pub(crate) domain: u32,
+    pub(crate) cookie: u32,
+    pub(crate) state: State,
+    pub(crate) send: SendQueue,
+    pub(crate) receive: ReceiveQueue,
+    /// Number of the next message.
+    pub(crate) next_id: u64,
+}
+
+/// A doorbell rang for more entries than the queue has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Overrun;
+
+impl SendQueue {
+    pub(crate) fn new(ring: Ring, cqn: u32) -> SendQueue {
+        SendQueue { ring, cqn, posted: 0, fetched: 0, pending: VecDeque::new(), pending_bytes: 0 }
+    }
+
+    /// The oldest block that is not completed.
+    fn oldest(&self) -> u16 {
+        self.pending.front().map_or(self.fetched, |pending| pending.index)
+    }
+
+    pub(crate) fn post(&mut self, posted: u16) -> Result<(), Overrun> {
+        let (new, old) = (posted.wrapping_sub(self.oldest()), self.posted.wrapping_sub(self.oldest()));
+        if u32::from(new) > self.ring.depth() || new < old {
+            return Err(Overrun);
+        }
+        self.posted = posted;
+        Ok(())
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.pending.is_empty() && self.posted == self.fetched
+    }
+
+    /// Takes the oldest request if it is done.
+    pub(crate) fn take_done(&mut self) -> Option<(Pending, Status)> {
+        let status = self.pending.front()?.outcome?;
+        let pending = self.take_oldest()?;
+        Some((pending, status))
+    }
+
+    pub(crate) fn take_oldest(&mut self) -> Option<Pending> {
+        let pending = self.pending.pop_front()?;
+        self.pending_bytes -= u64::from(pending.len);
+        Some(pending)
+    }
+
+    pub(crate) fn push(&mut self, pending: Pending) {
+        self.pending_bytes += u64::from(pending.len);
+        self.pending.push_back(pending);
+    }
+}
+
+impl ReceiveQueue {
+    pub(crate) fn new(ring: Ring, cqn: u32) -> ReceiveQueue {
+        ReceiveQueue { ring, cqn, posted: 0, consumed: 0, waiting: VecDeque::new() }
+    }
+
+    pub(crate) fn post(&mut self, posted: u16) -> Result<(), Overrun> {
+        let (new, old) = (posted.wrapping_sub(self.consumed), self.posted.wrapping_sub(self.consumed));
+        if u32::from(new) > self.ring.depth() || new < old {
+            return Err(Overrun);
+        }
+        self.posted = posted;
+        Ok(())
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.posted == self.consumed
+    }
+}
+
+impl QueuePair {
+    pub(crate) fn new(domain: u32, cookie: u32, send: SendQueue, receive: ReceiveQueue) -> QueuePair {
+        QueuePair { domain, cookie, state: State::Idle, send, receive, next_id: 0 }
+    }
+
+    pub(crate) fn is_ready(&self) -> bool {
+        matches!(self.state, State::Ready(_))
+    }
+}
