@@ -11,6 +11,10 @@ use crate::events::AsyncEvent;
 use crate::fabric::Fabric;
 use crate::host::Host;
 use crate::settings::{Completes, EmptyReceiveQueue, Flushes, Settings};
+use crate::wire::modelled::{WireSettings, MILLION};
+
+/// Far beyond every device, and far from where numbers overflow.
+const MAX_RATE_GBIT: f64 = 10_000.0;
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
@@ -57,6 +61,15 @@ struct Change {
     log_max_recv_wr: Option<u8>,
     log_max_mr_size: Option<u8>,
     atomics: Option<bool>,
+    /// From 0 to 1, as are the other shares.
+    loss: Option<f64>,
+    duplicate: Option<f64>,
+    delay_us: Option<u64>,
+    /// 0: without a limit.
+    rate_gbit: Option<f64>,
+    mtu_bytes: Option<u32>,
+    retry_timeout_us: Option<u64>,
+    retry_count: Option<u8>,
 }
 
 /// As "submodule.opcode".
@@ -102,7 +115,7 @@ enum ControlError {
 }
 
 /// Carries out a request; the answer is one line without its end.
-pub(crate) fn handle_line<H: Host>(fabric: &mut Fabric<H>, now: Instant, line: &str) -> String {
+pub fn handle_line<H: Host>(fabric: &mut Fabric<H>, now: Instant, line: &str) -> String {
     let answer = serde_json::from_str(line).map_err(ControlError::from).and_then(|request| match request {
         Request::Set(change) => set(fabric, now, &change),
         Request::Get(query) => Ok(get(fabric, &query)),
@@ -127,6 +140,8 @@ fn set<H: Host>(fabric: &mut Fabric<H>, now: Instant, change: &Change) -> Result
     if change.qp_blocks.is_some_and(|blocks| blocks == 0 || blocks > 511) {
         return Err(ControlError::Range("qp_blocks"));
     }
+    let wire = change.wire(fabric.wire_settings())?;
+    fabric.set_wire(wire);
     for function in functions {
         fabric.change(now, function, |settings| change.apply(settings));
     }
@@ -134,6 +149,35 @@ fn set<H: Host>(fabric: &mut Fabric<H>, now: Instant, change: &Change) -> Result
 }
 
 impl Change {
+    fn wire(&self, settings: &WireSettings) -> Result<WireSettings, ControlError> {
+        let share = |value: Option<f64>, now: u32, name| match value {
+            None => Ok(now),
+            Some(value) if (0.0..=1.0).contains(&value) => Ok((value * f64::from(MILLION)).round() as u32),
+            Some(_) => Err(ControlError::Range(name)),
+        };
+        let rate_bps = match self.rate_gbit {
+            None => settings.rate_bps,
+            Some(rate) if (0.0..=MAX_RATE_GBIT).contains(&rate) => (rate * 1e9).round() as u64,
+            Some(_) => return Err(ControlError::Range("rate_gbit")),
+        };
+        let mtu_bytes = self.mtu_bytes.unwrap_or(settings.mtu_bytes);
+        if !(256..=65536).contains(&mtu_bytes) {
+            return Err(ControlError::Range("mtu_bytes"));
+        }
+        if self.retry_timeout_us == Some(0) {
+            return Err(ControlError::Range("retry_timeout_us"));
+        }
+        Ok(WireSettings {
+            loss_ppm: share(self.loss, settings.loss_ppm, "loss")?,
+            duplicate_ppm: share(self.duplicate, settings.duplicate_ppm, "duplicate")?,
+            delay: self.delay_us.map_or(settings.delay, Duration::from_micros),
+            rate_bps,
+            mtu_bytes,
+            retry_timeout: self.retry_timeout_us.map_or(settings.retry_timeout, Duration::from_micros),
+            retry_count: self.retry_count.unwrap_or(settings.retry_count),
+        })
+    }
+
     fn apply(&self, settings: &mut Settings) {
         fn put<T: Clone>(to: &mut T, value: &Option<T>) {
             if let Some(value) = value {
@@ -179,7 +223,36 @@ fn get<H: Host>(fabric: &Fabric<H>, query: &Query) -> Value {
         Query::Settings => each(&|function| json!(View::new(fabric.settings(function)))),
         Query::QueuePairs => each(&|function| json!(fabric.queue_pairs(function))),
     };
-    json!({ "functions": functions })
+    match query {
+        Query::Settings => json!({ "functions": functions, "wire": WireView::new(fabric.wire_settings()) }),
+        Query::Counters | Query::QueuePairs => json!({ "functions": functions }),
+    }
+}
+
+/// The same of the wire.
+#[derive(Serialize)]
+struct WireView {
+    loss: f64,
+    duplicate: f64,
+    delay_us: u128,
+    rate_gbit: f64,
+    mtu_bytes: u32,
+    retry_timeout_us: u128,
+    retry_count: u8,
+}
+
+impl WireView {
+    fn new(settings: &WireSettings) -> WireView {
+        WireView {
+            loss: f64::from(settings.loss_ppm) / f64::from(MILLION),
+            duplicate: f64::from(settings.duplicate_ppm) / f64::from(MILLION),
+            delay_us: settings.delay.as_micros(),
+            rate_gbit: settings.rate_bps as f64 / 1e9,
+            mtu_bytes: settings.mtu_bytes,
+            retry_timeout_us: settings.retry_timeout.as_micros(),
+            retry_count: settings.retry_count,
+        }
+    }
 }
 
 /// Settings under the names by which they are set.

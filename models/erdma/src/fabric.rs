@@ -13,7 +13,8 @@ use crate::host::Host;
 use crate::queue_pair::Connection;
 use crate::settings::{Driver, Settings};
 use crate::status::Status;
-use crate::wire::copy::CopyWire;
+use crate::wire::modelled::WireSettings;
+use crate::wire::switched::SwitchedWire;
 use crate::wire::{End, Wire, WireEvent};
 
 /// Bytes that one call moves, so that nobody waits long for the fabric; what is left is done in the next one. Arbitrary.
@@ -21,6 +22,9 @@ const BUDGET_BYTES: u64 = 64 << 20;
 
 /// Messages that one call moves.
 const BUDGET_MESSAGES: u32 = 4096;
+
+/// What packets are lost depends on it and on the traffic. Arbitrary.
+const SEED: u64 = 1;
 
 /// Functions, and what is connected to what.
 ///
@@ -32,7 +36,7 @@ const BUDGET_MESSAGES: u32 = 4096;
 /// * After any of them, and at [`next_deadline`](Fabric::next_deadline): [`run`](Fabric::run).
 pub struct Fabric<H> {
     functions: Vec<Function<H>>,
-    wire: CopyWire,
+    wire: SwitchedWire,
     /// Both ways. An end whose peer has stopped with an answer under way stays until it has it.
     links: BTreeMap<End, End>,
     /// Queue pairs whose peer is not there yet.
@@ -47,7 +51,7 @@ impl<H: Host> Default for Fabric<H> {
     fn default() -> Fabric<H> {
         Fabric {
             functions: Vec::new(),
-            wire: CopyWire::default(),
+            wire: SwitchedWire::new(SEED),
             links: BTreeMap::new(),
             lonely: Vec::new(),
             ready: VecDeque::new(),
@@ -98,6 +102,16 @@ impl<H: Host> Fabric<H> {
             self.handle_waiting(now, end);
             self.renew_patience(now, end);
         }
+    }
+
+    /// What the wire does to packets.
+    pub fn wire_settings(&self) -> &WireSettings {
+        self.wire.settings()
+    }
+
+    /// Changes that.
+    pub fn set_wire(&mut self, settings: WireSettings) {
+        self.wire.set(settings);
     }
 
     /// Numbers of the queue pairs of a function.

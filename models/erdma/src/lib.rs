@@ -23,7 +23,7 @@ mod command_queue;
 mod commands;
 mod completions;
 mod context;
-mod control;
+pub mod control;
 mod counters;
 mod device;
 mod events;

@@ -2,9 +2,11 @@
 //!
 //! A wire delivers messages of one queue pair in order and at most once. It knows nothing of rings, keys or memory: the
 //! [`Fabric`](crate::Fabric) lets the receiving function handle what is delivered, and gives the wire its answer.
-//! [`Copy`](copy::CopyWire) delivers at once.
+//! [`CopyWire`](copy::CopyWire) delivers at once; [`ModelledWire`](modelled::ModelledWire) has the transport of `netacc-rnic`.
 
 pub mod copy;
+pub mod modelled;
+pub(crate) mod switched;
 
 use netacc_device::Instant;
 
