@@ -138,6 +138,12 @@ def fabric(lab: UpLab, *requests: dict[str, Any]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
+def link(lab: UpLab, *impairment: str) -> None:
+    """Has the link between a lab's hosts lose and delay so much, or nothing."""
+    result = netacc_lab("fabric", "--name", lab.name, *impairment)
+    assert result.returncode == 0, result.stderr
+
+
 def line_from(stream: IO[str] | None) -> str:
     """The next line of a command that runs."""
     assert stream is not None

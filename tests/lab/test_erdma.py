@@ -12,7 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.apps.lib.paths import binaries
-from tests.lab.lib import BOOT_SECONDS, UpLab, down, fabric, line_from, netacc_lab, up
+from tests.lab.lib import BOOT_SECONDS, UpLab, down, fabric, line_from, link, netacc_lab, up
+
+
+# What the functions are told of a loss of 0.5%, a delay of 3 ms and 500 Mbit/s.
+WIRE = {"loss": 0.005, "delay_us": 3000, "rate_gbit": 0.5}
 
 
 def process_with_functions(lab: str) -> int:
@@ -31,6 +35,20 @@ def test_requests_reach_the_functions(erdma: UpLab) -> None:
     refused = netacc_lab("fabric", "--name", erdma.name, "--request", '{"set":{"colour":"red"}}')
     assert refused.returncode == 125
     assert "netacc-erdma refused" in refused.stderr and "colour" in refused.stderr
+
+
+def test_the_link_is_changed_for_the_card_and_for_the_functions(erdma: UpLab) -> None:
+    """Breaks if what an RDMA connection carries went on as if nothing were lost or delayed."""
+    before = fabric(erdma, {"get": "settings"})
+    link(erdma, "--loss", "0.5%", "--delay", "3ms", "--rate", "500mbit")
+    (settings,) = fabric(erdma, {"get": "settings"})
+    told = json.dumps(settings)
+    assert all(f'"{name}": {value}' in told for name, value in WIRE.items()), told
+    for host in (1, 2):
+        assert "delay 3ms" in erdma.out(host, "tc", "qdisc", "show", "dev", "lab0")
+    link(erdma)
+    assert fabric(erdma, {"get": "settings"}) == before
+    assert "netem" not in erdma.out(1, "tc", "qdisc", "show", "dev", "lab0")
 
 
 def test_one_host_of_several_processors() -> None:

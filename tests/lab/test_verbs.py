@@ -132,11 +132,14 @@ def test_erdma_for_an_ordinary_user(erdma: UpLab) -> None:
     judge(conformance(erdma, "10.99.0.1", before=AS_NOBODY))
 
 
-@pytest.mark.parametrize("kind", ["rxe", "siw", pytest.param("erdma", marks=pytest.mark.long)])
+@pytest.mark.parametrize("kind", ["rxe", "siw"])
 def test_an_overflowing_completion_queue_is_the_end_of_its_link_alone(
     kind: str, request: pytest.FixtureRequest
 ) -> None:
-    """The devices drop what finds no room, and say so by nothing but an asynchronous event."""
+    """Both devices drop what finds no room, and say so by nothing but an asynchronous event.
+
+    An eRDMA function cannot notice it: its driver does not report how far it has polled.
+    """
     result = request.getfixturevalue(kind).run(1, str(EXAMPLES / "verbs_overflow"), "10.99.0.1")
     assert result.returncode == 0, result.stderr
     seen = json.loads(result.stdout)

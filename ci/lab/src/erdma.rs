@@ -219,7 +219,7 @@ pub(crate) fn control(folder: &LabFolder, request: &str) -> Result<String, LabEr
 /// off.
 pub(crate) fn impair(folder: &LabFolder, impairment: &Impairment) -> Result<(), LabError> {
     let set = json!({
-        "loss_ppm": impairment.loss_ppm(), "delay_us": impairment.delay_us(), "rate_kbit": impairment.rate_kbit(),
+        "loss": impairment.loss_share(), "delay_us": impairment.delay_us(), "rate_gbit": impairment.rate_gbit(),
     });
     control(folder, &json!({ "set": set }).to_string()).map(drop)
 }
@@ -264,7 +264,7 @@ mod tests {
         let process = answering(&folder, "{\"ok\":true}\n");
         impair(&folder, &Impairment { delay: Some("2ms".into()), ..Impairment::default() }).expect("taken");
         let request = process.join().expect("answered");
-        assert_eq!(request, "{\"set\":{\"delay_us\":2000,\"loss_ppm\":0,\"rate_kbit\":0}}\n");
+        assert_eq!(request, "{\"set\":{\"delay_us\":2000,\"loss\":0.0,\"rate_gbit\":0.0}}\n");
     }
 
     /// Breaks if a process that dies before it is ready were waited for, or one that dies later went unnoticed.

@@ -98,18 +98,19 @@ impl Impairment {
         format!("modprobe sch_netem && tc qdisc replace dev {INTERFACE} root {discipline}")
     }
 
-    /// Packets lost of a million.
-    pub(crate) fn loss_ppm(&self) -> u64 {
-        scaled(self.loss.as_deref(), &[("%", 1e4)])
+    /// The share of packets that is lost.
+    pub(crate) fn loss_share(&self) -> f64 {
+        scaled(self.loss.as_deref(), &[("%", 1e-2)])
     }
 
     pub(crate) fn delay_us(&self) -> u64 {
-        scaled(self.delay.as_deref(), &[("us", 1.0), ("ms", 1e3), ("s", 1e6)])
+        let us = scaled(self.delay.as_deref(), &[("us", 1.0), ("ms", 1e3), ("s", 1e6)]);
+        us.round() as u64
     }
 
     /// 0: not bounded.
-    pub(crate) fn rate_kbit(&self) -> u64 {
-        scaled(self.rate.as_deref(), &[("kbit", 1.0), ("mbit", 1e3), ("gbit", 1e6)])
+    pub(crate) fn rate_gbit(&self) -> f64 {
+        scaled(self.rate.as_deref(), &[("kbit", 1e-6), ("mbit", 1e-3), ("gbit", 1.0)])
     }
 
     /// Does it change nothing?
@@ -119,12 +120,12 @@ impl Impairment {
 }
 
 /// A number with a unit, in the unit whose factor is 1. Nothing: 0.
-fn scaled(text: Option<&str>, units: &[(&str, f64)]) -> u64 {
+fn scaled(text: Option<&str>, units: &[(&str, f64)]) -> f64 {
     let value = text.and_then(|text| {
         let (number, factor) = units.iter().find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, factor)))?;
         Some(number.parse::<f64>().ok()? * factor)
     });
-    value.map_or(0, |value| value.round() as u64)
+    value.unwrap_or_default()
 }
 
 fn percent(text: &str) -> Result<String, String> {
@@ -258,11 +259,15 @@ mod tests {
             delay: Some(delay.into()),
             rate: Some(rate.into()),
         };
-        let numbers = |of: &Impairment| (of.loss_ppm(), of.delay_us(), of.rate_kbit());
-        assert_eq!(numbers(&with("0.1%", "2ms", "1gbit")), (1000, 2000, 1_000_000));
-        assert_eq!(numbers(&with("1%", "100us", "512kbit")), (10_000, 100, 512));
-        assert_eq!(numbers(&with("100%", "1.5s", "2.5mbit")), (1_000_000, 1_500_000, 2500));
-        assert_eq!(numbers(&Impairment::default()), (0, 0, 0));
+        let is = |of: &Impairment, loss: f64, delay_us: u64, rate_gbit: f64| {
+            assert!((of.loss_share() - loss).abs() < 1e-9, "{of:?}: {}", of.loss_share());
+            assert!((of.rate_gbit() - rate_gbit).abs() < 1e-9, "{of:?}: {}", of.rate_gbit());
+            assert_eq!(of.delay_us(), delay_us);
+        };
+        is(&with("0.1%", "2ms", "1gbit"), 0.001, 2000, 1.0);
+        is(&with("1%", "100us", "512kbit"), 0.01, 100, 0.000_512);
+        is(&with("100%", "1.5s", "2.5mbit"), 1.0, 1_500_000, 0.0025);
+        is(&Impairment::default(), 0.0, 0, 0.0);
         let replaced = with("1%", "2ms", "1gbit").replacement();
         assert!(replaced.ends_with("dev lab0 root netem loss 1% delay 2ms rate 1gbit"), "{replaced}");
         assert!(Impairment::default().replacement().ends_with("dev lab0 root pfifo_fast"));
