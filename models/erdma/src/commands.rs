@@ -7,6 +7,7 @@ use netacc_device::Instant;
 use netacc_rnic::Command as Timed;
 
 use crate::bits::bits;
+use crate::budget::Exhausted;
 use crate::command_queue::{blocks, Command, MAX_BYTES};
 use crate::completions::CompletionQueue;
 use crate::context::{Context, Effect};
@@ -152,7 +153,8 @@ impl Device {
             number::DEREG_MR => {
                 let (index, key) = (command.field(8, 19, 0), command.field(8, 27, 20) as u8);
                 self.regions.get(&index).filter(|region| region.key == key).ok_or(CommandStatus::Object)?;
-                self.regions.remove(&index);
+                let region = self.regions.remove(&index);
+                self.budget.give_pages(region.map_or(0, |region| region.mapping.pages()));
             }
             number::CREATE_EQ => self.create_eq(command)?,
             number::DESTROY_EQ => {
@@ -202,6 +204,7 @@ impl Device {
         let pages = if inline { Pages::new(vec![address], shift) } else { table(cx, address, count, shift)? };
         let ring = pages.and_then(|pages| Ring::new(pages, u64::from(command.u32(32)), log_depth));
         let queue = CompletionQueue::new(ring.ok_or(CommandStatus::Invalid)?, event_queue);
+        self.budget.take_pages(queue.pages())?;
         self.completion_queues.insert(cqn, queue);
         Ok(())
     }
@@ -209,9 +212,11 @@ impl Device {
     fn destroy_cq(&mut self, command: &Command) -> Result<(), CommandStatus> {
         let cqn = command.u32(8);
         let used = self.queue_pairs.values().any(|qp| qp.send.cqn == cqn || qp.receive.cqn == cqn);
-        if used || self.completion_queues.remove(&cqn).is_none() {
+        if used {
             return Err(CommandStatus::Object);
         }
+        let queue = self.completion_queues.remove(&cqn).ok_or(CommandStatus::Object)?;
+        self.budget.give_pages(queue.pages());
         Ok(())
     }
 
@@ -233,6 +238,7 @@ impl Device {
         let cookie = COOKIE | qpn;
         let send = SendQueue::new(send, send_cqn);
         let qp = QueuePair::new(domain, cookie, send, ReceiveQueue::new(receive, receive_cqn));
+        self.budget.take_pages(qp.pages())?;
         self.queue_pairs.insert(qpn, qp);
         Ok([u64::from(cookie), 0])
     }
@@ -240,6 +246,9 @@ impl Device {
     fn destroy_qp(&mut self, cx: &mut Context<impl Host>, command: &Command) -> Result<(), CommandStatus> {
         let qpn = command.u32(8);
         let qp = self.queue_pairs.remove(&qpn).ok_or(CommandStatus::Object)?;
+        self.budget.give_pages(qp.pages());
+        self.budget.give_payload(qp.send.pending_bytes);
+        self.feed(cx);
         if qp.state != State::Stopped {
             cx.effects.push_back(Effect::Disconnect { qpn, linger: false });
         }
@@ -312,9 +321,16 @@ impl Device {
             region_kind::PHYSICAL if valid == 1 => Mapping::Physical,
             _ => return Err(CommandStatus::Invalid),
         };
+        self.budget.take_pages(mapping.pages())?;
         let domain = command.field(12, 31, 12);
         self.regions.insert(index, Region { domain, key, rights, mapping, fast });
         Ok(())
+    }
+}
+
+impl From<Exhausted> for CommandStatus {
+    fn from(_: Exhausted) -> CommandStatus {
+        CommandStatus::Exhausted
     }
 }
 

@@ -60,6 +60,11 @@ impl CompletionQueue {
         CompletionQueue { ring, produced: 0, arming: Arming::Unarmed, last_solicited: None, event_queue }
     }
 
+    /// Entries of its list of pages.
+    pub(crate) fn pages(&self) -> usize {
+        self.ring.pages()
+    }
+
     /// How many entries were written, modulo 2^32.
     pub(crate) fn produced(&self) -> u32 {
         self.produced

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::budget::Budget;
 use crate::command_queue::CommandQueue;
 use crate::completions::{Completion, CompletionQueue, Kind, QueueLost};
 use crate::context::{Context, Effect};
@@ -29,6 +30,7 @@ pub(crate) struct Device {
     pub(crate) queue_pairs: BTreeMap<u32, QueuePair>,
     /// By the number in their key.
     pub(crate) regions: BTreeMap<u32, Region>,
+    pub(crate) budget: Budget,
 }
 
 impl Device {
@@ -40,6 +42,7 @@ impl Device {
             completion_queues: BTreeMap::new(),
             queue_pairs: BTreeMap::new(),
             regions: BTreeMap::new(),
+            budget: Budget::default(),
         }
     }
 
@@ -131,6 +134,10 @@ impl Device {
                 qp.receive.consumed = index.wrapping_add(1);
                 (qp.receive.cqn, flushed(Kind::Receive, opcode::RECEIVE, index))
             } else if let Some(pending) = qp.send.take_oldest() {
+                self.budget.give_payload(u64::from(pending.len));
+                if pending.reported {
+                    continue;
+                }
                 (qp.send.cqn, flushed(Kind::Send, pending.opcode, pending.index))
             } else if qp.send.posted != qp.send.fetched {
                 let index = qp.send.fetched;
@@ -141,10 +148,16 @@ impl Device {
                 qp.send.fetched = index.wrapping_add(blocks);
                 (qp.send.cqn, flushed(Kind::Send, header.map_or(opcode::SEND, Header::opcode), index))
             } else {
-                return;
+                break;
             };
             self.complete(cx, cqn, &completion);
         }
+        self.feed(cx);
+    }
+
+    /// Lets queue pairs go on that found no room for payload.
+    pub(crate) fn feed(&mut self, cx: &mut Context<impl Host>) {
+        cx.effects.extend(self.budget.take_fed().into_iter().map(Effect::Send));
     }
 
     /// The region of a key.
@@ -163,7 +176,9 @@ impl Device {
         if region.fast.is_none() {
             return Err(Violation::Right);
         }
+        let pages = region.mapping.pages();
         region.mapping = Mapping::Unmapped;
+        self.budget.give_pages(pages);
         Ok(())
     }
 }

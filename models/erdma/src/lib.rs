@@ -19,6 +19,7 @@
 #![deny(unsafe_code)]
 
 mod bits;
+mod budget;
 mod command_queue;
 mod commands;
 mod completions;

@@ -48,6 +48,11 @@ impl Pages {
         (self.addresses.len() as u128) << self.shift
     }
 
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.addresses.len()
+    }
+
     /// Bytes of one page.
     pub(crate) fn page_bytes(&self) -> u64 {
         1 << self.shift
@@ -126,6 +131,11 @@ impl Ring {
     /// Entries.
     pub(crate) fn depth(&self) -> u32 {
         1 << self.log_depth
+    }
+
+    /// Entries of its list of pages.
+    pub(crate) fn pages(&self) -> usize {
+        self.pages.count()
     }
 
     /// The owner bit of the entry with that number: set in the first round and in every other one from then on

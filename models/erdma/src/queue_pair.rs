@@ -41,7 +41,7 @@ pub(crate) struct SendQueue {
     pub(crate) posted: u16,
     /// The next block to fetch.
     pub(crate) fetched: u16,
-    /// Fetched and not completed, the oldest first.
+    /// Fetched and not answered, the oldest first. Those that were reported come before those that were not.
     pub(crate) pending: VecDeque<Pending>,
     /// Payload of all that is pending.
     pub(crate) pending_bytes: u64,
@@ -59,6 +59,10 @@ pub(crate) struct Pending {
     pub(crate) len: u32,
     /// Where an answer's data goes; its region is no more to be used afterwards if that is set.
     pub(crate) sink: Option<(Segment, bool)>,
+    /// Its user learns of its success when it is sent, not when it is answered.
+    pub(crate) done_when_sent: bool,
+    /// Its user has learnt of it; it is only kept until it is answered.
+    pub(crate) reported: bool,
     /// What became of it, while older ones are not done.
     pub(crate) outcome: Option<Status>,
 }
@@ -94,9 +98,14 @@ impl SendQueue {
         SendQueue { ring, cqn, posted: 0, fetched: 0, pending: VecDeque::new(), pending_bytes: 0 }
     }
 
-    /// The oldest block that is not completed.
+    /// The oldest block whose user does not know that it is done.
     fn oldest(&self) -> u16 {
-        self.pending.front().map_or(self.fetched, |pending| pending.index)
+        self.pending.iter().find(|pending| !pending.reported).map_or(self.fetched, |pending| pending.index)
+    }
+
+    /// The oldest request whose user knows nothing of it yet.
+    pub(crate) fn unreported(&mut self) -> Option<&mut Pending> {
+        self.pending.iter_mut().find(|pending| !pending.reported)
     }
 
     pub(crate) fn post(&mut self, posted: u16) -> Result<(), Overrun> {
@@ -112,11 +121,10 @@ impl SendQueue {
         self.pending.is_empty() && self.posted == self.fetched
     }
 
-    /// Takes the oldest request if it is done.
-    pub(crate) fn take_done(&mut self) -> Option<(Pending, Status)> {
-        let status = self.pending.front()?.outcome?;
-        let pending = self.take_oldest()?;
-        Some((pending, status))
+    /// Takes the oldest request if it is answered and reported.
+    pub(crate) fn take_done(&mut self) -> Option<Pending> {
+        self.pending.front().filter(|pending| pending.reported && pending.outcome.is_some())?;
+        self.take_oldest()
     }
 
     pub(crate) fn take_oldest(&mut self) -> Option<Pending> {
@@ -153,6 +161,11 @@ impl ReceiveQueue {
 impl QueuePair {
     pub(crate) fn new(domain: u32, cookie: u32, send: SendQueue, receive: ReceiveQueue) -> QueuePair {
         QueuePair { domain, cookie, state: State::Idle, send, receive, next_id: 0 }
+    }
+
+    /// Entries of its lists of pages.
+    pub(crate) fn pages(&self) -> usize {
+        self.send.ring.pages() + self.receive.ring.pages()
     }
 
     pub(crate) fn is_ready(&self) -> bool {

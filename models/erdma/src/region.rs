@@ -73,6 +73,16 @@ pub(crate) enum Mapping {
     Unmapped,
 }
 
+impl Mapping {
+    /// Entries of its list of pages.
+    pub(crate) fn pages(&self) -> usize {
+        match self {
+            Mapping::Range(range) => range.pages.count(),
+            Mapping::Physical | Mapping::Unmapped => 0,
+        }
+    }
+}
+
 /// Addresses from `start` on.
 ///
 /// Invariant: `pages` has all of `lead + len` bytes, and `start + len` is no address beyond 2^64.

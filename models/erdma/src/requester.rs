@@ -36,7 +36,7 @@ impl Device {
             let full = send.pending.len() >= MAX_PENDING || send.pending_bytes >= MAX_PENDING_BYTES;
             // A request that failed waits for older ones; nothing behind it happens.
             let failed = send.pending.iter().any(|p| p.outcome.is_some_and(|status| status != Status::Success));
-            if send.posted == send.fetched || full || failed {
+            if send.posted == send.fetched || full || failed || !self.budget.has_room(qpn) {
                 return None;
             }
             let index = send.fetched;
@@ -74,7 +74,17 @@ impl Device {
         let left = qp.send.posted.wrapping_sub(index);
         qp.send.fetched = index.wrapping_add(header.blocks().min(MAX_BLOCKS).min(left));
         let (opcode, signaled) = (header.opcode(), header.signaled());
-        let mut pending = Pending { id: None, index, opcode, signaled, len: 0, sink: None, outcome: None };
+        let mut pending = Pending {
+            id: None,
+            index,
+            opcode,
+            signaled,
+            len: 0,
+            sink: None,
+            done_when_sent: false,
+            reported: false,
+            outcome: None,
+        };
         match fetched {
             Ok(Fetched::Message(action, sink)) => {
                 let message = Message { id: qp.next_id, solicited: header.solicited(), action };
@@ -82,11 +92,10 @@ impl Device {
                 pending.id = Some(message.id);
                 pending.len = sink.map_or(message.len(), |(segment, _)| segment.len);
                 pending.sink = sink;
-                if cx.settings.completes == Completes::Sent && sink.is_none() {
-                    pending.outcome = Some(Status::Success);
-                }
+                pending.done_when_sent = cx.settings.completes == Completes::Sent && sink.is_none();
                 cx.counters.tx_requests += 1;
                 cx.counters.tx_bytes += u64::from(message.len());
+                self.budget.take_payload(u64::from(pending.len));
                 qp.send.push(pending);
                 Some(message)
             }
@@ -189,10 +198,12 @@ impl Device {
         };
         let range =
             pages.and_then(|pages| Range::new(map.start, u64::from(map.len), pages)).ok_or(Violation::Bounds)?;
+        let mapping = Mapping::Range(range);
+        self.budget.take_pages(mapping.pages()).map_err(|_| Violation::Bounds)?;
         // The request gives the region the key by which it is to be used.
         region.key = map.key as u8;
         region.rights = map.rights;
-        region.mapping = Mapping::Range(range);
+        region.mapping = mapping;
         Ok(())
     }
 
@@ -250,35 +261,42 @@ impl Device {
             let read = qp.send.ring.read(&cx.host, u32::from(index), &mut first).is_ok();
             let status = if read { status } else { Status::SendFormat };
             self.begin(cx, qpn, (index, Header::new(&first)), Err(status));
-        } else if let Some(oldest) = qp.send.pending.front_mut() {
+        } else if let Some(oldest) = qp.send.unreported() {
             oldest.outcome = Some(status);
         }
         self.complete_done(cx, qpn);
         self.fail(cx, qpn, AsyncEvent::QpFatal, false);
     }
 
-    /// Completes the oldest requests as far as they are done.
+    /// Completes the oldest requests as far as they are done, and forgets those that were answered.
     fn complete_done(&mut self, cx: &mut Context<impl Host>, qpn: u32) {
         while let Some(qp) = self.queue_pairs.get_mut(&qpn).filter(|qp| qp.is_ready()) {
-            let Some((pending, status)) = qp.send.take_done() else { return };
             let cqn = qp.send.cqn;
+            let Some(pending) = qp.send.unreported() else { break };
+            let sent = pending.done_when_sent.then_some(Status::Success);
+            let Some(status) = pending.outcome.or(sent) else { break };
+            pending.reported = true;
+            let completion = Completion {
+                kind: Kind::Send,
+                opcode: pending.opcode,
+                status: status.code(),
+                index: u32::from(pending.index),
+                qpn,
+                extra: [0; 4],
+                len: pending.len,
+                solicited: false,
+            };
             if pending.signaled || status != Status::Success {
-                let completion = Completion {
-                    kind: Kind::Send,
-                    opcode: pending.opcode,
-                    status: status.code(),
-                    index: u32::from(pending.index),
-                    qpn,
-                    extra: [0; 4],
-                    len: pending.len,
-                    solicited: false,
-                };
                 self.complete(cx, cqn, &completion);
             }
             if status != Status::Success {
                 self.fail(cx, qpn, AsyncEvent::QpFatal, false);
             }
         }
+        while let Some(done) = self.queue_pairs.get_mut(&qpn).and_then(|qp| qp.send.take_done()) {
+            self.budget.give_payload(u64::from(done.len));
+        }
+        self.feed(cx);
     }
 }
 

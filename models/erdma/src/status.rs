@@ -57,6 +57,8 @@ pub(crate) enum CommandStatus {
     Invalid,
     /// The object exists already, or does not exist.
     Object,
+    /// The device holds as much as it may.
+    Exhausted,
     /// A setting says so.
     Injected,
 }

@@ -193,6 +193,24 @@ fn regions() {
     assert_eq!(status(&mut lab, deregister(5)), OBJECT, "gone");
 }
 
+// Breaks if a guest, which needs one table for that, can make the device hold lists of pages without a bound.
+#[test]
+fn lists_of_pages_are_bounded() {
+    const EXHAUSTED: u8 = 4;
+    let mut lab = Lab::started(1);
+    let (pages, table) = (1 << 19, lab.allocate(0, 4 << 20));
+    let large = |index| {
+        let request = reg_mr(index, ALL, DOMAIN).u64(16, 0).u32(24, 1 << 20).u64(32, table);
+        request.u32(28, 12 << 27 | 1 << 20 | pages)
+    };
+    for index in 0..32 {
+        assert_eq!(status(&mut lab, large(index)), 0, "{index}");
+    }
+    assert_eq!(status(&mut lab, large(32)), EXHAUSTED);
+    assert_eq!(status(&mut lab, Request::new(0, 9).u32(8, 5)), 0);
+    assert_eq!(status(&mut lab, large(32)), 0);
+}
+
 // Breaks if a doorbell beyond the end of the command queue is taken, or a command that claims more blocks than were posted
 // reads what was not.
 #[test]

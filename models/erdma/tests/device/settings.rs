@@ -27,6 +27,29 @@ fn completes() {
     }
 }
 
+// Breaks if whoever completes early can make the device hold messages without a bound.
+#[test]
+fn what_completed_early_is_bounded() {
+    let (mut lab, mut qps, mut cqs) = Lab::connected();
+    lab.set(0, |settings| settings.completes = Completes::Sent);
+    lab.set(1, |settings| settings.stall_receive = true);
+    let mut done = 0;
+    for _ in 0..130 {
+        lab.post_send(&mut qps[0], &nothing());
+        done += lab.drain(0, &mut cqs[0]).len();
+    }
+    assert_eq!(done, 128);
+    lab.set(1, |settings| settings.stall_receive = false);
+    assert_eq!(lab.drain(0, &mut cqs[0]).len(), 2);
+    assert_eq!(lab.async_events(0), []);
+    // What was reported is not flushed.
+    lab.set(1, |settings| settings.stall_receive = true);
+    lab.post_send(&mut qps[0], &nothing());
+    assert_eq!(lab.drain(0, &mut cqs[0]).len(), 1);
+    lab.stop(&qps[0]);
+    assert_eq!(lab.drain(0, &mut cqs[0]), []);
+}
+
 // Breaks if a refusal of what has completed is lost: the connection must end all the same.
 #[test]
 fn refused_after_completion() {
