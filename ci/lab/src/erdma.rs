@@ -110,6 +110,8 @@ impl Functions {
     /// Starts the process and waits until its sockets are there. Says so when it ends by itself.
     pub(crate) fn start(folder: &LabFolder, hosts: u8, driver: ErdmaDriver, tied: bool) -> Result<Functions, LabError> {
         let program = program()?;
+        // One that another lab left may have been ended before.
+        ENDING.store(false, Ordering::Release);
         let mut command = Command::new(&program);
         for host in 1..=hosts {
             let socket = folder.host(host).function();

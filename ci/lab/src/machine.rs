@@ -22,6 +22,9 @@ use crate::state::{HostFiles, PORTS};
 /// What leads to the root file system.
 const ROOT_MODULES: [&str; 4] = ["virtio_pci", "9pnet_virtio", "9p", "overlay"];
 
+/// How long QEMU may take to end once it has closed a port.
+const END_TIME: Duration = Duration::from_secs(5);
+
 /// A machine that this process started.
 #[derive(Debug)]
 pub(crate) struct Machine {
@@ -109,7 +112,17 @@ impl Machine {
         match session.report(&mut hopeless) {
             Ok(None) => Ok(()),
             Ok(Some(why)) => Err(problem(&why)),
-            Err(error) => Err(hopeless().unwrap_or(error)),
+            Err(error) => {
+                // A machine that goes off closes its ports before QEMU has ended, which may write a core dump.
+                let end = Instant::now() + END_TIME;
+                while Instant::now() < end {
+                    if let Some(reason) = hopeless() {
+                        return Err(reason);
+                    }
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                Err(error)
+            }
         }
     }
 
