@@ -524,7 +524,7 @@ impl Drop for VerbsDevice {
 mod tests {
     use super::*;
 
-    /// Breaks if a process that may pin too little for eRDMA's queues is told of descriptors instead.
+    /// Breaks if a process that may pin too little for eRDMA's queues is told that objects ran out, as before.
     #[test]
     fn a_queue_that_may_not_be_pinned_is_a_memory_limit() {
         let made = |errno, limited| not_made("rdma_create_qp", 512, limited, io::Error::from_raw_os_error(errno));
