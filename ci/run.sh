@@ -162,7 +162,7 @@ job_build() { # the release binaries and the library
     cp target/release/libnetacc_preload.so target/release/.libnetacc-preload.so.new
     mv target/release/.libnetacc-preload.so.new target/release/libnetacc-preload.so
     local file
-    for file in netacc netacc_run netacc_ss netacc-exec netacc-threads libnetacc-preload.so; do
+    for file in netacc netacc_run netacc_ss netacc-erdma netacc-exec netacc-threads libnetacc-preload.so; do
         [ -e "target/release/$file" ] || die "the build left no target/release/$file"
     done
 }
@@ -370,7 +370,7 @@ job_apps() { # pytest: real programs, natively and accelerated (arguments replac
     .venv/bin/python -m pytest "$@"
 }
 
-job_lab() { # real RDMA devices in micro-VMs: SoftRoCE and soft-iWARP, one host and two (arguments: for pytest)
+job_lab() { # RDMA devices in micro-VMs: SoftRoCE, soft-iWARP and emulated eRDMA, one host and two (arguments: for pytest)
     need /usr/bin/dpkg=dpkg
     unpack_sshd
     # Those of the two devices' labs at the same time: half of the time a machine waits for the other. Four emulated
@@ -396,7 +396,10 @@ run_lab_tests() {
     need_binaries
     cargo build --locked -p netacc-verbs --examples
     say "netacc lab setup"
-    "${NETACC_BIN_DIR:-target/release}/netacc" lab setup --rdma siw
+    local device
+    for device in siw erdma; do
+        "${NETACC_BIN_DIR:-target/release}/netacc" lab setup --rdma "$device"
+    done
     .venv/bin/python -m pytest tests/lab "$@"
 }
 

@@ -12,6 +12,9 @@ import pytest
 from tests.apps.lib.paths import binaries
 from tests.lab.lib import UpLab, down, up
 
+# By their devices.
+LABS = ("rxe", "siw", "erdma")
+
 
 # Before xdist reads the marks.
 @pytest.hookimpl(tryfirst=True)
@@ -32,14 +35,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def lab_of(item: pytest.Item) -> str:
     """The lab that a test uses: by its fixtures, or by the parameter that names one."""
     fixtures = getattr(item, "fixturenames", ())
-    for lab, names in {"rxe": {"rxe", "shared_rxe"}, "siw": {"siw", "shared_siw"}}.items():
-        if names & set(fixtures):
+    for lab in LABS:
+        if {lab, f"shared_{lab}"} & set(fixtures):
             return lab
     named = {
         str(value).partition("-")[0]
         for value in getattr(getattr(item, "callspec", None), "params", {}).values()
     }
-    return next((lab for lab in ("rxe", "siw") if lab in named), "own")
+    return next((lab for lab in LABS if lab in named), "own")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -74,10 +77,19 @@ def shared_siw(netacc: Path) -> Iterator[UpLab]:
     down(name)
 
 
+@pytest.fixture(scope="session")
+def shared_erdma(netacc: Path) -> Iterator[UpLab]:
+    """Two hosts with an emulated eRDMA function each, its true driver and provider."""
+    del netacc
+    name = f"erdma-{os.getpid()}"
+    yield up(name, "--hosts", "2", "--rdma", "erdma")
+    down(name)
+
+
 def served(lab: UpLab) -> Iterator[UpLab]:
     """A lab whose hosts answer. Ends the processes that a test started there.
 
-    A host's kernel has stood still, in a driver's own code (`repair` in ci/lab/src/siw.rs), and another's
+    A host's kernel has stood still, in a driver's own code (`repair_siw` in ci/lab/src/drivers.rs), and another's
     network, after SoftRoCE had warned of a queue pair that it could not clean up. The tests after such a
     test, and its second chance, get a lab of their own.
     """
@@ -100,7 +112,21 @@ def siw(shared_siw: UpLab) -> Iterator[UpLab]:
     yield from served(shared_siw)
 
 
-@pytest.fixture(params=["rxe", "siw"])
+@pytest.fixture
+def erdma(shared_erdma: UpLab) -> Iterator[UpLab]:
+    """`shared_erdma` for a test."""
+    yield from served(shared_erdma)
+
+
+@pytest.fixture(params=["siw", pytest.param("erdma", marks=pytest.mark.long)])
+def iwarp(request: pytest.FixtureRequest) -> UpLab:
+    """Two hosts, with each of the devices that speak iWARP."""
+    lab = request.getfixturevalue(request.param)
+    assert isinstance(lab, UpLab)
+    return lab
+
+
+@pytest.fixture(params=["rxe", "siw", "erdma"])
 def pair(request: pytest.FixtureRequest) -> UpLab:
     """Two hosts, with each of the devices."""
     lab = request.getfixturevalue(request.param)

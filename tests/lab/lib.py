@@ -58,6 +58,11 @@ class UpLab:
     arguments: tuple[str, ...] = ()
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
+    @property
+    def device(self) -> str:
+        """The name of each host's RDMA device."""
+        return {"rxe": "rxe0", "siw": "siw0", "erdma": "erdma_0"}[self.record["rdma"]]
+
     def argv(self, host: int, command: Sequence[str], seconds: int = COMMAND_SECONDS) -> list[str]:
         limit = ("--timeout", str(seconds))
         reach = [str(binaries() / "netacc"), "lab", "exec", "--name", self.name, *limit, str(host)]
@@ -123,6 +128,20 @@ def attempts() -> Iterator[int]:
         yield number
         if time.monotonic() > until:
             return
+
+
+def fabric(lab: UpLab, *requests: dict[str, Any]) -> list[dict[str, Any]]:
+    """What the process with a lab's eRDMA functions answers to requests (models/erdma/README.md)."""
+    asking = itertools.chain.from_iterable(("--request", json.dumps(request)) for request in requests)
+    result = netacc_lab("fabric", "--name", lab.name, *asking)
+    assert result.returncode == 0, result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def link(lab: UpLab, *impairment: str) -> None:
+    """Has the link between a lab's hosts lose and delay so much, or nothing."""
+    result = netacc_lab("fabric", "--name", lab.name, *impairment)
+    assert result.returncode == 0, result.stderr
 
 
 def line_from(stream: IO[str] | None) -> str:

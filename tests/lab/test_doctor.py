@@ -20,7 +20,7 @@ def diagnose(lab: UpLab, *command: str) -> tuple[dict[str, Any], dict[str, dict[
     return diagnosis, {check["name"]: check for check in diagnosis["checks"]}
 
 
-@pytest.mark.parametrize("kind", ["rxe", "siw"])
+@pytest.mark.parametrize("kind", ["rxe", "siw", "erdma"])
 def test_a_device_that_works(kind: str, request: pytest.FixtureRequest) -> None:
     lab: UpLab = request.getfixturevalue(kind)
     diagnosis, checks = diagnose(lab, *DOCTOR, "--port", "6379")
@@ -32,10 +32,16 @@ def test_a_device_that_works(kind: str, request: pytest.FixtureRequest) -> None:
     (device,) = lab.out(1, "ls", "/sys/class/infiniband").split()
     for name in ("/dev/infiniband/rdma_cm", f"{device} port 1", "device at 10.99.0.1", "TCP port 6379"):
         assert checks[name]["status"] == "ok", checks[name]
-    # Soft-iWARP listens at TCP ports, SoftRoCE does not.
+    # iWARP devices listen at TCP ports, SoftRoCE does not.
     assert ("connection manager" in checks["TCP port 6379"]["finding"]) == (kind == "rxe")
     assert device in checks["libibverbs, librdmacm"]["finding"]
-    assert checks["ERI"]["status"] == "absent" and checks["ERI"]["fix"]
+    interfaces = {name: check for name, check in checks.items() if name.startswith("ERI")}
+    if kind == "erdma":
+        (interface,) = interfaces.values()
+        assert interface["status"] == "ok" and interface["finding"] == "driver erdma"
+        assert checks["module erdma"]["status"] == "ok"
+    else:
+        assert interfaces["ERI"]["status"] == "absent" and interfaces["ERI"]["fix"]
 
 
 def test_what_stands_in_the_way(siw: UpLab) -> None:

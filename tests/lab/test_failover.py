@@ -15,7 +15,7 @@ import pytest
 
 from tests.apps.lib.paths import RESULTS
 from tests.lab.conversation import LINK_PORT, STEADY, Conversation, begin_on_link
-from tests.lab.lib import UpLab, attempts, down, up
+from tests.lab.lib import UpLab, attempts, down, fabric, link, up
 
 # An emulated device that finds its peer silent needs a second by its own rule; a machine that is busy, more.
 LONGEST_PAUSE = 30.0
@@ -32,7 +32,22 @@ class Hosts:
 
     @property
     def device(self) -> str:
-        return f"{self.kind}0"
+        return self.lab.device
+
+    def take_device(self) -> None:
+        """Takes the device of the first host away. The kernel waits for whoever has it open."""
+        # The only one of the machine's PCI functions that is of Alibaba Cloud.
+        remove = "echo 1 >$(dirname $(grep -l 0x107f /sys/bus/pci/devices/*/device))/remove"
+        taking = ("sh", "-c", remove) if self.kind == "erdma" else ("rdma", "link", "delete", self.device)
+        self.lab.out(1, "timeout", "20", *taking)
+
+    def bring_device(self) -> None:
+        """Brings it back."""
+        if self.kind == "erdma":
+            self.lab.out(1, "sh", "-c", "echo 1 >/sys/bus/pci/rescan")
+            self.lab.wait_for(1, f"test -e /sys/class/infiniband/{self.device}")
+        else:
+            self.lab.out(1, "rdma", "link", "add", self.device, "type", self.kind, "netdev", "lab0")
 
     def tell(self, scenario: str, longest: float, bound: float = LONGEST_PAUSE) -> None:
         """Reports the longest standstill, and judges it."""
@@ -56,9 +71,12 @@ def quiet_rxe() -> Iterator[UpLab]:
 def hosts(request: pytest.FixtureRequest) -> Iterator[Hosts]:
     """Two hosts with the device that the test names, and the end of its faults there."""
     kind = str(request.param)
-    lab = request.getfixturevalue({"rxe": "quiet_rxe", "siw": "siw"}[kind])
+    lab = request.getfixturevalue({"rxe": "quiet_rxe"}.get(kind, kind))
     yield Hosts(kind, lab)
     lab.end_commands()
+    link(lab)
+    if kind == "erdma":
+        fabric(lab, {"set": {"stall_transmit": False}})
     for host in (1, 2):
         lab.run(host, "tc", "qdisc", "del", "dev", "lab0", "clsact")
         lab.run(host, "tc", "qdisc", "del", "dev", "lab0", "root")
@@ -81,13 +99,13 @@ def comes_back(conversation: Conversation) -> None:
     conversation.wait_for_progress()
 
 
-@on("siw", long=("rxe",))
+@on("siw", long=("rxe", "erdma"))
 def test_a_device_is_taken_away_and_comes_back(hosts: Hosts) -> None:
     """The kernel waits for processes that have it open, so the command ends only if the link is closed."""
     conversation = begin_on_link(hosts.lab)
-    hosts.lab.out(1, "timeout", "20", "rdma", "link", "delete", hosts.device)
+    hosts.take_device()
     conversation.wait_for_progress()
-    hosts.lab.out(1, "rdma", "link", "add", hosts.device, "type", hosts.kind, "netdev", "lab0")
+    hosts.bring_device()
     comes_back(conversation)
     hosts.tell("device removed", conversation.end())
 
@@ -111,6 +129,31 @@ def test_a_queue_pair_is_put_into_error(hosts: Hosts, host: int) -> None:
     assert conversation.links_failed() >= 1
     comes_back(conversation)
     hosts.tell(f"queue pair in error at the {'acceptor' if host == 1 else 'opener'}", conversation.end())
+
+
+@on(long=("erdma",))
+@pytest.mark.parametrize("function", [pytest.param(0, id="acceptor"), pytest.param(1, id="opener")])
+def test_a_function_reports_a_fatal_error(hosts: Hosts, function: int) -> None:
+    """By an asynchronous event, for each of its queue pairs, on which nothing goes any more."""
+    conversation = begin_on_link(hosts.lab)
+    (answer,) = fabric(hosts.lab, {"fault": {"function": function, "event": "qp_fatal"}})
+    assert answer["queues"] >= 1, answer
+    conversation.wait_for_progress()
+    assert conversation.links_failed() >= 1
+    comes_back(conversation)
+    hosts.tell(f"fatal error at the {('acceptor', 'opener')[function]}", conversation.end())
+
+
+@on(long=("erdma",))
+def test_a_function_sends_nothing_any_more(hosts: Hosts) -> None:
+    """And reports nothing: the ends find that the other one does not answer (core/proto/SPEC.md, 2.6)."""
+    conversation = begin_on_link(hosts.lab)
+    fabric(hosts.lab, {"set": {"stall_transmit": True}})
+    conversation.wait_for_progress()
+    assert conversation.links_silent() >= 1
+    fabric(hosts.lab, {"set": {"stall_transmit": False}})
+    comes_back(conversation)
+    hosts.tell("function silent", conversation.end())
 
 
 @on("siw", long=("rxe",))
@@ -181,7 +224,7 @@ def test_who_is_cut_off_when_its_link_fails_gets_another_one(hosts: Hosts) -> No
     hosts.tell("both interfaces down", conversation.end(), LONGEST_CUT)
 
 
-@on("siw", long=("rxe",))
+@on("siw", long=("rxe", "erdma"))
 def test_a_peer_that_is_killed_is_noticed(hosts: Hosts) -> None:
     conversation = begin_on_link(hosts.lab)
     hosts.lab.out(1, "kill", "-KILL", conversation.server)
@@ -191,15 +234,13 @@ def test_a_peer_that_is_killed_is_noticed(hosts: Hosts) -> None:
     hosts.tell("peer killed", longest)
 
 
-@on(long=("rxe", "siw"))
+@on(long=("rxe", "siw", "erdma"))
 def test_one_packet_of_twenty_is_lost(hosts: Hosts) -> None:
     """The link may stay, or be left for a while: in the end it is there again."""
     conversation = begin_on_link(hosts.lab)
-    for host in (1, 2):
-        hosts.lab.out(host, "tc", "qdisc", "replace", "dev", "lab0", "root", "netem", "loss", "5%")
+    link(hosts.lab, "--loss", "5%")
     conversation.wait_for_progress(200)
-    for host in (1, 2):
-        hosts.lab.out(host, "tc", "qdisc", "del", "dev", "lab0", "root")
+    link(hosts.lab)
     conversation.wait_for_promotions(conversation.counters().streams_demoted + 1)
     conversation.wait_for_progress()
     hosts.tell("5 % loss", conversation.end())

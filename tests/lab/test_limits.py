@@ -84,7 +84,7 @@ def counted(device: Device, pid: str, reason: str, *command: str) -> Counters:
 def also_long(role: str) -> list[Any]:
     """Devices and limits. A process has the same limits on each device: usually each role has one of them."""
     usual = {"server": "rxe", "client": "siw"}[role]
-    marks = {kind: () if kind == usual else (pytest.mark.long,) for kind in ("rxe", "siw")}
+    marks = {kind: () if kind == usual else (pytest.mark.long,) for kind in ("rxe", "siw", "erdma")}
     return [pytest.param(kind, limit, marks=marks[kind]) for kind in marks for limit in LIMITS]
 
 

@@ -49,59 +49,59 @@ def links_made(lab: UpLab, connections: int, rounds: int, **settings: str) -> tu
     return links - before[0], streams - before[1]
 
 
-def test_streams_share_links_and_links_are_used_again(siw: UpLab) -> None:
-    links, streams = links_made(siw, 4, 3, NACC_SOR_CONN_PER_QP="4")
+def test_streams_share_links_and_links_are_used_again(iwarp: UpLab) -> None:
+    links, streams = links_made(iwarp, 4, 3, NACC_SOR_CONN_PER_QP="4")
     # Those of a round share one; one more if a link was not empty yet when the next round began.
     assert links <= 3, f"{links} links for {streams} streams"
 
 
-def test_connections_that_end_at_once_cost_nobody_the_listener(siw: UpLab) -> None:
+def test_connections_that_end_at_once_cost_nobody_the_listener(iwarp: UpLab) -> None:
     """Breaks if a client that connects to the port of links, and leaves again, ends it for all others."""
     run = [str(binaries() / "netacc_run"), sys.executable, ECHO]
-    server = siw.start(1, *run, "threaded", SERVER, PORT)
+    server = iwarp.start(1, *run, "threaded", SERVER, PORT)
     words = line_from(server.stdout).split()
 
     def reach_a_link() -> None:
-        before = counted(siw, words[2])
+        before = counted(iwarp, words[2])
         for number in attempts():
-            siw.out(2, *run, "ask", SERVER, PORT, str(60 << min(number, 4)), "1", "1")
-            if counted(siw, words[2]) > before:
+            iwarp.out(2, *run, "ask", SERVER, PORT, str(60 << min(number, 4)), "1", "1")
+            if counted(iwarp, words[2]) > before:
                 return
         pytest.fail("no connection got onto a link")
 
     reach_a_link()
     port = int(PORT) + 20000
     knock = f"import socket\nfor _ in range(300): socket.create_connection(({SERVER!r}, {port})).close()"
-    siw.out(2, sys.executable, "-c", knock)
+    iwarp.out(2, sys.executable, "-c", knock)
     reach_a_link()
-    siw.out(1, "kill", "-KILL", words[2])
+    iwarp.out(1, "kill", "-KILL", words[2])
 
 
 @pytest.mark.long
-def test_many_streams_get_onto_one_link_at_once(siw: UpLab) -> None:
+def test_many_streams_get_onto_one_link_at_once(iwarp: UpLab) -> None:
     """Breaks if OPENs wait for other messages once a link's control slots are used: fifteen got there."""
     connections = 100
     settings = ("NACC_SOR_CONN_PER_QP=4096", "NACC_RING_SIZE=4096", "NACC_SOR_MSG_SIZE=2048")
     run = ["env", *settings, str(binaries() / "netacc_run"), sys.executable, CROWD]
-    server = siw.start(1, *run, "serve", SERVER, "7011")
+    server = iwarp.start(1, *run, "serve", SERVER, "7011")
     words = line_from(server.stdout).split()
     assert words[:2] == ["listening", "as"]
     streams = 0
     for number in attempts():
         rounds = 2 << min(number, 4)
-        asked = siw.out(2, *run, "ask", SERVER, "7011", str(connections), str(rounds))
+        asked = iwarp.out(2, *run, "ask", SERVER, "7011", str(connections), str(rounds))
         assert asked == f"{connections * (rounds + 2)} answers as asked\n"
-        before, streams = streams, counted(siw, words[2])[1]
+        before, streams = streams, counted(iwarp, words[2])[1]
         if streams - before >= connections / 2:
             break
     else:
         pytest.fail(f"of {connections} connections {streams - before} got onto links")
-    siw.out(1, "kill", "-KILL", words[2])
+    iwarp.out(1, "kill", "-KILL", words[2])
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("device", ["rxe", "siw"])
+@pytest.mark.parametrize("device", ["rxe", "siw", "erdma"])
 def test_ten_thousand_streams_share_three_links(device: str) -> None:
     """Breaks if each wait of one stream polls all streams of its link: a host did nothing else.
 
@@ -163,34 +163,34 @@ def in_turn(lab: UpLab, connections: int, **settings: str) -> Iterator[str]:
     lab.out(1, "kill", server)
 
 
-def test_a_shared_link_that_the_program_does_not_look_at_takes_streams(siw: UpLab) -> None:
+def test_a_shared_link_that_the_program_does_not_look_at_takes_streams(iwarp: UpLab) -> None:
     """The acceptor blocks on the very connection that is to get onto the link of the one before."""
-    with in_turn(siw, 3, NACC_SOR_CONN_PER_QP="4") as server:
-        assert counted(siw, server)[0] >= 1
+    with in_turn(iwarp, 3, NACC_SOR_CONN_PER_QP="4") as server:
+        assert counted(iwarp, server)[0] >= 1
 
 
-def test_memory_is_registered_in_the_steps_that_are_set(siw: UpLab) -> None:
+def test_memory_is_registered_in_the_steps_that_are_set(iwarp: UpLab) -> None:
     step = 4 << 20
     steps = {"NACC_RDMA_MR_MIN_INC_SIZE": str(step), "NACC_RDMA_MR_MAX_INC_SIZE": str(2 * step)}
-    with in_turn(siw, 3, NACC_SOR_CONN_PER_QP="4", **steps) as server:
-        threads = siw.out(1, "ls", f"/proc/{server}/task").split()
-        registered = json.loads(siw.out(1, "rdma", "-j", "-d", "resource", "show", "mr"))
+    with in_turn(iwarp, 3, NACC_SOR_CONN_PER_QP="4", **steps) as server:
+        threads = iwarp.out(1, "ls", f"/proc/{server}/task").split()
+        registered = json.loads(iwarp.out(1, "rdma", "-j", "-d", "resource", "show", "mr"))
     lengths = {entry["mrlen"] for entry in registered if str(entry.get("pid")) in threads}
     assert lengths == {step}, "each link has all that its streams need in one step"
 
 
-def test_a_link_of_one_stream_has_two_registrations(siw: UpLab) -> None:
+def test_a_link_of_one_stream_has_two_registrations(iwarp: UpLab) -> None:
     """As many as eRDMA has for a queue pair: for receives, the link and the stream."""
-    with in_turn(siw, 3) as server:
-        threads = siw.out(1, "ls", f"/proc/{server}/task").split()
-        registered = json.loads(siw.out(1, "rdma", "-j", "-d", "resource", "show", "mr"))
+    with in_turn(iwarp, 3) as server:
+        threads = iwarp.out(1, "ls", f"/proc/{server}/task").split()
+        registered = json.loads(iwarp.out(1, "rdma", "-j", "-d", "resource", "show", "mr"))
     domains = Counter(entry["pdn"] for entry in registered if str(entry.get("pid")) in threads)
     assert domains and set(domains.values()) == {2}, domains
 
 
 @pytest.mark.long
-def test_a_link_that_is_not_kept_is_made_again(siw: UpLab) -> None:
-    kept, streams = links_made(siw, 1, 5)
+def test_a_link_that_is_not_kept_is_made_again(iwarp: UpLab) -> None:
+    kept, streams = links_made(iwarp, 1, 5)
     assert kept <= 2, f"{kept} links for {streams} streams, one after the other"
-    anew, streams = links_made(siw, 1, 5, NACC_EMPTY_QP_EXPIRE_MS="0")
+    anew, streams = links_made(iwarp, 1, 5, NACC_EMPTY_QP_EXPIRE_MS="0")
     assert anew >= streams

@@ -43,9 +43,12 @@ class Device:
         return parse(self.lab.out(1, *asking))
 
 
-@pytest.fixture(params=["rxe", "rxe-as-erdma", "siw"])
+DEVICES = ("rxe", "rxe-as-erdma", "siw")
+
+
+@pytest.fixture(params=[*DEVICES, pytest.param("erdma", marks=pytest.mark.long)])
 def device(request: pytest.FixtureRequest) -> Device:
-    """Two hosts: with SoftRoCE on a link that loses packets, the same as eRDMA, and with soft-iWARP."""
+    """Two hosts: with SoftRoCE on a link that loses packets, the same as eRDMA, soft-iWARP, and eRDMA."""
     kind, _, profile = str(request.param).partition("-as-")
     return Device(request.getfixturevalue(kind), profile or "native", kind == "rxe")
 
@@ -77,6 +80,7 @@ def benchmark(*more: str) -> tuple[str, ...]:
     return ("redis-benchmark", "-h", SERVER, "-t", "set,get", "-c", "8", "-d", "512", "--csv", *more)
 
 
+@pytest.mark.parametrize("device", [*DEVICES, "erdma"], indirect=True)
 def test_redis(device: Device) -> None:
     server = serve_redis(device)
     requests = 1000
@@ -120,7 +124,15 @@ def test_blocking_sockets_bring_every_byte(device: Device) -> None:
     until_on_links(device, words[2], run)
 
 
-@pytest.mark.parametrize(("kind", "profile"), [("rxe", "native"), ("siw", "native"), ("siw", "erdma")])
+@pytest.mark.parametrize(
+    ("kind", "profile"),
+    [
+        ("rxe", "native"),
+        ("siw", "native"),
+        ("siw", "erdma"),
+        pytest.param("erdma", "native", marks=pytest.mark.long),
+    ],
+)
 def test_ipv6(kind: str, profile: str, request: pytest.FixtureRequest) -> None:
     """On links where the device's connection manager has IPv6, which eRDMA's has not."""
     device = Device(request.getfixturevalue(kind), profile, kind == "rxe")
@@ -132,7 +144,7 @@ def test_ipv6(kind: str, profile: str, request: pytest.FixtureRequest) -> None:
         asking = device.accelerated(sys.executable, ECHO, "ask", SERVER6, "7008", str(100 * times))
         assert device.lab.out(2, *asking) == f"{100 * times} answers as asked\n"
 
-    if profile == "native":
+    if "erdma" not in (kind, profile):
         until_on_links(device, words[2], run)
     else:
         run(1)
@@ -140,7 +152,7 @@ def test_ipv6(kind: str, profile: str, request: pytest.FixtureRequest) -> None:
         assert counters.link_bytes == 0 and counters.tcp_bytes > 0, counters.describe()
 
 
-@pytest.mark.parametrize("kind", ["rxe", "siw"])
+@pytest.mark.parametrize("kind", ["rxe", "siw", pytest.param("erdma", marks=pytest.mark.long)])
 @pytest.mark.parametrize("role", ["prefork", "forking"])
 def test_each_of_several_processes_of_one_port_is_found(
     kind: str, role: str, request: pytest.FixtureRequest

@@ -70,9 +70,12 @@ def opened(name: str, lab: UpLab) -> Iterator[Device]:
         yield Device(name, lab, run)
 
 
-@pytest.fixture(params=["rxe", "rxe-as-erdma", "siw"], ids=str)
+ERDMA = pytest.param("erdma", marks=pytest.mark.long)
+
+
+@pytest.fixture(params=["rxe", "rxe-as-erdma", "siw", ERDMA], ids=str)
 def device(request: pytest.FixtureRequest) -> Iterator[Device]:
-    """Two hosts: with SoftRoCE, the same held to the limits of eRDMA, and with soft-iWARP."""
+    """Two hosts: with SoftRoCE, the same held to the limits of eRDMA, with soft-iWARP, and with eRDMA."""
     name = str(request.param)
     with opened(name, request.getfixturevalue(name.partition("-")[0])) as device:
         yield device
@@ -120,7 +123,7 @@ def regressions() -> list[Path]:
 
 
 @pytest.mark.parametrize(
-    "device", [pytest.param("rxe", marks=pytest.mark.long), "rxe-as-erdma", "siw"], indirect=True
+    "device", [pytest.param("rxe", marks=pytest.mark.long), "rxe-as-erdma", "siw", ERDMA], indirect=True
 )
 def test_regressions(device: Device) -> None:
     """Programs that once failed over shared memory, with their processes on two hosts."""

@@ -23,7 +23,7 @@ def keyed(device: Device, host: int, key: str, *command: str) -> tuple[str, ...]
     return ("env", f"NACC_PSK_FILE={path}", *device.accelerated(*command))
 
 
-@pytest.fixture(params=["rxe", "siw"])
+@pytest.fixture(params=["rxe", "siw", pytest.param("erdma", marks=pytest.mark.long)])
 def device(request: pytest.FixtureRequest) -> Iterator[Device]:
     """Two hosts, with each of the devices."""
     lab = request.getfixturevalue(str(request.param))

@@ -10,6 +10,7 @@ import pytest
 
 from tests.apps.lib.paths import REPO
 from tests.lab.lib import UpLab
+from tests.lab.test_limits import AS_NOBODY
 
 EXAMPLES = REPO / "target/debug/examples"
 
@@ -39,9 +40,9 @@ class Report:
     failures: list[dict[str, str]] = field(default_factory=list)
 
 
-def conformance(lab: UpLab, *arguments: str) -> Report:
-    """Run the suite on host 1."""
-    result = lab.run(1, str(EXAMPLES / "verbs_conformance"), *arguments)
+def conformance(lab: UpLab, *arguments: str, before: tuple[str, ...] = ()) -> Report:
+    """Run the suite on host 1, by a command if there is one before it."""
+    result = lab.run(1, *before, str(EXAMPLES / "verbs_conformance"), *arguments)
     report = Report()
     for line in result.stdout.splitlines():
         entry = json.loads(line)
@@ -109,11 +110,36 @@ def test_soft_iwarp_with_the_limits_of_erdma(siw: UpLab) -> None:
     assert report.capabilities["max_recv_sge"] == 1
 
 
+def test_erdma(erdma: UpLab) -> None:
+    """The true driver and provider, on an emulated function."""
+    report = conformance(erdma, "10.99.0.1")
+    judge(report)
+    assert [device["name"] for device in report.devices] == ["erdma_0"]
+    assert report.devices[0]["iwarp"]
+    assert report.devices[0]["profile"] == "erdma"
+    assert report.limits["immediate"]
+    assert report.capabilities["max_recv_sge"] == 1
+    assert report.capabilities["max_inline"] == 96
+    assert report.capabilities["initiator_sends_first"]
+
+
+def test_erdma_with_the_limits_of_the_least_device(erdma: UpLab) -> None:
+    judge(conformance(erdma, "10.99.0.1", "portable"))
+
+
+@pytest.mark.long
+def test_erdma_for_an_ordinary_user(erdma: UpLab) -> None:
+    judge(conformance(erdma, "10.99.0.1", before=AS_NOBODY))
+
+
 @pytest.mark.parametrize("kind", ["rxe", "siw"])
 def test_an_overflowing_completion_queue_is_the_end_of_its_link_alone(
     kind: str, request: pytest.FixtureRequest
 ) -> None:
-    """Both devices drop completions that find no room, and report it by an asynchronous event alone."""
+    """Both devices drop completions that find no room, and report it by an asynchronous event alone.
+
+    An eRDMA function cannot notice it: its driver does not report how far it has polled.
+    """
     result = request.getfixturevalue(kind).run(1, str(EXAMPLES / "verbs_overflow"), "10.99.0.1")
     assert result.returncode == 0, result.stderr
     seen = json.loads(result.stdout)

@@ -18,7 +18,7 @@ use crate::device_cq::DeviceCq;
 use crate::discovery::library;
 use crate::ffi::abi::QpCap;
 use crate::ffi::{
-    enter, CmId, CompletionChannel, Context, Cq, DeviceAttributes, EventChannel, Pd, QueuePair, UnlinkWatch,
+    enter, is_limited, CmId, CompletionChannel, Context, Cq, DeviceAttributes, EventChannel, Pd, QueuePair, UnlinkWatch,
 };
 use crate::link::{Link, Links, Shape};
 use crate::manager::{listen_at, Manager, BACKLOG};
@@ -225,8 +225,12 @@ impl VerbsDevice {
         let memory = LinkMemory::new(Arc::clone(&pd), self.growth);
         let notes = memory.alloc(Link::notes_len(&self.shape))?;
         let vector = self.comp_vector.wrapping_add(cq.0);
-        let device_cq = DeviceCq::new(self.context, self.completion_entries, vector).map_err(os("ibv_create_cq"))?;
-        let qp = cm.create_qp(&pd, &device_cq.cq, cap(&self.shape)).map_err(os("rdma_create_qp"))?;
+        let device_cq = DeviceCq::new(self.context, self.completion_entries, vector)
+            .map_err(|source| not_made("ibv_create_cq", self.completion_entries, is_limited(), source))?;
+        let cap = cap(&self.shape);
+        let qp = cm
+            .create_qp(&pd, &device_cq.cq, cap)
+            .map_err(|source| not_made("rdma_create_qp", cap.max_send_wr + cap.max_recv_wr, is_limited(), source))?;
         let mut links = self.links.0.write();
         let id = loop {
             let id = QueuePairId(self.next_link.fetch_add(1, Ordering::Relaxed) & (u32::MAX >> 1));
@@ -316,6 +320,17 @@ fn cap(shape: &Shape) -> QpCap {
         max_send_sge: 1,
         max_recv_sge: 1,
         max_inline_data: shape.max_inline,
+    }
+}
+
+/// Why a queue could not be made. Where the provider has a queue in the process's memory, as those of eRDMA and ConnectX do,
+/// the kernel pins it, and counts it like registered memory. `limited`: how much may be pinned is.
+fn not_made(operation: &'static str, entries: u32, limited: bool, source: io::Error) -> DeviceError {
+    /// Of an entry, at least.
+    const ENTRY: usize = 32;
+    match source.kind() {
+        io::ErrorKind::OutOfMemory if limited => DeviceError::MemoryLimit { wanted: entries as usize * ENTRY },
+        _ => DeviceError::Os { operation, source },
     }
 }
 
@@ -505,6 +520,21 @@ impl Drop for VerbsDevice {
         drop(self.guard.take());
         if *self.gone.get_mut() {
             self.context.abandon();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Breaks if a process that may pin too little for eRDMA's queues is told that objects ran out, as before.
+    #[test]
+    fn a_queue_that_may_not_be_pinned_is_a_memory_limit() {
+        let made = |errno, limited| not_made("rdma_create_qp", 512, limited, io::Error::from_raw_os_error(errno));
+        assert!(matches!(made(libc::ENOMEM, true), DeviceError::MemoryLimit { wanted: 16384 }));
+        for (errno, limited) in [(libc::ENOMEM, false), (libc::EAGAIN, true), (libc::EMFILE, true)] {
+            assert!(matches!(made(errno, limited), DeviceError::Os { operation: "rdma_create_qp", .. }), "{errno}");
         }
     }
 }

@@ -14,14 +14,13 @@ use serde_json::json;
 
 use crate::accel::{Accel, AccelChoice};
 use crate::client::{CommandLine, Input, OutputKind, Session, Sink};
-use crate::error::{find_program, LabError};
-use crate::lab::{Lab, Plan, GRACE};
-use crate::machine;
-use crate::provision::{Provision, QEMU};
+use crate::error::LabError;
+use crate::lab::{device_module, emulator, DeviceArgs, Lab, Plan, GRACE};
+use crate::provision::Provision;
 use crate::setup::{Impairment, Rdma};
 use crate::state::{LabFolder, Record, MAX_HOSTS};
 use crate::terminal::{self, Raw};
-use crate::{local, probe, siw};
+use crate::{erdma, local, machine, probe};
 
 /// Arguments of `netacc lab`.
 #[derive(Debug, Args)]
@@ -37,7 +36,7 @@ what is installed and built here runs there. What a command writes is gone with 
 are given with --rw.
 
 Commands find in their environment: NETACC_LAB_HOST (1 or 2), NETACC_LAB_HOSTS, NETACC_LAB_ADDRESS, NETACC_LAB_PEER (the
-other host's address) and NETACC_LAB_DEVICE (rxe0 or siw0).
+other host's address) and NETACC_LAB_DEVICE (rxe0, siw0 or erdma_0).
 
 Examples:
   netacc lab run -- ibv_devinfo                          the RDMA device of a machine
@@ -45,7 +44,10 @@ Examples:
   netacc lab shell                                       look around
   netacc lab up --hosts 2 --loss 1% --delay 1ms          two hosts that stay, on a bad link
   netacc lab exec 1 -- rping -s -C 3 & netacc lab exec 2 -- rping -c -a lab1 -C 3 -v
+  netacc lab fabric --delay 5ms                          another link, while they run
   netacc lab down
+
+  netacc lab run --rdma erdma -- ibv_devinfo -v          an emulated eRDMA function, its true driver and provider
 
 Exit status: the command's own, 128 + the signal that ended it, or 126/127 if it could not be started; 124 if --timeout
 is over; 125 if the lab itself failed; 2 if the arguments are wrong.";
@@ -60,6 +62,8 @@ enum LabCommand {
     Up(UpArgs),
     /// Run a command in a lab that is up
     Exec(ExecArgs),
+    /// Change what the link between the hosts loses, delays and bounds, and the functions of --rdma erdma
+    Fabric(FabricArgs),
     /// Switch a lab off
     Down(NameArgs),
     /// List the labs that are up
@@ -75,9 +79,8 @@ struct MachineArgs {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=i64::from(MAX_HOSTS)))]
     hosts: u8,
 
-    /// The RDMA device of each host
-    #[arg(long, value_enum, default_value_t = Rdma::Rxe)]
-    rdma: Rdma,
+    #[command(flatten)]
+    device: DeviceArgs,
 
     /// A folder in which writes last (may be repeated)
     #[arg(long = "rw", value_name = "FOLDER")]
@@ -205,6 +208,21 @@ struct ExecArgs {
     command: Vec<OsString>,
 }
 
+/// With no more than a name the link loses, delays and bounds nothing any more.
+#[derive(Debug, Args)]
+struct FabricArgs {
+    #[command(flatten)]
+    name: NameArgs,
+
+    #[command(flatten)]
+    impairment: Impairment,
+
+    /// Leave the link as it is, and send these to the process with the functions: JSON objects, as {"get":"counters"}, which
+    /// models/erdma/README.md lists. Each answer is a line
+    #[arg(long = "request", value_name = "JSON", conflicts_with_all = ["loss", "delay", "rate"])]
+    requests: Vec<String>,
+}
+
 #[derive(Debug, Args)]
 struct StatusArgs {
     /// One JSON array instead of text
@@ -214,9 +232,8 @@ struct StatusArgs {
 
 #[derive(Debug, Args)]
 struct SetupArgs {
-    /// Prepare for this RDMA device
-    #[arg(long, value_enum, default_value_t = Rdma::Rxe)]
-    rdma: Rdma,
+    #[command(flatten)]
+    device: DeviceArgs,
 
     /// Prepare this version (as 6.1.0-50-amd64) instead of the newest that is here
     #[arg(long, value_name = "VERSION")]
@@ -237,6 +254,7 @@ pub fn run(args: LabArgs) -> ExitCode {
         LabCommand::Shell(args) => shell(&args),
         LabCommand::Up(args) => up(&args),
         LabCommand::Exec(args) => exec(&args),
+        LabCommand::Fabric(args) => fabric(&args),
         LabCommand::Down(args) => down(&args),
         LabCommand::Status(args) => status(&args),
         LabCommand::Setup(args) => setup(&args),
@@ -258,7 +276,7 @@ pub fn run(args: LabArgs) -> ExitCode {
 
 fn run_command(args: &RunArgs) -> Result<u8, LabError> {
     if on_this_machine(args)? {
-        return local::run(args.machine.rdma, &args.command);
+        return local::run(args.machine.device.rdma, &args.command);
     }
     let lab = temporary(&args.machine)?;
     let command = CommandLine { argv: args.command.clone(), terminal: None };
@@ -274,10 +292,10 @@ fn run_command(args: &RunArgs) -> Result<u8, LabError> {
 
 fn on_this_machine(args: &RunArgs) -> Result<bool, LabError> {
     let machine = &args.machine;
-    let fits = machine.hosts == 1 && machine.impairment.is_none() && machine.rdma != Rdma::None;
+    let fits = machine.hosts == 1 && machine.impairment.is_none() && machine.device.rdma != Rdma::None;
     match args.place {
         Where::Vm => Ok(false),
-        Where::Auto => Ok(fits && args.timeout.is_none() && local::obstacle(machine.rdma).is_none()),
+        Where::Auto => Ok(fits && args.timeout.is_none() && local::obstacle(machine.device.rdma).is_none()),
         Where::Host if !fits || args.timeout.is_some() => {
             Err(LabError::Usage("--where host is for one host with an RDMA device, and no --timeout".into()))
         }
@@ -358,15 +376,61 @@ fn up(args: &UpArgs) -> Result<u8, LabError> {
 
 fn exec(args: &ExecArgs) -> Result<u8, LabError> {
     let folder = LabFolder::of(&args.name.name)?;
-    known_host(&folder.read()?, args.host)?;
+    let record = folder.read()?;
+    known_host(&record, args.host)?;
     let command = CommandLine { argv: args.command.clone(), terminal: None };
     let deadline = args.timeout.map(|seconds| (Instant::now() + Duration::from_secs(seconds), seconds));
-    Session::open(&folder.host(args.host))?.run(&command, Input::Stdin, &mut Plain, deadline)
+    let status = Session::open(&folder.host(args.host))?.run(&command, Input::Stdin, &mut Plain, deadline);
+    if let Some(loss) = lost_functions(&folder, &record) {
+        eprintln!("netacc lab: {loss}");
+    }
+    status
+}
+
+fn lost_functions(folder: &LabFolder, record: &Record) -> Option<LabError> {
+    if record.rdma == Rdma::Erdma {
+        erdma::loss(folder)
+    } else {
+        None
+    }
+}
+
+fn fabric(args: &FabricArgs) -> Result<u8, LabError> {
+    let folder = LabFolder::of(&args.name.name)?;
+    let record = folder.read()?;
+    if let Some(loss) = lost_functions(&folder, &record) {
+        return Err(loss);
+    }
+    if !args.requests.is_empty() {
+        if record.rdma != Rdma::Erdma {
+            return Err(LabError::Usage(format!("the lab '{}' has no functions (--rdma erdma)", record.name)));
+        }
+        for request in &args.requests {
+            println!("{}", erdma::control(&folder, request)?);
+        }
+        return Ok(0);
+    }
+    if record.hosts.len() == 1 {
+        return Err(LabError::Usage(format!("the lab '{}' has one host, and no link", record.name)));
+    }
+    if record.rdma == Rdma::Erdma {
+        erdma::impair(&folder, &args.impairment)?;
+    }
+    let argv = ["sh", "-c", &args.impairment.replacement()].map(OsString::from).to_vec();
+    for host in &record.hosts {
+        let command = CommandLine { argv: argv.clone(), terminal: None };
+        let status = Session::open(&folder.host(host.host))?.run(&command, Input::Nothing, &mut Plain, None)?;
+        if status != 0 {
+            return Ok(status);
+        }
+    }
+    Ok(0)
 }
 
 fn down(args: &NameArgs) -> Result<u8, LabError> {
     let folder = LabFolder::of(&args.name)?;
     if !folder.is_alive() {
+        erdma::end(&folder);
         folder.remove();
         return Err(LabError::NotRunning(args.name.clone()));
     }
@@ -378,18 +442,26 @@ fn down(args: &NameArgs) -> Result<u8, LabError> {
     if off.contains(&false) {
         return Err(LabError::io(format!("switching {} off", args.name))(io::ErrorKind::TimedOut.into()));
     }
+    erdma::end(&folder);
     folder.remove();
     Ok(0)
 }
 
 fn status(args: &StatusArgs) -> Result<u8, LabError> {
-    let records: Vec<Record> = LabFolder::all()?.iter().filter_map(|folder| folder.read().ok()).collect();
+    let known = LabFolder::all()?.into_iter().filter_map(|folder| folder.read().ok().map(|record| (folder, record)));
+    let labs: Vec<(LabFolder, Record)> = known.collect();
     if args.json {
+        let records: Vec<&Record> = labs.iter().map(|(_, record)| record).collect();
         println!("{}", json!(records));
-    } else if records.is_empty() {
+    } else if labs.is_empty() {
         println!("no lab is up");
     } else {
-        records.iter().for_each(print_lab);
+        for (folder, record) in &labs {
+            print_lab(record);
+            if let Some(loss) = lost_functions(folder, record) {
+                println!("  {loss}");
+            }
+        }
     }
     Ok(0)
 }
@@ -409,24 +481,30 @@ fn print_lab(record: &Record) {
 
 fn setup(args: &SetupArgs) -> Result<u8, LabError> {
     let provision = provision(&args.common)?;
-    provision.programs(args.rdma)?;
+    let rdma = args.device.rdma;
+    provision.programs(rdma)?;
     let kernel = provision.kernel(args.kernel.as_deref())?;
-    let siw = if args.rdma == Rdma::Siw { siw::module(&provision, &kernel)? } else { None };
-    let accel = probe::choose(AccelChoice::Auto, &provision, &kernel)?;
-    let own = local::obstacle(args.rdma);
-    let qemu = find_program(QEMU);
+    let module = device_module(&args.device, &provision, &kernel)?;
+    let emulator = emulator(rdma, &provision)?;
+    let functions = if rdma == Rdma::Erdma { Some(erdma::program()?) } else { None };
+    let accel = probe::choose(AccelChoice::Auto, &provision, &kernel, &emulator)?;
+    let own = local::obstacle(rdma);
+    let qemu = emulator.program();
     if args.json {
         let found = json!({
             "qemu": qemu, "kernel": kernel.version, "image": kernel.image, "modules": kernel.tree, "accel": accel,
-            "siw": siw, "own_kernel": own.is_none(), "own_kernel_obstacle": own,
+            "module": module, "functions": functions, "own_kernel": own.is_none(), "own_kernel_obstacle": own,
         });
         println!("{found}");
     } else {
-        println!("QEMU         {}", qemu.unwrap_or_default().display());
+        println!("QEMU         {}", qemu.display());
         println!("kernel       {} ({})", kernel.version, kernel.image.display());
         println!("runs under   {}", if accel == Accel::Kvm { "KVM" } else { "software emulation" });
-        if let Some(siw) = siw {
-            println!("soft-iWARP   {}", siw.display());
+        if let Some(module) = module {
+            println!("driver       {}", module.display());
+        }
+        if let Some(functions) = functions {
+            println!("functions    {}", functions.display());
         }
         println!(
             "own kernel   {}",
@@ -467,6 +545,7 @@ fn end_on_interrupt(folder: &LabFolder) {
         for host in (1..=MAX_HOSTS).map(|host| folder.host(host)).filter(|files| files.is_alive()) {
             machine::quit(&host);
         }
+        erdma::end(&folder);
         machine::await_children(GRACE);
         folder.remove();
         eprintln!("netacc lab: interrupted");
@@ -484,7 +563,7 @@ fn plan(args: &MachineArgs, tied: bool) -> Result<Plan, LabError> {
     });
     Ok(Plan {
         hosts: args.hosts,
-        rdma: args.rdma,
+        device: args.device.clone(),
         accel: args.accel,
         kernel: args.kernel.clone(),
         cpus: args.cpus,

@@ -35,6 +35,22 @@ pub enum LabError {
         /// The last lines of its console.
         console: String,
     },
+    /// The process with the emulated eRDMA functions did not come up, or went away.
+    #[error("netacc-erdma: {why}{log}")]
+    Functions {
+        /// What happened.
+        why: String,
+        /// The last lines of its log.
+        log: String,
+    },
+    /// The process with the emulated eRDMA functions refused a command.
+    #[error("netacc-erdma refused '{command}': {answer}")]
+    Refused {
+        /// The command.
+        command: String,
+        /// The answer.
+        answer: String,
+    },
     /// No lab of that name is running.
     #[error("no lab named '{0}' is running (start one with: netacc lab up)")]
     NotRunning(String),
@@ -100,6 +116,14 @@ pub(crate) fn output(command: &mut Command) -> Result<Vec<u8>, LabError> {
 
 /// How much of a tool's complaint is passed on.
 const TOOL_LINES: usize = 20;
+
+/// The last lines of a text that somebody should read, each on a line of its own.
+pub(crate) fn last_lines(text: &[u8]) -> String {
+    const SHOWN: usize = 12;
+    let text = String::from_utf8_lossy(text);
+    let lines: Vec<&str> = text.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
+    lines[lines.len().saturating_sub(SHOWN)..].iter().map(|line| format!("\n  {line}")).collect()
+}
 
 /// The first of `names` that is an executable in PATH or in the system folders that users often lack there.
 pub(crate) fn find_program(name: &str) -> Option<PathBuf> {

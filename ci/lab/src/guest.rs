@@ -39,8 +39,8 @@ pub(crate) struct GuestConfig {
     pub(crate) host: u8,
     pub(crate) hosts: u8,
     pub(crate) rdma: Rdma,
-    /// The module to load where the kernel has none.
-    pub(crate) siw: Option<PathBuf>,
+    /// The device's module, where the kernel has none of its own.
+    pub(crate) module: Option<PathBuf>,
     /// `netacc`, on the real root.
     pub(crate) program: PathBuf,
     /// How many modules the initial file system has.

@@ -4,24 +4,36 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::accel::{Accel, AccelChoice};
+use crate::emulator::Emulator;
+use crate::erdma::{self, ErdmaArgs, Functions};
 use crate::error::LabError;
 use crate::guest::GuestConfig;
 use crate::machine::Machine;
-use crate::probe;
-use crate::provision::Provision;
+use crate::provision::{Kernel, Provision};
 use crate::qemu::{own_program, Hardware};
 use crate::setup::{addresses, Impairment, Rdma};
-use crate::siw;
 use crate::state::{HostRecord, LabFolder, Record, PORTS};
+use crate::{drivers, probe};
 
 /// How long a machine may take to write back and switch off.
 pub(crate) const GRACE: Duration = Duration::from_secs(20);
+
+/// The RDMA device of each host.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct DeviceArgs {
+    /// The RDMA device of each host
+    #[arg(long, value_enum, default_value_t = Rdma::Rxe)]
+    pub(crate) rdma: Rdma,
+
+    #[command(flatten)]
+    pub(crate) erdma: ErdmaArgs,
+}
 
 /// What to make.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) hosts: u8,
-    pub(crate) rdma: Rdma,
+    pub(crate) device: DeviceArgs,
     pub(crate) accel: AccelChoice,
     pub(crate) kernel: Option<String>,
     pub(crate) cpus: u32,
@@ -39,6 +51,7 @@ pub(crate) struct Plan {
 pub(crate) struct Lab {
     pub(crate) folder: LabFolder,
     pub(crate) record: Record,
+    functions: Option<Functions>,
     machines: Vec<Machine>,
     released: bool,
 }
@@ -49,34 +62,48 @@ impl Lab {
         if plan.hosts == 1 && !plan.impairment.is_none() {
             return Err(LabError::Usage("--loss, --delay and --rate are about the link between --hosts 2".into()));
         }
-        provision.programs(plan.rdma)?;
+        provision.programs(plan.device.rdma)?;
         let kernel = provision.kernel(plan.kernel.as_deref())?;
-        let siw = if plan.rdma == Rdma::Siw { siw::module(provision, &kernel)? } else { None };
-        let accel = probe::choose(plan.accel, provision, &kernel)?;
+        let module = device_module(&plan.device, provision, &kernel)?;
+        let emulator = emulator(plan.device.rdma, provision)?;
+        let accel = probe::choose(plan.accel, provision, &kernel, &emulator)?;
+        if !folder.is_alive() {
+            // Its machines may have gone without it.
+            erdma::end(&folder);
+        }
         folder.create()?;
+        let with_functions = plan.device.rdma == Rdma::Erdma;
         let began = Instant::now();
         let record = Record {
             name: folder.name.clone(),
             kernel: kernel.version.clone(),
             accel,
-            rdma: plan.rdma,
+            rdma: plan.device.rdma,
+            driver: with_functions.then_some(plan.device.erdma.driver),
             hosts: (1..=plan.hosts).map(|host| described(&folder, host)).collect(),
             boot_ms: 0,
         };
-        let mut lab = Lab { folder, record, machines: Vec::new(), released: false };
+        let mut lab = Lab { folder, record, functions: None, machines: Vec::new(), released: false };
         let hardware = Hardware {
             accel,
             cpus: plan.cpus,
             memory_mib: plan.memory_mib,
+            shared_memory: with_functions,
             real_time: plan.real_time,
             tied: plan.tied,
         };
+        if with_functions {
+            lab.functions = Some(Functions::start(&lab.folder, plan.hosts, plan.device.erdma.driver, plan.tied)?);
+            if !plan.impairment.is_none() {
+                erdma::impair(&lab.folder, &plan.impairment)?;
+            }
+        }
         for host in 1..=plan.hosts {
             let config = GuestConfig {
                 host,
                 hosts: plan.hosts,
-                rdma: plan.rdma,
-                siw: siw.clone(),
+                rdma: plan.device.rdma,
+                module: module.clone(),
                 program: own_program()?,
                 modules: 0,
                 module_tree: kernel.tree.clone(),
@@ -86,7 +113,7 @@ impl Lab {
             };
             let peer = (plan.hosts == 2).then(|| lab.folder.host(3 - host));
             let files = lab.folder.host(host);
-            lab.machines.push(Machine::start(&kernel, &hardware, files, config, peer.as_ref())?);
+            lab.machines.push(Machine::start(&kernel, &emulator, &hardware, files, config, peer.as_ref())?);
         }
         provision.say(&format!(
             "booting {} under {}, Linux {}",
@@ -111,6 +138,7 @@ impl Lab {
         self.folder.write(&self.record)?;
         self.released = true;
         self.machines.drain(..).for_each(Machine::release);
+        self.functions.take().into_iter().for_each(Functions::release);
         Ok(self.record.clone())
     }
 
@@ -126,8 +154,30 @@ impl Drop for Lab {
     fn drop(&mut self) {
         if !self.released {
             self.machines.iter_mut().for_each(Machine::kill);
+            self.functions = None;
             self.folder.remove();
         }
+    }
+}
+
+/// The module that the hosts load, if their kernel has none of its own.
+pub(crate) fn device_module(
+    device: &DeviceArgs,
+    provision: &Provision,
+    kernel: &Kernel,
+) -> Result<Option<PathBuf>, LabError> {
+    match device.rdma {
+        Rdma::Rxe | Rdma::None => Ok(None),
+        Rdma::Siw => drivers::module(provision, kernel, drivers::Driver::Siw),
+        Rdma::Erdma => erdma::module(provision, kernel, &device.erdma),
+    }
+}
+
+/// The QEMU that the device needs.
+pub(crate) fn emulator(rdma: Rdma, provision: &Provision) -> Result<Emulator, LabError> {
+    match rdma {
+        Rdma::Erdma => Emulator::with_vfio_user(provision),
+        Rdma::Rxe | Rdma::Siw | Rdma::None => Ok(Emulator::Installed),
     }
 }
 

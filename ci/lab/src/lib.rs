@@ -1,13 +1,14 @@
 //! `netacc lab`: small virtual machines with real RDMA devices in software, on any machine.
 //!
 //! A host of the lab is the distribution's own kernel under QEMU, with this machine's file system inside: the programs,
-//! libraries and builds that are here run there. SoftRoCE (`rdma_rxe`) or soft-iWARP (`siw`) is loaded in it, so no
-//! module is ever loaded into this machine unless `--where host` asks for it.
+//! libraries and builds that are here run there. SoftRoCE (`rdma_rxe`), soft-iWARP (`siw`) or the driver of an emulated
+//! eRDMA function (`erdma`) is loaded in it, so no module is ever loaded into this machine unless `--where host` asks for it.
 //!
 //! | module | what |
 //! | --- | --- |
 //! | [`cli`] | the commands |
-//! | `provision`, `siw` | QEMU, kernel and modules: found or fetched |
+//! | `provision`, `drivers`, `emulator` | kernel, modules and QEMU: found or fetched |
+//! | `erdma` | the process with the emulated eRDMA functions |
 //! | `machine`, `qemu`, `initramfs` | one QEMU |
 //! | `accel`, `probe` | KVM or software emulation |
 //! | `state`, `lab` | the machines of a lab, and where they are written down |
@@ -20,6 +21,9 @@
 mod accel;
 pub mod cli;
 mod client;
+mod drivers;
+mod emulator;
+mod erdma;
 mod error;
 pub mod guest;
 mod initramfs;
@@ -30,7 +34,6 @@ mod probe;
 mod provision;
 mod qemu;
 mod setup;
-mod siw;
 mod state;
 mod terminal;
 mod wire;

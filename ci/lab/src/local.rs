@@ -12,7 +12,10 @@ use crate::setup::{self, addresses, Impairment, Rdma};
 /// Can it be used here? If not, why.
 pub(crate) fn obstacle(rdma: Rdma) -> Option<String> {
     let (_, kind) = rdma.names()?;
-    let module = if rdma == Rdma::Siw { "siw" } else { "rdma_rxe" };
+    let module = rdma.module();
+    if rdma == Rdma::Erdma {
+        return Some("an emulated eRDMA function is a virtual machine's".into());
+    }
     if !geteuid().is_root() {
         return Some("needs root".into());
     }

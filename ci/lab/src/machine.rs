@@ -10,15 +10,20 @@ use std::time::{Duration, Instant};
 use nix::sys::wait::{waitpid, WaitPidFlag, WaitStatus};
 
 use crate::client::Session;
+use crate::emulator::Emulator;
 use crate::error::LabError;
 use crate::guest::{port_name, writable_tag, GuestConfig, ROOT_TAG};
 use crate::initramfs;
 use crate::provision::{module_order, Kernel};
 use crate::qemu::{escaped, export, qemu, socket, spawn, Hardware};
+use crate::setup::Rdma;
 use crate::state::{HostFiles, PORTS};
 
 /// What leads to the root file system.
 const ROOT_MODULES: [&str; 4] = ["virtio_pci", "9pnet_virtio", "9p", "overlay"];
+
+/// How long QEMU may take to end once it has closed a port.
+const END_TIME: Duration = Duration::from_secs(5);
 
 /// A machine that this process started.
 #[derive(Debug)]
@@ -31,6 +36,7 @@ impl Machine {
     /// Starts it; [`wait_until_ready`](Machine::wait_until_ready) next.
     pub(crate) fn start(
         kernel: &Kernel,
+        emulator: &Emulator,
         hardware: &Hardware,
         files: HostFiles,
         mut config: GuestConfig,
@@ -41,7 +47,7 @@ impl Machine {
         let text =
             serde_json::to_vec(&config).map_err(|error| LabError::io("the guest's configuration")(error.into()))?;
         initramfs::write(&files.initramfs(), &config.program, &modules, &text)?;
-        let mut command = qemu(kernel, hardware, &files.initramfs(), &files.console(), "init");
+        let mut command = qemu(kernel, emulator, hardware, &files.initramfs(), &files.console(), "init");
         command.arg("-chardev").arg(socket("qmp", &files.monitor())).args(["-mon", "chardev=qmp,mode=control"]);
         command.args(["-device", "virtio-serial-pci,max_ports=16"]);
         for port in 0..PORTS {
@@ -53,14 +59,28 @@ impl Machine {
         for (position, folder) in config.writable.iter().enumerate() {
             export(&mut command, &writable_tag(position), folder, "");
         }
-        if let Some(peer) = peer {
-            let ends = format!(
+        let with_function = config.rdma == Rdma::Erdma;
+        let ends = match peer {
+            Some(peer) => Some(format!(
                 "dgram,id=net0,local.type=unix,local.path={},remote.type=unix,remote.path={}",
                 escaped(&files.link()),
                 escaped(&peer.link())
-            );
+            )),
+            // A card with nobody at the other end: the driver wants one with the function's address.
+            None => with_function.then(|| "hubport,id=net0,hubid=0".into()),
+        };
+        if let Some(ends) = ends {
             command.args(["-netdev", &ends]);
-            command.args(["-device", &format!("virtio-net-pci,netdev=net0,mac=52:54:00:99:00:0{}", files.host)]);
+            // Nothing is booted from the network.
+            let card = format!("virtio-net-pci,netdev=net0,mac={},romfile=", mac(files.host));
+            command.args(["-device", &card]);
+        }
+        if with_function {
+            // Below a port of its own, as on a machine where it comes and goes.
+            command.args(["-device", "pcie-root-port,id=function-port,slot=1"]);
+            let socket = serde_json::json!({"type": "unix", "path": files.function()});
+            let function = serde_json::json!({"driver": "vfio-user-pci", "bus": "function-port", "socket": socket});
+            command.args(["-device", &function.to_string()]);
         }
         let complaints = files.complaints();
         command.stderr(File::create(&complaints).map_err(LabError::file(&complaints))?);
@@ -92,7 +112,17 @@ impl Machine {
         match session.report(&mut hopeless) {
             Ok(None) => Ok(()),
             Ok(Some(why)) => Err(problem(&why)),
-            Err(error) => Err(hopeless().unwrap_or(error)),
+            Err(error) => {
+                // A machine that goes off closes its ports before QEMU has ended, which may write a core dump.
+                let end = Instant::now() + END_TIME;
+                while Instant::now() < end {
+                    if let Some(reason) = hopeless() {
+                        return Err(reason);
+                    }
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                Err(error)
+            }
         }
     }
 
@@ -113,6 +143,11 @@ impl Machine {
         let _ = Session::open(&self.files).and_then(|session| session.power_off(grace));
         self.kill();
     }
+}
+
+/// The address of a host's Ethernet card, and of its eRDMA function: by it the driver finds the card.
+pub(crate) fn mac(host: u8) -> String {
+    format!("52:54:00:99:00:0{host}")
 }
 
 /// Switches off a machine that another process started. True when it is off.

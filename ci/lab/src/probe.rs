@@ -10,17 +10,23 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::accel::{Accel, AccelChoice};
+use crate::emulator::Emulator;
 use crate::error::{output, LabError};
 use crate::guest::PROBE_ANSWER;
 use crate::initramfs;
-use crate::provision::{Kernel, Provision, QEMU};
+use crate::provision::{Kernel, Provision};
 use crate::qemu::{own_program, qemu, spawn, Hardware};
 
 /// A kernel that has not reached its first process by then never will, on hardware.
 const PROBE_TIME: Duration = Duration::from_secs(20);
 
 /// Resolves the choice, and keeps the result until the next boot of this machine.
-pub(crate) fn choose(choice: AccelChoice, provision: &Provision, kernel: &Kernel) -> Result<Accel, LabError> {
+pub(crate) fn choose(
+    choice: AccelChoice,
+    provision: &Provision,
+    kernel: &Kernel,
+    emulator: &Emulator,
+) -> Result<Accel, LabError> {
     match choice {
         AccelChoice::Kvm => return Ok(Accel::Kvm),
         AccelChoice::Tcg => return Ok(Accel::Tcg),
@@ -30,15 +36,19 @@ pub(crate) fn choose(choice: AccelChoice, provision: &Provision, kernel: &Kernel
         return Ok(Accel::Tcg);
     }
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let qemu = output(std::process::Command::new(QEMU).arg("--version"))?;
+    let qemu = output(emulator.command().arg("--version"))?;
     let situation = format!("{}\n{}\n{}", boot.trim(), String::from_utf8_lossy(&qemu).trim(), kernel.version);
-    let path = provision.cache.join("accel.json");
+    // Labs of both QEMUs come in turns.
+    let path = provision.cache.join(match emulator {
+        Emulator::Installed => "accel.json",
+        Emulator::Unpacked(_) => "accel-unpacked.json",
+    });
     let known = fs::read(&path).ok().and_then(|text| serde_json::from_slice::<Known>(&text).ok());
     if let Some(known) = known.filter(|known| known.situation == situation) {
         return Ok(known.accel);
     }
     provision.say("trying KVM (once; the result is kept)");
-    let accel = if boots(kernel)? { Accel::Kvm } else { Accel::Tcg };
+    let accel = if boots(kernel, emulator)? { Accel::Kvm } else { Accel::Tcg };
     provision.say(if accel == Accel::Kvm { "KVM works" } else { "KVM does not boot this kernel: software emulation" });
     let text = serde_json::to_vec(&Known { situation, accel }).map_err(|error| LabError::file(&path)(error.into()))?;
     fs::write(&path, text).map_err(LabError::file(&path))?;
@@ -51,20 +61,21 @@ struct Known {
     accel: Accel,
 }
 
-fn boots(kernel: &Kernel) -> Result<bool, LabError> {
+fn boots(kernel: &Kernel, emulator: &Emulator) -> Result<bool, LabError> {
     let folder = tempfile::tempdir().map_err(LabError::io("a temporary folder"))?;
     let console = folder.path().join("console");
-    boot(kernel, folder.path(), &console)?;
+    boot(kernel, emulator, folder.path(), &console)?;
     Ok(answered(&console))
 }
 
 /// Boots `kernel` with KVM to a process that only says so.
-fn boot(kernel: &Kernel, folder: &Path, console: &Path) -> Result<(), LabError> {
+fn boot(kernel: &Kernel, emulator: &Emulator, folder: &Path, console: &Path) -> Result<(), LabError> {
     let initial = folder.join("initramfs");
     let program = own_program()?;
     initramfs::write(&initial, &program, &[], b"{}")?;
-    let hardware = Hardware { accel: Accel::Kvm, cpus: 1, memory_mib: 256, real_time: false, tied: true };
-    let mut child = spawn(&mut qemu(kernel, &hardware, &initial, console, "probe"), &hardware)?;
+    let hardware =
+        Hardware { accel: Accel::Kvm, cpus: 1, memory_mib: 256, shared_memory: false, real_time: false, tied: true };
+    let mut child = spawn(&mut qemu(kernel, emulator, &hardware, &initial, console, "probe"), &hardware)?;
     let deadline = Instant::now() + PROBE_TIME;
     while Instant::now() < deadline && matches!(child.try_wait(), Ok(None)) {
         std::thread::sleep(Duration::from_millis(20));

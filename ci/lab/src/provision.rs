@@ -75,6 +75,11 @@ impl Provision {
         }
     }
 
+    /// May packages be installed and downloaded?
+    pub(crate) fn may_install(&self) -> bool {
+        self.install
+    }
+
     /// Programs and libraries. Installs what is missing.
     pub(crate) fn programs(&self, rdma: Rdma) -> Result<(), LabError> {
         if std::env::consts::ARCH != "x86_64" {
@@ -83,8 +88,13 @@ impl Provision {
                 fix: "use an x86-64 machine".into(),
             });
         }
-        let mut missing: Vec<&str> =
-            PROGRAMS.iter().filter(|(name, _)| find_program(name).is_none()).map(|(_, package)| *package).collect();
+        // For eRDMA functions the installed QEMU may be too old anyway: `emulator` decides on it.
+        let needed = |name: &str| name != QEMU || rdma != Rdma::Erdma;
+        let mut missing: Vec<&str> = PROGRAMS
+            .iter()
+            .filter(|(name, _)| needed(name) && find_program(name).is_none())
+            .map(|(_, package)| *package)
+            .collect();
         if rdma != Rdma::None {
             let absent = |name: &str| !Path::new(LIBRARY_FOLDER).join(name).exists();
             missing.extend(LIBRARIES.iter().filter(|(name, _)| absent(name)).map(|(_, package)| *package));

@@ -10,6 +10,7 @@ use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 
 use crate::accel::Accel;
+use crate::emulator::Emulator;
 use crate::error::LabError;
 use crate::initramfs;
 use crate::provision::{Kernel, QEMU};
@@ -20,6 +21,8 @@ pub(crate) struct Hardware {
     pub(crate) accel: Accel,
     pub(crate) cpus: u32,
     pub(crate) memory_mib: u32,
+    /// Another process reads and writes the memory: the one with the functions.
+    pub(crate) shared_memory: bool,
     /// Packets are carried at real-time priority.
     pub(crate) real_time: bool,
     /// End the machine when this process ends, however it ends.
@@ -32,9 +35,22 @@ pub(crate) fn own_program() -> Result<PathBuf, LabError> {
 }
 
 /// The command line of a machine, without its devices. `role`: what the first process of the guest does.
-pub(crate) fn qemu(kernel: &Kernel, hardware: &Hardware, initial: &Path, console: &Path, role: &str) -> Command {
-    let mut command = Command::new(QEMU);
-    command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-machine", "q35"]);
+pub(crate) fn qemu(
+    kernel: &Kernel,
+    emulator: &Emulator,
+    hardware: &Hardware,
+    initial: &Path,
+    console: &Path,
+    role: &str,
+) -> Command {
+    let mut command = emulator.command();
+    command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]);
+    if hardware.shared_memory {
+        let memory = format!("memory-backend-memfd,id=ram,size={}M,share=on", hardware.memory_mib);
+        command.args(["-machine", "q35,memory-backend=ram", "-object", &memory]);
+    } else {
+        command.args(["-machine", "q35"]);
+    }
     command.args(match hardware.accel {
         Accel::Kvm => ["-accel", "kvm", "-cpu", "host"],
         Accel::Tcg => ["-accel", "tcg", "-cpu", "max"],
@@ -63,9 +79,18 @@ fn processors(count: u32) -> String {
 
 /// Starts a machine.
 pub(crate) fn spawn(command: &mut Command, hardware: &Hardware) -> Result<Child, LabError> {
-    // Ctrl-C is for the lab, which ends its machines itself.
+    spawn_apart(command, hardware.real_time, hardware.tied).map_err(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied if hardware.real_time => {
+            LabError::Usage("--real-time: not permitted; it needs CAP_SYS_NICE, or RLIMIT_RTPRIO of 1".into())
+        }
+        _ => LabError::io(QEMU)(error),
+    })
+}
+
+/// Starts a process of a lab. `tied`: it ends when this thread's process ends, however that ends.
+pub(crate) fn spawn_apart(command: &mut Command, real_time: bool, tied: bool) -> io::Result<Child> {
+    // Ctrl-C is for the lab, which ends its processes itself.
     command.process_group(0);
-    let (real_time, tied) = (hardware.real_time, hardware.tied);
     // SAFETY: system calls that touch no other memory, as is allowed between fork and exec.
     unsafe {
         command.pre_exec(move || {
@@ -78,12 +103,7 @@ pub(crate) fn spawn(command: &mut Command, hardware: &Hardware) -> Result<Child,
             Ok(())
         });
     }
-    command.spawn().map_err(|error| match error.kind() {
-        io::ErrorKind::PermissionDenied if real_time => {
-            LabError::Usage("--real-time: not permitted; it needs CAP_SYS_NICE, or RLIMIT_RTPRIO of 1".into())
-        }
-        _ => LabError::io(QEMU)(error),
-    })
+    command.spawn()
 }
 
 /// Lets this thread run as soon as it wakes up, and those that it starts like any other.

@@ -6,7 +6,7 @@ use std::process::Command;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use crate::error::{find_program, output, LabError};
+use crate::error::{find_program, last_lines, output, LabError};
 
 /// The RDMA device of each host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
@@ -16,17 +16,49 @@ pub(crate) enum Rdma {
     Rxe,
     /// Soft-iWARP, built for the kernel where the distribution leaves it out
     Siw,
+    /// An emulated eRDMA function on the PCI bus, with its true driver and provider
+    Erdma,
     /// No RDMA device
     None,
 }
 
 impl Rdma {
-    /// The device's name, and its type as `rdma link add` has it.
+    /// Its driver's module.
+    pub(crate) fn module(self) -> &'static str {
+        match self {
+            Rdma::Siw => "siw",
+            Rdma::Erdma => "erdma",
+            Rdma::Rxe | Rdma::None => "rdma_rxe",
+        }
+    }
+
+    /// The device's name, and its type as `rdma link add` has it; of a PCI function, its driver.
     pub(crate) fn names(self) -> Option<(&'static str, &'static str)> {
         match self {
             Rdma::Rxe => Some(("rxe0", "rxe")),
             Rdma::Siw => Some(("siw0", "siw")),
+            Rdma::Erdma => Some(("erdma_0", "erdma")),
             Rdma::None => None,
+        }
+    }
+}
+
+/// The driver that the hosts load: what it expects of the function differs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ErdmaDriver {
+    /// The kernel's own, built from the distribution's kernel source
+    Upstream,
+    /// Alibaba Cloud's own, as a module that was built before (--driver-module)
+    Alibaba,
+}
+
+impl ErdmaDriver {
+    /// As netacc-erdma has it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            ErdmaDriver::Upstream => "upstream",
+            ErdmaDriver::Alibaba => "alibaba",
         }
     }
 }
@@ -48,21 +80,52 @@ pub(crate) struct Impairment {
 }
 
 impl Impairment {
-    fn netem(&self) -> Vec<&str> {
+    /// As netem has them; nothing for what is not asked for.
+    pub(crate) fn words(&self) -> Vec<&str> {
         let parts = [("loss", &self.loss), ("delay", &self.delay), ("rate", &self.rate)];
         parts.iter().filter_map(|(word, value)| value.as_deref().map(|value| [*word, value])).flatten().collect()
     }
 
     /// What `tc` is told, if anything.
     fn command(&self) -> Option<Vec<&str>> {
-        let netem = || ["qdisc", "add", "dev", INTERFACE, "root", "netem"].into_iter().chain(self.netem()).collect();
+        let netem = || ["qdisc", "add", "dev", INTERFACE, "root", "netem"].into_iter().chain(self.words()).collect();
         (!self.is_none()).then(netem)
+    }
+
+    /// The shell command that puts this in place of what a host's interface had before.
+    pub(crate) fn replacement(&self) -> String {
+        let discipline = if self.is_none() { "pfifo_fast".into() } else { format!("netem {}", self.words().join(" ")) };
+        format!("modprobe sch_netem && tc qdisc replace dev {INTERFACE} root {discipline}")
+    }
+
+    /// The share of packets that is lost.
+    pub(crate) fn loss_share(&self) -> f64 {
+        scaled(self.loss.as_deref(), &[("%", 1e-2)])
+    }
+
+    pub(crate) fn delay_us(&self) -> u64 {
+        let us = scaled(self.delay.as_deref(), &[("us", 1.0), ("ms", 1e3), ("s", 1e6)]);
+        us.round() as u64
+    }
+
+    /// 0: not bounded.
+    pub(crate) fn rate_gbit(&self) -> f64 {
+        scaled(self.rate.as_deref(), &[("kbit", 1e-6), ("mbit", 1e-3), ("gbit", 1.0)])
     }
 
     /// Does it change nothing?
     pub(crate) fn is_none(&self) -> bool {
-        self.netem().is_empty()
+        self.words().is_empty()
     }
+}
+
+/// A number with a unit, in the unit whose factor is 1. Nothing: 0.
+fn scaled(text: Option<&str>, units: &[(&str, f64)]) -> f64 {
+    let value = text.and_then(|text| {
+        let (number, factor) = units.iter().find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, factor)))?;
+        Some(number.parse::<f64>().ok()? * factor)
+    });
+    value.unwrap_or_default()
 }
 
 fn percent(text: &str) -> Result<String, String> {
@@ -113,24 +176,39 @@ pub(crate) fn interface(host: u8, impairment: &Impairment) -> Result<(), LabErro
     Ok(())
 }
 
-/// Loads the driver and puts a device on the interface. `siw` is the module to load where the kernel has none.
-pub(crate) fn rdma(rdma: Rdma, siw: Option<&Path>) -> Result<(), LabError> {
+/// Loads the driver and puts a device on the interface. `module` is loaded where the kernel has none of its own.
+pub(crate) fn rdma(rdma: Rdma, module: Option<&Path>) -> Result<(), LabError> {
     let Some((device, kind)) = rdma.names() else {
         return Ok(());
     };
     modprobe("rdma_ucm")?;
-    match (rdma, siw) {
-        (Rdma::Siw, Some(file)) => {
-            // What siw.ko needs; insmod does not look.
+    match (rdma, module) {
+        (_, None) => modprobe(rdma.module())?,
+        (_, Some(file)) => {
+            // What siw.ko and erdma.ko need; insmod does not look.
             for module in ["libcrc32c", "ib_uverbs", "iw_cm"] {
                 modprobe(module)?;
             }
             run("insmod", &[&file.to_string_lossy()])?;
         }
-        (Rdma::Siw, None) => modprobe("siw")?,
-        (Rdma::Rxe | Rdma::None, _) => modprobe("rdma_rxe")?,
+    }
+    if rdma == Rdma::Erdma {
+        return present(device);
     }
     run("rdma", &["link", "add", device, "type", kind, "netdev", INTERFACE])
+}
+
+/// The driver of a PCI function makes its device while it is loaded, or never.
+fn present(device: &str) -> Result<(), LabError> {
+    if Path::new("/sys/class/infiniband").join(device).exists() {
+        return Ok(());
+    }
+    let kernel = Command::new("dmesg").args(["--level", "emerg,alert,crit,err,warn"]).output();
+    let complaints = kernel.map(|answer| last_lines(&answer.stdout)).unwrap_or_default();
+    Err(LabError::Missing {
+        what: format!("the driver has made no device {device}"),
+        fix: format!("the kernel's last complaints:{complaints}"),
+    })
 }
 
 /// Takes away what [`veth`] and [`rdma`] made. Best effort: it is called when something has failed, too.
@@ -171,6 +249,28 @@ mod tests {
         assert_eq!(told(&["--rate=1gbit", "--delay=100us", "--loss=0.1%"]), netem("loss 0.1% delay 100us rate 1gbit"));
         assert_eq!(told(&[]), None);
         assert!(Impairment::default().is_none());
+    }
+
+    /// Breaks if "ms" were read as "s" after another letter, or a bound of the fabric were another than netem's.
+    #[test]
+    fn the_fabric_is_given_the_numbers_that_netem_is() {
+        let with = |loss: &str, delay: &str, rate: &str| Impairment {
+            loss: Some(loss.into()),
+            delay: Some(delay.into()),
+            rate: Some(rate.into()),
+        };
+        let is = |of: &Impairment, loss: f64, delay_us: u64, rate_gbit: f64| {
+            assert!((of.loss_share() - loss).abs() < 1e-9, "{of:?}: {}", of.loss_share());
+            assert!((of.rate_gbit() - rate_gbit).abs() < 1e-9, "{of:?}: {}", of.rate_gbit());
+            assert_eq!(of.delay_us(), delay_us);
+        };
+        is(&with("0.1%", "2ms", "1gbit"), 0.001, 2000, 1.0);
+        is(&with("1%", "100us", "512kbit"), 0.01, 100, 0.000_512);
+        is(&with("100%", "1.5s", "2.5mbit"), 1.0, 1_500_000, 0.0025);
+        is(&Impairment::default(), 0.0, 0, 0.0);
+        let replaced = with("1%", "2ms", "1gbit").replacement();
+        assert!(replaced.ends_with("dev lab0 root netem loss 1% delay 2ms rate 1gbit"), "{replaced}");
+        assert!(Impairment::default().replacement().ends_with("dev lab0 root pfifo_fast"));
     }
 
     #[test]

@@ -10,8 +10,8 @@ use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 
 use crate::accel::Accel;
-use crate::error::LabError;
-use crate::setup::Rdma;
+use crate::error::{last_lines, LabError};
+use crate::setup::{ErdmaDriver, Rdma};
 
 /// The virtual Ethernet joins two.
 pub(crate) const MAX_HOSTS: u8 = 2;
@@ -26,6 +26,8 @@ pub(crate) struct Record {
     pub(crate) kernel: String,
     pub(crate) accel: Accel,
     pub(crate) rdma: Rdma,
+    /// Of eRDMA functions.
+    pub(crate) driver: Option<ErdmaDriver>,
     pub(crate) hosts: Vec<HostRecord>,
     /// How long the machines took until commands could run.
     pub(crate) boot_ms: u64,
@@ -96,6 +98,16 @@ impl LabFolder {
         HostFiles { folder: self.path.clone(), host }
     }
 
+    /// Where the process with the eRDMA functions takes commands.
+    pub(crate) fn control(&self) -> PathBuf {
+        self.path.join("erdma.control")
+    }
+
+    /// What that process has to say.
+    pub(crate) fn functions_log(&self) -> PathBuf {
+        self.path.join("erdma.log")
+    }
+
     /// Does a machine of this lab run?
     pub(crate) fn is_alive(&self) -> bool {
         (1..=MAX_HOSTS).any(|host| self.host(host).is_alive())
@@ -155,6 +167,11 @@ impl HostFiles {
         self.file("link")
     }
 
+    /// The eRDMA function's socket, to which QEMU connects.
+    pub(crate) fn function(&self) -> PathBuf {
+        self.file("erdma")
+    }
+
     pub(crate) fn port(&self, port: u8) -> PathBuf {
         self.file(&format!("p{port}"))
     }
@@ -172,18 +189,12 @@ impl HostFiles {
     pub(crate) fn console_tail(&self) -> String {
         let mut text = fs::read(self.console()).unwrap_or_default();
         text.extend(fs::read(self.complaints()).unwrap_or_default());
-        let text = String::from_utf8_lossy(&text);
-        let lines: Vec<&str> = text.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
-        let last = &lines[lines.len().saturating_sub(CONSOLE_LINES)..];
-        if last.is_empty() {
-            "(nothing on its console)".into()
-        } else {
-            format!("The end of its console:\n  {}", last.join("\n  "))
+        match last_lines(&text) {
+            last if last.is_empty() => "(nothing on its console)".into(),
+            last => format!("The end of its console:{last}"),
         }
     }
 }
-
-const CONSOLE_LINES: usize = 12;
 
 /// A folder that only this user can enter.
 fn private_root() -> Result<PathBuf, LabError> {

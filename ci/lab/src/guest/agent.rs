@@ -18,7 +18,7 @@ use super::init::AGENT_CONFIG;
 use super::session::{Guest, Peer};
 use super::{port_name, session, GuestConfig};
 use crate::error::LabError;
-use crate::setup;
+use crate::setup::{self, Rdma};
 use crate::wire::Frames;
 
 const OPEN_FILES: u64 = 1 << 20;
@@ -67,14 +67,14 @@ fn set_up(config: &GuestConfig) -> Result<(), LabError> {
         .map_err(|errno| LabError::io("raising limits and naming the host")(errno.into()))?;
     name_hosts(config.hosts)?;
     setup::run("ip", &["link", "set", "lo", "up"])?;
-    if config.hosts == 1 {
+    if config.hosts == 1 && config.rdma != Rdma::Erdma {
         setup::veth()?;
     } else {
         setup::modprobe("virtio_net")?;
         setup::run("ip", &["link", "set", "dev", &the_interface()?, "name", setup::INTERFACE])?;
     }
     setup::interface(config.host, &config.impairment)?;
-    setup::rdma(config.rdma, config.siw.as_deref())
+    setup::rdma(config.rdma, config.module.as_deref())
 }
 
 fn host_name(host: u8) -> String {

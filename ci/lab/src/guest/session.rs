@@ -207,7 +207,7 @@ mod tests {
             host: 1,
             hosts: 1,
             rdma: setup::Rdma::None,
-            siw: None,
+            module: None,
             program: PathBuf::new(),
             modules: 0,
             module_tree: PathBuf::new(),

@@ -43,7 +43,7 @@ enum Command {
     Lat(lat::LatArgs),
     /// What-if studies in simulation: run, sweep, report, list
     Sim(sim::SimArgs),
-    /// Real RDMA devices in small virtual machines: SoftRoCE and soft-iWARP, one host or two
+    /// RDMA devices in small virtual machines: SoftRoCE, soft-iWARP and emulated eRDMA, one host or two
     Lab(lab::LabArgs),
     /// The first processes of a lab's guest
     #[command(hide = true)]
