@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
+use netacc_config::LogLevel;
 use netacc_proto::Reason;
 
 use crate::control::exit;
@@ -195,7 +196,11 @@ fn confine(cause: &str) {
     if let Some(rt) = rt {
         exit::leave();
         forget_streams(rt);
-        log::append(&rt.config, &format!("all connections stay on TCP, because the program asks for {cause}"));
+        log::append(
+            &rt.config,
+            LogLevel::Warn,
+            &format!("all connections stay on TCP, because the program asks for {cause}"),
+        );
         stats::tell_at_exit();
         // Nobody answers other processes any more.
         rt.helper.end();

@@ -7,7 +7,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Once};
 
-use netacc_config::UnseenIoPolicy;
+use netacc_config::{LogLevel, UnseenIoPolicy};
 use netacc_device::{Armed, Instant};
 use netacc_driver::{Endpoint, StreamCell};
 use netacc_proto::{Reason, Role};
@@ -257,7 +257,7 @@ fn react_to_rings(rt: &Runtime, endpoint: &Endpoint, verdict: Verdict) {
         Verdict::Unknown => "the program has an io_uring of its own that has not been used yet",
         Verdict::Sockets => "the program's own io_urings have been used for sockets",
     };
-    log::append(&rt.config, &format!("{text}: {policy}"));
+    log::append(&rt.config, LogLevel::Warn, &format!("{text}: {policy}"));
     if verdict != Verdict::Sockets || policy == UnseenIoPolicy::Log {
         return;
     }
@@ -309,7 +309,7 @@ fn bind(rt: &Runtime) {
     // SAFETY: the set is readable, and as long as is said.
     if unsafe { libc::sched_setaffinity(0, size_of_val(&words), words.as_ptr().cast()) } != 0 {
         let error = std::io::Error::last_os_error();
-        log::append(&rt.config, &format!("NACC_SOR_AFFINITY {}: {error}", rt.config.io.affinity));
+        log::append(&rt.config, LogLevel::Warn, &format!("NACC_SOR_AFFINITY {}: {error}", rt.config.io.affinity));
     }
 }
 
@@ -345,7 +345,9 @@ fn note_unasked(rt: &Runtime, endpoint: &Endpoint, cell: &Arc<StreamCell>) {
     if reason == Reason::LinkPortTaken {
         static TOLD: Once = Once::new();
         let port = cell.tuple().local.port();
-        TOLD.call_once(|| log::append(&rt.config, &format!("the port for links of TCP port {port} is taken")));
+        TOLD.call_once(|| {
+            log::append(&rt.config, LogLevel::Warn, &format!("the port for links of TCP port {port} is taken"))
+        });
     }
 }
 

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use netacc_config::UnseenIoPolicy;
+use netacc_config::{LogLevel, UnseenIoPolicy};
 use netacc_driver::{Readiness, ReadySink, StreamCell};
 use netacc_proto::Reason;
 
@@ -66,7 +66,11 @@ impl ReadySink for Sink {
     fn unseen_io(&self, stream: &Arc<StreamCell>) -> bool {
         let (Some(rt), fd) = (get(), stream.tag().load(Ordering::Relaxed)) else { return false };
         let policy = rt.config.unseen_io;
-        log::append(&rt.config, &format!("bytes of descriptor {fd} were moved by calls that were not seen: {policy}"));
+        log::append(
+            &rt.config,
+            LogLevel::Warn,
+            &format!("bytes of descriptor {fd} were moved by calls that were not seen: {policy}"),
+        );
         match policy {
             UnseenIoPolicy::Log => return true,
             UnseenIoPolicy::Abort => std::process::abort(),

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::Arc;
 
-use netacc_config::{Config, Expiry, Problem};
+use netacc_config::{Config, Expiry, LogLevel, Problem};
 use netacc_driver::{Endpoint, EndpointConfig, Sharing, STALL_PATIENCE};
 use netacc_proto::{CacheConfig, PreSharedKey, Reason};
 use netacc_registry::{BackendFds, GiveBack};
@@ -116,6 +116,11 @@ fn make() -> Runtime {
         Ok((endpoint, backend)) => {
             rt.endpoint = Some(endpoint);
             rt.backend = backend.name;
+            log::append(
+                &rt.config,
+                LogLevel::Debug,
+                &format!("connections may get links by the backend {}", rt.backend),
+            );
             // Others that it opens get higher numbers than its first, or any.
             let first = (backend.fds)().own.into_iter().min().unwrap_or(c_int::MAX);
             own::lower_floor(if backend.opens_later { 3 } else { first });
@@ -144,7 +149,7 @@ fn go_without_helper(rt: &mut Runtime, error: &std::io::Error) {
 
 fn refuse(rt: &mut Runtime, reason: Reason, text: String) {
     rt.counters.reason(reason);
-    log::append(&rt.config, &format!("staying on TCP: {text}"));
+    log::append(&rt.config, LogLevel::Warn, &format!("staying on TCP: {text}"));
     rt.refused = text;
     rt.refused_for = reason;
 }
@@ -226,6 +231,8 @@ fn report(config: &Config, problems: &[Problem]) {
             // SAFETY: the bytes are readable.
             unsafe { real::write(2, line.as_ptr().cast(), line.len()) };
         }
-        log::append(config, line.trim_end());
+        if told || config.log.path.is_some() {
+            log::append(config, LogLevel::Warn, line.trim_end());
+        }
     }
 }

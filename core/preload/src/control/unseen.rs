@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use netacc_config::UnseenIoPolicy;
+use netacc_config::{LogLevel, UnseenIoPolicy};
 use netacc_proto::Reason;
 
 use super::start;
@@ -41,6 +41,6 @@ pub fn apply_policy(what: &str) -> bool {
             true
         }
     };
-    log::append(&rt.config, &format!("{what}: {policy}"));
+    log::append(&rt.config, LogLevel::Warn, &format!("{what}: {policy}"));
     allowed
 }
