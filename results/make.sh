@@ -14,6 +14,11 @@ bench redis-c1000 redis --clients 1000 --size 3 --threads 1 --tests set,get --se
 bench echo-spin echo --size 64 --mode spin --seconds 1
 bench echo-epoll echo --size 64 --mode epoll --seconds 1
 bench echo-epoll-nospin echo --size 64 --mode epoll --no-spin --seconds 1
+for busy in 1 2 4 8; do
+    bench "busy/echo-blocking-$busy" echo --size 64 --mode blocking --paths tcp,shm --busy "$busy" --seconds 2
+    bench "busy/echo-epoll-$busy" echo --size 64 --mode epoll --paths tcp,shm --busy "$busy" --seconds 2
+    bench "busy/redis-$busy" redis --clients 50 --size 512 --tests set --paths tcp,shm --busy "$busy" --seconds 2
+done
 bench stream stream --size 1MiB --seconds 2
 bench connect connect --requests 10000
 python3 results/wakeups.py --json results/wakeups.json

@@ -15,6 +15,7 @@
 //! `netacc bench-peer` ([`peer`]): ordinary programs on libc sockets that know nothing of NetACC.
 
 pub mod args;
+mod busy;
 mod cpu;
 mod error;
 pub(crate) mod link;

@@ -59,6 +59,9 @@ pub struct CommonArgs {
     /// A further argument for netacc_run on backend paths; may be repeated
     #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
     pub run_arg: Vec<String>,
+    /// Let this many threads compute beside the measurements
+    #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=256))]
+    pub busy: u32,
     /// Give up on a measurement after this many seconds
     #[arg(long, default_value_t = 300.0, value_name = "S", value_parser = positive_seconds)]
     pub timeout: f64,

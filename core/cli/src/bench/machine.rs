@@ -5,6 +5,8 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
+use super::busy;
+
 /// The machine and the moment: figures mean nothing without them.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Machine {
@@ -18,6 +20,9 @@ pub struct Machine {
     pub date: String,
     /// Load averages (1, 5, 15 minutes) before the run: above ~0.3, something else was running.
     pub loadavg: [f64; 3],
+    /// Processors that other work kept busy just before the run; unknown in older results.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub busy_processors: Option<f64>,
 }
 
 impl Machine {
@@ -35,6 +40,7 @@ impl Machine {
             kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
             date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
             loadavg: std::array::from_fn(|_| loads.next().unwrap_or(0.0)),
+            busy_processors: busy::busy_processors(),
         }
     }
 }

@@ -8,6 +8,7 @@ use nix::sys::resource::{getrlimit, setrlimit, Resource};
 use serde_json::{json, Value};
 
 use super::args::CommonArgs;
+use super::busy::BusyLoops;
 use super::error::BenchError;
 use super::link;
 use super::machine::Machine;
@@ -18,6 +19,9 @@ use super::result::{summarise, Kind, Paths, Report, Run};
 
 /// What a load measures with if neither `--requests` nor `--seconds` is given.
 const DEFAULT_SECONDS: f64 = 2.0;
+
+/// Processors' worth of other work up to which a machine counts as quiet. Arbitrary.
+const QUIET: f64 = 0.2;
 
 /// The stage that a load plays on: where to start things, and for how long to wait for them.
 #[derive(Debug)]
@@ -82,8 +86,26 @@ pub(crate) trait Load {
 }
 
 /// Measures a load on all paths, and gives out the result as the arguments say.
-pub(crate) fn run(load: &mut dyn Load, paths: &Launcher, args: &CommonArgs, params: Value) -> Result<(), BenchError> {
+pub(crate) fn run(
+    load: &mut dyn Load,
+    paths: &Launcher,
+    args: &CommonArgs,
+    mut params: Value,
+) -> Result<(), BenchError> {
     let machine = Machine::here();
+    let mut warnings = Vec::new();
+    if let Some(busy) = machine.busy_processors.filter(|busy| *busy > QUIET) {
+        warnings.push(format!(
+            "other work keeps {busy:.1} of {} processors busy: figures say little, and ratios only something about a \
+             busy machine",
+            machine.cores
+        ));
+    }
+    warnings.iter().for_each(|warning| eprintln!("netacc bench: {warning}"));
+    if args.busy > 0 {
+        params["busy"] = json!(args.busy);
+    }
+    let _loops = BusyLoops::start(args.busy);
     for (path, reason) in &paths.skipped {
         eprintln!("netacc bench: skipping {path}: {reason}");
     }
@@ -96,7 +118,6 @@ pub(crate) fn run(load: &mut dyn Load, paths: &Launcher, args: &CommonArgs, para
         progress.inc(1);
     }
     let mut results: IndexMap<String, Paths> = IndexMap::new();
-    let mut warnings = Vec::new();
     for test in &tests {
         let runs = measure_test(load, test, paths, args.pairs, &progress)?;
         let summary = summarise(runs, load.kind());
