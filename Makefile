@@ -50,6 +50,12 @@ install: ## Install what `make build` left (PREFIX=/usr/local DESTDIR= SYSCONFDI
 	install -d '$(DESTDIR)$(PREFIX)/bin' '$(DESTDIR)$(PREFIX)/lib' '$(DESTDIR)$(SYSCONFDIR)' '$(DESTDIR)$(DOCDIR)'
 	install -m 755 $(PROGRAMS:%=$(BUILT)/%) '$(DESTDIR)$(PREFIX)/bin/'
 	install -m 644 $(BUILT)/$(LIBRARY) '$(DESTDIR)$(PREFIX)/lib/'
+	@# The line tables are most of each file. Debuggers look for them in .debug beside it.
+	cd '$(DESTDIR)$(PREFIX)' && install -d bin/.debug lib/.debug && for file in $(PROGRAMS:%=bin/%) lib/$(LIBRARY); do \
+	    debug="$${file%/*}/.debug/$${file##*/}.debug"; \
+	    objcopy --only-keep-debug "$$file" "$$debug" && chmod 644 "$$debug" && \
+	    strip --strip-unneeded "$$file" && objcopy --add-gnu-debuglink="$$debug" "$$file" || exit; \
+	done
 	@if test -e '$(DESTDIR)$(SYSCONFDIR)/netacc.conf'; then \
 	    echo 'kept $(DESTDIR)$(SYSCONFDIR)/netacc.conf as it is; the sample is in $(DESTDIR)$(DOCDIR)'; \
 	else \
@@ -61,6 +67,7 @@ install: ## Install what `make build` left (PREFIX=/usr/local DESTDIR= SYSCONFDI
 
 uninstall: ## Remove what `make install` put there; a configuration that was edited stays
 	rm -f $(PROGRAMS:%='$(DESTDIR)$(PREFIX)/bin/%') '$(DESTDIR)$(PREFIX)/lib/$(LIBRARY)'
+	rm -f $(PROGRAMS:%='$(DESTDIR)$(PREFIX)/bin/.debug/%.debug') '$(DESTDIR)$(PREFIX)/lib/.debug/$(LIBRARY).debug'
 	@conf='$(DESTDIR)$(SYSCONFDIR)/netacc.conf'; sample='$(DESTDIR)$(DOCDIR)/netacc.conf.sample'; \
 	if test -e "$$conf" && test -e "$$sample"; then \
 	    if cmp -s "$$conf" "$$sample"; then rm -v "$$conf"; else echo "kept $$conf: it was edited"; fi; \

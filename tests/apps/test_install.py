@@ -17,6 +17,7 @@ from tests.apps.lib.paths import REPO, binaries
 pytestmark = pytest.mark.usefixtures("library")
 
 MODULES = "tests.apps.programs"
+LARGEST_LIBRARY = 3 << 20
 
 
 def make(target: str, prefix: Path) -> None:
@@ -33,6 +34,9 @@ def test_installed_tree_works(lab: Lab) -> None:
     for name in ("netacc", "netacc_run", "netacc_ss"):
         assert os.access(prefix / "bin" / name, os.X_OK)
     assert (prefix / "etc/netacc.conf").read_text().startswith("[netacc]")
+    library = prefix / "lib/libnetacc-preload.so"
+    assert library.stat().st_size <= LARGEST_LIBRARY, "line tables are installed apart"
+    assert (prefix / "lib/.debug/libnetacc-preload.so.debug").stat().st_size > LARGEST_LIBRARY
 
     port = free_port()
     server = lab.start(
