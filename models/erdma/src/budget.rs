@@ -1,4 +1,4 @@
-//! What a guest can make this process hold, beside the fixed tables: copies of page lists, and payload under way.
+//! Limits on the memory that a guest can make this process take: copies of page lists, and payload under way.
 //!
 //! A guest needs little memory of its own to name much: it can register one table again and again.
 

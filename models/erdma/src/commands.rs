@@ -68,7 +68,7 @@ const MAX_LOG_BLOCKS: u32 = 15;
 /// What every answer to a query begins with (erdma_verbs.c: `erdma_query_hw_stats`).
 const ANSWER_MAGIC: u16 = 0x5566;
 
-/// What the cookie of a queue pair adds to its number. Arbitrary: so that it is not mistaken for one.
+/// What the cookie of a queue pair adds to its number. Arbitrary: a cookie must not be mistaken for a queue pair's number.
 const COOKIE: u32 = 0xc000_0000;
 
 type Results = [u64; 2];
@@ -82,13 +82,10 @@ impl Device {
                 self.commands.fetched = self.commands.posted;
                 return;
             };
-            let begun = self.commands.done_at;
             let done_at = *self.commands.done_at.get_or_insert(now + time(cx, &command));
             if done_at > now {
                 return;
             }
-            // The next one begins when this one ends, not when somebody noticed.
-            debug_assert!(begun.is_none_or(|begun| begun <= now));
             self.commands.done_at = None;
             self.run_command(cx, driver, &command);
         }
@@ -166,7 +163,7 @@ impl Device {
             number::GET_STATS => answer(cx, command, |counters| counters.statistics().map(u64::to_le_bytes).concat())?,
             // No attribute is offered, and none set: capabilities, values, and a count of delayed acknowledgements.
             number::GET_EXT_ATTR => answer(cx, command, |_| vec![0; 12])?,
-            // What they set has no counterpart here. The numbers are read once more by nobody.
+            // The device has nothing that these could set, and no command reads the values back.
             number::CONF_MTU | number::CONF_DEVICE | number::SET_RETRANS_NUM | number::SET_EXT_ATTR => {}
             _ => return Err(CommandStatus::Unsupported),
         }

@@ -1,7 +1,7 @@
-//! Completion queues: their entries, and when the driver is told of them.
+//! Completion queues: their entries, and when the driver gets an event.
 //!
 //! Layout: erdma_hw.h, `struct erdma_cqe`: big-endian but for the immediate. Its doorbell only arms (`ERDMA_CQDB_*`), and says
-//! how far the driver has polled; it polls without a word in between, so a queue that overflows cannot be noticed.
+//! how far the driver has polled. The driver polls without ringing it, so the device cannot detect an overflow.
 
 use crate::bits::bits;
 use crate::host::Host;
@@ -70,7 +70,7 @@ impl CompletionQueue {
         self.produced
     }
 
-    /// Writes an entry. Whether the driver is to be told now.
+    /// Writes an entry. Returns whether the driver is to get an event now.
     pub(crate) fn push(&mut self, host: &mut impl Host, completion: &Completion) -> Result<bool, QueueLost> {
         let Completion { kind, opcode, status, index, qpn, extra, len, solicited } = *completion;
         let kind = match kind {
@@ -119,12 +119,12 @@ impl CompletionQueue {
         })
     }
 
-    /// The driver was told.
+    /// The driver has got its event.
     pub(crate) fn disarm(&mut self) {
         self.arming = Arming::Unarmed;
     }
 
-    /// The driver has polled as far as the doorbell says, and wants to be told of more. Whether there is more by now.
+    /// The driver has polled as far as the doorbell says, and requests an event for more. Returns whether there is more already.
     pub(crate) fn handle_doorbell(&mut self, value: u64) -> bool {
         const ARM: u64 = 1 << 31;
         const SOLICITED: u64 = 1 << 30;

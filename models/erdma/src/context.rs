@@ -1,4 +1,4 @@
-//! What every part of a function uses: its host, its settings, its counters, and the effects it has on the fabric.
+//! The state that every part of a function uses: host, settings, counters, and pending effects on the fabric.
 
 use std::collections::VecDeque;
 
@@ -6,7 +6,7 @@ use crate::counters::Counters;
 use crate::host::Host;
 use crate::settings::Settings;
 
-/// What a function wants of the fabric. To be drained after every call.
+/// A request of a function to the fabric, which drains them after every call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
     /// There are commands to run.

@@ -32,7 +32,7 @@ enum Query {
     QueuePairs,
 }
 
-/// What is absent stays as it is.
+/// Absent settings stay as they are.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Change {

@@ -1,4 +1,4 @@
-//! What a function has done.
+//! Counters of a function.
 
 /// Counts since the process started; a reset of the device does not clear them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]

@@ -1,4 +1,4 @@
-//! A device whose driver has set INIT: its queues and tables, and what happens to them from more than one side.
+//! A device whose driver has set INIT: its queues and tables, and the operations that several parts need.
 
 use std::collections::BTreeMap;
 
@@ -17,8 +17,7 @@ use crate::work::{opcode, Header, MAX_BLOCKS};
 /// The event queue of the command queue.
 pub(crate) const COMMAND_EVENT_QUEUE: u16 = 0;
 
-/// Bytes that the longest message has. Arbitrary: what a hostile driver can make this process hold for each of its queue
-/// pairs.
+/// Bytes of the longest message. Arbitrary: it bounds the memory that one request takes here.
 pub(crate) const MAX_MESSAGE: u64 = 1 << 30;
 
 pub(crate) struct Device {
@@ -46,7 +45,7 @@ impl Device {
         }
     }
 
-    /// Writes a completion, and tells the driver if it waits for one.
+    /// Writes a completion, and an event if the queue is armed.
     pub(crate) fn complete(&mut self, cx: &mut Context<impl Host>, cqn: u32, completion: &Completion) {
         let Some(queue) = self.completion_queues.get_mut(&cqn) else { return };
         cx.counters.completions += 1;
@@ -58,7 +57,7 @@ impl Device {
         }
     }
 
-    /// Tells the driver that a completion queue has news.
+    /// Writes the event that a completion queue has new entries.
     pub(crate) fn report_completion(&mut self, cx: &mut Context<impl Host>, cqn: u32) {
         let Some(queue) = self.completion_queues.get_mut(&cqn) else { return };
         queue.disarm();
@@ -66,7 +65,7 @@ impl Device {
         self.report_on(cx, number, cqn, produced);
     }
 
-    /// Tells the driver that the command queue has news.
+    /// Writes the event that the command queue has new completions.
     pub(crate) fn report_command(&mut self, cx: &mut Context<impl Host>) {
         self.commands.completions.disarm();
         self.report_on(cx, COMMAND_EVENT_QUEUE, 0, self.commands.completions.produced());
@@ -94,7 +93,7 @@ impl Device {
         }
     }
 
-    /// A queue pair fails: the driver is told, and it stops. `linger`: its peer is to get one more answer.
+    /// A queue pair fails: the driver gets an event, and the queue pair stops. `linger`: its last answer is under way.
     pub(crate) fn fail(&mut self, cx: &mut Context<impl Host>, qpn: u32, event: AsyncEvent, linger: bool) {
         if self.queue_pairs.get(&qpn).is_none_or(|qp| qp.state == State::Stopped) {
             return;

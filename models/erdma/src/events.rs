@@ -1,4 +1,4 @@
-//! Event queues: where the device says which completion queue has news, and what went wrong.
+//! Event queues: the device reports completion queues with new entries, and asynchronous events.
 //!
 //! Layouts: erdma_hw.h, `ERDMA_CEQE_HDR_*`, `struct erdma_aeqe`. An entry has 16 bytes; its owner bit is bit 31 of the first
 //! word. The driver handles 16 entries for an interrupt and rings the doorbell then (erdma_eq.c:
@@ -12,7 +12,7 @@ pub(crate) const MAX_LOG_DEPTH: u32 = 15;
 const ENTRY: u64 = 16;
 const OWNER: u32 = 1 << 31;
 
-/// What an asynchronous event reports (`ERDMA_AE_TYPE_*`).
+/// Kinds of asynchronous events (`ERDMA_AE_TYPE_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AsyncEvent {
@@ -57,8 +57,8 @@ pub(crate) struct EventLost;
 impl EventQueue {
     /// `None`: too long.
     pub(crate) fn new(base: u64, log_depth: u32, vector: u16) -> Option<EventQueue> {
-        let depth = 1 << log_depth;
-        (log_depth <= MAX_LOG_DEPTH).then_some(EventQueue { base, depth, vector, produced: 0, consumed: 0 })
+        let depth = (log_depth <= MAX_LOG_DEPTH).then(|| 1 << log_depth)?;
+        Some(EventQueue { base, depth, vector, produced: 0, consumed: 0 })
     }
 
     /// `None`: no power of two, or too long.
@@ -70,7 +70,7 @@ impl EventQueue {
         self.vector
     }
 
-    /// Reports news of a completion queue.
+    /// Reports new entries of a completion queue.
     pub(crate) fn report_completion(&mut self, host: &mut impl Host, cqn: u32, produced: u32) -> Result<(), EventLost> {
         let high = 1 << 31 | produced & 0xff_ffff;
         self.push(host, [cqn & 0xf_ffff, high, 0, 0])

@@ -17,19 +17,19 @@ use crate::wire::modelled::WireSettings;
 use crate::wire::switched::SwitchedWire;
 use crate::wire::{End, Wire, WireEvent};
 
-/// Bytes that one call moves, so that nobody waits long for the fabric; what is left is done in the next one. Arbitrary.
+/// Bytes that one call moves. The rest waits for the next call, so that no thread holds the fabric for long. Arbitrary.
 const BUDGET_BYTES: u64 = 64 << 20;
 
 /// Messages that one call moves.
 const BUDGET_MESSAGES: u32 = 4096;
 
-/// What packets are lost depends on it and on the traffic. Arbitrary.
+/// Seed of the wire: with the traffic it decides which packets are lost. Arbitrary.
 const SEED: u64 = 1;
 
-/// Functions, and what is connected to what.
+/// Functions and their connections.
 ///
 /// Connections are matched by the ends of the TCP connection that the guests' kernels have made and by the cookies they
-/// exchanged on it: whoever comes second finds the other waiting.
+/// exchanged on it. The second one to connect finds the first one waiting.
 ///
 /// # Driving it
 /// * Inputs: [`read`](Fabric::read), [`write`](Fabric::write), [`reset`](Fabric::reset), settings and faults.
@@ -82,7 +82,7 @@ impl<H: Host> Fabric<H> {
         &mut self.functions[function].cx.host
     }
 
-    /// What a function has done.
+    /// The counters of a function.
     pub fn counters(&self, function: usize) -> Counters {
         self.functions[function].counters()
     }
@@ -104,12 +104,12 @@ impl<H: Host> Fabric<H> {
         }
     }
 
-    /// What the wire does to packets.
+    /// The settings of the wire.
     pub fn wire_settings(&self) -> &WireSettings {
         self.wire.settings()
     }
 
-    /// Changes that.
+    /// Changes the settings of the wire.
     pub fn set_wire(&mut self, settings: WireSettings) {
         self.wire.set(settings);
     }
@@ -255,7 +255,7 @@ impl<H: Host> Fabric<H> {
         }
     }
 
-    /// A queue pair has stopped. Its peer does not learn of it from here, but from the TCP connection.
+    /// A queue pair has stopped. Its peer's driver sees the end of the TCP connection; the fabric reports nothing.
     fn disconnect(&mut self, now: Instant, end: End, linger: bool) {
         self.lonely.retain(|(lonely, ..)| *lonely != end);
         self.patience.remove(&end);

@@ -1,4 +1,4 @@
-//! What a function needs of its host: memory, and interrupts.
+//! The host of a function, as traits: memory and interrupts.
 
 /// An address that the guest has no memory at, or not as much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

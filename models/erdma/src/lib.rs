@@ -14,7 +14,7 @@
 //! # Invariants
 //! * Nothing that a guest writes panics here, reaches beyond its memory, or loops without a bound.
 //! * Requests of a queue pair complete in order, and their data is placed in order.
-//! * A completion is in memory before the driver is told of it, its owner bit last.
+//! * A completion is in memory, its owner bit last, before the driver gets an event for it.
 
 #![deny(unsafe_code)]
 

@@ -77,7 +77,7 @@ fn main() -> ExitCode {
         }
     };
     let mut out = io::stdout();
-    // Whoever does not read it does not wait for it either.
+    // A parent that has closed the pipe does not wait for the line.
     let _ = writeln!(out, "ready").and_then(|()| out.flush());
     // The sender lives as long as the process: an error cannot be.
     let _ = stopped.recv();

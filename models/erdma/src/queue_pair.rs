@@ -15,7 +15,7 @@ use crate::work::Segment;
 pub(crate) struct Connection {
     pub(crate) local: (u32, u16),
     pub(crate) remote: (u32, u16),
-    /// What the peer's CREATE_QP returned: it came with the connection's private data.
+    /// The result of the peer's CREATE_QP, which the kernels exchange in the MPA handshake.
     pub(crate) peer_cookie: u32,
 }
 
@@ -59,11 +59,11 @@ pub(crate) struct Pending {
     pub(crate) len: u32,
     /// Where an answer's data goes; its region is no more to be used afterwards if that is set.
     pub(crate) sink: Option<(Segment, bool)>,
-    /// Its user learns of its success when it is sent, not when it is answered.
+    /// Its success is reported when it is sent, not when it is answered.
     pub(crate) done_when_sent: bool,
-    /// Its user has learnt of it; it is only kept until it is answered.
+    /// Its completion was written; the entry stays until the answer comes.
     pub(crate) reported: bool,
-    /// What became of it, while older ones are not done.
+    /// Its result, while older ones are not done.
     pub(crate) outcome: Option<Status>,
 }
 
@@ -98,12 +98,12 @@ impl SendQueue {
         SendQueue { ring, cqn, posted: 0, fetched: 0, pending: VecDeque::new(), pending_bytes: 0 }
     }
 
-    /// The oldest block whose user does not know that it is done.
+    /// The oldest block whose completion was not written.
     fn oldest(&self) -> u16 {
         self.pending.iter().find(|pending| !pending.reported).map_or(self.fetched, |pending| pending.index)
     }
 
-    /// The oldest request whose user knows nothing of it yet.
+    /// The oldest request whose completion was not written.
     pub(crate) fn unreported(&mut self) -> Option<&mut Pending> {
         self.pending.iter_mut().find(|pending| !pending.reported)
     }

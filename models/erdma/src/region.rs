@@ -1,4 +1,4 @@
-//! Memory regions: what a key permits.
+//! Memory regions, their keys and rights.
 //!
 //! Layouts: erdma_hw.h, `struct erdma_cmdq_reg_mr_req`, `struct erdma_reg_mr_sqe`; rights: erdma_verbs.h, `ERDMA_MR_ACC_*`. In
 //! 6.1 the rights are four bits from bit 2 on, later five from bit 1 on, with that for atomics in the new place: each right

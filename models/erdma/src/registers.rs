@@ -38,7 +38,7 @@ pub(crate) const CONTROL_INIT: u32 = 2;
 pub(crate) const STATUS_RESET_DONE: u32 = 1;
 pub(crate) const STATUS_INIT_DONE: u32 = 2;
 
-/// What the registers hold. Those that are not here read as 0: among them the protocol (iWARP) and the groups of direct
+/// The registers. All others read as 0: among them the protocol (iWARP) and the groups of direct
 /// requests (none, so the driver does without).
 pub(crate) struct Registers {
     bytes: [u8; PAGE as usize],

@@ -1,11 +1,11 @@
-//! What can be changed about a function while it runs.
+//! Settings of a function, which may change while it runs.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use netacc_rnic::CommandTimes;
 
-/// Which driver the function is made for: what they want to read as the version of the firmware differs.
+/// The driver that will run on the function: each reads the firmware's version in a format of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Driver {
     /// Linux's own: the number goes to user space as it is, major and minor of 16 bits each.

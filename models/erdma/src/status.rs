@@ -1,4 +1,4 @@
-//! How work ends.
+//! Status codes of requests and commands.
 
 /// The status of a completion (erdma_hw.h: `enum erdma_wc_status`). The provider maps it to a verbs status and a vendor error
 /// (`map_cqe_status`).

@@ -1,4 +1,4 @@
-//! What lies between queue pairs: a wire that carries messages, and what is done with them.
+//! The wire between queue pairs, and the messages that it carries.
 //!
 //! A wire delivers messages of one queue pair in order and at most once. It knows nothing of rings, keys or memory: the
 //! [`Fabric`](crate::Fabric) lets the receiving function handle what is delivered, and gives the wire its answer.
@@ -27,7 +27,7 @@ pub struct End {
 pub struct Message {
     /// Number of the request, from 0 for each queue pair.
     pub id: u64,
-    /// Whoever waits for solicited completions shall learn of it.
+    /// Its completion is solicited.
     pub solicited: bool,
     /// What to do.
     pub action: Action,

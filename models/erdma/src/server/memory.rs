@@ -122,7 +122,7 @@ impl GuestMemory for GuestHost {
             // time: what is read is then any mixture, which is checked like everything that a guest writes.
             unsafe { ptr::copy_nonoverlapping(from, to.add(range.start), range.len()) };
         })?;
-        // What was read because of it is not older than the owner or doorbell that told of it.
+        // A later read must not see older data than the doorbell or entry that led to it.
         fence(Ordering::Acquire);
         Ok(())
     }
@@ -158,7 +158,7 @@ impl GuestMemory for GuestHost {
         // SAFETY: eight bytes are mapped, writable and aligned; the guest's accesses to them are atomic, too.
         let word = unsafe { &*word.cast::<AtomicU64>() };
         let mut old = word.load(Ordering::Acquire);
-        // Whoever fails has been overtaken by a processor's store. Bounded, as a guest could do nothing else for ever.
+        // The exchange fails if a processor has stored meanwhile. The attempts are bounded, because a guest could store for ever.
         for _ in 0..1000 {
             match word.compare_exchange(old, change(old), Ordering::AcqRel, Ordering::Acquire) {
                 Ok(old) => return Ok(old),

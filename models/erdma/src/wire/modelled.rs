@@ -24,7 +24,7 @@ use netacc_rnic::{Nic, NicConfig, NoReceive, NodeId, Packet, SendRequest, Verb};
 use crate::status::Status;
 use crate::wire::{End, Message, Reply, Wire, WireEvent};
 
-/// Events that one call handles. Arbitrary: whoever holds the fabric's lock gives it back now and then.
+/// Events that one call handles. Arbitrary: it bounds how long a thread holds the fabric's lock.
 const MAX_EVENTS: u32 = 100_000;
 
 /// Work requests of a modelled queue pair. More than the functions' queues hold.
@@ -33,7 +33,7 @@ const MAX_WORK: u32 = 1 << 20;
 /// Of a million.
 pub const MILLION: u32 = 1_000_000;
 
-/// What the wire does to packets. All zero: it is not used.
+/// The settings of the wire. With loss, duplication, delay and rate at zero it is not used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WireSettings {
     /// Of a million packets, how many are lost.
@@ -185,12 +185,12 @@ impl ModelledWire {
         }
     }
 
-    /// What it does to packets.
+    /// Its settings.
     pub fn settings(&self) -> &WireSettings {
         &self.settings
     }
 
-    /// Changes that: for packets that are sent from now on, and where noted for later connections.
+    /// Changes the settings: for packets that are sent from now on, and where noted for later connections.
     pub fn set(&mut self, settings: WireSettings) {
         for node in self.nodes.values_mut() {
             node.port = settings.serializer();
@@ -392,7 +392,7 @@ fn chance(rng: &mut SplitMix64, ppm: u32) -> bool {
 
 impl Wire for ModelledWire {
     fn connect(&mut self, _ends: [End; 2]) {
-        // With the first message: whoever never uses the wire needs nothing of it.
+        // The first message makes the queue pairs of the model, so that copied connections need none.
     }
 
     fn disconnect(&mut self, now: Instant, ends: [End; 2]) {

@@ -1,4 +1,4 @@
-//! Owner bits, and when the driver is told.
+//! Owner bits, arming and events.
 
 use crate::driver::{sqe, Cqe, Lab};
 

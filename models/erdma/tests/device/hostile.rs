@@ -42,7 +42,7 @@ fn act() -> impl Strategy<Value = Act> {
     let bytes = |len| prop::collection::vec(any::<u8>(), len);
     let doorbell = prop::sample::select(vec![0x50, 0x100, 0x108, 0x200, 0x300, 0x1000, 0x61000, 0x79000u64]);
     let kind = prop_oneof![(0..1u8, 0..13u8), (1..2u8, 0..13u8), any::<(u8, u8)>()];
-    let fields = prop::collection::vec((0..14usize, number()), 0..10);
+    let fields = prop::collection::vec((0..14usize, prop_oneof![number(), any::<u32>().prop_map(u64::from)]), 0..14);
     prop_oneof![
         2 => (offset, bytes(0..12)).prop_map(|(at, bytes)| Act::Register(at, bytes)),
         4 => (doorbell, 0..8u64, number()).prop_map(|(at, high, low)| Act::Doorbell(at, high << 32 | low & 0xffff_ffff)),
@@ -97,7 +97,6 @@ proptest! {
                         request = request.u32(8 + 4 * (field % 14), value as u32);
                     }
                     lab.post_command(0, &request);
-                    lab.poll_command(0);
                 }
                 // Outside of its memory there is nothing to write to.
                 Act::Scribble(at, bytes) => drop(lab.fabric.host_mut(0).write(at, &bytes)),

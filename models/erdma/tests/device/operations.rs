@@ -31,7 +31,7 @@ fn write() {
     let expected = [lab.peek(0, near.physical + 4000, 5000), lab.peek(0, near.physical, 10)].concat();
     assert_eq!(lab.peek(1, far.physical + 100, 5010), expected);
     assert_eq!(lab.peek(1, far.physical + 99, 1), [(99 * 7 + 1) as u8]);
-    assert_eq!(lab.drain(1, &mut cqs[1]), [], "the peer learns nothing");
+    assert_eq!(lab.drain(1, &mut cqs[1]), [], "the peer gets no completion");
 }
 
 // Breaks if an immediate is not the provider's: big-endian in the request, little-endian in the completion.
@@ -167,18 +167,23 @@ fn requests_before_the_peer_wait() {
 // Breaks if queue pairs are joined whose connections or cookies are not each other's.
 #[test]
 fn others_are_no_peers() {
-    for (local, remote, cookie) in
-        [((1, 11), (2, 23), 0), ((1, 11), (3, 22), 0), ((1, 12), (2, 22), 0), ((1, 11), (2, 22), 1)]
-    {
+    let ends = ((1, 11), (2, 22));
+    for (local, remote, first_cookie, second_cookie) in [
+        ((1, 11), (2, 23), 0, 0),
+        ((1, 11), (3, 22), 0, 0),
+        ((1, 12), (2, 22), 0, 0),
+        ((1, 11), (2, 22), 1, 0),
+        ((1, 11), (2, 22), 0, 1),
+    ] {
         let mut lab = Lab::started(2);
         let mut cqs = [0, 1].map(|function| lab.create_cq(function, 6));
         let mut qps = [0, 1].map(|function| lab.create_qp(function, cqs[function].cqn, DOMAIN));
-        let request = crate::driver::modify_to_rts(qps[0].qpn, qps[1].cookie + cookie, local, remote);
-        assert_eq!(lab.command(0, request).0, 0);
-        let request = crate::driver::modify_to_rts(qps[1].qpn, qps[0].cookie, (2, 22), (1, 11));
-        assert_eq!(lab.command(1, request).0, 0);
+        let cookie = qps[1].cookie + first_cookie;
+        assert_eq!(lab.command(0, crate::driver::modify_to_rts(qps[0].qpn, cookie, local, remote)).0, 0);
+        let cookie = qps[0].cookie + second_cookie;
+        assert_eq!(lab.command(1, crate::driver::modify_to_rts(qps[1].qpn, cookie, ends.1, ends.0)).0, 0);
         lab.post_send(&mut qps[0], &sqe::write(0, 0, [0; 4], (0, 0), &[]));
-        assert_eq!(lab.drain(0, &mut cqs[0]), [], "{local:?} {remote:?}");
+        assert_eq!(lab.drain(0, &mut cqs[0]), [], "{local:?} {remote:?} {first_cookie} {second_cookie}");
     }
 }
 

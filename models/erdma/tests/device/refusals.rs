@@ -1,4 +1,4 @@
-//! What the device refuses: keys, bounds, rights, domains, states, depths and forms; and what becomes of the connection then.
+//! Refusals: keys, bounds, rights, domains, states, depths and malformed requests; and how the connection ends then.
 
 use crate::driver::{sqe, Cq, Lab, Qp, ALL, ATOMIC, DOMAIN, LOCAL_READ, LOCAL_WRITE, REMOTE_READ, REMOTE_WRITE};
 use crate::events::statuses;
@@ -205,7 +205,7 @@ fn depths() {
     lab.doorbell(0, 0x1000, u64::from(qps[0].qpn) << 32 | 2);
     fatal(&mut lab, &qps[0]);
 
-    // What is posted but not completed counts, also while it is under way.
+    // Requests under way count against the depth, too.
     let (mut lab, mut qps, _) = Lab::connected();
     lab.set(1, |settings| settings.stall_receive = true);
     for _ in 0..16 {
@@ -341,6 +341,18 @@ fn flushes() {
     assert_eq!(statuses(&lab.drain(0, &mut cqs[0])), [(4, FLUSHED), (0, FLUSHED)]);
 }
 
+// Breaks if what was posted behind a failure is sent while the failure waits for older requests.
+#[test]
+fn nothing_is_sent_behind_a_failure() {
+    let (mut lab, mut qps, mut cqs) = Lab::connected();
+    lab.set(1, |settings| settings.stall_receive = true);
+    three(&mut lab, &mut qps[0]);
+    assert_eq!(lab.drain(0, &mut cqs[0]), []);
+    lab.set(1, |settings| settings.stall_receive = false);
+    assert_eq!(statuses(&lab.drain(0, &mut cqs[0])), [(0, 0), (0, 10), (0, FLUSHED)]);
+    assert_eq!(lab.fabric.counters(0).tx_requests, 1);
+}
+
 // Breaks if a queue pair that runs can be flushed.
 #[test]
 fn reflush_needs_a_stopped_queue_pair() {
@@ -355,9 +367,38 @@ fn a_stopped_peer_answers_nothing() {
     let (mut lab, mut qps, mut cqs) = Lab::connected();
     lab.stop(&qps[1]);
     lab.post_send(&mut qps[0], &sqe::write(0, 0, [0; 4], (0, 0), &[]));
-    assert_eq!(lab.drain(0, &mut cqs[0]), [], "it waits, until the driver hears of the end");
+    assert_eq!(lab.drain(0, &mut cqs[0]), [], "it waits until the driver stops the queue pair");
     lab.stop(&qps[0]);
     assert_eq!(statuses(&lab.drain(0, &mut cqs[0])), [(0, FLUSHED)]);
+}
+
+// Breaks if the successor of a queue pair that refused, whose peer does not know yet, is taken for it.
+#[test]
+fn a_refusal_is_not_its_successor_s() {
+    let (mut lab, mut qps, mut cqs) = Lab::connected();
+    let delay = std::time::Duration::from_micros(100);
+    lab.fabric.set_wire(netacc_erdma::wire::modelled::WireSettings { delay, ..Default::default() });
+    let mr = lab.register(0, 64, ALL, DOMAIN);
+    lab.post_send(&mut qps[0], &sqe::write(0, 0, [0; 4], (0, 0x7700), &[sqe::of(&mr, 8)]));
+    // It was refused, and the refusal is on its way back.
+    lab.advance(delay + delay / 2);
+    assert_eq!(lab.async_events(1), [(ACCESS_ERROR, qps[1].qpn)]);
+    assert_eq!(lab.drain(0, &mut cqs[0]), []);
+    assert_eq!(lab.command(1, crate::driver::Request::new(0, 2).u32(8, qps[1].qpn)).0, 0);
+    let ring = lab.allocate(1, 4096);
+    let (status, results) = lab.command(1, crate::driver::create_qp(qps[1].qpn, cqs[1].cqn, DOMAIN, ring, ring));
+    assert_eq!(status, 0);
+    let third = lab.create_qp(0, cqs[0].cqn, DOMAIN);
+    let mut successor = qps[1];
+    successor.cookie = results[0];
+    let mut pair = [third, successor];
+    lab.connect(&mut pair);
+    // The first one's end does not part the new pair.
+    lab.stop(&qps[0]);
+    lab.drain(0, &mut cqs[0]);
+    lab.post_send(&mut pair[0], &sqe::write(0, 0, [0; 4], (0, 0), &[]));
+    lab.advance(4 * delay);
+    assert_eq!(statuses(&lab.drain(0, &mut cqs[0])), [(0, 0)]);
 }
 
 // Breaks if a queue pair that is gone is completed or reported, or its number cannot be used again.

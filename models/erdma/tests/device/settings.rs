@@ -1,4 +1,4 @@
-//! What the settings do, in both positions.
+//! Each setting, in both positions.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ fn what_completed_early_is_bounded() {
     lab.set(1, |settings| settings.stall_receive = false);
     assert_eq!(lab.drain(0, &mut cqs[0]).len(), 2);
     assert_eq!(lab.async_events(0), []);
-    // What was reported is not flushed.
+    // A reported request is not flushed.
     lab.set(1, |settings| settings.stall_receive = true);
     lab.post_send(&mut qps[0], &nothing());
     assert_eq!(lab.drain(0, &mut cqs[0]).len(), 1);

@@ -72,6 +72,21 @@ fn delay_and_rate() {
     assert_eq!(lab.drain(0, &mut cqs[0]).len(), 1);
 }
 
+// Breaks if a fenced request does not wait for the READ whose data it sends.
+#[test]
+fn fences_hold() {
+    let delay = Duration::from_micros(100);
+    let (mut lab, mut qps, mut cqs, [near, far]) = on(WireSettings { delay, ..WireSettings::default() });
+    lab.poke(1, far.physical, &[7; 8]);
+    lab.write_request(&mut qps[0], &sqe::read(0, (far.va, far.key), sqe::of(&near, 8)));
+    let write = sqe::write(0, sqe::FENCE, [0; 4], (far.va + 64, far.key), &[sqe::of(&near, 8)]);
+    lab.write_request(&mut qps[0], &write);
+    lab.ring_send(&qps[0]);
+    lab.advance(5 * delay);
+    assert_eq!(statuses(&lab.drain(0, &mut cqs[0])), [(1, 0), (0, 0)]);
+    assert_eq!(lab.peek(1, far.physical + 64, 8), [7; 8]);
+}
+
 // Breaks if a dead wire is never given up, or the driver does not learn of it.
 #[test]
 fn retries_are_exhausted() {
