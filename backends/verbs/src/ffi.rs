@@ -9,6 +9,7 @@ pub(crate) mod abi;
 mod cm;
 mod errno;
 mod library;
+mod mappings;
 mod objects;
 mod pinning;
 mod requests;

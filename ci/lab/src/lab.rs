@@ -93,10 +93,7 @@ impl Lab {
             tied: plan.tied,
         };
         if with_functions {
-            lab.functions = Some(Functions::start(&lab.folder, plan.hosts, plan.device.erdma.driver, plan.tied)?);
-            if !plan.impairment.is_none() {
-                erdma::impair(&lab.folder, &plan.impairment)?;
-            }
+            lab.start_functions(plan)?;
         }
         for host in 1..=plan.hosts {
             let config = GuestConfig {
@@ -131,6 +128,16 @@ impl Lab {
         lab.record.boot_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
         provision.say(&format!("up after {:.1} s", began.elapsed().as_secs_f64()));
         Ok(lab)
+    }
+
+    /// Starts the emulated eRDMA functions of all hosts.
+    fn start_functions(&mut self, plan: &Plan) -> Result<(), LabError> {
+        let functions = Functions::start(&self.folder, plan.hosts, plan.device.erdma.driver, plan.tied)?;
+        self.functions = Some(functions);
+        if !plan.impairment.is_none() {
+            erdma::impair(&self.folder, &plan.impairment)?;
+        }
+        Ok(())
     }
 
     /// Leaves the machines running.

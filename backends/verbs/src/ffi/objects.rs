@@ -12,6 +12,7 @@ use netacc_device::Memory;
 use super::abi;
 use super::errno::errno;
 use super::library::Library;
+use super::mappings::{replace, FileId};
 use super::wakeup::raised;
 
 /// A device in the list of `ibv_get_device_list`.
@@ -154,13 +155,17 @@ impl Context {
 
     /// Lets go of the kernel's device, of which nothing of ours is left. librdmacm keeps contexts open, by which a
     /// device that is taken away would stay half there; so its descriptors refer to nothing from now on. They stay its
-    /// own: their numbers must not become the program's.
+    /// own: their numbers must not become the program's. Mappings hold the device, too: eRDMA's provider maps its doorbells
+    /// for as long as it has the context, and its driver waits for them.
     pub(crate) fn abandon(&self) {
         let Ok(nothing) = std::fs::File::open("/dev/null") else { return };
+        let device = FileId::of(self.fds()[0]);
         for fd in self.fds() {
             // SAFETY: both are descriptors that we hold. The system call itself, as libc's function may be interposed.
             unsafe { libc::syscall(libc::SYS_dup3, nothing.as_raw_fd(), fd, libc::O_CLOEXEC) };
         }
+        // Without, the device waits for the end of this process, as it did before.
+        let _ = device.map(replace);
     }
 
     /// Whether a port has lost its network. One that cannot be asked, as its device is gone, has not.
