@@ -71,7 +71,7 @@ def test_so_many_empty_links_are_kept(lab: Lab, most: int, most_per: int, kept: 
 
 
 def test_many_connections_share_links(lab: Lab) -> None:
-    """Breaks if connections beyond some hundreds stay on TCP, if each takes a link, or if they crowd on a few."""
+    """Breaks if connections beyond some hundreds stay on TCP, each takes a link, or a few have them all."""
     port = free_port()
     argv = [sys.executable, "-m", f"{MODULES}.echo_server", str(port)]
     wait_listening(port, lab.start("echo-server", argv, accelerated=True))

@@ -89,9 +89,9 @@ def shared_erdma(netacc: Path) -> Iterator[UpLab]:
 def served(lab: UpLab) -> Iterator[UpLab]:
     """A lab whose hosts answer. Ends the processes that a test started there.
 
-    A host's kernel has stood still, in a driver's own code (`repair_siw` in ci/lab/src/drivers.rs), and another's
-    network, after SoftRoCE had warned of a queue pair that it could not clean up. The tests after such a
-    test, and its second chance, get a lab of their own.
+    A host's kernel has stood still, in a driver's own code (`repair_siw` in ci/lab/src/drivers.rs), and
+    another's network, after SoftRoCE had warned of a queue pair that it could not clean up. The tests after
+    such a test, and its second chance, get a lab of their own.
     """
     if not lab.answers():
         warnings.warn(f"a host of {lab.name} stands still: booted again", stacklevel=1)
