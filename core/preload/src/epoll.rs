@@ -169,7 +169,12 @@ impl Shared {
             ready.push_back(fd);
             self.ready_len.store(ready.len() as u32, Ordering::SeqCst);
         } else {
-            let is_edge = change == Change::Arrival && i.has_arrived(now) || gained & i.asked() & OUTGOING != 0;
+            let is_edge = match change {
+                // The kernel looks at an interest that is modified, and tells observers if it is ready.
+                Change::Interest => true,
+                Change::Arrival if i.has_arrived(now) => true,
+                _ => gained & i.asked() & OUTGOING != 0,
+            };
             if !is_edge || !self.observers.include_kernel() {
                 return;
             }
