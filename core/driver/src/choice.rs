@@ -1,37 +1,37 @@
-//! Which path the streams to one service take, where a link is not certain to be the faster one.
+//! Chooses the path of the streams to one service, where a link is not certain to be faster than the anchor.
 //!
-//! Who opens streams measures how long the service takes to answer: from the end of a send to the receive that follows
-//! it, on both paths. Both figures have the service's own time in them, so they are compared with one another only. The
-//! choice is reluctant both ways: a link is left if its median is a quarter above the anchor's ([`SLOWER`]), and
-//! only stays left if fresh samples of the anchor confirm that; it is tried again, with one stream, after a pause that
-//! doubles each time, and taken again only if it is no slower than the anchor.
+//! The side that opens streams measures how long the service takes to answer: from the end of a send to the receive
+//! that follows it, on both paths. Both figures have the service's own time in them, so they are compared with one
+//! another only. The choice is reluctant both ways. A link is left if its median is a quarter above the anchor's
+//! ([`SLOWER`]), and it stays left only if fresh samples of the anchor confirm that. It is tried again, with one
+//! stream, after a pause that doubles each time, and taken again only if it is no slower than the anchor.
 //!
-//! What is timed is the caller's affair, as long as it is the same on both paths: the time to an answer, or that of so many
-//! bytes in one direction. Streams that give no samples go onto the link.
+//! The caller may time anything that it times in the same way on both paths: the time to an answer, or the time of a
+//! number of bytes in one direction. Streams that give no samples go onto the link.
 
 use std::time::Duration;
 
 use netacc_device::{Backoff, Instant};
 use parking_lot::Mutex;
 
-/// A link whose median is more than 5/4 of the anchor's is slower. Arbitrary: what two medians of so few samples may
-/// differ by on a busy machine, and less than what a user would notice.
+/// A link whose median is more than 5/4 of the anchor's is slower. Arbitrary: the medians of so few samples may differ
+/// by this much on a busy machine, and a user would not notice the difference.
 const SLOWER: (u64, u64) = (5, 4);
-/// Samples of which a median is taken, the latest ones. Arbitrary.
+/// A median is taken of this many samples, the latest ones. Arbitrary.
 const WINDOW: usize = 32;
-/// Fewer say nothing. Arbitrary.
+/// Fewer samples are not significant. Arbitrary.
 const LEAST: usize = 16;
-/// Operations of one stream for which its promotion waits for samples of the anchor: a stream that asks and is answered has
-/// given them by then, and one that has not given any by then will give none.
+/// A stream's promotion waits for samples of the anchor during this many operations: a stream that sends requests and
+/// receives answers has given them by then, and any other stream will never give any.
 const PATIENCE: u32 = 4 * LEAST as u32;
-/// What takes longer is not about the way there and back: the service has kept its answer back.
+/// A longer time is not a round trip: the service has delayed its answer.
 const LONGEST: Duration = Duration::from_secs(1);
-/// The pause before the choice is put to the test again.
+/// The pause before the choice is checked again.
 const PAUSE: Backoff = Backoff { first: Duration::from_secs(10), longest: Duration::from_secs(600) };
 /// After so long without a verdict another stream is tried. Arbitrary.
 const TRIAL: Duration = Duration::from_secs(10);
 
-/// Where the bytes of a stream go.
+/// The path of a stream's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Path {
     /// In the kernel's connection.
@@ -40,12 +40,12 @@ pub enum Path {
     Link,
 }
 
-/// What is said of a stream that would be promoted.
+/// What to do with a stream that could be promoted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It goes onto the link.
     Promote,
-    /// It stays for a few more operations, so that the anchor's times are known.
+    /// It stays for a few more operations, so that the anchor is measured.
     Measure,
     /// The link is slower.
     Stay,
@@ -69,7 +69,7 @@ struct Inner {
 enum State {
     /// Streams go onto links; the link is not judged before this time.
     OnLink(Instant),
-    /// Streams leave the link, whose median was this: what the anchor takes now decides, if that is known in time.
+    /// Streams leave the link, whose median was this: the anchor's median now decides, if there is one in time.
     Leaving { link: u64, until: Instant },
     /// The link is slower, and is tried again at this time.
     OnAnchor(Instant),
@@ -89,14 +89,14 @@ impl Default for Inner {
 }
 
 impl PathChoice {
-    /// Whether a stream that has done so many operations on its anchor is to be promoted. Whoever is told to do so and
-    /// does not is no loss: another one is told so later.
+    /// Whether to promote a stream that has done so many operations on its anchor. A caller that does not follow the
+    /// verdict does no harm: another stream gets the same verdict later.
     pub fn judge(&self, operations: u32, now: Instant) -> Verdict {
         let mut inner = self.inner.lock();
         match inner.state {
             State::OnLink(_) if inner.anchor.median().is_none() && operations < PATIENCE => Verdict::Measure,
             State::OnLink(_) => Verdict::Promote,
-            // Nobody asks any more and waits for an answer.
+            // No program sends requests and waits for answers any more.
             State::Leaving { until, .. } if now >= until => {
                 inner.link.clear();
                 inner.state = State::OnLink(now + inner.next_pause());
@@ -111,7 +111,7 @@ impl PathChoice {
         }
     }
 
-    /// The service has answered after `took`, with the stream on this path all the while. Returns whether the stream
+    /// The service has answered after `took`, and the stream was on this path all the time. Returns whether the stream
     /// is to leave its link.
     pub fn note(&self, path: Path, took: Duration, now: Instant) -> bool {
         if took > LONGEST {
@@ -147,7 +147,7 @@ impl Inner {
         let (Some(anchor), Some(link)) = (self.anchor.median(), self.link.median()) else { return };
         match self.state {
             State::OnLink(not_before) if now >= not_before && is_slower(link, anchor) => {
-                // The anchor's samples may be old: from before the service had as much to do as now.
+                // The anchor's samples may be old, from a time when the service had less load.
                 self.state = State::Leaving { link, until: now + TRIAL };
                 self.anchor.clear();
             }
@@ -225,7 +225,7 @@ mod tests {
             Bench { choice: PathChoice::default(), now: Instant::from_nanos(1), anchor, link }
         }
 
-        /// The anchor's times are known, so streams go onto the link.
+        /// The anchor was measured, so streams go onto the link.
         fn on_link(anchor: u64, link: u64) -> Bench {
             let mut b = Bench::new(anchor, link);
             b.talk(Path::Anchor, WINDOW);
@@ -233,7 +233,7 @@ mod tests {
             b
         }
 
-        /// The link was left, as the slower one, which fresh samples of the anchor have confirmed.
+        /// The link was left because it is slower, which fresh samples of the anchor have confirmed.
         fn on_anchor(anchor: u64, link: u64) -> Bench {
             let mut b = Bench::on_link(anchor, link);
             assert!(b.talk(Path::Link, LEAST));
@@ -242,7 +242,7 @@ mod tests {
             b
         }
 
-        /// So many questions and answers; returns whether the stream was told to leave its link.
+        /// Does so many requests and answers; returns whether the stream was told to leave its link.
         fn talk(&mut self, path: Path, times: usize) -> bool {
             (0..times).any(|_| {
                 let took = Duration::from_nanos(match path {
@@ -267,7 +267,11 @@ mod tests {
     fn the_anchor_is_measured_before_the_first_promotion() {
         let mut b = Bench::new(50 * US, 10 * US);
         assert_eq!(b.choice.judge(2, b.now), Verdict::Measure);
-        assert_eq!(b.choice.judge(PATIENCE, b.now), Verdict::Promote, "a stream that never asks is not kept waiting");
+        assert_eq!(
+            b.choice.judge(PATIENCE, b.now),
+            Verdict::Promote,
+            "a stream that never sends requests does not wait"
+        );
         b.talk(Path::Anchor, LEAST - 1);
         assert_eq!(b.choice.judge(2, b.now), Verdict::Measure);
         b.talk(Path::Anchor, 1);
@@ -317,7 +321,7 @@ mod tests {
         let mut b = Bench::on_link(100 * US, 50 * US);
         b.talk(Path::Link, WINDOW);
         (b.anchor, b.link) = (1000 * US, 500 * US);
-        assert!(b.talk(Path::Link, WINDOW), "as far as is known it is slower");
+        assert!(b.talk(Path::Link, WINDOW), "it is slower as far as the samples go");
         assert_eq!(b.judge(), Verdict::Stay);
         b.talk(Path::Anchor, LEAST);
         assert_eq!(b.judge(), Verdict::Promote, "but so is the anchor");
@@ -351,7 +355,8 @@ mod tests {
     }
 
     proptest! {
-        /// However the times vary, streams are not moved to and fro: each pause allows one change there and one back.
+        /// However much the times vary, streams are not moved to and fro: each pause allows one change there and one
+        /// back.
         #[test]
         fn changes_are_as_rare_as_the_pauses_allow(times in prop::collection::vec((1..100_000u64, 1..100_000u64), 1..200)) {
             let mut b = Bench::new(1, 1);

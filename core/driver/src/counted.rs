@@ -1,9 +1,9 @@
-//! Threads that are counted while they wait, and things that are counted while they exist.
+//! Counts of waiting threads and of existing objects.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
-/// One of those that a count counts; not any more once dropped, also if the thread is cancelled while it waits.
+/// One waiting thread; it is counted until this is dropped, also if the thread is cancelled while it waits.
 pub struct Counted<'a>(&'a AtomicU32);
 
 impl<'a> Counted<'a> {
@@ -19,11 +19,11 @@ impl Drop for Counted<'_> {
     }
 }
 
-/// A count of things that exist.
+/// A count of objects that exist.
 #[derive(Clone, Default)]
 pub(crate) struct Tally(Arc<AtomicU32>);
 
-/// One of them, until it is dropped.
+/// One counted object, until it is dropped.
 pub(crate) struct Tallied(Tally);
 
 impl Tally {
@@ -31,7 +31,7 @@ impl Tally {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// One more.
+    /// Counts one more.
     pub(crate) fn add(&self) -> Tallied {
         self.0.fetch_add(1, Ordering::Relaxed);
         Tallied(self.clone())

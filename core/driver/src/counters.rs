@@ -10,7 +10,7 @@ use netacc_proto::Reason;
 pub struct StreamCounters {
     /// Payload bytes sent on the link.
     pub tx_bytes_link: u64,
-    /// Payload bytes read by the application from the link.
+    /// Payload bytes read by the program from the link.
     pub rx_bytes_link: u64,
     /// DATA messages sent.
     pub tx_msgs_link: u64,
@@ -54,7 +54,7 @@ counters! {
     links_established,
     /// Links that died.
     links_failed,
-    /// Of those, links whose peers said nothing any more, and whose device nothing of that.
+    /// The links among them that ended because of a silent peer, while the device reported no error.
     links_silent,
     /// Links that were refused, by either side, for the pre-shared key.
     links_refused,

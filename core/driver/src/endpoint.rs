@@ -1,21 +1,21 @@
 //! Everything of one process on one device: its streams, its links, and the control path between them.
 //!
-//! The control path (finding a peer, connecting, opening, caching, expiry) runs in whoever calls
-//! [`Endpoint::progress`]: the shim's helper thread, or the simulator. Data moves in whoever calls
-//! [`Endpoint::poll`] or [`Endpoint::poll_link`]: usually the application's own thread.
+//! The control path (finding a peer, connecting, opening, caching, expiry) runs in the thread that calls
+//! [`Endpoint::progress`]: the library's helper thread, or the simulator. Data moves in the thread that calls
+//! [`Endpoint::poll`] or [`Endpoint::poll_link`]: usually the program's own thread.
 //!
-//! * [`todo`](mod@todo): work that is noted under locks, for the control path.
-//! * [`adopt`]: which streams there are.
-//! * [`open`]: how streams are opened.
-//! * [`incoming`]: what arrives on links.
+//! * [`todo`](mod@todo): work that is queued under locks, for the control path.
+//! * [`adopt`]: the streams that there are.
+//! * [`open`]: opening streams.
+//! * [`incoming`]: completions and messages that arrive on links.
 //! * [`progress`]: the control path.
 //! * [`connecting`]: links that are being made.
-//! * [`reasons`]: why one could not be made.
+//! * [`reasons`]: the reasons why a link could not be made.
 //! * [`dying`]: links that have died.
 //! * [`contest`]: streams that two links claim.
-//! * [`release`]: what a stream leaves behind on its link, and empty links.
+//! * [`release`]: frees a stream's resources on its link, and ends empty links.
 //! * [`room`]: streams that wait for room on their link.
-//! * [`silence`]: links that fall silent without a word from their device.
+//! * [`silence`]: links that fall silent without an error from their device.
 //! * [`leave`]: leaving all links.
 //!
 //! This module and [`todo`](mod@todo) have the data. A thread needs the endpoint to lock a stream, so the other modules,
@@ -73,14 +73,15 @@ pub struct EndpointConfig {
     pub cache: CacheConfig,
     /// See [`StreamConfig::trust_hints`](netacc_proto::StreamConfig::trust_hints): where the directory [trusts](Directory::trusts) the other end.
     pub trust_hints: bool,
-    /// Who has not the same key shares no link with this process; `None`: nobody needs one.
+    /// A process that does not have the same key shares no link with this one; `None`: no key is needed.
     pub key: Option<PreSharedKey>,
-    /// How long a stream without room stays on a link whose peer takes nothing from it; `None`: for ever. See
+    /// How long a stream without room stays on a link while its peer reads nothing; `None`: for ever. See
     /// `stream/stall.rs`.
     pub stall_patience: Option<Duration>,
 }
 
-/// How soon links whose streams wait, and lingering anchors, are looked at again. An arbitrary small number.
+/// The interval at which links with waiting streams, and lingering anchors, are checked again. An arbitrary small
+/// number.
 pub(crate) const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Called when [`Endpoint::progress`] should run soon. Must not block.
@@ -97,9 +98,9 @@ pub struct Endpoint {
     nonces: Box<dyn Fn() -> Nonce + Send + Sync>,
     /// The queue of links in transition, polled by `progress`.
     control_cq: CompletionQueueId,
-    /// The queue of links whose streams nobody has claimed for a queue of their own.
+    /// The queue of links whose streams have no queue of their own.
     default_cq: CompletionQueueId,
-    /// Ordered, so that whoever picks one of several links picks the same one in every replay.
+    /// Ordered, so that a choice of one among several links is the same in every replay.
     pub(crate) links: RwLock<BTreeMap<QueuePairId, Arc<LinkCell>>>,
     pub(crate) streams: RwLock<Streams>,
     pub(crate) cache: Mutex<LinkCache<QueuePairId, PeerAddress>>,
@@ -126,7 +127,7 @@ pub(crate) struct Attempt {
 }
 
 impl Endpoint {
-    /// An endpoint with two completion queues of its own: for control, and for streams nobody has claimed.
+    /// An endpoint with two completion queues of its own: for control, and for streams without a queue of their own.
     pub fn new(
         device: Arc<dyn Device>,
         cm: Arc<dyn ConnectionManager>,
@@ -161,12 +162,12 @@ impl Endpoint {
         })
     }
 
-    /// From now on no stream is promoted, whichever side asks (`true`), or they are again (`false`). Streams that are on
-    /// links stay there.
+    /// With `true`, no stream is promoted from now on, whichever side requests it; with `false`, streams are promoted
+    /// again. Streams that are on links stay there.
     pub fn hold_back(&self, on: bool) {
         let (none, requested) = (Reason::None as u16, Reason::Requested as u16);
         let (from, to) = if on { (none, requested) } else { (requested, none) };
-        // Whatever else holds them back goes on doing so.
+        // Other obstacles to promotion stay in effect.
         let _ = self.held_back.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
     }
 
@@ -250,7 +251,7 @@ impl Endpoint {
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        // A link and its streams hold each other.
+        // A link and its streams refer to each other.
         for link in self.links.get_mut().values() {
             link.rx.lock().slots.clear();
         }

@@ -1,18 +1,18 @@
 //! The only loop that connects the protocol core to a device.
 //!
 //! * [`Endpoint`]: everything of one process on one device. Finding peers, connecting and caching links, answering OPEN.
-//! * [`LinkCell`]: a link, for the streams of this crate; [`LinkOf`] does not know them.
+//! * [`LinkCell`]: a link, for the streams of this crate; [`LinkOf`] does not depend on them.
 //! * [`StreamCell`]: one accelerated socket, shared by threads; [`StreamGuard`] is it while locked, and
 //!   [`LockedStream`] while it changes.
 //! * [`PathChoice`]: whether a link or the anchor is the faster path to a service.
-//! * [`PromotionSchedule`]: when a connection asks for a link.
-//! * [`Readiness`]: what `poll` would say of a stream, readable without a lock.
+//! * [`PromotionSchedule`]: the times at which a connection tries to get a link.
+//! * [`Readiness`]: what `poll` would report for a stream, readable without a lock.
 //!
-//! It has no thread and no clock of its own, and never blocks: the shim calls it from the application's threads and
-//! from a helper, the simulator from its scheduler.
+//! It has no thread and no clock of its own, and never blocks: the library calls it from the program's threads and from
+//! a helper, the simulator from its scheduler.
 //!
-//! Lock order: `Link::rx` before `StreamCell` before `Link::tx`. Nothing is held while calling the [`ReadySink`]
-//! except a stream.
+//! Lock order: `Link::rx` before `StreamCell` before `Link::tx`. No lock is held while calling the [`ReadySink`] except
+//! a stream's.
 
 mod choice;
 mod counted;

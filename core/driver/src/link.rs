@@ -1,4 +1,4 @@
-//! Links: what they hold, how one posts on them, and in which order their streams wait.
+//! Links: their resources, how to post on them, and the order in which their streams wait.
 //!
 //! * [`cell`]: a link, shared by threads.
 //! * [`tx`]: its sending half.

@@ -1,7 +1,7 @@
-//! What `poll` would say of a stream, kept in one atomic word so that nobody needs the stream's lock to look.
+//! What `poll` would report for a stream, kept in one atomic word so that a reader does not need the stream's lock.
 
 bitflags::bitflags! {
-    /// Readiness of a stream. `KERNEL_*` say that the kernel's own answer for the anchor decides that direction.
+    /// Readiness of a stream. `KERNEL_*` mean that the kernel's own answer for the anchor decides that direction.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Readiness: u32 {
         /// Data, end of stream or an error can be read without waiting.
@@ -14,11 +14,11 @@ bitflags::bitflags! {
         const HUP = 8;
         /// The stream has failed.
         const ERR = 16;
-        /// Reads come from the anchor: ask the kernel.
+        /// Reads come from the anchor: poll the kernel.
         const KERNEL_RX = 32;
-        /// Writes go to the anchor: ask the kernel.
+        /// Writes go to the anchor: poll the kernel.
         const KERNEL_TX = 64;
-        /// The owner has something to tell beside the stream: see `StreamCell::set_notice`.
+        /// The owner has something to report beside the stream: see `StreamCell::set_notice`.
         const NOTICE = 128;
     }
 }

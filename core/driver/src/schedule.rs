@@ -1,4 +1,4 @@
-//! When a connection that is on TCP asks for a link.
+//! The times at which a connection that is on TCP tries to get a link.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,33 +8,35 @@ use netacc_device::{Backoff, Instant};
 /// After this many operations promotion that did not succeed is tried again, half as many more each time, up to a bound.
 const RETRY_AFTER: u32 = 8;
 const MAX_RETRY_AFTER: u32 = 1 << 20;
-/// The bound where promotion was declined because somebody has asked for that, or because the link was slower.
+/// The bound where promotion was declined because the program requested TCP, or because the link was slower.
 const RETRY_ASKED: u32 = 1 << 10;
 
-/// After so long it is tried again too, twice as long each time: of a connection that is hardly used a million operations are
-/// days, for which an outage of seconds must not keep it on TCP. Arbitrary: to try costs a look at what is known of the peer.
+/// After this time it is tried again too, twice as long each time: for a connection that is hardly used, a million
+/// operations are days, and an outage of seconds must not keep it on TCP so long. Arbitrary: an attempt costs a lookup
+/// of the peer.
 const PAUSE: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
-/// One operation of so many looks at the clock, which costs it some nanoseconds. Arbitrary.
+/// One operation of so many reads the clock, which costs it some nanoseconds. Arbitrary.
 const CLOCK_INTERVAL: u32 = 8;
 
-/// What bears on when a connection that asks now asks again, if it stays on TCP.
+/// The conditions that decide when a connection that tries now tries again, if it stays on TCP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tries {
-    /// Others hold the socket. That they have closed it is seen by looking: soon at first, and rarely later.
+    /// Other processes hold the socket. This process finds out that they have closed it only by checking: soon at
+    /// first, and rarely later.
     pub shared: bool,
-    /// Somebody has asked for TCP. The end of that, too, is seen by looking.
+    /// The program requested TCP. This process finds out only by checking that this has ended, too.
     pub asked_off: bool,
 }
 
-/// Counts of operations (calls that have moved bytes on TCP), and times, at which a connection asks for a link. Time is looked at
-/// in operations, so who does nothing asks for nothing.
+/// Counts of operations (calls that have moved bytes on TCP), and times, at which a connection tries to get a link.
+/// Time is checked in operations, so an idle connection does not try.
 #[derive(Debug)]
 pub struct PromotionSchedule {
-    /// At this count.
+    /// The count at which it tries next.
     at: AtomicU32,
-    /// After how many more if it does not succeed then.
+    /// The number of operations until the attempt after that, if the next one does not succeed.
     step: AtomicU32,
-    /// And from this time on, in nanoseconds: after it has asked in vain.
+    /// And from this time on, in nanoseconds: after an attempt that failed.
     overdue_ns: AtomicU64,
     /// How long after that if it does not succeed then, in nanoseconds.
     pause_ns: AtomicU64,
@@ -44,10 +46,10 @@ const NOT_OVERDUE: u64 = u64::MAX;
 const FIRST_PAUSE_NS: u64 = PAUSE.first.as_nanos() as u64;
 
 impl PromotionSchedule {
-    /// The count of a connection that does not ask.
+    /// The count of a connection that does not try.
     pub const NEVER: u32 = u32::MAX;
 
-    /// First at that count.
+    /// A schedule that tries first at that count.
     pub fn new(first: u32) -> PromotionSchedule {
         PromotionSchedule {
             at: AtomicU32::new(first),
@@ -57,8 +59,8 @@ impl PromotionSchedule {
         }
     }
 
-    /// Whether it asks, after so many operations. Who does calls [`note_try`](PromotionSchedule::note_try). `now` is asked for
-    /// rarely.
+    /// Whether it tries, after so many operations. A caller that tries calls [`note_try`](PromotionSchedule::note_try).
+    /// `now` is called rarely.
     #[inline]
     pub fn is_due(&self, operations: u32, now: impl FnOnce() -> Instant) -> bool {
         operations >= self.at.load(Ordering::Relaxed)
@@ -70,7 +72,7 @@ impl PromotionSchedule {
         from != NOT_OVERDUE && now().as_nanos() >= from
     }
 
-    /// It asks now: again later, if it has to.
+    /// It tries now: again later, if it has to.
     pub fn note_try(&self, operations: u32, now: Instant, tries: Tries) {
         let pause = self.pause_ns.load(Ordering::Relaxed);
         let next = PAUSE.after(Some(Duration::from_nanos(pause)));
@@ -83,12 +85,12 @@ impl PromotionSchedule {
         self.postpone(operations, step);
     }
 
-    /// Not before so many more operations.
+    /// Postpones the attempt by so many more operations.
     pub fn postpone(&self, operations: u32, by: u32) {
         self.at.store(operations.saturating_add(by), Ordering::Relaxed);
     }
 
-    /// At the next operation, and as if it had not asked.
+    /// It tries at the next operation, as if it had not tried before.
     pub fn begin_again(&self, operations: u32) {
         self.postpone(operations, 1);
         self.step.store(1, Ordering::Relaxed);
@@ -112,7 +114,7 @@ impl PromotionSchedule {
         self.pause_ns.store(FIRST_PAUSE_NS, Ordering::Relaxed);
     }
 
-    /// It does not ask any more.
+    /// It does not try any more.
     pub fn end(&self) {
         self.at.store(PromotionSchedule::NEVER, Ordering::Relaxed);
         self.forget_time();
@@ -138,7 +140,8 @@ mod tests {
         (0..most).filter(due).collect()
     }
 
-    // Breaks if who stays on TCP asks at each operation, never again, or as rarely though its obstacle may end unseen.
+    // Breaks if a connection that stays on TCP tries at each operation, never again, or as rarely although its obstacle
+    // may end unseen.
     #[test]
     fn asking_becomes_rare() {
         let usual = PromotionSchedule::new(2);
@@ -150,7 +153,8 @@ mod tests {
         assert!(all.windows(2).all(|w| w[1] - w[0] <= RETRY_ASKED) && all.len() < 120, "{}", all.len());
     }
 
-    // Breaks if who comes back from a link waits as long as who has often asked in vain, or one that never asks does.
+    // Breaks if a connection that comes back from a link waits as long as one that has often failed, or if one that
+    // never tries does.
     #[test]
     fn what_changes_is_looked_at_sooner() {
         let schedule = PromotionSchedule::new(0);
@@ -166,11 +170,12 @@ mod tests {
         assert!(!schedule.is_due(1 << 30, begun));
     }
 
-    // Breaks if a connection that is used once in a while asks for a link only when it has been used a million times more.
+    // Breaks if a connection that is used once in a while tries to get a link only when it has been used a million
+    // times more.
     #[test]
     fn time_bounds_how_rarely_it_asks() {
         let schedule = PromotionSchedule::new(2);
-        // Often at first, so that many operations are to pass.
+        // Often at first, so that many operations lie between two attempts later.
         assert!(tries(&schedule, Tries::default(), 100_000).len() > 20);
         schedule.note_try(100_000, begun(), Tries::default());
         let mut asked = vec![begun()];
@@ -199,11 +204,11 @@ mod tests {
         }
         assert_eq!(overdue(CLOCK_INTERVAL * 100, PAUSE.longest), (false, true));
         schedule.note_return(CLOCK_INTERVAL * 100);
-        assert!(!schedule.is_due(CLOCK_INTERVAL * 100, || begun() + PAUSE.longest), "it has not asked since");
+        assert!(!schedule.is_due(CLOCK_INTERVAL * 100, || begun() + PAUSE.longest), "it has not tried since");
         assert_eq!(overdue(CLOCK_INTERVAL * 100, PAUSE.first), (false, true));
     }
 
-    // Breaks if who is never to ask did so after a while, or if each operation looked at the clock.
+    // Breaks if a connection that is never to try did so after a while, or if each operation read the clock.
     #[test]
     fn the_clock_is_looked_at_rarely_and_not_at_all_by_who_does_not_ask() {
         let late = || begun() + PAUSE.longest * 10;
@@ -212,7 +217,7 @@ mod tests {
         ended.note_try(0, begun(), Tries::default());
         ended.end();
         for schedule in [never, ended] {
-            assert!((0..100).all(|n| !schedule.is_due(n, || panic!("it looks at the clock"))));
+            assert!((0..100).all(|n| !schedule.is_due(n, || panic!("it reads the clock"))));
         }
         let asking = PromotionSchedule::new(0);
         asking.note_try(0, begun(), Tries::default());

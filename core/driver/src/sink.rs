@@ -1,4 +1,4 @@
-//! What the driver tells the owner of the streams, and asks it.
+//! The driver's calls to the owner of the streams: events and queries.
 
 use std::sync::Arc;
 
@@ -6,21 +6,21 @@ use netacc_proto::Reason;
 
 use crate::{Readiness, StreamCell};
 
-/// Told when a stream's readiness may have gained something. Called with the stream locked: must not lock it.
+/// Receives an event when a stream's readiness may have gained a bit. Called with the stream locked: must not lock it.
 pub trait ReadySink: Send + Sync {
     /// `now` is the new readiness. `arrived`: new data or a new end of stream came even if no bit changed (an edge).
     fn ready(&self, stream: &Arc<StreamCell>, now: Readiness, arrived: bool);
 
-    /// Whether this process alone holds the descriptor of a stream that [`is shared`](StreamCell::is_shared). If so the
-    /// owner says so with [`unshare`](StreamCell::unshare).
+    /// Whether this process alone holds the descriptor of a stream that [`is shared`](StreamCell::is_shared). If so,
+    /// the owner calls [`unshare`](StreamCell::unshare).
     fn holds_alone(&self, stream: &Arc<StreamCell>) -> bool;
 
-    /// The stream's anchor has carried bytes that this process has not moved, though it alone holds the descriptor. Whether
-    /// the stream may be promoted all the same. Called with the stream locked.
+    /// The stream's anchor has carried bytes that this process has not moved, although this process is the descriptor's
+    /// only holder. Whether the stream may be promoted all the same. Called with the stream locked.
     fn unseen_io(&self, stream: &Arc<StreamCell>) -> bool;
 
-    /// Whether streams may go onto links now. `Err`: the process may use its descriptors in ways that are not seen, say. Called
-    /// before a stream is opened or accepted, without a stream locked.
+    /// Whether streams may go onto links now. `Err`: for example, the process may use its descriptors in ways that the
+    /// library does not see. Called before a stream is opened or accepted, without a stream locked.
     fn may_promote(&self) -> Result<(), Reason> {
         Ok(())
     }

@@ -1,21 +1,21 @@
 //! One accelerated socket, shared by threads.
 //!
-//! * [`cell`]: a stream, and what can be asked without its lock.
-//! * [`inner`]: what it and its anchor show under its lock, without the endpoint.
-//! * [`states`]: the parts and states of what the lock covers.
-//! * [`held`]: what it holds back.
+//! * [`cell`]: a stream, and the state that is readable without its lock.
+//! * [`inner`]: state that a stream and its anchor show under its lock, without the endpoint.
+//! * [`states`]: the parts and states that the lock covers.
+//! * [`held`]: bytes that it holds back.
 //! * [`guard`]: the stream while it is locked; every change of it is flushed before it is unlocked.
 //! * [`transfer`]: bytes on the link.
 //! * [`cork`]: bytes that are held back.
 //! * [`anchor`]: records and replay on the anchor, and its end.
-//! * [`stall`]: leaving a link whose peer takes nothing.
+//! * [`stall`]: leaving a link whose peer reads nothing.
 //! * [`ending`]: leaving the link, shutting down, closing.
-//! * [`flush`]: what follows from a change: messages, records, readiness.
+//! * [`flush`]: the effects of a change: messages, records, readiness.
 //!
-//! The first four know no endpoint. The endpoint is above them, and below the others.
+//! The first four do not depend on the endpoint. The endpoint is above them, and below the others.
 //!
-//! Invariant: all bits of a stream's readiness but [`Readiness::NOTICE`](crate::Readiness::NOTICE) are changed only by who
-//! has it locked.
+//! Invariant: only the thread that has a stream locked changes the bits of its readiness, except
+//! [`Readiness::NOTICE`](crate::Readiness::NOTICE).
 
 mod anchor;
 mod cell;

@@ -1,5 +1,5 @@
 //! Streams for which there is no link: the keys of the two sides differ, or there is no room for one. And strangers who
-//! follow no rules.
+//! break the rules.
 
 mod common;
 
@@ -30,7 +30,7 @@ fn on_device(
     streams_per_link: u16,
 ) -> (Endpoint, Arc<LoopbackDevice>) {
     let config = EndpointConfig {
-        // What is not used stays: only what is refused ends.
+        // A stream that uses no link stays: only a refused link ends.
         cache: CacheConfig { expire: None, max_all: 4, max_per: 4 },
         key: key.map(|key| PreSharedKey::new(key).expect("long enough")),
         stall_patience: None,
@@ -49,7 +49,7 @@ fn on_device(
 }
 
 const KEY: &[u8] = b"the key of the two of them";
-const OTHER: &[u8] = b"the key of somebody else's";
+const OTHER: &[u8] = b"another process's key";
 
 fn count(endpoint: &Endpoint, counter: &str) -> u64 {
     endpoint.counters().snapshot()[counter]
@@ -73,8 +73,8 @@ fn with_one_key_streams_go_onto_links_and_share_them() {
     assert_eq!((count(&client, "links_refused"), count(&server, "links_refused")), (0, 0));
 }
 
-/// Breaks if a stream went onto a link whose other end has not shown the key; if it did not stay whole on TCP; if either
-/// side did not say why; and if the link were left standing.
+/// Breaks if a stream went onto a link whose other end has not shown the key; if it did not stay whole on TCP; if
+/// either side did not give the reason; and if the link were left standing.
 #[test]
 fn with_different_keys_or_one_alone_streams_stay_on_tcp_for_that_reason() {
     //= spec §2.5.4
@@ -104,7 +104,7 @@ fn with_different_keys_or_one_alone_streams_stay_on_tcp_for_that_reason() {
     }
 }
 
-/// Somebody who connects to a device and sends what it likes.
+/// A stranger that connects to a device and sends arbitrary messages.
 struct Stranger {
     device: Arc<LoopbackDevice>,
     qp: QueuePairId,
@@ -139,7 +139,7 @@ impl Stranger {
         self.write(at as u64, Some(Immediate::new(MessageKind::Control, 0).encode()), &message.encode());
     }
 
-    /// Sends a message that is all in its immediate.
+    /// Sends a message that consists of its immediate only.
     fn signal(&self, kind: MessageKind, slot: u16) {
         self.write(0, Some(Immediate::new(kind, slot).encode()), &[]);
     }
@@ -155,7 +155,7 @@ impl Stranger {
         assert_eq!(self.device.post_send(self.qp, &[wr]), Ok(1));
     }
 
-    /// The n-th thing that it was told.
+    /// The n-th message that it received.
     fn heard(&self, n: usize) -> Option<ControlMessage> {
         let mut bytes = [0; CONTROL_SLOT_LEN];
         self.local.memory.read(CREDIT_BLOCK_LEN + n * CONTROL_SLOT_LEN, &mut bytes).then_some(())?;
@@ -183,7 +183,7 @@ fn open_with(tuple: &FourTuple, hint: u32, ring: RingDescriptor) -> ControlMessa
     ControlMessage::Open(Open { slot: 0, tuple, hint, pledge: 0, nonce: [0; 16], ring })
 }
 
-/// Breaks if an OPEN were looked at before the proof: a stranger could have a connection of its own accelerated, or find
+/// Breaks if an OPEN were handled before the proof: a stranger could have a connection of its own accelerated, or find
 /// out which there are.
 #[test]
 fn an_open_before_the_proof_is_refused() {
@@ -204,7 +204,7 @@ fn an_open_before_the_proof_is_refused() {
     assert_eq!((count(&server, "opens_refused"), count(&server, "opens_accepted")), (1, 0));
 }
 
-/// Breaks if a wrong proof, or one that belongs to another link, were believed.
+/// Breaks if a wrong proof, or one that belongs to another link, were accepted.
 #[test]
 fn a_proof_that_is_wrong_or_replayed_is_refused_and_counted() {
     let fabric = Fabric::new(DeliveryMode::Immediate);
@@ -265,7 +265,8 @@ fn a_link_that_is_never_proven_is_ended() {
     assert_eq!((server.links().len(), reasons(&server, Reason::KeyMissing)), (0, 0));
 }
 
-/// Breaks if strangers could hold links for as long as they like where nobody needs a key, or if who uses its link lost it.
+/// Breaks if strangers could keep links for as long as they like where no key is needed, or if a process that uses its
+/// link lost it.
 #[test]
 fn a_link_that_nobody_uses_is_ended() {
     //= spec §2.5.6
@@ -292,7 +293,7 @@ fn a_link_that_nobody_uses_is_ended() {
     assert_eq!((server.links().len(), client.links().len()), (1, 1), "the one that was used stays");
     assert_eq!((count(&server, "links_failed"), count(&server, "violations")), (0, 0));
 
-    // Who has connected keeps a link that its stream did not wait for: how long is for its cache to say.
+    // A process that has connected keeps a link that its stream did not wait for: its cache decides for how long.
     let (client, _) = endpoint(&fabric, None);
     let (near, _far) = connect(&client, &server, 40_011);
     client.promote(&near).expect("the acceptor is published");
@@ -303,7 +304,8 @@ fn a_link_that_nobody_uses_is_ended() {
     assert_eq!(client.links().len(), 1);
 }
 
-/// Breaks if a link were kept whose peer lies in a word that nobody sends anything for, and that only looks for silence read.
+/// Breaks if a link were kept whose peer sends false credit in a word that only the silence check read, and for which
+/// no message is sent.
 #[test]
 fn a_lie_about_what_was_taken_ends_a_link_that_is_looked_at() {
     let fabric = Fabric::new(DeliveryMode::Immediate);
@@ -317,7 +319,7 @@ fn a_lie_about_what_was_taken_ends_a_link_that_is_looked_at() {
     assert_eq!((server.links().len(), count(&server, "violations")), (0, 1));
 }
 
-/// Breaks if a peer could have this side count what it likes, or harm more than its own link.
+/// Breaks if a peer could make this side count without limit, or harm more than its own link.
 #[test]
 fn a_link_may_be_refused_for_reasons_that_nobody_knows() {
     let fabric = Fabric::new(DeliveryMode::Immediate);
@@ -336,7 +338,8 @@ fn a_link_may_be_refused_for_reasons_that_nobody_knows() {
     assert!(near.lock(&client).proto().is_linked());
 }
 
-/// Breaks if a violation went uncounted that costs its stream alone, or one that costs the link, or if either cost more.
+/// Breaks if a violation that costs its stream alone, or one that costs the link, went uncounted, or if either cost
+/// more.
 #[test]
 fn each_violation_is_counted_once() {
     //= spec §1.4
@@ -365,8 +368,8 @@ fn each_violation_is_counted_once() {
     assert_eq!((count(&server, "violations"), server.links().len()), (2, 0));
 }
 
-/// Breaks if a peer that ends its link after an OPEN were said to break the rules, or if one that names a ring that it does not
-/// have were not.
+/// Breaks if a peer that ends its link after an OPEN were treated as a violator, or if one that names a ring that it
+/// does not have were not.
 #[test]
 fn an_opener_that_ends_its_link_breaks_no_rule() {
     //= spec §1.4
@@ -393,10 +396,10 @@ fn an_opener_that_ends_its_link_breaks_no_rule() {
     }
 }
 
-/// Breaks if who names another's connection could keep it off links for as long as it likes.
+/// Breaks if a process that names another's connection could keep it off links for as long as it likes.
 #[test]
 fn a_stream_that_a_stranger_has_claimed_is_its_openers_after_a_while() {
-    // Beyond all that will ever be read; and where the stream is, so that it is granted.
+    // Beyond every position that will ever be read; and where the stream is, so that it is granted.
     for pledge in [u64::MAX, 0] {
         let fabric = Fabric::new(DeliveryMode::Immediate);
         let ((client, _), (server, device)) = (endpoint(&fabric, None), endpoint(&fabric, None));
@@ -411,7 +414,7 @@ fn a_stream_that_a_stranger_has_claimed_is_its_openers_after_a_while() {
         stranger.say(&ControlMessage::Open(Open { pledge, ..open }));
         run([&client, &server]);
         assert_eq!(count(&server, "opens_accepted"), 1);
-        // The connection goes on, so that no marker can come.
+        // More bytes follow on the connection, so that no marker can come.
         assert_eq!(to.try_write(b"go on").expect("there is room"), 5);
         near.lock(&client).change(|stream| stream.anchor_sent(5));
         wire.settle();
@@ -436,7 +439,7 @@ fn a_stream_that_a_stranger_has_claimed_is_its_openers_after_a_while() {
         server.progress(Instant::from_nanos(due + 20));
         server.progress(Instant::from_nanos(due + 20));
         assert!(promote(), "{pledge}");
-        // What the stranger says of its attempt is about nothing.
+        // The stranger's answer to its attempt refers to nothing.
         for kind in [MessageKind::Switched, MessageKind::Fin, MessageKind::Close] {
             stranger.signal(kind, 0);
         }
@@ -471,7 +474,7 @@ fn requests_that_are_refused_are_counted() {
     assert_eq!(count(&server, "requests_refused"), 7);
 }
 
-/// A connection manager that refuses requests itself, so many at a time.
+/// A connection manager that refuses requests itself; it counts them.
 struct Picky {
     device: Arc<LoopbackDevice>,
     refused: Mutex<Vec<u64>>,
@@ -511,7 +514,8 @@ impl ConnectionManager for Picky {
     }
 }
 
-/// Breaks if a side that has no room for a link did not say so, or blamed its peer; and if it did not try again later.
+/// Breaks if a side that has no room for a link did not report that, or blamed its peer; and if it did not try again
+/// later.
 #[test]
 fn without_room_for_a_link_a_stream_stays_on_tcp_and_says_so() {
     let small = |change: fn(&mut LoopbackConfig)| {

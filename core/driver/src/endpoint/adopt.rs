@@ -1,4 +1,4 @@
-//! The endpoint adopts streams, publishes them for their openers, and forgets them.
+//! Adopting streams, publishing them for their openers, and forgetting them.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use super::Endpoint;
 use crate::StreamCell;
 
 impl Endpoint {
-    /// A TCP connection of this process, from now on counted and eligible for promotion. For an acceptor's to be found it
-    /// must be [`published`](Endpoint::publish).
+    /// A TCP connection of this process, from now on counted and eligible for promotion. An opener finds an acceptor's
+    /// stream only once it is [`published`](Endpoint::publish).
     pub fn adopt(&self, role: Role, tuple: FourTuple, anchor: Box<dyn Anchor + Send>) -> Arc<StreamCell> {
         let trust_hints = self.config.trust_hints && self.directory.trusts(&tuple);
         let proto = Stream::new(role, StreamConfig { trust_hints });
@@ -25,7 +25,7 @@ impl Endpoint {
         cell
     }
 
-    /// Lets the opener of a connection find it here. Of several processes that hold the acceptor's end only one may.
+    /// Lets the opener of a connection find it here. If several processes hold the acceptor's end, only one may accept.
     pub fn publish(&self, cell: &Arc<StreamCell>) {
         let mut guard = cell.lock(self);
         if guard.inner.published || guard.inner.closing.is_closed() {
@@ -49,7 +49,8 @@ impl Endpoint {
 
     /// Forgets a stream that never left plain TCP, or is closed and released.
     pub fn forget(&self, cell: &Arc<StreamCell>) {
-        // Whoever still holds the stream must neither open it nor touch a descriptor that may be another's by now.
+        // A thread that still holds the stream must neither open it nor touch the descriptor, which may belong to
+        // another connection by now.
         self.promotions.lock().remove(cell);
         let counters = cell.lock(self).change(|stream| {
             stream.abandon();

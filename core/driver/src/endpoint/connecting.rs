@@ -1,4 +1,4 @@
-//! Links that are being made: what the connection manager says, and how long they may take.
+//! Links that are being made: events of the connection manager, and time limits.
 
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use super::{Again, Attempt, Endpoint, Timed};
 use crate::link::FirstRegions;
 use crate::{Counters, LinkCell};
 
-/// Links that are being set up, or had no stream yet, beyond which peers' requests are refused. Arbitrary: as many as a
-/// connection manager has attempts.
+/// The number of links that are being set up, or had no stream yet, beyond which peers' requests are refused.
+/// Arbitrary: as many attempts as a connection manager admits.
 const MAX_SETUPS: usize = 1024;
 
 impl Endpoint {
@@ -26,7 +26,7 @@ impl Endpoint {
             CmEvent::Failed { id, error } => {
                 let reason = reason_of(&error);
                 let attempt = self.attempts.lock().remove(&id).filter(|attempt| attempt.connector);
-                // That we have no room for a link says nothing of the peer.
+                // A lack of room on this side must not be recorded against the peer.
                 if let Some(Attempt { peer, .. }) = attempt {
                     if is_about_peer(reason) {
                         self.directory.note_unreachable(peer);
@@ -50,7 +50,7 @@ impl Endpoint {
         }
         self.attempts.lock().insert(id, Attempt { peer, connector: false });
         if let Err(error) = self.cm.accept(id, self.control_cq, LINK_REGION_LEN) {
-            // A peer that has gone meanwhile is no reason of ours.
+            // A peer that disappeared meanwhile is not a fallback reason.
             if let Some(reason) = Some(reason_of(&error)).filter(|reason| !is_about_peer(*reason)) {
                 self.counters.reason(reason);
             }
@@ -67,7 +67,7 @@ impl Endpoint {
         if connector {
             self.promotions.lock().established(peer, id, qp);
         } else if let Some(attempt) = attempt.filter(|a| a.connector) {
-            // Somebody else has answered.
+            // Another process has answered.
             self.promotions.lock().failed(attempt.peer, id, Reason::PeerNotFound);
         }
         //= spec §2.3.1
@@ -115,7 +115,7 @@ impl Endpoint {
         link
     }
 
-    /// Ends a link that has not become ready in time, or that nobody has used.
+    /// Ends a link that has not become ready in time, or that has never been used.
     pub(super) fn look_at_setup(&self, now: Instant, link: &Arc<LinkCell>, since: Instant) -> Option<Again> {
         let (ready, used) = {
             let tx = link.tx.lock();

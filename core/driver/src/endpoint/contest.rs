@@ -1,10 +1,10 @@
 //! Streams that two links claim.
 //!
-//! Whoever may have links can name another's connection in OPEN: another user of the opener's host, where there is no
-//! pre-shared key. It gets no byte of it, since it cannot place the marker on the anchor; but while its attempt lasts the
-//! opener is refused. An opener has one attempt at a time. So where a second link asks, either one of the two has no right to
-//! the stream or the first link is dead; and the first attempt is given up after a while, if nothing of it can stand on the
-//! anchor.
+//! Any process that may have links can name another's connection in OPEN: another user of the opener's host, where
+//! there is no pre-shared key. Such a process gets no byte of it, since it cannot place the marker on the anchor; but
+//! while its attempt lasts the opener is refused. An opener has one attempt at a time. So if a second link requests the
+//! stream, either one of the two has no right to the stream or the first link is dead. The first attempt is given up
+//! after a while, if none of its records can be on the anchor.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,12 +15,12 @@ use super::{Again, Endpoint, Timed};
 use crate::stream::{Claim, LockedStream};
 use crate::StreamCell;
 
-/// How long an attempt lasts at least that another link contests. Arbitrary: who has no right to a stream can end its opener's
-/// attempt too, so that gets the time that it usually needs.
+/// The minimum duration of an attempt that another link contests. Arbitrary: a process without a right to the stream
+/// can also end its opener's attempt in this way, so the attempt gets the time that it usually needs.
 pub const CONTEST_PATIENCE: Duration = Duration::from_secs(1);
 
 impl Endpoint {
-    /// Another link than `link`, where the stream is, asks for it.
+    /// A link other than `link`, where the stream is, requests it.
     pub(crate) fn note_contest(&self, stream: &mut LockedStream<'_>, link: QueuePairId) {
         let claim = Some(Claim { link, slot: stream.inner.proto.slot() });
         if std::mem::replace(&mut stream.inner.attempt.contested, claim) != claim {
@@ -28,7 +28,7 @@ impl Endpoint {
         }
     }
 
-    /// Gives an attempt up that was contested for long enough.
+    /// Gives up an attempt that was contested for long enough.
     pub(super) fn look_at_contested(&self, now: Instant, cell: &Arc<StreamCell>, since: Instant) -> Option<Again> {
         if now.saturating_since(since) < CONTEST_PATIENCE {
             return Some(Again { since, at: since + CONTEST_PATIENCE });
@@ -55,7 +55,7 @@ impl Endpoint {
             {
                 return;
             }
-            // The peer may still write to the region, and name the slot: both stay what they are until the link ends.
+            // The peer may still write to the region, and name the slot: both stay allocated until the link ends.
             stream.inner.attached = None;
             if let Some(entry) = rx.slots.get_mut(usize::from(slot)) {
                 *entry = None;

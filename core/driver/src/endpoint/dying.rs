@@ -1,6 +1,6 @@
 //! Links that have died, or are found dead.
 //!
-//! Any thread may find one; it only notes it. The control path ends each once, after a last look at what has arrived.
+//! Any thread may find one; it only queues it. The control path ends each once, after it has polled for the last time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use crate::link::LinkLife;
 use crate::stream::LockedStream;
 use crate::{Counters, LinkCell};
 
-/// How long the anchors of a dead link may take to say that their peer has ended. Arbitrary: the kernel closes the sockets
-/// of a process within microseconds, once it has a processor for that.
+/// How long the anchors of a dead link may take to report that their peer has ended. Arbitrary: the kernel closes the
+/// sockets of a process within microseconds, once it has a processor for that.
 const END_PATIENCE: Duration = Duration::from_millis(50);
 
 impl Endpoint {
@@ -41,10 +41,11 @@ impl Endpoint {
         next
     }
 
-    /// A link was found dead at `since`. Ends it, unless its peer may be a process that ends, whose sockets are closed one
-    /// after the other: the anchors say so soon, and a record written to one meanwhile would be answered with a reset.
+    /// A link was found dead at `since`. Ends it, unless its peer may be a process that is exiting and whose sockets
+    /// are closed one after the other: the anchors report that soon, and a record written to one meanwhile would be
+    /// answered with a reset.
     pub(super) fn end_link(&self, now: Instant, link: &Arc<LinkCell>, since: Instant) -> Option<Again> {
-        // What the peer sent before it died, or before the link did, has arrived and must not be lost.
+        // Messages that arrived before the peer or the link died must not be lost.
         self.poll_link(link);
         let undecided = || self.streams_on(link).iter().any(|cell| cell.lock(self).change(LockedStream::may_end_yet));
         if now.saturating_since(since) < END_PATIENCE && !link.is_dead() && undecided() {
@@ -75,7 +76,7 @@ impl Endpoint {
         if link.connector && !ready && !refused {
             self.directory.note_unreachable(link.peer);
         }
-        // Of a link that is refused they were told why.
+        // The streams of a refused link have already received the reason.
         let reason = if violated { Reason::Violation } else { Reason::LinkFailed };
         if link.connector {
             self.promotions.lock().ended(link.peer, link.qp, reason);

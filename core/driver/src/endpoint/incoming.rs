@@ -1,6 +1,6 @@
-//! What arrives on links: completions, messages, and what each message is for.
+//! Completions and messages that arrive on links, and the dispatch of each message to its stream.
 //!
-//! Invariant: the messages of a link are handled in the order in which they came, by whoever holds its `rx`.
+//! Invariant: the messages of a link are handled in the order in which they came, by the thread that holds its `rx`.
 
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -21,13 +21,13 @@ use crate::{Counters, LinkCell, StreamCell};
 /// Completions taken at a time.
 const BATCH: usize = 32;
 
-/// What a look at a link found.
+/// The result of polling a link.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LinkState {
     Alive,
     /// The device has given it up.
     Failed,
-    /// Its peer broke the protocol, or is refused: nothing more of what it sends is looked at.
+    /// Its peer broke the protocol, or is refused: nothing more that it sends is handled.
     Refused,
 }
 
@@ -57,7 +57,7 @@ impl Endpoint {
     /// Moves a link, and with it all its streams, to another completion queue.
     pub fn rebind(&self, link: &Arc<LinkCell>, cq: CompletionQueueId) {
         {
-            // Of two threads that move a link the later one wins, in the device as in our own note of it.
+            // If two threads move a link, the later one wins, both in the device and in our own record.
             let _one = link.rx.lock();
             if link.cq() == cq || !link.caps.rebind || self.device.rebind(link.qp, cq).is_err() {
                 return;
@@ -85,7 +85,7 @@ impl Endpoint {
     }
 
     fn drain_link(&self, link: &Arc<LinkCell>, rx: &mut LinkRx<StreamCell>) -> LinkState {
-        // Room that stays: to initialise it at each look would be a tenth of the cost of a message.
+        // Allocated once: to initialise it at each poll would be a tenth of the cost of a message.
         let mut wcs = std::mem::take(&mut rx.completions);
         wcs.resize(BATCH, EMPTY);
         let (mut alive, mut failed, mut sent) = (true, false, 0);
@@ -120,9 +120,9 @@ impl Endpoint {
         }
     }
 
-    /// The device is done with some requests: what waited for that goes on.
+    /// The device has completed some requests: streams that waited for that continue.
     fn after_completions(&self, link: &Arc<LinkCell>, rx: &LinkRx<StreamCell>, count: u32) {
-        // Not in the head of what follows, which locks streams.
+        // A statement of its own, so that the lock is released before streams are locked below.
         let was_full = link.tx.lock().completed(count);
         self.let_go(link, rx);
         if was_full {
@@ -130,8 +130,8 @@ impl Endpoint {
         }
     }
 
-    /// The anchors of some streams showed while their messages were handled what counts after what their peers had sent
-    /// before.
+    /// While their messages were handled, the anchors of some streams showed events that count after everything that
+    /// their peers had sent before.
     #[cold]
     fn take_in_looks(&self, link: &Arc<LinkCell>, rx: &mut LinkRx<StreamCell>, state: LinkState) -> LinkState {
         let looks = std::mem::take(&mut rx.looks);
@@ -145,7 +145,7 @@ impl Endpoint {
         state
     }
 
-    /// Posts receives again and tells the peer.
+    /// Posts receives again and sends the credit to the peer.
     #[inline]
     pub(crate) fn return_messages(&self, link: &Arc<LinkCell>, messages: u32) {
         let device = self.device();
@@ -210,7 +210,8 @@ impl Endpoint {
                         stream.inner.proto.handle_signal(kind);
                         stream.arrived = true;
                         if kind == MessageKind::CreditGive {
-                            // The credit it announces may have been found, and used up, before: then ask again.
+                            // The credit that it announces may have been found, and used up, before: then request
+                            // credit again.
                             stream.unstall();
                         }
                         stream.progress_anchor(false);
@@ -343,7 +344,7 @@ impl Endpoint {
         self.keep_sending(link, sent)
     }
 
-    /// One side will not have the link: who waits for it stays on TCP, for that reason.
+    /// One side refuses the link: the streams that wait for it stay on TCP, for that reason.
     pub(crate) fn refuse_link(&self, link: &LinkCell, reason: Reason) {
         if !link.tx.lock().proto.refuse() {
             return;
@@ -353,7 +354,7 @@ impl Endpoint {
             return self.counters().reason(reason);
         }
         self.directory().note_unreachable(link.peer);
-        // `progress` tells the streams that waited for it.
+        // `progress` informs the streams that waited for it.
         self.promotions.lock().ended(link.peer, link.qp, reason);
         self.need_helper();
     }

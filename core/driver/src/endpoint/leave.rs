@@ -1,4 +1,4 @@
-//! Leaving all links, because the process ends or goes on without them.
+//! Leaving all links, because the process ends or continues without them.
 
 use std::sync::atomic::Ordering;
 
@@ -15,7 +15,7 @@ impl Endpoint {
         self.bring_back(Reason::Requested, now)
     }
 
-    /// As [`leave`](Endpoint::leave), but for good, and for this reason: the process goes on without links.
+    /// As [`leave`](Endpoint::leave), but permanently and for this reason: the process continues without links.
     pub fn leave_for_good(&self, reason: Reason, now: Instant) -> bool {
         self.held_back.store(reason as u16, Ordering::Release);
         self.bring_back(reason, now)
@@ -41,8 +41,8 @@ impl Endpoint {
         done
     }
 
-    /// Whether a peer is still to act before whoever has the sockets next knows all from the kernel: to answer an OPEN,
-    /// perhaps one that was given up, or to end the anchor of a stream that has failed.
+    /// Whether a peer must still act before the next holder of the sockets gets everything from the kernel: the peer
+    /// must answer an OPEN, perhaps one that was given up, or end the anchor of a stream that has failed.
     pub fn awaits_peers(&self) -> bool {
         self.streams().iter().any(|cell| cell.is_opening() || cell.lock(self).awaits_end())
     }

@@ -1,7 +1,7 @@
 //! The opening of streams on links.
 //!
-//! A stream that is to be promoted waits for a link to its peer: one with room, a cached one, or one that is made for it.
-//! Then it is opened there, or it stays on TCP for a reason that it is told.
+//! A stream that is to be promoted waits for a link to its peer: one with room, a cached one, or one that is made for
+//! it. Then it is opened there, or it stays on TCP and receives a reason.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -18,8 +18,8 @@ use crate::stream::{Attachment, LockedStream, Noted, Outgoing, Referral};
 use crate::{Counters, LinkCell, StreamCell};
 
 impl Endpoint {
-    /// Begins promoting an opener's stream, if its peer is accelerated. Control path: may allocate and make system calls.
-    /// Errors say why not now.
+    /// Begins promoting an opener's stream, if its peer is accelerated. Control path: may allocate and make system
+    /// calls. An error is the reason why the stream is not promoted now.
     pub fn promote(&self, cell: &Arc<StreamCell>) -> Result<(), Reason> {
         {
             let guard = cell.lock(self);
@@ -37,7 +37,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Why nobody was found at the other end of a stream, or has found it. Control path: may make system calls.
+    /// The reason why no peer was found at the other end of a stream, or why the peer did not find this one. Control
+    /// path: may make system calls.
     pub fn obstacle(&self, cell: &StreamCell, role: Role) -> Reason {
         match self.directory().obstacle(&cell.tuple, role == Role::Acceptor) {
             Some(Obstacle::NoDevice) => Reason::DeviceAbsent,
@@ -57,7 +58,7 @@ impl Endpoint {
         self.place(peer);
     }
 
-    /// The peer has sent a stream, which has left its link, to a process that is at `peer`.
+    /// The peer has referred a stream, which has left its link, to a process that is at `peer`.
     pub(crate) fn ask_elsewhere(&self, cell: &Arc<StreamCell>, peer: PeerAddress) {
         cell.lock(self).change(|stream| stream.inner.attempt.referral = Referral::Followed);
         self.wait_for_link(cell, peer, UNKNOWN_STREAM);
@@ -89,7 +90,7 @@ impl Endpoint {
         promotions.finish(address);
         drop(promotions);
         for qp in ready {
-            // Those it was made for have gone.
+            // The streams that it was made for have gone.
             let link = self.links.read().get(&qp).cloned();
             link.iter().for_each(|link| self.note_idle(link));
         }
@@ -206,7 +207,8 @@ impl Endpoint {
         stream.lock(self).change(|stream| stream.inner.proto.note_without_link(reason));
     }
 
-    /// Where the process accepts links that holds what `open` asks for, if its asker may know.
+    /// The address at which another process, which holds the stream that `open` requests, accepts links, if the peer
+    /// may learn it.
     pub(crate) fn holder(&self, link: &LinkCell, open: &Open) -> Option<u16> {
         let tuple = four_tuple(&open.tuple)?.reversed();
         self.directory().holder(&tuple).filter(|_| self.directory().admits(link.peer, &tuple))
@@ -288,8 +290,8 @@ impl Endpoint {
                 inner.noted.remove(Noted::RELEASE);
                 put_slot(rx, slot, cell);
                 stream.arrived = true;
-                // The peer waits for this side to see its marker, which need not wait for whoever polls the link: that may be
-                // a thread that waits for something else.
+                // The peer waits for this side to see its marker. The marker must not wait for the thread that polls
+                // the link, because that thread may wait for something else.
                 self.note_moved(cell);
                 None
             }
@@ -348,7 +350,7 @@ impl Endpoint {
         });
     }
 
-    /// Gives back what [`outgoing`](Endpoint::outgoing) took from the device of a link that lives.
+    /// Gives back to the device of a live link what [`outgoing`](Endpoint::outgoing) took from it.
     pub(crate) fn free_outgoing(&self, link: &LinkCell, outgoing: Outgoing) {
         if let Some(staging) = outgoing.staging {
             link.free_region(self.device(), staging);
@@ -369,7 +371,7 @@ impl Endpoint {
         }
     }
 
-    /// Where bytes to the peer's ring are written.
+    /// The place where bytes to the peer's ring are written.
     fn outgoing(&self, link: &LinkCell, ring: &RingDescriptor) -> Result<Outgoing, Reason> {
         let len = CREDIT_BLOCK_LEN as u32 + ring.ring_len;
         if link.caps.peer_memory {
@@ -383,7 +385,7 @@ impl Endpoint {
     }
 }
 
-/// Our region for a stream, and the ring in it as the peer is told of it.
+/// Our region for a stream, and the descriptor of its ring that the peer receives.
 struct Incoming {
     region: Region,
     ring: RingDescriptor,
@@ -408,7 +410,7 @@ fn wire_tuple(tuple: &FourTuple) -> WireTuple {
     WireTuple { local: wire(tuple.local), remote: wire(tuple.remote) }
 }
 
-/// As [`wire_tuple`] had it. `None`: one end is IPv4 and the other is not.
+/// The inverse of [`wire_tuple`]. `None`: one end is IPv4 and the other is not.
 fn four_tuple(tuple: &WireTuple) -> Option<FourTuple> {
     let end = |(ip, port): ([u8; 16], u16)| SocketAddr::new(IpAddr::from(ip).to_canonical(), port);
     let (local, remote) = (end(tuple.local), end(tuple.remote));

@@ -1,4 +1,4 @@
-//! The control path: what `progress` does with the work that was noted, and when it wants to be called again.
+//! The control path: `progress` does the work that was queued, and computes when it must be called again.
 
 use std::iter::Peekable;
 use std::sync::Arc;
@@ -13,14 +13,15 @@ use super::{Again, Endpoint, Timed, RETRY_INTERVAL};
 use crate::stream::{LingerProgress, Noted, CORK_INTERVAL};
 use crate::{StreamCell, PLEDGE_PATIENCE};
 
-/// As [`LINGER_LIMIT`] while the peer has bytes to read: as the kernel gives up an orphan whose peer opens no window.
+/// As [`LINGER_LIMIT`] while the peer has bytes to read. The value is the time after which the kernel gives up an
+/// orphan whose peer opens no window.
 const UNREAD_LIMIT: Duration = Duration::from_secs(240);
 
-/// How long a lingering stream is left alone at most.
+/// The longest time between two checks of a lingering stream.
 const LINGER_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The earliest of some times. Numbers are compared, as a compiler may compare what is undefined in a `None`, and ignore
-/// the result: valgrind reports that to the program.
+/// The earliest of some times. Numbers are compared, because a compiler may compare the undefined payload of a `None`
+/// and ignore the result: valgrind reports that to the program.
 fn earliest<const N: usize>(times: [Option<Instant>; N]) -> Option<Instant> {
     let least = times.into_iter().map(|time| time.map_or(u64::MAX, Instant::as_nanos)).min()?;
     (least != u64::MAX).then(|| Instant::from_nanos(least))
@@ -70,7 +71,7 @@ impl Endpoint {
         earliest([retry, silence, links, dead, starved, streams, expiry])
     }
 
-    /// Sends what links owe their peers: receives, and messages of their own.
+    /// Sends what links owe their peers: receives, and control messages.
     fn send_owed(&self, owing: Vec<QueuePairId>) {
         for qp in owing {
             let link = self.links.read().get(&qp).cloned();
@@ -84,7 +85,7 @@ impl Endpoint {
         }
     }
 
-    /// Looks at what waits for the clock, up to a kind. Returns when it wants to look again.
+    /// Checks the timed entries, up to a kind. Returns when it wants to look again.
     fn look_at_timed(&self, now: Instant, timers: &mut Peekable<vec::IntoIter<Timer>>, last: Kind) -> Option<Instant> {
         let mut next = None;
         while let Some(Timer { what, since: known }) = timers.next_if(|timer| timer.what.kind() <= last) {
@@ -109,7 +110,7 @@ impl Endpoint {
         next
     }
 
-    /// Voids a pledge that a writer has waited for long enough.
+    /// Voids a pledge after the time limit for its writer.
     fn look_at_pledged(&self, now: Instant, cell: &Arc<StreamCell>, since: Instant) -> Option<Again> {
         let mut guard = cell.lock(self);
         if guard.tx_sink() == TxSink::Pledged && now.saturating_since(since) < PLEDGE_PATIENCE {
@@ -124,15 +125,15 @@ impl Endpoint {
         None
     }
 
-    /// Takes for bytes what has not become a record in time.
+    /// Treats an incomplete record as application bytes after the time limit.
     fn look_at_partial(&self, now: Instant, cell: &Arc<StreamCell>, since: Instant) -> Option<Again> {
         let since = cell.lock(self).change(|stream| stream.wait_for_record(now, since))?;
-        // That look has noted it again, from now on: the one that knows since when takes the place of that note.
+        // That check has queued it again, with the current time: the entry with the earlier time replaces that one.
         self.todo.lock().timers.forget_partial(cell);
         Some(Again { since, at: (since + RECORD_GRACE).max(now + RETRY_INTERVAL) })
     }
 
-    /// Tells a peer of what was held back for long enough.
+    /// Sends a peer the corked bytes after the time limit.
     fn look_at_corked(&self, now: Instant, cell: &Arc<StreamCell>, since: Option<Instant>) -> Option<Again> {
         let since = cell.lock(self).change(|stream| stream.look_at_held(now, since))?;
         Some(Again { since, at: since + CORK_INTERVAL })
@@ -140,7 +141,7 @@ impl Endpoint {
 
     /// Brings a closed stream to its end.
     fn look_at_lingering(&self, now: Instant, cell: &Arc<StreamCell>, since: Instant) -> Option<Again> {
-        // No thread of the program looks at its link any more.
+        // No thread of the program polls its link any more.
         let link = cell.lock(self).link().cloned();
         if let Some(link) = link {
             self.poll_link(&link);
@@ -149,7 +150,7 @@ impl Endpoint {
             stream.progress_anchor(false);
             stream.refresh_consumed();
             let left = stream.proto().unconsumed();
-            // Since the last look: others make progress on the anchor, too.
+            // Since the last check: other threads make progress on the anchor, too.
             let now_at = LingerProgress { written: stream.inner.counters.tx_bytes_tcp, unconsumed: left };
             let busy = stream.refuse_unread() || stream.inner.closing.has_moved_to(now_at);
             let since = if busy { now } else { since };
@@ -166,7 +167,7 @@ impl Endpoint {
             (since, busy, lingers)
         });
         if lingers {
-            // Most are through at the first look; those that wait for their peer's application need patience.
+            // Most are finished at the first check; streams that wait for their peer's program need longer.
             let patience = if busy { RETRY_INTERVAL } else { now.saturating_since(since) / 4 };
             return Some(Again { since, at: now + patience.clamp(RETRY_INTERVAL, LINGER_INTERVAL) });
         }

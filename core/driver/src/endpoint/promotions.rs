@@ -1,7 +1,7 @@
 //! Streams that wait for a link, and links that are made for them, by peer.
 //!
-//! The cost of placing a stream does not depend on how many others wait: a peer's streams wait in a queue, only its links
-//! that are being made are looked at each time, and links with room are found in turn.
+//! The cost of placing a stream does not depend on how many others wait: a peer's streams wait in a queue, each attempt
+//! checks only the peer's links that are being made, and links with room are found in turn.
 //!
 //! Invariant: a peer with streams that wait has a link being made, or its streams have been placed or failed.
 
@@ -24,7 +24,7 @@ pub(super) struct Waiting {
     pub(super) hint: u32,
 }
 
-/// What waits, by peer.
+/// The waiting streams and new links, by peer.
 #[derive(Default)]
 pub(crate) struct Promotions {
     peers: HashMap<PeerAddress, Peer>,
@@ -40,18 +40,18 @@ pub(crate) struct Promotions {
 pub(super) struct Peer {
     pub(super) waiting: VecDeque<Waiting>,
     pub(super) attempts: Vec<ConnectionId>,
-    /// Connected, and not ready for streams when that was looked at last.
+    /// Connected, and not ready for streams at the last check.
     pub(super) connecting: Vec<QueuePairId>,
     /// All of them, `connecting` too.
     links: Vec<QueuePairId>,
-    /// Where in `links` the search for room begins.
+    /// The index in `links` at which the search for room begins.
     next: usize,
     room: Room,
     /// Why no further link is made for those that wait now.
     pub(super) refused: Option<Reason>,
 }
 
-/// What is known of room on a peer's links.
+/// Whether a peer's links have room, as far as the last search found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Room {
     #[default]
@@ -60,7 +60,7 @@ enum Room {
     None,
 }
 
-/// What a look at a link finds.
+/// The result of checking a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Look {
     Usable,
@@ -93,7 +93,7 @@ impl Promotions {
         }
     }
 
-    /// How many streams wait.
+    /// The number of streams that wait.
     pub(super) fn waiting(&self) -> usize {
         self.queued.len()
     }
@@ -159,7 +159,7 @@ impl Promotions {
         }
     }
 
-    /// Forgets that a peer is unfinished if it is not, and the peer if nothing is left of it.
+    /// Forgets that a peer is unfinished if it is not, and forgets the peer if it has neither streams nor links.
     pub(super) fn finish(&mut self, address: PeerAddress) {
         let Some(peer) = self.peers.get_mut(&address) else { return };
         if peer.is_making() || !peer.waiting.is_empty() {
@@ -179,7 +179,7 @@ impl Peer {
         !(self.attempts.is_empty() && self.connecting.is_empty())
     }
 
-    /// How many links are to be made now for the streams that wait.
+    /// The number of links to make now for the streams that wait.
     pub(super) fn wanted(&self, sharing: Sharing) -> usize {
         if self.refused.is_some() {
             return 0;
@@ -189,7 +189,7 @@ impl Peer {
         let (mut links, mut streams, mut wanted) = (self.links.len() - self.connecting.len(), self.waiting.len(), 0);
         while streams > 0 && wanted < MAX_CONNECTING {
             if sharing.spreads() && sharing.shares(links, false) && self.room != Room::None {
-                // The links that there are by then have room for the rest.
+                // The links made so far have room for the rest.
                 break;
             }
             streams = streams.saturating_sub(sharing.planned(links));
@@ -199,7 +199,7 @@ impl Peer {
         wanted.saturating_sub(making)
     }
 
-    /// Links that have become ready, or are no more, since the last look at those being made.
+    /// Links that have become ready, or have ended, since the last check of those being made.
     pub(super) fn take_ready(&mut self, look: impl Fn(QueuePairId) -> Look) -> Vec<QueuePairId> {
         let mut ready = Vec::new();
         self.connecting.retain(|qp| match look(*qp) {

@@ -1,4 +1,4 @@
-//! Why a stream stays on TCP: what the errors of devices and connection managers come to.
+//! Why a stream stays on TCP: maps the errors of devices and connection managers to reasons.
 
 use netacc_device::{CmError, DeviceError};
 use netacc_proto::Reason;
@@ -14,7 +14,7 @@ pub(super) fn reason_of(error: &CmError) -> Reason {
     }
 }
 
-/// Whether a link could not be made because of the peer.
+/// Whether the peer is the reason that a link could not be made.
 pub(super) fn is_about_peer(reason: Reason) -> bool {
     matches!(reason, Reason::PeerNotFound | Reason::NotAdmitted)
 }
@@ -29,8 +29,8 @@ pub(super) fn reason_without_region(error: &DeviceError) -> Reason {
     }
 }
 
-/// Whether a system call failed for want of something that it makes. EAGAIN is what the kernel says where a group of
-/// processes has its share of a device.
+/// Whether a system call failed because a resource that it creates is exhausted. The kernel returns EAGAIN where a
+/// control group has used its share of a device.
 fn is_exhaustion(error: &std::io::Error) -> bool {
     use std::io::ErrorKind;
     const EMFILE: i32 = 24;

@@ -1,4 +1,4 @@
-//! What a stream leaves behind on its link, and what becomes of a link without streams.
+//! Frees what a stream leaves behind on its link, and caches or ends a link without streams.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,12 +9,12 @@ use super::{Again, Endpoint, Timed};
 use crate::stream::{Attachment, Noted};
 use crate::{LinkCell, StreamCell};
 
-/// How much longer than twice its own bound the accepting side keeps an empty link. Arbitrary: so the connecting side, whose
-/// it is to say, comes first even where it has a longer one, or none is kept here.
+/// How much longer than twice its own limit the accepting side keeps an empty link. Arbitrary: so the connector, which
+/// owns the cache, expires the link first, even where it has a longer limit or this side keeps no links.
 const ACCEPTED_GRACE: Duration = Duration::from_secs(10);
 
 impl Endpoint {
-    /// Frees what a stream held on its link, if neither side uses it any more.
+    /// Frees a stream's resources on its link, if neither side uses them any more.
     pub(super) fn release(&self, cell: &Arc<StreamCell>, now: Instant) {
         let freed = cell.lock(self).change(|stream| {
             stream.inner.noted.remove(Noted::RELEASE);
@@ -23,7 +23,7 @@ impl Endpoint {
             }
             let closed = stream.inner.closing.is_closed();
             if closed {
-                // Another thread may have found it through before the look at what lingers has.
+                // Another thread may have found it finished before the check of lingering streams did.
                 stream.end_linger();
             }
             let inner = &mut *stream.inner;
@@ -108,7 +108,7 @@ impl Endpoint {
         if now < at {
             return Some(Again { since, at });
         }
-        // An OPEN that comes in this very moment is as one on a link that dies.
+        // An OPEN that comes at this moment is lost, as on a link that dies.
         self.destroy_link(link.qp);
         None
     }

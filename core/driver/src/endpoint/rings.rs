@@ -1,16 +1,17 @@
-//! How long streams' incoming rings are: shorter, the more streams a process has.
+//! The length of streams' incoming rings: shorter, the more streams a process has.
 //!
-//! Regions come from memory that all streams to a peer share: half a segment of 1 GiB on shared memory, and what may be
-//! locked on a device. Some hundreds of streams may have long rings. With thousands of them each has little to receive at
-//! a time, and a ring that is too short costs a stream some stalls, where none at all would cost it the link.
+//! Regions come from memory that all streams to a peer share: half a segment of 1 GiB on shared memory, and the limit
+//! of locked memory on a device. Some hundreds of streams may have long rings. With thousands of them, each receives
+//! little at a time. A ring that is too short costs a stream some stalls; without any ring it would not get the link.
 
-/// Up to so many streams a new one gets a ring of at most so many bytes. Arbitrary, but for their sum: a region is rounded
-/// up to twice its ring, and all of 16,384 streams together take 344 MiB, of the 496 MiB of a segment's half.
+/// The limits of a new stream's ring: up to so many streams, at most so many bytes. Arbitrary, except for their sum: a
+/// region is rounded up to twice its ring, and all of 16,384 streams together take 344 MiB, of the 496 MiB of a
+/// segment's half.
 const LONGEST: [(u32, u32); 3] = [(1_024, 64 << 10), (4_096, 16 << 10), (u32::MAX, 4 << 10)];
-/// Streams whose rings may be as long as the configuration says. Arbitrary.
+/// The number of streams whose rings may have the configured length. Arbitrary.
 const FEW: u32 = 256;
 
-/// The length of a new stream's ring where the configuration says `configured` and there are so many streams.
+/// The length of a new stream's ring, given the configured length and the number of streams.
 pub(super) fn ring_len(configured: u32, streams: u32) -> u32 {
     if streams < FEW {
         return configured;
@@ -23,7 +24,7 @@ pub(super) fn ring_len(configured: u32, streams: u32) -> u32 {
 mod tests {
     use super::*;
 
-    /// Breaks if 20,000 streams of one pair of processes did not fit into the memory that regions of a pair come from.
+    /// Breaks if 20,000 streams of one pair of processes did not fit into the memory for the regions of a pair.
     #[test]
     fn the_rings_of_twenty_thousand_streams_fit_into_half_a_segment() {
         const HALF: u64 = (512 - 16) << 20;

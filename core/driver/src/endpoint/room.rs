@@ -1,8 +1,8 @@
 //! Streams that wait for their link to take a message.
 //!
-//! What they wait for is announced for the link as a whole: room by a completion or by LINK_GIVE, and completions that let go of
-//! small messages. With thousands of streams on a link only those that wait are looked at, and only as many as there is room
-//! for; the others keep their places. Should no announcement come, the endpoint serves them when it looks after the link.
+//! Both are announced for the link as a whole: room by a completion or by LINK_GIVE, and completions that release small
+//! messages. With thousands of streams on a link, only the waiting ones are served, and only as many as there is room
+//! for; the others keep their places. If no announcement comes, the endpoint serves them when it next checks the link.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::stream::LockedStream;
 use crate::{LinkCell, StreamCell};
 
 impl LockedStream<'_> {
-    /// The stream is told when its link has room again.
+    /// The stream is served when its link has room again.
     pub(crate) fn wait_for_room(&mut self) {
         if let Some(link) = self.link() {
             let mut tx = link.tx.lock();
@@ -24,7 +24,7 @@ impl LockedStream<'_> {
         }
     }
 
-    /// What the stream holds back goes out with the next completion, unless it is held for want of room.
+    /// Corked bytes of the stream go out with the next completion, unless they wait for room.
     pub(crate) fn wait_for_completion(&mut self) {
         if let Some(link) = self.link() {
             let (mut tx, slot) = (link.tx.lock(), self.inner.proto.slot());
@@ -37,7 +37,7 @@ impl LockedStream<'_> {
 }
 
 impl Endpoint {
-    /// Streams of the link wait: whatever becomes of that, the endpoint looks at it before long.
+    /// Streams of the link wait: the endpoint checks them before long in any case.
     fn look_after(&self, link: &Arc<LinkCell>, mut tx: MutexGuard<'_, LinkTx>) {
         let known = std::mem::replace(&mut tx.waiters.noted, true);
         drop(tx);
@@ -46,9 +46,10 @@ impl Endpoint {
         }
     }
 
-    /// The link may have room: those who have waited for it longest go on, as far as it goes. `rx` is the link's.
+    /// The link may have room: the streams that have waited longest continue, as far as the room goes. `rx` is the
+    /// link's.
     pub(crate) fn serve(&self, link: &Arc<LinkCell>, rx: &LinkRx<StreamCell>) {
-        // Who finds no room after all comes last, and has its turn next time.
+        // A stream that finds no room after all goes to the end of the queue, and has its turn next time.
         let turns = link.tx.lock().waiters.room.len();
         for _ in 0..turns {
             let mut tx = link.tx.lock();
@@ -65,7 +66,7 @@ impl Endpoint {
         }
     }
 
-    /// A completion has come: what was held back until then goes out.
+    /// A completion has come: the messages that waited for it go out.
     pub(crate) fn let_go(&self, link: &LinkCell, rx: &LinkRx<StreamCell>) {
         let turns = link.tx.lock().waiters.completion.len();
         for _ in 0..turns {
@@ -77,7 +78,7 @@ impl Endpoint {
         }
     }
 
-    /// Looks at a link whose streams wait.
+    /// Checks a link whose streams wait.
     pub(super) fn look_at_starved(&self, now: Instant, link: &Arc<LinkCell>, since: Instant) -> Option<Again> {
         let at = now + RETRY_INTERVAL;
         if now.saturating_since(since) < RETRY_INTERVAL {

@@ -1,6 +1,6 @@
-//! How many streams share a link.
+//! The number of streams that share a link.
 
-/// How streams to one peer are spread over links.
+/// How streams to one peer are distributed over links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
     /// A new link is made once all have this many streams (`NACC_SOR_CONN_PER_QP`).
@@ -16,11 +16,11 @@ pub enum Sharing {
 }
 
 impl Sharing {
-    /// What `NACC_SOR_CONN_PER_QP=0` stands for. Arbitrary: a link takes some tens of kilobytes, and a device has
-    /// at least a thousand queue pairs; a link that many threads wait on needs the helper thread to wake them.
+    /// The meaning of `NACC_SOR_CONN_PER_QP=0`. Arbitrary: a link takes some tens of kilobytes, and a device has at
+    /// least a thousand queue pairs; a link that many threads wait on needs the helper thread to wake them.
     pub const AUTOMATIC: Sharing = Sharing::Automatic { dedicated: 256, most: 1024 };
 
-    /// As a setting has it: the number of streams that may share a link, or 0 for [`AUTOMATIC`](Sharing::AUTOMATIC).
+    /// From a setting: the number of streams that may share a link, or 0 for [`AUTOMATIC`](Sharing::AUTOMATIC).
     pub fn from_setting(streams_per_link: u16) -> Sharing {
         match streams_per_link {
             0 => Sharing::AUTOMATIC,
@@ -35,7 +35,7 @@ impl Sharing {
         }
     }
 
-    /// How many streams a link that is made now will carry, if there are so many links to the peer.
+    /// The number of streams that a link made now will carry, given the number of links to the peer.
     pub(super) fn planned(self, links: usize) -> usize {
         match self {
             Sharing::UpTo(most) => usize::from(most.max(1)),
@@ -44,8 +44,8 @@ impl Sharing {
         }
     }
 
-    /// Whether a stream goes onto a link that others use, if there are so many links to the peer and `refused` says that
-    /// there will be no more.
+    /// Whether a stream goes onto a link that others use, given the number of links to the peer; `refused`: there will
+    /// be no more links.
     pub(super) fn shares(self, links: usize, refused: bool) -> bool {
         match self {
             Sharing::UpTo(most) => most > 1,
@@ -53,7 +53,7 @@ impl Sharing {
         }
     }
 
-    /// Whether the next stream goes onto the next link, in place of the same one as long as that has room.
+    /// Whether the next stream goes onto the next link, rather than onto the same one while that has room.
     pub(super) fn spreads(self) -> bool {
         matches!(self, Sharing::Automatic { .. })
     }

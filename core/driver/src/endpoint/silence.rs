@@ -1,7 +1,7 @@
-//! Links whose devices say nothing of a peer that is out of reach: they are looked at, and their peers asked.
+//! Links whose devices do not report an unreachable peer: the control path checks them, and probes their peers.
 //!
-//! The rule is the protocol's (SPEC §2.6). Here is who looks: the control path, whatever queue a link reports to, so that
-//! a program that computes, or waits for something else, answers too. Where no link is awake there is no clock.
+//! The rule is the protocol's (SPEC §2.6). The control path does this, whatever queue a link reports to, so that a
+//! program that computes, or waits for something else, answers too. There is no timer while all links rest.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::link::LinkTx;
 use crate::{Counters, LinkCell};
 
 impl Endpoint {
-    /// Something was sent on a link that rests, or has come: it is looked at from now on.
+    /// A message was sent, or has come, on a link that rests: it is checked from now on.
     #[cold]
     pub(crate) fn rouse(&self, tx: &mut LinkTx) {
         tx.watch.resting = false;
@@ -21,7 +21,7 @@ impl Endpoint {
         (self.helper_needed)();
     }
 
-    /// Something is expected of the link's peer that was not before.
+    /// A stream expects a message from the link's peer that it did not expect before.
     pub(crate) fn expect_answer(&self, tx: &mut LinkTx) {
         tx.watch.asked_before_rest = false;
         if tx.watch.resting {
@@ -29,13 +29,13 @@ impl Endpoint {
         }
     }
 
-    /// Looks at all links that are awake, if it is time. Returns when to look again.
+    /// Checks all links that are awake, if it is time. Returns when to check again.
     pub(super) fn look_for_silence(&self, now: Instant) -> Option<Instant> {
         let due = self.todo.lock().listen_at?;
         if now < due {
             return Some(due);
         }
-        // Who rouses a link from now on is heard.
+        // Links that are roused from now on set `listen_at` again.
         self.todo.lock().listen_at = None;
         let links: Vec<_> = self.links.read().values().filter(|link| !link.caps.notices_silence).cloned().collect();
         let awake = links.iter().filter(|link| self.listen_to(link, now)).count();
@@ -60,12 +60,12 @@ impl Endpoint {
             return false;
         }
         if !tx.refresh_credit() {
-            // The peer has lied, which is noted.
+            // The peer sent false credit; `refresh_credit` has recorded that.
             drop(tx);
             self.note_dead(link);
             return false;
         }
-        // Who is not ready has a limit of its own.
+        // A link that is not ready has a time limit of its own.
         if !tx.proto.is_ready() {
             return true;
         }
@@ -92,12 +92,12 @@ impl Endpoint {
         true
     }
 
-    /// The link is about to rest. If a stream waits for a word of its peer that comes by the link alone, an answer to OPEN, or
-    /// CLOSE, the link stays awake, and is asked once: that word may be all that was lost, and then neither side has more to
-    /// say. Whether it stays awake.
+    /// The link is about to rest. If a stream waits for a message that comes by the link alone, an answer to OPEN, or
+    /// CLOSE, the link stays awake, and its peer is probed once: that message may be all that was lost, and then
+    /// neither side has more to send. Returns whether it stays awake.
     fn ask_before_rest(&self, link: &LinkCell) -> bool {
         let cells = self.streams_on(link);
-        // Of a claim that was given up only the slot is left.
+        // Only the slot is left of a claim that was given up.
         let expects = cells.len() < usize::from(link.streams())
             || cells.iter().any(|cell| {
                 let guard = cell.lock(self);

@@ -1,7 +1,7 @@
-//! Work noted under a lock that could not be done there, for [`Endpoint::progress`].
+//! Work that could not be done under a lock, queued for [`Endpoint::progress`].
 //!
-//! Whoever notes some wakes whoever calls that. What is noted again by `progress` itself needs no waking: it says when it
-//! wants to be called again.
+//! A thread that queues work wakes the thread that calls `progress`. Work that `progress` itself queues again needs no
+//! wake-up: it returns when it must be called again.
 
 use std::iter::Peekable;
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use netacc_device::{Instant, QueuePairId};
 use super::Endpoint;
 use crate::{LinkCell, StreamCell};
 
-/// A stream or a link that is looked at by the clock, and for what.
+/// A stream or a link with a time limit, and the reason.
 pub(crate) enum Timed {
     /// A link that is not ready for streams, or is and had none; since it exists.
     Setup(Arc<LinkCell>),
     /// A dead link whose peer may be about to end; since it was found dead.
     Dying(Arc<LinkCell>),
-    /// A link whose streams wait for room, or for a completion; since the last look. What they wait for usually tells them
-    /// itself; this is for whatever does not, so it need not be soon.
+    /// A link whose streams wait for room, or for a completion; since the last look. They are usually woken by the
+    /// event that they wait for; this is the fallback, so it need not be soon.
     Starved(Arc<LinkCell>),
-    /// A stream whose application waits to write until the pledge is answered.
+    /// A stream whose program waits to write until the pledge is answered.
     Pledged(Arc<StreamCell>),
     /// A stream with the mere beginning of a record on the anchor.
     Partial(Arc<StreamCell>),
@@ -29,15 +29,15 @@ pub(crate) enum Timed {
     Stalled(Arc<StreamCell>),
     /// A stream that holds bytes back.
     Corked(Arc<StreamCell>),
-    /// An acceptor's stream that is asked for on another link than its own.
+    /// An acceptor's stream that an OPEN requests on another link than its own.
     Contested(Arc<StreamCell>),
     /// A closed stream that has not come to its end; since it last got further.
     Lingering(Arc<StreamCell>),
-    /// An accepted link that was empty at the last look.
+    /// An accepted link that was empty at the last check.
     Empty(Arc<LinkCell>),
 }
 
-/// The kinds of [`Timed`], in the order in which `progress` looks at them.
+/// The kinds of [`Timed`], in the order in which `progress` checks them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     Setup,
@@ -72,29 +72,29 @@ impl Timed {
 /// An entry of [`Timers`].
 pub(super) struct Timer {
     pub(super) what: Timed,
-    /// Since when that has lasted. `None`: `progress` has not seen it yet.
+    /// The time at which that began. `None`: `progress` has not seen it yet.
     pub(super) since: Option<Instant>,
 }
 
-/// What a look at a timer came to where it is to be looked at again.
+/// The result of checking a timer that must be checked again.
 pub(crate) struct Again {
-    /// Since when it has lasted, from now on.
+    /// The time at which that began, from now on.
     pub(crate) since: Instant,
-    /// When to look.
+    /// The time of the next check.
     pub(crate) at: Instant,
 }
 
-/// What is looked at by the clock. Each `progress` takes all of it, and keeps what it does not settle.
+/// The timed entries. Each `progress` takes all of them, and keeps those that are not finished.
 #[derive(Default)]
 pub(super) struct Timers(Vec<Timer>);
 
 impl Timers {
-    /// Something that `progress` is to find.
+    /// Adds an entry for `progress` to find.
     pub(super) fn note(&mut self, what: Timed) {
         self.0.push(Timer { what, since: None });
     }
 
-    /// Something that `progress` knows, and says itself when it wants to look again.
+    /// An entry that `progress` adds itself; it returns when it must be called again.
     pub(super) fn keep(&mut self, what: Timed, since: Instant) {
         self.0.push(Timer { what, since: Some(since) });
     }
@@ -103,7 +103,7 @@ impl Timers {
         self.0.iter().filter(|timer| timer.what.kind() == kind).count()
     }
 
-    /// Drops the notes of a partial record of `cell`.
+    /// Drops the entries for a partial record of `cell`.
     pub(super) fn forget_partial(&mut self, cell: &Arc<StreamCell>) {
         self.0.retain(|timer| !matches!(&timer.what, Timed::Partial(noted) if Arc::ptr_eq(noted, cell)));
     }
@@ -119,11 +119,11 @@ impl Timers {
     }
 }
 
-/// Work noted under a lock that could not be done there.
+/// Work that could not be done under a lock.
 #[derive(Default)]
 pub(super) struct Todo {
     pub(super) timers: Timers,
-    /// Streams whose anchor has shown what counts after a look at the link.
+    /// Streams whose anchor has shown events that count after another poll of the link.
     pub(super) looks: Vec<Arc<StreamCell>>,
     /// Streams with records or replay that found the anchor full.
     pub(super) blocked: Vec<Arc<StreamCell>>,
@@ -132,29 +132,29 @@ pub(super) struct Todo {
     pub(super) claims: Vec<Arc<StreamCell>>,
     /// Links with receives or messages that the device would not take yet.
     pub(super) owing: Vec<QueuePairId>,
-    /// Links that may carry no stream, and nobody waits for.
+    /// Links that may carry no stream, and that no stream waits for.
     pub(super) idle: Vec<Arc<LinkCell>>,
-    /// When links that may fall silent unnoticed are looked at next; `None`: all rest. It stays from one `progress` to the
-    /// next.
+    /// The time of the next check of links that may become silent without an error; `None`: all rest. It stays from one
+    /// `progress` to the next.
     pub(super) listen_at: Option<Instant>,
 }
 
 impl Todo {
-    /// What there is to do now.
+    /// Takes the work that is queued now.
     pub(super) fn take(&mut self) -> Todo {
         let clock = Todo { listen_at: self.listen_at, ..Todo::default() };
         std::mem::replace(self, clock)
     }
 
-    /// Whether `progress`, which leaves it so, is to be called again soon. What its very call has noted is to be seen, too:
-    /// the caller was awake, so no wake-up will come for it.
+    /// Whether `progress`, which leaves the work in this state, is to be called again soon. Work that the same call has
+    /// queued counts too: the caller was awake, so no wake-up will come for it.
     pub(super) fn wants_retry(&self) -> bool {
         !(self.owing.is_empty() && self.blocked.is_empty()) || self.timers.has_unseen()
     }
 }
 
 impl Endpoint {
-    /// How much work `progress` has of each kind, for people.
+    /// The amount of work that `progress` has of each kind, for human readers.
     pub fn backlog(&self) -> [(&'static str, usize); 17] {
         let connecting = self.attempts.lock().len();
         let waiting = self.promotions.lock().waiting();
@@ -181,7 +181,7 @@ impl Endpoint {
         ]
     }
 
-    /// Whether `progress` has something to do at once.
+    /// Whether `progress` has work to do at once.
     pub fn has_work(&self) -> bool {
         let todo = self.todo.lock();
         !(todo.dead.is_empty()
@@ -191,7 +191,7 @@ impl Endpoint {
             && todo.looks.is_empty())
     }
 
-    /// Has `progress` look at something by the clock.
+    /// Adds a timed entry for `progress`.
     pub(crate) fn note(&self, what: Timed) {
         self.todo.lock().timers.note(what);
         (self.helper_needed)();
@@ -227,7 +227,7 @@ impl Endpoint {
         (self.helper_needed)();
     }
 
-    /// Wakes whoever calls `progress`.
+    /// Wakes the thread that calls `progress`.
     pub fn need_helper(&self) {
         (self.helper_needed)();
     }

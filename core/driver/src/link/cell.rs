@@ -1,6 +1,6 @@
 //! A link: the queue pair, and its two halves under two locks.
 //!
-//! A link keeps the streams that are on it, and does nothing with them: [`LinkOf`] takes any type for them. So a stream,
+//! A link keeps the streams that are on it, and does not use them: [`LinkOf`] takes any type for them. So a stream,
 //! which has a link, is above it.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU8, Ordering};
@@ -41,14 +41,14 @@ pub struct LinkSleep<'a> {
     pub others: bool,
 }
 
-/// How a link ends: each state comes after the one above it, and may be skipped.
+/// The life of a link: each state comes after the one above it, and may be skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum LinkLife {
     Alive,
-    /// A thread has found it dead, and notes it for the control path.
+    /// A thread has found it dead, and queues it for the control path.
     Failing,
-    /// The control path knows, but has not ended it yet.
+    /// The control path has taken it, but has not ended it yet.
     Dying,
     Dead,
 }
@@ -59,7 +59,7 @@ pub struct LinkOf<S> {
     pub(crate) peer: PeerAddress,
     /// The device's capabilities for this queue pair.
     pub(crate) caps: Capabilities,
-    /// This side asked for the connection, so it speaks first.
+    /// This side connected the link, so it sends first.
     pub(crate) connector: bool,
     pub(crate) cq: AtomicU32,
     /// A [`LinkLife`], which only grows.
@@ -78,7 +78,7 @@ pub struct LinkOf<S> {
     pub(crate) tx: Mutex<LinkTx>,
 }
 
-/// The first region of each side, as the connection manager made them known.
+/// The first region of each side, as exchanged by the connection manager.
 pub(crate) struct FirstRegions {
     pub(crate) local: Region,
     pub(crate) remote: RemoteRegion,
@@ -90,9 +90,9 @@ pub(crate) struct LinkRx<S> {
     pub(crate) slots: Vec<Option<Arc<S>>>,
     /// Control messages received.
     pub(crate) controls: u64,
-    /// Streams whose anchors have shown, while the link was polled, what counts after another poll.
+    /// Streams whose anchors have shown, while the link was polled, events that count after another poll.
     pub(crate) looks: Vec<Arc<S>>,
-    /// Room for completions, kept between looks at the link.
+    /// Space for completions, reused between polls of the link.
     pub(crate) completions: Vec<WorkCompletion>,
 }
 
@@ -126,14 +126,14 @@ impl<S> LinkOf<S> {
         }
     }
 
-    /// Whether completions may have been added that are not handled yet: since the link was last drained, or another thread
-    /// is draining it.
+    /// Whether completions may have been added that are not handled yet, because the link was drained before them or
+    /// because another thread is draining it.
     #[inline]
     pub(crate) fn has_news(&self, device: &dyn Device) -> bool {
         device.qp_sequence(self.qp) != self.seen.load(Ordering::Acquire)
     }
 
-    /// After draining: what had come when the sequence was this is handled.
+    /// After draining: everything that had come at this sequence number is handled.
     #[inline]
     pub(crate) fn mark_seen(&self, sequence: u32) {
         self.seen.store(sequence, Ordering::Release);
@@ -149,12 +149,12 @@ impl<S> LinkOf<S> {
         CompletionQueueId(self.cq.load(Ordering::Relaxed))
     }
 
-    /// Whether the peer may open another stream here, and has no means to call anybody for it: somebody must look.
+    /// Whether the peer may open another stream here, and cannot wake this process for it: a thread must poll.
     pub fn awaits_streams(&self) -> bool {
         !self.caps.knock && self.tx.lock().proto.has_room()
     }
 
-    /// How many streams it has.
+    /// The number of its streams.
     pub fn streams(&self) -> u16 {
         self.tx.lock().proto.streams()
     }
@@ -165,13 +165,13 @@ impl<S> LinkOf<S> {
         LinkSleep { counted: Counted::new(&self.sleepers), others }
     }
 
-    /// From now on several threads wait for messages of the link. The owner has chosen who looks at it, and no thread sleeps
-    /// on the queue pair. Returns whether that is news.
+    /// Called when several threads begin to wait for messages of the link. From now on the owner chooses the thread
+    /// that polls it, and no thread sleeps on the queue pair. Returns whether that is a change.
     pub fn dispatch(&self) -> bool {
         !self.dispatched.swap(true, Ordering::SeqCst)
     }
 
-    /// Ends that.
+    /// Ends the effect of [`dispatch`](LinkOf::dispatch).
     pub fn end_dispatch(&self) {
         if self.is_dispatched() {
             self.dispatched.store(false, Ordering::SeqCst);
@@ -188,7 +188,7 @@ impl<S> LinkOf<S> {
         self.caps.qp_wait
     }
 
-    /// How long a write waits for the answer to an OPEN.
+    /// How long writes of its streams wait for the answer to an OPEN.
     pub fn answer_patience(&self) -> &AnswerPatience {
         &self.answer_patience
     }
@@ -198,7 +198,7 @@ impl<S> LinkOf<S> {
         self.life.load(Ordering::Acquire)
     }
 
-    /// The link's life has come to `life` at least. Whether it had not before.
+    /// The link has reached at least the state `life`. Returns whether it had not reached that state before.
     pub(crate) fn advance(&self, life: LinkLife) -> bool {
         self.life.fetch_max(life as u8, Ordering::AcqRel) < life as u8
     }
@@ -208,7 +208,7 @@ impl<S> LinkOf<S> {
         self.life() >= LinkLife::Dead as u8
     }
 
-    /// Whether the link is dead, or found to be: what is written waits until its streams have left it.
+    /// Whether the link is dead, or was found to be: writes wait until its streams have left it.
     pub(crate) fn is_failing(&self) -> bool {
         self.life() >= LinkLife::Failing as u8
     }
@@ -221,7 +221,7 @@ impl<S> LinkOf<S> {
     /// `len` zeroed bytes of registered memory.
     ///
     /// # Errors
-    /// Of the device, also without what is only kept.
+    /// The error of the device, if the allocation fails even after all spare regions were freed.
     pub(crate) fn alloc_region(&self, device: &dyn Device, len: usize) -> Result<Region, DeviceError> {
         let kept = self.spare.lock().take(len);
         if let Some(region) = kept {
@@ -237,9 +237,9 @@ impl<S> LinkOf<S> {
         })
     }
 
-    /// A stream of the link needs it no more.
+    /// A stream of the link does not need the region any more.
     pub(crate) fn free_region(&self, device: &dyn Device, region: Region) {
-        // Where memory is shared nothing is registered.
+        // Where memory is shared, it is not registered.
         let rest = if self.caps.peer_memory { Some(region) } else { self.spare.lock().keep(region) };
         if let Some(region) = rest {
             device.free_region(self.qp, region);

@@ -3,19 +3,20 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// How long writes of a link's streams wait for answers to OPEN, learned from how long those take: on a link of long ways,
-/// or to a slow peer, none would come in what is enough for a near one.
+/// How long writes of a link's streams wait for answers to OPEN, learned from the durations of earlier answers: a time
+/// that is enough for a near peer is too short on a long way, or for a slow peer.
 #[derive(Debug, Default)]
 pub struct AnswerPatience {
     doublings: AtomicU32,
 }
 
 impl AnswerPatience {
-    /// At first. Arbitrary: several wake-ups of a busy machine; it is paid at most a few times in the life of a link.
+    /// The initial value. Arbitrary: several wake-ups of a busy machine; it is paid at most a few times in the life of
+    /// a link.
     const LEAST: Duration = Duration::from_millis(10);
     const MOST_DOUBLINGS: u32 = 4;
 
-    /// For the next answer.
+    /// The patience for the next answer.
     pub fn get(&self) -> Duration {
         Self::LEAST * (1 << self.doublings.load(Ordering::Relaxed).min(Self::MOST_DOUBLINGS))
     }
@@ -25,7 +26,7 @@ impl AnswerPatience {
         let patience = self.get();
         let _ = self.doublings.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |doublings| match answer {
             None => (doublings < Self::MOST_DOUBLINGS).then_some(doublings + 1),
-            // Half of the patience would still be twice what it took.
+            // Half of the patience would still be twice that duration.
             Some(took) if took < patience / 4 => doublings.checked_sub(1),
             Some(_) => None,
         });

@@ -1,15 +1,15 @@
-//! Registered memory that a link keeps for its next stream.
+//! Registered memory that a link keeps for its next streams.
 //!
-//! Registering and deregistering are commands of a device, which takes them one by one. The streams that come and go on a link
-//! want regions of the same few lengths, so what one has given back serves the next. A peer that goes on using what an earlier
-//! stream had told it reaches what is its own: another stream of the same link.
+//! Registering and deregistering are commands of a device, which executes them one by one. The streams that come and go
+//! on a link need regions of the same few lengths, so a region that one stream has given back serves the next. A peer
+//! that goes on using the region of an earlier stream reaches only its own data: another stream of the same link.
 
 use netacc_device::Region;
 
 /// Bytes that a link keeps at most. Arbitrary: the rings, and their copies, of a few dozen streams.
 const MAX_BYTES: usize = 4 << 20;
 
-/// Regions of a link that nobody uses, the one that was given back first at the front.
+/// The unused regions of a link, the one that was given back first at the front.
 #[derive(Default)]
 pub(super) struct Spare {
     regions: Vec<Region>,
@@ -17,7 +17,7 @@ pub(super) struct Spare {
 }
 
 impl Spare {
-    /// One of `len` zeroed bytes.
+    /// A region of `len` zeroed bytes.
     pub(super) fn take(&mut self, len: usize) -> Option<Region> {
         let at = self.regions.iter().position(|region| region.memory.len() == len)?;
         let region = self.regions.remove(at);
@@ -25,17 +25,17 @@ impl Spare {
         region.memory.zero(0, len).then_some(region)
     }
 
-    /// How many there are.
+    /// The number of regions.
     pub(super) fn len(&self) -> usize {
         self.regions.len()
     }
 
-    /// All of them.
+    /// All regions.
     pub(super) fn into_regions(self) -> impl Iterator<Item = Region> {
         self.regions.into_iter()
     }
 
-    /// Keeps it, or gives it back: there is enough.
+    /// Keeps the region, or returns it if there are enough.
     pub(super) fn keep(&mut self, region: Region) -> Option<Region> {
         let bytes = self.bytes + region.memory.len();
         if bytes > MAX_BYTES {
@@ -58,7 +58,7 @@ mod tests {
         Region { memory: Memory::heap(len), remote }
     }
 
-    // Breaks if a stream is given memory of another length, or with what another one has left there.
+    // Breaks if a stream gets memory of another length, or with another stream's bytes in it.
     #[test]
     fn what_is_given_back_serves_again() {
         let mut spare = Spare::default();
@@ -77,7 +77,7 @@ mod tests {
         assert!(spare.take(64).is_some() && spare.take(64).is_none());
     }
 
-    // Breaks if a link keeps memory without bound, or forgets what it has given out again.
+    // Breaks if a link keeps memory without bound, or offers a region again that is in use.
     #[test]
     fn no_more_is_kept_than_the_bound() {
         let mut spare = Spare::default();

@@ -1,4 +1,4 @@
-//! The sending half of a link: posting, and what waits for room in a queue.
+//! The sending half of a link: posting, and the messages that wait for room in a queue.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -14,10 +14,10 @@ use netacc_proto::{
 
 use super::waitlist::WaitList;
 
-/// One in this many posted requests asks for a completion, so that a send queue's entries are reclaimed.
+/// One in this many posted requests is signaled, so that a send queue's entries are reclaimed.
 const SIGNAL_INTERVAL: u32 = 16;
 
-/// Messages of the link itself that may wait for room. Arbitrary: far above what an honest peer causes.
+/// The number of the link's own messages that may wait for room. Arbitrary: far above what an honest peer causes.
 const MAX_DELAYED: usize = 256;
 
 /// The sending half, and the link's protocol state.
@@ -29,7 +29,7 @@ pub(crate) struct LinkTx {
     owed: Owed,
     pub(crate) waiters: Waiters,
     pub(crate) watch: Watch,
-    /// On the accepting side: since when it has had no stream, as far as the endpoint has noted it.
+    /// On the accepting side: since when it has had no stream, as far as the endpoint has recorded it.
     pub(crate) empty_since: Option<Instant>,
 }
 
@@ -39,15 +39,15 @@ struct Ends {
     local: Region,
     remote: RemoteRegion,
     window: Option<Memory>,
-    /// Local copy of the peer's first region, where what goes there can neither be mapped nor go inline.
+    /// Local copy of the peer's first region, where control messages can neither be mapped nor go inline.
     staging: Option<Region>,
 }
 
-/// Requests that ask the device for a completion.
+/// Requests that are signaled: the device reports their completion.
 struct Signals {
-    /// The device wants to be asked for completions now and then.
+    /// The device needs signaled requests now and then.
     needed: bool,
-    /// The next request is to be signaled, whatever went before.
+    /// The next request is to be signaled, whatever the count is.
     wanted: bool,
     /// Requests posted since the last signaled one.
     unsignaled: u32,
@@ -57,12 +57,12 @@ struct Signals {
     full: bool,
 }
 
-/// What found a queue full, and goes out with [`LinkTx::resume`].
+/// Messages and receives that found a queue full, and go out with [`LinkTx::resume`].
 #[derive(Default)]
 struct Owed {
     /// Receives that the device would not take back yet.
     receives: u32,
-    /// Of those, the first ones, which the peer has had as credit from the beginning.
+    /// The first ones of those, which the peer has had as credit from the beginning.
     initial_receives: u32,
     /// Count of consumed messages.
     credit: Option<u64>,
@@ -79,16 +79,16 @@ pub(crate) struct Waiters {
     pub(crate) completion: WaitList,
     /// For room for a message: message credit, a control slot, or a place in the send queue.
     pub(crate) room: WaitList,
-    /// The endpoint knows of them, and looks at them.
+    /// The endpoint has them in its list, and checks them.
     pub(crate) noted: bool,
 }
 
 /// Whether the endpoint watches the link for a peer that is silent.
 pub(crate) struct Watch {
-    /// Nothing happens on the link, and the endpoint does not watch it: [`Endpoint::rouse`](crate::Endpoint) once something
-    /// is sent, or has come. Never where the device notices silence.
+    /// Nothing happens on the link, and the endpoint does not watch it. [`Endpoint::rouse`](crate::Endpoint) is called
+    /// once a message is sent, or has come. Never where the device reports silence itself.
     pub(crate) resting: bool,
-    /// The peer was asked before the link was to rest, and nothing but data was sent since.
+    /// The peer was probed before the link was to rest, and only data was sent since.
     pub(crate) asked_before_rest: bool,
 }
 
@@ -99,7 +99,7 @@ impl Owed {
 }
 
 impl LinkTx {
-    /// Of a link that nothing was sent on yet.
+    /// The state of a link on which nothing was sent yet.
     pub(super) fn new(
         device: &dyn Device,
         proto: Link,
@@ -109,7 +109,8 @@ impl LinkTx {
         remote: RemoteRegion,
     ) -> LinkTx {
         let window = caps.peer_memory.then(|| device.window(qp, remote).ok()).flatten();
-        // If it cannot be had the first control message fails, and the link with it: streams stay on their anchors.
+        // If the copy cannot be allocated, the first control message fails, and the link with it: streams stay on their
+        // anchors.
         let staging = (window.is_none() && (caps.max_inline as usize) < CONTROL_SLOT_LEN)
             .then(|| device.alloc_region(qp, LINK_REGION_LEN).ok())
             .flatten();
@@ -125,7 +126,7 @@ impl LinkTx {
         }
     }
 
-    /// Takes in the peer's count of consumed messages. `false`: it lied.
+    /// Reads the peer's count of consumed messages. `false`: the peer sent false credit.
     #[inline]
     pub(crate) fn refresh_credit(&mut self) -> bool {
         let Some(word) = self.memory.local.memory.word(0) else { return false };
@@ -137,7 +138,7 @@ impl LinkTx {
         self.refresh_credit() && self.proto.has_credit(false)
     }
 
-    /// Asks for message credit, once. False: that has to wait too, and nothing will tell of the credit.
+    /// Requests message credit, once. False: the request has to wait too, and nothing will announce the credit.
     pub(crate) fn want(&mut self, device: &dyn Device) -> bool {
         let asked = !self.proto.stalled() || self.signal(device, MessageKind::LinkWant, 0).is_ok();
         if !asked {
@@ -165,7 +166,7 @@ impl LinkTx {
         let signaled = self.signals.needed && (self.signals.wanted || self.signals.unsignaled + 1 >= SIGNAL_INTERVAL);
         let wr = WorkRequest { id: WorkRequestId(0), operation, payload, signaled };
         match device.post_send(self.qp, &[wr]) {
-            // Only what was taken counts: a signaled request that met a full queue is still due.
+            // Only accepted requests count: a signaled request that met a full queue is still due.
             Ok(1) => {
                 self.signals.unsignaled = if signaled { 0 } else { self.signals.unsignaled + 1 };
                 self.signals.signaled += u32::from(signaled);
@@ -186,7 +187,7 @@ impl LinkTx {
         self.signals.signaled > 0
     }
 
-    /// Whether the next request is to have a completion of its own.
+    /// Sets whether the next request is signaled.
     #[inline]
     pub(crate) fn want_completion(&mut self, wanted: bool) {
         self.signals.wanted = wanted;
@@ -203,7 +204,7 @@ impl LinkTx {
         self.signals.full
     }
 
-    /// The send queue may have room without a word from the device.
+    /// The send queue may have room although the device has not reported it.
     pub(crate) fn retry(&mut self) {
         self.signals.full = false;
     }
@@ -215,7 +216,7 @@ impl LinkTx {
     }
 
     /// Posts `messages` consumed receives again, and earlier ones that the device would not take. Returns how many it
-    /// took: only those may be told to the peer as credit.
+    /// took: only those may be announced to the peer as credit.
     pub(crate) fn repost_receives(&mut self, device: &dyn Device, messages: u32) -> u32 {
         let taken = self.try_receives(device, self.owed.receives + messages);
         let initial = taken.min(self.owed.initial_receives);
@@ -231,18 +232,18 @@ impl LinkTx {
                 return if posted.is_ok() { want } else { 0 };
             }
         }
-        // All or nothing is the device's rule: a queue that is too short for all may have room for some.
+        // The device posts all or nothing: a queue that is too short for all may have room for some.
         let taken = (0..want).take_while(|_| device.post_recv(self.qp, 1).is_ok()).count() as u32;
         self.owed.receives = want - taken;
         taken
     }
 
-    /// Whether something waits for room in a queue, and nothing but [`resume`](LinkTx::resume) will bring it there.
+    /// Whether messages or receives wait for room in a queue, and only [`resume`](LinkTx::resume) will post them.
     pub(crate) fn owes(&self) -> bool {
         !self.owed.is_empty()
     }
 
-    /// Posts a message that is all in its immediate.
+    /// Posts a message that consists of its immediate only.
     pub(crate) fn signal(&mut self, device: &dyn Device, kind: MessageKind, slot: u16) -> Result<(), PostError> {
         self.take_credit(true)?;
         let imm = Some(Immediate::new(kind, slot).encode());
@@ -254,20 +255,21 @@ impl LinkTx {
     pub(crate) fn control(&mut self, device: &dyn Device, message: &ControlMessage) -> Result<(), PostError> {
         self.take_credit(true)?;
         let mut slot = self.proto.control_slot();
-        // There may be message credit enough never to have looked how far the peer has come.
+        // There may have been enough message credit that the peer's progress was never read.
         if slot.is_none() && self.refresh_credit() {
             slot = self.proto.control_slot();
         }
         let Some(slot) = slot else {
             self.proto.return_credit();
-            // Where telling is dear the peer tells of its progress once in more messages than there are slots, and more may
-            // not come: each stream could wait for its OPEN.
+            // Where credit writes are costly, the peer reports its progress less often than it has slots, and it may
+            // receive no more messages: each stream could wait for its OPEN.
             self.want(device);
             return Err(PostError::QueueFull);
         };
         let at = CREDIT_BLOCK_LEN + slot * CONTROL_SLOT_LEN;
         let bytes = message.encode();
-        // The slot's copy stays as it is until the peer has consumed the message: so long the slot is not used again.
+        // The slot's copy stays unchanged until the peer has consumed the message: the slot is not used again before
+        // that.
         let staging = self.memory.staging.clone().filter(|s| s.memory.write(at, &bytes));
         let payload = match (&self.memory.window, &staging) {
             (Some(window), _) if window.write(at, &bytes) => Payload::InPlace { len: CONTROL_SLOT_LEN as u32 },
@@ -284,18 +286,18 @@ impl LinkTx {
         })
     }
 
-    /// Posts a message of the link itself, now or when there is room. `Ok(false)`: call
-    /// [`resume`](LinkTx::resume) soon.
+    /// Posts one of the link's own messages, now or when there is room. `Ok(false)`: call [`resume`](LinkTx::resume)
+    /// soon.
     pub(crate) fn send(&mut self, device: &dyn Device, message: ControlMessage) -> Result<bool, PostError> {
         if self.owed.messages.len() >= MAX_DELAYED {
-            // An honest peer has not that many OPENs under way.
+            // An honest peer does not have that many OPENs in flight.
             return Err(PostError::Invalid);
         }
         self.owed.messages.push_back(message);
         self.resume(device)
     }
 
-    /// Posts delayed messages; whether none is left, and no receive is owed.
+    /// Posts delayed messages; returns whether none is left, and no receive is owed.
     pub(crate) fn resume(&mut self, device: &dyn Device) -> Result<bool, PostError> {
         while let Some(message) = self.owed.messages.front().copied() {
             match self.control(device, &message) {
@@ -313,7 +315,7 @@ impl LinkTx {
         Ok(!self.owes())
     }
 
-    /// Tells the peer to look at its message credit. After [`message_credit`](LinkTx::message_credit).
+    /// Makes the peer refresh its message credit. After [`message_credit`](LinkTx::message_credit).
     pub(crate) fn give(&mut self, device: &dyn Device) {
         if self.owed.credit.is_some() {
             self.owed.give = true;
@@ -358,7 +360,7 @@ impl LinkTx {
         self.post(device, operation, Payload::Inline(&value.to_le_bytes()))
     }
 
-    /// Tells the peer how many of its messages we have consumed.
+    /// Writes to the peer how many of its messages this side has consumed.
     pub(crate) fn message_credit(&mut self, device: &dyn Device, count: u64) {
         if let Some(word) = self.memory.window.as_ref().and_then(|w| w.word(0)) {
             word.store(count, Ordering::Release);

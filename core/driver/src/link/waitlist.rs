@@ -1,9 +1,9 @@
-//! Which streams of a link wait, in turn.
+//! The queue of a link's streams that wait.
 
 use std::collections::VecDeque;
 
-/// Slots of a link in the order in which they came, each once. A slot whose stream has left is worth nothing, but may be a
-/// later stream's: that one is then served although it did not ask.
+/// Slots of a link in the order in which they came, each once. A slot whose stream has left is stale, but may be a
+/// later stream's: that one is then served although it does not wait.
 #[derive(Debug, Default)]
 pub(crate) struct WaitList {
     slots: VecDeque<u16>,

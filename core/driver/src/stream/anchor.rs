@@ -1,4 +1,4 @@
-//! What the driver does on a stream's anchor: records in and out, replay, and the anchor's end.
+//! The driver's work on a stream's anchor: records in and out, replay, and the anchor's end.
 
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -16,20 +16,20 @@ use super::states::Noted;
 use crate::endpoint::Timed;
 use crate::Endpoint;
 
-/// What [`LockedStream::progress_anchor`] found.
+/// The result of [`LockedStream::progress_anchor`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnchorProgress {
     /// Nothing (more) to do on the anchor now.
     Idle,
     /// Records or replay wait for the anchor to become writable.
     WantWrite,
-    /// The beginning of a record is there, perhaps: look again soon, with `complete`.
+    /// The beginning of a record may be there: check again soon, with `complete`.
     Partial,
     /// A record that counts once the link has been polled: the endpoint's next `progress` takes it in.
     Unpolled,
 }
 
-/// What the kernel reports of an anchor.
+/// An event that the kernel reports for an anchor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnchorEvent {
     /// It may have become readable or writable.
@@ -50,22 +50,23 @@ enum Rest {
     Never,
 }
 
-/// What [`LockedStream::progress_records`] does next.
+/// The next step of [`LockedStream::progress_records`].
 enum Step {
-    /// Looks for the next record.
+    /// Read the next record.
     Next,
-    /// With this result; `None`: with that of the writes before.
+    /// Stop with this result; `None`: with the result of the writes before.
     Stop(Option<AnchorProgress>),
 }
 
-/// Arbitrary: a peer that lives does what is waited for within a few milliseconds.
+/// Arbitrary: a live peer answers within a few milliseconds.
 const REPLAY_PATIENCE: Duration = Duration::from_millis(100);
 
 impl StreamCell {
-    /// Takes in everything that has come for the stream, by the link and on the anchor.
+    /// Handles everything that has come for the stream, by the link and on the anchor.
     pub fn take_in(self: &Arc<Self>, endpoint: &Endpoint) {
         let mut guard = self.lock(endpoint);
-        // The link first; and once more if the anchor has shown what it may have brought before, see `waits_for_link`.
+        // The link first; and once more if the anchor has shown an event that the link may have carried before, see
+        // `waits_for_link`.
         for polled in [false, true] {
             if let Some(link) = guard.link().cloned() {
                 drop(guard);
@@ -83,9 +84,9 @@ impl StreamCell {
         }
     }
 
-    /// Takes in what the kernel has reported of the anchor of a stream that is not plain.
+    /// Handles a kernel event of the anchor of a stream that is not plain.
     pub fn anchor_event(self: &Arc<Self>, endpoint: &Endpoint, event: AnchorEvent) {
-        // What came by the link before the anchor moved must be seen first: a FIN, above all.
+        // Messages that came by the link before the anchor moved must be handled first: a FIN, above all.
         let link = self.lock(endpoint).link().cloned();
         if let Some(link) = link {
             endpoint.poll_link(&link);
@@ -113,7 +114,8 @@ impl StreamCell {
 impl LockedStream<'_> {
     /// Reads and writes records and replayed bytes on the anchor, as far as they go. Call when the anchor may have
     /// become readable or writable and the stream is not plain. `complete`: the peer has ended its direction, so that a
-    /// mere beginning of a record is application bytes; once an [`AnchorEvent`] has said so it need not be repeated.
+    /// mere beginning of a record is application bytes; after an [`AnchorEvent`] has reported it, it need not be
+    /// repeated.
     pub fn progress_anchor(&mut self, complete: bool) -> AnchorProgress {
         self.progress_records(if complete { Rest::Never } else { Rest::Coming })
     }
@@ -133,10 +135,10 @@ impl LockedStream<'_> {
                 _ => {}
             }
             let mut head = [0; RECORD_LEN];
-            // In this order: a reset that comes in between is seen next time, and a peek would take its error away.
+            // In this order: a reset that comes in between is handled next time, and a peek would take its error away.
             let something = inner.anchor.unread() > 0 || inner.anchor.is_ended();
             if inner.anchor.is_broken() && (inner.look_for_fin().is_some() || inner.proto.ends_by_link()) {
-                // The error stays where whoever is given the socket finds it.
+                // The error stays where the next holder of the socket finds it.
                 inner.tcp.end.broken = true;
                 self.end_of_anchor();
                 return write;
@@ -169,7 +171,7 @@ impl LockedStream<'_> {
     fn take_record(&mut self, head: &mut [u8; RECORD_LEN], n: usize, rest: Rest) -> Step {
         let inner = &mut *self.inner;
         let before = inner.proto.rx_source();
-        // Of a connection that was reset the kernel may say so to nobody: that of a closed stream, above all.
+        // The kernel may report the reset of a connection to no caller: that of a closed stream, above all.
         let rest = if n < RECORD_LEN && inner.anchor.is_over() { Rest::Never } else { rest };
         let complete = rest == Rest::Never || rest == Rest::Late && n < MAGIC_LEN;
         match inner.proto.handle_record(&head[..n], complete) {
@@ -195,31 +197,32 @@ impl LockedStream<'_> {
                 Step::Stop(Some(AnchorProgress::Partial))
             }
             RecordVerdict::Plain => {
-                // Telling the owner of nothing new would have it come back here at once.
+                // An event without a change would make the owner come back here at once.
                 self.arrived |= before != inner.proto.rx_source();
                 Step::Stop(Some(self.write_anchor()))
             }
         }
     }
 
-    /// What may be the beginning of a record, or application bytes that look like it, has been there since `since`:
-    /// decides after RECORD_GRACE. Returns since when to count from now on, if it is still undecided.
+    /// Bytes that may be the beginning of a record, or application bytes that look like it, have been there since
+    /// `since`: decides after RECORD_GRACE. Returns since when to count from now on, if it is still undecided.
     pub(crate) fn wait_for_record(&mut self, now: Instant, since: Instant) -> Option<Instant> {
         let before = std::mem::take(&mut self.inner.tcp.partial);
         let rest = if now.saturating_since(since) >= RECORD_GRACE { Rest::Late } else { Rest::Coming };
-        // Noted again by the look below, if there is reason to.
+        // The call below queues it again, if necessary.
         let waiting = self.progress_records(rest) == AnchorProgress::Partial && self.inner.tcp.partial > 0;
         waiting.then_some(if self.inner.tcp.partial == before { since } else { now })
     }
 
-    /// What has been seen on the anchor, its end or RESUME, counts once the link has been polled after that: the peer may
-    /// have ended its stream there before. That cannot be done here, with the stream locked; whether it is still to be.
+    /// The end of the anchor, or RESUME, counts once the link has been polled after it was seen: the peer may have
+    /// ended its stream on the link before. The link cannot be polled here, with the stream locked; returns whether it
+    /// is still to be.
     fn waits_for_link(&mut self) -> bool {
         //= spec §4.5.4
         //# RESUME counts
         //# once everything is taken in that the peer had sent on the link before: how it has ended its stream, above all.
         let inner = &mut *self.inner;
-        // Where a marker may come nothing of the kind is on the link.
+        // Where a marker may come, the link carries no end.
         let live = inner.proto.ends_by_link() && inner.link().is_some_and(|link| !link.is_dead());
         let waits = live && !self.polled;
         if waits && inner.noted.add(Noted::LOOK) {
@@ -228,7 +231,7 @@ impl LockedStream<'_> {
         waits
     }
 
-    /// The anchor's FIN is next, or its reset.
+    /// The next event on the anchor is its FIN, or its reset.
     pub(crate) fn end_of_anchor(&mut self) {
         if !self.inner.tcp.end.handled && self.waits_for_link() {
             return;
@@ -236,8 +239,8 @@ impl LockedStream<'_> {
         let inner = &mut *self.inner;
         let before = inner.proto.rx_source();
         let delivered = inner.link().is_some_and(|link| link.caps.placement_is_delivery);
-        // While the kernel knows all of the stream it tells of the error itself, if nobody has taken it; and of a reset
-        // after a FIN it tells a reader nothing.
+        // While the kernel has the whole stream, it reports the error itself, if no call has taken it; and it reports
+        // no reset after a FIN to a reader.
         let kernels = inner.tcp.end.fin_seen || inner.anchor.is_broken();
         let reset = inner.tcp.end.broken && (inner.proto.ends_by_link() || !kernels);
         if reset || !delivered {
@@ -252,14 +255,16 @@ impl LockedStream<'_> {
         self.arrived |= !std::mem::replace(&mut inner.tcp.end.handled, true) || before != inner.proto.rx_source();
     }
 
-    /// The link is dead. Whether the anchor of a stream that somebody uses does not say so far that the peer is, too.
+    /// The link is dead. Whether the anchor of a stream in use does not show yet that the peer has gone, and may show
+    /// it soon.
     pub(crate) fn may_end_yet(&mut self) -> bool {
         let inner = &mut *self.inner;
         let open = !inner.closing.is_closed() && inner.proto.is_linked();
         open && !inner.tcp.end.reported && !inner.anchor.is_over() && !inner.has_fin()
     }
 
-    /// The link is dead, and polled. If the anchor has ended too the peer is, and there is nobody to come back to.
+    /// The link is dead, and polled. If the anchor has ended too, the peer is dead, and there is no process to come
+    /// back to.
     pub(crate) fn link_died(&mut self) {
         let inner = &mut *self.inner;
         if inner.proto.is_linked() && inner.has_fin() {
@@ -286,7 +291,7 @@ impl LockedStream<'_> {
         while let Some(write) = self.inner.proto.poll_anchor_write() {
             let written = match write {
                 AnchorWrite::Record(record, from) => self.write_record(&record[from..]),
-                // A write would take the error that the application, or whoever is given the socket, is to be told of.
+                // A write would take the error that the program, or the next holder of the socket, is to receive.
                 AnchorWrite::Replay(_) if self.inner.anchor.is_over() => {
                     self.inner.proto.drop_replay();
                     continue;
@@ -296,7 +301,7 @@ impl LockedStream<'_> {
                     None => break,
                 },
                 AnchorWrite::Shutdown => {
-                    // Of a connection that is broken reading the anchor will say so.
+                    // If the connection is broken, reading the anchor will report it.
                     let _ = self.inner.anchor.shutdown_write();
                     self.inner.proto.anchor_written(0);
                     continue;
@@ -312,14 +317,14 @@ impl LockedStream<'_> {
                     self.inner.proto.anchor_written(n);
                 }
                 Err(AnchorError::WouldBlock) => {
-                    // Nobody else watches for room. A closed stream lingers, and is looked at anyway.
+                    // No other code watches for room. A closed stream lingers, and is checked anyway.
                     if !self.inner.closing.is_closed() && self.inner.noted.add(Noted::BLOCKED) {
                         self.endpoint.note_blocked(self.cell);
                     }
                     return AnchorProgress::WantWrite;
                 }
                 Err(_) => {
-                    // The kernel has told of it, and will not again.
+                    // The kernel has reported it, and will not again.
                     self.inner.tcp.end.broken = true;
                     self.end_of_anchor();
                     break;
@@ -332,7 +337,7 @@ impl LockedStream<'_> {
     fn write_record(&mut self, rest: &[u8]) -> Result<usize, AnchorError> {
         let anchor = &mut self.inner.anchor;
         let n = anchor.try_write(rest)?;
-        // The peer answers it, and only then the application may write again.
+        // The peer answers it, and only then the program may write again.
         anchor.push();
         Ok(n)
     }
@@ -354,10 +359,10 @@ impl LockedStream<'_> {
         Some(written)
     }
 
-    /// Shuts the anchor down for reading. If bytes are refused with that, the anchor ends with a reset.
+    /// Shuts the anchor down for reading. If this refuses bytes, the anchor ends with a reset.
     fn shut_down_read(&mut self) {
         let inner = &mut *self.inner;
-        // Of a connection that is broken reading the anchor will say so.
+        // If the connection is broken, reading the anchor will report it.
         let _ = inner.anchor.shutdown_read();
         inner.proto.anchor_written(0);
         if !inner.proto.refuse_unread(inner.anchor.unread()) {
@@ -365,13 +370,13 @@ impl LockedStream<'_> {
         }
         inner.anchor.reset();
         if inner.proto.revived() == Some(Revival::Reported) {
-            // At once: nobody is to see again what the application has been told.
+            // At once: no caller is to receive the error that the program has received.
             inner.anchor.clear_error();
         }
         self.arrived = true;
     }
 
-    /// Whether the kernel has all that comes again on the anchor of a plain stream. Not waited for longer than
+    /// Whether the kernel has all bytes that are replayed on the anchor of a plain stream. Waits no longer than
     /// [`REPLAY_PATIENCE`] after the first call: there may not be room for all of it.
     pub fn has_replay(&mut self, now: Instant) -> bool {
         let inner = &mut *self.inner;
@@ -388,7 +393,8 @@ impl LockedStream<'_> {
         over
     }
 
-    /// Whether what is on its way on the anchor has been waited for long enough: [`REPLAY_PATIENCE`] since the first call.
+    /// Whether the time limit for bytes that are in flight on the anchor has expired: [`REPLAY_PATIENCE`] since the
+    /// first call.
     pub(crate) fn has_waited(&mut self, now: Instant) -> bool {
         now.saturating_since(*self.inner.tcp.replay_since.get_or_insert(now)) > REPLAY_PATIENCE
     }
@@ -413,7 +419,7 @@ impl LockedStream<'_> {
         true
     }
 
-    /// Whether the kernel has all that comes again: then it is the kernel's alone.
+    /// Whether the kernel has the whole replay: then the kernel alone serves the stream.
     pub fn take_in_replay(&mut self) -> bool {
         let inner = &mut *self.inner;
         let left = inner.proto.replay_left();
@@ -429,7 +435,7 @@ impl LockedStream<'_> {
         proto.is_plain() && (proto.revived().is_some() || proto.awaits_read_shutdown())
     }
 
-    /// Takes what it settles with as far as it goes. The helper looks again and again.
+    /// Handles the pending end as far as it goes. The helper thread checks again and again.
     pub fn settle_end(&mut self, now: Instant) {
         if self.is_settling() {
             self.has_replay(now);
@@ -438,14 +444,14 @@ impl LockedStream<'_> {
     }
 
     /// A read of application bytes below the limit of [`RxSource::Anchor`] found the end of the anchor, or an error: it
-    /// did not bring what the peer had sent, so the peer, or the connection, is gone.
+    /// did not bring the bytes that the peer had sent, so the peer, or the connection, is gone.
     pub fn anchor_ended(&mut self) {
         self.inner.proto.handle_anchor_end(true);
         self.arrived = true;
     }
 
-    /// The kernel reports an error on the anchor (EPOLLERR). What has arrived can still be read, but no record that is
-    /// not all there will be completed.
+    /// The kernel reports an error on the anchor (EPOLLERR). Bytes that have arrived can still be read, but an
+    /// incomplete record will not be completed.
     pub fn anchor_failed(&mut self) {
         self.inner.tcp.end.broken = true;
         if self.progress_anchor(false) == AnchorProgress::Partial {
@@ -453,8 +459,8 @@ impl LockedStream<'_> {
         }
     }
 
-    /// A closed stream lingers: throws away what arrives for the application, since records may stand behind it. Whether
-    /// there was anything.
+    /// A closed stream lingers: discards bytes that arrive for the program, since records may stand behind them.
+    /// Returns whether there were any.
     pub(crate) fn refuse_unread(&mut self) -> bool {
         let before = self.inner.proto.positions().1;
         self.discard();

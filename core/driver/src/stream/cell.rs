@@ -25,13 +25,14 @@ pub struct StreamCell {
     pub(super) ready: AtomicU32,
     /// Threads asleep until this stream changes; see [`StreamCell::sleepers`].
     pub(super) sleepers: AtomicU32,
-    /// For the owner: which object of the shim this is.
+    /// For the owner: the number of the library's object for this stream.
     pub(super) tag: AtomicU32,
     /// Threads blocked in the kernel on the anchor's incoming bytes; see [`StreamCell::block_in_kernel`].
     pub(super) kernel_readers: AtomicU32,
     /// The queue pair that sleepers sleep on, plus one; 0 for none yet.
     pub(super) sleep_qp: AtomicU32,
-    /// How often another process was given the descriptor since this one held it alone; see [`StreamCell::share`].
+    /// How often another process was given the descriptor since this one was its only holder; see
+    /// [`StreamCell::share`].
     pub(super) shared: AtomicU32,
     /// See [`StreamCell::pin`].
     pub(super) pinned: AtomicBool,
@@ -44,11 +45,11 @@ pub struct StreamCell {
     pub(super) inner: Mutex<Inner>,
 }
 
-/// The part of a stream under its lock. The states are in [`states`](super::states).
+/// The part of a stream under its lock. The types of its states are in [`states`](super::states).
 pub(crate) struct Inner {
     pub(crate) proto: Stream,
     pub(crate) anchor: Box<dyn Anchor + Send>,
-    /// What this process knows of the anchor.
+    /// This process's view of the anchor.
     pub(crate) tcp: AnchorState,
     /// The link that the stream is on, or is being moved to or from.
     pub(crate) attached: Option<Attachment>,
@@ -68,13 +69,13 @@ pub(crate) struct Attachment {
     pub(crate) link: Arc<LinkCell>,
     /// Our region: the peer's consumed position, then our incoming ring.
     pub(crate) region: Region,
-    /// Where outgoing bytes are written. The opener knows it from ACCEPT on.
+    /// The place where outgoing bytes are written. The opener has it from ACCEPT on.
     pub(crate) outgoing: Option<Outgoing>,
     /// The endpoint counts its streams on links.
     pub(crate) _tallied: Tallied,
 }
 
-/// Where outgoing bytes are written: the peer's region itself, or a local copy of the same shape.
+/// The place where outgoing bytes are written: the peer's region itself, or a local copy of the same shape.
 pub(crate) struct Outgoing {
     pub(crate) ring: RingDescriptor,
     pub(crate) memory: Memory,
@@ -131,7 +132,8 @@ impl StreamCell {
         Readiness::from_bits_truncate(self.ready.load(Ordering::Acquire))
     }
 
-    /// Says whether the owner has something to tell beside the stream: [`Readiness::NOTICE`]. It tells those who wait.
+    /// Sets whether the owner has something to report beside the stream: [`Readiness::NOTICE`]. It wakes the threads
+    /// that wait.
     pub fn set_notice(&self, on: bool) {
         if on {
             self.ready.fetch_or(Readiness::NOTICE.bits(), Ordering::AcqRel);
@@ -140,7 +142,7 @@ impl StreamCell {
         }
     }
 
-    /// SO_RCVBUF: the rings of links to come are not longer than that, as far as rings can be so short.
+    /// SO_RCVBUF: the rings of later links are not longer than that, as far as rings can be so short.
     pub fn limit_ring(&self, bytes: u32) {
         self.ring_limit.store(bytes, Ordering::Relaxed);
     }
@@ -154,8 +156,9 @@ impl StreamCell {
         most.min(1 << limit.ilog2())
     }
 
-    /// How many threads have announced, with [`sleeps`](StreamCell::sleeps), that they look for the last time and then
-    /// sleep. While not zero, every change is announced through [`ReadySink`](crate::ReadySink) even if no bit was gained.
+    /// How many threads have announced, with [`sleeps`](StreamCell::sleeps), that they poll for the last time and then
+    /// sleep. While not zero, every change is announced through [`ReadySink`](crate::ReadySink) even if no bit was
+    /// gained.
     pub fn sleepers(&self) -> u32 {
         self.sleepers.load(Ordering::SeqCst)
     }
@@ -182,20 +185,20 @@ impl StreamCell {
     }
 
     /// Another process is about to hold the descriptor, and may use it: closing it here must leave the others a plain
-    /// socket, and what this process has counted is not all that the anchor has carried. Once the stream has been locked
-    /// after this, no promotion begins. Returns whether it was shared already.
+    /// socket, and this process's counts do not cover everything that the anchor has carried. Once the stream has been
+    /// locked after this, no promotion begins. Returns whether it was shared already.
     pub fn share(&self) -> bool {
         self.inner.lock().tcp.recount = true;
         self.shared.fetch_add(1, Ordering::AcqRel) > 0
     }
 
-    /// How often the descriptor was shared since this process held it alone; 0 if no other process may hold it.
+    /// How often the descriptor was shared since this process was its only holder; 0 if no other process may hold it.
     pub fn shares(&self) -> u32 {
         self.shared.load(Ordering::Acquire)
     }
 
-    /// This process alone holds the descriptor (again), as was found out after [`shares`](StreamCell::shares) said `seen`.
-    /// Without effect if it has been shared since.
+    /// This process is the descriptor's only holder (again), as was found out after [`shares`](StreamCell::shares)
+    /// returned `seen`. Without effect if it has been shared since.
     pub fn unshare(&self, seen: u32) {
         let _ = self.shared.compare_exchange(seen, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
@@ -205,24 +208,24 @@ impl StreamCell {
         self.shares() > 0
     }
 
-    /// Keeps the stream off links for good.
+    /// Keeps the stream off links permanently.
     pub fn pin(&self) {
         self.pinned.store(true, Ordering::Release);
     }
 
-    /// Whether it is kept off links for good.
+    /// Whether it stays off links permanently.
     pub fn is_pinned(&self) -> bool {
         self.pinned.load(Ordering::Acquire)
     }
 
-    /// Whether an OPEN of ours is out that the peer may still have something to say about: by the link alone, which a program
-    /// that does something else does not look at.
+    /// Whether an OPEN of ours is out that the peer may still answer: by the link alone, which a busy program does not
+    /// poll.
     pub fn is_opening(&self) -> bool {
         self.opening.load(Ordering::Acquire)
     }
 
-    /// Whether bytes may travel elsewhere than on the anchor. Only with the stream locked: whoever shares or pins it locks it
-    /// afterwards, and so sees what has begun.
+    /// Whether bytes may travel elsewhere than on the anchor. Only with the stream locked: a thread that shares or pins
+    /// it locks it afterwards, and so sees the promotion that has begun.
     pub(crate) fn may_leave_kernel(&self) -> Result<(), Reason> {
         match (self.is_pinned(), self.is_shared()) {
             (true, _) => Err(Reason::KernelOnly),

@@ -1,14 +1,15 @@
 //! Bytes that are held back: `TCP_CORK`, `MSG_MORE`, the pieces of one write, and small writes behind others.
 //!
-//! A write that finds no room for its message is held, as the kernel takes it into a buffer. So is a small one of a stream
-//! that has sent several without hearing from its peer, while a completion is due that will let it go: what is written
-//! meanwhile goes out as one message, as the kernel's `tcp_autocorking` has it. Without a word from the device the endpoint
-//! lets go of it when it looks after the link; see `endpoint/room.rs`.
+//! A write that finds no room for its message is held back, as the kernel would take it into a buffer. A small message
+//! of a stream that has sent several without an answer from its peer is held back too, while a completion is due that
+//! will release it: later writes go out with it as one message, as the kernel's `tcp_autocorking` does. If the device
+//! reports no completion, the endpoint releases it when it checks the link; see `endpoint/room.rs`.
 //!
-//! They lie in the ring and count as sent; what is held back is the message that tells the peer of them. Invariants: what is
-//! held is one contiguous span that ends where the next byte will lie; every other message of the stream goes after it, except
-//! credit for the peer; and nothing is held where no message is needed, because the bytes come again on the anchor. Where the
-//! peer's memory is mapped it can find what is held, should this process die.
+//! The bytes lie in the ring and count as sent; only the message that announces them to the peer is held back.
+//! Invariants: the bytes held back are one contiguous span that ends where the next byte will lie; every other message
+//! of the stream goes after it, except credit for the peer; and nothing is held back where no message is needed,
+//! because the bytes are replayed on the anchor. Where the peer's memory is mapped, it can find these bytes, should
+//! this process die.
 
 use std::sync::atomic::Ordering;
 
@@ -21,11 +22,11 @@ use super::held::{Held, CORK_INTERVAL, UNHEARD};
 use super::transfer::LinkIo;
 use crate::endpoint::Timed;
 
-/// What has become of what was held.
+/// The result of pushing the bytes held back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pushed {
     Sent,
-    /// It is held on: there is no room for the message.
+    /// The bytes stay held back: there is no room for the message.
     Full,
     /// The link is dead, and these bytes of the present write were not sent.
     Dead {
@@ -34,15 +35,15 @@ enum Pushed {
 }
 
 impl LockedStream<'_> {
-    /// Sends the pieces as one write: as [`send_link`](LockedStream::send_link), but the peer is told only of whole messages, and
-    /// of the rest if no `more` is to come.
+    /// Sends the pieces as one write: as [`send_link`](LockedStream::send_link), but only whole messages are announced
+    /// to the peer, and the rest if no `more` is to come.
     ///
     /// # Safety
     /// Each piece is readable.
     #[expect(unsafe_code, reason = "application buffers arrive as raw pointers")]
     pub unsafe fn send_pieces(&mut self, pieces: impl Iterator<Item = (*const u8, usize)>, more: bool) -> LinkIo {
         self.inner.sending.cork.asked = more;
-        // What of this write is held, and so not sent if the link turns out to be dead.
+        // The bytes of this write that are held back, and so not sent if the link turns out to be dead.
         let (mut done, mut fresh) = (0, 0);
         for (src, len) in pieces {
             let mut at = 0;
@@ -84,7 +85,7 @@ impl LockedStream<'_> {
         self.sent(done)
     }
 
-    /// Adds as much as fits behind what is held; 0 if nothing does. `None`: the path has changed.
+    /// Adds as many bytes as fit behind those held back; 0 if none do. `None`: the path has changed.
     ///
     /// # Safety
     /// `src..src + len` is readable.
@@ -98,7 +99,7 @@ impl LockedStream<'_> {
         let so_far = inner.sending.cork.held.as_ref().map_or(0, |held| held.span.len);
         let most = (inner.sending.message_len - so_far) as usize;
         let span = inner.proto.claim(len.min(most) as u32);
-        // Not behind it: at the other end of the ring.
+        // The next span does not lie behind this one, but at the other end of the ring.
         let apart =
             inner.sending.cork.held.as_ref().is_some_and(|held| held.span.offset + held.span.len != span.offset);
         if span.len == 0 || apart {
@@ -113,7 +114,7 @@ impl LockedStream<'_> {
         Some(span.len as usize)
     }
 
-    /// Holds a span that has been filled and committed, behind what is held.
+    /// Holds back a span that has been filled and committed, behind the one that is held back already.
     pub(super) fn hold(&mut self, new: Held) {
         let inner = &mut *self.inner;
         inner.counters.tx_bytes_link += u64::from(new.span.len);
@@ -132,37 +133,38 @@ impl LockedStream<'_> {
         }
     }
 
-    /// Whether a small message had better wait for others: the peer has not been heard of for [`UNHEARD`] messages, and a
-    /// completion is due, which lets go of it.
+    /// Whether a small message had better wait for others: the peer has not answered for [`UNHEARD`] messages, and a
+    /// completion is due, which releases it.
     #[inline]
     pub(super) fn goes_with_others(&mut self) -> bool {
         self.inner.sending.unheard >= UNHEARD && self.link().is_some_and(|link| link.tx.lock().awaits_completion())
     }
 
-    /// What is held waits for a completion: should none come soon, the endpoint lets go of it.
+    /// The bytes held back wait for a completion: should none come soon, the endpoint releases them.
     fn wait_for_others(&mut self) {
         self.inner.sending.cork.waited = true;
         self.wait_for_completion();
     }
 
-    /// Whether the peer has not been told of everything that was written.
+    /// Whether some written bytes were not announced to the peer yet.
     pub fn holds_back(&self) -> bool {
         self.inner.sending.cork.holds()
     }
 
-    /// Tells the peer of what is held back; false if there is no room for the message. It is tried again once there is.
+    /// Announces the bytes held back to the peer; false if there is no room for the message. It is tried again once
+    /// there is.
     pub fn push_held(&mut self) -> bool {
         self.push(0) != Pushed::Full
     }
 
-    /// Tells the peer of what is held back, but for what the application wants held.
+    /// Announces the bytes held back to the peer, except those that the program has corked.
     pub(crate) fn push_unasked(&mut self) {
         if self.inner.sending.cork.holds_unasked() {
             self.push_held();
         }
     }
 
-    /// As [`push_held`](LockedStream::push_held), in a write whose last `fresh` bytes are held.
+    /// As [`push_held`](LockedStream::push_held), in a write whose last `fresh` bytes are held back.
     fn push(&mut self, fresh: u32) -> Pushed {
         let inner = &mut *self.inner;
         let Some(held) = inner.sending.cork.held.take() else { return Pushed::Sent };
@@ -172,7 +174,7 @@ impl LockedStream<'_> {
         };
         let imm = Immediate { kind: MessageKind::Data, rewind: held.rewind, slot };
         let mut tx = link.tx.lock();
-        // More may be written before this one is over.
+        // The program may write more before this message completes.
         tx.want_completion(std::mem::take(&mut inner.sending.cork.waited));
         if tx.watch.resting {
             self.endpoint.rouse(&mut tx);
@@ -191,7 +193,7 @@ impl LockedStream<'_> {
             }
             Err(_) => {
                 drop(tx);
-                // What earlier writes were told of as sent comes again on the anchor, if the peer lives.
+                // Bytes that earlier writes reported as sent are replayed on the anchor, if the peer lives.
                 inner.proto.uncommit(fresh, held.rewind && fresh == held.span.len);
                 inner.counters.tx_bytes_link -= u64::from(fresh);
                 self.endpoint.note_dead(link);
@@ -201,8 +203,8 @@ impl LockedStream<'_> {
         }
     }
 
-    /// Has the endpoint look at what is held in good time, or forgets it once the stream has left the link: its place in the
-    /// ring is worth nothing on the next one.
+    /// Has the endpoint check the bytes held back in good time, or drops them once the stream has left the link: their
+    /// place in the ring is meaningless on the next one.
     #[cold]
     pub(super) fn settle_held(&mut self) {
         if !self.inner.proto.sends_on_link() {
@@ -214,8 +216,8 @@ impl LockedStream<'_> {
         }
     }
 
-    /// The endpoint looks, since `since`: tells the peer of what has been held for [`CORK_INTERVAL`]. Returns since when to
-    /// count from now on, unless nothing was held for as long.
+    /// The endpoint checks the bytes held back since `since`: it announces those older than [`CORK_INTERVAL`] to the
+    /// peer. Returns since when to count from now on, unless nothing was held back for as long.
     pub(crate) fn look_at_held(&mut self, now: Instant, since: Option<Instant>) -> Option<Instant> {
         let since = since.filter(|since| {
             now.saturating_since(*since) < CORK_INTERVAL

@@ -6,7 +6,7 @@ use netacc_proto::{AnchorWrite, Demotion, Phase, Reason, SocketError};
 use super::guard::LockedStream;
 use crate::endpoint::Timed;
 
-/// What `shutdown` shuts down.
+/// The directions that `shutdown` shuts down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shutdown {
     /// SHUT_RD
@@ -26,26 +26,28 @@ impl LockedStream<'_> {
         if self.inner.proto.is_linked() && self.inner.has_fin() {
             //= spec §4.6.9
             //# A side writes neither a marker nor, of its own accord, RESUME where it sees that the anchor has ended.
-            // The peer is gone without a word: its kernel would answer with a reset. What the link has brought decides.
+            // The peer disappeared without a message: its kernel would answer with a reset. The messages on the link
+            // decide.
             return self.end_of_anchor();
         }
         self.inner.proto.demote(Demotion::Requested(reason));
     }
 
-    /// Leaves the link for an anchor that has ended as the stream has, or soon will have: then nothing happens yet.
+    /// Leaves the link for an anchor that has ended as the stream has. If the anchor will end only later, nothing
+    /// happens yet.
     fn give_back(&mut self) {
         let inner = &mut *self.inner;
         let failed = inner.proto.failure().is_some();
-        // Of a closed stream nobody asks.
+        // No caller asks for the error of a closed stream.
         if inner.closing.is_closed() || !inner.knows_error() {
             return;
         }
-        // Records may come until the anchor has ended, and be there in part.
+        // Records may come until the anchor has ended, perhaps incomplete.
         if !failed && !inner.has_fin() {
             return;
         }
         if failed && !inner.anchor.is_over() {
-            // Nobody reads what comes there: the peer's kernel answers with a reset, once it has closed.
+            // No process reads bytes that come there: the peer's kernel answers with a reset, once it has closed.
             if inner.proto.is_peer_gone() {
                 inner.provoke_reset();
             }
@@ -61,7 +63,7 @@ impl LockedStream<'_> {
                     inner.anchor.clear_error();
                     true
                 }
-                // A call of ours may have been told.
+                // A call of ours may have received it.
                 Some(SocketError::Reset) => inner.anchor.is_broken(),
                 Some(SocketError::Pipe) => inner.has_fin(),
             };
@@ -73,11 +75,11 @@ impl LockedStream<'_> {
         self.arrived |= self.inner.proto.give_back();
     }
 
-    /// Takes what is unread on the anchor of a stream that has failed: records, or parts of some.
+    /// Reads and discards what is unread on the anchor of a stream that has failed: records, or parts of records.
     fn discard_records(&mut self) {
         let inner = &mut *self.inner;
         let mut bytes = [0; 4096];
-        // Bounded, as the kernel's buffer is. A read would take the error with it.
+        // Bounded, as the kernel's buffer is. Reading further would take the error.
         for _ in 0..64 {
             if inner.anchor.is_broken() || !matches!(inner.anchor.try_peek(&mut bytes), Ok(n) if n > 0) {
                 return;
@@ -87,7 +89,8 @@ impl LockedStream<'_> {
         }
     }
 
-    /// Whether a stream that has ended cannot be given back to its anchor: what it has to say, the kernel does not know.
+    /// Whether a stream that has ended cannot be given back to its anchor, because the kernel does not have what the
+    /// stream is still to report.
     pub fn is_kept(&self) -> bool {
         let proto = &self.inner.proto;
         if proto.is_revivable() {
@@ -97,19 +100,20 @@ impl LockedStream<'_> {
         proto.has_ended() && (proto.available() > 0 || proto.failure().is_some() && unknown)
     }
 
-    /// Whether the stream has failed, and its anchor, which soon will have, may bring records before.
+    /// Whether the stream has failed, and its anchor may bring records before it fails too, which will be soon.
     pub(crate) fn awaits_end(&self) -> bool {
         let proto = &self.inner.proto;
         proto.failure().is_some() && !proto.is_plain() && !self.inner.closing.is_closed() && !self.is_kept()
     }
 
-    /// Whether the stream has anything that must not end with the process: it is open, or its peer has not read it all. What
-    /// lies on the link can be read by the process at its other end alone, and that may give the socket away.
+    /// Whether the stream must not end with the process: it is open, or its peer has not read all of it. Bytes on the
+    /// link can be read by the process at its other end alone, and that may give the socket away.
     pub(crate) fn is_wanted(&self) -> bool {
         !self.inner.closing.is_closed() || self.inner.proto.unconsumed() > 0
     }
 
-    /// Whether nobody would miss anything if the process ended: the kernel has it all, or the link of a closed stream.
+    /// Whether nothing would be lost if the process ended: the kernel has everything, or the link of a closed stream
+    /// has.
     pub(crate) fn can_be_left(&mut self, now: Instant) -> bool {
         let proto = &self.inner.proto;
         let said = !self.is_wanted() && proto.phase() == Phase::Linked && !proto.has_control();
@@ -117,10 +121,10 @@ impl LockedStream<'_> {
             return true;
         }
         if proto.phase() == Phase::Promoting && self.link().is_none_or(|link| link.is_dead()) {
-            // Nobody will write a marker any more, but one may be under way, or none: as long as it takes at most.
+            // No marker will be written any more, but one may be in flight, or none: wait for at most the limit.
             return self.has_waited(now);
         }
-        // What comes again to a socket that is closed already is answered with a reset behind its FIN; had it been there
+        // A replay to a socket that is closed already is answered with a reset behind its FIN; had the bytes been there
         // unread, the reset would have come at once.
         proto.is_plain() && (self.inner.closing.is_closed() || self.has_replay(now))
     }
@@ -132,7 +136,7 @@ impl LockedStream<'_> {
 
     /// `shutdown`.
     pub fn shutdown(&mut self, how: Shutdown) {
-        // What the kernel has already is before it.
+        // Bytes that the kernel has already come before the shutdown.
         self.take_in_replay();
         if how != Shutdown::Write {
             self.inner.proto.shutdown_read();
@@ -142,9 +146,9 @@ impl LockedStream<'_> {
         }
     }
 
-    /// The application has closed its last descriptor, of a stream that the kernel's socket is all of: then true, and the
-    /// stream is to be [forgotten](crate::Endpoint::forget). From now on nobody opens it, whichever side asks: a pledge would be
-    /// followed by the kernel's end of the connection, and its peer would take that for a death.
+    /// The program has closed its last descriptor of a stream that the kernel's socket has completely. In that case the
+    /// result is true, and the stream is to be [forgotten](crate::Endpoint::forget). From now on neither side opens it:
+    /// a pledge would be followed by the kernel's end of the connection, and the peer would take that for a death.
     pub fn close_plain(&mut self) -> bool {
         let plain = self.inner.proto.is_plain() && self.inner.attached.is_none();
         if plain {
@@ -153,14 +157,14 @@ impl LockedStream<'_> {
         plain
     }
 
-    /// The application has closed its last descriptor. If the result is true the anchor must live on (as `keep`, a
-    /// duplicate) until records and replay are through; the endpoint then finishes by itself.
+    /// The program has closed its last descriptor. If the result is true, the anchor must live on (as `keep`, a
+    /// duplicate) until records and replay are finished; the endpoint then finishes by itself.
     pub fn close(&mut self, abort: bool, keep: impl FnOnce() -> Option<Box<dyn Anchor + Send>>) -> bool {
         let inner = &mut *self.inner;
         inner.closing.close();
         inner.proto.close(abort);
         if inner.proto.must_linger() {
-            // It may be through at once.
+            // It may be finished at once.
             self.progress_anchor(false);
         }
         let inner = &mut *self.inner;
@@ -176,7 +180,7 @@ impl LockedStream<'_> {
             Some(anchor) => inner.anchor = anchor,
             None => inner.anchor = Box::new(GoneAnchor),
         }
-        // From now on only the link could tell that the peer is through with the slot, or is gone.
+        // From now on only the link could report that the peer has finished with the slot, or is gone.
         if let Some(link) = inner.link() {
             self.endpoint.expect_answer(&mut link.tx.lock());
         }
@@ -190,7 +194,7 @@ impl LockedStream<'_> {
 
     /// The kernel's socket of a plain stream has been shut down directly: the stream is past promotion.
     pub fn note_kernel_shutdown(&mut self, how: Shutdown) {
-        // Others may have read what has come again: see `rx_source`.
+        // Other processes may have read the replayed bytes: see `rx_source`.
         self.inner.proto.handle_replay();
         self.shutdown(how);
         while let Some(AnchorWrite::Shutdown | AnchorWrite::ShutdownRead) = self.inner.proto.poll_anchor_write() {
@@ -198,11 +202,12 @@ impl LockedStream<'_> {
         }
     }
 
-    /// Lets go of the duplicate that outlived the application's descriptor.
+    /// Closes the duplicate that outlived the program's descriptor.
     pub(crate) fn end_linger(&mut self) {
         let inner = &mut *self.inner;
         if inner.proto.resets() && inner.proto.has_said_fin() {
-            // In the order in which a kernel would have said it. Of one that has ended already nobody asks.
+            // In the order in which a kernel would have reported it. No caller asks for the error of a stream that has
+            // ended already.
             let _ = inner.anchor.shutdown_write();
         }
         if inner.closing.has_refused() || inner.proto.resets() || inner.proto.failure().is_some() {
@@ -211,7 +216,7 @@ impl LockedStream<'_> {
         self.abandon();
     }
 
-    /// The application has closed the descriptor of a stream that is plain TCP: it must not be used again.
+    /// The program has closed the descriptor of a stream that is plain TCP: it must not be used again.
     pub(crate) fn abandon(&mut self) {
         self.inner.closing.close();
         self.inner.anchor = Box::new(GoneAnchor);

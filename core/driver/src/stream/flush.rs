@@ -1,5 +1,5 @@
-//! What follows from a change of the stream: messages and records that the protocol wants sent, what the endpoint is to
-//! know, and readiness.
+//! The effects of a change of the stream: messages and records that the protocol wants sent, events for the endpoint,
+//! and readiness.
 
 use std::sync::atomic::Ordering;
 
@@ -13,8 +13,9 @@ use super::states::Noted;
 use crate::{Counters, Readiness};
 
 impl LockedStream<'_> {
-    /// Sends what the protocol wants sent, and publishes readiness. The one place from which messages and records of a
-    /// stream leave that do not carry data. [`StreamGuard::change`](super::guard::StreamGuard::change) calls it after each change.
+    /// Sends the messages and records that the protocol wants sent, and publishes readiness. All messages and records
+    /// of a stream that carry no data leave here. [`StreamGuard::change`](super::guard::StreamGuard::change) calls it
+    /// after each change.
     #[inline]
     pub(crate) fn flush(&mut self) {
         let proto = &self.inner.proto;
@@ -45,7 +46,7 @@ impl LockedStream<'_> {
             let mut tx = link.tx.lock();
             self.endpoint.expect_answer(&mut tx);
             let told = match (&control, outgoing) {
-                // "Look at the credit word" is worth nothing before the word is there.
+                // A signal to read the credit word is useless before the word is there.
                 (Control::Signal(MessageKind::CreditGive), Some(out)) if out.staging.is_some() => {
                     let consumed = inner.proto.positions().1;
                     if consumed > inner.sending.told && matches!(inner.proto.rx_source(), RxSource::Link) {
@@ -64,7 +65,7 @@ impl LockedStream<'_> {
                     None => Ok(()),
                 },
             };
-            // Those of the other streams that use the link may look there when they like: this one's cannot wait so long.
+            // The other streams of the link may read the word whenever they do anyway; this stream cannot wait so long.
             let shared = tx.proto.streams() > 1 && link.caps.knock;
             drop(tx);
             match sent {
@@ -111,11 +112,11 @@ impl LockedStream<'_> {
             if !inner.closing.is_closed() {
                 Counters::bump(&counters.streams_demoted);
                 counters.reason(inner.proto.reason());
-                // Whoever looked at its link for it may look there no more.
+                // A thread that polled its link for it may poll there no more.
                 self.endpoint.note_moved(self.cell);
             }
         }
-        // Its application may never use it again; but the peer's is to see the end.
+        // Its program may never use it again; but the peer's program must see the end.
         if self.is_settling() && !self.inner.closing.is_closed() && self.inner.noted.add(Noted::BLOCKED) {
             self.endpoint.note_blocked(self.cell);
         }
@@ -126,16 +127,16 @@ impl LockedStream<'_> {
         }
     }
 
-    /// Makes the readiness visible to those who do not lock the stream, and tells the owner.
+    /// Publishes the readiness for readers without the stream's lock, and informs the owner.
     ///
-    /// They look at it after the kernel has reported the anchor readable, to tell application bytes from a record. So it
-    /// must be right before anything is sent that the peer answers with a record.
+    /// They check it after the kernel has reported the anchor readable, to distinguish application bytes from a record.
+    /// So it must be right before anything is sent that the peer answers with a record.
     #[inline]
     pub(crate) fn publish(&mut self) {
         let now = readiness_of(&self.inner, self.cell.low_water());
         let before = self.cell.readiness().difference(Readiness::NOTICE);
         if now != before {
-            // Only who has the stream locked changes these bits; the owner's own stays as it is.
+            // Only the thread that has the stream locked changes these bits; the owner's own bit stays as it is.
             self.cell.ready.fetch_xor((now ^ before).bits(), Ordering::AcqRel);
         }
         if self.arrived || now != before {
@@ -144,7 +145,7 @@ impl LockedStream<'_> {
         }
     }
 
-    /// Where a record may come, the kernel is to tell of fewer bytes than the application wants to be told of.
+    /// Where a record may come, the kernel must report fewer bytes than the program's low-water mark.
     pub(super) fn settle_low_water(&mut self) {
         let inner = &mut *self.inner;
         let wanted = if matches!(inner.proto.rx_source(), RxSource::Anchor(_)) { self.cell.low_water() } else { 1 };

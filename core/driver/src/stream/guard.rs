@@ -1,4 +1,4 @@
-//! A stream while it is locked: how a thread locks it, what it is, and what travels on its anchor.
+//! A stream while it is locked: locking, its current state, and the records on its anchor.
 
 use std::ops::Deref;
 use std::sync::atomic::Ordering;
@@ -17,7 +17,7 @@ use crate::endpoint::Timed;
 use crate::{Counters, Endpoint, Readiness, StreamCounters};
 
 /// How long a write that finds the anchor full waits for the answer to an OPEN before the pledge is voided: it would
-/// have waited anyway, and the peer's application has up to some megabytes to read first. Arbitrary.
+/// have waited anyway, and the peer's program has up to some megabytes to read first. Arbitrary.
 pub const PLEDGE_PATIENCE: Duration = Duration::from_millis(200);
 
 impl StreamCell {
@@ -27,12 +27,13 @@ impl StreamCell {
         StreamGuard::new(self, endpoint, self.inner.lock())
     }
 
-    /// As `lock`, or `None` if another thread holds it.
+    /// As `lock`, or `None` if another thread has it locked.
     pub fn try_lock<'a>(self: &'a Arc<Self>, endpoint: &'a Endpoint) -> Option<StreamGuard<'a>> {
         Some(StreamGuard::new(self, endpoint, self.inner.try_lock()?))
     }
 
-    /// Whether something has arrived on the stream's link since it was last looked at. Cheap; no lock but the stream's.
+    /// Whether a message has arrived on the stream's link since it was last polled. Cheap; takes only the stream's
+    /// lock.
     #[inline]
     pub fn has_news(self: &Arc<Self>, endpoint: &Endpoint) -> bool {
         if self.readiness().contains(Readiness::KERNEL_RX | Readiness::KERNEL_TX) {
@@ -58,20 +59,20 @@ impl StreamCell {
     }
 }
 
-/// A locked stream, which can be read. [`change`](StreamGuard::change) is the only way to change it, and sends what follows
-/// from the change: a change that were not flushed would have both sides wait for ever.
+/// A locked stream, which can be read. [`change`](StreamGuard::change) is the only way to change it, and flushes the
+/// effects of the change: without the flush both sides would wait for ever.
 #[must_use]
 pub struct StreamGuard<'a> {
     stream: LockedStream<'a>,
 }
 
-/// A locked stream, which can be changed: what [`StreamGuard::change`] lends.
+/// A locked stream, which can be changed: [`StreamGuard::change`] lends it.
 pub struct LockedStream<'a> {
     pub(crate) cell: &'a Arc<StreamCell>,
     pub(crate) endpoint: &'a Endpoint,
     pub(crate) inner: MutexGuard<'a, Inner>,
     pub(crate) arrived: bool,
-    /// The link was polled after what is on the anchor was seen.
+    /// The link was polled after the event on the anchor was seen.
     pub(crate) polled: bool,
 }
 
@@ -101,8 +102,8 @@ impl<'a> Deref for StreamGuard<'a> {
 }
 
 impl LockedStream<'_> {
-    /// Counts the positions of a stream that is to be promoted. What its anchor has carried must be what this process has
-    /// moved, or else somebody uses the descriptor in ways that are not seen.
+    /// Counts the positions of a stream that is to be promoted. The anchor must have carried exactly the bytes that
+    /// this process has moved, or else the descriptor is used in ways that the library does not see.
     pub(crate) fn count_positions(&mut self) -> Result<(), Reason> {
         let inner = &mut *self.inner;
         match inner.anchor.position() {
@@ -117,7 +118,7 @@ impl LockedStream<'_> {
             None => {}
         }
         inner.proto.set_positions(inner.tcp.carried.written, inner.tcp.carried.read);
-        // Of the last link, which may have died with its queue full; and positions begin anew.
+        // The state belongs to the last link, which may have died with its queue full; and positions begin anew.
         inner.sending.crowded = false;
         inner.tcp.replay_since = None;
         inner.sending.told = inner.tcp.carried.read;
@@ -129,7 +130,7 @@ impl LockedStream<'_> {
         self.cell.kernel_readers.load(Ordering::SeqCst) > 0
     }
 
-    /// Where writes go now.
+    /// The path of writes now.
     #[inline]
     pub fn tx_sink(&self) -> TxSink {
         self.inner.proto.tx_sink()
@@ -149,8 +150,8 @@ impl LockedStream<'_> {
         self.link().is_some_and(|link| link.is_failing())
     }
 
-    /// Where reads come from now. What is still to be replayed to a socket that others may read from is not counted: an
-    /// end before that is an end.
+    /// The source of reads now. Bytes that are still to be replayed to a socket that others may read from are not
+    /// counted: an end before that is an end.
     #[inline]
     pub fn rx_source(&self) -> RxSource {
         match self.inner.proto.rx_source() {
@@ -169,13 +170,13 @@ impl LockedStream<'_> {
         self.inner.proto.withdraw();
     }
 
-    /// Whether the kernel's socket knows all of the stream, so far: what it says is right, and nothing is to be replayed.
+    /// Whether the kernel's socket has all of the stream, so far: its state is right, and nothing is to be replayed.
     pub fn kernel_is_accurate(&self) -> bool {
         let proto = &self.inner.proto;
         matches!(proto.tx_sink(), TxSink::Anchor | TxSink::Pledged) && self.rx_source() == RxSource::Anchor(u64::MAX)
     }
 
-    /// Whether the application has closed it.
+    /// Whether the program has closed it.
     pub fn is_closed(&self) -> bool {
         self.inner.closing.is_closed()
     }
@@ -191,7 +192,7 @@ impl LockedStream<'_> {
         self.inner.counters
     }
 
-    /// `n` application bytes went to the anchor.
+    /// `n` bytes of the program went to the anchor.
     #[inline]
     pub fn anchor_sent(&mut self, n: usize) {
         self.inner.proto.anchor_sent(n as u64);
@@ -199,8 +200,8 @@ impl LockedStream<'_> {
         self.inner.counters.tx_bytes_tcp += n as u64;
     }
 
-    /// `n` application bytes were read from the anchor. If a record may come next, and bytes are there, they are looked at
-    /// now: they may have announced themselves while others were still in front of them, and will not do so again.
+    /// `n` bytes of the program were read from the anchor. If a record may come next, and bytes are there, they are
+    /// handled now: their event may have come while others were still in front of them, and will not come again.
     #[inline]
     pub fn anchor_received(&mut self, n: usize) {
         self.inner.proto.anchor_received(n as u64);
@@ -211,7 +212,7 @@ impl LockedStream<'_> {
         }
     }
 
-    /// The application wants to write while a pledge is out, and does something else meanwhile. It is told when it can
+    /// The program wants to write while a pledge is out, and does something else meanwhile. It is woken when it can
     /// write: after [`PLEDGE_PATIENCE`] at the latest.
     pub fn wait_for_pledge(&mut self) {
         if self.inner.noted.add(Noted::PLEDGED) {
@@ -219,7 +220,7 @@ impl LockedStream<'_> {
         }
     }
 
-    /// The error of a stream that has failed, for the one call that is told of it.
+    /// The error of a stream that has failed, for the one call that receives it.
     pub fn take_error(&mut self) -> Option<SocketError> {
         self.inner.proto.take_error()
     }
@@ -229,27 +230,27 @@ impl LockedStream<'_> {
         self.cell.low_water.store(bytes.max(1), Ordering::Relaxed);
         self.inner.tcp.low_water = bytes.max(1);
         self.settle_low_water();
-        // As the kernel does: whoever waits is told of what is there already.
+        // As the kernel does: a waiting thread is woken for what is there already.
         self.arrived |= readiness_of(&self.inner, self.cell.low_water()).contains(Readiness::READABLE);
     }
 
-    /// The application has written `len` bytes where [`TxSink`] is `Refused`.
+    /// The program has written `len` bytes where [`TxSink`] is `Refused`.
     pub fn refuse_write(&mut self, len: usize) {
         self.inner.proto.refuse_write(u32::try_from(len).unwrap_or(u32::MAX));
         self.arrived = true;
     }
 
-    /// Voids an open pledge, because the application will not wait.
+    /// Voids an open pledge, because the program does not wait.
     pub fn void_pledge(&mut self) {
         Counters::bump(&self.endpoint.counters().pledges_voided);
         self.inner.proto.void_pledge();
     }
-    /// Announces the stream's readiness anew.
+    /// Announces the stream's readiness again.
     pub fn note_arrival(&mut self) {
         self.arrived = true;
     }
 
-    /// The application's descriptor has another number now.
+    /// The program's descriptor has another number now.
     pub fn replace_anchor(&mut self, anchor: Box<dyn Anchor + Send>) {
         self.inner.anchor = anchor;
     }

@@ -1,4 +1,4 @@
-//! What a locked stream and its anchor show without the endpoint: readiness, above all.
+//! State that a locked stream and its anchor show without the endpoint: readiness, above all.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use super::cell::{Inner, LinkCell};
 use super::states::Noted;
 use crate::Readiness;
 
-/// At which look at an anchor that has ended a reset is provoked. Arbitrary: looks are tens of microseconds apart where somebody
-/// waits, and a peer's reset follows its FIN within a few.
+/// The number of the check of an ended anchor at which a reset is provoked. Arbitrary: while a thread waits, the checks
+/// are tens of microseconds apart, and a peer's reset follows its FIN within a few microseconds.
 const PROVOKING_LOOK: u32 = 16;
 
 impl Inner {
@@ -20,13 +20,13 @@ impl Inner {
         self.attached.as_ref().map(|at| &at.link)
     }
 
-    /// Neither side uses what the stream holds on its link any more. A CLOSE that found the queue full is still to go.
+    /// Neither side uses the stream's resources on its link any more. A CLOSE that found the queue full is still to go.
     pub(crate) fn is_idle(&self) -> bool {
         let proto = &self.proto;
         !(proto.holds_slot() || proto.needs_memory() || proto.has_control() || self.lingers())
     }
 
-    /// Whether the kernel, of an anchor that has ended as the stream has, has the same error to tell: of a broken pipe if
+    /// Whether the kernel will report the same error, for an anchor that has ended as the stream has: a broken pipe if
     /// the peer's FIN was there before its reset.
     pub(super) fn knows_error(&self) -> bool {
         !self.tcp.end.differs && (self.proto.error() != Some(SocketError::Reset) || !self.tcp.end.fin_seen)
@@ -36,7 +36,7 @@ impl Inner {
     pub(crate) fn has_fin(&mut self) -> bool {
         let now = match self.look_for_fin() {
             Some(fin) => fin && self.anchor.unread() == 0,
-            // Takes the error of a reset that came without one.
+            // Takes the error of a reset that came without a FIN.
             None => match self.anchor.try_peek(&mut [0]) {
                 Ok(n) => n == 0,
                 Err(error) => {
@@ -49,7 +49,7 @@ impl Inner {
         now
     }
 
-    /// Whether the peer's FIN has come on the anchor, be it with unread bytes in front of it; `None` if only reading tells.
+    /// Whether the peer's FIN has come on the anchor, perhaps behind unread bytes; `None` if only reading can show it.
     pub(crate) fn look_for_fin(&mut self) -> Option<bool> {
         let counted = (!self.tcp.recount).then_some(self.tcp.carried.read)?;
         let fin = self.anchor.has_fin(counted)?;
@@ -57,10 +57,11 @@ impl Inner {
         Some(fin)
     }
 
-    /// If the peer's FIN is all that the kernel knows of a reset: writes one byte, once, which the peer's kernel answers with it.
+    /// If the kernel has only the peer's FIN where a reset is due: writes one byte, once, which the peer's kernel
+    /// answers with the reset.
     ///
-    /// Not at the first look. A peer that resets its anchor has said FIN just before, and the error of a reset that comes at this
-    /// moment would be the write's, not the application's.
+    /// Not at the first check. A peer that resets its anchor has sent FIN just before, and a reset that comes at this
+    /// moment would become the error of this write, and be lost for the program.
     pub(crate) fn provoke_reset(&mut self) {
         if !self.anchor.is_ended() || self.anchor.is_over() {
             return;
@@ -71,25 +72,25 @@ impl Inner {
         }
     }
 
-    /// Whether a write would not have to wait: there is byte credit, and room for a message or a place behind what waits for
-    /// that.
+    /// Whether a write would not have to wait: there is byte credit, and room for a message or a place behind the bytes
+    /// that wait for it.
     pub(super) fn has_room(&self) -> bool {
         let behind = || !self.sending.cork.is_full(self.sending.message_len, self.proto.tx_ring_len());
         let fails = || self.link().is_none_or(|link| link.is_failing());
         self.proto.link_writable() && (!self.sending.crowded || !fails() && behind())
     }
 
-    /// Closed by the application, but records may still have to be read from the anchor or written to it.
+    /// Closed by the program, but records may still have to be read from the anchor or written to it.
     pub(crate) fn lingers(&self) -> bool {
         self.proto.must_linger()
     }
 }
 
-/// What `poll` says: the table of `netacc_proto`'s `stream/tcp.rs`.
+/// The result of `poll`: the table of `netacc_proto`'s `stream/tcp.rs`.
 #[inline]
 pub(super) fn readiness_of(inner: &Inner, low_water: u32) -> Readiness {
     let proto = &inner.proto;
-    // A sender that has no room does not wait for a reader that wants more than there is room for.
+    // A sender that has no room does not wait for a reader that requires more bytes than there is room for.
     let has_enough = || {
         let available = proto.available();
         available > 0 && (available >= low_water || available >= proto.rx_ring_len() / 2)
@@ -102,14 +103,14 @@ pub(super) fn readiness_of(inner: &Inner, low_water: u32) -> Readiness {
         RxSource::Anchor(_) => Readiness::KERNEL_RX,
         _ if proto.no_more_in() => Readiness::READABLE,
         RxSource::Link if has_enough() => Readiness::READABLE,
-        // The kernel's readiness announces a record; whoever asks makes progress first.
+        // The kernel's readiness announces a record; the caller of `poll` makes progress first.
         RxSource::Link | RxSource::Record => Readiness::empty(),
         RxSource::Eof | RxSource::Failed(_) => Readiness::READABLE,
     };
     r |= match proto.tx_sink() {
         TxSink::Link if inner.has_room() => Readiness::WRITABLE,
         TxSink::Link | TxSink::Wait => Readiness::empty(),
-        // Writable, as far as anybody knows, until a write has been told to wait.
+        // Assumed writable until a write has had to wait.
         TxSink::Pledged if inner.noted.contains(Noted::PLEDGED) => Readiness::empty(),
         TxSink::Anchor | TxSink::Pledged => Readiness::KERNEL_TX,
         TxSink::Closed | TxSink::Refused => Readiness::WRITABLE,

@@ -1,7 +1,7 @@
-//! Streams whose peer takes nothing. A ring is much smaller than what the kernel's buffers take, and its messages need
-//! somebody who polls; a program may rely on writing more than that before its peer reads any of it. So a stream that
-//! has had no room for `stall_patience`, while its peer took nothing at all, goes on in the kernel: where waiting is all
-//! there is to do, the link has no advantage. The peer's end is brought there by whoever watches its anchor.
+//! Streams whose peer reads nothing. A ring is much smaller than the kernel's buffers, and its messages need a thread
+//! that polls; a program may rely on writing more than that before its peer reads any of it. So a stream that has had
+//! no room for `stall_patience`, while its peer read nothing at all, continues in the kernel: a link has no advantage
+//! for a stream that only waits. The thread that watches the peer's anchor takes the peer's end there.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,9 +15,8 @@ use super::states::{Noted, Taken};
 use crate::endpoint::{Again, Timed};
 use crate::Endpoint;
 
-/// How long a peer may take nothing from a link that has no room, usually. Arbitrary: longer than a busy event loop takes
-/// to come round, on a machine whose processors are wanted by many; and short for a program that would not have had to
-/// wait.
+/// How long a peer usually may read nothing from a link that has no room. Arbitrary: longer than one turn of a busy
+/// event loop on an overloaded machine; and short for a program that would not have had to wait.
 pub const STALL_PATIENCE: Duration = Duration::from_millis(250);
 
 impl LockedStream<'_> {
@@ -63,8 +62,8 @@ impl LockedStream<'_> {
 }
 
 impl Endpoint {
-    /// Looks at a stream that had no room, of which there may be thousands: eight times in `stall_patience`. `looked` is the
-    /// time of the last look.
+    /// Checks a stream that had no room, of which there may be thousands: eight times in `stall_patience`. `looked` is
+    /// the time of the last check.
     pub(crate) fn look_at_stall(&self, now: Instant, cell: &Arc<StreamCell>, looked: Instant) -> Option<Again> {
         let patience = self.config().stall_patience?;
         let interval = patience / 8;

@@ -1,14 +1,14 @@
-//! The states of a stream that its protocol state machine does not know, and the parts of what its lock covers.
+//! The states of a stream that its protocol state machine does not have, and the parts that its lock covers.
 
 use netacc_device::{AnchorPosition, Instant, PeerAddress, QueuePairId};
 
 use super::held::Cork;
 
-/// The attempt at promotion, beside what the protocol knows of it.
+/// The attempt at promotion, beside the protocol's own state of it.
 #[derive(Default)]
 pub(crate) struct Attempt {
     pub(crate) referral: Referral,
-    /// The attempt that the endpoint knows another link to contest.
+    /// The attempt that another link contests, as far as the endpoint has recorded it.
     pub(crate) contested: Option<Claim>,
 }
 
@@ -20,12 +20,12 @@ pub(crate) enum Referral {
     None,
     /// It has: the stream is opened there once it has left the link.
     To(PeerAddress),
-    /// This attempt is at that process. Another referral is not followed.
+    /// This attempt is at that process. A second referral is not followed.
     Followed,
 }
 
 impl Referral {
-    /// The process that the peer has named, if it is still to be asked. The stream turns to it now.
+    /// The process that the peer has named, if it is still to be tried. From now on the stream is opened there.
     pub(crate) fn take(&mut self) -> Option<PeerAddress> {
         let Referral::To(peer) = *self else { return None };
         *self = Referral::None;
@@ -33,14 +33,14 @@ impl Referral {
     }
 }
 
-/// A slot of a link that a stream has been given.
+/// A stream's slot on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
     pub(crate) link: QueuePairId,
     pub(crate) slot: u16,
 }
 
-/// Whether the application still has the stream.
+/// Whether the program still has the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Closing {
     Open,
@@ -51,13 +51,13 @@ pub(crate) enum Closing {
 /// How far a closed stream has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lingering {
-    /// At the endpoint's last look.
+    /// The state at the endpoint's last check.
     pub(crate) seen: LingerProgress,
-    /// Bytes for the closed socket were thrown away: it ends with a reset, as from the kernel.
+    /// Bytes for the closed socket were discarded: it ends with a reset, as from the kernel.
     pub(crate) refused: bool,
 }
 
-/// What moves while a closed stream lingers.
+/// The counts that move while a closed stream lingers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LingerProgress {
     /// Bytes written to the anchor.
@@ -67,31 +67,31 @@ pub(crate) struct LingerProgress {
 }
 
 impl Closing {
-    /// Whether the application has closed the stream.
+    /// Whether the program has closed the stream.
     pub(crate) fn is_closed(self) -> bool {
         matches!(self, Closing::Closed(_))
     }
 
-    /// The application has closed the stream, now or before.
+    /// The program has closed the stream, now or before.
     pub(crate) fn close(&mut self) {
         if *self == Closing::Open {
             *self = Closing::Closed(Lingering::default());
         }
     }
 
-    /// Bytes for a closed socket are thrown away.
+    /// Bytes for a closed socket are discarded.
     pub(crate) fn refuse(&mut self) {
         if let Closing::Closed(lingering) = self {
             lingering.refused = true;
         }
     }
 
-    /// Whether bytes were thrown away.
+    /// Whether bytes were discarded.
     pub(crate) fn has_refused(self) -> bool {
         matches!(self, Closing::Closed(Lingering { refused: true, .. }))
     }
 
-    /// The endpoint finds a closed stream at `now`. Whether it has moved since the last look.
+    /// The endpoint finds a closed stream at `now`. Whether it has moved since the last check.
     pub(crate) fn has_moved_to(&mut self, now: LingerProgress) -> bool {
         match self {
             Closing::Open => false,
@@ -101,12 +101,12 @@ impl Closing {
 }
 
 bitflags::bitflags! {
-    /// The lists of the endpoint that the stream is on: each notes it once.
+    /// The lists of the endpoint that the stream is on: each contains it once.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct Noted: u8 {
-        /// The application waits to write until the pledge is answered.
+        /// The program waits to write until the pledge is answered.
         const PLEDGED = 1;
-        /// Something was seen on the anchor that counts once the link has been polled.
+        /// An event was seen on the anchor that counts once the link has been polled.
         const LOOK = 2;
         /// Records or replay wait for room on the anchor.
         const BLOCKED = 4;
@@ -118,14 +118,14 @@ bitflags::bitflags! {
 }
 
 impl Noted {
-    /// Adds a list. Whether the stream was not on it.
+    /// Adds a list. Returns whether the stream was not on it.
     pub(crate) fn add(&mut self, list: Noted) -> bool {
         let new = !self.contains(list);
         self.insert(list);
         new
     }
 
-    /// Takes the stream off a list. Whether it was on it.
+    /// Takes the stream off a list. Returns whether it was on it.
     pub(crate) fn take(&mut self, list: Noted) -> bool {
         let was = self.contains(list);
         self.remove(list);
@@ -143,23 +143,24 @@ pub(crate) struct Reported {
     pub(crate) violation: bool,
 }
 
-/// A stream's anchor, as far as this process knows it.
+/// A stream's anchor, in this process's view.
 pub(crate) struct AnchorState {
     /// Bytes that this process has written to and read from the anchor, records included.
     pub(crate) carried: AnchorPosition,
-    /// Others may have used the anchor too: ask it.
+    /// Others may have used the anchor too: query the kernel's counts.
     pub(crate) recount: bool,
     pub(crate) end: AnchorEnd,
-    /// So many bytes that may be the beginning of a record are next on the anchor, and the endpoint knows.
+    /// The number of bytes next on the anchor that may be the beginning of a record; the endpoint has the stream in its
+    /// list.
     pub(crate) partial: usize,
-    /// Since when somebody waits for what comes again on the anchor; see [`has_replay`](crate::LockedStream::has_replay).
+    /// Since when the replay on the anchor is waited for; see [`has_replay`](crate::LockedStream::has_replay).
     pub(crate) replay_since: Option<Instant>,
     /// SO_RCVLOWAT of the anchor.
     pub(crate) low_water: u32,
 }
 
 impl AnchorState {
-    /// Of an anchor that has carried nothing yet.
+    /// The state of an anchor that has carried nothing yet.
     pub(crate) fn new() -> AnchorState {
         AnchorState {
             carried: AnchorPosition { written: 0, read: 0 },
@@ -172,16 +173,16 @@ impl AnchorState {
     }
 }
 
-/// What this process knows of the anchor's end. Each comes from another source, in any order.
+/// This process's view of the anchor's end. Each field comes from another source, in any order.
 #[derive(Default)]
 pub(crate) struct AnchorEnd {
-    /// The kernel has said that the peer has ended its direction.
+    /// The kernel has reported that the peer has ended its direction.
     pub(crate) reported: bool,
-    /// The peer's FIN was read: the kernel will tell a reader of no reset that comes after it.
+    /// The peer's FIN was read: the kernel will report no later reset to a reader.
     pub(crate) fin_seen: bool,
-    /// A call of ours was told that the anchor is broken. The kernel tells of it once.
+    /// The kernel reported to a call of ours that the anchor is broken. The kernel reports it once.
     pub(crate) broken: bool,
-    /// The stream has taken the end in.
+    /// The stream has handled the end.
     pub(crate) handled: bool,
     /// The anchor has ended in another way than the stream.
     pub(crate) differs: bool,
@@ -199,12 +200,12 @@ pub(crate) struct Sending {
     pub(crate) crowded: bool,
     /// Messages sent since the peer's last one.
     pub(crate) unheard: u32,
-    /// Consumed position last told to the peer.
+    /// Consumed position last announced to the peer.
     pub(crate) told: u64,
 }
 
 impl Sending {
-    /// Of a stream that has sent nothing yet.
+    /// The state of a stream that has sent nothing yet.
     pub(crate) fn new(message_len: u32) -> Sending {
         Sending { message_len, cork: Cork::default(), crowded: false, unheard: 0, told: 0 }
     }
@@ -213,13 +214,13 @@ impl Sending {
 /// The progress of a peer whose stream has no room.
 #[derive(Default)]
 pub(crate) struct Stall {
-    /// When that was looked at last.
+    /// The time of the last check.
     pub(crate) taken: Taken,
-    /// Since when the peer has taken nothing more.
+    /// The time since which the peer has read nothing.
     pub(crate) since: Option<Instant>,
 }
 
-/// Bytes of the stream and messages of the link that a peer has taken. The peer has moved if either has grown.
+/// The bytes of the stream and the messages of the link that a peer has taken. The peer has moved if either has grown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Taken {
     pub(crate) bytes: u64,

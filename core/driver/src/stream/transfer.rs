@@ -10,20 +10,20 @@ use super::guard::LockedStream;
 use super::held::{Held, UNHEARD};
 use crate::Counters;
 
-/// How far an operation on the link came.
+/// The result of an operation on the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkIo {
     /// So many bytes.
     Done(usize),
     /// Nothing now: wait for readiness.
     WouldBlock,
-    /// The path has changed: look at `tx_sink` / `rx_source` again.
+    /// The path has changed: read `tx_sink` / `rx_source` again.
     Moved,
 }
 
 impl LockedStream<'_> {
-    /// Sends from `src` on the link, as much as credit allows. `more`: the peer need not be told of it yet, because there is
-    /// more to come, or until [`push_held`](LockedStream::push_held).
+    /// Sends from `src` on the link, as much as credit allows. `more`: the bytes need not be announced to the peer yet,
+    /// because there is more to come, or until [`push_held`](LockedStream::push_held).
     ///
     /// # Safety
     /// `src..src + len` is readable.
@@ -56,7 +56,7 @@ impl LockedStream<'_> {
             }
             let mut tx = link.tx.lock();
             let rewind = inner.proto.commit(span.len);
-            // The last of the write, which others may follow.
+            // The last message of the write, which other writes may follow.
             if inner.sending.unheard >= UNHEARD && span.len < inner.sending.message_len / 2 && tx.awaits_completion() {
                 drop(tx);
                 // SAFETY: the rest of the caller's buffer.
@@ -75,14 +75,13 @@ impl LockedStream<'_> {
                 }
                 Err(PostError::QueueFull) => {
                     drop(tx);
-                    // The kernel, too, takes what it cannot send yet.
-                    // SAFETY: the rest of the caller's buffer.
+                    // The kernel, too, takes bytes that it cannot send yet. SAFETY: the rest of the caller's buffer.
                     return unsafe { self.hold_and_go_on(Held { span, rewind }, src, len, done) };
                 }
                 Err(_) => {
                     inner.proto.uncommit(span.len, rewind);
                     drop(tx);
-                    // What the peer had sent before is taken in first: see `progress`.
+                    // Bytes that the peer had sent before are handled first: see `progress`.
                     self.endpoint.note_dead(link);
                     inner.sending.crowded = true;
                     return if done > 0 { LinkIo::Done(done) } else { LinkIo::WouldBlock };
@@ -90,13 +89,13 @@ impl LockedStream<'_> {
             }
         }
         if !inner.proto.link_writable() {
-            // Ask before the application runs dry, so that `poll` for writing has something to wait for.
+            // Request credit before the program runs out of it, so that `poll` for writing has an event to wait for.
             inner.proto.handle_consumed(word.load(Ordering::Acquire));
         }
         self.sent(done)
     }
 
-    /// Holds a committed span, and writes what follows it in the caller's buffer, of which `done` bytes went before.
+    /// Holds back a committed span, and writes the rest of the caller's buffer, of which `done` bytes went before.
     ///
     /// # Safety
     /// `src..src + len` is readable.
@@ -112,13 +111,13 @@ impl LockedStream<'_> {
         }
     }
 
-    /// A message found no room on the link: the peer is asked for some, and the stream is looked at again.
+    /// A message found no room on the link: requests room from the peer, and has the stream checked again.
     pub(super) fn no_room(&mut self) {
         let inner = &mut *self.inner;
         let Some(Attachment { link, .. }) = &inner.attached else { return };
         Counters::bump(&self.endpoint.counters().message_credit_stalls);
         let mut tx = link.tx.lock();
-        // Otherwise it is the device's queue that is full, which is soon over.
+        // Otherwise the device's queue is full, which is soon over.
         inner.sending.crowded = !tx.has_room();
         tx.want(self.endpoint.device());
         drop(tx);
@@ -126,7 +125,7 @@ impl LockedStream<'_> {
         self.note_stall();
     }
 
-    /// What a send of `done` bytes has come to.
+    /// The result of a send of `done` bytes.
     #[inline]
     pub(super) fn sent(&mut self, done: usize) -> LinkIo {
         if !self.inner.proto.link_writable() {
@@ -142,7 +141,7 @@ impl LockedStream<'_> {
     }
 
     /// Copies up to `len` bytes from the ring to `dst`, starting `skip` bytes after the consumed position, without
-    /// consuming. Returns how many.
+    /// consuming. Returns the number of bytes.
     ///
     /// # Safety
     /// `dst..dst + len` is writable.
@@ -165,7 +164,7 @@ impl LockedStream<'_> {
         done
     }
 
-    /// The application has taken `n` bytes that it peeked: returns them to the sender as credit.
+    /// The program has taken `n` bytes that it peeked: returns them to the sender as credit.
     #[inline]
     pub fn consume_link(&mut self, n: usize) {
         if n == 0 {
@@ -175,7 +174,7 @@ impl LockedStream<'_> {
         let credit = inner.proto.consume(n as u32);
         inner.counters.rx_bytes_link += n as u64;
         if !credit.tell {
-            // The peer has let go of the memory that the word lies in.
+            // The peer has released the memory that contains the word.
             return;
         }
         let Some(Attachment { link, outgoing: Some(out), .. }) = &inner.attached else { return };
@@ -188,7 +187,7 @@ impl LockedStream<'_> {
             //= spec §5.2.5
             //# Where a write is not cheap, a receiver MAY tell of consumption only after a quarter of its ring.
             let due = credit.consumed - inner.sending.told >= u64::from(inner.proto.rx_ring_len() / 4);
-            // What the queue has no room for is told with the next read, or when the peer asks.
+            // Progress that finds no room in the queue is sent with the next read, or when the peer requests it.
             if due && !credit.give && link.tx.lock().credit_word(device, &out.ring, credit.consumed).is_ok() {
                 inner.sending.told = credit.consumed;
             }
@@ -230,8 +229,8 @@ impl LockedStream<'_> {
         unsafe { self.peek_link(dst.as_mut_ptr(), dst.len(), skip) }
     }
 
-    /// Something may have come back to a stream that could not send: looks at its byte credit, asks for more, and tells
-    /// the owner.
+    /// The peer may have given credit to a stream that could not send: refreshes its byte credit, requests more, and
+    /// informs the owner.
     pub(crate) fn unstall(&mut self) {
         self.refresh_consumed();
         self.push_held();
@@ -247,13 +246,13 @@ impl LockedStream<'_> {
         self.arrived = true;
     }
 
-    /// Takes in the peer's consumed position, and its count of messages if that is what a write waits for. A writer
-    /// that spins need not wait for the announcement.
+    /// Reads the peer's consumed position, and its count of messages if a write waits for that. A writer that spins
+    /// does not have to wait for the announcement.
     #[inline]
     pub fn refresh_consumed(&mut self) {
         let inner = &mut *self.inner;
         if inner.sending.crowded {
-            // A dead link will never have room: nothing is to be waited for.
+            // A dead link will never have room: no wait would end.
             inner.sending.crowded = inner.link().is_some_and(|link| !link.is_dead() && !link.tx.lock().has_room());
         }
         if let Some(word) = inner.attached.as_ref().and_then(|at| at.region.memory.word(0)) {

@@ -1,4 +1,4 @@
-//! Two endpoints on loopback devices, and connections between them: what tests of links share.
+//! Two endpoints on loopback devices, and connections between them, which the tests of links share.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use netacc_device::{Anchor, FourTuple, Instant};
 use netacc_driver::{Endpoint, EndpointConfig, Readiness, ReadySink, Sharing, StreamCell, STALL_PATIENCE};
 use netacc_proto::{CacheConfig, Role};
 
-/// An owner that wants to know nothing.
+/// An owner that ignores all events.
 pub(crate) struct Deaf;
 
 impl ReadySink for Deaf {
@@ -39,7 +39,7 @@ pub(crate) fn config(streams_per_link: u16) -> EndpointConfig {
     }
 }
 
-/// What no two streams have drawn.
+/// A value that no two streams have drawn.
 pub(crate) fn nonce() -> [u8; 16] {
     static NONCE: AtomicU64 = AtomicU64::new(1);
     let mut bytes = [0; 16];
@@ -70,7 +70,7 @@ pub(crate) fn connect_over(
     (opener.adopt(Role::Opener, tuple(port), Box::new(a)), far)
 }
 
-/// Both endpoints do what there is to do.
+/// Both endpoints do the work that is due.
 pub(crate) fn run(endpoints: [&Endpoint; 2]) {
     for round in 0..20 {
         for endpoint in endpoints {

@@ -1,4 +1,4 @@
-//! Endpoints to test with, and what an application does on a link.
+//! Endpoints to test with, and a program's calls on a link.
 
 use std::sync::Arc;
 
@@ -130,7 +130,7 @@ impl<'a> Linked<'a> {
         pair
     }
 
-    /// Both processes do what there is to do.
+    /// Both processes do the work that is due.
     pub(crate) fn settle(&self, at: Instant) {
         for _ in 0..4 {
             self.ends[1].0.progress(at);
@@ -138,7 +138,7 @@ impl<'a> Linked<'a> {
         }
     }
 
-    /// Nobody polls for the server, unless its anchor, which is watched all the same, asks for that.
+    /// No thread polls for the server, except when its anchor, which is watched all the same, requires it.
     pub(crate) fn settle_unpolled(&self, at: Instant) {
         for _ in 0..4 {
             self.ends[0].0.progress(at);
@@ -157,7 +157,7 @@ impl<'a> Linked<'a> {
     }
 }
 
-/// Writes until there is no room; how many bytes that were.
+/// Writes until there is no room; returns the number of bytes.
 pub(crate) fn fill(endpoint: &Endpoint, cell: &Arc<StreamCell>, message: &[u8]) -> usize {
     let mut written = 0;
     while let LinkIo::Done(n) = write(endpoint, cell, message) {

@@ -1,4 +1,4 @@
-//! Who holds the other end of a connection.
+//! Finding the holder of the other end of a connection.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -17,19 +17,19 @@ use netacc_proto::{
 use crate::common::{connect, run, tuple, Deaf};
 use crate::endpoints::{finding, read, write};
 
-/// A directory in which peers can be found but not their streams: each side knows its own.
+/// A directory in which peers can be found but not their streams: each side has its own streams only.
 struct OwnOnly {
     device: Arc<LoopbackDevice>,
     own: Mutex<Vec<(FourTuple, u32)>>,
     unreachable: Mutex<Vec<PeerAddress>>,
-    /// Who is found in place of who holds the connection.
+    /// The process that is found in place of the holder of the connection.
     found: Mutex<Option<PeerAddress>>,
-    /// What another process of this host is said to listen at, and who is there.
+    /// The address of another process of this host, and the process there.
     holder: Mutex<Option<u16>>,
     neighbour: Mutex<Option<PeerAddress>>,
-    /// Links come from elsewhere than connections.
+    /// Links come from other peers than connections.
     strangers: AtomicBool,
-    /// Why nobody is found.
+    /// The reason why no peer is found.
     obstacle: Mutex<Option<Obstacle>>,
     /// Connections cannot be announced, for this reason.
     unpublished: Mutex<Option<DirectoryError>>,
@@ -112,7 +112,7 @@ fn an_acceptor_finds_by_its_addresses_the_stream_that_the_opener_cannot_name() {
     assert_eq!(near.lock(&client).proto().reason(), Reason::UnknownStream);
 }
 
-/// Breaks if whoever can reach a link could name anybody's connection on it.
+/// Breaks if any process that can reach a link could name another's connection on it.
 #[test]
 fn an_open_on_a_link_from_elsewhere_is_refused() {
     //= spec §4.1.4
@@ -129,7 +129,7 @@ fn an_open_on_a_link_from_elsewhere_is_refused() {
     assert_eq!(near.lock(&client).proto().reason(), Reason::NotAdmitted);
     assert_eq!(server.counters().snapshot()["opens_refused"], 1);
 
-    // Nor is such a one told who has it.
+    // Such a process does not learn the holder, either.
     known.own.lock().unwrap().clear();
     client.promote(&near).expect("the acceptor is published");
     run([&client, &server]);
@@ -161,7 +161,7 @@ fn a_stream_goes_on_to_the_process_that_holds_it() {
     rounds();
     assert_eq!(read(&second, &far, 64), b"to the second");
 
-    // Two that name each other, and neither has it.
+    // Two processes that name each other, and neither has it.
     *second_known.holder.lock().unwrap() = Some(7);
     let (near, _far) = connect(&client, &second, 40_012);
     second_known.own.lock().unwrap().clear();
@@ -184,7 +184,7 @@ fn the_directory_hears_of_peers_that_were_not_there() {
     assert_eq!(*known.unreachable.lock().unwrap(), [peer]);
 }
 
-/// Breaks if who cannot be found for a reason that is known here were said not to be accelerated.
+/// Breaks if a process that cannot be found, for a reason that this side has, were reported as not accelerated.
 #[test]
 fn who_is_not_found_has_the_reason_that_is_known() {
     let fabric = Fabric::new(DeliveryMode::Immediate);
@@ -205,7 +205,7 @@ fn who_is_not_found_has_the_reason_that_is_known() {
     }
 }
 
-/// Breaks if only the process, and not the connection, told why peers cannot find it.
+/// Breaks if only the process, and not the connection, gave the reason why peers cannot find it.
 #[test]
 fn an_acceptor_that_cannot_be_found_says_why() {
     let fabric = Fabric::new(DeliveryMode::Immediate);
@@ -219,7 +219,7 @@ fn an_acceptor_that_cannot_be_found_says_why() {
     }
 }
 
-/// Breaks if a stream that waits for a link which never comes to be were forgotten without a word, and its peer asked for
+/// Breaks if a stream that waits for a link which never comes to be were forgotten silently, and its peer requested
 /// another link at once.
 #[test]
 fn a_stream_whose_link_never_comes_to_be_is_told() {
@@ -231,7 +231,7 @@ fn a_stream_whose_link_never_comes_to_be_is_told() {
         let stranger = fabric.open(LoopbackConfig::shm());
         let peer = ConnectionManager::address(&*stranger);
         *known.found.lock().unwrap() = Some(peer);
-        client.promote(&near).expect("somebody is found");
+        client.promote(&near).expect("a peer is found");
         let Some(CmEvent::Request { id, .. }) = stranger.poll_event() else { panic!("nobody asks") };
         stranger.accept(id, stranger.create_cq().expect("it has queues"), LINK_REGION_LEN).expect("it has room");
         client.progress(Instant::from_nanos(0));

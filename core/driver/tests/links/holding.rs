@@ -1,4 +1,4 @@
-//! Streams whose sockets others hold, or that somebody looks after.
+//! Streams whose sockets other processes hold, or that a thread watches.
 
 use std::sync::{Arc, Mutex};
 
@@ -10,7 +10,7 @@ use netacc_driver::{Readiness, ReadySink, StreamCell};
 use crate::common::{connect, run};
 use crate::endpoints::{endpoint, owned};
 
-/// An owner that forks as soon as it has found that it holds a stream alone.
+/// An owner that forks as soon as it has found that it is the only holder of a stream.
 struct Forking;
 
 impl ReadySink for Forking {
@@ -28,8 +28,8 @@ impl ReadySink for Forking {
     fn moved(&self, _: &Arc<StreamCell>) {}
 }
 
-/// Breaks if what was found out about the holders of a descriptor outlived a fork in another thread: the child would hold
-/// the socket of a stream that is on a link.
+/// Breaks if a result about the holders of a descriptor outlived a fork in another thread: the child would hold the
+/// socket of a stream that is on a link.
 #[test]
 fn an_acceptor_that_forks_meanwhile_refuses() {
     let fabric = Fabric::new(DeliveryMode::Immediate);
@@ -42,7 +42,7 @@ fn an_acceptor_that_forks_meanwhile_refuses() {
     assert_eq!(server.counters().snapshot()["opens_refused"], 1);
 }
 
-/// As above, of an opener that forks while the link is being made.
+/// The same for an opener that forks while the link is being made.
 #[test]
 fn an_opener_that_forks_meanwhile_does_not_open() {
     let fabric = Fabric::new(DeliveryMode::Immediate);
@@ -55,7 +55,7 @@ fn an_opener_that_forks_meanwhile_does_not_open() {
     assert_eq!(client.counters().snapshot()["opens_sent"], 0);
 }
 
-/// Notes which streams it is told of.
+/// Records the streams of its events.
 #[derive(Clone, Default)]
 struct Noting(Arc<Mutex<Vec<u32>>>);
 
@@ -73,8 +73,8 @@ impl ReadySink for Noting {
     }
 }
 
-/// Breaks if nobody looked after a stream that is being opened by a program that does something else: what the peer says of
-/// the attempt comes by the link, until there is a marker to wait for on the anchor.
+/// Breaks if no thread checked a stream that a busy program is opening: the peer's answer to the attempt comes by the
+/// link, until there is a marker to wait for on the anchor.
 #[test]
 fn a_stream_that_is_being_opened_is_looked_after() {
     let fabric = Fabric::new(DeliveryMode::Immediate);

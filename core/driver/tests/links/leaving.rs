@@ -60,7 +60,7 @@ fn a_stream_whose_peer_does_not_poll_leaves_its_link() {
     assert!(pair.are_plain());
 }
 
-/// Breaks if a stream left its link before it had read there how its peer has ended it.
+/// Breaks if a stream left its link before it had read on the link how its peer has ended it.
 #[test]
 fn what_the_peer_has_said_on_the_link_counts_before_it_leaves() {
     let fabric = Fabric::new(DeliveryMode::Immediate);
@@ -79,8 +79,8 @@ fn what_the_peer_has_said_on_the_link_counts_before_it_leaves() {
     assert!(near.lock(&client).proto().is_plain() && near.lock(&client).proto().peer_fin() == PeerFin::Repeated);
 }
 
-/// Breaks if a look or a record of ours took the error of an anchor that was reset, and the stream was then given back to
-/// it: the program would read an end.
+/// Breaks if a check or a record of ours took the error of an anchor that was reset, and the stream was then given back
+/// to it: the program would read an end.
 #[test]
 fn a_reset_is_told_by_whoever_knows_of_it() {
     for dies in [false, true] {
@@ -112,8 +112,8 @@ fn a_reset_is_told_by_whoever_knows_of_it() {
     }
 }
 
-/// Breaks if a process ended before what comes again on its anchors is there. Unread, it makes a reset of the close; what comes
-/// behind that finds a FIN sent.
+/// Breaks if a process ended before the replay on its anchors is there. Unread, the byte turns the close into a reset;
+/// a replay behind it finds a FIN sent.
 #[test]
 fn a_process_ends_once_what_comes_again_is_there() {
     let fabric = Fabric::new(DeliveryMode::Immediate);
@@ -130,13 +130,13 @@ fn a_process_ends_once_what_comes_again_is_there() {
     let to = AnchorEnd::Second;
     assert!(pair.wire.deliver(AnchorDelivery::Bytes { to, len: RECORD_LEN }));
     assert!(!server.leave(now));
-    assert!(far.lock(&server).proto().is_plain(), "but for what the kernel has to bring");
+    assert!(far.lock(&server).proto().is_plain(), "except for what the kernel has to bring");
     pair.wire.settle();
     assert!(server.leave(now));
 }
 
-/// Breaks if a process waited without end for a marker that its peer, which is gone, may or may not have written; or did not
-/// wait for one that is under way.
+/// Breaks if a process waited without end for a marker that its peer, which is gone, may or may not have written; or
+/// did not wait for one that is in flight.
 #[test]
 fn a_marker_of_a_peer_that_is_gone_is_waited_for_as_long_as_it_may_take() {
     let fabric = Fabric::new(DeliveryMode::Immediate);
@@ -146,7 +146,7 @@ fn a_marker_of_a_peer_that_is_gone_is_waited_for_as_long_as_it_may_take() {
     let (near, far) = connect_over(&client, &server, 40_016, (a, b));
     client.promote(&near).expect("the acceptor is published");
     let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
-    // Until the acceptor has answered, of which the opener hears no more.
+    // Until the acceptor has answered; the opener receives no answer any more.
     let promoting = || far.lock(&server).proto().phase() == Phase::Promoting;
     for _ in 0..20 {
         client.progress(at(0));
@@ -168,8 +168,7 @@ fn a_marker_of_a_peer_that_is_gone_is_waited_for_as_long_as_it_may_take() {
     assert!(server.leave(at(250)));
 }
 
-/// Breaks if what follows from a change stayed where it is until somebody changes the stream again: the peer would wait for
-/// ever.
+/// Breaks if the effects of a change stayed unsent until the stream changes again: the peer would wait for ever.
 #[test]
 fn a_change_is_flushed_while_the_stream_is_locked() {
     let fabric = Fabric::new(DeliveryMode::Immediate);

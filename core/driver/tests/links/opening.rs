@@ -32,7 +32,7 @@ fn the_connecting_side_speaks_first_and_streams_follow() {
     assert_eq!(server.counters().snapshot()["violations"], 0);
 }
 
-/// Breaks if each of several connections that are made at a time had a link made for it.
+/// Breaks if each of several connections that are made at the same time had a link made for it.
 #[test]
 fn streams_that_wait_for_a_link_share_it() {
     let fabric = Fabric::new(DeliveryMode::Immediate);
@@ -81,7 +81,8 @@ fn streams_share_links_once_there_are_many() {
     assert_eq!(links_after(8), [2, 3, 3], "a third one once both are full");
 }
 
-/// Breaks if more links are being made at a time than peers queue, or if streams that wait for the next one are forgotten.
+/// Breaks if more links are being made at the same time than peers queue, or if streams that wait for the next one are
+/// forgotten.
 #[test]
 fn a_crowd_of_streams_is_promoted_a_few_links_at_a_time() {
     const STREAMS: u16 = 100;
@@ -99,8 +100,8 @@ fn a_crowd_of_streams_is_promoted_a_few_links_at_a_time() {
     assert_eq!(linked, usize::from(STREAMS));
 }
 
-/// Breaks if each stream on a link that is used again has memory registered for it, or finds there what the one before
-/// has left.
+/// Breaks if each stream on a link that is used again has memory registered for it, or finds bytes of the previous
+/// stream there.
 #[test]
 fn the_next_stream_of_a_link_registers_nothing() {
     let fabric = Fabric::new(DeliveryMode::Immediate);
@@ -129,8 +130,8 @@ fn the_next_stream_of_a_link_registers_nothing() {
     assert_eq!(client.counters().snapshot()["violations"] + server.counters().snapshot()["violations"], 0);
 }
 
-/// Breaks if OPENs waited for other messages once the link's control slots are used: the peer tells of its progress once in a
-/// quarter of its receives, which are more than slots.
+/// Breaks if OPENs waited for other messages once the link's control slots are used: the peer reports its progress once
+/// in a quarter of its receives, which are more than slots.
 #[test]
 fn more_streams_than_control_slots_are_opened_at_once() {
     let fabric = Fabric::new(DeliveryMode::Immediate);
@@ -171,7 +172,7 @@ fn no_stream_is_opened_on_a_link_that_dies() {
     client.promote(&second.0).expect("the acceptor is published");
     run([&client, &server]);
     let on_link = |stream: &Arc<StreamCell>| stream.lock(&client).link().map(|link| link.qp());
-    assert_eq!(on_link(&first.0), Some(qp), "the anchor has not said that the peer has ended");
+    assert_eq!(on_link(&first.0), Some(qp), "the anchor has not shown the peer's end");
     assert!(second.0.lock(&client).proto().is_linked() && second.1.lock(&server).proto().is_linked());
     assert_eq!(client.counters().snapshot()["links_established"], 2);
 }
@@ -223,8 +224,8 @@ fn an_open_for_a_connection_that_is_not_held_is_refused() {
     assert_eq!(client.counters().snapshot()["violations"], 0);
 }
 
-/// Breaks if positions counted bytes that went by a link, or left out the records: the two ends would disagree as soon as
-/// one of them asks its kernel, because another process has used the socket too.
+/// Breaks if positions counted bytes that went by a link, or left out the records: the two ends would disagree as soon
+/// as one of them reads its kernel's counts, because another process has used the socket too.
 #[test]
 fn a_socket_that_others_have_used_is_promoted_again() {
     //= spec §4.2.6
@@ -259,7 +260,7 @@ fn a_socket_that_others_have_used_is_promoted_again() {
     assert_eq!(from.try_read(&mut [0; 64]).expect("it is there"), 9);
     far.lock(&server).change(|stream| stream.anchor_received(9));
     near.unshare(near.shares());
-    let carried = to.position().expect("the model knows");
+    let carried = to.position().expect("the model has it");
     client.promote(&near).expect("the acceptor is published");
     settle();
     assert!(near.lock(&client).proto().is_linked() && far.lock(&server).proto().is_linked());

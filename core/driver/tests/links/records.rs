@@ -1,4 +1,4 @@
-//! Markers, and what looks like one.
+//! Markers, and application bytes that look like them.
 
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -12,8 +12,8 @@ use netacc_proto::{TxSink, RECORD_GRACE};
 use crate::common::{connect_over, run};
 use crate::endpoints::{endpoint, observed, read, write};
 
-/// Breaks if bytes behind a pledge were left alone after the read that came up to it: an application that waits for
-/// readiness after each read would wait for ever, because their arrival is long past.
+/// Breaks if bytes behind a pledge were left alone after the read that came up to it: a program that waits for
+/// readiness after each read would wait for ever, because the event of their arrival is long past.
 #[test]
 fn reading_up_to_a_pledge_looks_at_what_follows() {
     let fabric = Fabric::new(DeliveryMode::Immediate);
@@ -27,7 +27,7 @@ fn reading_up_to_a_pledge_looks_at_what_follows() {
     for _ in 0..4 {
         run([&client, &server]);
     }
-    // The acceptor waits until its application has read; the opener does not.
+    // The acceptor waits until its program has read; the opener does not.
     near.lock(&client).change(|stream| stream.void_pledge());
     assert_eq!(to.try_write(b"after").expect("there is room"), 5);
     near.lock(&client).change(|stream| stream.anchor_sent(5));
@@ -54,7 +54,8 @@ fn reading_up_to_a_pledge_looks_at_what_follows() {
     assert_eq!(read(&server, &far, 64), b"by the link");
 }
 
-/// Breaks if a reader waited for the rest of a record for ever: here there is none, the application's bytes look like it.
+/// Breaks if a reader waited for the rest of a record for ever: there is none here, only application bytes that look
+/// like one.
 #[test]
 fn bytes_that_look_like_a_record_are_delivered_after_a_while() {
     let fabric = Fabric::new(DeliveryMode::Immediate);
@@ -83,7 +84,7 @@ fn bytes_that_look_like_a_record_are_delivered_after_a_while() {
     assert!(far.readiness().contains(Readiness::KERNEL_RX), "{:?}", far.readiness());
 }
 
-/// Readiness of one stream, as others see it at certain moments.
+/// Readiness of one stream, as other threads see it at certain moments.
 #[derive(Clone, Default)]
 struct Watch {
     cell: Arc<OnceLock<Arc<StreamCell>>>,
@@ -98,7 +99,7 @@ impl Watch {
     }
 }
 
-/// An anchor that looks whenever something is written to it.
+/// An anchor that reads the readiness whenever it is written to.
 struct Looking(InMemoryAnchor, Watch);
 
 impl Anchor for Looking {
@@ -147,8 +148,8 @@ impl Anchor for Looking {
     }
 }
 
-/// Breaks if a side asked for the peer's marker while it still told that readable bytes of the anchor are the
-/// application's: a program that blocks after being told that there is something to read would block for ever.
+/// Breaks if a side waited for the peer's marker while it still reported readable bytes of the anchor as the program's:
+/// a program that blocks after it was woken to read would block for ever.
 #[test]
 fn a_marker_is_never_taken_for_application_bytes() {
     let fabric = Fabric::new(DeliveryMode::Immediate);

@@ -1,4 +1,4 @@
-//! Links on which nothing is heard any more, without a word from the device.
+//! Links on which no message arrives any more, without an error from the device.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ fn at(s: u64) -> Instant {
     Instant::from_nanos(s * 1_000_000_000)
 }
 
-/// An endpoint whose device does not notice.
+/// An endpoint whose device does not report silence.
 fn endpoint(fabric: &Fabric) -> Endpoint {
     finding(fabric.open(LoopbackConfig::erdma()), None, |_: &Event| {}, Deaf)
 }
@@ -25,8 +25,8 @@ fn silent(endpoint: &Endpoint) -> u64 {
     endpoint.counters().snapshot()["links_silent"]
 }
 
-/// Breaks if streams stood still for ever on a link that carries nothing any more; if a byte of theirs were lost with it; or if
-/// the link were given up before its peer had time to answer.
+/// Breaks if streams stood still for ever on a link that carries nothing any more; if a byte of theirs were lost with
+/// it; or if the link were given up before its peer had time to answer.
 #[test]
 fn a_link_that_falls_silent_is_left() {
     //= spec §2.6.2
@@ -38,14 +38,14 @@ fn a_link_that_falls_silent_is_left() {
     let [(_, near), (_, far)] = &pair.ends;
     pair.settle(at(1));
     pair.settle(at(2));
-    // Nothing is delivered from here on, and nobody is told.
+    // Nothing is delivered from here on, and no side gets an error.
     fabric.set_mode(DeliveryMode::Explicit);
     assert_eq!(write(&client, near, b"into the void"), LinkIo::Done(13));
     for s in 3..13 {
         pair.settle(at(s));
         assert!(near.lock(&client).proto().is_linked(), "after {s} s");
     }
-    // Asked at the first look, of 3 s; and nothing heard for ten more.
+    // Probed at the first check, of 3 s; and no answer for ten more.
     pair.settle(at(13));
     pair.settle(at(14));
     assert!(pair.are_plain());
@@ -54,8 +54,8 @@ fn a_link_that_falls_silent_is_left() {
     assert_eq!(client.counters().snapshot()["links_failed"], 1);
 }
 
-/// Breaks if who computes, or waits elsewhere, lost its links: its control path answers for it. And if two idle ends went on
-/// asking each other.
+/// Breaks if a process that computes, or waits elsewhere, lost its links: its control path answers probes. And if two
+/// idle ends went on probing each other.
 #[test]
 fn a_peer_that_looks_at_nothing_itself_answers() {
     //= spec §2.6.1, §2.6.3
@@ -66,7 +66,7 @@ fn a_peer_that_looks_at_nothing_itself_answers() {
     let observer = move |event: &Event| {
         counted.fetch_add(u32::from(matches!(event, Event::PostSend { .. })), Relaxed);
     };
-    // Its queue pairs may report elsewhere than to the control path.
+    // Its queue pairs may report to another queue than the control path's.
     let mut config = LoopbackConfig::erdma();
     config.capabilities.rebind = true;
     let client = finding(fabric.open(config.clone()), None, observer, Deaf);
@@ -87,10 +87,10 @@ fn a_peer_that_looks_at_nothing_itself_answers() {
     (1..5).for_each(control);
     let settled = posts.load(Relaxed);
     (5..100).for_each(control);
-    assert_eq!(posts.load(Relaxed), settled, "all is known to be taken: there is nothing to ask");
+    assert_eq!(posts.load(Relaxed), settled, "the peer has taken everything: nothing to probe for");
     assert_eq!((silent(&client), silent(&server)), (0, 0));
     assert_eq!(read(&server, far, 64), b"unread");
-    // One whose control path does nothing either is as good as gone.
+    // A peer whose control path does nothing either counts as gone.
     assert_eq!(write(&client, near, b"unseen"), LinkIo::Done(6));
     for s in 100..113 {
         client.progress(at(s));
@@ -98,8 +98,8 @@ fn a_peer_that_looks_at_nothing_itself_answers() {
     assert_eq!((silent(&client), client.links().len()), (1, 0));
 }
 
-/// Breaks if a process had to wake for links whose device notices by itself, for idle ones, or once its links are gone; or if
-/// it did not begin again when something is sent, or comes.
+/// Breaks if a process had to wake for links whose device reports silence itself, for idle ones, or once its links are
+/// gone; or if it did not begin again when a message is sent, or comes.
 #[test]
 fn nobody_looks_where_there_is_no_need() {
     let fabric = Fabric::new(DeliveryMode::Immediate);
@@ -121,7 +121,7 @@ fn nobody_looks_where_there_is_no_need() {
     }
 }
 
-/// Breaks if anything that is sent on a link that rests could fall into silence unnoticed.
+/// Breaks if a message that is sent on a link that rests could be lost without a probe.
 #[test]
 fn whatever_is_sent_is_listened_for() {
     let sends: [fn(&Endpoint, &Arc<StreamCell>); 3] = [
@@ -145,8 +145,8 @@ fn whatever_is_sent_is_listened_for() {
     }
 }
 
-/// Breaks if a stream whose answer to OPEN will never come waited for it for ever: its peer has taken all that was sent, so
-/// there is nothing to ask for by itself.
+/// Breaks if a stream whose answer to OPEN will never come waited for it for ever: its peer has taken all that was
+/// sent, so nothing else causes a probe.
 #[test]
 fn an_answer_that_does_not_come_is_asked_for() {
     for silent_from in [None, Some(10)] {
@@ -177,8 +177,8 @@ fn client_qp(cell: &Arc<StreamCell>, endpoint: &Endpoint) -> QueuePairId {
     cell.lock(endpoint).link().expect("its OPEN is on one").qp()
 }
 
-/// Breaks if an accepted link that is empty stayed for ever where its other end cannot be heard of, or if it went although that end
-/// might still use it.
+/// Breaks if an accepted link that is empty stayed for ever where its other end cannot be reached, or if it ended
+/// although that end might still use it.
 #[test]
 fn an_accepted_link_that_stays_empty_is_closed() {
     //= spec §2.4.2
@@ -193,7 +193,7 @@ fn an_accepted_link_that_stays_empty_is_closed() {
     pair.ends[0].1.lock(&client).change(|stream| stream.demote(netacc_proto::Reason::Requested));
     pair.settle(at(0));
     assert!(pair.are_plain() && server.links().len() == 1);
-    // The client's cache keeps it for a second; what it says then is not heard.
+    // The client's cache keeps it for a second; its messages do not arrive then.
     assert!(fabric.silence(QueuePairEnd { device: device.id(), qp }));
     client.progress(at(2));
     assert_eq!(client.links().len(), 0);

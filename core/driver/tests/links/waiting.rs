@@ -1,4 +1,4 @@
-//! Bytes that wait in the sender's ring: because the application wants it, for room, and for others to go with them.
+//! Bytes that wait in the sender's ring: because the program has corked them, for room, and for others to go with them.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use netacc_proto::{Reason, RxSource};
 use crate::common::{connect, run, Deaf};
 use crate::endpoints::{endpoint, fill, read, with_sharing, write, write_more, write_pieces, Linked};
 
-/// Breaks if the peer were told of what is held back, or not told of it in the end.
+/// Breaks if bytes held back were announced to the peer, or not announced in the end.
 #[test]
 fn what_is_corked_goes_out_as_one_message() {
     let fabric = Fabric::new(DeliveryMode::Immediate);
@@ -23,7 +23,7 @@ fn what_is_corked_goes_out_as_one_message() {
     let at = |intervals: f64| Instant::from_nanos((intervals * 2e8) as u64);
     let messages = || near.lock(&client).counters().tx_msgs_link;
     let before = messages();
-    // Until it is let go of.
+    // Until it is released.
     assert_eq!(write_more(&client, near, b"held "), LinkIo::Done(5));
     assert_eq!(write_more(&client, near, b"back, "), LinkIo::Done(6));
     pair.settle(at(0.0));
@@ -31,19 +31,20 @@ fn what_is_corked_goes_out_as_one_message() {
     assert!(near.lock(&client).change(|stream| stream.push_held()));
     pair.settle(at(0.0));
     assert_eq!((messages() - before, read(&server, far, 64)), (1, b"held back, ".to_vec()));
-    // Until something follows that is not.
+    // Until an uncorked write follows.
     assert_eq!(write_more(&client, near, b"and "), LinkIo::Done(4));
     assert_eq!(write(&client, near, b"told"), LinkIo::Done(4));
     pair.settle(at(0.0));
     assert_eq!((messages() - before, read(&server, far, 64)), (2, b"and told".to_vec()));
-    // As long as the kernel would hold it.
+    // As long as the kernel would hold it back.
     assert_eq!(write_more(&client, near, b"late"), LinkIo::Done(4));
     pair.settle(at(1.0));
     pair.settle(at(1.9));
     assert_eq!(read(&server, far, 64), b"");
     pair.settle(at(3.0));
     assert_eq!(read(&server, far, 64), b"late");
-    // A whole message, and what the ring has no room for, is told at once; and the end goes after it all.
+    // A whole message, and bytes for which the ring has no room, are announced at once; and the end goes after
+    // everything.
     let many = [7; 4096];
     assert_eq!(write_more(&client, near, &many[..1500]), LinkIo::Done(1500));
     pair.settle(at(3.0));
@@ -59,7 +60,7 @@ fn what_is_corked_goes_out_as_one_message() {
     assert_eq!((client.counters().snapshot()["violations"], server.counters().snapshot()["violations"]), (0, 0));
 }
 
-/// Breaks if bytes that the peer was not told of were lost with the link, or told of twice.
+/// Breaks if bytes that were not announced to the peer were lost with the link, or announced twice.
 #[test]
 fn what_is_held_back_comes_on_the_anchor_if_the_link_is_left() {
     for (dies, written) in [(false, false), (true, false), (true, true)] {
@@ -76,26 +77,26 @@ fn what_is_held_back_comes_on_the_anchor_if_the_link_is_left() {
             assert!(fabric.kill(QueuePairEnd { device: device.id(), qp }, Kill::default()));
         }
         if written {
-            // Of a write that finds the link dead nothing is sent, of those before it everything is.
+            // If a write finds the link dead, none of it is sent; earlier writes are sent completely.
             assert_eq!(write_pieces(&client, near, &[b"not ", b"sent"]), LinkIo::WouldBlock);
         }
         if !dies {
             near.lock(&client).change(|stream| stream.demote(Reason::Requested));
         }
-        // Before what is held would be told of by itself.
+        // Before the time limit announces the bytes held back.
         for turn in 0..2 {
             pair.settle(Instant::from_nanos(turn * 60_000_000));
         }
         assert!(pair.are_plain());
-        assert!(!near.lock(&client).holds_back(), "it would be told of on the next link");
+        assert!(!near.lock(&client).holds_back(), "it would be announced on the next link");
         assert_eq!(far.lock(&server).proto().replay_left(), 10);
         let counters = near.lock(&client).counters();
         assert_eq!((counters.tx_bytes_tcp, counters.tx_bytes_link), (10, 0));
     }
 }
 
-/// Breaks if a write had to wait for room that the kernel, with its buffers, would not have needed; if what was taken so got
-/// lost, or out of order; or if there were no end to it.
+/// Breaks if a write had to wait for room that the kernel, with its buffers, would not have needed; if bytes taken in
+/// this way got lost, or out of order; or if they were unlimited.
 #[test]
 fn what_finds_no_room_for_its_message_is_held() {
     let fabric = Fabric::new(DeliveryMode::Immediate);
@@ -105,13 +106,13 @@ fn what_finds_no_room_for_its_message_is_held() {
     let messages = || near.lock(&client).counters().tx_msgs_link;
     let before = messages();
     let mut sent = Vec::new();
-    // The peer keeps 64 receives posted, and takes none.
+    // The peer keeps 64 receives posted, and consumes none.
     while !near.lock(&client).holds_back() {
         sent.push(sent.len() as u8);
         assert_eq!(write(&client, near, &sent[sent.len() - 1..]), LinkIo::Done(1));
     }
     assert!(messages() - before < 64 && near.readiness().contains(Readiness::WRITABLE));
-    // What no message could carry is left to wait; a write is told so before.
+    // Bytes that no message could carry are left to wait; a write is refused before that.
     let more = [7; 700];
     assert_eq!(write(&client, near, &more), LinkIo::Done(700));
     assert!(!near.readiness().contains(Readiness::WRITABLE));
@@ -125,7 +126,7 @@ fn what_finds_no_room_for_its_message_is_held() {
     assert_eq!(messages() - before, sent.len() as u64 - 1023);
 }
 
-/// A connection over links whose device says when a request is done, and only when told to.
+/// A connection over links whose device reports a completion only when the test releases it.
 fn over_verbs(fabric: &Fabric) -> (Endpoint, Endpoint) {
     let open = || with_sharing(fabric.open(LoopbackConfig::erdma()), None, |_: &Event| {}, Deaf, 1);
     (open(), open())
@@ -137,8 +138,8 @@ fn write_each(client: &Endpoint, near: &Arc<StreamCell>, bytes: &[u8]) {
     }
 }
 
-/// Breaks if small writes went out one by one although others are under way, if they waited for more than a completion, or
-/// in vain for one.
+/// Breaks if small writes went out one by one although others are in flight, if they waited for more than a completion,
+/// or for one that never comes.
 #[test]
 fn small_writes_behind_others_go_out_as_one() {
     let fabric = Fabric::new(DeliveryMode::Immediate);
@@ -153,7 +154,8 @@ fn small_writes_behind_others_go_out_as_one() {
     let apart = messages() - before;
     assert!((8..=24).contains(&apart), "{apart} messages before a completion is due");
     assert!(near.readiness().contains(Readiness::WRITABLE));
-    // The device is done with what was sent: the rest goes out as one, with a completion of its own, and what follows waits.
+    // The device has completed what was sent: the rest goes out as one message, with a completion of its own, and later
+    // writes wait.
     let complete = || {
         fabric.settle();
         let link = near.lock(&client).link().cloned();
@@ -212,8 +214,8 @@ fn a_conversation_waits_for_nothing() {
     }
 }
 
-/// Breaks if a write that finds the link dead looked like one that finds no room: a program is told to wait for that, but
-/// not, where the kernel would have taken it, for a change of path.
+/// Breaks if a write that finds the link dead were reported like one that finds no room: a program can wait for room,
+/// but, where the kernel would have taken the bytes, it cannot wait for a change of path.
 #[test]
 fn a_write_to_a_dead_link_is_one_between_the_paths() {
     let fabric = Fabric::new(DeliveryMode::Immediate);
@@ -233,7 +235,7 @@ fn a_write_to_a_dead_link_is_one_between_the_paths() {
     assert!(pair.are_plain() && !near.lock(&client).is_between());
 }
 
-/// An owner that counts how often each of its streams was said to have changed.
+/// An owner that counts the changes of each of its streams.
 struct Told(Arc<[AtomicU32]>);
 
 impl ReadySink for Told {
@@ -249,8 +251,8 @@ impl ReadySink for Told {
     fn moved(&self, _: &Arc<StreamCell>) {}
 }
 
-/// Breaks if all streams of a link were called whenever it has room again, of which there may be thousands, if some of those
-/// that wait were passed over for later ones, or if one was forgotten.
+/// Breaks if all streams of a link, of which there may be thousands, were woken whenever it has room again; if some
+/// that wait were passed over for later ones; or if one was forgotten.
 #[test]
 fn those_who_wait_for_room_get_it_in_turn() {
     const STREAMS: u16 = if cfg!(miri) { 72 } else { 200 };
@@ -266,7 +268,7 @@ fn those_who_wait_for_room_get_it_in_turn() {
     assert!(streams
         .iter()
         .all(|(near, far)| near.lock(&client).proto().is_linked() && far.lock(&server).proto().is_linked()));
-    // The peer keeps 64 receives posted, and takes none.
+    // The peer keeps 64 receives posted, and consumes none.
     let (idle, busy) = streams.split_at(usize::from(STREAMS) / 20);
     for (near, _) in busy {
         assert_eq!(write(&client, near, b"*"), LinkIo::Done(1));
@@ -291,8 +293,8 @@ fn those_who_wait_for_room_get_it_in_turn() {
     assert_eq!(client.counters().snapshot()["violations"] + server.counters().snapshot()["violations"], 0);
 }
 
-/// Breaks if a stream whose peer reads nothing kept the others of its link waiting: if what is unread took the link's
-/// messages, its room, or the turn of those that could go on.
+/// Breaks if a stream whose peer reads nothing kept the others of its link waiting: if its unread bytes took the link's
+/// messages, its room, or the turn of those that could continue.
 #[test]
 fn a_stream_that_nobody_reads_holds_up_no_other_of_its_link() {
     let turns = if cfg!(miri) { 4 } else { 200 };
@@ -307,7 +309,7 @@ fn a_stream_that_nobody_reads_holds_up_no_other_of_its_link() {
         };
         assert!((0..2).all(|end| links(end).windows(2).all(|two| two[0] == two[1])));
         let [(_, stuck), (_, unread)] = &pairs[0].ends;
-        // First in small messages: more than the link may have under way at a time.
+        // First in small messages: more than the link may have in flight.
         let mut sent = 0;
         for _ in 0..30 {
             sent += (0..5).filter(|_| write(&client, stuck, b"\x07") == LinkIo::Done(1)).count();
