@@ -1,8 +1,9 @@
-//! The pre-shared key: each end of a link proves, before the link carries a stream, that it has the same. SPEC §2.5.
+//! The pre-shared key: each end of a link proves, before the link carries a stream, that it has the same key. SPEC
+//! §2.5.
 //!
-//! Invariants: a proof covers both ends' nonces, which are fresh for each link, who connects, and where both ends are; so
-//! that of another link, or of the other end, proves nothing. Proofs are compared in constant time. The key is never
-//! printed.
+//! Invariants: a proof covers both ends' nonces, which are fresh for each link, the role of each end, and the addresses
+//! of both ends. So the proof of another link, or of the other end, proves nothing. Proofs are compared in constant
+//! time. The key is never printed.
 
 use core::fmt;
 
@@ -13,12 +14,13 @@ use sha2::Sha256;
 
 use crate::wire::{Hello, Nonce, ProofBytes};
 
-/// A key that the processes which may share links have in common.
+/// A key that all processes which may share links have.
 #[derive(Clone)]
 pub struct PreSharedKey(Hmac<Sha256>);
 
 impl PreSharedKey {
-    /// The fewest bytes of a key. Whoever asks for a link is shown a proof, against which a shorter one could be guessed.
+    /// The fewest bytes of a key. Any process that requests a link receives a proof, against which it could guess a
+    /// shorter key.
     pub const MIN_LEN: usize = 16;
 
     /// `None`: too short.
@@ -34,25 +36,25 @@ impl fmt::Debug for PreSharedKey {
     }
 }
 
-/// What one end of one link proves itself with.
+/// The data with which one end of one link proves itself.
 #[derive(Clone, Debug)]
 pub struct Admission {
     /// The key.
     pub key: PreSharedKey,
-    /// Ours, fresh for this link.
+    /// Our nonce, fresh for this link.
     pub nonce: Nonce,
     /// The ends of the link by names that both use, ours first.
     pub ends: [PeerAddress; 2],
 }
 
-/// Whose proof.
+/// The side that a proof belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Connecting = 1,
     Accepting = 2,
 }
 
-/// What is proven: the HELLOs of a link, and its ends, the connecting side's first.
+/// The data that is proven: the HELLOs of a link, and its ends, the connecting side's first.
 pub(crate) struct Transcript {
     pub(crate) hellos: [Hello; 2],
     pub(crate) ends: [PeerAddress; 2],
@@ -81,7 +83,7 @@ impl Transcript {
         self.mac(key, side).finalize().into_bytes().into()
     }
 
-    /// Whether `proof` is that of `side`.
+    /// Whether `proof` is the proof of `side`.
     pub(crate) fn verify(&self, key: &PreSharedKey, side: Side, proof: &ProofBytes) -> bool {
         self.mac(key, side).verify(GenericArray::from_slice(proof)).is_ok()
     }

@@ -1,4 +1,4 @@
-//! Which empty links are kept for the next stream, and for how long: `NACC_EMPTY_QP_*`.
+//! The cache of empty links, kept for later streams: `NACC_EMPTY_QP_*`.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -29,12 +29,12 @@ impl<L: Copy + PartialEq, P: Copy + PartialEq> LinkCache<L, P> {
         LinkCache { config, entries: Vec::new() }
     }
 
-    /// How many links it holds.
+    /// The number of its links.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether it holds none.
+    /// Whether it has none.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -58,7 +58,7 @@ impl<L: Copy + PartialEq, P: Copy + PartialEq> LinkCache<L, P> {
         evicted
     }
 
-    /// Takes the warmest (latest) link to `peer`.
+    /// Takes the latest link to `peer`.
     pub fn take(&mut self, peer: P) -> Option<L> {
         let i = self.entries.iter().rposition(|e| e.1 == peer)?;
         Some(self.entries.remove(i).0)
@@ -69,14 +69,14 @@ impl<L: Copy + PartialEq, P: Copy + PartialEq> LinkCache<L, P> {
         self.entries.retain(|e| e.0 != link);
     }
 
-    /// Takes one link whose time is over. Call until `None`, and again at [`next_expiry`](LinkCache::next_expiry).
+    /// Takes one link that has expired. Call until `None`, and again at [`next_expiry`](LinkCache::next_expiry).
     pub fn poll_expired(&mut self, now: Instant) -> Option<L> {
         let expire = self.config.expire?;
         let i = self.entries.iter().position(|e| now.saturating_since(e.2) >= expire)?;
         Some(self.entries.remove(i).0)
     }
 
-    /// When the next link expires.
+    /// The time at which the next link expires.
     pub fn next_expiry(&self) -> Option<Instant> {
         let expire = self.config.expire?;
         self.entries.iter().map(|e| e.2 + expire).min()

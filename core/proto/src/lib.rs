@@ -1,16 +1,16 @@
 //! The protocol of netacc links, as sans-IO state machines. `SPEC.md` beside this crate is the wire protocol in
-//! numbered clauses; comments of the form `//= spec §…` say where each is obeyed.
+//! numbered clauses; comments of the form `//= spec §…` name the clause that the code obeys.
 //!
-//! * [`Stream`]: one accelerated socket. Which path (anchor or link) its bytes take, in each direction, and how that
-//!   changes without losing, doubling or reordering any.
-//! * [`Link`]: one connected queue pair. Message credit, and which streams ride it.
-//! * [`LinkCache`]: which empty links are kept, and for how long.
+//! * [`Stream`]: one accelerated socket. It decides which path (anchor or link) its bytes take, in each direction, and
+//!   changes the path without losing, doubling or reordering any.
+//! * [`Link`]: one connected queue pair. It counts message credit, and has the slots of the streams that use it.
+//! * [`LinkCache`]: the empty links that are kept, and for how long.
 //!
-//! Four kinds of method: getters take `&self`; `handle_*` feeds in what happened; verbs (`open`, `claim`, `demote`,
+//! Four kinds of method: getters take `&self`; `handle_*` feeds events in; verbs (`open`, `claim`, `demote`,
 //! `shutdown`) are commands of the application; `poll_*` takes effects out. After any mutation the driver drains every
 //! `poll_*` before the next one.
 //!
-//! The crate sees positions, never payload. It has no clock, thread, socket, entropy or environment; time and nonces
+//! The crate handles positions, never payload. It has no clock, thread, socket, entropy or environment; time and nonces
 //! are arguments. It needs no operating system (`no_std`). Everything is bounded. Input from a peer never panics: a
 //! violation costs that peer's stream.
 

@@ -1,8 +1,8 @@
-//! One connected queue pair: message credit, control slots, and which streams ride it.
+//! One connected queue pair: message credit, control slots, and the slots of its streams.
 //!
 //! A message is anything that consumes a receive of the peer. On some devices a message without a posted receive kills
-//! the connection, so the sender counts: it may have at most as many unconsumed messages outstanding as the peer keeps
-//! receives posted. A few are kept for control, so that data never starves CLOSE or CREDIT_GIVE.
+//! the connection, so the sender counts: it may have at most as many unconsumed messages as the peer keeps receives
+//! posted. A few are kept for control, so that data never starves CLOSE or CREDIT_GIVE.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -15,13 +15,14 @@ use crate::ring::Violation;
 use crate::silence::{Heard, Silence, SilenceWatch};
 use crate::wire::{ControlMessage, Credential, Hello, ProofBytes, CONTROL_SLOTS, INITIAL_MESSAGE_CREDIT, VERSION};
 
-/// Of a link's message credit, this many are for control messages only.
+/// The part of a link's message credit that is for control messages only.
 const CONTROL_RESERVE: u64 = 4;
 
 /// How long a link may take to become ready for streams. Arbitrary: far longer than an emulated device needs.
 pub const SETUP_LIMIT: core::time::Duration = core::time::Duration::from_secs(10);
 
-/// How long an accepting side keeps a link on which no stream was ever opened. Arbitrary: who connects opens one at once.
+/// How long an accepting side keeps a link on which no stream was ever opened. Arbitrary: the connector opens a stream
+/// at once.
 pub const UNUSED_LIMIT: core::time::Duration = core::time::Duration::from_secs(60);
 
 /// A stream's slot on a link.
@@ -35,13 +36,13 @@ pub struct LinkConfig {
     pub max_streams: u16,
     /// Receives this side keeps posted.
     pub receive_depth: u32,
-    /// Tell the peer of consumed messages after this many (1: every time, where writes are cheap).
+    /// Announce consumed messages to the peer after this many (1: every time, where writes are cheap).
     pub credit_interval: u32,
     /// This side connects; the other one accepts.
     pub connector: bool,
 }
 
-/// Why a link cannot do something now.
+/// The reason why a link cannot do an operation now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LinkError {
@@ -51,7 +52,7 @@ pub enum LinkError {
     Version(u16),
     /// The peer broke the protocol.
     Violation(&'static str),
-    /// The peer has not the same pre-shared key.
+    /// The peer does not have the same pre-shared key.
     Refused(Reason),
 }
 
@@ -65,7 +66,7 @@ pub struct Link {
     admission: Option<Admission>,
     /// The peer has proven that it has the key, or there is none.
     admitted: bool,
-    /// One side will not have the link.
+    /// One side refuses the link.
     refused: bool,
     /// The peer has broken the protocol.
     violated: bool,
@@ -81,7 +82,7 @@ pub struct Link {
     used: u16,
     peer_wants: bool,
     we_want: bool,
-    /// Messages from here to there were LINK_GIVE, and nothing but those.
+    /// The range of message numbers in which all messages were LINK_GIVE.
     gives: (u64, u64),
     silence: SilenceWatch,
 }
@@ -126,8 +127,8 @@ impl Link {
         }
     }
 
-    /// The peer's first message. Returns what is to be sent next, if anything. Where the link is
-    /// [refused](LinkError::Refused), that is [`refuse`](Link::refuse)d.
+    /// The peer's first message. Returns the message to send next, if any. If the link is
+    /// [refused](LinkError::Refused), it is also [`refuse`](Link::refuse)d.
     pub fn handle_hello(&mut self, hello: &Hello) -> Result<Option<ControlMessage>, LinkError> {
         //= spec §2.3.2
         //# A second HELLO, another version, or a receive depth below the initial credit ends the link.
@@ -196,17 +197,17 @@ impl Link {
         Transcript { hellos, ends }
     }
 
-    /// One side will not have the link: from now on it carries nothing. Returns false if that was known.
+    /// One side refuses the link: from now on it carries nothing. Returns false if it was refused already.
     pub fn refuse(&mut self) -> bool {
         !core::mem::replace(&mut self.refused, true)
     }
 
-    /// Whether one side will not have the link.
+    /// Whether one side refuses the link.
     pub fn is_refused(&self) -> bool {
         self.refused
     }
 
-    /// The peer has broken the protocol, in what concerns the link as such. Its end counts it.
+    /// The peer has broken the protocol in a matter of the link itself. The end of the link counts it.
     pub fn note_violation(&mut self) {
         self.violated = true;
     }
@@ -248,12 +249,12 @@ impl Link {
         self.used
     }
 
-    /// Whether there has ever been a stream on it.
+    /// Whether it has ever had a stream.
     pub fn was_used(&self) -> bool {
         !self.slots.is_empty()
     }
 
-    /// Takes a slot for a stream. `accepting`: for the peer's OPEN, which has counted against its own bound.
+    /// Takes a slot for a stream. `accepting`: for the peer's OPEN; the peer has checked its own bound.
     pub fn alloc_slot(&mut self) -> Result<SlotId, LinkError> {
         if !self.has_room() {
             return Err(LinkError::Full);
@@ -286,7 +287,7 @@ impl Link {
         (self.peer_consumed + depth - reserve).saturating_sub(self.sent)
     }
 
-    /// Takes credit for one message. `false`: none; take in the peer's credit word, or [`stalled`](Link::stalled).
+    /// Takes credit for one message. `false`: none; read the peer's credit word, or call [`stalled`](Link::stalled).
     #[inline]
     pub fn take_credit(&mut self, control: bool) -> bool {
         //= spec §5.4.1
@@ -308,7 +309,8 @@ impl Link {
         self.credit(control) > 0
     }
 
-    /// The control slot for the next control message, if the peer has read what it held. After `take_credit(true)`.
+    /// The control slot for the next control message, if the peer has read the slot's last message. After
+    /// `take_credit(true)`.
     pub fn control_slot(&mut self) -> Option<usize> {
         //= spec §3.2.2
         //# The n-th control message lies in slot n mod 16; a slot is not reused before its message is consumed.
@@ -330,7 +332,7 @@ impl Link {
         self.outstanding_controls.pop_back();
     }
 
-    /// Takes in the peer's count of consumed messages.
+    /// Reads the peer's count of consumed messages.
     #[inline]
     pub fn handle_peer_consumed(&mut self, consumed: u64) -> Result<bool, Violation> {
         if consumed == self.peer_consumed {
@@ -344,13 +346,13 @@ impl Link {
         Ok(true)
     }
 
-    /// How many messages the peer is known to have consumed.
+    /// The number of messages that the peer has consumed, as far as it has announced.
     pub fn peer_consumed(&self) -> u64 {
         self.peer_consumed
     }
 
-    /// A message arrived and its receive was posted again. Returns the count to write into the peer's credit word,
-    /// when it is time to.
+    /// A message arrived and its receive was posted again. Returns the count to write into the peer's credit word, when
+    /// a write is due.
     #[inline]
     pub fn handle_message(&mut self) -> Option<u64> {
         //= spec §5.4.3
@@ -364,7 +366,8 @@ impl Link {
         None
     }
 
-    /// Control messages received so far tell which slot the next lies in: `n mod CONTROL_SLOTS`.
+    /// The slot of the next control message, from the number of control messages received so far: `n mod
+    /// CONTROL_SLOTS`.
     pub fn control_slot_of(n: u64) -> usize {
         (n % CONTROL_SLOTS as u64) as usize
     }
@@ -377,7 +380,7 @@ impl Link {
         !core::mem::replace(&mut self.we_want, true)
     }
 
-    /// LINK_GIVE came: who still waits for credit asks again.
+    /// LINK_GIVE came: a stream that still waits for credit requests it again.
     pub fn handle_give(&mut self) {
         self.we_want = false;
     }
@@ -388,8 +391,8 @@ impl Link {
         self.gives = (from, self.sent);
     }
 
-    /// Whether the link has fallen silent. Called at intervals of [`PROBE_INTERVAL`](crate::PROBE_INTERVAL), when
-    /// everything that has come is taken in; then [`stalled`](Link::stalled) says whether LINK_WANT is to be sent.
+    /// Whether the link has fallen silent. Called at intervals of [`PROBE_INTERVAL`](crate::PROBE_INTERVAL), when every
+    /// arrived message is handled; then [`stalled`](Link::stalled) returns whether LINK_WANT is to be sent.
     pub fn look_for_silence(&mut self, now: Instant) -> Silence {
         //= spec §2.6.1
         //# LINK_GIVE that was sent last does not count.
@@ -398,7 +401,7 @@ impl Link {
         self.silence.look(now, heard, self.peer_consumed < last)
     }
 
-    /// LINK_WANT could not be posted after all: [`stalled`](Link::stalled) asks for it again.
+    /// LINK_WANT could not be posted after all: [`stalled`](Link::stalled) requests it again.
     pub fn return_want(&mut self) {
         self.we_want = false;
     }
@@ -445,8 +448,8 @@ mod tests {
         assert!(l.handle_peer_consumed(15).is_err());
     }
 
-    // Breaks if a sender asks again for every message that its peer takes: each of these takes the place of a message of
-    // data, and two sides can go on so for ever.
+    // Breaks if a sender requests credit again for every message that its peer consumes: each request takes the place
+    // of a DATA message, and two sides can go on so for ever.
     #[test]
     fn only_one_request_for_credit_is_under_way() {
         //= spec §5.4.2
@@ -508,7 +511,7 @@ mod tests {
         assert!(l.poll_give() && !l.poll_give());
     }
 
-    // Breaks if two idle ends went on asking each other: each answer would be a reason to ask.
+    // Breaks if two idle ends went on probing each other: each answer would cause another probe.
     #[test]
     fn answers_are_no_reason_to_ask() {
         //= spec §2.6.1
@@ -516,7 +519,7 @@ mod tests {
         let at = |s: u64| Instant::from_nanos(s * 1_000_000_000);
         let mut l = link();
         assert!(l.take_credit(false));
-        assert_eq!(l.look_for_silence(at(0)), Silence::Ask, "of that message nothing was heard");
+        assert_eq!(l.look_for_silence(at(0)), Silence::Ask, "that message was not answered");
         l.handle_peer_consumed(1).unwrap();
         for i in 1..4 {
             assert!(l.take_credit(true));

@@ -1,4 +1,4 @@
-//! Why a connection is not on a link. Every connection that is not has exactly one.
+//! Why a connection is not on a link. Every such connection has exactly one reason.
 
 use core::fmt;
 
@@ -11,7 +11,7 @@ macro_rules! reasons {
         pub enum Reason { $($(#[doc = $doc])* $name = $code,)* }
 
         impl Reason {
-            /// All of them.
+            /// All reasons.
             pub const ALL: &'static [Reason] = &[$(Reason::$name),*];
 
             /// From a code off the wire; unknown codes become [`Reason::Unknown`].
@@ -26,7 +26,7 @@ macro_rules! reasons {
                 match self { $(Reason::$name => $text,)* }
             }
 
-            /// What it means, in a sentence or two.
+            /// The meaning, in a sentence or two.
             pub fn description(self) -> &'static str {
                 match self { $(Reason::$name => concat!($($doc),*).trim_ascii_start(),)* }
             }
@@ -39,19 +39,19 @@ reasons! {
     None = 0, "none";
     /// Too young: promotion begins after a few operations.
     NotYet = 1, "not-yet";
-    /// Promotion is under way.
+    /// Promotion is in progress.
     Opening = 2, "opening";
-    /// The configuration says TCP.
+    /// The configuration requires TCP.
     Disabled = 3, "disabled";
     /// No backend works on this machine.
     NoBackend = 4, "no-backend";
     /// The peer is on another host, which this backend does not reach.
     OtherHost = 5, "other-host";
-    /// The peer does not run the library, as far as can be told from here.
+    /// The peer does not run the library, as far as this side can find out.
     PeerNotFound = 6, "peer-not-accelerated";
-    /// The peer knows the connection but cannot promote it now.
+    /// The peer has the connection but cannot promote it now.
     PeerBusy = 7, "peer-busy";
-    /// The peer refused: it does not know this connection.
+    /// The peer refused: it does not have this connection.
     UnknownStream = 8, "unknown-stream";
     /// The peer does not admit this process.
     NotAdmitted = 9, "not-admitted";
@@ -65,11 +65,11 @@ reasons! {
     LinkFailed = 13, "link-failed";
     /// The fd is shared with another process (fork, exec, SCM_RIGHTS).
     Shared = 14, "shared";
-    /// An operation was asked for that only the kernel can do.
+    /// An operation was requested that only the kernel can do.
     KernelOnly = 15, "kernel-only-operation";
-    /// An operator asked for it.
+    /// An operator requested it.
     Requested = 16, "requested";
-    /// The peer asked for it.
+    /// The peer requested it.
     PeerRequest = 17, "peer-request";
     /// The directory of connections is full.
     DirectoryFull = 18, "directory-full";
@@ -87,38 +87,38 @@ reasons! {
     UnseenIo = 24, "unseen-io";
     /// The link had no room and the peer took nothing from it: the kernel's buffers are larger.
     PeerIdle = 25, "peer-idle";
-    /// TCP port + 20000 is no port: peers could not know where to ask for a link.
+    /// TCP port + 20000 is not a port: peers could not request a link there.
     NoLinkPort = 26, "no-link-port";
     /// Another process of the peer's host holds the connection.
     HeldElsewhere = 27, "held-elsewhere";
-    /// One end of the link has a pre-shared key and the other has none, or has not shown that it does.
+    /// One end of the link has a pre-shared key and the other has none, or has not proven that it has one.
     KeyMissing = 28, "key-missing";
     /// The two ends of the link have different pre-shared keys.
     KeyMismatch = 29, "key-mismatch";
-    /// NACC_CONN_TCP_FIRST: what this process has opened stays on TCP until it is asked for.
+    /// NACC_CONN_TCP_FIRST: connections that this process has opened stay on TCP until promotion is requested.
     TcpFirst = 30, "tcp-first";
-    /// The link takes longer than TCP to bring an answer.
+    /// Answers take longer on the link than on TCP.
     LinkSlower = 31, "link-slower";
-    /// The device that reaches other hosts is not there. It may come, or come back.
+    /// The device that reaches other hosts is absent. It may appear, or come back.
     DeviceAbsent = 32, "device-absent";
-    /// Somebody else has the port at which peers would ask for a link.
+    /// Another process has the port at which peers would request a link.
     LinkPortTaken = 33, "link-port-taken";
     /// The process has no descriptor left for links (RLIMIT_NOFILE).
     DescriptorLimit = 34, "descriptor-limit";
     /// The helper thread could not be started (RLIMIT_NPROC).
     ThreadLimit = 35, "thread-limit";
-    /// The program confines itself by a system call filter that does not permit what links need.
+    /// The program confines itself by a system call filter that does not permit the calls that links need.
     Sandboxed = 36, "sandboxed";
     /// The peer's process belongs to another user.
     PeerOtherUser = 37, "peer-other-user";
     /// The connection is established, but the peer's program has not accepted it yet.
     PeerNotAccepted = 38, "peer-not-accepted";
-    /// The peer's process runs the library and keeps the connection on TCP: `netacc_ss` tells why there.
+    /// The peer's process runs the library and keeps the connection on TCP: `netacc_ss` shows the reason there.
     PeerKeepsTcp = 39, "peer-keeps-tcp";
-    /// The peer's process runs the library, but does not share this one's directory of connections: its mount namespace or
-    /// `NACC_SHM_GROUP` is another.
+    /// The peer's process runs the library, but does not share this one's directory of connections: its mount namespace
+    /// or `NACC_SHM_GROUP` is another.
     PeerApart = 40, "peer-apart";
-    /// A code this version does not know.
+    /// A code that this version does not define.
     Unknown = 65535, "unknown";
 }
 

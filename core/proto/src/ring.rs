@@ -1,8 +1,8 @@
 //! Positions and rings. A ring holds the bytes of one direction of a stream, addressed by position.
 //!
 //! Both ends map a position to the same offset: `(position - base) mod len`. `base` moves only by a *rewind*: when the
-//! sender knows the ring to be empty it may start again at offset 0, and says so in the message (SPEC §5.3). Small
-//! messages so reuse the same few cache lines instead of walking through the whole ring.
+//! sender has learned that the ring is empty, it may start again at offset 0, and marks the message (SPEC §5.3). In
+//! this way small messages reuse the same few cache lines instead of walking through the whole ring.
 
 /// A peer broke the protocol. It costs the peer its stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl TxRing {
         self.len
     }
 
-    /// Whether nothing in it awaits consumption, as far as we know.
+    /// Whether none of its bytes await consumption, as far as the peer has announced.
     pub fn is_empty(&self) -> bool {
         self.sent == self.consumed
     }
@@ -51,18 +51,18 @@ impl TxRing {
         self.sent
     }
 
-    /// Position up to which the peer's application has consumed, as far as we know.
+    /// Position up to which the peer's application has consumed, as far as the peer has announced.
     pub fn consumed(&self) -> u64 {
         self.consumed
     }
 
-    /// Byte credit: how much may be sent now.
+    /// Byte credit: the number of bytes that may be sent now.
     #[inline]
     pub fn free(&self) -> u32 {
         self.len - (self.sent - self.consumed) as u32
     }
 
-    /// Takes in the peer's consumed position. Cheap enough to call before every write.
+    /// Reads the peer's consumed position. Cheap enough to call before every write.
     #[inline]
     pub fn handle_consumed(&mut self, consumed: u64) -> Result<bool, Violation> {
         if consumed == self.consumed {
@@ -111,7 +111,7 @@ impl TxRing {
 
     //= spec §5.1.4
     //# The sender keeps every byte until the peer's application has consumed it.
-    /// Where the retained bytes from `position` on lie; `None` if they are no longer, or not yet, in the ring.
+    /// The place of the retained bytes from `position` on; `None` if they are no longer, or not yet, in the ring.
     pub fn retained(&self, position: u64) -> Option<Span> {
         if position < self.consumed || position >= self.sent {
             return None;
@@ -145,7 +145,7 @@ impl RxRing {
         self.len
     }
 
-    /// Whether there is nothing to read.
+    /// Whether it has no bytes to read.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.received == self.consumed

@@ -1,60 +1,61 @@
-//! Links that fall silent without a word from their device.
+//! Links that fall silent without an error from their device.
 //!
-//! Some devices say as little of a peer that is out of reach as TCP does: on iWARP what nobody acknowledges is repeated
-//! for a quarter of an hour. So each side looks at such a link now and then. Who has heard nothing since the last look, and
-//! cannot know that everything it sent was taken, asks; and gives the link up if there is no answer. A link of which all
-//! was taken rests after some more looks, and nobody looks until something is sent, or has come.
+//! Some devices report an unreachable peer as late as TCP does: iWARP repeats unacknowledged bytes for a quarter of an
+//! hour. So each side checks such a link at intervals. If a side has received nothing since the last check, and has
+//! sent messages that the peer may not have consumed, it probes the peer; and it gives the link up if there is no
+//! answer. A link whose messages are all consumed rests after some more checks; the checks begin again when a message
+//! is sent, or has come.
 
 use core::time::Duration;
 
 use netacc_device::Instant;
 
-/// How far apart two looks at a link are. Arbitrary: long for who answers, short for who waits.
+/// The time between two checks of a link. Arbitrary: long for the peer that answers, short for the side that waits.
 pub const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long a peer that was asked may say nothing. Arbitrary: a process that is stopped for longer loses its links, and
-/// gets new ones; TCP goes on meanwhile.
+/// The time that a probed peer has for an answer. Arbitrary: a process that is stopped for longer loses its links, and
+/// gets new ones; TCP continues meanwhile.
 pub const SILENCE_LIMIT: Duration = Duration::from_secs(10);
 
-/// So many looks at a link that is idle, and it rests. Arbitrary: who computes for longer than that, and takes in nothing
-/// meanwhile, is given up if it is written to then.
+/// The number of checks of an idle link before it rests. Arbitrary: a process that computes for longer than that, and
+/// handles no message meanwhile, loses the link if the peer writes to it then.
 const IDLE_LOOKS: u32 = 30;
 
-/// What a look at a link comes to.
+/// The result of checking a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Silence {
-    /// Something was heard, or there is nothing to hear of.
+    /// The peer has sent something, or owes no answer.
     None,
-    /// Nothing has happened for long: the link rests until something is sent, or has come.
+    /// Nothing has happened for long: the link rests until a message is sent, or has come.
     Rest,
-    /// The peer is to be asked, unless it is already: there may have been no room for that.
+    /// The peer is to be probed, unless it has been already: there may have been no room for the probe.
     Ask,
-    /// It was asked, and has not answered: the link is as good as dead.
+    /// It was probed, and has not answered: the link counts as dead.
     Dead,
 }
 
-/// What was heard of one link.
+/// What one link has received from its peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SilenceWatch {
-    /// At the last look.
+    /// The counts at the last check.
     heard: Heard,
-    /// Since when the peer owes an answer, or there has been no room for asking.
+    /// The time since which the peer owes an answer, or since which there has been no room for the probe.
     asked: Option<Instant>,
-    /// Looks since there was something to hear of.
+    /// The number of checks since the peer last had to answer.
     idle: u32,
 }
 
-/// Signs of life: each only grows.
+/// Signs of life; each count only grows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Heard {
     /// Messages that have come.
     pub(crate) received: u64,
-    /// Messages that the peer has said to have consumed.
+    /// Messages that the peer has announced as consumed.
     pub(crate) consumed: u64,
 }
 
 impl SilenceWatch {
-    /// `outstanding`: the peer is not known to have consumed all that it has to tell of.
+    /// `outstanding`: the peer has not announced all messages as consumed, as far as it announces them.
     pub(crate) fn look(&mut self, now: Instant, heard: Heard, outstanding: bool) -> Silence {
         let news = core::mem::replace(&mut self.heard, heard) != heard;
         self.idle = if news || outstanding { 0 } else { self.idle + 1 };
@@ -87,11 +88,11 @@ mod tests {
     #[test]
     fn only_who_is_asked_and_says_nothing_is_given_up() {
         let mut watch = SilenceWatch::default();
-        assert_eq!(watch.look(at(0), heard(3, 2), true), Silence::None, "something was heard");
+        assert_eq!(watch.look(at(0), heard(3, 2), true), Silence::None, "the peer has sent something");
         assert_eq!(watch.look(at(1000), heard(3, 2), true), Silence::Ask);
         assert_eq!(watch.look(at(10_999), heard(3, 2), true), Silence::Ask, "it has time to answer");
         assert_eq!(watch.look(at(11_000), heard(3, 2), true), Silence::Dead);
-        // Any sign of life is an answer, and the time begins anew.
+        // Any sign of life is an answer, and the time begins again.
         for answer in [heard(4, 2), heard(4, 3)] {
             assert_eq!(watch.look(at(11_000), answer, true), Silence::None);
             assert_eq!(watch.look(at(12_000), answer, true), Silence::Ask);
@@ -99,7 +100,7 @@ mod tests {
         }
     }
 
-    // Breaks if idle links were asked for ever.
+    // Breaks if idle links were probed for ever.
     #[test]
     fn who_has_taken_everything_is_not_asked() {
         let mut watch = SilenceWatch::default();
@@ -107,14 +108,14 @@ mod tests {
         assert_eq!(watch.look(at(60_000), heard(1, 1), false), Silence::None);
         assert_eq!(watch.look(at(61_000), heard(1, 1), true), Silence::Ask);
         assert_eq!(watch.look(at(80_000), heard(1, 1), false), Silence::None);
-        assert_eq!(watch.look(at(81_000), heard(1, 1), true), Silence::Ask, "that is another question");
+        assert_eq!(watch.look(at(81_000), heard(1, 1), true), Silence::Ask, "that is another probe");
     }
 
-    // Breaks if a process had to wake for a link that is idle for good, or rested while there is something to hear of.
+    // Breaks if a process had to wake for a link that stays idle, or if the link rested while the peer owes an answer.
     #[test]
     fn a_link_that_is_idle_rests() {
         let mut watch = SilenceWatch::default();
-        // So many looks, and it rests; 100: it does not.
+        // The number of checks before it rests; 100: it does not.
         let mut idle = |heard, outstanding| {
             (0..100).take_while(|_| watch.look(at(0), heard, outstanding) != Silence::Rest).count()
         };

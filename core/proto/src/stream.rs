@@ -1,8 +1,8 @@
-//! One accelerated socket: which path its bytes take, in each direction, and how that changes.
+//! One accelerated socket: the path that its bytes take, in each direction, and how that changes.
 //!
-//! The idea (SPEC §4): both ends first *pledge* over the link a position at which they may switch; only then does
-//! anybody write a *marker* there. So every uncertain step is settled by reading the anchor at a known position,
-//! whatever becomes of the link:
+//! The idea (SPEC §4): both ends first *pledge* over the link a position at which they may switch; only then does a
+//! side write a *marker* there. So every uncertain step is decided by reading the anchor at a known position, even if
+//! the link dies:
 //!
 //! ```text
 //!   opener                                  acceptor
@@ -11,17 +11,16 @@
 //!   tx Paused(p)    ==marker at p==>        (reads it) tx Link, rx Link
 //!   tx Link,rx Link <==marker at q==
 //! ```
-//! (`--` link, `==` anchor.) A pledge is voided by simply sending application bytes at its position; the reader sees
-//! that they are no marker. Leaving the link, orderly or because it died, is one mechanism: each end freezes what it
-//! has consumed and writes a RESUME record with that position on its now idle anchor direction; each replays from the
-//! position it reads.
+//! (`--` link, `==` anchor.) A side voids its pledge by sending application bytes at its position; the reader sees that
+//! they are not a marker. Leaving the link, in an orderly way or because it died, is one mechanism: each end freezes
+//! its consumed position and writes a RESUME record with that position on its now idle anchor direction; each replays
+//! from the position it reads.
 //!
 //! Invariants:
-//! * a marker is written only by a side that knows its peer to expect one at that position, and to have read everything
-//!   before it;
+//! * a side writes a marker only if its peer expects one at that position, and has read everything before it;
 //! * application bytes travel on the anchor only in `Anchor`, and after a RESUME exchange;
-//! * the acceptor's `tx` leaves `Pledged` for `Link` only if it was not voided, and the opener's leaves `Paused` for
-//!   `Link` only on the acceptor's marker (or, with `trust_hints`, its word on the link);
+//! * the acceptor's `tx` leaves `Pledged` for `Link` only if the pledge was not voided, and the opener's leaves
+//!   `Paused` for `Link` only on the acceptor's marker (or, with `trust_hints`, on its message on the link);
 //! * bytes are retained until the peer's application has consumed them.
 
 mod anchor;
@@ -44,10 +43,10 @@ pub use anchor::{AnchorWrite, RecordVerdict, RECORD_GRACE};
 pub use end::LINGER_LIMIT;
 pub use tcp::TcpState;
 
-/// Which end of the TCP connection this is.
+/// An end of the TCP connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// The side that called `connect`. It opens.
+    /// The side that called `connect`. It sends OPEN.
     Opener,
     /// The side that called `accept`.
     Acceptor,
@@ -61,7 +60,7 @@ pub struct StreamConfig {
     pub trust_hints: bool,
 }
 
-/// Where a stream stands as a whole.
+/// The state of a stream as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
     /// On the anchor, no link involved.
@@ -74,16 +73,16 @@ pub enum Phase {
     Resuming,
 }
 
-/// Why a stream ended otherwise than by FIN.
+/// The reason why a stream ended otherwise than by FIN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Failure {
     /// The peer aborted or died: ECONNRESET.
     PeerReset,
-    /// The peer broke the protocol: ECONNRESET, and it is told so.
+    /// The peer broke the protocol: ECONNRESET, and a RESET for the peer.
     Violation(&'static str),
 }
 
-/// An error that one call is told of.
+/// An error that one call receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SocketError {
     /// ECONNRESET
@@ -92,7 +91,7 @@ pub enum SocketError {
     Pipe,
 }
 
-/// Why a stream leaves the link.
+/// The reason why a stream leaves the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Demotion {
     /// The link is dead.
@@ -101,7 +100,7 @@ pub enum Demotion {
     Requested(Reason),
 }
 
-/// What is known of the end of the peer's direction from the link.
+/// The state of the end of the peer's direction, as far as the link has carried it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PeerFin {
     /// No FIN has come on the link.
@@ -109,20 +108,20 @@ pub enum PeerFin {
     Awaited,
     /// FIN has come: the direction ends after what is in the ring.
     Received,
-    /// FIN had come when this side left the link, or came afterwards. The anchor brings the end again (SPEC §4.5.4).
+    /// FIN had come when this side left the link, or came afterwards. The end comes again on the anchor (SPEC §4.5.4).
     Repeated,
 }
 
 /// A reset with which the anchor of a stream that left its link is to end (SPEC §4.8.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Revival {
-    /// The application learns of the reset from the anchor.
+    /// The application receives the reset from the anchor.
     Unreported,
     /// The application has had the error already.
     Reported,
 }
 
-/// Where application writes go now.
+/// The destination of application writes now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TxSink {
     /// To the anchor.
@@ -133,35 +132,35 @@ pub enum TxSink {
     Pledged,
     /// Not now; the peer or the anchor must act first.
     Wait,
-    /// Nowhere: the peer reads no more. What is written is thrown away: [`refuse_write`](Stream::refuse_write).
+    /// Nowhere: the peer reads no more. Written bytes are discarded: [`refuse_write`](Stream::refuse_write).
     Refused,
     /// Never again: the direction is shut down, or the stream failed.
     Closed,
 }
 
-/// Where application reads come from now.
+/// The source of application reads now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RxSource {
     /// From the anchor, at most this many bytes.
     Anchor(u64),
-    /// The next bytes of the anchor are a record, or settle that there is none: peek, `handle_record`.
+    /// The next bytes of the anchor are a record, or show that there is none: peek, `handle_record`.
     Record,
     /// From the ring. The anchor, if readable, has a record.
     Link,
     /// Nothing more will come: end of stream.
     Eof,
-    /// Nothing more will come: the stream failed, and nobody has been told.
+    /// Nothing more will come: the stream failed, and no call has received the error yet.
     Failed(Failure),
 }
 
-/// What the receiver owes the sender after consuming.
+/// The credit that the receiver owes the sender after consuming.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credit {
     /// Write this consumed position into the peer's credit word, if `tell`.
     pub consumed: u64,
-    /// The peer's region may still be written to. Once false, it may already belong to somebody else.
+    /// The peer's region may still be written to. Once false, it may already belong to another stream.
     pub tell: bool,
-    /// And wake it: it asked for credit.
+    /// And wake it: it has requested credit.
     pub give: bool,
 }
 
@@ -170,7 +169,7 @@ pub struct Credit {
 pub enum Control {
     /// With a payload, in a control slot.
     Message(ControlMessage),
-    /// All in the immediate, addressed to the peer's slot.
+    /// Consists of its immediate only, addressed to the peer's slot.
     Signal(MessageKind),
 }
 
@@ -212,12 +211,12 @@ impl Stream {
         self.role
     }
 
-    /// Where the stream stands.
+    /// The state of the stream.
     pub fn phase(&self) -> Phase {
         use {RxState as R, TxState as T};
         match (self.tx.state, self.rx.state) {
             (T::Anchor, R::Anchor | R::Replay(_)) => Phase::Plain,
-            // The peer is gone and what it sent is in the ring, perhaps after older bytes on the anchor.
+            // The peer is gone and its bytes are in the ring, perhaps after older bytes on the anchor.
             (T::Anchor, R::Drain) => Phase::Linked,
             (T::Anchor, R::Expect(_)) if self.peer_is_done() => Phase::Linked,
             (T::Pledged | T::Paused, _) | (T::Anchor, R::Expect(_)) => Phase::Promoting,
@@ -232,12 +231,12 @@ impl Stream {
         self.tx.state == TxState::Link && self.rx.state == RxState::Link
     }
 
-    /// Our marker is on the anchor, or on its way there, and the peer has not answered it.
+    /// Our marker is on the anchor, or in flight there, and the peer has not answered it.
     pub fn awaits_switch(&self) -> bool {
         self.tx.state == TxState::Paused
     }
 
-    /// Opener: what the peer has to say of the attempt comes by the link alone.
+    /// Opener: the peer answers the attempt by the link alone.
     #[inline]
     pub fn is_opening(&self) -> bool {
         self.role == Role::Opener
@@ -245,8 +244,8 @@ impl Stream {
             && (self.tx.state == TxState::Pledged || self.link.attempt != Attempt::Settled)
     }
 
-    /// The fd is an ordinary kernel socket: no record is under way, and none will come. The answer to an OPEN whose pledge
-    /// was voided may still come by the link.
+    /// The fd is an ordinary kernel socket: no record is in flight, and none will come. The answer to an OPEN whose
+    /// pledge was voided may still come by the link.
     pub fn is_plain(&self) -> bool {
         self.tx.state == TxState::Anchor
             && matches!(self.rx.state, RxState::Anchor | RxState::Replay(_))
@@ -259,7 +258,7 @@ impl Stream {
         self.link.alive && !(self.link.ours.usage.is_closed() && self.link.peer.usage.is_closed())
     }
 
-    /// Why the stream is not on the link ([`Reason::None`] when it is).
+    /// The reason why the stream is not on the link ([`Reason::None`] when it is).
     pub fn reason(&self) -> Reason {
         match self.phase() {
             Phase::Linked => Reason::None,
@@ -278,7 +277,7 @@ impl Stream {
         self.link.ours.number
     }
 
-    /// The peer's slot on the link, once known.
+    /// The peer's slot on the link, once it has been received.
     #[inline]
     pub fn peer_slot(&self) -> Option<u16> {
         self.link.peer.name.map(|name| name.slot)
@@ -289,13 +288,13 @@ impl Stream {
         self.link.peer.name.map_or(Nonce::default(), |name| name.nonce)
     }
 
-    /// How often it was promoted.
+    /// The number of its promotions.
     pub fn promotions(&self) -> u32 {
         self.history.promotions
     }
 
-    /// Numbers both directions anew, before a promotion: bytes sent and received on the anchor so far, records and
-    /// replayed bytes included. Requires [`may_promote`](Stream::may_promote).
+    /// Sets the positions of both directions, before a promotion: bytes sent and received on the anchor so far, records
+    /// and replayed bytes included. Requires [`may_promote`](Stream::may_promote).
     pub fn set_positions(&mut self, tx: u64, rx: u64) {
         debug_assert!(self.may_promote(), "renumbering of a stream that is not plain");
         //= spec §4.2.6
@@ -309,7 +308,7 @@ impl Stream {
         (self.tx.position, self.rx.position)
     }
 
-    /// Whether the end of the peer's direction has come by the link, and what that means now.
+    /// Whether the end of the peer's direction has come by the link, and its meaning now.
     pub fn peer_fin(&self) -> PeerFin {
         self.rx.fin
     }
@@ -319,11 +318,11 @@ impl Stream {
         self.rx.fin == PeerFin::Received
     }
 
-    /// Where application writes go now.
+    /// The destination of application writes now.
     #[inline]
     pub fn tx_sink(&self) -> TxSink {
         if self.no_more_out() {
-            // The kernel has errors of its own to tell.
+            // The kernel has errors of its own to report.
             let kernels = self.tx.shutdown == Shutdown::OnAnchor && self.failed.is_none() && self.is_plain();
             return if kernels { TxSink::Anchor } else { TxSink::Closed };
         }
@@ -338,7 +337,7 @@ impl Stream {
         }
     }
 
-    /// Where application reads come from now.
+    /// The source of application reads now.
     #[inline]
     pub fn rx_source(&self) -> RxSource {
         if let RxState::Link | RxState::Drain = self.rx.state {
@@ -386,7 +385,7 @@ impl Stream {
         self.tx.ring.as_ref().map_or(0, TxRing::len)
     }
 
-    /// Bytes sent on the link that the peer's application has not consumed, as far as known.
+    /// Bytes sent on the link that the peer's application has not consumed, as far as the peer has announced.
     pub fn unconsumed(&self) -> u64 {
         self.tx.ring.as_ref().map_or(0, |r| r.sent() - r.consumed())
     }
@@ -424,7 +423,7 @@ impl Stream {
         !self.anchor.records.is_empty()
     }
 
-    /// Whether `poll_control` has something.
+    /// Whether `poll_control` has a message.
     #[inline]
     pub fn has_control(&self) -> bool {
         !self.controls.is_empty()

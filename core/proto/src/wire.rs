@@ -21,7 +21,7 @@ pub const CREDIT_BLOCK_LEN: usize = 64;
 //= spec §5.1.5
 //# Where the peer's memory is mapped it writes the position after what it holds into word 1 of the credit block, with the
 //# highest bit set if the message will carry REWIND
-/// Where in the credit block a sender writes the position after what it holds back.
+/// The place in the credit block where a sender writes the position after the bytes that it holds back.
 pub const HELD_WORD: usize = 8;
 /// Set in that word if the message would carry REWIND.
 pub const HELD_REWIND: u64 = 1 << 63;
@@ -33,7 +33,8 @@ pub const LINK_REGION_LEN: usize = CREDIT_BLOCK_LEN + CONTROL_SLOTS * CONTROL_SL
 pub const INITIAL_MESSAGE_CREDIT: u32 = 8;
 /// Bytes of a record on the anchor.
 pub const RECORD_LEN: usize = 48;
-/// Bytes at its beginning that are the same in all records: with fewer, application bytes are told from one by time.
+/// Bytes at its beginning that are the same in all records: with fewer bytes, only time distinguishes application bytes
+/// from a record.
 pub const MAGIC_LEN: usize = 8;
 const MAGIC: [u8; MAGIC_LEN] = [0xA7, 0x9D, b'n', b'a', b'c', b'c', 0xE1, 0x1A];
 
@@ -53,7 +54,7 @@ pub type Nonce = [u8; 16];
 /// The proof that its sender has the pre-shared key.
 pub type ProofBytes = [u8; 32];
 
-/// What a message on a link is.
+/// The kind of a message on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum MessageKind {
@@ -65,19 +66,19 @@ pub enum MessageKind {
     Fin = 2,
     /// The stream is aborted.
     Reset = 3,
-    /// The sender is out of byte credit and asks to be told when there is some.
+    /// The sender is out of byte credit and requests a message when there is some.
     CreditWant = 4,
-    /// The receiver has consumed: look at the credit word.
+    /// The receiver has consumed: read the credit word.
     CreditGive = 5,
     /// The sender's marker is on the anchor: its direction has switched.
     Switched = 6,
     /// A RESUME record is on the anchor, or soon will be.
     Demote = 7,
-    /// The sender uses this stream slot no more.
+    /// The sender does not use this stream slot any more.
     Close = 8,
     /// The sender is out of message credit on the link.
     LinkWant = 9,
-    /// Look at the link's credit word.
+    /// Read the link's credit word.
     LinkGive = 10,
     /// The sender's application has shut down reading.
     ReadShut = 11,
@@ -97,7 +98,7 @@ impl MessageKind {
 /// The 32-bit immediate of every message: kind in bits 31..28, REWIND in bit 27, the receiver's stream slot in bits 15..0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Immediate {
-    /// What the message is.
+    /// The kind of the message.
     pub kind: MessageKind,
     /// DATA only: the bytes begin at offset 0 of the ring.
     pub rewind: bool,
@@ -130,12 +131,12 @@ impl Immediate {
     }
 }
 
-/// Where a stream's ring lies at the end that receives into it: its region, credit block first.
+/// The place of a stream's ring at the end that receives into it: its region, credit block first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RingDescriptor {
     /// Key of the region.
     pub rkey: RemoteKey,
-    /// Its base, in the device's terms.
+    /// Its base address, as the device defines it.
     pub base: u64,
     /// Bytes of the ring alone: a power of two. The region has `CREDIT_BLOCK_LEN` more.
     pub ring_len: u32,
@@ -150,7 +151,7 @@ pub struct WireTuple {
     pub remote: ([u8; 16], u16),
 }
 
-/// Asks for a stream to be promoted.
+/// Requests the promotion of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Open {
     /// The opener's slot for the stream.
@@ -161,7 +162,7 @@ pub struct Open {
     pub hint: u32,
     /// The opener's pledge: the next bytes on the anchor after this position are a marker, or the pledge is void.
     pub pledge: u64,
-    /// Proof material: the acceptor's marker must carry it.
+    /// Proof: the acceptor's marker must carry it.
     pub nonce: Nonce,
     /// The opener's ring.
     pub ring: RingDescriptor,
@@ -176,7 +177,7 @@ pub struct Accept {
     pub slot: u16,
     /// The acceptor's pledge.
     pub pledge: u64,
-    /// Proof material: the opener's marker must carry it.
+    /// Proof: the opener's marker must carry it.
     pub nonce: Nonce,
     /// The acceptor's ring.
     pub ring: RingDescriptor,
@@ -187,9 +188,9 @@ pub struct Accept {
 pub struct Refuse {
     /// The opener's slot, from OPEN.
     pub peer_slot: u16,
-    /// Why: a [`Reason`](crate::Reason) code.
+    /// The reason: a [`Reason`](crate::Reason) code.
     pub reason: u16,
-    /// Where to ask instead: a port of the acceptor's host, or 0.
+    /// Where to connect instead: a port of the acceptor's host, or 0.
     pub ask_at: u16,
 }
 
@@ -202,7 +203,7 @@ pub struct Hello {
     pub receive_depth: u32,
     /// Streams the sender admits on the link.
     pub max_streams: u16,
-    /// There is one if the sender has a pre-shared key.
+    /// Present if the sender has a pre-shared key.
     pub credential: Option<Credential>,
 }
 
@@ -211,12 +212,13 @@ pub struct Hello {
 pub struct Credential {
     /// Fresh for the link.
     pub nonce: Nonce,
-    /// The accepting side's proof; zeros in the connecting side's HELLO, which knows no nonce of its peer's yet.
+    /// The accepting side's proof; zeros in the connecting side's HELLO, because that side has no nonce of its peer
+    /// yet.
     pub proof: ProofBytes,
 }
 
 impl Hello {
-    /// What the proofs cover: HELLO up to the proof.
+    /// The part of HELLO that the proofs cover: everything before the proof.
     pub(crate) fn proven_bytes(&self) -> [u8; PROVEN_LEN] {
         let mut bytes = [0; PROVEN_LEN];
         bytes.copy_from_slice(&ControlMessage::Hello(*self).encode()[..PROVEN_LEN]);
@@ -232,7 +234,7 @@ const PROVEN_LEN: usize = 28;
 pub enum ControlMessage {
     /// First message of each side.
     Hello(Hello),
-    /// Asks for promotion.
+    /// Requests promotion.
     Open(Open),
     /// Grants it.
     Accept(Accept),
@@ -337,20 +339,20 @@ impl ControlMessage {
     }
 }
 
-/// What a record on the anchor says.
+/// The kind of a record on the anchor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RecordKind {
     /// The direction switches to the link here. `position` is the pledge.
     Marker,
-    /// The direction comes back to the anchor. `position` is what the writer of the record has consumed of the
-    /// *other* direction.
+    /// The direction comes back to the anchor. `position` is the number of bytes that the writer of the record has
+    /// consumed of the *other* direction.
     Resume,
 }
 
 /// A record on the anchor: SPEC §3.3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Record {
-    /// Which.
+    /// The kind.
     pub kind: RecordKind,
     /// See [`RecordKind`].
     pub position: u64,

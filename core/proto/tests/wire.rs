@@ -115,7 +115,7 @@ proptest! {
 
     #[test]
     fn no_bytes_make_a_decoder_panic(bits in any::<u32>(), bytes in prop::collection::vec(any::<u8>(), 0..200), record in any::<[u8; RECORD_LEN]>()) {
-        // What decodes must encode to the same bits: nothing is read into what is not there.
+        // A decoded immediate must encode to the same bits: the decoder adds no meaning.
         if let Ok(imm) = Immediate::decode(bits) {
             prop_assert_eq!(imm.encode(), bits);
         }

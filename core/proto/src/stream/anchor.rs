@@ -1,4 +1,4 @@
-//! What the stream does on the anchor: records out, replay, records in.
+//! The stream's work on the anchor: records out, replay, records in.
 
 use core::time::Duration;
 
@@ -7,13 +7,13 @@ use crate::stream::state::Shutdown;
 use crate::stream::{Control, Failure, Role, RxState, Stream, TxState};
 use crate::wire::{MessageKind, Record, RecordKind, MAGIC_LEN, RECORD_LEN};
 
-/// How long the mere beginning of a record is waited for before `complete` may be said of it.
+/// How long the mere beginning of a record is waited for before it may count as `complete`.
 //= spec §3.3.2
 //# Fewer than eight at a pledged position count as application bytes when the anchor has ended, or RECORD_GRACE (3 s) has
 //# passed without another byte.
 pub const RECORD_GRACE: Duration = Duration::from_secs(3);
 
-/// Something to write on the anchor. Take it, write what the anchor takes, report with `anchor_written`.
+/// A write to do on the anchor. Take it, write as much as the anchor takes, report with `anchor_written`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnchorWrite {
     /// These bytes of a record: a whole record, from an offset.
@@ -26,18 +26,18 @@ pub enum AnchorWrite {
     ShutdownRead,
 }
 
-/// What peeked bytes turned out to be.
+/// The result of examining peeked bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordVerdict {
     /// A record: consume exactly `RECORD_LEN` bytes of the anchor.
     Consume,
-    /// The beginning of one, perhaps: look again when there is more, or call with `complete`.
+    /// Perhaps the beginning of a record: check again when there is more, or call with `complete`.
     NeedMore,
     /// Application bytes: leave them where they are.
     Plain,
 }
 
-/// What stands where a record may stand.
+/// The bytes at a position where a record may be.
 enum Found {
     Record(Record),
     Partial,
@@ -45,7 +45,7 @@ enum Found {
 }
 
 impl Stream {
-    /// What to write on the anchor next, before any application byte.
+    /// The next write on the anchor, before any application byte.
     #[inline]
     pub fn poll_anchor_write(&mut self) -> Option<AnchorWrite> {
         if self.anchor.records.is_empty()
@@ -69,7 +69,7 @@ impl Stream {
         }
     }
 
-    /// Whether the next thing to write on the anchor is a marker, of which nothing is there yet.
+    /// Whether the next write on the anchor is a marker, of which no byte is there yet.
     #[inline]
     pub fn is_about_to_switch(&self) -> bool {
         self.anchor.record_sent == 0
@@ -99,12 +99,12 @@ impl Stream {
         (self.tx.shutdown == Shutdown::Pending).then_some(AnchorWrite::Shutdown)
     }
 
-    /// Reading is to be shut down on the anchor as soon as that has brought all that comes again.
+    /// Reading is to be shut down on the anchor as soon as the anchor has brought the whole replay.
     pub fn awaits_read_shutdown(&self) -> bool {
         self.read_shutdown_is_due() && self.tx.state == TxState::Anchor && matches!(self.rx.state, RxState::Replay(_))
     }
 
-    /// It brings it too slowly: the kernel has no room for all of it.
+    /// The replay comes too slowly: the kernel has no room for all of it.
     pub fn skip_read_shutdown(&mut self) {
         if self.awaits_read_shutdown() {
             self.rx.shutdown = Shutdown::OnAnchor;
@@ -144,7 +144,8 @@ impl Stream {
     }
 
     /// Whether application bytes that are unread on the anchor have come after both directions were shut down. Then the
-    /// stream fails, and its anchor is to be reset. Ask after an [`AnchorWrite::ShutdownRead`], which ends that.
+    /// stream fails, and its anchor is to be reset. Call it after an [`AnchorWrite::ShutdownRead`], which makes it
+    /// false.
     pub fn refuse_unread(&mut self, unread: u64) -> bool {
         //= spec §4.8.2
         //# Application bytes that come on the anchor where it expects a marker it answers with a reset of the anchor, as its
@@ -156,7 +157,7 @@ impl Stream {
         refused
     }
 
-    /// The anchor takes nothing any more: what is still to be replayed is read by nobody.
+    /// The anchor takes no more bytes: no process reads the rest of the replay.
     pub fn drop_replay(&mut self) {
         if matches!(self.tx.state, TxState::Replay(_)) && self.anchor.records.is_empty() {
             self.tx.state = TxState::Replay(self.tx.position);
@@ -165,9 +166,9 @@ impl Stream {
     }
 
     /// Bytes peeked from the anchor where a record may stand ([`RxSource::Record`](crate::RxSource), or the anchor
-    /// became readable while reading from the link). `complete`: no more will come ever, or has come for
-    /// [`RECORD_GRACE`]; the first few bytes of a record then count as application bytes. More of one never do: where no more
-    /// will come, that is a reset, for [`handle_anchor_end`](Stream::handle_anchor_end).
+    /// became readable while reading from the link). `complete`: no more bytes will ever come, or none have come for
+    /// [`RECORD_GRACE`]; the first few bytes of a record then count as application bytes. A longer part of a record
+    /// never counts so: where no more will come, it is a reset, for [`handle_anchor_end`](Stream::handle_anchor_end).
     pub fn handle_record(&mut self, peeked: &[u8], complete: bool) -> RecordVerdict {
         let found = self.find(peeked, complete);
         self.take_record(found)
@@ -252,7 +253,7 @@ impl Stream {
                 self.rx.state = RxState::Link;
                 self.tx_to_link();
             }
-            // Our direction had switched on the peer's word already.
+            // Our direction had switched on the peer's SWITCHED already.
             _ => {
                 self.rx.state = RxState::Link;
                 self.try_demote();
@@ -262,7 +263,8 @@ impl Stream {
         self.finish_reading();
     }
 
-    /// Acceptor, to whom the opener's marker has come: whether nothing stands at its own pledge, which it was about to void.
+    /// For an acceptor that has received the opener's marker: whether no application bytes stand at its own pledge,
+    /// which it was about to void.
     fn keeps_pledge(&self) -> bool {
         let pledge = self.tx.ring.as_ref().map(TxRing::sent);
         pledge == Some(self.tx.position) && !self.tx.shutdown.is_wanted()
@@ -273,7 +275,7 @@ impl Stream {
             || self.tx.state == TxState::Link
             || self.peer_is_done();
         if vouched {
-            // We switched on its word that the marker is there.
+            // We switched on its message that the marker is there.
             return self.violate("no marker at the pledged position");
         }
         //= spec §4.4.3
@@ -285,7 +287,7 @@ impl Stream {
         self.link.demotion = None;
         self.history.last_reason = crate::Reason::PledgeVoided;
         if self.anchor.record_sent == 0 {
-            // Our own marker, of which nothing is on the anchor yet.
+            // Our own marker, of which no byte is on the anchor yet.
             self.anchor.records.clear();
         }
         self.try_close();

@@ -1,4 +1,4 @@
-//! The data path: claiming and committing outgoing bytes, taking in and consuming incoming ones. No allocation here.
+//! The data path: claiming and committing outgoing bytes, receiving and consuming incoming ones. No allocation here.
 
 use crate::ring::{Span, Violation};
 use crate::stream::state::Attempt;
@@ -26,7 +26,7 @@ impl Stream {
         }
     }
 
-    /// How many bytes are still to come again on the anchor, which has begun to bring them.
+    /// The number of bytes that are still to be replayed on the anchor, which has begun to bring them.
     pub fn replay_left(&self) -> u64 {
         match self.rx.state {
             RxState::Replay(until) => until - self.rx.position,
@@ -34,7 +34,7 @@ impl Stream {
         }
     }
 
-    /// All of them are there, unread: what the anchor does from now on is all that there is to the direction.
+    /// All of them are there, unread: from now on the anchor alone carries the direction.
     pub fn handle_replay(&mut self) {
         if matches!(self.rx.state, RxState::Replay(_)) {
             self.rx.state = RxState::Anchor;
@@ -68,7 +68,7 @@ impl Stream {
         }
     }
 
-    /// The application wants to write and there is no byte credit: ask for it, once.
+    /// The application wants to write and there is no byte credit: requests it, once.
     pub fn stalled(&mut self) {
         //= spec §5.2.3
         //# A sender that runs out of byte credit sends CREDIT_WANT once, and waits for CREDIT_GIVE.
@@ -78,7 +78,7 @@ impl Stream {
         }
     }
 
-    /// Takes in the credit word. Returns whether there is new credit.
+    /// Reads the credit word. Returns whether there is new credit.
     #[inline]
     pub fn handle_consumed(&mut self, consumed: u64) -> bool {
         let Some(ring) = &mut self.tx.ring else { return false };
@@ -109,7 +109,7 @@ impl Stream {
                     self.violate(what);
                 }
             }
-            // Frozen: what is under way will be replayed on the anchor.
+            // Frozen: DATA in flight will be replayed on the anchor.
             (RxState::AwaitResume | RxState::ExpectThenResume(_) | RxState::Anchor | RxState::Replay(_), _) => {}
             _ => self.violate("data without a ring or after its end"),
         }

@@ -1,11 +1,11 @@
-//! What only the driver asks: memory that may be freed, work that is pending.
+//! Queries of the driver alone: memory that may be freed, work that is pending.
 
 use crate::ring::RxRing;
 use crate::stream::{Control, PeerFin, RxState, Shutdown, Stream, TxState};
 use crate::wire::MessageKind;
 
 impl Stream {
-    /// Nothing is to be sent and nothing is changing: the hot path need not look further.
+    /// Nothing is to be sent and nothing is changing: the hot path need not check further.
     #[inline]
     pub fn is_steady(&self) -> bool {
         self.is_linked()
@@ -15,8 +15,8 @@ impl Stream {
             && !self.link.peer.usage.is_closed()
     }
 
-    /// Both directions are on the link, and nothing has ended or failed: what most calls find. [`rx_source`](Stream::rx_source)
-    /// and [`tx_sink`](Stream::tx_sink) are `Link` then.
+    /// Both directions are on the link, and nothing has ended or failed: the usual case.
+    /// [`rx_source`](Stream::rx_source) and [`tx_sink`](Stream::tx_sink) are `Link` then.
     #[inline]
     pub fn is_flowing(&self) -> bool {
         self.is_linked()
@@ -27,13 +27,13 @@ impl Stream {
             && self.anchor.records.is_empty()
     }
 
-    /// Whether a message of ours would be about bytes that the peer takes from the link.
+    /// Whether the peer still takes bytes of this side from the link, so that messages about them make sense.
     pub fn sends_on_link(&self) -> bool {
         self.tx.state == TxState::Link && self.link.alive
     }
 
-    /// Whether rings are still needed although the slot on the link may be free: unread or unreplayed bytes, our own or
-    /// those that the peer replays from our memory.
+    /// Whether rings are still needed although the slot on the link may be free: for unread or unreplayed bytes, our
+    /// own or those that the peer replays from our memory.
     pub fn needs_memory(&self) -> bool {
         let ours = match self.tx.state {
             TxState::Frozen | TxState::Replay(_) | TxState::Paused | TxState::Link => true,
@@ -56,7 +56,7 @@ impl Stream {
         self.rx.ring.as_ref().map_or(0, RxRing::len)
     }
 
-    /// Sends the CREDIT_GIVE that [`consume`](Stream::consume) asked for. Separate, because the credit word must be
+    /// Sends the CREDIT_GIVE that [`consume`](Stream::consume) requested. Separate, because the credit word must be
     /// written first.
     #[inline]
     pub fn give_credit(&mut self) {

@@ -1,4 +1,4 @@
-//! How a stream ends: FIN, close, abort, CLOSE of its slot, and the death of the peer.
+//! The end of a stream: FIN, close, abort, CLOSE of its slot, and the death of the peer.
 
 use core::time::Duration;
 
@@ -8,12 +8,12 @@ use crate::stream::{Control, Failure, PeerFin, Phase, Revival, Role, RxState, St
 use crate::wire::{MessageKind, Record, RecordKind, HELD_REWIND};
 use crate::Reason;
 
-/// How long a closed stream may linger with nothing going on. As long as the kernel repeats an orphan's bytes: 8 times
+/// How long a closed stream may linger without progress. As long as the kernel repeats an orphan's bytes: 8 times
 /// (tcp_orphan_retries), the first after 200 ms, each after twice the time (tcp_model_timeout).
 pub const LINGER_LIMIT: Duration = Duration::from_millis(200 * ((2 << 8) - 1));
 
 impl Stream {
-    /// Ends the outgoing direction (`shutdown(SHUT_WR)`), after what was written.
+    /// Ends the outgoing direction (`shutdown(SHUT_WR)`), after all bytes written before.
     pub fn shutdown_write(&mut self) {
         if self.tx.shutdown.is_wanted() || self.failed.is_some() {
             return;
@@ -27,13 +27,13 @@ impl Stream {
         self.try_fin();
     }
 
-    /// From now on what comes is for nobody, if both directions have ended and a marker may come.
+    /// From now on incoming bytes have no reader, if both directions have ended and a marker may come.
     fn note_refusal(&mut self) {
         self.rx.refuses = matches!(self.rx.state, RxState::Expect(_)) && self.takes_no_data();
     }
 
-    /// `shutdown(SHUT_RD)`: reads end once what is here has been read. What comes later can be read too, unless both
-    /// directions have ended.
+    /// `shutdown(SHUT_RD)`: reads end once the bytes that are here have been read. Later bytes can be read too, unless
+    /// both directions have ended.
     pub fn shutdown_read(&mut self) {
         if self.rx.shutdown.is_wanted() || self.failed.is_some() {
             return;
@@ -49,8 +49,8 @@ impl Stream {
         (read || self.rx.shutdown.is_wanted()) && (write || self.tx.shutdown.is_wanted())
     }
 
-    /// Gives up an attempt at promotion if nobody has acted on it: what is asked of the connection is then the kernel's
-    /// to answer.
+    /// Gives up an attempt at promotion if neither side has acted on it: the kernel then answers calls on the
+    /// connection.
     pub fn withdraw(&mut self) {
         self.give_up(Reason::PledgeVoided);
         if self.tx.state == TxState::Pledged && self.role == Role::Opener {
@@ -58,10 +58,10 @@ impl Stream {
         }
     }
 
-    /// The last holder closes the socket. Unread bytes in the ring make it a reset, as the kernel does; and so does `reset`
-    /// (SO_LINGER 0).
-    /// Keep feeding the stream until [`holds_slot`](Stream::holds_slot) and [`must_linger`](Stream::must_linger) are
-    /// false, and meanwhile throw away what comes as [`RxSource::Anchor`](crate::RxSource).
+    /// The last holder closes the socket. Unread bytes in the ring make it a reset, as the kernel does; and so does
+    /// `reset` (SO_LINGER 0). Keep feeding the stream until [`holds_slot`](Stream::holds_slot) and
+    /// [`must_linger`](Stream::must_linger) are false, and meanwhile discard bytes that come as
+    /// [`RxSource::Anchor`](crate::RxSource).
     pub fn close(&mut self, reset: bool) {
         if self.is_closed() {
             return;
@@ -94,7 +94,7 @@ impl Stream {
         self.try_close();
     }
 
-    /// The connection is to end with a reset. The peer may still want what it has not read.
+    /// The connection is to end with a reset. The peer may still need the bytes that it has not read.
     fn reset_at_end(&mut self) {
         //= spec §4.8.7
         //# A side that has closed, and ends the stream with RESET, keeps its anchor open like one that ends it with FIN
@@ -116,7 +116,7 @@ impl Stream {
     /// RESET of the peer.
     pub(super) fn handle_reset(&mut self) {
         match self.rx.state {
-            // The anchor brings it too, behind what the application has not read there.
+            // The anchor brings it too, behind bytes that the application has not read there.
             RxState::Anchor | RxState::Replay(_) => self.withdraw(),
             RxState::AwaitResume | RxState::ExpectThenResume(_) if !self.is_closed() && self.link.alive => {
                 self.link.revival.get_or_insert(Revival::Unreported);
@@ -128,7 +128,7 @@ impl Stream {
         }
     }
 
-    /// The link's word alone has ended the stream: its anchor has not.
+    /// A message on the link alone has ended the stream: its anchor has not ended.
     fn fail_on_link(&mut self) {
         self.fail(Failure::PeerReset);
         if let Some(Failed { cause: cause @ (Cause::Reset | Cause::ResetOnLink), .. }) = &mut self.failed {
@@ -147,8 +147,8 @@ impl Stream {
             && !self.is_closed()
     }
 
-    /// A stream that failed on its link is to leave it, because one of its sides is given away: as if it had not failed, if
-    /// that is possible. Until [`end_revival`](Stream::end_revival) it is [`revived`](Stream::revived).
+    /// A stream that failed on its link is to leave it, because one of its sides is given away. It leaves as if it had
+    /// not failed, if that is possible. Until [`end_revival`](Stream::end_revival) it is [`revived`](Stream::revived).
     pub fn revive(&mut self) -> bool {
         if !self.is_revivable() {
             return false;
@@ -169,7 +169,7 @@ impl Stream {
         self.link.revival
     }
 
-    /// The anchor has ended so, or will not.
+    /// The anchor has ended with a reset, or will not.
     pub fn end_revival(&mut self) {
         self.link.revival = None;
     }
@@ -196,7 +196,7 @@ impl Stream {
     pub fn abort(&mut self) {
         self.give_up(Reason::PledgeVoided);
         if self.tx.state == TxState::Pledged {
-            // So that a late ACCEPT is answered.
+            // Void, so that a late ACCEPT is answered.
             self.void_pledge();
         }
         if self.link.alive && self.link.peer.name.is_some() && self.phase() != Phase::Plain {
@@ -209,13 +209,13 @@ impl Stream {
         self.try_close();
     }
 
-    /// The anchor's incoming direction has ended: by FIN (`reset` false) or by an error, and everything before that
-    /// has been read or is recognised. With FIN: call only after the link has been polled since, so that every message
-    /// that the peer sent before it ended is in.
+    /// The anchor's incoming direction has ended: by FIN (`reset` false) or by an error, and everything before that has
+    /// been read or is recognised. With FIN: call only after the link has been polled since, so that every message that
+    /// the peer sent before it ended is handled.
     pub fn handle_anchor_end(&mut self, reset: bool) {
         if reset {
             if self.rx.state != RxState::Drain {
-                // The peer may not have heard yet, and would take our CLOSE for one of an open stream.
+                // The peer may not have received our message yet, and would take our CLOSE for that of an open stream.
                 if self.failed.is_none()
                     && self.link.alive
                     && self.link.peer.name.is_some()
@@ -244,7 +244,8 @@ impl Stream {
                 //# If the anchor ends while the direction is on the link and no FIN came by the link, the peer has
                 //# died: its reader gets what is in the ring, then a reset, never a clean end.
                 self.rx.state = RxState::Drain;
-                // With bytes unconsumed off the link it was gone before it could say what it consumed.
+                // If bytes are unconsumed after the stream has left the link, the peer was gone before it could send
+                // its consumed position.
                 let died = !self.fin_received() || self.tx.state != TxState::Link && self.unconsumed() > 0;
                 if died && !self.peer_has_answered() {
                     self.note_failure(Failure::PeerReset);
@@ -257,8 +258,9 @@ impl Stream {
         }
     }
 
-    /// As [`handle_anchor_end`](Stream::handle_anchor_end) by FIN, where every message that the peer has ever sent is in,
-    /// however it ended. `held` is what it has written of bytes of which it had not told.
+    /// As [`handle_anchor_end`](Stream::handle_anchor_end) by FIN, where every message that the peer has ever sent is
+    /// handled, however it ended. `held` is the word at `HELD_WORD`: the position after the bytes that the peer had
+    /// written and not announced.
     pub fn handle_last_end(&mut self, held: u64) {
         self.take_held(held);
         let judges = !self.peer_is_done() && !self.peer_has_answered();
@@ -322,12 +324,13 @@ impl Stream {
         self.try_close();
     }
 
-    /// Whether the peer has sent all it ever will, and everything is here.
+    /// Whether the peer has sent everything it ever will, and everything is here.
     pub(super) fn peer_is_done(&self) -> bool {
         self.fin_received() && self.link.peer.usage.is_closed()
     }
 
-    /// This side has closed, and the peer has read everything and sent CLOSE (SPEC §4.6.6), so that no FIN of it can come.
+    /// This side has closed, and the peer has read everything and sent CLOSE (SPEC §4.6.6), so it cannot send FIN any
+    /// more.
     fn peer_has_answered(&self) -> bool {
         //= spec §4.7.1
         //# A side that has closed and has got the peer's
@@ -350,7 +353,7 @@ impl Stream {
         }
     }
 
-    /// The peer is gone: what the ring holds is all that is left of the stream.
+    /// The peer is gone: only the bytes in the ring are left of the stream.
     pub(super) fn leave_to_drain(&mut self) {
         self.tx.state = TxState::Anchor;
         self.link.demotion = None;
@@ -359,7 +362,8 @@ impl Stream {
         }
     }
 
-    /// The peer, closed and lingering, has lost the link before our CLOSE came, and asks what is still wanted.
+    /// The peer, closed and lingering, has lost the link before our CLOSE came, and needs to know which bytes are still
+    /// wanted.
     pub(super) fn answer_lingering(&mut self) {
         let (Some(tx), Some(rx)) = (self.tx.ring.take(), &self.rx.ring) else { return };
         //= spec §4.6.5
@@ -371,7 +375,8 @@ impl Stream {
         }
     }
 
-    /// Says on the link what the application has shut down, once the outgoing direction is there.
+    /// Sends FIN or READ_SHUT on the link for directions that the application has shut down, once the outgoing
+    /// direction is there.
     pub(super) fn try_fin(&mut self) {
         if self.tx.state != TxState::Link || !self.anchor.records.is_empty() {
             return;
@@ -389,16 +394,16 @@ impl Stream {
         }
     }
 
-    /// Sends CLOSE when this side needs the slot no more.
+    /// Sends CLOSE when this side does not need the slot any more.
     pub(super) fn try_close(&mut self) {
         let done = match self.phase() {
             Phase::Plain => self.link.attempt != Attempt::Voided,
             Phase::Linked => self.is_closed() || self.rx.state == RxState::Drain,
-            // The anchor is gone, so what stands on it does not matter any more.
+            // The anchor is gone, so the bytes on it do not matter any more.
             Phase::Promoting => self.is_closed() && (self.failed.is_some() || self.tx.state == TxState::Anchor),
             Phase::Resuming => self.failed.is_some(),
         };
-        // A marker that is not wholly written is announced before CLOSE; after a failure nobody reads it.
+        // A marker that is not completely written is announced before CLOSE; after a failure it has no reader.
         let done = done && (self.anchor.records.is_empty() || self.failed.is_some());
         if done && self.link.peer.name.is_some() && self.link.alive && !self.link.ours.usage.is_closed() {
             //= spec §4.6.1

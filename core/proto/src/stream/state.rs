@@ -1,4 +1,4 @@
-//! The parts of a stream's state: its two directions, the anchor, the link, and what has ended. Each enum has exactly the
+//! The parts of a stream's state: its two directions, the anchor, the link, and the ends. Each enum has exactly the
 //! states that occur.
 
 use alloc::collections::VecDeque;
@@ -16,11 +16,11 @@ pub(super) enum TxState {
     Anchor,
     /// A pledge is out; nothing has been sent beyond it.
     Pledged,
-    /// Opener: our marker is on the anchor, the acceptor's answer is not known.
+    /// Opener: our marker is on the anchor, and the acceptor's answer has not come.
     Paused,
     /// Application bytes go to the link.
     Link,
-    /// RESUME written; the peer's consumed position is not known.
+    /// RESUME written; the peer's consumed position has not come.
     Frozen,
     /// Replaying retained bytes on the anchor from this position on.
     Replay(u64),
@@ -32,7 +32,7 @@ pub(super) enum RxState {
     /// The anchor carries application bytes.
     #[default]
     Anchor,
-    /// At this position, where the application has read to, a marker stands on the anchor, or the pledge is void.
+    /// At this position, which the application has reached, a marker stands on the anchor, or the pledge is void.
     Expect(u64),
     /// The ring carries application bytes; the anchor may carry a RESUME record.
     Link,
@@ -43,7 +43,7 @@ pub(super) enum RxState {
     /// The anchor carries application bytes again; those up to this position were sent on the link before, so the
     /// anchor may not end without them.
     Replay(u64),
-    /// The peer is gone for good: what the ring holds is all there will be.
+    /// The peer is gone permanently: no bytes will come but those in the ring.
     Drain,
 }
 
@@ -74,7 +74,7 @@ pub(super) struct Incoming {
     pub(super) refuses: bool,
 }
 
-/// What is to be written on the anchor before any application byte.
+/// Records and shutdowns to write on the anchor before any application byte.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct AnchorState {
     pub(super) records: VecDeque<Record>,
@@ -82,7 +82,7 @@ pub(super) struct AnchorState {
     pub(super) record_sent: usize,
 }
 
-/// What concerns the link. Each attempt at promotion begins with a new one.
+/// The state of the stream's place on a link. Each attempt at promotion begins with a new one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct LinkState {
     /// False once the link is dead or released, and before the first attempt.
@@ -116,10 +116,10 @@ pub(super) struct OurSlot {
     pub(super) wants_credit: bool,
 }
 
-/// The peer's slot on the link, and what the peer has said there.
+/// The peer's slot on the link, and the peer's messages about it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct PeerSlot {
-    /// Known from OPEN or ACCEPT on.
+    /// Set from OPEN or ACCEPT on.
     pub(super) name: Option<PeerName>,
     pub(super) usage: SlotUse,
     /// SWITCHED has come: the marker is on the anchor, so CLOSE does not mean that none will come.
@@ -130,26 +130,26 @@ pub(super) struct PeerSlot {
     pub(super) wants_credit: bool,
 }
 
-/// How messages and records name the peer's end of the stream.
+/// The name of the peer's end of the stream in messages and records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct PeerName {
     pub(super) slot: u16,
     pub(super) nonce: Nonce,
 }
 
-/// What this side's application has done with its socket as a whole.
+/// The state of this side's socket as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Socket {
     /// At least one descriptor is open.
     Open,
     /// The last holder has closed it.
     Closed,
-    /// The last holder has closed it, and the anchor is to end with a reset once the peer wants nothing more
-    /// (SPEC §4.8.7).
+    /// The last holder has closed it, and the anchor is to end with a reset once the peer needs nothing more (SPEC
+    /// §4.8.7).
     ClosedWithReset,
 }
 
-/// How a stream has failed, and whether the program knows.
+/// How a stream has failed, and whether the program has received the error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Failed {
     pub(super) cause: Cause,
@@ -157,10 +157,10 @@ pub(super) struct Failed {
     pub(super) error: Option<SocketError>,
 }
 
-/// Why a stream has failed.
+/// The cause of a stream's failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Cause {
-    /// RESET on the link alone: the anchor does not know of it, so the stream can be revived (SPEC §4.8.8).
+    /// RESET on the link alone: the anchor has not carried it, so the stream can be revived (SPEC §4.8.8).
     ResetOnLink,
     /// The peer aborted or died, or this side aborted.
     Reset,
@@ -186,7 +186,7 @@ impl From<Cause> for Failure {
     }
 }
 
-/// What one side does with a slot on the link, as far as it has said so there.
+/// One side's use of a slot on the link, as far as it has announced it there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) enum SlotUse {
     /// It has sent neither DEMOTE nor CLOSE.
@@ -196,18 +196,18 @@ pub(super) enum SlotUse {
     Leaving,
     /// CLOSE is sent, without DEMOTE before it.
     Closed,
-    /// CLOSE is sent after DEMOTE: it frees the slot, and says nothing of the socket (SPEC §4.8.8).
+    /// CLOSE is sent after DEMOTE: it frees the slot, and does not mean that the socket is closed (SPEC §4.8.8).
     Left,
 }
 
 impl SlotUse {
-    /// Whether CLOSE is sent, so that the side uses the slot no more.
+    /// Whether CLOSE is sent, so that the side does not use the slot any more.
     #[inline]
     pub(super) fn is_closed(self) -> bool {
         matches!(self, SlotUse::Closed | SlotUse::Left)
     }
 
-    /// DEMOTE is sent. After CLOSE it would say nothing.
+    /// DEMOTE is sent. After CLOSE it would have no meaning.
     pub(super) fn leave(&mut self) {
         if *self == SlotUse::Used {
             *self = SlotUse::Leaving;
@@ -223,7 +223,7 @@ impl SlotUse {
     }
 }
 
-/// What an attempt at promotion waits for, where the paths of the directions do not say so.
+/// The event that an attempt at promotion waits for, where the paths of the directions do not show it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) enum Attempt {
     /// Nothing.
@@ -239,7 +239,7 @@ pub(super) enum Attempt {
     HeldAccept(Accept),
 }
 
-/// How far the shutdown of one direction, by this side's application, has got.
+/// The progress of the shutdown of one direction by this side's application.
 ///
 /// A direction that is shut down never returns to the link once the stream is plain (SPEC §4.1.1), so nothing follows
 /// `OnAnchor`.
@@ -271,8 +271,7 @@ impl Shutdown {
     }
 }
 
-/// What is only for display. Streams that differ in nothing else are equal, so that a model checker takes them for
-/// one state.
+/// Data for display only. Streams that differ only in this are equal, so that a model checker takes them for one state.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct History {
     pub(super) promotions: u32,

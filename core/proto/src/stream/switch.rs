@@ -1,4 +1,4 @@
-//! Promotion and demotion: what happens to a stream when messages about it arrive on the link, and when the link dies.
+//! Promotion and demotion: the effects of messages about a stream that arrive on the link, and of the link's death.
 
 use crate::ring::{RxRing, TxRing};
 use crate::stream::state::{Attempt, LinkState, PeerName, SlotUse};
@@ -25,8 +25,8 @@ impl Stream {
             && !(self.link.alive && self.holds_slot())
     }
 
-    /// Opener: pledges the current position and asks the peer for promotion. `slot` is ours on the link; `ring` our
-    /// registered ring. Requires [`may_promote`](Stream::may_promote).
+    /// Opener: pledges the current position and sends OPEN. `slot` is ours on the link; `ring` our registered ring.
+    /// Requires [`may_promote`](Stream::may_promote).
     pub fn open(&mut self, slot: u16, tuple: WireTuple, hint: u32, nonce: Nonce, ring: RingDescriptor) {
         debug_assert!(self.may_promote() && self.role == Role::Opener, "open of a stream that may not");
         //= spec §4.2.1
@@ -44,7 +44,7 @@ impl Stream {
         })));
     }
 
-    /// Acceptor: answers OPEN. Errors say why it must be refused; the driver then sends REFUSE.
+    /// Acceptor: answers OPEN. An error is the reason for which it must be refused; the driver then sends REFUSE.
     pub fn accept(&mut self, open: &Open, slot: u16, nonce: Nonce, ring: RingDescriptor) -> Result<(), Reason> {
         //= spec §1.5
         //# Only the opener sends OPEN.
@@ -103,7 +103,7 @@ impl Stream {
         }
     }
 
-    /// Takes up an attempt that has waited for the application, now that it has read on.
+    /// Resumes an attempt that has waited for the application, now that it has read further.
     #[cold]
     pub(super) fn take_up(&mut self) {
         match self.link.attempt {
@@ -130,7 +130,7 @@ impl Stream {
                     let refuse = Refuse { peer_slot: open.slot, reason: reason as u16, ask_at: 0 };
                     self.push_control(Control::Message(ControlMessage::Refuse(refuse)));
                 }
-                // Nothing of the stream exists at the peer: the slot is free on both sides.
+                // The stream does not exist at the peer: the slot is free on both sides.
                 self.link.ours.usage.close();
                 self.link.peer.usage.close();
             }
@@ -144,8 +144,9 @@ impl Stream {
         }
     }
 
-    /// Acceptor: ends an attempt on the link that another one contests, where nothing of it can stand on the anchor. True: this
-    /// side has closed its slot and the peer has not, so the slot stays taken; but the stream uses it no more.
+    /// Acceptor: ends an attempt on the link that another one contests, where none of its records can be on the anchor.
+    /// True: this side has closed its slot and the peer has not, so the slot stays taken; but the stream does not use
+    /// it any more.
     pub fn abandon(&mut self) -> bool {
         if matches!(self.link.attempt, Attempt::HeldOpen { .. }) {
             self.give_up(Reason::PeerBusy);
@@ -201,7 +202,7 @@ impl Stream {
         self.link.attempt = Attempt::Settled;
         self.tx.state = TxState::Anchor;
         self.history.last_reason = reason;
-        // Nothing of the stream exists at the peer: the slot is free on both sides.
+        // The stream does not exist at the peer: the slot is free on both sides.
         self.link.ours.usage.close();
         self.link.peer.usage.close();
     }
@@ -316,7 +317,7 @@ impl Stream {
         }
     }
 
-    /// Whether bytes that the application could read on the link are still to come again on the anchor.
+    /// Whether bytes that the application could read on the link are still to be replayed on the anchor.
     pub fn awaits_replay(&self) -> bool {
         match self.rx.state {
             RxState::AwaitResume => self.frozen() > 0,
@@ -343,7 +344,7 @@ impl Stream {
                 self.history.last_reason = reason;
                 self.link.demotion = None;
             }
-            // Settled by what stands on the anchor at the known position.
+            // Decided by the bytes on the anchor at the known position.
             (_, TxState::Paused, _) | (Role::Acceptor, TxState::Pledged, _) => {}
             (_, TxState::Link, RxState::Link | RxState::Expect(_)) => {
                 self.history.last_reason = reason;
@@ -351,7 +352,7 @@ impl Stream {
                     // It will end with a reset anyway.
                     self.note_failure(Failure::PeerReset);
                 } else if self.peer_is_done() && !self.link.alive {
-                    // Everything it sent is here, and most likely it is gone.
+                    // Everything that it sent is here, and it is probably gone.
                     self.leave_to_drain();
                 } else {
                     self.begin_resume();
@@ -435,7 +436,7 @@ impl Stream {
         }
     }
 
-    /// The acceptor knows that the opener's marker is on the anchor.
+    /// The acceptor has learned that the opener's marker is on the anchor.
     pub(super) fn acceptor_switches(&mut self) {
         //= spec §4.3.2
         //# An acceptor that has not voided its pledge answers the opener's marker with its own.

@@ -1,6 +1,6 @@
-//! What a program sees of a stream that has ended, in part or in whole: Linux's rules for a TCP socket, in one table.
+//! A program's view of a stream that has ended, in part or completely: Linux's rules for a TCP socket, in one table.
 //!
-//! They hold while a stream is not plain; a plain one is the kernel's own socket. Of the kernel's state they need:
+//! They hold while a stream is not plain; a plain one is the kernel's own socket. They need this of the kernel's state:
 //!
 //! | what happened | no more in | no more out | over | error |
 //! | --- | --- | --- | --- | --- |
@@ -26,14 +26,14 @@
 //! | `poll`: HUP | no more in and no more out |
 //! | `poll`: ERR | an error |
 //!
-//! The error is told once, by whichever call comes first. The peer reads no more when it has closed, or has shut down
-//! reading and ended its own direction, or is gone.
+//! The error is reported once, by whichever call comes first. The peer reads no more when it has closed, or has shut
+//! down reading and ended its own direction, or is gone.
 
 use crate::ring::RxRing;
 use crate::stream::state::Failed;
 use crate::stream::{Failure, PeerFin, RxSource, RxState, SocketError, Stream, TxState};
 
-/// The state of the connection, by the kernel's names. States that last as long as an acknowledgement is under way are not
+/// The state of the connection, by the kernel's names. States that last only until an acknowledgement arrives are not
 /// among them, because a link acknowledges at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TcpState {
@@ -48,7 +48,7 @@ pub enum TcpState {
 }
 
 impl Stream {
-    /// The state that the kernel would report, had it carried the whole connection.
+    /// The state that the kernel would report if it had carried the whole connection.
     pub fn tcp_state(&self) -> TcpState {
         match (self.fin_received(), self.tx.shutdown.is_wanted()) {
             _ if self.is_over() => TcpState::Closed,
@@ -58,8 +58,8 @@ impl Stream {
         }
     }
 
-    /// Bytes that the kernel would still have to send. A ring stands for both of the kernel's buffers: the first half of what
-    /// is unread counts as received by the peer, the rest as waiting to be sent.
+    /// Bytes that the kernel would still have to send. A ring represents both of the kernel's buffers: the first half
+    /// of the unread bytes counts as received by the peer, the rest as waiting to be sent.
     pub fn queued_to_send(&self) -> u64 {
         self.unconsumed().saturating_sub(u64::from(self.tx_ring_len() / 2))
     }
@@ -86,12 +86,12 @@ impl Stream {
         self.tx.shutdown.is_wanted()
     }
 
-    /// The connection is no more, in the kernel's terms closed.
+    /// The connection has ended; in the kernel's terms it is closed.
     pub fn is_over(&self) -> bool {
         self.failed.is_some() || self.fin_received() && self.tx.shutdown.is_wanted()
     }
 
-    /// Whether nothing is left for a program that reads no more, although the anchor's next bytes are not known.
+    /// Whether no bytes are left for a program that reads no more, although the anchor's next bytes are unknown.
     pub fn is_read_out(&self) -> bool {
         self.rx.shutdown.is_wanted() && matches!(self.rx.state, RxState::Expect(_)) && self.is_ring_empty()
     }
@@ -101,25 +101,25 @@ impl Stream {
         matches!(self.rx.state, RxState::Link | RxState::AwaitResume)
     }
 
-    /// Whether what the peer has said on the link decides what an end of the anchor means.
+    /// Whether the peer's messages on the link decide the meaning of an end of the anchor.
     pub fn ends_by_link(&self) -> bool {
         matches!(self.rx.state, RxState::Link | RxState::AwaitResume | RxState::Drain) || self.tx.state == TxState::Link
     }
 
-    /// The error that nobody has been told of.
+    /// The error that no call has received yet.
     #[inline]
     pub fn error(&self) -> Option<SocketError> {
         self.failed.and_then(|failed| failed.error)
     }
 
-    /// The error, for the call that is told.
+    /// The error, for the call that receives it.
     pub fn take_error(&mut self) -> Option<SocketError> {
         self.failed.as_mut().and_then(|failed| failed.error.take())
     }
 
     /// The application has written `len` bytes where [`TxSink`](crate::TxSink) is `Refused`; not for a write of nothing.
     pub fn refuse_write(&mut self, len: u32) {
-        // Nobody acknowledges them.
+        // No kernel acknowledges them.
         self.tx.refused = len;
         //= spec §4.8.3
         //# What is written to a peer that reads no more is thrown away and answered with RESET, for both sides, as its
@@ -127,19 +127,20 @@ impl Stream {
         self.reset_peer();
     }
 
-    /// Whether the stream has ended for good, so far as it can: nothing more comes by the link, and nothing can be replayed.
+    /// Whether the stream has ended permanently, as far as it can: nothing more comes by the link, and nothing can be
+    /// replayed.
     pub fn has_ended(&self) -> bool {
         self.rx.state == RxState::Drain || self.failed.is_some() && self.is_linked()
     }
 
-    /// Whether the peer's end of the connection is no more: what is written there is read by nobody. CLOSE alone does not
-    /// say so, a peer that has left the link sends it too.
+    /// Whether the peer's end of the connection is gone: bytes written there have no reader. CLOSE alone does not show
+    /// this; a peer that has left the link sends it too.
     pub fn is_peer_gone(&self) -> bool {
         self.peer_is_done() || self.rx.state == RxState::Drain
     }
 
-    /// Gives a stream that [`has_ended`](Stream::has_ended), and of which nothing is left to read, back to its anchor, which
-    /// has ended in the same way. Whether that could be done.
+    /// Gives a stream that [`has_ended`](Stream::has_ended), and that has no bytes left to read, back to its anchor,
+    /// which has ended in the same way. Returns whether that could be done.
     pub fn give_back(&mut self) -> bool {
         if !self.has_ended() || !self.is_ring_empty() || self.is_closed() {
             return false;
@@ -160,7 +161,7 @@ impl Stream {
         true
     }
 
-    /// What `recv` says when nothing is left to read.
+    /// The result of `recv` when no bytes are left to read.
     pub(super) fn rx_end(&self) -> RxSource {
         match self.failed {
             Some(Failed { cause, error: Some(_) }) if !self.end_is_here() => RxSource::Failed(cause.into()),
@@ -169,7 +170,7 @@ impl Stream {
         }
     }
 
-    /// The stream fails; what that means to the program depends on what had ended before.
+    /// The stream fails; what had ended before decides the error that the program gets.
     pub(super) fn note_failure(&mut self, failure: Failure) {
         //= spec §4.8.4
         //# A stream that fails after both directions have ended tells nobody; after the peer's alone, of a broken pipe;
@@ -184,7 +185,7 @@ impl Stream {
         }
     }
 
-    /// The peer's FIN has come, and all that it sent before can be read.
+    /// The peer's FIN has come, and all bytes sent before it can be read.
     fn end_is_here(&self) -> bool {
         let lost = matches!(self.rx.state, RxState::Expect(_)) && !self.is_ring_empty();
         self.fin_received() && !lost
@@ -194,16 +195,16 @@ impl Stream {
         self.rx.ring.as_ref().is_none_or(RxRing::is_empty)
     }
 
-    /// Whether the peer throws away what is written to it.
+    /// Whether the peer discards bytes that are written to it.
     #[inline]
     pub(super) fn peer_is_deaf(&self) -> bool {
         let ended = self.fin_received() && (self.link.peer.usage.is_closed() || self.link.peer.read_shut)
             || self.rx.state == RxState::Drain;
-        // While a stream changes its path the answer is the anchor's.
+        // While a stream changes its path, the anchor's state decides.
         ended && matches!(self.tx.state, TxState::Link | TxState::Anchor)
     }
 
-    /// Whether this side does, with what comes by the link.
+    /// Whether this side discards bytes that come by the link.
     #[inline]
     pub(super) fn takes_no_data(&self) -> bool {
         //= spec §4.8.2

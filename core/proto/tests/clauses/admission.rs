@@ -1,4 +1,4 @@
-//! The pre-shared key: who has it is let onto a link, and nobody else.
+//! The pre-shared key: only a process that has it is admitted to a link.
 
 use netacc_device::PeerAddress;
 use netacc_proto::{
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 const CLIENT: PeerAddress = PeerAddress([0, 1, 4 << 16, 0]);
 const SERVER: PeerAddress = PeerAddress([0, 2, 4 << 16, 0]);
 
-/// One end of a link; `far` is where it believes its peer to be.
+/// One end of a link; `far` is the address at which it assumes its peer.
 struct End {
     connector: bool,
     key: Option<&'static [u8]>,
@@ -38,7 +38,7 @@ impl End {
     }
 }
 
-/// As it arrives: what does not survive its own encoding proves nothing.
+/// As it arrives: a field that does not survive its own encoding proves nothing.
 fn over_the_wire(message: ControlMessage) -> ControlMessage {
     ControlMessage::decode(&message.encode()).expect("well-formed")
 }
@@ -57,7 +57,7 @@ fn proof(message: ControlMessage) -> ProofBytes {
     }
 }
 
-/// Brings a link up. Each side's end of the story.
+/// Brings a link up. Returns each side's result.
 fn set_up(client: &End, server: &End) -> (Result<Link, LinkError>, Result<Link, LinkError>) {
     let (mut near, mut far) = (client.link(), server.link());
     let answer = match far.handle_hello(&hello(near.hello())) {
@@ -96,7 +96,7 @@ fn a_link_of_which_one_side_alone_has_a_key_is_refused() {
         assert!(matches!(far, Err(LinkError::Refused(Reason::KeyMissing))), "{keys:?}");
         assert!(!near.expect("heard nothing").is_ready());
     }
-    // The connecting side asks no less.
+    // The connecting side demands the same.
     let mut near = client(Some(KEY)).link();
     let mut stranger = server(None).link();
     let answer = stranger.handle_hello(&hello(client(None).link().hello())).expect("fine").expect("an answer");
@@ -108,10 +108,10 @@ fn a_link_of_which_one_side_alone_has_a_key_is_refused() {
 fn another_key_is_refused_before_this_one_is_proven() {
     let (near, far) = set_up(&client(Some(KEY)), &server(Some(OTHER)));
     assert!(matches!(near, Err(LinkError::Refused(Reason::KeyMismatch))));
-    assert!(!far.expect("heard no proof").is_ready());
+    assert!(!far.expect("received no proof").is_ready());
 }
 
-/// Breaks if a proof were good for anything but the link that it was made for.
+/// Breaks if a proof were valid for anything but the link that it was made for.
 #[test]
 fn a_proof_is_of_one_link_its_ends_and_its_side() {
     //= spec §2.5.2
@@ -135,12 +135,13 @@ fn a_proof_is_of_one_link_its_ends_and_its_side() {
     let mut near = End { nonce: 3, ..client(Some(KEY)) }.link();
     assert_eq!(near.handle_hello(&answer), Err(LinkError::Refused(Reason::KeyMismatch)));
 
-    // Relayed by somebody in between, who is where the connecting side wants to go, and comes from elsewhere.
+    // Relayed by a process in between, which has the address that the connecting side connects to, and connects from
+    // another address.
     let middle = PeerAddress([0, 3, 4 << 16, 0]);
     let relayed = set_up(&End { far: middle, ..client(Some(KEY)) }, &End { far: middle, ..server(Some(KEY)) });
     assert!(matches!(relayed.0, Err(LinkError::Refused(Reason::KeyMismatch))));
 
-    // Sent back to who made it.
+    // Sent back to the side that made it.
     let mut near = client(Some(KEY)).link();
     let own = hello(near.hello());
     assert_eq!(near.handle_hello(&own), Err(LinkError::Refused(Reason::KeyMismatch)));
@@ -149,7 +150,7 @@ fn a_proof_is_of_one_link_its_ends_and_its_side() {
     let own = answer.credential.expect("it has a key").proof;
     assert_eq!(far.handle_proof(&own), Err(LinkError::Refused(Reason::KeyMismatch)));
 
-    // What the sides have said of themselves is proven too.
+    // The sides' other fields of HELLO are proven too.
     let mut near = client(Some(KEY)).link();
     let forged = Hello { max_streams: 1, ..answer };
     assert_eq!(near.handle_hello(&forged), Err(LinkError::Refused(Reason::KeyMismatch)));
@@ -198,7 +199,7 @@ fn a_key_is_not_short_and_not_printed() {
 }
 
 proptest! {
-    /// Whatever a stranger says, it gets onto no link.
+    /// No message of a stranger admits it to a link.
     #[test]
     fn no_guess_is_admitted(nonce: [u8; 16], guess: [u8; 32], max_streams in 1u16.., receive_depth in 8u32..) {
         let credential = Some(Credential { nonce, proof: guess });
@@ -211,7 +212,7 @@ proptest! {
         prop_assert!(!near.is_ready() && !far.is_ready());
     }
 
-    /// Nor does anybody with one bit wrong.
+    /// Nor does a proof with one wrong bit.
     #[test]
     fn no_bit_may_be_wrong(bit in 0usize..256) {
         let (mut near, mut far) = (client(Some(KEY)).link(), server(Some(KEY)).link());

@@ -2,7 +2,7 @@ use netacc_proto::{Failure, MessageKind, Reason, Revival, RxSource, SocketError,
 
 use crate::pair::{Pair, A, O};
 
-/// Both on the link, and one side has ended both directions; the other knows.
+/// Both on the link, and one side has ended both directions; the other has learned of it.
 fn deaf(side: usize) -> Pair {
     let mut p = Pair::promoted();
     p.side[side].shutdown_read();
@@ -44,7 +44,7 @@ fn data_for_who_reads_no_more_is_a_reset() {
     assert_eq!((p.side[O].rx_source(), p.side[O].available()), (RxSource::Link, 6));
     p.side[O].consume(6);
     assert_eq!(p.side[O].rx_source(), RxSource::Failed(Failure::PeerReset));
-    // What its peer had sent before its own end was on its way.
+    // The peer's bytes from before its own end were in flight.
     let mut p = Pair::promoted();
     p.side[O].shutdown_read();
     p.side[A].shutdown_write();
@@ -58,7 +58,7 @@ fn data_for_who_reads_no_more_is_a_reset() {
 fn bytes_instead_of_a_marker_for_who_reads_no_more_are_a_reset() {
     //= spec §4.8.2
     //= type=test
-    // The acceptor has promised to expect a marker; the opener writes, and so takes its pledge back.
+    // The acceptor has pledged that it expects a marker; the opener writes, and so voids its pledge.
     let shut_down = |both: bool| {
         let mut p = Pair::new(false);
         p.open();
@@ -73,7 +73,7 @@ fn bytes_instead_of_a_marker_for_who_reads_no_more_are_a_reset() {
     let mut p = shut_down(true);
     p.settle();
     assert_eq!((p.side[A].error(), p.side[A].tx_sink()), (Some(SocketError::Reset), TxSink::Closed));
-    // Or the peer says first that no marker will come.
+    // Or the peer announces first that no marker will come.
     let mut p = shut_down(true);
     p.deliver(O);
     p.deliver(A);
@@ -96,7 +96,7 @@ fn a_write_to_who_reads_no_more_is_a_reset() {
         assert_eq!((p.side[A].tx_sink(), p.side[A].is_over()), (TxSink::Refused, false));
         p.side[A].refuse_write(1);
         p.settle();
-        // A peer that has closed need not know.
+        // A peer that has closed may not have learned of it.
         assert_eq!((p.side[A].is_over(), p.side[O].error()), (true, told));
         assert_eq!(p.side[A].tx_sink(), TxSink::Closed);
         assert_eq!((p.side[A].take_error(), p.side[A].take_error()), (Some(SocketError::Pipe), None));
@@ -106,7 +106,7 @@ fn a_write_to_who_reads_no_more_is_a_reset() {
         p.settle();
         assert!(!p.side[O].holds_slot() && !p.side[A].holds_slot());
     }
-    // While the path changes the answer is the anchor's.
+    // While the path changes, the anchor's state decides.
     let mut p = deaf(O);
     p.side[A].demote(netacc_proto::Demotion::Requested(Reason::Requested));
     assert_eq!(p.side[A].tx_sink(), TxSink::Wait);
@@ -172,7 +172,7 @@ fn no_marker_where_the_anchor_has_ended() {
             p.side[O].handle_accept(&accept);
         }
     }
-    // Whoever is about to write it looks at the anchor first.
+    // The side that is about to write it checks the anchor first.
     assert!(p.side[O].is_about_to_switch());
     p.side[O].handle_anchor_end(false);
     p.flush();
@@ -205,7 +205,7 @@ fn an_ended_stream_is_given_back() {
 fn what_nobody_has_read_comes_again_before_a_reset() {
     //= spec §4.8.7, §4.8.8
     //= type=test
-    // It closes with unread bytes; or is written to after it has closed.
+    // It closes with unread bytes; or bytes arrive after it has closed.
     for refused in [false, true] {
         for told in [false, true] {
             let mut p = Pair::promoted();
@@ -232,7 +232,7 @@ fn what_nobody_has_read_comes_again_before_a_reset() {
             assert_eq!((p.side[O].has_said_fin(), p.anchor_ended[A]), (refused, false));
         }
     }
-    // Whoever has read everything lets it go.
+    // A side that has read everything frees its slot.
     let mut p = Pair::promoted();
     p.write_linked(O, b"x");
     p.side[O].close(true);
@@ -262,7 +262,7 @@ fn whoever_has_left_gets_again_what_it_has_not_read() {
     assert!(p.side[O].failure().is_some() && p.side[O].revive());
     p.side[O].demote(netacc_proto::Demotion::Requested(Reason::Requested));
     p.flush();
-    // Its CLOSE is taken in before its RESUME.
+    // Its CLOSE is handled before its RESUME.
     p.peek(A);
     p.settle();
     assert_eq!(p.read_plain(A), b"last words");

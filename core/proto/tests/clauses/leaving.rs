@@ -37,7 +37,7 @@ fn bytes_that_could_be_read_are_awaited_until_they_have_come_again() {
     for s in 0..2 {
         p.side[s].demote(REQUEST);
     }
-    // The one that had nothing to read is owed nothing.
+    // The side that had nothing to read is owed nothing.
     assert!(p.side[A].awaits_replay() && !p.side[O].awaits_replay());
     p.settle();
     assert!(p.side[A].is_plain() && p.side[A].awaits_replay());
@@ -170,7 +170,7 @@ fn a_link_that_loses_nothing_ends_as_the_kernel_would() {
     p.side[A].consume(4);
     p.side[A].handle_last_end(0);
     assert_eq!((p.side[A].rx_source(), p.side[A].tx_sink()), (RxSource::Eof, TxSink::Refused));
-    // It had not died, and its FIN was under way.
+    // It had not died, and its FIN was in flight.
     p.side[A].handle_signal(MessageKind::Fin);
     assert_eq!((p.side[A].failure(), p.side[A].rx_source()), (None, RxSource::Eof));
     // It died before this side had read its last bytes: they come first.
@@ -219,7 +219,7 @@ fn a_link_that_loses_nothing_ends_as_the_kernel_would() {
         p.side[A].handle_last_end(0);
         assert_eq!(p.side[A].take_error(), Some(error));
     }
-    // What came after the freeze was thrown away: nobody knows.
+    // Bytes that came after the freeze were discarded, so their number is unknown.
     let mut p = Pair::promoted();
     p.side[A].demote(REQUEST);
     p.side[A].handle_last_end(0);

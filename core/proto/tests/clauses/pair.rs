@@ -1,4 +1,4 @@
-//! Two streams with everything between them in the open.
+//! Two streams, with everything between them accessible to the test.
 
 use std::collections::VecDeque;
 
@@ -22,7 +22,7 @@ pub(crate) struct Pair {
     pub(crate) anchor_ended: [bool; 2],
     /// `shutdown(SHUT_RD)` has been applied to it.
     pub(crate) anchor_read_shut: [bool; 2],
-    /// What each side keeps of its outgoing ring.
+    /// The bytes that each side keeps of its outgoing ring.
     kept: [Vec<u8>; 2],
 }
 
@@ -53,7 +53,7 @@ impl Pair {
         self.flush();
     }
 
-    /// Takes out of both sides what they want written and sent.
+    /// Takes the records and messages that both sides want written and sent out of them.
     pub(crate) fn flush(&mut self) {
         for s in 0..2 {
             self.write_anchor(s);
@@ -91,7 +91,7 @@ impl Pair {
         }
     }
 
-    /// Gives `s` all messages that are under way to it.
+    /// Delivers all messages in flight to `s`.
     pub(crate) fn deliver(&mut self, s: usize) {
         while let Some(control) = self.link[s].pop_front() {
             self.give(s, control);
@@ -112,7 +112,7 @@ impl Pair {
         }
     }
 
-    /// Lets `s` look at the anchor where a record may stand.
+    /// Lets `s` peek at the anchor where a record may be.
     pub(crate) fn peek(&mut self, s: usize) -> Option<RecordVerdict> {
         if matches!(self.side[s].rx_source(), RxSource::Anchor(_)) || self.anchor[s].is_empty() {
             return None;

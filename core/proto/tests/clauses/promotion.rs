@@ -184,7 +184,7 @@ fn a_beginning_is_waited_for() {
     for n in 0..RECORD_LEN {
         assert_eq!(p.side[A].handle_record(&marker[..n], false), RecordVerdict::NeedMore);
     }
-    // So few may be anything; more can only be a record that its writer did not live to finish.
+    // A part so short may be anything; a longer one can only be a record that its writer did not live to finish.
     assert_eq!(p.side[A].clone().handle_record(&marker[..7], true), RecordVerdict::Plain);
     let mut cut = p.side[A].clone();
     assert_eq!(cut.handle_record(&marker[..8], true), RecordVerdict::NeedMore);

@@ -108,7 +108,7 @@ fn at_rest(w: &World, s: usize) -> bool {
         return true;
     }
     if us.stream.resets() && peer.reset && !peer.closed {
-        // It keeps what its peer's application has not read, which was told of the reset and does not go on.
+        // It keeps bytes that its peer's application has not read; that application got the reset and does not read on.
         return true;
     }
     if us.closed {
@@ -125,7 +125,8 @@ fn at_rest(w: &World, s: usize) -> bool {
     }
 }
 
-/// The answer was lost with the link: the opener has given up but not written since, and cannot tell (SPEC §6.2).
+/// The answer was lost with the link: the opener has given up but not written since, and cannot learn of it (SPEC
+/// §6.2).
 fn silent(w: &World, s: usize) -> bool {
     let (us, opener) = (&w.side[s], &w.side[OPENER]);
     s == ACCEPTOR

@@ -1,6 +1,6 @@
 //! Exhaustive check of the switching protocol on small bounds: two streams, links that may die at any step, a reliable
-//! anchor, and applications that do everything they may. The job `model` runs it, optimised;
-//! `cargo test --release -p netacc-proto --test model -- --ignored --nocapture large` takes larger bounds.
+//! anchor, and applications that do everything they may. The job `model` runs it, optimised; `cargo test --release -p
+//! netacc-proto --test model -- --ignored --nocapture large` takes larger bounds.
 
 mod check;
 mod moves;
@@ -51,7 +51,7 @@ fn second_attempt() {
     }
 }
 
-/// Writes fail for which a pledge was to be void: nobody waits for what they would have written.
+/// Writes for which a pledge was to be void fail: neither side waits for the bytes that they would have written.
 #[test]
 #[cfg_attr(debug_assertions, ignore = "ci/run.sh model runs it, optimised")]
 fn failed_writes() {
@@ -75,7 +75,7 @@ fn demotion() {
     }
 }
 
-/// One application closes: what it has written arrives, whatever becomes of the link.
+/// One application closes: the bytes that it has written arrive, even if the link dies.
 #[test]
 #[cfg_attr(debug_assertions, ignore = "ci/run.sh model runs it, optimised")]
 fn close_after_writing() {
@@ -97,7 +97,7 @@ fn close_after_writing() {
     }
 }
 
-/// Applications close, or abort, with bytes unread or under way.
+/// Applications close, or abort, with bytes unread or in flight.
 #[test]
 #[cfg_attr(debug_assertions, ignore = "ci/run.sh model runs it, optimised")]
 fn close() {

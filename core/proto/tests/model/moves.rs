@@ -1,4 +1,4 @@
-//! What the steps of the world do: the model's stand-in for the driver, the device and the kernel.
+//! The steps of the world: the model's replacement for the driver, the device and the kernel.
 
 use netacc_device::RemoteKey;
 use netacc_proto::{
@@ -156,7 +156,7 @@ impl World {
         }
     }
 
-    /// The driver's look at the anchor where a record may stand.
+    /// The driver peeks at the anchor where a record may be.
     pub(crate) fn peek(&mut self, s: usize) -> Option<()> {
         let stream = &mut self.side[s].stream;
         match stream.rx_source() {
@@ -187,12 +187,12 @@ impl World {
         Some(())
     }
 
-    /// Whether `s` has taken in everything that its peer sent on the link before.
+    /// Whether `s` has handled everything that its peer sent on the link before.
     fn link_polled(&self, s: usize) -> bool {
         self.side[s].link.is_none_or(|k| self.links[k].to[s].is_empty() || self.links[k].notified[s])
     }
 
-    /// The application reads one byte, or learns of the end. A closed side's driver throws bytes away.
+    /// The application reads one byte, or learns of the end. A closed side's driver discards bytes.
     pub(crate) fn read(&mut self, bounds: &Bounds, s: usize) -> Option<()> {
         match self.side[s].stream.rx_source() {
             RxSource::Anchor(limit) => match *self.anchor[s].front()? {
@@ -323,7 +323,7 @@ impl World {
         }
     }
 
-    /// What a driver does after every change.
+    /// The work of a driver after every change.
     pub(crate) fn settle(&mut self, bounds: &Bounds, s: usize) {
         if self.side[s].crashed {
             return;

@@ -18,7 +18,7 @@ pub(crate) enum Mutant {
     MarkerElsewhere,
     /// The application writes although a pledge is out, and the pledge is not voided.
     SilentVoid,
-    /// Consumption is never told.
+    /// Consumption is never announced.
     NoCredit,
     /// FIN overtakes data.
     FinFirst,
@@ -44,7 +44,7 @@ impl Mutant {
         Mutant::NoClose,
     ];
 
-    /// Bounds within which it shows.
+    /// Bounds within which the fault shows.
     pub(crate) fn bounds(self) -> Bounds {
         let bounds = Bounds { mutant: Some(self), writes: [2, 1], shutdowns: [false; 2], ..Bounds::default() };
         match self {
@@ -65,7 +65,7 @@ impl Mutant {
         }
     }
 
-    /// What becomes of a queue after sending.
+    /// Changes a queue after sending.
     pub(crate) fn disturb(self, queue: &mut VecDeque<Message>) {
         let n = queue.len();
         if self == Mutant::FinFirst && n >= 2 && queue[n - 1] == Message::Signal(MessageKind::Fin) {
@@ -73,7 +73,7 @@ impl Mutant {
         }
     }
 
-    /// What becomes of a record on writing.
+    /// Changes a record on writing.
     pub(crate) fn forge(self, record: Record) -> Record {
         let position = match (self, record.kind) {
             (Mutant::ResumeAhead, RecordKind::Resume) => record.position + 1,

@@ -1,4 +1,4 @@
-//! Schedules that once went wrong, as the checker (or a reader) found them. Each ends settled.
+//! Schedules that once failed, as the checker (or a reader) found them. Each ends settled.
 
 use crate::check::{quiescent, settled};
 use crate::world::{Bounds, Step, Step::*, World};
@@ -59,8 +59,8 @@ fn attempt_ends_while_the_marker_is_half_written() {
     assert!(world.side.iter().all(|s| s.stream.is_plain()));
 }
 
-/// A marker was written behind bytes that its reader had not taken: made plain and given to another process, the socket
-/// brought it to that process's application.
+/// A marker was written behind bytes that its reader had not taken: when the socket was made plain and given to another
+/// process, that process's application received the marker.
 #[test]
 fn nothing_is_written_behind_unread_bytes() {
     let steps = [Write(0), Write(1), Open, Deliver(1, 0)];
@@ -133,7 +133,7 @@ fn close_may_answer_close_without_fin() {
     replay(Bounds { closes: [true, false], ..Bounds::default() }, &steps);
 }
 
-/// A side closed with bytes in the peer's ring, the link died, and nobody was left to replay them.
+/// A side closed with bytes in the peer's ring, the link died, and no side was left to replay them.
 #[test]
 fn closed_with_unread_bytes_when_the_link_dies() {
     let steps = [

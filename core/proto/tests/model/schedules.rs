@@ -16,7 +16,7 @@ fn run(bounds: &Bounds, choices: &[u16]) -> Result<(), TestCaseError> {
         if steps.is_empty() {
             break;
         }
-        // Ends of everything are rare, or no schedule would be long.
+        // Ends are rare, or no schedule would be long.
         let step = steps[usize::from(choice) % steps.len()];
         let ends = matches!(step, Step::Shutdown(_) | Step::Close(_) | Step::Abort(_) | Step::Crash(_));
         if ends && choice % 16 != 0 {

@@ -1,8 +1,9 @@
-//! Two streams, the links between them, and the TCP connection under them: one state of the model and what can happen
-//! to it.
+//! Two streams, the links between them, and the TCP connection under them: one state of the model and its possible
+//! steps.
 //!
-//! Everything that the real world may delay is a step of its own: delivery of a message, death of a link, each side's
-//! learning of it, writing on the anchor, peeking at it, looking beyond unread bytes, the application's reading.
+//! Everything that the real world may delay is a step of its own: delivery of a message, death of a link, the moment at
+//! which each side learns of it, writing on the anchor, peeking at it, looking beyond unread bytes, the application's
+//! reading.
 
 use std::collections::VecDeque;
 
@@ -17,7 +18,7 @@ pub(crate) const RING: usize = 4;
 pub(crate) const OPENER: usize = 0;
 pub(crate) const ACCEPTOR: usize = 1;
 
-/// What the two applications and the world may do, and how often.
+/// The choices of the two applications and the world, and how often they may be made.
 #[derive(Clone, Debug)]
 pub(crate) struct Bounds {
     pub(crate) trust_hints: bool,
@@ -32,7 +33,7 @@ pub(crate) struct Bounds {
     pub(crate) closes: [bool; 2],
     /// This side may abort.
     pub(crate) abort: Option<usize>,
-    /// What the applications do resets nobody.
+    /// The applications do nothing that causes a reset.
     pub(crate) gentle: bool,
     /// This side's process may be killed.
     pub(crate) crash: Option<usize>,
@@ -93,7 +94,7 @@ pub(crate) enum Message {
     Data { rewind: bool },
 }
 
-/// One thing on the anchor.
+/// One symbol on the anchor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Symbol {
     /// The application byte with this position.
@@ -111,11 +112,11 @@ pub(crate) enum Symbol {
 pub(crate) struct Link {
     pub(crate) dead: bool,
     pub(crate) notified: [bool; 2],
-    /// Messages under way to each side.
+    /// Messages in flight to each side.
     pub(crate) to: [VecDeque<Message>; 2],
 }
 
-/// Memory that a side has registered: what the peer wrote there.
+/// Memory that a side has registered: the bytes that the peer wrote there.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Region {
     pub(crate) bytes: [u8; RING],
@@ -131,7 +132,7 @@ pub(crate) struct Side {
     pub(crate) region: Region,
     /// Attempt whose peer region we write to.
     pub(crate) outgoing: u8,
-    /// What we wrote there.
+    /// The bytes that we wrote there.
     pub(crate) copy: [u8; RING],
     pub(crate) wrote: u8,
     pub(crate) read: u8,
@@ -224,7 +225,7 @@ impl World {
         }
     }
 
-    /// Steps that are somebody's choice.
+    /// Steps that an application or the world chooses.
     pub(crate) fn free_steps(&self, bounds: &Bounds, steps: &mut Vec<Step>) {
         for (k, link) in self.links.iter().enumerate() {
             if !link.dead && self.links.iter().filter(|l| l.dead).count() < usize::from(bounds.deaths) {
