@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// Why an anchor operation did nothing.
+/// The reason why an anchor operation did nothing.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AnchorError {
@@ -14,16 +14,16 @@ pub enum AnchorError {
     Os(#[from] io::Error),
 }
 
-/// How many bytes an anchor has carried.
+/// The number of bytes that an anchor has carried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AnchorPosition {
     /// Written to it, sent or not.
     pub written: u64,
-    /// Read from it. What has arrived and is unread does not count.
+    /// Read from it. Bytes that have arrived and are unread do not count.
     pub read: u64,
 }
 
-/// A reliable byte stream that is always there. All calls are non-blocking.
+/// A reliable byte stream that always exists. All calls are non-blocking.
 pub trait Anchor {
     /// Writes some of `bytes`; returns how many.
     fn try_write(&mut self, bytes: &[u8]) -> Result<usize, AnchorError>;
@@ -34,28 +34,28 @@ pub trait Anchor {
     /// Like [`try_read`](Anchor::try_read), leaving the bytes where they are.
     fn try_peek(&mut self, buf: &mut [u8]) -> Result<usize, AnchorError>;
 
-    /// Bytes that it has carried since it was connected, whoever wrote and read them. `None` if that cannot be told
-    /// exactly.
+    /// Bytes that it has carried since it was connected, whichever process wrote and read them. `None` if the number
+    /// cannot be determined exactly.
     fn position(&self) -> Option<AnchorPosition>;
 
     /// Ends the outgoing direction (FIN).
     fn shutdown_write(&mut self) -> Result<(), AnchorError>;
 
-    /// Ends the incoming direction for the application (`shutdown(SHUT_RD)`): reads that would wait find the end.
+    /// Ends the incoming direction for the program (`shutdown(SHUT_RD)`): reads that would wait find the end.
     fn shutdown_read(&mut self) -> Result<(), AnchorError>;
 
-    /// Whether nothing is unread and the connection's error waits to be told. Does not take the error, as reading would.
+    /// Whether nothing is unread and the connection has an unreported error. Does not take the error, as reading would.
     fn is_broken(&self) -> bool;
 
-    /// Whether the connection is no more: both directions have ended, or it was reset.
+    /// Whether the connection has ended: both directions have ended, or it was reset.
     fn is_over(&self) -> bool;
 
     /// Whether the peer has ended its direction; unread bytes may be in front of the end.
     fn is_ended(&self) -> bool;
 
-    /// Whether the peer has ended its direction before anything else ended the connection, for whoever has read `read`
-    /// bytes so far: a reset that comes after that is no error to a reader. Does not take the error. `None` if it cannot
-    /// be told.
+    /// Whether the peer has ended its direction before anything else ended the connection, for a reader that has read
+    /// `read` bytes so far: a later reset is no error to a reader. Does not take the error. `None` if it cannot be
+    /// determined.
     fn has_fin(&self, _read: u64) -> Option<bool> {
         None
     }
@@ -63,18 +63,18 @@ pub trait Anchor {
     /// How many bytes are unread.
     fn unread(&self) -> u64;
 
-    /// Takes the connection's error, so that nobody else is told.
+    /// Takes the connection's error, so that no other call receives it.
     fn clear_error(&mut self);
 
-    /// What was written goes out at once, although the connection is corked or waits for an acknowledgement (Nagle).
+    /// Written bytes go out at once, although the connection is corked or waits for an acknowledgement (Nagle).
     fn push(&mut self) {}
 
     /// Makes the coming close of the anchor a reset (RST).
     fn abort(&mut self);
 
-    /// Resets the connection at once (RST): what the kernel does to one on which data comes that nobody can read.
+    /// Resets the connection at once (RST), as the kernel does when data arrives that no process can read.
     fn reset(&mut self);
 
-    /// SO_RCVLOWAT: with fewer unread bytes the anchor does not announce itself as readable.
+    /// SO_RCVLOWAT: with fewer unread bytes the anchor does not become readable.
     fn set_low_water(&mut self, bytes: u32);
 }

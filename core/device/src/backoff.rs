@@ -1,8 +1,8 @@
-//! Pauses between tries.
+//! Pauses between attempts.
 
 use core::time::Duration;
 
-/// How long to wait before something that has failed is tried again: twice as long each time, to a bound.
+/// The pause before an operation that has failed is tried again: twice as long each time, up to a bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
     /// After the first failure.

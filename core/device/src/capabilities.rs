@@ -1,6 +1,6 @@
-//! What a device can do. Code branches on these and never on a backend's name.
+//! The properties of a device. Code branches on these and never on a backend's name.
 
-/// Bytes that both sides of a link tell of their progress with, at any time and inline.
+/// The bytes with which each side of a link reports its progress, at any time and inline.
 pub const CREDIT_WORD_LEN: u32 = 8;
 
 /// Properties of one opened device. A profile may narrow them, never widen.
@@ -9,8 +9,8 @@ pub const CREDIT_WORD_LEN: u32 = 8;
 pub struct Capabilities {
     /// RDMA WRITE WITH IMMEDIATE is supported. Without it messages go as SEND.
     pub write_with_imm: bool,
-    /// Receives can have memory ([`Receives::FirstRegion`](crate::Receives)), so that a SEND brings bytes. Without it
-    /// it brings an immediate at most.
+    /// Receives can have memory ([`Receives::FirstRegion`](crate::Receives)), so that a SEND brings bytes. Without it a
+    /// SEND carries an immediate at most.
     pub sends: bool,
     /// Largest payload in bytes that a work request may carry inline (0: none). At least
     /// [`CREDIT_WORD_LEN`] with `write_with_imm`: a backend copies these where its device does not.
@@ -30,7 +30,7 @@ pub struct Capabilities {
     /// The peer's registered region can be mapped here ([`Device::window`](crate::Device::window)): a sender
     /// fills it directly and posts [`Payload::InPlace`](crate::Payload::InPlace), saving a copy.
     pub peer_memory: bool,
-    /// What a completed post has placed stays readable by the peer even if the poster dies at once.
+    /// The bytes that a completed post has placed stay readable by the peer even if the poster dies at once.
     pub placement_is_delivery: bool,
     /// A small RDMA WRITE without immediate costs no more than a store: credit may be returned on every read.
     pub cheap_writes: bool,
@@ -38,17 +38,17 @@ pub struct Capabilities {
     pub qp_wait: bool,
     /// A queue pair can be moved to another completion queue while connected.
     pub rebind: bool,
-    /// The peer can be told of a message at the completion queue that its queue pair was connected on
+    /// A message can be announced to the peer at the completion queue that its queue pair was connected on
     /// ([`CompletionEvents::knock`](crate::CompletionEvents::knock)).
     pub knock: bool,
-    /// A peer's write is refused to the byte where its region ends, and a region that was given back is out of its reach.
-    /// Without it regions are parts of memory that is registered as a whole: a stray write may then reach whatever its own
-    /// queue pair has or had, and still nothing of any other.
+    /// A peer's write is refused exactly from the end of its region on, and a peer cannot reach a region that was given
+    /// back. Without it regions are parts of memory that is registered as a whole: a stray write may then reach memory
+    /// that its own queue pair has or had, but never another's.
     pub exact_bounds: bool,
-    /// The side that accepted must have received a message before it posts, or the queue pair dies of it (iWARP).
+    /// The side that accepted must have received a message before it posts, or the queue pair dies (iWARP).
     pub initiator_sends_first: bool,
-    /// A queue pair whose peer is out of reach ends by itself, within seconds. Without it there may be no word of that
-    /// for as long as TCP has patience, and who uses the link has to ask its peer (SPEC §2.6).
+    /// A queue pair whose peer is out of reach ends by itself, within seconds. Without it the device may report nothing
+    /// for as long as TCP has patience, and the user of the link has to probe its peer (SPEC §2.6).
     pub notices_silence: bool,
 }
 

@@ -1,11 +1,11 @@
-//! Connecting queue pairs, and finding whom to connect to.
+//! Connecting queue pairs, and finding the peer to connect to.
 
 use std::net::SocketAddr;
 
 use crate::{CompletionQueueId, ConnectionId, PeerAddress, QueuePairId, Region, RemoteRegion};
 
-/// Private data that every connection manager carries for its user, in bytes: RoCE's bound of 56 less what a backend
-/// needs to describe the connection's first region.
+/// Private data that every connection manager carries for its user, in bytes: RoCE's bound of 56, minus the bytes with
+/// which a backend describes the connection's first region.
 pub const MAX_PRIVATE_DATA: usize = 32;
 
 /// A TCP connection as one of its ends sees it.
@@ -24,19 +24,19 @@ impl FourTuple {
     }
 }
 
-/// What the receives of a queue pair have to put a SEND's bytes into. Both ends agree on it, by the private data.
+/// The memory that the receives of a queue pair have for a SEND's bytes. Both ends agree on it, by the private data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Receives {
-    /// Nothing: bytes come by WRITE, and a SEND brings an immediate.
+    /// None: bytes come by WRITE, and a SEND brings an immediate.
     #[default]
     Empty,
-    /// The first region (capability `sends`): a SEND's bytes are placed at its beginning, so one at a time is under way. A
-    /// device without immediates then has no WRITE WITH IMMEDIATE, which there goes by SEND itself.
+    /// The first region (capability `sends`): a SEND's bytes are placed at its beginning, so only one may be in flight.
+    /// A device without immediates then has no WRITE WITH IMMEDIATE, because it sends that as a SEND itself.
     FirstRegion,
 }
 
 impl Receives {
-    /// What a device without the capability `sends` says.
+    /// The check of a device without the capability `sends`.
     pub fn check(self, sends: bool) -> Result<(), CmError> {
         match self {
             Receives::FirstRegion if !sends => Err(CmError::NoSends),
@@ -49,7 +49,7 @@ impl Receives {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CmError {
-    /// Nobody accepts links at that address (any more).
+    /// No process accepts links at that address (any more).
     #[error("peer does not accept links")]
     Unreachable,
     /// The peer is another user, or lacks the shared key.
@@ -67,7 +67,7 @@ pub enum CmError {
     /// A system call failed.
     #[error("{operation} failed: {source}")]
     Os {
-        /// Which one.
+        /// The call.
         operation: &'static str,
         /// Its error.
         #[source]
@@ -75,22 +75,22 @@ pub enum CmError {
     },
 }
 
-/// What a connection manager reports.
+/// An event that a connection manager reports.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum CmEvent {
     /// A peer wants to connect. Answer with `accept` or `reject`.
     Request {
-        /// Names the attempt.
+        /// The number of the attempt.
         id: ConnectionId,
-        /// Who asks.
+        /// The peer that requests the connection.
         peer: PeerAddress,
-        /// What it sent along (at most [`MAX_PRIVATE_DATA`] bytes; hostile until shown otherwise).
+        /// The data that it sent along (at most [`MAX_PRIVATE_DATA`] bytes; untrusted until checked).
         private_data: Vec<u8>,
     },
     /// The attempt `id` succeeded: `qp` is connected.
     Established {
-        /// Names the attempt.
+        /// The number of the attempt.
         id: ConnectionId,
         /// Our end.
         qp: QueuePairId,
@@ -104,12 +104,12 @@ pub enum CmEvent {
     },
     /// The attempt `id` failed.
     Failed {
-        /// Names the attempt.
+        /// The number of the attempt.
         id: ConnectionId,
-        /// Why.
+        /// The error.
         error: CmError,
     },
-    /// So many requests of peers were refused before anybody was asked: they were malformed, or too many at a time.
+    /// So many requests of peers were refused before they became events: they were malformed, or too many at a time.
     Refused(u64),
 }
 
@@ -118,8 +118,8 @@ pub trait ConnectionManager: Send + Sync {
     /// The address at which this process accepts links.
     fn address(&self) -> PeerAddress;
 
-    /// Names of the ends of a link to `peer`, ours first, that the peer uses as well: what is proven of a link is proven of
-    /// one between these two.
+    /// The addresses of the ends of a link to `peer`, ours first, by which the peer names them as well: a proof about a
+    /// link is a proof about one between these two.
     fn ends(&self, peer: PeerAddress) -> [PeerAddress; 2] {
         [self.address(), peer]
     }
@@ -135,7 +135,7 @@ pub trait ConnectionManager: Send + Sync {
         receives: Receives,
     ) -> Result<ConnectionId, CmError>;
 
-    /// As [`connect_with`](ConnectionManager::connect_with), its receives having no memory.
+    /// As [`connect_with`](ConnectionManager::connect_with), with receives that have no memory.
     fn connect(
         &self,
         peer: PeerAddress,
@@ -155,7 +155,7 @@ pub trait ConnectionManager: Send + Sync {
         receives: Receives,
     ) -> Result<(), CmError>;
 
-    /// As [`accept_with`](ConnectionManager::accept_with), its receives having no memory.
+    /// As [`accept_with`](ConnectionManager::accept_with), with receives that have no memory.
     fn accept(&self, id: ConnectionId, cq: CompletionQueueId, region_len: usize) -> Result<(), CmError> {
         self.accept_with(id, cq, region_len, Receives::Empty)
     }
@@ -167,7 +167,7 @@ pub trait ConnectionManager: Send + Sync {
     /// are readable, and after every `connect`.
     fn poll_event(&self) -> Option<CmEvent>;
 
-    /// Descriptors that are readable when `poll_event` has something to do. Empty in simulation.
+    /// Descriptors that are readable when `poll_event` has work to do. Empty in simulation.
     fn event_fds(&self) -> Vec<std::os::fd::RawFd>;
 }
 
@@ -178,7 +178,8 @@ pub enum DirectoryError {
     /// The table is full; the connection stays on TCP.
     #[error("directory full")]
     Full,
-    /// The peer could not tell where to ask: the rule that finds a port for links gives none for this TCP port.
+    /// The peer could not find the port to connect to: the rule that finds a port for links gives none for this TCP
+    /// port.
     #[error("no port for links")]
     NoPort,
     /// The process was short of descriptors, and the backend has none any more.
@@ -189,19 +190,20 @@ pub enum DirectoryError {
     NotServed,
 }
 
-/// What keeps a connection that is [served](Directory::serves) off links, as far as this end can tell.
+/// The obstacle that keeps a connection that is [served](Directory::serves) off links, as far as this end can
+/// determine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Obstacle {
-    /// The device that reaches the other end is not there. It may come, or come back.
+    /// The device that reaches the other end is absent. It may appear, or come back.
     NoDevice,
     /// The rule that finds a port for links gives none for the acceptor's TCP port.
     NoPort,
-    /// Somebody who sends nobody on to us has that port.
+    /// A process that refers no peer to this one has that port.
     PortTaken,
-    /// The process at the other end belongs to another user, whom this device does not admit.
+    /// The process at the other end belongs to another user, which this device does not admit.
     OtherUser,
-    /// Nobody has accepted the connection at the other end yet.
+    /// No process has accepted the connection at the other end yet.
     NotAccepted,
     /// The process at the other end could use links, and does not offer this connection.
     NotOffered,
@@ -209,47 +211,48 @@ pub enum Obstacle {
     Apart,
 }
 
-/// The number of a stream whose holder alone knows it: see [`Directory::resolve`].
+/// The number of a stream that only its holder can number: see [`Directory::resolve`].
 pub const UNKNOWN_STREAM: u32 = u32::MAX;
 
-/// Tells a connector which process holds the accepted end of its TCP connection. Data-path cheap: no system calls.
+/// Finds the process that holds the accepted end of a connector's TCP connection. Cheap enough for the data path: no
+/// system calls.
 pub trait Directory: Send + Sync {
-    /// Whether the other end of `tuple` may be within the backend's reach at all.
+    /// Whether the backend may reach the other end of `tuple` at all.
     fn serves(&self, tuple: &FourTuple) -> bool {
         let _ = tuple;
         true
     }
 
-    /// Whether only processes that this one trusts anyway can be at the other end of `tuple`: their word on a link is then
-    /// as good as the proof on the anchor.
+    /// Whether only processes that this one trusts anyway can be at the other end of `tuple`: their messages on a link
+    /// are then as good as the proof on the anchor.
     fn trusts(&self, tuple: &FourTuple) -> bool {
         let _ = tuple;
         false
     }
 
-    /// Whether a link whose other end is `peer` may carry `tuple` (as seen from here): the addresses must agree.
+    /// Whether a link whose other end is `peer` may carry `tuple` (as this process sees it): the addresses must agree.
     fn admits(&self, peer: PeerAddress, tuple: &FourTuple) -> bool {
         let _ = (peer, tuple);
         true
     }
 
-    /// Announces that this process holds `tuple` (as seen from here), as its stream number `stream`.
+    /// Announces that this process holds `tuple` (as this process sees it), as its stream number `stream`.
     fn publish(&self, tuple: &FourTuple, stream: u32) -> Result<(), DirectoryError>;
 
-    /// Withdraws what `publish` announced.
+    /// Withdraws the announcement of `publish`.
     fn withdraw(&self, tuple: &FourTuple, stream: u32);
 
-    /// Who holds, or may hold, the other end of `tuple` (as seen from here), and its stream number there or
-    /// [`UNKNOWN_STREAM`].
+    /// The process that holds, or may hold, the other end of `tuple` (as this process sees it), and its stream number
+    /// there or [`UNKNOWN_STREAM`].
     fn lookup(&self, tuple: &FourTuple) -> Option<(PeerAddress, u32)>;
 
-    /// The number under which this process published `tuple` (as seen from here), where peers cannot know it.
+    /// The number under which this process published `tuple` (as this process sees it), where peers cannot look it up.
     fn resolve(&self, tuple: &FourTuple) -> Option<u32> {
         let _ = tuple;
         None
     }
 
-    /// Where another process of this host, which holds `tuple` (as seen from here), accepts links: its port.
+    /// The port at which another process of this host, which holds `tuple` (as this process sees it), accepts links.
     fn holder(&self, tuple: &FourTuple) -> Option<u16> {
         let _ = tuple;
         None
@@ -261,14 +264,14 @@ pub trait Directory: Send + Sync {
         None
     }
 
-    /// Why `lookup` finds nobody for `tuple` (as seen from here), or nobody has asked for it, if it is for something that is
-    /// known here. `accepted`: this end has accepted the connection.
+    /// The reason why `lookup` finds no process for `tuple` (as this process sees it), or why no peer has requested it,
+    /// if the reason can be found at this end. `accepted`: this end has accepted the connection.
     fn obstacle(&self, tuple: &FourTuple, accepted: bool) -> Option<Obstacle> {
         let _ = (tuple, accepted);
         None
     }
 
-    /// An attempt to connect to `peer` came to nothing: it need not be looked up again soon.
+    /// An attempt to connect to `peer` has failed: it need not be looked up again soon.
     fn note_unreachable(&self, peer: PeerAddress) {
         let _ = peer;
     }

@@ -1,13 +1,13 @@
 //! One conformance suite that any backend runs.
 //!
-//! A backend implements [`Fixture`]: two devices in one process that can be connected. [`run`] checks every promise
-//! of the traits, each capability together with the method behind it, and returns a [`Report`]. What a device may
-//! do in several ways (what becomes of a message without a receive, say) is accepted in each of them.
+//! A backend implements [`Fixture`]: two devices in one process that can be connected. [`run`] checks every guarantee
+//! of the traits, each capability together with the method behind it, and returns a [`Report`]. If a device may do
+//! something in several ways (with a message without a receive, for example), each of them is accepted.
 //!
 //! The suite uses nothing but the public traits, so it runs on a bare device and through any middleware alike. It
 //! never blocks: it waits by calling [`Fixture::progress`], at most [`Fixture::patience`] times.
 //!
-//! Side A always connects and sends first, as iWARP demands, but where what becomes of other orders is checked.
+//! Side A always connects and sends first, as iWARP demands, except in checks of other orders.
 
 mod bench;
 mod completions;
@@ -30,12 +30,12 @@ pub use report::{CheckReport, Outcome, Report};
 
 use crate::{CompletionQueueId, ConnectionManager, Device, Directory};
 
-/// Names the two devices of a fixture.
+/// The two devices of a fixture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The one that connects.
+    /// The side that connects.
     A,
-    /// The one that accepts.
+    /// The side that accepts.
     B,
 }
 
@@ -43,7 +43,7 @@ impl Side {
     /// Both, in order.
     pub const BOTH: [Side; 2] = [Side::A, Side::B];
 
-    /// The other one.
+    /// The other side.
     pub fn peer(self) -> Side {
         match self {
             Side::A => Side::B,
@@ -52,8 +52,8 @@ impl Side {
     }
 }
 
-/// Two devices that can reach each other, and what the suite needs beyond their traits. Both are fresh: no completion
-/// queue was created on either.
+/// Two devices that can reach each other, and the other needs of the suite. Both are fresh: no completion queue was
+/// created on either.
 pub trait Fixture {
     /// A device. The same one each time.
     fn device(&self, side: Side) -> Arc<dyn Device>;
@@ -64,20 +64,20 @@ pub trait Fixture {
     /// Its directory, if it has one.
     fn directory(&self, side: Side) -> Option<Arc<dyn Directory>>;
 
-    /// Lets time pass: a simulation delivers something, a real device gets a moment (some 100 us at most).
+    /// Lets time pass: a simulation makes a delivery, a real device gets a moment (some 100 us at most).
     fn progress(&mut self);
 
-    /// How many times to call `progress` before giving up on something that must happen.
+    /// How many times to call `progress` before giving up on an event that must happen.
     fn patience(&self) -> usize {
         1000
     }
 
-    /// How many times to call `progress` before believing that something does not happen.
+    /// How many times to call `progress` before concluding that an event does not happen.
     fn quiet_rounds(&self) -> usize {
         4
     }
 
-    /// Whether a channel's descriptor is readable now (poll(2) with no timeout). `None`: cannot tell.
+    /// Whether a channel's descriptor is readable now (poll(2) with no timeout). `None`: it cannot be determined.
     fn channel_readable(&mut self, fd: RawFd) -> Option<bool> {
         let _ = fd;
         None
@@ -86,13 +86,13 @@ pub trait Fixture {
     /// Connects a new queue pair of A to one of B, with first regions of `region_len` bytes.
     ///
     /// # Errors
-    /// What went wrong, for the report.
+    /// The error is a text for the report.
     fn connect(&mut self, cqs: [CompletionQueueId; 2], region_len: usize) -> Result<[Established; 2], String> {
         connections::connect(self, cqs, region_len)
     }
 }
 
-/// Runs all checks. Never panics on what a device does wrong, but a device that panics or blocks ends the run.
+/// Runs all checks. Never panics when a device behaves wrongly, but a device that panics or blocks ends the run.
 pub fn run(fixture: &mut dyn Fixture) -> Report {
     let device = fixture.device(Side::A).name().to_owned();
     let mut checks = Vec::new();

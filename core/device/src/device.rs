@@ -1,5 +1,5 @@
-//! The device: queue pairs, completion queues, memory. Traits of their own are sleeping until it has completions, and the
-//! order of its messages and the kernel's bytes.
+//! The device: queue pairs, completion queues, memory. Sleeping until it has completions, and the order of its messages
+//! and the kernel's bytes, are traits of their own.
 
 use std::os::fd::RawFd;
 use std::time::Duration;
@@ -15,35 +15,35 @@ pub enum DeviceError {
     Unavailable {
         /// What is missing.
         what: &'static str,
-        /// The system's word on it, if any.
+        /// The system's error, if any.
         #[source]
         source: Option<std::io::Error>,
     },
-    /// Memory cannot be pinned for its amount: RLIMIT_MEMLOCK, or what the backend has of it.
+    /// Memory cannot be pinned because of its size: RLIMIT_MEMLOCK, or the backend's share of it.
     #[error("cannot register {wanted} bytes (memory limit)")]
     MemoryLimit {
-        /// Bytes asked for.
+        /// Bytes requested.
         wanted: usize,
     },
     /// A table of the device is full (queue pairs, completion queues, regions).
     #[error("device has no free {what}")]
     Exhausted {
-        /// Which table.
+        /// The table.
         what: &'static str,
     },
     /// No such queue pair or completion queue, or it is not connected.
     #[error("unknown or unconnected {what}")]
     Unknown {
-        /// What was named.
+        /// The object that was named.
         what: &'static str,
     },
-    /// The peer named memory that it has not registered for this queue pair, which is connected: it breaks the rules.
+    /// The peer named memory that it has not registered for this queue pair, which is connected: a violation.
     #[error("memory of the peer that it has not registered")]
     NotRegistered,
     /// A system call failed.
     #[error("{operation} failed: {source}")]
     Os {
-        /// Which one.
+        /// The call.
         operation: &'static str,
         /// Its error.
         #[source]
@@ -51,7 +51,7 @@ pub enum DeviceError {
     },
 }
 
-/// Why a work request was not accepted.
+/// The reason why a work request was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub enum PostError {
@@ -61,7 +61,7 @@ pub enum PostError {
     /// The queue pair is in error: the link is dead.
     #[error("queue pair in error state")]
     Dead,
-    /// The request exceeds a capability or a region. A bug of the caller, or a lie of the peer.
+    /// The request exceeds a capability or a region. A bug of the caller, or a false value of the peer.
     #[error("request outside capabilities or region")]
     Invalid,
 }
@@ -75,28 +75,28 @@ pub enum Armed {
     Pending,
 }
 
-/// By how much a wake-up may be late that was asked for with [`CompletionEvents::arm_moderated`]. Arbitrary: much longer than a batch
-/// takes, and short for the worst that can happen to a program that stops in the middle of one.
+/// How late a wake-up may be that was requested with [`CompletionEvents::arm_moderated`]. Arbitrary: much longer than a
+/// batch takes, and short even in the worst case, a program that stops in the middle of one.
 pub const MODERATION: Duration = Duration::from_millis(1);
 
-/// When a process has done something in the kernel, on a clock that all processes of the host share.
+/// The times of a process's operation in the kernel, on a clock that all processes of the host share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct KernelOperation {
-    /// Before the system call, or later: who looked at the kernel earlier has seen nothing of it. Who looked there later has,
-    /// or else will find something newer there as well.
+    /// Before the system call, or later: a process that looked at the kernel's state earlier has not seen the
+    /// operation. A process that looked there later has seen it, or else will find something newer there as well.
     pub begun: Instant,
-    /// After the system call: who looks at the kernel later sees it.
+    /// After the system call: a process that looks at the kernel's state later sees it.
     pub ended: Instant,
 }
 
-/// How a [`CompletionEvents::wait_qp`] ended.
+/// The result of [`CompletionEvents::wait_qp`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Wait {
-    /// Something may have happened: look again.
+    /// Something may have happened: poll again.
     Woken,
-    /// The time is over.
+    /// The time limit has passed.
     TimedOut,
-    /// A signal handler ran, and did not ask for the call to be restarted (EINTR).
+    /// A signal handler without SA_RESTART ran (EINTR).
     Interrupted,
 }
 
@@ -109,11 +109,11 @@ pub trait Device: CompletionEvents + KernelOrder + Send + Sync {
     /// The backend's name, for people. Never branch on it.
     fn name(&self) -> &str;
 
-    /// What the device can do. Constant for its lifetime.
+    /// The properties of the device. Constant for its lifetime.
     fn capabilities(&self) -> &Capabilities;
 
-    /// What it can do for one queue pair. More than [`capabilities`](Device::capabilities) where several devices are one.
-    /// Constant for the life of the queue pair.
+    /// The properties of the device for one queue pair. More than [`capabilities`](Device::capabilities) where several
+    /// devices are one. Constant for the life of the queue pair.
     fn capabilities_of(&self, qp: QueuePairId) -> Capabilities {
         let _ = qp;
         self.capabilities().clone()
@@ -124,10 +124,10 @@ pub trait Device: CompletionEvents + KernelOrder + Send + Sync {
     /// Creates a completion queue with its channel. At most `capabilities().max_cq`.
     fn create_cq(&self) -> Result<CompletionQueueId, DeviceError>;
 
-    /// Takes up to `out.len()` queue pairs of `cq` that have completions, each at most once; returns how many.
-    /// A queue pair taken here is not reported again before its next completion, so the caller must drain it
-    /// with [`poll_qp`](Device::poll_qp). Where the device can tell, a few of one peer come in the order in which it posted
-    /// to them. Any thread may call; never blocks.
+    /// Takes up to `out.len()` queue pairs of `cq` that have completions, each at most once; returns how many. A queue
+    /// pair taken here is not reported again before its next completion, so the caller must drain it with
+    /// [`poll_qp`](Device::poll_qp). Where the device can determine it, a few queue pairs of one peer come in the order
+    /// in which it posted to them. Any thread may call; never blocks.
     fn pending(&self, cq: CompletionQueueId, out: &mut [QueuePairId]) -> usize;
 
     /// Takes up to `out.len()` completions of one queue pair, oldest first. Call again until it returns less than
@@ -135,28 +135,30 @@ pub trait Device: CompletionEvents + KernelOrder + Send + Sync {
     /// Calls for one queue pair are serialised by the caller (the link's lock); never blocks.
     fn poll_qp(&self, qp: QueuePairId, out: &mut [WorkCompletion]) -> usize;
 
-    /// Moves `qp` to `cq` (capability `rebind`). After the call the caller must drain `qp` once with `poll_qp`: what
-    /// came before the move need not be reported by either queue, nor wake anybody. What comes after it is, by `cq`.
+    /// Moves `qp` to `cq` (capability `rebind`). After the call the caller must drain `qp` once with `poll_qp`:
+    /// completions that came before the move may be reported by neither queue, and may wake no thread. Completions that
+    /// come after it are reported by `cq`.
     fn rebind(&self, qp: QueuePairId, cq: CompletionQueueId) -> Result<(), DeviceError>;
 
     // Memory.
 
-    /// Allocates `len` zeroed and registered bytes that the peer of `qp` may write, and nobody else.
+    /// Allocates `len` zeroed and registered bytes that only the peer of `qp` may write.
     ///
     /// # Errors
     /// [`DeviceError::MemoryLimit`] when it cannot be pinned, [`DeviceError::Exhausted`] when the device has no more regions.
     fn alloc_region(&self, qp: QueuePairId, len: usize) -> Result<Region, DeviceError>;
 
-    /// Gives a region back. The peer's writes into it fail from now on, or go nowhere; where bounds are not exact (capability
-    /// `exact_bounds`) they may reach what else `qp` has.
+    /// Gives a region back. The peer's writes into it fail from now on, or have no effect; where bounds are not exact
+    /// (capability `exact_bounds`) they may reach other memory of `qp`.
     fn free_region(&self, qp: QueuePairId, region: Region);
 
     /// Maps the peer's region (capability `peer_memory`). The returned region's bytes *are* the peer's.
     /// The descriptor comes from the peer and is checked.
     ///
     /// # Errors
-    /// [`DeviceError::NotRegistered`] when the peer has registered no such region. [`DeviceError::Unknown`] when the queue pair
-    /// is not connected any more: the peer's regions end with its end, so a region that is missing then is nobody's fault.
+    /// [`DeviceError::NotRegistered`] when the peer has registered no such region. [`DeviceError::Unknown`] when the
+    /// queue pair is not connected any more: the peer's regions end with the connection, so a region that is missing
+    /// then is no violation.
     fn window(&self, qp: QueuePairId, remote: RemoteRegion) -> Result<Region, DeviceError> {
         let _ = (qp, remote);
         Err(DeviceError::Unavailable { what: "a peer's memory cannot be mapped", source: None })
@@ -164,36 +166,38 @@ pub trait Device: CompletionEvents + KernelOrder + Send + Sync {
 
     // Requests.
 
-    /// Posts `count` receives, which have what was chosen when connecting ([`Receives`](crate::Receives)).
+    /// Posts `count` receives, with the memory that was chosen when connecting ([`Receives`](crate::Receives)).
     fn post_recv(&self, qp: QueuePairId, count: u32) -> Result<(), PostError>;
 
-    /// Posts requests in order with one doorbell. `Ok(n)`: the first `n` were accepted; `n < wrs.len()` only
-    /// when the queue is full. `Err` when not even the first was.
+    /// Posts requests in order with one doorbell. `Ok(n)`: the first `n` were accepted; `n < wrs.len()` only when the
+    /// queue is full. `Err` if not even the first was accepted.
     fn post_send(&self, qp: QueuePairId, wrs: &[WorkRequest<'_>]) -> Result<usize, PostError>;
 
     /// Puts the queue pair into the error state; both sides will see [`Completion::Disconnected`](crate::Completion).
     fn fail_qp(&self, qp: QueuePairId);
 
-    /// Destroys the queue pair and frees its regions. The peer sees `Disconnected`, after what was already placed.
+    /// Destroys the queue pair and frees its regions. The peer sees `Disconnected`, after everything that was already
+    /// placed.
     fn destroy_qp(&self, qp: QueuePairId);
 }
 
-/// How threads sleep until a completion comes, and what wakes them. A device in virtual time needs `arm` and `disarm` alone,
-/// because no thread may sleep there.
+/// How threads sleep until a completion comes, and what wakes them. A device in virtual time needs `arm` and `disarm`
+/// alone, because no thread may sleep there.
 pub trait CompletionEvents {
-    /// Asks for a wake-up on the channel of `cq`. Call before sleeping, and sleep only on [`Armed::Sleep`].
-    /// Stays armed until [`disarm`](CompletionEvents::disarm).
+    /// Requests a wake-up on the channel of `cq`. Call before sleeping, and sleep only on [`Armed::Sleep`]. Stays armed
+    /// until [`disarm`](CompletionEvents::disarm).
     fn arm(&self, cq: CompletionQueueId) -> Armed;
 
-    /// As [`arm`](CompletionEvents::arm), with moderation: the wake-up may come late, so the caller looks by itself after
-    /// [`MODERATION`]. Peers in the middle of a batch (see [`hold_wakes`](CompletionEvents::hold_wakes)) then wake it once
-    /// instead of for each message: what verbs calls completion queue moderation. A device may make no difference.
+    /// As [`arm`](CompletionEvents::arm), with moderation: the wake-up may come late, so the caller polls by itself
+    /// after [`MODERATION`]. Peers in the middle of a batch (see [`hold_wakes`](CompletionEvents::hold_wakes)) then
+    /// wake it once instead of for each message. Verbs calls this completion queue moderation. A device may treat both
+    /// alike.
     fn arm_moderated(&self, cq: CompletionQueueId) -> Armed {
         self.arm(cq)
     }
 
-    /// Ends what [`arm`](CompletionEvents::arm) or [`arm_moderated`](CompletionEvents::arm_moderated) began. The channel may
-    /// stay readable until [`drain`](CompletionEvents::drain).
+    /// Ends the effect of [`arm`](CompletionEvents::arm) or [`arm_moderated`](CompletionEvents::arm_moderated). The
+    /// channel may stay readable until [`drain`](CompletionEvents::drain).
     fn disarm(&self, cq: CompletionQueueId);
 
     /// The file descriptor that is readable while an armed `cq` has completions. `None` in simulation.
@@ -202,21 +206,21 @@ pub trait CompletionEvents {
         None
     }
 
-    /// Consumes pending wake-ups of the channel, so that it is not readable any more. Who watches the channel
-    /// edge-triggered can do without: each wake-up is an edge, and draining is a system call.
+    /// Consumes pending wake-ups of the channel, so that it is not readable any more. A caller that watches the channel
+    /// edge-triggered does not need it: each wake-up is an edge, and draining is a system call.
     fn drain(&self, cq: CompletionQueueId) {
         let _ = cq;
     }
 
-    /// A number that changes whenever a completion is added to `qp` (capability `qp_wait`, else 0).
-    /// Read it before the last look at the queue pair, then pass it to [`wait_qp`](CompletionEvents::wait_qp).
+    /// A number that changes whenever a completion is added to `qp` (capability `qp_wait`, else 0). Read it before the
+    /// last poll of the queue pair, then pass it to [`wait_qp`](CompletionEvents::wait_qp).
     fn qp_sequence(&self, qp: QueuePairId) -> u32 {
         let _ = qp;
         0
     }
 
-    /// Sleeps until the sequence of `qp` differs from `seen`, [`wake_qp`](CompletionEvents::wake_qp), a signal, or `timeout`
-    /// (capability `qp_wait`). For a thread blocked on one stream. May wake for no reason.
+    /// Sleeps until the sequence of `qp` differs from `seen`, [`wake_qp`](CompletionEvents::wake_qp), a signal, or
+    /// `timeout` (capability `qp_wait`). For a thread blocked on one stream. Spurious wake-ups are allowed.
     fn wait_qp(&self, qp: QueuePairId, seen: u32, timeout: Option<Duration>) -> Wait {
         let _ = (qp, seen, timeout);
         Wait::Woken
@@ -227,9 +231,9 @@ pub trait CompletionEvents {
         let _ = qp;
     }
 
-    /// Has the peer's end of `qp` reported by the completion queue that it was connected on, too, though it may have been
-    /// [moved](Device::rebind) since, and wakes whoever sleeps there (capability `knock`). After posting a message that is
-    /// not to wait until somebody looks at the queue pair again.
+    /// Makes the completion queue that the peer's end of `qp` was connected on report that end, too, although it may
+    /// have been [moved](Device::rebind) since; wakes threads that sleep there (capability `knock`). Call it after
+    /// posting a message that cannot wait until the peer polls the queue pair again.
     fn knock(&self, qp: QueuePairId) {
         let _ = qp;
     }
@@ -238,25 +242,26 @@ pub trait CompletionEvents {
     /// need not wake peers that sleep [with moderation](CompletionEvents::arm_moderated).
     fn hold_wakes(&self) {}
 
-    /// Wakes whoever was not because of [`hold_wakes`](CompletionEvents::hold_wakes), and from now on everybody at once.
+    /// Wakes the peers that were not woken because of [`hold_wakes`](CompletionEvents::hold_wakes). From now on posts
+    /// wake all peers at once.
     fn release_wakes(&self) {}
 }
 
-/// How peers on one kernel order a message after what its sender did in the kernel before. A device between hosts needs none
-/// of it.
+/// How peers on one kernel order a message after its sender's earlier operations in the kernel. A device between hosts
+/// does not need this.
 pub trait KernelOrder {
-    /// This process is about to do something on a connection that its peer learns of from the kernel: to send there, to
+    /// This process is about to do an operation on a connection that its peer observes in the kernel: to send there, to
     /// connect, to shut down or to close.
     fn begin_kernel_operation(&self) {}
 
-    /// It has done so. Peers that take messages which are posted later are told to look at the kernel first.
+    /// The operation is done. Peers that receive messages posted later then check the kernel first.
     fn end_kernel_operation(&self, operation: KernelOperation) {
         let _ = operation;
     }
 
-    /// The latest [operation in the kernel](KernelOrder::end_kernel_operation) that a sender had done before it posted a
-    /// message which [`poll_qp`](Device::poll_qp) has taken, as far as the device can tell. Never earlier than what was told
-    /// before.
+    /// The latest [operation in the kernel](KernelOrder::end_kernel_operation) that a sender had done before it posted
+    /// a message which [`poll_qp`](Device::poll_qp) has taken, as far as the device can determine. Never earlier than
+    /// an earlier result.
     fn kernel_news(&self) -> KernelOperation {
         KernelOperation::default()
     }

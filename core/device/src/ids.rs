@@ -1,7 +1,7 @@
 //! Handles as newtypes: a bare integer never identifies anything.
 
-/// One end of a reliable connection, as the device numbers it. Unique among live queue pairs of one device.
-/// Devices leave the highest bit zero: who makes one device of two tells their queue pairs apart by it.
+/// One end of a reliable connection, as the device numbers it. Unique among live queue pairs of one device. Devices
+/// leave the highest bit zero: a wrapper that makes one device of two distinguishes their queue pairs by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(feature = "std", derive(serde::Serialize, serde::Deserialize))]
 pub struct QueuePairId(pub u32);
@@ -25,6 +25,6 @@ pub struct RemoteKey(pub u32);
 #[cfg_attr(feature = "std", derive(serde::Serialize, serde::Deserialize))]
 pub struct WorkRequestId(pub u64);
 
-/// Where a process accepts links, in the backend's own terms. Opaque to everybody else.
+/// The address at which a process accepts links, as the backend defines it. Opaque to all other code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerAddress(pub [u64; 4]);

@@ -1,4 +1,4 @@
-//! The boundary between the protocol core and whatever moves the bytes.
+//! The boundary between the protocol core and the devices that move the bytes.
 //!
 //! A backend implements [`Device`] (queue pairs, completion queues, memory), [`CompletionEvents`] (sleeping until a completion
 //! comes), [`KernelOrder`] (where peers share a kernel), [`ConnectionManager`] (connecting queue pairs) and [`Directory`]
@@ -8,9 +8,9 @@
 //! * work requests of one queue pair complete in order, and their data is placed in order;
 //! * a message with an immediate consumes exactly one posted receive of the peer;
 //! * a full queue is [`PostError::QueueFull`], never an allocation and never a lost request;
-//! * nothing a peer does panics here: it costs that peer's queue pairs only.
+//! * no action of a peer causes a panic here: it costs that peer's queue pairs only.
 //!
-//! Nothing is inferred from a backend's name: ask [`Capabilities`].
+//! Nothing is inferred from a backend's name: check [`Capabilities`].
 //!
 //! With `default-features = false` only the plain types remain, and the crate needs no `std`.
 

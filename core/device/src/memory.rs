@@ -1,7 +1,7 @@
 //! Registered memory that a peer may write at any time.
 //!
-//! There is never a `&[u8]` over it: bytes are copied in and out, words are atomics. A region keeps its backing
-//! alive, so a copy after the device let go of it reads stale bytes and never faults.
+//! There is never a `&[u8]` over it: bytes are copied in and out, words are atomics. A region keeps its backing alive,
+//! so a copy after the device has released it reads stale bytes and never faults.
 
 #![expect(unsafe_code, reason = "raw access to memory shared with peers is this module's whole purpose")]
 
@@ -163,12 +163,12 @@ impl fmt::Debug for Memory {
     }
 }
 
-/// What a peer needs to write into a region. Travels in protocol messages: check it before use.
+/// The data that a peer needs to write into a region. Travels in protocol messages: check it before use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct RemoteRegion {
     /// The key.
     pub rkey: RemoteKey,
-    /// Address or offset that stands for the region's first byte, in the device's own terms.
+    /// Address or offset that stands for the region's first byte, as the device defines it.
     pub base: u64,
     /// Length in bytes.
     pub len: u32,
@@ -179,7 +179,7 @@ pub struct RemoteRegion {
 pub struct Region {
     /// Its bytes.
     pub memory: Memory,
-    /// How the peer addresses it. Offsets of [`Operation::Write`](crate::Operation) count from `remote.base`:
-    /// the operation's `offset` is `remote.base + position within the region`.
+    /// The peer's name for it. Offsets of [`Operation::Write`](crate::Operation) count from `remote.base`: the
+    /// operation's `offset` is `remote.base + position within the region`.
     pub remote: RemoteRegion,
 }

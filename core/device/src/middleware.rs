@@ -1,4 +1,4 @@
-//! Devices that wrap a device: to disturb it ([`Fault`]), watch it ([`Trace`]) or write down what it did ([`Record`]).
+//! Devices that wrap a device: to disturb it ([`Fault`]), to watch it ([`Trace`]) or to record its calls ([`Record`]).
 //!
 //! Each wraps an `Arc<D>` with `D: Device`, or an `Arc<dyn Device>`, and is a [`Device`](crate::Device) again, so they
 //! stack. With nothing switched on each passes the conformance suite of the device inside.
@@ -16,5 +16,5 @@ pub use record::{read_records, Header, ReadError, RecordLine, RecordReader, Reco
 pub use rng::SplitMix64;
 pub use trace::{Observer, Trace};
 
-/// A device whose calls are written down as JSON lines; see [`Recorder`].
+/// A device whose calls are recorded as JSON lines; see [`Recorder`].
 pub type Record<D, W> = Trace<D, Recorder<W>>;

@@ -1,5 +1,5 @@
-//! The tables of simulated devices, which those in memory ([`loopback`](crate::loopback)) and those on modelled NICs
-//! (`models/host`) share.
+//! The tables of simulated devices, shared by the devices in memory ([`loopback`](crate::loopback)) and those on
+//! modelled NICs (`models/host`).
 
 mod completion_queues;
 mod regions;
@@ -11,7 +11,7 @@ pub use streams::StreamTable;
 
 use crate::{Capabilities, CmError};
 
-/// How many requests and receives the queues of a queue pair take.
+/// The number of requests and receives that the queues of a queue pair take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueDepths {
     /// Requests.
@@ -21,19 +21,19 @@ pub struct QueueDepths {
 }
 
 impl QueueDepths {
-    /// What the device has.
+    /// The depths that the device has.
     pub fn of(capabilities: &Capabilities) -> QueueDepths {
         QueueDepths { send: capabilities.max_send_wr, recv: capabilities.max_recv_wr }
     }
 
-    /// These, where the device has as much.
+    /// These depths, limited to the device's.
     pub fn within(self, capabilities: &Capabilities) -> QueueDepths {
         let all = QueueDepths::of(capabilities);
         QueueDepths { send: self.send.min(all.send), recv: self.recv.min(all.recv) }
     }
 }
 
-/// Why a process refuses to be connected to.
+/// The reason why a process refuses connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// [`CmError::Unreachable`].

@@ -2,7 +2,7 @@
 
 use crate::{Capabilities, QueuePairId, Region, RemoteKey, WorkRequestId};
 
-/// Where the bytes of a work request come from.
+/// The source of the bytes of a work request.
 #[derive(Clone, Copy, Debug)]
 pub enum Payload<'a> {
     /// Copied by the device at post time; at most `max_inline` bytes.
@@ -38,7 +38,7 @@ impl Payload<'_> {
     }
 }
 
-/// What a work request does.
+/// The operation of a work request.
 #[derive(Clone, Copy, Debug)]
 pub enum Operation {
     /// RDMA WRITE into the peer's region; with `imm` it also consumes a receive and completes at the peer.
@@ -47,10 +47,11 @@ pub enum Operation {
         rkey: RemoteKey,
         /// First byte within the peer's region.
         offset: u64,
-        /// The immediate, if the peer shall learn of it.
+        /// The immediate, if the peer shall get a completion.
         imm: Option<u32>,
     },
-    /// SEND into the receive the peer posted first. It brings bytes where that has memory ([`Receives`](crate::Receives)).
+    /// SEND into the receive the peer posted first. It carries bytes if that receive has memory
+    /// ([`Receives`](crate::Receives)).
     Send {
         /// The immediate, where the device carries one.
         imm: Option<u32>,
@@ -62,16 +63,16 @@ pub enum Operation {
 pub struct WorkRequest<'a> {
     /// Returned in the completion.
     pub id: WorkRequestId,
-    /// What to do.
+    /// The operation.
     pub operation: Operation,
-    /// With which bytes.
+    /// The bytes.
     pub payload: Payload<'a>,
-    /// Whether a successful completion is reported. Failures always are, where the device can.
+    /// Whether a successful completion is reported. Failures are always reported, where the device can.
     pub signaled: bool,
 }
 
 impl WorkRequest<'_> {
-    /// Whether a device of these capabilities can do it, whatever that knows of regions and peers.
+    /// Whether a device of these capabilities can execute it, regardless of regions and peers.
     pub fn fits(&self, caps: &Capabilities) -> bool {
         let payload_fits = match self.payload {
             Payload::Inline(bytes) => bytes.len() <= caps.max_inline as usize,
@@ -100,7 +101,7 @@ pub enum CompletionStatus {
     Other(u32),
 }
 
-/// What completed.
+/// The operation that completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Completion {
     /// One of our signaled (or failed) sends.
@@ -124,8 +125,8 @@ pub enum Completion {
 pub struct WorkCompletion {
     /// The queue pair it belongs to.
     pub qp: QueuePairId,
-    /// Whether it worked.
+    /// The outcome.
     pub status: CompletionStatus,
-    /// What it is.
+    /// The operation.
     pub completion: Completion,
 }

@@ -1,4 +1,4 @@
-//! The errors of calls, as numbers of the kernel's.
+//! The errors of calls, as the kernel's numbers.
 
 use libc::c_int;
 
@@ -7,11 +7,11 @@ use libc::c_int;
 pub struct Errno(pub c_int);
 
 impl Errno {
-    /// Nothing now, or the time is over.
+    /// Nothing now, or the time limit has passed.
     pub const AGAIN: Errno = Errno(libc::EAGAIN);
     /// A signal ended the wait.
     pub const INTERRUPTED: Errno = Errno(libc::EINTR);
-    /// The program named memory that is not there.
+    /// The program named an invalid address.
     pub const FAULT: Errno = Errno(libc::EFAULT);
     /// The peer has reset the connection.
     pub const RESET: Errno = Errno(libc::ECONNRESET);
@@ -19,12 +19,12 @@ impl Errno {
     pub const PIPE: Errno = Errno(libc::EPIPE);
 }
 
-/// Why the kernel moved nothing.
+/// The reason why the kernel moved nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelError {
     /// The call would have to wait.
     WouldBlock,
-    /// The connection is no more. The kernel reports that once.
+    /// The connection has ended. The kernel reports that once.
     Ended(Errno),
     /// An error of the call alone.
     Call(Errno),

@@ -1,16 +1,16 @@
-//! What one send and one receive of a program do on a connection that may be on its anchor, on a link, or between the two.
+//! One send and one receive of a program on a connection that may be on its anchor, on a link, or between the two.
 //!
 //! The library and the simulations run the same decisions. Each supplies its environment, a [`Socket`] with
 //! [`SendSocket`] or [`RecvSocket`]: the kernel's socket, the memory of the call, a clock. A call is a [`Sending`] or a
 //! [`Receiving`]:
 //!
-//! 1. `attempt` moves what can be moved now. It makes no call that blocks.
+//! 1. `attempt` moves as many bytes as possible now. It makes no call that blocks.
 //! 2. The result is a [`Next`]: attempt again, wait, or return to the program.
-//! 3. The environment waits in its own way, in the kernel or in virtual time, and reports how the wait ended to `resume`.
+//! 3. The environment waits in its own way, in the kernel or in virtual time, and reports the outcome to `resume`.
 //!
-//! Deliberately not here: when a connection asks for a link, how a thread sleeps, signals, and `errno`.
+//! Deliberately not here: when a connection tries to get a link, how a thread sleeps, signals, and `errno`.
 //!
-//! Invariant: bytes move only with the stream locked, and what was moved is counted before it is unlocked.
+//! Invariant: bytes move only with the stream locked, and moved bytes are counted before it is unlocked.
 
 mod errno;
 mod recv;
@@ -29,7 +29,7 @@ pub use recv::{Receiving, RecvSocket, RecvWait, REPLAY_PATIENCE};
 pub use send::{Expected, SendSocket, SendWait, Sending};
 pub use switch::{SwitchPatience, JOIN_PATIENCE, SWITCH_PATIENCE};
 
-/// The stream of a connection, and where it lives.
+/// The stream of a connection, and its endpoint.
 #[derive(Clone, Copy)]
 pub struct Connection<'a> {
     /// The endpoint of the process.
@@ -38,12 +38,12 @@ pub struct Connection<'a> {
     pub cell: &'a Arc<StreamCell>,
 }
 
-/// What a call on a connection needs to know of its environment, whether it sends or receives. No method blocks.
+/// The queries of a call on a connection to its environment, whether it sends or receives. No method blocks.
 pub trait Socket {
     /// The clock.
     fn now(&self) -> Instant;
 
-    /// Whether the program wants no call on the socket to wait. Asked only by a call that would have to.
+    /// Whether the program wants no call on the socket to wait. Called only by a call that would have to wait.
     fn is_nonblocking(&self) -> bool;
 
     /// How long a call may wait (SO_SNDTIMEO, SO_RCVTIMEO); `None` for as long as it takes.
@@ -52,7 +52,7 @@ pub trait Socket {
     /// The call is about to wait: from now on its descriptor may be closed by another thread.
     fn begin_wait(&mut self);
 
-    /// Whether the kernel has an error to report, or knows that the connection is over. Does not take the error.
+    /// Whether the kernel has an error to report, or has seen the end of the connection. Does not take the error.
     fn is_broken(&self) -> bool;
 
     /// Polls the link of the stream once. Whether the stream has changed: [`Connection::poll_link`], unless the environment
@@ -60,7 +60,7 @@ pub trait Socket {
     fn poll_link(&mut self) -> bool;
 }
 
-/// What a call does next.
+/// The next step of a call.
 #[derive(Debug)]
 pub enum Next<W> {
     /// The path changed, or more can be moved: call `attempt` again, at once.
@@ -71,21 +71,21 @@ pub enum Next<W> {
     Done(Result<usize, Errno>),
 }
 
-/// How a wait ended.
+/// The outcome of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waited {
-    /// What was waited for may be there.
+    /// The awaited event may have come.
     Again,
-    /// The time is over.
+    /// The time limit has passed.
     TimedOut,
-    /// By a signal.
+    /// A signal ended it.
     Interrupted,
 }
 
-/// How long a call may wait, and what signals do to it.
+/// The limit of a call's wait, and the effect of signals on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// When it ends with EAGAIN.
+    /// The time at which it ends with EAGAIN.
     pub deadline: Option<Instant>,
     /// It has moved nothing yet. Without a deadline it is then restarted after handlers with SA_RESTART; otherwise every
     /// handler ends it.
@@ -93,14 +93,14 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// Whether the call goes on after handlers with SA_RESTART.
+    /// Whether the call continues after handlers with SA_RESTART.
     pub fn restarts(self) -> bool {
         self.idle && self.deadline.is_none()
     }
 }
 
 impl Connection<'_> {
-    /// Polls the link of the stream once. Whether the stream has changed.
+    /// Polls the link of the stream once. Returns whether the stream has changed.
     pub fn poll_link(self) -> bool {
         let Connection { endpoint, cell } = self;
         let link = cell.lock(endpoint).link().cloned();
@@ -112,7 +112,7 @@ impl Connection<'_> {
     }
 }
 
-/// How the wait of a call that blocks is limited. Its deadline is set when it waits for the first time.
+/// The limit of the wait of a call that blocks. Its deadline is set when it waits for the first time.
 #[derive(Default)]
 struct Deadline(Option<Option<Instant>>);
 
@@ -128,7 +128,8 @@ fn moved_or<W>(done: usize, error: Errno) -> Next<W> {
     Next::Done(if done > 0 { Ok(done) } else { Err(error) })
 }
 
-/// A stream that has left its link, but whose anchor has not ended as it has: what the program was told it is not told again.
+/// Handles a stream that has left its link, but whose anchor has not ended as it has: an event that the program has
+/// received must not be reported again.
 #[inline]
 pub fn settle_end(guard: &mut StreamGuard<'_>, now: impl FnOnce() -> Instant) {
     if guard.is_settling() {

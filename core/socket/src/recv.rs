@@ -8,8 +8,8 @@ use netacc_proto::RxSource;
 
 use crate::{moved_or, settle_end, take_error, Connection, Deadline, Errno, KernelError, Limit, Next, Socket, Waited};
 
-/// How long a read that need not wait does so all the same for what comes again on the anchor. Arbitrary: as long as a peer
-/// that runs may take to be scheduled on a machine with far more threads than processors. Paid at most once for a demotion,
+/// How long a non-blocking read waits nevertheless for the replay on the anchor. Arbitrary: the time that a running
+/// peer may need to be scheduled on a machine with far more threads than processors. Paid at most once for a demotion,
 /// when the peer has stopped in the middle of it.
 pub const REPLAY_PATIENCE: Duration = Duration::from_millis(200);
 
@@ -18,12 +18,12 @@ pub trait RecvSocket: Socket {
     /// Bytes that the call has room for.
     fn len(&self) -> usize;
 
-    /// Whether there is room for nothing.
+    /// Whether the call's buffer is empty.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether what is received stays to be received again (MSG_PEEK).
+    /// Whether received bytes stay to be received again (MSG_PEEK).
     fn is_peek(&self) -> bool;
 
     /// Receives by the kernel, without waiting, at most `limit` bytes behind the call's first `skip`.
@@ -32,8 +32,8 @@ pub trait RecvSocket: Socket {
     /// The kernel's.
     fn recv_kernel(&mut self, skip: usize, limit: u64) -> Result<usize, KernelError>;
 
-    /// Receives from the link's ring, behind the call's first `skip` bytes. `None`: there is something to be copied to where
-    /// nothing can be written.
+    /// Receives from the link's ring, behind the call's first `skip` bytes. `None`: there are bytes, and the call's
+    /// buffer cannot be written.
     fn recv_link(&mut self, stream: &mut LockedStream<'_>, skip: usize) -> Option<usize>;
 
     /// Bytes that the kernel has for a read.
@@ -49,20 +49,20 @@ pub trait RecvSocket: Socket {
     fn note_received(&mut self, len: usize);
 }
 
-/// What a receive waits for.
+/// The event that a receive waits for.
 #[derive(Clone, Copy, Debug)]
 pub enum RecvWait {
     /// For something to read, or for the stream to change.
     Data(Limit),
-    /// For what comes again on the anchor, which takes microseconds if the peer lives; until then at the latest.
+    /// For the replay on the anchor, which takes microseconds if the peer lives; until then at the latest.
     Replay(Instant),
 }
 
-/// What an attempt came to.
+/// The result of an attempt.
 enum Step {
     /// So many bytes were received.
     Moved(usize),
-    /// The stream ends here, or there was room for nothing.
+    /// The stream ends here, or the call's buffer was empty.
     Ended,
     /// The call has failed. If it has received bytes before, it returns those.
     Failed(Errno),
@@ -70,7 +70,7 @@ enum Step {
     Blocked,
     /// The path changed: attempt again at once.
     Again,
-    /// The call has received some bytes and receives no more; whatever ended it is for the next call.
+    /// The call has received some bytes and receives no more; the event that ended it is left for the next call.
     Over,
 }
 
@@ -78,14 +78,14 @@ enum Step {
 pub struct Receiving {
     /// Bytes that are received.
     done: usize,
-    /// As long as it may wait, the call waits for so many.
+    /// The number of bytes that the call waits for, as long as it may wait.
     least: usize,
-    /// The call does not wait, because of its flags or of the socket's.
+    /// The call does not wait, because of its flags or the socket's.
     nonblocking: bool,
     /// The link has been polled.
     polled: bool,
     deadline: Deadline,
-    /// Until when a call that does not wait awaits bytes that come again, once it has had to.
+    /// The time until which a call that does not wait awaits the replay, once it has had to.
     replay_until: Option<Instant>,
     /// The wait is over, and the call fails with this error if it finds nothing.
     given_up: Option<Errno>,
@@ -115,7 +115,7 @@ impl Receiving {
         }
     }
 
-    /// Receives what can be received now. Call it first, and after [`Next::Again`].
+    /// Receives as many bytes as possible now. Call it first, and after [`Next::Again`].
     #[inline]
     pub fn attempt<S: RecvSocket>(&mut self, connection: Connection<'_>, socket: &mut S) -> Next<RecvWait> {
         match step(connection, socket, self.done) {
@@ -144,7 +144,7 @@ impl Receiving {
             (RecvWait::Data(_), _) => {
                 let interrupted = waited == Waited::Interrupted;
                 self.given_up = Some(if interrupted { Errno::INTERRUPTED } else { Errno::AGAIN });
-                // The kernel takes what has come in the meantime before it looks at signals and the time.
+                // The kernel takes bytes that have come in the meantime before it checks signals and the time.
                 socket.poll_link();
             }
         }
@@ -153,7 +153,7 @@ impl Receiving {
 
     /// The stream has ended here.
     fn end<S: RecvSocket>(&mut self, socket: &mut S) -> Next<RecvWait> {
-        // After SHUT_RD what arrives is still there to be read.
+        // After SHUT_RD bytes that arrive can still be read.
         if !self.polled {
             self.polled = true;
             if socket.poll_link() {
@@ -174,7 +174,7 @@ impl Receiving {
         }
         if !self.polled {
             self.polled = true;
-            // Readiness does not tell of fewer bytes than the low water mark.
+            // Readiness does not report fewer bytes than the low water mark.
             if socket.poll_link() || connection.cell.low_water() > 1 {
                 return Next::Again;
             }
@@ -193,8 +193,9 @@ impl Receiving {
         Next::Wait(RecvWait::Data(limit))
     }
 
-    /// Bytes that were there on the link come again on the anchor when the link is left. A program that was told of them
-    /// must not be told that there are none: it waits for them for [`REPLAY_PATIENCE`] from the first attempt on. Until when.
+    /// Bytes that were there on the link are replayed on the anchor when the link is left. A program to which they were
+    /// reported must not get EAGAIN: it waits for them for [`REPLAY_PATIENCE`] from the first attempt on. Returns the
+    /// time limit.
     ///
     /// A program that polls comes here with every call, so the clock is read only if there is something to wait for.
     #[cold]
@@ -215,7 +216,7 @@ fn step<S: RecvSocket>(connection: Connection<'_>, socket: &mut S, skip: usize) 
     settle_end(&mut guard, || socket.now());
     match guard.rx_source() {
         RxSource::Link => match guard.change(|stream| socket.recv_link(stream, skip)) {
-            // Receiving nothing waits for something to be there, as in the kernel.
+            // An empty receive waits for bytes to be there, as in the kernel.
             Some(0) if !socket.is_empty() || guard.proto().available() == 0 => Step::Blocked,
             Some(0) => Step::Ended,
             Some(n) => Step::Moved(n),
@@ -223,7 +224,7 @@ fn step<S: RecvSocket>(connection: Connection<'_>, socket: &mut S, skip: usize) 
             None => Step::Failed(Errno::FAULT),
         },
         RxSource::Anchor(_) if skip > 0 && socket.is_broken() && socket.unread() == 0 => Step::Over,
-        // Bytes that are not limited may follow those that come again.
+        // Bytes without a limit may follow the replayed ones.
         RxSource::Anchor(limit) if limit != u64::MAX && guard.change(LockedStream::take_in_replay) => Step::Again,
         RxSource::Anchor(limit) => match socket.recv_kernel(skip, limit) {
             Ok(0) if limit != u64::MAX && !socket.is_empty() => {
@@ -242,7 +243,7 @@ fn step<S: RecvSocket>(connection: Connection<'_>, socket: &mut S, skip: usize) 
             }
             Err(KernelError::WouldBlock) => Step::Blocked,
             Err(KernelError::Ended(error)) if limit != u64::MAX => {
-                // The kernel tells of it once; what follows is the end of the stream.
+                // The kernel reports it once; afterwards it reports the end of the stream.
                 guard.change(|stream| {
                     stream.anchor_ended();
                     stream.take_error();

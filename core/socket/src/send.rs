@@ -12,8 +12,8 @@ use crate::{
     Waited, SWITCH_PATIENCE,
 };
 
-/// After so many bytes written to the anchor a write may have to wait for no reason that the program knows: the kernel's
-/// buffers take about as many.
+/// After so many bytes written to the anchor a write may have to wait for reasons that the program cannot see: the
+/// kernel's buffers take about as many.
 const BULK: u64 = 256 << 10;
 
 /// The environment of a call that sends.
@@ -21,22 +21,22 @@ pub trait SendSocket: Socket {
     /// Bytes that the call is to send.
     fn len(&self) -> usize;
 
-    /// Whether there is nothing to send.
+    /// Whether the call has no bytes to send.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Sends by the kernel, without waiting, what follows the call's first `skip` bytes.
+    /// Sends by the kernel, without waiting, the bytes after the call's first `skip`.
     ///
     /// # Errors
     /// The kernel's.
     fn send_kernel(&mut self, skip: usize) -> Result<usize, KernelError>;
 
-    /// Sends on the link what follows the call's first `skip` bytes. `None`: the next bytes are not there to be read.
+    /// Sends on the link the bytes after the call's first `skip`. `None`: the next bytes cannot be read.
     fn send_link(&mut self, stream: &mut LockedStream<'_>, skip: usize) -> Option<LinkIo>;
 
-    /// How many bytes follow the call's first `skip`, of a write that the peer takes no more. `None`: they are not there to be
-    /// read.
+    /// The number of bytes after the call's first `skip`, of a write that the peer does not take any more. `None`: they
+    /// cannot be read.
     fn refused_len(&mut self, skip: usize) -> Option<usize>;
 
     /// Whether bytes wait in the kernel that the peer's kernel has no room for, or the network.
@@ -58,7 +58,7 @@ pub trait SendSocket: Socket {
     fn note_sent(&mut self, len: usize);
 }
 
-/// What a write waits for its peer to do.
+/// The action of its peer that a write waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
     /// To answer an OPEN. An answer that waits for this program to read does not come while it writes.
@@ -85,17 +85,17 @@ impl Expected {
     }
 }
 
-/// What a send waits for.
+/// The event that a send waits for.
 #[derive(Clone, Copy, Debug)]
 pub enum SendWait {
     /// For the peer to act, which takes microseconds if it lives. Poll the link and the anchor until
     /// [`is_done`](Expected::is_done), or until `until`.
     Peer {
-        /// What it is to do.
+        /// The action.
         expected: Expected,
-        /// When the wait ends at the latest.
+        /// The time at which the wait ends at the latest.
         until: Instant,
-        /// Of a call that blocks: signals end it.
+        /// Set for a call that blocks: signals end the wait.
         limit: Option<Limit>,
     },
     /// For room, or for the stream to change.
@@ -109,19 +109,19 @@ struct PeerWait {
     until: Instant,
     /// The link whose peer is to answer.
     link: Option<Arc<LinkCell>>,
-    /// Of a call that blocks.
+    /// Set for a call that blocks.
     blocking: Option<Blocking>,
 }
 
 #[derive(Clone, Copy)]
 struct Blocking {
     limit: Limit,
-    /// The kernel took bytes when the wait began: it need not be asked for room after that. It wakes a writer that found no
-    /// room when a third of the buffer is free, not for a few bytes.
+    /// The kernel took bytes when the wait began: its room need not be checked after that. It wakes a writer that found
+    /// no room when a third of the buffer is free, not for a few bytes.
     room: bool,
 }
 
-/// What an attempt came to.
+/// The result of an attempt.
 enum Step {
     /// So many bytes were sent.
     Moved(usize),
@@ -133,7 +133,7 @@ enum Step {
     Between,
     /// The path changed: attempt again at once.
     Again,
-    /// The call has sent some bytes and sends no more; whatever ended it is for the next call.
+    /// The call has sent some bytes and sends no more; the event that ended it is left for the next call.
     Over,
     /// The peer is to act first.
     Await(Expected),
@@ -143,12 +143,12 @@ enum Step {
 pub struct Sending {
     /// Bytes that are sent.
     done: usize,
-    /// The call does not wait, because of its flags or of the socket's.
+    /// The call does not wait, because of its flags or the socket's.
     nonblocking: bool,
     /// The link has been polled since the last wait.
     polled: bool,
     deadline: Deadline,
-    /// Until when a call that does not wait awaits a change of paths, once it has had to.
+    /// The time until which a call that does not wait awaits a change of paths, once it has had to.
     switch_until: Option<Instant>,
     waits: Option<PeerWait>,
 }
@@ -157,7 +157,7 @@ impl Sending {
     /// A call begins.
     #[inline]
     pub fn begin(connection: Connection<'_>, socket: &mut impl SendSocket, nonblocking: bool) -> Sending {
-        // The end of the peer, above all, must be seen by a program that only writes.
+        // A program that only writes must see the peer's events, above all its end.
         if connection.cell.has_news(connection.endpoint) {
             socket.poll_link();
         }
@@ -169,18 +169,18 @@ impl Sending {
         self.done
     }
 
-    /// Until when the call waits for its peer, of a call whose last [`Next`] was [`SendWait::Peer`].
+    /// The time until which the call waits for its peer, if its last [`Next`] was [`SendWait::Peer`].
     pub fn waits_until(&self) -> Option<Instant> {
         self.waits.as_ref().map(|waits| waits.until)
     }
 
-    /// Goes on with the bytes that follow those that are sent, as if they were all of the call's: the environment has
-    /// reported those.
+    /// Continues with the bytes after those that are sent, as if they were the whole call: the environment has reported
+    /// the sent ones.
     pub fn begin_rest(&mut self) {
         self.done = 0;
     }
 
-    /// Sends what can be sent now. Call it first, and after [`Next::Again`].
+    /// Sends as many bytes as possible now. Call it first, and after [`Next::Again`].
     #[inline]
     pub fn attempt<S: SendSocket>(&mut self, connection: Connection<'_>, socket: &mut S) -> Next<SendWait> {
         match step(connection, socket, self.done, self.nonblocking) {
@@ -191,7 +191,7 @@ impl Sending {
                     return Next::Done(Ok(self.done));
                 }
                 if self.nonblocking {
-                    // Whatever credit has come back meanwhile is found by the next attempt, which is then blocked.
+                    // The next blocked attempt polls again, and so finds credit that has come back meanwhile.
                     self.polled = false;
                 }
                 Next::Again
@@ -312,8 +312,8 @@ impl Sending {
         let since = socket.now();
         let link = guard.link().cloned();
         let until = match expected {
-            // As long as the link usually takes: the answer is mostly microseconds away. If it does not come, the connection
-            // stays on its anchor for now.
+            // As long as the link usually takes: the answer is mostly microseconds away. If it does not come, the
+            // connection stays on its anchor for now.
             Expected::Answer => since + link.as_ref().map_or(Duration::ZERO, |link| link.answer_patience().get()),
             Expected::Read { .. } => since + SWITCH_PATIENCE,
             Expected::Switch => {
@@ -332,13 +332,13 @@ impl Sending {
     }
 }
 
-/// Attempts once to send what follows the call's first `skip` bytes.
+/// Attempts once to send the bytes after the call's first `skip`.
 #[inline]
 fn step<S: SendSocket>(connection: Connection<'_>, socket: &mut S, skip: usize, nonblocking: bool) -> Step {
     let mut guard = connection.cell.lock(connection.endpoint);
     settle_end(&mut guard, || socket.now());
     match guard.tx_sink() {
-        // There is nothing to wait for, and the kernel has an error to tell.
+        // There is nothing to wait for, and the kernel has an error to report.
         TxSink::Pledged if socket.is_broken() => {
             guard.change(LockedStream::void_pledge);
             Step::Again
@@ -349,7 +349,8 @@ fn step<S: SendSocket>(connection: Connection<'_>, socket: &mut S, skip: usize, 
             Step::Over
         }
         TxSink::Anchor => send_on_anchor(guard, socket, skip),
-        // A program that does something else when a write has to wait: it will read what the answer waits for.
+        // For a program that does something else when a write has to wait: it will read the bytes that the answer waits
+        // for.
         TxSink::Pledged if nonblocking && may_have_to_wait(&guard, socket) => {
             // EAGAIN before the buffer is full is for peers that read, or else the program could write again although
             // its peer has read nothing.
@@ -380,7 +381,7 @@ fn step<S: SendSocket>(connection: Connection<'_>, socket: &mut S, skip: usize, 
         TxSink::Closed => {
             let error = guard.change(|stream| {
                 if stream.rx_source() == RxSource::Record {
-                    // The peer may have written to a side that takes nothing.
+                    // The peer may have written to a side that reads nothing.
                     stream.progress_anchor(false);
                 }
                 take_error(stream)
@@ -402,7 +403,7 @@ fn send_on_link<S: SendSocket>(guard: &mut StreamGuard<'_>, socket: &mut S, skip
     })
 }
 
-/// A write has come to an address where nothing can be read, for which it fails, unless it has to wait or has sent something.
+/// A write has come to an address that cannot be read. It fails, unless it has to wait or has sent something.
 #[cold]
 fn refuse_address(stream: &mut LockedStream<'_>, skip: usize) -> Step {
     stream.refresh_consumed();
@@ -425,7 +426,7 @@ fn send_on_anchor<S: SendSocket>(mut guard: StreamGuard<'_>, socket: &mut S, ski
         Err(KernelError::WouldBlock) => Step::Blocked,
         Err(KernelError::Ended(error)) => {
             if !guard.proto().is_plain() {
-                // The kernel tells of it once, and the stream must not tell of it again.
+                // The kernel reports it once, and the stream must not report it again.
                 guard.change(|stream| {
                     stream.withdraw();
                     if !stream.proto().is_plain() {
@@ -440,7 +441,7 @@ fn send_on_anchor<S: SendSocket>(mut guard: StreamGuard<'_>, socket: &mut S, ski
     }
 }
 
-/// A write that does not wait came during a pledge. Whether it is to be told to wait, because the peer reads; otherwise the
+/// A write that does not wait came during a pledge. Returns whether it must wait, because the peer reads; otherwise the
 /// pledge is void.
 fn wait_or_void(guard: &mut StreamGuard<'_>, peer_reads: bool) -> bool {
     if guard.tx_sink() != TxSink::Pledged {
@@ -450,15 +451,15 @@ fn wait_or_void(guard: &mut StreamGuard<'_>, peer_reads: bool) -> bool {
     peer_reads
 }
 
-/// Whether a program expects a write to have to wait: after so many bytes with some that wait it cannot know how
-/// many the kernel takes, and of fewer only that it has no room.
+/// Whether a program expects a write to have to wait: after so many bytes, if some of them wait, it cannot predict how
+/// many the kernel takes; after fewer bytes it only expects to wait once the kernel has no room.
 fn may_have_to_wait(stream: &LockedStream<'_>, socket: &impl SendSocket) -> bool {
     let bulk = stream.counters().tx_bytes_tcp >= BULK;
     socket.is_full() && (bulk || !stream.proto().is_held() && !socket.has_room())
 }
 
-/// Whether a write that may wait does so until the pledge is answered: the kernel's buffer is full, or nearly, so that the
-/// program expects to wait.
+/// Whether a write that may wait does so until the pledge is answered: the kernel's buffer is full, or nearly, so that
+/// the program expects to wait.
 fn awaits_answer(stream: &LockedStream<'_>, socket: &impl SendSocket) -> bool {
     stream.tx_sink() == TxSink::Pledged && !stream.proto().is_held() && socket.is_full()
 }

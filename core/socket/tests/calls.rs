@@ -1,4 +1,5 @@
-//! Calls on connections of two endpoints on loopback devices: what a send and a receive do next, and what they wait for.
+//! Calls on connections of two endpoints on loopback devices: the steps of a send and a receive, and the events that
+//! they wait for.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -62,7 +63,7 @@ struct Pair {
     server: Endpoint,
     near: Arc<StreamCell>,
     far: Arc<StreamCell>,
-    /// The near one's.
+    /// The near end's anchor.
     anchor: InMemoryAnchor,
     wire: AnchorWire,
     now: Instant,
@@ -81,7 +82,7 @@ impl Pair {
         Pair { client, server, near, far, anchor: a, wire, now: Instant::from_nanos(1) }
     }
 
-    /// Both processes do what there is to do.
+    /// Both processes do the work that is due.
     fn settle(&self) {
         for _ in 0..8 {
             for (endpoint, cell) in [(&self.client, &self.near), (&self.server, &self.far)] {
@@ -133,7 +134,7 @@ struct Call {
     bytes: Vec<u8>,
     noted: usize,
     waits: u32,
-    /// What the next polls find.
+    /// The results of the next polls.
     polls: VecDeque<bool>,
     patience: SwitchPatience,
 }
@@ -251,7 +252,7 @@ impl RecvSocket for Call {
     }
 }
 
-/// Goes on until the call waits or is over.
+/// Continues until the call waits or is over.
 fn send_on(sending: &mut Sending, pair: &Pair, call: &mut Call, mut next: Next<SendWait>) -> Next<SendWait> {
     while let Next::Again = next {
         next = sending.attempt(pair.connection(), call);
@@ -275,7 +276,7 @@ fn send(pair: &Pair, call: &mut Call, nonblocking: bool) -> (Sending, Next<SendW
 
 const IDLE: Limit = Limit { deadline: None, idle: true };
 
-/// Breaks if a call lost what it has sent when the ring is full, or if one that blocks did not wait for room.
+/// Breaks if a call lost bytes that it has sent when the ring is full, or if one that blocks did not wait for room.
 #[test]
 fn a_full_ring_ends_a_call_that_does_not_wait_and_holds_one_that_does() {
     let pair = Pair::linked();
@@ -293,7 +294,7 @@ fn a_full_ring_ends_a_call_that_does_not_wait_and_holds_one_that_does() {
     assert!(matches!(next, Next::Done(Err(Errno::INTERRUPTED))), "{next:?}");
 }
 
-/// Breaks if a call that would fail with EAGAIN did not look at the link once before.
+/// Breaks if a call that would fail with EAGAIN did not poll the link once before.
 #[test]
 fn a_blocked_call_polls_the_link_once() {
     let pair = Pair::linked();
@@ -307,8 +308,8 @@ fn a_blocked_call_polls_the_link_once() {
     assert_eq!(call.polls.len(), 1);
 }
 
-/// Breaks if a write waited for an answer to OPEN for another time than its link's patience, or went on while the pledge stands:
-/// the bytes would lie where the marker has to.
+/// Breaks if a write waited for an answer to OPEN for another time than its link's patience, or continued while the
+/// pledge stands: the bytes would lie where the marker has to.
 #[test]
 fn a_write_during_a_pledge_waits_for_the_answer_and_then_voids_it() {
     let pair = Pair::pledged(AnchorConfig::default());
@@ -344,8 +345,8 @@ fn a_write_during_a_pledge_goes_to_the_link_once_the_answer_is_there() {
     assert_eq!(pair.near.lock(&pair.client).counters().tx_bytes_link, 10);
 }
 
-/// Breaks if a call that may wait did so for the short patience of one that may not, or if a signal left the pledge standing:
-/// its answer would wait for bytes that are nowhere.
+/// Breaks if a call that may wait used the short patience of one that may not, or if a signal left the pledge standing:
+/// its answer would wait for bytes that do not exist.
 #[test]
 fn a_write_that_blocks_on_a_full_anchor_waits_longer_and_a_signal_voids_the_pledge() {
     let config = AnchorConfig { send_capacity: 64, receive_capacity: 64, mode: DeliveryMode::Explicit };
@@ -362,7 +363,7 @@ fn a_write_that_blocks_on_a_full_anchor_waits_longer_and_a_signal_voids_the_pled
     assert_eq!(pair.sink(), TxSink::Anchor);
 }
 
-/// Breaks if a program that does something else when it cannot write waited all the same, or was not told when it can.
+/// Breaks if a program that does something else when it cannot write waited all the same, or was not woken when it can.
 #[test]
 fn a_write_that_does_not_wait_leaves_the_pledge_where_the_anchor_is_full() {
     let config = AnchorConfig { send_capacity: 64, receive_capacity: 64, mode: DeliveryMode::Explicit };
@@ -378,7 +379,8 @@ fn a_write_that_does_not_wait_leaves_the_pledge_where_the_anchor_is_full() {
     assert!(pair.near.readiness().contains(Readiness::KERNEL_TX));
 }
 
-/// Breaks if a program was told EAGAIN for a change of path that is microseconds away; or if each write of it waited as long.
+/// Breaks if a program got EAGAIN for a change of path that is microseconds away; or if each of its writes waited as
+/// long.
 #[test]
 fn a_write_between_the_paths_waits_for_the_change() {
     let pair = Pair::linked();
@@ -398,11 +400,11 @@ fn a_write_between_the_paths_waits_for_the_change() {
     assert!(matches!(next, Next::Done(Ok(10))), "{next:?}");
 }
 
-/// Breaks if one peer that is far away had every write of the process wait for a second.
+/// Breaks if one distant peer made every write of the process wait for a second.
 #[test]
 fn a_long_wait_without_success_makes_the_next_ones_short() {
     let pair = Pair::pledged(AnchorConfig::default());
-    // The server accepts; its marker stays under way.
+    // The server accepts; its marker stays in flight.
     while !pair.near.lock(&pair.client).proto().awaits_switch() {
         pair.server.progress(pair.now);
         pair.client.progress(pair.now);
@@ -418,7 +420,7 @@ fn a_long_wait_without_success_makes_the_next_ones_short() {
     assert_eq!(patience.get(&guard, later + Duration::from_secs(61)), JOIN_PATIENCE);
 }
 
-/// Breaks if bytes that were there on the link seemed to be gone while they come again on the anchor.
+/// Breaks if bytes that were there on the link seemed to be gone during their replay on the anchor.
 #[test]
 fn a_read_waits_for_what_comes_again() {
     let pair = Pair::linked();

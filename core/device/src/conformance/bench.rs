@@ -1,4 +1,4 @@
-//! What the checks stand on: connected pairs, waiting, and the promises that hold at every moment.
+//! The base of the checks: connected pairs, waiting, and the guarantees that hold at every moment.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::{
     Region, RemoteRegion, WorkCompletion, WorkRequest, WorkRequestId,
 };
 
-/// Why a check ends early.
+/// The reason why a check ends early.
 #[derive(Debug)]
 pub(super) enum Stop {
     Failed(String),
@@ -87,7 +87,7 @@ impl Pair {
         .collect()
     }
 
-    /// Ids and outcomes of the sends that `side` saw complete.
+    /// Ids and outcomes of the sends that completed at `side`.
     pub(super) fn sends(&self, side: Side) -> Vec<(u64, CompletionStatus)> {
         let seen = self.seen[side as usize].iter();
         seen.filter_map(|wc| match wc.completion {
@@ -97,7 +97,7 @@ impl Pair {
         .collect()
     }
 
-    /// What `side` saw, shortened for the report.
+    /// The completions of `side`, shortened for the report.
     fn summary(&self, side: Side) -> String {
         let seen = &self.seen[side as usize];
         let last: Vec<_> = seen.iter().rev().take(3).rev().map(|wc| (wc.completion, wc.status)).collect();
@@ -127,7 +127,7 @@ pub(super) struct Bench<'f> {
     pub(super) cqs: [CompletionQueueId; 2],
     second_cqs: Option<[CompletionQueueId; 2]>,
     open: Vec<[QueuePairId; 2]>,
-    /// The first broken promise that was noticed in passing.
+    /// The first guarantee that was found broken during a check.
     broken: Option<String>,
 }
 
@@ -158,7 +158,7 @@ impl<'f> Bench<'f> {
         Ok(cqs)
     }
 
-    /// Ends a check: destroys its queue pairs, and reports what was noticed in passing.
+    /// Ends a check: destroys its queue pairs, and reports a guarantee that was found broken meanwhile.
     pub(super) fn finish_check(&mut self) -> Result<(), Stop> {
         for qps in std::mem::take(&mut self.open) {
             for side in Side::BOTH {
@@ -169,7 +169,7 @@ impl<'f> Bench<'f> {
         self.broken.take().map_or(Ok(()), |reason| Err(Stop::Failed(reason)))
     }
 
-    /// A connected pair on the first completion queues, A having spoken.
+    /// A connected pair on the first completion queues, on which A has sent its first message.
     pub(super) fn connect(&mut self) -> Result<Pair, Stop> {
         self.connect_on(self.cqs)
     }
@@ -180,7 +180,7 @@ impl<'f> Bench<'f> {
         Ok(pair)
     }
 
-    /// A connected pair of which neither side has spoken.
+    /// A connected pair on which neither side has sent a message.
     pub(super) fn connect_in_silence(&mut self, cqs: [CompletionQueueId; 2]) -> Result<Pair, Stop> {
         let ends = self.fixture.connect(cqs, REGION_LEN).map_err(|e| Stop::Failed(format!("connecting: {e}")))?;
         self.adopt(ends)
@@ -197,7 +197,7 @@ impl<'f> Bench<'f> {
         Ok(Pair { ends, staging, seen: Default::default() })
     }
 
-    /// The initiator's first message, of which nothing is left.
+    /// Sends the initiator's first message, and removes its traces.
     fn speak_first(&mut self, pair: &mut Pair) -> Result<(), Stop> {
         self.exchange(pair, Side::A, 0)?;
         self.until(pair, "the first completion of the connecting side", |p| !p.sends(Side::A).is_empty())?;
@@ -227,7 +227,7 @@ impl<'f> Bench<'f> {
         self.broken.get_or_insert_with(|| "poll_qp never runs dry".into());
     }
 
-    /// Keeps a completion, and checks what every completion must keep to.
+    /// Keeps a completion, and checks the rules for every completion.
     pub(super) fn note(&mut self, pair: &mut Pair, side: Side, wc: WorkCompletion) {
         let was_disconnected = pair.disconnected(side);
         pair.seen[side as usize].push(wc);
@@ -272,7 +272,7 @@ impl<'f> Bench<'f> {
         }
     }
 
-    /// Lets some time pass in which nobody polls.
+    /// Lets some time pass without polling.
     pub(super) fn quiet_unpolled(&mut self) {
         (0..self.fixture.quiet_rounds()).for_each(|_| self.fixture.progress());
     }
@@ -286,7 +286,7 @@ impl<'f> Bench<'f> {
         self.device(side).post_send(pair.qp(side), wrs)
     }
 
-    /// Posts message `number` in the way the device does it: `SLOT` bytes made of the number, at slot `number`, then
+    /// Posts message `number` in the way that suits the device: `SLOT` bytes made of the number, at slot `number`, then
     /// an immediate of that number. Its send completes with that id.
     pub(super) fn post_message(&self, pair: &Pair, from: Side, number: u32) -> Result<usize, PostError> {
         let position = message_position(number);
@@ -313,7 +313,7 @@ impl<'f> Bench<'f> {
         Ok(())
     }
 
-    /// Checks that `to` received exactly the messages `numbers`, in order, and holds their bytes.
+    /// Checks that `to` received exactly the messages `numbers`, in order, and has their bytes.
     pub(super) fn expect_messages(&self, pair: &Pair, to: Side, numbers: &[u32]) -> Result<(), Stop> {
         let with_imm = self.caps(to.peer()).write_with_imm;
         let receives = pair.receives(to);
@@ -342,12 +342,12 @@ impl<'f> Bench<'f> {
     }
 }
 
-/// Where message `number` goes. Messages further apart than a region holds share their place.
+/// The position of message `number`. Messages further apart than a region holds share their place.
 pub(super) fn message_position(number: u32) -> usize {
     (number as usize * SLOT) % REGION_LEN
 }
 
-/// What is in message `number`.
+/// The bytes of message `number`.
 pub(super) fn message_bytes(number: u32) -> Vec<u8> {
     (0..SLOT as u32).map(|i| (number.wrapping_mul(31).wrapping_add(i) | 1) as u8).collect()
 }
@@ -362,8 +362,8 @@ pub(super) fn read(region: &Region, position: usize, len: usize) -> Vec<u8> {
     }
 }
 
-/// Whether a WRITE that ends here, and not with a zero, is there. Its completion does not say so: on iWARP that comes when the
-/// bytes have been handed to TCP.
+/// Whether a WRITE that ends here, with a byte other than zero, has arrived. Its completion does not show this: on
+/// iWARP that comes when the bytes have been handed to TCP.
 pub(super) fn has_arrived(region: &Region, end: usize) -> bool {
     end.checked_sub(1).is_none_or(|last| read(region, last, 1) != [0])
 }
@@ -377,5 +377,5 @@ fn create_cqs(fixture: &dyn Fixture) -> Result<[CompletionQueueId; 2], Stop> {
 pub(super) const EMPTY: WorkCompletion =
     WorkCompletion { qp: QueuePairId(0), status: CompletionStatus::Success, completion: Completion::Disconnected };
 
-/// Polls without an end before a device is declared mad. Arbitrary, above any queue's depth.
+/// Polls without an end before a device counts as faulty. Arbitrary, above any queue's depth.
 const MAX_POLLS: usize = 100_000;

@@ -6,7 +6,7 @@ use super::bench::{ensure, fail, skip, Bench, Pair, Stop, EMPTY};
 use super::Side;
 use crate::{Armed, Completion, CompletionQueueId, QueuePairId, Wait};
 
-/// Takes everything reported on B's queue `cq`, so that what comes next is new.
+/// Takes everything that B's queue `cq` reports, so that later reports are new.
 fn forget_reports(bench: &Bench<'_>, cq: CompletionQueueId) -> Result<(), Stop> {
     let mut out = [QueuePairId(0); 8];
     for _ in 0..MAX_REPORTS {
@@ -17,10 +17,10 @@ fn forget_reports(bench: &Bench<'_>, cq: CompletionQueueId) -> Result<(), Stop> 
     fail!("pending never runs dry")
 }
 
-/// Rounds after which a queue that still reports is declared mad. Arbitrary.
+/// Rounds after which a queue that still reports counts as faulty. Arbitrary.
 const MAX_REPORTS: usize = 1000;
 
-/// Lets time pass until B's queue `cq` reports something; what that was.
+/// Lets time pass until B's queue `cq` reports a queue pair; returns it.
 fn next_report(bench: &mut Bench<'_>, cq: CompletionQueueId) -> Result<Vec<QueuePairId>, Stop> {
     let mut reported = Vec::new();
     bench.until_unpolled("a report by pending", |b| {
@@ -148,7 +148,7 @@ pub(super) fn queues_do_not_mix(bench: &mut Bench<'_>) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Arms B's queue when nothing is there.
+/// Arms B's queue when it is empty.
 fn arm_to_sleep(bench: &mut Bench<'_>, cq: CompletionQueueId, when: &str) -> Result<(), Stop> {
     for _ in 0..bench.fixture.patience() {
         forget_reports(bench, cq)?;
@@ -242,7 +242,8 @@ pub(super) fn rebind_moves_completions(bench: &mut Bench<'_>) -> Result<(), Stop
     bench.expect_messages(&pair, Side::B, &[1, 2, 3])
 }
 
-/// A message that the peer knocks for is reported where the queue pair was connected, and wakes whoever sleeps there.
+/// A message that the peer knocks for is reported where the queue pair was connected, and wakes a thread that sleeps
+/// there.
 pub(super) fn knock_calls_the_first_queue(bench: &mut Bench<'_>) -> Result<(), Stop> {
     if !(bench.caps(Side::A).knock && bench.caps(Side::B).rebind) {
         skip!("knock is off");
@@ -262,9 +263,9 @@ pub(super) fn knock_calls_the_first_queue(bench: &mut Bench<'_>) -> Result<(), S
         bench.device(Side::A).knock(pair.qp(Side::A));
         if let Some(fd) = bench.device(Side::B).channel_fd(old) {
             let readable = bench.fixture.channel_readable(fd);
-            ensure!(readable != Some(false), "nobody is woken");
+            ensure!(readable != Some(false), "no wake-up came");
         }
-        ensure!(bench.device(Side::B).arm(old) == Armed::Pending, "arm does not hear the knocking");
+        ensure!(bench.device(Side::B).arm(old) == Armed::Pending, "arm does not see the knock");
         bench.device(Side::B).disarm(old);
         bench.device(Side::B).drain(old);
         ensure!(next_report(bench, old)? == [qp], "the queue pair is not reported where it was connected");
@@ -286,12 +287,12 @@ pub(super) fn qp_wait(bench: &mut Bench<'_>) -> Result<(), Stop> {
     let before = device.qp_sequence(qp);
     bench.send_message(&pair, Side::A, 1)?;
     bench.until_unpolled("a new sequence with a completion", |b| b.device(Side::B).qp_sequence(qp) != before)?;
-    // Long enough that sleeping through it would be noticed, and blamed.
+    // Long enough that the check would notice a sleep until the timeout.
     let outcome = device.wait_qp(qp, before, Some(Duration::from_secs(2)));
     ensure!(outcome != Wait::TimedOut, "waited with a stale sequence: {outcome:?}");
     drain_until(bench, &mut pair, 1)?;
     let now = device.qp_sequence(qp);
-    // Any outcome will do, in finite time: waking for no reason is allowed.
+    // Any outcome is accepted, in finite time: spurious wake-ups are allowed.
     device.wait_qp(qp, now, Some(Duration::from_millis(1)));
     device.wake_qp(qp);
     bench.send_message(&pair, Side::A, 2)?;

@@ -11,8 +11,8 @@ use crate::{
     PostError, Receives, WorkRequest, WorkRequestId, MAX_PRIVATE_DATA,
 };
 
-/// The two connection managers, and the events taken from them but not yet asked for: either may need polling for
-/// the other to make progress.
+/// The two connection managers, and their events that were taken but not used yet: either may need polling for the
+/// other to make progress.
 struct Events {
     managers: [Arc<dyn ConnectionManager>; 2],
     taken: [VecDeque<CmEvent>; 2],
@@ -74,7 +74,7 @@ fn established(event: CmEvent, of: ConnectionId) -> Result<Established, String> 
     }
 }
 
-/// Connects through the managers: what [`Fixture::connect`] does unless told otherwise.
+/// Connects through the managers: the default of [`Fixture::connect`].
 pub(super) fn connect<F: Fixture + ?Sized>(
     fixture: &mut F,
     cqs: [CompletionQueueId; 2],
@@ -91,7 +91,7 @@ pub(super) fn connect<F: Fixture + ?Sized>(
     let far = established(events.next(fixture, Side::B)?, request)?;
     let near = established(events.next(fixture, Side::A)?, id)?;
     match events.taken.iter().flatten().next() {
-        Some(stray) => Err(format!("an event that nobody asked for: {stray:?}")),
+        Some(stray) => Err(format!("an unexpected event: {stray:?}")),
         None => Ok([near, far]),
     }
 }
@@ -117,8 +117,8 @@ fn accept(bench: &mut Bench<'_>, events: &mut Events, id: ConnectionId) -> Resul
     established(events.next_on(bench, Side::B)?, id).map_err(Stop::Failed)
 }
 
-/// A SEND's bytes lie at the beginning of the peer's first region when its receive completes, whatever their number. Where
-/// receives cannot have memory nobody is connected for that.
+/// A SEND's bytes lie at the beginning of the peer's first region when its receive completes, whatever their number. A
+/// device whose receives cannot have memory must refuse such connections.
 pub(super) fn sends_bring_bytes(bench: &mut Bench<'_>) -> Result<(), Stop> {
     let mut events = events(bench)?;
     let [a, b] = events.managers.clone();
@@ -158,14 +158,14 @@ pub(super) fn sends_bring_bytes(bench: &mut Bench<'_>) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Gives back what a check connected by itself.
+/// Gives back the queue pairs that a check connected by itself.
 fn destroy(bench: &Bench<'_>, ends: &[Established; 2]) {
     for side in Side::BOTH {
         bench.device(side).destroy_qp(ends[side as usize].qp);
     }
 }
 
-/// Both ends are established once, and know each other's first region.
+/// Both ends are established once, and have each other's first region.
 pub(super) fn connect_and_accept(bench: &mut Bench<'_>) -> Result<(), Stop> {
     let mut events = events(bench)?;
     ensure!(events.managers[0].address() != events.managers[1].address(), "both devices have the same address");
@@ -204,7 +204,7 @@ pub(super) fn private_data_is_carried(bench: &mut Bench<'_>) -> Result<(), Stop>
     Ok(())
 }
 
-/// 57 bytes are refused when asked for.
+/// 57 bytes are refused by `connect`.
 pub(super) fn private_data_is_bounded(bench: &mut Bench<'_>) -> Result<(), Stop> {
     let mut events = events(bench)?;
     let asked =
@@ -213,7 +213,7 @@ pub(super) fn private_data_is_bounded(bench: &mut Bench<'_>) -> Result<(), Stop>
     events.expect_none(bench, "after a refused connect")
 }
 
-/// The connecting side learns of a rejection, once, and may ask again.
+/// The connecting side receives a rejection, once, and may try again.
 pub(super) fn reject_is_reported(bench: &mut Bench<'_>) -> Result<(), Stop> {
     let mut events = events(bench)?;
     let (asked, request, _) = begin(bench, &mut events, b"no")?;
@@ -227,7 +227,7 @@ pub(super) fn reject_is_reported(bench: &mut Bench<'_>) -> Result<(), Stop> {
     bench.exchange(&mut pair, Side::A, 1)
 }
 
-/// The side that accepted may send before it has received, or its link dies of that: as the device says.
+/// The side that accepted may send before it has received, or its link dies of that, as its capabilities define.
 pub(super) fn who_sends_first(bench: &mut Bench<'_>) -> Result<(), Stop> {
     let mut pair = bench.connect_in_silence(bench.cqs)?;
     bench.post_recv(&pair, Side::A, 1)?;
@@ -245,7 +245,7 @@ pub(super) fn who_sends_first(bench: &mut Bench<'_>) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Nobody at an address: an error or a failed attempt, never silence.
+/// An address without a process: an error or a failed attempt, never silence.
 pub(super) fn unreachable_is_reported(bench: &mut Bench<'_>) -> Result<(), Stop> {
     let mut events = events(bench)?;
     let real = events.managers[1].address().0;
@@ -263,7 +263,7 @@ pub(super) fn unreachable_is_reported(bench: &mut Bench<'_>) -> Result<(), Stop>
     events.expect_none(bench, "after attempts to reach nobody")
 }
 
-/// Several attempts at once are told apart.
+/// Several attempts at once can be distinguished.
 pub(super) fn connects_may_overlap(bench: &mut Bench<'_>) -> Result<(), Stop> {
     let mut events = events(bench)?;
     let mut asked = Vec::new();
@@ -332,7 +332,7 @@ fn tuple(number: u16, v6: bool) -> FourTuple {
     FourTuple { local: SocketAddr::new(ip, 6379), remote: SocketAddr::new(ip, 40_000 + number) }
 }
 
-/// The other end of a connection is found under its own view of it, and only so.
+/// The other end of a connection is found under its own view of it, and under no other.
 pub(super) fn directory_finds_the_other_end(bench: &mut Bench<'_>) -> Result<(), Stop> {
     let ([a, b], events) = directories(bench)?;
     for (number, v6) in [(1, false), (2, true)] {

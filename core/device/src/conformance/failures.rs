@@ -1,4 +1,4 @@
-//! Checks of how links die: who learns of it, when, and what is left.
+//! Checks of how links die: which ends get the event, when, and what is left.
 
 use super::bench::{ensure, Bench, Pair, Stop};
 use super::Side;
@@ -22,7 +22,7 @@ fn placed_unseen(bench: &mut Bench<'_>) -> Result<Pair, Stop> {
     Ok(pair)
 }
 
-/// Both ends learn of it once, the peer after everything that was placed.
+/// Both ends get the event once, the peer after everything that was placed.
 pub(super) fn fail_qp_disconnects_both(bench: &mut Bench<'_>) -> Result<(), Stop> {
     for side in Side::BOTH {
         let mut pair = placed_unseen(bench)?;
@@ -37,7 +37,7 @@ pub(super) fn fail_qp_disconnects_both(bench: &mut Bench<'_>) -> Result<(), Stop
     Ok(())
 }
 
-/// The peer learns of it after everything that was placed; the destroyed queue pair is no more.
+/// The peer gets the event after everything that was placed; the destroyed queue pair does not exist any more.
 pub(super) fn destroy_qp_disconnects_peer(bench: &mut Bench<'_>) -> Result<(), Stop> {
     let mut pair = placed_unseen(bench)?;
     bench.device(Side::A).destroy_qp(pair.qp(Side::A));
@@ -55,8 +55,8 @@ pub(super) fn destroy_qp_disconnects_peer(bench: &mut Bench<'_>) -> Result<(), S
     Ok(())
 }
 
-/// What was posted just before the end: the peer gets the first so many of it, whole and in order, or all of it where
-/// placement is delivery.
+/// The requests that were posted just before the end: the peer gets the first so many of them, complete and in order,
+/// or all of them where placement is delivery.
 pub(super) fn failure_keeps_a_prefix(bench: &mut Bench<'_>) -> Result<(), Stop> {
     for destroy in [false, true] {
         let mut pair = bench.connect()?;
@@ -83,7 +83,7 @@ pub(super) fn failure_keeps_a_prefix(bench: &mut Bench<'_>) -> Result<(), Stop> 
     Ok(())
 }
 
-/// A queue pair that knows it is dead says so.
+/// A queue pair that has reported its death refuses posts.
 pub(super) fn dead_qp_refuses_posts(bench: &mut Bench<'_>) -> Result<(), Stop> {
     let mut pair = bench.connect()?;
     bench.exchange(&mut pair, Side::A, 1)?;
@@ -100,7 +100,7 @@ pub(super) fn dead_qp_refuses_posts(bench: &mut Bench<'_>) -> Result<(), Stop> {
     Ok(())
 }
 
-/// The end of one link is nothing to another.
+/// The end of one link does not affect another.
 pub(super) fn queue_pairs_are_independent(bench: &mut Bench<'_>) -> Result<(), Stop> {
     let mut pairs = [bench.connect()?, bench.connect()?, bench.connect()?];
     for pair in &mut pairs {

@@ -1,4 +1,4 @@
-//! Checks of regions, windows and handles: what a peer may reach, and what it may not.
+//! Checks of regions, windows and handles: which memory a peer can reach.
 
 use std::collections::HashSet;
 
@@ -21,7 +21,7 @@ pub(super) fn capabilities_are_consistent(bench: &mut Bench<'_>) -> Result<(), S
         ensure!(caps.max_send_wr >= 8 && caps.max_recv_wr >= 8, "queues of less than 8 entries cannot carry a link");
         ensure!(caps.max_message >= REGION_LEN as u32, "max_message is {}", caps.max_message);
         ensure!(caps.max_inline <= caps.max_message, "max_inline is above max_message");
-        // What links are made of.
+        // The requirements of a link.
         let carries_credit = !caps.write_with_imm || caps.max_inline >= CREDIT_WORD_LEN;
         ensure!(carries_credit, "max_inline is {}, less than a credit word", caps.max_inline);
     }
@@ -77,7 +77,7 @@ pub(super) fn regions_are_zeroed_and_separate(bench: &mut Bench<'_>) -> Result<(
     Ok(())
 }
 
-/// A window is given only onto what the peer registered for this queue pair.
+/// A window is given only onto memory that the peer registered for this queue pair.
 pub(super) fn window_descriptor_is_checked(bench: &mut Bench<'_>) -> Result<(), Stop> {
     if !bench.caps(Side::A).peer_memory {
         skip!("peer_memory is off");
@@ -110,7 +110,7 @@ pub(super) fn window_descriptor_is_checked(bench: &mut Bench<'_>) -> Result<(), 
     Ok(())
 }
 
-/// A peer that has ended its queue pair has not lied about its regions, which ended with it.
+/// A peer that has ended its queue pair has not named false regions: its regions ended with it.
 pub(super) fn window_after_the_peer_has_ended(bench: &mut Bench<'_>) -> Result<(), Stop> {
     if !bench.caps(Side::A).peer_memory {
         skip!("peer_memory is off");
@@ -128,9 +128,9 @@ pub(super) fn window_after_the_peer_has_ended(bench: &mut Bench<'_>) -> Result<(
     Ok(())
 }
 
-/// WRITEs outside the peer's regions change nothing there: refused at once, or the link dies of them. Where bounds are not
-/// exact, those that miss their region by a little may reach what else their queue pair has; what another one has is never
-/// reached.
+/// WRITEs outside the peer's regions change nothing there: they are refused at once, or the link dies. Where bounds are
+/// not exact, WRITEs that miss their region by a little may reach other memory of their queue pair; they never reach
+/// another's.
 pub(super) fn writes_outside_are_refused(bench: &mut Bench<'_>) -> Result<(), Stop> {
     let bystander = bench.connect()?;
     let foreign = bystander.local(Side::B).remote;
@@ -167,7 +167,7 @@ pub(super) fn writes_outside_are_refused(bench: &mut Bench<'_>) -> Result<(), St
         for region in own.chain(others) {
             ensure!(read(region, 0, REGION_LEN) == [CANARY; REGION_LEN], "{what} changed the peer's memory");
         }
-        // Refused when posted: the link is none the worse for it.
+        // Refused when posted: the link continues.
         if !pair.disconnected(Side::A) && pair.sends(Side::A).is_empty() {
             bench.post_recv(&pair, Side::B, 1)?;
             bench.send_message(&pair, Side::A, 2)?;
@@ -177,15 +177,15 @@ pub(super) fn writes_outside_are_refused(bench: &mut Bench<'_>) -> Result<(), St
     Ok(())
 }
 
-/// What the peer's regions hold while they must not change. Staging regions hold zeros.
+/// The contents of the peer's regions while they must not change. Staging regions hold zeros.
 const CANARY: u8 = 0xc3;
 
-/// Where a WRITE must not go.
+/// A place that a WRITE must not reach.
 struct Outside {
     what: &'static str,
     rkey: RemoteKey,
     offset: u64,
-    /// It has the key of a region that it hardly misses.
+    /// It has the key of a region that it misses only by a little.
     near: bool,
 }
 
@@ -205,10 +205,10 @@ fn outside(pair: &Pair, foreign: RemoteRegion, attempt: usize) -> Outside {
     }
 }
 
-/// A region that was given back is out of the peer's reach, also when its place is used again.
+/// The peer cannot reach a region that was given back, also when its memory is used again.
 pub(super) fn freed_region_is_gone(bench: &mut Bench<'_>) -> Result<(), Stop> {
     if !bench.caps(Side::B).exact_bounds {
-        skip!("what was given back may stay within reach of its own queue pair");
+        skip!("a region that was given back may stay within reach of its own queue pair");
     }
     let mut pair = bench.connect()?;
     let (device, qp) = (bench.device(Side::B), pair.qp(Side::B));
@@ -218,12 +218,12 @@ pub(super) fn freed_region_is_gone(bench: &mut Bench<'_>) -> Result<(), Stop> {
     device.free_region(qp, freed);
     let reused = [alloc()?, alloc()?];
     if reused.iter().any(|r| r.remote == remote) {
-        skip!("the device gives freed keys out again at once, so an old key cannot be told from a new one");
+        skip!("the device gives freed keys out again at once, so an old key is the same as a new one");
     }
     ensure!(pair.staging(Side::A).memory.write(0, &[CANARY; 8]), "staging too short");
     let mut wr = pair.write(Side::A, 1, 0, pair.staged(Side::A, 0, 8));
     wr.operation = Operation::Write { rkey: remote.rkey, offset: remote.base, imm: None };
-    // Refused, or dead, or gone nowhere: whichever, nobody else's bytes change.
+    // Refused, or dead, or without effect: in any case, no other queue pair's bytes change.
     let _ = bench.post(&pair, Side::A, &[wr]);
     bench.quiet(&mut pair);
     for region in &reused {
@@ -232,7 +232,7 @@ pub(super) fn freed_region_is_gone(bench: &mut Bench<'_>) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Handles that nobody gave out cost an error, never more.
+/// Handles that were never given out cause an error, nothing worse.
 pub(super) fn unknown_handles_are_refused(bench: &mut Bench<'_>) -> Result<(), Stop> {
     let mut pair = bench.connect()?;
     let device = bench.device(Side::A);

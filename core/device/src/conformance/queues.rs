@@ -31,7 +31,7 @@ pub(super) fn send_queue_full_and_recovery(bench: &mut Bench<'_>) -> Result<(), 
     bench.until(&mut pair, "its completion", |p| p.sends(Side::A).len() > accepted)
 }
 
-/// Posts receives one by one until the queue is full; how many that were.
+/// Posts receives one by one until the queue is full; returns their number.
 fn fill_receives(bench: &Bench<'_>, pair: &Pair, side: Side) -> Result<u32, Stop> {
     let bound = 2 * bench.caps(side).max_recv_wr;
     for count in 0..=bound {
@@ -64,7 +64,7 @@ pub(super) fn one_receive_per_message(bench: &mut Bench<'_>) -> Result<(), Stop>
     let mut pair = bench.connect()?;
     bench.post_recv(&pair, Side::B, 5)?;
     let mut filled = 5 + fill_receives(bench, &pair, Side::B)?;
-    // 5 messages with no receive to spare, so that one consumed too many is missed by the fifth.
+    // 5 messages with no receive to spare, so that the fifth fails if one too many was consumed.
     while filled > 0 {
         let count = filled.min(5);
         for number in 1..=count {
@@ -120,11 +120,11 @@ pub(super) fn receives_exhausted(bench: &mut Bench<'_>) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Full queues in both directions whose completions nobody polls: none is lost, so no completion queue overflows.
+/// Full queues in both directions whose completions are never polled: none is lost, so no completion queue overflows.
 pub(super) fn unpolled_completions_are_kept(bench: &mut Bench<'_>) -> Result<(), Stop> {
     let mut pair = bench.connect()?;
-    // Messages that fit everywhere; where there is no immediate each is two requests. Bounded, as memory has no bound to
-    // speak of.
+    // Messages that fit everywhere; where there is no immediate each is two requests. Bounded, because memory has no
+    // practical bound.
     let room = Side::BOTH.map(|side| {
         let caps = bench.caps(side);
         caps.max_recv_wr.min(if caps.write_with_imm { caps.max_send_wr } else { caps.max_send_wr / 2 })
@@ -140,11 +140,11 @@ pub(super) fn unpolled_completions_are_kept(bench: &mut Bench<'_>) -> Result<(),
     }
     bench.quiet_unpolled();
     let is_whole = |p: &Pair, side| p.receives(side).len() == count as usize && p.sends(side).len() >= count as usize;
-    bench.until(&mut pair, "every completion of full queues that nobody had polled", |p| {
+    bench.until(&mut pair, "every completion of full queues that were never polled", |p| {
         Side::BOTH.iter().all(|side| is_whole(p, *side))
     })?;
     for side in Side::BOTH {
-        // Slots were used again, so of the bytes nothing is expected.
+        // Slots were used again, so the bytes are not checked.
         let numbers: Vec<u32> = pair.receives(side).iter().map(|(imm, _)| *imm).collect();
         let in_order = numbers.iter().zip(1..).all(|(imm, number)| *imm == number || *imm == 0);
         ensure!(in_order, "{side:?} received {numbers:?}");

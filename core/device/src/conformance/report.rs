@@ -1,24 +1,24 @@
-//! What a run of the suite found.
+//! The result of a run of the suite.
 
 use std::fmt;
 
-/// How one check went.
+/// The outcome of one check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The device does what its traits and capabilities say.
+    /// The device keeps the guarantees of its traits and capabilities.
     Passed,
-    /// It does not; what was seen instead.
+    /// It does not; the text describes the observation.
     Failed(String),
-    /// Does not apply to this device, or the fixture cannot show it; why.
+    /// Does not apply to this device, or the fixture cannot show it; the text is the reason.
     Skipped(String),
 }
 
-/// One check and how it went.
+/// One check and its outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckReport {
     /// The check's name, stable: exclusion lists refer to it.
     pub name: &'static str,
-    /// How it went.
+    /// The outcome.
     pub outcome: Outcome,
 }
 
@@ -32,12 +32,12 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether nothing failed.
+    /// Whether no check failed.
     pub fn is_success(&self) -> bool {
         self.failed().next().is_none()
     }
 
-    /// The checks that failed, with what was seen.
+    /// The checks that failed, with the observations.
     pub fn failed(&self) -> impl Iterator<Item = (&'static str, &str)> {
         self.checks.iter().filter_map(|check| match &check.outcome {
             Outcome::Failed(reason) => Some((check.name, reason.as_str())),
@@ -53,7 +53,7 @@ impl Report {
         })
     }
 
-    /// How the named check went, if there is such a check.
+    /// The outcome of the named check, if there is such a check.
     pub fn outcome(&self, name: &str) -> Option<&Outcome> {
         self.checks.iter().find(|check| check.name == name).map(|check| &check.outcome)
     }

@@ -21,7 +21,7 @@ fn assert_passes(report: &Report) {
     assert!(report.is_success(), "{report}");
 }
 
-// Breaks if the in-memory device, in any of its characters, breaks a promise of the traits.
+// Breaks if the in-memory device, in any of its configurations, breaks a guarantee of the traits.
 #[test]
 fn every_device_passes_with_immediate_delivery() {
     for config in devices() {
@@ -29,7 +29,7 @@ fn every_device_passes_with_immediate_delivery() {
     }
 }
 
-// Breaks if explicit delivery breaks a promise, or some order of deliveries does.
+// Breaks if explicit delivery breaks a guarantee, or some order of deliveries does.
 #[test]
 fn every_device_passes_with_any_order_of_deliveries() {
     for config in devices() {
@@ -52,7 +52,7 @@ fn slots_on_delivery_pass_on_every_device() {
     }
 }
 
-// Breaks if a check is skipped silently, or a capability switches off checks that are not about it.
+// Breaks if a check is skipped silently, or a capability switches off unrelated checks.
 #[test]
 fn skips_are_the_listed_ones() {
     let skipped = |config| {
@@ -106,7 +106,7 @@ fn every_device_passes_through_every_middleware() {
     }
 }
 
-// Breaks if late or reordered reports lose, double or reorder completions, or lie in `pending` or `arm`.
+// Breaks if late or reordered reports lose, double or reorder completions, or make `pending` or `arm` wrong.
 #[test]
 fn delays_and_reordering_keep_every_promise() {
     for config in devices() {
@@ -136,7 +136,7 @@ fn a_recorded_run_reads_back() {
     assert!(posts > 100 && refused > 0, "{posts} posts, {refused} refused regions");
 }
 
-// Breaks if the suite would let a device through that does the wrong thing.
+// Breaks if the suite passed a device that behaves wrongly.
 #[test]
 fn broken_devices_are_found_out() {
     for config in devices() {

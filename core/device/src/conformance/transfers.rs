@@ -1,4 +1,4 @@
-//! Checks of what travels: immediates, payloads of each kind, limits.
+//! Checks of transfers: immediates, payloads of each kind, limits.
 
 use super::bench::{ensure, fail, has_arrived, message_bytes, read, skip, Bench, Pair, Stop, REGION_LEN, SLOT};
 use super::Side;
@@ -36,7 +36,7 @@ pub(super) fn write_with_imm_in_order(bench: &mut Bench<'_>) -> Result<(), Stop>
         skip!("write_with_imm is off");
     }
     in_order(bench)?;
-    // The bytes of each message are there when its completion is, not only in the end: all in one place.
+    // The bytes of each message are there when its completion comes, not only in the end: all messages use one place.
     let mut pair = bench.connect()?;
     bench.post_recv(&pair, Side::B, COUNT)?;
     for number in 1..=COUNT {
@@ -64,7 +64,7 @@ pub(super) fn write_with_imm_needs_capability(bench: &mut Bench<'_>) -> Result<(
     Ok(())
 }
 
-/// SEND after WRITE, where that is how messages go: in order, after the bytes.
+/// SEND after WRITE, on devices whose messages go in that way: in order, after the bytes.
 pub(super) fn send_in_order(bench: &mut Bench<'_>) -> Result<(), Stop> {
     if bench.caps(Side::A).write_with_imm {
         skip!("messages go as WRITE with immediate");
@@ -112,7 +112,7 @@ pub(super) fn inline_limit(bench: &mut Bench<'_>) -> Result<(), Stop> {
     Ok(())
 }
 
-/// A window is the peer's memory, and `InPlace` tells of what was stored there.
+/// A window is the peer's memory, and `InPlace` announces bytes that were stored there.
 pub(super) fn in_place_through_window(bench: &mut Bench<'_>) -> Result<(), Stop> {
     if !bench.caps(Side::A).peer_memory {
         skip!("peer_memory is off");
@@ -123,7 +123,7 @@ pub(super) fn in_place_through_window(bench: &mut Bench<'_>) -> Result<(), Stop>
         Ok(window) => window,
         Err(error) => fail!("window onto the peer's first region: {error}"),
     };
-    ensure!(window.memory.len() == REGION_LEN && window.remote == remote, "the window is not what was asked for");
+    ensure!(window.memory.len() == REGION_LEN && window.remote == remote, "the window is not the requested one");
     ensure!(window.memory.write(3 * SLOT, &message_bytes(3)), "a store into the window was refused");
     ensure!(read(pair.local(Side::B), 3 * SLOT, SLOT) == message_bytes(3), "a store into the window did not arrive");
     ensure!(pair.local(Side::B).memory.write(0, b"reply"), "first region too short");
@@ -139,7 +139,7 @@ pub(super) fn in_place_through_window(bench: &mut Bench<'_>) -> Result<(), Stop>
     expect_refused(bench, &mut pair, wr, "InPlace beyond the peer's region")
 }
 
-/// Without the capability neither the window nor `InPlace` is to be had.
+/// Without the capability the device refuses both the window and `InPlace`.
 pub(super) fn in_place_needs_capability(bench: &mut Bench<'_>) -> Result<(), Stop> {
     if bench.caps(Side::A).peer_memory {
         skip!("peer_memory is on");
@@ -152,7 +152,7 @@ pub(super) fn in_place_needs_capability(bench: &mut Bench<'_>) -> Result<(), Sto
     Ok(())
 }
 
-/// A word written without immediate arrives, consumes no receive and tells nobody.
+/// A word written without immediate arrives, consumes no receive and causes no completion at the peer.
 pub(super) fn small_write_without_imm(bench: &mut Bench<'_>) -> Result<(), Stop> {
     let mut pair = bench.connect()?;
     for value in 1..=20u64 {
@@ -168,7 +168,7 @@ pub(super) fn small_write_without_imm(bench: &mut Bench<'_>) -> Result<(), Stop>
         bench.until(&mut pair, "its completion", |p| p.sends(Side::A).len() as u64 >= value)?;
     }
     bench.quiet(&mut pair);
-    ensure!(pair.receives(Side::B).is_empty(), "a WRITE without immediate told the peer");
+    ensure!(pair.receives(Side::B).is_empty(), "a WRITE without immediate caused a completion at the peer");
     ensure!(!pair.disconnected(Side::A) && !pair.disconnected(Side::B), "a WRITE without immediate killed the link");
     Ok(())
 }
@@ -246,7 +246,7 @@ pub(super) fn only_signaled_sends_complete(bench: &mut Bench<'_>) -> Result<(), 
     Ok(())
 }
 
-/// Posts something the peer's memory does not allow: refused when posted, or the link dies of it.
+/// Posts a request that the peer's memory does not allow: it is refused when posted, or the link dies.
 pub(super) fn expect_refused(
     bench: &mut Bench<'_>,
     pair: &mut Pair,

@@ -1,19 +1,19 @@
-//! An anchor in memory: what a kernel TCP connection does, without a kernel.
+//! An anchor in memory: it behaves like a kernel TCP connection, without a kernel.
 //!
 //! Bytes wait in the sender's buffer, travel, wait in the receiver's buffer, are read. With
 //! [`DeliveryMode::Immediate`] they travel at once, as far as the receiver has room; with
 //! [`DeliveryMode::Explicit`] the [`AnchorWire`] moves them, in pieces of any size.
 //!
 //! As in Linux:
-//! * FIN arrives after every byte written before it; then reads give `Ok(0)`, and the other direction goes on;
-//! * RST overtakes what has not arrived; what has arrived can still be read, then one call fails with `ECONNRESET`
-//!   (`EPIPE` if the peer's FIN was there first), later reads give `Ok(0)` and later writes `EPIPE`;
-//! * after `shutdown_read` what arrives can still be read; but bytes that reach an end which has ended both directions
-//!   are answered with RST;
-//! * dropping the last handle closes: a FIN, or an RST if [`Anchor::abort`] was called or unread bytes are
-//!   thrown away; bytes that reach a closed end are answered with RST.
+//! * FIN arrives after every byte written before it; then reads give `Ok(0)`, and the other direction continues;
+//! * RST overtakes bytes that have not arrived; bytes that have arrived can still be read, then one call fails with
+//!   `ECONNRESET` (`EPIPE` if the peer's FIN was there first), later reads give `Ok(0)` and later writes `EPIPE`;
+//! * after `shutdown_read` bytes that arrive can still be read; but bytes that reach an end which has ended both
+//!   directions are answered with RST;
+//! * dropping the last handle closes: a FIN, or an RST if [`Anchor::abort`] was called or unread bytes are discarded;
+//!   bytes that reach a closed end are answered with RST.
 //!
-//! Clones are the handles of one socket, as descriptors after `fork` are.
+//! Clones are the handles of one socket, like descriptors after `fork`.
 
 use std::collections::VecDeque;
 use std::io;
@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 use super::DeliveryMode;
 use crate::{Anchor, AnchorError, AnchorPosition};
 
-/// Names the ends of an anchor.
+/// The ends of an anchor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AnchorEnd {
     /// The first of the pair.
@@ -34,7 +34,7 @@ pub enum AnchorEnd {
 }
 
 impl AnchorEnd {
-    /// The other one.
+    /// The other end.
     pub fn peer(self) -> AnchorEnd {
         match self {
             AnchorEnd::First => AnchorEnd::Second,
@@ -43,36 +43,36 @@ impl AnchorEnd {
     }
 }
 
-/// One thing that can happen next on the wire, and to whom.
+/// One event that can happen next on the wire, and its receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AnchorDelivery {
-    /// Up to `len` bytes arrive. [`AnchorWire::deliverable`] names the most that can; any fewer will do.
+    /// Up to `len` bytes arrive. [`AnchorWire::deliverable`] gives the largest number; a smaller one is allowed.
     Bytes {
-        /// Who receives them.
+        /// The end that receives them.
         to: AnchorEnd,
-        /// How many, at most.
+        /// The largest number.
         len: usize,
     },
     /// The end of the stream arrives.
     Fin {
-        /// Who receives it.
+        /// The end that receives it.
         to: AnchorEnd,
     },
-    /// The reset arrives, and what it overtakes is lost.
+    /// The reset arrives, and the bytes that it overtakes are lost.
     Reset {
-        /// Who receives it.
+        /// The end that receives it.
         to: AnchorEnd,
     },
 }
 
-/// Buffer sizes and the way of delivering.
+/// Buffer sizes and the mode of delivery.
 #[derive(Clone, Copy, Debug)]
 pub struct AnchorConfig {
     /// Bytes that may wait to be delivered, in each direction.
     pub send_capacity: usize,
     /// Bytes that may wait to be read, in each direction.
     pub receive_capacity: usize,
-    /// When bytes travel.
+    /// The mode of delivery.
     pub mode: DeliveryMode,
 }
 
@@ -83,12 +83,12 @@ impl Default for AnchorConfig {
     }
 }
 
-/// What a readiness poll of an anchor would say.
+/// The result of a readiness poll of an anchor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AnchorState {
-    /// A read would not be told to wait (bytes, end of stream, or an error).
+    /// A read would not have to wait (bytes, end of stream, or an error).
     pub readable: bool,
-    /// A write would not be told to wait (room, or an error).
+    /// A write would not have to wait (room, or an error).
     pub writable: bool,
     /// The peer's FIN arrived (as RDHUP; bytes may still be unread).
     pub peer_closed: bool,
@@ -131,15 +131,15 @@ struct Pipe {
     watch: Option<Watch>,
 }
 
-/// Where an end's use is recorded.
+/// The place where the use of an end is recorded.
 struct Watch {
     number: u32,
     used: UsedWires,
-    /// It is recorded, and nobody has looked since.
+    /// It is recorded, and was not examined since.
     recorded: bool,
 }
 
-/// The numbers of the wires whose ends were used since somebody looked, each once: for an owner of many wires.
+/// The numbers of the wires whose ends were used since they were last examined, each once: for an owner of many wires.
 #[derive(Clone, Default)]
 pub struct UsedWires(Arc<Mutex<VecDeque<u32>>>);
 
@@ -161,7 +161,7 @@ struct Holder {
     end: AnchorEnd,
 }
 
-/// The wire between the two ends: what the owner of a simulation holds.
+/// The wire between the two ends, for the owner of a simulation.
 #[derive(Clone)]
 pub struct AnchorWire {
     pipe: Arc<Mutex<Pipe>>,
@@ -175,7 +175,7 @@ pub fn anchor_pair(config: AnchorConfig) -> (InMemoryAnchor, InMemoryAnchor, Anc
 }
 
 impl InMemoryAnchor {
-    /// What a readiness poll would say now.
+    /// The result of a readiness poll now.
     pub fn state(&self) -> AnchorState {
         self.holder.pipe.lock().state(self.holder.end)
     }
@@ -285,7 +285,7 @@ impl Anchor for InMemoryAnchor {
             let near = pipe.end(end);
             near.unread.clear();
             near.unsent.clear();
-            // An end that waited behind what was unsent is gone with it.
+            // An end of the stream that waited behind unsent bytes is lost with them.
             (near.write_ended, near.fin_sent) = (true, true);
             near.reset_received = true;
             pipe.end(end.peer()).reset_pending = true;
@@ -316,18 +316,18 @@ impl Drop for Holder {
 }
 
 impl AnchorWire {
-    /// Everything that can happen next, in a fixed order. Empty when the wire is quiet.
+    /// All events that can happen next, in a fixed order. Empty when the wire is quiet.
     pub fn deliverable(&self) -> Vec<AnchorDelivery> {
         self.pipe.lock().deliverable()
     }
 
-    /// Makes one thing happen; `false` if it cannot happen now.
+    /// Makes one event happen; `false` if it cannot happen now.
     pub fn deliver(&self, delivery: AnchorDelivery) -> bool {
         self.pipe.lock().deliver(delivery)
     }
 
-    /// Makes one thing happen, picked by `choice`; bytes are split at a point picked by `choice` as well, from 1 byte
-    /// to all that can arrive. Returns what happened, or `None` when the wire is quiet.
+    /// Makes one event happen, picked by `choice`; bytes are split at a point picked by `choice` as well, from 1 byte
+    /// to all that can arrive. Returns the event, or `None` when the wire is quiet.
     pub fn step(&self, choice: u64) -> Option<AnchorDelivery> {
         let mut pipe = self.pipe.lock();
         let all = pipe.deliverable();
@@ -341,7 +341,7 @@ impl AnchorWire {
         pipe.deliver(picked).then_some(picked)
     }
 
-    /// Delivers all that can arrive until the wire is quiet.
+    /// Makes deliveries until the wire is quiet.
     pub fn settle(&self) {
         self.pipe.lock().settle();
     }
@@ -355,17 +355,17 @@ impl AnchorWire {
         pipe.settle_if_immediate();
     }
 
-    /// What a readiness poll of an end would say now.
+    /// The result of a readiness poll of an end now.
     pub fn state(&self, end: AnchorEnd) -> AnchorState {
         self.pipe.lock().state(end)
     }
 
-    /// Has `number` recorded in `used` when an end is used, once until [`look`](AnchorWire::look).
+    /// Records `number` in `used` when an end is used, once until [`look`](AnchorWire::look).
     pub fn watch(&self, number: u32, used: &UsedWires) {
         self.pipe.lock().watch = Some(Watch { number, used: used.clone(), recorded: false });
     }
 
-    /// Has the next use recorded again.
+    /// Records the next use again.
     pub fn look(&self) {
         if let Some(watch) = &mut self.pipe.lock().watch {
             watch.recorded = false;
@@ -379,12 +379,12 @@ impl AnchorWire {
         end.write_ended && !end.fin_sent
     }
 
-    /// Whether nothing can happen any more: both ends have been told that the other writes no more, or were reset.
+    /// Whether nothing can happen any more: both ends have received the end of the other's direction, or were reset.
     pub fn is_over(&self) -> bool {
         self.pipe.lock().ends.iter().all(|end| end.fin_sent)
     }
 
-    /// Copies bytes that `from` has written and that have not arrived, from the `skip`th on; how many.
+    /// Copies bytes that `from` has written and that have not arrived, from the `skip`th on; returns their number.
     pub fn copy_unsent(&self, from: AnchorEnd, skip: usize, buf: &mut [u8]) -> usize {
         let pipe = self.pipe.lock();
         let unsent = &pipe.ends[from as usize].unsent;
@@ -421,7 +421,7 @@ impl Pipe {
             if near.reset_received {
                 continue;
             }
-            // A closed end takes any number of bytes: it throws them away and answers with a reset.
+            // A closed end takes any number of bytes: it discards them and answers with a reset.
             let room = if near.closed { usize::MAX } else { self.config.receive_capacity - near.unread.len() };
             let len = from.unsent.len().min(room);
             if len > 0 {
@@ -470,7 +470,7 @@ impl Pipe {
     }
 
     fn deliver_reset(&mut self, to: AnchorEnd) {
-        // Neither direction goes on: a reset connection sends nothing, and its peer has forgotten it.
+        // Neither direction continues: a reset connection sends nothing, and its peer has forgotten it.
         self.end(to.peer()).unsent.clear();
         self.end(to.peer()).write_ended = true;
         self.end(to.peer()).fin_sent = true;
@@ -506,7 +506,7 @@ impl Pipe {
 }
 
 impl EndState {
-    /// Copies unread bytes, or says why there are none, in the order in which Linux looks.
+    /// Copies unread bytes, or returns the reason why there are none, with Linux's order of checks.
     fn copy_unread(&mut self, buf: &mut [u8]) -> Result<usize, AnchorError> {
         if !self.unread.is_empty() || buf.is_empty() {
             let count = buf.len().min(self.unread.len());

@@ -72,7 +72,7 @@ impl ConnectionManager for LoopbackDevice {
                 s.notify(self.id, id, NoticeKind::Failed(Refusal::Unreachable));
                 return Ok(());
             }
-            // Its memory may have gone to something else since it asked.
+            // Its memory may have been used for something else since the request.
             if s.check_room(initiator, asked.initiator_cq, asked.initiator_region_len as usize).is_err() {
                 s.notify(self.id, id, NoticeKind::Failed(Refusal::Exhausted));
                 s.notify(initiator, initiator_id(attempt), NoticeKind::Failed(Refusal::Exhausted));

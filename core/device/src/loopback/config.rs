@@ -1,8 +1,8 @@
-//! What a simulated device can do, and how it behaves where real devices differ.
+//! The properties of a simulated device, and its behaviour where real devices differ.
 
 use crate::Capabilities;
 
-/// When posted work arrives.
+/// The time at which posted work arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeliveryMode {
     /// Before the posting call returns.
@@ -11,7 +11,7 @@ pub enum DeliveryMode {
     Explicit,
 }
 
-/// What becomes of a message that finds no posted receive. Real devices do all three.
+/// The effect of a message that finds no posted receive. Real devices do all three.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoReceive {
     /// It waits for a receive (InfiniBand and RoCE with unlimited RNR retries).
@@ -22,13 +22,14 @@ pub enum NoReceive {
     QueueFull,
 }
 
-/// When the slot of an unsignaled request can be used again. That of a signaled one: when its completion is polled.
+/// The time at which the slot of an unsignaled request can be used again. The slot of a signaled request is free when
+/// its completion is polled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotRelease {
     /// As soon as the request is done.
     OnDelivery,
-    /// When the completion of a later signaled request is polled, as on every verbs device. Whoever never signals
-    /// runs out of slots for good.
+    /// When the completion of a later signaled request is polled, as on every verbs device. A sender that never signals
+    /// runs out of slots permanently.
     OnPolledCompletion,
 }
 
@@ -37,21 +38,22 @@ pub enum SlotRelease {
 pub struct LoopbackConfig {
     /// Its name, for people.
     pub name: String,
-    /// What it reports, and obeys.
+    /// The capabilities that it reports, and obeys.
     pub capabilities: Capabilities,
-    /// What a message does that finds no receive at the peer. The sender's setting counts.
+    /// The effect of a message that finds no receive at the peer. The sender's setting counts.
     pub no_receive: NoReceive,
-    /// When the slot of an unsignaled request is free again.
+    /// The time at which the slot of an unsignaled request is free again.
     pub slot_release: SlotRelease,
     /// SEND carries an immediate. Without it the peer always sees 0.
     pub send_carries_imm: bool,
-    /// Requests that a dead queue pair never did complete as `Flushed`. Some devices stay silent.
+    /// Requests that a dead queue pair never executed complete as `Flushed`. Some devices stay silent.
     pub report_flushes: bool,
     /// Private data arrives padded with zeros to its greatest length (RoCE).
     pub pad_private_data: bool,
     /// Queue pairs that may exist at once, connecting ones included.
     pub max_qp: u32,
-    /// Regions that may be registered at once. Those that queue pairs begin with count, but are never refused for it.
+    /// Regions that may be registered at once. The first regions of queue pairs count, but are never refused because of
+    /// it.
     pub max_mr: u32,
     /// Bytes that may be registered at once.
     pub memory_limit_bytes: usize,
@@ -102,7 +104,7 @@ impl LoopbackConfig {
         }
     }
 
-    /// An eRDMA adapter in its standard (iWARP) mode, as strict as facts/erdma.md makes it.
+    /// An eRDMA adapter in its standard (iWARP) mode, as strict as facts/erdma.md describes it.
     pub fn erdma() -> LoopbackConfig {
         LoopbackConfig {
             name: "loopback-erdma".into(),

@@ -1,4 +1,4 @@
-//! What a fabric knows of connections that are being made: attempts, and what connection managers are to learn.
+//! The fabric's state of connections that are being made: attempts, and events for connection managers.
 
 use super::id::DeviceId;
 use crate::tables::Refusal;
@@ -13,21 +13,21 @@ pub(super) struct Attempt {
     pub(super) target: DeviceId,
 }
 
-/// Something a connection manager is to learn. Those of one attempt and device keep their order.
+/// An event for a connection manager. The events of one attempt and device keep their order.
 pub(super) struct CmNotice {
     pub(super) to: DeviceId,
     pub(super) id: ConnectionId,
     pub(super) kind: NoticeKind,
 }
 
-/// What it learns.
+/// The event.
 pub(super) enum NoticeKind {
     Request { peer: PeerAddress, private_data: Vec<u8> },
     Established { qp: QueuePairId, peer: PeerAddress, local: Region, remote: RemoteRegion },
     Failed(Refusal),
 }
 
-/// The number of an attempt at its initiator. The two ends know it by different numbers, as they would on any real backend.
+/// The number of an attempt at its initiator. The two ends use different numbers for it, as on any real backend.
 pub(super) fn initiator_id(attempt: u64) -> ConnectionId {
     ConnectionId(attempt * 2)
 }

@@ -1,4 +1,4 @@
-//! Work under way on links: what can happen next, and how it happens.
+//! Work in flight on links: the deliveries that can happen next, and their effects.
 
 use super::config::{DeliveryMode, NoReceive, SlotRelease};
 use super::id::{DeviceId, LinkId, Place, QueuePairEnd};
@@ -6,27 +6,27 @@ use super::link::{sides, End, Entry, Life, Request, Source};
 use super::state::State;
 use crate::{Completion, CompletionStatus, ConnectionId, Operation, WorkCompletion};
 
-/// One thing that can happen next. Within a variant and a queue pair, always the oldest.
+/// One delivery that can happen next. Within a variant and a queue pair, always the oldest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Delivery {
     /// The next message of a queue pair reaches its peer.
     Message {
-        /// Who posted it.
+        /// The end that posted it.
         from: QueuePairEnd,
     },
-    /// A queue pair learns that its oldest placed request is done.
+    /// The completion of the oldest placed request reaches its queue pair.
     Acknowledgement {
-        /// Who posted it.
+        /// The end that posted it.
         to: QueuePairEnd,
     },
-    /// A queue pair learns that its link is dead.
+    /// A queue pair gets the event that its link is dead.
     Disconnect {
-        /// Who learns it. Until then it goes on posting.
+        /// The end that gets it. Until then it goes on posting.
         to: QueuePairEnd,
     },
-    /// A connection manager learns of an attempt's request, success or failure.
+    /// A connection manager gets an attempt's request, success or failure.
     Connection {
-        /// Who learns it.
+        /// The end that gets it.
         to: DeviceId,
         /// The attempt, as `to` numbers it.
         id: ConnectionId,
@@ -37,7 +37,7 @@ pub enum Delivery {
 const LOCAL_PROTECTION_ERROR: u32 = 4;
 
 impl State {
-    /// Everything that can happen next: attempts to connect first, then links by age.
+    /// All deliveries that can happen next: attempts to connect first, then links by age.
     pub(super) fn deliverable(&self) -> Vec<Delivery> {
         let notices = self.deliverable_notices();
         let mut all: Vec<_> = notices.map(|(to, id)| Delivery::Connection { to, id }).collect();
@@ -59,9 +59,9 @@ impl State {
         all
     }
 
-    /// Makes one thing happen. `false`, and nothing done, if it cannot happen now.
+    /// Makes one delivery. `false`, and nothing done, if it cannot happen now.
     pub(super) fn deliver(&mut self, delivery: Delivery) -> bool {
-        // Not `place`: the messages of a destroyed end may still be under way.
+        // Not `place`: the messages of a destroyed end may still be in flight.
         let find = |s: &State, end: QueuePairEnd| {
             s.devices.get(end.device.0 as usize).and_then(|d| d.qps.get(&end.qp)).copied()
         };
@@ -108,7 +108,7 @@ impl State {
         !end.unacked.is_empty() && end.listens() && !link.silent
     }
 
-    /// `to` can be told that the link is dead: nothing that was placed is still on its way there.
+    /// `to` can get the event that the link is dead: no placed message is still on its way there.
     pub(super) fn disconnect_ready(&self, to: Place) -> bool {
         let Some(link) = self.links.get(&to.link) else { return false };
         link.ends[to.side].disconnect.is_some() && !link.silent && !self.message_ready(to.peer())
@@ -154,7 +154,7 @@ impl State {
         }
     }
 
-    /// Copies a request's bytes to where it points, checking both ends as a device would.
+    /// Copies a request's bytes to the address that it names, checking both ends as a device would.
     fn place_bytes(&self, from: Place, request: &Request) -> Result<(), CompletionStatus> {
         let device = self.links[&from.link].ends[from.side].device;
         let into = self.links[&from.link].ends[1 - from.side].into;
@@ -184,7 +184,7 @@ impl State {
         }
     }
 
-    /// The request cannot be done: what came before it succeeded, it fails, and the link dies.
+    /// The request cannot be executed: earlier ones succeeded, it fails, and the link dies.
     fn refuse(&mut self, from: Place, request: Request, status: CompletionStatus) {
         while self.acknowledgement_ready(from) {
             self.deliver_acknowledgement(from);
@@ -207,7 +207,7 @@ impl State {
         }
     }
 
-    /// Tells `to` that its link is dead, completing whatever of its own was open. Precondition: `disconnect_ready`.
+    /// Reports to `to` that its link is dead, and completes its open requests. Precondition: `disconnect_ready`.
     pub(super) fn deliver_disconnect(&mut self, to: Place) {
         let Some(end) = self.end_mut(to) else { return };
         end.disconnect = None;
@@ -232,7 +232,7 @@ impl State {
         }
     }
 
-    /// Ends a link. Each end learns of it by a delivery; `withhold` keeps one from learning even in immediate mode.
+    /// Ends a link. Each end gets the event by a delivery; `withhold` keeps it from one end even in immediate mode.
     pub(super) fn kill(&mut self, id: LinkId, withhold: [bool; 2]) {
         let Some(link) = self.links.get(&id) else { return };
         if link.dead {
@@ -252,7 +252,7 @@ impl State {
         }
     }
 
-    /// The end's own process gives up: posts fail from now on, and it learns at once.
+    /// The end's own process gives up: posts fail from now on, and it gets the event at once.
     pub(super) fn fail_end(&mut self, at: Place) {
         let Some(end) = self.end_mut(at) else { return };
         if end.life != Life::Alive {
@@ -291,14 +291,14 @@ impl State {
         }
     }
 
-    /// Delivers everything of a link, if that is how the fabric delivers.
+    /// Makes all deliveries of a link, if the fabric delivers immediately.
     pub(super) fn settle_if_immediate(&mut self, at: Place) {
         if self.mode == DeliveryMode::Immediate {
             self.settle_link(at.link);
         }
     }
 
-    /// Delivers everything of one link that nobody holds back.
+    /// Makes all deliveries of one link that are not withheld.
     pub(super) fn settle_link(&mut self, id: LinkId) {
         let places = [Place { link: id, side: 0 }, Place { link: id, side: 1 }];
         // Ends because every round delivers something, and deliveries add none that are not already posted.

@@ -1,4 +1,4 @@
-//! The [`Device`] that a simulated process holds.
+//! The [`Device`] of a simulated process.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,18 +34,18 @@ impl LoopbackDevice {
         self.id
     }
 
-    /// Names one of its queue pairs to the fabric.
+    /// The fabric's name for one of its queue pairs.
     pub fn end(&self, qp: QueuePairId) -> QueuePairEnd {
         QueuePairEnd { device: self.id, qp }
     }
 
-    /// Whether the channel of `cq` would be readable: it was armed, and completions came. Stands in for
+    /// Whether the channel of `cq` would be readable: it was armed, and completions came. Replaces
     /// [`CompletionEvents::channel_fd`].
     pub fn channel_ready(&self, cq: CompletionQueueId) -> bool {
         self.fabric.with(|s| s.live(self.id).is_some_and(|device| device.cqs.is_readable(cq, Instant::ZERO)))
     }
 
-    /// Whether a request is one this device can do at all, peer or no peer.
+    /// Whether this device can execute a request at all, regardless of its peer.
     fn permits(&self, state: &State, at: Place, wr: &WorkRequest<'_>) -> bool {
         let caps = &self.config.capabilities;
         let known = match wr.payload {
@@ -59,7 +59,8 @@ impl LoopbackDevice {
         }
         match wr.operation {
             Operation::Write { rkey, offset, .. } if caps.peer_memory || caps.placement_is_delivery => {
-                // A device that reaches the peer's memory sees at once that the peer lied, unless the peer is gone.
+                // A device that reaches the peer's memory detects a false key of the peer at once, unless the peer is
+                // gone.
                 let alive = state.links[&at.link].ends[1 - at.side].life != Life::Destroyed;
                 !alive || state.remote_target(at.peer(), rkey, offset, wr.payload.len()).is_some()
             }
@@ -119,7 +120,7 @@ impl LoopbackDevice {
         }
     }
 
-    /// How many of `wrs` fit now.
+    /// The number of `wrs` that fit now.
     fn room(&self, state: &State, at: Place, wrs: &[WorkRequest<'_>]) -> usize {
         let link = &state.links[&at.link];
         let (near, far) = (&link.ends[at.side], &link.ends[1 - at.side]);
@@ -162,7 +163,7 @@ impl Device for LoopbackDevice {
         self.fabric.with(|s| {
             let State { devices, links, .. } = s;
             let DeviceState { cqs, qps, .. } = &mut devices[self.id.0 as usize];
-            // Some were drained meanwhile, by somebody who did not ask for them here.
+            // Some were drained meanwhile by a caller that did not take them here.
             cqs.take(cq, out, |qp| has_completions(links, qps, qp))
         })
     }
@@ -250,7 +251,7 @@ impl Device for LoopbackDevice {
             let at = s.place(self.id, qp).ok_or(PostError::Dead)?;
             let link = &s.links[&at.link];
             let end = &link.ends[at.side];
-            // Nobody would be told that the rest is lost.
+            // No process would learn that the rest is lost.
             let nothing_is_flushed = self.config.capabilities.placement_is_delivery;
             if end.life != Life::Alive || link.dead && nothing_is_flushed {
                 return Err(PostError::Dead);
@@ -309,7 +310,7 @@ impl CompletionEvents for LoopbackDevice {
 
 impl KernelOrder for LoopbackDevice {}
 
-/// Whether a queue pair has completions that nobody has polled.
+/// Whether a queue pair has completions that were not polled.
 fn has_completions(links: &BTreeMap<LinkId, Link>, qps: &BTreeMap<QueuePairId, Place>, qp: QueuePairId) -> bool {
     let at = qps.get(&qp);
     at.and_then(|at| Some(&links.get(&at.link)?.ends[at.side])).is_some_and(|end| !end.completions.is_empty())

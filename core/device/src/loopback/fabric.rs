@@ -1,4 +1,4 @@
-//! The fabric: what the owner of a simulation, rather than a simulated process, may do.
+//! The fabric: the operations of the owner of a simulation, rather than of a simulated process.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use super::state::State;
 use crate::tables::{QueueDepths, Refusal};
 use crate::Operation;
 
-/// Who learns at once of a killed link when delivery is immediate. The others learn when their
-/// [`Delivery::Disconnect`] is delivered; with explicit delivery that is everybody.
+/// The ends that get the event of a killed link at once when delivery is immediate. The others get it when their
+/// [`Delivery::Disconnect`] is delivered; with explicit delivery these are all ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Notice {
     /// Both ends.
@@ -23,14 +23,14 @@ pub enum Notice {
     Near,
     /// The other end only.
     Far,
-    /// Nobody yet.
+    /// Neither end yet.
     Neither,
 }
 
-/// How a link dies.
+/// The way in which a link dies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kill {
-    /// Who learns of it at once.
+    /// The ends that get the event at once.
     pub notice: Notice,
     /// Bytes of the named end's next undelivered WRITE that were placed before the link died: a torn write.
     pub torn_bytes: u32,
@@ -42,7 +42,7 @@ pub struct Fabric {
     state: Arc<Mutex<State>>,
 }
 
-/// Streams that the directory of a fabric holds, unless told otherwise. Arbitrary.
+/// Streams that the directory of a fabric holds by default. Arbitrary.
 const DIRECTORY_CAPACITY: usize = 1 << 16;
 
 impl Fabric {
@@ -51,18 +51,18 @@ impl Fabric {
         Fabric { state: Arc::new(Mutex::new(State::new(mode, DIRECTORY_CAPACITY))) }
     }
 
-    /// Everything that can happen next, in a fixed order: attempts to connect first, then links by age. Empty when
+    /// All deliveries that can happen next, in a fixed order: attempts to connect first, then links by age. Empty when
     /// the fabric is quiet.
     pub fn deliverable(&self) -> Vec<Delivery> {
         self.with(|s| s.deliverable())
     }
 
-    /// Makes one thing happen. `false`, and nothing done, if it cannot happen now.
+    /// Makes one delivery. `false`, and nothing done, if it cannot happen now.
     pub fn deliver(&self, delivery: Delivery) -> bool {
         self.with(|s| s.deliver(delivery))
     }
 
-    /// Makes one thing happen, picked by `choice` modulo their number; returns it, or `None` when the fabric is quiet.
+    /// Makes one delivery, picked by `choice` modulo their number; returns it, or `None` when the fabric is quiet.
     pub fn step(&self, choice: u64) -> Option<Delivery> {
         self.with(|s| {
             let all = s.deliverable();
@@ -73,7 +73,7 @@ impl Fabric {
         })
     }
 
-    /// Delivers everything, oldest link first, until the fabric is quiet; returns how much that was.
+    /// Makes all deliveries, oldest link first, until the fabric is quiet; returns their number.
     pub fn settle(&self) -> usize {
         let mut count = 0;
         while self.step(0).is_some() {
@@ -82,12 +82,12 @@ impl Fabric {
         count
     }
 
-    /// Switches the way of delivering. What is under way stays so until its link is next used, or delivered.
+    /// Switches the mode of delivery. Work in flight stays so until its link is next used, or delivered.
     pub fn set_mode(&self, mode: DeliveryMode) {
         self.with(|s| s.mode = mode);
     }
 
-    /// Kills the link of `end`: undelivered work is flushed, except what a sender whose placement is delivery has
+    /// Kills the link of `end`: undelivered work is flushed, except work that a sender whose placement is delivery has
     /// posted. `false` if there is no such end, or it is dead already.
     pub fn kill(&self, end: QueuePairEnd, kill: Kill) -> bool {
         self.with(|s| {
@@ -105,8 +105,8 @@ impl Fabric {
         })
     }
 
-    /// From now on nothing that is sent on the link of `end` reaches either end, nor does word of that: as on iWARP, when a
-    /// firewall drops its packets. `false` if there is no such end, or its link is dead or silent already.
+    /// From now on nothing that is sent on the link of `end` reaches either end, and no error is reported: as on iWARP,
+    /// when a firewall drops its packets. `false` if there is no such end, or its link is dead or silent already.
     pub fn silence(&self, end: QueuePairEnd) -> bool {
         self.with(|s| {
             let Some(at) = s.place(end.device, end.qp) else { return false };
@@ -116,8 +116,8 @@ impl Fabric {
         })
     }
 
-    /// The process of a device dies: its queue pairs, its attempts and its directory entries go, undelivered work
-    /// with them (except what it had placed). Every call on the device fails from now on.
+    /// The process of a device dies: its queue pairs, its attempts and its directory entries go, and undelivered work
+    /// with them (except bytes that it had placed). Every call on the device fails from now on.
     pub fn crash(&self, id: DeviceId) {
         self.with(|s| {
             let Some(device) = s.live(id) else { return };
@@ -136,7 +136,7 @@ impl Fabric {
         });
     }
 
-    /// Has a device refuse to be connected to, or accept again (`None`).
+    /// Makes a device refuse connections, or accept them again (`None`).
     pub fn refuse_connects(&self, id: DeviceId, refusal: Option<Refusal>) {
         self.with(|s| {
             if s.live(id).is_some() {
@@ -145,8 +145,8 @@ impl Fabric {
         });
     }
 
-    /// Shrinks the queues of a device below its capabilities, or restores them (they never grow beyond).
-    /// What is already posted stays.
+    /// Shrinks the queues of a device below its capabilities, or restores them (they never grow beyond). Posted
+    /// requests stay.
     pub fn limit_queues(&self, id: DeviceId, depths: QueueDepths) {
         self.with(|s| {
             if s.live(id).is_some() {

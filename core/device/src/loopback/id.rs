@@ -7,12 +7,12 @@ use crate::{PeerAddress, QueuePairId};
 pub struct DeviceId(pub u32);
 
 impl DeviceId {
-    /// The address at which its connection manager is reached.
+    /// The address of its connection manager.
     pub fn address(self) -> PeerAddress {
         PeerAddress([ADDRESS_MAGIC, u64::from(self.0), 0, 0])
     }
 
-    /// The device at an address, if it is one of a fabric's. Whether it exists is another question.
+    /// The device at an address, if it is one of a fabric's. It may not exist.
     pub fn from_address(address: PeerAddress) -> Option<DeviceId> {
         match address.0 {
             [ADDRESS_MAGIC, id, 0, 0] => u32::try_from(id).ok().map(DeviceId),
@@ -21,7 +21,7 @@ impl DeviceId {
     }
 }
 
-/// First word of every address of a fabric ("loopback" in ASCII), so that another backend's is not taken for ours.
+/// First word of every address of a fabric ("loopback" in ASCII), so that it is not mistaken for another backend's.
 const ADDRESS_MAGIC: u64 = 0x6c6f_6f70_6261_636b;
 
 /// One end of a link, named from outside the device.

@@ -1,20 +1,20 @@
-//! A link: two connected queue pairs, and the work under way between them.
+//! A link: two connected queue pairs, and the work in flight between them.
 //!
 //! Work goes `outbound` (posted) -> `unacked` (placed at the peer) -> completion (acknowledged). Each arrow is one
-//! delivery. A dead link has its unfinished work in `flushed`, except that a sender whose placement is delivery
-//! keeps it: what it posted is the peer's already.
+//! delivery. A dead link has its unfinished work in `flushed`, except that a sender whose placement is delivery keeps
+//! it: the bytes that it posted are the peer's already.
 
 use std::collections::VecDeque;
 
 use super::id::DeviceId;
 use crate::{Memory, Operation, QueuePairId, RemoteKey, RemoteRegion, WorkCompletion, WorkRequestId};
 
-/// How far an end has come.
+/// The life of an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Life {
-    /// Connected, as far as it knows.
+    /// Connected, as far as the end has been informed.
     Alive,
-    /// Failed by its own process; `Disconnected` may still be under way.
+    /// Failed by its own process; `Disconnected` may still be in flight.
     Failed,
     /// `Disconnected` was reported.
     Dead,
@@ -22,7 +22,7 @@ pub(super) enum Life {
     Destroyed,
 }
 
-/// Where the bytes of a request are while it is under way.
+/// The place of the bytes of a request while it is in flight.
 pub(super) enum Source {
     Inline(Vec<u8>),
     Region {
@@ -81,14 +81,14 @@ pub(super) struct Entry {
 pub(super) struct End {
     pub(super) device: DeviceId,
     pub(super) qp: QueuePairId,
-    /// What its receives have to put bytes into.
+    /// The memory of its receives for bytes.
     pub(super) into: Option<RemoteRegion>,
     pub(super) life: Life,
-    /// Something of the peer's arrived.
+    /// A message of the peer has arrived.
     pub(super) heard: bool,
     /// Posted, not consumed.
     pub(super) receives: u32,
-    /// Of those, set aside for messages under way ([`QueueFull`](super::NoReceive::QueueFull)).
+    /// Of those, the number set aside for messages in flight ([`QueueFull`](super::NoReceive::QueueFull)).
     pub(super) promised: u32,
     /// Receive slots in use: posted, or consumed with the completion not yet polled.
     pub(super) receive_slots: u32,
@@ -99,7 +99,7 @@ pub(super) struct End {
     pub(super) unacked: VecDeque<Request>,
     pub(super) flushed: VecDeque<Request>,
     pub(super) completions: VecDeque<Entry>,
-    /// A `Disconnected` is under way; `true` if even immediate delivery holds it back.
+    /// A `Disconnected` is in flight; `true` if even immediate delivery withholds it.
     pub(super) disconnect: Option<bool>,
 }
 
@@ -132,7 +132,7 @@ impl End {
 pub(super) struct Link {
     pub(super) ends: [End; 2],
     pub(super) dead: bool,
-    /// Nothing reaches an end any more, not even word of that.
+    /// Nothing reaches an end any more, not even an error.
     pub(super) silent: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Attempts to connect, and the notices of them that connection managers get.
+//! Attempts to connect, and their events for connection managers.
 
 use super::config::DeliveryMode;
 use super::connecting::{initiator_id, target_id, Attempt, CmNotice, NoticeKind};
@@ -9,7 +9,8 @@ use crate::tables::Refusal;
 use crate::{CmError, CmEvent, CompletionQueueId, ConnectionId, PeerAddress, QueuePairId, Receives, RemoteRegion};
 
 impl State {
-    /// A device can have one more queue pair, on that completion queue and with a first region of that length.
+    /// Checks that a device can have one more queue pair, on that completion queue and with a first region of that
+    /// length.
     pub(super) fn check_room(&self, id: DeviceId, cq: CompletionQueueId, region_len: usize) -> Result<u32, CmError> {
         let device = self.live(id).ok_or(CmError::Exhausted("devices"))?;
         if !device.cqs.contains(cq) {
@@ -35,7 +36,7 @@ impl State {
         }
     }
 
-    /// The device behind an address, if it lets connects through.
+    /// The device behind an address, if it accepts connections.
     pub(super) fn admission(&mut self, peer: PeerAddress) -> Result<DeviceId, Refusal> {
         let target = DeviceId::from_address(peer).filter(|id| self.live(*id).is_some()).ok_or(Refusal::Unreachable)?;
         match self.device_mut(target).refusal {
@@ -44,7 +45,7 @@ impl State {
         }
     }
 
-    /// The attempt that the target knows as `id`, if it is still open.
+    /// The attempt that has the number `id` at the target, if it is still open.
     pub(super) fn open_attempt(&self, target: DeviceId, id: ConnectionId) -> Option<u64> {
         let attempt = id.0 / 2;
         let open = self.attempts.get(&attempt).is_some_and(|a| a.target == target);
@@ -79,7 +80,7 @@ impl State {
         }
     }
 
-    /// Hands the oldest notice of an attempt to its device. Whether there was one.
+    /// Hands the oldest notice of an attempt to its device. Returns whether there was one.
     pub(super) fn deliver_notice(&mut self, to: DeviceId, id: ConnectionId) -> bool {
         let Some(index) = self.notices.iter().position(|n| n.to == to && n.id == id) else { return false };
         let Some(notice) = self.notices.remove(index) else { return false };
@@ -100,7 +101,8 @@ impl State {
         })
     }
 
-    /// A process is gone: nobody hears of it any more, and whoever waits for it learns that it is unreachable.
+    /// A process is gone: it gets no event any more, and a process that waits for it gets the error that it is
+    /// unreachable.
     pub(super) fn forget_connector(&mut self, gone: DeviceId) {
         self.notices.retain(|n| n.to != gone);
         self.directory.forget(gone);

@@ -12,7 +12,7 @@ use crate::{CmEvent, Completion, CompletionStatus, Instant, Memory, QueuePairId,
 pub(super) struct DeviceState {
     pub(super) config: LoopbackConfig,
     pub(super) cqs: CompletionQueues,
-    /// Entries stay until the whole link is forgotten; destroyed ends are told by their `life`.
+    /// Entries stay until the whole link is forgotten; the `life` of an end shows whether it was destroyed.
     pub(super) qps: BTreeMap<QueuePairId, Place>,
     pub(super) regions: Regions,
     pub(super) events: VecDeque<CmEvent>,
@@ -50,7 +50,7 @@ impl State {
 
     pub(super) fn open(&mut self, config: LoopbackConfig) -> DeviceId {
         let id = DeviceId(self.devices.len() as u32);
-        // Numbers of different devices differ, so that a handle used on the wrong device is noticed.
+        // Numbers of different devices differ, so that the use of a handle on the wrong device is detected.
         let first = (id.0 + 1) << 16;
         self.devices.push(DeviceState {
             depths: QueueDepths::of(&config.capabilities),

@@ -1,4 +1,4 @@
-//! What the owner of a fabric can do to it, and what the simulated processes then see.
+//! The operations of the owner of a fabric, and their effects in the simulated processes.
 
 use std::sync::Arc;
 
@@ -122,7 +122,7 @@ fn a_seed_replays_and_order_within_a_queue_pair_is_kept() {
     assert_ne!(run(1), run(2), "different seeds give different orders");
 }
 
-// Breaks if something is delivered before the owner of the fabric says so.
+// Breaks if anything is delivered before the owner of the fabric delivers it.
 #[test]
 fn explicit_delivery_moves_nothing_by_itself() {
     let (fabric, a, b) = pair(DeliveryMode::Explicit, LoopbackConfig::erdma());
@@ -138,7 +138,7 @@ fn explicit_delivery_moves_nothing_by_itself() {
     assert_eq!(fabric.step(0), None);
 }
 
-// Breaks if a region is read when posted: reuse that is too early would go unnoticed.
+// Breaks if a region is read when posted: reuse that is too early would not be found.
 #[test]
 fn regions_are_read_when_delivered() {
     let (fabric, a, b) = pair(DeliveryMode::Explicit, LoopbackConfig::erdma());
@@ -161,7 +161,7 @@ fn regions_are_read_when_delivered() {
     assert_eq!(disconnects(&b.poll()), 1);
 }
 
-// Breaks if a killed link delivers what was under way, or does not flush it, or tells both ends at once.
+// Breaks if a killed link delivers work in flight, or does not flush it, or informs both ends at once.
 #[test]
 fn a_killed_link_flushes_and_each_end_learns_in_its_own_time() {
     let (fabric, a, b) = pair(DeliveryMode::Explicit, LoopbackConfig::soft_roce());
@@ -174,7 +174,7 @@ fn a_killed_link_flushes_and_each_end_learns_in_its_own_time() {
     let mut bytes = [0xff; 4];
     assert!(b.local.memory.read(8, &mut bytes));
     assert_eq!(bytes, [2, 0, 0, 0], "the first bytes of message 2 are there");
-    assert_eq!(a.say(4), Ok(1), "A does not know yet");
+    assert_eq!(a.say(4), Ok(1), "A has not got the event yet");
     assert!(fabric.deliver(Delivery::Disconnect { to: b.end() }));
     let seen = b.poll();
     assert_eq!((heard(&seen), disconnects(&seen)), (vec![1], 1));
@@ -194,19 +194,19 @@ fn a_killed_link_flushes_and_each_end_learns_in_its_own_time() {
     assert_eq!(fabric.step(0), None);
 }
 
-// Breaks if immediate delivery cannot let one end learn of a dead link later than the other.
+// Breaks if immediate delivery cannot inform one end of a dead link later than the other.
 #[test]
 fn immediate_delivery_can_withhold_a_disconnect() {
     let (fabric, a, b) = pair(DeliveryMode::Immediate, LoopbackConfig::shm());
     assert!(fabric.kill(a.end(), Kill { notice: Notice::Near, ..Kill::default() }));
     assert_eq!((disconnects(&a.poll()), disconnects(&b.poll())), (1, 0));
-    b.device.post_recv(b.qp, 1).expect("B does not know yet");
+    b.device.post_recv(b.qp, 1).expect("B has not got the event yet");
     assert_eq!(fabric.deliverable(), [Delivery::Disconnect { to: b.end() }]);
     fabric.settle();
     assert_eq!(disconnects(&b.poll()), 1);
 }
 
-// Breaks if what a crashed process had placed is lost where placement is delivery, or kept where it is not.
+// Breaks if bytes that a crashed process had placed are lost where placement is delivery, or kept where it is not.
 #[test]
 fn a_crash_leaves_what_was_placed() {
     for (config, kept) in [(LoopbackConfig::shm(), vec![1, 2, 3]), (LoopbackConfig::erdma(), vec![])] {
@@ -225,7 +225,7 @@ fn a_crash_leaves_what_was_placed() {
     }
 }
 
-// Breaks if a crash leaves a connector waiting, an entry in the directory, or a link to nobody.
+// Breaks if a crash leaves a connector waiting, an entry in the directory, or a link without a peer.
 #[test]
 fn a_crash_is_noticed_by_connectors() {
     let fabric = Fabric::new(DeliveryMode::Explicit);
@@ -242,7 +242,7 @@ fn a_crash_is_noticed_by_connectors() {
     let event = a.poll_event();
     assert!(matches!(event, Some(CmEvent::Failed { id, error: CmError::Unreachable }) if id == asked), "{event:?}");
     assert_eq!(a.lookup(&tuple.reversed()), None);
-    // The other way round: the asker dies before it is accepted.
+    // The other way round: the connector dies before it is accepted.
     let c = device(&fabric, LoopbackConfig::shm());
     c.connect(a.address(), cq, LEN, b"").expect("there is room");
     fabric.settle();
@@ -253,7 +253,7 @@ fn a_crash_is_noticed_by_connectors() {
     assert!(matches!(a.poll_event(), Some(CmEvent::Failed { id: failed, .. }) if failed == id));
 }
 
-// Breaks if connects cannot be made to fail, or fail for good.
+// Breaks if connects cannot be made to fail, or fail permanently.
 #[test]
 fn connects_can_be_refused() {
     let fabric = Fabric::new(DeliveryMode::Immediate);
@@ -313,7 +313,7 @@ fn queues_can_be_shrunk() {
     assert_eq!(b.device.post_recv(b.qp, 55), Err(PostError::QueueFull), "never beyond the capabilities");
 }
 
-// Breaks if a message without a receive does anything but what the device was told.
+// Breaks if a message without a receive has another effect than the configured one.
 #[test]
 fn a_message_without_a_receive() {
     let (_, a, b) = pair(DeliveryMode::Immediate, LoopbackConfig::soft_roce());
@@ -329,7 +329,7 @@ fn a_message_without_a_receive() {
     assert_eq!((disconnects(&a.poll()), disconnects(&b.poll())), (1, 1), "it was fatal");
 }
 
-// Breaks if the accepting side may speak first on a device that forbids it.
+// Breaks if the accepting side may send first on a device that forbids it.
 #[test]
 fn the_connecting_side_speaks_first() {
     let (_, a, b) = pair(DeliveryMode::Immediate, LoopbackConfig::erdma());
@@ -338,7 +338,7 @@ fn the_connecting_side_speaks_first() {
     assert_eq!((disconnects(&a.poll()), disconnects(&b.poll())), (1, 1));
 }
 
-// Breaks if a driver that never signals could go on for ever, as it cannot on verbs.
+// Breaks if a driver that never signals could continue for ever, which it cannot on verbs.
 #[test]
 fn unsignaled_requests_hold_their_slots_until_a_signaled_one_is_polled() {
     let (_, a, _b) = pair(DeliveryMode::Immediate, LoopbackConfig::erdma());
@@ -367,7 +367,7 @@ fn an_armed_queue_makes_its_channel_readable() {
     assert!(!b.device.channel_ready(cq));
 }
 
-// Breaks if hostile use of handles and values panics. Nothing is asserted but that it ends.
+// Breaks if hostile use of handles and values panics. The test asserts only that it ends.
 #[test]
 fn random_calls_never_panic() {
     for seed in 0..200 {

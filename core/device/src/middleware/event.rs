@@ -1,4 +1,4 @@
-//! What a call on a device was, as plain data.
+//! A call on a device, as plain data.
 //!
 //! Positions and lengths only, never payload: recordings of real programs can be shown to others.
 
@@ -9,7 +9,7 @@ use crate::{
     WorkCompletion, WorkRequest, WorkRequestId,
 };
 
-/// Where the bytes of a posted request came from.
+/// The source of the bytes of a posted request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PayloadKind {
@@ -26,7 +26,7 @@ pub enum PayloadKind {
     InPlace,
 }
 
-/// What a posted request does: [`Operation`] as plain data.
+/// The operation of a posted request: [`Operation`] as plain data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PostedOperation {
@@ -34,7 +34,7 @@ pub enum PostedOperation {
     Write {
         /// Key of the peer's region.
         rkey: RemoteKey,
-        /// Where in it, in the device's own terms.
+        /// The place in it, as the device defines it.
         offset: u64,
         /// The immediate.
         imm: Option<u32>,
@@ -51,11 +51,11 @@ pub enum PostedOperation {
 pub struct PostedRequest {
     /// Its id.
     pub id: WorkRequestId,
-    /// What it does.
+    /// The operation.
     pub operation: PostedOperation,
-    /// Where its bytes are.
+    /// The place of its bytes.
     pub payload: PayloadKind,
-    /// How many there are.
+    /// Their number.
     pub len: u32,
     /// Whether success is reported.
     pub signaled: bool,
@@ -93,14 +93,14 @@ pub enum Event {
     Pending {
         /// The queue.
         cq: CompletionQueueId,
-        /// What it reported.
+        /// The queue pairs that it reported.
         qps: Vec<QueuePairId>,
     },
     /// [`Device::poll_qp`](crate::Device::poll_qp).
     PollQp {
         /// The queue pair.
         qp: QueuePairId,
-        /// What it gave.
+        /// The completions that it returned.
         completions: Vec<WorkCompletion>,
     },
     /// [`CompletionEvents::qp_sequence`](crate::CompletionEvents::qp_sequence).
@@ -116,9 +116,9 @@ pub enum Event {
         qp: QueuePairId,
         /// The sequence it was called with.
         seen: u32,
-        /// The longest it could take, in nanoseconds.
+        /// The time limit, in nanoseconds.
         timeout_ns: Option<u64>,
-        /// How it ended.
+        /// The result.
         outcome: Wait,
     },
     /// [`CompletionEvents::wake_qp`](crate::CompletionEvents::wake_qp).
@@ -174,7 +174,7 @@ pub enum Event {
     AllocRegion {
         /// The queue pair.
         qp: QueuePairId,
-        /// Bytes asked for.
+        /// Bytes requested.
         len: usize,
         /// The region.
         result: Result<RemoteRegion, String>,
@@ -210,7 +210,7 @@ pub enum Event {
         qp: QueuePairId,
         /// All requests that were offered.
         requests: Vec<PostedRequest>,
-        /// How many were accepted.
+        /// The number of accepted requests.
         result: Result<usize, PostError>,
     },
     /// [`Device::fail_qp`](crate::Device::fail_qp).
@@ -226,7 +226,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// A call that only looked, and found nothing: most of the calls of a spinning driver.
+    /// A call that only polled, and found nothing: most of the calls of a spinning driver.
     pub fn is_idle(&self) -> bool {
         match self {
             Event::Pending { qps, .. } => qps.is_empty(),

@@ -1,8 +1,8 @@
 //! A device with faults: full queues, dying queue pairs, late completions.
 //!
-//! Everything it does is something a real device may do, so a driver must survive it: no completion is lost, doubled
-//! or reordered within a queue pair, and the contracts of `pending` and `arm` still hold. All choices come from the
-//! seed and from the order of the calls. With nothing switched on it only forwards.
+//! A real device may do everything that this one does, so a driver must survive it: no completion is lost, doubled or
+//! reordered within a queue pair, and the contracts of `pending` and `arm` still hold. All choices come from the seed
+//! and from the order of the calls. With nothing switched on it only forwards.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -16,21 +16,22 @@ use crate::{
     KernelOrder, PostError, QueuePairId, Wait, WorkCompletion, WorkRequest,
 };
 
-/// What goes wrong, on every queue pair. Single ones are chosen with [`Fault::kill_after`] and [`Fault::delay`].
+/// The faults on every queue pair. Faults of single queue pairs are chosen with [`Fault::kill_after`] and
+/// [`Fault::delay`].
 #[derive(Clone, Debug, Default)]
 pub struct FaultConfig {
-    /// Where the choices come from.
+    /// The seed of the choices.
     pub seed: u64,
-    /// Of 1000 `post_send` calls, how many find the queue full or take only some of the requests.
+    /// The number of `post_send` calls, of 1000, that find the queue full or take only some of the requests.
     pub queue_full_per_mille: u16,
-    /// Of 1000 `post_recv` calls, how many find the queue full.
+    /// The number of `post_recv` calls, of 1000, that find the queue full.
     pub recv_queue_full_per_mille: u16,
     /// A queue pair dies once it has accepted this many requests.
     pub kill_after_posts: Option<u64>,
     /// A completion becomes visible only at the n-th poll (of anything) after the device had it.
     pub delay_polls: u64,
-    /// `pending` reports queue pairs in a random order, and of 1000 it withholds so many until a later call
-    /// (with 1000, for ever).
+    /// `pending` reports queue pairs in a random order, and withholds so many of 1000 until a later call (with 1000,
+    /// for ever).
     pub reorder_per_mille: u16,
 }
 
@@ -47,7 +48,7 @@ pub struct Fault<D: ?Sized> {
 struct Held {
     /// With the poll count at which each becomes visible, never decreasing.
     completions: VecDeque<(u64, WorkCompletion)>,
-    /// Of those, how many `pending` has reported already.
+    /// The number of them that `pending` has reported already.
     announced: usize,
 }
 
@@ -57,7 +58,7 @@ struct FaultState {
     posts: BTreeMap<QueuePairId, u64>,
     kills: BTreeMap<QueuePairId, u64>,
     delays: BTreeMap<QueuePairId, u64>,
-    /// Which queue reported a queue pair last. Unknown for one that was only ever polled directly.
+    /// The queue that reported a queue pair last. Unknown for a queue pair that was only polled directly.
     queues: BTreeMap<QueuePairId, CompletionQueueId>,
     held: BTreeMap<QueuePairId, Held>,
 }
@@ -66,7 +67,7 @@ struct FaultState {
 const BATCH: usize = 32;
 
 impl<D: Device + ?Sized> Fault<D> {
-    /// Disturbs `inner` as `config` says.
+    /// Disturbs `inner` as `config` defines.
     pub fn new(inner: Arc<D>, config: FaultConfig) -> Fault<D> {
         let state = FaultState {
             rng: SplitMix64::new(config.seed),
@@ -85,7 +86,7 @@ impl<D: Device + ?Sized> Fault<D> {
         &self.inner
     }
 
-    /// Has `qp` die once it has accepted `posts` requests since it was created.
+    /// Makes `qp` die once it has accepted `posts` requests since it was created.
     pub fn kill_after(&self, qp: QueuePairId, posts: u64) {
         self.state.lock().kills.insert(qp, posts);
     }
@@ -107,7 +108,7 @@ impl<D: Device + ?Sized> Fault<D> {
             || !state.held.is_empty()
     }
 
-    /// Moves what the device has for `qp` to the held ones.
+    /// Moves the device's completions of `qp` to the held ones.
     fn fetch(&self, state: &mut FaultState, qp: QueuePairId) {
         let delay = state.delays.get(&qp).copied().unwrap_or(self.config.delay_polls);
         let due = state.polls + delay;
@@ -126,7 +127,7 @@ impl<D: Device + ?Sized> Fault<D> {
         }
     }
 
-    /// Queue pairs of `cq` with something due that was not reported yet, in reporting order.
+    /// Queue pairs of `cq` with a due completion that was not reported yet, in reporting order.
     fn ripe(&self, state: &mut FaultState, cq: CompletionQueueId) -> Vec<QueuePairId> {
         let (polls, queues) = (state.polls, &state.queues);
         let mut ripe: Vec<QueuePairId> = state
@@ -146,7 +147,7 @@ impl<D: Device + ?Sized> Fault<D> {
         ripe
     }
 
-    /// How many of `wanted` requests are let through.
+    /// The number of the `wanted` requests that are let through.
     fn admit(&self, state: &mut FaultState, qp: QueuePairId, wanted: usize) -> usize {
         let full = state.rng.chance(self.config.queue_full_per_mille);
         let admitted = if full { state.rng.below(wanted) } else { wanted };
@@ -166,7 +167,7 @@ impl FaultState {
 }
 
 impl<D: Device + ?Sized> Fault<D> {
-    /// What arming comes to.
+    /// The result of arming.
     fn armed(&self, cq: CompletionQueueId, outcome: Armed) -> Armed {
         let state = self.state.lock();
         let mut held = state.held.iter().filter(|(qp, _)| state.queues.get(qp).is_none_or(|of| *of == cq));
@@ -255,7 +256,7 @@ impl<D: Device + ?Sized> Device for Fault<D> {
                 self.inner.fail_qp(qp);
                 return Err(PostError::Dead);
             }
-            // A dead queue pair says so, full or not.
+            // A dead queue pair reports that, full or not.
             return self.inner.post_send(qp, &[]).and(Err(PostError::QueueFull));
         }
         let accepted = self.inner.post_send(qp, &wrs[..admitted])?;
@@ -293,7 +294,7 @@ impl<D: Device + ?Sized> CompletionEvents for Fault<D> {
     }
 
     fn wait_qp(&self, qp: QueuePairId, seen: u32, timeout: Option<Duration>) -> Wait {
-        // The device may have nothing left to wake us with.
+        // The device may have no event left that would wake us.
         if self.state.lock().held.contains_key(&qp) {
             return Wait::Woken;
         }

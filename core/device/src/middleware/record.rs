@@ -1,4 +1,4 @@
-//! Writes the calls on a device down as JSON lines, and reads them back.
+//! Records the calls on a device as JSON lines, and reads them back.
 //!
 //! The first line is a [`Header`]; each further line is a [`RecordLine`]: a running number and the event's own
 //! fields. Errors of the writer do not disturb the device: the first one is kept, recording stops, and
@@ -23,7 +23,7 @@ pub struct Header {
     pub format: String,
     /// The recorded device's name.
     pub device: String,
-    /// What it could do.
+    /// Its capabilities.
     pub capabilities: Capabilities,
 }
 
@@ -50,7 +50,7 @@ struct RecorderState<W> {
 }
 
 impl<D: Device + ?Sized, W: Write + Send> Record<D, W> {
-    /// Records `inner` into `writer`, header first. `skip_idle` leaves out calls that only looked and found nothing.
+    /// Records `inner` into `writer`, header first. `skip_idle` leaves out calls that only polled and found nothing.
     ///
     /// # Errors
     /// When the header cannot be written.
@@ -98,7 +98,7 @@ fn write_line(writer: &mut impl Write, line: &impl Serialize) -> io::Result<()> 
     writer.write_all(&text)
 }
 
-/// Why a recording cannot be read.
+/// The reason why a recording cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
@@ -116,7 +116,7 @@ pub enum ReadError {
     Malformed {
         /// Line number, from 1.
         line: u64,
-        /// What is wrong with it.
+        /// The error in it.
         #[source]
         source: serde_json::Error,
     },
@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(serde_json::from_str::<RecordLine>(&text).expect("parses"), line);
     }
 
-    // Breaks if damage is passed over in silence.
+    // Breaks if damage is skipped silently.
     #[test]
     fn damage_is_reported() {
         let bytes = record(|d| (0..3).for_each(|_| d.wake_qp(QueuePairId(1))));
@@ -247,7 +247,7 @@ mod tests {
         assert!(matches!(read_records(&b""[..]), Err(ReadError::NotARecording)));
     }
 
-    // Breaks if a full disk disturbs the device or goes unnoticed.
+    // Breaks if a full disk disturbs the device or is not reported.
     #[test]
     fn the_first_write_error_is_kept() {
         struct Full(usize);

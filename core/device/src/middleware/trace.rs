@@ -1,4 +1,4 @@
-//! A device that tells an observer of every call.
+//! A device that reports every call to an observer.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use crate::{
     QueuePairId, Region, RemoteRegion, Wait, WorkCompletion, WorkRequest,
 };
 
-/// Who is told. Called on the caller's thread, after the call returned and under no lock; concurrent calls may be
-/// told in either order. Must not call the traced device.
+/// The observer of a traced device. Called on the caller's thread, after the call returned and under no lock;
+/// concurrent calls may be reported in either order. Must not call the traced device.
 pub trait Observer: Send + Sync {
-    /// One call was made.
+    /// Reports one call.
     fn observe(&self, event: &Event);
 }
 
@@ -23,7 +23,7 @@ impl<F: Fn(&Event) + Send + Sync> Observer for F {
     }
 }
 
-/// Wraps a device; tells `observer` of every call except the constant `name` and `capabilities`.
+/// Wraps a device; reports every call except the constant `name` and `capabilities` to `observer`.
 pub struct Trace<D: ?Sized, O> {
     observer: O,
     inner: Arc<D>,
@@ -40,7 +40,7 @@ impl<D: Device + ?Sized, O: Observer> Trace<D, O> {
         &self.inner
     }
 
-    /// Who is told.
+    /// The observer of a traced device.
     pub fn observer(&self) -> &O {
         &self.observer
     }
@@ -194,7 +194,7 @@ mod tests {
     use super::*;
     use crate::loopback::{DeliveryMode, Fabric, LoopbackConfig};
 
-    // Breaks if a call is not told, told twice, or told with another result.
+    // Breaks if a call is not reported, is reported twice, or with another result.
     #[test]
     fn tells_each_call_with_its_result() {
         let seen = Arc::new(Mutex::new(Vec::new()));

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::{Armed, CompletionQueueId, DeviceError, Instant, QueuePairId};
 
-/// The completion queues of a device. The device keeps the completions themselves, and says which queue pairs have any.
+/// The completion queues of a device. The device keeps the completions themselves, and decides which queue pairs have
+/// any.
 ///
 /// Invariant: a queue pair is in its queue's `ready` exactly when it is `listed`.
 #[derive(Debug, Default)]
@@ -17,7 +18,7 @@ pub struct CompletionQueues {
 struct Queue {
     ready: VecDeque<QueuePairId>,
     armed: bool,
-    /// From when on the simulated channel is readable: a completion came while it was armed.
+    /// The time from which on the simulated channel is readable: a completion came while it was armed.
     readable_at: Option<Instant>,
 }
 
@@ -80,8 +81,8 @@ impl CompletionQueues {
         }
     }
 
-    /// A queue pair has a completion. If its queue is armed, the channel becomes readable at `readable_at`, or earlier if an
-    /// earlier completion said so.
+    /// A queue pair has a completion. If its queue is armed, the channel becomes readable at `readable_at`, or earlier
+    /// because of an earlier completion.
     pub fn report(&mut self, qp: QueuePairId, readable_at: Instant) {
         let Some(member) = self.members.get_mut(&qp) else { return };
         let Some(queue) = self.queues.get_mut(member.cq.0 as usize) else { return };

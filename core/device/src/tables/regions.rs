@@ -77,7 +77,7 @@ impl Regions {
         (fits && *owner == qp).then(|| (region.memory.clone(), position))
     }
 
-    /// How many there are.
+    /// The number of regions.
     pub fn len(&self) -> usize {
         self.entries.len()
     }

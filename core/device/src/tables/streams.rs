@@ -1,11 +1,11 @@
-//! The directory of simulated processes: one table that all of them look into.
+//! The directory of simulated processes: one table for all of them.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use crate::{DirectoryError, FourTuple};
 
-/// Which process `P` has published which stream.
+/// The published streams, and the process `P` of each.
 ///
 /// Invariant: never more entries than `capacity`, unless that was lowered.
 #[derive(Debug)]
@@ -15,7 +15,7 @@ pub struct StreamTable<P> {
 }
 
 impl<P: Copy + PartialEq> StreamTable<P> {
-    /// Of so many streams at most.
+    /// A table of so many streams at most.
     pub fn new(capacity: usize) -> StreamTable<P> {
         StreamTable { entries: BTreeMap::new(), capacity }
     }
@@ -25,10 +25,10 @@ impl<P: Copy + PartialEq> StreamTable<P> {
         self.capacity = capacity;
     }
 
-    /// A process publishes its end of a connection; `tuple` is as it sees that.
+    /// A process publishes its end of a connection; `tuple` is its view of the connection.
     ///
     /// # Errors
-    /// When there are too many.
+    /// Fails when there are too many.
     pub fn publish(&mut self, tuple: &FourTuple, process: P, stream: u32) -> Result<(), DirectoryError> {
         let key = (tuple.local, tuple.remote);
         if self.entries.len() >= self.capacity && !self.entries.contains_key(&key) {
@@ -38,7 +38,8 @@ impl<P: Copy + PartialEq> StreamTable<P> {
         Ok(())
     }
 
-    /// A process publishes it no more. Whoever published later (a child that took the connection over) keeps its entry.
+    /// A process withdraws its end of a connection. A process that published it later (a child that took the connection
+    /// over) keeps its entry.
     pub fn withdraw(&mut self, tuple: &FourTuple, process: P, stream: u32) {
         let key = (tuple.local, tuple.remote);
         if self.entries.get(&key) == Some(&(process, stream)) {
@@ -46,12 +47,12 @@ impl<P: Copy + PartialEq> StreamTable<P> {
         }
     }
 
-    /// Who has published the other end of a connection.
+    /// The process that has published the other end of a connection.
     pub fn lookup(&self, tuple: &FourTuple) -> Option<(P, u32)> {
         self.entries.get(&(tuple.remote, tuple.local)).copied()
     }
 
-    /// A process is gone, and what it has published.
+    /// A process is gone, and its published streams with it.
     pub fn forget(&mut self, process: P) {
         self.entries.retain(|_, (owner, _)| *owner != process);
     }

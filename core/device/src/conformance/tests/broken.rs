@@ -1,4 +1,4 @@
-//! A device with one thing wrong: proof that the suite would notice.
+//! A device with one flaw: proof that the suite would find it.
 //!
 //! The flaws sit in a wrapper rather than in the in-memory device, so that no way of breaking it can ever be switched
 //! on outside these tests.
@@ -15,7 +15,7 @@ use crate::{
     WorkRequest, WorkRequestId,
 };
 
-/// What is wrong.
+/// The flaw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flaw {
     /// The wrapper itself changes nothing.
@@ -126,7 +126,7 @@ impl Broken {
         counter.is_multiple_of(n)
     }
 
-    /// What becomes of one request; `None` if it is posted as it is.
+    /// Changes one request; `None` if it is posted as it is.
     fn spoil<'a>(&self, qp: QueuePairId, wr: &WorkRequest<'a>) -> Option<WorkRequest<'a>> {
         let caps = self.inner.capabilities();
         let (mut wr, payload_len) = (*wr, wr.payload.len());
@@ -147,7 +147,7 @@ impl Broken {
             (Flaw::TearsPayload, Operation::Write { imm: Some(_), .. }, Payload::Region { len, .. }) if *len > 8 => {
                 *len -= 1;
             }
-            // Bases of the in-memory device are multiples of 2^32: what is left is the position in the region.
+            // Bases of the in-memory device are multiples of 2^32: the remainder is the position in the region.
             (Flaw::ClampsWritesOutside, Operation::Write { offset, .. }, _)
                 if (4090..8192).contains(&(*offset as u32)) && payload_len == 8 =>
             {
@@ -206,7 +206,7 @@ impl Device for Broken {
                     }
                 }
             }
-            // One is missing where many came since somebody looked.
+            // One is missing where many came since the last poll.
             Flaw::OverflowsUnpolled if count > 0 && std::mem::take(&mut *self.counter.lock()) > 32 => count -= 1,
             Flaw::SwallowsDisconnected => {
                 let kept: Vec<_> = got.iter().copied().filter(|wc| wc.completion != Completion::Disconnected).collect();
@@ -258,7 +258,7 @@ impl Device for Broken {
             return Ok(());
         }
         if self.is(Flaw::DeliversBeforeReceive) {
-            // One too many, secretly.
+            // Posts one too many, silently.
             return self.inner.post_recv(qp, count + 1);
         }
         self.inner.post_recv(qp, count)

@@ -24,7 +24,7 @@ impl LoopbackFixture {
         LoopbackFixture { fabric, devices: [plain[0].clone(), plain[1].clone()], plain, rng: None }
     }
 
-    /// Has each `progress` deliver one thing, picked by a generator.
+    /// Makes each `progress` deliver once, picked by a generator.
     pub(super) fn step_by_seed(&mut self, seed: u64) {
         self.rng = Some(SplitMix64::new(seed));
     }
@@ -60,7 +60,7 @@ impl Fixture for LoopbackFixture {
     }
 }
 
-/// A writer whose bytes can be looked at while it is in use.
+/// A writer whose bytes can be read while it is in use.
 #[derive(Clone, Default)]
 pub(super) struct SharedLog(Arc<Mutex<Vec<u8>>>);
 

@@ -1,4 +1,4 @@
-//! The anchor behaves as a kernel connection does.
+//! The anchor behaves like a kernel connection.
 
 use super::*;
 use crate::middleware::SplitMix64;
@@ -46,7 +46,7 @@ fn the_stream_is_reliable_at_any_split() {
     }
 }
 
-// Breaks if a full buffer is not back-pressure, or readiness says otherwise.
+// Breaks if a full buffer is not back-pressure, or readiness disagrees.
 #[test]
 fn buffers_are_bounded() {
     let (mut a, mut b, wire) = explicit(4, 3);
@@ -130,8 +130,8 @@ fn a_broken_wire_resets_both() {
     assert!(wire.deliverable().is_empty());
 }
 
-// Breaks if a reset that drops what was unsent lets the end through that waited behind it: its reader would miss bytes, and
-// not know.
+// Breaks if a reset that drops unsent bytes delivers the end that waited behind them: its reader would miss bytes, and
+// not notice.
 #[test]
 fn a_reset_takes_the_end_with_it() {
     let (mut a, mut b, wire) = explicit(16, 16);

@@ -1,4 +1,4 @@
-//! Faults come as asked for, and nothing else changes.
+//! The requested faults come, and nothing else changes.
 
 use super::*;
 use crate::loopback::{DeliveryMode, Fabric, LoopbackConfig, LoopbackDevice};
@@ -71,10 +71,10 @@ fn a_queue_pair_dies_after_so_many_posts() {
     assert_eq!(other.post(3), Ok(3));
     other.fault.kill_after(other.qp, 2);
     assert_eq!(other.post(1), Err(PostError::Dead));
-    assert_eq!(other.fault.inner().post_recv(other.qp, 1), Err(PostError::Dead), "the device knows");
+    assert_eq!(other.fault.inner().post_recv(other.qp, 1), Err(PostError::Dead), "the device has the event");
 }
 
-// Breaks if a delay is not as long as asked for, or `arm` lets the driver sleep through it.
+// Breaks if a delay does not have the requested length, or `arm` lets the driver sleep through it.
 #[test]
 fn completions_are_delayed_by_so_many_polls() {
     let pair = pair(FaultConfig::default());
@@ -94,7 +94,7 @@ fn completions_are_delayed_by_so_many_polls() {
     assert_eq!((pair.fault.held(), pair.fault.arm(cq)), (0, Armed::Sleep));
 }
 
-// Breaks if reports keep the device's order after all, or a queue pair is passed over for good.
+// Breaks if reports keep the device's order after all, or a queue pair is passed over permanently.
 #[test]
 fn queue_pairs_are_reported_in_another_order() {
     let orders: std::collections::BTreeSet<Vec<QueuePairId>> = (0..20)
