@@ -1,4 +1,4 @@
-//! Compiles the sleep that a thread can be cancelled in: see `src/sleep.c`.
+//! Compiles the sleep in which a thread can be cancelled: see `src/sleep.c`.
 
 fn main() {
     println!("cargo:rerun-if-changed=src/sleep.c");

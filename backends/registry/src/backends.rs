@@ -1,4 +1,4 @@
-//! The backends of this build, as the commands see them: a command iterates, and names none.
+//! The backends of this build, for the commands: a command iterates over them, and names none.
 
 use std::path::Path;
 
@@ -7,16 +7,17 @@ use netacc_shm::{ShmConfig, ShmDevice};
 
 use crate::health::{machine, shm, verbs, Check, Findings};
 
-/// A backend, as the commands see it.
+/// A backend, for the commands.
 struct Entry {
     /// Its name, as `NACC_BACKEND` takes it.
     name: &'static str,
-    /// What keeps it from connecting two processes of this host; does not open it. `None`: it connects only hosts.
+    /// The problems that keep it from connecting two processes of this host; does not open it. `None`: it connects only
+    /// hosts.
     problems_within_host: Option<fn() -> Vec<String>>,
-    /// Looks at what it needs below a root folder, and opens it for a moment. The numbers are TCP ports of services that
-    /// other hosts are to reach.
+    /// Checks its requirements below a root folder, and opens it for a moment. The numbers are TCP ports of services
+    /// that other hosts are to reach.
     examine: fn(&Path, &Config, &[u16]) -> Findings,
-    /// Removes what processes that are gone left behind; returns the number of entries.
+    /// Removes what dead processes left behind; returns the number of entries.
     sweep: fn(&Config) -> usize,
 }
 
@@ -32,7 +33,7 @@ const BACKENDS: [Entry; 2] = [
         name: "verbs",
         problems_within_host: None,
         examine: verbs::examine,
-        // The kernel frees what a process had of an RDMA device.
+        // The kernel frees a dead process's objects on an RDMA device.
         sweep: |_| 0,
     },
 ];
@@ -42,27 +43,28 @@ const BACKENDS: [Entry; 2] = [
 pub struct Availability {
     /// Its name, as `NACC_BACKEND` takes it.
     pub name: &'static str,
-    /// Why it cannot be used here; empty when it can.
+    /// The reasons why it cannot be used here; empty when it can.
     pub problems: Vec<String>,
 }
 
-/// The backends that connect two processes of one host, each with what keeps it from working here. Opens none.
+/// The backends that connect two processes of one host, each with the problems that keep it from working here. Opens
+/// none.
 pub fn within_host() -> Vec<Availability> {
     let availability =
         |backend: &Entry| Some(Availability { name: backend.name, problems: backend.problems_within_host?() });
     BACKENDS.iter().filter_map(availability).collect()
 }
 
-/// What [`examine`] found.
+/// The result of [`examine`].
 #[derive(Debug)]
 pub struct Examination {
     /// All backends.
     pub backends: Vec<Availability>,
-    /// The machine, then what each backend needs of it.
+    /// The machine's checks, then each backend's.
     pub checks: Vec<Check>,
 }
 
-/// Looks at the machine, and at each backend on it. Loads RDMA libraries and opens devices, if the kernel has any.
+/// Checks the machine, and each backend on it. Loads RDMA libraries and opens devices, if the kernel has any.
 ///
 /// `ports`: TCP ports of services that other hosts are to reach through a backend.
 pub fn examine(config: &Config, ports: &[u16]) -> Examination {
@@ -76,10 +78,10 @@ pub fn examine(config: &Config, ports: &[u16]) -> Examination {
     examination
 }
 
-/// Removes what processes that are gone left behind, of all backends; returns the number of entries.
+/// Removes what dead processes left behind, of all backends; returns the number of entries.
 ///
-/// It clears entries of this user and of the group that the configuration names, also of network namespaces in which
-/// nobody is left. Other users clear theirs.
+/// It clears entries of this user and of the group that the configuration names, also of network namespaces in which no
+/// process is left. Other users clear theirs.
 pub fn sweep(config: &Config) -> usize {
     BACKENDS.iter().map(|backend| (backend.sweep)(config)).sum()
 }

@@ -1,4 +1,4 @@
-//! [`Fabric`] as the core sees it: each call goes to the device that it is about.
+//! [`Fabric`] as a device for the core: each call goes to the device that it concerns.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
@@ -206,7 +206,7 @@ fn mark_attempt(id: &mut ConnectionId) {
     id.0 |= FAR_ATTEMPT;
 }
 
-/// Whether an address is one of the far device's: what it makes, nobody else does.
+/// Whether an address is one of the far device's: no other device makes such addresses.
 fn is_far<F: BetweenHosts>(peer: PeerAddress) -> bool {
     F::socket_address(peer).is_some()
 }
@@ -224,7 +224,7 @@ impl<N: WithinHost, F: BetweenHosts> ConnectionManager for Fabric<N, F> {
         match (&self.near, &*self.far.load()) {
             (_, Some(far)) if is_far::<F>(peer) => far.ends(peer),
             (Some(near), _) => near.ends(peer),
-            // Of a device that is gone; there is no link to prove anything of.
+            // The device is gone; there is no link to prove anything about.
             _ => [PeerAddress([0; 4]), peer],
         }
     }
@@ -323,7 +323,7 @@ impl<N: WithinHost, F: BetweenHosts> Directory for Fabric<N, F> {
         let port = link_port(tuple.local.port()).ok_or(DirectoryError::NoPort)?;
         self.known.publish(tuple, stream);
         if let Some(near) = &self.near {
-            // Where the table is full, a neighbour who is asked in our place knows nothing of it.
+            // If the table is full, a neighbour that is connected to in our place does not find the connection there.
             near.announce(tuple, stream);
         }
         self.want_far();
@@ -345,7 +345,7 @@ impl<N: WithinHost, F: BetweenHosts> Directory for Fabric<N, F> {
             return self.near.as_ref().filter(|_| self.serves_host)?.lookup(tuple);
         }
         let port = link_port(tuple.remote.port())?;
-        // By the thread that connects, too.
+        // By the connecting thread, too.
         self.open_far().ok().filter(|far| !far.is_gone() && self.may_serve(tuple))?;
         let peer = F::peer_address((tuple.remote.ip(), port).into());
         (!self.known.is_absent(peer, Instant::now())).then_some((peer, UNKNOWN_STREAM))
@@ -373,7 +373,7 @@ impl<N: WithinHost, F: BetweenHosts> Directory for Fabric<N, F> {
         if !self.has_far() {
             return Some(Obstacle::NoDevice);
         }
-        // A neighbour that accepts links may be who has it, and sends on to us who asks there.
+        // A neighbour that accepts links may have it, and refers peers to us.
         let is_strange = || !self.near.as_ref().is_some_and(|near| near.has_neighbour_with_links());
         (accepted && self.known.is_taken(port) && is_strange()).then_some(Obstacle::PortTaken)
     }

@@ -1,13 +1,13 @@
 //! One device made of two: the near one joins the processes of this host, the far one reaches other hosts. They are shared
 //! memory and an RDMA device; nothing here depends on that, but on the traits of `parts`.
 //!
-//! The far device is opened when the first connection to another host asks for it, by the thread that drives the
-//! connection manager; closed when it is taken away, and opened again when it is back. The core sees one device: the
-//! highest bit of a queue pair's id tells whose it is, a completion queue is one of each with a descriptor that stands for
-//! both, and capabilities are asked for each queue pair.
+//! The thread that drives the connection manager opens the far device when the first connection to another host needs
+//! it; it closes the device when that is taken away, and opens it again when it is back. The core sees one device: the
+//! highest bit of a queue pair's id selects the device, a completion queue consists of one of each with a descriptor
+//! for both, and capabilities are read for each queue pair.
 //!
 //! Invariants: the two devices number their completion queues alike, from 0. A far device that was taken away stays
-//! here until its last queue pair is destroyed, so its users hear of their end.
+//! here until its last queue pair is destroyed, so its users get the events of their end.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -25,9 +25,9 @@ use crate::parts::{BetweenHosts, WithinHost};
 use crate::remote::{Known, Pause};
 use crate::{BackendFds, OpenError};
 
-/// The two devices of a fabric: what they are called together, and how they are come by.
+/// The two devices of a fabric: their common name, and how to open them.
 pub(crate) struct Parts<N, F> {
-    /// For people.
+    /// For human readers.
     pub(crate) name: &'static str,
     /// The near one, if it works here.
     pub(crate) near: Option<Arc<N>>,
@@ -40,35 +40,35 @@ pub(crate) struct Fabric<N, F> {
     config: Config,
     pub(crate) name: &'static str,
     open: fn(&Config) -> Result<Arc<F>, OpenError>,
-    /// Without it nothing is found out of other processes of this host, and nothing goes within the host.
+    /// Without it no other process of this host can be found, and no connection within the host goes onto a link.
     pub(crate) near: Option<Arc<N>>,
-    /// Connections within this host go over the near device, not only what is known of them.
+    /// Connections within this host go over the near device, which otherwise only finds their peers.
     pub(crate) serves_host: bool,
     pub(crate) far: ArcSwapOption<F>,
     pub(crate) known: Known,
     capabilities: Capabilities,
-    /// Somebody has a use for the far device.
+    /// A thread needs the far device.
     wanted: AtomicBool,
-    /// When the device may be tried again that could not be opened.
+    /// The pause after which the device may be tried again that could not be opened.
     failed: Mutex<Option<Pause>>,
     event: EventFd,
     rung: AtomicBool,
     timer: TimerFd,
-    /// What the connection manager's driver sleeps on.
+    /// The descriptors on which the thread that drives the connection manager sleeps.
     events: EventSet,
     /// One for each completion queue.
     pub(crate) queues: Mutex<Vec<EventSet>>,
-    /// Completion queues that somebody may sleep on, a bit each.
+    /// Completion queues that a thread may sleep on, a bit each.
     armed: AtomicU64,
-    /// Which of the two is asked first: where one alone could fill the answers, both get their turn.
+    /// The device that is polled first: if one alone could fill the answers, both get their turn.
     pub(crate) turn: AtomicBool,
 }
 
-/// How long a far device that is not there is left alone. Arbitrary: to try costs little, and only who has
-/// connections to other hosts does.
+/// How long opening an absent far device is not tried again. Arbitrary: an attempt costs little, and only processes
+/// with connections to other hosts make it.
 const WITHOUT: Backoff = Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(4) };
 
-/// Numbers of members of sets, which nobody looks at.
+/// The number of a member of a set, which is not used.
 const MEMBER: u64 = 0;
 
 impl<N: WithinHost, F: BetweenHosts> Fabric<N, F> {
@@ -114,12 +114,13 @@ impl<N: WithinHost, F: BetweenHosts> Fabric<N, F> {
         N::is_within_host(tuple)
     }
 
-    /// What both can do.
+    /// The capabilities that both have.
     pub(crate) fn narrowest(&self) -> &Capabilities {
         &self.capabilities
     }
 
-    /// See [`Opened::end_with_this_thread`](crate::Opened::end_with_this_thread). Peers on other hosts learn of it from them.
+    /// See [`Opened::end_with_this_thread`](crate::Opened::end_with_this_thread). Peers on other hosts get that event
+    /// from their devices.
     pub(crate) fn end_with_this_thread(&self) {
         if let Some(near) = &self.near {
             near.end_with_this_thread();
@@ -133,7 +134,7 @@ impl<N: WithinHost, F: BetweenHosts> Fabric<N, F> {
         }
     }
 
-    /// Closes descriptors of the near device; the far one keeps its own. How many.
+    /// Closes descriptors of the near device; the far one keeps its own. Returns their number.
     pub(crate) fn give_back(&self, which: netacc_shm::GiveBack) -> usize {
         self.near.as_ref().map_or(0, |near| near.give_back(which))
     }
@@ -156,9 +157,9 @@ impl<N: WithinHost, F: BetweenHosts> Fabric<N, F> {
         self.events.fd()
     }
 
-    /// Whether the far device may serve a connection to another host, now or when it is there.
+    /// Whether the far device may serve a connection to another host, now or when the device is back.
     pub(crate) fn may_serve(&self, tuple: &FourTuple) -> bool {
-        // A connection may outlive the absence of the device by far.
+        // A connection may far outlive the absence of the device.
         self.far.load().as_ref().is_none_or(|far| far.address_of_family(tuple.remote.ip()) == Some(tuple.local.ip()))
     }
 
@@ -167,24 +168,24 @@ impl<N: WithinHost, F: BetweenHosts> Fabric<N, F> {
         self.far.load().as_ref().is_some_and(|far| !far.is_gone())
     }
 
-    /// There is a use for the far device. Opening it takes time, which is not the caller's.
+    /// A thread needs the far device. Opening it takes time, which the caller must not spend.
     pub(crate) fn want_far(&self) {
         if self.far.load().is_none() && !self.wanted.swap(true, Ordering::SeqCst) {
             self.call();
         }
     }
 
-    /// Has [`tend`](Fabric::tend) called soon.
+    /// Makes [`tend`](Fabric::tend) run soon.
     pub(crate) fn call(&self) {
         if !self.rung.swap(true, Ordering::SeqCst) {
             self.event.signal();
         }
     }
 
-    /// Opens and closes what is to be. By the thread that drives the connection manager.
+    /// Opens the far device, or closes it, if that is due. Called by the thread that drives the connection manager.
     pub(crate) fn tend(&self) {
         if self.rung.load(Ordering::SeqCst) {
-            // In this order: who rings in between is heard below, or rings.
+            // In this order: a thread that rings in between is seen below, or rings again.
             self.event.clear();
             self.rung.store(false, Ordering::SeqCst);
         }
@@ -200,7 +201,7 @@ impl<N: WithinHost, F: BetweenHosts> Fabric<N, F> {
             self.let_go();
         }
         if self.far.load().is_none() && self.wanted.swap(false, Ordering::SeqCst) {
-            // Whoever wants it hears of it by its being there.
+            // Threads that need the device find it once it is there.
             let _ = self.open_far();
         }
     }
@@ -208,7 +209,7 @@ impl<N: WithinHost, F: BetweenHosts> Fabric<N, F> {
     /// The far device, opened now if it was not.
     ///
     /// # Errors
-    /// It cannot be, or could not a moment ago.
+    /// Fails if it cannot be opened now, or could not a moment ago.
     pub(crate) fn open_far(&self) -> Result<Arc<F>, OpenError> {
         let mut failed = self.failed.lock();
         if let Some(far) = self.far.load_full() {
@@ -233,7 +234,7 @@ impl<N: WithinHost, F: BetweenHosts> Fabric<N, F> {
         }
     }
 
-    /// Peers may ask for links; nobody else would make us try.
+    /// Peers may connect; nothing else would cause another attempt.
     fn try_later(&self, left: Duration) {
         let published = self.known.is_published();
         self.wanted.store(published, Ordering::SeqCst);
@@ -253,21 +254,21 @@ impl<N: WithinHost, F: BetweenHosts> Fabric<N, F> {
             near.tell_link_port(far.port());
         }
         self.far.store(Some(Arc::clone(&far)));
-        // Who sleeps already did not know of this device. The other queues stay as they are: of each message on one that
-        // is armed somebody is told, which costs a system call.
+        // A thread that sleeps already does not poll this device. The other queues stay as they are: each message on an
+        // armed one causes a wake-up, which costs a system call.
         fence(Ordering::SeqCst);
         let armed = self.armed.load(Ordering::Relaxed);
         for cq in (0..queues.len() as u32).filter(|cq| armed & bit(CompletionQueueId(*cq)) != 0) {
             far.arm(CompletionQueueId(cq));
         }
-        // Who is about to fork waits for it while calls into the libraries wait for that.
+        // A thread that is about to fork waits for this lock, while calls into the libraries wait for the fork.
         drop(queues);
         self.known.forget_ports();
         self.known.open_ports(Instant::now(), |port| far.listen_on(port));
         Ok(far)
     }
 
-    /// The far device was taken away, and nobody uses it any more.
+    /// The far device was taken away, and no queue pair uses it any more.
     fn let_go(&self) {
         if let Some(near) = &self.near {
             near.tell_link_port(0);
@@ -301,19 +302,19 @@ impl<N: WithinHost, F: BetweenHosts> Fabric<N, F> {
         Ok(CompletionQueueId(queues.len() as u32 - 1))
     }
 
-    /// Somebody is about to sleep on `cq`. To be called before the far device is looked for: either it is there, or who
-    /// opens it sees this.
+    /// A thread is about to sleep on `cq`. Call it before looking for the far device: either the device is there, or
+    /// the thread that opens it sees this.
     pub(crate) fn note_armed(&self, cq: CompletionQueueId) {
         self.armed.fetch_or(bit(cq), Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Nobody sleeps on `cq`, or who does says so again.
+    /// No thread sleeps on `cq`; one that does calls `note_armed` again.
     pub(crate) fn note_disarmed(&self, cq: CompletionQueueId) {
         self.armed.fetch_and(!bit(cq), Ordering::Relaxed);
     }
 
-    /// Which of the two has `qp`, and as what.
+    /// The device that has `qp`, and its id there.
     pub(crate) fn split(&self, qp: QueuePairId) -> Side<'_, N, F> {
         if qp.0 & FAR == 0 {
             return self.near.as_deref().map_or(Side::Nobody, Side::Near);
@@ -325,7 +326,7 @@ impl<N: WithinHost, F: BetweenHosts> Fabric<N, F> {
     }
 }
 
-/// A completion queue of a far device, whose events come to `queue`.
+/// Makes the events of a far device's completion queue come to `queue`.
 fn join(far: &impl BetweenHosts, queue: &EventSet) -> Result<(), DeviceError> {
     let cq = far.create_cq()?;
     if let Some(fd) = far.channel_fd(cq) {
@@ -339,21 +340,21 @@ fn bit(cq: CompletionQueueId) -> u64 {
     1u64.checked_shl(cq.0).unwrap_or(0)
 }
 
-/// Completion queues where there is no near device, which has fewer.
+/// The number of completion queues where there is no near device; a near device has fewer.
 const MAX_CQ: u32 = 8;
 
-/// Marks what is the far device's.
+/// Marks identifiers of the far device.
 const FAR: u32 = 1 << 31;
 
 pub(crate) fn mark(qp: &mut QueuePairId) {
     qp.0 |= FAR;
 }
 
-/// Whose a queue pair is.
+/// The device of a queue pair.
 pub(crate) enum Side<'a, N, F> {
     Near(&'a N),
     Far(Arc<F>, QueuePairId),
-    /// A device's that is no more.
+    /// It belonged to a device that is gone.
     Nobody,
 }
 
@@ -397,12 +398,12 @@ mod tests {
         let parts = Parts { name: "of a test", near: Some(near.clone()), open_far: |_| Err(OpenError::NoAddress) };
         let mut fabric = Fabric::new(&Config::default(), parts, true).expect("descriptors");
         assert!(!fabric.capabilities.peer_memory, "an RDMA device has none");
-        // As it will be for every queue pair here: the suite asks but once.
+        // The same for every queue pair here: the suite reads them only once.
         fabric.capabilities = near.capabilities().clone();
         Arc::new(fabric)
     }
 
-    /// A third device: shared memory that takes its peers to be on other hosts.
+    /// A third device: shared memory that treats its peers as if they were on other hosts.
     struct Third {
         inner: Arc<ShmDevice>,
     }
@@ -499,8 +500,8 @@ mod tests {
         Ok(Arc::new(Third { inner }))
     }
 
-    /// Breaks if a call on a queue pair of the far device went to the near one, or only a device that is known here could be
-    /// the far one.
+    /// Breaks if a call on a queue pair of the far device went to the near one, or only a device that this crate names
+    /// could be the far one.
     #[test]
     fn the_conformance_suite_passes_over_a_third_device() {
         let fabric = || {
@@ -515,7 +516,7 @@ mod tests {
         assert!(failed.is_empty(), "{failed:#?}");
     }
 
-    /// What shared memory can do it can do as a part, too.
+    /// Shared memory has the same capabilities as a part.
     #[test]
     fn the_conformance_suite_passes_without_an_rdma_device() {
         let folder = tempfile::tempdir().expect("a folder");
@@ -564,8 +565,8 @@ mod tests {
         assert_eq!(asked.obstacle(&beyond.reversed(), false), Some(Obstacle::NoPort));
     }
 
-    /// Breaks if a connection that is made while the device is away stayed on TCP when that is back, or were said to be out
-    /// of reach.
+    /// Breaks if a connection that is made while the device is away stayed on TCP when that is back, or were reported
+    /// as out of reach.
     #[test]
     fn connections_are_served_while_the_device_is_away() {
         let folder = tempfile::tempdir().expect("a folder");
@@ -581,7 +582,7 @@ mod tests {
         assert_eq!(fabric.obstacle(&tuple("127.0.0.1:6379", "127.0.0.1:40000"), true), None);
     }
 
-    /// Breaks if a taken port were blamed though its holder sends us who asks there.
+    /// Breaks if a taken port were blamed although its holder refers peers to us.
     #[test]
     fn a_neighbour_that_accepts_links_may_have_the_port() {
         let folder = tempfile::tempdir().expect("a folder");

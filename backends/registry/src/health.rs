@@ -1,4 +1,4 @@
-//! The checks of `netacc doctor`: of the machine, and of what each backend needs of it.
+//! The checks of `netacc doctor`: of the machine, and of each backend's requirements.
 //!
 //! It opens each RDMA device for a moment, and changes nothing.
 
@@ -10,7 +10,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-/// What came of looking at one thing.
+/// The outcome of one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
@@ -18,33 +18,33 @@ pub enum Status {
     Ok,
     /// It works, and could be better.
     Warn,
-    /// It is not there. That matters only to users of what needs it.
+    /// It is not there. That matters only to users of features that need it.
     Absent,
-    /// Something that is wanted does not work.
+    /// A requested feature does not work.
     Fail,
 }
 
-/// One thing that was looked at.
+/// One check.
 #[derive(Debug, Serialize)]
 pub struct Check {
-    /// What was looked at.
+    /// The object that was checked.
     pub name: String,
-    /// What came of it.
+    /// The outcome.
     pub status: Status,
     /// What was found.
     pub finding: String,
-    /// What to do; nothing where all is well.
+    /// What to do; nothing if the outcome is good.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fix: Option<String>,
 }
 
 impl Check {
-    /// All is well.
+    /// A check with a good outcome.
     pub fn ok(name: impl Into<String>, finding: impl Into<String>) -> Check {
         Check { name: name.into(), status: Status::Ok, finding: finding.into(), fix: None }
     }
 
-    /// All is not well: `fix` says what to do.
+    /// A check with another outcome: `fix` is the advice.
     pub fn not(status: Status, name: impl Into<String>, finding: impl Into<String>, fix: impl Into<String>) -> Check {
         Check { name: name.into(), status, finding: finding.into(), fix: Some(fix.into()) }
     }
@@ -53,7 +53,7 @@ impl Check {
 /// The checks of one backend.
 pub(crate) struct Findings {
     pub(crate) checks: Vec<Check>,
-    /// Why it cannot be used; empty when it can.
+    /// The reasons why it cannot be used; empty when it can.
     pub(crate) problems: Vec<String>,
 }
 

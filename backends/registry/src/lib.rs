@@ -1,7 +1,7 @@
-//! Opens a backend by name: the only place that knows which there are, and that makes one of two.
+//! Opens a backend by name: the only crate that names the backends, and that makes one device of two.
 //!
-//! The commands use what iterates over all backends: [`examine`] and [`Check`] (`netacc doctor`), [`within_host`]
-//! (`netacc bench`), [`sweep`] (`netacc_ss -c`).
+//! The commands use the functions that iterate over all backends: [`examine`] and [`Check`] (`netacc doctor`),
+//! [`within_host`] (`netacc bench`), [`sweep`] (`netacc_ss -c`).
 
 mod backends;
 mod device;
@@ -25,9 +25,9 @@ use crate::fabric::{Fabric, Parts};
 pub use crate::health::{Check, Status};
 use crate::parts::{BetweenHosts, WithinHost};
 pub use netacc_shm::{without_file_size_signal, GiveBack};
-/// What threads are called that connect links. They come and go, and are not the program's.
+/// The name of the threads that connect links. They come and go, and do not belong to the program.
 pub use netacc_verbs::CONNECTING;
-/// For whoever forks the process: the libraries that a backend may load must be told.
+/// For the code that forks the process: the libraries that a backend may load must be prepared.
 pub use netacc_verbs::{after_fork, before_fork};
 
 /// An opened backend.
@@ -42,13 +42,14 @@ pub struct Opened {
     pub directory: Arc<dyn Directory>,
     /// Descriptors that the backend keeps open, now.
     pub fds: Arc<dyn Fn() -> BackendFds + Send + Sync>,
-    /// It may open others at any time, with whatever numbers are free.
+    /// It may open others at any time, at any free numbers.
     pub opens_later: bool,
-    /// To be called by a thread that ends when the process does: peers on this host know of the end at once.
+    /// To be called by a thread that ends when the process does: peers on this host then detect the end at once.
     pub end_with_this_thread: Arc<dyn Fn() + Send + Sync>,
-    /// To be called when the process ends in good order: removes what it would leave behind. Safe in a signal handler.
+    /// To be called when the process ends in good order: removes the entries that it would leave behind. Safe in a
+    /// signal handler.
     pub leave: Arc<dyn Fn() + Send + Sync>,
-    /// Closes descriptors of the backend for a program that has none left; how many.
+    /// Closes descriptors of the backend for a program that has none left; returns their number.
     pub give_back: Arc<dyn Fn(GiveBack) -> usize + Send + Sync>,
 }
 
@@ -57,19 +58,19 @@ pub struct Opened {
 pub struct BackendFds {
     /// Its own.
     pub own: Vec<RawFd>,
-    /// Those of libraries that it has loaded, which go by these numbers also in a forked child. There they are not to be
-    /// closed but to refer to nothing.
+    /// Those of libraries that it has loaded, which use these numbers also in a forked child. In the child they must
+    /// not be closed; they must refer to nothing.
     pub libraries: Vec<RawFd>,
 }
 
-/// Why no backend could be opened.
+/// The reason why no backend could be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The configuration says none.
+    /// The configuration names none.
     #[error("no backend is wanted")]
     Disabled,
-    /// The group that is to be admitted does not exist.
+    /// The group to admit does not exist.
     #[error("NACC_SHM_GROUP: no such group")]
     Group,
     /// The group database could not be read.
@@ -86,7 +87,7 @@ pub enum OpenError {
     Device(#[from] DeviceError),
 }
 
-/// Opens the backend that `config` asks for, or the best that work.
+/// Opens the backend that `config` names, or the best that work.
 pub fn open(config: &Config) -> Result<Opened, OpenError> {
     match config.backend {
         Backend::Shm => open_shm(config),
@@ -97,7 +98,7 @@ pub fn open(config: &Config) -> Result<Opened, OpenError> {
             Ok(combined(name, Fabric::new(config, parts, true)?))
         }
         Backend::Verbs => {
-            // Shared memory carries nothing then, but neighbours find each other in it.
+            // Shared memory carries no data then, but neighbours find each other in it.
             let fabric = Fabric::new(config, parts(config)?, false)?;
             fabric.open_far()?;
             Ok(combined("verbs", fabric))
@@ -112,7 +113,7 @@ fn has_rdma_device() -> bool {
     std::fs::read_dir("/sys/class/infiniband").is_ok_and(|mut devices| devices.next().is_some())
 }
 
-/// The devices of which one is made.
+/// The devices that the fabric is made of.
 fn parts(config: &Config) -> Result<Parts<ShmDevice, VerbsDevice>, OpenError> {
     let near = ShmDevice::open(shm_config(config)?).ok();
     Ok(Parts { name: "shared memory and RDMA", near, open_far: open_rdma })
@@ -138,7 +139,7 @@ where
     }
 }
 
-/// What the shared-memory backend is told.
+/// The configuration of the shared-memory backend.
 pub fn shm_config(config: &Config) -> Result<ShmConfig, OpenError> {
     let group = match &config.shm.group {
         Some(group) => {
@@ -170,7 +171,7 @@ fn open_shm(config: &Config) -> Result<Opened, OpenError> {
     })
 }
 
-/// What the verbs backend is told, for one address of ours.
+/// The configuration of the verbs backend, for one address of ours.
 pub fn verbs_config(config: &Config, address: IpAddr) -> VerbsConfig {
     let profile = match config.verbs.profile {
         RdmaProfile::Erdma => Profile::Erdma,
@@ -202,7 +203,7 @@ fn open_rdma(config: &Config) -> Result<Arc<VerbsDevice>, OpenError> {
     Err(last)
 }
 
-/// An RDMA device without anything of ours above it, for measuring what that costs.
+/// An RDMA device without any layer of ours above it, for measuring the cost of those layers.
 #[derive(Clone)]
 pub struct Raw {
     /// Queue pairs and memory.
@@ -220,12 +221,13 @@ pub fn open_raw(config: &Config, address: IpAddr, port: u16) -> Result<Raw, Open
     Ok(Raw { device: device.clone(), cm: device })
 }
 
-/// Who accepts links at that address, for [`Raw::cm`].
+/// The peer address of a process that accepts links at that address, for [`Raw::cm`].
 pub fn raw_peer_address(address: SocketAddr) -> PeerAddress {
     VerbsDevice::peer_address(address)
 }
 
-/// Tries to open an RDMA device at the configured address, or at each of this machine's; for people. Each is closed again.
+/// Tries to open an RDMA device at the configured address, or at each of this machine's; for human readers. Each is
+/// closed again.
 pub(crate) fn open_rdma_at_each(config: &Config) -> Vec<(IpAddr, Result<String, OpenError>)> {
     let addresses = config.verbs.address.map_or_else(own_addresses, |address| vec![address]);
     let open = |address| {
@@ -235,7 +237,7 @@ pub(crate) fn open_rdma_at_each(config: &Config) -> Vec<(IpAddr, Result<String, 
     addresses.into_iter().map(open).collect()
 }
 
-/// Addresses of this machine that a network device could serve: IPv4 first, which all RDMA devices know.
+/// Addresses of this machine that a network device could serve: IPv4 first, which all RDMA devices support.
 fn own_addresses() -> Vec<IpAddr> {
     let addresses = nix::ifaddrs::getifaddrs().into_iter().flatten();
     let up = addresses.filter(|found| found.flags.contains(InterfaceFlags::IFF_UP));
@@ -256,7 +258,7 @@ mod tests {
     use super::*;
     use netacc_config::Loader;
 
-    /// Breaks if a key for RDMA devices were read and then forgotten.
+    /// Breaks if a key for RDMA devices were read and then ignored.
     #[test]
     fn the_verbs_backend_is_told_what_the_configuration_says() {
         let set = [

@@ -1,6 +1,6 @@
 //! The two devices that [`Fabric`](crate::fabric::Fabric) is made of, as traits.
 //!
-//! A further device can take the place of either as soon as this module implements the trait for it.
+//! Another device can replace either as soon as this module implements the trait for it.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -12,8 +12,8 @@ use netacc_verbs::VerbsDevice;
 
 use crate::BackendFds;
 
-/// A device that connects the processes of one host. Its directory also says which of these neighbours holds a connection
-/// to another host.
+/// A device that connects the processes of one host. Its directory also shows which of these neighbours holds a
+/// connection to another host.
 pub(crate) trait WithinHost: Device + ConnectionManager + Directory {
     /// Whether both ends of a connection must be on this host.
     fn is_within_host(tuple: &FourTuple) -> bool;
@@ -43,13 +43,13 @@ pub(crate) trait WithinHost: Device + ConnectionManager + Directory {
     /// See [`Opened::leave`](crate::Opened::leave).
     fn leave(&self);
 
-    /// Closes descriptors for a program that has none left; how many.
+    /// Closes descriptors for a program that has none left; returns their number.
     fn give_back(&self, which: GiveBack) -> usize;
 }
 
 /// A device that reaches other hosts, and may be taken away.
 pub(crate) trait BetweenHosts: Device + ConnectionManager {
-    /// The address to connect to where a process accepts links at `address`.
+    /// The address to connect to if a process accepts links at `address`.
     fn peer_address(address: SocketAddr) -> PeerAddress;
 
     /// The inverse of [`peer_address`](BetweenHosts::peer_address). `None`: no process can listen at such an address.
@@ -61,10 +61,10 @@ pub(crate) trait BetweenHosts: Device + ConnectionManager {
     /// Accepts links at one more port, from now on.
     ///
     /// # Errors
-    /// The port is taken.
+    /// Fails if the port is taken.
     fn listen_on(&self, port: u16) -> io::Result<()>;
 
-    /// The address of ours that links of a family come from and are accepted at.
+    /// The local address that links of a family come from and are accepted at.
     fn address_of_family(&self, like: IpAddr) -> Option<IpAddr>;
 
     /// Whether the device was taken away. All its queue pairs then end; drop the object once they are destroyed.

@@ -1,9 +1,10 @@
-//! What is known of peers on other hosts, and of our own connections to them.
+//! The state of peers on other hosts, and of our own connections to them.
 //!
-//! Links for a TCP port are accepted at its number plus [`PORT_OFFSET`]. Who holds the accepted end of a connection wants
-//! to listen there, once for each TCP port, from its first connection on; of several processes that accept on one port one
-//! gets it, and sends who asks for another's connection on to where that one listens. The connector knows nothing of the
-//! other side, so it just tries; who was not there is not asked again for a while, longer each time.
+//! Links for a TCP port are accepted at its number plus [`PORT_OFFSET`]. A process that holds the accepted end of a
+//! connection tries to listen there, once for each TCP port, from its first connection on. If several processes accept
+//! on one port, one of them gets it, and refers peers that open another's connection to the port where that one
+//! listens. The connector has no information about the other side, so it just tries; an absent peer is not tried again
+//! for a while, longer each time.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,22 +14,23 @@ use std::time::{Duration, Instant};
 use netacc_device::{Backoff, FourTuple, PeerAddress};
 use parking_lot::RwLock;
 
-/// From a TCP port to the port for links: the original's rule.
+/// From a TCP port to the port for links: the rule of the original implementation.
 pub(crate) const PORT_OFFSET: u16 = 20_000;
 
-/// How long a peer that was not there is left alone. Arbitrary at first: a server that has just been accepted from needs about
-/// that to begin to listen. And at most: how long the connections of a server that is accelerated from its next start on stay
-/// on TCP, for a request to each server that is not, so often, of which nobody waits for the answer.
+/// How long an absent peer is not tried again. The first pause is arbitrary: a server needs about that time after its
+/// first accept to begin to listen. The longest pause bounds how long connections stay on TCP to a server that is
+/// accelerated only from its next start on. It costs one request per pause to each server that is not accelerated, and
+/// no thread waits for the answer.
 const PAUSE: Backoff = Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(30) };
 
-/// After how long a port that was taken is tried again, if there is a new connection. Arbitrary: about what a server takes
-/// to be started anew.
+/// The pause before a taken port is tried again, if there is a new connection. Arbitrary: about the time of a server's
+/// restart.
 const PORT_PAUSE: Duration = Duration::from_secs(1);
 
-/// Peers of which is known that they were not there. Arbitrary; beyond it all are forgotten.
+/// The number of absent peers that are remembered. Arbitrary; beyond it all are forgotten.
 const MAX_ABSENT: usize = 4096;
 
-/// A pause after something has failed.
+/// A pause after a failure.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pause {
     until: Instant,
@@ -36,7 +38,7 @@ pub(crate) struct Pause {
 }
 
 impl Pause {
-    /// It has failed now. `before`: the pause after it had failed the last time.
+    /// The failure is now. `before`: the pause after the previous failure.
     pub(crate) fn after(before: Option<Pause>, now: Instant, backoff: Backoff) -> Pause {
         let len = backoff.after(before.map(|before| before.len));
         Pause { until: now + len, len }
@@ -51,18 +53,19 @@ impl Pause {
     }
 }
 
-/// A peer that was not there, or would not have a link of ours.
+/// A peer that was absent, or refused a link of ours.
 #[derive(Clone, Copy, Debug)]
 struct Absence {
     pause: Pause,
-    /// When a link was connected since. It may still be refused, for the pre-shared key, so what was known stays known.
+    /// The time at which a link was connected since. That link may still be refused, because of the pre-shared key, so
+    /// the absence stays recorded.
     present: Option<Instant>,
 }
 
-/// After so long a link that was connected is one that was not refused. Arbitrary: as long as a link may take to be set up.
+/// After this time a connected link was not refused. Arbitrary: the time that setting up a link may take.
 const SETTLED: Duration = Duration::from_secs(10);
 
-/// Where links for a TCP port are accepted. `None`: there is no such port.
+/// The port where links for a TCP port are accepted. `None`: there is no such port.
 pub(crate) fn link_port(tcp: u16) -> Option<u16> {
     tcp.checked_add(PORT_OFFSET)
 }
@@ -70,20 +73,20 @@ pub(crate) fn link_port(tcp: u16) -> Option<u16> {
 /// See the module documentation.
 #[derive(Default)]
 pub(crate) struct Known {
-    /// Streams of ours, as seen from here.
+    /// Streams of ours, by the tuple that this process sees.
     published: RwLock<HashMap<FourTuple, u32>>,
     absent: RwLock<HashMap<PeerAddress, Absence>>,
     ports: RwLock<HashMap<u16, Port>>,
-    /// Some port is wanted.
+    /// A port is wanted.
     wanted: AtomicBool,
 }
 
-/// What became of a port that we want to accept links at.
+/// The state of a port at which we want to accept links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Port {
     Wanted,
     Open,
-    /// Somebody else had it.
+    /// Another process had it.
     Taken(Instant),
 }
 
@@ -103,7 +106,7 @@ impl Known {
         self.published.read().get(tuple).copied()
     }
 
-    /// Whether anybody might ask us for a link.
+    /// Whether a peer might request a link from us.
     pub(crate) fn is_published(&self) -> bool {
         !self.published.read().is_empty()
     }
@@ -133,8 +136,8 @@ impl Known {
         }
     }
 
-    /// Links are to be accepted at `port`. True: [`open_ports`](Known::open_ports) has something to do. For a port that is
-    /// known it costs a look.
+    /// Links are to be accepted at `port`. True: [`open_ports`](Known::open_ports) has work to do. For a port that was
+    /// seen before it costs a lookup.
     pub(crate) fn want(&self, port: u16, now: Instant) -> bool {
         match self.ports.read().get(&port) {
             Some(Port::Open | Port::Wanted) => return false,
@@ -146,19 +149,19 @@ impl Known {
         true
     }
 
-    /// Whether somebody else had `port` when we wanted to listen there.
+    /// Whether another process had `port` when we wanted to listen there.
     pub(crate) fn is_taken(&self, port: u16) -> bool {
         matches!(self.ports.read().get(&port), Some(Port::Taken(_)))
     }
 
-    /// Nobody listens any more: all ports are wanted again.
+    /// The listeners are gone: all ports are wanted again.
     pub(crate) fn forget_ports(&self) {
         let mut ports = self.ports.write();
         ports.values_mut().for_each(|port| *port = Port::Wanted);
         self.wanted.store(!ports.is_empty(), Ordering::Release);
     }
 
-    /// Lets `listen` open the ports that are wanted.
+    /// Opens the wanted ports with `listen`.
     pub(crate) fn open_ports(&self, now: Instant, listen: impl Fn(u16) -> io::Result<()>) {
         if !self.wanted.swap(false, Ordering::AcqRel) {
             return;
@@ -210,7 +213,7 @@ mod tests {
         known.absent.read()[&peer].pause.len
     }
 
-    /// Breaks if a peer with another key were asked for a link again and again, as it can be connected to.
+    /// Breaks if a peer with another key got one request after the other, because connecting to it succeeds.
     #[test]
     fn who_refuses_each_link_is_left_alone_longer_each_time_too() {
         let (known, peer, mut now) = (Known::default(), PeerAddress([1; 4]), Instant::now());
@@ -235,7 +238,7 @@ mod tests {
         assert!(known.absent.read().len() <= MAX_ABSENT);
     }
 
-    /// Breaks if each new connection had the port opened once more, or one that is taken were given up for good.
+    /// Breaks if each new connection had the port opened once more, or one that is taken were given up permanently.
     #[test]
     fn a_port_is_opened_once_and_tried_again_after_a_while_if_it_was_taken() {
         let (known, now) = (Known::default(), Instant::now());

@@ -87,7 +87,7 @@ fn ns(what: &str, times: u32, mut f: impl FnMut()) {
     println!("{what}: {:.1} ns", start.elapsed().as_nanos() as f64 / f64::from(times));
 }
 
-/// Both ends in this process and thread: what the instructions cost when every line is in the cache.
+/// Both ends in this process and thread: the cost of the instructions when every line is in the cache.
 fn steps() {
     let (a, acq) = open();
     let (b, bcq) = open();

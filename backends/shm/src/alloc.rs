@@ -35,7 +35,7 @@ pub(crate) struct Buddy {
     units: u64,
     next_inc: u64,
     max_inc: u64,
-    /// One bit per unit: may hold something other than zeros.
+    /// One bit per unit: it may contain bytes other than zero.
     dirty: Vec<u64>,
     /// Units that are both free and dirty.
     dirty_free: u64,

@@ -1,22 +1,22 @@
-//! The shared part of a completion queue: which queue pairs have something, and whom that wakes.
+//! The shared part of a completion queue: the queue pairs with completions, and the wake-up of its sleeper.
 //!
 //! # A Dekker hand-shake
 //! It is "store mine; full barrier; load theirs" on both sides, so at least one side sees the other.
 //!
-//! Sender: store the CQE; set the bit of the queue pair; if it was clear, set that of its word in `summary`; if `summary`
-//! was 0 before, load `armed`, and if set write the eventfd. Receiver: store `armed`; fence; look at every `summary`; sleep
-//! only if all are 0. Whoever finds a bit already set has nothing to do: the receiver has not taken it yet, so it will look
-//! after the CQE was stored; and whoever made `summary` non-zero loads `armed` after that. Receiver when awake: take
-//! `summary`, then the word, then read the ring.
+//! Sender: store the CQE; set the bit of the queue pair; if it was clear, set that of its word in `summary`; if
+//! `summary` was 0 before, load `armed`, and if set write the eventfd. Receiver: store `armed`; fence; load every
+//! `summary`; sleep only if all are 0. A sender that finds a bit already set has nothing to do: the receiver has not
+//! taken it yet, so it will read the ring after the CQE was stored; and the sender that made `summary` non-zero loads
+//! `armed` after that. Receiver when awake: take `summary`, then the word, then read the ring.
 //!
 //! Each of these read-modify-writes is also a full barrier, see [`full_barrier_after_rmw`].
 //!
 //! # Moving
-//! The mover stores the new completion queue in `wake` (RMW), then looks at the ring. A sender that has set the bit for the
-//! queue it read before looks at `wake` again (it does so for sleepers): if that has changed it sets the bit for the new
-//! queue as well, since nobody need be left who looks at the old one. If it changes after that look, the CQE was there
-//! before, so the mover sees it. Whoever sleeps on the old queue is woken all the same if its `summary` was 0: nobody rings
-//! for a queue that already has something.
+//! The mover stores the new completion queue in `wake` (RMW), then reads the ring. A sender that has set the bit for
+//! the queue it read before loads `wake` again (it does so for sleepers). If that has changed, it sets the bit for the
+//! new queue as well, since no thread may poll the old one any more. If it changes after that load, the CQE was there
+//! before, so the mover sees it. A thread that sleeps on the old queue is woken all the same if its `summary` was 0,
+//! because no sender rings for a queue that already has a bit.
 
 use std::sync::atomic::Ordering::*;
 
@@ -24,21 +24,22 @@ use crate::layout::{CqBitmap, Flag, QpShared, CQS, CQ_MASK, HOME_SHIFT};
 use crate::qp::wake_sleepers;
 use crate::sync::{fence, full_barrier_after_rmw, AtomicU32};
 
-/// What [`CqBitmap::take`] came to.
+/// The result of [`CqBitmap::take`].
 pub(crate) struct Taken {
     /// Where the next call begins, so that every queue pair gets its turn.
     pub next: u32,
-    /// There is more, and who saw `summary` as 0 meanwhile may have gone to sleep: ring if the queue is armed.
+    /// Bits are left, and a thread that saw `summary` as 0 meanwhile may have gone to sleep: ring if the queue is
+    /// armed.
     pub left: bool,
 }
 
 impl CqBitmap {
-    /// Sets the bit of `index`, after what it tells of was stored. `true` if nothing at all was pending before: ring if
+    /// Sets the bit of `index`, after the completion was stored. `true` if nothing at all was pending before: ring if
     /// the queue is armed. A full barrier.
     #[inline]
     pub(crate) fn set(&self, index: usize) -> bool {
         let (word, bit) = (&self.words[index / 64], 1u64 << (index % 64));
-        // Unconditional: it is the full barrier that both hand-shakes need, and cheaper than a fence and a look.
+        // Unconditional: it is the full barrier that both hand-shakes need, and cheaper than a fence and a load.
         let before = word.fetch_or(bit, SeqCst);
         full_barrier_after_rmw();
         if before & bit != 0 {
@@ -53,13 +54,13 @@ impl CqBitmap {
         first
     }
 
-    /// Whether nothing is pending, as far as anybody knows.
+    /// Whether nothing is pending, as far as the loads show.
     #[inline]
     pub(crate) fn looks_empty(&self) -> bool {
         self.summary.load(Relaxed) == 0
     }
 
-    /// Takes bits, from `start` on, until `report` has said `true` of `room` of them.
+    /// Takes bits, from `start` on, until `report` has returned `true` for `room` of them.
     #[inline]
     pub(crate) fn take(&self, start: u32, room: usize, mut report: impl FnMut(usize) -> bool) -> Taken {
         let first_word = start / 64 % 64;
@@ -98,7 +99,8 @@ impl CqBitmap {
     }
 }
 
-/// Announces a sleeper on a queue that has these bitmaps, `how` it sleeps. `true`: something is pending, so it must not.
+/// Announces a sleeper on a queue that has these bitmaps; `how` it sleeps. `true`: something is pending, so it must
+/// not.
 #[inline]
 pub(crate) fn arm<'a>(armed: &AtomicU32, how: u32, mut bitmaps: impl Iterator<Item = &'a CqBitmap>) -> bool {
     // Another thread of ours may rely on being woken.
@@ -107,11 +109,11 @@ pub(crate) fn arm<'a>(armed: &AtomicU32, how: u32, mut bitmaps: impl Iterator<It
     bitmaps.any(|b| b.summary.load(SeqCst) != 0)
 }
 
-/// Tells the receiver that the queue pair with the shared side `side` has something; the data must be stored already.
-/// Returns the completion queues whose descriptors must be written, as a bit set.
+/// Announces to the receiver that the queue pair with the shared side `side` has a completion; the data must be stored
+/// already. Returns the completion queues whose descriptors must be written, as a bit set.
 #[inline]
 pub(crate) fn announce(bitmaps: &[CqBitmap; CQS], armed: &[Flag; CQS], index: usize, side: &QpShared) -> u32 {
-    // The completion queue is the receiver's word: nonsense, perhaps.
+    // The completion queue is a value of the receiver, and may be invalid.
     let tell = |cq: usize| match (bitmaps.get(cq), armed.get(cq)) {
         (Some(bitmap), Some(flag)) => u32::from(bitmap.set(index) && flag.0.load(SeqCst) != 0) << cq,
         _ => 0,
@@ -125,11 +127,11 @@ pub(crate) fn announce(bitmaps: &[CqBitmap; CQS], armed: &[Flag; CQS], index: us
     ring
 }
 
-/// As [`announce`], at the queue that the receiver's queue pair was connected on; which that is if its descriptor must be
-/// written.
+/// As [`announce`], at the queue that the receiver's queue pair was connected on; returns that queue if its descriptor
+/// must be written.
 pub(crate) fn knock(bitmaps: &[CqBitmap; CQS], armed: &[Flag; CQS], index: usize, side: &QpShared) -> Option<usize> {
     let home = (side.rx.wake.load(Relaxed) >> HOME_SHIFT & CQ_MASK) as usize;
-    // The receiver's word, as above.
+    // The receiver's value, as above.
     let asleep = bitmaps.get(home)?.set(index) && armed.get(home)?.0.load(SeqCst) != 0;
     asleep.then_some(home)
 }

@@ -1,16 +1,16 @@
 //! Connecting: processes into pairs, and queue pairs within a pair. Control path.
 //!
 //! A pair begins with a socket: the connecting side sends `Hello` with its doorbell page, the accepting side answers
-//! `Welcome` with the segment and its own. From then on the socket carries `Request`, `Accept`, `Reject`, `Close`, and wake-ups:
-//! `Wake` wakes a queue of the peer's, who answers with the queue's descriptor (`WakeFd`), so that the next one goes past the
-//! socket. The end of the socket is the death of the peer.
+//! `Welcome` with the segment and its own. From then on the socket carries `Request`, `Accept`, `Reject`, `Close`, and
+//! wake-ups: `Wake` wakes a queue of the peer's, which answers with the queue's descriptor (`WakeFd`), so that the next
+//! wake-up goes past the socket. The end of the socket is the death of the peer.
 //!
 //! Invariants:
 //! * lock order: [`Manager`], then a pair's `Control`; never the other way, and no `announce_peer` under `Manager`;
-//! * nothing here blocks: sockets are non-blocking, what does not fit waits in `outgoing` until there is room;
-//! * whatever a peer sends that is not exactly right ends its pair, and nothing else;
-//! * both sides compare the peer's credentials with their own before they send or believe anything, and the
-//!   process at the other end must be the one the table names.
+//! * nothing here blocks: sockets are non-blocking, packets that do not fit wait in `outgoing` until there is room;
+//! * an invalid packet from a peer ends its pair, and nothing else;
+//! * both sides compare the peer's credentials with their own before they send or trust anything, and the process at
+//!   the other end must be the one that the table names.
 //!
 //! Two processes that connect to each other at the same moment get two pairs; either serves.
 
@@ -37,7 +37,7 @@ use crate::rendezvous;
 use crate::sys;
 use crate::wire::Message;
 
-/// Accepted sockets that have not introduced themselves; the oldest goes when another comes. Arbitrary.
+/// Accepted sockets that have not sent `Hello`; the oldest is closed when another comes. Arbitrary.
 const MAX_STRANGERS: usize = 64;
 /// Packets taken from one socket before the others get their turn.
 const BATCH: usize = 64;
@@ -140,18 +140,18 @@ impl ConnectionManager for ShmDevice {
 }
 
 impl ShmDevice {
-    /// Wakes whoever sleeps on a queue of the peer's, without its wake descriptor.
+    /// Wakes the threads that sleep on a queue of the peer's, without its wake descriptor.
     pub(crate) fn wake_by_socket(&self, slot: &PairSlot, cq: usize) {
         let control = &mut *slot.control.lock();
         let same = |m: &Message| matches!(m, Message::Wake { cq: other, .. } if usize::from(*other) == cq);
-        // One that still waits for room will do; so a peer that reads nothing is not sent without end.
+        // One that still waits for room is enough; so a peer that reads nothing does not get ever more packets.
         if slot.state.load(Acquire) == LIVE && !control.outgoing.iter().any(|(message, _)| same(message)) {
             let wants_fd = self.descriptors.may_have_wakes() && self.may_open(1);
             self.send(slot, control, Message::Wake { cq: cq as u8, wants_fd }, &[]);
         }
     }
 
-    /// The peer has woken a queue of ours, and perhaps wants to do so by itself.
+    /// The peer has woken a queue of ours, and perhaps wants its wake descriptor.
     fn woken(&self, slot: &PairSlot, cq: usize, wants_fd: bool) -> Result<(), Violation> {
         if !self.has_queue(cq) {
             return Err(Violation);
@@ -181,12 +181,12 @@ impl ShmDevice {
                 return;
             }
             local.down.store(DOWN, Release);
-            // Before the regions go: a peer that misses one is to find out why.
+            // Before the regions go: a peer that misses one must be able to find the reason.
             local.tx().close.closed.store(1, SeqCst);
             qp.regions.keys().for_each(|&key| slot.revoke(key));
             local.close();
         }
-        // No lock held: this may have to look for the peer's wake descriptor.
+        // No lock held: this may have to find the peer's wake descriptor.
         self.announce_peer(slot, index.into(), local);
         let control = &mut *slot.control.lock();
         let Some(qp) = control.qps.get_mut(&index) else { return };
@@ -217,7 +217,7 @@ impl ShmDevice {
         }
     }
 
-    /// Whether a process may talk to us.
+    /// Whether a process may connect to us.
     fn admits(&self, fd: RawFd) -> Option<sys::Peer> {
         let peer = sys::peer(fd, self.config.group.is_some()).ok()?;
         let member = |gid| peer.gid == gid || peer.groups.contains(&gid);
@@ -243,7 +243,7 @@ impl ShmDevice {
         }
     }
 
-    /// Begins a pair with a process that we want something from.
+    /// Begins a pair with a process that we want to connect to.
     fn begin_pair<'a>(&'a self, cm: &mut Manager, peer: PeerAddress) -> Result<&'a PairSlot, CmError> {
         let process = rendezvous::process(peer).ok_or(CmError::Unreachable)?;
         let fd = match sys::connect(&rendezvous::socket_name(process.pid, process.token)) {
@@ -352,7 +352,7 @@ impl ShmDevice {
         }
     }
 
-    /// The peer of a pair is known.
+    /// The peer of a pair has been identified.
     fn note_own(&self, slot: &PairSlot, peer: Option<PeerAddress>) {
         slot.own.store(peer == Some(self.rendezvous.address()), Relaxed);
     }
@@ -432,7 +432,7 @@ impl ShmDevice {
         let fd = fds.pop().filter(|fd| fds.is_empty() && sys::is_eventfd(fd.as_raw_fd())).ok_or(Violation)?;
         let _guard = slot.wake_fds.lock();
         let place = slot.wake.get(cq).ok_or(Violation)?;
-        // Asked for twice, or given back meanwhile: this one is closed.
+        // Requested twice, or given back meanwhile: this one is closed.
         if place.load(Acquire) < 0 && self.descriptors.may_have_wakes() {
             place.store(fd.into_raw_fd(), Release);
         }
@@ -485,7 +485,7 @@ impl ShmDevice {
         let local = qp.first.take().ok_or(Violation)?;
         qp.phase = Phase::Open;
         let generation = slot.qp_or_new(index).open(&slot.wiring(index, cq));
-        // Whatever the peer announced before now was dropped for want of a queue pair.
+        // Everything that the peer announced before now was dropped, because there was no queue pair.
         self.announce_self(slot, index.into(), cq);
         let qp = qp_id(slot.index, index.into(), generation);
         cm.events.push_back(CmEvent::Established { id, qp, peer, local, remote });
@@ -510,7 +510,7 @@ impl ShmDevice {
         control.outgoing.push_back((message, fds.to_vec()));
         self.flush(slot, control);
         if control.outgoing.len() > MAX_OUTGOING {
-            // Its end is then seen by `pump`, which may take the locks it needs.
+            // `pump` then sees the end, and may take the locks it needs.
             sys::shutdown(slot.sock.load(Acquire));
         }
     }
@@ -525,7 +525,7 @@ impl ShmDevice {
                 Ok(()) => drop(control.outgoing.pop_front()),
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == ErrorKind::WouldBlock => break,
-                // The peer is gone; the socket's end will tell.
+                // The peer is gone; the end of the socket will show it.
                 Err(_) => control.outgoing.clear(),
             }
         }
@@ -537,7 +537,7 @@ impl ShmDevice {
         }
     }
 
-    /// Ends a pair: the peer died, left, or misbehaved. What it had placed stays readable.
+    /// Ends a pair: the peer died, left, or misbehaved. Bytes that it had placed stay readable.
     fn kill(&self, cm: &mut Manager, slot: &PairSlot) {
         let control = &mut *slot.control.lock();
         let was_live = slot.state.load(Acquire) == LIVE;
@@ -577,7 +577,7 @@ fn retire(slot: &PairSlot, control: &mut Control) {
     let state = slot.state.load(Acquire);
     if matches!(state, DEAD | FREE) && control.qps.is_empty() {
         slot.state.store(FREE, Release);
-        // Regions may still hold the mapping; the range is busy until they let go.
+        // Regions may still hold the mapping; the range is busy until they release it.
         control.mapping = None;
         control.buddy = None;
     }

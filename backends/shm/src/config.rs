@@ -1,8 +1,8 @@
-//! What a [`ShmDevice`](crate::ShmDevice) can be told. Plain values; nobody here reads a file or an environment.
+//! The settings of a [`ShmDevice`](crate::ShmDevice). Plain values; this module reads no file and no environment.
 
 use std::path::PathBuf;
 
-/// Largest segment ever asked for, in bytes. Sparse: only what is touched exists.
+/// Largest segment ever requested, in bytes. Sparse: only touched pages exist.
 pub const MAX_SEGMENT_BYTES: u64 = 1 << 30;
 
 /// Smallest segment that still holds the control structures of both halves and some memory for regions.
@@ -13,10 +13,10 @@ pub const MIN_SEGMENT_BYTES: u64 = 64 << 20;
 pub struct ShmConfig {
     /// Admit every member of this group, not only processes of the same effective user.
     pub group: Option<u32>,
-    /// The rendezvous directory, where the default under `/dev/shm` does not suit (tests).
+    /// The rendezvous directory, if the default under `/dev/shm` does not suit (tests).
     pub directory: Option<PathBuf>,
-    /// Virtual bytes of a pair's segment: a power of two within [`MIN_SEGMENT_BYTES`] and [`MAX_SEGMENT_BYTES`],
-    /// anything else is rounded into that. Halved until it can be mapped.
+    /// Virtual bytes of a pair's segment: a power of two within [`MIN_SEGMENT_BYTES`] and [`MAX_SEGMENT_BYTES`]; any
+    /// other value is rounded into that range. Halved until it can be mapped.
     pub segment_bytes: u64,
     /// First growth step of the memory that regions come from (`NACC_RDMA_MR_MIN_INC_SIZE`).
     pub mr_min_inc_bytes: u64,

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 
 use crate::pair::PAIRS;
 
-/// A completion queue: its channel, and where `pending` goes on.
+/// A completion queue: its channel, and the position where `pending` continues.
 pub(crate) struct CompletionQueue {
     /// The channel, or -1.
     pub(crate) fd: AtomicI32,
@@ -12,12 +12,12 @@ pub(crate) struct CompletionQueue {
     pub(crate) next_pair: AtomicU32,
     pub(crate) next_qp: AtomicU32,
     pub(crate) calls: AtomicU32,
-    /// Pairs that had something lately.
+    /// Pairs that had a completion lately.
     pub(crate) warm: [AtomicU64; PAIRS / 64],
 }
 
 impl CompletionQueue {
-    /// Without a channel: that is made when somebody is to sleep on it.
+    /// Without a channel: that is made when a thread is about to sleep on it.
     pub(crate) fn new() -> CompletionQueue {
         CompletionQueue {
             fd: AtomicI32::new(-1),

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::*};
 /// Descriptors that the device gives back to a program that is short of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GiveBack {
-    /// The wake descriptors of peers, which are woken by way of their connection managers from then on.
+    /// The wake descriptors of peers; from then on those are woken through their connection managers.
     Wakes,
     /// All. Nothing may be on a link, and the device connects no more.
     All,
@@ -17,7 +17,7 @@ pub enum GiveBack {
 pub(crate) struct Descriptors {
     /// One of the below.
     state: AtomicU32,
-    /// Threads that have looked up the number of a completion queue's channel and are about to read or write it.
+    /// Threads that have read the number of a completion queue's channel and are about to use the descriptor.
     uses: AtomicU32,
 }
 
@@ -58,7 +58,7 @@ impl Descriptors {
         self.uses.fetch_sub(1, SeqCst);
     }
 
-    /// Takes a number out, and waits until nobody uses it any more. `None`: there is none, or a use takes too long.
+    /// Takes a number out, and waits until no thread uses it any more. `None`: there is none, or a use takes too long.
     pub(crate) fn take(&self, fd: &AtomicI32) -> Option<RawFd> {
         let number = fd.swap(-1, SeqCst);
         let unused = (0..Descriptors::USE_LOOKS).any(|_| {

@@ -1,8 +1,9 @@
-//! [`ShmDevice`]: opening, posting, polling, sleeping. `pairs` has its queue pairs, `pending` finds those that have
-//! something, `cm` connects them, `region` has their memory, and `directory` tells which process holds which connection.
+//! [`ShmDevice`]: opening, posting, polling, sleeping. `pairs` has its queue pairs, `pending` finds those with
+//! completions, `cm` connects them, `region` has their memory, and `directory` finds the process that holds a
+//! connection.
 //!
-//! No lock on the way of `post_send`, `poll_qp`, `pending`: pair slots and queue pairs are permanent, identifiers
-//! carry a generation.
+//! No lock is taken in `post_send`, `poll_qp`, `pending`: pair slots and queue pairs are permanent, identifiers carry a
+//! generation.
 
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::*};
@@ -37,14 +38,14 @@ use crate::sys;
 pub struct ShmDevice {
     capabilities: Capabilities,
     pub(crate) config: ShmConfig,
-    /// Who opened it. A forked child must not release what is its parent's.
+    /// The process that opened it. A forked child must not release its parent's objects.
     pid: u32,
     pub(crate) rendezvous: Rendezvous,
     pub(crate) pairs: Pairs,
     pub(crate) cqs: [CompletionQueue; CQS],
-    /// What this process posts to itself, over either of the pairs that it has with itself.
+    /// The counter of the process's posts to itself, over either of the pairs that it has with itself.
     own_posts: Posts,
-    /// Numbers of what this process does in the kernel.
+    /// Numbers of this process's operations in the kernel.
     operation_numbers: operations::Numbers,
     kernel_news: operations::News,
     pub(crate) cq_count: AtomicU32,
@@ -67,7 +68,7 @@ impl ShmDevice {
     /// [`DeviceError::Unavailable`] if the rendezvous cannot be trusted or reached, [`DeviceError::Os`] otherwise.
     pub fn open(config: ShmConfig) -> Result<Arc<ShmDevice>, DeviceError> {
         let os = |operation| move |source| DeviceError::Os { operation, source };
-        // Whoever accepts a pair makes its segment. A process that cannot is of no use to its peers.
+        // The process that accepts a pair makes its segment. A process that cannot make one is of no use to its peers.
         if limits::file_size() < MIN_SEGMENT_BYTES {
             return Err(os("ftruncate")(std::io::Error::from_raw_os_error(libc::EFBIG)));
         }
@@ -96,16 +97,17 @@ impl ShmDevice {
         }))
     }
 
-    /// Removes what crashed processes left in the rendezvous that `config` means, and the rendezvous itself if
-    /// nobody uses it. Returns how many entries were freed.
+    /// Removes entries of crashed processes from the rendezvous of `config`, and the rendezvous itself if no process
+    /// uses it. Returns how many entries were freed.
     pub fn sweep(config: &ShmConfig) -> usize {
         rendezvous::directory(config).map_or(0, |path| rendezvous::sweep(&path, config.group))
     }
 
-    /// To be called by a thread that ends when the process does: from its end on peers can post nothing to us. Without it they
-    /// can until they see the end of a socket, and what they post is lost with us although the kernel would refuse it.
+    /// To be called by a thread that ends when the process does: from its end on peers can post nothing to us. Without
+    /// it they can post until they see the end of a socket, and those posts are lost with us although the kernel would
+    /// refuse the bytes.
     pub fn end_with_this_thread(&self) {
-        // Where the kernel cannot, it is as if nobody had called.
+        // If the kernel cannot, the call has no effect.
         let _ = sys::tell_of_death(self.doorbell.life());
     }
 
@@ -116,13 +118,13 @@ impl ShmDevice {
         }
     }
 
-    /// Every descriptor the device holds. For a forked child that closes them itself.
+    /// Every descriptor of the device. For a forked child that closes them itself.
     pub fn fds(&self) -> Vec<RawFd> {
         self.all_fds().map(|fd| fd.load(Acquire)).filter(|&fd| fd >= 0).collect()
     }
 
-    /// Closes descriptors for the sake of a program that has none left; how many. With [`GiveBack::All`] the device is of no
-    /// use afterwards: its links die, and it makes no others.
+    /// Closes descriptors for the sake of a program that has none left; returns their number. With [`GiveBack::All`]
+    /// the device cannot be used afterwards: its links die, and it makes no others.
     pub fn give_back(&self, which: GiveBack) -> usize {
         match which {
             GiveBack::Wakes => {
@@ -135,7 +137,7 @@ impl ShmDevice {
                 let cm = &mut *self.cm.lock();
                 let before = self.fds().len();
                 self.kill_all(cm);
-                // Under the lock, without which nobody uses those of the connection manager.
+                // Under the lock, without which no thread uses the descriptors of the connection manager.
                 let numbers = self.own_fds.iter().chain(self.cqs.iter().map(|cq| &cq.fd));
                 numbers.filter_map(|fd| self.descriptors.take(fd)).for_each(sys::close);
                 before
@@ -148,8 +150,8 @@ impl ShmDevice {
         !self.descriptors.are_gone() && self.fds().len() + count <= limits::descriptors()
     }
 
-    /// In a forked child: closes the descriptors and lets go of the memory, without a word to peers or parent. Takes
-    /// no lock. The device must not be used afterwards; stray accesses find zeros. The child opens one of its own.
+    /// In a forked child: closes the descriptors and releases the memory, without informing peers or parent. Takes no
+    /// lock. The device must not be used afterwards; stray accesses find zeros. The child opens one of its own.
     pub fn forget_after_fork(&self) {
         for fd in self.all_fds() {
             let fd = fd.swap(-1, AcqRel);
@@ -181,7 +183,7 @@ impl ShmDevice {
         self.own_fds[FD_DOORBELL].load(Relaxed)
     }
 
-    /// Its name within this process.
+    /// Its identifier within this process.
     fn id(&self) -> DeviceId {
         DeviceId(std::ptr::from_ref(self).addr())
     }
@@ -216,24 +218,24 @@ impl ShmDevice {
             self.descriptors.take(place).into_iter().for_each(sys::close);
             return None;
         }
-        // Whoever is about to sleep on it may have been called already.
+        // A thread that is about to sleep on it may have missed a wake-up.
         self.ring_self(cq);
         Some(fd)
     }
 
-    /// Announces a sleeper, then looks once more.
+    /// Announces a sleeper, then checks the bitmaps once more.
     fn arm_as(&self, index: usize, how: u32) -> Armed {
         let bitmaps = self.pairs.iter().filter(|p| p.is_active()).map(|p| &p.rx().bitmaps[index]);
         let pending = bitmap::arm(self.doorbell.armed(index), how, bitmaps);
         if pending {
-            // The next call of `pending` looks everywhere.
+            // The next call of `pending` scans everything.
             self.cqs[index].calls.store(0, Relaxed);
             return Armed::Pending;
         }
         Armed::Sleep
     }
 
-    /// Tells the peer that `index` has something.
+    /// Announces to the peer that `index` has a completion.
     #[inline]
     pub(crate) fn announce_peer(&self, pair: &PairSlot, index: usize, local: &QpLocal) {
         let mut ring = pair.announce_peer(index, local.tx());
@@ -248,13 +250,13 @@ impl ShmDevice {
 
     #[cold]
     fn ring_peer(&self, pair: &PairSlot, cq: usize) {
-        // A peer that is gone wants none.
+        // A peer that is gone needs none.
         if !pair.ring(cq) && pair.state.load(Acquire) == LIVE {
             self.wake_by_socket(pair, cq);
         }
     }
 
-    /// Tells our own pollers that `index` has something.
+    /// Announces to our own pollers that `index` has a completion.
     pub(crate) fn announce_self(&self, pair: &PairSlot, index: usize, cq: u32) {
         let cq = cq as usize;
         if pair.announce_self(index, cq) {
@@ -262,7 +264,7 @@ impl ShmDevice {
         }
     }
 
-    /// Wakes whoever sleeps on `cq`.
+    /// Wakes the threads that sleep on `cq`.
     pub(crate) fn ring_self(&self, cq: usize) {
         if self.doorbell.armed(cq).load(SeqCst) != 0 {
             self.descriptors.with(&self.cqs[cq].fd, sys::ring);
@@ -277,7 +279,7 @@ impl ShmDevice {
         }
     }
 
-    /// A message was taken. If its sender had done something in the kernel since the last one, that is news.
+    /// A message was taken. If its sender had done an operation in the kernel since the last one, the time is updated.
     #[inline]
     fn note_stamp(&self, pair: &PairSlot, stamp: Stamp) {
         if pair.kernel_operation.load(Relaxed) != stamp.kernel_operation() {
@@ -287,7 +289,7 @@ impl ShmDevice {
     }
 }
 
-/// What shared memory can do.
+/// The capabilities of shared memory.
 const CAPABILITIES: Capabilities = Capabilities {
     write_with_imm: true,
     sends: false,
@@ -319,7 +321,7 @@ impl Device for ShmDevice {
     }
 
     fn create_cq(&self) -> Result<CompletionQueueId, DeviceError> {
-        // Its channel is made when somebody is to sleep on it.
+        // Its channel is made when a thread is about to sleep on it.
         let take = |count: u32| ((count as usize) < CQS && !self.descriptors.are_gone()).then_some(count + 1);
         let cq = self.cq_count.fetch_update(AcqRel, Acquire, take);
         cq.map(CompletionQueueId).map_err(|_| DeviceError::Exhausted { what: "completion queue" })
@@ -385,7 +387,7 @@ impl Device for ShmDevice {
                 Ok(posted.accepted)
             }
             Err(PostError::Dead) => {
-                // Closed by the peer, or it wrote nonsense where we read.
+                // Closed by the peer, or it wrote invalid values where we read.
                 self.bring_down(pair, index, local);
                 Err(PostError::Dead)
             }

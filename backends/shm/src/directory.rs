@@ -1,4 +1,4 @@
-//! The directory: which process holds which connection, within the host and on links to others.
+//! The directory: finds the process that holds a connection, within the host and on links to others.
 
 use netacc_device::{Directory, DirectoryError, FourTuple, Obstacle, PeerAddress};
 
@@ -11,8 +11,8 @@ impl ShmDevice {
         tuple::same_host(t)
     }
 
-    /// Tells the processes of this user (or group) that we hold a connection to another host, as our stream `stream`.
-    /// `false`: the table is full there.
+    /// Announces to the processes of this user (or group) that we hold a connection to another host, as our stream
+    /// `stream`. `false`: the table is full there.
     pub fn announce(&self, t: &FourTuple, stream: u32) -> bool {
         if self.descriptors.are_gone() {
             return false;
@@ -21,26 +21,26 @@ impl ShmDevice {
         r.table.publish(tuple::key(t), r.slot, r.generation, stream)
     }
 
-    /// Takes back what [`announce`](ShmDevice::announce) told.
+    /// Withdraws an announcement of [`announce`](ShmDevice::announce).
     pub fn retract(&self, t: &FourTuple, stream: u32) {
         let r = &self.rendezvous;
         r.table.withdraw(tuple::key(t), r.slot, r.generation, stream);
     }
 
-    /// Tells them at which port we accept links from other hosts; 0: at none.
+    /// Announces to them the port at which we accept links from other hosts; 0: none.
     pub fn tell_link_port(&self, port: u16) {
         self.rendezvous.table.tell_link_port(self.rendezvous.slot, self.rendezvous.generation, port);
     }
 
-    /// The port at which that process accepts links from other hosts which has announced the connection. `None`: no other
-    /// process has, or it accepts none. A hint, like all that the table says.
+    /// The port at which the process that has announced the connection accepts links from other hosts. `None`: no other
+    /// process has announced it, or it accepts none. A hint, like everything in the table.
     pub fn link_port_of_holder(&self, t: &FourTuple) -> Option<u16> {
         let table = &self.rendezvous.table;
         let (process, _) = table.lookup(tuple::key(t)).filter(|(process, _)| process.slot != self.rendezvous.slot)?;
         table.link_port(process)
     }
 
-    /// Whether another process has [told](ShmDevice::tell_link_port) that it accepts links from other hosts.
+    /// Whether another process has [announced](ShmDevice::tell_link_port) that it accepts links from other hosts.
     pub fn has_neighbour_with_links(&self) -> bool {
         self.rendezvous.table.has_link_port_beside(self.rendezvous.slot)
     }

@@ -1,5 +1,5 @@
-//! Our own doorbell page: one flag for each completion queue, which peers read before they write a descriptor, and a word that
-//! says whether we still live.
+//! Our own doorbell page: one flag for each completion queue, which peers read before they write a descriptor, and a
+//! word that shows whether we still live.
 
 #![expect(unsafe_code, reason = "a view of the shared page as atomics")]
 
@@ -23,7 +23,7 @@ impl OwnDoorbell {
         Ok((OwnDoorbell(map), fd))
     }
 
-    /// Non-zero while somebody sleeps on the channel of `cq`.
+    /// Non-zero while a thread sleeps on the channel of `cq`.
     #[inline]
     pub(crate) fn armed(&self, cq: usize) -> &AtomicU32 {
         // SAFETY: `Doorbell` is atomics only and exactly one page.
@@ -39,7 +39,7 @@ impl OwnDoorbell {
         &page.kernel_operations
     }
 
-    /// The word in which the kernel tells of our end.
+    /// The word in which the kernel records our end.
     pub(crate) fn life(&self) -> &AtomicU32 {
         // SAFETY: as in `armed`.
         let page: &Doorbell = unsafe { self.0.view() };

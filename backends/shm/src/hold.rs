@@ -1,17 +1,17 @@
-//! Wake-ups that a thread keeps back in the middle of a batch.
+//! Wake-ups that a thread delays in the middle of a batch.
 //!
-//! Invariant: only wake-ups of peers that sleep with moderation are kept back. They look by themselves before long, so
-//! nothing depends on the thread's ever letting go.
+//! Invariant: only wake-ups of peers that sleep with moderation are delayed. They poll by themselves before long, so
+//! nothing depends on the thread's ending its batch.
 
 use std::cell::RefCell;
 
-/// The device, by its address: it tells the devices of this process apart.
+/// The device, identified by its address among the devices of this process.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DeviceId(pub(crate) usize);
 
 #[derive(Default)]
 struct Held {
-    /// The device whose wake-ups are kept back.
+    /// The device whose wake-ups are delayed.
     device: Option<DeviceId>,
     /// Pairs and the peer's completion queues, each once.
     wakes: Vec<(u32, usize)>,
@@ -21,7 +21,7 @@ thread_local! {
     static HELD: RefCell<Held> = const { RefCell::new(Held { device: None, wakes: Vec::new() }) };
 }
 
-/// From now on this thread keeps wake-ups back.
+/// From now on this thread delays wake-ups.
 pub(crate) fn begin(device: DeviceId) {
     with(|held| {
         if held.device != Some(device) {
@@ -30,7 +30,7 @@ pub(crate) fn begin(device: DeviceId) {
     });
 }
 
-/// Whether the wake-up is kept back.
+/// Whether the wake-up is delayed.
 pub(crate) fn keep(device: DeviceId, pair: u32, cq: usize) -> bool {
     with(|held| {
         let ours = held.device == Some(device);
@@ -42,7 +42,7 @@ pub(crate) fn keep(device: DeviceId, pair: u32, cq: usize) -> bool {
     .unwrap_or(false)
 }
 
-/// Keeps nothing back any more, and has `ring` called for what was.
+/// Ends the delay, and calls `ring` for each delayed wake-up.
 pub(crate) fn end(device: DeviceId, mut ring: impl FnMut(u32, usize)) {
     let held = with(|held| if held.device == Some(device) { std::mem::take(held) } else { Held::default() });
     held.unwrap_or_default().wakes.into_iter().for_each(|(pair, cq)| ring(pair, cq));

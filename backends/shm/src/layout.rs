@@ -1,9 +1,10 @@
-//! The shape of a pair's segment. Only atomics: both processes write here at any time, and one of them may lie.
+//! The shape of a pair's segment. Only atomics: both processes write here at any time, and one of them may write false
+//! values.
 //!
-//! A segment has two halves of equal size. Half 0 is where the connecting side *receives*, half 1 where the accepting
-//! side does. A half holds control structures ([`Half`]) and then memory for regions, which its receiver allocates.
+//! A segment has two halves of equal size. The connecting side *receives* in half 0, the accepting side in half 1. A
+//! half holds control structures ([`Half`]) and then memory for regions, which its receiver allocates.
 //!
-//! Who writes what (R: the half's receiver, S: its sender):
+//! The writer of each part (R: the half's receiver, S: its sender):
 //!
 //! | word | writer | meaning |
 //! | --- | --- | --- |
@@ -15,15 +16,15 @@
 //! | `CqBitmap` | S sets, R clears (R may set too) | queue pairs with something to poll |
 //! | `KeyEntry` | R | regions that S may write |
 //!
-//! Invariant: `posted - consumed <= RING`, kept by R, so a sender that respects `posted` never overruns the ring
-//! and needs no consumer index. A sender checks `posted - produced <= RING` before believing it.
+//! Invariant: `posted - consumed <= RING`, kept by R, so a sender that respects `posted` never overruns the ring and
+//! needs no consumer index. A sender checks `posted - produced <= RING` before it trusts the value.
 //!
 //! The hot words of different writers are on different cache lines. In a ping-pong the line of the CQE, the payload
 //! and the bitmap move between the cores; the line of `posted` moves once for every `post_recv`.
 
 use crate::sync::{AtomicU32, AtomicU64};
 
-/// Queue pairs of one pair of processes. Indices are even for those that side 0 asked for, odd for side 1's.
+/// Queue pairs of one pair of processes. Indices are even for queue pairs that side 0 requested, odd for side 1's.
 pub(crate) const QPS: usize = if cfg!(any(loom, miri)) { 128 } else { 4096 };
 /// Entries of a completion ring, and so the receives that may be posted. A power of two.
 pub(crate) const RING: u32 = if cfg!(any(loom, miri)) { 2 } else { 128 };
@@ -45,7 +46,7 @@ pub(crate) struct Cqe {
     pub tag: AtomicU64,
 }
 
-/// What the receiver tells the sender, on one line.
+/// The receiver's state for the sender, on one line.
 #[repr(C, align(64))]
 pub(crate) struct RxLine {
     pub posted: AtomicU32,
@@ -60,7 +61,7 @@ pub(crate) const CQ_MASK: u32 = 0xff;
 /// In `RxLine::wake`: the completion queue that the queue pair was connected on begins at this bit, and is as wide.
 pub(crate) const HOME_SHIFT: u32 = 16;
 
-/// Written once, so it can be looked at on every empty poll without moving between cores.
+/// Written once, so every empty poll can read it without moving the line between cores.
 #[repr(C, align(64))]
 pub(crate) struct CloseLine {
     pub closed: AtomicU32,
@@ -74,7 +75,7 @@ pub(crate) struct QpShared {
     pub ring: [Cqe; RING as usize],
 }
 
-/// Which queue pairs have something for one completion queue. `summary` has one bit for every word that may be
+/// The queue pairs that have completions for one completion queue. `summary` has one bit for every word that may be
 /// non-zero. It shares its line with the words of the first 448 queue pairs.
 #[repr(C, align(64))]
 pub(crate) struct CqBitmap {
@@ -99,7 +100,7 @@ pub(crate) struct Half {
     pub qps: [QpShared; QPS],
 }
 
-// Loom's atomics are larger than what they stand for; it never sees a segment.
+// Loom's atomics are larger than the real ones; it never sees a segment.
 const _: () = assert!(cfg!(any(loom, miri)) || std::mem::size_of::<Half>() as u64 <= SLAB_OFFSET);
 const _: () = assert!(cfg!(any(loom, miri)) || std::mem::size_of::<QpShared>() == 128 + 16 * RING as usize);
 const _: () = assert!(QPS / 64 <= 64, "one summary word covers all bitmap words");
@@ -108,29 +109,28 @@ const _: () = assert!(QPS / 64 <= 64, "one summary word covers all bitmap words"
 #[repr(C, align(64))]
 pub(crate) struct Flag(pub AtomicU32);
 
-/// A process's operations in the kernel of which its peers learn there. It stamps its posts with the number
-/// of the last one.
+/// A process's operations in the kernel, for its peers. It stamps its posts with the number of the last one.
 #[repr(C, align(64))]
 pub(crate) struct KernelOperations {
-    /// How many have begun.
+    /// The number of operations that have begun.
     pub begun: AtomicU32,
     /// The number of the last one that has ended. Operations are numbered as they end.
     pub last: AtomicU32,
-    /// When those of the latest numbers began and ended, in nanoseconds. Stored before `last`.
+    /// The times at which the operations of the latest numbers began and ended, in nanoseconds. Stored before `last`.
     pub times: [[AtomicU64; 2]; OPERATIONS],
 }
 
-/// So many operations are remembered.
+/// The number of operations that are remembered.
 pub(crate) const OPERATIONS: usize = 32;
 
-/// In [`Doorbell::armed`]: nobody sleeps on the queue's channel; somebody does who looks by itself before long; somebody
-/// does who relies on being woken.
+/// In [`Doorbell::armed`]: no thread sleeps on the queue's channel; one sleeps that polls by itself before long; one
+/// sleeps that relies on being woken.
 pub(crate) const AWAKE: u32 = 0;
 pub(crate) const MODERATED: u32 = 1;
 pub(crate) const ASLEEP: u32 = 2;
 
-/// A process's doorbell page: `armed[cq]` is non-zero while somebody sleeps on that queue's channel. The owner, or the kernel
-/// in its name, writes it; peers map it read-only.
+/// A process's doorbell page: `armed[cq]` is non-zero while a thread sleeps on that queue's channel. The owner, or the
+/// kernel in its name, writes it; peers map it read-only.
 #[repr(C, align(4096))]
 pub(crate) struct Doorbell {
     pub armed: [Flag; CQS],

@@ -2,16 +2,16 @@
 //!
 //! [`ShmDevice`] implements [`Device`](netacc_device::Device), [`ConnectionManager`](netacc_device::ConnectionManager)
 //! and [`Directory`](netacc_device::Directory). Two processes that connect share one sealed memory segment (`layout`),
-//! in which each owns the half it receives in; a socket between them carries set-up and tells of death (`cm`). They
-//! find each other through a table in `/dev/shm` that only the same user, or an explicit group, can open
+//! in which each owns the half it receives in; a socket between them carries set-up and shows the death of either
+//! (`cm`). They find each other through a table in `/dev/shm` that only the same user, or an explicit group, can open
 //! (`rendezvous`, `table`). Posting a message is a copy, two stores, a fence and a bit; system calls are made only to
-//! wake somebody who sleeps (`qp` and `bitmap`, where the orderings are written down).
+//! wake a sleeping thread (`qp` and `bitmap`, where the orderings are written down).
 //!
-//! What it deliberately does not do: move data between users, trust what it reads from a peer, or keep a thread.
-//! Connection manager calls make progress only when somebody calls [`poll_event`]; so a peer's death is
-//! noticed there too, and so is the first wake-up that a peer sends to a completion queue: only then does the peer get the
-//! queue's wake descriptor. Whoever sleeps on a channel therefore has a thread that looks after [`event_fds`], or watches them
-//! as well. But nothing is posted to a process once it has ended, if a thread of it has asked the kernel to tell
+//! Deliberately not here: moving data between users, trusting values that a peer wrote, or keeping a thread. Connection
+//! manager calls make progress only when a thread calls [`poll_event`]. So a peer's death is detected there too, and so
+//! is the first wake-up that a peer sends to a completion queue: only then does the peer get the queue's wake
+//! descriptor. A process that sleeps on a channel therefore has a thread that watches [`event_fds`], or watches them as
+//! well. But nothing is posted to a process once it has ended, if a thread of it has asked the kernel to record its end
 //! ([`ShmDevice::end_with_this_thread`], `doorbell`).
 //!
 //! A process of the same user that is hostile can destroy its own connections, spin a poller of its own pair or

@@ -1,7 +1,7 @@
 //! Resource limits of the process that shared memory runs into: file sizes, address space.
 //!
-//! A limit is a reason to stay on TCP. It must never end the program, nor take from the program what it would have
-//! without this backend.
+//! A limit is a reason to stay on TCP. It must never end the program, nor take resources from the program that it would
+//! have without this backend.
 
 #![expect(unsafe_code, reason = "signal masks and limits are system calls")]
 
@@ -14,8 +14,9 @@ const ADDRESS_SPACE_SHARE: u64 = 8;
 /// Runs `f`, which sets the size of a file or writes to one. Where `RLIMIT_FSIZE` forbids that, `f` gets EFBIG as usual, but
 /// the program gets no SIGXFSZ, which would end it.
 pub fn without_file_size_signal<T>(f: impl FnOnce() -> T) -> T {
-    // SAFETY: the sets are initialised by the calls before they are used, and the mask is restored below. The kernel sends
-    // the signal to the calling thread, so taking it here takes nobody else's; one that was pending before stays.
+    // SAFETY: the sets are initialised by the calls before they are used, and the mask is restored below. The kernel
+    // sends the signal to the calling thread, so no other thread's signal is taken here; one that was pending before
+    // stays.
     unsafe {
         let (mut one, mut old, mut pending) = (zeroed(), zeroed(), zeroed());
         libc::sigemptyset(&mut one);
@@ -62,7 +63,7 @@ fn soft(resource: libc::__rlimit_resource_t) -> u64 {
     limit.rlim_cur
 }
 
-/// What this process has mapped.
+/// The number of bytes that this process has mapped.
 fn mapped_bytes() -> Option<u64> {
     let statm = netacc_descriptors::read_text("/proc/self/statm").ok()?;
     let pages: u64 = statm.split_ascii_whitespace().next()?.parse().ok()?;
@@ -75,7 +76,7 @@ mod tests {
     use super::*;
     use crate::sys;
 
-    /// Runs `f` in a forked child, whose limits are its own; its status.
+    /// Runs `f` in a forked child, whose limits are its own; returns its status.
     fn in_child(f: impl FnOnce() -> bool) -> libc::c_int {
         // SAFETY: the child only makes system calls, and leaves without running anything else.
         let child = unsafe { libc::fork() };

@@ -1,4 +1,4 @@
-//! The state of connecting, below the device that holds it. `cm` has what works on it.
+//! The state of connecting, below the device that contains it. `cm` works on it.
 
 use std::collections::{HashMap, VecDeque};
 

@@ -24,7 +24,7 @@ pub(crate) struct Range {
     busy: AtomicBool,
 }
 
-// SAFETY: an address and a flag; what lies there is only accessed as atomics or by bounded copies.
+// SAFETY: an address and a flag; the memory there is only accessed as atomics or by bounded copies.
 unsafe impl Send for Range {}
 // SAFETY: as above.
 unsafe impl Sync for Range {}
@@ -80,9 +80,9 @@ impl Range {
         Ok(mapping)
     }
 
-    /// Puts zeros here whatever else there is, freeing the pages. For a forked child.
+    /// Replaces everything here with zeros, freeing the pages. For a forked child.
     pub(crate) fn forget(&self) {
-        // The kernel can only refuse for want of memory, and then the old mapping stays: a leak, not an error.
+        // The kernel can only refuse because it has no memory, and then the old mapping stays: a leak, not an error.
         let _ = map(self.base.as_ptr(), total(self.segment_bytes), Kind { fixed: true, ..ANON }, -1);
     }
 }

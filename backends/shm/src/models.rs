@@ -1,12 +1,12 @@
 //! Models of the lock-free parts, run by loom in every interleaving and with every value that the memory model lets a
-//! load return (`ci/run.sh loom`). They call the code itself; what they replace is the kernel: futexes (`sync`) and the
-//! channel of a completion queue ([`Channel`]). Who sleeps for good is reported as a deadlock, so each of them proves that
-//! no wake-up is lost, besides what it asserts.
+//! load return (`ci/run.sh loom`). They call the code itself; they replace only the kernel: futexes (`sync`) and the
+//! channel of a completion queue ([`Channel`]). A thread that sleeps for ever is reported as a deadlock, so each model
+//! proves that no wake-up is lost, besides its assertions.
 //!
-//! Miri runs them as well (`ci/run.sh miri`), some interleavings of each: it knows of every use of memory whether it is
-//! allowed, and of every value that a weaker machine's load may return.
+//! Miri runs them as well (`ci/run.sh miri`), some interleavings of each: it checks every use of memory, and tries the
+//! values that a weaker machine's load may return.
 //!
-//! Loom takes a SeqCst access for acquire and release only; so the models also prove that the orderings do not rest on
+//! Loom treats a SeqCst access as acquire and release only; so the models also prove that the orderings do not rest on
 //! more than the barriers that are written down.
 
 #![allow(unsafe_code, reason = "the queue pairs point at what the models own")]
@@ -35,7 +35,7 @@ mod ring;
 mod table;
 
 /// Explores a model. `preemptions` bounds how often a thread is interrupted where it would not have waited: 3 finds
-/// whatever was ever found with more, in a hundredth of the time.
+/// every fault that was ever found with more, in a hundredth of the time.
 #[cfg(loom)]
 fn check(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
@@ -43,7 +43,7 @@ fn check(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
     builder.check(model);
 }
 
-/// Runs a model a few times, each of them scheduled at random: with real memory, of which Miri knows what may be used.
+/// Runs a model a few times, each of them scheduled at random: with real memory, whose use Miri checks.
 #[cfg(miri)]
 fn check(_preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
     (0..8).for_each(|_| model());
@@ -84,7 +84,7 @@ fn shared() -> Box<QpShared> {
 
 /// Two processes with `N` queue pairs between them; messages go one way, all reported to completion queue 0 at first.
 struct World<const N: usize> {
-    /// What the receiver shares.
+    /// The receiver's shared state.
     bitmaps: [CqBitmap; CQS],
     armed: [Flag; CQS],
     channels: [Channel; CQS],
@@ -145,14 +145,15 @@ impl<const N: usize> World<N> {
         }
     }
 
-    /// What has arrived on queue pair `i`.
+    /// Takes the messages that have arrived on queue pair `i`.
     fn poll(&self, i: usize) -> Vec<Completion> {
         let mut out = [NOTHING; 4];
         let n = self.receivers[i].poll(QueuePairId(i as u32), &mut out, |_| ());
         out[..n].iter().map(|wc| wc.completion).collect()
     }
 
-    /// Takes at most `room` queue pairs from `cq`, and what they have. As `ShmDevice::pending` and its callers do it.
+    /// Takes at most `room` queue pairs from `cq`, and their completions. As `ShmDevice::pending` and its callers do
+    /// it.
     fn look(&self, cq: usize, room: usize) -> Vec<Completion> {
         if self.bitmaps[cq].looks_empty() {
             return Vec::new();
@@ -182,7 +183,7 @@ impl<const N: usize> World<N> {
         }
     }
 
-    /// Sleeps on the channel of `cq` unless something is pending. Whoever comes back looks.
+    /// Sleeps on the channel of `cq` unless something is pending. A thread that wakes polls.
     fn sleep(&self, cq: usize) {
         if !bitmap::arm(&self.armed[cq].0, ASLEEP, [&self.bitmaps[cq]].into_iter()) {
             self.channels[cq].wait();

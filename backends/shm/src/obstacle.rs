@@ -1,8 +1,9 @@
-//! Why nobody of the rendezvous holds the other end of a connection within the host: the kernel is asked who has its socket.
+//! Why no process of the rendezvous holds the other end of a connection within the host: asks the kernel for the holder
+//! of its socket.
 //!
-//! Control path. One question to the kernel tells the socket's user, and whether it was accepted. Of a socket of the same
-//! user it is looked at whether a process that runs the library has it, which means to look at its descriptors: bounded, and
-//! not more often than every [`INTERVAL`]; in between the last answer for the same service stands, or none.
+//! Control path. One request to the kernel returns the socket's user, and whether it was accepted. For a socket of the
+//! same user, the descriptors of processes that run the library are searched for it. The search is bounded, and made at
+//! most every [`INTERVAL`]; in between the last answer for the same service is used, or none.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -12,9 +13,9 @@ use parking_lot::Mutex;
 
 use crate::sys;
 
-/// Between two looks at the descriptors of other processes. Arbitrary.
+/// The time between two searches of the descriptors of other processes. Arbitrary.
 const INTERVAL: Duration = Duration::from_millis(20);
-/// Processes that are looked at, and descriptors of each. Arbitrary.
+/// Processes that are searched, and descriptors of each. Arbitrary.
 const MAX_PROCESSES: usize = 256;
 const MAX_DESCRIPTORS: usize = 4096;
 
@@ -27,7 +28,7 @@ pub(crate) struct KernelSocket {
     pub inode: u32,
 }
 
-/// The last look at descriptors.
+/// The last search of descriptors.
 struct Look {
     at: Instant,
     service: SocketAddr,
@@ -36,8 +37,8 @@ struct Look {
 
 static LAST: Mutex<Option<Look>> = Mutex::new(None);
 
-/// What keeps the process off links that holds the end which sees the connection as `peer`. `None`: it does not run the
-/// library, or nobody can tell. `admits_group`: users are told apart by their group, not by their number.
+/// The obstacle of the process that holds the end which sees the connection as `peer`. `None`: it does not run the
+/// library, or this cannot be determined. `admits_group`: users are distinguished by their group, not by their number.
 pub(crate) fn find(peer: &FourTuple, admits_group: bool, is_known: impl Fn(u32) -> bool) -> Option<Obstacle> {
     let socket = sys::socket_of(&request(peer)).ok().and_then(|answer| parse(&answer))?;
     if socket.inode == 0 {
@@ -55,7 +56,7 @@ pub(crate) fn find(peer: &FourTuple, admits_group: bool, is_known: impl Fn(u32) 
     found
 }
 
-/// Whether a process that runs the library has the socket, and why it was not found.
+/// Whether a process that runs the library has the socket, and why the directory did not find it.
 fn look(inode: u32, is_known: impl Fn(u32) -> bool) -> Option<Obstacle> {
     let names = netacc_descriptors::read_text("/proc/net/unix").ok()?;
     let listeners = Listeners::of(&names);
@@ -78,7 +79,7 @@ struct Listeners {
 }
 
 impl Listeners {
-    /// From the text of `/proc/net/unix`, in which anybody may have put any name: a hint.
+    /// From the text of `/proc/net/unix`, in which any process may have put any name: a hint.
     fn of(text: &str) -> Listeners {
         let mut listeners = Listeners::default();
         for name in text.lines().filter_map(|line| line.split_ascii_whitespace().nth(7)) {
@@ -107,7 +108,7 @@ const REQUEST: usize = 56;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLM_F_REQUEST: u16 = 1;
 
-/// The question for the socket whose own end is `end.local`: `struct nlmsghdr` and `struct inet_diag_req_v2`.
+/// The request for the socket whose own end is `end.local`: `struct nlmsghdr` and `struct inet_diag_req_v2`.
 fn request(end: &FourTuple) -> [u8; HEADER + REQUEST] {
     let (local, remote) = (end.local.ip().to_canonical(), end.remote.ip().to_canonical());
     let mut bytes = [0; HEADER + REQUEST];

@@ -1,13 +1,14 @@
-//! What a process tells its peers of its operations in the kernel, so that they read in the order in which it wrote, whatever
-//! path the bytes took.
+//! The times of a process's operations in the kernel, for its peers, so that they read in the order in which it wrote,
+//! whatever path the bytes took.
 //!
-//! Writer: raise `begun`; make the system call; store when it began and ended; raise `last` to its number. Posts carry the
-//! lower half of `last` from then on. Reader: take a message; look up the times of the operation with its number. Numbers and
-//! times are the peer's word: wrong ones cost a look at the kernel, or an order that the peer itself has spoilt.
+//! Writer: raise `begun`; make the system call; store the times at which it began and ended; raise `last` to its
+//! number. Posts carry the lower half of `last` from then on. Reader: take a message; look up the times of the
+//! operation with its number. Numbers and times come from the peer: false ones cost a system call, or an order that the
+//! peer itself has spoilt.
 //!
-//! A look at the kernel between the beginning and the end of an operation may or may not have found it. If nothing newer has
-//! begun, what the kernel has now is of that operation. Otherwise it is taken to be newer: who writes again has mostly been
-//! answered before.
+//! A check of the kernel between the beginning and the end of an operation may or may not have found it. If nothing
+//! newer has begun, the kernel's data is of that operation. Otherwise it is assumed to be newer: a process that writes
+//! again has mostly been answered before.
 
 use std::sync::atomic::{self, Ordering::*};
 
@@ -25,22 +26,23 @@ impl Numbers {
         Numbers(AtomicU32::new(0))
     }
 
-    /// Tells peers of an operation that has ended, and gives it a number.
+    /// Announces an operation that has ended to peers, and gives it a number.
     pub(crate) fn publish(&self, told: &KernelOperations, operation: KernelOperation) {
         let number = self.0.fetch_add(1, Relaxed).wrapping_add(1);
         let [begun, ended] = &told.times[number as usize % OPERATIONS];
         begun.store(operation.begun.as_nanos(), Relaxed);
         ended.store(operation.ended.as_nanos(), Relaxed);
-        // Of threads that publish at once the last number counts; whose has a lower one has told nobody yet.
+        // If threads publish at once, the last number counts; a thread with a lower one has announced it to no peer
+        // yet.
         let later = |last: u32| (number.wrapping_sub(last) as i32 > 0).then_some(number);
         let _ = told.last.fetch_update(Release, Relaxed, later);
     }
 }
 
-/// The times of the operation whose number has `half` as its lower half; `None` if it is too long ago to be known.
+/// The times of the operation whose number has `half` as its lower half; `None` if it is not remembered any more.
 pub(crate) fn look_up(told: &KernelOperations, half: u32) -> Option<KernelOperation> {
     let age = || told.last.load(Acquire).wrapping_sub(half) & 0xffff;
-    // Another operation may be about to take the place: it has ended by the time its number is told.
+    // Another operation may be about to take the place: it has ended by the time its number is announced.
     let is_known = |age: u32| (age as usize) < OPERATIONS / 2;
     if !is_known(age()) {
         return None;
@@ -54,7 +56,8 @@ pub(crate) fn look_up(told: &KernelOperations, half: u32) -> Option<KernelOperat
     is_known(age()).then_some(KernelOperation { begun, ended })
 }
 
-/// See [`KernelOrder::kernel_news`](netacc_device::KernelOrder::kernel_news): when it began and ended, in nanoseconds.
+/// See [`KernelOrder::kernel_news`](netacc_device::KernelOrder::kernel_news): the times at which it began and ended, in
+/// nanoseconds.
 #[derive(Default)]
 pub(crate) struct News([atomic::AtomicU64; 2]);
 
@@ -63,7 +66,7 @@ impl News {
     #[cold]
     pub(crate) fn note(&self, told: &KernelOperations, half: u32) {
         let now = sys::now();
-        // Nobody can have done anything later than now, and what is not known may have been at any time.
+        // No operation is later than now, and one that is not remembered may have been at any time.
         let known = look_up(told, half);
         let KernelOperation { begun, ended } = known.unwrap_or(KernelOperation { begun: now, ended: now });
         for (news, at) in self.0.iter().zip([begun, ended]) {
@@ -73,7 +76,7 @@ impl News {
 
     pub(crate) fn latest(&self) -> KernelOperation {
         let [begun, ended] = &self.0;
-        // In this order: of an operation that ended when it says so the beginning is known.
+        // In this order: the beginning of an operation is stored before its end.
         let ended = Instant::from_nanos(ended.load(Acquire));
         KernelOperation { begun: Instant::from_nanos(begun.load(Acquire)), ended }
     }

@@ -1,11 +1,11 @@
-//! The order in which queue pairs of one peer are taken up.
+//! The order in which queue pairs of one peer are polled.
 
 use netacc_device::QueuePairId;
 
-/// Queue pairs of one peer, to be taken up in the order in which it posted what is next on each.
+/// Queue pairs of one peer, to be polled in the order in which it posted the next message on each.
 #[derive(Default)]
 pub(crate) struct Order {
-    /// When that was: the stamp of its post, from the first one on that is known.
+    /// The stamps of those posts, from the first stamp on that was found.
     stamps: [i32; Order::MOST],
     len: usize,
     base: Option<u32>,
@@ -14,11 +14,11 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    /// More are left as they come: somebody who writes and then waits has few, and sorting many costs a tenth of what a
-    /// server with a hundred clients can do.
+    /// More are left in the order in which they come: a program that writes and then waits has few, and sorting many
+    /// costs a tenth of the throughput of a server with a hundred clients.
     const MOST: usize = 8;
 
-    /// The next queue pair's stamp; what has only a completion of its own comes with the one before.
+    /// The next queue pair's stamp; a queue pair that has only a completion of its own comes with the one before.
     #[inline]
     pub(crate) fn note(&mut self, stamp: Option<u32>) {
         if self.len == Order::MOST {

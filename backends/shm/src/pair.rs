@@ -5,9 +5,9 @@
 //!   is behind `control`, and every use of its descriptors behind `control` or `wake_fds`;
 //! * `state` is `LIVE` from the moment both halves are mapped until the socket ends; `DEAD` until the last local
 //!   queue pair is destroyed; then `FREE`. A slot is used again once its range is not busy;
-//! * a queue pair index is reused only after *both* ends were destroyed, which `Close` packets tell: they precede
-//!   the `Request` that reuses the index on the same ordered socket. Until then its regions stay allocated, so a
-//!   late write of the peer goes nowhere.
+//! * a queue pair index is reused only after *both* ends were destroyed, which `Close` packets announce: they precede
+//!   the `Request` that reuses the index on the same ordered socket. Until then its regions stay allocated, so a late
+//!   write of the peer has no effect.
 
 #![expect(unsafe_code, reason = "views of a pair's shared segment")]
 
@@ -55,18 +55,18 @@ pub(crate) struct PairSlot {
     pub own: AtomicBool,
     /// The pair's socket, or -1. Atomic only for a forked child, which must not lock.
     pub sock: AtomicI32,
-    /// The peer's wake descriptors, or -1. The peer gives one when it was woken on that queue without it.
+    /// The peer's wake descriptors, or -1. The peer sends one when it was woken on that queue without it.
     pub wake: [AtomicI32; CQS],
     /// Held while a wake descriptor is written or closed, so that no write hits a reused number.
     pub wake_fds: Mutex<()>,
     pub control: Mutex<Control>,
 }
 
-/// What only the control path needs.
+/// State that only the control path needs.
 #[derive(Default)]
 pub(crate) struct Control {
     pub peer: Option<PeerAddress>,
-    /// We connected (and so ask for even indices, and receive in half 0).
+    /// We connected (and so request even indices, and receive in half 0).
     pub connecting: bool,
     pub mapping: Option<Arc<Mapping>>,
     pub buddy: Option<Buddy>,
@@ -94,9 +94,9 @@ pub(crate) struct Waiting {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// We asked, with this attempt.
+    /// We requested it, with this attempt.
     Requested(ConnectionId, u32),
-    /// The peer asked, as this attempt.
+    /// The peer requested it, as this attempt.
     Incoming(ConnectionId),
     Open,
 }
@@ -202,7 +202,7 @@ impl PairSlot {
         &self.chunks[index / CHUNK].get_or_init(|| Box::new(std::array::from_fn(|_| QpLocal::new())))[index % CHUNK]
     }
 
-    /// What connects the queue pair at `index`.
+    /// The wiring of the queue pair at `index`.
     pub(crate) fn wiring(&self, index: u16, cq: u32) -> Wiring {
         let at = |half: &Half| std::ptr::from_ref::<QpShared>(&half.qps[usize::from(index)]).cast_mut();
         Wiring {
@@ -225,17 +225,18 @@ impl PairSlot {
         bitmap::knock(&self.tx().bitmaps, &self.doorbell().armed, index, side)
     }
 
-    /// How the peer sleeps on its completion queue. Its own word.
+    /// How the peer sleeps on its completion queue. The value is the peer's own.
     pub(crate) fn peer_armed(&self, cq: usize) -> u32 {
         self.doorbell().armed[cq].0.load(SeqCst)
     }
 
-    /// What the peer tells of its operations in the kernel.
+    /// The peer's operations in the kernel, as it announces them.
     pub(crate) fn kernel_operations(&self) -> &KernelOperations {
         &self.doorbell().kernel_operations
     }
 
-    /// Whether the peer's process has ended. Known before its sockets say so; what it has placed is all there.
+    /// Whether the peer's process has ended. Detected before its sockets show it; everything that it has placed is
+    /// there.
     #[inline]
     pub(crate) fn has_died(&self) -> bool {
         self.doorbell().life.0.load(Acquire) & DIED != 0
@@ -256,7 +257,7 @@ impl PairSlot {
         fd >= 0
     }
 
-    /// Closes the peer's wake descriptors; how many.
+    /// Closes the peer's wake descriptors; returns their number.
     pub(crate) fn close_wakes(&self) -> usize {
         let _guard = self.wake_fds.lock();
         let open = self.wake.iter().map(|fd| fd.swap(-1, AcqRel)).filter(|fd| *fd >= 0);
@@ -277,7 +278,7 @@ impl PairSlot {
 }
 
 impl Control {
-    /// An index for a queue pair that we ask for.
+    /// An index for a queue pair that we request.
     pub(crate) fn take_index(&mut self) -> Option<u16> {
         if let Some(index) = self.spare.pop() {
             return Some(index);
@@ -290,7 +291,7 @@ impl Control {
         Some(index)
     }
 
-    /// Whether the peer may ask for this index.
+    /// Whether the peer may request this index.
     pub(crate) fn may_request(&self, index: u16) -> bool {
         usize::from(index) < QPS && (index % 2 == 1) == self.connecting && !self.qps.contains_key(&index)
     }

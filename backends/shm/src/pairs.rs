@@ -14,7 +14,7 @@ use crate::qp::QpLocal;
 
 const INDEX_BITS: u32 = QPS.trailing_zeros();
 const PAIR_BITS: u32 = PAIRS.trailing_zeros();
-/// The highest bit of an id is not ours to use.
+/// The highest bit of an id is reserved.
 const GENERATION_MASK: u32 = (1 << (31 - INDEX_BITS - PAIR_BITS)) - 1;
 
 /// The slots of all pairs.
@@ -29,13 +29,13 @@ impl Pairs {
         Pairs { slots: (0..PAIRS).map(|_| OnceLock::new()).collect(), count: AtomicU32::new(0) }
     }
 
-    /// How many were made so far.
+    /// The number of slots made so far.
     #[inline]
     pub(crate) fn count(&self) -> usize {
         self.count.load(Acquire) as usize
     }
 
-    /// Those made so far.
+    /// The slots made so far.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &PairSlot> {
         self.slots[..self.count()].iter().filter_map(|p| p.get().map(|p| &**p))
     }

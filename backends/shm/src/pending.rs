@@ -1,4 +1,4 @@
-//! Finding the queue pairs that have something: the scan of all pairs' bitmaps, without a lock.
+//! Finding the queue pairs that have completions: the scan of all pairs' bitmaps, without a lock.
 
 use std::sync::atomic::Ordering::*;
 
@@ -11,7 +11,7 @@ use crate::pair::PairSlot;
 use crate::pairs::qp_id;
 use crate::qp::{QpLocal, Stamp};
 
-/// With more pairs than this, `pending` looks at the warm ones first and at all of them every [`FULL_SCAN`] calls.
+/// With more pairs than this, `pending` scans the warm ones first and all of them every [`FULL_SCAN`] calls.
 const SCAN_ALL: usize = 8;
 const FULL_SCAN: u32 = 32;
 
@@ -49,7 +49,7 @@ impl ShmDevice {
         n
     }
 
-    /// Takes queue pairs of one pair into `out[n..]`; returns the new `n`. Notes their order.
+    /// Takes queue pairs of one pair into `out[n..]`; returns the new `n`. Records their order.
     #[inline]
     fn scan(&self, pair: &PairSlot, cq: usize, out: &mut [QueuePairId], mut n: usize, order: &mut Order) -> usize {
         let bitmap = &pair.rx().bitmaps[cq];

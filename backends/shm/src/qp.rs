@@ -1,12 +1,12 @@
 //! The local half of a queue pair, and the data path.
 //!
 //! # Waking a thread that sleeps on one queue pair
-//! A Dekker hand-shake, as that of completion queues (`bitmap`). Sleeper: set `SLEEPER` in `wake` (RMW); load `futex`;
-//! fence; compute the sequence from the ring; if it differs from what was seen, do not sleep; else
-//! `FUTEX_WAIT(futex, loaded)`. Sender: store the CQE; set the bitmap bit (a full barrier); load `wake`; with `SLEEPER` set,
-//! clear it, increment `futex`, `FUTEX_WAKE`. A sender that misses the flag stored its CQE before the sleeper looked; one
-//! that sees it increments `futex` either after the sleeper loaded it (then the wait fails or is woken) or before (then the
-//! sleeper's look at the ring sees the CQE).
+//! A Dekker hand-shake, like that of completion queues (`bitmap`). Sleeper: set `SLEEPER` in `wake` (RMW); load
+//! `futex`; fence; compute the sequence from the ring; if it differs from `seen`, do not sleep; else `FUTEX_WAIT(futex,
+//! loaded)`. Sender: store the CQE; set the bitmap bit (a full barrier); load `wake`; with `SLEEPER` set, clear it,
+//! increment `futex`, `FUTEX_WAKE`. A sender that misses the flag stored its CQE before the sleeper read the ring; one
+//! that sees it increments `futex` either after the sleeper loaded it (then the wait fails or is woken) or before (then
+//! the sleeper sees the CQE when it reads the ring).
 //!
 //! # The ring
 //! CQE number `c` sits at `c % RING` and is valid while its tag is `c + 1`: the consumer reads one line and no index
@@ -29,7 +29,7 @@ use netacc_device::{
 use crate::layout::{Half, QpShared, CQ_MASK, HOME_SHIFT, KEYS, RING, SLAB_OFFSET, SLEEPER};
 use crate::sync::{fence, full_barrier_after_rmw, futex_wake, AtomicU32, AtomicU64};
 
-/// Largest message, in bytes: an eighth of the smallest segment, so that a region for it can always be had.
+/// Largest message, in bytes: an eighth of the smallest segment, so that a region for it can always be allocated.
 pub(crate) const MAX_MESSAGE: u32 = 8 << 20;
 /// Largest inline payload: any message, since every payload is copied at post time anyway.
 pub(crate) const MAX_INLINE: u32 = MAX_MESSAGE;
@@ -39,15 +39,15 @@ pub(crate) const SEND_RING: u32 = if cfg!(any(loom, miri)) { 2 } else { 128 };
 /// In `QpLocal::down`: this side failed the queue pair, or its pair of processes is dead.
 pub(crate) const DOWN: u32 = 1;
 
-/// Counts the posts of one process to another, so that the other can take up its queue pairs in the order in which they
-/// got messages: who writes to two connections expects to be read in that order, as on the loopback.
+/// Counts the posts of one process to another, so that the other can poll its queue pairs in the order in which they
+/// got messages: a program that writes to two connections expects its peer to read in that order, as on the loopback.
 #[repr(align(64))]
 #[derive(Default)]
 pub(crate) struct Posts(AtomicU32);
 
 impl Posts {
-    /// The stamp of a post by a process whose last operation in the kernel has this number. Of two threads that post at once
-    /// both may have the same stamp: nothing orders them.
+    /// The stamp of a post by a process whose last operation in the kernel has this number. Two threads that post at
+    /// once may both have the same stamp: nothing orders them.
     #[inline]
     pub(crate) fn stamp(&self, kernel_operation: u32) -> Stamp {
         let number = self.0.load(Relaxed);
@@ -56,8 +56,8 @@ impl Posts {
     }
 }
 
-/// When something was posted: the number of the post in the upper half, in the lower that of the operation in the kernel which
-/// its process had done last. Both wrap: a stamp is compared with recent ones.
+/// The time of a post: its number in the upper half, and in the lower half the number of its process's last operation
+/// in the kernel. Both wrap: a stamp is compared with recent ones.
 #[derive(Clone, Copy)]
 pub(crate) struct Stamp(u32);
 
@@ -102,10 +102,10 @@ struct PollSide {
 pub(crate) struct QpLocal {
     /// Generation in the upper bits, 1 in bit 0 while connected. Read by everybody, written by the control path.
     state: AtomicU32,
-    /// Where this side is reported.
+    /// The completion queue that this side reports to.
     pub cq: AtomicU32,
     pub down: AtomicU32,
-    /// Causes for waking that are not completions.
+    /// The number of wake-ups for causes other than completions.
     kicks: AtomicU32,
     /// Our receiving side, in our half.
     rx: AtomicPtr<QpShared>,
@@ -119,7 +119,7 @@ pub(crate) struct QpLocal {
     send_ids: OnceLock<Box<[AtomicU64; SEND_RING as usize]>>,
 }
 
-/// What a queue pair is connected to.
+/// The parts that a queue pair is connected to.
 pub(crate) struct Wiring {
     pub cq: u32,
     pub rx: *mut QpShared,
@@ -128,12 +128,12 @@ pub(crate) struct Wiring {
     pub half_bytes: u64,
 }
 
-/// What a post did, for the caller to signal.
+/// The effects of a post, for the caller to signal.
 pub(crate) struct Posted {
     pub accepted: usize,
-    /// The peer has something to poll.
+    /// The peer has a completion to poll.
     pub announce_peer: bool,
-    /// We have (a signaled send completed).
+    /// We have one (a signaled send completed).
     pub announce_self: bool,
 }
 
@@ -295,7 +295,7 @@ impl QpLocal {
             && qp_base >> 48 == index as u64
             && offset >= base
             && end <= region_end
-            // The entry is the peer's word; these two are ours, and keep us off the control structures.
+            // The entry is a value of the peer; these two checks are ours, and protect the control structures.
             && offset >= SLAB_OFFSET
             && end <= self.half_bytes.load(Relaxed);
         // SAFETY: within the half by the last check.
@@ -378,7 +378,7 @@ impl QpLocal {
         (tag as u32 == next.wrapping_add(1)).then_some(Stamp((tag >> 32) as u32))
     }
 
-    /// Nothing will follow what is in the ring. Acquire, so that a look at the ring afterwards sees all of it.
+    /// Nothing will follow the messages in the ring. Acquire, so that a later read of the ring sees all of it.
     #[inline]
     fn ended(&self) -> bool {
         self.rx().close.closed.load(Acquire) != 0 || self.down.load(Acquire) != 0
@@ -394,7 +394,7 @@ impl QpLocal {
             }
             let local = self.kicks.load(Acquire).wrapping_add(self.post.sends.load(Acquire));
             let closed = u32::from(self.rx().close.closed.load(Acquire) != 0);
-            // A poller that moved on meanwhile may have let the sender overwrite what we counted.
+            // A poller that moved on meanwhile may have let the sender overwrite the entries that we counted.
             if self.poll.consumed.load(Acquire) == consumed {
                 return next.wrapping_add(local).wrapping_add(closed);
             }
@@ -440,8 +440,8 @@ impl QpLocal {
     }
 }
 
-/// Readies the receiving side `rx` of an index before the peer is told of it. The peer does not touch it: it has
-/// closed its end of the former use, or never had one.
+/// Prepares the receiving side `rx` of an index before the peer learns of it. The peer does not touch it: it has closed
+/// its end of the former use, or never had one.
 pub(crate) fn reset(rx: &QpShared, cq: u32) {
     rx.rx.posted.store(0, Relaxed);
     rx.close.closed.store(0, Relaxed);

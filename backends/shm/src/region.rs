@@ -1,4 +1,4 @@
-//! Regions: memory of our half that the peer of one queue pair may write, and windows onto the peer's.
+//! Regions: memory of our half that the peer of one queue pair may write, and windows onto the peer's memory.
 
 #![expect(unsafe_code, reason = "hands out memory of the shared segment")]
 
@@ -52,7 +52,7 @@ impl PairSlot {
         let Some(block) = qp.regions.remove(&key) else { return };
         self.revoke(key);
         if self.has_ended(index.into(), local) && !qp.closed_there {
-            // The peer may be in the middle of a write that it will learn to be void only later.
+            // The peer may be in the middle of a write, and learn only later that it has no effect.
             qp.limbo.push(block);
         } else {
             self.give_back(&mut control, block);
@@ -68,7 +68,7 @@ impl PairSlot {
         let Some(mapping) = &control.mapping else { return Err(unconnected) };
         let at = local.remote(index, remote.rkey.0, remote.base, u64::from(remote.len)).and_then(NonNull::new);
         let Some(at) = at.filter(|_| remote.base.is_multiple_of(64)) else {
-            // The peer says that it ends before it revokes its regions, so look in the other order.
+            // The peer announces its end before it revokes its regions, so check in the other order.
             return Err(if self.has_ended(index, local) { unconnected } else { DeviceError::NotRegistered });
         };
         // SAFETY: `remote` checked that the range lies in the peer's half, which `mapping` keeps; aligned as checked.

@@ -1,16 +1,19 @@
-//! Where the processes of a user find each other: a directory with one table, and a listening socket for each.
+//! The place where the processes of a user find each other: a directory with one table, and a listening socket for
+//! each.
 //!
 //! Invariants:
-//! * the directory is ours (owner, mode, no symbolic link), so nobody else can put anything in it; with an explicit
+//! * the directory is ours (owner, mode, no symbolic link), so no other user can put anything in it; with an explicit
 //!   group, its members can;
-//! * registering and leaving happen under the table's lock, held for microseconds; a lock that cannot be had soon
+//! * registering and leaving happen under the table's lock, held for microseconds; a lock that cannot be taken soon
 //!   makes the backend unavailable, never a hang;
-//! * the last process to leave removes file and directory; one that has opened the file meanwhile notices and starts over;
-//! * a process that is killed leaves its slot behind, and the last one the directory. Whoever leaves as the last frees the
-//!   slots of the dead first. Whoever creates a directory first removes those of other network namespaces, which may be gone
-//!   with all their processes: of its own user (or group) only, and only if all processes in the table have ended;
-//! * processes of another pid namespace cannot be looked up. Each process therefore keeps a lock on the table, which its
-//!   mapping holds without a descriptor, and the kernel frees when it ends.
+//! * the last process to leave removes file and directory; one that has opened the file meanwhile detects this and
+//!   starts over;
+//! * a process that is killed leaves its slot behind, and the last one the directory. The last process to leave frees
+//!   the slots of the dead first. A process that creates a directory first removes those of other network namespaces,
+//!   which may be gone with all their processes. It removes only those of its own user (or group), and only if all
+//!   processes in the table have ended;
+//! * processes of another pid namespace cannot be looked up. Each process therefore keeps a lock on the table, which
+//!   its mapping keeps without a descriptor, and which the kernel frees when it ends.
 
 use std::ffi::CString;
 use std::io;
@@ -28,11 +31,11 @@ use crate::sys::{self, FileLock, Text};
 use crate::table::{Identity, Process, Table, TABLE_BYTES};
 
 const TABLE: &std::ffi::CStr = c"table";
-/// Where the directories are.
+/// The folder of the directories.
 const PARENT: &str = "/dev/shm";
-/// Files of that folder that are looked at for directories left behind. Other users can put any number there.
+/// Files of that folder that are searched for directories left behind. Other users can put any number there.
 const MOST_SIBLINGS: usize = 4096;
-/// Tries to get the lock, a fifth of a millisecond each, of a process that ends. Arbitrary.
+/// Attempts to take the lock, a fifth of a millisecond each, by a process that ends. Arbitrary.
 const LEAVE_TRIES: u32 = 100;
 
 /// This process's place in the rendezvous.
@@ -44,7 +47,7 @@ pub(crate) struct Rendezvous {
     pub token: [u64; 2],
     path: CString,
     pid_namespace: u64,
-    /// The table's file, to tell it from one that has taken its place.
+    /// The table's file, to distinguish it from one that has replaced it.
     file: FileId,
     left: AtomicBool,
 }
@@ -76,7 +79,7 @@ impl Rendezvous {
         let Opened { table, lock, created } = open_locked(&path, config.group)?;
         let is_dead = |id: Identity| is_dead(id, me.pid_namespace);
         let (slot, generation) = table.register(me, is_dead).ok_or(DeviceError::Exhausted { what: "process slot" })?;
-        // Where the kernel cannot, the dead of other pid namespaces are taken for living.
+        // If the kernel cannot, dead processes of other pid namespaces count as living.
         let _ = sys::mark_in_use(lock.fd());
         let file = FileId::of(lock.file()).map_err(os("fstat"))?;
         drop(lock);
@@ -102,7 +105,7 @@ impl Rendezvous {
         for _ in 0..LEAVE_TRIES {
             let Ok(dir) = sys::open_directory(&self.path) else { return };
             let Ok(file) = sys::open_existing_in(dir.as_raw_fd(), TABLE) else { return };
-            // Another one in its place is others'.
+            // A table that has replaced ours belongs to other processes.
             if !FileId::of(&file).is_ok_and(|id| id == self.file) {
                 return;
             }
@@ -120,15 +123,15 @@ impl Rendezvous {
     }
 }
 
-/// Removes table and directory. While the caller has the table's lock nobody registers; whoever waits for it sees the link count
-/// drop. If somebody has put a new table there, the directory stays.
+/// Removes table and directory. While the caller has the table's lock, no process registers; one that waits for the
+/// lock sees the link count drop. If another process has put a new table there, the directory stays.
 fn remove(dir: &OwnedFd, path: &std::ffi::CStr) {
     let _ = sys::unlink_in(dir.as_raw_fd(), TABLE);
     let _ = sys::remove_directory(path);
 }
 
-/// Removes what dead processes left behind, in the directory and in those beside it, and the directories if nobody is left.
-/// Returns how many things it freed.
+/// Removes what dead processes left behind, in the directory and in those beside it, and the directories if no process
+/// is left. Returns the number of freed entries.
 pub(crate) fn sweep(path: &Path, group: Option<u32>) -> usize {
     let beside = sweep_siblings(path, group);
     if !path.exists() {
@@ -147,7 +150,8 @@ pub(crate) fn sweep(path: &Path, group: Option<u32>) -> usize {
     beside + swept.freed + stale
 }
 
-/// Removes the directories of other network namespaces in which nobody is left. Returns how many things it freed.
+/// Removes the directories of other network namespaces in which no process is left. Returns the number of freed
+/// entries.
 fn sweep_siblings(own: &Path, group: Option<u32>) -> usize {
     let (Some(parent), Ok(ns)) = (own.parent(), sys::namespace("pid")) else { return 0 };
     let prefix = prefix(group);
@@ -162,7 +166,7 @@ fn sweep_siblings(own: &Path, group: Option<u32>) -> usize {
     others.map(|path| sweep_abandoned(&path, ns)).sum()
 }
 
-/// Removes a directory of ours if nobody in its table lives. How many things were freed.
+/// Removes a directory of ours if no process in its table lives. Returns the number of freed entries.
 fn sweep_abandoned(path: &Path, pid_namespace: u64) -> usize {
     let path = c_string(path);
     let is_ours = |fd| sys::fstat(fd).is_ok_and(|st| st.st_uid == sys::euid());
@@ -171,7 +175,7 @@ fn sweep_abandoned(path: &Path, pid_namespace: u64) -> usize {
         return 0;
     }
     let Ok(file) = sys::open_existing_in(dir.as_raw_fd(), TABLE) else {
-        // Whoever made it was killed before it made the table. Fails if one is made just now.
+        // The process that made it was killed before it made the table. Fails if one is being made at this moment.
         return usize::from(sys::remove_directory(&path).is_ok());
     };
     let Ok(lock) = FileLock::attempt(file).map_err(drop) else { return 0 };
@@ -184,7 +188,8 @@ fn sweep_abandoned(path: &Path, pid_namespace: u64) -> usize {
     1
 }
 
-/// Whether every process in the table that is in use has ended: what uses it are forked children, who have no part in it.
+/// Whether every process in the table that is in use has ended: it is used then by forked children, which have no part
+/// in it.
 fn all_dead(lock: &FileLock, bytes: u64, pid_namespace: u64) -> bool {
     if bytes < TABLE_BYTES as u64 {
         return false;
@@ -198,7 +203,7 @@ fn c_string(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
 }
 
-/// The directory that `config` means.
+/// The directory of `config`.
 pub(crate) fn directory(config: &ShmConfig) -> io::Result<PathBuf> {
     if let Some(path) = &config.directory {
         return Ok(path.clone());
@@ -206,7 +211,7 @@ pub(crate) fn directory(config: &ShmConfig) -> io::Result<PathBuf> {
     Ok(format!("{PARENT}/{}{}", prefix(config.group), sys::namespace("net")?).into())
 }
 
-/// What the names of the directories of this user, or of the group, begin with. The network namespace follows.
+/// The beginning of the names of the directories of this user, or of the group. The network namespace follows.
 fn prefix(group: Option<u32>) -> String {
     match group {
         Some(gid) => format!("netacc-g{gid}-"),
@@ -230,8 +235,8 @@ pub(crate) fn process(a: PeerAddress) -> Option<Process> {
     Some(Process { slot: slot.try_into().ok()?, pid: pid.try_into().ok()?, token: [t0, t1] })
 }
 
-/// A process of another pid namespace cannot be judged from here, so it counts as alive. A program that was replaced
-/// by exec leaves a slot whose process lives on: nobody listens there any more.
+/// A process of another pid namespace cannot be judged from here, so it counts as alive. A program that was replaced by
+/// exec leaves a slot whose process lives on: no thread listens there any more.
 fn is_dead(id: Identity, pid_namespace: u64) -> bool {
     if id.pid_namespace != pid_namespace {
         return false;

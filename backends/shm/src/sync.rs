@@ -1,8 +1,8 @@
-//! What threads and processes meet on: the machine's atomics and futexes, or what stands for them in loom (`--cfg loom`)
-//! and in Miri, so that the models (`models`) run the very code of the data path. Costs nothing: in a normal build these
-//! are other names.
+//! The atomics and futexes that threads and processes share: the machine's, or their replacements in loom (`--cfg
+//! loom`) and in Miri, so that the models (`models`) run the very code of the data path. Costs nothing: in a normal
+//! build these are other names.
 //!
-//! Not for control words that no model looks at; those stay `std`'s.
+//! Control words that no model uses stay `std`'s.
 
 #[cfg(not(any(loom, miri)))]
 pub(crate) use self::machine::*;
@@ -11,8 +11,8 @@ pub(crate) use self::model::*;
 
 use std::sync::atomic::Ordering::SeqCst;
 
-/// A SeqCst read-modify-write is a full barrier on x86-64, for what comes before and after it. Elsewhere, and for loom and
-/// Miri, it need not be.
+/// A SeqCst read-modify-write is a full barrier on x86-64, for the accesses before and after it. Elsewhere, and for
+/// loom and Miri, it need not be.
 #[inline]
 pub(crate) fn full_barrier_after_rmw() {
     if cfg!(any(loom, miri)) || !cfg!(target_arch = "x86_64") {
@@ -61,7 +61,7 @@ mod model {
         std::ptr::from_ref(word) as usize
     }
 
-    /// For good if nobody wakes it, which is reported as a deadlock.
+    /// For ever if no thread wakes it, which is reported as a deadlock.
     pub(crate) fn futex_wait(word: &AtomicU32, seen: u32, _: Option<Duration>) -> Result<(), i32> {
         let mut wakes = FUTEXES.wakes.lock().unwrap();
         if word.load(SeqCst) != seen {

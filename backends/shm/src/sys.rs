@@ -41,7 +41,7 @@ fn new_high(make: impl FnOnce() -> libc::c_int) -> io::Result<OwnedFd> {
     owned(make()).map(netacc_descriptors::raise)
 }
 
-/// This process, as the rendezvous knows it.
+/// This process, as the rendezvous identifies it.
 pub(crate) fn pid() -> u32 {
     std::process::id()
 }
@@ -86,7 +86,7 @@ pub(crate) fn memfd(name: &std::ffi::CStr, bytes: u64) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Fixes the size for good; with `read_only`, also refuses writable mappings from now on.
+/// Fixes the size permanently; with `read_only`, also refuses writable mappings from now on.
 pub(crate) fn seal(fd: RawFd, read_only: bool) -> io::Result<()> {
     let mut seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
     if read_only {
@@ -143,7 +143,7 @@ pub(crate) fn futex_wait(word: &AtomicU32, seen: u32, timeout: Option<Duration>)
     }
 }
 
-/// Wakes everybody who sleeps on `word`.
+/// Wakes all threads that sleep on `word`.
 #[cfg(not(any(loom, miri)))]
 pub(crate) fn futex_wake(word: &AtomicU32) {
     // SAFETY: the address is only used as a key.
@@ -159,18 +159,18 @@ struct RobustList {
     pending: *const RobustList,
 }
 
-/// Has the kernel set `FUTEX_OWNER_DIED` in `word` when the calling thread ends, before it closes what only its process
-/// has open. The thread holds no robust mutex, now or later; `word` stays mapped as long as it lives.
+/// Makes the kernel set `FUTEX_OWNER_DIED` in `word` when the calling thread ends, before it closes descriptors that
+/// only its process has open. The thread holds no robust mutex, now or later; `word` stays mapped as long as it lives.
 #[cfg(not(any(loom, miri)))]
 pub(crate) fn tell_of_death(word: &AtomicU32) -> io::Result<()> {
     thread_local! {
-        /// With the thread, as the kernel reads it at the thread's end. In the heap nothing would refer to it but the kernel,
-        /// and a leak checker would find it.
+        /// Stored with the thread, because the kernel reads it at the thread's end. In the heap only the kernel would
+        /// refer to it, and a leak checker would report it.
         static LIST: Cell<RobustList> =
             const { Cell::new(RobustList { next: std::ptr::null(), futex_offset: 0, pending: std::ptr::null() }) };
     }
-    // The list is empty but for the lock that is "being taken": of that the kernel looks at the word alone. The list itself
-    // lies where no peer can write.
+    // The list is empty except for the lock that is "being taken": the kernel reads only the word of that. The list
+    // itself lies where no peer can write.
     let list = LIST.with(Cell::as_ptr).cast_const();
     let futex_offset = (word.as_ptr() as libc::c_long).wrapping_sub(list as libc::c_long);
     LIST.set(RobustList { next: list, futex_offset, pending: list });
@@ -194,14 +194,14 @@ pub(crate) fn epoll() -> io::Result<OwnedFd> {
     new_high(|| unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })
 }
 
-/// Adds (`add`) or changes what `fd` is watched for. It is always watched for input.
+/// Adds `fd` (`add`), or changes the events that it is watched for. It is always watched for input.
 pub(crate) fn epoll_set(ep: RawFd, add: bool, fd: RawFd, tag: u64, output: bool) -> io::Result<()> {
     let op = if add { libc::EPOLL_CTL_ADD } else { libc::EPOLL_CTL_MOD };
     epoll_ctl(ep, op, fd, libc::EPOLLIN | if output { libc::EPOLLOUT } else { 0 }, tag)
 }
 
-/// Adds `fd`, to be reported once for each time that something comes. A connection that cannot be accepted for want of a
-/// descriptor must not be reported all the time.
+/// Adds `fd`, to be reported once for each event. A connection that cannot be accepted because there is no descriptor
+/// must not be reported all the time.
 pub(crate) fn epoll_add_edge(ep: RawFd, fd: RawFd, tag: u64) -> io::Result<()> {
     epoll_ctl(ep, libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN | libc::EPOLLET, tag)
 }
@@ -287,7 +287,7 @@ pub(crate) fn close(fd: RawFd) {
     unsafe { libc::close(fd) };
 }
 
-/// Who is at the other end: process, effective user, groups.
+/// The process at the other end: number, effective user, groups.
 pub(crate) struct Peer {
     pub pid: u32,
     pub uid: u32,
@@ -449,7 +449,7 @@ pub(crate) fn truncate(fd: RawFd, bytes: u64) -> io::Result<()> {
 pub(crate) struct FileLock(OwnedFd);
 
 impl FileLock {
-    /// Locks, or gives the file back if somebody else has it locked.
+    /// Locks, or gives the file back if another opener has it locked.
     pub(crate) fn attempt(fd: OwnedFd) -> Result<FileLock, OwnedFd> {
         // SAFETY: no memory involved.
         if unsafe { libc::flock(fd.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
@@ -493,7 +493,7 @@ pub(crate) fn random() -> io::Result<[u64; 2]> {
     Ok(words)
 }
 
-/// Text on the stack: for what must not allocate, because a signal handler may have called `_exit`.
+/// Text on the stack: for code that must not allocate, because a signal handler may have called `_exit`.
 pub(crate) struct Text {
     bytes: [u8; Text::MOST],
     len: usize,
@@ -502,7 +502,7 @@ pub(crate) struct Text {
 impl Text {
     const MOST: usize = 108;
 
-    /// What `arguments` say, cut off where it is too long. Ends in a nul byte that is not part of it.
+    /// The text of `arguments`, cut off if it is too long. Ends in a nul byte that is not part of it.
     pub(crate) fn of(arguments: std::fmt::Arguments<'_>) -> Text {
         let mut text = Text { bytes: [0; Text::MOST], len: 0 };
         // Only a text that is too long is an error.
@@ -533,13 +533,14 @@ impl std::fmt::Write for Text {
     }
 }
 
-/// When a process started, in clock ticks since boot; `None` if it does not run (a zombie does not). Allocates nothing.
+/// The time at which a process started, in clock ticks since boot; `None` if it does not run (a zombie does not).
+/// Allocates nothing.
 pub(crate) fn start_time(pid: u32) -> Option<u64> {
     let path = Text::of(format_args!("/proc/{pid}/stat"));
     let _number = netacc_descriptors::borrow();
     // SAFETY: a C string.
     let file = owned(unsafe { libc::open(path.as_c_str().as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) }).ok()?;
-    // What is looked for comes within a few hundred bytes.
+    // The fields come within a few hundred bytes.
     let mut stat = [0u8; 1024];
     // SAFETY: the buffer is writable.
     let n = unsafe { libc::read(file.as_raw_fd(), stat.as_mut_ptr().cast(), stat.len()) };
@@ -554,15 +555,16 @@ pub(crate) fn start_time(pid: u32) -> Option<u64> {
     fields.nth(18)?.parse().ok()
 }
 
-/// Keeps a file marked as in use for as long as it is open somewhere; a mapping keeps it open, too. In contrast to
-/// [`FileLock`] any number of processes may.
+/// Keeps a file marked as in use for as long as a process has it open; a mapping keeps it open, too. In contrast to
+/// [`FileLock`], any number of processes may mark it.
 pub(crate) fn mark_in_use(fd: RawFd) -> io::Result<()> {
     let mut lock = first_byte(libc::F_RDLCK);
     // SAFETY: valid pointer.
     check(unsafe { libc::fcntl(fd, libc::F_OFD_SETLK, &mut lock) }).map(drop)
 }
 
-/// Whether a file that was opened anew is [marked](mark_in_use) by somebody. If that cannot be found out it is.
+/// Whether a file that was opened again is [marked](mark_in_use) by a process. If that cannot be determined, it counts
+/// as marked.
 pub(crate) fn is_in_use(fd: RawFd) -> bool {
     let mut lock = first_byte(libc::F_WRLCK);
     // SAFETY: valid pointer.
@@ -577,7 +579,7 @@ fn first_byte(kind: libc::c_int) -> libc::flock {
     lock
 }
 
-/// The parts of a file that have memory: whatever else is read of it is zero, and would get some.
+/// The parts of a file that have memory: a read elsewhere finds zeros, and would allocate memory.
 pub(crate) fn allocated(fd: RawFd) -> Vec<std::ops::Range<u64>> {
     let seek = |at: u64, whence| {
         // SAFETY: no pointers.
@@ -590,15 +592,15 @@ pub(crate) fn allocated(fd: RawFd) -> Vec<std::ops::Range<u64>> {
     parts.skip(1).collect()
 }
 
-/// What the kernel answers to a question about sockets: `request` is a whole message of NETLINK_SOCK_DIAG for one of them.
+/// The kernel's answer to a request about sockets: `request` is a whole message of NETLINK_SOCK_DIAG for one of them.
 pub(crate) fn socket_of(request: &[u8]) -> io::Result<Vec<u8>> {
     const NETLINK_SOCK_DIAG: i32 = 4;
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
     // SAFETY: no memory involved.
     let fd = new_high(|| unsafe { libc::socket(libc::AF_NETLINK, kind, NETLINK_SOCK_DIAG) })?;
     let mut answer = vec![0u8; 512];
-    // The kernel answers before `send` returns, so that nobody waits.
-    // SAFETY: both buffers have the length that is passed.
+    // The kernel answers before `send` returns, so that no thread waits. SAFETY: both buffers have the length that is
+    // passed.
     let len = unsafe {
         if libc::send(fd.as_raw_fd(), request.as_ptr().cast(), request.len(), 0) < 0 {
             return Err(io::Error::last_os_error());
@@ -609,7 +611,7 @@ pub(crate) fn socket_of(request: &[u8]) -> io::Result<Vec<u8>> {
     Ok(answer)
 }
 
-/// The inode that names a namespace of this process (`net`, `pid`).
+/// The inode of a namespace of this process (`net`, `pid`).
 pub(crate) fn namespace(kind: &str) -> io::Result<u64> {
     use std::os::unix::fs::MetadataExt;
     Ok(std::fs::metadata(format!("/proc/self/ns/{kind}"))?.ino())

@@ -1,14 +1,14 @@
-//! The rendezvous table: which process holds which end of which TCP connection. Lives in a file that every process
-//! of the user maps; everything in it may be garbage.
+//! The rendezvous table: finds the process that holds an end of a TCP connection. Lives in a file that every process of
+//! the user maps; everything in it may be garbage.
 //!
 //! Invariants:
 //! * processes register and leave under the file's lock; publishing and looking up take no lock and no system call;
 //! * a tuple entry belongs to `(slot, generation)` in its `value`; it is stale, and free for the taking, once that
 //!   slot's generation moved on. So crashed processes leave nothing that grows;
-//! * an entry is taken, and given back, by a compare-and-swap on `value`: only its holder can, so nobody takes back what
-//!   another has put in its place. It becomes visible when `key` is stored after it, and `key` stays when it is given
-//!   back; a reader loads `key`, `value`, `key` again;
-//! * a slot is a seqlock, whose count is the generation: its words are those of one process or they are not believed;
+//! * an entry is taken, and given back, by a compare-and-swap on `value`: only its holder can, so no process takes back
+//!   an entry that another has put in its place. It becomes visible when `key` is stored after it, and `key` stays when
+//!   it is given back; a reader loads `key`, `value`, `key` again;
+//! * a slot is a seqlock, whose count is the generation: words of different processes are rejected;
 //! * all probing is bounded by [`WINDOW`], every index is checked, and a wrong answer is only ever a hint.
 
 #![expect(unsafe_code, reason = "a view of shared memory as atomics")]
@@ -22,7 +22,7 @@ use crate::sync::{fence, AtomicU64};
 /// Processes that may be registered at once.
 pub(crate) const SLOTS: usize = if cfg!(any(loom, miri)) { 2 } else { 4096 };
 const ENTRIES: usize = if cfg!(any(loom, miri)) { 2 } else { 1 << 17 };
-/// Entries looked at for one key: a few cache lines.
+/// Entries checked for one key: a few cache lines.
 const WINDOW: usize = if cfg!(any(loom, miri)) { 2 } else { 16 };
 /// The first page has the magic number and nothing else.
 const PAD: usize = if cfg!(any(loom, miri)) { 0 } else { 511 };
@@ -71,7 +71,7 @@ pub(crate) struct Process {
     pub token: [u64; 2],
 }
 
-/// Who a registered process is, for telling the dead from the living.
+/// The identity of a registered process, for distinguishing the dead from the living.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Identity {
     pub pid: u32,
@@ -80,7 +80,7 @@ pub(crate) struct Identity {
     pub token: [u64; 2],
 }
 
-/// What [`Layout::bury`] has found.
+/// The result of [`Layout::bury`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Swept {
     pub live: usize,
@@ -127,8 +127,8 @@ impl Layout {
 
     /// Takes a free slot, or one whose process `is_dead`; returns it with its generation. Under the lock.
     pub(crate) fn register(&self, me: Identity, is_dead: impl Fn(Identity) -> bool) -> Option<(u32, u16)> {
-        // A dead process's slot before a free one, so that crashes leave no more than they need. Slots that were
-        // never used come last and are not worth looking behind.
+        // A dead process's slot before a free one, so that crashes leave no more slots than necessary. Slots that were
+        // never used come last: the search ends there.
         let slots = &self.slots;
         let used = slots.iter().position(|s| s.state.load(Acquire) == 0).unwrap_or(SLOTS);
         let taken = |s: &Slot| s.state.load(Acquire) as u32 != 0;
@@ -149,7 +149,7 @@ impl Layout {
         Some((index as u32, generation))
     }
 
-    /// Frees a slot that still is of `generation`. What it published is stale from now on.
+    /// Frees a slot that still is of `generation`. Its entries are stale from now on.
     pub(crate) fn unregister(&self, slot: u32, generation: u16) {
         if let Some(s) = self.slots.get(slot as usize) {
             let live = u64::from(generation) << 32 | 1;
@@ -161,7 +161,7 @@ impl Layout {
     /// Allocates nothing.
     pub(crate) fn bury(&self, is_dead: impl Fn(Identity) -> bool) -> Swept {
         let mut swept = Swept::default();
-        // Slots that were never used come last: to look at them would give them memory.
+        // Slots that were never used come last: reading them would allocate memory.
         for s in self.slots.iter().take_while(|s| s.state.load(Acquire) != 0) {
             let state = s.state.load(Acquire);
             if state as u32 == 0 {
@@ -177,7 +177,7 @@ impl Layout {
         swept
     }
 
-    /// Frees every stale entry within these bytes of the table; returns how many.
+    /// Frees every stale entry within these bytes of the table; returns their number.
     pub(crate) fn free_stale(&self, parts: &[Range<u64>]) -> usize {
         let begin = std::mem::offset_of!(Layout, entries) as u64;
         let size = std::mem::size_of::<Entry>() as u64;
@@ -212,14 +212,15 @@ impl Layout {
         (0..).zip(used).filter_map(|(slot, _)| self.process(slot)).any(|process| process.pid == pid)
     }
 
-    /// Notes at which port the process of a slot accepts links from other hosts.
+    /// Records the port at which the process of a slot accepts links from other hosts.
     pub(crate) fn tell_link_port(&self, slot: u32, generation: u16, port: u16) {
         if let Some(s) = self.slots.get(slot as usize) {
             s.link_port.store(u64::from(generation) << 32 | u64::from(port), Release);
         }
     }
 
-    /// What [`tell_link_port`](Layout::tell_link_port) noted for a process that is still there. `None`: nothing, or 0.
+    /// The port that [`tell_link_port`](Layout::tell_link_port) recorded for a process that is still there. `None`:
+    /// none, or 0.
     pub(crate) fn link_port(&self, process: Process) -> Option<u16> {
         let s = self.slots.get(process.slot as usize)?;
         let noted = s.link_port.load(Acquire);
@@ -227,15 +228,15 @@ impl Layout {
         u16::try_from(noted as u32).ok().filter(|port| current && *port != 0)
     }
 
-    /// Whether a process in another slot has noted such a port.
+    /// Whether a process in another slot has recorded such a port.
     pub(crate) fn has_link_port_beside(&self, slot: u32) -> bool {
-        // Slots that were never used come last: to look at them would give them memory.
+        // Slots that were never used come last: reading them would allocate memory.
         let used = self.slots.iter().take_while(|s| s.state.load(Acquire) != 0);
         let others = (0..).zip(used).map(|(other, _)| other).filter(|other| *other != slot);
         others.filter_map(|other| self.process(other)).any(|process| self.link_port(process).is_some())
     }
 
-    /// Announces `key`; replaces whoever announced it before. `false` if its window is full of live entries.
+    /// Announces `key`; replaces an earlier announcement. `false` if its window is full of live entries.
     pub(crate) fn publish(&self, key: u64, slot: u32, generation: u16, stream: u32) -> bool {
         let new = pack(slot, generation, stream);
         // The same connection again: its former holder is stale or handed it over.
@@ -256,7 +257,7 @@ impl Layout {
         false
     }
 
-    /// Takes back exactly what `publish` announced with these arguments.
+    /// Withdraws exactly the announcement that `publish` made with these arguments.
     pub(crate) fn withdraw(&self, key: u64, slot: u32, generation: u16, stream: u32) {
         let mine = pack(slot, generation, stream);
         for e in self.window(key) {
@@ -266,7 +267,7 @@ impl Layout {
         }
     }
 
-    /// Who announced `key`, and its stream.
+    /// The process that announced `key`, and its stream.
     pub(crate) fn lookup(&self, key: u64) -> Option<(Process, u32)> {
         self.window(key).find_map(|e| {
             if e.key.load(Acquire) != key {
@@ -280,7 +281,7 @@ impl Layout {
         })
     }
 
-    /// The registered process that a value belongs to; `None` if it is stale or nonsense.
+    /// The registered process that a value belongs to; `None` if it is stale or invalid.
     fn holder(&self, value: u64) -> Option<Process> {
         let slot = (value >> 16) as u16;
         let s = self.slots.get(usize::from(slot))?;
@@ -360,7 +361,7 @@ mod tests {
         assert_eq!(t.link_port(process), None);
     }
 
-    /// A full window refuses; a dead process's entries make room without anybody sweeping.
+    /// A full window refuses; a dead process's entries make room without a sweep.
     #[test]
     fn stale_entries_are_reused() {
         let t = table();
@@ -378,7 +379,7 @@ mod tests {
         assert_eq!(t.lookup(1), None);
     }
 
-    /// A slot is taken over only from the dead, and its former holder's entries do not become the new one's.
+    /// A slot is taken over only from a dead process, and that process's entries do not become the new one's.
     #[test]
     fn slots_are_reclaimed() {
         let t = table();

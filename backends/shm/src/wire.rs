@@ -1,6 +1,6 @@
 //! Messages on a pair's socket: control path only. One message per packet, fixed little-endian layout.
 //!
-//! Packets keep their order and their boundaries (SOCK_SEQPACKET), so a message is whole or refused.
+//! Packets keep their order and their boundaries (SOCK_SEQPACKET), so a message is complete or refused.
 
 use netacc_device::{RemoteKey, RemoteRegion, MAX_PRIVATE_DATA};
 
@@ -17,7 +17,7 @@ pub(crate) enum Message {
     Hello { slot: u32, token: [u64; 2], segment_bytes: u64 },
     /// The answer. Descriptors: segment, its doorbell page.
     Welcome { segment_bytes: u64 },
-    /// Asks for a queue pair at index `qp`; the sender's half of it is ready, with `region` as its first.
+    /// Requests a queue pair at index `qp`; the sender's half of it is ready, with `region` as its first.
     Request { qp: u16, region: RemoteRegion, private_data: Vec<u8> },
     /// The queue pair exists on both sides; `region` is the sender's first.
     Accept { qp: u16, region: RemoteRegion },
@@ -25,10 +25,10 @@ pub(crate) enum Message {
     Reject { qp: u16 },
     /// The sender has destroyed its end and will not touch the index again.
     Close { qp: u16 },
-    /// Descriptor: the wake descriptor of a completion queue of the sender's. Answers a `Wake` that asked for it.
+    /// Descriptor: the wake descriptor of a completion queue of the sender's. Answers a `Wake` that requested it.
     WakeFd { cq: u8 },
-    /// Wakes whoever sleeps on a completion queue of the receiver's, for a sender that has no wake descriptor of it.
-    /// `wants_fd`: it would like one.
+    /// Wakes the threads that sleep on a completion queue of the receiver's, for a sender that has no wake descriptor
+    /// of it. `wants_fd`: the sender requests one.
     Wake { cq: u8, wants_fd: bool },
 }
 

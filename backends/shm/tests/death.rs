@@ -25,7 +25,7 @@ fn flood(node: &Node) {
     }
 }
 
-/// SIGKILL in the middle of traffic: what was placed is read, then the end; and nothing accumulates.
+/// SIGKILL in the middle of traffic: placed messages are read, then the end; and nothing accumulates.
 #[test]
 fn sender_killed() {
     let dir = Dir::new("killed");
@@ -48,7 +48,7 @@ fn sender_killed() {
             assert!(check(node.recv(conn.qp)));
         }
         helper.kill();
-        // The dead process's last ring is read from a queue pair that may or may not know of the death yet.
+        // The dead process's last ring is read from a queue pair that may or may not have the event of the death yet.
         while check(node.recv(conn.qp)) {}
         let mut last = [0u8; 1];
         assert!(conn.local.memory.read((u64::from(next - 1) % 64 * 64) as usize, &mut last));

@@ -25,7 +25,7 @@ fn flood(node: &Node) {
     }
 }
 
-/// A forked child lets go of everything, and its parent does not notice.
+/// A forked child releases everything, and its parent is not affected.
 #[test]
 fn forked_child_forgets() {
     let dir = Dir::new("fork");
@@ -36,7 +36,7 @@ fn forked_child_forgets() {
     assert!(fds.len() >= 5);
     let status = forked(|| {
         node.dev.forget_after_fork();
-        // Also what a late thread might touch is harmless.
+        // A late access by a thread is harmless, too.
         let _ = node.try_recv(conn.qp);
         fds.iter().all(|fd| !fd_is_open(*fd)) && node.dev.fds().is_empty()
     });

@@ -84,7 +84,7 @@ fn both_ways(node: &Node, n: u16) {
     conns.iter().for_each(|c| node.dev.destroy_qp(c.qp));
 }
 
-/// Runs as another user: may neither open the rendezvous nor talk to a device.
+/// Runs as another user: it can neither open the rendezvous nor connect to a device.
 fn stranger(dir: &std::path::Path) {
     assert!(ShmDevice::open(config(dir)).is_err(), "another user's directory was accepted");
     let var = std::env::var("SHM_PEER").expect("address");
@@ -93,7 +93,7 @@ fn stranger(dir: &std::path::Path) {
     let own = dir.with_extension("stranger");
     let node = Node::open(&own);
     assert!(matches!(node.dev.connect(peer, node.cq, REGION, b""), Err(CmError::NotAdmitted)));
-    let fd = raw_socket(peer).expect("abstract sockets let anybody connect");
+    let fd = raw_socket(peer).expect("abstract sockets let any process connect");
     until("being cut off", || raw_closed(fd).then_some(()));
 }
 
@@ -157,7 +157,8 @@ fn queue_full() {
     assert_eq!(b.try_recv(cb.qp), None);
 }
 
-/// As the kernel refuses bytes to a connection whose process was killed, and takes them a moment before.
+/// The kernel refuses bytes to a connection whose process was killed, and takes them a moment before; so does the
+/// device.
 #[test]
 fn a_dead_process_is_posted_nothing() {
     let dir = Dir::new("dead");
@@ -167,7 +168,7 @@ fn a_dead_process_is_posted_nothing() {
     node.send(&conn, 7, 0, b"you live");
     assert_eq!(node.recv(conn.qp), Completion::Receive { imm: 7, len: 8 });
     helper.kill();
-    // Nobody has looked at a socket since.
+    // No thread has polled a socket since.
     assert_eq!(node.try_send(&conn, 8, 0, b"x"), Err(PostError::Dead));
     assert_eq!(node.recv(conn.qp), Completion::Disconnected);
 }
@@ -245,8 +246,8 @@ fn destroy_is_seen_after_what_was_placed() {
     assert_eq!(b.try_send(&cb, 0, 0, b"x"), Err(PostError::Dead));
 }
 
-/// Who writes to several queue pairs is read in that order, whichever numbers they have.
-// Breaks if `pending` tells them by number.
+/// If a process writes to several queue pairs, they are read in that order, whatever their numbers.
+// Breaks if `pending` reports them by number.
 #[test]
 fn pending_in_the_order_of_posts() {
     let dir = Dir::new("order");
@@ -265,15 +266,15 @@ fn pending_in_the_order_of_posts() {
     }
 }
 
-/// A process that is at both ends of its connections reads what it writes in that order, also where of some it reads the
-/// connecting and of others the accepting side.
+/// A process that is at both ends of its connections reads its own messages in that order, even if it reads the
+/// connecting side of some and the accepting side of others.
 #[test]
 fn own_posts_in_their_order() {
     let dir = Dir::new("own");
     let a = Node::open(&dir.0);
     let ((x, y), (z, w)) = (own_pair(&a), own_pair(&a));
     let mut pending = [x.qp; 8];
-    // What is new is reported once.
+    // New completions are reported once.
     a.dev.pending(a.cq, &mut pending);
     for (first, second) in [((&x, &y), (&w, &z)), ((&w, &z), (&x, &y)), ((&y, &x), (&z, &w)), ((&z, &w), (&y, &x))] {
         a.send(first.0, 1, 0, b"x");
@@ -286,7 +287,7 @@ fn own_posts_in_their_order() {
     }
 }
 
-/// A completion queue made after the pair: its channel reaches the peer before anybody can sleep on it.
+/// A completion queue made after the pair: its channel reaches the peer before any thread can sleep on it.
 #[test]
 fn late_completion_queue_wakes() {
     let dir = Dir::new("late");
@@ -301,7 +302,7 @@ fn late_completion_queue_wakes() {
     assert_eq!(late.recv_asleep(cb.qp), Completion::Receive { imm: 9, len: 1 });
 }
 
-/// In the middle of a batch those are not woken who look by themselves; others are, and everybody at its end.
+/// In the middle of a batch, threads that poll by themselves are not woken; others are, and all at its end.
 #[test]
 fn a_batch_wakes_once() {
     let dir = Dir::new("batch");
@@ -309,7 +310,7 @@ fn a_batch_wakes_once() {
     let (ca, cb) = local_pair(&a, &b);
     let channel = b.dev.channel_fd(b.cq).expect("channel");
     let rung = || {
-        // The first call comes by the connection manager.
+        // The first wake-up comes by the connection manager.
         while b.dev.poll_event().is_some() {}
         poll_fd(channel, std::time::Duration::ZERO)
     };
@@ -323,7 +324,7 @@ fn a_batch_wakes_once() {
     a.send(&ca, 1, 0, b"x");
     a.send(&ca, 2, 0, b"x");
     assert!(!rung());
-    assert_eq!(b.dev.arm_moderated(b.cq), netacc_device::Armed::Pending, "who looks by itself sees it");
+    assert_eq!(b.dev.arm_moderated(b.cq), netacc_device::Armed::Pending, "a thread that polls by itself sees it");
     a.dev.release_wakes();
     assert!(rung());
     up();
@@ -336,7 +337,7 @@ fn a_batch_wakes_once() {
     assert!(rung());
     up();
     assert_eq!(b.recv(cb.qp), Completion::Receive { imm: 3, len: 1 });
-    // Somebody relies on being woken, whoever else sleeps too.
+    // A thread relies on being woken, even if others sleep too.
     assert_eq!(b.dev.arm(b.cq), netacc_device::Armed::Sleep);
     assert_eq!(b.dev.arm_moderated(b.cq), netacc_device::Armed::Sleep);
     a.dev.hold_wakes();
@@ -355,7 +356,7 @@ fn wait_qp_stress() {
     stress("waiting", Node::recv_waiting);
 }
 
-/// Strict alternation: both sides sleep until the other has spoken.
+/// Strict alternation: both sides sleep until the other has sent.
 fn stress(role: &str, recv: fn(&Node, netacc_device::QueuePairId) -> Completion) {
     let dir = Dir::new(role);
     let helper = Helper::start(&dir.0, role, 0);
@@ -369,7 +370,7 @@ fn stress(role: &str, recv: fn(&Node, netacc_device::QueuePairId) -> Completion)
     helper.finish();
 }
 
-/// Two processes that connect to each other at the same moment both get what they want.
+/// Two processes that connect to each other at the same moment both succeed.
 #[test]
 fn simultaneous_connects() {
     let dir = Dir::new("both");
@@ -385,7 +386,7 @@ fn simultaneous_connects() {
 fn another_user_is_refused() {
     let dir = Dir::new("uid");
     let node = Node::open(&dir.0);
-    // Only root can become another user; elsewhere the test cannot say anything.
+    // Only root can become another user; elsewhere the test can check nothing.
     if std::fs::metadata("/proc/self").map(|m| std::os::unix::fs::MetadataExt::uid(&m)).ok() != Some(0) {
         eprintln!("needs root to become another user");
         return;
@@ -398,8 +399,9 @@ fn another_user_is_refused() {
     command.args(base.get_args());
     command.envs(base.get_envs().filter_map(|(k, v)| Some((k, v?))));
     command.env("SHM_PEER", address).uid(65534).gid(65534);
-    // A child of another test that has been forked meanwhile has the copy open for writing until it is another program.
-    let helper = until("a copy that nobody writes", || match command.spawn() {
+    // A child of another test that has been forked meanwhile has the copy open for writing until it executes another
+    // program.
+    let helper = until("a copy that no process writes", || match command.spawn() {
         Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => None,
         spawned => Some(Helper(spawned.expect("helper"))),
     });
@@ -413,7 +415,7 @@ fn another_user_is_refused() {
     let _ = std::fs::remove_file(exe);
 }
 
-/// Garbage on the rendezvous socket costs its sender the connection and nobody else anything.
+/// Garbage on the rendezvous socket costs its sender the connection, and affects no other process.
 #[test]
 fn garbage_on_the_socket() {
     let dir = Dir::new("garbage");
@@ -438,7 +440,7 @@ fn garbage_on_the_socket() {
     }
 }
 
-/// Nobody at that address: an error or an event, never a hang.
+/// An address without a process: an error or an event, never a hang.
 #[test]
 fn unreachable() {
     let dir = Dir::new("unreachable");

@@ -1,7 +1,7 @@
-//! Messages between two hosts over a link of its own, asleep whenever there is nothing to do.
+//! Messages between two hosts over a link of its own, asleep whenever there is no work.
 //!
-//! `verbs_echo serve ADDRESS PORT`: echoes what comes. `verbs_echo send ADDRESS PEER:PORT COUNT`: sends COUNT messages and
-//! checks each echo; says "echoing" after the first ones. Both end with "disconnected" when the other does.
+//! `verbs_echo serve ADDRESS PORT`: echoes what comes. `verbs_echo send ADDRESS PEER:PORT COUNT`: sends COUNT messages
+//! and checks each echo; prints "echoing" after the first ones. Both end with "disconnected" when the other does.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ const WINDOW: u32 = 8;
 const MESSAGE: usize = 4096;
 const REGION: usize = WINDOW as usize * MESSAGE;
 
-/// Echoes after which the sender says that it is going.
+/// Echoes after which the sender prints "echoing".
 const FIRST: u32 = 10;
 
 struct Echo {
@@ -57,7 +57,7 @@ impl Echo {
         }
     }
 
-    /// Sends what is at the message's place in the staging region.
+    /// Sends the bytes at the message's place in the staging region.
     fn send(&self, number: u32) -> Result<()> {
         let place = (number % WINDOW) as usize * MESSAGE;
         let wr = WorkRequest {

@@ -1,7 +1,8 @@
-//! What becomes of a link whose completion queue overflows: `verbs_overflow ADDRESS`.
+//! The effect of an overflow of a link's completion queue: `verbs_overflow ADDRESS`.
 //!
-//! Ours are made for all that their queue pair can complete, so this one is made too small. A device drops what finds no
-//! room and says so by an asynchronous event alone. For the lab: prints a line of JSON.
+//! Our completion queues have room for everything that their queue pair can complete, so this one is made too small. A
+//! device drops completions that find no room, and reports that only by an asynchronous event. For the lab: prints a
+//! line of JSON.
 
 use std::error::Error;
 use std::net::IpAddr;
@@ -17,7 +18,7 @@ use netacc_verbs::{VerbsConfig, VerbsDevice};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// More than fit, however a device rounds up.
+/// More than fit, even if a device rounds up.
 const MESSAGES: u32 = 64;
 const ENTRIES: u32 = 2;
 const REGION: usize = 4096;
@@ -33,7 +34,7 @@ struct End<'a> {
 }
 
 impl End<'_> {
-    /// Polls what there is.
+    /// Polls all completions.
     fn completions(&self) -> Vec<Completion> {
         const EMPTY: WorkCompletion = WorkCompletion {
             qp: QueuePairId(0),
@@ -61,7 +62,7 @@ impl End<'_> {
     }
 }
 
-/// Waits for something.
+/// Waits for an event.
 fn until<T>(what: &str, mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
     let begun = Instant::now();
     while begun.elapsed() < PATIENCE {
@@ -108,15 +109,15 @@ fn run(address: IpAddr) -> Result<serde_json::Value> {
 
     let [ours, theirs] = connect(overflowing, peer)?;
     ours.post(MESSAGES)?;
-    // Nobody polls the queue until the device has said that it is of no use any more.
-    let refused = until("being told of the overflow", || {
+    // No thread polls the queue until the device has reported that it cannot be used any more.
+    let refused = until("the event of the overflow", || {
         overflowing.poll_event();
         Ok(overflowing.post_send(ours.qp, &[]).err())
     })?;
     let left = ours.completions();
     let ends =
         |completions: &[Completion]| completions.iter().filter(|c| matches!(c, Completion::Disconnected)).count();
-    let told = until("the peer's being told", || {
+    let told = until("the peer's event", || {
         peer.poll_event();
         Ok(theirs.completions().iter().any(|c| matches!(c, Completion::Disconnected)).then_some(true))
     })?;

@@ -23,12 +23,12 @@ use crate::peer_address::{decode, encode, host};
 const RESOLVE_TIMEOUT_MS: i32 = 2000;
 
 impl VerbsDevice {
-    /// What to hand to [`connect`](ConnectionManager::connect) for who listens at `address`.
+    /// The address to pass to [`connect`](ConnectionManager::connect) for a process that listens at `address`.
     pub fn peer_address(address: SocketAddr) -> PeerAddress {
         encode(address)
     }
 
-    /// What [`peer_address`](VerbsDevice::peer_address) was made of. `None`: of nothing where somebody could listen.
+    /// The inverse of [`peer_address`](VerbsDevice::peer_address). `None`: no process could listen at such an address.
     pub fn socket_address(peer: PeerAddress) -> Option<SocketAddr> {
         decode(peer)
     }
@@ -36,7 +36,7 @@ impl VerbsDevice {
     /// Accepts links at one more port, from now on.
     ///
     /// # Errors
-    /// The port is taken.
+    /// Fails if the port is taken.
     pub fn listen_on(&self, port: u16) -> io::Result<()> {
         let mut manager = self.manager.lock();
         if manager.listeners.values().any(|(_, known)| *known == port) {
@@ -46,15 +46,15 @@ impl VerbsDevice {
         let listen = |ip| listen_at(&self.channel, self.context, SocketAddr::new(ip, port));
         let listener = listen(self.address.ip())?;
         manager.listeners.insert(listener.key(), (listener, port));
-        // Where the other family's is taken, its links are what peers have to do without.
+        // If the other family's port is taken, peers have to do without links of that family.
         if let Some(second) = self.second_address.and_then(|ip| listen(ip).ok()) {
             manager.listeners.insert(second.key(), (second, port));
         }
         Ok(())
     }
 
-    /// Takes in what happened to connections. [`poll_event`](ConnectionManager::poll_event) does the same and then takes
-    /// an event; this is for who only wants links to notice that they ended.
+    /// Handles the events of connections. [`poll_event`](ConnectionManager::poll_event) does the same and then takes an
+    /// event; this is for callers that only want links to detect their end.
     pub fn progress(&self) {
         let mut manager = self.manager.lock();
         let _call = enter();
@@ -82,7 +82,7 @@ impl VerbsDevice {
             EventKind::RouteResolved => self.routed(manager, key),
             EventKind::Established => self.established(manager, key, &event.private_data),
             EventKind::Refused | EventKind::Unreachable => self.failed(manager, key, CmError::Unreachable),
-            // The kernel waits until nothing of ours refers to the device.
+            // The kernel waits until no object of ours refers to the device.
             EventKind::DeviceRemoved => {
                 self.gone.store(true, Ordering::Release);
                 manager.listeners.remove(&key);
@@ -136,10 +136,11 @@ impl VerbsDevice {
         }
     }
 
-    /// The call that connects has returned. What became of the request comes as an event, unless it was never sent.
+    /// The call that connects has returned. The outcome of the request comes as an event, unless the request was never
+    /// sent.
     fn connect_returned(&self, manager: &mut Manager, ReturnedConnect { cm, link, outcome }: ReturnedConnect) {
         if self.links.get(link.id).is_none() {
-            // The queue pair is gone, and had no id to be ended with.
+            // The queue pair is gone, and could not end an id that it did not have.
             return manager.forget(cm, link.peer_knows.load(Ordering::Acquire));
         }
         let key = cm.key();
@@ -211,7 +212,7 @@ impl VerbsDevice {
             Ok(local) => Ok((link, local)),
             Err(error) => {
                 link.close();
-                // The caller holds the manager's lock and nothing of this id is in it.
+                // The caller holds the manager's lock, and the manager has no entry of this id.
                 self.discard(link.id);
                 Err(error)
             }
@@ -239,7 +240,7 @@ impl ConnectionManager for VerbsDevice {
         encode(self.address)
     }
 
-    /// Hosts: a process may be asked at several ports.
+    /// Hosts: the peer may have connected to any of a process's ports.
     fn ends(&self, peer: PeerAddress) -> [PeerAddress; 2] {
         let towards = decode(peer).and_then(|peer| self.address_of_family(peer.ip())).unwrap_or(self.address.ip());
         [encode(SocketAddr::new(towards, self.address.port())), peer].map(host)

@@ -4,7 +4,7 @@ use netacc_device::{RemoteKey, RemoteRegion, MAX_PRIVATE_DATA};
 
 /// The private data of a request or a reply. Some devices pad private data with zeros, so it has a length of its own.
 pub(crate) struct ConnectData {
-    /// Where the sender accepts links.
+    /// The port at which the sender accepts links.
     pub(crate) port: u16,
     /// Its first region.
     pub(crate) region: RemoteRegion,
@@ -28,7 +28,7 @@ impl ConnectData {
         bytes
     }
 
-    /// `None`: not of our making.
+    /// `None`: this backend did not make it.
     pub(crate) fn parse(bytes: &[u8]) -> Option<ConnectData> {
         let bytes = bytes.get(..CONNECT_DATA_LEN)?;
         let len = usize::from(bytes[1]);

@@ -1,9 +1,9 @@
 //! Threads that connect, for devices whose driver waits for the peer's kernel in the very call (`Limits::connect_waits`).
 //!
-//! Where a firewall drops the request, the call takes as long as TCP repeats it: two minutes. So each attempt has a thread
-//! of its own, and the caller goes on. Meanwhile the id belongs to the thread, because an id must not be destroyed under a
-//! call. The connection manager takes in the outcome under its lock, as it does events, and destroys there an id that
-//! nobody wants any more.
+//! Where a firewall drops the request, the call takes as long as TCP repeats it: two minutes. So each attempt has a
+//! thread of its own, and the caller continues. Meanwhile the id belongs to the thread, because an id must not be
+//! destroyed under a call. The connection manager handles the outcome under its lock, like events, and destroys there
+//! an id that is not needed any more.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -15,7 +15,8 @@ use parking_lot::Mutex;
 use crate::ffi::{with_signals_blocked, CmId, ConnectParameters, EventFd};
 use crate::link::Link;
 
-/// Attempts of a device that may be under way. Arbitrary: a peer that does not answer is tried less and less often.
+/// The number of attempts of a device that may be in progress. Arbitrary: a peer that does not answer is tried less and
+/// less often.
 const MAX_CONNECT_THREADS: usize = 16;
 
 /// The name of such a thread.
@@ -26,7 +27,7 @@ const STACK_LEN: usize = 128 << 10;
 
 /// Attempts of one device.
 pub(crate) struct ConnectThreads {
-    /// Invariant: rung whenever `done` has something, and only then.
+    /// Invariant: signalled whenever `done` is not empty, and only then.
     event: EventFd,
     done: Mutex<Vec<ReturnedConnect>>,
     under_way: AtomicUsize,
@@ -37,15 +38,15 @@ pub(crate) struct ReturnedConnect {
     // Before the link, which has the completion queue of its queue pair.
     pub(crate) cm: CmId,
     pub(crate) link: Arc<Link>,
-    /// Whether the request is on its way.
+    /// Whether the request was sent.
     pub(crate) outcome: io::Result<()>,
 }
 
 impl ConnectThreads {
-    /// None under way.
+    /// No attempt is in progress.
     ///
     /// # Errors
-    /// There is no descriptor left.
+    /// Fails if there is no descriptor left.
     pub(crate) fn new() -> io::Result<Arc<ConnectThreads>> {
         Ok(Arc::new(ConnectThreads { event: EventFd::new()?, done: Mutex::default(), under_way: AtomicUsize::new(0) }))
     }
@@ -58,7 +59,7 @@ impl ConnectThreads {
     /// Connects a link. The request carries `private_data`.
     ///
     /// # Errors
-    /// Too many are under way, or there can be no thread; then the link has its id as before.
+    /// Fails if too many are in progress, or no thread can be started; then the link has its id as before.
     pub(crate) fn begin(
         self: &Arc<Self>,
         link: &Arc<Link>,
@@ -81,7 +82,7 @@ impl ConnectThreads {
     }
 
     fn connect(&self, link: Arc<Link>, private_data: &[u8], waits_for_receive: bool) {
-        // Not in the head of what follows, which takes its time.
+        // A statement of its own, because the lock must not be held during what follows.
         let cm = link.cm.lock().take();
         if let Some(cm) = cm {
             let outcome = cm.connect(&ConnectParameters { private_data, waits_for_receive });

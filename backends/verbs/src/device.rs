@@ -1,4 +1,4 @@
-//! The device: what it can do, its completion queues and queue pairs.
+//! The device: its capabilities, completion queues and queue pairs.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -26,31 +26,32 @@ use crate::memory::{Growth, LinkMemory};
 use crate::profile::{Limits, Profile};
 use crate::queue::Queue;
 
-/// What to open.
+/// The settings for opening a device.
 #[derive(Clone, Debug)]
 pub struct VerbsConfig {
     /// An address of this machine that an RDMA device serves: links are made from and accepted on it.
     pub address: IpAddr,
-    /// Others that the device may serve: the first one of the other family that it does is used for links of that.
+    /// Other addresses that the device may serve: the first one of the other family that it serves is used for links of
+    /// that family.
     pub also: Vec<IpAddr>,
     /// The port at which links are accepted; 0: any.
     pub port: u16,
-    /// Whose limits the device is held to.
+    /// The profile whose limits the device is narrowed to.
     pub profile: Profile,
     /// Requests of a send queue. The device may allow fewer.
     pub send_depth: u32,
     /// Receives of a receive queue. The device may allow fewer.
     pub recv_depth: u32,
-    /// Entries of a completion queue, other than as many as its queue pair can complete at a time: with fewer it can overflow,
-    /// of which only a test has a use.
+    /// Entries of a completion queue, if other than the number that its queue pair can complete at a time: with fewer
+    /// it can overflow, which only a test needs.
     pub completion_entries: Option<u32>,
     /// The completion vector of the first completion queue; the others have the next ones. Beyond the device's last it
     /// begins again.
     pub comp_vector: u32,
-    /// How much memory is registered at first for a queue pair (`NACC_RDMA_MR_MIN_INC_SIZE`). Each further time it is twice
-    /// as much, and always enough for what is asked.
+    /// The amount of memory that is registered at first for a queue pair (`NACC_RDMA_MR_MIN_INC_SIZE`). Each further
+    /// time it is twice as much, and always enough for the request.
     pub mr_min_inc_bytes: usize,
-    /// How much at most at a time, unless a single region is longer (`NACC_RDMA_MR_MAX_INC_SIZE`).
+    /// The largest amount at a time, unless a single region is longer (`NACC_RDMA_MR_MAX_INC_SIZE`).
     pub mr_max_inc_bytes: usize,
 }
 
@@ -86,7 +87,7 @@ pub struct VerbsDevice {
     pub(crate) limits: Limits,
     pub(crate) shape: Shape,
     pub(crate) address: SocketAddr,
-    /// Of the other family, where the device serves one of those.
+    /// The address of the other family, if the device serves one.
     pub(crate) second_address: Option<IpAddr>,
     capabilities: Capabilities,
     /// See [`Profile::guard_entries`].
@@ -100,12 +101,12 @@ pub struct VerbsDevice {
     growth: Growth,
     pub(crate) channel: Arc<EventChannel>,
     pub(crate) manager: Mutex<Manager>,
-    /// Where connecting takes threads of its own.
+    /// Set if connecting needs threads of its own.
     pub(crate) connect_threads: Option<Arc<ConnectThreads>>,
     /// The device was taken away.
     pub(crate) gone: AtomicBool,
-    /// Tells of that first, and of some devices alone: the kernel waits for who has the device open before it tells the
-    /// connection manager.
+    /// Reports the removal first, and for some devices it alone does: the kernel waits for processes that have the
+    /// device open before it informs the connection manager.
     pub(crate) node: Option<UnlinkWatch>,
 }
 
@@ -113,7 +114,8 @@ impl VerbsDevice {
     /// Opens the device that serves an address, and listens there.
     ///
     /// # Errors
-    /// The libraries or the kernel's modules are missing; no RDMA device serves the address; the port is taken.
+    /// Fails if the libraries or the kernel's modules are missing, no RDMA device serves the address, or the port is
+    /// taken.
     pub fn open(config: &VerbsConfig) -> Result<VerbsDevice, DeviceError> {
         let unavailable = |what| move |source| DeviceError::Unavailable { what, source: Some(source) };
         let _call = enter();
@@ -175,7 +177,7 @@ impl VerbsDevice {
         fds
     }
 
-    /// Descriptors that libibverbs and librdmacm know by their numbers, also in a forked child.
+    /// Descriptors that libibverbs and librdmacm use by their numbers, also in a forked child.
     pub fn library_fds(&self) -> Vec<RawFd> {
         let mut fds = vec![self.channel.fd()];
         fds.extend(self.context.fds());
@@ -183,19 +185,20 @@ impl VerbsDevice {
         fds
     }
 
-    /// Where links are accepted in any case: the address it was opened for, and the port that was found for it.
+    /// The address at which links are always accepted: the address that the device was opened for, and the port that
+    /// was found for it.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The address of ours that links of a family come from and are accepted at.
+    /// The local address that links of a family come from and are accepted at.
     pub fn address_of_family(&self, like: IpAddr) -> Option<IpAddr> {
         let ours = [Some(self.address.ip()), self.second_address];
         ours.into_iter().flatten().find(|ours| ours.is_ipv4() == like.is_ipv4())
     }
 
-    /// Whether the device was taken away. All its queue pairs then end, and once they are destroyed the object should be
-    /// dropped: until then the kernel keeps whoever takes it away waiting.
+    /// Whether the device was taken away. All its queue pairs then end, and once they are destroyed the object should
+    /// be dropped: until then the kernel blocks the removal of the device.
     pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Acquire)
     }
@@ -205,7 +208,7 @@ impl VerbsDevice {
         !self.links.0.read().is_empty()
     }
 
-    /// The limits that the device is held to.
+    /// The limits that the device is narrowed to.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
@@ -244,7 +247,7 @@ impl VerbsDevice {
         Ok(link)
     }
 
-    /// Ends a queue pair, and gives back what it held. The connection goes on until the peer has been told.
+    /// Ends a queue pair, and frees its resources. The connection continues until the peer has been informed.
     pub(crate) fn unmake(&self, manager: &mut Manager, id: QueuePairId) {
         let link = self.links.0.write().remove(&id);
         if let Some(link) = link {
@@ -252,14 +255,14 @@ impl VerbsDevice {
         }
     }
 
-    /// Ends a queue pair that never was connected, and that no other place knows of.
+    /// Ends a queue pair that was never connected, and that has no other reference.
     pub(crate) fn discard(&self, id: QueuePairId) {
         let Some(link) = self.links.0.write().remove(&id) else { return };
         drop(link.retire());
         link.home().remove(&link);
     }
 
-    /// The end of a link, by the peer's word or our own. What was placed before comes first.
+    /// The end of a link, by the peer or by us. Messages that were placed before come first.
     pub(crate) fn close(&self, link: &Link) {
         link.collect();
         let news = link.close();
@@ -270,7 +273,7 @@ impl VerbsDevice {
         }
     }
 
-    /// Ends the queue pairs of which the device says that they have died.
+    /// Ends the queue pairs that the device reports as dead.
     pub(crate) fn hear_trouble(&self) {
         let those_in = |trouble| self.links.0.read().values().filter(|l| l.is_in(trouble)).cloned().collect::<Vec<_>>();
         while let Some(links) = self.context.next_trouble(those_in) {
@@ -278,7 +281,7 @@ impl VerbsDevice {
         }
     }
 
-    /// The device was taken away: all that uses it must go.
+    /// The device was taken away: all objects that use it must go.
     pub(crate) fn take_away(&self) {
         self.gone.store(true, Ordering::Release);
         let links: Vec<_> = self.links.0.read().values().cloned().collect();
@@ -290,7 +293,7 @@ impl VerbsDevice {
     }
 }
 
-/// Ends a queue pair that is no more among the living.
+/// Ends a queue pair that is no longer among the living ones.
 fn end(manager: &mut Manager, link: &Link) {
     if let Some(cm) = link.retire() {
         manager.forget(cm, link.peer_knows.load(Ordering::Acquire));
@@ -298,12 +301,12 @@ fn end(manager: &mut Manager, link: &Link) {
     link.home().remove(link);
 }
 
-/// Whether one more link leaves the program enough descriptors: three quarters of those that it may have. A program that
-/// has just enough for its connections must not fail for having links.
+/// Whether one more link leaves the program enough descriptors: three quarters of those that it may have. A program
+/// that has just enough for its connections must not fail because it has links.
 fn leaves_descriptors(links: usize) -> bool {
     /// A channel, and an eventfd.
     const PER_LINK: usize = 2;
-    /// About what the device and the endpoint have besides.
+    /// About the number that the device and the endpoint have besides.
     const FIXED: usize = 16;
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     #[expect(unsafe_code, reason = "getrlimit(2)")]
@@ -323,10 +326,11 @@ fn cap(shape: &Shape) -> QpCap {
     }
 }
 
-/// Why a queue could not be made. Where the provider has a queue in the process's memory, as those of eRDMA and ConnectX do,
-/// the kernel pins it, and counts it like registered memory. `limited`: how much may be pinned is.
+/// The reason why a queue could not be made. If the provider has a queue in the process's memory, as those of eRDMA and
+/// ConnectX do, the kernel pins it, and counts it like registered memory. `limited`: the amount that may be pinned is
+/// limited.
 fn not_made(operation: &'static str, entries: u32, limited: bool, source: io::Error) -> DeviceError {
-    /// Of an entry, at least.
+    /// The size of an entry, at least.
     const ENTRY: usize = 32;
     match source.kind() {
         io::ErrorKind::OutOfMemory if limited => DeviceError::MemoryLimit { wanted: entries as usize * ENTRY },
@@ -339,7 +343,7 @@ fn guard(context: Context, entries: u32) -> Result<Cq, DeviceError> {
     made.map_err(|source| DeviceError::Os { operation: "ibv_create_cq", source })
 }
 
-/// What a queue pair can be, found out by making one.
+/// The largest shape of a queue pair, found out by making one.
 fn shape(
     context: Context,
     attributes: &DeviceAttributes,
@@ -365,10 +369,10 @@ fn shape(
     Ok(shape)
 }
 
-/// What the device can do, held to the limits.
+/// The device's capabilities, narrowed to the limits.
 fn capabilities(attributes: &DeviceAttributes, limits: &Limits, shape: &Shape) -> Capabilities {
     Capabilities {
-        // Where the device has none, a WRITE and a SEND do the same.
+        // If the device has none, a WRITE and a SEND do the same.
         write_with_imm: true,
         sends: true,
         max_inline: shape.max_copied(),
@@ -528,7 +532,7 @@ impl Drop for VerbsDevice {
 mod tests {
     use super::*;
 
-    /// Breaks if a process that may pin too little for eRDMA's queues is told that objects ran out, as before.
+    /// Breaks if a process that may pin too little for eRDMA's queues gets the error that objects ran out.
     #[test]
     fn a_queue_that_may_not_be_pinned_is_a_memory_limit() {
         let made = |errno, limited| not_made("rdma_create_qp", 512, limited, io::Error::from_raw_os_error(errno));

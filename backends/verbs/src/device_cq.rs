@@ -1,7 +1,8 @@
-//! The device's side of one queue pair's completions: a completion queue, the channel that it rings, and who sleeps on it.
+//! The device's side of one queue pair's completions: a completion queue, its channel, and the threads that sleep on
+//! it.
 //!
-//! Invariants: an armed queue makes one event, and only the one who takes that event may say that it is not armed any
-//! more, so there is never more than one event to take. Events are acknowledged under the lock that polling holds.
+//! Invariants: an armed queue makes one event, and only the thread that takes that event may mark it as not armed, so
+//! there is never more than one event to take. Events are acknowledged under the lock that polling holds.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -21,10 +22,10 @@ const BATCH: usize = 16;
 pub(crate) struct DeviceCq {
     channel: Arc<CompletionChannel>,
     pub(crate) cq: Arc<Cq>,
-    /// The device will make an event, or has made one that nobody has taken.
+    /// The device will make an event, or has made one that was not taken yet.
     armed: AtomicBool,
-    /// Held while completions are taken, so that they are handed out in their order. Here they come to lie: to clear a
-    /// place for them at each look would be most of what a look costs.
+    /// Held while completions are taken, so that they are handed out in their order. The buffer for completions:
+    /// clearing one at each poll would be most of the cost of a poll.
     polling: Mutex<[WorkCompletion; BATCH]>,
     /// Changes with every completion.
     sequence: AtomicU32,
@@ -57,7 +58,7 @@ impl DeviceCq {
         self.event.get().map(EventFd::fd)
     }
 
-    /// Hands what the device has to `take`.
+    /// Passes the device's completions to `take`.
     pub(crate) fn poll(&self, mut take: impl FnMut(&WorkCompletion)) {
         let mut batch = self.polling.lock();
         loop {
@@ -72,7 +73,7 @@ impl DeviceCq {
         }
     }
 
-    /// Asks for an event at the next completion.
+    /// Requests an event at the next completion.
     pub(crate) fn arm(&self) {
         if !self.armed.swap(true, Ordering::SeqCst) {
             self.cq.arm();
@@ -91,8 +92,8 @@ impl DeviceCq {
         self.sequence.load(Ordering::Acquire)
     }
 
-    /// Sleeps until the sequence differs from `seen`, or somebody wakes. `collect` takes in what the device has; `wanted`
-    /// says whether others rely on the event.
+    /// Sleeps until the sequence differs from `seen`, or another thread calls `wake`. `collect` handles the device's
+    /// completions; `wanted` returns whether other threads rely on the event.
     pub(crate) fn wait(
         &self,
         seen: u32,
@@ -104,7 +105,7 @@ impl DeviceCq {
             Some(event) => event,
             None => match EventFd::new() {
                 Ok(event) => self.event.get_or_init(|| event),
-                // Without descriptors: looks again and again.
+                // Without descriptors: polls again and again.
                 Err(_) => return Wait::Woken,
             },
         };
@@ -137,7 +138,7 @@ impl DeviceCq {
         }
     }
 
-    /// Wakes whoever sleeps.
+    /// Wakes the threads that sleep.
     pub(crate) fn wake(&self) {
         self.sequence.fetch_add(1, Ordering::Release);
         if self.sleepers.load(Ordering::SeqCst) > 0 {

@@ -1,4 +1,4 @@
-//! Which RDMA devices this machine has, and what they can do.
+//! The RDMA devices of this machine, and their attributes.
 
 use netacc_device::DeviceError;
 use serde::Serialize;
@@ -13,20 +13,20 @@ pub struct Found {
     pub name: String,
     /// Its transport is iWARP, not InfiniBand or RoCE.
     pub iwarp: bool,
-    /// The kind it is of, if we know it.
+    /// Its kind, if it is a known one.
     pub profile: Option<Profile>,
-    /// What it says of itself, or the errno with which it could not be opened.
+    /// The attributes that it reports, or the errno with which it could not be opened.
     pub attributes: Result<Attributes, i32>,
 }
 
 impl Found {
-    /// What it is held to by its kind.
+    /// The limits of its kind.
     pub fn limits(&self) -> Limits {
         Limits::of(self.profile, self.iwarp)
     }
 }
 
-/// What a device says of itself.
+/// The attributes that a device reports.
 #[derive(Clone, Debug, Serialize)]
 pub struct Attributes {
     /// Its firmware.
@@ -52,7 +52,7 @@ pub struct Attributes {
 /// All devices. Loads the libraries.
 ///
 /// # Errors
-/// They are not installed, or the kernel has no RDMA.
+/// Fails if they are not installed, or the kernel has no RDMA.
 pub fn discover() -> Result<Vec<Found>, DeviceError> {
     let library = library()?;
     let listed = device_list(library).map_err(|source| DeviceError::Os { operation: "ibv_get_device_list", source })?;

@@ -1,9 +1,9 @@
 #![expect(unsafe_code, reason = "this module is the boundary to libibverbs and librdmacm")]
-//! libibverbs and librdmacm: what we use of them, as owned objects.
+//! libibverbs and librdmacm: the parts that we use, as owned objects.
 //!
 //! `abi` has the structures, with their offsets asserted; `library` loads both libraries at their first use; `objects`
-//! wraps each handle so that it is freed once and after what depends on it; `requests` posts. Nothing outside this module sees a pointer
-//! of theirs.
+//! wraps each handle so that it is freed once and after its dependants; `requests` posts. Code outside this module sees
+//! none of their pointers.
 
 pub(crate) mod abi;
 mod cm;

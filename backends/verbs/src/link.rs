@@ -1,13 +1,14 @@
 #![expect(unsafe_code, reason = "work requests name memory by address")]
-//! One queue pair: its queues' accounts, its memory, and what completed.
+//! One queue pair: the counts of its queues, its memory, and its completions.
 //!
-//! The device's own state is not to be trusted after an error (some complete nothing any more, some accept posts for
-//! ever), so the accounts here are ours: a queue pair is dead when we have seen a failure, a disconnection, or were told
-//! so, and from then on it refuses posts and reports `Disconnected`, once.
+//! The device's own state cannot be trusted after an error (some complete nothing any more, some accept posts for
+//! ever), so this module keeps counts of its own. A queue pair is dead once we have seen a failure, a disconnection, or
+//! an event of its death; from then on it refuses posts and reports `Disconnected`, once.
 //!
 //! Invariants: `completed <= posted <= completed + depth`; a request's place (`posted % depth`) is used again only when
-//! it has completed, so its mark and its note are still there when its completion comes. At least every quarter of the
-//! queue is signalled, whatever the caller wanted, or a queue of unsignalled requests could never be emptied.
+//! it has completed, so its mark and its note are still there when its completion comes. At least one request in every
+//! quarter of the queue is signalled, even if the caller did not request it, or a queue of unsignalled requests could
+//! never be emptied.
 
 mod done;
 
@@ -32,7 +33,7 @@ use done::{status, Done};
 /// Bytes that each receive has. With immediates they stay unused; without, they get the note of a message.
 pub(crate) const NOTE_LEN: usize = 8;
 
-/// The requests and receives of one queue pair, and what its device can do.
+/// The requests and receives of one queue pair, and its device's capabilities.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     /// Requests that the device's send queue holds.
@@ -44,7 +45,8 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Bytes that a post copies: the device does, or we do, into the request's note. The core posts its credit words so.
+    /// Bytes that a post copies: the device copies them, or we do, into the request's note. The core posts its credit
+    /// words in this way.
     pub(crate) fn max_copied(&self) -> u32 {
         self.max_inline.max(NOTE_LEN as u32)
     }
@@ -52,9 +54,9 @@ impl Shape {
 
 pub(crate) struct Link {
     pub(crate) id: QueuePairId,
-    /// In the queue's list of links that have something.
+    /// In the queue's list of links that have completions.
     pub(crate) reported: AtomicBool,
-    /// The connection manager has told of the end: there is nobody to be told.
+    /// The connection manager has reported the end: the peer need not be informed.
     pub(crate) peer_knows: AtomicBool,
     pub(crate) device_cq: DeviceCq,
     /// The queue that it reports to.
@@ -63,22 +65,22 @@ pub(crate) struct Link {
     pub(crate) cm: Mutex<Option<CmId>>,
     shape: Shape,
     pub(crate) memory: LinkMemory<Arc<Pd>>,
-    /// Receives first, then the notes of what we send: of messages, and of bytes that the device does not copy.
+    /// Receives first, then the notes that we send: for messages, and for bytes that the device does not copy.
     notes: Part,
-    /// What all receives have in place of notes: messages bring their own bytes. Decided before it is connected.
+    /// The memory of all receives in place of notes: messages bring their own bytes. Decided before it is connected.
     into: OnceLock<RawRecv>,
     send: Mutex<SendSide>,
     recv: Mutex<RecvSide>,
     marks: Box<[Mark]>,
     completed: AtomicU64,
     dead: AtomicBool,
-    /// The peer has to be heard before anything is sent, and has not been.
+    /// A message of the peer must arrive before anything is sent, and has not yet.
     listening: AtomicBool,
     done: Mutex<Done>,
 }
 
-/// The living queue pairs. Each call looks its own up, so not in a map that hashes with a key, which numbers that we give
-/// ourselves do not need.
+/// The living queue pairs. Each call looks up its own, so it is not a map that hashes with a key: numbers that we
+/// assign ourselves do not need one.
 #[derive(Default)]
 pub(crate) struct Links(pub(crate) RwLock<BTreeMap<QueuePairId, Arc<Link>>>);
 
@@ -88,11 +90,11 @@ impl Links {
     }
 }
 
-/// What a look at the device brought.
+/// The result of polling the device.
 pub(crate) struct Gathered {
-    /// Something to report.
+    /// There is a completion to report.
     pub(crate) any: bool,
-    /// The link died of it.
+    /// The link died of one.
     pub(crate) died: bool,
 }
 
@@ -109,19 +111,19 @@ struct SendSide {
 struct RecvSide {
     qp: Option<QueuePair>,
     posted: u64,
-    /// Of those, the ones that the caller has not asked for yet.
+    /// The number of those that the caller has not posted yet.
     ahead: u32,
     chain: Chain<abi::RecvWr>,
 }
 
-/// What the caller wants to know of a request.
+/// The caller's data of a request.
 #[derive(Default)]
 struct Mark {
     id: AtomicU64,
     report: AtomicBool,
 }
 
-/// Where a request's bytes are.
+/// The place of a request's bytes.
 #[derive(Clone, Copy)]
 struct Source {
     /// The call that posts the request copies them.
@@ -188,7 +190,7 @@ impl Link {
         (shape.recv_depth + shape.send_depth) * NOTE_LEN as u32
     }
 
-    /// Completions that may be waiting at a time.
+    /// Completions that may be waiting at the same time.
     pub(crate) fn entries(shape: &Shape) -> u32 {
         shape.send_depth + shape.recv_depth
     }
@@ -207,7 +209,7 @@ impl Link {
         home.remove(self);
         self.reported.store(false, Ordering::Release);
         if let Err(error) = queue.add(self) {
-            // Where it was there is room.
+            // There is room in the queue where it was.
             let _ = home.add(self);
             return Err(error);
         }
@@ -215,11 +217,11 @@ impl Link {
         Ok(())
     }
 
-    /// Takes what the device has.
+    /// Takes the device's completions.
     pub(crate) fn gather(&self) -> Gathered {
         let (was_dead, mut any) = (self.is_dead(), false);
         self.device_cq.poll(|completion| {
-            // A stray one of a queue pair that is gone is nobody's.
+            // A stray completion of a queue pair that is gone is dropped.
             if link_of(completion.wr_id) == self.id {
                 any |= self.take(completion);
             }
@@ -227,14 +229,14 @@ impl Link {
         Gathered { any, died: !was_dead && self.is_dead() }
     }
 
-    /// As [`gather`](Link::gather), for who is not going to look at the link.
+    /// As [`gather`](Link::gather), for a caller that is not going to poll the link.
     pub(crate) fn collect(&self) {
         let Gathered { any, died } = self.gather();
         if any {
             self.home().announce(self);
         }
         if died {
-            // A queue pair that failed by itself: the peer need not have noticed.
+            // A queue pair that failed by itself: the peer may not have detected it.
             self.hang_up();
         }
     }
@@ -247,7 +249,7 @@ impl Link {
         self.dead.load(Ordering::Acquire)
     }
 
-    /// Moves what is waiting into `out`.
+    /// Moves waiting completions into `out`.
     pub(crate) fn pop(&self, out: &mut [WorkCompletion]) -> usize {
         let mut done = self.done.lock();
         let count = out.len().min(done.waiting.len());
@@ -269,7 +271,7 @@ impl Link {
         Ok(Region { memory: part.memory, remote })
     }
 
-    /// Where the device finds `len` bytes at `offset` of a region of ours: address and key.
+    /// The address and key by which the device finds `len` bytes at `offset` of a region of ours.
     fn locate(&self, region: &Region, offset: usize, len: u32) -> Option<(u64, u32)> {
         let RemoteRegion { rkey, base, .. } = region.remote;
         let (available, lkey) = self.memory.find(base, rkey.0)?;
@@ -296,7 +298,7 @@ impl Link {
         outcome.map_err(|(_, errno)| post_error(errno))
     }
 
-    /// Posts all receives that the device can hold, before the peer can send. The caller's first ones are among them.
+    /// Posts all receives that the device can hold, before the peer can send. They include the caller's first ones.
     /// `into`: the region of ours that they have in place of notes.
     pub(crate) fn post_ahead(&self, into: Option<&Region>) -> Result<(), PostError> {
         if let Some(region) = into {
@@ -311,7 +313,7 @@ impl Link {
         self.give(qp, posted, chain, self.shape.recv_depth).map_err(|(_, errno)| post_error(errno))
     }
 
-    /// Posts receives to the device. `Err`: how many were taken, and the error.
+    /// Posts receives to the device. `Err`: the number of accepted receives, and the error.
     fn give(
         &self,
         qp: QueuePair,
@@ -328,20 +330,20 @@ impl Link {
             }
         });
         // SAFETY: the notes stay registered as long as the queue pair exists. So does a region, or it was freed before,
-        // and is out of the device's reach.
+        // and the device cannot reach it.
         let outcome = unsafe { qp.post_recv(receives, chain) };
         *posted += outcome.map_or_else(|(taken, _)| taken as u64, |()| count.into());
         outcome.map_err(|(taken, errno)| (taken as u32, errno))
     }
 
-    /// Nothing may be sent before the peer has been heard. Where a device does not see to that itself it would be found out
-    /// on another.
+    /// Nothing may be sent before a message of the peer has arrived. Checked here even if this device does not check
+    /// it, because another one would fail.
     pub(crate) fn listen_first(&self) {
         self.listening.store(true, Ordering::Release);
     }
 
-    /// Posts what fits. [`PostError::Dead`] also if the device took half a message, or would end the connection because the
-    /// peer has to speak first: the caller then ends the link.
+    /// Posts as many requests as fit. [`PostError::Dead`] also if the device took half a message, or would end the
+    /// connection because the peer has to send first: the caller then ends the link.
     pub(crate) fn post_send(&self, wrs: &[WorkRequest<'_>]) -> Result<usize, PostError> {
         let mut side = self.send.lock();
         let refused = self.is_dead() || self.listening.load(Ordering::Acquire);
@@ -353,7 +355,7 @@ impl Link {
         for wr in wrs {
             let (needed, source) = self.check(wr)?;
             if needed > room {
-                // Behind here nothing is posted, but wrong requests are still refused.
+                // No later request is posted, but wrong ones are still refused.
                 room = 0;
                 continue;
             }
@@ -372,7 +374,7 @@ impl Link {
             }
         }
         // SAFETY: payloads lie in registered regions or notes, whose memory stays mapped while we hold it and, if it is
-        // freed before, is out of the device's reach; inline ones are copied by the call.
+        // freed before, cannot be reached by the device; inline ones are copied by the call.
         let (taken, errno) = match unsafe { qp.post_send(batch, chain) } {
             Ok(()) => (batch.len(), None),
             Err((taken, errno)) => (taken, Some(errno)),
@@ -381,14 +383,14 @@ impl Link {
         let whole = ends.iter().filter(|end| **end <= taken).count();
         match errno {
             None => Ok(whole),
-            // Half a message is on its way: there is no taking it back.
+            // Half a message was posted: it cannot be taken back.
             Some(_) if taken != whole.checked_sub(1).map_or(0, |last| ends[last]) => Err(PostError::Dead),
             Some(errno) if whole == 0 => Err(post_error(errno)),
             Some(_) => Ok(whole),
         }
     }
 
-    /// How many of the device's requests it takes, and where its bytes are.
+    /// The number of the device's requests that it takes, and the place of its bytes.
     fn check(&self, wr: &WorkRequest<'_>) -> Result<(usize, Source), PostError> {
         let len = wr.payload.len();
         let source = match wr.payload {
@@ -396,7 +398,7 @@ impl Link {
             Payload::Inline(_) | Payload::InPlace { .. } => return Err(PostError::Invalid),
             Payload::Region { region, offset, len } => {
                 let (address, lkey) = self.locate(region, offset, len).ok_or(PostError::Invalid)?;
-                // A device that has the bytes with the request need not fetch them.
+                // A device that gets the bytes with the request need not fetch them.
                 if len <= self.shape.max_inline {
                     Source::inline(address)
                 } else {
@@ -422,7 +424,7 @@ impl Link {
         }
     }
 
-    /// Appends what `wr` is in the device's terms. `number`: that of the first.
+    /// Appends the device's requests for `wr`. `number`: the number of the first.
     fn prepare(
         &self,
         number: u64,
@@ -469,7 +471,7 @@ impl Link {
         Ok(())
     }
 
-    /// A SEND that brings immediate and length to a peer whose device has no immediates.
+    /// A SEND that carries immediate and length to a peer whose device has no immediates.
     fn note(&self, number: u64, imm: u32, len: u32) -> Result<RawSend, PostError> {
         let [a, b, c, d] = imm.to_le_bytes();
         let [e, f, g, h] = len.to_le_bytes();
@@ -485,7 +487,7 @@ impl Link {
         })
     }
 
-    /// Copies bytes to where they stay until the request of this number has completed.
+    /// Copies bytes to a place where they stay until the request of this number has completed.
     fn noted(&self, number: u64, bytes: &[u8]) -> Result<Source, PostError> {
         let place = u64::from(self.shape.recv_depth) + number % u64::from(self.shape.send_depth);
         let offset = place as usize * NOTE_LEN;
@@ -507,7 +509,7 @@ impl Link {
 
     // ---- completions ----------------------------------------------------------------------------------------
 
-    /// Takes one of the device's completions. True if there is something for the caller.
+    /// Takes one of the device's completions. Returns true if there is a completion for the caller.
     pub(crate) fn take(&self, raw: &RawCompletion) -> bool {
         let mut done = self.done.lock();
         let before = done.waiting.len();
@@ -554,13 +556,14 @@ impl Link {
         }
         let place = raw.wr_id as u32 % self.shape.recv_depth;
         let mut note = [0; NOTE_LEN];
-        // A note that was cut short leaves zeros or an old one: a peer's lie like any other, which the caller checks.
+        // A note that was cut short leaves zeros or an old one: a false value of the peer like any other, which the
+        // caller checks.
         let _ = self.notes.memory.read(place as usize * NOTE_LEN, &mut note);
         let [a, b, c, d, e, f, g, h] = note;
         Completion::Receive { imm: u32::from_le_bytes([a, b, c, d]), len: u32::from_le_bytes([e, f, g, h]) }
     }
 
-    /// Whether it is one of those that died.
+    /// Whether the event of a death concerns this link.
     pub(crate) fn is_in(&self, trouble: Trouble) -> bool {
         match trouble {
             Trouble::QueuePair(address) => self.send.lock().qp.is_some_and(|qp| qp.address() == address),
@@ -570,16 +573,17 @@ impl Link {
         }
     }
 
-    /// The end, for a cause that is no completion. True if it is news.
+    /// The end, for a cause that is not a completion. Returns true if it had not ended before.
     pub(crate) fn close(&self) -> bool {
         self.dead.store(true, Ordering::Release);
         self.done.lock().disconnect(self.id)
     }
 
-    /// Tells the peer, if it can be told now, and puts the device's queue pair into the error state, unless it is gone.
+    /// Informs the peer, if that is possible now, and puts the device's queue pair into the error state, unless it is
+    /// gone.
     pub(crate) fn hang_up(&self) {
         if let Some(cm) = self.cm.lock().as_ref().filter(|cm| !cm.is_cut_off()) {
-            // Where the peer was first, this is the answer that it waits for; a second one is no harm.
+            // If the peer disconnected first, this is the answer that it waits for; a second one does no harm.
             let _ = cm.disconnect();
         }
         if let Some(qp) = self.send.lock().qp {
@@ -587,7 +591,7 @@ impl Link {
         }
     }
 
-    /// Ends all use of the queue pair, and hands its connection out to be destroyed.
+    /// Ends all use of the queue pair, and returns its connection to be destroyed.
     pub(crate) fn retire(&self) -> Option<CmId> {
         self.dead.store(true, Ordering::Release);
         let mut send = self.send.lock();

@@ -1,7 +1,8 @@
 //! The state of connecting: the connection manager's ids, and the stage of each.
 //!
-//! Ids are named by address in the events of librdmacm, and an address may be used again; so events are taken, and ids
-//! destroyed, under one lock, the one around [`Manager`]: an event in hand is always about the id that has its name now.
+//! Events of librdmacm identify ids by address, and an address may be used again. So events are taken, and ids
+//! destroyed, under one lock, the one around [`Manager`]: an event in hand is always about the id that has that address
+//! now.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -15,10 +16,11 @@ use netacc_device::{
 use crate::ffi::{CmId, Context, EventChannel, Key};
 use crate::link::Link;
 
-/// Attempts, and requests of peers, that may be open at a time. Arbitrary; more are refused.
+/// Attempts, and requests of peers, that may be open at the same time. Arbitrary; more are refused.
 pub(crate) const MAX_ATTEMPTS: usize = 1024;
 
-/// Ids that wait for the peer's answer to a disconnection, or to tell it, of which the oldest give way. Arbitrary.
+/// The number of ids that wait for the peer's answer to a disconnection, or for the network to send one; beyond it the
+/// oldest are dropped. Arbitrary.
 const MAX_LEAVING: usize = 1024;
 
 /// Requests that may wait to be accepted. Drivers of iWARP devices drop what exceeds it, silently.
@@ -33,18 +35,18 @@ pub(crate) struct Manager {
     /// Queue pairs that are connected, by their id.
     pub(crate) established: HashMap<Key, QueuePairId>,
     pub(crate) leaving: VecDeque<CmId>,
-    /// Ids that can tell nobody of their end before the port has its network back.
+    /// Ids that cannot inform their peers of their end before the port has its network back.
     ///
-    /// SoftRoCE of Linux 6.1 needs that: a message of the connection manager that finds no way puts the queue pair that
-    /// sends those into error, and only its sending half is put right. The host then hears no request any more, whoever
-    /// listens, until the device is made again.
+    /// SoftRoCE of Linux 6.1 needs that: a message of the connection manager without a route puts the queue pair that
+    /// sends those messages into error, and only its sending half is repaired. The host then receives no request any
+    /// more, for any listener, until the device is made again.
     pub(crate) cut_off: VecDeque<CmId>,
     pub(crate) events: VecDeque<CmEvent>,
-    /// Requests of peers that were refused since that was last told.
+    /// Requests of peers that were refused since the last report.
     pub(crate) refused: u64,
 }
 
-/// What a queue pair begins with.
+/// The first settings of a queue pair.
 #[derive(Clone, Copy)]
 pub(crate) struct First {
     pub(crate) cq: CompletionQueueId,
@@ -59,18 +61,18 @@ pub(crate) struct Attempt {
 }
 
 pub(crate) enum Stage {
-    /// Looking for the device and the way; then the queue pair is made.
+    /// Resolving the device and the route; then the queue pair is made.
     Resolving { cm: CmId, first: First, private_data: Vec<u8> },
     /// Our queue pair exists; the peer has not answered.
     Connecting { link: Arc<Link>, local: Region, private_data: Vec<u8> },
-    /// A peer asks; nobody has answered.
+    /// A peer has requested a link, and was not answered yet.
     Asked { cm: CmId, remote: RemoteRegion },
     /// We have accepted; the peer has not confirmed.
     Accepted { link: Arc<Link>, local: Region, remote: RemoteRegion },
 }
 
 impl Manager {
-    /// Ends all that is not a queue pair.
+    /// Ends everything that is not a queue pair.
     pub(crate) fn clear(&mut self) {
         self.listeners.clear();
         self.attempts.clear();
@@ -108,7 +110,7 @@ impl Manager {
         }
     }
 
-    /// Ids that could tell nobody of their end do so, if they can now.
+    /// Ids that could not inform their peers of their end do so, if they can now.
     pub(crate) fn catch_up(&mut self) {
         while let Some(cm) = self.cut_off.pop_front_if(|cm| !cm.is_cut_off()) {
             if cm.disconnect().is_ok() {

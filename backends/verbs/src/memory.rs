@@ -1,17 +1,19 @@
-//! The memory of one queue pair: slabs, each registered as one, and the regions that are parts of them.
+//! The memory of one queue pair: slabs, each registered as a whole, and the regions that are parts of them.
 //!
-//! Registering is a command of the device, which takes them one by one, and devices have few registrations (eRDMA: two for
-//! each queue pair). So memory is registered in slabs that grow: the first of [`Growth::min_bytes`], each next one twice as
-//! long up to [`Growth::max_bytes`], and if the device can, long enough for two of what is asked: a stream has a ring, and a
-//! copy of its peer's, so a link that carries one stream has two registrations. A slab is one queue pair's, in whose
-//! protection domain it is registered: whom a peer's stray write can hit is that peer's other streams, and nobody else.
+//! Registering is a command of the device, which executes them one by one, and devices have few registrations (eRDMA:
+//! two for each queue pair). So memory is registered in slabs that grow: the first of [`Growth::min_bytes`], each next
+//! one twice as long up to [`Growth::max_bytes`]. If the device can, a slab is long enough for two regions of the
+//! requested length: a stream has a ring, and a copy of its peer's, so a link that carries one stream has two
+//! registrations. A slab belongs to one queue pair, and is registered in its protection domain: a peer's stray write
+//! can only hit that peer's other streams.
 //!
-//! A slab of which nothing is in use is deregistered at once: what is likely to be used again is not given back to the
-//! device in the first place (the core keeps it with its link). The regions of a link are of few lengths, far from powers of
-//! two (a ring and a line), so the shared-memory backend's buddies would pin twice of what is used; here parts are taken
-//! where they fit best.
+//! A slab without a used part is deregistered at once: memory that is likely to be used again is not given back to the
+//! device in the first place (the core keeps it with its link). The regions of a link have few lengths, far from powers
+//! of two (a ring and a line), so the shared-memory backend's buddies would pin twice as much as is used; here parts
+//! are taken where they fit best.
 //!
-//! Invariants: parts are multiples of [`LINE`] and do not overlap; beyond `fresh` a slab holds nothing but zeros of ours.
+//! Invariants: parts are multiples of [`LINE`] and do not overlap; beyond `fresh` a slab contains only zeros that we
+//! wrote.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -27,7 +29,7 @@ use crate::ffi::{is_limited, Mr, Pd};
 /// Parts begin at multiples of this.
 const LINE: usize = 64;
 
-/// What the kernel pins is a multiple of this.
+/// The kernel pins multiples of this.
 const PAGE: usize = 4096;
 
 /// How memory grows.
@@ -38,7 +40,7 @@ pub(crate) struct Growth {
 }
 
 impl Growth {
-    /// The length of the next slab of somebody who has so many, for a part of `wanted` bytes and others like it.
+    /// The length of the next slab of an owner of so many, for a part of `wanted` bytes and others like it.
     fn next_len(&self, slabs: usize, wanted: usize) -> usize {
         let step = self.min_bytes.saturating_mul(1 << slabs.min(31)).min(self.max_bytes);
         let parts = step.div_ceil(wanted).max(2);
@@ -47,7 +49,7 @@ impl Growth {
     }
 }
 
-/// Registered memory, as we, the peer and the device name it.
+/// Registered memory, with its names for us, the peer and the device.
 #[derive(Clone)]
 pub(crate) struct Part {
     pub(crate) memory: Memory,
@@ -56,7 +58,7 @@ pub(crate) struct Part {
     pub(crate) rkey: u32,
 }
 
-/// Who registers memory.
+/// A registrar of memory.
 pub(crate) trait Registrar {
     /// A registration, which ends when it is dropped.
     type Registration;
@@ -64,7 +66,7 @@ pub(crate) trait Registrar {
     /// Registers `len` zeroed bytes, which the peer may write.
     fn register(&self, len: usize) -> io::Result<(Self::Registration, Part)>;
 
-    /// Whether what may be registered is limited by what this process may lock in memory.
+    /// Whether this process's limit of locked memory bounds registrations.
     fn is_limited(&self) -> bool;
 }
 
@@ -86,8 +88,8 @@ impl Registrar for Arc<Pd> {
 pub(crate) struct LinkMemory<R: Registrar> {
     registrar: R,
     growth: Growth,
-    /// Held while more is made, so that two do not make it at once. Taken before `slabs`, which is not held meanwhile: it is
-    /// on the way of each post.
+    /// Held while more is made, so that two do not make it at once. Taken before `slabs`, which is not held meanwhile:
+    /// each post takes that lock.
     growing: Mutex<()>,
     slabs: RwLock<Slabs<R::Registration>>,
 }
@@ -131,8 +133,9 @@ impl<R: Registrar> LinkMemory<R> {
             Some(taken) => taken,
             None => {
                 let slab = self.grow(wanted).map_err(|error| match error.kind() {
-                    // What the kernel says at the limit, and where there is none if it has no memory itself. All else is
-                    // the device's word, or that of a control group, on how many registrations there may be.
+                    // The kernel returns this at the limit, and, where there is no limit, if it has no memory itself.
+                    // Any other error comes from the device, or from a control group, and is about the number of
+                    // registrations.
                     io::ErrorKind::OutOfMemory if self.registrar.is_limited() => {
                         DeviceError::MemoryLimit { wanted: len }
                     }
@@ -150,7 +153,7 @@ impl<R: Registrar> LinkMemory<R> {
     fn grow(&self, wanted: usize) -> io::Result<Slab<R::Registration>> {
         let next = self.growth.next_len(self.slabs.read().all.len(), wanted);
         let register = |len: usize| self.registrar.register(len.next_multiple_of(PAGE));
-        // What cannot be had for several need not be too much for one.
+        // A length for several parts may be too much where that for one is not.
         let (registration, whole) = register(next).or_else(|_| register(wanted))?;
         let free = RangeAllocator::new(0..whole.memory.len());
         Ok(Slab { _registration: registration, whole, free, fresh: 0 })
@@ -159,7 +162,7 @@ impl<R: Registrar> LinkMemory<R> {
     /// Gives a part back.
     pub(crate) fn free(&self, address: u64, rkey: u32) {
         let empty = self.slabs.write().give(address, rkey);
-        // Deregistered while nobody waits for the lock.
+        // Deregistered while no thread waits for the lock.
         drop(empty);
     }
 
@@ -172,7 +175,7 @@ impl<R: Registrar> LinkMemory<R> {
 }
 
 impl<M> Slabs<M> {
-    /// A part of so many bytes, and how many of its first bytes may be other than zero.
+    /// A part of so many bytes, and the number of its first bytes that may be other than zero.
     fn take(&mut self, wanted: usize) -> Option<(Part, usize)> {
         let (slab, place) = self.all.iter_mut().find_map(|slab| {
             let place = slab.free.allocate_range(wanted).ok()?;
@@ -191,7 +194,7 @@ impl<M> Slabs<M> {
         Some((part, dirty))
     }
 
-    /// Takes a part back. Returns its slab, if nothing else of that is used.
+    /// Takes a part back. Returns its slab, if no other part of that is used.
     fn give(&mut self, address: u64, rkey: u32) -> Option<Slab<M>> {
         self.used.get(&address).filter(|used| used.rkey == rkey)?;
         let used = self.used.remove(&address)?;
@@ -213,13 +216,13 @@ mod tests {
     const RING: usize = 256 * KIB + 64;
     const GROWTH: Growth = Growth { min_bytes: 16 * KIB, max_bytes: 8 << 20 };
 
-    /// Registers heap memory, up to a limit, and knows what is registered.
+    /// Registers heap memory, up to a limit, and records the registrations.
     #[derive(Clone)]
     struct Registry {
         made: Arc<AtomicU32>,
         registered: Arc<Mutex<BTreeMap<u32, usize>>>,
         limit: usize,
-        /// What it says beyond the limit, and whether there is one for locked memory.
+        /// The error beyond the limit, and whether there is one for locked memory.
         refusal: (i32, bool),
     }
 
@@ -263,7 +266,8 @@ mod tests {
         registry.registered.lock().values().copied().collect()
     }
 
-    // Breaks if a key had no effect: the first slab is as long as the one says, the longest as the other.
+    // Breaks if a setting had no effect: the first slab has the length of the one setting, the longest that of the
+    // other.
     #[test]
     fn slabs_double_from_the_smallest_to_the_largest() {
         let (memory, registry) = memory(Growth { min_bytes: 16 * KIB, max_bytes: 128 * KIB }, usize::MAX);
@@ -273,7 +277,7 @@ mod tests {
         assert_eq!(lengths(&registry), [16, 32, 64, 128, 128].map(|len| len * KIB));
     }
 
-    // Breaks if what the streams of a link have were registered one by one, or if much more were pinned than they use.
+    // Breaks if the memory of a link's streams were registered one by one, or if much more were pinned than they use.
     #[test]
     fn rings_share_slabs_and_fill_them() {
         for (growth, most) in [(GROWTH, 13), (Growth { min_bytes: 8 << 20, ..GROWTH }, 5)] {
@@ -294,7 +298,8 @@ mod tests {
         assert_eq!(lengths(&registry), [16 * KIB, pages], "one stream pins what it uses, in two registrations");
     }
 
-    // Breaks if memory that nobody uses stays pinned, or if what is given back twice, or is not known, harms others.
+    // Breaks if unused memory stays pinned, or if memory that is given back twice, or was never given out, harms
+    // others.
     #[test]
     fn what_is_empty_is_deregistered() {
         let (memory, registry) = memory(GROWTH, usize::MAX);
@@ -318,7 +323,7 @@ mod tests {
         assert_eq!(lengths(&registry), [0; 0]);
     }
 
-    // Breaks if a stream stays on TCP for want of memory that is only for others after it.
+    // Breaks if a stream stays on TCP for lack of memory that is only for later streams.
     #[test]
     fn where_a_slab_is_too_much_a_part_is_tried() {
         let (memory, registry) = memory(Growth { min_bytes: 1 << 20, ..GROWTH }, 300 * KIB);
@@ -329,7 +334,8 @@ mod tests {
         assert!(memory.alloc(u32::MAX).is_err());
     }
 
-    // Breaks if who has run out of registrations were told to raise a limit that he is far from, or that he does not have.
+    // Breaks if a process that has run out of registrations gets the advice to raise a limit that it is far from, or
+    // does not have.
     #[test]
     fn only_locked_memory_is_told_as_a_limit_of_memory() {
         for (refusal, is_limit) in [
@@ -349,7 +355,7 @@ mod tests {
     }
 
     proptest! {
-        /// Parts are zeroed, aligned, of the length that was asked for, and nobody else's.
+        /// Parts are zeroed, aligned, of the requested length, and disjoint.
         #[test]
         fn parts_are_zeroed_and_disjoint(ops in prop::collection::vec((any::<bool>(), 0u32..9000, any::<usize>()), 1..200)) {
             let (memory, _) = memory(Growth { min_bytes: 4 * KIB, max_bytes: 32 * KIB }, usize::MAX);

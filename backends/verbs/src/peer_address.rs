@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use netacc_device::PeerAddress;
 
-/// An address as everybody else holds it: sixteen bytes of IP, family and port, nothing.
+/// An address as any other code sees it: sixteen bytes of IP, family and port, nothing.
 pub(crate) fn encode(address: SocketAddr) -> PeerAddress {
     let (ip, family) = match address.ip() {
         IpAddr::V4(v4) => (u128::from(u32::from(v4)), 4),
@@ -13,12 +13,12 @@ pub(crate) fn encode(address: SocketAddr) -> PeerAddress {
     PeerAddress([(ip >> 64) as u64, ip as u64, family << 16 | u64::from(address.port()), 0])
 }
 
-/// The host of an address, as [`encode`] would have it with port 0.
+/// The host of an address: the address that [`encode`] would make with port 0.
 pub(crate) fn host(PeerAddress([high, low, place, _]): PeerAddress) -> PeerAddress {
     PeerAddress([high, low, place >> 16 << 16, 0])
 }
 
-/// `None`: nothing that [`encode`] makes of an address where somebody could listen.
+/// `None`: [`encode`] makes no such address from one where a process could listen.
 pub(crate) fn decode(peer: PeerAddress) -> Option<SocketAddr> {
     let [high, low, place, rest] = peer.0;
     let port = place as u16;

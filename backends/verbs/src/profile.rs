@@ -1,11 +1,11 @@
-//! What kinds of devices can do: facts about each, and the limits that a device can be held to.
+//! The kinds of devices: facts about each, and the limits that a device can be narrowed to.
 //!
-//! A device is told by its vendor; what it can do is asked of it wherever it can be asked. A [`Profile`] other than the
-//! device's own narrows it: SoftRoCE under the profile of eRDMA refuses what eRDMA would.
+//! A device's kind is found from its vendor; its attributes are queried wherever the device reports them. A [`Profile`]
+//! other than the device's own narrows it: SoftRoCE under the profile of eRDMA refuses what eRDMA would.
 
 use serde::{Deserialize, Serialize};
 
-/// Whose limits a device is held to.
+/// The kind of device whose limits apply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Profile {
@@ -20,16 +20,16 @@ pub enum Profile {
     Siw,
     /// NVIDIA ConnectX-4 and later.
     Mlx5,
-    /// What all of them can do, and no payload inline: the least device there may be.
+    /// The properties that all of them have, and no payload inline: the least device there may be.
     Portable,
 }
 
-/// What matters to us of a kind of devices.
+/// The facts about a kind of devices that matter to us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// WRITE and SEND carry immediates. Without, a message is a WRITE and a SEND after it.
     pub immediate: bool,
-    /// Largest inline payload to ask for.
+    /// Largest inline payload to request.
     pub max_inline: u32,
     /// Scatter/gather entries of a send.
     pub max_send_sge: u32,
@@ -37,25 +37,25 @@ pub struct Limits {
     pub max_recv_sge: u32,
     /// Depth of a queue.
     pub max_queue_depth: u32,
-    /// The connection manager knows IPv6.
+    /// The connection manager supports IPv6.
     pub ipv6: bool,
-    /// A message without a receive waits for one; otherwise it is the end of the connection.
+    /// A message without a receive waits for one; otherwise it ends the connection.
     pub waits_for_receive: bool,
     /// Listening takes the kernel's TCP port of the same number.
     pub takes_tcp_port: bool,
     /// The side that accepted may not send before it has received.
     pub initiator_sends_first: bool,
-    /// What nobody acknowledges is given up within seconds, and the queue pair with it.
+    /// The device gives up unacknowledged packets within seconds, and the queue pair with them.
     pub notices_silence: bool,
     /// The call that connects returns when the peer's kernel has answered, or TCP has given up.
     pub connect_waits: bool,
 }
 
 impl Profile {
-    /// All that narrow.
+    /// All profiles that narrow.
     pub const ALL: [Profile; 5] = [Profile::Erdma, Profile::Rxe, Profile::Siw, Profile::Mlx5, Profile::Portable];
 
-    /// The kind that a vendor's devices are of, as `ibv_query_device` tells it. `None`: unknown.
+    /// The kind of a vendor's devices, from the id that `ibv_query_device` returns. `None`: unknown.
     pub fn of_vendor(vendor_id: u32) -> Option<Profile> {
         match vendor_id {
             0x1ded => Some(Profile::Erdma),
@@ -66,11 +66,12 @@ impl Profile {
         }
     }
 
-    /// Entries of a completion queue to make first and keep, for what is wrong with a library.
+    /// Entries of a completion queue to make first and keep, because of a library's fault.
     ///
-    /// Soft-iWARP's takes the mapping key 0x90000 for "no key", which is a key like any other to its driver: whatever is to
-    /// be mapped there cannot be made, and is tried at the same place again. Keys are given out in pages from zero, so a
-    /// first queue of more than 0x90 pages (of 32 bytes an entry) covers that one for good.
+    /// Soft-iWARP's library takes the mapping key 0x90000 for "no key", although its driver gives that key out like any
+    /// other: an object that is to be mapped there cannot be made, and the next attempt gets the same place. Keys are
+    /// given out in pages from zero, so a first queue of more than 0x90 pages (of 32 bytes an entry) covers that one
+    /// permanently.
     pub(crate) fn guard_entries(self) -> Option<u32> {
         (self == Profile::Siw).then_some(20_000)
     }
@@ -79,10 +80,10 @@ impl Profile {
     pub fn limits(self) -> Limits {
         match self {
             Profile::Native => Limits::NONE,
-            // One WQE takes at most 6 entries or 96 bytes; one entry a receive; IPv4 in the upstream driver. A receive
-            // that is missing is an asynchronous event, by which the queue pair is dead. It ends connections whose passive side
-            // speaks first, as RFC 5044 demands, which soft-iWARP lets pass. How long it repeats what is not acknowledged is not
-            // documented.
+            // One WQE takes at most 6 entries or 96 bytes; one entry a receive; IPv4 in the upstream driver. A missing
+            // receive causes an asynchronous event, after which the queue pair is dead. It ends connections whose
+            // passive side sends first, as RFC 5044 demands, which soft-iWARP accepts. How long it repeats
+            // unacknowledged packets is not documented.
             Profile::Erdma => Limits {
                 max_inline: 96,
                 max_send_sge: 6,
@@ -98,8 +99,9 @@ impl Profile {
             Profile::Rxe => {
                 Limits { max_inline: 512, max_send_sge: 32, max_recv_sge: 32, max_queue_depth: 16384, ..Limits::NONE }
             }
-            // No immediates at all; a missing receive ends the connection; its listeners are kernel TCP sockets, and so is what
-            // its packets go through, which are repeated for a quarter of an hour. It connects that socket in the very call.
+            // No immediates at all; a missing receive ends the connection; its listeners are kernel TCP sockets, and
+            // its packets go through kernel TCP connections, which repeat them for a quarter of an hour. It connects
+            // that socket in the very call.
             Profile::Siw => Limits {
                 immediate: false,
                 max_inline: 64,
@@ -134,7 +136,7 @@ impl Profile {
 }
 
 impl Limits {
-    /// Nothing is limited but by the device.
+    /// Only the device limits anything.
     pub const NONE: Limits = Limits {
         immediate: true,
         max_inline: 1024,
@@ -149,7 +151,7 @@ impl Limits {
         connect_waits: false,
     };
 
-    /// What is left when both hold. Never wider than either.
+    /// The limits when both apply. Never wider than either.
     #[must_use]
     pub fn narrowed_by(self, other: Limits) -> Limits {
         Limits {
@@ -167,8 +169,8 @@ impl Limits {
         }
     }
 
-    /// Those of a device of that kind, or of one whose vendor nobody knows. InfiniBand and RoCE devices have immediates by
-    /// their specification; iWARP ones may lack them.
+    /// The limits of a device of that kind, or of one whose vendor is unknown. InfiniBand and RoCE devices have
+    /// immediates by their specification; iWARP ones may lack them.
     pub fn of(kind: Option<Profile>, iwarp: bool) -> Limits {
         let unknown = Limits {
             immediate: !iwarp,
@@ -214,7 +216,7 @@ mod tests {
         }
     }
 
-    /// Breaks if some device could do less than what every device can.
+    /// Breaks if some device could do less than the portable one.
     #[test]
     fn portable_is_the_least() {
         let least = Profile::Portable.limits();

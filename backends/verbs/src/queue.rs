@@ -1,12 +1,13 @@
-//! A completion queue as the core knows it: the queue pairs that report to it, and a descriptor to sleep on.
+//! A completion queue for the core: the queue pairs that report to it, and a descriptor to sleep on.
 //!
 //! Each queue pair has a completion queue of the device and a channel of its own
 //! ([`DeviceCq`](crate::device_cq::DeviceCq)), and ours is a set of them. So a queue pair can move to another thread's
-//! queue, which no device can do for its own, and a device's queue never has too few entries. The price is a look at each
-//! member; those that sleep are asked together.
+//! queue, which no device can do for its own, and a device's queue never has too few entries. The price is a poll of
+//! each member; those that sleep are polled together.
 //!
-//! Invariants: a link is in `ready` at most once (its flag `reported` says so); the locks are taken in the order
-//! members, device queue, link, ready. Whoever makes a link non-empty notes it here, and rings if somebody may sleep here.
+//! Invariants: a link is in `ready` at most once (its flag `reported` shows that); the locks are taken in the order
+//! members, device queue, link, ready. A thread that makes a link non-empty records it here, and signals if a thread
+//! may sleep here.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -28,7 +29,7 @@ pub(crate) struct Queue {
     ready: Mutex<VecDeque<QueuePairId>>,
 }
 
-/// The event's number in the set; those of links have 32 bits.
+/// The event's number in the set; the numbers of links have 32 bits.
 const EVENT_FD: u64 = u64::MAX;
 
 impl Queue {
@@ -47,7 +48,7 @@ impl Queue {
         [self.set.fd(), self.event.fd()]
     }
 
-    /// From now on the link reports here. What it has already need not be reported.
+    /// From now on the link reports here. Completions that it has already need not be reported.
     pub(crate) fn add(&self, link: &Arc<Link>) -> io::Result<()> {
         let mut members = self.members.lock();
         self.set.add(link.device_cq.fd(), link.id.0.into())?;
@@ -58,7 +59,7 @@ impl Queue {
         Ok(())
     }
 
-    /// The link reports here no more.
+    /// The link does not report here any more.
     pub(crate) fn remove(&self, link: &Link) {
         let mut members = self.members.lock();
         if members.remove(&link.id).is_some() {
@@ -66,12 +67,12 @@ impl Queue {
         }
     }
 
-    /// Whether somebody may sleep here.
+    /// Whether a thread may sleep here.
     pub(crate) fn is_armed(&self) -> bool {
         self.armed.load(Ordering::SeqCst)
     }
 
-    /// A link has something new.
+    /// A link has new completions.
     pub(crate) fn announce(&self, link: &Link) {
         self.note(link);
         if self.is_armed() {
@@ -85,7 +86,7 @@ impl Queue {
         }
     }
 
-    /// Takes what the device has for the members.
+    /// Takes the device's completions for the members.
     fn collect(&self) {
         let mut died = Vec::new();
         for link in self.members.lock().values() {
@@ -97,7 +98,7 @@ impl Queue {
                 died.push(Arc::clone(link));
             }
         }
-        // A queue pair that failed by itself: the peer need not have noticed.
+        // A queue pair that failed by itself: the peer may not have detected it.
         died.iter().for_each(|link| link.hang_up());
     }
 
@@ -111,7 +112,7 @@ impl Queue {
         let mut count = 0;
         while count < out.len() {
             let Some(id) = ready.pop_front() else { break };
-            // Polled empty meanwhile, or destroyed: nothing to tell.
+            // Polled empty meanwhile, or destroyed: nothing to report.
             let Some(link) = links.get(id) else { continue };
             link.reported.store(false, Ordering::Release);
             if !link.is_empty() {
@@ -127,7 +128,7 @@ impl Queue {
         self.drain();
         self.armed.store(true, Ordering::SeqCst);
         self.members.lock().values().for_each(|link| link.device_cq.arm());
-        // What came before the device was armed makes no event.
+        // Completions that came before the device was armed make no event.
         self.collect();
         let waiting = |id: &QueuePairId| links.get(*id).is_some_and(|link| !link.is_empty());
         if self.ready.lock().iter().any(waiting) {
@@ -141,7 +142,7 @@ impl Queue {
         self.armed.store(false, Ordering::SeqCst);
     }
 
-    /// Consumes wake-ups; while armed, asks for the next.
+    /// Consumes wake-ups; while armed, requests the next.
     pub(crate) fn drain(&self) {
         let members = self.members.lock();
         let armed = self.is_armed();

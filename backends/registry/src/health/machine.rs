@@ -4,7 +4,8 @@ use std::path::Path;
 
 use super::{read, Check, Status};
 
-/// From this one on the kernel copies pages under DMA at a fork: a child of a process with RDMA devices cannot harm it.
+/// From this version on the kernel copies pages under DMA at a fork: a child of a process with RDMA devices cannot harm
+/// it.
 const COPIES_AT_FORK: (u32, u32) = (5, 12);
 
 pub(crate) fn checks(root: &Path) -> Vec<Check> {

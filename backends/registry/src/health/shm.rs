@@ -1,4 +1,4 @@
-//! Shared memory: what the kernel must have for it, and where processes find each other.
+//! Shared memory: the kernel features that it needs, and the place where processes find each other.
 
 use nix::sys::eventfd::EventFd;
 use nix::sys::memfd::{memfd_create, MFdFlags};
@@ -9,7 +9,7 @@ pub(crate) fn examine() -> Findings {
     Findings { checks: vec![rendezvous()], problems: problems() }
 }
 
-/// What keeps two processes of this host from sharing memory.
+/// The problems that keep two processes of this host from sharing memory.
 pub(crate) fn problems() -> Vec<String> {
     let mut problems = Vec::new();
     // memfd needs no /dev/shm, but both live on the kernel's tmpfs: a sandbox without it has

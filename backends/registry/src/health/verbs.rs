@@ -19,7 +19,7 @@ use crate::open_rdma_at_each;
 /// The elastic RDMA interface of Alibaba Cloud, as the PCI bus names it.
 const ERI: (&str, &str) = ("0x1ded", "0x107f");
 
-/// Modules that drive devices, and what each is for.
+/// Modules that drive devices, and the hardware of each.
 const DRIVERS: [(&str, &str); 4] = [
     ("erdma", "elastic RDMA interfaces"),
     ("mlx5_ib", "ConnectX"),
@@ -55,12 +55,12 @@ pub(crate) fn examine(root: &Path, config: &Config, ports: &[u16]) -> Findings {
                     works = true;
                     Check::ok(name, format!("opens: {device}"))
                 }
-                // Machines have addresses that no RDMA device serves, by rights.
+                // A machine may have addresses that no RDMA device serves.
                 Err(error) => Check::not(
                     if config.verbs.address.is_some() { Status::Fail } else { Status::Absent },
                     name,
                     error.to_string(),
-                    "only if this one is to be used: an RDMA device on its network device, and what is told above",
+                    "only if this one is to be used: an RDMA device on its network device, and the advice above",
                 ),
             });
         }
@@ -106,7 +106,7 @@ fn eri(root: &Path) -> Vec<Check> {
     found.into_iter().map(driver).collect()
 }
 
-/// What is loaded, and what could be.
+/// The modules that are loaded, and those that could be.
 fn modules(root: &Path) -> Vec<Check> {
     let loaded = |name: &str| root.join("sys/module").join(name).exists();
     let release = read(&root.join("proc/sys/kernel/osrelease")).unwrap_or_default();
@@ -133,7 +133,7 @@ fn modules(root: &Path) -> Vec<Check> {
     checks
 }
 
-/// The files through which devices are used.
+/// The device files through which programs use devices.
 fn nodes(root: &Path, open: impl Fn(&Path) -> io::Result<()>) -> Vec<Check> {
     let folder = root.join("dev/infiniband");
     let mut wanted = vec!["rdma_cm".to_owned()];
@@ -156,12 +156,12 @@ fn nodes(root: &Path, open: impl Fn(&Path) -> io::Result<()>) -> Vec<Check> {
         .collect()
 }
 
-/// Whether the libraries are there, and what they know of the devices that the kernel has.
+/// Whether the libraries are installed, and find the devices that the kernel has.
 fn libraries(known: &Result<Vec<Found>, DeviceError>) -> Check {
     match known {
         Ok(devices) if devices.is_empty() => {
             let fix = "apt-get install ibverbs-providers, or the vendor's provider";
-            Check::not(Status::Fail, "libibverbs", "loads, and knows none of the kernel's devices", fix)
+            Check::not(Status::Fail, "libibverbs", "loads, and finds none of the kernel's devices", fix)
         }
         Ok(devices) => {
             let describe = |device: &Found| match &device.attributes {
@@ -306,7 +306,11 @@ mod tests {
         assert!(denied[1].fix.as_deref().is_some_and(|fix| fix.contains("mode 0666")), "{denied:?}");
         assert!(found(Errno::ENOENT as i32)[1].fix.as_deref().is_some_and(|fix| fix.contains("modprobe")));
         let nothing = nodes(machine_of(&[]).path(), |_| Err(io::ErrorKind::NotFound.into()));
-        assert_eq!((nothing.len(), nothing[0].status), (1, Status::Fail), "the kernel has a device, and no way to it");
+        assert_eq!(
+            (nothing.len(), nothing[0].status),
+            (1, Status::Fail),
+            "the kernel has a device, and no device file for it"
+        );
     }
 
     fn known(iwarp: bool) -> Found {

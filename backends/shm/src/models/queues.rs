@@ -13,7 +13,8 @@ fn no_message_is_slept_through() {
     });
 }
 
-/// Two queue pairs in different words of one bitmap, or in the same: only whoever makes the summary non-zero rings.
+/// Two queue pairs in different words of one bitmap, or in the same: only the sender that makes the summary non-zero
+/// rings.
 #[test]
 fn two_senders_share_one_bell() {
     for pair in [[0, 1], [0, 2]] {
@@ -31,7 +32,8 @@ fn two_senders_share_one_bell() {
     }
 }
 
-/// A thread that has room for one queue pair leaves the other one's bit; whoever fell asleep meanwhile is woken for it.
+/// A thread that has room for one queue pair leaves the other one's bit; a thread that fell asleep meanwhile is woken
+/// for it.
 #[test]
 fn what_is_left_wakes_a_sleeper() {
     check(2, || {
@@ -49,7 +51,7 @@ fn what_is_left_wakes_a_sleeper() {
     });
 }
 
-/// Of two threads on one queue one takes a single queue pair's bit while the other goes to sleep.
+/// Of two threads on one queue, one takes a single queue pair's bit while the other goes to sleep.
 #[test]
 fn taking_a_part_does_not_hide_the_rest_from_a_sleeper() {
     check(2, || {
@@ -57,7 +59,8 @@ fn taking_a_part_does_not_hide_the_rest_from_a_sleeper() {
         assert!(world.try_send(0, 0) && world.try_send(1, 1));
         let other = world.clone();
         let thread = thread::spawn(move || imms(&other.look(0, 1)).len());
-        // Sleeps while the summary is taken; then either there is something for it, or the other thread has it all.
+        // Sleeps while the summary is taken; then either there is a completion for it, or the other thread has them
+        // all.
         let mut mine = 0;
         if !bitmap::arm(&world.armed[0].0, ASLEEP, [&world.bitmaps[0]].into_iter()) {
             world.channels[0].wait();
@@ -70,7 +73,8 @@ fn taking_a_part_does_not_hide_the_rest_from_a_sleeper() {
     });
 }
 
-/// A message that is sent while its queue pair moves is found by the mover, or by whoever sleeps on the new queue.
+/// A message that is sent while its queue pair moves is found by the mover, or by the thread that sleeps on the new
+/// queue.
 #[test]
 fn a_message_follows_its_queue_pair() {
     check(3, || {
@@ -78,7 +82,7 @@ fn a_message_follows_its_queue_pair() {
         let sender = world.clone();
         let thread = thread::spawn(move || assert!(sender.try_send(0, 5)));
         world.receivers[0].rebind(1);
-        // The mover looks once, and sleeps on the new queue from then on.
+        // The mover polls once, and sleeps on the new queue from then on.
         let mut got = imms(&world.poll(0));
         while got.is_empty() {
             world.sleep(1);
@@ -89,15 +93,15 @@ fn a_message_follows_its_queue_pair() {
     });
 }
 
-/// A bit that is set for the queue that a queue pair has just left must not keep others on that queue from being heard:
-/// nobody rings for a queue whose summary is not 0.
+/// A bit that is set for the queue that a queue pair has just left must not suppress wake-ups for others on that queue:
+/// no sender rings for a queue whose summary is not 0.
 #[test]
 fn a_late_bit_does_not_silence_the_old_queue() {
     check(3, || {
         let world = World::<2>::new(1);
         let (mover, sender) = (world.clone(), world.clone());
         let moving = thread::spawn(move || mover.receivers[0].rebind(1));
-        // Both queue pairs report to queue 0 at first, and only the second one's message is waited for there.
+        // Both queue pairs report to queue 0 at first, and a thread waits there only for the second one's message.
         let sending = thread::spawn(move || assert!(sender.try_send(0, 0) && sender.try_send(1, 1)));
         let mut got = Vec::new();
         while !got.contains(&1) {

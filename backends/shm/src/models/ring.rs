@@ -22,7 +22,7 @@ fn messages_arrive_once_and_in_order() {
             if new.is_empty() {
                 thread::yield_now();
             } else {
-                // What stands past the ring's end would be posted twice.
+                // Entries past the ring's end would be posted twice.
                 let again = (new.len() as u32).min(3 - 2);
                 let _ = world.receivers[0].post_recv(again);
             }
@@ -55,7 +55,7 @@ fn a_sleeper_is_woken_by_a_message() {
     });
 }
 
-/// Two threads asleep on one queue pair are both woken, though one of them takes the message.
+/// Two threads asleep on one queue pair are both woken, although one of them takes the message.
 #[test]
 fn all_sleepers_are_woken() {
     check(2, || {
@@ -80,7 +80,7 @@ fn all_sleepers_are_woken() {
             let seen = world.receivers[0].sequence();
             if !world.poll(0).is_empty() {
                 taken.store(1, SeqCst);
-                // As the driver tells the other sleepers of a stream.
+                // As the driver does for the other sleepers of a stream.
                 world.receivers[0].kick();
                 break;
             }

@@ -48,7 +48,7 @@ fn publishers_do_not_overwrite_each_other() {
     });
 }
 
-/// Who looks at a slot while it changes hands sees one process or the other, or none: never a mixture.
+/// A reader of a slot while it changes hands sees one process or the other, or none: never a mixture.
 #[test]
 fn a_slot_is_read_whole() {
     check(3, || {

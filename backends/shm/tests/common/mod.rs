@@ -1,4 +1,4 @@
-//! What the tests across processes share: a device with one completion queue, connecting, and helper processes.
+//! The base of the tests across processes: a device with one completion queue, connecting, and helper processes.
 //!
 //! A helper is this test binary again, running the ignored test `helper` with a role in its environment. Helpers
 //! are found through the device's own directory, and every wait ends after [`PATIENCE`].
@@ -100,7 +100,7 @@ impl Node {
         }
     }
 
-    /// Accepts one connection, if one is asked for.
+    /// Accepts one connection, if one is requested.
     pub fn try_accept(&self) -> Option<Conn> {
         match self.dev.poll_event()? {
             CmEvent::Request { id, .. } => {
@@ -155,8 +155,8 @@ impl Node {
         })
     }
 
-    /// Sleeps until the channel is readable, as a program does whose helper looks after the connection manager: that is what
-    /// a peer calls by which has not the channel's descriptor yet. Panics after [`PATIENCE`] of silence.
+    /// Sleeps until the channel is readable, like a program whose helper thread serves the connection manager: a peer
+    /// that does not have the channel's descriptor yet wakes it that way. Panics after [`PATIENCE`] without an event.
     fn sleep(&self) {
         let channel = self.dev.channel_fd(self.cq).expect("channel");
         let ready = |fd, events| libc::pollfd { fd, events, revents: 0 };
@@ -238,7 +238,7 @@ impl Helper {
         Helper(Helper::command(dir, role, n).spawn().expect("helper"))
     }
 
-    /// Waits for a good end.
+    /// Waits for a successful end.
     pub fn finish(mut self) {
         let status = until("a helper's end", || self.0.try_wait().expect("wait"));
         assert!(status.success(), "helper failed: {status}");

@@ -1,4 +1,4 @@
-//! Structures of `infiniband/verbs.h` and `rdma/rdma_cma.h` on 64-bit Linux, as far as we touch them.
+//! Structures of `infiniband/verbs.h` and `rdma/rdma_cma.h` on 64-bit Linux, as far as we use them.
 //!
 //! Their layout has been stable since 2006 (libibverbs 1.1): fields are only ever appended. The offsets are asserted here,
 //! and against the headers of the machine by the test below.
@@ -35,7 +35,7 @@ pub(crate) struct Context {
     pub(crate) num_comp_vectors: i32,
 }
 
-/// What `ibv_query_port` fills in, and some room, as later versions of it are longer.
+/// The fields that `ibv_query_port` fills in, and some room, because later versions of it are longer.
 #[repr(C)]
 pub(crate) struct PortAttr {
     pub(crate) state: i32,
@@ -85,7 +85,7 @@ pub(crate) struct CompletionQueue {
     pub(crate) context: *mut Context,
 }
 
-/// What an asynchronous event is about: a queue pair, a completion queue, or something else.
+/// The object of an asynchronous event: a queue pair, a completion queue, or something else.
 #[repr(C)]
 pub(crate) struct AsyncEvent {
     pub(crate) element: *mut c_void,
@@ -133,7 +133,7 @@ pub(crate) struct SendWr {
 }
 
 impl SendWr {
-    /// A request with everything that is not named zero.
+    /// A request whose other fields are zero.
     pub(crate) fn new(wr_id: u64, opcode: i32, send_flags: u32) -> SendWr {
         SendWr {
             wr_id,
@@ -271,7 +271,7 @@ pub(crate) const WC_RETRY_EXC_ERR: u32 = 12;
 pub(crate) const WC_RNR_RETRY_EXC_ERR: u32 = 13;
 pub(crate) const PS_TCP: i32 = 262;
 
-/// Asserts where fields are, and keeps the table for the test that asks the machine's headers.
+/// Asserts the offsets of fields, and keeps the table for the test that checks the machine's headers.
 macro_rules! layout {
     ($($type:ident = $c:ident { $($field:ident $(($($path:tt)+))?: $offset:expr),* } $(size $size:expr)?;)*) => {
         $(

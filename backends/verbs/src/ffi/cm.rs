@@ -1,4 +1,4 @@
-//! The connection manager: ids, their events, and the queue pairs that hang on them.
+//! The connection manager: ids, their events, and their queue pairs.
 
 use std::io;
 use std::mem;
@@ -13,7 +13,7 @@ use super::objects::{never_block, Context, Cq, Pd};
 use super::requests::{init_attr, QueuePair};
 use super::wakeup::raised;
 
-/// Where the events of all our ids arrive.
+/// The channel of the events of all our ids.
 pub(crate) struct EventChannel {
     library: &'static Library,
     raw: NonNull<abi::RdmaEventChannel>,
@@ -24,12 +24,12 @@ unsafe impl Send for EventChannel {}
 // SAFETY: as above.
 unsafe impl Sync for EventChannel {}
 
-/// Names an id as long as it lives.
+/// The identity of an id as long as it lives.
 pub(crate) type Key = usize;
 
-/// What happened to an id.
+/// An event of an id.
 pub(crate) struct Event {
-    /// To which.
+    /// The id.
     pub(crate) id: Key,
     pub(crate) kind: EventKind,
     pub(crate) private_data: Vec<u8>,
@@ -41,12 +41,12 @@ pub(crate) enum EventKind {
     /// A peer wants to connect to the id that listens; here is the id for it.
     ConnectRequest(CmId),
     Established,
-    /// The attempt failed: refused, or nobody there, or an address that leads nowhere.
+    /// The attempt failed: it was refused, or no process listens there, or the address leads nowhere.
     Refused,
     Unreachable,
     Disconnected,
     DeviceRemoved,
-    /// Nothing that concerns us.
+    /// An event that does not concern us.
     Other,
 }
 
@@ -54,7 +54,7 @@ impl EventChannel {
     /// A channel whose descriptor never blocks.
     ///
     /// # Errors
-    /// The kernel has no connection manager (module rdma_ucm), or we may not use it.
+    /// Fails if the kernel has no connection manager (module rdma_ucm), or we may not use it.
     pub(crate) fn new(library: &'static Library) -> io::Result<Arc<EventChannel>> {
         let _number = netacc_descriptors::borrow();
         // SAFETY: no arguments.
@@ -141,7 +141,7 @@ unsafe impl Send for CmId {}
 // SAFETY: as above.
 unsafe impl Sync for CmId {}
 
-/// What both ends tell of themselves when they connect.
+/// The parameters that both ends exchange when they connect.
 pub(crate) struct ConnectParameters<'a> {
     pub(crate) private_data: &'a [u8],
     /// A message that finds no receive is tried again; otherwise it ends the connection.
@@ -191,10 +191,12 @@ impl CmId {
         })
     }
 
-    /// Asks the device to repeat what is not acknowledged soon. Others than RoCE have no such thing, and their own bounds.
+    /// Makes the device repeat unacknowledged packets soon. Other devices than RoCE have no such option, and bounds of
+    /// their own.
     pub(crate) fn hurry(&self) {
         let mut timeout = ACK_TIMEOUT;
-        // SAFETY: the id lives; the option's value is one byte. Refused where the device or the kernel does not know it.
+        // SAFETY: the id lives; the option's value is one byte. Refused if the device or the kernel does not support
+        // it.
         unsafe {
             let value = (&raw mut timeout).cast();
             (self.channel.library.rdma_set_option)(self.raw.as_ptr(), 0, OPTION_ACK_TIMEOUT, value, 1);
@@ -235,20 +237,20 @@ impl CmId {
         unsafe { (self.channel.library.rdma_reject)(self.raw.as_ptr(), ptr::null(), 0) };
     }
 
-    /// Whether nothing can be told to the other end now: the port has lost its network.
+    /// Whether the other end cannot be informed now: the port has lost its network.
     pub(crate) fn is_cut_off(&self) -> bool {
         // SAFETY: the id lives.
         let port = unsafe { self.raw.as_ref().port_num };
         self.context().is_some_and(|context| context.is_cut_off(port))
     }
 
-    /// Begins to disconnect. Both ends hear of it, or only the other one.
+    /// Begins to disconnect. Both ends get the event, or only the other one.
     pub(crate) fn disconnect(&self) -> io::Result<()> {
         // SAFETY: the id lives.
         check(unsafe { (self.channel.library.rdma_disconnect)(self.raw.as_ptr()) })
     }
 
-    /// Destroys the queue pair; the id goes on until what it told the peer has been answered.
+    /// Destroys the queue pair; the id lives until the peer has answered its last message.
     pub(crate) fn destroy_qp(&mut self) {
         if self.cq.is_some() {
             // SAFETY: the id lives and has a queue pair; no `QueuePair` is used any more, which its owner sees to.
@@ -281,15 +283,16 @@ fn check(status: i32) -> io::Result<()> {
     }
 }
 
-/// How often the device sends again what is not acknowledged, before the queue pair fails. Seven would be for ever, to
-/// SoftRoCE: a peer that cannot be reached would never be noticed.
+/// The number of times that the device sends an unacknowledged packet again before the queue pair fails. Seven would be
+/// for ever, to SoftRoCE: an unreachable peer would never be detected.
 const RETRIES: u8 = 6;
 
-/// How often it tries again to send to a peer without a receive: for ever, as `ibv_modify_qp` has it.
+/// The number of times that it tries again to send to a peer without a receive: for ever, in the encoding of
+/// `ibv_modify_qp`.
 const RECEIVER_RETRIES: u8 = 7;
 
-/// 4.096 us * 2^15 = 134 ms until something is sent again; so a path that is dead is left after a second. Arbitrary: many
-/// round trips of any network in which RDMA makes sense. The kernel's choice for RoCE, 2 s, makes 15 s of it, and each lost
+/// 4.096 us * 2^15 = 134 ms until a packet is sent again; so a dead path is left after a second. Arbitrary: many round
+/// trips of any network in which RDMA makes sense. The kernel's choice for RoCE, 2 s, makes 15 s of it, and each lost
 /// packet costs 2 s.
 const ACK_TIMEOUT: u8 = 15;
 
@@ -363,8 +366,8 @@ fn parse(words: &[u64; 16]) -> Option<IpAddr> {
 mod tests {
     use super::*;
 
-    /// Breaks if a message without a receive ended the connection where it may wait, as for want of patience it would with any
-    /// number but the one that means for ever; or if a path that is dead were never left.
+    /// Breaks if a message without a receive ended the connection although it may wait (with any number but the one
+    /// that means for ever, it would in the end); or if a dead path were never left.
     #[test]
     fn a_message_waits_for_its_receive_for_ever_or_not_at_all() {
         for (waits_for_receive, retries) in [(true, 7), (false, 0)] {

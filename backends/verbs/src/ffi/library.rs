@@ -1,11 +1,11 @@
 //! Both libraries, loaded at the first call of [`Library::get`].
 //!
-//! A program that was not linked with them so loads neither until a socket could use them, and where they are absent
-//! everything stays on TCP.
+//! A program that was not linked with them therefore loads neither until a socket could use them, and where they are
+//! absent everything stays on TCP.
 //!
-//! librdmacm keeps devices open, in a forked child too, where they are the parent's; and it has no way to say so. So a
-//! child unloads it (its descriptors refer to nothing there by then: see [`VerbsDevice::library_fds`]) and loads it
-//! afresh. What the parent had of it is never used in the child.
+//! librdmacm keeps devices open, in a forked child too, where they are the parent's; and it has no function to close
+//! them. So a child unloads it (its descriptors refer to nothing there by then: see [`VerbsDevice::library_fds`]) and
+//! loads it afresh. The parent's objects of it are never used in the child.
 //!
 //! [`VerbsDevice::library_fds`]: crate::VerbsDevice::library_fds
 
@@ -19,7 +19,7 @@ use super::abi::{
     QueuePair, RdmaCmEvent, RdmaCmId, RdmaConnParam, RdmaEventChannel,
 };
 
-/// Why the libraries could not be loaded.
+/// The reason why the libraries could not be loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LoadError {
     /// No such library.
@@ -29,7 +29,7 @@ pub(crate) enum LoadError {
 }
 
 impl LoadError {
-    /// For people.
+    /// For human readers.
     pub(crate) fn what(&self) -> &'static str {
         match self {
             LoadError::Library(what) | LoadError::Symbol(what) => what,
@@ -42,7 +42,7 @@ macro_rules! library {
         /// The functions that we use.
         pub(crate) struct Library {
             $( $( pub(super) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?, )* )*
-            /// The last one of them, to be unloaded.
+            /// The handle of librdmacm, to be unloaded.
             handle: usize,
         }
 
@@ -114,7 +114,7 @@ library! {
 }
 
 impl Library {
-    /// Both libraries; loads them if nobody did in this process.
+    /// Both libraries; loads them if this process has not yet.
     pub(crate) fn get() -> Result<&'static Library, LoadError> {
         static LOADED: Mutex<Option<(u32, Result<&'static Library, LoadError>)>> = Mutex::new(None);
         let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -130,11 +130,11 @@ impl Library {
     }
 }
 
-/// Held in calls that take locks of the libraries as a whole, and while the process is forked: such a lock would be held
-/// in the child for ever.
+/// Held in calls that take locks of the libraries as a whole, and while the process is forked: otherwise the child
+/// would have such a lock held for ever.
 ///
-/// It is the standard library's, which is a number and nothing else. `parking_lot` keeps who waits in a table, in the
-/// child too, where nobody is; and may hand a lock over to who has waited longest.
+/// It is the standard library's, which is a number and nothing else. `parking_lot` keeps waiting threads in a table, in
+/// the child too, where they do not exist; and it may hand a lock over to the thread that has waited longest.
 static CALLS: Mutex<()> = Mutex::new(());
 
 thread_local! {
@@ -185,7 +185,7 @@ mod tests {
 
     use super::*;
 
-    // Breaks if the lock stays with somebody who waited for it in the parent, and is not in the child.
+    // Breaks if the lock passes to a thread that waited for it in the parent, and does not exist in the child.
     #[test]
     fn who_waits_in_the_parent_does_not_hold_up_the_child() {
         static WAITER: AtomicI32 = AtomicI32::new(0);

@@ -23,7 +23,7 @@ pub(crate) struct ListedDevice {
     pub(crate) attributes: Result<DeviceAttributes, i32>,
 }
 
-/// What `ibv_query_device` says.
+/// The attributes of `ibv_query_device`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DeviceAttributes {
     pub(crate) firmware: String,
@@ -41,7 +41,7 @@ pub(crate) struct DeviceAttributes {
 /// All RDMA devices of this machine.
 ///
 /// # Errors
-/// The list cannot be had: no kernel support, usually.
+/// Fails if the list cannot be read: usually because the kernel has no support.
 pub(crate) fn device_list(library: &'static Library) -> io::Result<Vec<ListedDevice>> {
     // libibverbs reads files, and opens the devices.
     let _number = netacc_descriptors::borrow();
@@ -148,15 +148,15 @@ impl Context {
         unsafe { [self.raw.as_ref().cmd_fd, self.raw.as_ref().async_fd] }
     }
 
-    /// Of its asynchronous events; from now on it never blocks.
+    /// Makes its asynchronous events readable without ever blocking.
     pub(crate) fn watch_trouble(&self) -> io::Result<()> {
         never_block(self.fds()[1])
     }
 
-    /// Lets go of the kernel's device, of which nothing of ours is left. librdmacm keeps contexts open, by which a
-    /// device that is taken away would stay half there; so its descriptors refer to nothing from now on. They stay its
-    /// own: their numbers must not become the program's. Mappings hold the device, too: eRDMA's provider maps its doorbells
-    /// for as long as it has the context, and its driver waits for them.
+    /// Releases the kernel's device; no object of ours is left on it. librdmacm keeps contexts open, and a device that
+    /// is taken away would stay half there because of them; so its descriptors refer to nothing from now on. They stay
+    /// its own: their numbers must not become the program's. Mappings hold
+    /// the device, too: eRDMA's provider maps its doorbells for as long as it has the context, and its driver waits for them.
     pub(crate) fn abandon(&self) {
         let Ok(nothing) = std::fs::File::open("/dev/null") else { return };
         let device = FileId::of(self.fds()[0]);
@@ -168,7 +168,7 @@ impl Context {
         let _ = device.map(replace);
     }
 
-    /// Whether a port has lost its network. One that cannot be asked, as its device is gone, has not.
+    /// Whether a port has lost its network. A port that cannot be queried, because its device is gone, has not.
     pub(crate) fn is_cut_off(&self, port: u8) -> bool {
         let mut attributes = MaybeUninit::<abi::PortAttr>::zeroed();
         // SAFETY: the context is open; the structure is no shorter than the library's.
@@ -183,7 +183,7 @@ impl Context {
     }
 }
 
-/// A protection domain: who holds a key of one cannot reach the memory of another.
+/// A protection domain: a process with a key of one cannot reach the memory of another.
 pub(crate) struct Pd {
     pub(super) context: Context,
     pub(super) raw: NonNull<c_void>,
@@ -216,7 +216,7 @@ pub(crate) struct Mapping {
     len: usize,
 }
 
-// SAFETY: plain memory; who reaches it, and how, is up to `Memory`.
+// SAFETY: plain memory; `Memory` controls all access to it.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -246,7 +246,8 @@ impl Drop for Mapping {
     }
 }
 
-/// Registered memory. Dropped: out of the peer's and the device's reach; the bytes stay as long as a `Memory` does.
+/// Registered memory. Dropping it puts the memory out of the peer's and the device's reach; the bytes stay as long as a
+/// `Memory` does.
 pub(crate) struct Mr {
     pd: Arc<Pd>,
     raw: NonNull<abi::MemoryRegion>,
@@ -382,7 +383,7 @@ impl Cq {
         Ok(Cq { channel: Arc::clone(channel), raw: NonNull::new(raw).ok_or_else(io::Error::last_os_error)? })
     }
 
-    /// Takes completions, oldest first; how many.
+    /// Takes completions, oldest first; returns their number.
     pub(crate) fn poll(&self, out: &mut [abi::WorkCompletion]) -> usize {
         let room = i32::try_from(out.len()).unwrap_or(i32::MAX);
         // SAFETY: the queue lives; `out` has `room` entries. The call goes through the context's table, as in the header.
@@ -393,12 +394,12 @@ impl Cq {
         usize::try_from(count).unwrap_or(0).min(out.len())
     }
 
-    /// What events name it by.
+    /// Its identity in events.
     pub(crate) fn address(&self) -> usize {
         self.raw.as_ptr() as usize
     }
 
-    /// Asks for an event at the next completion, solicited or not.
+    /// Requests an event at the next completion, solicited or not.
     pub(crate) fn arm(&self) {
         // SAFETY: as for `poll`.
         unsafe {
@@ -420,10 +421,10 @@ impl Drop for Cq {
 mod tests {
     use super::vector_of;
 
-    /// Breaks if a vector that the device does not have were asked for: no queue could be made then.
+    /// Breaks if a vector that the device does not have were requested: no queue could be made then.
     #[test]
     fn vectors_begin_again_behind_the_last() {
         assert_eq!([0, 1, 2, 3, 4, u32::MAX].map(|number| vector_of(number, 4)), [0, 1, 2, 3, 0, 3]);
-        assert_eq!(vector_of(7, 0), 0, "a device that says nothing of its vectors");
+        assert_eq!(vector_of(7, 0), 0, "a device that reports no vectors");
     }
 }

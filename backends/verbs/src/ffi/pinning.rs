@@ -1,8 +1,9 @@
-//! What the system lets this process lock in memory.
+//! The memory that the system lets this process lock.
 
 use std::mem::MaybeUninit;
 
-/// Whether what this process may lock in memory is limited: `RLIMIT_MEMLOCK` is, and it may not disregard that.
+/// Whether the memory that this process may lock is limited: `RLIMIT_MEMLOCK` is set, and the process has no capability
+/// to exceed it.
 pub(crate) fn is_limited() -> bool {
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: the structure is writable.
@@ -41,7 +42,7 @@ fn disregards_limits() -> bool {
 mod tests {
     use super::*;
 
-    /// Breaks if the capability were looked for in the wrong place: what the kernel writes out for everybody says the same.
+    /// Breaks if the capability were read from the wrong place: the kernel's text for user space must agree.
     #[test]
     fn the_kernel_agrees_on_the_capability() {
         let status = std::fs::read_to_string("/proc/thread-self/status").expect("there is /proc");

@@ -7,7 +7,7 @@ use super::errno::errno;
 use super::library::Library;
 use super::objects::{Cq, Pd};
 
-/// What a send request is, in the device's terms.
+/// The operation of a send request, as the device defines it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SendKind {
     Write { address: u64, rkey: u32, imm: Option<u32> },
@@ -37,7 +37,7 @@ pub(crate) struct RawRecv {
 
 /// A work request of either queue, as part of a chain.
 pub(crate) trait Chained {
-    /// Sets where it goes on, and its one piece of memory, if it has one.
+    /// Sets the next request, and the request's one piece of memory, if it has one.
     fn set(&mut self, next: *mut Self, sge: *mut abi::Sge);
 }
 
@@ -55,7 +55,7 @@ impl Chained for abi::RecvWr {
 
 /// Room for a chain of requests, kept so that posting allocates nothing.
 ///
-/// Invariant: the pointers in it are looked at only during the call for which they were set.
+/// Invariant: the pointers in it are used only during the call for which they were set.
 pub(crate) struct Chain<W> {
     wrs: Vec<W>,
     sges: Vec<abi::Sge>,
@@ -79,7 +79,7 @@ impl<W: Chained> Chain<W> {
         }
     }
 
-    /// Sets the pointers; the first request, if there is one.
+    /// Sets the pointers; returns the first request, if there is one.
     fn link(&mut self) -> Option<*mut W> {
         let count = self.wrs.len();
         let (wrs, sges) = (self.wrs.as_mut_ptr(), self.sges.as_mut_ptr());
@@ -103,7 +103,7 @@ impl<W: Chained> Chain<W> {
     }
 }
 
-/// The calls on a queue pair; whose it is, and so when it is destroyed, is the connection manager's id.
+/// The calls on a queue pair; the connection manager's id owns it and destroys it.
 #[derive(Clone, Copy)]
 pub(crate) struct QueuePair {
     pub(super) library: &'static Library,
@@ -116,7 +116,7 @@ unsafe impl Send for QueuePair {}
 unsafe impl Sync for QueuePair {}
 
 impl QueuePair {
-    /// What a queue pair of these sizes would get of `inline`; `None` if there can be none such.
+    /// The size of `inline` that a queue pair of these sizes would get; `None` if no such queue pair can be made.
     pub(crate) fn probe(pd: &Pd, cq: &Cq, mut cap: abi::QpCap) -> Option<u32> {
         loop {
             let mut init = init_attr(cq, cap);
@@ -134,10 +134,10 @@ impl QueuePair {
         }
     }
 
-    /// Posts requests with one doorbell. `Err`: how many were taken, and the error.
+    /// Posts requests with one doorbell. `Err`: the number of accepted requests, and the error.
     ///
     /// # Safety
-    /// The bytes of the requests, but for those inline, stay where they are until the requests have completed.
+    /// The bytes of the requests, except for those inline, stay where they are until the requests have completed.
     pub(crate) unsafe fn post_send(
         &self,
         requests: &[RawSend],
@@ -185,12 +185,12 @@ impl QueuePair {
         chain.outcome(status, bad)
     }
 
-    /// What events name it by.
+    /// Its identity in events.
     pub(crate) fn address(&self) -> usize {
         self.raw.as_ptr() as usize
     }
 
-    /// Puts it into the error state. What fails is already there.
+    /// Puts it into the error state. It can only fail if the queue pair is in that state already.
     pub(crate) fn fail(&self) {
         let mut attributes = abi::QpAttr::state(abi::QPS_ERR);
         // SAFETY: the queue pair lives; the structure is as large as the library's.
@@ -244,6 +244,6 @@ mod tests {
         assert_eq!(chain.outcome(0, ptr::null_mut()), Ok(()));
         assert_eq!(chain.outcome(-libc::ENOMEM, third), Err((2, libc::ENOMEM)));
         assert_eq!(chain.outcome(libc::ENOMEM, third), Err((2, libc::ENOMEM)));
-        assert_eq!(chain.outcome(-libc::EINVAL, ptr::null_mut()), Err((0, libc::EINVAL)), "it does not say which");
+        assert_eq!(chain.outcome(-libc::EINVAL, ptr::null_mut()), Err((0, libc::EINVAL)), "it does not show which");
     }
 }

@@ -1,6 +1,7 @@
-//! Threads within somebody else's program.
+//! Threads within another project's program.
 
-/// Calls `f` with all signals blocked, as a thread that it starts then is for good: they are the program's.
+/// Calls `f` with all signals blocked. A thread that it starts then has them blocked permanently: the signals are the
+/// program's.
 pub(crate) fn with_signals_blocked<T>(f: impl FnOnce() -> T) -> T {
     // SAFETY: the first set is filled, and the second written, by the calls; the mask is restored.
     unsafe {

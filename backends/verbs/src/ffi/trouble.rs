@@ -1,11 +1,12 @@
-//! What a device says of its objects that is no completion.
+//! Events of a device's objects that are not completions.
 //!
-//! On eRDMA a queue pair that died may complete nothing any more: then this is all that is said of it.
+//! On eRDMA a queue pair that died may complete nothing any more: then this is its only event.
 
 use super::abi;
 use super::objects::Context;
 
-/// What is in trouble. Objects are named by their addresses: events may be about those of others, which are not looked at.
+/// The object of the event. Objects are identified by their addresses: events may be about the objects of others, which
+/// are not accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
     QueuePair(usize),
@@ -28,8 +29,8 @@ impl Trouble {
 }
 
 impl Context {
-    /// Takes the next event, if there is one: `find` says what of ours it is about. Until it has, that object is not
-    /// destroyed; so it must destroy none itself.
+    /// Takes the next event, if there is one: `find` finds our object that it is about. Until `find` returns, that
+    /// object is not destroyed; so `find` must destroy none itself.
     pub(crate) fn next_trouble<T>(&self, find: impl FnOnce(Trouble) -> T) -> Option<T> {
         let mut event = abi::AsyncEvent::default();
         // SAFETY: the context is open and its descriptor does not block; the event is writable.
@@ -47,7 +48,7 @@ impl Context {
 mod tests {
     use super::*;
 
-    /// Breaks if the end of a queue pair were passed over, or what is no end taken for one.
+    /// Breaks if the end of a queue pair were missed, or another event taken for an end.
     #[test]
     fn events_say_who_has_died() {
         let trouble = |event_type| Trouble::of(&abi::AsyncEvent { element: 0x1000 as *mut _, event_type });

@@ -1,7 +1,8 @@
-//! Descriptors to sleep on: an eventfd that the backend signals, and a set of descriptors of which any may be readable.
+//! Descriptors to sleep on: an eventfd that the backend signals, and a set of descriptors that is readable while any of
+//! them is.
 //!
-//! The calls go to the kernel directly: libc's functions of these names may be interposed, by a library of which this
-//! crate is a part, which would take the descriptors for the program's.
+//! The calls go to the kernel directly: libc's functions of these names may be interposed by a library that contains
+//! this crate, and it would treat the descriptors as the program's.
 
 use std::ffi::c_long;
 use std::io;
@@ -18,7 +19,7 @@ impl EventFd {
     /// Not signalled.
     ///
     /// # Errors
-    /// There is no descriptor left.
+    /// Fails if there is no descriptor left.
     pub fn new() -> io::Result<EventFd> {
         // SAFETY: a new descriptor, owned here alone.
         Ok(EventFd(unsafe { owned(|| syscall(libc::SYS_eventfd2, 0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK))? }))
@@ -32,7 +33,7 @@ impl EventFd {
     /// Makes it readable.
     pub fn signal(&self) {
         let one = 1u64.to_ne_bytes();
-        // SAFETY: eight readable bytes. One that is full has been signalled.
+        // SAFETY: eight readable bytes. A full eventfd is signalled already.
         unsafe { syscall(libc::SYS_write, self.fd(), one.as_ptr(), one.len()) };
     }
 
@@ -44,14 +45,14 @@ impl EventFd {
     }
 }
 
-/// Readable from the time it is set to on, until it is set again.
+/// Readable from the set time on, until it is set again.
 pub struct TimerFd(OwnedFd);
 
 impl TimerFd {
     /// Not set.
     ///
     /// # Errors
-    /// There is no descriptor left.
+    /// Fails if there is no descriptor left.
     pub fn new() -> io::Result<TimerFd> {
         let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
         // SAFETY: a new descriptor, owned here alone.
@@ -72,7 +73,7 @@ impl TimerFd {
             tv_nsec: libc::c_long::from(after.subsec_nanos()).max(1),
         });
         let setting = libc::itimerspec { it_interval: none, it_value: at };
-        // SAFETY: the setting is readable; nobody wants the old one.
+        // SAFETY: the setting is readable; the old one is not requested.
         unsafe {
             let old = ptr::null_mut::<libc::itimerspec>();
             syscall(libc::SYS_timerfd_settime, self.fd(), 0, &raw const setting, old);
@@ -87,9 +88,9 @@ pub(crate) struct UnlinkWatch {
 }
 
 impl UnlinkWatch {
-    /// Of `fd`, which stays open as long as the watch is asked. `None`: the file cannot be watched.
+    /// Watches the file of `fd`, which stays open as long as the watch is used. `None`: the file cannot be watched.
     pub(crate) fn new(fd: RawFd) -> Option<UnlinkWatch> {
-        // By this name also a file is found that has another one here than where it was made.
+        // By this name the kernel also finds a file that has another name here than where it was made.
         let path = std::ffi::CString::new(format!("/proc/self/fd/{fd}")).ok()?;
         // SAFETY: a new descriptor, owned here alone; the path is a C string.
         unsafe {
@@ -122,14 +123,14 @@ impl UnlinkWatch {
 /// Readable while any of its members is. Each has a number.
 pub struct EventSet(OwnedFd);
 
-/// Members asked for at a time.
+/// Members read at a time.
 const BATCH: usize = 32;
 
 impl EventSet {
     /// Without members.
     ///
     /// # Errors
-    /// There is no descriptor left.
+    /// Fails if there is no descriptor left.
     pub fn new() -> io::Result<EventSet> {
         // SAFETY: a new descriptor, owned here alone.
         Ok(EventSet(unsafe { owned(|| syscall(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC))? }))
@@ -140,10 +141,10 @@ impl EventSet {
         self.0.as_raw_fd()
     }
 
-    /// A descriptor more.
+    /// Adds a descriptor.
     ///
     /// # Errors
-    /// The kernel does not watch it, or does so already.
+    /// Fails if the kernel cannot watch it, or does so already.
     pub fn add(&self, fd: RawFd, number: u64) -> io::Result<()> {
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: number };
         // SAFETY: `event` lives through the call.
@@ -153,16 +154,17 @@ impl EventSet {
         }
     }
 
-    /// One less.
+    /// Removes a descriptor.
     pub fn remove(&self, fd: RawFd) {
         // SAFETY: no event is needed to remove.
         unsafe { syscall(libc::SYS_epoll_ctl, self.fd(), libc::EPOLL_CTL_DEL, fd, ptr::null_mut::<u8>()) };
     }
 
-    /// Calls `f` with the number of each member that is readable now. It should make it unreadable, or it comes again.
+    /// Calls `f` with the number of each member that is readable now. `f` should make it unreadable, or it is reported
+    /// again.
     pub fn readable(&self, mut f: impl FnMut(u64)) {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; BATCH];
-        // Bounded: members may become readable as fast as they are told of.
+        // Bounded: members may become readable as fast as they are reported.
         for _ in 0..BATCH {
             // SAFETY: room for `BATCH` events; no waiting, no mask.
             let count = unsafe {
@@ -177,7 +179,7 @@ impl EventSet {
     }
 }
 
-/// How sleeping on descriptors ended.
+/// The outcome of sleeping on descriptors.
 pub(crate) enum Sleep {
     Readable,
     TimedOut,
@@ -191,7 +193,7 @@ pub(crate) fn sleep_on(fds: [RawFd; 2], timeout: Option<Duration>) -> Sleep {
         tv_sec: timeout.as_secs().min(i64::MAX as u64) as libc::time_t,
         tv_nsec: timeout.subsec_nanos().into(),
     });
-    // The kernel writes what is left of it.
+    // The kernel writes the remaining time into it.
     let timeout = timeout.as_mut().map_or(ptr::null_mut(), ptr::from_mut);
     // SAFETY: two entries and a valid time or none, which live through the call.
     match unsafe { syscall(libc::SYS_ppoll, watched.as_mut_ptr(), 2, timeout, ptr::null::<u8>(), 8) } {
@@ -201,8 +203,8 @@ pub(crate) fn sleep_on(fds: [RawFd; 2], timeout: Option<Duration>) -> Sleep {
     }
 }
 
-/// A new descriptor at a high number: programs expect the lowest free ones for theirs. Where there is no room up there it
-/// stays where it is.
+/// A new descriptor at a high number: programs expect the lowest free ones for theirs. If there is no room at high
+/// numbers, it keeps its number.
 ///
 /// # Safety
 /// `make` returns a new descriptor, or an error.

@@ -1,4 +1,4 @@
-//! What completed on one link and has not been taken.
+//! The completions of one link that were not taken yet.
 
 use std::collections::VecDeque;
 
@@ -6,12 +6,12 @@ use netacc_device::{Completion, CompletionStatus, QueuePairId, WorkCompletion};
 
 use crate::ffi::abi;
 
-/// What completed, for the caller.
+/// The completions, for the caller.
 #[derive(Default)]
 pub(super) struct Done {
     pub(super) waiting: VecDeque<WorkCompletion>,
-    /// Messages that came before the caller had posted receives for them. The device has all the receives that it can
-    /// hold from the beginning, because some end the connection at a message without one.
+    /// Messages that came before the caller had posted receives for them. The device has all receives that it can hold
+    /// from the beginning, because some devices end the connection at a message without one.
     early: VecDeque<WorkCompletion>,
     /// Receives that the caller has posted and that no message has taken.
     pub(super) receives: u32,
@@ -52,7 +52,7 @@ impl Done {
     }
 }
 
-/// What a completion's status is to the core.
+/// The core's status for a completion's status.
 pub(super) fn status(raw: u32) -> CompletionStatus {
     match raw {
         abi::WC_SUCCESS => CompletionStatus::Success,

@@ -13,7 +13,7 @@ pub(super) fn checks(has_device: bool) -> [Check; 2] {
 /// A limit of this process, and how far it may be raised.
 type Limit = Result<(u64, u64), Errno>;
 
-/// What RDMA devices can pin. Shared memory needs none, so a small limit matters only where there is a device.
+/// Memory that RDMA devices can pin. Shared memory needs none, so a small limit matters only where there is a device.
 fn locked_memory(matters: bool, limit: Limit) -> Check {
     let describe = |bytes| match bytes {
         RLIM_INFINITY => "unlimited".to_owned(),

@@ -1,4 +1,4 @@
-//! Whether links for a service can be accepted at the port where its peers look.
+//! Whether links for a service can be accepted at the port where its peers connect.
 
 use std::net::{Ipv4Addr, TcpListener};
 
@@ -13,14 +13,14 @@ use crate::remote::PORT_OFFSET;
 pub(super) enum Listening {
     /// There is no device.
     Nobody,
-    /// Those of the connection manager, of which TCP knows nothing (InfiniBand, RoCE).
+    /// Ports of the connection manager, which TCP does not see (InfiniBand, RoCE).
     ConnectionManager,
     /// The kernel's TCP ports (iWARP).
     Tcp,
 }
 
 impl Listening {
-    /// Of several devices any may be used, and of those that we do not know it may be so.
+    /// Of several devices any may be used, and an unknown device may be of either kind.
     pub(super) fn of(known: &Result<Vec<Found>, DeviceError>) -> Listening {
         match known {
             Ok(devices) if devices.iter().all(|device| !device.limits().takes_tcp_port) => {
@@ -35,7 +35,7 @@ impl Listening {
     }
 }
 
-/// Whether links for a service can be accepted where its peers look.
+/// Whether links for a service can be accepted where its peers connect.
 pub(super) fn check(tcp: u16, listening: Listening) -> Check {
     let name = format!("TCP port {tcp}");
     let Some(port) = tcp.checked_add(PORT_OFFSET) else {
@@ -91,7 +91,7 @@ mod tests {
         assert_eq!(Listening::of(&unknown), Listening::Tcp);
     }
 
-    /// Breaks if a service were said to have no links over RoCE for a TCP port that somebody has.
+    /// Breaks if a service were reported to have no links over RoCE for a TCP port that is taken.
     #[test]
     fn a_service_has_a_port_for_links_or_is_told_why_not() {
         assert_eq!(check(45_536, Listening::Tcp).status, Status::Fail);
