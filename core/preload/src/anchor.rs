@@ -1,4 +1,4 @@
-//! The kernel's socket beneath a stream: how records travel on it, how far it has come, how it ends.
+//! The kernel's socket beneath a stream: its records, its byte counts and its end.
 
 use std::ffi::c_int;
 use std::io;
@@ -38,10 +38,10 @@ impl Drop for FdAnchor {
     }
 }
 
-/// How often the kernel's counts are read in the hope of a quiet moment. Arbitrary.
+/// How often the kernel's counts are read again if they change meanwhile. Arbitrary.
 const POSITION_TRIES: u32 = 8;
 
-/// What the kernel has counted for a connection. See `struct tcp_info` in linux/tcp.h.
+/// The kernel's counts for a connection. See `struct tcp_info` in linux/tcp.h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TcpInfo {
     state: u8,
@@ -67,7 +67,7 @@ impl TcpInfo {
         let rc =
             unsafe { real::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, bytes.as_mut_ptr().cast(), &mut len) };
         let wide = |at: usize| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
-        // Linux 4.19 and later; what an older kernel does not have is beyond `len`.
+        // Linux 4.19 and later. An older kernel's struct ends before this field: `len` is shorter.
         if rc != 0 || len < 216 {
             return None;
         }
@@ -86,7 +86,8 @@ impl TcpInfo {
         (self.bytes_sent + u64::from(self.notsent_bytes)).checked_sub(self.bytes_retrans)
     }
 
-    /// Whether the SYN of this side is among what was acknowledged, so that it is the side that connected.
+    /// Whether the acknowledged bytes include this side's SYN, so that this side is the one that
+    /// connected.
     fn counts_own_syn(self, unacknowledged: u64) -> Option<bool> {
         match (self.bytes_acked + unacknowledged).checked_sub(self.written()?)? {
             _ if self.state != ESTABLISHED => None,
@@ -96,9 +97,9 @@ impl TcpInfo {
         }
     }
 
-    /// What was written is counted in two ways, of which one counts the SYN of the side that connected; if they do not
-    /// agree (a packet that was lost on the way to the device, say) the position is not known. Nor is it once a direction
-    /// has ended, because a FIN is counted too.
+    /// The kernel counts written bytes in two ways, and one of them includes the SYN of the side that connected. If the
+    /// two disagree (because a packet was lost on the way to the device, for example), the position is unknown. It is
+    /// also unknown once a direction has ended, because the kernel counts a FIN too.
     fn position(self, unread: u64, unacknowledged: u64) -> Option<AnchorPosition> {
         if self.state != ESTABLISHED {
             return None;
@@ -120,8 +121,8 @@ fn says_read_hang_up(fd: c_int) -> bool {
     poll::look(fd, libc::POLLRDHUP) != 0
 }
 
-/// Which side of an established connection the socket is, as the kernel's counts tell: `Some(true)` for the one that has
-/// connected. `None`: they do not tell.
+/// Which side of an established connection the socket is, according to the kernel's counts: `Some(true)` for the side
+/// that connected. `None`: the counts do not show it.
 pub(crate) fn has_connected(fd: c_int) -> Option<bool> {
     (0..POSITION_TRIES).find_map(|_| {
         let before = TcpInfo::of(fd)?;
@@ -130,14 +131,14 @@ pub(crate) fn has_connected(fd: c_int) -> Option<bool> {
     })
 }
 
-/// Ends a connection with a reset, for both sides. The descriptor refers to a socket that is not connected then.
+/// Ends a connection with a reset, for both sides. The descriptor then refers to an unconnected socket.
 pub(crate) fn dissolve(fd: c_int) {
     let nowhere = libc::sockaddr { sa_family: libc::AF_UNSPEC as libc::sa_family_t, sa_data: [0; 14] };
     // SAFETY: a valid address, and its length.
     unsafe { real::connect(fd, &raw const nowhere, size_of::<libc::sockaddr>() as libc::socklen_t) };
 }
 
-/// What `poll` says of a descriptor, asked for nothing: POLLERR, POLLHUP, POLLNVAL.
+/// The result of `poll` for a descriptor with no requested events: POLLERR, POLLHUP, POLLNVAL.
 fn polled(fd: c_int) -> i16 {
     poll::look(fd, 0)
 }
@@ -172,11 +173,11 @@ impl Anchor for FdAnchor {
     }
 
     fn position(&self) -> Option<AnchorPosition> {
-        // Another holder may have shut down reading, of which the state of the connection says nothing.
+        // Another holder may have shut down reading. The state of the connection does not show that.
         if says_read_hang_up(self.fd) {
             return None;
         }
-        // The counts are not taken at one moment: try until nothing has moved between them.
+        // The counts are not read atomically: retry until nothing has moved between the reads.
         (0..POSITION_TRIES).find_map(|_| {
             let before = TcpInfo::of(self.fd)?;
             let (unread, unacknowledged) = (queued(self.fd, libc::FIONREAD)?, queued(self.fd, libc::TIOCOUTQ)?);
@@ -199,12 +200,12 @@ impl Anchor for FdAnchor {
     }
 
     fn is_over(&self) -> bool {
-        // POLLHUP alone is also said of a connection that this side has shut down both ways.
+        // `poll` also reports POLLHUP for a connection that this side has shut down both ways.
         polled(self.fd) & libc::POLLHUP != 0 && TcpInfo::of(self.fd).is_none_or(|info| info.state == CLOSED)
     }
 
     fn is_ended(&self) -> bool {
-        // POLLRDHUP is also said of a direction that this side has shut down.
+        // `poll` also reports POLLRDHUP for a direction that this side has shut down.
         says_read_hang_up(self.fd) && TcpInfo::of(self.fd).is_some_and(|info| FIN_RECEIVED.contains(&info.state))
     }
 
@@ -213,7 +214,7 @@ impl Anchor for FdAnchor {
         if info.state != CLOSED {
             return Some(FIN_RECEIVED.contains(&info.state));
         }
-        // A FIN is counted as a byte received, and is never unread.
+        // The kernel counts a FIN as a received byte, which is never unread.
         match info.bytes_received.checked_sub(read + self.unread())? {
             n @ (0 | 1) => Some(n == 1),
             _ => None,
@@ -236,8 +237,8 @@ impl Anchor for FdAnchor {
         if before == Some(1) && get_int(self.fd, tcp, libc::TCP_CORK) != Some(1) {
             return;
         }
-        // The kernel sends what it holds when TCP_NODELAY is set: what waits for an acknowledgement, and even what is corked.
-        // Nobody sets either meanwhile: see `setsockopt`.
+        // Setting TCP_NODELAY makes the kernel send all it has: bytes that wait for an acknowledgement, and even corked
+        // ones. No thread sets either option meanwhile: see `setsockopt`.
         set_int(self.fd, tcp, libc::TCP_NODELAY, 1);
         if before == Some(0) {
             set_int(self.fd, tcp, libc::TCP_NODELAY, 0);
@@ -267,7 +268,7 @@ impl Anchor for FdAnchor {
     }
 }
 
-/// What the kernel's events of an anchor mean.
+/// The meaning of the kernel's events for an anchor.
 pub(crate) fn anchor_event(events: u32) -> AnchorEvent {
     if events & libc::EPOLLERR as u32 != 0 {
         AnchorEvent::Failed

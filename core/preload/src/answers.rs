@@ -1,5 +1,5 @@
-//! How long peers take to answer, measured at the program's own calls: what [`PathChoice`] compares. What is not answered is
-//! measured by [`bulk`](crate::bulk).
+//! The time that peers take to answer, measured at the program's own calls. [`PathChoice`] compares these times.
+//! [`bulk`](crate::bulk) measures streams without answers.
 
 use std::collections::hash_map::Entry;
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ use crate::os::inside::Inside;
 
 /// Services that are measured, at most. Arbitrary; streams to further ones go onto links.
 const MAX_SERVICES: usize = 1024;
-/// On a link one answer of so many is measured: looking at the clock should not be what makes it slow.
+/// On a link one answer of so many is measured, so that reading the clock does not slow the link down.
 const ONE_OF: u32 = 8;
 
 /// The services that this process has connected to.
@@ -31,7 +31,8 @@ pub struct Services {
     at_once: bool,
 }
 
-/// The choice for those who ask a service, and for those who send to it, or receive, without an end.
+/// The choice for connections with requests and answers, and the one for connections with a long
+/// transfer in one direction.
 #[derive(Debug, Default)]
 struct Service {
     answers: PathChoice,
@@ -48,7 +49,8 @@ impl Services {
         }
     }
 
-    /// For a connection that this process has opened. `None` if its path is no question: on one host a link is memory.
+    /// For a connection that this process has opened. `None` on one host, where a link is shared memory and the path
+    /// is not chosen by measurement.
     pub fn answers(&self, tuple: &FourTuple) -> Option<Answers> {
         let remote = tuple.remote;
         if !self.measured || tuple.local.ip() == remote.ip() || remote.ip().is_loopback() {
@@ -66,13 +68,13 @@ impl Services {
     }
 }
 
-/// Whether an address is one of this host's: nobody can bind another's.
+/// Whether an address is one of this host's: binding another host's address fails.
 fn is_own(ip: IpAddr) -> bool {
     let _inside = Inside::enter();
     UdpSocket::bind((ip, 0)).is_ok()
 }
 
-/// What is measured on one connection.
+/// The measurements of one connection.
 pub struct Answers {
     service: Arc<Service>,
     at_once: bool,
@@ -87,7 +89,8 @@ pub struct Answers {
 const UNTIMED: u64 = u64::MAX;
 
 impl Answers {
-    /// The program has sent so many bytes. Returns whether the stream is to leave its link.
+    /// Records that the program has sent so many bytes. Returns whether the stream is to leave its
+    /// link.
     #[inline]
     pub fn note_sent(&self, now_at: Readiness, len: usize) -> bool {
         let Some(path) = path_of(now_at) else {
@@ -100,7 +103,8 @@ impl Answers {
         self.run.note(&self.service.bulk, (Way::Out, path), len, now)
     }
 
-    /// The program has received so many bytes. Returns whether the stream is to leave its link.
+    /// Records that the program has received so many bytes. Returns whether the stream is to leave
+    /// its link.
     #[inline]
     pub fn note_received(&self, now_at: Readiness, len: usize) -> bool {
         let slower = path_of(now_at).is_some_and(|path| self.run.note(&self.service.bulk, (Way::In, path), len, now));
@@ -121,7 +125,7 @@ impl Answers {
             return false;
         }
         let now = now();
-        // Another thread may have taken it, and a stream that has moved meanwhile says nothing of either path.
+        // Another thread may have taken it. A stream that has moved meanwhile gives no sample of either path.
         if asked == 0 || asked & 1 != stamp(now, path) & 1 {
             return false;
         }
@@ -224,7 +228,7 @@ mod tests {
         }
         assert_eq!(answers.service.answers.medians(), (None, None), "nothing was asked");
         assert_eq!(talk(kernel, kernel), (true, false));
-        // What is left of the anchor's depends on which was slower.
+        // The number of the anchor's samples that remain depends on which path was slower.
         assert!(talk(ON_LINK, ON_LINK).1);
     }
 

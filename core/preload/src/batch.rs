@@ -1,29 +1,30 @@
-//! Batches: an event loop that was given several events reads several requests, and then writes as many answers. Whoever
-//! waits for those is woken when the last is written, not by each of them: a wake-up costs more than an answer. Nothing
-//! depends on it: who sleeps while wake-ups are kept back looks by itself before long (see
+//! Batches: an event loop that was given several events reads several requests, and then writes as many answers. The
+//! peers that wait for those answers are woken when the last is written, not by each of them, because a wake-up costs
+//! more than an answer. Correctness does not depend on it: a peer that sleeps while its wake-up is deferred polls again
+//! by itself after a short time (see
 //! [`CompletionEvents::arm_moderated`](netacc_device::CompletionEvents::arm_moderated)).
 
 use std::cell::Cell;
 
 use netacc_driver::Endpoint;
 
-/// Answers after which wake-ups are let go although more are expected, so that the other side works at the same time.
-/// Arbitrary: makes the cost of a wake-up small against theirs.
+/// Number of answers after which deferred wake-ups are sent although more answers are expected, so that the peer
+/// works at the same time. Arbitrary: makes the cost of a wake-up small against that of the answers.
 const MOST: u32 = 32;
 
-/// What a thread has done since it was last given events.
+/// The calls of a thread since it was last given events.
 #[derive(Clone, Copy, Default)]
 struct Batch {
     /// It was given several.
     several: bool,
     reads: u32,
     writes: u32,
-    /// The device has been told to keep wake-ups back.
+    /// The device is deferring wake-ups.
     holds: bool,
 }
 
 impl Batch {
-    /// One more write: whether others are expected soon.
+    /// Counts one more write. Returns whether others are expected soon.
     fn count_write(&mut self) -> bool {
         self.writes = self.writes.wrapping_add(1);
         self.several && self.writes < self.reads && !self.writes.is_multiple_of(MOST)
@@ -83,7 +84,7 @@ mod tests {
         let mut batch = Batch { several: true, reads: 10, ..Batch::default() };
         assert_eq!(held(&mut batch, 9), 9);
         assert!(!batch.count_write());
-        // More than was read: nobody knows how many will come.
+        // More than was read, so the number of further writes is unknown.
         assert_eq!(held(&mut batch, 5), 0);
     }
 

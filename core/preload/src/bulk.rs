@@ -1,8 +1,8 @@
-//! How fast bytes go that nobody answers, measured at the program's own calls: what [`PathChoice`] compares for streams in
-//! one direction, which give no answers to time.
+//! The throughput of streams in one direction, measured at the program's own calls. [`PathChoice`] compares it, because
+//! such streams have no answers to time.
 //!
-//! A sample is the time that a [`CHUNK`] takes in the midst of many. It has the program's own pace in it, as an answer has the service's;
-//! where that is what limits the stream, both paths take the same.
+//! A sample is the time of one [`CHUNK`] in the middle of many. It includes the program's own pace, as the time of an
+//! answer includes the service's. Where that pace limits the stream, both paths take the same time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,13 +10,14 @@ use std::time::Duration;
 use netacc_device::Instant;
 use netacc_driver::{Path, PathChoice, Verdict};
 
-/// Bytes of which a sample is the time. Arbitrary: short enough for sixteen to come soon, and thirty times a call.
+/// Bytes of one sample. Arbitrary: short enough for sixteen samples to come soon, and as long as thirty calls.
 const CHUNK: u64 = 256 << 10;
-/// Bytes of a run before its first sample: what the kernel's buffers take in at once, by default (`tcp_wmem`).
+/// Bytes of a run before its first sample: the kernel's buffers accept so many at once, by default
+/// (`tcp_wmem`).
 const SKIP: u64 = 4 << 20;
-/// From so many bytes in one direction a run is worth waiting for its samples before its stream goes onto a link.
+/// From so many bytes in one direction on, the stream's promotion waits for the samples of its run.
 const WORTH: u64 = 64 << 10;
-/// From so many its stream waits no longer: twice what sixteen samples need.
+/// From so many bytes on, its stream waits no longer: twice as many as sixteen samples need.
 const ENOUGH: u64 = SKIP + 32 * CHUNK;
 /// Fewer bytes the other way do not end a run: acknowledgements of the program's own.
 const LITTLE: u64 = 1 << 10;
@@ -30,8 +31,8 @@ pub enum Way {
     In = 2,
 }
 
-/// Bytes of one connection in one direction, by one path, and no more than a little in the other. Threads may disturb one
-/// another's samples, of which a median is taken.
+/// Bytes of one connection in one direction, by one path, with at most a few in the other direction. Threads may
+/// disturb one another's samples, so the median is used.
 #[derive(Debug, Default)]
 pub struct Run {
     /// Way and path; 0 before the first.
@@ -42,7 +43,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// Takes in that so many bytes have gone this way, by this path. Returns whether the stream is to leave its link.
+    /// Records that so many bytes have gone this way, by this path. Returns whether the stream is to leave its link.
     #[inline]
     pub fn note(&self, choice: &PathChoice, (way, path): (Way, Path), len: usize, now: impl Fn() -> Instant) -> bool {
         let (len, kind) = (len as u64, way as u64 | u64::from(path == Path::Link) << 2);
@@ -69,7 +70,7 @@ impl Run {
         choice.note(path, took, now)
     }
 
-    /// What is said of the stream's promotion. Of one that is not in the midst of many bytes, nothing against it.
+    /// The verdict on the stream's promotion. A stream that is not in a long run may be promoted.
     pub fn judge(&self, choice: &PathChoice, now: Instant) -> Verdict {
         match self.bytes.load(Ordering::Relaxed) {
             bytes if bytes < WORTH => Verdict::Promote,
@@ -85,7 +86,7 @@ impl Run {
     }
 }
 
-/// How fast a chunk goes that takes so long.
+/// The throughput of a chunk that takes so long.
 pub fn bytes_per_s(took: Duration) -> u64 {
     (u128::from(CHUNK) * 1_000_000_000 / took.as_nanos().max(1)) as u64
 }
@@ -161,7 +162,8 @@ mod tests {
         assert!(bytes_per_s(Duration::ZERO) > 0);
     }
 
-    // Breaks if what fills the kernel's buffers counts: no link is as fast as they are.
+    // Breaks if the bytes that fill the kernel's buffers count: no link is as fast as these
+    // buffers.
     #[test]
     fn what_buffers_take_in_says_nothing() {
         let bench = Bench::new();

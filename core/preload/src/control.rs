@@ -1,8 +1,8 @@
-//! The control path: what makes the runtime and ends it, and what its helper thread does.
+//! The control path: starting and ending the runtime, and the work of its helper thread.
 //!
 //! * `starting`: making the runtime. `sink`: its answer to changes of streams.
 //! * `helper`: the thread. [`shortage`]: giving descriptors back to the program. [`unseen`]: the policy for unseen I/O.
-//! * [`fork`], [`exit`]: what becomes of connections when the process forks, ends, or is replaced.
+//! * [`fork`], [`exit`]: connections of a process that forks, ends, or is replaced.
 
 pub mod exit;
 pub mod fork;

@@ -1,29 +1,29 @@
 //! epoll: the real instance, plus a ready list for streams that are on a link.
 //!
 //! Every descriptor is registered with the real instance too, with its number in the event data, so that the
-//! application's data can be given back whatever path an event comes by. While a stream is on the kernel path its
+//! application's data can be returned on whichever path an event comes. While a stream is on the kernel path its
 //! registration there is exactly the application's, and the kernel does everything. While it is on a link the kernel
 //! only watches the anchor (for records, and for its end), and this module keeps level, edge and one-shot semantics:
 //!
-//! * a stream enters the ready list when it may have become ready; it leaves when a look finds it not ready (level),
-//!   or once reported (edge, one-shot). So a wait costs O(ready).
+//! * a stream enters the ready list when it may have become ready; it leaves when a check finds it not ready
+//!   (level), or once reported (edge, one-shot). So a wait costs O(ready).
 //! * `pending` collects edges since the last report; an edge-triggered interest is reported only for those.
 //!
 //! Its parts:
 //!
-//! * `interest`: one descriptor in an instance: what is reported of it, and what the kernel watches.
+//! * `interest`: one descriptor in an instance: the events to report, and the kernel's registration.
 //! * `descriptor`: an instance as the table of descriptors knows it ([`instance`](crate::instance)).
 //! * `ctl`: `epoll_ctl`, which makes interests, changes and deletes them.
 //! * `waiting`: `epoll_wait`, from the ready list to sleep.
 //! * `subscriber`: an instance as the sockets that it watches know it ([`watchers`](crate::watchers)).
 //! * `numbers`: the descriptors that name an instance, which come and go while threads wait on it.
-//! * `observers`: everybody else who looks at an instance: `poll`, `select`, other instances, rings.
+//! * `observers`: the other users of an instance: `poll`, `select`, other instances, rings.
 //! * `shared`: instances that other processes hold as well.
-//! * `sleepers`: the threads that sleep on an instance, and what wakes them.
+//! * `sleepers`: the threads that sleep on an instance, and how they are woken.
 //!
-//! Wake-ups are level-triggered state, never messages to one thread: the kick stays readable until a thread that holds the
-//! lock finds that there is nothing to be found ([`Shared::lower`]). A thread that takes an edge of the completion channel
-//! looks at the queue afterwards, because the edge may have been meant for another thread.
+//! Wake-ups are level-triggered state, never messages to one thread: the kick stays readable until a thread that holds
+//! the lock finds no ready interest ([`Shared::lower`]). A thread that takes an edge of the completion channel polls
+//! the queue afterwards, because the edge may have been meant for another thread.
 //!
 //! Lock order: a stream's lock may be held when an instance's is taken, never the other way round; readiness is
 //! read from the stream's atomic word. No thread holds the locks of two instances.
@@ -67,7 +67,7 @@ pub struct Epoll {
     shared: Arc<Shared>,
 }
 
-/// What watchers reach it by.
+/// The part by which watchers reach it.
 pub struct Shared {
     /// The descriptors that name the instance.
     numbers: Numbers,
@@ -86,9 +86,10 @@ pub struct Shared {
     has_one_shots: AtomicBool,
     waits: AtomicU64,
     activity: Activity,
-    /// When the kernel was asked last for all that it had, in nanoseconds. What peers wrote there before has been reported.
+    /// When the kernel was last asked for all its events, in nanoseconds. Bytes that peers wrote to anchors before that
+    /// time have been reported.
     kernel_seen: AtomicU64,
-    /// So many more waits ask the kernel first, because it had events lately.
+    /// The number of further waits that ask the kernel first, because it had events lately.
     kernel_hot: AtomicU32,
 }
 
@@ -96,16 +97,16 @@ pub struct Shared {
 struct State {
     interests: Interests,
     ready: VecDeque<c_int>,
-    /// The kick has been written, or is about to be, and was not drained since.
+    /// The kick has been written, or is about to be, and has not been drained since.
     kicked: bool,
 }
 
-/// Why an interest is looked at anew.
+/// Why an interest is checked again.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Change {
     /// Bytes, an end or an error have arrived: an edge.
     Arrival,
-    /// The readiness is another one.
+    /// The readiness has changed.
     Readiness,
     /// The program has made or modified the interest. If it is ready, that is an edge.
     Interest,
@@ -116,16 +117,16 @@ const NO_QUEUE: u32 = u32::MAX;
 /// The device had no completion queue for the instance, so its links report to the helper's.
 const HELPERS_QUEUE: u32 = u32::MAX - 1;
 
-/// In the upper half of the event data of all registrations that this module makes, with the descriptor in the lower. What
-/// comes without is of a registration that was made where nothing is interposed (an io_uring, a bare system call), and is
-/// the program's as it is. Arbitrary; no address begins so.
+/// In the upper half of the event data of all registrations that this module makes, with the descriptor in the lower
+/// half. Event data without it belongs to a registration that was made without this library (by an io_uring, or a bare
+/// system call), and goes to the program unchanged. Arbitrary; no address begins like this.
 const OURS: u64 = 0x6e61_6363 << 32;
 /// Event data of the kick eventfd and of the completion channel: no descriptor is negative.
 const KICK: u64 = OURS | 0xffff_ffff;
 const CHANNEL: u64 = OURS | 0xffff_fffe;
 
 impl Shared {
-    /// The kernel's instance, for calls that hold the lock: only so is the number certain not to be closed meanwhile.
+    /// The kernel's instance, for calls that hold the lock: the lock keeps the number from being closed meanwhile.
     fn kernel(&self) -> Kernel {
         Kernel { epfd: self.numbers.any(), observed: self.observers.any() }
     }
@@ -152,8 +153,8 @@ impl Shared {
         } else {
             i.away = true;
             i.travelled = true;
-            // The kernel's next report changes it anyway. Observers see the kernel's instance before that, and a record on
-            // the anchor is nothing for them.
+            // The kernel's next report changes it anyway. Observers see the kernel's instance before that, and must not
+            // see a record on the anchor.
             let kernel = self.kernel();
             if i.watch != Watch::Application || kernel.observed {
                 i.register(kernel, fd, now, false);
@@ -179,7 +180,7 @@ impl Shared {
                 return;
             }
         }
-        // The kernel tells those that watch an instance of each edge, also where the interest is on its list already.
+        // The kernel reports each edge to the watchers of an instance, also if the interest is on its list already.
         let kicks = self.sleepers.any() || self.observers.include_kernel();
         state.kicked |= kicks;
         drop(state);
@@ -207,8 +208,8 @@ impl Shared {
         }
     }
 
-    /// Makes the kick say what `state` does, which has changed: readable only while somebody finds something. A kick that
-    /// another thread is about to write is found readable in vain, and drained by [`Shared::take_kick`].
+    /// Makes the kick agree with `state`, which has changed: readable only while a wait would find something. A kick
+    /// that another thread is about to write causes one needless wake-up, and [`Shared::take_kick`] drains it.
     fn lower(&self, state: &mut State) {
         if !state.ready.is_empty() || self.sleepers.must_arm(self.own_queue()) {
             let kicks = self.sleepers.any() || self.observers.include_kernel();
@@ -227,8 +228,8 @@ impl Shared {
         self.lower(&mut state);
     }
 
-    /// Whether a wait would find something on the ready list. Like the kernel when it is asked, forgets what is not ready any
-    /// more.
+    /// Whether a wait would find something on the ready list. Removes interests that are not ready any more, as the
+    /// kernel does when it is asked.
     fn is_ready(&self) -> bool {
         if self.ready_len.load(Ordering::SeqCst) == 0 {
             return false;
@@ -247,8 +248,8 @@ impl Shared {
         !state.ready.is_empty()
     }
 
-    /// The completion queue of the instance's links: its own, or the helper's if there is none to be had, or if no thread can
-    /// be relied on to wait on the instance. Not with a lock held.
+    /// The completion queue of the instance's links: its own, or the helper's if the device has no more, or if no
+    /// thread can be relied on to wait on the instance. Call it without holding a lock.
     fn queue_of_links(self: &Arc<Self>, endpoint: &Endpoint) -> CompletionQueueId {
         let helpers = endpoint.control_cq();
         if self.observers.include_kernel() {
@@ -265,7 +266,8 @@ impl Shared {
         self.assign(endpoint, taken)
     }
 
-    /// The instance, which has no queue of its own, gets one; `None`: the helper looks at its links.
+    /// Gives the instance, which has no queue of its own, a queue. `None`: the helper polls its
+    /// links.
     fn assign(self: &Arc<Self>, endpoint: &Endpoint, queue: Option<CompletionQueueId>) -> CompletionQueueId {
         let helpers = endpoint.control_cq();
         let new = queue.map_or(HELPERS_QUEUE, |cq| cq.0);
@@ -303,8 +305,8 @@ impl Shared {
         }
     }
 
-    /// A thread is about to sleep on the instance. If it has no queue, and often sleeps, it gets the queue of somebody who
-    /// has slept all the while.
+    /// A thread is about to sleep on the instance. If the instance has no queue, and threads often sleep on it, it gets
+    /// the queue of an instance that has been idle all the while.
     fn queue_for_sleep(self: &Arc<Self>, endpoint: &Endpoint) {
         let own = self.own_queue().is_some();
         let Some(since) = self.activity.sleeps(own) else { return };
@@ -322,7 +324,8 @@ impl Shared {
         streams.iter().for_each(queues::settle_stream);
     }
 
-    /// The queue on whose channel the instance's sleepers are woken. The helper wakes those of an instance without one.
+    /// The queue whose channel wakes the instance's sleepers. The helper wakes the sleepers of an instance without a
+    /// queue.
     #[inline]
     fn own_queue(&self) -> Option<CompletionQueueId> {
         match self.cq.load(Ordering::SeqCst) {
@@ -354,7 +357,7 @@ impl User for Shared {
         self.activity.last_sleep()
     }
 
-    /// From now on the helper looks at the instance's links, which are still there.
+    /// From now on the helper polls the instance's links, which still exist.
     fn surrender(&self, endpoint: &Endpoint, queue: CompletionQueueId) -> bool {
         if self.cq.compare_exchange(queue.0, HELPERS_QUEUE, Ordering::SeqCst, Ordering::Relaxed).is_err() {
             return false;
@@ -363,7 +366,7 @@ impl User for Shared {
         if let Some(channel) = endpoint.device().channel_fd(queue) {
             deregister(self.kernel().epfd, channel);
         }
-        // Threads that sleep have armed the queue, and are to sleep again without it.
+        // Sleeping threads have armed the queue, and must wake and sleep again without it.
         if self.sleepers.any() && !std::mem::replace(&mut state.kicked, true) {
             self.kick();
         }
@@ -384,7 +387,7 @@ impl Drop for Shared {
     }
 }
 
-/// What the device says of peers' operations in the kernel.
+/// The device's information on peers' operations in the kernel.
 fn kernel_news() -> KernelOperation {
     let endpoint = runtime::get().and_then(Runtime::endpoint);
     endpoint.map_or_else(KernelOperation::default, |endpoint| endpoint.device().kernel_news())

@@ -1,15 +1,15 @@
-//! Who else holds a descriptor: what a process and those forked from it know of each other.
+//! The other holders of a socket: shared records of a process and its forked descendants.
 //!
 //! One region of shared memory, made before the first fork and inherited by all descendants. It has a record for every
-//! process of the family and one for every socket that more than one of them has held, with a list of those who do.
-//! A process enters its child in the lists of all its sockets before it forks, and leaves a list when it closes its last
-//! descriptor of the socket. A process that has ended without closing anything is recognised by its number and the
-//! time of its start. So a list may name too many for a moment, but never too few: a socket is taken for held by one
-//! process alone only if it is.
+//! process of the family and one for every socket that more than one of them has held, with a list of the holders. A
+//! process enters its child in the lists of all its sockets before it forks, and leaves a list when it closes its last
+//! descriptor of the socket. A process that has ended without closing anything is recognised by its number and the time
+//! of its start. So a list may name too many holders for a moment, but never too few: a socket that the list shows with
+//! one holder has only that one.
 //!
-//! A program that is started with `exec` knows nothing of the region, and neither does what it starts in turn. So a socket
-//! that such a program is given is marked as lent, and a process that runs another program as replaced. Then the lists do
-//! not name all holders, and [`holders`](crate::holders) looks for the others.
+//! A program that is started with `exec` has no access to the region, and neither do the programs that it starts. So a
+//! socket that such a program is given is marked as lent, and a process that runs another program is marked as
+//! replaced. Then the lists do not name all holders, and [`holders`](crate::holders) looks for the others.
 
 use std::cell::Cell;
 use std::ptr::NonNull;
@@ -23,7 +23,7 @@ mod region;
 pub use region::{Id, Others, Unseen};
 use region::{Member, Region, RESERVED, UNWATCHABLE};
 
-/// A child that has not begun to live after this long never will: its fork has failed.
+/// A child that has not started after this long never will: its fork has failed.
 const BIRTH: Duration = Duration::from_secs(5);
 
 static REGION: AtomicPtr<Region> = AtomicPtr::new(std::ptr::null_mut());
@@ -63,7 +63,7 @@ fn found() -> Option<&'static Region> {
     }
     let p = NonNull::new(p.cast::<Region>())?;
     if REGION.compare_exchange(std::ptr::null_mut(), p.as_ptr(), AcqRel, Acquire).is_err() {
-        // SAFETY: just mapped, and known to nobody.
+        // SAFETY: just mapped, and not published.
         unsafe { libc::munmap(p.as_ptr().cast(), size_of::<Region>()) };
     }
     region()
@@ -79,7 +79,7 @@ fn is_alive(pid: u32, start: u64) -> bool {
 /// When a process was started, in ticks since boot. `None` if there is none, or it has ended and is only waited for.
 fn started(pid: u32) -> Option<u64> {
     let stat = netacc_descriptors::read_text(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may hold anything.
+    // The name, in parentheses, may contain any characters.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let state = fields.next()?;
     // proc(5): the state is field 3, the start field 22.
@@ -114,11 +114,13 @@ pub fn after_fork_child() {
     let secluded = SECLUDED.load(Relaxed);
     let (number, start) = if secluded { (UNWATCHABLE, 0) } else { (pid, started(pid).unwrap_or(0)) };
     let born = region().is_some_and(|r| r.born(child, number, start));
-    // Who took so long that the record was given to another never holds anything alone.
+    // A process that took so long that its record was given to another never counts as a sole
+    // holder.
     SELF.store(if born { child } else { 0 }, Relaxed);
 }
 
-/// Before a fork, after [`before_fork`]: the child will hold this socket too. Returns its place, `None` if there is none.
+/// Before a fork, after [`before_fork`]: the child will hold this socket too. Returns its place, or `None` if there is
+/// no free one.
 pub fn share(id: Id) -> Option<Id> {
     let child = CHILD.get();
     region().filter(|_| child != 0)?.share(id, SELF.load(Relaxed), child, &is_alive)
@@ -142,7 +144,7 @@ pub fn others(id: Id) -> Others {
     }
 }
 
-/// A program that knows nothing of the region is about to be started with the socket.
+/// A program without access to the region is about to be started with the socket.
 pub fn lend(id: Id) {
     if let Some(region) = region() {
         region.lend(id);
@@ -156,12 +158,12 @@ pub fn set_replaced(replaced: bool) {
     }
 }
 
-/// Who may hold the socket unseen now.
+/// The processes that may hold the socket unseen now.
 pub fn unseen(id: Id) -> Unseen {
     region().map_or_else(Unseen::default, |region| region.unseen(id))
 }
 
-/// None of those who were `unseen` holds the socket any more.
+/// None of the processes in `unseen` holds the socket any more.
 pub fn expel(id: Id, unseen: &Unseen) {
     if let Some(region) = region() {
         region.expel(id, unseen);

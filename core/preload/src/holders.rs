@@ -1,10 +1,11 @@
-//! Which processes hold a socket without being entered in the [`family`](crate::family): programs that this process has
-//! started, what these start in turn, and processes that have sent the socket here. They need not have the library.
+//! The processes that hold a socket without being entered in the [`family`](crate::family): programs that this process
+//! has started, programs that these start in turn, and processes that have sent the socket here. They need not have the
+//! library.
 //!
-//! A connection leaves its link before such a process gets its socket ([`lend`](crate::leaving::lend)), because that process may use it unseen.
-//! It may be promoted again once none of them holds the socket. Only the kernel knows that, and it tells by
-//! `/proc/<pid>/fd`. The helper thread searches there (`search`) when a connection is due for promotion. The search
-//! finds a holder or proves that there is none:
+//! A connection leaves its link before such a process gets its socket ([`lend`](crate::leaving::lend)), because that
+//! process may use it unseen. It may be promoted again once none of them holds the socket. Only the kernel has that
+//! information, and shows it in `/proc/<pid>/fd`. The helper thread searches there (`search`) when a connection is due
+//! for promotion. The search finds a holder or proves that there is none:
 //!
 //! * It lists the processes again until a list names no new one, because a holder may start another process and end
 //!   before it is visited.
@@ -14,8 +15,8 @@
 //!   started with, its ancestors and all processes in its session may have got it.
 //! * A search that cannot be completed proves nothing.
 //!
-//! A holder that was found is visited first the next time, so a program that keeps a socket costs one look at its
-//! descriptors for each attempt. One search serves all connections that are due.
+//! A holder that was found is visited first the next time, so a program that keeps a socket costs one search of
+//! its descriptors for each attempt. One search serves all connections that are due.
 //!
 //! Not seen: a socket that is on its way in a message to a third process; a program that has gained privileges and left
 //! both its parent and its session.
@@ -40,7 +41,7 @@ pub enum Sender {
     Starter,
 }
 
-/// What a connection knows of its unseen holders.
+/// A connection's information on its unseen holders.
 #[derive(Default)]
 pub struct Loans {
     /// How often the socket was given away since it was last known to be held by no unseen process.
@@ -73,7 +74,8 @@ impl Loans {
                 self.sender_session.store(session, Ordering::Relaxed);
                 self.sender.store(pid, Ordering::Relaxed);
             }
-            // Any process may have it: whoever has started this one may have got it in any way.
+            // Any process may have it: the process that started this one may have got it in any
+            // way.
             Sender::Starter => self.since.store(0, Ordering::Relaxed),
         }
     }
@@ -83,7 +85,7 @@ impl Loans {
         self.count.load(Ordering::Acquire)
     }
 
-    /// A forked child's copy. The child learns from the family of what is lent later.
+    /// A forked child's copy. The child sees later loans in the family's records.
     pub fn take_over(&self, from: &Loans) {
         self.count.store(from.count(), Ordering::Relaxed);
         self.since.store(from.since.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -159,7 +161,7 @@ fn sockets_of(pid: u32) -> Result<Option<HashSet<u64>>, ErrorKind> {
     Ok(Some(numbers))
 }
 
-/// What it means that the descriptors of a process could not be read.
+/// The reason why the descriptors of a process could not be read.
 fn unreadable(pid: u32, error: &std::io::Error) -> Result<Option<HashSet<u64>>, ErrorKind> {
     match error.raw_os_error() {
         // It has ended, or has no descriptors.
@@ -172,7 +174,7 @@ fn unreadable(pid: u32, error: &std::io::Error) -> Result<Option<HashSet<u64>>, 
     }
 }
 
-/// What the kernel tells everybody about a process; see proc(5).
+/// The public information of the kernel about a process; see proc(5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Relations {
     /// One letter.
@@ -192,7 +194,7 @@ impl Relations {
     }
 
     fn parse(stat: &str) -> Option<Relations> {
-        // The name, in parentheses, may hold anything. What follows it begins with the third field.
+        // The name, in parentheses, may contain any characters. The third field follows it.
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
         let field = |number: usize| fields.get(number - 3);
         Some(Relations {

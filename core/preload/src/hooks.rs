@@ -2,20 +2,20 @@
 //! at once if the descriptor is not ours; there is no logic here. Every exported name stands in `tests/symbols`.
 //!
 //! Rules:
-//! * For a descriptor that is not ours: the look into the table, then the real call. Nothing else, so that what was
-//!   safe in a signal handler or between fork and exec stays so.
+//! * For a descriptor that is not ours: one table lookup, then the real call. Nothing else, so that calls that are
+//!   safe in a signal handler or between fork and exec stay safe.
 //! * Calls that this library makes itself are not hooked: see `hooks!` below.
 //! * No panic crosses into C: [`Edge`] aborts. The ABI is `C-unwind` all the same, because the C library cancels a
 //!   thread by unwinding its stack, hooks included; `extern "C"` would turn that into an abort.
 //! * errno is the callee's. Work that is not the call itself keeps it.
 //!
 //! Left alone on purpose, because an accelerated descriptor is a kernel socket and the kernel's answer is right:
-//! `bind`, `getsockname`, `fstat`, `isfdtype`, `sockatmark`, `preadv`/`pwritev` and `pread`/`pwrite`
-//! (ESPIPE), `copy_file_range` (EINVAL). Because they make or take no connection: `tee`, `vmsplice` (pipes only),
-//! `setrlimit`, `chroot`, `setuid`. Because `pthread_atfork` handlers see them: `fork`, `__fork`, `forkpty`. Because the
-//! library's own destructor sees it: `exit`. Waits are interrupted by signals as the kernel's are, so `signal` and `sigaction`
-//! matter for SIGSEGV and SIGBUS only, which tell the library of bad addresses. `vfork` is in
-//! [`vfork`](crate::vfork). System calls made without the C library (Go) are not seen.
+//! `bind`, `getsockname`, `fstat`, `isfdtype`, `sockatmark`, `preadv`/`pwritev` and `pread`/`pwrite` (ESPIPE),
+//! `copy_file_range` (EINVAL). Because they do not create or receive connections: `tee`, `vmsplice` (pipes only),
+//! `setrlimit`, `chroot`, `setuid`. Because `pthread_atfork` handlers run in them: `fork`, `__fork`, `forkpty`.
+//! Because the library's own destructor runs in it: `exit`. Waits are interrupted by signals as the kernel's are, so
+//! `signal` and `sigaction` matter for SIGSEGV and SIGBUS only, by which the library finds bad addresses. `vfork` is
+//! in [`vfork`](crate::vfork). System calls made without the C library (Go) are not seen.
 
 pub mod aside;
 pub mod bytes;
@@ -44,13 +44,14 @@ impl Drop for Edge {
     }
 }
 
-/// Defines interposed functions, each in three parts: `of_program` with the body, for calls of the program; `of_library`,
-/// the real function, for calls that this library makes itself (its own code, the standard library and the backends in
-/// it); and the exported name, which decides between the two by where it will return to. So library code may use the C
-/// library as any code does. The bodies are unsafe. They call each other as `of_program`, never the exported names.
+/// Defines interposed functions, each in three parts: `of_program` with the body, for calls of the program;
+/// `of_library`, the real function, for calls that this library makes itself (its own code, the standard library and
+/// the backends in it); and the exported name, which chooses between the two by its return address. So library code may
+/// use the C library as any code does. The bodies are unsafe. They call each other as `of_program`, never the exported
+/// names.
 macro_rules! hooks {
     ($(fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty $body:block)*) => {
-        /// What a call of the program does.
+        /// The hook for calls of the program.
         pub mod of_program {
             #[allow(unused_imports, reason = "whatever the bodies need")]
             use super::*;
@@ -67,7 +68,7 @@ macro_rules! hooks {
             )*
         }
 
-        /// What a call of this library does.
+        /// The hook for calls of this library.
         mod of_library {
             #[allow(unused_imports, reason = "whatever the signatures need")]
             use super::*;
@@ -94,8 +95,8 @@ macro_rules! hooks {
     };
 }
 
-/// What blocking calls of the C library begin with: a thread whose cancellation is pending ends here, though the call may
-/// go on to make none of them.
+/// The cancellation point of the C library's blocking calls: a thread whose cancellation is pending ends here, even if
+/// the hook then makes no blocking call.
 #[inline]
 fn cancellation_point() {
     extern "C-unwind" {
@@ -120,7 +121,7 @@ macro_rules! stream_or {
     }};
 }
 
-/// Whatever is ours behind a descriptor; or else the real call.
+/// The library's object behind a descriptor; or else the real call.
 macro_rules! entry_or {
     ($fd:expr, $kernel:expr, |$entry:ident| $ours:expr) => {{
         let guard = $crate::table::get($fd);
@@ -163,7 +164,7 @@ mod load {
     }
 
     extern "C" {
-        /// What `at_quick_exit` is in a program; that itself is in no shared library.
+        /// The function behind `at_quick_exit`, which itself is in no shared library.
         fn __cxa_at_quick_exit(handler: extern "C" fn(*mut c_void), library: *mut c_void) -> c_int;
     }
 

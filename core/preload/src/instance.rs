@@ -1,5 +1,5 @@
-//! Epoll instances, as the table of descriptors knows them: what becomes of an instance when its descriptors are duplicated and
-//! closed, when the process forks, and when others than its waiters look at it. [`epoll`](crate::epoll) implements it.
+//! The interface of epoll instances to the table of descriptors: for duplicating and closing descriptors of an
+//! instance, for forks, and for observers. [`epoll`](crate::epoll) implements it.
 
 use std::any::Any;
 use std::ffi::c_int;
@@ -22,24 +22,25 @@ pub trait Instance: Any + Send + Sync {
     /// to translate events; streams are kernel sockets here. Waits for no lock.
     fn after_fork(&self, fd: c_int) -> Box<dyn Instance>;
 
-    /// The kernel's instance is all there is from now on: what it reports goes to the program as it is. All connections are
-    /// plain sockets.
+    /// From now on only the kernel's instance counts: its events go to the program unchanged. All connections are plain
+    /// sockets.
     fn return_to_kernel(&self);
 
-    /// The instance is about to be given to another process.
+    /// The instance is about to be sent to another process.
     fn give_away(&self);
 
     /// Closes the descriptors that the library has of the instance. By the helper, when nothing is on a link any more.
     fn give_back(&self);
 
-    /// Those who know the kernel's view alone observe the instance. Nobody can be relied on to wait on it, so the helper looks
-    /// for it.
+    /// Observers that see the kernel's view only observe the instance. No thread can be relied on to wait on it, so the
+    /// helper polls for it.
     fn nest(&self);
 
-    /// A thread is about to look at the instance in `poll`. Whether the library has a part in that.
+    /// A thread is about to check the instance in `poll`. Returns whether the library has a part in
+    /// that.
     fn observe_by_poll(&self) -> bool;
 
-    /// Whether the instance is readable, as the kernel says.
+    /// Whether the instance is readable according to the kernel.
     fn confirm(&self) -> bool;
 
     /// Whether a wait would find something on the ready list.
@@ -57,6 +58,6 @@ pub trait Instance: Any + Send + Sync {
     /// Undoes [`add_sleeper`](Instance::add_sleeper).
     fn remove_sleeper(&self, sleeper: &Arc<dyn Sleeper>);
 
-    /// The instance, as the sockets that it watches know it.
+    /// The interface of the instance to the sockets that it watches.
     fn subscriber(&self) -> Arc<dyn Subscriber>;
 }

@@ -1,4 +1,4 @@
-//! Connections that leave their links because the kernel, or another process, is to have all of them.
+//! Demoting connections because the kernel, or another process, needs all of their bytes.
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -23,13 +23,14 @@ pub fn demote_for(sock: &Socket, reason: Reason) -> bool {
     bring_back(sock, reason)
 }
 
-/// Leaves the link, and waits until the kernel has what was unread on it. Whether it has.
+/// Leaves the link, and waits until the kernel has the bytes that were unread on it. Returns
+/// whether it has them.
 pub fn bring_back(sock: &Socket, reason: Reason) -> bool {
     match (&sock.stream, runtime::get().and_then(Runtime::endpoint)) {
         (Some(cell), Some(endpoint)) => {
             let was_plain = cell.lock(endpoint).proto().is_plain();
             if was_plain {
-                // The end of a link is counted by itself.
+                // The end of a link is counted separately.
                 sock.note_reason(reason);
             }
             let plain = settling::demote(endpoint, cell, reason, DEMOTE_PATIENCE);
@@ -48,8 +49,8 @@ pub fn bring_back(sock: &Socket, reason: Reason) -> bool {
 /// How long a demotion may take. Arbitrary: a live peer answers in well under a millisecond.
 const DEMOTE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// The stream is plain, and what lay unread comes again: returns once the kernel has all of it, as it would have had all
-/// along. Whoever acts on the socket now may be told of it, and closes it with a reset if it is never read.
+/// The stream is plain, and its unread bytes come again: returns once the kernel has all of them, as if they had never
+/// been on a link. Calls on the socket then find these bytes, and closing it with bytes unread sends a reset.
 #[cold]
 pub fn await_all_replay(endpoint: &Endpoint, cell: &Arc<StreamCell>, fd: c_int) {
     let begun = now();
@@ -58,7 +59,7 @@ pub fn await_all_replay(endpoint: &Endpoint, cell: &Arc<StreamCell>, fd: c_int) 
             RxSource::Anchor(left) if left != u64::MAX => left,
             _ => return,
         };
-        // A small buffer of the kernel's has no room for all that a ring had.
+        // A small kernel buffer has no room for all bytes of a ring.
         if unread(fd) >= left || now().saturating_since(begun) > REPLAY_PATIENCE {
             return;
         }
@@ -66,7 +67,8 @@ pub fn await_all_replay(endpoint: &Endpoint, cell: &Arc<StreamCell>, fd: c_int) 
     }
 }
 
-/// `fd` is about to be used by somebody who does not call this library, or by another process: for good.
+/// `fd` is about to be used by code that does not call this library, or by another process: demotes its
+/// stream for good.
 pub fn surrender(fd: c_int, reason: Reason) {
     let Some(entry) = table::get_full(fd) else { return };
     if let Entry::Stream(sock) = &*entry {
@@ -76,8 +78,8 @@ pub fn surrender(fd: c_int, reason: Reason) {
     }
 }
 
-/// Brings connections back to the kernel because processes that do not enter themselves anywhere are about to get their
-/// sockets. They may be promoted again once none of these processes holds the socket.
+/// Demotes connections because processes that do not enter themselves as holders are about to get their sockets. They
+/// may be promoted again once none of these processes holds the socket.
 pub fn lend(entries: &[Arc<Entry>]) {
     let socks = || {
         entries.iter().filter_map(|entry| match &**entry {
@@ -94,7 +96,7 @@ pub fn lend(entries: &[Arc<Entry>]) {
         };
         rt.share(cell);
         sock.promotion.begin_again(sock.operations.load(Ordering::Relaxed));
-        // All begin before any is waited for: the peers answer at the same time.
+        // All demotions begin before the first wait, so that the peers answer at the same time.
         let mut guard = cell.lock(endpoint);
         if !guard.proto().is_plain() {
             guard.change(|stream| {

@@ -1,4 +1,4 @@
-//! What each call does for a descriptor of ours.
+//! The work of each call on a descriptor of ours.
 
 pub mod aside;
 pub mod clone;

@@ -1,14 +1,15 @@
-//! The operating system, as the library uses it: the lowest layer, which knows nothing of connections.
+//! The operating system, as the library uses it: the lowest layer, which does not deal with connections.
 //!
 //! * [`real`]: the functions that the hooks replace. Everything else here and above calls these.
 //! * [`errno`], [`clock`], [`limits`], [`sockopt`], [`signals`]: small parts of the C library and the kernel.
 //! * [`own`], [`lingering`]: descriptors that the library keeps for itself.
-//! * [`access`]: memory of the program's that may not be there, and the two signals that say so.
-//! * [`poll`]: looks at descriptors, whatever the resource limits are.
-//! * [`confinement`]: whether the process may make system calls of the library's. [`uses`]: of descriptors that may be given back.
+//! * [`access`]: memory of the program that may be unmapped, and the two signals that report it.
+//! * [`poll`]: polls descriptors, whatever the resource limits are.
+//! * [`confinement`]: whether the process may make system calls of the library's. [`uses`]: uses of descriptors that
+//!   may be given back.
 //! * [`inside`]: which calls are the library's own. [`kept`]: values that live until the process ends; [`per_process`]: those of which a forked child has its own.
-//! * [`futex`]: sleeping on a word. [`work`]: what the library's threads do, which a fork waits for.
-//! * [`aio`], [`liburing`]: structures of other libraries. [`environment`]: what `netacc_run` has put there.
+//! * [`futex`]: sleeping on a word. [`work`]: the work of the library's threads, which a fork waits for.
+//! * [`aio`], [`liburing`]: structures of other libraries. [`environment`]: the entries of `netacc_run`.
 
 pub mod access;
 pub mod aio;

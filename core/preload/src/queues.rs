@@ -1,29 +1,36 @@
-//! Which completion queue a link reports to.
+//! The choice of the completion queue to which a link reports.
 //!
-//! A link belongs to the one that watches its streams, an epoll instance or a thread asleep in `poll`, so that the thread
-//! which waits there finds what has arrived without anybody's help. A link that nobody watches belongs to the common queue,
-//! on which nobody sleeps: a blocking call looks at the link itself. A link with several watchers belongs to the helper's
-//! queue, because no single one of them can be relied on to look for the others; so does a link whose streams the
-//! program has closed: what its peers still send must be answered, with a reset above all. And one on which a stream is
-//! being opened: its peer may want to give that up, whatever this program does meanwhile. And one that nobody watches and that
-//! has room for further streams, which must be answered although nobody waits on those that it has; unless peers can knock.
+//! A link belongs to the watcher of its streams, an epoll instance or a thread asleep in `poll`, so that the thread
+//! which waits there finds arrivals without the help of another thread. A link without watchers belongs to the common
+//! queue, on which no thread sleeps: a blocking call polls the link itself.
 //!
-//! A device has few queues. A watcher that gets none has its links on the helper's queue: the helper handles what arrives
-//! there, and wakes the watcher of each stream that has changed. So no thread is woken for what it does not watch,
-//! however many threads there are; the price for those without a queue is that two threads wake up instead of one. A watcher
-//! without a queue that goes to sleep often takes over the queue of one that has slept all the while.
+//! These links belong to the helper's queue:
 //!
-//! A link with several streams on whose queue pair several threads would sleep is *dispatched* by the helper for the same
-//! reason: a message wakes all who sleep on its queue pair.
+//! * A link with several watchers, because no single one of them can be relied on to poll for the others.
+//! * A link whose streams the program has closed, because messages that its peers still send must be answered, above
+//!   all with a reset.
+//! * A link on which a stream is being opened, because its peer may want to abandon that, whatever this program does
+//!   meanwhile.
+//! * A link without watchers that has room for further streams, because their OPENs must be answered although no thread
+//!   waits on the streams that it has. This does not apply if peers can knock.
 //!
-//! The rule is applied when a stream gets onto a link or leaves it, when an attempt begins or ends, and when an instance
-//! begins to watch it, by different threads. Each looks again after moving the link: whoever changes a watcher does so
-//! before looking for a link, so the last to move it has seen everything.
+//! A device has few queues. A watcher that gets none has its links on the helper's queue: the helper handles what
+//! arrives there, and wakes the watcher of each stream that has changed. So no thread is woken for a stream that it
+//! does not watch, however many threads there are. The price for watchers without a queue is that two threads wake up
+//! instead of one. A watcher without a queue that goes to sleep often takes over the queue of one that has slept all
+//! the while.
 //!
-//! That is a look at all streams of the link. If there are many, and each of them comes and goes, it would be what the process
-//! does most of its time. The helper's queue is never wrong, though: so a link of many streams goes there at once if it must
-//! leave where it is, and where else it may be is found out before long, by the helper, in a tenth of its time at most for
-//! each such link.
+//! A link with several streams on whose queue pair several threads would sleep is *dispatched* by the helper for the
+//! same reason: a message wakes all threads that sleep on its queue pair.
+//!
+//! The rule is applied when a stream gets onto a link or leaves it, when an attempt begins or ends, and when an
+//! instance begins to watch it, by different threads. Each thread checks again after it has moved the link. A thread
+//! that changes a watcher does so before it looks for a link, so the last thread to move the link has seen all changes.
+//!
+//! Such a check visits all streams of the link. If there are many, and each of them comes and goes, the checks would
+//! take most of the process's time. The helper's queue is never wrong, though. So a link of many streams goes there at
+//! once if it must leave its queue, and the helper finds a better queue later, in at most a tenth of its time for each
+//! such link.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -54,34 +61,34 @@ pub(crate) fn after_fork_child() {
     QUEUES.forget();
 }
 
-/// The queues of those that watch links.
+/// The queues of the watchers.
 pub struct Queues {
     /// Of instances that are gone. Links may still be bound to them.
     free: Mutex<Vec<CompletionQueueId>>,
     /// The device has no more.
     exhausted: AtomicBool,
-    /// Who has each queue that somebody has.
+    /// The owner of each queue that is in use.
     owners: Mutex<Vec<(CompletionQueueId, Owner)>>,
     /// Instances that have a queue.
     waited_at: AtomicU32,
-    /// What the process may run on.
+    /// The processors that the process may run on.
     processors: u32,
-    /// Links of many streams that may belong elsewhere, and when that is looked at.
+    /// Links of many streams that may belong elsewhere, and when that is checked.
     put_off: Mutex<Vec<(Arc<LinkCell>, Instant)>>,
-    /// How long the last such look took, in nanoseconds.
+    /// How long the last such check took, in nanoseconds.
     last_look: AtomicU64,
 }
 
-/// Who may have a queue: a slot, or an epoll instance.
+/// A possible owner of a queue: a slot, or an epoll instance.
 pub trait User: Send + Sync {
     /// When a thread went to sleep there last.
     fn last_sleep(&self) -> Instant;
 
-    /// Gives the queue to somebody else. Its links are still there. `false`: it had another one, or none.
+    /// Gives up the queue for another owner. Its links are still on the queue. `false`: it had another queue, or none.
     fn surrender(&self, endpoint: &Endpoint, queue: CompletionQueueId) -> bool;
 }
 
-/// Who has a queue.
+/// The owner of a queue.
 pub(crate) enum Owner {
     Slot(Arc<dyn User>),
     Instance(Weak<dyn User>),
@@ -94,7 +101,7 @@ impl Owner {
         Owner::Instance(weak)
     }
 
-    /// When it went to sleep last. `None` if it is gone; its queue is free then.
+    /// When a thread last went to sleep on it. `None` if the owner is gone; its queue is free then.
     fn last_sleep(&self) -> Option<Instant> {
         match self {
             Owner::Slot(slot) => Some(slot.last_sleep()),
@@ -110,7 +117,7 @@ impl Owner {
     }
 }
 
-/// When a watcher sleeps, which decides who has the queues.
+/// When a watcher sleeps. This decides which watchers have queues.
 #[derive(Default)]
 pub struct Activity {
     /// When it went to sleep last, in nanoseconds.
@@ -121,11 +128,12 @@ pub struct Activity {
 }
 
 impl Activity {
-    /// So often a watcher goes to sleep without a queue before it takes over one. Arbitrary: taking over costs two wake-ups, and
-    /// a look at all links.
+    /// So often a watcher goes to sleep without a queue before it takes over one. Arbitrary: taking over costs two
+    /// wake-ups, and a check of all links.
     const PATIENCE: u32 = 16;
 
-    /// It goes to sleep. Whether it is to take over the queue of somebody who has slept longer than it has been without.
+    /// The watcher goes to sleep. Returns whether it is to take over the queue of another one, which has slept longer
+    /// than this one has been without.
     pub fn sleeps(&self, has_queue: bool) -> Option<Instant> {
         let now = clock::now();
         self.last_sleep.store(now.as_nanos(), Ordering::Relaxed);
@@ -150,14 +158,15 @@ impl Activity {
     }
 }
 
-/// With so many streams on a link all are looked at whenever one of them changes. Arbitrary: that takes microseconds.
+/// With up to so many streams on a link, all are checked whenever one of them changes. Arbitrary: that takes
+/// microseconds.
 const FEW: u16 = 64;
 
-/// Looks at a link of many streams are at least so many times as far apart as one of them takes.
+/// Checks of a link of many streams are at least so many times as far apart as one of them takes.
 const REST: u32 = 9;
 
 impl Queues {
-    /// None is used, in a process that may run on so many processors.
+    /// No queue is in use, in a process that may run on so many processors.
     pub fn new(processors: u32) -> Queues {
         Queues {
             free: Mutex::default(),
@@ -175,7 +184,7 @@ impl Queues {
         self.waited_at.load(Ordering::Relaxed) >= self.processors
     }
 
-    /// The helper is to look at the link.
+    /// The helper is to check the link.
     fn put_off(&self, endpoint: &Endpoint, link: &Arc<LinkCell>) {
         let rest = Duration::from_nanos(self.last_look.load(Ordering::Relaxed)) * REST;
         let due = clock::now() + rest;
@@ -187,7 +196,7 @@ impl Queues {
         }
     }
 
-    /// Looks at links for which it is time. By the helper.
+    /// Checks the links that are due. Called by the helper.
     pub fn look(&self, endpoint: &Endpoint) {
         let now = clock::now();
         let due: Vec<_> = {
@@ -204,7 +213,7 @@ impl Queues {
         }
     }
 
-    /// When the next look is due. Asked by the helper once those who need it wake it.
+    /// When the next check is due. The helper calls this once threads that need a check wake it.
     pub fn next_look(&self) -> Option<Instant> {
         self.put_off.lock().iter().map(|(_, at)| *at).min()
     }
@@ -217,7 +226,7 @@ pub(crate) fn belongs_to(queue: CompletionQueueId, owner: Owner) {
     owners.push((queue, owner));
 }
 
-/// The queue of somebody who has not gone to sleep since `since`, without links. Not with a lock held.
+/// The queue of a watcher that has not gone to sleep since `since`, without its links. Call it without holding a lock.
 pub fn take_over(endpoint: &Endpoint, since: Instant) -> Option<CompletionQueueId> {
     let idle = {
         let mut owners = of_process().owners.lock();
@@ -232,14 +241,14 @@ pub fn take_over(endpoint: &Endpoint, since: Instant) -> Option<CompletionQueueI
     Some(queue)
 }
 
-/// A completion queue for an epoll instance that has none. `None`: the helper's is to be its queue.
+/// A completion queue for an epoll instance that has none. `None`: it uses the helper's queue.
 pub fn take(endpoint: &Endpoint) -> Option<CompletionQueueId> {
     of_process().waited_at.fetch_add(1, Ordering::Relaxed);
     take_free(endpoint)
 }
 
-/// A completion queue without links: one of an instance that is gone, or a new one. (A device has few, and they cannot be
-/// destroyed.) Not with a lock held.
+/// A completion queue without links: one of an instance that is gone, or a new one. (A device has few, and they cannot
+/// be destroyed.) Call it without holding a lock.
 pub fn take_free(endpoint: &Endpoint) -> Option<CompletionQueueId> {
     let free = of_process().free.lock().pop();
     if let Some(cq) = free {
@@ -264,7 +273,7 @@ pub fn clear(endpoint: &Endpoint, cq: CompletionQueueId) {
     }
 }
 
-/// The instance is gone: somebody else may have its queue, if it had one.
+/// The instance is gone: another watcher may have its queue, if it had one.
 pub fn give_back(cq: Option<CompletionQueueId>) {
     of_process().waited_at.fetch_sub(1, Ordering::Relaxed);
     of_process().free.lock().extend(cq);
@@ -275,7 +284,7 @@ pub fn put_back(cq: CompletionQueueId) {
     of_process().free.lock().push(cq);
 }
 
-/// Something has changed for a stream of the link: the link moves to the queue where it belongs, at once or before long.
+/// A stream of the link has changed: moves the link to the queue where it belongs, at once or later.
 pub fn settle(endpoint: &Endpoint, link: &Arc<LinkCell>, cell: &Arc<StreamCell>) {
     if link.streams() <= FEW {
         return settle_all(endpoint, link);
@@ -320,7 +329,7 @@ pub fn settle_watched(
 pub fn dispatch(endpoint: &Endpoint, link: &Arc<LinkCell>) {
     if link.dispatch() || link.cq() != endpoint.control_cq() {
         endpoint.rebind(link, endpoint.control_cq());
-        // Those that sleep on the queue pair already are to do as the caller does.
+        // Threads that sleep on the queue pair already are to do the same as the caller.
         endpoint.device().wake_qp(link.qp());
     }
 }
@@ -331,7 +340,7 @@ pub fn settle_stream(cell: &Arc<StreamCell>) {
     let Some(endpoint) = rt.endpoint() else { return };
     let link = {
         let guard = cell.lock(endpoint);
-        // Also while bytes from before its promotion are unread: nothing more is going to say that it is on its link.
+        // Also while bytes from before its promotion are unread: no later event announces that it is on its link.
         guard.link().filter(|_| guard.proto().phase() == Phase::Linked).cloned()
     };
     if let Some(link) = link {
@@ -339,11 +348,11 @@ pub fn settle_stream(cell: &Arc<StreamCell>) {
     }
 }
 
-/// Looks at all streams of the link.
+/// Checks all streams of the link.
 fn settle_all(endpoint: &Endpoint, link: &Arc<LinkCell>) {
     let mut home = home_of(endpoint, link);
     loop {
-        // Whoever sleeps and watches a stream of the link is woken at the new queue as well: its own, or the helper's.
+        // Sleeping watchers of a stream of the link are woken at the new queue as well: their own, or the helper's.
         endpoint.rebind(link, home);
         let again = home_of(endpoint, link);
         if again == home {
@@ -377,7 +386,7 @@ fn home_of(endpoint: &Endpoint, link: &LinkCell) -> CompletionQueueId {
         }
     }
     match common {
-        // A thread watches some of the streams for the length of one call: it is not to be woken for the others.
+        // A thread watches some of the streams for the length of one call: it must not be woken for the others.
         Some(home) if home.passing && unwatched => helpers,
         Some(home) => home.queue,
         None if open && !link.awaits_streams() => endpoint.default_cq(),
@@ -385,7 +394,7 @@ fn home_of(endpoint: &Endpoint, link: &LinkCell) -> CompletionQueueId {
     }
 }
 
-/// Where a stream wants its link to be.
+/// The queue to which a stream's link should belong.
 #[derive(Clone, Copy)]
 struct Home {
     queue: CompletionQueueId,
@@ -393,7 +402,7 @@ struct Home {
     passing: bool,
 }
 
-/// Where the link would belong for the sake of this stream; `None` if it does not matter to it.
+/// Where the link would belong for this stream alone; `None` if it does not matter to the stream.
 fn home_of_one(endpoint: &Endpoint, cell: &Arc<StreamCell>) -> Option<Home> {
     let helpers = endpoint.control_cq();
     if cell.is_opening() {
@@ -415,7 +424,7 @@ fn home_of_one(endpoint: &Endpoint, cell: &Arc<StreamCell>) -> Option<Home> {
     Some(if homes.all(|home| home.queue == first.queue) { first } else { Home { queue: helpers, passing: false } })
 }
 
-/// What has left the link, and only waits for the peer to let go of it, is looked at by nobody.
+/// A stream that has left the link, and only waits for the peer to release it, has no watcher.
 fn is_looked_at(cell: &StreamCell) -> bool {
     !cell.readiness().contains(Readiness::KERNEL_RX | Readiness::KERNEL_TX)
 }

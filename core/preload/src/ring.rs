@@ -1,15 +1,17 @@
 //! io_urings whose submissions are read before the kernel takes them: those that the program makes and enters by `syscall`,
 //! as libuv does, and those that it submits to by functions of liburing ([`liburing`]).
 //!
-//! A submission that registers a descriptor with an epoll instance, which is what libuv's rings are for, is executed here, and
-//! the kernel gets a submission that does nothing in its place; a submission that closes a descriptor is noted. So such a
-//! program's connections may be on links. Any other operation on a connection takes it off its link first, for good: the
-//! kernel executes it on the anchor. So does putting it into the table of a ring's files, whose entries submissions name by
-//! index ([`Register`]). A ring that never gets a connection costs no connection its link.
+//! A submission that registers a descriptor with an epoll instance, which is what libuv's rings are for, is executed
+//! here, and the kernel gets a submission that does nothing in its place. The library records a submission that closes
+//! a descriptor. So such a program's connections may be on links. Any other operation on a connection takes it off its
+//! link first, for good: the kernel executes it on the anchor. So does putting it into the table of a ring's files,
+//! whose entries submissions name by index ([`Register`]). A ring that never gets a connection costs no connection its
+//! link.
 //!
-//! Invariants: a ring that can submit without a call that is seen (`SQPOLL`, unless liburing submits), or whose submissions
-//! are not where they can be read, is none of these ([`Ring::map`] refuses). Positions and lengths are those of the kernel's
-//! answer to `io_uring_setup`; a word that the program writes into the ring is never used as an index without a check.
+//! Invariants: a ring that can submit without a call that the library sees (`SQPOLL`, unless liburing submits), or
+//! whose submissions cannot be read, is none of these ([`Ring::map`] refuses it). Positions and lengths are those of
+//! the kernel's answer to `io_uring_setup`; a word that the program writes into the ring is never used as an index
+//! without a check.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
@@ -27,7 +29,7 @@ use crate::os::access;
 pub mod foreign;
 pub mod liburing;
 
-/// Properties of a ring whose submissions can be looked at.
+/// Properties of a ring whose submissions can be read.
 const VISIBLE: u32 = uring::IORING_SETUP_CQSIZE
     | uring::IORING_SETUP_CLAMP
     | uring::IORING_SETUP_ATTACH_WQ
@@ -50,7 +52,7 @@ const SKIP_SUCCESS: u8 = 1 << 6;
 /// `SPLICE_F_FD_IN_FIXED`: the source is an index into the ring's table.
 const SPLICE_FROM_TABLE: u32 = 1 << 31;
 
-/// `nop_flags`: the operation's result is what stands in `len`. Linux 6.10; before, it is 0.
+/// `nop_flags`: the operation's result is the value of `len`. Linux 6.10; before, it is 0.
 const INJECT_RESULT: u32 = 1;
 
 /// Memory that the kernel shares.
@@ -61,7 +63,7 @@ struct Mapping {
 
 // SAFETY: plain memory, unmapped once, by the last owner.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; what is in it is accessed as its users say.
+// SAFETY: as above; its users document their accesses.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -75,7 +77,7 @@ impl Mapping {
         Some(Mapping { base: NonNull::new(base)?, len })
     }
 
-    /// A word at so many bytes; `None` if that is not within.
+    /// The word at a byte offset; `None` if that is outside.
     fn word(&self, at: u32) -> Option<&AtomicU32> {
         let at = at as usize;
         if !at.is_multiple_of(align_of::<AtomicU32>()) || at.checked_add(size_of::<AtomicU32>())? > self.len {
@@ -88,7 +90,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`, and nobody has it any more.
+        // SAFETY: mapped by `new`, and not in use any more.
         unsafe { libc::munmap(self.base.as_ptr(), self.len) };
     }
 }
@@ -96,7 +98,7 @@ impl Drop for Mapping {
 /// A ring whose submissions are seen.
 #[derive(Clone)]
 pub enum Ring {
-    /// Every call that enters it can be seen, and its submissions are mapped.
+    /// The library sees every call that enters it, and its submissions are mapped.
     Mapped(Submissions),
     /// Only functions of liburing submit to it, and find its submissions in the program's own structure.
     OfLibrary,
@@ -109,7 +111,7 @@ pub struct Submissions {
     submissions: Arc<Mapping>,
     head: u32,
     tail: u32,
-    /// Where the order of the submissions stands, unless they are in order themselves.
+    /// The place of the array with the order of the submissions, unless they are in order themselves.
     array: Option<u32>,
     entries: u32,
     /// Bytes from one submission to the next.
@@ -144,7 +146,7 @@ impl Submissions {
         })
     }
 
-    /// What the kernel would take next, `most` at most.
+    /// The submissions that the kernel would take next, `most` at most.
     pub fn pending(&self, most: u32) -> impl Iterator<Item = Submission> + '_ {
         let word = |at| self.control.word(at).map_or(0, |word| word.load(Ordering::Acquire));
         let head = word(self.head);
@@ -174,14 +176,14 @@ pub struct Submission {
     follows: bool,
 }
 
-/// What a submission does, as far as it matters to connections.
+/// The effect of a submission, as far as it matters to connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Does {
     /// `epoll_ctl`: instance, operation, descriptor, event.
     Watch(c_int, c_int, c_int, *mut libc::epoll_event),
     /// `close`.
     Close(c_int),
-    /// Waits on an epoll instance, whose events would be taken past this library.
+    /// Waits on an epoll instance, and would take its events past this library.
     WaitFor(c_int),
     /// Puts descriptors into the ring's table of files: where they stand, and how many.
     Register(*const c_int, u32),
@@ -199,12 +201,12 @@ impl Submission {
         unsafe { self.at.as_ref() }
     }
 
-    /// By the program's wish it is done only after others.
+    /// The program has requested that it is done only after others.
     pub fn is_late(&self) -> bool {
         self.follows || self.get().flags & DRAIN != 0
     }
 
-    /// What the kernel would do.
+    /// The kernel's behaviour.
     pub fn does(&self) -> Does {
         let s = self.get();
         // SAFETY: plain words, whichever was written.
@@ -282,7 +284,7 @@ pub enum Register {
 }
 
 impl Register {
-    /// What a call with these arguments registers.
+    /// The registration of a call with these arguments.
     ///
     /// # Safety
     /// As the system call.
@@ -291,7 +293,7 @@ impl Register {
         if is(RegisterOp::IORING_REGISTER_FILES) {
             return Register::Files(argument.cast(), count);
         }
-        // SAFETY: any bytes are valid for all three. A bad address is the kernel's to report.
+        // SAFETY: any bytes are valid for all three. The kernel reports a bad address.
         let table = unsafe {
             if is(RegisterOp::IORING_REGISTER_FILES_UPDATE) {
                 access::read(argument.cast::<io_uring_rsrc_update>()).map(|update| (update.data, count))

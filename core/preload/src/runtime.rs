@@ -1,5 +1,5 @@
-//! The runtime: what this process has once it has made a socket that could use a link. Its endpoint and its configuration, and
-//! how everybody else reaches the helper thread.
+//! The runtime: the state of a process that has made a socket which could use a link. It has the endpoint, the
+//! configuration, and the interface of the other threads to the helper thread.
 //!
 //! [`control`](crate::control) makes it, and runs the helper.
 //!
@@ -30,13 +30,13 @@ use helper::Helper;
 pub use inherited::Inherited;
 use inherited::{ways_to_parents, Asked};
 
-/// Everything of this process. Lives until exit once made.
+/// The state of this process. Lives until exit once made.
 pub struct Runtime {
     /// Streams and links; `None` when nothing can be accelerated.
     pub(crate) endpoint: Option<Endpoint>,
     /// The configuration in force.
     pub config: Config,
-    /// What was wrong with it.
+    /// The problems found in it.
     pub problems: Vec<Problem>,
     /// The device's name; `none` without one.
     pub backend: String,
@@ -53,17 +53,17 @@ pub struct Runtime {
     pub spin: SpinPolicy,
     /// Streams whose promotion is to be tried.
     pub(crate) promotions: Mutex<Vec<Arc<StreamCell>>>,
-    /// Accepted streams for which nobody has asked: the helper finds out why.
+    /// Accepted streams whose peers have not asked for promotion: the helper finds out why.
     pub(crate) unasked: Mutex<Vec<Arc<StreamCell>>>,
-    /// How long those take to answer that this process has connected to.
+    /// The answer times of the services that this process has connected to.
     pub(crate) services: Services,
     /// The helper thread, as others reach it.
     pub(crate) helper: Helper,
     /// Used as long as there is no endpoint, which has its own.
     pub(crate) counters: netacc_driver::Counters,
-    /// Some connection wants a search for processes that hold its socket unseen.
+    /// A connection has requested a search for processes that hold its socket unseen.
     pub(crate) search_wanted: AtomicBool,
-    /// What children ask for.
+    /// The requests of children.
     pub(crate) asked: Asked,
     /// The process that it belongs to.
     pub(crate) pid: u32,
@@ -94,7 +94,8 @@ pub(crate) fn forget() -> Option<&'static Runtime> {
 /// New connections stay in the kernel: see [`keep_on_kernel`].
 static KEPT_ON_KERNEL: AtomicBool = AtomicBool::new(false);
 
-/// Every connection that is made from now on stays on TCP for good: the program has ways to use it that are not seen.
+/// Every connection that is made from now on stays on TCP for good: the program has ways to use it that the library
+/// does not see.
 pub fn keep_on_kernel() {
     KEPT_ON_KERNEL.store(true, Ordering::Relaxed);
 }
@@ -150,7 +151,7 @@ impl Runtime {
         own
     }
 
-    /// Counts why a connection without a stream stays on TCP.
+    /// Counts the reason why a connection without a stream stays on TCP.
     pub fn count_reason(&self, reason: Reason) {
         self.counters().reason(reason);
     }
@@ -160,7 +161,7 @@ impl Runtime {
         self.endpoint.as_ref().map_or(&self.counters, Endpoint::counters)
     }
 
-    /// Asks the helper to promote a stream.
+    /// Queues a stream for promotion by the helper.
     pub fn request_promotion(&self, cell: &Arc<StreamCell>) {
         self.promotions.lock().push(cell.clone());
         if let Some(endpoint) = &self.endpoint {
@@ -168,7 +169,7 @@ impl Runtime {
         }
     }
 
-    /// Asks the helper why nobody asks for an accepted stream.
+    /// Lets the helper find out why the peer of an accepted stream does not ask for promotion.
     pub fn request_reason(&self, cell: &Arc<StreamCell>) {
         self.unasked.lock().push(cell.clone());
         if let Some(endpoint) = &self.endpoint {
@@ -184,7 +185,8 @@ impl Runtime {
         }
     }
 
-    /// Does what a thread of the library, other than the helper, does without waiting for anybody. No fork begins meanwhile.
+    /// Runs a piece of work in a thread of the library other than the helper. The work waits for no other thread. No
+    /// fork begins meanwhile.
     pub fn work<T>(&self, action: impl FnOnce() -> T) -> T {
         self.helper.work.begin();
         let done = action();
@@ -198,8 +200,8 @@ impl Runtime {
     }
 }
 
-/// Makes a system call on a connection of which its peer learns from the kernel. Whoever takes what is sent on a link later
-/// looks at the kernel first.
+/// Makes a system call on a connection whose effect the peer sees in the kernel. A peer that takes bytes sent on a link
+/// after this call checks the kernel first.
 #[inline]
 pub fn in_kernel<R>(call: impl FnOnce() -> R) -> R {
     let Some(endpoint) = get().and_then(Runtime::endpoint) else { return call() };

@@ -4,14 +4,14 @@
 //! connections need (`needs`, by the interpreter in [`bpf`]), and chooses one of two states for the process:
 //!
 //! * *Free*: the filter permits all of them. Nothing changes.
-//! * *Confined*: it does not, or nobody can tell. Before the filter is installed all connections go back to TCP (reason
-//!   `sandboxed`), the helper thread ends, and the table of descriptors is emptied. From then on every hook makes the
-//!   system call that the C library's function makes, and no other, in all threads and in all children.
+//! * *Confined*: it does not, or that is unknown. Before the filter is installed all connections go back to TCP (reason
+//!   `sandboxed`), the helper thread ends, and the table of descriptors is emptied. From then on every hook makes only
+//!   the system call of the C library's function, in all threads and in all children.
 //!
-//! A filter without SECCOMP_FILTER_FLAG_TSYNC holds for one thread and its children. The process is confined all the
-//! same: its connections are shared by its threads. A confined process stays so until it starts another program.
+//! A filter without SECCOMP_FILTER_FLAG_TSYNC applies to one thread and its children. The process is confined all the
+//! same, because its threads share its connections. A confined process stays so until it starts another program.
 //!
-//! A filter that the program was started with cannot be read. `inherited` tries out what it permits.
+//! A filter that the program was started with cannot be read. `inherited` finds by trial which calls it permits.
 
 use std::ffi::{c_int, c_long, c_ulong, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,7 +36,7 @@ mod needs;
 
 use bpf::{Instruction, Program, MAX_INSTRUCTIONS};
 
-/// Before the first socket is looked at: confines a process that was started with a filter which does not permit links.
+/// Before the first socket is handled: confines a process that was started with a filter which does not permit links.
 #[inline]
 pub fn before_first_socket() {
     static LOOKED: AtomicBool = AtomicBool::new(false);
@@ -138,8 +138,8 @@ fn may_filter() -> bool {
     rc != 0 || sets[0] & 1 << SYS_ADMIN != 0
 }
 
-/// A filter in the program's memory. `None` if it cannot be read: the kernel will say EFAULT or EINVAL. Programs pass a
-/// null pointer to learn whether there are filters.
+/// A filter in the program's memory. `None` if it cannot be read: the kernel will return EFAULT or EINVAL. Programs
+/// pass a null pointer to learn whether there are filters.
 fn read_filter(filter: *const libc::sock_fprog) -> Option<Vec<Instruction>> {
     let mut header = libc::sock_fprog { len: 0, filter: std::ptr::null_mut() };
     // SAFETY: any bytes are a valid header.
@@ -156,8 +156,8 @@ fn read_filter(filter: *const libc::sock_fprog) -> Option<Vec<Instruction>> {
     unsafe { copy(header.filter.cast(), instructions.as_mut_ptr().cast(), bytes) }.then_some(instructions)
 }
 
-/// Copies from an address that may be wrong; whether that worked. Where another filter forbids the system call the address
-/// is believed, if it is not null.
+/// Copies from an address that may be wrong. Returns whether that worked. Where another filter forbids the system call,
+/// the address is assumed to be valid if it is not null.
 ///
 /// # Safety
 /// `to` has room for `len` bytes, of which any are valid.
@@ -177,13 +177,13 @@ unsafe fn copy(from: *const c_void, to: *mut c_void, len: usize) -> bool {
     copied == len as isize
 }
 
-/// Makes this process as if there were no library, before `cause`. Bounded by what demotions may take.
+/// Makes this process behave as if there were no library, before `cause`. Bounded by the time limit of demotions.
 #[cold]
 fn confine(cause: &str) {
     let saved = errno();
     let inside = Inside::enter();
     if !confinement::begin() {
-        // Another thread is at it.
+        // Another thread is confining the process.
         while !is_confined() {
             std::thread::sleep(Duration::from_micros(50));
         }
@@ -202,7 +202,7 @@ fn confine(cause: &str) {
             &format!("all connections stay on TCP, because the program asks for {cause}"),
         );
         stats::tell_at_exit();
-        // Nobody answers other processes any more.
+        // No thread answers other processes any more.
         rt.helper.end();
         stats::await_answers();
     }
@@ -218,7 +218,7 @@ fn confine(cause: &str) {
     set_errno(saved);
 }
 
-/// Every connection is a plain socket afterwards, also one whose link a parent has.
+/// Afterwards every connection is a plain socket, also one whose link belongs to a parent.
 fn bring_connections_back() {
     for (_, entry) in table::entries() {
         let Entry::Stream(sock) = &*entry else { continue };
@@ -226,8 +226,8 @@ fn bring_connections_back() {
     }
 }
 
-/// Nothing of the library touches a descriptor of the program any more, which may name something else by then. The peers of
-/// streams that were closed before have had until now to take what is left.
+/// The library touches no descriptor of the program any more, because its number may name something else by then. The
+/// peers of streams that were closed before have had until now to take the remaining bytes.
 fn forget_streams(rt: &Runtime) {
     let Some(endpoint) = rt.endpoint() else { return };
     for (_, entry) in table::entries() {
@@ -243,8 +243,8 @@ fn forget_streams(rt: &Runtime) {
     }
 }
 
-/// Takes a descriptor out of the table, for good. What it named stays in memory: other threads may be using it, and its end
-/// makes system calls.
+/// Removes a descriptor from the table, for good. Its object stays in memory: other threads may be using it, and
+/// dropping it makes system calls.
 fn retire(fd: c_int, entry: Arc<Entry>) {
     table::remove(fd);
     kept::keep(entry);

@@ -1,4 +1,4 @@
-//! Streams between their paths: waiting until one is on the link or on the anchor, and bringing one back to the anchor.
+//! Streams between their paths: waiting until one is on the link or on the anchor, and demoting one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,8 +20,8 @@ pub fn wake_sleepers(cell: &Arc<StreamCell>) {
     }
 }
 
-/// Looks at a stream again and again, with its link and the helper's queue taken care of in between, until `look` has an
-/// answer, or until `deadline`: then the answer is `None`. For what is microseconds away, if the peer lives.
+/// Checks a stream repeatedly, and serves its link and the helper's queue in between, until `look` has a result, or
+/// until `deadline`: then the result is `None`. For changes that are microseconds away, if the peer lives.
 pub fn until<T>(
     endpoint: &Endpoint,
     cell: &Arc<StreamCell>,
@@ -47,14 +47,14 @@ pub fn until_settled(endpoint: &Endpoint, cell: &Arc<StreamCell>) {
     });
 }
 
-/// How long a fork or a close waits for a promotion under way. Arbitrary; peers answer in microseconds, or never.
+/// How long a fork or a close waits for a promotion in progress. Arbitrary; peers answer in microseconds, or never.
 pub const SETTLE_DEADLINE: Duration = Duration::from_millis(200);
 
 /// How long the kernel's socket of a stream that has ended may take to end as well. Arbitrary; it takes microseconds,
 /// unless the peer has not closed.
 const ENDED_PATIENCE: Duration = Duration::from_millis(50);
 
-/// Brings a stream back to the anchor; true once it is a plain socket.
+/// Demotes a stream; true once it is a plain socket.
 pub fn demote(endpoint: &Endpoint, cell: &Arc<StreamCell>, reason: Reason, patience: Duration) -> bool {
     let begun = now();
     let plain = until(endpoint, cell, begun + patience, |guard| {
@@ -73,8 +73,8 @@ pub fn demote(endpoint: &Endpoint, cell: &Arc<StreamCell>, reason: Reason, patie
     plain == Some(true)
 }
 
-/// The kernel tells of an error on a stream's socket. Whether that may be one which the application has been told of already, on
-/// the link; the kernel does not tell of it any more then.
+/// The kernel reports an error on a stream's socket. Returns whether the application may have seen that error already,
+/// on the link. If so, the kernel does not report it any more.
 pub fn settle_error(endpoint: &Endpoint, cell: &Arc<StreamCell>) -> bool {
     let mut guard = cell.lock(endpoint);
     let settling = guard.is_settling();
@@ -82,8 +82,8 @@ pub fn settle_error(endpoint: &Endpoint, cell: &Arc<StreamCell>) -> bool {
     settling
 }
 
-/// While the outgoing direction changes its path nothing can be written, which takes microseconds. A program with nothing
-/// unread on its way expects to be able to write: it waits for the change until `deadline`.
+/// While the outgoing direction changes its path, nothing can be written. The change takes microseconds. A program with
+/// no unread bytes in flight expects to be able to write: it waits for the change until `deadline`.
 #[cold]
 pub fn await_switch(endpoint: &Endpoint, cell: &Arc<StreamCell>, deadline: Instant) {
     until(endpoint, cell, deadline, |stream| (!stream.is_between()).then_some(()));

@@ -1,4 +1,4 @@
-//! Sockets of the program: state the shim keeps beside the kernel's.
+//! Sockets of the program: the library's state beside the kernel's.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -37,11 +37,11 @@ const LEAVE_PATIENCE: Duration = Duration::from_secs(2);
 pub struct Socket {
     /// The stream; `None` when this connection stays on TCP for good.
     pub stream: Option<Arc<StreamCell>>,
-    /// Why it stays on TCP, if it does.
+    /// The reason why it stays on TCP, if it does.
     pub reason: Reason,
-    /// This end accepted the connection; the other one asks for promotion.
+    /// This end accepted the connection; the opener asks for promotion.
     pub accepted: bool,
-    /// Why its stream is not on a link, once that was found out and counted; `Reason::None` before.
+    /// The reason why its stream is not on a link, once that was found and counted; `Reason::None` before.
     noted: AtomicU16,
     /// A descriptor of it that is open.
     pub fd: AtomicI32,
@@ -53,15 +53,15 @@ pub struct Socket {
     pub nonblocking: AtomicBool,
     /// Options.
     pub options: Options,
-    /// What MSG_ZEROCOPY has to tell.
+    /// The notifications of MSG_ZEROCOPY.
     notices: Notices,
     /// Send and receive calls so far: promotion begins after `NACC_PROMOTE_AFTER`.
     pub operations: AtomicU32,
-    /// At which count of `operations` promotion is tried next.
+    /// The count of `operations` at which promotion is tried next.
     pub promotion: PromotionSchedule,
-    /// What tells whether its link is worth while; `None` where that is no question.
+    /// The measurements that decide whether its link is worthwhile; `None` where they are not needed.
     pub answers: Option<Box<Answers>>,
-    /// What ended a call that returned a number of bytes: for the next call. 0 for nothing.
+    /// The error that ended a call which returned a number of bytes: for the next call. 0 for none.
     pub deferred_error: AtomicI32,
     /// Epoll instances that watch it.
     pub watchers: Mutex<Vec<Registration>>,
@@ -72,11 +72,11 @@ pub struct Socket {
     /// Processes that may hold it without being entered in the family.
     pub loans: Loans,
     inherited: OnceLock<Inherited>,
-    /// The number of the kernel's socket, once that was asked for; 0 before.
+    /// The number of the kernel's socket, once it was read; 0 before.
     number: AtomicU64,
     /// It came from another process, and may have a stream of its own here once it is used.
     adoptable: AtomicBool,
-    /// What has taken its place in the table, with a stream.
+    /// The entry that has taken its place in the table, with a stream.
     adopted: OnceLock<Arc<Entry>>,
     /// For display: when it was made, in the order of the process.
     pub serial: u64,
@@ -92,7 +92,7 @@ pub struct Listener {
     pub domain: c_int,
     /// It is a socket of MPTCP. A connection that is accepted here is plain TCP if its peer speaks only that.
     pub multipath: AtomicBool,
-    /// Options, which go over to what is accepted here.
+    /// Options, which accepted connections inherit.
     pub options: Options,
     /// An option was set that only the kernel can honour.
     pub kernel_only: AtomicBool,
@@ -142,7 +142,7 @@ impl Socket {
         }
     }
 
-    /// Takes note of why the stream is not on a link, and counts it the first time.
+    /// Records the reason why the stream is not on a link, and counts it the first time.
     pub fn note_reason(&self, reason: Reason) {
         if self.noted.swap(reason as u16, Ordering::Relaxed) == 0 {
             if let Some(rt) = crate::runtime::get() {
@@ -158,7 +158,7 @@ impl Socket {
         }
     }
 
-    /// What was noted last.
+    /// The reason that was recorded last.
     pub fn noted_reason(&self) -> Option<Reason> {
         let code = self.noted.load(Ordering::Relaxed);
         (code != 0).then(|| Reason::from_code(code))
@@ -178,7 +178,8 @@ impl Socket {
         new
     }
 
-    /// A connection that came from a process that is not of this family, with its socket as that has left it.
+    /// A connection that came from a process of another family, with its socket in the state in which that process left
+    /// it.
     pub fn received(fd: c_int, accepted: bool, sender: Sender) -> Socket {
         let mut new = Socket::new(fd, None, Reason::Inherited, false, u32::MAX);
         new.accepted = accepted;
@@ -202,14 +203,14 @@ impl Socket {
         }
     }
 
-    /// Whether it was given away, or came from another process, so that it may come once more.
+    /// Whether it was given away, or came from another process, so that it may arrive again.
     pub fn may_come_again(&self) -> bool {
         self.loans.count() > 0
             || self.reason == Reason::Inherited
             || self.stream.as_ref().is_some_and(|c| c.is_pinned())
     }
 
-    /// Child of a fork: what it has of the parent's socket. A plain one until it is used. Takes no lock.
+    /// Child of a fork: its copy of the parent's socket. A plain one until it is used. Takes no lock.
     pub fn inherited_from(parent: &Socket, fd: c_int) -> Socket {
         let new = parent.carried_over(fd, None, Reason::Shared, u32::MAX);
         let adoptable = match &parent.stream {
@@ -220,18 +221,18 @@ impl Socket {
         new
     }
 
-    /// Child of a fork: the stream was on a link of the parent, who must be asked for it.
+    /// Child of a fork: the stream was on a link of the parent, which the child must request it from.
     pub fn inherit(&self, inherited: Inherited) {
         let _ = self.inherited.set(inherited);
     }
 
-    /// What [`inherit`](Socket::inherit) said.
+    /// The value that [`inherit`](Socket::inherit) has set.
     pub fn inherited(&self) -> Option<&Inherited> {
         self.inherited.get()
     }
 
-    /// Of a socket that came from another process, at its first use: what stands for the connection from now on, with the stream that `make`
-    /// makes of the descriptor. `None`: it stays as it is.
+    /// For a socket that came from another process, at its first use: the connection's entry from now on, with the
+    /// stream that `make` creates from the descriptor. `None`: it stays as it is.
     pub fn adopt(
         &self,
         make: impl FnOnce(c_int, &dyn Fn(Arc<StreamCell>, u32) -> Socket) -> Option<Arc<Entry>>,
@@ -264,7 +265,7 @@ impl Socket {
         }
     }
 
-    /// Whether this process alone holds it. If so its stream is not shared any more.
+    /// Whether this process alone holds it. If so, its stream is not shared any more.
     pub fn holds_alone(&self) -> bool {
         let Some(cell) = &self.stream else { return false };
         let seen = cell.shares();
@@ -287,8 +288,8 @@ impl Socket {
         }
     }
 
-    /// This process alone holds the socket, as was found out after [`StreamCell::shares`] said `seen`. Without effect if it
-    /// was given away since: another thread may fork meanwhile.
+    /// This process alone holds the socket, as was found after [`StreamCell::shares`] returned `seen`. Without effect
+    /// if it was given away since: another thread may fork meanwhile.
     pub fn end_sharing(&self, seen: u32) {
         if let Some(cell) = &self.stream {
             self.ask_nonblocking();
@@ -297,7 +298,7 @@ impl Socket {
         }
     }
 
-    /// Lets the peer find the connection, if this side has accepted it: the other one asks for promotion.
+    /// Lets the peer find the connection, if this side has accepted it: the opener asks for promotion.
     pub fn publish(&self) {
         if let (true, Some(cell), Some(endpoint)) =
             (self.accepted, &self.stream, runtime::get().and_then(Runtime::endpoint))
@@ -306,15 +307,15 @@ impl Socket {
         }
     }
 
-    /// Asks the helper whether anybody holds the socket unseen, if that is all that is left to know.
+    /// Lets the helper find out whether any process holds the socket unseen, if nothing else prevents promotion.
     pub fn search_holders(&self) {
         if let (Others::Unseen, Some(rt)) = (self.others(), runtime::get()) {
             self.loans.want_search(rt);
         }
     }
 
-    /// O_NONBLOCK, for a call that would have to wait. It belongs to the open file description: who else has that, in
-    /// another process or under a descriptor that came back in a message, may have set it.
+    /// O_NONBLOCK, for a call that would have to wait. It belongs to the open file description. Another process, or a
+    /// descriptor that came back in a message, may share that and have set it.
     pub fn is_nonblocking(&self) -> bool {
         if self.stream.as_ref().is_some_and(|cell| cell.is_shared() || cell.is_pinned()) {
             self.ask_nonblocking();
@@ -322,7 +323,8 @@ impl Socket {
         self.nonblocking.load(Ordering::Relaxed)
     }
 
-    /// Whether closing `fd` is to reset the connection. Another process that holds or held the socket may have said so.
+    /// Whether closing `fd` is to reset the connection. Another process that holds or held the socket may have set
+    /// that.
     pub fn aborts_on_close(&self, fd: c_int) -> bool {
         let said = self.options.abort_on_close.load(Ordering::Relaxed);
         if said || self.family.load(Ordering::Relaxed) == 0 {
@@ -351,8 +353,8 @@ impl Socket {
         }
     }
 
-    /// Ends the connection with a reset, for this side too: what was on the link of a parent that was killed is lost, and what
-    /// its peer writes on the anchor now is about that.
+    /// Ends the connection with a reset, for this side too: the bytes on the link of a killed parent are lost, and its
+    /// peer now writes records on the anchor that are about this link.
     #[cold]
     fn reset(&self) {
         dissolve(self.fd.load(Ordering::Relaxed));
@@ -364,7 +366,7 @@ impl Socket {
         self.stream.clone()
     }
 
-    /// SO_RCVLOWAT and SO_RCVBUF hold on a link too.
+    /// SO_RCVLOWAT and SO_RCVBUF apply on a link too.
     pub fn apply_options(&self) {
         let Some((cell, endpoint)) = self.stream.as_ref().zip(runtime::get().and_then(Runtime::endpoint)) else {
             return;
@@ -384,7 +386,7 @@ impl Socket {
         }
     }
 
-    /// SO_RCVLOWAT has been set, perhaps to what it was: that, too, tells who waits of what is there.
+    /// SO_RCVLOWAT has been set, perhaps to its old value: that, too, wakes waiting threads if there are bytes.
     pub fn apply_low_water(&self) {
         if let Some((cell, endpoint)) = self.stream.as_ref().zip(runtime::get().and_then(Runtime::endpoint)) {
             cell.lock(endpoint)
@@ -392,7 +394,7 @@ impl Socket {
         }
     }
 
-    /// Calls `call` while nothing happens to the stream.
+    /// Calls `call` with the stream locked, so that nothing else changes it.
     pub fn while_locked<T>(&self, call: impl FnOnce() -> T) -> T {
         let guard = self.stream.as_ref().zip(runtime::get().and_then(Runtime::endpoint));
         let guard = guard.map(|(cell, endpoint)| cell.lock(endpoint));
@@ -401,7 +403,7 @@ impl Socket {
         result
     }
 
-    /// What TCP_CORK or MSG_MORE holds back goes out.
+    /// Sends corked bytes.
     pub fn push_held(&self) {
         if let Some((cell, endpoint)) = self.stream.as_ref().zip(runtime::get().and_then(Runtime::endpoint)) {
             cell.lock(endpoint).change(|stream| stream.push_held());
@@ -424,7 +426,7 @@ impl Socket {
         }
     }
 
-    /// The sends with MSG_ZEROCOPY, first and last, that nobody has been told of.
+    /// The sends with MSG_ZEROCOPY, first and last, that have not been reported.
     #[cold]
     pub fn take_notices(&self) -> Option<(u32, u32)> {
         let taken = self.notices.take();
@@ -434,7 +436,8 @@ impl Socket {
         taken
     }
 
-    /// Keeps readiness in step. Whoever is last to change the notices is also last here, and sees them as they are.
+    /// Keeps readiness in step. The last thread to change the notices is also the last one here, and sees their final
+    /// state.
     fn tell_notices(&self, cell: &StreamCell) {
         let _one = self.watchers.lock();
         cell.set_notice(self.notices.pending());
@@ -475,7 +478,7 @@ impl Listener {
         copy
     }
 
-    /// What is left of a connection that was dissolved, or never came to be.
+    /// The entry of a connection that was dissolved, or never established.
     pub fn once_connected(sock: &Socket, domain: c_int) -> Listener {
         let new = Listener::new(domain, sock.nonblocking.load(Ordering::Relaxed));
         new.options.take_over(&sock.options);
@@ -485,11 +488,12 @@ impl Listener {
         new
     }
 
-    /// Gives a connection what the kernel gives it of this socket's options.
+    /// Gives a connection those of this socket's options that it inherits in the kernel.
     pub fn pass_on(&self, sock: &Socket) {
         sock.options.take_over(&self.options);
         if self.multipath.load(Ordering::Relaxed) {
-            // Of a socket of MPTCP only some are inherited, in each version of the kernel others.
+            // Connections inherit only some options of an MPTCP socket, and which ones depends on the version of the
+            // kernel.
             read_all_from_kernel(&sock.options, sock.fd.load(Ordering::Relaxed));
         }
         sock.apply_options();

@@ -19,7 +19,7 @@ use choice::{Choice, Sample, Strategy};
 pub struct SpinPolicy {
     fixed_ns: Option<u64>,
     average_ns: AtomicU64,
-    /// What `choice` says.
+    /// The decision of `choice`.
     spins: AtomicBool,
     /// Samples that find it locked are left out.
     choice: Mutex<Choice>,
@@ -29,7 +29,7 @@ pub struct SpinPolicy {
 const MAX_SPIN_NS: u64 = 50_000;
 /// Waits longer than this do not pay for spinning.
 const WORTH_NS: u64 = 40_000;
-/// A gap this long between two looks at the clock means that the thread was preempted.
+/// A gap this long between two readings of the clock means that the thread was preempted.
 const PREEMPTED_NS: u64 = 30_000;
 
 /// A wait that may spin before it sleeps.
@@ -86,7 +86,7 @@ impl Waiting<'_> {
         }
     }
 
-    /// Spins until `done` says so (true), or the budget or `deadline` is over (false).
+    /// Spins until `done` returns true (true), or the budget or `deadline` is over (false).
     pub fn spin(&mut self, deadline: Option<Instant>, mut done: impl FnMut() -> bool) -> bool {
         let budget = self.budget();
         if budget == 0 {

@@ -1,6 +1,6 @@
-//! The end of the process in good order: `exit`, `_exit`, and the replacement of the program. The kernel then closes its
-//! sockets, whose peers read everything and the end of the stream. A link dies with its process, and its peers would be
-//! told of a reset; so what is on one goes back to its anchor first, and the kernel does the rest.
+//! The end of the process in good order: `exit`, `_exit`, and the replacement of the program. The kernel then closes
+//! its sockets, whose peers read everything and the end of the stream. A link dies with its process, and its peers
+//! would see a reset. So the streams on links are demoted to their anchors first, and the kernel does the rest.
 //!
 //! The helper does the work, because `_exit` may be called in a signal handler that has interrupted anything: the caller
 //! only sets a word, makes an eventfd readable and sleeps. That is also why it waits for a bounded time.
@@ -19,24 +19,25 @@ use crate::runtime::{get, Runtime};
 const ASKED: u32 = 1;
 const DONE: u32 = 2;
 
-/// What the helper was asked for, and has done.
+/// The request to the helper, and its progress.
 static LEAVING: AtomicU32 = AtomicU32::new(0);
 
-/// How long an exit may be held up: by a peer that does not answer, or one that reads too little for what is under way
-/// to fit into the kernel's buffers. Arbitrary.
+/// How long a peer may delay an exit: a peer that does not answer, or one that reads too little, so that the bytes in
+/// flight do not fit into the kernel's buffers. Arbitrary.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Until when a program that is replaced waits for its peers to answer, in nanoseconds of the monotonic clock.
 static ANSWERS_UNTIL: AtomicU64 = AtomicU64::new(0);
 /// How long. A peer answers at once, unless its application has something left to read first.
 const ANSWER_PATIENCE: Duration = Duration::from_millis(100);
-/// How often it is looked whether the helper is done. Most are within one or two looks.
+/// How often the exiting thread checks whether the helper is done. One or two checks are usually
+/// enough.
 const LOOK: Duration = Duration::from_micros(50);
 
-/// Brings everything back to the kernel before the program is replaced. Safe in a signal handler.
+/// Demotes all streams before the program is replaced. Safe in a signal handler.
 ///
-/// The sockets stay open, and whoever has them then says nothing of an attempt that was given up. A peer that grants it
-/// after that would wait for a marker which nobody writes, so the answer is awaited for a while, and declined. And what
-/// comes on the anchor of a stream that has failed until that ends as well is for nobody.
+/// The sockets stay open, and the process that has them then does not answer an abandoned promotion. A peer that grants
+/// it after that would wait for a marker that no process writes, so this process waits for the answer for a while, and
+/// declines it. Bytes that come on the anchor of a failed stream until the anchor ends too are discarded.
 pub fn leave() {
     if confinement::is_confined() {
         return;
@@ -52,26 +53,28 @@ pub fn leave() {
     }
 }
 
-/// As [`leave`], at the end of the process. The kernel's own sockets are closed when the program runs no more, so no handler
-/// of it runs here; who asks the process to end is obeyed at once, and what is left is lost with the link.
+/// As [`leave`], at the end of the process. The kernel closes a process's sockets when the program no longer runs, so
+/// no signal handler of the program runs here. A signal that ends the process does so at once, and bytes that are left
+/// are lost with the link.
 pub fn end() {
     if ask() {
         let held = Held::all();
         await_helper(|| !held.take(LOOK).is_some_and(signals::asks_to_end));
         while held.take(Duration::ZERO).is_some() {}
     }
-    // A confined process makes no system call of the library's: it has left everything before.
+    // The library makes no system call in a confined process, which has left all its links before.
     let own = get().filter(|rt| !confinement::is_confined() && rt.pid == std::process::id());
     if let Some(leave) = own.and_then(|rt| rt.leave_backend.as_ref()) {
         leave();
     }
 }
 
-/// Asks the helper, if there is anything to bring back. Whether its answer is to be waited for.
+/// Sends the request to the helper, if there are streams to demote. Returns whether to wait for its
+/// answer.
 fn ask() -> bool {
     let Some(rt) = get().filter(|_| !confinement::is_confined()) else { return false };
     let linked = rt.endpoint().is_some_and(|e| e.counters().links_established.load(Ordering::Relaxed) > 0);
-    // A child by a bare `clone`, which ran no handler, has neither a helper nor a say.
+    // A child by a bare `clone`, which ran no handler, has no helper and demotes nothing.
     if !linked || std::process::id() != rt.pid || LEAVING.load(Ordering::SeqCst) == DONE {
         return false;
     }
@@ -80,8 +83,8 @@ fn ask() -> bool {
     true
 }
 
-/// Until the helper is done, or [`PATIENCE`] is over, or `sleep`, which sleeps for [`LOOK`], says that it is not to be waited
-/// for any longer.
+/// Waits until the helper is done, [`PATIENCE`] is over, or `sleep`, which sleeps for [`LOOK`], returns that the wait
+/// is over.
 fn await_helper(mut sleep: impl FnMut() -> bool) {
     let begun = now();
     while LEAVING.load(Ordering::SeqCst) != DONE && now().saturating_since(begun) < PATIENCE && sleep() {}
@@ -99,7 +102,8 @@ pub fn stay() {
     }
 }
 
-/// The helper: does what is asked for, as far as it gets. Whether it is to come again soon.
+/// The helper: does as much of the request as it can. Returns whether it is to be called again
+/// soon.
 pub(super) fn advance(endpoint: &Endpoint) -> bool {
     if LEAVING.load(Ordering::SeqCst) != ASKED {
         return false;
@@ -115,7 +119,7 @@ pub(super) fn advance(endpoint: &Endpoint) -> bool {
     !done
 }
 
-/// The child of a fork has asked nobody, and its only thread is its first.
+/// The child of a fork has made no request, and its only thread is its first.
 pub(super) fn after_fork_child() {
     LEAVING.store(0, Ordering::SeqCst);
     ANSWERS_UNTIL.store(0, Ordering::SeqCst);
@@ -125,11 +129,12 @@ pub(super) fn after_fork_child() {
 /// The first thread of the process has called `pthread_exit`, and the process goes on in others.
 static FIRST_THREAD_GONE: AtomicBool = AtomicBool::new(false);
 
-/// How often it is looked whether any thread of the program is left, once the first has gone. Arbitrary.
+/// How often the helper checks whether any thread of the program is left, once the first has ended.
+/// Arbitrary.
 const LAST_THREAD_LOOK: Duration = Duration::from_millis(20);
 
-/// A thread is about to end. A process ends with its last thread, but the helper is one too: once the first thread has
-/// gone, which programs seldom let it, the helper looks whether it is the last.
+/// A thread is about to end. A process ends with its last thread, but the helper is a thread too. So once the first
+/// thread has ended, which is rare, the helper checks whether it is the last one.
 pub fn thread_exits() {
     if confinement::is_confined() {
         return;
@@ -143,7 +148,7 @@ pub fn thread_exits() {
     }
 }
 
-/// The helper: ends the process if no thread of the program is left. When to look again.
+/// The helper: ends the process if no thread of the program is left. Returns when to check again.
 pub(super) fn after_last_thread(endpoint: Option<&Endpoint>) -> Option<Duration> {
     if !FIRST_THREAD_GONE.load(Ordering::SeqCst) {
         return None;
@@ -165,7 +170,8 @@ pub(super) fn after_last_thread(endpoint: Option<&Endpoint>) -> Option<Duration>
     Some(LAST_THREAD_LOOK)
 }
 
-/// Whether the calling thread is the only one besides the first, which is no more, and those that connect links.
+/// Whether the calling thread is the only one besides the first, which has ended, and the threads that connect
+/// links.
 fn is_alone() -> bool {
     let Ok(tasks) = netacc_descriptors::read_names("/proc/self/task") else { return false };
     let first = std::process::id();

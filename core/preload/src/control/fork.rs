@@ -1,7 +1,8 @@
-//! Fork. A link belongs to one process: the parent keeps it, and a child that uses an inherited descriptor asks the
-//! parent to bring the stream back to the anchor, which both processes hold. The child then makes a stream of its own
-//! of it, which may be promoted once no other process holds the descriptor (see [`family`]): a server that accepts,
-//! forks, and closes in the parent, ends up accelerated in the child. A child that uses nothing costs nothing.
+//! Fork. A link belongs to one process: the parent keeps it, and a child that uses an inherited descriptor requests
+//! that the parent demotes the stream to the anchor, which both processes hold. The child then creates its own stream
+//! for the connection, which may be promoted once no other process holds the descriptor (see [`family`]). So a server
+//! that accepts, forks, and closes in the parent is accelerated in the child. A child that uses no connection causes
+//! no work.
 
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -22,15 +23,16 @@ use crate::table::{self, Entry};
 use crate::{family, queues, settling, wait};
 
 thread_local! {
-    /// The descriptors of the backend, and those that threads and epoll instances have for their waits, at the fork that this
-    /// thread is about to do: locks may be held in the child.
+    /// The descriptors of the backend, and those that threads and epoll instances have for their waits, listed before
+    /// this thread forks, because locks may be held in the child.
     static FDS: Cell<BackendFds> = const { Cell::new(BackendFds { own: Vec::new(), libraries: Vec::new() }) };
 
     /// The runtime whose helper does not work until this thread has forked.
     static HELD_UP: Cell<Option<&'static Runtime>> = const { Cell::new(None) };
 }
 
-/// Before fork: nothing may be half done, and the child enters the family as one more holder of each socket.
+/// Before fork: no operation may be half done, and the child enters the family as one more holder of each
+/// socket.
 pub fn before_fork() {
     if confinement::is_confined() {
         return;
@@ -53,7 +55,7 @@ pub fn before_fork() {
         let (Some(cell), Some((rt, endpoint))) = (&sock.stream, rt) else { continue };
         rt.share(cell);
         let mut guard = cell.lock(endpoint);
-        // The child sees a plain socket there, and writes; the marker would come behind that.
+        // The child sees a plain socket and writes to it; the marker would come behind those bytes.
         guard.change(|stream| stream.withdraw());
         let promoting = matches!(guard.proto().phase(), netacc_proto::Phase::Promoting);
         drop(guard);
@@ -62,7 +64,8 @@ pub fn before_fork() {
             settling::demote(endpoint, cell, Reason::Shared, settling::SETTLE_DEADLINE);
         }
     }
-    // Before locks are taken that the helper's work may need, and after the last wait for the helper.
+    // After the last wait for the helper, and before this thread takes locks that the helper's work
+    // may need.
     HELD_UP.set(get().filter(|rt| rt.helper.work.hold_up()));
     lingering::before_fork();
     // Last: the helper may be in the middle of a call.
@@ -89,7 +92,7 @@ pub fn after_fork_parent() {
 
 /// After fork, in the child: the device, the links and the helper stay with the parent.
 pub fn after_fork_child() {
-    // Also in one that confines itself: the calls of the program count in any case.
+    // Also in a child that confines itself: the program's calls are counted in any case.
     netacc_descriptors::after_fork_child();
     if confinement::is_confined() {
         return;
@@ -101,7 +104,7 @@ pub fn after_fork_child() {
     lingering::after_fork_child();
     family::after_fork_child();
     starting::after_fork_child();
-    // Also where the parent's runtime was only being made: its helper may have held their locks.
+    // Also if the parent was still making its runtime: its helper may have held their locks.
     queues::after_fork_child();
     wait::after_fork_child();
     let Some(rt) = runtime::forget() else { return };
@@ -129,8 +132,8 @@ pub fn after_fork_child() {
         // SAFETY: a descriptor of the library, inherited and of no use here.
         unsafe { real::close(fd) };
     }
-    // Libraries that the backend has loaded know these numbers, here too.
-    // SAFETY: the path is a C string.
+    // Libraries that the backend has loaded keep these numbers, also in the child. SAFETY: the path
+    // is a C string.
     let nothing = if libraries.is_empty() { -1 } else { unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_CLOEXEC) } };
     for fd in libraries {
         // SAFETY: as above.
@@ -143,14 +146,15 @@ pub fn after_fork_child() {
     add_way(rt.helper.kick_fd());
     for fd in rt.helper.fds() {
         if fd != rt.helper.kick_fd() {
-            // SAFETY: as above. The kick descriptor stays: it is how the parent is asked.
+            // SAFETY: as above. The kick descriptor stays: the child sends its requests to the
+            // parent by it.
             unsafe { real::close(fd) };
         }
     }
 }
 
-/// The child's entry in place of the parent's, which is asked for its streams if it `answers`. Takes no lock that another
-/// thread of the parent may hold.
+/// Replaces the parent's entry by the child's. The child requests the parent's streams if the parent `answers`. Takes
+/// no lock that another thread of the parent may hold.
 fn inherit((rt, answers): (&'static Runtime, bool), fd: c_int, entry: &Entry) -> Entry {
     match entry {
         Entry::Stream(sock) => {
@@ -159,7 +163,8 @@ fn inherit((rt, answers): (&'static Runtime, bool), fd: c_int, entry: &Entry) ->
             if let Some(cell) = sock.stream.as_ref().filter(|s| answers && !s.readiness().contains(kernel)) {
                 fresh.inherit(Inherited::of(cell, rt));
             } else if let Some(unused) = sock.inherited().and_then(Inherited::passed_on) {
-                // The parent has not used it either: the link is still with whom the parent would ask.
+                // The parent has not used it either: the link belongs to the process that the parent
+                // would send its request to.
                 fresh.inherit(unused);
             }
             Entry::Stream(fresh)

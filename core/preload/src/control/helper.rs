@@ -28,8 +28,8 @@ const BATCH: usize = 64;
 
 /// Starts the thread, with every signal blocked.
 ///
-/// # Errors
-/// The kernel or the C library has no thread left, or no memory for its stack. Then nobody has kept `rt`.
+/// # Errors The kernel or the C library has no thread left, or no memory for its stack. Then no thread
+/// has kept `rt`.
 pub(super) fn spawn(rt: &'static Runtime) -> std::io::Result<()> {
     rt.helper.add(rt.helper.kick_fd(), libc::EPOLLIN, KICK);
     if let Some(fd) = rt.helper.stats() {
@@ -55,14 +55,14 @@ pub(super) fn spawn(rt: &'static Runtime) -> std::io::Result<()> {
     }
 }
 
-/// What the helper's own functions may take of its stack. There is no page behind it that ends who goes too far, so it is
-/// several times as long as needed. It counts for RLIMIT_DATA, whether it is touched or not.
+/// Stack space for the helper's own functions. The stack has no guard page, so it is several times as long as needed.
+/// All of it counts for RLIMIT_DATA, whether it is touched or not.
 const STACK_BYTES: usize = 512 << 10;
 
 /// The length of the helper's stack: the C library puts the thread's variables there, too. Sanitizers have 900 KiB of them.
 fn stack_bytes() -> usize {
     type LeastStack = unsafe extern "C" fn(*const libc::pthread_attr_t) -> usize;
-    // SAFETY: a C string. The function, which is glibc's own, has this type; it does not look at the attributes.
+    // SAFETY: a C string. The function, which is glibc's own, has this type; it does not read the attributes.
     let least = unsafe {
         let symbol = libc::dlsym(libc::RTLD_DEFAULT, c"__pthread_get_minstack".as_ptr());
         let function = std::mem::transmute::<*mut c_void, Option<LeastStack>>(symbol);
@@ -89,7 +89,7 @@ fn start_thread(rt: &'static Runtime) -> Result<libc::pthread_t, c_int> {
         let mut thread = std::mem::zeroed();
         let started = check(libc::pthread_attr_setstack(&mut attributes, stack.cast(), layout.size())).and_then(|()| {
             let argument = std::ptr::from_ref(rt).cast_mut().cast();
-            // On behalf of the thread, which takes locks of the C library and of a sanitizer before it gets to `begin`.
+            // On behalf of the thread, which takes locks of the C library and of a sanitizer before it calls `begin`.
             rt.helper.work.begin();
             check(libc::pthread_create(&mut thread, &attributes, begin, argument)).inspect_err(|_| rt.helper.work.end())
         });
@@ -108,7 +108,7 @@ extern "C" fn begin(rt: *mut c_void) -> *mut c_void {
     std::ptr::null_mut()
 }
 
-/// How long a child that waits is left alone at most.
+/// The longest time for which the helper does not serve a child that waits.
 const CHILD_INTERVAL_MS: u128 = 100;
 
 fn run(rt: &'static Runtime) {
@@ -138,11 +138,11 @@ struct Helper<'a> {
     rt: &'static Runtime,
     endpoint: &'a Endpoint,
     searches: Searches<'a>,
-    /// Something has called the helper, perhaps a child, which is not served yet.
+    /// The helper was kicked, perhaps by a child, which is not served yet.
     kicked: bool,
     /// Since when the helper has tried to serve it.
     child_waits_since: Option<Instant>,
-    /// Since when connections are brought back because the program is short of descriptors.
+    /// Since when connections are demoted because the program is short of descriptors.
     giving_back: Option<Instant>,
 }
 
@@ -181,7 +181,7 @@ impl Helper<'_> {
         for event in events.iter().take(n.max(0) as usize) {
             self.handle(event);
         }
-        // After the anchors: what a child has asked for comes back with the peer's record.
+        // After the anchors: a stream that a child has requested comes back with the peer's record.
         self.kicked = self.kicked && rt.serve_children();
         self.child_waits_since = self.kicked.then(|| self.child_waits_since.unwrap_or_else(now));
     }
@@ -213,18 +213,19 @@ impl Helper<'_> {
             timeout = 1;
         }
         if exit::advance(self.endpoint) {
-            // What it waits for is the peers' answers, on the anchors: but what they also wait for may be on a link.
+            // The helper waits for the peers' answers on the anchors, but the peers may wait for messages on a link.
             timeout = 1;
         }
         if let Some(since) = self.child_waits_since {
-            // What a child waits for need not be announced to this process. One that has died waiting costs little.
+            // The event that a child waits for need not be announced to this process. A child that died while it
+            // waited costs little.
             let soon = (now().saturating_since(since).as_millis() / 4).clamp(1, CHILD_INTERVAL_MS) as c_int;
             timeout = if timeout < 0 { soon } else { timeout.min(soon) };
         }
         timeout
     }
 
-    /// Whether there is work that came after the helper had looked.
+    /// Whether work came after the helper had checked.
     fn has_work(&self) -> bool {
         let asked = !self.rt.promotions.lock().is_empty() || !self.rt.unasked.lock().is_empty();
         asked || self.endpoint.has_work() || self.searches.is_due()
@@ -247,8 +248,8 @@ impl Helper<'_> {
     }
 }
 
-/// Another thing is known than before of rings that the program enters by system calls of its own. Where one has used sockets,
-/// any connection could be next: those on links begin to leave them.
+/// The verdict on rings that the program enters by its own system calls has changed. If one of them has used sockets,
+/// it could use any connection next, so streams on links begin to leave them.
 #[cold]
 fn react_to_rings(rt: &Runtime, endpoint: &Endpoint, verdict: Verdict) {
     let policy = rt.config.unseen_io;
@@ -275,7 +276,7 @@ fn react_to_rings(rt: &Runtime, endpoint: &Endpoint, verdict: Verdict) {
     }
 }
 
-/// Nothing can be accelerated, but `netacc_ss` may ask why.
+/// Nothing can be accelerated, but `netacc_ss` may request the reason.
 fn serve_only(rt: &'static Runtime) {
     let mut event = libc::epoll_event { events: 0, u64: 0 };
     while !rt.helper.ends.load(Ordering::SeqCst) && !shortage::advance_without_endpoint(rt) {
@@ -306,7 +307,7 @@ fn bind(rt: &Runtime) {
     for cpu in cpus {
         words[*cpu as usize / 64] |= 1 << (cpu % 64);
     }
-    // SAFETY: the set is readable, and as long as is said.
+    // SAFETY: the set is readable, and has the given length.
     if unsafe { libc::sched_setaffinity(0, size_of_val(&words), words.as_ptr().cast()) } != 0 {
         let error = std::io::Error::last_os_error();
         log::append(&rt.config, LogLevel::Warn, &format!("NACC_SOR_AFFINITY {}: {error}", rt.config.io.affinity));
@@ -334,9 +335,9 @@ fn favour_wake_ups() {
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) };
 }
 
-/// A stream that this process has accepted, and for which nobody has asked.
+/// A stream that this process has accepted, and whose peer has not asked for promotion.
 fn note_unasked(rt: &Runtime, endpoint: &Endpoint, cell: &Arc<StreamCell>) {
-    // What is known of the stream itself says more, and was counted.
+    // The stream's own reason is more specific, and was counted already.
     if cell.lock(endpoint).proto().reason() != Reason::NotYet {
         return;
     }

@@ -1,22 +1,26 @@
 //! Descriptors of the library are given back when the program runs short of them.
 //!
-//! A call of the program that fails with EMFILE would not fail on TCP if the library kept a descriptor less. So before
-//! the program sees that error the library gives back what it has, in steps, and the call is made once more:
+//! A call of the program that fails with EMFILE would not fail on TCP if the library used one descriptor less. So
+//! before the program sees that error the library gives back its own descriptors, in steps, and makes the call once
+//! more:
 //!
 //! | step | descriptors | price |
 //! | --- | --- | --- |
-//! | 1 | wake descriptors of peers, one for each queue that this process has woken there | peers are woken by way of their helpers, for good |
+//! | 1 | wake descriptors of peers, one for each queue that this process has woken there | peers are woken through
+//! their helpers, for good |
 //! | 2 | those for waits: of slots in which no thread sleeps, and of the calling thread | they are made again |
-//! | 3 | those by which a forked child asks its parents | inherited connections are brought back now |
+//! | 3 | those by which a forked child sends requests to its parents | inherited connections are
+//! demoted now |
 //! | 4 | all others | every connection is on TCP, for good; `netacc_ss` gets no answer |
 //!
-//! A process whose limit is below [`LEAST_LIMIT`], or that has little room left when it makes its first socket, begins with
-//! no descriptor of the library, and stays on TCP. What the C library opens for itself (name resolution, say) is not seen, nor
-//! what `recvmsg` receives. A few descriptors are kept free for that: the same is done before it comes to EMFILE.
+//! A process whose limit is below [`LEAST_LIMIT`], or that has little room left when it makes its first socket, begins
+//! with no descriptor of the library, and stays on TCP. The library does not see descriptors that the C library opens
+//! for itself (for name resolution, for example), or that `recvmsg` receives. It keeps a few descriptors free for
+//! those: it gives back its own before an EMFILE occurs.
 //!
-//! The helper gives back, because its own descriptors are among them. A number that was given back is the program's: no thread
-//! may use it any more. Every use of a number that can be given back is therefore within a [`Use`](uses::Use), and the helper
-//! waits until all that have begun are over.
+//! The helper gives back, because its own descriptors are among them. A number that was given back belongs to the
+//! program: no thread of the library may use it any more. Every use of a number that can be given back is therefore
+//! within a [`Use`](uses::Use), and the helper waits until all uses that have begun are over.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
@@ -32,35 +36,38 @@ use crate::runtime::{get, protected_fds, Runtime};
 use crate::table::{self, Entry};
 use crate::wait;
 
-/// The smallest limit with which the library opens descriptors of its own. It needs [`LEAST`], and is to take no more than a
-/// quarter of them before it has any link.
+/// The smallest limit with which the library opens descriptors of its own. It needs [`LEAST`], and takes no more than a
+/// quarter of the limit before it has any link.
 pub const LEAST_LIMIT: u64 = 4 * LEAST;
 
 /// Descriptors of the library in a process with one epoll instance and links to one peer, at most; see
 /// docs/explanation/decisions-shm.md.
 pub const LEAST: u64 = 13;
 
-/// As long as the helper takes at most to bring all connections back. As for the end of a process.
+/// The longest time that the helper takes to demote all connections. The same as at the end of a
+/// process.
 const EFFORT: Duration = Duration::from_secs(1);
-/// As long as a program waits for that. Longer, so that it is not turned away in the middle.
+/// The longest time that a program waits for that. Longer, so that the wait does not end in the
+/// middle.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// How often it looks.
+/// How often the waiting thread checks.
 const LOOK: Duration = Duration::from_micros(100);
 
-/// The library has its descriptors; a thread of the program has asked for them; the helper has given them back.
+/// The library has its descriptors; a thread of the program has requested them; the helper has given them back.
 const KEPT: u32 = 0;
 const ASKED: u32 = 1;
 const GIVEN: u32 = 2;
 
 /// Numbers below this are not near the limit: the library has at most half of them, and a few.
 static NEAR: AtomicI32 = AtomicI32::new(c_int::MAX);
-/// As many are kept free for what the C library opens for itself. Arbitrary; resolving a name takes two or three.
+/// So many are kept free for descriptors that the C library opens for itself. Arbitrary; resolving a name takes
+/// two or three.
 const SPARE: u64 = 4;
 
 static STATE: AtomicU32 = AtomicU32::new(KEPT);
 
-/// Makes a call of the program that opens a descriptor; again, as often as it fails for want of one and the library has one to
-/// give back. `failed`: whether a result stands for an error.
+/// Makes a call of the program that opens a descriptor. Repeats it as long as it fails for lack of descriptors and the
+/// library has one to give back. `failed`: whether a result is an error.
 #[inline]
 pub fn opening<R: Copy>(failed: impl Fn(R) -> bool, mut call: impl FnMut() -> R) -> R {
     loop {
@@ -71,7 +78,8 @@ pub fn opening<R: Copy>(failed: impl Fn(R) -> bool, mut call: impl FnMut() -> R)
     }
 }
 
-/// As [`opening`], for calls that return a descriptor, or a negative number. Also gives back what leaves the C library too few.
+/// As [`opening`], for calls that return a descriptor, or a negative number. Also gives back descriptors if the C
+/// library would have too few.
 #[inline]
 pub fn opening_fd(call: impl FnMut() -> c_int) -> c_int {
     opening_fd_from(0, call)
@@ -108,12 +116,13 @@ fn keep_spare(fd: c_int) {
     while is_short() && give_back() {}
 }
 
-/// Begins to look at the numbers that the program is given. When the library opens its first descriptors.
+/// Begins to watch the numbers that the program is given. Called when the library opens its first
+/// descriptors.
 pub(super) fn look_from(limit: u64) {
     NEAR.store(c_int::try_from(limit / 4).unwrap_or(c_int::MAX), Ordering::Relaxed);
 }
 
-/// Gives back some descriptors. Whether there are more now than there were. Keeps errno.
+/// Gives back some descriptors. Returns whether more are free now than before. Keeps errno.
 #[cold]
 fn give_back() -> bool {
     // A child by a bare `clone`, which ran no handler, has nothing of its own.
@@ -134,7 +143,7 @@ fn give_back_wakes(rt: &Runtime) -> bool {
     rt.give_back_of_backend.as_ref().is_some_and(|give_back| give_back(netacc_registry::GiveBack::Wakes) > 0)
 }
 
-/// Step 4: asks the helper, and waits.
+/// Step 4: sends the request to the helper, and waits.
 fn give_back_all(rt: &Runtime) -> bool {
     if !rt.helper.has_descriptors() || STATE.load(Ordering::SeqCst) == GIVEN {
         return false;
@@ -153,7 +162,7 @@ fn give_back_all(rt: &Runtime) -> bool {
     true
 }
 
-/// The helper: closes every descriptor of the library that is not a thread's own.
+/// The helper: closes all descriptors of the library that do not belong to one thread.
 fn close_all(rt: &Runtime) {
     if let Some(give_back) = &rt.give_back_of_backend {
         give_back(netacc_registry::GiveBack::All);
@@ -166,7 +175,7 @@ fn close_all(rt: &Runtime) {
     rt.helper.give_back();
 }
 
-/// The helper: whether it is to come again soon because connections are on their way back.
+/// The helper: whether it is to be called again soon because connections are being demoted.
 pub(super) fn advance(rt: &Runtime, endpoint: &Endpoint, begun: &mut Option<netacc_device::Instant>) -> bool {
     if STATE.load(Ordering::SeqCst) != ASKED {
         return false;
@@ -188,7 +197,7 @@ fn finish() {
     STATE.store(GIVEN, Ordering::SeqCst);
 }
 
-/// The helper of a process without an endpoint: whether it has given back what it had.
+/// The helper of a process without an endpoint: whether it has given back its descriptors.
 pub(super) fn advance_without_endpoint(rt: &Runtime) -> bool {
     if STATE.load(Ordering::SeqCst) == ASKED {
         close_all(rt);
@@ -197,7 +206,7 @@ pub(super) fn advance_without_endpoint(rt: &Runtime) -> bool {
     uses::is_over()
 }
 
-/// The child of a fork has asked nobody.
+/// The child of a fork has made no request.
 pub(super) fn after_fork_child() {
     STATE.store(KEPT, Ordering::SeqCst);
     uses::after_fork_child();
@@ -214,7 +223,8 @@ pub(super) fn is_short() -> bool {
     limit.saturating_sub(open) < 2 * LEAST
 }
 
-/// Closes the ways to parents, which are asked for all that they still have first. Whether there were any.
+/// Requests all streams that the parents still have, then closes the descriptors to the parents. Returns
+/// whether there were any.
 fn give_back_ways() -> bool {
     if ways_to_parents().next().is_none() {
         return false;
@@ -227,7 +237,7 @@ fn give_back_ways() -> bool {
     let ways = take_ways();
     let unused = uses::await_uses();
     for fd in ways.iter().filter(|_| unused) {
-        // SAFETY: a descriptor of the library, by which nobody is asked any more.
+        // SAFETY: a descriptor of the library, by which no thread sends a request any more.
         unsafe { real::close(*fd) };
     }
     unused

@@ -21,7 +21,7 @@ impl ReadySink for Sink {
     #[inline]
     fn ready(&self, stream: &Arc<StreamCell>, now: Readiness, arrived: bool) {
         if stream.is_shared() && now.contains(Readiness::KERNEL_RX | Readiness::KERNEL_TX) {
-            // A child may be waiting for it.
+            // A child may be waiting for this stream.
             if let Some(endpoint) = get().and_then(Runtime::endpoint) {
                 endpoint.need_helper();
             }

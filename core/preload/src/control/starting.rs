@@ -24,7 +24,7 @@ use crate::runtime::{get, publish, Runtime};
 use crate::spin::SpinPolicy;
 use crate::{queues, stats};
 
-/// What a runtime keeps of its backend, besides the endpoint.
+/// The parts of a backend that a runtime keeps, besides the endpoint.
 struct Backend {
     name: String,
     fds: Arc<dyn Fn() -> BackendFds + Send + Sync>,
@@ -54,7 +54,7 @@ pub(super) fn after_fork_child() {
     }
 }
 
-/// The runtime, made now if need be.
+/// The runtime. Makes it if there is none yet.
 pub fn start() -> &'static Runtime {
     if let Some(rt) = get() {
         return rt;
@@ -71,7 +71,7 @@ pub fn start() -> &'static Runtime {
     // SAFETY: never freed.
     let rt = unsafe { &*made };
     if let Err(error) = if rt.helper.has_descriptors() { helper::spawn(rt) } else { Ok(()) } {
-        // SAFETY: there is no helper, so nobody else has a reference.
+        // SAFETY: there is no helper, so no other thread has a reference.
         go_without_helper(unsafe { &mut *made }, &error);
     }
     publish(rt);
@@ -134,7 +134,7 @@ fn make() -> Runtime {
     rt
 }
 
-/// Nothing is accelerated, because nobody would run the control path.
+/// Nothing is accelerated, because no thread would run the control path.
 fn go_without_helper(rt: &mut Runtime, error: &std::io::Error) {
     rt.endpoint = None;
     rt.backend = "none".into();
@@ -215,7 +215,7 @@ fn reason_of(error: &(dyn std::error::Error + 'static)) -> Reason {
 fn nonce() -> [u8; 16] {
     let mut bytes = [0; 16];
     // SAFETY: sixteen writable bytes. Without entropy (cannot happen after boot) the peer would refuse nothing, so
-    // the fallback is the clock: the nonce then still tells attempts apart.
+    // the fallback is the clock: the nonces of different attempts still differ.
     if unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), 16, 0) } != 16 {
         bytes[..8].copy_from_slice(&now().as_nanos().to_le_bytes());
     }

@@ -1,4 +1,4 @@
-//! What the policy for unseen I/O makes of a program that can use connections in ways that the library does not see.
+//! Applies the policy for unseen I/O to a program that can use connections in ways that the library does not see.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,8 +11,8 @@ use crate::os::log;
 use crate::table::{self, Entry};
 use crate::{leaving, runtime};
 
-/// An epoll instance reports a registration that was made unseen. Whoever relies on it would not be told of what comes on a
-/// link.
+/// An epoll instance reports a registration that was made unseen. A program that relies on it would not learn of bytes
+/// that arrive on a link.
 #[cold]
 pub fn unseen_registration() {
     static KNOWN: AtomicBool = AtomicBool::new(false);
@@ -23,7 +23,8 @@ pub fn unseen_registration() {
     }
 }
 
-/// What the policy for unseen I/O makes of a program of which anything may be unseen. Whether it may do `what`.
+/// Applies the policy for unseen I/O to a program that is about to do `what`, after which any of its I/O may be
+/// unseen. Returns whether the program may do it.
 pub fn apply_policy(what: &str) -> bool {
     let rt = start();
     let policy = if rt.endpoint().is_some() { rt.config.unseen_io } else { UnseenIoPolicy::Log };

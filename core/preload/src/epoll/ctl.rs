@@ -29,7 +29,7 @@ pub unsafe fn ctl(entry: &Arc<Entry>, epfd: c_int, op: c_int, fd: c_int, event: 
     };
     let shared = &epoll.shared;
     shared.begin_change();
-    // SAFETY: any bytes are an event. One is not looked at that is not needed.
+    // SAFETY: any bytes are an event. The event is read only if it is needed.
     let wanted = if op == libc::EPOLL_CTL_DEL { None } else { unsafe { access::read(event) } };
     if op != libc::EPOLL_CTL_DEL && wanted.is_none() {
         set_errno(libc::EFAULT);
@@ -64,7 +64,7 @@ pub fn is_parked(entry: &Entry, fd: c_int) -> bool {
     epoll.shared.state.lock().interests.get(&fd).is_some_and(|i| i.parked)
 }
 
-/// Takes up again an interest that was deleted while its stream stayed on the link.
+/// Reactivates an interest that was deleted while its stream stayed on the link.
 fn unpark(shared: &Arc<Shared>, fd: c_int, e: epoll_event) -> bool {
     let guard = table::get(fd);
     let Some(Entry::Stream(sock)) = guard.as_ref().and_then(|g| g.as_deref()) else { return false };
@@ -125,7 +125,7 @@ fn add(shared: &Arc<Shared>, epfd: c_int, fd: c_int, e: epoll_event) -> c_int {
     0
 }
 
-/// What has just been registered tells the instance of its changes from now on.
+/// The new interest's socket reports its changes to the instance from now on.
 fn follow(shared: &Arc<Shared>, fd: c_int, entry: Option<&Entry>, stream: Option<Arc<StreamCell>>) {
     match entry {
         Some(Entry::Stream(sock)) => {
@@ -153,8 +153,8 @@ fn follow(shared: &Arc<Shared>, fd: c_int, entry: Option<&Entry>, stream: Option
 fn modify(shared: &Arc<Shared>, epfd: c_int, fd: c_int, e: epoll_event) -> c_int {
     let mut state = shared.state.lock();
     let Some(i) = state.interests.get_mut(&fd) else {
-        // The kernel knows best which error this is, or else more than this module: a registration of an open file that
-        // was made by another process, say.
+        // The kernel decides which error this is. It may also have a registration of the open file that this module
+        // does not have, made by another process for example.
         let rc = kernel_ctl(epfd, libc::EPOLL_CTL_MOD, fd, e.events);
         if rc == 0 {
             state.interests.insert(fd, Interest::kernels(e.events, e.u64));
@@ -209,7 +209,7 @@ fn delete(shared: &Arc<Shared>, epfd: c_int, fd: c_int) -> c_int {
         }
     }
     let rc = match shared.state.lock().interests.get(&fd) {
-        // For the kernel it is not there.
+        // The kernel has no such registration.
         Some(i) if i.watch == Watch::Absent => 0,
         _ => kernel_ctl(epfd, libc::EPOLL_CTL_DEL, fd, 0),
     };

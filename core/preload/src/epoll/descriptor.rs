@@ -18,7 +18,7 @@ use crate::table::Entry;
 use crate::watchers::{Sleeper, Subscriber};
 
 impl Epoll {
-    /// The instance that `entry` is; `None` if it is another thing.
+    /// The instance that `entry` is; `None` if it is something else.
     #[inline]
     pub fn of(entry: &Entry) -> Option<&Epoll> {
         match entry {
@@ -49,7 +49,8 @@ impl Instance for Epoll {
     }
 
     fn return_to_kernel(&self) {
-        // An instance that came with a fork, and was not used since, belongs to the parent, who translates what it reports.
+        // An instance that came with a fork, and was not used since, belongs to the parent, which translates its
+        // events.
         if self.shared.is_others() {
             return;
         }

@@ -1,4 +1,4 @@
-//! One descriptor in an instance: what is reported of it while its stream is on a link, and what the kernel watches.
+//! One descriptor in an instance: the events to report while its stream is on a link, and the kernel's registration.
 
 use std::ffi::c_int;
 use std::sync::{Arc, Weak};
@@ -10,7 +10,7 @@ use super::{kernel_ctl, Shared};
 use crate::os::poll;
 use crate::os::real;
 
-/// What the kernel watches on the anchor of a linked stream, in an instance that only its waiters look at.
+/// The events that the kernel watches on the anchor of a linked stream, in an instance without observers.
 const ANCHOR_WATCH: u32 = (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
 
 pub(super) const FLAGS: u32 = (libc::EPOLLET | libc::EPOLLONESHOT | libc::EPOLLEXCLUSIVE | libc::EPOLLWAKEUP) as u32;
@@ -64,13 +64,15 @@ pub(super) struct Interest {
     /// The stream, and a mark that tells a reused descriptor from this one.
     pub(super) stream: Option<Arc<StreamCell>>,
     pub(super) watch: Watch,
-    /// It was on a link since the kernel's registration was made: the application may have seen EAGAIN for a reason that
-    /// the kernel does not know, so coming back is an edge.
+    /// It was on a link since the kernel's registration was made: the application may have seen an EAGAIN that the
+    /// kernel did not return, so the return to the anchor is an edge.
     pub(super) away: bool,
-    /// It has ever been. What the kernel reports may then be about a record that has been taken since.
+    /// It has ever been on a link. The kernel's report may then be about a record that has been taken
+    /// since.
     pub(super) travelled: bool,
     pub(super) queued: bool,
-    /// The latest operation of a peer in the kernel that was known when it was queued began then: see `Shared::kernel_seen`.
+    /// When the latest operation of a peer in the kernel began that was known as it was queued: see
+    /// `Shared::kernel_seen`.
     pub(super) queued_after: Instant,
     /// In which wait it was reported last, and where in that wait's array.
     pub(super) told: (u64, usize),
@@ -78,14 +80,14 @@ pub(super) struct Interest {
     pub(super) known: u32,
     /// Edges since the last report.
     pub(super) pending: u32,
-    /// What has ended, and been an edge once: it does not end again.
+    /// The ends that have been an edge once: they are no edge again.
     pub(super) ends: u32,
     /// One-shot and reported.
     pub(super) disabled: bool,
     /// Deleted by the application, but the kernel's watch on the anchor is kept: programs that delete and add an
     /// interest for every message then cost no system call.
     pub(super) parked: bool,
-    /// What is watched is another instance.
+    /// The watched descriptor is another instance.
     pub(super) instance: Option<Weak<Shared>>,
 }
 
@@ -93,29 +95,30 @@ pub(super) struct Interest {
 #[derive(Clone, Copy)]
 pub(super) struct Kernel {
     pub(super) epfd: c_int,
-    /// Others than its waiters look at it: it must be readable for nothing that is not the program's.
+    /// It has observers: it must not be readable for anything but the program's own events.
     pub(super) observed: bool,
 }
 
-/// What a look at an interest on the ready list finds.
+/// The result of checking an interest on the ready list.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answer {
     /// These events are to be reported.
     Events(u32),
     /// It is not ready, and is queued no more.
     Nothing,
-    /// Its stream changed meanwhile: look again.
+    /// Its stream changed meanwhile: check again.
     Unsettled,
 }
 
-/// What the kernel's instance reports a descriptor for.
+/// The events for which the kernel's instance reports a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Watch {
     /// As the application asked.
     Application,
     /// For these events of the anchor.
     Anchor(u32),
-    /// Not at all, because the program is told of nothing: any registration would report an error or a hang-up.
+    /// Not at all, because nothing is reported to the program: any registration would report an error or a
+    /// hang-up.
     Absent,
 }
 
@@ -171,12 +174,12 @@ impl Interest {
         self.events & !FLAGS | (libc::EPOLLERR | libc::EPOLLHUP) as u32
     }
 
-    /// Whether what has arrived on a stream that is `now` so is an event of the interest.
+    /// Whether an arrival on a stream whose readiness is `now` is an event of the interest.
     pub(super) fn has_arrived(&self, now: Readiness) -> bool {
         events_of(now) & self.asked() & !OUTGOING != 0
     }
 
-    /// Events to report now; also says whether to stay on the ready list.
+    /// Events to report now, and whether to stay on the ready list.
     pub(super) fn report(&mut self, fd: c_int) -> (u32, bool) {
         match self.look(fd) {
             Answer::Events(events) if self.events & libc::EPOLLET as u32 != 0 => {
@@ -201,7 +204,7 @@ impl Interest {
     fn answer(&mut self, fd: c_int) -> Answer {
         let Some(stream) = &self.stream else { return Answer::Nothing };
         let r = stream.readiness();
-        // All of that is the kernel's to report, but for what it does not know of.
+        // The kernel reports all of that, except for changes that it does not see.
         let kernels = r.contains(BOTH_KERNEL) && !r.contains(Readiness::NOTICE);
         if kernels || self.disabled || self.parked {
             return Answer::Nothing;
@@ -210,7 +213,7 @@ impl Interest {
         if r.intersects(BOTH_KERNEL) {
             events |= kernel_half(fd, r);
             if stream.readiness() != r {
-                // What the kernel said may be about a record.
+                // The kernel's report may be about a record.
                 return Answer::Unsettled;
             }
         }
@@ -226,7 +229,8 @@ impl Interest {
         }
     }
 
-    /// What the kernel is to report of the descriptor while its stream's readiness is `now`.
+    /// The events that the kernel is to report for the descriptor while its stream's readiness is
+    /// `now`.
     pub(super) fn watch_for(&self, now: Readiness, observed: bool) -> Watch {
         if observed && (self.disabled || self.parked) {
             return Watch::Absent;
@@ -243,8 +247,8 @@ impl Interest {
         Watch::Anchor(self.events & (incoming | outgoing) | libc::EPOLLET as u32)
     }
 
-    /// Registers the descriptor with the kernel for what matters while its stream's readiness is `now`. With `rearm`
-    /// even if it is registered so: what is ready then is reported anew.
+    /// Registers the descriptor with the kernel for the events that matter while its stream's readiness is `now`.
+    /// With `rearm` even if it is registered for these already: events that are ready are then reported again.
     pub(super) fn register(&mut self, kernel: Kernel, fd: c_int, now: Readiness, rearm: bool) {
         let watch = self.watch_for(now, kernel.observed);
         if watch == self.watch && !rearm {
@@ -271,7 +275,7 @@ impl Interest {
     pub(super) fn kernel_events(&self) -> Option<u32> {
         match self.watch {
             Watch::Anchor(events) => Some(events),
-            // Only the end is reported of what has no events; once.
+            // An interest without events is reported only for the end, once.
             Watch::Application if self.disabled => Some(libc::EPOLLET as u32),
             Watch::Application => Some(self.events),
             Watch::Absent => None,
@@ -310,7 +314,7 @@ impl Interest {
         self.pending |= ends & !self.ends;
         self.ends = ends;
         if now.contains(Readiness::NOTICE) {
-            // Each notification is one.
+            // Each notification is an edge.
             self.pending |= libc::EPOLLERR as u32;
         }
         if arrived {
@@ -322,7 +326,7 @@ impl Interest {
     }
 }
 
-/// The kernel's answer for the direction of a stream that is still, or again, on the anchor.
+/// The kernel's readiness for the direction of a stream that is still, or again, on the anchor.
 fn kernel_half(fd: c_int, r: Readiness) -> u32 {
     let mut events = 0;
     if r.contains(Readiness::KERNEL_RX) {

@@ -1,8 +1,9 @@
 //! The descriptors that name an instance.
 //!
-//! A program may duplicate the descriptor of an instance, use the one and close the other, and give the number that was
-//! closed to something else; threads may wait meanwhile. So an instance knows all its numbers. The library opens none of its
-//! own, unless a thread waits on the instance when the program closes the last one: for the kernel that wait goes on.
+//! A program may duplicate the descriptor of an instance, use one and close the other, and reuse the closed number for
+//! another file; threads may wait meanwhile. So an instance has a list of all its numbers. The library opens no number
+//! of its own, unless a thread waits on the instance when the program closes the last one: in the kernel that wait goes
+//! on.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
@@ -13,12 +14,13 @@ use super::{Epoll, Shared};
 use crate::os::lingering;
 use crate::watched::{come_back, end_outliving, forget_fd, outlive_as_duplicate};
 
-/// What names one instance. Changed only by threads that hold the instance's lock.
+/// The descriptors that name one instance. Changed only by threads that hold the instance's lock.
 pub(super) struct Numbers {
-    /// One of `all`, or what is kept for threads that wait; -1 for none.
+    /// One of `all`, or the duplicate that is kept for threads that wait; -1 for none.
     any: AtomicI32,
     all: Mutex<Vec<c_int>>,
-    /// The duplicate by which waits go on that had begun when the last number was closed; -1 for none.
+    /// The duplicate that is used by waits that had begun when the last number was closed; -1 for
+    /// none.
     kept: AtomicI32,
     /// Threads in a wait that may take long.
     waits: AtomicU32,
@@ -34,12 +36,13 @@ impl Numbers {
         }
     }
 
-    /// A number of the instance. Certain to stay one only for threads that hold the instance's lock.
+    /// A number of the instance. It may be closed at any time unless the caller holds the instance's
+    /// lock.
     pub(super) fn any(&self) -> c_int {
         self.any.load(Ordering::Relaxed)
     }
 
-    /// The number by which a call goes on that came by `fd`: that one, as long as it is the instance's.
+    /// The number with which a call on `fd` continues: `fd`, as long as it is the instance's.
     pub(super) fn of_call(&self, fd: c_int) -> c_int {
         let any = self.any();
         if any == fd || self.all.lock().contains(&fd) {
@@ -73,7 +76,7 @@ impl Numbers {
         false
     }
 
-    /// Closes what was kept for waits once they are over.
+    /// Closes the duplicate that was kept for waits, once these are over.
     fn close_kept(&self) {
         if self.kept.load(Ordering::SeqCst) < 0 || self.waits.load(Ordering::SeqCst) > 0 {
             return;

@@ -1,9 +1,11 @@
-//! Those who look at an instance without waiting on it: threads in `poll` and `select`, other instances, rings.
+//! The users that check an instance without waiting on it: threads in `poll` and `select`, other instances,
+//! rings.
 //!
-//! They are told whether the instance is readable, by the kernel. So the kernel's instance of one that is observed is
-//! readable for what is the program's alone: records on anchors are left to the helper, who watches all of them anyway. Where
-//! only the kernel wakes the observer (another instance, a ring) the kick stands for the ready list, each arrival is written
-//! to it, and the links report to the helper's queue, because no thread can be relied on to look at another one.
+//! The kernel reports to them whether the instance is readable. So the kernel's part of an observed instance is
+//! readable for the program's own events only: records on anchors are left to the helper, which watches all anchors
+//! anyway. Where only the kernel wakes the observer (another instance, a ring), the kick stands for the ready list,
+//! each arrival is written to it, and the links report to the helper's queue, because no thread can be relied on to
+//! poll another queue.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -20,7 +22,7 @@ use crate::watchers::{unwatch, Registration, Sleeper};
 /// The observers of one instance.
 #[derive(Default)]
 pub(super) struct Observers {
-    /// A [`Kind`]. Only grows: that an observer is gone is not always seen.
+    /// A [`Kind`]. Only grows: the library does not always see that an observer is gone.
     most: AtomicU8,
     /// Threads that sleep in `poll`.
     sleepers: Mutex<Vec<Arc<dyn Sleeper>>>,
@@ -32,13 +34,13 @@ pub(super) struct Observers {
     watches_instances: AtomicBool,
 }
 
-/// What has observed an instance.
+/// The kinds of observers that an instance has had.
 #[repr(u8)]
 #[derive(Clone, Copy)]
 enum Kind {
-    /// Threads in `poll`, which wait for what the library tells them, too.
+    /// Threads in `poll`, which also wait for the library's wake-ups.
     Poll = 1,
-    /// Those who know the kernel's view alone.
+    /// Observers that see the kernel's view only.
     Kernel = 2,
 }
 
@@ -87,8 +89,8 @@ impl Shared {
         }
     }
 
-    /// Makes the kernel's view of the instance, and of those that it watches, agree with the library's. Whether the library
-    /// has something to report.
+    /// Makes the kernel's view of the instance, and of those that it watches, agree with the library's. Returns whether
+    /// the library has something to report.
     fn agree(&self) -> bool {
         if self.is_ready() {
             return true;
@@ -112,7 +114,8 @@ impl Shared {
         self.is_ready()
     }
 
-    /// The kernel says that the instance is readable, perhaps for what has been taken since. Whether it is.
+    /// The kernel reports that the instance is readable, perhaps for an event that has been taken since.
+    /// Returns whether it is still readable.
     pub(super) fn confirm(&self) -> bool {
         if self.agree() {
             return true;
@@ -125,7 +128,8 @@ impl Shared {
 }
 
 impl Epoll {
-    /// A thread is about to look at the instance in `poll`. Whether the library has a part in that.
+    /// A thread is about to check the instance in `poll`. Returns whether the library has a part in
+    /// that.
     pub(super) fn observe_by_poll(&self) -> bool {
         self.shared.reclaim();
         match runtime::get() {
@@ -136,15 +140,16 @@ impl Epoll {
                 true
             }
             None => {
-                // Nothing is on a link. What is before the thread wakes up must be known to the kernel, who alone wakes it.
+                // Nothing is on a link. A change before the thread wakes must be visible to the kernel, because only
+                // the kernel wakes it.
                 self.shared.observe(Kind::Kernel);
                 false
             }
         }
     }
 
-    /// Those who know the kernel's view alone observe the instance. Nobody can be relied on to wait on it, so the helper
-    /// looks for it.
+    /// Observers that see the kernel's view only observe the instance. No thread can be relied on to wait on it, so the
+    /// helper polls for it.
     pub(super) fn nest(&self) {
         let shared = &self.shared;
         shared.reclaim();

@@ -1,11 +1,13 @@
 //! Instances that several processes hold.
 //!
-//! A forked child shares the kernel's instance with its parent, and knows the program's data of what was in it. The streams in
-//! it are the parent's until the child waits on the instance: then the child asks for them, because the kernel would report
-//! them to both. A child that only adds and removes descriptors leaves the parent's streams on their links. What the parent alone can handle, its kick and its channel, the child passes back.
+//! A forked child shares the kernel's instance with its parent, and has the program's data of its registrations. The
+//! streams in it are the parent's until the child waits on the instance: then the child requests them, because the
+//! kernel would report them to both. A child that only adds and removes descriptors leaves the parent's streams on
+//! their links. The child passes events back that only the parent can handle: those of the parent's kick and channel.
 //!
-//! A process that gets an instance in a message knows nothing of it. So the instance becomes the kernel's alone for everybody,
-//! before it is given away and for good: with the program's own data, and with connections that stay on TCP.
+//! A process that gets an instance in a message has none of the library's state for it. So before the instance is sent,
+//! it becomes the kernel's alone in all processes, for good: with the program's own data, and with connections that
+//! stay on TCP.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, AtomicU8, Ordering};
@@ -22,7 +24,7 @@ use crate::runtime::{self, Runtime};
 use crate::table::{self, Entry};
 use crate::{leaving, settling};
 
-/// Who else holds an instance.
+/// The other holders of an instance.
 pub(super) struct Holders {
     /// A [`Held`].
     held: AtomicU8,
@@ -39,11 +41,12 @@ enum Held {
     Inherited,
     /// By the parent, too; this process has changed what is in it, but not waited on it.
     Changed,
-    /// By anybody: it is the kernel's.
+    /// By any process: it is the kernel's.
     Given,
 }
 
-/// How long a child leaves a kick to its parent before it looks again. Arbitrary; the parent has been woken.
+/// How long a child leaves a kick to its parent before it checks again. Arbitrary; the parent has been
+/// woken.
 const PARENTS_TURN: Duration = Duration::from_millis(1);
 
 impl Holders {
@@ -74,12 +77,13 @@ impl Shared {
         self.holders.are(Held::Given)
     }
 
-    /// Whether other processes alone translate what the kernel's instance reports, if anybody does.
+    /// Whether only other processes translate the events of the kernel's instance, if any process
+    /// does.
     pub(super) fn is_others(&self) -> bool {
         self.holders.are(Held::Inherited) || self.is_given()
     }
 
-    /// Before a change of what is in the instance.
+    /// Called before a change of the instance's registrations.
     #[inline]
     pub(super) fn begin_change(&self) {
         if self.holders.are(Held::Inherited) {
@@ -89,7 +93,8 @@ impl Shared {
         }
     }
 
-    /// Before the first look of a forked child: what is on links of its parent comes back to the kernel.
+    /// Called before a forked child first checks the instance: streams on links of its parent are
+    /// demoted.
     #[inline]
     pub(super) fn reclaim(&self) {
         let held = self.holders.held.load(Ordering::Acquire);
@@ -140,7 +145,7 @@ impl Shared {
         }
     }
 
-    /// Registers everything as the program has it, and forgets it.
+    /// Registers all interests with the program's own events and data, and drops them.
     fn hand_over(&self) {
         let mut state = self.state.lock();
         let epfd = self.kernel().epfd;
@@ -149,7 +154,7 @@ impl Shared {
                 deregister(epfd, fd);
                 continue;
             }
-            // One that has been used is armed by the program, with its data. No registration is without ERR and HUP.
+            // A used one is armed again by the program, with its data. Every registration includes ERR and HUP.
             let events = if i.disabled { libc::EPOLLONESHOT as u32 } else { i.events };
             let mut event = epoll_event { events, u64: i.data };
             // SAFETY: the event is readable.
@@ -181,7 +186,7 @@ pub(super) fn keep_on_kernel(fd: c_int) {
 }
 
 impl Epoll {
-    /// The instance is about to be given to another process.
+    /// The instance is about to be sent to another process.
     pub(super) fn give_away(&self) {
         if self.shared.is_given() {
             return;

@@ -1,8 +1,8 @@
 //! Threads that sleep on an instance.
 //!
 //! A peer rings the channel of a completion queue only while that is armed, so whenever a thread sleeps on an instance
-//! that has a queue, one of them must have armed it. A thread that fell asleep before the instance had a queue has not: the
-//! instance wakes those when it gets one.
+//! that has a queue, one of them must have armed it. A thread that fell asleep before the instance had a queue has not
+//! armed it: the instance wakes those threads when it gets one.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -33,7 +33,8 @@ impl Sleepers {
     }
 }
 
-/// A thread that sleeps on the instance. Not any more once dropped, also if it is cancelled in its sleep.
+/// A thread that sleeps on the instance. The sleep ends on drop, also if the thread is cancelled while it
+/// sleeps.
 pub(super) struct Announced<'a> {
     shared: &'a Shared,
     /// The queue that it has armed.
@@ -49,7 +50,7 @@ impl<'a> Announced<'a> {
         let mut cq = endpoint.and(shared.own_queue());
         if cq.is_none() {
             shared.sleepers.unarmed.fetch_add(1, Ordering::SeqCst);
-            // Counted before another look: the thread that assigns a queue looks at the count afterwards.
+            // Counted before another check: the thread that assigns a queue reads the count afterwards.
             cq = endpoint.and(shared.own_queue());
             if cq.is_some() {
                 shared.sleepers.unarmed.fetch_sub(1, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! An instance as the sockets that it watches know it.
+//! The interface of an instance to the sockets that it watches.
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -52,7 +52,7 @@ impl Subscriber for Shared {
         }
         let away = std::mem::take(&mut i.away);
         i.register(self.kernel(), fd, BOTH_KERNEL, away);
-        // No record comes any more, and of a closed descriptor nobody can ask.
+        // No record comes any more, and no call can name a closed descriptor.
         i.travelled = false;
     }
 

@@ -30,7 +30,7 @@ const KERNEL_INTERVAL: u64 = 8;
 /// After an event of the kernel, this many waits look there first. Arbitrary: a few turns of an event loop.
 const KERNEL_HOT: u32 = 16;
 
-/// With room for fewer events links are looked at before the kernel is asked for more of them than there may be room for.
+/// With room for fewer events, links are polled before the kernel is asked for more events than there may be room for.
 /// Arbitrary: programs have room for one, or for many.
 const SMALL: usize = 8;
 
@@ -52,7 +52,7 @@ pub unsafe fn wait(
     };
     let is_beyond = |max: usize| is_beyond(events.cast(), max.saturating_mul(size_of::<epoll_event>()));
     if max <= 0 || max > MOST_EVENTS || is_beyond(max as usize) {
-        // SAFETY: the kernel reports what is wrong with the arguments.
+        // SAFETY: the kernel checks the arguments.
         return unsafe { real::epoll_wait(epfd, events, max, 0) };
     }
     let shared = &epoll.shared;
@@ -104,8 +104,8 @@ fn wait_on_links(
     if !collect_in_order(epoll, endpoint, out) {
         return -1;
     }
-    // A wait that is going to spin leaves the kernel alone at first: whatever has it in store is found within a spin.
-    // Unless it had something lately: then programs on both paths would wait for nothing.
+    // A wait that is going to spin does not ask the kernel at first, because the spin finds the kernel's events soon.
+    // It asks if the kernel had events lately: otherwise programs with connections on both paths would wait needlessly.
     let hot = shared.kernel_hot.load(Ordering::Relaxed);
     if hot > 0 {
         shared.kernel_hot.store(hot - 1, Ordering::Relaxed);
@@ -155,7 +155,7 @@ fn wait_on_links(
     rc
 }
 
-/// Takes what the kernel has, and what links had before. False: the kernel's error.
+/// Takes the kernel's events, and those that links had before. False: the kernel's error.
 fn ask_kernel(epoll: &Epoll, endpoint: &Endpoint, out: &mut Out) -> bool {
     let shared = &epoll.shared;
     if out.max - out.len < SMALL {
@@ -173,14 +173,15 @@ fn ask_kernel(epoll: &Epoll, endpoint: &Endpoint, out: &mut Out) -> bool {
         return false;
     }
     if out.len > 0 || kernel.took_wake_up {
-        // What was written on a link before the kernel's bytes is told no later than they. And peers ring no more
-        // before somebody has looked: the thread that was to be woken will not.
+        // Bytes that a peer wrote on a link before the kernel's bytes are reported no later than these. And peers
+        // signal no more until a thread has polled the queue; the thread that was to be woken will not poll it.
         epoll.shared.poll(endpoint);
     }
     collect_in_order(epoll, endpoint, out)
 }
 
-/// A wait whose first event has no place: once there is one it fails, and the event is there for the next wait.
+/// A wait whose array is not writable: it fails once there is an event, and the event is left for the next
+/// wait.
 #[cold]
 fn wait_for_nothing(epfd: c_int, timeout: Option<Duration>, mask: *const libc::sigset_t) -> c_int {
     let mut fds = [libc::pollfd { fd: epfd, events: libc::POLLIN, revents: 0 }];
@@ -198,7 +199,7 @@ fn wait_for_nothing(epfd: c_int, timeout: Option<Duration>, mask: *const libc::s
 struct Kernels {
     /// Where they begin.
     begin: usize,
-    /// When the kernel had been asked before: none of them had come by then.
+    /// When the kernel was asked before that: none of these events had come by then.
     seen: Instant,
 }
 
@@ -207,26 +208,27 @@ const EVENT_BYTES: usize = size_of::<epoll_event>();
 
 /// The program's array. Invariant: `len <= usable <= max`, but for what the kernel itself has written.
 struct Out {
-    /// The number of the instance by which the program waits.
+    /// The instance's number in the program's call.
     epfd: c_int,
     events: *mut epoll_event,
     max: usize,
     len: usize,
     /// So many elements are known to be writable.
     usable: usize,
-    /// Of which wait it is.
+    /// The number of this wait.
     turn: u64,
     /// The kernel's events, if there are any.
     kernels: Option<Kernels>,
-    /// Where the events are that came before those of the kernel, though they may have been found later.
+    /// The place of the events that came before those of the kernel, even if they were found later.
     early: Range<usize>,
-    /// The kernel was asked for what peers had written there: what is found from then on came later.
+    /// The kernel was asked for all that peers had written there: events that are found from then on
+    /// came later.
     asked_for_news: bool,
 }
 
 impl Out {
-    /// Reports events of an interest. What is on both paths may come twice, and is reported once, as the kernel does: a
-    /// program that reads once for each report would otherwise read in vain.
+    /// Reports events of an interest. An interest on both paths may come twice, and is reported once, as the kernel
+    /// does: otherwise a program that reads once for each report would find nothing to read.
     fn push(&mut self, events: u32, i: &mut Interest) {
         let (turn, at) = i.told;
         if turn == self.turn && at < self.len {
@@ -257,8 +259,8 @@ impl Out {
         self.len >= self.usable && !self.extend()
     }
 
-    /// Looks whether the next place can be written, and with it the rest of its page. Not more: the kernel does not touch
-    /// what it does not use either.
+    /// Checks whether the next place can be written, and with it the rest of its page. Not more: the kernel does not
+    /// touch places that it does not use either.
     fn extend(&mut self) -> bool {
         const PAGE: usize = 4096;
         let place = self.events.wrapping_add(self.len);
@@ -272,7 +274,7 @@ impl Out {
         true
     }
 
-    /// No more is reported: what came early is moved to the front. Returns how many events there are.
+    /// Ends the report: moves events that came early to the front. Returns how many events there are.
     fn finish(&mut self) -> c_int {
         let kernels = self.kernels.map(|kernels| kernels.begin);
         if let Some(kernels) = kernels.filter(|begin| *begin < self.early.start) {
@@ -286,7 +288,8 @@ impl Out {
         self.len as c_int
     }
 
-    /// Calls `collect`, whose events came before those of the kernel, unless that was asked for news from peers.
+    /// Calls `collect`, whose events came before those of the kernel, unless the kernel was asked for new events
+    /// of peers.
     fn note_early(&mut self, collect: impl FnOnce(&mut Out)) {
         let begin = self.len;
         collect(self);
@@ -296,8 +299,8 @@ impl Out {
     }
 }
 
-/// What is for one shot is to be reported with everything that has arrived, since the rest will not be told later: also
-/// what another thread is about to take from the link, or has not been told of.
+/// A one-shot interest must be reported with everything that has arrived, because the rest is not reported later. That
+/// includes completions that another thread is about to take from the link, or has not learned of yet.
 fn complete_one_shots(shared: &Shared, endpoint: &Endpoint, out: &Out) {
     if !shared.has_one_shots.load(Ordering::Relaxed) || shared.ready_len.load(Ordering::SeqCst) == 0 {
         return;
@@ -314,19 +317,20 @@ fn complete_one_shots(shared: &Shared, endpoint: &Endpoint, out: &Out) {
         if let Some(link) = link {
             endpoint.poll_link(&link);
         }
-        // Bytes of the application may stand where a record could.
+        // There may be bytes of the application where a record could be.
         cell.lock(endpoint).change(|stream| stream.progress_anchor(false));
     }
 }
 
-/// Takes what the ready list has, and what the kernel has for peers that had written there before. False: the kernel's
-/// error.
+/// Takes the events of the ready list, and the kernel's events for peers that had written there before. False: the
+/// kernel's error.
 ///
-/// Of what has come on links since the kernel was asked last, that which its peers posted before they did anything else in
-/// the kernel comes first. Then comes what the kernel has now, and then the rest. So what a peer wrote first is reported no
-/// later than what it wrote then. Without such news from peers no system call is made.
+/// Of the events that came on links since the kernel was last asked, those that a peer posted before it did anything
+/// else in the kernel come first. Then come the events that the kernel has now, and then the rest. So the bytes that a
+/// peer wrote first are reported no later than those that it wrote afterwards. Without new operations of peers in the
+/// kernel, no system call is made.
 fn collect_in_order(epoll: &Epoll, endpoint: &Endpoint, out: &mut Out) -> bool {
-    /// So often the kernel is asked at most: a peer may write faster than this is done.
+    /// Bounds how often the kernel is asked, because a peer may write faster than this loop runs.
     const LOOKS: usize = 4;
     let shared = &epoll.shared;
     for _ in 0..LOOKS {
@@ -358,7 +362,8 @@ fn collect_in_order(epoll: &Epoll, endpoint: &Endpoint, out: &mut Out) -> bool {
     true
 }
 
-/// Takes what the ready list has; with `seen` only what its peers posted when they had done nothing in the kernel since then.
+/// Takes the events of the ready list. With `seen`, only those that a peer posted when it had done nothing in the
+/// kernel since then.
 fn collect(shared: &Shared, out: &mut Out, seen: Option<Instant>) {
     if shared.ready_len.load(Ordering::SeqCst) == 0 {
         return;
@@ -383,7 +388,7 @@ fn collect(shared: &Shared, out: &mut Out, seen: Option<Instant>) {
                 i.queued = false;
                 let applications = i.watch == Watch::Application;
                 if applications || shared.observers.any() {
-                    // The kernel, which would report it as well, has not been told.
+                    // The kernel's registration, which would report it too, has not been changed.
                     i.register(shared.kernel(), fd, BOTH_KERNEL, applications);
                 }
                 continue;
@@ -395,24 +400,26 @@ fn collect(shared: &Shared, out: &mut Out, seen: Option<Instant>) {
         }
     }
     shared.ready_len.store(ready.len() as u32, Ordering::SeqCst);
-    // As the kernel does it: what one thread had no room for, or leaves readable, is another's to see.
+    // As the kernel does: events that one thread had no room for, or leaves readable, are left to
+    // another thread.
     shared.lower(&mut state);
 }
 
-/// What a look into the kernel's instance has brought.
+/// The result of asking the kernel's instance.
 struct Looked {
     /// The kernel's count, or -1.
     count: c_int,
-    /// A wake-up was among it, of the completion channel or for it.
+    /// A wake-up was among the events, of the completion channel or for it.
     took_wake_up: bool,
 }
 
-/// Looks into the kernel's instance again where the library's own events have taken all the room. Arbitrary.
+/// How often the kernel's instance is asked again if the library's own events have taken all the room.
+/// Arbitrary.
 const LOOKS: u32 = 8;
 
-/// Waits in the kernel and translates what it reports, in the program's own array: as much as that has room for in one
-/// call, because a second one would report the same again. A wake-up is for bytes on a link, which came before what the kernel
-/// reports behind the wake-up: the links are polled before the kernel is asked for more.
+/// Waits in the kernel and translates its events, in the program's own array: as many as the array has room for, in one
+/// call, because a second call would report the same events again. A wake-up is for bytes on a link, which came before
+/// the events that the kernel reports behind the wake-up. So the links are polled before the kernel is asked for more.
 fn kernel_events(
     shared: &Arc<Shared>,
     out: &mut Out,
@@ -420,7 +427,7 @@ fn kernel_events(
     mask: *const libc::sigset_t,
 ) -> Looked {
     let begin = out.len;
-    // Of what it has no place for behind the first the kernel tells later.
+    // The kernel reports later what has no place behind the first event.
     let room = (out.max - begin) as c_int;
     let mut looked = Looked { count: 0, took_wake_up: false };
     if out.is_full() {
@@ -501,7 +508,7 @@ fn raw_wait(
     }
 }
 
-/// What the kernel has told of a descriptor, but for an error of which the application has been told before.
+/// The kernel's events for a descriptor, except for an error that the application has already seen.
 fn without_told_error(shared: &Shared, fd: c_int, events: u32) -> u32 {
     let stream = shared.state.lock().interests.get(&fd).and_then(|i| i.stream.clone());
     let endpoint = runtime::get().and_then(Runtime::endpoint);
@@ -523,7 +530,7 @@ fn kernel_event(shared: &Arc<Shared>, out: &mut Out, fd: c_int, events: u32) {
     if i.parked && i.watch == Watch::Application {
         return;
     }
-    // The readiness is looked at after the kernel was asked: what it then says cannot be about a record.
+    // The readiness is read after the kernel was asked: so the kernel's answer cannot be about a record.
     let events = if i.travelled && i.watch == Watch::Application { events & still(fd, i.events) } else { events };
     let Some(stream) = i.stream.as_ref().filter(|s| !s.readiness().contains(BOTH_KERNEL)).cloned() else {
         if i.watch == Watch::Application {
@@ -531,7 +538,8 @@ fn kernel_event(shared: &Arc<Shared>, out: &mut Out, fd: c_int, events: u32) {
         }
         return;
     };
-    // From now on the kernel only watches the anchor. What it says of a direction that is still there is an edge.
+    // From now on the kernel only watches the anchor. An event of a direction that is still on the anchor is an
+    // edge.
     let r = stream.readiness();
     if r.contains(Readiness::KERNEL_RX) {
         i.pending |= events & INCOMING;
@@ -546,7 +554,7 @@ fn kernel_event(shared: &Arc<Shared>, out: &mut Out, fd: c_int, events: u32) {
     shared.note_change(fd, stream.readiness(), Change::Arrival);
 }
 
-/// Reports what the kernel has told of an interest that is its own.
+/// Reports the kernel's events for an interest that is its own.
 fn report_kernels(shared: &Shared, out: &mut Out, i: &mut Interest, events: u32) {
     if i.disabled || events == 0 {
         return;
@@ -556,7 +564,7 @@ fn report_kernels(shared: &Shared, out: &mut Out, i: &mut Interest, events: u32)
     i.disabled = i.events & libc::EPOLLONESHOT as u32 != 0;
 }
 
-/// The kernel has told of the instance `inner`, which is watched under `fd`. It may mean what has been taken meanwhile.
+/// The kernel has reported the instance `inner`, which is watched under `fd`. The event may have been taken meanwhile.
 fn instance_event(shared: &Arc<Shared>, out: &mut Out, fd: c_int, (inner, events): (Option<Arc<Shared>>, u32)) {
     let readable = inner.is_none_or(|inner| inner.confirm());
     let mut state = shared.state.lock();
@@ -565,7 +573,7 @@ fn instance_event(shared: &Arc<Shared>, out: &mut Out, fd: c_int, (inner, events
         return report_kernels(shared, out, i, events);
     }
     if i.events & libc::EPOLLONESHOT as u32 != 0 && !i.disabled {
-        // The kernel has taken it for the shot.
+        // The kernel has counted it as the one shot.
         i.register(shared.kernel(), fd, BOTH_KERNEL, true);
     }
 }
@@ -580,17 +588,17 @@ fn has_kernel_events(shared: &Shared) -> bool {
     has
 }
 
-/// What the kernel says of a descriptor now.
+/// The kernel's events for a descriptor now.
 fn still(fd: c_int, events: u32) -> u32 {
     poll::look(fd, (events & !FLAGS) as i16) as u16 as u32
 }
 
-/// How a wait ended that only the kernel was asked for.
+/// The end of a wait in which only the kernel was asked.
 enum Plain {
     /// With this result.
     Over(c_int),
-    /// There are streams meanwhile, and what woke this thread may have been for whoever waits for them; so much time is
-    /// left.
+    /// There are streams now, and this thread may have taken a wake-up that was meant for a thread that waits for them;
+    /// so much time is left.
     Streams(Option<Duration>),
 }
 
@@ -636,8 +644,9 @@ enum Slept {
     Failed,
 }
 
-/// Sleeps with moderation as long as that is allowed, if it is likely to be short and there are others to run meanwhile,
-/// and then until woken. With a processor to spare it is better awake at the first answer than at the last.
+/// Sleeps with moderation as long as that is allowed, if the sleep is likely to be short and other threads can run
+/// meanwhile, and then until woken. If a processor is idle, waking at the first answer is better than waking at the
+/// last.
 fn sleep(
     shared: &Arc<Shared>,
     (rt, endpoint): (&Runtime, &Endpoint),
@@ -669,7 +678,8 @@ fn sleep_once(
 ) -> Slept {
     let announced = Announced::new(shared, Some(endpoint), moderated);
     if announced.pending || shared.ready_len.load(Ordering::SeqCst) > 0 {
-        // What is on links was perhaps written before what the kernel has: it is looked at first.
+        // Bytes on links were perhaps written before those in the kernel, so the links are polled
+        // first.
         return Slept::Woken;
     }
     let count = kernel_events(shared, out, left, mask).count;

@@ -1,11 +1,12 @@
-//! The records of a family, in memory that its processes share. No system call: who is alive is the caller's to say.
+//! The records of a family, in memory that its processes share. No system calls: the caller supplies which processes
+//! are alive.
 //!
 //! Invariants:
 //! * a record of a process is a seqlock: `start` belongs to `state` if `state` is the same before and after. Its
 //!   incarnation changes whenever the record is taken, so a [`Member`] never means a process that came later;
-//! * a list of holders never lacks one: a member is entered by a process that is in the list itself, before it can leave,
-//!   and `joins` counts that, so that nobody who looks at one entry after the other misses the pair;
-//! * a socket is freed once, by whoever ends the use that its [`Id`] is of.
+//! * a list of holders never lacks one: a member is entered by a process that is in the list itself, before it can
+//!   leave, and `joins` counts that, so that a reader that visits one entry after the other does not miss the pair;
+//! * a socket is freed once, by the process that ends the use of its [`Id`].
 
 use std::sync::atomic::Ordering::*;
 
@@ -17,7 +18,8 @@ const PROCESSES: usize = if cfg!(any(loom, miri)) { 4 } else { 4096 };
 const SOCKETS: usize = if cfg!(any(loom, miri)) { 1 } else { 1 << 16 };
 /// Most holders of one socket. Arbitrary: beyond, it is taken for shared.
 const HOLDERS: usize = if cfg!(any(loom, miri)) { 3 } else { 7 };
-/// Most looks at what changes meanwhile. Arbitrary: changes are as rare as forks. Who cannot tell takes it for held.
+/// The most attempts to read a record that changes meanwhile. Arbitrary: changes are as rare as forks. If all fail,
+/// the socket counts as held.
 const LOOKS: usize = 16;
 
 /// In place of a number, which no process has: about to be forked; the record is being written.
@@ -40,7 +42,7 @@ struct Process {
 struct Socket {
     /// Counts the uses in the upper bits; 1 in bit 0 while in use.
     state: AtomicU32,
-    /// Counts those who were entered.
+    /// Counts the entered holders.
     joins: AtomicU32,
     /// Counts the programs that were started with the socket and enter themselves nowhere; 0 once none of them holds it.
     lent: AtomicU32,
@@ -74,7 +76,7 @@ pub enum Others {
     Unseen,
 }
 
-/// Why a socket's other holders were [`Others::Unseen`] at some moment.
+/// The reason why a socket's other holders were [`Others::Unseen`] at some moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unseen {
     lent: u32,
@@ -98,13 +100,14 @@ impl Process {
         }
     }
 
-    /// Goes from state `from` to one with this number and start. `false`: somebody was faster.
+    /// Goes from state `from` to one with this number and start. `false`: another process was
+    /// faster.
     fn change(&self, from: u64, incarnation: u64, number: u32, start: u64) -> bool {
         let changing = incarnation << 32 | u64::from(CHANGING);
         if self.state.compare_exchange(from, changing, AcqRel, Relaxed).is_err() {
             return false;
         }
-        // Release: who sees it sees that the record is changing.
+        // Release: a reader that sees the new value also sees that the record is changing.
         self.start.store(start, Release);
         self.state.store(incarnation << 32 | u64::from(number), Release);
         true
@@ -129,7 +132,7 @@ impl Region {
         self.process(member).is_some_and(|p| p.change(reserved, incarnation, number, start))
     }
 
-    /// Takes a member out that nobody else knows yet.
+    /// Removes a member that is not published yet.
     pub(super) fn withdraw(&self, member: Member) {
         if let Some(p) = self.process(member) {
             p.state.store(member >> 32 << 32, Release);
@@ -153,7 +156,7 @@ impl Region {
         (socket.state.load(Acquire) == id >> 16 << 1 | 1).then_some(socket)
     }
 
-    /// A socket's record that nobody uses.
+    /// A socket's record that is not in use.
     fn place(&self) -> Option<Id> {
         (0..SOCKETS).find_map(|_| {
             let i = self.next.fetch_add(1, Relaxed) as usize % SOCKETS;
@@ -186,18 +189,18 @@ impl Region {
             let old = h.load(Acquire);
             !self.lives(old, alive) && h.compare_exchange(old, member, AcqRel, Relaxed).is_ok()
         });
-        // Before anybody who was in the list can leave it.
+        // Before any process that was in the list can leave it.
         socket.joins.fetch_add(1, AcqRel);
         joined
     }
 
-    /// Takes `me` out of a socket's list, and gives the record back if nobody is left.
+    /// Removes `me` from a socket's list, and gives the record back if no holder is left.
     pub(super) fn leave(&self, id: Id, me: Member, alive: Alive) {
         let Some(socket) = self.socket(id) else { return };
         for holder in &socket.holders {
             let _ = holder.compare_exchange(me, 0, AcqRel, Relaxed);
         }
-        // Of two that leave at once one sees that the other has gone.
+        // If two holders leave at once, one of them sees that the other has left.
         fence(SeqCst);
         if self.held(socket, 0, alive) == Some(false) {
             let used = id >> 16 << 1 | 1;
@@ -219,7 +222,7 @@ impl Region {
                     false => {}
                 }
             }
-            // One may have entered another behind our back and left before we came to it.
+            // A holder may have entered another one in a place already visited, and left before its own was.
             if socket.joins.load(Acquire) == joins {
                 return others;
             }
@@ -245,7 +248,7 @@ impl Region {
         self.process(member).is_some_and(|p| p.replaced.load(Acquire) == member)
     }
 
-    /// Who may hold the socket unseen now.
+    /// The processes that may hold the socket unseen now.
     pub(super) fn unseen(&self, id: Id) -> Unseen {
         let Some(socket) = self.socket(id) else { return Unseen::default() };
         let mut unseen = Unseen { lent: socket.lent.load(Acquire), ..Unseen::default() };
@@ -256,7 +259,7 @@ impl Region {
         unseen
     }
 
-    /// None of those who were `unseen` holds the socket any more.
+    /// None of the processes in `unseen` holds the socket any more.
     pub(super) fn expel(&self, id: Id, unseen: &Unseen) {
         let Some(socket) = self.socket(id) else { return };
         for (holder, replaced) in socket.holders.iter().zip(unseen.replaced).filter(|(_, replaced)| *replaced != 0) {
@@ -266,7 +269,7 @@ impl Region {
         let _ = socket.lent.compare_exchange(unseen.lent, 0, AcqRel, Relaxed);
     }
 
-    /// Whether anybody but `me` holds a socket. `None`: cannot tell.
+    /// Whether any process but `me` holds a socket. `None`: unknown.
     fn held(&self, socket: &Socket, me: Member, alive: Alive) -> Option<bool> {
         for _ in 0..LOOKS {
             let joins = socket.joins.load(Acquire);
@@ -274,7 +277,7 @@ impl Region {
                 let holder = h.load(Acquire);
                 holder != me && self.lives(holder, alive)
             });
-            // One may have entered another behind our back and left before we came to it.
+            // A holder may have entered another one in a place already visited, and left before its own was.
             if held || socket.joins.load(Acquire) == joins {
                 return Some(held);
             }

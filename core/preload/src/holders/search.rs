@@ -15,7 +15,7 @@ use crate::table::{self, Entry};
 
 /// Searches that connections have asked for. Only the helper has them.
 pub(crate) struct Searches<'a> {
-    /// Some connection wants one.
+    /// A connection has requested a search.
     asked: &'a AtomicBool,
     current: Option<Search>,
     not_before: Option<Instant>,
@@ -32,7 +32,7 @@ impl Searches<'_> {
         self.asked.load(Ordering::SeqCst) && self.not_before.is_none_or(|at| at <= now())
     }
 
-    /// The helper: does a part of what is to be done. When to come again.
+    /// The helper: does a part of the work. Returns when to call it again.
     pub(crate) fn advance(&mut self) -> Option<Instant> {
         let begun = now();
         if self.current.is_none() {
@@ -54,12 +54,13 @@ impl Searches<'_> {
         let not_before = now() + search.spent * TIME_SHARE;
         self.current = None;
         self.not_before = Some(not_before);
-        // Who has asked during the search called the helper in vain, and does not call again.
+        // A connection that made its request during the search kicked the helper too early, and
+        // does not kick it again.
         self.asked.load(Ordering::SeqCst).then_some(not_before)
     }
 }
 
-/// A connection whose holders are searched for, and what was known of them when the search began.
+/// A connection whose holders are searched for, and its known holders when the search began.
 struct Wanted {
     entry: Weak<Entry>,
     loans: u32,
@@ -108,7 +109,7 @@ impl Search {
         (!search.wanted.is_empty() && sees_processes()).then_some(search)
     }
 
-    /// Visits some processes. Whether the search is over.
+    /// Visits some processes. Returns whether the search is over.
     fn advance(&mut self) -> bool {
         if self.pending.is_empty() {
             self.lists += 1;
@@ -128,7 +129,7 @@ impl Search {
                     self.wanted.retain(|number, one| !sockets.contains(number) || one.note_holder(pid))
                 }
                 Ok(None) => self.wanted.retain(|_, one| !one.suspects(pid) || one.note_holder(pid)),
-                // Not even this process's own descriptors may be what fails: it proves nothing.
+                // If even this process's own descriptors cannot be read, the search proves nothing.
                 Err(_) => return true,
             }
         }
@@ -164,7 +165,7 @@ impl Wanted {
             if id == 0 || family::others(id) == Others::Absent {
                 sock.end_sharing(self.shares);
                 sock.publish();
-                // What it has asked for in vain was long ago.
+                // Its earlier request without a result was long ago.
                 sock.promotion.begin_again(sock.operations.load(Ordering::Relaxed));
             }
         });
@@ -184,7 +185,8 @@ const TIME_SHARE: u32 = 10;
 mod tests {
     use super::*;
 
-    // Breaks if the helper slept for good although somebody wants a search, which is not to begin yet.
+    // Breaks if the helper slept for good although a connection has requested a search that is not to
+    // begin yet.
     #[test]
     fn a_search_that_was_asked_for_during_another_is_not_forgotten() {
         let asked = AtomicBool::new(true);

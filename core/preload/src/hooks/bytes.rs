@@ -173,7 +173,8 @@ hooks! {
     }
 }
 
-/// Messages to sockets that are not ours may carry descriptors that are. As long as none are, nobody looks.
+/// Messages to sockets that are not ours may carry descriptors that are. As long as no descriptor is ours,
+/// messages are not inspected.
 ///
 /// # Safety
 /// `msg` is of a call that the kernel judges.

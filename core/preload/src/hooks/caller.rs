@@ -1,8 +1,8 @@
-//! Who calls: the program or this library.
+//! Finds the caller of a hook: the program or this library.
 //!
-//! The standard library, and whatever else is linked into this one, call the C library by the names that are interposed
-//! here, and so arrive at our own hooks; those calls must go to the real functions. A hook tells them by its return
-//! address: two loads and a comparison, safe at any time in any thread.
+//! The standard library, and the other libraries that are linked into this one, call the C library by the names that
+//! are interposed here. So their calls arrive at our own hooks, but must go to the real functions. A hook recognises
+//! them by its return address: two loads and a comparison, safe at any time in any thread.
 //!
 //! A call in tail position returns to its caller's caller. Inside the library that is library code as well, as long
 //! as no hook ends in one: every hook has something to drop.
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Where this library's code begins in memory.
 pub static START: AtomicUsize = AtomicUsize::new(0);
-/// How long it is. Until [`find_library`] has run it is nowhere, and every caller is the program.
+/// The length of the code. 0 until [`find_library`] has run, so that every caller is the program.
 pub static LEN: AtomicUsize = AtomicUsize::new(0);
 
 /// The body of a naked function: jumps to the first function, or to the second if this library is the caller. Keeps all
@@ -60,7 +60,7 @@ pub fn find_library() {
     unsafe { libc::dl_iterate_phdr(Some(module), (&raw mut here).cast()) };
 }
 
-/// Takes note of the executable segment that holds the address in `data`; 1 ends the walk.
+/// Records the executable segment that contains the address in `data`; 1 ends the walk.
 unsafe extern "C" fn module(info: *mut libc::dl_phdr_info, _size: usize, data: *mut c_void) -> c_int {
     // SAFETY: valid for the call; `data` is the address in `find_library`.
     let (info, address) = unsafe { (&*info, *data.cast::<usize>()) };

@@ -1,4 +1,4 @@
-//! What takes rights from the program, and with it from this library. See [`sandbox`](crate::sandbox).
+//! Calls that take rights from the program, and so from this library. See [`sandbox`](crate::sandbox).
 //!
 //! `prctl` is variadic in C, with at most four arguments after the first; see [`descriptors`](super::descriptors) for why
 //! fixed parameters receive them. `seccomp` has no function in the C library: it comes by [`syscall`](super::syscall).

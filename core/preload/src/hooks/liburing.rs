@@ -15,7 +15,7 @@ use crate::ops::liburing::{self, REFUSED};
 use crate::os::liburing::IoUring;
 use crate::os::real;
 
-/// The real function, unless what it would submit may not be.
+/// The real function, unless it would submit a forbidden operation.
 macro_rules! submit {
     ($ring:expr, $real:expr) => {
         match liburing::before_submit($ring) {
@@ -32,7 +32,7 @@ hooks! {
     }
 
     fn io_uring_queue_init(entries: c_uint, ring: *mut IoUring, flags: c_uint) -> c_int {
-        // As liburing does, which does not tell what the kernel has made of the flags.
+        // As liburing does, which does not return the kernel's changes to the flags.
         let mut parameters: io_uring_params = std::mem::zeroed();
         parameters.flags = flags;
         let made = real::io_uring_queue_init_params(entries, ring, &mut parameters);

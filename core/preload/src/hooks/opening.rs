@@ -3,7 +3,8 @@
 //! also while the library makes descriptors (see [`netacc_descriptors`]).
 //!
 //! `open` and its like are variadic in C; see [`descriptors`](super::descriptors) for why fixed parameters receive the
-//! arguments. What opens descriptors within the C library (`mkstemp`, `getaddrinfo`, `fork` with `exec` in `popen`) is not seen.
+//! arguments. Calls within the C library that open descriptors (`mkstemp`, `getaddrinfo`, `fork` with `exec` in
+//! `popen`) are not seen.
 
 use std::ffi::{c_char, c_int, c_uint};
 

@@ -1,5 +1,6 @@
-//! What the runtimes of sanitizers ask whoever comes first in the process. Their own answers are weak, so a program's, and
-//! those of a runtime that was preloaded before this library or linked into the program, come first.
+//! Functions by which the runtimes of sanitizers read default options from the process. The runtimes define them
+//! weakly, so the definitions of a program, and of a runtime that was preloaded before this library or linked into the
+//! program, take precedence.
 //!
 //! This library is not instrumented. `netacc_run` preloads the runtime before it, so that the runtime's interceptors see the
 //! program's calls first. Where that is not so, as in programs that another program starts, these options let them run.

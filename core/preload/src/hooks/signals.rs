@@ -1,4 +1,5 @@
-//! Actions on signals, of which the library takes part in two: see [`fault`](crate::os::access::fault).
+//! Actions on signals. The library handles two of the signals itself: see
+//! [`fault`](crate::os::access::fault).
 
 use std::ffi::c_int;
 

@@ -1,12 +1,12 @@
 //! `syscall`: system calls by number go the way of the functions of the same name. libuv closes descriptors this way.
 //!
 //! Variadic in C; see [`descriptors`](super::descriptors) for why fixed parameters receive the arguments. The seventh
-//! is on the stack on x86-64: if the caller passed fewer, what is read is the caller's own frame, as in glibc.
+//! is on the stack on x86-64: if the caller passed fewer, the hook reads the caller's own frame, as glibc does.
 //!
 //! The table has every call by which a program can move bytes of a connection, wait for it, make, name, copy or end it.
-//! What the kernel answers rightly by name it answers by number, and is not in the table (see [`hooks`](super)): `bind`,
-//! `getsockname`, `getpeername`, `preadv`, `pwritev`, `tee`, `vmsplice`, `copy_file_range`, `fstat`. Not seen by number are
-//! `fork`, `vfork`, `clone` and the kernel's own asynchronous I/O (`io_submit`).
+//! Calls that are not interposed by name, because the kernel's answer is right, are not in the table either (see
+//! [`hooks`](super)): `bind`, `getsockname`, `getpeername`, `preadv`, `pwritev`, `tee`, `vmsplice`, `copy_file_range`,
+//! `fstat`. Not seen by number are `fork`, `vfork`, `clone` and the kernel's own asynchronous I/O (`io_submit`).
 
 use std::ffi::{c_int, c_long, c_uint};
 
@@ -24,7 +24,7 @@ use crate::os::access::fault::with_the_programs;
 use crate::os::{self, real};
 use crate::sandbox;
 
-/// The system call itself, where nothing of it is ours.
+/// The system call itself, if it names no descriptor of ours.
 ///
 /// # Safety
 /// As the system call.
@@ -47,7 +47,7 @@ hooks! {
             libc::SYS_write => bytes::write(fd, b as _, c as _) as c_long,
             libc::SYS_readv => bytes::readv(fd, b as _, c as _) as c_long,
             libc::SYS_writev => bytes::writev(fd, b as _, c as _) as c_long,
-            // The upper half of the offset is in the next argument, of which nothing is left where a word holds it all.
+            // The upper half of the offset is in the next argument, and is ignored where a word holds the whole offset.
             libc::SYS_preadv2 => bytes::preadv2(fd, b as _, c as _, d, f as _) as c_long,
             libc::SYS_pwritev2 => bytes::pwritev2(fd, b as _, c as _, d, f as _) as c_long,
             libc::SYS_recvfrom => bytes::recvfrom(fd, b as _, c as _, d as _, e as _, f as _) as c_long,
@@ -101,7 +101,7 @@ hooks! {
                 real::syscall(number, a, b, c, d, e, f)
             }
             libc::SYS_exit_group => crate::hooks::process::_exit(fd),
-            // On the same stack, as a fork; what else there is returns on another one.
+            // On the same stack, as a fork; all other kinds return on another stack.
             libc::SYS_clone if a & c_long::from(libc::CLONE_VM) == 0 && b == 0 => {
                 crate::ops::process::forks(|| real::syscall(number, a, b, c, d, e, f))
             }

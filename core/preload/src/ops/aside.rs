@@ -1,5 +1,5 @@
-//! What reads, writes, takes or ends connections beside the socket calls: asynchronous I/O of the C library and of the kernel,
-//! io_uring (see [`liburing`](super::liburing) too), other processes' descriptors, the last thread.
+//! Calls other than the socket calls that read, write, take or end connections: asynchronous I/O of the C library and
+//! of the kernel, io_uring (see [`liburing`](super::liburing) too), other processes' descriptors, the last thread.
 
 use std::ffi::{c_int, c_long, c_uint, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ use crate::ring::{foreign, Does, Register, Ring, Submission};
 use crate::table::{self, Entry};
 use crate::{epoll, leaving, runtime, stats};
 
-/// Most operations of one `lio_listio` that are looked at; the C library has no limit of its own.
+/// Most operations of one `lio_listio` that are inspected; the C library has no limit of its own.
 const MAX_LIST: usize = 1 << 16;
 
 /// Most descriptors of one table of a ring's files: the kernel takes no more.
@@ -51,7 +51,8 @@ pub unsafe fn before_list(list: *const *mut aiocb, count: c_int) {
     }
 }
 
-/// Before an io_uring is made of which nothing is seen: whether it may be. What becomes of it is the policy for such I/O.
+/// Before the program makes an io_uring that the library cannot see into: whether it may. The policy for unseen I/O
+/// decides.
 pub fn before_unseen_ring() -> bool {
     if confinement::is_confined() {
         return true;
@@ -75,7 +76,7 @@ pub unsafe fn make_ring(entries: c_uint, parameters: *mut io_uring_params) -> c_
     let fd = made as c_int;
     // SAFETY: the kernel has just read it and written to it.
     if !take_in_ring(fd, unsafe { &*parameters }) {
-        // SAFETY: the program has not been told of it.
+        // SAFETY: the program does not have the number yet.
         unsafe { real::close(fd) };
         set_errno(libc::ENOSYS);
         return -1;
@@ -83,7 +84,8 @@ pub unsafe fn make_ring(entries: c_uint, parameters: *mut io_uring_params) -> c_
     made
 }
 
-/// A ring has been made that is entered by calls which are seen. Whether the program may have it.
+/// The program has made a ring that it enters by calls which the library sees. Returns whether the
+/// program may have it.
 pub(super) fn take_in_ring(fd: c_int, made: &io_uring_params) -> bool {
     match Ring::map(fd, made).filter(|_| (fd as usize) < limits::MAX_FDS) {
         Some(ring) => {
@@ -95,18 +97,20 @@ pub(super) fn take_in_ring(fd: c_int, made: &io_uring_params) -> bool {
     }
 }
 
-/// Before an `io_uring_enter` that is seen: reads the submissions. Whether it may be.
+/// Before an `io_uring_enter` that the library sees: reads the submissions. Returns whether the
+/// call may be made.
 pub fn before_enter(fd: c_int, submits: c_uint, flags: c_uint) -> bool {
     let entry = if flags & IORING_ENTER_REGISTERED_RING == 0 { table::get_full(fd) } else { None };
     let Some(Entry::Ring(ring)) = entry.as_deref() else { return runtime::is_kept_on_kernel() || unseen_ring() };
     match ring {
         Ring::Mapped(submissions) => take_notes(submissions.pending(submits)),
-        // Called by liburing itself, where it is built to use the C library's system calls: they have been read.
+        // Called by liburing itself, where it is built to use the C library's system calls: the submissions have
+        // been read.
         Ring::OfLibrary => true,
     }
 }
 
-/// Before an `io_uring_register` that is seen. Whether it may be.
+/// Before an `io_uring_register` that the library sees. Returns whether the call may be made.
 ///
 /// # Safety
 /// As the system call.
@@ -124,7 +128,8 @@ pub unsafe fn before_register(fd: c_int, kind: c_uint, argument: *const c_void, 
     }
 }
 
-/// A ring is used of which not everything is seen. The policy is applied once, unless it refuses.
+/// The program uses a ring whose operations the library does not all see. Applies the policy once,
+/// unless it refuses.
 #[cold]
 fn unseen_ring() -> bool {
     static ALLOWED: AtomicBool = AtomicBool::new(false);
@@ -136,7 +141,8 @@ fn unseen_ring() -> bool {
     allowed
 }
 
-/// Does what submissions mean for connections, until the kernel may not have one. Whether it may have all. Keeps errno.
+/// Carries out the effects of submissions on connections, up to the first that the kernel must not get. Returns whether
+/// the kernel may have all. Keeps errno.
 pub(super) fn take_notes(submissions: impl Iterator<Item = Submission>) -> bool {
     let saved = errno();
     let allowed = submissions.into_iter().all(|mut submission| take_note(&mut submission));
@@ -144,7 +150,7 @@ pub(super) fn take_notes(submissions: impl Iterator<Item = Submission>) -> bool 
     allowed
 }
 
-/// What a submission to a ring means for connections. Whether the kernel may have it.
+/// Carries out the effect of a submission on connections. Returns whether the kernel may have it.
 fn take_note(submission: &mut Submission) -> bool {
     match submission.does() {
         Does::Watch(instance, op, fd, event) => {
@@ -157,7 +163,7 @@ fn take_note(submission: &mut Submission) -> bool {
             if unsafe { epoll::ctl(&entry, instance, op, fd, event) } == 0 {
                 submission.replace(0);
             } else if is_parked {
-                // For the kernel it is there still. Any other error is also the kernel's.
+                // The kernel's registration still exists. The kernel returns any other error too.
                 submission.replace(-errno());
             }
         }
@@ -194,7 +200,7 @@ pub(super) unsafe fn leave_files_to_ring(files: *const c_int, count: c_uint) {
     }
     let saved = errno();
     for i in 0..count.min(MAX_FILES) as usize {
-        // SAFETY: any bytes are a number. A bad address is the kernel's to report.
+        // SAFETY: any bytes are a number. The kernel reports a bad address.
         let Some(fd) = (unsafe { access::read(files.wrapping_add(i)) }) else { break };
         // Negative numbers stand for no file.
         leave_to_ring(fd);
@@ -206,7 +212,7 @@ pub(super) unsafe fn leave_files_to_ring(files: *const c_int, count: c_uint) {
 fn leave_to_ring(fd: c_int) {
     match table::get_full(fd).as_deref() {
         Some(Entry::Stream(_)) => leaving::surrender(fd, Reason::KernelOnly),
-        // What is accepted is another file, and arrives at the kernel's listener in any case.
+        // An accepted connection is another file, and arrives at the kernel's listener in any case.
         Some(Entry::Idle(listener)) if listener.listening.load(Ordering::Relaxed) => {}
         Some(Entry::Idle(listener)) => listener.kernel_only.store(true, Ordering::Relaxed),
         Some(Entry::Epoll(epoll)) => epoll.nest(),
@@ -224,7 +230,7 @@ pub unsafe fn before_submit(count: c_long, list: *const *const Iocb) {
     }
     let saved = errno();
     for i in 0..usize::try_from(count).unwrap_or(0).min(MAX_LIST) {
-        // SAFETY: any bytes are valid for both. A bad address is the kernel's to report.
+        // SAFETY: any bytes are valid for both. The kernel reports a bad address.
         let operation = unsafe { access::read(list.wrapping_add(i)).and_then(|operation| access::read(operation)) };
         let Some(operation) = operation else { break };
         leave_to_ring(operation.fd);
@@ -232,8 +238,8 @@ pub unsafe fn before_submit(count: c_long, list: *const *const Iocb) {
     set_errno(saved);
 }
 
-/// Before `pidfd_getfd`: the process whose descriptor is taken must bring the connection back to the kernel, for it does
-/// not see what becomes of it. A process without the library has nothing to bring back.
+/// Before `pidfd_getfd`: the process whose descriptor is taken must demote the connection, because it does not see how
+/// the copy is used. A process without the library has nothing to demote.
 pub fn before_taking(pidfd: c_int, fd: c_int) {
     if confinement::is_confined() {
         return;

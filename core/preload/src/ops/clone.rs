@@ -12,7 +12,7 @@ use crate::vfork::{self, child_begins, parent_goes_on, parent_will_sleep};
 pub struct Clone {
     /// Where the child's stack begins.
     pub stack: *mut c_void,
-    /// What the two share.
+    /// The flags: the parts that parent and child share.
     pub flags: c_int,
     /// For `CLONE_PARENT_SETTID`.
     pub parent_tid: *mut c_void,
@@ -22,7 +22,7 @@ pub struct Clone {
     pub child_tid: *mut c_void,
 }
 
-/// What a child runs, and what must happen before.
+/// The function that a child runs, and the steps before it.
 struct Start {
     work: real::Work,
     argument: *mut c_void,
@@ -53,7 +53,8 @@ unsafe extern "C" fn begin(start: *mut c_void) -> c_int {
 }
 
 impl Clone {
-    /// `clone`. A thread, and a child that shares the descriptors as well as the memory, are the kernel's affair alone.
+    /// `clone`. For a thread, and for a child that shares the descriptors as well as the memory, only the kernel has
+    /// work to do.
     ///
     /// # Safety
     /// As the C function.

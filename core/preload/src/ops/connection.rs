@@ -1,12 +1,13 @@
 //! Making connections.
 //!
-//! A connection begins as plain TCP. Both ends only take note of it here: the acceptor publishes it, the connector
-//! looks it up when it has been used a few times. Nothing is sent, nobody waits.
+//! A connection begins as plain TCP. Both ends only record it here: the acceptor publishes it, the opener looks it
+//! up after a few operations. Nothing is sent, and no thread waits.
 //!
-//! A listener of MPTCP accepts from plain TCP peers, too, and the kernel then hands out a plain TCP socket, which is like any
-//! other here. A connection of MPTCP stays in the kernel (`not-tcp`), also one that has fallen back to TCP under a socket
-//! that is still MPTCP's. What a program asks for is not always what it gets, because the kernel may be told to make sockets of
-//! MPTCP instead (mptcpize, BPF): so the kernel is asked, once for each listener and for each `connect`.
+//! A listener of MPTCP accepts from plain TCP peers, too, and the kernel then hands out a plain TCP socket, which is
+//! like any other here. A connection of MPTCP stays in the kernel (`not-tcp`), also one that has fallen back to TCP
+//! under a socket that is still MPTCP's. A program does not always get the protocol that it asks for, because the
+//! kernel may be configured to make sockets of MPTCP instead (mptcpize, BPF). So the library asks the kernel, once for
+//! each listener and for each `connect`.
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -31,7 +32,7 @@ use crate::socket::{self, Listener, Socket};
 use crate::table::{self, Entry};
 use crate::{family, runtime, sandbox, watched};
 
-/// After `socket`: takes note of TCP sockets. `fd` is what the call returned.
+/// After `socket`: records TCP sockets. `fd` is the result of the call.
 pub fn socket(domain: c_int, kind: c_int, protocol: c_int, fd: c_int) {
     if inside::is_inside() || confinement::leaves_new_sockets() {
         return;
@@ -46,7 +47,7 @@ pub fn socket(domain: c_int, kind: c_int, protocol: c_int, fd: c_int) {
         }
         table::insert(fd, Arc::new(Entry::Idle(Listener::new(domain, kind & libc::SOCK_NONBLOCK != 0))));
     } else if fd >= 0 {
-        // The number may have been ours before, and closed behind our back.
+        // The number may have been ours before, and was then closed unseen.
         table::remove(fd);
     }
 }
@@ -58,7 +59,7 @@ pub fn listen(entry: &Arc<Entry>, fd: c_int, backlog: c_int) -> c_int {
     if let (0, Entry::Idle(l)) = (rc, &**entry) {
         l.listening.store(true, Ordering::Relaxed);
         l.multipath.store(protocol(fd) == Some(libc::IPPROTO_MPTCP), Ordering::Relaxed);
-        // Now, and not at the first accept: peers may look us up at once.
+        // Now, and not at the first accept, because peers may look this listener up at once.
         control::start();
     }
     rc
@@ -88,8 +89,8 @@ pub unsafe fn accept4(entry: &Arc<Entry>, fd: c_int, addr: *mut sockaddr, len: *
     let told = addr.is_null() || unsafe { name_peer((storage.as_ptr(), storage_len), addr, len) };
     if !told {
         let saved = errno();
-        // The kernel ends a connection of which it cannot tell.
-        // SAFETY: just accepted, and nobody knows it.
+        // The kernel ends a connection whose address it cannot report. SAFETY: just accepted, and
+        // not published.
         unsafe { real::close(new) };
         set_errno(saved);
         return -1;
@@ -110,7 +111,8 @@ pub unsafe fn accept4(entry: &Arc<Entry>, fd: c_int, addr: *mut sockaddr, len: *
     new
 }
 
-/// Tells the program who has connected. Whether it could be told, or else errno says why not.
+/// Gives the program the peer's address. Returns whether that could be written; if not, errno has
+/// the reason.
 ///
 /// # Safety
 /// As `accept4`; the name has as many bytes as it says.
@@ -160,9 +162,9 @@ pub unsafe fn accept_unknown(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t
     })
 }
 
-/// A descriptor that came from another process, or from another program in this one. Takes note of it if it is a socket of
-/// TCP or MPTCP: of a listener to accept from it, of a connection to promote it once no other process holds it. Whether it is
-/// one. Keeps errno.
+/// A descriptor that came from another process, or from another program in this one. Records it if it is a socket of
+/// TCP or MPTCP: a listener to accept from it, a connection to promote it once no other process holds it. Returns
+/// whether it is such a socket. Keeps errno.
 pub fn received(fd: c_int, sender: Sender) -> bool {
     if fd >= 0 {
         sandbox::before_first_socket();
@@ -175,7 +177,7 @@ pub fn received(fd: c_int, sender: Sender) -> bool {
     let multipath = protocol == Some(libc::IPPROTO_MPTCP);
     let known = multipath || protocol == Some(libc::IPPROTO_TCP);
     if known {
-        // What the number may have named before was closed unseen.
+        // The number's earlier file, if any, was closed unseen.
         ending::forget(fd);
         match twin(fd) {
             Some(entry) => descriptors::share(entry, fd),
@@ -186,7 +188,7 @@ pub fn received(fd: c_int, sender: Sender) -> bool {
     known
 }
 
-/// What stands for a socket of TCP, or of MPTCP if `multipath`, that came from another process.
+/// The entry for a socket of TCP, or of MPTCP if `multipath`, that came from another process.
 fn from_elsewhere(fd: c_int, sender: Sender, multipath: bool) -> Entry {
     // SAFETY: no pointers.
     let nonblocking = unsafe { real::fcntl(fd, libc::F_GETFL, 0) } & libc::O_NONBLOCK != 0;
@@ -209,7 +211,7 @@ fn from_elsewhere(fd: c_int, sender: Sender, multipath: bool) -> Entry {
     }
     let accepted = has_connected(fd) == Some(false);
     let sock = Socket::received(fd, accepted, sender);
-    // Of a sender in another namespace nobody here can see whether it holds the socket.
+    // If the sender is in another namespace, this process cannot see whether it holds the socket.
     if sender == Sender::Process(0) || has_connected(fd).is_none() || socket::needs_kernel(fd) {
         sock.keep_on_kernel();
     }
@@ -228,12 +230,12 @@ pub fn receive_from_starter() {
     }
 }
 
-/// Descriptors above this are not looked at when the library is loaded. Arbitrary: each costs a system call, and programs
+/// Descriptors above this are not checked when the library is loaded. Arbitrary: each costs a system call, and programs
 /// are given low ones.
 const HIGHEST_INHERITED: c_int = 64;
 
-/// What stands for the socket of `fd` here already: it was given away, or has come before. Its stream may have something that
-/// the kernel's socket has not, such as what was unread on a link whose other end is no more.
+/// The existing entry for the socket of `fd`, which was given away or has come before. Its stream may have bytes that
+/// the kernel's socket does not have, such as those that were unread on a link whose peer is gone.
 fn twin(fd: c_int) -> Option<Arc<Entry>> {
     let wanted = socket_number(fd)?;
     let is_twin = |entry: &Entry| match entry {
@@ -279,8 +281,8 @@ fn dissolves(addr: *const sockaddr, len: socklen_t) -> bool {
         && c_int::from(unsafe { addr.cast::<libc::sa_family_t>().read_unaligned() }) == libc::AF_UNSPEC
 }
 
-/// A `connect` of what is a connection already: the end of one that was under way, or a new attempt after one that has
-/// failed. Then it is another connection, of other addresses.
+/// A `connect` of a socket that is a connection already: it completes a `connect` in progress, or is a new attempt
+/// after a failed one. Then it is another connection, with other addresses.
 fn connect_again(entry: &Arc<Entry>, sock: &Socket, fd: c_int, peer: Option<SocketAddr>) {
     let (Some(remote), Some(local)) = (peer, local_address(fd)) else { return };
     let now = FourTuple { local: canonical(local), remote: canonical(remote) };
@@ -294,8 +296,8 @@ fn connect_again(entry: &Arc<Entry>, sock: &Socket, fd: c_int, peer: Option<Sock
     }
 }
 
-/// A connection that is no more, though its descriptor stays open: its stream ends, and it is a socket that is not
-/// connected again. Returns what stands for it now.
+/// Ends a connection whose descriptor stays open: its stream ends, and the socket is unconnected again. Returns
+/// its new entry.
 fn retire(entry: &Arc<Entry>, fd: c_int) -> Option<Arc<Entry>> {
     let Entry::Stream(sock) = &**entry else { return None };
     let domain = match local_address(fd)? {
@@ -306,7 +308,7 @@ fn retire(entry: &Arc<Entry>, fd: c_int) -> Option<Arc<Entry>> {
     if let Entry::Idle(listener) = &*idle {
         *listener.watchers.lock() = watched::release(std::mem::take(&mut *sock.watchers.lock()));
     }
-    // What the kernel does to the peer is a reset, so the stream ends with one; the option itself is not touched.
+    // The kernel sends the peer a reset, so the stream ends with one; the option itself is not changed.
     let mut linger = libc::linger { l_onoff: 0, l_linger: 0 };
     let mut len = size_of_val(&linger) as socklen_t;
     // SAFETY: the value has that many writable bytes.
@@ -329,8 +331,8 @@ fn replace_everywhere(old: &Arc<Entry>, new: &Arc<Entry>) {
     }
 }
 
-/// A socket whose `connect` has succeeded, or is on its way: from now on a stream. Before it is established its data
-/// calls fail in the kernel as they should, because a stream begins on the kernel path.
+/// A socket whose `connect` has succeeded, or is in progress: from now on it has a stream. Before it is established
+/// its data calls fail in the kernel as they should, because a stream begins on the kernel path.
 fn become_connection(entry: &Arc<Entry>, listener: &Listener, fd: c_int, peer: Option<SocketAddr>) {
     let nonblocking = listener.nonblocking.load(Ordering::Relaxed);
     let sock = match is_tcp(fd) {
@@ -353,11 +355,12 @@ fn become_connection(entry: &Arc<Entry>, listener: &Listener, fd: c_int, peer: O
     table::insert(fd, new);
 }
 
-/// Makes a stream of a connection that came from another process at its first use, so that it may be promoted once no other
-/// process holds it. Returns what stands for it now, or `None` if it stays a plain socket.
+/// Makes a stream of a connection that came from another process at its first use, so that it may be promoted once no
+/// other process holds it. Returns its new entry, or `None` if it stays a plain socket.
 pub fn adopt(entry: &Arc<Entry>, sock: &Socket) -> Option<Arc<Entry>> {
     let saved = errno();
-    // Not a duplicate that happens to be used first: of these only the socket's own is replaced when it is closed.
+    // Not a duplicate that happens to be used first: only the socket's own descriptor is replaced when it is
+    // closed.
     let adopted = sock.adopt(|fd, with_stream| {
         let rt = control::start();
         let endpoint = rt.endpoint().filter(|_| !runtime::is_kept_on_kernel())?;
@@ -368,7 +371,8 @@ pub fn adopt(entry: &Arc<Entry>, sock: &Socket) -> Option<Arc<Entry>> {
         let role = if sock.accepted { Role::Acceptor } else { Role::Opener };
         let cell = endpoint.adopt(role, tuple, Box::new(FdAnchor::borrowed(fd)));
         cell.tag().store(fd as u32, Ordering::Relaxed);
-        // Until the family says otherwise; and the anchor must be asked what it has carried.
+        // Until the family's records show otherwise; and the bytes that the anchor has carried must
+        // be read from the kernel.
         cell.share();
         let promote_at = if sock.accepted { 1 } else { first_try(rt) };
         let mut sock = with_stream(cell, promote_at);
@@ -451,13 +455,13 @@ fn make(fd: c_int, role: Role, peer: Option<SocketAddr>, nonblocking: bool) -> S
     sock
 }
 
-/// What is measured of a connection: by the side that decides about its promotion.
+/// The measurements of a connection, on the side that decides about its promotion.
 fn answers(rt: &runtime::Runtime, role: Role, tuple: &FourTuple) -> Option<Box<Answers>> {
     (role == Role::Opener).then(|| rt.services.answers(tuple)).flatten().map(Box::new)
 }
 
-/// At which operation promotion of a connection is tried that this process has opened. Never, where TCP is to be first:
-/// until somebody asks for it with `netacc promote`.
+/// The operation at which promotion is tried, of a connection that this process has opened. Never, if connections are
+/// to begin on TCP until `netacc promote` is run.
 fn first_try(rt: &runtime::Runtime) -> u32 {
     let promotion = &rt.config.promotion;
     if promotion.tcp_first {
@@ -480,7 +484,7 @@ fn draw(percent: u32, tuple: &FourTuple) -> bool {
     spread * 100 / 65_536 < percent
 }
 
-/// IPv4-mapped addresses as IPv4: both ends must name a connection alike.
+/// IPv4-mapped addresses become IPv4, because both ends must use the same name for a connection.
 fn canonical(addr: SocketAddr) -> SocketAddr {
     SocketAddr::new(addr.ip().to_canonical(), addr.port())
 }

@@ -1,4 +1,5 @@
-//! Control messages that the library writes itself, for what the kernel's socket beneath a link does not know of.
+//! Control messages that the library writes itself, for events that the kernel's socket beneath a link does not
+//! have.
 
 use std::ffi::c_int;
 
@@ -12,7 +13,8 @@ use crate::socket::Socket;
 const SO_EE_ORIGIN_ZEROCOPY: u8 = 5;
 const SO_EE_CODE_ZEROCOPY_COPIED: u8 = 1;
 
-/// Writes the only control message of a header as the kernel does: what there is no room for is cut off, and said to be.
+/// Writes the only control message of a header as the kernel does: if there is too little room, it cuts the message off
+/// and sets MSG_CTRUNC.
 ///
 /// # Safety
 /// What is there of the `room` bytes at `msg.msg_control` is the caller's to write.
@@ -26,7 +28,7 @@ pub unsafe fn put(msg: &mut msghdr, room: usize, (level, kind): (c_int, c_int), 
     let kept = len.min(room);
     // SAFETY: the caller's to write, if it is there.
     if unsafe { access::writable(msg.msg_control, kept) } < kept {
-        // The kernel keeps that to itself.
+        // The kernel does not report that.
         return;
     }
     if room < len {
@@ -44,7 +46,7 @@ pub unsafe fn put(msg: &mut msghdr, room: usize, (level, kind): (c_int, c_int), 
     msg.msg_controllen = len.next_multiple_of(size_of::<usize>()).min(room) as _;
 }
 
-/// What the library has to tell on the error queue, as the kernel lays it out there.
+/// The library's notification on the error queue, in the kernel's layout.
 ///
 /// # Safety
 /// As `recvmsg`.

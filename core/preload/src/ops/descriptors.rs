@@ -1,7 +1,7 @@
 //! Copies of descriptors, and closing many at once.
 //!
-//! A copy shares the entry: both numbers name one connection. A number that the kernel hands out anew cannot be ours
-//! any more; if the table still has it, it was closed without the library seeing it, and is forgotten first.
+//! A copy shares the entry: both numbers name one connection. A number that the kernel hands out again cannot be
+//! ours any more. If the table still has it, it was closed unseen, and its entry is removed first.
 //!
 //! Descriptors that the library keeps for itself behave as if they were not open: see `runtime::protected_fds`.
 
@@ -24,7 +24,7 @@ pub fn copied(from: c_int, new: c_int) {
         ending::forget(new);
     }
     match table::get_full(from) {
-        // The program that the child starts gets the connection by a number of which this process knows nothing.
+        // The program that the child starts gets the connection by a number that this process does not see.
         Some(entry) if vfork::is_child() => leaving::lend(&[entry]),
         Some(entry) => share(entry, new),
         None => {}
@@ -32,7 +32,7 @@ pub fn copied(from: c_int, new: c_int) {
     set_errno(saved);
 }
 
-/// Makes `new`, of which nothing is known, one more descriptor of `entry`.
+/// Makes `new`, which has no entry yet, one more descriptor of `entry`.
 pub(super) fn share(entry: Arc<Entry>, new: c_int) {
     match &*entry {
         Entry::Stream(sock) => {
@@ -107,7 +107,7 @@ pub fn dup2(from: c_int, to: c_int) -> c_int {
 /// `dup3`.
 pub fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
     if from == to || flags & !libc::O_CLOEXEC != 0 {
-        // SAFETY: no pointers; the kernel says EINVAL.
+        // SAFETY: no pointers; the kernel returns EINVAL.
         return unsafe { real::dup3(from, to, flags) };
     }
     replace(from, to, || {
@@ -122,14 +122,14 @@ fn replace(from: c_int, to: c_int, duplicate: impl FnOnce() -> c_int) -> c_int {
     }
     let is_known = table::get(to).is_some();
     if is_known {
-        // What `to` names is ended only if the call is going to succeed: `to` is open, so its number is valid.
-        // SAFETY: no pointers.
+        // The file of `to` is ended only if the call is going to succeed: `to` is open, so its number is
+        // valid. SAFETY: no pointers.
         if unsafe { real::fcntl(from, libc::F_GETFD, 0) } < 0 {
             return -1;
         }
         ending::forget(to);
     }
-    // A number that is known is the program's own, and to close a connection may take time.
+    // A number in the table is the program's own, and closing a connection may take time.
     let new = if is_known { duplicate() } else { netacc_descriptors::change(duplicate) };
     if new >= 0 {
         copied(from, new);
@@ -154,7 +154,7 @@ pub fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
         || flags & CLOSE_RANGE_CLOEXEC != 0
         || flags & !CLOSE_RANGE_UNSHARE != 0;
     if plain {
-        // SAFETY: no pointers; wrong arguments are the kernel's to report.
+        // SAFETY: no pointers; the kernel reports wrong arguments.
         return unsafe { real::close_range(first, last, flags) };
     }
     forget_range(first, last);
@@ -179,7 +179,7 @@ pub fn closefrom(first: c_int) {
     let first = first.max(0) as c_uint;
     let saved = errno();
     if close_range(first, c_uint::MAX, 0) != 0 {
-        // A kernel without close_range. What the library keeps is spared here as well.
+        // A kernel without close_range. The library's own descriptors are spared here as well.
         netacc_descriptors::change(|| {
             let protected = runtime::protected_fds();
             for fd in (first as c_int..limits::open_limit().max(table::end())).filter(|fd| !protected.contains(fd)) {
@@ -239,7 +239,7 @@ mod tests {
     fn copies_of_descriptors_that_are_not_ours_are_only_the_kernels() {
         let low = dup(2);
         assert!(low > 2 && table::get(low).is_none());
-        // A number that no other test is given while this one runs.
+        // A number that no other test gets while this one runs.
         let fd = dup_from(low, libc::F_DUPFD, 700);
         assert_eq!(close_range(low as c_uint, low as c_uint, 0), 0);
         assert_eq!(dup2(2, fd), fd);

@@ -36,13 +36,14 @@ pub fn shutdown(entry: &Arc<Entry>, fd: c_int, how: c_int) -> c_int {
         libc::SHUT_RDWR => Shutdown::Both,
         _ => return fail(libc::EINVAL) as c_int,
     };
-    // What has arrived before is not for a socket that reads no more; and the connection may be over.
+    // Bytes that arrived before are not for a socket that reads no more; and the connection may be
+    // over.
     cell.take_in(endpoint);
     let mut guard = cell.lock(endpoint);
     guard.change(LockedStream::withdraw);
     if guard.ends_both(ends) {
         drop(guard);
-        // What comes from then on is to be answered with a reset, at once.
+        // Bytes that arrive from then on must be answered with a reset, at once.
         leave_promotion(endpoint, cell);
         guard = cell.lock(endpoint);
     }
@@ -82,9 +83,9 @@ pub fn close(fd: c_int) -> c_int {
     runtime::in_kernel(|| unsafe { real::close(fd) })
 }
 
-/// Ends what the library knows of `fd`; the caller closes or replaces the kernel's descriptor.
+/// Ends the library's use of `fd`; the caller closes or replaces the kernel's descriptor.
 pub fn forget(fd: c_int) {
-    // Until the stream goes by another descriptor nobody can be told of a change.
+    // Until the stream uses another descriptor, no watcher can be woken for a change.
     let known = match table::get(fd).as_ref().and_then(|guard| guard.as_deref()) {
         Some(Entry::Stream(sock)) => sock.stream.as_ref().map(|cell| cell.readiness()),
         _ => None,
@@ -110,7 +111,7 @@ pub fn forget(fd: c_int) {
     }
 }
 
-/// The last descriptor of a connection goes, and nobody waits in a call on it.
+/// The last descriptor of a connection is closed, and no thread waits in a call on it.
 fn end(sock: &Socket, fd: c_int) {
     let shared = !sock.holds_alone() || sock.stream.as_ref().is_some_and(|cell| cell.is_pinned());
     let lingers = close_stream(sock, fd);
@@ -123,7 +124,8 @@ fn end(sock: &Socket, fd: c_int) {
     family::leave(sock.family.load(Ordering::Relaxed));
 }
 
-/// The last descriptor of a connection goes under calls that wait: they go on with a duplicate. False if there can be none.
+/// The last descriptor of a connection is closed under calls that wait: they go on with a duplicate. False if none can
+/// be made.
 fn keep_for_callers(sock: &Socket, fd: c_int) -> bool {
     let Some(kept) = lingering::duplicate(fd) else { return false };
     watched::outlive(sock, fd);
@@ -138,14 +140,15 @@ fn keep_for_callers(sock: &Socket, fd: c_int) -> bool {
     true
 }
 
-/// Ends a connection that was closed under calls which are over now; `kept` is what they went on with.
+/// Ends a connection that was closed under calls which are over now; `kept` is the duplicate that they
+/// used.
 pub fn end_kept(sock: &Socket, kept: c_int) {
     end(sock, kept);
     lingering::close(kept);
 }
 
-/// One of several descriptors of a connection goes: the others, and the stream's anchor, live on. `known` is the readiness that
-/// its watchers have been told of.
+/// One of several descriptors of a connection is closed: the others, and the stream's anchor, stay open. `known` is the
+/// readiness that its watchers have seen.
 fn keep_other(entry: &Arc<Entry>, sock: &Socket, fd: c_int, known: Option<Readiness>) {
     if sock.fd.load(Ordering::Relaxed) != fd {
         return;
@@ -154,7 +157,8 @@ fn keep_other(entry: &Arc<Entry>, sock: &Socket, fd: c_int, known: Option<Readin
     let Some((other, _)) = other else { return };
     sock.fd.store(other, Ordering::Relaxed);
     if let (Some(cell), Some(endpoint)) = (&sock.stream, runtime::get().and_then(Runtime::endpoint)) {
-        // Changes are announced under this lock: before it to nobody, after it by the other name.
+        // Changes are announced under this lock: none before it is released, and later ones under
+        // the other descriptor.
         cell.lock(endpoint).change(|stream| {
             stream.replace_anchor(Box::new(FdAnchor::borrowed(other)));
             cell.tag().store(other as u32, Ordering::Relaxed);
@@ -165,14 +169,15 @@ fn keep_other(entry: &Arc<Entry>, sock: &Socket, fd: c_int, known: Option<Readin
     }
 }
 
-/// Waits, for a bounded time, until a stream that is being promoted is on either path: its end would be understood on
-/// neither.
+/// Waits, for a bounded time, until a stream that is being promoted is on either path, because in between its end can
+/// be sent on neither.
 fn leave_promotion(endpoint: &Endpoint, cell: &Arc<StreamCell>) {
     if cell.lock(endpoint).proto().awaits_switch() {
-        // Until then the peer could not be told of the end, but would go on writing.
+        // Until then this side could not send the end, and the peer would go on writing.
         settling::until_settled(endpoint, cell);
     } else if cell.lock(endpoint).proto().phase() == Phase::Promoting {
-        // As long as the peer's marker may come the anchor stays open, and takes what should be answered with a reset.
+        // As long as the peer's marker may come, the anchor stays open, and accepts bytes that should be answered with
+        // a reset.
         settling::demote(endpoint, cell, Reason::PledgeVoided, netacc_socket::SWITCH_PATIENCE);
     }
 }
@@ -187,7 +192,8 @@ pub(super) fn close_stream(sock: &Socket, fd: c_int) -> bool {
     let Some(endpoint) = rt.endpoint() else { return false };
     if cell.readiness().contains(Readiness::KERNEL_RX | Readiness::KERNEL_TX) {
         if cell.lock(endpoint).proto().replay_left() > 0 {
-            // Unread bytes make a reset of the close; what came behind it would find a FIN sent.
+            // Unread bytes turn the close into a reset; bytes that came after it would find a FIN
+            // sent.
             settling::until(endpoint, cell, now() + settling::SETTLE_DEADLINE, |guard| {
                 guard.has_replay(now()).then_some(())
             });
@@ -210,7 +216,7 @@ pub(super) fn close_stream(sock: &Socket, fd: c_int) -> bool {
     }
     cell.tag().store(NO_FD, Ordering::Relaxed);
     let abort = sock.aborts_on_close(fd);
-    // What has arrived but was not looked at decides between FIN and RST.
+    // Bytes that have arrived but were not polled yet decide between FIN and RST.
     cell.take_in(endpoint);
     cell.lock(endpoint).change(|stream| stream.withdraw());
     leave_promotion(endpoint, cell);

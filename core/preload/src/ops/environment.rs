@@ -1,5 +1,5 @@
-//! The environment of programs that are started: some programs pass on only the variables that they know, and what they
-//! start would run without the library.
+//! The environment of programs that are started: some programs pass on only certain variables, and the programs that
+//! they start would run without the library.
 //!
 //! An environment that lacks `LD_PRELOAD` gets the library, and the variables that configure it, as this process was started
 //! with them. An environment that has `LD_PRELOAD` is the program's own choice and stays as it is, also if the value is empty
@@ -21,16 +21,17 @@ use crate::runtime;
 pub type Strings = *const *const c_char;
 
 const PRELOAD: &[u8] = b"LD_PRELOAD";
-/// What the names of the variables begin with that configure the library.
+/// The prefix of the variables that configure the library.
 const PREFIXES: [&[u8]; 2] = [b"NACC_", b"NETACC_"];
 /// Strings of an environment that fit on the stack. Arbitrary; longer ones get memory from the kernel.
 const ON_STACK: usize = 256;
 
-/// What this process was started with. The first is `LD_PRELOAD`, with the library alone.
+/// The library's variables that this process was started with. The first is `LD_PRELOAD`, with the
+/// library alone.
 static KEPT: OnceLock<Vec<CString>> = OnceLock::new();
 
-/// When the library is loaded: keeps what started programs are to have. Programs overwrite the place where they found their
-/// environment.
+/// When the library is loaded: copies the variables for started programs, because programs overwrite the memory of
+/// their initial environment.
 pub fn remember() {
     extern "C" {
         static environ: Strings;
@@ -48,7 +49,8 @@ pub fn remember() {
 
 /// Where this library was loaded from.
 fn own_path() -> Option<Vec<u8>> {
-    // SAFETY: all-zero is valid, and what the call fills in lives as long as the library is loaded.
+    // SAFETY: all-zero is valid, and the strings that the call fills in live as long as the library
+    // is loaded.
     unsafe {
         let mut info: libc::Dl_info = std::mem::zeroed();
         let found = libc::dladdr(remember as fn() as *const _, &mut info) != 0 && !info.dli_fname.is_null();
@@ -98,7 +100,8 @@ pub unsafe fn with(envp: Strings, call: impl FnOnce(Strings) -> c_int) -> c_int 
     unsafe { with_kept(kept, envp, call) }
 }
 
-/// As [`with`], which does not take this much of the stack where nothing is to be added: children of `clone` have small ones.
+/// Part of [`with`], as a function of its own, so that `with` needs little stack if nothing is added: children of
+/// `clone` have small stacks.
 ///
 /// # Safety
 /// As for [`with`].
@@ -159,7 +162,8 @@ mod tests {
         assert_eq!(entry_of(b"", path), None);
     }
 
-    /// What a program would get of `given`, if this process had been started with these.
+    /// The environment of a program that is started with `given`, if this process had been started
+    /// with these variables.
     fn environment(given: &[&CStr]) -> Vec<String> {
         let kept = [c"LD_PRELOAD=/lib/ours.so", c"NACC_BACKEND=shm", c"NETACC_TOLD=1"];
         KEPT.get_or_init(|| kept.map(CString::from).to_vec());

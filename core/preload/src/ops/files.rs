@@ -2,8 +2,8 @@
 //!
 //! While the connection is on the kernel path a non-blocking `sendfile` is the kernel's own, made with the stream
 //! locked so that what it moved is counted before anything else can happen. Otherwise the file is read in pieces and
-//! sent like any bytes. The file's position, or the caller's offset, moves by exactly what was sent: pieces are read
-//! with `pread`, so a partial send loses nothing.
+//! sent like any bytes. The file's position, or the caller's offset, moves by exactly the number of sent bytes:
+//! pieces are read with `pread`, so a partial send loses nothing.
 //!
 //! `splice` moves pages between a pipe and the kernel's socket, and a pipe cannot be read without consuming; so it
 //! takes the connection off its link for good.
@@ -52,14 +52,14 @@ pub unsafe fn sendfile(t: Target<'_>, from: c_int, offset: *mut off_t, count: us
     let n = send_pieces(t, from, &mut position, count.min(MAX_BYTES));
     if !offset.is_null() {
         let saved = errno();
-        // The kernel tells of the position whatever has come of the call, and of that not if it cannot.
-        // SAFETY: as the C function.
+        // The kernel writes the position back whatever the result of the call, and fails the call if it
+        // cannot. SAFETY: as the C function.
         if !unsafe { access::write(offset, position) } {
             return fail(libc::EFAULT);
         }
         set_errno(saved);
     } else if n > 0 {
-        // SAFETY: no pointers. It could be sought before, so it can be now.
+        // SAFETY: no pointers. An earlier seek succeeded, so this one does.
         unsafe { libc::lseek(from, position, libc::SEEK_SET) };
     }
     n
@@ -89,7 +89,8 @@ fn start(from: c_int, offset: Option<off_t>) -> Result<off_t, c_int> {
     }
 }
 
-/// Sends from `position` on, which moves by what was sent. Returns that, or -1 with errno.
+/// Sends from `position` on, and advances it by the number of sent bytes. Returns that number, or
+/// -1 with errno.
 fn send_pieces(t: Target<'_>, from: c_int, position: &mut off_t, count: usize) -> isize {
     let endpoint = runtime::get().and_then(Runtime::endpoint);
     let mut buf = Vec::new();
@@ -123,7 +124,7 @@ fn send_pieces(t: Target<'_>, from: c_int, position: &mut off_t, count: usize) -
         *position += n.max(0) as off_t;
         if n < wanted as isize {
             if !t.sock.options.cork.load(Ordering::Relaxed) {
-                // There is no more to come after all.
+                // No more bytes follow after all.
                 t.sock.push_held();
             }
             break;
@@ -166,7 +167,7 @@ pub unsafe fn splice(
         let Some(entry) = entry else { continue };
         let Entry::Stream(sock) = &**entry else { continue };
         if !(Target { entry, sock, fd }).to_kernel(Reason::KernelOnly) {
-            // What programs take as a reason to read and write instead.
+            // On this error programs read and write instead.
             return fail(libc::EINVAL);
         }
     }

@@ -1,14 +1,15 @@
 //! Moving data: every read and write of a connection ends here.
 //!
 //! While a stream is on the kernel path the real call is made, without blocking and with the stream locked, so that
-//! what was moved can be counted exactly; blocking then waits outside. While it is on a link no system call is made.
+//! the moved bytes can be counted exactly; a blocking call then waits outside. While it is on a link no system call
+//! is made.
 //!
-//! * `recv`, `send`: the two calls. `core/socket` decides what they do.
-//! * `call`: what both have in common.
-//! * `promotion`: operations are counted, and a link asked for when it is time.
+//! * `recv`, `send`: the two calls. `core/socket` decides their steps.
+//! * `call`: the common parts of both.
+//! * `promotion`: counts operations, and requests promotion when it is time.
 //! * `kernel`: the real calls.
 //!
-//! Here: what all of these share, leaving the link for good, and how much is queued.
+//! Here: functions that all of these share, leaving the link for good, and the lengths of queues.
 
 use std::ffi::c_int;
 
@@ -77,13 +78,14 @@ pub fn readable_bytes(sock: &Socket, fd: c_int) -> Option<usize> {
     let guard = cell.lock(endpoint);
     match guard.rx_source() {
         RxSource::Anchor(u64::MAX) => None,
-        // What comes again was here before.
+        // Bytes that come again were here before.
         RxSource::Anchor(left) => Some(unread(fd).max(left) as usize),
         _ => Some(guard.proto().available().max(guard.proto().frozen()) as usize),
     }
 }
 
-/// What TCP_INQ tells: bytes that a read would find; at the end of the stream one, so that the program reads on and sees it.
+/// The value of TCP_INQ: the number of bytes that a read would find; 1 at the end of the stream, so that the program
+/// reads on and sees the end.
 pub fn queued_bytes(sock: &Socket, fd: c_int) -> c_int {
     let queued = readable_bytes(sock, fd).unwrap_or_else(|| unread(fd) as usize).min(c_int::MAX as usize) as c_int;
     let ended = || {
@@ -107,8 +109,9 @@ pub enum Outgoing {
     Unsent,
 }
 
-/// Bytes that the kernel would still have to send, or have acknowledged; `None`: ask the kernel. All of what has left a link and
-/// is still to be written to the anchor; of what is on a link, what the peer's kernel would have no room for.
+/// Bytes that the kernel would still have to send, or have acknowledged; `None`: ask the kernel. This counts all bytes
+/// that have left a link and are still to be written to the anchor. Of the bytes on a link it counts those that the
+/// peer's kernel would have no room for.
 pub fn outgoing_bytes(sock: &Socket, which: Outgoing) -> Option<usize> {
     let (cell, endpoint) = sock.stream.as_ref().zip(runtime::get().and_then(Runtime::endpoint))?;
     if cell.readiness().contains(Readiness::KERNEL_RX | Readiness::KERNEL_TX) {

@@ -1,4 +1,5 @@
-//! Rings of liburing. Its functions are interposed, as its system calls cannot be: see [`ring::liburing`](crate::ring::liburing).
+//! Rings of liburing. Its functions are interposed, because its system calls cannot be: see
+//! [`ring::liburing`](crate::ring::liburing).
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use crate::ring::liburing::{is_readable, is_supported};
 use crate::ring::{foreign, Ring};
 use crate::table::{self, Entry};
 
-/// What functions of liburing return instead of making or entering a ring that the policy forbids.
+/// The result of functions of liburing that would make or enter a ring that the policy forbids.
 pub const REFUSED: c_int = -libc::ENOSYS;
 
 /// After `io_uring_queue_init` in its variants, which have returned `made`.
@@ -103,7 +104,7 @@ pub unsafe fn before_close(ring: *const IoUring) {
     }
 }
 
-/// After a ring has got another queue: the old one is nobody's.
+/// After a ring has got another queue: the old one is not in use any more.
 ///
 /// # Safety
 /// As [`before_close`].

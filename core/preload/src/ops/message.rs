@@ -1,9 +1,10 @@
 //! Calls with message headers, vectors, flags and addresses: checked as the kernel checks them, then moved by
 //! [`io`].
 //!
-//! What only the kernel can do (urgent data, control messages, TCP Fast Open) takes the connection off its link for
-//! good first. What a linked stream cannot have (urgent data to read, errors of the network in its error queue) the
-//! kernel's socket beneath it has not got either, so those calls go there and report exactly that.
+//! Operations that only the kernel can do (urgent data, control messages, TCP Fast Open) first take the connection
+//! off its link for good. A linked stream has no urgent data to read, and no errors of the network in its error
+//! queue. The kernel's socket beneath it has none either, so calls for those go to the kernel and report exactly
+//! that.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::Ordering;
@@ -34,7 +35,7 @@ const SCRATCH: usize = 64 << 10;
 /// A connection and the descriptor that it was reached by.
 #[derive(Clone, Copy)]
 pub struct Target<'a> {
-    /// What the table holds.
+    /// The table's entry.
     pub entry: &'a Arc<Entry>,
     /// The connection in it.
     pub sock: &'a Socket,
@@ -64,7 +65,8 @@ impl Target<'_> {
         leaving::demote_for(self.sock, reason)
     }
 
-    /// On the kernel path now, and never to leave it again: what is passed through cannot meet a promotion.
+    /// On the kernel path now, and never to leave it again, so a call that is passed through cannot meet a
+    /// promotion.
     pub fn stays_on_kernel(self) -> bool {
         self.sock.stream.as_ref().is_none_or(|cell| cell.is_pinned()) && io::on_kernel(self.sock)
     }
@@ -91,12 +93,13 @@ fn vector<'a>(iov: *const iovec, count: usize, too_many: c_int) -> Result<&'a [i
     check(unsafe { std::slice::from_raw_parts(iov, count) })
 }
 
-/// Checks the elements; those beyond [`MAX_BYTES`] in all are left out, for a call may move less than it was asked to.
+/// Checks the elements. Leaves out those beyond [`MAX_BYTES`] in all, because a call may move less than requested.
 fn check(iov: &[iovec]) -> Result<&[iovec], c_int> {
     if iov.iter().any(|v| v.iov_len > isize::MAX as usize) {
         return Err(libc::EINVAL);
     }
-    // The kernel bounds the length of a vector of one before it looks, and of others after.
+    // The kernel bounds the length of a vector of one before it checks the address, and of others
+    // after.
     let bound = |len: usize| if iov.len() == 1 { len.min(MAX_BYTES) } else { len };
     if iov.iter().any(|v| is_beyond(v.iov_base, bound(v.iov_len))) {
         return Err(libc::EFAULT);
@@ -207,7 +210,8 @@ pub unsafe fn recvfrom(
     n
 }
 
-/// TCP names no sender. The kernel looks at the room for one all the same, when the bytes have been received.
+/// TCP names no sender. The kernel checks the room for an address all the same, after it has received the
+/// bytes.
 ///
 /// # Safety
 /// `len` is the caller's to write, if it is there.
@@ -221,8 +225,8 @@ unsafe fn name_nobody(len: *mut socklen_t) -> Result<(), c_int> {
     unsafe { access::write(len, 0) }.then_some(()).ok_or(libc::EFAULT)
 }
 
-/// # Safety
-/// What is there of the memory that `iov` describes is writable, or is found not to be.
+/// # Safety The mapped part of the memory that `iov` describes is the caller's to write, or is
+/// found to be unwritable.
 #[inline]
 unsafe fn receive(t: Target<'_>, iov: &[iovec], flags: c_int) -> isize {
     const SPECIAL: c_int = libc::MSG_OOB | libc::MSG_ERRQUEUE | libc::MSG_TRUNC;
@@ -321,7 +325,8 @@ pub unsafe fn recvmsg(t: Target<'_>, msg: *mut msghdr, flags: c_int) -> isize {
         // SAFETY: as the C function.
         return unsafe { receive_aside(t, msg, flags) };
     }
-    // Whoever asked for control messages with a socket option has been put on the kernel path for good.
+    // A connection whose program has requested control messages with a socket option is on the kernel
+    // path for good.
     let wants_control = !header.msg_control.is_null() && header.msg_controllen > 0;
     if wants_control && flags & libc::MSG_TRUNC == 0 && t.stays_on_kernel() {
         // SAFETY: as the C function.
@@ -350,7 +355,8 @@ pub unsafe fn recvmsg(t: Target<'_>, msg: *mut msghdr, flags: c_int) -> isize {
     unsafe { hand_back(msg, &header) }.map_or_else(fail, |()| n)
 }
 
-/// Gives the program what a call has changed in its header; an error if that cannot be written.
+/// Writes the fields that a call has changed to the program's header; an error if they cannot be
+/// written.
 ///
 /// # Safety
 /// `msg` is the caller's to write, if it is there.
@@ -367,7 +373,7 @@ unsafe fn hand_back(msg: *mut msghdr, header: &msghdr) -> Result<(), c_int> {
     Ok(())
 }
 
-/// The vector of a message, after what the kernel looks at before it.
+/// The vector of a message, after the checks that the kernel makes before it.
 fn headers_vector<'a>(msg: &msghdr) -> Result<&'a [iovec], c_int> {
     if !msg.msg_name.is_null() && (msg.msg_namelen as c_int) < 0 {
         return Err(libc::EINVAL);
@@ -392,7 +398,7 @@ pub unsafe fn recvmmsg(
     };
     let end = left.map(|left| now() + left);
     if flags & libc::MSG_ERRQUEUE == 0 {
-        // The kernel looks at it here before it looks at what there is to be read.
+        // The kernel checks it here before it checks for bytes to read.
         if let Some(error) = t.sock.take_deferred_error() {
             return fail(error) as c_int;
         }
@@ -416,7 +422,7 @@ pub unsafe fn recvmmsg(
         if flags & libc::MSG_WAITFORONE != 0 {
             each |= libc::MSG_DONTWAIT;
         }
-        // The kernel looks at the time only here, after each message.
+        // The kernel checks the time only here, after each message.
         if let Some(end) = end {
             let rest = end.saturating_since(now());
             left = Some(rest);
@@ -480,8 +486,7 @@ pub unsafe fn sendto(
             unsafe { real::sendto(t.fd, buf, len, flags, addr, addr_len) }
         });
     }
-    // The kernel takes no notice of an address on a connected TCP socket.
-    // SAFETY: as the C function.
+    // The kernel ignores an address on a connected TCP socket. SAFETY: as the C function.
     unsafe { transmit(t, &[v], flags) }
 }
 
@@ -529,7 +534,7 @@ pub unsafe fn sendmsg(t: Target<'_>, msg: *const msghdr, flags: c_int) -> isize 
     unsafe { transmit(t, iov, flags) }
 }
 
-/// The vector of a message that is to be sent, once everything in its header is as the kernel wants it.
+/// The vector of a message to send, after the kernel's checks of its header.
 fn outgoing_vector<'a>(msg: &msghdr) -> Result<&'a [iovec], c_int> {
     let named = (msg.msg_namelen as usize).min(size_of::<libc::sockaddr_storage>());
     let named = if msg.msg_name.is_null() || (msg.msg_namelen as c_int) < 0 { 0 } else { named };

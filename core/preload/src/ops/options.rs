@@ -1,4 +1,5 @@
-//! Options of sockets: everything goes to the kernel's socket, and what the library must know is kept in step.
+//! Options of sockets: every option goes to the kernel's socket, and the library keeps its own copy of those
+//! that it needs in step.
 //!
 //! Options that only the kernel can honour take the connection off its link for good, before they are set.
 
@@ -50,7 +51,7 @@ fn kernel_only(level: c_int, name: c_int) -> bool {
     }
 }
 
-/// Whether setting `value` switches the option off, which needs nothing.
+/// Whether setting `value` switches the option off, which needs no further action.
 fn switches_off(level: c_int, name: c_int, value: &[u8]) -> bool {
     if level == libc::SOL_SOCKET && name == libc::SO_MAX_PACING_RATE {
         return value.iter().all(|b| *b == 0xFF);
@@ -61,7 +62,7 @@ fn switches_off(level: c_int, name: c_int, value: &[u8]) -> bool {
     value.len() >= size_of::<c_int>() && value[..size_of::<c_int>()].iter().all(|b| *b == 0)
 }
 
-/// The longest value that the library has a use for: a `timeval`.
+/// The longest value that the library reads: a `timeval`.
 const MOST_OF_VALUE: usize = 16;
 
 /// `setsockopt`.
@@ -76,7 +77,7 @@ pub unsafe fn setsockopt(
     value: *const c_void,
     len: socklen_t,
 ) -> c_int {
-    // As much as the library looks at: the kernel may read less than it is given.
+    // The part that the library reads: the kernel may read less than the given length.
     let room = if (len as c_int) < 0 { 0 } else { (len as usize).min(MOST_OF_VALUE) };
     let mut copy = [0u8; MOST_OF_VALUE];
     let there = access::readable(value.cast::<u8>(), room);
@@ -87,7 +88,7 @@ pub unsafe fn setsockopt(
         leave_link(entry, fd);
     }
     if let (Entry::Stream(sock), libc::SOL_SOCKET, libc::SO_RCVLOWAT) = (&**entry, level, name) {
-        // A parent that has the stream on a link would not be told of the record with which it comes back.
+        // A parent that has the stream on a link would not be woken for the record that ends its demotion.
         sock.reclaim();
     }
     let set = || {
@@ -121,14 +122,15 @@ fn note_tcp_option(entry: &Arc<Entry>, name: c_int, bytes: &[u8]) {
         libc::TCP_CORK => options.cork.store(value != 0, Ordering::Relaxed),
         _ => {}
     }
-    // Both let go of what is held back, as tcp(7) says of TCP_CORK; the kernel does so for TCP_NODELAY as well.
+    // Both send corked bytes, as tcp(7) documents for TCP_CORK; the kernel does so for TCP_NODELAY as well.
     let pushes = name == libc::TCP_CORK && value == 0 || name == libc::TCP_NODELAY && value != 0;
     if let (Entry::Stream(sock), true) = (&**entry, pushes) {
         sock.push_held();
     }
 }
 
-/// The connection must be a plain socket from now on. Of one that is yet to be made this is remembered.
+/// The connection must be a plain socket from now on. A socket that is not connected yet remembers
+/// this.
 fn leave_link(entry: &Arc<Entry>, fd: c_int) {
     match &**entry {
         // If the peer does not answer, the kernel's answer to the call stands all the same.
@@ -153,7 +155,7 @@ fn note_option(entry: &Arc<Entry>, fd: c_int, name: c_int, bytes: &[u8]) {
         Entry::Epoll(_) | Entry::Ring(_) => return,
     };
     match name {
-        // The kernel makes something else of it.
+        // The kernel stores another value.
         libc::SO_RCVBUF | libc::SO_RCVBUFFORCE => keep_as_reported(options, fd, libc::SO_RCVBUF),
         _ => options.keep(name, bytes),
     }
@@ -202,7 +204,7 @@ pub unsafe fn getsockopt(
     unsafe { kernels_option(entry, (fd, level, name), value, len) }
 }
 
-/// An option as the kernel has it, with what a link adds.
+/// An option as the kernel has it, with the link's additions.
 ///
 /// # Safety
 /// As `getsockopt`.
@@ -226,7 +228,7 @@ unsafe fn kernels_option(
     rc
 }
 
-/// Adds to the kernel's TCP_INFO what a link has carried of the connection's bytes.
+/// Adds to the kernel's TCP_INFO the bytes of the connection that a link has carried.
 fn add_link(sock: &Socket, info: &mut [u8]) {
     // In `struct tcp_info`; a caller with an older one has given less room.
     const BYTES_ACKED: usize = 120;
@@ -248,7 +250,7 @@ fn add_link(sock: &Socket, info: &mut [u8]) {
     }
 }
 
-/// The error that SO_ERROR reports, once, 0 for none; `None`: it is the kernel's to say.
+/// The error that SO_ERROR reports, once, 0 for none; `None`: ask the kernel.
 fn pending_error(sock: &Socket) -> Option<c_int> {
     if let Some(error) = sock.take_deferred_error() {
         return Some(error);
@@ -262,7 +264,7 @@ fn pending_error(sock: &Socket) -> Option<c_int> {
     })
 }
 
-/// Hands out an integer as the kernel does: as much of it as there is room for.
+/// Writes an integer as the kernel does: as much of it as there is room for.
 ///
 /// # Safety
 /// As `getsockopt`.

@@ -1,4 +1,5 @@
-//! Processes: what a connection needs before another process, or another program, gets its descriptor.
+//! Processes: the steps that a connection needs before another process, or another program, gets its
+//! descriptor.
 //!
 //! * Fork: `pthread_atfork` handlers, so that every way through the C library's `fork` is seen: `fork`, `__fork`,
 //!   `daemon`, `forkpty`. Only `_Fork`, which runs no handlers, is interposed.
@@ -7,7 +8,7 @@
 //!   first. They may be promoted again once no program holds them: see [`holders`](crate::holders).
 //!   `posix_spawn_file_actions_adddup2` names a descriptor that will be inherited under another number whatever its
 //!   flag: see [`spawn_actions`](crate::ops::spawn_actions).
-//! * What these start gets the library too: see [`environment`](crate::ops::environment).
+//! * Programs that these start get the library too: see [`environment`](crate::ops::environment).
 
 use std::ffi::{c_int, c_long, c_void};
 use std::sync::Arc;
@@ -45,13 +46,13 @@ fn keeping_errno(action: impl FnOnce()) {
     set_errno(saved);
 }
 
-/// `_Fork`, with what the handlers do around it.
+/// `_Fork`, with the work of the handlers around it.
 pub fn bare_fork() -> libc::pid_t {
     // SAFETY: no pointers.
     forks(|| unsafe { real::_Fork() }.into()) as libc::pid_t
 }
 
-/// A call that forks without running handlers: does what they do around it.
+/// A call that forks without running handlers: does the handlers' work around it.
 pub fn forks(call: impl FnOnce() -> c_long) -> c_long {
     keeping_errno(fork::before_fork);
     let pid = call();
@@ -105,7 +106,7 @@ pub unsafe fn spawn(actions: *const c_void, envp: Strings, call: impl FnOnce(Str
 }
 
 /// Before a program is started: the connections that it inherits, and `others`, leave their links, because this process
-/// cannot see what another does with them. In a forked child that is about to exec, they are asked for from the parent.
+/// cannot see how another one uses them. A forked child that is about to exec requests them from its parent.
 pub fn before_start(others: &[c_int]) {
     if confinement::is_confined() {
         return;

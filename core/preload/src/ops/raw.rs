@@ -11,7 +11,7 @@ use crate::ops::select::{self, Sets};
 use crate::os::access;
 use crate::os::poll::KERNEL_MASK_LEN;
 
-/// A signal mask, and how long it is said to be.
+/// A signal mask, and the length that the program gave.
 #[derive(Clone, Copy)]
 pub struct Mask {
     /// Null for none.

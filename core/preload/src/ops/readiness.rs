@@ -27,9 +27,9 @@ pub fn millis(timeout: c_int) -> Option<Duration> {
     u64::try_from(timeout).ok().map(Duration::from_millis)
 }
 
-/// The descriptors of a call, if any is ours. What is wrong with the array the kernel says.
+/// The descriptors of a call, if any is ours. The kernel reports errors in the array.
 fn ours<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a [pollfd]> {
-    // The kernel's argument is not as wide.
+    // The kernel's argument is narrower.
     let count = count as c_uint as usize;
     let is_absurd = count == 0 || count > limits::MAX_FDS;
     if is_absurd || !access::fault::is_installed() || !access::is_readable(fds, count) {
@@ -142,7 +142,7 @@ pub fn epoll_create1(flags: c_int) -> c_int {
         unsafe { real::epoll_create1(flags) }
     });
     if fd >= 0 && !inside::is_inside() && !confinement::leaves_new_sockets() {
-        // What the number may have named before was closed unseen.
+        // The number's earlier file, if any, was closed unseen.
         ending::forget(fd);
         table::insert(fd, Arc::new(Entry::Epoll(Box::new(Epoll::new(fd)))));
     }

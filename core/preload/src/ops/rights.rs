@@ -26,7 +26,7 @@ pub unsafe fn release(msg: *const msghdr) {
     for fd in unsafe { rights_of(msg) } {
         let Some(entry) = table::get_full(fd) else { continue };
         match &*entry {
-            // If the peer does not answer there is nothing more that could be done here.
+            // If the peer does not answer, nothing more can be done here.
             Entry::Stream(sock) => drop(leaving::demote_for(sock, Reason::Shared)),
             Entry::Epoll(epoll) => epoll.give_away(),
             Entry::Idle(_) | Entry::Ring(_) => {}
@@ -55,7 +55,7 @@ pub unsafe fn receive(channel: c_int, msg: *const msghdr) {
     set_errno(saved);
 }
 
-/// Whether `fd` is an epoll instance: the kernel has no call that says so.
+/// Whether `fd` is an epoll instance: the kernel has no call for that.
 fn is_instance(fd: c_int) -> bool {
     let _inside = inside::Inside::enter();
     std::fs::read_link(format!("/proc/self/fd/{fd}")).is_ok_and(|to| to.as_os_str() == "anon_inode:[eventpoll]")

@@ -27,8 +27,7 @@ pub struct Sets {
 }
 
 impl Sets {
-    /// # Safety
-    /// What is there of `limit` bits in each set is the caller's to read and write.
+    /// # Safety The mapped part of `limit` bits in each set is the caller's to read and write.
     pub unsafe fn new(limit: usize, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set) -> Sets {
         Sets { words: [read, write, except].map(|set| set.cast::<c_ulong>()), limit }
     }
@@ -56,7 +55,7 @@ impl Sets {
         unsafe { words.add(i).read_unaligned() }
     }
 
-    /// What is asked of each descriptor in any set, lowest first.
+    /// The requested events of each descriptor in any set, lowest first.
     fn interests(&self) -> impl Iterator<Item = pollfd> + '_ {
         (0..self.limit.div_ceil(WORD_BITS)).flat_map(move |i| {
             let [r, w, e] = [0, 1, 2].map(|set| self.word(set, i));
@@ -127,7 +126,8 @@ pub unsafe fn select(sets: Sets, timeout: *mut timeval) -> Option<c_int> {
     let n = wait_for(&sets, fds, limit, std::ptr::null());
     if let Some(left) = time_left(limit, begun) {
         let left = timeval { tv_sec: left.as_secs() as libc::time_t, tv_usec: left.subsec_micros().into() };
-        // SAFETY: as the C function. Where it cannot be told, the kernel lets the call succeed all the same.
+        // SAFETY: as the C function. If the time cannot be written, the kernel lets the call succeed all the
+        // same.
         unsafe { access::write(timeout, left) };
     }
     Some(n)
@@ -143,13 +143,14 @@ pub unsafe fn pselect(sets: Sets, timeout: *const timespec, mask: *const sigset_
     is_mask(mask).then(|| wait_for(&sets, fds, limit, mask))
 }
 
-/// What Linux tells of the time that is left. Nothing where there was none to begin with.
+/// The time left, as Linux writes it back. Nothing if the call had no time limit.
 fn time_left(limit: Option<Duration>, begun: Instant) -> Option<Duration> {
     let limit = limit.filter(|limit| !limit.is_zero())?;
     Some(limit.saturating_sub(now().saturating_since(begun)))
 }
 
-/// Makes a call as the system call does that it is named for, which tells how much of the time is left.
+/// Makes a call in the way of the system call of the same name, which writes back how much of the time
+/// is left.
 ///
 /// # Safety
 /// As the system call.
@@ -190,20 +191,21 @@ fn wait_for(sets: &Sets, mut fds: Vec<pollfd>, limit: Option<Duration>, mask: *c
             return fail(libc::EBADF) as c_int;
         }
         if n == 0 || fds.iter().any(counts) {
-            // The kernel, too, finds out only when it is about to write.
+            // The kernel, too, finds this error only when it is about to write.
             if !sets.are_writable() {
                 return fail(libc::EFAULT) as c_int;
             }
             return sets.write_back(&fds);
         }
-        // Hang-ups and errors that no set asks about, and which will not go away: the descriptor is out.
+        // Hang-ups and errors that no set requests, and which will not go away: the descriptor is left
+        // out.
         for p in fds.iter_mut().filter(|p| p.revents != 0) {
             p.fd = !p.fd;
         }
     }
 }
 
-/// The descriptor, also of an interest that is out (see `wait_for`).
+/// The descriptor, also of an interest that is left out (see `wait_for`).
 fn number(p: &pollfd) -> usize {
     (if p.fd < 0 { !p.fd } else { p.fd }) as usize
 }

@@ -12,8 +12,8 @@ use crate::os::real;
 /// # Safety
 /// As the C function.
 pub unsafe fn sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int {
-    // Here, where a fault is the program's: not while its action is put back.
-    // SAFETY: null, or valid as the C function has it.
+    // Read here, where a fault is the program's, and not while its action is put back. SAFETY:
+    // null, or valid as the C function has it.
     let given = unsafe { new.as_ref() }.copied();
     let given = given.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: all-zero is a valid action.
@@ -52,7 +52,7 @@ pub unsafe fn sigset(signal: c_int, disposition: sighandler_t) -> sighandler_t {
         if result == libc::SIG_ERR {
             return result;
         }
-        // What the C library has done to the mask is undone by now.
+        // The C library's change of the mask is undone by now.
         let how = if disposition == SIG_HOLD { libc::SIG_BLOCK } else { libc::SIG_UNBLOCK };
         libc::pthread_sigmask(how, &only, std::ptr::null_mut());
         if libc::sigismember(&mask, signal) == 1 {

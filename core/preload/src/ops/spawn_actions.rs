@@ -22,7 +22,7 @@ fn copies() -> MutexGuard<'static, Vec<Copy>> {
     COPIES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Notes that `actions` copy `from`. False if that is a connection, and there is no room.
+/// Records that `actions` copy `from`. False if that is a connection, and there is no room.
 pub fn note_copy(actions: *const c_void, from: c_int) -> bool {
     let mut copies = copies();
     if copies.len() >= MAX_COPIES {
@@ -32,12 +32,12 @@ pub fn note_copy(actions: *const c_void, from: c_int) -> bool {
     true
 }
 
-/// What `actions` copy.
+/// The descriptors that `actions` copy.
 pub fn copied_by(actions: *const c_void) -> Vec<c_int> {
     copies().iter().filter(|copy| copy.actions == actions as usize).map(|copy| copy.from).collect()
 }
 
-/// These actions are new, or are no more.
+/// These actions are new, or were destroyed.
 pub fn forget(actions: *const c_void) {
     copies().retain(|copy| copy.actions != actions as usize);
 }

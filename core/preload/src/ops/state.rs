@@ -1,7 +1,7 @@
 //! The state of a connection, as TCP_INFO and `getpeername` report it.
 //!
-//! While a stream is on a link its kernel socket stays established, whatever the two programs have done to the connection. So
-//! the answer is the stream's own state, until the kernel's socket knows all of the stream again.
+//! While a stream is on a link, its kernel socket stays established, whatever the two programs have done to the
+//! connection. So the answer is the stream's own state, until the kernel's socket has the whole stream again.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ pub fn number_of(sock: &Socket) -> Option<u8> {
     })
 }
 
-/// The state of a stream whose end the kernel's socket may not know; `None`: the kernel knows the state.
+/// The state of a stream whose end the kernel's socket may not have; `None`: the kernel has the state.
 fn of_stream(sock: &Socket) -> Option<TcpState> {
     sock.reclaim();
     let cell = sock.stream.as_ref()?;

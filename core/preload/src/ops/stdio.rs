@@ -1,5 +1,5 @@
 //! Standard I/O on our descriptors. The C library reads, writes and closes them inside itself, where nothing is
-//! interposed; so a descriptor that gets a `FILE` is surrendered to the kernel, and a formatted write is formatted here.
+//! interposed; so a descriptor that gets a `FILE` is left to the kernel, and a formatted write is formatted here.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -25,7 +25,7 @@ pub fn print(t: Target<'_>, format: impl Format) -> c_int {
     let mut done = 0usize;
     while done < len as usize {
         let v = single(text.wrapping_add(done).cast(), len as usize - done);
-        // SAFETY: the text has `len` bytes, and `done` of them are behind us.
+        // SAFETY: the text has `len` bytes, and `done` of them are written.
         let n = unsafe { io::send(t.entry, t.sock, t.fd, &[v], 0) };
         if n < 0 {
             break;
@@ -43,7 +43,7 @@ pub fn print(t: Target<'_>, format: impl Format) -> c_int {
     }
 }
 
-/// Before `fclose`, which closes the descriptor out of sight.
+/// Before `fclose`, which closes the descriptor unseen.
 ///
 /// # Safety
 /// `stream` is an open stream.

@@ -1,8 +1,8 @@
 //! Calls that wait, and descriptors that are closed under them.
 //!
-//! In the kernel a call holds the open file: who closes the last descriptor while another thread waits in a call ends
-//! nothing yet. The call gets what it waits for, or its timeout, and the connection ends when it returns. So here: what is
-//! closed under such a call lives on under a duplicate until the last of them is over.
+//! In the kernel a call holds the open file: closing the last descriptor while another thread waits in a call ends
+//! nothing yet. The call gets its event, or its timeout, and the connection ends when it returns. Likewise here: a
+//! connection that is closed under such calls stays open under a duplicate until the last of them is over.
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -26,7 +26,7 @@ impl<'a> Waiting<'a> {
         Waiting { entry, sock, place: sock.callers.enter() }
     }
 
-    /// The descriptor by which the call goes on that came by `fd`.
+    /// The descriptor with which a call on `fd` continues.
     pub fn descriptor(&self, fd: c_int) -> c_int {
         match table::get(fd).as_deref() {
             Some(Some(entry)) if Arc::ptr_eq(entry, self.entry) => fd,

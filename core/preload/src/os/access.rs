@@ -1,14 +1,14 @@
-//! Memory that the program names in its calls, and that may not be there.
+//! Memory that the program passes to its calls, and that may be unmapped.
 //!
-//! For a bad address the kernel answers EFAULT, and consumes or sends nothing that it has not said. On a link no kernel
-//! is called, so the library finds out itself, before it copies: it touches one byte of each page that it is about to use.
-//! A touch is one load (or one load and one store) in [`netacc_access_begin`]..`netacc_access_end`. If it faults,
-//! the signal handler in [`fault`] recognises the instruction pointer and continues at a landing pad, which reports the
-//! fault: the kernel's own exception table, in user space.
+//! For a bad address the kernel returns EFAULT, and consumes or sends only the bytes that it reports. On a link no
+//! kernel is called, so the library checks the address itself, before it copies: it touches one byte of each page that
+//! it is about to use. A touch is one load (or one load and one store) in [`netacc_access_begin`]..`netacc_access_end`.
+//! If it faults, the signal handler in [`fault`] recognises the instruction pointer and continues at a landing pad,
+//! which reports the fault: the kernel's own exception table, in user space.
 //!
 //! Why this and nothing else:
-//! * A system call for each buffer (`process_vm_readv`, a write into a pipe, `mincore`) is what a link is there to save, and
-//!   a program that has confined itself with seccomp may not make it.
+//! * A system call for each buffer (`process_vm_readv`, a write into a pipe, `mincore`) is the cost that a link avoids,
+//!   and a program that has confined itself with seccomp may not make it.
 //! * Copying inside the recovery region would need a `memcpy` of our own, in every crate that copies. After a touch
 //!   the ordinary copy is safe, unless another thread unmaps the buffer in between; then it faults, as it did before.
 //! * A cache of good pages is stale after the next `munmap`.
@@ -21,7 +21,7 @@ use std::ffi::c_void;
 
 pub mod fault;
 
-/// Where a byte stands for all others: no page is smaller.
+/// The unit in which one byte stands for all others: no page is smaller.
 const PAGE: usize = 4096;
 
 #[cfg(target_arch = "x86_64")]
@@ -96,7 +96,7 @@ extern "C" {
     static netacc_access_landing: u8;
 }
 
-/// Where a touch that has faulted at `pc` continues; `None`: the fault is no touch's.
+/// Where a touch that has faulted at `pc` continues; `None`: the fault was not in a touch.
 fn landing(pc: usize) -> Option<usize> {
     let touches = (&raw const netacc_access_begin) as usize..(&raw const netacc_access_end) as usize;
     touches.contains(&pc).then_some((&raw const netacc_access_landing) as usize)
@@ -106,7 +106,7 @@ fn landing(pc: usize) -> Option<usize> {
 #[inline]
 pub fn readable<T>(first: *const T, len: usize) -> usize {
     reach(first as usize, len, |address| {
-        // SAFETY: a fault is reported, and the byte is thrown away.
+        // SAFETY: a fault is reported, and the byte is discarded.
         unsafe { netacc_access_load(address) == 0 }
     })
 }
@@ -152,8 +152,7 @@ pub unsafe fn read<T: Copy>(from: *const T) -> Option<T> {
 
 /// Writes a value to an address of the program's. Whether that can be written.
 ///
-/// # Safety
-/// If the memory is there, it is the caller's to write.
+/// # Safety If the memory is mapped, it is the caller's to write.
 #[inline]
 pub unsafe fn write<T: Copy>(to: *mut T, value: T) -> bool {
     // SAFETY: the caller's promise; writable.
@@ -202,7 +201,7 @@ mod tests {
 
     use super::*;
 
-    /// Two pages that can be used, one that can be read only, and one that is not there.
+    /// Two pages that can be used, one that can be read only, and one that is unmapped.
     fn pages() -> *mut u8 {
         fault::install();
         // SAFETY: a fresh mapping, changed within its bounds.
@@ -248,7 +247,7 @@ mod tests {
         fault::install();
         for address in [0usize, 8, 4096, 65_535, 1 << 47, 1 << 63, usize::MAX] {
             let p = address as *mut c_void;
-            // SAFETY: nothing is there.
+            // SAFETY: nothing is mapped there.
             assert_eq!((readable(p, 1), unsafe { writable(p, 16) }), (0, 0), "{address:#x}");
         }
         assert_eq!(readable(usize::MAX as *const u8, 0), 0);

@@ -1,17 +1,17 @@
-//! Whether the process may make only the system calls that the program asks for: see the module `sandbox`, which confines it.
+//! Whether the process may make only the program's own system calls: see the module `sandbox`, which confines it.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
 const FREE: u8 = 0;
 
-/// A thread is confining the process: no new connection is to be known to the library.
+/// A thread is confining the process: the library takes up no new connection.
 const CONFINING: u8 = 1;
 
 const CONFINED: u8 = 2;
 
 static STATE: AtomicU8 = AtomicU8::new(FREE);
 
-/// Whether the process may make no system call that the program did not ask for.
+/// Whether the process may make no system call of its own, besides those of the program.
 #[inline]
 pub fn is_confined() -> bool {
     STATE.load(Ordering::Relaxed) == CONFINED
@@ -23,7 +23,7 @@ pub fn leaves_new_sockets() -> bool {
     STATE.load(Ordering::Relaxed) != FREE
 }
 
-/// The calling thread is to confine the process. `false`: another thread does.
+/// The calling thread confines the process. `false`: another thread does.
 pub fn begin() -> bool {
     STATE.compare_exchange(FREE, CONFINING, Ordering::SeqCst, Ordering::SeqCst).is_ok()
 }

@@ -1,18 +1,19 @@
-//! What `netacc_run` has put into the environment for this process alone.
+//! The part of the environment that `netacc_run` has set for this process alone.
 
 use std::ffi::{c_char, CStr};
 
 const VARIABLE: &[u8] = b"LD_PRELOAD=";
-/// What `netacc_run` puts between the runtime of a sanitizer and the rest of the list. The dynamic linker passes over the
-/// empty name.
+/// The separator that `netacc_run` puts between the runtime of a sanitizer and the rest of the list. The dynamic linker
+/// passes over the empty name.
 const MARK: &[u8] = b"::";
 
 extern "C" {
     static environ: *const *mut c_char;
 }
 
-/// Takes the runtime of a sanitizer out of `LD_PRELOAD`: it is there for this program. Another one that it starts, a shell for
-/// instance, is not instrumented, and its leaks are not to be reported. When the library is loaded, before the program runs.
+/// Takes the runtime of a sanitizer out of `LD_PRELOAD`: it is there for this program. A program that it starts, a
+/// shell for instance, is not instrumented, and its leaks must not be reported. Called when the library is loaded,
+/// before the program runs.
 pub fn leave_runtime_out() {
     // SAFETY: the C library's array, whose strings belong to the process, and no thread has started yet.
     unsafe {

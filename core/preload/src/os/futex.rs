@@ -16,7 +16,7 @@ pub fn wait(word: &AtomicU32, seen: u32, patience: Option<Duration>) {
     unsafe { real::syscall(libc::SYS_futex, word.as_ptr() as _, call, seen.into(), time as _, 0, 0) };
 }
 
-/// Wakes everybody who sleeps on the word. Safe in a signal handler.
+/// Wakes all threads that sleep on the word. Safe in a signal handler.
 pub fn wake_all(word: &AtomicU32) {
     let call = c_long::from(libc::FUTEX_WAKE);
     // SAFETY: the address is only used as a key.

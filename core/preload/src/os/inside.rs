@@ -3,8 +3,8 @@
 use std::cell::Cell;
 
 thread_local! {
-    /// The thread is inside the library's own control path: what it calls is the library's business, not the
-    /// program's. Needs no initialisation and no destructor, so looking at it is safe anywhere.
+    /// The thread is inside the library's own control path: its calls are the library's, not the program's. Needs no
+    /// initialisation and no destructor, so reading it is safe anywhere.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 

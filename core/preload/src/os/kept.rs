@@ -1,12 +1,12 @@
-//! Values that stay in memory until the process ends, because threads that cannot be known may still use them. A list keeps
-//! them reachable: a leak checker in the program would take them for its own leaks.
+//! Values that stay in memory until the process ends, because unknown threads may still use them. A list keeps them
+//! reachable: otherwise a leak checker in the program would report them.
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// The value that was kept last.
 static LAST: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 
-/// One value, with a way to the one before it.
+/// One value, with a pointer to the one before it.
 struct Kept<T> {
     before: *mut (),
     #[expect(dead_code, reason = "kept for its existence")]

@@ -1,7 +1,8 @@
-//! Duplicates of anchors that outlive the program's descriptors: their sockets were closed, but not all has been said.
+//! Duplicates of anchors that outlive the program's descriptors: their sockets were closed, but the protocol has not
+//! finished on them.
 //!
-//! A forked child gets them too, and with them would hold connections open of which the program knows nothing: it closes
-//! them first thing. So none may be made or closed while a fork is under way: the list stays locked in the meantime.
+//! A forked child gets them too, and would keep connections open that its program has closed, so it closes them at
+//! once. None may be made or closed during a fork: the list stays locked meanwhile.
 
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -11,12 +12,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::os::own;
 use crate::os::real;
 
-/// The standard library's lock, which is a number and nothing else: `parking_lot` could hand it, in a child, to a thread
-/// that waits for it in the parent.
+/// The standard library's lock, which is only a number. In a child, `parking_lot` could pass its lock to a thread that
+/// waits for it in the parent.
 static LINGERING: Mutex<Vec<c_int>> = Mutex::new(Vec::new());
 
 thread_local! {
-    /// The list, by the thread that is about to fork. No destructor: a program may fork in one of its own.
+    /// The list, locked by the thread that is about to fork. No destructor: a program may fork in one of its own.
     static HELD: Cell<Option<ManuallyDrop<MutexGuard<'static, Vec<c_int>>>>> = const { Cell::new(None) };
 }
 
@@ -32,7 +33,7 @@ pub(crate) fn duplicate(fd: c_int) -> Option<c_int> {
     Some(new)
 }
 
-/// Closes what [`duplicate`] has made.
+/// Closes a duplicate of [`duplicate`].
 pub(crate) fn close(fd: c_int) {
     let mut lingering = locked();
     lingering.retain(|one| *one != fd);

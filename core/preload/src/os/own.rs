@@ -15,7 +15,8 @@ pub static FORK_GENERATION: AtomicU32 = AtomicU32::new(0);
 /// No descriptor of the library lies below this.
 static FLOOR: AtomicI32 = AtomicI32::new(c_int::MAX);
 
-/// What [`keep`] has moved. A forked child gets a new list, because a thread of its parent may hold the lock of the old one.
+/// The descriptors that [`keep`] has moved. A forked child gets a new list, because a thread of its parent may hold the
+/// lock of the old one.
 static OWN: AtomicPtr<Mutex<Vec<c_int>>> = AtomicPtr::new((&raw const FIRST_OWN).cast_mut());
 static FIRST_OWN: Mutex<Vec<c_int>> = Mutex::new(Vec::new());
 
@@ -35,7 +36,7 @@ pub fn lower_floor(to: c_int) {
     FLOOR.fetch_min(to, Ordering::Relaxed);
 }
 
-/// The library needs none of its descriptors any more: the program may do with their numbers what it likes.
+/// The library needs none of its descriptors any more: the program may use their numbers freely.
 pub fn protect_nothing() {
     FLOOR.store(c_int::MAX, Ordering::Relaxed);
 }
@@ -78,7 +79,7 @@ pub fn keep(make: impl FnOnce() -> c_int) -> Option<c_int> {
     Some(high)
 }
 
-/// As [`keep`], for a descriptor that its owner closes himself.
+/// As [`keep`], for a descriptor that its owner closes itself.
 pub fn make_high(make: impl FnOnce() -> c_int) -> Option<c_int> {
     let _number = netacc_descriptors::borrow();
     let low = make();
@@ -86,7 +87,7 @@ pub fn make_high(make: impl FnOnce() -> c_int) -> Option<c_int> {
         return None;
     }
     let high = duplicate_high(low);
-    // SAFETY: just created, not known to anybody.
+    // SAFETY: just created, and not published.
     unsafe { real::close(low) };
     high
 }
@@ -120,7 +121,7 @@ pub fn kick(fd: c_int) {
     unsafe { real::write(fd, (&raw const one).cast(), 8) };
 }
 
-/// Consumes what made an eventfd readable.
+/// Resets an eventfd, so that it is not readable any more.
 pub fn drain(fd: c_int) {
     let mut count = 0u64;
     // SAFETY: eight writable bytes.

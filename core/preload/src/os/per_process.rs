@@ -15,7 +15,7 @@ impl<T: Sync + 'static> PerProcess<T> {
         PerProcess(AtomicPtr::new(null_mut()))
     }
 
-    /// The value, made now if need be. Of several threads that make it one wins.
+    /// The value. Makes it if there is none yet; if several threads make one, one of them wins.
     #[inline]
     pub(crate) fn get_or_make(&self, make: impl FnOnce() -> T) -> &'static T {
         // SAFETY: null, or a box that is never freed.
@@ -31,7 +31,7 @@ impl<T: Sync + 'static> PerProcess<T> {
         let value = match self.0.compare_exchange(null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => new,
             Err(other) => {
-                // SAFETY: just made, and known to nobody.
+                // SAFETY: just made, and not published.
                 drop(unsafe { Box::from_raw(new) });
                 other
             }

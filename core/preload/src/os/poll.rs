@@ -1,5 +1,6 @@
-//! The library's own looks at descriptors. The kernel refuses `poll` of more descriptors than RLIMIT_NOFILE says (EINVAL),
-//! and a program may lower that to 0 once it has what it needs. `select` is not refused, so that takes over then.
+//! The library's own polls of descriptors. The kernel refuses `poll` of more descriptors than RLIMIT_NOFILE allows
+//! (EINVAL), and a program may lower that to 0 once it has the descriptors that it needs. `select` is not refused, so
+//! the library uses that then.
 
 use std::ffi::{c_int, c_long, c_ulong};
 use std::mem::{size_of, MaybeUninit};
@@ -9,7 +10,7 @@ use libc::{pollfd, sigset_t, timespec};
 use super::errno::errno;
 use super::{limits, real};
 
-/// What `poll` says of one descriptor now.
+/// The result of `poll` for one descriptor now.
 pub(crate) fn look(fd: c_int, events: i16) -> i16 {
     let mut one = [pollfd { fd, events, revents: 0 }];
     let now = timespec { tv_sec: 0, tv_nsec: 0 };
@@ -17,7 +18,7 @@ pub(crate) fn look(fd: c_int, events: i16) -> i16 {
     one[0].revents
 }
 
-/// `ppoll`, whatever RLIMIT_NOFILE says. `time` and `mask` are valid or null.
+/// `ppoll`, whatever RLIMIT_NOFILE is. `time` and `mask` are valid or null.
 pub(crate) fn wait(fds: &mut [pollfd], time: *const timespec, mask: *const sigset_t) -> c_int {
     // SAFETY: a valid array; time and mask as the callers promise.
     let n = unsafe { real::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, time, mask) };
@@ -35,8 +36,8 @@ struct Sets {
     limit: usize,
 }
 
-/// Which events each set stands for, when it is asked and when it answers: POLLIN_SET, POLLOUT_SET, POLLEX_SET of fs/select.c,
-/// of which errors and hang-ups are left out.
+/// The events of each set, as requested and as returned: POLLIN_SET, POLLOUT_SET, POLLEX_SET of fs/select.c, without
+/// errors and hang-ups.
 const EVENTS: [i16; 3] = [
     libc::POLLIN | libc::POLLRDNORM | libc::POLLRDBAND | libc::POLLRDHUP,
     libc::POLLOUT | libc::POLLWRNORM | libc::POLLWRBAND,
@@ -63,7 +64,7 @@ impl Sets {
     }
 }
 
-/// Waits by `pselect6`, and says what that found as `poll` would. Of errors and hang-ups only those of connections are known.
+/// Waits by `pselect6`, and returns the result in the form of `poll`. It finds errors and hang-ups of connections only.
 #[cold]
 fn wait_by_select(fds: &mut [pollfd], time: *const timespec, mask: *const sigset_t) -> c_int {
     let is_known = |p: &mut pollfd| {
@@ -94,7 +95,7 @@ fn wait_by_select(fds: &mut [pollfd], time: *const timespec, mask: *const sigset
     }
     for p in fds.iter_mut().filter(|p| p.fd >= 0 && p.revents & libc::POLLNVAL == 0) {
         let asked = sets.events_of(p.fd) & p.events;
-        // That is told by the state of a connection alone.
+        // Only the state of a connection shows that.
         p.revents = asked & !libc::POLLRDHUP | over(p);
     }
     fds.iter().filter(|p| p.revents != 0).count() as c_int
@@ -108,7 +109,7 @@ fn is_open(fd: c_int) -> bool {
     unsafe { real::fcntl(fd, libc::F_GETFD, 0) >= 0 }
 }
 
-/// What has ended of a connection, as tcp_poll in net/ipv4/tcp.c says it.
+/// The ended directions of a connection, in the form of tcp_poll in net/ipv4/tcp.c.
 fn over(p: &pollfd) -> i16 {
     /// `enum` in linux/tcp_states.h.
     const CLOSE: u8 = 7;
@@ -138,7 +139,7 @@ mod tests {
 
     use super::*;
 
-    /// Breaks if the fallback says anything else than `poll` of the same descriptors.
+    /// Breaks if the fallback returns anything else than `poll` of the same descriptors.
     #[test]
     fn select_says_what_poll_says() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -156,7 +157,7 @@ mod tests {
         both.shutdown(std::net::Shutdown::Write).expect("connected");
         let fds =
             [idle.as_raw_fd(), readable.as_raw_fd(), ended.as_raw_fd(), both.as_raw_fd(), listener.as_raw_fd(), 9999];
-        // What has been sent has arrived by now: on loopback a send returns after that.
+        // The sent bytes have arrived by now: on loopback a send returns after that.
         for events in [0, libc::POLLIN, libc::POLLOUT, libc::POLLIN | libc::POLLRDHUP, libc::POLLIN | libc::POLLOUT] {
             let all = fds.map(|fd| pollfd { fd, events, revents: 0 });
             let (mut by_poll, mut by_select) = (all, all);

@@ -1,9 +1,9 @@
 //! The next definition of each interposed function: the C library's, or another preloaded library's.
 //!
-//! Resolved with `dlsym(RTLD_NEXT)` at first use and kept in an atomic; in liburing and libaio also where a module of the
-//! program alone has loaded them. A name that does not exist (an older C library)
-//! gives ENOSYS. Inside the library every socket call goes through here, never through `libc::` names, which would
-//! come back to our own hooks.
+//! Resolved with `dlsym(RTLD_NEXT)` at first use and kept in an atomic. Functions of liburing and libaio are also found
+//! if only a module of the program has loaded these. A name that does not exist (an older C library) gives ENOSYS.
+//! Inside the library every socket call goes through here, never through `libc::` names, which would come back to our
+//! own hooks.
 
 use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void, CStr};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -21,7 +21,7 @@ use crate::os::liburing::IoUring;
 /// Libraries whose functions are interposed although the program need not be linked with them.
 const LOADED_LATER: [&CStr; 4] = [c"liburing.so.2", c"liburing.so.1", c"libaio.so.1", c"libaio.so.1t64"];
 
-/// What a child of `clone` runs.
+/// The function that a child of `clone` runs.
 pub type Work = unsafe extern "C" fn(*mut c_void) -> c_int;
 
 /// One symbol, resolved lazily.
@@ -36,7 +36,7 @@ impl Symbol {
         Symbol { name, address: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
-    /// Its address; null if nobody defines it.
+    /// Its address; null if no library defines it.
     #[inline]
     pub fn address(&self) -> *mut c_void {
         let p = self.address.load(Ordering::Relaxed);
@@ -58,11 +58,11 @@ impl Symbol {
         p
     }
 
-    /// A module that a program loads brings libraries that only it sees. Its calls arrive here all the same.
+    /// A module that a program loads may load libraries that only this module sees. Its calls arrive here all the same.
     #[cold]
     fn resolve_later(&self) -> *mut c_void {
         let found = LOADED_LATER.iter().find_map(|library| {
-            // SAFETY: C strings; nothing is loaded that is not there already.
+            // SAFETY: C strings; nothing is loaded that is not loaded already.
             unsafe {
                 let handle = libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
                 let symbol = (!handle.is_null()).then(|| libc::dlsym(handle, self.name.as_ptr()));
@@ -73,7 +73,7 @@ impl Symbol {
     }
 }
 
-/// What a function that does not exist returns, beside ENOSYS.
+/// The result of a function that does not exist, besides ENOSYS.
 trait Absent {
     const ABSENT: Self;
 }

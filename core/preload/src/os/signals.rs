@@ -1,4 +1,4 @@
-//! Signals that are held back, and what the program has asked the kernel to do when they come.
+//! Blocked signals, and the program's actions on them.
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -31,7 +31,8 @@ impl Held {
         &self.before
     }
 
-    /// Whether a signal waits whose handler ends a blocking call. `restarts`: the call is one that SA_RESTART restarts.
+    /// Whether a signal is pending whose handler ends a blocking call. `restarts`: the call is one that SA_RESTART
+    /// restarts.
     pub fn interrupts(&self, restarts: bool) -> bool {
         let mut pending = MaybeUninit::<sigset_t>::zeroed();
         // SAFETY: the set is writable.
@@ -69,7 +70,7 @@ impl Held {
     }
 }
 
-/// Whether the signal is one by which a process is asked to end, and the program does not ignore it.
+/// Whether the signal is one that requests the end of a process, and the program does not ignore it.
 pub fn asks_to_end(signal: c_int) -> bool {
     let asks = matches!(signal, libc::SIGHUP | libc::SIGINT | libc::SIGQUIT | libc::SIGTERM);
     asks && action_of(signal).is_some_and(|action| action.sa_sigaction != libc::SIG_IGN)

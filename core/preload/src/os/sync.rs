@@ -1,5 +1,5 @@
-//! What the processes of a family meet on: the machine's atomics, or loom's (`--cfg loom`), so that models run the very
-//! code. Costs nothing: in a normal build these are other names.
+//! The atomics that the processes of a family share: the machine's, or loom's (`--cfg loom`), so that models run the
+//! same code. Costs nothing: in a normal build these are other names.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{fence, AtomicU32, AtomicU64};

@@ -35,7 +35,7 @@ pub fn await_uses() -> bool {
     true
 }
 
-/// As long as the helper waits for uses of numbers to end. One is a system call that does not block.
+/// The longest time that the helper waits for uses of numbers to end. A use is a system call that does not block.
 const USE_PATIENCE: Duration = Duration::from_millis(100);
 
 static USES: AtomicU32 = AtomicU32::new(0);

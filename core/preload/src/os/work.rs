@@ -1,6 +1,7 @@
-//! The work of the library's own threads, which a fork waits for. A lock that such a thread holds would stay held in the child,
-//! and not every allocator of a program is prepared for a fork: those of AddressSanitizer before LLVM 17 are not. The child of a
-//! program with one thread may allocate, and the program does not know of the library's threads.
+//! The work of the library's own threads, which a fork waits for. A lock that such a thread holds would stay held in
+//! the child, and not every allocator of a program is prepared for a fork: those of AddressSanitizer before LLVM 17 are
+//! not. The child of a program with one thread may allocate, because the program has no knowledge of the library's
+//! threads.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -13,7 +14,7 @@ use super::futex;
 /// A thread is about to fork, or forks.
 const FORKING: u32 = 1 << 31;
 
-/// How long a fork waits for threads that work, which mostly takes microseconds. Arbitrary.
+/// How long a fork waits for threads that work. The wait mostly takes microseconds. Arbitrary.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Counts the library's threads that work; beside the count is [`FORKING`]. Waiting on it leaves no lock held in a child.
@@ -48,8 +49,8 @@ impl Work {
         slept
     }
 
-    /// Before a fork: waits until no thread works, and lets none begin. `false` if a thread works, or another thread forks,
-    /// for too long: then no thread is held up.
+    /// Before a fork: waits until no thread works, and lets none begin. `false` if a thread works, or another thread
+    /// forks, for too long: then no thread is paused.
     pub fn hold_up(&self) -> bool {
         let deadline = now() + PATIENCE;
         loop {
@@ -74,7 +75,7 @@ impl Work {
         }
     }
 
-    /// After a fork, in the parent, by the thread that has held up the others.
+    /// After a fork, in the parent, by the thread that has paused the others.
     pub fn go_on(&self) {
         self.0.fetch_and(!FORKING, Ordering::SeqCst);
         futex::wake_all(&self.0);
@@ -148,7 +149,7 @@ mod tests {
         let work = Work::default();
         work.begin();
         assert!(!work.hold_up());
-        // Nobody is held up.
+        // No thread is paused.
         work.begin();
         assert_eq!(work.0.into_inner(), 2);
     }

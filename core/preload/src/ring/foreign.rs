@@ -1,12 +1,12 @@
 //! Rings that the program makes and enters by system calls of its own, as a static liburing does.
 //!
-//! No call is seen, but the ring's memory is mapped, and its submissions stay there until others take their places. So a look
-//! at them tells what the ring has been used for. A ring that has submitted only operations on files costs no connection its
-//! link. Any other could be meant for connections: as long as there is one, none goes onto a link.
+//! The library sees no call, but the ring's memory is mapped, and its submissions stay there until others take their
+//! places. So reading them shows how the ring has been used. A ring that has submitted only operations on files costs
+//! no connection its link. Any other could be meant for connections: as long as there is one, none goes onto a link.
 //!
-//! The helper looks ([`look`]), when it is awake and for a hundredth of its time at most; everybody else asks for what it has
-//! found ([`verdict`]). Invariant: nothing is read through pointers into the program's memory, which may be unmapped at any
-//! time; the kernel copies it.
+//! The helper reads them ([`look`]), when it is awake and for a hundredth of its time at most; all other threads use
+//! its result ([`verdict`]). Invariant: nothing is read through pointers into the program's memory, which may be
+//! unmapped at any time; the kernel copies it.
 //!
 //! Not seen: rings that are not mapped (`NO_MMAP`); rings on a kernel that gives all of them one inode (before 5.16), once the
 //! program has another ring that is seen; the use of a ring for the first time while a connection is on a link.
@@ -26,11 +26,11 @@ use crate::os::clock::now;
 use crate::os::own;
 use crate::table::{self, Entry};
 
-/// What the rings of the program's own could be meant for.
+/// The possible uses of the program's own rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Verdict {
-    /// There is none, or only files have been used by any.
+    /// There is none, or all have been used for files only.
     Files,
     /// There is one that has not been used, or whose submissions cannot be read.
     Unknown,
@@ -38,20 +38,21 @@ pub enum Verdict {
     Sockets,
 }
 
-/// What [`look`] has found last.
+/// The latest result of [`look`].
 static FOUND: AtomicU8 = AtomicU8::new(Verdict::Files as u8);
-/// No other look before this.
+/// No other search before this time.
 static NEXT_LOOK: AtomicU64 = AtomicU64::new(0);
-/// Somebody has asked for the verdict since the last look.
+/// A thread has asked for the verdict since the last search.
 static ASKED: AtomicBool = AtomicBool::new(false);
-/// So many times as long as a look has taken, there is no other.
+/// After a search, none begins for so many times as long as it took.
 const PAUSE: u64 = 100;
 
 /// Inodes of rings that are seen. Of more only the last are kept; an older one is then taken for a ring of the program's own.
 static SEEN: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
 static SEEN_COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// What the last look has found. If that was before a connection came to depend on it, there is another: [`next_look`].
+/// The result of the last search. If that was before a connection came to depend on it, there is another search:
+/// [`next_look`].
 pub fn verdict() -> Verdict {
     ASKED.store(true, Ordering::Relaxed);
     match FOUND.load(Ordering::Relaxed) {
@@ -75,8 +76,8 @@ pub fn open_mappings() -> Option<c_int> {
     own::keep(|| unsafe { libc::open(c"/proc/self/maps".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) })
 }
 
-/// Looks at the process's rings by the list of its mappings, unless that has been done lately. Returns what it has found if it
-/// is another thing than before.
+/// Reads the process's rings by the list of its mappings, unless that has been done lately. Returns the verdict if it
+/// has changed.
 pub fn look(mappings: c_int) -> Option<Verdict> {
     let begun = now().as_nanos();
     if begun < NEXT_LOOK.load(Ordering::Relaxed) {
@@ -90,7 +91,7 @@ pub fn look(mappings: c_int) -> Option<Verdict> {
     (FOUND.swap(found as u8, Ordering::Relaxed) != found as u8).then_some(found)
 }
 
-/// When the helper must be awake to look, if it need be.
+/// When the helper must be awake for the next search; `None` if there is no need.
 pub fn next_look() -> Option<Instant> {
     ASKED.load(Ordering::Relaxed).then(|| Instant::from_nanos(NEXT_LOOK.load(Ordering::Relaxed)))
 }
@@ -109,7 +110,7 @@ fn read_all(fd: c_int) -> Vec<u8> {
     }
 }
 
-/// What all rings that are not seen could be meant for, by the process's mappings.
+/// The possible uses of all unseen rings, by the process's mappings.
 fn judge_rings(maps: &[u8], is_seen: impl Fn(u64) -> bool, read: impl Fn(Range<usize>) -> Option<Vec<u8>>) -> Verdict {
     const NAME: &[u8] = b"anon_inode:[io_uring]";
     let lines = maps.split(|byte| *byte == b'\n').filter(|line| line.trim_ascii_end().ends_with(NAME));
@@ -155,13 +156,13 @@ fn read_memory(range: Range<usize>) -> Option<Vec<u8>> {
     let mut bytes = vec![0u8; range.len().min(MAX_BYTES)];
     let to = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let from = libc::iovec { iov_base: range.start as *mut _, iov_len: bytes.len() };
-    // SAFETY: the buffer is writable; what it is read from need not be there.
+    // SAFETY: the buffer is writable; the source need not be mapped.
     let copied = unsafe { libc::process_vm_readv(libc::getpid(), &to, 1, &from, 1, 0) };
     (copied == bytes.len() as isize).then_some(bytes)
 }
 
-/// What a ring has been used for, by its queue. A submission of 128 bytes counts as two: the second half says nothing, or is
-/// taken for something worse than it is.
+/// The use of a ring, by its queue. A submission of 128 bytes counts as two: the second half has no effect on the
+/// verdict, or makes it worse than it is.
 fn judge_submissions(bytes: &[u8]) -> Verdict {
     let used = bytes.chunks_exact(size_of::<io_uring_sqe>()).filter(|chunk| chunk.iter().any(|byte| *byte != 0));
     let mut worst = None;
@@ -174,7 +175,7 @@ fn judge_submissions(bytes: &[u8]) -> Verdict {
     worst.unwrap_or(Verdict::Unknown)
 }
 
-/// What one operation says of its ring; `None`: nothing.
+/// The verdict on a ring from one operation; `None`: no evidence.
 fn judge(opcode: u32, does: Does) -> Option<Verdict> {
     match does {
         Does::Other | Does::Close(_) => None,
@@ -189,7 +190,7 @@ fn judge(opcode: u32, does: Does) -> Option<Verdict> {
     }
 }
 
-/// Operations that sockets are used by, or waited for.
+/// Operations that use sockets, or wait for them.
 const FOR_SOCKETS: [Op; 12] = [
     Op::IORING_OP_POLL_ADD,
     Op::IORING_OP_RECVMSG,

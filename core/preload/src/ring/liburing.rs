@@ -1,4 +1,4 @@
-//! The structure in which liburing, whose system calls nobody sees, keeps a ring.
+//! The structure in which liburing, whose system calls the library does not see, keeps a ring.
 //!
 //! A program fills submissions in by inline functions of liburing's header and has them submitted by functions of the library.
 //! These can be interposed, and before they run the submissions are still the program's: also those of a ring whose
@@ -27,7 +27,7 @@ const READABLE: u32 = VISIBLE
     | uring::IORING_SETUP_REGISTERED_FD_ONLY
     | uring::IORING_SETUP_HYBRID_IOPOLL;
 
-/// Whether the structure is as declared here: of the versions of liburing before 2.1 that is not certain.
+/// Whether the structure is as declared here: this is not certain in versions of liburing before 2.1.
 pub fn is_supported() -> bool {
     static ONLY_SINCE_2_1: Symbol = Symbol::new(c"io_uring_register_iowq_max_workers");
     !ONLY_SINCE_2_1.address().is_null()
@@ -50,7 +50,7 @@ impl IoUring {
         self.features & uring::IORING_FEAT_EXT_ARG == 0
     }
 
-    /// The submissions that liburing would hand to the kernel now.
+    /// The submissions that liburing would pass to the kernel now.
     ///
     /// # Safety
     /// It is a ring that liburing has made, whose submissions no other thread fills in or submits meanwhile: liburing demands
@@ -105,7 +105,7 @@ mod tests {
         ring.submissions.shared[2] = &mut mask;
         ring.submissions.entries = entries.as_mut_ptr();
         (ring.submissions.head, ring.submissions.tail) = (u32::MAX, 1);
-        // SAFETY: the arrays live on, and nobody else uses them.
+        // SAFETY: the arrays live on, and no other code uses them.
         let found: Vec<Does> = unsafe { ring.pending() }.map(|submission| submission.does()).collect();
         assert_eq!(found, [Does::Use(Some(3), None), Does::Use(Some(0), None)]);
         ring.submissions.tail = 1000;

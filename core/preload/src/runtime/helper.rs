@@ -1,4 +1,4 @@
-//! How others reach the helper thread.
+//! The interface of other threads to the helper thread.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -13,10 +13,10 @@ use crate::os::own::{self, kick, new_eventfd};
 use crate::os::work::Work;
 use crate::os::{futex, real, uses};
 
-/// True while the helper sleeps, or is about to: whoever swaps it to false must kick it.
+/// True while the helper sleeps, or is about to: the thread that swaps it to false must kick it.
 pub(crate) static ASLEEP: AtomicBool = AtomicBool::new(false);
 
-/// The helper thread as others reach it: its descriptors, and what it is to watch.
+/// The helper thread's descriptors, and the anchors that it is to watch.
 pub(crate) struct Helper {
     /// Each -1 where there is none, or it was given back.
     pub(crate) epoll: AtomicI32,
@@ -59,7 +59,7 @@ impl Helper {
         }
     }
 
-    /// For a process in which there is none, and which has no descriptor of the library.
+    /// For a process without a helper thread, and without descriptors of the library.
     pub(crate) fn none() -> Helper {
         Helper {
             epoll: AtomicI32::new(-1),
@@ -101,11 +101,11 @@ impl Helper {
         !self.fds().is_empty()
     }
 
-    /// Closes all that there is. By the helper, or where there is none.
+    /// Closes all of them. Called by the helper, or where there is none.
     pub(crate) fn give_back(&self) {
         let all = [&self.epoll, &self.kick, &self.stats, &self.mappings].map(|fd| fd.swap(-1, Ordering::SeqCst));
         if !uses::await_uses() {
-            // Somebody may be about to write to one of them: they stay open.
+            // Another thread may be about to write to one of them: they stay open.
             return;
         }
         for fd in all.into_iter().filter(|fd| *fd >= 0) {

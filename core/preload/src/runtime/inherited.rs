@@ -1,5 +1,5 @@
-//! Connections that a forked child has inherited, and that its parent has on a link: the child asks the parent to bring them
-//! back to the anchor, which both processes hold.
+//! Connections that a forked child has inherited, and that its parent has on a link: the child requests that the parent
+//! demotes them to the anchor, which both processes hold.
 
 use std::ffi::c_int;
 use std::ptr::NonNull;
@@ -15,10 +15,10 @@ use crate::os::clock::{now, timespec};
 use crate::os::errno::errno;
 use crate::os::{own, poll, real};
 
-/// Streams with a number below this can be asked for by children.
+/// Children can request streams with a number below this.
 const SLOTS: usize = 1 << 16;
 
-/// A page set shared with all children: per stream number, whether a child wants it back.
+/// Pages shared with all children: per stream number, whether a child requests the stream.
 pub(crate) struct Asked {
     words: Option<NonNull<[AtomicU32; SLOTS]>>,
 }
@@ -57,15 +57,15 @@ impl Asked {
     }
 }
 
-/// In a word: a child wants the stream back; it is a plain socket now, or gone. Above them the use of the number: a
+/// In a word: a child requests the stream; it is a plain socket now, or gone. Above them the use of the number: a
 /// number is used for one stream after another.
 const WANTED: u32 = 1;
 const PLAIN: u32 = 2;
 const USE: u32 = 4;
 
-/// Descriptors by which a child asks its parents, the next one and those before: a child that closes everything, before
-/// it starts a program, keeps them. 0: none. Arbitrary: longer lines of processes that all have used sockets before
-/// they forked are not known.
+/// Descriptors by which a child sends requests to its parents, the next one and those before: a child that closes
+/// everything, before it starts a program, keeps them. 0: none. Arbitrary: no longer lines of processes are known that
+/// all use sockets before they fork.
 static WAYS: [AtomicI32; 8] = [const { AtomicI32::new(0) }; 8];
 
 /// See [`WAYS`].
@@ -73,22 +73,22 @@ pub(crate) fn ways_to_parents() -> impl Iterator<Item = c_int> {
     WAYS.iter().map(|way| way.load(Ordering::Relaxed)).filter(|fd| *fd > 0)
 }
 
-/// The child of a fork may ask `fd`'s process, too: its parent.
+/// The child of a fork may also send requests to `fd`'s process: its parent.
 pub(crate) fn add_way(fd: c_int) {
     if let Some(free) = WAYS.iter().find(|way| way.load(Ordering::Relaxed) == 0) {
         free.store(fd, Ordering::Relaxed);
     }
 }
 
-/// Nobody is asked from now on: the descriptors are the caller's to close.
+/// No requests are sent from now on: the caller closes the descriptors.
 pub(crate) fn take_ways() -> Vec<c_int> {
     WAYS.iter().map(|way| way.swap(0, Ordering::SeqCst)).filter(|fd| *fd > 0).collect()
 }
 
-/// A way to ask the parent for an inherited stream.
+/// A way to request an inherited stream from the parent.
 pub struct Inherited {
     number: u32,
-    /// The word when nobody wants it.
+    /// The word when no child requests it.
     idle: u32,
     parent: &'static Runtime,
     done: AtomicBool,
@@ -101,8 +101,8 @@ impl Inherited {
         Inherited::new(cell.number(), word & !(USE - 1), parent)
     }
 
-    /// The same for a child of this process, which has not asked yet: it asks whom this one would ask. `None`: the descriptor
-    /// is known to be a plain socket.
+    /// The same for a child of this process, if this process has made no request yet: the child sends its request to
+    /// the same process. `None`: the descriptor is known to be a plain socket.
     pub(crate) fn passed_on(&self) -> Option<Inherited> {
         (!self.is_done()).then(|| Inherited::new(self.number, self.idle, self.parent))
     }
@@ -130,7 +130,7 @@ impl Inherited {
             let parent = watch_process(self.parent.pid);
             let begun = now();
             while word.load(Ordering::SeqCst) == wanted {
-                // Its last word may have come just before its end.
+                // Its answer may have come just before its end.
                 let dead = parent.has_ended(Duration::from_micros(100)) && word.load(Ordering::SeqCst) == wanted;
                 if dead || now().saturating_since(begun) > ANSWER_PATIENCE {
                     told = false;
@@ -203,7 +203,8 @@ impl Runtime {
         }
     }
 
-    /// Parent: brings back what children want; whether some have to wait. Called by the helper.
+    /// Parent: demotes the streams that children request. Returns whether some children have to wait. Called by the
+    /// helper.
     pub(crate) fn serve_children(&self) -> bool {
         let Some(endpoint) = self.endpoint() else { return false };
         let mut waiting = false;
@@ -212,13 +213,13 @@ impl Runtime {
             if word.load(Ordering::SeqCst) & WANTED == 0 {
                 continue;
             }
-            // Nobody may have looked for what the peer has said on the link.
+            // The peer's messages on the link may not have been polled.
             cell.take_in(endpoint);
             let mut guard = cell.lock(endpoint);
             let settled = guard.change(|stream| {
                 stream.demote(Reason::Shared);
                 stream.progress_anchor(false);
-                // One that has ended and is kept will not become plain: the child finds what the kernel knows of it.
+                // A stream that has ended and is kept will not become plain: the child uses the kernel's state.
                 stream.proto().is_plain() && stream.has_replay(now()) || stream.is_kept()
             });
             // Still locked: it must not be promoted in between.
@@ -230,8 +231,8 @@ impl Runtime {
         waiting
     }
 
-    /// Parent, about to end or to be replaced by another program, and then to answer nobody: children need not ask, whatever
-    /// has become of the stream.
+    /// Parent, about to end or to be replaced by another program, after which it answers no requests: children need not
+    /// send any, whatever the state of the stream.
     pub fn tell_children(&self, cell: &Arc<StreamCell>) {
         let Some(endpoint) = self.endpoint().filter(|_| cell.is_shared()) else { return };
         // Locked, as above.

@@ -1,8 +1,8 @@
-//! Classic BPF as seccomp runs it, evaluated for system calls of which some arguments are not known.
+//! Classic BPF as seccomp runs it, evaluated for system calls with unknown arguments.
 //!
 //! Jumps go forward only, so one pass over the instructions visits every path: where two paths meet, their states are
 //! merged, and a value on which they disagree is unknown from there on. The answer is therefore a superset of what the
-//! kernel can return: [`Program::permits`] says yes only if the kernel certainly lets the call pass.
+//! kernel can return: [`Program::permits`] returns true only if the kernel certainly lets the call pass.
 //!
 //! A pure function of its inputs. A program that the kernel would refuse is `None` from [`Program::new`].
 
@@ -67,14 +67,14 @@ impl Call {
     }
 }
 
-/// What a filter makes of a call.
+/// The verdict of a filter on a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// It passes.
     Passes,
     /// It fails with this error, without any effect.
     Fails(u16),
-    /// It ends the thread or the process, raises a signal, or asks another process.
+    /// It ends the thread or the process, raises a signal, or leaves the verdict to another process.
     Catches,
 }
 
@@ -180,7 +180,7 @@ impl Program {
         matches!(steps.last()?, Step::Return(_) | Step::ReturnAccumulator).then_some(Program(steps))
     }
 
-    /// Everything that the filter may answer to `call`. Never empty.
+    /// All possible verdicts of the filter on `call`. Never empty.
     pub fn answers(&self, call: &Call) -> Vec<Answer> {
         let mut answers: Vec<Answer> = self.returns(call).into_iter().map(Answer::of).collect();
         answers.dedup();
@@ -233,7 +233,7 @@ fn enter(before: &mut [Option<Machine>], to: usize, machine: &Machine) {
     }
 }
 
-/// The machine after a step that goes on with the next instruction, and what the filter may return at this one.
+/// The machine after a step that continues with the next instruction, and the filter's possible results at this one.
 fn advance(step: Step, mut machine: Machine, call: &Call) -> (Option<Machine>, Option<Value>) {
     match step {
         Step::LoadWord(word) => machine.accumulator = call.0[word],

@@ -1,16 +1,16 @@
-//! Filters that the process was started with, as containers and services have: nobody can read them, so a child tries out
-//! what they permit. It makes each call that the library needs, with arguments that the kernel refuses; a filter that
-//! ends it, or lets a call fail for want of permission, does not permit the call.
+//! Filters that the process was started with, as containers and services have. They cannot be read, so a child finds by
+//! trial which calls they permit. It makes each call that the library needs, with arguments that the kernel refuses. A
+//! filter that ends the child, or lets a call fail with a permission error, does not permit the call.
 //!
-//! Up to that the library makes only calls that the dynamic loader has made under the same filter: `openat`, `read`,
-//! `close`, `mmap`. The trial itself needs `clone`, as the helper thread does.
+//! Before the trial the library makes only calls that the dynamic loader has made under the same filter: `openat`,
+//! `read`, `close`, `mmap`. The trial itself needs `clone`, as the helper thread does.
 
 use std::ffi::{c_int, c_long, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::needs;
 
-/// Whether the process was started with filters that do not permit what the library needs.
+/// Whether the process was started with filters that do not permit all calls that the library needs.
 pub(super) fn forbids() -> bool {
     is_filtered() && !try_out()
 }
@@ -38,7 +38,7 @@ fn mode(status: &[u8]) -> Option<&[u8]> {
     status.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"Seccomp:")).map(<[u8]>::trim_ascii)
 }
 
-/// What the child has found out, in memory that it shares with its parent.
+/// The child's findings, in memory that it shares with its parent.
 #[repr(C)]
 struct Findings {
     /// Calls that it has survived.
@@ -47,7 +47,7 @@ struct Findings {
     refused: AtomicU32,
 }
 
-/// Whether a child comes through all calls.
+/// Whether a child survives all calls.
 fn try_out() -> bool {
     let len = size_of::<Findings>();
     let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -69,7 +69,7 @@ fn try_out() -> bool {
     let survived = findings.survived.load(Ordering::SeqCst) as usize == needs::count();
     let passed = child > 0 && survived && findings.refused.load(Ordering::SeqCst) == 0;
     if survived {
-        // SAFETY: the status is not asked for.
+        // SAFETY: the status is not requested.
         unsafe { libc::syscall(libc::SYS_wait4, child, 0, libc::__WALL, 0) };
     }
     // SAFETY: mapped above, and used no more.
@@ -95,14 +95,14 @@ fn attempt(findings: &Findings) -> ! {
     }
 }
 
-/// Makes a call whose arguments are wrong but for those that filters look at. Its error, or 0.
+/// Makes a call whose arguments are wrong except for those that filters check. Returns its error, or 0.
 fn probe(number: c_long, fixed: &[(usize, u64)]) -> c_int {
     let word = 0u32;
     let mut arguments = [-1 as c_long; 6];
     match number {
-        // These do what they are for whatever they are given: the one ends the child, the other jumps.
+        // These work with any arguments: one ends the child, the other jumps.
         libc::SYS_exit | libc::SYS_rt_sigreturn => return 0,
-        // An operation that is not known is answered as if the call were not.
+        // The kernel answers an unknown operation like an unknown call.
         libc::SYS_futex => arguments = [(&raw const word) as c_long, libc::FUTEX_WAKE.into(), 0, 0, 0, 0],
         _ => {}
     }
@@ -110,7 +110,7 @@ fn probe(number: c_long, fixed: &[(usize, u64)]) -> c_int {
         arguments[*index] = *value as c_long;
     }
     let [a, b, c, d, e, f] = arguments;
-    // SAFETY: no address is valid but the futex word's; what succeeds all the same concerns the child alone.
+    // SAFETY: no address is valid but the futex word's; a call that succeeds all the same affects the child alone.
     let rc = unsafe { libc::syscall(number, a, b, c, d, e, f) };
     if rc == -1 {
         crate::os::errno::errno()

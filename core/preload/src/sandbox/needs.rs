@@ -10,12 +10,12 @@ const ARCH: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
 const ARCH: u32 = 0xc000_00b7;
 
-/// What becomes of the library if a filter lets a call fail.
+/// The consequence for the library if a filter lets a call fail.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Failure {
     /// Connections break.
     Breaks,
-    /// The library does without, as on a kernel that does not have the call.
+    /// The library works without it, as on a kernel that does not have the call.
     Tolerated,
 }
 
@@ -64,13 +64,13 @@ const NEEDS: &[Need] = needs! {
         SYS_brk, SYS_mremap,
         // Descriptors.
         SYS_close, SYS_fcntl, SYS_dup3, SYS_dup, SYS_prlimit64 (2: 0),
-        // Who this process and its peers are.
+        // The identity of this process and its peers.
         SYS_getpid, SYS_gettid, SYS_geteuid, SYS_openat, SYS_fstat, SYS_newfstatat, SYS_lseek, SYS_getrandom,
         // The fork handlers, and the end of a thread.
         SYS_set_robust_list, SYS_exit, SYS_rt_sigreturn,
     }
     Tolerated {
-        // `statx` falls back to `newfstatat`, `clone3` to `clone`; without a thread there is no answer to `netacc_ss`.
+        // `statx` falls back to `newfstatat`, and `clone3` to `clone`. Without a thread `netacc_ss` gets no answer.
         SYS_socket (0: libc::AF_NETLINK), SYS_statx, SYS_clone3, SYS_clone, SYS_rseq, SYS_epoll_pwait2, SYS_pidfd_open, SYS_bind, SYS_listen,
         SYS_sched_setattr, SYS_sched_setaffinity, SYS_sched_getaffinity, SYS_nanosleep, SYS_getdents64,
         SYS_readlinkat, SYS_unlinkat, SYS_mkdirat, SYS_flock, SYS_fchmod, SYS_membarrier, SYS_prctl, SYS_sigaltstack,
@@ -79,7 +79,7 @@ const NEEDS: &[Need] = needs! {
     }
 };
 
-/// The C library's functions of these names are the calls of these names where there are such.
+/// The C library's functions of these names make the calls of these names where these exist.
 #[cfg(target_arch = "x86_64")]
 const OLD_NEEDS: &[Need] = needs! {
     Breaks { SYS_poll, SYS_epoll_wait, }
@@ -102,7 +102,7 @@ pub(super) fn for_each(action: impl FnMut(&'static Need)) {
     all().for_each(action);
 }
 
-/// Whether the library cannot go on because a call has failed so.
+/// Whether the library cannot continue because a call has failed with this error.
 pub(super) fn is_refused(need: &Need, error: c_int) -> bool {
     need.failure == Failure::Breaks && matches!(error, libc::EPERM | libc::EACCES | libc::ENOSYS)
 }

@@ -3,16 +3,16 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
-/// Threads at once that are known to wait on one connection: one for each direction, and some to spare. Under those beyond
-/// that a connection ends when it is closed.
+/// The number of threads at once that are known to wait on one connection: one for each direction, and some to spare.
+/// If more wait, closing the connection ends it under the further ones.
 const MOST: usize = 4;
 
 /// The threads that wait in calls on one connection. Without a lock: signal handlers may wait too.
 #[derive(Default)]
 pub struct Callers {
-    /// What `pthread_self` says in each; 0 for none.
+    /// The value of `pthread_self` in each; 0 for none.
     threads: [AtomicUsize; MOST],
-    /// The duplicate by which they go on once the program has closed its last descriptor, plus one; 0 before.
+    /// The duplicate that they use once the program has closed its last descriptor, plus one; 0 before.
     kept: AtomicI32,
 }
 
@@ -20,7 +20,7 @@ pub struct Callers {
 pub struct Place<'a>(&'a AtomicUsize);
 
 impl Callers {
-    /// The calling thread is about to wait. `None`: so many wait already that this one is not known to.
+    /// The calling thread is about to wait. `None`: too many wait already, so this one is not recorded.
     pub fn enter(&self) -> Option<Place<'_>> {
         let this = this_thread();
         let take = |slot: &&AtomicUsize| slot.compare_exchange(0, this, Ordering::SeqCst, Ordering::Relaxed).is_ok();
@@ -37,8 +37,9 @@ impl Callers {
         self.threads.iter().any(|thread| thread.load(Ordering::SeqCst) != 0)
     }
 
-    /// The program has closed its last descriptor. Whether another thread waits in a call. Calls of this thread are over: it
-    /// has left them by a jump out of a signal handler, or closes in one what it waits for.
+    /// The program has closed its last descriptor. Whether another thread waits in a call. Calls of this thread are
+    /// over: it has left them by a jump out of a signal handler, or closes in a handler the descriptor that it waits
+    /// for.
     pub fn wait_elsewhere(&self) -> bool {
         let this = this_thread();
         for thread in &self.threads {
@@ -47,13 +48,13 @@ impl Callers {
         self.wait()
     }
 
-    /// The connection goes on as `kept`, which is open. Returns it if nobody waits any more: it is the caller's to close.
+    /// The connection goes on as `kept`, which is open. Returns it if no thread waits any more: the caller closes it.
     pub fn go_on(&self, kept: c_int) -> Option<c_int> {
         self.kept.store(kept + 1, Ordering::SeqCst);
         self.take_kept()
     }
 
-    /// The duplicate, to whom it is to close.
+    /// The duplicate, for the caller to close.
     fn take_kept(&self) -> Option<c_int> {
         if self.kept.load(Ordering::SeqCst) == 0 || self.wait() {
             return None;

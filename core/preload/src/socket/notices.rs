@@ -1,15 +1,15 @@
-//! What MSG_ZEROCOPY tells on the error queue of a socket. Where a connection may be on a link its bytes are copied, as the
-//! kernel itself does where a device cannot send from the program's memory (the loopback, for one). So a send is complete
-//! when it returns, and the notification, which says that it was copied, is there at once.
+//! The notifications of MSG_ZEROCOPY on the error queue of a socket. If a connection may be on a link, its bytes are
+//! copied, as the kernel itself does if a device cannot send from the program's memory (the loopback device, for
+//! example). So a send is complete when it returns, and its notification, which reports a copy, is there at once.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Sends with MSG_ZEROCOPY, numbered as the kernel numbers them. Those that nobody has been told of form one range,
-/// because they complete in order: the kernel merges them as well.
+/// Sends with MSG_ZEROCOPY, numbered as the kernel numbers them. The unreported ones form one range, because they
+/// complete in order: the kernel merges them as well.
 #[derive(Default)]
 pub(super) struct Notices(AtomicU64);
 
-/// First number that is not told, and the next one to be given.
+/// First number that is not reported, and the next one to be assigned.
 fn parts(word: u64) -> (u32, u32) {
     ((word >> 32) as u32, word as u32)
 }
@@ -24,24 +24,24 @@ impl Notices {
         self.update(|first, next| (first, next.wrapping_add(1)));
     }
 
-    /// One more send was the kernel's, which tells of it.
+    /// One more send was made by the kernel, which reports it.
     pub(super) fn pass_over(&self) {
         self.update(|_, next| (next.wrapping_add(1), next.wrapping_add(1)));
     }
 
-    /// The numbers that nobody has been told of, both inclusive. Now they are.
+    /// The unreported numbers, both inclusive. From now on they count as reported.
     pub(super) fn take(&self) -> Option<(u32, u32)> {
         let (first, next) = self.update(|_, next| (next, next));
         (first != next).then(|| (first, next.wrapping_sub(1)))
     }
 
-    /// Whether there is anything to tell.
+    /// Whether there is anything to report.
     pub(super) fn pending(&self) -> bool {
         let (first, next) = parts(self.0.load(Ordering::Acquire));
         first != next
     }
 
-    /// Goes on with another one's numbers, with nothing to tell.
+    /// Continues another socket's numbers, with nothing to report.
     pub(super) fn go_on_from(&self, other: &Notices) {
         let (_, next) = parts(other.0.load(Ordering::Acquire));
         self.0.store(word(next, next), Ordering::Release);

@@ -1,5 +1,5 @@
-//! Options that the library must know. A connection takes them over from the socket that it was before, or from the
-//! listener that accepted it, as in the kernel.
+//! Options that the library needs. A connection inherits them from the socket that it was before, or from the listener
+//! that accepted it, as in the kernel.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU32, Ordering};
@@ -10,7 +10,7 @@ use libc::socklen_t;
 use crate::os::real;
 use crate::os::sockopt::get_int;
 
-/// What has been set of them.
+/// Their values.
 pub struct Options {
     /// SO_RCVTIMEO in microseconds; 0 for none.
     pub recv_timeout_us: AtomicI64,
@@ -22,7 +22,7 @@ pub struct Options {
     pub low_water: AtomicI32,
     /// SO_RCVBUF, as the kernel reports it; `u32::MAX` if it has not been set.
     pub receive_buffer: AtomicU32,
-    /// TCP_INQ: messages say how much more there is.
+    /// TCP_INQ: messages carry the number of further bytes.
     pub tells_queue: AtomicBool,
     /// SO_ZEROCOPY.
     pub zero_copy: AtomicBool,
@@ -131,7 +131,7 @@ fn timeout(us: &AtomicI64) -> Option<Duration> {
     }
 }
 
-/// What the kernel says of an option of SOL_SOCKET.
+/// The kernel's value of an option of SOL_SOCKET.
 pub fn keep_as_reported(options: &Options, fd: c_int, name: c_int) {
     let mut bytes = [0u8; 16];
     let mut len = bytes.len() as socklen_t;
@@ -141,8 +141,8 @@ pub fn keep_as_reported(options: &Options, fd: c_int, name: c_int) {
     }
 }
 
-/// Options of a socket that another process has set, or may have, but for those of its buffers: whether it has set SO_RCVBUF
-/// cannot be told, and SO_RCVLOWAT is the library's to set as well.
+/// Options of a socket that another process has set, or may have, except for those of its buffers: the kernel does not
+/// show whether SO_RCVBUF was set, and the library sets SO_RCVLOWAT as well.
 pub fn read_from_kernel(options: &Options, fd: c_int) {
     for name in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO, libc::SO_LINGER, libc::SO_ZEROCOPY] {
         keep_as_reported(options, fd, name);
@@ -150,7 +150,7 @@ pub fn read_from_kernel(options: &Options, fd: c_int) {
     options.cork.store(get_int(fd, libc::IPPROTO_TCP, libc::TCP_CORK).is_some_and(|on| on != 0), Ordering::Relaxed);
 }
 
-/// All options of a socket that has just been made, and whose buffers nobody but the kernel and its listener has set.
+/// All options of a socket that has just been made, and whose buffers only the kernel and its listener have set.
 pub fn read_all_from_kernel(options: &Options, fd: c_int) {
     read_from_kernel(options, fd);
     keep_as_reported(options, fd, libc::SO_RCVLOWAT);
@@ -161,12 +161,12 @@ pub fn read_all_from_kernel(options: &Options, fd: c_int) {
     options.tells_queue.store(tells, Ordering::Relaxed);
 }
 
-/// Whether another process has set what only the kernel can honour, as far as the kernel tells.
+/// Whether another process has set an option that only the kernel can honour, as far as the kernel shows it.
 pub fn needs_kernel(fd: c_int) -> bool {
     let on = |name| get_int(fd, libc::SOL_SOCKET, name).is_some_and(|value| value != 0);
     // SAFETY: no pointers.
     let signals = || unsafe { real::fcntl(fd, libc::F_GETFL, 0) } & libc::O_ASYNC != 0;
-    // The name of the protocol above TCP; no bytes where there is none.
+    // The name of the protocol above TCP; empty if there is none.
     let mut name = [0u8; 16];
     let mut len = name.len() as socklen_t;
     // SAFETY: the buffer has `len` writable bytes.

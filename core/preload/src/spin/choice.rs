@@ -1,9 +1,9 @@
-//! Which way of waiting costs less: to spin before a sleep, or to sleep at once.
+//! The choice of the cheaper way of waiting: to spin before a sleep, or to sleep at once.
 //!
 //! On a machine with a free processor a spinner sees an event within a microsecond, and a sleeper has to be woken. On a
-//! busy machine a spinner stands in the way of its own peer, or loses its time slice, and a sleeper is put before threads
-//! that compute. No figure of the system tells these two machines apart, also not with a quota or a low priority. So both
-//! ways are tried, and what an event has cost in waiting time decides.
+//! busy machine a spinner stands in the way of its own peer, or loses its time slice, and a sleeper is put before
+//! threads that compute. No figure of the system distinguishes these two machines, with a quota or a low priority
+//! either. So both ways are tried, and the waiting time for each event decides.
 //!
 //! Invariant: the way that is not in use is tried for at most one [`WINDOW`] (or until one spin is preempted) in each
 //! interval, and intervals double as long as it loses.
@@ -32,7 +32,7 @@ impl Strategy {
 /// One wait that has ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sample {
-    /// What the wait began with.
+    /// The way in which the wait began.
     pub(super) strategy: Strategy,
     /// Whether a spin in it was preempted.
     pub(super) was_preempted: bool,
@@ -45,7 +45,7 @@ pub(super) struct Sample {
 const WINDOW: Duration = Duration::from_millis(4);
 /// And at least over this many events. Arbitrary.
 const EVENTS: u64 = 32;
-/// A wait that takes longer says that nobody had anything to send. Arbitrary: longer than several time slices.
+/// A wait that takes longer shows that no peer had anything to send. Arbitrary: longer than several time slices.
 const IDLE: Duration = Duration::from_millis(10);
 /// How soon the other way is tried, first and at the latest. Arbitrary: the latter makes a lost time slice in each trial
 /// cost less than 1 %.
@@ -55,7 +55,7 @@ const RETRY_MAX: Duration = Duration::from_secs(2);
 /// two system calls and two switches of context take.
 const SLEEP_FLOOR_NS: u64 = 2_500;
 
-/// What has been learned about the two ways.
+/// The measurements of the two ways.
 #[derive(Debug)]
 pub(super) struct Choice {
     in_use: Strategy,
@@ -147,8 +147,8 @@ impl Choice {
         }
     }
 
-    /// Whether the way on trial, at this cost, beats the other one. To sleep must win clearly, because a spinner's answers
-    /// come sooner than the cost of its waits tells if its peer sends at a rate of its own.
+    /// Whether the way on trial, at this cost, beats the other one. Sleeping must win clearly, because a spinner's
+    /// answers come sooner than the cost of its waits shows, if its peer sends at a rate of its own.
     fn is_better(&self, cost: u64) -> bool {
         match self.in_use {
             Strategy::Spin => self.sleep_ns.is_none_or(|sleep| cost <= sleep),
@@ -180,7 +180,7 @@ impl Choice {
 mod tests {
     use super::*;
 
-    /// A machine: what a wait takes by each way. A spin is preempted once in so many, for so long.
+    /// A machine: the time of a wait by each way. A spin is preempted once in so many, for so long.
     struct Machine {
         spin_ns: u64,
         sleep_ns: u64,

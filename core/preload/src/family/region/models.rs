@@ -1,5 +1,5 @@
 //! Models of the records, run by loom in every interleaving (`ci/run.sh loom`), and by Miri in some (`ci/run.sh miri`).
-//! Processes are threads here: what they share is the same.
+//! Processes are threads here; the shared memory is the same.
 
 #[cfg(miri)]
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::*;
 const OLD: u64 = 1;
 const NEW: u64 = 2;
 
-/// Processes with even numbers are dead, and so is who was to be born long ago.
+/// Processes with even numbers are dead, and so is a child that was reserved long ago.
 fn alive(number: u32, start: u64) -> bool {
     if number == RESERVED {
         start == NEW
@@ -59,7 +59,8 @@ fn enter(region: &Region, number: u32) -> Member {
     region.enter(number, NEW, &alive).expect("there is room")
 }
 
-/// A holder forks and closes while another looks: the child is never missed, wherever in the list it stands.
+/// A holder forks and closes while another process reads the list: it never misses the child, wherever the
+/// child is in the list.
 #[test]
 fn a_grandchild_is_not_missed() {
     check(|| {
@@ -108,7 +109,8 @@ fn a_record_is_given_back_once() {
     });
 }
 
-/// From its reservation on a child lives, also for who looks while it is born.
+/// A child counts as alive from its reservation on, also for a process that reads the record while
+/// the child starts.
 #[test]
 fn a_child_lives_while_it_is_born() {
     check(|| {
@@ -143,8 +145,8 @@ fn a_record_is_given_to_one_process() {
     });
 }
 
-/// A place in the list that a dead process had goes to one of those who want it; a process that has the dead one's
-/// record is another one.
+/// A dead process's place in the list goes to one of the processes that want it; a process that reuses the dead
+/// one's record is a different one.
 #[test]
 fn a_dead_holder_is_replaced_once() {
     check(|| {

@@ -25,7 +25,7 @@ pub(super) struct Target<'a> {
     pub(super) connection: Connection<'a>,
 }
 
-/// Which way the data of a call goes.
+/// The direction of a call's data.
 pub(super) trait Direction {
     /// SO_SNDTIMEO or SO_RCVTIMEO.
     fn timeout(sock: &Socket) -> Option<Duration>;
@@ -36,8 +36,8 @@ pub(super) struct Call<'a, D> {
     pub(super) target: Target<'a>,
     /// The descriptor that reaches the connection. It changes when another thread closes the one of the call.
     pub(super) fd: c_int,
-    /// Invariant: readable memory where the call sends, writable memory where it receives, or memory that is found not to be
-    /// there. The caller of `send` or `recv` promises that.
+    /// Invariant: readable memory where the call sends, writable memory where it receives, or memory that is found to
+    /// be unmapped. The caller of `send` or `recv` promises that.
     pub(super) iov: &'a [iovec],
     /// Of the memory.
     pub(super) len: usize,

@@ -1,4 +1,4 @@
-//! The real calls, and what the kernel says of a connection.
+//! The real calls, and the kernel's state of a connection.
 
 use std::ffi::c_int;
 
@@ -9,13 +9,13 @@ use crate::os::real;
 use crate::os::sockopt::SIOCOUTQNSD;
 use crate::runtime::in_kernel;
 
-/// Whether the kernel has an error to tell, or knows that the connection is over.
+/// Whether the kernel has an error to report, or has ended the connection.
 #[cold]
 pub(super) fn is_broken(fd: c_int) -> bool {
     poll::look(fd, 0) != 0
 }
 
-/// Whether bytes wait that the peer's kernel has no room for, or the network.
+/// Whether bytes wait because the peer's kernel, or the network, has no room for them.
 pub(super) fn is_full(fd: c_int) -> bool {
     let mut n: c_int = 0;
     // SAFETY: SIOCOUTQNSD writes an int.
@@ -45,7 +45,7 @@ pub(super) fn has_room_for_some(fd: c_int) -> bool {
     rc == 0 && used[SK_MEMINFO_WMEM_QUEUED] < used[SK_MEMINFO_SNDBUF]
 }
 
-// What the `libc` crate lacks. linux/sock_diag.h, asm-generic/socket.h.
+// Missing in the `libc` crate. linux/sock_diag.h, asm-generic/socket.h.
 const SO_MEMINFO: c_int = 55;
 const SK_MEMINFO_SNDBUF: usize = 3;
 const SK_MEMINFO_WMEM_QUEUED: usize = 5;

@@ -1,4 +1,4 @@
-//! What each operation says of the path of its connection: whether it is time for a link, or to leave a slow one.
+//! The decisions at each operation on a connection: whether to request a link, and whether to leave a slow one.
 
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(super) fn note_received(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>,
     note_operation(rt, sock, cell);
 }
 
-/// Begins to leave a link that is slower than the anchor. What is in flight arrives as in any demotion; nobody waits.
+/// Begins to leave a link that is slower than the anchor. Bytes in flight arrive as in any demotion; no thread waits.
 #[cold]
 fn leave_slow_link(rt: &Runtime, cell: &Arc<StreamCell>) {
     if let Some(endpoint) = rt.endpoint() {
@@ -38,7 +38,7 @@ fn leave_slow_link(rt: &Runtime, cell: &Arc<StreamCell>) {
     }
 }
 
-/// Counts an operation, and asks for promotion when it is time.
+/// Counts an operation, and requests promotion when it is time.
 #[inline]
 fn note_operation(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>) {
     if !cell.readiness().contains(Readiness::KERNEL_TX) {
@@ -56,7 +56,7 @@ fn try_promotion(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, n: u32) {
     let asked_off = rt.endpoint().is_some_and(|e| cell.lock(e).proto().reason() == Reason::Requested);
     sock.promotion.note_try(n, clock::now(), Tries { shared, asked_off });
     if cell.is_pinned() {
-        // Whoever has pinned it mostly knows better.
+        // The code that pinned it mostly has a more specific reason.
         if sock.noted_reason().is_none() {
             sock.note_reason(Reason::KernelOnly);
         }
@@ -74,12 +74,13 @@ fn try_promotion(rt: &Runtime, sock: &Socket, cell: &Arc<StreamCell>, n: u32) {
         return;
     }
     if sock.accepted {
-        // The connecting side asks for a link; it has had its chance.
+        // The opener requests a link; it has had the time to do so.
         return rt.request_reason(cell);
     }
     match sock.answers.as_ref().map_or(Verdict::Promote, |answers| answers.judge(n)) {
         Verdict::Promote => {
-            // Not the descriptor of this call: one that may be closed before the others is not looked after then.
+            // Not the descriptor of this call: if that is closed before the others, no descriptor would be
+            // watched.
             cell.tag().store(sock.fd.load(Ordering::Relaxed) as u32, Ordering::Relaxed);
             rt.request_promotion(cell);
         }

@@ -51,7 +51,7 @@ pub unsafe fn recv(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
     };
     let Some(len) = total(iov) else { return fail(libc::EINVAL) };
     let nonblocking = flags & libc::MSG_DONTWAIT != 0 || sock.nonblocking.load(Ordering::Relaxed);
-    // As long as it may wait, a call waits for so many.
+    // The call waits for so many bytes as long as it may wait.
     let least = match flags & (libc::MSG_WAITALL | libc::MSG_PEEK) {
         libc::MSG_WAITALL => len,
         0 => len.min(cell.low_water() as usize),
@@ -146,18 +146,19 @@ impl Call<'_, Incoming> {
             RecvWait::Replay(until) => {
                 let limit = Limit { deadline: Some(until), idle: true };
                 in_transition(connection.endpoint, connection.cell, self.fd, Readiness::READABLE, limit);
-                // The next attempt finds out whether the time is over.
+                // The next attempt checks whether the time is over.
                 Waited::Again
             }
         }
     }
 }
 
-/// Copies from the ring into the vector, from its `skip`-th byte on. `None`: there is something to be copied to where nothing
-/// can be written. Then nothing is consumed, as of a segment in the kernel, though what is before that place is written.
+/// Copies from the ring into the vector, from its `skip`-th byte on. `None`: there are bytes to copy to a place that
+/// cannot be written. Then nothing is consumed, like a segment in the kernel, but the memory before that place is
+/// written.
 ///
-/// # Safety
-/// What is there of the memory that `iov` describes is writable, or is found not to be.
+/// # Safety The mapped part of the memory that `iov` describes is the caller's to write, or is
+/// found to be unwritable.
 #[inline]
 unsafe fn copy_out(stream: &mut LockedStream<'_>, iov: &[iovec], skip: usize, peek: bool) -> Option<usize> {
     let available = stream.proto().available() as usize;

@@ -59,7 +59,8 @@ pub unsafe fn send(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec], 
         return unsafe { kernel_send(fd, iov, flags) };
     };
     let Some(len) = total(iov) else { return fail(libc::EINVAL) };
-    // The kernel knows of TCP_CORK itself, also if another process that has the socket has changed it.
+    // The kernel itself has the state of TCP_CORK, also if another process that has the socket has
+    // changed it.
     let more = flags & libc::MSG_MORE != 0 || sock.options.cork.load(Ordering::Relaxed);
     let nonblocking = flags & libc::MSG_DONTWAIT != 0 || sock.nonblocking.load(Ordering::Relaxed);
     if sock.deferred_error.load(Ordering::Relaxed) != 0 {
@@ -189,7 +190,8 @@ impl Call<'_, Outgoing> {
     }
 }
 
-/// A send whose completion is told on the error queue: here, or by the kernel if no link can ever carry it.
+/// A send whose completion is reported on the error queue: here, or by the kernel if no link can ever carry
+/// it.
 ///
 /// # Safety
 /// `iov` describes readable memory.
@@ -218,7 +220,7 @@ unsafe fn send_noted(entry: &Arc<Entry>, sock: &Socket, fd: c_int, iov: &[iovec]
 /// first piece it may take less.
 const SEGMENT: usize = 32 << 10;
 
-/// What there is to be sent of a vector.
+/// The part of a vector that can be sent.
 struct Extent {
     /// So many bytes can be read.
     len: usize,
@@ -245,7 +247,7 @@ impl Extent {
     }
 }
 
-/// Sends the bytes of the vector that are in `range`, or as many of them as there is room for.
+/// Sends the bytes of the vector in `range`, or as many of them as there is room for.
 ///
 /// # Safety
 /// They are readable.

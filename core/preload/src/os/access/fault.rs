@@ -3,13 +3,13 @@
 //! [`install`] puts a handler of ours beneath the program's action, with the first descriptor of ours and not before. Invariants:
 //! * The program sees its own action only. Calls that set or report one are interposed; inside each of them the program's
 //!   action is the kernel's again (see [`with_the_programs`]), so flags, masks and old values are the kernel's own.
-//! * The installed action has the flags and the mask of the program's, so a handler of the program runs on the stack, with
-//!   the signals blocked, and with the restart of calls that it has asked for. It gets the kernel's arguments.
+//! * The installed action has the flags and the mask of the program's, so a handler of the program runs on the stack,
+//!   with the signals blocked, and with the restart of calls that it has requested. It gets the kernel's arguments.
 //! * Without a handler of the program the process ends as it would have: the default action is put back, and the signal is
 //!   sent again with what came with it.
 //! * A signal that the program ignores is left alone, because others inherit that over `exec`. Then no touch can be recovered.
 //!
-//! An action that is set by a system call of the program's own is not seen. It takes the place of ours.
+//! The library does not see an action that the program sets by its own system call. Such an action replaces ours.
 
 use std::ffi::{c_int, c_long, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -21,8 +21,8 @@ use crate::os::errno::{errno, set_errno};
 use crate::os::real;
 use crate::os::signals::Held;
 
-/// What the program wants done on a signal. Without a lock, for it is read in the handler: a version that is odd while it is
-/// written, and different after.
+/// The program's action on a signal. Without a lock, because the handler reads it: a version is odd while the action is
+/// written, and different afterwards.
 struct Action {
     signal: c_int,
     version: AtomicU32,
@@ -31,7 +31,7 @@ struct Action {
     mask: AtomicU64,
 }
 
-/// The part of a `sigaction` that the program chooses. All signals that there are fit in the first word of a mask.
+/// The part of a `sigaction` that the program chooses. All signals fit in the first word of a mask.
 #[derive(Clone, Copy)]
 struct Wanted {
     handler: usize,
@@ -66,14 +66,14 @@ impl Wanted {
         }
     }
 
-    /// What the kernel is given in its place; `None`: itself.
+    /// The action that is installed in its place; `None`: the program's own.
     fn beneath(self) -> Option<Wanted> {
         let ours = on_fault as extern "C" fn(c_int, *mut siginfo_t, *mut c_void) as usize;
         match self.handler {
             libc::SIG_IGN => None,
             libc::SIG_DFL => Some(Wanted { handler: ours, flags: libc::SA_SIGINFO | libc::SA_ONSTACK, mask: 0 }),
             _ => {
-                // What is to happen once is counted by `on_fault`.
+                // `on_fault` counts an action that runs once.
                 let flags = (self.flags | libc::SA_SIGINFO) & !libc::SA_RESETHAND;
                 Some(Wanted { handler: ours, flags, ..self })
             }
@@ -146,7 +146,7 @@ impl Action {
         result
     }
 
-    /// Takes what the kernel has as the program's, and puts ours beneath it.
+    /// Takes the kernel's current action as the program's, and installs ours beneath it.
     fn adopt(&self) {
         let wanted = Wanted::current(self.signal);
         self.store(wanted);
@@ -156,7 +156,7 @@ impl Action {
     }
 }
 
-/// Makes touches recoverable from now on. Once does something, and the others cost a load.
+/// Makes touches recoverable from now on. Only the first call does anything; later ones cost a load.
 #[inline]
 pub fn install() {
     if !is_installed() {
@@ -197,7 +197,7 @@ pub fn with_the_programs<R>(signal: c_int, call: impl FnOnce() -> R) -> R {
     let Some(action) = action else { return call() };
     action.alone(|| {
         if is_ours(Wanted::current(signal)) {
-            // Only this thread is here, so nobody writes to it.
+            // This is the only thread, so no other one writes to it.
             let wanted = Wanted {
                 handler: action.handler.load(Ordering::Relaxed),
                 flags: action.flags.load(Ordering::Relaxed) as c_int,
@@ -227,7 +227,7 @@ pub fn after_fork_child() {
 extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel's arguments.
     let (code, context_of) = unsafe { ((*info).si_code, &mut *context.cast::<ucontext_t>()) };
-    // Faults have positive codes; signals that somebody sends have others.
+    // Faults have positive codes; signals that a process sends have others.
     if code > 0 && lands(context_of) {
         return;
     }
@@ -276,11 +276,11 @@ fn reset(action: &Action) {
     set_errno(saved);
 }
 
-/// The default action, which the signal finds when it comes again with all that it came with: once the handler returns, and
-/// where it came first. Not all that the kernel sends would fault again.
+/// The default action, which takes effect when the signal comes again with the same information, at the same place,
+/// once the handler returns. It is sent again because not every signal of the kernel would fault again.
 fn end_by(signal: c_int, info: *mut siginfo_t) {
     Wanted::DEFAULT.set(signal);
-    // SAFETY: sends this thread what it has got.
+    // SAFETY: sends this thread the signal that it has received.
     unsafe {
         let (pid, thread) = (libc::getpid(), libc::syscall(libc::SYS_gettid));
         let number = libc::SYS_rt_tgsigqueueinfo;

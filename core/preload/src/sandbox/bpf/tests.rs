@@ -83,7 +83,7 @@ impl Random {
         self.next() % limit
     }
 
-    /// A number that conditions and operators do something interesting with.
+    /// A number that is an interesting operand of conditions and operators.
     fn number(&mut self) -> u32 {
         match self.below(3) {
             0 => self.below(8),
@@ -96,7 +96,7 @@ impl Random {
 /// The call that generated filters judge: it has no effect. Every other one passes.
 const PROBE: u32 = libc::SYS_getuid as u32;
 
-/// A filter that computes something of the arguments of [`PROBE`], and returns an errno made of some of its bits.
+/// A filter that computes a value from the arguments of [`PROBE`], and returns an errno made of some of its bits.
 fn generate(random: &mut Random) -> Vec<Instruction> {
     const BODY: u32 = 24;
     let plain = |code, k| Instruction { code, jt: 0, jf: 0, k };
@@ -131,7 +131,8 @@ fn generate(random: &mut Random) -> Vec<Instruction> {
     filter
 }
 
-/// What the kernel's own machine makes of [`PROBE`] with each set of arguments: the errno. In a child, whose filter it is.
+/// The result of the kernel's own machine for [`PROBE`] with each set of arguments: the errno. Runs in a child that
+/// installs the filter.
 fn ask_kernel(filter: &[Instruction], arguments: &[[u64; 6]]) -> Vec<i32> {
     let mut pipe = [0; 2];
     // SAFETY: two writable ints.
@@ -164,8 +165,8 @@ fn ask_kernel(filter: &[Instruction], arguments: &[[u64; 6]]) -> Vec<i32> {
     }
 }
 
-/// Breaks if any instruction is evaluated differently than in the kernel, with known arguments; or if an answer is missing
-/// among those for unknown ones.
+/// Breaks if any instruction is evaluated differently than in the kernel, with known arguments; or if a verdict is
+/// missing among those for unknown ones.
 #[test]
 fn generated_filters_answer_as_the_kernel_does() {
     let (mut distinct, seeds) = (std::collections::BTreeSet::new(), 1..=120);
@@ -189,5 +190,5 @@ fn generated_filters_answer_as_the_kernel_does() {
     assert!(distinct.len() > 100, "the filters hardly compute anything: {distinct:?}");
 }
 
-/// Generated filters do not look at it.
+/// Generated filters do not read it.
 const AUDIT_ARCH_OF_TESTS: u32 = 0;
