@@ -185,7 +185,7 @@ pub enum Does {
     Close(c_int),
     /// Waits on an epoll instance, and would take its events past this library.
     WaitFor(c_int),
-    /// Puts descriptors into the ring's table of files: where they stand, and how many.
+    /// Puts descriptors into the ring's table of files: their address, and how many.
     Register(*const c_int, u32),
     /// Sends a message, which may carry descriptors, on this descriptor or on a file of the ring's table.
     SendMessage(Option<c_int>, *const libc::msghdr),
@@ -275,7 +275,7 @@ const WITHOUT_DESCRIPTOR: [Op; 13] = [
 /// The effect of an `io_uring_register`, as far as it matters to connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Register {
-    /// Puts descriptors into the ring's table of files: where they stand, and how many.
+    /// Puts descriptors into the ring's table of files: their address, and how many.
     Files(*const c_int, u32),
     /// Submissions may be elsewhere, or may be entered in other ways.
     Unseen,

@@ -1,11 +1,15 @@
-//! What `netacc_ss` is told, and `netacc demote` asks for: a server on the abstract Unix socket `netacc-ss/<pid>`.
+//! The server for `netacc_ss` and `netacc demote`, on the abstract Unix socket `netacc-ss/<pid>`.
 //!
-//! One line of request. `DEMOTE` takes all connections off their links and `PROMOTE` lets them back; `SURRENDER` and the
-//! number of a descriptor takes that connection off for good, because another process takes the descriptor; the answer
-//! is a `netacc_config::stats::Switched`. `GET` and the names of sections (`all`, `cfg`, `cnt`, `mem`, `qp`, `sock`; separated by commas or
-//! spaces, `cnt` if there are none), is answered by one JSON document (`netacc_config::stats::Snapshot`) until end of
-//! file. Only the same user and root are answered. Each question is answered by a short-lived thread, so that a client
-//! that reads slowly stalls nobody; there are never more than a few of them.
+//! A request is one line:
+//!
+//! * `DEMOTE` takes all connections off their links and `PROMOTE` lets them back. `SURRENDER` with the number of a
+//!   descriptor takes that connection off for good, because another process takes the descriptor. The answer is a
+//!   `netacc_config::stats::Switched`.
+//! * `GET` with the names of sections (`all`, `cfg`, `cnt`, `mem`, `qp`, `sock`; separated by commas or spaces, `cnt`
+//!   if there are none) is answered by one JSON document (`netacc_config::stats::Snapshot`), up to end of file.
+//!
+//! Only the same user and root get answers. A short-lived thread answers each request, so that a client that reads
+//! slowly stalls no other; there are never more than a few such threads.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -33,17 +37,18 @@ use crate::table::{self, Entry};
 mod peer;
 mod switch;
 
-/// Time for a client to ask, and then to take the answer. Arbitrary: clients are local.
+/// Time for a client to send its request, and then to read the answer. Arbitrary: clients are local.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Questions answered at a time; more are turned away.
+/// Requests answered at a time; further ones are rejected.
 const MAX_SERVING: usize = 4;
-/// A longer request is none.
+/// A longer request is invalid.
 const MAX_REQUEST: usize = 256;
 
 static SERVING: AtomicUsize = AtomicUsize::new(0);
 
-/// Opens the socket on which [`serve`] answers: non-blocking, close-on-exec, at a high number. `None` if that cannot be
-/// had (another process of this number in another PID namespace, say): the process then tells nobody.
+/// Opens the socket on which [`serve`] answers: non-blocking, close-on-exec, at a high number. `None` if that is
+/// impossible (another process has this number in another PID namespace, for example): the process then serves no
+/// requests.
 pub fn listen() -> Option<RawFd> {
     let fd = own::keep(new_socket)?;
     let (address, len) = address(std::process::id());
@@ -74,12 +79,12 @@ fn address(pid: u32) -> (libc::sockaddr_un, libc::socklen_t) {
 
 /// Takes one client. Called by the helper thread when the listener is readable; never blocks.
 pub fn serve(listener: RawFd, runtime: &'static Runtime) {
-    // SAFETY: no addresses are asked for.
+    // SAFETY: no addresses are requested.
     let accepted = own::make_high(|| unsafe {
         real::accept4(listener, std::ptr::null_mut(), std::ptr::null_mut(), libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK)
     });
     let Some(fd) = accepted else { return };
-    // SAFETY: a new descriptor that nobody else knows.
+    // SAFETY: a new descriptor with no other owner.
     let client = Client(unsafe { OwnedFd::from_raw_fd(fd) });
     let turn = Turn::take();
     if !peer::is_trusted(fd) || turn.is_none() {
@@ -93,7 +98,7 @@ pub fn serve(listener: RawFd, runtime: &'static Runtime) {
     let _ = std::thread::Builder::new().name("netacc-ss".into()).stack_size(256 << 10).spawn(answer);
 }
 
-/// Waits, for a bounded time, until no question is being answered.
+/// Waits, for a bounded time, until no request is being answered.
 pub fn await_answers() {
     let deadline = now() + PATIENCE;
     while SERVING.load(Ordering::Acquire) > 0 && now() < deadline {
@@ -101,7 +106,7 @@ pub fn await_answers() {
     }
 }
 
-/// One of the questions being answered.
+/// One of the requests being answered.
 struct Turn;
 
 impl Turn {
@@ -180,12 +185,12 @@ impl Client {
     }
 }
 
-/// Asks another process to surrender a descriptor, and waits until it has, for a bounded time. A process that does not
-/// answer has nothing on a link.
+/// Sends another process the request to surrender a descriptor, and waits until it has done so, for a bounded time. A
+/// process that does not answer has nothing on a link.
 pub fn surrender_elsewhere(pid: u32, fd: RawFd) {
     let (address, len) = address(pid);
     let Some(socket) = own::make_high(new_socket) else { return };
-    // SAFETY: a new descriptor that nobody else knows.
+    // SAFETY: a new descriptor with no other owner.
     let client = Client(unsafe { OwnedFd::from_raw_fd(socket) });
     // SAFETY: the address has `len` bytes.
     if unsafe { real::connect(socket, (&raw const address).cast(), len) } != 0 {
@@ -204,8 +209,8 @@ pub fn surrender_elsewhere(pid: u32, fd: RawFd) {
     }
 }
 
-/// At exit: tells what was counted, if somebody wants to know. Not safe in a signal handler that calls `_exit`, but then
-/// only for who has asked for it; and not for processes that a signal ends.
+/// At exit: writes the counters, if the configuration requests it. Not safe in a signal handler that calls `_exit`, but
+/// only if the configuration requests it. Processes that a signal ends write nothing.
 pub fn tell_at_exit() {
     if confinement::is_confined() {
         return;
@@ -215,7 +220,7 @@ pub fn tell_at_exit() {
     let Ok(mut line) = serde_json::to_vec(&snapshot(rt, Sections { cnt: true, ..Sections::default() })) else { return };
     line.push(b'\n');
     let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
-    // In one write, so that lines of several processes do not mix. There is nobody to tell if it fails.
+    // In one write, so that lines of several processes do not mix. A failure cannot be reported.
     let _ = file.and_then(|mut file| netacc_registry::without_file_size_signal(|| file.write_all(&line)));
 }
 
@@ -243,7 +248,7 @@ impl Request {
     }
 }
 
-/// What is asked for.
+/// The requested sections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Sections {
     cfg: bool,
@@ -363,7 +368,7 @@ fn memory(endpoint: Option<&Endpoint>) -> Counters {
 }
 
 fn links(rt: &Runtime, endpoint: &Endpoint) -> Vec<QueuePairStats> {
-    // What a link has carried is known by stream: these are the sums over those on it now.
+    // The bytes of a link are counted by stream: these are the sums over the streams on it now.
     let mut carried: BTreeMap<u32, (StreamCounters, SocketAddr)> = BTreeMap::new();
     for cell in endpoint.streams() {
         let guard = cell.lock(endpoint);
@@ -435,7 +440,8 @@ fn sockets(endpoint: Option<&Endpoint>) -> Vec<SocketStats> {
     sockets
 }
 
-/// TCP sockets that the library has not seen being made: the program was started with them, and has not accepted from them.
+/// TCP sockets that the library has not seen being created: the program was started with them, and has not accepted
+/// from them.
 fn unknown() -> Vec<SocketStats> {
     let names = netacc_descriptors::read_names("/proc/self/fd").unwrap_or_default();
     let numbers = names.iter().filter_map(|name| name.to_str()?.parse::<RawFd>().ok());
@@ -467,7 +473,7 @@ fn unknown() -> Vec<SocketStats> {
 
 fn connected(fd: RawFd, sock: &Socket, endpoint: Option<&Endpoint>) -> SocketStats {
     let Some((cell, endpoint)) = sock.stream.as_ref().zip(endpoint) else {
-        // Nobody but the kernel has counted.
+        // Only the kernel has counted.
         let (rx_bytes_tcp, tx_bytes_tcp) = peer::kernel_bytes(fd);
         return SocketStats {
             fd,
@@ -518,7 +524,7 @@ fn connected(fd: RawFd, sock: &Socket, endpoint: Option<&Endpoint>) -> SocketSta
     }
 }
 
-/// A stream that was never promoted knows less about the reason than its socket.
+/// The socket of a stream that was never promoted has a more specific reason than the stream.
 fn told(sock: &Socket, reason: Reason) -> Reason {
     match reason {
         Reason::NotYet => sock.noted_reason().unwrap_or(reason),

@@ -1,4 +1,5 @@
-//! Which descriptors are ours: one slot per descriptor number, empty for everything the library does not handle.
+//! The table of our descriptors: one slot per descriptor number, empty for descriptors that the library does not
+//! handle.
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
@@ -24,8 +25,8 @@ type Chunk = [ArcSwapOption<Entry>; CHUNK];
 /// Not `OnceLock`: a thread that makes a chunk while another one forks would hold it for ever in the child.
 static TABLE: [AtomicPtr<Chunk>; MAX_FDS / CHUNK] = [const { AtomicPtr::new(null_mut()) }; MAX_FDS / CHUNK];
 
-/// One bit per descriptor that has an entry. Looked at first: a descriptor that is not ours must cost no thread-local
-/// storage, whose first use allocates, because allocators themselves read files while they start.
+/// One bit per descriptor that has an entry. Checked first: a descriptor that is not ours must not cause the first use
+/// of thread-local storage, which allocates, because allocators themselves read files while they start.
 static OURS: [AtomicU64; MAX_FDS / 64] = [const { AtomicU64::new(0) }; MAX_FDS / 64];
 
 #[inline]
@@ -50,13 +51,13 @@ pub fn end() -> c_int {
     END.load(Ordering::Acquire) as c_int
 }
 
-/// The slot of a descriptor, whose chunk is made now if need be; `None` beyond [`MAX_FDS`].
+/// The slot of a descriptor. Makes its chunk if there is none yet; `None` beyond [`MAX_FDS`].
 fn slot_or_new(fd: c_int) -> Option<&'static ArcSwapOption<Entry>> {
     let place = TABLE.get(fd as usize / CHUNK)?;
     if place.load(Ordering::Acquire).is_null() {
         let new = Box::into_raw(Box::new([const { ArcSwapOption::const_empty() }; CHUNK]));
         if place.compare_exchange(null_mut(), new, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            // SAFETY: just made, and known to nobody.
+            // SAFETY: just made, and not published.
             drop(unsafe { Box::from_raw(new) });
         }
     }
@@ -81,14 +82,14 @@ pub fn get_full(fd: c_int) -> Option<Arc<Entry>> {
     slot(fd)?.load_full()
 }
 
-/// Puts an entry in; returns what was there. A child that shares this table, but not the descriptors, only notes that its
-/// descriptor is another one.
+/// Inserts an entry; returns the old one. A child that shares this table, but not the descriptors, only records that
+/// its descriptor has changed.
 pub fn insert(fd: c_int, entry: Arc<Entry>) -> Option<Arc<Entry>> {
     if vfork::is_child() {
         vfork::note_changed(fd);
         return None;
     }
-    // Before anything that a program passes with a descriptor of ours is looked at.
+    // Before the library reads any memory that a program passes with a descriptor of ours.
     fault::install();
     let old = slot_or_new(fd)?.swap(Some(entry));
     END.fetch_max(fd as usize + 1, Ordering::AcqRel);
@@ -96,7 +97,7 @@ pub fn insert(fd: c_int, entry: Arc<Entry>) -> Option<Arc<Entry>> {
     old
 }
 
-/// Takes the entry out; see [`insert`] for a child that shares this table.
+/// Removes the entry; see [`insert`] for a child that shares this table.
 pub fn remove(fd: c_int) -> Option<Arc<Entry>> {
     if !is_ours(fd) {
         return None;

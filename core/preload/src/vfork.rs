@@ -1,17 +1,18 @@
 //! Children that share the memory of this process, but have descriptors of their own: those of `vfork`, and of `clone` with
 //! `CLONE_VM` and without `CLONE_FILES`.
 //!
-//! Such a child finds the library as its parent has it. Its reads and writes on a connection go the parent's way, over a
-//! link too, because the memory of the link is shared as well. What it does to its descriptors must not change the
-//! parent's table: here the child notes which numbers are not the parent's any more, and for those it uses the kernel.
+//! Such a child uses the library's state of its parent. Its reads and writes on a connection take the parent's path,
+//! also over a link, because the memory of the link is shared as well. The child's changes to its descriptors must not
+//! change the parent's table. So here the child records the numbers that are not the parent's any more, and uses the
+//! kernel for these.
 //!
 //! The child of `vfork` runs on its parent's stack and in its parent's thread, while the parent sleeps. So:
 //! * the function is written in assembly, because the child returns from it first, and its next calls overwrite the place
 //!   of the return address. That is kept in a register while the parent sleeps, as the C library does it;
-//! * the child is known by a variable of the thread, which the parent resets when it goes on.
+//! * the child is recognised by a variable of the thread, which the parent resets when it continues.
 //!
-//! The child of a `clone` without `CLONE_VFORK` runs beside its parent, with the same variables of the thread. It is known
-//! by its number alone.
+//! The child of a `clone` without `CLONE_VFORK` runs beside its parent, with the same variables of the thread. It is
+//! recognised by its number alone.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_long};
@@ -20,8 +21,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::os::errno::set_errno;
 use crate::runtime;
 
-/// Counts the parents that sleep until their child has started a program or has ended, and [`BESIDE`]. While it is 0 there
-/// is no such child, which is all that calls on connections look at.
+/// Counts the parents that sleep until their child has started a program or has ended, and [`BESIDE`]. While it is 0
+/// there is no such child. Calls on connections check only this word.
 static CHILDREN: AtomicU32 = AtomicU32::new(0);
 /// A child may run beside this process, from now on: see the module.
 static BESIDE: AtomicBool = AtomicBool::new(false);
@@ -34,7 +35,7 @@ const MAX_CHANGED: usize = 32;
 #[derive(Clone, Copy)]
 struct Changed {
     numbers: [c_int; MAX_CHANGED],
-    /// How many of `numbers` there are; more than fit: any descriptor may be changed.
+    /// How many of `numbers` are in use; more than fit: any descriptor may be changed.
     count: usize,
 }
 
@@ -117,7 +118,7 @@ extern "C" fn before_vfork() -> u32 {
     parent_will_sleep()
 }
 
-/// In the child, and then in the parent. `result`: what the system call has returned.
+/// Runs in the child, and then in the parent. `result`: the result of the system call.
 extern "C" fn after_vfork(result: c_long, depth: u32) -> libc::pid_t {
     if result == 0 {
         child_begins(depth);

@@ -1,14 +1,14 @@
-//! Waiting: how to sleep, and bringing streams back to the anchor.
+//! Waiting: how threads sleep until a stream changes.
 //!
 //! * [`spin`](crate::spin): how long to spin before.
 //! * `poll`: sleeping on several descriptors.
-//! * [`signals`]: what a handler finds that runs meanwhile.
+//! * [`signals`]: the state that a handler finds if it runs meanwhile.
 //!
 //! A thread waits for one stream by sleeping on its queue pair, and for several (`poll`, `select`) by sleeping in the
-//! real `ppoll` with an eventfd and the channel of a completion queue of its own added ([`Slot`](slots::Slot)). Where several
-//! threads would sleep on one queue pair for different streams, they sleep on their eventfds. In all cases the order is:
-//! announce, look once more, sleep; whoever changes a stream does: change, look for announcements, wake. No thread is
-//! woken for a stream that it does not wait for.
+//! real `ppoll` with an eventfd and the channel of a completion queue of its own added ([`Slot`](slots::Slot)). Where
+//! several threads would sleep on one queue pair for different streams, they sleep on their eventfds. In all cases the
+//! order is: announce, poll once more, sleep. A thread that changes a stream does: change, check for announcements,
+//! wake. No thread is woken for a stream that it does not wait for.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -42,7 +42,8 @@ pub use slots::{Slot, Slots};
 
 use sleeper::StreamWait;
 
-/// The rest of a call's time, or as good as none at all: a wait of the kernel that has an end is not restarted.
+/// The rest of a call's time. A call without a limit that must not be restarted gets a very long limit, because the
+/// kernel does not restart a wait with a time limit.
 fn left(limit: Limit) -> Option<Duration> {
     const LONG: Duration = Duration::from_secs(1 << 30);
     match limit.deadline {
@@ -51,7 +52,7 @@ fn left(limit: Limit) -> Option<Duration> {
     }
 }
 
-/// Waits until `cell` may be ready for one of `want`. The caller has just looked and found it not ready.
+/// Waits until `cell` may be ready for one of `want`. The caller has just polled it and found it not ready.
 pub fn for_stream(
     rt: &Runtime,
     sock: &Socket,
@@ -101,7 +102,7 @@ pub fn for_stream(
     Waited::Again
 }
 
-/// Between the paths: the anchor moves things on, or the peer's answer on the link.
+/// Between the paths: an event on the anchor, or the peer's answer on the link, continues the change.
 pub fn in_transition(endpoint: &Endpoint, cell: &Arc<StreamCell>, fd: c_int, want: Readiness, limit: Limit) -> Waited {
     let progress = cell.lock(endpoint).change(|stream| stream.progress_anchor(false));
     if cell.readiness().intersects(want) {
@@ -127,7 +128,7 @@ pub fn in_transition(endpoint: &Endpoint, cell: &Arc<StreamCell>, fd: c_int, wan
     drop(held);
     cell.anchor_event(endpoint, anchor_event(fds[0].revents as u16 as u32));
     if n == 1 {
-        // Something is there, but not for the application: give the rest time to come.
+        // There are bytes, but not for the application: give the rest time to come.
         std::thread::yield_now();
     }
     match limit.deadline {
@@ -136,8 +137,8 @@ pub fn in_transition(endpoint: &Endpoint, cell: &Arc<StreamCell>, fd: c_int, wan
     }
 }
 
-/// Closes the descriptors for waits that are not in use: those of slots in which no thread sleeps, and the calling thread's
-/// signalfd. Whether there were any.
+/// Closes the descriptors for waits that are not in use: those of slots in which no thread sleeps, and the calling
+/// thread's signalfd. Returns whether there were any.
 pub fn give_back_unused() -> bool {
     slots::of_process().give_back() | signalfd::give_back()
 }
@@ -157,7 +158,7 @@ pub fn arm(endpoint: &Endpoint, cq: CompletionQueueId, moderated: bool) -> Armed
     }
 }
 
-/// One sleeper of `cq` is up. Handles what has arrived, and arms again if others still sleep.
+/// One sleeper of `cq` is up. Handles completions, and arms again if others still sleep.
 pub fn disarm(endpoint: &Endpoint, cq: CompletionQueueId) {
     endpoint.device().disarm(cq);
     endpoint.poll(cq);

@@ -1,8 +1,8 @@
 //! Sockets that are watched, while their descriptors are closed, and while they become connections or cease to be.
 //!
-//! For the kernel what an instance watches is the open file: a registration lives until the last descriptor of that is
-//! closed, and keeps reporting although the number under which it was made may name something else by then. So here: the
-//! interest moves to a duplicate that the library keeps for as long as the program has other descriptors of the socket.
+//! In the kernel an instance watches the open file: a registration lives until the last descriptor of that file is
+//! closed, and keeps reporting although its number may name something else by then. Likewise here: the interest moves
+//! to a duplicate that the library keeps for as long as the program has other descriptors of the socket.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -16,23 +16,23 @@ use crate::settling;
 use crate::socket::Socket;
 use crate::watchers::{unwatch, Registration, Subscriber};
 
-/// All instances forget `fd`, which is being closed, the last descriptor that the program has of its socket. If the
-/// library has others (`lingers`) the kernel would go on reporting it to nobody.
+/// All instances drop `fd`, which is being closed and is the program's last descriptor of its socket. If the library
+/// has others (`lingers`), the kernel would go on reporting it, and no thread would use the report.
 pub fn forget_fd(watchers: &Mutex<Vec<Registration>>, fd: c_int, lingers: bool) {
     for instance in instances(watchers, fd) {
         instance.remove(fd, lingers);
     }
 }
 
-/// `fd`, the last descriptor of its socket here, is being closed, and others may hold that: what the kernel watches lives
-/// on as long as they do. The stream, if there was one, is plain by now.
+/// `fd`, the last descriptor of its socket here, is being closed, and other processes may hold the socket: the kernel's
+/// registrations last as long as they hold it. The stream, if there was one, is plain by now.
 pub fn leave_to_kernel(watchers: &Mutex<Vec<Registration>>, fd: c_int) {
     for instance in instances(watchers, fd) {
         instance.leave_to_kernel(fd);
     }
 }
 
-/// Takes the registrations of `fd` off; the instances that they were with.
+/// Removes the registrations of `fd`. Returns the instances that had them.
 fn instances(watchers: &Mutex<Vec<Registration>>, fd: c_int) -> Vec<Arc<dyn Subscriber>> {
     let mut all = watchers.lock();
     let (mine, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut *all).into_iter().partition(|r| r.is_under(fd));
@@ -44,8 +44,9 @@ fn instances(watchers: &Mutex<Vec<Registration>>, fd: c_int) -> Vec<Arc<dyn Subs
 pub fn outlive(sock: &Socket, fd: c_int) {
     let watched = sock.watchers.lock().iter().any(|r| r.is_under(fd));
     if watched && sock.stream.is_some() && !sock.holds_alone() {
-        // Who else holds the socket may have the instance as well, in which a registration that moves would be another one.
-        // It stays the kernel's, and so must the stream: who waits on the instance alone has nobody look at it any more.
+        // Another holder of the socket may have the instance as well, and for it a registration that moves would be a
+        // different one. So the registration stays the kernel's, and the stream must stay there too, because the
+        // library does not poll it any more for threads that wait on the instance alone.
         sock.keep_on_kernel();
         if let (Some(cell), Some(endpoint)) = (&sock.stream, runtime::get().and_then(Runtime::endpoint)) {
             settling::demote(endpoint, cell, Reason::Shared, settling::SETTLE_DEADLINE);
@@ -57,7 +58,7 @@ pub fn outlive(sock: &Socket, fd: c_int) {
     }
 }
 
-/// What is watched under `fd`, which is being closed, is watched under a duplicate from now on.
+/// Moves the registrations of `fd`, which is being closed, to a duplicate.
 pub fn outlive_as_duplicate(watchers: &Mutex<Vec<Registration>>, outliving: &Mutex<Vec<(c_int, c_int)>>, fd: c_int) {
     let Some(kept) = lingering::duplicate(fd) else {
         instances(watchers, fd).iter().for_each(|instance| instance.remove(fd, false));
@@ -67,8 +68,8 @@ pub fn outlive_as_duplicate(watchers: &Mutex<Vec<Registration>>, outliving: &Mut
     outliving.lock().push((fd, kept));
 }
 
-/// Watches under `to` what was watched under `from`. Other threads change the stream meanwhile: instances are told by both
-/// names until they know the new one alone.
+/// Moves the registrations of `from` to `to`. Other threads change the stream meanwhile, so instances are notified
+/// under both numbers until they use only the new one.
 fn rename(watchers: &Mutex<Vec<Registration>>, from: c_int, to: c_int) {
     let watching: Vec<_> = {
         let mut all = watchers.lock();
@@ -85,7 +86,7 @@ fn rename(watchers: &Mutex<Vec<Registration>>, from: c_int, to: c_int) {
     instances(watchers, from);
 }
 
-/// `fd` names the socket again: for the kernel it is the one that is watched, as if it had never been closed.
+/// `fd` names the socket again: for the kernel it is the watched number, as if it had never been closed.
 pub fn come_back(watchers: &Mutex<Vec<Registration>>, outliving: &Mutex<Vec<(c_int, c_int)>>, fd: c_int) {
     let mut outliving = outliving.lock();
     let Some(at) = outliving.iter().position(|(closed, _)| *closed == fd) else { return };
@@ -114,7 +115,7 @@ pub fn attach(instance: &Arc<dyn Subscriber>, fd: c_int, sock: &Socket) {
     }
 }
 
-/// Carries registrations over from a socket that was not connected to the connection it has become.
+/// Carries registrations over from an unconnected socket to the connection that it has become.
 pub fn carry_over(watchers: Vec<Registration>, fd: c_int, sock: &Socket) {
     for instance in watchers.iter().filter_map(Registration::instance) {
         attach(&instance, fd, sock);
@@ -122,7 +123,7 @@ pub fn carry_over(watchers: Vec<Registration>, fd: c_int, sock: &Socket) {
 }
 
 /// A connection is dissolved, and its descriptors stay open: interests in it are the kernel's alone again. Returns the
-/// registrations for what becomes of it.
+/// registrations for its next state.
 pub fn release(watchers: Vec<Registration>) -> Vec<Registration> {
     for watcher in &watchers {
         let Registration::Epoll(instance, fd) = watcher else { continue };

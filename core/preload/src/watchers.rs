@@ -1,4 +1,4 @@
-//! Epoll instances and threads in `poll`, as the sockets that they watch know them. [`epoll`](crate::epoll) and
+//! The interface of epoll instances and threads in `poll` to the sockets that they watch. [`epoll`](crate::epoll) and
 //! [`wait`](crate::wait) implement the traits.
 
 use std::ffi::c_int;
@@ -8,7 +8,7 @@ use netacc_device::CompletionQueueId;
 use netacc_driver::{Endpoint, Readiness, StreamCell};
 use parking_lot::Mutex;
 
-/// An epoll instance, as the sockets that it watches know it. It knows each of them by a descriptor.
+/// The interface of an epoll instance to the sockets that it watches. It names each of them by a descriptor.
 pub trait Subscriber: Send + Sync {
     /// The stream of `fd` has changed: its readiness is `now`. `arrived`: bytes, an end or an error have come. Called with the
     /// stream locked.
@@ -17,32 +17,31 @@ pub trait Subscriber: Send + Sync {
     /// `fd`, which is watched already, has become a connection, with a stream perhaps. `false`: it is not watched.
     fn attach(&self, fd: c_int, stream: Option<&Arc<StreamCell>>) -> bool;
 
-    /// Forgets `fd`; with `deregister` the kernel is to forget it as well.
+    /// Drops `fd`; with `deregister` also from the kernel's instance.
     fn remove(&self, fd: c_int, deregister: bool);
 
-    /// What `fd` names is the kernel's alone from now on.
+    /// The file of `fd` is the kernel's alone from now on.
     fn leave_to_kernel(&self, fd: c_int);
 
-    /// What is watched under `fd` is watched under `kept` from now on, another descriptor of the same socket. `false`: it is
-    /// not watched.
+    /// Moves the registration of `fd` to `kept`, another descriptor of the same socket. `false`: `fd` is not watched.
     fn rename(&self, fd: c_int, kept: c_int) -> bool;
 
-    /// The completion queue to which links of watched streams are to report. Not with a lock held.
+    /// The completion queue to which links of watched streams are to report. Call it without holding a lock.
     fn queue(self: Arc<Self>, endpoint: &Endpoint) -> CompletionQueueId;
 }
 
-/// A thread that sleeps in `poll`, as others see it.
+/// A thread that sleeps in `poll`, as other threads see it.
 pub trait Sleeper: Send + Sync {
-    /// Something that the thread waits for may have happened.
+    /// An event that the thread waits for may have happened.
     fn wake(&self);
 
     /// Where it wants to be woken for links, if that matters: see [`Watcher::Sleeper`].
     fn queue(&self) -> Option<Option<CompletionQueueId>>;
 }
 
-/// Somebody who watches a socket.
+/// A watcher of a socket.
 pub enum Registration {
-    /// An epoll instance, and the descriptor under which it knows the socket.
+    /// An epoll instance, and the descriptor under which it watches the socket.
     Epoll(Weak<dyn Subscriber>, c_int),
     /// A thread in `poll`.
     Sleeper(Arc<dyn Sleeper>),
@@ -57,7 +56,7 @@ pub enum Watcher {
 }
 
 impl Registration {
-    /// Of the instance, which knows what it watches as `fd`.
+    /// Of the instance, which watches the socket under `fd`.
     pub fn of<S: Subscriber + 'static>(instance: &Arc<S>, fd: c_int) -> Registration {
         let weak: Weak<S> = Arc::downgrade(instance);
         Registration::Epoll(weak, fd)
@@ -76,7 +75,8 @@ impl Registration {
         }
     }
 
-    /// Who wants to be woken where for the stream's link, if that matters to the watcher, and it still exists.
+    /// The place where the watcher is to be woken for the stream's link, if that matters to the watcher and it still
+    /// exists.
     pub fn watcher(&self) -> Option<Watcher> {
         match self {
             Registration::Epoll(instance, _) => instance.upgrade().map(Watcher::Instance),
@@ -84,7 +84,7 @@ impl Registration {
         }
     }
 
-    /// Whether it is an instance's, which knows what it watches as `fd`.
+    /// Whether it is that of an instance which watches the socket under `fd`.
     pub fn is_under(&self, fd: c_int) -> bool {
         matches!(self, Registration::Epoll(_, number) if *number == fd)
     }
@@ -98,13 +98,13 @@ impl Registration {
     }
 }
 
-/// Takes an instance's registration off what is closed or deregistered.
+/// Removes an instance's registration from a socket that is closed or deregistered.
 pub fn unwatch<S: Subscriber + ?Sized>(watchers: &Mutex<Vec<Registration>>, instance: &Arc<S>, fd: c_int) {
     let is_of = |other: &Weak<dyn Subscriber>| std::ptr::addr_eq(other.as_ptr(), Arc::as_ptr(instance));
     watchers.lock().retain(|r| !matches!(r, Registration::Epoll(other, number) if *number == fd && is_of(other)));
 }
 
-/// Takes a thread off what it has waited for. Whether others watch that.
+/// Removes a thread from a socket that it has waited for. Returns whether others watch the socket.
 pub fn remove_sleeper<S: Sleeper + ?Sized>(watchers: &Mutex<Vec<Registration>>, sleeper: &Arc<S>) -> bool {
     let is_it = |other: &Arc<dyn Sleeper>| std::ptr::addr_eq(Arc::as_ptr(other), Arc::as_ptr(sleeper));
     let mut watchers = watchers.lock();

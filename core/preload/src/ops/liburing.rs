@@ -36,7 +36,7 @@ pub unsafe fn made(ring: *mut IoUring, parameters: *const io_uring_params, made:
             table::insert(fd, Arc::new(Entry::Ring(ring)));
         }
     } else if !before_unseen_ring() {
-        // SAFETY: the program has not been told of it.
+        // SAFETY: the program does not have the number yet.
         unsafe { real::io_uring_queue_exit(ring) };
         return REFUSED;
     }
@@ -52,7 +52,7 @@ pub unsafe fn set_up(parameters: *const io_uring_params, fd: c_int) -> c_int {
     if fd < 0 || inside::is_inside() || take_in_ring(fd, unsafe { &*parameters }) {
         return fd;
     }
-    // SAFETY: the program has not been told of it.
+    // SAFETY: the program does not have the number yet.
     unsafe { real::close(fd) };
     REFUSED
 }

@@ -445,7 +445,7 @@ pub unsafe fn recvmmsg(
 /// # Safety
 /// As the C function.
 unsafe fn receive_one(t: Target<'_>, m: *mut mmsghdr, flags: c_int) -> isize {
-    // SAFETY: as the C function; the fields are not looked at.
+    // SAFETY: as the C function; the fields are not read.
     unsafe {
         let n = recvmsg(t, &raw mut (*m).msg_hdr, flags);
         if n >= 0 && !access::write(&raw mut (*m).msg_len, n as c_uint) {
@@ -576,7 +576,7 @@ pub unsafe fn sendmmsg(t: Target<'_>, msgs: *mut mmsghdr, count: c_uint, flags: 
 /// # Safety
 /// As the C function.
 unsafe fn send_one(t: Target<'_>, m: *mut mmsghdr, flags: c_int) -> Option<bool> {
-    // SAFETY: as the C function; the fields are not looked at.
+    // SAFETY: as the C function; the fields are not read.
     unsafe {
         let n = usize::try_from(sendmsg(t, &raw const (*m).msg_hdr, flags)).ok()?;
         if !access::write(&raw mut (*m).msg_len, n as c_uint) {

@@ -1,4 +1,4 @@
-//! What the kernel says of a socket.
+//! The kernel's information on a socket.
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -61,8 +61,8 @@ pub(super) fn name(fd: RawFd, call: NameCall) -> String {
     address.to_string()
 }
 
-/// Payload bytes received and sent so far, as the kernel counts them. What has been handed over counts, whether or not it
-/// has been acknowledged.
+/// Payload bytes received and sent so far, as the kernel counts them. Bytes that the program has written count, whether
+/// or not they have been acknowledged.
 pub(super) fn kernel_bytes(fd: RawFd) -> (u64, u64) {
     TcpInfo::of(fd).map_or((0, 0), |info| (info.bytes_received, info.written().unwrap_or(0)))
 }

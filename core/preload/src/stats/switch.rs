@@ -12,9 +12,9 @@ use crate::os::clock::now;
 use crate::runtime::Runtime;
 use crate::table::{self, Entry};
 
-/// How long one request tries; whoever asked may ask again. Shorter than a client waits for its answer.
+/// How long one request tries; the client may send it again. Shorter than a client waits for its answer.
 const EFFORT: Duration = Duration::from_millis(1000);
-/// Between two looks at connections that wait for their peers.
+/// The time between two checks of connections that wait for their peers.
 const PAUSE: Duration = Duration::from_micros(200);
 
 /// Takes every connection off its link and keeps all off links.
@@ -47,8 +47,8 @@ pub(super) fn demote(rt: &Runtime) -> Switched {
     }
 }
 
-/// Lets connections onto links again. Those that this process has opened are tried at once; of the others the peers
-/// decide, after some more use.
+/// Lets connections onto links again. Connections that this process has opened are tried at once; for the others the
+/// peers decide, after some more use.
 pub(super) fn promote(rt: &Runtime) -> Switched {
     let Some(endpoint) = rt.endpoint() else { return count(None) };
     endpoint.hold_back(false);

@@ -1,4 +1,4 @@
-//! Waiting until a call has something to do: for the link, or in the kernel.
+//! Waiting until a call can proceed: for the link, or in the kernel.
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -62,7 +62,7 @@ pub fn block_in_poll(fd: c_int, events: i16, limit: Limit) -> Waited {
     match n {
         n if n < 0 && errno() == libc::EINTR || held.interrupts(limit.restarts()) => Waited::Interrupted,
         0 => Waited::TimedOut,
-        // The number was closed under the call. The kernel looks at it once more when the time is over.
+        // The number was closed under the call. The kernel checks it once more when the time is over.
         _ if fds[0].revents & libc::POLLNVAL != 0 && limit.deadline.is_some_and(|deadline| now() >= deadline) => {
             Waited::TimedOut
         }

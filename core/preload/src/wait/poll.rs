@@ -22,7 +22,7 @@ use crate::table::{self, Entry};
 use crate::watchers::{self, Registration, Sleeper};
 use crate::{batch, queues};
 
-/// What `poll` says of an epoll instance that has events.
+/// The result of `poll` for an epoll instance that has events.
 const INSTANCE_READABLE: i16 = libc::POLLIN | libc::POLLRDNORM;
 
 const BOTH_KERNEL: Readiness = Readiness::KERNEL_RX.union(Readiness::KERNEL_TX);
@@ -30,8 +30,8 @@ const BOTH_KERNEL: Readiness = Readiness::KERNEL_RX.union(Readiness::KERNEL_TX);
 /// How long a thread sleeps at a time that has no descriptor by which it could be woken. Arbitrary.
 const WITHOUT_EVENTFD: Duration = Duration::from_millis(5);
 
-/// Whether any of the descriptors is a stream of ours on a link, or an epoll instance that may watch one. What a child has
-/// inherited is a plain socket afterwards: of a link that its parent has, the kernel knows nothing.
+/// Whether any of the descriptors is a stream of ours on a link, or an epoll instance that may watch one. Makes
+/// inherited connections of a child plain sockets, because the kernel does not see a link that its parent has.
 pub fn any_ours(fds: &[pollfd]) -> bool {
     fds.iter().fold(false, |ours, p| match table::get(p.fd).as_deref().and_then(Option::as_deref) {
         Some(Entry::Stream(sock)) => {
@@ -44,16 +44,16 @@ pub fn any_ours(fds: &[pollfd]) -> bool {
     })
 }
 
-/// For which call descriptors are polled.
+/// The call for which descriptors are polled.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Call {
-    /// `poll` or `ppoll`: of more descriptors than RLIMIT_NOFILE says it is refused.
+    /// `poll` or `ppoll`: the kernel refuses more descriptors than RLIMIT_NOFILE.
     Poll,
     /// One that is not.
     Another,
 }
 
-/// `poll` and `ppoll` on a mix of our descriptors and others; also for others that wait.
+/// `poll` and `ppoll` on a mix of our descriptors and others; other waiting calls use it too.
 pub fn poll(call: Call, fds: &mut [pollfd], timeout: Option<Duration>, mask: *const libc::sigset_t) -> c_int {
     let Some(rt) = runtime::get().filter(|_| !uses::is_over() || fds.iter().any(is_ours_to_tell)) else {
         return kernel_poll(call, fds, timeout, mask);
@@ -102,11 +102,12 @@ pub fn poll(call: Call, fds: &mut [pollfd], timeout: Option<Duration>, mask: *co
     }
 }
 
-/// Looks at links and at the kernel: how many descriptors are ready, or -1.
+/// Polls links and the kernel. Returns how many descriptors are ready, or -1.
 ///
-/// What a peer has written first is found if that is which it wrote then, whatever paths they came by: links are polled again
-/// after one has something, the kernel is asked after that, and links are polled once more if the kernel has something. Links
-/// of which more is known then count if no peer tells of anything in the kernel that came before that.
+/// If the result has bytes that a peer wrote later, it also has those that the peer wrote earlier, whatever paths they
+/// took. For this, links are polled again after one of them has bytes, the kernel is asked after that, and links are
+/// polled once more if the kernel has events. What the links then have in addition counts if no peer has reported an
+/// operation in the kernel that came before it.
 fn look(call: Call, endpoint: &Endpoint, fds: &mut [pollfd], entries: &[Option<Arc<Entry>>]) -> c_int {
     let mut looks = 0;
     loop {
@@ -129,13 +130,13 @@ fn look(call: Call, endpoint: &Endpoint, fds: &mut [pollfd], entries: &[Option<A
     }
 }
 
-/// So often links or the kernel are looked at again at most: a peer may write faster than this is done.
+/// Bounds how often links or the kernel are polled again, because a peer may write faster than this loop runs.
 const LOOKS: usize = 4;
 
-/// What links have.
+/// The events of links.
 struct OnLinks {
     events: Vec<i16>,
-    /// What peers had told of the kernel by then.
+    /// The operations in the kernel that peers had reported by then.
     news: KernelOperation,
 }
 
@@ -150,7 +151,7 @@ impl OnLinks {
         self.events.iter().filter(|events| **events != 0).count()
     }
 
-    /// Whether a stream has something on a link, and another one nothing.
+    /// Whether a stream has events on a link, and another one has none.
     fn are_partly_ready(&self, entries: &[Option<Arc<Entry>>]) -> bool {
         let is_on_link = |(_, cell): (&Socket, &Arc<StreamCell>)| !cell.readiness().contains(BOTH_KERNEL);
         let mut waiting = entries.iter().zip(&self.events).filter(|(_, events)| **events == 0);
@@ -158,8 +159,8 @@ impl OnLinks {
     }
 }
 
-/// Polls links until one more look finds no other stream ready. A look goes from one link to the next, and other threads take
-/// messages meanwhile. So it may find a message, and miss one on another link that was written before it.
+/// Polls links until one more pass finds no other stream ready. A pass goes from one link to the next, and other
+/// threads take messages meanwhile. So it may find a message, and miss one on another link that was written before it.
 fn look_at_links(endpoint: &Endpoint, fds: &[pollfd], entries: &[Option<Arc<Entry>>]) -> OnLinks {
     poll_links(endpoint, entries);
     let mut found = OnLinks::of(endpoint, fds, entries);
@@ -177,18 +178,18 @@ fn look_at_links(endpoint: &Endpoint, fds: &[pollfd], entries: &[Option<Arc<Entr
     found
 }
 
-/// What a look has come to.
+/// The result of a pass.
 struct Looked {
-    /// The kernel's answer, and the readiness that it was asked by.
+    /// The kernel's answer, and the readiness that its question was made from.
     view: Vec<pollfd>,
     before: Vec<Readiness>,
-    /// What links had before the kernel was asked.
+    /// The events of links before the kernel was asked.
     on_links: Vec<i16>,
-    /// The kernel has something.
+    /// The kernel has events.
     found: bool,
 }
 
-/// Who only looks once, and finds that it cannot write, may take a change of path for a full buffer.
+/// A caller that polls only once, and finds that it cannot write, may take a change of path for a full buffer.
 fn settle_writers(endpoint: &Endpoint, fds: &[pollfd], entries: &[Option<Arc<Entry>>]) {
     let until = now() + netacc_socket::SWITCH_PATIENCE;
     for (p, entry) in fds.iter().zip(entries) {
@@ -200,7 +201,7 @@ fn settle_writers(endpoint: &Endpoint, fds: &[pollfd], entries: &[Option<Arc<Ent
     }
 }
 
-/// Whether the kernel does not know how a stream ended: its error was taken from the kernel, and is told by the library.
+/// Whether the kernel does not have a stream's end: its error was taken from the kernel, and the library reports it.
 fn is_ours_to_tell(p: &pollfd) -> bool {
     let guard = table::get(p.fd);
     let Some(Entry::Stream(sock)) = guard.as_deref().and_then(Option::as_deref) else { return false };
@@ -233,7 +234,7 @@ fn poll_links(endpoint: &Endpoint, entries: &[Option<Arc<Entry>>]) {
         let Some(link) = cell.try_lock(endpoint).and_then(|guard| guard.link().cloned()) else { continue };
         let cq = link.cq();
         if cq == endpoint.default_cq() || cq == endpoint.control_cq() {
-            // Others' links are there, too.
+            // Other streams' links use that queue, too.
             endpoint.poll_link(&link);
         } else if seen != Some(cq) {
             seen = Some(cq);
@@ -247,7 +248,7 @@ fn poll_links(endpoint: &Endpoint, entries: &[Option<Arc<Entry>>]) {
     }
 }
 
-/// Handles what has come on links, and waits for threads that are about to.
+/// Handles completions of links, and waits for threads that are about to handle some.
 fn await_links(endpoint: &Endpoint, entries: &[Option<Arc<Entry>>]) {
     for (_, cell) in entries.iter().filter_map(stream_of) {
         if !cell.readiness().contains(Readiness::KERNEL_RX | Readiness::KERNEL_TX) {
@@ -260,8 +261,8 @@ fn await_links(endpoint: &Endpoint, entries: &[Option<Arc<Entry>>]) {
     poll_links(endpoint, entries);
 }
 
-/// What the kernel is asked: everything for foreign descriptors; for ours what the anchor decides, and always the anchor's
-/// readability, which announces a record or its end. Also the readiness that this was decided by.
+/// The events to request from the kernel: all for foreign descriptors; for ours those that the anchor decides, and
+/// always the anchor's readability, which announces a record or its end. Also the readiness that this was decided by.
 fn kernel_view(fds: &[pollfd], entries: &[Option<Arc<Entry>>]) -> (Vec<pollfd>, Vec<Readiness>) {
     fds.iter()
         .zip(entries)
@@ -297,8 +298,8 @@ fn merge(endpoint: &Endpoint, fds: &mut [pollfd], looked: &Looked, entries: &[Op
                     kernel_poll(Call::Another, &mut again, Some(Duration::ZERO), std::ptr::null());
                     revents = again[0].revents;
                 }
-                // Of a stream that was on its link when it was asked the kernel may mean a record, which has perhaps been
-                // taken since.
+                // For a stream that was on its link when the kernel was asked, the event may be a record, which has
+                // perhaps been taken since.
                 if !before.contains(Readiness::KERNEL_RX) || !cell.readiness().contains(Readiness::KERNEL_RX) {
                     if k.revents & (libc::POLLIN | libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0 {
                         cell.anchor_event(endpoint, anchor_event(k.revents as u16 as u32));
@@ -315,7 +316,7 @@ fn merge(endpoint: &Endpoint, fds: &mut [pollfd], looked: &Looked, entries: &[Op
     ready
 }
 
-/// Events that the link side of a stream has, of those asked for.
+/// The requested events that the link side of a stream has.
 fn link_events(wanted: i16, entry: &Option<Arc<Entry>>) -> i16 {
     if let Some(Entry::Epoll(epoll)) = entry.as_deref() {
         return if epoll.has_ready() { wanted & INSTANCE_READABLE } else { 0 };
@@ -342,8 +343,8 @@ fn link_events(wanted: i16, entry: &Option<Arc<Entry>>) -> i16 {
     events
 }
 
-/// The stream of a call that waits for nothing else, and that is on a link: its thread sleeps on the queue pair. What
-/// happens on its anchor the helper takes in.
+/// The stream of a call that waits for nothing else, if it is on a link: its thread sleeps on the queue pair. The
+/// helper handles events of its anchor.
 struct OnlyStream<'a> {
     events: i16,
     entry: &'a Option<Arc<Entry>>,
@@ -353,8 +354,8 @@ struct OnlyStream<'a> {
 }
 
 impl<'a> OnlyStream<'a> {
-    /// `None`: the call waits for something else as well, or with a mask of signals, which only the kernel can set for a
-    /// sleep.
+    /// `None`: the call waits for other descriptors as well, or with a mask of signals, which only the kernel can set
+    /// for a sleep.
     fn of(
         endpoint: &Endpoint,
         fds: &[pollfd],
@@ -393,7 +394,8 @@ impl<'a> OnlyStream<'a> {
     }
 }
 
-/// A thread in `poll` that is announced everywhere. Not any more once dropped, also if the thread is cancelled in its sleep.
+/// A thread in `poll` that is registered with everything it waits for. Drop removes the registrations, also if the
+/// thread is cancelled while it sleeps.
 struct Announced<'a> {
     endpoint: &'a Endpoint,
     entries: &'a [Option<Arc<Entry>>],
@@ -423,7 +425,7 @@ impl<'a> Announced<'a> {
                 queues.extend(epoll.own_queue());
             }
         }
-        // The helper looks at its own, and wakes this thread.
+        // The helper polls its own queue, and wakes this thread.
         queues.retain(|cq| *cq != endpoint.control_cq());
         queues.sort_unstable();
         queues.dedup();
@@ -434,7 +436,8 @@ impl<'a> Announced<'a> {
         Announced { endpoint, entries, slot, waiter, queues, pending }
     }
 
-    /// Takes the thread off a stream. If an epoll instance watches that as well, its link goes back to that one's queue.
+    /// Removes the thread from a stream. If an epoll instance watches the stream as well, its link goes back to the
+    /// instance's queue.
     fn leave(&self, sock: &Socket, cell: &Arc<StreamCell>) {
         if watchers::remove_sleeper(&sock.watchers, &self.waiter) {
             let link = cell.lock(self.endpoint).link().cloned();
@@ -465,7 +468,7 @@ impl Drop for Announced<'_> {
     }
 }
 
-/// Announces, looks once more, sleeps.
+/// Announces, polls once more, sleeps.
 fn sleep(
     endpoint: &Endpoint,
     fds: &[pollfd],

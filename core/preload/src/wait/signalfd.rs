@@ -1,6 +1,6 @@
 //! Signals in a wait that is made of several calls: it must end as the one blocking call that it stands for would, with
-//! EINTR or, after handlers with SA_RESTART, not at all. `ppoll` always ends with EINTR and does not say for which
-//! signal. So signals are held back while such a wait does anything, and looked at before their handlers run.
+//! EINTR or, after handlers with SA_RESTART, not at all. `ppoll` always ends with EINTR and does not report the signal.
+//! So signals are blocked during such a wait, and checked before their handlers run.
 
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -37,7 +37,7 @@ fn set_wanted(signals: c_int, wanted: &sigset_t) {
     }
 }
 
-/// Closes the thread's signalfd, if it has one. Whether it had. Not while the thread waits.
+/// Closes the thread's signalfd, if it has one. Returns whether it had one. Not to be called while the thread waits.
 pub fn give_back() -> bool {
     let (fd, generation) = SIGNALS.replace((-1, 0));
     let had = fd >= 0 && generation == own::FORK_GENERATION.load(std::sync::atomic::Ordering::Relaxed);
@@ -58,7 +58,7 @@ pub fn poll(fd: c_int, events: i16, limit: Limit) -> Waited {
     });
     let mut fds =
         [pollfd { fd, events, revents: 0 }, pollfd { fd: signals.unwrap_or(-1), events: libc::POLLIN, revents: 0 }];
-    // Without a descriptor for signals they are looked for now and then.
+    // Without a descriptor for signals, they are checked from time to time.
     let step = timespec(std::time::Duration::from_millis(50));
     let time = match signals {
         Some(signals) => {

@@ -1,4 +1,4 @@
-//! A sleeping thread, as others see it, and the sleep of a thread that waits for one stream.
+//! The handle of a sleeping thread for other threads, and the sleep of a thread that waits for one stream.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,12 +36,12 @@ enum Place {
 }
 
 impl Waiter {
-    /// Who sleeps at `slot`.
+    /// The thread that sleeps at `slot`.
     pub fn at_slot(slot: &Arc<Slot>) -> Arc<Waiter> {
         Waiter::new(Place::Slot(slot.clone()))
     }
 
-    /// Who sleeps on the queue pair of `cell`.
+    /// The thread that sleeps on the queue pair of `cell`.
     pub fn on_queue_pair(cell: &Arc<StreamCell>) -> Arc<Waiter> {
         Waiter::new(Place::QueuePair(cell.clone()))
     }
@@ -50,7 +50,7 @@ impl Waiter {
         Arc::new(Waiter { asleep: AtomicBool::new(true), place })
     }
 
-    /// The thread is up. Whether somebody has woken it by its eventfd.
+    /// The thread is up. Returns whether another thread has woken it by its eventfd.
     pub fn get_up(&self) -> bool {
         !self.asleep.swap(false, Ordering::SeqCst) && !matches!(self.place, Place::QueuePair(_))
     }
@@ -81,7 +81,7 @@ impl Sleeper for Waiter {
     }
 }
 
-/// A waiter registered with one socket. Not any more once dropped, also if the thread is cancelled in its sleep.
+/// A waiter registered with one socket. Drop removes the registration, also if the thread is cancelled while it sleeps.
 pub(super) struct Registered<'a> {
     sock: &'a Socket,
     waiter: Arc<Waiter>,
@@ -110,7 +110,7 @@ pub(super) struct StreamWait<'a> {
 }
 
 impl StreamWait<'_> {
-    /// Sleeps until the stream may have changed, which `ready` finds out. The caller has just looked.
+    /// Sleeps until the stream may have changed, which `ready` checks. The caller has just polled it.
     pub(super) fn sleep(&self, rt: &Runtime, endpoint: &Endpoint, ready: impl Fn() -> bool) -> Waited {
         let asleep = self.cell.sleeps();
         let LinkSleep { counted: on_link, others } = self.link.sleeps();
@@ -120,7 +120,7 @@ impl StreamWait<'_> {
             self.sleep_dispatched(rt, endpoint, &ready)
         } else {
             if alone && self.link.cq() == endpoint.control_cq() {
-                // The helper need not wake up for what this thread waits for.
+                // The helper need not wake up for this thread's stream.
                 queues::settle(endpoint, self.link, self.cell);
             }
             let waited = self.sleep_on_queue_pair(endpoint, &ready);
@@ -154,7 +154,7 @@ impl StreamWait<'_> {
         }
     }
 
-    /// Sleeps until the helper, which looks at the link, wakes the thread for its stream.
+    /// Sleeps until the helper, which polls the link, wakes the thread for its stream.
     fn sleep_dispatched(&self, _rt: &Runtime, endpoint: &Endpoint, ready: &impl Fn() -> bool) -> Waited {
         let Some(slot) = slots::of_process().take(endpoint) else {
             // Without a descriptor it is woken for others' messages as well.
@@ -171,12 +171,12 @@ impl StreamWait<'_> {
     }
 }
 
-/// Whether who sleeps on the queue pair would be woken for what others wait for.
+/// Whether a thread that sleeps on the queue pair would be woken for other threads' streams.
 fn is_for_several(endpoint: &Endpoint, link: &LinkCell, others: bool) -> bool {
     others || link.is_dispatched() || link.cq() != endpoint.default_cq() && link.cq() != endpoint.control_cq()
 }
 
-/// A thread that sleeps at a slot for one socket. Not any more once dropped, also if it is cancelled in its sleep.
+/// A thread that sleeps at a slot for one socket. Drop ends that, also if the thread is cancelled while it sleeps.
 struct Seated<'a> {
     slot: Arc<Slot>,
     on: Registered<'a>,

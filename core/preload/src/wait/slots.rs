@@ -1,12 +1,12 @@
-//! Places to sleep: what a thread in `poll` or `select` is woken by.
+//! Places to sleep: the descriptors that wake a thread in `poll` or `select`.
 //!
-//! A slot has an eventfd, which wakes its thread for what others in this process have found, and a completion queue if the
-//! device has one to spare, so that peers wake the thread without the helper. A thread takes a slot when it goes to sleep
-//! and gives it back when it is up; it takes the same one again if that is free. So there are as many slots as threads
-//! have ever slept at once, whatever number of threads comes and goes.
+//! A slot has an eventfd, which wakes its thread for events that other threads in this process have found, and a
+//! completion queue if the device has one to spare, so that peers wake the thread without the helper. A thread takes a
+//! slot when it goes to sleep and gives it back when it is up; it takes the same one again if that is free. So there
+//! are as many slots as threads have ever slept at once, whatever number of threads comes and goes.
 //!
-//! Invariant: the links on a slot's queue are those of the thread that had the slot last, and whoever takes over the slot
-//! moves the others away first. A sleeper is then woken for its own connections alone.
+//! Invariant: the links on a slot's queue are those of the thread that had the slot last, and a thread that takes over
+//! the slot first moves the others away. A sleeper is then woken for its own connections alone.
 
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -27,11 +27,11 @@ pub struct Slot {
     eventfd: c_int,
     /// The number of the thread that sleeps here; 0 for none.
     taken_by: AtomicUsize,
-    /// The number of the thread that had it last. Changed only by who has taken it.
+    /// The number of the thread that had it last. Changed only by the thread that has taken it.
     user: AtomicUsize,
     /// The completion queue, plus one; 0 for none.
     queue: AtomicU32,
-    /// Somebody else has got the queue: who sleeps here is called to sleep without it.
+    /// Another watcher has got the queue: the thread that sleeps here must sleep without it.
     surrendered: AtomicBool,
     activity: Activity,
 }
@@ -108,8 +108,8 @@ impl Slots {
         Some(slots[at].clone())
     }
 
-    /// Closes the slots in which no thread sleeps, because the program needs descriptors. Whether there were any. Their
-    /// completion queues stay theirs until somebody else takes them over.
+    /// Closes the slots in which no thread sleeps, because the program needs descriptors. Returns whether there were
+    /// any. They keep their completion queues until another watcher takes these over.
     pub fn give_back(&self) -> bool {
         /// No thread has this number.
         const NOBODY: usize = usize::MAX;
@@ -124,7 +124,7 @@ impl Slots {
         for slot in &closed {
             slot.taken_by.store(0, Ordering::SeqCst);
         }
-        // Another thread may be about to wake the one that slept there last.
+        // Another thread may be about to wake the thread that slept there last.
         let unused = !closed.is_empty() && uses::await_uses();
         if unused {
             closed.iter().for_each(|slot| own::discard(slot.eventfd));
@@ -138,7 +138,7 @@ impl Slot {
         self.taken_by.compare_exchange(0, number, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
-    /// What wakes the thread that sleeps here.
+    /// The descriptor that wakes the thread that sleeps here.
     pub fn eventfd(&self) -> c_int {
         self.eventfd
     }
@@ -148,8 +148,8 @@ impl Slot {
         self.queue.load(Ordering::Relaxed).checked_sub(1).map(CompletionQueueId)
     }
 
-    /// Who has taken the slot goes to sleep, and waits for links: its queue, which it has now if one is free or belongs to
-    /// somebody who sleeps for longer.
+    /// The thread that has taken the slot goes to sleep, and waits for links. Returns its queue, which it gets now if
+    /// one is free or belongs to a watcher that has slept for longer.
     pub fn queue_for_sleep(self: &Arc<Self>, endpoint: &Endpoint) -> Option<CompletionQueueId> {
         let own = self.queue();
         let wanted = self.activity.sleeps(own.is_some());
@@ -162,7 +162,8 @@ impl Slot {
         Some(queue)
     }
 
-    /// The thread that slept here is up. `was_woken` ends its sleep for others: whether one of them has woken it here.
+    /// The thread that slept here is up. `was_woken` ends its sleep for other threads, and returns whether one of them
+    /// has woken it here.
     pub fn get_up(&self, was_woken: impl FnOnce() -> bool) {
         if self.surrendered.swap(false, Ordering::SeqCst) | was_woken() {
             own::drain(self.eventfd);
